@@ -1,9 +1,9 @@
-"""Small kernels are run by all threads: tests check who does what, in which iterations."""
+"""Small kernels are read and run by all threads: tests check who does what and when, and the kinds of lines."""
 
 from __future__ import annotations
 
 import pytest
-from small_kernels import barriers, line_of, ran, synced
+from small_kernels import barriers, kernel, line_of, ran, synced
 
 from tl_attention.proof.code.run import Extent
 from tl_attention.proof.code.verdict import Unsafe
@@ -108,8 +108,15 @@ def test_one_lane_is_elected_of_each_warp_of_so_many_threads_or_of_each_y():
     assert elected(32, warps=2, blocks=2) == [0, 32, 64, 96]
 
 
+# Of the last, as many lanes as a warp has, but of two warps.
 @pytest.mark.parametrize(
-    "condition", ["((int)threadIdx.x) < 16", "(((int)threadIdx.x) & 1) == 0", "((int)threadIdx.x) != 5"]
+    "condition",
+    [
+        "((int)threadIdx.x) < 16",
+        "(((int)threadIdx.x) & 1) == 0",
+        "((int)threadIdx.x) != 5",
+        "(16 <= ((int)threadIdx.x)) && (((int)threadIdx.x) < 48)",
+    ],
 )
 def test_a_part_of_a_warp_elects_nobody(condition):
     body = f"  if ({condition}) {{\n    if (tl::tl_shuffle_elect<32>()) {{\n      __syncthreads();\n    }}\n  }}\n"
@@ -132,3 +139,46 @@ def test_a_variable_that_has_no_value_cannot_be_read():
     with pytest.raises(Unsafe, match="line 6 cannot be read"):
         ran(body)
     assert ran(body.replace("int slot;", "int slot = 0;")).seen
+
+
+# --- kinds of lines --------------------------------------------------------------------------------------------------
+
+HIDDEN = """
+  float acc_s[8];
+  float condval;
+  for (int i = 0; i < 8; ++i) {
+    if (i < n) {
+      condval = -CUDART_INF_F;
+    } else {
+      condval = acc_s[i];
+    }
+    acc_s[i] = condval;
+  }
+"""
+SUMMED = """
+  float scores_max[2];
+  for (int i = 0; i < 2; ++i) {
+    scores_max[i] = (scores_max[i] + scores_max[i]);
+    scores_max[i] = tl::AllReduce<tl::MaxOp, 4, 1, 0, tl::NamedBarrier<128>>::run(scores_max[i]);
+  }
+"""
+
+
+def kinds(body: str) -> list[str]:
+    found = kernel(body).kinds
+    return [found[number] for number in range(1, len(body.strip("\n").splitlines()) + 1)]
+
+
+def test_an_else_and_the_braces_of_arithmetic_are_arithmetic():
+    assert kinds(HIDDEN)[2:] == ["numbers: mask"] * 8
+
+
+def test_how_often_rows_are_summed_is_left_to_the_numbers():
+    loop, _, exchange, brace = kinds(SUMMED)[1:]
+    assert loop == brace == "control, numbers: arithmetic"
+    assert exchange == "exchange, numbers: arithmetic"
+
+
+def test_how_often_threads_meet_is_read():
+    loop = SUMMED.replace("  }\n", "    __syncthreads();\n  }\n")
+    assert kinds(loop)[1] == kinds(loop)[-1] == "control"

@@ -99,59 +99,6 @@ def test_a_browser_shows_every_page(site, driver, width, scheme) -> None:
     assert found == []
 
 
-WIDE = (
-    '<div style="{}; background: linear-gradient({}, transparent) local, linear-gradient({}, transparent) scroll">'
-    '<div style="width: 1300px">wide</div></div>'
-)
-
-
-@pytest.mark.browser
-@pytest.mark.parametrize(
-    "body,tables,fault",
-    [
-        ("<p>good</p><table><tr><th>a</th></tr><tr><td>1</td></tr></table>", [2], None),
-        ('<img src="missing.svg">', [], "missing.svg does not load"),
-        ("<table><tr><th>a</th></tr></table>", [1], "tables of [1] rows"),
-        ("<table><tr><th>a</th></tr><tr><td>1</td></tr></table>", [3], "tables of [2] rows"),
-        ("<table><tr><th>a</th></tr><tr hidden><td>1</td></tr></table>", [2], "1 not seen"),
-        ('<div style="width: 1300px">wide</div>', [], "pixels scroll sideways"),
-        (WIDE.format("overflow: auto", "#fff", "#888"), [], None),
-        (WIDE.format("overflow: auto", "#fff", "#eee"), [], "is wider than its box, and nothing says so"),
-        (WIDE.format("overflow: hidden", "#fff", "#888"), [], "is wider than its box, and nothing says so"),
-        ('<div style="overflow: auto"><div style="width: 1300px">wide</div></div>', [], "nothing says so"),
-    ],
-    ids=[
-        "good",
-        "no picture",
-        "no rows",
-        "a row less",
-        "a hidden row",
-        "too wide",
-        "shadow",
-        "pale",
-        "cut",
-        "no shadow",
-    ],
-)
-@pytest.mark.parametrize("width", WIDTHS)
-def test_a_page_with_a_fault_is_seen(driver, width, body, tables, fault, tmp_path) -> None:
-    page = tmp_path / "page.html"
-    page.write_text(f"<!doctype html><html><body>{body}</body></html>")
-    found = list(faults(driver, page, width, tables))
-    assert len(found) == (fault is not None) and all(fault in one for one in found)
-
-
-@pytest.mark.browser
-def test_letters_of_a_picture_that_are_too_small_are_seen(driver, tmp_path) -> None:
-    svg = '<svg xmlns="http://www.w3.org/2000/svg" width="1000" height="9"><text y="9" font-size="{}">a</text></svg>'
-    for size in (12, 20):
-        (tmp_path / f"{size}.svg").write_text(svg.format(size))
-    page = tmp_path / "page.html"
-    page.write_text('<img src="12.svg" width="600"><img src="20.svg" width="600">')
-    [found] = faults(driver, page, max(WIDTHS), [])
-    assert found.endswith("12.svg has letters of 7.2 pixels, expected at least 9")
-
-
 WORDS = """
 return [...document.querySelectorAll("text")].map(text => [text.textContent, text.getBBox()])
     .map(([words, box]) => [words, box.x, box.y, box.x + box.width, box.y + box.height])
