@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from tiers import exhaustive
 
+import tl_attention
+from tl_attention import load_schedule
 from tl_attention.errors import InputError
 from tl_attention.files import catalogue, named
 from tl_attention.files.named import expand, resolve
@@ -261,3 +263,15 @@ def test_what_a_file_is_called_and_says_reaches_the_terminal_printable(cli, empt
     for arguments in (["list", red], ["list", "--labels", red], ["check", red], ["diff", red, "best", "--no-code"]):
         result = cli(*arguments)
         assert result.exit_code == 0 and "\\x1b[31mred" in result.stdout and "\x1b" not in result.output
+
+
+def test_what_is_imported_late_is_among_the_packages_names() -> None:
+    assert {"attention", "merge", "load_schedule", "InputError", "__version__"} <= {*dir(tl_attention)}
+    assert {*tl_attention.__all__} <= {*dir(tl_attention)}
+
+
+def test_a_schedule_is_loaded_by_its_name_or_its_file() -> None:
+    path = SCHEDULES / "experiments/sections.yaml"
+    assert load_schedule("experiments/sections") == load_schedule(path) == load_schedule(str(path))
+    with pytest.raises(InputError, match=r"^no schedule is named 'bets': did you mean best\?"):
+        load_schedule("bets")

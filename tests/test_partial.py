@@ -7,10 +7,9 @@ import math
 import pytest
 import torch
 
-import tl_attention
 from tl_attention import InputError, merge
 from tl_attention.oracle.reference import attention_fp64, compare, lse_fp64, make_inputs
-from tl_attention.problem.mask import CAUSAL, FULL, Mask
+from tl_attention.problem.mask import FULL
 from tl_attention.problem.shape import DTYPES, AttentionShape
 
 
@@ -35,18 +34,6 @@ def test_split_over_keys_is_the_whole(dtype, lengths):
     error = compare(output, exact, exact.to(q.dtype))
     assert error.ok, str(error)
     assert (lse - lse_fp64(q, k, mask=FULL, scale=0.3)).abs().max() < 1e-5
-
-
-def test_a_causal_part_and_what_precedes_it():
-    q, k, v = make_inputs(AttentionShape(1, 2, 50, 130, 64, "float16"), seed=5)
-    before = parts(q, k[:, :, :80], v[:, :, :80], [80], 0.2)
-    own = {"mask": CAUSAL, "scale": 0.2}
-    outputs = torch.cat([before[0], attention_fp64(q, k[:, :, 80:], v[:, :, 80:], **own).half()[None]])
-    lses = torch.cat([before[1], lse_fp64(q, k[:, :, 80:], **own).float()[None]])
-    output, lse = merge(outputs, lses)
-    exact = attention_fp64(q, k, v, **own)
-    assert compare(output, exact, exact.half()).ok
-    assert (lse - lse_fp64(q, k, **own)).abs().max() < 1e-5
 
 
 def test_scores_of_any_size():
@@ -92,14 +79,6 @@ def test_parts_whose_sum_is_beyond_fp32_take_all_the_weight():
     found = torch.autograd.grad(output.square().sum() + lse[..., 0].sum(), (outputs, lses))
     reference = torch.autograd.grad(expected.square().sum() + of_lse.sum(), (outputs, lses))
     torch.testing.assert_close(found, reference)
-
-
-def test_a_window_is_the_rest_of_a_mask_that_sees_nothing():
-    q, k, v = make_inputs(AttentionShape(1, 1, 120, 50, 64, "float16"), seed=8)
-    options = {"mask": Mask(left=20, right=4), "scale": 0.1}
-    exact, lse = attention_fp64(q, k, v, **options), lse_fp64(q, k, **options)
-    output, merged = merge(exact.half()[None], lse.float()[None])
-    assert torch.equal(output, exact.half()) and torch.equal(merged, lse.float())
 
 
 def test_nan_stays_where_it_belongs():
@@ -148,7 +127,3 @@ def test_what_is_not_supported_is_refused_in_one_line(name):
     with pytest.raises(InputError, match=words) as error:
         merge(*arguments)
     assert "\n" not in str(error.value)
-
-
-def test_it_is_exported():
-    assert "merge" in tl_attention.__all__ and tl_attention.merge is merge

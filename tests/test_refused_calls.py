@@ -21,7 +21,7 @@ from torch._subclasses import FakeTensorMode
 from tl_attention import InputError, ScheduleRefused, attention
 from tl_attention.compiler import generation, library
 from tl_attention.op import arguments
-from tl_attention.op.attention import kernel_of
+from tl_attention.op.attention import Options, kernel_of
 
 PAGE = (Path(__file__).parents[1] / "docs/pytorch-reference.md").read_text()
 
@@ -104,12 +104,43 @@ CALLS: dict[str, Callable[[], None]] = {
     "a schedule that is none": lambda: call(schedule="bets"),
 }
 STAND_IN = {"cpu": "meta", "cuda:0": "cpu"}
-
+# Calls that the page leaves out, and words of their errors.
+NOT_ON_THE_PAGE: dict[str, tuple[Callable[[], None], str]] = {
+    "a batch beyond the grid": (lambda: call((70_000, 1, 1, 64)), "at most 65535"),
+    "fewer heads of q": (
+        lambda: call((1, 2, 4, 64), (1, 4, 4, 64)),
+        "q has 2 heads, expected a multiple of the 4 that",
+    ),
+    "no heads of k": (lambda: call((1, 2, 4, 64), (1, 0, 4, 64)), "q has 2 heads, expected a multiple of the 0 that"),
+    "another batch of k and v": (
+        lambda: call((2, 2, 4, 64), (1, 2, 4, 64)),
+        "do not match, expected q .* and k, v .batch, heads_kv, seq_kv, head_dim",
+    ),
+    "no queries, of head_dim 100": (lambda: call((1, 2, 0, 100), (1, 2, 4, 100)), "head_dim 100 is not supported"),
+    "sinks with gaps": (lambda: call(sinks=torch.zeros(16)[::2]), r"sinks is not contiguous \(8,\) torch.float32"),
+    "sinks on the CPU": (
+        lambda: call(sinks=torch.zeros(8, device="meta")),
+        r"sinks is contiguous \(8,\) torch.float32 on meta, expected q's \(8,\) .* on cpu",
+    ),
+}
 
 # Values that no call takes, by argument: its own class in the place of another, and numbers of any size.
 VALUES: dict[str, tuple[Any, ...]] = {
     "scale": (1e39, 1e-60, 5e-324, math.nan, True, 10**400, 10**5000, -(10**400), "1", torch.tensor(0.1), 1j, [0] * 99),
-    "softcap": (1e300, 1e-300, math.nan, True, False, 10**400, 10**5000, "30", torch.tensor(30.0), None),
+    "softcap": (
+        1e300,
+        1e-300,
+        1e-30,
+        math.nan,
+        math.inf,
+        True,
+        False,
+        10**400,
+        10**5000,
+        "30",
+        torch.tensor(30.0),
+        None,
+    ),
     "window_size": (None, "ab", 3, (True, 0), (1.0, 2), (2**63, 0), (10**400, 0), (1, 2, 3), torch.tensor([1, 2])),
     "causal": ("False", 1, None, torch.tensor([True, False])),
     "specialize": ("no", 1, None, torch.tensor([True, False])),
@@ -155,6 +186,14 @@ def test_a_call_is_refused_in_the_words_of_the_page(name, no_kernel) -> None:
     assert isinstance(error.value, InputError) and str(error.value) == words and "\n" not in words
 
 
+@pytest.mark.parametrize("name", NOT_ON_THE_PAGE)
+def test_a_call_that_the_page_leaves_out_is_refused_in_one_line(name, no_kernel) -> None:
+    refused, words = NOT_ON_THE_PAGE[name]
+    with pytest.raises(InputError, match=words) as error:
+        refused()
+    assert "\n" not in str(error.value)
+
+
 @pytest.mark.parametrize("how", ["plain", "with a gradient", "without data"])
 @pytest.mark.parametrize("name", VALUES)
 def test_a_value_that_no_call_takes_is_refused_in_one_line(name, how, no_kernel) -> None:
@@ -186,18 +225,42 @@ DEVICES = {"tensors on the CPU": (0, 0), "another GPU": (8, 7)}
 
 @pytest.mark.parametrize("name", DEVICES)
 def test_a_device_that_is_no_known_card_is_refused(name, monkeypatch) -> None:
-    if name == "tensors on the CPU":
-        with pytest.raises(InputError) as error:
-            call()
-    else:
+    # Empty ones too, and arguments that are right are no fault.
+    sizes = [((1, 2, 0, 64), (1, 2, 4, 64)), ((1, 2, 4, 64), (1, 2, 0, 64)), ((1, 0, 4, 64),), ((1, 8, 4, 64),)]
+    calls = [lambda of=of: call(*of, softcap=30, sinks=torch.zeros(of[0][1])) for of in sizes]
+    if name == "another GPU":
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: DEVICES[name])
         monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Orin")
+        calls = [lambda: arguments.checked_card(torch.device("cuda", 0))]
+    for refused in calls:
         with pytest.raises(InputError) as error:
-            arguments.checked_card(torch.device("cuda", 0))
-    assert str(error.value) == rows_of_the_page()[name]
+            refused()
+        assert str(error.value) == rows_of_the_page()[name]
 
 
 def test_a_schedule_whose_tile_does_not_fit_is_refused_by_its_limit(no_kernel) -> None:
     with pytest.raises(ScheduleRefused) as error:
         call((1, 8, 64, 256), schedule="best")
     assert str(error.value) == rows_of_the_page()["a schedule whose tile does not fit"]
+
+
+@pytest.mark.parametrize(
+    "name,words",
+    [
+        ("is_causal", "is_causal: did you mean causal?"),
+        ("softmax_scale", "softmax_scale: did you mean scale?"),
+        ("windowsize", "windowsize: did you mean window_size?"),
+        ("return_softmax_lse", "return_softmax_lse: did you mean return_lse?"),
+        ("attn_mask", "attn_mask: masks are causal and window_size"),
+        ("dropout_p", "dropout_p: there is no dropout"),
+        ("xyzzy", f"xyzzy, expected some of {', '.join(Options.__annotations__)}, return_lse"),
+    ],
+)
+def test_a_keyword_that_there_is_not_is_told_with_the_one_that_may_be_meant(name, words) -> None:
+    q = torch.zeros(1, 1, 8, 64, dtype=torch.float16)
+    # As Python's own error for it, and as all bad input here.
+    for kind in (TypeError, InputError, ValueError):
+        with pytest.raises(kind) as error:
+            attention(q, q, q, **{name: True})
+        assert str(error.value).startswith(f"attention: no argument is named {words}")
+        assert "\n" not in str(error.value)
