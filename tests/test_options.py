@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import json
 import random
-from pathlib import Path
 
 import pytest
 import yaml
 from specialized import HUNDREDS, hundred
 
 from tl_attention.errors import InputError
-from tl_attention.files.schedule_file import FILE_KEYS, load
-from tl_attention.schedule.options import OPTION_KEYS, OPTION_PATHS
+from tl_attention.files.schedule_file import load
+from tl_attention.schedule.options import OPTION_PATHS
 from tl_attention.schedule.schedule import Schedule
 
-ROOT = Path(__file__).parents[1]
 FILE = """\
 lowering: warp_specialized
 kv_order: descending
@@ -205,33 +203,6 @@ def test_the_schema_rejects_it_too(name, validator) -> None:
 def test_the_schema_accepts_what_the_loader_accepts(validator, number) -> None:
     for schedule in hundred(number):
         validator.validate(json.loads(schedule.model_dump_json()))
-
-
-@pytest.mark.parametrize("key", OPTION_KEYS)
-def test_other_lowerings_take_no_option_in_the_schema_as_in_the_loader(key, validator) -> None:
-    options = {
-        "kernel": {"cluster": 1},
-        "softmax": {"row_sum": "row"},
-        "split": {"cast": [64, 64]},
-        "wait_before": {"mma1": "exp"},
-        "release_before": {"load_k": "exp"},
-    }
-    for name in ("seed", "inferred"):
-        fields = yaml.safe_load((ROOT / "schedules" / f"{name}.yaml").read_text()) | {key: options[key]}
-        assert not validator.is_valid(fields)
-        fields = {name: value for name, value in fields.items() if name not in FILE_KEYS}
-        with pytest.raises(
-            ValueError, match=r"only lowering warp_specialized (or mma_sync )?takes it, remove it from lowering"
-        ):
-            Schedule(**fields)
-
-
-@pytest.mark.parametrize("kernel, block_M", [("ping_pong: true", 192), ("output: tma", 192), ("ping_pong: true", 64)])
-def test_what_the_kernel_cannot_do_with_a_tile_is_refused_by_both(kernel, block_M, validator) -> None:
-    fields = yaml.safe_load(added(f"kernel: {{{kernel}}}")) | {"block_M": block_M, "threads": 2 * block_M}
-    assert not validator.is_valid(fields)
-    with pytest.raises(ValueError, match=f"expected block_M .*128, found {block_M}"):
-        Schedule(**fields)
 
 
 def test_numbers_may_be_spelled_as_is_natural(tmp_path) -> None:

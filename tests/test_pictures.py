@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import re
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from make import FOLDER as FOLDER_OF_PICTURES
 from make import PICTURES as OF_RECORDS
+from pages import outcomes
+from pages.cells import read
 from pages.made import RESULTS, ROOT
-from picture_text import boxes
-from pictures import grid, sheet, style
+from picture_text import boxes, faults
+from pictures import grid, ladder, lengths, sheet, style
+from pictures.errors import shares
+from pictures.ladder import beside, figures_of_peers, only_figure
 from PIL import Image
 from tiers import exhaustive, sampled
 
-from tl_attention.measure.records import read_rows
+from tl_attention.errors import InputError
+from tl_attention.files.ladder_file import Ladder, load_ladder
+from tl_attention.measure.cell_records import CellRow, Timed
+from tl_attention.measure.records import Row, problem_of, read_rows
+from tl_attention.problem.mask import CAUSAL, FULL
+from tl_attention.problem.shape import AttentionShape
 
 FOLDER = ROOT / FOLDER_OF_PICTURES
 PICTURES = {picture.name: picture for picture in OF_RECORDS.values()}
@@ -98,3 +108,149 @@ def test_lines_are_wrapped_where_they_are_too_wide() -> None:
     assert " ".join(lines) == text and len(lines) == 2
     assert all(sheet.width_of(line, 9) <= 200 for line in lines)
     assert sheet.wrapped("anunbreakableword", 9, 10) == ["anunbreakableword"]
+
+
+MEASURED = {"device": "NVIDIA H200", "power_limit_w": 700.0, "run": "2026-01-02T03:04:05Z"}
+
+
+# --- cells -----------------------------------------------------------------------------------------------------
+
+
+def cell(seq: int, times: dict[str, float], causal: bool = False, **fields) -> CellRow:
+    """Makes a cell of a length, in which each entry takes so many milliseconds."""
+    shape = AttentionShape(32768 // seq, 40, seq, seq, 128, "bfloat16", CAUSAL if causal else FULL, heads_kv=8)
+    entries = tuple(
+        Timed(name, name, shape.flops, calls=4, rounds_ms=(ms,) * 7, **fields) for name, ms in times.items()
+    )
+    group = "grouped_causal" if causal else "grouped"
+    return CellRow(f"{group}-{seq}", group, problem_of(shape), entries, {"fa3": None}, **MEASURED)
+
+
+def test_the_fastest_peer_is_that_of_the_cell() -> None:
+    row = cell(1024, {"ours": 1.0, "fa3": 1.2, "cudnn": 0.9})
+    assert grid.speed(row, "fa3") == pytest.approx(1.2)
+    assert grid.speed(row, grid.FASTEST) == pytest.approx(0.9)
+    assert grid.speed(row, "flash2") is None and grid.speed(None, "fa3") is None
+    # Another schedule of ours is no peer.
+    assert grid.speed(cell(1024, {"ours": 1.0, "fa3": 1.2, "ours:best": 0.5}), grid.FASTEST) == pytest.approx(1.2)
+
+
+@pytest.mark.parametrize("draw", [lengths.of_rows, grid.of_rows])
+@pytest.mark.parametrize("rows", [
+    read(RESULTS / "cells-h200.jsonl"),
+    [cell(seq, {"ours": 1.0, "fa3": speed}) for seq, speed in ((1024, 0.81), (4096, 1.3))],
+    [cell(1024, {"ours": 1.0, "fa3": 1.1}), cell(4096, {"ours": 1.0})],
+], ids=["another record", "two lengths", "a peer that was not timed"])  # fmt: skip
+def test_other_cells_can_be_drawn_too(draw, rows) -> None:
+    with style.styled():
+        assert faults(draw(rows, "cells.jsonl"), style.SMALL) == []
+
+
+# --- predictions -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("experiments", outcomes.EXPERIMENTS, ids=lambda experiments: experiments.base)
+def test_every_prediction_is_read_and_each_of_them_has_a_speed(experiments) -> None:
+    found = outcomes.outcomes(experiments)
+    assert {one.name for one in found} == {path.stem for path in experiments.folder.glob("*.yaml")}
+    assert [one.speed for one in found] == sorted((one.speed for one in found), reverse=True)
+    assert all(0.9 < one.predicted.low <= one.predicted.high < 1.1 for one in found)
+    assert 0 < sum(one.came_true for one in found) < len(found)
+
+
+@pytest.mark.parametrize(("name", "low", "high"), [
+    ("a", 0.98, 0.99),
+    ("b", 1.01, 1.02),
+    ("c", 1.0, 1.0),
+    ("d", 0.98, 0.99),
+    ("wait_16", 0.95, 0.95),
+    ("exactly_16", 0.95, 0.95),
+    ("e", 0.975, 0.975),
+])  # fmt: skip
+def test_words_are_intervals(name, low, high) -> None:
+    said = {
+        "a": "1 to 2 % slower: twice the reads, 10 % at 1024.",
+        "b": "1 to 2 % faster: 64 FMUL less of 620 instructions.",
+        "c": "no difference without causal: all tiles are equal.",
+        "d": "as a: tiles are all equal here.",
+        "e": "2.5 % slower, as without a mask.",
+        "wait_16": "5 % slower: late.",
+        "exactly_16": "as wait.",
+    }
+    found = outcomes.interval(name, said)
+    assert (found.low, found.high) == pytest.approx((low, high))
+
+
+@pytest.mark.parametrize("said", ["much slower", "slower by 1 %", "as nobody.", "as odd.", "", "-1 % slower"])
+def test_words_that_are_no_prediction_are_refused_by_name(said) -> None:
+    with pytest.raises(InputError, match=r"^odd: the prediction .* cannot be read, expected 'N % slower'"):
+        outcomes.interval("odd", {"odd": said})
+
+
+def test_a_prediction_comes_true_within_noise_of_its_interval() -> None:
+    predicted = outcomes.Interval(0.98, 0.99)
+    assert [predicted.holds(speed) for speed in (0.969, 0.97, 0.985, 1.0, 1.001)] == [False, True, True, True, False]
+
+
+def test_an_experiment_that_was_not_timed_is_refused(tmp_path) -> None:
+    experiments = outcomes.EXPERIMENTS[0]._replace(folder=tmp_path)
+    experiments.path("nothing").write_text("# Prediction: 1 % slower: why.\nbase: best\n")
+    with pytest.raises(
+        InputError, match=r"experiments-h200.jsonl: nothing was not timed, expected a row for each file"
+    ):
+        outcomes.outcomes(experiments)
+    experiments.path("nothing").write_text("base: best\n")
+    with pytest.raises(InputError, match="nothing.yaml: no line `# Prediction"):
+        outcomes.predictions(tmp_path)
+
+
+# --- errors ----------------------------------------------------------------------------------------------------
+
+
+def test_all_that_was_recorded_is_within_its_budget() -> None:
+    found = [share for path in RESULTS.glob("*.jsonl") for share in shares(path)]
+    assert len(found) > 500 and max(share.value for share in found) <= 1
+
+
+# --- ladders ---------------------------------------------------------------------------------------------------
+
+LADDER = """title: two steps
+source: nobody
+story: up
+headline: {{step: two, text: the second is the faster one}}
+method: by hand
+unit: {unit}
+shape: 1,2,256,128
+product: mma_sync
+peers: {{flash2: {peer}}}
+steps:
+  - {{name: one, idea: the seed, schedule: seed}}
+  - {{name: two, idea: K loaded first, schedule: source_order, text: 50}}
+"""
+
+
+def some(folder: Path, unit: str = "ms", peer: str = "null") -> Ladder:
+    path = folder / "ladder-some.yaml"
+    path.write_text(LADDER.format(unit=unit, peer=peer))
+    return load_ladder(path)
+
+
+def test_a_single_figure_is_said_in_words_and_another_unit_is_refused(tmp_path) -> None:
+    found = some(tmp_path)
+    rows = {
+        name: Row(name, name, "runtime", problem_of(found.shape), "ok", median_ms=ms, tflops=100 / ms)
+        for name, ms in {"one": 1.0, "two": 0.5, "flash2": 0.4}.items()
+    }
+    assert beside(found, rows) is None
+    assert only_figure(found, rows) == "The text has one figure, 50 ms for step 2; here that step has 0.5 ms."
+    with pytest.raises(InputError, match="ladder some: the unit 'furlongs' is none that pictures can draw"):
+        beside(some(tmp_path, "furlongs"), rows)
+    assert figures_of_peers(found) == ""
+    assert figures_of_peers(some(tmp_path, peer="97.2")) == "The text has FlashAttention-2 at 97.2 ms."
+
+
+def test_a_record_without_a_timed_step_is_refused(tmp_path) -> None:
+    found = some(tmp_path)
+    refused = {"one": Row("one", "one", "runtime", problem_of(found.shape), "refused")}
+    with pytest.raises(InputError, match=r"ladder-some-h200.jsonl: no step of the ladder some was timed"):
+        ladder.of_rows(found, refused, "ladder-some-h200.jsonl")

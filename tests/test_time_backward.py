@@ -1,23 +1,26 @@
-"""Forward plus backward is timed beside SDPA's: tests check what is called and compiled, and the cells that come of it."""
+"""Forward plus backward, and the operator, are timed beside others: tests check what is called, and the cells."""
 
 from __future__ import annotations
 
 from collections import Counter
+from itertools import count
 
 import measure
 import pytest
 import torch
 from click.testing import CliRunner
 from gradients import flash_on_cpu
-from measurements import backward
+from measurements import backward, operator
 from measurements.backward import call_of, error_of, measured, shapes, tensors
 from on_cpu import Kernels, on_cpu
+from tiers import sampled
 
 from tl_attention.errors import InputError
 from tl_attention.hardware.card import KNOWN
 from tl_attention.measure.cell_records import CellRow
 from tl_attention.measure.compilation import Compiled
 from tl_attention.measure.records import parse_line
+from tl_attention.oracle.reference import make_inputs
 from tl_attention.problem.mask import CAUSAL, FULL
 from tl_attention.problem.shape import AttentionShape
 
@@ -33,7 +36,7 @@ def test_the_problems() -> None:
     }
 
 
-@pytest.mark.parametrize("shape", SMALL, ids=str)
+@pytest.mark.parametrize("shape", sampled(SMALL, SMALL[::3]), ids=str)
 def test_ours_is_held_to_fp64_beside_flash(shape, on_cpu: Kernels, flash_on_cpu) -> None:
     assert 0.1 < error_of(shape, 3, "cpu") <= 1
     on_cpu.fault = lambda of_kernel: of_kernel["Output"].mul_(1.05)
@@ -115,13 +118,72 @@ def test_what_is_wrong_is_not_timed(batches, monkeypatch) -> None:
     assert "3 times as far from fp64 as flash's, expected at most 2" in row.ours.reason
 
 
-def test_without_a_gpu_it_says_so(tmp_path, monkeypatch) -> None:
+@pytest.mark.parametrize("command", ["backward", "operator", "training"])
+def test_without_a_gpu_it_says_so(command, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    done = CliRunner().invoke(measure.main, ["backward", "--output", str(tmp_path / "record.jsonl")])
-    assert (done.exit_code, done.stderr) == (
-        2,
-        f"error: backward: no GPU here, expected one of compute capability {KNOWN}\n",
-    )
+    done = CliRunner().invoke(measure.main, [command, "--output", str(tmp_path / "record.jsonl")])
+    assert done.exit_code == 2 and not (tmp_path / "record.jsonl").exists()
+    assert done.stderr == f"error: {command}: no GPU here, expected one of compute capability {KNOWN}\n"
+
+
+# --- the operator --------------------------------------------------------------------------------------------------------
+
+# Milliseconds of the bare kernel, attention() and the operator.
+TIMES = {"kernel": 2.0, "ours": 2.0, "operator": 2.5}
+
+
+def test_the_problems_of_the_operator() -> None:
+    found = list(operator.shapes())
+    assert {(s.batch, s.heads, s.seq_q, s.seq_kv, s.head_dim) for s in found} == {
+        (4, 64, 8192, 8192, 128),
+        (32, 16, 1024, 1024, 128),
+    }
+    assert len(set(found)) == 4
+
+
+@pytest.fixture
+def kernel(monkeypatch, on_cpu: Kernels) -> None:
+    """Makes kernels run on the CPU, for the bare launch too."""
+    monkeypatch.setattr(operator, "compile_kernel", on_cpu.kernel_of)
+
+
+def test_all_three_give_the_same(kernel, on_cpu: Kernels) -> None:
+    outputs = [call() for call in operator.calls_of(SMALL[1], make_inputs(SMALL[1], 1)).values()]
+    assert len(outputs) == 3 and all(torch.equal(output, outputs[0]) for output in outputs)
+    assert outputs[0].any() and len(on_cpu.asked) == 1
+
+
+@pytest.fixture
+def flows(monkeypatch, kernel) -> None:
+    class Flow:
+        made = iter(TIMES)
+
+        def __init__(self, call) -> None:
+            self.calls, self.name = 5, next(self.made)
+
+        def sample(self) -> tuple[float, int]:
+            return TIMES[self.name], 1700
+
+    monkeypatch.setattr(operator, "Flow", Flow)
+    monkeypatch.setattr("measurements.backward.BATCH_PAUSE_S", 0.0)
+
+
+def test_each_has_a_cell_beside_the_bare_kernel(flows) -> None:
+    attention, through = operator.measured(SMALL[1], 15, 3, {"device": "stand-in", "run": "now"}, "cpu")
+    for row in (attention, through):
+        assert parse_line(CellRow, row.to_json().encode(), "here") == row
+        assert [entry.name for entry in row.entries] == ["kernel", "ours", "kernel again"]
+        assert all(len(entry.rounds_ms) == 15 and entry.calls == 5 for entry in row.entries)
+        assert row.reference == "kernel" and row.repeatability == 0.0 and row.method.startswith("CUDA events around")
+    assert (attention.speed("ours", "kernel").ratio, through.speed("ours", "kernel").ratio) == (1.0, 0.8)
+    assert (attention.ours.what, through.ours.what) == ("attention", "operator")
+
+
+def test_another_output_is_not_timed(flows, on_cpu: Kernels) -> None:
+    calls = count()
+    on_cpu.fault = lambda of_kernel: of_kernel["Output"].mul_(1 + next(calls))
+    with pytest.raises(InputError, match="ours, operator of .* gives another output than the bare kernel"):
+        list(operator.measured(SMALL[1], 15, 3, {"device": "stand-in", "run": "now"}, "cpu"))
 
 
 @pytest.mark.gpu

@@ -26,7 +26,6 @@ from tiers import sampled
 from transformer_block import PYTORCHS
 
 from tl_attention.errors import InputError
-from tl_attention.hardware.card import KNOWN
 from tl_attention.measure.records import problem_of
 from tl_attention.problem.shape import AttentionShape
 
@@ -260,13 +259,6 @@ def test_an_attention_that_does_not_run_is_named_before_anything_is_trained() ->
 
     with pytest.raises(InputError, match=r"^cudnn: No available kernel. Aborting execution., expected it to train$"):
         training.check_each_runs(SETTING, {"flash2": PYTORCHS, "cudnn": refuse}, "cpu")
-
-
-def test_without_a_gpu_it_says_so(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    done = CliRunner().invoke(measure.main, ["training", "--output", str(tmp_path / "record.jsonl")])
-    assert done.exit_code == 2 and not (tmp_path / "record.jsonl").exists()
-    assert done.stderr == f"error: training: no GPU here, expected one of compute capability {KNOWN}\n"
 
 
 @pytest.mark.gpu
