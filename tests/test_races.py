@@ -12,8 +12,7 @@ from mbarrier_simulator import Machine
 from overlap import overlap
 from race_trial import mutants, proved, trial
 from simulated_orders import explore, tried
-from test_role_faults import TILES, Events, changed, moved, place, removed
-from test_roles import OPTIONS, ORDERS, events_of, roles_of
+from test_roles import OPTIONS, ORDERS, TILES, Events, changed, events_of, moved, place, removed, roles_of
 from tiers import sampled
 
 from tl_attention.errors import ScheduleRefused
