@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +18,7 @@ import measure
 from measurements import training
 from measurements.losses import BLOCK, MOST, SMOOTHED_OVER, TrainingRun, judged, parse_training, smoothed
 from pages import training as page
-from picture_text import boxes, faults
+from picture_text import faults
 from pictures.style import SMALL, styled
 from pictures.training import drawn as picture
 from tiers import sampled
@@ -133,14 +132,6 @@ def test_a_line_gives_the_run_back_and_its_steps_per_second() -> None:
         parse_training(b'{"loss": 1}', "here")
 
 
-def test_the_section_has_the_losses_the_rates_and_the_verdicts() -> None:
-    runs = [*drawn(1), *drawn(2)]
-    lines = page.section(runs).splitlines()
-    ends = [f"{smoothed(r.losses)[-1]:.5f}" for r in (runs[1], runs[4])]
-    assert f"| SDPA's flash | {ends[0]} | {ends[1]} | 20.0 |" in lines
-    assert [line for line in lines if line.startswith("- seed ")] == [f"- {seed.verdict}" for seed in judged(runs)]
-
-
 def panels(runs: list[TrainingRun]) -> list[Axes]:
     """Returns the panels of the picture: losses and distances of a seed after each other."""
     with styled():
@@ -149,31 +140,10 @@ def panels(runs: list[TrainingRun]) -> list[Axes]:
     return figure.axes
 
 
-def test_the_picture_has_all_curves_inside_of_their_panels() -> None:
-    runs = [*drawn(1), *drawn(2), *drawn(3, ours=5.0)]
-    found, seeds = panels(runs), judged(runs)
-    assert [axes.get_title("left") for axes in found[::2]] == ["seed 1", "seed 2", "seed 3, FAILED"]
-    for upper, lower, seed in zip(found[::2], found[1::2], seeds, strict=True):
-        curves = [list(line.get_ydata()) for line in (*upper.lines, *lower.lines)]
-        assert curves == [*(seed.smooth[name] for name in ("ours", "flash2", "cudnn")), seed.apart, seed.allowed]
-        for axes in (upper, lower):
-            low, high = axes.get_ylim()
-            assert (low, high) == found[axes is lower].get_ylim(), "all seeds have one scale"
-            assert all(low <= value <= high for line in axes.lines for value in line.get_ydata())
-
-
 def test_a_difference_of_nothing_is_drawn_below_the_axis() -> None:
     runs = [run(name, seed, [2.0 + seed] * STEPS) for seed in (1, 2) for name in ("ours", "flash2", "cudnn")]
     assert all(seed.ok for seed in judged(runs))
     assert all(line.get_ydata()[0] < axes.get_ylim()[0] for axes in panels(runs)[1::2] for line in axes.lines)
-
-
-def test_the_picture_of_the_record_has_a_title_the_card_and_the_date() -> None:
-    with styled():
-        figure = picture(page.read())
-    said = [box.text for box in boxes(figure)]
-    assert faults(figure, SMALL) == [] and "Training with tl-attention" in said
-    assert any(re.match(r"Measured on one NVIDIA H\d00.*, 20\d\d-\d\d-\d\d", text) for text in said)
 
 
 class Scaled(torch.autograd.Function):
@@ -212,7 +182,7 @@ def tiny(**among) -> list[TrainingRun]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        return training.measure(SETTING, among, (1, 2, 3), "cpu", {}, lambda run: None)
+        return training.measure(SETTING, among, (1, 2), "cpu", {}, lambda run: None)
     finally:
         torch.set_num_threads(threads)
 
@@ -243,13 +213,13 @@ def test_a_wrong_attention_fails_for_each_seed(others, fault) -> None:
 
 def test_a_loss_that_is_not_finite_ends_the_record(others) -> None:
     runs = tiny(ours=lambda q, k, v: PYTORCHS(q, k, v) * float("nan"))
-    assert [run.losses for run in runs] == [()] * 3
+    assert [run.losses for run in runs] == [()] * 2
     assert judged([*others, *runs])[0].verdict == "seed 1: FAILED: the loss of ours is not finite at step 1"
     assert "a loss that is not finite" in training.summary(runs[0])
 
 
 def test_blocks_are_timed_and_the_order_changes_with_the_seed(others) -> None:
-    assert [run.attention for run in others] == ["flash2", "cudnn", "cudnn", "flash2", "flash2", "cudnn"]
+    assert [run.attention for run in others] == ["flash2", "cudnn", "cudnn", "flash2"]
     assert all(len(run.block_s) == STEPS // BLOCK and run.steps_per_second > 0 for run in others)
 
 
