@@ -216,10 +216,6 @@ def test_a_counter_without_a_number_is_left_out() -> None:
     assert counters.ARRIVED not in seed.metrics and counters.ARRIVED in best.metrics
 
 
-def test_what_profiled_nothing_has_no_launches() -> None:
-    assert parse("==PROF== Connected\n==WARNING== No kernels were profiled.\n") == []
-
-
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [

@@ -7,7 +7,7 @@ from itertools import islice
 from typing import Annotated, Literal
 
 import pytest
-from moves.space import listed_keys, moves, neighbours, random_neighbour, walk
+from moves.space import moves, neighbours, random_neighbour
 from mutations import shipped
 from pydantic import BaseModel, Field
 
@@ -17,7 +17,6 @@ from tl_attention.schedule.options import Exp2Polynomial, KernelOptions, Release
 from tl_attention.schedule.schedule import Schedule
 
 BEST = shipped()["best"]
-POLYNOMIAL = resolve("experiments/exp2_polynomial").schedule
 
 
 @pytest.mark.parametrize(
@@ -167,31 +166,6 @@ def test_a_place_is_any_statement_or_none() -> None:
     assert BEST in one_step(placed, "release_before.load_v")
 
 
-def test_a_walk_is_its_seeds_and_takes_only_the_moves_that_are_wanted() -> None:
-    assert walk(BEST, random.Random(3), 6) == walk(BEST, random.Random(3), 6) != walk(BEST, random.Random(4), 6)
-    assert walk(BEST, random.Random(3), 0) == BEST
-    for seed in range(20):
-        found, before = (
-            leaves(walk(BEST, random.Random(seed), 3, lambda name: name.startswith("kernel."))),
-            leaves(BEST),
-        )
-        assert all(key.startswith("kernel.") for key in before if found[key] != before[key])
-
-
-def test_moves_are_equally_likely_however_many_changes_they_have() -> None:
-    rng, counts = random.Random(0), {"kernel.registers": 0, "kernel.cluster": 0}
-    for _ in range(200):
-        found = random_neighbour(BEST, rng, lambda name: name in counts)
-        counts["kernel.cluster" if found.kernel.cluster != BEST.kernel.cluster else "kernel.registers"] += 1
-    assert min(counts.values()) > 70
-
-
 def test_where_nothing_can_change_that_is_said() -> None:
     with pytest.raises(ValueError, match="has no neighbour by the moves that are wanted"):
         random_neighbour(BEST, random.Random(0), lambda name: name == "kv_order")
-
-
-def test_keys_are_listed_by_their_path() -> None:
-    listed = dict(listed_keys(POLYNOMIAL))
-    assert listed["softmax", "exp2_polynomial", "degree"] == (2, 3, 4, 5)
-    assert ("softmax", "exp2_polynomial", "degree") not in dict(listed_keys(BEST))
