@@ -22,6 +22,7 @@ from tl_attention.problem.mask import FULL
 from tl_attention.problem.variant import Sizes, Variant
 from tl_attention.schedule.options import Exp2Polynomial
 
+pytestmark = pytest.mark.gpu
 # Batch, heads, queries, keys.
 RAGGED = ((1, 1, 1, 1), (2, 3, 1, 300), (1, 2, 129, 129), (3, 1, 200, 333), (1, 2, 1000, 1777), (7, 90, 130, 200))
 # What the issue allows, whatever the budget.
@@ -45,7 +46,6 @@ def check_both(found, q, k, v, *, causal=False, scale=None) -> None:
     assert error.ok and error.max_abs <= MOST, f"LSE of {tuple(q.shape)}, {k.shape[2]} keys: {error}"
 
 
-@pytest.mark.gpu
 @pytest.mark.parametrize("degree", [2, 3])
 def test_exponentials_by_polynomial(degree):
     schedule = load(SCHEDULES / "best.yaml")
@@ -57,7 +57,6 @@ def test_exponentials_by_polynomial(degree):
     assert error.ok, str(error)
 
 
-@pytest.mark.gpu
 def test_scale_fixed_sizes_and_the_output_alone():
     q, k, v = fresh(2, 4, 150, 260, 128)
     check_both(attention(q, k, v, scale=0.3, return_lse=True), q, k, v, scale=0.3)
@@ -66,7 +65,6 @@ def test_scale_fixed_sizes_and_the_output_alone():
     assert isinstance(attention(q, k, v, return_lse=False), torch.Tensor)
 
 
-@pytest.mark.gpu
 @pytest.mark.parametrize("name", ["best", "best_causal", "output_tma", "seed"])
 def test_nothing_is_written_outside_and_every_row_is(name):
     kernel = with_lse(name)
@@ -83,7 +81,6 @@ def test_nothing_is_written_outside_and_every_row_is(name):
             assert memory[:around].isnan().all() and memory[-around:].isnan().all()
 
 
-@pytest.mark.gpu
 def test_200_repetitions_are_bitwise_equal():
     q, k, v = fresh(2, 40, 1000, 1100, 128, dtype="bfloat16")
     first = attention(q, k, v, causal=True, return_lse=True)
@@ -91,7 +88,6 @@ def test_200_repetitions_are_bitwise_equal():
         assert all(map(torch.equal, attention(q, k, v, causal=True, return_lse=True), first))
 
 
-@pytest.mark.gpu
 @pytest.mark.parametrize("name, dtype", [("best", "float16"), ("seed", "bfloat16")])
 def test_parts_of_the_keys_merged_are_the_whole(name, dtype):
     q, k, v = fresh(2, 5, 333, 1500, 128, dtype=dtype)
@@ -121,14 +117,12 @@ def errors_with_value(fault: str) -> bool:
     return compare_lse(lse, lse_fp64(q, k, **options), lse_same_precision(q, k, **options)).ok
 
 
-@pytest.mark.gpu
 @pytest.mark.parametrize("fault", VALUES)
 def test_the_numbers_show_a_fault_of_the_value(fault):
     with ProcessPool(1, context=multiprocessing.get_context("spawn")) as pool:
         assert not pool.schedule(errors_with_value, [fault], timeout=300).result()
 
 
-@pytest.mark.gpu
 @pytest.mark.parametrize("name", ["best", "best_causal", "seed"])
 def test_it_compiles_without_more_spills(name):
     """The LSE takes a few instructions outside of the loop; the loop is as without it."""

@@ -18,12 +18,10 @@ from test_op_schedules import LARGE, some_cases
 
 from tl_attention import ScheduleRefused, attention
 from tl_attention.compiler.compile import compile_kernel
-from tl_attention.lowering.preflight import refuse_unless_safe
 from tl_attention.oracle.reference import make_inputs
 from tl_attention.problem.mask import CAUSAL
 from tl_attention.problem.shape import DTYPES, AttentionShape
 from tl_attention.problem.variant import Variant
-from tl_attention.program.planned import Planned
 
 PLAIN = dict.fromkeys(("capped", "sinks", "lse", "strided", "few", "fa3"), False)
 
@@ -63,7 +61,6 @@ def test_each_is_for_a_kernel_that_fits() -> None:
     assert len(set(map(str, KERNELS))) == len(KERNELS) <= 40
     assert {kernel.schedule for kernel in KERNELS} == {*SHIPPED}
     for kernel in KERNELS:
-        refuse_unless_safe(Planned(kernel.scheduled), kernel.size)
         assert kernel.scheduled == SHIPPED[kernel.schedule] and kernel.runs(*LARGE)
         assert len({(case.seq_q, case.seq_kv) for case in some_cases(kernel)}) >= 4
     for of in ("dtype", "lse", "strided", "causal"):
