@@ -102,14 +102,6 @@ def test_colours_are_apart_in_grey_and_words_are_read_on_them() -> None:
     assert (style.lightness("#000000"), round(style.lightness("#ffffff"))) == (0, 100)
 
 
-def test_lines_are_wrapped_where_they_are_too_wide() -> None:
-    text = "some words that do not fit into a line of two hundred pixels"
-    lines = sheet.wrapped(text, 9, 200)
-    assert " ".join(lines) == text and len(lines) == 2
-    assert all(sheet.width_of(line, 9) <= 200 for line in lines)
-    assert sheet.wrapped("anunbreakableword", 9, 10) == ["anunbreakableword"]
-
-
 MEASURED = {"device": "NVIDIA H200", "power_limit_w": 700.0, "run": "2026-01-02T03:04:05Z"}
 
 

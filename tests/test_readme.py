@@ -103,14 +103,6 @@ def test_a_term_is_explained_where_it_first_stands(page) -> None:
         assert first and text.index(words) <= first.start() < text.index(words) + len(words), term
 
 
-@pytest.mark.parametrize(
-    "page", ["README.md", "CONTRIBUTING.md", *(f"docs/{path.name}" for path in ROOT.glob("docs/*.md"))]
-)
-def test_every_link_to_a_file_leads_to_one(page) -> None:
-    links = re.findall(r"\]\((?!https?:|#)([^)#]+)", (ROOT / page).read_text())
-    assert not [link for link in links if not (ROOT / page).parent.joinpath(link).exists()]
-
-
 def timed(record: str, dtype: str, name: str) -> Row:
     rows = read_rows(ROOT / "results" / record)
     return next(r for r in rows if (r.name, r.problem["dtype"]) == (name, dtype) and r.sizes in ("runtime", "peer"))

@@ -11,7 +11,7 @@ import torch
 from mutations import shipped
 
 from tl_attention.errors import InputError, ScheduleRefused
-from tl_attention.lowering.registry import LOWERINGS, lowering_of
+from tl_attention.lowering.registry import lowering_of
 from tl_attention.measure.candidate import Candidate
 from tl_attention.measure.compilation import refusal_of
 from tl_attention.measure.records import problem_of
@@ -169,13 +169,6 @@ def test_a_lowering_says_that_it_does_not_compute_them_yet(name):
     with pytest.raises(ScheduleRefused, match="rows without a key, which lowering"):
         lowering_of(schedule).check_variant(schedule, Variant(64, "float16", CAUSAL, sizes=Sizes(1, 1, 9, 5)))
     assert not refusal_of(Candidate(name, AttentionShape(1, 1, 5, 9, 128, mask=CAUSAL), Planned(schedule)))
-
-
-def test_no_lowering_claims_what_it_does_not_compute():
-    shape = AttentionShape.ragged(LENGTHS, 1, 64, mask=CAUSAL)
-    for schedule in (shipped()[name] for name in ("best", "seed", "mma_sync")):
-        assert not any(lowering_of(schedule).computes_lengths(schedule, unusual) for unusual in shape.unusual)
-    assert len(shape.unusual) == 3 and LOWERINGS
 
 
 @masks

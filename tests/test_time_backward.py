@@ -28,14 +28,6 @@ __all__ = ["flash_on_cpu", "on_cpu"]
 SMALL = [AttentionShape(1, 2, 1024, 1024, d, "bfloat16", mask) for d in (64, 128) for mask in (FULL, CAUSAL)]
 
 
-def test_the_problems() -> None:
-    found = list(shapes())
-    assert len(set(found)) == 12 and {shape.batch * shape.seq_q for shape in found} == {16384}
-    assert {(s.heads, s.head_dim, s.seq_kv) for s in found} == {
-        (16, d, n) for d in (64, 128) for n in (1024, 4096, 16384)
-    }
-
-
 @pytest.mark.parametrize("shape", sampled(SMALL, SMALL[::3]), ids=str)
 def test_ours_is_held_to_fp64_beside_flash(shape, on_cpu: Kernels, flash_on_cpu) -> None:
     assert 0.1 < error_of(shape, 3, "cpu") <= 1
@@ -130,15 +122,6 @@ def test_without_a_gpu_it_says_so(command, tmp_path, monkeypatch) -> None:
 
 # Milliseconds of the bare kernel, attention() and the operator.
 TIMES = {"kernel": 2.0, "ours": 2.0, "operator": 2.5}
-
-
-def test_the_problems_of_the_operator() -> None:
-    found = list(operator.shapes())
-    assert {(s.batch, s.heads, s.seq_q, s.seq_kv, s.head_dim) for s in found} == {
-        (4, 64, 8192, 8192, 128),
-        (32, 16, 1024, 1024, 128),
-    }
-    assert len(set(found)) == 4
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ sys.path.append(str(Path(__file__).parents[1] / "examples"))
 
 import measure
 from measurements import training
-from measurements.losses import BLOCK, MOST, SMOOTHED_OVER, TrainingRun, judged, parse_training, smoothed
+from measurements.losses import BLOCK, MOST, SMOOTHED_OVER, TrainingRun, judged, parse_training
 from pages import training as page
 from picture_text import faults
 from pictures.style import SMALL, styled
@@ -49,11 +49,6 @@ def drawn(seed: int, ours: float = 1.0, **fields) -> list[TrainingRun]:
     wave = [1e-5 * n * (-1) ** n for n in range(1, STEPS + 1)]
     losses = {"ours": ours, "flash2": 0.0, "cudnn": 1.0}
     return [run(name, seed, [x + by * w for x, w in zip(flash, wave)], **fields) for name, by in losses.items()]
-
-
-def test_smoothing_gives_the_mean_of_each_20_in_a_row() -> None:
-    assert smoothed([float(n) for n in range(22)]) == pytest.approx([9.5, 10.5, 11.5])
-    assert smoothed([1.0] * (SMOOTHED_OVER - 1)) == []
 
 
 @pytest.mark.parametrize("ours", [0.0, 1.0, 1.98, -1.98])

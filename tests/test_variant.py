@@ -12,7 +12,7 @@ from tl_attention.compiler.compile import compile_kernel
 from tl_attention.errors import InputError
 from tl_attention.files.schedule_file import load
 from tl_attention.lowering.registry import lowering_of
-from tl_attention.problem.mask import CAUSAL, FULL, Mask
+from tl_attention.problem.mask import CAUSAL, Mask
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.variant import Sizes, Variant
 from tl_attention.program.planned import Planned
@@ -113,10 +113,3 @@ def test_what_no_kernel_computes_is_refused(variant):
         compile_kernel(shipped()["best"], variant)
     with pytest.raises(InputError, match="head_dim_v 100 is not supported, expected a multiple of 8 up to 256"):
         compile_kernel(shipped()["best"], Variant(128, "float16", head_dim_v=100))
-
-
-def test_optional_parameters_are_there_where_they_are_asked_for():
-    names = [parameter.name for parameter in VARIANTS[0].parameters()]
-    assert [parameter.name for parameter in VARIANTS[0].parameters("TileCounter")] == [*names, "TileCounter"]
-    asked = replace(VARIANTS[0], mask=FULL, optional=frozenset({"TileCounter"}))
-    assert asked.parameters() == VARIANTS[0].parameters("TileCounter")
