@@ -29,7 +29,7 @@ NAMES = (
 EXPERIMENTS = [
     path.relative_to(SCHEDULES).with_suffix("").as_posix()
     for path in sorted((SCHEDULES / "experiments").rglob("*.yaml"))
-    # The others have tests of their own: test_op_short.py, test_op_sizes.py.
+    # The others have tests of their own: test_op_sizes.py.
     if path.parent.name in ("experiments", "causal")
 ]
 # With more tiles than the GPU has SMs, where heads and batches allow.
