@@ -42,7 +42,7 @@ def filled(monkeypatch, tmp_path) -> list[Candidate]:
 
 CALLS = {
     "by default": (
-        [],
+        "",
         {
             (name, Variant(128, dtype, mask))
             for dtype in ("float16", "bfloat16")
@@ -51,35 +51,22 @@ CALLS = {
         },
     ),
     "one dtype, causal": (
-        ["--dtype", "bf16", "--causal"],
+        "--dtype bf16 --causal",
         {(name, Variant(128, "bfloat16", CAUSAL)) for name in ("short", "best_causal")},
     ),
     "a schedule, and two head sizes": (
-        ["seed", "--head-dim", "64", "--head-dim", "128/64", "--dtype", "fp16", "--dtype", "float16", "--no-causal"],
+        "seed --head-dim 64 --head-dim 128/64 --dtype fp16 --dtype float16 --no-causal",
         {("seed", Variant(64, "float16")), ("seed", Variant(128, "float16", head_dim_v=64))},
     ),
     "all that is optional, and another GPU": (
-        [
-            "--no-causal",
-            "--dtype",
-            "fp16",
-            "--group",
-            "4",
-            "--softcap",
-            "30",
-            "--sinks",
-            "--lse",
-            "--strided",
-            "--sms",
-            "114",
-        ],
+        "--no-causal --dtype fp16 --group 4 --softcap 30 --sinks --lse --strided --sms 114",
         {
             (name, Variant(128, "float16", FULL, 0, None, frozenset({"softcap", "Sinks", "LSE"}), 4, True, 114))
             for name in ("short", "softcap")
         },
     ),
     "a window that is causal with and without the word": (
-        ["best_causal", "--dtype", "fp16", "--window", "1023,0"],
+        "best_causal --dtype fp16 --window 1023,0",
         {("best_causal", Variant(128, "float16", Mask(1023, 0)))},
     ),
 }
@@ -88,7 +75,7 @@ CALLS = {
 @pytest.mark.parametrize("name", CALLS)
 def test_the_kernels_of_the_calls_that_the_options_name_are_compiled_each_once(name, filled, cli) -> None:
     options, kernels = CALLS[name]
-    result = cli("warm", *options)
+    result = cli("warm", *options.split())
     assert result.exit_code == 0 and not result.stderr, result.output
     assert {(kernel.name, kernel.variant) for kernel in filled} == kernels and len(filled) == len(kernels)
     assert all(kernel.schedule == shipped()[kernel.name] for kernel in filled)
@@ -99,8 +86,7 @@ def test_the_kernels_of_the_calls_that_the_options_name_are_compiled_each_once(n
 
 def test_a_line_says_what_is_compiled(filled, cli) -> None:
     more = ["--group", "4", "--sinks", "--lse", "--strided", "--head-dim", "192/128", "--dtype", "bf16", "--causal"]
-    line = cli("warm", "d192_128_causal", *more).stdout
-    assert line == (
+    assert cli("warm", "d192_128_causal", *more).stdout == (
         "d192_128_causal head_dim 192/128 bfloat16 causal, 4 heads of Q for each of K and V, LSE, Sinks, strided, "
         f"{HOPPER.sms} SMs: was there already\n"
     )
