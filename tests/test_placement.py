@@ -144,33 +144,22 @@ def test_a_wait_may_be_asked_for_in_the_iteration_after_the_issue():
         assert ops[ops.index("wait mma0-1") - 1] == after or (place, ops[0]) == ("rescale", "wait mma0-1")
 
 
-@pytest.mark.parametrize(
-    "product, place, words, places",
-    [
-        (
-            "mma1",
-            place,
-            f"{place} does not come between the issue of mma1(t-1) and cast(t)",
-            ["max_prev", "row_max", "scale", "exp.0", "exp.1", "row_sum", "cast"],
-        )
-        for place in ("mma0", "rescale", "mma1")
-    ]
-    + [
-        (
-            "mma0",
-            "exp.1",
-            "exp.1 does not come between the issue of mma0(t) and mask(t)",
-            ["mma1", "max_prev", "row_max"],
-        )
-    ],
-)
-def test_a_wait_before_the_issue_or_behind_the_need_is_refused_with_the_places_that_it_may_have(
-    product, place, words, places
-):
+# Between which two each product's wait may stand, and at which statements.
+PLACES = {
+    "mma0": ("mma0(t) and mask(t)", ["mma1", "max_prev", "row_max"]),
+    "mma1": ("mma1(t-1) and cast(t)", ["max_prev", "row_max", "scale", "exp.0", "exp.1", "row_sum", "cast"]),
+}
+
+
+@pytest.mark.parametrize("product, place", [("mma1", "mma0"), ("mma1", "rescale"), ("mma1", "mma1"), ("mma0", "exp.1")])
+def test_a_wait_before_the_issue_or_behind_the_need_is_refused_with_the_places_that_it_may_have(product, place):
+    between, places = PLACES[product]
     with pytest.raises(ScheduleRefused) as error:
         derive(fa3(*CHUNKED, split=TWO, wait_before={product: place}))
-    expected = f"by which it must be done: expected one of {', '.join(places)}"
-    assert str(error.value) == f"wait_before.{product}: {words}, {expected}"
+    assert str(error.value) == (
+        f"wait_before.{product}: {place} does not come between the issue of {between}, by which it must be done: "
+        f"expected one of {', '.join(places)}"
+    )
     for name in places:
         check(derive(fa3(*CHUNKED, split=TWO, wait_before={product: name})))
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from calls import half
 from on_cpu import take_for_a_gpu
 from torch._subclasses import FakeTensorMode
 
@@ -24,10 +25,6 @@ from tl_attention.op import arguments
 from tl_attention.op.attention import Options, kernel_of
 
 PAGE = (Path(__file__).parents[1] / "docs/pytorch-reference.md").read_text()
-
-
-def half(*size: int, dtype: torch.dtype = torch.float16, **options: Any) -> torch.Tensor:
-    return torch.zeros(*size, dtype=dtype, **options)
 
 
 def call(of_q: tuple[int, ...] = (1, 8, 64, 64), of_k: tuple[int, ...] = (), **others: Any) -> None:
