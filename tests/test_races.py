@@ -288,7 +288,7 @@ def test_a_barrier_operation_can_be_left_out_only_where_others_do_its_work(optio
 
 @pytest.mark.parametrize("number,largest", sampled([(SAMPLE, 10_000), (SAMPLE, 100), (FEW, 100)], [(FEW, 100)]))
 def test_what_is_accepted_runs_in_every_order(number, largest):
-    """This is a part of the full trial, tools/trial_of_races.py."""
+    """docs/DESIGN.md speaks of 10,000 programs: these tests with that SAMPLE, which takes ten minutes of a core."""
     trials = [trial(program, seed) for seed, program in enumerate(mutants(number, SEED, largest))]
     assert not [(each.program.name, each.wrong) for each in trials if each.wrong]
     accepted = [each for each in trials if each.rule is None]

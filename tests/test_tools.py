@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import lzma
 import re
 from pathlib import Path
 
 import pytest
 import same_code
-import same_words
 from checkouts import Checkout
-from click.testing import CliRunner
 from lower_case import Case, Outcome
 from machine_code import normalised
 from tiers import exhaustive
@@ -90,31 +86,3 @@ def test_every_schedule_file_is_a_case_in_its_masks():
     assert len([case for case in cases if case.file == "best.yaml"]) == 8
     causal = {case.file for case in cases if case.causal and "/" in case.file}
     assert causal == {file for file in files if file.startswith("experiments/causal/")}
-
-
-def test_words_are_compared_with_those_that_were_saved(tmp_path):
-    too_large = "pipelined_128x128_t256_n4_0p_1-2o0s0_3-11o3s0_12o1s1_13p_14o2s1"
-    said = same_words.ask(HERE, ["best --head-dim 64", too_large], jobs=1)
-    assert said["best --head-dim 64"] == "best: proved safe at head_dim 64\nstderr:\nexit code 0\n"
-    assert said[too_large].startswith("stderr:\nerror: LABEL: refused: needs ")
-    assert said[too_large].endswith("exit code 2\n")
-
-    def compare(answers: dict[str, str], *options: str):
-        file = tmp_path / "words.xz"
-        file.write_bytes(lzma.compress(json.dumps({"commit": "abc", "answers": answers}).encode()))
-        return CliRunner().invoke(same_words.main, ["compare", str(ROOT), str(file), *options])
-
-    assert compare(said).exit_code == 0
-    changed = said | {too_large: said[too_large].replace("needs", "takes")}
-    other = compare(changed)
-    assert other.exit_code == 1 and "1 DIFFERENT from those of abc" in other.stdout
-    assert "-error: LABEL: refused: takes" in other.stdout and "+error: LABEL: refused: needs" in other.stdout
-    assert compare(changed, "--reworded", "takes", "needs").exit_code == 0
-    assert compare(said, "--reworded", "takes", "needs").exit_code == 2
-
-
-def test_answers_that_differ_in_the_same_way_are_one_difference():
-    before = dict.fromkeys("abc", "LABEL: safe\nexit code 0")
-    after = before | dict.fromkeys("ac", "LABEL: refused\nexit code 0")
-    assert same_words.differences(before, after) == {"    -LABEL: safe\n    +LABEL: refused": ["a", "c"]}
-    assert same_words.differences(before, before) == {}
