@@ -10,6 +10,8 @@ from stand_in import Compilers, on_a_machine
 
 from tl_attention.compiler.compile import StaticReport
 from tl_attention.files.named import resolve
+from tl_attention.hardware.card import CARDS
+from tl_attention.lowering.registry import LOWERINGS
 from tl_attention.measure import bench
 from tl_attention.measure.compilation import Compiled
 from tl_attention.measure.records import Row, problem_of, read_rows
@@ -65,21 +67,10 @@ def test_the_tool_records_what_the_compilers_made_for_each_card(fails, tmp_path,
 
     monkeypatch.setattr(bench, "CompilePool", Some)
     file = tmp_path / "cards.jsonl"
-    arguments = ["--lowering", "pipelined", "--only", "seed_64x*", "--arch", "sm_90a", "--arch", "sm_80"]
-    done = CliRunner().invoke(measure.main, ["cards", *arguments, "--dtype", "fp16", "--output", str(file)])
+    done = CliRunner().invoke(measure.main, ["cards", "--only", "mma_sync_d64", "--output", str(file)])
     assert done.exit_code == 0, done.output
-    rows = read_rows(file)
-    assert {row.arch for row in rows} == {"sm_90a", "sm_80"} and {row.name for row in rows} >= {"seed_64x96"}
-    statuses = {(row.arch, row.status) for row in rows}
-    assert statuses == {("sm_90a", "compile_error" if fails else "compiled"), ("sm_80", "refused")}
-    assert {of[1:] for of in asked} == {("sm_90a", 132, "float16")}
+    rows, archs = read_rows(file), set(LOWERINGS["mma_sync"].archs)
+    assert {(row.name, row.arch) for row in rows} == {("mma_sync_d64", arch) for arch in archs}
+    assert {row.status for row in rows} == {"compile_error" if fails else "compiled"}
+    assert {of[1:] for of in asked} == {(a, CARDS[a].sms, dtype) for a in archs for dtype in ("float16", "bfloat16")}
     assert all(row.nvcc == "13.0.88" and row.reason for row in rows if row.status != "compiled")
-
-
-def test_a_lowering_without_schedules_is_told_in_one_line(tmp_path) -> None:
-    arguments = ["--lowering", "inferred", "--only", "best", "--output", str(tmp_path / "cards.jsonl")]
-    done = CliRunner().invoke(measure.main, ["cards", *arguments])
-    assert done.exit_code == 2 and done.stderr.startswith(
-        "error: no schedule of lowering inferred ships with such a name"
-    )
-    assert not list(tmp_path.iterdir())

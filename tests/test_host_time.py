@@ -14,7 +14,6 @@ from measurements import host
 from measurements.host import Candidate
 
 from tl_attention.hardware.card import KNOWN
-from tl_attention.problem.shape import AttentionShape
 
 
 @pytest.fixture
@@ -59,15 +58,16 @@ def test_the_first_process_is_not_counted(monkeypatch) -> None:
         return SimpleNamespace(returncode=0, stdout=next(times), stderr="")
 
     monkeypatch.setattr(subprocess, "run", run)
-    (row,) = host.first_rows(AttentionShape(1, 4, 64, 80, 128, heads_kv=2), 3)
+    monkeypatch.setattr(host, "PROCESSES", 3)
+    (row,) = host.first_rows()
     assert (row["median_ms"], row["of_it_import_ms"], row["all_ms"]) == (70, 20, [60, 80, 70])
     compile(programs[0], "first", "exec")
-    assert "((1, 4, 64, 128), (1, 2, 80, 128), (1, 2, 80, 128))" in programs[0]
+    assert "(1, 32, 128, 128), dtype=torch.bfloat16" in programs[0]
 
 
-def test_without_a_gpu_it_says_so_in_one_line(monkeypatch) -> None:
+def test_without_a_gpu_it_says_so_in_one_line(monkeypatch, tmp_path) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     for options in ([], ["--first"]):
-        result = CliRunner().invoke(measure.main, ["host", *options])
+        result = CliRunner().invoke(measure.main, ["host", *options, "--output", str(tmp_path / "host.jsonl")])
         assert result.exit_code == 2 and not result.stdout
         assert result.stderr == f"error: host: no GPU here, expected one of compute capability {KNOWN}\n"

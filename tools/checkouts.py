@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import click
-from pebble import ProcessPool
+from pebble import ProcessExpired, ProcessFuture, ProcessPool
 
 PACKAGE = "tl_attention"
 SECONDS_BETWEEN_LINES = 20
@@ -65,6 +65,9 @@ class Checkout:
         return done.stdout.strip() if done.returncode == 0 else None
 
 
+HERE = Checkout(Path(__file__).parents[1])
+
+
 def _enter(folders: list[str], empty: str) -> None:
     os.chdir(empty)
     sys.dont_write_bytecode = True
@@ -81,6 +84,18 @@ def check_home(checkout: Path) -> None:
 
     if not Path(tl_attention.__file__).is_relative_to(checkout):
         raise ImportError(f"{PACKAGE} comes from {tl_attention.__file__}, expected it from {checkout}")
+
+
+def failure(future: ProcessFuture, timeout_s: float) -> str:
+    """Says why a future has no result; empty where it has one. Raises what the process raised by itself."""
+    error = future.exception()
+    if isinstance(error, ProcessExpired):
+        return f"the process died with exit code {error.exitcode}"
+    if isinstance(error, TimeoutError):
+        return f"it took more than {timeout_s:.0f} s"
+    if error:
+        raise error
+    return ""
 
 
 class CheckoutPath(click.ParamType):

@@ -1,17 +1,16 @@
 """Draws accepted schedules, stores the code that TileLang makes of them, and compares proofs' verdicts with stored ones.
 
-    python tools/corpus.py draw FILE [--cases 2000] [--pipelined 500] [--shipped TEXT] [--jobs 2] [--seconds 450]
-    python tools/corpus.py compare FILE [--checkout .] [--jobs 2] [--only TEXT]
+    python tools/corpus.py draw FILE [--cases 2000] [--pipelined 500] [--jobs 2]
+    python tools/corpus.py compare FILE [--jobs 2] [--only TEXT]
 
 `draw` walks at random from the shipped schedules, in both lowerings, by the seed below. It keeps the schedules that the
 package accepts before it compiles, lowers each for a random variant to CUDA and to the host's C, without nvcc, and runs
-the proof. --shipped adds the schedule files whose case (see same_code.py) has the text in its name, '' for all. Cases
-that FILE has already are not lowered again: the same command goes on where the time was over.
+the proof.
 
-`compare` lowers nothing: the package of a checkout judges the stored cases. The command shows every verdict that
-differs, and how long the proofs took; its exit code is 1 if a verdict differs.
+`compare` lowers nothing: the package judges the stored cases. The command shows every verdict that differs, and how
+long the proofs took; its exit code is 1 if a verdict differs.
 
-FILE is xz of JSON lines, one GeneratedCase on each. Two such files one after the other are a valid file too.
+FILE is xz of JSON lines, one GeneratedCase on each.
 """
 
 from __future__ import annotations
@@ -19,81 +18,44 @@ from __future__ import annotations
 import json
 import lzma
 import re
-import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, as_completed
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import click
-from checkouts import Checkout, CheckoutPath, Progress
-from kernel_case import NOT_LOWERED, GeneratedCase, draw_random, draw_shipped, judge, lower
-from pebble import ProcessExpired, ProcessPool
-from same_code import all_cases
+from checkouts import HERE, Progress, failure
+from kernel_case import NOT_LOWERED, GeneratedCase, draw_random, judge, lower
+from pebble import ProcessFuture, ProcessPool
 
 SEED = 10
 # So far back the compression finds equal text: a thousand kernels.
 WINDOW = [{"id": lzma.FILTER_LZMA2, "preset": 6, "dict_size": 2**26}]
 SHOWN = 400
-HERE = str(Path(__file__).parents[1])
 
 
-class OutOfTime(Exception):
-    """Raised where the seconds that were given are over."""
-
-
-def each_done(futures: Iterable[Future[Any]], until: float | None) -> Iterator[Future[Any]]:
-    """Yields the futures as they are done. Raises OutOfTime when the clock passes `until`."""
-    try:
-        yield from as_completed(futures, None if until is None else max(0.0, until - time.monotonic()))
-    except TimeoutError:
-        raise OutOfTime from None
-
-
-def drawn(
-    pool: ProcessPool, checkout: Checkout, numbers: range, pipelined: int, shipped: str | None, until: float | None
-) -> list[GeneratedCase]:
+def drawn(pool: ProcessPool, count: int, pipelined: int) -> list[GeneratedCase]:
     """Draws the cases to lower, each kernel once, in an order that keeps the two lowerings mixed."""
-    files = [] if shipped is None else [case for case in all_cases(checkout) if shipped in str(case)]
-    from_files = [pool.schedule(draw_shipped, [checkout.folder, case]) for case in files]
     lowerings = [
-        "pipelined" if (i + 1) * pipelined // len(numbers) > i * pipelined // len(numbers) else "warp_specialized"
-        for i in range(len(numbers))
+        "pipelined" if (i + 1) * pipelined // count > i * pipelined // count else "warp_specialized"
+        for i in range(count)
     ]
-    random = [pool.schedule(draw_random, [checkout.folder, SEED, *case]) for case in zip(numbers, lowerings)]
-    for _ in each_done([*from_files, *random], until):
-        pass
-    found = [case for future in from_files if (case := future.result())]
-    click.echo(f"{len(found)} of {len(files)} cases of schedule files are accepted and have a Program")
-    refused = sum(future.result()[1] for future in random)
-    click.echo(f"{len(random):,} random cases were drawn, {refused:,} more that the package refuses")
-    found += [future.result()[0] for future in random]
+    futures = [pool.schedule(draw_random, [SEED, *case]) for case in enumerate(lowerings)]
+    found = [future.result() for future in futures]
+    click.echo(f"{count:,} random cases were drawn, {sum(n for _, n in found):,} more that the package refuses")
     kernels: dict[tuple[object, ...], GeneratedCase] = {}
-    for case in found:
+    for case, _ in found:
         kernels.setdefault(case.same_kernel(), case)
-    click.echo(f"{len(found) - len(kernels)} are the same kernel as another")
+    click.echo(f"{count - len(kernels)} are the same kernel as another")
     return [*kernels.values()]
 
 
 def scheduled(
-    pool: ProcessPool, work: Callable[..., Any], checkout: Checkout, cases: list[GeneratedCase], timeout_s: float
-) -> dict[Future[Any], GeneratedCase]:
-    """Schedules the work on each case, and returns the cases by their futures."""
-    return {pool.schedule(work, [checkout.folder, case], timeout=timeout_s): case for case in cases}
-
-
-def died(future: Future[Any], timeout_s: float) -> str:
-    """Says why a future has no result; empty where it has one. Raises what the process raised by itself."""
-    error = future.exception()
-    if isinstance(error, ProcessExpired):
-        return f"the process died with exit code {error.exitcode}"
-    if isinstance(error, TimeoutError):
-        return f"it took more than {timeout_s:.0f} s"
-    if error:
-        raise error
-    return ""
+    pool: ProcessPool, work: Callable[..., Any], cases: list[GeneratedCase], timeout_s: float
+) -> list[tuple[GeneratedCase, ProcessFuture]]:
+    """Schedules the work on each case, and returns the cases with their futures."""
+    return [(case, pool.schedule(work, [case], timeout=timeout_s)) for case in cases]
 
 
 def line(case: GeneratedCase) -> str:
@@ -136,55 +98,28 @@ def main() -> None:
 
 def options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Adds the options that both commands take."""
-    command = click.option(
-        "--checkout", type=CheckoutPath(), default=HERE, show_default="this one", help="whose package"
-    )(command)
-    command = click.option("--jobs", type=click.IntRange(1), default=2, show_default=True, help="processes at a time")(
-        command
-    )
-    return click.option("--timeout", type=float, default=300.0, show_default=True, help="of one case, in seconds")(
-        command
-    )
+    jobs = click.option("--jobs", type=click.IntRange(1), default=2, show_default=True, help="processes at a time")
+    timeout = click.option("--timeout", type=float, default=300.0, show_default=True, help="of one case, in seconds")
+    return jobs(timeout(command))
 
 
 @main.command()
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
-@click.option("--cases", type=click.IntRange(0), default=2000, show_default=True, help="random ones")
+@click.option("--cases", type=click.IntRange(1), default=2000, show_default=True, help="random ones")
 @click.option("--pipelined", type=click.IntRange(0), default=500, show_default=True, help="of them in this lowering")
-@click.option("--first", type=click.IntRange(0), default=0, show_default=True, help="number of the first random one")
-@click.option("--shipped", metavar="TEXT", help="and of schedule files those with this in their name")
-@click.option("--seconds", type=float, help="what is not lowered by then is left out, and counted")
 @options
-def draw(
-    file: Path,
-    cases: int,
-    pipelined: int,
-    first: int,
-    shipped: str | None,
-    seconds: float | None,
-    checkout: Checkout,
-    jobs: int,
-    timeout: float,
-) -> None:
+def draw(file: Path, cases: int, pipelined: int, jobs: int, timeout: float) -> None:
     """Draw schedules, lower them, and keep what came out with the verdict."""
-    until = None if seconds is None else time.monotonic() + seconds
-    commit = checkout.commit() or ""
-    stored = read(file) if file.exists() else []
-    before = {case.same_kernel() for case in stored}
-    with checkout.processes(jobs, "tests") as pool, lzma.open(file, "at", filters=WINDOW) as lines:
-        try:
-            found = drawn(pool, checkout, range(first, first + cases), pipelined, shipped, until)
-            found = [case for case in found if case.same_kernel() not in before]
-            futures = scheduled(pool, lower, checkout, found, timeout)
-            progress = Progress("lowered", len(futures))
-            for future in each_done(futures, until):
-                why = died(future, timeout)
-                case = replace(futures[future], verdict=f"{NOT_LOWERED}{why}") if why else future.result()
-                stored.append(replace(case, commit=commit))
-                lines.write(line(stored[-1]))
-                progress.advance()
-        except OutOfTime:
-            click.echo(f"after {seconds:.0f} s the others are left out; the same command goes on")
+    commit, stored = HERE.commit() or "", []
+    with HERE.processes(jobs, "tools", "tests") as pool:
+        futures = scheduled(pool, lower, drawn(pool, cases, pipelined), timeout)
+        progress = Progress("lowered", len(futures))
+        for case, future in futures:
+            why = failure(future, timeout)
+            case = replace(case, verdict=f"{NOT_LOWERED}{why}") if why else future.result()
+            stored.append(replace(case, commit=commit))
+            progress.advance()
+    file.write_bytes(lzma.compress("".join(map(line, stored)).encode(), filters=WINDOW))
     show_verdicts(case.verdict for case in stored)
     show_times({str(case): case.proof_s for case in stored if case.source})
     click.echo(f"{len(stored):,} cases, {file.stat().st_size:,} bytes")
@@ -194,7 +129,7 @@ def draw(
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False, exists=True))
 @click.option("--only", default="", help="cases whose name, or label, contains this")
 @options
-def compare(file: Path, only: str, checkout: Checkout, jobs: int, timeout: float) -> None:
+def compare(file: Path, only: str, jobs: int, timeout: float) -> None:
     """Judge what is stored anew, and show every verdict that differs."""
     found = [case for case in read(file) if only in str(case)]
     lowered = [case for case in found if case.source]
@@ -202,11 +137,10 @@ def compare(file: Path, only: str, checkout: Checkout, jobs: int, timeout: float
         raise click.UsageError(f"{file}: no case that was lowered has {only!r} in its name")
     verdicts: dict[str, str] = {}
     seconds: dict[str, float] = {}
-    progress = Progress(f"judged by {checkout.folder}", len(lowered))
-    with checkout.processes(jobs) as pool:
-        futures = scheduled(pool, judge, checkout, lowered, timeout)
-        for future in each_done(futures, None):
-            case, why = futures[future], died(future, timeout)
+    progress = Progress("judged", len(lowered))
+    with HERE.processes(jobs, "tools") as pool:
+        for case, future in scheduled(pool, judge, lowered, timeout):
+            why = failure(future, timeout)
             verdicts[str(case)], seconds[str(case)] = (f"BROKEN: {why}", timeout) if why else future.result()
             progress.advance()
     different = [case for case in lowered if verdicts[str(case)] != case.verdict]

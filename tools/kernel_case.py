@@ -1,4 +1,4 @@
-"""A case of generated code has a random or shipped schedule, what TileLang makes of it, and what the package says.
+"""A case of generated code has a random schedule, what TileLang makes of the schedule, and what the package says.
 
 The functions here run in the processes of `corpus.py`.
 """
@@ -8,20 +8,28 @@ from __future__ import annotations
 import random
 import time
 import traceback
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-from checkouts import check_home
-from lower_case import DTYPES, Case, made
+import yaml
+from code_mutants.kernels import generated as generated_by_tilelang
+from lower_case import DTYPES
+from moves.space import walk
 
-if TYPE_CHECKING:
-    from tl_attention.problem.variant import Variant
-    from tl_attention.proof.code.verdict import GeneratedCode
-    from tl_attention.schedule.schedule import Schedule
+from tl_attention.compiler.compiler_errors import telling_line
+from tl_attention.errors import InputError, ScheduleRefused
+from tl_attention.files.named import resolve
+from tl_attention.lowering.preflight import refuse_unless_safe
+from tl_attention.lowering.registry import lowering_of
+from tl_attention.problem import shape
+from tl_attention.problem.mask import CAUSAL, FULL
+from tl_attention.problem.variant import Sizes, Variant
+from tl_attention.program.derivation import derive
+from tl_attention.program.planned import Planned
+from tl_attention.proof.code.verdict import GeneratedCode
+from tl_attention.schedule.schedule import Schedule
 
 ACCEPTED, NOT_LOWERED = "accepted", "TileLang: "
-# Every checkout has these head sizes, with tiles of their own.
 HEAD_DIMS = (64, 128)
 
 
@@ -57,31 +65,8 @@ class GeneratedCase:
         return self.label, self.head_dim, self.dtype, self.causal, self.sizes
 
 
-def draw_shipped(checkout: Path, case: Case) -> GeneratedCase | None:
-    """Returns the case of a schedule file; None if the package refuses the schedule, or the schedule has no Program."""
-    check_home(checkout)
-    from tl_attention import ScheduleRefused, load_schedule
-    from tl_attention.lowering.preflight import refuse_unless_safe
-    from tl_attention.problem.mask import CAUSAL, FULL
-    from tl_attention.problem.variant import Variant
-    from tl_attention.program.planned import Planned
-
-    schedule = load_schedule(checkout / "schedules" / case.file)
-    try:
-        refuse_unless_safe(Planned(schedule), case.head_dim)
-    except ScheduleRefused:
-        return None
-    variant = Variant(case.head_dim, case.dtype, CAUSAL if case.causal else FULL)
-    return _drawn(str(case), schedule, variant) if schedule.has_program else None
-
-
-def draw_random(checkout: Path, seed: int, number: int, lowering: str) -> tuple[GeneratedCase, int]:
+def draw_random(seed: int, number: int, lowering: str) -> tuple[GeneratedCase, int]:
     """Draws the accepted case of this number, and returns it with how many draws the package refused before it."""
-    check_home(checkout)
-    from tl_attention import ScheduleRefused
-    from tl_attention.lowering.preflight import refuse_unless_safe
-    from tl_attention.program.planned import Planned
-
     rng, refused = random.Random(f"{seed} {number}"), 0
     while True:
         schedule, variant = _random_schedule(lowering, rng), _random_variant(rng)
@@ -94,13 +79,11 @@ def draw_random(checkout: Path, seed: int, number: int, lowering: str) -> tuple[
 
 def _random_schedule(lowering: str, rng: random.Random) -> Schedule:
     """Walks a few random steps from a shipped schedule, more steps of the tile, and steps of the options if it has any."""
-    from moves.space import walk
+    # Late: it is in tests/.
     from mutations import shipped, with_options
 
-    from tl_attention.files.named import resolve
-
     # Only schedules are drawn that are meant for one of HEAD_DIMS.
-    meant = [schedule for name, schedule in shipped().items() if {64, 128} & {*resolve(name).head_dims}]
+    meant = [schedule for name, schedule in shipped().items() if {*HEAD_DIMS} & {*resolve(name).head_dims}]
     schedule = rng.choice([schedule for schedule in meant if schedule.lowering == lowering])
     specialized = lowering == "warp_specialized"
     if specialized and rng.random() < 0.3:
@@ -114,23 +97,15 @@ def _random_schedule(lowering: str, rng: random.Random) -> Schedule:
 
 def _random_variant(rng: random.Random) -> Variant:
     """Draws a variant. A third of the variants have fixed sizes: a few rows or thousands, ragged or multiples of a tile."""
-    from tl_attention.problem.mask import CAUSAL, FULL
-    from tl_attention.problem.shape import DTYPES
-    from tl_attention.problem.variant import Sizes, Variant
-
     mask, sizes = rng.choice((FULL, CAUSAL)), None
     if rng.random() < 1 / 3:
         seqs = [rng.choice((1, 64, 128)) * rng.randint(1, 2 ** rng.randint(1, 6)) for _ in "qk"]
         # Causal attention needs as many keys as queries.
         sizes = Sizes(rng.randint(1, 4), rng.randint(1, 16), *(sorted(seqs) if mask == CAUSAL else seqs))
-    return Variant(rng.choice(HEAD_DIMS), rng.choice(DTYPES), mask, sizes=sizes)
+    return Variant(rng.choice(HEAD_DIMS), rng.choice(shape.DTYPES), mask, sizes=sizes)
 
 
 def _drawn(name: str, schedule: Schedule, variant: Variant) -> GeneratedCase:
-    import yaml
-
-    from tl_attention.problem.mask import CAUSAL
-
     keys = schedule.model_dump(mode="json", exclude_defaults=True)
     text = yaml.safe_dump(keys, sort_keys=False, default_flow_style=None, width=120)
     sizes = variant.sizes and (*variant.sizes,)
@@ -142,55 +117,30 @@ def _drawn(name: str, schedule: Schedule, variant: Variant) -> GeneratedCase:
 
 def rebuilt(case: GeneratedCase) -> tuple[Schedule, Variant]:
     """Returns a case's schedule, and the variant that the schedule is compiled for."""
-    import yaml
-
-    from tl_attention import Schedule
-    from tl_attention.problem.mask import CAUSAL, FULL
-    from tl_attention.problem.variant import Sizes, Variant
-
     sizes = Sizes(*case.sizes) if case.sizes else None
     variant = Variant(case.head_dim, case.dtype, CAUSAL if case.causal else FULL, sizes=sizes)
     return Schedule(**yaml.safe_load(case.schedule)), variant
 
 
-def lower(checkout: Path, case: GeneratedCase) -> GeneratedCase:
+def lower(case: GeneratedCase) -> GeneratedCase:
     """Returns the case with its verdict and its code, which TileLang makes as for `compile_kernel`, but without nvcc."""
-    kernels = made(checkout)
-    import tilelang
-
-    from tl_attention.compiler.compiler_errors import telling_line
-    from tl_attention.compiler.generation import target
-    from tl_attention.lowering.registry import lowering_of
-    from tl_attention.program.planned import Planned
-
     schedule, variant = rebuilt(case)
-    lowering = lowering_of(schedule)
-    program, options = lowering.prim_func(Planned(schedule), variant), dict(lowering.pass_configs)
+    program = lowering_of(schedule).prim_func(Planned(schedule), variant)
     try:
-        kernel = tilelang.compile(
-            program, target=target(variant.arch), pass_configs=options, execution_backend="tvm_ffi"
-        )
+        source, host_source = generated_by_tilelang(program, schedule, variant)
     except Exception as error:  # TileLang raises many kinds.
         return replace(case, verdict=f"{NOT_LOWERED}{telling_line(error)}")
-    finally:
-        kernels.clear()
-    found = replace(case, source=kernel.get_kernel_source(), host_source=kernel.get_host_source())
-    verdict, seconds = judge(checkout, found)
+    found = replace(case, source=source, host_source=host_source)
+    verdict, seconds = judge(found)
     return replace(found, verdict=verdict, proof_s=seconds)
 
 
-def judge(checkout: Path, case: GeneratedCase) -> tuple[str, float]:
+def judge(case: GeneratedCase) -> tuple[str, float]:
     """Returns what the package says of the generated code, and the seconds of a core that the proof took."""
-    check_home(checkout)
-    from tl_attention import InputError
-    from tl_attention.lowering.registry import lowering_of
-    from tl_attention.program.derivation import derive
-
     schedule, _ = rebuilt(case)
-    lowering = lowering_of(schedule)
     start = time.process_time()
     try:
-        lowering.check_generated(schedule, derive(schedule), generated(case))
+        lowering_of(schedule).check_generated(schedule, derive(schedule), generated(case))
         verdict = ACCEPTED
     except InputError as error:
         verdict = f"{type(error).__name__}: {error}"
@@ -201,21 +151,7 @@ def judge(checkout: Path, case: GeneratedCase) -> tuple[str, float]:
 
 
 def generated(case: GeneratedCase) -> GeneratedCode:
-    """Returns what the proof reads, with the fields that the checkout's package has: packages differ in them."""
-    from tl_attention.lowering.registry import lowering_of
-    from tl_attention.proof.code.verdict import GeneratedCode
-
+    """Returns what the proof reads."""
     schedule, variant = rebuilt(case)
     parameters = variant.parameters(*lowering_of(schedule).counters(schedule))
-    found: dict[str, Any] = {
-        "source": case.source,
-        "host_source": case.host_source,
-        "variant": variant,
-        "parameters": parameters,
-    }
-    wanted = [field.name for field in fields(GeneratedCode)]
-    if "shared_bytes" in wanted:
-        from tl_attention.proof.code.host_plan import parse_host_source
-
-        found["shared_bytes"] = parse_host_source(case.host_source).shared_bytes
-    return GeneratedCode(**{name: found[name] for name in wanted})
+    return GeneratedCode(case.source, case.host_source, variant, parameters)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import importlib
-import inspect
 import re
 import traceback
 from dataclasses import dataclass
@@ -43,24 +42,6 @@ class Outcome:
     host: str = ""
 
 
-def compile_case(checkout: Path, case: Case) -> None:
-    """Runs preflight, compilation and the proof of the generated code. Only this function knows how the package is called."""
-    import tl_attention
-
-    refuse_unless_safe, compile_kernel = (defined(checkout, name) for name in ("refuse_unless_safe", "compile_kernel"))
-    schedule = tl_attention.load_schedule(checkout / "schedules" / case.file)
-    if "causal" in inspect.signature(compile_kernel).parameters:
-        refuse_unless_safe(schedule, case.head_dim)
-        compile_kernel(schedule, head_dim=case.head_dim, dtype=case.dtype, causal=case.causal)
-        return
-    mask = defined(checkout, "CAUSAL" if case.causal else "FULL")
-    variant = defined(checkout, "Variant")(head_dim=case.head_dim, dtype=case.dtype, mask=mask)
-    takes = inspect.signature(refuse_unless_safe).parameters
-    refused = defined(checkout, "Planned")(schedule) if "planned" in takes else schedule
-    refuse_unless_safe(refused, variant if {"head_dim", "size"}.isdisjoint(takes) else case.head_dim)
-    compile_kernel(schedule, variant)
-
-
 @functools.cache
 def defined(checkout: Path, name: str) -> Any:
     """Returns the function, class or constant that the package defines under this name, in whichever module."""
@@ -73,37 +54,29 @@ def defined(checkout: Path, name: str) -> Any:
 
 
 @functools.cache
-def made(checkout: Path) -> list[Any]:
-    """Makes `tilelang.compile` end before nvcc and use no cache, and returns the list in which its kernels are noted."""
+def leave_out_nvcc() -> None:
+    """Makes TileLang's compilation end before nvcc, and use no cache."""
     import tilelang
 
-    check_home(checkout)
     lower = importlib.import_module("tilelang.engine.lower")
     lower.device_codegen = lower.device_codegen_without_compile  # type: ignore[attr-defined]
     tilelang.disable_cache()
-    kernels: list[Any] = []
-    compile_fully = tilelang.compile
-
-    def noted(*arguments: Any, **options: Any) -> Any:
-        kernels.append(compile_fully(*arguments, **options))
-        return kernels[-1]
-
-    tilelang.compile = noted
-    return kernels
 
 
 def lower_case(checkout: Path, case: Case) -> Outcome:
     """Lowers the case in a process of the checkout, and returns what became of it."""
     try:
-        kernels = made(checkout)
-        kernels.clear()
+        check_home(checkout)
+        leave_out_nvcc()
         import tl_attention
 
+        names = ("compile_kernel", "Variant", "CAUSAL" if case.causal else "FULL")
+        compile_kernel, variant, mask = (defined(checkout, name) for name in names)
+        schedule = tl_attention.load_schedule(checkout / "schedules" / case.file)
         try:
-            compile_case(checkout, case)
+            kernel = compile_kernel(schedule, variant(head_dim=case.head_dim, dtype=case.dtype, mask=mask))
         except tl_attention.InputError as error:
             return Outcome("refused", f"{type(error).__name__}: {error}")
-        (kernel,) = kernels
-        return Outcome("code", kernel.get_kernel_source(), kernel.get_host_source())
+        return Outcome("code", kernel.source, kernel.host_source)
     except Exception:
         return Outcome("broken", traceback.format_exc())

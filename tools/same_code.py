@@ -1,7 +1,6 @@
 """Compares the kernels of two checkouts of this repository, each in processes of its own.
 
-    python tools/same_code.py BEFORE AFTER [--jobs 2] [--keep FOLDER] [--record FILE] [--only TEXT] [--kernel-only]
-    python tools/same_code.py BEFORE --keep FOLDER          lowers one checkout alone, for comparisons to come
+    python tools/same_code.py BEFORE AFTER [--jobs 2] [--keep FOLDER] [--only TEXT] [--kernel-only]
 
 A case is a schedule, a dtype, a head size and a mask. Every schedules/*.yaml comes with all dtypes, head sizes and
 masks; experiments come in bf16, at the head size that they are for (mostly 128), and in their own mask. The package
@@ -21,7 +20,6 @@ from __future__ import annotations
 import json
 import tempfile
 from collections import Counter
-from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from hashlib import sha256
@@ -29,15 +27,12 @@ from itertools import zip_longest
 from pathlib import Path
 
 import click
-from checkouts import Checkout, CheckoutPath, Progress
+from checkouts import Checkout, CheckoutPath, Progress, failure
 from lower_case import DTYPES, Case, Outcome, lower_case
 from machine_code import NotCompiled, machine_code, normalised, same_but_for_variables
-from pebble import ProcessExpired, ProcessFuture
 
 EQUAL_TEXT, EQUAL_CODE, SAME_REFUSAL, DIFFERENT = "equal text", "equal machine code", "same refusal", "DIFFERENT"
 BROKEN = "BROKEN"
-# The verdicts on one checkout alone, by the kind of outcome.
-LOWERED = {"code": "lowered", "refused": "refused", "broken": BROKEN}
 COMPARED = (EQUAL_TEXT, EQUAL_CODE, SAME_REFUSAL, DIFFERENT, BROKEN)
 SHOWN = 200
 # Folders of schedules/, and the head size of those in them; at its top all are tried.
@@ -77,7 +72,8 @@ def lower_all(checkout: Checkout, cases: list[Case], jobs: int, timeout_s: float
     with checkout.processes(jobs) as pool:
         futures = {case: pool.schedule(lower_case, [checkout.folder, case], timeout=timeout_s) for case in missing}
         for case, future in futures.items():
-            outcome = _result(future, timeout_s)
+            why = failure(future, timeout_s)
+            outcome = Outcome("broken", why) if why else future.result()
             outcomes[case] = replace(outcome, text=checkout.without_path(outcome.text))
             if kept and outcome.kind != "broken":
                 _write(kept[case], json.dumps(asdict(outcomes[case])))
@@ -91,15 +87,6 @@ def _write(file: Path, text: str) -> None:
     with tempfile.NamedTemporaryFile("w", dir=file.parent, delete=False) as written:
         written.write(text)
     Path(written.name).replace(file)
-
-
-def _result(future: ProcessFuture, timeout_s: float) -> Outcome:
-    try:
-        return future.result()
-    except TimeoutError:
-        return Outcome("broken", f"it took more than {timeout_s:.0f} s")
-    except ProcessExpired as died:
-        return Outcome("broken", f"the process died with exit code {died.exitcode}")
 
 
 def compared(before: Outcome, after: Outcome, kernel_only: bool) -> tuple[str, str]:
@@ -142,52 +129,35 @@ def first_difference(before: str, after: str) -> str:
     return f"line {number}:\n- {a.strip()[:SHOWN]}\n+ {b.strip()[:SHOWN]}"
 
 
-def show(verdicts: dict[Case, tuple[str, str]], kinds: Iterable[str]) -> None:
+def show(verdicts: dict[Case, tuple[str, str]]) -> None:
     """Prints every case that has a reason, then how many cases there are of each kind."""
     for case, (verdict, why) in verdicts.items():
         if why:
             click.echo("\n    ".join([f"{verdict}: {case}", *why.splitlines()]))
     counts = Counter(verdict for verdict, _ in verdicts.values())
-    click.echo(f"{len(verdicts)} cases: {', '.join(f'{counts[kind]} {kind}' for kind in kinds)}")
+    click.echo(f"{len(verdicts)} cases: {', '.join(f'{counts[kind]} {kind}' for kind in COMPARED)}")
 
 
 @click.command()
 @click.argument("before", type=CheckoutPath())
-@click.argument("after", type=CheckoutPath(), required=False)
+@click.argument("after", type=CheckoutPath())
 @click.option("--jobs", type=click.IntRange(1), default=2, show_default=True, help="processes at a time")
 @click.option("--timeout", type=float, default=300.0, show_default=True, help="of one case, in seconds")
 @click.option("--keep", type=click.Path(path_type=Path, file_okay=False), help="folder of what commits are lowered to")
-@click.option("--record", type=click.Path(path_type=Path, dir_okay=False), help="file for a line of JSON for each case")
 @click.option("--only", default="", help="cases whose name contains this, such as 'best bf16 128'")
 @click.option("--kernel-only", is_flag=True, help="leave the host's code out")
 def main(
-    before: Checkout,
-    after: Checkout | None,
-    jobs: int,
-    timeout: float,
-    keep: Path | None,
-    record: Path | None,
-    only: str,
-    kernel_only: bool,
+    before: Checkout, after: Checkout, jobs: int, timeout: float, keep: Path | None, only: str, kernel_only: bool
 ) -> None:
-    """Compare the kernels of two checkouts, or lower those of one."""
-    cases = [case for case in all_cases(before, *([after] if after else [])) if only in str(case)]
+    """Compare the kernels of two checkouts."""
+    cases = [case for case in all_cases(before, after) if only in str(case)]
     if not cases:
         raise click.UsageError(f"no case has {only!r} in its name")
-    sides = [lower_all(side, cases, jobs, timeout, keep) for side in (before, after) if side]
-    if after:
-        with ThreadPoolExecutor(jobs) as pool:
-            verdicts = list(pool.map(compared, *sides, [kernel_only] * len(cases)))
-    else:
-        verdicts = [(LOWERED[o.kind], _told(o).splitlines()[-1] if o.kind == "broken" else "") for o in sides[0]]
-    if record:
-        rows = [
-            {"case": str(case), "verdict": verdict, "outcomes": [[o.kind, _told(o)] for o in outcomes]}
-            for case, (verdict, _), outcomes in zip(cases, verdicts, zip(*sides, strict=True), strict=True)
-        ]
-        record.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    show(dict(zip(cases, verdicts, strict=True)), COMPARED if after else LOWERED.values())
-    if {DIFFERENT, BROKEN} & {verdict for verdict, _ in verdicts}:
+    sides = [lower_all(side, cases, jobs, timeout, keep) for side in (before, after)]
+    with ThreadPoolExecutor(jobs) as pool:
+        verdicts = dict(zip(cases, pool.map(compared, *sides, [kernel_only] * len(cases)), strict=True))
+    show(verdicts)
+    if {DIFFERENT, BROKEN} & {verdict for verdict, _ in verdicts.values()}:
         raise SystemExit(1)
 
 

@@ -1,4 +1,4 @@
-"""Compiles a lowering's shipped schedules for all its cards, and records what ptxas made of them. Needs no GPU.
+"""Compiles the shipped schedules of mma_sync for all its cards, and records what ptxas made of them. Needs no GPU.
 
     python tools/measure.py cards --output results/cards.jsonl
 
@@ -15,10 +15,9 @@ from pathlib import Path
 
 import click
 
-from tl_attention.errors import InputError
 from tl_attention.files.catalogue import all_names
 from tl_attention.files.named import Named, resolve
-from tl_attention.hardware.card import ARCHS, CARDS, Card
+from tl_attention.hardware.card import CARDS, Card
 from tl_attention.lowering.registry import LOWERINGS
 from tl_attention.measure.bench import compile_alone
 from tl_attention.measure.candidate import Candidate
@@ -27,14 +26,15 @@ from tl_attention.measure.results_file import ResultsFile
 from tl_attention.measure.trials import SILENT
 from tl_attention.problem.head_dims import sizes_of
 from tl_attention.problem.mask import CAUSAL, FULL
-from tl_attention.problem.shape import DTYPE_NAMES, AttentionShape
+from tl_attention.problem.shape import DTYPES, AttentionShape
 from tl_attention.program.planned import Planned
 
+LOWERING = "mma_sync"
 # Sizes are read at run time, so any will do.
 SEQ = 128
 
 
-def candidates(schedules: Sequence[Named], dtypes: Sequence[str], card: Card) -> list[Candidate]:
+def candidates(schedules: Sequence[Named], card: Card) -> list[Candidate]:
     """Returns what is compiled of the schedules for a card."""
     return [
         Candidate(
@@ -46,35 +46,23 @@ def candidates(schedules: Sequence[Named], dtypes: Sequence[str], card: Card) ->
         )
         for named in schedules
         for size in named.head_dims
-        for dtype in dtypes
+        for dtype in DTYPES
         for mask in (FULL, CAUSAL)
     ]
 
 
 @click.command()
-@click.option("--lowering", type=click.Choice(sorted(LOWERINGS)), default="mma_sync", show_default=True)
-@click.option("--only", multiple=True, metavar="GLOB", help="schedules of these names, such as 'cards/*'")
-@click.option(
-    "--arch", "archs", multiple=True, type=click.Choice(ARCHS), help="[default: all that the lowering is for]"
-)
-@click.option(
-    "--dtype", "dtypes", multiple=True, type=click.Choice(sorted(DTYPE_NAMES)), help="[default: fp16 and bf16]"
-)
+@click.option("--only", default="*", metavar="GLOB", help="schedules of these names, such as 'mma_sync/*'")
 @click.option("--output", type=click.Path(path_type=Path), required=True, help="JSON lines")
-def main(lowering: str, only: tuple[str, ...], archs: tuple[str, ...], dtypes: tuple[str, ...], output: Path) -> None:
-    """Compile what ships of a lowering for every card."""
-    named = [resolve(name) for name in all_names() if not only or any(fnmatchcase(name, glob) for glob in only)]
-    schedules = [found for found in named if found.schedule.lowering == lowering]
-    if not schedules:
-        raise InputError(
-            f"no schedule of lowering {lowering} ships{' with such a name' if only else ''}, expected one or more"
-        )
-    names = [DTYPE_NAMES[dtype] for dtype in dtypes or ("fp16", "bf16")]
+def main(only: str, output: Path) -> None:
+    """Compile what ships of mma_sync for every card."""
+    named = [resolve(name) for name in all_names() if fnmatchcase(name, only)]
+    schedules = [found for found in named if found.schedule.lowering == LOWERING]
     with ResultsFile(output) as results:
 
         def record(row: Row) -> None:
             results.append(row)
             click.echo(f"{row.name} {row.shape} {row.arch}: {row.status} {row.reason}".rstrip())
 
-        for arch in archs or LOWERINGS[lowering].archs:
-            compile_alone(candidates(schedules, names, CARDS[arch]), arch, record, SILENT)
+        for arch in LOWERINGS[LOWERING].archs:
+            compile_alone(candidates(schedules, CARDS[arch]), arch, record, SILENT)

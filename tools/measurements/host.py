@@ -1,9 +1,9 @@
 """Measures what a call of attention() costs the host, beside SDPA's, on a Hopper GPU.
 
-    python tools/measure.py host [--shape 1,32,128,128] [--causal] [--compiled] [--output FILE]
-    python tools/measure.py host --first [--output FILE]
+    python tools/measure.py host --output results/host-h200.jsonl
+    python tools/measure.py host --first --output results/host-h200.jsonl
 
-Each candidate makes --calls calls in --rounds rounds, in which the candidates follow each other in alternating order.
+Each candidate makes 2,000 calls in ten rounds, in which the candidates follow each other in alternating order.
 The clock runs around each call by itself: from before the call to after it has returned and its result is given up.
 Nobody waits for the GPU inside. Outside, after every DRAINED calls, everybody waits for the GPU, so the queue of 1,024
 launches is never full, and no call waits for a place in the queue. Python's garbage collector is off meanwhile. SDPA's
@@ -37,15 +37,15 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from tl_attention.errors import InputError
 from tl_attention.measure.machine import gpu_fields
-from tl_attention.measure.results_file import LineFile
+from tl_attention.measure.results_file import ResultsFile
 from tl_attention.measure.trials import in_turn
 from tl_attention.op.attention import attention
 from tl_attention.oracle.reference import make_inputs
-from tl_attention.problem.mask import CAUSAL
 from tl_attention.problem.shape import AttentionShape
 
-# Calls between two waits for the GPU.
-DRAINED = 100
+SHAPE = AttentionShape(1, 32, 128, 128, 128, "bfloat16")
+# Calls of each candidate in all rounds, calls between two waits for the GPU, and new processes with --first.
+CALLS, ROUNDS, DRAINED, PROCESSES = 2_000, 10, 100, 5
 METHOD = f"perf_counter_ns around each unsynchronised call, the GPU waited for after every {DRAINED}, outside the clock"
 FIRST_METHOD = (
     "perf_counter_ns in a new process, from torch and device being ready to the first result, disk cache warm"
@@ -53,13 +53,12 @@ FIRST_METHOD = (
 # What a new process runs. Its last line is milliseconds: of the import, and until the result is there.
 FIRST = """
 import sys, time, torch
-sizes, dtype, causal = {sizes}, torch.{dtype}, {causal}
-q, k, v = (torch.randn(*size, dtype=dtype, device="cuda") for size in sizes)
+q, k, v = (torch.randn(*{sizes}, dtype=torch.{dtype}, device="cuda") for _ in range(3))
 torch.cuda.synchronize()
 begin = time.perf_counter_ns()
 from tl_attention import attention
 imported = time.perf_counter_ns()
-attention(q, k, v, causal=causal)
+attention(q, k, v)
 torch.cuda.synchronize()
 print((imported - begin) / 1e6, (time.perf_counter_ns() - begin) / 1e6)
 """
@@ -74,32 +73,20 @@ class Candidate:
     context: Callable[[], AbstractContextManager[Any]] = nullcontext
 
 
-def sizes_of(shape: AttentionShape) -> tuple[tuple[int, ...], ...]:
-    """Returns the sizes of q, k and v."""
-    of_k = (shape.batch, shape.heads_kv, shape.seq_kv)
-    of_q = (shape.batch, shape.heads, shape.seq_q, shape.head_dim)
-    return of_q, (*of_k, shape.head_dim), (*of_k, shape.head_dim_v)
-
-
-def candidates(shape: AttentionShape, compiled: bool) -> list[Candidate]:
-    """Returns our candidates and SDPA's for one problem."""
-    causal = shape.mask == CAUSAL
-    q, k, v = make_inputs(shape, seed=1, device="cuda")
+def candidates() -> list[Candidate]:
+    """Returns our candidates and SDPA's."""
+    q, k, v = make_inputs(SHAPE, seed=1, device="cuda")
 
     def sdpa() -> torch.Tensor:
-        return scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=shape.group > 1)
+        return scaled_dot_product_attention(q, k, v)
 
-    found = [
-        Candidate("attention", lambda: attention(q, k, v, causal=causal)),
-        Candidate("operator", lambda: torch.ops.tl_attention.forward(q, k, v, None, causal=causal)),
+    return [
+        Candidate("attention", lambda: attention(q, k, v)),
+        Candidate("operator", lambda: torch.ops.tl_attention.forward(q, k, v, None)),
         Candidate("sdpa flash", sdpa, lambda: sdpa_kernel(SDPBackend.FLASH_ATTENTION)),
         Candidate("sdpa cudnn", sdpa, lambda: sdpa_kernel(SDPBackend.CUDNN_ATTENTION)),
         Candidate("sdpa", sdpa),
     ]
-    if compiled:
-        graph = torch.compile(lambda q, k, v: attention(q, k, v, causal=causal), fullgraph=True)
-        found.insert(2, Candidate("compiled", lambda: graph(q, k, v)))
-    return found
 
 
 def timed(candidate: Candidate, calls: int) -> list[int]:
@@ -145,11 +132,11 @@ def row_of(name: str, of_rounds: list[list[int]]) -> dict[str, Any]:
     }
 
 
-def first_rows(shape: AttentionShape, processes: int) -> list[dict[str, Any]]:
-    """Times the first result of so many new processes, after one that fills the cache and is not counted."""
-    program = FIRST.format(sizes=sizes_of(shape), dtype=shape.dtype, causal=shape.mask == CAUSAL)
+def first_rows() -> list[dict[str, Any]]:
+    """Times the first result of PROCESSES new processes, after one that fills the cache and is not counted."""
+    program = FIRST.format(sizes=(SHAPE.batch, SHAPE.heads, SHAPE.seq_q, SHAPE.head_dim), dtype=SHAPE.dtype)
     found = []
-    for _ in range(processes + 1):
+    for _ in range(PROCESSES + 1):
         done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
         if done.returncode:
             raise InputError(f"host: a new process failed: {done.stderr.strip().splitlines()[-1:]}")
@@ -159,7 +146,7 @@ def first_rows(shape: AttentionShape, processes: int) -> list[dict[str, Any]]:
         {
             "candidate": "attention, first result",
             "method": FIRST_METHOD,
-            "n": processes,
+            "n": PROCESSES,
             "median_ms": round(median(results), 1),
             "of_it_import_ms": round(median(imports), 1),
             "all_ms": [round(ms, 1) for ms in results],
@@ -168,37 +155,20 @@ def first_rows(shape: AttentionShape, processes: int) -> list[dict[str, Any]]:
 
 
 @click.command()
-@click.option("--shape", "text", default="1,32,128,128", show_default=True, help="batch,heads,seq,head_dim")
-@click.option("--dtype", default="bf16", show_default=True)
-@click.option("--causal", is_flag=True)
-@click.option("--calls", type=click.IntRange(10), default=2_000, show_default=True, help="Of each candidate.")
-@click.option("--rounds", type=click.IntRange(1), default=10, show_default=True)
-@click.option("--compiled", is_flag=True, help="torch.compile's call of attention() too.")
 @click.option("--first", is_flag=True, help="The first result of a new process instead.")
-@click.option("--processes", type=click.IntRange(1), default=5, show_default=True, help="With --first.")
-@click.option("--output", type=click.Path(path_type=Path), help="A file to which the lines are appended.")
-def main(
-    text: str,
-    dtype: str,
-    causal: bool,
-    calls: int,
-    rounds: int,
-    compiled: bool,
-    first: bool,
-    processes: int,
-    output: Path | None,
-) -> None:
+@click.option(
+    "--output", type=click.Path(path_type=Path), required=True, help="A file to which the lines are appended."
+)
+def main(first: bool, output: Path) -> None:
     """Host time of calls of attention() and of SDPA."""
-    shape = AttentionShape.parse(text, dtype=dtype, causal=causal)
     machine = gpu_fields("host")
     if first:
-        rows = first_rows(shape, processes)
+        rows = first_rows()
     else:
-        times = host_times(candidates(shape, compiled), calls, rounds)
+        times = host_times(candidates(), CALLS, ROUNDS)
         rows = [row_of(name, of_rounds) for name, of_rounds in times.items()]
-    file = LineFile(output) if output else None
-    for row in rows:
-        line = json.dumps({**row, "problem": str(shape), **machine})
-        click.echo(line)
-        if file:
-            file.append(line.encode())
+    with ResultsFile(output) as results:
+        for row in rows:
+            line = json.dumps({**row, "problem": str(SHAPE), **machine})
+            click.echo(line)
+            results.append_json(line, of=row["candidate"])

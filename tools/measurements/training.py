@@ -147,11 +147,9 @@ def summary(run: TrainingRun) -> str:
 @click.option("--seed", "seeds", multiple=True, type=int, default=(1, 2, 3), show_default=True)
 @click.option("--steps", type=click.IntRange(20), default=200, show_default=True)
 @click.option("--batch", type=click.IntRange(1), default=16, show_default=True)
-@click.option("--heads", default="8/2", show_default=True, help="heads, and behind / those of K and V")
-@click.option("--head-dim", default=128, show_default=True)
-def main(output: Path, seeds: tuple[int, ...], steps: int, batch: int, heads: str, head_dim: int) -> None:
+def main(output: Path, seeds: tuple[int, ...], steps: int, batch: int) -> None:
     """Train with each attention, record, and judge."""
-    shape = AttentionShape.parse(f"{batch},{heads},1024,{head_dim}", dtype="bfloat16", causal=True, lse=True)
+    shape = AttentionShape.parse(f"{batch},8/2,1024,128", dtype="bfloat16", causal=True, lse=True)
     common = gpu_fields("training")
     setting, among = Setting(shape, steps=steps), attentions()
     check_each_runs(setting, among, "cuda")
