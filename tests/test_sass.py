@@ -181,7 +181,7 @@ def test_a_wait_for_each_instruction_of_a_product_is_refused():
 
 @pytest.mark.parametrize("tool", ["cuobjdump", "nvdisasm"])
 def test_a_missing_tool_is_named_with_its_package(tool, monkeypatch):
-    monkeypatch.setattr(sass, "files", lambda package: [])
+    monkeypatch.setattr(sass, "packaged", lambda package, name: [])
     monkeypatch.setattr(sass.shutil, "which", lambda name: None)
     monkeypatch.setattr(sass.Path, "is_file", lambda path: False)
     with pytest.raises(InputError, match=f"{tool} was not found: install the package nvidia-cuda-{tool}"):

@@ -59,7 +59,7 @@ def report(results: tuple[Path, ...], markdown: bool, columns: str | None, loops
     There is a table for each run and problem, and for the cells of `compare` one for each run. A line that is not a row is
     named on stderr and skipped. The exit code is 0 if there was anything to show.
     """
-    from tl_attention.cli.submit import evaluation_table
+    from tl_attention.leaderboard import results as evaluations_of
     from tl_attention.measure.cell_records import CellRow
     from tl_attention.measure.records import Row, grouped
     from tl_attention.show import cells, report
@@ -81,7 +81,7 @@ def report(results: tuple[Path, ...], markdown: bool, columns: str | None, loops
     for group in grouped(evaluated, lambda of: (of.heading, tuple(row.line for row in of.evaluation.rows))).values():
         beside, evaluations = baseline or report.PEER_BASELINE, [(of.name, of.evaluation) for of in group]
         against = beside if beside in dict(evaluations) else None
-        tables.append(evaluation_table(group[0].heading, evaluations, against))
+        tables.append(evaluations_of.table(group[0].heading, evaluations, against))
     if not markdown:
         show_tables(report.by_problem(rows), chosen, baseline, loops)
         show_cells(of_cells)

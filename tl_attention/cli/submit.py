@@ -8,9 +8,8 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -21,10 +20,6 @@ from tl_attention.errors import InputError, printable
 from tl_attention.files import user_file
 from tl_attention.files.catalogue import SUFFIXES, path_of
 from tl_attention.files.named import resolve
-
-if TYPE_CHECKING:
-    from tl_attention.leaderboard.results import Evaluation
-    from tl_attention.show.table import Table
 
 DEFAULT_OUTPUT = Path("leaderboard_submit.py")
 BASELINES = {"cudnn": Path(__file__).parents[1] / "leaderboard" / "baseline_cudnn.py"}
@@ -152,19 +147,9 @@ def _evaluate(
             heading = f"# {printable(name)}\n" if len(names) > 1 else ""
             click.echo(heading + "\n".join(results.class_lines(found[-1][1])))
     shown = Output()
-    shown.fitting(evaluation_table(results.title(found[0][1]), found, against))
+    shown.fitting(results.table(results.title(found[0][1]), found, against))
     shown.say(f"{counted(len(found), 'evaluation')} in {record.path}")
     return all(evaluation.tight for _, evaluation in found[: len(files)])
-
-
-def evaluation_table(heading: str, evaluations: Sequence[tuple[str, Evaluation]], against: str | None) -> Table:
-    """Returns the table of evaluations of the same test lines."""
-    from tl_attention.leaderboard import results
-    from tl_attention.show.table import Table
-
-    names = results.headings(against)
-    priority = tuple(n for n in results.PRIORITY if n < len(names))
-    return Table(heading, names, results.lines(evaluations, against), priority)
 
 
 def _is_submission(text: str) -> bool:

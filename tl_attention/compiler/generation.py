@@ -15,7 +15,7 @@ from typing import Any
 
 from tl_attention.compiler.compiler_errors import telling_line
 from tl_attention.compiler.store import Finished
-from tl_attention.compiler.toolchain import check_host_compiler, in_force
+from tl_attention.compiler.toolchain import check_host_compiler, host_compiler, in_force
 from tl_attention.errors import InputError
 from tl_attention.lowering.base import FAST_MATH
 from tl_attention.lowering.preflight import refuse_unless_safe
@@ -81,13 +81,12 @@ def said_of(source: str, arch: str) -> str:
     They are called anew: TileLang keeps binaries, not words.
     """
     with in_force() as nvcc, tempfile.TemporaryDirectory() as folder:
-        from tilelang.contrib.nvcc import get_cplus_compiler
         from tilelang.env import CUTLASS_INCLUDE_DIR, TILELANG_TEMPLATE_PATH
 
         file = Path(folder, "kernel.cu")
         file.write_text(source)
         included = (f"-I{place}" for place in (TILELANG_TEMPLATE_PATH, CUTLASS_INCLUDE_DIR))
-        options = (f"-ccbin={get_cplus_compiler()}", f"-arch={arch}", *OPTIONS, *included)
+        options = (f"-ccbin={host_compiler()}", f"-arch={arch}", *OPTIONS, *included)
         command = [str(nvcc.home / "bin/nvcc"), *options, "-o", str(file.with_suffix(".cubin")), str(file)]
         done = subprocess.run(command, capture_output=True, text=True)
     return done.stdout + done.stderr

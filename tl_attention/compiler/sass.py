@@ -14,9 +14,9 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
 
+from tl_attention.compiler.toolchain import packaged
 from tl_attention.errors import InputError, ScheduleRefused
 from tl_attention.program.asked_waits import Asked
 
@@ -173,11 +173,7 @@ def cuobjdump(cubin: bytes, option: str) -> str:
 def tool(name: str) -> str:
     """Returns the path of one of TOOLS, from its pip package, the PATH or CUDA's usual folder, or raises InputError."""
     package = f"nvidia-cuda-{name}"
-    try:
-        packaged = [f.locate() for f in files(package) or () if f.name == name]
-    except PackageNotFoundError:
-        packaged = []
-    for candidate in (*packaged, shutil.which(name), f"/usr/local/cuda/bin/{name}"):
+    for candidate in (*packaged(package, name), shutil.which(name), f"/usr/local/cuda/bin/{name}"):
         if candidate and Path(candidate).is_file():
             return str(candidate)
     raise InputError(f"{name} was not found: install the package {package}, which this project pins")

@@ -69,7 +69,9 @@ class Nvcc:
     def cache(self) -> str:
         """Names the folder of TileLang's cache for this compiler, and for the flags that the environment adds."""
         flags = "\n".join(f"{name}={os.environ[name]}" for name in FLAGS if os.environ.get(name))
-        return f"nvcc-{self.version}-ptxas-{self.ptxas}" + (f"-flags-{_short_hash(flags)}" if flags else "")
+        return f"nvcc-{self.version}-ptxas-{self.ptxas}" + (
+            f"-flags-{sha256(flags.encode()).hexdigest()[:12]}" if flags else ""
+        )
 
 
 def found() -> Iterator[Nvcc]:
@@ -106,12 +108,8 @@ def chosen(torch_cuda: str | None) -> Nvcc:
 
 def host_compiler() -> str | None:
     """Returns the C++ compiler that TileLang hands to nvcc: CXX's, CC's, or the first of HOST_COMPILERS on the PATH."""
-    try:
-        from tilelang.contrib.cc import get_cplus_compiler
-    except Exception:
-        return next((path for name in HOST_COMPILERS if (path := shutil.which(name))), None)
-    named = get_cplus_compiler()
-    return named and shutil.which(named)
+    named = os.environ.get("CXX") or os.environ.get("CC")
+    return next((path for name in ([named] if named else HOST_COMPILERS) if (path := shutil.which(name))), None)
 
 
 def check_host_compiler() -> None:
@@ -165,7 +163,8 @@ def in_force() -> Iterator[Nvcc]:
         from tilelang.contrib import nvcc as tilelang_nvcc
         from tilelang.env import env
 
-        home, forced = tilelang_nvcc.CUDA_HOME, _cache_variable(env)._forced_value
+        # TileLang's descriptor of its cache folder holds the value that a program may have forced.
+        home, forced = tilelang_nvcc.CUDA_HOME, vars(type(env))[CACHE_VARIABLE]._forced_value
         tilelang_nvcc.CUDA_HOME = str(nvcc.home)
         env.TILELANG_CACHE_DIR = str(folder)
         try:
@@ -245,21 +244,16 @@ def _import_tilelang(folder: Path) -> None:
             os.environ[CACHE_VARIABLE] = before
 
 
-def _cache_variable(env: Any) -> Any:
-    """Returns TileLang's descriptor of its cache folder, which holds the value that a program may have forced."""
-    return vars(type(env))["TILELANG_CACHE_DIR"]
-
-
-def _short_hash(text: str) -> str:
-    return sha256(text.encode()).hexdigest()[:12]
+def packaged(package: str, name: str) -> list[Path]:
+    """Returns the files of this name in a Python package, none where the package is not installed."""
+    try:
+        return [Path(str(file.locate())) for file in files(package) or () if file.name == name]
+    except PackageNotFoundError:
+        return []
 
 
 def _homes() -> Iterator[tuple[str, Path]]:
-    try:
-        packaged = [Path(str(file.locate())) for file in files(PACKAGE) or () if file.name == "nvcc"]
-    except PackageNotFoundError:
-        packaged = []
-    for nvcc in packaged:
+    for nvcc in packaged(PACKAGE, "nvcc"):
         yield "Python packages", nvcc.parent.parent
     for variable in ("CUDA_HOME", "CUDA_PATH"):
         if home := os.environ.get(variable):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from statistics import fmean, median, quantiles, stdev
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field, TypeAdapter, ValidationError
 
@@ -14,14 +14,9 @@ from tl_attention.leaderboard.contract import TestLine
 from tl_attention.leaderboard.worker import stop_reason
 from tl_attention.schedule.key_errors import first_error
 from tl_attention.schedule.key_words import dotted
+from tl_attention.show.table import Column, Table
 
 TIMES = ("mean", "std", "err", "best", "worst")
-SHAPE = "test (batch, heads, seq, head_dim)"
-MS = ("best ms", "mean ms", "median ms", "p10-p90 ms")
-HEADINGS = ("submission", SHAPE, "status", "n", *MS, "max |error|", "stopped by")
-# Which columns a narrow terminal keeps; 10 and 11 are relative to a baseline.
-PRIORITY = (0, 1, 2, 5, 4, 10, 3, 11, 6, 8, 7, 9)
-
 Milliseconds = Annotated[float, Field(gt=0)]
 
 
@@ -157,39 +152,66 @@ def title(evaluation: Evaluation) -> str:
     return f"{evaluation.mode}, {evaluation.environment.get('device_name', 'unknown device')}"
 
 
-def headings(baseline: str | None) -> tuple[str, ...]:
-    """Returns the table's headings. A baseline adds the speed relative to the baseline, by mean and by best."""
-    return HEADINGS if baseline is None else (*HEADINGS, f"mean / {baseline}", f"best / {baseline}")
+class _Line(NamedTuple):
+    """A line of the table is a submission's result on a test line, and the baseline's result there if there is one."""
+
+    name: str
+    row: LineResult
+    baseline: LineResult | None
 
 
-def lines(evaluations: Sequence[tuple[str, Evaluation]], baseline: str | None = None) -> list[tuple[str, ...]]:
-    """Returns the table's rows for evaluations of the same test lines, grouped by line.
+def _timed(cell: Callable[[Timing], str]) -> Callable[[_Line], str]:
+    return lambda line: cell(line.row.timing) if line.row.timing else ""
 
-    Speeds are relative to `baseline`.
+
+def _ratio(time: str) -> Callable[[_Line], str]:
+    """Returns the cell of the baseline's time divided by the line's own."""
+
+    def cell(line: _Line) -> str:
+        ours, theirs = line.row.timing, line.baseline and line.baseline.timing
+        return f"{getattr(theirs, time) / getattr(ours, time):.3f}" if ours and theirs else ""
+
+    return cell
+
+
+def _shape(line: _Line) -> str:
+    test = line.row.line
+    return f"({test.batch_size}, {test.num_heads}, {test.seq_len}, {test.head_dim})"
+
+
+def _status(line: _Line) -> str:
+    return f"{line.row.outcome.status}{'' if line.row.tight or not line.row.accepted else ', not tight'}"
+
+
+COLUMNS = (
+    Column("submission", lambda line: line.name, 0),
+    Column("test (batch, heads, seq, head_dim)", _shape, 1),
+    Column("status", _status, 2),
+    Column("n", _timed(lambda timing: str(timing.n)), 6),
+    Column("best ms", _timed(lambda timing: f"{timing.best_ms:.4f}"), 4),
+    Column("mean ms", _timed(lambda timing: f"{timing.mean_ms:.4f}"), 3),
+    Column("median ms", _timed(lambda timing: f"{timing.median_ms:.4f}"), 8),
+    Column("p10-p90 ms", _timed(lambda timing: f"{timing.p10_ms:.4f}-{timing.p90_ms:.4f}"), 10),
+    Column("max |error|", lambda line: "" if (e := line.row.max_abs_error) is None else f"{e:.2e}", 9),
+    Column("stopped by", _timed(lambda timing: timing.stopped_by), 11),
+)
+
+
+def table(heading: str, evaluations: Sequence[tuple[str, Evaluation]], baseline: str | None = None) -> Table:
+    """Returns the table of evaluations of the same test lines, grouped by line.
+
+    A baseline adds the speed relative to the baseline, by mean and by best.
     """
-    found = []
-    for number in range(len(evaluations[0][1].rows)):
-        reference = next((evaluation.rows[number] for name, evaluation in evaluations if name == baseline), None)
-        for name, evaluation in evaluations:
-            row = evaluation.rows[number]
-            found.append((name, *_cells(row), *(() if baseline is None else _ratios(row, reference))))
-    return found
-
-
-def _cells(row: LineResult) -> tuple[str, ...]:
-    line, timing = row.line, row.timing
-    status = row.outcome.status if row.tight or not row.accepted else f"{row.outcome.status}, not tight"
-    error = "" if row.max_abs_error is None else f"{row.max_abs_error:.2e}"
-    times = ("",) * (1 + len(MS))
-    if timing is not None:
-        milliseconds = (f"{ms:.4f}" for ms in (timing.best_ms, timing.mean_ms, timing.median_ms))
-        times = (str(timing.n), *milliseconds, f"{timing.p10_ms:.4f}-{timing.p90_ms:.4f}")
-    shape = f"({line.batch_size}, {line.num_heads}, {line.seq_len}, {line.head_dim})"
-    return (shape, status, *times, error, timing.stopped_by if timing else "")
-
-
-def _ratios(row: LineResult, reference: LineResult | None) -> tuple[str, str]:
-    if reference is None or row.timing is None or reference.timing is None:
-        return "", ""
-    mean, best = reference.timing.mean_ms / row.timing.mean_ms, reference.timing.best_ms / row.timing.best_ms
-    return f"{mean:.3f}", f"{best:.3f}"
+    columns, reference = COLUMNS, next((evaluation for name, evaluation in evaluations if name == baseline), None)
+    if baseline:
+        speeds = (
+            Column(f"mean / {baseline}", _ratio("mean_ms"), 5),
+            Column(f"best / {baseline}", _ratio("best_ms"), 7),
+        )
+        columns = (*columns, *speeds)
+    lines = [
+        _Line(name, evaluation.rows[number], reference and reference.rows[number])
+        for number in range(len(evaluations[0][1].rows))
+        for name, evaluation in evaluations
+    ]
+    return Table.of(heading, columns, lines)

@@ -12,7 +12,8 @@ from pages.made import RESULTS, Make
 from pages.records import lines as lines_of
 from pages.records import records
 from tl_attention.files.ladder_file import load_ladder
-from tl_attention.leaderboard import results as evaluation_table
+from tl_attention.leaderboard.results import table as evaluation_table
+from tl_attention.leaderboard.results import title
 from tl_attention.measure.cell import OURS
 from tl_attention.measure.cell_records import CellRow
 from tl_attention.measure.records import read_rows
@@ -196,9 +197,9 @@ def evaluations() -> Iterator[str]:
     for name, about in EVALUATIONS.items():
         found = evaluations_of(name)
         baseline = "cudnn" if "cudnn" in dict(found) else None
-        lines = evaluation_table.lines(found, baseline)
-        yield f"{about} (`results/{name}`, {evaluation_table.title(found[0][1])}):\n"
-        yield f"{markdown(evaluation_table.headings(baseline), lines)}\n"
+        shown = evaluation_table(title(found[0][1]), found, baseline)
+        yield f"{about} (`results/{name}`, {shown.title}):\n"
+        yield f"{shown.markdown()}\n"
 
 
 def work_log() -> str:
