@@ -16,7 +16,7 @@ sys.path.append(str(Path(__file__).parents[1] / "examples"))
 
 import measure
 from measurements import training
-from measurements.losses import BLOCK, MOST, SMOOTHED_OVER, TrainingRun, judged, parse_training
+from measurements.losses import BLOCK, MOST, SMOOTHED_OVER, TrainingRun, judged
 from pages import training as page
 from picture_text import faults
 from pictures.style import SMALL, styled
@@ -25,7 +25,7 @@ from tiers import sampled
 from transformer_block import PYTORCHS
 
 from tl_attention.errors import InputError
-from tl_attention.measure.records import problem_of
+from tl_attention.measure.records import parse_line, problem_of
 from tl_attention.problem.shape import AttentionShape
 
 SHAPE = AttentionShape.parse("4,2/1,32,16", dtype="bfloat16", causal=True, lse=True)
@@ -120,11 +120,11 @@ def test_what_cannot_be_judged_is_an_error(runs, error) -> None:
 
 def test_a_line_gives_the_run_back_and_its_steps_per_second() -> None:
     before = drawn(1)[0]
-    assert parse_training(before.to_json().encode(), "here") == before
+    assert parse_line(TrainingRun, before.to_json().encode(), "here") == before
     assert before.steps_per_second == BLOCK / 0.5
     assert replace(before, block_s=(9.0, 5.0)).steps_per_second is None
     with pytest.raises(InputError, match="here: 'loss' is no field of a row"):
-        parse_training(b'{"loss": 1}', "here")
+        parse_line(TrainingRun, b'{"loss": 1}', "here")
 
 
 def panels(runs: list[TrainingRun]) -> list[Axes]:

@@ -2,13 +2,14 @@
 
     python tools/make.py [docs/results.md] [docs/pictures/lengths.svg]
 
-Without names the script makes all files. A picture of docs/pictures/ has a PNG beside its SVG. A picture is left out if
-its record does not exist yet. A test compares the files with what is made anew.
+Without names the script makes all files. A picture of docs/pictures/ has a PNG beside its SVG. A test compares the
+files with what is made anew.
 """
 
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 
 import click
 from pages import cards, cells, defaults, experiments, ladders, pytorch, results, training
@@ -16,15 +17,16 @@ from pages.made import RESULTS, ROOT, Make
 from pictures import errors, grid, iterations, ladder, lengths, predictions
 from pictures import speed as of_speed
 from pictures import training as of_training
-from pictures.sheet import save
+from pictures.sheet import drawn, save
 
 from tl_attention.cli.command import fail
 from tl_attention.errors import InputError
 
 FOLDER = "docs/pictures"
 PICTURES = {
-    f"{FOLDER}/{picture.name}.svg": picture
-    for picture in (*ladder.PICTURES, lengths.PICTURE, *grid.PICTURES, predictions.PICTURE, errors.PICTURE)
+    f"{FOLDER}/{name}.svg": draw
+    for module in (ladder, lengths, grid, predictions, errors)
+    for name, draw in module.PICTURES.items()
 }
 TEXTS: dict[str, Make] = {
     **{
@@ -39,14 +41,11 @@ TEXTS: dict[str, Make] = {
 
 
 def write(path: str) -> str:
-    """Makes one file, and says what was written or which record it waits for."""
+    """Makes one file, and says what was written."""
     if path in TEXTS:
         (ROOT / path).write_text(TEXTS[path](), "utf-8")
         return path
-    picture = PICTURES[path]
-    if missing := picture.missing(RESULTS):
-        return f"{path}: left out, there is no {', '.join(missing)} in {RESULTS.name}/ yet"
-    made = save(picture.drawn(RESULTS), ROOT / FOLDER, picture.name)
+    made = save(drawn(PICTURES[path], RESULTS), ROOT / FOLDER, Path(path).stem)
     return "\n".join(f"{file.relative_to(ROOT)}: {file.stat().st_size / 1024:.0f} KiB" for file in made)
 
 

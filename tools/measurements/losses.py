@@ -11,7 +11,7 @@ from typing import Any
 
 from tl_attention.errors import InputError
 from tl_attention.measure.cell import OURS
-from tl_attention.measure.records import Measured, parse_line
+from tl_attention.measure.records import Measured
 
 FLASH, CUDNN = "flash2", "cudnn"
 NAMES = {OURS: "ours", FLASH: "SDPA's flash", CUDNN: "SDPA's cuDNN"}
@@ -41,11 +41,6 @@ class TrainingRun(Measured):
         """Returns the steps per second of the median block after the warm-up."""
         counted = self.block_s[WARM_UP_BLOCKS:]
         return BLOCK / statistics.median(counted) if counted else None
-
-
-def parse_training(line: bytes, where: str) -> TrainingRun:
-    """Parses the training of a line. Raises InputError that begins with `where`, as FILE:LINE."""
-    return parse_line(TrainingRun, line, where)
 
 
 def smoothed(losses: Sequence[float], over: int = SMOOTHED_OVER) -> list[float]:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from measurements.losses import judged
 
 from pages import training as of_training
-from pages.cells import CARDS, divided, length, read, record
+from pages.cells import CARDS, divided, length, read, record, speeds
 from pages.made import RESULTS
 from pages.outcomes import EXPERIMENTS, outcomes
 from tl_attention.files.ladder_file import ladder_names, load_ladder, record_name
@@ -85,12 +85,8 @@ def one_number() -> str:
 
 def head_dim_256() -> str:
     """Gives the geometric mean of our speed at the largest head size, without and with a causal mask."""
-    ratios = [
-        speed.ratio
-        for row in divided(read(record("cells")))[0]
-        if row.shape.head_size == 256 and (speed := row.speed(OURS, "fa3"))
-    ]
-    return f"{geometric_mean(ratios):.3f}x in the mean (H200)"
+    rows = [row for row in divided(read(record("cells")))[0] if row.shape.head_size == 256]
+    return f"{geometric_mean(speeds(rows, 'fa3')):.3f}x in the mean (H200)"
 
 
 def problem_l() -> str:
@@ -111,7 +107,7 @@ def lengths() -> str:
     """Gives the range and the mean of our speed over the grid, on each card."""
     found = []
     for card in CARDS:
-        ratios = [speed.ratio for row in read(record("grid", card)) if (speed := row.speed(OURS, "fa3"))]
+        ratios = speeds(read(record("grid", card)), "fa3")
         mean = geometric_mean(ratios)
         found.append(f"{min(ratios):.3f}x to {max(ratios):.3f}x on the {card.upper()} (geometric mean {mean:.3f}x)")
     return f"In {len(ratios)} problems in bf16, our speed beside FlashAttention-3 is {' and '.join(found)}."
@@ -201,8 +197,8 @@ def training() -> str:
 def backward() -> str:
     """Gives our speed of forward and backward beside SDPA's."""
     rows = read(RESULTS / "backward-h200.jsonl")
-    found = {peer: [speed.ratio for row in rows if (speed := row.speed(OURS, peer))] for peer in ("flash2", "cudnn")}
-    flash, cudnn = (f"{min(of):.2f}x to {max(of):.2f}x" for of in found.values())
+    found = (speeds(rows, peer) for peer in ("flash2", "cudnn"))
+    flash, cudnn = (f"{min(of):.2f}x to {max(of):.2f}x" for of in found)
     return f"We have {flash} the speed of SDPA's flash, and {cudnn} the speed of SDPA's cuDNN."
 
 
@@ -218,8 +214,7 @@ def counters() -> str:
 def other_cards() -> str:
     """Gives the speed on the H200 of the backend for other cards."""
     rows = read(RESULTS / "cells-mma-h200.jsonl")
-    groups = {"mma", "mma_d64", "mma_L"}
-    ratios = [speed.ratio for row in rows if row.group in groups and (speed := row.speed(OURS, "flash2"))]
+    ratios = speeds([row for row in rows if row.group in {"mma", "mma_d64", "mma_L"}], "flash2")
     return (
         f"`mma_sync` compiles for them and has not run on one; on an H200 it has {min(ratios):.2f}x to {max(ratios):.2f}x "
         "the speed of FlashAttention-2."

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import geometric_mean
 
 from pages.made import RESULTS
+from tl_attention.measure import records
 from tl_attention.measure.cell import OURS
 from tl_attention.measure.cell_records import CellRow
-from tl_attention.measure.records import Measured, parse_line, read_lines
+from tl_attention.measure.records import Measured
 from tl_attention.problem.head_dims import sizes_of
 from tl_attention.problem.mask import CAUSAL
 from tl_attention.problem.shape import AttentionShape
@@ -35,7 +36,12 @@ def record(stem: str, card: str = CARD) -> Path:
 
 def read(path: Path) -> list[CellRow]:
     """Reads the cells of a record."""
-    return [parse_line(CellRow, line, where) for where, line in read_lines(path)]
+    return records.read_all(CellRow, path)
+
+
+def speeds(rows: Iterable[CellRow], peer: str) -> list[float]:
+    """Returns our speed beside a peer in each cell in which both were timed."""
+    return [speed.ratio for row in rows if (speed := row.speed(OURS, peer))]
 
 
 def read_all(card: str) -> list[CellRow]:

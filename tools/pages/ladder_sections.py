@@ -9,7 +9,7 @@ from pictures import panels
 from pictures.panels import Key
 
 from pages import ladder_profile
-from pages.cells import SHORT, record
+from pages.cells import SHORT, record, speeds
 from pages.cells import read as read_cells
 from pages.float_instructions import FloatInstructions, float_instructions
 from tl_attention.files.ladder_file import Ladder
@@ -158,7 +158,7 @@ def _gains(key: Key, cells: Mapping[int, CellRow], lengths: Sequence[int]) -> tu
 def _beside(key: Key, cells: Mapping[int, CellRow]) -> tuple[str, ...]:
     found = []
     for peer in PEER_NAMES:
-        ratios = [speed.ratio for cell in cells.values() if (speed := cell.speed(OURS, peer))]
+        ratios = speeds(cells.values(), peer)
         found.append(f"{geometric_mean(ratios):.3f} ({min(ratios):.3f})" if ratios else "no fp16 in its wheel")
     return panels.words(key), *found
 

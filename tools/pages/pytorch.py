@@ -8,7 +8,7 @@ from statistics import geometric_mean
 
 from pages import answers, cells
 from pages import training as of_training
-from pages.cells import CARDS, PEERS, about_lengths, measured_on, over_lengths, read, record
+from pages.cells import CARDS, PEERS, about_lengths, measured_on, over_lengths, read, record, speeds
 from pages.defaults import said
 from pages.made import RESULTS, filling
 from tl_attention.files.defaults import defaults
@@ -47,7 +47,7 @@ def few_queries(row: CellRow) -> str:
 
 def spread(rows: Sequence[CellRow], peer: str) -> str:
     """Gives the geometric mean of our speeds beside a peer, and their range."""
-    found = [speed.ratio for row in rows if (speed := row.speed(OURS, peer))]
+    found = speeds(rows, peer)
     if not found:
         return ""
     between = f" ({min(found):.3f} to {max(found):.3f})" if len(found) > 1 else ""

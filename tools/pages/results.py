@@ -7,7 +7,7 @@ from statistics import geometric_mean
 
 from pages.answers import QUESTIONS, answers, of_l
 from pages.answers import evaluations as evaluations_of
-from pages.cells import CARDS, SHORT, heads_of, read, record
+from pages.cells import CARDS, SHORT, heads_of, read, record, speeds
 from pages.made import RESULTS, Make
 from pages.records import lines as lines_of
 from pages.records import records
@@ -155,15 +155,14 @@ def grid_mean() -> str:
     lowest: dict[str, list[str]] = {}
     for card in CARDS:
         rows = [(speed.ratio, row) for row in read(record("grid", card)) if (speed := row.speed(OURS, "fa3"))]
-        speeds = [speed for speed, _ in rows]
         low, row = min(rows, key=lambda found: found[0])
-        means.append(f"{geometric_mean(speeds):.3f} on the {card.upper()}")
+        means.append(f"{geometric_mean([speed for speed, _ in rows]):.3f} on the {card.upper()}")
         place = f"{heads_of(row.shape)} heads{', causal' * (row.shape.mask == CAUSAL)}, {row.shape.seq_kv} keys"
         lowest.setdefault(place, []).append(f"{low:.3f} on the {card.upper()}")
         grouped = sum(row.shape.group > 1 for _, row in rows)
     told = [f"{' and '.join(found)} ({place})" for place, found in lowest.items()]
     return (
-        f"The record has {len(speeds)} problems in bf16, {grouped} of them with 40 heads on 8 KV heads. Against FlashAttention-3 "
+        f"The record has {len(rows)} problems in bf16, {grouped} of them with 40 heads on 8 KV heads. Against FlashAttention-3 "
         f"their geometric mean is {' and '.join(means)}. The lowest is {' and '.join(told)}."
     )
 
@@ -185,8 +184,7 @@ def shortest_causal() -> str:
 def ratios(rows: Sequence[CellRow], dtype: str, peer: str, causal: bool) -> list[float]:
     """Returns our speed as a part of a peer's in each cell of a dtype and mask, the shortest length first."""
     chosen = [row for row in rows if (row.shape.dtype, row.shape.mask == CAUSAL) == (dtype, causal)]
-    speeds = (row.speed(OURS, peer) for row in sorted(chosen, key=lambda row: row.shape.seq_kv))
-    return [speed.ratio for speed in speeds if speed]
+    return speeds(sorted(chosen, key=lambda row: row.shape.seq_kv), peer)
 
 
 def evaluations() -> Iterator[str]:

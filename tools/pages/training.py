@@ -6,11 +6,11 @@ import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
-from measurements.losses import NAMES, TrainingRun, judged, parse_training
+from measurements.losses import NAMES, TrainingRun, judged
 
 from pages.cells import measured_on
 from pages.made import RESULTS
-from tl_attention.measure.records import read_lines, shape_of
+from tl_attention.measure.records import read_all, shape_of
 from tl_attention.show.table import markdown
 
 RECORD = RESULTS / "training-h200.jsonl"
@@ -19,7 +19,7 @@ PICTURE = "docs/training.svg"
 
 def read(path: Path = RECORD) -> list[TrainingRun]:
     """Reads the runs of a record."""
-    return [parse_training(line, where) for where, line in read_lines(path)]
+    return read_all(TrainingRun, path)
 
 
 def section(runs: Sequence[TrainingRun]) -> str:

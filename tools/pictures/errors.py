@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from pages.cells import SHORT
 
-from pictures.sheet import WIDTH, Picture, Sheet, measured
+from pictures.sheet import WIDTH, Draw, Sheet, measured
 from pictures.style import COLOURS, LINE, MARKERS, NAMES, PAPER, SMALL, TEXT, Style
 from tl_attention.measure.cell import OTHERS, OURS, UNMASKED
 from tl_attention.measure.cell_records import AGAIN, CellRow, is_cell
@@ -188,4 +188,4 @@ def label(axes: Axes, most: float, place: float, ours: Sequence[float]) -> None:
         axes.text(1.04 * most, place, f"{max(ours):.2f} ({len(ours)})", va="center", fontsize=SMALL)
 
 
-PICTURE = Picture("errors", (), draw)
+PICTURES: dict[str, Draw] = {"errors": draw}

@@ -15,7 +15,7 @@ from matplotlib.patches import Polygon, Rectangle
 from pages.cells import CARDS, divided, length, read, record
 
 from pictures.panels import Key, by_panel, problem, words
-from pictures.sheet import MARGIN, WIDTH, Picture, Sheet, measured
+from pictures.sheet import MARGIN, WIDTH, Draw, Sheet, measured
 from pictures.style import NAMES, NORMAL, PAPER, SMALL, TEXT, ink_on
 from tl_attention.measure.cell import OURS
 from tl_attention.measure.cell_records import CellRow
@@ -136,6 +136,4 @@ def legend(sheet: Sheet) -> None:
     sheet.text(MARGIN + LABELS + len(COLOURS) * box + 12, sheet.top - 1, "faster (blue)", size=NORMAL, color=TEXT)
 
 
-PICTURES = tuple(
-    Picture(f"grid-{card}", (name,), partial(draw, name)) for card in CARDS if (name := record("grid", card).name)
-)
+PICTURES: dict[str, Draw] = {f"grid-{card}": partial(draw, record("grid", card).name) for card in CARDS}

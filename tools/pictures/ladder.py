@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from pictures.sheet import MARGIN, WIDTH, Picture, Sheet, line_height, measured, width_of, wrapped
+from pictures.sheet import MARGIN, WIDTH, Draw, Sheet, line_height, measured, width_of, wrapped
 from pictures.style import COLOURS, DASHES, NAMES, NORMAL, PAPER, SMALL, TEXT, Style
 from tl_attention.errors import InputError
 from tl_attention.files.ladder_file import Ladder, Step, ladder_names, load_ladder, record_name
@@ -46,9 +47,9 @@ ABOUT = (
 NOT_FROM_0 = " The axes do not begin at 0."
 
 
-def draw(ladder: Ladder, results: Path) -> Figure:
+def draw(name: str, results: Path) -> Figure:
     """Draws the picture of the newest run in a folder's record."""
-    record = record_name(ladder.name)
+    ladder, record = load_ladder(name), record_name(name)
     return of_rows(ladder, by_name(read_rows(results / record), ladder), record)
 
 
@@ -315,9 +316,4 @@ def _entry(at: int, step: Step, width: float) -> list[str]:
     return [first, *(indent + line for line in others)]
 
 
-def picture(name: str) -> Picture:
-    """Returns the picture of a ladder that ships."""
-    return Picture(f"ladder-{name}", (record_name(name),), lambda results: draw(load_ladder(name), results))
-
-
-PICTURES = tuple(map(picture, ladder_names()))
+PICTURES: dict[str, Draw] = {f"ladder-{name}": partial(draw, name) for name in ladder_names()}

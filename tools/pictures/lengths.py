@@ -12,7 +12,7 @@ from matplotlib.lines import Line2D
 from pages.cells import divided, length, read, record
 
 from pictures.panels import Key, by_panel, problem, words
-from pictures.sheet import MARGIN, WIDTH, Picture, Sheet, measured
+from pictures.sheet import MARGIN, WIDTH, Draw, Sheet, measured
 from pictures.style import COLOURS, DASHES, MARKERS, NAMES, Style
 from tl_attention.measure.cell import OURS
 from tl_attention.measure.cell_records import CellRow
@@ -89,4 +89,4 @@ def panel(axes: Axes, key: Key, cells: Sequence[CellRow], names: Sequence[str]) 
     axes.grid(axis="y")
 
 
-PICTURE = Picture("lengths", (GRID,), draw)
+PICTURES: dict[str, Draw] = {"lengths": draw}

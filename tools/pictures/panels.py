@@ -8,6 +8,7 @@ from typing import NamedTuple
 from pages.cells import SHORT
 
 from tl_attention.measure.cell_records import CellRow
+from tl_attention.measure.records import grouped
 from tl_attention.problem.head_dims import HeadSize
 from tl_attention.problem.mask import FULL, Mask
 
@@ -31,9 +32,7 @@ def key_of(row: CellRow) -> Key:
 
 def by_panel(rows: Sequence[CellRow]) -> dict[Key, list[CellRow]]:
     """Returns the cells of each series by length; series without a mask come first, and else the record's order holds."""
-    found: dict[Key, list[CellRow]] = {}
-    for row in rows:
-        found.setdefault(key_of(row), []).append(row)
+    found = grouped(rows, key_of)
     ordered = sorted(found, key=lambda key: key.mask != FULL)
     return {key: sorted(found[key], key=lambda row: row.shape.seq_kv) for key in ordered}
 

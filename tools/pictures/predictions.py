@@ -13,7 +13,7 @@ from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import MultipleLocator
 from pages.outcomes import EXPERIMENTS, NOISE, Outcome, outcomes
 
-from pictures.sheet import MARGIN, WIDTH, Picture, Sheet, measured
+from pictures.sheet import MARGIN, WIDTH, Draw, Sheet, measured
 from pictures.style import COLOURS, LINE, PAPER, QUIET, Style
 from tl_attention.measure.cell import OURS
 from tl_attention.measure.records import read_rows
@@ -103,4 +103,4 @@ def legend() -> list[Artist]:
     ]
 
 
-PICTURE = Picture("predictions", tuple(experiments.record for experiments in EXPERIMENTS), draw)
+PICTURES: dict[str, Draw] = {"predictions": draw}

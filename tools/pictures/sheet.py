@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -29,28 +28,14 @@ LEADING = 1.35
 # A pixel of the SVG is so many of the PNG, which has so many colours.
 PNG_SCALE, PNG_COLOURS = 1.5, 128
 UNDATED = {"Date": None, "Creator": None, "Format": None, "Type": None}
+# Draws a picture of records, which lie in a folder.
 Draw = Callable[[Path], Figure]
 
 
-@dataclass(frozen=True)
-class Picture:
-    """A picture is drawn from records, which are files in results/; without them there is no picture.
-
-    `draw` takes the folder in which the records are.
-    """
-
-    name: str
-    records: tuple[str, ...]
-    draw: Draw
-
-    def missing(self, results: Path) -> list[str]:
-        """Returns the records that are not there."""
-        return [name for name in self.records if not (results / name).exists()]
-
-    def drawn(self, results: Path) -> Figure:
-        """Draws the figure in the style of all pictures, whatever the machine's settings are."""
-        with styled():
-            return self.draw(results)
+def drawn(draw: Draw, results: Path) -> Figure:
+    """Draws a picture of the records in a folder, in the style of all pictures, whatever the machine's settings are."""
+    with styled():
+        return draw(results)
 
 
 class Sheet:

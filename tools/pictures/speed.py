@@ -8,12 +8,13 @@ from collections.abc import Iterable, Sequence
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
-from pages.cells import SHORT, heads_of, length
+from pages.cells import SHORT, heads_of, length, speeds
 
 from pictures.sheet import MARGIN, WIDTH, Sheet, measured, svg_of
 from pictures.style import NAMES, SMALL, TEXT, styled
 from tl_attention.measure.cell import OURS
 from tl_attention.measure.cell_records import CellRow
+from tl_attention.measure.records import grouped
 from tl_attention.problem.mask import CAUSAL
 
 # Pixels: the axes, what is left of them and below, and the lines of words there.
@@ -53,10 +54,10 @@ def drawn(rows: Sequence[CellRow], peer: str = "fa3") -> Figure:
             axes.axvline(left + (APART - GAP) / 2, color=TEXT, linewidth=0.8)
             left += APART
         left = of_card(axes, left, [row for row in rows if row.device == device], peer)
-    speeds = [found.ratio for row in rows if (found := row.speed(OURS, peer))]
+    ratios = speeds(rows, peer)
     axes.axhline(1, color=TEXT, linewidth=1.4)
     axes.set_xlim(0, left - GAP / 2)
-    axes.set_ylim(min(0.9, math.floor(10 * min(speeds)) / 10), max(1.1, math.ceil(10 * max(speeds)) / 10))
+    axes.set_ylim(min(0.9, math.floor(10 * min(ratios)) / 10), max(1.1, math.ceil(10 * max(ratios)) / 10))
     axes.set_xticks([])
     axes.set_ylabel(f"speed / speed of {NAMES[peer]}")
     axes.grid(axis="y")
@@ -65,13 +66,13 @@ def drawn(rows: Sequence[CellRow], peer: str = "fa3") -> Figure:
 
 def of_card(axes: Axes, left: float, rows: Sequence[CellRow], peer: str) -> float:
     """Draws the groups of one card and its name below them, and says where the next card may begin."""
-    groups: dict[tuple[object, ...], list[CellRow]] = {}
-    for row in rows:
+
+    def kind(row: CellRow) -> tuple[object, ...]:
         shape = row.shape
-        kind = (shape.head_size, shape.heads, shape.heads_kv, shape.asked["softcap"], shape.seq_q == shape.seq_kv)
-        groups.setdefault(kind, []).append(row)
+        return shape.head_size, shape.heads, shape.heads_kv, shape.asked["softcap"], shape.seq_q == shape.seq_kv
+
     right = left
-    for cells in groups.values():
+    for cells in grouped(rows, kind).values():
         right = group(axes, right, cells, peer) + GAP
     _below(axes, (left + right - GAP) / 2, 4, str(rows[0].device))
     return right
