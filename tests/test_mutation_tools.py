@@ -1,30 +1,22 @@
-"""Tests check the parts of `tools/mutate_code.py` and `tools/run_mutants.py`: which mutants there are, and their outcomes."""
+"""Tests check the parts of `tools/mutate_code.py`: which mutants there are, and what becomes of them."""
 
-import base64
-import json
-import lzma
 import multiprocessing
-from dataclasses import replace
 from io import StringIO
 
 import pytest
-import run_mutants
 import torch
-from click.testing import CliRunner
-from code_mutants import on_gpu, packs
 from code_mutants.compiled import errors_of, host_object, same_machine_code
 from code_mutants.kernels import KERNELS
 from code_mutants.on_gpu import NOT_FINITE, OUTSIDE, RIGHT, UNSTABLE, WRONG, on_shape
 from code_mutants.operations import DELETED, DEVICE, HOST, SWAPPED, mutants
-from code_mutants.packs import CONTROL, drawn, pack, unpacked
 from code_mutants.proving import ACCEPTED, BROKEN, REFUSED, TIMEOUT, Answer
 from code_mutants.reading import NUMBERS, Code, Verdict
 from code_mutants.rewrites import CONDITIONS, REWRITES
-from code_mutants.rows import EQUIVALENT, NOT_CPP, OTHER, SAME, TO_JUDGE, Rows, class_of
+from code_mutants.rows import EQUIVALENT, NOT_CPP, SAME, TO_JUDGE, Rows, class_of
 from code_mutants.tables import table, to_judge
 from machine_code import NotCompiled
-from mutation_jobs import end_as_a_hung_kernel, end_right, text_compiled
-from once import lowered, proved
+from mutation_jobs import text_compiled
+from once import lowered
 from pebble import ProcessPool
 from rich.console import Console
 from tiers import exhaustive
@@ -186,66 +178,6 @@ def test_the_compilers_tell_what_is_no_cpp_and_what_is_the_same():
     assert host_object(host) != host_object(host.replace("(int64_t)256)", "(int64_t)257)"))
     with pytest.raises(NotCompiled, match="error"):
         host_object(host.replace("int32_t heads", "int32_t other"))
-
-
-@exhaustive
-def test_the_numbers_mutants_are_drawn_by_kind_and_packed_with_their_machine_code(tmp_path, monkeypatch):
-    built: list[str] = []
-
-    def cubin(text: str) -> bytes:
-        built.append(text)
-        if len(built) == 3:
-            raise NotCompiled("ptxas: no such instruction")
-        return text.encode()
-
-    monkeypatch.setattr(packs, "cubin", cubin)
-    monkeypatch.setattr(packs, "disassembled", lambda machine_code: len(machine_code))
-    code = lowered(KERNELS["seed"])
-    found = [m for m in mutants(code, proved(KERNELS["seed"]), 20, "own seed") if m.drawn]
-    rows = Rows(tmp_path / "seed.jsonl")
-    rows.begin("seed", code, proved(KERNELS["seed"]), len(found))
-    for mutant, kind in zip(found, 10 * ["numbers: mask", "numbers: layout"], strict=True):
-        rows.add(replace(mutant, kind=kind), Answer(ACCEPTED, kind=kind), "shown")
-    chosen = drawn([rows], 8, 3, 0, "any")
-    assert len(chosen) == 8 and chosen == drawn([rows], 8, 3, 0, "any") != drawn([rows], 8, 3, 0, "other")
-    assert min(sum(row["kind"] == kind for _, row in chosen) for kind in ("numbers: mask", "numbers: layout")) >= 3
-    assert pack(tmp_path, tmp_path / "pack.xz", 8, 3, 0, 20, "own", 1) == 9
-    control, *packed = unpacked(tmp_path / "pack.xz")
-    assert control["key"] == CONTROL and control["source"] == code.source and control["machine"] == SAME
-    sources = {mutant.key: mutant.of(code).source for mutant in found}
-    assert all(base64.b64decode(row["cubin"]).decode() == row["source"] == sources[row["key"]] for row in packed)
-    assert {row["machine"] for row in packed} == {SAME, OTHER}
-    # The one that could not be built is not in it, and known as such; nothing was built twice.
-    assert [row["error"] for row, kind in Rows(rows.file).classes() if kind == NOT_CPP] == [
-        "ptxas: no such instruction"
-    ]
-    assert len(built) == len(set(built)) == 10 and built[2] not in {row["source"] for row in packed}
-
-
-@exhaustive
-def test_each_of_a_pack_runs_in_a_process_of_its_own_and_a_run_goes_on(tmp_path, monkeypatch):
-    rows = [{"kernel": "best", "key": CONTROL, "kind": CONTROL, "machine": SAME, "source": "text", "cubin": "AAAA"}]
-    rows += [{**rows[0], "key": "1", "kind": "numbers: mask", "machine": OTHER, "operation": DELETED}]
-    rows[1] |= {"line": 7, "shown": "a line"}
-    rows += [{**rows[1], "key": "2", "machine": SAME}]
-    with lzma.open(tmp_path / "pack.xz", "wt") as file:
-        file.writelines(f"{json.dumps(row)}\n" for row in rows)
-
-    def run(work, *options: str):
-        monkeypatch.setattr(run_mutants, "run", work)
-        arguments = [str(tmp_path / "pack.xz"), str(tmp_path / "results.jsonl"), "--jobs", "2", *options]
-        return CliRunner().invoke(run_mutants.main, arguments)
-
-    # A kernel as it is generated that is not right: nothing can be believed.
-    assert run(end_as_a_hung_kernel).exit_code == 1
-    results = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
-    assert [row["outcome"] for row in results] == [on_gpu.TIMEOUT, on_gpu.TIMEOUT, SAME] and "source" not in results[0]
-    (tmp_path / "results.jsonl").unlink()
-    shown = run(end_right)
-    assert shown.exit_code == 0 and "best, numbers: mask, right: deleted, line 7: a line" in shown.output
-    # Nothing is left to run.
-    assert run(end_as_a_hung_kernel).exit_code == 0
-    assert run(end_as_a_hung_kernel, "--show").output.count("numbers: mask") == 2
 
 
 def attention(wrong=lambda output, calls: None):

@@ -1,16 +1,17 @@
-"""Makes SASS of CUDA text, with the nvcc and cuobjdump of the Python packages or of the PATH."""
+"""Makes SASS of CUDA text, with the nvcc and cuobjdump that the package finds first."""
 
 from __future__ import annotations
 
 import functools
 import importlib.util
-import os
 import re
-import shutil
 import subprocess
 import tempfile
-from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
+
+from tl_attention.compiler.compiler_errors import first_error
+from tl_attention.compiler.sass import cuobjdump
+from tl_attention.compiler.toolchain import chosen
 
 # What TileLang 0.1.15 gives nvcc, without line information and warnings.
 OPTIONS = ("-cubin", "-O3", "-std=c++20", "-gencode", "arch=compute_90a,code=sm_90a", "--use_fast_math", "-w")
@@ -56,23 +57,24 @@ def _declares(text: str, name: str) -> bool:
 def cubin(text: str) -> bytes:
     """Compiles CUDA text to machine code. Raises NotCompiled."""
     with tempfile.TemporaryDirectory() as folder:
-        # The compiler runs in the folder itself, so that the tools print no path of this machine.
         (Path(folder) / "kernel.cu").write_text(text)
-        _run(folder, "nvcc", *OPTIONS, *includes(), "-o", "kernel.cubin", "kernel.cu")
+        command = [nvcc(), *OPTIONS, *includes(), "-o", "kernel.cubin", "kernel.cu"]
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+        if done.returncode:
+            raise NotCompiled(f"nvcc: {first_error(done.stdout + done.stderr)}")
         return (Path(folder) / "kernel.cubin").read_bytes()
 
 
 @functools.cache
 def machine_code(text: str) -> str:
     """Returns resource usage and SASS of CUDA text, with addresses and encodings. Raises NotCompiled."""
-    return disassembled(cubin(text))
+    code = cubin(text)
+    return cuobjdump(code, "--dump-resource-usage") + cuobjdump(code, "--dump-sass")
 
 
-def disassembled(machine_code: bytes) -> str:
-    """Returns resource usage and SASS of a cubin."""
-    with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "kernel.cubin").write_bytes(machine_code)
-        return _run(folder, "cuobjdump", "--dump-resource-usage", "-sass", "kernel.cubin")
+def nvcc() -> str:
+    """Returns the path of the nvcc that is found first."""
+    return str(chosen(None).home / "bin/nvcc")
 
 
 def includes() -> tuple[str, ...]:
@@ -86,29 +88,3 @@ def package(name: str) -> Path:
     found = importlib.util.find_spec(name)
     assert found and found.origin, f"{name} is not installed"
     return Path(found.origin).parent
-
-
-def _run(folder: str, name: str, *arguments: str) -> str:
-    # cuobjdump disassembles with the nvdisasm that it finds on the PATH.
-    path = os.pathsep.join([str(Path(tool("nvdisasm")).parent), os.environ.get("PATH", "")])
-    done = subprocess.run(
-        [tool(name), *arguments], cwd=folder, env={**os.environ, "PATH": path}, capture_output=True, text=True
-    )
-    if done.returncode:
-        lines = [line.strip() for line in (done.stdout + done.stderr).splitlines() if line.strip()]
-        told = next((line for line in lines if "error" in line or "fatal" in line), f"exit code {done.returncode}")
-        raise NotCompiled(f"{name}: {told}")
-    return done.stdout
-
-
-@functools.cache
-def tool(name: str) -> str:
-    """Returns the path of nvcc, cuobjdump or nvdisasm. Raises FileNotFoundError where there is none."""
-    try:
-        packaged = [str(file.locate()) for file in files(f"nvidia-cuda-{name}") or () if file.name == name]
-    except PackageNotFoundError:
-        packaged = []
-    found = next(filter(os.path.isfile, packaged), None) or shutil.which(name)
-    if found is None:
-        raise FileNotFoundError(f"{name}: neither in the package nvidia-cuda-{name} nor on the PATH")
-    return found

@@ -2,7 +2,6 @@
 
     python tools/mutate_code.py run FOLDER [--kernel NAME]... [--jobs 2] [--timeout 120] [--numbers 300] [--sample 0]
     python tools/mutate_code.py table FOLDER        what came out of each kernel's mutants, and what is left to judge
-    python tools/mutate_code.py pack FOLDER FILE    draws of what was accepted, for run_mutants.py
 
 Mutants are made of the kernel's body and of the host's lines that launch it. In lines that the proof reads: every line
 deleted, every two neighbouring statements that synchronise swapped, every integer changed (by 1, 2 and 3 where it
@@ -23,20 +22,17 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import click
-from checkouts import Checkout, Progress
+from checkouts import HERE, Progress, failure
 from code_mutants.compiled import BATCH, errors_of, host_object, same_machine_code
 from code_mutants.kernels import KERNELS, lowered
 from code_mutants.operations import DEVICE, Mutant, mutants, sample
-from code_mutants.packs import pack as write_pack
 from code_mutants.proving import ACCEPTED, BROKEN, TIMEOUT, Answer, ask
 from code_mutants.reading import Code, read
 from code_mutants.rows import OTHER, SAME, TO_JUDGE, Rows, class_of
 from code_mutants.tables import kinds_of_numbers, table, to_judge
 from machine_code import NotCompiled
-from pebble import ProcessExpired, ProcessFuture
 from rich.console import Console
 
-HERE = Checkout(Path(__file__).parents[1])
 SEED = "tl-attention mutants"
 
 
@@ -47,19 +43,10 @@ def prove(kernel: str, code: Code, found: Sequence[Mutant], rows: Rows, jobs: in
     with HERE.processes(jobs, "tools") as pool:
         futures = [(mutant, pool.schedule(ask, [kernel, mutant], timeout=timeout_s)) for mutant in missing]
         for mutant, future in futures:
-            rows.add(mutant, _answer(future, timeout_s), mutant.shown(code))
+            why = failure(future, timeout_s)
+            kind = TIMEOUT if isinstance(future.exception(), TimeoutError) else BROKEN
+            rows.add(mutant, Answer(kind, why) if why else future.result(), mutant.shown(code))
             progress.advance()
-
-
-def _answer(future: ProcessFuture, timeout_s: float) -> Answer:
-    try:
-        answer = future.result()
-        assert isinstance(answer, Answer)
-        return answer
-    except TimeoutError:
-        return Answer(TIMEOUT, f"the proof took more than {timeout_s:.0f} s")
-    except ProcessExpired as died:
-        return Answer(BROKEN, f"the process died with exit code {died.exitcode}")
 
 
 def compile_accepted(kernel: str, code: Code, found: Sequence[Mutant], rows: Rows, jobs: int) -> None:
@@ -150,22 +137,6 @@ def show(rows: Rows) -> None:
     console.print(f"left to the numbers: {kinds_of_numbers(rows)}", markup=False)
     for line in to_judge(rows):
         console.print(line, markup=False, soft_wrap=True)
-
-
-@main.command()
-@click.argument("folder", type=click.Path(path_type=Path, exists=True, file_okay=False))
-@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
-@click.option("--count", type=click.IntRange(1), default=300, show_default=True, help="of the numbers' class")
-@click.option("--least", type=click.IntRange(0), default=10, show_default=True, help="of each of its kinds")
-@click.option(
-    "--equivalent", type=click.IntRange(0), default=100, show_default=True, help="of those that change nothing"
-)
-@click.option("--numbers", type=click.IntRange(0), default=300, show_default=True, help="as the run had it")
-@click.option("--jobs", type=click.IntRange(1), default=2, show_default=True, help="compilers at a time")
-def pack(folder: Path, file: Path, count: int, least: int, equivalent: int, numbers: int, jobs: int) -> None:
-    """Draw mutants of the numbers' class, and to check the classes such as must do no harm; build and write them."""
-    packed = write_pack(folder, file, count, least, equivalent, numbers, SEED, jobs)
-    click.echo(f"{packed} kernels in {file}, {file.stat().st_size / 1e6:.1f} MB")
 
 
 if __name__ == "__main__":

@@ -9,7 +9,9 @@ import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from machine_code import OPTIONS, NotCompiled, includes, machine_code, package, tool
+from machine_code import OPTIONS, NotCompiled, includes, machine_code, nvcc, package
+
+from tl_attention.compiler.compiler_errors import first_error
 
 # Kernels that the front end reads at a time: it spends most of its 2.5 s on the headers.
 BATCH = 40
@@ -57,7 +59,7 @@ def _front_end(sources: Sequence[str]) -> dict[int, str]:
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "kernels.cu").write_text("".join(parts) + STOP)
         options = [option for option in OPTIONS if option != "-cubin"]
-        command = [tool("nvcc"), "-ptx", "-Xcicc", "--error_limit=100000", *options, *includes(), "kernels.cu"]
+        command = [nvcc(), "-ptx", "-Xcicc", "--error_limit=100000", *options, *includes(), "kernels.cu"]
         told = subprocess.run(command, cwd=folder, capture_output=True, text=True)
     output = told.stdout + told.stderr
     if "front end only" not in output:
@@ -93,5 +95,5 @@ def host_object(source: str) -> bytes:
         command = ["gcc", "-c", "-O2", "-w", *(f"-I{path}" for path in folders), "-o", "host.o", "host.c"]
         told = subprocess.run(command, cwd=folder, capture_output=True, text=True)
         if told.returncode:
-            raise NotCompiled(next((line for line in told.stderr.splitlines() if "error" in line), told.stderr[:300]))
+            raise NotCompiled(first_error(told.stderr))
         return (Path(folder) / "host.o").read_bytes()

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from code_mutants.kernels import KERNELS
-from code_mutants.rows import SAME
 from tl_attention.compiler.compile import CompiledKernel, compile_kernel
 from tl_attention.errors import InputError, ScheduleRefused
 from tl_attention.measure.candidate import Verified, verified_on
@@ -32,13 +31,12 @@ MARK = 96.0
 ALIGNED = (Sizes(4, 16, 1024, 1024), Sizes(1, 2, 256, 4096))
 
 RIGHT, WRONG, NOT_FINITE, OUTSIDE = "right", "wrong numbers", "NaN or not written", "written outside"
-UNSTABLE, FAULT, TIMEOUT, NOT_LOADED, REFUSED = "not the same twice", "fault", "time-out", "not loaded", "refused"
-OUTCOMES = (SAME, RIGHT, WRONG, NOT_FINITE, OUTSIDE, UNSTABLE, FAULT, TIMEOUT, NOT_LOADED, REFUSED)
+UNSTABLE, FAULT, NOT_LOADED, REFUSED = "not the same twice", "fault", "not loaded", "refused"
 
 
 @dataclass(frozen=True)
 class Result:
-    """A result says what became of a mutant: one of OUTCOMES, and words with the problem or the error."""
+    """A result says what became of a mutant: RIGHT or another outcome, and words with the problem or the error."""
 
     outcome: str
     words: str = ""
