@@ -31,7 +31,7 @@ def check(path: Path) -> None:
     Every folder above it counts, every link on the way and what the link leads to. A folder above may be sticky and
     open to all, as /tmp is: what lies in it is looked at itself. What does not exist is not looked at.
     """
-    for part, found, is_above in _way(path):
+    for part, found, is_above in _way(Path.cwd() / path):
         is_sticky = stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX
         check_one(part, found, may_be_open=bool(is_sticky and is_above))
 
@@ -65,31 +65,21 @@ def check_private(folder: Path) -> None:
         raise InputError(f"{folder}: others may enter it, {NOT_LOADED}: rm -r {quote(str(folder))}")
 
 
-def _way(path: Path) -> Iterator[tuple[str, os.stat_result, bool]]:
+def _way(path: Path, is_above: bool = False, links: int = 0) -> Iterator[tuple[str, os.stat_result, bool]]:
     """Yields (path, lstat, is_above) of all that the system passes on its way to a file, links included.
 
-    `is_above` says whether the way goes on from there.
+    `is_above` says whether the way goes on from there. `links` is how many links led to this path.
     """
-    at, links = "/", 0
-    ahead = [*reversed((Path.cwd() / path).parts[1:])]
-    yield at, os.lstat(at), bool(ahead)
-    while ahead:
-        name = ahead.pop()
-        part = os.path.dirname(at) if name == ".." else os.path.join(at, name)
+    for part in (*reversed(path.parents), path):
         try:
-            found = os.lstat(part)
+            found = os.lstat(str(part))
             target = os.readlink(part) if stat.S_ISLNK(found.st_mode) else None
         except OSError:
             return
-        yield part, found, bool(ahead) or target is not None
-        if target is None:
-            at = part
-            continue
-        links += 1
-        if links > MOST_LINKS:
-            return
-        at = "/" if target.startswith("/") else at
-        ahead += reversed([name for name in target.split("/") if name not in ("", ".")])
+        goes_on = is_above or part != path
+        yield str(part), found, goes_on or target is not None
+        if target is not None and links < MOST_LINKS:
+            yield from _way(part.parent / target, goes_on, links + 1)
 
 
 def _others_write(found: os.stat_result) -> bool:

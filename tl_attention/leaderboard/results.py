@@ -183,7 +183,7 @@ def _status(line: _Line) -> str:
     return f"{line.row.outcome.status}{'' if line.row.tight or not line.row.accepted else ', not tight'}"
 
 
-COLUMNS = (
+COLUMNS: tuple[Column, ...] = (
     Column("submission", lambda line: line.name, 0),
     Column("test (batch, heads, seq, head_dim)", _shape, 1),
     Column("status", _status, 2),
@@ -210,7 +210,7 @@ def table(heading: str, evaluations: Sequence[tuple[str, Evaluation]], baseline:
         )
         columns = (*columns, *speeds)
     lines = [
-        _Line(name, evaluation.rows[number], reference and reference.rows[number])
+        _Line(name, evaluation.rows[number], reference.rows[number] if reference else None)
         for number in range(len(evaluations[0][1].rows))
         for name, evaluation in evaluations
     ]
