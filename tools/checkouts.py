@@ -5,7 +5,6 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -49,20 +48,6 @@ class Checkout:
     def without_path(self, text: str) -> str:
         """Returns a message with CHECKOUT in the place of this checkout's path."""
         return text.replace(str(self.folder), "CHECKOUT")
-
-    def commit(self) -> str | None:
-        """Returns the commit in 12 digits; None for a folder that is no checkout of its own, or holds changes."""
-        top, head = self._git("rev-parse", "--show-toplevel"), self._git("rev-parse", "HEAD")
-        if not top or not head or Path(top) != self.folder or self._git("status", "--porcelain") != "":
-            return None
-        return head[:12]
-
-    def _git(self, *arguments: str) -> str | None:
-        try:
-            done = subprocess.run(["git", "-C", str(self.folder), *arguments], capture_output=True, text=True)
-        except OSError:
-            return None
-        return done.stdout.strip() if done.returncode == 0 else None
 
 
 HERE = Checkout(Path(__file__).parents[1])

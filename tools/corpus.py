@@ -29,6 +29,8 @@ from checkouts import HERE, Progress, failure
 from kernel_case import NOT_LOWERED, GeneratedCase, draw_random, judge, lower
 from pebble import ProcessFuture, ProcessPool
 
+from tl_attention.measure.machine import commit
+
 SEED = 10
 # So far back the compression finds equal text: a thousand kernels.
 WINDOW = [{"id": lzma.FILTER_LZMA2, "preset": 6, "dict_size": 2**26}]
@@ -110,14 +112,14 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
 @options
 def draw(file: Path, cases: int, pipelined: int, jobs: int, timeout: float) -> None:
     """Draw schedules, lower them, and keep what came out with the verdict."""
-    commit, stored = HERE.commit() or "", []
+    stored = []
     with HERE.processes(jobs, "tools", "tests") as pool:
         futures = scheduled(pool, lower, drawn(pool, cases, pipelined), timeout)
         progress = Progress("lowered", len(futures))
         for case, future in futures:
             why = failure(future, timeout)
             case = replace(case, verdict=f"{NOT_LOWERED}{why}") if why else future.result()
-            stored.append(replace(case, commit=commit))
+            stored.append(replace(case, commit=commit() or ""))
             progress.advance()
     file.write_bytes(lzma.compress("".join(map(line, stored)).encode(), filters=WINDOW))
     show_verdicts(case.verdict for case in stored)

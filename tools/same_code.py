@@ -1,6 +1,6 @@
 """Compares the kernels of two checkouts of this repository, each in processes of its own.
 
-    python tools/same_code.py BEFORE AFTER [--jobs 2] [--keep FOLDER] [--only TEXT] [--kernel-only]
+    python tools/same_code.py BEFORE AFTER [--jobs 2] [--only TEXT] [--kernel-only]
 
 A case is a schedule, a dtype, a head size and a mask. Every schedules/*.yaml comes with all dtypes, head sizes and
 masks; experiments come in bf16, at the head size that they are for (mostly 128), and in their own mask. The package
@@ -11,20 +11,16 @@ code. Only text that differs is compiled, and its SASS and resource usage are co
 so is its message. The host's code, which sets the launch and the TMA descriptors, must be the same as well;
 --kernel-only leaves the host's code out.
 
---keep stores what a commit is lowered to; a checkout with changes, or a folder without git, is lowered anew. Remove the
-folder when lower_case.py or TileLang changes. The exit code is 1 if any case differs or breaks.
+The exit code is 1 if any case differs or breaks.
 """
 
 from __future__ import annotations
 
-import json
-import tempfile
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, replace
+from dataclasses import replace
 from hashlib import sha256
 from itertools import zip_longest
-from pathlib import Path
 
 import click
 from checkouts import Checkout, CheckoutPath, Progress, failure
@@ -62,31 +58,17 @@ def all_cases(*checkouts: Checkout) -> list[Case]:
     return found
 
 
-def lower_all(checkout: Checkout, cases: list[Case], jobs: int, timeout_s: float, keep: Path | None) -> list[Outcome]:
-    """Lowers each case and returns the outcomes in order; what the folder `keep` has of the commit is not lowered again."""
-    commit = checkout.commit()
-    kept = {case: keep / commit / f"{case}.json" for case in cases} if keep and commit else {}
-    outcomes = {case: Outcome(**json.loads(file.read_text())) for case, file in kept.items() if file.exists()}
-    missing = [case for case in cases if case not in outcomes]
-    progress = Progress(f"lowered of {checkout.folder}", len(missing))
+def lower_all(checkout: Checkout, cases: list[Case], jobs: int, timeout_s: float) -> list[Outcome]:
+    """Lowers each case and returns the outcomes in order."""
+    outcomes = []
+    progress = Progress(f"lowered of {checkout.folder}", len(cases))
     with checkout.processes(jobs) as pool:
-        futures = {case: pool.schedule(lower_case, [checkout.folder, case], timeout=timeout_s) for case in missing}
-        for case, future in futures.items():
+        for future in [pool.schedule(lower_case, [checkout.folder, case], timeout=timeout_s) for case in cases]:
             why = failure(future, timeout_s)
             outcome = Outcome("broken", why) if why else future.result()
-            outcomes[case] = replace(outcome, text=checkout.without_path(outcome.text))
-            if kept and outcome.kind != "broken":
-                _write(kept[case], json.dumps(asdict(outcomes[case])))
+            outcomes.append(replace(outcome, text=checkout.without_path(outcome.text)))
             progress.advance()
-    return [outcomes[case] for case in cases]
-
-
-def _write(file: Path, text: str) -> None:
-    """Writes the whole text or nothing, even where another process writes the same file."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile("w", dir=file.parent, delete=False) as written:
-        written.write(text)
-    Path(written.name).replace(file)
+    return outcomes
 
 
 def compared(before: Outcome, after: Outcome, kernel_only: bool) -> tuple[str, str]:
@@ -143,17 +125,14 @@ def show(verdicts: dict[Case, tuple[str, str]]) -> None:
 @click.argument("after", type=CheckoutPath())
 @click.option("--jobs", type=click.IntRange(1), default=2, show_default=True, help="processes at a time")
 @click.option("--timeout", type=float, default=300.0, show_default=True, help="of one case, in seconds")
-@click.option("--keep", type=click.Path(path_type=Path, file_okay=False), help="folder of what commits are lowered to")
 @click.option("--only", default="", help="cases whose name contains this, such as 'best bf16 128'")
 @click.option("--kernel-only", is_flag=True, help="leave the host's code out")
-def main(
-    before: Checkout, after: Checkout, jobs: int, timeout: float, keep: Path | None, only: str, kernel_only: bool
-) -> None:
+def main(before: Checkout, after: Checkout, jobs: int, timeout: float, only: str, kernel_only: bool) -> None:
     """Compare the kernels of two checkouts."""
     cases = [case for case in all_cases(before, after) if only in str(case)]
     if not cases:
         raise click.UsageError(f"no case has {only!r} in its name")
-    sides = [lower_all(side, cases, jobs, timeout, keep) for side in (before, after)]
+    sides = [lower_all(side, cases, jobs, timeout) for side in (before, after)]
     with ThreadPoolExecutor(jobs) as pool:
         verdicts = dict(zip(cases, pool.map(compared, *sides, [kernel_only] * len(cases)), strict=True))
     show(verdicts)
