@@ -1,4 +1,4 @@
-"""Counts the floating-point instructions of the softmax for a KV block, by formula and in the machine code.
+"""Counts the softmax's floating-point instructions of a thread for one KV block, by formula and in the machine code.
 
 If the scale is fused with the maximum's subtraction, each score takes one instruction for two: an FFMA for an FADD and
 an FMUL.
@@ -6,8 +6,7 @@ an FMUL.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 from tl_attention.compiler.sass import Loop, steady
 from tl_attention.errors import InputError
@@ -16,8 +15,6 @@ from tl_attention.schedule.schedule import Schedule
 
 # Adds, products, both at once, larger ones of two, and exponentials.
 COUNTED = ("FFMA", "FMUL", "FADD", "FMNMX", "MUFU")
-# The formula is of this lowering's softmax.
-LOWERING = "mma_sync"
 # An mma.sync multiplies 16 rows by 8 columns, 16 deep; a thread has two of the rows, a pair of each 8 columns.
 ROWS, COLUMNS, DEPTH = 16, 8, 16
 ROWS_OF_A_THREAD = 2
@@ -25,42 +22,14 @@ ROWS_OF_A_THREAD = 2
 EXCHANGES = 2
 
 
-@dataclass(frozen=True)
-class FloatInstructions:
-    """Instructions are counted of one KV block, for each thread and so each warp: by formula, and in the steady loop."""
-
-    formula: Mapping[str, int]
-    counted: Mapping[str, int]
-
-    def __str__(self) -> str:
-        return f"{_words(self.counted)} counted; by formula {_words(self.formula)}"
-
-
-def float_instructions(schedule: Schedule, head_dim: int, loops: Sequence[Loop]) -> FloatInstructions:
-    """Returns both counts for a kernel of the mma.sync lowering.
-
-    `loops` are the loops of the kernel's machine code, as a report or a row has them. Raises InputError for another
-    lowering, for rows that keep their maximum (their branch has no count of its own), and for loops that do not have
-    the products of whole KV blocks.
-    """
-    return FloatInstructions(by_formula(schedule, head_dim), counted(schedule, head_dim, loops))
-
-
 def by_formula(schedule: Schedule, head_dim: int) -> dict[str, int]:
-    """Counts the instructions of the statements, for a thread with s scores and o accumulators of the output, in r rows.
+    """Counts the instructions of mma_sync's statements, for a thread with s scores and o accumulators, in r rows.
 
     row_max compares s scores, and twice r with other threads'. scale is an exponential for each row, exp one for each
     score: behind an FFMA each if the scale is fused, with r products of the maxima by the scale, which both share; else
     behind an FADD and an FMUL each. row_sum adds s times, r of them in an FFMA with the product by scores_scale.
-    rescale multiplies o times. Raises InputError as `float_instructions` does.
+    rescale multiplies o times; a rescale that waits for a threshold has no count of its own.
     """
-    if schedule.lowering != LOWERING:
-        raise InputError(f"lowering {schedule.lowering}: instructions are counted of {LOWERING}")
-    if schedule.softmax.rescale_threshold:
-        raise InputError(
-            f"rescale_threshold {schedule.softmax.rescale_threshold}: how often acc_o is rescaled depends on the scores, "
-            "expected 0 where instructions are counted"
-        )
     s, o = (schedule.block_M * columns // schedule.threads for columns in (schedule.block_N, head_dim))
     r = ROWS_OF_A_THREAD * schedule.block_M * WARP // (schedule.threads * ROWS)
     exponents, fused = s + r, schedule.softmax.fused_scale
@@ -74,7 +43,7 @@ def by_formula(schedule: Schedule, head_dim: int) -> dict[str, int]:
 
 
 def counted(schedule: Schedule, head_dim: int, loops: Sequence[Loop]) -> dict[str, int]:
-    """Counts the instructions of the steady loop, for one KV block. Raises InputError as `float_instructions` does."""
+    """Counts the instructions of the steady loop, for one KV block. Raises InputError unless it has a block's products."""
     products = products_of_a_block(schedule, head_dim)
     loop = steady(loops)
     found = loop.products if loop else 0
@@ -87,7 +56,3 @@ def products_of_a_block(schedule: Schedule, head_dim: int) -> int:
     """Returns a warp's number of mma.sync for one KV block, of both products."""
     M = schedule.block_M * WARP // schedule.threads
     return 2 * (M // ROWS) * (schedule.block_N * head_dim // (COLUMNS * DEPTH))
-
-
-def _words(counts: Mapping[str, int]) -> str:
-    return f"{sum(counts.values())} ({', '.join(f'{count} {name}' for name, count in counts.items())})"

@@ -11,7 +11,7 @@ from pictures.panels import Key
 from pages import ladder_profile
 from pages.cells import SHORT, record, speeds
 from pages.cells import read as read_cells
-from pages.float_instructions import FloatInstructions, float_instructions
+from pages.float_instructions import by_formula, counted
 from tl_attention.files.ladder_file import Ladder
 from tl_attention.measure.cell import OURS, SCHEDULE
 from tl_attention.measure.cell_records import CellRow
@@ -78,14 +78,14 @@ def counted_and_chosen(ladder: Ladder, rows: Sequence[Row]) -> Iterator[str]:
     names = ("kernel 5", "kernel 6")
     steps = shown.by_name(rows, ladder)
     found = [_floats(ladder, steps, name) for name in names]
-    kinds = list(found[0].formula)
+    kinds = list(found[0][0])
     lines = [
         (f"{name}, {how}", *(str(counts[kind]) for kind in kinds), str(sum(counts.values())))
-        for name, one in zip(names, found)
-        for how, counts in (("by formula", one.formula), ("counted", one.counted))
+        for name, both in zip(names, found)
+        for how, counts in zip(("by formula", "counted"), both)
     ]
     yield markdown(("kernel", *kinds, "all"), lines)
-    before, after = (sum(one.counted.values()) for one in found)
+    before, after = (sum(in_code.values()) for _, in_code in found)
     yield f"In the machine code kernel 6 has {100 * (before - after) / before:.1f} % fewer than kernel 5."
     yield from ladder_profile.stalls(ladder)
     of_each, best = shown.of_record(rows)
@@ -105,10 +105,11 @@ def counted_and_chosen(ladder: Ladder, rows: Sequence[Row]) -> Iterator[str]:
         yield shown.best_of_tiles(best).markdown()
 
 
-def _floats(ladder: Ladder, rows: Mapping[str, Row], name: str) -> FloatInstructions:
-    named = ladder.step(name).schedule
+def _floats(ladder: Ladder, rows: Mapping[str, Row], name: str) -> tuple[dict[str, int], dict[str, int]]:
+    """Returns a step's instructions by formula, and as counted in its machine code."""
+    named, head_dim = ladder.step(name).schedule, ladder.shape.head_dim
     assert named is not None, "the step has a schedule"
-    return float_instructions(named.schedule, ladder.shape.head_dim, rows[name].loops)
+    return by_formula(named.schedule, head_dim), counted(named.schedule, head_dim, rows[name].loops)
 
 
 # --- FlashAttention-4 ------------------------------------------------------------------------------------------
