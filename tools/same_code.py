@@ -31,30 +31,19 @@ EQUAL_TEXT, EQUAL_CODE, SAME_REFUSAL, DIFFERENT = "equal text", "equal machine c
 BROKEN = "BROKEN"
 COMPARED = (EQUAL_TEXT, EQUAL_CODE, SAME_REFUSAL, DIFFERENT, BROKEN)
 SHOWN = 200
-# Folders of schedules/, and the head size of those in them; at its top all are tried.
-FOLDERS = {
-    "": 0,
-    "experiments/": 128,
-    "experiments/causal/": 128,
-    "experiments/p_shared/": 64,
-    "experiments/short/": 64,
-    "mma_sync/": 128,
-    **{f"ladders/{name}/": 128 for name in ("fa4", "rtx3090", "rtx5090", "worklog")},
-}
+# Experiments of these folders are for this head size; the other folders' schedules are for OTHERS.
+OF_64, OTHERS = ("experiments/p_shared/", "experiments/short/"), 128
 
 
 def all_cases(*checkouts: Checkout) -> list[Case]:
     """Returns the cases of every schedule file that any of the checkouts has."""
+    folders = [checkout.folder / "schedules" for checkout in checkouts]
     found: list[Case] = []
-    for under, head_dim in FOLDERS.items():
-        paths = [path for checkout in checkouts for path in checkout.folder.glob(f"schedules/{under}*.yaml")]
-        for file in sorted({f"{under}{path.name}" for path in paths}):
-            if under:
-                found.append(Case(file, "bfloat16", head_dim, under.endswith("causal/")))
-            else:
-                found += [
-                    Case(file, dtype, h, causal) for causal in (False, True) for dtype in DTYPES for h in (64, 128)
-                ]
+    for file in sorted({str(path.relative_to(folder)) for folder in folders for path in folder.rglob("*.yaml")}):
+        if "/" in file:
+            found.append(Case(file, "bfloat16", 64 if file.startswith(OF_64) else OTHERS, "/causal/" in file))
+        else:
+            found += [Case(file, dtype, h, causal) for causal in (False, True) for dtype in DTYPES for h in (64, 128)]
     return found
 
 
