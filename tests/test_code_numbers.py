@@ -124,5 +124,5 @@ def test_no_kind_of_line_that_is_not_documented_is_left_to_the_numbers(kernel):
 def test_the_numbers_show_it(name):
     source = with_faults(ALL[name][1], [name]).source
     with ProcessPool(1, context=multiprocessing.get_context("spawn")) as pool:
-        result = pool.schedule(run, [ALL[name][1], source, cubin(source), 60.0], timeout=180).result()
+        result = pool.schedule(run, [ALL[name][1], source, cubin(source)], timeout=180).result()
     assert (result.outcome == RIGHT) == (name in HARMLESS)

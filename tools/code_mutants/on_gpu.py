@@ -1,9 +1,7 @@
-"""Runs one mutant on the GPU, in a process of its own: a mutant may hang, or fault."""
+"""Runs one mutant on the GPU, in a process of its own, because a mutant may fault."""
 
 from __future__ import annotations
 
-import os
-import threading
 import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from code_mutants.kernels import KERNELS
 from tl_attention.compiler.compile import CompiledKernel, compile_kernel
-from tl_attention.errors import InputError, ScheduleRefused
 from tl_attention.measure.candidate import Verified, verified_on
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.variant import Sizes
@@ -20,8 +17,6 @@ from tl_attention.program.planned import Planned
 if TYPE_CHECKING:
     from torch import Tensor
 
-# The exit code of a process whose kernel did not come back.
-HUNG = 77
 REPEATS = 3
 # Elements before and after every tensor: NaN around the inputs, so that what is read there shows.
 AROUND = 65_536
@@ -31,7 +26,7 @@ MARK = 96.0
 ALIGNED = (Sizes(4, 16, 1024, 1024), Sizes(1, 2, 256, 4096))
 
 RIGHT, WRONG, NOT_FINITE, OUTSIDE = "right", "wrong numbers", "NaN or not written", "written outside"
-UNSTABLE, FAULT, NOT_LOADED, REFUSED = "not the same twice", "fault", "not loaded", "refused"
+UNSTABLE, FAULT = "not the same twice", "fault"
 
 
 @dataclass(frozen=True)
@@ -70,18 +65,9 @@ def problems(kernel: str) -> Iterator[Verified]:
     )
 
 
-def run(kernel: str, source: str, cubin: bytes, limit_s: float) -> Result:
-    """Compares a mutant with the oracle at every shape; the process ends if that takes longer than the limit."""
-    try:
-        taken = compiled(kernel, source, cubin)
-    except ScheduleRefused as error:
-        return Result(REFUSED, str(error))
-    except InputError as error:
-        return Result(NOT_LOADED, str(error))
-    # A kernel that hangs never gives this thread back.
-    watchdog = threading.Timer(limit_s, os._exit, [HUNG])
-    watchdog.daemon = True
-    watchdog.start()
+def run(kernel: str, source: str, cubin: bytes) -> Result:
+    """Compares a mutant with the oracle at every shape. Raises InputError where it is refused, or cannot be loaded."""
+    taken = compiled(kernel, source, cubin)
     try:
         for number, problem in enumerate(problems(kernel)):
             result = on_shape(taken, problem, number)
@@ -90,8 +76,6 @@ def run(kernel: str, source: str, cubin: bytes, limit_s: float) -> Result:
         return Result(RIGHT)
     except Exception:  # CUDA's errors come by way of torch or TVM; one of our own shows in the kernels as generated.
         return Result(FAULT, traceback.format_exc().splitlines()[-1])
-    finally:
-        watchdog.cancel()
 
 
 def on_shape(kernel: Any, problem: Verified, seed: int, device: str = "cuda") -> Result:
