@@ -74,3 +74,9 @@ def test_the_tool_records_what_the_compilers_made_for_each_card(fails, tmp_path,
     assert {row.status for row in rows} == {"compile_error" if fails else "compiled"}
     assert {of[1:] for of in asked} == {(a, CARDS[a].sms, dtype) for a in archs for dtype in ("float16", "bfloat16")}
     assert all(row.nvcc == "13.0.88" and row.reason for row in rows if row.status != "compiled")
+
+
+def test_a_name_that_no_schedule_has_is_told_in_one_line(tmp_path) -> None:
+    done = CliRunner().invoke(measure.main, ["cards", "--only", "best", "--output", str(tmp_path / "cards.jsonl")])
+    assert done.exit_code == 2 and done.stderr.startswith("error: no schedule of lowering mma_sync ships with such")
+    assert not list(tmp_path.iterdir())

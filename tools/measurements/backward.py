@@ -169,7 +169,7 @@ def main(output: Path, rounds: int, seed: int) -> None:
     with ResultsFile(output) as results:
         for shape in shapes():
             rows.append(measured(shape, seed, rounds, common))
-            results.append_json(rows[-1].to_json(), of=rows[-1].cell)
+            results.append(rows[-1])
             # No bar is asked for, so there is no verdict.
             click.echo(summary(rows[-1]).removesuffix(": "))
     if any(row.ours.median_ms is None for row in rows):

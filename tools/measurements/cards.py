@@ -15,6 +15,7 @@ from pathlib import Path
 
 import click
 
+from tl_attention.errors import InputError
 from tl_attention.files.catalogue import all_names
 from tl_attention.files.named import Named, resolve
 from tl_attention.hardware.card import CARDS, Card
@@ -58,6 +59,8 @@ def main(only: str, output: Path) -> None:
     """Compile what ships of mma_sync for every card."""
     named = [resolve(name) for name in all_names() if fnmatchcase(name, only)]
     schedules = [found for found in named if found.schedule.lowering == LOWERING]
+    if not schedules:
+        raise InputError(f"no schedule of lowering {LOWERING} ships with such a name, expected one or more")
     with ResultsFile(output) as results:
 
         def record(row: Row) -> None:

@@ -128,5 +128,5 @@ def main(output: Path, rounds: int, seed: int) -> None:
     with ResultsFile(output) as results:
         for shape in shapes():
             for row in measured(shape, rounds, seed, common):
-                results.append_json(row.to_json(), of=row.cell)
+                results.append(row)
                 click.echo(summary(row))
