@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -86,3 +88,8 @@ def test_every_schedule_file_is_a_case_in_its_masks():
     assert len([case for case in cases if case.file == "best.yaml"]) == 8
     causal = {case.file for case in cases if case.causal and "/" in case.file}
     assert causal == {file for file in files if file.startswith("experiments/causal/")}
+
+
+def test_a_process_has_no_package_before_it_knows_its_checkout():
+    program = "import sys, same_code; sys.exit('tl_attention' in sys.modules)"
+    subprocess.run([sys.executable, "-c", program], cwd=ROOT / "tools", check=True)

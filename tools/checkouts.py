@@ -16,7 +16,6 @@ from pathlib import Path
 import click
 from pebble import ProcessExpired, ProcessFuture, ProcessPool
 
-PACKAGE = "tl_attention"
 SECONDS_BETWEEN_LINES = 20
 
 
@@ -45,10 +44,6 @@ class Checkout:
                 pool.stop()
                 pool.join()
 
-    def without_path(self, text: str) -> str:
-        """Returns a message with CHECKOUT in the place of this checkout's path."""
-        return text.replace(str(self.folder), "CHECKOUT")
-
 
 HERE = Checkout(Path(__file__).parents[1])
 
@@ -68,7 +63,7 @@ def check_home(checkout: Path) -> None:
     import tl_attention
 
     if not Path(tl_attention.__file__).is_relative_to(checkout):
-        raise ImportError(f"{PACKAGE} comes from {tl_attention.__file__}, expected it from {checkout}")
+        raise ImportError(f"tl_attention comes from {tl_attention.__file__}, expected it from {checkout}")
 
 
 def failure(future: ProcessFuture, timeout_s: float) -> str:
@@ -81,18 +76,6 @@ def failure(future: ProcessFuture, timeout_s: float) -> str:
     if error:
         raise error
     return ""
-
-
-class CheckoutPath(click.ParamType):
-    """This parameter of a command line is the folder of a checkout."""
-
-    name = "checkout"
-
-    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> Checkout:
-        folder = Path(value).resolve()
-        if not (folder / PACKAGE / "__init__.py").is_file():
-            self.fail(f"{value}: no checkout, expected a folder that holds {PACKAGE}/", param, ctx)
-        return Checkout(folder)
 
 
 class Progress:

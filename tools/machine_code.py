@@ -1,4 +1,7 @@
-"""Makes SASS of CUDA text, with the nvcc and cuobjdump that the package finds first."""
+"""Makes SASS of CUDA text, with the nvcc and cuobjdump that the package finds first.
+
+The package is imported late: a process of `same_code.py` imports this module before it knows its checkout.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,6 @@ import re
 import subprocess
 import tempfile
 from pathlib import Path
-
-from tl_attention.compiler.compiler_errors import first_error
-from tl_attention.compiler.sass import cuobjdump
-from tl_attention.compiler.toolchain import chosen
 
 # What TileLang 0.1.15 gives nvcc, without line information and warnings.
 OPTIONS = ("-cubin", "-O3", "-std=c++20", "-gencode", "arch=compute_90a,code=sm_90a", "--use_fast_math", "-w")
@@ -56,6 +55,8 @@ def _declares(text: str, name: str) -> bool:
 
 def cubin(text: str) -> bytes:
     """Compiles CUDA text to machine code. Raises NotCompiled."""
+    from tl_attention.compiler.compiler_errors import first_error
+
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "kernel.cu").write_text(text)
         command = [nvcc(), *OPTIONS, *includes(), "-o", "kernel.cubin", "kernel.cu"]
@@ -68,12 +69,16 @@ def cubin(text: str) -> bytes:
 @functools.cache
 def machine_code(text: str) -> str:
     """Returns resource usage and SASS of CUDA text, with addresses and encodings. Raises NotCompiled."""
+    from tl_attention.compiler.sass import cuobjdump
+
     code = cubin(text)
     return cuobjdump(code, "--dump-resource-usage") + cuobjdump(code, "--dump-sass")
 
 
 def nvcc() -> str:
     """Returns the path of the nvcc that is found first."""
+    from tl_attention.compiler.toolchain import chosen
+
     return str(chosen(None).home / "bin/nvcc")
 
 

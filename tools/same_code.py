@@ -21,9 +21,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from hashlib import sha256
 from itertools import zip_longest
+from pathlib import Path
 
 import click
-from checkouts import Checkout, CheckoutPath, Progress, failure
+from checkouts import Checkout, Progress, failure
 from lower_case import DTYPES, Case, Outcome, lower_case
 from machine_code import NotCompiled, machine_code, normalised, same_but_for_variables
 
@@ -31,6 +32,7 @@ EQUAL_TEXT, EQUAL_CODE, SAME_REFUSAL, DIFFERENT = "equal text", "equal machine c
 BROKEN = "BROKEN"
 COMPARED = (EQUAL_TEXT, EQUAL_CODE, SAME_REFUSAL, DIFFERENT, BROKEN)
 SHOWN = 200
+FOLDER = click.Path(exists=True, file_okay=False, resolve_path=True, path_type=Path)
 # Experiments of these folders are for this head size; the other folders' schedules are for OTHERS.
 OF_64, OTHERS = ("experiments/p_shared/", "experiments/short/"), 128
 
@@ -55,7 +57,7 @@ def lower_all(checkout: Checkout, cases: list[Case], jobs: int, timeout_s: float
         for future in [pool.schedule(lower_case, [checkout.folder, case], timeout=timeout_s) for case in cases]:
             why = failure(future, timeout_s)
             outcome = Outcome("broken", why) if why else future.result()
-            outcomes.append(replace(outcome, text=checkout.without_path(outcome.text)))
+            outcomes.append(replace(outcome, text=outcome.text.replace(str(checkout.folder), "CHECKOUT")))
             progress.advance()
     return outcomes
 
@@ -110,18 +112,18 @@ def show(verdicts: dict[Case, tuple[str, str]]) -> None:
 
 
 @click.command()
-@click.argument("before", type=CheckoutPath())
-@click.argument("after", type=CheckoutPath())
+@click.argument("folders", metavar="BEFORE AFTER", nargs=2, type=FOLDER)
 @click.option("--jobs", type=click.IntRange(1), default=2, show_default=True, help="processes at a time")
 @click.option("--timeout", type=float, default=300.0, show_default=True, help="of one case, in seconds")
 @click.option("--only", default="", help="cases whose name contains this, such as 'best bf16 128'")
 @click.option("--kernel-only", is_flag=True, help="leave the host's code out")
-def main(before: Checkout, after: Checkout, jobs: int, timeout: float, only: str, kernel_only: bool) -> None:
+def main(folders: tuple[Path, Path], jobs: int, timeout: float, only: str, kernel_only: bool) -> None:
     """Compare the kernels of two checkouts."""
-    cases = [case for case in all_cases(before, after) if only in str(case)]
+    checkouts = [*map(Checkout, folders)]
+    cases = [case for case in all_cases(*checkouts) if only in str(case)]
     if not cases:
-        raise click.UsageError(f"no case has {only!r} in its name")
-    sides = [lower_all(side, cases, jobs, timeout) for side in (before, after)]
+        raise click.UsageError(f"neither checkout has a schedule whose case has {only!r} in its name")
+    sides = [lower_all(side, cases, jobs, timeout) for side in checkouts]
     with ThreadPoolExecutor(jobs) as pool:
         verdicts = dict(zip(cases, pool.map(compared, *sides, [kernel_only] * len(cases)), strict=True))
     show(verdicts)
