@@ -6,7 +6,7 @@ import datetime
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,6 @@ import click
 
 from tl_attention.cli.command import FAILED, command, naming, say
 from tl_attention.cli.options import (
-    FILE,
     arch_option,
     card_for,
     causal_option,
@@ -32,7 +31,7 @@ from tl_attention.cli.options import (
     window_option,
 )
 from tl_attention.cli.schedules import meant_for, resolve_all, schedule_argument, schedules_argument, texts_of
-from tl_attention.errors import InputError, printable
+from tl_attention.errors import InputError
 from tl_attention.hardware.card import HOPPER, Card
 from tl_attention.hardware.device import another_gpu, visible_gpus
 from tl_attention.problem.shape import AttentionShape
@@ -41,7 +40,6 @@ from tl_attention.program.planned import Planned
 if TYPE_CHECKING:
     from tl_attention.measure.candidate import Candidate
     from tl_attention.measure.records import Measured
-    from tl_attention.measure.results_file import ResultsFile
     from tl_attention.show.console import ProgressBar
 
 # New records; git ignores the folder, and results/ has those that are kept.
@@ -63,10 +61,8 @@ def record_path(output: Path | None, name: str) -> Path:
 
 
 @contextmanager
-def recording(
-    path: Path, *others: ResultsFile, what: str = "rows"
-) -> Iterator[tuple[Callable[[Measured], None], ProgressBar]]:
-    """Yields (a function that appends a row to the files of results, the progress).
+def recording(path: Path, what: str = "rows") -> Iterator[tuple[Callable[[Measured], None], ProgressBar]]:
+    """Yields (a function that appends a row to the file of results, the progress).
 
     A machine that fails ends the command.
     """
@@ -75,14 +71,9 @@ def recording(
     from tl_attention.show.console import ProgressBar
 
     with ResultsFile(path) as results:
-
-        def record(row: Measured) -> None:
-            for file in (results, *others):
-                file.append(row)
-
         try:
             with ProgressBar() as progress:
-                yield record, progress
+                yield results.append, progress
         except CallFailed as failed:
             say(f"the machine failed, not a schedule: {failed}; {results.written} {what} are in {path}")
             sys.exit(FAILED)
@@ -152,11 +143,6 @@ def run(
 @click.option(
     "--peers/--no-peers", default=True, show_default=True, help="measure cuDNN, FlashAttention-2 and -3 beside them"
 )
-@click.option(
-    "--share",
-    type=FILE,
-    help="write the rows to this file too, without anything that says whose machine it is, to be sent to the project",
-)
 def bench(
     schedules: tuple[str, ...],
     every: bool,
@@ -165,7 +151,6 @@ def bench(
     rounds: int,
     seed: int | None,
     output: Path | None,
-    share: Path | None,
     **problem: Any,
 ) -> None:
     """Compile, verify and time several schedules, and rank them beside cuDNN and FlashAttention.
@@ -178,8 +163,8 @@ def bench(
     on = card_for(card)
     texts = texts_of(schedules) if schedules else default_schedules(every, on)
     found = candidates(texts, on, ("fp16", "bf16"), refuse=False, **problem)
-    of_run: dict[str, Any] = {"rounds": rounds, "seed": seed, "arch": card.arch if card else None}
-    _measure(found, "bench", output, share, peers=None if peers else (), **of_run)
+    arch = card.arch if card else None
+    _measure(found, "bench", output, rounds=rounds, seed=seed, arch=arch, peers=None if peers else ())
 
 
 def default_schedules(every: bool, card: Card) -> list[str]:
@@ -232,23 +217,15 @@ def candidates(
     ]
 
 
-def _measure(
-    candidates: Sequence[Candidate], command: str, output: Path | None, share: Path | None = None, **options: Any
-) -> None:
+def _measure(candidates: Sequence[Candidate], command: str, output: Path | None, **options: Any) -> None:
     """Measures the candidates with these options of `bench.measure`, records each row, and shows all."""
     from tl_attention.measure.bench import measure
-    from tl_attention.measure.results_file import WORDS, SharedFile
     from tl_attention.show.console import show
 
     path = record_path(output, command)
-    with ExitStack() as files:
-        to_share = [files.enter_context(SharedFile(share))] if share else []
-        record, progress = files.enter_context(recording(path, *to_share))
+    with recording(path) as (record, progress):
         rows = measure(candidates, record, progress, **options)
     show(rows, path, loops=command == "run")
-    for file in to_share:
-        click.echo(f"to share, {file.written} rows in {printable(str(file.path))}: {WORDS}; nothing else.")
-        click.echo("Attach it to an issue on this project's tracker: thank you.")
     if any(row.status not in GOOD for row in rows):
         sys.exit(FAILED)
     if all(row.status == "refused" for row in rows if row.sizes != "peer"):

@@ -1,20 +1,16 @@
-"""Several processes may append lines to one file of results: rows for oneself, or rows that anybody may see."""
+"""Several processes may append lines to one file of results."""
 
 from __future__ import annotations
 
 import fcntl
 import os
-import re
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from tl_attention.errors import InputError
-from tl_attention.files.catalogue import all_names
-from tl_attention.files.named import resolve
-from tl_attention.measure.records import Measured, Row, read_rows
+from tl_attention.measure.records import Measured
 
 
 class LineFile:
@@ -153,59 +149,3 @@ class ResultsFile:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
-
-
-KEPT = (
-    *("name", "label", "sizes", "problem", "status", "arch", "fingerprint"),
-    *("registers", "stack_bytes", "shared_bytes"),
-    *("error_rms", "error_rms_budget", "error_max_abs", "error_max_abs_budget", "verified_shapes"),
-    *("median_ms", "p10_ms", "p90_ms", "n", "rounds_ms", "tflops"),
-    *("product", "matmul_tflops", "percent_of_matmul", "sm_clock_mhz", "method"),
-    *("device", "driver", "power_limit_w", "nvcc", "ptxas", "versions", "seed", "run"),
-)
-VERSIONS = ("tl-attention", "torch", "tilelang", "python", "cuda", "cudnn")
-# A version, without the name that its builder may have added to it; and a GPU's name as its driver has it.
-VERSION = re.compile(r"\d+(\.\d+)*((a|b|rc|\.post|\.dev)\d+)?(\+(cu\d+|cpu)$)?")
-DEVICE = re.compile(r"[\w .()-]{1,80}")
-WORDS = (
-    "the schedules' names and keys, the problem, registers, spills and shared memory, errors, times with their method and "
-    "clock, and of the machine the GPU's name, its power limit, and the versions of driver, CUDA, Python and packages"
-)
-
-
-def shared(row: Row) -> Row:
-    """Returns the row without what is not to be shared. A row that has nothing else stays equal."""
-    kept: dict[str, Any] = {name: getattr(row, name) for name in KEPT}
-    kept["name"] = row.name if row.sizes == "peer" or _is_shipped(row) else row.label
-    kept["versions"] = {name: _version(row.versions[name]) for name in VERSIONS if name in row.versions}
-    for name in ("driver", "nvcc", "ptxas"):
-        kept[name] = kept[name] and _version(kept[name])
-    kept["device"] = row.device and (row.device if DEVICE.fullmatch(row.device) else "unknown")
-    return Row(**kept)
-
-
-def _is_shipped(row: Row) -> bool:
-    """Says whether the row's name is that of a schedule which ships, as it is."""
-    return row.name in all_names() and resolve(row.name).schedule.label == row.label
-
-
-def _version(text: str) -> str:
-    found = VERSION.match(text)
-    return found[0] if found else "unknown"
-
-
-class SharedFile(ResultsFile):
-    """A `SharedFile` has rows as they may be shared.
-
-    It is a new file, or a file that has such rows alone. Raises InputError for another.
-    """
-
-    def __init__(self, path: Path):
-        if path.exists() and any(shared(row) != row for row in read_rows(path)):
-            raise InputError(f"{path}: has more in it than is shared, expected a new file, or one that --share made")
-        super().__init__(path)
-
-    def append(self, row: Measured) -> None:
-        """Writes what is to be shared of one row of `bench`."""
-        assert isinstance(row, Row)
-        super().append(shared(row))
