@@ -1,6 +1,6 @@
 """Stands in for compilers and a GPU in tests of what is measured."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -33,19 +33,20 @@ def code_of(candidate: Candidate) -> str:
 
 
 class Compilers:
-    """These compilers answer as `CompilePool` does, at once; `BROKEN` names what cannot be compiled."""
+    """These compilers answer as `compile_each` does, at once; `BROKEN` names what cannot be compiled."""
 
-    def __init__(self, most: int = 0, code: Callable[[Candidate], str] = code_of):
-        self.code, self.finished, self.stopped = code, False, False
+    def __init__(self, code: Callable[[Candidate], str] = code_of):
+        self.code, self.ended = code, False
 
-    def submit(self, candidate: Candidate, done: Callable[[Compiled], None]) -> None:
-        done(BROKEN.get(candidate.name) or Compiled(self.code(candidate), StaticReport(200, 0, 1024)))
+    def __call__(self, candidates: Sequence[Candidate]) -> Iterator[tuple[Candidate, Compiled]]:
+        try:
+            for candidate in candidates:
+                yield candidate, self.compiled(candidate)
+        finally:
+            self.ended = True
 
-    def finish(self) -> None:
-        self.finished = True
-
-    def stop(self) -> None:
-        self.stopped = True
+    def compiled(self, candidate: Candidate) -> Compiled:
+        return BROKEN.get(candidate.name) or Compiled(self.code(candidate), StaticReport(200, 0, 1024))
 
 
 class Gpu:

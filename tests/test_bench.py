@@ -27,7 +27,7 @@ SHAPE = AttentionShape(1, 2, 256, 256, 128)
 def gpu(monkeypatch, on_a_machine):
     gpu = Gpu()
     monkeypatch.setattr(session, "Worker", lambda: gpu)
-    monkeypatch.setattr(bench, "CompilePool", Compilers)
+    monkeypatch.setattr(session, "compile_each", Compilers())
     return gpu
 
 
@@ -71,11 +71,11 @@ def test_candidates_are_interleaved_in_alternating_order(gpu, tmp_path):
 
 def test_all_are_compiled_and_verified_before_one_is_timed_and_every_process_ends(gpu, monkeypatch, tmp_path):
     compilers = Compilers()
-    monkeypatch.setattr(bench, "CompilePool", lambda most: compilers)
+    monkeypatch.setattr(session, "compile_each", compilers)
     load_first = []
-    monkeypatch.setattr(gpu, "ms", lambda candidate: load_first.append(compilers.finished) or 1.0)
+    monkeypatch.setattr(gpu, "ms", lambda candidate: load_first.append(compilers.ended) or 1.0)
     rows_of(tmp_path, ["seed", "source_order"], peers=())
-    assert all(load_first) and compilers.stopped and gpu.closed
+    assert all(load_first) and gpu.closed
     calls = [call for call, _ in gpu.calls]
     assert calls == sorted(calls, key=["verify", "load", "sample"].index)
 
@@ -125,16 +125,7 @@ def test_rows_with_the_same_generated_code_are_marked(gpu, tmp_path):
 
 
 def test_the_first_of_the_list_has_the_code_whichever_is_compiled_first(gpu, monkeypatch, tmp_path):
-    class Backwards(Compilers):
-        waiting: list = []
-
-        def submit(self, candidate, done):
-            self.waiting.insert(0, (candidate, done))
-            if len(self.waiting) == 2:
-                for entry in self.waiting:
-                    super().submit(*entry)
-
-    monkeypatch.setattr(bench, "CompilePool", Backwards)
+    monkeypatch.setattr(session, "compile_each", lambda candidates: Compilers()(candidates[::-1]))
     rows = rows_of(tmp_path, ["seed", "source_order"], peers=())
     assert rows["seed"].same_code_as is None and rows["source_order"].same_code_as == "seed"
 
@@ -148,7 +139,7 @@ def test_rows_recorded_before_an_interruption_stay(gpu, tmp_path):
 
 
 def test_without_a_gpu_schedules_are_compiled_and_interpreted(tmp_path, monkeypatch):
-    monkeypatch.setattr(bench, "CompilePool", Compilers)
+    monkeypatch.setattr(session, "compile_each", Compilers())
     results = ResultsFile(tmp_path / "rows.jsonl")
     rows = bench.measure([Candidate("seed", SHAPE, Planned(shipped()["seed"]))], results.append, SILENT)
     assert rows[0].status == "checked_on_cpu" and rows[0].error_rms <= rows[0].error_rms_budget
@@ -156,7 +147,7 @@ def test_without_a_gpu_schedules_are_compiled_and_interpreted(tmp_path, monkeypa
 
 
 def test_without_a_gpu_what_has_no_program_is_compiled_and_every_step_is_told(monkeypatch):
-    monkeypatch.setattr(bench, "CompilePool", Compilers)
+    monkeypatch.setattr(session, "compile_each", Compilers())
     told = []
 
     class Told(Silent):

@@ -11,7 +11,7 @@ from tl_attention import attention
 from tl_attention.errors import InputError
 from tl_attention.hardware import device
 from tl_attention.hardware.device import VisibleGpu, card_at_hand
-from tl_attention.measure import bench, session, trials
+from tl_attention.measure import session, trials
 from tl_attention.measure.records import read_rows
 from tl_attention.op import arguments
 from tl_attention.op.attention import kernel_of
@@ -41,12 +41,12 @@ def measured(monkeypatch, on_a_machine, tmp_path, cli):
     gpu, asked = Gpu(), []
 
     class Noting(Compilers):
-        def submit(self, candidate, done) -> None:
+        def compiled(self, candidate):
             asked.append(candidate.variant)
-            super().submit(candidate, done)
+            return super().compiled(candidate)
 
     monkeypatch.setattr(session, "Worker", lambda: gpu)
-    monkeypatch.setattr(bench, "CompilePool", Noting)
+    monkeypatch.setattr(session, "compile_each", Noting())
     monkeypatch.setattr(trials.interpret, "verify", lambda *of: {"": __import__("stand_in").GOOD})
 
     def run(*command: str):

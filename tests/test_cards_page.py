@@ -12,7 +12,7 @@ from tl_attention.compiler.compile import StaticReport
 from tl_attention.files.named import resolve
 from tl_attention.hardware.card import CARDS
 from tl_attention.lowering.registry import LOWERINGS
-from tl_attention.measure import bench
+from tl_attention.measure import session
 from tl_attention.measure.compilation import Compiled
 from tl_attention.measure.records import Row, problem_of, read_rows
 from tl_attention.problem.mask import CAUSAL, FULL, Mask
@@ -61,11 +61,13 @@ def test_the_tool_records_what_the_compilers_made_for_each_card(fails, tmp_path,
     asked = []
 
     class Some(Compilers):
-        def submit(self, candidate, done) -> None:
+        def compiled(self, candidate) -> Compiled:
             asked.append((candidate.name, candidate.variant.arch, candidate.variant.sms, candidate.shape.dtype))
-            done(Compiled(status="compile_error", error="no") if fails else Compiled("0123", StaticReport(99, 0, 4096)))
+            return (
+                Compiled(status="compile_error", error="no") if fails else Compiled("0123", StaticReport(99, 0, 4096))
+            )
 
-    monkeypatch.setattr(bench, "CompilePool", Some)
+    monkeypatch.setattr(session, "compile_each", Some())
     file = tmp_path / "cards.jsonl"
     done = CliRunner().invoke(measure.main, ["cards", "--only", "mma_sync_d64", "--output", str(file)])
     assert done.exit_code == 0, done.output

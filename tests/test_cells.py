@@ -13,7 +13,7 @@ from stand_in import Compilers, Gpu, on_a_machine
 
 from tl_attention.errors import InputError
 from tl_attention.files.named import resolve
-from tl_attention.measure import cells, session, timing
+from tl_attention.measure import session, timing
 from tl_attention.measure.candidate import Candidate
 from tl_attention.measure.cell import Cell, load_cells
 from tl_attention.measure.cell_records import CellRow
@@ -42,7 +42,7 @@ def run(monkeypatch) -> Callable[..., dict[str, CellRow]]:
 
     def of(some: list[Cell], gpu: Gpu, **options) -> dict[str, CellRow]:
         monkeypatch.setattr(session, "Worker", lambda: gpu)
-        monkeypatch.setattr(cells, "CompilePool", Compilers)
+        monkeypatch.setattr(session, "compile_each", Compilers())
         lines: list[str] = []
         rows = measure(some, lambda row: lines.append(row.to_json()), SILENT, **{"rounds": 7} | options)
         assert [parse_line(CellRow, line.encode(), "here") for line in lines] == rows and gpu.closed
@@ -124,18 +124,18 @@ def test_the_lse_is_compared_with_the_same_schedule_without_it(run) -> None:
 def test_a_kernel_is_compiled_and_verified_once_for_all_its_cells(run) -> None:
     gpu = fixed()
     some = [cell(shape=replace(SHAPE, seq_q=seq, seq_kv=seq)) for seq in (1024, 2048, 4096)]
-    submitted = []
+    asked = []
 
     class Counted(Compilers):
-        def submit(self, candidate, done):
-            submitted.append(candidate.name)
-            super().submit(candidate, done)
+        def compiled(self, candidate):
+            asked.append(candidate.name)
+            return super().compiled(candidate)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cells, "CompilePool", Counted)
+        patch.setattr(session, "compile_each", Counted())
         patch.setattr(session, "Worker", lambda: gpu)
         measure(some, lambda row: None, SILENT, rounds=2)
-    assert submitted == ["best"]
+    assert asked == ["best"]
     assert gpu.named("verify_some_rows") == ["best", "fa3", "cudnn"] * 3
     calls = [call for call, _ in gpu.calls]
     assert calls.index("verify_some_rows") > max(n for n, call in enumerate(calls) if call == "verify")
@@ -326,7 +326,7 @@ def compared(cli, monkeypatch, tmp_path, on_a_machine) -> Callable[..., tuple[An
     def run(*only: str, fault: CallFailed | None = None) -> tuple[Any, Path]:
         gpu = Gpu({} if fault is None else {("sample", "best_causal"): fault}, ms=lambda of: 1.0)
         monkeypatch.setattr(session, "Worker", lambda: gpu)
-        monkeypatch.setattr(cells, "CompilePool", Compilers)
+        monkeypatch.setattr(session, "compile_each", Compilers())
         monkeypatch.setenv("COLUMNS", "200")
         (tmp_path / "cells.yaml").write_text(FILE)
         record, globs = tmp_path / "record.jsonl", [text for glob in only for text in ("--only", glob)]

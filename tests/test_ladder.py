@@ -181,7 +181,7 @@ def test_a_ladder_that_chooses_has_a_row_of_each_configuration_and_a_second_of_t
     gpu = Gpu(ms=lambda candidate: 1.0 if "load_2_2_0" in candidate.name else 2.0)
 
     def session(record, **options):
-        return Session(record, worker=gpu, **{**options, "compilers": Compilers(code=lambda c: c.label)})
+        return Session(record, worker=gpu, **{**options, "compilers": Compilers(lambda c: c.label)})
 
     monkeypatch.setattr(bench, "Session", session)
     monkeypatch.setattr(bench, "space", lambda: [c for c in space() if c.tile == (128, 128, 64, 4)])

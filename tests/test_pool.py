@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
-from queue import Queue
 
 import pool_jobs
 import pytest
 from mutations import shipped
+from pebble import ProcessPool
 
 from tl_attention.measure import compilation
 from tl_attention.measure.candidate import Candidate
-from tl_attention.measure.compilation import CompilePool, compile_all
+from tl_attention.measure.compilation import Compiled, compile_all, compile_each
 from tl_attention.measure.pool import CallFailed, Worker
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.program.planned import Planned
@@ -75,18 +75,14 @@ def candidate(name: str) -> Candidate:
     return Candidate(name, SHAPE, Planned(shipped()["seed"]))
 
 
-@pytest.fixture
-def pool():
-    pool = CompilePool(2, compile=pool_jobs.compile_by_name, timeout_s=3)
-    yield pool
-    pool.stop()
+def compiled(*names: str, timeout_s: float = 3) -> Iterator[tuple[str, Compiled]]:
+    for of, made in compile_each([candidate(name) for name in names], pool_jobs.compile_by_name, timeout_s):
+        yield of.name, made
 
 
-def test_each_candidate_costs_only_itself_and_comes_as_it_ends(pool) -> None:
-    found: Queue = Queue()
-    for name in ("hangs", "dies", "raises", "good"):
-        pool.submit(candidate(name), lambda compiled, name=name: found.put((name, compiled)))
-    results = dict(order := [found.get(timeout=30) for _ in range(4)])
+def test_each_candidate_costs_only_itself_and_comes_as_it_ends(monkeypatch) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    results = dict(order := list(compiled("hangs", "dies", "raises", "good")))
     assert order[-1][0] == "hangs", "the others do not wait for it"
     errors = {name: (compiled.status, compiled.error) for name, compiled in results.items()}
     assert errors == {
@@ -100,58 +96,57 @@ def test_each_candidate_costs_only_itself_and_comes_as_it_ends(pool) -> None:
     }
 
 
-def test_a_pool_that_breaks_is_replaced_and_what_waited_in_it_is_compiled(pool) -> None:
+@pytest.fixture
+def pools(monkeypatch) -> list[ProcessPool]:
+    """Returns the pools that are started, of one process each."""
+    started = compilation._started
+    found: list[ProcessPool] = []
+
+    def noted(processes: int) -> ProcessPool:
+        found.append(started(1))
+        return found[-1]
+
+    monkeypatch.setattr(compilation, "_started", noted)
+    return found
+
+
+def test_a_pool_that_breaks_is_replaced_and_what_waited_in_it_is_compiled(pools) -> None:
     """pebble's pool breaks where a process dies before it has said which candidate it took."""
-    found: Queue = Queue()
-    pool.submit(candidate("hangs"), lambda compiled: found.put(("hangs", compiled.error)))
-    pool.submit(candidate("good"), lambda compiled: found.put(("good", compiled.error)))
-    manager = pool._pool._pool_manager
-    while len(manager.task_manager.tasks) < 2:
-        time.sleep(0.01)
+    found = compiled("good", "hangs", "good too")
+    assert next(found)[0] == "good"
+    manager = pools[0]._pool_manager
     manager.handle_broken_pool(BrokenProcessPool("All workers expired"))
-    pool.submit(candidate("later"), lambda compiled: found.put(("later", compiled.error)))
-    pool.finish()
-    assert not manager.worker_manager.workers, "its processes are ended"
-    assert dict(found.get() for _ in range(3)) == {"hangs": "the compiler took more than 3 s", "good": "", "later": ""}
+    assert {name: made.error for name, made in found} == {"hangs": "the compiler took more than 3 s", "good too": ""}
+    assert len(pools) == 2 and not manager.worker_manager.workers, "its processes are ended"
 
 
-def test_a_candidate_that_breaks_every_pool_is_told_after_so_many(pool, monkeypatch) -> None:
+def test_a_candidate_that_breaks_every_pool_is_told_after_so_many(pools, monkeypatch) -> None:
     def schedule(self, *args, **kwargs) -> Future:
-        future: Future = Future()
-        future.set_exception(BrokenProcessPool("All workers expired"))
-        tries.append(self)
-        return future
+        raise RuntimeError("The Pool is not active")
 
-    tries: list = []
     monkeypatch.setattr(compilation.ProcessPool, "schedule", schedule)
-    found: list[str] = []
-    pool.submit(candidate("good"), lambda compiled: found.append(compiled.error))
-    assert found == ["BrokenProcessPool: All workers expired"] and len(tries) == compilation.TRIES
+    assert [made.error for _, made in compiled("good")] == ["BrokenProcessPool: The Pool is not active"]
+    assert len(pools) == compilation.TRIES
 
 
-def test_any_thread_submits_and_the_end_waits_for_all(pool) -> None:
-    names = [f"good {number}" for number in range(6)]
-    found: list[str] = []
-    threads = [
-        threading.Thread(
-            target=lambda name=name: pool.submit(candidate(name), lambda made: found.append(made.fingerprint))
-        )
-        for name in names
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    pool.finish()
-    assert sorted(found) == names
-    pool.submit(candidate("late"), lambda compiled: found.append(compiled.error))
-    assert found[-1] == "the compilers' processes are gone: The Pool is not active"
+def test_while_the_caller_is_busy_others_are_compiled(pools) -> None:
+    found = compiled("good", "good too", timeout_s=60)
+    next(found)
+    manager = pools[0]._pool_manager
+    while manager.task_manager.tasks:
+        time.sleep(0.01)
+    assert next(found)[0] == "good too"
+
+
+def test_the_processes_end_where_nobody_asks_for_more(pools) -> None:
+    found = compiled("good", "hangs", timeout_s=60)
+    next(found)
+    found.close()
+    assert not pools[0]._pool_manager.worker_manager.workers
 
 
 def test_all_are_compiled_and_none_without_candidates(monkeypatch) -> None:
-    monkeypatch.setattr(
-        compilation.CompilePool.__init__, "__kwdefaults__", {"compile": pool_jobs.compile_by_name, "timeout_s": 60}
-    )
+    monkeypatch.setattr(compilation.compile_each, "__defaults__", (pool_jobs.compile_by_name, 60))
     candidates = [candidate("good a"), candidate("good b")]
     assert {c.name: made.fingerprint for c, made in compile_all(candidates).items()} == {
         n: n for n in ("good a", "good b")

@@ -66,12 +66,6 @@ def cells(entry: Row, *columns: str, beside: Row | None = None) -> tuple[str, ..
     return table([entry, *([beside] if beside else [])], columns or None).rows[0]
 
 
-def test_a_row_that_repeats_an_earlier_one_stands_in_the_table_of_its_time() -> None:
-    again = row("again", 15.0, run="tuesday", known_from="monday")
-    of_tuesday = row("new", 13.0, run="tuesday")
-    tables = by_problem([*ROWS, of_tuesday, again])
-    assert [[entry.name for entry in table][:2] for table in tables] == [["cudnn", "again"], ["new"]]
-    assert title([again]).endswith(", monday")
 
 
 def test_the_ratio_is_the_speed_relative_to_cudnn(cli, record) -> None:

@@ -19,7 +19,6 @@ from tl_attention.files.named import Named
 from tl_attention.hardware.card import Card
 from tl_attention.hardware.device import card_of_arch
 from tl_attention.measure.candidate import Candidate
-from tl_attention.measure.compilation import CompilePool
 from tl_attention.measure.peers import MATMUL
 from tl_attention.measure.records import Row, grouped
 from tl_attention.measure.session import ROUNDS, ROUNDS_AGAINST, Session, Ticket
@@ -55,11 +54,8 @@ def measure(
 
     Raises InputError where no nvcc can compile, or the GPU is no known card, and CallFailed where the machine fails.
     """
-    candidates = list(dict.fromkeys(candidates))
-    compilers = CompilePool(len(candidates))
-    with Session(record, seed=seed, arch=arch, compilers=compilers) as session:
-        tickets = [session.add(candidate) for candidate in candidates]
-        session.compile_added(tickets, progress)
+    with Session(record, seed=seed, arch=arch) as session:
+        tickets = session.compile(list(dict.fromkeys(candidates)), progress)
         _mark_same_code(tickets)
         if peers != () and session.device is not None:
             tickets += _peers(session, candidates, peers)
@@ -76,10 +72,8 @@ def compile_alone(candidates: Sequence[Candidate], arch: str, record: Record, pr
     """
     progress.phase("compile tiles", len(candidates))
     # Nothing draws inputs here.
-    with Session(record, seed=0, arch=arch, compilers=CompilePool(len(candidates))) as session:
-        for candidate in candidates:
-            session.add(candidate)
-        for ticket in session.prepared():
+    with Session(record, seed=0, arch=arch) as session:
+        for ticket in session.compiled([session.add(candidate) for candidate in candidates]):
             if not ticket.done:
                 session.leave_out(ticket, "")
             progress.advance(ticket.candidate.name)
@@ -116,10 +110,8 @@ def climb(
     rows += measure(steps, record, progress, against=against, **of_run)
     # What is chosen is the fastest: without times there is nothing to choose.
     if ladder.choose and any(row.median_ms for row in rows):
-        configurations = list(space())
-        compilers = CompilePool(len(configurations))
-        with Session(record, seed=seed, arch=card.arch, compilers=compilers) as session:
-            for chosen in choose(configurations, ladder.shape, session, progress=progress):
+        with Session(record, seed=seed, arch=card.arch) as session:
+            for chosen in choose(list(space()), ladder.shape, session, progress=progress):
                 rows += chosen
     return rows
 
@@ -143,12 +135,9 @@ def _pairs(tickets: Sequence[Ticket], against: Mapping[str, str]) -> dict[Ticket
 
 def _peers(session: Session, candidates: Sequence[Candidate], names: Sequence[str] | None) -> list[Ticket]:
     """Adds each of the peers once for each problem, and returns their tickets."""
-    of_problem = {candidate.shape: candidate for candidate in candidates}
-    for candidate in of_problem.values():
-        for peer in session.peers_of(candidate):
-            if names is None or peer.name in names:
-                session.add(peer)
-    return list(session.prepared())
+    shapes = dict.fromkeys(candidate.shape for candidate in candidates)
+    peers = [peer for shape in shapes for peer in session.peers_of(shape)]
+    return [session.add(peer) for peer in peers if names is None or peer.name in names]
 
 
 def choose(
@@ -169,16 +158,14 @@ def choose(
 
     A configuration is not timed if it has more than `most_stack_bytes` of stack a thread, if it does not fit an SM as
     compiled, or if its machine code is that of an earlier one: ptxas moves the loads of fragments, so two
-    configurations may end as one. Without a GPU of the card nothing is timed. The session can compile nothing
-    afterwards.
+    configurations may end as one. Without a GPU of the card nothing is timed.
 
     Raises InputError for a configuration of another head_dim than the problem's, or that is no schedule; CallFailed
     where the machine fails.
     """
     card = card_of_arch(session.arch)
     candidates = {one: _candidate(one, shape, card) for one in configurations}
-    tickets = {one: session.add(candidate) for one, candidate in candidates.items()}
-    session.compile_added([*tickets.values()], progress)
+    tickets = dict(zip(candidates, session.compile(list(candidates.values()), progress)))
     _prune(tickets, session, card, most_stack_bytes)
     session.verify_pending([*tickets.values()], progress)
     best: list[Ticket] = []

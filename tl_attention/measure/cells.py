@@ -12,7 +12,6 @@ from tl_attention.measure import gpu_worker
 from tl_attention.measure.candidate import Candidate
 from tl_attention.measure.cell import OURS, Cell, Entry, entries, visited
 from tl_attention.measure.cell_records import AGAIN, CellRow, Timed
-from tl_attention.measure.compilation import CompilePool
 from tl_attention.measure.pool import CallFailed
 from tl_attention.measure.records import Row, problem_of
 from tl_attention.measure.session import ROUNDS_AGAINST, Session
@@ -49,8 +48,8 @@ def measure(
     of_cells = [(cell, list(entries(cell, others))) for cell in cells]
     candidates = [entry.candidate for _, found in of_cells for entry in found if entry.candidate.schedule]
     # The kernels' rows are not recorded: the cells' rows have what they say.
-    compilers, rows = CompilePool(len({_kernel_of(candidate) for candidate in candidates})), []
-    with Session(lambda row: None, seed=seed, compilers=compilers) as session:
+    rows = []
+    with Session(lambda row: None, seed=seed) as session:
         if session.device is None:
             raise InputError(f"cells: no GPU here, expected one of compute capability {KNOWN}: what is timed needs one")
         kernels = _verified(session, candidates, progress)
@@ -77,12 +76,10 @@ def _verified(session: Session, candidates: Sequence[Candidate], progress: Progr
             sizes = Sizes(BATCH, heads, seq_q, seq_q + SEQ_KV - SEQ_Q + (candidate.shape.mask.left or 0))
             tickets[_kernel_of(candidate)] = session.add(replace(candidate, shape=candidate.shape.resized(sizes)))
     progress.phase("compile and verify", len(tickets))
-    for ticket in session.prepared():
+    for ticket in session.compiled(list(tickets.values())):
         if not ticket.done:
             session.verify(ticket)
         progress.advance(f"{ticket.candidate.name} {ticket.candidate.shape}: {ticket.row.status}")
-    # Nothing else shall run while the cells are timed.
-    session.end_compiling()
     return {kernel: ticket.row for kernel, ticket in tickets.items()}
 
 

@@ -1,4 +1,4 @@
-"""This module compiles candidates: one, many in parallel as they come, or many ahead of the calls that take them."""
+"""This module compiles candidates: one, many in parallel, or many ahead of the calls that take them."""
 
 from __future__ import annotations
 
@@ -6,13 +6,11 @@ import multiprocessing
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import Future, as_completed
 from concurrent.futures import TimeoutError as FutureTimeout
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
-from functools import partial
-from queue import SimpleQueue
 from typing import Any, Literal
 
 from pebble import ProcessExpired, ProcessPool
@@ -93,98 +91,33 @@ MAX_PROCESSES = 16
 TRIES = 3
 
 
-class CompilePool:
-    """A pool has processes that compile. A compiler that hangs or dies costs one candidate.
+def compile_each(
+    candidates: Sequence[Candidate],
+    compile: Callable[[Candidate], Compiled] = compile_candidate,
+    timeout_s: float = COMPILE_TIMEOUT_S,
+) -> Generator[tuple[Candidate, Compiled], None, None]:
+    """Compiles candidates in parallel processes, and yields each with what became of it as its compilation ends.
 
-    The processes start with the first candidate. `most` is how many candidates there will be, where that is known.
-    `submit` may be called from any thread.
+    A compiler that hangs or dies costs one candidate. The processes end with the last candidate, or when this generator
+    is closed.
     """
-
-    def __init__(
-        self,
-        most: int = MAX_PROCESSES,
-        *,
-        compile: Callable[[Candidate], Compiled] = compile_candidate,
-        timeout_s: float = COMPILE_TIMEOUT_S,
-    ):
-        self._compile, self._timeout_s = compile, timeout_s
-        self._processes = max(1, min(os.cpu_count() or 1, MAX_PROCESSES, most))
-        self._changed = threading.Condition()
-        self._pending, self._open = 0, True
-        self._pool = self._started()
-
-    def _started(self) -> ProcessPool:
-        return ProcessPool(max_workers=self._processes, context=multiprocessing.get_context("spawn"))
-
-    def submit(self, candidate: Candidate, done: Callable[[Compiled], None]) -> None:
-        """Compiles a candidate when a process is free.
-
-        `done` is called once, in another thread, with what became of the candidate.
-        """
-        with self._changed:
-            self._pending += 1
-        self._schedule(candidate, done, TRIES)
-
-    def _schedule(self, candidate: Candidate, done: Callable[[Compiled], None], tries: int) -> None:
-        try:
-            with self._changed:
-                if self._open and not _is_active(self._pool):
-                    # In a thread: this one may be the pool's own, which its end waits for.
-                    threading.Thread(target=_end, args=[self._pool]).start()
-                    self._pool = self._started()
-                future = self._pool.schedule(self._compile, args=[candidate], timeout=self._timeout_s)
-        except RuntimeError as broken:
-            self._tell(done, Compiled(status="compile_error", error=f"the compilers' processes are gone: {broken}"))
+    waiting = list(candidates)
+    for tries_left in reversed(range(TRIES)):
+        if not waiting:
             return
-        future.add_done_callback(lambda future: self._ended(future, candidate, done, tries - 1))
-
-    def _ended(
-        self, future: Future[Compiled], candidate: Candidate, done: Callable[[Compiled], None], tries: int
-    ) -> None:
-        # A process that dies before pebble knows its candidate breaks the pool, and with it all that waits there.
-        if tries and self._open and not future.cancelled() and isinstance(future.exception(), BrokenProcessPool):
-            self._schedule(candidate, done, tries)
-        else:
-            self._tell(done, _outcome(future, self._timeout_s))
-
-    def _tell(self, done: Callable[[Compiled], None], compiled: Compiled) -> None:
+        pool = _started(min(len(waiting), os.cpu_count() or 1, MAX_PROCESSES))
         try:
-            done(compiled)
+            futures = {_submitted(pool, compile, candidate, timeout_s): candidate for candidate in waiting}
+            waiting = []
+            for future in as_completed(futures):
+                # A process that dies before pebble knows its candidate breaks the pool, and with it all that waits there.
+                if tries_left and isinstance(future.exception(), BrokenProcessPool):
+                    waiting.append(futures[future])
+                else:
+                    yield futures[future], _outcome(future, timeout_s)
         finally:
-            with self._changed:
-                self._pending -= 1
-                self._changed.notify_all()
-
-    def finish(self) -> None:
-        """Ends the processes once all that was submitted is compiled; nothing can be submitted afterwards."""
-        with self._changed:
-            self._changed.wait_for(lambda: not self._pending)
-            self._open = False
-            self._pool.close()
-        self._pool.join()
-
-    def stop(self) -> None:
-        """Ends the processes at once, whatever they compile."""
-        with self._changed:
-            self._open = False
-        _end(self._pool)
-
-
-def compile_each(candidates: Sequence[Candidate], **options: Any) -> Iterator[tuple[Candidate, Compiled]]:
-    """Yields each candidate with what became of it, as the processes of a pool end it. The pool has these options."""
-    ended: SimpleQueue[tuple[Candidate, Compiled]] = SimpleQueue()
-    pool = CompilePool(len(candidates), **options)
-
-    def end(candidate: Candidate, compiled: Compiled) -> None:
-        ended.put((candidate, compiled))
-
-    try:
-        for candidate in candidates:
-            pool.submit(candidate, partial(end, candidate))
-        for _ in candidates:
-            yield ended.get()
-    finally:
-        pool.stop()
+            pool.stop()
+            pool.join()
 
 
 def compile_all(candidates: Sequence[Candidate]) -> dict[Candidate, Compiled]:
@@ -192,23 +125,29 @@ def compile_all(candidates: Sequence[Candidate]) -> dict[Candidate, Compiled]:
     return dict(compile_each(candidates))
 
 
-def _is_active(pool: ProcessPool) -> bool:
-    """Says whether the pool takes candidates. The first call starts the pool's processes.
+def _started(processes: int) -> ProcessPool:
+    """Starts a pool.
 
-    It asks in a thread, as a signal that ends the command raises in the main thread: a process that is half started
+    It does so in a thread, as a signal that ends the command raises in the main thread: a process that is half started
     would print a traceback.
     """
-    found: list[bool] = []
-    asking = threading.Thread(target=lambda: found.append(pool.active))
-    asking.start()
-    asking.join()
-    return found[0]
+    pool = ProcessPool(max_workers=processes, context=multiprocessing.get_context("spawn"))
+    starting = threading.Thread(target=lambda: pool.active)
+    starting.start()
+    starting.join()
+    return pool
 
 
-def _end(pool: ProcessPool) -> None:
-    """Ends a pool's processes at once."""
-    pool.stop()
-    pool.join()
+def _submitted(
+    pool: ProcessPool, compile: Callable[[Candidate], Compiled], candidate: Candidate, timeout_s: float
+) -> Future[Compiled]:
+    try:
+        return pool.schedule(compile, args=[candidate], timeout=timeout_s)
+    except RuntimeError as error:
+        # Pebble raises this for a pool that has broken.
+        broken: Future[Compiled] = Future()
+        broken.set_exception(BrokenProcessPool(str(error)))
+        return broken
 
 
 def _outcome(future: Future[Compiled], timeout_s: float) -> Compiled:
@@ -242,7 +181,7 @@ def fill(candidates: Sequence[Candidate]) -> Iterator[tuple[Candidate, Compiled 
     """
     missing = [candidate for candidate in candidates if not _is_kept(candidate)]
     yield from ((candidate, None) for candidate in candidates if candidate not in missing)
-    for candidate, compiled in compile_each(missing, compile=finish_candidate):
+    for candidate, compiled in compile_each(missing, finish_candidate):
         # The disk may be full, for one.
         if compiled.status == "ok" and not _is_kept(candidate):
             error = f"it could not be kept in {toolchain.cache_folder()}, {ANOTHER}"

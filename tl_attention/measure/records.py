@@ -64,11 +64,6 @@ class Comparison:
         ranked = sorted(self.ratios)
         return ranked[skipped], ranked[-1 - skipped]
 
-    @property
-    def is_faster(self) -> bool:
-        """Says whether the candidate is faster by more than the rounds differ."""
-        return self.interval is not None and self.interval[1] < 1.0
-
 
 def _skipped(rounds: int) -> int | None:
     """Returns how many of the smallest ratios, and of the largest, an interval can leave out; None for too few rounds.
@@ -164,8 +159,7 @@ class Row(Measured):
 
     `rounds_ms` has the median of each round's calls: rows of one run are compared round by round. `fingerprint` names
     the generated code, and `machine_code` what ptxas made of it: several generated codes may have one machine code.
-    `against` is set for a candidate that was sampled against an incumbent. `known_from` names the run that measured the
-    candidate, where it was not measured anew.
+    `against` is set for a candidate that was sampled against an incumbent.
     """
 
     name: str
@@ -197,7 +191,6 @@ class Row(Measured):
     percent_of_matmul: float | None = None
     sm_clock_mhz: int | None = None
     against: Comparison | None = None
-    known_from: str | None = None
 
     def check(self) -> None:
         super().check()
@@ -215,11 +208,6 @@ class Row(Measured):
             if not is_good:
                 raise InputError(f"{key}: expected {expected}")
 
-    @property
-    def measured_in(self) -> str:
-        """Returns the run that took the row's times."""
-        return self.known_from or self.run
-
     def speed(self, reference: Row) -> float | None:
         """Returns the reference's time divided by this row's, the median over rounds; None where one was not timed.
 
@@ -231,7 +219,7 @@ class Row(Measured):
 
     def speeds(self, reference: Row) -> list[float]:
         """Returns the reference's time divided by this row's in each round; [] for rows of two runs."""
-        if self.measured_in != reference.measured_in or len(self.rounds_ms) != len(reference.rounds_ms):
+        if self.run != reference.run or len(self.rounds_ms) != len(reference.rounds_ms):
             return []
         return [theirs / ours for theirs, ours in zip(reference.rounds_ms, self.rounds_ms, strict=True)]
 
@@ -380,7 +368,7 @@ def run_of(labels: set[str], causal: bool) -> list[Row]:
     runs: dict[tuple, list[Row]] = {}
     for row in rows():
         if row.label in labels and row.sizes == "runtime" and row.shape.mask == mask:
-            runs.setdefault((row.measured_in, row.shape), []).append(row)
+            runs.setdefault((row.run, row.shape), []).append(row)
 
     def rank(run: list[Row]) -> tuple:
         return (run[0].shape == replace(LARGE, mask=mask), len(run))

@@ -145,7 +145,7 @@ def show_tables(
     """
     output = Output()
     not_shown: set[int] = set()
-    for run in grouped(problems, lambda rows: rows[0].measured_in).values():
+    for run in grouped(problems, lambda rows: rows[0].run).values():
         tables = [report.table(rows, columns, baseline) for rows in run]
         # All tables of a run have the same columns.
         whole = replace(tables[0], rows=[line for table in tables for line in table.rows])

@@ -58,7 +58,7 @@ def title(ladder: Ladder, rows: Mapping[str, Row]) -> str:
     """Says what was measured, where, and what 100 % is."""
     row = next((row for row in rows.values() if row.matmul_tflops), None) or next(iter(rows.values()))
     plain = f", {PRODUCTS[ladder.product]} {row.matmul_tflops:.0f} TFLOPS" if row.matmul_tflops else ""
-    return f"{ladder.shape}, {row.device or 'no GPU'}{plain}, {row.measured_in}"
+    return f"{ladder.shape}, {row.device or 'no GPU'}{plain}, {row.run}"
 
 
 def below(ladder: Ladder, rows: Mapping[str, Row]) -> Iterator[str]:
@@ -164,8 +164,8 @@ def tiles_by_name(rows: Sequence[Row], ladder: Ladder) -> dict[str, Row]:
 
 
 def _newest(rows: Sequence[Row]) -> dict[str, Row]:
-    newest = max((row.measured_in for row in rows), default="")
-    return {row.name: row for row in rows if row.measured_in == newest}
+    newest = max((row.run for row in rows), default="")
+    return {row.name: row for row in rows if row.run == newest}
 
 
 def tile_table(ladder: Ladder, rows: Mapping[str, Row]) -> Table:
@@ -202,11 +202,11 @@ THERE = f"text, {published.CARD.name}"
 def of_record(rows: Sequence[Row]) -> tuple[list[Row], list[Row]]:
     """Returns (a row of each configuration, second rows of the best of each tile), of a record's newest choice."""
     mine = [row for row in rows if row.name.startswith("(")]
-    newest = max((row.measured_in for row in mine), default="")
+    newest = max((row.run for row in mine), default="")
     first: dict[str, Row] = {}
     best: list[Row] = []
     for row in mine:
-        if row.measured_in == newest:
+        if row.run == newest:
             best += [row] if row.name in first else []
             first.setdefault(row.name, row)
     return list(first.values()), sorted(best, key=lambda row: row.median_ms or 0.0)

@@ -72,11 +72,8 @@ def ranked(rows: Sequence[Row]) -> list[Row]:
 
 
 def by_problem(rows: Sequence[Row]) -> list[list[Row]]:
-    """Groups rows by problem and run, ranked: times of two runs are not compared.
-
-    The run is the run that measured: a row that repeats an earlier row stands beside the rows of that run.
-    """
-    return [ranked(group) for group in grouped(rows, lambda row: (row.measured_in, str(row.shape))).values()]
+    """Groups rows by problem and run, ranked: times of two runs are not compared."""
+    return [ranked(group) for group in grouped(rows, lambda row: (row.run, str(row.shape))).values()]
 
 
 def check_baseline(rows: Sequence[Row], baseline: str | None, also: Sequence[str] = ()) -> None:
@@ -109,7 +106,7 @@ def title(rows: Sequence[Row]) -> str:
     """Names the problem, device and matrix product that a table's rows share, and the rows' run."""
     row = next((row for row in rows if row.matmul_tflops), rows[0])
     matmul = f", matrix product {row.matmul_tflops:.0f} TFLOPS" if row.matmul_tflops else ""
-    run = f", {row.measured_in}" if row.measured_in else ""
+    run = f", {row.run}" if row.run else ""
     return printable(f"{row.shape}, {row.device or 'no GPU'}{matmul}{run}")
 
 
@@ -143,7 +140,7 @@ def recorded_lines(rows: Sequence[Row], recorded: Sequence[Row]) -> list[str]:
             lines.append(
                 printable(
                     f"{_who([row], rows)}: {found.median_ms:.3f} ms{name}, {number(found.tflops)} TFLOPS "
-                    f"({found.device}, {found.measured_in[:10]}){_other_machine_code(row, found)}"
+                    f"({found.device}, {found.run[:10]}){_other_machine_code(row, found)}"
                 )
             )
     return lines
