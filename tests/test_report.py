@@ -45,9 +45,9 @@ ROWS = [
 
 @pytest.fixture
 def record(tmp_path):
-    with ResultsFile(tmp_path / "rows.jsonl") as results:
-        for entry in ROWS:
-            results.append(entry)
+    results = ResultsFile(tmp_path / "rows.jsonl")
+    for entry in ROWS:
+        results.append(entry)
     return results.path
 
 
@@ -119,8 +119,8 @@ def test_the_same_code_under_another_name_is_said() -> None:
 
 def test_two_runs_of_a_problem_are_two_tables_since_their_times_do_not_compare(cli, record) -> None:
     assert len(by_problem([*ROWS, row("seed", 9.0, problem=PROBLEM | {"dtype": "bfloat16"})])) == 2
-    with ResultsFile(record) as results:
-        results.append(row("seed", 9.0, run="tuesday"))
+    results = ResultsFile(record)
+    results.append(row("seed", 9.0, run="tuesday"))
     text = cli("report", record, "--markdown").stdout
     assert text.count("(4, 64, 8192, 128) float16, H200") == 2
     assert column(text.split("tuesday")[1], "speed / cudnn") == [""]
@@ -225,17 +225,17 @@ def test_the_terminal_shows_the_same_cells_and_the_reasons(cli, record, monkeypa
 
 
 def test_brackets_and_bars_in_a_name_are_shown_as_they_are(cli, tmp_path) -> None:
-    with ResultsFile(tmp_path / "rows.jsonl") as results:
-        results.append(row("a[/bold]|b", 9.0))
+    results = ResultsFile(tmp_path / "rows.jsonl")
+    results.append(row("a[/bold]|b", 9.0))
     assert "a[/bold]|b" in cli("report", results.path).stdout
     assert "| a[/bold]\\|b |" in cli("report", results.path, "--markdown").stdout
 
 
 @pytest.mark.parametrize("options", [(), ("--markdown",), ("--markdown", "--loops")])
 def test_no_control_character_of_a_name_or_a_reason_reaches_the_terminal(options, cli, tmp_path) -> None:
-    with ResultsFile(tmp_path / "rows.jsonl") as results:
-        results.append(row("\x1b[31mred\n", status="refused", reason="\x1b]0;title\x07", device="\x9b1m"))
-        results.append(row("twin", 9.0, same_code_as="\x1b[31mred\n", run="\x1b[2J"))
+    results = ResultsFile(tmp_path / "rows.jsonl")
+    results.append(row("\x1b[31mred\n", status="refused", reason="\x1b]0;title\x07", device="\x9b1m"))
+    results.append(row("twin", 9.0, same_code_as="\x1b[31mred\n", run="\x1b[2J"))
     text = cli("report", results.path, *options).stdout
     assert "\\x1b[31mred\\n" in text and "twin" in text
     assert all(c.isprintable() or c == "\n" for c in text)

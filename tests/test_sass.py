@@ -210,8 +210,8 @@ LOOPS = (
 
 def recorded(tmp_path, loops: Sequence[Loop]):
     problem = {"batch": 1, "heads": 2, "seq_q": 256, "seq_kv": 256, "head_dim": 128, "dtype": "float16", "causal": True}
-    with ResultsFile(tmp_path / "rows.jsonl") as results:
-        results.append(Row("seed", "label", "runtime", problem, "ok", loops=tuple(loops)))
+    results = ResultsFile(tmp_path / "rows.jsonl")
+    results.append(Row("seed", "label", "runtime", problem, "ok", loops=tuple(loops)))
     return results.path
 
 

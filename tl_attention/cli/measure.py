@@ -70,13 +70,13 @@ def recording(path: Path, what: str = "rows") -> Iterator[tuple[Callable[[Measur
     from tl_attention.measure.results_file import ResultsFile
     from tl_attention.show.console import ProgressBar
 
-    with ResultsFile(path) as results:
-        try:
-            with ProgressBar() as progress:
-                yield results.append, progress
-        except CallFailed as failed:
-            say(f"the machine failed, not a schedule: {failed}; {results.written} {what} are in {path}")
-            sys.exit(FAILED)
+    results = ResultsFile(path)
+    try:
+        with ProgressBar() as progress:
+            yield results.append, progress
+    except CallFailed as failed:
+        say(f"the machine failed, not a schedule: {failed}; {results.written} {what} are in {path}")
+        sys.exit(FAILED)
 
 
 run_options = together(

@@ -140,12 +140,12 @@ def _evaluate(
         sources.append((BASELINES[against].name, contract.read_submission(BASELINES[against])))
     tests = contract.read_test_lines(lines) if lines else contract.RANKED_LINES
     found: list[tuple[str, results.Evaluation]] = []
-    with ResultsFile(record_path(output, "evaluate")) as record:
-        for name, (file, source) in zip(names, sources):
-            found.append((name, evaluate(file, source, tests, mode or "benchmark", device or "cuda")))
-            record.append_json(json.dumps({"name": name} | found[-1][1].to_json()), of=name)
-            heading = f"# {printable(name)}\n" if len(names) > 1 else ""
-            click.echo(heading + "\n".join(results.class_lines(found[-1][1])))
+    record = ResultsFile(record_path(output, "evaluate"))
+    for name, (file, source) in zip(names, sources):
+        found.append((name, evaluate(file, source, tests, mode or "benchmark", device or "cuda")))
+        record.append_json(json.dumps({"name": name} | found[-1][1].to_json()), of=name)
+        heading = f"# {printable(name)}\n" if len(names) > 1 else ""
+        click.echo(heading + "\n".join(results.class_lines(found[-1][1])))
     shown = Output()
     shown.fitting(results.table(results.title(found[0][1]), found, against))
     shown.say(f"{counted(len(found), 'evaluation')} in {record.path}")

@@ -166,11 +166,11 @@ def main(output: Path, rounds: int, seed: int) -> None:
     common = gpu_fields("backward")
     compile_ours(list(shapes()))
     rows = []
-    with ResultsFile(output) as results:
-        for shape in shapes():
-            rows.append(measured(shape, seed, rounds, common))
-            results.append(rows[-1])
-            # No bar is asked for, so there is no verdict.
-            click.echo(summary(rows[-1]).removesuffix(": "))
+    results = ResultsFile(output)
+    for shape in shapes():
+        rows.append(measured(shape, seed, rounds, common))
+        results.append(rows[-1])
+        # No bar is asked for, so there is no verdict.
+        click.echo(summary(rows[-1]).removesuffix(": "))
     if any(row.ours.median_ms is None for row in rows):
         sys.exit(FAILED)

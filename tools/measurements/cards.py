@@ -61,11 +61,11 @@ def main(only: str, output: Path) -> None:
     schedules = [found for found in named if found.schedule.lowering == LOWERING]
     if not schedules:
         raise InputError(f"no schedule of lowering {LOWERING} ships with such a name, expected one or more")
-    with ResultsFile(output) as results:
+    results = ResultsFile(output)
 
-        def record(row: Row) -> None:
-            results.append(row)
-            click.echo(f"{row.name} {row.shape} {row.arch}: {row.status} {row.reason}".rstrip())
+    def record(row: Row) -> None:
+        results.append(row)
+        click.echo(f"{row.name} {row.shape} {row.arch}: {row.status} {row.reason}".rstrip())
 
-        for arch in LOWERINGS[LOWERING].archs:
-            compile_alone(candidates(schedules, CARDS[arch]), arch, record, SILENT)
+    for arch in LOWERINGS[LOWERING].archs:
+        compile_alone(candidates(schedules, CARDS[arch]), arch, record, SILENT)

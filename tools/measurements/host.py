@@ -167,8 +167,8 @@ def main(first: bool, output: Path) -> None:
     else:
         times = host_times(candidates(), CALLS, ROUNDS)
         rows = [row_of(name, of_rounds) for name, of_rounds in times.items()]
-    with ResultsFile(output) as results:
-        for row in rows:
-            line = json.dumps({**row, "problem": str(SHAPE), **machine})
-            click.echo(line)
-            results.append_json(line, of=row["candidate"])
+    results = ResultsFile(output)
+    for row in rows:
+        line = json.dumps({**row, "problem": str(SHAPE), **machine})
+        click.echo(line)
+        results.append_json(line, of=row["candidate"])

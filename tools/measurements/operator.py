@@ -125,8 +125,8 @@ def measured(
 def main(output: Path, rounds: int, seed: int) -> None:
     """Time attention() and the operator beside the bare kernel, and record."""
     common = gpu_fields("operator")
-    with ResultsFile(output) as results:
-        for shape in shapes():
-            for row in measured(shape, rounds, seed, common):
-                results.append(row)
-                click.echo(summary(row))
+    results = ResultsFile(output)
+    for shape in shapes():
+        for row in measured(shape, rounds, seed, common):
+            results.append(row)
+            click.echo(summary(row))

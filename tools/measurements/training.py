@@ -153,13 +153,13 @@ def main(output: Path, seeds: tuple[int, ...], steps: int, batch: int) -> None:
     common = gpu_fields("training")
     setting, among = Setting(shape, steps=steps), attentions()
     check_each_runs(setting, among, "cuda")
-    with ResultsFile(output) as results:
+    results = ResultsFile(output)
 
-        def record(run: TrainingRun) -> None:
-            results.append_json(run.to_json(), of=run.attention)
-            click.echo(summary(run))
+    def record(run: TrainingRun) -> None:
+        results.append_json(run.to_json(), of=run.attention)
+        click.echo(summary(run))
 
-        found = judged(measure(setting, among, seeds, "cuda", common, record))
+    found = judged(measure(setting, among, seeds, "cuda", common, record))
     for seed in found:
         click.echo(seed.verdict)
     if not all(seed.ok for seed in found):
