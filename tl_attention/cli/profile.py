@@ -46,12 +46,6 @@ PEERS = ("fa3", "cudnn", "flash2")
 @sizes_option("runtime", "fixed")
 @click.option("--peers", default="", help=f"profile these peers too, separated by commas: {', '.join(PEERS)}")
 @seed_option
-@click.option(
-    "--timeout",
-    "timeout_s",
-    type=click.FloatRange(min=1),
-    help="the seconds after which ncu is ended  [default: by the number of kernels]",
-)
 @output_option
 @click.option("--theory", "is_theory", is_flag=True, help="show what theory says, and profile nothing")
 @click.option("--of", "record", type=FILE, help="show this record, and profile nothing")
@@ -64,7 +58,6 @@ def profile(
     sizes: str,
     peers: str,
     seed: int | None,
-    timeout_s: float | None,
     output: Path | None,
     is_theory: bool,
     record: Path | None,
@@ -92,7 +85,8 @@ def profile(
     from tl_attention.measure.candidate import Candidate
 
     if is_theory:
-        _show(profile.theory([*found, *(Candidate(name, problem) for name in names)]), None)
+        peers_of = (Candidate(name, problem) for name in names)
+        _show([profile.ProfileRow.of_candidate(candidate) for candidate in (*found, *peers_of)], None)
         return
     if not visible_gpus():
         raise InputError(f"profile: no GPU here, expected one of compute capability {KNOWN}; --theory needs none")
@@ -105,7 +99,7 @@ def profile(
             found.append(Candidate(name, problem))
     path = record_path(output, "profile")
     with recording(path) as (record_row, progress):
-        rows = profile.measure(found, record_row, progress, seed=seed, timeout_s=timeout_s)
+        rows = profile.measure(found, record_row, progress, seed=seed)
     _show(rows, path)
 
 

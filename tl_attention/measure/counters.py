@@ -9,43 +9,99 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Literal
 
 from tl_attention.errors import InputError
+from tl_attention.problem import traffic
+from tl_attention.problem.shape import AttentionShape
+from tl_attention.problem.traffic import Tiling
 
+# Some of ncu's metrics.
 DURATION = "gpu__time_duration.sum"
-DRAM_READ, DRAM_WRITTEN = "dram__bytes_read.sum", "dram__bytes_write.sum"
-# Sectors of 32 bytes that L2 reads for the SMs: a load that a cluster shares counts once.
+L2_HIT_RATE = "lts__t_sector_hit_rate.pct"
+DRAM_READ = "dram__bytes_read.sum"
 SECTORS_READ = "lts__t_sectors_srcunit_tex_op_read.sum"
 SECTORS_WRITTEN = "lts__t_sectors_srcunit_tex_op_write.sum"
 SECTORS_MISSED = "lts__t_sectors_srcunit_tex_lookup_miss.sum"
-# Sectors that one half of L2 asks the other for.
-SECTORS_OF_FABRIC = "lts__t_sectors_srcunit_ltcfabric.sum"
-SECTOR_BYTES = 32
-# Bytes that come out of the crossbar: a load that a cluster shares counts once for each of its SMs.
 ARRIVED = "l1tex__m_xbar2l1tex_read_bytes.sum"
-# Metrics by their names in tables. COUNTS also say how many digits are shown.
-PERCENT = {
-    "compute throughput": "sm__throughput.avg.pct_of_peak_sustained_elapsed",
-    "SM busy": "sm__instruction_throughput.avg.pct_of_peak_sustained_active",
-    "tensor pipe busy": "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active",
-    "L1 throughput": "l1tex__throughput.avg.pct_of_peak_sustained_active",
-    "L2 throughput": "lts__throughput.avg.pct_of_peak_sustained_elapsed",
-    "DRAM throughput": "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed",
-    "L1 hit rate": "l1tex__t_sector_hit_rate.pct",
-    "L2 hit rate": "lts__t_sector_hit_rate.pct",
-}
-COUNTS = {
-    "instructions": ("smsp__inst_executed.sum", 0),
-    "active cycles, mean": ("sm__cycles_active.avg", 0),
-    "active cycles, fewest": ("sm__cycles_active.min", 0),
-    "active cycles, most": ("sm__cycles_active.max", 0),
-    "active warps": ("sm__warps_active.avg.per_cycle_active", 2),
-    "registers": ("launch__registers_per_thread", 0),
-}
+SECTOR_BYTES = 32
+
+
+@dataclass(frozen=True)
+class Counter:
+    """A counter is one of ncu's metrics, under its name in tables.
+
+    A plain number, which has no unit, is shown with `digits`. Of bytes and sectors `theory` says how many bytes a problem
+    moves, None where the kernel's tiles are not known, and `words` say what ncu and theory count.
+    """
+
+    what: str
+    metric: str
+    unit: Literal["", "%", "ns", "byte", "sector"] = ""
+    digits: int = 0
+    theory: Callable[[AttentionShape, Tiling | None], int | None] = lambda shape, tiling: None
+    words: str = ""
+
+
+def _inputs(shape: AttentionShape, tiling: Tiling | None) -> int:
+    return traffic.inputs(shape)
+
+
+def _outputs(shape: AttentionShape, tiling: Tiling | None) -> int:
+    return traffic.outputs(shape)
+
+
+COUNTERS = (
+    Counter("duration", DURATION, "ns"),
+    Counter("compute throughput", "sm__throughput.avg.pct_of_peak_sustained_elapsed", "%"),
+    Counter("SM busy", "sm__instruction_throughput.avg.pct_of_peak_sustained_active", "%"),
+    Counter("tensor pipe busy", "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active", "%"),
+    Counter("L1 throughput", "l1tex__throughput.avg.pct_of_peak_sustained_active", "%"),
+    Counter("L2 throughput", "lts__throughput.avg.pct_of_peak_sustained_elapsed", "%"),
+    Counter("DRAM throughput", "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed", "%"),
+    Counter("L1 hit rate", "l1tex__t_sector_hit_rate.pct", "%"),
+    Counter("L2 hit rate", L2_HIT_RATE, "%"),
+    Counter("DRAM read", DRAM_READ, "byte", theory=_inputs, words="Q, K and V once"),
+    Counter("DRAM written", "dram__bytes_write.sum", "byte", theory=_outputs, words="the output once"),
+    Counter(
+        "read from L2",
+        SECTORS_READ,
+        "sector",
+        theory=lambda shape, tiling: None if tiling is None else traffic.read_from_l2(shape, tiling),
+        words="sectors that L2 reads for the SMs; Q of each tile, K and V of each cluster. It is less where one read serves "
+        "neighbouring SMs: many of cp.async's, few of TMA's",
+    ),
+    Counter(
+        "arrived in SMs",
+        ARRIVED,
+        "byte",
+        theory=lambda shape, tiling: None if tiling is None else traffic.arriving_in_sms(shape, tiling),
+        words="what the crossbar hands to the SMs; a load that a cluster shares once for each of its tiles",
+    ),
+    Counter(
+        "missed in L2",
+        SECTORS_MISSED,
+        "sector",
+        theory=_inputs,
+        words="sectors of the SMs that L2 did not have where they asked; Q, K and V once. The other half may have had them",
+    ),
+    Counter(
+        "between L2 halves",
+        "lts__t_sectors_srcunit_ltcfabric.sum",
+        "sector",
+        words="sectors that one half of L2 asks the other for",
+    ),
+    Counter("written to L2", SECTORS_WRITTEN, "sector", theory=_outputs, words="the output once; spills too"),
+    Counter("instructions", "smsp__inst_executed.sum"),
+    Counter("active cycles, mean", "sm__cycles_active.avg"),
+    Counter("active cycles, fewest", "sm__cycles_active.min"),
+    Counter("active cycles, most", "sm__cycles_active.max"),
+    Counter("active warps", "sm__warps_active.avg.per_cycle_active", digits=2),
+    Counter("registers", "launch__registers_per_thread"),
+)
 STALLS = (
     *("barrier", "branch_resolving", "dispatch_stall", "drain", "gmma", "imc_miss", "lg_throttle", "long_scoreboard"),
     *("math_pipe_throttle", "membar", "mio_throttle", "misc", "no_instruction", "not_selected", "short_scoreboard"),
@@ -53,26 +109,20 @@ STALLS = (
 )
 # A warp that issues is in no stall.
 SELECTED = "selected"
-# `average_warps_issue_stalled_*_per_issue_active` is this over that of `selected`; ncu prints it with two decimals, which
-# is a fifth of a percent of all stalls.
-_STALLED = "smsp__average_warp_latency_issue_stalled_{}.ratio"
-# The names that a unit may have; records have the first.
-UNITS = {"ns": ("ns", "nsecond"), "byte": ("byte",)}
 
 
 def stalled(reason: str) -> str:
-    """Returns the name of a stall's counter: the cycles for which the stall held a warp, on average."""
-    return _STALLED.format(reason)
+    """Returns the metric of a stall: the cycles for which the stall held a warp, on average.
+
+    `average_warps_issue_stalled_*_per_issue_active` is this over that of `selected`; ncu prints it with two decimals,
+    which is a fifth of a percent of all stalls.
+    """
+    return f"smsp__average_warp_latency_issue_stalled_{reason}.ratio"
 
 
-METRICS = (
-    *(DURATION, *PERCENT.values()),
-    *(DRAM_READ, DRAM_WRITTEN, SECTORS_READ, SECTORS_WRITTEN, SECTORS_MISSED, SECTORS_OF_FABRIC, ARRIVED),
-    *(metric for metric, _ in COUNTS.values()),
-    *(stalled(reason) for reason in (*STALLS, SELECTED)),
-)
-# The units of these metrics are checked: ncu scales times and bytes where it is not told otherwise.
-_UNIT_OF = {DURATION: "ns", DRAM_READ: "byte", DRAM_WRITTEN: "byte", ARRIVED: "byte"}
+METRICS = (*(counter.metric for counter in COUNTERS), *map(stalled, (*STALLS, SELECTED)))
+# The names that ncu has for the units that it would scale if it were not told otherwise.
+UNITS = {"ns": ("ns", "nsecond"), "byte": ("byte",)}
 _FIRST_HEADING, _KERNEL = "ID", "Kernel Name"
 
 
@@ -82,11 +132,6 @@ class Launch:
 
     kernel: str
     metrics: dict[str, float]
-
-    @property
-    def duration_ns(self) -> float:
-        """Returns the duration, 0 where it was not counted."""
-        return self.metrics.get(DURATION, 0.0)
 
 
 def parse(text: str) -> list[Launch]:
@@ -111,9 +156,9 @@ def parse(text: str) -> list[Launch]:
 
 
 def _check_units(units: dict[str, str]) -> None:
-    for metric, unit in _UNIT_OF.items():
-        if units.get(metric, unit) not in UNITS[unit]:
-            raise InputError(f"ncu: {metric} is in {units[metric][:20]!r}, expected {unit}")
+    for counter in COUNTERS:
+        if (unit := units.get(counter.metric, counter.unit)) not in UNITS.get(counter.unit, (unit,)):
+            raise InputError(f"ncu: {counter.metric} is in {unit[:20]!r}, expected {counter.unit}")
 
 
 def _numbers(of_launch: dict[str, str]) -> dict[str, float]:
@@ -169,10 +214,9 @@ class Ncu:
     """An `Ncu` is the first ncu of PLACES. Raises InputError where there is none."""
 
     def __init__(self) -> None:
-        homes = [os.environ.get("CUDA_HOME", ""), "/usr/local/cuda"]
-        found = shutil.which("ncu") or shutil.which(
-            "ncu", path=os.pathsep.join(f"{home}/bin" for home in homes if home)
-        )
+        homes = filter(None, (os.environ.get("CUDA_HOME"), "/usr/local/cuda"))
+        folders = (os.environ.get("PATH", os.defpath), *(f"{home}/bin" for home in homes))
+        found = shutil.which("ncu", path=os.pathsep.join(folders))
         if found is None:
             raise InputError(
                 f"profile: no ncu on {PLACES}, expected NVIDIA's Nsight Compute, which counts what a GPU does"

@@ -18,10 +18,9 @@ from typing import TYPE_CHECKING, Any
 from tl_attention.errors import InputError
 from tl_attention.measure.candidate import Candidate, tiling_of
 from tl_attention.measure.compilation import compile_all
-from tl_attention.measure.counters import METHOD, SECTOR_BYTES, Ncu, of_jobs
+from tl_attention.measure.counters import DURATION, METHOD, SECTOR_BYTES, Ncu, of_jobs
 from tl_attention.measure.machine import gpu_fields
 from tl_attention.measure.records import Measured, SizesKnown, problem_of
-from tl_attention.problem import traffic
 from tl_attention.problem.traffic import Tiling
 from tl_attention.program.planned import Planned
 from tl_attention.schedule.schedule import Schedule
@@ -48,6 +47,11 @@ class ProfileRow(Measured):
     launches: int = 0
     metrics: dict[str, float] = field(default_factory=dict)
 
+    @classmethod
+    def of_candidate(cls, candidate: Candidate, **fields: Any) -> ProfileRow:
+        """Makes the row of a candidate."""
+        return cls(candidate.name, candidate.label, candidate.sizes, problem_of(candidate.shape), **fields)
+
     @cached_property
     def tiling(self) -> Tiling | None:
         """Returns how the kernel cuts the problem, None for a peer."""
@@ -57,16 +61,6 @@ class ProfileRow(Measured):
         """Returns the bytes of a counter, which counts sectors or bytes; None for a counter that was not counted."""
         value = self.metrics.get(metric)
         return value if value is None or "sectors" not in metric else value * SECTOR_BYTES
-
-    @property
-    def read_from_l2(self) -> int | None:
-        """Returns the bytes that the SMs read from L2 in theory, None for a peer."""
-        return None if self.tiling is None else traffic.read_from_l2(self.shape, self.tiling)
-
-    @property
-    def arriving_in_sms(self) -> int | None:
-        """Returns the bytes that arrive in the SMs in theory, None for a peer."""
-        return None if self.tiling is None else traffic.arriving_in_sms(self.shape, self.tiling)
 
 
 # The kernel of torch.cuda._sleep, launched before each job: a peer may launch any number of kernels.
@@ -99,12 +93,11 @@ def measure(
     progress: Progress,
     *,
     seed: int | None = None,
-    timeout_s: float | None = None,
 ) -> list[ProfileRow]:
     """Profiles the candidates and returns a row for each. All rows are recorded when ncu has counted all.
 
     Raises InputError where there is no known GPU, no ncu, no nvcc, or a kernel that cannot be compiled; where ncu may
-    not read the counters, fails, or takes longer than `timeout_s`.
+    not read the counters, fails, or takes too long.
     """
     # Asked before minutes of compiling.
     common, ncu = gpu_fields("profile"), Ncu()
@@ -112,7 +105,7 @@ def measure(
     metrics = ncu.known_metrics()
     _compile(candidates, progress)
     progress.phase("profile", len(candidates))
-    limit = timeout_s or START_TIMEOUT_S + JOB_TIMEOUT_S * len(candidates)
+    limit = START_TIMEOUT_S + JOB_TIMEOUT_S * len(candidates)
     with tempfile.TemporaryDirectory() as folder:
         jobs = Path(folder) / "jobs"
         jobs.write_bytes(pickle.dumps((candidates, seed)))
@@ -120,17 +113,12 @@ def measure(
     common |= {"versions": {**common["versions"], "ncu": ncu.version()}, "seed": seed, "method": METHOD}
     rows = []
     for candidate, of_job in zip(candidates, of_jobs(launches, MARKER, len(candidates))):
-        longest = max(of_job, key=lambda launch: launch.duration_ns)
+        longest = max(of_job, key=lambda launch: launch.metrics.get(DURATION, 0))
         counted = {"kernel": longest.kernel, "launches": len(of_job), "metrics": longest.metrics}
-        rows.append(_row(candidate, **counted, **common))
+        rows.append(ProfileRow.of_candidate(candidate, **counted, **common))
         record(rows[-1])
         progress.advance(str(candidate))
     return rows
-
-
-def theory(candidates: Sequence[Candidate]) -> list[ProfileRow]:
-    """Returns a row without metrics for each candidate: what theory says needs no GPU."""
-    return [_row(candidate) for candidate in candidates]
 
 
 def _compile(candidates: Sequence[Candidate], progress: Progress) -> None:
@@ -144,10 +132,6 @@ def _compile(candidates: Sequence[Candidate], progress: Progress) -> None:
         if compiled.error:
             raise InputError(f"{candidate}: {compiled.status}: {compiled.error}")
         progress.advance(str(candidate))
-
-
-def _row(candidate: Candidate, **fields: Any) -> ProfileRow:
-    return ProfileRow(candidate.name, candidate.label, candidate.sizes, problem_of(candidate.shape), **fields)
 
 
 if __name__ == "__main__":

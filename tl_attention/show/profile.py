@@ -2,61 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 
 from tl_attention.errors import printable
 from tl_attention.measure import counters
+from tl_attention.measure.counters import Counter
 from tl_attention.measure.profile import ProfileRow
 from tl_attention.measure.records import grouped
-from tl_attention.problem import traffic
 from tl_attention.show.table import Table
 
-Line = tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class _Bytes:
-    """A `_Bytes` is a counter of bytes, with what theory says of it and, in words, what the two count."""
-
-    what: str
-    metric: str
-    theory: Callable[[ProfileRow], int | None]
-    words: str
-
-
-_BYTES = (
-    _Bytes("DRAM read", counters.DRAM_READ, lambda row: traffic.inputs(row.shape), "Q, K and V once"),
-    _Bytes("DRAM written", counters.DRAM_WRITTEN, lambda row: traffic.outputs(row.shape), "the output once"),
-    _Bytes(
-        "read from L2",
-        counters.SECTORS_READ,
-        lambda row: row.read_from_l2,
-        "sectors that L2 reads for the SMs; Q of each tile, K and V of each cluster. It is less where one read serves "
-        "neighbouring SMs: many of cp.async's, few of TMA's",
-    ),
-    _Bytes(
-        "arrived in SMs",
-        counters.ARRIVED,
-        lambda row: row.arriving_in_sms,
-        "what the crossbar hands to the SMs; a load that a cluster shares once for each of its tiles",
-    ),
-    _Bytes(
-        "missed in L2",
-        counters.SECTORS_MISSED,
-        lambda row: traffic.inputs(row.shape),
-        "sectors of the SMs that L2 did not have where they asked; Q, K and V once. The other half may have had them",
-    ),
-    _Bytes(
-        "between L2 halves",
-        counters.SECTORS_OF_FABRIC,
-        lambda row: None,
-        "sectors that one half of L2 asks the other for",
-    ),
-    _Bytes(
-        "written to L2", counters.SECTORS_WRITTEN, lambda row: traffic.outputs(row.shape), "the output once; spills too"
-    ),
-)
+BYTES = [counter for counter in counters.COUNTERS if counter.unit in ("byte", "sector")]
 HEADINGS = ("what", "measured", "theory", "measured / theory")
 # A stall that is below this in every column is left out.
 LEAST_PERCENT = 0.005
@@ -74,13 +29,12 @@ def table(row: ProfileRow) -> Table:
 
     A row without metrics shows only what has a theory.
     """
-    lines = [*_times(row), *_bytes(row), *_counts(row)]
-    return Table.plain(title(row), HEADINGS, [line for line in lines if any(line[1:])])
+    return Table.plain(title(row), HEADINGS, list(_lines(row, counters.COUNTERS)))
 
 
 def traffic_table(rows: Sequence[ProfileRow]) -> Table:
     """Makes a table of the bytes of several kernels, one after another."""
-    lines = [(row.name, *line) for row in rows for line in _bytes(row) if any(line[1:])]
+    lines = [(row.name, *line) for row in rows for line in _lines(row, BYTES)]
     return Table.plain("", ("schedule", *HEADINGS), lines)
 
 
@@ -120,7 +74,7 @@ def below(rows: Sequence[ProfileRow]) -> Iterator[str]:
     yield "GB are 10^9 bytes, GiB 2^30"
     yield "L2 hit rate: as ncu has it, from counters of several passes, so it may be over 100 %"
     yield "SMs' L2 hit rate: of the sectors that the SMs read and write; cycles and warps are those of an SM"
-    yield from (f"{of.what}: {of.words}" for of in _BYTES)
+    yield from (f"{counter.what}: {counter.words}" for counter in BYTES)
     for row in rows:
         if row.metrics and (lacks := [metric for metric in counters.METRICS if metric not in row.metrics]):
             yield f"{row.name}: not counted: {', '.join(lacks)}"
@@ -131,28 +85,36 @@ def amount(value: float | None) -> str:
     return "" if value is None else f"{value / 1e9:.3f} GB = {value / 2**30:.3f} GiB"
 
 
-def _times(row: ProfileRow) -> Iterator[Line]:
-    duration = row.metrics.get(counters.DURATION)
-    yield "duration", "" if duration is None else f"{duration / 1e6:.3f} ms", "", ""
-    for what, metric in counters.PERCENT.items():
-        yield what, _percent(row.metrics.get(metric)), "", ""
-    asked = [row.metrics.get(metric) for metric in (counters.SECTORS_READ, counters.SECTORS_WRITTEN)]
-    missed = row.metrics.get(counters.SECTORS_MISSED)
-    if missed is not None and None not in asked and (sectors := sum(value or 0 for value in asked)):
-        yield "SMs' L2 hit rate", _percent(100 * (1 - missed / sectors)), "", ""
+def _lines(row: ProfileRow, shown: Sequence[Counter]) -> Iterator[tuple[str, ...]]:
+    """Yields a line for each counter that was counted or has a theory."""
+    for counter in shown:
+        theory = counter.theory(row.shape, row.tiling)
+        if counter.metric in row.metrics or theory is not None:
+            measured = row.bytes_of(counter.metric) if counter.unit in ("byte", "sector") else None
+            ratio = f"{measured / theory:.3f}" if measured is not None and theory else ""
+            yield counter.what, _measured(row, counter), amount(theory), ratio
+        if counter.metric == counters.L2_HIT_RATE and (rate := _hit_rate(row)):
+            yield "SMs' L2 hit rate", rate, "", ""
 
 
-def _bytes(row: ProfileRow) -> Iterator[Line]:
-    for of in _BYTES:
-        measured, theory = row.bytes_of(of.metric), of.theory(row)
-        ratio = f"{measured / theory:.3f}" if measured is not None and theory else ""
-        yield of.what, amount(measured), amount(theory), ratio
+def _measured(row: ProfileRow, counter: Counter) -> str:
+    value = row.metrics.get(counter.metric)
+    if value is None:
+        return ""
+    if counter.unit == "ns":
+        return f"{value / 1e6:.3f} ms"
+    if counter.unit == "%":
+        return _percent(value)
+    return amount(row.bytes_of(counter.metric)) if counter.unit else f"{value:,.{counter.digits}f}"
 
 
-def _counts(row: ProfileRow) -> Iterator[Line]:
-    for what, (metric, digits) in counters.COUNTS.items():
-        value = row.metrics.get(metric)
-        yield what, "" if value is None else f"{value:,.{digits}f}", "", ""
+def _hit_rate(row: ProfileRow) -> str:
+    """Returns how many of the sectors that the SMs read and write L2 has, "" where one of these was not counted."""
+    metrics = (counters.SECTORS_READ, counters.SECTORS_WRITTEN, counters.SECTORS_MISSED)
+    read, written, missed = (row.metrics.get(metric) for metric in metrics)
+    if read is None or written is None or missed is None or not read + written:
+        return ""
+    return _percent(100 * (1 - missed / (read + written)))
 
 
 def _percent(value: float | None) -> str:
