@@ -36,24 +36,17 @@ class _Evaluated(NamedTuple):
 @command(
     examples={
         "report": "the newest record in runs/",
-        "report mine.jsonl --columns schedule,ms,ratio": "three columns of another one",
+        "report mine.jsonl --baseline seed": "another one, with speeds relative to seed",
         "report results/bench-h200-L.jsonl --markdown": "tables to paste into a page",
     }
 )
 @click.argument("results", nargs=-1, type=FILE)
-@click.option(
-    "--markdown", is_flag=True, help="print the tables in Markdown, with all columns unless --columns says otherwise"
-)
-@click.option(
-    "--columns",
-    help="the columns of the rows of run and bench, separated by commas: schedule, sizes, status, ms, tflops, "
-    "matmul, ratio, error, registers, stack, shared, code  [default: those that fit]",
-)
+@click.option("--markdown", is_flag=True, help="print the tables in Markdown, with all columns")
 @click.option("--loops", is_flag=True, help="show the loops of each kernel's machine code too, as run does")
 @click.option(
     "--baseline", help="the peer or schedule that ratios are relative to  [default: cudnn, where there is a row of it]"
 )
-def report(results: tuple[Path, ...], markdown: bool, columns: str | None, loops: bool, baseline: str | None) -> None:
+def report(results: tuple[Path, ...], markdown: bool, loops: bool, baseline: str | None) -> None:
     """Show recorded rows as tables, those of the newest file in runs/ where no file is named.
 
     There is a table for each run and problem, and for the cells of `compare` one for each run. A line that is not a row is
@@ -65,7 +58,6 @@ def report(results: tuple[Path, ...], markdown: bool, columns: str | None, loops
     from tl_attention.show import cells, report
     from tl_attention.show.console import Output, show_cells, show_tables
 
-    chosen = report.parse_columns(columns)
     results = results or (_newest(),)
     found, bad = _read(results)
     if not found:
@@ -83,14 +75,14 @@ def report(results: tuple[Path, ...], markdown: bool, columns: str | None, loops
         against = beside if beside in dict(evaluations) else None
         tables.append(evaluations_of.table(group[0].heading, evaluations, against))
     if not markdown:
-        show_tables(report.by_problem(rows), chosen, baseline, loops)
+        show_tables(report.by_problem(rows), baseline, loops)
         show_cells(of_cells)
         for table in tables:
             Output().fitting(table)
         return
     for of_problem in report.by_problem(rows):
         loops_of = ["```", *report.loop_lines(of_problem), "```\n"] if loops else []
-        click.echo("\n".join([report.table(of_problem, chosen, baseline).section(), *loops_of]))
+        click.echo("\n".join([report.table(of_problem, baseline).section(), *loops_of]))
     for of_run in cells.by_run(of_cells):
         click.echo(cells.markdown(of_run))
     for table in tables:

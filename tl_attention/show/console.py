@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import textwrap
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -99,9 +99,12 @@ class Output:
         """Prints a table of the columns that fit, and the names of the others."""
         shown, left_out = table.fitting(self.width)
         self.table(table.picked(shown))
-        if left_out:
-            others = ", ".join(table.headings[n] for n in left_out)
-            self.say(f"also recorded: {others}; a wider terminal shows them, or COLUMNS=160")
+        self.say_left_out([table.headings[n] for n in left_out])
+
+    def say_left_out(self, headings: Collection[str]) -> None:
+        """Names the columns that did not fit."""
+        if headings:
+            self.say(f"also recorded: {', '.join(headings)}; a wider terminal shows them, or COLUMNS=160")
 
     def say(self, *lines: str) -> None:
         """Prints sentences, wrapped on a terminal only.
@@ -132,33 +135,26 @@ def show_cells(rows: Sequence[CellRow]) -> None:
         output.say(*cells.below(of_run), "")
 
 
-def show_tables(
-    problems: Sequence[Sequence[Row]],
-    columns: Sequence[str] | None = None,
-    baseline: str | None = None,
-    loops: bool = False,
-) -> None:
+def show_tables(problems: Sequence[Sequence[Row]], baseline: str | None = None, loops: bool = False) -> None:
     """Prints a table for each problem, with the loops of its kernels if wanted.
 
-    Below the tables of a run come the reasons. `columns` are names of report.COLUMNS. Without them the columns that say
-    something and fit are shown, and the others are named.
+    Below the tables of a run come the reasons. The columns that say something and fit are shown, and the others are
+    named.
     """
     output = Output()
-    not_shown: set[int] = set()
+    others: dict[str, None] = {}
     for run in grouped(problems, lambda rows: rows[0].run).values():
-        tables = [report.table(rows, columns, baseline) for rows in run]
+        tables = [report.table(rows, baseline) for rows in run]
         # All tables of a run have the same columns.
         whole = replace(tables[0], rows=[line for table in tables for line in table.rows])
-        shown, left_out = (range(len(columns)), ()) if columns else whole.fitting(output.width)
-        not_shown.update(left_out)
+        shown, left_out = whole.fitting(output.width)
+        others |= dict.fromkeys(whole.headings[n] for n in left_out)
         for rows, table in zip(run, tables):
             output.table(table.picked(shown))
             output.say(*report.loop_lines(rows) if loops else ())
             output.say("")
         output.say(*report.reasons([row for rows in run for row in rows]))
-    if not_shown:
-        names = ", ".join(name for n, name in enumerate(report.COLUMNS) if n in not_shown)
-        output.say(f"also recorded: {names}; tl-attention report --columns shows them")
+    output.say_left_out(others)
 
 
 def show(rows: Sequence[Row], path: Path, loops: bool = False) -> None:

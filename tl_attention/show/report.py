@@ -35,35 +35,7 @@ def _code(row: Row) -> str:
     return f"{row.fingerprint or ''} = {row.same_code_as}" if row.same_code_as else row.fingerprint or ""
 
 
-# By name. The ratio compares rows, so `table` gives it its cells.
-COLUMNS = {
-    "schedule": Column("schedule", lambda row: row.name, 0),
-    "sizes": Column("sizes", lambda row: row.sizes, 1),
-    "status": Column("status", lambda row: row.status, 2),
-    "ms": Column("ms (p10-p90)", times, 3),
-    "tflops": Column("TFLOPS", lambda row: number(row.tflops), 5),
-    "matmul": Column("% of matmul", lambda row: number(row.percent_of_matmul, 1), 6),
-    "ratio": Column("speed", lambda row: "", 4),
-    "error": Column("max error / budget", _error, 7),
-    "registers": Column("registers", lambda row: number(row.registers), 8),
-    "stack": Column("stack B", lambda row: number(row.stack_bytes), 9),
-    "shared": Column("shared kB", lambda row: number(row.shared_bytes, 0, KIB), 10),
-    "code": Column("code", _code, 11),
-}
 NOT_TIMED = ("checked_on_cpu", "compiled")
-
-
-def parse_columns(text: str | None) -> tuple[str, ...] | None:
-    """Parses names of COLUMNS, `schedule,ms,ratio`; None, where nobody has chosen, stays None. Raises InputError."""
-    if text is None:
-        return None
-    names = tuple(part.strip() for part in text.split(","))
-    for name in names:
-        if name not in COLUMNS:
-            raise InputError(f"columns: {name[:40]!r} is no column, expected some of {', '.join(COLUMNS)}")
-        if names.count(name) > 1:
-            raise InputError(f"columns: {name!r} is given twice, expected once")
-    return names
 
 
 def ranked(rows: Sequence[Row]) -> list[Row]:
@@ -85,15 +57,28 @@ def check_baseline(rows: Sequence[Row], baseline: str | None, also: Sequence[str
         )
 
 
-def table(rows: Sequence[Row], columns: Sequence[str] | None = None, baseline: str | None = None) -> Table:
-    """Makes the table of one problem's rows, with only some columns if wanted.
-
-    Ratios are relative to the baseline's row.
-    """
+def table(rows: Sequence[Row], baseline: str | None = None) -> Table:
+    """Makes the table of one problem's rows. Speeds are relative to the baseline's row."""
     reference = reference_row(rows, baseline)
-    ratio = Column(f"speed / {baseline or PEER_BASELINE}", lambda row: _ratio(row, reference), COLUMNS["ratio"].rank)
-    known = COLUMNS | {"ratio": ratio}
-    return Table.of(title(rows), [known[name] for name in columns or COLUMNS], rows)
+
+    def speed(row: Row) -> str:
+        return number(row.speed(reference) if reference else None, 3)
+
+    columns = (
+        Column("schedule", lambda row: row.name, 0),
+        Column("sizes", lambda row: row.sizes, 1),
+        Column("status", lambda row: row.status, 2),
+        Column("ms (p10-p90)", times, 3),
+        Column("TFLOPS", lambda row: number(row.tflops), 5),
+        Column("% of matmul", lambda row: number(row.percent_of_matmul, 1), 6),
+        Column(f"speed / {baseline or PEER_BASELINE}", speed, 4),
+        Column("max error / budget", _error, 7),
+        Column("registers", lambda row: number(row.registers), 8),
+        Column("stack B", lambda row: number(row.stack_bytes), 9),
+        Column("shared kB", lambda row: number(row.shared_bytes, 0, KIB), 10),
+        Column("code", _code, 11),
+    )
+    return Table.of(title(rows), columns, rows)
 
 
 def reference_row(rows: Sequence[Row], baseline: str | None = None) -> Row | None:
@@ -181,8 +166,3 @@ def _who(group: Sequence[Row], rows: Sequence[Row]) -> str:
     variants = {name: ", ".join(map(variant, of)) for name, of in grouped(group, lambda row: row.name).items()}
     names = grouped(variants, lambda name: variants[name])
     return "; ".join(f"{', '.join(same)} ({which})" for which, same in names.items())
-
-
-def _ratio(row: Row, reference: Row | None) -> str:
-    speed = row.speed(reference) if reference else None
-    return "" if speed is None else f"{speed:.3f}"

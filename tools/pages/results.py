@@ -22,7 +22,7 @@ from tl_attention.show.report import PEER_NAMES, by_problem, table
 from tl_attention.show.table import markdown
 
 BASELINE = "best"
-COLUMNS = ("schedule", "sizes", "status", "ms", "tflops", "matmul", "ratio", "error", "registers", "stack", "code")
+LEFT_OUT = "shared kB"
 BENCHES = ("bench-h200-L.jsonl", "bench-h200-L-causal.jsonl")
 EVALUATIONS = {
     **{record("evaluate", card).name: "These are its times beside cuDNN" for card in CARDS},
@@ -114,7 +114,8 @@ def benches() -> Iterator[str]:
     """Makes one table for each problem of the benches."""
     for name in BENCHES:
         for rows in by_problem(read_rows(RESULTS / name)):
-            row, shown = next(row for row in rows if row.method), table(rows, COLUMNS, BASELINE)
+            row, shown = next(row for row in rows if row.method), table(rows, BASELINE)
+            shown = shown.picked([n for n, heading in enumerate(shown.headings) if heading != LEFT_OUT])
             yield f"### {shown.title}\n\n`results/{name}`, commit {row.commit}.\n\n{shown.markdown()}\n"
 
 
