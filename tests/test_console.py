@@ -6,7 +6,7 @@ import pytest
 
 from tl_attention.hardware import device
 from tl_attention.show import console
-from tl_attention.show.table import fitting, lines
+from tl_attention.show.table import Table, lines
 
 
 class Clock:
@@ -71,8 +71,8 @@ def test_wide_characters_take_two_columns() -> None:
 
 def test_a_column_that_does_not_fit_lets_a_narrower_one_behind_it_through() -> None:
     table = ("name", "wide", "narrow", "empty"), [("seed", "w" * 30, "n", "")]
-    assert fitting(*table, [0, 1, 2, 3], 20) == ([0, 2], [1])
-    assert fitting(*table, [0, 2, 1, 3], 100) == ([0, 1, 2], [])
+    assert Table("", *table, (0, 1, 2, 3)).fitting(20) == ([0, 2], [1])
+    assert Table("", *table, (0, 2, 1, 3)).fitting(100) == ([0, 1, 2], [])
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ from tl_attention.shipped import folder
 from tl_attention.show import ladder
 from tl_attention.show import ladder as shown
 from tl_attention.show.ladder import CHOICE, best_of_tiles
-from tl_attention.show.table import fitting, lines
+from tl_attention.show.table import Table, lines
 
 __all__ = ["on_a_machine"]
 
@@ -303,7 +303,7 @@ def test_what_was_not_timed_or_not_compiled_is_left_empty():
 def test_a_long_name_stands_in_several_lines_of_a_table():
     name = f"{FIRST}: async+eager+swizzled+load_0_2_0_fragments+buffer+opt_softmax"
     table = [[name, "ok", "1.0"], ["best", "ok", "2.0"]]
-    shown, left_out = fitting(("schedule", "status", "ms"), table, (0, 1, 2), 60)
+    shown, left_out = Table("", ("schedule", "status", "ms"), table, (0, 1, 2)).fitting(60)
     assert (shown, left_out) == ([0, 1, 2], [])
     assert lines(("schedule", "status", "ms"), table)[2:] == [
         "(128, 64, 64, 4): async+eager+swizzled+  ok      1.0",

@@ -61,7 +61,7 @@ def measure(
             tickets += _peers(session, candidates, peers)
         session.verify_pending(tickets, progress)
         timed = [ticket for ticket in tickets if not ticket.done]
-        session.time(timed, rounds, progress, product=product, against=_pairs(timed, against))
+        session.time(timed, rounds, progress, product=product, against=against)
     return session.rows
 
 
@@ -126,13 +126,6 @@ def _mark_same_code(tickets: Sequence[Ticket]) -> None:
             ticket.update(same_code_as=first if first != candidate.name else None)
 
 
-def _pairs(tickets: Sequence[Ticket], against: Mapping[str, str]) -> dict[Ticket, Ticket]:
-    """Maps each ticket to the ticket of its problem that it is compared with, where there is one."""
-    named = {(ticket.candidate.shape, ticket.candidate.name): ticket for ticket in tickets}
-    pairs = ((ticket, named.get((shape, against.get(name, "")))) for (shape, name), ticket in named.items())
-    return {ticket: other for ticket, other in pairs if other}
-
-
 def _peers(session: Session, candidates: Sequence[Candidate], names: Sequence[str] | None) -> list[Ticket]:
     """Adds each of the peers once for each problem, and returns their tickets."""
     shapes = dict.fromkeys(candidate.shape for candidate in candidates)
@@ -147,7 +140,6 @@ def choose(
     *,
     rounds: int = ROUNDS,
     rounds_of_best: int = ROUNDS_AGAINST,
-    most_stack_bytes: int = MOST_STACK_BYTES,
     progress: Progress = SILENT,
 ) -> tuple[list[Row], list[Row]]:
     """Times configurations for this problem on the session's card, and times the fastest of each tile once more.
@@ -156,7 +148,7 @@ def choose(
     the configurations. The other rows come fastest first: their times were taken beside each other, in a second run of
     `rounds_of_best` rounds.
 
-    A configuration is not timed if it has more than `most_stack_bytes` of stack a thread, if it does not fit an SM as
+    A configuration is not timed if it has more than MOST_STACK_BYTES of stack a thread, if it does not fit an SM as
     compiled, or if its machine code is that of an earlier one: ptxas moves the loads of fragments, so two
     configurations may end as one. Without a GPU of the card nothing is timed.
 
@@ -164,18 +156,19 @@ def choose(
     where the machine fails.
     """
     card = card_of_arch(session.arch)
-    candidates = {one: _candidate(one, shape, card) for one in configurations}
-    tickets = dict(zip(candidates, session.compile(list(candidates.values()), progress)))
-    _prune(tickets, session, card, most_stack_bytes)
+    configurations = list(dict.fromkeys(configurations))
+    candidates = [_candidate(one, shape, card) for one in configurations]
+    tickets = dict(zip(configurations, session.compile(candidates, progress)))
+    _prune(tickets, session, card)
     session.verify_pending([*tickets.values()], progress)
     best: list[Ticket] = []
     for tile in grouped(tickets, lambda one: one.tile).values():
         group = [tickets[one] for one in tile]
         session.time([ticket for ticket in group if not ticket.done], rounds, progress)
-        best += sorted(_timed(group), key=_ms)[:1]
+        best += _fastest_first(group)[:1]
     rows = [ticket.row for ticket in tickets.values()]
     session.time(best, rounds_of_best, progress)
-    return rows, [ticket.row for ticket in sorted(_timed(best), key=_ms)]
+    return rows, [ticket.row for ticket in _fastest_first(best)]
 
 
 def _candidate(configuration: Configuration, shape: AttentionShape, card: Card) -> Candidate:
@@ -186,7 +179,7 @@ def _candidate(configuration: Configuration, shape: AttentionShape, card: Card) 
     return Candidate(str(configuration), shape, Planned(schedule_of(configuration)), sms=card.sms, arch=card.arch)
 
 
-def _prune(tickets: Mapping[Configuration, Ticket], session: Session, card: Card, most_stack_bytes: int) -> None:
+def _prune(tickets: Mapping[Configuration, Ticket], session: Session, card: Card) -> None:
     """Leaves out the configurations that need not be timed. Their rows say why."""
     first_with: dict[str, str] = {}
     for configuration, ticket in tickets.items():
@@ -194,7 +187,7 @@ def _prune(tickets: Mapping[Configuration, Ticket], session: Session, card: Card
         if ticket.done or row.fingerprint is None:
             continue
         code = row.machine_code or row.fingerprint
-        if reason := _spills(row, most_stack_bytes) or _has_no_room(configuration, row, card):
+        if reason := _too_large(configuration, row, card):
             session.leave_out(ticket, reason)
         elif first := first_with.get(code):
             ticket.update(same_code_as=first)
@@ -203,24 +196,17 @@ def _prune(tickets: Mapping[Configuration, Ticket], session: Session, card: Card
             first_with[code] = row.name
 
 
-def _spills(row: Row, most_stack_bytes: int) -> str:
-    """Says why a kernel spills too much to be worth its time, "" where it may be worth it."""
-    if (row.stack_bytes or 0) <= most_stack_bytes:
-        return ""
-    return f"spills {row.stack_bytes:,} bytes a thread, expected {most_stack_bytes:,} at most"
+def _too_large(configuration: Configuration, row: Row, card: Card) -> str:
+    """Says why a kernel spills too much to be worth its time, or why no block of it fits an SM; "" where neither is so."""
+    threads, registers, shared_bytes = configuration.threads, row.registers or 0, row.shared_bytes or 0
+    if (row.stack_bytes or 0) > MOST_STACK_BYTES:
+        return f"spills {row.stack_bytes:,} bytes a thread, expected {MOST_STACK_BYTES:,} at most"
+    if not card.blocks_that_fit(threads, registers, shared_bytes):
+        return f"{threads} threads of {registers} registers, {shared_bytes:,} bytes: no block fits an SM of {card}"
+    return ""
 
 
-def _has_no_room(configuration: Configuration, row: Row, card: Card) -> str:
-    """Says why no block of the kernel fits an SM, "" where one does."""
-    registers, shared_bytes = row.registers or 0, row.shared_bytes or 0
-    if card.blocks_that_fit(configuration.threads, registers, shared_bytes):
-        return ""
-    return f"{configuration.threads} threads of {registers} registers, {shared_bytes:,} bytes: no block fits an SM of {card}"
-
-
-def _timed(tickets: Sequence[Ticket]) -> list[Ticket]:
-    return [ticket for ticket in tickets if ticket.is_verified and ticket.row.median_ms is not None]
-
-
-def _ms(ticket: Ticket) -> float:
-    return ticket.row.median_ms or 0.0
+def _fastest_first(tickets: Sequence[Ticket]) -> list[Ticket]:
+    """Returns the tickets of those that were timed."""
+    timed = [ticket for ticket in tickets if ticket.is_verified and ticket.row.median_ms is not None]
+    return sorted(timed, key=lambda ticket: ticket.row.median_ms or 0.0)

@@ -18,8 +18,7 @@ from tl_attention.measure.session import ROUNDS_AGAINST, Session
 from tl_attention.measure.timing import batch_method
 from tl_attention.measure.trials import BrokeWorker, Progress, Samples, sample
 from tl_attention.oracle.reference import ErrorReport
-from tl_attention.problem.variant import Sizes, Variant
-from tl_attention.schedule.schedule import Schedule
+from tl_attention.problem.variant import Sizes
 
 VERIFY_TIMEOUT_S = 120.0
 # The batch, heads of K and V, queries and keys at which a kernel is verified, beside smaller ones.
@@ -27,7 +26,6 @@ BATCH, HEADS_KV, SEQ_Q, SEQ_KV = 2, 2, 1500, 2100
 # A peer's error may be this many times our own budget: a peer approximates tanh, for one. A peer that computes something
 # else, under another mask or with other heads, is off by hundreds.
 PEER_BUDGETS = 16.0
-Kernel = tuple[Schedule, Variant]
 
 
 def measure(
@@ -46,13 +44,13 @@ def measure(
     and CallFailed where the machine fails.
     """
     of_cells = [(cell, list(entries(cell, others))) for cell in cells]
-    candidates = [entry.candidate for _, found in of_cells for entry in found if entry.candidate.schedule]
+    ours = [entry.candidate for _, found in of_cells for entry in found if entry.candidate.schedule]
     # The kernels' rows are not recorded: the cells' rows have what they say.
     rows = []
     with Session(lambda row: None, seed=seed) as session:
         if session.device is None:
             raise InputError(f"cells: no GPU here, expected one of compute capability {KNOWN}: what is timed needs one")
-        kernels = _verified(session, candidates, progress)
+        kernels = _verified(session, list(dict.fromkeys(map(_small, ours))), progress)
         progress.phase("time", len(cells))
         for cell, found in of_cells:
             row = _row(session, cell, {entry: _checked(session, entry, kernels) for entry in found}, rounds)
@@ -62,33 +60,31 @@ def measure(
     return rows
 
 
-def _kernel_of(candidate: Candidate) -> Kernel:
-    assert candidate.schedule is not None
-    return candidate.schedule, candidate.variant
+def _small(candidate: Candidate) -> Candidate:
+    """Returns the candidate at the small sizes: the same one for all cells of a kernel."""
+    mask = candidate.shape.mask
+    heads, seq_q = HEADS_KV * candidate.shape.group, SEQ_Q + (mask.right or 0)
+    sizes = Sizes(BATCH, heads, seq_q, seq_q + SEQ_KV - SEQ_Q + (mask.left or 0))
+    return replace(candidate, shape=candidate.shape.resized(sizes))
 
 
-def _verified(session: Session, candidates: Sequence[Candidate], progress: Progress) -> dict[Kernel, Row]:
-    """Compiles each kernel once for all of its cells, verifies it at small sizes meanwhile, and returns its row."""
-    tickets = {}
-    for candidate in candidates:
-        if _kernel_of(candidate) not in tickets:
-            heads, seq_q = HEADS_KV * candidate.shape.group, SEQ_Q + (candidate.shape.mask.right or 0)
-            sizes = Sizes(BATCH, heads, seq_q, seq_q + SEQ_KV - SEQ_Q + (candidate.shape.mask.left or 0))
-            tickets[_kernel_of(candidate)] = session.add(replace(candidate, shape=candidate.shape.resized(sizes)))
+def _verified(session: Session, candidates: Sequence[Candidate], progress: Progress) -> dict[Candidate, Row]:
+    """Compiles the candidates, verifies each meanwhile, and returns its row."""
+    tickets = [session.add(candidate) for candidate in candidates]
     progress.phase("compile and verify", len(tickets))
-    for ticket in session.compiled(list(tickets.values())):
+    for ticket in session.compiled(tickets):
         if not ticket.done:
             session.verify(ticket)
         progress.advance(f"{ticket.candidate.name} {ticket.candidate.shape}: {ticket.row.status}")
-    return {kernel: ticket.row for kernel, ticket in tickets.items()}
+    return {ticket.candidate: ticket.row for ticket in tickets}
 
 
-def _checked(session: Session, entry: Entry, kernels: Mapping[Kernel, Row]) -> Timed:
+def _checked(session: Session, entry: Entry, kernels: Mapping[Candidate, Row]) -> Timed:
     """Returns the entry before it is timed: whether its kernel is right, at small sizes and, on some rows, in its cell."""
     candidate = entry.candidate
     timed = Timed(entry.name, candidate.name, candidate.shape.flops)
     if candidate.schedule is not None:
-        kernel = kernels[_kernel_of(candidate)]
+        kernel = kernels[_small(candidate)]
         timed = replace(timed, fingerprint=kernel.fingerprint, status=kernel.status, reason=kernel.reason)
         if timed.status != "ok":
             return timed

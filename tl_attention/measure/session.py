@@ -16,6 +16,7 @@ import secrets
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any
 
 from tl_attention.hardware.device import another_gpu
@@ -160,12 +161,12 @@ class Session:
         progress: Progress = SILENT,
         *,
         product: str = MATMUL,
-        against: Mapping[Ticket, Ticket] | None = None,
+        against: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         """Times the candidates of each problem beside each other and a plain product: all tickets are done then.
 
-        `against` says which ticket is compared with which, round by round. If a candidate breaks the worker, the others
-        are sampled again from the start, without it.
+        `against` says by name which candidate is compared with which of its problem, round by round. If a candidate
+        breaks the worker, the others are sampled again from the start, without it.
         """
         for shape in dict.fromkeys(ticket.candidate.shape for ticket in tickets):
             plain = Candidate(product, shape, arch=self.arch)
@@ -175,11 +176,12 @@ class Session:
                 if samples is None:
                     group = [ticket for ticket in group if ticket.is_verified]
                     continue
+                named = {ticket.candidate.name: ticket for ticket in group}
                 for ticket in group:
-                    fields = times(samples[ticket.candidate], shape.flops, rounds, product, samples[plain])
-                    other = against.get(ticket) if against else None
-                    if other in group:
-                        medians = samples[ticket.candidate].medians_ms, samples[other.candidate].medians_ms
+                    of_ticket = samples[ticket.candidate]
+                    fields = times(of_ticket, shape.flops, rounds, product, samples[plain])
+                    if other := named.get(against.get(ticket.candidate.name, "")):
+                        medians = of_ticket.medians_ms, samples[other.candidate].medians_ms
                         fields["against"] = Comparison.of(other.candidate.label, other.row.fingerprint, *medians)
                     self._finish(ticket, **fields)
                 break

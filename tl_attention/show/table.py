@@ -69,8 +69,19 @@ class Table:
         return replace(self, headings=headings, rows=[tuple(row[n] for n in columns) for row in self.rows])
 
     def fitting(self, width: int) -> tuple[list[int], list[int]]:
-        """Says which columns fit: see the function `fitting`."""
-        return fitting(self.headings, self.rows, self.priority, width)
+        """Returns (columns that fit into `width` characters, columns that say something and do not), indices in order.
+
+        Columns without a value in any row are in neither. The others are taken by `priority`. A column that does not
+        fit does not keep a narrower one behind it out. The first column fits whatever its width.
+        """
+        full = [index for index in self.priority if any(row[index] for row in self.rows)]
+        shown: list[int] = []
+        for index in full:
+            wanted = [*shown, index]
+            widths = (_width(self.headings[n], [row[n] for row in self.rows]) for n in wanted)
+            if sum(widths) + len(GAP) * len(shown) <= width or not shown:
+                shown = wanted
+        return sorted(shown), sorted(set(full) - set(shown))
 
     def lines(self) -> list[str]:
         """Returns the table as lines of text."""
@@ -83,24 +94,6 @@ class Table:
     def section(self) -> str:
         """Returns the table in Markdown, with the title above it."""
         return f"{printable(self.title)}\n\n{self.markdown()}\n"
-
-
-def fitting(
-    headings: Sequence[str], rows: Sequence[Sequence[str]], priority: Sequence[int], width: int
-) -> tuple[list[int], list[int]]:
-    """Returns (columns that fit into `width` characters, columns that say something and do not), as indices in order.
-
-    Columns without a value in any row are in neither. The others are taken by `priority`. A column that does not fit
-    does not keep a narrower one behind it out. The first column fits whatever its width.
-    """
-    full = [index for index in priority if any(row[index] for row in rows)]
-    shown: list[int] = []
-    for index in full:
-        wanted = [*shown, index]
-        taken = sum(_width(headings[n], [row[n] for row in rows]) for n in wanted) + len(GAP) * len(shown)
-        if taken <= width or not shown:
-            shown = wanted
-    return sorted(shown), sorted(set(full) - set(shown))
 
 
 def lines(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
