@@ -11,11 +11,11 @@ from on_cpu import launched, take_for_a_gpu
 
 from tl_attention.compiler.compile import StaticReport
 from tl_attention.compiler.toolchain import Nvcc
-from tl_attention.measure import gpu_worker, machine, timing
+from tl_attention.measure import gpu_worker, machine, peers, timing
 from tl_attention.measure.candidate import Candidate
 from tl_attention.measure.compilation import Compiled
-from tl_attention.measure.peers import MATMUL
 from tl_attention.measure.pool import CallFailed
+from tl_attention.measure.records import MATMUL
 from tl_attention.op import attention
 from tl_attention.oracle.reference import ErrorReport
 from tl_attention.problem.variant import Variant
@@ -73,7 +73,7 @@ class Gpu:
     def call(self, function: Callable, *arguments: Any, timeout_s: float) -> Any:
         if function is gpu_worker.device_name:
             return "stand-in"
-        if function is gpu_worker.available_peers:
+        if function is peers.available:
             return ["cudnn"]
         if function is gpu_worker.unload:
             return None

@@ -10,9 +10,9 @@ from stand_in import GOOD, Compilers, Gpu, on_a_machine
 from tl_attention.files.schedule_file import load
 from tl_attention.measure import bench, session
 from tl_attention.measure.candidate import Candidate
-from tl_attention.measure.peers import MATMUL, product_flops
+from tl_attention.measure.peers import product_flops
 from tl_attention.measure.pool import CallFailed
-from tl_attention.measure.records import read_rows
+from tl_attention.measure.records import MATMUL, read_rows
 from tl_attention.measure.results_file import ResultsFile
 from tl_attention.measure.trials import SILENT, Silent
 from tl_attention.oracle.reference import ErrorReport, worst_of

@@ -11,9 +11,8 @@ from tl_attention.measure import gpu_worker
 from tl_attention.measure.bench import MOST_STACK_BYTES, choose
 from tl_attention.measure.candidate import Candidate
 from tl_attention.measure.compilation import Compiled
-from tl_attention.measure.peers import MATMUL
 from tl_attention.measure.pool import CallFailed
-from tl_attention.measure.records import Row
+from tl_attention.measure.records import MATMUL, Row
 from tl_attention.measure.session import Session
 from tl_attention.oracle.reference import ErrorReport
 from tl_attention.problem.shape import AttentionShape

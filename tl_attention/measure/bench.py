@@ -19,8 +19,7 @@ from tl_attention.files.named import Named
 from tl_attention.hardware.card import Card
 from tl_attention.hardware.device import card_of_arch
 from tl_attention.measure.candidate import Candidate
-from tl_attention.measure.peers import MATMUL
-from tl_attention.measure.records import Row, grouped
+from tl_attention.measure.records import MATMUL, Row, grouped
 from tl_attention.measure.session import ROUNDS, ROUNDS_AGAINST, Session, Ticket
 from tl_attention.measure.trials import SILENT, Progress
 from tl_attention.problem.shape import AttentionShape

@@ -13,6 +13,7 @@ from torch import Tensor
 from tl_attention.compiler.compile import CompiledKernel, compile_kernel
 from tl_attention.measure import peers, timing
 from tl_attention.measure.candidate import Candidate
+from tl_attention.measure.records import PRODUCTS
 from tl_attention.oracle import reference
 from tl_attention.oracle.reference import ErrorReport
 from tl_attention.problem.shape import AttentionShape
@@ -102,7 +103,7 @@ def _implementation(
 ) -> Callable[[], _Result]:
     q, k, v, asked = _inputs(shape, seed, spread)
     if candidate.schedule is None:
-        is_product = candidate.name in peers.PRODUCTS
+        is_product = candidate.name in PRODUCTS
         peer = (
             peers.build_product(candidate.name, q.dtype, q.device)
             if is_product
@@ -216,10 +217,6 @@ def sample(candidate: Candidate) -> tuple[list[float], int | None]:
         return timing.sample(_loaded[candidate])
     ms, clock = _batches[candidate].sample()
     return [ms], clock
-
-
-def available_peers(shape: AttentionShape) -> list[str]:
-    return peers.available(shape)
 
 
 def device_name() -> str | None:

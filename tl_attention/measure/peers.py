@@ -10,12 +10,11 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from tl_attention.hardware.device import card_at_hand
+from tl_attention.measure.records import MATMUL
 from tl_attention.problem.head_dims import HeadSize
 from tl_attention.problem.mask import CAUSAL, is_window
 from tl_attention.problem.shape import AttentionShape
 
-MATMUL, MMA_SYNC = "matmul", "mma_sync"
-PRODUCTS = {MATMUL: "matrix product", MMA_SYNC: "loop of mma.sync"}
 MATMUL_SIZE = 8192
 # A launch of so many iterations of a warp takes 0.2 s on an SM of 4096 FLOP a clock at 2 GHz, longer on any other.
 ITERATIONS = 3_200_000

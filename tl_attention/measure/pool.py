@@ -20,13 +20,9 @@ class CallFailed(Exception):
 
 
 class Worker:
-    """A worker is one spawned process that runs calls one after another and is replaced when it dies.
-
-    `generation` counts the processes: when it changes, the state that a call left in the process is gone.
-    """
+    """A worker is one spawned process that runs calls one after another and is replaced when it dies."""
 
     def __init__(self) -> None:
-        self.generation = 0
         self._pool: ProcessPool | None = None
 
     def call(self, function: Callable[..., Any], *arguments: Any, timeout_s: float) -> Any:
@@ -55,7 +51,6 @@ class Worker:
     def _run(self, function: Callable[..., Any], arguments: tuple[Any, ...], timeout_s: float) -> Any:
         if self._pool is None:
             self._pool = ProcessPool(max_workers=1, context=multiprocessing.get_context("spawn"))
-            self.generation += 1
         try:
             future = self._pool.schedule(function, args=arguments, timeout=timeout_s)
         except RuntimeError as error:
@@ -68,12 +63,6 @@ class Worker:
             self._pool.stop()
             self._pool.join()
             self._pool = None
-
-    def __enter__(self) -> Worker:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
 
 
 def _first_line(error: Exception) -> str:

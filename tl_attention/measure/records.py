@@ -82,6 +82,9 @@ def _skipped(rounds: int) -> int | None:
 
 # The largest record that ships has 0.2 MB.
 MOST_BYTES = 64 * user_file.MIB
+# What 100 % is, by the name that rows have for it: a plain product.
+MATMUL = "matmul"
+PRODUCTS = {MATMUL: "matrix product", "mma_sync": "loop of mma.sync"}
 # Whether a kernel reads its sizes at run time, or is compiled for them; what a peer does is its own.
 SizesKnown = Literal["runtime", "fixed", "peer"]
 Status = Literal[
@@ -186,7 +189,7 @@ class Row(Measured):
     n: int = 0
     rounds_ms: tuple[float, ...] = ()
     tflops: float | None = None
-    product: str = "matmul"
+    product: str = MATMUL
     matmul_tflops: float | None = None
     percent_of_matmul: float | None = None
     sm_clock_mhz: int | None = None

@@ -24,9 +24,8 @@ from tl_attention.measure import gpu_worker, peers, timing, trials
 from tl_attention.measure.candidate import Candidate
 from tl_attention.measure.compilation import Compiled, compile_each, refusal_of
 from tl_attention.measure.machine import machine_fields
-from tl_attention.measure.peers import MATMUL, PRODUCTS
 from tl_attention.measure.pool import CallFailed, Worker
-from tl_attention.measure.records import Comparison, Row, problem_of
+from tl_attention.measure.records import MATMUL, PRODUCTS, Comparison, Row, problem_of
 from tl_attention.measure.trials import SILENT, BrokeWorker, Progress, Samples, sample
 from tl_attention.problem.shape import AttentionShape
 
@@ -91,7 +90,7 @@ class Session:
 
     def peers_of(self, shape: AttentionShape) -> list[Candidate]:
         """Returns the peers that can run this problem here."""
-        names = self.worker.call(gpu_worker.available_peers, shape, timeout_s=START_TIMEOUT_S)
+        names = self.worker.call(peers.available, shape, timeout_s=START_TIMEOUT_S)
         return [Candidate(name, shape, arch=self.arch) for name in names]
 
     def add(self, candidate: Candidate) -> Ticket:

@@ -11,11 +11,10 @@ from tl_attention.errors import ScheduleRefused
 from tl_attention.files.ladder_file import Ladder, Step
 from tl_attention.hardware.card import CARDS, KIB
 from tl_attention.lowering.registry import lowering_of
-from tl_attention.measure.peers import PRODUCTS
 from tl_attention.measure.records import Row
 from tl_attention.program.planned import Planned
 from tl_attention.show.diff import changed_keys
-from tl_attention.show.report import PEER_NAMES, times
+from tl_attention.show.report import PEER_NAMES, times, title
 from tl_attention.show.table import Column, Table, number
 
 # A longer value of a key is in the files.
@@ -51,14 +50,7 @@ def table(ladder: Ladder, rows: Mapping[str, Row]) -> Table:
         Column("shared KiB", of(lambda row: number(row.shared_bytes, 0, KIB)), 10),
         Column("warps per SM", of(lambda row: number(warps_per_sm(row))), 9),
     )
-    return Table.of(title(ladder, rows), columns, figures)
-
-
-def title(ladder: Ladder, rows: Mapping[str, Row]) -> str:
-    """Says what was measured, where, and what 100 % is."""
-    row = next((row for row in rows.values() if row.matmul_tflops), None) or next(iter(rows.values()))
-    plain = f", {PRODUCTS[ladder.product]} {row.matmul_tflops:.0f} TFLOPS" if row.matmul_tflops else ""
-    return f"{ladder.shape}, {row.device or 'no GPU'}{plain}, {row.run}"
+    return Table.of(title(list(rows.values())), columns, figures)
 
 
 def below(ladder: Ladder, rows: Mapping[str, Row]) -> Iterator[str]:

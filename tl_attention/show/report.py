@@ -8,7 +8,7 @@ from dataclasses import replace
 from tl_attention.compiler.sass import describe
 from tl_attention.errors import InputError, printable
 from tl_attention.hardware.card import KIB
-from tl_attention.measure.records import Row, grouped
+from tl_attention.measure.records import PRODUCTS, Row, grouped
 from tl_attention.problem.shape import DTYPES
 from tl_attention.program.asked_waits import asked_waits_of
 from tl_attention.show.table import Column, Table, number
@@ -90,9 +90,9 @@ def reference_row(rows: Sequence[Row], baseline: str | None = None) -> Row | Non
 def title(rows: Sequence[Row]) -> str:
     """Names the problem, device and matrix product that a table's rows share, and the rows' run."""
     row = next((row for row in rows if row.matmul_tflops), rows[0])
-    matmul = f", matrix product {row.matmul_tflops:.0f} TFLOPS" if row.matmul_tflops else ""
+    plain = f", {PRODUCTS.get(row.product, row.product)} {row.matmul_tflops:.0f} TFLOPS" if row.matmul_tflops else ""
     run = f", {row.run}" if row.run else ""
-    return printable(f"{row.shape}, {row.device or 'no GPU'}{matmul}{run}")
+    return printable(f"{row.shape}, {row.device or 'no GPU'}{plain}{run}")
 
 
 def reasons(rows: Sequence[Row]) -> list[str]:

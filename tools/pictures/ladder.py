@@ -19,8 +19,7 @@ from pictures.style import COLOURS, DASHES, NAMES, NORMAL, PAPER, SMALL, TEXT, S
 from tl_attention.errors import InputError
 from tl_attention.files.ladder_file import Ladder, Step, ladder_names, load_ladder, record_name
 from tl_attention.measure.cell import OURS
-from tl_attention.measure.peers import PRODUCTS
-from tl_attention.measure.records import Row, read_rows
+from tl_attention.measure.records import PRODUCTS, Row, read_rows
 from tl_attention.show.ladder import by_name
 
 # Pixels: the stairs, the panel of the text's figures, what is left and right of them, above, below.
