@@ -35,7 +35,7 @@ def quick(monkeypatch):
     """
     from tilelang.contrib.cc import get_cplus_compiler
 
-    monkeypatch.setattr(doctor, "_trial", lambda nvcc, host: doctor.Fact("compiles", "not tried"))
+    monkeypatch.setattr(doctor, "_trial", lambda nvcc: doctor.Fact("compiles", "not tried"))
     get_cplus_compiler.cache_clear()
     yield
     get_cplus_compiler.cache_clear()
@@ -89,8 +89,8 @@ def test_the_trial_is_of_the_card_at_hand(arch, monkeypatch) -> None:
         return subprocess.CompletedProcess(command, 0, "", "")
 
     monkeypatch.setattr(doctor, "card_at_hand", lambda: CARDS[arch])
-    monkeypatch.setattr(doctor.subprocess, "run", run)
-    doctor._trial(toolchain.Nvcc(Path("/nvcc"), "PATH", "13.0.88", "13.0.88"), "/usr/bin/g++")
+    monkeypatch.setattr(subprocess, "run", run)
+    doctor._trial(toolchain.Nvcc(Path("/nvcc"), "PATH", "13.0.88", "13.0.88"))
     ((command, text),) = commands
     assert f"-arch={arch}" in command and "instruction/mma.h" in text and "wgmma" not in text
 
@@ -169,5 +169,5 @@ def test_the_cxx_that_tilelang_takes_is_the_one_that_is_looked_for(quick, cli, m
 def test_a_trial_that_fails_says_what_the_compiler_said(tmp_path) -> None:
     home = toolkit(tmp_path, "13.0.88", "13.0")
     (home / "bin/nvcc").write_text("#!/bin/sh\necho 'x.h(3): fatal error: y.h: No such file or directory'\nexit 1\n")
-    fact = doctor._trial(toolchain.Nvcc(home, "PATH", "13.0.88", "13.0.88"), "/usr/bin/g++")
+    fact = doctor._trial(toolchain.Nvcc(home, "PATH", "13.0.88", "13.0.88"))
     assert fact.fault.startswith("x.h(3): fatal error: y.h: No such file or directory; the toolkit may be incomplete")

@@ -15,7 +15,7 @@ from typing import Any
 
 from tl_attention.compiler.compiler_errors import telling_line
 from tl_attention.compiler.store import Finished
-from tl_attention.compiler.toolchain import check_host_compiler, host_compiler, in_force
+from tl_attention.compiler.toolchain import Nvcc, check_host_compiler, host_compiler, in_force
 from tl_attention.errors import InputError
 from tl_attention.lowering.base import FAST_MATH
 from tl_attention.lowering.preflight import refuse_unless_safe
@@ -80,16 +80,22 @@ def said_of(source: str, arch: str) -> str:
 
     They are called anew: TileLang keeps binaries, not words.
     """
-    with in_force() as nvcc, tempfile.TemporaryDirectory() as folder:
-        from tilelang.env import CUTLASS_INCLUDE_DIR, TILELANG_TEMPLATE_PATH
+    with in_force() as nvcc:
+        done = call_nvcc(nvcc, source, arch)
+    return done.stdout + done.stderr
 
+
+def call_nvcc(nvcc: Nvcc, source: str, arch: str, timeout_s: float | None = None) -> subprocess.CompletedProcess[str]:
+    """Compiles device code as TileLang does, and keeps nothing. Raises subprocess.TimeoutExpired."""
+    from tilelang.env import CUTLASS_INCLUDE_DIR, TILELANG_TEMPLATE_PATH
+
+    with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "kernel.cu")
         file.write_text(source)
         included = (f"-I{place}" for place in (TILELANG_TEMPLATE_PATH, CUTLASS_INCLUDE_DIR))
         options = (f"-ccbin={host_compiler()}", f"-arch={arch}", *OPTIONS, *included)
         command = [str(nvcc.home / "bin/nvcc"), *options, "-o", str(file.with_suffix(".cubin")), str(file)]
-        done = subprocess.run(command, capture_output=True, text=True)
-    return done.stdout + done.stderr
+        return subprocess.run(command, capture_output=True, text=True, timeout=timeout_s)
 
 
 def target(arch: str) -> dict[str, str]:

@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 from tl_attention import __version__
 from tl_attention.compiler import toolchain
 from tl_attention.compiler.compile import FOLDER
 from tl_attention.compiler.compiler_errors import first_error
+from tl_attention.compiler.generation import call_nvcc
 from tl_attention.compiler.sass import TOOLS, tool
 from tl_attention.compiler.store import SUFFIX
 from tl_attention.compiler.toolchain import Nvcc
@@ -126,51 +125,27 @@ def _compilers(torch_cuda: str | None) -> Iterator[Fact]:
     yield Fact("nvcc", f"{nvcc.version}, ptxas {nvcc.ptxas}, from {nvcc.source}: {nvcc.home}", fault, hint)
     for other in toolchain.found():
         if other != nvcc:
-            yield Fact("", f"not used: {other.version}, {other.source}: {other.home}{_because(other)}")
+            why = f" ({other.fault})" if other.fault else ""
+            yield Fact("", f"not used: {other.version}, {other.source}: {other.home}{why}")
     if host:
-        yield _trial(nvcc, host)
+        yield _trial(nvcc)
 
 
-def _because(nvcc: Nvcc) -> str:
-    return f" ({nvcc.fault})" if nvcc.fault else ""
-
-
-def _trial(nvcc: Nvcc, host: str) -> Fact:
+def _trial(nvcc: Nvcc) -> Fact:
     """Compiles the headers of a kernel: a toolkit that is installed in part, or mixed, fails here and not before."""
-    try:
-        from tilelang.env import CUTLASS_INCLUDE_DIR, TILELANG_TEMPLATE_PATH
-    except Exception:
+    if _tilelang().fault:
         return Fact("compiles", "not tried: TileLang cannot be imported")
     started, arch = time.monotonic(), card_at_hand().arch
-    with tempfile.TemporaryDirectory() as folder:
-        source = Path(folder) / "trial.cu"
-        source.write_text(_trial_of(arch))
-        command = [
-            str(nvcc.home / "bin/nvcc"),
-            f"-ccbin={host}",
-            "-cubin",
-            "-std=c++20",
-            f"-arch={arch}",
-            f"-I{TILELANG_TEMPLATE_PATH}",
-            f"-I{CUTLASS_INCLUDE_DIR}",
-            "-o",
-            f"{source}.cubin",
-            str(source),
-        ]
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=TRIAL_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            return Fact("compiles", "no", fault=f"nvcc took more than {TRIAL_TIMEOUT_S} s for a small kernel")
+    headers = ON_HOPPER if arch == HOPPER.arch else ELSEWHERE
+    includes = "\n".join(f"#include <tl_templates/cuda/{header}.h>" for header in headers)
+    try:
+        done = call_nvcc(nvcc, f"{includes}\n__global__ void trial() {{}}\n", arch, TRIAL_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        return Fact("compiles", "no", fault=f"nvcc took more than {TRIAL_TIMEOUT_S} s for a small kernel")
     if done.returncode:
         why = first_error(done.stdout + done.stderr)
         return Fact("compiles", "no", fault=f"{why}; the toolkit may be incomplete: {toolchain.mending(nvcc.release)}")
     return Fact("compiles", f"yes, the headers of a kernel in {time.monotonic() - started:.1f} s")
-
-
-def _trial_of(arch: str) -> str:
-    headers = ON_HOPPER if arch == HOPPER.arch else ELSEWHERE
-    includes = "\n".join(f"#include <tl_templates/cuda/{header}.h>" for header in headers)
-    return f"{includes}\n__global__ void trial() {{}}\n"
 
 
 def _disassembler(name: str) -> Fact:
