@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from tl_attention.compiler.sass import Loop, steady
 from tl_attention.configurations import published
@@ -11,7 +11,7 @@ from tl_attention.errors import ScheduleRefused
 from tl_attention.files.ladder_file import Ladder, Step
 from tl_attention.hardware.card import CARDS, KIB
 from tl_attention.lowering.registry import lowering_of
-from tl_attention.measure.records import Row
+from tl_attention.measure.records import Row, grouped
 from tl_attention.program.planned import Planned
 from tl_attention.show.diff import changed_keys
 from tl_attention.show.report import PEER_NAMES, times, title
@@ -146,18 +146,19 @@ def warps_per_sm(row: Row) -> int | None:
 def by_name(rows: Sequence[Row], ladder: Ladder) -> dict[str, Row]:
     """Returns the rows of the newest run of a record, by step and peer. Rows of other problems are left out."""
     names = {*(step.name for step in ladder.steps), *ladder.peers}
-    return _newest([row for row in rows if row.shape == ladder.shape and row.name in names])
+    return {row.name: row for row in _newest(row for row in rows if row.shape == ladder.shape and row.name in names)}
 
 
 def tiles_by_name(rows: Sequence[Row], ladder: Ladder) -> dict[str, Row]:
     """Returns the newest rows of the tiles that were compiled alone, by the tile's schedule."""
     names = {tile.schedule.name for tile in ladder.tiles}
-    return _newest([row for row in rows if row.name in names])
+    return {row.name: row for row in _newest(row for row in rows if row.name in names)}
 
 
-def _newest(rows: Sequence[Row]) -> dict[str, Row]:
-    newest = max((row.run for row in rows), default="")
-    return {row.name: row for row in rows if row.run == newest}
+def _newest(rows: Iterable[Row]) -> list[Row]:
+    """Returns the rows of the newest run."""
+    runs = grouped(rows, lambda row: row.run)
+    return runs[max(runs)] if runs else []
 
 
 def tile_table(ladder: Ladder, rows: Mapping[str, Row]) -> Table:
@@ -193,15 +194,9 @@ THERE = f"text, {published.CARD.name}"
 
 def of_record(rows: Sequence[Row]) -> tuple[list[Row], list[Row]]:
     """Returns (a row of each configuration, second rows of the best of each tile), of a record's newest choice."""
-    mine = [row for row in rows if row.name.startswith("(")]
-    newest = max((row.run for row in mine), default="")
-    first: dict[str, Row] = {}
-    best: list[Row] = []
-    for row in mine:
-        if row.run == newest:
-            best += [row] if row.name in first else []
-            first.setdefault(row.name, row)
-    return list(first.values()), sorted(best, key=lambda row: row.median_ms or 0.0)
+    named = grouped(_newest(row for row in rows if row.name.startswith("(")), lambda row: row.name)
+    best = [row for of_name in named.values() for row in of_name[1:]]
+    return [of_name[0] for of_name in named.values()], sorted(best, key=lambda row: row.median_ms or 0.0)
 
 
 def counted(rows: Sequence[Row]) -> str:
