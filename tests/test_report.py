@@ -57,8 +57,6 @@ def cells(entry: Row, beside: Row | None = None) -> dict[str, str]:
     return dict(zip(shown.headings, shown.rows[0]))
 
 
-
-
 def test_the_ratio_is_the_speed_relative_to_cudnn(cli, record) -> None:
     text = cli("report", record, "--markdown").stdout
     assert column(text, "schedule") == ["cudnn", "seed", "late", "flash2", "wide"]

@@ -129,7 +129,7 @@ class Named:
             return InputError(f"{self.text}: refused: {message}")
         written = (path for source in self.sources for path in (key, *others) if source.has(path) == len(path))
         found = next(written, key) if key else key
-        return InputError(blamed(self.sources, found, message + self._unmeant(found), "refused: "))
+        return InputError(blamed(self.sources, found, message + self._unmeant(found), "refused: ")[1])
 
     def _unmeant(self, key: KeyPath) -> str:
         """Returns the words that the base is meant for other head sizes; empty where these explain nothing.

@@ -9,7 +9,6 @@ from tl_attention.loop.table import Table, whole
 from tl_attention.schedule.dialect import Check
 from tl_attention.schedule.key_errors import RuleBroken
 from tl_attention.schedule.keys import Keys
-from tl_attention.schedule.options import CHUNK_UNIT
 from tl_attention.schedule.rules import Rule, parts
 
 MASKED_BLOCKS_COME_FIRST = Rule(
@@ -19,7 +18,6 @@ MASKED_BLOCKS_COME_FIRST = Rule(
         "masked"
     ),
     needs={"kv_order": {"const": "descending"}},
-    why=lambda s: "blocks that need a mask come first, and only they are masked",
 )
 
 
@@ -54,37 +52,17 @@ def _chunks_have_all_keys(name: str) -> Check:
                 f"{sum(widths)} columns in total, expected block_N {s.block_N}",
                 *("split", name),
                 others=(("block_N",),),
-                why=f"the columns of split.{name} add up to {sum(widths)}, expected block_N {s.block_N}",
-                offers={("split", name): rewidened(widths, s.block_N), ("block_N",): sum(widths)},
             )
 
     return check
 
 
-def rewidened(widths: tuple[int, ...], total: int) -> tuple[int, ...] | None:
-    """Cuts `total` columns into so many chunks, the first ones as they are where some are left for the others; None if too many."""
-    found: list[int] = []
-    left = total
-    for behind in range(len(widths) - 1, 0, -1):
-        most = left - behind * CHUNK_UNIT
-        found.append(min(widths[len(found)], most))
-        left -= found[-1]
-    return (*found, left) if min(*found, left) >= CHUNK_UNIT else None
-
-
 ROW_SUMS_IN_CHUNKS_ARE_PER_THREAD = Rule(
     "split.row_sum",
     lambda s: "split, expected softmax.row_sum: thread (a row is reduced as a whole)",
-    why=lambda s: "a row is reduced as a whole",
     given={"split.row_sum": {"type": "array"}},
     needs={"softmax.row_sum": {"const": "thread"}},
 )
-
-
-def _near(name: str, s: Keys) -> str | None:
-    """Finds the chunk that is nearest to one that does not exist, or the whole statement."""
-    chunks = [statement for statement in s.statements if whole(statement) == whole(name)]
-    return chunks[-1] if chunks else None
 
 
 def places_exist(unnamed: Collection[str]) -> Check:
@@ -98,8 +76,6 @@ def places_exist(unnamed: Collection[str]) -> Check:
                         f"no statement {name} in this schedule: {parts(s, whole(name))}",
                         *(key, what),
                         others=(("split", FRAGMENTS.get(whole(name), whole(name))), ("lowering",)),
-                        why=f"{key}.{what} names {name}, and {parts(s, whole(name))}",
-                        offers={(key, what): _near(name, s)},
                     )
                 if name in unnamed:
                     raise RuleBroken(f"{name} has no place of its own here, expected another statement", key, what)

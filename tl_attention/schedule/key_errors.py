@@ -6,7 +6,7 @@ The line also says what the author meant by a key that is unknown where it stand
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from tl_attention.errors import InputError
@@ -27,24 +27,13 @@ EXAMPLES = {
 class RuleBroken(ValueError):
     """RuleBroken is raised for keys that break a rule between them.
 
-    `key` is the path to blame, such as ("order", 2), and `others` are the other keys of the rule. If a file changes one
-    of the others, that key is blamed instead, and `why` says what is wrong. `advice` is what to do about `key`, and
-    `offers` are values of keys that would work.
+    `key` is the path to blame, such as ("order", 2), and `others` are the other keys of the rule. If a file changes
+    only one of the others, the line of that key is blamed. `advice` is what to do about `key`.
     """
 
-    def __init__(
-        self,
-        reason: str,
-        *key: str | int,
-        others: tuple[KeyPath, ...] = (),
-        why: str = "",
-        advice: str = "",
-        offers: Mapping[KeyPath, Any] | None = None,
-    ):
+    def __init__(self, reason: str, *key: str | int, others: tuple[KeyPath, ...] = (), advice: str = ""):
         super().__init__(f"{reason}, {advice}" if advice else reason)
-        self.reason, self.advice, self.why = reason, advice, why or reason
-        self.key, self.others = key, others
-        self.offers = offers or {}
+        self.key, self.others, self.advice = key, others, advice
 
 
 def first_error(error: ValueError, model: Model | None = None) -> tuple[KeyPath, str]:

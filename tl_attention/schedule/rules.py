@@ -31,7 +31,7 @@ class Rule:
     """A Rule says that keys which are as `given` must be as in `needs`.
 
     `told` says what is wrong with a schedule that breaks the rule. `blamed` is the key at which that is told, and
-    `advice` is what to do about that key. `why` is what is wrong where another key of the rule is changed.
+    `advice` is what to do about that key.
     """
 
     blamed: str
@@ -39,14 +39,11 @@ class Rule:
     needs: Where
     given: Where = field(default_factory=dict)
     advice: Callable[[Keys], str] = lambda s: ""
-    why: Callable[[Keys], str] = lambda s: ""
 
     def __call__(self, s: Keys) -> None:
         if holds(s, self.given) and not holds(s, self.needs):
             others = tuple(tuple(path.split(".")) for path in (*self.needs, *self.given) if path != self.blamed)
-            raise RuleBroken(
-                self.told(s), *self.blamed.split("."), others=others, advice=self.advice(s), why=self.why(s)
-            )
+            raise RuleBroken(self.told(s), *self.blamed.split("."), others=others, advice=self.advice(s))
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,7 +122,6 @@ ORDER_GIVEN = tuple(
         lambda s: f"missing or empty, lowering {s.lowering} needs it",
         # A null is no array.
         needs={key: {"type": "array", "minItems": 1}},
-        why=lambda s: f"lowering {s.lowering} orders the loop by them",
     )
     for key in KEYS_OF_ORDER
 )
@@ -149,13 +145,10 @@ def _option_left_out(path: str) -> Rule:
     def advice(s: Keys) -> str:
         return f"remove it from lowering {s.lowering}"
 
-    def why(s: Keys) -> str:
-        return f"lowering {s.lowering} takes only the default there"
-
     key, _, name = path.partition(".")
     whole = {"maxProperties": 0}
     needs = {"const": OPTIONS[key].model_fields[name].default} if name else whole
-    return Rule(path, told, needs={path: needs}, advice=advice, why=why)
+    return Rule(path, told, needs={path: needs}, advice=advice)
 
 
 ORDER_LEFT_OUT = tuple(map(_order_left_out, KEYS_OF_ORDER))
@@ -178,7 +171,6 @@ def _groups_partition_the_statements(s: Keys) -> None:
                     f"no statement {name} in this schedule: {parts(s, whole(name))}",
                     *("group", index),
                     others=_cut_by(name),
-                    offers={("group",): recut_groups(s)},
                 )
             seen[name] = index
     missing = [name for name in statements if name not in seen]
@@ -188,7 +180,6 @@ def _groups_partition_the_statements(s: Keys) -> None:
             f"in no group: {named}; expected each of the {len(statements)} statements in one",
             "group",
             others=tuple(key for name in missing for key in _cut_by(name)),
-            offers={("group",): recut_groups(s)},
         )
 
 
@@ -196,14 +187,6 @@ def _cut_by(name: str) -> tuple[KeyPath, ...]:
     """Returns the keys that decide whether there is a statement, or chunk, of this name."""
     options = [("kernel", "q_operand")] if name == "frag_q" else []
     return ("split", FRAGMENTS.get(whole(name), whole(name))), *options, ("lowering",)
-
-
-def recut_groups(s: Keys) -> tuple[tuple[str, ...], ...]:
-    """Returns the groups with the chunks that `split` makes, all of a statement's where its first one stood."""
-    chunks: dict[str, list[str]] = {}
-    for name in s.statements:
-        chunks.setdefault(whole(name), []).append(name)
-    return tuple(tuple(part for name in group for part in chunks.pop(whole(name), ())) for group in s.group)
 
 
 def parts(s: Keys, name: str) -> str:
@@ -225,7 +208,7 @@ def _one_entry_per_group(key: str) -> Implying:
     def check(s: Keys) -> None:
         if len(getattr(s, key)) != len(s.group):
             found = f"{len(getattr(s, key))} entries, expected one per group, {len(s.group)}"
-            raise RuleBroken(found, key, others=(("group",),), why=f"{key} has {found}")
+            raise RuleBroken(found, key, others=(("group",),))
 
     return implies({key: {"maxItems": MOST_GROUPS}})(check)
 
@@ -239,7 +222,6 @@ def _producers_are_single_loads(s: Keys) -> None:
                 f"-1 for {'+'.join(group)}, expected -1 in both order and stage or in neither",
                 *(key, index),
                 others=(("stage",) if key == "order" else ("order",), ("group",)),
-                why=f"{key}[{index}] is -1 for {'+'.join(group)}, expected -1 in both order and stage or in neither",
             )
         if order == PRODUCER and (len(group) != 1 or group[0] not in loads):
             raise RuleBroken(

@@ -65,7 +65,6 @@ def _the_polynomial_has_exponentials(s: Keys) -> None:
             "exponentials of a block",
             *("softmax", "exp2_polynomial", "first"),
             others=(("block_N",),),
-            offers={("softmax", "exp2_polynomial", "first"): exponentials - 1},
         )
 
 
@@ -73,9 +72,6 @@ ONE_BLOCK_TAKES_A_TILE = Rule(
     "kernel.tile_scheduler",
     lambda s: (
         "dynamic takes tiles for one block, expected with cluster: 1 (blocks of a cluster need the same tile pair)"
-    ),
-    why=lambda s: (
-        "a tile scheduler that is dynamic takes tiles for one block, those of a cluster need the same tile pair"
     ),
     given={"kernel.tile_scheduler": {"const": "dynamic"}},
     needs={"kernel.cluster": {"const": 1}},
