@@ -1,4 +1,4 @@
-"""A rule between keys is stated once: it checks schedules, and the JSON Schema of schedule files is made from it.
+"""Rules between keys say what a schedule may not be, and at which key that is told.
 
 This module first says what a rule is, and then has the rules that a schedule of any lowering must meet by itself.
 Keywords of JSON Schema say what keys hold, by the keys' paths: `{"kernel.output": {"const": "tma"}}`.
@@ -14,13 +14,13 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from tl_attention.loop.attention import FRAGMENTS, IN_CHUNKS, NAMES, NUMBER, SOURCE
+from tl_attention.loop.attention import FRAGMENTS, NUMBER, SOURCE
 from tl_attention.loop.table import whole
 from tl_attention.schedule.dialect import Check, Dialect, dialects
 from tl_attention.schedule.key_errors import RuleBroken
 from tl_attention.schedule.key_words import KeyPath
 from tl_attention.schedule.keys import PRODUCER, Keys
-from tl_attention.schedule.options import MOST_CHUNKS, OPTION_KEYS, OPTION_PATHS, OPTIONS
+from tl_attention.schedule.options import OPTION_KEYS, OPTION_PATHS, OPTIONS
 
 Keywords = Mapping[str, Any]
 Where = Mapping[str, Keywords]
@@ -46,34 +46,10 @@ class Rule:
             raise RuleBroken(self.told(s), *self.blamed.split("."), others=others, advice=self.advice(s))
 
 
-@dataclass(frozen=True, eq=False)
-class Implying:
-    """An Implying is a rule that a function checks.
-
-    `given` and `needs` say what follows from the function, for the JSON Schema alone.
-    """
-
-    check: Callable[[Keys], None]
-    needs: Where
-    given: Where = field(default_factory=dict)
-
-    def __call__(self, s: Keys) -> None:
-        self.check(s)
-
-
-def implies(needs: Where, given: Where | None = None) -> Callable[[Callable[[Keys], None]], Implying]:
-    """Makes a rule of the function that checks it: where the keys are as `given`, they can only be as in `needs`."""
-    return lambda check: Implying(check, needs, given or {})
-
-
 def holds(s: Keys, where: Where) -> bool:
     """Says whether the keys of a schedule meet the keywords at their paths."""
-    return all(is_so(operator.attrgetter(path)(s), keywords) for path, keywords in where.items())
-
-
-def is_so(value: Any, keywords: Keywords) -> bool:
-    """Says whether the value of a key meets all of these keywords."""
-    return all(HOLDS[keyword](value, bound) for keyword, bound in keywords.items())
+    values = ((operator.attrgetter(path)(s), keywords) for path, keywords in where.items())
+    return all(HOLDS[keyword](value, bound) for value, keywords in values for keyword, bound in keywords.items())
 
 
 def _given_keys(keys: BaseModel) -> int:
@@ -89,8 +65,6 @@ HOLDS: dict[str, Callable[[Any, Any], bool]] = {
     "maximum": operator.le,
     "minItems": lambda values, least: len(values) >= least,
     "maxItems": lambda values, most: len(values) <= most,
-    "uniqueItems": lambda values, unique: not unique or len(set(values)) == len(values),
-    "items": lambda values, keywords: all(is_so(value, keywords) for value in values),
     "maxProperties": lambda keys, most: _given_keys(keys) <= most,
 }
 
@@ -98,9 +72,6 @@ HOLDS: dict[str, Callable[[Any, Any], bool]] = {
 # --- the rules of every lowering ---------------------------------------------------------------------------------------
 
 KEYS_OF_ORDER = ("group", "order", "stage")
-# The most groups of a schedule that splits nothing, and of one that splits all it can: no group is empty.
-MOST_WHOLE = len(NAMES)
-MOST_GROUPS = MOST_WHOLE + len(IN_CHUNKS) * (MOST_CHUNKS - 1)
 
 
 @cache
@@ -117,12 +88,7 @@ def rules_of(dialect: Dialect) -> tuple[Check, ...]:
 
 
 ORDER_GIVEN = tuple(
-    Rule(
-        key,
-        lambda s: f"missing or empty, lowering {s.lowering} needs it",
-        # A null is no array.
-        needs={key: {"type": "array", "minItems": 1}},
-    )
+    Rule(key, lambda s: f"missing or empty, lowering {s.lowering} needs it", needs={key: {"minItems": 1}})
     for key in KEYS_OF_ORDER
 )
 
@@ -155,7 +121,6 @@ ORDER_LEFT_OUT = tuple(map(_order_left_out, KEYS_OF_ORDER))
 OPTION_LEFT_OUT = {path: _option_left_out(path) for path in (*OPTION_KEYS, *OPTION_PATHS)}
 
 
-@implies({"group": {"items": {"minItems": 1, "uniqueItems": True}, "maxItems": MOST_GROUPS}})
 def _groups_partition_the_statements(s: Keys) -> None:
     statements = s.statements
     seen: dict[str, int] = {}
@@ -204,13 +169,13 @@ def _named(name: str) -> str:
     return f"{name} ({NUMBER[name]})" if name in NUMBER else name
 
 
-def _one_entry_per_group(key: str) -> Implying:
+def _one_entry_per_group(key: str) -> Check:
     def check(s: Keys) -> None:
         if len(getattr(s, key)) != len(s.group):
             found = f"{len(getattr(s, key))} entries, expected one per group, {len(s.group)}"
             raise RuleBroken(found, key, others=(("group",),))
 
-    return implies({key: {"maxItems": MOST_GROUPS}})(check)
+    return check
 
 
 def _producers_are_single_loads(s: Keys) -> None:
@@ -231,11 +196,6 @@ def _producers_are_single_loads(s: Keys) -> None:
             )
 
 
-PLACES = {"maxItems": MOST_WHOLE, "items": {"maximum": MOST_WHOLE - 1}}
-NO_SPLIT = {"split": {"maxProperties": 0}}
-
-
-@implies({"order": PLACES}, given=NO_SPLIT)
 def _order_is_a_permutation(s: Keys) -> None:
     placed = [(order, index) for index, order in enumerate(s.order) if order != PRODUCER]
     seen: dict[int, int] = {}
@@ -247,7 +207,6 @@ def _order_is_a_permutation(s: Keys) -> None:
         seen[order] = index
 
 
-@implies({"stage": PLACES}, given=NO_SPLIT)
 def _stages_have_no_gap(s: Keys) -> None:
     used = {stage for stage in s.stage if stage != PRODUCER}
     gap = next((stage for stage in range(max(used, default=0)) if stage not in used), None)
