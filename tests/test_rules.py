@@ -15,17 +15,18 @@ from tl_attention.files.schema import json_schema
 from tl_attention.lowering.registry import lowering_of
 from tl_attention.schedule import dialect
 from tl_attention.schedule.dialect import Dialect
-from tl_attention.schedule.rules import Rule
+from tl_attention.schedule.key_errors import RuleBroken
+from tl_attention.schedule.keys import Keys
 from tl_attention.schedule.schedule import EXAMPLE_LABEL, Schedule
 
+
+def _no_swizzle(s: Keys) -> None:
+    if s.block_N > 64:
+        raise RuleBroken(f"{s.block_N}, expected at most 64: no swizzle", "block_N")
+
+
 THIRD = Dialect(
-    "mma_sync",
-    "every warp multiplies its own rows",
-    model="synchronous",
-    options=("softmax",),
-    rules=(
-        Rule("block_N", lambda s: f"{s.block_N}, expected at most 64: no swizzle", needs={"block_N": {"maximum": 64}}),
-    ),
+    "mma_sync", "every warp multiplies its own rows", model="synchronous", options=("softmax",), rules=(_no_swizzle,)
 )
 
 

@@ -9,16 +9,16 @@ from tl_attention.loop.table import Table, whole
 from tl_attention.schedule.dialect import Check
 from tl_attention.schedule.key_errors import RuleBroken
 from tl_attention.schedule.keys import Keys
-from tl_attention.schedule.rules import Rule, parts
+from tl_attention.schedule.rules import parts
 
-MASKED_BLOCKS_COME_FIRST = Rule(
-    "kv_order",
-    lambda s: (
-        "expected descending, the only order of this lowering: blocks that need a mask come first, and only they are "
-        "masked"
-    ),
-    needs={"kv_order": {"const": "descending"}},
-)
+
+def masked_blocks_come_first(s: Keys) -> None:
+    if s.kv_order != "descending":
+        raise RuleBroken(
+            "expected descending, the only order of this lowering: blocks that need a mask come first, and only they "
+            "are masked",
+            "kv_order",
+        )
 
 
 def fused_statements_are_in_one_group(table: Table) -> Check:
@@ -57,12 +57,13 @@ def _chunks_have_all_keys(name: str) -> Check:
     return check
 
 
-ROW_SUMS_IN_CHUNKS_ARE_PER_THREAD = Rule(
-    "split.row_sum",
-    lambda s: "split, expected softmax.row_sum: thread (a row is reduced as a whole)",
-    given={"split.row_sum": {"type": "array"}},
-    needs={"softmax.row_sum": {"const": "thread"}},
-)
+def row_sums_in_chunks_are_per_thread(s: Keys) -> None:
+    if s.split.row_sum and s.softmax.row_sum != "thread":
+        raise RuleBroken(
+            "split, expected softmax.row_sum: thread (a row is reduced as a whole)",
+            *("split", "row_sum"),
+            others=(("softmax", "row_sum"),),
+        )
 
 
 def places_exist(unnamed: Collection[str]) -> Check:

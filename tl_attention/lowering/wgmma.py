@@ -7,31 +7,27 @@ from typing import TYPE_CHECKING
 from tl_attention.hardware.card import HOPPER, Card
 from tl_attention.hardware.warpgroup import ROWS, WARPGROUP
 from tl_attention.problem.head_dims import HeadSize
-from tl_attention.schedule.fields import choices
+from tl_attention.schedule.key_errors import RuleBroken
 from tl_attention.schedule.keys import Keys
-from tl_attention.schedule.rules import Rule
 
 if TYPE_CHECKING:
     from tl_attention.program.planned import Planned
     from tl_attention.proof.limits import Resources
 
 
-def _threads_of(rows: int) -> Rule:
-    return Rule(
-        "threads",
-        lambda s: (
-            f"{s.threads} threads do not fit block_M {rows}: each warpgroup of {WARPGROUP} threads computes {ROWS} rows, "
-            f"so expected 2 * {rows} = {2 * rows}"
-        ),
-        given={"block_M": {"const": rows}},
-        needs={"threads": {"const": 2 * rows}},
-    )
-
-
 # The cards that have it.
 WGMMA_ARCHS = (HOPPER.arch,)
-# A warpgroup's wgmma has 64 rows, and TileLang 0.1.15 lays out acc_s for exactly that.
-THREADS_FIT_THE_TILE = tuple(map(_threads_of, choices(Keys.model_fields["block_M"])))
+
+
+def threads_fit_the_tile(s: Keys) -> None:
+    # A warpgroup's wgmma has 64 rows, and TileLang 0.1.15 lays out acc_s for exactly that.
+    if s.threads != 2 * s.block_M:
+        raise RuleBroken(
+            f"{s.threads} threads do not fit block_M {s.block_M}: each warpgroup of {WARPGROUP} threads computes {ROWS} "
+            f"rows, so expected 2 * {s.block_M} = {2 * s.block_M}",
+            "threads",
+            others=(("block_M",),),
+        )
 
 
 def plain_resources(planned: Planned, size: HeadSize, card: Card) -> Resources:

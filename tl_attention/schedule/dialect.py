@@ -17,7 +17,7 @@ from tl_attention.loop.table import Table
 Model = Literal["synchronous", "asynchronous"]
 # Takes the phases of a Program (`program.program.Phases`) and, as `schedule`, the Schedule; returns the phases changed.
 Pass = Callable[..., Any]
-# Raises RuleBroken for the keys of a schedule (`keys.Keys`) that it does not allow: a `rule.Rule`, or a function.
+# Raises RuleBroken for the keys of a schedule (`keys.Keys`) that it does not allow.
 Check = Callable[[Any], None]
 
 

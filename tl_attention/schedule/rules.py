@@ -1,18 +1,12 @@
 """Rules between keys say what a schedule may not be, and at which key that is told.
 
-This module first says what a rule is, and then has the rules that a schedule of any lowering must meet by itself.
-Keywords of JSON Schema say what keys hold, by the keys' paths: `{"kernel.output": {"const": "tma"}}`.
+A rule is a function that raises RuleBroken. These are the rules that a schedule of any lowering must meet by itself.
 """
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
-
-from pydantic import BaseModel
 
 from tl_attention.loop.attention import FRAGMENTS, NUMBER, SOURCE
 from tl_attention.loop.table import whole
@@ -22,62 +16,13 @@ from tl_attention.schedule.key_words import KeyPath
 from tl_attention.schedule.keys import PRODUCER, Keys
 from tl_attention.schedule.options import OPTION_KEYS, OPTION_PATHS, OPTIONS
 
-Keywords = Mapping[str, Any]
-Where = Mapping[str, Keywords]
-
-
-@dataclass(frozen=True, eq=False)
-class Rule:
-    """A Rule says that keys which are as `given` must be as in `needs`.
-
-    `told` says what is wrong with a schedule that breaks the rule. `blamed` is the key at which that is told, and
-    `advice` is what to do about that key.
-    """
-
-    blamed: str
-    told: Callable[[Keys], str]
-    needs: Where
-    given: Where = field(default_factory=dict)
-    advice: Callable[[Keys], str] = lambda s: ""
-
-    def __call__(self, s: Keys) -> None:
-        if holds(s, self.given) and not holds(s, self.needs):
-            others = tuple(tuple(path.split(".")) for path in (*self.needs, *self.given) if path != self.blamed)
-            raise RuleBroken(self.told(s), *self.blamed.split("."), others=others, advice=self.advice(s))
-
-
-def holds(s: Keys, where: Where) -> bool:
-    """Says whether the keys of a schedule meet the keywords at their paths."""
-    values = ((operator.attrgetter(path)(s), keywords) for path, keywords in where.items())
-    return all(HOLDS[keyword](value, bound) for value, keywords in values for keyword, bound in keywords.items())
-
-
-def _given_keys(keys: BaseModel) -> int:
-    """Counts the keys that differ from their defaults: a default says nothing."""
-    return sum(getattr(keys, name) != field.default for name, field in type(keys).model_fields.items())
-
-
-# What JSON Schema's keywords ask of a value; those that rules use.
-HOLDS: dict[str, Callable[[Any, Any], bool]] = {
-    "const": operator.eq,
-    "enum": lambda value, choices: value in choices,
-    "type": lambda value, name: isinstance(value, {"array": tuple}[name]),
-    "maximum": operator.le,
-    "minItems": lambda values, least: len(values) >= least,
-    "maxItems": lambda values, most: len(values) <= most,
-    "maxProperties": lambda keys, most: _given_keys(keys) <= most,
-}
-
-
-# --- the rules of every lowering ---------------------------------------------------------------------------------------
-
 KEYS_OF_ORDER = ("group", "order", "stage")
 
 
 @cache
 def rules_of(dialect: Dialect) -> tuple[Check, ...]:
     """Returns the rules that a schedule of this lowering must meet, in order: the first that is broken is told."""
-    order = ORDER_LEFT_OUT if dialect.model is None else ORDER_GIVEN
+    order = (_order_is_left_out,) if dialect.model is None else ORDER_GIVEN
     # A key that is left out as a whole is told as a whole.
     options = (
         rule
@@ -87,38 +32,38 @@ def rules_of(dialect: Dialect) -> tuple[Check, ...]:
     return (*order, *options, *OF_EVERY_LOWERING, *dialect.rules)
 
 
-ORDER_GIVEN = tuple(
-    Rule(key, lambda s: f"missing or empty, lowering {s.lowering} needs it", needs={key: {"minItems": 1}})
-    for key in KEYS_OF_ORDER
-)
+def _order_is_given(key: str) -> Check:
+    def check(s: Keys) -> None:
+        if not getattr(s, key):
+            raise RuleBroken(f"missing or empty, lowering {s.lowering} needs it", key)
+
+    return check
 
 
-def _order_left_out(key: str) -> Rule:
-    return Rule(
-        key,
-        lambda s: f"lowering {s.lowering} leaves the order to the compiler",
-        needs={key: {"maxItems": 0}},
-        # The first of the keys that are there is told.
-        given={before: {"maxItems": 0} for before in KEYS_OF_ORDER[: KEYS_OF_ORDER.index(key)]},
-        advice=lambda s: f"remove {' and '.join(name for name in KEYS_OF_ORDER if getattr(s, name))}",
-    )
+def _order_is_left_out(s: Keys) -> None:
+    if given := [key for key in KEYS_OF_ORDER if getattr(s, key)]:
+        advice = f"remove {' and '.join(given)}"
+        raise RuleBroken(f"lowering {s.lowering} leaves the order to the compiler", given[0], advice=advice)
 
 
-def _option_left_out(path: str) -> Rule:
-    def told(s: Keys) -> str:
-        return f"only lowering {' or '.join(dialect.name for dialect in dialects() if dialect.takes(path))} takes it"
-
-    def advice(s: Keys) -> str:
-        return f"remove it from lowering {s.lowering}"
-
+def _option_is_left_out(path: str) -> Check:
     key, _, name = path.partition(".")
-    whole = {"maxProperties": 0}
-    needs = {"const": OPTIONS[key].model_fields[name].default} if name else whole
-    return Rule(path, told, needs={path: needs}, advice=advice)
+    default: Any = OPTIONS[key]()
+    if name:
+        default = getattr(default, name)
+
+    def check(s: Keys) -> None:
+        options = getattr(s, key)
+        if (getattr(options, name) if name else options) != default:
+            takers = " or ".join(dialect.name for dialect in dialects() if dialect.takes(path))
+            advice = f"remove it from lowering {s.lowering}"
+            raise RuleBroken(f"only lowering {takers} takes it", *path.split("."), advice=advice)
+
+    return check
 
 
-ORDER_LEFT_OUT = tuple(map(_order_left_out, KEYS_OF_ORDER))
-OPTION_LEFT_OUT = {path: _option_left_out(path) for path in (*OPTION_KEYS, *OPTION_PATHS)}
+ORDER_GIVEN = tuple(map(_order_is_given, KEYS_OF_ORDER))
+OPTION_LEFT_OUT = {path: _option_is_left_out(path) for path in (*OPTION_KEYS, *OPTION_PATHS)}
 
 
 def _groups_partition_the_statements(s: Keys) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tl_attention.lowering.pipelined.lowering import Pipelined
-from tl_attention.lowering.wgmma import THREADS_FIT_THE_TILE
+from tl_attention.lowering.wgmma import threads_fit_the_tile
 from tl_attention.schedule.dialect import Dialect
 from tl_attention.schedule.schedule import Schedule
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class Inferred(Pipelined):
     """This lowering has no Program to derive, to prove, or to compare the generated code with: it is verified on the GPU only."""
 
-    dialect = Dialect("inferred", "the compiler decides order and stage", model=None, rules=THREADS_FIT_THE_TILE)
+    dialect = Dialect("inferred", "the compiler decides order and stage", model=None, rules=(threads_fit_the_tile,))
 
     def check_generated(self, schedule: Schedule, program: Program, code: GeneratedCode) -> Verdict:
         raise AssertionError("there is no Program to compare with")

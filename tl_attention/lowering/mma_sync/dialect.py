@@ -13,17 +13,15 @@ from tl_attention.hardware.warpgroup import WARP
 from tl_attention.loop.emitted import SOFTMAX, emitted_table
 from tl_attention.loop.table import Table, statement
 from tl_attention.lowering.emitted_rules import (
-    MASKED_BLOCKS_COME_FIRST,
     chunks_have_all_keys,
     fused_statements_are_in_one_group,
+    masked_blocks_come_first,
     places_exist,
 )
 from tl_attention.program.program import Iteration, Operation, Phases
 from tl_attention.schedule.dialect import Check
-from tl_attention.schedule.fields import choices
 from tl_attention.schedule.key_errors import RuleBroken
 from tl_attention.schedule.keys import Keys
-from tl_attention.schedule.rules import Rule
 from tl_attention.schedule.schedule import Schedule
 
 _OWN = (
@@ -71,17 +69,15 @@ def rows_at_once(threads: int) -> int:
     return threads // WARP * ROWS_OF_A_PRODUCT
 
 
-def _warps_share(threads: int) -> Rule:
-    rows = rows_at_once(threads)
-    return Rule(
-        "threads",
-        lambda s: (
-            f"{threads} threads do not fit block_M {s.block_M}: each of {threads // WARP} warps computes "
-            f"{ROWS_OF_A_PRODUCT} rows at a time, so expected block_M to be a multiple of {rows}"
-        ),
-        given={"threads": {"const": threads}},
-        needs={"block_M": {"enum": [M for M in choices(Keys.model_fields["block_M"]) if M % rows == 0]}},
-    )
+def _warps_share_the_tile(s: Keys) -> None:
+    rows = rows_at_once(s.threads)
+    if s.block_M % rows:
+        raise RuleBroken(
+            f"{s.threads} threads do not fit block_M {s.block_M}: each of {s.threads // WARP} warps computes "
+            f"{ROWS_OF_A_PRODUCT} rows at a time, so expected block_M to be a multiple of {rows}",
+            "threads",
+            others=(("block_M",),),
+        )
 
 
 def _places_say_how_many_buffers(s: Keys) -> None:
@@ -96,9 +92,8 @@ def _places_say_how_many_buffers(s: Keys) -> None:
 
 # In this order: the first that is broken is told.
 RULES: tuple[Check, ...] = (
-    # The fewest fit every block_M.
-    *map(_warps_share, choices(Keys.model_fields["threads"])[1:]),
-    MASKED_BLOCKS_COME_FIRST,
+    _warps_share_the_tile,
+    masked_blocks_come_first,
     fused_statements_are_in_one_group(TABLE),
     # The columns of rescale and of mma0 are head_dim's: see limits.py.
     *chunks_have_all_keys("exp", "row_sum", "cast", "mma1"),

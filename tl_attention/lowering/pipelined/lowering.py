@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from tl_attention.hardware.card import HOPPER, Card
 from tl_attention.lowering.base import Lowering
-from tl_attention.lowering.wgmma import THREADS_FIT_THE_TILE, WGMMA_ARCHS, plain_resources
+from tl_attention.lowering.wgmma import WGMMA_ARCHS, plain_resources, threads_fit_the_tile
 from tl_attention.problem.head_dims import HeadSize
 from tl_attention.problem.variant import Variant
 from tl_attention.schedule.dialect import Dialect
@@ -24,7 +24,7 @@ class Pipelined(Lowering):
     """This lowering is the baseline: every product is waited for at once, and TileLang places the waits."""
 
     dialect = Dialect(
-        "pipelined", "T.Pipelined with this order and stage", model="synchronous", rules=THREADS_FIT_THE_TILE
+        "pipelined", "T.Pipelined with this order and stage", model="synchronous", rules=(threads_fit_the_tile,)
     )
     archs = WGMMA_ARCHS
 

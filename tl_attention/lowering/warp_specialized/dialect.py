@@ -12,19 +12,18 @@ from tl_attention.hardware.warpgroup import ROWS, WARPGROUP
 from tl_attention.loop.emitted import SOFTMAX, emitted_table
 from tl_attention.loop.table import statement, whole
 from tl_attention.lowering.emitted_rules import (
-    MASKED_BLOCKS_COME_FIRST,
-    ROW_SUMS_IN_CHUNKS_ARE_PER_THREAD,
     chunks_have_all_keys,
     fused_statements_are_in_one_group,
+    masked_blocks_come_first,
     places_exist,
+    row_sums_in_chunks_are_per_thread,
 )
-from tl_attention.lowering.wgmma import THREADS_FIT_THE_TILE
+from tl_attention.lowering.wgmma import threads_fit_the_tile
 from tl_attention.problem.head_dims import HeadSize, sizes_of, tile_size
 from tl_attention.program.program import Iteration, Operation, Phases
 from tl_attention.schedule.dialect import Check
 from tl_attention.schedule.key_errors import RuleBroken
 from tl_attention.schedule.keys import Keys
-from tl_attention.schedule.rules import Rule
 from tl_attention.schedule.schedule import Schedule
 
 if TYPE_CHECKING:
@@ -39,11 +38,11 @@ TABLE = emitted_table(
 
 # The most registers that a schedule can give a thread.
 MOST_MOVED = 240
-ROWS_HAVE_REGISTERS = Rule(
-    "block_M",
-    lambda s: f"{s.block_M}, expected at most 192: the registers of 3 warpgroups and a producer",
-    needs={"block_M": {"maximum": 192}},
-)
+
+
+def _rows_have_registers(s: Keys) -> None:
+    if s.block_M > 192:
+        raise RuleBroken(f"{s.block_M}, expected at most 192: the registers of 3 warpgroups and a producer", "block_M")
 
 
 def _every_load_is_a_producers(s: Keys) -> None:
@@ -68,27 +67,26 @@ def _the_polynomial_has_exponentials(s: Keys) -> None:
         )
 
 
-ONE_BLOCK_TAKES_A_TILE = Rule(
-    "kernel.tile_scheduler",
-    lambda s: (
-        "dynamic takes tiles for one block, expected with cluster: 1 (blocks of a cluster need the same tile pair)"
-    ),
-    given={"kernel.tile_scheduler": {"const": "dynamic"}},
-    needs={"kernel.cluster": {"const": 1}},
-)
-TWO_TAKE_TURNS = Rule(
-    "kernel.ping_pong",
-    lambda s: f"two warpgroups take turns, expected block_M 128, found {s.block_M}",
-    given={"kernel.ping_pong": {"const": True}},
-    needs={"block_M": {"const": 128}},
-)
-# TileLang 0.1.15 computes the address of a third warpgroup's rows wrongly.
-TWO_STORE_BY_TMA = Rule(
-    "kernel.output",
-    lambda s: f"tma, expected block_M of at most 128, found {s.block_M}",
-    given={"kernel.output": {"const": "tma"}},
-    needs={"block_M": {"maximum": 128}},
-)
+def _one_block_takes_a_tile(s: Keys) -> None:
+    if s.kernel.tile_scheduler == "dynamic" and s.kernel.cluster != 1:
+        raise RuleBroken(
+            "dynamic takes tiles for one block, expected with cluster: 1 (blocks of a cluster need the same tile pair)",
+            *("kernel", "tile_scheduler"),
+            others=(("kernel", "cluster"),),
+        )
+
+
+def _two_take_turns(s: Keys) -> None:
+    if s.kernel.ping_pong and s.block_M != 128:
+        found = f"two warpgroups take turns, expected block_M 128, found {s.block_M}"
+        raise RuleBroken(found, "kernel", "ping_pong", others=(("block_M",),))
+
+
+def _two_store_by_tma(s: Keys) -> None:
+    # TileLang 0.1.15 computes the address of a third warpgroup's rows wrongly.
+    if s.kernel.output == "tma" and s.block_M > 128:
+        found = f"tma, expected block_M of at most 128, found {s.block_M}"
+        raise RuleBroken(found, "kernel", "output", others=(("block_M",),))
 
 
 def _registers_fit_the_block(s: Keys) -> None:
@@ -121,19 +119,19 @@ def _registers_fit_the_block(s: Keys) -> None:
 
 # In this order: the first that is broken is told.
 RULES: tuple[Check, ...] = (
-    *THREADS_FIT_THE_TILE,
-    ROWS_HAVE_REGISTERS,
+    threads_fit_the_tile,
+    _rows_have_registers,
     _every_load_is_a_producers,
-    MASKED_BLOCKS_COME_FIRST,
+    masked_blocks_come_first,
     fused_statements_are_in_one_group(TABLE),
     # The columns of rescale are head_dim's: see limits.py.
     *chunks_have_all_keys("exp", "row_sum", "cast"),
-    ROW_SUMS_IN_CHUNKS_ARE_PER_THREAD,
+    row_sums_in_chunks_are_per_thread,
     places_exist((*TABLE.fused, *TABLE.moved, *TABLE.loads)),
     _the_polynomial_has_exponentials,
-    ONE_BLOCK_TAKES_A_TILE,
-    TWO_TAKE_TURNS,
-    TWO_STORE_BY_TMA,
+    _one_block_takes_a_tile,
+    _two_take_turns,
+    _two_store_by_tma,
     _registers_fit_the_block,
 )
 
