@@ -4,6 +4,7 @@ import json
 import re
 
 import pytest
+from moves.choices import choices
 from mutations import SCHEDULES, fitting_head_dim, shipped
 from specialized import CHUNKED, HUNDREDS, REST, TWO, fa3, hundred
 
@@ -12,7 +13,6 @@ from tl_attention.files.schedule_file import load
 from tl_attention.files.schema import json_schema
 from tl_attention.lowering.registry import lowering_of
 from tl_attention.program.planned import Planned
-from tl_attention.schedule.fields import choices
 from tl_attention.schedule.options import OPTION_KEYS, OPTION_PATHS, words_of
 from tl_attention.schedule.schedule import changed_options
 from tl_attention.show.explain import explain

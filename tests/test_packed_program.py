@@ -19,6 +19,7 @@ import tilelang.transform
 from code_mutants.kernels import generated
 from mma_sync_schedules import SHIPPED as FAMILY_AND_TOP
 from mma_sync_schedules import head_dim
+from moves.choices import choices
 from mutations import shipped
 from overlap import FORMS, overlap
 from pydantic.fields import FieldInfo
@@ -37,7 +38,6 @@ from tl_attention.problem.mask import CAUSAL, FULL, Mask
 from tl_attention.problem.variant import Variant
 from tl_attention.program.derivation import derive
 from tl_attention.program.planned import Planned
-from tl_attention.schedule.fields import choices
 from tl_attention.schedule.options import KernelOptions, SoftmaxOptions, Split
 from tl_attention.schedule.schedule import Schedule
 

@@ -15,10 +15,8 @@ from tl_attention.errors import InputError
 from tl_attention.hardware.warpgroup import WARP
 from tl_attention.loop.table import chunk_names
 from tl_attention.problem.head_dims import TILE_DIMS
-from tl_attention.schedule.fields import choices
 from tl_attention.schedule.key_errors import first_error
 from tl_attention.schedule.key_words import dotted
-from tl_attention.schedule.keys import Keys
 from tl_attention.schedule.options import KernelOptions, SoftmaxOptions, Split, Waits
 from tl_attention.schedule.schedule import Schedule
 
@@ -31,10 +29,14 @@ STEP_COLUMNS = 16
 # The words of the notation in its order: `async`, options, fragments, options. An option is a field of its name.
 _ASYNC, _LOAD = "async", "load_{}_{}_{}_fragments"
 _BEFORE, _BEHIND = ("eager", "swizzled"), ("buffer", "opt_softmax")
-_WORDS = "+".join([_ASYNC, *_BEFORE, _LOAD.format(*"QKV"), *_BEHIND])
-_NUMBER = "[0-9]{1,6}"
-_TILE = re.compile(rf"\(({_NUMBER}), ({_NUMBER}), ({_NUMBER}), ({_NUMBER})\)")
-_FRAGMENTS = re.compile(_LOAD.format(*[f"({_NUMBER})"] * 3))
+_WORDS = "async[+eager][+swizzled]+load_Q_K_V_fragments[+buffer][+opt_softmax]"
+_N = "(0|[1-9][0-9]{0,5})"
+_NOTATION = re.compile(
+    rf"\((?P<head_dim>{_N}), (?P<block_M>{_N}), (?P<block_N>{_N}), (?P<warps>{_N})\): "
+    rf"async(?P<eager>\+eager)?(?P<swizzled>\+swizzled)?"
+    rf"\+load_(?P<q_fragments>{_N})_(?P<k_fragments>{_N})_(?P<v_fragments>{_N})_fragments"
+    rf"(?P<buffer>\+buffer)?(?P<opt_softmax>\+opt_softmax)?"
+)
 MOST_SHOWN = 80
 
 
@@ -64,13 +66,6 @@ class Configuration:
     def __post_init__(self) -> None:
         if not 0 < self.head_dim <= TILE_DIMS[-1] or self.head_dim % STEP_COLUMNS:
             raise InputError(f"head_dim {self.head_dim}, expected a multiple of {STEP_COLUMNS} up to {TILE_DIMS[-1]}")
-        for name, value, known in (
-            ("block_M", self.block_M, choices(Keys.model_fields["block_M"])),
-            ("block_N", self.block_N, choices(Keys.model_fields["block_N"])),
-            ("warps", self.warps, tuple(threads // WARP for threads in choices(Keys.model_fields["threads"]))),
-        ):
-            if value not in known:
-                raise InputError(f"{name} {value}, expected one of {', '.join(map(str, known))}")
         for name, count in zip("QKV", self.fragments):
             if count not in (WHOLE, STEP):
                 raise InputError(
@@ -109,40 +104,15 @@ def tile_text(tile: tuple[int, ...]) -> str:
 
 def parse(text: str) -> Configuration:
     """Returns the configuration that a text in the notation names, spelled as `str` spells it. Raises InputError."""
+    found = _NOTATION.fullmatch(text)
     try:
-        found = _parsed(text)
+        if found is None:
+            raise InputError(f"expected (head_dim, block_M, block_N, warps): {_WORDS}, as in {EXAMPLE}")
+        fields: dict[str, Any] = found.groupdict()
+        on = {name: fields[name] is not None for name in (*_BEFORE, *_BEHIND)}
+        return Configuration(**fields | {name: int(text) for name, text in fields.items() if name not in on} | on)
     except InputError as error:
         raise InputError(f"configuration {text[:MOST_SHOWN]!r}: {error}") from None
-    if str(found) != text:
-        raise InputError(f"configuration {text[:MOST_SHOWN]!r} is not spelled as the notation is, expected {found}")
-    return found
-
-
-def _parsed(text: str) -> Configuration:
-    tile_part, colon, options = text.partition(":")
-    tile = _TILE.fullmatch(tile_part.strip())
-    if tile is None:
-        raise InputError(f"{tile_part!r} is no tile, expected (head_dim, block_M, block_N, warps) as in {EXAMPLE}")
-    if not colon:
-        raise InputError(f"no options behind the tile, expected ': ' and some of {_WORDS}")
-    fields: dict[str, Any] = dict(zip(("head_dim", "block_M", "block_N", "warps"), map(int, tile.groups())))
-    words = [word.strip() for word in options.split("+")]
-    if _ASYNC not in words:
-        raise InputError(f"no {_ASYNC}, expected it first: K and V are copied by cp.async, and not otherwise")
-    for index, word in enumerate(words):
-        if word in words[:index]:
-            raise InputError(f"{word!r} stands there twice, expected it once")
-        if fragments := _FRAGMENTS.fullmatch(word):
-            if "q_fragments" in fields:
-                raise InputError(f"{word!r} comes after other fragments, expected one number of Q, of K and of V")
-            fields |= zip(("q_fragments", "k_fragments", "v_fragments"), map(int, fragments.groups()))
-        elif word in (*_BEFORE, *_BEHIND):
-            fields[word] = True
-        elif word != _ASYNC:
-            raise InputError(f"{word!r} is no option, expected some of {_WORDS}")
-    if "q_fragments" not in fields:
-        raise InputError(f"no fragments, expected {_LOAD.format(*'QKV')} with {WHOLE} or {STEP} for each")
-    return Configuration(**fields)
 
 
 # --- as a schedule of the mma.sync lowering: its options are places in the order, and keys ------------------------------
