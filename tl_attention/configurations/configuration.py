@@ -108,9 +108,9 @@ def parse(text: str) -> Configuration:
     try:
         if found is None:
             raise InputError(f"expected (head_dim, block_M, block_N, warps): {_WORDS}, as in {EXAMPLE}")
-        fields: dict[str, Any] = found.groupdict()
-        on = {name: fields[name] is not None for name in (*_BEFORE, *_BEHIND)}
-        return Configuration(**fields | {name: int(text) for name, text in fields.items() if name not in on} | on)
+        on = {name: found[name] is not None for name in (*_BEFORE, *_BEHIND)}
+        numbers: dict[str, Any] = {name: int(text) for name, text in found.groupdict().items() if name not in on}
+        return Configuration(**numbers, **on)
     except InputError as error:
         raise InputError(f"configuration {text[:MOST_SHOWN]!r}: {error}") from None
 

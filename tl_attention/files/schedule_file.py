@@ -22,7 +22,7 @@ from tl_attention.files import catalogue, yaml_text
 from tl_attention.files.mistakes import all_mistakes, blamed
 from tl_attention.files.yaml_text import Stamp, YamlFile
 from tl_attention.problem.head_dims import DEFAULT_HEAD_DIMS, HeadSize, TileSize, is_meant, named_head_dims
-from tl_attention.schedule.fields import model_of
+from tl_attention.schedule.key_errors import model_of
 from tl_attention.schedule.key_words import KeyPath, line_of, shown
 from tl_attention.schedule.schedule import Schedule
 

@@ -63,21 +63,24 @@ class Fault:
 
 @dataclass(frozen=True)
 class YamlFile:
-    """A YamlFile has the nested keys of one file, the file's stamp when it was read, and the faults of its text."""
+    """A YamlFile has the nested keys of one file, the file's stamp when it was read, and the faults of its text.
+
+    `lines` has the line of each key and of each entry of a list, by its path; that of () is the first with a key.
+    """
 
     path: Path
     fields: dict[str, Any]
-    node: yaml.MappingNode
+    lines: dict[KeyPath, int]
     stamp: Stamp
     faults: tuple[Fault, ...] = ()
 
     def line(self, key: KeyPath) -> int:
         """Returns the line of the innermost part of `key` that the file has; the first line with a key if it has none."""
-        return self._find(key)[0]
+        return self.lines[key[: self.has(key)]]
 
     def has(self, key: KeyPath) -> int:
         """Returns how many parts of `key`, from the first, the file has."""
-        return self._find(key)[1]
+        return next(depth for depth in range(len(key), -1, -1) if key[:depth] in self.lines)
 
     def gives(self, key: KeyPath) -> bool:
         """Says whether the file decides what the key is.
@@ -94,23 +97,6 @@ class YamlFile:
         """Returns the message as `file:line: kind: key: message`, at the line of the key, or of the key `at`."""
         name = "" if message.startswith(dotted(key)) else dotted(key)
         return f"{self.path}:{self.line(key if at is None else at)}: {kind}{name}{message}"
-
-    def _find(self, key: KeyPath) -> tuple[int, int]:
-        node: yaml.Node = self.node
-        line = node.start_mark.line + 1
-        for depth, part in enumerate(key):
-            child: Any = None
-            if isinstance(node, yaml.MappingNode):
-                child = next((pair for pair in node.value if pair[0].value == part), None)
-                line = child[0].start_mark.line + 1 if child else line
-                child = child[1] if child else None
-            elif isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
-                child = node.value[part]
-                line = child.start_mark.line + 1
-            if child is None:
-                return line, depth
-            node = child
-        return line, len(key)
 
 
 def checked(file: YamlFile, model: type[Checked], fields: dict[str, Any], *where: str | int) -> Checked:
@@ -145,8 +131,9 @@ def read_faulty(path: Path) -> YamlFile:
     if not isinstance(node, yaml.MappingNode):
         where = f"{path}:{node.start_mark.line + 1}: "
         raise InputError(f"{where}expected a mapping of keys, such as block_M: 128{_instead(node)}")
+    lines: dict[KeyPath, int] = {(): node.start_mark.line + 1}
     faults: list[Fault] = []
-    return YamlFile(path, _construct(node, faults), node, as_of, tuple(faults))
+    return YamlFile(path, _construct(node, lines, faults), lines, as_of, tuple(faults))
 
 
 def _instead(node: yaml.Node) -> str:
@@ -206,60 +193,47 @@ def _compose(text: str, path: Path) -> yaml.Node:
     return node
 
 
-def _construct(node: yaml.MappingNode, faults: list[Fault], above: KeyPath = ()) -> dict[str, Any]:
-    """Returns the keys of a mapping, and of the mappings in it, each once. `_compose` has bounded the nesting."""
+def _construct(node: yaml.Node, lines: dict[KeyPath, int], faults: list[Fault], at: KeyPath = ()) -> Any:
+    """Returns what a node holds, and puts the line of each key and entry below it into `lines`.
+
+    A key that is there twice has its first value; a value with a fault is None. `_compose` has bounded the nesting.
+    """
+    if isinstance(node, yaml.SequenceNode):
+        lines.update({(*at, number): entry.start_mark.line + 1 for number, entry in enumerate(node.value)})
+        return [_construct(entry, lines, faults, (*at, number)) for number, entry in enumerate(node.value)]
+    if not isinstance(node, yaml.MappingNode):
+        return _value(node, faults, at)
     fields: dict[str, Any] = {}
-    lines: dict[str, int] = {}
     for key, value in node.value:
-        line = key.start_mark.line + 1
+        line, name = key.start_mark.line + 1, (*at, key.value)
         if not isinstance(key, yaml.ScalarNode) or key.tag != f"{YAML_TAG}str":
             found = shown(key.value) if isinstance(key, yaml.ScalarNode) else "a list or a mapping"
-            faults.append(Fault(line, (*above, found), f"a key must be a word, such as block_M, found {found}"))
-            continue
-        name = (*above, key.value)
-        if key.value in lines:
-            faults.append(Fault(line, name, f"{dotted(name)}given on line {lines[key.value]} already"))
-            continue
-        lines[key.value] = line
-        fields[key.value] = _below(value, faults, name)
+            faults.append(Fault(line, (*at, found), f"a key must be a word, such as block_M, found {found}"))
+        elif name in lines:
+            faults.append(Fault(line, name, f"{dotted(name)}given on line {lines[name]} already"))
+        else:
+            lines[name] = line
+            fields[key.value] = _construct(value, lines, faults, name)
     return fields
 
 
-def _below(node: yaml.Node, faults: list[Fault], name: KeyPath) -> Any:
-    """Returns what a key, or an entry of a list of mappings, holds."""
-    if isinstance(node, yaml.MappingNode):
-        return _construct(node, faults, name)
-    if isinstance(node, yaml.SequenceNode) and any(isinstance(entry, yaml.MappingNode) for entry in node.value):
-        return [_below(entry, faults, (*name, number)) for number, entry in enumerate(node.value)]
-    return _value(node, faults, name)
-
-
-def _value(node: yaml.Node, faults: list[Fault], name: KeyPath) -> Any:
-    """Returns what the node holds; None where it has a fault, which goes into `faults`."""
-    for scalar in _scalars(node):
-        if scalar.tag in DECIMAL:
-            form, words = DECIMAL[scalar.tag]
-            if not form.fullmatch(scalar.value):
-                message = f"{dotted(name)}{scalar.value[:40]!r} is not a decimal {words}"
-                faults.append(Fault(scalar.start_mark.line + 1, name, message))
-                return None
-    try:
-        return yaml.SafeLoader("").construct_document(node)
-    except (yaml.YAMLError, ValueError, OverflowError):
-        # Scalars that only look like a date, a number or a merge key.
-        found = shown(node.value) if isinstance(node, yaml.ScalarNode) else "one in this list"
-        message = f"{dotted(name)}a value that YAML cannot read, found {found}"
-        faults.append(Fault(node.start_mark.line + 1, name, message))
-        return None
-
-
-def _scalars(node: yaml.Node) -> list[yaml.ScalarNode]:
-    """Returns the values below a node. Recursion is safe: `_compose` has bounded the nesting."""
-    if isinstance(node, yaml.MappingNode):
-        return [scalar for pair in node.value for part in pair for scalar in _scalars(part)]
-    if isinstance(node, yaml.SequenceNode):
-        return [scalar for part in node.value for scalar in _scalars(part)]
-    return [node] if isinstance(node, yaml.ScalarNode) else []
+def _value(node: yaml.Node, faults: list[Fault], at: KeyPath) -> Any:
+    """Returns what a text, number or word is; None where it has a fault, which is told of the list that it is in."""
+    name = at
+    while isinstance(name[-1], int):
+        name = name[:-1]
+    form, words = DECIMAL.get(node.tag, (None, ""))
+    if form and not form.fullmatch(node.value):
+        message = f"{dotted(name)}{node.value[:40]!r} is not a decimal {words}"
+    else:
+        try:
+            return yaml.constructor.SafeConstructor().construct_document(node)
+        except (yaml.YAMLError, ValueError, OverflowError):
+            # Scalars that only look like a date, a number or a merge key.
+            found = "one in this list" if name != at else shown(node.value)
+            message = f"{dotted(name)}a value that YAML cannot read, found {found}"
+    faults.append(Fault(node.start_mark.line + 1, name, message))
+    return None
 
 
 # --- what is wrong with text that is no YAML, in the words of its author: a tab, a missing colon, an open bracket ------

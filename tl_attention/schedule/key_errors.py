@@ -6,13 +6,16 @@ The line also says what the author meant by a key that is unknown where it stand
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, get_args
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 
 from tl_attention.errors import InputError
-from tl_attention.schedule.fields import Model, field_at, model_at, model_of
 from tl_attention.schedule.key_words import KeyPath, dotted, line_of, shown, suggestion
 
+Model = type[BaseModel]
 # For each key that has keys below it, an example of one.
 EXAMPLES = {
     "kernel": {"cluster": 1},
@@ -116,7 +119,7 @@ def _meant(key: KeyPath, value: Any, model: Model | None) -> str:
     The words end a message, behind what was found.
     """
     name = key[-1] if key else ""
-    field = field_at(model, key)
+    field = _field_at(model, key)
     if isinstance(name, int) or field is None:
         is_unseparated = isinstance(value, str) and re.fullmatch(r"[\w.-]+( +[\w.-]+)+", value)
         return ": expected a comma between two entries" if is_unseparated else ""
@@ -132,7 +135,7 @@ def _meant(key: KeyPath, value: Any, model: Model | None) -> str:
 
 
 def _keys_at(model: Model | None, path: KeyPath) -> tuple[str, ...]:
-    below = model_at(model, path)
+    below = _model_at(model, path)
     return tuple(below.model_fields) if below else ()
 
 
@@ -179,3 +182,32 @@ def _homes(name: str, model: Model | None, above: KeyPath = ()) -> Iterator[KeyP
         if key == name:
             yield above
         yield from _homes(name, model_of(field.annotation), (*above, key))
+
+
+# --- which keys there are ------------------------------------------------------------------------------------------------
+
+
+def model_of(annotation: Any) -> Model | None:
+    """Returns the model that a key's value is, or is a list of; None for other values.
+
+    The keys of that model are nested below the key.
+    """
+    choices = (choice for choice in (annotation, *get_args(annotation)) if isinstance(choice, type))
+    return next((choice for choice in choices if issubclass(choice, BaseModel)), None)
+
+
+def _model_at(model: Model | None, path: Sequence[str | int]) -> Model | None:
+    """Returns the model that a path leads to; None where there is no model.
+
+    A place in a list leads to the model of the list's entries.
+    """
+    for part in path:
+        if isinstance(part, str):
+            model = model_of(model.model_fields[part].annotation) if model and part in model.model_fields else None
+    return model
+
+
+def _field_at(model: Model | None, path: Sequence[str | int]) -> FieldInfo | None:
+    """Returns the field of the key at a path; None where there is no such key."""
+    inner = _model_at(model, path[:-1]) if path else None
+    return inner.model_fields.get(str(path[-1])) if inner else None

@@ -7,8 +7,6 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from pydantic import BaseModel
-
 KeyPath = tuple[str | int, ...]
 FOUND_CHARACTERS = 40
 LINE_CHARACTERS = 80
@@ -36,9 +34,7 @@ def shown(value: Any) -> str:
 
 
 def spelled(value: Any) -> str:
-    """Returns a value in full, as a line of a YAML file has it; None, and a model of nothing but defaults, are null."""
-    if isinstance(value, BaseModel):
-        value = {name: inner for name, inner in value if inner != type(value).model_fields[name].default} or None
+    """Returns a value in full, as a line of a YAML file has it."""
     if value is None:
         return "null"
     if isinstance(value, dict):
