@@ -33,7 +33,6 @@ def fused_statements_are_in_one_group(table: Table) -> Check:
                 raise RuleBroken(
                     f"{name} is part of {partner} in this lowering, expected both in one group",
                     *("group", group_of[name]),
-                    others=(("lowering",),),
                 )
 
     return check
@@ -76,7 +75,7 @@ def places_exist(unnamed: Collection[str]) -> Check:
                     raise RuleBroken(
                         f"no statement {name} in this schedule: {parts(s, whole(name))}",
                         *(key, what),
-                        others=(("split", FRAGMENTS.get(whole(name), whole(name))), ("lowering",)),
+                        others=(("split", FRAGMENTS.get(whole(name), whole(name))),),
                     )
                 if name in unnamed:
                     raise RuleBroken(f"{name} has no place of its own here, expected another statement", key, what)

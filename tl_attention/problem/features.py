@@ -196,6 +196,7 @@ RESULTS = tuple(feature for feature in FEATURES if feature.kind == "result")
 NUMBERS = tuple(feature for feature in FEATURES if feature.is_number)
 
 
+@dataclass(frozen=True, init=False)
 class Asked(Mapping[str, Value]):
     """Asked are the features that a problem asks for, by word; every other feature is off. An Asked is hashable.
 
@@ -203,13 +204,14 @@ class Asked(Mapping[str, Value]):
     for a word that is none.
     """
 
-    __slots__ = ("pairs",)
+    pairs: tuple[tuple[str, Value], ...]
 
     def __init__(self, **values: object) -> None:
         if unknown := values.keys() - BY_WORD.keys():
             raise TypeError(f"{sorted(unknown)[0]!r} is no feature, expected some of {', '.join(BY_WORD)}")
         checked = ((feature, feature.checked(values[feature.word])) for feature in FEATURES if feature.word in values)
-        self.pairs = tuple((feature.word, value) for feature, value in checked if value != feature.off)
+        pairs = tuple((feature.word, value) for feature, value in checked if value != feature.off)
+        object.__setattr__(self, "pairs", pairs)
 
     def __getitem__(self, word: str) -> Value:
         return dict(self.pairs).get(word, BY_WORD[word].off)
@@ -222,15 +224,6 @@ class Asked(Mapping[str, Value]):
 
     def __contains__(self, word: object) -> bool:
         return any(word == asked for asked, _ in self.pairs)
-
-    def __hash__(self) -> int:
-        return hash(self.pairs)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Asked) and self.pairs == other.pairs
-
-    def __repr__(self) -> str:
-        return f"Asked({', '.join(f'{word}={value!r}' for word, value in self.pairs)})"
 
     @property
     def features(self) -> tuple[Feature, ...]:

@@ -23,9 +23,6 @@ MOST_CHUNKS = 16
 CHUNK = re.compile(rf"({'|'.join(IN_CHUNKS)})\.([0-9]|1[0-5])")
 EVERY_NAME = (*NAMES, *(f"{name}.{chunk}" for name in IN_CHUNKS for chunk in range(MOST_CHUNKS)))
 
-# Statements that once had another name.
-RENAMED = {"logsum": "sum_merge"}
-
 
 def _to_name(statement: Any) -> Any:
     """Returns the name of a statement that is given by number or name. Raises PydanticCustomError for anything else."""
@@ -33,7 +30,7 @@ def _to_name(statement: Any) -> Any:
         return NAMES[statement]
     if isinstance(statement, str) and (statement in NUMBER or CHUNK.fullmatch(statement)):
         return statement
-    guess = suggestion(RENAMED.get(statement, statement), EVERY_NAME) if isinstance(statement, str) else ""
+    guess = suggestion(statement, EVERY_NAME) if isinstance(statement, str) else ""
     raise PydanticCustomError(
         "statement",
         "{found} is no statement, {expected} a number 0 to {last}, one of {names}, or a chunk of {split}: exp.0 to "
@@ -124,25 +121,16 @@ Registers = Annotated[
 ]
 
 
+def _buffers(ring: str) -> Any:
+    by_default, description = {None: f"{ring} has num_stages buffers"}, f"buffers of {ring}; num_stages by default"
+    return _option(None, by_default, f"buffers of {ring}", ge=1, le=8, description=description)
+
+
 class KernelOptions(_Options):
     """How the kernel uses the machine."""
 
-    k_stages: StrictInt | None = _option(
-        None,
-        {None: "K_shared has num_stages buffers"},
-        "buffers of K_shared",
-        ge=1,
-        le=8,
-        description="buffers of K_shared; num_stages by default",
-    )
-    v_stages: StrictInt | None = _option(
-        None,
-        {None: "V_shared has num_stages buffers"},
-        "buffers of V_shared",
-        ge=1,
-        le=8,
-        description="buffers of V_shared; num_stages by default",
-    )
+    k_stages: StrictInt | None = _buffers("K_shared")
+    v_stages: StrictInt | None = _buffers("V_shared")
     tile_scheduler: Literal["one_tile", "static", "dynamic"] = _choice(
         "static",
         one_tile="one thread block per row tile, not persistent",

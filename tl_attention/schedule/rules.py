@@ -96,7 +96,7 @@ def _groups_partition_the_statements(s: Keys) -> None:
 def _cut_by(name: str) -> tuple[KeyPath, ...]:
     """Returns the keys that decide whether there is a statement, or chunk, of this name."""
     options = [("kernel", "q_operand")] if name == "frag_q" else []
-    return ("split", FRAGMENTS.get(whole(name), whole(name))), *options, ("lowering",)
+    return ("split", FRAGMENTS.get(whole(name), whole(name))), *options
 
 
 def parts(s: Keys, name: str) -> str:

@@ -86,7 +86,7 @@ def _places_say_how_many_buffers(s: Keys) -> None:
             raise RuleBroken(
                 f"{load} has a position, which says how many buffers it fills: expected -1 for it, or no {key}",
                 *("kernel", key),
-                others=(("order",), ("stage",), ("group",), ("lowering",)),
+                others=(("order",), ("stage",), ("group",)),
             )
 
 

@@ -51,7 +51,7 @@ def _every_load_is_a_producers(s: Keys) -> None:
         raise RuleBroken(
             f"{placed[0]} has a position, expected -1: a producer warp issues every load",
             "order",
-            others=(("stage",), ("group",), ("lowering",)),
+            others=(("stage",), ("group",)),
         )
 
 
