@@ -17,13 +17,11 @@ from tl_attention.schedule.dialect import Check
 from tl_attention.schedule.key_errors import RuleBroken, key_and_message
 from tl_attention.schedule.key_words import KeyPath, listed
 from tl_attention.schedule.keys import Keys
-from tl_attention.schedule.options import OPTION_KEYS
 from tl_attention.schedule.rules import KEYS_OF_ORDER, ORDER_GIVEN, rules_of
 
 # The base that gives what a schedule of the lowering needs.
 BASES = {"pipelined": "seed", "mma_sync": "mma_sync", "inferred": "inferred"}
-# These stand for keys that are missing or wrong, so that the rules about the others can be asked.
-STAND_INS = {"block_M": 128, "block_N": 128, "threads": 256, "num_stages": 2}
+SIZES = ("block_M", "block_N", "threads", "num_stages")
 MOST_TOLD = 20
 # A line of the outermost file, and what is wrong there.
 Told = tuple[int, str]
@@ -66,8 +64,10 @@ def _mistakes(
         model(**fields)
         return
     except ValidationError as error:
-        # A rule that is broken is found once more below, with the others.
-        details = [found for found in error.errors() if not isinstance(found.get("ctx", {}).get("error"), RuleBroken)]
+        details = error.errors()
+    # Rules are asked where each key is right by itself.
+    is_rule = isinstance(details[0].get("ctx", {}).get("error"), RuleBroken)
+    details = [] if is_rule else details
     places = {detail["loc"] for detail in details}
     # A list without the entries that are wrong is too short as well.
     above = {place[:depth] for place in places for depth in range(len(place))}
@@ -75,7 +75,7 @@ def _mistakes(
     told = [key_and_message(detail, model) for detail in details if not _is_touched(detail["loc"], faulty)]
     # A mistyped key is also a missing one: the name that the file has is the one to tell.
     guessed = {message.partition("did you mean ")[2].partition("?")[0] for _, message in told}
-    needed = [*STAND_INS, *(KEYS_OF_ORDER if fields.get("lowering") != "inferred" else ())]
+    needed = [*SIZES, *(KEYS_OF_ORDER if fields.get("lowering") != "inferred" else ())]
     has_base = len(files) > 1
     absent = {(key,) for key in needed if key not in fields and not (has_base and files[0].gives((key,)))}
     yield from (blamed(files, key, message) for key, message in told if key not in absent)
@@ -86,42 +86,21 @@ def _mistakes(
         what = f"the key is missing: {ways} it" if len(missing) == 1 else ""
         message = f"{missing[0]}: {what}" if what else f"{listed(missing)} are missing: {ways} them"
         yield files[0].line(()), files[0].placed((), message)
-    # The lowering may be that of a base which is missing: then the rules of this one say nothing.
-    if absent and not has_base and "lowering" not in fields:
-        return
-    faulty = faulty | {detail["loc"] for detail in details} | absent
-    if keys := _keys_without(fields, faulty):
-        yield from _broken_rules(files, keys, faulty)
+    if is_rule and not absent and not faulty:
+        yield from _broken_rules(
+            files, Keys(**{key: value for key, value in fields.items() if key in Keys.model_fields})
+        )
 
 
-def _keys_without(fields: Mapping[str, Any], faulty: set[KeyPath]) -> Keys | None:
-    """Returns the keys with defaults or stand-ins for those that are faulty; None where no keys can be made.
-
-    None are made where the lowering is faulty, as the rules are those of the lowering.
-    """
-    clean: dict[str, Any] = {key: value for key, value in fields.items() if key in Keys.model_fields}
-    for key in faulty:
-        if not key or key[0] not in clean:
-            continue
-        inside = clean[key[0]]
-        if len(key) > 1 and key[0] in OPTION_KEYS and isinstance(inside, dict):
-            clean[key[0]] = {name: value for name, value in inside.items() if name != key[1]}
-        else:
-            del clean[key[0]]
-    try:
-        return None if ("lowering",) in faulty else Keys(**(STAND_INS | clean))
-    except ValidationError:
-        return None
-
-
-def _broken_rules(files: Sequence[YamlFile], keys: Keys, faulty: set[KeyPath]) -> Iterator[Told]:
-    """Yields the rules that the keys break, except rules about `faulty` keys, or about a key that is told already."""
+def _broken_rules(files: Sequence[YamlFile], keys: Keys) -> Iterator[Told]:
+    """Yields the rules that the keys break, except rules about a key that is told already."""
+    told: set[KeyPath] = set()
     for rule in rules_of(keys.dialect):
         try:
             rule(keys)
         except RuleBroken as broken:
-            if not any(_is_touched(key, faulty) for key in (broken.key, *broken.others)):
-                faulty = faulty | {_of_file(broken.key)}
+            if not any(_is_touched(key, told) for key in (broken.key, *broken.others)):
+                told.add(_of_file(broken.key))
                 yield _of_rule(files, rule, broken)
 
 
