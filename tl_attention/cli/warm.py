@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -95,7 +95,8 @@ def warm(
     # A mistake in any file or option is told before the first slow import.
     on = card or card_at_hand()
     asked = of_card(resolve_all(texts_of(schedules)), on) if schedules else []
-    masks = dict.fromkeys(masked(is_causal, _window(window)) for is_causal in _each(causal, (False, True)))
+    kinds = (False, True) if causal is None else (causal,)
+    masks = dict.fromkeys(masked(is_causal, _window(window)) for is_causal in kinds)
     own_sizes = [head_size_for([named]) for named in asked] or [DEFAULT_HEAD_SIZE]
     shapes = [
         _any_lengths(size, mask=mask, dtype=parse_dtype(dtype), **options)
@@ -131,10 +132,6 @@ def warm(
             say(f"{_words(kernel)}: {compiled.error}")
     if failed:
         sys.exit(FAILED)
-
-
-def _each(asked: bool | None, both: Iterable[bool]) -> Iterable[bool]:
-    return both if asked is None else (asked,)
 
 
 def _window(text: str) -> tuple[int, ...]:

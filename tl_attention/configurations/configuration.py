@@ -27,7 +27,7 @@ WHOLE, STEP = 0, 2
 # What a fragment load of 2 brings: the columns that an mma.sync multiplies.
 STEP_COLUMNS = 16
 # The words of the notation in its order: `async`, options, fragments, options. An option is a field of its name.
-_ASYNC, _LOAD = "async", "load_{}_{}_{}_fragments"
+_LOAD = "load_{}_{}_{}_fragments"
 _BEFORE, _BEHIND = ("eager", "swizzled"), ("buffer", "opt_softmax")
 _WORDS = "async[+eager][+swizzled]+load_Q_K_V_fragments[+buffer][+opt_softmax]"
 _N = "(0|[1-9][0-9]{0,5})"
@@ -94,7 +94,7 @@ class Configuration:
 
     def __str__(self) -> str:
         before, behind = ([word for word in words if getattr(self, word)] for words in (_BEFORE, _BEHIND))
-        return f"{tile_text(self.tile)}: {'+'.join([_ASYNC, *before, _LOAD.format(*self.fragments), *behind])}"
+        return f"{tile_text(self.tile)}: {'+'.join(['async', *before, _LOAD.format(*self.fragments), *behind])}"
 
 
 def tile_text(tile: tuple[int, ...]) -> str:

@@ -70,7 +70,8 @@ class Schedule(Keys):
         for group, order, stage in zip(self.group, self.order, self.stage):
             place = "p" if order == PRODUCER else f"o{order}s{stage}"
             parts.append(_runs(group) + place)
-        return "~".join(["_".join(parts), *_options_label(self)])
+        options = (part for path, value in changed_options(self) for part in _parts(path, value))
+        return "~".join(["_".join(parts), *options])
 
     @classmethod
     def from_label(cls, label: str) -> Schedule:
@@ -145,11 +146,6 @@ def changed_options(schedule: BaseModel) -> Iterator[tuple[str, Any]]:
         yield from _changed(key, getattr(schedule, key))
 
 
-def _options_label(schedule: BaseModel) -> list[str]:
-    """Returns one `path=value` for each changed option, and for each changed key below an option."""
-    return [part for path, value in changed_options(schedule) for part in _parts(path, value)]
-
-
 def _changed(prefix: str, options: BaseModel) -> Iterator[tuple[str, Any]]:
     for name, field in type(options).model_fields.items():
         value = getattr(options, name)
@@ -158,6 +154,7 @@ def _changed(prefix: str, options: BaseModel) -> Iterator[tuple[str, Any]]:
 
 
 def _parts(path: str, value: Any) -> Iterator[str]:
+    """Yields `path=value` for a changed option, or for each changed key below it."""
     if isinstance(value, BaseModel):
         for inner, inner_value in _changed(path, value):
             yield from _parts(inner, inner_value)
