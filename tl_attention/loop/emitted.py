@@ -13,17 +13,8 @@ from tl_attention.loop.attention import SOURCE
 from tl_attention.loop.table import Statement, Table, statement
 
 CHANGED = (
-    statement(
-        "vector", "mask", "acc_s", "acc_s", "acc_s = -inf where masked", "mask_after", of_block=True, boundary_only=True
-    ),
-    statement(
-        "vector",
-        "row_max",
-        "acc_s scores_max",
-        "scores_max",
-        "scores_max = max(scores_max, max_j acc_s)",
-        "row_max_kept",
-    ),
+    statement("vector", "mask", "acc_s", "acc_s", "acc_s = -inf where masked", of_block=True, boundary_only=True),
+    statement("vector", "row_max", "acc_s scores_max", "scores_max", "scores_max = max(scores_max, max_j acc_s)"),
     statement(
         "vector",
         "row_sum",

@@ -13,16 +13,7 @@ import torch
 from torch import Tensor
 
 from tl_attention.oracle.features import of_head as of_one_head
-from tl_attention.oracle.reference import (
-    ErrorReport,
-    attention_fp64,
-    attention_same_precision,
-    compare,
-    compare_lse,
-    lse_fp64,
-    lse_same_precision,
-    make_inputs,
-)
+from tl_attention.oracle.reference import ErrorReport, attention_and_lse, compare, compare_lse, make_inputs
 from tl_attention.oracle.tile import STATEMENT_CODE, Tile, Tiles
 from tl_attention.problem.features import INPUTS, features_of
 from tl_attention.problem.lengths import ragged
@@ -92,28 +83,24 @@ def verify(program: Program, schedule: Schedule, variant: Variant, seed: int = 0
             options[feature.word] = feature.tried if feature.is_number else of_heads
     tiles = Tiles(schedule.block_M, schedule.block_N, schedule.kv_order, schedule.softmax)
     exact, peer = (
-        _together(attention(*sequence, **options) for sequence in sequences)
-        for attention in (attention_fp64, attention_same_precision)
+        _together(attention_and_lse(*sequence, precise=precise, **options) for sequence in sequences)
+        for precise in (True, False)
     )
-    with_lse = "LSE" in variant.optional
-    lses = [torch.empty(q.shape[:3]) if with_lse else None for q, _, _ in sequences]
-    exact_lses, peer_lses = (
-        [logarithm(q, k, **options) for q, k, _ in sequences if with_lse]
-        for logarithm in (lse_fp64, lse_same_precision)
-    )
+
+    def interpreted(sequence: tuple[Tensor, Tensor, Tensor], policy: Policy) -> tuple[Tensor, Tensor]:
+        lse = torch.empty(sequence[0].shape[:3])
+        return interpret(program, sequence, tiles, policy=policy, lse=lse, **options), lse
+
     reports: dict[str, ErrorReport] = {}
     for name, policy in POLICIES.items():
-        output = _together(
-            interpret(program, sequence, tiles, policy=policy, lse=lse, **options)
-            for sequence, lse in zip(sequences, lses)
-        )
-        reports[name] = compare(output, exact, peer)
-        if with_lse:
-            own = _together(lse for lse in lses if lse is not None)
-            reports[f"{name} LSE"] = compare_lse(own, _together(exact_lses), _together(peer_lses))
+        output, lse = _together(interpreted(sequence, policy) for sequence in sequences)
+        reports[name] = compare(output, exact[0], peer[0])
+        if "LSE" in variant.optional:
+            reports[f"{name} LSE"] = compare_lse(lse, exact[1], peer[1])
     return reports
 
 
-def _together(of_sequences: Iterable[Tensor]) -> Tensor:
-    """Returns the rows of all sequences as those of one."""
-    return torch.cat([*of_sequences], dim=2)
+def _together(of_sequences: Iterable[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    """Returns the outputs and the LSEs of all sequences as those of one: rows after rows."""
+    outputs, lses = zip(*of_sequences)
+    return torch.cat(outputs, dim=2), torch.cat(lses, dim=2)

@@ -310,15 +310,7 @@ STATEMENT_CODE: Mapping[str, Callable[[Tile], None]] = {
     "cast": _cast,
     "rescale": _rescale,
     "mma1": _mma1,
-    # As the warp-specialised kernel does it.
-    "mma0_cleared": _mma0,
-    "mask_after": _mask,
-    "row_max_kept": _row_max,
+    # As kernels do it that are emitted operation by operation.
     "row_sum_added": _row_sum_added,
-    # As the mma.sync kernel does it.
-    "frag_q": _frag,
-    "frag_k": _frag,
-    "frag_v": _frag,
-    "mma0_fragments": _mma0,
-    "mma1_fragments": _mma1,
+    "frag": _frag,
 }

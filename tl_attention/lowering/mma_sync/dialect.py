@@ -25,19 +25,13 @@ from tl_attention.schedule.keys import Keys
 from tl_attention.schedule.schedule import Schedule
 
 _OWN = (
-    statement("vector", "frag_q", "Q_shared", "Q_local", "Q_local = Q_shared"),
-    statement("vector", "frag_k", "K_shared", "K_local", "K_local = K_shared"),
-    statement("vector", "frag_v", "V_shared", "V_local", "V_local = V_shared"),
+    statement("vector", "frag_q", "Q_shared", "Q_local", "Q_local = Q_shared", "frag"),
+    statement("vector", "frag_k", "K_shared", "K_local", "K_local = K_shared", "frag"),
+    statement("vector", "frag_v", "V_shared", "V_local", "V_local = V_shared", "frag"),
     statement(
-        "vector",
-        "mma0",
-        "Q_local K_local",
-        "acc_s",
-        "acc_s += Q_local @ K_local^T",
-        "mma0_fragments",
-        later_chunks_read=("acc_s",),
+        "vector", "mma0", "Q_local K_local", "acc_s", "acc_s += Q_local @ K_local^T", later_chunks_read=("acc_s",)
     ),
-    statement("vector", "mma1", "acc_s_cast V_local acc_o", "acc_o", "acc_o += acc_s_cast @ V_local", "mma1_fragments"),
+    statement("vector", "mma1", "acc_s_cast V_local acc_o", "acc_o", "acc_o += acc_s_cast @ V_local"),
 )
 _TABLE = emitted_table(("load_k", "frag_q", "frag_k", "mma0", "mask", *SOFTMAX, "load_v", "frag_v", "mma1"), _OWN)
 # A chunk has 16 or more columns of what is multiplied: of the head dimension for Q K^T, of the keys for P V.

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 TABLE = emitted_table(
     ("load_k", "mma0", "mask", *SOFTMAX, "load_v", "mma1"),
-    [statement("product", "mma0", "Q_shared K_shared", "acc_s", "acc_s = Q_shared @ K_shared^T", "mma0_cleared")],
+    [statement("product", "mma0", "Q_shared K_shared", "acc_s", "acc_s = Q_shared @ K_shared^T")],
 )
 
 
