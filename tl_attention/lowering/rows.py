@@ -3,6 +3,8 @@
 Every tensor is (batch, heads, rows, columns), whatever its strides.
 """
 
+import tilelang.language as T
+
 
 def rows_of(tensor, batch, head, first, count, columns=None):
     """Returns so many rows of a head of a sequence, from row `first` on: all columns, or the first `columns` of a wider tile.
@@ -22,3 +24,9 @@ def kv_head(head, c):
 def element_of(tensor, batch, head, row, column=0):
     """Returns one element of a tensor."""
     return tensor[batch, head, row, column]
+
+
+def stored(registers, row, tile, s, c):
+    """Returns what the device function takes that stores the output's rows from `row` on, from these registers."""
+    place = T.address_of(element_of(s.given.Output, tile.batch, tile.head, row)), s.seq_q - row
+    return (registers, *place, s.given.Output.strides[2]) if c.strided else (registers, *place)

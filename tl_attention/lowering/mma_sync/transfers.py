@@ -9,7 +9,7 @@ import tilelang.language as T
 
 from tl_attention.lowering.device_code import is_bf16
 from tl_attention.lowering.features import Totals, at_totals
-from tl_attention.lowering.rows import element_of, kv_head
+from tl_attention.lowering.rows import element_of, kv_head, stored
 
 
 def element(row, chunk, rows, columns, c):
@@ -119,21 +119,8 @@ def totals_of(i, first_row, tile, s, c):
 @T.macro
 def store_rows(row, register, tile, s, c):
     """Stores 16 rows of each warp, 16 bytes a lane: lanes exchange what they hold."""
-    function = f"tl_attention_store<{c.head_dim_v}, {is_bf16(c)}>"
-    if c.strided:
-        T.call_extern(
-            "handle",
-            function,
-            T.address_of(s.acc_o[register]),
-            T.address_of(element_of(s.given.Output, tile.batch, tile.head, row)),
-            s.seq_q - row,
-            s.given.Output.strides[2],
-        )
-    else:
-        T.call_extern(
-            "handle",
-            function,
-            T.address_of(s.acc_o[register]),
-            T.address_of(element_of(s.given.Output, tile.batch, tile.head, row)),
-            s.seq_q - row,
-        )
+    T.call_extern(
+        "handle",
+        f"tl_attention_store<{c.head_dim_v}, {is_bf16(c)}>",
+        *stored(T.address_of(s.acc_o[register]), row, tile, s, c),
+    )

@@ -30,10 +30,9 @@ def launch(given, c):
         past_len = seq_kv - seq_q
         scale = (factor_of(given, c) if c.features.at_scores else given.softmax_scale) * LOG2_E
         blocks = c.mask.end_block(T.ceildiv(seq_kv, c.block_N), first_row + c.block_M + past_len, c.block_N, T)
-        if c.mask.left is not None:
-            first = c.mask.first_block(first_row + past_len, c.block_N, T)
+        first = c.mask.first_block(first_row + past_len, c.block_N, T)
         # Short loops get blocks that are masked whole.
-        blocks = T.max(blocks if c.mask.left is None else blocks - first, c.least_blocks)
+        blocks = T.max(blocks - first, c.least_blocks)
         T.copy(rows_of(given.Q, bz, by, first_row, c.block_M, c.head_dim if c.narrow else None), s.Q_shared)
         T.fill(s.acc_o, 0)
         T.fill(s.denominator, 0)
@@ -42,23 +41,12 @@ def launch(given, c):
         if c.features.at_heads:
             read((*c.features.first, *c.features.last), by, s)
         for k in T.Pipelined(blocks, **(with_change(c.pipeline) if c.features.at_scores else c.pipeline)):
-            MMA0(
-                given.K,
-                bz,
-                head_kv,
-                kv_block(k, None if c.mask.left is None else first, blocks, c.descending),
-                first_row,
-                past_len,
-                s,
-                c,
-            )
+            MMA0(given.K, bz, head_kv, kv_block(k, first, blocks, c), first_row, past_len, s, c)
             if c.features.at_scores:
-                change_scores(
-                    kv_block(k, None if c.mask.left is None else first, blocks, c.descending), first_row, past_len, s, c
-                )
+                change_scores(kv_block(k, first, blocks, c), first_row, past_len, s, c)
             Softmax(scale, s, c)
             Rescale(s, c)
-            MMA1(given.V, bz, head_kv, kv_block(k, None if c.mask.left is None else first, blocks, c.descending), s, c)
+            MMA1(given.V, bz, head_kv, kv_block(k, first, blocks, c), s, c)
         if c.features.at_totals:
             at_totals(totals_of(bz, by, first_row, scale, s, c), s, c)
         if c.features.rescales:
@@ -67,11 +55,9 @@ def launch(given, c):
         store(given.Output, bz, by, first_row, s, c)
 
 
-def kv_block(step, first, blocks, descending):
+def kv_block(step, first, blocks, c):
     """Returns the KV block of a loop step as an expression: a name for it would be one more statement of the loop."""
-    if first is not None:
-        return first + blocks - 1 - step if descending else first + step
-    return blocks - 1 - step if descending else step
+    return first + blocks - 1 - step if c.descending else first + step
 
 
 def totals_of(bz, head, first_row, scale, s, c):

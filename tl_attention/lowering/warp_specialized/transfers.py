@@ -11,7 +11,7 @@ import tilelang.language as T
 from tl_attention.hardware.warpgroup import OWN, ROWS, WARP, WARPGROUP
 from tl_attention.lowering.device_code import is_bf16
 from tl_attention.lowering.features import Totals, at_totals
-from tl_attention.lowering.rows import element_of, kv_head, rows_of
+from tl_attention.lowering.rows import kv_head, rows_of, stored
 
 
 def slot(ring, step):
@@ -136,7 +136,7 @@ def store(tile, s, c):
             s.scores_scale[i] *= s.scores_max_prev[i]
     for i, j in T.Parallel(ROWS, c.head_dim_v):
         s.acc_o[i, j] *= s.scores_scale[i]
-    STORES["strided" if c.strided and c.kernel.output == "vector" else c.kernel.output](tile, s, c)
+    STORES[c.kernel.output](tile, s, c)
 
 
 def totals_of(total, tile, s):
@@ -149,13 +149,7 @@ def totals_of(total, tile, s):
 @T.macro
 def store_vector(tile, s, c):
     """Stores 16 bytes a lane: lanes exchange what they hold."""
-    T.call_extern(
-        "handle",
-        stored_columns(c),
-        s.acc_o.data,
-        T.address_of(element_of(s.given.Output, tile.batch, tile.head, tile.first_row)),
-        s.seq_q - tile.first_row,
-    )
+    T.call_extern("handle", stored_columns(c), *stored(s.acc_o.data, tile.first_row, tile, s, c))
 
 
 def stored_columns(c):
@@ -163,19 +157,6 @@ def stored_columns(c):
     if c.columns_v == c.head_dim_v:
         return f"tl_attention_store<{c.head_dim_v}, {is_bf16(c)}>"
     return f"tl_attention_store_columns<{c.columns_v}, {is_bf16(c)}>"
-
-
-@T.macro
-def store_strided(tile, s, c):
-    """Stores 16 bytes a lane, to rows that are as far apart as the output's stride says."""
-    T.call_extern(
-        "handle",
-        stored_columns(c),
-        s.acc_o.data,
-        T.address_of(element_of(s.given.Output, tile.batch, tile.head, tile.first_row)),
-        s.seq_q - tile.first_row,
-        s.given.Output.strides[2],
-    )
 
 
 @T.macro
@@ -199,4 +180,4 @@ def store_tma(tile, s, c):
     release_q(tile.wg, s)
 
 
-STORES = {"direct": store_direct, "vector": store_vector, "strided": store_strided, "tma": store_tma}
+STORES = {"direct": store_direct, "vector": store_vector, "tma": store_tma}
