@@ -31,14 +31,6 @@ def by_word(values: Sequence[Any]) -> Given:
     return {feature.word: value for feature, value in zip(INPUTS, values, strict=True)}
 
 
-def bhsd(tensor: Tensor, layout: str) -> Tensor:
-    """Returns a 4D tensor of this layout seen as (batch, heads, seq, head_dim), and anything else as it is.
-
-    The checks of shapes name what is anything else.
-    """
-    return other_way(tensor, layout) if _is_4d(tensor) else tensor
-
-
 def _is_4d(tensor: object) -> bool:
     return isinstance(tensor, Tensor) and tensor.dim() == 4
 
@@ -194,7 +186,8 @@ def checked_call(
     """
     mask, asked = checked_options(given, layout=layout, **options)
     check_dense(q=q, k=k, v=v, out=out, **tensors_of(given))
-    q, k, v = (bhsd(x, layout) for x in (q, k, v))
+    # The checks of shapes name what is not 4D.
+    q, k, v = (other_way(x, layout) if _is_4d(x) else x for x in (q, k, v))
     check_per_head(given, q)
     check_tensors(q, k, v)
     try:

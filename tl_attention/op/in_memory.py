@@ -33,8 +33,7 @@ def other_way(tensor: Any, layout: str) -> Any:
 
 def empty(like: Any, shape: tuple[int, ...], layout: str) -> Any:
     """Returns a new tensor (batch, heads, seq, head_dim), contiguous in the layout, with dtype and device of `like`."""
-    batch, heads, seq, columns = shape
-    return other_way(like.new_empty(shape if layout == BHSD else (batch, seq, heads, columns)), layout)
+    return other_way(like.new_empty(_in_order(shape, layout)), layout)
 
 
 def check_out(out: Any, shape: tuple[int, ...], inputs: Mapping[str, Any], layout: str) -> None:
@@ -86,14 +85,9 @@ def _check(name: str, tensor: Any, layout: str) -> None:
             f"attention: {name} has {shown}, expected 1 for the last dimension and multiples of {unit} ({ALIGNMENT} "
             f"bytes), not 0, for the others: pass {remedy}"
         )
-    if tensor.is_contiguous():
-        raise InputError(
-            f"attention: {name} starts {offset} bytes after a multiple of {ALIGNMENT}, expected a multiple: pass "
-            f"{name}.clone()"
-        )
+    which, remedy = (name, f"{name}.clone()") if tensor.is_contiguous() else (f"{name}, with {shown},", remedy)
     raise InputError(
-        f"attention: {name}, with {shown}, starts {offset} bytes after a multiple of {ALIGNMENT}, expected a "
-        f"multiple: pass {remedy}"
+        f"attention: {which} starts {offset} bytes after a multiple of {ALIGNMENT}, expected a multiple: pass {remedy}"
     )
 
 

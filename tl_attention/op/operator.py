@@ -240,15 +240,13 @@ def _gradients(
     rows, mask = Rows.seen(masked(causal, window_size), q.shape[1], k.shape[1])
     if 0 in (q.shape[0], q.shape[2], rows.count):
         found = tuple(torch.zeros_like(x) for x in (q, k, v))
-    elif rows.hidden:
-        seen = (x[:, rows.hidden :] for x in (grad, q, k, v, output))
-        grad, q_seen, _, _, output = seen
-        part, *of_keys = _flash(grad, q_seen, k, v, output, rows.computed(lse).contiguous(), mask, scale)
-        whole = torch.zeros_like(q)
-        whole[:, rows.hidden :] = part
-        found = (whole, *of_keys)
     else:
-        found = _flash(grad, q, k, v, output, lse, mask, scale)
+        grad, seen, output = (x[:, rows.hidden :] for x in (grad, q, output))
+        found = _flash(grad, seen, k, v, output, rows.computed(lse).contiguous(), mask, scale)
+        if rows.hidden:
+            whole = torch.zeros_like(q)
+            whole[:, rows.hidden :] = found[0]
+            found = (whole, *found[1:])
     return tuple(_bshd(x, layout) for x in found)
 
 

@@ -21,9 +21,7 @@ class Rows:
     @classmethod
     def of(cls, mask: Mask, seq_q: int, seq_kv: int) -> Rows:
         """Finds the rows that see no key, for so many queries and keys; either number may be 0."""
-        if seq_kv == 0:
-            return cls(seq_q, seq_q)
-        return cls(seq_q, mask.rows_before(seq_q, seq_kv))
+        return cls(seq_q, mask.rows_before(seq_q, seq_kv) if seq_kv else seq_q)
 
     @classmethod
     def seen(cls, mask: Mask, seq_q: int, seq_kv: int) -> tuple[Rows, Mask]:

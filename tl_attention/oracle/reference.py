@@ -5,7 +5,7 @@ It needs torch only.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -112,7 +112,7 @@ def attention_fp64(q: Tensor, k: Tensor, v: Tensor, *, mask: Mask, scale: float,
     The output has the layout of the inputs and v's head size, in float64. Heads of Q, a multiple of K's, share these in
     turn. A query that sees no key gets 0. `asked` are features by word: numbers, or tensors (heads,).
     """
-    return _attention(q, k, v, mask=mask, scale=scale, asked=asked, precise=True)
+    return attention_and_lse(q, k, v, mask=mask, scale=scale, precise=True, **asked)[0]
 
 
 def attention_same_precision(q: Tensor, k: Tensor, v: Tensor, *, mask: Mask, scale: float, **asked: Any) -> Tensor:
@@ -131,7 +131,7 @@ def attention_same_precision(q: Tensor, k: Tensor, v: Tensor, *, mask: Mask, sca
             q, k, v, attn_mask=visible, is_causal=own and mask == CAUSAL, scale=scale, enable_gqa=grouped
         )
         return output if visible is None else output.masked_fill(~visible.any(dim=1, keepdim=True), 0)
-    return _attention(q, k, v, mask=mask, scale=scale, asked=asked, precise=False)
+    return attention_and_lse(q, k, v, mask=mask, scale=scale, precise=False, **asked)[0]
 
 
 def lse_fp64(q: Tensor, k: Tensor, *, mask: Mask, scale: float, **asked: Any) -> Tensor:
@@ -155,8 +155,36 @@ def attention_and_lse(
 
     Otherwise the roundings of the inputs' precision are written out.
     """
-    lse = torch.empty(q.shape[:3], dtype=torch.float64 if precise else torch.float32, device=q.device)
-    output = _attention(q, k, v, mask=mask, scale=scale, asked=asked, precise=precise, lse=lse)
+    compute = torch.float64 if precise else torch.float32
+    output = q.new_empty(*q.shape[:3], v.shape[3], dtype=compute if precise else q.dtype)
+    lse = q.new_empty(q.shape[:3], dtype=compute)
+    seq_q, seq_kv = q.shape[2], k.shape[2]
+    rows = max(1, CHUNK_SCORES // max(1, seq_kv))
+    plain = mask == FULL and not of_head(asked, 0)
+    for first in range(0, seq_q, rows):
+        last = min(first + rows, seq_q)
+        # A plain problem does not need to know how far keys lie after queries.
+        after = torch.empty(0) if plain else _after(seq_q, seq_kv, first, last, q.device)
+        visible = None if mask == FULL else _visible(mask, after)
+        for b in range(q.shape[0]):
+            for h in range(q.shape[1]):
+                keys, values = (x[b, h * k.shape[1] // q.shape[1]].to(compute) for x in (k, v))
+                scores = q[b, h, first:last].to(compute) @ keys.T * scale
+                of_features = of_head(asked, h, compute)
+                for change in changes(of_features):
+                    scores = change(scores, after)
+                if visible is not None:
+                    scores = scores.masked_fill_(~visible, float("-inf"))
+                # These are scores of further keys, which have no value.
+                more = [score.to(compute).expand(len(scores), 1) for score in more_scores(of_features)]
+                everything = torch.cat([scores, *more], dim=1) if more else scores
+                lse[b, h, first:last] = everything.logsumexp(dim=-1)
+                weights = everything.softmax(dim=-1)[:, :seq_kv]
+                if visible is not None:
+                    weights = weights.masked_fill(~visible.any(dim=1, keepdim=True), 0)
+                if not precise:
+                    weights = weights.to(q.dtype).to(compute)
+                output[b, h, first:last] = (weights @ values).to(output.dtype)
     return output, lse
 
 
@@ -215,48 +243,3 @@ def _visible(mask: Mask, after: Tensor) -> Tensor:
     if mask.right is not None:
         visible &= after <= mask.right
     return visible
-
-
-def _attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    *,
-    mask: Mask,
-    scale: float,
-    asked: Mapping[str, Any],
-    precise: bool,
-    lse: Tensor | None = None,
-) -> Tensor:
-    """Computes attention, and writes each row's LSE into `lse`."""
-    compute = torch.float64 if precise else torch.float32
-    output = q.new_empty(*q.shape[:3], v.shape[3], dtype=compute if precise else q.dtype)
-    seq_q, seq_kv = q.shape[2], k.shape[2]
-    rows = max(1, CHUNK_SCORES // max(1, seq_kv))
-    plain = mask == FULL and not of_head(asked, 0)
-    for first in range(0, seq_q, rows):
-        last = min(first + rows, seq_q)
-        # A plain problem does not need to know how far keys lie after queries.
-        after = torch.empty(0) if plain else _after(seq_q, seq_kv, first, last, q.device)
-        visible = None if mask == FULL else _visible(mask, after)
-        for b in range(q.shape[0]):
-            for h in range(q.shape[1]):
-                keys, values = (x[b, h * k.shape[1] // q.shape[1]].to(compute) for x in (k, v))
-                scores = q[b, h, first:last].to(compute) @ keys.T * scale
-                of_features = of_head(asked, h, compute)
-                for change in changes(of_features):
-                    scores = change(scores, after)
-                if visible is not None:
-                    scores = scores.masked_fill_(~visible, float("-inf"))
-                # These are scores of further keys, which have no value.
-                more = [score.to(compute).expand(len(scores), 1) for score in more_scores(of_features)]
-                everything = torch.cat([scores, *more], dim=1) if more else scores
-                if lse is not None:
-                    lse[b, h, first:last] = everything.logsumexp(dim=-1)
-                weights = everything.softmax(dim=-1)[:, :seq_kv]
-                if visible is not None:
-                    weights = weights.masked_fill(~visible.any(dim=1, keepdim=True), 0)
-                if not precise:
-                    weights = weights.to(q.dtype).to(compute)
-                output[b, h, first:last] = (weights @ values).to(output.dtype)
-    return output
