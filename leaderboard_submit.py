@@ -895,13 +895,7 @@ def store(tile, s, c):
 @T.macro
 def store_vector(tile, s, c):
     """Stores 16 bytes a lane: lanes exchange what they hold."""
-    T.call_extern(
-        "handle",
-        stored_columns(c),
-        s.acc_o.data,
-        T.address_of(element_of(s.given.Output, tile.batch, tile.head, tile.first_row)),
-        s.seq_q - tile.first_row,
-    )
+    T.call_extern("handle", stored_columns(c), *stored(s.acc_o.data, tile.first_row, tile, s, c))
 
 
 def stored_columns(c):
@@ -932,6 +926,12 @@ def kv_head(head, c):
 def element_of(tensor, batch, head, row, column=0):
     """Returns one element of a tensor."""
     return tensor[batch, head, row, column]
+
+
+def stored(registers, row, tile, s, c):
+    """Returns what the device function takes that stores the output's rows from `row` on, from these registers."""
+    place = T.address_of(element_of(s.given.Output, tile.batch, tile.head, row)), s.seq_q - row
+    return (registers, *place)
 
 
 # These CUDA device functions are for all lowerings; a kernel that calls one includes it in its prelude.
