@@ -79,12 +79,11 @@ def test_a_schema_that_cannot_be_written_is_told(error_of, tmp_path) -> None:
 def test_run_on_a_gpu_that_is_no_known_card_ends_in_one_line_and_leaves_no_empty_file(
     cli, seed_path, tmp_path, monkeypatch
 ) -> None:
-    from tl_attention.measure import machine
-    from tl_attention.measure.compilation import CompilePool
+    from tl_attention.measure import machine, session
 
     monkeypatch.setattr(machine, "visible_gpus", lambda: (VisibleGpu("GPU-0", "V100", (7, 0)),))
     monkeypatch.setattr(machine, "software", lambda: {"cuda": "13.0"})
-    monkeypatch.setattr(CompilePool, "submit", lambda *of: pytest.fail("compiled for a GPU that cannot run it"))
+    monkeypatch.setattr(session, "compile_each", lambda *of: pytest.fail("compiled for a GPU that cannot run it"))
     result = cli("run", seed_path, "--output", tmp_path / "rows.jsonl")
     assert result.exit_code == 2 and not result.stdout and list(tmp_path.iterdir()) == []
     errors = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
