@@ -150,7 +150,7 @@ def sizes_option(*kinds: str) -> Decorator:
 
 
 def rounds_option(least: int, help: str, **default: Any) -> Decorator:
-    """Makes `--rounds`."""
+    """Makes the option `--rounds`, which says how often each entry is timed, `least` times or more."""
     return click.option("--rounds", type=click.IntRange(least, MOST_ROUNDS), help=help, **default)
 
 

@@ -117,9 +117,9 @@ def _evaluate(
     mode: str | None,
     device: str | None,
 ) -> bool:
-    """Runs submissions, and those that schedules are packed into first. Records them and prints their rows.
+    """Runs submissions as the leaderboard does; schedules among the files are packed into submissions first.
 
-    Returns whether each of them passes at both tolerances; the baseline's verdict is its own.
+    It records them and prints their rows. It returns whether each of them passes at both tolerances; the baseline's verdict is its own.
     """
     from tl_attention.leaderboard import contract, results
     from tl_attention.leaderboard.evaluate import evaluate

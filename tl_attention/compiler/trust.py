@@ -37,7 +37,10 @@ def check(path: Path) -> None:
 
 
 def check_one(part: str | Path, found: os.stat_result, may_be_open: bool = False) -> None:
-    """Checks one file or folder as `check` does, by what lstat found. Others may write to it if `may_be_open`."""
+    """Raises InputError if another user than this one or root owns a file or folder, or others may write to it.
+
+    `found` is its stat; others may write to it if `may_be_open`.
+    """
     if found.st_uid not in (0, os.geteuid()):
         raise InputError(
             f"{part}: it belongs to uid {found.st_uid}, neither this user nor root, {NOT_LOADED}: {ELSEWHERE}"

@@ -155,7 +155,10 @@ class _Keys(BaseModel):
 
 @dataclass(frozen=True)
 class Defaults:
-    """Defaults are the rules of a file, together with the file. The first rule that serves a case counts."""
+    """Defaults are one file's rules, which say which schedule serves a call that names none, together with the file.
+
+    The first rule that serves a case counts.
+    """
 
     file: YamlFile
     rules: tuple[Rule, ...]

@@ -29,7 +29,7 @@ _kept: dict[str, Named] = {}
 
 
 def resolve(what: str | Path) -> Named:
-    """Finds the schedule with this name, in this file, of this configuration or with this label.
+    """Finds the schedule of a name that ships, of a YAML file, of a configuration's notation, or of a label.
 
     A name that ships comes first, whatever the current folder holds. Text that ends in .yaml or .yml, or that is the path
     of a file, is read. Other text that begins with ( is the notation of a configuration. Raises InputError that says where

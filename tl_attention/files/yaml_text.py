@@ -301,7 +301,7 @@ def _not_closed(opened: re.Match[str], began: int, at: int, is_key: bool) -> tup
 
 
 def _second_colon(lines: list[str], at: int, column: int) -> tuple[int, str]:
-    """Returns the line to blame, and the words, for a colon where no key can stand.
+    """Explains a colon that the YAML parser refused where no key can stand, and returns (line to blame, message).
 
     Two colons are on one line, a key is indented too far, or the line before has no colon.
     """

@@ -55,17 +55,17 @@ class Lowering(ABC):
         return False
 
     def check_lengths(self, schedule: Schedule, shape: AttentionShape) -> None:
-        """Raise ScheduleRefused for a problem whose lengths ask what the schedule's kernel does not compute."""
+        """Raises ScheduleRefused for a problem whose lengths ask what the schedule's kernel does not compute."""
         self._refuse([unusual for unusual in shape.unusual if not self.computes_lengths(schedule, unusual)])
 
     def check_variant(self, schedule: Schedule, variant: Variant) -> None:
-        """Raise ScheduleRefused for one that the schedule's kernel does not compute; head sizes are for `resources`."""
+        """Raises ScheduleRefused for features or fixed sizes of a variant that the schedule's kernel does not compute."""
         self._refuse([f.words for f in features_of(variant.optional) if not self.computes(schedule, f)])
         if variant.sizes:
             self.check_lengths(schedule, AttentionShape.of(variant, variant.sizes))
 
     def _refuse(self, lacking: Sequence[str]) -> None:
-        """Raise ScheduleRefused if the kernel lacks anything."""
+        """Raises ScheduleRefused with what the lowering does not compute, unless `lacking` is empty."""
         if lacking:
             raise ScheduleRefused(
                 f"{', '.join(lacking)}, which lowering {self.dialect.name} does not compute", "lowering"

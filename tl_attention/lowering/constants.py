@@ -51,7 +51,7 @@ class EmittedConstants(Constants):
 
 
 def of_variant(variant: Variant) -> dict[str, Any]:
-    """Returns the constants that the variant fixes. Imports tilelang."""
+    """Returns, by name, the constants of a kernel that its variant fixes, such as the mask. Imports tilelang."""
     from tl_attention.lowering.features import Places
 
     return {

@@ -33,7 +33,7 @@ BLAMED = (
 
 
 def refuse_unless_safe(planned: Planned, size: HeadSize, card: Card = HOPPER) -> None:
-    """Raise ScheduleRefused with the limit or the dependence that the schedule breaks, or how its roles go wrong."""
+    """Raises ScheduleRefused with the limit or the dependence that the schedule breaks, or how its roles go wrong."""
     check_limits(planned, size, card)
     if planned.program:
         for _ in proofs(planned.schedule, planned.program):
@@ -66,7 +66,7 @@ def verdicts(planned: Planned, model: Model | None, sizes: Sequence[HeadSize], c
 
 
 def check_limits(planned: Planned, size: HeadSize, card: Card = HOPPER) -> None:
-    """Raise ScheduleRefused for a card that the lowering is not compiled for, and for a tile, or a number of buffers, that
+    """Raises ScheduleRefused for a card that the lowering is not compiled for, and for a tile, or a number of buffers, that
     its SM or the loads' order does not allow."""
     schedule = planned.schedule
     check_card(schedule, card)
@@ -83,7 +83,7 @@ def check_limits(planned: Planned, size: HeadSize, card: Card = HOPPER) -> None:
 
 
 def check_card(schedule: Schedule, card: Card) -> None:
-    """Raise ScheduleRefused unless the schedule's lowering is compiled for the card."""
+    """Raises ScheduleRefused unless the schedule's lowering is compiled for the card."""
     archs = lowering_of(schedule).archs
     if card.arch not in archs:
         runs_on = ", ".join(str(CARDS[arch]) for arch in archs)

@@ -141,7 +141,7 @@ def share_memory(a: Any, b: Any) -> bool:
 
 
 def extent(tensor: Any) -> tuple[int, int]:
-    """Returns the addresses of a tensor's first byte and behind its last byte."""
+    """Returns the address of the first byte of a tensor with elements, and the address behind its last byte."""
     last = sum((length - 1) * stride for length, stride in zip(tensor.shape, tensor.stride()))
     return tensor.data_ptr(), tensor.data_ptr() + (last + 1) * tensor.element_size()
 

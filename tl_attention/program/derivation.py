@@ -217,9 +217,9 @@ class _Iteration:
         }
 
     def _earlier(self, product: str, before: str, derived: tuple[int, int]) -> tuple[int, int]:
-        """Returns when a product is done that a schedule waits for at `before`.
+        """Places the wait for a product that a schedule asks for at `before`, and returns when the product is done.
 
-        That is the last `before` that comes by the derived place. Raises ScheduleRefused if it does not come after the
+        The wait stands at the last `before` that comes by the derived place. Raises ScheduleRefused if it does not come after the
         product's issue.
         """
         passed, place = derived

@@ -260,7 +260,7 @@ def _name(key: Key) -> str:
 
 
 def _barrier_counts(roles: Mapping[Process, Sequence[Event]], counts: Mapping[str, int]) -> dict[Key, int]:
-    """Returns how many arrivals each barrier waits for, for all barriers that the roles use."""
+    """Returns how many arrivals each barrier that the roles use waits for; raises Unsafe where roles differ on it."""
     found: dict[Key, int] = {}
     for process, run in roles.items():
         for event in run:

@@ -97,7 +97,7 @@ def _option(default: Any, values: Mapping[Any, str] | None = None, any_value: st
 
 
 def _choice(default: str, **values: str) -> Any:
-    """Returns the field of a key that is one of several words, with what each word does."""
+    """Returns the field of a key with its default and with what each word does; the key's type lists the words."""
     return _option(default, values)
 
 

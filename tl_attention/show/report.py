@@ -82,7 +82,7 @@ def table(rows: Sequence[Row], baseline: str | None = None) -> Table:
 
 
 def reference_row(rows: Sequence[Row], baseline: str | None = None) -> Row | None:
-    """Returns the baseline's row among the rows of one table, the faster row of a schedule with both kinds of sizes."""
+    """Returns the fastest timed row of the baseline among one table's rows, None if the baseline has none."""
     named = [row for row in rows if row.name == (baseline or PEER_BASELINE) and row.median_ms]
     return min(named, key=lambda row: row.median_ms or 0.0, default=None)
 

@@ -125,7 +125,7 @@ def multiply(A, a, B, b, C, at, c):
 
 
 def steps_of(steps, columns):
-    """Returns how many steps of 16 columns, or keys, are multiplied: all unless the statement is split."""
+    """Returns how many steps of 16 columns, or keys, a statement takes, which are all where `steps` is None."""
     return columns // 16 if steps is None else steps
 
 

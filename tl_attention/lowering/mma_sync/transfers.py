@@ -47,7 +47,7 @@ def load_v(t, tile, s, c, masked):
 
 
 def block(t, tile):
-    """Returns the KV block that comes t-th."""
+    """Returns the number of the KV block that a row tile takes t-th, from 0 on; it takes its last block first."""
     return tile.first + tile.blocks - 1 - t
 
 

@@ -157,7 +157,7 @@ def _output(match: re.Match[str], declared: Declared) -> Made | None:
 
 
 def registers_from(text: str) -> tuple[str, int]:
-    """Returns (variable, element) that a device function's registers start with."""
+    """Reads registers given to a device function, `acc_o` or `(&(acc_o[64]))`, as (variable, first element)."""
     match = REGISTERS.match(text)
     if not match:
         raise SyntaxError(f"{text[:80]!r} are no registers")

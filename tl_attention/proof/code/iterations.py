@@ -191,7 +191,7 @@ class Iterations:
             )
 
     def _others(self, expression: Expression, names: Forms) -> set[str]:
-        """Returns the variables in an expression that are not plain."""
+        """Returns an expression's variables that may bring in more than counters, lengths of loops and thread ids."""
         return {n for n in expression.names if n in self.mixed or (names[n].kind == INVARIANT and n not in self.plain)}
 
     def _check_plain(self, line: int, expression: Expression, names: Forms) -> None:

@@ -120,7 +120,7 @@ class Proof(ABC):
 
     @property
     def numbers(self) -> dict[str, int]:
-        """Returns how many integers of each name are in shared memory."""
+        """Returns how many integers the kernel must have in shared memory under each name, mbarriers aside."""
         return {}
 
     @property

@@ -68,9 +68,9 @@ class WgmmaGroups:
         self.open.append(part)
 
     def commit(self, part: ThreadSlice) -> Iterator[Event]:
-        """Ends the open product, and yields its event.
+        """Ends the open product, checks that it is one of the kernel's, its registers fenced, and yields its event.
 
-        Raises Unsafe where the instructions are no product, or its registers are not fenced.
+        Raises Unsafe where it is not.
         """
         instructions, self.open = self.open, None
         if not instructions:
