@@ -66,8 +66,10 @@ def verdicts(planned: Planned, model: Model | None, sizes: Sequence[HeadSize], c
 
 
 def check_limits(planned: Planned, size: HeadSize, card: Card = HOPPER) -> None:
-    """Raises ScheduleRefused for a card that the lowering is not compiled for, and for a tile, or a number of buffers, that
-    its SM or the loads' order does not allow."""
+    """Raises ScheduleRefused where a card's SM cannot hold the schedule's tile and buffers.
+
+    It does so too for a card that the lowering is not compiled for, and for a num_stages other than the loads' places give.
+    """
     schedule = planned.schedule
     check_card(schedule, card)
     check_head_dim(size)
