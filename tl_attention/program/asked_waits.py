@@ -18,9 +18,9 @@ COLUMNS_PER_EXPONENTIAL = 2
 
 @dataclass(frozen=True)
 class Asked:
-    """Asked counts a thread's exponentials by MUFU in one iteration of the steady state.
+    """An Asked counts the exponentials by MUFU of a thread and iteration, in all and before each product's wait.
 
-    It has all of them, and how many come before each product's wait.
+    The iteration is one of the steady state.
     """
 
     exponentials: int
@@ -28,7 +28,7 @@ class Asked:
 
 
 def asked_waits(planned: Planned) -> Asked | None:
-    """Returns after how many exponentials a schedule places each product's wait; None without a Program.
+    """Counts a schedule's exponentials in an iteration, in all and before each product's wait; None without a Program.
 
     Raises ScheduleRefused where no Program can be derived.
     """
@@ -47,7 +47,10 @@ def asked_waits(planned: Planned) -> Asked | None:
 
 @cache
 def asked_waits_of(label: str) -> Asked | None:
-    """Returns the waits of a label's schedule; None for a label that names no schedule with a Program."""
+    """Counts the exponentials before each product's wait in the schedule of a label; None if that has no Program.
+
+    None, too, for a label that names no schedule.
+    """
     try:
         return asked_waits(Planned(Schedule.from_label(label)))
     except InputError:
@@ -55,7 +58,7 @@ def asked_waits_of(label: str) -> Asked | None:
 
 
 def _exponentials(schedule: Schedule, statement: str) -> int:
-    """Returns how many exponentials a statement computes of a thread by MUFU.
+    """Returns how many exponentials a thread computes by MUFU in a statement, 0 for one that computes none.
 
     They are those of its rows' scores_scale, or of its columns that no polynomial computes.
     """

@@ -20,7 +20,7 @@ PLACE_KEYS = ("order",), ("group",), ("stage",), ("split",)
 
 
 class Dependence(NamedTuple):
-    """A Dependence is an order that two statements must keep.
+    """A Dependence is an order that two statements must keep, because both touch a buffer and one writes it.
 
     `later` of KV block k + `distance` may not start before `earlier` of block k is done with `buffer`. By `kind`, flow:
     one writes what the other reads; anti: one reads what the other overwrites; output: both write the buffer.
@@ -67,10 +67,12 @@ def _shared(a: Statement, b: Statement) -> Iterator[tuple[str, DependenceKind]]:
 
 
 def derive(schedule: Schedule, model: Model | None = None) -> Program:
-    """Derives the Program of a schedule that orders the loop itself. It need not be legal: see `legality.check`.
+    """Derives a schedule's Program, its statements in order with the waits, acquires and releases that they need.
 
-    `model` is the lowering's own by default. Raises ValueError for a lowering without a Program, and ScheduleRefused
-    for a wait or a release at a place where it cannot be.
+    The schedule orders the loop itself. The Program need not be legal: see `legality.check`.
+
+    `model` is the lowering's own by default. Raises ValueError for a lowering without a Program, and
+    ScheduleRefused for a wait or a release at a place where it cannot be.
     """
     if not schedule.has_program:
         raise ValueError(f"lowering {schedule.lowering} has no Program: the compiler decides the order")
@@ -100,9 +102,9 @@ def derive(schedule: Schedule, model: Model | None = None) -> Program:
 
 
 def _as_the_kernel_has_it(emission: list[tuple[str, int]], table: Table) -> list[tuple[str, int]]:
-    """Returns the order of the kernel's own statements.
+    """Returns (statement, stage) in order, without fused statements, and with moved ones right where they belong.
 
-    Fused statements are gone, and moved ones stand right before where they belong.
+    A moved statement stands right before the one that the table names.
     """
     kept = []
     for name, stage in emission:
@@ -113,10 +115,7 @@ def _as_the_kernel_has_it(emission: list[tuple[str, int]], table: Table) -> list
 
 
 def _placed_buffers(load: str, emission: list[tuple[str, int]], table: Table) -> int:
-    """Returns how many buffers a load needs that is issued at a place in the order.
-
-    They hold the blocks between the load and its readers.
-    """
+    """Returns how many buffers a load needs for the KV blocks between its own place in the order and its readers."""
     names = [name for name, _ in emission]
     stage = dict(emission)
     between = [
@@ -126,9 +125,10 @@ def _placed_buffers(load: str, emission: list[tuple[str, int]], table: Table) ->
 
 
 class _Iteration:
-    """An _Iteration derives the operations of one iteration from the emission order.
+    """An _Iteration derives the operations of one iteration, waits and releases among them, from the emission order.
 
-    When a statement is done is (iterations since it was issued, place in the order before which it is done).
+    A time at which a statement is done is (iterations since it was issued, place in the order before which it is
+    done).
     """
 
     def __init__(
@@ -177,7 +177,7 @@ class _Iteration:
         yield from self._completions(len(self.emission))
 
     def _completions(self, place: int) -> Iterator[Operation]:
-        """Yields the waits for products before this place, each with its releases.
+        """Yields the waits for the products that must be done at this place in the order, each with its releases.
 
         The releases that a schedule places here follow.
         """
@@ -202,13 +202,13 @@ class _Iteration:
                 yield Operation("release", load, lag)
 
     def _last_reader(self, load: str) -> str:
-        """Returns the statement that is the last to be done with the buffer of a load's block."""
+        """Returns the name of the one of a load's readers that is done last with the load's buffer."""
         return max(
             self.table.readers[load], key=lambda name: (self.stage[name] + self.done[name][0], self.done[name][1])
         )
 
     def _in_issue_order(self, done: dict[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:
-        """Returns when products are done: in issue order, so that one is also done where a later one has to be."""
+        """Returns when each product is done, no later than any product issued after it, as they end in issue order."""
         return {
             name: min(
                 (passed + (self.place[other] < self.place[name]), place) for other, (passed, place) in done.items()
@@ -219,8 +219,8 @@ class _Iteration:
     def _earlier(self, product: str, before: str, derived: tuple[int, int]) -> tuple[int, int]:
         """Places the wait for a product that a schedule asks for at `before`, and returns when the product is done.
 
-        The wait stands at the last `before` that comes by the derived place. Raises ScheduleRefused if it does not come after the
-        product's issue.
+        The wait stands at the last `before` that comes by the derived place. Raises ScheduleRefused if it does
+        not come after the product's issue.
         """
         passed, place = derived
 
@@ -241,7 +241,7 @@ class _Iteration:
         return done(before)
 
     def _awaited(self, load: str, before: str) -> tuple[int, int]:
-        """Returns (lag there, place) of the wait for a load at `before`.
+        """Places the wait for a load that a schedule asks for at `before`, and returns its (lag, place in the order).
 
         That is the last `before` that comes by the load's first reader. Raises ScheduleRefused for one that does not
         come after the load's issue, if another statement does.
@@ -266,7 +266,7 @@ class _Iteration:
         return at(before)
 
     def _later(self, load: str, before: str) -> tuple[int, int]:
-        """Returns (place, lag there) of the release of a load's buffer at `before`.
+        """Places the release of a load's buffer that a schedule asks for at `before`, and returns (place, lag) of it.
 
         The release is in the iteration in which the buffer's reader is done. Raises ScheduleRefused for a statement
         that has gone by then: it would come again an iteration later, which nobody who names it means.
@@ -289,14 +289,14 @@ class _Iteration:
         return [name for name, _ in self.emission if name not in self.unnamed]
 
     def _named(self, statement: str) -> int:
-        """Returns the place of a statement that a schedule names.
+        """Returns the place in the order of a statement that a schedule names, or of moved ones right before it.
 
-        It is that of the moved statements right before it, if there are some: a schedule cannot name these.
+        A schedule cannot name the moved statements.
         """
         return min(self.place[name] for name in (statement, *self.moved.get(statement, ())))
 
     def _first_conflict(self, name: str, edges: tuple[Dependence, ...]) -> tuple[int, int]:
-        """Returns when a product must be done: before the first statement that depends on it."""
+        """Returns when a product must be done, (iterations later, place), before a statement first depends on it."""
         needing = {edge.later for edge in edges if edge.earlier == name and not self._follow_each_other(edge)}
         length = len(self.emission)
         for step in range(self.place[name] + 1, self.place[name] + 1 + 2 * length):
@@ -305,7 +305,7 @@ class _Iteration:
         raise AssertionError(f"nothing ever needs {name}")
 
     def _follow_each_other(self, edge: Dependence) -> bool:
-        """Says whether an edge is between products that accumulate into the same registers.
+        """Says whether a dependence is between two products that accumulate into the same registers.
 
         The second of these may be issued at once.
         """

@@ -19,7 +19,7 @@ Policy = Callable[[Sequence[Choice]], Choice]
 
 
 class State(Protocol):
-    """A State has the values that statements read and write."""
+    """A State holds the values that statements read and write, and runs a statement on them."""
 
     def run(self, statement: str, block: int, slot: dict[str, int]) -> None:
         """Executes `statement` for `block`; `slot` gives the ring slot of each load's buffer."""
@@ -46,7 +46,7 @@ EARLY: Policy = _prefer("product", CONSUMER, PRODUCER, "load")
 
 
 def execute(program: Program, blocks: int, state: State, policy: Policy) -> None:
-    """Runs the loop over `blocks` KV blocks. Raises Deadlock."""
+    """Runs a Program's loop over `blocks` KV blocks on a state; `policy` picks each next event. Raises Deadlock."""
     run = _Execution(program, blocks, state)
     while not run.finished:
         events = run.events()

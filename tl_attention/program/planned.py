@@ -26,7 +26,7 @@ class Planned:
         return derive(self.schedule) if self.schedule.has_program else None
 
     def in_model(self, model: Model | None) -> Program | None:
-        """Returns the Program in this model of the machine; in the lowering's own where none is named.
+        """Returns the Program for a model of the machine, for the lowering's own model where `model` is None.
 
         It returns None, and raises, as `program` does.
         """

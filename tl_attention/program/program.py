@@ -29,7 +29,9 @@ CONSUMER, PRODUCER = "consumer", "producer"
 
 
 class Operation(NamedTuple):
-    """An Operation is a step of an iteration: in iteration t it concerns KV block t - lag. `kind` is one of
+    """An Operation is one act of each iteration for one statement, such as to run, issue, await or release it.
+
+    In iteration t it concerns KV block t - lag. `kind` is one of
 
     run         a vector statement
     issue       a load or a product
@@ -60,7 +62,7 @@ class Iteration(NamedTuple):
 
 
 class Step(NamedTuple):
-    """A Step is an operation in a given iteration: `block` is the number of its KV block."""
+    """A Step is an operation together with the number of the KV block that it concerns."""
 
     op: Operation
     block: int
@@ -68,9 +70,9 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True)
 class Phases:
-    """Phases are what a role does.
+    """Phases are the iterations of a role's loop, the prologue, the iteration that repeats, and the epilogue.
 
-    They are the iterations before the loop, the one that repeats from its t on, and those behind the loop.
+    The one that repeats does so from its t on.
     """
 
     prologue: tuple[Iteration, ...]
@@ -79,12 +81,12 @@ class Phases:
 
     @property
     def end(self) -> int:
-        """Returns the first iteration behind those that repeat, counted from the number of blocks."""
+        """Returns the number of the epilogue's first iteration, less the number of blocks; 0 without an epilogue."""
         return self.epilogue[0].t if self.epilogue else 0
 
     @property
     def least_blocks(self) -> int:
-        """Returns how many blocks the shortest loop has that prologue and epilogue make together."""
+        """Returns how many KV blocks the loop has that prologue and epilogue make, without a repeat; 1 at least."""
         return max(1, self.steady.t - self.end)
 
     def iterations(self, blocks: int) -> Iterator[Iteration]:
@@ -97,14 +99,14 @@ class Phases:
             yield Iteration(blocks + t, operations)
 
     def steps(self, blocks: int) -> Iterator[Step]:
-        """Yields the operations of a loop over so many KV blocks, each with its block."""
+        """Yields the operations of a loop over so many KV blocks, in order, each with the number of its block."""
         for t, operations in self.iterations(blocks):
             for op in operations:
                 yield Step(op, t - op.lag)
 
 
 def unroll(operations: Sequence[Operation], blocks: int, products: Collection[str]) -> Iterator[Step]:
-    """Yields the steps of all iterations of the same operations, without those whose block does not exist.
+    """Repeats an iteration's operations over `blocks` KV blocks, and yields, as Steps, those whose block exists.
 
     The wait for a product leaves in flight the products that were issued after it.
     """
@@ -126,9 +128,9 @@ def unroll(operations: Sequence[Operation], blocks: int, products: Collection[st
 
 
 def phases_of(operations: Sequence[Operation], blocks: int, products: Collection[str]) -> Phases:
-    """Returns the phases of a loop that repeats these operations.
+    """Returns prologue, repeated iteration and epilogue of a loop over `blocks` KV blocks of these operations.
 
-    They are found where the iterations of a loop over `blocks` blocks start and cease to repeat.
+    They are found where its iterations start and cease to repeat.
     """
     iterations: dict[int, list[Operation]] = {}
     for op, block in unroll(operations, blocks, products):
@@ -166,7 +168,7 @@ class Program:
 
     @cached_property
     def phases(self) -> Phases:
-        """Returns what the threads that compute do: the whole Program, after every pass."""
+        """Returns the iterations that the threads that compute run, as phases, after the lowering's passes."""
         phases = phases_of(self.consumer, 4 * self.span, self.table.products)
         for change in self.passes:
             phases = change(phases)
@@ -182,23 +184,26 @@ class Program:
 
     @property
     def loads(self) -> tuple[str, ...]:
-        """Returns the producer's loads, in its order."""
+        """Returns the names of the loads that the producer issues, in its order; none without a producer."""
         return tuple(op.statement for op in self.producer if op.kind == "issue")
 
     @property
     def rings(self) -> str:
-        """Returns every ring with its number of buffers, in words: K_shared 2, V_shared 2."""
+        """Returns every ring with its number of buffers as text, such as `K_shared 2, V_shared 2`."""
         return ", ".join(f"{self.table.ring_of(load)} {count}" for load, count in self.buffers.items())
 
     @property
     def iterations_around(self) -> tuple[int, int]:
-        """Returns (first, last + 1) of the iterations of a one-block loop: how far prologue and epilogue reach."""
+        """Returns (first, last + 1) of the iterations that have an operation in a loop over one KV block.
+
+        They say how far prologue and epilogue reach.
+        """
         lags = [op.lag for op in self.consumer]
         return min(lags), max(lags) + 1
 
     @property
     def least_blocks(self) -> int:
-        """Returns how many blocks the loop runs at least: short loops get blocks that are masked whole.
+        """Returns how many KV blocks the kernel's loop runs at least; short loops get blocks that are masked whole.
 
         TileLang 0.1.15, where it places the operations, guards each part of the prologue by itself, and with it the
         wait for a load that an earlier part issued; a loop this long has no such guard. Prologue, steady state and
@@ -211,11 +216,11 @@ class Program:
 
     @property
     def span(self) -> int:
-        """Returns after how many blocks the loop has shown every state it can be in: pipeline depth and rings."""
+        """Returns after how many blocks the loop was in every state, from its pipeline's depth and its rings."""
         first, last = self.iterations_around
         return last - first + max(self.buffers.values())
 
 
 def offset(distance: int, origin: str = "t") -> str:
-    """Returns a block relative to iteration t, or to another one, as text: `t`, `t-1`."""
+    """Returns a distance in blocks as text relative to `origin`, as `t` for 0 and `t-1` for -1."""
     return origin if distance == 0 else f"{origin}{distance:+d}"

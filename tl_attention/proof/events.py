@@ -16,7 +16,7 @@ CLUSTER, NAMED, TILE, Q, P, EXPONENTIALS = "cluster", "named barrier", "tile", "
 
 @dataclass(frozen=True, eq=False)
 class Event:
-    """An event is what a role does with `name[index]`, a barrier or a buffer of shared memory.
+    """An Event is one thing that a warpgroup or the producer does, mostly with the barrier or buffer `name[index]`.
 
     wait, arrive        mbarrier: for the phase of parity `value`; `value` arrivals of each warp at each of `blocks`
     expect              mbarrier: the bytes of `value` loads
@@ -62,7 +62,7 @@ class Event:
 
     @cached_property
     def _shown(self) -> tuple[object, ...]:
-        """Returns what code, too, shows of an event: all but the numbers of loads."""
+        """Returns all fields of an event but the numbers of loads, which code does not show, as a tuple to compare."""
         reads = tuple(read[:2] for read in self.reads)
         return self.kind, self.name, self.index, self.value, self.blocks, self.place, reads
 
@@ -81,13 +81,13 @@ class Event:
 
 
 class Maybe(NamedTuple):
-    """A Maybe holds an event that code may show, where a role says what it does."""
+    """A Maybe, among the events that code must do, holds an event that code may do or leave out."""
 
     event: Event
 
 
 class AnyOrder(NamedTuple):
-    """An AnyOrder holds events that come in any order, each once."""
+    """An AnyOrder, among the events that code must do, holds events that all come, each once, in any order."""
 
     events: frozenset[Event]
 

@@ -19,7 +19,7 @@ AFTER_LOOP = "the output"
 
 @dataclass(frozen=True)
 class Write:
-    """A Write is a value: it names the statement and block that wrote the value, and the value's number."""
+    """A Write is a value, known by its number, with the statement and the KV block that wrote it."""
 
     statement: str
     block: int
@@ -46,7 +46,10 @@ class _WrongRead(Exception):
 
 
 class _Symbols:
-    """A _Symbols is the machine's state over symbols. With `expected`, every read is compared."""
+    """A _Symbols runs statements on numbers that stand for values, and keeps what each buffer holds.
+
+    If `expected` is given, every read is compared with it, and a wrong one raises _WrongRead.
+    """
 
     def __init__(self, table: Table, numbers: dict, expected: dict[tuple[str, int, str], Write] | None = None):
         self.statements, self.rings_of = table.by_name, table.rings
@@ -90,7 +93,7 @@ class _Symbols:
         return self._number(("constant", value))
 
     def _passed_on(self, entry: Statement, inputs: list[int]) -> int | None:
-        """Returns the value of an input that a statement passes on unchanged, to the bit, else None.
+        """Returns the number of the input that a statement passes on unchanged, or None where it computes a value.
 
         No order is wrong for a statement that passes its input on.
         """
@@ -118,7 +121,7 @@ class _Symbols:
 
 
 def source_order(table: Table, blocks: int, numbers: dict) -> dict[tuple[str, int, str], Write]:
-    """Returns what every read sees in source order."""
+    """Returns what each read sees when the loop runs in source order, as Writes by (statement, block, buffer)."""
     symbols = _Symbols(table, numbers)
     for block in range(blocks):
         for name in table.names:
@@ -128,7 +131,7 @@ def source_order(table: Table, blocks: int, numbers: dict) -> dict[tuple[str, in
 
 
 def find_violation(program: Program, policies: tuple[Policy, ...] = (LATE, EARLY)) -> Violation | str | None:
-    """Returns the first broken read, or a deadlock in words, or None.
+    """Runs a Program under each policy, and returns its first wrong read, a deadlock as text, or None if it is legal.
 
     Loops of the fewest blocks are tried first.
     """
@@ -159,7 +162,7 @@ def find_violation(program: Program, policies: tuple[Policy, ...] = (LATE, EARLY
 
 
 def check(program: Program) -> None:
-    """Raises ScheduleRefused with the dependence that the Program breaks."""
+    """Raises ScheduleRefused if a Program deadlocks, or if a read in it sees another value than in source order."""
     violation = find_violation(program)
     if isinstance(violation, Violation):
         raise ScheduleRefused(violation.words)
@@ -168,7 +171,7 @@ def check(program: Program) -> None:
 
 
 def _words(program: Program, blocks: int, wrong: _WrongRead, expected: Write, written: bool) -> str:
-    """Says why a read sees the wrong value: the value is not `written` yet, or is overwritten already."""
+    """Returns the message for a read of a wrong value, where the right one is not `written` yet or is overwritten."""
     reader, buffer, found = wrong.statement, wrong.buffer, wrong.found
     emitted = [
         (step.op.statement, step.block) for step in program.roles(blocks)[CONSUMER] if step.op.kind in ("run", "issue")
@@ -185,7 +188,7 @@ def _words(program: Program, blocks: int, wrong: _WrongRead, expected: Write, wr
         return f"{statement}({offset(block - time, 'n' if loop_end else 't')})"
 
     def late(instance: tuple[str, int], than: tuple[str, int]) -> str:
-        """Says why `instance` has not run when `than` does; the text is empty where another role issues either."""
+        """Returns words for why `instance` runs after `than`, or "" unless the threads that compute issue both."""
         if instance not in emitted or than not in emitted:
             return ""
         return ", emitted later," if emitted.index(instance) > emitted.index(than) else ", in flight,"

@@ -25,7 +25,7 @@ DYNAMIC_ALIGNMENT = 1024
 
 @dataclass(frozen=True)
 class Resources:
-    """Resources say what one thread block takes of the SM, and how much a block may take.
+    """Resources are the shared memory, mbarriers and registers that a thread block takes, and what it may take.
 
     `rings` has the numbers of buffers of K_shared and of V_shared, `shared_bytes` what these and Q_shared take.
     `barriers` has the pairs of mbarriers, one for full and one for empty, by what they guard; `barrier_bytes` is what
@@ -67,7 +67,7 @@ class Resources:
 
 
 def shared_bytes(planned: Planned, size: HeadSize) -> int:
-    """Returns the dynamic shared memory of a block: Q_shared, the rings of K_shared and V_shared, and P.
+    """Returns how many bytes of dynamic shared memory Q, the buffers of K and V, and P take in a block.
 
     P counts where MMA1 reads P from shared memory.
     """
@@ -78,7 +78,7 @@ def shared_bytes(planned: Planned, size: HeadSize) -> int:
 
 
 def fragment_registers(schedule: Schedule, size: HeadSize) -> dict[str, int]:
-    """Returns the registers per thread of each fragment that lives across statements.
+    """Returns, by name, how many registers of a thread each fragment takes that lives across statements.
 
     A thread holds block_M / threads of a row's columns: acc_s in fp32, acc_s_cast packed by two unless MMA1 reads P
     from shared memory, acc_o in fp32, and Q packed by two where MMA0 reads it from registers.
@@ -91,9 +91,9 @@ def fragment_registers(schedule: Schedule, size: HeadSize) -> dict[str, int]:
 
 
 def check_fits(schedule: Schedule, size: HeadSize, takes: Resources, card: Card = HOPPER) -> None:
-    """Raises ScheduleRefused when the tile cannot fit an SM of the card.
+    """Raises ScheduleRefused for too much shared memory, too many registers, or a split.rescale that is not head_dim.
 
-    `takes` says what the lowering's kernel takes.
+    `takes` says what the lowering's kernel takes, and what a block may take.
     """
     _check_shared_memory(schedule, size, takes, card)
     widths, (_, columns_v) = schedule.split.rescale, sizes_of(tile_size(size))
@@ -108,12 +108,12 @@ def check_fits(schedule: Schedule, size: HeadSize, takes: Resources, card: Card 
 
 
 def of_another(card: Card) -> str:
-    """Names a card other than Hopper, for a text about its SM; returns "" for Hopper."""
+    """Returns " of" and the card's name, for a message about its SM, or "" if the card is Hopper."""
     return "" if card.arch == HOPPER.arch else f" of {card}"
 
 
 def shared_text(schedule: Schedule, size: HeadSize, rings: tuple[int, int]) -> str:
-    """Says in words what shared memory holds, and how much that is."""
+    """Returns the formula of the bytes in shared memory as text, from the tile's sizes and the numbers of buffers."""
     M, N, (k, v), (columns, columns_v) = schedule.block_M, schedule.block_N, rings, sizes_of(tile_size(size))
     if columns == columns_v:
         tiles = [f"(block_M {M} + ({k} + {v} buffers) * block_N {N}) * head_dim {columns}"]
@@ -156,7 +156,7 @@ def _check_registers(schedule: Schedule, takes: Resources, card: Card) -> None:
 
 
 def fragments_text(takes: Resources) -> str:
-    """Says how many registers of a thread each fragment takes."""
+    """Returns, as text such as `acc_s 64, acc_o 64`, how many registers of a thread each fragment takes."""
     return ", ".join(f"{name} {count}" for name, count in takes.fragments.items())
 
 

@@ -18,7 +18,7 @@ Clock = list[int]
 
 
 class Rule(StrEnum):
-    """A Rule names what is refused: each rule has a short name that stays.
+    """A Rule is the short name of a way in which roles misuse barriers or shared memory; the proof refuses each.
 
     The rules are sound, not complete: what no rule refuses runs in every order; a few safe programs are refused. The
     strict rules stay: with them what a barrier counts and what a buffer holds can be said without looking at an order.
@@ -66,7 +66,7 @@ def unsafe(rule: Rule, reason: str) -> Unsafe:
 
 
 class Agent:
-    """An agent runs events: `number` is its place in a clock.
+    """An Agent runs events, and has a vector clock of all that comes before its next one; `number` is its own entry.
 
     `met` is the last of its own events that came back in another agent's clock: all warps of the agent have made that
     event.
@@ -85,15 +85,15 @@ class Agent:
         return self.clock[self.number]
 
     def after(self, clock: Clock) -> None:
-        """Orders what the agent does next after everything in `clock`."""
+        """Merges `clock` into the agent's own, so that what the agent does next comes after everything in `clock`."""
         self.met = max(self.met, clock[self.number])
         self.clock[:] = map(max, self.clock, clock)
 
 
 class Barrier:
-    """A barrier is an mbarrier, a named barrier or the cluster's, of `count` arrivals.
+    """A Barrier counts the arrivals and loads at an mbarrier, a named barrier or the cluster's, phase after phase.
 
-    Phase -1 has ended before the start.
+    A phase takes `count` arrivals. Phase -1 has ended before the start.
     """
 
     def __init__(self, name: str, count: int, number: int):
@@ -109,7 +109,7 @@ class Barrier:
         return self.name
 
     def _begin(self) -> None:
-        """Begins a phase: nothing has arrived, and nothing is expected, issued or landed."""
+        """Begins a phase, for which nothing has arrived, and no load is expected, issued or landed."""
         self.pending = self.count
         # Of loads: expected, issued and landed.
         self.expected = self.issued = self.landed = 0
@@ -126,13 +126,14 @@ class Barrier:
 
     @property
     def idle(self) -> bool:
-        """Says whether nothing has happened since the last phase."""
+        """Says whether no arrival and no load, expected, issued or landed, has come since the last phase ended."""
         return self.pending == self.count and self.expected == self.issued == self.landed == 0
 
     def passes(self, agent: Agent, parity: int) -> bool:
-        """Says whether a wait on `parity` passes now: for the first phase that the agent may find with that parity.
+        """Says whether a wait on `parity` passes now, and if it does orders the agent after the end of that phase.
 
-        Raises Unsafe if the barrier may be a phase further.
+        The phase is the first that the agent may find with that parity. Raises Unsafe if the barrier may be a
+        phase further.
         """
         known = agent.clock[self.number]
         phase = known - 1 if (known - 1) % 2 == parity else known
@@ -148,7 +149,8 @@ class Barrier:
     def arrive(self, agent: Agent, arrivals: int, blocks: tuple[int, ...] = ()) -> bool:
         """Counts `arrivals` of an agent for the current phase, and says whether they end the phase.
 
-        The agent arrives at this barrier of each of `blocks`.
+        The agent arrives at this barrier of each of `blocks`. Raises Unsafe for more arrivals than the phase
+        has left, and if the phase before may not have ended.
         """
         self._must_be_in(agent, self.made, "arrives")
         if arrivals > self.pending:
@@ -163,7 +165,10 @@ class Barrier:
         return self._ends()
 
     def expect(self, agent: Agent, loads: int) -> None:
-        """Expects the bytes of `loads` loads in this phase."""
+        """Makes the current phase wait for the bytes of `loads` more loads; the agent says so.
+
+        Raises Unsafe if the phase before may not have ended.
+        """
         self._must_be_in(agent, self.number, "expects bytes")
         self.expecting.append((agent, agent.now))
         self.expected += loads
@@ -175,13 +180,13 @@ class Barrier:
         return self.ended
 
     def land(self, issued: Clock) -> None:
-        """Counts the landing of a load's bytes; the load was issued at the clock `issued`."""
+        """Counts a load's bytes as landed, which may end the phase; the load was issued at the clock `issued`."""
         self.landed += 1
         self.landings = _joined(self.landings, issued)
         self._ends()
 
     def _must_be_in(self, agent: Agent, entry: int, does: str) -> None:
-        """Raises Unsafe for what an agent does for this phase if the phase before may not have ended."""
+        """Raises Unsafe unless the agent's clock shows that the phase before has ended; `does` says what it does."""
         if agent.clock[entry] < self.ended:
             raise unsafe(
                 Rule.EARLY,
@@ -194,7 +199,10 @@ class Barrier:
         )
 
     def _ends(self) -> bool:
-        """Ends the phase if all has arrived and landed, and says whether it did."""
+        """Ends the phase if all arrivals came and all expected loads landed, and says whether it ended.
+
+        Raises Unsafe if it can end before its bytes are expected, or before a wait has seen the phase before.
+        """
         if self.pending or self.expected != self.landed:
             return False
         # An arrival has to come after the bytes are expected: all arrivals may come before any load lands.

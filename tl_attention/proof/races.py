@@ -94,7 +94,7 @@ class _Proof:
         }
 
     def advance(self, agent: Role) -> bool:
-        """Runs a role until it blocks, and says whether the role got anywhere."""
+        """Runs a role's events until one must wait, and says whether any of them ran."""
         left = len(agent.events)
         while agent.events:
             agent.clock[agent.number] += 1
@@ -105,7 +105,7 @@ class _Proof:
         return len(agent.events) < left
 
     def land(self) -> bool:
-        """Lands the last load in flight, and says whether there was one."""
+        """Lands the load in flight that was issued last, at its barrier, and says whether there was one."""
         if self.in_flight:
             barrier, issued = self.in_flight.pop()
             barrier.land(issued)
@@ -196,7 +196,7 @@ class _Proof:
             self.buffers[block, event.name, event.index] = Buffer(event.step, agent.number, agent.now)
 
     def _make_room(self, agent: Role, event: Event, block: int) -> None:
-        """Raises Unsafe for a load over what may be in use."""
+        """Raises Unsafe if a load goes over what may still be read, may not have landed, or is not fenced."""
         what = f"{event.name}({event.step})"
         agent.must_be_one_warp(f"loads {what}")
         self._reach(agent, block)
@@ -238,7 +238,7 @@ class _Proof:
         agent.put(self.buffers[key])
 
     def _found(self, agent: Role, event: Event) -> list[Buffer]:
-        """Returns the buffers that an event reads."""
+        """Returns the buffers that an event reads; raises Unsafe if one holds something else, or maybe nothing yet."""
         return [self._one_found(agent, *read) for read in event.reads]
 
     def _one_found(self, agent: Role, name: str, index: int, step: int) -> Buffer:
@@ -272,7 +272,7 @@ def _barrier_counts(roles: Mapping[Process, Sequence[Event]], counts: Mapping[st
 
 
 def _barriers(block: int, event: Event) -> Iterator[Key]:
-    """Yields the keys of the barriers that an event of a block concerns."""
+    """Yields (block, name, index) of each barrier that an event of a block loads to, arrives at or waits at."""
     if event.kind == "load":
         yield from ((into, f"{event.name}_full", event.index) for into in event.blocks)
     elif event.kind == "arrive":

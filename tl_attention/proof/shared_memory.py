@@ -10,9 +10,10 @@ from tl_attention.proof.mbarrier import Agent, Rule, unsafe
 
 
 class Buffer:
-    """A Buffer holds load number `step`: an agent sees it once `entry` of the agent's clock is at least `least`.
+    """A Buffer says which load, number `step`, a buffer of shared memory holds, and who has read and written it.
 
-    The load came by TMA, or by threads; if `computed`, by the threads of its writer.
+    An agent sees the load once `entry` of the agent's clock is at least `least`. The load came by TMA, or by
+    threads; if `computed`, by the threads of its writer.
     """
 
     def __init__(self, step: int, entry: int, least: int, *, by_tma: bool = False, computed: bool = False):
@@ -31,7 +32,7 @@ class Buffer:
         return agent.clock[self.entry] >= self.least
 
     def done(self, user: Agent, agent: Agent) -> bool:
-        """Says whether, for sure, a user is done with the buffer from where the agent is."""
+        """Says whether the agent's clock shows that `user` has ended its reads of the buffer, and its writes."""
         end = self.reads.get(user, 0 if user is self.writer else None)
         if end is None:
             return False
@@ -39,7 +40,7 @@ class Buffer:
 
 
 class Role(Agent):
-    """A Role is a process at work: it has the events that are left, and what is in flight."""
+    """A Role is a warpgroup or producer at work, with its events that are left and what it has in flight."""
 
     def __init__(self, process: Process, events: Sequence[Event], number: int, clock_size: int):
         super().__init__(str(process), number, clock_size)
@@ -54,7 +55,7 @@ class Role(Agent):
         self.reached_out = False
 
     def read(self, buffers: Sequence[Buffer]) -> None:
-        """Reads buffers by the role's own threads.
+        """Notes that the role's own threads read these buffers now; over those from TMA no load may go before a fence.
 
         What the threads have asked for may still be on its way when they arrive at a barrier.
         """
@@ -65,7 +66,7 @@ class Role(Agent):
                 self.reading.append(buffer)
 
     def issue(self, buffers: Sequence[Buffer]) -> None:
-        """Issues a product that reads the buffers."""
+        """Notes a product that reads the buffers, in flight until the role waits for it."""
         self.products.append([*buffers])
         for buffer in buffers:
             self._use(buffer, None)
@@ -74,7 +75,7 @@ class Role(Agent):
         self._retire(self.products, left)
 
     def write(self, buffer: Buffer, name: str) -> None:
-        """Has each warp write its part of a buffer, in the place of what was loaded."""
+        """Notes that the role's warps write over a loaded buffer; raises Unsafe if they may still read it or others wrote."""
         read = buffer.reads.get(self, 0)
         if read is None:
             raise unsafe(Rule.OVERWRITE, f"{self} writes over {name}, which something in flight reads")
@@ -85,14 +86,14 @@ class Role(Agent):
         self._wrote(buffer)
 
     def put(self, buffer: Buffer) -> None:
-        """Notes that the role's warps compute a buffer now, each its part, which no fence has shown yet.
+        """Notes that the role's warps write computed values into a buffer, each its part, not fenced yet.
 
         Products that read the buffer are over: a product is all warps', and so is the wait for it.
         """
         self._wrote(buffer)
 
     def fence(self) -> None:
-        """Fences what the role's threads wrote, for the TMA and for products, and ends what the threads have read."""
+        """Notes a fence, which shows the TMA and products what the role's threads wrote, and ends what they read."""
         for buffer in self.unfenced:
             buffer.written, buffer.fenced = self.now, True
         self.unfenced.clear()
@@ -103,7 +104,10 @@ class Role(Agent):
         self.reading.clear()
 
     def store(self, buffers: Sequence[Buffer]) -> None:
-        """Stores, by one of the role's warps, what all of its warps have written."""
+        """Notes a TMA store out of the buffers; raises Unsafe unless all warps of the role wrote and fenced them.
+
+        One of the warps issues it.
+        """
         for buffer in buffers:
             self._must_be_shared(buffer, "stores")
             buffer.reads[self] = None
@@ -124,7 +128,7 @@ class Role(Agent):
                 raise unsafe(Rule.IN_FLIGHT, f"{self} ends with a {what} in flight")
 
     def _all_made(self, time: int) -> bool:
-        """Says whether all warps of the role have made the role's own event of this time."""
+        """Says whether all warps of the role have made its event of this time, as a barrier since then shows."""
         return self.process.warps == 1 or time <= self.met
 
     def _wrote(self, buffer: Buffer) -> None:
