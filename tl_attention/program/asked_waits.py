@@ -18,9 +18,9 @@ COLUMNS_PER_EXPONENTIAL = 2
 
 @dataclass(frozen=True)
 class Asked:
-    """An Asked counts the exponentials by MUFU of a thread and iteration, in all and before each product's wait.
+    """An Asked counts the exponentials that a thread computes by MUFU per iteration, in all and before each wait.
 
-    The iteration is one of the steady state.
+    The iteration is one of the steady state; the waits are those for products.
     """
 
     exponentials: int

@@ -71,8 +71,8 @@ def derive(schedule: Schedule, model: Model | None = None) -> Program:
 
     The schedule orders the loop itself. The Program need not be legal: see `legality.check`.
 
-    `model` is the lowering's own by default. Raises ValueError for a lowering without a Program, and
-    ScheduleRefused for a wait or a release at a place where it cannot be.
+    `model` is the lowering's own by default. Raises ValueError for a lowering without a Program, and ScheduleRefused
+    for a wait or a release at a place where it cannot be.
     """
     if not schedule.has_program:
         raise ValueError(f"lowering {schedule.lowering} has no Program: the compiler decides the order")
@@ -102,7 +102,7 @@ def derive(schedule: Schedule, model: Model | None = None) -> Program:
 
 
 def _as_the_kernel_has_it(emission: list[tuple[str, int]], table: Table) -> list[tuple[str, int]]:
-    """Returns (statement, stage) in order, without fused statements, and with moved ones right where they belong.
+    """Returns the (statement, stage) pairs without fused statements, and with moved ones put where they belong.
 
     A moved statement stands right before the one that the table names.
     """
@@ -127,8 +127,7 @@ def _placed_buffers(load: str, emission: list[tuple[str, int]], table: Table) ->
 class _Iteration:
     """An _Iteration derives the operations of one iteration, waits and releases among them, from the emission order.
 
-    A time at which a statement is done is (iterations since it was issued, place in the order before which it is
-    done).
+    When a statement is done is written as (iterations since it was issued, place in the order before which it is done).
     """
 
     def __init__(
@@ -219,8 +218,8 @@ class _Iteration:
     def _earlier(self, product: str, before: str, derived: tuple[int, int]) -> tuple[int, int]:
         """Places the wait for a product that a schedule asks for at `before`, and returns when the product is done.
 
-        The wait stands at the last `before` that comes by the derived place. Raises ScheduleRefused if it does
-        not come after the product's issue.
+        The wait stands at the last `before` that comes by the derived place. Raises ScheduleRefused if it does not come
+        after the product's issue.
         """
         passed, place = derived
 

@@ -132,8 +132,8 @@ class Barrier:
     def passes(self, agent: Agent, parity: int) -> bool:
         """Says whether a wait on `parity` passes now, and if it does orders the agent after the end of that phase.
 
-        The phase is the first that the agent may find with that parity. Raises Unsafe if the barrier may be a
-        phase further.
+        The phase is the first that the agent may find with that parity. Raises Unsafe if the barrier may be a phase
+        further.
         """
         known = agent.clock[self.number]
         phase = known - 1 if (known - 1) % 2 == parity else known
@@ -149,8 +149,8 @@ class Barrier:
     def arrive(self, agent: Agent, arrivals: int, blocks: tuple[int, ...] = ()) -> bool:
         """Counts `arrivals` of an agent for the current phase, and says whether they end the phase.
 
-        The agent arrives at this barrier of each of `blocks`. Raises Unsafe for more arrivals than the phase
-        has left, and if the phase before may not have ended.
+        The agent arrives at this barrier of each of `blocks`. Raises Unsafe for more arrivals than the phase has left,
+        and if the phase before may not have ended.
         """
         self._must_be_in(agent, self.made, "arrives")
         if arrivals > self.pending:
@@ -165,7 +165,7 @@ class Barrier:
         return self._ends()
 
     def expect(self, agent: Agent, loads: int) -> None:
-        """Makes the current phase wait for the bytes of `loads` more loads; the agent says so.
+        """Makes the current phase wait for the bytes of `loads` more loads, which the agent expects.
 
         Raises Unsafe if the phase before may not have ended.
         """

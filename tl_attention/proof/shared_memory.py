@@ -12,8 +12,8 @@ from tl_attention.proof.mbarrier import Agent, Rule, unsafe
 class Buffer:
     """A Buffer says which load, number `step`, a buffer of shared memory holds, and who has read and written it.
 
-    An agent sees the load once `entry` of the agent's clock is at least `least`. The load came by TMA, or by
-    threads; if `computed`, by the threads of its writer.
+    An agent sees the load once `entry` of the agent's clock is at least `least`. The load came by TMA, or by threads;
+    if `computed`, by the threads of its writer.
     """
 
     def __init__(self, step: int, entry: int, least: int, *, by_tma: bool = False, computed: bool = False):
@@ -75,7 +75,10 @@ class Role(Agent):
         self._retire(self.products, left)
 
     def write(self, buffer: Buffer, name: str) -> None:
-        """Notes that the role's warps write over a loaded buffer; raises Unsafe if they may still read it or others wrote."""
+        """Notes that the role's warps write over a loaded buffer; raises Unsafe if they may still read it.
+
+        It raises Unsafe, too, where something in flight reads the buffer, or another role has written it.
+        """
         read = buffer.reads.get(self, 0)
         if read is None:
             raise unsafe(Rule.OVERWRITE, f"{self} writes over {name}, which something in flight reads")

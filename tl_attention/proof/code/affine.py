@@ -28,7 +28,9 @@ Core = tuple[tuple[str, int | None], ...]
 
 @dataclass(frozen=True)
 class Form:
-    """A Form is an expression as a function of its core: a sum of counted variables times coefficients, None where unknown.
+    """A Form says how an expression depends on counted variables, such as loop counters, affinely or with a period.
+
+    Its core is a sum of counted variables times coefficients, None where unknown.
 
     invariant   no counted variable; `value` where the expression is a number in the code
     affine      the core, times or plus what is invariant
@@ -99,7 +101,7 @@ class Form:
     __ror__ = __or__
 
     def compared(self, other: Any) -> Form:
-        """Returns the form of a comparison with `other`."""
+        """Returns the form of a comparison with `other`, which is a threshold where something affine is compared."""
         found = _mixed(self, other)
         if found.kind == OTHER and {self.kind, form(other).kind} <= {INVARIANT, AFFINE, FLOORED}:
             return Form(THRESHOLD)
@@ -110,12 +112,12 @@ class Form:
 
 
 def form(value: Any) -> Form:
-    """Returns the form of a number, or of what is unknown but invariant."""
+    """Returns a Form as it is, and for a number, or None as an unknown value, the Form that depends on no counter."""
     return value if isinstance(value, Form) else Form(INVARIANT, value=value)
 
 
 def counted(name: str) -> Form:
-    """Returns the form of a counted variable."""
+    """Returns the form of a variable that a loop counts, which is affine in that variable."""
     return Form(AFFINE, ((name, 1),))
 
 
@@ -142,7 +144,7 @@ def _sum(a: Form, b: Form, sign: int) -> Form:
 
 
 def _mixed(a: Any, b: Any) -> Form:
-    """Returns the form of two expressions that any operation puts together: what their forms have in common."""
+    """Returns the form of any operation on `a` and `b`, invariant or periodic if both are alike so, else `other`."""
     a, b = form(a), form(b)
     if a.kind == b.kind == INVARIANT:
         return form(None)
@@ -152,7 +154,7 @@ def _mixed(a: Any, b: Any) -> Form:
 
 
 def quotient(a: Any, b: Any) -> Form:
-    """Returns the form of a / b."""
+    """Returns the form of a / b, floored where `a` is affine or floored and `b` is a known number."""
     a, b = form(a), form(b)
     if a.kind in (AFFINE, FLOORED) and b.kind == INVARIANT and b.value and _whole(a.core):
         return Form(FLOORED, a.core, a.period * b.value)
@@ -160,7 +162,7 @@ def quotient(a: Any, b: Any) -> Form:
 
 
 def remainder(a: Any, b: Any) -> Form:
-    """Returns the form of a % b."""
+    """Returns the form of a % b, periodic where `a` is affine or floored and `b` is a known number."""
     a, b = form(a), form(b)
     if a.kind in (AFFINE, FLOORED) and b.kind == INVARIANT and b.value and _whole(a.core):
         return Form(PERIODIC, a.core, a.period * b.value)
@@ -203,7 +205,7 @@ FORMS: dict[str, Any] = {
 
 
 class Forms(dict[str, Form]):
-    """Forms map variables to their forms: a variable that is not known is invariant."""
+    """Forms map the names of variables to their Forms; an unknown name is invariant, which depends on no counter."""
 
     def __missing__(self, name: str) -> Form:
         # Python looks up the functions of an expression here first.
@@ -213,7 +215,7 @@ class Forms(dict[str, Form]):
 
 
 def form_of(expression: Expression, names: Mapping[str, Form]) -> Form:
-    """Returns an expression's form.
+    """Evaluates an expression on the Forms of its variables, and returns the expression's own Form.
 
     Raises TypeError where an operator has none.
     """

@@ -38,7 +38,7 @@ PRODUCTS = ("product", "multiply")
 
 
 class Likeness:
-    """A Likeness compares the samples of one run with each other.
+    """A Likeness checks that the blocks of a run, each on tiles of its own problem, all treat their tiles alike.
 
     `turns` are the tiles that blocks work on in turn.
     """
@@ -57,7 +57,7 @@ class Likeness:
         self.sizes = [np.bincount(group) for group in self.groups]
 
     def _groups(self, turn: int, period: int) -> Array:
-        """Returns a number for each block: blocks with the same number have loops that are alike in this turn.
+        """Numbers the blocks for a turn, with the same number for blocks whose loops, and numbers of rows, are alike.
 
         For the turns before, the number counts how many KV blocks they had, modulo the period.
         """
@@ -77,7 +77,7 @@ class Likeness:
         return np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)[1].reshape(-1)
 
     def check(self) -> None:
-        """Raises Unsafe unless all samples of a group do the same, each at the place of its own tile."""
+        """Raises Unsafe unless blocks with alike loops run the same lines with the same values, but for their places."""
         for seen in self.run.seen:
             group, sizes = self.groups[seen.turn], self.sizes[seen.turn]
             place = self.run.threads.place[seen.threads]
@@ -125,7 +125,7 @@ class Likeness:
                 )
 
     def trips(self, loops: Collection[int], turn: int) -> Array:
-        """Returns the iterations of the loops on these lines, added up, for each block and y in a turn.
+        """Returns how often the loops on these lines iterate together, for each block and threadIdx.y in a turn.
 
         The result has the shape (blocks, ys).
         """
@@ -139,10 +139,11 @@ class Likeness:
         return found
 
     def check_loops(self, loops: Sequence[For], ys: int, rows: int, program: Program) -> None:
-        """Raises Unsafe unless the loops over KV blocks, in `ys`, are as long as their tiles ask for.
+        """Raises Unsafe unless each tile's loops over KV blocks are as long as it asks for, and mask where they must.
 
         Loops without a mask run for no KV block that needs one: the last of all iterations would work on the block
-        before the tile's first, so far ahead of it as the Program says. A y has `rows` rows of its own.
+        before the tile's first, so far ahead of it as the Program says. There are `ys` values of threadIdx.y, each with
+        `rows` rows of its own.
         """
         lines = {loop.line for loop in loops}
         others = {seen.line for seen in self.run.seen if seen.kind == "loop"}.difference(lines)
@@ -152,7 +153,7 @@ class Likeness:
             self._check_unmasked(lines, unmasked(loops), turn, ys, rows, program)
 
     def _check_length(self, loops: Collection[int], turn: int) -> None:
-        """Raises Unsafe unless each tile's loops have as many iterations more than KV blocks as any other tile's loops."""
+        """Raises Unsafe unless the number of iterations less that of KV blocks is the same for all tiles of a turn."""
         start, end = self.blocks[turn]
         there = np.flatnonzero(self.turns[turn].there)
         trips = self.trips(loops, turn)[there]
@@ -181,7 +182,7 @@ class Likeness:
                 raise Unsafe(f"a KV block with hidden keys is not masked for {words}")
 
     def _moves(self, seen: Seen, place: Array) -> Iterator[tuple[str, tuple[Array, ...]]]:
-        """Yields the values that depend on a tile's place, each with the bases that it may be moved by.
+        """Yields the names of values that a tile's place moves, each with the bases that may be taken off to compare.
 
         One of the bases must fit all threads.
         """
@@ -210,13 +211,13 @@ class Likeness:
     def _inside(
         self, of: Mapping[str, Any], base: Array, tensor: Tensor, row: Array, of_kv: bool, place: Array
     ) -> Array:
-        """Says whether the row that a thread copies is a row of the tensor."""
+        """Returns, for each thread, 1 if the row that it copies is a row of the tensor, else 0."""
         own = row + (of["source"] - base) // tensor.row_stride
         sizes = self.turns[0].sizes
         return (own < (sizes.seq_kv if of_kv else sizes.seq_q)[place]).astype(int)
 
     def _tensor(self, name: str, place: Array) -> Tensor:
-        """Returns the tensor of this name in each thread's own problem."""
+        """Returns the tensor of this name, with the strides that it has in each thread's own problem."""
         tensor = self.turns[0].tensors[name]
         strides = tuple(stride[place] if isinstance(stride, np.ndarray) else stride for stride in tensor.strides)
         return Tensor(tensor.shape, strides)
@@ -229,14 +230,14 @@ class Likeness:
 
 
 def _leaders(kin: Array) -> tuple[Array, Array]:
-    """Returns an order in which kin stand together, and for each place in the order the place of its first kin."""
+    """Returns an order that puts equal numbers together, and for each place in it the place of the first equal one."""
     order = np.argsort(kin, kind="stable")
     ranked = kin[order]
     return order, np.searchsorted(ranked, ranked)
 
 
 def kv_loops(kernel: Kernel) -> list[For]:
-    """Returns the loops over KV blocks of the threads that compute."""
+    """Returns those of a kernel's loops that multiply; they are the loops over KV blocks of threads that compute."""
     loops = [node for node in every(kernel.body) if isinstance(node, For) and not node.unrolled]
     return [
         loop for loop in loops if any(isinstance(node, Step) and node.kind in PRODUCTS for node in every(loop.body))
@@ -244,7 +245,7 @@ def kv_loops(kernel: Kernel) -> list[For]:
 
 
 def unmasked(loops: Iterable[For]) -> set[int]:
-    """Returns the lines of the loops that hide no scores."""
+    """Returns the lines of those of the loops in which no statement hides scores."""
     return {
         loop.line for loop in loops if not any(isinstance(node, Arithmetic) and node.mask for node in every(loop.body))
     }
@@ -253,7 +254,7 @@ def unmasked(loops: Iterable[For]) -> set[int]:
 def numbered(
     variant: Variant, rows: int, block_N: int, *, without_rows: bool = True, without_keys: bool = True
 ) -> tuple[Problems, Array]:
-    """Returns problems, cut into tiles of `rows` rows, and the number of one tile of each problem.
+    """Returns sample problems, and for each problem the number of one of its tiles of `rows` rows.
 
     Problems without rows, which have no tile, and without keys are among them only if so said. Where sizes are fixed
     there is one problem, with many of its tiles.
@@ -273,7 +274,7 @@ def numbered(
 
 
 def _drawn_numbers(row_tiles: Array, total: Array) -> Array:
-    """Draws a tile of each problem: any, one of the first, one of the last, or one at an end of some head's rows."""
+    """Draws a tile's number for each problem, from all tiles, the first, the last, or the ends of a head's rows."""
     draw = np.random.default_rng(31)
     near = draw.integers(0, EDGE, len(total))
     anywhere = (draw.random(len(total)) * total).astype(int)

@@ -44,7 +44,10 @@ def _named(kind: str) -> Callable[[re.Match[str], Declared], Made | None]:
 
 
 def _exchange(match: re.Match[str], declared: Declared) -> Made | None:
-    """Reads an exchange among four lanes, by shuffles, which all lanes of a warp must run."""
+    """Reads an AllReduce among four lanes, which all lanes of a warp must run, or returns None for other variables.
+
+    It must read and write one variable that is declared.
+    """
     if match[1] != match[3] or match[1] not in declared.registers:
         return None
     return seen("exchange", value=int(match[2]))

@@ -17,7 +17,10 @@ LEFT_OUT = "left out"
 
 
 def executed(who: str, found: Sequence[Event], tiles: Sequence[RowTiles]) -> list[int]:
-    """Returns how many KV blocks of each tile run, as a loop may leave out the middle."""
+    """Returns how many KV blocks of each tile a process ran, less those that a long loop left out in the middle.
+
+    Raises Unsafe where they are fewer than a loop may have, or belong to no tile.
+    """
     counts = [tile.count for tile in tiles]
     for event in found:
         if event.kind == LEFT_OUT:
@@ -37,7 +40,7 @@ def compare(
     tiles: Sequence[RowTiles],
     alone: Callable[[Event], bool] = lambda event: False,
 ) -> None:
-    """Raises Unsafe unless all that was found is expected, in its order, and all that is expected was found.
+    """Raises Unsafe unless the events `found` are those `expected`, all of them and in their order.
 
     The next expected event is asked for late: only after its tile, one of `tiles`, has learned how many of its KV
     blocks were left out. An event that concerns its process `alone` may stand anywhere.
@@ -72,14 +75,14 @@ def compare(
 
 
 def _words(wanted: Expected | None, among: set[Event]) -> str:
-    """Says in words what must come next."""
+    """Returns text for the event that must come next, or for one such as may come where any of `among` may."""
     if isinstance(wanted, AnyOrder):
         return f"one of {len(among)} such as {min(among, key=str)}"
     return str(wanted or "none")
 
 
 def check_per_head(events: Sequence[Event], parameters: Iterable[str], heads: Sequence[int]) -> None:
-    """Raises Unsafe unless a process reads each tensor with a number per head at these heads, one for each of its tiles.
+    """Raises Unsafe unless a process reads each per-head tensor at exactly these heads, one for each of its tiles.
 
     The process does so before it stores rows of that head and, where scores need the number, before the tile's first
     product.

@@ -37,7 +37,7 @@ REGISTERS = re.compile(r"(?:(\w+)|\(&\((\w+)\[(\d+)\]\)\))$")
 
 
 def shared_address(text: str, declared: Declared) -> tuple[str, Expression]:
-    """Returns (buffer, element) of an address in shared memory."""
+    """Parses a C address in shared memory into (buffer, element); raises SyntaxError for any other text."""
     match = IN_SHARED.match(text)
     if not match:
         raise SyntaxError(f"{text[:80]!r} is no address in shared memory")
@@ -45,7 +45,7 @@ def shared_address(text: str, declared: Declared) -> tuple[str, Expression]:
 
 
 def _place(texts: Sequence[str], declared: Declared) -> dict[str, Expression]:
-    """Returns the coordinates of a box as expressions, by name."""
+    """Parses the coordinates of a TMA box, and returns the expressions by name, as column, row, head and batch."""
     return {
         name: declared.expression(text) for name, text in zip(("column", "row", "head", "batch"), texts, strict=True)
     }
@@ -83,9 +83,9 @@ def _cp_async(match: re.Match[str], declared: Declared) -> Made:
 
 
 def _fetch(match: re.Match[str], declared: Declared) -> Made | None:
-    """Reads a fetch from global memory into a variable; from then on the variable says where its elements are from.
+    """Reads a fetch from global memory into a variable, which from then on says where its elements are from.
 
-    A variable of -1 is zeros.
+    A variable of -1 is zeros. Returns None if the line is no such fetch.
     """
     variable, words, tensor, place = match.groups()
     if variable not in declared.registers or tensor in declared.registers:
@@ -178,7 +178,7 @@ def _vector_output(match: re.Match[str], declared: Declared) -> Made:
 
 
 def _lse(match: re.Match[str], declared: Declared) -> Made:
-    """Reads a store of logarithms: which rows are stored, and how many there may be.
+    """Reads the call that stores the logarithms of rows (LSE), for its place and how many rows there may be.
 
     That each row is stored once, by one lane, is in the text of the device function. Which registers the function is
     given, and the scale, are for the numbers to show.
@@ -198,7 +198,7 @@ def _lse(match: re.Match[str], declared: Declared) -> Made:
 
 
 def _put(match: re.Match[str], declared: Declared) -> Made:
-    """Reads a store of P to shared memory: whose rows, which columns, and how wide the tile is.
+    """Reads the call that stores P to shared memory, for its place, its columns and the width of its tile.
 
     That a warp puts its own 16 rows where a product reads them, each once, is in the text of the device function, as is
     the conversion. Which registers go there is for the numbers to show.

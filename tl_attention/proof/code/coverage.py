@@ -23,7 +23,7 @@ from tl_attention.proof.code.verdict import Unsafe
 
 @dataclass
 class Coverage:
-    """A Coverage gathers what all runs so far have shown."""
+    """A Coverage gathers from all runs of a kernel which lines ran, in which iterations, and how conditions went."""
 
     ran: set[int] = field(default_factory=set)
     outcomes: dict[int, set[bool]] = field(default_factory=lambda: defaultdict(set))
@@ -32,15 +32,15 @@ class Coverage:
     compared: dict[tuple[int, int], set[tuple[int, tuple[str, ...]]]] = field(default_factory=lambda: defaultdict(set))
 
     def note_places(self, run: Run, steps: Collection[int]) -> None:
-        """Counts a run that was held to the places of its tiles only.
+        """Adds a run of which only the places of tiles were checked; the lines in `steps` do not count as run.
 
-        What the run's `steps` did, line by line, was not seen.
+        What these lines did was not seen.
         """
         self.ran |= run.ran.difference(steps)
         self._note_ways(run)
 
     def note(self, run: Run) -> None:
-        """Counts a run all of whose events were looked at."""
+        """Adds a run whose events were all checked, with its lines, conditions, iterations and comparisons."""
         self.ran |= run.ran
         self._note_ways(run)
         for line_and_core, residues in run.residues.items():
@@ -49,7 +49,7 @@ class Coverage:
             self.compared[comparison] |= found
 
     def _note_ways(self, run: Run) -> None:
-        """Notes which way conditions went in a run, and the first tile of each line."""
+        """Adds the outcomes of a run's conditions, and for each line the sizes and the tile that first reached it."""
         for line, outcomes in run.outcomes.items():
             self.outcomes[line] |= outcomes
         sizes = Sizes(*(run.names[name] for name in Sizes._fields))
@@ -72,9 +72,9 @@ class Coverage:
         ]
 
     def unreached(self, kernel: Kernel, iterations: Iterations, fixed: bool, short: bool = False) -> tuple[int, ...]:
-        """Returns the lines that can never run.
+        """Returns the lines that can never run; raises Unsafe for a line that did not run though it could.
 
-        Raises Unsafe where other lines did not run, or not in every iteration of the period. Where tiles are `short`
+        It raises Unsafe, too, for a line that did not run in every iteration of the period. Where tiles are `short`
         whatever the sizes, loops may have no iteration.
         """
         for line, core in self.wanting(iterations, fixed or short):

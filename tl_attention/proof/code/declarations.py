@@ -58,7 +58,7 @@ COMMENT, HEX_FLOAT = re.compile(r"/\*.*?\*/"), re.compile(r"0x[0-9a-f.]+p[+-]\d+
 
 @dataclass(frozen=True)
 class Declared:
-    """A Declared holds what a kernel declares, by name.
+    """A Declared holds the registers, integers, shared buffers and mbarriers that a kernel declares, by name.
 
     It has the bytes of each variable in registers, the integers, the offsets of buffers in dynamic shared memory, the
     number of mbarriers of each array, and the number of integers of each array in shared memory. `dynamic` says whether
@@ -93,7 +93,7 @@ class Declared:
         )
 
     def kind_of(self, text: str) -> str | None:
-        """Returns the kind of a line that touches registers alone, or declares something; else None."""
+        """Returns a word for a line that declares something or computes on registers alone, else None."""
         if any(pattern.match(text) for pattern in ALLOCATIONS):
             return "allocation"
         if PLAIN.match(text):
@@ -139,31 +139,19 @@ class Declared:
         return self.used[-1]
 
     def buffer(self, name: str) -> str:
-        """Returns the name of a buffer of shared memory.
-
-        Raises SyntaxError where no such buffer is declared.
-        """
+        """Returns the name unchanged; raises SyntaxError unless it is declared as a buffer of shared memory."""
         return _declared(name, self.buffers, "shared buffer")
 
     def barrier(self, name: str) -> str:
-        """Returns the name of an array of mbarriers.
-
-        Raises SyntaxError where no such array is declared.
-        """
+        """Returns the name unchanged; raises SyntaxError unless it is declared as an array of mbarriers."""
         return _declared(name, self.barriers, "mbarrier")
 
     def number(self, name: str) -> str:
-        """Returns the name of integers in shared memory.
-
-        Raises SyntaxError where no such integers are declared.
-        """
+        """Returns the name unchanged; raises SyntaxError unless it is declared as integers in shared memory."""
         return _declared(name, self.numbers, "shared number")
 
     def register(self, name: str) -> str:
-        """Returns the name of a variable in registers.
-
-        Raises SyntaxError where no such variable is declared.
-        """
+        """Returns the name unchanged; raises SyntaxError unless it is declared as a variable in registers."""
         return _declared(name, self.registers, "variable")
 
 

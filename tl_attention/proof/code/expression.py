@@ -46,7 +46,7 @@ Tree = tuple
 
 @dataclass(frozen=True)
 class Expression:
-    """An Expression is an integer expression, or a condition."""
+    """An Expression is an integer expression, or a condition, of generated CUDA, parsed into a tree."""
 
     tree: Tree
 
@@ -57,7 +57,7 @@ class Expression:
 
     @cached_property
     def constant(self) -> int | None:
-        """Returns the value of a plain number, else None."""
+        """Returns the value of an expression that is nothing but a number, else None."""
         return self.tree[1] if self.tree[0] == "number" else None
 
     @cached_property
@@ -67,11 +67,11 @@ class Expression:
 
     @cached_property
     def code(self) -> CodeType:
-        """Compiles the expression as Python, which calls the functions of an arithmetic."""
+        """Compiles the expression to Python, where operators of C that Python lacks are calls of functions."""
         return compile(_python(self.tree), str(self.tree)[:80], "eval")
 
     def __call__(self, arithmetic: dict[str, Any], names: Mapping[str, Any]) -> Any:
-        """Returns the value in an arithmetic.
+        """Returns the expression's value for the values of its names, by the functions of the given arithmetic.
 
         Raises one of UNREADABLE where a name has none.
         """
@@ -81,10 +81,7 @@ class Expression:
 
 @cache
 def parsed(text: str) -> Expression:
-    """Parses a text as an expression.
-
-    Raises SyntaxError.
-    """
+    """Parses a text of C as an integer expression; raises SyntaxError for any other text."""
     tokens = _Tokens(TOKEN.findall(text))
     tree = _ternary(tokens)
     if tokens.next:
@@ -101,7 +98,7 @@ def walk(tree: Tree) -> Iterator[Tree]:
 
 
 def arguments(text: str) -> list[str]:
-    """Returns the arguments of a call: the text between its parentheses, cut at its commas."""
+    """Cuts the text between a call's parentheses into its arguments, at the commas outside inner brackets."""
     found, depth, start = [], 0, 0
     for place, character in enumerate(text):
         depth += (character in "([") - (character in ")]")

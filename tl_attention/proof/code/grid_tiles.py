@@ -57,7 +57,10 @@ def check_places(
 
 
 def _wanted(of: RowTiles, warpgroups: int, optional: Collection[str]) -> Iterator[tuple[str, int, Any, Any, Any]]:
-    """Yields what warpgroups should do: (what, warpgroup, places, which blocks must do so, which blocks may)."""
+    """Yields, for each warpgroup, what to load or store, its right places, and which blocks must and may do so.
+
+    The form is (what, warpgroup, places, which blocks must do so, which blocks may).
+    """
     there = of.there
     for group in range(warpgroups):
         own = np.stack([of.row + ROWS * group, of.head, of.batch], axis=-1)
@@ -110,9 +113,9 @@ def _rows(seen: Seen, run: Run, reading: Reading) -> Any:
 
 
 def _element(seen: Seen, run: Run, reading: Reading) -> Any:
-    """Yields the place of the first element that each thread stores itself: it is the first element of the tile.
+    """Yields (row, head, batch) of the first element that each thread stores itself at the start of a row.
 
-    Where in the tile an element lies is for runs of all threads to show.
+    It is the first element of the tile. Where in the tile an element lies is for runs of all threads to show.
     """
     tensor = reading.tensors["Output"]
     element = np.broadcast_to(seen.values["element"], len(seen.threads))
@@ -125,7 +128,7 @@ def _element(seen: Seen, run: Run, reading: Reading) -> Any:
 
 
 def _of_head(seen: Seen, run: Run, reading: Reading) -> Any:
-    """Yields the head that a per-head number is read for: the number has no other place."""
+    """Yields the tensor, the warpgroups and the heads of a read of a per-head number, whose place is the head alone."""
     head = np.broadcast_to(seen.values["value"], len(seen.threads))
     yield seen.name, run.threads.y[seen.threads], np.stack([head, head, head], axis=-1)
 

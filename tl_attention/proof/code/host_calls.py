@@ -31,7 +31,7 @@ WORDS = {
 
 
 def form(example: str) -> re.Pattern[str]:
-    """Returns the pattern of an example in C.
+    """Turns an example in C into a regular expression, in which words such as NAME or COUNT stand for varying text.
 
     Each of WORDS in the example is a group, and stands for the same text wherever it recurs.
     """
@@ -160,7 +160,7 @@ CALL = form("""
 
 @dataclass(frozen=True)
 class Dimension:
-    """A Dimension is a number that is read at run time off dimension `axis` of a tensor: its size, or its stride.
+    """A Dimension is a named size or stride that the host reads at run time off dimension `axis` of a tensor.
 
     Strides count elements.
     """
@@ -172,7 +172,7 @@ class Dimension:
 
 @dataclass(frozen=True)
 class Arguments:
-    """Arguments say what the host function is called with, in order.
+    """Arguments are the names of what the host function is called with, in order, and the sizes and strides it reads.
 
     `tensors` are the arguments that are tensors; `sizes` and `strides` are what is read off the tensors.
     """
@@ -193,7 +193,7 @@ class Arguments:
 
 @dataclass(frozen=True)
 class Slot:
-    """A Slot is an argument of a call as written: the kind that the code gives it, and its C text."""
+    """A Slot is one argument of a call in the host code, its kind (int, pointer or float) and its C text."""
 
     kind: Literal["int", "pointer", "float"]
     text: str
@@ -201,7 +201,7 @@ class Slot:
 
 @dataclass(frozen=True)
 class Call:
-    """A Call is a call that the host makes.
+    """A Call is one call in the host code, with the function's name and its arguments as written.
 
     `descriptor` is the TMA descriptor that has been given memory right before the call.
     """
@@ -212,9 +212,9 @@ class Call:
 
 
 def read_host_source(source: str) -> tuple[Arguments, tuple[Call, ...]]:
-    """Returns what the host function is called with and the calls that it makes, in order.
+    """Parses the C of a generated host function, and returns its Arguments and the calls that it makes, in order.
 
-    Raises InputError.
+    Raises InputError for code that TileLang 0.1.15 does not write.
     """
     starts = list(START.finditer(source))
     launch = source.find("(((TVMFFIAny*)stack_ffi_any)[")
@@ -230,7 +230,7 @@ def read_host_source(source: str) -> tuple[Arguments, tuple[Call, ...]]:
 
 
 def unknown(what: str) -> InputError:
-    """Returns the error for host code that cannot be read."""
+    """Returns the InputError that host code is not as TileLang 0.1.15 writes it; `what` names what is at fault."""
     return InputError(f"host code: {what}: not in the form that TileLang 0.1.15 writes, so the launch cannot be read")
 
 
@@ -240,7 +240,10 @@ def _unread(source: str, at: int, where: str) -> InputError:
 
 
 def _definitions(source: str, at: int, end: int) -> Iterator[str]:
-    """Yields the lines of the checks that define a name."""
+    """Yields the lines of host code, from `at` to `end`, that define a name; the other lines must be known checks.
+
+    Raises InputError for any other line, and for a second definition of a name.
+    """
     names: set[str] = set()
     while at < end:
         if match := DEFINITION.match(source, at, end):
@@ -263,10 +266,7 @@ def _once(name: str, names: set[str]) -> None:
 
 
 def _arguments(lines: list[str]) -> Arguments:
-    """Returns the arguments that the definitions say.
-
-    All definitions must be there, and no others.
-    """
+    """Returns the host function's Arguments from its definitions; raises InputError if one is missing or unknown."""
     found = [match for line in lines if (match := ARGUMENT.fullmatch(line))]
     tensors = [match[1] for match in found if match[2]]
     if not tensors:
@@ -290,7 +290,7 @@ def _arguments(lines: list[str]) -> Arguments:
 
 
 def _calls(source: str, at: int) -> Iterator[Call]:
-    """Yields the calls from here to the end of the function.
+    """Yields the calls in the host code from `at` to the function's end; raises InputError for another form.
 
     Results are numbered from 1, and a descriptor has the number of the result before it.
     """
@@ -308,7 +308,7 @@ def _calls(source: str, at: int) -> Iterator[Call]:
 
 
 def _slots(source: str, at: int) -> tuple[tuple[Slot, ...], re.Match[str]]:
-    """Returns the arguments of a call, which are set in order, and the match of the call."""
+    """Returns the arguments that the host code sets for a call, in order, and the regex match of the call."""
     slots: list[Slot] = []
     while not (called := CALL.match(source, at)):
         found = [(kind, match) for kind, pattern in SLOTS.items() if (match := pattern.match(source, at))]

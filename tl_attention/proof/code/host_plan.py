@@ -53,16 +53,16 @@ class Expression:
     text: str
 
     def at(self, sizes: Mapping[str, int]) -> int:
-        """Returns the value for these sizes.
-
-        Raises KeyError if a size is missing.
-        """
+        """Returns the expression's value for these sizes and strides, by name; raises KeyError if one is missing."""
         return _value(ast.parse(self.text, mode="eval").body, sizes)
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """A Parameter is a parameter of the kernel: a `pointer` (a tensor or a descriptor, by name), an integer or a float32."""
+    """A Parameter is one parameter of the kernel, a pointer, an integer or a float32, with the name of what it gets.
+
+    A pointer is to a tensor or a descriptor.
+    """
 
     name: str
     kind: Literal["pointer", "int", "int64_t", "float"]
@@ -90,7 +90,7 @@ class Descriptor:
 
     @property
     def options(self) -> dict[str, int]:
-        """Returns the last four enumerations, by name, in the order of cuTensorMapEncodeTiled."""
+        """Returns interleave, swizzle, L2 promotion and fill by name, in the order of cuTensorMapEncodeTiled."""
         return {field.name: getattr(self, field.name) for field in fields(self)[-4:]}
 
 
@@ -114,7 +114,7 @@ class HostPlan:
 
 
 def parse_host_source(source: str) -> HostPlan:
-    """Returns the launch that `kernel.get_host_source()` describes.
+    """Reads how a kernel is launched, and with which descriptors, off the C of `kernel.get_host_source()`.
 
     Raises InputError if the source has an unknown form.
     """
@@ -131,7 +131,7 @@ def parse_host_source(source: str) -> HostPlan:
 
 
 def _check_order(functions: list[str]) -> None:
-    """Raises InputError unless the device is set, the descriptors are made, and one kernel is launched."""
+    """Raises InputError unless the calls set the device, make tiled TMA descriptors and launch one kernel, in order."""
     if CREATE_IM2COL in functions:
         raise InputError("host code: im2col TMA descriptors are not supported, expected tiled ones")
     if functions[-1].startswith("__tvm_"):
@@ -229,9 +229,9 @@ def _arithmetic(slot: Slot, known: frozenset[str]) -> Expression:
 
 @lru_cache(maxsize=1024)
 def _expression(text: str, known: frozenset[str]) -> Expression:
-    """Translates C text to Python text: it drops the casts, and turns `/` into `//`.
+    """Translates C arithmetic over known names to Python; raises InputError for any other text or name.
 
-    No cast changes a value, as every value is a size and far below 2**63.
+    It drops the casts, and turns `/` into `//`. No cast changes a value, as every value is a size and far below 2**63.
     """
     try:
         tree = ast.parse(text.replace(CAST, "").replace("/", "//"), mode="eval")

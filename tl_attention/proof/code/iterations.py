@@ -31,7 +31,7 @@ OF_A_THREAD = {"threadIdx_x", "threadIdx_y", "tl__block_rank_in_cluster"}
 
 @dataclass(frozen=True)
 class CountedComparison:
-    """A CountedComparison compares something counted with something that is not counted.
+    """A CountedComparison is a comparison in the code of what loops count with what they do not count.
 
     `above` is the left side less the right side; times `sign`, it grows.
     """
@@ -42,10 +42,7 @@ class CountedComparison:
 
     @classmethod
     def of(cls, line: int, comparison: Expression, names: Forms) -> CountedComparison:
-        """Reads a comparison on a line.
-
-        Raises Unsafe unless it compares counters that all grow, or all fall.
-        """
+        """Reads a comparison; raises Unsafe unless left side less right grows, or falls, with all counters in it."""
         above = Expression(("-", *comparison.tree[1:]))
         signs = {1 if factor > 0 else -1 for _, factor in form_of(above, names).core if factor}
         if len(signs) != 1:
@@ -55,7 +52,7 @@ class CountedComparison:
 
 @dataclass
 class Iterations:
-    """Iterations say how often each line must have run, and what may depend on an iteration.
+    """Iterations say which lines of a kernel depend on loop counters, and in how many iterations each must have run.
 
     `cores` has, for each line, what the line has modulo a period, and the period; `comparisons` has the line's
     comparisons of something counted. `cycles` are the numbers of loads after which a ring of the Program, with its
@@ -74,10 +71,7 @@ class Iterations:
 
     @classmethod
     def of(cls, body: Iterable[Any], cycles: Iterable[int] = ()) -> Iterations:
-        """Reads a kernel's statements.
-
-        Raises Unsafe.
-        """
+        """Finds in a kernel's statements what depends on loop counters; raises Unsafe where that has no known form."""
         body = tuple(body)
         found = cls(tuple(cycles), plain=lengths_of(body) | of_a_thread(body))
         found._nodes(body, Forms())
@@ -85,11 +79,11 @@ class Iterations:
 
     @cached_property
     def period(self) -> int:
-        """Returns the common period of all lines and of the Program."""
+        """Returns the number of iterations after which all lines, and the Program's rings, are where they were."""
         return lcm(*self.cycles, *(period for cores in self.cores.values() for period in cores.values()))
 
     def states(self, line: int, core: Core) -> int:
-        """Returns in how many iterations a line must have run.
+        """Returns in how many iterations of a period a line must have run, for the sum of counters `core` in it.
 
         The number covers the line's own period, and the period of the ring whose slot, or parity, the line has. A slot
         has half the period of its ring; what fits no ring is held to all rings.
@@ -98,7 +92,7 @@ class Iterations:
 
     @cached_property
     def _states(self) -> dict[tuple[int, Core], int]:
-        """Returns the states of all lines and cores.
+        """Returns, by (line, core), in how many iterations of a period each line must have run.
 
         They are kept, because `states` is called whenever a line runs.
         """
@@ -229,7 +223,7 @@ def of_a_thread(body: Iterable[Any]) -> set[str]:
 
 
 def form_other(line: int, name: str) -> Any:
-    """Raises Unsafe for a variable that two branches leave with different forms."""
+    """Always raises Unsafe, to say that two branches leave a variable with different forms."""
     raise Unsafe(f"line {line + 1}: {name} depends on an iteration in one branch in another way than in the other")
 
 
@@ -257,7 +251,10 @@ def _live(nodes: Iterable[Any], read: set[str], assigned: set[str]) -> None:
 
 
 def check_equalities(body: Iterable[Any]) -> None:
-    """Raises Unsafe where something is compared for equality that depends on sizes, or on which tile a block has."""
+    """Raises Unsafe where what depends on sizes or a tile's place is compared for equality with no small number.
+
+    It raises Unsafe, too, where bits of it, or a remainder, are compared for equality.
+    """
     nodes = list(every(body))
     of_tiles = set(PLACES)
     while more := {name for node in nodes for name, read in _assigned(node) if of_tiles & read} - of_tiles:
@@ -273,7 +270,7 @@ def check_equalities(body: Iterable[Any]) -> None:
 
 
 def _names_of_bits(tree: Tree) -> frozenset[str]:
-    """Returns the variables in parts of a tree that take bits, or a remainder."""
+    """Returns the variables of a tree that stand under an operator on bits, or under a remainder."""
     return frozenset().union(*(Expression(part).names for part in walk(tree) if part[0] in BITS_OF))
 
 

@@ -44,7 +44,7 @@ END_OF_PRELUDE = """#ifdef ENABLE_BF16
 
 
 def check_prelude(kernel: Kernel, functions: str) -> None:
-    """Raises Unsafe unless the kernel stands behind these device functions, TileLang's headers and its own declaration."""
+    """Raises Unsafe unless the given functions, known headers and the kernel's declaration alone stand before it."""
     text = kernel.prelude + "\n"
     if not text.startswith(functions):
         raise Unsafe("what stands before the kernel is not its prelude")
@@ -82,7 +82,7 @@ def check_signature(kernel: Kernel, plan: HostPlan, parameters: tuple[Parameter,
 
 
 def check_scalars(kernel: Kernel, source: str, parameters: tuple[Parameter, ...]) -> None:
-    """Raises Unsafe unless a line of arithmetic, or a call of a function, names each number that the kernel takes."""
+    """Raises Unsafe unless the kernel's body names each of the parameters that are numbers."""
     lines = source.splitlines()
     body = "\n".join(lines[number] for number in kernel.kinds)
     for parameter in parameters:
@@ -91,10 +91,7 @@ def check_scalars(kernel: Kernel, source: str, parameters: tuple[Parameter, ...]
 
 
 def check_strides(plan: HostPlan, parameters: tuple[Parameter, ...], strided: bool) -> None:
-    """Raises Unsafe unless each stride that is read at run time is the stride of its name.
-
-    All strides are read if the variant says so, else none.
-    """
+    """Raises Unsafe unless the host reads each stride off its own tensor and dimension, all if `strided`, else none."""
     wanted = {(name, p.name, axis) for p in parameters if strided for axis, name in enumerate(p.strides)}
     found = {(stride.name, stride.tensor, stride.axis) for stride in plan.strides}
     if found != wanted:
@@ -103,7 +100,10 @@ def check_strides(plan: HostPlan, parameters: tuple[Parameter, ...], strided: bo
 
 
 def check_memory(kernel: Kernel, plan: HostPlan, tiles: Mapping[str, Tile]) -> None:
-    """Raises Unsafe unless each tile's buffer has exactly its slots, and the last ends dynamic shared memory."""
+    """Raises Unsafe unless shared memory holds the tiles' buffers alone, each with exactly the tile's slots.
+
+    The last buffer ends dynamic shared memory.
+    """
     declared = kernel.declared
     if not declared.dynamic or declared.buffers.keys() != tiles.keys():
         raise Unsafe(f"its buffers are {', '.join(declared.buffers) or 'none'}, expected {', '.join(tiles)}")

@@ -12,9 +12,9 @@ Act = Callable[[Any, Any, int], None]
 
 
 class Made(NamedTuple):
-    """A Made is what a call does: `act` runs it with (the run, the class of threads, the line).
+    """A Made is what a parsed call does when it runs, as a function, with the variables that it changes.
 
-    `changes` are the variables that the call changes.
+    `act` takes (the run, the class of threads, the line). `changes` are the variables.
     """
 
     act: Act
@@ -29,7 +29,7 @@ class Registers(NamedTuple):
 
     @classmethod
     def of(cls, names: frozenset[str]) -> Registers:
-        """Returns the registers of a call; the call may write whatever it is given."""
+        """Returns the Registers of a call that is given these variables; it may write all of them."""
         return cls(names, names)
 
     def union(self, *others: Registers) -> Registers:
@@ -45,7 +45,7 @@ NO_REGISTERS = Registers()
 
 @dataclass
 class Step:
-    """A Step is a call that is read."""
+    """A Step is a call in a kernel, such as a load, a product or an arrival, with the function that runs it."""
 
     line: int
     kind: str
@@ -89,7 +89,7 @@ class While:
 
 @dataclass
 class Leave:
-    """A Leave ends a `while`."""
+    """A Leave ends a `while` for the threads whose condition is true."""
 
     line: int
     condition: Expression
@@ -97,7 +97,7 @@ class Leave:
 
 @dataclass
 class If:
-    """An If is a branch.
+    """An If is a branch on a condition, or, where that is None, a branch for elected lanes.
 
     `elect` is 32 where one lane of each warp goes in, a multiple of 32 where one of so many threads goes in, and 0
     where one thread of each y does.
@@ -113,7 +113,7 @@ class If:
 
 @dataclass
 class Arithmetic:
-    """An Arithmetic is lines that compute on registers.
+    """An Arithmetic is a group of lines that do nothing but compute on registers.
 
     `mask` says whether they hide scores.
     """
@@ -124,7 +124,7 @@ class Arithmetic:
 
 
 def expressions_of(node: Any) -> tuple[Expression, ...]:
-    """Returns the expressions that a statement has itself."""
+    """Returns the expressions of a statement itself, such as its condition, without those of statements inside it."""
     if isinstance(node, Step):
         return node.expressions
     found = {Assign: "expression", For: "trips", Leave: "condition", If: "condition"}.get(type(node))
@@ -145,10 +145,7 @@ def is_arithmetic(nodes: Sequence[Any]) -> bool:
 
 
 def only_numbers(nodes: Sequence[Any]) -> bool:
-    """Says whether statements are left, wholly or in part, for the numbers to show.
-
-    Every statement must be left so, and there must be some.
-    """
+    """Says whether all statements, and there is one, compute values that only a comparison of numbers can check."""
     return bool(nodes) and all(map(_is_numbers, nodes))
 
 

@@ -62,7 +62,7 @@ def _offset(match: re.Match[str], declared: Declared) -> Made:
 
 
 def _operand(text: str, declared: Declared) -> tuple[bool, str, Expression]:
-    """Returns (whether it is a descriptor, a name, an offset) for an operand: a descriptor or registers.
+    """Parses a wgmma's operand into (is it a descriptor, its name, an offset); raises SyntaxError for another text.
 
     The offset counts units of 16 bytes for a descriptor, elements for registers.
     """
@@ -146,7 +146,7 @@ def _multiply(match: re.Match[str], declared: Declared) -> Made:
 
 
 def _exchange(match: re.Match[str], declared: Declared) -> Made | None:
-    """Reads a shuffle, which all lanes of a warp must run."""
+    """Reads a shuffle, which all lanes of a warp must run, or returns None if its variable is not in registers."""
     if match[1] not in declared.registers:
         return None
     return seen("exchange")

@@ -52,7 +52,7 @@ MOST_KEYS = 1 << 24
 
 
 class Proof(ABC):
-    """A Proof proves one generated kernel."""
+    """A Proof shows that one generated kernel does what its schedule's Program says at all sizes, or refuses it."""
 
     def __init__(self, schedule: Schedule, program: Program, code: GeneratedCode):
         self.schedule, self.program, self.code = schedule, program, code
@@ -70,10 +70,7 @@ class Proof(ABC):
 
     @cached_property
     def iterations(self) -> Iterations:
-        """Returns what depends on an iteration, in the code.
-
-        Raises Unsafe where the period is too long to run.
-        """
+        """Returns what in the kernel depends on loop counters; raises Unsafe where its period is too long to run."""
         found = Iterations.of(self.kernel.body, self.cycles)
         if found.period > MOST_ITERATIONS:
             raise Unsafe(f"it repeats after {found.period} iterations, expected at most {MOST_ITERATIONS}")
@@ -82,11 +79,11 @@ class Proof(ABC):
     @property
     @abstractmethod
     def cycles(self) -> tuple[int, ...]:
-        """Returns the numbers of loads after which each ring, and its parities, are where they were; tiles likewise."""
+        """Returns, for each ring and for tiles, after how many loads its slots and parities are where they were."""
 
     @property
     def prelude(self) -> str:
-        """Returns the device functions that stand before the kernel, to the letter."""
+        """Returns the source of the device functions that must stand before the kernel, to the letter."""
         return ""
 
     @property
@@ -97,16 +94,16 @@ class Proof(ABC):
     @property
     @abstractmethod
     def tiles(self) -> dict[str, Tile]:
-        """Returns the buffers of shared memory, by name."""
+        """Returns the tiles that the kernel must have as buffers in shared memory, by name."""
 
     @property
     def operands(self) -> tuple[Tile | str, Tile | str]:
-        """Returns what the two products multiply K and V with: tiles, or registers."""
+        """Returns the left operands of Q K^T and of P V, each a tile or the name of registers."""
         return self.tiles["Q"], "acc_s_cast"
 
     @cached_property
     def products(self) -> dict[str, Product]:
-        """Returns the products, by their accumulators."""
+        """Returns the kernel's two products, Q K^T and P V, by the names of their accumulators."""
         (q, p), variant, block_N = self.operands, self.code.variant, self.schedule.block_N
         return {
             "acc_s": Product("acc_s", q, self.tiles["K"], block_N, variant.tile_dim, False),
@@ -115,7 +112,7 @@ class Proof(ABC):
 
     @property
     def barriers(self) -> dict[str, int]:
-        """Returns how many mbarriers of each name the kernel has."""
+        """Returns how many mbarriers the kernel must have under each name."""
         return {}
 
     @property
@@ -159,13 +156,10 @@ class Proof(ABC):
         """Raises Unsafe where a tile, a head, a sequence or a size decides something besides where a tile lies."""
 
     def check_code(self) -> None:  # noqa: B027
-        """Raises Unsafe for what else shows without a run."""
+        """Raises Unsafe for faults of a lowering's own kernels that show without a run; by default checks nothing."""
 
     def verdict(self) -> Verdict:
-        """Proves the kernel, and returns the verdict.
-
-        Raises ScheduleRefused where the proof fails.
-        """
+        """Runs all checks of the kernel, and returns the verdict; raises ScheduleRefused if one fails."""
         try:
             self._check_frame()
             self.check_code()
@@ -199,7 +193,7 @@ class Proof(ABC):
         return run
 
     def lengths(self, most: int, rows: int, edges: int) -> Iterator[Lengths]:
-        """Yields lengths: loops of up to `most` KV blocks, all ways a window cuts a tile's blocks, rows that see no key.
+        """Yields (seq_q, seq_kv) for loops of up to `most` KV blocks, all cuts by a window, and rows without keys.
 
         The loops are of at most `rows` rows. `edges` rows are masked together.
         """
@@ -233,7 +227,7 @@ class Proof(ABC):
         alone: Callable[[Event], bool] = lambda event: False,
         computes: bool = True,
     ) -> None:
-        """Raises Unsafe unless a process does what is expected of it on these tiles.
+        """Raises Unsafe unless the events `found` of a process are those that are expected of it on these tiles.
 
         A process that `computes` must read the numbers of its tiles' heads, too.
         """
@@ -261,21 +255,21 @@ class Proof(ABC):
     # --- for the runs ------------------------------------------------------------------------------------------
 
     def _shapes(self, sizes: Any) -> dict[str, tuple[int, ...]]:
-        """Returns the dimensions of each tensor."""
+        """Returns, by name, the shape of each tensor at these sizes; a size may be an array for many problems."""
         known = self.code.variant.dims(sizes)
         return {p.name: tuple(known[d] for d in p.dims) for p in self.code.parameters if len(p.dims) >= 3}
 
     def tensors(self, sizes: Sizes) -> dict[str, Tensor]:
-        """Returns the tensors, where they lie."""
+        """Returns the kernel's tensors at these sizes, by name, each with its shape and its strides."""
         return tensors(self.code.parameters, self._shapes(sizes), self.code.variant.strided)
 
     def names(self, sizes: Sizes) -> dict[str, int]:
-        """Returns what is read at run time: the sizes, and the strides if the variant is strided."""
+        """Returns, by name, the values that the kernel reads at run time, its sizes and, if strided, its strides."""
         strides = stride_values(self.code.parameters, self.tensors(sizes)) if self.code.variant.strided else {}
         return {**sizes._asdict(), **strides}
 
     def sample_tensors(self, sizes: Problems) -> dict[str, Tensor]:
-        """Returns the tensors of many problems.
+        """Returns the tensors of many problems at once, by name; their sizes are arrays.
 
         Strides that are read at run time are the same in all problems.
         """
@@ -290,28 +284,28 @@ class Proof(ABC):
         }
 
     def sample_names(self, sizes: Problems) -> dict[str, Any]:
-        """Returns what many problems read at run time."""
+        """Returns, by name, the sizes of many problems and, if the variant is strided, their strides."""
         strides = stride_values(self.code.parameters, self.sample_tensors(sizes)) if self.code.variant.strided else {}
         return {**sizes._asdict(), **strides}
 
     def reading(self, sizes: Sizes) -> Reading:
-        """Returns what events are read with."""
+        """Returns the tiles, products, tensors and boxes by which a run at these sizes is read as events."""
         boxes = {descriptor.name: descriptor.box[0] for descriptor in self.plan.descriptors}
         return Reading(self.tiles, self.products, self.tensors(sizes), self.code.variant.dtype, boxes)
 
     def note(self, run: Run, *streams: Iterable[Event]) -> None:
-        """Counts a run all of whose events were looked at, and takes its streams into the digest."""
+        """Adds a run whose events were all checked to the coverage, and its streams of events to the digest."""
         self.coverage.note(run)
         self._digest(streams)
 
     def note_places(self, run: Run, *streams: Iterable[Event]) -> None:
-        """Counts a run that was held to the places of its tiles only, and takes its streams into the digest."""
+        """Adds a run of which only its tiles' places were checked to the coverage, and its streams to the digest."""
         self.coverage.note_places(run, self._steps)
         self._digest(streams)
 
     @cached_property
     def _steps(self) -> frozenset[int]:
-        """Returns the lines of calls, except the calls on a counter of tiles.
+        """Returns the line numbers of the kernel's calls, except the calls on a counter of tiles.
 
         What a counter of tiles is left as shows where all tiles are looked at.
         """
@@ -357,5 +351,5 @@ class Proof(ABC):
 
 
 def refusal(what: str) -> ScheduleRefused:
-    """Returns the refusal of generated code for what it does wrong."""
+    """Returns the ScheduleRefused which says that a generated kernel is not safe, and `what` is wrong."""
     return ScheduleRefused(f"the kernel that TileLang 0.1.15 generates is not safe: {what}")

@@ -27,19 +27,19 @@ from tl_attention.proof.events import Event, Expected
 
 
 class RowTileProof(Proof):
-    """A RowTileProof proves a kernel with a grid of (row tiles, heads, batch)."""
+    """A RowTileProof proves a kernel whose grid has one block for each (row tile, head, batch)."""
 
     @property
     def longest_first(self) -> bool:
-        """Says whether a head's last row tile is its first block."""
+        """Says whether a head's first block takes its last row tile; False unless a lowering says otherwise."""
         return False
 
     @abstractmethod
     def expected(self, tile: RowTiles, executed: int) -> Iterator[Expected]:
-        """Yields what a block does for its tile, of which `executed` KV blocks run."""
+        """Yields the events that a block must do for its tile, in order, where `executed` of its KV blocks run."""
 
     def checked(self, found: Sequence[Event]) -> Sequence[Event]:
-        """Returns the events that are held to what is expected.
+        """Returns those of a block's events that are compared with the expected ones; by default all.
 
         Raises Unsafe where the other events are not enough.
         """

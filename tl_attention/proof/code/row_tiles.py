@@ -28,7 +28,7 @@ ARRAYS = SimpleNamespace(min=np.minimum, max=np.maximum, ceildiv=ceildiv, Or=np.
 
 @dataclass(frozen=True)
 class Cut:
-    """A Cut says how a kernel cuts problems into tiles.
+    """A Cut says how a kernel cuts problems into row tiles and KV blocks, and in which order it takes the blocks.
 
     `rows` rows share KV blocks, `block_M` of them are one block's.
     """
@@ -44,7 +44,7 @@ class Cut:
 
 @dataclass
 class RowTiles:
-    """RowTiles are tiles of problems: numbers for one tile, or arrays with an entry for each tile.
+    """A RowTiles is the place of a row tile in its problem, as numbers, or of many tiles, as arrays.
 
     `row` is a tile's first row, `rank` its number among the tiles that share KV blocks. `there` is false where a block
     has no tile any more. The middle of a long loop is skipped. Block numbers of one tile ignore the gap; `skipped` says
@@ -68,24 +68,24 @@ class RowTiles:
 
     @cached_property
     def blocks(self) -> tuple[Value, Value]:
-        """Returns the first KV block of each tile, and the end of its blocks."""
+        """Returns (first, end) of the KV blocks that each tile visits."""
         cut, first = self.cut, self.row - self.rank * self.cut.block_M
         return visited(self.sizes, cut.mask, first, cut.rows, cut.block_N, cut.least, self._arithmetic)
 
     def whole(self, offset: int, rows: int) -> tuple[Value, Value]:
-        """Returns the first KV block that `rows` rows, from the tile's `offset` on, see whole, and the end of such blocks."""
+        """Returns (first, end) of the KV blocks of which `rows` rows, from the tile's `offset` on, see all keys."""
         cut = self.cut
         return whole_blocks(self.sizes, cut.mask, self.row + offset, rows, cut.block_N, self._arithmetic)
 
     @property
     def head_kv(self) -> Value:
-        """Returns the head of K and V that the tile's own head shares."""
+        """Returns the number of the head of K and V that the tile's query head uses."""
         return self.head // self.cut.group
 
     # --- of one tile -------------------------------------------------------------------------------------------
 
     def one(self, number: int) -> RowTiles:
-        """Returns the tile of this number."""
+        """Returns the tile at index `number` of the arrays, as a RowTiles of plain numbers."""
         sizes = Lengths(*(int(length[number]) for length in (self.sizes.seq_q, self.sizes.seq_kv)))
         own: Any = {name: int(getattr(self, name)[number]) for name in ("row", "head", "batch", "rank", "there")}
         return replace(self, sizes=sizes, **own)
@@ -97,7 +97,7 @@ class RowTiles:
         return end - first
 
     def skip(self, blocks: int) -> None:
-        """Skips the next `blocks` KV blocks of a long loop."""
+        """Counts the next `blocks` KV blocks of a long loop as left out, so that later block numbers ignore them."""
         self.skipped += blocks
 
     def rows_from(self, offset: int, rows: int) -> int:
@@ -105,7 +105,7 @@ class RowTiles:
         return max(0, min(rows, self.sizes.seq_q - self.row - offset))
 
     def kv(self, block: int) -> int:
-        """Returns the KV block of the loop's block number `block`."""
+        """Returns which KV block the loop takes `block`-th, from 0 on; raises Unsafe if the tile has no more of them."""
         step, found = block + self.skipped, range(*self.blocks)
         if step >= len(found):
             raise Unsafe(f"it takes more than the {len(found)} KV blocks of rows from {self.row} on")
@@ -116,13 +116,13 @@ class RowTiles:
         return self.row + offset, self.head, self.batch
 
     def place_of_kv(self, block: int) -> Place:
-        """Returns (row, head, batch) of the rows of K and V of the loop's block number `block`."""
+        """Returns (row, head, batch) of the first row, in K and V, of the KV block that the loop takes `block`-th."""
         return self.cut.block_N * self.kv(block), self.head_kv, self.batch
 
     def copied(self, tensor: str, block: int | None = None) -> Place:
-        """Returns (element, rows) of Q's copies, or of the copies of a block of K or V.
+        """Returns the first element and the number of rows that are copied, for a KV block, or for Q if that is None.
 
-        `element` is the first that is copied, `rows` how many rows the tensor has there.
+        The rows are those that the tensor has there.
         """
         if block is None:
             first, rows = self.tensors[tensor].element(self.batch, self.head, self.row), self.cut.block_M
@@ -133,9 +133,10 @@ class RowTiles:
         return self.tensors[tensor].element(batch, head, row), rows
 
     def mask(self, block: int, offset: int, rows: int) -> Event | Maybe:
-        """Returns the mask of `rows` rows, from the tile's `offset` on, in the loop's block number `block`.
+        """Returns the event that masks `rows` rows in the loop's `block`-th KV block, a Maybe where no key is hidden.
 
-        The mask is needed where the rows do not see all of the block, else it may be there.
+        The rows are those from the tile's `offset` on. Where they do not see all of the block the mask is needed, else
+        it may be there.
         """
         hides = self.row + offset < self.sizes.seq_q and self.kv(block) not in range(*self.whole(offset, rows))
         return Event("mask") if hides else Maybe(Event("mask"))

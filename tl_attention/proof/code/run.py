@@ -56,7 +56,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class Extent:
-    """An Extent says how much of long loops runs: `tiles` of a block, and iterations.
+    """An Extent says how many tiles of a block run, and how many iterations of each long loop, its middle left out.
 
     If a loop has more than `head` + 2 * `period` iterations, the first `head` and at least the last `period` run, and
     between them a multiple of `period` is left out. `ends` runs the first and the last iteration alone, for all threads
@@ -69,7 +69,7 @@ class Extent:
     ends: bool = False
 
     def iterations(self, count: int) -> Iterator[tuple[int, int]]:
-        """Yields (iteration, how many iterations were left out before it)."""
+        """Yields each iteration that runs, of `count`, with how many were left out right before it."""
         rest = count - self.head
         if rest <= 2 * self.period:
             yield from ((t, 0) for t in range(count))
@@ -81,7 +81,7 @@ class Extent:
 
 @dataclass
 class Run:
-    """A Run is one run of a kernel.
+    """A Run executes a kernel for all threads of some blocks, and keeps what each line did.
 
     `seen` is what happened, `ran` the lines that ran, `outcomes` the outcomes of each condition. `whole` is whether the
     blocks are those of a launch, and work on all of its tiles; `workers` is how many clusters there are. `reached` has,
@@ -143,12 +143,12 @@ class Run:
     # --- what calls ask for ------------------------------------------------------------------------------------
 
     def value(self, expression: Expression, threads: Class) -> Value:
-        """Returns an expression's value for a class."""
+        """Returns an expression's value for a class of threads, one number or an array with one for each thread."""
         self._class = threads
         return expression(self._arithmetic, threads.names)
 
     def see(self, threads: Class, line: int, kind: str, name: str = "", **values: Value) -> None:
-        """Keeps what a class did."""
+        """Adds a Seen, what a line did for a class of threads and with which values, to those that are kept."""
         self.seen.append(Seen(line, kind, name, threads.threads, values, self.turn))
 
     def rank_of(self, thread: int) -> int:
@@ -156,7 +156,7 @@ class Run:
         return int(self.threads.block[thread]) % self.cluster
 
     def add(self, threads: Class, counter: str, index: int, step: int) -> np.ndarray:
-        """Returns what an atomic addition found, one thread after another."""
+        """Adds `step` to a counter for each thread in turn, and returns what each thread found there."""
         counts = self.counters[counter]
         found = counts[index] + step * np.arange(len(threads.threads))
         counts[index] += step * len(threads.threads)
@@ -164,21 +164,21 @@ class Run:
         return found
 
     def set(self, threads: Class, counter: str, index: int, value: int) -> None:
-        """Writes a counter.
+        """Sets a counter; raises Unsafe unless one thread does so, the last that has added to the counter.
 
-        Only the last thread that added to the counter may write it, as no other comes after that thread.
+        No other thread comes after that one. Runs of part of a launch do not check it.
         """
         if self.whole and threads.threads.tolist() != [self._last.get(counter)]:
             raise Unsafe(f"{len(threads.threads)} threads write {counter}, expected the last that added to it")
         self.counters[counter][index] = value
 
     def put(self, threads: Class, name: str, slot: Value, values: Value) -> None:
-        """Writes numbers to shared memory; each thread writes to its block's."""
+        """Appends a number of each thread to a slot of integers in the shared memory of the thread's block."""
         for block, index, value in self._each(threads, slot, values):
             self._put[name, block, index].append(value)
 
     def get(self, threads: Class, name: str, slot: Value) -> Value:
-        """Reads numbers from shared memory.
+        """Returns the numbers that threads read next from a slot of integers in their blocks' shared memory.
 
         A warp's n-th reading of a slot gets the n-th number that was written there.
         """
@@ -195,7 +195,7 @@ class Run:
         return zip(blocks.tolist(), *(np.broadcast_to(value, blocks.shape).tolist() for value in values))
 
     def _shuffle(self, lanes: int, value: Value, lane: int) -> Value:
-        """Returns what `lane` of each warp has."""
+        """Returns, for each thread, what lane `lane` of its warp has; raises Unsafe unless whole warps take part."""
         here = self.threads.lanes
         if lanes != (1 << WARP) - 1 or not self._class or not self._class.whole_warps(here) or lane >= here:
             raise Unsafe(f"lanes {lanes:#x} of a warp take what lane {lane} has, expected all lanes of whole warps")
@@ -206,7 +206,7 @@ class Run:
     # --- statements --------------------------------------------------------------------------------------------
 
     def nodes(self, nodes: Iterable[Any], threads: Class) -> Class | None:
-        """Runs statements, and returns the threads that get to their end."""
+        """Runs statements for a class of threads, and returns the threads that get to their end, or None."""
         for node in nodes:
             if isinstance(node, Arithmetic):
                 self.ran.update(node.lines)
@@ -325,7 +325,7 @@ class Run:
         return found != 0 if isinstance(found, np.ndarray) else bool(found)
 
     def _elected(self, node: If, threads: Class) -> np.ndarray:
-        """Says which lanes go in where lanes are elected.
+        """Returns which threads go into a branch for elected lanes; raises Unsafe for a part of a warp.
 
         The hardware may take any lane of a warp that has come together.
         """
@@ -338,7 +338,7 @@ class Run:
 
 
 def seen(kind: str, name: str = "", **values: Any) -> Made:
-    """Returns a call that keeps what a class did, with the values that expressions have for it."""
+    """Returns a Made that keeps a Seen of this kind when it runs, with the values of its expressions."""
     given = {key: value for key, value in values.items() if not isinstance(value, Expression)}
     evaluated = [(key, value) for key, value in values.items() if isinstance(value, Expression)]
 
@@ -350,10 +350,7 @@ def seen(kind: str, name: str = "", **values: Any) -> Made:
 
 
 def plain(kind: str) -> Callable[[str], Call]:
-    """Returns a function that makes a call of a pattern.
-
-    The call has no more to it than numbers in its text, which become `value`.
-    """
+    """Returns a function that makes a Call from a pattern; the call's only value is a number in its text, else 0."""
 
     def named(pattern: str) -> Call:
         def build(match: re.Match[str], declared: Declared) -> Made:
@@ -365,7 +362,7 @@ def plain(kind: str) -> Callable[[str], Call]:
 
 
 def nothing(match: re.Match[str], declared: Declared) -> Made:
-    """Reads a call that has no effect that counts."""
+    """Returns a Made that does nothing, for a call whose effect does not matter."""
     return Made(lambda run, threads, line: None)
 
 

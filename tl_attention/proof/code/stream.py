@@ -39,7 +39,10 @@ OF_A_PRODUCT = {"operand fence", "fence", "wgmma", "commit wgmma", "products wai
 
 
 class Stream:
-    """A Stream yields the events of the threads `own` of a run; `reading` says how they are read."""
+    """A Stream turns what one process, the threads `own` of a run, was seen doing into events.
+
+    `reading` says how they are read, `who` is the process in messages.
+    """
 
     def __init__(self, run: Run, own: np.ndarray, who: str, reading: Reading):
         self.run, self.own, self.who, self.reading = run, own, who, reading
@@ -49,10 +52,7 @@ class Stream:
         self.stores = 0
 
     def events(self) -> Iterator[Event]:
-        """Yields the events in order.
-
-        Arrivals at one barrier of several blocks are one event.
-        """
+        """Yields the process's events in order, with its arrivals at one barrier of several blocks as one event."""
         last: Event | None = None
         for event in self._events():
             if last and last.kind == event.kind == "arrive" and replace(last, blocks=event.blocks) == event != last:
@@ -110,7 +110,7 @@ class Stream:
     # --- barriers ----------------------------------------------------------------------------------------------
 
     def _lanes(self, part: ThreadSlice) -> int:
-        """Returns how many lanes of each warp of the process run the part."""
+        """Returns how many lanes of each warp of the process run the part; raises Unsafe where warps differ."""
         lanes = self.run.threads.lanes
         counts = np.bincount(part.seen.threads[part.mine] // lanes)
         counts = counts[counts > 0]
@@ -219,13 +219,13 @@ class Stream:
 
 @lru_cache(maxsize=1 << 14)
 def fragment(tile: str, slot: int, registers: str, at: int, matrix: Matrix) -> Event:
-    """Returns the event of a matrix of a tile that is loaded into register number `at`."""
+    """Returns the event which says that a matrix of a tile is loaded into `registers` from number `at` on."""
     return Event("fragment", tile, slot, reads=((registers, at, 0),), place=(*matrix,))
 
 
 @lru_cache(maxsize=1 << 14)
 def multiply(into: str, at: int, a: tuple[str, int], b: tuple[str, int]) -> Event:
-    """Returns the event of a product: four accumulators, from `at` on, add the product of the registers `a` and `b`."""
+    """Returns the event of an mma that adds the product of registers `a` and `b` to four accumulators from `at` on."""
     return Event("multiply", into, at, reads=((*a, 0), (*b, 0)))
 
 

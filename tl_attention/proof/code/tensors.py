@@ -44,13 +44,16 @@ class Tensor:
         return self.strides[ROW]
 
     def element(self, batch: Value, head: Value, row: Value) -> Value:
-        """Returns the first element of a row; the row may be one behind the head's last."""
+        """Returns the offset of a row's first element from the tensor's start; the row may be one behind the last.
+
+        Rows are those of a head. Offsets count elements.
+        """
         return sum(place * stride for place, stride in zip((batch, head, row), self.strides))
 
     def split(self, element: Value, dims: Sequence[int] = (BATCH, HEAD, ROW)) -> tuple[Value, ...]:
-        """Returns an element's place in each of the dimensions, and how far beyond that the element is.
+        """Splits an element's offset into its index in each of the dimensions `dims`, and the rest.
 
-        With all dimensions given the last number is the element's column.
+        With all dimensions given the rest is the element's column.
         """
         places: dict[int, Value] = {}
         for dim in sorted(dims, key=lambda dim: (-self.strides[dim], dim)):
@@ -58,19 +61,22 @@ class Tensor:
         return (*(places[dim] for dim in dims), element)
 
     def bounded(self, element: Value, rows: Value) -> tuple[Value, Value, Value, Value]:
-        """Returns (batch, head, row, elements beyond the row's first) where so many rows are left, which may be none."""
+        """Returns (batch, head, row, elements beyond) of an element, from how many rows its head has from there on.
+
+        The rows may be none. The elements beyond are counted from the row's first.
+        """
         row = self.rows - rows
         batch, head, beyond = self.split(element - row * self.row_stride, (BATCH, HEAD))
         return batch, head, row, beyond
 
 
 def contiguous(shape: Sequence[int]) -> tuple[int, ...]:
-    """Returns the strides of a contiguous tensor."""
+    """Returns the strides, in elements, of a contiguous tensor of this shape."""
     return tuple(prod(shape[dim + 1 :]) for dim in range(len(shape)))
 
 
 def told_apart(number: int, shape: Sequence[int]) -> tuple[int, ...]:
-    """Returns strides of the tensor of this number, unlike the strides of any other dimension or tensor.
+    """Returns padded strides for tensor number `number`, unlike those of its other dimensions and of other tensors.
 
     All dimensions are padded, each by more. They are nested in an order of the tensor's own: in one rows are innermost,
     in another they lie between heads.
@@ -84,9 +90,9 @@ def told_apart(number: int, shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def tensors(parameters: Sequence[Parameter], shapes: dict[str, tuple[int, ...]], strided: bool) -> dict[str, Tensor]:
-    """Returns the tensors of a proof.
+    """Returns a Tensor for each parameter that has a shape, by name; its strides are unlike any others if `strided`.
 
-    The tensors are contiguous, or, if strides are read at run time, their strides tell them apart.
+    Else the tensors are contiguous. Strides are read at run time where `strided`.
     """
     laid = [p for p in parameters if p.name in shapes]
     return {
@@ -98,7 +104,7 @@ def tensors(parameters: Sequence[Parameter], shapes: dict[str, tuple[int, ...]],
 
 
 def stride_values(parameters: Sequence[Parameter], found: dict[str, Tensor]) -> dict[str, int]:
-    """Returns the values of the strides, by their names."""
+    """Returns the strides of the found tensors by the names under which a kernel reads them."""
     return {
         name: stride for p in parameters if p.name in found for name, stride in zip(p.strides, found[p.name].strides)
     }

@@ -62,7 +62,7 @@ PARAMETER = re.compile(
 
 @dataclass(frozen=True)
 class Call:
-    """A Call is a statement that is read: it has a pattern, and a function that builds what the statement does.
+    """A Call is a form of line that a kernel may have, a pattern and a function that builds what the line does.
 
     The function gets a match of the pattern, and what the kernel declares.
     """
@@ -74,10 +74,11 @@ class Call:
 
 @dataclass(frozen=True)
 class Signature:
-    """A Signature is what a kernel takes, in order: descriptors, tensors by address, integers and numbers, by kind.
+    """A Signature is a kernel's name, its parameters in order and by kind, and its launch bounds.
 
-    ptxas gives each of its `threads` no more registers than leave room for so many `blocks` on an SM. `pointers` are
-    the types that the tensors by address have in C++. `prototype` is the line that declares the same kernel.
+    The kinds are descriptors, tensors by address, integers and numbers. ptxas gives each of its `threads` no more
+    registers than leave room for so many `blocks` on an SM. `pointers` are the types that the tensors by address have
+    in C++. `prototype` is the line that declares the same kernel.
     """
 
     threads: int
@@ -88,13 +89,13 @@ class Signature:
     pointers: tuple[tuple[str, str], ...]
 
     def of(self, kind: str) -> tuple[str, ...]:
-        """Returns the names of a kind of parameters: descriptor, address, int, int64_t or float."""
+        """Returns the names of the parameters of a kind (descriptor, address, int, int64_t or float)."""
         return tuple(name for found, name in self.parameters if found == kind)
 
 
 @dataclass
 class Kernel:
-    """A Kernel has what stands before its body, the body, what it declares, and what each of its lines is read as."""
+    """A Kernel is generated code, parsed into prelude, declarations and statements, with the kind of each line."""
 
     prelude: str
     signature: Signature
@@ -104,10 +105,7 @@ class Kernel:
 
 
 def read(source: str, calls: Sequence[Call]) -> Kernel:
-    """Reads the kernel of a source.
-
-    Raises SyntaxError for a line that is none of what a kernel may have.
-    """
+    """Parses the kernel in generated CUDA; raises SyntaxError for a line that is none of what a kernel may have."""
     lines = source.splitlines()
     first = next((n for n, line in enumerate(lines) if "__launch_bounds__" in line), len(lines))
     signature = _signature(lines[first] if first < len(lines) else "")
@@ -141,9 +139,9 @@ class _Block(NamedTuple):
 
 
 class _Reader:
-    """A _Reader reads lines; `scopes` are the variables in reach, the function's own first.
+    """A _Reader parses a kernel's lines into statements, and keeps the kind of each line.
 
-    No name has two variables in reach.
+    `scopes` are the variables in reach, the function's own first. No name has two variables in reach.
     """
 
     def __init__(self, calls: Sequence[Call], declared: Declared, parameters: Set[str]):
@@ -154,7 +152,7 @@ class _Reader:
         self.tags: dict[int, set[str]] = {}
 
     def block(self, lines: Iterator[tuple[int, str]], *variables: str) -> _Block:
-        """Reads the statements up to a brace; `variables` are declared in front of them."""
+        """Parses the statements up to a closing brace; `variables` are declared in front of them."""
         nodes: list[Any] = []
         self.scopes.append(set())
         self.declare(variables)
@@ -180,7 +178,7 @@ class _Reader:
             self.scopes[-1].add(name)
 
     def closed(self, number: int, lines: Iterator[tuple[int, str]], *variables: str) -> _Block:
-        """Reads a block that has no else."""
+        """Parses the statements up to a closing brace; raises SyntaxError if the block has an else."""
         block = self.block(lines, *variables)
         if block.closing != "}":
             raise SyntaxError(f"line {number + 1} opens a block that ends with {block.closing!r}")
@@ -229,7 +227,7 @@ class _Reader:
         return If(number, tree, int(elected[1]) if elected else None, body, otherwise, assigned_by(both))
 
     def control(self, own: Sequence[int], body: Sequence[Any]) -> None:
-        """Keeps the kind of the lines of a loop or branch.
+        """Marks a loop's or branch's own lines as control, and also as arithmetic if its body only computes numbers.
 
         How often it runs is read by what it orders, loads, multiplies or masks; a body that does none of these leaves
         the lines to the numbers.

@@ -16,7 +16,7 @@ from tl_attention.proof.code.verdict import Unsafe
 
 @dataclass(frozen=True)
 class Reading:
-    """A Reading holds what every process's events are read with."""
+    """A Reading holds the tiles, products, tensors, dtype and boxes by which what threads did is read as events."""
 
     tiles: Mapping[str, Tile]
     products: Mapping[str, Product]
@@ -28,22 +28,19 @@ class Reading:
 
 @dataclass(slots=True)
 class ThreadSlice:
-    """A ThreadSlice is what some threads of a process did: `count` threads of a Seen, those in `mine`."""
+    """A ThreadSlice is what a line did for some threads of a process, the `count` threads `mine` of a Seen."""
 
     seen: Seen
     mine: np.ndarray
     count: int
 
     def of(self, name: str) -> Value:
-        """Returns a value; the value is an array with an entry for each of the threads where they differ."""
+        """Returns the value of this name for these threads, an array with one for each where they differ."""
         value = self.seen.values[name]
         return value[self.mine] if isinstance(value, np.ndarray) and self.count < len(value) else value
 
     def one(self, name: str) -> int:
-        """Returns a value that must be the same for all of the threads.
-
-        Raises Unsafe where it differs.
-        """
+        """Returns the one value of this name that all of these threads have; raises Unsafe where they differ."""
         value = self.of(name)
         if not isinstance(value, np.ndarray):
             return value
@@ -57,7 +54,7 @@ class ThreadSlice:
         return self.seen.line + 1
 
     def all_of(self, name: str) -> np.ndarray:
-        """Returns the value of each of the threads."""
+        """Returns the value of this name for each of these threads, always as an array."""
         value = self.of(name)
         return value if isinstance(value, np.ndarray) else np.full(self.count, value)
 

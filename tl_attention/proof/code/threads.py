@@ -20,10 +20,10 @@ Value = Any  # int, or an array of one value for each thread of a class
 
 @dataclass(frozen=True)
 class Threads:
-    """Threads are all threads of some blocks, by number: blocks one after another, in each y before x.
+    """Threads are all threads of some blocks, numbered, with each thread's x, y and block.
 
-    `place` is a block's index. `lanes` is 32, or 1 where the first lane of a warp stands for all of it; `warps` says
-    which warps of each y are there.
+    Blocks come one after another, in each y before x. `place` is a block's index. `lanes` is 32, or 1 where the first
+    lane of a warp stands for all of it; `warps` says which warps of each y are there.
     """
 
     blocks: np.ndarray
@@ -50,7 +50,10 @@ class Threads:
 
 @dataclass
 class Class:
-    """A Class is threads, by number, in order, and their variables."""
+    """A Class is threads that all conditions so far sent the same way, and the values of their variables.
+
+    The threads are numbers, in order.
+    """
 
     threads: np.ndarray
     names: dict[str, Value]
@@ -63,7 +66,7 @@ class Class:
         return bool((warps[:, 0] % lanes == 0).all() and (warps[:, -1] - warps[:, 0] == lanes - 1).all())
 
     def part(self, chosen: np.ndarray) -> Class:
-        """Returns the threads for which `chosen` is true, with a state of their own."""
+        """Returns a new class of the threads for which `chosen` is true, with variables of its own."""
         taken = {
             name: settled(value[chosen]) if isinstance(value, np.ndarray) else value
             for name, value in self.names.items()
@@ -71,7 +74,7 @@ class Class:
         return Class(self.threads[chosen], taken)
 
     def split(self, value: Value) -> Iterator[tuple[int, Class]]:
-        """Yields (value, the threads that have it); the class itself where all threads have the same value."""
+        """Yields each value, with the class of the threads that have it, the class itself where all have the same."""
         if not isinstance(value, np.ndarray):
             yield int(value), self
             return
@@ -79,7 +82,7 @@ class Class:
             yield int(found), self.part(value == found)
 
     def rejoin(self, parts: Iterable[Class], assigned: Iterable[str]) -> None:
-        """Takes the variables that were assigned in the parts of this class.
+        """Takes the values of the variables `assigned` from the parts that this class was split into.
 
         The parts together are this class, or less of it. A variable that some part does not have is unknown from here
         on.
@@ -114,7 +117,7 @@ def settled(value: Value) -> Value:
 
 
 def _quotient(a: Value, b: Value) -> Value:
-    """Returns C's quotient, which rounds towards 0."""
+    """Returns the quotient of two integers, or of arrays of them, rounded towards 0 as in C."""
     if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
         _check_divisor(b)
         return (a - np.fmod(a, b)) // b

@@ -22,7 +22,7 @@ OF_A_TILE = {"tma load", "tma store", "copy", "write", "output", "read"}
 
 
 class TileCopies:
-    """TileCopies reads the tiles that a process of a run moves."""
+    """TileCopies makes one event of all the boxes, copies or stores by which a process moves one tile."""
 
     def __init__(self, run: Run, reading: Reading):
         self.run, self.reading = run, reading
@@ -35,10 +35,7 @@ class TileCopies:
         return MOVES[parts[0].seen.kind](self, parts)
 
     def _boxes(self, parts: Sequence[ThreadSlice]) -> tuple[int, tuple[int, ...]]:
-        """Returns (slot, (row, head, batch)) of a tile's boxes.
-
-        Raises Unsafe unless the boxes are all that the tile has.
-        """
+        """Returns (slot, (row, head, batch)) of a tile's TMA boxes; raises Unsafe unless they are all of its boxes."""
         seen = parts[0].seen
         tile = self.reading.tiles.get(seen.name)
         for part in parts:
@@ -75,7 +72,7 @@ class TileCopies:
         return Event("store", name, slot, reads=((name, slot, 0),), place=place)
 
     def _elements(self, parts: Sequence[ThreadSlice]) -> tuple[np.ndarray, int]:
-        """Returns each access's first element, and how many elements an access touches from there on."""
+        """Returns each access's first element, and how many elements each touches from there on, 0 if they differ."""
         sizes = {part.seen.values["elements"] for part in parts}
         return _all("element", parts), sizes.pop() if len(sizes) == 1 else 0
 
@@ -105,7 +102,7 @@ class TileCopies:
         return Event("load", parts[0].seen.name, slot, place=self._origin(parts, slot))
 
     def _origin(self, parts: Sequence[ThreadSlice], slot: int) -> tuple[int, int]:
-        """Returns (element, rows): the first element that a tile is copied from, and how many rows are copied.
+        """Returns the first element of the tensor that a tile is copied from, and how many rows are copied.
 
         Raises Unsafe unless each element is in its place, or is zero behind the tensor.
         """
@@ -147,12 +144,12 @@ class TileCopies:
 
 
 def _all(name: str, parts: Sequence[ThreadSlice]) -> np.ndarray:
-    """Returns a value of each thread, one part after the other."""
+    """Returns the value `name` of each thread of all parts, one part after the other, as one array."""
     return np.concatenate([part.all_of(name) for part in parts])
 
 
 def same_tile(first: Seen, seen: Seen) -> bool:
-    """Says whether two steps are parts of one tile.
+    """Says whether two Seens, of the same line, move parts of one tile.
 
     A line that repeats with nothing but arithmetic between does parts of one tile.
     """
@@ -170,9 +167,9 @@ MOVES = {
 
 
 def p_in_shared(part: ThreadSlice, reading: Reading) -> Event:
-    """Returns the event of the columns of P that a warpgroup puts into a slot, as the product multiplies P.
+    """Returns the event of putting columns of P in shared memory; raises Unsafe unless a product reads them so.
 
-    The columns must be of the scores. Raises Unsafe.
+    The columns must be of the scores.
     """
     scores, multiplied = reading.products.values()
     tile = multiplied.a

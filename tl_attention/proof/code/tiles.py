@@ -23,7 +23,7 @@ DEPTH = 16
 
 @dataclass(frozen=True)
 class Tile:
-    """A Tile is a buffer of shared memory: `slots` tiles of a tensor's rows and columns, swizzled or row after row.
+    """A Tile is a buffer of shared memory that has `slots` tiles of a tensor, swizzled or row after row.
 
     The tensor may have fewer columns, `width` of them: the tile's other columns are 0.
     """
@@ -37,7 +37,7 @@ class Tile:
 
     @property
     def width(self) -> int:
-        """Returns the number of columns of the tensor."""
+        """Returns how many columns the tensor has, which may be fewer than the tile has."""
         return self.columns if self.of_tensor is None else self.of_tensor
 
     @property
@@ -47,14 +47,14 @@ class Tile:
 
     @property
     def panel(self) -> int:
-        """Returns the number of columns that stand together."""
+        """Returns how many columns of a row stand together in a panel, all of them if the tile is not swizzled."""
         return next(panel for panel in PANELS if self.columns % panel == 0) if self.swizzled else self.columns
 
     def place(self, row: np.ndarray, column: np.ndarray) -> np.ndarray:
-        """Returns where 16 bytes of a row stand in a slot, in elements: of each 8 rows, chunk c of row r is chunk c ^ r.
+        """Returns where in a slot, in elements, the element at (row, column) stands, by the tile's swizzle.
 
-        In panels of 64 bytes, two rows of which are as long as one of 128, the chunk is c ^ (r / 2), in panels of 32
-        bytes c ^ (r / 4).
+        Of each 8 rows, chunk c of row r, of 16 bytes, is chunk c ^ r. In panels of 64 bytes, two rows of which are as
+        long as one of 128, the chunk is c ^ (r / 2), in panels of 32 bytes c ^ (r / 4).
         """
         if not self.swizzled:
             return row * self.columns + column
@@ -64,7 +64,7 @@ class Tile:
 
     @cached_property
     def origins(self) -> tuple[np.ndarray, np.ndarray]:
-        """Returns (row, column) of each element of a slot."""
+        """Returns two arrays, the row and the column of each element of a slot in the order of shared memory."""
         row, column = np.divmod(np.arange(self.elements), self.columns)
         at = np.argsort(self.place(row, column))
         return row[at], column[at]
@@ -94,7 +94,10 @@ class Product:
         return self.depth // DEPTH
 
     def form(self, dtype: str) -> tuple[object, ...]:
-        """Returns what an instruction's template says: types, sizes, whether A and B are transposed, their signs."""
+        """Returns the template arguments that each wgmma instruction of the product must have.
+
+        They are types, sizes, whether A and B are transposed, and their signs.
+        """
         transposed = str(self.b_transposed).lower()
         return (dtype, dtype, "float32", ROWS, self.columns, DEPTH, "false", transposed, "1", "1")
 
@@ -119,15 +122,15 @@ class Product:
 
 
 def _layout(panel: int, leading: int) -> tuple[int, int, int]:
-    """Returns a descriptor's template: the swizzle (128, 64 or 32 bytes), and leading and stride offsets.
+    """Returns a wgmma descriptor's template (swizzle, leading offset, stride offset) for a panel's width.
 
-    The offsets count units of 16 bytes.
+    The swizzle is of 128, 64 or 32 bytes. The offsets count units of 16 bytes.
     """
     return (1 + PANELS.index(panel), leading, 8 * panel * DTYPE_BYTES // 16)
 
 
 def k_major(tile: Tile) -> tuple[int, int, int]:
-    """Returns the layout of a matrix whose rows go along K: the leading offset is not used."""
+    """Returns a descriptor's template for a tile whose rows go along K, where the leading offset is not used."""
     return _layout(tile.panel, 1)
 
 
@@ -153,10 +156,10 @@ Brought = tuple[int, tuple[Matrix, ...]]
 
 
 def matrices(tile: Tile, elements: np.ndarray, count: int, transposed: bool) -> Brought | None:
-    """Returns (slot, `count` matrices) at these elements of a tile's buffer, one for each thread, or None.
+    """Returns (slot, the `count` 8 x 8 matrices) whose rows stand at the threads' elements, or None if they do not.
 
-    It returns None where the elements are no rows of such matrices in one slot. In each warp, lanes 8 m to 8 m + 7 give
-    where the rows of matrix m stand, 8 elements each (PTX ISA, ldmatrix).
+    It returns None where the elements are no rows of such matrices in one slot of the tile's buffer. In each warp,
+    lanes 8 m to 8 m + 7 give where the rows of matrix m stand, 8 elements each (PTX ISA, ldmatrix).
     """
     return _matrices(tile, np.asarray(elements, dtype=np.int64).tobytes(), count, transposed)
 

@@ -15,7 +15,7 @@ class Unsafe(Exception):
 
 @dataclass(frozen=True)
 class GeneratedCode:
-    """GeneratedCode is what TileLang made of a schedule, and for what: the device's CUDA and the host's C, each whole."""
+    """GeneratedCode is the CUDA and the host's C that TileLang made of a schedule, with variant and parameters."""
 
     source: str
     host_source: str
@@ -36,7 +36,7 @@ class GeneratedCode:
 
 @dataclass(frozen=True)
 class Verdict:
-    """A Verdict is given to generated code that is accepted; code that is not raises ScheduleRefused.
+    """A Verdict is what the proof returns for code that it accepts, the kind of each line and the lines that never run.
 
     `kinds` says of every line of the source what it is read as, and is "" outside the kernel's body; `unreached` has
     the numbers, from 0, of the lines that can never run. `digest` is the digest of all events, coordinates and bytes.

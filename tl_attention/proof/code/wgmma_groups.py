@@ -19,7 +19,10 @@ from tl_attention.proof.events import Event, Read
 
 
 class WgmmaGroups:
-    """WgmmaGroups reads the products of a process; `warpgroups` has the number of each thread's warpgroup in its block."""
+    """WgmmaGroups makes events of the wgmma instructions, fences and waits of a process, and checks them.
+
+    `warpgroups` has the number of each thread's warpgroup in its block.
+    """
 
     def __init__(self, reading: Reading, warpgroups: np.ndarray):
         self.reading, self.warpgroups = reading, warpgroups
@@ -37,7 +40,7 @@ class WgmmaGroups:
             raise Unsafe(f"line {part.line}: {names} of a product is not fenced before what follows it")
 
     def check_registers(self, part: ThreadSlice) -> None:
-        """Raises Unsafe for what touches accumulators of a product in flight, or writes registers that the product reads.
+        """Raises Unsafe for a step that uses accumulators of a product in flight, or writes registers that it reads.
 
         Until the wait for the product that is undefined (PTX ISA, wgmma.mma_async: "accessing the registers").
         """
@@ -51,7 +54,7 @@ class WgmmaGroups:
                 raise Unsafe(f"line {part.line}: {product.a} is written before the wait for the product that reads it")
 
     def computed(self) -> None:
-        """Notes that threads compute on registers: what was fenced is fenced no longer."""
+        """Notes that threads compute on registers, after which no register counts as fenced."""
         self.fenced.clear()
 
     def arrive(self, part: ThreadSlice) -> None:
@@ -114,7 +117,7 @@ class WgmmaGroups:
         return Event("product", product.b.buffer, slot, reads=reads, place=(keeps[0],))
 
     def wait(self, part: ThreadSlice) -> Iterator[Event]:
-        """Yields the wait for all products but the last few.
+        """Yields the event of a wait that leaves so many products in flight as the step's value says.
 
         The accumulators of the finished products may be read once they are fenced.
         """
@@ -126,6 +129,6 @@ class WgmmaGroups:
         yield Event("products wait", value=left)
 
     def fence_operand(self, part: ThreadSlice) -> None:
-        """Notes a fence of registers, which the compiler must have where they stand."""
+        """Notes that the registers that a step names are fenced, so the compiler must have them where they stand."""
         self.fenced.add(part.seen.name)
         self.unfenced.discard(part.seen.name)
