@@ -162,7 +162,7 @@ class Program:
     emitted: bool = field(default=False, compare=False, repr=False)
 
     def roles(self, blocks: int) -> dict[str, tuple[Step, ...]]:
-        """Returns every role's steps for a loop over `blocks` KV blocks, in order, as derived: before any pass."""
+        """Returns every role's steps for a loop over `blocks` KV blocks, in order, before the lowering's passes."""
         listed = {CONSUMER: self.consumer, PRODUCER: self.producer}
         return {role: tuple(unroll(ops, blocks, self.table.products)) for role, ops in listed.items() if ops}
 
@@ -216,7 +216,7 @@ class Program:
 
     @property
     def span(self) -> int:
-        """Returns after how many blocks the loop was in every state, from its pipeline's depth and its rings."""
+        """Returns how many KV blocks it takes the loop to be in every state, by its pipeline's depth and its rings."""
         first, last = self.iterations_around
         return last - first + max(self.buffers.values())
 

@@ -91,7 +91,7 @@ def fragment_registers(schedule: Schedule, size: HeadSize) -> dict[str, int]:
 
 
 def check_fits(schedule: Schedule, size: HeadSize, takes: Resources, card: Card = HOPPER) -> None:
-    """Raises ScheduleRefused for too much shared memory, too many registers, or a split.rescale that is not head_dim.
+    """Raises ScheduleRefused if a kernel takes too much of the SM, or split.rescale does not add up to head_dim.
 
     `takes` says what the lowering's kernel takes, and what a block may take.
     """

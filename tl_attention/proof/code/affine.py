@@ -112,7 +112,7 @@ class Form:
 
 
 def form(value: Any) -> Form:
-    """Returns a Form as it is, and for a number, or None as an unknown value, the Form that depends on no counter."""
+    """Returns a Form unchanged, and wraps a number, or None for an unknown value, in a Form that no loop changes."""
     return value if isinstance(value, Form) else Form(INVARIANT, value=value)
 
 
@@ -144,7 +144,10 @@ def _sum(a: Form, b: Form, sign: int) -> Form:
 
 
 def _mixed(a: Any, b: Any) -> Form:
-    """Returns the form of any operation on `a` and `b`, invariant or periodic if both are alike so, else `other`."""
+    """Returns the form of any operation on `a` and `b`, invariant or periodic where both are so, else `other`.
+
+    Periodic forms must have the same core.
+    """
     a, b = form(a), form(b)
     if a.kind == b.kind == INVARIANT:
         return form(None)

@@ -77,7 +77,7 @@ class Likeness:
         return np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)[1].reshape(-1)
 
     def check(self) -> None:
-        """Raises Unsafe unless blocks with alike loops run the same lines with the same values, but for their places."""
+        """Raises Unsafe unless blocks with alike loops run the same lines with the same values, their places aside."""
         for seen in self.run.seen:
             group, sizes = self.groups[seen.turn], self.sizes[seen.turn]
             place = self.run.threads.place[seen.threads]
@@ -125,7 +125,7 @@ class Likeness:
                 )
 
     def trips(self, loops: Collection[int], turn: int) -> Array:
-        """Returns how often the loops on these lines iterate together, for each block and threadIdx.y in a turn.
+        """Returns how many iterations the loops on these lines have in all, per block and threadIdx.y, in a turn.
 
         The result has the shape (blocks, ys).
         """
@@ -182,7 +182,7 @@ class Likeness:
                 raise Unsafe(f"a KV block with hidden keys is not masked for {words}")
 
     def _moves(self, seen: Seen, place: Array) -> Iterator[tuple[str, tuple[Array, ...]]]:
-        """Yields the names of values that a tile's place moves, each with the bases that may be taken off to compare.
+        """Yields the name of each value that moves with a tile's place, and the bases that may be subtracted from it.
 
         One of the bases must fit all threads.
         """
@@ -245,7 +245,7 @@ def kv_loops(kernel: Kernel) -> list[For]:
 
 
 def unmasked(loops: Iterable[For]) -> set[int]:
-    """Returns the lines of those of the loops in which no statement hides scores."""
+    """Returns the line numbers of those of the loops in which no statement hides scores."""
     return {
         loop.line for loop in loops if not any(isinstance(node, Arithmetic) and node.mask for node in every(loop.body))
     }

@@ -57,7 +57,7 @@ class Coverage:
             self.reached.setdefault(line, (sizes, tile))
 
     def wanting(self, iterations: Iterations, fixed: bool) -> list[tuple[int, Core]]:
-        """Returns the lines that were not seen in every iteration of a period, each with the core that has the period.
+        """Returns (line, core) where a line was not seen in every iteration of a period of `core`, a sum of counters.
 
         For fixed sizes, and short tiles, a loop that begins anew with each tile has no iterations other than those that
         ran.
@@ -72,7 +72,7 @@ class Coverage:
         ]
 
     def unreached(self, kernel: Kernel, iterations: Iterations, fixed: bool, short: bool = False) -> tuple[int, ...]:
-        """Returns the lines that can never run; raises Unsafe for a line that did not run though it could.
+        """Returns the lines that can never run; raises Unsafe for a line that did not run but is not one of them.
 
         It raises Unsafe, too, for a line that did not run in every iteration of the period. Where tiles are `short`
         whatever the sizes, loops may have no iteration.

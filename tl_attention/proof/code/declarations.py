@@ -131,10 +131,7 @@ class Declared:
         return frozenset(self.registers.keys() | self.integers | PURE)
 
     def expression(self, text: str) -> Expression:
-        """Parses a text as an integer expression, and keeps it in `used`.
-
-        Raises SyntaxError.
-        """
+        """Parses a text as an integer expression, and keeps it in `used`; raises SyntaxError for any other text."""
         self.used.append(parsed(text))
         return self.used[-1]
 

@@ -71,7 +71,7 @@ class Expression:
         return compile(_python(self.tree), str(self.tree)[:80], "eval")
 
     def __call__(self, arithmetic: dict[str, Any], names: Mapping[str, Any]) -> Any:
-        """Returns the expression's value for the values of its names, by the functions of the given arithmetic.
+        """Evaluates the expression for values of its names, with the functions of `arithmetic` for operators of C.
 
         Raises one of UNREADABLE where a name has none.
         """

@@ -194,7 +194,7 @@ class Iterations:
 
 
 def lengths_of(body: Iterable[Any]) -> set[str]:
-    """Returns the variables that say how long loops are, and the variables that those are copies of."""
+    """Returns the variables in the lengths of loops, and the variables that those are copies of."""
     found: set[str] = set()
     copies: list[tuple[str, str]] = []
     for node in every(body):
@@ -251,9 +251,9 @@ def _live(nodes: Iterable[Any], read: set[str], assigned: set[str]) -> None:
 
 
 def check_equalities(body: Iterable[Any]) -> None:
-    """Raises Unsafe where what depends on sizes or a tile's place is compared for equality with no small number.
+    """Raises Unsafe if code tests a size, a tile's place or what depends on one for equality with no number up to 4.
 
-    It raises Unsafe, too, where bits of it, or a remainder, are compared for equality.
+    It raises Unsafe, too, where bits of it, or a remainder, are tested for equality.
     """
     nodes = list(every(body))
     of_tiles = set(PLACES)

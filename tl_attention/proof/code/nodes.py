@@ -145,7 +145,7 @@ def is_arithmetic(nodes: Sequence[Any]) -> bool:
 
 
 def only_numbers(nodes: Sequence[Any]) -> bool:
-    """Says whether all statements, and there is one, compute values that only a comparison of numbers can check."""
+    """Says whether there are statements, all of which compute values that only a comparison of numbers can check."""
     return bool(nodes) and all(map(_is_numbers, nodes))
 
 

@@ -185,7 +185,7 @@ class Proof(ABC):
             raise refusal(f"{error}{at}") from None
 
     def run(self, threads: Threads, names: Mapping[str, Any], tiles: int = 1, **how: Any) -> Run:
-        """Runs all threads of some blocks, with as much of long loops as shows all of their iterations."""
+        """Runs the kernel for all threads of some blocks, with enough of long loops to show all of their iterations."""
         period = self.iterations.period
         extent = Extent(tiles, self.program.span + period, period)
         run = Run(self.kernel, threads, names, extent, iterations=self.iterations, **how)
@@ -205,7 +205,7 @@ class Proof(ABC):
     def check_alike(
         self, turns: Sequence[RowTiles], threads: Threads, names: Mapping[str, Any], ys: int, rows: int, **how: Any
     ) -> None:
-        """Raises Unsafe unless blocks of many problems treat all of these tiles alike.
+        """Runs blocks of many problems, and raises Unsafe unless they treat all of these tiles alike.
 
         Each y has `rows` rows of its own.
         """
@@ -294,12 +294,12 @@ class Proof(ABC):
         return Reading(self.tiles, self.products, self.tensors(sizes), self.code.variant.dtype, boxes)
 
     def note(self, run: Run, *streams: Iterable[Event]) -> None:
-        """Adds a run whose events were all checked to the coverage, and its streams of events to the digest."""
+        """Adds to the coverage a run whose events were all checked, and to the digest its streams of events."""
         self.coverage.note(run)
         self._digest(streams)
 
     def note_places(self, run: Run, *streams: Iterable[Event]) -> None:
-        """Adds a run of which only its tiles' places were checked to the coverage, and its streams to the digest."""
+        """Adds to the coverage a run of which only tiles' places were checked, and to the digest its streams."""
         self.coverage.note_places(run, self._steps)
         self._digest(streams)
 
@@ -325,7 +325,7 @@ class Proof(ABC):
             self.digest.update(repr(told).encode())
 
     def _check_periods(self, fixed: bool) -> None:
-        """Runs a tile again, from every iteration of a period, where a line was not seen in all of them."""
+        """Runs and checks a tile again, from every iteration of a period, where a line was not seen in all of them."""
         tried: set[tuple[Sizes, int]] = set()
         while wanting := self.coverage.wanting(self.iterations, fixed or self._short):
             missing = [(line, core) for line, core in wanting if self.coverage.reached[line] not in tried]

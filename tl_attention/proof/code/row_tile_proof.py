@@ -98,7 +98,7 @@ class RowTileProof(Proof):
     def _tiles(
         self, sizes: Any, row_tiles: Value, x: Value, y: Value, z: Value, tensors: Mapping[str, Tensor]
     ) -> RowTiles:
-        """Returns the tiles of blocks x, y, z of grids that have `row_tiles` row tiles."""
+        """Returns the tile of each block (x, y, z), as RowTiles, in grids that have `row_tiles` row tiles."""
         row = self.rows * (row_tiles - 1 - x if self.longest_first else x)
         return RowTiles(self.cut, sizes, row, y, z, 0 * x, x >= 0, tensors)
 

@@ -105,14 +105,14 @@ class RowTiles:
         return max(0, min(rows, self.sizes.seq_q - self.row - offset))
 
     def kv(self, block: int) -> int:
-        """Returns which KV block the loop takes `block`-th, from 0 on; raises Unsafe if the tile has no more of them."""
+        """Returns which KV block the loop takes `block`-th, from 0 on; raises Unsafe if the tile has no more blocks."""
         step, found = block + self.skipped, range(*self.blocks)
         if step >= len(found):
             raise Unsafe(f"it takes more than the {len(found)} KV blocks of rows from {self.row} on")
         return kv_index(step, found, self.cut.kv_order)
 
     def place(self, offset: int = 0) -> Place:
-        """Returns (row, head, batch) of the tile's rows from `offset` on."""
+        """Returns (row, head, batch) of the tile's row number `offset`, its first by default."""
         return self.row + offset, self.head, self.batch
 
     def place_of_kv(self, block: int) -> Place:
@@ -120,7 +120,7 @@ class RowTiles:
         return self.cut.block_N * self.kv(block), self.head_kv, self.batch
 
     def copied(self, tensor: str, block: int | None = None) -> Place:
-        """Returns the first element and the number of rows that are copied, for a KV block, or for Q if that is None.
+        """Returns the first element and the number of rows that are copied, of KV block `block`, of Q if it is None.
 
         The rows are those that the tensor has there.
         """

@@ -40,9 +40,9 @@ from tl_attention.proof.code.verdict import Unsafe
 
 @dataclass(slots=True)
 class Seen:
-    """A Seen is what a line did, for the threads of a class, by number.
+    """A Seen is what a line did in a run, of which kind and with which values, for the threads of a class.
 
-    Each value is one for all threads, or has one for each of them.
+    `threads` has their numbers. Each value is one for all threads, or has one for each of them.
     """
 
     line: int
@@ -148,7 +148,7 @@ class Run:
         return expression(self._arithmetic, threads.names)
 
     def see(self, threads: Class, line: int, kind: str, name: str = "", **values: Value) -> None:
-        """Adds a Seen, what a line did for a class of threads and with which values, to those that are kept."""
+        """Keeps what a line did for a class of threads, as a Seen with this kind, name and these values."""
         self.seen.append(Seen(line, kind, name, threads.threads, values, self.turn))
 
     def rank_of(self, thread: int) -> int:

@@ -51,9 +51,9 @@ class Tensor:
         return sum(place * stride for place, stride in zip((batch, head, row), self.strides))
 
     def split(self, element: Value, dims: Sequence[int] = (BATCH, HEAD, ROW)) -> tuple[Value, ...]:
-        """Splits an element's offset into its index in each of the dimensions `dims`, and the rest.
+        """Splits an element's offset into its index in each of the dimensions `dims`, and what is left beyond them.
 
-        With all dimensions given the rest is the element's column.
+        With all dimensions given that is the element's column.
         """
         places: dict[int, Value] = {}
         for dim in sorted(dims, key=lambda dim: (-self.strides[dim], dim)):

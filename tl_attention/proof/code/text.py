@@ -168,10 +168,7 @@ class _Reader:
         return _Block(joined(nodes))
 
     def declare(self, names: Iterable[str]) -> None:
-        """Declares variables that are in reach from here on.
-
-        Raises SyntaxError where another variable of that name is in reach.
-        """
+        """Puts variables in reach from here on; raises SyntaxError where another of the same name is in reach."""
         for name in names:
             if any(name in scope for scope in self.scopes):
                 raise SyntaxError(f"{name} is declared where another {name} is in reach")

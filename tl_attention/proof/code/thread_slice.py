@@ -59,6 +59,6 @@ class ThreadSlice:
         return value if isinstance(value, np.ndarray) else np.full(self.count, value)
 
     def by_one(self) -> None:
-        """Raises Unsafe unless one thread runs the line."""
+        """Raises Unsafe unless exactly one thread of the process runs the line."""
         if self.count != 1:
             raise Unsafe(f"line {self.line}: {self.count} threads of one role run it, expected one")

@@ -74,7 +74,7 @@ class Class:
         return Class(self.threads[chosen], taken)
 
     def split(self, value: Value) -> Iterator[tuple[int, Class]]:
-        """Yields each value, with the class of the threads that have it, the class itself where all have the same."""
+        """Yields each value with a class of the threads that have it, which is this class where all have the same."""
         if not isinstance(value, np.ndarray):
             yield int(value), self
             return

@@ -28,10 +28,7 @@ class TileCopies:
         self.run, self.reading = run, reading
 
     def event(self, parts: Sequence[ThreadSlice]) -> Event:
-        """Returns the one event that the parts of a tile make together.
-
-        Raises Unsafe where the parts are no whole tile.
-        """
+        """Returns the one event that the parts of a tile make together; raises Unsafe if they are no whole tile."""
         return MOVES[parts[0].seen.kind](self, parts)
 
     def _boxes(self, parts: Sequence[ThreadSlice]) -> tuple[int, tuple[int, ...]]:
@@ -77,10 +74,7 @@ class TileCopies:
         return _all("element", parts), sizes.pop() if len(sizes) == 1 else 0
 
     def _whole_slot(self, parts: Sequence[ThreadSlice]) -> int:
-        """Returns the slot of a buffer that the threads together touch.
-
-        Raises Unsafe unless they touch each element once.
-        """
+        """Returns the slot of a buffer that the threads touch; raises Unsafe unless they touch each element once."""
         seen = parts[0].seen
         tile = self.reading.tiles[seen.name]
         elements, width = self._elements(parts)
@@ -126,10 +120,7 @@ class TileCopies:
         return first, rows
 
     def _output(self, parts: Sequence[ThreadSlice]) -> Event:
-        """Returns the event of the output's rows that the threads store.
-
-        Raises Unsafe unless they store each element once.
-        """
+        """Returns the event of storing rows of the output; raises Unsafe unless threads store each element once."""
         seen = parts[0].seen
         tensor = self.reading.tensors[seen.name]
         elements, width = self._elements(parts)

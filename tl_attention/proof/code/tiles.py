@@ -102,7 +102,10 @@ class Product:
         return (dtype, dtype, "float32", ROWS, self.columns, DEPTH, "false", transposed, "1", "1")
 
     def a_offset(self, step: int, warpgroup: np.ndarray) -> np.ndarray:
-        """Returns the bytes from the start of A's buffer to an instruction's A, or the first of its registers."""
+        """Returns, for each warpgroup, where instruction `step` reads A, in bytes of its buffer or as a register.
+
+        The bytes are those from the start of the buffer; the register is the first of A's.
+        """
         if isinstance(self.a, str):
             return np.full_like(warpgroup, step * DEPTH * ROWS // 128)
         own = warpgroup * (self.a.elements if self.a.rows == ROWS else ROWS * self.a.panel)

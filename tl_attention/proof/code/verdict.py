@@ -24,7 +24,7 @@ class GeneratedCode:
 
     @cached_property
     def shared_bytes(self) -> int:
-        """Returns the dynamic shared memory of one block, read off the launch.
+        """Returns how many bytes of dynamic shared memory a block gets, read off the launch in the host code.
 
         Raises InputError where that cannot be read.
         """
@@ -36,7 +36,9 @@ class GeneratedCode:
 
 @dataclass(frozen=True)
 class Verdict:
-    """A Verdict is what the proof returns for code that it accepts, the kind of each line and the lines that never run.
+    """A Verdict is the proof's result for code that it accepts, with each line's kind and the lines that never run.
+
+    Code that is not accepted raises ScheduleRefused.
 
     `kinds` says of every line of the source what it is read as, and is "" outside the kernel's body; `unreached` has
     the numbers, from 0, of the lines that can never run. `digest` is the digest of all events, coordinates and bytes.

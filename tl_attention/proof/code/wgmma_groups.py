@@ -62,10 +62,7 @@ class WgmmaGroups:
         self.open = []
 
     def instruction(self, part: ThreadSlice) -> None:
-        """Adds an instruction to the open product.
-
-        Raises Unsafe where no product is open.
-        """
+        """Adds an instruction to the open product; raises Unsafe where no product is open."""
         if self.open is None:
             raise Unsafe(f"line {part.line}: a product is issued with no warpgroup_arrive before it")
         self.open.append(part)
