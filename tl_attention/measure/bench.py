@@ -44,7 +44,7 @@ def measure(
     product: str = MATMUL,
     against: Mapping[str, str] = MappingProxyType({}),
 ) -> list[Row]:
-    """Measures the candidates and returns all rows, each recorded when it is complete.
+    """Compiles, verifies and times candidates and peers, and returns a row for each, recorded when it is complete.
 
     A candidate that fails is recorded when it fails, a candidate that is timed at the end. `peers` names the peers that
     are timed too where they can run the problem, None for all. `seed`, of the inputs, is fresh by default. `arch` is
@@ -65,9 +65,9 @@ def measure(
 
 
 def compile_alone(candidates: Sequence[Candidate], arch: str, record: Record, progress: Progress) -> list[Row]:
-    """Compiles the candidates for an arch and returns a row for each: `compiled`, `refused` or `compile_error`.
+    """Compiles the candidates for an arch, and returns a row for each; nothing is timed.
 
-    A row is recorded when its compilation ends. Nothing is timed, and no GPU is needed.
+    A row is `compiled`, `refused` or `compile_error`. It is recorded when its compilation ends. No GPU is needed.
     """
     progress.phase("compile tiles", len(candidates))
     # Nothing draws inputs here.
@@ -88,10 +88,10 @@ def climb(
     rounds: int = LADDER_ROUNDS,
     seed: int | None = None,
 ) -> list[Row]:
-    """Measures a ladder and returns its rows.
+    """Measures a ladder's tiles, steps and peers, and returns a row for each.
 
-    There is a row for each tile, compiled alone; for each step that has a schedule, under the step's name; and for each
-    peer that is there. Where the ladder chooses and times were taken, there is also a row for each configuration, and a
+    Each tile is compiled alone. Each step that has a schedule has a row under the step's name, and each peer that is
+    there has one. Where the ladder chooses and times were taken, there is also a row for each configuration, and a
     second row for the best of each tile.
 
     Raises what `measure` raises.
@@ -116,7 +116,10 @@ def climb(
 
 
 def _mark_same_code(tickets: Sequence[Ticket]) -> None:
-    """Notes in each row the first candidate of the list that has the same generated code, whichever was compiled first."""
+    """Sets `same_code_as` of each row to the first candidate of the list with the same generated code, if another.
+
+    It does not matter which of them was compiled first.
+    """
     first_with: dict[tuple[str, str], str] = {}
     for ticket in tickets:
         candidate, fingerprint = ticket.candidate, ticket.row.fingerprint
@@ -126,7 +129,7 @@ def _mark_same_code(tickets: Sequence[Ticket]) -> None:
 
 
 def _peers(session: Session, candidates: Sequence[Candidate], names: Sequence[str] | None) -> list[Ticket]:
-    """Adds each of the peers once for each problem, and returns their tickets."""
+    """Adds each peer of `names`, any if None, to the session for each problem that it can run, and returns tickets."""
     shapes = dict.fromkeys(candidate.shape for candidate in candidates)
     peers = [peer for shape in shapes for peer in session.peers_of(shape)]
     return [session.add(peer) for peer in peers if names is None or peer.name in names]
@@ -179,7 +182,10 @@ def _candidate(configuration: Configuration, shape: AttentionShape, card: Card) 
 
 
 def _prune(tickets: Mapping[Configuration, Ticket], session: Session, card: Card) -> None:
-    """Leaves out the configurations that need not be timed. Their rows say why."""
+    """Leaves out configurations that spill too much, fit no SM, or have the machine code of an earlier one.
+
+    Their rows say why.
+    """
     first_with: dict[str, str] = {}
     for configuration, ticket in tickets.items():
         row = ticket.row
@@ -206,6 +212,6 @@ def _too_large(configuration: Configuration, row: Row, card: Card) -> str:
 
 
 def _fastest_first(tickets: Sequence[Ticket]) -> list[Ticket]:
-    """Returns the tickets of those that were timed."""
+    """Returns the tickets that were verified and timed, fastest first."""
     timed = [ticket for ticket in tickets if ticket.is_verified and ticket.row.median_ms is not None]
     return sorted(timed, key=lambda ticket: ticket.row.median_ms or 0.0)

@@ -24,7 +24,7 @@ MANY = 2100
 
 @dataclass(frozen=True)
 class Candidate:
-    """A candidate is a named implementation: a schedule's kernel, or a peer.
+    """A candidate is a schedule's kernel or a peer, under a name and for one problem.
 
     `schedule` is None for a peer; `fixed` compiles for exactly the problem's sizes. A candidate is compiled for a
     card's `arch` and a GPU of `sms` SMs, by default those of the GPU at hand. With `strided` it takes tensors of any
@@ -50,12 +50,12 @@ class Candidate:
 
     @property
     def sizes(self) -> SizesKnown:
-        """Says what the kernel knows of the sizes, in the word of a record."""
+        """Returns "peer" for a peer, "fixed" for a kernel compiled for its sizes, else "runtime"."""
         return "peer" if self.schedule is None else "fixed" if self.fixed else "runtime"
 
     @property
     def variant(self) -> Variant:
-        """Returns the variant that is compiled for this candidate."""
+        """Returns the kernel variant to compile, from the problem and `fixed`, `sms`, `strided` and `arch`."""
         return replace(self.shape.variant(self.fixed), sms=self.sms, strided=self.strided, arch=self.arch)
 
     def __str__(self) -> str:
@@ -73,12 +73,15 @@ class Verified(NamedTuple):
 
 
 def verified_on(shape: AttentionShape, fixed: bool, planned: Planned | None = None) -> list[Verified]:
-    """Lists the problems that a kernel is verified on: small ones, if it takes any sizes, and the problem itself."""
+    """Lists the problem itself to verify a kernel on, with small ones before it unless `fixed`.
+
+    A kernel that is compiled for its sizes cannot run small ones.
+    """
     return [*(() if fixed else small_ones(shape, planned)), Verified(shape)]
 
 
 def small_ones(shape: AttentionShape, planned: Planned | None = None) -> list[Verified]:
-    """Lists the problem at small sizes: ragged ones, and each end of the schedule's loop."""
+    """Lists the problem at small sizes to verify a kernel on, ragged ones and each end of the schedule's loop."""
     sizes = [(1, 3, 1000, 1777), (2, 5, 1, 300), (1, 2, 129, 192), (3, 1, 63, 63), (1, 1, 1, 1), (1, 2, 700, 2500)]
     # Many more tiles than an H200 has SMs, and short: the next one's loads come while a tile's last reads are under way.
     sizes.append((4, 110, 200, 200))
@@ -121,7 +124,7 @@ def ends_of(planned: Planned, shape: AttentionShape) -> Iterator[Sizes]:
 
 
 def tiling_of(planned: Planned) -> Tiling:
-    """Returns the tiles of a schedule's kernel.
+    """Returns the block sizes, cluster and least number of blocks with which a schedule's kernel cuts a problem.
 
     The compiler chooses the loads of lowering `inferred`: its tiles are given as if no load went past the end.
     """

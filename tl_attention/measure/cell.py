@@ -36,7 +36,7 @@ PEERS_TEXT = f"{', '.join((*OTHERS, UNMASKED, WITHOUT_LSE))} or {SCHEDULE}SCHEDU
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell is one problem with its peers.
+    """A cell is one problem of the benchmark, with the peers to time it against and the speeds that are asked for.
 
     `peers` maps each peer to the lowest speed that is asked for, our rate as a part of the peer's, or to None where
     there is no such bar. The first peer is entered twice, which shows the repeatability. `schedule` runs the problem,
@@ -67,12 +67,12 @@ class Entry:
 
 
 def schedule_for(shape: AttentionShape, schedule: str | None = None) -> Named:
-    """Returns the schedule that runs a problem: by default the schedule that attention() takes on the GPU at hand."""
+    """Returns the schedule of this name, or else the one that attention() takes for the problem on the GPU at hand."""
     return resolve(schedule or default_schedule(shape, card_at_hand().arch))
 
 
 def entries(cell: Cell, others: Sequence[Named] = ()) -> Iterator[Entry]:
-    """Yields our entry, other schedules that are meant for the head size, and the peers, in the order of the cell."""
+    """Yields the entries to time in a cell, ours first, then `others` meant for its head size, then its peers."""
     yield Entry(OURS, _kernel(schedule_for(cell.shape, cell.schedule), cell.shape))
     for other in others:
         if is_meant(cell.shape.head_size, other.head_dims):
@@ -97,7 +97,7 @@ def _kernel(named: Named, shape: AttentionShape) -> Candidate:
 
 
 def check_peer(name: str) -> None:
-    """Raises InputError for a name that is no peer's."""
+    """Raises InputError unless the name is a known peer's, or the prefix SCHEDULE with a schedule's name."""
     if name.startswith(SCHEDULE):
         resolve(name.removeprefix(SCHEDULE))
     elif name not in (*OTHERS, UNMASKED, WITHOUT_LSE):

@@ -21,7 +21,7 @@ Verdict = Literal["met", "within repeatability", "missed", "not measured"]
 
 @dataclass(frozen=True)
 class Timed:
-    """A `Timed` records one entry of a cell.
+    """A `Timed` records the status, error and times of one entry of a cell.
 
     `rounds_ms` are milliseconds of one call for each round, the mean of the round's `calls`. `flops` are those of the
     entry's own problem, masked pairs left out. `error` is the entry's largest error as a part of the budget.
@@ -40,12 +40,12 @@ class Timed:
 
     @property
     def median_ms(self) -> float | None:
-        """Returns the median of the rounds, None where there are no rounds."""
+        """Returns the median of the rounds' times in milliseconds, None where there are no rounds."""
         return statistics.median(self.rounds_ms) if self.rounds_ms else None
 
     @property
     def tflops(self) -> float | None:
-        """Returns the rate at the median time, None where there is no time."""
+        """Returns the rate at the median time in TFLOPS, None where there is no time."""
         return None if self.median_ms is None else tflops(self.flops, self.median_ms)
 
     @property
@@ -56,11 +56,12 @@ class Timed:
 
 @dataclass(frozen=True)
 class CellRow(Measured):
-    """A `CellRow` records one cell. The cell's entries were sampled in turn in one process, so their rounds are pairs.
+    """A `CellRow` records the entries of one cell, ours and its peers', with their times and the bars asked for.
 
-    `peers` maps the entries that ours is compared with to the lowest speeds that are asked for, our rate as a part of
-    the peer's. `mean` is the bar of the geometric mean of the group's cells against the first peer. `visited` is how
-    many pairs our kernel computes for each visible pair.
+    The entries were sampled in turn in one process, so their rounds are pairs. `peers` maps the entries that ours is
+    compared with to the lowest speeds that are asked for, our rate as a part of the peer's. `mean` is the bar of the
+    geometric mean of the group's cells against the first peer. `visited` is how many pairs our kernel computes for each
+    visible pair.
     """
 
     cell: str
@@ -82,12 +83,12 @@ class CellRow(Measured):
 
     @property
     def of(self) -> str:
-        """Returns the cell's name."""
+        """Returns the cell's name, by which errors name the line."""
         return self.cell
 
     @property
     def ours(self) -> Timed:
-        """Returns our entry."""
+        """Returns the entry named `ours`, that of our own kernel."""
         return next(entry for entry in self.entries if entry.name == OURS)
 
     @property
@@ -113,7 +114,7 @@ class CellRow(Measured):
 
     @property
     def repeatability(self) -> float | None:
-        """Returns how far from 1 the ratio is of two entries of the same peer, None where no peer was timed twice."""
+        """Returns how far the ratio of the two entries of one peer is from 1, None where no peer was timed twice."""
         if self.reference is None:
             return None
         again = self.speed(self.reference + AGAIN, self.reference)
@@ -121,11 +122,14 @@ class CellRow(Measured):
 
     @property
     def bars(self) -> dict[str, float]:
-        """Returns the bar of each peer that has a bar."""
+        """Returns the lowest speed that is asked for against each peer, by peer; peers without one are left out."""
         return {peer: bar for peer, bar in self.peers.items() if bar is not None}
 
     def verdicts(self) -> Mapping[str, Verdict]:
-        """Returns the verdict on each peer that has a bar."""
+        """Returns the verdict on our speed by peer that has a bar, such as met, missed or not measured.
+
+        A miss by no more than `allowance` is "within repeatability".
+        """
         return {peer: self._verdict(self.speed(OURS, peer), bar) for peer, bar in self.bars.items()}
 
     def _verdict(self, speed: Comparison | None, bar: float) -> Verdict:
@@ -137,10 +141,10 @@ class CellRow(Measured):
 
     @property
     def allowance(self) -> float:
-        """Returns how far below a bar a speed may be without missing the bar."""
+        """Returns how far below a bar a speed may be without a miss, the repeatability up to MOST_REPEATABILITY."""
         return min(self.repeatability or 0.0, MOST_REPEATABILITY)
 
 
 def is_cell(values: Mapping[str, Any]) -> bool:
-    """Says whether a line of results is the record of a cell."""
+    """Says whether the object of a line of results has the key `cell`, as the record of a cell has."""
     return "cell" in values

@@ -37,7 +37,7 @@ def measure(
     others: Sequence[Named] = (),
     seed: int | None = None,
 ) -> list[CellRow]:
-    """Measures the cells and returns a row for each, recorded as it comes.
+    """Verifies and times the kernels and peers of each cell, and returns a row for each cell, recorded as it comes.
 
     An entry that fails is in the row, with its status and reason. `others` are schedules to be timed beside ours;
     `seed`, of the inputs, is fresh by default. Raises InputError where no nvcc can compile, or there is no known GPU,
@@ -61,7 +61,7 @@ def measure(
 
 
 def _small(candidate: Candidate) -> Candidate:
-    """Returns the candidate at the small sizes: the same one for all cells of a kernel."""
+    """Returns the candidate on its problem resized to small sizes, the same one for all cells of a kernel."""
     mask = candidate.shape.mask
     heads, seq_q = HEADS_KV * candidate.shape.group, SEQ_Q + (mask.right or 0)
     sizes = Sizes(BATCH, heads, seq_q, seq_q + SEQ_KV - SEQ_Q + (mask.left or 0))
@@ -69,7 +69,10 @@ def _small(candidate: Candidate) -> Candidate:
 
 
 def _verified(session: Session, candidates: Sequence[Candidate], progress: Progress) -> dict[Candidate, Row]:
-    """Compiles the candidates, verifies each meanwhile, and returns its row."""
+    """Compiles and verifies the candidates, and returns the row of each by candidate.
+
+    Each is verified while others are compiled.
+    """
     tickets = [session.add(candidate) for candidate in candidates]
     progress.phase("compile and verify", len(tickets))
     for ticket in session.compiled(tickets):
@@ -80,7 +83,7 @@ def _verified(session: Session, candidates: Sequence[Candidate], progress: Progr
 
 
 def _checked(session: Session, entry: Entry, kernels: Mapping[Candidate, Row]) -> Timed:
-    """Returns the entry before it is timed: whether its kernel is right, at small sizes and, on some rows, in its cell."""
+    """Returns an untimed entry with its status, from its kernel's row at small sizes and some rows of its cell."""
     candidate = entry.candidate
     timed = Timed(entry.name, candidate.name, candidate.shape.flops)
     if candidate.schedule is not None:
@@ -100,7 +103,7 @@ def _checked(session: Session, entry: Entry, kernels: Mapping[Candidate, Row]) -
 
 
 def _row(session: Session, cell: Cell, timed: dict[Entry, Timed], rounds: int) -> CellRow:
-    """Samples the entries of a cell in turn and returns the cell's row.
+    """Samples in turn the entries of a cell that are right, and returns the cell's row with their times.
 
     An entry that breaks the worker is left out, and the others are sampled anew.
     """
@@ -131,7 +134,7 @@ def _row(session: Session, cell: Cell, timed: dict[Entry, Timed], rounds: int) -
 
 
 def _order(cell: Cell, timed: Mapping[Entry, Timed]) -> list[Entry]:
-    """Lists the entries that are right, the first peer among them first and, again, last.
+    """Lists the entries to time, those that are right, with the first such peer both first and last.
 
     Without ours, or without a peer, the list is empty.
     """

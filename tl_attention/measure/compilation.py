@@ -25,7 +25,7 @@ from tl_attention.measure.candidate import Candidate
 
 @dataclass(frozen=True)
 class Compiled:
-    """A `Compiled` is what the compiler made of a candidate, in how many seconds.
+    """A `Compiled` holds a candidate's fingerprint, machine code report and compile time, or why it failed to compile.
 
     If the compiler made nothing, `status` and `error` say why.
     """
@@ -38,7 +38,7 @@ class Compiled:
 
     @property
     def row_fields(self) -> dict[str, Any]:
-        """Returns the fields of a row that a compilation fills."""
+        """Returns the fields of a `Row` that compiling fills, those of the report or else `status` and `reason`."""
         if self.report is None:
             return {"status": self.status, "reason": self.error}
         return {
@@ -52,7 +52,7 @@ class Compiled:
 
 
 def refusal_of(candidate: Candidate) -> str:
-    """Says why the candidate is refused before it is compiled, "" if it is not."""
+    """Returns why the lengths or the proof of safety refuse a candidate before compiling, "" if they do not."""
     if candidate.planned is not None:
         try:
             lowering_of(candidate.planned.schedule).check_lengths(candidate.planned.schedule, candidate.shape)
@@ -63,9 +63,9 @@ def refusal_of(candidate: Candidate) -> str:
 
 
 def compile_candidate(candidate: Candidate, with_report: bool = True) -> Compiled:
-    """Compiles a candidate into the store and reads its machine code if asked.
+    """Compiles a candidate into the store and returns the outcome, with a report on its machine code if asked.
 
-    Other processes take the kernel from the store.
+    What fails to compile is returned, not raised. Other processes take the kernel from the store.
     """
     assert candidate.schedule is not None, f"{candidate} is a peer, which is not compiled here"
     started = time.monotonic()
@@ -80,7 +80,7 @@ def compile_candidate(candidate: Candidate, with_report: bool = True) -> Compile
 
 
 def finish_candidate(candidate: Candidate) -> Compiled:
-    """Compiles a candidate into the store, and reads no machine code."""
+    """Compiles a candidate into the store and returns the outcome, without a report on its machine code."""
     return compile_candidate(candidate, with_report=False)
 
 
@@ -96,7 +96,7 @@ def compile_each(
     compile: Callable[[Candidate], Compiled] = compile_candidate,
     timeout_s: float = COMPILE_TIMEOUT_S,
 ) -> Generator[tuple[Candidate, Compiled], None, None]:
-    """Compiles candidates in parallel processes, and yields each with what became of it as its compilation ends.
+    """Compiles candidates in parallel processes, and yields (candidate, outcome) as each compilation ends.
 
     A compiler that hangs or dies costs one candidate. The processes end with the last candidate, or when this generator
     is closed.
@@ -121,15 +121,15 @@ def compile_each(
 
 
 def compile_all(candidates: Sequence[Candidate]) -> dict[Candidate, Compiled]:
-    """Compiles the candidates and returns what became of each."""
+    """Compiles candidates in parallel processes, and returns the outcome of each by candidate."""
     return dict(compile_each(candidates))
 
 
 def _started(processes: int) -> ProcessPool:
-    """Starts a pool.
+    """Starts a pool of so many spawned processes, from a thread of its own, and returns the pool.
 
-    It does so in a thread, as a signal that ends the command raises in the main thread: a process that is half started
-    would print a traceback.
+    A signal that ends the command raises in the main thread: a process that is half started there would print a
+    traceback.
     """
     pool = ProcessPool(max_workers=processes, context=multiprocessing.get_context("spawn"))
     starting = threading.Thread(target=lambda: pool.active)
@@ -166,7 +166,10 @@ ANOTHER = "expected a cache that can be filled: TILELANG_CACHE_DIR names another
 
 
 def check_can_be_filled() -> None:
-    """Raises InputError where no compiled kernel would be kept."""
+    """Raises InputError where TileLang's cache is disabled or its folder cannot be written.
+
+    No compiled kernel would be kept there.
+    """
     folder = toolchain.cache_folder()
     if not toolchain.cache_enabled():
         raise InputError(f"TILELANG_DISABLE_CACHE is set, so nothing is kept in {folder}, expected it unset")
@@ -175,9 +178,10 @@ def check_can_be_filled() -> None:
 
 
 def fill(candidates: Sequence[Candidate]) -> Iterator[tuple[Candidate, Compiled | None]]:
-    """Yields each candidate with what became of its compilation, or with None if its kernel was there before.
+    """Compiles the kernels that the store lacks, and yields each candidate with its outcome, None if kept already.
 
-    Parallel processes compile the others, which come as their compilations end.
+    Those that were there before come first. Parallel processes compile the others, which come as their compilations
+    end.
     """
     missing = [candidate for candidate in candidates if not _is_kept(candidate)]
     yield from ((candidate, None) for candidate in candidates if candidate not in missing)

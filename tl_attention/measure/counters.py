@@ -112,7 +112,7 @@ SELECTED = "selected"
 
 
 def stalled(reason: str) -> str:
-    """Returns the metric of a stall: the cycles for which the stall held a warp, on average.
+    """Returns ncu's name of the metric for how many cycles a stall of this reason held a warp, on average.
 
     `average_warps_issue_stalled_*_per_issue_active` is this over that of `selected`; ncu prints it with two decimals,
     which is a fifth of a percent of all stalls.
@@ -172,7 +172,7 @@ def _numbers(of_launch: dict[str, str]) -> dict[str, float]:
 
 
 def known_of(metrics: Iterable[str], query: str) -> list[str]:
-    """Returns those of the metrics that `ncu --query-metrics` lists, all of them where it lists none.
+    """Returns the metrics that `query`, the output of `ncu --query-metrics`, lists; all if it lists none of them.
 
     What a launch is (`launch__`) stays too: ncu has it in another list.
     """
@@ -182,7 +182,7 @@ def known_of(metrics: Iterable[str], query: str) -> list[str]:
 
 
 def of_jobs(launches: Sequence[Launch], marker: str, jobs: int) -> list[list[Launch]]:
-    """Returns the launches of each job: a kernel whose name has `marker` stands before each job, and belongs to none.
+    """Splits launches into a list for each job, at each kernel whose name has `marker`, which is left out.
 
     Raises InputError unless there are so many jobs, and each has a launch.
     """
@@ -211,7 +211,7 @@ _VERSION = re.compile(r"Version (\d[\d.]*)")
 
 
 class Ncu:
-    """An `Ncu` is the first ncu of PLACES. Raises InputError where there is none."""
+    """An `Ncu` runs the first ncu on the PATH, in CUDA_HOME or in /usr/local/cuda. Raises InputError without one."""
 
     def __init__(self) -> None:
         homes = filter(None, (os.environ.get("CUDA_HOME"), "/usr/local/cuda"))
@@ -224,7 +224,7 @@ class Ncu:
         self.path = found
 
     def version(self) -> str:
-        """Returns the version, such as `2025.3.1.0`, or `unknown` where ncu does not say."""
+        """Returns ncu's version, such as `2025.3.1.0`, or `unknown` where ncu does not say."""
         said = _VERSION.search(self._asked("--version"))
         return said[1] if said else "unknown"
 
@@ -260,7 +260,7 @@ class Ncu:
 
 
 def _run(command: Sequence[str], timeout_s: float) -> tuple[int, str, str]:
-    """Runs a command and returns (exit code, stdout, stderr).
+    """Runs a command for `timeout_s` at most, and returns (exit code, stdout, stderr).
 
     Raises InputError at the limit, and for a command that cannot be started.
     """
@@ -289,7 +289,7 @@ def _text(file: IO[bytes]) -> str:
 
 
 def _reason(output: str, errors: str) -> str:
-    """Says why a run failed.
+    """Returns why a run of ncu failed, as ncu's error or warning and the last line of stderr say.
 
     ncu's own words are in its output; a traceback's last line says what happened to the command.
     """

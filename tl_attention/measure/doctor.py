@@ -44,7 +44,10 @@ class Fact:
 
 
 def examine() -> Iterator[Fact]:
-    """Yields the facts, in the order in which they depend on each other. Imports torch and TileLang, and runs nvcc."""
+    """Yields a fact for each thing that `run` needs here, such as torch, GPU, driver, compilers and cache.
+
+    The facts come in the order in which they depend on each other. Imports torch and TileLang, and runs nvcc.
+    """
     checkout = commit()
     yield Fact("tl-attention", f"{__version__}, commit {checkout}" if checkout else __version__)
     yield Fact("Python", f"{sys.version.split()[0]}, {sys.executable}")
@@ -132,7 +135,10 @@ def _compilers(torch_cuda: str | None) -> Iterator[Fact]:
 
 
 def _trial(nvcc: Nvcc) -> Fact:
-    """Compiles the headers of a kernel: a toolkit that is installed in part, or mixed, fails here and not before."""
+    """Compiles the headers of a kernel with this nvcc, and returns as a fact whether that works.
+
+    A toolkit that is installed in part, or mixed, fails here and not before.
+    """
     if _tilelang().fault:
         return Fact("compiles", "not tried: TileLang cannot be imported")
     started, arch = time.monotonic(), card_at_hand().arch

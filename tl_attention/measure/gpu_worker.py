@@ -27,9 +27,9 @@ SOME_ROWS, SOME_HEADS = 128, 8
 
 
 class _Inputs(NamedTuple):
-    """The inputs of a problem are tensors (batch, heads, seq, head_dim), and what the problem asks for, by word.
+    """An `_Inputs` holds q, k and v, each (batch, heads, seq, head_dim), and the values of asked features by word.
 
-    Some of what it asks for are (heads,) tensors.
+    Some of these values are (heads,) tensors.
     """
 
     q: Tensor
@@ -48,7 +48,7 @@ class _Result(NamedTuple):
         return _Result(self.output.clone(), None if self.lse is None else self.lse.clone())
 
     def equals(self, other: _Result) -> bool:
-        """Says whether the results are equal, bit for bit."""
+        """Says whether both outputs, and both LSEs where there are two, are equal bit for bit."""
         if not torch.equal(self.output, other.output):
             return False
         return self.lse is None or other.lse is None or torch.equal(self.lse, other.lse)
@@ -68,7 +68,7 @@ def _result(shape: AttentionShape) -> _Result:
 
 
 def _expected(inputs: _Inputs, shape: AttentionShape) -> tuple[_Result, _Result]:
-    """Computes the result twice: in fp64, and in the same precision as the problem, as PyTorch does."""
+    """Returns the right result in fp64, and the one that PyTorch computes in the problem's own precision."""
     q, k, v, asked = inputs
     options: dict[str, Any] = {"mask": shape.mask, "scale": shape.head_dim**-0.5, **asked}
     lses = [reference.lse_fp64, reference.lse_same_precision] if "lse" in shape.asked else []
@@ -86,7 +86,7 @@ def _references(shape: AttentionShape, seed: int, spread: float) -> tuple[_Resul
 
 
 def _judged(found: _Result, exact: _Result, peer: _Result) -> ErrorReport:
-    """Returns the worst error of the output, and of the LSE where there is one."""
+    """Compares a result's output and LSE with an fp64 and a same-precision result, and returns the worse error."""
     report = reference.compare(found.output, exact.output, peer.output)
     if found.lse is None or exact.lse is None or peer.lse is None:
         return report
@@ -122,14 +122,20 @@ def _implementation(
 
 
 def _unwritten(shape: AttentionShape) -> None:
-    """Fills the result with NaN: nothing that a kernel leaves out may look as if it had been computed."""
+    """Fills with NaN the tensors that kernels write for this shape.
+
+    Nothing that a kernel leaves out may look as if it had been computed.
+    """
     for tensor in _result(shape):
         if tensor is not None:
             tensor.fill_(float("nan"))
 
 
 def verify(candidate: Candidate, shape: AttentionShape, spread: float, seed: int) -> tuple[ErrorReport, bool]:
-    """Returns (the candidate's error on fresh inputs, whether its repeats were bitwise equal)."""
+    """Runs a candidate on inputs of this shape and seed, and returns (its error, whether repeats are bitwise equal).
+
+    Q is multiplied by `spread`.
+    """
     exact, peer = _references(shape, seed, spread)
     call = _implementation(candidate, shape, seed, spread)
     _unwritten(shape)
@@ -140,10 +146,10 @@ def verify(candidate: Candidate, shape: AttentionShape, spread: float, seed: int
 
 
 def verify_some_rows(candidate: Candidate, seed: int) -> ErrorReport | str:
-    """Returns the error of the last rows of some heads of the candidate's own problem; the whole output must be finite.
+    """Returns the error of the last rows of some heads of the candidate's problem, or why a peer does not take it.
 
-    `verify` computes all of a problem in fp64. For a problem of 16k keys that takes longer than to time it. For a peer
-    that does not take the problem, the result is the reason.
+    `verify` computes all of a problem in fp64. For a problem of 16k keys that takes longer than to time it. The whole
+    output must be finite.
     """
     shape = candidate.shape
     if candidate.schedule is None and (reason := peers.why_not(candidate.name, shape)):
@@ -186,7 +192,7 @@ _batches: dict[Candidate, timing.Batch] = {}
 
 
 def load(candidate: Candidate, seed: int, batches: bool = False) -> int:
-    """Makes the candidate ready to be sampled, by single calls or by batches. Returns how many calls one time covers."""
+    """Makes a candidate ready for `sample`, and returns how many calls one time covers, 1 unless `batches`."""
     _loaded[candidate] = _implementation(candidate, candidate.shape, seed)
     call(candidate)
     if not batches:
@@ -212,7 +218,7 @@ def unload() -> None:
 
 
 def sample(candidate: Candidate) -> tuple[list[float], int | None]:
-    """Returns the milliseconds of single calls, or the mean of a batch's calls, and the SM clock in MHz."""
+    """Times a loaded candidate, and returns (milliseconds of each call or the mean of a batch, SM clock in MHz)."""
     if candidate not in _batches:
         return timing.sample(_loaded[candidate])
     ms, clock = _batches[candidate].sample()

@@ -24,7 +24,7 @@ CHECKOUT = Path(__file__).parents[2]
 
 @dataclass(frozen=True)
 class Gpu:
-    """A `Gpu` is what NVML says of a GPU: its name, its driver's version, its power limit, and the newest CUDA.
+    """A `Gpu` holds the name of a GPU, its driver's version, its power limit and the newest CUDA, as NVML says.
 
     `cuda` is the newest that the driver runs, such as 13.0. The power limit is in watts, None where NVML does not tell.
     """
@@ -36,7 +36,10 @@ class Gpu:
 
 
 def software() -> dict[str, str]:
-    """Returns versions by name, as a row records them. Imports torch, but not TileLang, which takes another second."""
+    """Returns the versions of this package, torch, TileLang, Python, CUDA and cuDNN, by name.
+
+    CUDA and cuDNN are those that torch is built for. Imports torch, but not TileLang, which takes another second.
+    """
     import torch
 
     versions = {
@@ -77,7 +80,7 @@ def _git(*arguments: str) -> str:
 
 @functools.cache
 def gpu() -> Gpu | None:
-    """Returns this process's first GPU, or NVML's where CUDA shows none; None where NVML does not answer."""
+    """Returns the first GPU that CUDA shows this process, or else NVML's first; None where NVML does not answer."""
     import pynvml
 
     try:
@@ -111,7 +114,7 @@ def _power_limit_w(handle: object) -> float | None:
 
 
 def machine_fields(arch: str | None = None) -> dict[str, Any]:
-    """Returns the fields of a row that say where, and in which run, it was measured, by name.
+    """Returns the fields of a row for the run's time, arch, compilers, commit, versions, driver and power limit.
 
     The worker adds the device. `arch` is the arch of the card to compile for, by default the card at hand. Commands ask
     before minutes of compiling. Raises InputError where no nvcc can compile, where others may write to the cache, or,
@@ -136,9 +139,9 @@ def machine_fields(arch: str | None = None) -> dict[str, Any]:
 
 
 def gpu_fields(what: str) -> dict[str, Any]:
-    """Returns `machine_fields` and the device, where this process itself measures `what`.
+    """Returns `machine_fields` with the GPU's name as `device`, or raises InputError that names `what` without a GPU.
 
-    Raises InputError where there is no GPU.
+    They are for a process that measures on the GPU itself.
     """
     import torch
 
@@ -148,10 +151,10 @@ def gpu_fields(what: str) -> dict[str, Any]:
 
 
 def machine_text(device: str) -> dict[str, str]:
-    """Returns the GPU of "cuda" or the processor of "cpu", and what it ran with, as text.
+    """Returns by name, as text, the GPU's or CPU's name, versions, commit, driver, power limit and compilers.
 
-    That is versions, commit, driver, power limit and compilers. Values that are not known are left out, the compilers
-    where no nvcc can compile.
+    The name is the GPU's for "cuda", else the processor's. Values that are not known are left out, the compilers where
+    no nvcc can compile.
     """
     import torch
 

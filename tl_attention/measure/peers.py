@@ -21,7 +21,7 @@ ITERATIONS = 3_200_000
 
 
 def product_flops(name: str) -> int:
-    """Returns the FLOP of one call of a plain product, on the card at hand."""
+    """Returns the FLOP of one call of the plain product of this name, on the card at hand."""
     if name == MATMUL:
         return 2 * MATMUL_SIZE**3
     # Late: TileLang's language takes a second to import.
@@ -31,7 +31,7 @@ def product_flops(name: str) -> int:
 
 
 def build_product(name: str, dtype: torch.dtype, device: torch.device) -> Callable[[], Tensor]:
-    """Returns a call that computes a plain product of normally distributed numbers.
+    """Returns a function without arguments that computes the plain product `name` of random normal numbers.
 
     They take as much power as attention's numbers.
     """
@@ -66,7 +66,7 @@ FA3_HEAD_SIZES: tuple[HeadSize, ...] = (64, 96, 128, 192, "192/128", 256)
 
 
 def available(shape: AttentionShape) -> list[str]:
-    """Lists the peers that can run this problem here.
+    """Lists the names of the peers that can run this problem here.
 
     These are cuDNN and FlashAttention-2 through SDPA, and FlashAttention-3 if installed.
     """
@@ -92,7 +92,10 @@ def why_not(name: str, shape: AttentionShape) -> str:
 
 
 def build(name: str, shape: AttentionShape, q: Tensor, k: Tensor, v: Tensor) -> Callable[[], Tensor]:
-    """Returns a call without arguments that computes attention, with inputs in the layout that the peer wants."""
+    """Returns a function without arguments that computes attention of q, k and v by the named peer.
+
+    The inputs are brought into the layout that the peer wants.
+    """
     scale, causal = shape.head_dim**-0.5, shape.mask == CAUSAL
     if name == FA3:
         from fa3_fwd_interface import flash_attn_func

@@ -12,7 +12,7 @@ from pebble import ProcessExpired, ProcessPool
 
 
 class CallFailed(Exception):
-    """A call to a worker did not return; the message says why."""
+    """This error says that a call in a worker timed out, crashed the process or raised. The message says why."""
 
     def __init__(self, status: Literal["timeout", "crashed", "error"], reason: str):
         super().__init__(reason)
@@ -26,7 +26,7 @@ class Worker:
         self._pool: ProcessPool | None = None
 
     def call(self, function: Callable[..., Any], *arguments: Any, timeout_s: float) -> Any:
-        """Runs a function in the process and returns its result. Raises CallFailed.
+        """Returns a function's result from the worker process, or raises CallFailed on timeout, crash or exception.
 
         A process that died since the last call is replaced: the call runs in a new process.
         """

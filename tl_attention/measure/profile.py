@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ProfileRow(Measured):
-    """A `ProfileRow` records one kernel on one problem.
+    """A `ProfileRow` records what ncu counted for one kernel on one problem.
 
     `metrics` are in base units: ns, bytes, sectors, cycles, percent. `kernel` is the kernel's name in the generated
     code. A peer may launch several kernels: `launches` says how many, and `kernel` and `metrics` are those of the one
@@ -49,16 +49,16 @@ class ProfileRow(Measured):
 
     @classmethod
     def of_candidate(cls, candidate: Candidate, **fields: Any) -> ProfileRow:
-        """Makes the row of a candidate."""
+        """Makes the row of a candidate, with its name, label, sizes and problem and these other fields."""
         return cls(candidate.name, candidate.label, candidate.sizes, problem_of(candidate.shape), **fields)
 
     @cached_property
     def tiling(self) -> Tiling | None:
-        """Returns how the kernel cuts the problem, None for a peer."""
+        """Returns how the kernel of the row's label cuts the problem into tiles, None for a peer."""
         return None if self.sizes == "peer" else tiling_of(Planned(Schedule.from_label(self.label)))
 
     def bytes_of(self, metric: str) -> float | None:
-        """Returns the bytes of a counter, which counts sectors or bytes; None for a counter that was not counted."""
+        """Returns the value of a counter in bytes, from bytes or sectors; None for a counter that was not counted."""
         value = self.metrics.get(metric)
         return value if value is None or "sectors" not in metric else value * SECTOR_BYTES
 
@@ -68,7 +68,7 @@ MARKER = "spin_kernel"
 
 
 def main(path: str) -> None:
-    """Runs the jobs of a file."""
+    """Runs each candidate of a file of pickled (candidates, seed) once, with the CUDA profiler on."""
     import torch
 
     from tl_attention.measure import gpu_worker
@@ -94,10 +94,10 @@ def measure(
     *,
     seed: int | None = None,
 ) -> list[ProfileRow]:
-    """Profiles the candidates and returns a row for each. All rows are recorded when ncu has counted all.
+    """Compiles the candidates, runs each under ncu, and returns a row of counters for each.
 
-    Raises InputError where there is no known GPU, no ncu, no nvcc, or a kernel that cannot be compiled; where ncu may
-    not read the counters, fails, or takes too long.
+    All rows are recorded when ncu has counted all. Raises InputError where there is no known GPU, no ncu, no nvcc, or a
+    kernel that cannot be compiled; where ncu may not read the counters, fails, or takes too long.
     """
     # Asked before minutes of compiling.
     common, ncu = gpu_fields("profile"), Ncu()

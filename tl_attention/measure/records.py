@@ -28,12 +28,12 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True)
 class Comparison:
-    """A comparison sets a candidate against an incumbent: both were sampled in turn in one process.
+    """A comparison holds a candidate's time as a part of an incumbent's, one ratio for each round.
 
-    Which of them came first changed with each round. `ratios` has the candidate's time as a part of the incumbent's for
-    each round, from the medians of the round's calls: below 1 the candidate was faster. The clock that both ran at in a
-    round falls out of its ratio. `incumbent` is the incumbent's label, or a peer's name. `fingerprint` is that of the
-    incumbent's code, None for a peer.
+    Both were sampled in turn in one process, and which of them came first changed with each round. `ratios` come from
+    the medians of the round's calls: below 1 the candidate was faster. The clock that both ran at in a round falls out
+    of its ratio. `incumbent` is the incumbent's label, or a peer's name. `fingerprint` is that of the incumbent's code,
+    None for a peer.
     """
 
     incumbent: str
@@ -44,19 +44,19 @@ class Comparison:
     def of(
         cls, incumbent: str, fingerprint: str | None, ours_ms: Sequence[float], theirs_ms: Sequence[float]
     ) -> Comparison:
-        """Makes a comparison of one time of each per round."""
+        """Makes a comparison whose ratios are `ours_ms` divided by `theirs_ms`, round by round."""
         return cls(incumbent, fingerprint, tuple(ours / theirs for ours, theirs in zip(ours_ms, theirs_ms)))
 
     @property
     def ratio(self) -> float:
-        """Returns the median ratio."""
+        """Returns the median over all rounds of the candidate's time as a part of the incumbent's."""
         return statistics.median(self.ratios)
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """Returns two of the ratios between which the median lies with 95 %, whatever the distribution of the ratios.
+        """Returns both ends of a 95 % interval of the median ratio, None for fewer than 6 rounds.
 
-        It is None for fewer than 6 rounds, which cannot tell. Rounds count as independent.
+        Both ends are ratios of rounds. The distribution of the ratios may be any; rounds count as independent.
         """
         skipped = _skipped(len(self.ratios))
         if skipped is None:
@@ -66,7 +66,7 @@ class Comparison:
 
 
 def _skipped(rounds: int) -> int | None:
-    """Returns how many of the smallest ratios, and of the largest, an interval can leave out; None for too few rounds.
+    """Returns how many of `rounds` sorted ratios a 95 % interval leaves out at each end; None for too few rounds.
 
     This is order statistics. Each ratio falls on either side of the median like a fair coin. The median lies outside of
     the remaining ratios where at most that many fall on one side.
@@ -124,24 +124,23 @@ class Measured:
 
     @property
     def of(self) -> str:
-        """Says in a word what the line is of: errors name it."""
+        """Returns the line's `name`, by which errors name it, "" for a line without one."""
         return str(vars(self).get("name", ""))
 
     @property
     def shape(self) -> AttentionShape:
-        """Returns the problem. Raises InputError or TypeError if the line has no valid problem."""
+        """Returns the attention problem of the line. Raises InputError or TypeError where it is not valid."""
         return shape_of(vars(self)["problem"])
 
     def check(self) -> None:
-        """Raises InputError for values that the types allow, and that no line has."""
+        """Raises InputError where `arch` is not the arch of a known card. Classes of lines check more values."""
         if self.arch not in CARDS:
             raise InputError(f"arch: {self.arch[:40]!r} is no card's, expected one of {', '.join(CARDS)}")
 
     def to_json(self) -> str:
-        """Returns the line as JSON, the fields of `Measured` last.
+        """Returns the line as JSON text without unknown or non-finite values, the fields of `Measured` last.
 
-        Fields that are not known are left out, and so is a number that is not finite, such as an error of NaN: JSON has
-        none such.
+        A number that is not finite, such as an error of NaN, is left out as JSON has none such.
         """
         last = {f.name for f in fields(Measured)}
         known = [(key, value) for key, value in asdict(self).items() if _says_something(value)]
@@ -155,7 +154,7 @@ Key = TypeVar("Key", bound=Hashable)
 
 @dataclass(frozen=True)
 class Row(Measured):
-    """A row records one candidate on one problem.
+    """A row records the status, errors, times and compiled code of one candidate on one problem.
 
     Times are in milliseconds. `percent_of_matmul` is relative to the rate of the same run's plain product, which
     `product` names: matmul, or mma_sync for nothing but that instruction on registers.
@@ -212,7 +211,7 @@ class Row(Measured):
                 raise InputError(f"{key}: expected {expected}")
 
     def speed(self, reference: Row) -> float | None:
-        """Returns the reference's time divided by this row's, the median over rounds; None where one was not timed.
+        """Returns the reference's time divided by this row's, the median over rounds; None where either was not timed.
 
         For rows without common rounds, such as those of records from before 0.2.0, it is the quotient of the medians.
         """
@@ -221,14 +220,14 @@ class Row(Measured):
         return statistics.median(self.speeds(reference) or [reference.median_ms / self.median_ms])
 
     def speeds(self, reference: Row) -> list[float]:
-        """Returns the reference's time divided by this row's in each round; [] for rows of two runs."""
+        """Returns the reference's time divided by this row's in each round, [] if runs or numbers of rounds differ."""
         if self.run != reference.run or len(self.rounds_ms) != len(reference.rounds_ms):
             return []
         return [theirs / ours for theirs, ours in zip(reference.rounds_ms, self.rounds_ms, strict=True)]
 
 
 def shape_of(problem: Mapping[str, Any]) -> AttentionShape:
-    """Returns the shape of the problem that a line has. Raises InputError or TypeError for a problem that is not valid."""
+    """Makes a shape of a line's `problem` dict. Raises InputError or TypeError for a problem that is not valid."""
     problem = dict(problem)
     for name in ("head_dim", "head_dim_v"):
         if not isinstance(problem.get(name, 0), int):
@@ -239,7 +238,7 @@ def shape_of(problem: Mapping[str, Any]) -> AttentionShape:
 
 
 def problem_of(shape: AttentionShape) -> dict[str, Any]:
-    """Returns the problem as a row has it. Raises InputError for sequences of different lengths."""
+    """Returns the dict by which rows record a shape. Raises InputError for sequences of different lengths."""
     shape.check_one_length()
     sizes, mask = shape.sizes._asdict(), shape.mask
     grouped = {} if shape.group == 1 else {"heads_kv": shape.heads_kv}
@@ -254,7 +253,7 @@ def _says_something(value: Any) -> bool:
 
 
 def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
-    """Groups the items by key. Keys and items keep their order."""
+    """Groups items into lists by what `key` returns for each. Keys and items keep their order."""
     groups: dict[Key, list[Item]] = {}
     for item in items:
         groups.setdefault(key(item), []).append(item)
@@ -262,12 +261,12 @@ def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list
 
 
 def read_rows(path: Path) -> list[Row]:
-    """Reads the rows of a results file. Raises InputError with the line that is not a row."""
+    """Reads every line of a results file, but blank ones, as a `Row`. Raises InputError with a line that is none."""
     return read_all(Row, path)
 
 
 def read_all(kind: type[Parsed], path: Path) -> list[Parsed]:
-    """Reads the rows of this kind from a results file, and skips blank lines.
+    """Reads every line of a results file, but blank ones, as a row of the class `kind`.
 
     Raises InputError with the line that is not such a row.
     """
@@ -275,13 +274,16 @@ def read_all(kind: type[Parsed], path: Path) -> list[Parsed]:
 
 
 def read_lines(path: Path) -> list[tuple[str, bytes]]:
-    """Returns (FILE:LINE, the line) for each line of a file that is not blank. Raises InputError."""
+    """Returns (FILE:LINE, the line's bytes) for each line of a file that is not blank. Raises InputError."""
     lines = user_file.read(path, MOST_BYTES, "record")[0].split(b"\n")
     return [(f"{path}:{number}", line) for number, line in enumerate(lines, 1) if line.strip()]
 
 
 def parse_object(line: bytes, where: str) -> dict[str, Any]:
-    """Returns the JSON object of a line. Raises InputError that begins with `where`, as FILE:LINE."""
+    """Parses a line of UTF-8 JSON and returns its object as a dict.
+
+    Raises InputError that begins with `where`, as FILE:LINE, for anything else.
+    """
     try:
         text = line.decode("utf-8")
         values = json.loads(text, parse_int=_number, parse_float=_number, parse_constant=_number)
@@ -362,10 +364,11 @@ def rows() -> list[Row]:
 
 
 def run_of(labels: set[str], causal: bool) -> list[Row]:
-    """Returns the rows of one run on one problem, of schedules of these labels that read their sizes at run time.
+    """Picks one shipped run on one problem, and returns its rows of schedules with these labels.
 
-    It takes a run of fp16 and problem L if there is one, else the run with the most rows. A schedule's rows are found
-    by its label: a row that was recorded before the schedule changed is not taken for it.
+    It takes a run of fp16 and problem L if there is one, else the run with the most rows. Only rows that read their
+    sizes at run time, with the mask that `causal` says, count. A schedule's rows are found by its label: a row that was
+    recorded before the schedule changed is not taken for it.
     """
     mask = CAUSAL if causal else FULL
     runs: dict[tuple, list[Row]] = {}

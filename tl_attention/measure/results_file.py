@@ -35,11 +35,11 @@ class ResultsFile:
             raise InputError(f"{path}: results cannot be written: {error.strerror}") from None
 
     def append(self, row: Measured) -> None:
-        """Writes one row. Raises InputError on a full or failing disk; the rows before it stay."""
+        """Appends a row to the file as a line of JSON. Raises InputError where that fails; rows before it stay."""
         self.append_json(row.to_json(), of=row.of)
 
     def append_json(self, text: str, *, of: str) -> None:
-        """Writes one line of JSON; `of` names the line in the error."""
+        """Appends one line of JSON text to the file, or raises InputError that names the line by `of`."""
         line = text.encode() + b"\n"
         try:
             if self._stream is not None:

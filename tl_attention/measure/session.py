@@ -36,12 +36,12 @@ Compiling = Generator[tuple[Candidate, Compiled], None, None]
 
 
 class Session:
-    """A session is one run. Each candidate becomes one row, which `record` gets as soon as the row is complete.
+    """A session checks, compiles, verifies and times candidates in one run, and makes one row of each.
 
-    `seed`, of the inputs, is fresh by default. `arch` is the arch of the card to compile for, by default the card at
-    hand: nothing is launched on a GPU of another arch. `compilers` compile candidates, and `worker` is the process that
-    has the GPU; the session ends both. Raises InputError where no nvcc can compile, or, unless an arch is given, where
-    the GPU is no known card.
+    `record` gets a row as soon as the row is complete. `seed`, of the inputs, is fresh by default. `arch` is the arch
+    of the card to compile for, by default the card at hand: nothing is launched on a GPU of another arch. `compilers`
+    compile candidates, and `worker` is the process that has the GPU; the session ends both. Raises InputError where no
+    nvcc can compile, or, unless an arch is given, where the GPU is no known card.
 
     Its methods raise CallFailed where the machine fails, not a candidate.
     """
@@ -68,7 +68,7 @@ class Session:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """Ends every process, whatever is still compiled."""
+        """Ends the compilers' processes and the worker, even if something is still being compiled."""
         if self._compiling:
             self._compiling.close()
         self.worker.close()
@@ -85,11 +85,11 @@ class Session:
 
     @property
     def common(self) -> dict[str, Any]:
-        """Returns the fields that all lines of this run have in common."""
+        """Returns the fields that all lines of this run share, such as device, arch, seed and versions."""
         return {"device": self.device, **self._common}
 
     def peers_of(self, shape: AttentionShape) -> list[Candidate]:
-        """Returns the peers that can run this problem here."""
+        """Returns a candidate for each peer that can run this problem on the GPU here."""
         names = self.worker.call(peers.available, shape, timeout_s=START_TIMEOUT_S)
         return [Candidate(name, shape, arch=self.arch) for name in names]
 
@@ -104,7 +104,7 @@ class Session:
         return ticket
 
     def compiled(self, tickets: Sequence[Ticket]) -> Iterator[Ticket]:
-        """Yields each ticket: those that are done at once, each other one as the compilation of its candidate ends.
+        """Compiles the tickets' candidates and yields each ticket, done ones at once, others as their compilation ends.
 
         A ticket whose candidate cannot be compiled is done. The compilers' processes end with the last compilation.
         """
@@ -128,11 +128,11 @@ class Session:
         return tickets
 
     def leave_out(self, ticket: Ticket, reason: str) -> None:
-        """Ends a ticket as `compiled`, neither verified nor timed. The row says why."""
+        """Completes the ticket's row as `compiled` with this reason, so that it is neither verified nor timed."""
         self._finish(ticket, status="compiled", device=None, reason=reason)
 
     def verify(self, ticket: Ticket) -> bool:
-        """Verifies the candidate, and says whether it computes attention on the GPU, so that it may be timed.
+        """Verifies a ticket's candidate, and says whether it computes attention on the GPU, so that it may be timed.
 
         The ticket is done if the candidate does not. Without a GPU the interpreter verifies the candidate, nothing can
         be timed, and the ticket is done in any case.
@@ -162,10 +162,10 @@ class Session:
         product: str = MATMUL,
         against: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """Times the candidates of each problem beside each other and a plain product: all tickets are done then.
+        """Times the tickets' candidates, those of each problem in turn with each other and a plain product.
 
-        `against` says by name which candidate is compared with which of its problem, round by round. If a candidate
-        breaks the worker, the others are sampled again from the start, without it.
+        All tickets are done then. `against` says by name which candidate is compared with which of its problem, round
+        by round. If a candidate breaks the worker, the others are sampled again from the start, without it.
         """
         for shape in dict.fromkeys(ticket.candidate.shape for ticket in tickets):
             plain = Candidate(product, shape, arch=self.arch)
@@ -188,7 +188,10 @@ class Session:
     def _sample(
         self, plain: Candidate, tickets: Sequence[Ticket], rounds: int, progress: Progress
     ) -> dict[Candidate, Samples] | None:
-        """Samples a plain product and the tickets' candidates; None where a ticket broke the worker: that ticket is done."""
+        """Returns the samples of a plain product and of the tickets' candidates, None if a candidate broke the worker.
+
+        The ticket of that candidate is done. Raises CallFailed if the plain product broke the worker.
+        """
         unverified = next((ticket for ticket in tickets if not ticket.is_verified), None)
         if unverified:
             raise ValueError(f"{unverified.candidate} is not verified, expected to time only what is")
@@ -214,7 +217,7 @@ class Session:
 
 @dataclass(eq=False)
 class Ticket:
-    """A ticket has the `row` of a candidate, as far as it is known.
+    """A ticket holds a session's candidate and its `row`, filled as the candidate is compiled, verified and timed.
 
     The row is complete, and recorded, where the ticket is `done`.
     """
@@ -225,16 +228,16 @@ class Ticket:
 
     @property
     def is_verified(self) -> bool:
-        """Says whether the candidate may be timed."""
+        """Says whether the row is ok and the candidate was verified on some problem, so that it may be timed."""
         return self.row.status == "ok" and self.row.verified_shapes > 0
 
     def update(self, **fields: Any) -> None:
-        """Fills fields of the row."""
+        """Replaces fields of the row by these values."""
         self.row = replace(self.row, **fields)
 
 
 def times(samples: Samples, flops: int, rounds: int, product: str, of_product: Samples) -> dict[str, Any]:
-    """Returns the fields of a row that sampling fills, beside the samples of a plain product."""
+    """Returns the fields of a row that timing fills, with its rate as a percentage of a plain product's."""
     found = samples.timing
     rate = timing.tflops(flops, found.median_ms)
     plain = timing.tflops(peers.product_flops(product), of_product.timing.median_ms)

@@ -36,7 +36,7 @@ class Timing:
 
     @classmethod
     def of(cls, samples_ms: Sequence[float], clocks_mhz: Sequence[int]) -> Timing:
-        """Summarises at least two samples."""
+        """Returns the median, deciles and number of at least two times, and the median clock."""
         deciles = statistics.quantiles(samples_ms, n=10, method="inclusive")
         clock = round(statistics.median(clocks_mhz)) if clocks_mhz else None
         return cls(statistics.median(samples_ms), deciles[0], deciles[-1], len(samples_ms), clock)
@@ -47,7 +47,7 @@ def tflops(flops: int, ms: float) -> float:
 
 
 def method(rounds: int) -> str:
-    """Says how the times were taken, for the record."""
+    """Returns the text that records how single calls were timed, in so many rounds."""
     return METHOD.format(calls=CALLS_PER_ROUND, rounds=rounds, pause=PAUSE_S)
 
 
@@ -103,7 +103,7 @@ class Batch:
 
 
 def batch_method(rounds: int) -> str:
-    """Says how the times of batches were taken, for the record."""
+    """Returns the text that records how batches of calls were timed, in so many rounds."""
     return BATCH_METHOD.format(batch=BATCH_MS, least=LEAST_CALLS, rounds=rounds, pause=BATCH_PAUSE_S)
 
 

@@ -17,14 +17,14 @@ from tl_attention.oracle.reference import ErrorReport, worst_of
 
 
 class Progress(Protocol):
-    """A `Progress` is told of each step: `phase` starts a phase of `total` steps, `advance` ends a step."""
+    """A `Progress` is told when a phase of `total` steps begins (`phase`) and when a step ends (`advance`)."""
 
     def phase(self, name: str, total: int) -> None: ...
     def advance(self, what: str) -> None: ...
 
 
 class Silent:
-    """A `Silent` is a progress that nobody sees."""
+    """A `Silent` is a `Progress` that shows nothing."""
 
     def phase(self, name: str, total: int) -> None: ...
     def advance(self, what: str) -> None: ...
@@ -37,10 +37,7 @@ TIMEOUT_S = 120.0
 
 
 def on_gpu(worker: Worker, candidate: Candidate, seed: int) -> dict[str, Any]:
-    """Verifies the candidate on the GPU and returns the fields of its row that this fills.
-
-    They say how large the errors were, or at which problem the candidate failed, and how.
-    """
+    """Verifies a candidate on the GPU, and returns fields of its row with the errors, or where and how it failed."""
     problems = verified_on(candidate.shape, candidate.fixed or candidate.planned is None, candidate.planned)
     reports: list[ErrorReport] = []
     for number, problem in enumerate(problems):
@@ -58,9 +55,9 @@ def on_gpu(worker: Worker, candidate: Candidate, seed: int) -> dict[str, Any]:
 
 
 def on_cpu(candidate: Candidate, seed: int) -> dict[str, Any]:
-    """Verifies a schedule's candidate by the interpreter and returns the fields of its row that this fills.
+    """Verifies a schedule's candidate by the interpreter, and returns its row's status, reason and errors.
 
-    It serves where there is no GPU to run the candidate.
+    It serves where there is no GPU to run the candidate. A schedule without a Program is only `compiled`.
     """
     assert candidate.planned is not None, f"{candidate} is a peer, which needs a GPU"
     schedule, program = candidate.planned.schedule, candidate.planned.program
@@ -100,23 +97,26 @@ class Samples:
     clocks_mhz: list[int] = field(default_factory=list)
 
     def add(self, times: list[float], clock_mhz: int | None) -> None:
-        """Adds a round."""
+        """Adds the times of a round, and the round's clock if it is known."""
         self.rounds_ms.append(times)
         self.clocks_mhz.extend([clock_mhz] if clock_mhz else [])
 
     @property
     def timing(self) -> timing.Timing:
-        """Summarises all rounds together."""
+        """Returns the median, deciles and clock of the calls of all rounds together."""
         return timing.Timing.of(list(chain(*self.rounds_ms)), self.clocks_mhz)
 
     @property
     def medians_ms(self) -> list[float]:
-        """Returns one median for each round."""
+        """Returns the median time of each round, in milliseconds."""
         return list(map(statistics.median, self.rounds_ms))
 
 
 class BrokeWorker(Exception):
-    """A candidate broke the process in which all were sampled: no candidate's samples can be used."""
+    """This error names the candidate that broke the process in which all were sampled.
+
+    No candidate's samples can be used.
+    """
 
     def __init__(self, candidate: Candidate, failed: CallFailed):
         super().__init__(str(failed))
@@ -139,9 +139,10 @@ def sample(
     progress: Progress = SILENT,
     batches: bool = False,
 ) -> list[Samples]:
-    """Samples the candidates in turn and returns the samples of each. A candidate that is listed twice has two.
+    """Times the candidates in turn in the worker for so many rounds, and returns the samples of each.
 
-    Samples are of single calls, or of batches. `phase` is what progress calls them. Raises BrokeWorker.
+    A candidate that is listed twice has two. Samples are of single calls, or of batches. `phase` is what progress calls
+    them. Raises BrokeWorker.
     """
     different = list(dict.fromkeys(candidates))
     progress.phase(phase, len(different) + len(candidates) * rounds)

@@ -16,7 +16,7 @@ WORST_FIRST: tuple[Verdict, ...] = ("not measured", "missed", "within repeatabil
 
 
 def binding_peer(row: CellRow) -> str | None:
-    """Returns the peer with the closest bar: our speed clears it by the least, or misses it by the most.
+    """Returns the peer whose bar our speed clears by the least or misses by the most, None if none was timed.
 
     Without bars it is the first peer that was timed.
     """
@@ -32,7 +32,7 @@ def verdict(row: CellRow) -> str:
 
 
 def summary(row: CellRow) -> str:
-    """Says in a line what became of a cell."""
+    """Returns a line on a cell with our time, our speeds against its peers and the verdict, or why ours failed."""
     if row.ours.median_ms is None:
         return f"{row.cell}: {row.ours.status}: {row.ours.reason}" if row.ours.reason else f"{row.cell}: no peer ran"
     speeds = [f"{peer} {_with_interval(speed)}" for peer in row.peers if (speed := row.speed(OURS, peer))]
@@ -41,9 +41,9 @@ def summary(row: CellRow) -> str:
 
 
 def means(rows: Sequence[CellRow]) -> Iterator[str]:
-    """Yields a line for each group of several cells: geometric means, and the lowest cell.
+    """Yields for each group of cells a line with the geometric mean and the lowest of the cells' speeds.
 
-    The line has those of ours and of other schedules.
+    The line has those of ours and of other schedules. A group of one cell has no line.
     """
     for group, of_group in grouped(rows, lambda row: row.group).items():
         said = []
@@ -59,7 +59,7 @@ def means(rows: Sequence[CellRow]) -> Iterator[str]:
 
 
 def below(rows: Sequence[CellRow]) -> Iterator[str]:
-    """Yields the lines below a table."""
+    """Yields the lines below a table of cells, on mean speeds, visited pairs, verdicts and failed entries."""
     yield from map(printable, means(rows))
     windows = [f"{row.cell} {row.visited:.2f}" for row in rows if row.visited and is_window(row.shape.mask)]
     if windows:
@@ -77,12 +77,12 @@ def below(rows: Sequence[CellRow]) -> Iterator[str]:
 
 
 def title(row: CellRow) -> str:
-    """Returns the title of a table: what the cells of a run share."""
+    """Returns the title of a run's table of cells, with the device, the run and what a speed is."""
     return f"cells, {row.device}, {row.run}; speed is our rate as a part of the peer's, in brackets 95 %"
 
 
 def by_run(rows: Sequence[CellRow]) -> list[list[CellRow]]:
-    """Groups the cells by run."""
+    """Groups the rows of cells into one list for each run."""
     return [*grouped(rows, lambda row: row.run).values()]
 
 
@@ -102,7 +102,10 @@ def _first(row: CellRow) -> tuple[str, str | None]:
 
 
 def _pairs(row: CellRow) -> Iterator[tuple[str, str]]:
-    """Yields the pairs that a cell compares: ours with each peer, other schedules with the peer that was entered twice."""
+    """Yields the pairs (entry, peer) that a cell compares, `ours` with each peer and others with one peer.
+
+    Other schedules are compared with the peer that was entered twice.
+    """
     yield from ((OURS, peer) for peer in row.peers)
     for entry in row.entries:
         if entry.name != OURS and entry.name.removesuffix(AGAIN) not in row.peers and row.reference:
@@ -110,7 +113,10 @@ def _pairs(row: CellRow) -> Iterator[tuple[str, str]]:
 
 
 def _beside(row: CellRow, without: str | None) -> Iterator[str]:
-    """Yields the speeds of all pairs but ours against `without`. A peer's name stands for ours against that peer."""
+    """Yields a name and a speed as text for each pair that a cell compares, but for ours against `without`.
+
+    A peer's name stands for ours against that peer.
+    """
     for name, peer in _pairs(row):
         speed = row.speed(name, peer)
         if speed and (name, peer) != (OURS, without):

@@ -24,7 +24,10 @@ LINE_INTERVAL_S = 2.0
 
 
 class ProgressBar:
-    """A `ProgressBar` implements measure.trials.Progress on stderr: bars on a terminal, else a line for each slow step."""
+    """A `ProgressBar` shows progress on stderr, as bars on a terminal, else as a line for each slow step.
+
+    It implements measure.trials.Progress.
+    """
 
     def __init__(self) -> None:
         self._console = Console(stderr=True, markup=False)
@@ -80,7 +83,7 @@ def counted(number: int, what: str) -> str:
 
 
 class Output:
-    """An `Output` prints to stdout: tables as wide as the terminal, or as COLUMNS says, else 80.
+    """An `Output` prints tables and sentences to stdout, as wide as the terminal, or as COLUMNS says, else 80.
 
     It wraps sentences on a terminal only.
     """
@@ -102,7 +105,7 @@ class Output:
         self.say_left_out([table.headings[n] for n in left_out])
 
     def say_left_out(self, headings: Collection[str]) -> None:
-        """Names the columns that did not fit."""
+        """Prints a line that names the columns that did not fit, and nothing if there are none."""
         if headings:
             self.say(f"also recorded: {', '.join(headings)}; a wider terminal shows them, or COLUMNS=160")
 
@@ -128,7 +131,7 @@ class Output:
 
 
 def show_cells(rows: Sequence[CellRow]) -> None:
-    """Prints a table for each run, and the lines below it."""
+    """Prints a table of cells for each run, and the lines below it."""
     output = Output()
     for of_run in cells.by_run(rows):
         output.fitting(cells.table(of_run))
@@ -158,7 +161,10 @@ def show_tables(problems: Sequence[Sequence[Row]], baseline: str | None = None, 
 
 
 def show(rows: Sequence[Row], path: Path, loops: bool = False) -> None:
-    """Prints tables, with the loops of the kernels if wanted, reasons, times from elsewhere, and where the record is."""
+    """Prints the rows' tables and reasons, recorded times for rows not timed here, and the record's path.
+
+    `loops` adds the loops of the kernels to the tables.
+    """
     show_tables(report.by_problem(rows), loops=loops)
     output = Output()
     not_timed = [row for row in rows if row.status in report.NOT_TIMED]

@@ -28,7 +28,7 @@ LINE = 100
 
 
 def changed_keys(a: Schedule, b: Schedule) -> Iterator[tuple[str, str, str]]:
-    """Yields (key, its value in a, in b) for each key that differs, as files have it.
+    """Yields (key, its value in a, its value in b), as text, for each key whose values in two schedules differ.
 
     A default is a value like any other.
     """
@@ -41,7 +41,7 @@ def changed_keys(a: Schedule, b: Schedule) -> Iterator[tuple[str, str, str]]:
 
 
 def keys(a: Schedule, b: Schedule) -> list[str]:
-    """Lists the keys whose values differ, from -> to."""
+    """Returns lines that list the keys in which two schedules differ, with the values in both."""
     changed = list(changed_keys(a, b))
     if not changed:
         return ["keys: equal"]
@@ -54,7 +54,7 @@ def keys(a: Schedule, b: Schedule) -> list[str]:
 
 
 def program_text(schedule: Schedule) -> list[str]:
-    """Returns the Program in lines, none for a schedule without one.
+    """Returns a schedule's Program as lines of text, [] for a schedule without one.
 
     Raises ScheduleRefused where the Program cannot be derived.
     """
@@ -66,7 +66,7 @@ def program_text(schedule: Schedule) -> list[str]:
 
 
 def program(before: list[str], after: list[str], names: tuple[str, str]) -> list[str]:
-    """Compares two texts of `program_text` as a unified diff.
+    """Returns the unified diff of two Programs' lines, or a line that says they are equal or which is missing.
 
     Prologue, steady state and epilogue are as explain shows them.
     """
@@ -78,10 +78,10 @@ def program(before: list[str], after: list[str], names: tuple[str, str]) -> list
 
 
 def code(a: Schedule, b: Schedule, names: tuple[str, str], shape: AttentionShape, card: Card) -> list[str]:
-    """Compares what the compilers make of both schedules for the card, for any sizes.
+    """Compiles both schedules for the card, and returns lines that say where the compiled code differs.
 
-    `shape` gives head_dim, dtype and mask. This takes 10 s or so. Raises InputError where one of the schedules cannot
-    be built.
+    The code is for any sizes; `shape` gives head_dim, dtype and mask. This takes 10 s or so. Raises InputError where
+    one of the schedules cannot be built.
     """
     from tl_attention.measure.candidate import Candidate
     from tl_attention.measure.compilation import compile_all
@@ -103,7 +103,7 @@ def code(a: Schedule, b: Schedule, names: tuple[str, str], shape: AttentionShape
 
 
 def _flat(model: BaseModel, above: tuple[str, ...] = ()) -> dict[tuple[str, ...], Any]:
-    """Returns every key with its value. A key of a mapping goes by its path."""
+    """Returns the value of each key of a model by the key's path, with those of nested models."""
     flat: dict[tuple[str, ...], Any] = {}
     for name in type(model).model_fields:
         value = getattr(model, name)
@@ -112,7 +112,7 @@ def _flat(model: BaseModel, above: tuple[str, ...] = ()) -> dict[tuple[str, ...]
 
 
 def _spelled(value: Any) -> str:
-    """Spells a value as a schedule file does; no value is the default."""
+    """Returns a value as a schedule file spells it, `default` for None."""
     if value is None:
         return "default"
     if isinstance(value, bool):
@@ -121,7 +121,7 @@ def _spelled(value: Any) -> str:
 
 
 def _facts(compiled: Compiled) -> dict[str, str]:
-    """Returns what there is to compare of compiled code, each fact in one word or two."""
+    """Returns, as text by name, compiled code's fingerprint, registers, spills, shared memory and steady loop."""
     from tl_attention.compiler.sass import steady
 
     report, loop = compiled.report, steady(compiled.report.loops) if compiled.report else None

@@ -21,7 +21,10 @@ SET = "*"
 
 
 def option_lines(schedule: Schedule) -> Iterator[str]:
-    """Yields a line for each option in force, `* kernel.cluster 2: words`. A line without the mark has the default."""
+    """Yields a line for each option in force, with its value, its meaning and a mark if the file sets it.
+
+    Such as `* kernel.cluster 2: words`. A line without the mark has the default.
+    """
     for key in OPTION_KEYS:
         options = getattr(schedule, key)
         for name, field in type(options).model_fields.items():
@@ -38,7 +41,10 @@ def is_set(schedule: Schedule, key: str, name: str) -> bool:
 
 
 def _shown(value: Any) -> str:
-    """Returns the value as the file has it, "" for chunks and for options of their own: words describe these."""
+    """Returns a space and an option's value as a file spells it, "" for chunks and for nested options.
+
+    Words describe these.
+    """
     if isinstance(value, bool):
         return f" {value}".lower()
     return f" {value}" if isinstance(value, str | int | float) else ""
@@ -65,7 +71,7 @@ SAID = {
 def explain(
     planned: Planned, model: Model | None = None, head_dim: HeadSize = 128, card: Card = HOPPER, opening: str = ""
 ) -> str:
-    """Describes what the schedule takes of an SM of the card, its options, and its Program.
+    """Returns a text on what a schedule takes of the card's SM, on its options, and on its Program.
 
     The Program is in the lowering's own model by default, and comes as prologue, steady state and epilogue. `opening`
     says in words what the schedule is, and comes first.
@@ -89,7 +95,7 @@ def explain(
 
 
 def program_parts(schedule: Schedule, program: Program) -> list[str]:
-    """Returns the parts of the Program as text: the producer, if there is one, steady state, prologue and epilogue."""
+    """Returns, as one text each, a Program's producer if it has one, steady state, prologue and epilogue."""
     phases = program.phases
     placed = program.model == schedule.dialect.model and not schedule.dialect.emitted
     note = f" ({PLACED} of the model: TileLang places it)" if placed else ""
@@ -114,7 +120,7 @@ def _heading(schedule: Schedule, program: Program) -> str:
 
 
 def _resources(planned: Planned, head_dim: HeadSize, card: Card) -> str:
-    """Describes tile, threads, shared memory, mbarriers and registers, each with how much of it there is."""
+    """Returns lines on a kernel's tile, threads, shared memory, mbarriers and registers, and how many there are."""
     schedule = planned.schedule
     M, N = schedule.block_M, schedule.block_N
     takes = lowering_of(schedule).resources(planned, head_dim, card)
@@ -143,7 +149,7 @@ def _resources(planned: Planned, head_dim: HeadSize, card: Card) -> str:
 
 
 def _options(schedule: Schedule) -> str:
-    """Lists the options in force, "" for a lowering that takes none."""
+    """Returns a text that lists the options in force, "" for a lowering that takes none."""
     if not schedule.dialect.options:
         return ""
     return "\n".join([f"options, {SET} where the file sets them:", *option_lines(schedule)])
@@ -158,7 +164,7 @@ def _producer(program: Program) -> str:
 
 
 def _edge(name: str, iterations: Sequence[Iteration], at: Callable[[int], str], lines: Callable[..., list[str]]) -> str:
-    """Describes the prologue or the epilogue: iterations that come once."""
+    """Returns a text of the prologue or the epilogue, with the operations of each of its iterations."""
     if not iterations:
         return f"{name}: none"
     shown = [f"{name}:"]
@@ -182,7 +188,7 @@ def _lines(program: Program, placed: bool, operations: Sequence[Operation]) -> l
 
 
 def words(program: Program, op: Operation) -> str:
-    """Says what an operation is about."""
+    """Returns, in words, the statement and the block that an operation acts on, or what else it concerns."""
     if op.kind in ALONE:
         return ALONE[op.kind]
     what = f"{op.statement}({offset(-op.lag)})" if op.statement in program.table.by_name else op.statement

@@ -23,7 +23,7 @@ NOTHING = "-"
 
 
 def table(ladder: Ladder, rows: Mapping[str, Row]) -> Table:
-    """Makes a table with a line for each step and then for each peer.
+    """Makes a table of a ladder's rows, with a line for each step and then for each peer.
 
     `rows` are those of one run, by name. The first peer has a column.
     """
@@ -54,7 +54,7 @@ def table(ladder: Ladder, rows: Mapping[str, Row]) -> Table:
 
 
 def below(ladder: Ladder, rows: Mapping[str, Row]) -> Iterator[str]:
-    """Yields lines that say what each step is and changed, and what the column `text` is."""
+    """Yields the lines below a ladder's table, on what each step is and changed, and what the column `text` is."""
     for step in ladder.steps:
         yield f"{step.name}: {step.idea}{f' ({step.schedule.name})' if step.schedule else ''}"
         yield from (f"  {line}" for line in changes(step, ladder, rows))
@@ -62,7 +62,7 @@ def below(ladder: Ladder, rows: Mapping[str, Row]) -> Iterator[str]:
 
 
 def changes(step: Step, ladder: Ladder, rows: Mapping[str, Row]) -> Iterator[str]:
-    """Yields lines that say what a step changed against the step that it goes on from.
+    """Yields lines on which keys and code a step changed against the step it is compared with, and its note.
 
     The first step has the line of its loop. A step's note comes last.
     """
@@ -97,9 +97,9 @@ def _code_lines(row: Row, before: Row | None) -> Iterator[str]:
 
 
 def loop_change(before: Loop, after: Loop) -> str:
-    """Says how a loop changed: `621 -> 590 instructions: FMUL 66 -> 35`.
+    """Returns in words how many instructions of each kind a loop has before and after, where that differs.
 
-    It has each kind that is counted, where it differs.
+    Such as `621 -> 590 instructions: FMUL 66 -> 35`.
     """
     kinds = dict.fromkeys((*before.counts, *after.counts))
     counts = {kind: (before.counts.get(kind, 0), after.counts.get(kind, 0)) for kind in kinds}
@@ -112,9 +112,9 @@ def loop_change(before: Loop, after: Loop) -> str:
 
 
 def _gain(row: Row, against: str | None, ladder: Ladder) -> str:
-    """Says how much faster the row is than the step that it goes on from, by the median of paired ratios.
+    """Returns, as text, how many times as fast a row is as the step it goes on from, "" if not compared.
 
-    It names that step, unless it is the step before.
+    It is the median of paired ratios. It names that step, unless it is the step before.
     """
     if row.against is None or against is None:
         return ""
@@ -144,7 +144,10 @@ def warps_per_sm(row: Row) -> int | None:
 
 
 def by_name(rows: Sequence[Row], ladder: Ladder) -> dict[str, Row]:
-    """Returns the rows of the newest run of a record, by step and peer. Rows of other problems are left out."""
+    """Returns the newest run's rows of the ladder's problem, by the name of the step or peer.
+
+    Rows of other problems are left out.
+    """
     names = {*(step.name for step in ladder.steps), *ladder.peers}
     return {row.name: row for row in _newest(row for row in rows if row.shape == ladder.shape and row.name in names)}
 
@@ -156,13 +159,16 @@ def tiles_by_name(rows: Sequence[Row], ladder: Ladder) -> dict[str, Row]:
 
 
 def _newest(rows: Iterable[Row]) -> list[Row]:
-    """Returns the rows of the newest run."""
+    """Returns the rows of the newest run, [] if there are no rows."""
     runs = grouped(rows, lambda row: row.run)
     return runs[max(runs)] if runs else []
 
 
 def tile_table(ladder: Ladder, rows: Mapping[str, Row]) -> Table:
-    """Makes a table of what each tile takes, beside the text's figures. For a tile that is refused it says why."""
+    """Makes a table of the registers, spills, shared memory and warps of each tile, beside the text's figures.
+
+    For a tile that is refused it says why.
+    """
     lines: list[tuple[str, ...]] = []
     for tile in ladder.tiles:
         row, name = rows.get(tile.schedule.name), tile.schedule.name
@@ -193,14 +199,20 @@ THERE = f"text, {published.CARD.name}"
 
 
 def of_record(rows: Sequence[Row]) -> tuple[list[Row], list[Row]]:
-    """Returns (a row of each configuration, second rows of the best of each tile), of a record's newest choice."""
+    """Returns (a row of each configuration, the second row of each tile's best) of the newest run that chose.
+
+    The second list is fastest first.
+    """
     named = grouped(_newest(row for row in rows if row.name.startswith("(")), lambda row: row.name)
     best = [row for of_name in named.values() for row in of_name[1:]]
     return [of_name[0] for of_name in named.values()], sorted(best, key=lambda row: row.median_ms or 0.0)
 
 
 def counted(rows: Sequence[Row]) -> str:
-    """Says how many configurations a choice had, and what became of them. The rows are one of each configuration."""
+    """Returns a text that counts the configurations of a choice, refused, compiled, left out and timed.
+
+    The rows are one of each configuration.
+    """
     refused = sum(row.fingerprint is None for row in rows)
     left_out = [row for row in rows if row.status == "compiled"]
     same = sum(bool(row.same_code_as) for row in left_out)
@@ -213,10 +225,11 @@ def counted(rows: Sequence[Row]) -> str:
 
 
 def best_of_tiles(rows: Sequence[Row]) -> Table:
-    """Makes a table of the rows, which configurations name. Behind each row comes what the text has of its tile.
+    """Makes a table of the best row of each tile, each followed by the text's best of the same tile.
 
-    A rate is also shown as a part of the best: our rows' of the best here, the text's of the best there. What a row
-    lacks is left empty: its times where there was no GPU, and all that was compiled where it was refused.
+    Configurations name the rows. A rate is also shown as a part of the best: our rows' of the best here, the text's of
+    the best there. What a row lacks is left empty: its times where there was no GPU, and all that was compiled where it
+    was refused.
     """
     there = {line.configuration.tile: line for line in published.BEST}
     most = max((row.tflops for row in rows if row.tflops is not None), default=0.0)
@@ -238,9 +251,9 @@ def best_of_tiles(rows: Sequence[Row]) -> Table:
 def _cells(
     configuration: Configuration, tflops: float | None, most: float, takes: tuple[int, int, int, int] | None
 ) -> Iterator[str]:
-    """Yields the cells of a line: the options, the rate, and what is taken.
+    """Yields the cells of a line on a configuration, its options, rate, percent of the best, and what it takes.
 
-    That is registers, stack and shared memory in bytes, and warps.
+    It takes registers, stack and shared memory in bytes, and warps.
     """
     yield str(configuration).partition(": ")[2].removeprefix(f"{ALWAYS_ON}+")
     yield from ("", "") if tflops is None else (f"{tflops:.1f}", f"{100 * tflops / most:.1f}")

@@ -18,7 +18,7 @@ LEAST_PERCENT = 0.005
 
 
 def title(row: ProfileRow) -> str:
-    """Says what was profiled, and where."""
+    """Returns a table's title, with the kernel, problem, device and run, or "theory alone" without metrics."""
     several = f", the longest of {row.launches} launches" if row.launches > 1 else ""
     where = f"{row.device or 'no GPU'}, {row.run}" if row.metrics else "theory alone"
     return printable(f"{row.name} ({row.sizes}), {row.shape}, {where}{several}")
@@ -33,7 +33,7 @@ def table(row: ProfileRow) -> Table:
 
 
 def traffic_table(rows: Sequence[ProfileRow]) -> Table:
-    """Makes a table of the bytes of several kernels, one after another."""
+    """Makes one table of the bytes that several kernels move, each measured beside what theory says."""
     lines = [(row.name, *line) for row in rows for line in _lines(row, BYTES)]
     return Table.plain("", ("schedule", *HEADINGS), lines)
 
@@ -57,7 +57,7 @@ def stall_table(rows: Sequence[ProfileRow]) -> Table:
 
 
 def stalls(row: ProfileRow) -> dict[str, float]:
-    """Returns percent of all stalls, by reason; {} where none were counted."""
+    """Returns each stall of a kernel as percent of all its stalls, by reason; {} where none were counted."""
     counted = {reason: row.metrics.get(counters.stalled(reason)) for reason in counters.STALLS}
     known = {reason: cycles for reason, cycles in counted.items() if cycles is not None}
     total = sum(known.values())
@@ -65,7 +65,7 @@ def stalls(row: ProfileRow) -> dict[str, float]:
 
 
 def by_problem(rows: Sequence[ProfileRow]) -> list[list[ProfileRow]]:
-    """Groups rows by run and problem. Rows without stalls are left out."""
+    """Groups the rows that have stalls by run and problem, and leaves out the others."""
     return [*grouped([row for row in rows if stalls(row)], lambda row: (row.run, str(row.shape))).values()]
 
 
@@ -81,12 +81,12 @@ def below(rows: Sequence[ProfileRow]) -> Iterator[str]:
 
 
 def amount(value: float | None) -> str:
-    """Returns a number of bytes as `1.611 GB = 1.500 GiB`, "" for none."""
+    """Returns a number of bytes as `1.611 GB = 1.500 GiB`, "" for None."""
     return "" if value is None else f"{value / 1e9:.3f} GB = {value / 2**30:.3f} GiB"
 
 
 def _lines(row: ProfileRow, shown: Sequence[Counter]) -> Iterator[tuple[str, ...]]:
-    """Yields a line for each counter that was counted or has a theory."""
+    """Yields (what, measured, theory, measured / theory) as text for each counter with a count or a theory."""
     for counter in shown:
         theory = counter.theory(row.shape, row.tiling)
         if counter.metric in row.metrics or theory is not None:
@@ -109,7 +109,7 @@ def _measured(row: ProfileRow, counter: Counter) -> str:
 
 
 def _hit_rate(row: ProfileRow) -> str:
-    """Returns how many of the sectors that the SMs read and write L2 has, "" where one of these was not counted."""
+    """Returns, as text, the percentage of the SMs' sectors that L2 has, "" where a count of them is missing."""
     metrics = (counters.SECTORS_READ, counters.SECTORS_WRITTEN, counters.SECTORS_MISSED)
     read, written, missed = (row.metrics.get(metric) for metric in metrics)
     if read is None or written is None or missed is None or not read + written:

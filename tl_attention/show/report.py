@@ -39,17 +39,23 @@ NOT_TIMED = ("checked_on_cpu", "compiled")
 
 
 def ranked(rows: Sequence[Row]) -> list[Row]:
-    """Sorts rows: timed rows come first, fastest first, then the others."""
+    """Returns the rows sorted, timed rows first from fastest to slowest, then the others by status and name."""
     return sorted(rows, key=lambda row: (row.median_ms is None, row.median_ms or 0.0, row.status, row.name))
 
 
 def by_problem(rows: Sequence[Row]) -> list[list[Row]]:
-    """Groups rows by problem and run, ranked: times of two runs are not compared."""
+    """Groups rows by run and problem, and ranks each group, fastest first.
+
+    Times of two runs are not compared.
+    """
     return [ranked(group) for group in grouped(rows, lambda row: (row.run, str(row.shape))).values()]
 
 
 def check_baseline(rows: Sequence[Row], baseline: str | None, also: Sequence[str] = ()) -> None:
-    """Raises InputError unless a timed row has the named baseline's name, or `also` has it. The default may be absent."""
+    """Raises InputError if `baseline` is given and is neither the name of a timed row nor in `also`.
+
+    The default may be absent.
+    """
     timed = sorted({row.name for row in rows if row.median_ms is not None}.union(also))
     if baseline is not None and baseline not in timed:
         raise InputError(
@@ -88,7 +94,7 @@ def reference_row(rows: Sequence[Row], baseline: str | None = None) -> Row | Non
 
 
 def title(rows: Sequence[Row]) -> str:
-    """Names the problem, device and matrix product that a table's rows share, and the rows' run."""
+    """Returns a table's title, the problem, device, plain product's rate and run that its rows share."""
     row = next((row for row in rows if row.matmul_tflops), rows[0])
     plain = f", {PRODUCTS.get(row.product, row.product)} {row.matmul_tflops:.0f} TFLOPS" if row.matmul_tflops else ""
     run = f", {row.run}" if row.run else ""
@@ -96,7 +102,10 @@ def title(rows: Sequence[Row]) -> str:
 
 
 def reasons(rows: Sequence[Row]) -> list[str]:
-    """Says why rows are not ok. Rows with the same reason come together, named in a second line."""
+    """Returns a line for each status and reason among the rows, with the names of the rows that have it.
+
+    Rows with the same reason come together, named in a second line.
+    """
     found = []
     groups = grouped([row for row in rows if row.reason], lambda row: (row.status, row.reason))
     for (status, reason), group in groups.items():
@@ -107,7 +116,10 @@ def reasons(rows: Sequence[Row]) -> list[str]:
 
 
 def loop_lines(rows: Sequence[Row]) -> list[str]:
-    """Describes the loops of each row's machine code. Rows recorded before loops were read, and peers, have none."""
+    """Returns lines that describe the loops of each row's machine code.
+
+    Rows recorded before loops were read, and peers, have none.
+    """
     return [
         f"{printable(_who([row], rows))}: {loop}"
         for row in rows
@@ -116,7 +128,7 @@ def loop_lines(rows: Sequence[Row]) -> list[str]:
 
 
 def recorded_lines(rows: Sequence[Row], recorded: Sequence[Row]) -> list[str]:
-    """Says, for rows that no GPU has timed here, what the same code took on the same problem where it was recorded."""
+    """Returns a line for each row not timed here of whose code and problem a time is recorded, with that time."""
     lines = []
     for row in rows:
         found = recorded_for(row, recorded) if row.status in NOT_TIMED else None
@@ -132,7 +144,7 @@ def recorded_lines(rows: Sequence[Row], recorded: Sequence[Row]) -> list[str]:
 
 
 def recorded_for(row: Row, recorded: Sequence[Row]) -> Row | None:
-    """Returns the first recorded row of this row's generated code and problem (sizes, dtype, mask), under any name."""
+    """Returns the first recorded row with this row's generated code, arch and problem, under any name, or None."""
     if row.fingerprint is None:
         return None
     return next(
@@ -141,9 +153,9 @@ def recorded_for(row: Row, recorded: Sequence[Row]) -> Row | None:
 
 
 def _other_machine_code(row: Row, found: Row) -> str:
-    """Names both compilers where they made other machine code of the same CUDA, or may have.
+    """Returns words that name both rows' compilers if their machine code differs or may differ, else "".
 
-    An old record does not say.
+    A record that is old does not say what its machine code is.
     """
     compilers = [
         f"nvcc {of.nvcc} with ptxas {of.ptxas}" if of.nvcc else "an unrecorded compiler" for of in (found, row)
@@ -155,7 +167,10 @@ def _other_machine_code(row: Row, found: Row) -> str:
 
 
 def _who(group: Sequence[Row], rows: Sequence[Row]) -> str:
-    """Names a group of `rows`, with what tells their problems apart: `seed, best (runtime); wide (runtime, fixed)`."""
+    """Returns the names of a group of rows with their sizes, and with dtype or problem if these differ in `rows`.
+
+    Such as `seed, best (runtime); wide (runtime, fixed)`.
+    """
     shapes = {row.shape for row in rows}
     several_dtypes = len({shape.dtype for shape in shapes}) > 1
     several_problems = len({replace(shape, dtype=DTYPES[0]) for shape in shapes}) > 1

@@ -24,12 +24,12 @@ _PIECE = re.compile(r"[^ +]*[ +]|[^ +]+")
 
 
 def number(value: float | None, digits: int = 0, scale: float = 1.0) -> str:
-    """Formats a number for a cell, "" where it is not known."""
+    """Returns a number divided by `scale` as text with so many decimals, "" for None."""
     return "" if value is None else f"{value / scale:.{digits}f}"
 
 
 class Column(NamedTuple):
-    """A column has a heading, and takes a cell from each row.
+    """A column has a heading, and a function that returns a row's cell as text.
 
     A narrow terminal keeps the columns of a low `rank` first.
     """
@@ -53,14 +53,17 @@ class Table:
 
     @classmethod
     def of(cls, title: str, columns: Sequence[Column], rows: Iterable[Any]) -> Table:
-        """Makes a table with a line for each row."""
+        """Makes a table with a line for each row, whose cells the columns' functions take from the row."""
         priority = sorted(range(len(columns)), key=lambda n: columns[n].rank)
         cells = [tuple(column.cell(row) for column in columns) for row in rows]
         return cls(title, tuple(column.heading for column in columns), cells, tuple(priority))
 
     @classmethod
     def plain(cls, title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-        """Makes a table of cells. A narrow terminal keeps the first columns."""
+        """Makes a table of headings and of rows whose cells are text already.
+
+        A narrow terminal keeps the first columns.
+        """
         return cls(title, tuple(headings), [tuple(row) for row in rows], tuple(range(len(headings))))
 
     def picked(self, columns: Sequence[int]) -> Table:
@@ -69,10 +72,10 @@ class Table:
         return replace(self, headings=headings, rows=[tuple(row[n] for n in columns) for row in self.rows])
 
     def fitting(self, width: int) -> tuple[list[int], list[int]]:
-        """Returns (columns that fit into `width` characters, columns that say something and do not), indices in order.
+        """Returns indices of the columns with values that fit into `width` characters, and of those that do not.
 
-        Columns without a value in any row are in neither. The others are taken by `priority`. A column that does not
-        fit does not keep a narrower one behind it out. The first column fits whatever its width.
+        Both lists are in order. Columns without a value in any row are in neither. The others are taken by `priority`.
+        A column that does not fit does not keep a narrower one behind it out. The first column fits whatever its width.
         """
         full = [index for index in self.priority if any(row[index] for row in self.rows)]
         shown: list[int] = []
@@ -97,7 +100,7 @@ class Table:
 
 
 def lines(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Returns the lines of a table: headings in up to two lines, a rule, the rows.
+    """Returns a table as lines of text, with headings in up to two lines, a rule and the rows.
 
     Each row has as many lines as its cells need.
     """
@@ -114,7 +117,7 @@ def lines(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def markdown(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Returns a table in Markdown."""
+    """Returns headings and rows as a table in Markdown."""
 
     def line(cells: Sequence[str]) -> str:
         # A bar in a name would start a cell of its own.
@@ -133,7 +136,7 @@ def _cell_lines(cell: str) -> list[str]:
 
 
 def _width(heading: str, cells: Sequence[str]) -> int:
-    """Returns the width of a column: the width of its longest line, or what its heading needs to stand in two lines."""
+    """Returns the width of a column, that of its longest line or what its heading needs to fit in two lines."""
     words = heading.split()
     least = max(map(len, words), default=0)
     while len(_wrapped(heading, least)) > HEADING_LINES:
