@@ -37,16 +37,16 @@ OPTIONAL = frozenset(p.name for p in KERNEL_PARAMETERS if p.optional and p.kind 
 
 
 def fingerprint(source: str) -> str:
-    """Returns the name of generated device code, which rows and packed submissions use."""
+    """Returns a short hash of generated device code, by which rows and packed submissions name it."""
     return hashlib.sha256(source.encode()).hexdigest()[:12]
 
 
 @dataclass(frozen=True)
 class StaticReport:
-    """A static report says what ptxas gave one kernel.
+    """A static report holds the registers, stack, shared memory and loops that a compiled kernel has.
 
-    That is registers per thread, bytes of stack per thread (spills), bytes of shared memory per block, and loops.
-    `machine_code` names the machine code; other sources that give the same machine code share the name.
+    Registers and bytes of stack (spills) are per thread, bytes of shared memory per block. `machine_code` names the
+    machine code; other sources that give the same machine code share the name.
     """
 
     registers: int
@@ -62,7 +62,7 @@ class StaticReport:
 
 @dataclass(frozen=True)
 class CompiledKernel:
-    """A compiled kernel can be launched, and knows its variant and its parameters.
+    """A compiled kernel holds a function to launch, its generated code, nvcc, variant, parameters and verdict.
 
     `kernel` is the function of its library; `nvcc` made its machine code. `verdict` is the proof's verdict on the
     generated code, None for a schedule without a Program.
@@ -77,25 +77,31 @@ class CompiledKernel:
     verdict: Verdict | None
 
     def __call__(self, **arguments: Any) -> None:
-        """Launches the kernel on the current CUDA stream.
+        """Launches the kernel on the current CUDA stream, with arguments by the parameters' names.
 
-        `arguments` go by the parameters' names, without the counter.
+        The counter is no argument.
         """
         self.launch(*(arguments[p.name] for p in self.parameters if p.kind != "counter"))
 
     @cached_property
     def launch(self) -> Callable[..., None]:
-        """Launches the kernel as a call does, with arguments in the order of the parameters."""
+        """Returns a function that launches the kernel, with arguments in the order of the parameters.
+
+        The counter is no argument.
+        """
         return launch_of(self.kernel, self.parameters)
 
     @cached_property
     def generated(self) -> GeneratedCode:
-        """Returns the generated code as the proof reads it."""
+        """Returns the generated device and host code with variant and parameters, as the proof reads them."""
         return GeneratedCode(self.source, self.host_source, self.variant, self.parameters)
 
     @property
     def fingerprint(self) -> str:
-        """Names the generated device code. Schedules that share the name are the same kernel."""
+        """Returns a short hash of the generated device code.
+
+        Schedules that share the name are the same kernel.
+        """
         return fingerprint(self.source)
 
     @property
@@ -112,7 +118,7 @@ class CompiledKernel:
 
     @cached_property
     def report(self) -> StaticReport:
-        """Reads registers, spills and loops off the cubin, and shared memory off the launch.
+        """Returns registers, spills and loops read off the cubin, and shared memory read off the launch.
 
         Raises ScheduleRefused for serialised products. `compile_kernel` does not: such a kernel is slow but right, and
         disassembling a kernel would take half a second of each process that calls it.
@@ -170,9 +176,9 @@ def store_file(schedule: Schedule, variant: Variant, nvcc: Nvcc) -> Path:
 
 
 def _stored(file: Path, schedule: Schedule) -> tuple[Finished, Any] | None:
-    """Returns the finished kernel in the file, and its function.
+    """Returns the finished kernel in a file of the store and its loaded function, None where there is none to use.
 
-    Returns None where the file holds no kernel that is proved and can be loaded.
+    That is where the file holds no kernel that is proved and can be loaded.
     """
     finished = store.read(file)
     if finished is None or (finished.verdict is None) is schedule.has_program:
@@ -184,7 +190,10 @@ def _stored(file: Path, schedule: Schedule) -> tuple[Finished, Any] | None:
 
 
 def _loaded(text: bytes) -> Any:
-    """Loads a library and returns its function. The library stays loaded when its file is gone."""
+    """Loads a kernel's library from its bytes, and returns its function.
+
+    The library stays loaded when its file is gone.
+    """
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, f"kernel{store.SUFFIX}")
         file.write_bytes(text)
@@ -192,7 +201,10 @@ def _loaded(text: bytes) -> Any:
 
 
 def _check_supported(variant: Variant) -> None:
-    """Raises InputError for a variant that no kernel computes, even if the interpreter can run it."""
+    """Raises InputError for a variant of unsupported head_dim, negative window or unknown optional parameters.
+
+    No kernel computes it, even if the interpreter can run it.
+    """
     check_head_dim(variant.head_size)
     if min(variant.mask.left or 0, variant.mask.right or 0) < 0:
         raise InputError(f"{variant} is not supported, expected a window of at least 0")

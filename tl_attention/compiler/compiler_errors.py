@@ -28,7 +28,10 @@ CANNOT_LOWER = (
 
 
 def telling_line(error: Exception) -> str:
-    """Returns in one line what went wrong: nvcc's first error, or the line of TileLang's error that is no code."""
+    """Returns the line of TileLang's exception that says what went wrong, nvcc's first error if nvcc printed one.
+
+    Of TileLang's own errors it is a line that is no code.
+    """
     text = str(error)
     output = OUTPUT.search(text)
     if output:

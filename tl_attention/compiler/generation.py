@@ -35,10 +35,11 @@ OPTIONS = ("-cubin", "-O3", "-lineinfo", "-std=c++20", "--use_fast_math")
 def generate(
     schedule: Schedule, variant: Variant, parameters: tuple[Parameter, ...], planned: Planned | None = None
 ) -> Finished:
-    """Makes the kernel of a variant that takes these parameters.
+    """Compiles a schedule's kernel for a variant by TileLang, proves its generated code, and returns both.
 
-    Raises ScheduleRefused where the schedule is not safe, or where TileLang's code is not what the schedule says, and
-    InputError with the compiler's error when the kernel cannot be built.
+    The kernel takes these parameters. Raises ScheduleRefused where the schedule is not safe, or where TileLang's code
+    is not what the schedule says, and InputError with the compiler's error when the kernel cannot be built. A schedule
+    without a Program has no proof.
     """
     lowering, planned = lowering_of(schedule), planned or Planned(schedule)
     lowering.check_variant(schedule, variant)
@@ -57,7 +58,10 @@ def generate(
 
 
 def compiled(program: Any, arch: str, pass_configs: dict[str, Any] | None = None) -> Any:
-    """Compiles a prim_func with TileLang, without TileLang's log. The caller holds the compiler `in_force`."""
+    """Compiles a prim_func by TileLang for an arch, without TileLang's log, and returns the kernel.
+
+    The caller holds the compiler `in_force`.
+    """
     import tilelang
 
     for chatty in ("tilelang", "tilelang.cache.kernel_cache"):
@@ -76,7 +80,7 @@ def machine_code(source: str, arch: str) -> bytes:
 
 
 def said_of(source: str, arch: str) -> str:
-    """Returns what nvcc and ptxas print of generated device code.
+    """Returns what nvcc and ptxas print when they compile generated device code for an arch.
 
     They are called anew: TileLang keeps binaries, not words.
     """
@@ -86,7 +90,10 @@ def said_of(source: str, arch: str) -> str:
 
 
 def call_nvcc(nvcc: Nvcc, source: str, arch: str, timeout_s: float | None = None) -> subprocess.CompletedProcess[str]:
-    """Compiles device code as TileLang does, and keeps nothing. Raises subprocess.TimeoutExpired."""
+    """Compiles device code by nvcc as TileLang does, and returns the ended process, but keeps no machine code.
+
+    Raises subprocess.TimeoutExpired.
+    """
     from tilelang.env import CUTLASS_INCLUDE_DIR, TILELANG_TEMPLATE_PATH
 
     with tempfile.TemporaryDirectory() as folder:
@@ -99,7 +106,7 @@ def call_nvcc(nvcc: Nvcc, source: str, arch: str, timeout_s: float | None = None
 
 
 def target(arch: str) -> dict[str, str]:
-    """Returns the target that TileLang compiles for."""
+    """Returns the target that TileLang compiles for, CUDA with this arch, as a dict."""
     return {"kind": "cuda", "arch": arch}
 
 
@@ -116,9 +123,9 @@ def _library(kernel: Any) -> bytes:
 
 @functools.cache
 def compile_products(dtype: str, arch: str, sms: int) -> Any:
-    """Compiles a kernel of nothing but products by mma.sync, for the card at hand.
+    """Compiles a kernel of nothing but products by mma.sync, for a dtype and a card's arch and SMs.
 
-    A function of Source, Output and the number of iterations: `lowering/mma_sync/mma_peak.py` says what they are.
+    It is a function of Source, Output and the number of iterations: `lowering/mma_sync/mma_peak.py` says what they are.
     """
     with in_force():
         from tl_attention.lowering.mma_sync.mma_peak import products_kernel

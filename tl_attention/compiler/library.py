@@ -53,7 +53,7 @@ def tilelang_folder() -> Path | None:
 
 @functools.cache
 def _load_runtime() -> None:
-    """Loads once in a process what every kernel's library asks for by name."""
+    """Loads, once in a process, the libraries of TVM and TileLang that every kernel's library needs."""
     import tvm_ffi  # noqa: F401  The libraries need its own.
 
     folder = tilelang_folder()
@@ -72,9 +72,9 @@ def _load_runtime() -> None:
 
 
 def launch_of(function: Callable[..., None], parameters: Sequence[Parameter]) -> Callable[..., None]:
-    """Returns a function that launches a kernel. Its arguments are the parameters in order, without the counter.
+    """Returns a function that launches a kernel by its library's `function`, and adds the counter if there is one.
 
-    The returned function finds the counter itself. `function` is the function of the kernel's library.
+    The arguments are the parameters in order, without the counter.
     """
     counters = [parameter.kind for parameter in parameters].count("counter")
     if not counters:
@@ -84,7 +84,7 @@ def launch_of(function: Callable[..., None], parameters: Sequence[Parameter]) ->
 
 
 def tile_counter(device: int) -> torch.Tensor:
-    """Returns the int32 (2,) counter of a CUDA device's current stream: tiles taken, blocks done.
+    """Returns the counter of tiles taken and blocks done, int32 (2,), of a CUDA device's current stream.
 
     The device is the current device. A kernel with the dynamic tile scheduler takes its tiles from the counter. Every
     launch finds the counter at zero and leaves it at zero, so launches that follow each other on a stream share one.

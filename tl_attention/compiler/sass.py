@@ -63,10 +63,11 @@ ARRIVE = re.compile(r"SYNCS\.ARRIVE(?!\S*\.A0)")
 
 @dataclass(frozen=True)
 class Loop:
-    """A loop issues products; `counts` says how many instructions of each kind its body has.
+    """A `Loop` counts the instructions, exponentials and waits of one loop of machine code that issues products.
 
-    `product_waits`, `barrier_waits` (on mbarriers) and `arrives` (at them) have an entry for each such instruction: the
-    number of exponentials that stand before it in the body.
+    `counts` says how many instructions of each kind the body has. `product_waits`, `barrier_waits` (on mbarriers) and
+    `arrives` (at them) have an entry for each such instruction: the number of exponentials that stand before it in the
+    body.
     """
 
     instructions: int
@@ -78,12 +79,15 @@ class Loop:
 
     @property
     def products(self) -> int:
-        """Counts the loop's product instructions. wgmma has one for every 16 columns that a product sums over."""
+        """Returns the number of the loop's product instructions, HGMMA and HMMA.
+
+        wgmma has one for every 16 columns that a product sums over.
+        """
         return sum(self.counts.get(name, 0) for name in PRODUCTS)
 
     @property
     def spills(self) -> int:
-        """Counts the loads and stores of spilled registers."""
+        """Returns the number of loads and stores of spilled registers."""
         return self.counts.get("LDL", 0) + self.counts.get("STL", 0)
 
     def __str__(self) -> str:
@@ -92,7 +96,10 @@ class Loop:
 
     @property
     def places(self) -> dict[str, tuple[int, ...]]:
-        """Says behind how many exponentials the body waits and arrives. What the body does not do is left out."""
+        """Returns, for each kind of wait and for arrivals, how many exponentials stand before each of them in the body.
+
+        What the body does not do is left out.
+        """
         every = {
             "waits for products": self.product_waits,
             "waits on mbarriers": self.barrier_waits,
@@ -101,9 +108,10 @@ class Loop:
         return {name: places for name, places in every.items() if places}
 
     def places_beside(self, asked: Asked | None) -> str:
-        """Says in words where the body waits and arrives, beside where the schedule asks for the waits for products.
+        """Returns in words after how many exponentials the body waits and arrives, beside what the schedule asks.
 
-        A body whose number of exponentials is not that of one iteration is no iteration: nothing stands beside it.
+        The schedule asks for the waits for products alone. A body whose number of exponentials is not that of one
+        iteration is no iteration: nothing stands beside it.
         """
         parts = [f"{name} after {', '.join(map(str, places))}" for name, places in self.places.items()]
         if asked and self.product_waits and asked.exponentials == self.exponentials:
@@ -112,22 +120,34 @@ class Loop:
 
 
 def read_loops(cubin: bytes) -> tuple[Loop, ...]:
-    """Reads a cubin's innermost loops with products, in the order of the code. This takes about half a second."""
+    """Disassembles a cubin, and returns its innermost loops with products in the order of the code.
+
+    This takes about half a second.
+    """
     return parse(cuobjdump(cubin, "--dump-sass"))
 
 
 def code_name(text: str) -> str:
-    """Names the machine code of a disassembly. Equal machine code has one name, whatever it was compiled from."""
+    """Returns a short hash of the machine code in a disassembly.
+
+    Equal machine code has one name, whatever it was compiled from.
+    """
     return hashlib.sha256(" ".join(WORD.findall(text)).encode()).hexdigest()[:12]
 
 
 def steady(loops: Sequence[Loop]) -> Loop | None:
-    """Returns the loop over blocks that need no mask: it has most products, and then fewest instructions."""
+    """Returns the loop with most products, then fewest instructions; None if there are no loops.
+
+    It is the loop over blocks that need no mask.
+    """
     return max(loops, key=lambda loop: (loop.products, -loop.instructions), default=None)
 
 
 def describe(loops: Sequence[Loop], asked: Asked | None = None) -> list[str]:
-    """Describes each loop in two lines, the steady loop first. `asked` is where the schedule has the waits."""
+    """Returns two lines of text for each loop, the steady loop first.
+
+    `asked` is where the schedule has the waits.
+    """
     first = steady(loops)
     ordered = sorted(loops, key=lambda loop: loop is not first)
     return [
@@ -136,10 +156,11 @@ def describe(loops: Sequence[Loop], asked: Asked | None = None) -> list[str]:
 
 
 def check_not_serialised(loops: Sequence[Loop], because: Callable[[], str] = str) -> None:
-    """Raises ScheduleRefused where ptxas gave up running products beside other code; `because` asks ptxas why.
+    """Raises ScheduleRefused where a loop has more waits for products than half its product instructions.
 
-    Such machine code waits after every HGMMA; the kernel asks for one wait for a product of several HGMMA. The warning
-    of ptxas is no evidence: TileLang keeps binaries, and ptxas is silent about a binary that it does not build again.
+    ptxas then gave up running products beside other code; `because` asks ptxas why. Such machine code waits after every
+    HGMMA; the kernel asks for one wait for a product of several HGMMA. The warning of ptxas is no evidence: TileLang
+    keeps binaries, and ptxas is silent about a binary that it does not build again.
     """
     for loop in loops:
         waits = len(loop.product_waits)
@@ -155,7 +176,10 @@ def check_not_serialised(loops: Sequence[Loop], because: Callable[[], str] = str
 
 
 def cuobjdump(cubin: bytes, option: str) -> str:
-    """Returns what cuobjdump prints of a cubin. cuobjdump disassembles with the nvdisasm that it finds on the PATH."""
+    """Returns what cuobjdump prints of a cubin with this option, or raises InputError where it fails.
+
+    cuobjdump disassembles with the nvdisasm that it finds on the PATH.
+    """
     path = os.pathsep.join([str(Path(tool("nvdisasm")).parent), os.environ.get("PATH", "")])
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "kernel.cubin"
@@ -192,7 +216,7 @@ class _Instruction:
 
 
 def parse(text: str) -> tuple[Loop, ...]:
-    """Returns the innermost loops with products of a disassembly."""
+    """Returns the innermost loops with products that a disassembly has, from its text."""
     found: list[Loop] = []
     for function in text.split("Function : "):
         code = [_Instruction(int(m[1], 16), m[2] or "", m[3], m[4]) for m in INSTRUCTION.finditer(function)]

@@ -53,10 +53,9 @@ HEADERS = ("TL_TEMPLATE_PATH", "TL_CUTLASS_PATH")
 
 @dataclass(frozen=True)
 class Finished:
-    """A finished kernel is compiled and proved.
+    """A `Finished` holds the library of a compiled kernel, its CUDA and host C, and the proof's verdict on these.
 
-    It has its library, the device's CUDA, the host's C, and the verdict on these. `verdict` is None for a schedule
-    without a Program.
+    `verdict` is None for a schedule without a Program.
     """
 
     library: bytes
@@ -66,10 +65,11 @@ class Finished:
 
 
 def read(file: Path) -> Finished | None:
-    """Returns the kernel in the file; None where the file is absent, or is not what was written under its name.
+    """Returns the kernel in the file, None where the file is absent or its seal does not match.
 
-    Raises InputError where others may write to the file or its folders. Where others may not, the file stays what was
-    read here: the loader may open it by its name.
+    The seal finds whatever is not what was written under the file's name. Raises InputError where others may write to
+    the file or its folders. Where others may not, the file stays what was read here: the loader may open it by its
+    name.
     """
     trust.check(file.parent)
     try:
@@ -85,7 +85,7 @@ def read(file: Path) -> Finished | None:
 
 
 def keep(file: Path, kernel: Finished) -> None:
-    """Writes the file whole and for this user alone, in place of any other. Does nothing where it cannot be written.
+    """Writes a kernel to the file, whole and for this user alone, in place of any other; nothing if that fails.
 
     Raises InputError where others may write to its folders.
     """
@@ -104,7 +104,7 @@ def keep(file: Path, kernel: Finished) -> None:
 
 
 def _bytes(file: Path) -> bytes:
-    """Returns the bytes of a regular file of at most MOST_BYTES, none of anything else.
+    """Returns the bytes of a regular file of at most MOST_BYTES, b"" for anything else.
 
     Raises OSError, and InputError as `trust` does.
     """
@@ -117,14 +117,17 @@ def _bytes(file: Path) -> bytes:
 
 
 def _verdict(kept: dict[str, Any] | None) -> Verdict | None:
-    """Makes a verdict of what JSON kept, which has a list for each tuple."""
+    """Makes a verdict of its JSON form, whose lists become tuples; None for None."""
     if kept is None:
         return None
     return Verdict(**kept | {name: tuple(value) for name, value in kept.items() if isinstance(value, list)})
 
 
 def _seal(file: Path, body: bytes) -> bytes:
-    """Returns the seal of a file: a hash that ties its content to its name, and so to the kernel's key."""
+    """Returns a hash of a file's name and content, the seal that ends the file.
+
+    It ties the content to the name, and so to the kernel's key.
+    """
     return sha256(file.name.encode() + b"\n" + body).hexdigest().encode()
 
 
@@ -132,7 +135,10 @@ def _seal(file: Path, body: bytes) -> bytes:
 
 
 def kernel_key(schedule: Schedule, variant: Variant, nvcc: Nvcc) -> str:
-    """Returns a hash of all that a finished kernel depends on, the same in every process."""
+    """Returns a hash of the schedule, variant, nvcc, packages, environment and machine that a kernel depends on.
+
+    It is the same in every process.
+    """
     made_of = {
         "schedule": schedule.model_dump_json(),
         "variant": {field.name: _written(getattr(variant, field.name)) for field in fields(variant)},
@@ -146,7 +152,7 @@ def kernel_key(schedule: Schedule, variant: Variant, nvcc: Nvcc) -> str:
 
 
 def text_version(package: Path) -> str:
-    """Returns a hash of the text that makes and proves kernels, as the package in this folder has it."""
+    """Returns a hash of the source files, in this folder of the package, that make and prove kernels."""
     files = [package / MAKING[0], *(file for room in MAKING[1:] for file in sorted((package / room).rglob("*.py")))]
     # Whatever an editor puts beside a module need not be a file.
     text = {str(file.relative_to(package)): file.read_text("utf-8") for file in files if file.is_file()}
@@ -183,6 +189,9 @@ def _size(file: Path) -> int | None:
 
 
 def _foreign(variable: str) -> str | None:
-    """Returns the folder that the variable names, None for TileLang's own folder, which TileLang itself sets."""
+    """Returns the folder that an environment variable names, None if unset or inside TileLang's own folder.
+
+    TileLang itself sets the variable to its own.
+    """
     named, own = os.environ.get(variable), tilelang_folder()
     return None if not named or (own and Path(named).resolve().is_relative_to(own)) else named

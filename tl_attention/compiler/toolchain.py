@@ -49,9 +49,10 @@ NO_CACHE_VARIABLE, TRUE = "TILELANG_DISABLE_CACHE", ("1", "true", "yes", "on")
 
 @dataclass(frozen=True)
 class Nvcc:
-    """A CUDA toolkit has a folder, the place where it was found, and versions of nvcc and ptxas, such as 13.0.88.
+    """An `Nvcc` holds a CUDA toolkit's folder, where it was found, and its versions of nvcc and ptxas.
 
-    `fault` says in a few words why the toolkit cannot compile, and is empty where nothing is known against it.
+    The versions are such as 13.0.88. `fault` says in a few words why the toolkit cannot compile, and is empty where
+    nothing is known against it.
     """
 
     home: Path
@@ -67,7 +68,7 @@ class Nvcc:
 
     @property
     def cache(self) -> str:
-        """Names the folder of TileLang's cache for this compiler, and for the flags that the environment adds."""
+        """Returns the name of the cache's folder for this compiler's versions and for flags of the environment."""
         flags = "\n".join(f"{name}={os.environ[name]}" for name in FLAGS if os.environ.get(name))
         return f"nvcc-{self.version}-ptxas-{self.ptxas}" + (
             f"-flags-{sha256(flags.encode()).hexdigest()[:12]}" if flags else ""
@@ -75,7 +76,10 @@ class Nvcc:
 
 
 def found() -> Iterator[Nvcc]:
-    """Yields every nvcc of this machine that answers, each once, in the order of the rule."""
+    """Yields every nvcc that runs, from the Python packages, CUDA_HOME, the PATH and /usr/local/cuda in order.
+
+    Each comes once.
+    """
     seen: set[Path] = set()
     for source, home in _homes():
         home = home.resolve()
@@ -85,7 +89,10 @@ def found() -> Iterator[Nvcc]:
 
 
 def chosen(torch_cuda: str | None) -> Nvcc:
-    """Returns the nvcc of the rule; `torch_cuda` is torch.version.cuda. Raises InputError with a command that helps.
+    """Returns the first nvcc found that can compile and has torch's CUDA release, or else the first that can.
+
+    `torch_cuda` is torch.version.cuda. Raises InputError with a command that helps where there is none, or torch is
+    refused.
 
     Every compilation, and every look into the store of kernels, asks for its nvcc here first: a torch that is refused
     is refused here.
@@ -107,7 +114,10 @@ def chosen(torch_cuda: str | None) -> Nvcc:
 
 
 def host_compiler() -> str | None:
-    """Returns the C++ compiler that TileLang hands to nvcc: CXX's, CC's, or the first of HOST_COMPILERS on the PATH."""
+    """Returns the path of the C++ compiler for nvcc, that of CXX, CC or the first of HOST_COMPILERS on the PATH.
+
+    It is None where there is none.
+    """
     named = os.environ.get("CXX") or os.environ.get("CC")
     return next((path for name in ([named] if named else HOST_COMPILERS) if (path := shutil.which(name))), None)
 
@@ -121,7 +131,7 @@ def check_host_compiler() -> None:
 
 
 def torch_fault(torch_cuda: str | None) -> str:
-    """Says why a torch of this torch.version.cuda is refused, with a command that helps; "" where it is not refused.
+    """Returns why a torch for a CUDA older than 13 is refused, with a command that helps; "" for any other torch.
 
     This package's requirements allow a torch for CUDA 12, and beside such a torch pip installs the nvcc of CUDA 13.
     """
@@ -135,7 +145,10 @@ def torch_fault(torch_cuda: str | None) -> str:
 
 
 def mending(torch_cuda: str | None) -> str:
-    """Says how to get an nvcc that matches torch's CUDA. Packages have nvcc from CUDA 13 on."""
+    """Returns words on how to install an nvcc of torch's CUDA release, 13.0 for None.
+
+    Packages have nvcc from CUDA 13 on.
+    """
     release = torch_cuda or PACKAGED
     if major(release) < major(PACKAGED):
         return f"install NVIDIA's CUDA {release} toolkit, and set CUDA_HOME to its folder"
@@ -143,7 +156,10 @@ def mending(torch_cuda: str | None) -> str:
 
 
 def major(release: str) -> int:
-    """Returns the major release, 13 of 13.0. A driver runs machine code of its own and of earlier major releases."""
+    """Returns the major number of a release as an int, such as 13 for `13.0`.
+
+    A driver runs machine code of its own and of earlier major releases.
+    """
     return int(release.partition(".")[0])
 
 
@@ -175,14 +191,20 @@ def in_force() -> Iterator[Nvcc]:
 
 
 def cache_folder() -> Path:
-    """Returns TileLang's cache without importing TileLang. The chosen nvcc has a folder of its own there."""
+    """Returns the folder of TileLang's cache, from TileLang's settings or TILELANG_CACHE_DIR.
+
+    TileLang is not imported. The chosen nvcc has a folder of its own there.
+    """
     env = _env()
     named = env.TILELANG_CACHE_DIR if env else os.environ.get(CACHE_VARIABLE)
     return Path(named or os.path.expanduser(CACHE_DEFAULT))
 
 
 def cache_enabled() -> bool:
-    """Says whether anything is to be kept in the cache. TileLang's switches decide, and TileLang is not imported."""
+    """Says whether TileLang's cache is on, by TileLang's settings or TILELANG_DISABLE_CACHE.
+
+    TileLang is not imported.
+    """
     env = _env()
     return env.is_cache_enabled() if env else os.environ.get(NO_CACHE_VARIABLE, "").lower() not in TRUE
 
@@ -245,7 +267,7 @@ def _import_tilelang(folder: Path) -> None:
 
 
 def packaged(package: str, name: str) -> list[Path]:
-    """Returns the files of this name in a Python package, none where the package is not installed."""
+    """Returns the paths of files of this name in a Python package, [] where the package is not installed."""
     try:
         return [Path(str(file.locate())) for file in files(package) or () if file.name == name]
     except PackageNotFoundError:
@@ -283,7 +305,7 @@ def _version(tool: Path) -> str | None:
 
 
 def _header_fault(home: Path, nvcc: str) -> str:
-    """Says what is wrong with the toolkit's headers, "" where they fit.
+    """Returns why the toolkit's headers do not fit an nvcc of this version, "" where they fit.
 
     nvcc refuses headers of another release, in the middle of a compilation.
     """

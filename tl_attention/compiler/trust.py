@@ -26,10 +26,11 @@ MOST_LINKS = 40
 
 
 def check(path: Path) -> None:
-    """Raises InputError, with a command that helps, where others may change what is at the path.
+    """Raises InputError where others own or may write to the file or folder at the path, or one on the way to it.
 
-    Every folder above it counts, every link on the way and what the link leads to. A folder above may be sticky and
-    open to all, as /tmp is: what lies in it is looked at itself. What does not exist is not looked at.
+    The error has a command that helps. Every folder above it counts, every link on the way and what the link leads to.
+    A folder above may be sticky and open to all, as /tmp is: what lies in it is looked at itself. What does not exist
+    is not looked at.
     """
     for part, found, is_above in _way(Path.cwd() / path):
         is_sticky = stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX
@@ -63,13 +64,16 @@ def make_private(folder: Path) -> None:
 
 
 def check_private(folder: Path) -> None:
-    """Raises InputError where others may enter the folder: they reach files in it that a program left open to all."""
+    """Raises InputError where group or others have any permission on the folder.
+
+    They reach files in it that a program left open to all.
+    """
     if folder.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
         raise InputError(f"{folder}: others may enter it, {NOT_LOADED}: rm -r {quote(str(folder))}")
 
 
 def _way(path: Path, is_above: bool = False, links: int = 0) -> Iterator[tuple[str, os.stat_result, bool]]:
-    """Yields (path, lstat, is_above) of all that the system passes on its way to a file, links included.
+    """Yields (path, lstat, is_above) of each folder, link and file that the system passes on its way to a file.
 
     `is_above` says whether the way goes on from there. `links` is how many links led to this path.
     """

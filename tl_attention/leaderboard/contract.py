@@ -29,7 +29,7 @@ Size = Annotated[int, Field(ge=1)]
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 class TestLine:
-    """A test line is one test of the leaderboard.
+    """A test line holds the sizes and the seed of one test of the leaderboard.
 
     Its q, k and v are fp16, contiguous, (batch_size, num_heads, seq_len, head_dim).
     """
@@ -45,9 +45,9 @@ class TestLine:
 
     @classmethod
     def parse(cls, text: str, where: str = "test line") -> TestLine:
-        """Reads a test line such as RANKED_LINES has, with keys in any order.
+        """Makes a test line of text that gives each size and the seed once, in any order.
 
-        Raises InputError that begins with `where`.
+        RANKED_LINES show the form. Raises InputError that begins with `where`.
         """
         pairs = [part.partition(":")[::2] for part in text.split(";")]
         values: dict[str, Any] = {name.strip(): value.strip() for name, value in pairs}
@@ -87,7 +87,7 @@ def constants(submission: bytes) -> dict[str, Any]:
 
 
 def read_device_code(submission: bytes) -> dict[str, Any]:
-    """Returns the device code's name, its compilers and the cubin's sha256; {} if the file lacks one of these.
+    """Returns the device code's name, compilers and cubin's sha256 that a packed file states, {} if one is absent.
 
     A baseline has none. A record that holds these values stays true of a file after its comments and host code have
     changed.

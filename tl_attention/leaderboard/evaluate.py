@@ -101,7 +101,7 @@ def evaluate(
 
 
 def _tested(folder: Path, line: TestLine, mode: str, device: str, test_s: float) -> LineResult:
-    """Runs one test line in a process of its own, then checks both outputs here.
+    """Runs one test line in a process of its own, checks both outputs here, and returns the result.
 
     That process makes the second import, the calls and the timing.
     """
@@ -130,7 +130,10 @@ def _tested(folder: Path, line: TestLine, mode: str, device: str, test_s: float)
 
 
 def _checked(outputs: Sequence[Path], line: TestLine, device: str) -> dict[str, Any]:
-    """Returns the verdict on both outputs of a test together. The inputs of the second output have the next seed."""
+    """Compares both output files of a test with attention in fp64, and returns one verdict on the two.
+
+    The inputs of the second output have the next seed.
+    """
     first = _compared(outputs[0], line, device)
     if not first["accepted"]:
         return first
@@ -142,7 +145,7 @@ def _checked(outputs: Sequence[Path], line: TestLine, device: str) -> dict[str, 
 
 
 def _compared(file: Path, line: TestLine, device: str) -> dict[str, Any]:
-    """Compares the output in the file with attention in fp64, and returns the verdict.
+    """Compares a test's output in a file with attention in fp64, and returns whether it is within 1e-2 and 1e-3.
 
     `accepted` and `tight` say whether |output - expected| <= t + t * |expected| everywhere, with t = 1e-2 and 1e-3.
     `max_abs_error` is None for an output that is not finite, `reason` says why an output is not tight.
@@ -177,10 +180,11 @@ def _compared(file: Path, line: TestLine, device: str) -> dict[str, Any]:
 
 
 def run(folder: Path, plan: Mapping[str, Any], timeout_s: float) -> tuple[Outcome, Message]:
-    """Runs worker.py of the folder in a session of its own, and always kills its process group at the end.
+    """Runs the folder's worker.py on a plan for `timeout_s` at most, and returns how it ended and its message.
 
-    The status "pass" says that the process did its job; with any other status the message has an error. Log and
-    message are files without names: the submission cannot keep their reader waiting.
+    It runs in a session of its own, and its process group is always killed at the end. The status "pass" says that the
+    process did its job; with any other status the message has an error. Log and message are files without names: the
+    submission cannot keep their reader waiting.
     """
     with tempfile.TemporaryFile() as log, tempfile.TemporaryFile() as said:
         started = time.monotonic()

@@ -92,9 +92,9 @@ def _installed(package: str, wanted: str) -> Path:
 
 
 def launch_text(compiled: CompiledKernel) -> str:
-    """Returns the text of the constants and of the function that a submission's loader reads.
+    """Returns Python text with a kernel's launch constants and the function `launch_plan`, read off its host code.
 
-    Raises InputError for unknown host code.
+    A submission's loader reads them. Raises InputError for unknown host code.
     """
     plan = parse_host_source(compiled.host_source)
     descriptors = {d.name: _descriptor(d) for d in plan.descriptors}
@@ -117,5 +117,5 @@ def _descriptor(d: Descriptor) -> str:
 
 
 def _tuple(expressions: tuple[Expression, ...]) -> str:
-    """Returns the text of a tuple of at least two expressions."""
+    """Returns the Python text of a tuple of at least two expressions."""
     return f"({', '.join(expression.text for expression in expressions)})"

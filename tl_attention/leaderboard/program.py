@@ -67,10 +67,10 @@ Place = tuple[str, str]
 
 
 def program_text(planned: Planned, variant: Variant) -> str:
-    """Returns the program's text, in which `attention_kernel()` gives the prim_func. Imports tilelang.
+    """Returns a schedule's TileLang program as one text, in which `attention_kernel()` gives the prim_func.
 
-    The file that holds the text has `T`, which is tilelang.language, SimpleNamespace and dataclass. The variant's sizes
-    are read at run time, its tensors are as wide as the tiles, and it has no optional tensors.
+    Imports tilelang. The file that holds the text has `T`, which is tilelang.language, SimpleNamespace and dataclass.
+    The variant's sizes are read at run time, its tensors are as wide as the tiles, and it has no optional tensors.
     """
     lowering = lowering_of(planned.schedule)
     program = _Program(lowering.constants(planned, variant))
@@ -81,7 +81,7 @@ def program_text(planned: Planned, variant: Variant) -> str:
 
 @dataclass(frozen=True)
 class Module:
-    """A module of the package has definitions at its top level by name, and imports of the package's names.
+    """A module of the package holds its top-level definitions by name, and its imports from the package.
 
     The module is `traced` if it is TileLang's text. `tables` are its dictionaries of functions.
     """
@@ -100,7 +100,7 @@ class Module:
 
 @functools.cache
 def read_module(name: str) -> Module:
-    """Reads a module of the package from its file."""
+    """Reads the definitions, tables and imports of a module of the package from its source file."""
     module = importlib.import_module(name)
     tree = cst.parse_module(Path(str(module.__file__)).read_text(encoding="utf-8"))
     dictionaries = {key: value for key, value in vars(module).items() if isinstance(value, dict)}
@@ -155,7 +155,7 @@ class _Program:
                 self._texts[type(value).__module__, type(value).__name__] = self._class_of(value)
 
     def _class_of(self, value: Any) -> str:
-        """Returns the text of a constant's class.
+        """Returns the text of a constant's class, with only the methods that are called.
 
         The constant is the only instance, so what it decides is left out of the methods.
         """
@@ -168,7 +168,7 @@ class _Program:
         return code(pruned(node.with_changes(body=node.body.with_changes(body=body)), {"self": value}))
 
     def text(self) -> str:
-        """Returns the whole text.
+        """Returns the program as one text of the definitions added, the constants and the entry.
 
         In order it has the definitions of the rooms below the kernels', the constants, the entry, and the modules from
         the kernel down.
@@ -215,10 +215,10 @@ def _is_stored(node: ast.AST) -> TypeGuard[ast.Name]:
 
 
 def phases(loop: Loop) -> dict[str, tuple[str, list[Iteration], Sequence[Iteration], bool]]:
-    """Returns (start, before, iterations, masked) for each macro of the loop, by the macro's name.
+    """Returns by name, for each macro of the loop, its start, iteration before, iterations and whether it masks.
 
-    Iterations count from `start`; `before` is the iteration before the first, if any. `masked` says whether blocks are
-    masked.
+    These are (start, before, iterations, masked). Iterations count from `start`; `before` is the iteration before the
+    first, if any. `masked` says whether blocks are masked.
     """
     steady, unmasked = loop.steady.operations, loop.unmasked
     return {
@@ -291,13 +291,16 @@ def _offset(start: str, number: int) -> str:
 
 
 def constants_text(c: Constants) -> str:
-    """Returns the text of the constants, as one namespace."""
+    """Returns Python text that defines the constants as one namespace `c`."""
     there = {name: value for name, value in vars(c).items() if name not in THE_LOOP + NOT_THERE}
     return f"{HEADING}c = SimpleNamespace({', '.join(f'{name}={_written(value)}' for name, value in there.items())})\n"
 
 
 def _written(value: Any) -> str:
-    """Returns the text of a constant. A record becomes a namespace of its fields and properties, without THE_LOOP's."""
+    """Returns the Python text of a constant, a namespace of fields and properties for a record.
+
+    The namespace is without THE_LOOP's.
+    """
     if not isinstance(value, BaseModel) and not hasattr(value, "_fields"):
         return repr(value)
     kind = type(value)

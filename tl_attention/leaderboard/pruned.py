@@ -22,14 +22,17 @@ ATOMS = (cst.Name, cst.Attribute, cst.Call, cst.Subscript, cst.BaseNumber, cst.B
 
 
 def pruned(node: Node, known: Mapping[str, Any]) -> Node:
-    """Returns a function or class without what the `known` names decide: constants and tables of functions."""
+    """Returns a function or class without the branches and table look-ups that the `known` names decide.
+
+    The names are those of constants and of tables of functions.
+    """
     found = node.visit(_Pruned(known))
     assert isinstance(found, type(node))
     return found
 
 
 def code(node: cst.CSTNode) -> str:
-    """Returns the text of a node, with the comments above the node."""
+    """Returns the source text of a syntax node, with the comments above the node."""
     return cst.Module([]).code_for_node(node)
 
 
@@ -62,7 +65,7 @@ class _Pruned(cst.CSTTransformer):
         return cst.FlattenSentinel(settled) if settled else cst.RemoveFromParent()
 
     def _settled(self, node: cst.If) -> Any:
-        """Returns the `if` with only its open conditions, or the statements that remain where no condition is open."""
+        """Returns an `if` without conditions that constants decide, or only the statements to run if none remains."""
         condition = self._value(node.test)
         if condition is not UNKNOWN and condition:
             return list(node.body.body)
@@ -102,7 +105,7 @@ def _returns(statement: cst.CSTNode) -> bool:
 
 
 def _in_place_of(whole: cst.BaseExpression, part: cst.BaseExpression) -> cst.BaseExpression:
-    """Returns the part, with the parentheses of the whole where the part may need them."""
+    """Returns the part that replaces an expression, in the expression's parentheses unless it needs none."""
     if isinstance(part, ATOMS) or not whole.lpar:
         return part
     return part.with_changes(lpar=[*whole.lpar, *part.lpar], rpar=[*part.rpar, *whole.rpar])

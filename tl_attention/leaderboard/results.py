@@ -22,7 +22,7 @@ Milliseconds = Annotated[float, Field(gt=0)]
 
 @dataclass(frozen=True)
 class Timing:
-    """A timing holds the times of one test.
+    """A timing holds the times of one test, their mean, spread and percentiles, and why timing stopped.
 
     A cool card can stop after three runs and look 10 % faster: `n` belongs beside the mean.
     """
@@ -42,7 +42,10 @@ class Timing:
 
 
 def summarize(samples_ms: Sequence[float], elapsed_s: float, method: str) -> Timing:
-    """Summarizes the runs of a test, which took `elapsed_s` together with the work between the runs."""
+    """Returns a Timing with the mean, spread, percentiles and stop reason of a test's times.
+
+    The runs took `elapsed_s` together with the work between the runs.
+    """
     n = len(samples_ms)
     deviation, tenths = stdev(samples_ms), quantiles(samples_ms, n=10, method="inclusive")
     spread = (min(samples_ms), max(samples_ms), median(samples_ms), tenths[0], tenths[-1])
@@ -66,7 +69,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class LineResult:
-    """A line result is the result of one submission on one test line.
+    """A line result holds the outcome, verdicts, error and times of one submission on one test line.
 
     `accepted` is the contract's verdict (rtol = atol = 1e-2), `tight` the verdict at 1e-3. The outcome's reason says
     how an accepted output misses 1e-3. `way` is the form that a packed file says it runs, "" if the file says none.
@@ -83,7 +86,7 @@ class LineResult:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """An evaluation is the result of one submission under the contract.
+    """An evaluation holds the results of one submission, of its first import and of each test line.
 
     `parent_import` is the first import, before all tests; `rows` are the tests. `packed` is what the file says of its
     generated device code and its compilers: see contract.py.
@@ -109,19 +112,25 @@ class Evaluation:
         return self.accepted and all(row.tight for row in self.rows)
 
     def to_json(self) -> dict[str, Any]:
-        """Returns a dict of plain values, with units in the names of its keys."""
+        """Returns the evaluation and its verdicts `accepted` and `tight` as a dict of plain values.
+
+        The names of its keys have the units.
+        """
         return asdict(self) | {"accepted": self.accepted, "tight": self.tight}
 
 
 def is_evaluation(values: Mapping[str, Any]) -> bool:
-    """Says whether a line's object is an evaluation of a submission. A row of `run` or `bench` is of a schedule."""
+    """Says whether the object of a record's line has the key `submission`, as an evaluation has.
+
+    A row of `run` or `bench` is of a schedule.
+    """
     return "submission" in values
 
 
 def read_evaluation(line: bytes, values: Mapping[str, Any], where: str) -> tuple[str, Evaluation]:
-    """Returns (name, evaluation) of a line and its object. Unknown keys are ignored.
+    """Reads a record's line as an evaluation, and returns (its name, the evaluation).
 
-    Raises InputError that begins with `where`.
+    `values` is the object of the line. Unknown keys are ignored. Raises InputError that begins with `where`.
     """
     try:
         evaluation = TypeAdapter(Evaluation).validate_json(line, strict=True)
@@ -135,7 +144,7 @@ def read_evaluation(line: bytes, values: Mapping[str, Any], where: str) -> tuple
 
 
 def class_lines(evaluation: Evaluation) -> Iterator[str]:
-    """Yields the lines that the public class harness prints: one for each test, then the check."""
+    """Yields a line for each test and one for the check, as the public class harness prints them."""
     for number, row in enumerate(evaluation.rows):
         if row.timing is None:
             told = [f"status={row.outcome.status}"]
@@ -148,7 +157,7 @@ def class_lines(evaluation: Evaluation) -> Iterator[str]:
 
 
 def title(evaluation: Evaluation) -> str:
-    """Returns the title of a table: the mode and the device, which its evaluations share."""
+    """Returns a table's title, with the mode and the device that its evaluations share."""
     return f"{evaluation.mode}, {evaluation.environment.get('device_name', 'unknown device')}"
 
 
@@ -165,7 +174,10 @@ def _timed(cell: Callable[[Timing], str]) -> Callable[[_Line], str]:
 
 
 def _ratio(time: str) -> Callable[[_Line], str]:
-    """Returns the cell of the baseline's time divided by the line's own."""
+    """Returns a function that makes a line's cell, the baseline's time divided by the line's own.
+
+    `time` names the time, such as `mean_ms`. The cell is "" where one of the two is missing.
+    """
 
     def cell(line: _Line) -> str:
         ours, theirs = line.row.timing, line.baseline and line.baseline.timing

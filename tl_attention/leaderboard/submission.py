@@ -48,10 +48,11 @@ FORMAT = ("format", "--isolated", f"--line-length={WIDTH}", "--config=format.ski
 
 
 def pack(name: str, schedule: Schedule) -> str:
-    """Packs a schedule into the text of a submission; `name` is the NAME in `tl-attention submit NAME`.
+    """Packs a schedule into the text of a submission file, which has its TileLang program and its machine code.
 
-    Raises InputError where something is missing that packing needs, for a schedule that cannot be packed, and for a file
-    that the servers would refuse; ScheduleRefused for a schedule that cannot run.
+    `name` is the NAME in `tl-attention submit NAME`. Raises InputError where something is missing that packing needs,
+    for a schedule that cannot be packed, and for a file that the servers would refuse; ScheduleRefused for a schedule
+    that cannot run.
     """
     check_all_there()
     from tl_attention.leaderboard.program import program_text
@@ -92,10 +93,10 @@ def pack(name: str, schedule: Schedule) -> str:
 
 
 def check(path: Path) -> tuple[str, str, int]:
-    """Packs the schedule that a file carries again, and compares both texts. The file is read, and not executed.
+    """Packs the schedule of a packed file again, and returns both cubins' sha256 and the first line that differs.
 
-    Returns the sha256 of the file's cubin, the sha256 of the cubin made again, and the number of the first line of the
-    text that differs, 0 for none. Raises InputError for a file that was not packed by `pack`.
+    The file is read, and not executed. The first sha256 is that of the file's cubin, the second that of the cubin made
+    again. The line is a number in the text, 0 for none. Raises InputError for a file that was not packed by `pack`.
     """
     text = read_submission(path)
     found = constants(text)
@@ -122,7 +123,7 @@ def formatted(text: str) -> str:
 
 
 def within_limits(name: str, text: str) -> str:
-    """Returns the text unchanged. Raises InputError where the servers would refuse the text."""
+    """Returns the text unchanged, or raises InputError if it is too large or has a word that a server rejects."""
     if FORBIDDEN_WORD in text.lower():
         raise InputError(f"{name}: not packed, one server rejects every file that holds the word {FORBIDDEN_WORD!r}")
     if len(text.encode()) > MAX_BYTES:
@@ -134,7 +135,10 @@ def within_limits(name: str, text: str) -> str:
 
 
 def check_all_there() -> None:
-    """Raises InputError that lists what packing misses, with the command that installs the missing packages."""
+    """Raises InputError that lists the packages and tools which packing needs and which are missing here.
+
+    It has the command that installs the missing packages.
+    """
     import torch
 
     pinned = machine_code.PACKAGES | {"ruff": RUFF}

@@ -30,7 +30,10 @@ FOLDER = str(Path(__file__).parent)
 
 
 def main() -> None:
-    """Runs the plan in the first argument and exits: imports the submission and, if the plan has a line, tests it."""
+    """Imports the submission, tests it if the plan in the first argument has a line, and exits.
+
+    The report goes to the descriptor that the plan names.
+    """
     plan = json.loads(sys.argv.pop(1))
     os.set_inheritable(plan["message"], False)
     if FOLDER not in sys.path:
@@ -74,7 +77,10 @@ def _test(kernel: Callable, line: dict, outputs: list[str], device: str, mode: s
 
 
 def _call(kernel: Callable, data: tuple, path: str) -> None:
-    """Calls the submission once, and writes the output to a file."""
+    """Calls the submission once, checks its output's shape, dtype and device, and writes the output to a file.
+
+    Raises TypeError for another output.
+    """
     import torch
 
     # The allocator hands this memory out next, so values that are never written do not look right.
@@ -90,7 +96,10 @@ def _call(kernel: Callable, data: tuple, path: str) -> None:
 
 
 def _time_calls(kernel: Callable, data: tuple) -> dict[str, Any]:
-    """Times calls as the contract does: {synchronise, clear L2, event, call, event} until the stop rule holds."""
+    """Times calls of the submission until the contract's stop rule holds, and returns times and elapsed seconds.
+
+    On a GPU each time is {synchronise, clear L2, event, call, event}.
+    """
     import torch
 
     if data[0].is_cuda:

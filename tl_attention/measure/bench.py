@@ -202,7 +202,7 @@ def _prune(tickets: Mapping[Configuration, Ticket], session: Session, card: Card
 
 
 def _too_large(configuration: Configuration, row: Row, card: Card) -> str:
-    """Says why a kernel spills too much to be worth its time, or why no block of it fits an SM; "" where neither is so."""
+    """Returns why a kernel spills too much to be timed or no block of it fits an SM, "" if neither is so."""
     threads, registers, shared_bytes = configuration.threads, row.registers or 0, row.shared_bytes or 0
     if (row.stack_bytes or 0) > MOST_STACK_BYTES:
         return f"spills {row.stack_bytes:,} bytes a thread, expected {MOST_STACK_BYTES:,} at most"

@@ -63,7 +63,7 @@ class Candidate:
 
 
 class Verified(NamedTuple):
-    """A `Verified` names inputs on which a kernel is compared with the oracle: those of a shape, with Q times `spread`."""
+    """A `Verified` names inputs to compare a kernel with the oracle on, those of a shape with Q times `spread`."""
 
     shape: AttentionShape
     spread: float = 1.0

@@ -52,7 +52,7 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """Returns the cell's name, such as `d128-4k-causal`: the group, the keys and the mask."""
+        """Returns the cell's name of its group, keys and mask, such as `d128-4k-causal`."""
         seq = self.shape.seq_kv
         length = f"{seq // 1024}k" if seq % 1024 == 0 else str(seq)
         return f"{self.group}-{length}{'-causal' if self.shape.mask == CAUSAL else ''}"

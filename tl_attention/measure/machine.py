@@ -54,7 +54,7 @@ def software() -> dict[str, str]:
 
 
 def package(name: str) -> str | None:
-    """Returns the version of a package, None where it is not installed."""
+    """Returns the version of an installed package, None where it is not installed."""
     try:
         return version(name)
     except PackageNotFoundError:

@@ -74,7 +74,7 @@ def available(shape: AttentionShape) -> list[str]:
 
 
 def why_not(name: str, shape: AttentionShape) -> str:
-    """Says why a peer cannot run this problem, as far as that is known before the call; "" if no reason is known."""
+    """Returns why a peer cannot run this problem, "" if no reason is known before the call."""
     if is_window(shape.mask):
         return "it is not asked for windows"
     for feature in shape.asked.features:

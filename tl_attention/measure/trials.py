@@ -87,7 +87,7 @@ UNLOAD_TIMEOUT_S, LOAD_TIMEOUT_S, SAMPLE_TIMEOUT_S = 120.0, 120.0, 60.0
 
 @dataclass
 class Samples:
-    """One candidate's samples are milliseconds of calls, a list for each round, and the SM's MHz where it is told.
+    """A `Samples` holds a candidate's times in milliseconds, a list for each round, and the known SM clocks.
 
     In batches of `calls` calls, the list has one number, their mean.
     """
@@ -124,7 +124,7 @@ class BrokeWorker(Exception):
 
 
 def in_turn(entries: Sequence[Entry], rounds: int) -> Iterator[Entry]:
-    """Yields each entry once a round: forward in one round and backward in the next."""
+    """Yields each entry once a round, forward in one round and backward in the next."""
     for number in range(rounds):
         yield from entries if number % 2 == 0 else reversed(entries)
 

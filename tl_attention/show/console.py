@@ -78,7 +78,7 @@ class ProgressBar:
 
 
 def counted(number: int, what: str) -> str:
-    """Returns the number with its noun: 1 step, 2 steps."""
+    """Returns a number with its noun, in the plural unless it is 1."""
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 

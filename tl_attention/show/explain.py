@@ -23,7 +23,7 @@ SET = "*"
 def option_lines(schedule: Schedule) -> Iterator[str]:
     """Yields a line for each option in force, with its value, its meaning and a mark if the file sets it.
 
-    Such as `* kernel.cluster 2: words`. A line without the mark has the default.
+    An example is `* kernel.cluster 2: words`. A line without the mark has the default.
     """
     for key in OPTION_KEYS:
         options = getattr(schedule, key)
@@ -120,7 +120,10 @@ def _heading(schedule: Schedule, program: Program) -> str:
 
 
 def _resources(planned: Planned, head_dim: HeadSize, card: Card) -> str:
-    """Returns lines on a kernel's tile, threads, shared memory, mbarriers and registers, and how many there are."""
+    """Returns a text on how much tile, threads, shared memory, mbarriers and registers a kernel takes of a card.
+
+    Of shared memory and registers it says how much there is.
+    """
     schedule = planned.schedule
     M, N = schedule.block_M, schedule.block_N
     takes = lowering_of(schedule).resources(planned, head_dim, card)

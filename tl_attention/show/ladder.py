@@ -99,7 +99,7 @@ def _code_lines(row: Row, before: Row | None) -> Iterator[str]:
 def loop_change(before: Loop, after: Loop) -> str:
     """Returns in words how many instructions of each kind a loop has before and after, where that differs.
 
-    Such as `621 -> 590 instructions: FMUL 66 -> 35`.
+    An example is `621 -> 590 instructions: FMUL 66 -> 35`.
     """
     kinds = dict.fromkeys((*before.counts, *after.counts))
     counts = {kind: (before.counts.get(kind, 0), after.counts.get(kind, 0)) for kind in kinds}
@@ -114,7 +114,7 @@ def loop_change(before: Loop, after: Loop) -> str:
 def _gain(row: Row, against: str | None, ladder: Ladder) -> str:
     """Returns, as text, how many times as fast a row is as the step it goes on from, "" if not compared.
 
-    It is the median of paired ratios. It names that step, unless it is the step before.
+    The number is the median of paired ratios. The text names that step, unless it is the step before.
     """
     if row.against is None or against is None:
         return ""
@@ -199,7 +199,7 @@ THERE = f"text, {published.CARD.name}"
 
 
 def of_record(rows: Sequence[Row]) -> tuple[list[Row], list[Row]]:
-    """Returns (a row of each configuration, the second row of each tile's best) of the newest run that chose.
+    """Splits the newest choice in a record into (each configuration's row, second rows of each tile's best).
 
     The second list is fastest first.
     """
@@ -209,7 +209,7 @@ def of_record(rows: Sequence[Row]) -> tuple[list[Row], list[Row]]:
 
 
 def counted(rows: Sequence[Row]) -> str:
-    """Returns a text that counts the configurations of a choice, refused, compiled, left out and timed.
+    """Returns a text on how many configurations of a choice were refused, compiled, left out and timed.
 
     The rows are one of each configuration.
     """
@@ -251,9 +251,9 @@ def best_of_tiles(rows: Sequence[Row]) -> Table:
 def _cells(
     configuration: Configuration, tflops: float | None, most: float, takes: tuple[int, int, int, int] | None
 ) -> Iterator[str]:
-    """Yields the cells of a line on a configuration, its options, rate, percent of the best, and what it takes.
+    """Yields a line's cells for a configuration's options, rate, percent of the best rate and resources.
 
-    It takes registers, stack and shared memory in bytes, and warps.
+    The resources are registers, stack and shared memory in bytes, and warps.
     """
     yield str(configuration).partition(": ")[2].removeprefix(f"{ALWAYS_ON}+")
     yield from ("", "") if tflops is None else (f"{tflops:.1f}", f"{100 * tflops / most:.1f}")

@@ -94,7 +94,7 @@ def reference_row(rows: Sequence[Row], baseline: str | None = None) -> Row | Non
 
 
 def title(rows: Sequence[Row]) -> str:
-    """Returns a table's title, the problem, device, plain product's rate and run that its rows share."""
+    """Returns a table's title, with the problem, device, plain product's rate and run of its rows."""
     row = next((row for row in rows if row.matmul_tflops), rows[0])
     plain = f", {PRODUCTS.get(row.product, row.product)} {row.matmul_tflops:.0f} TFLOPS" if row.matmul_tflops else ""
     run = f", {row.run}" if row.run else ""
@@ -169,7 +169,7 @@ def _other_machine_code(row: Row, found: Row) -> str:
 def _who(group: Sequence[Row], rows: Sequence[Row]) -> str:
     """Returns the names of a group of rows with their sizes, and with dtype or problem if these differ in `rows`.
 
-    Such as `seed, best (runtime); wide (runtime, fixed)`.
+    An example is `seed, best (runtime); wide (runtime, fixed)`.
     """
     shapes = {row.shape for row in rows}
     several_dtypes = len({shape.dtype for shape in shapes}) > 1

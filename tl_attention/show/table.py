@@ -41,7 +41,7 @@ class Column(NamedTuple):
 
 @dataclass(frozen=True)
 class Table:
-    """A table has cells of text below a title.
+    """A table has a title, headings, and rows whose cells are text.
 
     `priority` lists the columns in the order in which a narrow terminal keeps them.
     """
@@ -53,7 +53,7 @@ class Table:
 
     @classmethod
     def of(cls, title: str, columns: Sequence[Column], rows: Iterable[Any]) -> Table:
-        """Makes a table with a line for each row, whose cells the columns' functions take from the row."""
+        """Makes a table with a line for each row, in which each column's function makes a cell of the row."""
         priority = sorted(range(len(columns)), key=lambda n: columns[n].rank)
         cells = [tuple(column.cell(row) for column in columns) for row in rows]
         return cls(title, tuple(column.heading for column in columns), cells, tuple(priority))
