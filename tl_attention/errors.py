@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class InputError(ValueError):
-    """An InputError is raised for bad input: an argument, a file, or a machine that cannot do what was asked.
+    """An InputError is raised for a bad argument or file, or for a machine that cannot do what was asked.
 
     It is a ValueError. Each line of the message says what was wrong, what was expected, and where. A file can have
     several mistakes: then the message has a line for each, and each is an argument of the error.
@@ -15,7 +15,7 @@ class InputError(ValueError):
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """Returns the lines of the message."""
+        """Returns the lines of the error's message, a tuple of strings."""
         return self.args
 
 
@@ -36,7 +36,7 @@ class ScheduleRefused(InputError):
 
 
 def shown(value: object, most: int = 60) -> str:
-    """Returns what stands for a caller's value in an error: its repr on one line, cut short; without a repr its type."""
+    """Returns a value's repr on one line, cut to `most` characters, or the name of its type if the repr fails."""
     try:
         text = printable(repr(value))
     except Exception:  # Any class has a repr of its own, and an int of 5000 digits has none.
@@ -45,5 +45,5 @@ def shown(value: object, most: int = 60) -> str:
 
 
 def printable(text: str) -> str:
-    """Returns the text with escapes for what a terminal would act on, or could not show: a name may hold anything."""
+    """Returns the text with an escape in place of each character that is not printable. A name may hold anything."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

@@ -8,6 +8,9 @@ PACKAGE = Path(__file__).parent
 
 
 def folder(name: str) -> Path:
-    """Returns the folder `schedules` or `results`. The wheel maps both into the package: see pyproject.toml."""
+    """Returns the folder of this name, `schedules` or `results`, in the package or, in a checkout, beside it.
+
+    The wheel maps both into the package: see pyproject.toml.
+    """
     inside = PACKAGE / name
     return inside if inside.is_dir() else PACKAGE.parent / name

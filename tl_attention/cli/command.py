@@ -32,11 +32,11 @@ FAILED = 1
 
 
 class Ended(SystemExit):
-    """A signal has ended the command; `code` is the shell's code for that signal."""
+    """Ended is raised when a signal ends the command; its `code` is 128 plus the signal's number, as in a shell."""
 
 
 class OneLineErrors(click.Group):
-    """A group of this class ends on every kind of bad input with one line a mistake on stderr, and exit code 2."""
+    """This group of commands answers bad input with one line on stderr for each mistake, and exit code 2."""
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         try:
@@ -69,7 +69,10 @@ class OneLineErrors(click.Group):
 
 @contextmanager
 def _ended_by_signals() -> Iterator[None]:
-    """Makes a signal that ends the process raise `Ended` first, once. An ignored signal, as under nohup, stays so."""
+    """Makes the first SIGINT, SIGTERM or SIGHUP inside the block raise `Ended`; the next one kills the process.
+
+    A signal that is ignored, as under nohup, or that has a handler of its own, is left alone.
+    """
     before = {number: signal.getsignal(number) for number in ENDING}
 
     def end(number: int, frame: FrameType | None) -> None:
@@ -106,21 +109,21 @@ def _say_interrupted(code: str | int | None) -> NoReturn:
 
 
 def say(*messages: str) -> None:
-    """Prints one error line for each message on stderr, whatever the message or a file's name holds."""
+    """Prints each message on stderr as one error line, with escapes for characters that are not printable."""
     for message in messages:
         click.echo(f"error: {printable(' '.join(message.split()))}", err=True)
 
 
 def fail(*messages: str) -> NoReturn:
-    """Prints one error line for each message, then exits with code 2."""
+    """Prints each message on stderr as one error line, then exits with code 2."""
     say(*messages)
     sys.exit(2)
 
 
 class Problems:
-    """A `Problems` prints the error lines of each of several schedules.
+    """A `Problems` prints and counts the errors of several schedules, so that a wrong one does not hide the next.
 
-    Schedules after a wrong one are still looked at.
+    `finish` exits if there were any.
     """
 
     def __init__(self) -> None:
@@ -129,7 +132,7 @@ class Problems:
 
     @contextmanager
     def each(self) -> Iterator[None]:
-        """Counts a schedule, and prints what goes wrong inside as that schedule's error."""
+        """Counts a schedule, and prints and counts an InputError from inside the block instead of raising it."""
         self.schedules += 1
         try:
             yield
@@ -138,7 +141,7 @@ class Problems:
             say(*error.lines)
 
     def finish(self) -> None:
-        """Exits with code 2 if there was a problem, and with a count if there were several schedules."""
+        """Exits with code 2 if a schedule had an error. Of several schedules it prints first how many had one."""
         if self.found and self.schedules > 1:
             click.echo(f"{self.found} of {self.schedules} schedules have errors", err=True)
         if self.found:
@@ -147,7 +150,10 @@ class Problems:
 
 @contextmanager
 def naming(named: Named) -> Iterator[None]:
-    """Makes a refusal inside say of which file and line it is. A loading error says so already."""
+    """Turns a ScheduleRefused from inside the block into an InputError with the file and line of `named`.
+
+    An error of loading a file has these already.
+    """
     try:
         yield
     except ScheduleRefused as refusal:
@@ -178,19 +184,19 @@ class Command(click.Command):
 def command(
     name: str | None = None, *, examples: Mapping[str, str], **options: Any
 ) -> Callable[[Callable[..., Any]], Command]:
-    """Makes a `Command` of a function. The function's docstring is the help."""
+    """Returns a decorator that makes a `Command` with examples of a function, whose docstring is the help."""
     return click.command(name, cls=Command, examples=examples, **options)
 
 
 class Groups(OneLineErrors):
-    """A `Groups` lists its commands below headings, and below each command its first example."""
+    """A `Groups` is a group of commands whose help lists them below headings, each with its first example."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.groups: dict[str, tuple[Command, ...]] = {}
 
     def add_group(self, heading: str, *commands: Command) -> None:
-        """Adds commands, and lists them below this heading."""
+        """Adds commands to this group, whose help lists them below the heading."""
         self.groups[heading] = commands
         for of_group in commands:
             self.add_command(of_group)

@@ -51,20 +51,20 @@ WITHOUT_GPU = ("seed", "fa3_overlap", "best", "best_causal")
 
 
 def stamp() -> str:
-    """Returns the time now, as the names of results have it."""
+    """Returns the time now, in UTC, as text for a file's name, such as 20260131T120000Z."""
     return datetime.datetime.now(datetime.UTC).strftime("%Y%m%dT%H%M%SZ")
 
 
 def record_path(output: Path | None, name: str) -> Path:
-    """Returns the file that is asked for, or a new one in runs/."""
+    """Returns `output` if it is given, else the path of a new file in runs/ with this name and the time now."""
     return output or RUNS / f"{name}-{stamp()}.jsonl"
 
 
 @contextmanager
 def recording(path: Path, what: str = "rows") -> Iterator[tuple[Callable[[Measured], None], ProgressBar]]:
-    """Yields (a function that appends a row to the file of results, the progress).
+    """Opens a file of results and yields (a function that appends a row to it, a progress bar).
 
-    A machine that fails ends the command.
+    If a call fails because of the machine, it prints a line and exits with code 1.
     """
     from tl_attention.measure.pool import CallFailed
     from tl_attention.measure.results_file import ResultsFile
@@ -168,7 +168,7 @@ def bench(
 
 
 def default_schedules(every: bool, card: Card) -> list[str]:
-    """Returns the schedules that `bench` takes by default: all, or WITHOUT_GPU for Hopper where no such GPU is here."""
+    """Returns the names of all schedules at the top or, for a Hopper card that is not here, of four, unless `every`."""
     texts, is_timed = texts_of(()), visible_gpus() and not another_gpu(card.arch)
     if every or is_timed or card.arch != HOPPER.arch:
         return texts
@@ -189,7 +189,7 @@ def candidates(
     dtypes: Sequence[str] = (),
     **problem: Any,
 ) -> list[Candidate]:
-    """Returns the kernels of these schedules that compute the problem, for a card.
+    """Returns a Candidate to measure for each schedule, dtype and kind of sizes, all for one problem on one card.
 
     A mistake in any file or size raises InputError before the first slow import. If `refuse`, a schedule that is not
     safe raises InputError too; otherwise it gets a row.
@@ -218,7 +218,10 @@ def candidates(
 
 
 def _measure(candidates: Sequence[Candidate], command: str, output: Path | None, **options: Any) -> None:
-    """Measures the candidates with these options of `bench.measure`, records each row, and shows all."""
+    """Measures candidates, appends the rows to a file and shows them. Exits with 1 if one failed, 2 if none may run.
+
+    `options` are those of `bench.measure`.
+    """
     from tl_attention.measure.bench import measure
     from tl_attention.show.console import show
 

@@ -20,7 +20,7 @@ from tl_attention.problem.shape import DTYPE_NAMES, SHAPE_TEXT
 
 
 class ArchType(click.Choice[str]):
-    """An `ArchType` takes the archs of the known cards.
+    """An `ArchType` is the type of a click option that takes the arch of a known card, such as sm_80 or sm_90a.
 
     An arch with an `a` goes by its plain name too: kernels need all of sm_90a.
     """
@@ -31,7 +31,7 @@ class ArchType(click.Choice[str]):
 
 
 def arch_option(command: Any) -> Any:
-    """Gives the command a `card`: the card that is asked for, or None.
+    """Adds the option `--arch` to a command, which gets the card of that arch as `card`, or None without it.
 
     The card has the SMs of the GPU at hand if that is the card.
     """
@@ -45,7 +45,7 @@ def arch_option(command: Any) -> Any:
 
 
 def card_for(asked: Card | None, *schedules: Named) -> Card:
-    """Returns the card that is asked for; else the card at hand or, where a schedule is not for that, Hopper.
+    """Returns `asked` unless it is None, else the card at hand or, if a schedule is not for that one, Hopper.
 
     A schedule is for the cards that its lowering is compiled for.
     """
@@ -56,9 +56,9 @@ def card_for(asked: Card | None, *schedules: Named) -> Card:
 
 
 def of_card(schedules: Sequence[Named], card: Card) -> list[Named]:
-    """Returns the schedules whose lowering is compiled for the card, and leaves the others out with one line for all.
+    """Returns the schedules whose lowering is compiled for the card, and prints a line on how many others there are.
 
-    Raises InputError, with file and line, where there is none.
+    Raises InputError, with file and line, where none is for the card.
     """
     from tl_attention.lowering.preflight import check_card
 
@@ -73,7 +73,7 @@ def of_card(schedules: Sequence[Named], card: Card) -> list[Named]:
 
 
 def say_not_launched(card: Card) -> None:
-    """Prints a line on stderr where the GPU at hand is another card.
+    """Prints on stderr that nothing will be launched, if the GPU at hand is another card than this one.
 
     What is compiled for one card is never launched on another.
     """
@@ -88,7 +88,10 @@ def _runs_on(named: Named, card: Card) -> bool:
 
 
 class HeadSizeType(click.ParamType):
-    """A `HeadSizeType` takes a head size that tensors may have. Raises InputError for another."""
+    """A `HeadSizeType` is the type of a click option that takes a supported head size, N or N/N for two.
+
+    Raises InputError for a size that is not supported.
+    """
 
     name = "head_dim"
 
@@ -116,7 +119,7 @@ DEFAULT_SHAPE = f"{DEFAULT_SIZES},{DEFAULT_HEAD_SIZE}"
 
 
 def together(*options: Decorator) -> Decorator:
-    """Makes one decorator of several options, in the order in which the help has them."""
+    """Returns one decorator that adds all of these options to a command, in the order in which the help has them."""
 
     def add(command: Any) -> Any:
         for option in reversed(options):
@@ -127,30 +130,33 @@ def together(*options: Decorator) -> Decorator:
 
 
 def shape_option(without: str, **options: Any) -> Decorator:
-    """Makes `--shape`. The help says what is taken `without` it."""
+    """Returns the decorator that adds `--shape`, the problem's sizes, to a command.
+
+    The help says what is taken `without` it.
+    """
     return click.option("--shape", help=f"the problem's sizes: {SHAPE_TEXT}  [default: {without}]", **options)
 
 
 def dtype_option(help: str, several: bool = False) -> Decorator:
-    """Makes `--dtype`. The command takes `dtypes` where several may be given."""
+    """Returns the decorator that adds `--dtype` to a command, which gets it as `dtype`, or as `dtypes` if `several`."""
     kind: dict[str, Any] = {"multiple": True} if several else {"default": "fp16", "show_default": True}
     name = "dtypes" if several else "dtype"
     return click.option("--dtype", name, type=click.Choice(sorted(DTYPE_NAMES)), help=help, **kind)
 
 
 def head_dim_option(help: str) -> Decorator:
-    """Makes `--head-dim`."""
+    """Returns the decorator that adds `--head-dim`, a head size or None, to a command, with this help."""
     return click.option("--head-dim", type=HEAD_SIZE, help=help)
 
 
 def sizes_option(*kinds: str) -> Decorator:
-    """Makes `--sizes`, which is one of the kinds, the first by default."""
+    """Returns the decorator that adds `--sizes`, one of these kinds and by default the first, to a command."""
     words = "the kernel reads the sizes at run time, or is compiled for exactly this shape"
     return click.option("--sizes", type=click.Choice(kinds), default=kinds[0], show_default=True, help=words)
 
 
 def rounds_option(least: int, help: str, **default: Any) -> Decorator:
-    """Makes the option `--rounds`, which says how often each entry is timed, `least` times or more."""
+    """Returns the decorator that adds `--rounds` to a command, how often each entry is timed, `least` or more."""
     return click.option("--rounds", type=click.IntRange(least, MOST_ROUNDS), help=help, **default)
 
 
@@ -176,7 +182,7 @@ output_option = click.option(
 
 
 def shape_for(text: str | None, schedules: Sequence[Named]) -> str:
-    """Returns the text of `--shape`; without it the default sizes, with a head size that the schedules are meant for."""
+    """Returns `text` unless it is None, else the default sizes with a head size that the schedules are meant for."""
     return f"{DEFAULT_SIZES},{head_size_for(schedules)}" if text is None else text
 
 

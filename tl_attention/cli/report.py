@@ -23,7 +23,7 @@ OTHER_KIND = "profile-"
 
 
 class _Evaluated(NamedTuple):
-    """An `_Evaluated` is an evaluation that a file has.
+    """An `_Evaluated` is a leaderboard evaluation read from a file, with its name and its table's heading.
 
     Evaluations of one file, mode and device stand in one table if they ran the same lines.
     """
@@ -90,7 +90,10 @@ def report(results: tuple[Path, ...], markdown: bool, loops: bool, baseline: str
 
 
 def _newest() -> Path:
-    """Returns the newest record in runs/, and names it in a line on stderr. Raises InputError where there is none."""
+    """Returns the path of the newest .jsonl file in runs/ that `profile` did not write, and names it on stderr.
+
+    Raises InputError where there is none.
+    """
     found = [path for path in RUNS.glob("*.jsonl") if not path.name.startswith(OTHER_KIND) and path.is_file()]
     if not found:
         raise InputError(
@@ -102,7 +105,7 @@ def _newest() -> Path:
 
 
 def _read(paths: Sequence[Path]) -> tuple[list[Row | CellRow | _Evaluated], list[str]]:
-    """Returns everything in the files, and what is wrong with other lines.
+    """Returns (rows, cells and evaluations of the files, messages on lines that are none of these).
 
     Raises InputError for a file that cannot be read.
     """

@@ -49,16 +49,19 @@ all_option = click.option("--all", "every", is_flag=True, help="take the schedul
 
 
 def texts_of(arguments: Sequence[str], every: bool = False) -> list[str]:
-    """Returns what the arguments name, each once, with a folder as the schedules in it.
+    """Returns the schedules that the arguments name, each once, as texts. A folder stands for the schedules in it.
 
-    Without arguments it returns the schedules that ship.
+    Without arguments these are the schedules at the top of those that ship. `every` puts all that ship in front.
     """
     shipped = catalogue.all_names() if every else catalogue.names() if not arguments else []
     return list(dict.fromkeys([*shipped, *(text for argument in arguments for text in expand(argument))]))
 
 
 def resolve_all(texts: Sequence[str]) -> list[Named]:
-    """Returns every schedule, with names told apart. A mistake in any of them ends the command."""
+    """Returns the schedule of each text. Prints all mistakes and exits with code 2 if there is one.
+
+    Schedules of the same name get other names: see `told_apart`.
+    """
     problems = Problems()
     found: list[Named] = []
     for text in texts:
@@ -69,16 +72,16 @@ def resolve_all(texts: Sequence[str]) -> list[Named]:
 
 
 def told_apart(schedules: Sequence[Named]) -> list[Named]:
-    """Returns the schedules with names told apart: files of the same name in two folders keep their folders.
+    """Returns the schedules, where each that shares its name with another has the user's text as its name.
 
-    Their rows could not be told apart otherwise.
+    So files of the same name in two folders keep their folders, and their rows can be told apart.
     """
     times = Counter(named.name for named in schedules)
     return [named if times[named.name] == 1 else replace(named, name=named.text) for named in schedules]
 
 
 def meant_for(schedules: Sequence[Named], size: HeadSize) -> list[Named]:
-    """Returns the schedules that are meant for this head size. The others are left out with a line each.
+    """Returns the schedules that are meant for this head size, and prints a line for each that is not.
 
     Raises InputError where no schedule is meant for it.
     """
@@ -224,7 +227,7 @@ def _labels(schedules: Sequence[Named]) -> list[str]:
 
 
 def _listing(schedules: Sequence[Named]) -> list[str]:
-    """Returns the lines of a table for each part of the catalogue.
+    """Returns the lines that `list` shows, a table of schedules and times for each folder of the catalogue.
 
     A table's times are of one run: times of two runs are not compared.
     """
@@ -268,9 +271,9 @@ def _heading(columns: Sequence[Sequence[Row]]) -> list[str]:
 
 
 def _time(named: Named, column: Sequence[Row]) -> str:
-    """Returns the schedule's time where the schedule is meant for the column's head size.
+    """Returns the schedule's recorded time as 6 characters, blanks where no row of the column is for it.
 
-    Another file may have the same schedule for another size.
+    A row counts if the schedule is meant for its head size: another file may have the same schedule for another size.
     """
     mine = (
         row for row in column if row.label == named.schedule.label and is_meant(row.shape.head_size, named.head_dims)
@@ -320,9 +323,9 @@ def which(shape: str, dtype: str, causal: bool, window: str, card: Card | None, 
 
 
 def _computed(shape: AttentionShape, causal: bool, window: str) -> AttentionShape:
-    """Returns the problem whose kernel runs.
+    """Returns the problem without the queries that see no key, and without a side of the mask that hides nothing.
 
-    It leaves out queries that see no key, and a side of the mask that hides nothing.
+    That is the problem whose kernel runs.
     """
     rows, mask = Rows.seen(masked(causal, parse_window(window)), shape.seq_q, shape.seq_kv)
     return replace(shape, seq_q=rows.count, mask=mask)

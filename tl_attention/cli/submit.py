@@ -83,7 +83,7 @@ def submit(files: tuple[str, ...], output: Path | None, check: bool, evaluate: b
 
 
 def _packed(text: str) -> str:
-    """Returns the submission of a schedule, given by name or file."""
+    """Packs a schedule, given by name or file, and returns the submission's text. Raises InputError for a .py file."""
     # Any other file may be a schedule, whatever its name: `resolve` says what it is not.
     if _is_submission(text) and text.endswith(".py"):
         raise InputError(f"{text}: expected a schedule's name or file; a submission file is run with --evaluate")
@@ -98,7 +98,7 @@ def _packed(text: str) -> str:
 
 
 def _check(path: Path) -> bool:
-    """Says whether a file is what its schedule packs to."""
+    """Prints and returns whether a packed file is, byte for byte, what the schedule that it carries packs to now."""
     from tl_attention.leaderboard import submission
 
     carried, made_again, line = submission.check(path)
@@ -117,9 +117,10 @@ def _evaluate(
     mode: str | None,
     device: str | None,
 ) -> bool:
-    """Runs submissions as the leaderboard does; schedules among the files are packed into submissions first.
+    """Runs files as the leaderboard does, and says whether each passes at both tolerances.
 
-    It records them and prints their rows. It returns whether each of them passes at both tolerances; the baseline's verdict is its own.
+    Schedules among the files are packed into submissions first. It records all and prints their rows. The baseline's
+    verdict does not count.
     """
     from tl_attention.leaderboard import contract, results
     from tl_attention.leaderboard.evaluate import evaluate
@@ -153,5 +154,5 @@ def _evaluate(
 
 
 def _is_submission(text: str) -> bool:
-    """Says whether the text names a submission file, and no schedule."""
+    """Says whether a text that is no schedule's name or YAML file ends in .py or is a file."""
     return not text.endswith(SUFFIXES) and not path_of(text) and (text.endswith(".py") or os.path.isfile(text))

@@ -144,15 +144,18 @@ def _window(text: str) -> tuple[int, ...]:
 
 
 def _any_lengths(size: HeadSize, *, group: int, mask: Mask, dtype: str, **asked: Any) -> AttentionShape:
-    """Returns a problem with these features, and some sizes: a kernel serves all sizes."""
+    """Returns a problem with these head sizes, group, mask, dtype and features, whose batch and lengths are 1.
+
+    A kernel serves all batches and lengths.
+    """
     head_dim, head_dim_v = sizes_of(size)
     return AttentionShape(1, group, 1, 1, head_dim, dtype, mask, head_dim_v, heads_kv=1).asking(**asked)
 
 
 def _named(asked: Sequence[Named], shape: AttentionShape, card: Card, sizes_given: bool) -> list[Named]:
-    """Returns the schedules for the shape: those asked for, or the default.
+    """Returns the schedules to compile for a shape, those of `asked` for its head size or, if empty, the default ones.
 
-    Each of those asked for comes at its own head size unless sizes are given.
+    Each of `asked` is for its own head size or, if sizes are given, for each that it is meant for.
     """
     if asked and sizes_given:
         return meant_for(asked, shape.head_size)
@@ -162,7 +165,7 @@ def _named(asked: Sequence[Named], shape: AttentionShape, card: Card, sizes_give
 
 
 def _words(kernel: Candidate) -> str:
-    """Returns the schedule's name, and what is compiled of it."""
+    """Returns a kernel on one line, with its schedule, head size, dtype, mask, features, SMs and arch."""
     variant = kernel.variant
     group = [f"{variant.group} heads of Q for each of K and V"] if variant.group > 1 else []
     more = [

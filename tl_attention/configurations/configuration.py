@@ -42,7 +42,9 @@ MOST_SHOWN = 80
 
 @dataclass(frozen=True)
 class Configuration:
-    """A Configuration is one kernel of the notation. K and V come by cp.async: `async` is always on.
+    """A Configuration is one kernel of "flash attention from scratch", with its tile, warps and options.
+
+    K and V come by cp.async: `async` is always on.
 
     `q_fragments`, `k_fragments`, `v_fragments` are how many fragments are loaded at a time: WHOLE or STEP; a whole Q
     stays in registers. `eager` copies K and V as early as their buffers are free, `buffer` loads a step's fragments
@@ -84,7 +86,7 @@ class Configuration:
 
     @property
     def fragments(self) -> tuple[int, int, int]:
-        """Returns how many fragments of Q, of K and of V are loaded at a time."""
+        """Returns a tuple of how many fragments of Q, of K and of V are loaded at a time; 0 is all of the tile's."""
         return self.q_fragments, self.k_fragments, self.v_fragments
 
     @property
@@ -98,12 +100,12 @@ class Configuration:
 
 
 def tile_text(tile: tuple[int, ...]) -> str:
-    """Returns the tile as the notation spells it: `(128, 64, 64, 4)`."""
+    """Returns the numbers of a tile in parentheses, such as `(128, 64, 64, 4)`."""
     return f"({', '.join(map(str, tile))})"
 
 
 def parse(text: str) -> Configuration:
-    """Returns the configuration that a text in the notation names, spelled as `str` spells it. Raises InputError."""
+    """Returns the configuration whose `str` is this text. Raises InputError for a text that is none."""
     found = _NOTATION.fullmatch(text)
     try:
         if found is None:
@@ -122,7 +124,7 @@ SOFTMAX = ("max_prev", "max_init", "row_max", "max_merge", "scale", "exp", "row_
 
 
 def schedule_of(configuration: Configuration) -> Schedule:
-    """Returns the schedule that runs as the configuration says.
+    """Returns the mma_sync schedule whose kernel copies, loads, multiplies and waits as the configuration says.
 
     An iteration computes the scores of a KV block, their softmax, and the output of the same block. Where it is `eager`,
     V(t) is copied right behind the barrier with which iteration t starts, and K(t+1) right behind the softmax, before the
@@ -169,15 +171,15 @@ def _schedule(configuration: Configuration) -> Schedule:
 
 
 def _steps(columns: int) -> tuple[int, ...] | None:
-    """Returns the widths of the steps in which so many columns are multiplied; None for a single step: it is not split."""
+    """Returns the widths of the steps of 16 in which so many columns are multiplied; None for a single step."""
     count = columns // STEP_COLUMNS
     return (STEP_COLUMNS,) * count if count > 1 else None
 
 
 def _multiplied(product: str, loads: dict[str, int], widths: tuple[int, ...] | None, buffer: bool) -> list[str]:
-    """Returns a product's steps in order, with the loads of their fragments.
+    """Returns the names of a product's steps and of the loads of their fragments, in the order in which they run.
 
-    `loads` says how many fragments each load brings at a time.
+    `loads` says how many fragments each load brings at a time. With `buffer` a load comes a step before its product.
     """
     multiplied = chunk_names(product, widths)
     steps = len(multiplied)

@@ -19,7 +19,7 @@ CARD = CARDS["sm_86"]
 
 
 def space() -> Iterator[Configuration]:
-    """Yields every configuration that the text chooses from, all of them eager and swizzled.
+    """Yields the 120 configurations among which "flash attention from scratch" chooses, all eager and swizzled.
 
     They come tile by tile: rows, keys, fragments, buffer, softmax. A buffer where no fragments are loaded in steps is
     no configuration: of 2 x 2 x 2^3 x 2 x 2 = 128 combinations, 120 are left.
@@ -33,7 +33,7 @@ def space() -> Iterator[Configuration]:
 
 @dataclass(frozen=True)
 class Published:
-    """A Published is a line of the text's tables: a configuration, its TFLOPS at 4096 keys, and what it takes of an SM.
+    """A Published is a published result, a configuration with its TFLOPS at 4096 keys and what it takes of an SM.
 
     `registers` and `stack_bytes`, which are spilled, are a thread's; `shared_bytes` are a block's.
     """

@@ -18,7 +18,7 @@ MOST_SUGGESTED = 3
 
 
 def names(under: str = "") -> list[str]:
-    """Returns the names right under a folder of schedules/, by default its top, sorted; none if there is no folder."""
+    """Returns the sorted names of the schedules directly in a folder of schedules/, [] if there is no such folder."""
     folder = _root() / under
     if under and not (NAME.fullmatch(under) and os.path.isdir(folder)):
         return []
@@ -26,26 +26,26 @@ def names(under: str = "") -> list[str]:
 
 
 def folders() -> list[str]:
-    """Returns the folders of schedules/ that hold schedules, such as `experiments`, without the top."""
+    """Returns the sorted paths of the folders below schedules/ that hold schedules, such as `experiments`."""
     below = {path.parent.relative_to(_root()).as_posix() for path in _root().rglob(f"*{SUFFIX}")}
     return sorted(below - {"."})
 
 
 def all_names() -> list[str]:
-    """Returns every name: those at the top first, then those of each folder."""
+    """Returns the names of all schedules that ship, first those at the top of schedules/, then those of each folder."""
     return [name for under in ("", *folders()) for name in names(under)]
 
 
 def path_of(name: str) -> Path | None:
-    """Returns the file of the schedule of this name; None if no schedule has the name."""
+    """Returns the path of the file of the shipped schedule of this name, or None if no such schedule ships."""
     path = _root() / f"{name}{SUFFIX}"
     return path if NAME.fullmatch(name) and os.path.isfile(path) else None
 
 
 def unknown(text: str, folder: Path = Path()) -> InputError:
-    """Returns the error that no schedule has this name.
+    """Returns an InputError that no schedule has this name, with the file or the names that may be meant instead.
 
-    It names the file in the folder that may be meant, or the names that come closest.
+    The file is in `folder` and has this name without its suffix. Without such a file the closest names are suggested.
     """
     found = f"no schedule is named {text[:60]!r}"
     if file := next(
@@ -60,7 +60,7 @@ def unknown(text: str, folder: Path = Path()) -> InputError:
 
 
 def closest(text: str) -> list[str]:
-    """Returns the names that the text may have meant: those with the same last part, or else those spelled alike."""
+    """Returns up to 3 shipped names whose last part is the text's, or else up to 3 that are spelled like the text."""
     known = all_names()
     last = text.rpartition("/")[2]
     same = [name for name in known if name.rpartition("/")[2] == last]

@@ -34,7 +34,7 @@ NONE_YET = "none yet"
 
 
 class Case(NamedTuple):
-    """A Case has what rules ask about a call.
+    """A Case holds the facts of one call by which the rules of defaults.yaml choose its schedule.
 
     That is its head size, dtype and mask, its lengths, the heads of Q that share a K, the words of its features, and
     the card that it runs on.
@@ -51,13 +51,13 @@ class Case(NamedTuple):
 
     @classmethod
     def of(cls, shape: AttentionShape, arch: str = HOPPER.arch) -> Case:
-        """Returns the case of a problem on a card."""
+        """Returns the Case of a call with this problem on a card of this arch."""
         lengths, asked = (shape.seq_q, shape.seq_kv), frozenset(shape.asked)
         return cls(shape.head_size, shape.dtype, kind_of(shape.mask), *lengths, shape.group, asked, arch)
 
     @property
     def values(self) -> tuple[Any, ...]:
-        """Returns the case's values for KEYS, in the same order."""
+        """Returns the case's value for each condition that a rule can have, in the order of KEYS."""
         return (*self[:6], *(word in self.asked for word in BY_WORD), self.arch)
 
     def __str__(self) -> str:
@@ -86,7 +86,7 @@ Line = Annotated[str, Field(min_length=1), AfterValidator(one_line)]
 
 
 class _Rule(BaseModel):
-    """A rule has conditions, all of which must hold, a schedule, one sentence why, and the record that says so.
+    """A rule names the schedule for calls that meet all its conditions, one sentence why, and the record that says so.
 
     A condition that is left out always holds, except `archs`: without it a rule is for Hopper. `head_dims` are sizes of
     tiles. A smaller tensor has the next larger tile; K and V of two sizes that are not named together have the larger
@@ -107,18 +107,18 @@ class _Rule(BaseModel):
     record: Line
 
     def holds(self, key: str, value: Any) -> bool:
-        """Says whether the condition of a key holds for this value of a case."""
+        """Says whether the rule's condition on a key, such as `seq_q`, holds for a case with this value."""
         wanted = getattr(self, key)
         if key == "head_dims":
             return is_meant(value, wanted)
         return wanted in (None, value) if key in BY_WORD else value in wanted
 
     def unmet(self, case: Case) -> str | None:
-        """Returns the key of the first condition that does not hold; None if the rule serves the case."""
+        """Returns the key of the first of the rule's conditions that the case does not meet; None if it meets all."""
         return next((key for key, value in zip(KEYS, case.values) if not self.holds(key, value)), None)
 
     def condition(self, key: str) -> str:
-        """Returns a condition in words: `seq_q up to 64`."""
+        """Returns the rule's condition on this key in words, such as `seq_q up to 64`."""
         value = getattr(self, key)
         if isinstance(value, bool):
             return f"{key} {str(value).lower()}"
@@ -126,12 +126,12 @@ class _Rule(BaseModel):
 
     @property
     def conditions(self) -> list[str]:
-        """Returns all conditions that the rule states, in words."""
+        """Returns a list of the conditions that the rule states, each in words, without those left to a default."""
         return [self.condition(key) for key in KEYS if key in self.model_fields_set]
 
     @property
     def served(self) -> str:
-        """Returns the cases that the rule serves on its cards, in words."""
+        """Returns the rule's conditions, except that on the card, as one text in words; `any case` if there is none."""
         return ", ".join(words for words in self.conditions if not words.startswith("archs ")) or "any case"
 
 
@@ -146,7 +146,7 @@ def _words(numbers: range) -> str:
 
 
 class _Keys(BaseModel):
-    """These are the keys of a file of rules."""
+    """This model holds a file of default rules, whose only key is `rules`, a list of one rule or more."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -155,7 +155,7 @@ class _Keys(BaseModel):
 
 @dataclass(frozen=True)
 class Defaults:
-    """Defaults are one file's rules, which say which schedule serves a call that names none, together with the file.
+    """Defaults hold a file and its rules, which choose the schedule of a call that names none.
 
     The first rule that serves a case counts.
     """
@@ -164,7 +164,7 @@ class Defaults:
     rules: tuple[Rule, ...]
 
     def number(self, case: Case) -> int:
-        """Returns the index of the rule that serves a case. Raises InputError where no rule does.
+        """Returns the index of the first rule whose conditions a case meets. Raises InputError where it meets none.
 
         Every case on Hopper has a rule.
         """
@@ -176,28 +176,29 @@ class Defaults:
         return found
 
     def find(self, case: Case) -> int | None:
-        """Returns the index of the rule that serves a case; None where no rule does."""
+        """Returns the index of the first rule whose conditions a case meets; None where it meets no rule's."""
         return next((number for number, rule in enumerate(self.rules) if rule.unmet(case) is None), None)
 
     def line(self, number: int) -> int:
-        """Returns the line of a rule in the file."""
+        """Returns the number of the line on which the rule of this index begins in the file."""
         return self.file.line(("rules", number))
 
 
 @functools.lru_cache(MOST_KEPT)
 def default_schedule(shape: AttentionShape, arch: str = HOPPER.arch) -> str:
-    """Returns the name of the schedule that runs a problem on a card where none is asked for.
+    """Returns the name of the schedule that the default rules choose for a problem on a card of this arch.
 
-    Raises InputError where no schedule does.
+    Raises InputError where they choose none.
     """
     found = defaults()
     return found.rules[found.number(Case.of(shape, arch))].schedule
 
 
 def default_schedules(shape: AttentionShape, arch: str = HOPPER.arch) -> list[str]:
-    """Returns the names of the schedules that run such a problem of any lengths where none is asked for.
+    """Returns the names of all schedules that the default rules choose for the problem as its lengths vary.
 
-    The schedule of the shortest lengths comes first. Raises InputError where a card has none for some length.
+    Each comes once, and the schedule of the shortest lengths comes first. Raises InputError where a card has none
+    for some length.
     """
     found, case = defaults(), Case.of(shape, arch)
     # Each range of lengths that no rule tells apart is tried at its fewest rows and its most keys: where a mask hides
@@ -210,7 +211,7 @@ def default_schedules(shape: AttentionShape, arch: str = HOPPER.arch) -> list[st
 
 @functools.cache
 def defaults() -> Defaults:
-    """Returns the rules that ship.
+    """Returns the default rules that ship, read from defaults.yaml once in a process.
 
     A test sees that they serve every case, each some, by schedules that are meant for it.
     """
@@ -218,13 +219,16 @@ def defaults() -> Defaults:
 
 
 def read(path: Path) -> Defaults:
-    """Reads the rules of a file. Raises InputError with `file:line: key: message`."""
+    """Reads the default rules of a YAML file. Raises InputError with `file:line: key: message`."""
     file = yaml_text.read(path)
     return Defaults(file, checked(file, _Keys, file.fields).rules)
 
 
 def edges(rules: Sequence[Rule], key: str) -> list[int]:
-    """Returns the first number of each range in which no rule tells two values of a key apart."""
+    """Returns the sorted numbers at which a range of some rule for `key` begins, or has just ended; 1 is always one.
+
+    No rule tells two values of the key apart that lie between two neighbours of these.
+    """
     ranges = [getattr(rule, key) for rule in rules]
     found = {1, *(edge for numbers in ranges for edge in (numbers.start, numbers.stop))}
     return sorted(edge for edge in found if edge <= LONGEST)

@@ -39,7 +39,7 @@ def _named(value: object) -> Named:
 
 
 def _problem(value: object, info: ValidationInfo) -> AttentionShape:
-    """Returns the problem that a text names, with the dtype and the mask of the keys before it."""
+    """Parses the text of a ladder's `shape` as a problem, with the ladder's `dtype` and `causal`."""
     if not isinstance(value, str):
         raise PydanticKnownError("string_type")
     dtype, causal = info.data.get("dtype", "fp16"), info.data.get("causal", False)
@@ -59,7 +59,9 @@ class _Keys(BaseModel):
 
 
 class Step(_Keys):
-    """A Step is one step of a ladder. `schedule` is None where the step has no meaning here, which `note` then says.
+    """A Step is one idea by which a text made its kernel faster, with the schedule that does the same here.
+
+    `schedule` is None where the step has no meaning here, which `note` then says.
 
     `against` is the name of the step that this one is measured against: unless given, the last one before it that has a
     schedule.
@@ -75,21 +77,25 @@ class Step(_Keys):
 
 
 class Tile(_Keys):
-    """A Tile is a kernel that is compiled and not timed: its registers and spills are shown beside the text's."""
+    """A Tile is a schedule that is compiled but not timed, to show its registers and spills beside a text's."""
 
     schedule: OfSchedule
     text: Text = Field(description="what the text has of it")
 
 
 class Headline(_Keys):
-    """A Headline is what the text is known for, and the step that stands beside that here."""
+    """A Headline quotes the result that a text is known for, and names the step to show beside it here."""
 
     step: str
     text: Text
 
 
 def _in_order(steps: tuple[Step, ...]) -> tuple[Step, ...]:
-    """Returns the steps, each with the step that it is measured against. Raises RuleBroken for a step that cannot be."""
+    """Returns the steps with `against` filled in, by default with the last earlier step that has a schedule.
+
+    Raises RuleBroken for a name that an earlier step has, for a step with neither schedule nor note, and for an
+    `against` that is no earlier step with a schedule.
+    """
     found: list[Step] = []
     for number, step in enumerate(steps):
         if any(step.name == earlier.name for earlier in found):
@@ -109,7 +115,7 @@ def _in_order(steps: tuple[Step, ...]) -> tuple[Step, ...]:
 
 
 class Ladder(_Keys):
-    """A Ladder lists what is measured side by side, in the order of the text."""
+    """A Ladder lists the steps by which a text tuned its kernel, as schedules to measure beside each other."""
 
     _name: str = ""
     title: Text
@@ -138,16 +144,16 @@ class Ladder(_Keys):
 
     @property
     def name(self) -> str:
-        """Returns what the ladder is called: a part of its file's name."""
+        """Returns the ladder's name, which is its file's without `ladder-` and suffix."""
         return self._name
 
     @property
     def measured(self) -> tuple[Step, ...]:
-        """Returns the steps that have a schedule."""
+        """Returns the ladder's steps that have a schedule, which are those that are measured."""
         return tuple(step for step in self.steps if step.schedule)
 
     def step(self, name: str) -> Step:
-        """Returns the step of this name."""
+        """Returns the ladder's step of this name."""
         return next(step for step in self.steps if step.name == name)
 
 
@@ -157,12 +163,12 @@ def ladder_names() -> list[str]:
 
 
 def record_name(name: str) -> str:
-    """Returns the name of the file in results/ that has the record of this ladder."""
+    """Returns the name of the file in results/ that holds the shipped measurements of the ladder of this name."""
     return f"{START}{name}-h200.jsonl"
 
 
 def load_ladder(name: str | Path) -> Ladder:
-    """Loads the ladder that ships under this name, or the ladder of a file.
+    """Reads the ladder of a file if the text ends in .yaml, else the ladder that ships under this name.
 
     Raises InputError with `file:line: key: message`.
     """

@@ -28,7 +28,10 @@ Told = tuple[int, str]
 
 
 def all_mistakes(files: Sequence[YamlFile], fields: dict[str, Any], model: type[Keys]) -> InputError:
-    """Returns the error with a line for each mistake of the outermost file; `fields` are merged with its bases'."""
+    """Returns an InputError with a line for each mistake in the schedule file files[0], at most 20 of them.
+
+    The other files are its bases, and `fields` are the merged keys of all. A last line counts further mistakes.
+    """
     file = files[0]
     told = [(fault.line, f"{file.path}:{fault.line}: {fault.message}") for fault in file.faults]
     told += _mistakes(files, fields, model, {fault.key for fault in file.faults})
@@ -39,7 +42,9 @@ def all_mistakes(files: Sequence[YamlFile], fields: dict[str, Any], model: type[
 
 
 def blamed(files: Sequence[YamlFile], key: KeyPath, message: str, kind: str = "", at: KeyPath = ("base",)) -> Told:
-    """Returns the line to blame, and the message as `file:line: kind: key: message`.
+    """Returns (line number in files[0] to blame for a key, the message with file, line, kind and key in front).
+
+    The message is `file:line: kind: key: message`.
 
     The outermost file that has all of the key, or else the most of it, is to blame. If that is a base, and the
     outermost file does not decide the key itself, the line is that of the outermost file's key `at`, and the message
@@ -59,7 +64,7 @@ def blamed(files: Sequence[YamlFile], key: KeyPath, message: str, kind: str = ""
 def _mistakes(
     files: Sequence[YamlFile], fields: Mapping[str, Any], model: type[Keys], faulty: set[KeyPath]
 ) -> Iterator[Told]:
-    """Yields every mistake in the fields of a model; of `faulty` keys nothing is told."""
+    """Yields (line, message) of each mistake that the model finds in the fields, but of none at the `faulty` keys."""
     try:
         model(**fields)
         return
@@ -93,7 +98,7 @@ def _mistakes(
 
 
 def _broken_rules(files: Sequence[YamlFile], keys: Keys) -> Iterator[Told]:
-    """Yields the rules that the keys break, except rules about a key that is told already."""
+    """Yields (line, message) of each rule that the keys break, unless an earlier broken rule blames the same key."""
     told: set[KeyPath] = set()
     for rule in rules_of(keys.dialect):
         try:
@@ -105,7 +110,7 @@ def _broken_rules(files: Sequence[YamlFile], keys: Keys) -> Iterator[Told]:
 
 
 def _of_rule(files: Sequence[YamlFile], rule: Check, broken: RuleBroken) -> Told:
-    """Returns where and how a broken rule is told: at its key, or at another of its keys if a base gives that one."""
+    """Returns (line, message) of a broken rule, at its key or, if a base gives that, at another key of the rule."""
     file, *bases = files
     message = str(broken)
     if any(base.gives(broken.key) for base in bases):
@@ -118,10 +123,10 @@ def _of_rule(files: Sequence[YamlFile], rule: Check, broken: RuleBroken) -> Told
 
 
 def _of_file(key: KeyPath) -> KeyPath:
-    """Returns the part of a key's path that a file gives as a whole: a list is given with all of its entries."""
+    """Returns a key's path up to the first index of a list. A file gives a list with all of its entries."""
     return key[: next((depth for depth, part in enumerate(key) if isinstance(part, int)), len(key))]
 
 
 def _is_touched(key: KeyPath, faulty: set[KeyPath]) -> bool:
-    """Says whether one of the faulty keys is this key, above it or below it."""
+    """Says whether one of the `faulty` keys is this key, contains it, or is contained in it."""
     return any(key[: len(other)] == other[: len(key)] for other in faulty)

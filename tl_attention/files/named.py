@@ -29,7 +29,7 @@ _kept: dict[str, Named] = {}
 
 
 def resolve(what: str | Path) -> Named:
-    """Finds the schedule of a name that ships, of a YAML file, of a configuration's notation, or of a label.
+    """Returns the schedule that a text means, which is a shipped name, a file, a configuration's notation or a label.
 
     A name that ships comes first, whatever the current folder holds. Text that ends in .yaml or .yml, or that is the path
     of a file, is read. Other text that begins with ( is the notation of a configuration. Raises InputError that says where
@@ -45,7 +45,9 @@ def resolve(what: str | Path) -> Named:
 
 
 def load(what: str | Path) -> Schedule:
-    """Reads a schedule, for `attention(..., schedule=...)`. It is exported as `tl_attention.load_schedule`.
+    """Reads the schedule of a name, a file, a label or a notation, for `attention(..., schedule=...)`.
+
+    It is exported as `tl_attention.load_schedule`.
 
     A file is read again only after it, or a file that it names as its base, has changed.
 
@@ -63,9 +65,9 @@ def load(what: str | Path) -> Schedule:
 
 
 def expand(text: str) -> list[str]:
-    """Returns the schedules of a folder, or of a part of the catalogue such as `experiments`; else the text itself.
+    """Returns the sorted files of a folder, or names in a folder of the catalogue, and for any other text [text].
 
-    The schedules are sorted. Raises InputError for a folder without schedules.
+    A shipped name goes before a folder of the same name. Raises InputError for a folder without schedules.
     """
     # No text, which an unset variable of a shell gives, is not the catalogue's top.
     if text and catalogue.path_of(text) is None:

@@ -90,10 +90,9 @@ class Named:
 
     @property
     def in_words(self) -> str:
-        """Returns the schedule in words.
+        """Returns one line on what the schedule is, such as its file's name and summary; "" for a label.
 
-        A file has its name with its summary, or with what it changes in its base; a configuration is its notation, and
-        a label says nothing more.
+        A file without a summary has its name with what it changes in its base. A configuration is its notation.
         """
         if self.sources:
             return f"{self.name}: {self.summary or self._changes or 'its file has no summary'}"
@@ -101,27 +100,27 @@ class Named:
 
     @property
     def _changes(self) -> str:
-        """Returns what the file changes in its base, in words; nothing without a base."""
+        """Returns the base's name and the keys that the file changes in it, in words; "" for a file without a base."""
         fields = self.sources[0].fields
         keys = " and ".join(", ".join(key for key in fields if key not in FILE_KEYS).rsplit(", ", 1))
         return f"{fields['base']} {f'with another {keys}' if keys else 'unchanged'}" if "base" in fields else ""
 
     @property
     def meant_for(self) -> str:
-        """Returns the head sizes that the schedule is meant for, in words."""
+        """Returns words for a message, `is meant for` with the schedule's head sizes."""
         return f"is meant for {named_head_dims(self.head_dims)}"
 
     def refuse_unmeant(self, size: HeadSize) -> None:
-        """Raises InputError for a head size that the schedule is not meant for."""
+        """Raises InputError, with file and line, for a head size that the schedule is not meant for."""
         if not is_meant(size, self.head_dims):
             raise self._refused(f"it {self.meant_for}, not {size}", ("head_dims",))
 
     def refused(self, refusal: ScheduleRefused) -> InputError:
-        """Returns the refusal with the file and the line to blame, or with what the user wrote for the schedule."""
+        """Returns a refusal as an InputError with the file and line to blame or, without a file, the user's text."""
         return self._refused(str(refusal), refusal.key, *refusal.others)
 
     def _refused(self, message: str, key: KeyPath, *others: KeyPath) -> InputError:
-        """Returns the error at the line of the file, or of its base key if a base has the key.
+        """Returns an InputError with the file and the line of the key, or of `base` where only a base has the key.
 
         Of several keys, the one to blame is the first that stands in the outermost file with any of them.
         """
@@ -132,7 +131,7 @@ class Named:
         return InputError(blamed(self.sources, found, message + self._unmeant(found), "refused: ")[1])
 
     def _unmeant(self, key: KeyPath) -> str:
-        """Returns the words that the base is meant for other head sizes; empty where these explain nothing.
+        """Returns a hint that the base of the key is meant for other head sizes; "" where that explains no mistake.
 
         The head sizes may be why a key of the base is wrong, unless the file itself gives that key or head sizes.
         """
@@ -146,12 +145,12 @@ class Named:
 
 
 def load(path: str | Path) -> Schedule:
-    """Reads one schedule. Raises InputError with `file:line: key: message`."""
+    """Reads the Schedule of a YAML file and its bases. Raises InputError with `file:line: key: message`."""
     return load_file(path).schedule
 
 
 def load_file(path: str | Path) -> Named:
-    """Reads one schedule and what its file says about it.
+    """Reads a YAML file and its bases as a Named, a Schedule with its name, summary and head sizes.
 
     Raises InputError with `file:line: key: message` for each mistake.
     """
@@ -169,7 +168,10 @@ def load_file(path: str | Path) -> Named:
 
 
 def _with_bases(file: YamlFile) -> tuple[YamlFile, ...]:
-    """Returns the file, its base, the base of that base, and so on."""
+    """Returns a tuple of the file, its base, the base of that base, and so on.
+
+    Raises InputError for more than 4 bases, for a file that is its own base, and for a base that is no schedule's file.
+    """
     sources = [file]
     while "base" in sources[-1].fields:
         last = sources[-1]
@@ -209,7 +211,10 @@ def _base_path(file: YamlFile, where: str) -> Path:
 
 
 def _merged(sources: tuple[YamlFile, ...]) -> dict[str, Any]:
-    """Returns the schedule's keys: those of the last base, changed by each file before it."""
+    """Returns the merged keys of a file and its bases, without keys about a file, such as `summary`.
+
+    They are the keys of the last base, changed by each file before it.
+    """
     found = [{k: v for k, v in source.fields.items() if k not in FILE_KEYS} for source in sources]
     return functools.reduce(lambda base, own: _merge(base, own, Schedule), reversed(found), {})
 

@@ -16,10 +16,10 @@ NULL = {"type": "null"}
 
 
 def json_schema() -> str:
-    """Returns the JSON Schema of a schedule file, as committed beside the schedules. It has no rules between keys.
+    """Returns the text of the JSON Schema of a schedule file. It has no rules between keys.
 
-    A file may give null for a key that has a default. A file with a base has some of the keys; what a whole file needs
-    besides stands under `else`.
+    The text is committed beside the schedules. A file may give null for a key that has a default. A file with a
+    base has some of the keys; what a whole file needs besides stands under `else`.
     """
     schema = ScheduleKeys.model_json_schema(schema_generator=_UntitledKeys)
     del schema["properties"]["base"]["default"]
@@ -31,9 +31,9 @@ def json_schema() -> str:
 
 
 def _loosened(model: Schema, models: dict[str, Schema]) -> Schema:
-    """Changes a model's schema, and the schemas below it, to what a file with a base may give.
+    """Changes a model's schema in place, so that no key is required, and null is allowed where there is a default.
 
-    Returns what a whole file must give.
+    That is what a file with a base may give. The schemas below are changed too. Returns what a whole file must give.
     """
     must: Schema = {"required": required} if (required := model.pop("required", None)) else {}
     whole: Schema = {}
@@ -50,7 +50,10 @@ def _loosened(model: Schema, models: dict[str, Schema]) -> Schema:
 
 
 class _UntitledKeys(GenerateJsonSchema):
-    """This generator gives keys no titles: titles that repeat the key would hide its description in an editor."""
+    """This generator makes a JSON Schema whose keys have no titles.
+
+    A title that repeats the key would hide its description in an editor.
+    """
 
     def field_title_should_be_set(self, schema: Any) -> bool:
         return False

@@ -14,10 +14,10 @@ MIB = 2**20
 
 
 def read(path: Path, most_bytes: int, kind: str) -> tuple[bytes, os.stat_result]:
-    """Returns what is in the file, pipe or device, and what the system says of it.
+    """Returns (bytes, stat result) of a file, pipe or device. Raises InputError if it holds over `most_bytes`.
 
-    `kind` is what the file should be, for the error. Raises InputError where the file cannot be read, and where it has
-    more than `most_bytes`, as /dev/zero has.
+    `kind` is what the file should be, for the error. Raises InputError too where the file cannot be read. A device
+    such as /dev/zero holds more than any `most_bytes`.
     """
     try:
         with open(path, "rb", opener=_at_once) as file:
@@ -33,9 +33,9 @@ def read(path: Path, most_bytes: int, kind: str) -> tuple[bytes, os.stat_result]
 
 
 def write(path: Path, text: str) -> None:
-    """Writes the file. Raises InputError where it cannot be written.
+    """Writes the text to a file, whole or not at all. Raises InputError where it cannot be written.
 
-    If the disk is full, what stood there before stays.
+    If the disk is full, what stood there before stays. A pipe or a device is written to as it is.
     """
     target = Path(os.path.realpath(path))
     unfinished = target.with_name(f"{target.name}.{uuid4().hex}")
@@ -54,7 +54,7 @@ def write(path: Path, text: str) -> None:
 
 
 def _at_once(path: str, flags: int) -> int:
-    """Opens a path without waiting for a writer.
+    """Opens a path, and returns its file descriptor, without waiting for another process to open a pipe's end.
 
     A pipe without a writer reads as empty; a pipe with a writer gives what that writes.
     """

@@ -41,7 +41,7 @@ Stamp = tuple[int, int, int, int]
 
 
 def stamp(path: str | Path) -> Stamp | None:
-    """Returns the file's stamp now, or None if there is no file."""
+    """Returns the file's time of change, size, inode and device as a tuple; None if there is no file."""
     try:
         return _stamp(os.stat(path))
     except (OSError, ValueError):
@@ -54,7 +54,7 @@ def _stamp(status: os.stat_result) -> Stamp:
 
 @dataclass(frozen=True)
 class Fault:
-    """A Fault is a mistake in a key's text: its line, the key, and the words that name the key."""
+    """A Fault is one mistake in a YAML text, with its line, the path of its key, and a message that names the key."""
 
     line: int
     key: KeyPath
@@ -75,17 +75,20 @@ class YamlFile:
     faults: tuple[Fault, ...] = ()
 
     def line(self, key: KeyPath) -> int:
-        """Returns the line of the innermost part of `key` that the file has; the first line with a key if it has none."""
+        """Returns the line number of a key or, if the file lacks it, of the innermost key above it that the file has.
+
+        That is the first line with a key if the file has none of these.
+        """
         return self.lines[key[: self.has(key)]]
 
     def has(self, key: KeyPath) -> int:
-        """Returns how many parts of `key`, from the first, the file has."""
+        """Returns how many parts of a key's path, from the first, lead to a key of the file; 0 if it has none."""
         return next(depth for depth in range(len(key), -1, -1) if key[:depth] in self.lines)
 
     def gives(self, key: KeyPath) -> bool:
-        """Says whether the file decides what the key is.
+        """Says whether the file itself sets the key, or a key above it to a plain value such as null.
 
-        It does if it has all of the key, or returns what is above the key to the default by a null.
+        A null returns what is above the key, and so the key, to the default.
         """
         depth = self.has(key)
         value: Any = self.fields
@@ -94,13 +97,19 @@ class YamlFile:
         return depth == len(key) or (depth > 0 and not isinstance(value, dict))
 
     def placed(self, key: KeyPath, message: str, kind: str = "", at: KeyPath | None = None) -> str:
-        """Returns the message as `file:line: kind: key: message`, at the line of the key, or of the key `at`."""
+        """Returns the message with file, line, kind and key in front, the line being that of the key `at` or of `key`.
+
+        It is `file:line: kind: key: message`.
+        """
         name = "" if message.startswith(dotted(key)) else dotted(key)
         return f"{self.path}:{self.line(key if at is None else at)}: {kind}{name}{message}"
 
 
 def checked(file: YamlFile, model: type[Checked], fields: dict[str, Any], *where: str | int) -> Checked:
-    """Returns a model of the fields that stand at `where`. Raises InputError with `file:line: key: message`."""
+    """Makes a pydantic model of some fields of a file. Raises InputError with file, line and key if it refuses one.
+
+    `where` is the path of the fields in the file.
+    """
     try:
         return model(**fields)
     except ValueError as error:
@@ -109,12 +118,12 @@ def checked(file: YamlFile, model: type[Checked], fields: dict[str, Any], *where
 
 
 def blamed(file: YamlFile, key: KeyPath, message: str) -> InputError:
-    """Returns the error at a key's line."""
+    """Returns an InputError of the message with the file, the key's line and the key in front."""
     return InputError(file.placed(key, message))
 
 
 def read(path: Path) -> YamlFile:
-    """Reads one file. Raises InputError with `file:line: message` for each mistake of its text."""
+    """Reads a YAML file of keys as a YamlFile. Raises InputError with a line for each mistake of its text."""
     file = read_faulty(path)
     if file.faults:
         raise InputError(*(f"{path}:{fault.line}: {fault.message}" for fault in file.faults))
@@ -122,7 +131,7 @@ def read(path: Path) -> YamlFile:
 
 
 def read_faulty(path: Path) -> YamlFile:
-    """Reads one file that may have faults: keys that cannot be read as what they should be.
+    """Reads a YAML file of keys as a YamlFile, which lists keys that are repeated or cannot be read as `faults`.
 
     Other mistakes raise InputError.
     """
@@ -137,7 +146,7 @@ def read_faulty(path: Path) -> YamlFile:
 
 
 def _instead(node: yaml.Node) -> str:
-    """Returns what a file without keys may have meant by what it has, to end a message with."""
+    """Returns advice for a YAML text that is a list or one value instead of keys, to end a message; "" if none."""
     if isinstance(node, yaml.SequenceNode):
         return ", found a list: remove the dashes or the brackets around the keys"
     words = _no_colon(node.value) if isinstance(node, yaml.ScalarNode) and "\n" not in node.value else ""
@@ -159,9 +168,9 @@ def _text(path: Path) -> tuple[str, Stamp]:
 
 
 def _compose(text: str, path: Path) -> yaml.Node:
-    """Returns the node tree of plain YAML: one document, no tags, anchors or aliases, little nesting.
+    """Parses a YAML text, and returns its root node. Raises InputError unless it is plain YAML.
 
-    Raises InputError for text that is no plain YAML.
+    Plain YAML is one document with no tags, anchors or aliases, and with little nesting.
     """
     try:
         nesting = 0
@@ -194,9 +203,10 @@ def _compose(text: str, path: Path) -> yaml.Node:
 
 
 def _construct(node: yaml.Node, lines: dict[KeyPath, int], faults: list[Fault], at: KeyPath = ()) -> Any:
-    """Returns what a node holds, and puts the line of each key and entry below it into `lines`.
+    """Returns a YAML node as dicts, lists and values, and puts the line of each key and entry below into `lines`.
 
-    A key that is there twice has its first value; a value with a fault is None. `_compose` has bounded the nesting.
+    Mistakes go to `faults`. A key that is there twice has its first value; a value with a fault is None.
+    `_compose` has bounded the nesting.
     """
     if isinstance(node, yaml.SequenceNode):
         lines.update({(*at, number): entry.start_mark.line + 1 for number, entry in enumerate(node.value)})
@@ -218,7 +228,10 @@ def _construct(node: yaml.Node, lines: dict[KeyPath, int], faults: list[Fault], 
 
 
 def _value(node: yaml.Node, faults: list[Fault], at: KeyPath) -> Any:
-    """Returns what a text, number or word is; None where it has a fault, which is told of the list that it is in."""
+    """Returns the Python value of a YAML scalar. If it cannot be read, adds a Fault to `faults` and returns None.
+
+    A fault inside a list names the list's key. Numbers must be decimal.
+    """
     name = at
     while isinstance(name[-1], int):
         name = name[:-1]
@@ -249,7 +262,7 @@ MOST_SHOWN = 40
 
 
 def _not_yaml(error: yaml.MarkedYAMLError, text: str) -> tuple[int, str]:
-    """Returns the line to blame, counted from 1, and the words for what is wrong."""
+    """Returns (line to blame, counted from 1, message) for a text that PyYAML refused with this error."""
     # PyYAML ends lines at all of these.
     lines = re.split(r"\r\n|[\r\n\x85\u2028\u2029]", text.removeprefix("\ufeff"))
     problem, mark = error.problem or error.context or "", error.problem_mark or error.context_mark
@@ -280,7 +293,7 @@ def _not_yaml(error: yaml.MarkedYAMLError, text: str) -> tuple[int, str]:
 
 
 def _no_colon(line: str) -> str:
-    """Returns what is missing in a line that should be a key and its value, in words."""
+    """Returns words for what a line lacks to be a key with a value, such as the colon or the space behind it."""
     text = re.split(r"\s#", line)[0].strip().removeprefix("- ").strip()
     if found := re.fullmatch(r"([\w.]+):(\S.*)", text):
         return f"no space behind the colon of {_cut(found[1])}, expected `{_cut(f'{found[1]}: {found[2]}')}`"

@@ -71,8 +71,9 @@ def mask_for(
     config: Any = None,
     **others: Any,
 ) -> Tensor | None:
-    """Returns None or SDPA's mask (batch, 1, q_length, kv_length).
+    """Returns None for a causal mask without padding, else SDPA's mask (batch, 1, q_length, kv_length).
 
+    None needs queries and keys that end together. It is also for a window that hides no key.
     `attention_mask` (batch, keys) is False at padding.
     """
     # A static cache counts in a tensor, and has keys that are not filled yet.
@@ -91,14 +92,20 @@ def mask_for(
 
 
 def _padded(attention_mask: Tensor | None, keys: int) -> bool:
-    """Says whether a key is padding, or may be: compiled code does not look at the mask."""
+    """Says whether `attention_mask` hides a key or has another length than `keys`; in compiled code always True.
+
+    Compiled code does not look at the mask. Without a mask nothing is padded.
+    """
     if attention_mask is None:
         return False
     return torch.compiler.is_compiling() or attention_mask.shape[-1] != keys or not bool(attention_mask.all())
 
 
 def _window_of(config: Any) -> int | None:
-    """Returns the size of a model's windows; None without windows, or if `local_size` may be the size of chunks."""
+    """Returns the `sliding_window` of a model's config; None without one, or beside an `attention_chunk_size`.
+
+    With chunks `local_size` may be their size.
+    """
     chunks = getattr(config, "attention_chunk_size", None)
     return None if chunks is not None else getattr(config, "sliding_window", None)
 
@@ -116,7 +123,7 @@ def attend(
     sliding_window: int | None = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
-    """Computes the attention of a layer, on the kernels or else on SDPA.
+    """Computes the attention of a layer on the kernels or, with a warning, on SDPA if they do not support it.
 
     Returns (batch, seq_q, heads, head_dim) for tensors (batch, heads, seq, head_dim), and no weights.
     """
@@ -148,7 +155,7 @@ def attend(
 
 
 def _features(others: dict[str, Any]) -> dict[str, Any]:
-    """Takes the features that a layer asks for out of its other arguments, by word."""
+    """Removes the features from a layer's other arguments, and returns a dict of those that are set, by word."""
     given = {feature: others.pop(feature.transformers, None) for feature in INPUTS if feature.transformers}
     there = {feature: value for feature, value in given.items() if value is not None}
     return {f.word: value if f.is_number else value.float() for f, value in there.items() if not f.is_number or value}
@@ -157,7 +164,7 @@ def _features(others: dict[str, Any]) -> dict[str, Any]:
 def _not_ours(
     attention_mask: Tensor | None, noted: int | None, dropout: float, window: int | None, others: dict[str, Any]
 ) -> str | None:
-    """Says which case the call is that `attention` does not have; None if it is no such case."""
+    """Returns words on what a layer's call has that `attention` lacks, such as dropout; None if it has nothing."""
     if attention_mask is not None and noted is None:
         return "the mask is a tensor: padding, a static cache, or neither causal nor a window"
     if dropout:
@@ -173,7 +180,10 @@ def _not_ours(
 
 
 def _for_sdpa(mask: Mask, query: Tensor, key: Tensor) -> Tensor | None:
-    """Makes the tensor that SDPA needs where the mask was None: SDPA lets causal queries and keys begin together."""
+    """Returns the bool tensor with which SDPA computes this mask; None where SDPA needs no tensor for it.
+
+    Without a tensor SDPA lets causal queries and keys begin together.
+    """
     seq_q, seq_kv = query.shape[2], key.shape[2]
     if mask == FULL or (mask == CAUSAL and seq_q in (1, seq_kv)):
         return None
@@ -183,7 +193,10 @@ def _for_sdpa(mask: Mask, query: Tensor, key: Tensor) -> Tensor | None:
 
 
 def _warn(case: str) -> None:
-    """Warns of a case once. Cases that differ in numbers alone, such as a length that grows, count as one case."""
+    """Warns, once for each case, that SDPA runs instead of the kernels.
+
+    Cases that differ in numbers alone, such as a length that grows, count as one case.
+    """
     if re.sub(r"\d+", "#", case) not in _said:
         _said.add(re.sub(r"\d+", "#", case))
         warnings.warn(f"tl_attention: SDPA runs instead: {case}", stacklevel=3)

@@ -41,7 +41,7 @@ def register_sdpa() -> str:
 
 
 class Active:
-    """An activation changes PyTorch's settings until `remove`."""
+    """Active makes PyTorch's flash attention run on the kernels, and cuDNN off in SDPA, until `remove`."""
 
     def __init__(self) -> None:
         self._library: Library | None = implemented("CUDA")
@@ -49,7 +49,7 @@ class Active:
         _enable(flash=True, cudnn=False)
 
     def remove(self) -> None:
-        """Restores the settings from before the activation."""
+        """Restores PyTorch's own flash attention, and the settings from before the activation."""
         flash, cudnn = self._enabled
         _enable(flash=flash, cudnn=cudnn)
         # A library takes its registrations along.
@@ -62,9 +62,9 @@ def _enable(*, flash: bool, cudnn: bool) -> None:
 
 
 def implemented(dispatch_key: str) -> Library:
-    """Registers our forwards with a key of torch's dispatcher, for as long as the returned library lives.
+    """Registers the kernels for aten's flash attention under a key of torch's dispatcher, and returns the library.
 
-    A forward that this torch does not have is left out.
+    They stay registered for as long as the library lives. A forward that this torch does not have is left out.
     """
     library = Library("aten", "IMPL", dispatch_key)
     for name, forward in FORWARDS.items():
@@ -95,9 +95,9 @@ def sdpa_forward(
 
 
 def flash_forward(query: Tensor, *arguments: Any, **options: Any) -> tuple[Tensor, ...]:
-    """Stands in for PyTorch's `_flash_attention_forward`, with its arguments; tensors are (batch, seq, heads, head_dim).
+    """Computes attention on the kernels with the arguments of PyTorch's `_flash_attention_forward`.
 
-    Returns the output, the LSE, and what dropout would have drawn.
+    Tensors are (batch, seq, heads, head_dim). Returns the output, the LSE, and what dropout would have drawn.
     """
     output = torch.empty_like(query)
     return output, flash_forward_into(output, query, *arguments, **options), *_of_no_dropout(query)
@@ -121,7 +121,7 @@ def flash_forward_into(
     window_size_right: int | None = None,
     **others: Any,
 ) -> Tensor:
-    """Writes the output of flash attention to `out`, and returns the LSE.
+    """Computes attention on the kernels, writes the output to `out`, and returns the LSE.
 
     Tensors are (batch, seq, heads, head_dim). `others` are what this torch has besides, such as pages of a cache.
     """
@@ -139,7 +139,7 @@ FORWARDS: dict[str, Callable[..., Any]] = {
 
 
 def _of_no_dropout(query: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns the state of the random numbers, its offset and a mask to look at: nobody reads these without dropout."""
+    """Returns three unset tensors for the state, the offset and the mask of dropout, which nobody reads without it."""
     return query.new_empty(2, dtype=torch.uint64), query.new_empty((), dtype=torch.uint64), query.new_empty(0)
 
 
@@ -154,7 +154,10 @@ def _attend(
     window: tuple[int | None, int | None],
     others: dict[str, Any],
 ) -> Tensor:
-    """Writes attention to `out`, and returns the LSE, fp32 (batch, heads, seq_q)."""
+    """Computes attention on the kernels into `out`, and returns the LSE, fp32 (batch, heads, seq_q).
+
+    Raises InputError where one of `others` is set: the kernels have none of these.
+    """
     left, right = (OPEN if side is None else side for side in window)
     for name, given in others.items():
         if given is not None and (isinstance(given, Tensor) or given):
@@ -173,7 +176,10 @@ def _attend(
 
 
 def _check_lengths(seq_q: int, seq_kv: int, *, masked: bool) -> None:
-    """Raises InputError unless these lengths mean to SDPA, and to its backward, what they mean here."""
+    """Raises InputError if there are no keys, or if there is a mask and seq_q differs from seq_kv.
+
+    These lengths mean something else to SDPA, or to its backward.
+    """
     if masked and seq_q != seq_kv:
         raise InputError(
             f"sdpa: a causal mask or a window of {seq_q} queries and {seq_kv} keys, expected as many keys as queries: "

@@ -27,7 +27,10 @@ Given = Mapping[str, Any]
 
 
 def by_word(values: Sequence[Any]) -> Given:
-    """Returns a call's values for the features by word. The values come in the order of INPUTS."""
+    """Returns a dict from the word of each feature, such as `softcap`, to its value.
+
+    The values come in the order of INPUTS.
+    """
     return {feature.word: value for feature, value in zip(INPUTS, values, strict=True)}
 
 
@@ -36,12 +39,12 @@ def _is_4d(tensor: object) -> bool:
 
 
 def _of_attention(error: InputError) -> InputError:
-    """Rewords an error of a check of numbers, which knows of no call, as an error of the call."""
+    """Returns the error with the prefix `attention` in its message, in place of a prefix `shape`."""
     return InputError(f"attention: {str(error).removeprefix('shape: ')}")
 
 
 def check_tensors(q: Tensor, k: Tensor, v: Tensor) -> None:
-    """Raises InputError unless q, k and v (batch, heads, seq, head_dim) go together."""
+    """Raises InputError unless q, k and v are 4D tensors of one dtype and device, with sizes that match."""
     for name, tensor in (("q", q), ("k", k), ("v", v)):
         if not _is_4d(tensor):
             found = tuple(tensor.shape) if isinstance(tensor, Tensor) else type(tensor).__name__
@@ -62,9 +65,9 @@ def check_tensors(q: Tensor, k: Tensor, v: Tensor) -> None:
 
 
 def checked_problem(q: Tensor, k: Tensor, v: Tensor, mask: Mask, asked: Asked) -> tuple[Rows, AttentionShape | None]:
-    """Returns the rows of the output that a kernel computes, and that problem; None if there is nothing to compute.
+    """Returns (the Rows of the call, the problem of the rows that see a key, or None if there is nothing to compute).
 
-    The tensors have passed `check_tensors`.
+    Raises InputError for a problem that no kernel has. The tensors have passed `check_tensors`.
     """
     batch, heads, seq_q, head_dim = q.shape
     heads_kv, seq_kv = k.shape[1:3]
@@ -88,7 +91,10 @@ def checked_card(device: torch.device) -> Card:
 
 
 def output_for(out: Tensor | None, shape: tuple[int, ...], inputs: dict[str, Tensor], layout: str) -> Tensor:
-    """Returns the tensor for an output of this shape (batch, heads, seq, head_dim): a new tensor, or `out`."""
+    """Returns a new output tensor (batch, heads, seq, head_dim), or a view of `out` if it is given.
+
+    Raises InputError for an `out` that cannot take the output.
+    """
     if out is None:
         return empty(inputs["q"], shape, layout)
     if not _is_4d(out):
@@ -124,7 +130,7 @@ def checked_options(
     return_lse: bool = False,
     **flags: bool,
 ) -> tuple[Mask, Asked]:
-    """Returns the mask and the features. Raises InputError for options that are wrong whatever the tensors are."""
+    """Returns (mask, features asked for) of a call. Raises InputError for options that are wrong for any tensors."""
     check_layout(layout)
     for name, value in {"causal": causal, "return_lse": return_lse, **flags}.items():
         if not isinstance(value, bool):
@@ -140,7 +146,7 @@ def checked_options(
 
 
 def check_dense(**tensors: object) -> None:
-    """Raises InputError for a tensor without strides, such as a sparse tensor.
+    """Raises InputError for a tensor without strides, which is a sparse or nested one. Arguments may be no tensors.
 
     Most questions to such a tensor raise another error.
     """
@@ -151,12 +157,12 @@ def check_dense(**tensors: object) -> None:
 
 
 def tensors_of(given: Given) -> dict[str, Tensor]:
-    """Returns the tensors that a call gives for features, by word."""
+    """Returns a dict of the tensors that a call gives for features, such as `sinks`, by the feature's word."""
     return {f.word: given[f.word] for f in INPUTS if not f.is_number and given[f.word] is not None}
 
 
 def check_per_head(given: Given, q: Tensor) -> None:
-    """Raises InputError unless each tensor of a feature has one number for each of q's heads."""
+    """Raises InputError unless each feature's tensor is contiguous fp32 of shape (heads,) on q's device."""
     expected = f"q's ({q.shape[1]},) contiguous torch.float32 on {q.device}" if _is_4d(q) else "a tensor (heads,)"
     for word, tensor in tensors_of(given).items():
         if not isinstance(tensor, Tensor):
@@ -169,9 +175,9 @@ def check_per_head(given: Given, q: Tensor) -> None:
 
 
 def lse_without_keys(given: Given, lse: Tensor) -> Tensor:
-    """Returns the LSE of rows that see no key, to be copied to (batch, heads, rows).
+    """Returns the LSE of rows that see no key, from features such as sinks, or -inf without any.
 
-    It is the LSE of the features that are scores of their own, such as sinks, or -inf without any.
+    It is the LSE of the features that are scores of their own, to be copied to (batch, heads, rows).
     """
     scores = [given[f.word][:, None] for f in INPUTS if f.without_keys and given[f.word] is not None]
     return torch.stack(scores).logsumexp(dim=0) if scores else lse.new_tensor(-float("inf"))
@@ -180,9 +186,10 @@ def lse_without_keys(given: Given, lse: Tensor) -> Tensor:
 def checked_call(
     q: Tensor, k: Tensor, v: Tensor, given: Given, out: Tensor | None = None, *, layout: str, **options: Any
 ) -> tuple[Tensor, Tensor, Tensor, Mask, Asked]:
-    """Checks all that needs neither a GPU nor numbers: lengths, batch and heads may be symbols.
+    """Checks the arguments of a call without a GPU, and returns (q, k, v, mask, features asked for).
 
-    Returns q, k and v as (batch, heads, seq, head_dim), the mask, and the features.
+    q, k and v are returned as (batch, heads, seq, head_dim). Lengths, batch and heads may be symbols. Raises
+    InputError for what is wrong.
     """
     mask, asked = checked_options(given, layout=layout, **options)
     check_dense(q=q, k=k, v=v, out=out, **tensors_of(given))
@@ -224,7 +231,7 @@ class UnknownArgument(InputError, TypeError):
 
 
 def unknown_argument(names: Iterable[str], known: Iterable[str]) -> UnknownArgument:
-    """Makes the error for the first of these keywords, with the argument of `known` that the keyword may stand for."""
+    """Returns the error for the first of these unknown keywords, with the known argument that may be meant."""
     name, known = next(iter(names)), list(known)
     meant = ELSEWHERE.get(name) or next(iter(difflib.get_close_matches(name, known, n=1)), None)
     found = f"attention: no argument is named {printable(name)[:60]}"

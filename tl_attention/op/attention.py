@@ -30,7 +30,7 @@ _compile_lock = threading.Lock()
 
 
 class Options(TypedDict, total=False):
-    """These are the keyword arguments of `attention` but for `return_lse`, which says what comes back."""
+    """Options types the keyword arguments of `attention`, except `return_lse`, which says what comes back."""
 
     causal: bool
     scale: float | None
@@ -174,7 +174,7 @@ def attention(
 
 
 def kernel_of(schedule: Schedule, variant: Variant) -> CompiledKernel:
-    """Returns the schedule's kernel for a variant, compiled once in a process. Raises ScheduleRefused."""
+    """Returns the compiled kernel of a schedule for a variant, compiled once in a process. Raises ScheduleRefused."""
     # TileLang's tracer keeps state in globals, so two threads may not compile at once.
     with _compile_lock:
         return _compiled(schedule, variant)
@@ -192,7 +192,10 @@ def sms_of(device: torch.device) -> int:
 
 
 def schedule_of(schedule: Schedule | str | Path | None, shape: AttentionShape, card: Card) -> Schedule:
-    """Returns the schedule that a caller means, by default that of files/defaults.yaml for the problem on the card."""
+    """Returns the Schedule of a name, file, label or Schedule, or for None the default of the problem and card.
+
+    Raises InputError for a value of another type.
+    """
     if isinstance(schedule, Schedule):
         return schedule
     if schedule is None:

@@ -21,13 +21,16 @@ BHSD = "bhsd"
 
 
 def check_layout(layout: object) -> None:
-    """Raises InputError unless the layout is one of DIMENSIONS."""
+    """Raises InputError unless the layout is "bhsd" or "bshd"."""
     if not isinstance(layout, str) or layout not in DIMENSIONS:
         raise InputError(f"attention: layout is {shown(layout)}, expected {' or '.join(map(repr, DIMENSIONS))}")
 
 
 def other_way(tensor: Any, layout: str) -> Any:
-    """Returns a view that turns a tensor of the layout into (batch, heads, seq, head_dim), or the other way round."""
+    """Returns the tensor for layout "bhsd", and for "bshd" a view with dimensions 1 and 2, heads and seq, swapped.
+
+    So it turns a tensor of the layout into (batch, heads, seq, head_dim), and the other way round.
+    """
     return tensor if layout == BHSD else tensor.transpose(1, 2)
 
 
@@ -37,7 +40,10 @@ def empty(like: Any, shape: tuple[int, ...], layout: str) -> Any:
 
 
 def check_out(out: Any, shape: tuple[int, ...], inputs: Mapping[str, Any], layout: str) -> None:
-    """Raises InputError unless `out` can take an output (batch, heads, seq, head_dim) while inputs are read."""
+    """Raises InputError unless `out` has this shape, the inputs' dtype and device, and no overlap with them.
+
+    Its own elements must not overlap either. Shapes are (batch, heads, seq, head_dim).
+    """
     like = next(iter(inputs.values()))
     found, wanted = ((x.dtype, x.device) for x in (out, like))
     if tuple(out.shape) != tuple(shape) or found != wanted:
@@ -56,10 +62,10 @@ def check_out(out: Any, shape: tuple[int, ...], inputs: Mapping[str, Any], layou
 
 
 def placed(tensors: Mapping[str, Any], layout: str) -> tuple[bool, dict[str, Any]]:
-    """Returns whether any tensor (batch, heads, seq, head_dim) is strided, and all tensors as a kernel takes them.
+    """Returns (whether a tensor is not contiguous, the tensors, by name, with the strides that a kernel takes).
 
-    Raises InputError for a tensor that no kernel can read, or write, where it lies. The error says its name, and its
-    strides as the caller sees them.
+    Tensors are (batch, heads, seq, head_dim). Raises InputError for one that no kernel can read, or write,
+    where it lies. The error says its name, and its strides as the caller sees them.
     """
     strided = not all(tensor.is_contiguous() for tensor in tensors.values())
     for name, tensor in tensors.items():
@@ -92,7 +98,7 @@ def _check(name: str, tensor: Any, layout: str) -> None:
 
 
 def _whole_strides(tensor: Any) -> Any:
-    """Returns the tensor, with the stride of a contiguous tensor for each dimension of length 1.
+    """Returns a view of the tensor in which dimensions of length 1 have the strides of a contiguous tensor.
 
     The stride of such a dimension says nothing.
     """
@@ -101,7 +107,7 @@ def _whole_strides(tensor: Any) -> Any:
 
 
 def _in_order(values: tuple[Any, ...], layout: str) -> tuple[Any, ...]:
-    """Puts values for (batch, heads, seq, head_dim) in the order of the layout."""
+    """Returns four values for (batch, heads, seq, head_dim) in the order of the layout "bhsd" or "bshd"."""
     batch, heads, seq, last = values
     return (batch, heads, seq, last) if layout == BHSD else (batch, seq, heads, last)
 
@@ -147,9 +153,9 @@ def extent(tensor: Any) -> tuple[int, int]:
 
 
 class _Addresses:
-    """This class shows a tensor's elements to numpy, which compares their addresses and reads none.
+    """This class gives numpy a tensor's addresses, sizes and strides, so that it can look for overlaps.
 
-    The elements may lie on a GPU.
+    numpy reads no element, so the elements may lie on a GPU.
     """
 
     def __init__(self, tensor: Any):

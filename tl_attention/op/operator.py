@@ -43,12 +43,12 @@ GRADIENT_SCHEMA = (
 
 
 def is_needed(*given: Any) -> bool:
-    """Says whether a call must go through the operator: q, the first of these, is traced, or one needs a gradient."""
+    """Says whether a call needs the operator, because q, its first argument, is traced or any needs a gradient."""
     return _is_traced(given[0]) or requires_gradient(*given)
 
 
 def _is_traced(tensor: object) -> bool:
-    """Says whether a tensor is traced: by torch.compile, or by its class, as in torch.export."""
+    """Says whether torch.compile traces this code, or the tensor's class traces its operations, as in torch.export."""
     # Not is_compiling(): it is true in all threads while one of them compiles.
     if torch.compiler.is_dynamo_compiling():
         return True
@@ -58,7 +58,7 @@ def _is_traced(tensor: object) -> bool:
 
 
 def requires_gradient(*given: Any) -> bool:
-    """Says whether a result of these arguments, some of which are tensors, has a gradient."""
+    """Says whether gradients are enabled and one of these arguments is a tensor that requires one."""
     return torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in given)
 
 
@@ -74,7 +74,10 @@ def call(
     specialize: bool,
     **options: Any,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """Calls the operator with the arguments of `attention`, and returns what `attention` returns."""
+    """Calls the operator with the arguments of `attention`, and returns what `attention` returns.
+
+    Raises InputError for what the operator lacks, such as `out`, and for a gradient where there is no backward.
+    """
     gradient = requires_gradient(q, k, v, *given.values())
     # Before the dispatcher, whose own refusals have several lines.
     arguments.checked_call(q, k, v, given, **options, return_lse=return_lse, specialize=specialize)
@@ -99,7 +102,10 @@ def call(
 
 
 def _given(tensors: Sequence[Tensor | None], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Collects what the operator was given for features, by word. Trailing tensors and options may be left out."""
+    """Returns a dict from each feature's word to the value that the operator was given, or to the value for off.
+
+    Trailing tensors and options may be left out.
+    """
     numbers = {feature.word: options.get(feature.word, feature.off) for feature in NUMBERS}
     return numbers | {f.word: tensor for f, tensor in zip_longest(PER_HEAD, tensors)}
 
@@ -140,7 +146,7 @@ def _backward(ctx: Any, grad: Tensor, _: Tensor | None) -> tuple[Tensor | None, 
 
 
 def implemented_by(attention: Callable[..., Any]) -> None:
-    """Registers the function that the operator runs, for tensors on every device.
+    """Registers `attention` as the function that the operator runs, for tensors on every device.
 
     The function's own errors name the devices that have no kernel.
     """
@@ -160,7 +166,10 @@ def implemented_by(attention: Callable[..., Any]) -> None:
 
 
 def forward_only(what: str, instead: str) -> InputError:
-    """Makes the error for a call with an input that requires a gradient, where there is no backward."""
+    """Returns the InputError that there is no backward with `what`, though an input requires a gradient.
+
+    `instead` is what to do instead.
+    """
     return InputError(
         f"attention: an input requires a gradient, and with {what} there is no backward: call it under "
         f"torch.no_grad(), or {instead}"
@@ -178,7 +187,10 @@ def check_has_backward(
     window_size: Sequence[int],
     layout: str,
 ) -> None:
-    """Raises InputError for arguments that are right, but have no backward. Every scale has a backward."""
+    """Raises InputError for features without a gradient, unequal head sizes, or a mask that the backward lacks.
+
+    Every scale has a backward.
+    """
     for feature in INPUTS:
         value = given[feature.word]
         there = bool(value) if feature.is_number else value is not None
@@ -195,7 +207,7 @@ def check_has_backward(
 
 
 def _masks_alike(mask: Mask, seq_q: int, seq_kv: int) -> bool:
-    """Says whether FlashAttention's backward hides what the mask hides.
+    """Says whether FlashAttention's backward hides the same keys as the mask, for these lengths.
 
     That backward takes a right side of seq_kv or more for an open side, and an open right side beside a left side for
     seq_kv. Both hide the same keys unless queries stand before the first key.
@@ -235,7 +247,7 @@ def _gradients(
     window_size: list[int],
     layout: str,
 ) -> tuple[Tensor, ...]:
-    """Returns the gradients of q, k and v in the layout of the call."""
+    """Returns the gradients of q, k and v in the layout of the call, with 0 for queries that see no key."""
     grad, q, k, v, output = (_bshd(x, layout) for x in (grad, q, k, v, output))
     rows, mask = Rows.seen(masked(causal, window_size), q.shape[1], k.shape[1])
     if 0 in (q.shape[0], q.shape[2], rows.count):
@@ -257,7 +269,10 @@ def _gradients_without_data(
 
 
 def _bshd(tensor: Tensor, layout: str) -> Tensor:
-    """Returns a view that turns a tensor of the layout into (batch, seq, heads, head_dim), or the other way round."""
+    """Returns the tensor for layout "bshd", and for "bhsd" a view with dimensions 1 and 2, heads and seq, swapped.
+
+    So it turns a tensor of the layout into (batch, seq, heads, head_dim), and the other way round.
+    """
     return tensor.transpose(1, 2) if layout == BHSD else tensor
 
 

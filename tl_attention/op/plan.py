@@ -36,7 +36,7 @@ Place = tuple[tuple[int, ...], tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A plan says how calls of one key are launched.
+    """A Plan holds what it takes to launch calls of one key without checks, such as the kernel, sizes and strides.
 
     `output` and `lse` are the sizes and strides of the results, in the caller's layout; `asked` are the features.
     `views` are q, k, v and the output as the kernel takes them, None where the kernel takes them as they are.
@@ -67,7 +67,7 @@ class Plan:
         per_head: Mapping[str, Tensor],
         layout: str,
     ) -> Plan:
-        """Makes the plan of a call.
+        """Makes the plan of a call from its kernel, schedule, tensors, features and layout.
 
         `given` and `taken` are q, k, v and out (batch, heads, seq, head_dim), as given and as the kernel takes them.
         """
@@ -93,9 +93,9 @@ class Plan:
         out: Tensor | None,
         schedule: Schedule | str | Path | None,
     ) -> bool:
-        """Says whether the plan fits a call of its key.
+        """Says whether a call of the plan's key is aligned, with no input in `out`, and its schedule's file unchanged.
 
-        The plan fits if the call is aligned, `out` overlaps no input, and the schedule's file is unchanged.
+        Only then may the plan launch it.
         """
         starts = q.data_ptr(), k.data_ptr(), v.data_ptr()
         together = starts[0] | starts[1] | starts[2]
@@ -116,7 +116,7 @@ class Plan:
     def run(
         self, q: Tensor, k: Tensor, v: Tensor, values: Values, out: Tensor | None, scale: float
     ) -> Tensor | tuple[Tensor, Tensor]:
-        """Launches the kernel, and returns what the call returns."""
+        """Launches the kernel on a call's tensors. Returns the output, or (output, LSE) if the plan has an LSE."""
         result = output = q.new_empty_strided(*self.output) if out is None else out
         lse = None if self.lse is None else q.new_empty_strided(*self.lse, dtype=torch.float32)
         if self.views is not None:
@@ -145,14 +145,14 @@ class Plans(dict[Key | None, Plan]):
     """Plans map a call's key (`key_of`) to the Plan that launches such calls. A call without a key, None, finds none."""
 
     def keep(self, key: Key, plan: Plan) -> None:
-        """Keeps a plan for later calls of its key. All plans are forgotten when there are too many."""
+        """Adds a plan for later calls of its key. If 4096 plans are kept already, forgets them all first."""
         if len(self) >= MOST_KEPT:
             self.clear()
         self[key] = plan
 
 
 def _described(values: Values, graded: bool) -> Values:
-    """Returns the values as a key has them, () where no plan serves one of the values."""
+    """Returns the values for a key, each tensor as (shape, dtype, device, contiguous); () if one fits no key."""
     found: list[object] = []
     for value in values:
         if type(value) in PLAIN:
@@ -173,7 +173,10 @@ def key_of(
     schedule: Schedule | str | Path | None,
     options: tuple[bool, tuple[int, int], str, bool, bool],
 ) -> Key | None:
-    """Returns the key of a call: None where it has a gradient, or holds more than plain tensors, numbers and names.
+    """Returns a tuple of all that a call's plan depends on, the key of its plan; None where no plan may be kept.
+
+    None may be kept where a gradient is needed, or an argument is no plain tensor, number, name or Schedule.
+
 
     `values` are the call's for INPUTS, `options` are causal, window_size, layout, return_lse and specialize. Values
     that are equal, and right, mean the same: so 1 is not taken for a flag, nor 1.0 for a side of a window.

@@ -10,7 +10,9 @@ from tl_attention.problem.mask import Mask, fitted
 
 @dataclass(frozen=True)
 class Rows:
-    """There is a row for each query; the first `hidden` rows see no key, as queries and keys end together.
+    """Rows are the output's rows, one for each query, of which the first `hidden` see no key.
+
+    Queries and keys end together, so these are the first.
 
     Tensors are (batch, heads, seq_q) or (batch, heads, seq_q, head_dim).
     """
@@ -20,12 +22,12 @@ class Rows:
 
     @classmethod
     def of(cls, mask: Mask, seq_q: int, seq_kv: int) -> Rows:
-        """Finds the rows that see no key, for so many queries and keys; either number may be 0."""
+        """Returns the Rows for so many queries and keys under the mask. Either number may be 0."""
         return cls(seq_q, mask.rows_before(seq_q, seq_kv) if seq_kv else seq_q)
 
     @classmethod
     def seen(cls, mask: Mask, seq_q: int, seq_kv: int) -> tuple[Rows, Mask]:
-        """Finds the rows, and drops the sides of the mask that hide nothing from the rows that a kernel computes."""
+        """Returns (Rows, the mask without sides that hide nothing from the rows that see a key)."""
         rows = cls.of(mask, seq_q, seq_kv)
         return rows, fitted(mask, rows.count, seq_kv)
 
@@ -35,9 +37,9 @@ class Rows:
         return self.seq_q - self.hidden
 
     def without_keys(self, tensor: Any) -> Any:
-        """Returns the part of a tensor whose queries see no key."""
+        """Returns a view of the first `hidden` rows of a tensor, whose queries see no key."""
         return tensor[:, :, : self.hidden]
 
     def computed(self, tensor: Any) -> Any:
-        """Returns the part of a tensor that a kernel reads, or writes."""
+        """Returns a view of the rows of a tensor whose queries see a key. These a kernel reads, or writes."""
         return tensor[:, :, self.hidden :]

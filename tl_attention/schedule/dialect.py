@@ -46,7 +46,7 @@ class Dialect:
     emitted: bool = False
 
     def takes(self, path: str) -> bool:
-        """Says whether a schedule may have this optional key, such as `split.exp`, or any key below it."""
+        """Says whether a schedule of this lowering may have an optional key, such as `split.exp`, or a key below it."""
         return any(f"{path}.".startswith(f"{option}.") or option.startswith(f"{path}.") for option in self.options)
 
 
@@ -54,12 +54,12 @@ _DIALECTS: dict[str, Dialect] = {}
 
 
 def register(dialect: Dialect) -> None:
-    """Makes a lowering known to schedules."""
+    """Adds a dialect to the registry by its lowering's name, so that schedules may ask for that lowering."""
     _DIALECTS[dialect.name] = dialect
 
 
 def dialects() -> tuple[Dialect, ...]:
-    """Returns all known dialects, in the order in which they were registered."""
+    """Returns the dialects of all registered lowerings, in the order in which they were registered."""
     return tuple(_DIALECTS.values())
 
 

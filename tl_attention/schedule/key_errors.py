@@ -40,7 +40,10 @@ class RuleBroken(ValueError):
 
 
 def first_error(error: ValueError, model: Model | None = None) -> tuple[KeyPath, str]:
-    """Returns (key path, message) of what to mend first; `model` tells which keys there are."""
+    """Returns (key path, message) of one mistake in a model's ValueError, an unknown key before others.
+
+    `model` has the keys that a message may suggest.
+    """
     details = getattr(error, "errors", None)
     if details is None:
         return getattr(error, "key", ()), str(error)
@@ -49,7 +52,7 @@ def first_error(error: ValueError, model: Model | None = None) -> tuple[KeyPath,
 
 
 def key_and_message(detail: Any, model: Model | None = None) -> tuple[KeyPath, str]:
-    """Returns (key path, message) of one of pydantic's objections; `model` tells which keys there are."""
+    """Returns (key path, message) for one of pydantic's error details. `model` has the keys that may be suggested."""
     key, cause = detail["loc"], detail.get("ctx", {}).get("error")
     if isinstance(cause, RuleBroken):
         return cause.key, str(cause)
@@ -96,7 +99,7 @@ def _entries(count: int | None) -> str:
 
 
 def _unknown(key: KeyPath, value: Any, model: Model | None) -> str:
-    """Returns the message that a key is unknown, with the key, or the place, that is the right one."""
+    """Returns the message that a key is unknown, with the key or the place that its author may have meant."""
     above, name = key[:-1], str(key[-1])
     keys = _keys_at(model, above)
     if (found := re.fullmatch(r"(\w+) *([:=]) *(.+)", name)) and found[1] in keys:
@@ -114,7 +117,7 @@ def _unknown(key: KeyPath, value: Any, model: Model | None) -> str:
 
 
 def _meant(key: KeyPath, value: Any, model: Model | None) -> str:
-    """Returns what is right in place of a value of the wrong kind; empty where that is not plain.
+    """Returns advice on a value of the wrong kind, such as to remove its quotes; "" where there is none.
 
     The words end a message, behind what was found.
     """
@@ -140,7 +143,7 @@ def _keys_at(model: Model | None, path: KeyPath) -> tuple[str, ...]:
 
 
 def _meant_below(name: str, value: Any, keys: tuple[str, ...]) -> str:
-    """Returns what is right for a key that has keys below it and was given something else, to end a message with."""
+    """Returns advice, to end a message, for a key that needs keys below it and was given another value."""
     example = line_of((name,), EXAMPLES[name]) if name in EXAMPLES else f"{name}: {{{keys[0]}: ...}}"
     if isinstance(value, (list, tuple)):
         is_dashed = any(isinstance(entry, dict) for entry in value)
@@ -152,7 +155,7 @@ def _meant_below(name: str, value: Any, keys: tuple[str, ...]) -> str:
 
 
 def _dotted(name: str, above: KeyPath, model: Model | None) -> KeyPath | None:
-    """Returns the path that a key with dots means, from where it stands or from the top; None where there is none.
+    """Returns the path of the known key that a name with dots means, below `above` or the top; None if there is none.
 
     An unknown last part is replaced by the known key that is spelled most like it.
     """
@@ -167,7 +170,10 @@ def _dotted(name: str, above: KeyPath, model: Model | None) -> KeyPath | None:
 
 
 def _elsewhere(name: str, value: Any, homes: list[KeyPath], above: KeyPath) -> str:
-    """Returns the message that the key belongs elsewhere; of several places it shows the first that the value fits."""
+    """Returns the message that a key stands at the wrong place, with its right places and a line to write.
+
+    `homes` are the right places. The line is for the first of them that the value fits.
+    """
     if () in homes:
         return f"unknown key here: {name} is no key of {dotted(above).rstrip(': ')}, remove the spaces before it"
     fits = [home for home in homes if isinstance(value, list) == (home[0] == "split")] or homes
@@ -177,7 +183,7 @@ def _elsewhere(name: str, value: Any, homes: list[KeyPath], above: KeyPath) -> s
 
 
 def _homes(name: str, model: Model | None, above: KeyPath = ()) -> Iterator[KeyPath]:
-    """Yields the places at which a key of this name is known."""
+    """Yields the path of each mapping, in the model or below it, that may have a key of this name; () is the top."""
     for key, field in model.model_fields.items() if model else ():
         if key == name:
             yield above
@@ -188,7 +194,7 @@ def _homes(name: str, model: Model | None, above: KeyPath = ()) -> Iterator[KeyP
 
 
 def model_of(annotation: Any) -> Model | None:
-    """Returns the model that a key's value is, or is a list of; None for other values.
+    """Returns the pydantic model in a key's type, such as M in `M`, `M | None` or `tuple[M, ...]`; None if none is.
 
     The keys of that model are nested below the key.
     """
@@ -197,7 +203,7 @@ def model_of(annotation: Any) -> Model | None:
 
 
 def _model_at(model: Model | None, path: Sequence[str | int]) -> Model | None:
-    """Returns the model that a path leads to; None where there is no model.
+    """Returns the pydantic model of the keys below a path in `model`; None where no keys are.
 
     A place in a list leads to the model of the list's entries.
     """
@@ -208,6 +214,6 @@ def _model_at(model: Model | None, path: Sequence[str | int]) -> Model | None:
 
 
 def _field_at(model: Model | None, path: Sequence[str | int]) -> FieldInfo | None:
-    """Returns the field of the key at a path; None where there is no such key."""
+    """Returns pydantic's FieldInfo of the key at a path in `model`; None where there is no such key."""
     inner = _model_at(model, path[:-1]) if path else None
     return inner.model_fields.get(str(path[-1])) if inner else None

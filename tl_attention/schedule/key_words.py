@@ -15,13 +15,16 @@ PLAIN = re.compile(r"[\w.+-]+")
 
 
 def dotted(key: KeyPath) -> str:
-    """Returns a key's path with dots and brackets: ("order", 2) gives `order[2]: `."""
+    """Returns a key's path with dots and brackets, and a colon and a space behind it; "" for the empty path.
+
+    ("order", 2) gives `order[2]: `.
+    """
     text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in key)
     return f"{text.removeprefix('.')}: " if text else ""
 
 
 def shown(value: Any) -> str:
-    """Returns a value as a YAML file would spell it, shortened."""
+    """Returns a value for a message on what was found, as YAML spells it, cut to 40 characters."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if value is None:
@@ -34,7 +37,7 @@ def shown(value: Any) -> str:
 
 
 def spelled(value: Any) -> str:
-    """Returns a value in full, as a line of a YAML file has it."""
+    """Returns a value as YAML spells it on one line, in full, dicts and lists included."""
     if value is None:
         return "null"
     if isinstance(value, dict):
@@ -47,7 +50,10 @@ def spelled(value: Any) -> str:
 
 
 def line_of(key: KeyPath, value: Any) -> str:
-    """Returns the line that gives the key this value, `kernel: {output: tma}`, with dots for a value that is long."""
+    """Returns the line of YAML that gives the key at this path the value, or `...` for one over 80 characters.
+
+    ("kernel", "output") and "tma" give `kernel: {output: tma}`.
+    """
     if len(spelled(value)) > LINE_CHARACTERS:
         value = "..."
     for part in reversed(key[1:]):
@@ -56,7 +62,7 @@ def line_of(key: KeyPath, value: Any) -> str:
 
 
 def listed(texts: Sequence[str]) -> str:
-    """Returns texts as a list in words: `a, b and c`."""
+    """Returns one text with the texts joined by commas, the last by `and`, such as `a, b and c`."""
     *others, last = texts
     return f"{', '.join(others)} and {last}" if others else last
 
@@ -66,7 +72,7 @@ def _short(text: str) -> str:
 
 
 def suggestion(text: str, choices: Sequence[str]) -> str:
-    """Returns `did you mean mma1? `, or nothing where no choice is spelled much like the text."""
+    """Returns `did you mean mma1? ` with the choice that is spelled most like the text; "" where none is close."""
     by_lower = {choice.lower(): choice for choice in choices}
     close = difflib.get_close_matches(text.lower(), by_lower, n=1, cutoff=0.7)
     return f"did you mean {by_lower[close[0]]}? " if close else ""

@@ -33,7 +33,10 @@ def _known_lowering(name: Any) -> Any:
 
 
 def _describe_lowerings(schema: dict[str, Any]) -> None:
-    """Describes the lowerings when the JSON Schema is made: some may be registered after this module is imported."""
+    """Puts the names and words of all registered lowerings into the JSON Schema of the key `lowering`.
+
+    It runs when the JSON Schema is made: some may be registered after this module is imported.
+    """
     schema["description"] = "; ".join(f"{dialect.name}: {dialect.words}" for dialect in dialects())
     schema["enum"] = [dialect.name for dialect in dialects()]
 
@@ -103,7 +106,7 @@ class Keys(BaseModel):
 
     @property
     def has_program(self) -> bool:
-        """Says whether this schedule orders the loop itself, so that there is a Program to prove and to show."""
+        """Says whether the schedule's lowering lets it order the loop, so that there is a Program to prove and show."""
         return self.dialect.model is not None
 
     @property
@@ -113,10 +116,10 @@ class Keys(BaseModel):
 
     @property
     def statements(self) -> tuple[str, ...]:
-        """Returns the statements that the groups partition, or the chunks that `split` makes of them.
+        """Returns the names of the statements in this schedule's loop, or of the chunks that `split` makes of them.
 
-        These are the 15 of the source and those that only the lowering's loop has, without those that this schedule's
-        loop lacks.
+        The groups partition them. These are the 15 of the source and those that only the lowering's loop has, without
+        those that this schedule's loop lacks.
         """
         absent = self.dialect.absent(self)
         names = (name for name in (*SOURCE.names, *self.dialect.own_statements) if name not in absent)
@@ -135,7 +138,7 @@ class Keys(BaseModel):
         return in_slots(table, [(name, stage) for names, stage in self.emission for name in names])
 
     def buffers(self, load: str) -> int:
-        """Returns how many buffers a producer group's load, "load_k" or "load_v", fills."""
+        """Returns how many buffers the load "load_k" or "load_v" fills, by default num_stages."""
         own = {"load_k": self.kernel.k_stages, "load_v": self.kernel.v_stages}[load]
         return self.num_stages if own is None else own
 

@@ -83,7 +83,10 @@ class _Words:
         return "" if value is None else self._any_value.format(text)
 
     def __call__(self, schema: dict[str, Any]) -> None:
-        """Describes the key in its JSON Schema; pydantic calls this."""
+        """Sets the key's description in its JSON Schema to the words of all values, unless there is `any_value`.
+
+        pydantic calls this.
+        """
         if not self._any_value:
             of_each = (
                 f"{value if isinstance(value, str) else shown(value)}: {words}" for value, words in self._values.items()
@@ -92,22 +95,28 @@ class _Words:
 
 
 def _option(default: Any, values: Mapping[Any, str] | None = None, any_value: str = "", **limits: Any) -> Any:
-    """Returns the field of a key that may be left out, with what its values do: see `_Words`."""
+    """Returns the pydantic field of an optional key, with its default, its limits and the words for its values.
+
+    `values` and `any_value` are those of `_Words`.
+    """
     return Field(default, json_schema_extra=_Words(values or {}, any_value), **limits)
 
 
 def _choice(default: str, **values: str) -> Any:
-    """Returns the field of a key with its default and with what each word does; the key's type lists the words."""
+    """Returns the pydantic field of an optional key whose value is a word, with what each word does.
+
+    The key's type lists the words.
+    """
     return _option(default, values)
 
 
 def _switch(default: bool, *, on: str, off: str) -> Any:
-    """Returns the field of a key that is true or false, with what each of the two does."""
+    """Returns the pydantic field of an optional key that is true or false, with what each of the two does."""
     return _option(default, {True: on, False: off})
 
 
 def words_of(field: FieldInfo, value: Any) -> str:
-    """Returns what the value of an option does; nothing if its field has no words."""
+    """Returns the words for what an option does at this value; "" if its field has no words."""
     words = field.json_schema_extra
     return words.of(value) if isinstance(words, _Words) else ""
 
@@ -270,7 +279,7 @@ class Split(_Options):
     mma1: Columns | None = _chunks("keys of each chunk of mma1 and frag_v, block_N in total")
 
     def columns(self, statement: str) -> tuple[int, ...] | None:
-        """Returns the widths of a statement's chunks, or None if it is whole."""
+        """Returns the widths in columns of a statement's chunks; None if the statement is not split."""
         return getattr(self, FRAGMENTS.get(statement, statement), None)
 
 

@@ -21,7 +21,10 @@ KEYS_OF_ORDER = ("group", "order", "stage")
 
 @cache
 def rules_of(dialect: Dialect) -> tuple[Check, ...]:
-    """Returns the rules that a schedule of this lowering must meet, in order: the first that is broken is told."""
+    """Returns the functions that check a schedule of this lowering, in order, each of which may raise RuleBroken.
+
+    Only the first RuleBroken reaches the user.
+    """
     order = (_order_is_left_out,) if dialect.model is None else ORDER_GIVEN
     # A key that is left out as a whole is told as a whole.
     options = (
@@ -94,13 +97,13 @@ def _groups_partition_the_statements(s: Keys) -> None:
 
 
 def _cut_by(name: str) -> tuple[KeyPath, ...]:
-    """Returns the keys that decide whether there is a statement, or chunk, of this name."""
+    """Returns the paths of the keys by which a schedule has, or lacks, a statement or chunk of this name."""
     options = [("kernel", "q_operand")] if name == "frag_q" else []
     return ("split", FRAGMENTS.get(whole(name), whole(name))), *options
 
 
 def parts(s: Keys, name: str) -> str:
-    """Returns which chunks of a statement there are, in words that say why."""
+    """Returns words on which chunks a schedule cuts a statement into, or why it has none of them."""
     if name not in map(whole, s.statements):
         known = name in (*SOURCE.names, *s.dialect.own_statements)
         return f"lowering {s.lowering} has none{' with these options' if known else ''}"

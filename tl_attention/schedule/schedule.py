@@ -75,7 +75,7 @@ class Schedule(Keys):
 
     @classmethod
     def from_label(cls, label: str) -> Schedule:
-        """Returns the schedule that has this label.
+        """Returns the schedule whose `label` is this text.
 
         Raises InputError (a ValueError) for text that is no label, for keys that break a rule, and for a label that is not
         spelled as `label` spells it.
@@ -112,7 +112,10 @@ EXAMPLE_LABEL = "pipelined_128x128_t256_n2_0p_1-2o0s0_3-11o3s0_12o1s1_13p_14o2s1
 
 
 def _runs(group: tuple[str, ...]) -> str:
-    """Returns a group's statements as runs of their numbers: 3, 4, 5, 9 and chunk 1 of 8 give 3-5+9+8.1."""
+    """Returns a group's statements as one text of their numbers, in which consecutive numbers form a range.
+
+    Statements 3, 4, 5, 9 and chunk 1 of 8 give 3-5+9+8.1.
+    """
     runs: list[list[int | str]] = []
     for name in group:
         number = NUMBER[whole(name)]
@@ -169,9 +172,9 @@ def _text(value: Any) -> str:
 
 
 def _options_from_label(parts: list[str]) -> dict[str, Any]:
-    """Returns the nested fields that these parts of a label give; pydantic checks the values.
+    """Returns a label's options, texts such as `kernel.cluster=1`, as nested dicts. It does not check the values.
 
-    Raises InputError for a part that is no option.
+    pydantic does later. Raises InputError for a part that is no option.
     """
     fields: dict[str, Any] = {}
     for part in parts:
