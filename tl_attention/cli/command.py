@@ -69,9 +69,10 @@ class OneLineErrors(click.Group):
 
 @contextmanager
 def _ended_by_signals() -> Iterator[None]:
-    """Makes the first SIGINT, SIGTERM or SIGHUP inside the block raise `Ended`; the next one kills the process.
+    """Makes the first signal of each kind, SIGINT, SIGTERM or SIGHUP, raise `Ended` inside the block.
 
-    A signal that is ignored, as under nohup, or that has a handler of its own, is left alone.
+    The second of a kind ends the process at once. A signal that is ignored, as under nohup, or that has a
+    handler of its own, is left alone.
     """
     before = {number: signal.getsignal(number) for number in ENDING}
 

@@ -117,7 +117,7 @@ def _evaluate(
     mode: str | None,
     device: str | None,
 ) -> bool:
-    """Runs files as the leaderboard does, and says whether each passes at both tolerances.
+    """Runs submissions and schedules as the leaderboard does, and says whether each passes at both tolerances.
 
     Schedules among the files are packed into submissions first. It records all and prints their rows. The baseline's
     verdict does not count.
@@ -154,5 +154,5 @@ def _evaluate(
 
 
 def _is_submission(text: str) -> bool:
-    """Says whether a text that is no schedule's name or YAML file ends in .py or is a file."""
+    """Says whether a text ends in .py or is a file, and is neither a schedule's name nor a YAML file's."""
     return not text.endswith(SUFFIXES) and not path_of(text) and (text.endswith(".py") or os.path.isfile(text))

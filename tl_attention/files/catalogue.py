@@ -45,7 +45,7 @@ def path_of(name: str) -> Path | None:
 def unknown(text: str, folder: Path = Path()) -> InputError:
     """Returns an InputError that no schedule has this name, with the file or the names that may be meant instead.
 
-    The file is in `folder` and has this name without its suffix. Without such a file the closest names are suggested.
+    The file is one in `folder` that has this name but for its suffix. Without it the closest names are suggested.
     """
     found = f"no schedule is named {text[:60]!r}"
     if file := next(

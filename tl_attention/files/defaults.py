@@ -86,7 +86,7 @@ Line = Annotated[str, Field(min_length=1), AfterValidator(one_line)]
 
 
 class _Rule(BaseModel):
-    """A rule names the schedule for calls that meet all its conditions, one sentence why, and the record that says so.
+    """A rule names the schedule for calls that meet all its conditions, one sentence why, and the record that shows it.
 
     A condition that is left out always holds, except `archs`: without it a rule is for Hopper. `head_dims` are sizes of
     tiles. A smaller tensor has the next larger tile; K and V of two sizes that are not named together have the larger
@@ -195,7 +195,7 @@ def default_schedule(shape: AttentionShape, arch: str = HOPPER.arch) -> str:
 
 
 def default_schedules(shape: AttentionShape, arch: str = HOPPER.arch) -> list[str]:
-    """Returns the names of all schedules that the default rules choose for the problem as its lengths vary.
+    """Returns the names of all schedules that the default rules choose for the problem at some seq_q and seq_kv.
 
     Each comes once, and the schedule of the shortest lengths comes first. Raises InputError where a card has none
     for some length.

@@ -59,7 +59,7 @@ class _Keys(BaseModel):
 
 
 class Step(_Keys):
-    """A Step is one idea by which a text made its kernel faster, with the schedule that does the same here.
+    """A Step is one idea by which a published text made its kernel faster, with the schedule that has it here.
 
     `schedule` is None where the step has no meaning here, which `note` then says.
 
@@ -77,14 +77,14 @@ class Step(_Keys):
 
 
 class Tile(_Keys):
-    """A Tile is a schedule that is compiled but not timed, to show its registers and spills beside a text's."""
+    """A Tile is a schedule that is compiled but not timed, to show its registers and spills beside published ones."""
 
     schedule: OfSchedule
     text: Text = Field(description="what the text has of it")
 
 
 class Headline(_Keys):
-    """A Headline quotes the result that a text is known for, and names the step to show beside it here."""
+    """A Headline quotes the result that a published text is known for, and names the step to show beside it."""
 
     step: str
     text: Text
@@ -115,7 +115,7 @@ def _in_order(steps: tuple[Step, ...]) -> tuple[Step, ...]:
 
 
 class Ladder(_Keys):
-    """A Ladder lists the steps by which a text tuned its kernel, as schedules to measure beside each other."""
+    """A Ladder lists the steps by which a published text tuned its kernel, as schedules to measure side by side."""
 
     _name: str = ""
     title: Text

@@ -107,11 +107,11 @@ class Named:
 
     @property
     def meant_for(self) -> str:
-        """Returns words for a message, `is meant for` with the schedule's head sizes."""
+        """Returns `is meant for` with the schedule's head sizes, as text for a message."""
         return f"is meant for {named_head_dims(self.head_dims)}"
 
     def refuse_unmeant(self, size: HeadSize) -> None:
-        """Raises InputError, with file and line, for a head size that the schedule is not meant for."""
+        """Raises InputError for a head size that the schedule is not meant for."""
         if not is_meant(size, self.head_dims):
             raise self._refused(f"it {self.meant_for}, not {size}", ("head_dims",))
 

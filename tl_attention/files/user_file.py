@@ -54,7 +54,7 @@ def write(path: Path, text: str) -> None:
 
 
 def _at_once(path: str, flags: int) -> int:
-    """Opens a path, and returns its file descriptor, without waiting for another process to open a pipe's end.
+    """Opens a path, and returns its file descriptor, without waiting for a pipe's writer.
 
     A pipe without a writer reads as empty; a pipe with a writer gives what that writes.
     """

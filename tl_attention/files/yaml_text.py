@@ -168,7 +168,7 @@ def _text(path: Path) -> tuple[str, Stamp]:
 
 
 def _compose(text: str, path: Path) -> yaml.Node:
-    """Parses a YAML text, and returns its root node. Raises InputError unless it is plain YAML.
+    """Parses a YAML text, and returns its root node. Raises InputError unless the text is plain YAML.
 
     Plain YAML is one document with no tags, anchors or aliases, and with little nesting.
     """

@@ -73,8 +73,8 @@ def mask_for(
 ) -> Tensor | None:
     """Returns None for a causal mask without padding, else SDPA's mask (batch, 1, q_length, kv_length).
 
-    None needs queries and keys that end together. It is also for a window that hides no key.
-    `attention_mask` (batch, keys) is False at padding.
+    None needs queries and keys that end together. It is also for a window that hides no key. `attention_mask`
+    (batch, keys) is False at padding.
     """
     # A static cache counts in a tensor, and has keys that are not filled yet.
     end_together = isinstance(q_offset, int) and q_offset + q_length == kv_offset + kv_length
@@ -92,9 +92,9 @@ def mask_for(
 
 
 def _padded(attention_mask: Tensor | None, keys: int) -> bool:
-    """Says whether `attention_mask` hides a key or has another length than `keys`; in compiled code always True.
+    """Says whether a given `attention_mask` hides a key or is not `keys` long. In compiled code any mask counts.
 
-    Compiled code does not look at the mask. Without a mask nothing is padded.
+    Without a mask nothing is padded.
     """
     if attention_mask is None:
         return False

@@ -41,7 +41,7 @@ def register_sdpa() -> str:
 
 
 class Active:
-    """Active makes PyTorch's flash attention run on the kernels, and cuDNN off in SDPA, until `remove`."""
+    """Active runs PyTorch's flash attention on the kernels, and switches cuDNN off in SDPA, until `remove`."""
 
     def __init__(self) -> None:
         self._library: Library | None = implemented("CUDA")

@@ -146,7 +146,7 @@ def checked_options(
 
 
 def check_dense(**tensors: object) -> None:
-    """Raises InputError for a tensor without strides, which is a sparse or nested one. Arguments may be no tensors.
+    """Raises InputError for a tensor without strides, which is a sparse or nested one. Other objects pass.
 
     Most questions to such a tensor raise another error.
     """

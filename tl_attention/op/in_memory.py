@@ -27,7 +27,7 @@ def check_layout(layout: object) -> None:
 
 
 def other_way(tensor: Any, layout: str) -> Any:
-    """Returns the tensor for layout "bhsd", and for "bshd" a view with dimensions 1 and 2, heads and seq, swapped.
+    """Returns the tensor itself for layout "bhsd", and for "bshd" a view with dimensions 1 and 2 swapped.
 
     So it turns a tensor of the layout into (batch, heads, seq, head_dim), and the other way round.
     """

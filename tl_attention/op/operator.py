@@ -269,7 +269,7 @@ def _gradients_without_data(
 
 
 def _bshd(tensor: Tensor, layout: str) -> Tensor:
-    """Returns the tensor for layout "bshd", and for "bhsd" a view with dimensions 1 and 2, heads and seq, swapped.
+    """Returns the tensor itself for layout "bshd", and for "bhsd" a view with dimensions 1 and 2 swapped.
 
     So it turns a tensor of the layout into (batch, seq, heads, head_dim), and the other way round.
     """

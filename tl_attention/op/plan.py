@@ -93,9 +93,9 @@ class Plan:
         out: Tensor | None,
         schedule: Schedule | str | Path | None,
     ) -> bool:
-        """Says whether a call of the plan's key is aligned, with no input in `out`, and its schedule's file unchanged.
+        """Says whether a call of this key is aligned, `out` overlaps no input, and the schedule's file is unchanged.
 
-        Only then may the plan launch it.
+        Only then may the plan launch the call.
         """
         starts = q.data_ptr(), k.data_ptr(), v.data_ptr()
         together = starts[0] | starts[1] | starts[2]
@@ -176,7 +176,6 @@ def key_of(
     """Returns a tuple of all that a call's plan depends on, the key of its plan; None where no plan may be kept.
 
     None may be kept where a gradient is needed, or an argument is no plain tensor, number, name or Schedule.
-
 
     `values` are the call's for INPUTS, `options` are causal, window_size, layout, return_lse and specialize. Values
     that are equal, and right, mean the same: so 1 is not taken for a flag, nor 1.0 for a side of a window.

@@ -10,9 +10,9 @@ from tl_attention.problem.mask import Mask, fitted
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows are the output's rows, one for each query, of which the first `hidden` see no key.
+    """Rows count a call's queries, `seq_q` in all, of which the first `hidden` see no key.
 
-    Queries and keys end together, so these are the first.
+    The output has a row for each query. Queries and keys end together, so the first see none.
 
     Tensors are (batch, heads, seq_q) or (batch, heads, seq_q, head_dim).
     """
