@@ -29,10 +29,10 @@ NO_INIT_CHECKS = "tl.disable_buffer_init_check"
 
 
 class Lowering(ABC):
-    """A lowering is one way from a schedule to a kernel. `registry.py` has them all; nothing else knows one by its name.
+    """A Lowering is one way to turn a schedule into a TileLang kernel, and to prove that kernel.
 
-    `dialect` is how schedules see it. `pass_configs` are TileLang's options for its kernels, `archs` the cards that it is
-    compiled for.
+    `registry.py` lists all of them; nothing else knows one by its name. `dialect` is how schedules see it.
+    `pass_configs` are TileLang's options for its kernels, `archs` the cards that it is compiled for.
 
     Every process imports the lowerings, for their dialects, also one that calls a kernel which was finished before: what
     makes and proves kernels is imported by the methods that do so.
@@ -44,62 +44,79 @@ class Lowering(ABC):
 
     @abstractmethod
     def resources(self, planned: Planned, size: HeadSize, card: Card = HOPPER) -> Resources:
-        """Returns what one thread block of the schedule's kernel takes of an SM of the card."""
+        """Returns the registers, shared memory and mbarriers that one block of the kernel takes of the card's SM."""
 
     def computes(self, schedule: Schedule, feature: Feature) -> bool:
-        """Says whether the schedule's kernel computes a feature."""
+        """Returns True if the schedule's kernel computes this feature of a call, such as softcap, sinks or the LSE.
+
+        The default is True.
+        """
         return True
 
     def computes_lengths(self, schedule: Schedule, unusual: Unusual) -> bool:
-        """Says whether the schedule's kernel computes what the lengths of a problem ask."""
+        """Returns True if the schedule's kernel computes problems of an unusual kind, such as rows without a key.
+
+        The default is False.
+        """
         return False
 
     def check_lengths(self, schedule: Schedule, shape: AttentionShape) -> None:
-        """Raises ScheduleRefused for a problem whose lengths ask what the schedule's kernel does not compute."""
+        """Raises ScheduleRefused if the kernel does not compute the shape's unusual lengths, or its rows without a key.
+
+        Unusual lengths are different ones, and 0; `computes_lengths` says which of these the schedule's kernel
+        computes.
+        """
         self._refuse([unusual for unusual in shape.unusual if not self.computes_lengths(schedule, unusual)])
 
     def check_variant(self, schedule: Schedule, variant: Variant) -> None:
-        """Raises ScheduleRefused for features or fixed sizes of a variant that the schedule's kernel does not compute."""
+        """Raises ScheduleRefused if the schedule's kernel does not compute the variant's features or fixed sizes."""
         self._refuse([f.words for f in features_of(variant.optional) if not self.computes(schedule, f)])
         if variant.sizes:
             self.check_lengths(schedule, AttentionShape.of(variant, variant.sizes))
 
     def _refuse(self, lacking: Sequence[str]) -> None:
-        """Raises ScheduleRefused with what the lowering does not compute, unless `lacking` is empty."""
+        """Raises ScheduleRefused that lists the words in `lacking`; does nothing if `lacking` is empty."""
         if lacking:
             raise ScheduleRefused(
                 f"{', '.join(lacking)}, which lowering {self.dialect.name} does not compute", "lowering"
             )
 
     def prove(self, schedule: Schedule, program: Program) -> Iterator[str]:
-        """Proves what must hold of the kernel beyond the dependences of the Program, and yields each in words.
+        """Proves the lowering's own safety conditions of a Program, and yields each that holds as a phrase in words.
 
-        Raises ScheduleRefused where something does not.
+        They come on top of the Program's dependences; by default there are none. Raises ScheduleRefused where one does
+        not hold.
         """
         yield from ()
 
     @abstractmethod
     def constants(self, planned: Planned, variant: Variant) -> Constants:
-        """Returns what schedule and variant fix of the kernel: plain values, which a submission carries. Imports tilelang."""
+        """Returns the plain values that a schedule and a variant determine for the kernel.
+
+        A submission carries them. Imports tilelang.
+        """
 
     @abstractmethod
     def launch(self) -> Any:
-        """Returns the macro in which kernels begin, which takes the tensors and the constants. Imports tilelang."""
+        """Returns the TileLang macro in which the kernels begin; it takes the kernel's parameters and its constants.
+
+        Imports tilelang.
+        """
 
     def prim_func(self, planned: Planned, variant: Variant) -> Any:
-        """Returns the TileLang program of a schedule's kernel. Imports tilelang."""
+        """Returns the TileLang prim_func of the kernel for a planned schedule and a variant. Imports tilelang."""
         from tl_attention.lowering.signature import prim_func
 
         return prim_func(self.launch(), self.constants(planned, variant), variant, self.counters(planned.schedule))
 
     def counters(self, schedule: Schedule) -> tuple[str, ...]:
-        """Returns the names of the counters among the parameters of the schedule's kernel."""
+        """Returns the names of the counter tensors among the kernel's parameters, () by default."""
         return ()
 
     @abstractmethod
     def check_generated(self, schedule: Schedule, program: Program, code: GeneratedCode) -> Verdict:
-        """Proves the generated code. Raises ScheduleRefused where it is not what the Program says, or races.
+        """Proves that the generated code does what the Program says, without races, and returns the verdict.
 
-        Arithmetic on registers, which scores a mask hides, and which register is which element, are not read: that is
-        for the numbers to show. docs/DESIGN.md has the list.
+        Raises ScheduleRefused otherwise. Arithmetic on registers, which scores a mask hides, and which register is
+        which element, are not read: that is for the numbers to show. docs/DESIGN.md has the list.
         """

@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Constants:
-    """These constants are fixed by the variant, and by the schedule's tile.
+    """Constants are the values that a kernel is traced with, such as its dtype, mask and tile sizes.
 
-    A tile of a narrow tensor has more columns than the tensor: `head_dim` and `head_dim_v` are the tile's, `columns_v` V's.
+    They are fixed by the variant, and by the schedule's tile. A tile of a narrow tensor has more columns than the
+    tensor: `head_dim` and `head_dim_v` are the tile's, `columns_v` V's.
     """
 
     features: Places
@@ -38,9 +39,10 @@ class Constants:
 
 @dataclass(frozen=True, kw_only=True)
 class EmittedConstants(Constants):
-    """A kernel whose loop is emitted from the Program has these constants, with no option left open.
+    """EmittedConstants add the loop and the options of a kernel that is emitted operation by operation.
 
-    With `rings_of_a_tile`, rings of several buffers begin anew with each tile. `macro_of(op, c)` gives an operation's macro.
+    `macro_of(op, c)` gives an operation's macro. No option is left open. With `rings_of_a_tile`, rings of several
+    buffers begin anew with each tile.
     """
 
     loop: Loop

@@ -127,10 +127,10 @@ STRIDED_STORE = STORE.replace("int rows)", "int rows, int64_t row_stride)").repl
 
 
 def device_code(names):
-    """Returns the functions of these features, which are named by the kernel's parameters."""
+    """Returns the text of the CUDA device functions for the features in `names`, each named by its kernel parameter."""
     return "".join(text for name, text in OF_FEATURES.items() if name in names)
 
 
 def is_bf16(c):
-    """Returns the argument `bf16` of the templates."""
+    """Returns the text "true" if the kernel's dtype is bfloat16, else "false", for C++ templates."""
     return "true" if c.dtype == "bfloat16" else "false"

@@ -22,7 +22,10 @@ def masked_blocks_come_first(s: Keys) -> None:
 
 
 def fused_statements_are_in_one_group(table: Table) -> Check:
-    """Makes the rule that statements which the table fuses share a group, and so do the mask and MMA0, whose scores it hides."""
+    """Returns the rule that each statement in `table.fused` shares a group with its partner, and the mask with mma0.
+
+    The mask hides scores of mma0.
+    """
 
     def check(s: Keys) -> None:
         group_of = {name: index for index, group in enumerate(s.group) for name in group}
@@ -39,7 +42,10 @@ def fused_statements_are_in_one_group(table: Table) -> Check:
 
 
 def chunks_have_all_keys(*names: str) -> tuple[Check, ...]:
-    """Makes the rule that the chunks of these statements, whose columns are the block's keys, have all of them."""
+    """Returns one rule per named statement, which refuses chunks of it whose columns do not add up to block_N.
+
+    The columns of these statements are the block's keys.
+    """
     return tuple(map(_chunks_have_all_keys, names))
 
 
@@ -66,7 +72,10 @@ def row_sums_in_chunks_are_per_thread(s: Keys) -> None:
 
 
 def places_exist(unnamed: Collection[str]) -> Check:
-    """Makes the rule that what a schedule waits or releases before exists; these statements have no operation of their own."""
+    """Returns the rule that wait_before and release_before name statements that exist and are not in `unnamed`.
+
+    Those in `unnamed` have no operation of their own.
+    """
 
     def check(s: Keys) -> None:
         for key in ("wait_before", "release_before"):

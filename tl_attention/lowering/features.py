@@ -16,7 +16,7 @@ from tl_attention.problem.features import FEATURES, features_of
 
 @dataclass(frozen=True)
 class InKernel:
-    """A feature's part in a kernel is one function for each place where it acts, else None.
+    """An InKernel holds the functions by which one feature acts in a kernel, one per place, None where it does not act.
 
     Scores are what Q K^T gives, and the kernel scales them by a `factor` before the softmax, in natural units: log2 e comes
     after it.
@@ -38,7 +38,7 @@ class InKernel:
 
 @dataclass(frozen=True)
 class Totals:
-    """Features get rows in this form, with their maxima and their totals.
+    """Totals describes rows of one head, with their maxima and sums of exponentials, for a feature that acts on them.
 
     They are `count` rows of a head of a sequence from `first_row` on; scores are scaled by `scale`. `total` is a fragment
     of theirs, `maxima` and `totals` are where a thread has its own in registers. Without a fragment two are None.
@@ -69,7 +69,7 @@ def add_sink(rows, s, c):
 
 
 def sink_score(sink, per_score):
-    """Returns a sink as a score before scaling: times `per_score` it is sink x log2 e; at most HIGHEST."""
+    """Returns a sink as a score before scaling, which is sink * log2(e) / per_score, but at most HIGHEST."""
     score = sink * LOG2_E / per_score
     return T.if_then_else(score > T.float32(HIGHEST), T.float32(HIGHEST), score)
 
@@ -104,7 +104,7 @@ ON_SCORES = {feature.name: feature.on_scores for feature in FEATURES}
 
 
 class Places(NamedTuple):
-    """The features of a kernel are sorted here by the places where they act; each goes by its parameter's name.
+    """Places lists, for each place where features act, the features of a kernel that act there, by parameter name.
 
     `first` and `last` read a number of a tile's head: before its first scores, and before its last products. A kernel
     asks with `at_...` whether it has any there: what a submission does not ask for, it does not carry.
@@ -143,7 +143,7 @@ class Places(NamedTuple):
 
     @classmethod
     def of(cls, parameters):
-        """Sorts the features of a kernel with these parameters."""
+        """Returns the features among a kernel's parameters, sorted by the places where they act."""
         rows = {feature.name: feature for feature in features_of(parameters)}
         names = tuple(name for name in IN_KERNEL if name in rows)
         per_head = [name for name in names if rows[name].kind == "per head"]
@@ -161,7 +161,7 @@ class Places(NamedTuple):
 
 
 def factor_of(given, c, before=None):
-    """Returns what the kernel scales scores by: after all that changes them, or as they come to the feature `before`."""
+    """Returns the factor that scales scores after all features, or at the feature named `before` if that is given."""
     factor = given.softmax_scale
     for name in c.features.scores:
         if name == before:
@@ -172,36 +172,36 @@ def factor_of(given, c, before=None):
 
 
 def changed_by(name, x, after, s, c):
-    """Returns what a feature makes of a score x whose key lies `after` keys behind its query's own place."""
+    """Returns score x as the named feature changes it; the key lies `after` keys behind its query's own place."""
     return IN_KERNEL[name].score(x, after, factor_of(s.given, c, name), s)
 
 
 def changed(x, after, s, c):
-    """Returns what all features together make of a score."""
+    """Returns score x as all features of the kernel that act on scores change it, one after another."""
     for name in c.features.scores:
         x = changed_by(name, x, after, s, c)
     return x
 
 
 def changes_at_once(name):
-    """Says whether a device function changes all scores of a thread for the feature."""
+    """Returns True if the named feature has a device function that changes all scores of a thread at once."""
     return bool(ON_SCORES[name])
 
 
 def operand_of(name, s, c):
-    """Returns what the feature's device function takes besides the scores."""
+    """Returns the number that the named feature's device function takes besides the scores."""
     return IN_KERNEL[name].operand(factor_of(s.given, c, name), s.given)
 
 
 @T.macro
 def own_values(c):
-    """Allocates registers for what features read of a tile's head."""
+    """Allocates a register for each feature that reads a number of a tile's head; returns them by feature name."""
     return {name: own_value() for name in (*c.features.first, *c.features.last)}
 
 
 @T.macro
 def own_value():
-    """Allocates a register for what one feature reads of a tile's head."""
+    """Allocates one fp32 register, for the number that a feature reads of a tile's head."""
     own = T.alloc_local([1], "float32")
     # TileLang calls the register by this name.
     return own  # noqa: RET504
@@ -209,13 +209,13 @@ def own_value():
 
 @T.macro
 def read(names, head, s):
-    """Reads what these features need of a head."""
+    """Loads the number that each named feature has for this head into the feature's register."""
     for name in names:
         s.own[name][0] = getattr(s.given, name)[head]
 
 
 @T.macro
 def at_totals(rows, s, c):
-    """Lets features act at the rows' totals."""
+    """Runs what each feature does with the rows' totals, such as adding a sink or storing the LSE."""
     for name in c.features.totals:
         IN_KERNEL[name].totals(rows, s, c)

@@ -36,7 +36,7 @@ class Tile:
 
 
 def function_of(macro):
-    """Returns the function that a macro was made of, or the function itself that gives an expression."""
+    """Returns the Python function of which a TileLang macro was made; a plain function is returned as it is."""
     return getattr(macro, "orig_func", macro)
 
 
@@ -46,7 +46,7 @@ def parameters(macro):
 
 
 def call_of(op, c, masked):
-    """Returns the macro of an operation, and what it takes by name of what is known of the operation and its statement.
+    """Returns the macro that emits an operation, and the keyword arguments to call it with.
 
     A block is `masked` if it may hold keys that are hidden from some of the queries.
     """
@@ -97,7 +97,7 @@ def loop(tile, s, c):
 
 
 def emit(op, t, tile, s, c, masked):
-    """Emits an operation of iteration t."""
+    """Calls the macro of an operation for iteration t, which works on KV block t - op.lag."""
     macro, keywords = call_of(op, c, masked)
     return macro(t - op.lag, tile, s, c, **keywords)
 

@@ -10,10 +10,10 @@ from tl_attention.program.program import Iteration, Operation, Program
 
 
 class Loop(NamedTuple):
-    """A loop is the whole Program: `steady` repeats from `start` up to `end`, which counts from the number of blocks.
+    """A Loop is a Program's prologue, steady iteration and epilogue, with what a kernel needs to emit them.
 
-    `loads` is the producer's order; `named` is what a statement's macro takes by name, (first, end) of a chunk's columns
-    among it.
+    `steady` repeats from `start` up to `end`, which counts from the number of blocks. `loads` is the producer's order;
+    `named` is what a statement's macro takes by name, (first, end) of a chunk's columns among it.
     """
 
     prologue: tuple[Iteration, ...]
@@ -31,22 +31,25 @@ class Loop(NamedTuple):
 
     @property
     def unmasked(self) -> tuple[Operation, ...]:
-        """Returns the operations of an iteration whose block needs no mask."""
+        """Returns the operations of the steady iteration without the mask, for blocks that need none."""
         return tuple(op for op in self.steady.operations if op.statement != "mask")
 
     @property
     def masked_lag(self) -> int:
-        """Returns how many iterations after the last block that needs a mask a statement still works on it."""
+        """Returns the largest lag of a `run` operation, the iterations for which a block that needs a mask is in use."""
         return max(op.lag for op in self.steady.operations if op.kind == "run")
 
     @property
     def mask_lag(self) -> int:
-        """Returns how many iterations after that of its number a block is masked."""
+        """Returns the mask's lag, as KV block t is masked in iteration t + lag."""
         return next(op.lag for op in self.steady.operations if op.statement == "mask")
 
     @classmethod
     def of(cls, program: Program, named: Mapping[str, Mapping[str, Any]] = {}) -> Loop:
-        """Returns the Program's phases, as a kernel runs them. `named` is what macros of a lowering take besides columns."""
+        """Returns the Loop of a Program, with the keyword arguments of each statement's macro.
+
+        `named` gives those that a lowering's macros take besides columns.
+        """
         phases = program.phases
         columns = {s.name: {"columns": s.columns} for s in program.table.statements if s.columns}
         return cls(
@@ -63,9 +66,9 @@ class Loop(NamedTuple):
 def emitted(
     planned: Planned, named: Mapping[str, Mapping[str, Any]] = {}, *, rings_of_a_tile: bool, **options: Any
 ) -> dict[str, Any]:
-    """Returns the constants that the schedule fixes of an emitted kernel; `options` are what the lowering sets of `kernel`.
+    """Returns, by name, the constants of an emitted kernel that the planned schedule determines, such as its loop.
 
-    `named` is as `Loop.of` takes it.
+    `options` replace what the schedule has in `kernel`. `named` is as `Loop.of` takes it.
     """
     schedule, program = planned.schedule, planned.program
     assert program is not None

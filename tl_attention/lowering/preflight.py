@@ -33,7 +33,7 @@ BLAMED = (
 
 
 def refuse_unless_safe(planned: Planned, size: HeadSize, card: Card = HOPPER) -> None:
-    """Raises ScheduleRefused with the limit or the dependence that the schedule breaks, or how its roles go wrong."""
+    """Raises ScheduleRefused if a schedule exceeds the SM's limits, or if a proof of its Program fails."""
     check_limits(planned, size, card)
     if planned.program:
         for _ in proofs(planned.schedule, planned.program):
@@ -41,7 +41,10 @@ def refuse_unless_safe(planned: Planned, size: HeadSize, card: Card = HOPPER) ->
 
 
 def proofs(schedule: Schedule, program: Program) -> Iterator[str]:
-    """Proves the schedule's Program, and yields in words what holds. Raises ScheduleRefused where something does not."""
+    """Proves a Program's dependences and its lowering's conditions, and yields each that holds in words.
+
+    Raises ScheduleRefused where one does not hold.
+    """
     try:
         legality.check(program)
         yield "every read sees the value that source order gives it"
@@ -54,9 +57,10 @@ def proofs(schedule: Schedule, program: Program) -> Iterator[str]:
 
 
 def verdicts(planned: Planned, model: Model | None, sizes: Sequence[HeadSize], card: Card = HOPPER) -> Iterator[str]:
-    """Asks everything that `refuse_unless_safe` asks, and yields a line for what holds. Raises ScheduleRefused for what does not.
+    """Proves the schedule's Program, then checks the SM's limits at each size, and yields a line for what holds.
 
-    The Program comes first, in the model that is asked for: its proof is worth seeing where only the tile is too large.
+    Raises ScheduleRefused for what does not. `refuse_unless_safe` asks the same. The Program comes first, in the model
+    that is asked for: its proof is worth seeing where only the tile is too large.
     """
     if program := planned.in_model(model):
         yield from (f"proved: {proved}" for proved in proofs(planned.schedule, program))

@@ -7,9 +7,10 @@ import tilelang.language as T
 
 
 def rows_of(tensor, batch, head, first, count, columns=None):
-    """Returns so many rows of a head of a sequence, from row `first` on: all columns, or the first `columns` of a wider tile.
+    """Returns the slice of `count` rows of one head from row `first` on, with all columns or the first `columns`.
 
-    TMA and the copies of TileLang fill columns and rows beyond the tensor's with 0, and store none.
+    `columns` is given for a tile that is wider than the tensor. TMA and the copies of TileLang fill columns and rows
+    beyond the tensor's with 0, and store none.
     """
     if columns is None:
         return tensor[batch, head, first : first + count, :]
@@ -22,11 +23,11 @@ def kv_head(head, c):
 
 
 def element_of(tensor, batch, head, row, column=0):
-    """Returns one element of a tensor."""
+    """Returns the element of a (batch, heads, rows, columns) tensor at these indices."""
     return tensor[batch, head, row, column]
 
 
 def stored(registers, row, tile, s, c):
-    """Returns what the device function takes that stores the output's rows from `row` on, from these registers."""
+    """Returns the arguments of the device function that stores output rows, from `row` on, out of these registers."""
     place = T.address_of(element_of(s.given.Output, tile.batch, tile.head, row)), s.seq_q - row
     return (registers, *place, s.given.Output.strides[2]) if c.strided else (registers, *place)

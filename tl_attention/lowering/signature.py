@@ -9,7 +9,10 @@ from tl_attention.problem.variant import KERNEL_PARAMETERS, Sizes
 
 
 def prim_func(launch, c, variant, counters):
-    """Returns the prim_func: Output = softmax(softmax_scale Q K^T) V, with products accumulated in float32."""
+    """Returns the TileLang prim_func of a kernel that computes Output = softmax(softmax_scale Q K^T) V.
+
+    Products are accumulated in float32.
+    """
     sizes = Sizes(*(variant.sizes or T.dynamic(", ".join(Sizes._fields))))
     signature = Signature(variant.parameters(*counters), variant, sizes)
 
@@ -39,19 +42,22 @@ class Signature:
         return T.Tensor(shape, dtype)
 
     def annotated(self, function):
-        """Makes this the type of the function's one parameter."""
+        """Sets this signature as the type of the function's parameter `parameters`, and returns the function."""
         function.__annotations__ = {"parameters": self}
         return function
 
     def given(self):
-        """Returns the parameters by name, as the kernel being traced has them."""
+        """Returns the traced kernel's arguments as a namespace by parameter name, with None for absent ones."""
         there = {name: tirx.arg(name, of_type) for name, of_type in self._types.items()}
         return SimpleNamespace(**{p.name: there.get(p.name) for p in KERNEL_PARAMETERS})
 
 
 @T.macro
 def aligned(given):
-    """Says that rows of strided tensors start at multiples of 16 bytes: otherwise TileLang would copy element by element."""
+    """Lets TileLang assume that rows of strided tensors start at multiples of 16 bytes.
+
+    Otherwise it would copy element by element.
+    """
     for dim in (0, 1, 2):
         T.assume(given.Q.strides[dim] % 8 == 0)
         T.assume(given.K.strides[dim] % 8 == 0)

@@ -25,7 +25,7 @@ def exponent(score, scores_max, s, c):
 
 
 def seen(scores_max, masked):
-    """Returns a row's maximum, for exponents. While blocks are masked the row may have seen no key."""
+    """Returns a row's maximum, for exponents; if `masked`, 0 for a row that has seen no key."""
     return finite(scores_max) if masked else scores_max
 
 

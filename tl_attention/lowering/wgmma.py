@@ -31,7 +31,7 @@ def threads_fit_the_tile(s: Keys) -> None:
 
 
 def plain_resources(planned: Planned, size: HeadSize, card: Card) -> Resources:
-    """Returns what a block takes whose threads all compute: tiles in dynamic shared memory, no mbarriers of its own."""
+    """Returns the SM resources of a block whose threads all compute, with tiles in shared memory and no mbarriers."""
     from tl_attention.proof.limits import Resources, fragment_registers, shared_bytes
 
     schedule = planned.schedule

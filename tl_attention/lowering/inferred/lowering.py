@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
 
 class Inferred(Pipelined):
-    """This lowering has no Program to derive, to prove, or to compare the generated code with: it is verified on the GPU only."""
+    """Inferred makes the pipelined kernel with order and stage left to the compiler, so there is no Program to prove.
+
+    The kernel is verified on the GPU only.
+    """
 
     dialect = Dialect("inferred", "the compiler decides order and stage", model=None, rules=(threads_fit_the_tile,))
 

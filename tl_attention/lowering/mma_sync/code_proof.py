@@ -36,7 +36,7 @@ BYTES = {"acc_s": 4, "acc_o": 4}
 
 
 class MmaSyncProof(RowTileProof):
-    """A MmaSyncProof proves one mma.sync kernel."""
+    """A MmaSyncProof proves that one generated mma.sync kernel does what its Program says, down to its registers."""
 
     @property
     def longest_first(self) -> bool:
@@ -49,7 +49,7 @@ class MmaSyncProof(RowTileProof):
 
     @cached_property
     def pieces(self) -> FragmentLayout:
-        """Returns what the kernel's statements do to registers."""
+        """Returns the FragmentLayout, which maps statements to the registers that they load and multiply."""
         return FragmentLayout(self.schedule, self.code.variant.tile_dim)
 
     @cached_property
@@ -101,11 +101,11 @@ class MmaSyncProof(RowTileProof):
             yield tile.mask(block, 0, self.rows)
 
     def _load(self, buffer: str, slot: int, place: Place) -> Iterator[Event]:
-        """Yields all copies of a tile, as a group."""
+        """Yields the two events of a tile's load, its copies to the buffer's slot and the commit of their group."""
         yield from (Event("load", buffer, slot, place=place), Event("commit copies"))
 
     def _fragments(self, statement: str, block: int, registers: Registers) -> AnyOrder:
-        """Returns the loads of a statement's registers: each register gets its matrix, once."""
+        """Returns the loads of a statement's fragments, in any order, and enters in `registers` what they load."""
         buffer, load = FRAGMENTS[whole(statement)]
         block = 0 if load == Q_LOAD else block
         name, matrices = f"{buffer}_local", self.pieces.loaded(statement)
@@ -118,12 +118,12 @@ class MmaSyncProof(RowTileProof):
 
     @cached_property
     def _loaded(self) -> dict[tuple[str, int], AnyOrder]:
-        """Keeps the loads of fragments that were asked for, by their statement and slot."""
+        """Returns the cache of the fragment loads that were asked for, by (statement, slot)."""
         return {}
 
     @cached_property
     def _products(self) -> dict[str, AnyOrder]:
-        """Returns each statement's products, each once, in any order."""
+        """Returns the products that each statement must run, each once and in any order, by the statement's name."""
         return {
             statement: AnyOrder(
                 frozenset(
@@ -137,14 +137,17 @@ class MmaSyncProof(RowTileProof):
         }
 
     def _check_registers(self, statement: str, block: int, registers: Registers) -> None:
-        """Raises Unsafe unless a statement's products find in their registers what they multiply."""
+        """Raises Unsafe unless `registers` holds each matrix, of the right KV block, that a statement multiplies."""
         for (name, at), matrix in self.pieces.needed(statement).items():
             of, held = 0 if name == BUFFERS["frag_q"] else block, registers.get(name, {}).get(at, "nothing")
             if held != (of, matrix):
                 raise Unsafe(f"{statement}({block}) multiplies {held} of {name}[{at}], expected {of, matrix}")
 
     def _stores(self, tile: RowTiles) -> Iterator[Event]:
-        """Yields the stores of the logarithms and the output of each 16 rows of all warps, from their own registers."""
+        """Yields the events that store a tile's LSE, if it has one, and then its output.
+
+        Each stores 16 rows of all warps, from their own registers.
+        """
         of_output = self.pieces.head_dim // SIDE * OF_D
         for kind, registers in (("lse", 2),) * self.lse + (("output", of_output),):
             for i in range(self.pieces.products):

@@ -50,7 +50,7 @@ TABLE = replace(
 
 
 def absent(keys: Keys) -> tuple[str, ...]:
-    """Returns the statements that the loop lacks where Q stays in registers."""
+    """Returns the names of statements that the loop lacks, ("frag_q",) if Q stays in registers, else ()."""
     return ("frag_q",) if keys.kernel.q_operand == "registers" else ()
 
 
@@ -59,7 +59,7 @@ ROWS_OF_A_PRODUCT = 16
 
 
 def rows_at_once(threads: int) -> int:
-    """Returns how many rows all warps of a block compute at a time."""
+    """Returns how many rows the warps of a block with so many threads compute at a time, 16 each."""
     return threads // WARP * ROWS_OF_A_PRODUCT
 
 
@@ -109,7 +109,7 @@ Place = tuple[str, int, int]
 
 
 def waits_and_barriers(phases: Phases, schedule: Schedule, buffers: Mapping[str, int]) -> Phases:
-    """Adds waits for groups of copies where a load is first waited for, and barriers where one is needed and none has been.
+    """Returns the phases with waits for groups of copies, and with barriers of all threads only where needed.
 
     Q is waited for with the first load behind it; by itself where its first reader comes before that. Where it stays in
     registers, its fragments are loaded right behind a wait of its own.
@@ -125,7 +125,10 @@ def waits_and_barriers(phases: Phases, schedule: Schedule, buffers: Mapping[str,
 
 
 def _before_first_reader(phases: Phases, table: Table, *added: Operation) -> Phases:
-    """Puts these operations before the first iteration that reads Q, from shared memory or from registers."""
+    """Returns the phases with these operations added before the first iteration that reads Q.
+
+    Q may be read from shared memory or from registers.
+    """
     readers = {s.name for s in table.statements if s.kind != "load" and table.inputs.intersection(s.reads)}
     reads = [any(op.statement in readers for op in operations) for _, operations in phases.prologue]
     first = [*reads, True].index(True)
@@ -134,7 +137,10 @@ def _before_first_reader(phases: Phases, table: Table, *added: Operation) -> Pha
 
 
 def _placed(phases: Phases, table: Table, buffers: Mapping[str, int]) -> Phases:
-    """Adds waits and barriers to the phases. Raises _NotWaitedFor where Q is read before anything is waited for."""
+    """Returns the phases with the waits and barriers that they need, without barriers that can be left out.
+
+    Raises _NotWaitedFor where Q is read before anything is waited for.
+    """
     needed = _Needed()
     while (more := _needed_besides(phases, table, buffers, needed)) != needed:
         needed = more
@@ -154,7 +160,10 @@ def _placed(phases: Phases, table: Table, buffers: Mapping[str, int]) -> Phases:
 
 
 def _needed_besides(phases: Phases, table: Table, buffers: Mapping[str, int], needed: _Needed) -> _Needed:
-    """Returns what loops of any length need where this much is there: the same, where it is enough."""
+    """Returns `needed` with the waits and barriers added that loops of several lengths still lack.
+
+    The result equals `needed` where that is enough.
+    """
     found = needed.copy()
     for repeated in REPEATED:
         state = _State(table, buffers, found)
@@ -164,7 +173,7 @@ def _needed_besides(phases: Phases, table: Table, buffers: Mapping[str, int], ne
 
 
 def _unrolled(phases: Phases, repeated: int) -> Iterator[tuple[Place, Operation, int]]:
-    """Yields every operation of a loop that repeats its steady state so often, with its place and its iteration."""
+    """Yields (place, operation, iteration) for each operation of a loop with `repeated` blocks more than the fewest."""
     blocks = phases.least_blocks + repeated
     listed = [("prologue", number, iteration) for number, iteration in enumerate(phases.prologue)]
     listed += [
@@ -180,12 +189,18 @@ def _unrolled(phases: Phases, repeated: int) -> Iterator[tuple[Place, Operation,
 
 
 class _NotWaitedFor(Exception):
-    """This is raised where copies of Q are read before anything has been waited for; all other copies have their own waits."""
+    """This error means that a statement reads Q before any wait covers the copies of Q.
+
+    All other copies have their own waits.
+    """
 
 
 @dataclass
 class _Needed:
-    """A Program needs a barrier before these operations, and these waits, each of which leaves so many groups of copies in flight."""
+    """A _Needed holds the places that need a barrier before them, and the number of copy groups that each wait leaves.
+
+    The groups that a wait leaves are in flight after it.
+    """
 
     barriers: set[Place] = field(default_factory=set)
     waits: dict[Place, int] = field(default_factory=dict)
@@ -194,7 +209,7 @@ class _Needed:
         return _Needed({*self.barriers}, dict(self.waits))
 
     def operations(self, phase: str, number: int, operations: tuple[Operation, ...]) -> Iterator[Operation]:
-        """Returns an iteration's operations with these waits and barriers, and without the operations that they stand for."""
+        """Yields the operations with the needed waits and barriers in place of their own waits, acquires and releases."""
         for index, op in enumerate(operations):
             place = phase, number, index
             if place in self.barriers:
@@ -206,7 +221,7 @@ class _Needed:
 
 
 class _State:
-    """The state of the loop is what has been copied, waited for, met behind and read so far; it notes what is needed."""
+    """A _State replays the copies, waits, barriers and reads of a loop, and adds what is missing to `needed`."""
 
     def __init__(self, table: Table, buffers: Mapping[str, int], needed: _Needed):
         self.table, self.buffers, self.needed = table, buffers, needed
@@ -217,7 +232,7 @@ class _State:
         self.read: set[Load] = set()
 
     def step(self, place: Place, op: Operation, block: int) -> None:
-        """Runs one operation. Raises _NotWaitedFor."""
+        """Replays one operation on a KV block, and notes a wait or barrier that it needs. Raises _NotWaitedFor."""
         if place in self.needed.barriers:
             self.meet()
         if op.kind == "wait":
@@ -239,7 +254,10 @@ class _State:
             self.arrived = max(self.arrived, len(self.groups) - self.needed.waits[place])
 
     def group(self, load: Load) -> int:
-        """Returns the number of a load's group. What is read before it is loaded is for the proof of the values to refuse."""
+        """Returns the index of a load's group of copies in the order of their issue, 0 if the load was not issued.
+
+        What is read before it is loaded is for the proof of the values to refuse.
+        """
         return self.groups.index(load) if load in self.groups else 0
 
     def reads(self, place: Place, op: Operation, block: int) -> None:
@@ -254,7 +272,7 @@ class _State:
         self.read.update(loads)
 
     def need(self, place: Place) -> None:
-        """Notes that a barrier is needed right before."""
+        """Notes that a barrier is needed right before `place`, and replays that barrier."""
         self.needed.barriers.add(place)
         self.meet()
 

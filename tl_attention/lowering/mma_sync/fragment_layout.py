@@ -27,7 +27,7 @@ Operand = tuple[str, int, dict[int, Matrix]]
 
 
 class Multiplied(NamedTuple):
-    """A Multiplied is one mma.sync: operands A and B, each (array, first register, the matrix in each register)."""
+    """A Multiplied holds the operands A and B of one mma.sync, each (array, first register, matrices by register)."""
 
     a: Operand
     b: Operand
@@ -46,17 +46,17 @@ class FragmentLayout:
 
     @property
     def rows(self) -> int:
-        """Returns the rows that all warps compute at a time."""
+        """Returns how many rows all warps together compute at a time."""
         return rows_at_once(self.schedule.threads)
 
     @property
     def products(self) -> int:
-        """Returns how many times a tile has the rows that all warps compute at a time."""
+        """Returns block_M divided by the number of rows that all warps together compute at a time."""
         return self.schedule.block_M // self.rows
 
     @cached_property
     def declared(self) -> dict[str, int]:
-        """Returns the elements of each array in registers."""
+        """Returns how many elements each register array of a thread has, by the array's name."""
         N, D, room = self.schedule.block_N, self.head_dim, self.fragments
         steps = {
             "Q_local": room.q_steps or D // DEPTH,
@@ -73,11 +73,11 @@ class FragmentLayout:
         }
 
     def loaded(self, statement: str) -> dict[int, Matrix]:
-        """Returns the matrix that each register gets, by the register's number."""
+        """Returns the matrix that a statement loads into each register, by the register's number."""
         return self._loaded[statement]
 
     def multiplied(self, statement: str) -> dict[int, list[Multiplied]]:
-        """Returns the products that add to each four accumulators, by the first of the four."""
+        """Returns lists of a statement's products, by the first of the four accumulators to which they add."""
         return self._multiplied[statement]
 
     def needed(self, statement: str) -> dict[tuple[str, int], Matrix]:
@@ -132,7 +132,7 @@ class FragmentLayout:
         return found
 
     def _steps(self, statement: str) -> range:
-        """Returns the steps of a statement's chunk, counted from the chunk's first; all steps where there are no chunks."""
+        """Returns the numbers of the steps in a statement's chunk, from 0; all steps where the statement is whole."""
         name, steps = whole(statement), self.fragments.chunks[statement].steps
         along = self.schedule.block_N if name in ("frag_v", "mma1") else self.head_dim
         return range(along // DEPTH if steps is None else steps)
@@ -170,6 +170,6 @@ class FragmentLayout:
 
 
 def _operand(name: str, matrices: dict[int, Matrix], offset: int, count: int) -> Operand:
-    """Returns an operand: `count` elements of the registers of a step, from `offset` on."""
+    """Returns (array, first register, matrices) for the `count` elements of a step that begin at `offset`."""
     start = min(matrices) + offset
     return name, start, {at: matrices[at] for at in range(start, start + count, PAIR)}

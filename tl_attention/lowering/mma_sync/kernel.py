@@ -49,7 +49,7 @@ def prelude(c):
 
 @T.macro
 def work(bx, by, bz, s, c):
-    """Computes a row tile."""
+    """Computes one row tile, from the load of Q to the store of the output."""
     first_row = T.alloc_var("int32")
     blocks = T.alloc_var("int32")
     visible = T.alloc_var("int32")
@@ -76,7 +76,7 @@ def work(bx, by, bz, s, c):
 
 @dataclass(frozen=True)
 class State:
-    """Macros know this as `s`: tensors, tiles, a thread's registers, and sizes.
+    """State holds what a block's macros share under the name `s`, its tensors, tiles, registers and sizes.
 
     Scores times `scale` are exponents of 2. `past_len` keys are before query 0.
     """
@@ -104,7 +104,10 @@ class State:
 
 @T.macro
 def block_state(given, c):
-    """Allocates tiles and registers. A thread has two rows of each product's 16, and pairs of columns."""
+    """Allocates a block's tiles in shared memory and a thread's registers, and returns them as a State.
+
+    A thread has two rows of each product's 16, and pairs of columns.
+    """
     products = c.block_M // c.rows
     Q_shared = T.alloc_shared([c.block_M * c.head_dim], c.dtype)
     K_shared = T.alloc_shared([c.kernel.k_stages * c.block_N * c.head_dim], c.dtype)
@@ -143,13 +146,13 @@ def block_state(given, c):
 
 
 def room(steps, columns):
-    """Returns how many steps of 16 columns there is room for; for all columns unless said otherwise."""
+    """Returns how many steps of 16 columns registers hold, which is `steps`, or columns // 16 if that is None."""
     return columns // 16 if steps is None else steps
 
 
 @T.macro
 def start(s, c):
-    """Sets maxima and sums to those of rows that have seen no key."""
+    """Sets acc_o and the sums to 0 and the maxima to -inf, as of rows that have seen no key."""
     products = c.block_M // c.rows
     for i in T.unroll(products * c.head_dim_v // 2):
         s.acc_o[i] = 0

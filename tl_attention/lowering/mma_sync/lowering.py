@@ -38,7 +38,10 @@ NO_SYNC, NO_TMA, NO_WARP_SPECIALIZATION, NO_REUSE = (
 
 
 class MmaSync(Lowering):
-    """This lowering puts waits and barriers where the Program has them; statements load what is multiplied from shared memory."""
+    """MmaSync makes kernels whose threads all load and multiply by mma.sync, on every card from Ampere on.
+
+    Waits and barriers stand where the Program has them; statements load what is multiplied from shared memory.
+    """
 
     dialect = Dialect(
         "mma_sync",

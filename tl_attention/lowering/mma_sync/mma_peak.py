@@ -17,12 +17,12 @@ ELEMENTS = 8 * ROWS + 4 * COLUMNS
 
 
 def flops(sms: int, iterations: int) -> int:
-    """Returns the floating-point operations of one launch."""
+    """Returns the floating-point operations of one launch of `products_kernel` with so many SMs and iterations."""
     return sms * WARPS * iterations * ROWS * COLUMNS * FLOPS_OF_A_PRODUCT
 
 
 def products_kernel(*, dtype, sms):
-    """Returns the prim_func of products alone.
+    """Returns a TileLang prim_func that does nothing but mma.sync products, to measure their peak rate.
 
     Output (sms, threads) = the sums of each thread's accumulators after `iterations` of the products of the fragments
     that Source (threads, ELEMENTS) has for the thread. The sums keep the compiler from leaving products out.

@@ -13,7 +13,10 @@ from tl_attention.lowering.softmax import exponent, seen
 
 @T.macro
 def frag_q(t, tile, s, c, first=0, steps=None, q=0):
-    """Q_local = columns of Q: of each 16 rows and 16 columns the upper and lower 8 rows, left 8 columns first."""
+    """Loads `steps` steps of 16 columns of Q, from step `first` on, into Q_local at step `q`.
+
+    Of each 16 rows and 16 columns the upper and lower 8 rows, left 8 columns first.
+    """
     fragments_of_q(first, steps, q, s, c)
 
 
@@ -35,7 +38,10 @@ def fragments_of_q(first, steps, place, s, c):
 
 
 def ldmatrix(matrices, transposed, shared, at, registers, place):
-    """Loads so many 8 x 8 matrices: a lane says where one row of 8 stands, and gets two elements of each matrix."""
+    """Loads `matrices` 8 x 8 matrices from shared memory into registers by ldmatrix.
+
+    A lane says where one row of 8 stands, and gets two elements of each matrix.
+    """
     return T.ptx_ldmatrix(
         T.bool(transposed),
         matrices,
@@ -46,7 +52,10 @@ def ldmatrix(matrices, transposed, shared, at, registers, place):
 
 @T.macro
 def frag_k(t, tile, s, c, first=0, steps=None, k=0):
-    """K_local = columns of K of the block: of each 8 keys and 16 columns, the first 8 and the last 8."""
+    """Loads `steps` steps of 16 columns of the block's K, from step `first` on, into K_local at step `k`.
+
+    Of each 8 keys and 16 columns, the first 8 and the last 8.
+    """
     slot = t % c.kernel.k_stages * (c.block_N * c.head_dim)
     for step in T.unroll(steps_of(steps, c.head_dim)):
         if c.kernel.ldmatrix == "x4":
@@ -63,7 +72,10 @@ def frag_k(t, tile, s, c, first=0, steps=None, k=0):
 
 @T.macro
 def frag_v(t, tile, s, c, first=0, steps=None, v=0):
-    """V_local = rows of V of the block, transposed: of each 8 columns and 16 keys, the first 8 and the last 8."""
+    """Loads `steps` steps of 16 rows of the block's V, transposed, from step `first` on, into V_local at step `v`.
+
+    Of each 8 columns and 16 keys, the first 8 and the last 8.
+    """
     slot = t % c.kernel.v_stages * (c.block_N * c.head_dim_v)
     for step in T.unroll(steps_of(steps, c.block_N)):
         key = (first + step) * 16 + s.thread % 16
@@ -117,7 +129,7 @@ def mma1(t, tile, s, c, first=0, steps=None, v=0):
 
 
 def multiply(A, a, B, b, C, at, c):
-    """C += A B: 16 rows, 8 columns, 16 deep."""
+    """C += A B by one mma.sync of 16 rows, 8 columns and a depth of 16."""
     dtype = "bf16" if c.dtype == "bfloat16" else "fp16"
     return T.ptx_mma(
         "float32", "m16n8k16", "row", "col", dtype, dtype, "fp32", A.data, a, B.data, b, C.data, at, T.bool(False)
@@ -125,22 +137,22 @@ def multiply(A, a, B, b, C, at, c):
 
 
 def steps_of(steps, columns):
-    """Returns how many steps of 16 columns, or keys, a statement takes, which are all where `steps` is None."""
+    """Returns how many steps of 16 columns, or keys, a statement takes, `steps`, or columns // 16 if that is None."""
     return columns // 16 if steps is None else steps
 
 
 def chunk_of(columns, width):
-    """Returns (first, end) of a statement's columns, which are all unless it is split."""
+    """Returns (first, end) of a statement's columns, which is `columns`, or (0, width) if that is None."""
     return (0, width) if columns is None else columns
 
 
 def score_at(i, j, e, c):
-    """Returns where a thread has element e of eight columns of its i-th 16 rows."""
+    """Returns the index in acc_s of element e of a thread's j-th eight columns in its i-th 16 rows."""
     return i * (c.block_N // 2) + j * 4 + e
 
 
 def is_hidden(i, j, e, t, tile, s, c):
-    """Says whether the key of a score is hidden from its query."""
+    """Returns the condition that the mask hides the key of a thread's score (i, j, e) from its query."""
     row = i * c.rows + s.thread // 32 * 16 + s.thread % 32 // 4 + e // 2 * 8
     key = j * 8 + s.thread % 4 * 2 + e % 2
     return c.mask.hidden(key, tile.first_row + row + s.past_len, s.seq_kv, T, block(t, tile) * c.block_N)
@@ -251,7 +263,7 @@ def rescale_where_max_grew(t, tile, s, c, columns=None):
 
 
 def vector_statement(statement, c):
-    """Returns the macro of a vector statement."""
+    """Returns the macro that computes the named vector statement, as the rescale threshold asks."""
     keeps = c.softmax.rescale_threshold > 0
     return {
         "mask": mask,
@@ -266,12 +278,15 @@ def vector_statement(statement, c):
 
 
 def wait(t, tile, s, c, outstanding):
-    """Waits until a thread's own copies have arrived, but for so many groups that were started last."""
+    """Waits until a thread's own copies have arrived, except the `outstanding` groups that were started last."""
     return T.ptx_wait_group(outstanding)
 
 
 def meet(t, tile, s, c):
-    """Lets all threads meet: what each has waited for is there for all, and what they have read may be copied over."""
+    """Makes all threads of the block wait for each other.
+
+    What each has waited for is there for all, and what they have read may be copied over.
+    """
     return T.sync_threads()
 
 
@@ -288,7 +303,7 @@ MACROS = {
 
 
 def macro_of(op, c):
-    """Returns the macro of an operation."""
+    """Returns the macro, or function, that emits an operation of this kind and statement."""
     if op.kind in ("wait", "sync"):
         return {"wait": wait, "sync": meet}[op.kind]
     return MACROS.get((op.kind, whole(op.statement))) or vector_statement(whole(op.statement), c)

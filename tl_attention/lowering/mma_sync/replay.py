@@ -10,7 +10,7 @@ from tl_attention.program.program import Program, Step
 
 
 class _Slot:
-    """A _Slot is a tile in shared memory.
+    """A _Slot is the state of one tile in shared memory between its copy and its last reader.
 
     It says which block the tile is of, whether its copies have arrived, whether all threads see them, and whether a
     warp may still read them.
@@ -22,7 +22,7 @@ class _Slot:
 
 
 def prove(program: Program) -> None:
-    """Raises ScheduleRefused with the read, or the copy, that is not safe, at whichever number of blocks."""
+    """Raises ScheduleRefused if, at some number of blocks, a read or a copy lacks a wait or barrier that it needs."""
     for blocks in range(program.least_blocks, program.least_blocks + 2 * program.span + 3):
         _Replay(program).run(program.phases.steps(blocks))
 
@@ -83,5 +83,5 @@ class _Replay:
 
 
 def refused(words: str) -> ScheduleRefused:
-    """Returns the refusal for what goes wrong between the threads of a block."""
+    """Returns a ScheduleRefused with this message, about what goes wrong between the threads of a block."""
     return ScheduleRefused(words)

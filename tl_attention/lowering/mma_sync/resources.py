@@ -24,9 +24,10 @@ BUFFERS = {"frag_q": "Q_local", "frag_k": "K_local", "frag_v": "V_local"}
 
 
 class Chunk(NamedTuple):
-    """A chunk is what a statement multiplies, or loads to be multiplied: from step `first` on, `steps` steps of 16 columns.
+    """A Chunk is the part of an operand that a statement loads or multiplies, as steps of 16 columns from `first` on.
 
-    `q`, `k` and `v` are where its first step is among the fragments that there is room for. Without steps it is all.
+    There are `steps` steps, or all where that is None. `q`, `k` and `v` are where the first of them is among the
+    fragments that there is room for.
     """
 
     first: int = 0
@@ -37,7 +38,7 @@ class Chunk(NamedTuple):
 
 
 class Fragments(NamedTuple):
-    """A kernel's fragments are chunks by their statements, and room for so many steps of Q, K and V: for all where that is None."""
+    """Fragments holds each statement's Chunk, and how many steps of Q, K and V fit in registers, None for all."""
 
     chunks: dict[str, Chunk]
     q_steps: int | None = None
@@ -47,7 +48,10 @@ class Fragments(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class FragmentConstants(EmittedConstants):
-    """A kernel whose products read fragments has these constants; its threads copy `rows` of a tile at once."""
+    """FragmentConstants are the constants of an mma.sync kernel, with its threads and the fragments of its statements.
+
+    All warps together compute `rows` rows at a time.
+    """
 
     threads: int
     rows: int
@@ -55,7 +59,10 @@ class FragmentConstants(EmittedConstants):
 
 
 def of_schedule(planned: Planned) -> dict[str, Any]:
-    """Returns the constants that the schedule fixes of the kernel, whose rings begin with each tile."""
+    """Returns, by name, the constants of an mma.sync kernel that the schedule determines, such as its fragments.
+
+    Its rings begin anew with each tile.
+    """
     schedule, of_fragments = planned.schedule, fragments(planned.schedule)
     named = {name: chunk._asdict() for name, chunk in of_fragments.chunks.items()}
     return {
@@ -67,7 +74,7 @@ def of_schedule(planned: Planned) -> dict[str, Any]:
 
 
 def fragments(schedule: Schedule) -> Fragments:
-    """Returns which registers the schedule's statements load and multiply."""
+    """Returns which steps of Q, K and V each statement of the schedule loads or multiplies, in which registers."""
     table = schedule.table
     chunks: dict[str, Chunk] = {}
     room: dict[str, int] = {}
@@ -98,7 +105,10 @@ ROW_VECTORS = 2 * 2
 
 
 def resources(planned: Planned, size: HeadSize, card: Card) -> Resources:
-    """Returns what one block takes. Raises ScheduleRefused for a head size, or a tile, that the kernel does not have."""
+    """Returns the registers and shared memory that one block of the mma.sync kernel takes of an SM of the card.
+
+    Raises ScheduleRefused for a head size, or a tile, that the kernel does not have.
+    """
     schedule = planned.schedule
     columns, columns_v = sizes_of(size)
     if columns not in HEAD_DIMS or columns_v != columns:
@@ -124,7 +134,7 @@ def resources(planned: Planned, size: HeadSize, card: Card) -> Resources:
 
 
 def fragment_registers(schedule: Schedule, head_dim: int) -> dict[str, int]:
-    """Returns the fewest registers per thread that the kernel needs, at MMA0 or at MMA1, whichever needs more.
+    """Returns, by buffer, the fewest registers that a thread needs at mma0 or at mma1, whichever needs more.
 
     A thread has block_M / threads of a row's columns: of acc_s and acc_o in fp32, of acc_s_cast and Q packed by two; and
     of K and V a warp's part, packed by two. acc_s_cast takes the place of acc_s. Of what comes from shared memory again
@@ -153,7 +163,7 @@ def _check_split(schedule: Schedule, head_dim: int) -> None:
 
 
 def _check_copies(schedule: Schedule, head_dim: int) -> None:
-    """Checks that all threads copy 16 bytes at a time, of whole tiles."""
+    """Raises ScheduleRefused unless the threads share the 16-byte copies of a KV block equally."""
     copies, at_once = schedule.block_N * head_dim // COPIED, schedule.threads
     if copies % at_once:
         raise ScheduleRefused(

@@ -13,7 +13,7 @@ from tl_attention.lowering.rows import element_of, kv_head, stored
 
 
 def element(row, chunk, rows, columns, c):
-    """Returns where chunk `chunk` of a row stands in a tile, in elements.
+    """Returns the offset, in elements, of a row's chunk of 8 elements in a tile in shared memory.
 
     Swizzled, it is chunk c ^ r of row r in a panel of 64 columns: eight rows that ldmatrix reads meet all banks.
     """
@@ -53,7 +53,7 @@ def block(t, tile):
 
 @dataclass(frozen=True)
 class Copied:
-    """Copied rows are rows of a head of a sequence, from row `origin` on, and the element of shared memory where they begin."""
+    """A Copied names rows of one head, from row `origin` on, and the element of shared memory where they go."""
 
     batch: object
     head: object
@@ -64,7 +64,7 @@ class Copied:
 
 
 def copied(source, of, row, shared, at, chunk):
-    """Returns where 16 bytes of a row go to, where they come from, and how many elements they are."""
+    """Returns (destination, source, 8), the arguments of a cp.async of 8 elements, or 16 bytes, of one row."""
     return (
         T.access_ptr(shared[at], "w", extent=8),
         T.access_ptr(element_of(source, of.batch, of.head, row, chunk * 8), "r", extent=8),
@@ -74,7 +74,10 @@ def copied(source, of, row, shared, at, chunk):
 
 @T.macro
 def copy_rows(source, shared, of, first, s, c, checked):
-    """Starts a group of copies. Only blocks that need a mask can have rows beyond the last, which are 0."""
+    """Starts a group of copies of rows to shared memory; if `checked`, rows beyond the tensor's last are 0.
+
+    Only blocks that need a mask can have such rows.
+    """
     chunks = of.columns // 8
     at_once = c.threads // chunks
     for i in T.unroll(of.rows // at_once):
@@ -111,14 +114,14 @@ def store(first_row, tile, s, c):
 
 
 def totals_of(i, first_row, tile, s, c):
-    """Returns the i-th 16 rows of each warp, and their totals, for features to act on."""
+    """Returns the Totals of each warp's i-th 16 rows, for features such as the LSE to act on."""
     maxima, totals = T.address_of(s.scores_max[2 * i]), T.address_of(s.denominator[2 * i])
     return Totals(s.scale, maxima, totals, tile.batch, tile.head, first_row + i * c.rows)
 
 
 @T.macro
 def store_rows(row, register, tile, s, c):
-    """Stores 16 rows of each warp, 16 bytes a lane: lanes exchange what they hold."""
+    """Stores 16 output rows of each warp, 16 bytes a lane. Lanes exchange what they hold."""
     T.call_extern(
         "handle",
         f"tl_attention_store<{c.head_dim_v}, {is_bf16(c)}>",

@@ -20,7 +20,10 @@ from tl_attention.proof.events import Event, Expected, Maybe
 
 
 class PipelinedProof(RowTileProof):
-    """A PipelinedProof proves one kernel, whose threads all do the same."""
+    """A PipelinedProof proves that one generated T.Pipelined kernel does what its Program says.
+
+    Its threads all do the same.
+    """
 
     @property
     def prelude(self) -> str:
@@ -51,9 +54,9 @@ class PipelinedProof(RowTileProof):
             yield Event("output", value=tile.rows_from(0, self.rows), place=tile.place())
 
     def _issue(self, statement: str, block: int, tile: RowTiles) -> Iterator[Event | Maybe]:
-        """Yields the events of a load, or of a product, which adds to what its accumulators have.
+        """Yields the expected events of a statement, which is a load or the product of a loaded tile.
 
-        Accumulators have -inf where scores are hidden.
+        A product adds to what its accumulators have, which is -inf where scores are hidden.
         """
         load, *_ = self.program.table.loads_of(statement) or (statement,)
         ring = load.removeprefix("load_").upper()
@@ -73,7 +76,7 @@ class PipelinedProof(RowTileProof):
 
 
 def _masked(events: Iterable[Event]) -> Iterator[Event]:
-    """Yields the events, with one mask right before each product of K that has masks.
+    """Yields the events with all masks before a product of K merged into one, right before that product.
 
     The masks may stand anywhere behind the product before.
     """

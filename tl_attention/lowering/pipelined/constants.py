@@ -13,7 +13,7 @@ from tl_attention.program.program import Program
 
 @dataclass(frozen=True, kw_only=True)
 class PipelinedConstants(Constants):
-    """A kernel whose loop is T.Pipelined has these constants; T.Pipelined takes `pipeline`."""
+    """PipelinedConstants are the constants of a T.Pipelined kernel; `pipeline` holds the arguments of T.Pipelined."""
 
     threads: int
     pipeline: dict[str, Any]
@@ -22,7 +22,7 @@ class PipelinedConstants(Constants):
 
 
 def constants(planned: Planned, variant: Variant) -> PipelinedConstants:
-    """Returns the constants of the schedule's kernel, with a Program or without."""
+    """Returns the constants of a pipelined kernel; without a Program, T.Pipelined gets num_stages alone."""
     schedule, program = planned.schedule, planned.program
     return PipelinedConstants(
         **of_variant(variant),

@@ -56,19 +56,25 @@ def launch(given, c):
 
 
 def kv_block(step, first, blocks, c):
-    """Returns the KV block of a loop step as an expression: a name for it would be one more statement of the loop."""
+    """Returns the KV block of a loop step, from the last block down if `c.descending`, else from `first` up.
+
+    It is an expression: a name for it would be one more statement of the loop.
+    """
     return first + blocks - 1 - step if c.descending else first + step
 
 
 def totals_of(bz, head, first_row, scale, s, c):
-    """Returns the tile's rows, and their totals, for features to act on."""
+    """Returns the Totals of a tile's rows, for features such as sinks and the LSE to act on."""
     return Totals(
         scale, s.scores_max.data, s.denominator.data, bz, head, first_row, count=c.block_M, total=s.denominator
     )
 
 
 def with_change(pipeline):
-    """Adds a statement to the pipeline, after mma0 in the source, which runs right before row_max."""
+    """Returns T.Pipelined's arguments with one more statement, which stands after mma0 and runs right before row_max.
+
+    Arguments without an order stay as they are.
+    """
     if "order" not in pipeline:
         return pipeline
     behind, row_max = NUMBER["mma0"] + 1, NUMBER["row_max"]

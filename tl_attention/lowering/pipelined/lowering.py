@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
 
 class Pipelined(Lowering):
-    """This lowering is the baseline: every product is waited for at once, and TileLang places the waits."""
+    """Pipelined makes kernels out of T.Pipelined with the schedule's order and stage; TileLang places the waits.
+
+    It is the baseline: every product is waited for at once.
+    """
 
     dialect = Dialect(
         "pipelined", "T.Pipelined with this order and stage", model="synchronous", rules=(threads_fit_the_tile,)

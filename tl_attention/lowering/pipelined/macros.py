@@ -11,7 +11,10 @@ from tl_attention.lowering.softmax import finite
 
 @dataclass(frozen=True)
 class State:
-    """Macros know this as `s`: tensors, tiles, fragments, and what features read of a head."""
+    """State holds what a block's macros share under the name `s`, its tensors, tiles and fragments.
+
+    `own` is what features read of a head.
+    """
 
     given: object
     own: object
@@ -31,7 +34,7 @@ class State:
 
 @T.macro
 def allocated(given, c):
-    """Allocates the tiles in shared memory, and the fragments."""
+    """Allocates a block's tiles in shared memory and its fragments, and returns them as a State."""
     Q_shared = T.alloc_shared([c.block_M, c.head_dim], c.dtype)
     K_shared = T.alloc_shared([c.block_N, c.head_dim], c.dtype)
     V_shared = T.alloc_shared([c.block_N, c.head_dim_v], c.dtype)
@@ -76,7 +79,7 @@ def MMA0(K, bz, by, kv, first_row, past_len, s, c):
 
 @T.macro
 def change_scores(kv, first_row, past_len, s, c):
-    """Lets features change acc_s, where it is not -inf."""
+    """Applies what features do to scores, such as softcap, to every element of acc_s that is not -inf."""
     for i, j in T.Parallel(c.block_M, c.block_N):
         s.acc_s[i, j] = T.if_then_else(
             s.acc_s[i, j] < T.min_value("float32"),

@@ -17,7 +17,7 @@ WAITS = {"commit copies", "copies wait", "sync", "fence", "products wait", "stor
 
 
 class Load(NamedTuple):
-    """A Load is a filling of a buffer: load number `block` of K or V, the load of Q, or the output on its way out."""
+    """A Load is one filling of a buffer, with KV block `block` of K or V, with Q, or with the output on its way out."""
 
     name: str
     block: int
@@ -110,7 +110,7 @@ class _Replay:
 
 
 def check_waits(events: Iterable[Event]) -> None:
-    """Raises Unsafe where a wait, a barrier or a fence is missing."""
+    """Raises Unsafe if the events lack a wait, barrier or fence that a product, a load or the store needs."""
     replay = _Replay()
     for event in events:
         replay.step(event)
