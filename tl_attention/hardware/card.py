@@ -18,7 +18,7 @@ SHARED_GRANULE = 128
 
 @dataclass(frozen=True)
 class Card:
-    """A Card is a GPU as kernels see it: its SMs, and the limits of one SM.
+    """A Card describes a GPU as kernels see it, by its number of SMs and the limits of one SM.
 
     The system keeps a part of each block's shared memory. `arch` is what the compiler is asked for, `name` the GPUs
     that it runs on, `sms` how many SMs the largest of them has. Sources: CUDA C++ Programming Guide, technical

@@ -30,6 +30,6 @@ SOFTMAX = tuple(name for name in SOURCE.names[SOURCE.number["max_prev"] : SOURCE
 
 
 def emitted_table(names: Iterable[str], own: Iterable[Statement]) -> Table:
-    """Returns the table of these statements, in this order: its `own` ones, those that are changed, and the others of the source."""
+    """Returns a Table of the named statements in this order, each from `own`, else from CHANGED, else from SOURCE."""
     of_name = SOURCE.by_name | {s.name: s for s in (*CHANGED, *own)}
     return replace(SOURCE, statements=tuple(of_name[name] for name in names), fused=FUSED, moved={"mask": "row_max"})

@@ -14,10 +14,10 @@ Emission = Sequence[tuple[str, int]]
 
 
 def in_slots(table: Table, emission: Emission) -> Table:
-    """Puts each chunk of the table's slotted buffers in a slot, `K_local[1]`: chunk c in slot c modulo their number.
+    """Returns the table with each chunk of a slotted buffer renamed to its slot of registers, such as `K_local[1]`.
 
-    The order says how many there must be: one where each chunk is used up before the next is loaded, two where the next
-    is loaded before, as many as chunks where a whole tile is.
+    Chunk c is in slot c modulo their number, which follows from the order: one slot if each chunk is consumed before
+    the next is loaded; two if the next is loaded before; one per chunk if the whole tile is loaded first.
     """
     chunks: dict[str, list[str]] = {}
     for s in table.statements:
@@ -39,7 +39,7 @@ def in_slots(table: Table, emission: Emission) -> Table:
 
 
 def _chunk_by_chunk(table: Table) -> Iterator[Statement]:
-    """Returns the statements in source order, which uses up each chunk of fragments before it comes to the next."""
+    """Yields the statements in source order, but each product's chunk right behind the loads of its fragments."""
 
     def product(s: Statement) -> str | None:
         return FRAGMENTS.get(whole(s.name), whole(s.name) if whole(s.name) in FRAGMENTS.values() else None)
@@ -54,7 +54,7 @@ def _chunk_by_chunk(table: Table) -> Iterator[Statement]:
 
 
 def _slots(table: Table, emission: Emission, chunks: Sequence[str]) -> int:
-    """Returns the fewest slots in which no chunk is written over before its last reader; all, where there is no such number."""
+    """Returns the fewest slots in which no chunk is overwritten before its last reader, at most one per chunk."""
     length = len(emission)
     # When each statement works on block 0, in places of the order.
     time = {name: stage * length + place for place, (name, stage) in enumerate(emission)}
@@ -64,7 +64,7 @@ def _slots(table: Table, emission: Emission, chunks: Sequence[str]) -> int:
     }
 
     def over(chunk: str, other: str) -> bool:
-        """Says whether another chunk is written, for this block or another one, while this one is in use."""
+        """Returns True if the chunk `other` is written, for this block or another one, while `chunk` is in use."""
         behind = (written[other] - written[chunk]) % length or length
         return written[chunk] + behind <= read[chunk]
 

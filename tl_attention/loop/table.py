@@ -46,7 +46,7 @@ class Statement:
 def statement(
     kind: StatementKind, name: str, reads: str, writes: str, formula: str, code: str = "", **facts: Any
 ) -> Statement:
-    """Makes one line of a table; buffers are separated by blanks, and the code has the statement's name by default."""
+    """Returns a Statement; `reads` and `writes` are buffers separated by blanks, and `code` is the name by default."""
     facts["of_block"] = facts.get("of_block", False) or kind == "load"
     return Statement(name, kind, tuple(reads.split()), tuple(writes.split()), formula, code or name, **facts)
 
@@ -93,7 +93,10 @@ class Table:
 
     @cached_property
     def rings(self) -> dict[str, str]:
-        """Returns the buffers with several slots, and the load that fills each. Every other buffer has one version."""
+        """Returns the load that fills each ring, by the name of the ring's buffer.
+
+        Every other buffer has one version.
+        """
         return {self.ring_of(load): load for load in self.loads}
 
     def ring_of(self, load: str) -> str:
@@ -106,7 +109,7 @@ class Table:
 
     @cached_property
     def readers(self) -> dict[str, tuple[str, ...]]:
-        """Returns who reads each load's buffer, in source order."""
+        """Returns the names of the statements that read each load's buffer, in source order, by load."""
         return {load: tuple(name for name in self.names if load in self.loads_of(name)) for load in self.loads}
 
     @cached_property
@@ -117,29 +120,29 @@ class Table:
 
     @cached_property
     def results(self) -> tuple[str, ...]:
-        """Returns the buffers that the code after the loop reads; a buffer that is cut goes by its segments."""
+        """Returns the buffers that the code after the loop reads; of a buffer cut into chunks, the chunks."""
         written = dict.fromkeys(buffer for statement in self.statements for buffer in statement.writes)
         return tuple(buffer for buffer in written if whole(buffer) in self.output)
 
 
 def whole(name: str) -> str:
-    """Returns the statement or buffer that a chunk belongs to: `exp` of exp.0, `acc_s` of acc_s[0:48]."""
+    """Returns the name of the statement or buffer that a chunk belongs to, `exp` for exp.0, `acc_s` for acc_s[0:48]."""
     return name.partition(".")[0].partition("[")[0]
 
 
 def chunk_names(statement: str, columns: tuple[int, ...] | None) -> tuple[str, ...]:
-    """Returns the names of a statement's chunks, or its own if it is whole."""
+    """Returns the names of a statement's chunks, or its own name alone if `columns` is None."""
     return (statement,) if columns is None else tuple(f"{statement}.{index}" for index in range(len(columns)))
 
 
 def chunk_range(columns: tuple[int, ...], index: int) -> tuple[int, int]:
-    """Returns (first column, end) of a chunk."""
+    """Returns (first column, end) of the chunk of this index, from the widths of all chunks in `columns`."""
     edges = (0, *accumulate(columns))
     return edges[index], edges[index + 1]
 
 
 def split_table(table: Table, split: Mapping[str, tuple[int, ...]]) -> Table:
-    """Cuts the statements of `split` in a table into chunks of these columns."""
+    """Returns the table with each statement that `split` names cut into chunks of the widths given there."""
     segments: dict[str, list[tuple[int, int]]] = {}
     # What the loop finds written is whole.
     cut = dict.fromkeys(

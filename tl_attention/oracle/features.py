@@ -21,11 +21,12 @@ Change = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class InOracle:
-    """An InOracle has what one feature computes from its value, a number, or that of one head.
+    """An InOracle holds the functions by which the reference and the interpreter compute one feature.
 
-    `scores(value)` returns the change of scaled scores by definition. A kernel changes what its product gives, before
-    that is scaled by `factor`: `products(value, factor)` returns that change, and the factor that scales the rest.
-    `is_score` says that the value is one more score of each row, which has no key.
+    A feature's value is a number, or that of one head. `scores(value)` returns the change of scaled scores by
+    definition. A kernel changes what its product gives, before that is scaled by `factor`: `products(value, factor)`
+    returns that change, and the factor that scales the rest. `is_score` says that the value is one more score of each
+    row, which has no key.
     """
 
     scores: Callable[[Any], Change] | None = None
@@ -46,7 +47,7 @@ IN_ORACLE = {"softcap": InOracle(_softcap, _softcap_of_products), "sinks": InOra
 
 
 def of_head(asked: Mapping[str, Any], head: int, dtype: torch.dtype = torch.float32) -> dict[str, Any]:
-    """Returns the values that one head has of the features that are asked for.
+    """Returns the value that each feature that is asked for has for one head, by the feature's word.
 
     A number stays as it is; a tensor (heads,) gives a 0-dimensional one of the dtype. Raises TypeError for a word that
     is no feature.
@@ -64,14 +65,14 @@ def _is_there(value: Any) -> bool:
 
 
 def changes(values: Mapping[str, Any]) -> Iterator[Change]:
-    """Yields what is done to scaled scores, in turn."""
+    """Yields the functions by which these features change scaled scores, in order."""
     for word, value in values.items():
         if change := IN_ORACLE[word].scores:
             yield change(value)
 
 
 def changes_of_products(values: Mapping[str, Any], factor: float) -> tuple[list[Change], float]:
-    """Returns what a kernel does to its products, in turn, and the factor by which it scales them then."""
+    """Returns the functions by which features change unscaled scores, and the factor that scales the result."""
     done = []
     for word, value in values.items():
         if change := IN_ORACLE[word].products:
@@ -81,5 +82,8 @@ def changes_of_products(values: Mapping[str, Any], factor: float) -> tuple[list[
 
 
 def more_scores(values: Mapping[str, Any]) -> list[Tensor]:
-    """Returns the scores of a row besides those of its keys."""
+    """Returns the values of features that are themselves scores of each row, such as sinks.
+
+    They come beside those of the keys.
+    """
     return [value for word, value in values.items() if IN_ORACLE[word].is_score]

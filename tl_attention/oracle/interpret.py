@@ -65,10 +65,10 @@ def interpret(
 
 
 def verify(program: Program, schedule: Schedule, variant: Variant, seed: int = 0) -> dict[str, ErrorReport]:
-    """Compares both runs of the interpreter with fp64 on sequences of several lengths: {"late": ..., "early": ...}.
+    """Runs the Program on the CPU under both adversaries, late and early, and returns each one's error against fp64.
 
-    One sequence has several tiles, others are empty or have rows without a key: all rows count as those of one. "late
-    LSE" and "early LSE" are added where the variant has an LSE.
+    The problem is sequences of several lengths. One sequence has several tiles, others are empty or have rows without a
+    key: all rows count as those of one. "late LSE" and "early LSE" are added where the variant has an LSE.
     """
     lengths = ragged(variant.mask, schedule.block_M, schedule.block_N)
     # Two heads of K and V, if heads share them.
@@ -101,6 +101,6 @@ def verify(program: Program, schedule: Schedule, variant: Variant, seed: int = 0
 
 
 def _together(of_sequences: Iterable[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-    """Returns the outputs and the LSEs of all sequences as those of one: rows after rows."""
+    """Returns all sequences' outputs joined along their rows, and all their LSEs, as if of one sequence."""
     outputs, lses = zip(*of_sequences)
     return torch.cat(outputs, dim=2), torch.cat(lses, dim=2)

@@ -57,7 +57,7 @@ class ErrorReport:
 
 
 def worst_of(reports: Sequence[ErrorReport]) -> ErrorReport:
-    """Returns the worst rms and the worst single error, each as a part of its budget.
+    """Returns one report with the worst rms and the worst single error, each compared as a part of its budget.
 
     The two may be of different problems. A report that is not finite is returned as it is.
     """
@@ -77,9 +77,10 @@ def _part(error: float, budget: float) -> float:
 def make_inputs(
     shape: AttentionShape, seed: int, device: str = "cpu", spread: float = 1.0
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Draws Q, K, V of the shape: normal numbers with mean 0.5, so that the output's mean is not zero.
+    """Draws Q, K and V of the shape as normal numbers with mean 0.5, in its dtype.
 
-    Q is multiplied by `spread`. Raises InputError for sequences of different lengths.
+    With that mean the output's is not zero. Q is multiplied by `spread`. Raises InputError for sequences of different
+    lengths.
     """
     shape.check_one_length()
     generator = torch.Generator(device).manual_seed(seed)
@@ -94,7 +95,7 @@ def make_inputs(
 
 
 def make_asked(shape: AttentionShape, seed: int, device: str = "cpu") -> dict[str, Any]:
-    """Returns the inputs that the shape's features need, by word: numbers as they are, and drawn fp32 (heads,) tensors."""
+    """Returns the inputs of the shape's features by word, numbers as they are and tensors (heads,) drawn in fp32."""
     generator = torch.Generator(device).manual_seed(seed)
 
     def drawn(feature: Feature) -> Any:
@@ -189,9 +190,9 @@ def attention_and_lse(
 
 
 def compare_lse(lse: Tensor, exact: Tensor, same_precision: Tensor) -> ErrorReport:
-    """Compares `lse` with `exact` (float64). The budget is from `same_precision`, and LSE_ROUNDING for each row.
+    """Returns the error of `lse` against `exact` (float64), with a budget from `same_precision` and LSE_ROUNDING.
 
-    A row that sees no key must be -inf, any other finite.
+    LSE_ROUNDING counts for each row. A row that sees no key must be -inf, any other finite.
     """
     seen = exact.isfinite()
     finite = torch.equal(lse.isfinite(), seen) and bool(lse[~seen].isneginf().all())
@@ -209,7 +210,10 @@ def compare_lse(lse: Tensor, exact: Tensor, same_precision: Tensor) -> ErrorRepo
 
 
 def compare(output: Tensor, exact: Tensor, same_precision: Tensor) -> ErrorReport:
-    """Compares `output` with `exact` (float64). The budget is from `same_precision`."""
+    """Returns the error of `output` against `exact` (float64), with a budget of twice that of `same_precision`.
+
+    One rounding of the largest output is added for the largest single error.
+    """
     max_abs, rms, finite = _error(output, exact)
     peer_max, peer_rms, _ = _error(same_precision, exact)
     rounding = torch.finfo(output.dtype).eps / 2 * exact.abs().max().item()
@@ -227,13 +231,16 @@ def _error(output: Tensor, exact: Tensor) -> tuple[float, float, bool]:
 
 
 def _after(seq_q: int, seq_kv: int, first: int, last: int, device: torch.device) -> Tensor:
-    """Returns how far each key lies after the own place of query rows first .. last - 1: queries and keys end together."""
+    """Returns how far each key lies after the own places of the query rows `first` to `last` - 1.
+
+    Queries and keys end together.
+    """
     places = torch.arange(first, last, device=device)[:, None] + (seq_kv - seq_q)
     return torch.arange(seq_kv, device=device)[None, :] - places
 
 
 def _visible(mask: Mask, after: Tensor) -> Tensor:
-    """Returns True where a query sees a key, which lies `after` the query's own place.
+    """Returns a bool tensor that is True where a query sees the key that lies `after` the query's own place.
 
     This function states on its own what a mask means: `problem.mask`, which everything else asks, is held to it.
     """

@@ -32,7 +32,7 @@ Observer = Callable[[str, int, str, Tensor], None]
 
 @dataclass(frozen=True)
 class Tiles:
-    """Tiles say how a loop is run: its tiles, the order of its KV blocks, its softmax.
+    """Tiles holds the settings of a loop that is interpreted, its tile sizes, order of KV blocks and softmax.
 
     `code` replaces what some statements of the loop's table name. `observer(statement, block, buffer, value)` sees every read.
     """
@@ -110,7 +110,7 @@ class Tile:
         self.buffers[self._key(buffer)] = value
 
     def write_columns(self, buffer: str, value: Tensor) -> None:
-        """Writes the columns of the statement that runs; values that were read before stay as they were."""
+        """Writes `value` to the running statement's columns of a buffer, in a copy, so that earlier reads stay."""
         changed = self.buffers[buffer].clone()
         changed[:, self.columns] = value
         self[buffer] = changed
@@ -129,9 +129,9 @@ class Tile:
         return torch.where(denominator == 0, 0.0, self.buffers["acc_o"] * factor / denominator).to(self.dtype)
 
     def _with_more_scores(self) -> tuple[Tensor, Tensor | float]:
-        """Returns the denominators, (block_M, 1), with the scores that have no key.
+        """Returns the denominators (block_M, 1) with scores such as sinks added, and the factor for acc_o.
 
-        It also returns what acc_o must be multiplied by.
+        The scores added have no key.
         """
         scores_max, denominator = (self.buffers[name][:, None] for name in ("scores_max", "denominator"))
         whole: Tensor | float = 1.0
@@ -156,7 +156,10 @@ class Tile:
 
 
 def rows_of(x: Tensor, first: int, count: int) -> Tensor:
-    """Returns rows first .. first + count - 1 in fp32, zero beyond the end, as the copies into shared memory fill them."""
+    """Returns `count` rows of x from row `first` on, in fp32, with zeros beyond the end.
+
+    The copies into shared memory fill them so.
+    """
     rows = torch.zeros(count, x.shape[1])
     inside = x[first : first + count]
     rows[: len(inside)] = inside
@@ -187,7 +190,7 @@ def _places(t: Tile) -> tuple[Tensor, Tensor]:
 
 
 def _hidden(t: Tile) -> Tensor:
-    """Returns True where a query of the tile may not see a key of the block."""
+    """Returns a bool tensor that is True where the mask hides a key of the block from a query of the tile."""
     keys, own_keys = _places(t)
     return t.shape.mask.hidden(keys, own_keys, t.shape.seq_kv, TENSORS).expand(t.block_M, t.block_N)
 
@@ -214,7 +217,10 @@ def _max_init(t: Tile) -> None:
 
 
 def _change(t: Tile) -> None:
-    """Changes scores as features do, which is a part of row_max: hidden scores are -inf, and stay so."""
+    """Changes acc_s as features such as softcap do, but keeps the scores that are -inf because they are hidden.
+
+    This is a part of row_max.
+    """
     for change in t.changes:
         keys, own_keys = _places(t)
         scores = t["acc_s"]
@@ -247,7 +253,10 @@ def _exp(t: Tile) -> None:
 
 
 def on_fma_units(polynomial: Exp2Polynomial, rows: int, columns: int) -> Tensor:
-    """Returns True for the elements of a tile whose exponentials the polynomial computes, by their wgmma register."""
+    """Returns a bool tensor that is True for the elements of a tile whose exponentials the polynomial computes.
+
+    Their wgmma register decides.
+    """
     i, j = torch.arange(rows)[:, None], torch.arange(columns)[None, :]
     register = 4 * (j // 8) + 2 * (i // 8 % 2) + j % 2
     return (register >= polynomial.first) & ((register - polynomial.first) % polynomial.every == 0)
@@ -281,7 +290,10 @@ def _cast(t: Tile) -> None:
 
 
 def _frag(t: Tile) -> None:
-    """Loads columns of a tile in shared memory, or rows of V: a part along the product's inner dimension."""
+    """Copies the running statement's columns of Q or K, or rows of V, from shared memory into a fragment.
+
+    They are a part along the product's inner dimension.
+    """
     [source], [fragment] = t.entry.reads, t.entry.writes
     t[fragment] = t[source][t.columns] if source == "V_shared" else t[source][:, t.columns]
 

@@ -33,7 +33,10 @@ PAIRS = 2**47
 
 
 def check_sizes(batch: int, heads: int, heads_kv: int, seq_q: int, seq_kv: int, mask: Mask) -> None:
-    """Raises InputError for sizes beyond a bound. The message names the size and the bound."""
+    """Raises InputError if a problem is too large for 32-bit integers, for CUDA's grid or for the run time.
+
+    The message names the size and the bound.
+    """
     for what, value, most in _bounds(batch, heads, heads_kv, seq_q, seq_kv, mask):
         if value > most:
             raise InputError(f"{what} is {shown(value)}, expected at most {most}")
@@ -42,7 +45,7 @@ def check_sizes(batch: int, heads: int, heads_kv: int, seq_q: int, seq_kv: int, 
 def _bounds(
     batch: int, heads: int, heads_kv: int, seq_q: int, seq_kv: int, mask: Mask
 ) -> Iterator[tuple[str, int, int]]:
-    """Yields what is bounded, how much it is here, and how much it may be."""
+    """Yields (name, value, largest allowed value) for each size of a problem that has a bound."""
     yield "batch", batch, GRID_YZ
     yield "heads", heads, GRID_YZ
     yield "seq_q + seq_kv", seq_q + seq_kv, LARGEST - ROOM

@@ -46,12 +46,12 @@ class Parameter:
 
 
 def in_range(scale: float) -> bool:
-    """Says whether kernels may multiply scores by this scale."""
+    """Returns True if the scale lies within SCALES, the range by which kernels may multiply scores."""
     return SCALES[0] <= scale <= SCALES[1]
 
 
 def scale_of(scale: object) -> float:
-    """Returns the factor of the scores as a float. Raises InputError for one that kernels cannot multiply by."""
+    """Returns the scale of the scores as a float. Raises InputError for one that kernels cannot multiply by."""
     if not isinstance(scale, (int, float)) or isinstance(scale, bool) or not in_range(scale):
         raise InputError(f"scale is {shown(scale)}, expected a number from {EXPECTED_SCALE}")
     return float(scale)
@@ -121,21 +121,24 @@ class Feature:
 
     @property
     def is_number(self) -> bool:
-        """Says whether a problem has the feature's number, instead of whether the feature is there."""
+        """Returns True if the feature's value is a number, False if it only says whether the feature is there."""
         return self.kind == "number"
 
     @property
     def off(self) -> Value:
-        """Returns the value of a problem that does not ask for the feature."""
+        """Returns the value of a feature that is not asked for, 0.0 for a number, otherwise False."""
         return 0.0 if self.is_number else False
 
     @property
     def option(self) -> str:
-        """Returns the feature's option on the command line."""
+        """Returns the feature's option on the command line, such as `--softcap`."""
         return f"--{self.word.replace('_', '-')}"
 
     def checked(self, value: object) -> Value:
-        """Returns what a problem has of the feature. Raises InputError for a value that is none."""
+        """Returns the value that a problem keeps for the feature, a float or a bool.
+
+        Raises InputError for a value that is none.
+        """
         if self.is_number:
             return self.check(value)
         if not isinstance(value, bool):
@@ -143,7 +146,7 @@ class Feature:
         return value
 
     def said(self, value: Value) -> str:
-        """Returns the feature with this value, in the words of a problem."""
+        """Returns the feature with this value in words, such as `softcap 30` or `sinks`."""
         return f"{self.word} {value:g}" if self.is_number else self.words.removeprefix("the ")
 
 
@@ -198,10 +201,10 @@ NUMBERS = tuple(feature for feature in FEATURES if feature.is_number)
 
 @dataclass(frozen=True, init=False)
 class Asked(Mapping[str, Value]):
-    """Asked are the features that a problem asks for, by word; every other feature is off. An Asked is hashable.
+    """An Asked maps words of features that a problem asks for to their values; every other feature is off.
 
-    `pairs` are words and values. `Asked(softcap=30.0, lse=True)` raises InputError for a value that is none, and TypeError
-    for a word that is none.
+    It is hashable. `pairs` are words and values. `Asked(softcap=30.0, lse=True)` raises InputError for a value that is
+    none, and TypeError for a word that is none.
     """
 
     pairs: tuple[tuple[str, Value], ...]
@@ -227,7 +230,7 @@ class Asked(Mapping[str, Value]):
 
     @property
     def features(self) -> tuple[Feature, ...]:
-        """Returns the rows of the features that are asked for."""
+        """Returns the Feature of each word that is asked for."""
         return tuple(BY_WORD[word] for word in self)
 
     @property
@@ -239,7 +242,7 @@ class Asked(Mapping[str, Value]):
         return ", ".join(BY_WORD[word].said(value) for word, value in self.pairs)
 
     def but(self, **values: object) -> Asked:
-        """Returns the features that are asked for, with these values changed. Raises as the constructor does."""
+        """Returns a copy with these features' values changed. Raises as the constructor does."""
         return Asked(**{**dict(self.pairs), **values})
 
 
@@ -247,11 +250,11 @@ NOTHING = Asked()
 
 
 def features_of(parameters: Iterable[str]) -> tuple[Feature, ...]:
-    """Returns the features that kernels have these parameters for, in the table's order."""
+    """Returns the features whose kernel parameter is among these names, in the order of FEATURES."""
     names = {*parameters}
     return tuple(feature for feature in FEATURES if feature.name in names)
 
 
 def taken_from(options: dict[str, Any]) -> dict[str, Any]:
-    """Takes the features out of options by word, and returns them."""
+    """Removes the features from `options`, which go by word, and returns them."""
     return {word: options.pop(word) for word in BY_WORD if word in options}

@@ -22,14 +22,14 @@ SUPPORTED = f"a multiple of {MULTIPLE} up to {TILE_DIMS[-1]}"
 
 
 def check_head_dim(head_size: HeadSize) -> None:
-    """Raises InputError for a head size that tensors may not have."""
+    """Raises InputError unless both head dimensions are multiples of 8 from 8 to 256."""
     for name, head_dim in zip(("head_dim", "head_dim_v"), sizes_of(head_size)):
         if isinstance(head_dim, bool) or not 0 < head_dim <= TILE_DIMS[-1] or head_dim % MULTIPLE:
             raise InputError(f"{name} {shown(head_dim)} is not supported, expected {SUPPORTED}")
 
 
 def head_size(head_dim: int, head_dim_v: int) -> HeadSize:
-    """Returns the head size of a case: a number, or `192/128` where the two differ."""
+    """Returns the head size of two head dimensions, a number if they are equal, else a text such as `192/128`."""
     return head_dim if head_dim == head_dim_v else f"{head_dim}/{head_dim_v}"
 
 
@@ -51,18 +51,18 @@ def parse_head_size(text: str) -> HeadSize:
 
 
 def tile_dim(head_dim: int) -> int:
-    """Returns how many columns the tile has that a tensor of this head size is loaded into."""
+    """Returns the columns of the narrowest tile that holds a tensor of this head dimension."""
     return next(columns for columns in TILE_DIMS if head_dim <= columns)
 
 
 def tile_size(size: HeadSize) -> HeadSize:
-    """Returns the head size of the tiles that tensors of this head size are loaded into."""
+    """Returns the head size of the narrowest tiles that hold tensors of this head size."""
     head_dim, head_dim_v = sizes_of(size)
     return head_size(tile_dim(head_dim), tile_dim(head_dim_v))
 
 
 def is_meant(size: HeadSize, meant: Sequence[HeadSize]) -> bool:
-    """Says whether a schedule that is meant for some sizes of tiles is meant for this head size.
+    """Returns True if a schedule for the tile sizes `meant` is also for tensors of this head size.
 
     A schedule for 192 runs 192/128 too.
     """
@@ -71,5 +71,5 @@ def is_meant(size: HeadSize, meant: Sequence[HeadSize]) -> bool:
 
 
 def named_head_dims(sizes: Sequence[HeadSize]) -> str:
-    """Returns head sizes in words: `head_dim 64 and 128`."""
+    """Returns head sizes in words, such as `head_dim 64 and 128`."""
     return f"head_dim {' and '.join(map(str, sizes))}"

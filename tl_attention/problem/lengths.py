@@ -29,7 +29,7 @@ LONGEST = 1 << 24, (1 << 31) - (1 << 20)
 
 
 class Lengths(NamedTuple):
-    """Lengths are those of one sequence: how many queries it has, and how many keys."""
+    """Lengths holds how many queries and how many keys one sequence has."""
 
     seq_q: int
     seq_kv: int
@@ -102,17 +102,14 @@ def without_keys(mask: Mask, rows: int, block_N: int) -> Iterator[Lengths]:
 
 
 def most_blocks(mask: Mask, rows: int, block_N: int) -> int | None:
-    """Returns the most KV blocks that a tile of `rows` rows can have at any size.
-
-    It returns None where there is no such number.
-    """
+    """Returns the most KV blocks that a tile of `rows` rows can have at any size, None if a mask side is open."""
     if mask.left is None or mask.right is None:
         return None
     return (max(rows + mask.left + mask.right, 2) - 2) // block_N + 2
 
 
 def ragged(mask: Mask, block_M: int, block_N: int) -> tuple[Lengths, ...]:
-    """Returns the lengths of the sequences of a problem that an interpreter can run.
+    """Returns lengths of four sequences, ordinary, empty and with rows without a key, for the interpreter to run.
 
     The first sequence has more than a row tile and three KV blocks, at both ends of which a window cuts, unless the
     window is so long on the right that this would take too long. The others have no queries, no keys, and fewer keys

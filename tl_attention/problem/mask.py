@@ -36,7 +36,7 @@ class Mask:
 
     @property
     def suffix(self) -> str:
-        """Returns what follows a dtype where people read both: nothing for a full mask."""
+        """Returns the mask as text to put behind a dtype, such as ` causal`; it is empty for a full mask."""
         return {FULL: "", CAUSAL: " causal"}.get(self, f" window {self.left, self.right}")
 
     @property
@@ -55,7 +55,7 @@ class Mask:
         return 0 if self.left is None else ops.max(first_key - self.left, 0) // block_N
 
     def end_block(self, blocks, end_key, block_N, ops):
-        """Returns the end of the KV blocks, of `blocks`, that any query before `end_key` reaches."""
+        """Returns the end of the KV blocks that any query before `end_key` reaches, at most `blocks`."""
         return blocks if self.right is None else ops.min(blocks, ops.ceildiv(end_key + self.right, block_N))
 
     def first_whole(self, end_key, block_N, ops):
@@ -63,11 +63,14 @@ class Mask:
         return 0 if self.left is None else ops.ceildiv(ops.max(end_key - 1 - self.left, 0), block_N)
 
     def end_whole(self, blocks, first_key, block_N, ops):
-        """Returns the end of the KV blocks, of `blocks` full ones, to whose end all queries from `first_key` on reach."""
+        """Returns the end of the KV blocks to whose last key all queries from `first_key` on reach, at most `blocks`.
+
+        `blocks` counts full ones.
+        """
         return blocks if self.right is None else ops.min(blocks, (first_key + 1 + self.right) // block_N)
 
     def rows_before(self, seq_q: int, seq_kv: int) -> int:
-        """Returns how many queries stand so far before the first key that they do not reach it."""
+        """Returns how many queries see no key because they stand too far before the first key."""
         return 0 if self.right is None else max(0, seq_q - seq_kv - self.right)
 
     def pairs(self, seq_q: int, seq_kv: int) -> int:
@@ -114,7 +117,7 @@ def masked(causal: bool, window: object = (OPEN, OPEN)) -> Mask:
 
 
 def kind_of(mask: Mask) -> MaskKind:
-    """Returns which of the kinds of masks a mask is."""
+    """Returns the kind of a mask, which is full, causal, window or causal_window."""
     if mask == FULL:
         return "full"
     if mask == CAUSAL:
@@ -123,7 +126,7 @@ def kind_of(mask: Mask) -> MaskKind:
 
 
 def sides(mask: Mask) -> list[int]:
-    """Returns the window of a mask, as `masked` takes it."""
+    """Returns a mask's window as [left, right], with -1 for an open side."""
     return [OPEN if side is None else side for side in (mask.left, mask.right)]
 
 
@@ -137,7 +140,7 @@ def _is_side(side: object) -> bool:
 
 
 def parse_window(text: str) -> tuple[int, ...]:
-    """Returns the sides that a text in the form of WINDOW_TEXT names. Raises InputError."""
+    """Returns the integers that a text such as `1023,0` names. Raises InputError for any other text."""
     try:
         return tuple(int(side) for side in text.split(","))
     except ValueError:

@@ -27,18 +27,18 @@ GROUPED = "/"
 
 
 def check_dtype(dtype: str) -> None:
-    """Raises InputError unless kernels compute in this dtype."""
+    """Raises InputError unless the dtype is float16 or bfloat16."""
     if dtype not in DTYPES:
         raise InputError(f"shape: dtype {shown(dtype)} is not supported, expected one of {DTYPES}")
 
 
 @dataclass(frozen=True)
 class AttentionShape:
-    """An AttentionShape has the sizes of one attention forward; tensors are laid out (batch, heads, seq, head_dim).
+    """An AttentionShape describes one attention forward by its sizes, dtype, mask and features.
 
-    It is a list of sequences: `batch` sequences of seq_q queries and seq_kv keys, unless `lengths` gives those of each
-    sequence; then seq_q and seq_kv are the largest. Any length may be 0. A query may see no key: then its output is 0,
-    and its LSE is -inf, or that of the scores that have no key.
+    Tensors are laid out (batch, heads, seq, head_dim). A shape is a list of sequences: `batch` sequences of seq_q
+    queries and seq_kv keys, unless `lengths` gives those of each sequence; then seq_q and seq_kv are the largest. Any length
+    may be 0. A query may see no key: then its output is 0, and its LSE is -inf, or that of the scores that have no key.
 
     K and V have `heads_kv` heads, each shared by equally many heads in a row of Q's `heads`; by default they have as
     many as Q. V and the output have `head_dim_v` columns, by default as many as Q and K. `asked` are the features that
@@ -98,7 +98,7 @@ class AttentionShape:
 
     @property
     def sizes(self) -> Sizes:
-        """Returns the sizes that a kernel may read at run time."""
+        """Returns batch, heads, seq_q and seq_kv, which a kernel may read at run time, as Sizes."""
         return Sizes(self.batch, self.heads, self.seq_q, self.seq_kv)
 
     def check_one_length(self) -> None:
@@ -116,18 +116,21 @@ class AttentionShape:
         return cls(batch, heads, seq_q, seq_kv, head_dim, **more, lengths=lengths)
 
     def sequence(self, number: int) -> AttentionShape:
-        """Returns the problem of one sequence alone."""
+        """Returns the problem of sequence `number` alone, with a batch of 1."""
         seq_q, seq_kv = self.lengths[number] if self.lengths else (self.seq_q, self.seq_kv)
         return replace(self, batch=1, seq_q=seq_q, seq_kv=seq_kv, lengths=())
 
     @property
     def each(self) -> tuple[Lengths, ...]:
-        """Returns the lengths that there are, each once."""
+        """Returns the lengths of the problem's sequences, equal ones once."""
         return tuple(dict.fromkeys(self.lengths)) or (Lengths(self.seq_q, self.seq_kv),)
 
     @property
     def unusual(self) -> tuple[Unusual, ...]:
-        """Returns what the lengths ask of a kernel that not every kernel computes."""
+        """Returns, in words, which of different lengths, a length of 0 and rows without a key the problem has.
+
+        Not every kernel computes these.
+        """
         found: dict[Unusual, bool] = {
             "sequences of different lengths": len(self.each) > 1,
             "a sequence of length 0": any(0 in lengths for lengths in self.each),
@@ -141,7 +144,7 @@ class AttentionShape:
         return Variant(self.head_dim, self.dtype, self.mask, self.head_dim_v, sizes, optional, self.group)
 
     def asking(self, **features: object) -> AttentionShape:
-        """Returns the problem with these features, by word, instead of its own values for them.
+        """Returns the problem with the values of these features, given by word, changed.
 
         Raises InputError for a value that is none.
         """
@@ -191,9 +194,10 @@ class AttentionShape:
     def parse(
         cls, text: str, *, dtype: str = "float16", causal: bool = False, window: str = "-1,-1", **more: Any
     ) -> AttentionShape:
-        """Returns the shape that a text in the form of SHAPE_TEXT names. Raises InputError.
+        """Returns the shape that a text such as `4,64,8192,128` names, with this dtype, mask and features.
 
-        Each of its rows must see a key. `window` is a text left,right, where -1 is open; `more` are features by word.
+        Raises InputError. SHAPE_TEXT is the form of the text. Each of the shape's rows must see a key. `window` is a
+        text left,right, where -1 is open; `more` are features by word.
         """
         *sizes, of_head = text.split(",")
         grouped = len(sizes) > 1 and GROUPED in sizes[1]
@@ -223,7 +227,7 @@ class AttentionShape:
 
 
 def _all_of(lengths: Sequence[Lengths]) -> tuple[int, int, int]:
-    """Returns how many lengths there are, and the most queries and keys. Raises InputError if there are none."""
+    """Returns (how many lengths there are, most queries, most keys). Raises InputError if there are none."""
     if not lengths:
         raise InputError("shape: there are no lengths, expected those of at least one sequence")
     return len(lengths), max(of_one.seq_q for of_one in lengths), max(of_one.seq_kv for of_one in lengths)

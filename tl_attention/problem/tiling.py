@@ -9,7 +9,7 @@ from tl_attention.problem.shape import AttentionShape
 
 
 def row_tiles(shape: AttentionShape, block_M: int) -> int:
-    """Returns how many row tiles one head has."""
+    """Returns how many tiles of block_M rows one head has."""
     return ceildiv(shape.seq_q, block_M)
 
 
@@ -41,7 +41,7 @@ def kv_blocks(shape: AttentionShape, block_M: int, block_N: int, tile: int, at_l
 
 
 def kv_index(step: int, blocks: range, kv_order: str) -> int:
-    """Returns the KV block that loop step `step` works on."""
+    """Returns the KV block that loop step `step` works on, from the last of `blocks` down if kv_order is descending."""
     return blocks[-1 - step] if kv_order == "descending" else blocks[step]
 
 

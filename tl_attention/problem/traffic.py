@@ -14,7 +14,7 @@ LSE_BYTES = 4
 
 @dataclass(frozen=True)
 class Tiling:
-    """A Tiling is what a kernel's bytes depend on: tiles of `block_M` queries, and blocks of `block_N` keys.
+    """A Tiling holds what a kernel's memory traffic depends on, tiles of block_M queries and blocks of block_N keys.
 
     A tile visits at least `least_blocks` KV blocks. `cluster` tiles of neighbouring rows share each load of K and V,
     and so visit the same blocks.
@@ -51,7 +51,7 @@ def outputs(shape: AttentionShape) -> int:
 
 
 def read_from_l2(shape: AttentionShape, tiling: Tiling) -> int:
-    """Returns the bytes that the SMs read from L2: a load that a cluster shares counts once.
+    """Returns the bytes that the SMs read from L2, where a load that a cluster shares counts once.
 
     2 x batch x heads x (rows of Q x head_dim + keys x (head_dim + head_dim_v)): each tile's rows once, and for each cluster
     the keys of the KV blocks that it visits.
@@ -60,7 +60,7 @@ def read_from_l2(shape: AttentionShape, tiling: Tiling) -> int:
 
 
 def arriving_in_sms(shape: AttentionShape, tiling: Tiling) -> int:
-    """Returns the bytes that arrive in the SMs: a load that a cluster shares counts once for each of its tiles.
+    """Returns the bytes that arrive in the SMs, where a load that a cluster shares counts once for each of its tiles.
 
     All else is as in `read_from_l2`.
     """
@@ -79,7 +79,7 @@ def _loaded(shape: AttentionShape, tiling: Tiling, times: int) -> int:
 
 
 def _keys(shape: AttentionShape, tiling: Tiling, rows: int, number: int) -> int:
-    """Returns how many keys a cluster of so many rows loads, the one of this number."""
+    """Returns how many keys cluster `number` loads, where each cluster has `rows` rows."""
     blocks = kv_blocks(shape, rows, tiling.block_N, number, tiling.least_blocks)
     first, end = blocks.start * tiling.block_N, blocks.stop * tiling.block_N
     return end - first if tiling.whole_boxes else max(min(end, shape.seq_kv) - first, 0)

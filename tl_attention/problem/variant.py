@@ -10,7 +10,7 @@ from tl_attention.problem.mask import FULL, Mask
 
 
 class Sizes(NamedTuple):
-    """Sizes has the sizes of a problem that a kernel may read at run time."""
+    """Sizes holds the batch, the heads of Q and the lengths of a problem, which a kernel may read at run time."""
 
     batch: int
     heads: int
@@ -32,7 +32,7 @@ KERNEL_PARAMETERS = (
 
 @dataclass(frozen=True)
 class Variant:
-    """A Variant is what a kernel computes: attention of these head sizes, in this dtype, under this mask.
+    """A Variant describes what a kernel is compiled to compute, its head sizes, dtype, mask, features and arch.
 
     `head_dim` is that of Q and K, `head_dim_v` that of V and the output, by default the same. `sizes` None leaves the
     sizes to run time. `optional` names the parameters of the features that there are. `group` heads of Q share one of K
@@ -57,7 +57,10 @@ class Variant:
         object.__setattr__(self, "head_dim_v", self.head_dim_v or self.head_dim)
 
     def dims(self, sizes: Sizes) -> dict[str | int, Any]:
-        """Returns every dimension by name. The sizes may be integers or expressions of TileLang."""
+        """Returns the value of each dimension of a kernel's tensors, such as heads_kv, by name.
+
+        The sizes may be integers or expressions of TileLang.
+        """
         heads_kv = sizes.heads if self.group == 1 else sizes.heads // self.group
         known: dict[str | int, Any] = dict(zip(Sizes._fields, sizes))
         return known | {"heads_kv": heads_kv, "head_dim": self.head_dim, "head_dim_v": self.head_dim_v}

@@ -209,7 +209,7 @@ class _Needed:
         return _Needed({*self.barriers}, dict(self.waits))
 
     def operations(self, phase: str, number: int, operations: tuple[Operation, ...]) -> Iterator[Operation]:
-        """Yields the operations with the needed waits and barriers in place of their own waits, acquires and releases."""
+        """Yields the operations with the needed waits and barriers in place of their waits, acquires and releases."""
         for index, op in enumerate(operations):
             place = phase, number, index
             if place in self.barriers:

@@ -50,7 +50,7 @@ TILES = 2
 
 
 class RolesProof(Proof):
-    """A RolesProof proves one warp-specialised kernel."""
+    """A RolesProof proves that the threads of one generated warp-specialised kernel run the events of their roles."""
 
     @cached_property
     def roles(self) -> Roles:
@@ -141,7 +141,7 @@ class RolesProof(Proof):
         self.note(run, *streams.values())
 
     def _check_idle(self, run: Run, reading: Reading) -> None:
-        """Raises Unsafe unless the producer's other warps only start and end with the others."""
+        """Raises Unsafe if an idle warp beside the producer warp does more than start and end with the block."""
         threads = run.threads
         for block in range(self.roles.cluster):
             own = np.flatnonzero((threads.place == block) & (threads.y == self.roles.warpgroups) & (threads.x >= WARP))
@@ -158,7 +158,7 @@ class RolesProof(Proof):
         return np.flatnonzero(mine)
 
     def _started(self, events: list[Event], process: Process) -> list[Event]:
-        """Returns the events after the mbarriers are initialised.
+        """Returns a process's events behind its start, which must initialise the mbarriers and move registers.
 
         The initialisation is the first thing to happen; registers are moved next. Raises Unsafe unless it is so.
         """
@@ -181,7 +181,7 @@ class RolesProof(Proof):
         return rest
 
     def _start(self, process: Process) -> list[Event]:
-        """Returns what a process does between the initialisation and its role.
+        """Returns the expected events of a process between the mbarriers' initialisation and its role.
 
         The process sees all barriers, and moves registers.
         """
@@ -192,7 +192,7 @@ class RolesProof(Proof):
 
 
 def _alone(process: Process, users: dict[tuple[int, int], Process], event: Event) -> bool:
-    """Says whether an event concerns its process alone: a fence, or a named barrier for the threads of the process.
+    """Returns True if an event is a fence, or a barrier among the process's own threads, so no other process sees it.
 
     Raises Unsafe where two processes of a block both use that named barrier.
     """

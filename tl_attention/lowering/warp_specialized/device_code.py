@@ -75,9 +75,9 @@ STRIDED_STORE_COLUMNS = STORE_COLUMNS.replace("int rows)", "int rows, int64_t ro
 
 
 def exp2_polynomial(coefficients):
-    """tl_attention_exp2(x) = 2^floor(x) p(x - floor(x)), on the FMA units; x below -127 counts as -127.
+    """Returns the text of the CUDA function tl_attention_exp2, which computes 2^x by a polynomial on the FMA units.
 
-    `coefficients` of p, the constant first.
+    It is 2^floor(x) p(x - floor(x)); x below -127 counts as -127. `coefficients` are those of p, the constant first.
     """
     horner = f"{coefficients[-1]!r}f"
     for coefficient in reversed(coefficients[:-1]):

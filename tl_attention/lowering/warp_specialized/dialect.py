@@ -90,9 +90,10 @@ def _two_store_by_tma(s: Keys) -> None:
 
 
 def _registers_fit_the_block(s: Keys) -> None:
-    """setmaxnreg moves registers from the producer to the others, out of those that the block is launched with.
+    """Raises RuleBroken unless `kernel.registers` fits the registers that the block is launched with.
 
-    It waits for registers that are not there, for ever (PTX ISA, setmaxnreg).
+    setmaxnreg moves registers from the producer to the others, and waits for ever for registers that are not there (PTX
+    ISA, setmaxnreg).
     """
     if s.kernel.registers is None:
         return
@@ -142,7 +143,7 @@ PRODUCTS = "products"
 
 
 def without_first_rescale(phases: Phases, schedule: Schedule, buffers: Mapping[str, int]) -> Phases:
-    """Removes the rescale of block 0 from the prologue: acc_o is 0 there, and its first product clears it."""
+    """Returns the phases without the rescale of block 0, for which acc_o is 0. The first product clears acc_o."""
     identities = {name for name, s in schedule.table.by_name.items() if s.identity == "zero"}
 
     def change(iteration: Iteration) -> tuple[Operation, ...]:
@@ -153,9 +154,10 @@ def without_first_rescale(phases: Phases, schedule: Schedule, buffers: Mapping[s
 
 
 def holds(phases: Phases, schedule: Schedule, buffers: Mapping[str, int]) -> Phases:
-    """Adds what keeps waits and releases behind the exponentials that come before them in the order.
+    """Returns the phases with operations that keep waits and releases behind the exponentials before them.
 
-    `loose`: the last exponential of the chunk before comes first; `exact`: all of it does, and the next chunk after.
+    `kernel.waits` decides. `free` adds none; `loose` keeps a wait or release behind the last exponential of the chunk
+    before; `exact` keeps it behind all of them, and the next chunk behind it.
     """
     if schedule.kernel.waits == "free":
         return phases
@@ -185,7 +187,10 @@ def holds(phases: Phases, schedule: Schedule, buffers: Mapping[str, int]) -> Pha
 
 
 def turns(phases: Phases, schedule: Schedule, buffers: Mapping[str, int]) -> Phases:
-    """Lets two warpgroups take turns to issue the products of an iteration, and to wait for what the first of them reads."""
+    """Returns the phases with turns around each iteration's products, if kernel.ping_pong is set.
+
+    Two warpgroups then take turns to issue the products, and to wait for what the first of them reads.
+    """
     if not schedule.kernel.ping_pong:
         return phases
 
@@ -204,9 +209,10 @@ def turns(phases: Phases, schedule: Schedule, buffers: Mapping[str, int]) -> Pha
 
 
 def q_release(phases: Phases, schedule: Schedule, buffers: Mapping[str, int]) -> Phases:
-    """Releases Q_shared once the last product that reads it is done, which may be before the epilogue.
+    """Returns the phases with a release of Q_shared behind the last product that reads it.
 
-    Unless it is free earlier, copied to registers before the loop, or only later, when the output went through it.
+    That may be before the epilogue. None is added where Q is copied to registers, as it is free earlier, and where the
+    output goes through Q_shared, as it is free only later.
     """
     if schedule.kernel.q_operand == "registers" or schedule.kernel.output == "tma":
         return phases
@@ -227,7 +233,10 @@ def q_release(phases: Phases, schedule: Schedule, buffers: Mapping[str, int]) ->
 
 
 def p_shares(phases: Phases, schedule: Schedule, buffers: Mapping[str, int]) -> Phases:
-    """Shares P in shared memory with the product that reads it, after the last chunk of its cast."""
+    """Returns the phases with an operation behind the last cast that lets products read P from shared memory.
+
+    Where P stays in registers none is added.
+    """
     if schedule.kernel.p_operand == "registers":
         return phases
     last = [name for name in schedule.table.by_name if whole(name) == "cast"][-1]
@@ -272,7 +281,7 @@ SPLIT_REGISTERS: dict[tuple[int, int], tuple[int, int]] = {
 
 
 def resources(planned: Planned, size: HeadSize, card: Card) -> Resources:
-    """Returns what one block takes: the tiles' own, and a pair of mbarriers for each buffer.
+    """Returns the registers, shared memory and mbarriers that one block of the kernel takes of an SM of the card.
 
     Raises ScheduleRefused where the output has another place than the rows of Q that it would go through.
     """
@@ -306,12 +315,12 @@ def resources(planned: Planned, size: HeadSize, card: Card) -> Resources:
 
 
 def split_registers(schedule: Schedule) -> tuple[int, ...] | None:
-    """Returns the registers per thread of those that compute and of the producer, or None where all keep those of the launch."""
+    """Returns the registers per thread of (computing warpgroups, producer), None where all keep those of the launch."""
     return schedule.kernel.registers or SPLIT_REGISTERS.get((schedule.block_M, schedule.kernel.blocks_per_sm))
 
 
 def mbarrier_pairs(planned: Planned) -> dict[str, int]:
-    """Counts the pairs of mbarriers of one block, one for full and one for empty.
+    """Returns how many pairs of full and empty mbarriers one block has, by what they guard.
 
     One for each warpgroup's rows of Q, for each buffer of K and V, and, where a counter gives the tiles, for the two
     numbers of the next tiles.

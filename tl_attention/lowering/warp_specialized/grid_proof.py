@@ -33,7 +33,10 @@ MOST_TURNS, MOST_TILES, SAMPLE = 64, 1 << 13, 1 << 11
 
 
 def workers(schedule: Schedule, variant: Variant) -> int:
-    """Returns how many blocks, or clusters, work on one tile after another: at least one."""
+    """Returns how many blocks, or clusters of blocks, the variant's SMs hold at once, at least one.
+
+    Each works on one tile after another.
+    """
     return max(1, variant.sms * schedule.kernel.blocks_per_sm // schedule.kernel.cluster)
 
 
@@ -43,7 +46,7 @@ def whole_groups(heads: int, variant: Variant) -> int:
 
 
 def grids(schedule: Schedule, variant: Variant) -> Iterator[Sizes]:
-    """Yields small grids that show every way in which the order of tiles divides their number.
+    """Yields sizes of problems whose grids show every way in which the order of tiles divides their number.
 
     Where few heads show it, a grid has as many heads of K and V.
     """
@@ -71,7 +74,7 @@ def grids(schedule: Schedule, variant: Variant) -> Iterator[Sizes]:
 
 
 class GridProof:
-    """A GridProof proves one kernel's grid at some sizes."""
+    """A GridProof proves that the blocks of one kernel work on all tiles of a problem of some sizes, each once."""
 
     def __init__(self, proof: Proof, roles: Roles, sizes: Sizes):
         self.proof, self.roles, self.sizes = proof, roles, sizes
@@ -97,10 +100,7 @@ class GridProof:
         self.proof.note_places(run, [Event("tiles", place=tuple(numbers))])
 
     def _blocks(self) -> int:
-        """Returns how many blocks there are.
-
-        Raises Unsafe unless that is how many there should be.
-        """
+        """Returns the number of blocks in the kernel's grid. Raises Unsafe unless that is how many there should be."""
         plan, cluster = self.proof.plan, self.roles.cluster
         grid = [part.at(self.sizes._asdict()) for part in plan.grid]
         one_tile = self.schedule.kernel.tile_scheduler == "one_tile"
@@ -110,9 +110,9 @@ class GridProof:
         return wanted
 
     def _check_sample(self, blocks: int) -> None:
-        """Raises Unsafe where a sample of a large grid's tiles is wrong.
+        """Raises Unsafe if, in a sample of a large grid, two numbers give one tile, or a block skips a number.
 
-        The first and the last numbers must be tiles, each another tile; blocks must take the next number.
+        Blocks must take the next number. The sample has the first and the last numbers.
         """
         cluster = self.roles.cluster
         ends = np.concatenate([np.arange(SAMPLE), np.arange(self.total // cluster * cluster - SAMPLE, self.total)])
@@ -125,9 +125,9 @@ class GridProof:
         self.proof.note_places(run)
 
     def _grid(self, blocks: np.ndarray, count: int, whole: bool = True) -> tuple[Run, list[int]]:
-        """Runs one thread of each warpgroup and producer of the blocks, for `count` tiles.
+        """Runs one thread per warpgroup of these blocks for `count` tiles, and returns the run and the tiles' places.
 
-        These are all tiles of the blocks if `whole`. Returns the run, and a number for each tile's place.
+        These are all tiles of the blocks if `whole`. A place is given as a number.
         """
         proof, cluster, reading = self.proof, self.roles.cluster, self.proof.reading(self.sizes)
         clusters = blocks[::cluster] // cluster
@@ -152,7 +152,7 @@ NO_TILE = 1 << 40
 
 
 def check_samples(proof: Proof, roles: Roles) -> None:
-    """Raises Unsafe where a tile decides more than its place, or is not followed by the next tile."""
+    """Raises Unsafe if a tile's number decides more than where the tile lies, or the wrong tile comes next."""
     schedule, variant, cluster = proof.schedule, proof.code.variant, roles.cluster
     # The number of heads in a section is a quotient by the number of keys, so there must be keys.
     keyless = schedule.kernel.tile_order != "sections"
@@ -170,10 +170,9 @@ def check_samples(proof: Proof, roles: Roles) -> None:
 
 
 def first_numbers(schedule: Schedule, variant: Variant, number: np.ndarray) -> np.ndarray:
-    """Returns the number of the tile that each cluster begins with; the clusters have these numbers.
+    """Returns the number of the tile with which each cluster begins, which is the cluster's own, or 0.
 
-    A cluster begins with the tile of its own number. A single worker's code has no cluster number: it begins with the
-    first tile.
+    A single worker's code has no cluster number: it begins with the first tile.
     """
     alone = workers(schedule, variant) == 1 and schedule.kernel.tile_scheduler != "one_tile"
     return np.zeros_like(number) if alone else number
@@ -182,7 +181,7 @@ def first_numbers(schedule: Schedule, variant: Variant, number: np.ndarray) -> n
 def turns(
     proof: Proof, sizes: Problems, number: np.ndarray, count: int, tensors: Mapping[str, Tensor], counted: int = 0
 ) -> list[RowTiles]:
-    """Returns the tiles that clusters work on in turn: `count` times an entry for each block of the clusters.
+    """Returns `count` RowTiles, the tiles that the clusters work on one after another, with an entry for each block.
 
     The clusters begin with the tiles of these numbers.
     """
@@ -205,7 +204,7 @@ def turns(
 def _tiles(
     proof: Proof, sizes: Problems, number: np.ndarray, there: np.ndarray, tensors: Mapping[str, Tensor]
 ) -> RowTiles:
-    """Returns the tiles of these numbers, each repeated for all blocks of a cluster."""
+    """Returns the tiles of these numbers as RowTiles, with an entry for each block of a tile's cluster."""
     cluster, block_M = proof.schedule.kernel.cluster, proof.schedule.block_M
     tile, head = placed(np.where(there, number, 0), sizes, proof.rows, proof.schedule, proof.code.variant)
     tile, head, there = (np.repeat(part, cluster) for part in (tile, head, there))
@@ -221,7 +220,7 @@ def _of_blocks(sizes: Problems, cluster: int) -> Problems:
 def placed(
     number: np.ndarray, sizes: Problems, rows: int, schedule: Schedule, variant: Variant
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns (row tile, head of all batches) of the tiles with these numbers.
+    """Returns (row tile, head counted over all batches) for each tile number, in the schedule's order of tiles.
 
     The function says a second time, for the proof, what `tiles.py` says.
     """

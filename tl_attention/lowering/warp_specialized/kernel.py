@@ -28,7 +28,7 @@ from tl_attention.lowering.warp_specialized.tiles import reset_counter, work, wo
 
 @T.macro
 def launch(given, c):
-    """Launches the thread blocks, and gives their warpgroups roles."""
+    """Launches the thread blocks; in each, the last warpgroup is the producer and the others compute."""
     warpgroups = c.block_M // ROWS
     with T.Kernel(
         grid(given, c), threads=(WARPGROUP, warpgroups + 1), cluster_dims=c.kernel.cluster, prelude=prelude(c)
@@ -64,7 +64,7 @@ def prelude(c):
 
 
 def grid(given, c):
-    """Returns how many thread blocks there are."""
+    """Returns the number of thread blocks, as many as tiles for `one_tile`, otherwise as many as fill the GPU."""
     if c.kernel.tile_scheduler != "one_tile":
         return workers(c) * c.kernel.cluster
     batch, heads, seq_q, _ = given.Q.shape
@@ -73,7 +73,7 @@ def grid(given, c):
 
 @T.macro
 def producer(block, s, c):
-    """Runs the producer's warpgroup, of which one warp works."""
+    """Runs the producer's warpgroup, whose first warp loads all tiles and whose other warps are idle."""
     if c.kernel.registers is not None:
         T.set_max_nreg(c.kernel.registers[1], 0)
     if T.get_thread_binding(0) < WARP:
@@ -84,7 +84,7 @@ def producer(block, s, c):
 
 @T.macro
 def consumer(ty, block, s, c):
-    """Runs a warpgroup that computes."""
+    """Runs one warpgroup that computes its 64 rows of each tile of the block."""
     if c.kernel.registers is not None:
         T.set_max_nreg(c.kernel.registers[0], 1)
     # Broadcast, so that ptxas knows it, and the products' descriptors, to be the same in all lanes of a warp.
@@ -113,7 +113,7 @@ class Ring:
 
 @dataclass(frozen=True)
 class TileNumbers:
-    """The numbers of the next tiles lie here where a counter gives them."""
+    """TileNumbers holds the counter of tiles, and mbarriers and room for the numbers that come from it."""
 
     counter: object
     full: object
@@ -123,10 +123,10 @@ class TileNumbers:
 
 @dataclass(frozen=True)
 class State:
-    """Macros know this as `s`: tensors, buffers, a warpgroup's fragments, and sizes. What a schedule does not use is None.
+    """State holds what a block's macros share under the name `s`, its tensors, rings, fragments and sizes.
 
-    `own` has what features read of a head; scores times `scale` are exponents of 2. `past_len` keys are before query 0,
-    and `rank` is the thread block's among those of its cluster.
+    What a schedule does not use is None. `own` has what features read of a head; scores times `scale` are exponents of
+    2. `past_len` keys are before query 0, and `rank` is the thread block's among those of its cluster.
     """
 
     Q: object
@@ -155,7 +155,7 @@ class State:
 
 @T.macro
 def block_state(given, c):
-    """Allocates buffers, barriers and fragments, and puts them beside the tensors."""
+    """Allocates a block's shared buffers, mbarriers and fragments, and returns them with the tensors as a State."""
     warpgroups = c.block_M // ROWS
     Q_shared = T.alloc_shared([warpgroups, ROWS, c.head_dim], c.dtype)
     K_shared = T.alloc_shared([c.kernel.k_stages, c.block_N, c.head_dim], c.dtype)
@@ -194,7 +194,7 @@ def block_state(given, c):
 
 @T.macro
 def warpgroup_state(c):
-    """Allocates the fragments: the scores and the output of 64 rows, and their online softmax."""
+    """Allocates the fragments for 64 rows of scores, output and online softmax, and returns them by name."""
     acc_s = T.alloc_fragment([ROWS, c.block_N], "float32")
     acc_s_cast = T.alloc_fragment([ROWS, c.block_N], c.dtype) if c.kernel.p_operand == "registers" else None
     acc_o = T.alloc_fragment([ROWS, c.head_dim_v], "float32")

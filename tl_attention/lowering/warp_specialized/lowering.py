@@ -32,7 +32,10 @@ OPTIONS = (
 
 
 class WarpSpecialized(Lowering):
-    """This lowering is the fast one: waits, acquires and releases stand where the Program has them."""
+    """WarpSpecialized makes kernels in which a producer warp loads and warpgroups compute with products in flight.
+
+    It is the fast one: waits, acquires and releases stand where the Program has them.
+    """
 
     dialect = Dialect(
         "warp_specialized",

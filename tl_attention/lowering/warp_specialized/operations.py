@@ -11,7 +11,7 @@ from tl_attention.lowering.warp_specialized.transfers import block, release, rel
 
 
 def vector_statement(statement, c):
-    """Returns the macro of a vector statement."""
+    """Returns the macro that computes the named vector statement, as the softmax and kernel options ask."""
     return {
         "mask": mask,
         "max_prev": max_prev,
@@ -28,7 +28,7 @@ def vector_statement(statement, c):
 
 
 def per_thread_layout():
-    """Returns the layout of a (64, 4) fragment: what each of the four lanes that share a row of an accumulator has of it."""
+    """Returns the layout of a (64, 4) fragment in which each of a row's four lanes has one element of that row."""
     return T.Fragment([ROWS, 4], forward_fn=lambda i, lane: (i // 16 * 32 + i % 8 * 4 + lane, i // 8 % 2))
 
 
@@ -38,19 +38,22 @@ def lane_of(column):
 
 
 def per_chain_layout():
-    """Returns the layout of a (64, 8) fragment: the even and the odd columns that each of the four lanes has of a row."""
+    """Returns the layout of a (64, 8) fragment in which each of a row's four lanes has two elements of that row.
+
+    They are for its even and its odd columns.
+    """
     return T.Fragment(
         [ROWS, 8], forward_fn=lambda i, chain: (i // 16 * 32 + i % 8 * 4 + chain // 2, i // 8 % 2 * 2 + chain % 2)
     )
 
 
 def chain_of(column):
-    """Returns which of a row's eight chains has this column."""
+    """Returns the number of the chain, of a row's eight, that takes the maximum over this column."""
     return column % 8
 
 
 def inside(columns, j):
-    """Says whether column j is one of these, (first, end)."""
+    """Returns the condition that column j is in `columns`, a pair (first, end)."""
     return T.And(j >= columns[0], j < columns[1])
 
 
@@ -72,7 +75,10 @@ def mask(t, tile, s, c):
 
 @T.macro
 def change_scores(t, tile, s, c, alone):
-    """Lets features change acc_s: in row_max, unless a mask comes before it and does so: a score is `alone` then."""
+    """Applies what features do to scores, such as softcap, to acc_s.
+
+    The mask does so for masked blocks, with scores `alone`; row_max does for others.
+    """
     for name in c.features.scores:
         if changes_at_once(name):
             T.call_extern(
@@ -140,7 +146,7 @@ def maximum_of_chains(row_maximum, s, c):
 
 @T.macro
 def maximum_of_row(row_maximum, s, c):
-    """row_maximum = max_j acc_s; uncleared, the larger of that and what it was."""
+    """row_maximum = max_j acc_s, or the larger of that and its old value if the rescale threshold is 0."""
     T.reduce_max(s.acc_s, row_maximum, dim=1, clear=c.softmax.rescale_threshold != 0)
 
 
@@ -192,7 +198,7 @@ def cast_to_shared(t, tile, s, c, columns=None):
 
 
 def put_columns(columns, c):
-    """Returns the device function that puts P in shared memory: a chunk's columns, or all."""
+    """Returns the name of the device function that stores P in shared memory, in all columns if `columns` is None."""
     first, end = (0, c.block_N) if columns is None else columns
     return f"tl_attention_store_p<{c.block_N}, {first}, {end}, {is_bf16(c)}>"
 
@@ -296,17 +302,17 @@ def wait_mma1(t, tile, s, c, outstanding):
 
 
 def release_k(t, tile, s, c):
-    """Says that K of the block has been read: its buffer is free."""
+    """Signals that the warp has read K of the block, so that its buffer may be filled again."""
     return release(s.K, slot(s.K, tile.base + t), c)
 
 
 def release_v(t, tile, s, c):
-    """Says that V of the block has been read: its buffer is free."""
+    """Signals that the warp has read V of the block, so that its buffer may be filled again."""
     return release(s.V, slot(s.V, tile.base + t), c)
 
 
 def release_rows_of_q(t, tile, s, c):
-    """Says that Q has been read: its buffer is free."""
+    """Signals that the warp has read Q, so that its buffer may be filled again."""
     return release_q(tile.wg, s)
 
 
@@ -343,7 +349,7 @@ def hold_last(t, tile, s, c, registers):
 
 
 def resume(t, tile, s, c):
-    """Keeps the exponentials that follow behind what stands before."""
+    """Keeps the compiler from moving the exponentials that follow before the operations that come first."""
     return T.call_extern("handle", "tl_attention_resume", s.scores_max.data, s.scale)
 
 
@@ -367,6 +373,6 @@ MACROS = {
 
 
 def macro_of(op, c):
-    """Returns the macro of an operation."""
+    """Returns the macro, or function, that emits an operation of this kind and statement."""
     statement = whole(op.statement)
     return vector_statement(statement, c) if op.kind == "run" else MACROS[op.kind, statement]

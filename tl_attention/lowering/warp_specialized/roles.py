@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Roles:
-    """Roles are the roles of one cluster: its producer warps, and its warpgroups that compute."""
+    """Roles derives, for one cluster, the events of its producer warps and of its warpgroups that compute."""
 
     program: Program
     warpgroups: int
@@ -54,7 +54,7 @@ class Roles:
 
     @property
     def output_through_q(self) -> bool:
-        """Says whether the output leaves through the rows of Q_shared."""
+        """Returns True if the output is stored by TMA out of the rows of Q_shared."""
         return self.output == "tma"
 
     @property
@@ -63,12 +63,12 @@ class Roles:
 
     @cached_property
     def rings(self) -> dict[str, str]:
-        """Returns what events call the buffer that each load fills: K for K_shared."""
+        """Returns the name that events have for the buffer that each load fills, such as K for K_shared, by load."""
         return {load: buffer.removesuffix("_shared") for buffer, load in self.table.rings.items()}
 
     @cached_property
     def take_turns(self) -> bool:
-        """Says whether two warpgroups take turns to issue their products."""
+        """Returns True if two warpgroups take turns to issue their products."""
         return any(op.kind == "turn" for op in self.program.phases.steady.operations)
 
     @property
@@ -80,13 +80,19 @@ class Roles:
         )
 
     def slots(self, name: str) -> int:
-        """Returns how many buffers a load has; there are as many full mbarriers, and as many empty ones."""
+        """Returns how many buffers events have under this name, such as K, V, Q, P or tile.
+
+        K, V, Q and tile have as many full mbarriers, and as many empty ones.
+        """
         depths = {self.rings[load]: depth for load, depth in self.program.buffers.items()}
         return {Q: self.warpgroups, P: self.warpgroups, TILE: 2, **depths}[name]
 
     @property
     def counts(self) -> dict[str, int]:
-        """Returns the arrivals of a phase of each mbarrier: lanes of the producer warp, warps that compute."""
+        """Returns how many arrivals complete a phase of each mbarrier, by the mbarrier's name.
+
+        Lanes of the producer warp arrive, or warps that compute.
+        """
         warps = WARPS * self.warpgroups
         counts = {"Q_full": WARP, "Q_empty": WARPS}
         for ring in self.rings.values():
@@ -95,11 +101,11 @@ class Roles:
 
     @property
     def together(self) -> tuple[Event, ...]:
-        """Returns where the blocks of a cluster meet, at their start and their end."""
+        """Returns the event with which a cluster's blocks meet at start and end, as a tuple, empty for one block."""
         return (Event("sync", CLUSTER),) if self.cluster > 1 else ()
 
     def events(self, process: Process, lengths: Sequence[int], *, start: int = 0) -> Iterator[Event]:
-        """Yields all that a process does for row tiles of so many KV blocks each, as other processes see it.
+        """Yields the events of a process that others see, for row tiles with `lengths` KV blocks each.
 
         The process runs as if `start` loads of each ring, and as many tiles, had been before.
         """
@@ -110,10 +116,10 @@ class Roles:
     def expected(
         self, process: Process, lengths: Sequence[int], tiles: Sequence[RowTiles | None], *, start: int = 0
     ) -> Iterator[Event | Maybe]:
-        """Yields what a process does for these tiles, with the events that concern the process alone.
+        """Yields all events of a process for these tiles, its masks and stores too where a tile's place is given.
 
-        These are its masks and the rows that it stores. Events have their tiles' places. The process runs as if `start`
-        loads of each ring, and as many tiles, had been before.
+        Masks and stores of rows concern the process alone. Events have their tiles' places. The process runs as if
+        `start` loads of each ring, and as many tiles, had been before.
         """
         run = self._produce if process.warpgroup < 0 else self._compute
         yield from self.together
@@ -203,7 +209,10 @@ class Roles:
             yield Event("sync", NAMED, TURN, 2 * WARPGROUP)
 
     def _stored(self, tile: RowTiles, own: int) -> Iterator[Event | Maybe]:
-        """Yields the rows, and their logarithms, that a warpgroup stores from registers: the rows that the problem has."""
+        """Yields the events by which a warpgroup stores its rows' LSE and output from registers.
+
+        They store the rows that the problem has, and are a Maybe where it has none.
+        """
         rows = tile.rows_from(own, ROWS)
         # Where each thread stores its own elements, the elements tell how many rows are stored.
         told = {"lse": 0, "output": rows if self.output == "direct" else 0}
@@ -266,7 +275,10 @@ class Roles:
 
 
 def tile_lists(program: Program) -> tuple[tuple[int, ...], ...]:
-    """Returns lists of the KV blocks of a block's row tiles, short and long: together they show every state of the rings."""
+    """Returns tuples of KV block counts, one per row tile of a block, that together show every state of the rings.
+
+    There are short and long ones.
+    """
     least = program.least_blocks
     long = max(program.span, least)
     return (), (least,), (least, least + 2, least + 1, least, least), (long, long + 1, long + 2)

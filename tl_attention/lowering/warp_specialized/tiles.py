@@ -17,7 +17,10 @@ TAPER = 4
 
 @T.macro
 def variables(c):
-    """Allocates variables for a tile, which the next one comes into: TileLang would put expressions into the loops."""
+    """Allocates the variables of a Tile, which each next tile of the block uses again, and returns the Tile.
+
+    Without them TileLang would put expressions into the loops.
+    """
     tile = T.alloc_var("int32")
     turn = T.alloc_var("int32")
     base = T.alloc_var("int32")
@@ -32,12 +35,15 @@ def variables(c):
 
 
 def put(variable, value):
-    """Puts a value into a variable of a tile: TileLang assigns to names only."""
+    """Assigns a value to a variable of a tile. TileLang itself assigns to names only."""
     T.buffer_store(variable.buffer, value, variable.indices)
 
 
 def named(tile, wg=None):
-    """Gives the tile's numbers names of their own: the variables that they come from would go into every expression."""
+    """Returns the tile with its numbers under names of their own in the code, and with warpgroup `wg`.
+
+    The variables that they come from would go into every expression.
+    """
     own = values_of(
         tile.turn, tile.base, tile.first, tile.blocks, tile.first_row, tile.head, tile.batch, tile.visible, tile.cut
     )
@@ -51,14 +57,14 @@ def values_of(turn, base, first, blocks, first_row, head, bz, visible, cut):
 
 
 def workers(c):
-    """Returns how many blocks, or clusters, fill the GPU."""
+    """Returns how many blocks, or clusters of blocks, fill the GPU."""
     if c.kernel.blocks_per_sm > 1:
         return c.sms * c.kernel.blocks_per_sm // c.kernel.cluster
     return c.sms // c.kernel.cluster if c.sms > c.kernel.cluster else 1
 
 
 def place(tile, row_tiles, heads, s, c):
-    """Returns (row tile, head of all batches) of a tile."""
+    """Returns (row tile, head counted over all batches) of a tile number, in the schedule's order of tiles."""
     row, head = ORDERS[c.kernel.tile_order](tile, row_tiles, heads, s, c)
     if c.mask.grows:
         # A head's last tile is its longest.
@@ -67,14 +73,15 @@ def place(tile, row_tiles, heads, s, c):
 
 
 def by_rows(tile, row_tiles, heads, s, c):
-    """Orders the tiles of a head one after another."""
+    """Returns (row tile, head) of a tile number where all tiles of a head come before the next head's."""
     return tile % row_tiles, tile // row_tiles
 
 
 def tapered(tile, row_tiles, heads, s, c):
-    """Orders tiles by rows, but the last heads together, from their first tiles to their last.
+    """Returns (row tile, head) of a tile number head by head, except that the last heads' tiles are mixed.
 
-    The last of many workers (blocks, or clusters) to take a long tile keeps the others waiting.
+    The last heads' first tiles come before their next ones. The last of many workers (blocks, or clusters) to take a
+    long tile keeps the others waiting.
     """
     width = T.min(heads, T.ceildiv(taper(c.head_dim, c.head_dim_v) * workers(c), row_tiles))
     within = tile - (heads - width) * row_tiles
@@ -84,12 +91,15 @@ def tapered(tile, row_tiles, heads, s, c):
 
 
 def taper(head_dim, head_dim_v):
-    """Returns how many heads are last: fewer where K and V have more than 256 columns together, which would leave the L2 cache."""
+    """Returns how many tiles per worker are taken from the last heads together, fewer where K and V are wide.
+
+    More than 256 columns of K and V together would leave the L2 cache.
+    """
     return min(TAPER, TAPER * 256 // (head_dim + head_dim_v))
 
 
 def by_sections(tile, row_tiles, heads, s, c):
-    """Orders the first tiles of a section of heads, then their next."""
+    """Returns (row tile, head) of a tile number where a section's heads have their first tiles first, then the next."""
     section = (
         section_heads(heads, s.seq_kv, c) if c.group == 1 else section_heads(heads // c.group, s.seq_kv, c) * c.group
     )
@@ -100,7 +110,10 @@ def by_sections(tile, row_tiles, heads, s, c):
 
 
 def section_heads(heads, seq_kv, c):
-    """Returns the heads of a section: K and V have 2 bytes for each key and column."""
+    """Returns how many heads' K and V fit into SECTION_BYTES, at least 1 and at most `heads`.
+
+    They have 2 bytes for each key and column.
+    """
     return T.max(1, T.min(heads, SECTION_BYTES // (seq_kv * ((c.head_dim + c.head_dim_v) * 2))))
 
 
@@ -184,7 +197,7 @@ def see(tile, wg, s, c):
 
 @T.macro
 def advance(tile, row_tiles, s, c, is_producer):
-    """Goes on to the tile that comes next."""
+    """Sets the tile's number to that of the block's next tile, as the tile scheduler gives it."""
     if c.kernel.tile_scheduler == "one_tile":
         put(tile.number, row_tiles * s.heads * s.batch)
     elif c.kernel.tile_scheduler == "static":
@@ -195,7 +208,7 @@ def advance(tile, row_tiles, s, c, is_producer):
 
 @T.macro
 def draw_tile(turn: T.Ref, s, c):
-    """Lets the producer warp take the next tile from the counter."""
+    """Takes the next tile's number from the counter in the producer warp, and puts it where all warps read it."""
     T.mbarrier_wait_parity(s.tiles.empty[turn % 2], turn // 2 % 2 ^ 1)
     if T.shuffle_elect(WARP):
         s.tiles.next[turn % 2] = T.atomic_add(s.tiles.counter[0], 1, return_prev=True) + workers(c)
@@ -204,7 +217,7 @@ def draw_tile(turn: T.Ref, s, c):
 
 @T.macro
 def take_tile(tile: T.Ref, turn: T.Ref, s, is_producer):
-    """Takes the tile that the producer warp has drawn."""
+    """Waits for the tile number that the producer warp has drawn, and sets `tile` to it."""
     T.mbarrier_wait_parity(s.tiles.full[turn % 2], turn // 2 % 2)
     tile = s.tiles.next[turn % 2]
     if not is_producer:
@@ -214,7 +227,7 @@ def take_tile(tile: T.Ref, turn: T.Ref, s, is_producer):
 
 @T.macro
 def reset_counter(s, c):
-    """Lets the last block leave the counter as it found it."""
+    """Sets the counter of tiles back to 0 in the last block to finish."""
     if T.shuffle_elect(WARP):
         if T.atomic_add(s.tiles.counter[1], 1, return_prev=True) == workers(c) - 1:
             s.tiles.counter[0] = 0

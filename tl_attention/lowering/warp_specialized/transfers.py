@@ -15,12 +15,12 @@ from tl_attention.lowering.rows import kv_head, rows_of, stored
 
 
 def slot(ring, step):
-    """Returns the slot of load number `step`."""
+    """Returns the slot of the ring that load number `step` fills."""
     return step % ring.depth
 
 
 def parity(ring, step):
-    """Returns the parity of the phase that load number `step` is in: even or odd laps of the ring."""
+    """Returns the parity, 0 or 1, of the mbarrier phase of load number `step`; it changes with each lap."""
     return step // ring.depth % 2
 
 
@@ -36,7 +36,10 @@ def wait_empty(ring, step):
 
 @T.macro
 def release(ring, at, c):
-    """Arrives once per warp, whose lanes have waited together, at each block that a load into the slot writes."""
+    """Signals once per warp, to each block of the cluster, that the ring's slot `at` has been read.
+
+    The warp's lanes have waited together.
+    """
     if T.shuffle_elect(WARP):
         if c.kernel.cluster == 1:
             T.mbarrier_arrive(ring.empty[at])
@@ -47,14 +50,17 @@ def release(ring, at, c):
 
 @T.macro
 def release_q(wg, s):
-    """Arrives once per warp: its warpgroup's rows of Q_shared are free."""
+    """Signals once per warp that its warpgroup's rows of Q_shared have been read."""
     if T.shuffle_elect(WARP):
         T.mbarrier_arrive(s.Q.empty[wg])
 
 
 @T.macro
 def produce(tile, s, c):
-    """Loads one tile. Q comes after the first blocks: its buffer is free later than theirs."""
+    """Loads one tile's KV blocks and its rows of Q.
+
+    Q comes after the first blocks: its buffer is free later than theirs.
+    """
     for j in T.serial(tile.blocks):
         for name in c.loop.loads:
             LOADS[name](j, tile, s, c)
@@ -77,13 +83,13 @@ LOADS = {"load_k": load_k, "load_v": load_v}
 
 
 def block(j, tile, c):
-    """Returns the KV block that comes j-th."""
+    """Returns the number of the KV block that a tile takes j-th, from 0 on; it takes its last block first."""
     return tile.blocks - 1 - j if c.mask.left is None else tile.first + tile.blocks - 1 - j
 
 
 @T.macro
 def load(ring, step, kv, tile, c):
-    """Starts load number `step`: KV block `kv`, as soon as its slot is free."""
+    """Starts the TMA load of KV block `kv` as load number `step` of the ring, once its slot is free."""
     wait_empty(ring, step)
     # As many columns as the tile has, where the tensor has fewer.
     columns = ring.shared.shape[2] if c.narrow else None
@@ -99,13 +105,16 @@ def load(ring, step, kv, tile, c):
 
 
 def multicast(c):
-    """Lets all blocks of a cluster expect the bytes of every load, which the first of them issues for all."""
+    """Returns the argument by which a TMA load goes to all blocks of a cluster, as keywords; {} without a cluster.
+
+    All of them expect the bytes of every load, which the first block issues for all.
+    """
     return {"cluster_mask": 2**c.kernel.cluster - 1} if c.kernel.cluster > 1 else {}
 
 
 @T.macro
 def load_q(wg, tile, s, c):
-    """Loads a warpgroup's rows of Q."""
+    """Starts the TMA load of a warpgroup's rows of Q, once their buffer is free."""
     T.mbarrier_wait_parity(s.Q.empty[wg], tile.turn % 2 ^ 1)
     columns = c.head_dim if c.narrow else None
     T.tma_copy(
@@ -140,7 +149,7 @@ def store(tile, s, c):
 
 
 def totals_of(total, tile, s):
-    """Returns the warpgroup's rows, and their totals, for features to act on."""
+    """Returns the Totals of a warpgroup's rows, for features such as sinks and the LSE to act on."""
     return Totals(
         s.scale, s.scores_max.data, total.data, tile.batch, tile.head, tile.first_row, count=ROWS, total=total
     )
@@ -148,12 +157,12 @@ def totals_of(total, tile, s):
 
 @T.macro
 def store_vector(tile, s, c):
-    """Stores 16 bytes a lane: lanes exchange what they hold."""
+    """Stores a warpgroup's output rows, 16 bytes a lane. Lanes exchange what they hold."""
     T.call_extern("handle", stored_columns(c), *stored(s.acc_o.data, tile.first_row, tile, s, c))
 
 
 def stored_columns(c):
-    """Returns the device function that stores as many columns as the tile has, or fewer for a tensor that is narrower."""
+    """Returns the name of the device function that stores output rows as wide as the tile, or as a narrower tensor."""
     if c.columns_v == c.head_dim_v:
         return f"tl_attention_store<{c.head_dim_v}, {is_bf16(c)}>"
     return f"tl_attention_store_columns<{c.columns_v}, {is_bf16(c)}>"
@@ -161,7 +170,7 @@ def stored_columns(c):
 
 @T.macro
 def store_direct(tile, s, c):
-    """Stores the 4 bytes that a lane holds of a row and eight columns."""
+    """Stores a warpgroup's output rows as the lanes hold them, 4 bytes of a row and eight columns each."""
     for i, j in T.Parallel(ROWS, c.head_dim_v):
         if tile.first_row + i < s.seq_q and (c.columns_v == c.head_dim_v or j < c.columns_v):
             s.given.Output[tile.batch, tile.head, tile.first_row + i, j] = s.acc_o[i, j]
@@ -169,7 +178,7 @@ def store_direct(tile, s, c):
 
 @T.macro
 def store_tma(tile, s, c):
-    """Stores through the rows of Q_shared, which are free after that."""
+    """Stores a warpgroup's output rows by TMA through its rows of Q_shared, and then frees those."""
     T.copy(s.acc_o, s.Q.shared[tile.wg, :, :])
     T.fence_proxy_async()
     T.sync_threads(OWN + tile.wg, WARPGROUP)
