@@ -61,7 +61,7 @@ def visible_gpus() -> tuple[VisibleGpu, ...]:
 
 @functools.cache
 def card_at_hand() -> Card:
-    """Returns the card of this process's first GPU, with its own number of SMs.
+    """Returns the card of this process's first GPU, with its own number of SMs, or HOPPER if no known GPU is there.
 
     It is an H100 (SXM) where there is no GPU, or an unknown one.
     """

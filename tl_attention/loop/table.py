@@ -14,7 +14,7 @@ Identity = Literal["copy", "zero", "maximum"]
 
 @dataclass(frozen=True)
 class Statement:
-    """A statement is one line of a loop's body.
+    """A Statement is one line of a loop's body, with its kind and the buffers that it reads and writes.
 
     `reads` and `writes` name buffers of the kernel. A `load` is asynchronous and fills a ring buffer; a `product` may
     be in flight after it was issued; a `vector` statement is done when the next one starts. `code` names what it

@@ -53,7 +53,7 @@ class EmittedConstants(Constants):
 
 
 def of_variant(variant: Variant) -> dict[str, Any]:
-    """Returns, by name, the constants of a kernel that its variant fixes, such as the mask. Imports tilelang."""
+    """Returns, by name, the constants of a kernel that its variant determines, such as the mask. Imports tilelang."""
     from tl_attention.lowering.features import Places
 
     return {

@@ -14,12 +14,12 @@ from tl_attention.lowering.features import read
 
 @dataclass(frozen=True)
 class Tile:
-    """A tile is rows of a head of a sequence, from `first_row` on, with the KV blocks that they need.
+    """A Tile names the rows of one head and sequence that a loop works on, and the KV blocks that these rows need.
 
-    These are `blocks` from block `first` on, and are counted from the last one: those before number `visible` need no mask,
-    but for those before number `cut`, where a window has a left edge. Where a thread block works on tile after tile, it
-    is the `turn`-th of its own, and number `number` of the grid; its loads go on from number `base` of each ring. Where a
-    warpgroup has rows of its own, they are those of warpgroup `wg`.
+    The rows are those from `first_row` on. These are `blocks` from block `first` on, and are counted from the last one:
+    those before number `visible` need no mask, but for those before number `cut`, where a window has a left edge. Where
+    a thread block works on tile after tile, it is the `turn`-th of its own, and number `number` of the grid; its loads
+    go on from number `base` of each ring. Where a warpgroup has rows of its own, they are those of warpgroup `wg`.
     """
 
     first: object
@@ -41,7 +41,7 @@ def function_of(macro):
 
 
 def parameters(macro):
-    """Returns the parameters of a macro by name."""
+    """Returns the parameters of a macro's signature, by name."""
     return signature(function_of(macro)).parameters
 
 
@@ -97,7 +97,7 @@ def loop(tile, s, c):
 
 
 def emit(op, t, tile, s, c, masked):
-    """Calls the macro of an operation for iteration t, which works on KV block t - op.lag."""
+    """Calls the macro of an operation in iteration t, for KV block t - op.lag."""
     macro, keywords = call_of(op, c, masked)
     return macro(t - op.lag, tile, s, c, **keywords)
 
@@ -133,6 +133,6 @@ def epilogue(blocks, tile, s, c):
 
 @T.macro
 def finish(operations, blocks, tile, s, c):
-    """Runs one iteration of the epilogue, whose number is `blocks`."""
+    """Runs these operations as one iteration of the epilogue, whose number is `blocks`."""
     for op in operations:
         emit(op, blocks, tile, s, c, masked=True)

@@ -41,7 +41,7 @@ class Loop(NamedTuple):
 
     @property
     def mask_lag(self) -> int:
-        """Returns the mask's lag, as KV block t is masked in iteration t + lag."""
+        """Returns the lag of the mask in iterations, so that KV block t is masked in iteration t + lag."""
         return next(op.lag for op in self.steady.operations if op.statement == "mask")
 
     @classmethod

@@ -18,5 +18,8 @@ for _lowering in LOWERINGS.values():
 
 
 def lowering_of(schedule: Schedule) -> Lowering:
-    """Returns the schedule's lowering. Raises InputError that lists the known ones, where its name was not checked."""
+    """Returns the Lowering that the schedule names.
+
+    Raises InputError that lists the known ones, where its name was not checked.
+    """
     return LOWERINGS[schedule.dialect.name]

@@ -26,7 +26,10 @@ def prim_func(launch, c, variant, counters):
 
 
 class Signature:
-    """A signature is the parameters of a kernel with their types. TileLang takes the object for a constant, and asks it for them."""
+    """A Signature holds the parameters of a kernel with their TileLang types.
+
+    TileLang takes the object for a constant, and asks it for them.
+    """
 
     def __init__(self, parameters, variant, sizes):
         self._variant, self._dims = variant, variant.dims(sizes)

@@ -15,7 +15,7 @@ HIGHEST = 1e30
 
 
 def finite(scores_max):
-    """Returns the maximum, and 0 for a row that has seen no key: its maximum is -inf, and -inf - -inf would be NaN."""
+    """Returns a row's maximum, or 0 where that is -inf, as of a row that has seen no key. -inf - -inf would be NaN."""
     return T.if_then_else(scores_max == -T.infinity("float32"), T.float32(0), scores_max)
 
 
@@ -30,7 +30,10 @@ def seen(scores_max, masked):
 
 
 def tanh(x):
-    """Returns the hyperbolic tangent: a polynomial near 0, where the relative error of 1 - 2 / (1 + e^(2 x)) grows."""
+    """Returns the hyperbolic tangent, by a polynomial near 0 and by the exponential elsewhere.
+
+    The relative error of 1 - 2 / (1 + e^(2 x)) grows near 0.
+    """
     bound, coefficients = max(TANH.items())
     square = x * x
     power = T.float32(coefficients[-1])

@@ -39,7 +39,7 @@ def interpret(
     lse: Tensor | None = None,
     **asked: Any,
 ) -> Tensor:
-    """Computes attention by the Program on the CPU, in tiles of any size.
+    """Computes attention by running the Program on the CPU under an adversary, `policy`, in tiles of any size.
 
     `inputs` are q (batch, heads, seq_q, head_dim), k (batch, heads_kv, seq_kv, head_dim) and v (batch, heads_kv, seq_kv,
     head_dim_v), fp16 or bf16; returns (batch, heads, seq_q, head_dim_v) in q's dtype. Each row's logarithm is written to

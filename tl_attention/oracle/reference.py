@@ -28,7 +28,7 @@ CHUNK_SCORES = 1 << 27
 
 @dataclass(frozen=True)
 class ErrorReport:
-    """An ErrorReport has the error of an output against fp64, and what the error may be.
+    """An ErrorReport holds the largest and the rms error of an output against fp64, and the budget of each.
 
     `rms` is ||out - ref|| / ||ref||. The budget is twice the error of PyTorch's attention in the same precision;
     the largest single error may also differ by one rounding of the largest output.
@@ -42,7 +42,7 @@ class ErrorReport:
 
     @property
     def part(self) -> float:
-        """Returns the largest error as a part of its budget."""
+        """Returns the largest single error divided by its budget."""
         return _part(self.max_abs, self.budget_max_abs)
 
     @property
@@ -117,7 +117,7 @@ def attention_fp64(q: Tensor, k: Tensor, v: Tensor, *, mask: Mask, scale: float,
 
 
 def attention_same_precision(q: Tensor, k: Tensor, v: Tensor, *, mask: Mask, scale: float, **asked: Any) -> Tensor:
-    """Computes what PyTorch does in the inputs' precision: fp32 accumulation, and probabilities rounded.
+    """Computes attention as PyTorch does in the inputs' precision, with fp32 sums and rounded probabilities.
 
     The probabilities are rounded to the inputs' dtype. On a GPU this is `scaled_dot_product_attention`. On the CPU,
     where SDPA keeps fp32 throughout, and for features, which SDPA does not have, the same roundings are written out.
@@ -152,9 +152,9 @@ def lse_same_precision(q: Tensor, k: Tensor, *, mask: Mask, scale: float, **aske
 def attention_and_lse(
     q: Tensor, k: Tensor, v: Tensor, *, mask: Mask, scale: float, precise: bool, **asked: Any
 ) -> tuple[Tensor, Tensor]:
-    """Computes attention and each row's LSE in one pass, in float64 if `precise`.
+    """Computes attention and each row's LSE, in float64 if `precise`, else with the inputs' roundings written out.
 
-    Otherwise the roundings of the inputs' precision are written out.
+    Both come from one pass.
     """
     compute = torch.float64 if precise else torch.float32
     output = q.new_empty(*q.shape[:3], v.shape[3], dtype=compute if precise else q.dtype)

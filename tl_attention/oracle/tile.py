@@ -124,7 +124,7 @@ class Tile:
         return kv_index(self.block, self.blocks, self.kv_order) * self.block_N
 
     def result(self) -> Tensor:
-        """Returns the output rows, normalised: (block_M, head_dim_v) in the inputs' dtype. A row that sees no key is 0."""
+        """Returns the normalised output rows (block_M, head_dim_v), 0 for a row that sees no key, in the inputs' dtype."""
         denominator, factor = self._with_more_scores()
         return torch.where(denominator == 0, 0.0, self.buffers["acc_o"] * factor / denominator).to(self.dtype)
 
@@ -145,7 +145,7 @@ class Tile:
         return denominator, whole
 
     def lse(self) -> Tensor:
-        """Returns the natural logarithm of each row's sum, -inf for a row that sees no key: (block_M,) fp32.
+        """Returns the natural logarithm of each row's sum, fp32 (block_M,), -inf for a row that sees no key.
 
         The result does not depend on the maximum from which the exponentials were taken.
         """

@@ -20,7 +20,7 @@ EXPECTED_SCALE = f"2^-126 to {SCALES[1]:g}"
 
 @dataclass(frozen=True)
 class Parameter:
-    """A Parameter is one parameter of a kernel: a tensor or a number.
+    """A Parameter describes one parameter of a kernel, a tensor or a number, by its name, kind and dimensions.
 
     `dims` are a tensor's dimensions by name, outermost first, contiguous. An input or an output is a tensor of the
     caller's, a scalar is a number; a counter is a tensor that a launch finds zero and leaves zero, so the caller need
@@ -78,7 +78,7 @@ def _softcap_with_scale(value: float, scale: float) -> None:
 # Each feature is one object, so features are compared by identity.
 @dataclass(frozen=True, eq=False)
 class Feature:
-    """A Feature is what a call may ask for; `word` names it.
+    """A Feature describes what a call may ask for, such as softcap, sinks or the LSE; `word` names it.
 
     The word stands in a problem, in records, cells and rules, and on the command line.
 

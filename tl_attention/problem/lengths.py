@@ -121,7 +121,7 @@ def ragged(mask: Mask, block_M: int, block_N: int) -> tuple[Lengths, ...]:
 
 
 class Problems(NamedTuple):
-    """Problems are the sizes of many problems: each field is an array, under the name that one problem's size has."""
+    """Problems holds the sizes of many problems, each field an array under the name that one problem's size has."""
 
     batch: np.ndarray
     heads: np.ndarray

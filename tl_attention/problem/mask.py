@@ -19,7 +19,7 @@ INTEGERS = SimpleNamespace(min=min, max=max, ceildiv=ceildiv, Or=operator.or_)
 
 @dataclass(frozen=True)
 class Mask:
-    """A Mask says which keys a query sees: from `left` before its own key to `right` after it; None is an open side.
+    """A Mask lets a query see the keys from `left` before its own key to `right` after it; None is an open side.
 
     Query i stands at key i + past_len, past_len = seq_kv - seq_q: queries and keys end together.
 
@@ -41,11 +41,11 @@ class Mask:
 
     @property
     def grows(self) -> bool:
-        """Says whether later queries see more keys."""
+        """Returns True if later queries see more keys, as under a causal mask."""
         return self.left is None and self.right is not None
 
     def hidden(self, key, own_key, seq_kv, ops, first=0):
-        """Says whether a key is hidden from a query."""
+        """Returns True where a key, counted from key `first` on, is hidden from the query that stands at `own_key`."""
         end = seq_kv if self.right is None else ops.min(seq_kv, own_key + 1 + self.right)
         too_late = key >= end - first
         return too_late if self.left is None else ops.Or(too_late, key < own_key - self.left - first)
@@ -108,7 +108,7 @@ WINDOW_TEXT = "LEFT,RIGHT: keys that a query sees before and after its own, -1 i
 
 
 def masked(causal: bool, window: object = (OPEN, OPEN)) -> Mask:
-    """Returns the mask that hides what either argument hides; a side of -1 is open. Raises InputError."""
+    """Returns the Mask of the keys that `causal` and `window` both allow; a side of -1 is open. Raises InputError."""
     if not isinstance(window, (tuple, list)) or len(window) != 2 or not all(map(_is_side, window)):
         expected = "two integers (left, right) of at least -1 and below 2^63; -1 is open"
         raise InputError(f"window_size is {shown(window)}, expected {expected}")

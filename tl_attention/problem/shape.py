@@ -37,8 +37,9 @@ class AttentionShape:
     """An AttentionShape describes one attention forward by its sizes, dtype, mask and features.
 
     Tensors are laid out (batch, heads, seq, head_dim). A shape is a list of sequences: `batch` sequences of seq_q
-    queries and seq_kv keys, unless `lengths` gives those of each sequence; then seq_q and seq_kv are the largest. Any length
-    may be 0. A query may see no key: then its output is 0, and its LSE is -inf, or that of the scores that have no key.
+    queries and seq_kv keys, unless `lengths` gives those of each sequence; then seq_q and seq_kv are the largest. Any
+    length may be 0. A query may see no key: then its output is 0, and its LSE is -inf, or that of the scores that have
+    no key.
 
     K and V have `heads_kv` heads, each shared by equally many heads in a row of Q's `heads`; by default they have as
     many as Q. V and the output have `head_dim_v` columns, by default as many as Q and K. `asked` are the features that
@@ -139,7 +140,7 @@ class AttentionShape:
         return tuple(words for words, there in found.items() if there)
 
     def variant(self, fixed: bool = False) -> Variant:
-        """Returns the variant to compile for this problem: for its sizes alone if `fixed`, else for all sizes."""
+        """Returns the variant to compile for this problem, for its sizes alone if `fixed`, else for all sizes."""
         sizes, optional = self.sizes if fixed else None, frozenset(self.asked.parameters)
         return Variant(self.head_dim, self.dtype, self.mask, self.head_dim_v, sizes, optional, self.group)
 
@@ -170,7 +171,7 @@ class AttentionShape:
 
     @property
     def head_size(self) -> HeadSize:
-        """Returns the head size of Q and K, and of V where that differs."""
+        """Returns the head size as a number, or as a text such as `192/128` where V's differs from that of Q and K."""
         return head_size(self.head_dim, self.head_dim_v)
 
     @property

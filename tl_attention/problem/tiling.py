@@ -16,7 +16,7 @@ def row_tiles(shape: AttentionShape, block_M: int) -> int:
 def visited(
     of: Any, mask: Mask, first_row: Any, rows: int, block_N: int, at_least: int = 1, ops: Any = INTEGERS
 ) -> tuple[Any, Any]:
-    """Returns the first KV block that `rows` rows from `first_row` on visit, and the end of these blocks.
+    """Returns (first, end) of the KV blocks that `rows` rows from `first_row` on visit.
 
     The rows visit the blocks that they need, and so many later ones that there are `at_least` blocks: later blocks pad
     a short loop, and are masked whole. `of` has the sequence's lengths. The arguments are integers, or arrays with
@@ -29,14 +29,14 @@ def visited(
 
 
 def whole_blocks(of: Any, mask: Mask, first_row: Any, rows: int, block_N: int, ops: Any = INTEGERS) -> tuple[Any, Any]:
-    """Returns the first KV block of which all these rows see every key, and the end of such blocks."""
+    """Returns (first, end) of the KV blocks of which all these rows see every key."""
     first_key = first_row + of.past_len
     first = mask.first_whole(first_key + rows, block_N, ops)
     return first, mask.end_whole(of.seq_kv // block_N, first_key, block_N, ops)
 
 
 def kv_blocks(shape: AttentionShape, block_M: int, block_N: int, tile: int, at_least: int = 1) -> range:
-    """Returns the KV blocks that row tile `tile` visits."""
+    """Returns the range of KV blocks, at least `at_least`, that row tile number `tile` of block_M rows visits."""
     return range(*visited(shape, shape.mask, tile * block_M, block_M, block_N, at_least))
 
 

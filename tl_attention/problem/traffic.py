@@ -32,7 +32,7 @@ class Tiling:
 
 
 def inputs(shape: AttentionShape) -> int:
-    """Returns the bytes of Q, K and V, each once: the least that DRAM is read.
+    """Returns the bytes of Q, K and V, each once, which is the least that can be read from DRAM.
 
     2 x batch x (heads x seq_q x head_dim + heads_kv x seq_kv x (head_dim + head_dim_v)). Sinks, 4 bytes a head, are left out.
     """

@@ -72,7 +72,7 @@ class Variant:
 
     @property
     def head_size(self) -> HeadSize:
-        """Returns the head size of Q and K, and of V where that differs."""
+        """Returns the head size as a number, or as a text such as `192/128` where V's differs from that of Q and K."""
         return head_size(self.head_dim, self.head_dim_v)
 
     @property
@@ -87,7 +87,7 @@ class Variant:
 
     @property
     def narrow(self) -> bool:
-        """Says whether a tensor has fewer columns than its tile."""
+        """Returns True if a tensor has fewer columns than the tile that it is loaded into."""
         return (self.head_dim, self.head_dim_v) != (self.tile_dim, self.tile_dim_v)
 
     def parameters(self, *of_schedule: str) -> tuple[Parameter, ...]:

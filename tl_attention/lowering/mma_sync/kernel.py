@@ -38,7 +38,7 @@ def launch(given, c):
 
 
 def prelude(c):
-    """Returns the CUDA device functions that the kernel calls."""
+    """Returns the text of the CUDA device functions that the kernel calls."""
     text = STRIDED_STORE if c.strided else STORE
     if c.softmax.rescale_threshold > 0:
         text += GREW

@@ -50,7 +50,7 @@ def launch(given, c):
 
 
 def prelude(c):
-    """Returns the CUDA device functions that the kernel calls."""
+    """Returns the text of the CUDA device functions that the kernel calls."""
     text = STRIDED_PRELUDE if c.strided else PRELUDE
     if c.columns_v < c.head_dim_v:
         text += STRIDED_STORE_COLUMNS if c.strided else STORE_COLUMNS

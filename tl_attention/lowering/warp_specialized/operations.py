@@ -33,7 +33,7 @@ def per_thread_layout():
 
 
 def lane_of(column):
-    """Returns which of the four lanes that share a row has this column of an accumulator."""
+    """Returns the number, 0 to 3, of the lane among a row's four that has this column of an accumulator."""
     return column // 2 % 4
 
 
@@ -279,7 +279,10 @@ def issue_mma1(t, tile, s, c):
 
 @T.macro
 def share_p(t, tile, s, c):
-    """Makes P visible to the product: each warp, which has written 16 rows of it, fences, and all warps meet."""
+    """Makes P in shared memory visible to the product that reads it.
+
+    Each warp, which has written 16 rows of it, fences, and all warps meet.
+    """
     T.fence_proxy_async()
     T.sync_threads(OWN + tile.wg, WARPGROUP)
 

@@ -78,7 +78,7 @@ def by_rows(tile, row_tiles, heads, s, c):
 
 
 def tapered(tile, row_tiles, heads, s, c):
-    """Returns (row tile, head) of a tile number head by head, except that the last heads' tiles are mixed.
+    """Returns (row tile, head) of a tile number, head by head, except that the last heads take turns tile by tile.
 
     The last heads' first tiles come before their next ones. The last of many workers (blocks, or clusters) to take a
     long tile keeps the others waiting.
