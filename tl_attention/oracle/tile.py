@@ -124,7 +124,7 @@ class Tile:
         return kv_index(self.block, self.blocks, self.kv_order) * self.block_N
 
     def result(self) -> Tensor:
-        """Returns the normalised output rows (block_M, head_dim_v), 0 for a row that sees no key, in the inputs' dtype."""
+        """Returns the normalised output rows (block_M, head_dim_v) in the inputs' dtype, 0 where no key is seen."""
         denominator, factor = self._with_more_scores()
         return torch.where(denominator == 0, 0.0, self.buffers["acc_o"] * factor / denominator).to(self.dtype)
 
