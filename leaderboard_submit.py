@@ -74,7 +74,7 @@ except Exception as error:
 
 @dataclass(frozen=True)
 class Mask:
-    """A Mask says which keys a query sees: from `left` before its own key to `right` after it; None is an open side.
+    """A Mask lets a query see the keys from `left` before its own key to `right` after it; None is an open side.
 
     Query i stands at key i + past_len, past_len = seq_kv - seq_q: queries and keys end together.
 
@@ -90,17 +90,20 @@ class Mask:
     right: int | None = None
 
     def hidden(self, key, own_key, seq_kv, ops, first=0):
-        """Says whether a key is hidden from a query."""
+        """Returns True where a key, counted from key `first` on, is hidden from the query that stands at `own_key`."""
         end = seq_kv
         too_late = key >= end - first
         return too_late
 
     def end_block(self, blocks, end_key, block_N, ops):
-        """Returns the end of the KV blocks, of `blocks`, that any query before `end_key` reaches."""
+        """Returns the end of the KV blocks that any query before `end_key` reaches, at most `blocks`."""
         return blocks
 
     def end_whole(self, blocks, first_key, block_N, ops):
-        """Returns the end of the KV blocks, of `blocks` full ones, to whose end all queries from `first_key` on reach."""
+        """Returns the end of the KV blocks to whose last key all queries from `first_key` on reach, at most `blocks`.
+
+        `blocks` counts full ones.
+        """
         return blocks
 
 
@@ -182,7 +185,7 @@ def attention_kernel():
 
 @T.macro
 def launch(given, c):
-    """Launches the thread blocks, and gives their warpgroups roles."""
+    """Launches the thread blocks; in each, the last warpgroup is the producer and the others compute."""
     warpgroups = c.block_M // ROWS
     with T.Kernel(
         grid(given, c), threads=(WARPGROUP, warpgroups + 1), cluster_dims=c.kernel.cluster, prelude=prelude(c)
@@ -198,19 +201,19 @@ def launch(given, c):
 
 
 def prelude(c):
-    """Returns the CUDA device functions that the kernel calls."""
+    """Returns the text of the CUDA device functions that the kernel calls."""
     text = PRELUDE
     return text
 
 
 def grid(given, c):
-    """Returns how many thread blocks there are."""
+    """Returns the number of thread blocks, as many as tiles for `one_tile`, otherwise as many as fill the GPU."""
     return workers(c) * c.kernel.cluster
 
 
 @T.macro
 def producer(block, s, c):
-    """Runs the producer's warpgroup, of which one warp works."""
+    """Runs the producer's warpgroup, whose first warp loads all tiles and whose other warps are idle."""
     T.set_max_nreg(c.kernel.registers[1], 0)
     if T.get_thread_binding(0) < WARP:
         work(0, block, s, c, is_producer=True)
@@ -218,7 +221,7 @@ def producer(block, s, c):
 
 @T.macro
 def consumer(ty, block, s, c):
-    """Runs a warpgroup that computes."""
+    """Runs one warpgroup that computes its 64 rows of each tile of the block."""
     T.set_max_nreg(c.kernel.registers[0], 1)
     # Broadcast, so that ptxas knows it, and the products' descriptors, to be the same in all lanes of a warp.
     wg = T.alloc_var("int32")
@@ -244,10 +247,10 @@ class Ring:
 
 @dataclass(frozen=True)
 class State:
-    """Macros know this as `s`: tensors, buffers, a warpgroup's fragments, and sizes. What a schedule does not use is None.
+    """State holds what a block's macros share under the name `s`, its tensors, rings, fragments and sizes.
 
-    `own` has what features read of a head; scores times `scale` are exponents of 2. `past_len` keys are before query 0,
-    and `rank` is the thread block's among those of its cluster.
+    What a schedule does not use is None. `own` has what features read of a head; scores times `scale` are exponents of
+    2. `past_len` keys are before query 0, and `rank` is the thread block's among those of its cluster.
     """
 
     Q: object
@@ -276,7 +279,7 @@ class State:
 
 @T.macro
 def block_state(given, c):
-    """Allocates buffers, barriers and fragments, and puts them beside the tensors."""
+    """Allocates a block's shared buffers, mbarriers and fragments, and returns them with the tensors as a State."""
     warpgroups = c.block_M // ROWS
     Q_shared = T.alloc_shared([warpgroups, ROWS, c.head_dim], c.dtype)
     K_shared = T.alloc_shared([c.kernel.k_stages, c.block_N, c.head_dim], c.dtype)
@@ -315,7 +318,7 @@ def block_state(given, c):
 
 @T.macro
 def warpgroup_state(c):
-    """Allocates the fragments: the scores and the output of 64 rows, and their online softmax."""
+    """Allocates the fragments for 64 rows of scores, output and online softmax, and returns them by name."""
     acc_s = T.alloc_fragment([ROWS, c.block_N], "float32")
     acc_s_cast = T.alloc_fragment([ROWS, c.block_N], c.dtype)
     acc_o = T.alloc_fragment([ROWS, c.head_dim_v], "float32")
@@ -342,7 +345,10 @@ def warpgroup_state(c):
 
 @T.macro
 def variables(c):
-    """Allocates variables for a tile, which the next one comes into: TileLang would put expressions into the loops."""
+    """Allocates the variables of a Tile, which each next tile of the block uses again, and returns the Tile.
+
+    Without them TileLang would put expressions into the loops.
+    """
     tile = T.alloc_var("int32")
     turn = T.alloc_var("int32")
     base = T.alloc_var("int32")
@@ -357,12 +363,15 @@ def variables(c):
 
 
 def put(variable, value):
-    """Puts a value into a variable of a tile: TileLang assigns to names only."""
+    """Assigns a value to a variable of a tile. TileLang itself assigns to names only."""
     T.buffer_store(variable.buffer, value, variable.indices)
 
 
 def named(tile, wg=None):
-    """Gives the tile's numbers names of their own: the variables that they come from would go into every expression."""
+    """Returns the tile with its numbers under names of their own in the code, and with warpgroup `wg`.
+
+    The variables that they come from would go into every expression.
+    """
     own = values_of(
         tile.turn, tile.base, tile.first, tile.blocks, tile.first_row, tile.head, tile.batch, tile.visible, tile.cut
     )
@@ -376,18 +385,18 @@ def values_of(turn, base, first, blocks, first_row, head, bz, visible, cut):
 
 
 def workers(c):
-    """Returns how many blocks, or clusters, fill the GPU."""
+    """Returns how many blocks, or clusters of blocks, fill the GPU."""
     return c.sms // c.kernel.cluster
 
 
 def place(tile, row_tiles, heads, s, c):
-    """Returns (row tile, head of all batches) of a tile."""
+    """Returns (row tile, head counted over all batches) of a tile number, in the schedule's order of tiles."""
     row, head = by_rows(tile, row_tiles, heads, s, c)
     return row, head
 
 
 def by_rows(tile, row_tiles, heads, s, c):
-    """Orders the tiles of a head one after another."""
+    """Returns (row tile, head) of a tile number where all tiles of a head come before the next head's."""
     return tile % row_tiles, tile // row_tiles
 
 
@@ -446,7 +455,7 @@ def see(tile, wg, s, c):
 
 @T.macro
 def advance(tile, row_tiles, s, c, is_producer):
-    """Goes on to the tile that comes next."""
+    """Sets the tile's number to that of the block's next tile, as the tile scheduler gives it."""
     put(tile.number, tile.number + workers(c))
 
 
@@ -458,12 +467,12 @@ def advance(tile, row_tiles, s, c, is_producer):
 
 @dataclass(frozen=True)
 class Tile:
-    """A tile is rows of a head of a sequence, from `first_row` on, with the KV blocks that they need.
+    """A Tile names the rows of one head and sequence that a loop works on, and the KV blocks that these rows need.
 
-    These are `blocks` from block `first` on, and are counted from the last one: those before number `visible` need no mask,
-    but for those before number `cut`, where a window has a left edge. Where a thread block works on tile after tile, it
-    is the `turn`-th of its own, and number `number` of the grid; its loads go on from number `base` of each ring. Where a
-    warpgroup has rows of its own, they are those of warpgroup `wg`.
+    The rows are those from `first_row` on. These are `blocks` from block `first` on, and are counted from the last one:
+    those before number `visible` need no mask, but for those before number `cut`, where a window has a left edge. Where
+    a thread block works on tile after tile, it is the `turn`-th of its own, and number `number` of the grid; its loads
+    go on from number `base` of each ring. Where a warpgroup has rows of its own, they are those of warpgroup `wg`.
     """
 
     first: object
@@ -561,17 +570,17 @@ def epilogue(blocks, tile, s, c):
 
 
 def per_thread_layout():
-    """Returns the layout of a (64, 4) fragment: what each of the four lanes that share a row of an accumulator has of it."""
+    """Returns the layout of a (64, 4) fragment in which each of a row's four lanes has one element of that row."""
     return T.Fragment([ROWS, 4], forward_fn=lambda i, lane: (i // 16 * 32 + i % 8 * 4 + lane, i // 8 % 2))
 
 
 def lane_of(column):
-    """Returns which of the four lanes that share a row has this column of an accumulator."""
+    """Returns the number, 0 to 3, of the lane among a row's four that has this column of an accumulator."""
     return column // 2 % 4
 
 
 def inside(columns, j):
-    """Says whether column j is one of these, (first, end)."""
+    """Returns the condition that column j is in `columns`, a pair (first, end)."""
     return T.And(j >= columns[0], j < columns[1])
 
 
@@ -603,7 +612,7 @@ def row_max(t, tile, s, c, masked):
 
 @T.macro
 def maximum_of_row(row_maximum, s, c):
-    """row_maximum = max_j acc_s; uncleared, the larger of that and what it was."""
+    """row_maximum = max_j acc_s, or the larger of that and its old value if the rescale threshold is 0."""
     T.reduce_max(s.acc_s, row_maximum, dim=1, clear=c.softmax.rescale_threshold != 0)
 
 
@@ -717,17 +726,17 @@ def wait_mma1(t, tile, s, c, outstanding):
 
 
 def release_k(t, tile, s, c):
-    """Says that K of the block has been read: its buffer is free."""
+    """Signals that the warp has read K of the block, so that its buffer may be filled again."""
     return release(s.K, slot(s.K, tile.base + t), c)
 
 
 def release_v(t, tile, s, c):
-    """Says that V of the block has been read: its buffer is free."""
+    """Signals that the warp has read V of the block, so that its buffer may be filled again."""
     return release(s.V, slot(s.V, tile.base + t), c)
 
 
 def release_rows_of_q(t, tile, s, c):
-    """Says that Q has been read: its buffer is free."""
+    """Signals that the warp has read Q, so that its buffer may be filled again."""
     return release_q(tile.wg, s)
 
 
@@ -759,7 +768,7 @@ LOG2_E = 1.4426950408889634
 
 
 def finite(scores_max):
-    """Returns the maximum, and 0 for a row that has seen no key: its maximum is -inf, and -inf - -inf would be NaN."""
+    """Returns a row's maximum, or 0 where that is -inf, as of a row that has seen no key. -inf - -inf would be NaN."""
     return T.if_then_else(scores_max == -T.infinity("float32"), T.float32(0), scores_max)
 
 
@@ -769,7 +778,7 @@ def exponent(score, scores_max, s, c):
 
 
 def seen(scores_max, masked):
-    """Returns a row's maximum, for exponents. While blocks are masked the row may have seen no key."""
+    """Returns a row's maximum, for exponents; if `masked`, 0 for a row that has seen no key."""
     return finite(scores_max) if masked else scores_max
 
 
@@ -782,12 +791,12 @@ def seen(scores_max, masked):
 
 
 def slot(ring, step):
-    """Returns the slot of load number `step`."""
+    """Returns the slot of the ring that load number `step` fills."""
     return step % ring.depth
 
 
 def parity(ring, step):
-    """Returns the parity of the phase that load number `step` is in: even or odd laps of the ring."""
+    """Returns the parity, 0 or 1, of the mbarrier phase of load number `step`; it changes with each lap."""
     return step // ring.depth % 2
 
 
@@ -803,7 +812,10 @@ def wait_empty(ring, step):
 
 @T.macro
 def release(ring, at, c):
-    """Arrives once per warp, whose lanes have waited together, at each block that a load into the slot writes."""
+    """Signals once per warp, to each block of the cluster, that the ring's slot `at` has been read.
+
+    The warp's lanes have waited together.
+    """
     if T.shuffle_elect(WARP):
         for rank in T.unroll(c.kernel.cluster):
             T.ptx_arrive_cluster_barrier(ring.empty[at], rank)
@@ -811,14 +823,17 @@ def release(ring, at, c):
 
 @T.macro
 def release_q(wg, s):
-    """Arrives once per warp: its warpgroup's rows of Q_shared are free."""
+    """Signals once per warp that its warpgroup's rows of Q_shared have been read."""
     if T.shuffle_elect(WARP):
         T.mbarrier_arrive(s.Q.empty[wg])
 
 
 @T.macro
 def produce(tile, s, c):
-    """Loads one tile. Q comes after the first blocks: its buffer is free later than theirs."""
+    """Loads one tile's KV blocks and its rows of Q.
+
+    Q comes after the first blocks: its buffer is free later than theirs.
+    """
     for j in T.serial(tile.blocks):
         for name in c.loop.loads:
             LOADS[name](j, tile, s, c)
@@ -841,13 +856,13 @@ LOADS = {"load_k": load_k, "load_v": load_v}
 
 
 def block(j, tile, c):
-    """Returns the KV block that comes j-th."""
+    """Returns the number of the KV block that a tile takes j-th, from 0 on; it takes its last block first."""
     return tile.blocks - 1 - j
 
 
 @T.macro
 def load(ring, step, kv, tile, c):
-    """Starts load number `step`: KV block `kv`, as soon as its slot is free."""
+    """Starts the TMA load of KV block `kv` as load number `step` of the ring, once its slot is free."""
     wait_empty(ring, step)
     # As many columns as the tile has, where the tensor has fewer.
     columns = None
@@ -863,13 +878,16 @@ def load(ring, step, kv, tile, c):
 
 
 def multicast(c):
-    """Lets all blocks of a cluster expect the bytes of every load, which the first of them issues for all."""
+    """Returns the argument by which a TMA load goes to all blocks of a cluster, as keywords; {} without a cluster.
+
+    All of them expect the bytes of every load, which the first block issues for all.
+    """
     return {"cluster_mask": 2**c.kernel.cluster - 1}
 
 
 @T.macro
 def load_q(wg, tile, s, c):
-    """Loads a warpgroup's rows of Q."""
+    """Starts the TMA load of a warpgroup's rows of Q, once their buffer is free."""
     T.mbarrier_wait_parity(s.Q.empty[wg], tile.turn % 2 ^ 1)
     columns = None
     T.tma_copy(
@@ -894,12 +912,12 @@ def store(tile, s, c):
 
 @T.macro
 def store_vector(tile, s, c):
-    """Stores 16 bytes a lane: lanes exchange what they hold."""
+    """Stores a warpgroup's output rows, 16 bytes a lane. Lanes exchange what they hold."""
     T.call_extern("handle", stored_columns(c), *stored(s.acc_o.data, tile.first_row, tile, s, c))
 
 
 def stored_columns(c):
-    """Returns the device function that stores as many columns as the tile has, or fewer for a tensor that is narrower."""
+    """Returns the name of the device function that stores output rows as wide as the tile, or as a narrower tensor."""
     return f"tl_attention_store<{c.head_dim_v}, {is_bf16(c)}>"
 
 
@@ -909,9 +927,10 @@ def stored_columns(c):
 
 
 def rows_of(tensor, batch, head, first, count, columns=None):
-    """Returns so many rows of a head of a sequence, from row `first` on: all columns, or the first `columns` of a wider tile.
+    """Returns the slice of `count` rows of one head from row `first` on, with all columns or the first `columns`.
 
-    TMA and the copies of TileLang fill columns and rows beyond the tensor's with 0, and store none.
+    `columns` is given for a tile that is wider than the tensor. TMA and the copies of TileLang fill columns and rows
+    beyond the tensor's with 0, and store none.
     """
     if columns is None:
         return tensor[batch, head, first : first + count, :]
@@ -924,12 +943,12 @@ def kv_head(head, c):
 
 
 def element_of(tensor, batch, head, row, column=0):
-    """Returns one element of a tensor."""
+    """Returns the element of a (batch, heads, rows, columns) tensor at these indices."""
     return tensor[batch, head, row, column]
 
 
 def stored(registers, row, tile, s, c):
-    """Returns what the device function takes that stores the output's rows from `row` on, from these registers."""
+    """Returns the arguments of the device function that stores output rows, from `row` on, out of these registers."""
     place = T.address_of(element_of(s.given.Output, tile.batch, tile.head, row)), s.seq_q - row
     return (registers, *place)
 
@@ -980,7 +999,7 @@ __device__ __forceinline__ void tl_attention_store(const float* acc_o, void* out
 
 
 def is_bf16(c):
-    """Returns the argument `bf16` of the templates."""
+    """Returns the text "true" if the kernel's dtype is bfloat16, else "false", for C++ templates."""
     return "false"
 
 
