@@ -47,7 +47,7 @@ class Card:
         return min(self.shared_bytes_per_sm // blocks - self.shared_bytes_reserved, self.shared_bytes_per_block)
 
     def registers_available(self, threads: int, blocks: int = 1) -> int:
-        """Returns how many registers each thread of a block may have when so many blocks are on the SM."""
+        """Returns how many registers each thread may have when `blocks` blocks of `threads` threads are on the SM."""
         share = self.registers_per_sm // (threads * blocks) // self.registers_granule * self.registers_granule
         return min(share, self.registers_per_thread)
 

@@ -128,7 +128,7 @@ class _Program:
         self._called: set[Place] = set()
 
     def add(self, wanted: Place) -> None:
-        """Adds a definition and every definition that it uses."""
+        """Adds to the program's text a definition and every definition that it uses, itself or through others."""
         waiting = [wanted]
         while waiting:
             place = waiting.pop(0)

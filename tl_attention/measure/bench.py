@@ -129,7 +129,7 @@ def _mark_same_code(tickets: Sequence[Ticket]) -> None:
 
 
 def _peers(session: Session, candidates: Sequence[Candidate], names: Sequence[str] | None) -> list[Ticket]:
-    """Adds each peer of `names`, any if None, to the session for each problem that it can run, and returns tickets."""
+    """Adds each peer of `names`, any if None, to the session for each problem that it may run, and returns tickets."""
     shapes = dict.fromkeys(candidate.shape for candidate in candidates)
     peers = [peer for shape in shapes for peer in session.peers_of(shape)]
     return [session.add(peer) for peer in peers if names is None or peer.name in names]

@@ -128,7 +128,7 @@ Name = Annotated[str, Field(pattern=r"^\w+$")]
 
 
 class _GroupKeys(BaseModel):
-    """A group of cells has these keys, and a key for each feature."""
+    """A _GroupKeys has the keys of a group of cells in a file, but for those of features, which GroupKeys adds."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

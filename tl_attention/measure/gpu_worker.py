@@ -192,7 +192,7 @@ _batches: dict[Candidate, timing.Batch] = {}
 
 
 def load(candidate: Candidate, seed: int, batches: bool = False) -> int:
-    """Makes a candidate ready for `sample`, and returns how many calls one time covers, 1 unless `batches`."""
+    """Loads a candidate for `sample`, runs it once, and returns how many calls a time covers, 1 unless `batches`."""
     _loaded[candidate] = _implementation(candidate, candidate.shape, seed)
     call(candidate)
     if not batches:

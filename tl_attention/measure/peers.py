@@ -66,7 +66,7 @@ FA3_HEAD_SIZES: tuple[HeadSize, ...] = (64, 96, 128, 192, "192/128", 256)
 
 
 def available(shape: AttentionShape) -> list[str]:
-    """Lists the names of the peers that can run this problem here.
+    """Lists the names of the peers that may run this problem, as far as is known before a call.
 
     These are cuDNN and FlashAttention-2 through SDPA, and FlashAttention-3 if installed.
     """

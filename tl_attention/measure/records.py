@@ -353,7 +353,7 @@ LEFT_OUT = re.compile(r"(evaluate|cells|training|backward|profile)-.*|.*-\d{8}T\
 
 @functools.cache
 def rows() -> list[Row]:
-    """Returns every timed row of the shipped records, file by file."""
+    """Returns every timed Row of the shipped records, file by file; files of other rows, as of cells, are left out."""
     found: list[Row] = []
     for path in sorted(folder("results").glob("*.jsonl")):
         if not LEFT_OUT.fullmatch(path.stem):

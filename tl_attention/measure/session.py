@@ -89,7 +89,7 @@ class Session:
         return {"device": self.device, **self._common}
 
     def peers_of(self, shape: AttentionShape) -> list[Candidate]:
-        """Returns a candidate for each peer that can run this problem on the GPU here."""
+        """Returns a candidate for each peer that may run this problem; whether the GPU here can is not asked."""
         names = self.worker.call(peers.available, shape, timeout_s=START_TIMEOUT_S)
         return [Candidate(name, shape, arch=self.arch) for name in names]
 

@@ -217,7 +217,7 @@ def _max_init(t: Tile) -> None:
 
 
 def _change(t: Tile) -> None:
-    """Changes acc_s as features such as softcap do, but keeps the scores that are -inf because they are hidden.
+    """Changes a Tile's acc_s as features such as softcap do, but keeps scores that are -inf because they are hidden.
 
     This is a part of row_max.
     """

@@ -207,7 +207,7 @@ class _Iteration:
         )
 
     def _in_issue_order(self, done: dict[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:
-        """Returns when each product is done, no later than any product issued after it, as they end in issue order."""
+        """Returns when each product is done: by when any product issued after it is, as they end in issue order."""
         return {
             name: min(
                 (passed + (self.place[other] < self.place[name]), place) for other, (passed, place) in done.items()

@@ -86,7 +86,7 @@ def amount(value: float | None) -> str:
 
 
 def _lines(row: ProfileRow, shown: Sequence[Counter]) -> Iterator[tuple[str, ...]]:
-    """Yields (what, measured, theory, measured / theory) as text for each counter with a count or a theory."""
+    """Yields (what, measured, theory, ratio) as text for each counter that has either, and the SMs' L2 hit rate."""
     for counter in shown:
         theory = counter.theory(row.shape, row.tiling)
         if counter.metric in row.metrics or theory is not None:

@@ -158,9 +158,9 @@ class RolesProof(Proof):
         return np.flatnonzero(mine)
 
     def _started(self, events: list[Event], process: Process) -> list[Event]:
-        """Returns a process's events behind its start, which must initialise the mbarriers and move registers.
+        """Checks how a process starts, and returns its events from there on, with a cluster's meeting in front.
 
-        The initialisation is the first thing to happen; registers are moved next. Raises Unsafe unless it is so.
+        The mbarriers are initialised first, and registers are moved next, once. Raises Unsafe unless it is so.
         """
         counts = {
             Event("init", name, slot, count)

@@ -57,7 +57,7 @@ class Coverage:
             self.reached.setdefault(line, (sizes, tile))
 
     def wanting(self, iterations: Iterations, fixed: bool) -> list[tuple[int, Core]]:
-        """Returns (line, core) where a line was not seen in every iteration of a period of `core`, a sum of counters.
+        """Returns (line, core) where a line ran, but not in every iteration of a period of `core`, a sum of counters.
 
         For fixed sizes, and short tiles, a loop that begins anew with each tile has no iterations other than those that
         ran.

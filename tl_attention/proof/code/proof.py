@@ -305,7 +305,7 @@ class Proof(ABC):
 
     @cached_property
     def _steps(self) -> frozenset[int]:
-        """Returns the line numbers of the kernel's calls, except the calls on a counter of tiles.
+        """Returns the line numbers of the calls in the kernel's code, except the calls on a counter of tiles.
 
         What a counter of tiles is left as shows where all tiles are looked at.
         """

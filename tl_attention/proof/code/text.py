@@ -139,7 +139,7 @@ class _Block(NamedTuple):
 
 
 class _Reader:
-    """A _Reader parses a kernel's lines into statements, and keeps the kind of each line.
+    """A _Reader parses the lines of a generated CUDA kernel into statements, and keeps the kind of each line.
 
     `scopes` are the variables in reach, the function's own first. No name has two variables in reach.
     """
