@@ -153,7 +153,7 @@ def _any_lengths(size: HeadSize, *, group: int, mask: Mask, dtype: str, **asked:
 
 
 def _named(asked: Sequence[Named], shape: AttentionShape, card: Card, sizes_given: bool) -> list[Named]:
-    """Returns the schedules to compile for a shape, those of `asked` for its head size or, if empty, the default ones.
+    """Returns the schedules to compile for a shape, the default ones or, if any are `asked`, those for its head size.
 
     Each of `asked` is for its own head size or, if sizes are given, for each that it is meant for.
     """

@@ -82,7 +82,7 @@ class YamlFile:
         return self.lines[key[: self.has(key)]]
 
     def has(self, key: KeyPath) -> int:
-        """Returns how many parts of a key's path, from the first, lead to a key of the file; 0 if it has none."""
+        """Returns how many parts of a key's path, from the first on, the file has; 0 if it lacks the first."""
         return next(depth for depth in range(len(key), -1, -1) if key[:depth] in self.lines)
 
     def gives(self, key: KeyPath) -> bool:

@@ -63,7 +63,7 @@ def main() -> None:
 
 
 def _test(kernel: Callable, line: dict, outputs: list[str], device: str, mode: str, **_: object) -> dict[str, Any]:
-    """Calls the submission twice, writes both outputs to files and, in the mode "benchmark", times calls in between."""
+    """Calls the submission on inputs of two seeds, writes both outputs to files and, for "benchmark", times calls."""
     import reference
 
     data = reference.generate_input(**line, device=device)

@@ -63,7 +63,7 @@ class Candidate:
 
 
 class Verified(NamedTuple):
-    """A `Verified` names inputs to compare a kernel with the oracle on, those of a shape with Q times `spread`."""
+    """A `Verified` is one problem to compare a kernel with the oracle on, a shape and the factor `spread` of Q."""
 
     shape: AttentionShape
     spread: float = 1.0

@@ -103,7 +103,7 @@ def _checked(session: Session, entry: Entry, kernels: Mapping[Candidate, Row]) -
 
 
 def _row(session: Session, cell: Cell, timed: dict[Entry, Timed], rounds: int) -> CellRow:
-    """Samples in turn the entries of a cell that are right, and returns the cell's row with their times.
+    """Times the right entries of a cell in turn, if ours and a peer are among them, and returns the cell's row.
 
     An entry that breaks the worker is left out, and the others are sampled anew.
     """

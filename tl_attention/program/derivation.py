@@ -34,7 +34,7 @@ class Dependence(NamedTuple):
 
 
 def dependences(table: Table, buffers: Mapping[str, int]) -> tuple[Dependence, ...]:
-    """Returns every dependence between statements of a loop that runs in source order.
+    """Returns every dependence through a buffer between a loop's statements, within a KV block and to later ones.
 
     `buffers` has how many buffers each load's ring has. Two statements depend on each other where they touch the same
     memory and one of them writes it, also where a third one writes it in between: what is implied by other dependences

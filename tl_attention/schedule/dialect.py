@@ -64,7 +64,7 @@ def dialects() -> tuple[Dialect, ...]:
 
 
 def dialect_of(name: str) -> Dialect:
-    """Returns the dialect of the lowering of this name. Raises InputError that lists the known lowerings."""
+    """Returns the Dialect, the keys and statements that schedules may have, of the lowering of this name. Raises InputError that lists the known lowerings."""
     if name not in _DIALECTS:
         raise InputError(f"lowering: {name[:40]!r} is none, expected one of {', '.join(_DIALECTS)}")
     return _DIALECTS[name]

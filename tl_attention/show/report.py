@@ -44,7 +44,7 @@ def ranked(rows: Sequence[Row]) -> list[Row]:
 
 
 def by_problem(rows: Sequence[Row]) -> list[list[Row]]:
-    """Groups rows by run and problem, and ranks each group, fastest first.
+    """Returns the rows in lists, one per run and problem, each with the fastest first and untimed rows last.
 
     Times of two runs are not compared.
     """

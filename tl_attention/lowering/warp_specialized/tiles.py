@@ -163,7 +163,7 @@ def work(wg, block, s, c, is_producer):
 
 @T.macro
 def locate(tile, row_tiles, s, c):
-    """Works out a tile's rows, head and sequence, and how many KV blocks they need."""
+    """Works out a tile's first row, head and sequence, and how many KV blocks there are up to its last one."""
     cluster = c.kernel.cluster
     put(tile.first_row, place(tile.number, row_tiles, s.batch * s.heads, s, c)[0] * cluster)
     put(tile.head, place(tile.number, row_tiles, s.batch * s.heads, s, c)[1])

@@ -237,7 +237,7 @@ def _leaders(kin: Array) -> tuple[Array, Array]:
 
 
 def kv_loops(kernel: Kernel) -> list[For]:
-    """Returns those of a kernel's loops that multiply; they are the loops over KV blocks of threads that compute."""
+    """Returns a kernel's loops that have a product in them; threads that compute run these over KV blocks."""
     loops = [node for node in every(kernel.body) if isinstance(node, For) and not node.unrolled]
     return [
         loop for loop in loops if any(isinstance(node, Step) and node.kind in PRODUCTS for node in every(loop.body))

@@ -131,7 +131,7 @@ class Declared:
         return frozenset(self.registers.keys() | self.integers | PURE)
 
     def expression(self, text: str) -> Expression:
-        """Parses a text as an integer expression, and keeps it in `used`; raises SyntaxError for any other text."""
+        """Parses a text of C as an integer expression and keeps it in `used`; raises SyntaxError for other text."""
         self.used.append(parsed(text))
         return self.used[-1]
 

@@ -69,7 +69,7 @@ class Extent:
     ends: bool = False
 
     def iterations(self, count: int) -> Iterator[tuple[int, int]]:
-        """Yields each iteration that runs, of `count`, with how many were left out right before it."""
+        """Yields (iteration, how many were left out right before it) for each iteration that runs, of `count`."""
         rest = count - self.head
         if rest <= 2 * self.period:
             yield from ((t, 0) for t in range(count))
@@ -350,7 +350,7 @@ def seen(kind: str, name: str = "", **values: Any) -> Made:
 
 
 def plain(kind: str) -> Callable[[str], Call]:
-    """Returns a function that makes a Call from a pattern; the call's only value is a number in its text, else 0."""
+    """Returns a function that turns a pattern into a Call of `kind`, which notes the number in its line, else 0."""
 
     def named(pattern: str) -> Call:
         def build(match: re.Match[str], declared: Declared) -> Made:
