@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from itertools import permutations
 
@@ -10,16 +9,13 @@ import pytest
 from mutations import SCHEDULES, shipped
 from overlap import FORMS, overlap
 
-from tl_attention.files.named import resolve
 from tl_attention.files.schedule_file import load
 from tl_attention.lowering.pipelined.constants import pipeline_arguments
 from tl_attention.lowering.warp_specialized.dialect import PASSES
 from tl_attention.oracle.interpret import verify
 from tl_attention.problem.mask import CAUSAL
 from tl_attention.problem.variant import Variant
-from tl_attention.program import derivation, planned
 from tl_attention.program.derivation import derive
-from tl_attention.program.planned import Planned
 from tl_attention.program.program import CONSUMER, PRODUCER, Iteration, Operation, Program, Step
 from tl_attention.proof.legality import find_violation
 from tl_attention.schedule.schedule import Schedule
@@ -301,34 +297,3 @@ def test_the_whole_program_is_proved_and_right(name) -> None:
     assert find_violation(program) is None
     errors = verify(program, schedule, Variant(64, "float16", CAUSAL))
     assert all(error.ok for error in errors.values()), {key: str(error) for key, error in errors.items()}
-
-
-# --- planned ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def derived(monkeypatch) -> Iterator[list[Schedule]]:
-    """Yields a list of the schedules of which a Program was derived, once for each time."""
-    found: list[Schedule] = []
-
-    def derive(schedule: Schedule, *model: str) -> object:
-        found.append(schedule)
-        return derivation.derive(schedule, *model)
-
-    monkeypatch.setattr(planned, "derive", derive)
-    yield found
-
-
-@pytest.mark.parametrize("command", ["check", "explain"])
-@pytest.mark.parametrize("name", ["best", "seed", "mma_sync", "inferred"])
-def test_a_command_derives_its_schedule_once(command, name, cli, derived) -> None:
-    assert cli(command, name).exit_code == 0
-    assert derived == ([] if name == "inferred" else [shipped()[name]])
-
-
-def test_what_is_planned_is_its_schedule() -> None:
-    best = shipped()["best"]
-    assert Planned(best) == Planned(best) and len({Planned(best), Planned(best), Planned(shipped()["seed"])}) == 2
-    assert Planned(best).in_model("synchronous") == derivation.derive(best, "synchronous") != Planned(best).program
-    without = Planned(resolve("inferred").schedule)
-    assert without.program is None and without.in_model("synchronous") is None
