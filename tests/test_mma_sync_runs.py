@@ -203,7 +203,6 @@ def test_q_is_in_registers_before_the_first_product_also_where_that_is_in_the_pr
 
 MUTANTS, SHARDS = 60, 4
 COMPILED, PARTS = 60, 4
-NOT_ALL_STATES = "did not run in every one of the"
 
 
 @pytest.mark.parametrize("shard", sampled(range(SHARDS), [0]))
@@ -245,8 +244,4 @@ def test_accepted_mutants_are_right_on_the_gpu(part):
         if number % PARTS == part
     ]
     rows = measure(candidates, lambda row: None, SILENT, rounds=1, peers=())
-    # The proof of the code is sound, not complete: where a ring of 7 or 8 buffers is longer than the loop over masked KV
-    # blocks ever is, it asks for iterations that no size has.
-    incomplete = [row for row in rows if row.status == "refused" and NOT_ALL_STATES in row.reason]
-    left = {row.label: row.reason for row in rows if row.status != "ok" and row not in incomplete}
-    assert not left and len(incomplete) <= 2, (left, incomplete)
+    assert [row.label for row in rows if row.status != "ok"] == [], {row.label: row.reason for row in rows}
