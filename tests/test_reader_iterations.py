@@ -280,6 +280,20 @@ def test_a_line_must_have_run_in_every_state_of_its_period():
         unreached(SLOTS, 1, starts=(0, 1, 3))
 
 
+SHORT = "  for (int t = 0; t < min(seq_kv, 2); ++t) {\n    tl::__sync_thread_partial((t % 3), 64);\n  }\n"
+
+
+def test_a_loop_shorter_than_the_period_has_no_other_states():
+    assert unreached(SHORT, 1, 2, 9) == ()
+    longer = SHORT.replace("2", "seq_q")
+    assert unreached(longer, 2, 9) == ()
+    # Samples, of which the ends of loops alone are run, show that the loop has more iterations than were looked at.
+    coverage, code = covered(longer, 9), kernel(longer, SIZES)
+    coverage.note_trips(ran(longer, Extent(1, ends=True), **dict(zip(SIZES, (1, 1, 3, 9)))))
+    with pytest.raises(Unsafe, match=r"line 3 did not run in every one of the 3 states of t"):
+        coverage.unreached(code, Iterations.of(code.body), False)
+
+
 @pytest.mark.parametrize("cycles,states", [((), 3), ((6,), 6), ((3, 4), 3), ((4, 10), 60)])
 def test_a_line_has_the_states_of_the_ring_that_its_period_fits(cycles, states):
     """A slot's period is half of its ring's; a period that fits no ring must have run in the states of all rings together."""

@@ -23,11 +23,15 @@ from tl_attention.proof.code.verdict import Unsafe
 
 @dataclass
 class Coverage:
-    """A Coverage gathers from all runs of a kernel which lines ran, in which iterations, and how conditions went."""
+    """A Coverage gathers from all runs of a kernel which lines ran, in which iterations, and how conditions went.
+
+    `trips` has the most iterations that a loop had, by the name of its counter.
+    """
 
     ran: set[int] = field(default_factory=set)
     outcomes: dict[int, set[bool]] = field(default_factory=lambda: defaultdict(set))
     reached: dict[int, tuple[Sizes, int]] = field(default_factory=dict)
+    trips: dict[str, int] = field(default_factory=dict)
     residues: dict[tuple[int, Core], set[int]] = field(default_factory=lambda: defaultdict(set))
     compared: dict[tuple[int, int], set[tuple[int, tuple[str, ...]]]] = field(default_factory=lambda: defaultdict(set))
 
@@ -48,8 +52,14 @@ class Coverage:
         for comparison, found in run.compared.items():
             self.compared[comparison] |= found
 
+    def note_trips(self, run: Run) -> None:
+        """Adds how many iterations the loops of a run had; all tiles of a run of samples count."""
+        for counter, trips in run.trips.items():
+            self.trips[counter] = max(trips, self.trips.get(counter, 0))
+
     def _note_ways(self, run: Run) -> None:
         """Adds the outcomes of a run's conditions, and for each line the sizes and the tile that first reached it."""
+        self.note_trips(run)
         for line, outcomes in run.outcomes.items():
             self.outcomes[line] |= outcomes
         sizes = Sizes(*(run.names[name] for name in Sizes._fields))
@@ -60,7 +70,8 @@ class Coverage:
         """Returns (line, core) where a line ran, but not in every iteration of a period of `core`, a sum of counters.
 
         For fixed sizes, and short tiles, a loop that begins anew with each tile has no iterations other than those that
-        ran.
+        ran. A loop that is shorter than the period for every tile, as over the KV blocks of a causal mask's edge, has
+        no other iterations either.
         """
         carried = {name for names in iterations.carried.values() for name in names}
         return [
@@ -68,8 +79,13 @@ class Coverage:
             for line, cores in iterations.cores.items()
             for core in cores
             if line in self.reached and not (fixed and carried.isdisjoint(name for name, _ in core))
-            if len(self.residues[line, core]) < iterations.states(line, core)
+            if len(self.residues[line, core]) < self._states(iterations, line, core)
         ]
+
+    def _states(self, iterations: Iterations, line: int, core: Core) -> int:
+        """Returns in how many iterations of a period a line must have run: one counter has no more than its loop has."""
+        states = iterations.states(line, core)
+        return min(states, self.trips.get(core[0][0], states)) if len(core) == 1 else states
 
     def unreached(self, kernel: Kernel, iterations: Iterations, fixed: bool, short: bool = False) -> tuple[int, ...]:
         """Returns the lines that can never run; raises Unsafe for a line that did not run but is not one of them.
@@ -79,7 +95,7 @@ class Coverage:
         """
         for line, core in self.wanting(iterations, fixed or short):
             names = " + ".join(name for name, _ in core)
-            states = iterations.states(line, core)
+            states = self._states(iterations, line, core)
             raise Unsafe(f"line {line + 1} did not run in every one of the {states} states of {names}")
         for line, comparisons in iterations.comparisons.items():
             for number in range(len(comparisons)):

@@ -214,6 +214,7 @@ class Proof(ABC):
         lengths = Extent(len(turns), ends=True)
         run = Run(self.kernel, threads, given, lengths, iterations=self.iterations, whole=False, **how)
         run.go()
+        self.coverage.note_trips(run)
         found = Likeness(run, turns, self.iterations.period)
         found.check()
         found.check_loops(kv_loops(self.kernel), ys, rows, self.program)

@@ -89,7 +89,8 @@ class Run:
 
     `turn` counts the tiles of a block. What loops over tiles count starts with `start`; `residues` are, modulo the
     period, the values of what a line has modulo one. `compared` has, for each comparison with something counted, how
-    far the counted side was above the other, and in which iterations.
+    far the counted side was above the other, and in which iterations. `trips` has the most iterations that a loop had
+    for a thread, by the name of its counter.
     """
 
     kernel: Kernel
@@ -109,6 +110,7 @@ class Run:
         self.reached: dict[int, int] = {}
         self.outcomes: dict[int, set[bool]] = defaultdict(set)
         self.residues: dict[tuple[int, Core], set[int]] = defaultdict(set)
+        self.trips: dict[str, int] = defaultdict(int)
         self.compared: dict[tuple[int, int], set[tuple[int, tuple[str, ...]]]] = defaultdict(set)
         self.counters = {name: list(values) for name, values in self.counter.items()}
         # The tensor that a variable's elements come from, and how many elements it has, by variable.
@@ -256,6 +258,8 @@ class Run:
 
     def loop(self, node: For, threads: Class) -> Class:
         trips = self.value(node.trips, threads)
+        if not node.unrolled:
+            self.trips[node.variable] = max(self.trips[node.variable], int(np.max(trips)))
         if self.lengths.ends and node.trips.constant is None:
             return self._ends(node, threads, trips)
         parts = []
