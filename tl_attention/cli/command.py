@@ -185,7 +185,7 @@ class Command(click.Command):
 def command(
     name: str | None = None, *, examples: Mapping[str, str], **options: Any
 ) -> Callable[[Callable[..., Any]], Command]:
-    """Returns a decorator that makes a `Command` with examples of a function, whose docstring is the help."""
+    """Returns a decorator that turns a function into a `Command` with these examples; its docstring is the help."""
     return click.command(name, cls=Command, examples=examples, **options)
 
 

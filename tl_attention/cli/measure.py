@@ -168,7 +168,7 @@ def bench(
 
 
 def default_schedules(every: bool, card: Card) -> list[str]:
-    """Returns the names of all schedules at the top or, for a Hopper card that is not here, of four, unless `every`."""
+    """Returns all top schedules' names, but only four if `every` is false and `card` is a Hopper that is not here."""
     texts, is_timed = texts_of(()), visible_gpus() and not another_gpu(card.arch)
     if every or is_timed or card.arch != HOPPER.arch:
         return texts

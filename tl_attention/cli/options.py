@@ -56,7 +56,7 @@ def card_for(asked: Card | None, *schedules: Named) -> Card:
 
 
 def of_card(schedules: Sequence[Named], card: Card) -> list[Named]:
-    """Returns the schedules whose lowering is compiled for the card, and prints a line on how many others there are.
+    """Returns the schedules whose lowering is compiled for the card, and prints how many it leaves out.
 
     Raises InputError, with file and line, where none is for the card.
     """

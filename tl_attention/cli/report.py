@@ -105,7 +105,7 @@ def _newest() -> Path:
 
 
 def _read(paths: Sequence[Path]) -> tuple[list[Row | CellRow | _Evaluated], list[str]]:
-    """Returns (rows, cells and evaluations of the files, messages on lines that are none of these).
+    """Reads files, and returns a list of their rows, cells and evaluations, and a list of messages on other lines.
 
     Raises InputError for a file that cannot be read.
     """

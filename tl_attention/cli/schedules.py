@@ -49,16 +49,17 @@ all_option = click.option("--all", "every", is_flag=True, help="take the schedul
 
 
 def texts_of(arguments: Sequence[str], every: bool = False) -> list[str]:
-    """Returns the schedules that the arguments name, each once, as texts. A folder stands for the schedules in it.
+    """Returns the names and files of the schedules that the arguments name, or of shipped ones without arguments.
 
-    Without arguments these are the schedules at the top of those that ship. `every` puts all that ship in front.
+    Each comes once. A folder stands for the schedules in it. Without arguments these are the schedules at the top of
+    those that ship. `every` puts all that ship in front.
     """
     shipped = catalogue.all_names() if every else catalogue.names() if not arguments else []
     return list(dict.fromkeys([*shipped, *(text for argument in arguments for text in expand(argument))]))
 
 
 def resolve_all(texts: Sequence[str]) -> list[Named]:
-    """Returns the schedule of each text. Prints all mistakes and exits with code 2 if there is one.
+    """Loads the schedule that each text names, or prints all mistakes and exits with code 2 if there is one.
 
     Schedules of the same name get other names: see `told_apart`.
     """
@@ -72,7 +73,7 @@ def resolve_all(texts: Sequence[str]) -> list[Named]:
 
 
 def told_apart(schedules: Sequence[Named]) -> list[Named]:
-    """Returns the schedules, where each that shares its name with another has the user's text as its name.
+    """Returns the schedules, and renames each that shares its name with another to the text that the user gave for it.
 
     So files of the same name in two folders keep their folders, and their rows can be told apart.
     """

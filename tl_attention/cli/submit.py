@@ -117,7 +117,7 @@ def _evaluate(
     mode: str | None,
     device: str | None,
 ) -> bool:
-    """Runs submissions and schedules as the leaderboard does, and says whether each passes at both tolerances.
+    """Runs submissions and schedules as the leaderboard does, and says whether all pass at both tolerances.
 
     Schedules among the files are packed into submissions first. It records all and prints their rows. The baseline's
     verdict does not count.

@@ -153,7 +153,7 @@ def _any_lengths(size: HeadSize, *, group: int, mask: Mask, dtype: str, **asked:
 
 
 def _named(asked: Sequence[Named], shape: AttentionShape, card: Card, sizes_given: bool) -> list[Named]:
-    """Returns the schedules to compile for a shape, the default ones or, if any are `asked`, those for its head size.
+    """Returns the schedules to compile for a shape, the defaults if `asked` is empty, else those for its head size.
 
     Each of `asked` is for its own head size or, if sizes are given, for each that it is meant for.
     """
@@ -165,7 +165,7 @@ def _named(asked: Sequence[Named], shape: AttentionShape, card: Card, sizes_give
 
 
 def _words(kernel: Candidate) -> str:
-    """Returns a kernel on one line, with its schedule, head size, dtype, mask, features, SMs and arch."""
+    """Describes a kernel in a line, with its schedule, head size, dtype, mask, features, SMs and arch."""
     variant = kernel.variant
     group = [f"{variant.group} heads of Q for each of K and V"] if variant.group > 1 else []
     more = [

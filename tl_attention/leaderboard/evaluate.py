@@ -72,7 +72,7 @@ def evaluate(
     test_s: float = 30.0,
     import_s: float = 120.0,
 ) -> Evaluation:
-    """Imports a submission once, then runs each test line in a fresh process, as the leaderboard does.
+    """Imports a submission, runs each test line in a fresh process as the leaderboard does, and returns the results.
 
     Each of these processes imports the submission again. The mode "test" checks outputs, "benchmark" times calls as
     well; the device "cpu" is for tests of the harness. `test_s` limits all of a test's process, from its start to the

@@ -82,7 +82,7 @@ def _read(nvrtc: ctypes.CDLL, program: ctypes.c_void_p, what: str) -> bytes:
 
 
 def _installed(package: str, wanted: str) -> Path:
-    """Returns the path of the file or folder `wanted` in one of PACKAGES."""
+    """Returns the path of the file or folder `wanted` in an installed Python package."""
     found = distribution(package)
     parts = next(file.parts for file in found.files or () if wanted in file.parts)
     return Path(str(found.locate_file(Path(*parts[: parts.index(wanted) + 1]))))

@@ -94,7 +94,7 @@ class Module:
     imports: dict[str, Place] = field(default_factory=dict)
 
     def find(self, name: str) -> Place | None:
-        """Returns the definition that a name means in this module, None for a name that is not the package's."""
+        """Returns (module, name) of the definition that a name means here, None if it is not the package's."""
         return (self.name, name) if name in self.definitions else self.imports.get(name)
 
 
@@ -149,7 +149,7 @@ class _Program:
             self._texts[place] = text
 
     def add_classes(self) -> None:
-        """Adds the class of each constant that has methods, with only the methods that are called."""
+        """Adds the class of each constant whose class is defined in problem/, with only the methods that are called."""
         for value in vars(self._c).values():
             if PROBLEM in type(value).__module__:
                 self._texts[type(value).__module__, type(value).__name__] = self._class_of(value)
@@ -215,10 +215,9 @@ def _is_stored(node: ast.AST) -> TypeGuard[ast.Name]:
 
 
 def phases(loop: Loop) -> dict[str, tuple[str, list[Iteration], Sequence[Iteration], bool]]:
-    """Returns by name, for each macro of the loop, its start, iteration before, iterations and whether it masks.
+    """Returns by name, for each macro of the loop, (start, iterations before, iterations, whether it masks).
 
-    These are (start, before, iterations, masked). Iterations count from `start`; `before` is the iteration before the
-    first, if any. `masked` says whether blocks are masked.
+    Iterations count from `start`. The list of those before holds the iteration before the first, or nothing.
     """
     steady, unmasked = loop.steady.operations, loop.unmasked
     return {
@@ -297,9 +296,9 @@ def constants_text(c: Constants) -> str:
 
 
 def _written(value: Any) -> str:
-    """Returns the Python text of a constant, a namespace of fields and properties for a record.
+    """Returns the Python text of a constant, for a model or named tuple a namespace of its fields and properties.
 
-    The namespace is without THE_LOOP's.
+    The namespace is without the names of THE_LOOP.
     """
     if not isinstance(value, BaseModel) and not hasattr(value, "_fields"):
         return repr(value)

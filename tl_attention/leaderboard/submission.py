@@ -135,9 +135,9 @@ def within_limits(name: str, text: str) -> str:
 
 
 def check_all_there() -> None:
-    """Raises InputError that lists the packages and tools which packing needs and which are missing here.
+    """Raises InputError if a package or tool that packing needs is missing here, and lists all that are.
 
-    It has the command that installs the missing packages.
+    The error has the command that installs the missing packages.
     """
     import torch
 

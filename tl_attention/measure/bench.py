@@ -88,7 +88,7 @@ def climb(
     rounds: int = LADDER_ROUNDS,
     seed: int | None = None,
 ) -> list[Row]:
-    """Measures a ladder's tiles, steps and peers, and returns a row for each.
+    """Compiles a ladder's tiles, times its steps and peers, and returns a row for each.
 
     Each tile is compiled alone. Each step that has a schedule has a row under the step's name, and each peer that is
     there has one. Where the ladder chooses and times were taken, there is also a row for each configuration, and a
@@ -116,9 +116,9 @@ def climb(
 
 
 def _mark_same_code(tickets: Sequence[Ticket]) -> None:
-    """Sets `same_code_as` of each row to the first candidate of the list with the same generated code, if another.
+    """Sets each row's `same_code_as` to the name of the first candidate before it with the same code, None without one.
 
-    It does not matter which of them was compiled first.
+    The code is the generated code, for the same dtype. It does not matter which of them was compiled first.
     """
     first_with: dict[tuple[str, str], str] = {}
     for ticket in tickets:
@@ -129,7 +129,7 @@ def _mark_same_code(tickets: Sequence[Ticket]) -> None:
 
 
 def _peers(session: Session, candidates: Sequence[Candidate], names: Sequence[str] | None) -> list[Ticket]:
-    """Adds each peer of `names`, any if None, to the session for each problem that it may run, and returns tickets."""
+    """Adds peers, `names` or all if None, to the session for each candidate's problem they may run; returns tickets."""
     shapes = dict.fromkeys(candidate.shape for candidate in candidates)
     peers = [peer for shape in shapes for peer in session.peers_of(shape)]
     return [session.add(peer) for peer in peers if names is None or peer.name in names]
@@ -144,9 +144,9 @@ def choose(
     rounds_of_best: int = ROUNDS_AGAINST,
     progress: Progress = SILENT,
 ) -> tuple[list[Row], list[Row]]:
-    """Times configurations for this problem on the session's card, and times the fastest of each tile once more.
+    """Times configurations, then the fastest of each tile again, and returns (rows of all, rows of the fastest).
 
-    Returns (a row of each configuration, a row of each tile's fastest configuration). The first rows keep the order of
+    They run this problem on the session's card. The first rows keep the order of
     the configurations. The other rows come fastest first: their times were taken beside each other, in a second run of
     `rounds_of_best` rounds.
 

@@ -63,7 +63,7 @@ class Candidate:
 
 
 class Verified(NamedTuple):
-    """A `Verified` is one problem to compare a kernel with the oracle on, a shape and the factor `spread` of Q."""
+    """A `Verified` is a problem to verify a kernel on, its shape and the factor `spread` by which Q is multiplied."""
 
     shape: AttentionShape
     spread: float = 1.0
@@ -73,7 +73,7 @@ class Verified(NamedTuple):
 
 
 def verified_on(shape: AttentionShape, fixed: bool, planned: Planned | None = None) -> list[Verified]:
-    """Lists the problem itself to verify a kernel on, with small ones before it unless `fixed`.
+    """Lists the problems to verify a kernel on, small versions of `shape` unless `fixed`, and last `shape` itself.
 
     A kernel that is compiled for its sizes cannot run small ones.
     """
@@ -81,7 +81,7 @@ def verified_on(shape: AttentionShape, fixed: bool, planned: Planned | None = No
 
 
 def small_ones(shape: AttentionShape, planned: Planned | None = None) -> list[Verified]:
-    """Lists the problem at small sizes to verify a kernel on, ragged ones and each end of the schedule's loop."""
+    """Lists small versions of a problem to verify a kernel on, ragged ones and, if `planned`, each end of its loop."""
     sizes = [(1, 3, 1000, 1777), (2, 5, 1, 300), (1, 2, 129, 192), (3, 1, 63, 63), (1, 1, 1, 1), (1, 2, 700, 2500)]
     # Many more tiles than an H200 has SMs, and short: the next one's loads come while a tile's last reads are under way.
     sizes.append((4, 110, 200, 200))

@@ -52,7 +52,7 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """Returns the cell's name of its group, keys and mask, such as `d128-4k-causal`."""
+        """Returns the cell's name, made of its group, its number of keys and its mask, such as `d128-4k-causal`."""
         seq = self.shape.seq_kv
         length = f"{seq // 1024}k" if seq % 1024 == 0 else str(seq)
         return f"{self.group}-{length}{'-causal' if self.shape.mask == CAUSAL else ''}"
@@ -67,12 +67,12 @@ class Entry:
 
 
 def schedule_for(shape: AttentionShape, schedule: str | None = None) -> Named:
-    """Returns the schedule of this name, or else the one that attention() takes for the problem on the GPU at hand."""
+    """Returns the named schedule or, without a name, the one that attention() takes for the problem on this GPU."""
     return resolve(schedule or default_schedule(shape, card_at_hand().arch))
 
 
 def entries(cell: Cell, others: Sequence[Named] = ()) -> Iterator[Entry]:
-    """Yields the entries to time in a cell, ours first, then `others` meant for its head size, then its peers."""
+    """Yields the entries to time in a cell, our kernel first, then `others` meant for its head size, then its peers."""
     yield Entry(OURS, _kernel(schedule_for(cell.shape, cell.schedule), cell.shape))
     for other in others:
         if is_meant(cell.shape.head_size, other.head_dims):
@@ -97,7 +97,7 @@ def _kernel(named: Named, shape: AttentionShape) -> Candidate:
 
 
 def check_peer(name: str) -> None:
-    """Raises InputError unless the name is a known peer's, or the prefix SCHEDULE with a schedule's name."""
+    """Raises InputError unless the name is a known peer's, or `ours:` and then the name of a schedule."""
     if name.startswith(SCHEDULE):
         resolve(name.removeprefix(SCHEDULE))
     elif name not in (*OTHERS, UNMASKED, WITHOUT_LSE):
@@ -128,7 +128,7 @@ Name = Annotated[str, Field(pattern=r"^\w+$")]
 
 
 class _GroupKeys(BaseModel):
-    """A _GroupKeys has the keys of a group of cells in a file, but for those of features, which GroupKeys adds."""
+    """A _GroupKeys holds the keys of a group of cells in a file, without the keys of features, which GroupKeys adds."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -156,7 +156,7 @@ GroupKeys = create_model(
 
 
 class CellsKeys(BaseModel):
-    """A file of cells has these keys: all groups, by name, and how many tokens a cell has unless its group has a batch."""
+    """A CellsKeys holds a file's groups of cells by name, and a cell's tokens where its group gives no batch."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

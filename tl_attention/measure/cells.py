@@ -61,7 +61,7 @@ def measure(
 
 
 def _small(candidate: Candidate) -> Candidate:
-    """Returns the candidate on its problem resized to small sizes, the same one for all cells of a kernel."""
+    """Returns the candidate on a small version of its problem; all cells of one kernel give an equal candidate."""
     mask = candidate.shape.mask
     heads, seq_q = HEADS_KV * candidate.shape.group, SEQ_Q + (mask.right or 0)
     sizes = Sizes(BATCH, heads, seq_q, seq_q + SEQ_KV - SEQ_Q + (mask.left or 0))
@@ -83,7 +83,7 @@ def _verified(session: Session, candidates: Sequence[Candidate], progress: Progr
 
 
 def _checked(session: Session, entry: Entry, kernels: Mapping[Candidate, Row]) -> Timed:
-    """Returns an untimed entry with its status, from its kernel's row at small sizes and some rows of its cell."""
+    """Verifies an entry on some output rows of its cell, unless its kernel failed, and returns its untimed record."""
     candidate = entry.candidate
     timed = Timed(entry.name, candidate.name, candidate.shape.flops)
     if candidate.schedule is not None:
@@ -103,7 +103,7 @@ def _checked(session: Session, entry: Entry, kernels: Mapping[Candidate, Row]) -
 
 
 def _row(session: Session, cell: Cell, timed: dict[Entry, Timed], rounds: int) -> CellRow:
-    """Times the right entries of a cell in turn, if ours and a peer are among them, and returns the cell's row.
+    """Times the entries of a cell that are `ok` in turn, if ours and a peer are among them, and returns the cell's row.
 
     An entry that breaks the worker is left out, and the others are sampled anew.
     """
@@ -134,10 +134,7 @@ def _row(session: Session, cell: Cell, timed: dict[Entry, Timed], rounds: int) -
 
 
 def _order(cell: Cell, timed: Mapping[Entry, Timed]) -> list[Entry]:
-    """Lists the entries to time, those that are right, with the first such peer both first and last.
-
-    Without ours, or without a peer, the list is empty.
-    """
+    """Lists the `ok` entries to time, with the first peer both first and last; [] without ours or without a peer."""
     good = [entry for entry, found in timed.items() if found.status == "ok"]
     peer = next((entry for entry in good if entry.name in cell.peers), None)
     if peer is None or not any(entry.name == OURS for entry in good):
@@ -146,7 +143,7 @@ def _order(cell: Cell, timed: Mapping[Entry, Timed]) -> list[Entry]:
 
 
 def with_times(timed: Timed, samples: Samples) -> Timed:
-    """Returns the entry with the times and the clock that sampling found."""
+    """Returns the entry with the number of calls, the median time of each round and the clock from `samples`."""
     clock = samples.timing.sm_clock_mhz
     # To the nanosecond.
     rounds_ms = tuple(round(ms, 6) for ms in samples.medians_ms)

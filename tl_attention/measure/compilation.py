@@ -38,7 +38,7 @@ class Compiled:
 
     @property
     def row_fields(self) -> dict[str, Any]:
-        """Returns the fields of a `Row` that compiling fills, those of the report or else `status` and `reason`."""
+        """Returns the fields of a `Row` that compiling fills, only `status` and `reason` where there is no report."""
         if self.report is None:
             return {"status": self.status, "reason": self.error}
         return {

@@ -128,7 +128,7 @@ _FIRST_HEADING, _KERNEL = "ID", "Kernel Name"
 
 @dataclass(frozen=True)
 class Launch:
-    """A launch has the kernel's name, as ncu prints it, and the counters of METRICS that ncu counted."""
+    """A launch holds a kernel's name, as ncu prints it, and the value of each of METRICS that ncu counted."""
 
     kernel: str
     metrics: dict[str, float]
@@ -182,7 +182,7 @@ def known_of(metrics: Iterable[str], query: str) -> list[str]:
 
 
 def of_jobs(launches: Sequence[Launch], marker: str, jobs: int) -> list[list[Launch]]:
-    """Splits launches into a list for each job, at each kernel whose name has `marker`, which is left out.
+    """Splits launches into a list for each job. A kernel with `marker` in its name begins a job, and is left out.
 
     Raises InputError unless there are so many jobs, and each has a launch.
     """
@@ -229,7 +229,10 @@ class Ncu:
         return said[1] if said else "unknown"
 
     def known_metrics(self) -> list[str]:
-        """Returns those of METRICS that ncu has for the GPU here: a metric that ncu does not know would end it."""
+        """Lists those of METRICS that ncu can count on this GPU, all if ncu lists none of them.
+
+        A metric that ncu does not know would end it.
+        """
         return known_of(METRICS, self._asked("--query-metrics"))
 
     def profile(self, command: Sequence[str], metrics: Sequence[str], timeout_s: float) -> list[Launch]:

@@ -32,7 +32,7 @@ UNKNOWN = "unknown: NVML does not answer"
 
 @dataclass(frozen=True)
 class Fact:
-    """A fact is one thing that `run` needs, as this machine has it.
+    """A fact names a thing that `run` needs and its value on this machine, with any fault or hint.
 
     `fault` says why `run` would fail, `hint` what could be better; both name a command where there is one.
     """

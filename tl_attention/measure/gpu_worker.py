@@ -27,9 +27,9 @@ SOME_ROWS, SOME_HEADS = 128, 8
 
 
 class _Inputs(NamedTuple):
-    """An `_Inputs` holds q, k and v, each (batch, heads, seq, head_dim), and the values of asked features by word.
+    """An `_Inputs` holds q, k, v (batch, heads, seq, head_dim), and a value for each feature that the problem asks for.
 
-    Some of these values are (heads,) tensors.
+    The values are by the feature's word; some are (heads,) tensors.
     """
 
     q: Tensor
@@ -68,7 +68,7 @@ def _result(shape: AttentionShape) -> _Result:
 
 
 def _expected(inputs: _Inputs, shape: AttentionShape) -> tuple[_Result, _Result]:
-    """Returns the right result in fp64, and the one that PyTorch computes in the problem's own precision."""
+    """Returns two results for these inputs, the right one in fp64 and PyTorch's in the problem's own precision."""
     q, k, v, asked = inputs
     options: dict[str, Any] = {"mask": shape.mask, "scale": shape.head_dim**-0.5, **asked}
     lses = [reference.lse_fp64, reference.lse_same_precision] if "lse" in shape.asked else []

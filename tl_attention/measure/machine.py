@@ -139,9 +139,9 @@ def machine_fields(arch: str | None = None) -> dict[str, Any]:
 
 
 def gpu_fields(what: str) -> dict[str, Any]:
-    """Returns `machine_fields` with the GPU's name as `device`, or raises InputError that names `what` without a GPU.
+    """Returns a row's machine fields and the GPU's name as `device`, or raises InputError if there is no GPU.
 
-    They are for a process that measures on the GPU itself.
+    They are for a process that measures on the GPU itself. The error begins with `what`.
     """
     import torch
 

@@ -21,7 +21,7 @@ ITERATIONS = 3_200_000
 
 
 def product_flops(name: str) -> int:
-    """Returns the FLOP of one call of the plain product of this name, on the card at hand."""
+    """Returns how many FLOP a call of the plain product `name`, matmul or mma_sync, has on the card at hand."""
     if name == MATMUL:
         return 2 * MATMUL_SIZE**3
     # Late: TileLang's language takes a second to import.

@@ -122,9 +122,9 @@ def measure(
 
 
 def _compile(candidates: Sequence[Candidate], progress: Progress) -> None:
-    """Compiles the candidates into the store, from which the process under ncu takes them.
+    """Compiles the candidates that are no peers into the store, and raises InputError for one that cannot be compiled.
 
-    Raises InputError for a candidate that cannot be compiled.
+    The process under ncu takes the kernels from the store.
     """
     ours = [candidate for candidate in candidates if candidate.schedule]
     progress.phase("compile", len(ours))

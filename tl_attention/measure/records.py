@@ -138,7 +138,7 @@ class Measured:
             raise InputError(f"arch: {self.arch[:40]!r} is no card's, expected one of {', '.join(CARDS)}")
 
     def to_json(self) -> str:
-        """Returns the line as JSON text without unknown or non-finite values, the fields of `Measured` last.
+        """Returns the line as JSON text, without empty or non-finite values and with the fields of `Measured` last.
 
         A number that is not finite, such as an error of NaN, is left out as JSON has none such.
         """
@@ -227,7 +227,10 @@ class Row(Measured):
 
 
 def shape_of(problem: Mapping[str, Any]) -> AttentionShape:
-    """Makes a shape of a line's `problem` dict. Raises InputError or TypeError for a problem that is not valid."""
+    """Makes an AttentionShape of the `problem` dict of a record's line.
+
+    Raises InputError or TypeError for a problem that is not valid.
+    """
     problem = dict(problem)
     for name in ("head_dim", "head_dim_v"):
         if not isinstance(problem.get(name, 0), int):
@@ -238,7 +241,10 @@ def shape_of(problem: Mapping[str, Any]) -> AttentionShape:
 
 
 def problem_of(shape: AttentionShape) -> dict[str, Any]:
-    """Returns the dict by which rows record a shape. Raises InputError for sequences of different lengths."""
+    """Returns the dict of sizes, dtype, mask and features by which rows record a shape.
+
+    Raises InputError for sequences of different lengths.
+    """
     shape.check_one_length()
     sizes, mask = shape.sizes._asdict(), shape.mask
     grouped = {} if shape.group == 1 else {"heads_kv": shape.heads_kv}
@@ -253,7 +259,7 @@ def _says_something(value: Any) -> bool:
 
 
 def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
-    """Groups items into lists by what `key` returns for each. Keys and items keep their order."""
+    """Returns a dict from each value of `key` to the list of its items. Keys and items keep their order."""
     groups: dict[Key, list[Item]] = {}
     for item in items:
         groups.setdefault(key(item), []).append(item)
@@ -364,11 +370,11 @@ def rows() -> list[Row]:
 
 
 def run_of(labels: set[str], causal: bool) -> list[Row]:
-    """Picks one shipped run on one problem, and returns its rows of schedules with these labels.
+    """Picks one shipped run of one problem, causal or not, and returns its rows of the schedules with these labels.
 
-    It takes a run of fp16 and problem L if there is one, else the run with the most rows. Only rows that read their
-    sizes at run time, with the mask that `causal` says, count. A schedule's rows are found by its label: a row that was
-    recorded before the schedule changed is not taken for it.
+    It takes a run of fp16 and problem L if there is one, else the run with the most rows; [] if there is none. Only
+    rows that read their sizes at run time, with the mask that `causal` says, count. A schedule's rows are found by its
+    label: a row that was recorded before the schedule changed is not taken for it.
     """
     mask = CAUSAL if causal else FULL
     runs: dict[tuple, list[Row]] = {}

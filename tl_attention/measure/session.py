@@ -94,7 +94,7 @@ class Session:
         return [Candidate(name, shape, arch=self.arch) for name in names]
 
     def add(self, candidate: Candidate) -> Ticket:
-        """Checks a candidate and returns its ticket, which is done if the candidate is refused."""
+        """Returns a candidate's new ticket, which is done already if its lengths or the proof of safety refuse it."""
         if candidate.arch != self.arch:
             raise ValueError(f"{candidate} is for {candidate.arch}, expected {self.arch} as all of this session")
         problem = problem_of(candidate.shape)
@@ -162,7 +162,7 @@ class Session:
         product: str = MATMUL,
         against: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """Times the tickets' candidates, those of each problem in turn with each other and a plain product.
+        """Times the tickets' candidates, those of a problem in turn with a plain product, and completes their rows.
 
         All tickets are done then. `against` says by name which candidate is compared with which of its problem, round
         by round. If a candidate breaks the worker, the others are sampled again from the start, without it.

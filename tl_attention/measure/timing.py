@@ -36,7 +36,7 @@ class Timing:
 
     @classmethod
     def of(cls, samples_ms: Sequence[float], clocks_mhz: Sequence[int]) -> Timing:
-        """Returns the median, deciles and number of at least two times, and the median clock."""
+        """Makes a `Timing` of two or more times, with their median, deciles and number, and with the median clock."""
         deciles = statistics.quantiles(samples_ms, n=10, method="inclusive")
         clock = round(statistics.median(clocks_mhz)) if clocks_mhz else None
         return cls(statistics.median(samples_ms), deciles[0], deciles[-1], len(samples_ms), clock)

@@ -92,7 +92,7 @@ def table(rows: Sequence[CellRow]) -> Table:
 
 
 def markdown(rows: Sequence[CellRow]) -> str:
-    """Returns the whole table in Markdown, and the lines below it."""
+    """Returns one Markdown text with the table of a run's cells, all its columns, and the lines below it."""
     said = "".join(f"- {text}\n" for text in below(rows))
     return f"{table(rows).section()}\n{said}"
 
@@ -102,9 +102,9 @@ def _first(row: CellRow) -> tuple[str, str | None]:
 
 
 def _pairs(row: CellRow) -> Iterator[tuple[str, str]]:
-    """Yields the pairs (entry, peer) that a cell compares, `ours` with each peer and others with one peer.
+    """Yields (entry, peer) names to compare, ours with each peer, other schedules with the peer entered twice.
 
-    Other schedules are compared with the peer that was entered twice.
+    Where no peer was entered twice, only ours is compared.
     """
     yield from ((OURS, peer) for peer in row.peers)
     for entry in row.entries:
@@ -113,7 +113,7 @@ def _pairs(row: CellRow) -> Iterator[tuple[str, str]]:
 
 
 def _beside(row: CellRow, without: str | None) -> Iterator[str]:
-    """Yields a name and a speed as text for each pair that a cell compares, but for ours against `without`.
+    """Yields a text of name and speed for each timed pair that a cell compares, except ours against the peer `without`.
 
     A peer's name stands for ours against that peer.
     """

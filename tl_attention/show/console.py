@@ -139,7 +139,7 @@ def show_cells(rows: Sequence[CellRow]) -> None:
 
 
 def show_tables(problems: Sequence[Sequence[Row]], baseline: str | None = None, loops: bool = False) -> None:
-    """Prints a table for each problem, with the loops of its kernels if wanted.
+    """Prints a table for each problem and, if `loops`, the loops of its kernels.
 
     Below the tables of a run come the reasons. The columns that say something and fit are shown, and the others are
     named.

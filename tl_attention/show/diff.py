@@ -103,7 +103,7 @@ def code(a: Schedule, b: Schedule, names: tuple[str, str], shape: AttentionShape
 
 
 def _flat(model: BaseModel, above: tuple[str, ...] = ()) -> dict[tuple[str, ...], Any]:
-    """Returns the value of each key of a model by the key's path, with those of nested models."""
+    """Returns a dict from the path of each key of a model, and of models nested in it, to the key's value."""
     flat: dict[tuple[str, ...], Any] = {}
     for name in type(model).model_fields:
         value = getattr(model, name)

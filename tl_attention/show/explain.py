@@ -41,9 +41,9 @@ def is_set(schedule: Schedule, key: str, name: str) -> bool:
 
 
 def _shown(value: Any) -> str:
-    """Returns a space and an option's value as a file spells it, "" for chunks and for nested options.
+    """Returns a space and an option's value as a file spells it, "" if the value is no bool, number or string.
 
-    Words describe these.
+    Other values are chunks and nested options, which words describe.
     """
     if isinstance(value, bool):
         return f" {value}".lower()
@@ -120,9 +120,9 @@ def _heading(schedule: Schedule, program: Program) -> str:
 
 
 def _resources(planned: Planned, head_dim: HeadSize, card: Card) -> str:
-    """Returns a text on how much tile, threads, shared memory, mbarriers and registers a kernel takes of a card.
+    """Returns a text on a kernel's tile, and on the threads, shared memory, mbarriers and registers that it takes.
 
-    Of shared memory and registers it says how much there is.
+    Of the card's shared memory and registers it says how much there is.
     """
     schedule = planned.schedule
     M, N = schedule.block_M, schedule.block_N

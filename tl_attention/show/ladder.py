@@ -124,7 +124,7 @@ def _gain(row: Row, against: str | None, ladder: Ladder) -> str:
 
 
 def warps_per_sm(row: Row) -> int | None:
-    """Returns how many warps of a compiled row an SM of its card holds at once.
+    """Returns how many warps of a row's kernel an SM of its card holds at once, None where that is not known.
 
     It is None for a peer, and where the compiler adds warps.
     """
@@ -153,7 +153,7 @@ def by_name(rows: Sequence[Row], ladder: Ladder) -> dict[str, Row]:
 
 
 def tiles_by_name(rows: Sequence[Row], ladder: Ladder) -> dict[str, Row]:
-    """Returns the newest rows of the tiles that were compiled alone, by the tile's schedule."""
+    """Returns the newest run's rows of the tiles that were compiled alone, by the name of the tile's schedule."""
     names = {tile.schedule.name for tile in ladder.tiles}
     return {row.name: row for row in _newest(row for row in rows if row.name in names)}
 
@@ -165,7 +165,7 @@ def _newest(rows: Iterable[Row]) -> list[Row]:
 
 
 def tile_table(ladder: Ladder, rows: Mapping[str, Row]) -> Table:
-    """Makes a table of the registers, spills, shared memory and warps of each tile, beside the text's figures.
+    """Makes a table of the registers, spills, shared memory and warps of each tile, beside the published figures.
 
     For a tile that is refused it says why.
     """
@@ -199,9 +199,9 @@ THERE = f"text, {published.CARD.name}"
 
 
 def of_record(rows: Sequence[Row]) -> tuple[list[Row], list[Row]]:
-    """Splits the newest choice in a record into (each configuration's row, second rows of each tile's best).
+    """Splits the newest run of configurations into (the first row of each, the second rows of those timed twice).
 
-    The second list is fastest first.
+    Those timed twice are the best of each tile; the second list is fastest first.
     """
     named = grouped(_newest(row for row in rows if row.name.startswith("(")), lambda row: row.name)
     best = [row for of_name in named.values() for row in of_name[1:]]
@@ -225,7 +225,7 @@ def counted(rows: Sequence[Row]) -> str:
 
 
 def best_of_tiles(rows: Sequence[Row]) -> Table:
-    """Makes a table of the best row of each tile, each followed by the text's best of the same tile.
+    """Makes a table of these rows, the best of each tile, each followed by the published best of the same tile.
 
     Configurations name the rows. A rate is also shown as a part of the best: our rows' of the best here, the text's of
     the best there. What a row lacks is left empty: its times where there was no GPU, and all that was compiled where it

@@ -86,7 +86,7 @@ def amount(value: float | None) -> str:
 
 
 def _lines(row: ProfileRow, shown: Sequence[Counter]) -> Iterator[tuple[str, ...]]:
-    """Yields (what, measured, theory, ratio) as text for each counter that has either, and the SMs' L2 hit rate."""
+    """Yields texts (what, measured, theory, ratio) for each counter with a value or theory, and SMs' L2 hit rate."""
     for counter in shown:
         theory = counter.theory(row.shape, row.tiling)
         if counter.metric in row.metrics or theory is not None:
@@ -109,7 +109,7 @@ def _measured(row: ProfileRow, counter: Counter) -> str:
 
 
 def _hit_rate(row: ProfileRow) -> str:
-    """Returns, as text, the percentage of the SMs' sectors that L2 has, "" where a count of them is missing."""
+    """Returns, as text, how many percent of the sectors that SMs ask for are in L2, "" where a count is missing."""
     metrics = (counters.SECTORS_READ, counters.SECTORS_WRITTEN, counters.SECTORS_MISSED)
     read, written, missed = (row.metrics.get(metric) for metric in metrics)
     if read is None or written is None or missed is None or not read + written:

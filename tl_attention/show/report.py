@@ -88,7 +88,7 @@ def table(rows: Sequence[Row], baseline: str | None = None) -> Table:
 
 
 def reference_row(rows: Sequence[Row], baseline: str | None = None) -> Row | None:
-    """Returns the fastest timed row of the baseline among one table's rows, None if the baseline has none."""
+    """Returns the fastest timed row that is named `baseline`, by default `cudnn`; None if there is none."""
     named = [row for row in rows if row.name == (baseline or PEER_BASELINE) and row.median_ms]
     return min(named, key=lambda row: row.median_ms or 0.0, default=None)
 
@@ -128,7 +128,7 @@ def loop_lines(rows: Sequence[Row]) -> list[str]:
 
 
 def recorded_lines(rows: Sequence[Row], recorded: Sequence[Row]) -> list[str]:
-    """Returns a line for each row not timed here of whose code and problem a time is recorded, with that time."""
+    """Returns a line with the time for each row not timed here whose code and problem have a time in `recorded`."""
     lines = []
     for row in rows:
         found = recorded_for(row, recorded) if row.status in NOT_TIMED else None

@@ -136,7 +136,7 @@ def _cell_lines(cell: str) -> list[str]:
 
 
 def _width(heading: str, cells: Sequence[str]) -> int:
-    """Returns the width of a column, that of its longest line or what its heading needs to fit in two lines."""
+    """Returns a column's width, the larger of its longest line and what its heading needs to fit in two lines."""
     words = heading.split()
     least = max(map(len, words), default=0)
     while len(_wrapped(heading, least)) > HEADING_LINES:
