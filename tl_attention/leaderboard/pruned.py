@@ -81,7 +81,7 @@ class _Pruned(cst.CSTTransformer):
         return node.with_changes(orelse=rest)
 
     def leave_IndentedBlock(self, original_node: cst.IndentedBlock, updated_node: cst.IndentedBlock) -> Any:
-        """Drops the statements behind a `return`."""
+        """Returns a block without the statements that follow its first `return`."""
         body = updated_node.body
         ends = [place for place, statement in enumerate(body, 1) if _returns(statement)]
         return updated_node.with_changes(body=body[: ends[0]]) if ends else updated_node
@@ -95,7 +95,7 @@ class _Pruned(cst.CSTTransformer):
         return _in_place_of(updated_node, updated_node.body if condition else updated_node.orelse)
 
     def leave_Subscript(self, original_node: cst.Subscript, updated_node: cst.Subscript) -> cst.BaseExpression:
-        """Replaces an entry of a known table by the name of the entry's function."""
+        """Returns the name of the function that is looked up in a known table, or else the look-up unchanged."""
         found = self._value(updated_node) if code(updated_node.value) in self._known else UNKNOWN
         return cst.Name(function_of(found).__name__) if callable(found) else updated_node
 

@@ -210,9 +210,9 @@ COLUMNS: tuple[Column, ...] = (
 
 
 def table(heading: str, evaluations: Sequence[tuple[str, Evaluation]], baseline: str | None = None) -> Table:
-    """Returns the table of evaluations of the same test lines, grouped by line.
+    """Returns a table of evaluations of the same test lines, by line, with speeds relative to `baseline` if given.
 
-    A baseline adds the speed relative to the baseline, by mean and by best.
+    There are two such speeds, by mean and by best.
     """
     columns, reference = COLUMNS, next((evaluation for name, evaluation in evaluations if name == baseline), None)
     if baseline:

@@ -30,7 +30,7 @@ FOLDER = str(Path(__file__).parent)
 
 
 def main() -> None:
-    """Imports the submission, tests it if the plan in the first argument has a line, and exits.
+    """Imports the submission, tests it if the plan in the first argument has a line, reports, and exits.
 
     The report goes to the descriptor that the plan names.
     """

@@ -146,9 +146,8 @@ def choose(
 ) -> tuple[list[Row], list[Row]]:
     """Times configurations, then the fastest of each tile again, and returns (rows of all, rows of the fastest).
 
-    They run this problem on the session's card. The first rows keep the order of
-    the configurations. The other rows come fastest first: their times were taken beside each other, in a second run of
-    `rounds_of_best` rounds.
+    They run this problem on the session's card. The first rows keep the order of the configurations. The other rows
+    come fastest first: their times were taken beside each other, in a second run of `rounds_of_best` rounds.
 
     A configuration is not timed if it has more than MOST_STACK_BYTES of stack a thread, if it does not fit an SM as
     compiled, or if its machine code is that of an earlier one: ptxas moves the loads of fragments, so two
@@ -182,9 +181,9 @@ def _candidate(configuration: Configuration, shape: AttentionShape, card: Card) 
 
 
 def _prune(tickets: Mapping[Configuration, Ticket], session: Session, card: Card) -> None:
-    """Leaves out configurations that spill too much, fit no SM, or have the machine code of an earlier one.
+    """Completes, untimed, the rows of configurations that spill too much, fit no SM or repeat earlier machine code.
 
-    Their rows say why.
+    These rows say why.
     """
     first_with: dict[str, str] = {}
     for configuration, ticket in tickets.items():

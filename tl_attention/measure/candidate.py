@@ -106,7 +106,7 @@ def small_ones(shape: AttentionShape, planned: Planned | None = None) -> list[Ve
 
 
 def ends_of(planned: Planned, shape: AttentionShape) -> Iterator[Sizes]:
-    """Yields sizes that show every way in which the schedule's loop over KV blocks begins and ends.
+    """Yields problem sizes with which the schedule's loop over KV blocks begins and ends in every possible way.
 
     Prologue, epilogue and the turns of the rings make a separate case of each small number of blocks. So does the
     number of keys in the last block. Where a mask ends the loop, the tiles of one problem have all numbers of blocks.

@@ -126,7 +126,7 @@ class CellRow(Measured):
         return {peer: bar for peer, bar in self.peers.items() if bar is not None}
 
     def verdicts(self) -> Mapping[str, Verdict]:
-        """Returns the verdict on our speed by peer that has a bar, such as met, missed or not measured.
+        """Returns, for each peer with a bar, the verdict on our speed against it, such as met, missed or not measured.
 
         A miss by no more than `allowance` is "within repeatability".
         """

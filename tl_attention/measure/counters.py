@@ -182,7 +182,7 @@ def known_of(metrics: Iterable[str], query: str) -> list[str]:
 
 
 def of_jobs(launches: Sequence[Launch], marker: str, jobs: int) -> list[list[Launch]]:
-    """Splits launches into a list for each job. A kernel with `marker` in its name begins a job, and is left out.
+    """Splits launches into a list for each job, which begins behind a kernel whose name contains `marker`.
 
     Raises InputError unless there are so many jobs, and each has a launch.
     """

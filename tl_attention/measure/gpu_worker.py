@@ -202,7 +202,7 @@ def load(candidate: Candidate, seed: int, batches: bool = False) -> int:
 
 
 def call(candidate: Candidate) -> None:
-    """Runs a loaded candidate once, to its end."""
+    """Runs a loaded candidate once, and waits until the GPU has finished it."""
     _loaded[candidate]()
     torch.cuda.synchronize()
 

@@ -58,7 +58,7 @@ class ProfileRow(Measured):
         return None if self.sizes == "peer" else tiling_of(Planned(Schedule.from_label(self.label)))
 
     def bytes_of(self, metric: str) -> float | None:
-        """Returns the value of a counter in bytes, from bytes or sectors; None for a counter that was not counted."""
+        """Returns a counter's value in bytes, converted if it counts sectors; None if it was not counted."""
         value = self.metrics.get(metric)
         return value if value is None or "sectors" not in metric else value * SECTOR_BYTES
 

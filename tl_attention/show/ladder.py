@@ -209,7 +209,7 @@ def of_record(rows: Sequence[Row]) -> tuple[list[Row], list[Row]]:
 
 
 def counted(rows: Sequence[Row]) -> str:
-    """Returns a text on how many configurations of a choice were refused, compiled, left out and timed.
+    """Returns a text that says how many configurations were refused, compiled, left out and timed.
 
     The rows are one of each configuration.
     """

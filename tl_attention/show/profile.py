@@ -65,7 +65,7 @@ def stalls(row: ProfileRow) -> dict[str, float]:
 
 
 def by_problem(rows: Sequence[ProfileRow]) -> list[list[ProfileRow]]:
-    """Groups the rows that have stalls by run and problem, and leaves out the others."""
+    """Returns the rows that have stalls in lists, one per run and problem, and leaves out rows without stalls."""
     return [*grouped([row for row in rows if stalls(row)], lambda row: (row.run, str(row.shape))).values()]
 
 

@@ -64,7 +64,7 @@ def check_baseline(rows: Sequence[Row], baseline: str | None, also: Sequence[str
 
 
 def table(rows: Sequence[Row], baseline: str | None = None) -> Table:
-    """Makes the table of one problem's rows. Speeds are relative to the baseline's row."""
+    """Makes the table of one problem's rows, with speeds relative to the row of `baseline`, by default `cudnn`."""
     reference = reference_row(rows, baseline)
 
     def speed(row: Row) -> str:

@@ -67,7 +67,7 @@ class Table:
         return cls(title, tuple(headings), [tuple(row) for row in rows], tuple(range(len(headings))))
 
     def picked(self, columns: Sequence[int]) -> Table:
-        """Returns the table with only these columns."""
+        """Returns the table with only the columns of these indices, in this order."""
         headings = tuple(self.headings[n] for n in columns)
         return replace(self, headings=headings, rows=[tuple(row[n] for n in columns) for row in self.rows])
 
