@@ -101,7 +101,10 @@ class Form:
     __ror__ = __or__
 
     def compared(self, other: Any) -> Form:
-        """Returns the form of a comparison with `other`, which is a threshold where something affine is compared."""
+        """Returns a comparison's Form, `threshold` if the sides are affine, floored or invariant, not both invariant.
+
+        Else it is invariant or periodic where both sides are so, or it is `other`.
+        """
         found = _mixed(self, other)
         if found.kind == OTHER and {self.kind, form(other).kind} <= {INVARIANT, AFFINE, FLOORED}:
             return Form(THRESHOLD)
@@ -208,7 +211,7 @@ FORMS: dict[str, Any] = {
 
 
 class Forms(dict[str, Form]):
-    """Forms map the names of variables to their Forms; an unknown name is invariant, which depends on no counter."""
+    """Forms is a dict from variables' names to their Forms; an unknown name gives a Form that depends on no counter."""
 
     def __missing__(self, name: str) -> Form:
         # Python looks up the functions of an expression here first.

@@ -57,7 +57,7 @@ class Likeness:
         self.sizes = [np.bincount(group) for group in self.groups]
 
     def _groups(self, turn: int, period: int) -> Array:
-        """Numbers the blocks for a turn, with the same number for blocks whose loops, and numbers of rows, are alike.
+        """Returns a group number for each block in a turn, equal where loop lengths and numbers of rows are alike.
 
         For the turns before, the number counts how many KV blocks they had, modulo the period.
         """
@@ -77,7 +77,7 @@ class Likeness:
         return np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)[1].reshape(-1)
 
     def check(self) -> None:
-        """Raises Unsafe unless blocks with alike loops run the same lines with the same values, their places aside."""
+        """Raises Unsafe unless blocks with alike loops run the same lines with equal values, but for tiles' places."""
         for seen in self.run.seen:
             group, sizes = self.groups[seen.turn], self.sizes[seen.turn]
             place = self.run.threads.place[seen.threads]
@@ -139,7 +139,7 @@ class Likeness:
         return found
 
     def check_loops(self, loops: Sequence[For], ys: int, rows: int, program: Program) -> None:
-        """Raises Unsafe unless each tile's loops over KV blocks are as long as it asks for, and mask where they must.
+        """Raises Unsafe unless loops' lengths follow their tiles' numbers of KV blocks, and hidden keys are masked.
 
         Loops without a mask run for no KV block that needs one: the last of all iterations would work on the block
         before the tile's first, so far ahead of it as the Program says. There are `ys` values of threadIdx.y, each with
@@ -182,9 +182,9 @@ class Likeness:
                 raise Unsafe(f"a KV block with hidden keys is not masked for {words}")
 
     def _moves(self, seen: Seen, place: Array) -> Iterator[tuple[str, tuple[Array, ...]]]:
-        """Yields the name of each value that moves with a tile's place, and the bases that may be subtracted from it.
+        """Yields (name, possible bases) for each value of a Seen that moves with the place of the thread's tile.
 
-        One of the bases must fit all threads.
+        A base is subtracted before values of tiles are compared. One of the bases must fit all threads.
         """
         of, tiles = seen.values, self.turns[seen.turn]
         row, head, batch, head_kv = (part[place] for part in (tiles.row, tiles.head, tiles.batch, tiles.head_kv))
@@ -230,14 +230,17 @@ class Likeness:
 
 
 def _leaders(kin: Array) -> tuple[Array, Array]:
-    """Returns an order that puts equal numbers together, and for each place in it the place of the first equal one."""
+    """Returns (the order that sorts an array, for each place in that order the place of the first equal number)."""
     order = np.argsort(kin, kind="stable")
     ranked = kin[order]
     return order, np.searchsorted(ranked, ranked)
 
 
 def kv_loops(kernel: Kernel) -> list[For]:
-    """Returns a kernel's loops that have a product in them; threads that compute run these over KV blocks."""
+    """Returns a kernel's loops that contain a product and are not unrolled.
+
+    Threads that compute run these over KV blocks.
+    """
     loops = [node for node in every(kernel.body) if isinstance(node, For) and not node.unrolled]
     return [
         loop for loop in loops if any(isinstance(node, Step) and node.kind in PRODUCTS for node in every(loop.body))

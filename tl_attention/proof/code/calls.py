@@ -44,9 +44,9 @@ def _named(kind: str) -> Callable[[re.Match[str], Declared], Made | None]:
 
 
 def _exchange(match: re.Match[str], declared: Declared) -> Made | None:
-    """Reads an AllReduce among four lanes, which all lanes of a warp must run, or returns None for other variables.
+    """Returns the Made of an AllReduce among four lanes, or None unless it updates one variable in registers.
 
-    It must read and write one variable that is declared.
+    All lanes of a warp must run it.
     """
     if match[1] != match[3] or match[1] not in declared.registers:
         return None

@@ -40,7 +40,7 @@ def compare(
     tiles: Sequence[RowTiles],
     alone: Callable[[Event], bool] = lambda event: False,
 ) -> None:
-    """Raises Unsafe unless the events `found` are those `expected`, all of them and in their order.
+    """Raises Unsafe unless the events `found` are those `expected` in order, apart from optional and unordered ones.
 
     The next expected event is asked for late: only after its tile, one of `tiles`, has learned how many of its KV
     blocks were left out. An event that concerns its process `alone` may stand anywhere.
@@ -75,7 +75,7 @@ def compare(
 
 
 def _words(wanted: Expected | None, among: set[Event]) -> str:
-    """Returns text for the event that must come next, or for one such as may come where any of `among` may."""
+    """Returns text for the expected event, or, for an AnyOrder, how many are left in `among` and one as an example."""
     if isinstance(wanted, AnyOrder):
         return f"one of {len(among)} such as {min(among, key=str)}"
     return str(wanted or "none")

@@ -83,9 +83,9 @@ def _cp_async(match: re.Match[str], declared: Declared) -> Made:
 
 
 def _fetch(match: re.Match[str], declared: Declared) -> Made | None:
-    """Reads a fetch from global memory into a variable, which from then on says where its elements are from.
+    """Returns the Made that notes from where in global memory a line loads a variable, or None if it does not.
 
-    A variable of -1 is zeros. Returns None if the line is no such fetch.
+    The value that the run keeps for the variable is the place that its elements are from. A variable of -1 is zeros.
     """
     variable, words, tensor, place = match.groups()
     if variable not in declared.registers or tensor in declared.registers:
@@ -157,7 +157,7 @@ def _output(match: re.Match[str], declared: Declared) -> Made | None:
 
 
 def registers_from(text: str) -> tuple[str, int]:
-    """Reads registers given to a device function, `acc_o` or `(&(acc_o[64]))`, as (variable, first element)."""
+    """Parses registers, `acc_o` or `(&(acc_o[64]))`, into (variable, first element); raises SyntaxError for others."""
     match = REGISTERS.match(text)
     if not match:
         raise SyntaxError(f"{text[:80]!r} are no registers")
@@ -178,10 +178,10 @@ def _vector_output(match: re.Match[str], declared: Declared) -> Made:
 
 
 def _lse(match: re.Match[str], declared: Declared) -> Made:
-    """Reads the call that stores the logarithms of rows (LSE), for its place and how many rows there may be.
+    """Returns the Made of a call that stores the LSE, with place and bound; raises SyntaxError for other forms.
 
-    That each row is stored once, by one lane, is in the text of the device function. Which registers the function is
-    given, and the scale, are for the numbers to show.
+    The bound is how many rows there may be. That each row is stored once, by one lane, is in the text of the device
+    function. Which registers the function is given, and the scale, are for the numbers to show.
     """
     given = arguments(match[1])
     place = IN_GLOBAL.match(given[3]) if len(given) == 6 and given[5] == OWN else None
@@ -198,10 +198,11 @@ def _lse(match: re.Match[str], declared: Declared) -> Made:
 
 
 def _put(match: re.Match[str], declared: Declared) -> Made:
-    """Reads the call that stores P to shared memory, for its place, its columns and the width of its tile.
+    """Returns the Made of a call that stores columns of P in shared memory; raises SyntaxError for other forms.
 
-    That a warp puts its own 16 rows where a product reads them, each once, is in the text of the device function, as is
-    the conversion. Which registers go there is for the numbers to show.
+    It keeps the place, the columns and the width of the tile. That a warp puts its own 16 rows where a product reads
+    them, each once, is in the text of the device function, as is the conversion. Which registers go there is for the
+    numbers to show.
     """
     columns, first, end = map(int, match.groups()[:3])
     registers, place = match[5], IN_SHARED.match(match[6])

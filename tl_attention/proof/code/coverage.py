@@ -53,12 +53,15 @@ class Coverage:
             self.compared[comparison] |= found
 
     def note_trips(self, run: Run) -> None:
-        """Adds how many iterations the loops of a run had; all tiles of a run of samples count."""
+        """Updates the most iterations that each loop had, by its counter's name, with those of a run.
+
+        All tiles of a run of samples count.
+        """
         for counter, trips in run.trips.items():
             self.trips[counter] = max(trips, self.trips.get(counter, 0))
 
     def _note_ways(self, run: Run) -> None:
-        """Adds the outcomes of a run's conditions, and for each line the sizes and the tile that first reached it."""
+        """Adds a run's loop lengths and conditions' outcomes, and the sizes and tile that first reached each line."""
         self.note_trips(run)
         for line, outcomes in run.outcomes.items():
             self.outcomes[line] |= outcomes
@@ -67,7 +70,7 @@ class Coverage:
             self.reached.setdefault(line, (sizes, tile))
 
     def wanting(self, iterations: Iterations, fixed: bool) -> list[tuple[int, Core]]:
-        """Returns (line, core) where a line ran, but not in every iteration of a period of `core`, a sum of counters.
+        """Returns (line, core) for each line that ran in too few iterations of the period of a sum of counters `core`.
 
         For fixed sizes, and short tiles, a loop that begins anew with each tile has no iterations other than those that
         ran. A loop that is shorter than the period for every tile, as over the KV blocks of a causal mask's edge, has
@@ -83,7 +86,7 @@ class Coverage:
         ]
 
     def _states(self, iterations: Iterations, line: int, core: Core) -> int:
-        """Returns in how many iterations of a period a line must have run: one counter has no more than its loop has."""
+        """Returns in how many iterations a line must have run, at most the loop's own if `core` is one counter."""
         states = iterations.states(line, core)
         return min(states, self.trips.get(core[0][0], states)) if len(core) == 1 else states
 

@@ -153,9 +153,9 @@ class Declared:
 
 
 def declared_by(text: str) -> list[str]:
-    """Returns the variables that a line declares, by their names in C++.
+    """Returns the C++ names of the variables that a line declares, but none for a `for` loop.
 
-    The variable of a loop is not among them: it is in the loop's block.
+    A loop's variable is in the loop's block.
     """
     if text.startswith("for "):
         return []

@@ -113,7 +113,7 @@ def _rows(seen: Seen, run: Run, reading: Reading) -> Any:
 
 
 def _element(seen: Seen, run: Run, reading: Reading) -> Any:
-    """Yields (row, head, batch) of the first element that each thread stores itself at the start of a row.
+    """Yields (row, head, batch) of each thread's output, in group -1 unless it is its first at a row's start.
 
     It is the first element of the tile. Where in the tile an element lies is for runs of all threads to show.
     """
@@ -128,7 +128,7 @@ def _element(seen: Seen, run: Run, reading: Reading) -> Any:
 
 
 def _of_head(seen: Seen, run: Run, reading: Reading) -> Any:
-    """Yields the tensor, the warpgroups and the heads of a read of a per-head number, whose place is the head alone."""
+    """Yields (tensor, warpgroups, places) of a read of a per-head number, with the head three times as the place."""
     head = np.broadcast_to(seen.values["value"], len(seen.threads))
     yield seen.name, run.threads.y[seen.threads], np.stack([head, head, head], axis=-1)
 

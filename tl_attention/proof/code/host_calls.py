@@ -308,7 +308,7 @@ def _calls(source: str, at: int) -> Iterator[Call]:
 
 
 def _slots(source: str, at: int) -> tuple[tuple[Slot, ...], re.Match[str]]:
-    """Returns the arguments that the host code sets for a call, in order, and the regex match of the call."""
+    """Parses the call in host code from `at` on into (its Slots, its match); raises InputError for other text."""
     slots: list[Slot] = []
     while not (called := CALL.match(source, at)):
         found = [(kind, match) for kind, pattern in SLOTS.items() if (match := pattern.match(source, at))]

@@ -114,9 +114,9 @@ class HostPlan:
 
 
 def parse_host_source(source: str) -> HostPlan:
-    """Reads how a kernel is launched, and with which descriptors, off the C of `kernel.get_host_source()`.
+    """Parses a kernel's host code in C into the HostPlan of its launch; raises InputError for an unknown form.
 
-    Raises InputError if the source has an unknown form.
+    The source is that of `kernel.get_host_source()`.
     """
     arguments, calls = read_host_source(source)
     _check_order([call.function for call in calls])
@@ -141,7 +141,7 @@ def _check_order(functions: list[str]) -> None:
 
 
 def _descriptor(call: Call, arguments: Arguments) -> Descriptor:
-    """Reads a TMA descriptor off the call that makes it.
+    """Parses the host's call that makes a TMA descriptor into a Descriptor; raises InputError for other forms.
 
     The call has the arguments desc, dtype, rank, address, dims, strides with the innermost, box, element strides, and
     four enumerations.

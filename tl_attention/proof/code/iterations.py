@@ -79,7 +79,7 @@ class Iterations:
 
     @cached_property
     def period(self) -> int:
-        """Returns the number of iterations after which all lines, and the Program's rings, are where they were."""
+        """Returns the common period of all lines and all rings of buffers, in iterations."""
         return lcm(*self.cycles, *(period for cores in self.cores.values() for period in cores.values()))
 
     def states(self, line: int, core: Core) -> int:
@@ -185,7 +185,7 @@ class Iterations:
             )
 
     def _others(self, expression: Expression, names: Forms) -> set[str]:
-        """Returns an expression's variables that may bring in more than counters, lengths of loops and thread ids."""
+        """Returns an expression's variables that may depend on more than loop counters, loop lengths and thread ids."""
         return {n for n in expression.names if n in self.mixed or (names[n].kind == INVARIANT and n not in self.plain)}
 
     def _check_plain(self, line: int, expression: Expression, names: Forms) -> None:
@@ -208,7 +208,7 @@ def lengths_of(body: Iterable[Any]) -> set[str]:
 
 
 def of_a_thread(body: Iterable[Any]) -> set[str]:
-    """Returns the variables that depend on the thread alone, or on the iteration of a loop that is written out."""
+    """Returns the variables that depend on nothing but thread ids and the counters of unrolled loops."""
     nodes = list(every(body))
     found = {*OF_A_THREAD, *(node.variable for node in nodes if isinstance(node, For) and node.unrolled)}
     given: dict[str, set[str]] = {}
@@ -251,7 +251,7 @@ def _live(nodes: Iterable[Any], read: set[str], assigned: set[str]) -> None:
 
 
 def check_equalities(body: Iterable[Any]) -> None:
-    """Raises Unsafe if code tests a size, a tile's place or what depends on one for equality with no number up to 4.
+    """Raises Unsafe if what depends on a size or a tile's place is tested for equality with anything but 0 to 4.
 
     It raises Unsafe, too, where bits of it, or a remainder, are tested for equality.
     """
@@ -279,7 +279,7 @@ def _is_small(tree: Tree) -> bool:
 
 
 def _assigned(node: Any) -> Iterable[tuple[str, frozenset[str]]]:
-    """Yields the variables that a statement changes, each with what its value depends on."""
+    """Yields (variable, names that its value depends on) for each variable that an assignment or a call changes."""
     if isinstance(node, Assign):
         yield node.name, node.expression.names
     elif isinstance(node, Step):

@@ -44,7 +44,7 @@ END_OF_PRELUDE = """#ifdef ENABLE_BF16
 
 
 def check_prelude(kernel: Kernel, functions: str) -> None:
-    """Raises Unsafe unless the given functions, known headers and the kernel's declaration alone stand before it."""
+    """Raises Unsafe unless exactly `functions`, known headers and the kernel's declaration stand before the kernel."""
     text = kernel.prelude + "\n"
     if not text.startswith(functions):
         raise Unsafe("what stands before the kernel is not its prelude")

@@ -145,7 +145,10 @@ def is_arithmetic(nodes: Sequence[Any]) -> bool:
 
 
 def only_numbers(nodes: Sequence[Any]) -> bool:
-    """Says whether there are statements, all of which compute values that only a comparison of numbers can check."""
+    """Returns True if there are statements, and each only computes numbers; hiding scores by a mask does not count.
+
+    Only a comparison of numbers can check what they compute.
+    """
     return bool(nodes) and all(map(_is_numbers, nodes))
 
 
@@ -156,7 +159,7 @@ def _is_numbers(node: Any) -> bool:
 
 
 def joined(nodes: Sequence[Any]) -> tuple[Any, ...]:
-    """Joins neighbouring arithmetic into one statement."""
+    """Returns the statements with neighbouring Arithmetics joined into one, if both hide scores or neither does."""
     found: list[Any] = []
     for node in nodes:
         last = found[-1] if found else None

@@ -146,7 +146,10 @@ def _multiply(match: re.Match[str], declared: Declared) -> Made:
 
 
 def _exchange(match: re.Match[str], declared: Declared) -> Made | None:
-    """Reads a shuffle, which all lanes of a warp must run, or returns None if its variable is not in registers."""
+    """Returns the Made of a shuffle among lanes, or None if its variable is not in registers.
+
+    All lanes of a warp must run it.
+    """
     if match[1] not in declared.registers:
         return None
     return seen("exchange")

@@ -70,7 +70,7 @@ class Proof(ABC):
 
     @cached_property
     def iterations(self) -> Iterations:
-        """Returns what in the kernel depends on loop counters; raises Unsafe where its period is too long to run."""
+        """Returns how the kernel's lines depend on loop counters; raises Unsafe if their period is too long to run."""
         found = Iterations.of(self.kernel.body, self.cycles)
         if found.period > MOST_ITERATIONS:
             raise Unsafe(f"it repeats after {found.period} iterations, expected at most {MOST_ITERATIONS}")
@@ -79,7 +79,7 @@ class Proof(ABC):
     @property
     @abstractmethod
     def cycles(self) -> tuple[int, ...]:
-        """Returns, for each ring and for tiles, after how many loads its slots and parities are where they were."""
+        """Returns, for each ring of buffers and for tiles, after how many loads the slots and parities repeat."""
 
     @property
     def prelude(self) -> str:
@@ -88,7 +88,7 @@ class Proof(ABC):
 
     @property
     def lse(self) -> bool:
-        """Says whether each row's logarithm is stored beside the output."""
+        """Says whether the kernel also stores the LSE, the logarithm of each row's sum of exponentials."""
         return "LSE" in self.code.variant.optional
 
     @property
@@ -127,7 +127,7 @@ class Proof(ABC):
 
     @property
     def cut(self) -> Cut:
-        """Returns how the kernel cuts problems into tiles."""
+        """Returns the Cut, by which the kernel cuts problems into row tiles and KV blocks."""
         schedule, variant = self.schedule, self.code.variant
         least = self.program.least_blocks
         return Cut(variant.mask, variant.group, self.rows, schedule.block_M, schedule.block_N, least, schedule.kv_order)
@@ -153,10 +153,10 @@ class Proof(ABC):
 
     @abstractmethod
     def check_samples(self) -> None:
-        """Raises Unsafe where a tile, a head, a sequence or a size decides something besides where a tile lies."""
+        """Raises Unsafe if, in sample problems, a tile, head, sequence or size decides more than where tiles lie."""
 
     def check_code(self) -> None:  # noqa: B027
-        """Raises Unsafe for faults of a lowering's own kernels that show without a run; by default checks nothing."""
+        """Raises Unsafe for faults that a lowering finds in its kernel without a run; by default checks nothing."""
 
     def verdict(self) -> Verdict:
         """Runs all checks of the kernel, and returns the verdict; raises ScheduleRefused if one fails."""
@@ -185,7 +185,7 @@ class Proof(ABC):
             raise refusal(f"{error}{at}") from None
 
     def run(self, threads: Threads, names: Mapping[str, Any], tiles: int = 1, **how: Any) -> Run:
-        """Runs the kernel for all threads of some blocks, with enough of long loops to show all of their iterations."""
+        """Runs the kernel for these threads, and returns the Run; the repeating middle of long loops is left out."""
         period = self.iterations.period
         extent = Extent(tiles, self.program.span + period, period)
         run = Run(self.kernel, threads, names, extent, iterations=self.iterations, **how)
@@ -256,7 +256,10 @@ class Proof(ABC):
     # --- for the runs ------------------------------------------------------------------------------------------
 
     def _shapes(self, sizes: Any) -> dict[str, tuple[int, ...]]:
-        """Returns, by name, the shape of each tensor at these sizes; a size may be an array for many problems."""
+        """Returns, by name, the shapes at these sizes of all tensors of three or more dimensions.
+
+        A size may be an array for many problems.
+        """
         known = self.code.variant.dims(sizes)
         return {p.name: tuple(known[d] for d in p.dims) for p in self.code.parameters if len(p.dims) >= 3}
 
@@ -326,7 +329,7 @@ class Proof(ABC):
             self.digest.update(repr(told).encode())
 
     def _check_periods(self, fixed: bool) -> None:
-        """Runs and checks a tile again, from every iteration of a period, where a line was not seen in all of them."""
+        """Runs and checks tiles again where a line missed some iterations of a period, from each iteration of it on."""
         tried: set[tuple[Sizes, int]] = set()
         while wanting := self.coverage.wanting(self.iterations, fixed or self._short):
             missing = [(line, core) for line, core in wanting if self.coverage.reached[line] not in tried]

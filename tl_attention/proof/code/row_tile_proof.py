@@ -72,9 +72,9 @@ class RowTileProof(Proof):
             yield Sizes(1, group, lengths.seq_q + 3 * block_M, lengths.seq_kv + 4 * block_M)
 
     def check_grid(self, sizes: Sizes) -> None:
-        """Raises Unsafe unless every block of the grid has its own tile.
+        """Raises Unsafe unless the grid has a block for each tile, and its corner blocks do what their tiles need.
 
-        In a large grid the blocks at the corners, and where groups meet, are looked at.
+        The blocks where groups of heads meet are checked, too.
         """
         tiles = row_tiles(AttentionShape.of(self.code.variant, sizes), self.schedule.block_M)
         group = self.code.variant.group

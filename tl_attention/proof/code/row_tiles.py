@@ -120,7 +120,7 @@ class RowTiles:
         return self.cut.block_N * self.kv(block), self.head_kv, self.batch
 
     def copied(self, tensor: str, block: int | None = None) -> Place:
-        """Returns the first element and the number of rows that are copied, of KV block `block`, of Q if it is None.
+        """Returns (first element, rows) to copy of a tensor's KV block, or of Q's row tile if `block` is None.
 
         The rows are those that the tensor has there.
         """

@@ -127,7 +127,7 @@ class Run:
         self.noted: dict[tuple[str, int], np.ndarray] = {}
 
     def go(self) -> list[Seen]:
-        """Runs the whole kernel, and returns what was seen."""
+        """Runs the whole kernel, and returns a list of Seens, which say what each line did."""
         threads = self.threads
         everyone = Class(
             np.arange(len(threads)),
@@ -208,7 +208,7 @@ class Run:
     # --- statements --------------------------------------------------------------------------------------------
 
     def nodes(self, nodes: Iterable[Any], threads: Class) -> Class | None:
-        """Runs statements for a class of threads, and returns the threads that get to their end, or None."""
+        """Runs statements for a class of threads; returns the class that gets to their end, None if all leave."""
         for node in nodes:
             if isinstance(node, Arithmetic):
                 self.ran.update(node.lines)
@@ -329,7 +329,7 @@ class Run:
         return found != 0 if isinstance(found, np.ndarray) else bool(found)
 
     def _elected(self, node: If, threads: Class) -> np.ndarray:
-        """Returns which threads go into a branch for elected lanes; raises Unsafe for a part of a warp.
+        """Returns a bool for each thread, true if a branch elects it; raises Unsafe unless whole warps get there.
 
         The hardware may take any lane of a warp that has come together.
         """
@@ -354,7 +354,7 @@ def seen(kind: str, name: str = "", **values: Any) -> Made:
 
 
 def plain(kind: str) -> Callable[[str], Call]:
-    """Returns a function that turns a pattern into a Call of `kind`, which notes the number in its line, else 0."""
+    """Returns a function that makes a Call of `kind` from a regex; the value noted is the number in group 1, or 0."""
 
     def named(pattern: str) -> Call:
         def build(match: re.Match[str], declared: Declared) -> Made:

@@ -52,7 +52,7 @@ class Stream:
         self.stores = 0
 
     def events(self) -> Iterator[Event]:
-        """Yields the process's events in order, with its arrivals at one barrier of several blocks as one event."""
+        """Yields the process's events in order; successive arrivals at one barrier of several blocks are one event."""
         last: Event | None = None
         for event in self._events():
             if last and last.kind == event.kind == "arrive" and replace(last, blocks=event.blocks) == event != last:

@@ -44,9 +44,9 @@ class Tensor:
         return self.strides[ROW]
 
     def element(self, batch: Value, head: Value, row: Value) -> Value:
-        """Returns the offset of a row's first element from the tensor's start; the row may be one behind the last.
+        """Returns the offset, in elements, of a row's start from the tensor's start, by batch, head and row.
 
-        Rows are those of a head. Offsets count elements.
+        The row may be one behind the last. Rows are those of a head.
         """
         return sum(place * stride for place, stride in zip((batch, head, row), self.strides))
 
@@ -61,9 +61,9 @@ class Tensor:
         return (*(places[dim] for dim in dims), element)
 
     def bounded(self, element: Value, rows: Value) -> tuple[Value, Value, Value, Value]:
-        """Returns (batch, head, row, elements beyond) of an element, from how many rows its head has from there on.
+        """Returns (batch, head, row, elements past the row's start) of an offset with `rows` rows left in its head.
 
-        The rows may be none. The elements beyond are counted from the row's first.
+        `rows` may be 0.
         """
         row = self.rows - rows
         batch, head, beyond = self.split(element - row * self.row_stride, (BATCH, HEAD))
@@ -76,7 +76,7 @@ def contiguous(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def told_apart(number: int, shape: Sequence[int]) -> tuple[int, ...]:
-    """Returns padded strides for tensor number `number`, unlike those of its other dimensions and of other tensors.
+    """Returns padded strides for a tensor's shape, each unlike the others and unlike those for any other `number`.
 
     All dimensions are padded, each by more. They are nested in an order of the tensor's own: in one rows are innermost,
     in another they lie between heads.
@@ -90,9 +90,9 @@ def told_apart(number: int, shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def tensors(parameters: Sequence[Parameter], shapes: dict[str, tuple[int, ...]], strided: bool) -> dict[str, Tensor]:
-    """Returns a Tensor for each parameter that has a shape, by name; its strides are unlike any others if `strided`.
+    """Returns, by name, a Tensor for each parameter that has a shape, contiguous unless `strided`.
 
-    Else the tensors are contiguous. Strides are read at run time where `strided`.
+    Strides are read at run time where `strided`, and are unlike any others.
     """
     laid = [p for p in parameters if p.name in shapes]
     return {

@@ -59,7 +59,7 @@ class Class:
     names: dict[str, Value]
 
     def whole_warps(self, lanes: int) -> bool:
-        """Says whether all lanes of each warp in the class are there."""
+        """Says whether the class has all `lanes` lanes of each warp of which it has one."""
         if len(self.threads) % lanes:
             return False
         warps = self.threads.reshape(-1, lanes)
@@ -132,7 +132,10 @@ def _remainder(a: Value, b: Value) -> Value:
 
 
 def _check_divisor(b: Value) -> None:
-    """Raises ZeroDivisionError where a divisor is 0: numpy only warns, and gives a number."""
+    """Raises ZeroDivisionError if a divisor, or one of an array of divisors, is 0.
+
+    There numpy only warns, and gives a number.
+    """
     if not np.all(b):
         raise ZeroDivisionError("integer division or modulo by zero")
 

@@ -69,7 +69,7 @@ class TileCopies:
         return Event("store", name, slot, reads=((name, slot, 0),), place=place)
 
     def _elements(self, parts: Sequence[ThreadSlice]) -> tuple[np.ndarray, int]:
-        """Returns each access's first element, and how many elements each touches from there on, 0 if they differ."""
+        """Returns (each access's first element, how many elements every access touches, 0 if they differ in that)."""
         sizes = {part.seen.values["elements"] for part in parts}
         return _all("element", parts), sizes.pop() if len(sizes) == 1 else 0
 
@@ -96,9 +96,9 @@ class TileCopies:
         return Event("load", parts[0].seen.name, slot, place=self._origin(parts, slot))
 
     def _origin(self, parts: Sequence[ThreadSlice], slot: int) -> tuple[int, int]:
-        """Returns the first element of the tensor that a tile is copied from, and how many rows are copied.
+        """Returns (offset in the tensor, number of rows) of a copied tile; raises Unsafe for misplaced elements.
 
-        Raises Unsafe unless each element is in its place, or is zero behind the tensor.
+        Each element must be in its place, or be zero behind the tensor.
         """
         seen, name = parts[0].seen, parts[0].seen.name
         tile, line = self.reading.tiles[name], parts[0].line
@@ -140,9 +140,9 @@ def _all(name: str, parts: Sequence[ThreadSlice]) -> np.ndarray:
 
 
 def same_tile(first: Seen, seen: Seen) -> bool:
-    """Says whether two Seens, of the same line, move parts of one tile.
+    """Says whether two Seens move parts of one tile, which they do if their line, kind and name are the same.
 
-    A line that repeats with nothing but arithmetic between does parts of one tile.
+    `seen` must have an element, too. A line that repeats with nothing but arithmetic between does parts of one tile.
     """
     return seen.kind == first.kind and seen.name == first.name and "element" in seen.values and first.line == seen.line
 
@@ -158,7 +158,7 @@ MOVES = {
 
 
 def p_in_shared(part: ThreadSlice, reading: Reading) -> Event:
-    """Returns the event of putting columns of P in shared memory; raises Unsafe unless a product reads them so.
+    """Returns the event of storing columns of P in shared memory; raises Unsafe unless P V reads them as stored.
 
     The columns must be of the scores.
     """

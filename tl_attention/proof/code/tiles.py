@@ -102,7 +102,7 @@ class Product:
         return (dtype, dtype, "float32", ROWS, self.columns, DEPTH, "false", transposed, "1", "1")
 
     def a_offset(self, step: int, warpgroup: np.ndarray) -> np.ndarray:
-        """Returns, for each warpgroup, where instruction `step` reads A, in bytes of its buffer or as a register.
+        """Returns, for each warpgroup, where instruction `step` reads A, as a byte offset or a register's number.
 
         The bytes are those from the start of the buffer; the register is the first of A's.
         """
@@ -117,7 +117,10 @@ class Product:
 
     @property
     def b_layout(self) -> tuple[int, int, int]:
-        """Returns the swizzle of B, and the bytes / 16 from panel to panel and from 8 rows to the next."""
+        """Returns the layout of B as a wgmma descriptor has it, (swizzle, leading offset, stride offset).
+
+        The offsets are the bytes / 16 from panel to panel and from 8 rows to the next.
+        """
         if not self.b_transposed:
             return k_major(self.b)
         panel = self.b.panel
@@ -133,12 +136,15 @@ def _layout(panel: int, leading: int) -> tuple[int, int, int]:
 
 
 def k_major(tile: Tile) -> tuple[int, int, int]:
-    """Returns a descriptor's template for a tile whose rows go along K, where the leading offset is not used."""
+    """Returns a wgmma descriptor's (swizzle, leading offset, stride offset) for a tile whose rows go along K.
+
+    The leading offset is not used.
+    """
     return _layout(tile.panel, 1)
 
 
 def _along_k(step: int, tile: Tile) -> int:
-    """Returns the elements from the start of a K-major tile to the columns of a step."""
+    """Returns the offset, in elements, of the columns of instruction `step` from the start of a K-major tile."""
     column = step * DEPTH
     return column // tile.panel * tile.rows * tile.panel + column % tile.panel
 

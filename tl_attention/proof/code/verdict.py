@@ -10,7 +10,7 @@ from tl_attention.problem.variant import Variant
 
 
 class Unsafe(Exception):
-    """An Unsafe says in words what generated code does wrong, on the way to the refusal."""
+    """An Unsafe is raised where generated code does wrong, and says what; the proof turns it into a ScheduleRefused."""
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,7 @@ class WgmmaGroups:
             raise Unsafe(f"line {part.line}: {names} of a product is not fenced before what follows it")
 
     def check_registers(self, part: ThreadSlice) -> None:
-        """Raises Unsafe for a step that uses accumulators of a product in flight, or writes registers that it reads.
+        """Raises Unsafe for a step that uses the accumulators, or writes the operands, of a product in flight.
 
         Until the wait for the product that is undefined (PTX ISA, wgmma.mma_async: "accessing the registers").
         """
@@ -68,10 +68,7 @@ class WgmmaGroups:
         self.open.append(part)
 
     def commit(self, part: ThreadSlice) -> Iterator[Event]:
-        """Ends the open product, checks that it is one of the kernel's, its registers fenced, and yields its event.
-
-        Raises Unsafe where it is not.
-        """
+        """Ends the open product and yields its event; raises Unsafe if it is unknown or its registers are unfenced."""
         instructions, self.open = self.open, None
         if not instructions:
             raise Unsafe(f"line {part.line}: it commits no product")
@@ -114,7 +111,7 @@ class WgmmaGroups:
         return Event("product", product.b.buffer, slot, reads=reads, place=(keeps[0],))
 
     def wait(self, part: ThreadSlice) -> Iterator[Event]:
-        """Yields the event of a wait that leaves so many products in flight as the step's value says.
+        """Yields the event of a wait, after which only as many products as the step's value are in flight.
 
         The accumulators of the finished products may be read once they are fenced.
         """
