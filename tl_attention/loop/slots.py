@@ -54,7 +54,7 @@ def _chunk_by_chunk(table: Table) -> Iterator[Statement]:
 
 
 def _slots(table: Table, emission: Emission, chunks: Sequence[str]) -> int:
-    """Returns the fewest slots in which no chunk is overwritten before its last reader, at most one per chunk."""
+    """Returns the least number of slots in which no chunk is overwritten before its last read, at most one each."""
     length = len(emission)
     # When each statement works on block 0, in places of the order.
     time = {name: stage * length + place for place, (name, stage) in enumerate(emission)}

@@ -100,11 +100,11 @@ class Table:
         return {self.ring_of(load): load for load in self.loads}
 
     def ring_of(self, load: str) -> str:
-        """Returns the buffer that a load fills."""
+        """Returns the name of the buffer that a load fills."""
         return self.by_name[load].writes[0]
 
     def loads_of(self, name: str) -> tuple[str, ...]:
-        """Returns the loads whose buffers a statement reads."""
+        """Returns the names of the loads whose buffers a statement reads."""
         return tuple(self.rings[buffer] for buffer in self.by_name[name].reads if buffer in self.rings)
 
     @cached_property
@@ -114,13 +114,13 @@ class Table:
 
     @cached_property
     def inputs(self) -> frozenset[str]:
-        """Returns the buffers that the loop never writes."""
+        """Returns the names of the buffers that the loop reads and never writes."""
         written = {buffer for s in self.statements for buffer in s.writes}
         return frozenset(buffer for s in self.statements for buffer in s.reads) - written
 
     @cached_property
     def results(self) -> tuple[str, ...]:
-        """Returns the buffers that the code after the loop reads; of a buffer cut into chunks, the chunks."""
+        """Returns the names of the buffers that the code after the loop reads, or of their chunks if they are cut."""
         written = dict.fromkeys(buffer for statement in self.statements for buffer in statement.writes)
         return tuple(buffer for buffer in written if whole(buffer) in self.output)
 

@@ -91,7 +91,7 @@ class Lowering(ABC):
 
     @abstractmethod
     def constants(self, planned: Planned, variant: Variant) -> Constants:
-        """Returns the plain values that a schedule and a variant determine for the kernel.
+        """Returns the Constants that a schedule and a variant determine for the kernel, such as tile sizes and mask.
 
         A submission carries them. Imports tilelang.
         """

@@ -39,7 +39,7 @@ class Constants:
 
 @dataclass(frozen=True, kw_only=True)
 class EmittedConstants(Constants):
-    """EmittedConstants add the loop and the options of a kernel that is emitted operation by operation.
+    """EmittedConstants are Constants with the loop and the options of a kernel that is emitted operation by operation.
 
     `macro_of(op, c)` gives an operation's macro. No option is left open. With `rings_of_a_tile`, rings of several
     buffers begin anew with each tile.

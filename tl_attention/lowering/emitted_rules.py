@@ -22,9 +22,9 @@ def masked_blocks_come_first(s: Keys) -> None:
 
 
 def fused_statements_are_in_one_group(table: Table) -> Check:
-    """Returns the rule that each statement in `table.fused` shares a group with its partner, and the mask with mma0.
+    """Returns a check that refuses a schedule unless a fused statement is in its partner's group, and mask in mma0's.
 
-    The mask hides scores of mma0.
+    `table.fused` names the partners. The mask hides scores of mma0.
     """
 
     def check(s: Keys) -> None:
@@ -42,7 +42,7 @@ def fused_statements_are_in_one_group(table: Table) -> Check:
 
 
 def chunks_have_all_keys(*names: str) -> tuple[Check, ...]:
-    """Returns one rule per named statement, which refuses chunks of it whose columns do not add up to block_N.
+    """Returns a check per named statement, which refuses chunks of it whose columns do not add up to block_N.
 
     The columns of these statements are the block's keys.
     """
@@ -72,7 +72,7 @@ def row_sums_in_chunks_are_per_thread(s: Keys) -> None:
 
 
 def places_exist(unnamed: Collection[str]) -> Check:
-    """Returns the rule that wait_before and release_before name statements that exist and are not in `unnamed`.
+    """Returns a check that refuses wait_before and release_before names that are no statement, or are in `unnamed`.
 
     Those in `unnamed` have no operation of their own.
     """

@@ -56,7 +56,7 @@ class Totals:
 
 @T.macro
 def add_sink(rows, s, c):
-    """Adds a sink, which is one more score of each row, to the maxima and to the totals, the sums of exponentials.
+    """Adds a sink, one more score of each row, to the rows' maxima and to their sums of exponentials.
 
     It is in natural units, neither scaled nor capped. A row has seen a key, so its maximum is finite.
     """
@@ -76,7 +76,7 @@ def sink_score(sink, per_score):
 
 @T.macro
 def store_lse(rows, s, c):
-    """LSE = ln 2 (scale scores_max + log2 total), the logarithm of each row's sum; -inf where it has seen no key."""
+    """Stores each row's LSE = ln 2 (scale scores_max + log2 total), or -inf where the row has seen no key."""
     T.call_extern(
         "handle",
         "tl_attention_store_lse",
@@ -143,7 +143,7 @@ class Places(NamedTuple):
 
     @classmethod
     def of(cls, parameters):
-        """Returns the features among a kernel's parameters, sorted by the places where they act."""
+        """Returns the Places of a kernel with these parameters, which sort its features by where they act."""
         rows = {feature.name: feature for feature in features_of(parameters)}
         names = tuple(name for name in IN_KERNEL if name in rows)
         per_head = [name for name in names if rows[name].kind == "per head"]
@@ -161,7 +161,7 @@ class Places(NamedTuple):
 
 
 def factor_of(given, c, before=None):
-    """Returns the factor that scales scores after all features, or at the feature named `before` if that is given."""
+    """Returns the factor of scores behind all features that change them, or right before the feature named `before`."""
     factor = given.softmax_scale
     for name in c.features.scores:
         if name == before:

@@ -62,9 +62,10 @@ def call_of(op, c, masked):
 
 @T.macro
 def loop(tile, s, c):
-    """Runs all iterations of a tile of `blocks` KV blocks, from the last one of its keys to the first.
+    """Runs the loop over a tile's KV blocks, from the last to the first, with masks only for blocks that need one.
 
-    Blocks that lie before number `visible` need no mask, but for those before number `cut`, where a window has a left edge.
+    Blocks that lie before number `visible` need no mask, but for those before number `cut`, where a window has a left
+    edge.
     """
     # Variables where slots of rings are counted from them: TileLang would work the bounds out for each slot.
     unmasked = T.alloc_var("int32") if c.rings_of_a_tile else 0
@@ -97,7 +98,7 @@ def loop(tile, s, c):
 
 
 def emit(op, t, tile, s, c, masked):
-    """Calls the macro of an operation in iteration t, for KV block t - op.lag."""
+    """Calls the macro of an operation in iteration t, for KV block t - op.lag, and returns its result."""
     macro, keywords = call_of(op, c, masked)
     return macro(t - op.lag, tile, s, c, **keywords)
 
@@ -126,13 +127,13 @@ def steady_masked(t, tile, s, c):
 
 @T.macro
 def epilogue(blocks, tile, s, c):
-    """Runs the iterations after the last block, which finish what was started."""
+    """Runs the iterations after the steady state, in which some operations have no block any more."""
     for t, operations in c.loop.epilogue:
         finish(operations, blocks + t, tile, s, c)
 
 
 @T.macro
 def finish(operations, blocks, tile, s, c):
-    """Runs these operations as one iteration of the epilogue, whose number is `blocks`."""
+    """Runs these operations as one iteration of the epilogue; `blocks` is the number of that iteration."""
     for op in operations:
         emit(op, blocks, tile, s, c, masked=True)

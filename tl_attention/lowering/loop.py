@@ -36,7 +36,7 @@ class Loop(NamedTuple):
 
     @property
     def masked_lag(self) -> int:
-        """Returns the largest lag of a `run` operation, the iterations for which a masked block stays in use."""
+        """Returns the largest lag of a `run` operation, for how many iterations a masked block stays in use."""
         return max(op.lag for op in self.steady.operations if op.kind == "run")
 
     @property

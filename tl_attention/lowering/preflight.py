@@ -41,7 +41,7 @@ def refuse_unless_safe(planned: Planned, size: HeadSize, card: Card = HOPPER) ->
 
 
 def proofs(schedule: Schedule, program: Program) -> Iterator[str]:
-    """Proves a Program's dependences and its lowering's conditions, and yields each that holds in words.
+    """Proves a Program's dependences and its lowering's conditions, and yields a phrase for each that holds.
 
     Raises ScheduleRefused where one does not hold.
     """
@@ -57,7 +57,7 @@ def proofs(schedule: Schedule, program: Program) -> Iterator[str]:
 
 
 def verdicts(planned: Planned, model: Model | None, sizes: Sequence[HeadSize], card: Card = HOPPER) -> Iterator[str]:
-    """Proves the schedule's Program, then checks the SM's limits at each size, and yields a line for what holds.
+    """Proves the schedule's Program, then checks the SM's limits at each size; yields a line of text for what holds.
 
     Raises ScheduleRefused for what does not. `refuse_unless_safe` asks the same. The Program comes first, in the model
     that is asked for: its proof is worth seeing where only the tile is too large.

@@ -18,7 +18,7 @@ def rows_of(tensor, batch, head, first, count, columns=None):
 
 
 def kv_head(head, c):
-    """Returns the head of K and V that a head of Q shares."""
+    """Returns the number of the head of K and V that belongs to this head of Q."""
     return head if c.group == 1 else head // c.group
 
 

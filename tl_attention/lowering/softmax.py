@@ -20,12 +20,12 @@ def finite(scores_max):
 
 
 def exponent(score, scores_max, s, c):
-    """Returns scale (score - scores_max), a base-2 exponent."""
+    """Returns scale * (score - scores_max), a base-2 exponent, multiplied out if softmax.fused_scale is set."""
     return score * s.scale - scores_max * s.scale if c.softmax.fused_scale else (score - scores_max) * s.scale
 
 
 def seen(scores_max, masked):
-    """Returns a row's maximum, for exponents; if `masked`, 0 for a row that has seen no key."""
+    """Returns a row's maximum for exponents; if `masked`, 0 in place of -inf, for a row that has seen no key."""
     return finite(scores_max) if masked else scores_max
 
 

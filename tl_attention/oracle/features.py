@@ -47,7 +47,7 @@ IN_ORACLE = {"softcap": InOracle(_softcap, _softcap_of_products), "sinks": InOra
 
 
 def of_head(asked: Mapping[str, Any], head: int, dtype: torch.dtype = torch.float32) -> dict[str, Any]:
-    """Returns the value that each feature that is asked for has for one head, by the feature's word.
+    """Returns, by word, the values in `asked` for one head, without features whose value is None or 0.
 
     A number stays as it is; a tensor (heads,) gives a 0-dimensional one of the dtype. Raises TypeError for a word that
     is no feature.

@@ -231,7 +231,7 @@ def _error(output: Tensor, exact: Tensor) -> tuple[float, float, bool]:
 
 
 def _after(seq_q: int, seq_kv: int, first: int, last: int, device: torch.device) -> Tensor:
-    """Returns how far each key lies after the own places of the query rows `first` to `last` - 1.
+    """Returns a tensor (rows, keys) of how far each key lies after the place of each query row `first` to `last` - 1.
 
     Queries and keys end together.
     """

@@ -120,7 +120,7 @@ class Tile:
 
     @property
     def first_key(self) -> int:
-        """Returns the first key of the KV block that the current statement works on."""
+        """Returns the number of the first key of the KV block that the current statement works on."""
         return kv_index(self.block, self.blocks, self.kv_order) * self.block_N
 
     def result(self) -> Tensor:

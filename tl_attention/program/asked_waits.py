@@ -28,7 +28,7 @@ class Asked:
 
 
 def asked_waits(planned: Planned) -> Asked | None:
-    """Counts a schedule's exponentials in an iteration, in all and before each product's wait; None without a Program.
+    """Returns an Asked of a schedule's exponentials, in all and before each product's wait; None without a Program.
 
     Raises ScheduleRefused where no Program can be derived.
     """
@@ -47,10 +47,7 @@ def asked_waits(planned: Planned) -> Asked | None:
 
 @cache
 def asked_waits_of(label: str) -> Asked | None:
-    """Counts the exponentials before each product's wait in the schedule of a label; None if that has no Program.
-
-    None, too, for a label that names no schedule.
-    """
+    """Returns the Asked of the schedule that a label names; None if the label names none, or that has no Program."""
     try:
         return asked_waits(Planned(Schedule.from_label(label)))
     except InputError:

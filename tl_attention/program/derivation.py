@@ -207,7 +207,10 @@ class _Iteration:
         )
 
     def _in_issue_order(self, done: dict[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:
-        """Returns when each product is done: by when any product issued after it is, as they end in issue order."""
+        """Returns, by product, when it is done, (iterations later, place), no later than any product issued after it.
+
+        Products end in issue order.
+        """
         return {
             name: min(
                 (passed + (self.place[other] < self.place[name]), place) for other, (passed, place) in done.items()
@@ -216,7 +219,7 @@ class _Iteration:
         }
 
     def _earlier(self, product: str, before: str, derived: tuple[int, int]) -> tuple[int, int]:
-        """Places the wait for a product that a schedule asks for at `before`, and returns when the product is done.
+        """Returns when a product is done, (iterations later, place), if a schedule asks for its wait before `before`.
 
         The wait stands at the last `before` that comes by the derived place. Raises ScheduleRefused if it does not come
         after the product's issue.
@@ -240,7 +243,7 @@ class _Iteration:
         return done(before)
 
     def _awaited(self, load: str, before: str) -> tuple[int, int]:
-        """Places the wait for a load that a schedule asks for at `before`, and returns its (lag, place in the order).
+        """Returns (lag, place in the order) of a load's wait that a schedule asks for before the statement `before`.
 
         That is the last `before` that comes by the load's first reader. Raises ScheduleRefused for one that does not
         come after the load's issue, if another statement does.
@@ -265,7 +268,7 @@ class _Iteration:
         return at(before)
 
     def _later(self, load: str, before: str) -> tuple[int, int]:
-        """Places the release of a load's buffer that a schedule asks for at `before`, and returns (place, lag) of it.
+        """Returns (place in the order, lag) of the release of a load's buffer that a schedule asks for before `before`.
 
         The release is in the iteration in which the buffer's reader is done. Raises ScheduleRefused for a statement
         that has gone by then: it would come again an iteration later, which nobody who names it means.
@@ -284,7 +287,7 @@ class _Iteration:
 
     @property
     def _nameable(self) -> list[str]:
-        """Returns the statements that a schedule may name for a wait or a release, in order."""
+        """Returns the names of the statements that a schedule may name for a wait or a release, in order."""
         return [name for name, _ in self.emission if name not in self.unnamed]
 
     def _named(self, statement: str) -> int:
@@ -295,7 +298,7 @@ class _Iteration:
         return min(self.place[name] for name in (statement, *self.moved.get(statement, ())))
 
     def _first_conflict(self, name: str, edges: tuple[Dependence, ...]) -> tuple[int, int]:
-        """Returns when a product must be done, (iterations later, place), before a statement first depends on it."""
+        """Returns (iterations later, place) of the first statement that needs a product, which must be done by then."""
         needing = {edge.later for edge in edges if edge.earlier == name and not self._follow_each_other(edge)}
         length = len(self.emission)
         for step in range(self.place[name] + 1, self.place[name] + 1 + 2 * length):
@@ -304,7 +307,7 @@ class _Iteration:
         raise AssertionError(f"nothing ever needs {name}")
 
     def _follow_each_other(self, edge: Dependence) -> bool:
-        """Says whether a dependence is between two products that accumulate into the same registers.
+        """Returns True if a dependence is between two products that accumulate into the same registers.
 
         The second of these may be issued at once.
         """

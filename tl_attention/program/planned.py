@@ -36,7 +36,10 @@ class Planned:
 
     @property
     def buffers(self) -> tuple[int, int]:
-        """Returns how many buffers K_shared and V_shared have. Raises ScheduleRefused as `program` does."""
+        """Returns the numbers of buffers of (K_shared, V_shared), which are both num_stages without a Program.
+
+        Raises ScheduleRefused as `program` does.
+        """
         loads = self.schedule.table.loads
         found = self.program.buffers if self.program else dict.fromkeys(loads, self.schedule.num_stages)
         k, v = (found[load] for load in loads)

@@ -86,7 +86,7 @@ class Phases:
 
     @property
     def least_blocks(self) -> int:
-        """Returns how many KV blocks the loop has that prologue and epilogue make, without a repeat; 1 at least."""
+        """Returns the number of KV blocks, at least 1, of a loop that is only prologue and epilogue."""
         return max(1, self.steady.t - self.end)
 
     def iterations(self, blocks: int) -> Iterator[Iteration]:
@@ -128,9 +128,9 @@ def unroll(operations: Sequence[Operation], blocks: int, products: Collection[st
 
 
 def phases_of(operations: Sequence[Operation], blocks: int, products: Collection[str]) -> Phases:
-    """Returns prologue, repeated iteration and epilogue of a loop over `blocks` KV blocks of these operations.
+    """Returns the Phases of a loop of these operations over `blocks` KV blocks.
 
-    They are found where its iterations start and cease to repeat.
+    Prologue and epilogue end and begin where its iterations start and cease to repeat.
     """
     iterations: dict[int, list[Operation]] = {}
     for op, block in unroll(operations, blocks, products):
@@ -176,7 +176,7 @@ class Program:
 
     @property
     def counts_loads(self) -> bool:
-        """Says whether a wait for a load leaves later loads in flight, as a wait for a product does with products.
+        """Returns True if a wait for a load leaves later loads in flight, as it does for products.
 
         It does where threads issue loads in groups.
         """
@@ -216,7 +216,7 @@ class Program:
 
     @property
     def span(self) -> int:
-        """Returns how many KV blocks it takes the loop to be in every state, by its pipeline's depth and its rings."""
+        """Returns how many KV blocks bring the loop into every state, by its pipeline's depth and its deepest ring."""
         first, last = self.iterations_around
         return last - first + max(self.buffers.values())
 

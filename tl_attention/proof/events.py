@@ -16,7 +16,7 @@ CLUSTER, NAMED, TILE, Q, P, EXPONENTIALS = "cluster", "named barrier", "tile", "
 
 @dataclass(frozen=True, eq=False)
 class Event:
-    """An Event is one thing that a warpgroup or the producer does, mostly with the barrier or buffer `name[index]`.
+    """An Event is one act of a warpgroup or the producer, of a `kind` such as wait or load, mostly on `name[index]`.
 
     wait, arrive        mbarrier: for the phase of parity `value`; `value` arrivals of each warp at each of `blocks`
     expect              mbarrier: the bytes of `value` loads

@@ -171,7 +171,7 @@ def check(program: Program) -> None:
 
 
 def _words(program: Program, blocks: int, wrong: _WrongRead, expected: Write, written: bool) -> str:
-    """Returns the message for a read of a wrong value, where the right one is not `written` yet or is overwritten."""
+    """Returns the message for a read of a wrong value; the right one is overwritten if `written`, else not there."""
     reader, buffer, found = wrong.statement, wrong.buffer, wrong.found
     emitted = [
         (step.op.statement, step.block) for step in program.roles(blocks)[CONSUMER] if step.op.kind in ("run", "issue")

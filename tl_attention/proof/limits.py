@@ -25,7 +25,7 @@ DYNAMIC_ALIGNMENT = 1024
 
 @dataclass(frozen=True)
 class Resources:
-    """Resources are the shared memory, mbarriers and registers that a thread block takes, and what it may take.
+    """Resources are the shared memory, mbarriers and registers that a block takes, and the registers that it may take.
 
     `rings` has the numbers of buffers of K_shared and of V_shared, `shared_bytes` what these and Q_shared take.
     `barriers` has the pairs of mbarriers, one for full and one for empty, by what they guard; `barrier_bytes` is what
@@ -59,7 +59,7 @@ class Resources:
         return sum(self.fragments.values())
 
     def blocks_that_fit(self, card: Card, threads: int, registers: int) -> int:
-        """Returns how many blocks with these needs an SM of the card holds.
+        """Returns how many blocks an SM of the card holds, from their threads, registers and shared memory.
 
         `threads` of a block compute, and each thread has so many `registers`, as compiled.
         """

@@ -54,7 +54,7 @@ class Rule(StrEnum):
 
 
 class Unsafe(ScheduleRefused):
-    """An Unsafe refuses roles that could race or deadlock, and names the rule that they break."""
+    """An Unsafe is the error that refuses roles that could race or deadlock; `rule` is the Rule that they break."""
 
     rule: Rule
 
@@ -126,11 +126,11 @@ class Barrier:
 
     @property
     def idle(self) -> bool:
-        """Says whether no arrival and no load, expected, issued or landed, has come since the last phase ended."""
+        """Returns True if no arrival and no load, expected, issued or landed, has come since the last phase ended."""
         return self.pending == self.count and self.expected == self.issued == self.landed == 0
 
     def passes(self, agent: Agent, parity: int) -> bool:
-        """Says whether a wait on `parity` passes now, and if it does orders the agent after the end of that phase.
+        """Returns True if a wait on `parity` passes now, and then orders the agent after the end of that phase.
 
         The phase is the first that the agent may find with that parity. Raises Unsafe if the barrier may be a phase
         further.
@@ -147,7 +147,7 @@ class Barrier:
         return True
 
     def arrive(self, agent: Agent, arrivals: int, blocks: tuple[int, ...] = ()) -> bool:
-        """Counts `arrivals` of an agent for the current phase, and says whether they end the phase.
+        """Counts `arrivals` of an agent for the current phase, and returns True if they end the phase.
 
         The agent arrives at this barrier of each of `blocks`. Raises Unsafe for more arrivals than the phase has left,
         and if the phase before may not have ended.
@@ -186,7 +186,7 @@ class Barrier:
         self._ends()
 
     def _must_be_in(self, agent: Agent, entry: int, does: str) -> None:
-        """Raises Unsafe unless the agent's clock shows that the phase before has ended; `does` says what it does."""
+        """Raises Unsafe unless the agent's clock shows that the phase before has ended; `does` is for the message."""
         if agent.clock[entry] < self.ended:
             raise unsafe(
                 Rule.EARLY,
@@ -199,7 +199,7 @@ class Barrier:
         )
 
     def _ends(self) -> bool:
-        """Ends the phase if all arrivals came and all expected loads landed, and says whether it ended.
+        """Ends the phase if all arrivals came and all expected loads landed, and returns True if it ended.
 
         Raises Unsafe if it can end before its bytes are expected, or before a wait has seen the phase before.
         """

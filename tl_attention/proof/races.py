@@ -38,7 +38,7 @@ THE_CLUSTER: Key = (-1, CLUSTER, 0)
 def prove(
     roles: Mapping[Process, Sequence[Event]], counts: Mapping[str, int], *, reverse: bool = False, late: bool = False
 ) -> None:
-    """Raises Unsafe, in one line, where the roles of one cluster could race or deadlock.
+    """Raises Unsafe, with a message of one line, where the roles of one cluster could race or deadlock.
 
     `counts` has the arrivals that each mbarrier waits for. `reverse` runs the roles from the last one, `late` has a
     load land only when nothing else can go on: whether `prove` raises does not depend on either.
@@ -94,7 +94,7 @@ class _Proof:
         }
 
     def advance(self, agent: Role) -> bool:
-        """Runs a role's events until one must wait, and says whether any of them ran."""
+        """Runs a role's events until one must wait, and returns True if any of them ran."""
         left = len(agent.events)
         while agent.events:
             agent.clock[agent.number] += 1
@@ -105,7 +105,7 @@ class _Proof:
         return len(agent.events) < left
 
     def land(self) -> bool:
-        """Lands the load in flight that was issued last, at its barrier, and says whether there was one."""
+        """Lands the load in flight that was issued last, at its barrier; returns False if there is none."""
         if self.in_flight:
             barrier, issued = self.in_flight.pop()
             barrier.land(issued)
@@ -196,7 +196,7 @@ class _Proof:
             self.buffers[block, event.name, event.index] = Buffer(event.step, agent.number, agent.now)
 
     def _make_room(self, agent: Role, event: Event, block: int) -> None:
-        """Raises Unsafe if a load goes over what may still be read, may not have landed, or is not fenced."""
+        """Raises Unsafe if a load to `block` goes over what may still be read or land, or was used without a fence."""
         what = f"{event.name}({event.step})"
         agent.must_be_one_warp(f"loads {what}")
         self._reach(agent, block)
@@ -260,7 +260,7 @@ def _name(key: Key) -> str:
 
 
 def _barrier_counts(roles: Mapping[Process, Sequence[Event]], counts: Mapping[str, int]) -> dict[Key, int]:
-    """Returns how many arrivals each barrier that the roles use waits for; raises Unsafe where roles differ on it."""
+    """Returns, by barrier, how many arrivals it waits for; raises Unsafe where roles differ on the number."""
     found: dict[Key, int] = {}
     for process, run in roles.items():
         for event in run:

@@ -10,7 +10,7 @@ from tl_attention.proof.mbarrier import Agent, Rule, unsafe
 
 
 class Buffer:
-    """A Buffer says which load, number `step`, a buffer of shared memory holds, and who has read and written it.
+    """A Buffer tracks which load, number `step`, is in a buffer of shared memory, and when agents read and wrote it.
 
     An agent sees the load once `entry` of the agent's clock is at least `least`. The load came by TMA, or by threads;
     if `computed`, by the threads of its writer.
@@ -32,7 +32,7 @@ class Buffer:
         return agent.clock[self.entry] >= self.least
 
     def done(self, user: Agent, agent: Agent) -> bool:
-        """Says whether the agent's clock shows that `user` has ended its reads of the buffer, and its writes."""
+        """Returns True if the agent's clock shows that `user` has ended its reads of the buffer, and its writes."""
         end = self.reads.get(user, 0 if user is self.writer else None)
         if end is None:
             return False
@@ -40,7 +40,7 @@ class Buffer:
 
 
 class Role(Agent):
-    """A Role is a warpgroup or producer at work, with its events that are left and what it has in flight."""
+    """A Role is a warpgroup or producer in the proof, with its remaining events and what it has in flight."""
 
     def __init__(self, process: Process, events: Sequence[Event], number: int, clock_size: int):
         super().__init__(str(process), number, clock_size)
@@ -55,7 +55,7 @@ class Role(Agent):
         self.reached_out = False
 
     def read(self, buffers: Sequence[Buffer]) -> None:
-        """Notes that the role's own threads read these buffers now; over those from TMA no load may go before a fence.
+        """Notes that the role's threads read these buffers now; a load over one that TMA filled must wait for a fence.
 
         What the threads have asked for may still be on its way when they arrive at a barrier.
         """
@@ -96,7 +96,7 @@ class Role(Agent):
         self._wrote(buffer)
 
     def fence(self) -> None:
-        """Notes a fence, which shows the TMA and products what the role's threads wrote, and ends what they read."""
+        """Notes a fence, which shows the TMA and products what the role's threads wrote, and ends their reads."""
         for buffer in self.unfenced:
             buffer.written, buffer.fenced = self.now, True
         self.unfenced.clear()
@@ -131,7 +131,7 @@ class Role(Agent):
                 raise unsafe(Rule.IN_FLIGHT, f"{self} ends with a {what} in flight")
 
     def _all_made(self, time: int) -> bool:
-        """Says whether all warps of the role have made its event of this time, as a barrier since then shows."""
+        """Returns True if the role has one warp, or a barrier has shown that all warps made its event of this time."""
         return self.process.warps == 1 or time <= self.met
 
     def _wrote(self, buffer: Buffer) -> None:

@@ -81,7 +81,7 @@ class FragmentLayout:
         return self._multiplied[statement]
 
     def needed(self, statement: str) -> dict[tuple[str, int], Matrix]:
-        """Returns the matrix that a statement's products must find in each register of an array."""
+        """Returns, by (array, register), the matrix that must be there for a statement's products."""
         return self._needed[statement]
 
     @cached_property
@@ -132,7 +132,7 @@ class FragmentLayout:
         return found
 
     def _steps(self, statement: str) -> range:
-        """Returns the numbers of the steps in a statement's chunk, from 0; all steps where the statement is whole."""
+        """Returns the steps of a statement's chunk as a range from 0, or all steps if the statement is whole."""
         name, steps = whole(statement), self.fragments.chunks[statement].steps
         along = self.schedule.block_N if name in ("frag_v", "mma1") else self.head_dim
         return range(along // DEPTH if steps is None else steps)

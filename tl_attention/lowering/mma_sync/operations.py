@@ -13,7 +13,7 @@ from tl_attention.lowering.softmax import exponent, seen
 
 @T.macro
 def frag_q(t, tile, s, c, first=0, steps=None, q=0):
-    """Loads `steps` steps of 16 columns of Q, from step `first` on, into Q_local at step `q`.
+    """Loads `steps` steps of 16 columns of Q (None for all), from step `first` on, into Q_local at step `q`.
 
     Of each 16 rows and 16 columns the upper and lower 8 rows, left 8 columns first.
     """
@@ -22,13 +22,13 @@ def frag_q(t, tile, s, c, first=0, steps=None, q=0):
 
 @T.macro
 def keep_q(t, tile, s, c):
-    """Q_local = all columns of Q, for all blocks."""
+    """Loads all columns of the tile's rows of Q into Q_local, where they stay for all KV blocks."""
     fragments_of_q(0, None, 0, s, c)
 
 
 @T.macro
 def fragments_of_q(first, steps, place, s, c):
-    """Q_local = `steps` steps of 16 columns of Q from step `first` on; the first of them is step `place` in the registers."""
+    """Loads `steps` steps of 16 columns of Q (None for all), from step `first` on, into Q_local at step `place`."""
     products = c.block_M // c.rows
     for step in T.unroll(c.head_dim // 16 if steps is None else steps):
         for i in T.unroll(products):
@@ -38,7 +38,7 @@ def fragments_of_q(first, steps, place, s, c):
 
 
 def ldmatrix(matrices, transposed, shared, at, registers, place):
-    """Loads `matrices` 8 x 8 matrices from shared memory into registers by ldmatrix.
+    """Returns an ldmatrix, which loads `matrices` 8 x 8 matrices from shared memory into registers.
 
     A lane says where one row of 8 stands, and gets two elements of each matrix.
     """
@@ -52,7 +52,7 @@ def ldmatrix(matrices, transposed, shared, at, registers, place):
 
 @T.macro
 def frag_k(t, tile, s, c, first=0, steps=None, k=0):
-    """Loads `steps` steps of 16 columns of the block's K, from step `first` on, into K_local at step `k`.
+    """Loads `steps` steps of 16 columns of a block's K (None for all), from step `first` on, into K_local at `k`.
 
     Of each 8 keys and 16 columns, the first 8 and the last 8.
     """
@@ -72,7 +72,7 @@ def frag_k(t, tile, s, c, first=0, steps=None, k=0):
 
 @T.macro
 def frag_v(t, tile, s, c, first=0, steps=None, v=0):
-    """Loads `steps` steps of 16 rows of the block's V, transposed, from step `first` on, into V_local at step `v`.
+    """Loads `steps` steps of 16 rows of a block's V (None for all), transposed, from `first` on, into V_local at `v`.
 
     Of each 8 columns and 16 keys, the first 8 and the last 8.
     """
@@ -91,7 +91,7 @@ def frag_v(t, tile, s, c, first=0, steps=None, v=0):
 
 @T.macro
 def mma0(t, tile, s, c, first=0, steps=None, q=0, k=0):
-    """acc_s += Q_local K_local^T over a chunk's columns; the first one clears acc_s."""
+    """Adds Q_local K_local^T over a chunk's columns to acc_s, which the chunk with `first` 0 clears before."""
     products = c.block_M // c.rows
     if first == 0:
         for i in T.unroll(products * c.block_N // 2):
@@ -112,7 +112,7 @@ def mma0(t, tile, s, c, first=0, steps=None, q=0, k=0):
 
 @T.macro
 def mma1(t, tile, s, c, first=0, steps=None, v=0):
-    """acc_o += acc_s_cast V_local over a chunk's keys."""
+    """Adds acc_s_cast V_local over a chunk's keys to acc_o."""
     products = c.block_M // c.rows
     for step in T.unroll(steps_of(steps, c.block_N)):
         for j in T.unroll(c.head_dim_v // 8):
@@ -129,7 +129,7 @@ def mma1(t, tile, s, c, first=0, steps=None, v=0):
 
 
 def multiply(A, a, B, b, C, at, c):
-    """C += A B by one mma.sync of 16 rows, 8 columns and a depth of 16."""
+    """Returns an mma.sync, C += A B of 16 rows, 8 columns and depth 16, on registers from A[a], B[b] and C[at] on."""
     dtype = "bf16" if c.dtype == "bfloat16" else "fp16"
     return T.ptx_mma(
         "float32", "m16n8k16", "row", "col", dtype, dtype, "fp32", A.data, a, B.data, b, C.data, at, T.bool(False)
@@ -137,7 +137,7 @@ def multiply(A, a, B, b, C, at, c):
 
 
 def steps_of(steps, columns):
-    """Returns how many steps of 16 columns, or keys, a statement takes, `steps`, or columns // 16 if that is None."""
+    """Returns a statement's number of steps of 16 columns or keys, which is `steps`, or columns // 16 if None."""
     return columns // 16 if steps is None else steps
 
 
@@ -178,7 +178,7 @@ def max_prev(t, tile, s, c):
 
 @T.macro
 def row_max(t, tile, s, c):
-    """scores_max = max(scores_max, max_j acc_s): of each thread's columns, then of the four threads of a row."""
+    """scores_max = max(scores_max, max_j acc_s), of each thread's columns first, then of the four threads of a row."""
     for r in T.unroll(2 * (c.block_M // c.rows)):
         for j in T.unroll(c.block_N // 8):
             for e in T.unroll(2):
@@ -190,7 +190,10 @@ def row_max(t, tile, s, c):
 
 @T.macro
 def row_max_beyond_threshold(t, tile, s, c):
-    """scores_max = max_j acc_s where that is larger by more than the threshold: else every exponential stays small."""
+    """scores_max = max_j acc_s where that is larger by more than the rescale threshold; elsewhere it stays.
+
+    So every exponential stays small.
+    """
     row_max(t, tile, s, c)
     for r in T.unroll(2 * (c.block_M // c.rows)):
         grows = (s.scores_max[r] - s.scores_max_prev[r]) * s.scale > T.float32(c.softmax.rescale_threshold)
@@ -206,7 +209,7 @@ def scale(t, tile, s, c, masked):
 
 @T.macro
 def exp(t, tile, s, c, masked, columns=None):
-    """acc_s = exp2(scale (acc_s - scores_max))."""
+    """acc_s = exp2(scale (acc_s - scores_max)), in `columns` (first, end) or in all if None."""
     first, end = chunk_of(columns, c.block_N)
     for i in T.unroll(c.block_M // c.rows):
         for j in T.unroll((end - first) // 8):
@@ -217,7 +220,10 @@ def exp(t, tile, s, c, masked, columns=None):
 
 @T.macro
 def row_sum(t, tile, s, c, columns=None):
-    """denominator = denominator scores_scale + sum_j acc_s, of each thread's columns."""
+    """Adds a thread's own acc_s in `columns` (None for all) to denominator, which the first chunk scales before.
+
+    The factor is scores_scale.
+    """
     first, end = chunk_of(columns, c.block_N)
     if first == 0:
         for r in T.unroll(2 * (c.block_M // c.rows)):
@@ -230,7 +236,7 @@ def row_sum(t, tile, s, c, columns=None):
 
 @T.macro
 def cast(t, tile, s, c, columns=None):
-    """acc_s_cast = acc_s, in the precision of V."""
+    """acc_s_cast = acc_s in the precision of V, in `columns` (first, end) or in all if None."""
     first, end = chunk_of(columns, c.block_N)
     for i in T.unroll(c.block_M // c.rows):
         for n in T.unroll((end - first) // 4):
@@ -241,7 +247,7 @@ def cast(t, tile, s, c, columns=None):
 
 @T.macro
 def rescale(t, tile, s, c, columns=None):
-    """acc_o *= scores_scale."""
+    """acc_o *= scores_scale, in `columns` (first, end) or in all if None."""
     rescale_columns(chunk_of(columns, c.head_dim_v), s, c)
 
 
@@ -263,7 +269,7 @@ def rescale_where_max_grew(t, tile, s, c, columns=None):
 
 
 def vector_statement(statement, c):
-    """Returns the macro that computes the named vector statement, as the rescale threshold asks."""
+    """Returns the macro of the named vector statement; row_max and rescale depend on the rescale threshold."""
     keeps = c.softmax.rescale_threshold > 0
     return {
         "mask": mask,

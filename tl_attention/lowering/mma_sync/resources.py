@@ -74,7 +74,7 @@ def of_schedule(planned: Planned) -> dict[str, Any]:
 
 
 def fragments(schedule: Schedule) -> Fragments:
-    """Returns which steps of Q, K and V each statement of the schedule loads or multiplies, in which registers."""
+    """Returns Fragments, which give each statement its steps of Q, K and V, and their place in registers."""
     table = schedule.table
     chunks: dict[str, Chunk] = {}
     room: dict[str, int] = {}

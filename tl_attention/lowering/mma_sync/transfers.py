@@ -24,7 +24,7 @@ def element(row, chunk, rows, columns, c):
 
 @T.macro
 def load_q(first_row, tile, s, c):
-    """Q_shared = the tile's rows of Q, 0 beyond the last."""
+    """Starts the copies of the tile's rows of Q to Q_shared, with 0 for rows beyond the tensor's last."""
     copy_rows(
         s.given.Q, s.Q_shared, Copied(tile.batch, tile.head, 0, 0, c.block_M, c.head_dim), first_row, s, c, checked=True
     )
@@ -32,7 +32,7 @@ def load_q(first_row, tile, s, c):
 
 @T.macro
 def load_k(t, tile, s, c, masked):
-    """K_shared = K of the block."""
+    """Starts the copies of the block's K to its slot of K_shared; if `masked`, rows beyond the tensor's last are 0."""
     slot = t % c.kernel.k_stages * (c.block_N * c.head_dim)
     of = Copied(tile.batch, kv_head(tile.head, c), slot, tile.first * c.block_N, c.block_N, c.head_dim)
     copy_rows(s.given.K, s.K_shared, of, (tile.blocks - 1 - t) * c.block_N, s, c, checked=masked)
@@ -40,7 +40,7 @@ def load_k(t, tile, s, c, masked):
 
 @T.macro
 def load_v(t, tile, s, c, masked):
-    """V_shared = V of the block."""
+    """Starts the copies of the block's V to its slot of V_shared; if `masked`, rows beyond the tensor's last are 0."""
     slot = t % c.kernel.v_stages * (c.block_N * c.head_dim_v)
     of = Copied(tile.batch, kv_head(tile.head, c), slot, tile.first * c.block_N, c.block_N, c.head_dim_v)
     copy_rows(s.given.V, s.V_shared, of, (tile.blocks - 1 - t) * c.block_N, s, c, checked=masked)
@@ -95,7 +95,7 @@ def copy_rows(source, shared, of, first, s, c, checked):
 
 @T.macro
 def store(first_row, tile, s, c):
-    """Output = acc_o / denominator."""
+    """Stores acc_o / denominator as the tile's output rows, after features have acted on the rows' totals."""
     products = c.block_M // c.rows
     for r in T.unroll(2 * products):
         s.denominator[r] += T.shfl_xor(s.denominator[r], 1)

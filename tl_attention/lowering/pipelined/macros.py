@@ -67,7 +67,10 @@ def allocated(given, c):
 
 @T.macro
 def MMA0(K, bz, by, kv, first_row, past_len, s, c):
-    """acc_s = Q_shared @ K_shared^T, -inf where masked: statements load_k, mask, mma0."""
+    """Loads KV block `kv` of K and computes acc_s = Q_shared @ K_shared^T, or -inf where the mask hides a key.
+
+    These are the statements load_k, mask and mma0.
+    """
     T.copy(rows_of(K, bz, by, kv * c.block_N, c.block_N, c.head_dim if c.narrow else None), s.K_shared)
     for i, j in T.Parallel(c.block_M, c.block_N):
         own_key = first_row + i + past_len
@@ -90,7 +93,10 @@ def change_scores(kv, first_row, past_len, s, c):
 
 @T.macro
 def Softmax(scale, s, c):
-    """acc_s_cast = exp2(scale (acc_s - scores_max)), with scores_scale and denominator: max_prev to cast."""
+    """Computes acc_s_cast = exp2(scale (acc_s - scores_max)), with the new maxima, scores_scale and denominator.
+
+    These are the statements max_prev to cast.
+    """
     T.copy(s.scores_max, s.scores_max_prev)
     T.fill(s.scores_max, -T.infinity("float32"))
     T.reduce_max(s.acc_s, s.scores_max, dim=1, clear=False)
@@ -108,21 +114,24 @@ def Softmax(scale, s, c):
 
 @T.macro
 def Rescale(s, c):
-    """acc_o *= scores_scale: rescale."""
+    """Multiplies the rows of acc_o by scores_scale, which is the statement rescale."""
     for i, j in T.Parallel(c.block_M, c.head_dim_v):
         s.acc_o[i, j] *= s.scores_scale[i]
 
 
 @T.macro
 def MMA1(V, bz, by, kv, s, c):
-    """acc_o += acc_s_cast @ V_shared: load_v, mma1."""
+    """Loads KV block `kv` of V and computes acc_o += acc_s_cast @ V_shared.
+
+    These are the statements load_v and mma1.
+    """
     T.copy(rows_of(V, bz, by, kv * c.block_N, c.block_N, c.head_dim_v if c.narrow else None), s.V_shared)
     T.gemm(s.acc_s_cast, s.V_shared, s.acc_o, policy=T.GemmWarpPolicy.FullRow)
 
 
 @T.macro
 def store(Output, bz, by, first_row, s, c):
-    """Output = acc_o / denominator."""
+    """Stores acc_o / denominator as the tile's output rows."""
     for i, j in T.Parallel(c.block_M, c.head_dim_v):
         s.acc_o[i, j] /= s.denominator[i]
     # Q has been read for the last time: its buffer stages the output for the TMA store.

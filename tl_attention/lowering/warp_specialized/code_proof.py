@@ -158,9 +158,9 @@ class RolesProof(Proof):
         return np.flatnonzero(mine)
 
     def _started(self, events: list[Event], process: Process) -> list[Event]:
-        """Checks how a process starts, and returns its events from there on, with a cluster's meeting in front.
+        """Returns a process's events after its start, behind a cluster's meeting; raises Unsafe if the start is wrong.
 
-        The mbarriers are initialised first, and registers are moved next, once. Raises Unsafe unless it is so.
+        The mbarriers must be initialised first, and registers moved next, once.
         """
         counts = {
             Event("init", name, slot, count)

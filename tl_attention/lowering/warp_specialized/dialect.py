@@ -154,9 +154,9 @@ def without_first_rescale(phases: Phases, schedule: Schedule, buffers: Mapping[s
 
 
 def holds(phases: Phases, schedule: Schedule, buffers: Mapping[str, int]) -> Phases:
-    """Returns the phases with operations that keep waits and releases behind the exponentials before them.
+    """Returns the phases with waits and releases kept behind the exponentials before them, unless kernel.waits is free.
 
-    `kernel.waits` decides. `free` adds none; `loose` keeps a wait or release behind the last exponential of the chunk
+    Operations of their own keep them there. `loose` keeps a wait or release behind the last exponential of the chunk
     before; `exact` keeps it behind all of them, and the next chunk behind it.
     """
     if schedule.kernel.waits == "free":
@@ -187,7 +187,7 @@ def holds(phases: Phases, schedule: Schedule, buffers: Mapping[str, int]) -> Pha
 
 
 def turns(phases: Phases, schedule: Schedule, buffers: Mapping[str, int]) -> Phases:
-    """Returns the phases with turns around each iteration's products, if kernel.ping_pong is set.
+    """Returns the phases with a turn taken and passed around each iteration's products, if kernel.ping_pong is set.
 
     Two warpgroups then take turns to issue the products, and to wait for what the first of them reads.
     """
@@ -209,7 +209,7 @@ def turns(phases: Phases, schedule: Schedule, buffers: Mapping[str, int]) -> Pha
 
 
 def q_release(phases: Phases, schedule: Schedule, buffers: Mapping[str, int]) -> Phases:
-    """Returns the phases with a release of Q_shared behind the last product that reads it.
+    """Returns the phases with a release of Q_shared behind the last product that reads it, if none is elsewhere.
 
     That may be before the epilogue. None is added where Q is copied to registers, as it is free earlier, and where the
     output goes through Q_shared, as it is free only later.
@@ -233,7 +233,7 @@ def q_release(phases: Phases, schedule: Schedule, buffers: Mapping[str, int]) ->
 
 
 def p_shares(phases: Phases, schedule: Schedule, buffers: Mapping[str, int]) -> Phases:
-    """Returns the phases with an operation behind the last cast that lets products read P from shared memory.
+    """Returns the phases with an operation behind the last cast that shows P to products, if P is in shared memory.
 
     Where P stays in registers none is added.
     """

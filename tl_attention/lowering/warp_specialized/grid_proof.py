@@ -125,9 +125,9 @@ class GridProof:
         self.proof.note_places(run)
 
     def _grid(self, blocks: np.ndarray, count: int, whole: bool = True) -> tuple[Run, list[int]]:
-        """Runs one thread per warpgroup of these blocks for `count` tiles, and returns the run and the tiles' places.
+        """Runs one thread per warpgroup of these blocks for `count` tiles; returns the Run and the tiles' numbers.
 
-        These are all tiles of the blocks if `whole`. A place is given as a number.
+        They are all tiles of the blocks if `whole`. A number tells the place of a tile.
         """
         proof, cluster, reading = self.proof, self.roles.cluster, self.proof.reading(self.sizes)
         clusters = blocks[::cluster] // cluster
@@ -152,7 +152,7 @@ NO_TILE = 1 << 40
 
 
 def check_samples(proof: Proof, roles: Roles) -> None:
-    """Raises Unsafe if a tile's number decides more than where the tile lies, or the wrong tile comes next."""
+    """Raises Unsafe if the code uses a tile's number for more than to find the tile, or the wrong tile comes next."""
     schedule, variant, cluster = proof.schedule, proof.code.variant, roles.cluster
     # The number of heads in a section is a quotient by the number of keys, so there must be keys.
     keyless = schedule.kernel.tile_order != "sections"
@@ -170,7 +170,7 @@ def check_samples(proof: Proof, roles: Roles) -> None:
 
 
 def first_numbers(schedule: Schedule, variant: Variant, number: np.ndarray) -> np.ndarray:
-    """Returns the number of the tile with which each cluster begins, which is the cluster's own, or 0.
+    """Returns each cluster's first tile number, which is the cluster's own, or 0 if one worker takes all tiles.
 
     A single worker's code has no cluster number: it begins with the first tile.
     """

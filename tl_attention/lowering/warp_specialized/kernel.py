@@ -102,7 +102,10 @@ def consumer(ty, block, s, c):
 
 @dataclass(frozen=True)
 class Ring:
-    """A ring is `depth` buffers of a tensor's tiles; Q has one buffer for each warpgroup's rows."""
+    """A Ring is `depth` buffers for a tensor's tiles in shared memory, each with a full and an empty mbarrier.
+
+    Q has one buffer for each warpgroup's rows.
+    """
 
     source: object
     shared: object
@@ -217,7 +220,10 @@ def warpgroup_state(c):
 
 @T.macro
 def tile_numbers(TileCounter, c):
-    """Allocates room for the numbers of the next two tiles, which the producer warp takes from the counter."""
+    """Allocates room and mbarriers for the numbers of the next two tiles, and returns them as TileNumbers.
+
+    The producer warp takes the numbers from the counter.
+    """
     tile_full = T.alloc_barrier([WARP] * 2)
     tile_empty = T.alloc_barrier([c.block_M // ROWS * WARPS] * 2)
     next_tile = T.alloc_shared([2], "int32", scope="shared")

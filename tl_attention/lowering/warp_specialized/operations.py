@@ -11,7 +11,7 @@ from tl_attention.lowering.warp_specialized.transfers import block, release, rel
 
 
 def vector_statement(statement, c):
-    """Returns the macro that computes the named vector statement, as the softmax and kernel options ask."""
+    """Returns the macro that computes the named vector statement, in the form that c.softmax and c.kernel choose."""
     return {
         "mask": mask,
         "max_prev": max_prev,
@@ -62,7 +62,7 @@ def inside(columns, j):
 
 @T.macro
 def mask(t, tile, s, c):
-    """acc_s = -inf where a key is hidden."""
+    """acc_s = -inf where the mask hides a key, after features such as softcap have changed the scores."""
     if c.features.at_scores:
         change_scores(t, tile, s, c, alone=True)
     kv = block(t, tile, c)
@@ -102,7 +102,10 @@ def max_prev(t, tile, s, c):
 
 @T.macro
 def row_max(t, tile, s, c, masked):
-    """scores_max = max(scores_max, max_j acc_s)."""
+    """scores_max = max(scores_max, max_j acc_s), after features have changed the scores, unless `masked`.
+
+    The mask has changed the scores of masked blocks.
+    """
     if c.features.at_scores and not masked:
         change_scores(t, tile, s, c, alone=False)
     MAXIMUM[c.softmax.row_max](s.scores_max, s, c)
@@ -110,7 +113,10 @@ def row_max(t, tile, s, c, masked):
 
 @T.macro
 def row_max_beyond_threshold(t, tile, s, c, masked):
-    """scores_max = max_j acc_s where that is larger by more than the threshold: else every exponential stays small."""
+    """scores_max = max_j acc_s where that is larger by more than the rescale threshold; elsewhere it stays.
+
+    So every exponential stays small.
+    """
     block_max = T.alloc_fragment([ROWS], "float32")
     if c.features.at_scores and not masked:
         change_scores(t, tile, s, c, alone=False)
@@ -122,7 +128,7 @@ def row_max_beyond_threshold(t, tile, s, c, masked):
 
 @T.macro
 def maximum_of_threads(row_maximum, s, c):
-    """row_maximum = max(scores_max, max_j acc_s): of each thread's columns, then of the row's threads."""
+    """row_maximum = max(scores_max, max_j acc_s), of each thread's columns first, then of the row's threads."""
     of_thread = T.alloc_fragment([ROWS, 4], "float32")
     T.annotate_layout({of_thread: per_thread_layout()})
     for i, lane in T.Parallel(ROWS, 4):
@@ -134,7 +140,10 @@ def maximum_of_threads(row_maximum, s, c):
 
 @T.macro
 def maximum_of_chains(row_maximum, s, c):
-    """row_maximum = max(scores_max, max_j acc_s), a thread's even and odd columns in two chains, of which each is half as long."""
+    """row_maximum = max(scores_max, max_j acc_s), of each thread's even and odd columns apart, then of all.
+
+    Two chains of maxima are each half as long as one.
+    """
     of_chain = T.alloc_fragment([ROWS, 8], "float32")
     T.annotate_layout({of_chain: per_chain_layout()})
     for i, chain in T.Parallel(ROWS, 8):
@@ -164,14 +173,14 @@ def scale(t, tile, s, c, masked):
 
 @T.macro
 def exp(t, tile, s, c, masked, columns=None):
-    """acc_s = exp2(scale (acc_s - scores_max))."""
+    """acc_s = exp2(scale (acc_s - scores_max)), in `columns` (first, end) or in all if None."""
     for i, j in T.Parallel(ROWS, c.block_N):
         if columns is None or inside(columns, j):
             s.acc_s[i, j] = exp2(exponent(s.acc_s[i, j], seen(s.scores_max[i], masked), s, c), i, j, c)
 
 
 def exp2(x, i, j, c):
-    """Returns 2^x. A polynomial computes it on the FMA units for some of the registers, if the schedule says so."""
+    """Returns 2^x, computed by a polynomial on the FMA units for the registers that softmax.exp2_polynomial chooses."""
     if c.softmax.exp2_polynomial is None:
         return T.exp2(x)
     first, every = c.softmax.exp2_polynomial.first, c.softmax.exp2_polynomial.every
@@ -182,7 +191,10 @@ def exp2(x, i, j, c):
 
 @T.macro
 def cast(t, tile, s, c, columns=None):
-    """acc_s_cast = acc_s, in the precision of V. The product that read it before has been waited for."""
+    """acc_s_cast = acc_s in the precision of V, in `columns` (first, end) or in all if None.
+
+    The product that read it before has been waited for.
+    """
     if columns is None:
         T.copy(s.acc_s, s.acc_s_cast)
     else:
@@ -193,7 +205,10 @@ def cast(t, tile, s, c, columns=None):
 
 @T.macro
 def cast_to_shared(t, tile, s, c, columns=None):
-    """P_shared = acc_s, in the precision of V: TileLang's copy would make all warpgroups meet."""
+    """P_shared = acc_s in the precision of V, in `columns` (first, end) or in all if None.
+
+    TileLang's copy would make all warpgroups meet.
+    """
     T.call_extern("handle", put_columns(columns, c), s.acc_s.data, T.address_of(s.P_shared[tile.wg, 0, 0]))
 
 
@@ -208,7 +223,10 @@ def put_columns(columns, c):
 
 @T.macro
 def row_sum_of_thread(t, tile, s, c, columns=None):
-    """denominator = denominator scores_scale + sum_j acc_s, of each thread's columns."""
+    """Adds a thread's own acc_s in `columns` (None for all) to denominator, which the first chunk scales before.
+
+    The factor is scores_scale.
+    """
     if columns is None or columns[0] == 0:
         for i, lane in T.Parallel(ROWS, 4):
             s.denominator[i, lane] *= s.scores_scale[i]
@@ -228,7 +246,7 @@ def row_sum(t, tile, s, c):
 
 @T.macro
 def rescale(t, tile, s, c, columns=None):
-    """acc_o *= scores_scale."""
+    """acc_o *= scores_scale, in `columns` (first, end) or in all if None."""
     for i, j in T.Parallel(ROWS, c.head_dim_v):
         if columns is None or inside(columns, j):
             s.acc_o[i, j] *= s.scores_scale[i]
@@ -255,7 +273,10 @@ def wait_v(t, tile, s, c):
 
 
 def issue_mma0(t, tile, s, c):
-    """Starts acc_s = Q K^T. TileLang commits each product as a group of its own, which waits count."""
+    """Starts the product acc_s = Q K^T for a KV block, and does not wait for it.
+
+    TileLang commits each product as a group of its own, which waits count.
+    """
     return T.wgmma_gemm(
         s.Q_local if c.kernel.q_operand == "registers" else s.Q.shared[tile.wg, :, :],
         s.K.shared[slot(s.K, tile.base + t), :, :],
@@ -267,7 +288,10 @@ def issue_mma0(t, tile, s, c):
 
 
 def issue_mma1(t, tile, s, c):
-    """Starts acc_o += acc_s_cast V. The first one clears acc_o, which nothing else initialises."""
+    """Starts the product acc_o += P V for a KV block, or acc_o = P V for a tile's first, and does not wait for it.
+
+    Nothing else initialises acc_o.
+    """
     return T.wgmma_gemm(
         s.P_shared[tile.wg, :, :] if c.kernel.p_operand == "shared" else s.acc_s_cast,
         s.V.shared[slot(s.V, tile.base + t), :, :],
@@ -292,14 +316,14 @@ def share_p(t, tile, s, c):
 
 @T.macro
 def wait_mma0(t, tile, s, c, outstanding):
-    """Waits until acc_s is there. As many as `outstanding` products that were started later may be in flight."""
+    """Waits for the product that writes acc_s; up to `outstanding` products that started later may be in flight."""
     T.wait_wgmma(outstanding)
     T.warpgroup_fence_operand(s.acc_s, 0, c.block_N // 2)
 
 
 @T.macro
 def wait_mma1(t, tile, s, c, outstanding):
-    """Waits until acc_o is there. As many as `outstanding` products that were started later may be in flight."""
+    """Waits for the product that adds to acc_o; up to `outstanding` products that started later may be in flight."""
     T.wait_wgmma(outstanding)
     T.warpgroup_fence_operand(s.acc_o, 0, c.head_dim_v // 2)
 
@@ -334,7 +358,7 @@ def pass_turn(t, tile, s, c):
 
 @T.macro
 def hold(t, tile, s, c, registers):
-    """Keeps the wait or release that follows behind all exponentials in `registers`, (first, end), of acc_s.
+    """Keeps the next wait or release behind the exponentials of all registers (first, end) of acc_s in `registers`.
 
     A thread has two rows of acc_s, so N / 2 registers of N columns.
     """
@@ -344,7 +368,7 @@ def hold(t, tile, s, c, registers):
 
 
 def hold_last(t, tile, s, c, registers):
-    """Keeps the wait or release that follows behind the last exponential in `registers`, (first, end), of acc_s.
+    """Keeps the next wait or release behind the last exponential of registers (first, end) of acc_s in `registers`.
 
     A thread has two rows of acc_s, so N / 2 registers of N columns. ptxas may still move the other exponentials.
     """
@@ -352,7 +376,7 @@ def hold_last(t, tile, s, c, registers):
 
 
 def resume(t, tile, s, c):
-    """Keeps the compiler from moving the exponentials that follow before the operations that come first."""
+    """Keeps the compiler from moving the next exponentials before the operations that precede them."""
     return T.call_extern("handle", "tl_attention_resume", s.scores_max.data, s.scale)
 
 

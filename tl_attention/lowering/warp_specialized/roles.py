@@ -63,7 +63,7 @@ class Roles:
 
     @cached_property
     def rings(self) -> dict[str, str]:
-        """Returns the name that events have for the buffer that each load fills, such as K for K_shared, by load."""
+        """Returns, by load, the name that events use for the buffer that the load fills, such as K for K_shared."""
         return {load: buffer.removesuffix("_shared") for buffer, load in self.table.rings.items()}
 
     @cached_property
@@ -105,7 +105,7 @@ class Roles:
         return (Event("sync", CLUSTER),) if self.cluster > 1 else ()
 
     def events(self, process: Process, lengths: Sequence[int], *, start: int = 0) -> Iterator[Event]:
-        """Yields the events of a process that others see, for row tiles with `lengths` KV blocks each.
+        """Yields the events of a process that other processes see, for row tiles with `lengths` KV blocks each.
 
         The process runs as if `start` loads of each ring, and as many tiles, had been before.
         """

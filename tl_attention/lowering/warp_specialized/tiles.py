@@ -40,7 +40,7 @@ def put(variable, value):
 
 
 def named(tile, wg=None):
-    """Returns the tile with its numbers under names of their own in the code, and with warpgroup `wg`.
+    """Returns the tile with its numbers as named variables of the generated code, and with warpgroup `wg`.
 
     The variables that they come from would go into every expression.
     """
@@ -52,7 +52,7 @@ def named(tile, wg=None):
 
 @T.macro
 def values_of(turn, base, first, blocks, first_row, head, bz, visible, cut):
-    """Returns a tile of these numbers: a macro's parameters are names in the generated code."""
+    """Returns a Tile of these numbers, which get names in the generated code because they are a macro's parameters."""
     return Tile(first, blocks, first_row, head, bz, visible, cut, turn=turn, base=base)
 
 
@@ -122,7 +122,7 @@ ORDERS = {"rows": by_rows, "tapered": tapered, "sections": by_sections}
 
 @T.macro
 def consume(tile, s, c):
-    """Computes acc_o and denominator of a tile."""
+    """Computes acc_o and denominator of a warpgroup's rows of a tile, once its rows of Q have arrived."""
     T.fill(s.denominator, 0)
     T.fill(s.scores_max, -T.infinity("float32"))
     T.mbarrier_wait_parity(s.Q.full[tile.wg], tile.turn % 2)
@@ -137,7 +137,7 @@ def consume(tile, s, c):
 
 @T.macro
 def work(wg, block, s, c, is_producer):
-    """Works on tile after tile, as the producer warp or as one warpgroup that computes."""
+    """Works on a block's tiles in turn, as the producer warp if `is_producer`, else as the computing warpgroup `wg`."""
     tile = variables(c)
     row_tiles = T.ceildiv(s.seq_q, c.block_M * c.kernel.cluster)
     put(tile.number, block // c.kernel.cluster)
@@ -163,7 +163,7 @@ def work(wg, block, s, c, is_producer):
 
 @T.macro
 def locate(tile, row_tiles, s, c):
-    """Works out a tile's first row, head and sequence, and how many KV blocks there are up to its last one."""
+    """Sets a tile's first row, head and sequence from its number, and the number of KV blocks up to its last one."""
     cluster = c.kernel.cluster
     put(tile.first_row, place(tile.number, row_tiles, s.batch * s.heads, s, c)[0] * cluster)
     put(tile.head, place(tile.number, row_tiles, s.batch * s.heads, s, c)[1])
@@ -178,7 +178,7 @@ def locate(tile, row_tiles, s, c):
 
 @T.macro
 def begin(tile, first_row, s, c):
-    """Works out the first KV block that a tile's rows reach back to, and counts the tile's blocks from it."""
+    """Sets a tile's first KV block to the first that its rows reach back to, and counts the tile's blocks from it."""
     # Blocks of a cluster load together: from the first that its first row needs.
     put(tile.first, c.mask.first_block(first_row - s.rank * c.block_M + s.past_len, c.block_N, T))
     put(tile.blocks, T.max(tile.blocks - tile.first, c.loop.least_blocks))
@@ -186,7 +186,7 @@ def begin(tile, first_row, s, c):
 
 @T.macro
 def see(tile, wg, s, c):
-    """Works out a warpgroup's own rows, and which KV blocks all of them see."""
+    """Sets a tile's first row to the warpgroup's own, and the bounds of the KV blocks that all of its rows see."""
     put(tile.first_row, tile.first_row + wg * ROWS)
     put(tile.visible, s.seq_kv // c.block_N)
     put(tile.visible, c.mask.end_whole(tile.visible, tile.first_row + s.past_len, c.block_N, T))

@@ -15,7 +15,7 @@ from tl_attention.lowering.rows import kv_head, rows_of, stored
 
 
 def slot(ring, step):
-    """Returns the slot of the ring that load number `step` fills."""
+    """Returns the index of the ring's slot that load number `step` fills."""
     return step % ring.depth
 
 
@@ -128,7 +128,10 @@ def load_q(wg, tile, s, c):
 
 @T.macro
 def store(tile, s, c):
-    """Output = acc_o / denominator."""
+    """Stores acc_o / denominator as a warpgroup's output rows, after features have acted on the rows' totals.
+
+    `kernel.output` chooses the kind of store.
+    """
     if c.softmax.row_sum == "thread":
         T.reduce_sum(s.denominator, s.scores_scale, dim=1)
         if c.features.at_totals:
@@ -170,7 +173,7 @@ def stored_columns(c):
 
 @T.macro
 def store_direct(tile, s, c):
-    """Stores a warpgroup's output rows as the lanes hold them, 4 bytes of a row and eight columns each."""
+    """Stores a warpgroup's output rows, of which each lane stores the elements that it holds, 4 bytes at a time."""
     for i, j in T.Parallel(ROWS, c.head_dim_v):
         if tile.first_row + i < s.seq_q and (c.columns_v == c.head_dim_v or j < c.columns_v):
             s.given.Output[tile.batch, tile.head, tile.first_row + i, j] = s.acc_o[i, j]
