@@ -22,7 +22,7 @@ def masked_blocks_come_first(s: Keys) -> None:
 
 
 def fused_statements_are_in_one_group(table: Table) -> Check:
-    """Returns a check that refuses a schedule unless a fused statement is in its partner's group, and mask in mma0's.
+    """Returns a check that refuses a schedule unless fused statements are in their partners' groups, mask in mma0's.
 
     `table.fused` names the partners. The mask hides scores of mma0.
     """

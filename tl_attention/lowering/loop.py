@@ -36,7 +36,7 @@ class Loop(NamedTuple):
 
     @property
     def masked_lag(self) -> int:
-        """Returns the largest lag of a `run` operation, for how many iterations a masked block stays in use."""
+        """Returns for how many iterations a masked block stays in use, the largest lag of a `run` operation."""
         return max(op.lag for op in self.steady.operations if op.kind == "run")
 
     @property

@@ -102,7 +102,7 @@ def derive(schedule: Schedule, model: Model | None = None) -> Program:
 
 
 def _as_the_kernel_has_it(emission: list[tuple[str, int]], table: Table) -> list[tuple[str, int]]:
-    """Returns the (statement, stage) pairs without fused statements, and with moved ones put where they belong.
+    """Returns the (statement, stage) pairs without fused statements, and with moved ones where the table puts them.
 
     A moved statement stands right before the one that the table names.
     """
@@ -291,14 +291,14 @@ class _Iteration:
         return [name for name, _ in self.emission if name not in self.unnamed]
 
     def _named(self, statement: str) -> int:
-        """Returns the place in the order of a statement that a schedule names, or of moved ones right before it.
+        """Returns the place in the order of a statement, or of the first of the moved ones that stand right before it.
 
         A schedule cannot name the moved statements.
         """
         return min(self.place[name] for name in (statement, *self.moved.get(statement, ())))
 
     def _first_conflict(self, name: str, edges: tuple[Dependence, ...]) -> tuple[int, int]:
-        """Returns (iterations later, place) of the first statement that needs a product, which must be done by then."""
+        """Returns (iterations later, place) of the first statement that depends on a product and must come after it."""
         needing = {edge.later for edge in edges if edge.earlier == name and not self._follow_each_other(edge)}
         length = len(self.emission)
         for step in range(self.place[name] + 1, self.place[name] + 1 + 2 * length):

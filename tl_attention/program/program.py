@@ -128,9 +128,9 @@ def unroll(operations: Sequence[Operation], blocks: int, products: Collection[st
 
 
 def phases_of(operations: Sequence[Operation], blocks: int, products: Collection[str]) -> Phases:
-    """Returns the Phases of a loop of these operations over `blocks` KV blocks.
+    """Returns, as Phases, prologue, steady iteration and epilogue of a loop of `operations` over `blocks` KV blocks.
 
-    Prologue and epilogue end and begin where its iterations start and cease to repeat.
+    They are found where the iterations start and cease to repeat.
     """
     iterations: dict[int, list[Operation]] = {}
     for op, block in unroll(operations, blocks, products):

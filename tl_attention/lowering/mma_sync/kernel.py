@@ -27,7 +27,7 @@ template <int rows> __device__ __forceinline__ bool tl_attention_grew(const floa
 
 @T.macro
 def launch(given, c):
-    """Launches a thread block for each row tile."""
+    """Launches a thread block for each row tile of each head, which computes the tile's output rows."""
     batch, heads, seq_q, _ = given.Q.shape
     with T.Kernel(T.ceildiv(seq_q, c.block_M), heads, batch, threads=c.threads, prelude=prelude(c)) as (bx, by, bz):
         T.annotate_min_blocks_per_sm(c.kernel.blocks_per_sm)

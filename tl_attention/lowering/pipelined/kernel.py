@@ -13,7 +13,7 @@ from tl_attention.lowering.softmax import LOG2_E
 
 @T.macro
 def launch(given, c):
-    """Launches a thread block for each row tile."""
+    """Launches a thread block for each row tile of each head, which computes the tile's output rows."""
     batch, heads, seq_q, _ = given.Q.shape
     seq_kv = given.K.shape[2]
     with T.Kernel(

@@ -209,7 +209,7 @@ def turns(phases: Phases, schedule: Schedule, buffers: Mapping[str, int]) -> Pha
 
 
 def q_release(phases: Phases, schedule: Schedule, buffers: Mapping[str, int]) -> Phases:
-    """Returns the phases with a release of Q_shared behind the last product that reads it, if none is elsewhere.
+    """Returns the phases with a release of Q_shared after its last product, unless Q is in registers or output is tma.
 
     That may be before the epilogue. None is added where Q is copied to registers, as it is free earlier, and where the
     output goes through Q_shared, as it is free only later.

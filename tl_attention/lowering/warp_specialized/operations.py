@@ -358,7 +358,7 @@ def pass_turn(t, tile, s, c):
 
 @T.macro
 def hold(t, tile, s, c, registers):
-    """Keeps the next wait or release behind the exponentials of all registers (first, end) of acc_s in `registers`.
+    """Keeps the next wait or release behind the exponentials in all of acc_s's `registers`, a pair (first, end).
 
     A thread has two rows of acc_s, so N / 2 registers of N columns.
     """
@@ -368,7 +368,7 @@ def hold(t, tile, s, c, registers):
 
 
 def hold_last(t, tile, s, c, registers):
-    """Keeps the next wait or release behind the last exponential of registers (first, end) of acc_s in `registers`.
+    """Keeps the next wait or release behind the last exponential in acc_s's `registers`, a pair (first, end).
 
     A thread has two rows of acc_s, so N / 2 registers of N columns. ptxas may still move the other exponentials.
     """

@@ -25,7 +25,7 @@ def parity(ring, step):
 
 
 def wait_full(ring, step):
-    """Waits until load number `step` has arrived."""
+    """Waits until load number `step` of the ring has arrived."""
     return T.mbarrier_wait_parity(ring.full[slot(ring, step)], parity(ring, step))
 
 
@@ -165,7 +165,7 @@ def store_vector(tile, s, c):
 
 
 def stored_columns(c):
-    """Returns the name of the device function that stores output rows as wide as the tile, or as a narrower tensor."""
+    """Returns the name of the device function that stores output rows of c.columns_v columns, at most the tile's."""
     if c.columns_v == c.head_dim_v:
         return f"tl_attention_store<{c.head_dim_v}, {is_bf16(c)}>"
     return f"tl_attention_store_columns<{c.columns_v}, {is_bf16(c)}>"
