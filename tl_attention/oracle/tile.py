@@ -184,7 +184,7 @@ def _load(t: Tile) -> None:
 
 
 def _places(t: Tile) -> tuple[Tensor, Tensor]:
-    """Returns the block's keys by number, (1, block_N), and the places of the tile's queries among them, (block_M, 1)."""
+    """Returns the numbers of the block's keys (1, block_N), and those of the tile's queries among them (block_M, 1)."""
     keys = t.first_key + torch.arange(t.block_N)[None, :]
     return keys, t.first_row + torch.arange(t.block_M)[:, None] + t.shape.past_len
 

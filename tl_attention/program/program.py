@@ -90,7 +90,7 @@ class Phases:
         return max(1, self.steady.t - self.end)
 
     def iterations(self, blocks: int) -> Iterator[Iteration]:
-        """Yields the iterations of a loop over so many KV blocks, at least `least_blocks`, in order."""
+        """Yields the iterations of a loop over `blocks` KV blocks, which are at least `least_blocks`, in order."""
         assert blocks >= self.least_blocks, f"{blocks} blocks, expected at least {self.least_blocks}"
         yield from self.prologue
         for t in range(self.steady.t, blocks + self.end):
@@ -99,7 +99,7 @@ class Phases:
             yield Iteration(blocks + t, operations)
 
     def steps(self, blocks: int) -> Iterator[Step]:
-        """Yields the operations of a loop over so many KV blocks, in order, each with the number of its block."""
+        """Yields Steps, operations of a loop over `blocks` KV blocks in order, each with the number of its block."""
         for t, operations in self.iterations(blocks):
             for op in operations:
                 yield Step(op, t - op.lag)

@@ -62,7 +62,7 @@ class Event:
 
     @cached_property
     def _shown(self) -> tuple[object, ...]:
-        """Returns all fields of an event but the numbers of loads, which code does not show, as a tuple to compare."""
+        """Returns a tuple of all fields of an event to compare, but the numbers of loads, which code does not show."""
         reads = tuple(read[:2] for read in self.reads)
         return self.kind, self.name, self.index, self.value, self.blocks, self.place, reads
 

@@ -131,7 +131,7 @@ class Role(Agent):
                 raise unsafe(Rule.IN_FLIGHT, f"{self} ends with a {what} in flight")
 
     def _all_made(self, time: int) -> bool:
-        """Returns True if the role has one warp, or a barrier has shown that all warps made its event of this time."""
+        """Returns True if the role has one warp, or a barrier has shown that all its warps made the event at `time`."""
         return self.process.warps == 1 or time <= self.met
 
     def _wrote(self, buffer: Buffer) -> None:

@@ -59,7 +59,7 @@ ROWS_OF_A_PRODUCT = 16
 
 
 def rows_at_once(threads: int) -> int:
-    """Returns how many rows the warps of a block with so many threads compute at a time, 16 each."""
+    """Returns how many rows a block of `threads` threads computes at a time, 16 for each warp."""
     return threads // WARP * ROWS_OF_A_PRODUCT
 
 

@@ -35,7 +35,7 @@ class Multiplied(NamedTuple):
 
 @dataclass(frozen=True)
 class FragmentLayout:
-    """A FragmentLayout says, per statement, which 8 x 8 matrix each register gets and which registers each mma.sync multiplies."""
+    """A FragmentLayout gives, per statement, the 8 x 8 matrix in each register and the registers of each mma.sync."""
 
     schedule: Schedule
     head_dim: int

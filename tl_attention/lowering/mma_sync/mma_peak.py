@@ -17,7 +17,7 @@ ELEMENTS = 8 * ROWS + 4 * COLUMNS
 
 
 def flops(sms: int, iterations: int) -> int:
-    """Returns the floating-point operations of one launch of `products_kernel` with so many SMs and iterations."""
+    """Returns the number of FLOPs of one launch of `products_kernel`, from the numbers of SMs and iterations."""
     return sms * WARPS * iterations * ROWS * COLUMNS * FLOPS_OF_A_PRODUCT
 
 

@@ -64,7 +64,7 @@ def prelude(c):
 
 
 def grid(given, c):
-    """Returns the number of thread blocks, as many as tiles for `one_tile`, otherwise as many as fill the GPU."""
+    """Returns the number of thread blocks, one per tile if tile_scheduler is one_tile, else as many as fill the GPU."""
     if c.kernel.tile_scheduler != "one_tile":
         return workers(c) * c.kernel.cluster
     batch, heads, seq_q, _ = given.Q.shape

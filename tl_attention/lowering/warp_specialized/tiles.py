@@ -197,7 +197,7 @@ def see(tile, wg, s, c):
 
 @T.macro
 def advance(tile, row_tiles, s, c, is_producer):
-    """Sets the tile's number to that of the block's next tile, as the tile scheduler gives it."""
+    """Sets the tile's number to that of the block's next tile, as kernel.tile_scheduler decides."""
     if c.kernel.tile_scheduler == "one_tile":
         put(tile.number, row_tiles * s.heads * s.batch)
     elif c.kernel.tile_scheduler == "static":

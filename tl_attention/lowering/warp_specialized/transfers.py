@@ -105,7 +105,7 @@ def load(ring, step, kv, tile, c):
 
 
 def multicast(c):
-    """Returns the argument by which a TMA load goes to all blocks of a cluster, as keywords; {} without a cluster.
+    """Returns the keyword that makes a TMA load go to all blocks of a cluster, as a dict, {} without a cluster.
 
     All of them expect the bytes of every load, which the first block issues for all.
     """
