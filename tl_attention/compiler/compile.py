@@ -37,7 +37,7 @@ OPTIONAL = frozenset(p.name for p in KERNEL_PARAMETERS if p.optional and p.kind 
 
 
 def fingerprint(source: str) -> str:
-    """Returns a short hash of generated device code, by which rows and packed submissions name it."""
+    """Returns the first 12 hex digits of the SHA-256 of generated device code, which name the kernel in records."""
     return hashlib.sha256(source.encode()).hexdigest()[:12]
 
 
@@ -118,7 +118,7 @@ class CompiledKernel:
 
     @cached_property
     def report(self) -> StaticReport:
-        """Returns registers, spills and loops read off the cubin, and shared memory read off the launch.
+        """Returns a StaticReport of registers, spills and loops, read off the cubin, and shared memory, off the launch.
 
         Raises ScheduleRefused for serialised products. `compile_kernel` does not: such a kernel is slow but right, and
         disassembling a kernel would take half a second of each process that calls it.
@@ -163,7 +163,7 @@ def compile_kernel(schedule: Schedule, variant: Variant, planned: Planned | None
 
 
 def is_finished(schedule: Schedule, variant: Variant) -> bool:
-    """Says whether the store has the schedule's kernel, compiled by the nvcc that would compile it now."""
+    """Says whether the store on disk has the schedule's kernel for a variant, compiled by the nvcc chosen now."""
     import torch
 
     found = store.read(store_file(schedule, variant, chosen(torch.version.cuda))) if cache_enabled() else None
@@ -171,14 +171,14 @@ def is_finished(schedule: Schedule, variant: Variant) -> bool:
 
 
 def store_file(schedule: Schedule, variant: Variant, nvcc: Nvcc) -> Path:
-    """Returns the file of the store in which a kernel that this nvcc compiled is kept."""
+    """Returns the path at which the store keeps the schedule's kernel for a variant, compiled by this nvcc."""
     return cache_folder() / nvcc.cache / FOLDER / f"{kernel_key(schedule, variant, nvcc)}{store.SUFFIX}"
 
 
 def _stored(file: Path, schedule: Schedule) -> tuple[Finished, Any] | None:
-    """Returns the finished kernel in a file of the store and its loaded function, None where there is none to use.
+    """Returns (kernel, its loaded function) from a file of the store; None where no kernel is proved and can be loaded.
 
-    That is where the file holds no kernel that is proved and can be loaded.
+    A schedule without a Program has no proof.
     """
     finished = store.read(file)
     if finished is None or (finished.verdict is None) is schedule.has_program:

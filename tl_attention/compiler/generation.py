@@ -35,7 +35,7 @@ OPTIONS = ("-cubin", "-O3", "-lineinfo", "-std=c++20", "--use_fast_math")
 def generate(
     schedule: Schedule, variant: Variant, parameters: tuple[Parameter, ...], planned: Planned | None = None
 ) -> Finished:
-    """Compiles a schedule's kernel for a variant by TileLang, proves its generated code, and returns both.
+    """Compiles a schedule's kernel for a variant by TileLang, proves its code, and returns library, code and verdict.
 
     The kernel takes these parameters. Raises ScheduleRefused where the schedule is not safe, or where TileLang's code
     is not what the schedule says, and InputError with the compiler's error when the kernel cannot be built. A schedule

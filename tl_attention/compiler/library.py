@@ -72,7 +72,7 @@ def _load_runtime() -> None:
 
 
 def launch_of(function: Callable[..., None], parameters: Sequence[Parameter]) -> Callable[..., None]:
-    """Returns a function that launches a kernel by its library's `function`, and adds the counter if there is one.
+    """Returns a function that launches a kernel by its library's `function`, and passes a tile counter if it takes one.
 
     The arguments are the parameters in order, without the counter.
     """

@@ -96,7 +96,7 @@ class Loop:
 
     @property
     def places(self) -> dict[str, tuple[int, ...]]:
-        """Returns, for each kind of wait and for arrivals, how many exponentials stand before each of them in the body.
+        """Returns a dict from each kind of wait, and arrivals, to the numbers of exponentials before them in the body.
 
         What the body does not do is left out.
         """
@@ -108,7 +108,7 @@ class Loop:
         return {name: places for name, places in every.items() if places}
 
     def places_beside(self, asked: Asked | None) -> str:
-        """Returns in words after how many exponentials the body waits and arrives, beside what the schedule asks.
+        """Returns text on after how many exponentials the body waits and arrives, and where the schedule asks it to.
 
         The schedule asks for the waits for products alone. A body whose number of exponentials is not that of one
         iteration is no iteration: nothing stands beside it.
@@ -195,7 +195,7 @@ def cuobjdump(cubin: bytes, option: str) -> str:
 
 
 def tool(name: str) -> str:
-    """Returns the path of one of TOOLS, from its pip package, the PATH or CUDA's usual folder, or raises InputError."""
+    """Returns the path of cuobjdump or nvdisasm, from its pip package, the PATH or CUDA's folder. Raises InputError."""
     package = f"nvidia-cuda-{name}"
     for candidate in (*packaged(package, name), shutil.which(name), f"/usr/local/cuda/bin/{name}"):
         if candidate and Path(candidate).is_file():

@@ -85,7 +85,7 @@ def read(file: Path) -> Finished | None:
 
 
 def keep(file: Path, kernel: Finished) -> None:
-    """Writes a kernel to the file, whole and for this user alone, in place of any other; nothing if that fails.
+    """Writes a kernel to the file, whole and for this user alone, in place of any other. Ignores a failure to write.
 
     Raises InputError where others may write to its folders.
     """
@@ -152,7 +152,7 @@ def kernel_key(schedule: Schedule, variant: Variant, nvcc: Nvcc) -> str:
 
 
 def text_version(package: Path) -> str:
-    """Returns a hash of the source files, in this folder of the package, that make and prove kernels."""
+    """Returns a hash of all source files in the package's folder that make or prove kernels."""
     files = [package / MAKING[0], *(file for room in MAKING[1:] for file in sorted((package / room).rglob("*.py")))]
     # Whatever an editor puts beside a module need not be a file.
     text = {str(file.relative_to(package)): file.read_text("utf-8") for file in files if file.is_file()}

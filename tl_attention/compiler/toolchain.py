@@ -63,7 +63,7 @@ class Nvcc:
 
     @property
     def release(self) -> str:
-        """Returns nvcc's release in the form of torch.version.cuda: `13.0` for version 13.0.88."""
+        """Returns nvcc's release as torch.version.cuda spells it, such as `13.0` for version 13.0.88."""
         return self.version.rpartition(".")[0]
 
     @property
@@ -210,10 +210,7 @@ def cache_enabled() -> bool:
 
 
 def check_cache(*compilers: str) -> None:
-    """Raises InputError where others may write to the cache, or to these compilers' folders in it.
-
-    A cache that is off is not checked.
-    """
+    """Raises InputError where other users may write to the cache, if it is on, or to these compilers' folders in it."""
     if cache_enabled():
         for folder in (cache_folder(), *(cache_folder() / name for name in compilers)):
             trust.check(folder)
@@ -226,7 +223,7 @@ def _env() -> Any:
 
 @contextmanager
 def _written(folder: Path) -> Iterator[Path]:
-    """Yields the folder, made if need be, or a temporary folder where nothing can be written or kept there."""
+    """Yields the folder, made if need be, or a temporary one where the cache is off or the folder cannot be written."""
     if cache_enabled() and can_be_written(folder):
         trust.check_private(folder)
         yield folder

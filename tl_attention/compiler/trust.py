@@ -26,7 +26,7 @@ MOST_LINKS = 40
 
 
 def check(path: Path) -> None:
-    """Raises InputError where others own or may write to the file or folder at the path, or one on the way to it.
+    """Raises InputError if users other than this one and root own, or may write to, a path or any part of the way to it.
 
     The error has a command that helps. Every folder above it counts, every link on the way and what the link leads to.
     A folder above may be sticky and open to all, as /tmp is: what lies in it is looked at itself. What does not exist
@@ -38,7 +38,7 @@ def check(path: Path) -> None:
 
 
 def check_one(part: str | Path, found: os.stat_result, may_be_open: bool = False) -> None:
-    """Raises InputError if another user than this one or root owns a file or folder, or others may write to it.
+    """Raises InputError if users other than this one and root own a file or folder, or may write to it.
 
     `found` is its stat; others may write to it if `may_be_open`.
     """
@@ -73,9 +73,9 @@ def check_private(folder: Path) -> None:
 
 
 def _way(path: Path, is_above: bool = False, links: int = 0) -> Iterator[tuple[str, os.stat_result, bool]]:
-    """Yields (path, lstat, is_above) of each folder, link and file that the system passes on its way to a file.
+    """Yields (path, lstat, whether the way goes on) of each folder, link and file that leads to, or is, a file.
 
-    `is_above` says whether the way goes on from there. `links` is how many links led to this path.
+    `is_above` says whether the way goes on from the path itself. `links` is how many links led to this path.
     """
     for part in (*reversed(path.parents), path):
         try:

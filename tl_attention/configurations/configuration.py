@@ -105,7 +105,7 @@ def tile_text(tile: tuple[int, ...]) -> str:
 
 
 def parse(text: str) -> Configuration:
-    """Returns the configuration whose `str` is this text. Raises InputError for a text that is none."""
+    """Reads a text in the notation of configurations as a Configuration. Raises InputError for any other text."""
     found = _NOTATION.fullmatch(text)
     try:
         if found is None:
@@ -171,7 +171,7 @@ def _schedule(configuration: Configuration) -> Schedule:
 
 
 def _steps(columns: int) -> tuple[int, ...] | None:
-    """Returns the widths of the steps of 16 in which so many columns are multiplied; None for a single step."""
+    """Returns a tuple of 16s, one for each step in which so many columns are multiplied; None for a single step."""
     count = columns // STEP_COLUMNS
     return (STEP_COLUMNS,) * count if count > 1 else None
 

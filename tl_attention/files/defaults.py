@@ -57,7 +57,7 @@ class Case(NamedTuple):
 
     @property
     def values(self) -> tuple[Any, ...]:
-        """Returns the case's value for each condition that a rule can have, in the order of KEYS."""
+        """Returns a tuple of the case's value for each key that a rule may state a condition on, in KEYS' order."""
         return (*self[:6], *(word in self.asked for word in BY_WORD), self.arch)
 
     def __str__(self) -> str:
@@ -219,13 +219,13 @@ def defaults() -> Defaults:
 
 
 def read(path: Path) -> Defaults:
-    """Reads the default rules of a YAML file. Raises InputError with `file:line: key: message`."""
+    """Reads a YAML file of default rules as Defaults. Raises InputError with `file:line: key: message`."""
     file = yaml_text.read(path)
     return Defaults(file, checked(file, _Keys, file.fields).rules)
 
 
 def edges(rules: Sequence[Rule], key: str) -> list[int]:
-    """Returns the sorted numbers at which a range of some rule for `key` begins, or has just ended; 1 is always one.
+    """Returns, sorted, 1 and all numbers that begin a rule's range for `key` or follow the last number of one.
 
     No rule tells two values of the key apart that lie between two neighbours of these.
     """

@@ -59,7 +59,7 @@ class _Keys(BaseModel):
 
 
 class Step(_Keys):
-    """A Step is one idea by which a published text made its kernel faster, with the schedule that has it here.
+    """A Step is one idea by which a published text made its kernel faster, and the schedule here that applies it.
 
     `schedule` is None where the step has no meaning here, which `note` then says.
 

@@ -29,7 +29,7 @@ _kept: dict[str, Named] = {}
 
 
 def resolve(what: str | Path) -> Named:
-    """Returns the schedule that a text means, which is a shipped name, a file, a configuration's notation or a label.
+    """Returns the Named schedule that a text gives by a shipped name, a file, a configuration's notation or a label.
 
     A name that ships comes first, whatever the current folder holds. Text that ends in .yaml or .yml, or that is the path
     of a file, is read. Other text that begins with ( is the notation of a configuration. Raises InputError that says where

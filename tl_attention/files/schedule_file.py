@@ -120,7 +120,7 @@ class Named:
         return self._refused(str(refusal), refusal.key, *refusal.others)
 
     def _refused(self, message: str, key: KeyPath, *others: KeyPath) -> InputError:
-        """Returns an InputError with the file and the line of the key, or of `base` where only a base has the key.
+        """Returns an InputError of the message with file and line of the key, or of `base` if only a base has the key.
 
         Of several keys, the one to blame is the first that stands in the outermost file with any of them.
         """
@@ -131,7 +131,7 @@ class Named:
         return InputError(blamed(self.sources, found, message + self._unmeant(found), "refused: ")[1])
 
     def _unmeant(self, key: KeyPath) -> str:
-        """Returns a hint that the base of the key is meant for other head sizes; "" where that explains no mistake.
+        """Returns a hint that the base is meant for other head sizes; "" where that explains no mistake in a key.
 
         The head sizes may be why a key of the base is wrong, unless the file itself gives that key or head sizes.
         """

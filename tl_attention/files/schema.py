@@ -31,9 +31,10 @@ def json_schema() -> str:
 
 
 def _loosened(model: Schema, models: dict[str, Schema]) -> Schema:
-    """Changes a model's schema in place, so that no key is required, and null is allowed where there is a default.
+    """Makes all keys of a model's JSON Schema optional, in place, and returns a schema of what a whole file must give.
 
-    That is what a file with a base may give. The schemas below are changed too. Returns what a whole file must give.
+    Null is allowed where there is a default. The schemas below are changed too. What they allow then is what a file
+    with a base may give.
     """
     must: Schema = {"required": required} if (required := model.pop("required", None)) else {}
     whole: Schema = {}

@@ -63,7 +63,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class YamlFile:
-    """A YamlFile has the nested keys of one file, the file's stamp when it was read, and the faults of its text.
+    """A YamlFile holds the nested keys of one file, the file's stamp when it was read, and the faults of its text.
 
     `lines` has the line of each key and of each entry of a list, by its path; that of () is the first with a key.
     """

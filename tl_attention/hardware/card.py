@@ -99,7 +99,7 @@ def known_card(capability: tuple[int, int]) -> Card | None:
 
 
 def card_of(capability: tuple[int, int], name: str) -> Card:
-    """Returns the card of the GPU of this name and compute capability. Raises InputError that lists the known cards."""
+    """Returns the Card of this compute capability, or raises InputError with the GPU's name and the known cards."""
     card = known_card(capability)
     if card is None:
         major, minor = capability

@@ -155,7 +155,7 @@ def attend(
 
 
 def _features(others: dict[str, Any]) -> dict[str, Any]:
-    """Removes the features from a layer's other arguments, and returns a dict of those that are set, by word."""
+    """Removes features, such as softcap, from a layer's arguments, and returns a dict of the set ones by word."""
     given = {feature: others.pop(feature.transformers, None) for feature in INPUTS if feature.transformers}
     there = {feature: value for feature, value in given.items() if value is not None}
     return {f.word: value if f.is_number else value.float() for f, value in there.items() if not f.is_number or value}

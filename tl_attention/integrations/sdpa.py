@@ -83,10 +83,10 @@ def sdpa_forward(
     *,
     scale: float | None = None,
 ) -> tuple[Any, ...]:
-    """Computes SDPA's flash attention of tensors (batch, heads, seq, head_dim).
+    """Computes attention on the kernels, with arguments and results of aten's `_scaled_dot_product_flash_attention`.
 
-    Returns the output, the LSE, two values that only packed sequences have, both lengths, and what dropout would have
-    drawn.
+    Tensors are (batch, heads, seq, head_dim). Returns the output, the LSE, two values that only packed sequences have,
+    both lengths, and what dropout would have drawn.
     """
     output = torch.empty_like(query)
     others = {"dropout_p": dropout_p, "return_debug_mask": return_debug_mask}
@@ -95,7 +95,7 @@ def sdpa_forward(
 
 
 def flash_forward(query: Tensor, *arguments: Any, **options: Any) -> tuple[Tensor, ...]:
-    """Computes attention on the kernels with the arguments of PyTorch's `_flash_attention_forward`.
+    """Computes attention on the kernels with the arguments and results of aten's `_flash_attention_forward`.
 
     Tensors are (batch, seq, heads, head_dim). Returns the output, the LSE, and what dropout would have drawn.
     """
@@ -139,7 +139,7 @@ FORWARDS: dict[str, Callable[..., Any]] = {
 
 
 def _of_no_dropout(query: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns three unset tensors for the state, the offset and the mask of dropout, which nobody reads without it."""
+    """Returns three unset tensors for dropout's state, offset and mask, which nobody reads as there is no dropout."""
     return query.new_empty(2, dtype=torch.uint64), query.new_empty((), dtype=torch.uint64), query.new_empty(0)
 
 

@@ -27,10 +27,7 @@ Given = Mapping[str, Any]
 
 
 def by_word(values: Sequence[Any]) -> Given:
-    """Returns a dict from the word of each feature, such as `softcap`, to its value.
-
-    The values come in the order of INPUTS.
-    """
+    """Returns a dict from features' words, such as `softcap`, to these values, which come in the order of INPUTS."""
     return {feature.word: value for feature, value in zip(INPUTS, values, strict=True)}
 
 
@@ -65,7 +62,7 @@ def check_tensors(q: Tensor, k: Tensor, v: Tensor) -> None:
 
 
 def checked_problem(q: Tensor, k: Tensor, v: Tensor, mask: Mask, asked: Asked) -> tuple[Rows, AttentionShape | None]:
-    """Returns (the Rows of the call, the problem of the rows that see a key, or None if there is nothing to compute).
+    """Returns the call's row counts as Rows, and the AttentionShape of the rows that see a key; None if there are none.
 
     Raises InputError for a problem that no kernel has. The tensors have passed `check_tensors`.
     """
@@ -83,7 +80,7 @@ def checked_problem(q: Tensor, k: Tensor, v: Tensor, mask: Mask, asked: Asked) -
 
 
 def checked_card(device: torch.device) -> Card:
-    """Returns the card that a CUDA device is. Raises InputError for other devices, and for a card that is not known."""
+    """Returns the Card that describes a CUDA device's GPU. Raises InputError for other devices and for unknown GPUs."""
     if device.type != "cuda":
         known = ", ".join(card.name for card in CARDS.values())
         raise InputError(f"attention: the tensors are on {device}, expected a CUDA device ({known})")
@@ -108,7 +105,7 @@ def output_for(out: Tensor | None, shape: tuple[int, ...], inputs: dict[str, Ten
 
 
 def checked_scale(scale: float | None, head_dim: int, asked: Asked) -> float:
-    """Returns the factor of the scores, 1 / sqrt(head_dim) by default. Raises InputError for a wrong scale."""
+    """Returns the scale of the scores as a float, for None 1 / sqrt(head_dim). Raises InputError for a wrong scale."""
     if scale is None:
         return head_dim**-0.5
     try:
@@ -130,7 +127,10 @@ def checked_options(
     return_lse: bool = False,
     **flags: bool,
 ) -> tuple[Mask, Asked]:
-    """Returns (mask, features asked for) of a call. Raises InputError for options that are wrong for any tensors."""
+    """Checks a call's options without its tensors, and returns (its Mask, the features that it asks for).
+
+    Raises InputError for options that are wrong for any tensors.
+    """
     check_layout(layout)
     for name, value in {"causal": causal, "return_lse": return_lse, **flags}.items():
         if not isinstance(value, bool):

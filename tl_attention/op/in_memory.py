@@ -62,7 +62,7 @@ def check_out(out: Any, shape: tuple[int, ...], inputs: Mapping[str, Any], layou
 
 
 def placed(tensors: Mapping[str, Any], layout: str) -> tuple[bool, dict[str, Any]]:
-    """Returns (whether a tensor is not contiguous, the tensors, by name, with the strides that a kernel takes).
+    """Returns (whether any of the tensors is not contiguous, a dict of the tensors with strides that a kernel takes).
 
     Tensors are (batch, heads, seq, head_dim). Raises InputError for one that no kernel can read, or write,
     where it lies. The error says its name, and its strides as the caller sees them.
@@ -107,7 +107,7 @@ def _whole_strides(tensor: Any) -> Any:
 
 
 def _in_order(values: tuple[Any, ...], layout: str) -> tuple[Any, ...]:
-    """Returns four values for (batch, heads, seq, head_dim) in the order of the layout "bhsd" or "bshd"."""
+    """Returns a tuple of four values for (batch, heads, seq, head_dim), the middle two swapped for layout "bshd"."""
     batch, heads, seq, last = values
     return (batch, heads, seq, last) if layout == BHSD else (batch, seq, heads, last)
 
@@ -129,9 +129,9 @@ def overlaps_itself(tensor: Any) -> bool:
 
 
 def share_memory(a: Any, b: Any) -> bool:
-    """Says whether two tensors have an element in common.
+    """Says whether two tensors share an element in memory, or the search for one takes too long.
 
-    Parts of one packed tensor that lie side by side have none. A search that takes too long counts as found.
+    Parts of one packed tensor that lie side by side share none.
     """
     if a.device != b.device or not a.numel() or not b.numel():
         return False

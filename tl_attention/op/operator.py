@@ -43,7 +43,7 @@ GRADIENT_SCHEMA = (
 
 
 def is_needed(*given: Any) -> bool:
-    """Says whether a call needs the operator, because q, its first argument, is traced or any needs a gradient."""
+    """Says whether a call must be the torch operator, because its first argument is traced or any needs a gradient."""
     return _is_traced(given[0]) or requires_gradient(*given)
 
 
@@ -74,7 +74,7 @@ def call(
     specialize: bool,
     **options: Any,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """Calls the operator with the arguments of `attention`, and returns what `attention` returns.
+    """Calls `torch.ops.tl_attention.forward` with `attention`'s arguments, and returns what `attention` returns.
 
     Raises InputError for what the operator lacks, such as `out`, and for a gradient where there is no backward.
     """
@@ -146,7 +146,7 @@ def _backward(ctx: Any, grad: Tensor, _: Tensor | None) -> tuple[Tensor | None, 
 
 
 def implemented_by(attention: Callable[..., Any]) -> None:
-    """Registers `attention` as the function that the operator runs, for tensors on every device.
+    """Registers `attention` as the function that `torch.ops.tl_attention.forward` runs, on every device.
 
     The function's own errors name the devices that have no kernel.
     """

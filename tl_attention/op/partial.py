@@ -9,7 +9,7 @@ from tl_attention.errors import InputError
 
 
 def merge(outputs: Tensor, lses: Tensor) -> tuple[Tensor, Tensor]:
-    """Combines attention over parts of the keys into attention over all keys.
+    """Combines the outputs and LSEs of attention over parts of the keys into (output, LSE) over all keys.
 
     Each part is what `attention(..., return_lse=True)` returns for some of the keys: `torch.stack` the outputs and the
     LSEs. All computation is in fp32, on the device of the inputs. Gradients pass through.

@@ -36,7 +36,7 @@ Place = tuple[tuple[int, ...], tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A Plan holds what it takes to launch calls of one key without checks, such as the kernel, sizes and strides.
+    """A Plan holds the kernel, sizes and strides by which calls like an earlier one are launched without its checks.
 
     `output` and `lse` are the sizes and strides of the results, in the caller's layout; `asked` are the features.
     `views` are q, k, v and the output as the kernel takes them, None where the kernel takes them as they are.
@@ -152,7 +152,7 @@ class Plans(dict[Key | None, Plan]):
 
 
 def _described(values: Values, graded: bool) -> Values:
-    """Returns the values for a key, each tensor as (shape, dtype, device, contiguous); () if one fits no key."""
+    """Returns the values, each tensor as (shape, dtype, device, contiguous); () if one of them cannot be in a key."""
     found: list[object] = []
     for value in values:
         if type(value) in PLAIN:

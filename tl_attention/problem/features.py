@@ -135,7 +135,7 @@ class Feature:
         return f"--{self.word.replace('_', '-')}"
 
     def checked(self, value: object) -> Value:
-        """Returns the value that a problem keeps for the feature, a float or a bool.
+        """Checks a value given for the feature, and returns it as a float if the feature is a number, else as a bool.
 
         Raises InputError for a value that is none.
         """
@@ -256,5 +256,5 @@ def features_of(parameters: Iterable[str]) -> tuple[Feature, ...]:
 
 
 def taken_from(options: dict[str, Any]) -> dict[str, Any]:
-    """Removes the features from `options`, which go by word, and returns them."""
+    """Removes from a dict of options all entries whose key is a feature's word, and returns these as a dict."""
     return {word: options.pop(word) for word in BY_WORD if word in options}

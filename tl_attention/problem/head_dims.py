@@ -34,7 +34,7 @@ def head_size(head_dim: int, head_dim_v: int) -> HeadSize:
 
 
 def sizes_of(head_size: HeadSize) -> tuple[int, int]:
-    """Returns (head_dim, head_dim_v) of a head size."""
+    """Returns (head_dim, head_dim_v) of a head size, which is a number or a text such as `192/128`."""
     if isinstance(head_size, int):
         return head_size, head_size
     head_dim, _, head_dim_v = head_size.partition("/")
@@ -51,7 +51,7 @@ def parse_head_size(text: str) -> HeadSize:
 
 
 def tile_dim(head_dim: int) -> int:
-    """Returns the columns of the narrowest tile that holds a tensor of this head dimension."""
+    """Returns how many columns the narrowest tile has that holds a tensor of this head dimension."""
     return next(columns for columns in TILE_DIMS if head_dim <= columns)
 
 
@@ -62,7 +62,7 @@ def tile_size(size: HeadSize) -> HeadSize:
 
 
 def is_meant(size: HeadSize, meant: Sequence[HeadSize]) -> bool:
-    """Returns True if a schedule for the tile sizes `meant` is also for tensors of this head size.
+    """Returns True if a schedule that is meant for the tile sizes `meant` serves tensors of this head size.
 
     A schedule for 192 runs 192/128 too.
     """

@@ -44,9 +44,9 @@ class Lengths(NamedTuple):
 
 
 def ends(most: int, rows: int, block_N: int) -> Iterator[Lengths]:
-    """Yields lengths of 1 to `most` KV blocks and at most `rows` rows.
+    """Yields Lengths with 1 to `most` KV blocks, the last ragged, whole or with one key, and at most `rows` queries.
 
-    The last block is ragged, whole, or has a single key. No query is before the first key.
+    No query is before the first key.
     """
     for blocks in range(1, most + 1):
         whole = blocks * block_N
@@ -121,7 +121,7 @@ def ragged(mask: Mask, block_M: int, block_N: int) -> tuple[Lengths, ...]:
 
 
 class Problems(NamedTuple):
-    """Problems holds the sizes of many problems, each field an array under the name that one problem's size has."""
+    """Problems holds the batch, heads, seq_q and seq_kv of many problems, each as an array with one entry a problem."""
 
     batch: np.ndarray
     heads: np.ndarray

@@ -51,21 +51,21 @@ class Mask:
         return too_late if self.left is None else ops.Or(too_late, key < own_key - self.left - first)
 
     def first_block(self, first_key, block_N, ops):
-        """Returns the first KV block that any query from `first_key` on reaches back to."""
+        """Returns the index of the first KV block that a query at key `first_key` or later reaches back to."""
         return 0 if self.left is None else ops.max(first_key - self.left, 0) // block_N
 
     def end_block(self, blocks, end_key, block_N, ops):
-        """Returns the end of the KV blocks that any query before `end_key` reaches, at most `blocks`."""
+        """Returns the index after the last KV block that a query before key `end_key` reaches, at most `blocks`."""
         return blocks if self.right is None else ops.min(blocks, ops.ceildiv(end_key + self.right, block_N))
 
     def first_whole(self, end_key, block_N, ops):
-        """Returns the first KV block to whose first key all queries before `end_key` reach back."""
+        """Returns the index of the first KV block whose first key all queries that stand before `end_key` reach."""
         return 0 if self.left is None else ops.ceildiv(ops.max(end_key - 1 - self.left, 0), block_N)
 
     def end_whole(self, blocks, first_key, block_N, ops):
-        """Returns the end of the KV blocks to whose last key all queries from `first_key` on reach, at most `blocks`.
+        """Returns the index after the last KV block whose last key all queries at key `first_key` or later reach.
 
-        `blocks` counts full ones.
+        It is at most `blocks`, which counts full blocks.
         """
         return blocks if self.right is None else ops.min(blocks, (first_key + 1 + self.right) // block_N)
 

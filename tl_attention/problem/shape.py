@@ -111,7 +111,7 @@ class AttentionShape:
 
     @classmethod
     def ragged(cls, lengths: Sequence[Lengths], heads: int, head_dim: int, **more: Any) -> AttentionShape:
-        """Returns the problem of sequences of these lengths. Raises InputError unless there is at least one."""
+        """Returns the problem of sequences with these lengths, which may differ. Raises InputError if there are none."""
         lengths = tuple(Lengths(*of_one) for of_one in lengths)
         batch, seq_q, seq_kv = _all_of(lengths)
         return cls(batch, heads, seq_q, seq_kv, head_dim, **more, lengths=lengths)
@@ -128,7 +128,7 @@ class AttentionShape:
 
     @property
     def unusual(self) -> tuple[Unusual, ...]:
-        """Returns, in words, which of different lengths, a length of 0 and rows without a key the problem has.
+        """Returns a tuple of words for what the problem has of different lengths, a length of 0 and rows without a key.
 
         Not every kernel computes these.
         """
@@ -145,7 +145,7 @@ class AttentionShape:
         return Variant(self.head_dim, self.dtype, self.mask, self.head_dim_v, sizes, optional, self.group)
 
     def asking(self, **features: object) -> AttentionShape:
-        """Returns the problem with the values of these features, given by word, changed.
+        """Returns a copy of the problem with these values for these features, such as softcap=30.0.
 
         Raises InputError for a value that is none.
         """

@@ -29,14 +29,14 @@ def visited(
 
 
 def whole_blocks(of: Any, mask: Mask, first_row: Any, rows: int, block_N: int, ops: Any = INTEGERS) -> tuple[Any, Any]:
-    """Returns (first, end) of the KV blocks of which all these rows see every key."""
+    """Returns (first, end) of the KV blocks of which all of the `rows` rows from `first_row` on see every key."""
     first_key = first_row + of.past_len
     first = mask.first_whole(first_key + rows, block_N, ops)
     return first, mask.end_whole(of.seq_kv // block_N, first_key, block_N, ops)
 
 
 def kv_blocks(shape: AttentionShape, block_M: int, block_N: int, tile: int, at_least: int = 1) -> range:
-    """Returns the range of KV blocks, at least `at_least`, that row tile number `tile` of block_M rows visits."""
+    """Returns the range of KV blocks, `at_least` or more, that row tile number `tile` of block_M rows visits."""
     return range(*visited(shape, shape.mask, tile * block_M, block_M, block_N, at_least))
 
 
@@ -46,7 +46,7 @@ def kv_index(step: int, blocks: range, kv_order: str) -> int:
 
 
 def visited_over_visible(shape: AttentionShape, rows: int, block_N: int, at_least: int = 1) -> float:
-    """Returns the (query, key) pairs of a sequence that its tiles compute, divided by the pairs that are not hidden.
+    """Returns how many (query, key) pairs a sequence's tiles compute, divided by how many pairs are not hidden.
 
     Tiles have `rows` rows; the tiles of a cluster count together.
     """

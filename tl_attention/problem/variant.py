@@ -57,7 +57,7 @@ class Variant:
         object.__setattr__(self, "head_dim_v", self.head_dim_v or self.head_dim)
 
     def dims(self, sizes: Sizes) -> dict[str | int, Any]:
-        """Returns the value of each dimension of a kernel's tensors, such as heads_kv, by name.
+        """Returns a dict from the names of tensor dimensions, such as heads_kv, to their values at these sizes.
 
         The sizes may be integers or expressions of TileLang.
         """
@@ -91,5 +91,5 @@ class Variant:
         return (self.head_dim, self.head_dim_v) != (self.tile_dim, self.tile_dim_v)
 
     def parameters(self, *of_schedule: str) -> tuple[Parameter, ...]:
-        """Returns the parameters of a kernel for this variant, with the optional ones that its schedule names."""
+        """Returns a kernel's Parameters; optional ones only if this variant has them or these arguments name them."""
         return tuple(p for p in KERNEL_PARAMETERS if not p.optional or p.name in self.optional | {*of_schedule})

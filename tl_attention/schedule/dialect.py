@@ -23,7 +23,7 @@ Check = Callable[[Any], None]
 
 @dataclass(frozen=True, eq=False)
 class Dialect:
-    """A Dialect is a lowering as schedules see it.
+    """A Dialect describes a lowering to schedules by its words, keys, statements, rules and passes.
 
     `words` say in the JSON Schema what the lowering does. `model` is how it drives the machine; None where the compiler
     decides the order and there is no Program. `table` has the statements of its loop, `own_statements` those that a
@@ -64,7 +64,10 @@ def dialects() -> tuple[Dialect, ...]:
 
 
 def dialect_of(name: str) -> Dialect:
-    """Returns the Dialect, the keys and statements that schedules may have, of the lowering of this name. Raises InputError that lists the known lowerings."""
+    """Returns the Dialect of the lowering of this name, which says what keys and statements a schedule may have.
+
+    Raises InputError that lists the known lowerings.
+    """
     if name not in _DIALECTS:
         raise InputError(f"lowering: {name[:40]!r} is none, expected one of {', '.join(_DIALECTS)}")
     return _DIALECTS[name]

@@ -28,9 +28,9 @@ EXAMPLES = {
 
 
 class RuleBroken(ValueError):
-    """RuleBroken is raised for keys that break a rule between them.
+    """RuleBroken is raised for keys that break a rule, such as one between two keys, and holds the key to blame.
 
-    `key` is the path to blame, such as ("order", 2), and `others` are the other keys of the rule. If a file changes
+    `key` is its path, such as ("order", 2), and `others` are the other keys of the rule. If a file changes
     only one of the others, the line of that key is blamed. `advice` is what to do about `key`.
     """
 
@@ -40,7 +40,7 @@ class RuleBroken(ValueError):
 
 
 def first_error(error: ValueError, model: Model | None = None) -> tuple[KeyPath, str]:
-    """Returns (key path, message) of one mistake in a model's ValueError, an unknown key before others.
+    """Returns (key path, message) for one mistake in a pydantic model's ValueError, an unknown key if there is one.
 
     `model` has the keys that a message may suggest.
     """

@@ -24,7 +24,7 @@ def dotted(key: KeyPath) -> str:
 
 
 def shown(value: Any) -> str:
-    """Returns a value for a message on what was found, as YAML spells it, cut to 40 characters."""
+    """Returns text that shows a value in an error message, as YAML spells it, cut to 40 characters."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if value is None:

@@ -65,10 +65,11 @@ StatementName = Annotated[
 
 
 class _Words:
-    """_Words has what each value of an option does, in the words in which `explain` tells the value in force.
+    """_Words holds, for each value of an option, the words that say what the option does at this value.
 
-    `any_value` are the words for a value without words of its own, formatted with that value: {0}, or {0.every} for one
-    of its keys. If `any_value` is empty, the words of all other values describe the key in the JSON Schema.
+    `explain` shows the words of the value in force. `any_value` are the words for a value without words of its own,
+    formatted with that value: {0}, or {0.every} for one of its keys. If `any_value` is empty, the words of all other
+    values describe the key in the JSON Schema.
     """
 
     def __init__(self, values: Mapping[Any, str], any_value: str):

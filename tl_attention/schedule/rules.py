@@ -97,7 +97,7 @@ def _groups_partition_the_statements(s: Keys) -> None:
 
 
 def _cut_by(name: str) -> tuple[KeyPath, ...]:
-    """Returns the paths of the keys by which a schedule has, or lacks, a statement or chunk of this name."""
+    """Returns the paths of the keys that decide whether a schedule has a statement or chunk of this name."""
     options = [("kernel", "q_operand")] if name == "frag_q" else []
     return ("split", FRAGMENTS.get(whole(name), whole(name))), *options
 
