@@ -26,7 +26,7 @@ MOST_LINKS = 40
 
 
 def check(path: Path) -> None:
-    """Raises InputError if users other than this one and root own, or may write to, a path or any part of the way to it.
+    """Raises InputError if users other than this one and root own or may write to a path or any part of the way to it.
 
     The error has a command that helps. Every folder above it counts, every link on the way and what the link leads to.
     A folder above may be sticky and open to all, as /tmp is: what lies in it is looked at itself. What does not exist
@@ -64,7 +64,7 @@ def make_private(folder: Path) -> None:
 
 
 def check_private(folder: Path) -> None:
-    """Raises InputError where group or others have any permission on the folder.
+    """Raises InputError where the folder grants its group or other users any permission.
 
     They reach files in it that a program left open to all.
     """

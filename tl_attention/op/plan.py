@@ -36,7 +36,7 @@ Place = tuple[tuple[int, ...], tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A Plan holds the kernel, sizes and strides by which calls like an earlier one are launched without its checks.
+    """A Plan holds the kernel, sizes and strides by which calls like an earlier one are launched without new checks.
 
     `output` and `lse` are the sizes and strides of the results, in the caller's layout; `asked` are the features.
     `views` are q, k, v and the output as the kernel takes them, None where the kernel takes them as they are.
@@ -93,9 +93,9 @@ class Plan:
         out: Tensor | None,
         schedule: Schedule | str | Path | None,
     ) -> bool:
-        """Says whether a call of this key is aligned, `out` overlaps no input, and the schedule's file is unchanged.
+        """Says whether this plan may launch a call (tensors aligned, no input under `out`, schedule's file unchanged).
 
-        Only then may the plan launch the call.
+        The call has the plan's key.
         """
         starts = q.data_ptr(), k.data_ptr(), v.data_ptr()
         together = starts[0] | starts[1] | starts[2]
@@ -173,9 +173,9 @@ def key_of(
     schedule: Schedule | str | Path | None,
     options: tuple[bool, tuple[int, int], str, bool, bool],
 ) -> Key | None:
-    """Returns a tuple of all that a call's plan depends on, the key of its plan; None where no plan may be kept.
+    """Returns the tuple of all that a call's plan depends on; None where a gradient or a type allows no plan.
 
-    None may be kept where a gradient is needed, or an argument is no plain tensor, number, name or Schedule.
+    The tuple is the plan's key. No plan may be kept where a gradient is needed, or an argument is no plain tensor, number, name or Schedule.
 
     `values` are the call's for INPUTS, `options` are causal, window_size, layout, return_lse and specialize. Values
     that are equal, and right, mean the same: so 1 is not taken for a flag, nor 1.0 for a side of a window.

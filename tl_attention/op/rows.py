@@ -22,7 +22,10 @@ class Rows:
 
     @classmethod
     def of(cls, mask: Mask, seq_q: int, seq_kv: int) -> Rows:
-        """Returns the Rows for so many queries and keys under the mask. Either number may be 0."""
+        """Returns the Rows that count the queries without a key, for so many queries and keys under the mask.
+
+        Either number may be 0.
+        """
         return cls(seq_q, mask.rows_before(seq_q, seq_kv) if seq_kv else seq_q)
 
     @classmethod

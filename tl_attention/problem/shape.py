@@ -111,7 +111,7 @@ class AttentionShape:
 
     @classmethod
     def ragged(cls, lengths: Sequence[Lengths], heads: int, head_dim: int, **more: Any) -> AttentionShape:
-        """Returns the problem of sequences with these lengths, which may differ. Raises InputError if there are none."""
+        """Returns the problem of sequences with these lengths, which may differ. Raises InputError if there is none."""
         lengths = tuple(Lengths(*of_one) for of_one in lengths)
         batch, seq_q, seq_kv = _all_of(lengths)
         return cls(batch, heads, seq_q, seq_kv, head_dim, **more, lengths=lengths)
