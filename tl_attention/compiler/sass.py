@@ -108,7 +108,7 @@ class Loop:
         return {name: places for name, places in every.items() if places}
 
     def places_beside(self, asked: Asked | None) -> str:
-        """Returns text with the numbers of exponentials before the body's waits and arrives, and before the waits asked.
+        """Returns text with the numbers of exponentials before the body's waits and arrivals, and before asked waits.
 
         The schedule asks for the waits for products alone. A body whose number of exponentials is not that of one
         iteration is no iteration: nothing stands beside it.

@@ -43,7 +43,7 @@ GRADIENT_SCHEMA = (
 
 
 def is_needed(*given: Any) -> bool:
-    """Says whether a call must go through the torch operator, as its first argument is traced or any needs a gradient."""
+    """Says whether a call must be the torch operator's, as its first argument is traced or any needs a gradient."""
     return _is_traced(given[0]) or requires_gradient(*given)
 
 

@@ -175,7 +175,8 @@ def key_of(
 ) -> Key | None:
     """Returns the tuple of all that a call's plan depends on; None where a gradient or a type allows no plan.
 
-    The tuple is the plan's key. No plan may be kept where a gradient is needed, or an argument is no plain tensor, number, name or Schedule.
+    The tuple is the plan's key. No plan may be kept where a gradient is needed, or an argument is no plain tensor,
+    number, name or Schedule.
 
     `values` are the call's for INPUTS, `options` are causal, window_size, layout, return_lse and specialize. Values
     that are equal, and right, mean the same: so 1 is not taken for a flag, nor 1.0 for a side of a window.
