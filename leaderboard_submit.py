@@ -96,13 +96,13 @@ class Mask:
         return too_late
 
     def end_block(self, blocks, end_key, block_N, ops):
-        """Returns the end of the KV blocks that any query before `end_key` reaches, at most `blocks`."""
+        """Returns the index after the last KV block that a query before key `end_key` reaches, at most `blocks`."""
         return blocks
 
     def end_whole(self, blocks, first_key, block_N, ops):
-        """Returns the end of the KV blocks to whose last key all queries from `first_key` on reach, at most `blocks`.
+        """Returns the index after the last KV block whose last key all queries at key `first_key` or later reach.
 
-        `blocks` counts full ones.
+        It is at most `blocks`, which counts full blocks.
         """
         return blocks
 
@@ -207,7 +207,7 @@ def prelude(c):
 
 
 def grid(given, c):
-    """Returns the number of thread blocks, as many as tiles for `one_tile`, otherwise as many as fill the GPU."""
+    """Returns the number of thread blocks, one per tile if tile_scheduler is one_tile, else as many as fill the GPU."""
     return workers(c) * c.kernel.cluster
 
 
@@ -236,7 +236,10 @@ def consumer(ty, block, s, c):
 
 @dataclass(frozen=True)
 class Ring:
-    """A ring is `depth` buffers of a tensor's tiles; Q has one buffer for each warpgroup's rows."""
+    """A Ring is `depth` buffers for a tensor's tiles in shared memory, each with a full and an empty mbarrier.
+
+    Q has one buffer for each warpgroup's rows.
+    """
 
     source: object
     shared: object
@@ -368,7 +371,7 @@ def put(variable, value):
 
 
 def named(tile, wg=None):
-    """Returns the tile with its numbers under names of their own in the code, and with warpgroup `wg`.
+    """Returns the tile with its numbers as named variables of the generated code, and with warpgroup `wg`.
 
     The variables that they come from would go into every expression.
     """
@@ -380,7 +383,7 @@ def named(tile, wg=None):
 
 @T.macro
 def values_of(turn, base, first, blocks, first_row, head, bz, visible, cut):
-    """Returns a tile of these numbers: a macro's parameters are names in the generated code."""
+    """Returns a Tile of these numbers, which get names in the generated code because they are a macro's parameters."""
     return Tile(first, blocks, first_row, head, bz, visible, cut, turn=turn, base=base)
 
 
@@ -402,7 +405,7 @@ def by_rows(tile, row_tiles, heads, s, c):
 
 @T.macro
 def consume(tile, s, c):
-    """Computes acc_o and denominator of a tile."""
+    """Computes acc_o and denominator of a warpgroup's rows of a tile, once its rows of Q have arrived."""
     T.fill(s.denominator, 0)
     T.fill(s.scores_max, -T.infinity("float32"))
     T.mbarrier_wait_parity(s.Q.full[tile.wg], tile.turn % 2)
@@ -411,7 +414,7 @@ def consume(tile, s, c):
 
 @T.macro
 def work(wg, block, s, c, is_producer):
-    """Works on tile after tile, as the producer warp or as one warpgroup that computes."""
+    """Works on a block's tiles in turn, as the producer warp if `is_producer`, else as the computing warpgroup `wg`."""
     tile = variables(c)
     row_tiles = T.ceildiv(s.seq_q, c.block_M * c.kernel.cluster)
     put(tile.number, block // c.kernel.cluster)
@@ -432,7 +435,7 @@ def work(wg, block, s, c, is_producer):
 
 @T.macro
 def locate(tile, row_tiles, s, c):
-    """Works out a tile's first row, head and sequence, and how many KV blocks there are up to its last one."""
+    """Sets a tile's first row, head and sequence from its number, and the number of KV blocks up to its last one."""
     cluster = c.kernel.cluster
     put(tile.first_row, place(tile.number, row_tiles, s.batch * s.heads, s, c)[0] * cluster)
     put(tile.head, place(tile.number, row_tiles, s.batch * s.heads, s, c)[1])
@@ -447,7 +450,7 @@ def locate(tile, row_tiles, s, c):
 
 @T.macro
 def see(tile, wg, s, c):
-    """Works out a warpgroup's own rows, and which KV blocks all of them see."""
+    """Sets a tile's first row to the warpgroup's own, and the bounds of the KV blocks that all of its rows see."""
     put(tile.first_row, tile.first_row + wg * ROWS)
     put(tile.visible, s.seq_kv // c.block_N)
     put(tile.visible, c.mask.end_whole(tile.visible, tile.first_row + s.past_len, c.block_N, T))
@@ -455,7 +458,7 @@ def see(tile, wg, s, c):
 
 @T.macro
 def advance(tile, row_tiles, s, c, is_producer):
-    """Sets the tile's number to that of the block's next tile, as the tile scheduler gives it."""
+    """Sets the tile's number to that of the block's next tile, as kernel.tile_scheduler decides."""
     put(tile.number, tile.number + workers(c))
 
 
@@ -493,9 +496,10 @@ class Tile:
 
 @T.macro
 def loop(tile, s, c):
-    """Runs all iterations of a tile of `blocks` KV blocks, from the last one of its keys to the first.
+    """Runs the loop over a tile's KV blocks, from the last to the first, with masks only for blocks that need one.
 
-    Blocks that lie before number `visible` need no mask, but for those before number `cut`, where a window has a left edge.
+    Blocks that lie before number `visible` need no mask, but for those before number `cut`, where a window has a left
+    edge.
     """
     # Variables where slots of rings are counted from them: TileLang would work the bounds out for each slot.
     unmasked = 0
@@ -553,7 +557,7 @@ def steady(t, tile, s, c):
 
 @T.macro
 def epilogue(blocks, tile, s, c):
-    """Runs the iterations after the last block, which finish what was started."""
+    """Runs the iterations after the steady state, in which some operations have no block any more."""
     release_rows_of_q(blocks - 1, tile, s, c)
     take_turn(blocks, tile, s, c)
     wait_v(blocks - 1, tile, s, c)
@@ -589,7 +593,7 @@ def inside(columns, j):
 
 @T.macro
 def mask(t, tile, s, c):
-    """acc_s = -inf where a key is hidden."""
+    """acc_s = -inf where the mask hides a key, after features such as softcap have changed the scores."""
     kv = block(t, tile, c)
     for i, j in T.Parallel(ROWS, c.block_N):
         own_key = tile.first_row + i + s.past_len
@@ -606,7 +610,10 @@ def max_prev(t, tile, s, c):
 
 @T.macro
 def row_max(t, tile, s, c, masked):
-    """scores_max = max(scores_max, max_j acc_s)."""
+    """scores_max = max(scores_max, max_j acc_s), after features have changed the scores, unless `masked`.
+
+    The mask has changed the scores of masked blocks.
+    """
     maximum_of_row(s.scores_max, s, c)
 
 
@@ -628,20 +635,23 @@ def scale(t, tile, s, c, masked):
 
 @T.macro
 def exp(t, tile, s, c, masked, columns=None):
-    """acc_s = exp2(scale (acc_s - scores_max))."""
+    """acc_s = exp2(scale (acc_s - scores_max)), in `columns` (first, end) or in all if None."""
     for i, j in T.Parallel(ROWS, c.block_N):
         if columns is None or inside(columns, j):
             s.acc_s[i, j] = exp2(exponent(s.acc_s[i, j], seen(s.scores_max[i], masked), s, c), i, j, c)
 
 
 def exp2(x, i, j, c):
-    """Returns 2^x. A polynomial computes it on the FMA units for some of the registers, if the schedule says so."""
+    """Returns 2^x, computed by a polynomial on the FMA units for the registers that softmax.exp2_polynomial chooses."""
     return T.exp2(x)
 
 
 @T.macro
 def cast(t, tile, s, c, columns=None):
-    """acc_s_cast = acc_s, in the precision of V. The product that read it before has been waited for."""
+    """acc_s_cast = acc_s in the precision of V, in `columns` (first, end) or in all if None.
+
+    The product that read it before has been waited for.
+    """
     if columns is None:
         T.copy(s.acc_s, s.acc_s_cast)
     else:
@@ -655,7 +665,10 @@ def cast(t, tile, s, c, columns=None):
 
 @T.macro
 def row_sum_of_thread(t, tile, s, c, columns=None):
-    """denominator = denominator scores_scale + sum_j acc_s, of each thread's columns."""
+    """Adds a thread's own acc_s in `columns` (None for all) to denominator, which the first chunk scales before.
+
+    The factor is scores_scale.
+    """
     if columns is None or columns[0] == 0:
         for i, lane in T.Parallel(ROWS, 4):
             s.denominator[i, lane] *= s.scores_scale[i]
@@ -666,7 +679,7 @@ def row_sum_of_thread(t, tile, s, c, columns=None):
 
 @T.macro
 def rescale(t, tile, s, c, columns=None):
-    """acc_o *= scores_scale."""
+    """acc_o *= scores_scale, in `columns` (first, end) or in all if None."""
     for i, j in T.Parallel(ROWS, c.head_dim_v):
         if columns is None or inside(columns, j):
             s.acc_o[i, j] *= s.scores_scale[i]
@@ -686,7 +699,10 @@ def wait_v(t, tile, s, c):
 
 
 def issue_mma0(t, tile, s, c):
-    """Starts acc_s = Q K^T. TileLang commits each product as a group of its own, which waits count."""
+    """Starts the product acc_s = Q K^T for a KV block, and does not wait for it.
+
+    TileLang commits each product as a group of its own, which waits count.
+    """
     return T.wgmma_gemm(
         s.Q.shared[tile.wg, :, :],
         s.K.shared[slot(s.K, tile.base + t), :, :],
@@ -698,7 +714,10 @@ def issue_mma0(t, tile, s, c):
 
 
 def issue_mma1(t, tile, s, c):
-    """Starts acc_o += acc_s_cast V. The first one clears acc_o, which nothing else initialises."""
+    """Starts the product acc_o += P V for a KV block, or acc_o = P V for a tile's first, and does not wait for it.
+
+    Nothing else initialises acc_o.
+    """
     return T.wgmma_gemm(
         s.acc_s_cast,
         s.V.shared[slot(s.V, tile.base + t), :, :],
@@ -713,14 +732,14 @@ def issue_mma1(t, tile, s, c):
 
 @T.macro
 def wait_mma0(t, tile, s, c, outstanding):
-    """Waits until acc_s is there. As many as `outstanding` products that were started later may be in flight."""
+    """Waits for the product that writes acc_s; up to `outstanding` products that started later may be in flight."""
     T.wait_wgmma(outstanding)
     T.warpgroup_fence_operand(s.acc_s, 0, c.block_N // 2)
 
 
 @T.macro
 def wait_mma1(t, tile, s, c, outstanding):
-    """Waits until acc_o is there. As many as `outstanding` products that were started later may be in flight."""
+    """Waits for the product that adds to acc_o; up to `outstanding` products that started later may be in flight."""
     T.wait_wgmma(outstanding)
     T.warpgroup_fence_operand(s.acc_o, 0, c.head_dim_v // 2)
 
@@ -754,7 +773,7 @@ def pass_turn(t, tile, s, c):
 
 
 def hold_last(t, tile, s, c, registers):
-    """Keeps the wait or release that follows behind the last exponential in `registers`, (first, end), of acc_s.
+    """Keeps the next wait or release behind the last exponential in acc_s's `registers`, a pair (first, end).
 
     A thread has two rows of acc_s, so N / 2 registers of N columns. ptxas may still move the other exponentials.
     """
@@ -773,12 +792,12 @@ def finite(scores_max):
 
 
 def exponent(score, scores_max, s, c):
-    """Returns scale (score - scores_max), a base-2 exponent."""
+    """Returns scale * (score - scores_max), a base-2 exponent, multiplied out if softmax.fused_scale is set."""
     return score * s.scale - scores_max * s.scale
 
 
 def seen(scores_max, masked):
-    """Returns a row's maximum, for exponents; if `masked`, 0 for a row that has seen no key."""
+    """Returns a row's maximum for exponents; if `masked`, 0 in place of -inf, for a row that has seen no key."""
     return finite(scores_max) if masked else scores_max
 
 
@@ -791,7 +810,7 @@ def seen(scores_max, masked):
 
 
 def slot(ring, step):
-    """Returns the slot of the ring that load number `step` fills."""
+    """Returns the index of the ring's slot that load number `step` fills."""
     return step % ring.depth
 
 
@@ -801,7 +820,7 @@ def parity(ring, step):
 
 
 def wait_full(ring, step):
-    """Waits until load number `step` has arrived."""
+    """Waits until load number `step` of the ring has arrived."""
     return T.mbarrier_wait_parity(ring.full[slot(ring, step)], parity(ring, step))
 
 
@@ -878,7 +897,7 @@ def load(ring, step, kv, tile, c):
 
 
 def multicast(c):
-    """Returns the argument by which a TMA load goes to all blocks of a cluster, as keywords; {} without a cluster.
+    """Returns the keyword that makes a TMA load go to all blocks of a cluster, as a dict, {} without a cluster.
 
     All of them expect the bytes of every load, which the first block issues for all.
     """
@@ -901,7 +920,10 @@ def load_q(wg, tile, s, c):
 
 @T.macro
 def store(tile, s, c):
-    """Output = acc_o / denominator."""
+    """Stores acc_o / denominator as a warpgroup's output rows, after features have acted on the rows' totals.
+
+    `kernel.output` chooses the kind of store.
+    """
     T.reduce_sum(s.denominator, s.scores_scale, dim=1)
     for i in T.Parallel(ROWS):
         s.scores_scale[i] = 1.0 / s.scores_scale[i]
@@ -917,7 +939,7 @@ def store_vector(tile, s, c):
 
 
 def stored_columns(c):
-    """Returns the name of the device function that stores output rows as wide as the tile, or as a narrower tensor."""
+    """Returns the name of the device function that stores output rows of c.columns_v columns, at most the tile's."""
     return f"tl_attention_store<{c.head_dim_v}, {is_bf16(c)}>"
 
 
@@ -938,7 +960,7 @@ def rows_of(tensor, batch, head, first, count, columns=None):
 
 
 def kv_head(head, c):
-    """Returns the head of K and V that a head of Q shares."""
+    """Returns the number of the head of K and V that belongs to this head of Q."""
     return head
 
 
