@@ -610,10 +610,7 @@ def max_prev(t, tile, s, c):
 
 @T.macro
 def row_max(t, tile, s, c, masked):
-    """scores_max = max(scores_max, max_j acc_s), after features have changed the scores, unless `masked`.
-
-    The mask has changed the scores of masked blocks.
-    """
+    """scores_max = max(scores_max, max_j acc_s), with scores as features change them; the mask did so if `masked`."""
     maximum_of_row(s.scores_max, s, c)
 
 

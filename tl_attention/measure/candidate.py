@@ -81,7 +81,7 @@ def verified_on(shape: AttentionShape, fixed: bool, planned: Planned | None = No
 
 
 def small_ones(shape: AttentionShape, planned: Planned | None = None) -> list[Verified]:
-    """Lists small versions of a problem to verify a kernel on, ragged ones and, if `planned`, each end of its loop."""
+    """Lists small versions of a problem to verify with: ragged ones and, if `planned`, each begin and end of its loop."""
     sizes = [(1, 3, 1000, 1777), (2, 5, 1, 300), (1, 2, 129, 192), (3, 1, 63, 63), (1, 1, 1, 1), (1, 2, 700, 2500)]
     # Many more tiles than an H200 has SMs, and short: the next one's loads come while a tile's last reads are under way.
     sizes.append((4, 110, 200, 200))

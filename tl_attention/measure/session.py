@@ -104,7 +104,7 @@ class Session:
         return ticket
 
     def compiled(self, tickets: Sequence[Ticket]) -> Iterator[Ticket]:
-        """Compiles the tickets' candidates, and yields each ticket as its compilation ends, the done ones first.
+        """Yields tickets that are done, then compiles the others' candidates and yields each as its compilation ends.
 
         A ticket whose candidate cannot be compiled is done. The compilers' processes end with the last compilation.
         """

@@ -109,11 +109,11 @@ def most_blocks(mask: Mask, rows: int, block_N: int) -> int | None:
 
 
 def ragged(mask: Mask, block_M: int, block_N: int) -> tuple[Lengths, ...]:
-    """Returns lengths of four sequences, ordinary, empty and with rows without a key, for the interpreter to run.
+    """Returns lengths of four sequences for the interpreter: ordinary, no queries, no keys, fewer keys than queries.
 
     The first sequence has more than a row tile and three KV blocks, at both ends of which a window cuts, unless the
-    window is so long on the right that this would take too long. The others have no queries, no keys, and fewer keys
-    than queries, so that rows see no key where the mask is closed on the right.
+    window is so long on the right that this would take too long. Rows of the last see no key where the mask is closed
+    on the right.
     """
     seq_q = block_M + 37 + min(mask.right or 0, MOST_AFTER)
     first = Lengths(seq_q, seq_q + 3 * block_N + 5 + (mask.left or 0))

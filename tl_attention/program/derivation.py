@@ -243,7 +243,7 @@ class _Iteration:
         return done(before)
 
     def _awaited(self, load: str, before: str) -> tuple[int, int]:
-        """Returns (lag, place in the order) of a load's wait that a schedule asks for before the statement `before`.
+        """Returns (lag, place in the order) of the wait for a load that is to stand before the statement `before`.
 
         That is the last `before` that comes by the load's first reader. Raises ScheduleRefused for one that does not
         come after the load's issue, if another statement does.

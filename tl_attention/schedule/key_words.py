@@ -24,7 +24,7 @@ def dotted(key: KeyPath) -> str:
 
 
 def shown(value: Any) -> str:
-    """Returns text that shows a value in an error message, as YAML spells it, cut to 40 characters."""
+    """Returns words that show a value in an error message, at most 40 characters, and only the kind of a dict or None."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if value is None:

@@ -72,10 +72,10 @@ class Table:
         return replace(self, headings=headings, rows=[tuple(row[n] for n in columns) for row in self.rows])
 
     def fitting(self, width: int) -> tuple[list[int], list[int]]:
-        """Returns indices of the columns with values that fit into `width` characters, and of those that do not.
+        """Returns indices of the non-empty columns that fit into `width` together, by priority, and of the others.
 
-        Both lists are in order. Columns without a value in any row are in neither. The others are taken by `priority`.
-        A column that does not fit does not keep a narrower one behind it out. The first column fits whatever its width.
+        Both lists are in order. Columns without a value in any row are in neither; `width` is in characters. A column
+        that does not fit does not keep a narrower one behind it out. The first column fits whatever its width.
         """
         full = [index for index in self.priority if any(row[index] for row in self.rows)]
         shown: list[int] = []

@@ -281,7 +281,7 @@ SPLIT_REGISTERS: dict[tuple[int, int], tuple[int, int]] = {
 
 
 def resources(planned: Planned, size: HeadSize, card: Card) -> Resources:
-    """Returns the registers, shared memory and mbarriers that one block of the kernel takes of an SM of the card.
+    """Returns the Resources of one block of the kernel: registers per thread, shared memory and mbarriers.
 
     Raises ScheduleRefused where the output has another place than the rows of Q that it would go through.
     """

@@ -102,10 +102,7 @@ def max_prev(t, tile, s, c):
 
 @T.macro
 def row_max(t, tile, s, c, masked):
-    """scores_max = max(scores_max, max_j acc_s), after features have changed the scores, unless `masked`.
-
-    The mask has changed the scores of masked blocks.
-    """
+    """scores_max = max(scores_max, max_j acc_s), with scores as features change them; the mask did so if `masked`."""
     if c.features.at_scores and not masked:
         change_scores(t, tile, s, c, alone=False)
     MAXIMUM[c.softmax.row_max](s.scores_max, s, c)
@@ -113,10 +110,7 @@ def row_max(t, tile, s, c, masked):
 
 @T.macro
 def row_max_beyond_threshold(t, tile, s, c, masked):
-    """scores_max = max_j acc_s where that is larger by more than the rescale threshold; elsewhere it stays.
-
-    So every exponential stays small.
-    """
+    """scores_max = max_j acc_s where that is larger by more than the threshold: else every exponential stays small."""
     block_max = T.alloc_fragment([ROWS], "float32")
     if c.features.at_scores and not masked:
         change_scores(t, tile, s, c, alone=False)
@@ -140,10 +134,7 @@ def maximum_of_threads(row_maximum, s, c):
 
 @T.macro
 def maximum_of_chains(row_maximum, s, c):
-    """row_maximum = max(scores_max, max_j acc_s), of each thread's even and odd columns apart, then of all.
-
-    Two chains of maxima are each half as long as one.
-    """
+    """row_maximum = max(scores_max, max_j acc_s), a thread's even and odd columns in chains, each half as long as one."""
     of_chain = T.alloc_fragment([ROWS, 8], "float32")
     T.annotate_layout({of_chain: per_chain_layout()})
     for i, chain in T.Parallel(ROWS, 8):
@@ -205,10 +196,7 @@ def cast(t, tile, s, c, columns=None):
 
 @T.macro
 def cast_to_shared(t, tile, s, c, columns=None):
-    """P_shared = acc_s in the precision of V, in `columns` (first, end) or in all if None.
-
-    TileLang's copy would make all warpgroups meet.
-    """
+    """P_shared = acc_s, in the precision of V: TileLang's copy would make all warpgroups meet."""
     T.call_extern("handle", put_columns(columns, c), s.acc_s.data, T.address_of(s.P_shared[tile.wg, 0, 0]))
 
 

@@ -142,7 +142,7 @@ class Proof(ABC):
 
     @abstractmethod
     def check_at(self, sizes: Sizes, start: int, tile: int) -> None:
-        """Raises Unsafe unless some blocks, from tile number `tile` on, do what they must at these sizes.
+        """Raises Unsafe unless sample blocks, the first on tile number `tile`, make the right events at these sizes.
 
         The blocks run as if `start` loads of each ring, and as many tiles, had been before.
         """
