@@ -1,4 +1,7 @@
-"""What the proof leaves of code with a softcap, sinks and strides. Faults: tests/faults/softcap.py and strides.py."""
+"""The proof says what it leaves to the numbers of code with a softcap, sinks and strides.
+
+Faults of such code stand in tests/faults/softcap.py and strides.py.
+"""
 
 import re
 from dataclasses import replace

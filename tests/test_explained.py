@@ -1,4 +1,4 @@
-"""What `explain` lists is the Program, and what the kernel does as TileLang traced it; the proof reads the generated code."""
+"""`explain` lists the Program, which is what the kernel does as TileLang traced it; the proof reads the generated code."""
 
 from collections.abc import Iterator, Sequence
 from itertools import product

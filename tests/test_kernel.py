@@ -59,7 +59,7 @@ def test_the_inferred_kernel_has_the_same_statements():
     "name,mask", sampled([("seed", CAUSAL), ("prefetch", FULL), ("prefetch_late", FULL)], [("seed", CAUSAL)])
 )
 def test_the_code_as_generated_is_the_programs(name, mask):
-    """What the proof reads is compared with numbers worked out by hand."""
+    """Numbers worked out by hand are what the proof reads in the code."""
     schedule = shipped()[name]
     program = derive(schedule)
     code = lowered(Given(schedule, Variant(128, "float16", mask)))

@@ -109,7 +109,7 @@ def test_phases_put_the_whole_loop_together_again(name, model):
 
 
 def test_a_prologues_wait_leaves_fewer_products_in_flight_than_the_steady_states():
-    """Both have the same wait: with a fixed count the prologue would wait for nothing."""
+    """The prologue has the steady state's wait: with a fixed count it would wait for nothing."""
     program = derive(shipped()["fa3_overlap"], "asynchronous")
 
     def outstanding(iteration):

@@ -195,7 +195,7 @@ def cuobjdump(cubin: bytes, option: str) -> str:
 
 
 def tool(name: str) -> str:
-    """Returns the path of cuobjdump or nvdisasm, from its pip package, the PATH or CUDA's folder. Raises InputError."""
+    """Returns the path of cuobjdump or nvdisasm, from its pip package, the PATH or CUDA's folder, or raises InputError."""
     package = f"nvidia-cuda-{name}"
     for candidate in (*packaged(package, name), shutil.which(name), f"/usr/local/cuda/bin/{name}"):
         if candidate and Path(candidate).is_file():
