@@ -27,7 +27,7 @@ from code_mutants.compiled import BATCH, errors_of, host_object, same_machine_co
 from code_mutants.kernels import KERNELS, lowered
 from code_mutants.operations import DEVICE, Mutant, mutants, sample
 from code_mutants.proving import ACCEPTED, BROKEN, TIMEOUT, Answer, ask
-from code_mutants.reading import Code, read
+from code_mutants.reading import Code, prove
 from code_mutants.rows import OTHER, SAME, TO_JUDGE, Rows, class_of
 from code_mutants.tables import kinds_of_numbers, table, to_judge
 from machine_code import NotCompiled
@@ -111,7 +111,7 @@ def run(
     folder.mkdir(parents=True, exist_ok=True)
     for name in kernels or KERNELS:
         code = lowered(KERNELS[name])
-        verdict = read(KERNELS[name].schedule, code)
+        verdict = prove(KERNELS[name].schedule, code)
         found = mutants(code, verdict, numbers, f"{SEED} {name}")
         found = sample(found, count, f"{SEED} {name}") if count else found
         rows = Rows(folder / f"{name}.jsonl")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from code_mutants.kernels import KERNELS, lowered
 from code_mutants.operations import DELETED, DEVICE, Mutant
-from code_mutants.reading import read
+from code_mutants.reading import prove
 from tl_attention.errors import InputError
 
 REFUSED, ACCEPTED, BROKEN, TIMEOUT = "refused", "accepted", "broken", "timeout"
@@ -31,7 +31,7 @@ def ask(kernel: str, mutant: Mutant) -> Answer:
     """Returns what the proof says of the kernel's code with this change."""
     code = mutant.of(lowered(KERNELS[kernel]))
     try:
-        verdict = read(KERNELS[kernel].schedule, code)
+        verdict = prove(KERNELS[kernel].schedule, code)
     except InputError as error:
         return Answer(REFUSED, str(error))
     except Exception:

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 
 from tl_attention.lowering.registry import lowering_of
 from tl_attention.program.derivation import derive
-from tl_attention.proof.code import text
-from tl_attention.proof.code.calls import CALLS
 from tl_attention.proof.code.verdict import GeneratedCode as Code
 from tl_attention.proof.code.verdict import Verdict
 from tl_attention.schedule.schedule import Schedule
@@ -21,43 +19,12 @@ __all__ = [
     "is_numbers",
     "of_numbers",
     "prove",
-    "read",
     "reads_of_launch",
     "synchronises",
 ]
 
 BODY = "__launch_bounds__"
 NUMBERS = "numbers: "
-
-
-_known: dict[tuple[object, ...], Verdict] = {}
-
-
-def prove(schedule: Schedule, code: Code) -> Verdict:
-    """Returns the proof's verdict. Raises ScheduleRefused where the proof refuses the code."""
-    return lowering_of(schedule).check_generated(schedule, derive(schedule), code)
-
-
-def read(schedule: Schedule, code: Code) -> Verdict:
-    """Returns the proof's verdict, without a new proof if all lines that are read are as in the last accepted code."""
-    key = (schedule.label, code.variant, code.host_source, _read_lines(code.source))
-    if key not in _known or key[-1] is None:
-        verdict = prove(schedule, code)
-        _known.clear()
-        _known[key] = verdict
-    return _known[key]
-
-
-def _read_lines(source: str) -> tuple[str, ...] | None:
-    """Returns the lines that are read, and the kinds of the other lines; None where a line is of no known kind."""
-    try:
-        kinds = text.read(source, CALLS).kinds
-    except SyntaxError:
-        return None
-    told = (kinds.get(number, "") for number in range(source.count("\n") + 1))
-    return tuple(kind if is_numbers(kind) else line for kind, line in zip(told, source.split("\n")))
-
-
 # Kinds that are read, and order nothing between threads.
 SILENT = {"control", "integer", "allocation", "descriptor", "prefetch"}
 # Lines of the host's code that say how the kernel is launched: sizes, addresses, arguments with their headers, calls.
@@ -65,6 +32,11 @@ LAUNCH = re.compile(
     r"  int32_t \w+ = \(\(int32_t\)|  void\* \w+ = \(\(\(DLTensor|  void\* \w+_desc = |  TL_ALIGN\(128\)"
     r"|.*stack_ffi_any\)\[|.*TVMFFIFunctionCall\("
 )
+
+
+def prove(schedule: Schedule, code: Code) -> Verdict:
+    """Returns the proof's verdict. Raises ScheduleRefused where the proof refuses the code."""
+    return lowering_of(schedule).check_generated(schedule, derive(schedule), code)
 
 
 def is_numbers(kind: str) -> bool:
