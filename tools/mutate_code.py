@@ -36,7 +36,7 @@ from rich.console import Console
 SEED = "tl-attention mutants"
 
 
-def prove(kernel: str, code: Code, found: Sequence[Mutant], rows: Rows, jobs: int, timeout_s: float) -> None:
+def prove_each(kernel: str, code: Code, found: Sequence[Mutant], rows: Rows, jobs: int, timeout_s: float) -> None:
     """Asks the proof about the mutants that the file does not have yet."""
     missing = [mutant for mutant in found if mutant.key not in rows.found]
     progress = Progress(f"{kernel}: proved", len(missing))
@@ -116,7 +116,7 @@ def run(
         found = sample(found, count, f"{SEED} {name}") if count else found
         rows = Rows(folder / f"{name}.jsonl")
         rows.begin(name, code, verdict, len(found))
-        prove(name, code, found, rows, jobs, timeout)
+        prove_each(name, code, found, rows, jobs, timeout)
         if not proof_only:
             compile_accepted(name, code, found, rows, jobs)
         show(rows)

@@ -1,15 +1,13 @@
 """These faults concern grouped heads."""
 
 from faults.lines import COPIES
-from faults.table import Edit, Row, each, edit
+from faults.table import Edit, Row, each, edit, says
 
 HEAD = r"\(\(head_2 / 5\) \+ \(\(head_2 % 5\) >> 31\)\)"
 K_LOAD, V_LOAD = (rf"(tma_load_multicast\({name}_desc, .*, ){HEAD}(, bz_2\);)" for name in "KV")
-NOT_AS_V = r"is (load K|load V)\b.* at .*, expected (load K|load V)"
 K_IN_LOOP = r"(K_shared\)\[\(*k & 1\) \* 16384\).*&\(K\[.*\(int\)blockIdx\.y\)\) / \(int64_t\))5\)"
 K_LOAD_OF_8 = r"(tma_load_multicast\(K_desc, .*, \(head_2 >> )3(\), bz_2\);)"
 V_IN_LOOP = r"(V_shared\)\[\(*k \+ 1\) & 1\) \* 16384\).*&\(V\[.*\(int\)blockIdx\.y\)\) / \(int64_t\))5\)"
-NOT_ITS_HEAD = r"is load K\b.* at .*, expected load K"
 
 
 def of_descriptor(name: str, slot: int) -> str:
@@ -20,7 +18,8 @@ def of_descriptor(name: str, slot: int) -> str:
 def copies(name: str, pattern: str, replacement: str) -> Edit:
     """Makes a fault of each copy of K or V by cp.async."""
     loads = rf"{COPIES}.*{name}_shared"
-    return each("mma_sync_small, asked", r"is load [QKV]\b.*, expected load [QKV]", loads, pattern, replacement)
+    words = rf"load ({name})\[0\] \(0\) at \(\d+, \d+\), expected load \1\[0\] \(0\) at \(\d+, \d+\)"
+    return each("mma_sync_small, asked", words, loads, pattern, replacement)
 
 
 INSIDE = r"(K_shared\)\[\(*k & 1\) \* 16384\).*\(int\)blockIdx\.y\) / 5\) < \(\(heads / )5\)"
@@ -30,65 +29,86 @@ NO_HEAD_MAP = "it has no descriptors: see K's head is Q's, and K's batches"
 TENSOR_MAP = "TMA bounds what it loads by the descriptor: see keys beyond the last"
 ROWS_ALONE = "its copies test rows and no heads"
 ROWS = [
-    Row("K's head is Q's", edit("best, asked", NOT_AS_V, K_LOAD, r"\1head_2\2"),
-        edit("seed, asked", r"is load K.* at .*, expected load K.* at", K_IN_LOOP, r"\g<1>1)"),
+    Row("K's head is Q's", edit("best, asked", says("load K[1] (0) of blocks (0, 1) at (0, 66, 0)",
+            "load K[1] (0) of blocks (0, 1) at (0, 13, 0)"), K_LOAD, r"\1head_2\2"),
+        edit("seed, asked", says("load K[0] (0) at (1385496, 86)", "load K[0] (0) at (267672, 86)"), K_IN_LOOP,
+            r"\g<1>1)"),
         copies("K", r"(blockIdx\.y\)\)) >> \(int64_t\)1", r"\1")),
-    Row("K's head is of a group twice as large", edit("best, asked", NOT_AS_V, K_LOAD, r"\1(head_2 / 10)\2"),
-        edit("seed, asked", r"is load K.* at .*, expected load K.* at", K_IN_LOOP, r"\g<1>10)"),
+    Row("K's head is of a group twice as large", edit("best, asked",
+            says("load K[1] (0) of blocks (0, 1) at (0, 6, 0)", "load K[1] (0) of blocks (0, 1) at (0, 13, 0)"),
+            K_LOAD, r"\1(head_2 / 10)\2"),
+        edit("seed, asked", says("load K[0] (0) at (174520, 86)", "load K[0] (0) at (267672, 86)"), K_IN_LOOP,
+            r"\g<1>10)"),
         copies("K", r"(blockIdx\.y\)\)) >> \(int64_t\)1", r"\1 >> (int64_t)2")),
-    Row("K's head is of a smaller group", edit("best, asked", NOT_AS_V, K_LOAD, r"\1(head_2 / 4)\2"),
-        edit("seed, asked", r"is load K.* at .*, expected load K.* at", K_IN_LOOP, r"\g<1>4)"), GROUP_OF_2),
-    Row("K's head is the place in the group", edit("best, asked", NOT_AS_V, K_LOAD, r"\1(head_2 % 5)\2"),
-        edit("seed, asked", r"is load K.* at .*, expected load K.* at",
+    Row("K's head is of a smaller group", edit("best, asked", says("load K[1] (0) of blocks (0, 1) at (0, 16, 0)",
+            "load K[1] (0) of blocks (0, 1) at (0, 13, 0)"), K_LOAD, r"\1(head_2 / 4)\2"),
+        edit("seed, asked", says("load K[0] (0) at (360824, 86)", "load K[0] (0) at (267672, 86)"), K_IN_LOOP,
+            r"\g<1>4)"), GROUP_OF_2),
+    Row("K's head is the place in the group", edit("best, asked", says("load K[1] (0) of blocks (0, 1) at (0, 1, 0)",
+            "load K[1] (0) of blocks (0, 1) at (0, 13, 0)"), K_LOAD, r"\1(head_2 % 5)\2"),
+        edit("seed, asked", says("load K[0] (0) at (453976, 86)", "load K[0] (0) at (267672, 86)"),
             r"(K_shared\)\[\(*k & 1\) \* 16384\).*&\(K\[.*blockIdx\.y\)\)) / (\(int64_t\)5\))", r"\1 % \2"),
         copies("K", r"(&\(K\[.*)(\(\(int64_t\)\(\(int\)blockIdx\.y\)\)) >> \(int64_t\)1", r"\1\2 % (int64_t)2")),
-    Row("K's head is the next", edit("best, asked", NOT_AS_V, K_LOAD, r"\1((head_2 / 5) + 1)\2"),
-        edit("seed, asked", r"is load K.* at .*, expected load K.* at", K_IN_LOOP, r"\g<1>5 + (int64_t)1)"),
+    Row("K's head is the next", edit("best, asked", says("load K[0] (0) of blocks (0, 1) at (0, 1, 0)",
+            "load K[0] (0) of blocks (0, 1) at (0, 0, 0)"), K_LOAD, r"\1((head_2 / 5) + 1)\2"),
+        edit("seed, asked", says("load K[0] (0) at (127968, 86)", "load K[0] (0) at (34816, 86)"), K_IN_LOOP,
+            r"\g<1>5 + (int64_t)1)"),
         copies("K", r"(&\(K\[.*)(\(\(int64_t\)\(\(int\)blockIdx\.y\)\)) >> \(int64_t\)1",
             r"\1(\2 >> (int64_t)1) + (int64_t)1")),
     Row("groups that begin one head early",
         edit("best, asked", r"tile 0 of block 8: \(row, head, batch\) of K first of warpgroup 0 is \[176, 1, 0\], expected \[176, 0, 0\]", K_LOAD, r"\1((head_2 + 1) / 5)\2"),
-        edit("seed, asked", r"is load K.* at .*, expected load K.* at",
+        edit("seed, asked", says("load K[0] (0) at (360824, 86)", "load K[0] (0) at (267672, 86)"),
             r"(K_shared\)\[\(*k & 1\) \* 16384\).*&\(K\[.*)\(\(int64_t\)\(\(int\)blockIdx\.y\)\)( / \(int64_t\)5\))",
             r"\1(((int64_t)((int)blockIdx.y)) + (int64_t)1)\2"),
         copies("K", r"(&\(K\[.*)\(\(int64_t\)\(\(int\)blockIdx\.y\)\) >>",
             r"\1(((int64_t)((int)blockIdx.y)) + (int64_t)1) >>"), long=True),
     Row("groups that begin one head late", edit("best, asked", r"tile 0 of block 10: \(row, head, batch\) of K first of warpgroup 0 is \[176, 0, 0\], expected \[176, 1, 0\]", K_LOAD, r"\1(max((head_2 - 1), 0) / 5)\2"),
-        edit("seed, asked", r"is load K.* at \(34816, 121\), expected .* at \(137488, 121\)",
+        edit("seed, asked", says("load K[0] (0) at (34816, 121)", "load K[0] (0) at (137488, 121)"),
             r"(K_shared\)\[\(*k & 1\) \* 16384\).*&\(K\[.*)\(\(int64_t\)\(\(int\)blockIdx\.y\)\)( / \(int64_t\)5\))",
             r"\1max(((int64_t)((int)blockIdx.y)) - (int64_t)1, (int64_t)0)\2"),
-        each("mma_sync_small, asked", r"is load [QKV]\b.*, expected load [QKV]",
+        each("mma_sync_small, asked", says("load K[0] (0) at (#, #)", "load K[0] (0) at (#, #)"),
             r"tl::cp_async_gs.*K_shared(?!.*first_8)",
             r"(&\(K\[.*)(\(\(int64_t\)\(\(int\)blockIdx\.y\)\)) >> \(int64_t\)1",
             r"\1max(\2 - (int64_t)1, (int64_t)0) >> (int64_t)1"), long=True),
     Row("K's head is of a group twice as large, of 8",
-        edit("one_tile, asked", r"\(row, head, batch\) of K first of warpgroup \d is .*, expected \[", K_LOAD_OF_8, r"\g<1>4\2"),
-        edit("seed_64x64, asked", r"is load K.* at \(143752, 43\), expected .* at \(220488, 43\)",
+        edit("one_tile, asked", says("(row, head, batch) of K first of warpgroup 0 is [176, 0, 0]", "[176, 1, 0]"),
+            K_LOAD_OF_8, r"\g<1>4\2"),
+        edit("seed_64x64, asked", says("load K[0] (0) at (143752, 43)", "load K[0] (0) at (220488, 43)"),
             r"(\[\(*kv & 1\) \* 12288\).*&\(K\[.*blockIdx\.y\)\) >> \(int64_t\))3", r"\g<1>4"), GROUP_OF_2),
     Row("K's head is of a group half as large, of 8",
-        edit("one_tile, asked", r"\(row, head, batch\) of K first of warpgroup \d is .*, expected \[", K_LOAD_OF_8, r"\g<1>2\2"),
-        edit("seed_64x64, asked", r"is load K.* at \(450696, 43\), expected .* at \(220488, 43\)",
+        edit("one_tile, asked", says("(row, head, batch) of K first of warpgroup 0 is [176, 1, 0]", "[176, 0, 0]"),
+            K_LOAD_OF_8, r"\g<1>2\2"),
+        edit("seed_64x64, asked", says("load K[0] (0) at (450696, 43)", "load K[0] (0) at (220488, 43)"),
             r"(\[\(*kv & 1\) \* 12288\).*&\(K\[.*blockIdx\.y\)\) >> \(int64_t\))3", r"\g<1>2"), GROUP_OF_2),
-    Row("V's head is Q's", edit("best, asked", NOT_AS_V, V_LOAD, r"\1head_2\2"),
-        edit("seed, asked", r"is load V.* at .*, expected load V.* at", V_IN_LOOP, r"\g<1>1)"),
+    Row("V's head is Q's", edit("best, asked", says("load V[1] (0) of blocks (0, 1) at (0, 66, 0)",
+            "load V[1] (0) of blocks (0, 1) at (0, 13, 0)"), V_LOAD, r"\1head_2\2"),
+        edit("seed, asked", says("load V[1] (0) at (2124904, 128)", "load V[1] (0) at (351112, 128)"), V_IN_LOOP,
+            r"\g<1>1)"),
         copies("V", r"(blockIdx\.y\)\)) >> \(int64_t\)1", r"\1")),
-    Row("V's head is of another group", edit("best, asked", NOT_AS_V, V_LOAD, r"\1(head_2 / 10)\2"),
-        edit("seed, asked", r"is load V.* at .*, expected load V.* at", V_IN_LOOP, r"\g<1>10)"),
+    Row("V's head is of another group", edit("best, asked", says("load V[1] (0) of blocks (0, 1) at (0, 6, 0)",
+            "load V[1] (0) of blocks (0, 1) at (0, 13, 0)"), V_LOAD, r"\1(head_2 / 10)\2"),
+        edit("seed, asked", says("load V[1] (0) at (203296, 128)", "load V[1] (0) at (351112, 128)"), V_IN_LOOP,
+            r"\g<1>10)"),
         copies("V", r"(blockIdx\.y\)\)) >> \(int64_t\)1", r"\1 >> (int64_t)2")),
     Row("V's groups that begin one head early",
         edit("best, asked", r"tile 0 of block 8: \(row, head, batch\) of V first of warpgroup 0 is \[176, 1, 0\], expected \[176, 0, 0\]", V_LOAD, r"\1((head_2 + 1) / 5)\2"),
-        edit("seed, asked", r"is load V.* at .*, expected load V.* at",
+        edit("seed, asked", says("load V[1] (0) at (498928, 128)", "load V[1] (0) at (351112, 128)"),
             r"(V_shared\)\[\(*k \+ 1\) & 1\) \* 16384\).*&\(V\[.*)\(\(int64_t\)\(\(int\)blockIdx\.y\)\)( / \(int64_t"
             r"\)5\))", r"\1(((int64_t)((int)blockIdx.y)) + (int64_t)1)\2"),
         copies("V", r"(&\(V\[.*)(\(\(int64_t\)\(\(int\)blockIdx\.y\)\)) >> \(int64_t\)1",
             r"\1(\2 + (int64_t)1) >> (int64_t)1"), long=True),
-    Row("K's and V's head is Q's", edit("best, asked", NOT_ITS_HEAD, K_LOAD, r"\1head_2\2", V_LOAD, r"\1head_2\2"),
-        edit("seed, asked", r"is load K.* at .*, expected load K.* at", K_IN_LOOP, r"\g<1>1)", V_IN_LOOP,
+    Row("K's and V's head is Q's", edit("best, asked", says("load K[1] (0) of blocks (0, 1) at (0, 66, 0)",
+            "load K[1] (0) of blocks (0, 1) at (0, 13, 0)"), K_LOAD, r"\1head_2\2", V_LOAD, r"\1head_2\2"),
+        edit("seed, asked", says("load K[0] (0) at (1385496, 86)", "load K[0] (0) at (267672, 86)"), K_IN_LOOP,
+            r"\g<1>1)", V_IN_LOOP,
             r"\g<1>1)"),
         copies("[KV]", r"(blockIdx\.y\)\)) >> \(int64_t\)1", r"\1")),
     Row("K's and V's head is of a group twice as large",
-        edit("best, asked", NOT_ITS_HEAD, K_LOAD, r"\1(head_2 / 10)\2", V_LOAD, r"\1(head_2 / 10)\2"),
-        edit("seed, asked", r"is load K.* at \(174520, 86\), expected .* at \(267672, 86\)", K_IN_LOOP, r"\g<1>10)", V_IN_LOOP,
+        edit("best, asked", says("load K[1] (0) of blocks (0, 1) at (0, 6, 0)",
+            "load K[1] (0) of blocks (0, 1) at (0, 13, 0)"), K_LOAD, r"\1(head_2 / 10)\2", V_LOAD,
+            r"\1(head_2 / 10)\2"),
+        edit("seed, asked", says("load K[0] (0) at (174520, 86)", "load K[0] (0) at (267672, 86)"), K_IN_LOOP,
+            r"\g<1>10)", V_IN_LOOP,
             r"\g<1>10)"),
         copies("[KV]", r"(&\([KV]\[.*)(\(\(int64_t\)\(\(int\)blockIdx\.y\)\)) >> \(int64_t\)1",
             r"\1\2 >> (int64_t)2")),
@@ -101,12 +121,14 @@ ROWS = [
         edit("best, asked", "dimensions of K_desc", of_descriptor("K", 6), r"\1((int64_t)(heads / 10));", host=True), NO_HEAD_MAP),
     Row("K's batches are as far apart as Q's", edit("best, asked", "strides of K_desc", of_descriptor("K", 11),
             r"\1(((int64_t)(seq_kv * heads)) * (int64_t)256);", host=True),
-        edit("seed, asked", r"is load K.* at .*, expected load K.* at", r"(K_shared\)\[\(*k & 1\) \* 16384\).*)K_batch_stride", r"\1Q_batch_stride"),
+        edit("seed, asked", says("load K[0] (0) at (650232, 86)", "load K[0] (0) at (267672, 86)"),
+            r"(K_shared\)\[\(*k & 1\) \* 16384\).*)K_batch_stride", r"\1Q_batch_stride"),
         copies("K", "K_batch_stride", "Q_batch_stride")),
     Row("V has Q's heads",
         edit("best, asked", "dimensions of V_desc", of_descriptor("V", 6), r"\1((int64_t)heads);", host=True), NO_HEAD_MAP),
     Row("Q has K's heads",
         edit("best, asked", "dimensions of Q_desc", of_descriptor("Q", 6), r"\1((int64_t)(heads / 5));", host=True), NO_HEAD_MAP),
-    Row("K of the last heads is not loaded", TENSOR_MAP, edit("seed, asked", r"is load K.* at \(267672, 0\), expected .* at \(267672, 86\)", INSIDE, r"\g<1>10)"),
+    Row("K of the last heads is not loaded", TENSOR_MAP, edit("seed, asked", says("load K[0] (0) at (267672, 0)",
+            "load K[0] (0) at (267672, 86)"), INSIDE, r"\g<1>10)"),
         ROWS_ALONE),
 ]  # fmt: skip

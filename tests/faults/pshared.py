@@ -1,6 +1,6 @@
 """These faults concern P in shared memory."""
 
-from faults.table import Row, edit
+from faults.table import Row, edit, says
 
 FENCE = r"^ *tl::fence_proxy_async\(\);\n"
 STORE = r"^ *tl_attention_store_p<.*\n"
@@ -58,7 +58,8 @@ ROWS = [
     Row("P put after its wait was left out",
         edit("p_shared", "acc_o is used before the wait for the product into it", WAIT, "", which="last"), P_IN_REGISTERS),
     Row("columns of P that are not put",
-        edit("p_shared", "is put P.*, expected put P", r"store_p<192, 0, 192", "store_p<192, 0, 176", which="last"), P_IN_REGISTERS),
+        edit("p_shared", says("put P[0] (0) of columns (0, 176)", "put P[0] (0)"), r"store_p<192, 0, 192",
+            "store_p<192, 0, 176", which="last"), P_IN_REGISTERS),
     Row("P's tile of fewer columns",
         edit("p_shared", "of a form that is not known", r"store_p<192, 0, 192", "store_p<176, 0, 176", which="last"), P_IN_REGISTERS),
     Row("P of another dtype",
@@ -107,12 +108,15 @@ ROWS = [
         edit("p_shared_causal", r"operation 19 of warpgroup 2 of block 0 is put P\[2\] \(0\), expected fence",
             rf"({STORE})", r"\1\1", which="last"), P_IN_REGISTERS),
     Row("P's first chunk put for the second",
-        edit(CHUNKS, "is put P.*, expected put P", r"store_p<128, 48, 128", "store_p<128, 0, 48", which="last"), P_IN_REGISTERS),
+        edit(CHUNKS, says("put P[0] (0) of columns (0, 48)", "put P[0] (0) of columns (48, 128)"),
+            r"store_p<128, 48, 128", "store_p<128, 0, 48", which="last"), P_IN_REGISTERS),
     Row("P's chunks in the other order",
-        edit(CHUNKS, "is put P.*, expected put P", r"(store_p<128, )0, 48(.*\n.*store_p<128, )48, 128",
+        edit(CHUNKS, says("put P[0] (0) of columns (48, 128)", "put P[0] (0) of columns (0, 48)"),
+            r"(store_p<128, )0, 48(.*\n.*store_p<128, )48, 128",
             r"\g<1>48, 128\g<2>0, 48", which="last"), P_IN_REGISTERS),
     Row("P's chunks that overlap",
-        edit(CHUNKS, "is put P.*, expected put P", r"store_p<128, 48, 128", "store_p<128, 32, 128", which="last"), P_IN_REGISTERS),
+        edit(CHUNKS, says("put P[0] (0) of columns (32, 128)", "put P[0] (0) of columns (48, 128)"),
+            r"store_p<128, 48, 128", "store_p<128, 32, 128", which="last"), P_IN_REGISTERS),
     Row("P's second chunk behind the fence",
         edit(CHUNKS, "expected put P|expected fence", rf"({STORE})({FENCE})", r"\2\1", which="last"), P_IN_REGISTERS),
     Row("no second chunk of P", edit(CHUNKS, "expected put P", STORE, which="last"), P_IN_REGISTERS),

@@ -1,6 +1,6 @@
 """These faults concern how many thread blocks there are, on each SM and on all."""
 
-from faults.table import SMALL, Row, edit, edits
+from faults.table import SMALL, Row, edit, edits, says
 
 BOUNDS = r"__launch_bounds__\(256, 2\)"
 ONE_BLOCK = "it has one block on an SM, a tile for each block, and moves no registers"
@@ -29,16 +29,19 @@ ROWS = [
         edit("short", r"a grid of \[132, 1, 1\] .* expected 264 in 1", r"\(\(int64_t\)264\)", "((int64_t)132)",
             host=True), ONE_BLOCK, long=True),
     Row("the next tile is that of one block an SM",
-        edit("short", r"is load K\[1\] \(0\) of blocks \(0,\) at \(0, 132, 0\), expected load K", r" tile = \(tile \+ 264\);", " tile = (tile + 132);",
+        edit("short", says("load K[1] (0) of blocks (0,) at (0, 132, 0)",
+            "load K[1] (0) of blocks (0,) at (0, 264, 0)"), r" tile = \(tile \+ 264\);", " tile = (tile + 132);",
             r" tile_1 = \(tile_1 \+ 264\);", " tile_1 = (tile_1 + 132);"), ONE_BLOCK),
     Row("a block for each SM of another GPU",
         edit("best, 114 SMs", r"a grid of \[132, 1, 1\] .* expected 114 in 2", r"\(\(int64_t\)114\)", "((int64_t)132)",
             host=True), ONE_BLOCK, long=True),
     Row("the producer goes on as on another GPU",
-        edit("best, 114 SMs", r"is load K\[1\] \(0\) of blocks \(0, 1\) at \(0, 66, 0\), expected load K",
+        edit("best, 114 SMs", says("load K[1] (0) of blocks (0, 1) at (0, 66, 0)",
+            "load K[1] (0) of blocks (0, 1) at (0, 57, 0)"),
             r" tile = \(tile \+ 57\);", " tile = (tile + 66);"), ONE_BLOCK),
     Row("the counter begins with the tiles of another GPU",
-        edit("best_causal, 114 SMs", r"is load K\[1\] \(0\) of blocks \(0,\) at \(0, 132, 0\), expected load K", r"\+ 114\);", "+ 132);"), ONE_BLOCK, long=True),
+        edit("best_causal, 114 SMs", says("load K[1] (0) of blocks (0,) at (0, 132, 0)",
+            "load K[1] (0) of blocks (0,) at (0, 114, 0)"), r"\+ 114\);", "+ 132);"), ONE_BLOCK, long=True),
     Row("the last block of another GPU resets the counter",
         edit("best_causal, 114 SMs", "it leaves the counters of tiles as", r"== 113\);", "== 131);"), ONE_BLOCK),
 ]  # fmt: skip

@@ -1,7 +1,7 @@
 """These faults concern strides."""
 
 from faults.host import slot
-from faults.table import ASKED, Row, each, edit, edits
+from faults.table import ASKED, Row, each, edit, edits, says
 
 
 def in_bytes(stride: str) -> str:
@@ -92,7 +92,7 @@ ROWS = [
             r"\(\(\(int64_t\)head_4\) \* Output_head_stride\)", "(((int64_t)head_4) * Output_batch_stride)"),
         edit("seed, asked", "the output's elements are not those of whole rows, each once",
             "Output_head_stride(?=.*Output_local_cast)", "Output_batch_stride"),
-        edit("mma_sync_small, asked", r"is output.* at \(0, 0, 6\), expected .* at \(0, 5, 1\)",
+        edit("mma_sync_small, asked", says("output (0) at (0, 0, 6)", "output (0) at (0, 5, 1)"),
             r"Output_head_stride(?=.*, Output_row_stride\);)", "Output_batch_stride")),
     Row("direct stores by the head's stride",
         edit("output_direct, asked", "the output's elements are not those of whole rows, each once",
@@ -111,13 +111,14 @@ ROWS = [
         each("mma_sync_small, asked", "columns of K are not where they belong in its tile", "tl::cp_async_gs.*K_shared",
             r"K_row_stride", "K_head_stride")),
     Row("a copy of K of another head", MAPS,
-        edit("seed, asked", r"is load K.* at \(81368, 86\), expected .* at \(267672, 86\)",
+        edit("seed, asked", says("load K[0] (0) at (81368, 86)", "load K[0] (0) at (267672, 86)"),
             r"(&\(K\[.*blockIdx)\.y(\)\) / \(int64_t\)5\) \* K_head_stride.*\(int64_t\)k\) )", r"\1.z\2"),
-        each("mma_sync_small, asked", r"is load [QKV]\b.*, expected load [QKV]",
+        each("mma_sync_small, asked", says("load K[0] (0) at (#, #)", "load K[0] (0) at (#, #)"),
             "tl::cp_async_gs.*K_shared", r"blockIdx\.y", "blockIdx.z")),
     Row("a copy of V by the batch's stride of K", MAPS,
-        edit("seed, asked", r"is load V.* at \(397480, 128\), expected .* at \(351112, 128\)", r"(&\(V\[.*)V_batch_stride(.*\(int64_t\)k\) )",
+        edit("seed, asked", says("load V[1] (0) at (397480, 128)", "load V[1] (0) at (351112, 128)"),
+            r"(&\(V\[.*)V_batch_stride(.*\(int64_t\)k\) )",
             r"\1K_batch_stride\2"),
-        each("mma_sync_small, asked", r"is load [QKV]\b.*, expected load [QKV]",
+        each("mma_sync_small, asked", says("load V[0] (0) at (#, #)", "load V[0] (0) at (#, #)"),
             "tl::cp_async_gs.*V_shared", "V_batch_stride", "K_batch_stride"), long=True),
 ]  # fmt: skip

@@ -1,7 +1,7 @@
 """These faults concern what orders threads: waits, releases, turns, barriers and fences."""
 
 from faults.lines import SYNCS, WAITS
-from faults.table import SMALL, Row, each, edit, edits
+from faults.table import SMALL, Row, each, edit, edits, says
 
 Q_WAIT = r"( +)(Q_full\[[^;]*\]\.wait\(.*\);\n)"
 LANES = r"if \(tl::tl_shuffle_elect<32>\(\)\) \{"
@@ -19,10 +19,12 @@ ROWS = [
     Row("a wait that leaves the last load in flight", MBARRIERS,
         edit("seed_causal", r"mma\d\(\d\) does not wait for load_", r"tl::cp_async_wait<1>\(\);",
             "tl::cp_async_wait<3>();", which="all"),
-        each("mma_sync_small", "is copies wait .*, expected copies wait", WAITS, r"<(\d+)>", r"<9\1>")),
+        each("mma_sync_small", says("copies wait (#)", "copies wait (#)"), WAITS, r"<(\d+)>", r"<9\1>")),
     Row("no barrier between the wait and the product", MBARRIERS,
         edit("seed_causal", "does not wait for load_", r"__syncthreads\(\);", "", which="all"),
-        each("mma_sync_small", r"is (fragment|load) [QKV].*, expected sync", SYNCS)),
+        each("mma_sync_small", says("fragment Q[0], Q_local[0] (0) at (0, 0, False, 16)", "sync (0)") + "|"
+            + says("fragment V[0], V_local[0] (0) at (0, 0, True, 0)", "sync (0)") + "|"
+            + says("load K[0] (0) at (#, 64)", "sync (0)") + "|" + says("load V[0] (0) at (#, #)", "sync (0)"), SYNCS)),
     Row("a wait by two lanes",
         edit("best", "2 of the 128 threads of warpgroup 0 of block 0 run it", Q_WAIT,
             r"\1if (((((int)threadIdx.x) == 0) || (((int)threadIdx.x) == 127))) {\n\1  \2\1}\n"),
@@ -123,7 +125,7 @@ ROWS = [
     Row("a barrier more",
         edit("best", r"is sync named barrier\[3\] \(256\)", r"(Q_full\[[^;]*\.wait\(.*\);)",
             r"\1\n      tl::__sync_thread_partial(3, 256);", which="first"), HARMLESS,
-        edit("mma_sync_small", r"is sync \(0\), expected one of \d+ such as fragment Q",
+        edit("mma_sync_small", says("sync (0)", "one of 32 such as fragment Q[0], Q_local[0] (0) at (0, 0, False, 16)"),
             r"__syncthreads\(\);", r"\g<0>\n__syncthreads();", which="first")),
     Row("a barrier of an unknown kind",
         edit("best", r"cannot be read: line \d+: 'tl::syncthreads_partial\(other\);' is nothing that is known",
@@ -140,14 +142,14 @@ ROWS = [
         edit("q_registers", "expected read Q", r"(Q_full\[[^;]*\.wait\(.*\);)",
             r"\1\n if (tl::tl_shuffle_elect<32>()) {\n Q_empty[0].arrive();\n }", which="first"), NO_MBARRIERS),
     Row("Q released without a fence",
-        edit("q_registers", r"is arrive Q_empty\[0\] \(1\) of blocks \(0,\), expected fence",
+        edit("q_registers", says("arrive Q_empty[0] (1) of blocks (0,)", "fence (0)"),
             r" *tl::fence_proxy_async\(\);\n( *if \(tl::tl_shuffle_elect<32>\(\)\) \{\n *Q_empty)", r"\1"), NO_MBARRIERS),
     Row("Q released before its fence",
-        edit("q_registers", r"is arrive Q_empty\[0\] \(1\) of blocks \(0,\), expected fence",
+        edit("q_registers", says("arrive Q_empty[0] (1) of blocks (0,)", "fence (0)"),
             r"( *tl::fence_proxy_async\(\);\n)( *if \(tl::tl_shuffle_elect<32>\(\)\) \{\n *Q_empty.*\n *\}\n)",
             r"\2\1"), NO_MBARRIERS),
     Row("a fence before Q is read",
-        edit("q_registers", r"is arrive Q_empty\[0\] \(1\) of blocks \(0,\), expected fence",
+        edit("q_registers", says("arrive Q_empty[0] (1) of blocks (0,)", "fence (0)"),
             r"( *#pragma unroll\n.*\n *\*\(uint1\*\)\(Q_local .*\n *\}\n)( *tl::fence_proxy_async\(\);\n)", r"\2\1"), NO_MBARRIERS),
     Row("a fence of one lane",
         edit("q_registers", r"expected fence",
@@ -155,9 +157,11 @@ ROWS = [
             r"\1tl::fence_proxy_async();\n\2"), NO_MBARRIERS),
     Row("no wait, two buffers", ONE_CODE, ONE_CODE, each("mma_sync_double", "expected copies wait", WAITS), long=True),
     Row("no barrier, two buffers", ONE_CODE, ONE_CODE,
-        each("mma_sync_double", r"is (fragment|load) [QKV].*, expected sync", SYNCS), long=True),
+        each("mma_sync_double", says("fragment K[0], K_local[0] (0) at (0, 0, False, 0)", "sync (0)") + "|"
+            + says("fragment V[#], V_local[0] (0) at (0, 0, True, 0)", "sync (0)") + "|"
+            + says("load V[#] (0) at (#, 64)", "sync (0)"), SYNCS), long=True),
     Row("a copy more in flight, two buffers", ONE_CODE, ONE_CODE,
-        each("mma_sync_double", "is copies wait .*, expected copies wait", WAITS, r"<(\d+)>", r"<9\1>")),
+        each("mma_sync_double", says("copies wait (#)", "copies wait (#)"), WAITS, r"<(\d+)>", r"<9\1>")),
     Row("a copy more in flight, causal", ONE_CODE, ONE_CODE,
-        each("mma_sync", "is copies wait .*, expected copies wait", WAITS, r"<(\d+)>", r"<9\1>"), long=True),
+        each("mma_sync", says("copies wait (90)", "copies wait (0)"), WAITS, r"<(\d+)>", r"<9\1>"), long=True),
 ]  # fmt: skip

@@ -11,17 +11,7 @@ from tl_attention.proof.code.verdict import GeneratedCode as Code
 from tl_attention.proof.code.verdict import Verdict
 from tl_attention.schedule.schedule import Schedule
 
-__all__ = [
-    "BODY",
-    "NUMBERS",
-    "Code",
-    "Verdict",
-    "is_numbers",
-    "of_numbers",
-    "prove",
-    "reads_of_launch",
-    "synchronises",
-]
+__all__ = ["BODY", "NUMBERS", "Code", "Verdict", "is_numbers", "of_numbers", "prove", "reads_of_launch", "synchronises"]
 
 BODY = "__launch_bounds__"
 NUMBERS = "numbers: "
