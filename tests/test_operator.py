@@ -22,6 +22,8 @@ from tl_attention.files.schedule_file import load
 
 __all__ = ["flash_on_cpu", "on_cpu"]
 
+# What eager traces, aot_eager traces too.
+BACKENDS = sampled(("eager", "aot_eager"), ["aot_eager"])
 OPERATOR = torch.ops.tl_attention.forward.default
 CASES: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -53,7 +55,7 @@ def nothing_compiled_before() -> None:
     torch._dynamo.reset()
 
 
-@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", CASES)
 def test_a_compiled_call_has_no_break_and_gives_what_the_call_gives(name, backend, on_cpu: Kernels) -> None:
     options = CASES[name]
@@ -123,7 +125,7 @@ def test_opcheck_with_a_gradient_and_of_the_backward(lengths, layout, on_cpu: Ke
     )
 
 
-@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_gradients_of_compiled_calls_are_those_of_the_call(backend, on_cpu: Kernels, flash_on_cpu) -> None:
     def loss(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return attention(2 * q, k, v, causal=True, window_size=(4, 0)).square().sum()
