@@ -133,6 +133,7 @@ c = SimpleNamespace(
     group=1,
     strided=False,
     sms=132,
+    traced=False,
     mask=Mask(left=None, right=None),
     block_M=128,
     block_N=176,

@@ -15,6 +15,7 @@ from tl_attention.cli.profile import profile
 from tl_attention.cli.report import report
 from tl_attention.cli.schedules import check, explain, list_command, schema, which
 from tl_attention.cli.submit import submit
+from tl_attention.cli.trace import trace
 from tl_attention.cli.warm import warm
 
 
@@ -35,7 +36,7 @@ def main(context: click.Context) -> None:
 
 main.add_group("Look at schedules", list_command, explain, diff, which)
 main.add_group("Check and compile", check, warm, schema)
-main.add_group("Measure", run, bench, compare, ladder, profile)
+main.add_group("Measure", run, bench, compare, ladder, profile, trace)
 main.add_group("Show records", report)
 main.add_group("Enter the leaderboard", submit)
 main.add_group("Look at this machine", doctor)

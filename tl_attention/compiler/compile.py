@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 # The folder of finished kernels, in the nvcc's folder of the cache.
 FOLDER = "tl-attention"
 # The optional parameters that a variant may ask for. A schedule asks for the counter.
-OPTIONAL = frozenset(p.name for p in KERNEL_PARAMETERS if p.optional and p.kind != "counter")
+OPTIONAL = frozenset(p.name for p in KERNEL_PARAMETERS if p.optional and p.kind not in ("counter", "trace"))
 
 
 def fingerprint(source: str) -> str:

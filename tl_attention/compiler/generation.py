@@ -6,10 +6,13 @@ the trace and not the schedule.
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import functools
 import logging
 import subprocess
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +31,8 @@ from tl_attention.schedule.schedule import Schedule
 
 # TileLang 0.1.15 notes a kernel's folder in its disk cache in this attribute. The library there has this name.
 KERNEL_FOLDER, LIBRARY = "_tilelang_cache_path", "executable.so"
+# TileLang gives generated device code to the function of this name, and compiles what it returns.
+POSTPROCESS = "tilelang_callback_cuda_postproc"
 # TileLang calls nvcc with these options for a kernel's machine code.
 OPTIONS = ("-cubin", "-O3", "-lineinfo", "-std=c++20", "--use_fast_math")
 
@@ -48,13 +53,50 @@ def generate(
         check_host_compiler()
         program = lowering.prim_func(planned, variant)
         try:
-            kernel = compiled(program, variant.arch, dict(lowering.pass_configs))
+            with marking(variant.trace):
+                kernel = compiled(program, variant.arch, dict(lowering.pass_configs))
             library = _library(kernel)
         except Exception as error:  # TileLang raises many kinds; the user's question is always which schedule and why.
             raise InputError(f"{schedule.label}: TileLang cannot compile it: {telling_line(error)}") from error
     code = GeneratedCode(kernel.get_kernel_source(), kernel.get_host_source(), variant, parameters)
-    verdict = lowering.check_generated(schedule, planned.program, code) if planned.program else None
+    verdict = lowering.check_generated(schedule, planned.program, without_marks(code)) if planned.program else None
     return Finished(library, code.source, code.host_source, verdict)
+
+
+@contextlib.contextmanager
+def marking(kinds: frozenset[str]) -> Iterator[None]:
+    """Has TileLang compile kernels with marks of these kinds in their code while the context lasts; without kinds, as always.
+
+    TileLang's cache of kernels knows nothing of marks, so it is left out.
+    """
+    if not kinds:
+        yield
+        return
+    import tvm_ffi
+    from tilelang.env import env
+
+    from tl_attention.proof.code.marks import marked
+
+    tvm_ffi.register_global_func(POSTPROCESS, f=lambda source, target: marked(source, kinds)[0], override=True)
+    env.disable_cache()
+    try:
+        yield
+    finally:
+        env.enable_cache()
+        tvm_ffi.registry.remove_global_func(POSTPROCESS)
+
+
+def without_marks(code: GeneratedCode) -> GeneratedCode:
+    """Returns generated code without its marks, for the proof; raises ScheduleRefused where these are not as they must be."""
+    if not code.variant.trace:
+        return code
+    from tl_attention.proof.code.marks import unmarked
+    from tl_attention.proof.code.proof import refusal
+
+    try:
+        return dataclasses.replace(code, source=unmarked(code.source, code.variant.trace)[0])
+    except SyntaxError as error:
+        raise refusal(str(error)) from None
 
 
 def compiled(program: Any, arch: str, pass_configs: dict[str, Any] | None = None) -> Any:

@@ -32,6 +32,7 @@ class Constants:
     group: int
     strided: bool
     sms: int
+    traced: bool
     mask: Mask
     block_M: int
     block_N: int
@@ -66,5 +67,6 @@ def of_variant(variant: Variant) -> dict[str, Any]:
         "group": variant.group,
         "strided": variant.strided,
         "sms": variant.sms,
+        "traced": bool(variant.trace),
         "mask": variant.mask,
     }

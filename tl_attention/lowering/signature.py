@@ -56,6 +56,12 @@ class Signature:
 
 
 @T.macro
+def trace(given):
+    """Asks for marks, at which threads note the time; they are put into the generated code behind this line."""
+    T.call_extern("handle", "tl_attention_trace", given.Trace.data)
+
+
+@T.macro
 def aligned(given):
     """Lets TileLang assume that rows of strided tensors start at multiples of 16 bytes.
 

@@ -18,6 +18,8 @@ class Sizes(NamedTuple):
     seq_kv: int
 
 
+# How many words of 8 bytes the buffer has that a traced kernel writes to.
+TRACE_WORDS = 1 << 20
 # In the order in which a kernel takes them.
 KERNEL_PARAMETERS = (
     Parameter("Q", "input", ("batch", "heads", "seq_q", "head_dim")),
@@ -26,6 +28,7 @@ KERNEL_PARAMETERS = (
     Parameter("Output", "output", ("batch", "heads", "seq_q", "head_dim_v")),
     Parameter("softmax_scale", "scalar", dtype="float32"),
     *(feature.parameter for feature in (*RESULTS, *INPUTS)),
+    Parameter("Trace", "trace", (TRACE_WORDS,), "int64", optional=True),
     Parameter("TileCounter", "counter", (2,), "int32", optional=True),
 )
 
@@ -39,7 +42,8 @@ class Variant:
     and V: `Sizes.heads` counts Q's. `strided` leaves to run time, too, how the caller's tensors lie in memory: each
     tensor has a stride for every dimension but the last, which is contiguous. Head sizes are the tensors': a kernel's
     tiles have `tile_dim` and `tile_dim_v` columns, and columns beyond the tensors' are 0. The kernel is compiled for
-    cards of `arch`, and runs on no other. A persistent kernel fills a GPU of `sms` SMs; it computes the same on any.
+    cards of `arch`, and runs on no other. A persistent kernel fills a GPU of `sms` SMs; it computes the same on any. A
+    kernel with a `trace` notes the time at marks of these kinds, and takes the buffer that it notes them in.
     """
 
     head_dim: int
@@ -52,6 +56,7 @@ class Variant:
     strided: bool = False
     sms: int = HOPPER.sms
     arch: str = HOPPER.arch
+    trace: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "head_dim_v", self.head_dim_v or self.head_dim)
@@ -92,4 +97,5 @@ class Variant:
 
     def parameters(self, *of_schedule: str) -> tuple[Parameter, ...]:
         """Returns a kernel's Parameters; optional ones only if this variant has them or these arguments name them."""
-        return tuple(p for p in KERNEL_PARAMETERS if not p.optional or p.name in self.optional | {*of_schedule})
+        asked = {*self.optional, *of_schedule, *(["Trace"] if self.trace else [])}
+        return tuple(p for p in KERNEL_PARAMETERS if not p.optional or p.name in asked)

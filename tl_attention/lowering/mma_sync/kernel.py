@@ -11,7 +11,7 @@ import tilelang.language as T
 from tl_attention.lowering.device_code import STORE, STRIDED_STORE, device_code
 from tl_attention.lowering.iterations import Tile, loop
 from tl_attention.lowering.mma_sync.transfers import load_q, store
-from tl_attention.lowering.signature import aligned
+from tl_attention.lowering.signature import aligned, trace
 from tl_attention.lowering.softmax import LOG2_E
 
 # Whether any row of the warp has a new maximum: the others are scaled by exactly 1.
@@ -34,6 +34,8 @@ def launch(given, c):
         if c.strided:
             aligned(given)
         s = block_state(given, c)
+        if c.traced:
+            trace(given)
         work(bx, by, bz, s, c)
 
 

@@ -7,7 +7,7 @@ from tl_attention.lowering.device_code import device_code
 from tl_attention.lowering.features import Totals, at_totals, factor_of, read
 from tl_attention.lowering.pipelined.macros import MMA0, MMA1, Rescale, Softmax, allocated, change_scores, store
 from tl_attention.lowering.rows import kv_head, rows_of
-from tl_attention.lowering.signature import aligned
+from tl_attention.lowering.signature import aligned, trace
 from tl_attention.lowering.softmax import LOG2_E
 
 
@@ -24,6 +24,8 @@ def launch(given, c):
         **({"prelude": device_code(c.features.totals)} if c.features.at_totals else {}),
     ) as (bx, by, bz):
         s = allocated(given, c)
+        if c.traced:
+            trace(given)
         if c.strided:
             aligned(given)
         first_row = bx * c.block_M

@@ -12,7 +12,7 @@ from tl_attention.hardware.warpgroup import ALL_LANES, ROWS, TURN, WARP, WARPGRO
 from tl_attention.loop.exp2 import COEFFICIENTS
 from tl_attention.lowering.device_code import device_code
 from tl_attention.lowering.features import factor_of, own_values
-from tl_attention.lowering.signature import aligned
+from tl_attention.lowering.signature import aligned, trace
 from tl_attention.lowering.softmax import LOG2_E
 from tl_attention.lowering.warp_specialized.device_code import (
     PRELUDE,
@@ -38,6 +38,8 @@ def launch(given, c):
         if c.strided:
             aligned(given)
         s = block_state(given, c)
+        if c.traced:
+            trace(given)
         if c.kernel.cluster > 1:
             T.cluster_sync()
         ty = T.get_thread_binding(1)

@@ -16,7 +16,7 @@ from tl_attention.proof.code.verdict import Unsafe
 # CUDA's CUtensorMapDataType, CUtensorMapSwizzle and CUtensorMapL2promotion.
 DATA_TYPES = {"float16": 6, "bfloat16": 9}
 # Types of C++ by which the kernel takes a tensor's address.
-POINTERS = {"float16": "half_t*", "bfloat16": "bfloat16_t*", "float32": "float*", "int32": "int*"}
+POINTERS = {"float16": "half_t*", "bfloat16": "bfloat16_t*", "float32": "float*", "int32": "int*", "int64": "int64_t*"}
 NO_SWIZZLE = 0
 SWIZZLES = {64: 3, 32: 2}
 L2_PROMOTIONS = range(4)

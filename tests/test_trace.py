@@ -1,0 +1,131 @@
+"""`trace` refuses in one line what it cannot run or read, and shows timelines without a GPU."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from browser import browser
+from tiers import exhaustive
+from timelines import timeline
+
+from tl_attention.cli.measure import candidates
+from tl_attention.cli.options import card_for
+from tl_attention.compiler.compile import compile_kernel
+from tl_attention.proof.code.mark_places import KINDS
+from tl_attention.trace import page
+from tl_attention.trace.shares import of_block, shares_of, tensor_pipe
+from tl_attention.trace.timeline import Line, Timeline, What, Window
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "some.json"
+    timeline().write(path)
+    return path
+
+
+@pytest.mark.parametrize(
+    "arguments,words",
+    [
+        ((), "expected a schedule, or timelines to show by --of"),
+        (("best", "--marks", "tile,end,all"), "'all' is nothing to mark, expected some of tile, wait, issue, load"),
+        (("best", "--marks", "wait"), "expected tile and end among them, between which time is counted"),
+        (("best", "--blocks", "0-3"), "'0-3' is no list of numbers, such as 0,1,2"),
+        (("nothing",), "nothing"),
+        (("inferred",), "inferred: TileLang orders its statements, so nothing says what a mark in its code is of"),
+        (("best",), "no GPU here, expected one of compute capability"),
+    ],
+)
+def test_what_cannot_be_traced_is_one_line(arguments, words, error_of) -> None:
+    assert words in error_of("trace", *arguments)
+
+
+def test_what_cannot_be_shown_is_one_line(error_of, file, tmp_path) -> None:
+    assert "expected a schedule, or timelines" in error_of("trace", "best", "--of", file)
+    damaged = tmp_path / "damaged.json"
+    damaged.write_text(file.read_text()[:-20])
+    assert f"{damaged}: no timeline" in error_of("trace", "--of", damaged)
+
+
+def test_timelines_are_shown_without_a_gpu(cli, file, tmp_path) -> None:
+    chrome, html = tmp_path / "new" / "chrome.json", tmp_path / "new" / "page.html"
+    result = cli("trace", "--of", file, "--chrome", chrome, "--page", html)
+    assert result.exit_code == 0
+    for words in (
+        "some, (1, 2, 256, 128) float16, a GPU, thread block 7",
+        "tensor pipe busy: 60.0 % of the cycles",
+        "cycles of a tile: 100 with these marks, 80 with those of tiles alone (1.250)",
+        "time of the kernel with marks: 1.020 of that without (1.000 to 1.050, 12 rounds)",
+        "waits for products: 0, 20 without marks, 0, 24 with them",
+    ):
+        assert words in result.stdout
+    assert "registers" not in result.stdout and f"written: {html}" in result.stderr
+    assert json.loads(chrome.read_text())["traceEvents"] and "/*TIMELINES*/" not in html.read_text()
+    two = cli("trace", "--of", file, "--of", file, "--chrome", chrome)
+    assert two.exit_code == 2 and "--chrome: 2 timelines, expected one" in two.stderr
+
+
+def test_a_roles_parts_are_its_whole_tiles() -> None:
+    found = timeline()
+    shares = shares_of(found, found.lines[0])
+    assert shares and (shares.tiles, shares.cycles, sum(shares.parts.values())) == (2, 200, 200)
+    # (10, 30), (90, 95) and (125, 150).
+    assert shares.parts[What("issue", "mma0")] == 50 and shares.of("issue") == 0.25
+    assert shares.issues == {"mma0": 3}
+    assert shares_of(found, Line(0, 0, 0, 0, 0, (5, 9), (0, 1))) is None
+
+
+def test_the_tensor_pipe_is_busy_as_long_as_its_instructions_take() -> None:
+    found = timeline()
+    roles = [*of_block(found, 7).values()]
+    assert tensor_pipe(found, roles) == pytest.approx(2 * 3 * 20 / 200)
+    assert tensor_pipe(replace(found, about={**found.about, "product_cycles": None}), roles) is None
+
+
+@exhaustive
+@pytest.mark.browser
+def test_a_browser_shows_the_page_and_answers_the_wheel(tmp_path) -> None:
+    """The tip says what is below the pointer, and the wheel zooms; two timelines are above each other."""
+    page.write([timeline(), timeline()], tmp_path / "page.html")
+    with browser() as driver:
+        driver.get((tmp_path / "page.html").as_uri())
+        assert driver.execute_script("return document.querySelectorAll('canvas').length") == 2
+        told = driver.execute_script(
+            """const box = charts[0].canvas.getBoundingClientRect();
+            const at = {clientX: box.left + LEFT + 5, clientY: box.top + TOP + 10, bubbles: true};
+            charts[0].canvas.dispatchEvent(new PointerEvent("pointermove", at));
+            const before = view.cycles;
+            charts[0].canvas.dispatchEvent(new WheelEvent("wheel", {...at, deltaY: -400}));
+            return [tip.style.display, tip.textContent, before, view.cycles];"""
+        )
+        assert told[0] == "block" and told[1].startswith("tile\nSM 100, block 7, consumer 0") and told[3] < told[2]
+        assert driver.get_log("browser") == []
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["best", "seed", "mma_sync"])
+def test_every_role_is_seen_on_a_gpu_and_the_output_is_the_same(name, tmp_path) -> None:
+    from tl_attention.trace.recording import Traced, record, values_of
+
+    (candidate,) = candidates(
+        [name], card_for(None), ("float16",), refuse=True, shape="1,8,2048,128", sizes="runtime", causal=False
+    )
+    found = record(candidate, frozenset(KINDS), Window((0, 1, 2, 3), 0, 200), seed=3)
+    assert len({line.sm for line in found.lines}) == 4 and len(found.lines) == 4 * len(found.roles)
+    for line in found.lines:
+        shares = shares_of(found, line)
+        assert shares and sum(shares.parts.values()) == shares.cycles
+    busy = tensor_pipe(found, [*of_block(found, 0).values()])
+    assert busy is None if name == "mma_sync" else busy and 0.1 < busy < 1
+    found.write(tmp_path / "found.json")
+    assert Timeline.read(tmp_path / "found.json") == found
+    values = values_of(candidate, 3)
+    compile_kernel(candidate.schedule, candidate.variant, candidate.planned)(**values)
+    plain = values["Output"].clone()
+    traced = Traced(candidate, frozenset(KINDS))
+    traced.timeline(Window((0,), 0, 1), values)
+    assert torch.equal(plain, values["Output"])

@@ -1,0 +1,157 @@
+"""`trace` runs a schedule's kernel with marks, and shows what each of its roles did when."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tl_attention.cli.command import command
+from tl_attention.cli.measure import RUNS, candidates, stamp
+from tl_attention.cli.options import (
+    FILE,
+    card_for,
+    causal_option,
+    dtype_option,
+    feature_options,
+    seed_option,
+    shape_of_schedule,
+    window_option,
+)
+from tl_attention.errors import InputError, printable
+from tl_attention.hardware.card import KNOWN
+from tl_attention.hardware.device import visible_gpus
+
+if TYPE_CHECKING:
+    from tl_attention.trace.timeline import Timeline
+
+# What mma.sync loads into registers is for those who ask: a mark before each of these loads takes much time.
+DEFAULT = "tile,wait,issue,load,vector,store,end"
+NEW_FILE = click.Path(path_type=Path, dir_okay=False)
+
+
+@command(
+    examples={
+        "trace best --page best.html": "what each role of four thread blocks did, as a page to zoom into",
+        "trace best_causal --causal --blocks 0,5": "two other thread blocks",
+        "trace --of one.json --of other.json --page both.html": "two timelines above each other, without a GPU",
+    }
+)
+@click.argument("schedule", required=False, metavar="[SCHEDULE]")
+@shape_of_schedule
+@dtype_option("the inputs' dtype")
+@causal_option
+@window_option
+@feature_options
+@click.option("--blocks", default="0,1,2,3", show_default=True, help="the thread blocks to trace, by number")
+@click.option("--marks", default=DEFAULT, show_default=True, help="what marks stand before")
+@click.option(
+    "--skip", type=click.IntRange(0), default=0, show_default=True, help="leave out each role's first iterations"
+)
+@click.option(
+    "--iterations", type=click.IntRange(1), default=160, show_default=True, help="iterations of each role to note"
+)
+@seed_option
+@click.option("--output", type=NEW_FILE, help="the timeline's file  [default: in runs/]")
+@click.option(
+    "--of", "recorded", type=FILE, multiple=True, help="show this timeline, and run nothing; several times: all"
+)
+@click.option("--chrome", type=NEW_FILE, help="write it as a trace for ui.perfetto.dev too")
+@click.option("--page", type=NEW_FILE, help="write it as one HTML page too")
+def trace(
+    schedule: str | None,
+    dtype: str,
+    blocks: str,
+    marks: str,
+    skip: int,
+    iterations: int,
+    seed: int | None,
+    output: Path | None,
+    recorded: tuple[Path, ...],
+    chrome: Path | None,
+    page: Path | None,
+    **problem: Any,
+) -> None:
+    """Run a schedule's kernel with marks, and show what each of its roles did when.
+
+    A mark notes the SM's clock, and says what follows it: a wait, the issue of a product, a load, a group of vector
+    statements. So each cycle of a role has a name. The end of a product is seen at the wait for it alone. Marks take time,
+    and change what ptxas makes of the code around them: how much is said below the table.
+    """
+    if bool(schedule) == bool(recorded):
+        raise InputError("trace: expected a schedule, or timelines to show by --of")
+    if recorded:
+        from tl_attention.trace.timeline import Timeline
+
+        timelines = [Timeline.read(path) for path in recorded]
+        if chrome and len(timelines) > 1:
+            raise InputError(f"--chrome: {len(timelines)} timelines, expected one")
+    else:
+        assert schedule
+        path = output or RUNS / f"trace-{stamp()}.json"
+        timelines = [_recorded(schedule, dtype, blocks, marks, skip, iterations, seed, problem)]
+        _written(path, timelines[0].write)
+    _show(timelines)
+    if chrome:
+        from tl_attention.trace import chrome as of_chrome
+
+        _written(chrome, lambda file: of_chrome.write(timelines[0], file))
+    if page:
+        from tl_attention.trace import page as of_page
+
+        _written(page, lambda file: of_page.write(timelines, file))
+
+
+def _recorded(
+    schedule: str,
+    dtype: str,
+    blocks: str,
+    marks: str,
+    skip: int,
+    iterations: int,
+    seed: int | None,
+    problem: dict[str, Any],
+) -> Timeline:
+    from tl_attention.proof.code.mark_places import KINDS
+
+    kinds = [kind.strip() for kind in marks.split(",") if kind.strip()]
+    if unknown := [kind for kind in kinds if kind not in KINDS]:
+        raise InputError(f"--marks: {unknown[0][:40]!r} is nothing to mark, expected some of {', '.join(KINDS)}")
+    if not {"tile", "end"} <= {*kinds}:
+        raise InputError("--marks: expected tile and end among them, between which time is counted")
+    try:
+        numbers = tuple(int(number) for number in blocks.split(","))
+    except ValueError:
+        raise InputError(f"--blocks: {blocks[:40]!r} is no list of numbers, such as 0,1,2") from None
+    on = card_for(None)
+    (candidate,) = candidates([schedule], on, (dtype,), refuse=True, sizes="runtime", **problem)
+    if candidate.planned and candidate.planned.program is None:
+        raise InputError(f"{schedule}: TileLang orders its statements, so nothing says what a mark in its code is of")
+    if not visible_gpus():
+        raise InputError(f"trace: no GPU here, expected one of compute capability {KNOWN}; --of needs none")
+    from tl_attention.trace.recording import record
+    from tl_attention.trace.timeline import Window
+
+    return record(candidate, frozenset(kinds), Window(numbers, skip, iterations), seed)
+
+
+def _written(path: Path, write: Any) -> None:
+    """Has a file written, and says so."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write(path)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written: {error.strerror}") from None
+    click.echo(printable(f"written: {path}"), err=True)
+
+
+def _show(timelines: Sequence[Timeline]) -> None:
+    from tl_attention.show import timeline as shown
+    from tl_attention.show.console import Output
+
+    output = Output()
+    for timeline in timelines:
+        output.fitting(shown.table(timeline))
+        output.say("", *shown.below(timeline), "")

@@ -1,0 +1,63 @@
+"""Where a role's time goes: its parts of whole tiles, by what it does, and how long the tensor pipe is busy."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from tl_attention.trace.timeline import Line, Timeline, What
+
+
+@dataclass(frozen=True)
+class Shares:
+    """Shares are the cycles of one role in whole tiles, from the first mark of a tile to that of the last, by What.
+
+    `issues` counts the products that it issued meanwhile, by name.
+    """
+
+    tiles: int
+    cycles: int
+    parts: Mapping[What, int]
+    issues: Mapping[str, int]
+
+    def of(self, kind: str) -> float:
+        """Returns the part of the role's time, 0 to 1, that goes to things of this kind."""
+        return sum(cycles for what, cycles in self.parts.items() if what.kind == kind) / self.cycles
+
+
+def shares_of(timeline: Timeline, line: Line) -> Shares | None:
+    """Returns the Shares of a role, None where its marks do not show a whole tile."""
+    ends = tile_ends(timeline, line)
+    if len(ends) < 2 or ends[-1] == ends[0]:
+        return None
+    parts, issues = Counter[What](), Counter[str]()
+    for span in timeline.spans(line):
+        if ends[0] <= span.start < ends[-1]:
+            parts[span.what] += span.end - span.start
+            issues[span.what.name] += span.what.kind == "issue"
+    return Shares(len(ends) - 1, ends[-1] - ends[0], parts, +issues)
+
+
+def tile_ends(timeline: Timeline, line: Line) -> list[int]:
+    """Returns the cycles at which a role begins each of its tiles, and those at which it ends the last."""
+    kinds = [timeline.whats[mark].kind for mark in line.marks]
+    return [time for time, kind in zip(line.times, kinds) if kind in ("tile", "end")]
+
+
+def of_block(timeline: Timeline, block: int) -> dict[str, Shares]:
+    """Returns the Shares of a thread block's roles that show a whole tile, by the role's name."""
+    found = {timeline.roles[line.role]: shares_of(timeline, line) for line in timeline.lines if line.block == block}
+    return {role: shares for role, shares in found.items() if shares}
+
+
+def tensor_pipe(timeline: Timeline, shares: Sequence[Shares]) -> float | None:
+    """Returns the part of the time, 0 to 1, in which the tensor pipe works for these roles of an SM.
+
+    A wgmma m64nNk16 keeps it busy for N / 2 cycles: `about` has the sum of a product's instructions. It is None where it
+    has none, for mma.sync.
+    """
+    cycles = timeline.about.get("product_cycles")
+    if not cycles or not any(one.issues for one in shares):
+        return None
+    return sum(sum(cycles[name] * count for name, count in one.issues.items()) / one.cycles for one in shares)
