@@ -60,7 +60,7 @@ def test_an_example_is_a_command_that_can_be_typed(name, example) -> None:
     program, command, *arguments = shlex.split(example)
     assert (program, command) == ("tl-attention", name)
     given = COMMANDS[name].make_context(name, arguments).params
-    texts = [given[key] for key in ("schedule", "a", "b") if key in given]
+    texts = [given[key] for key in ("schedule", "a", "b") if given.get(key)]
     for text in [*texts, *given.get("schedules", ())]:
         assert text in MINE or [resolve(one) for one in expand(text)]
     for path in given.get("results", ()):

@@ -48,6 +48,7 @@ VARIANTS = {
     "strided": {"strided": True},
     "sms": {"sms": 114},
     "arch": {"arch": "sm_86"},
+    "trace": {"trace": frozenset({"tile", "end"})},
 }
 
 

@@ -78,11 +78,13 @@ def marking(kinds: frozenset[str]) -> Iterator[None]:
     from tl_attention.proof.code.marks import marked
 
     tvm_ffi.register_global_func(POSTPROCESS, f=lambda source, target: marked(source, kinds)[0], override=True)
+    caches = env.is_cache_enabled()
     env.disable_cache()
     try:
         yield
     finally:
-        env.enable_cache()
+        if caches:
+            env.enable_cache()
         tvm_ffi.registry.remove_global_func(POSTPROCESS)
 
 

@@ -1,4 +1,4 @@
-"""Where a role's time goes: its parts of whole tiles, by what it does, and how long the tensor pipe is busy."""
+"""This module says where a role's time goes: the parts of its whole tiles, and how long the tensor pipe is busy."""
 
 from __future__ import annotations
 
