@@ -96,7 +96,7 @@ def test_a_browser_shows_the_page_and_answers_the_wheel(tmp_path) -> None:
         assert driver.execute_script("return document.querySelectorAll('canvas').length") == 2
         told = driver.execute_script(
             """const box = charts[0].canvas.getBoundingClientRect();
-            const at = {clientX: box.left + LEFT + 5, clientY: box.top + TOP + 10, bubbles: true};
+            const at = {clientX: box.left + LEFT + 1, clientY: box.top + TOP + 10, bubbles: true};
             charts[0].canvas.dispatchEvent(new PointerEvent("pointermove", at));
             const before = view.cycles;
             charts[0].canvas.dispatchEvent(new WheelEvent("wheel", {...at, deltaY: -400}));
