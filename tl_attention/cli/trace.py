@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,7 @@ from tl_attention.hardware.card import KNOWN
 from tl_attention.hardware.device import visible_gpus
 
 if TYPE_CHECKING:
+    from tl_attention.measure.candidate import Candidate
     from tl_attention.trace.timeline import Timeline
 
 # What mma.sync loads into registers is for those who ask: a mark before each of these loads takes much time.
@@ -90,9 +91,12 @@ def trace(
             raise InputError(f"--chrome: {len(timelines)} timelines, expected one")
     else:
         assert schedule
-        path = output or RUNS / f"trace-{stamp()}.json"
-        timelines = [_recorded(schedule, dtype, blocks, marks, skip, iterations, seed, problem)]
-        _written(path, timelines[0].write)
+        kinds, numbers, candidate = _kinds(marks), _numbers(blocks), _candidate(schedule, dtype, problem)
+        from tl_attention.trace.recording import record
+        from tl_attention.trace.timeline import Window
+
+        timelines = [record(candidate, kinds, Window(numbers, skip, iterations), seed)]
+        _written(output or RUNS / f"trace-{stamp()}.json", timelines[0].write)
     _show(timelines)
     if chrome:
         from tl_attention.trace import chrome as of_chrome
@@ -104,16 +108,7 @@ def trace(
         _written(page, lambda file: of_page.write(timelines, file))
 
 
-def _recorded(
-    schedule: str,
-    dtype: str,
-    blocks: str,
-    marks: str,
-    skip: int,
-    iterations: int,
-    seed: int | None,
-    problem: dict[str, Any],
-) -> Timeline:
+def _kinds(marks: str) -> frozenset[str]:
     from tl_attention.proof.code.mark_places import KINDS
 
     kinds = [kind.strip() for kind in marks.split(",") if kind.strip()]
@@ -121,23 +116,26 @@ def _recorded(
         raise InputError(f"--marks: {unknown[0][:40]!r} is nothing to mark, expected some of {', '.join(KINDS)}")
     if not {"tile", "end"} <= {*kinds}:
         raise InputError("--marks: expected tile and end among them, between which time is counted")
+    return frozenset(kinds)
+
+
+def _numbers(blocks: str) -> tuple[int, ...]:
     try:
-        numbers = tuple(int(number) for number in blocks.split(","))
+        return tuple(int(number) for number in blocks.split(","))
     except ValueError:
         raise InputError(f"--blocks: {blocks[:40]!r} is no list of numbers, such as 0,1,2") from None
-    on = card_for(None)
-    (candidate,) = candidates([schedule], on, (dtype,), refuse=True, sizes="runtime", **problem)
+
+
+def _candidate(schedule: str, dtype: str, problem: dict[str, Any]) -> Candidate:
+    (candidate,) = candidates([schedule], card_for(None), (dtype,), refuse=True, sizes="runtime", **problem)
     if candidate.planned and candidate.planned.program is None:
         raise InputError(f"{schedule}: TileLang orders its statements, so nothing says what a mark in its code is of")
     if not visible_gpus():
         raise InputError(f"trace: no GPU here, expected one of compute capability {KNOWN}; --of needs none")
-    from tl_attention.trace.recording import record
-    from tl_attention.trace.timeline import Window
-
-    return record(candidate, frozenset(kinds), Window(numbers, skip, iterations), seed)
+    return candidate
 
 
-def _written(path: Path, write: Any) -> None:
+def _written(path: Path, write: Callable[[Path], None]) -> None:
     """Has a file written, and says so."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
