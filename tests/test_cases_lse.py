@@ -102,7 +102,7 @@ def with_value(code: Code, fault: str) -> Code:
     return replace(code, source=code.source.replace(line, changed))
 
 
-@pytest.mark.parametrize("fault", sampled(VALUES, ["the sum of the last block"]))
+@pytest.mark.parametrize("fault", sampled(VALUES, ["a sum of one thread", "the sum of the last block"]))
 def test_a_fault_of_the_value_passes_the_proof(fault):
     kernel = KERNELS[f"{VALUES[fault][0]}, asked"]
     code = with_value(lowered(kernel), fault)
