@@ -114,8 +114,8 @@ def test_a_damaged_file_is_one_line(tmp_path, change, words):
 
 def test_a_file_that_is_not_there_or_no_json_is_one_line(tmp_path):
     (tmp_path / "text").write_text("{")
-    for name in ("text", "nothing"):
-        with pytest.raises(InputError, match="no timeline"):
+    for name, words in (("text", "no timeline: "), ("nothing", "cannot be read: No such file")):
+        with pytest.raises(InputError, match=f"^{tmp_path / name}: {words}"):
             Timeline.read(tmp_path / name)
 
 
@@ -149,9 +149,12 @@ def test_a_chrome_trace_is_what_the_format_says(tmp_path):
 
 def test_sms_are_aligned_by_the_wall_clock():
     found = timeline()
-    assert found.us(found.lines[0], CLOCK) == 0.0 and found.us(found.lines[2], CLOCK + 500) == 2.5
+    begun = [event["ts"] for event in chrome.events_of(found) if event["ph"] == "X" and event["name"] == "tile"]
+    assert begun[0] == 0.0 and found.zero(found.lines[0]) == CLOCK and found.zero(found.lines[2]) == CLOCK - 2000
     faster = replace(found, mhz=2000.0)
-    assert faster.us(faster.lines[0], CLOCK + 500) == 0.25
+    assert faster.zero(faster.lines[2]) == CLOCK - 4000
+    issue = next(event for event in chrome.events_of(faster) if event.get("cat") == "issue")
+    assert issue["ts"] == 10 / 2000 and issue["dur"] == 20 / 2000
 
 
 def test_a_line_without_marks_is_no_damage():

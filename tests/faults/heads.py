@@ -18,7 +18,7 @@ def of_descriptor(name: str, slot: int) -> str:
 def copies(name: str, pattern: str, replacement: str) -> Edit:
     """Makes a fault of each copy of K or V by cp.async."""
     loads = rf"{COPIES}.*{name}_shared"
-    words = rf"load ({name})\[0\] \(0\) at \(\d+, \d+\), expected load \1\[0\] \(0\) at \(\d+, \d+\)"
+    words = rf"is load ({name})\[0\] \(0\) at \(\d+, \d+\), expected load \1\[0\] \(0\) at \(\d+, \d+\)"
     return each("mma_sync_small, asked", words, loads, pattern, replacement)
 
 

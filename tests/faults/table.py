@@ -107,7 +107,8 @@ def edits(kernels: tuple[str, ...], words: str | tuple[str, ...], *texts: str, *
 
 def says(found: str, expected: str) -> str:
     """Returns a pattern of a refusal that found one thing and expected another, each as it stands but # for any number."""
-    return re.escape(f"{found}, expected {expected}").replace(r"\#", r"-?\d+")
+    begin = "" if found.startswith("(") else "is "
+    return re.escape(f"{begin}{found}, expected {expected}").replace(r"\#", r"-?\d+")
 
 
 def each(kernel: str, words: str, lines: str, pattern: str = ".+", replacement: str = "") -> Edit:

@@ -55,9 +55,9 @@ def stamp() -> str:
     return datetime.datetime.now(datetime.UTC).strftime("%Y%m%dT%H%M%SZ")
 
 
-def record_path(output: Path | None, name: str) -> Path:
+def record_path(output: Path | None, name: str, suffix: str = ".jsonl") -> Path:
     """Returns `output` if it is given, else the path of a new file in runs/ with this name and the time now."""
-    return output or RUNS / f"{name}-{stamp()}.jsonl"
+    return output or RUNS / f"{name}-{stamp()}{suffix}"
 
 
 @contextmanager

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from tl_attention.cli.command import command
-from tl_attention.cli.measure import RUNS, candidates, stamp
+from tl_attention.cli.measure import candidates, record_path
 from tl_attention.cli.options import (
     FILE,
     card_for,
@@ -96,7 +97,7 @@ def trace(
         from tl_attention.trace.timeline import Window
 
         timelines = [record(candidate, kinds, Window(numbers, skip, iterations), seed)]
-        _written(output or RUNS / f"trace-{stamp()}.json", timelines[0].write)
+        _written(record_path(output, "trace", ".json"), timelines[0].write)
     _show(timelines)
     if chrome:
         from tl_attention.trace import chrome as of_chrome
@@ -136,12 +137,10 @@ def _candidate(schedule: str, dtype: str, problem: dict[str, Any]) -> Candidate:
 
 
 def _written(path: Path, write: Callable[[Path], None]) -> None:
-    """Has a file written, and says so."""
-    try:
+    """Has a file written, in a new folder if need be, and says so."""
+    with suppress(OSError):  # What is wrong with the folder is told of the file.
         path.parent.mkdir(parents=True, exist_ok=True)
-        write(path)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be written: {error.strerror}") from None
+    write(path)
     click.echo(printable(f"written: {path}"), err=True)
 
 

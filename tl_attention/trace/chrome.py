@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from tl_attention.files import user_file
 from tl_attention.trace.timeline import Line, Span, Timeline
 
 # A role's thread numbers: its own, and one for each product in flight, as spans of a thread may not overlap.
@@ -21,7 +22,7 @@ LANES = 10
 def write(timeline: Timeline, file: Path) -> None:
     """Writes the timeline as a Chrome trace; times are in microseconds of the first traced SM's clock."""
     events = {"traceEvents": [*events_of(timeline)], "displayTimeUnit": "ns", "otherData": dict(timeline.about)}
-    file.write_text(json.dumps(events, separators=(",", ":")) + "\n")
+    user_file.write(file, json.dumps(events, separators=(",", ":")) + "\n")
 
 
 def events_of(timeline: Timeline) -> Iterator[dict[str, Any]]:
@@ -33,7 +34,7 @@ def events_of(timeline: Timeline) -> Iterator[dict[str, Any]]:
 
 
 def _of_line(timeline: Timeline, line: Line) -> Iterator[dict[str, Any]]:
-    role = timeline.roles[line.role]
+    role, zero = timeline.roles[line.role], timeline.zero(line)
     threads = {role: [*timeline.spans(line)]}
     for product, spans in in_flight(threads[role]).items():
         threads[f"{role}: {product} in flight, from issue to wait"] = spans
@@ -41,7 +42,7 @@ def _of_line(timeline: Timeline, line: Line) -> Iterator[dict[str, Any]]:
         place = {"pid": line.sm, "tid": line.role * LANES + number}
         yield _name("thread", name, **place)
         for span in spans:
-            begin, end = timeline.us(line, span.start), timeline.us(line, span.end)
+            begin, end = ((cycle - zero) / timeline.mhz for cycle in (span.start, span.end))
             yield {
                 "ph": "X",
                 **place,

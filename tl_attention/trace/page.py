@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from tl_attention.files import user_file
 from tl_attention.trace.chrome import in_flight
 from tl_attention.trace.timeline import Span, Timeline
 
@@ -17,7 +18,7 @@ DATA = "/*TIMELINES*/[]"
 def write(timelines: Sequence[Timeline], file: Path) -> None:
     """Writes a page of these timelines; they begin at the same left edge, each with its first traced thread block."""
     told = json.dumps([*map(_told, timelines)], separators=(",", ":")).replace("</", "<\\/")
-    file.write_text(TEMPLATE.read_text().replace(DATA, told))
+    user_file.write(file, TEMPLATE.read_text().replace(DATA, told))
 
 
 def _told(timeline: Timeline) -> dict[str, Any]:
@@ -37,9 +38,8 @@ def _lanes(timeline: Timeline) -> Iterator[dict[str, Any]]:
     Spans are (first cycle since the timeline's begin, cycles, number of what it is, tile, number in the tile).
     """
     whats = {what: number for number, what in enumerate(timeline.whats)}
-    first = min(line.wall_ns for line in timeline.lines)
     for line in timeline.lines:
-        zero = line.clock - round((line.wall_ns - first) * timeline.mhz / 1e3)
+        zero = round(timeline.zero(line))
 
         def told(spans: Sequence[Span], zero: int = zero) -> list[tuple[int, ...]]:
             return [(s.start - zero, s.end - s.start, whats[s.what], s.tile, s.number) for s in spans]

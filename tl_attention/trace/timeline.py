@@ -15,11 +15,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tl_attention.errors import InputError
+from tl_attention.files import user_file
 from tl_attention.proof.code.marks import HEAD, LIMIT, MOST_BLOCKS, OWN, RECORDS
 
 FORM = "tl-attention timeline 1"
-# The bytes of a mark's slot.
-SLOT = 4
+# The bytes of a mark's slot, and those that no file of a timeline has.
+SLOT, MOST_BYTES = 4, 256 * user_file.MIB
 
 
 class What(NamedTuple):
@@ -75,10 +76,10 @@ class Timeline:
     whats: tuple[What, ...]
     lines: tuple[Line, ...]
 
-    def us(self, line: Line, cycle: int) -> float:
-        """Returns when a cycle of a line's SM was, in microseconds since the first traced thread block began."""
+    def zero(self, line: Line) -> float:
+        """Returns the cycle of a line's SM at which the first traced thread block began."""
         first = min(other.wall_ns for other in self.lines)
-        return (line.wall_ns - first) / 1e3 + (cycle - line.clock) / self.mhz
+        return line.clock - (line.wall_ns - first) * self.mhz / 1e3
 
     def spans(self, line: Line) -> Iterator[Span]:
         """Yields what a role did, in order; each span ends where the next begins, and the last mark only ends one."""
@@ -93,13 +94,14 @@ class Timeline:
 
     def write(self, file: Path) -> None:
         """Writes the timeline as JSON."""
-        file.write_text(json.dumps({"form": FORM, **asdict(self)}, separators=(",", ":")) + "\n")
+        user_file.write(file, json.dumps({"form": FORM, **asdict(self)}, separators=(",", ":")) + "\n")
 
     @classmethod
     def read(cls, file: Path) -> Timeline:
         """Reads a timeline from its file; raises InputError where the file has none."""
+        text, _ = user_file.read(file, MOST_BYTES, "timeline")
         try:
-            told = json.loads(file.read_text())
+            told = json.loads(text)
             if told["form"] != FORM:
                 raise ValueError(f"its form is {told['form']!r}, expected {FORM!r}")
             lines = tuple(
@@ -110,7 +112,7 @@ class Timeline:
             )
             for line in lines:
                 _check(line, len(found.roles), len(found.whats))
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError) as error:
             raise InputError(f"{file}: no timeline: {' '.join(str(error).split())[:200]}") from None
         return found
 
