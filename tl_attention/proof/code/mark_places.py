@@ -18,10 +18,11 @@ from tl_attention.proof.code.text import read
 KINDS = ("tile", "wait", "issue", "load", "fragments", "vector", "store", "end")
 # The first line of a loop that has marks: each of them comes at most once until the next such line.
 ITERATION = "iteration"
+# A line at which a loop or a branch with marks begins or ends: what was marked before it was marked on every way there.
+BORDER = "border"
 # The vector statements in the order of the loop, each with the variables that it writes.
 WRITES = {
     "mask": (),
-    "max_prev": ("scores_max_prev",),
     "row_max": ("scores_max", "scores_max_clear", "block_max"),
     "scale": ("scores_scale",),
     "exp": ("acc_s",),
@@ -62,15 +63,19 @@ class Mark:
 
 
 def places(source: str, kinds: Iterable[str] = KINDS) -> tuple[Mark, ...]:
-    """Returns the places for marks of these kinds in generated code, and of each ITERATION, in the order of its lines.
+    """Returns the places for marks of these kinds in generated code, of each ITERATION and BORDER, in the order of its lines.
 
     Raises SyntaxError for code that the reader does not know.
     """
-    lines = [line.strip() for line in source.splitlines()]
+    lines = source.splitlines()
     found: list[Mark | None] = []
     for mark in _Places(lines, frozenset(kinds)).among(read(source, CALLS).body):
-        if mark and found and found[-1] and found[-1].goes_on(mark):
-            found[-1] = found[-1].and_then(mark)
+        last = found[-1] if found else None
+        if mark and last and last.goes_on(mark):
+            found[-1] = last.and_then(mark)
+        elif mark and last and (last.kind, mark.kind) == ("wait", "vector") and ACCUMULATOR.search(lines[last.line + 1]):
+            # Behind the arrivals that follow a wait for a product, a mark would hold them back: it stands before them.
+            found.append(replace(mark, line=last.line + 2))
         else:
             found.append(mark)  # None keeps apart what stands before and behind a loop or a branch.
     end = [Mark(max(number for number, line in enumerate(lines) if line == "}"), "end")] if "end" in kinds else []
@@ -81,7 +86,8 @@ class _Places:
     """A _Places goes through the statements of a kernel with these lines, and says which of these kinds of things each does."""
 
     def __init__(self, lines: Sequence[str], kinds: frozenset[str]):
-        self.lines, self.kinds = lines, kinds
+        self.lines, self.kinds = [line.strip() for line in lines], kinds
+        self.indents = [len(line) - len(line.lstrip()) for line in lines]
 
     def among(self, nodes: Iterable[Any]) -> Iterator[Mark | None]:
         """Yields a Mark for each statement that does something, and None where a loop or a branch begins or ends."""
@@ -99,6 +105,7 @@ class _Places:
                 yield first
 
     def _inside(self, node: Any) -> Iterator[Mark | None]:
+        yield Mark(self._first(node), BORDER)
         if isinstance(node, (For, While)):
             yield Mark(node.line + 1, ITERATION)
             yield None
@@ -106,8 +113,17 @@ class _Places:
             leave = next(inner for inner in node.body if isinstance(inner, Leave))
             yield Mark(leave.line + 1, "tile")
         yield from self.among(node.body)
-        yield None
-        yield from self.among(getattr(node, "otherwise", ()))
+        end = self._end(node.line)
+        yield Mark(end, BORDER)
+        if otherwise := getattr(node, "otherwise", ()):
+            yield None
+            yield from self.among(otherwise)
+            yield Mark(self._end(end), BORDER)
+
+    def _end(self, number: int) -> int:
+        """Returns the number of the line that closes what a line opens."""
+        indent = self.indents[number]
+        return next(n for n in range(number + 1, len(self.lines)) if self.indents[n] <= indent)
 
     def _first(self, node: Any) -> int:
         """Returns the number of a statement's first line, which may be a directive."""

@@ -12,35 +12,44 @@ from collections.abc import Iterable, Sequence
 
 from tl_attention.hardware.warpgroup import WARP, WARPGROUP
 from tl_attention.problem.variant import TRACE_WORDS
-from tl_attention.proof.code.mark_places import ITERATION, Mark, places
+from tl_attention.proof.code.mark_places import BORDER, ITERATION, Mark, places
 
 # The buffer of a traced kernel is words of 8 bytes. Word 0 says how many records each role leaves out at first, word 1
 # how many blocks are traced, and the next ones say which. From word HEAD on each traced role has OWN words: the GPU's
 # timer, the SM's clock at the same time, and the SM's number + 1. Behind byte RECORDS there are records: one has a slot
 # of 4 bytes for each of MOST_BLOCKS blocks, each role and each mark, with the lower half of the SM's clock, or 0 where
 # the role did not come by. A role goes on to the next record in each iteration of a loop that has marks, so that none
-# has to be counted: a mark is two instructions, one that reads the clock and a store. Nothing is stored LIMIT bytes
+# has to be counted: a mark is two instructions, one that reads the clock and, later, a store. Nothing is stored LIMIT bytes
 # behind RECORDS or later, and a thread that notes nothing begins there.
 HEAD, OWN, MOST_BLOCKS, MOST_SLOTS = 32, 3, 16, 1024
 RECORDS = 8192
 LIMIT = 8 * TRACE_WORDS - RECORDS - 4 * MOST_SLOTS
 DEFINITIONS = """
-struct tl_attention_marks {
+template <int slots> struct tl_attention_marks {
   int at;
+  unsigned times[slots];
 };
-template <int slot> __device__ __forceinline__ void tl_attention_mark(const tl_attention_marks& marks, const int64_t* trace) {
-  asm volatile(
-      "{ .reg .pred stores; .reg .u32 now; .reg .u64 place; setp.lt.u32 stores, %0, %2; mov.u32 now, %%clock; "
-      "cvt.u64.u32 place, %0; add.u64 place, place, %1; @stores st.global.u32 [place + %3], now; }"
-      :: "r"(marks.at), "l"(trace), "n"(LIMIT), "n"(RECORDS + 4 * slot));
+template <int slot, int slots> __device__ __forceinline__ void tl_attention_mark(tl_attention_marks<slots>& marks) {
+  asm volatile("mov.u32 %0, %%clock;" : "=r"(marks.times[slot]));
 }
-template <int slots> __device__ __forceinline__ void tl_attention_next(tl_attention_marks& marks) {
+template <int first, int behind, int slots>
+__device__ __forceinline__ void tl_attention_note(const tl_attention_marks<slots>& marks, const int64_t* trace) {
+  if constexpr (first < behind) {
+    asm volatile(
+        "{ .reg .pred stores; .reg .u64 place; setp.lt.u32 stores, %0, %2; "
+        "cvt.u64.u32 place, %0; add.u64 place, place, %1; @stores st.global.u32 [place + %3], %4; }"
+        :: "r"(marks.at), "l"(trace), "n"(LIMIT), "n"(RECORDS + 4 * first), "r"(marks.times[first]));
+    tl_attention_note<first + 1, behind>(marks, trace);
+  }
+}
+template <int slots> __device__ __forceinline__ void tl_attention_next(tl_attention_marks<slots>& marks) {
   marks.at = min(marks.at + ROLES * MOST_BLOCKS * 4 * slots, LIMIT);
 }
-template <int slots> __device__ __forceinline__ tl_attention_marks tl_attention_begin(const int64_t* trace) {
+template <int slots> __device__ __forceinline__ tl_attention_marks<slots> tl_attention_begin(const int64_t* trace) {
   const int thread = threadIdx.x + blockDim.x * threadIdx.y;
   const int64_t block = blockIdx.x + gridDim.x * (blockIdx.y + (int64_t)gridDim.y * blockIdx.z);
-  tl_attention_marks marks{LIMIT};
+  tl_attention_marks<slots> marks;
+  marks.at = LIMIT;
   if (thread % THREADS) return marks;
   for (int n = 0; n < MOST_BLOCKS && n < trace[1]; ++n) {
     if (trace[2 + n] != block) continue;
@@ -59,13 +68,16 @@ template <int slots> __device__ __forceinline__ tl_attention_marks tl_attention_
 """
 # The line by which a lowering asks for marks, and those that stand in the marked kernel.
 ASKED = "tl_attention_trace(Trace);"
-BEGIN = "tl_attention_marks marks = tl_attention_begin<{}>(Trace);"
-MARK = "tl_attention_mark<{}>(marks, Trace);"
-NEXT = "tl_attention_next<{}>(marks);"
+BEGIN = "auto marks = tl_attention_begin<{}>(Trace);"
+MARK = "tl_attention_mark<{}>(marks);"
+NOTE = "tl_attention_note<{}, {}>(marks, Trace);"
+NEXT = "tl_attention_next(marks);"
 BEGINS, LINES = (re.compile(rf"\s*(?:{text})$") for text in (
     re.escape(BEGIN).replace(r"\{\}", r"\d+"),
-    "|".join(re.escape(line).replace(r"\{\}", r"\d+") for line in (MARK, NEXT)),
+    "|".join(re.escape(line).replace(r"\{\}", r"\d+") for line in (MARK, NOTE, NEXT)),
 ))  # fmt: skip
+# Times stay in registers until one of these: a store frees its register late, and the next mark would wait for that.
+NOTED_AT = {"end", BORDER}
 LAUNCH_BOUNDS = re.compile(r"__launch_bounds__\((\d+),")
 
 
@@ -83,7 +95,7 @@ def marked(source: str, kinds: Iterable[str]) -> tuple[str, tuple[Mark, ...]]:
     found = [mark for mark in places("\n".join(plain), kinds) if mark.line >= asked]
     if "tile" in kinds and not any(mark.kind == "tile" for mark in found):
         found.insert(0, Mark(asked, "tile"))  # A block without a loop over tiles works on one.
-    marks = tuple(mark for mark in found if mark.kind != ITERATION)
+    marks = tuple(mark for mark in found if mark.kind not in (ITERATION, BORDER))
     if not 0 < len(marks) <= MOST_SLOTS:
         raise SyntaxError(f"the code has {len(marks)} marks, expected 1 to {MOST_SLOTS}")
     return _definitions(source) + "\n".join(_lines(plain, asked, found, len(marks))), marks
@@ -92,10 +104,17 @@ def marked(source: str, kinds: Iterable[str]) -> tuple[str, tuple[Mark, ...]]:
 def _lines(plain: Sequence[str], asked: int, found: Iterable[Mark], slots: int) -> Iterable[str]:
     """Yields the lines of a kernel, and before them those of its marks."""
     at: dict[int, list[str]] = {asked: [BEGIN.format(slots)]}
-    numbers = iter(range(slots))
+    slot, noted = 0, 0
     for mark in found:
-        text = NEXT.format(slots) if mark.kind == ITERATION else MARK.format(next(numbers))
-        at.setdefault(mark.line, []).append(text)
+        texts = at.setdefault(mark.line, [])
+        if mark.kind == ITERATION:
+            texts.append(NEXT)
+        elif mark.kind != BORDER:
+            texts.append(MARK.format(slot))
+            slot += 1
+        if mark.kind in NOTED_AT and noted < slot:
+            texts.append(NOTE.format(noted, slot))
+            noted = slot
     for number, line in enumerate(plain):
         indent = " " * (len(line) - len(line.lstrip()))
         yield from (indent + text for text in at.get(number, ()))
