@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 from golden_kernels import KERNELS
@@ -17,12 +18,14 @@ from tl_attention.proof.code.mark_places import KINDS, Mark
 from tl_attention.proof.code.marks import ASKED, LIMIT, marked, unmarked
 from tl_attention.proof.code.verdict import GeneratedCode
 
-OF_LOWERINGS = ["best", "mma_sync", "seed"]
+OF_LOWERINGS = ["best", "mma_sync", "seed", "inferred", "inferred, asked"]
 # The first line that is no declaration, by lowering: there the kernel asks for marks.
 FIRST = {
     "best": "if (tl::tl_shuffle_elect<0>()) {",
     "seed": "if (tl::tl_shuffle_elect<0>()) {",
     "mma_sync": "first_row =",
+    "inferred": "if (tl::tl_shuffle_elect<384>()) {",
+    "inferred, asked": "if (tl::tl_shuffle_elect<384>()) {",
 }
 
 
@@ -80,6 +83,22 @@ def test_an_iteration_of_t_pipelined_is_told_in_order():
         ("issue", "mma1"),
         ("wait", "mma1"),
         ("vector", "max_prev+row_max+scale+exp+row_sum+cast"),
+    ]
+
+
+def test_an_iteration_is_told_where_tilelang_itself_gives_loads_to_a_warpgroup():
+    """Its mbarriers are one array, and have the names of what is loaded by them."""
+    assert steady("inferred") == [("wait", "K_empty"), ("load", "K"), ("wait", "V_empty"), ("load", "V")]
+    told = [(mark.kind, mark.name) for mark in marked(asking("inferred"), KINDS)[1]]
+    assert told[told.index(("vector", "mask")) :][:8] == [
+        ("vector", "mask"),
+        ("wait", "Q_full"),
+        ("wait", "K_full"),
+        ("issue", "mma0"),
+        ("wait", "mma0"),
+        ("vector", "max_prev+row_max+scale+exp+row_sum+cast+rescale"),
+        ("wait", "V_full"),
+        ("issue", "mma1"),
     ]
 
 
@@ -160,10 +179,14 @@ def test_code_without_marks_is_left_alone():
 @exhaustive
 @pytest.mark.parametrize("name", OF_LOWERINGS)
 def test_a_kernel_with_marks_is_compiled_and_proved(name):
+    """But for its marks it is the same text. Where there is a Program, that is proved too."""
     kernel = KERNELS[name]
-    traced = compile_kernel(kernel.schedule, Variant(128, "float16", kernel.variant.mask, trace=frozenset(KINDS)))
-    assert "tl_attention_begin<" in traced.source and traced.verdict and traced.verdict.digest
-    assert [p.name for p in traced.parameters][-1] == "Trace" and traced.report.loops
+    traced = compile_kernel(kernel.schedule, replace(kernel.variant, trace=frozenset(KINDS)))
+    assert "tl_attention_begin<" in traced.source and traced.report.loops
+    assert [p.name for p in traced.parameters][-1] == "Trace"
+    assert traced.verdict.digest if traced.verdict else name.startswith("inferred")
+    without = unmarked(traced.source, KINDS)[0]
+    assert re.sub(r"const int64_t\* __restrict__ Trace(?:, |(?=\)))", "", without) == lowered(kernel).source
 
 
 def test_tiles_are_seen_where_nothing_else_is_marked():

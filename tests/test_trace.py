@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 from browser import browser
+from golden_kernels import KERNELS
+from once import lowered
 from tiers import exhaustive
 from timelines import timeline
 
@@ -17,6 +19,7 @@ from tl_attention.cli.options import card_for
 from tl_attention.compiler.compile import compile_kernel
 from tl_attention.proof.code.mark_places import KINDS
 from tl_attention.trace import page
+from tl_attention.trace.recording import roles_of
 from tl_attention.trace.shares import of_block, shares_of, tensor_pipe
 from tl_attention.trace.timeline import Line, Timeline, What, Window
 
@@ -36,7 +39,6 @@ def file(tmp_path: Path) -> Path:
         (("best", "--marks", "wait"), "expected tile and end among them, between which time is counted"),
         (("best", "--blocks", "0-3"), "'0-3' is no list of numbers, such as 0,1,2"),
         (("nothing",), "nothing"),
-        (("inferred",), "inferred: TileLang orders its statements, so nothing says what a mark in its code is of"),
         (("best",), "no GPU here, expected one of compute capability"),
     ],
 )
@@ -86,6 +88,19 @@ def test_the_tensor_pipe_is_busy_as_long_as_its_instructions_take() -> None:
     assert tensor_pipe(replace(found, about={**found.about, "product_cycles": None}), roles) is None
 
 
+@pytest.mark.parametrize(
+    "name,roles",
+    [
+        ("best", ("consumer 0", "consumer 1", "producer")),
+        ("inferred", ("producer", "consumer 0", "consumer 1")),
+        ("seed", ("warpgroup 0", "warpgroup 1")),
+        ("mma_sync", ("warp 0", "warp 1", "warp 2", "warp 3")),
+    ],
+)
+def test_roles_have_the_names_of_what_they_do(name, roles) -> None:
+    assert roles_of(lowered(KERNELS[name]).source) == roles
+
+
 @exhaustive
 @pytest.mark.browser
 def test_a_browser_shows_the_page_and_answers_the_wheel(tmp_path) -> None:
@@ -107,7 +122,7 @@ def test_a_browser_shows_the_page_and_answers_the_wheel(tmp_path) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("name", ["best", "seed", "mma_sync"])
+@pytest.mark.parametrize("name", ["best", "seed", "mma_sync", "inferred"])
 def test_every_role_is_seen_on_a_gpu_and_the_output_is_the_same(name, tmp_path) -> None:
     from tl_attention.trace.recording import Traced, record, values_of
 

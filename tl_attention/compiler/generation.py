@@ -59,7 +59,8 @@ def generate(
         except Exception as error:  # TileLang raises many kinds; the user's question is always which schedule and why.
             raise InputError(f"{schedule.label}: TileLang cannot compile it: {telling_line(error)}") from error
     code = GeneratedCode(kernel.get_kernel_source(), kernel.get_host_source(), variant, parameters)
-    verdict = lowering.check_generated(schedule, planned.program, without_marks(code)) if planned.program else None
+    plain = without_marks(code)
+    verdict = lowering.check_generated(schedule, planned.program, plain) if planned.program else None
     return Finished(library, code.source, code.host_source, verdict)
 
 

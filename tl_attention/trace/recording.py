@@ -102,8 +102,11 @@ class Traced:
 def roles_of(source: str) -> tuple[str, ...]:
     """Returns the names of the roles in a thread block of a kernel's code without marks, in the order of their threads."""
     together, count = threads_of_role(source), roles_in(source)
+    consumers = tuple(f"consumer {n}" for n in range(count - 1))
     if "threadIdx.y" in source:
-        return (*(f"consumer {n}" for n in range(count - 1)), "producer")
+        return (*consumers, "producer")
+    if "warpgroup_reg_dealloc" in source:  # TileLang's own specialisation has the first warpgroup load.
+        return ("producer", *consumers)
     return tuple(f"{'warp' if together == WARP else 'warpgroup'} {n}" for n in range(count))
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from tl_attention.proof.code.calls import CALLS
 from tl_attention.proof.code.nodes import Arithmetic, For, If, Leave, Step, While
+from tl_attention.proof.code.run import plain
 from tl_attention.proof.code.text import read
 
 # What a role may do. "tile" begins a tile, and "end" ends the kernel.
@@ -36,6 +37,16 @@ PRODUCT_OF = {"acc_s": "mma0", "acc_o": "mma1"}
 NUMBERED = re.compile(r"_\d+$")
 TENSOR = re.compile(r"\b([QKV])(?:_desc|_shared)\b")
 ACCUMULATOR = re.compile(rf"\((?:reinterpret_cast<float\*>\()?({'|'.join(PRODUCT_OF)}) \+ ")
+# Where TileLang itself specialises warps, as in `inferred`, all mbarriers are one array, and each ring has a place in it:
+# mbarrier[(kv & 1)]    mbarrier[((kv & 1) + 4)]    mbarrier[8]
+PLACE = re.compile(r"\bmbarrier\[(?:(\d+)|\([^]]* \+ (\d+)\)|[^]]+)\]")
+LOADED = re.compile(rf"tl::tma_load\((\w)_desc, {PLACE.pattern}")
+# Calls of such code that marks are told from. No proof knows them: its kernels have no Program to be compared with.
+SPECIALISED = (
+    plain("mbarrier")(r"mbarrier\[.+\]\.(?:init|wait|arrive|arrive_and_expect_tx)\(.*\);$"),
+    plain("exchange")(r"\w+\[\w+\] = tl::AllReduce<tl::\w+Op, 4, 1, 128, .+>::run\(\w+\[\w+\]\);$"),
+    plain("lse")(r"tl_attention_store_lse\(.+, \(\(\(int\)threadIdx\.x\) - 128\)\);$"),
+)
 
 
 @dataclass(frozen=True)
@@ -69,7 +80,7 @@ def places(source: str, kinds: Iterable[str] = KINDS) -> tuple[Mark, ...]:
     """
     lines = source.splitlines()
     found: list[Mark | None] = []
-    for mark in _Places(lines, frozenset(kinds)).among(read(source, CALLS).body):
+    for mark in _Places(lines, frozenset(kinds)).among(read(source, (*SPECIALISED, *CALLS)).body):
         last = found[-1] if found else None
         if mark and last and last.goes_on(mark):
             found[-1] = last.and_then(mark)
@@ -150,7 +161,20 @@ class _Places:
 
     def mbarrier(self, line: int) -> Iterator[Mark]:
         if "].wait(" in self.lines[line]:
-            yield Mark(line, "wait", self.lines[line].partition("[")[0])
+            yield Mark(line, "wait", self._barrier(line))
+
+    def _barrier(self, line: int) -> str:
+        """Returns the name of the mbarrier in a line, which in an array of all of them is that of a load.
+
+        A wait is for what is loaded by the barriers of the same place, or for room for the load behind it.
+        """
+        place = PLACE.match(self.lines[line])
+        if not place:
+            return self.lines[line].partition("[")[0]
+        loads = [(number, load) for number, text in enumerate(self.lines) if (load := LOADED.match(text))]
+        full = [load[1] for _, load in loads if load.groups()[1:] == place.groups()]
+        empty = [load[1] for number, load in loads if number > line]
+        return next((f"{names[0]}_{end}" for end, names in (("full", full), ("empty", empty)) if names), "mbarrier")
 
     def named_barrier(self, line: int) -> Iterator[Mark]:
         if "__sync_thread_partial" in self.lines[line]:
