@@ -39,6 +39,7 @@ NEW_FILE = click.Path(path_type=Path, dir_okay=False)
         "trace best --page best.html": "what each role of four thread blocks did, as a page to zoom into",
         "trace best_causal --causal --blocks 0,5": "two other thread blocks",
         "trace --of one.json --of other.json --page both.html": "two timelines above each other, without a GPU",
+        "trace --of one.json --picture one.svg": "two iterations as a picture, with the critical path",
     }
 )
 @click.argument("schedule", required=False, metavar="[SCHEDULE]")
@@ -62,6 +63,7 @@ NEW_FILE = click.Path(path_type=Path, dir_okay=False)
 )
 @click.option("--chrome", type=NEW_FILE, help="write it as a trace for ui.perfetto.dev too")
 @click.option("--page", type=NEW_FILE, help="write it as one HTML page too")
+@click.option("--picture", type=NEW_FILE, help="draw two steady iterations and their critical path too: .svg or .png")
 def trace(
     schedule: str | None,
     dtype: str,
@@ -74,6 +76,7 @@ def trace(
     recorded: tuple[Path, ...],
     chrome: Path | None,
     page: Path | None,
+    picture: Path | None,
     **problem: Any,
 ) -> None:
     """Run a schedule's kernel with marks, and show what each of its roles did when.
@@ -84,6 +87,7 @@ def trace(
     """
     if bool(schedule) == bool(recorded):
         raise InputError("trace: expected a schedule, or timelines to show by --of")
+    draw = _drawing(picture, len(recorded)) if picture else None
     if recorded:
         from tl_attention.trace.timeline import Timeline
 
@@ -107,6 +111,18 @@ def trace(
         from tl_attention.trace import page as of_page
 
         _written(page, lambda file: of_page.write(timelines, file))
+    if picture and draw:
+        _written(picture, lambda file: draw(timelines, file))
+
+
+def _drawing(picture: Path, timelines: int) -> Callable[[Sequence[Timeline], Path], None]:
+    """Returns what draws a picture to a file. Raises InputError where that cannot be, before any kernel has run."""
+    try:
+        from tl_attention.trace import picture as of_picture
+    except ImportError as error:
+        raise InputError(f'--picture: {error}, expected what `pip install "tl-attention[pictures]"` has') from None
+    of_picture.check(picture, timelines)
+    return of_picture.write
 
 
 def _kinds(marks: str) -> frozenset[str]:

@@ -32,18 +32,19 @@ def read(path: Path, most_bytes: int, kind: str) -> tuple[bytes, os.stat_result]
     return data, status
 
 
-def write(path: Path, text: str) -> None:
-    """Writes the text to a file, whole or not at all. Raises InputError where it cannot be written.
+def write(path: Path, content: str | bytes) -> None:
+    """Writes text, as UTF-8, or bytes to a file, whole or not at all. Raises InputError where it cannot be written.
 
     If the disk is full, what stood there before stays. A pipe or a device is written to as it is.
     """
+    data = content.encode() if isinstance(content, str) else content
     target = Path(os.path.realpath(path))
     unfinished = target.with_name(f"{target.name}.{uuid4().hex}")
     try:
         if path.exists() and not path.is_file():  # A pipe or a device, /dev/stdout for one.
-            path.write_text(text, "utf-8")
+            path.write_bytes(data)
             return
-        unfinished.write_text(text, "utf-8")
+        unfinished.write_bytes(data)
         if target.exists():
             shutil.copymode(target, unfinished)
         unfinished.replace(target)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 
-from tl_attention.errors import printable
+from tl_attention.errors import InputError, printable
 from tl_attention.show.table import Table
+from tl_attention.trace.critical import critical_path, told
 from tl_attention.trace.shares import of_block, tensor_pipe
+from tl_attention.trace.steady import steady
 from tl_attention.trace.timeline import Timeline, What
 
 
@@ -38,6 +41,8 @@ def below(timeline: Timeline) -> Iterator[str]:
     busy = tensor_pipe(timeline, [*roles.values()])
     if busy is not None:
         yield f"tensor pipe busy: {100 * busy:.1f} % of the cycles, by the instructions issued"
+    with suppress(InputError):  # Not every timeline shows steady iterations.
+        yield f"critical path of two iterations: {told(critical_path(timeline, steady(timeline)))}"
     if about["tile_cycles"]:
         few, all_marks = about["tile_cycles"]
         yield f"cycles of a tile: {all_marks:,.0f} with these marks, {few:,.0f} with those of tiles alone ({all_marks / few:.3f})"

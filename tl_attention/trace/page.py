@@ -9,16 +9,17 @@ from typing import Any
 
 from tl_attention.files import user_file
 from tl_attention.trace.chrome import in_flight
+from tl_attention.trace.colours import COLOURS
 from tl_attention.trace.timeline import Span, Timeline
 
 TEMPLATE = Path(__file__).with_name("page.html")
-DATA = "/*TIMELINES*/[]"
+DATA, OF_KINDS = "/*TIMELINES*/[]", "/*COLOURS*/{}"
 
 
 def write(timelines: Sequence[Timeline], file: Path) -> None:
     """Writes a page of these timelines; they begin at the same left edge, each with its first traced thread block."""
     told = json.dumps([*map(_told, timelines)], separators=(",", ":")).replace("</", "<\\/")
-    user_file.write(file, TEMPLATE.read_text().replace(DATA, told))
+    user_file.write(file, TEMPLATE.read_text().replace(OF_KINDS, json.dumps(COLOURS)).replace(DATA, told))
 
 
 def _told(timeline: Timeline) -> dict[str, Any]:

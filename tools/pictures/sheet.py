@@ -5,7 +5,6 @@ A sheet has a title, what is shown, the drawing, and where and when it was measu
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Sequence
 from io import BytesIO
 from pathlib import Path
@@ -20,6 +19,7 @@ from PIL import Image
 
 from pictures.style import NORMAL, PAPER, QUIET, SMALL, TITLE, styled
 from tl_attention.measure.records import Measured
+from tl_attention.trace.sheet import shortened
 
 # Pixels of which 96 are an inch, as in SVG and CSS: a point is 4/3 of one.
 WIDTH, MARGIN, INCH, POINT = 900, 16, 96, 4 / 3
@@ -122,26 +122,13 @@ def save(figure: Figure, folder: Path, name: str) -> list[Path]:
 def svg_of(figure: Figure) -> str:
     """Returns the text of a figure's SVG, the same on each machine."""
     with styled():
-        return _short(_saved(figure, "svg", metadata=UNDATED).getvalue().decode())
+        return shortened(_saved(figure, "svg", metadata=UNDATED).getvalue().decode())
 
 
 def _saved(figure: Figure, kind: str, **options: Any) -> BytesIO:
     buffer = BytesIO()
     figure.savefig(buffer, format=kind, **options)
     return buffer
-
-
-def _short(svg: str) -> str:
-    """Shortens an SVG: no indentation, short names of letters, and places to a hundredth of a point.
-
-    No eye sees less, and another machine's last digit makes no difference. Letters are most of a picture.
-    """
-    rounded = re.sub(r"scale\([^)]*\)|-?\d+\.\d{3,}", lambda found: _rounded(found[0]), svg)
-    return re.sub(r"\n\s+", "\n", rounded).replace("DejaVuSans-", "g")
-
-
-def _rounded(number: str) -> str:
-    return number if number.startswith("scale") else f"{float(number):.2f}".rstrip("0").rstrip(".")
 
 
 def measured(rows: Iterable[Measured], *records: str) -> str:
