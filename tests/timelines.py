@@ -46,4 +46,4 @@ def written(window: Window, roles: int = 2, start: int = CLOCK) -> np.ndarray:
 
 def timeline() -> Timeline:
     lines = decoded(written(WINDOW), WINDOW, 2, len(WHATS))
-    return Timeline(ABOUT, ("consumer 0", "producer"), 1000.0, WHATS, lines)
+    return Timeline(ABOUT, ("consumer 0", "producer"), 1000.0, WHATS, ((),) * len(WHATS), lines)

@@ -1,7 +1,7 @@
 """A timeline is written as a Chrome trace: a process for each SM, a thread for each role and each product in flight.
 
 The form is the JSON object of the Trace Event Format, which chrome://tracing and ui.perfetto.dev open. Spans are complete
-events.
+events, and an arrow leads from the arrival that ended a wait to the wait's end.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tl_attention.files import user_file
+from tl_attention.trace.flows import flows
 from tl_attention.trace.timeline import Line, Span, Timeline
 
 # A role's thread numbers: its own, and one for each product in flight, as spans of a thread may not overlap.
@@ -31,6 +32,12 @@ def events_of(timeline: Timeline) -> Iterator[dict[str, Any]]:
         yield _name("process", f"SM {sm}", pid=sm)
     for line in timeline.lines:
         yield from _of_line(timeline, line)
+    for number, flow in enumerate(flows(timeline)):
+        for phase, n, cycle in (("s", flow.line, flow.start), ("f", flow.to, flow.wait.end)):
+            line = timeline.lines[n]
+            ts = round((cycle - timeline.zero(line)) / timeline.mhz, 4)
+            told = {"pid": line.sm, "tid": line.role * LANES, "ts": ts, "id": number, "name": str(flow.wait.what)}
+            yield {"ph": phase, **told, "cat": "arrival", **({"bp": "e"} if phase == "f" else {})}
 
 
 def _of_line(timeline: Timeline, line: Line) -> Iterator[dict[str, Any]]:

@@ -1,10 +1,22 @@
-"""A Flow is an arrival of one role that ended another role's wait. None is known yet: this is the interface alone."""
+"""A Flow says which role's arrival made it possible that a role of the same thread block went on after a wait.
+
+How sure that is depends on the wait. A load is told by its tile and KV block, but when its data came is seen at the wait
+alone. Where roles take turns, make room or meet, it is the last arrival in the time of the wait. An arrival lies in a span:
+at its end where the role issues products, as it arrives behind them, else at its begin.
+"""
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from tl_attention.trace.timeline import Span, Timeline
+from tl_attention.proof.code.mark_places import NAMED_BARRIER
+from tl_attention.trace.timeline import Span, Timeline, What
+
+FULL = "_full"
+Spans = Mapping[int, Sequence[Span]]
 
 
 class Flow(NamedTuple):
@@ -17,5 +29,57 @@ class Flow(NamedTuple):
 
 
 def flows(timeline: Timeline) -> tuple[Flow, ...]:
-    """Returns the flows of a timeline: none, until it is known which arrivals a wait is for."""
-    return ()
+    """Returns the flows of a timeline's thread blocks, one for each wait that another role's arrival is known for."""
+    spans: dict[int, Spans] = defaultdict(dict)
+    for number, line in enumerate(timeline.lines):
+        spans[line.block] = {**spans[line.block], number: [*timeline.spans(line)]}
+    return tuple(flow for of_block in spans.values() for flow in (*_met(of_block), *_arrived(timeline, of_block)))
+
+
+def _met(spans: Spans) -> Iterator[Flow]:
+    """Yields for each __syncthreads the flows from the role that comes last to the others."""
+    what = What("wait", "threads")
+    waits = [[(number, span) for span in of_line if span.what == what] for number, of_line in spans.items()]
+    for meeting in zip(*waits):
+        last, begun = max(((number, span.start) for number, span in meeting), key=lambda one: one[1])
+        yield from (Flow(last, begun, number, span) for number, span in meeting if number != last and span.end > begun)
+
+
+def _arrived(timeline: Timeline, spans: Spans) -> Iterator[Flow]:
+    """Yields the flows to waits at mbarriers and named barriers."""
+    arrivals: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    loads: dict[tuple[str, int, int], tuple[int, int]] = {}
+    for number, of_line in spans.items():
+        for mark, span in zip(timeline.lines[number].marks, of_line):
+            for barrier in timeline.arrives[mark]:
+                arrivals[barrier].append((span.end if span.what.kind == "issue" else span.start, number))
+            if span.what.kind == "load":
+                loads[span.what.name, span.tile, span.number] = number, span.start
+    for times in arrivals.values():
+        times.sort()
+    for number, of_line in spans.items():
+        for n, span in enumerate(of_line):
+            barrier = span.what.name
+            if span.what.kind != "wait":
+                continue
+            if barrier.endswith(FULL):
+                load = loads.get((barrier.removesuffix(FULL), span.tile, span.number))
+                if load and load[0] != number and load[1] < span.end:
+                    yield Flow(*load, number, span)
+            elif arrivals[barrier]:
+                # A barrier's instruction may let the next one run and stop the role there: the wait goes on in what follows.
+                behind = of_line[n + 1 : n + 2] if barrier == NAMED_BARRIER else ()
+                together = [span, *(one for one in behind if one.what.kind == "wait")]
+                found = _last(arrivals[barrier], together[0].start, together[-1].end, number)
+                if found:
+                    yield Flow(*found, number, next(one for one in together if found[1] <= one.end))
+
+
+def _last(arrivals: Sequence[tuple[int, int]], start: int, end: int, but: int) -> tuple[int, int] | None:
+    """Returns the line and the cycle of the last arrival from start to end, but by one line; None if there is none."""
+    n = bisect_right(arrivals, (end, len(arrivals)))
+    while n and arrivals[n - 1][0] >= start:
+        cycle, number = arrivals[n := n - 1]
+        if number != but:
+            return number, cycle
+    return None

@@ -23,6 +23,7 @@ from tl_attention.measure.candidate import Candidate
 from tl_attention.measure.machine import gpu_fields
 from tl_attention.oracle import reference
 from tl_attention.problem.variant import TRACE_WORDS
+from tl_attention.proof.code.mark_places import arrivals
 from tl_attention.proof.code.marks import roles_in, threads_of_role, unmarked
 from tl_attention.trace.shares import tile_ends
 from tl_attention.trace.timeline import Timeline, What, Window, decoded
@@ -83,6 +84,7 @@ class Traced:
         self.kernel = compile_kernel(candidate.schedule, replace(candidate.variant, trace=kinds), candidate.planned)
         source, marks = unmarked(self.kernel.source, kinds)
         self.roles, self.whats = roles_of(source), tuple(What(mark.kind, mark.name) for mark in marks)
+        self.arrives = arrivals(source, marks)
         self.buffer = torch.zeros(TRACE_WORDS, dtype=torch.int64, device="cuda")
 
     def timeline(self, window: Window, values: dict[str, Any]) -> Timeline:
@@ -96,7 +98,7 @@ class Traced:
         self.kernel(**values, Trace=self.buffer)
         torch.cuda.synchronize()
         lines = decoded(self.buffer.cpu().numpy(), window, len(self.roles), len(self.whats))
-        return Timeline({}, self.roles, 1.0, self.whats, lines)
+        return Timeline({}, self.roles, 1.0, self.whats, self.arrives, lines)
 
 
 def roles_of(source: str) -> tuple[str, ...]:

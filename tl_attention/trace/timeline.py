@@ -18,7 +18,7 @@ from tl_attention.errors import InputError
 from tl_attention.files import user_file
 from tl_attention.proof.code.marks import HEAD, LIMIT, MOST_BLOCKS, OWN, RECORDS
 
-FORM = "tl-attention timeline 1"
+FORM = "tl-attention timeline 2"
 # The bytes of a mark's slot, and those that no file of a timeline has.
 SLOT, MOST_BYTES = 4, 256 * user_file.MIB
 
@@ -68,12 +68,14 @@ class Timeline:
     """A Timeline has the lines of all roles that were traced, what each mark means, and how it came about.
 
     `about` says of which kernel, problem and machine it is, by name. `roles` are their names. The SM clock ran at `mhz`.
+    Between a mark and the next one the role arrives at the barriers that `arrives` names for the mark.
     """
 
     about: Mapping[str, Any]
     roles: tuple[str, ...]
     mhz: float
     whats: tuple[What, ...]
+    arrives: tuple[tuple[str, ...], ...]
     lines: tuple[Line, ...]
 
     def zero(self, line: Line) -> float:
@@ -107,9 +109,10 @@ class Timeline:
             lines = tuple(
                 Line(**{**line, "times": (*line["times"],), "marks": (*line["marks"],)}) for line in told["lines"]
             )
-            found = cls(
-                told["about"], (*told["roles"],), told["mhz"], tuple(What(*what) for what in told["whats"]), lines
-            )
+            whats, arrives = tuple(What(*what) for what in told["whats"]), tuple(map(tuple, told["arrives"]))
+            if len(whats) != len(arrives):
+                raise ValueError(f"{len(whats)} marks, but arrivals of {len(arrives)}")
+            found = cls(told["about"], (*told["roles"],), told["mhz"], whats, arrives, lines)
             for line in lines:
                 _check(line, len(found.roles), len(found.whats))
         except (ValueError, KeyError, TypeError) as error:

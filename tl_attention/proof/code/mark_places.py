@@ -6,6 +6,7 @@ The time between two such places has a name then: a wait, the issue of a product
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -32,6 +33,8 @@ WRITES = {
     "rescale": ("acc_o",),
 }
 STATEMENT_OF = {variable: name for name, variables in WRITES.items() for variable in variables}
+NAMED_BARRIER = "named barrier"
+ARRIVAL = re.compile(r"(\w+)\[.*\]\.arrive\(|tl::__named_barrier_arrive\(")
 PRODUCT_OF = {"acc_s": "mma0", "acc_o": "mma1"}
 # acc_s_1 is acc_s in another scope.
 NUMBERED = re.compile(r"_\d+$")
@@ -91,6 +94,16 @@ def places(source: str, kinds: Iterable[str] = KINDS) -> tuple[Mark, ...]:
             found.append(mark)  # None keeps apart what stands before and behind a loop or a branch.
     end = [Mark(max(number for number, line in enumerate(lines) if line == "}"), "end")] if "end" in kinds else []
     return (*sorted(filter(None, found), key=lambda mark: mark.line), *end)
+
+
+def arrivals(source: str, marks: Sequence[Mark]) -> tuple[tuple[str, ...], ...]:
+    """Returns for each mark of code the barriers at which a role arrives between this mark and the next, by their names."""
+    found: list[list[str]] = [[] for _ in marks]
+    lines = [mark.line for mark in marks]
+    for number, line in enumerate(source.splitlines()):
+        if (match := ARRIVAL.search(line)) and (before := bisect_right(lines, number)):
+            found[before - 1].append(match[1] or NAMED_BARRIER)
+    return tuple(tuple(dict.fromkeys(names)) for names in found)
 
 
 class _Places:
@@ -178,7 +191,7 @@ class _Places:
 
     def named_barrier(self, line: int) -> Iterator[Mark]:
         if "__sync_thread_partial" in self.lines[line]:
-            yield Mark(line, "wait", "named barrier")
+            yield Mark(line, "wait", NAMED_BARRIER)
 
     def products_wait(self, line: int) -> Iterator[Mark]:
         # The accumulator that is fenced behind the wait says for which product it is.
