@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from timelines import CLOCK, NOTED, WHATS, WINDOW, timeline, written
+from conftest import ROOT
+from timelines import ABOUT, CLOCK, NOTED, WHATS, WINDOW, timeline, written
 
 from tl_attention.errors import InputError
+from tl_attention.proof.code.mark_places import NAMED_BARRIER
 from tl_attention.proof.code.marks import HEAD, LIMIT, MOST_BLOCKS, RECORDS
 from tl_attention.trace import chrome
-from tl_attention.trace.timeline import Line, Span, Timeline, Window, decoded
+from tl_attention.trace.flows import flows
+from tl_attention.trace.timeline import Line, Span, Timeline, What, Window, decoded
 
 
 def test_each_role_of_each_block_is_a_line_whose_clock_goes_on():
@@ -128,23 +132,137 @@ def test_products_fly_from_issue_to_the_end_of_their_wait():
     assert [(span.start - CLOCK, span.end - CLOCK) for span in flights["mma0"]] == [(10, 70), (90, 99), (125, 190)]
 
 
-def test_a_chrome_trace_is_what_the_format_says(tmp_path):
-    """Every event has its phase's fields, threads are named, and no two spans of a thread overlap."""
-    chrome.write(timeline(), tmp_path / "chrome.json")
-    told = json.loads((tmp_path / "chrome.json").read_text())
-    assert told["displayTimeUnit"] == "ns"
-    named, ends = set(), {}
-    for event in told["traceEvents"]:
+def hold(events: list[dict]) -> None:
+    """Holds events to the Trace Event Format: fields by phase, named threads, spans side by side, arrows from slice to slice."""
+    named, slices, arrows = set(), defaultdict(list), defaultdict(list)
+    for event in events:
         place = event["pid"], event.get("tid")
         if event["ph"] == "M":
             assert event["name"] in ("process_name", "thread_name") and isinstance(event["args"]["name"], str)
             named.add(place)
+            continue
+        assert {"name", "cat", "ts", "pid", "tid"} <= event.keys() and {place, (event["pid"], None)} <= named
+        if event["ph"] == "X":
+            assert event["dur"] >= 0 and event["ts"] >= (slices[place] or [(0, 0)])[-1][1] - 1e-3
+            slices[place].append((event["ts"], event["ts"] + event["dur"]))
         else:
-            assert event["ph"] == "X" and {"name", "cat", "ts", "dur", "pid", "tid"} <= event.keys()
-            assert place in named and (event["pid"], None) in named
-            assert event["ts"] >= ends.get(place, 0.0) - 1e-3 and event["dur"] >= 0
-            ends[place] = event["ts"] + event["dur"]
-    assert len(ends) == 8
+            assert event["ph"] in ("s", "f") and (event["ph"] == "s" or event["bp"] == "e")
+            arrows[event["cat"], event["id"]].append((event["ph"], event["ts"], place, event["name"]))
+    for (first, begin, _, name), (last, end, _, same) in arrows.values():
+        assert (first, last, name) == ("s", "f", same) and begin <= end
+    for arrow in arrows.values():
+        assert all(any(a - 1e-3 <= ts <= b + 1e-3 for a, b in slices[place]) for _, ts, place, _ in arrow)
+
+
+def written_events(found: Timeline, tmp_path) -> list[dict]:
+    chrome.write(found, tmp_path / "chrome.json")
+    told = json.loads((tmp_path / "chrome.json").read_text())
+    assert told["displayTimeUnit"] == "ns"
+    return told["traceEvents"]
+
+
+def test_a_chrome_trace_is_what_the_format_says(tmp_path):
+    events = written_events(timeline(), tmp_path)
+    hold(events)
+    assert len({(event["pid"], event["tid"]) for event in events if event["ph"] == "X"}) == 8
+
+
+@pytest.mark.parametrize("name", ["best", "seed"])
+def test_recorded_timelines_are_such_traces_with_arrows(name, tmp_path):
+    events = written_events(Timeline.read(ROOT / "results" / f"timeline-{name}-h200.json"), tmp_path)
+    hold(events)
+    assert sum(event["ph"] == "s" for event in events) > 700
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda events: events.pop(0),
+        lambda events: next(event for event in events if event["ph"] == "X").pop("dur"),
+        lambda events: next(event for event in events if event["ph"] == "X").update(dur=1e9),
+        lambda events: next(event for event in events if event["ph"] == "f").update(id=10**9),
+        lambda events: next(event for event in events if event["ph"] == "f").update(ts=1e9),
+        lambda events: next(event for event in events if event["ph"] == "s").update(tid=77),
+        lambda events: next(event for event in events if event["ph"] == "f").pop("bp"),
+    ],
+)
+def test_the_reader_of_the_format_refuses_another(change, tmp_path):
+    events = written_events(Timeline.read(ROOT / "results" / "timeline-seed-h200.json"), tmp_path)
+    change(events)
+    with pytest.raises((AssertionError, KeyError, ValueError)):
+        hold(events)
+
+
+# --- who ended a wait ------------------------------------------------------------------------------------------------
+
+PRODUCT, FULL, EMPTY, LOAD, TURN, MEET, REST = (
+    What(*what.split("."))
+    for what in (
+        "issue.mma0",
+        "wait.K_full",
+        "wait.K_empty",
+        "load.K",
+        f"wait.{NAMED_BARRIER}",
+        "wait.threads",
+        "vector.exp",
+    )
+)
+OF_FLOWS = (What("tile", ""), PRODUCT, FULL, EMPTY, LOAD, TURN, MEET, REST)
+ARRIVES = ((), (NAMED_BARRIER,), (), (), ("K_full",), (), (), ("K_empty",))
+
+
+def roles(*noted: list[tuple[int, What]]) -> Timeline:
+    """Returns the timeline of a thread block whose roles note these marks."""
+    lines = tuple(
+        Line(0, n, 5, 500, 0, tuple(cycle for cycle, _ in marks), tuple(OF_FLOWS.index(what) for _, what in marks))
+        for n, marks in enumerate(noted)
+    )
+    return Timeline(ABOUT, tuple("abc"[: len(lines)]), 1000.0, OF_FLOWS, ARRIVES, lines)
+
+
+def told_flows(found: Timeline) -> list[tuple[int, int, int, What, int]]:
+    return sorted((flow.line, flow.start, flow.to, flow.wait.what, flow.wait.start) for flow in flows(found))
+
+
+TILE = (0, OF_FLOWS[0])
+
+
+@pytest.mark.parametrize(
+    "noted,expected",
+    [
+        # The second wait is for the second load, though that had been issued before the first wait.
+        (
+            ([TILE, (50, FULL), (90, REST), (100, FULL), (120, REST)], [TILE, (10, LOAD), (20, LOAD), (200, REST)]),
+            [(1, 10, 0, FULL, 50), (1, 20, 0, FULL, 100)],
+        ),
+        # A load of the next tile is for the wait of that tile.
+        (
+            ([TILE, (50, FULL), (90, OF_FLOWS[0]), (100, FULL), (120, REST)], [TILE, (10, LOAD), (20, REST)]),
+            [(1, 10, 0, FULL, 50)],
+        ),
+        # Room is made where the vector statements begin; a wait that nobody kept has no flow.
+        (
+            (
+                [TILE, (60, REST), (80, PRODUCT), (90, TILE[1])],
+                [TILE, (40, EMPTY), (70, LOAD), (75, EMPTY), (78, LOAD)],
+            ),
+            [(0, 60, 1, EMPTY, 40)],
+        ),
+        # A turn ends where the other role has issued, also in the wait behind it.
+        (
+            ([TILE, (10, PRODUCT), (70, REST), (99, REST)], [TILE, (20, TURN), (25, FULL), (80, PRODUCT), (90, REST)]),
+            [(0, 70, 1, FULL, 25)],
+        ),
+        # All meet when the last comes, also where that shows in the next span.
+        (
+            ([TILE, (10, MEET), (15, REST), (80, REST)], [TILE, (60, MEET), (65, REST)], [TILE, (5, MEET), (64, REST)]),
+            [(1, 60, 0, REST, 15), (1, 60, 2, MEET, 5)],
+        ),
+    ],
+)
+def test_a_wait_is_ended_by_the_arrival_that_it_was_for(noted, expected):
+    noted = [[*marks, (marks[-1][0] + 20, TILE[1])] for marks in noted]
+    assert told_flows(roles(*noted)) == sorted(expected)
 
 
 def test_sms_are_aligned_by_the_wall_clock():

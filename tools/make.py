@@ -14,7 +14,7 @@ from pathlib import Path
 import click
 from pages import cards, cells, defaults, experiments, ladders, pytorch, results, training
 from pages.made import RESULTS, ROOT, Make
-from pictures import errors, grid, iterations, ladder, lengths, predictions
+from pictures import errors, grid, iterations, ladder, lengths, predictions, timelines
 from pictures import speed as of_speed
 from pictures import training as of_training
 from pictures.sheet import drawn, save
@@ -37,6 +37,7 @@ TEXTS: dict[str, Make] = {
     cells.PICTURE: lambda: of_speed.chart(cells.all_cards()),
     training.PICTURE: lambda: of_training.chart(training.read()),
     **{f"{FOLDER}/iterations-{name}.svg": partial(iterations.svg, name) for name in iterations.DRAWN},
+    **timelines.MADE,
 }
 
 

@@ -2,7 +2,8 @@
 
 How sure that is depends on the wait. A load is told by its tile and KV block, but when its data came is seen at the wait
 alone. Where roles take turns, make room or meet, it is the last arrival in the time of the wait. An arrival lies in a span:
-at its end where the role issues products, as it arrives behind them, else at its begin.
+at its end where the role issues products, as it arrives behind them, else at its begin. BAR.SYNC lets the instructions
+behind it begin before it stops the role: then the wait shows in the next span.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ from typing import NamedTuple
 from tl_attention.proof.code.mark_places import NAMED_BARRIER
 from tl_attention.trace.timeline import Span, Timeline, What
 
-FULL = "_full"
+FULL, THREADS = "_full", What("wait", "threads")
 Spans = Mapping[int, Sequence[Span]]
 
 
 class Flow(NamedTuple):
-    """A Flow goes from cycle `start` of the line with index `line` to the Span `wait` of the line with index `to`."""
+    """A Flow goes from cycle `start` of the line with index `line` to the Span `wait`, of the line with index `to`, that it ended."""
 
     line: int
     start: int
@@ -38,11 +39,16 @@ def flows(timeline: Timeline) -> tuple[Flow, ...]:
 
 def _met(spans: Spans) -> Iterator[Flow]:
     """Yields for each __syncthreads the flows from the role that comes last to the others."""
-    what = What("wait", "threads")
-    waits = [[(number, span) for span in of_line if span.what == what] for number, of_line in spans.items()]
+    waits = [
+        [(number, n, span.start) for n, span in enumerate(of_line) if span.what == THREADS]
+        for number, of_line in spans.items()
+    ]
     for meeting in zip(*waits):
-        last, begun = max(((number, span.start) for number, span in meeting), key=lambda one: one[1])
-        yield from (Flow(last, begun, number, span) for number, span in meeting if number != last and span.end > begun)
+        last, _, begun = max(meeting, key=lambda one: one[2])
+        for number, n, _ in meeting:
+            shows = next((span for span in spans[number][n : n + 2] if span.end > begun), None)
+            if number != last and shows:
+                yield Flow(last, begun, number, shows)
 
 
 def _arrived(timeline: Timeline, spans: Spans) -> Iterator[Flow]:
@@ -67,7 +73,6 @@ def _arrived(timeline: Timeline, spans: Spans) -> Iterator[Flow]:
                 if load and load[0] != number and load[1] < span.end:
                     yield Flow(*load, number, span)
             elif arrivals[barrier]:
-                # A barrier's instruction may let the next one run and stop the role there: the wait goes on in what follows.
                 behind = of_line[n + 1 : n + 2] if barrier == NAMED_BARRIER else ()
                 together = [span, *(one for one in behind if one.what.kind == "wait")]
                 found = _last(arrivals[barrier], together[0].start, together[-1].end, number)

@@ -10,6 +10,7 @@ from typing import Any
 from tl_attention.files import user_file
 from tl_attention.trace.chrome import in_flight
 from tl_attention.trace.colours import COLOURS
+from tl_attention.trace.flows import flows
 from tl_attention.trace.timeline import Span, Timeline
 
 TEMPLATE = Path(__file__).with_name("page.html")
@@ -18,8 +19,13 @@ DATA, OF_KINDS = "/*TIMELINES*/[]", "/*COLOURS*/{}"
 
 def write(timelines: Sequence[Timeline], file: Path) -> None:
     """Writes a page of these timelines; they begin at the same left edge, each with its first traced thread block."""
+    user_file.write(file, text(timelines))
+
+
+def text(timelines: Sequence[Timeline]) -> str:
+    """Returns the text of a page of these timelines."""
     told = json.dumps([*map(_told, timelines)], separators=(",", ":")).replace("</", "<\\/")
-    user_file.write(file, TEMPLATE.read_text().replace(OF_KINDS, json.dumps(COLOURS)).replace(DATA, told))
+    return TEMPLATE.read_text().replace(OF_KINDS, json.dumps(COLOURS)).replace(DATA, told)
 
 
 def _told(timeline: Timeline) -> dict[str, Any]:
@@ -27,6 +33,7 @@ def _told(timeline: Timeline) -> dict[str, Any]:
     return {
         "title": f"{about['name']} on {about['device']}",
         "mhz": timeline.mhz,
+        "roles": timeline.roles,
         "whats": [*map(str, timeline.whats)],
         "kinds": [what.kind for what in timeline.whats],
         "lanes": [*_lanes(timeline)],
@@ -36,17 +43,22 @@ def _told(timeline: Timeline) -> dict[str, Any]:
 def _lanes(timeline: Timeline) -> Iterator[dict[str, Any]]:
     """Yields a lane for each role of each thread block, and one for each of its products in flight.
 
-    Spans are (first cycle since the timeline's begin, cycles, number of what it is, tile, number in the tile).
+    Spans are (first cycle since the timeline's begin, cycles, number of what it is, tile, number in the tile), and where
+    another role's arrival ended a wait, its role and its cycle.
     """
     whats = {what: number for number, what in enumerate(timeline.whats)}
-    for line in timeline.lines:
+    ended = {(flow.to, flow.wait): flow for flow in sorted(flows(timeline), key=lambda flow: flow.start)}
+    for number, line in enumerate(timeline.lines):
         zero = round(timeline.zero(line))
 
-        def told(spans: Sequence[Span], zero: int = zero) -> list[tuple[int, ...]]:
-            return [(s.start - zero, s.end - s.start, whats[s.what], s.tile, s.number) for s in spans]
+        def told(spans: Sequence[Span], number: int = number, zero: int = zero) -> Iterator[tuple[int, ...]]:
+            for s in spans:
+                flow = ended.get((number, s))
+                by = (timeline.lines[flow.line].role, flow.start - zero) if flow else ()
+                yield s.start - zero, s.end - s.start, whats[s.what], s.tile, s.number, *by
 
         spans = [*timeline.spans(line)]
         name = f"SM {line.sm}, block {line.block}, {timeline.roles[line.role]}"
-        yield {"name": name, "spans": told(spans)}
+        yield {"name": name, "spans": [*told(spans)]}
         for product, flights in in_flight(spans).items():
-            yield {"name": f"   {product} in flight", "flight": True, "spans": told(flights)}
+            yield {"name": f"   {product} in flight", "flight": True, "spans": [*told(flights)]}

@@ -79,9 +79,11 @@ class Timeline:
     lines: tuple[Line, ...]
 
     def zero(self, line: Line) -> float:
-        """Returns the cycle of a line's SM at which the first traced thread block began."""
+        """Returns the cycle of a line's SM at which the first traced thread block began, the same for all lines of an SM."""
         first = min(other.wall_ns for other in self.lines)
-        return line.clock - (line.wall_ns - first) * self.mhz / 1e3
+        # The GPU's timer goes on in steps of 32 ns, so that each line of an SM would say something else.
+        own = next(other for other in self.lines if other.sm == line.sm)
+        return own.clock - (own.wall_ns - first) * self.mhz / 1e3
 
     def spans(self, line: Line) -> Iterator[Span]:
         """Yields what a role did, in order; each span ends where the next begins, and the last mark only ends one."""
