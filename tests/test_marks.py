@@ -133,11 +133,7 @@ def test_two_vector_statements_are_one_and_two_waits_are_two():
     assert Mark(3, "issue").goes_on(Mark(4, "issue", "mma0")) and not Mark(4, "issue", "mma0").goes_on(Mark(5, "issue"))
 
 
-MARK, NEXT, BEGIN = (
-    "tl_attention_mark<1>(marks);",
-    "tl_attention_next(marks);",
-    "tl_attention_begin<35>(Trace);",
-)
+MARK, NEXT, BEGIN = ("tl_attention_mark<1>(marks);", "tl_attention_next(marks);", "tl_attention_begin<35>(Trace);")
 FAULTS = {
     "a mark stores another lane's time": ("if (thread % 128) return", "if (thread % 128 > 1) return"),
     "a mark stores beyond the records": (f'"n"({LIMIT})', f'"n"({2 * LIMIT})'),

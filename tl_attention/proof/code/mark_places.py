@@ -87,7 +87,9 @@ def places(source: str, kinds: Iterable[str] = KINDS) -> tuple[Mark, ...]:
         last = found[-1] if found else None
         if mark and last and last.goes_on(mark):
             found[-1] = last.and_then(mark)
-        elif mark and last and (last.kind, mark.kind) == ("wait", "vector") and ACCUMULATOR.search(lines[last.line + 1]):
+        elif (
+            mark and last and (last.kind, mark.kind) == ("wait", "vector") and ACCUMULATOR.search(lines[last.line + 1])
+        ):
             # Behind the arrivals that follow a wait for a product, a mark would hold them back: it stands before them.
             found.append(replace(mark, line=last.line + 2))
         else:
