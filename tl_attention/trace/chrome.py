@@ -32,10 +32,11 @@ def events_of(timeline: Timeline) -> Iterator[dict[str, Any]]:
         yield _name("process", f"SM {sm}", pid=sm)
     for line in timeline.lines:
         yield from _of_line(timeline, line)
+    zeros = [*map(timeline.zero, timeline.lines)]
     for number, flow in enumerate(flows(timeline)):
         for phase, n, cycle in (("s", flow.line, flow.start), ("f", flow.to, flow.wait.end)):
             line = timeline.lines[n]
-            ts = round((cycle - timeline.zero(line)) / timeline.mhz, 4)
+            ts = round((cycle - zeros[n]) / timeline.mhz, 4)
             told = {"pid": line.sm, "tid": line.role * LANES, "ts": ts, "id": number, "name": str(flow.wait.what)}
             yield {"ph": phase, **told, "cat": "arrival", **({"bp": "e"} if phase == "f" else {})}
 

@@ -31,9 +31,9 @@ class Flow(NamedTuple):
 
 def flows(timeline: Timeline) -> tuple[Flow, ...]:
     """Returns the flows of a timeline's thread blocks, one for each wait that another role's arrival is known for."""
-    spans: dict[int, Spans] = defaultdict(dict)
+    spans: dict[int, dict[int, list[Span]]] = defaultdict(dict)
     for number, line in enumerate(timeline.lines):
-        spans[line.block] = {**spans[line.block], number: [*timeline.spans(line)]}
+        spans[line.block][number] = [*timeline.spans(line)]
     return tuple(flow for of_block in spans.values() for flow in (*_met(of_block), *_arrived(timeline, of_block)))
 
 

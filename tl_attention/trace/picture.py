@@ -120,8 +120,8 @@ class _Row:
             yield [name]
         elif kind == "vector":
             names = name.split("+")
-            fewer = [name for name in names if name != "max_prev"], [*names[:2], "..."][: len(names)], [kind]
-            yield from (wrapped(" ".join(some), width) for some in (names, *fewer) if some)
+            fewer = [*names[:2], "..."][: len(names)]
+            yield from (wrapped(" ".join(some), width) for some in (names, fewer, [kind]))
         else:
             yield from ([str(span.what)], [kind, name], [name or kind])
 
