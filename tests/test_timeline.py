@@ -98,7 +98,7 @@ def test_a_file_has_all_of_it(tmp_path):
 @pytest.mark.parametrize(
     "change,words",
     [
-        (lambda told: told.update(form="another"), "its form is 'another', expected 'tl-attention timeline 2'"),
+        (lambda told: told.update(form="another"), "its form is 'another', expected 'tl-attention timeline 3'"),
         (lambda told: told.pop("lines"), "'lines'"),
         (lambda told: told["lines"][0].update(role=2), "block 7 has a role 2 that there is not"),
         (lambda told: told["lines"][1]["times"].pop(), "the times of block 7, role 1 are damaged"),

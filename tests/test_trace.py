@@ -85,7 +85,10 @@ def test_the_tensor_pipe_is_busy_as_long_as_its_instructions_take() -> None:
     found = timeline()
     roles = [*of_block(found, 7).values()]
     assert tensor_pipe(found, roles) == pytest.approx(2 * 3 * 20 / 200)
-    assert tensor_pipe(replace(found, about={**found.about, "product_cycles": None}), roles) is None
+    two_blocks = replace(found, about={**found.about, "blocks_of_sm": 2})
+    assert tensor_pipe(two_blocks, roles) == pytest.approx(2 * 2 * 3 * 20 / 200)
+    for marks in (["tile", "wait", "end"], ["tile", "issue", "fragments", "end"]):
+        assert tensor_pipe(replace(found, about={**found.about, "marks": marks}), roles) is None
 
 
 @pytest.mark.parametrize(

@@ -57,6 +57,9 @@ NEW_FILE = click.Path(path_type=Path, dir_okay=False)
     "--iterations", type=click.IntRange(1), default=160, show_default=True, help="iterations of each role to note"
 )
 @seed_option
+@click.option(
+    "--ncu", is_flag=True, help="have NVIDIA's ncu count the tensor pipe's work too, of the kernel with marks"
+)
 @click.option("--output", type=NEW_FILE, help="the timeline's file  [default: in runs/]")
 @click.option(
     "--of", "recorded", type=FILE, multiple=True, help="show this timeline, and run nothing; several times: all"
@@ -72,6 +75,7 @@ def trace(
     skip: int,
     iterations: int,
     seed: int | None,
+    ncu: bool,
     output: Path | None,
     recorded: tuple[Path, ...],
     chrome: Path | None,
@@ -100,7 +104,7 @@ def trace(
         from tl_attention.trace.recording import record
         from tl_attention.trace.timeline import Window
 
-        timelines = [record(candidate, kinds, Window(numbers, skip, iterations), seed)]
+        timelines = [record(candidate, kinds, Window(numbers, skip, iterations), seed, by_ncu=ncu)]
         _written(record_path(output, "trace", ".json"), timelines[0].write)
     _show(timelines)
     if chrome:

@@ -17,14 +17,17 @@ import torch
 
 from tl_attention.compiler.compile import CompiledKernel, compile_kernel
 from tl_attention.compiler.sass import steady
+from tl_attention.hardware.card import CARDS
 from tl_attention.hardware.warpgroup import ROWS, WARP, WARPGROUP
 from tl_attention.measure import timing
 from tl_attention.measure.candidate import Candidate
+from tl_attention.measure.counters import Ncu
 from tl_attention.measure.machine import gpu_fields
 from tl_attention.oracle import reference
 from tl_attention.problem.variant import TRACE_WORDS
 from tl_attention.proof.code.mark_places import arrivals
 from tl_attention.proof.code.marks import roles_in, threads_of_role, unmarked
+from tl_attention.trace.counted import count
 from tl_attention.trace.shares import tile_ends
 from tl_attention.trace.timeline import Timeline, What, Window, decoded
 
@@ -35,17 +38,23 @@ METHOD = (
 )
 # Marks that say how long a tile takes, and hardly anything else.
 OF_TILES = frozenset({"tile", "end"})
-# The depth of a wgmma.
-DEPTH = 16
+# The depth of a wgmma and of an mma.sync, and the rows and columns of an mma.sync.
+DEPTH, MMA_ROWS, MMA_COLUMNS = 16, 16, 8
+# An mma.sync keeps the tensor core of its quarter of the SM busy for so many cycles. So it is for all kernels of
+# mma.sync whose counters results/profile-h200.jsonl has.
+MMA_CYCLES, QUARTERS = 6, 4
 
 
-def record(candidate: Candidate, kinds: frozenset[str], window: Window, seed: int | None = None) -> Timeline:
+def record(
+    candidate: Candidate, kinds: frozenset[str], window: Window, seed: int | None = None, *, by_ncu: bool = False
+) -> Timeline:
     """Runs a candidate's kernel with marks of these kinds, and returns the timeline of the window's thread blocks.
 
-    Raises InputError where there is no GPU, where the kernel cannot be compiled, or where the buffer cannot hold the
-    window.
+    `by_ncu` has ncu count the work of the tensor pipe too. Raises InputError where there is no GPU, or no ncu, where the
+    kernel cannot be compiled, or where the buffer cannot hold the window.
     """
     common, schedule, shape = gpu_fields("trace"), candidate.schedule, candidate.shape
+    ncu = Ncu() if by_ncu else None
     assert schedule is not None
     seed = secrets.randbelow(2**31) if seed is None else seed
     plain = compile_kernel(schedule, candidate.variant, candidate.planned)
@@ -67,6 +76,8 @@ def record(candidate: Candidate, kinds: frozenset[str], window: Window, seed: in
         "time_with_marks": [statistics.median(ratios), min(ratios), max(ratios)],
         "tile_cycles": _tile_cycles(few, found),
         "product_cycles": _product_cycles(candidate, traced),
+        "blocks_of_sm": _blocks_of_sm(candidate, traced),
+        "ncu": ncu and count(ncu, candidate, kinds, window, seed),
         "machine_code": {
             **{kind: [_places(plain).get(kind), places] for kind, places in _places(marked).items()},
             "registers": [plain.report.registers, marked.report.registers],
@@ -150,19 +161,29 @@ def _tile_cycles(*timelines: Timeline) -> list[float] | None:
     return [statistics.mean((line[tiles] - line[0]) / tiles for line in of_timeline) for of_timeline in ends]
 
 
-def _product_cycles(candidate: Candidate, traced: Traced) -> dict[str, float] | None:
-    """Returns for how many cycles a role's product of a KV block keeps the tensor pipe busy; None for mma.sync.
+def _product_cycles(candidate: Candidate, traced: Traced) -> dict[str, float]:
+    """Returns for how many cycles a role's product of a KV block keeps the tensor pipe of its SM busy.
 
-    An instruction m64nNk16 takes N / 2.
+    A wgmma m64nNk16 takes N / 2.
     """
     schedule, variant = candidate.schedule, candidate.variant
-    if schedule is None or threads_of_role(traced.kernel.source) != WARPGROUP:
-        return None
-    each = schedule.block_M // ROWS / sum(role != "producer" for role in traced.roles)
+    assert schedule is not None
+    rows = schedule.block_M / sum(role != "producer" for role in traced.roles)
+    if threads_of_role(traced.kernel.source) == WARPGROUP:
+        of_column = rows / ROWS / 2 / DEPTH
+    else:
+        of_column = rows / MMA_ROWS / MMA_COLUMNS * MMA_CYCLES / QUARTERS / DEPTH
     return {
-        "mma0": each * schedule.block_N / 2 * variant.tile_dim / DEPTH,
-        "mma1": each * variant.tile_dim_v / 2 * schedule.block_N / DEPTH,
+        "mma0": of_column * schedule.block_N * variant.tile_dim,
+        "mma1": of_column * variant.tile_dim_v * schedule.block_N,
     }
+
+
+def _blocks_of_sm(candidate: Candidate, traced: Traced) -> int:
+    """Returns how many thread blocks of the traced kernel an SM holds at once."""
+    report = traced.kernel.report
+    threads = len(traced.roles) * threads_of_role(traced.kernel.source)
+    return CARDS[candidate.arch].blocks_that_fit(threads, report.registers, report.shared_bytes)
 
 
 def _places(kernel: CompiledKernel) -> dict[str, list[int]]:

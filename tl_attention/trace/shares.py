@@ -52,12 +52,15 @@ def of_block(timeline: Timeline, block: int) -> dict[str, Shares]:
 
 
 def tensor_pipe(timeline: Timeline, shares: Sequence[Shares]) -> float | None:
-    """Returns the part of the time, 0 to 1, in which the tensor pipe works for these roles of an SM.
+    """Returns the part of the time, 0 to 1, in which the tensor pipe of an SM works, from the roles of one of its blocks.
 
-    A wgmma m64nNk16 keeps it busy for N / 2 cycles: `about` has the sum of a product's instructions. It is None where it
-    has none, for mma.sync.
+    `about` has the cycles of a KV block's products, and how many such blocks the SM holds. It is None where the marks do
+    not count KV blocks: without issues, or where each fragment of mma.sync is marked.
     """
-    cycles = timeline.about.get("product_cycles")
-    if not cycles or not any(one.issues for one in shares):
+    about = timeline.about
+    if "issue" not in about["marks"] or "fragments" in about["marks"]:
         return None
-    return sum(sum(cycles[name] * count for name, count in one.issues.items()) / one.cycles for one in shares)
+    cycles = about["product_cycles"]
+    # MMA1 of mma.sync is issued in parts.
+    blocks = [(min(one.issues.get(name, 0) for name in cycles), one.cycles) for one in shares]
+    return about["blocks_of_sm"] * sum(count * sum(cycles.values()) / whole for count, whole in blocks)

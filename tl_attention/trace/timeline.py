@@ -9,6 +9,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,7 +19,7 @@ from tl_attention.errors import InputError
 from tl_attention.files import user_file
 from tl_attention.proof.code.marks import HEAD, LIMIT, MOST_BLOCKS, OWN, RECORDS
 
-FORM = "tl-attention timeline 2"
+FORM = "tl-attention timeline 3"
 # The bytes of a mark's slot, and those that no file of a timeline has.
 SLOT, MOST_BYTES = 4, 256 * user_file.MIB
 
@@ -97,8 +98,11 @@ class Timeline:
             seen[what] += 1
 
     def write(self, file: Path) -> None:
-        """Writes the timeline as JSON."""
-        user_file.write(file, json.dumps({"form": FORM, **asdict(self)}, separators=(",", ":")) + "\n")
+        """Writes the timeline as JSON. Behind a line's first time stand how many cycles each is after the one before."""
+        told = asdict(self)
+        for line in told["lines"]:
+            line["times"] = np.diff(line["times"], prepend=0).tolist()
+        user_file.write(file, json.dumps({"form": FORM, **told}, separators=(",", ":")) + "\n")
 
     @classmethod
     def read(cls, file: Path) -> Timeline:
@@ -109,7 +113,8 @@ class Timeline:
             if told["form"] != FORM:
                 raise ValueError(f"its form is {told['form']!r}, expected {FORM!r}")
             lines = tuple(
-                Line(**{**line, "times": (*line["times"],), "marks": (*line["marks"],)}) for line in told["lines"]
+                Line(**{**line, "times": (*accumulate(line["times"]),), "marks": (*line["marks"],)})
+                for line in told["lines"]
             )
             whats, arrives = tuple(What(*what) for what in told["whats"]), tuple(map(tuple, told["arrives"]))
             if len(whats) != len(arrives):
