@@ -5,21 +5,33 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 from tl_attention.trace.timeline import Line, Timeline, What
+
+
+# The waits for products.
+PRODUCTS = frozenset({What("wait", "mma0"), What("wait", "mma1")})
 
 
 @dataclass(frozen=True)
 class Shares:
     """Shares are the cycles of one role in whole tiles, from the first mark of a tile to that of the last, by What.
 
-    `issues` counts the products that it issued meanwhile, by name.
+    `boundary` has those of the parts that lie between the last wait for a product in a tile and the first issue in the
+    next one. `issues` counts the products that the role issued meanwhile, by name.
     """
 
     tiles: int
     cycles: int
     parts: Mapping[What, int]
+    boundary: Mapping[What, int]
     issues: Mapping[str, int]
+
+    @property
+    def kv_blocks(self) -> int:
+        """Returns for how many KV blocks the role issued products: where one of them is issued in parts, the other counts."""
+        return min(self.issues.values(), default=0)
 
     def of(self, kind: str) -> float:
         """Returns the part of the role's time, 0 to 1, that goes to things of this kind."""
@@ -31,12 +43,17 @@ def shares_of(timeline: Timeline, line: Line) -> Shares | None:
     ends = tile_ends(timeline, line)
     if len(ends) < 2 or ends[-1] == ends[0]:
         return None
-    parts, issues = Counter[What](), Counter[str]()
-    for span in timeline.spans(line):
-        if ends[0] <= span.start < ends[-1]:
+    parts, boundary, issues = Counter[What](), Counter[What](), Counter[str]()
+    spans = [span for span in timeline.spans(line) if ends[0] <= span.start < ends[-1]]
+    for _, of_tile in groupby(spans, lambda span: span.tile):
+        tile = [*of_tile]
+        loop = [n for n, span in enumerate(tile) if span.what.kind == "issue" or span.what in PRODUCTS]
+        for n, span in enumerate(tile):
             parts[span.what] += span.end - span.start
             issues[span.what.name] += span.what.kind == "issue"
-    return Shares(len(ends) - 1, ends[-1] - ends[0], parts, +issues)
+            if loop and not loop[0] <= n <= loop[-1]:
+                boundary[span.what] += span.end - span.start
+    return Shares(len(ends) - 1, ends[-1] - ends[0], parts, boundary, +issues)
 
 
 def tile_ends(timeline: Timeline, line: Line) -> list[int]:
@@ -60,7 +77,5 @@ def tensor_pipe(timeline: Timeline, shares: Sequence[Shares]) -> float | None:
     about = timeline.about
     if "issue" not in about["marks"] or "fragments" in about["marks"]:
         return None
-    cycles = about["product_cycles"]
-    # MMA1 of mma.sync is issued in parts.
-    blocks = [(min(one.issues.get(name, 0) for name in cycles), one.cycles) for one in shares]
-    return about["blocks_of_sm"] * sum(count * sum(cycles.values()) / whole for count, whole in blocks)
+    of_a_block = sum(about["product_cycles"].values())
+    return about["blocks_of_sm"] * sum(one.kv_blocks * of_a_block / one.cycles for one in shares)
