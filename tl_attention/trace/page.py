@@ -24,7 +24,8 @@ def write(timelines: Sequence[Timeline], file: Path) -> None:
 
 def text(timelines: Sequence[Timeline]) -> str:
     """Returns the text of a page of these timelines."""
-    told = json.dumps([*map(_told, timelines)], separators=(",", ":")).replace("</", "<\\/")
+    # No name can end the element that holds the data.
+    told = json.dumps([*map(_told, timelines)], separators=(",", ":")).replace("<", "\\u003c")
     return TEMPLATE.read_text().replace(OF_KINDS, json.dumps(COLOURS)).replace(DATA, told)
 
 
