@@ -54,6 +54,23 @@ def test_what_cannot_be_shown_is_one_line(error_of, file, tmp_path) -> None:
     assert f"{damaged}: no timeline" in error_of("trace", "--of", damaged)
 
 
+@pytest.mark.parametrize(
+    "option,ending", [("output", "json"), ("chrome", "json"), ("page", "html"), ("picture", "svg")]
+)
+def test_a_file_that_cannot_be_written_is_told_before_anything_runs(option, ending, error_of, file, tmp_path) -> None:
+    """It is told before the GPU that is not here."""
+    folder, below_file = tmp_path / f"folder.{ending}", file / f"some.{ending}"
+    folder.mkdir()
+    for path, reason in (
+        (folder, "Is a directory"),
+        (below_file, "Not a directory"),
+        (Path(f"/proc/none/some.{ending}"), "No such file or directory"),
+    ):
+        arguments = [("best",)] if option == "output" else [("best",), ("--of", file)]
+        for shown in arguments:
+            assert error_of("trace", *shown, f"--{option}", path) == f"{path}: cannot be written: {reason}"
+
+
 def test_timelines_are_shown_without_a_gpu(cli, file, tmp_path) -> None:
     chrome, html = tmp_path / "new" / "chrome.json", tmp_path / "new" / "page.html"
     result = cli("trace", "--of", file, "--chrome", chrome, "--page", html)
