@@ -69,7 +69,7 @@ def test_a_results_file_that_cannot_be_written_is_told_before_anything_starts(co
         (tmp_path / "file" / "rows.jsonl", "Not a directory"),
         (Path("/proc/none/rows.jsonl"), "No such file"),
     ):
-        assert f"{path}: results cannot be written: " in error_of(command, seed_path, "--output", path), reason
+        assert f"{path}: cannot be written: " in error_of(command, seed_path, "--output", path), reason
 
 
 def test_a_schema_that_cannot_be_written_is_told(error_of, tmp_path) -> None:

@@ -87,7 +87,7 @@ def test_a_schedule_is_packed_under_its_name_and_no_control_character_is_printed
         (["--evaluate", "sdpa.py", "--lines", "latin.txt"], "latin.txt:1: "),
         (["--evaluate", "sdpa.py", "--lines", "sdpa.py"], "sdpa.py:1: "),
         (["--evaluate", "sdpa.py", "--against", "fa3"], "'fa3' is not"),
-        (["--evaluate", "sdpa.py", "-o", "."], "results cannot be written: Is a directory"),
+        (["--evaluate", "sdpa.py", "-o", "."], "cannot be written: Is a directory"),
     ],
 )
 def test_bad_input_is_told_in_one_line(arguments, words, error_of, fake, seed_path) -> None:

@@ -132,7 +132,7 @@ def test_without_a_row_no_file_is_made_and_one_that_was_there_stays(tmp_path) ->
 @pytest.mark.parametrize("name, reason", [(".", "Is a directory"), ("file/rows.jsonl", "exists|Not a directory")])
 def test_a_path_that_cannot_be_written_is_told_at_once(name, reason, tmp_path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(InputError, match=f"results cannot be written: .*({reason})"):
+    with pytest.raises(InputError, match=f"cannot be written: .*({reason})"):
         ResultsFile(tmp_path / name)
 
 

@@ -15,6 +15,7 @@ from tl_attention.errors import InputError
 from tl_attention.proof.code.mark_places import NAMED_BARRIER
 from tl_attention.proof.code.marks import HEAD, LIMIT, MOST_BLOCKS, RECORDS
 from tl_attention.trace import chrome
+from tl_attention.trace.flights import flights, in_flight, lanes
 from tl_attention.trace.flows import flows
 from tl_attention.trace.timeline import Line, Span, Timeline, What, Window, decoded
 
@@ -128,8 +129,8 @@ def test_a_file_that_is_not_there_or_no_json_is_one_line(tmp_path):
 
 def test_products_fly_from_issue_to_the_end_of_their_wait():
     found = timeline()
-    flights = chrome.in_flight([*found.spans(found.lines[0])])
-    assert [(span.start - CLOCK, span.end - CLOCK) for span in flights["mma0"]] == [(10, 70), (90, 99), (125, 190)]
+    flown = in_flight([*found.spans(found.lines[0])])
+    assert [(span.start - CLOCK, span.end - CLOCK) for span in flown["mma0"]] == [(10, 70), (90, 99), (125, 190)]
 
 
 def hold(events: list[dict]) -> None:
@@ -167,11 +168,20 @@ def test_a_chrome_trace_is_what_the_format_says(tmp_path):
     assert len({(event["pid"], event["tid"]) for event in events if event["ph"] == "X"}) == 8
 
 
+def test_blocks_of_one_sm_have_threads_of_their_own(tmp_path):
+    found = timeline()
+    events = written_events(replace(found, lines=tuple(replace(line, sm=7) for line in found.lines)), tmp_path)
+    hold(events)
+    assert len({(event["pid"], event["tid"]) for event in events if event["ph"] == "X"}) == 8
+
+
 @pytest.mark.parametrize("name", ["best", "seed"])
 def test_recorded_timelines_are_such_traces_with_arrows(name, tmp_path):
     events = written_events(Timeline.read(ROOT / "results" / f"timeline-{name}-h200.json"), tmp_path)
     hold(events)
     assert sum(event["ph"] == "s" for event in events) > 700
+    names = {event["args"]["name"] for event in events if event["name"] == "thread_name"}
+    assert ("block 0, producer: V on its way" in names) == (name == "best")
 
 
 @pytest.mark.parametrize(
@@ -207,8 +217,9 @@ PRODUCT, FULL, EMPTY, LOAD, TURN, MEET, REST = (
         "vector.exp",
     )
 )
-OF_FLOWS = (What("tile", ""), PRODUCT, FULL, EMPTY, LOAD, TURN, MEET, REST)
-ARRIVES = ((), (NAMED_BARRIER,), (), (), ("K_full",), (), (), ("K_empty",))
+LOAD_Q, FULL_Q = What("load", "Q"), What("wait", "Q_full")
+OF_FLOWS = (What("tile", ""), PRODUCT, FULL, EMPTY, LOAD, TURN, MEET, REST, LOAD_Q, FULL_Q)
+ARRIVES = ((), (NAMED_BARRIER,), (), (), ("K_full",), (), (), ("K_empty",), (), ())
 
 
 def roles(*noted: list[tuple[int, What]]) -> Timeline:
@@ -263,6 +274,38 @@ TILE = (0, OF_FLOWS[0])
 def test_a_wait_is_ended_by_the_arrival_that_it_was_for(noted, expected):
     noted = [[*marks, (marks[-1][0] + 20, TILE[1])] for marks in noted]
     assert told_flows(roles(*noted)) == sorted(expected)
+
+
+QS = [[TILE, (30, FULL_Q), (at, REST), (99, REST)] for at in (50, 60)]
+TWO_LOADS = [TILE, (10, LOAD_Q), (20, LOAD_Q), (25, LOAD), (35, LOAD), (40, REST), (99, REST)]
+
+
+def test_each_consumer_awaits_its_own_part_of_q():
+    assert told_flows(roles(*QS, TWO_LOADS)) == [(2, 10, 0, FULL_Q, 30), (2, 20, 1, FULL_Q, 30)]
+
+
+def test_loads_are_on_their_way_until_the_first_wait_for_them_is_over():
+    """Another wait for the same load is not shown, nor a load that nobody waits for."""
+    consumers = [[*QS[0][:-1], (70, FULL), (end, REST), (98, REST)] for end in (80, 85)]
+    found = roles(*consumers, TWO_LOADS)
+    assert [flown for flown in flights(found)[:2] if flown] == []
+    assert [(name, [(span.start, span.end) for span in lane]) for name, lane in flights(found)[2]] == [
+        ("K on its way", [(25, 80)]),
+        ("Q on its way", [(10, 50)]),
+        ("Q on its way", [(20, 50)]),
+    ]
+
+
+def test_a_window_that_begins_later_shows_no_loads():
+    """Its roles begin in other tiles, and count them from there."""
+    found = roles(*QS, TWO_LOADS)
+    later = replace(found, about={**ABOUT, "skip": 1})
+    assert told_flows(later) == [] and flights(later) == [[], [], []]
+
+
+def test_spans_lie_in_as_few_lanes_as_hold_them():
+    spans = [Span(PRODUCT, *times, 0, 0) for times in ((0, 10), (5, 20), (10, 15), (12, 30), (20, 21))]
+    assert [[span.start for span in lane] for lane in lanes(spans[::-1])] == [[0, 10, 20], [5], [12]]
 
 
 def test_sms_are_aligned_by_the_wall_clock():

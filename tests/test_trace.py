@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from browser import browser
 from golden_kernels import KERNELS
 from once import lowered
 from tiers import exhaustive
-from timelines import timeline
+from timelines import CLOCK, NOTED, timeline
 
 from tl_attention.cli.measure import candidates
 from tl_attention.cli.options import card_for
@@ -51,6 +52,23 @@ def test_what_cannot_be_shown_is_one_line(error_of, file, tmp_path) -> None:
     damaged = tmp_path / "damaged.json"
     damaged.write_text(file.read_text()[:-20])
     assert f"{damaged}: no timeline" in error_of("trace", "--of", damaged)
+
+
+@pytest.mark.parametrize(
+    "option,ending", [("output", "json"), ("chrome", "json"), ("page", "html"), ("picture", "svg")]
+)
+def test_a_file_that_cannot_be_written_is_told_before_anything_runs(option, ending, error_of, file, tmp_path) -> None:
+    """It is told before the GPU that is not here."""
+    folder, below_file = tmp_path / f"folder.{ending}", file / f"some.{ending}"
+    folder.mkdir()
+    for path, reason in (
+        (folder, "Is a directory"),
+        (below_file, "Not a directory"),
+        (Path(f"/proc/none/some.{ending}"), "No such file or directory"),
+    ):
+        arguments = [("best",)] if option == "output" else [("best",), ("--of", file)]
+        for shown in arguments:
+            assert error_of("trace", *shown, f"--{option}", path) == f"{path}: cannot be written: {reason}"
 
 
 def test_timelines_are_shown_without_a_gpu(cli, file, tmp_path) -> None:
@@ -122,6 +140,52 @@ def test_a_browser_shows_the_page_and_answers_the_wheel(tmp_path) -> None:
         )
         assert told[0] == "block" and told[1].startswith("tile\nSM 100, block 7, consumer 0") and told[3] < told[2]
         assert driver.get_log("browser") == []
+
+
+def long_timeline(blocks: int, tiles: int) -> Timeline:
+    """Returns a timeline of so many thread blocks, whose roles do the same in each tile."""
+    found, behind = timeline(), len(NOTED) - 1
+    cycles = [CLOCK + NOTED[behind][0] * n + cycle for n in range(tiles) for cycle, _ in NOTED[:behind]]
+    marks = tuple(mark for _ in range(tiles) for _, mark in NOTED[:behind])
+    lines = [replace(line, times=tuple(cycles), marks=marks) for line in found.lines[:2]]
+    return replace(found, lines=tuple(replace(line, block=n, sm=n) for n in range(blocks) for line in lines))
+
+
+ZOOMS = """
+const [answer] = [...arguments].slice(-1), canvas = charts[0].canvas, times = [];
+const frame = () => new Promise(requestAnimationFrame);
+(async () => {
+  for (const deltaY of [-100, 100, -100, 100, -100]) {
+    const begun = performance.now();
+    canvas.dispatchEvent(new WheelEvent("wheel", {clientX: LEFT + 400, clientY: 100, deltaY}));
+    await frame();
+    // What is read has been drawn.
+    canvas.getContext("2d").getImageData(0, 0, 1, 1);
+    times.push((performance.now() - begun) / 1000);
+  }
+  const before = canvas.toDataURL();
+  window.scrollTo(0, document.body.scrollHeight);
+  await frame();
+  await frame();
+  answer([times, view.cycles, whole().cycles, window.scrollY > 0 && canvas.toDataURL() !== before]);
+})();
+"""
+
+
+@exhaustive
+@pytest.mark.browser
+def test_a_browser_shows_a_page_of_20_mb_and_zooms_without_delay(tmp_path) -> None:
+    """It is on the screen within 10 s, and answers the wheel within 0.5 s. Lanes below the window are drawn when they scroll in."""
+    file = tmp_path / "page.html"
+    page.write([long_timeline(16, 2300)], file)
+    assert file.stat().st_size > 20e6
+    with browser() as driver:
+        begun = time.monotonic()
+        driver.get(file.as_uri())
+        driver.get_screenshot_as_png()
+        assert time.monotonic() - begun < 10
+        times, cycles, all_cycles, scrolled = driver.execute_async_script(ZOOMS)
+        assert min(times) < 0.5 and cycles < all_cycles and scrolled, times
 
 
 @pytest.mark.gpu

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 from pathlib import Path
@@ -53,6 +54,40 @@ def test_a_file_is_written_whole_or_not_at_all(before, tmp_path) -> None:
     user_file.write(link, "whole")
     assert file.read_text() == "whole" and link.is_symlink()
     assert before == "new" or file.stat().st_mode & 0o777 == 0o751
+
+
+def test_what_can_be_written_is_told_ahead_and_nothing_is_left(tmp_path) -> None:
+    """A check makes the folder alone. What `write` says of a file, the check has said before."""
+    (tmp_path / "file").write_text("what was there")
+    (tmp_path / "link").symlink_to(tmp_path / "nothing")
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("file", "link", "pipe", "a/new/file"):
+        user_file.check_writable(tmp_path / name)
+    assert {path.name for path in tmp_path.iterdir()} == {"file", "link", "pipe", "a"}
+    assert (tmp_path / "file").read_text() == "what was there" and [*(tmp_path / "a" / "new").iterdir()] == []
+    for path, reason in (
+        (tmp_path, "Is a directory"),
+        (tmp_path / "file" / "other", "Not a directory"),
+        (tmp_path / ("x" * 250), "File name too long"),
+        (Path("/proc/none/file"), "No such file or directory"),
+    ):
+        for tried in (user_file.check_writable, lambda path: user_file.write(path, "")):
+            with pytest.raises(InputError, match=f"^{path}: cannot be written: {reason}$"):
+                tried(path)
+
+
+def test_a_missing_permission_is_told_ahead(tmp_path, monkeypatch) -> None:
+    """Root may write everywhere, so that the system is made to refuse."""
+
+    def refuse(*_, **__):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    os.mkfifo(tmp_path / "pipe")
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    monkeypatch.setattr(Path, "touch", refuse)
+    for name in ("pipe", "file"):
+        with pytest.raises(InputError, match=f"^{tmp_path / name}: cannot be written: Permission denied$"):
+            user_file.check_writable(tmp_path / name)
 
 
 def test_a_device_is_written_to() -> None:

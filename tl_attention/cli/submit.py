@@ -75,7 +75,9 @@ def submit(files: tuple[str, ...], output: Path | None, check: bool, evaluate: b
     elif check:
         passed = _check(Path(files[0]))
     else:
-        output, text, passed = output or DEFAULT_OUTPUT, _packed(files[0]), True
+        output = output or DEFAULT_OUTPUT
+        user_file.check_writable(output)
+        text, passed = _packed(files[0]), True
         user_file.write(output, text)
         click.echo(f"wrote {printable(str(output))}, {len(text.encode()):,} bytes")
     if not passed:

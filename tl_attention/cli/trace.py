@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +21,7 @@ from tl_attention.cli.options import (
     window_option,
 )
 from tl_attention.errors import InputError, printable
+from tl_attention.files import user_file
 from tl_attention.hardware.card import KNOWN
 from tl_attention.hardware.device import visible_gpus
 
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 # What mma.sync loads into registers is for those who ask: a mark before each of these loads takes much time.
 DEFAULT = "tile,wait,issue,load,vector,store,end"
-NEW_FILE = click.Path(path_type=Path, dir_okay=False)
 
 
 @command(
@@ -60,13 +59,13 @@ NEW_FILE = click.Path(path_type=Path, dir_okay=False)
 @click.option(
     "--ncu", is_flag=True, help="have NVIDIA's ncu count the tensor pipe's work too, of the kernel with marks"
 )
-@click.option("--output", type=NEW_FILE, help="the timeline's file  [default: in runs/]")
+@click.option("--output", type=FILE, help="the timeline's file  [default: in runs/]")
 @click.option(
     "--of", "recorded", type=FILE, multiple=True, help="show this timeline, and run nothing; several times: all"
 )
-@click.option("--chrome", type=NEW_FILE, help="write it as a trace for ui.perfetto.dev too")
-@click.option("--page", type=NEW_FILE, help="write it as one HTML page too")
-@click.option("--picture", type=NEW_FILE, help="draw two steady iterations and their critical path too: .svg or .png")
+@click.option("--chrome", type=FILE, help="write it as a trace for ui.perfetto.dev too")
+@click.option("--page", type=FILE, help="write it as one HTML page too")
+@click.option("--picture", type=FILE, help="draw two steady iterations and their critical path too: .svg or .png")
 def trace(
     schedule: str | None,
     dtype: str,
@@ -92,6 +91,8 @@ def trace(
     if bool(schedule) == bool(recorded):
         raise InputError("trace: expected a schedule, or timelines to show by --of")
     draw = _drawing(picture, len(recorded)) if picture else None
+    for file in filter(None, (None if recorded else output, chrome, page, picture)):
+        user_file.check_writable(file)
     if recorded:
         from tl_attention.trace.timeline import Timeline
 
@@ -101,11 +102,13 @@ def trace(
     else:
         assert schedule
         kinds, numbers, candidate = _kinds(marks), _numbers(blocks), _candidate(schedule, dtype, problem)
+        measured = record_path(output, "trace", ".json")
+        user_file.check_writable(measured)
         from tl_attention.trace.recording import record
         from tl_attention.trace.timeline import Window
 
         timelines = [record(candidate, kinds, Window(numbers, skip, iterations), seed, by_ncu=ncu)]
-        _written(record_path(output, "trace", ".json"), timelines[0].write)
+        _written(measured, timelines[0].write)
     _show(timelines)
     if chrome:
         from tl_attention.trace import chrome as of_chrome
@@ -155,9 +158,7 @@ def _candidate(schedule: str, dtype: str, problem: dict[str, Any]) -> Candidate:
 
 
 def _written(path: Path, write: Callable[[Path], None]) -> None:
-    """Has a file written, in a new folder if need be, and says so."""
-    with suppress(OSError):  # What is wrong with the folder is told of the file.
-        path.parent.mkdir(parents=True, exist_ok=True)
+    """Has a file written, and says so."""
     write(path)
     click.echo(printable(f"written: {path}"), err=True)
 

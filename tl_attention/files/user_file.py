@@ -1,10 +1,15 @@
-"""A file that a user names is read at once and up to a size, whatever it is, and written whole or not at all."""
+"""A file that a user names is read at once and up to a size, whatever it is, and written whole or not at all.
+
+Before work whose result goes to a file, `check_writable` says whether the file can be written.
+"""
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from uuid import uuid4
 
@@ -38,20 +43,55 @@ def write(path: Path, content: str | bytes) -> None:
     If the disk is full, what stood there before stays. A pipe or a device is written to as it is.
     """
     data = content.encode() if isinstance(content, str) else content
+    with _told_of(path):
+        if _is_no_file(path):
+            path.write_bytes(data)
+            return
+        with _unfinished(path) as (unfinished, target):
+            unfinished.write_bytes(data)
+            if target.exists():
+                shutil.copymode(target, unfinished)
+            unfinished.replace(target)
+
+
+def check_writable(path: Path) -> None:
+    """Raises InputError where `write` could not write a file. Makes the file's folder if need be, and nothing else."""
+    with suppress(OSError):  # What is wrong with the folder is told of the file.
+        path.parent.mkdir(parents=True, exist_ok=True)
+    with _told_of(path):
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if not _is_no_file(path):
+            with _unfinished(path) as (unfinished, _):
+                unfinished.touch(exist_ok=False)
+        elif not os.access(path, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+
+@contextmanager
+def _told_of(path: Path) -> Iterator[None]:
+    """Makes an OSError inside the block an InputError that names the file."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written: {error.strerror}") from None
+
+
+@contextmanager
+def _unfinished(path: Path) -> Iterator[tuple[Path, Path]]:
+    """Yields the path of a file to write first, and that of the file which it is to replace. The first is gone behind the block."""
     target = Path(os.path.realpath(path))
     unfinished = target.with_name(f"{target.name}.{uuid4().hex}")
     try:
-        if path.exists() and not path.is_file():  # A pipe or a device, /dev/stdout for one.
-            path.write_bytes(data)
-            return
-        unfinished.write_bytes(data)
-        if target.exists():
-            shutil.copymode(target, unfinished)
-        unfinished.replace(target)
-    except OSError as error:
+        yield unfinished, target
+    finally:
         with suppress(OSError):
             unfinished.unlink()
-        raise InputError(f"{path}: cannot be written: {error.strerror}") from None
+
+
+def _is_no_file(path: Path) -> bool:
+    """Says whether a path is of a pipe, a device or a folder: /dev/stdout for one."""
+    return path.exists() and not path.is_file()
 
 
 def _at_once(path: str, flags: int) -> int:

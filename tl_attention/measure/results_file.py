@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import fcntl
 import os
-import tempfile
 from io import FileIO
 from pathlib import Path
 
 from tl_attention.errors import InputError
+from tl_attention.files import user_file
 from tl_attention.measure.records import Measured
 
 
@@ -24,15 +24,14 @@ class ResultsFile:
         # A pipe or a device stays open: a pipe's reader would take a close for the end.
         self._stream: FileIO | None = None
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
             if not path.exists():
-                tempfile.TemporaryFile(dir=path.resolve().parent).close()
+                user_file.check_writable(path)
             elif path.is_file():
                 path.open("ab").close()
             else:
                 self._stream = path.open("wb", buffering=0)
         except OSError as error:
-            raise InputError(f"{path}: results cannot be written: {error.strerror}") from None
+            raise InputError(f"{path}: cannot be written: {error.strerror}") from None
 
     def append(self, row: Measured) -> None:
         """Appends a row to the file as a line of JSON. Raises InputError where that fails; rows before it stay."""

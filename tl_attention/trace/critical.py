@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from functools import cached_property
 from typing import NamedTuple
 
-from tl_attention.trace.chrome import in_flight
+from tl_attention.trace.flights import in_flight
 from tl_attention.trace.flows import Flow, flows
 from tl_attention.trace.steady import Steady
 from tl_attention.trace.timeline import Span, Timeline, What

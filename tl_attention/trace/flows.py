@@ -16,7 +16,7 @@ from typing import NamedTuple
 from tl_attention.proof.code.mark_places import NAMED_BARRIER
 from tl_attention.trace.timeline import Span, Timeline, What
 
-FULL, THREADS = "_full", What("wait", "threads")
+Q, FULL, THREADS = "Q", "_full", What("wait", "threads")
 Spans = Mapping[int, Sequence[Span]]
 
 
@@ -29,12 +29,57 @@ class Flow(NamedTuple):
     wait: Span
 
 
+class Awaited(NamedTuple):
+    """An Awaited is a Span `wait` of the line with index `to`, and the Span `load` that it is for, of the line with index `line`."""
+
+    to: int
+    wait: Span
+    line: int
+    load: Span
+
+
 def flows(timeline: Timeline) -> tuple[Flow, ...]:
     """Returns the flows of a timeline's thread blocks, one for each wait that another role's arrival is known for."""
+    found: list[Flow] = []
+    for spans in by_block(timeline):
+        found += (*_met(spans), *_arrived(timeline, spans))
+        found += (Flow(line, load.start, to, wait) for to, wait, line, load in loads_awaited(timeline, spans))
+    return tuple(found)
+
+
+def by_block(timeline: Timeline) -> list[Spans]:
+    """Returns the spans of each thread block, by the index of their line."""
     spans: dict[int, dict[int, list[Span]]] = defaultdict(dict)
     for number, line in enumerate(timeline.lines):
         spans[line.block][number] = [*timeline.spans(line)]
-    return tuple(flow for of_block in spans.values() for flow in (*_met(of_block), *_arrived(timeline, of_block)))
+    return [*spans.values()]
+
+
+def loads_awaited(timeline: Timeline, spans: Spans) -> Iterator[Awaited]:
+    """Yields the waits of a thread block for what another of its roles loads, with the load.
+
+    K and V are told by their tile and KV block. Of Q each consumer awaits its own part, and they are loaded in the
+    consumers' order. A window that skips iterations has none of these: it begins in other tiles for each role.
+    """
+    if timeline.about.get("skip"):
+        return
+    loads = {
+        (span.what.name, span.tile, span.number): (line, span)
+        for line, of_line in spans.items()
+        for span in of_line
+        if span.what.kind == "load"
+    }
+    for to, of_line in spans.items():
+        for wait in filter(_is_full, of_line):
+            tensor = wait.what.name.removesuffix(FULL)
+            number = timeline.lines[to].role if tensor == Q else wait.number
+            line, load = loads.get((tensor, wait.tile, number), (to, wait))
+            if line != to and load.start < wait.end:
+                yield Awaited(to, wait, line, load)
+
+
+def _is_full(span: Span) -> bool:
+    return span.what.kind == "wait" and span.what.name.endswith(FULL)
 
 
 def _met(spans: Spans) -> Iterator[Flow]:
@@ -52,27 +97,18 @@ def _met(spans: Spans) -> Iterator[Flow]:
 
 
 def _arrived(timeline: Timeline, spans: Spans) -> Iterator[Flow]:
-    """Yields the flows to waits at mbarriers and named barriers."""
+    """Yields the flows to waits at mbarriers and named barriers, but not those for loads."""
     arrivals: dict[str, list[tuple[int, int]]] = defaultdict(list)
-    loads: dict[tuple[str, int, int], tuple[int, int]] = {}
     for number, of_line in spans.items():
         for mark, span in zip(timeline.lines[number].marks, of_line):
             for barrier in timeline.arrives[mark]:
                 arrivals[barrier].append((span.end if span.what.kind == "issue" else span.start, number))
-            if span.what.kind == "load":
-                loads[span.what.name, span.tile, span.number] = number, span.start
     for times in arrivals.values():
         times.sort()
     for number, of_line in spans.items():
         for n, span in enumerate(of_line):
             barrier = span.what.name
-            if span.what.kind != "wait":
-                continue
-            if barrier.endswith(FULL):
-                load = loads.get((barrier.removesuffix(FULL), span.tile, span.number))
-                if load and load[0] != number and load[1] < span.end:
-                    yield Flow(*load, number, span)
-            elif arrivals[barrier]:
+            if span.what.kind == "wait" and not _is_full(span) and arrivals[barrier]:
                 behind = of_line[n + 1 : n + 2] if barrier == NAMED_BARRIER else ()
                 together = [span, *(one for one in behind if one.what.kind == "wait")]
                 found = _last(arrivals[barrier], together[0].start, together[-1].end, number)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from tl_attention.files import user_file
-from tl_attention.trace.chrome import in_flight
 from tl_attention.trace.colours import COLOURS
+from tl_attention.trace.flights import flights
 from tl_attention.trace.flows import flows
 from tl_attention.trace.timeline import Span, Timeline
 
@@ -24,7 +24,8 @@ def write(timelines: Sequence[Timeline], file: Path) -> None:
 
 def text(timelines: Sequence[Timeline]) -> str:
     """Returns the text of a page of these timelines."""
-    told = json.dumps([*map(_told, timelines)], separators=(",", ":")).replace("</", "<\\/")
+    # No name can end the element that holds the data.
+    told = json.dumps([*map(_told, timelines)], separators=(",", ":")).replace("<", "\\u003c")
     return TEMPLATE.read_text().replace(OF_KINDS, json.dumps(COLOURS)).replace(DATA, told)
 
 
@@ -41,24 +42,23 @@ def _told(timeline: Timeline) -> dict[str, Any]:
 
 
 def _lanes(timeline: Timeline) -> Iterator[dict[str, Any]]:
-    """Yields a lane for each role of each thread block, and one for each of its products in flight.
+    """Yields a lane for each role of each thread block, and those of what it has in flight.
 
     Spans are (first cycle since the timeline's begin, cycles, number of what it is, tile, number in the tile), and where
     another role's arrival ended a wait, its role and its cycle.
     """
     whats = {what: number for number, what in enumerate(timeline.whats)}
     ended = {(flow.to, flow.wait): flow for flow in sorted(flows(timeline), key=lambda flow: flow.start)}
-    for number, line in enumerate(timeline.lines):
+    for number, (line, flying) in enumerate(zip(timeline.lines, flights(timeline))):
         zero = round(timeline.zero(line))
 
-        def told(spans: Sequence[Span], number: int = number, zero: int = zero) -> Iterator[tuple[int, ...]]:
+        def told(spans: Iterable[Span], number: int = number, zero: int = zero) -> Iterator[tuple[int, ...]]:
             for s in spans:
                 flow = ended.get((number, s))
                 by = (timeline.lines[flow.line].role, flow.start - zero) if flow else ()
                 yield s.start - zero, s.end - s.start, whats[s.what], s.tile, s.number, *by
 
-        spans = [*timeline.spans(line)]
         name = f"SM {line.sm}, block {line.block}, {timeline.roles[line.role]}"
-        yield {"name": name, "spans": [*told(spans)]}
-        for product, flights in in_flight(spans).items():
-            yield {"name": f"   {product} in flight", "flight": True, "spans": [*told(flights)]}
+        yield {"name": name, "spans": [*told(timeline.spans(line))]}
+        for what, lane in flying:
+            yield {"name": what, "flight": True, "spans": [*told(lane)]}

@@ -14,9 +14,9 @@ from matplotlib.figure import Figure
 
 from tl_attention.errors import InputError, printable
 from tl_attention.files import user_file
-from tl_attention.trace.chrome import in_flight
 from tl_attention.trace.colours import COLOURS
 from tl_attention.trace.critical import TENSOR_PIPE, Segment, critical_path, told
+from tl_attention.trace.flights import in_flight
 from tl_attention.trace.shares import of_block, tensor_pipe
 from tl_attention.trace.sheet import (
     FORMATS,

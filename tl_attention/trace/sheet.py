@@ -130,9 +130,9 @@ def width_of(text: str, size: float = SMALL, weight: str = "normal") -> float:
 
 
 def wrapped(text: str, width: float, size: float = SMALL) -> list[str]:
-    """Wraps a text at its spaces into lines that are no wider than this, unless a single word is."""
+    """Wraps a text into lines that are no wider than this, unless a single word is; no-break spaces stay."""
     lines: list[str] = []
-    for word in text.split(" "):
+    for word in re.findall("[^ \n]+", text):
         longer = f"{lines[-1]} {word}" if lines else word
         if lines and width_of(longer, size) <= width:
             lines[-1] = longer

@@ -14,13 +14,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from pictures.sheet import MARGIN, WIDTH, Draw, Sheet, line_height, measured, width_of, wrapped
+from pictures.sheet import MARGIN, WIDTH, Draw, Sheet, line_height, measured
 from pictures.style import COLOURS, DASHES, NAMES, NORMAL, PAPER, SMALL, TEXT, Style
 from tl_attention.errors import InputError
 from tl_attention.files.ladder_file import Ladder, Step, ladder_names, load_ladder, record_name
 from tl_attention.measure.cell import OURS
 from tl_attention.measure.records import PRODUCTS, Row, read_rows
 from tl_attention.show.ladder import by_name
+from tl_attention.trace.sheet import width_of, wrapped
 
 # Pixels: the stairs, the panel of the text's figures, what is left and right of them, above, below.
 STAIRS, PANEL, LEFT, RIGHT, LEGEND, BELOW = 300, 170, 58, 58, 28, 46
@@ -291,7 +292,7 @@ def series_lines() -> list[Artist]:
 
 def number(axes: Axes, steps: Sequence[Step]) -> None:
     """Writes the steps' numbers below the axis, with their names where names have room."""
-    names = [wrapped(step.name, SMALL, INSIDE / len(steps) - 8) for step in steps]
+    names = [wrapped(step.name, INSIDE / len(steps) - 8, SMALL) for step in steps]
     fits = max(map(len, names)) <= NAME_LINES and len(steps) <= ONE_COLUMN
     labels = ["\n".join([str(at), *name] if fits else [str(at)]) for at, name in enumerate(names, 1)]
     axes.set_xlim(0, len(steps))
@@ -311,7 +312,7 @@ def _entry(at: int, step: Step, width: float) -> list[str]:
     text, indent = f"{at}. {step.name}: {step.idea}", "     "
     if width_of(text, NORMAL) <= width:
         return [text]
-    first, *others = wrapped(text, NORMAL, width - width_of(indent, NORMAL))
+    first, *others = wrapped(text, width - width_of(indent, NORMAL), NORMAL)
     return [first, *(indent + line for line in others)]
 
 

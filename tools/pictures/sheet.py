@@ -13,16 +13,14 @@ from typing import Any
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.font_manager import FontProperties
-from matplotlib.textpath import text_to_path
 from PIL import Image
 
 from pictures.style import NORMAL, PAPER, QUIET, SMALL, TITLE, styled
 from tl_attention.measure.records import Measured
-from tl_attention.trace.sheet import shortened
+from tl_attention.trace.sheet import INCH, POINT, shortened, wrapped
 
-# Pixels of which 96 are an inch, as in SVG and CSS: a point is 4/3 of one.
-WIDTH, MARGIN, INCH, POINT = 900, 16, 96, 4 / 3
+# Pixels, of which INCH are an inch, as in SVG and CSS; a point is POINT of them.
+WIDTH, MARGIN = 900, 16
 # The height of a line of text, divided by the size of its letters.
 LEADING = 1.35
 # A pixel of the SVG is so many of the PNG, which has so many colours.
@@ -47,7 +45,7 @@ class Sheet:
     """
 
     def __init__(self, title: str, about: str, foot: str, height: float):
-        heads, tails = wrapped(about, NORMAL, _INSIDE), wrapped(foot, SMALL, _INSIDE)
+        heads, tails = wrapped(about, _INSIDE, NORMAL), wrapped(foot, _INSIDE, SMALL)
         self.top = MARGIN + line_height(TITLE) + len(heads) * line_height(NORMAL) + 10
         self.height = height
         self.total = round(self.top + height + 12 + len(tails) * line_height(SMALL) + MARGIN - 6)
@@ -87,25 +85,6 @@ def line_height(size: float) -> float:
 
 
 _INSIDE = WIDTH - 2 * MARGIN
-
-
-def width_of(text: str, size: float, weight: str = "normal") -> float:
-    """Returns the width of a line of text in pixels."""
-    font = FontProperties(family="DejaVu Sans", size=size, weight=weight)
-    width, _, _ = text_to_path.get_text_width_height_descent(text, font, False)
-    return float(width) * POINT
-
-
-def wrapped(text: str, size: float, width: float, weight: str = "normal") -> list[str]:
-    """Wraps a text into lines that are no wider than `width` pixels, unless a single word is."""
-    lines: list[str] = []
-    for word in text.split():
-        longer = f"{lines[-1]} {word}" if lines else word
-        if lines and width_of(longer, size, weight) <= width:
-            lines[-1] = longer
-        else:
-            lines.append(word)
-    return lines
 
 
 def save(figure: Figure, folder: Path, name: str) -> list[Path]:
