@@ -20,7 +20,6 @@ ABOUT = {
     "marks": ["end", "issue", "tile", "vector", "wait"],
     "product_cycles": {"mma0": 20.0},
     "blocks_of_sm": 1,
-    "ncu": None,
     "tile_cycles": [80.0, 100.0],
     "time_with_marks": [1.02, 1.0, 1.05],
     "rounds": 12,

@@ -104,10 +104,11 @@ def trace(
         kinds, numbers, candidate = _kinds(marks), _numbers(blocks), _candidate(schedule, dtype, problem)
         measured = record_path(output, "trace", ".json")
         user_file.check_writable(measured)
+        from tl_attention.trace.counted import record_and_count
         from tl_attention.trace.recording import record
         from tl_attention.trace.timeline import Window
 
-        timelines = [record(candidate, kinds, Window(numbers, skip, iterations), seed, by_ncu=ncu)]
+        timelines = [(record_and_count if ncu else record)(candidate, kinds, Window(numbers, skip, iterations), seed)]
         _written(measured, timelines[0].write)
     _show(timelines)
     if chrome:

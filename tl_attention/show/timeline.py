@@ -40,7 +40,7 @@ def below(timeline: Timeline) -> Iterator[str]:
         yield "no role shows a whole tile: --iterations notes more of them"
     busy = tensor_pipe(timeline, [*roles.values()])
     if busy is not None:
-        counted = about["ncu"]
+        counted = about.get("ncu")
         also = f"; ncu counts {counted['percent']:.1f} % in the whole kernel with these marks" if counted else ""
         yield f"tensor pipe busy: {100 * busy:.1f} % of the cycles, by the instructions issued{also}"
     with suppress(InputError):  # Not every timeline shows steady iterations.

@@ -8,34 +8,37 @@ from __future__ import annotations
 import pickle
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from tl_attention.measure.candidate import Candidate
 from tl_attention.measure.counters import Ncu
-from tl_attention.trace.timeline import Window
+from tl_attention.trace.recording import Traced, record, values_of
+from tl_attention.trace.timeline import Timeline, Window
 
 TENSOR_PIPE = "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active"
 TIMEOUT_S = 180.0
 
 
-def count(ncu: Ncu, candidate: Candidate, kinds: frozenset[str], window: Window, seed: int) -> dict[str, Any]:
-    """Returns what ncu counts for one launch of a candidate's kernel with marks of these kinds, compiled before.
+def record_and_count(candidate: Candidate, kinds: frozenset[str], window: Window, seed: int | None = None) -> Timeline:
+    """Records a timeline as `record` does, and has ncu count one launch of the same kernel with marks.
 
-    `percent` of the SMs' active cycles are those in which their tensor pipe was busy. Raises InputError where ncu fails.
+    `about["ncu"]` says in how many percent of their active cycles the SMs' tensor pipes were busy. Raises InputError where
+    there is no ncu, or it fails, and as `record` does.
     """
+    ncu = Ncu()
+    found = record(candidate, kinds, window, seed)
     with tempfile.TemporaryDirectory() as folder:
         job = Path(folder) / "job"
-        job.write_bytes(pickle.dumps((candidate, kinds, window, seed)))
+        job.write_bytes(pickle.dumps((candidate, kinds, window, found.about["seed"])))
         (launch,) = ncu.profile([sys.executable, "-m", __name__, str(job)], [TENSOR_PIPE], TIMEOUT_S)
-    return {"counter": TENSOR_PIPE, "percent": launch.metrics[TENSOR_PIPE], "version": ncu.version()}
+    counted = {"counter": TENSOR_PIPE, "percent": launch.metrics[TENSOR_PIPE], "version": ncu.version()}
+    return replace(found, about={**found.about, "ncu": counted})
 
 
 def main(path: str) -> None:
     """Runs the traced kernel of a file of pickled (candidate, kinds, window, seed), the second time with the profiler on."""
     import torch
-
-    from tl_attention.trace.recording import Traced, values_of
 
     candidate, kinds, window, seed = pickle.loads(Path(path).read_bytes())
     traced, values = Traced(candidate, kinds), values_of(candidate, seed)

@@ -21,13 +21,11 @@ from tl_attention.hardware.card import CARDS
 from tl_attention.hardware.warpgroup import ROWS, WARP, WARPGROUP
 from tl_attention.measure import timing
 from tl_attention.measure.candidate import Candidate
-from tl_attention.measure.counters import Ncu
 from tl_attention.measure.machine import gpu_fields
 from tl_attention.oracle import reference
 from tl_attention.problem.variant import TRACE_WORDS
 from tl_attention.proof.code.mark_places import arrivals
 from tl_attention.proof.code.marks import roles_in, threads_of_role, unmarked
-from tl_attention.trace.counted import count
 from tl_attention.trace.shares import tile_ends
 from tl_attention.trace.timeline import Timeline, What, Window, decoded
 
@@ -45,16 +43,13 @@ DEPTH, MMA_ROWS, MMA_COLUMNS = 16, 16, 8
 MMA_CYCLES, QUARTERS = 6, 4
 
 
-def record(
-    candidate: Candidate, kinds: frozenset[str], window: Window, seed: int | None = None, *, by_ncu: bool = False
-) -> Timeline:
+def record(candidate: Candidate, kinds: frozenset[str], window: Window, seed: int | None = None) -> Timeline:
     """Runs a candidate's kernel with marks of these kinds, and returns the timeline of the window's thread blocks.
 
-    `by_ncu` has ncu count the work of the tensor pipe too. Raises InputError where there is no GPU, or no ncu, where the
-    kernel cannot be compiled, or where the buffer cannot hold the window.
+    Raises InputError where there is no GPU, where the kernel cannot be compiled, or where the buffer cannot hold the
+    window.
     """
     common, schedule, shape = gpu_fields("trace"), candidate.schedule, candidate.shape
-    ncu = Ncu() if by_ncu else None
     assert schedule is not None
     seed = secrets.randbelow(2**31) if seed is None else seed
     plain = compile_kernel(schedule, candidate.variant, candidate.planned)
@@ -77,7 +72,6 @@ def record(
         "tile_cycles": _tile_cycles(few, found),
         "product_cycles": _product_cycles(candidate, traced),
         "blocks_of_sm": _blocks_of_sm(candidate, traced),
-        "ncu": ncu and count(ncu, candidate, kinds, window, seed),
         "machine_code": {
             **{kind: [_places(plain).get(kind), places] for kind, places in _places(marked).items()},
             "registers": [plain.report.registers, marked.report.registers],

@@ -9,7 +9,6 @@ from itertools import groupby
 
 from tl_attention.trace.timeline import Line, Timeline, What
 
-
 # The waits for products.
 PRODUCTS = frozenset({What("wait", "mma0"), What("wait", "mma1")})
 

@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from statistics import mean
 
-from pages.made import RESULTS, Make, filling
+from pages.made import RESULTS, Make
 from pages.outcomes import EXPERIMENTS, outcomes
 from tl_attention.measure.profile import ProfileRow
 from tl_attention.measure.records import read_rows
@@ -150,7 +149,11 @@ def _moved(code: Mapping[str, Sequence[object]]) -> Iterator[str]:
 
 def experiments(prefix: str, base: str, names: Sequence[str]) -> str:
     """Makes the table of experiments whose timelines have this prefix, in cycles of a KV block, beside their base."""
-    counted = {row.name.rpartition("/")[2]: row for row in read_rows(COUNTED, ProfileRow) if row.name == base or "/" in row.name}
+    counted = {
+        row.name.rpartition("/")[2]: row
+        for row in read_rows(COUNTED, ProfileRow)
+        if row.name == base or "/" in row.name
+    }
     group = next(one for one in EXPERIMENTS if one.base == base)
     said = {one.name: one for one in outcomes(group)}
     of_base = recorded(f"{prefix}-{base}")
