@@ -177,7 +177,7 @@ def test_blocks_of_one_sm_have_threads_of_their_own(tmp_path):
 
 @pytest.mark.parametrize("name", ["best", "seed"])
 def test_recorded_timelines_are_such_traces_with_arrows(name, tmp_path):
-    events = written_events(Timeline.read(ROOT / "results" / f"timeline-{name}-h200.json"), tmp_path)
+    events = written_events(Timeline.read(ROOT / "results/timelines" / f"{name}.json"), tmp_path)
     hold(events)
     assert sum(event["ph"] == "s" for event in events) > 700
     names = {event["args"]["name"] for event in events if event["name"] == "thread_name"}
@@ -197,7 +197,7 @@ def test_recorded_timelines_are_such_traces_with_arrows(name, tmp_path):
     ],
 )
 def test_the_reader_of_the_format_refuses_another(change, tmp_path):
-    events = written_events(Timeline.read(ROOT / "results" / "timeline-seed-h200.json"), tmp_path)
+    events = written_events(Timeline.read(ROOT / "results/timelines/seed.json"), tmp_path)
     change(events)
     with pytest.raises((AssertionError, KeyError, ValueError)):
         hold(events)

@@ -219,7 +219,7 @@ class Ncu:
         found = shutil.which("ncu", path=os.pathsep.join(folders))
         if found is None:
             raise InputError(
-                f"profile: no ncu on {PLACES}, expected NVIDIA's Nsight Compute, which counts what a GPU does"
+                f"no ncu on {PLACES}, expected NVIDIA's Nsight Compute, which counts what a GPU does"
             )
         self.path = found
 

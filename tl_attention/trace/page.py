@@ -32,7 +32,8 @@ def text(timelines: Sequence[Timeline]) -> str:
 def _told(timeline: Timeline) -> dict[str, Any]:
     about = timeline.about
     return {
-        "title": f"{about['name']} on {about['device']}",
+        "name": about["name"],
+        "title": f"{about['name']}, {about['shape']}, {about['device']}",
         "mhz": timeline.mhz,
         "roles": timeline.roles,
         "whats": [*map(str, timeline.whats)],

@@ -8,25 +8,43 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from statistics import mean
 
-from pages.made import RESULTS, Make
+from pages.made import RESULTS, Make, filling
 from pages.outcomes import EXPERIMENTS, outcomes
+from tl_attention.measure.counters import SELECTED, STALLS, stalled
 from tl_attention.measure.profile import ProfileRow
-from tl_attention.measure.records import read_rows
+from tl_attention.measure.records import read_all
 from tl_attention.show.table import markdown
 from tl_attention.trace.shares import Shares, of_block, tensor_pipe
 from tl_attention.trace.timeline import Timeline, What
 
 TIMELINES = RESULTS / "timelines"
 SCHEDULES = ("seed", "inferred", "fa3_overlap", "ws_seed", "best", "best_causal", "d256_causal", "mma_sync")
-THREADS, COPIES, BARRIER = "threads", "copies", "named barrier"
+THREADS, BARRIER = "threads", "named barrier"
 # What a role's time goes to, in the order of a table's columns.
 COLUMNS = ("issues", "vector", "waits for products", "for data", "for room", "for other threads", "loads, stores")
-PAGE = "docs/where-the-time-goes.md"
+TIMELINES_PAGE = "_extra/timelines.html"
 COUNTED = RESULTS / "profile-experiments-h200.jsonl"
-CYCLES, BUSY = "sm__cycles_active.avg", "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active"
+CYCLES, FEWEST, MOST = (f"sm__cycles_active.{name}" for name in ("avg", "min", "max"))
+BUSY, INSTRUCTIONS = "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active", "smsp__inst_executed.sum"
+# Experiments with a prediction that did not come true, by the prefix of their timelines, and the folders of their names.
+FOLDERS = {"experiment": ("experiments",), "causal": ("experiments", "causal")}
+WRONG = (
+    *(f"wait_exactly_after_{columns}" for columns in (16, 32, 64, 80, 112)),
+    *("waits_exact", "rescale_threshold", "cast_in_chunks", "rescale_early", "exp2_polynomial", "scale_not_fused"),
+    *("v_stages_3", "block_M_192"),
+)
+WRONG_CAUSAL = ("static", "cluster_2", "waits_free", "rescale_threshold")
+CASES = ("fa3-d256_16k", "fa3-d192_16k", "fa3-plain_16k", "fa3-softcap_16k", "fa3-plain_1k", "fa3-lse_1k")
+FA3_STALLS = {
+    "wait": "fixed latency",
+    "gmma": "wgmma",
+    "barrier": "named barrier",
+    "long_scoreboard": "mbarriers",
+    "dispatch_stall": "dispatch",
+}
 
 
 def column(what: What) -> str:
@@ -71,11 +89,6 @@ class Roles:
     def of(self, what: What) -> float:
         """Returns the mean cycles of a KV block that go to one thing, without the boundaries of tiles."""
         return mean((one.parts.get(what, 0) - one.boundary.get(what, 0)) / one.kv_blocks for one in self.multiplying)
-
-    @property
-    def boundary(self) -> float:
-        """Returns the mean cycles of a boundary between tiles."""
-        return mean(sum(one.boundary.values()) / one.tiles for one in self.multiplying)
 
     @property
     def work(self) -> float:
@@ -144,61 +157,102 @@ def _moved(code: Mapping[str, Sequence[object]]) -> Iterator[str]:
             yield f"{kind} {', '.join(map(str, plain))} -> {', '.join(map(str, marked))}"
 
 
-# --- experiments ---------------------------------------------------------------------------------------------------
+# --- what is compared with a schedule --------------------------------------------------------------------------------
+
+HEADINGS = ("issues", "vector with the row maximum", "other vector", "waits", "tile boundary", "sum")
+
+
+def split(found: Roles, scale: float = 1.0) -> list[str]:
+    """Returns the cells below HEADINGS: the mean cycles of a role for a KV block, times `scale`."""
+    with_maximum = sum(found.of(what) for what in _vector(found) if "row_max" in what.name)
+    boundary = mean(sum(one.boundary.values()) / one.kv_blocks for one in found.multiplying)
+    vector, waits = found.in_loop(["vector"]), found.in_loop({*COLUMNS} - {"issues", "vector"})
+    parts = (found.in_loop(["issues"]), with_maximum, vector - with_maximum, waits, boundary)
+    return [f"{scale * part:,.0f}" for part in (*parts, sum(parts))]
+
+
+def _vector(found: Roles) -> set[What]:
+    return {what for one in found.multiplying for what in one.parts if what.kind == "vector"}
 
 
 def experiments(prefix: str, base: str, names: Sequence[str]) -> str:
-    """Makes the table of experiments whose timelines have this prefix, in cycles of a KV block, beside their base."""
-    counted = {
-        row.name.rpartition("/")[2]: row
-        for row in read_rows(COUNTED, ProfileRow)
-        if row.name == base or "/" in row.name
-    }
-    group = next(one for one in EXPERIMENTS if one.base == base)
-    said = {one.name: one for one in outcomes(group)}
+    """Makes the table of experiments beside their base: what was predicted, measured and counted, and where time goes."""
+    problem = next(row.problem for row in counted() if row.name == base)
+    of_ncu = {row.name.rpartition("/")[2]: row.metrics for row in counted() if row.problem == problem}
+    said = {one.name: one for one in outcomes(next(one for one in EXPERIMENTS if one.base == base))}
     of_base = recorded(f"{prefix}-{base}")
-    lines = []
-    for name in (base, *names):
-        found = recorded(f"{prefix}-{name}")
-        scale = of_base.work / found.work
-        of_ncu, of_ncu_base = counted[name].metrics, counted[base].metrics
-        first, second = _vector(found)
-        parts = (
-            found.in_loop(["issues"]),
-            first,
-            second,
-            found.in_loop(["vector"]) - first - second,
-            found.in_loop(["waits for products", "for data", "for other threads"]),
-            found.boundary / found.multiplying[0].kv_blocks * found.multiplying[0].tiles,
-        )
-        outcome = said.get(name)
-        lines.append(
-            (
-                f"`{name}`",
-                f"{outcome.words.partition(':')[0]}" if outcome else "",
-                f"{outcome.speed:.3f}" if outcome else "1",
-                f"{of_ncu_base[CYCLES] / of_ncu[CYCLES]:.3f}",
-                f"{of_ncu[BUSY]:.1f} %",
-                *(f"{part * scale:,.0f}" for part in parts),
-                f"{scale * sum(parts):,.0f}",
-            )
-        )
-    return markdown(
+    lines = [
         (
-            *("experiment", "predicted", "speed", "speed in cycles", "tensor pipe"),
-            *("issues", "vector before MMA1's wait", "behind it", "other vector", "waits", "boundary", "sum"),
-        ),
-        lines,
+            f"[`{name}`]({TIMELINES_PAGE}#{base},{'/'.join((*FOLDERS[prefix], name))})" if name in said else f"`{name}`",
+            said[name].words.partition(":")[0] if name in said else "",
+            f"{said[name].speed:.3f}" if name in said else "",
+            f"{of_ncu[base][CYCLES] / of_ncu[name][CYCLES]:.3f}",
+            f"{of_ncu[name][BUSY]:.1f} %",
+            f"{of_ncu[name][FEWEST] / of_ncu[name][CYCLES]:.2f} to {of_ncu[name][MOST] / of_ncu[name][CYCLES]:.2f}",
+            *split(found, of_base.work / found.work),
+        )
+        for name, found in ((name, recorded(f"{prefix}-{name}")) for name in (base, *names))
+    ]
+    return markdown(
+        ("experiment", "predicted", "speed", "speed in cycles", "tensor pipe", "SMs' cycles / mean", *HEADINGS), lines
     )
 
 
-def _vector(found: Roles) -> tuple[float, float]:
-    """Returns the cycles of the vector statements before the wait for MMA1 and behind it: the two groups that take most."""
-    whats = {what for one in found.multiplying for what in one.parts if what.kind == "vector"}
-    most = sorted(whats, key=found.of)[-2:]
-    order = [found.timeline.whats.index(what) for what in most]
-    first, second = (most[n] for n in sorted(range(2), key=order.__getitem__))
-    return found.of(first), found.of(second)
+def counted() -> list[ProfileRow]:
+    """Reads what ncu counted, without marks."""
+    return read_all(ProfileRow, COUNTED)
 
 
-MADE: dict[str, Make] = {}
+def beside_fa3() -> str:
+    """Makes the table of what ncu counts for FlashAttention-3 and for our kernel."""
+    names = {"fa3": "FlashAttention-3"}
+    lines = [
+        (
+            str(row.problem["head_dim"]),
+            names.get(row.name, f"`{row.name}`"),
+            f"{row.metrics[CYCLES]:,.0f}",
+            f"{row.metrics[BUSY]:.1f} %",
+            f"{row.metrics[INSTRUCTIONS] / 1e6:,.0f}",
+            *(f"{100 * row.metrics[stalled(reason)] / _all_stalls(row):.1f} %" for reason in FA3_STALLS),
+        )
+        for row in counted()
+        if row.problem["head_dim"] > 128
+    ]
+    return markdown(
+        ("head_dim", "kernel", "cycles of an SM", "tensor pipe", "million instructions", *FA3_STALLS.values()), lines
+    )
+
+
+def _all_stalls(row: ProfileRow) -> float:
+    return sum(row.metrics[stalled(reason)] for reason in (*STALLS, SELECTED))
+
+
+def cases() -> str:
+    """Makes the table of our kernels' timelines where FlashAttention-3 is ahead."""
+    lines = [
+        (f"`{found.timeline.about['name']}`", found.timeline.about["shape"], f"{100 * found.busy:.1f} %", *split(found))
+        for found in map(recorded, CASES)
+    ]
+    return markdown(("schedule", "problem", "tensor pipe", *HEADINGS), lines)
+
+
+def steps(names: Mapping[str, str]) -> str:
+    """Makes the table of a ladder's steps, {step: timeline}: how busy the tensor pipe was, and where a role's time goes."""
+    lines = [
+        (step, f"{100 * found.busy:.1f} %", *split(found, 1 / found.work))
+        for step, found in ((step, recorded(name)) for step, name in names.items())
+    ]
+    return markdown(("step", "tensor pipe", *HEADINGS), lines)
+
+
+MADE: dict[str, Make] = filling(
+    "docs/where-the-time-goes.md",
+    {
+        "schedules": schedules,
+        "witnesses": witnesses,
+        "experiments": partial(experiments, "experiment", "best", WRONG),
+        "causal": partial(experiments, "causal", "best_causal", WRONG_CAUSAL),
+        "fa3": beside_fa3,
+        "cases": cases,
+    },
+)
