@@ -28,7 +28,7 @@ from tl_attention.problem.shape import AttentionShape
 
 FOLDER = ROOT / FOLDER_OF_PICTURES
 PICTURES = {Path(path).stem: draw for path, draw in OF_RECORDS.items()}
-MOST_BYTES = 3_200_000
+MOST_BYTES = 3_700_000
 
 
 # --- what is committed -----------------------------------------------------------------------------------------

@@ -105,8 +105,9 @@ def test_the_tensor_pipe_is_busy_as_long_as_its_instructions_take() -> None:
     assert tensor_pipe(found, roles) == pytest.approx(2 * 3 * 20 / 200)
     two_blocks = replace(found, about={**found.about, "blocks_of_sm": 2})
     assert tensor_pipe(two_blocks, roles) == pytest.approx(2 * 2 * 3 * 20 / 200)
-    for marks in (["tile", "wait", "end"], ["tile", "issue", "fragments", "end"]):
-        assert tensor_pipe(replace(found, about={**found.about, "marks": marks}), roles) is None
+    for kinds in (("tile", "wait", "wait", "vector", "end"), ("tile", "issue", "wait", "fragments", "end")):
+        whats = tuple(what._replace(kind=kind) for what, kind in zip(found.whats, kinds))
+        assert tensor_pipe(replace(found, whats=whats), roles) is None
 
 
 @pytest.mark.parametrize(

@@ -144,7 +144,7 @@ LONG = {
     [
         [timeline()],
         [timeline([(0, ISSUE), (440, PRODUCT), (500, EXP), (900, FULL)]), timeline()],
-        [timeline(), timeline(**LONG), timeline(iterations=40, marks=["tile", "end"])],
+        [timeline(), timeline(**LONG), timeline(iterations=40)],
     ],
 )
 def test_text_can_be_read(timelines) -> None:

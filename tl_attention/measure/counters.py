@@ -218,9 +218,7 @@ class Ncu:
         folders = (os.environ.get("PATH", os.defpath), *(f"{home}/bin" for home in homes))
         found = shutil.which("ncu", path=os.pathsep.join(folders))
         if found is None:
-            raise InputError(
-                f"no ncu on {PLACES}, expected NVIDIA's Nsight Compute, which counts what a GPU does"
-            )
+            raise InputError(f"no ncu on {PLACES}, expected NVIDIA's Nsight Compute, which counts what a GPU does")
         self.path = found
 
     def version(self) -> str:

@@ -73,8 +73,8 @@ def tensor_pipe(timeline: Timeline, shares: Sequence[Shares]) -> float | None:
     `about` has the cycles of a KV block's products, and how many such blocks the SM holds. It is None where the marks do
     not count KV blocks: without issues, or where each fragment of mma.sync is marked.
     """
-    about = timeline.about
-    if "issue" not in about["marks"] or "fragments" in about["marks"]:
+    about, kinds = timeline.about, {what.kind for what in timeline.whats}
+    if "issue" not in kinds or "fragments" in kinds:
         return None
     of_a_block = sum(about["product_cycles"].values())
     return about["blocks_of_sm"] * sum(one.kv_blocks * of_a_block / one.cycles for one in shares)

@@ -74,11 +74,11 @@ def dram_of_best(rows: Sequence[ProfileRow], best: ProfileRow) -> Iterator[str]:
     yield "### Why best reads some of K and V twice"
     yield (
         f"`best` reads {_share(best)} times the size of Q, K and V from memory, and `seed` reads {_share(rows[0])} times that size. "
-        "The counters say why: the factor grows with the length of the run, and it is 1 where tiles are handed out one by one. "
-        "`best` has a static tile scheduler: each cluster (two thread blocks) knows its tiles from the beginning, and no cluster "
-        "waits for another. Some clusters are a little slower and fall back with every tile. When the last cluster asks for the "
-        "K and V of a head, L2 no longer has them. With a thread block for each tile, or with a counter, no cluster falls behind "
-        "by more than a tile."
+        "The factor grows with the length of the run, and it is 1 where tiles are handed out one by one. `best` has a static tile "
+        "scheduler: each cluster (two thread blocks) knows its tiles from the beginning, and no cluster waits for another. So "
+        "clusters may drift apart until L2 no longer has what the last one asks for. But "
+        "[timelines](../where-the-time-goes.md#do-the-clusters-of-best-drift-apart) show them less than half a tile apart even "
+        "at batch 8, so that something else must add to it. What, is not known."
     )
     of_best = [row for row in rows if row.name == BEST]
     others = [row for row in rows if row.shape == best.shape and row.name.startswith("experiments/")]
@@ -86,8 +86,8 @@ def dram_of_best(rows: Sequence[ProfileRow], best: ProfileRow) -> Iterator[str]:
     headings = ("schedule", "batch", "row tiles for each SM", "DRAM read / Q, K and V once", "missed in L2 / the same")
     yield markdown(headings, [_dram_line(row) for row in found])
     yield (
-        "At batch 4 these reads cost little: they take 4 % of the memory's rate. At larger batches they cost power. Even where "
-        "clusters have no time to drift apart, L2 misses a third more than the size of Q, K and V. The reason is that L2 has two "
+        "At batch 4 these reads cost little: they take 4 % of the memory's rate. At larger batches they cost power. Even in a "
+        "short run L2 misses a third more than the size of Q, K and V. The reason is that L2 has two "
         "halves, and a half that lacks a line asks the other half before it asks memory."
     )
 

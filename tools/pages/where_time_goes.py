@@ -175,27 +175,35 @@ def _vector(found: Roles) -> set[What]:
     return {what for one in found.multiplying for what in one.parts if what.kind == "vector"}
 
 
-def experiments(prefix: str, base: str, names: Sequence[str]) -> str:
-    """Makes the table of experiments beside their base: what was predicted, measured and counted, and where time goes."""
+def experiments(prefix: str, base: str, names: Sequence[str], spread: bool = False) -> str:
+    """Makes the table of experiments beside their base: what was predicted, measured and counted, and where time goes.
+
+    `spread` adds the fewest and the most active cycles of an SM, over the mean.
+    """
     problem = next(row.problem for row in counted() if row.name == base)
     of_ncu = {row.name.rpartition("/")[2]: row.metrics for row in counted() if row.problem == problem}
     said = {one.name: one for one in outcomes(next(one for one in EXPERIMENTS if one.base == base))}
     of_base = recorded(f"{prefix}-{base}")
-    lines = [
-        (
-            f"[`{name}`]({TIMELINES_PAGE}#{base},{'/'.join((*FOLDERS[prefix], name))})" if name in said else f"`{name}`",
-            said[name].words.partition(":")[0] if name in said else "",
-            f"{said[name].speed:.3f}" if name in said else "",
-            f"{of_ncu[base][CYCLES] / of_ncu[name][CYCLES]:.3f}",
-            f"{of_ncu[name][BUSY]:.1f} %",
-            f"{of_ncu[name][FEWEST] / of_ncu[name][CYCLES]:.2f} to {of_ncu[name][MOST] / of_ncu[name][CYCLES]:.2f}",
-            *split(found, of_base.work / found.work),
+    lines = []
+    for name in (base, *names):
+        found, metrics, outcome = recorded(f"{prefix}-{name}"), of_ncu[name], said.get(name)
+        spreads = (
+            [f"{metrics[FEWEST] / metrics[CYCLES]:.2f} to {metrics[MOST] / metrics[CYCLES]:.2f}"] if spread else []
         )
-        for name, found in ((name, recorded(f"{prefix}-{name}")) for name in (base, *names))
-    ]
-    return markdown(
-        ("experiment", "predicted", "speed", "speed in cycles", "tensor pipe", "SMs' cycles / mean", *HEADINGS), lines
-    )
+        link = f"{TIMELINES_PAGE}#{base},{'/'.join((*FOLDERS[prefix], name))}"
+        lines.append(
+            (
+                f"[`{name}`]({link})" if outcome else f"`{name}`",
+                f"{outcome.predicted.low:.2f} to {outcome.predicted.high:.2f}" if outcome else "",
+                f"{outcome.speed:.3f}" if outcome else "",
+                f"{of_ncu[base][CYCLES] / metrics[CYCLES]:.3f}",
+                f"{metrics[BUSY]:.1f} %",
+                *spreads,
+                *split(found, of_base.work / found.work),
+            )
+        )
+    spreads = ["SMs' cycles / mean"] if spread else []
+    return markdown(("experiment", "predicted", "speed", "speed in cycles", "tensor pipe", *spreads, *HEADINGS), lines)
 
 
 def counted() -> list[ProfileRow]:
@@ -239,10 +247,23 @@ def cases() -> str:
 def steps(names: Mapping[str, str]) -> str:
     """Makes the table of a ladder's steps, {step: timeline}: how busy the tensor pipe was, and where a role's time goes."""
     lines = [
-        (step, f"{100 * found.busy:.1f} %", *split(found, 1 / found.work))
+        (step, f"{100 * found.busy:.1f} %", *split(found))
         for step, found in ((step, recorded(name)) for step, name in names.items())
     ]
     return markdown(("step", "tensor pipe", *HEADINGS), lines)
+
+
+def drift() -> str:
+    """Says how far the clusters of `best` drift apart."""
+    found = recorded("drift").timeline
+    skip = found.about["skip"]
+    late = [line.times[0] - line.clock for line in found.lines]
+    of_a_tile = mean(late) / skip
+    return (
+        f"On the problem {found.about['shape']} all {len(late)} clusters of `best` were traced, at the end of a run. Their "
+        f"tile number {skip} began between {min(late):,} and {max(late):,} cycles after the kernel: that is "
+        f"{(max(late) - min(late)) / of_a_tile:.2f} of a tile apart."
+    )
 
 
 MADE: dict[str, Make] = filling(
@@ -251,8 +272,9 @@ MADE: dict[str, Make] = filling(
         "schedules": schedules,
         "witnesses": witnesses,
         "experiments": partial(experiments, "experiment", "best", WRONG),
-        "causal": partial(experiments, "causal", "best_causal", WRONG_CAUSAL),
+        "causal": partial(experiments, "causal", "best_causal", WRONG_CAUSAL, spread=True),
         "fa3": beside_fa3,
         "cases": cases,
+        "drift": drift,
     },
 )
