@@ -4,6 +4,7 @@ Its source folder is the repository's root: `make site`. A link to another file 
 leads nowhere, an anchor that is none, and every other warning is an error. Fonts and scripts are all of the site's own.
 """
 
+import re
 from pathlib import Path
 
 from docutils.nodes import document
@@ -41,6 +42,12 @@ def folders_are_text(app: Sphinx, doctree: document) -> None:
             link.replace_self(link.children)
 
 
+def pages_of_their_own(app: Sphinx, name: str, text: list[str]) -> None:
+    """Lets a link to a page of _extra, which stands at the top of the site, lead there with its fragment: not a download."""
+    text[0] = re.sub(r"\[([^\]]+)\]\(_extra/([^)]+)\)", r'<a href="../\2">\1</a>', text[0])
+
+
 def setup(app: Sphinx) -> None:
     """Called by Sphinx."""
+    app.connect("source-read", pages_of_their_own)
     app.connect("doctree-read", folders_are_text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -13,16 +14,23 @@ from browser import browser
 from golden_kernels import KERNELS
 from once import lowered
 from tiers import exhaustive
-from timelines import CLOCK, NOTED, timeline
+from timelines import ABOUT, CLOCK, NOTED, timeline
 
 from tl_attention.cli.measure import candidates
 from tl_attention.cli.options import card_for
 from tl_attention.compiler.compile import compile_kernel
+from tl_attention.measure.candidate import Candidate
+from tl_attention.measure.counters import Launch
+from tl_attention.problem.shape import AttentionShape
 from tl_attention.proof.code.mark_places import KINDS
-from tl_attention.trace import page
+from tl_attention.show.timeline import below
+from tl_attention.trace import counted, page
+from tl_attention.trace.counted import TENSOR_PIPE
 from tl_attention.trace.recording import roles_of
 from tl_attention.trace.shares import of_block, shares_of, tensor_pipe
 from tl_attention.trace.timeline import Line, Timeline, What, Window
+
+CANDIDATE = Candidate("some", AttentionShape(1, 2, 256, 256, 128), sms=132, arch="sm_90a")
 
 
 @pytest.fixture
@@ -97,6 +105,34 @@ def test_a_roles_parts_are_its_whole_tiles() -> None:
     assert shares.parts[What("issue", "mma0")] == 50 and shares.of("issue") == 0.25
     assert shares.issues == {"mma0": 3}
     assert shares_of(found, Line(0, 0, 0, 0, 0, (5, 9), (0, 1))) is None
+
+
+def test_a_boundary_lies_between_the_last_product_and_the_first_of_the_next_tile() -> None:
+    found = timeline()
+    shares = shares_of(found, found.lines[0])
+    # In NOTED the tiles' products are issued from cycle 10 and 125 on, and waited for until 99 and 190.
+    assert shares and shares.boundary == {What("tile", ""): 15, What("vector", "exp"): 31}
+    assert shares.kv_blocks == 3
+
+
+def test_ncu_counts_the_same_kernel_with_marks(monkeypatch) -> None:
+    seen = []
+
+    class Counting:
+        def profile(self, command, metrics, timeout_s):
+            seen.append((command[1:3], pickle.loads(Path(command[3]).read_bytes()), metrics))
+            return [Launch("attention_kernel", {TENSOR_PIPE: 59.5})]
+
+        def version(self):
+            return "1.2"
+
+    asked = frozenset({"tile", "end"}), Window((0,), 0, 4)
+    monkeypatch.setattr(counted, "Ncu", Counting)
+    monkeypatch.setattr(counted, "record", lambda *given: replace(timeline(), about={**ABOUT, "seed": given[3]}))
+    found = counted.record_and_count(CANDIDATE, *asked, 3)
+    assert found.about["ncu"] == {"counter": TENSOR_PIPE, "percent": 59.5, "version": "1.2"}
+    assert seen == [(["-m", "tl_attention.trace.counted"], (CANDIDATE, *asked, 3), [TENSOR_PIPE])]
+    assert "; ncu counts 59.5 % in the whole kernel with these marks" in next(below(found))
 
 
 def test_the_tensor_pipe_is_busy_as_long_as_its_instructions_take() -> None:
@@ -187,6 +223,29 @@ def test_a_browser_shows_a_page_of_20_mb_and_zooms_without_delay(tmp_path) -> No
         assert time.monotonic() - begun < 10
         times, cycles, all_cycles, scrolled = driver.execute_async_script(ZOOMS)
         assert min(times) < 0.5 and cycles < all_cycles and scrolled, times
+
+
+@exhaustive
+@pytest.mark.browser
+def test_the_pages_address_says_what_it_shows(tmp_path) -> None:
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    named = [replace(timeline(), about={**ABOUT, "name": name}) for name in ("one", "two", "three")]
+    page.write(named, tmp_path / "page.html")
+    shown = """return [charts.filter(chart => chart.box.offsetHeight).map(chart => chart.timeline.name),
+                       document.querySelectorAll("input").length, view.first, view.cycles]"""
+    with browser() as driver:
+        driver.get((tmp_path / "page.html").as_uri() + "#three,one@20+100")
+        names, boxes, first, cycles = driver.execute_script(shown)
+        assert (sorted(names), boxes, first, cycles) == (["one", "three"], 3, 20, 100)
+        places = "return charts.map(chart => chart.box.getBoundingClientRect().top)"
+        one, _, three = driver.execute_script(places)
+        assert three < one
+        driver.execute_script("location.hash = '#nobody'")
+        WebDriverWait(driver, 5).until(lambda _: len(driver.execute_script(shown)[0]) == 3)
+        driver.execute_script("charts[1].tick.click()")
+        assert driver.execute_script(shown)[0] == ["one", "three"]
+        assert driver.get_log("browser") == []
 
 
 @pytest.mark.gpu

@@ -25,7 +25,8 @@ SCHEDULES = ("seed", "inferred", "fa3_overlap", "ws_seed", "best", "best_causal"
 THREADS, BARRIER = "threads", "named barrier"
 # What a role's time goes to, in the order of a table's columns.
 COLUMNS = ("issues", "vector", "waits for products", "for data", "for room", "for other threads", "loads, stores")
-TIMELINES_PAGE = "_extra/timelines.html"
+# Links to the page begin with two or three steady iterations of a schedule.
+TIMELINES_PAGE, SHOWN = "_extra/timelines.html", "30000+8000"
 COUNTED = RESULTS / "profile-experiments-h200.jsonl"
 CYCLES, FEWEST, MOST = (f"sm__cycles_active.{name}" for name in ("avg", "min", "max"))
 BUSY, INSTRUCTIONS = "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active", "smsp__inst_executed.sum"
@@ -159,7 +160,7 @@ def _moved(code: Mapping[str, Sequence[object]]) -> Iterator[str]:
 
 # --- what is compared with a schedule --------------------------------------------------------------------------------
 
-HEADINGS = ("issues", "vector with the row maximum", "other vector", "waits", "tile boundary", "sum")
+HEADINGS = ("issues", "row maximum", "other vector", "waits", "boundary", "sum")
 
 
 def split(found: Roles, scale: float = 1.0) -> list[str]:
@@ -190,11 +191,13 @@ def experiments(prefix: str, base: str, names: Sequence[str], spread: bool = Fal
         spreads = (
             [f"{metrics[FEWEST] / metrics[CYCLES]:.2f} to {metrics[MOST] / metrics[CYCLES]:.2f}"] if spread else []
         )
-        link = f"{TIMELINES_PAGE}#{base},{'/'.join((*FOLDERS[prefix], name))}"
+        link = f"{TIMELINES_PAGE}#{base},{'/'.join((*FOLDERS[prefix], name))}@{SHOWN}"
         lines.append(
             (
                 f"[`{name}`]({link})" if outcome else f"`{name}`",
-                f"{outcome.predicted.low:.2f} to {outcome.predicted.high:.2f}" if outcome else "",
+                " to ".join(sorted({f"{speed:.2f}" for speed in (outcome.predicted.low, outcome.predicted.high)}))
+                if outcome
+                else "",
                 f"{outcome.speed:.3f}" if outcome else "",
                 f"{of_ncu[base][CYCLES] / metrics[CYCLES]:.3f}",
                 f"{metrics[BUSY]:.1f} %",
