@@ -57,6 +57,8 @@ def test_what_cannot_be_traced_is_one_line(arguments, words, error_of) -> None:
 
 def test_what_cannot_be_shown_is_one_line(error_of, file, tmp_path) -> None:
     assert "expected a schedule, or timelines" in error_of("trace", "best", "--of", file)
+    assert "--ncu: expected a schedule to record, not --of" in error_of("trace", "--of", file, "--ncu")
+    assert "--output: expected a schedule to record" in error_of("trace", "--of", file, "--output", tmp_path / "x.json")
     damaged = tmp_path / "damaged.json"
     damaged.write_text(file.read_text()[:-20])
     assert f"{damaged}: no timeline" in error_of("trace", "--of", damaged)

@@ -90,6 +90,8 @@ def trace(
     """
     if bool(schedule) == bool(recorded):
         raise InputError("trace: expected a schedule, or timelines to show by --of")
+    if recorded and (output or ncu):
+        raise InputError(f"{'--output' if output else '--ncu'}: expected a schedule to record, not --of")
     draw = _drawing(picture, len(recorded)) if picture else None
     for file in filter(None, (None if recorded else output, chrome, page, picture)):
         user_file.check_writable(file)

@@ -304,8 +304,12 @@ QUESTIONS = (
     Question(
         "What does the hardware do while a kernel runs?",
         counters,
-        "[counters](../results/counters-h200.md), [ladders](ladders/worklog.md#the-texts-profile)",
-        (Record("profile-h200.jsonl", "tl-attention profile seed best --output FILE"),),
+        "[counters](../results/counters-h200.md), [ladders](ladders/worklog.md#the-texts-profile), "
+        "[where the time goes](where-the-time-goes.md)",
+        (
+            Record("profile-h200.jsonl", "tl-attention profile seed best --output FILE"),
+            Record("profile-experiments-h200.jsonl", "tl-attention profile best NAMES --dtype bf16 --output FILE"),
+        ),
         "counters-h200.csv",
     ),
     Question(
