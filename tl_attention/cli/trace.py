@@ -53,7 +53,7 @@ DEFAULT = "tile,wait,issue,load,vector,store,end"
     "--skip", type=click.IntRange(0), default=0, show_default=True, help="leave out each role's first iterations"
 )
 @click.option(
-    "--iterations", type=click.IntRange(1), default=160, show_default=True, help="iterations of each role to note"
+    "--iterations", type=click.IntRange(1), default=220, show_default=True, help="iterations of each role to note"
 )
 @seed_option
 @click.option(

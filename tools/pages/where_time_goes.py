@@ -16,6 +16,7 @@ from pages.outcomes import EXPERIMENTS, outcomes
 from tl_attention.measure.counters import SELECTED, STALLS, stalled
 from tl_attention.measure.profile import ProfileRow
 from tl_attention.measure.records import read_all
+from tl_attention.show.report import PEER_NAMES
 from tl_attention.show.table import markdown
 from tl_attention.trace.shares import Shares, of_block, tensor_pipe
 from tl_attention.trace.timeline import Timeline, What
@@ -216,11 +217,10 @@ def counted() -> list[ProfileRow]:
 
 def beside_fa3() -> str:
     """Makes the table of what ncu counts for FlashAttention-3 and for our kernel."""
-    names = {"fa3": "FlashAttention-3"}
     lines = [
         (
             str(row.problem["head_dim"]),
-            names.get(row.name, f"`{row.name}`"),
+            PEER_NAMES.get(row.name, f"`{row.name}`"),
             f"{row.metrics[CYCLES]:,.0f}",
             f"{row.metrics[BUSY]:.1f} %",
             f"{row.metrics[INSTRUCTIONS] / 1e6:,.0f}",
