@@ -74,6 +74,7 @@ def dead_links(site: Path) -> Iterator[str]:
     The page of timelines shows those that the fragment names.
     """
     timelines = (site / "timelines.html").resolve()
+    shown = {*re.findall(r'"name":"([^"]+)"', timelines.read_text())}
     pages = {file.resolve(): Page(file) for file in site.rglob("*.html")}
     for file, page in pages.items():
         for link in (*page.links, *page.fetched):
@@ -82,12 +83,7 @@ def dead_links(site: Path) -> Iterator[str]:
                 continue
             target = (file.parent / unquote(parts.path)).resolve() if parts.path else file
             anchors = pages[target].anchors if target in pages else set()
-            if target == timelines:
-                names = unquote(parts.fragment).partition("@")[0].split(",")
-                anchors = (
-                    {unquote(parts.fragment)}
-                    if all(f'"name":"{name}"' in target.read_text() for name in names)
-                    else set()
-                )
+            if target == timelines and {*unquote(parts.fragment).partition("@")[0].split(",")} <= shown:
+                anchors = {unquote(parts.fragment)}
             if not target.exists() or (parts.fragment and target in pages and unquote(parts.fragment) not in anchors):
                 yield f"{file.relative_to(site.resolve())}: {link}"

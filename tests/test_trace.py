@@ -20,12 +20,11 @@ from tl_attention.cli.measure import candidates
 from tl_attention.cli.options import card_for
 from tl_attention.compiler.compile import compile_kernel
 from tl_attention.measure.candidate import Candidate
-from tl_attention.measure.counters import Launch
+from tl_attention.measure.counters import TENSOR_PIPE, Launch
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.proof.code.mark_places import KINDS
 from tl_attention.show.timeline import below
 from tl_attention.trace import counted, page
-from tl_attention.trace.counted import TENSOR_PIPE
 from tl_attention.trace.recording import roles_of
 from tl_attention.trace.shares import of_block, shares_of, tensor_pipe
 from tl_attention.trace.timeline import Line, Timeline, What, Window

@@ -93,7 +93,7 @@ def trace(
     if recorded and (output or ncu):
         raise InputError(f"{'--output' if output else '--ncu'}: expected a schedule to record, not --of")
     draw = _drawing(picture, len(recorded)) if picture else None
-    for file in filter(None, (None if recorded else output, chrome, page, picture)):
+    for file in filter(None, (output, chrome, page, picture)):
         user_file.check_writable(file)
     if recorded:
         from tl_attention.trace.timeline import Timeline

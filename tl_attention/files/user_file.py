@@ -43,7 +43,7 @@ def write(path: Path, content: str | bytes) -> None:
     If the disk is full, what stood there before stays. A pipe or a device is written to as it is.
     """
     data = content.encode() if isinstance(content, str) else content
-    with _told_of(path):
+    with told_of(path):
         if _is_no_file(path):
             path.write_bytes(data)
             return
@@ -58,7 +58,7 @@ def check_writable(path: Path) -> None:
     """Raises InputError where `write` could not write a file. Makes the file's folder if need be, and nothing else."""
     with suppress(OSError):  # What is wrong with the folder is told of the file.
         path.parent.mkdir(parents=True, exist_ok=True)
-    with _told_of(path):
+    with told_of(path):
         if path.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         if not _is_no_file(path):
@@ -69,7 +69,7 @@ def check_writable(path: Path) -> None:
 
 
 @contextmanager
-def _told_of(path: Path) -> Iterator[None]:
+def told_of(path: Path) -> Iterator[None]:
     """Makes an OSError inside the block an InputError that names the file."""
     try:
         yield

@@ -27,6 +27,9 @@ SECTORS_READ = "lts__t_sectors_srcunit_tex_op_read.sum"
 SECTORS_WRITTEN = "lts__t_sectors_srcunit_tex_op_write.sum"
 SECTORS_MISSED = "lts__t_sectors_srcunit_tex_lookup_miss.sum"
 ARRIVED = "l1tex__m_xbar2l1tex_read_bytes.sum"
+TENSOR_PIPE = "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active"
+INSTRUCTIONS = "smsp__inst_executed.sum"
+CYCLES, FEWEST_CYCLES, MOST_CYCLES = (f"sm__cycles_active.{of}" for of in ("avg", "min", "max"))
 SECTOR_BYTES = 32
 
 
@@ -58,7 +61,7 @@ COUNTERS = (
     Counter("duration", DURATION, "ns"),
     Counter("compute throughput", "sm__throughput.avg.pct_of_peak_sustained_elapsed", "%"),
     Counter("SM busy", "sm__instruction_throughput.avg.pct_of_peak_sustained_active", "%"),
-    Counter("tensor pipe busy", "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active", "%"),
+    Counter("tensor pipe busy", TENSOR_PIPE, "%"),
     Counter("L1 throughput", "l1tex__throughput.avg.pct_of_peak_sustained_active", "%"),
     Counter("L2 throughput", "lts__throughput.avg.pct_of_peak_sustained_elapsed", "%"),
     Counter("DRAM throughput", "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed", "%"),
@@ -95,10 +98,10 @@ COUNTERS = (
         words="sectors that one half of L2 asks the other for",
     ),
     Counter("written to L2", SECTORS_WRITTEN, "sector", theory=_outputs, words="the output once; spills too"),
-    Counter("instructions", "smsp__inst_executed.sum"),
-    Counter("active cycles, mean", "sm__cycles_active.avg"),
-    Counter("active cycles, fewest", "sm__cycles_active.min"),
-    Counter("active cycles, most", "sm__cycles_active.max"),
+    Counter("instructions", INSTRUCTIONS),
+    Counter("active cycles, mean", CYCLES),
+    Counter("active cycles, fewest", FEWEST_CYCLES),
+    Counter("active cycles, most", MOST_CYCLES),
     Counter("active warps", "sm__warps_active.avg.per_cycle_active", digits=2),
     Counter("registers", "launch__registers_per_thread"),
 )

@@ -23,15 +23,13 @@ class ResultsFile:
         self.path, self.written = path, 0
         # A pipe or a device stays open: a pipe's reader would take a close for the end.
         self._stream: FileIO | None = None
-        try:
+        with user_file.told_of(path):
             if not path.exists():
                 user_file.check_writable(path)
             elif path.is_file():
                 path.open("ab").close()
             else:
                 self._stream = path.open("wb", buffering=0)
-        except OSError as error:
-            raise InputError(f"{path}: cannot be written: {error.strerror}") from None
 
     def append(self, row: Measured) -> None:
         """Appends a row to the file as a line of JSON. Raises InputError where that fails; rows before it stay."""

@@ -38,7 +38,10 @@ def events_of(timeline: Timeline) -> Iterator[dict[str, Any]]:
         role = f"block {line.block}, {timeline.roles[line.role]}"
         places.append({"pid": line.sm, "tid": threads[line.sm]})
         # Spans of a thread may not overlap.
-        for name, spans in ((role, timeline.spans(line)), *((f"{role}: {name}", lane) for name, lane in flying)):
+        for name, spans in (
+            (role, timeline.blocks[line.block][number]),
+            *((f"{role}: {name}", lane) for name, lane in flying),
+        ):
             place = {"pid": line.sm, "tid": threads[line.sm]}
             threads[line.sm] += 1
             yield _name("thread", name, **place)

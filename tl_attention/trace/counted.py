@@ -12,11 +12,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from tl_attention.measure.candidate import Candidate
-from tl_attention.measure.counters import Ncu
+from tl_attention.measure.counters import TENSOR_PIPE, Ncu
 from tl_attention.trace.recording import Traced, record, values_of
 from tl_attention.trace.timeline import Timeline, Window
 
-TENSOR_PIPE = "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active"
 TIMEOUT_S = 180.0
 
 

@@ -79,7 +79,7 @@ class _Walk:
 
     def __init__(self, timeline: Timeline, block: int):
         self.timeline = timeline
-        self.spans = {n: [*timeline.spans(line)] for n, line in enumerate(timeline.lines) if line.block == block}
+        self.spans = timeline.blocks[block]
         self.starts = {n: [span.start for span in spans] for n, spans in self.spans.items()}
 
     @cached_property

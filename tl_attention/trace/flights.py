@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 
-from tl_attention.trace.flows import by_block, loads_awaited
+from tl_attention.trace.flows import loads_awaited
 from tl_attention.trace.timeline import Span, Timeline
 
 # The spans of a lane are in order, and do not overlap.
@@ -19,7 +19,7 @@ Lane = list[Span]
 def flights(timeline: Timeline) -> list[list[tuple[str, Lane]]]:
     """Returns for each line of a timeline the lanes of what it has in flight, with their names; a name may have several."""
     found: list[list[tuple[str, Lane]]] = [[] for _ in timeline.lines]
-    for spans in by_block(timeline):
+    for spans in timeline.blocks.values():
         ends: dict[tuple[int, Span], int] = {}
         for awaited in loads_awaited(timeline, spans):
             key = awaited.line, awaited.load

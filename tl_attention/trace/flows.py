@@ -41,18 +41,10 @@ class Awaited(NamedTuple):
 def flows(timeline: Timeline) -> tuple[Flow, ...]:
     """Returns the flows of a timeline's thread blocks, one for each wait that another role's arrival is known for."""
     found: list[Flow] = []
-    for spans in by_block(timeline):
+    for spans in timeline.blocks.values():
         found += (*_met(spans), *_arrived(timeline, spans))
         found += (Flow(line, load.start, to, wait) for to, wait, line, load in loads_awaited(timeline, spans))
     return tuple(found)
-
-
-def by_block(timeline: Timeline) -> list[Spans]:
-    """Returns the spans of each thread block, by the index of their line."""
-    spans: dict[int, dict[int, list[Span]]] = defaultdict(dict)
-    for number, line in enumerate(timeline.lines):
-        spans[line.block][number] = [*timeline.spans(line)]
-    return [*spans.values()]
 
 
 def loads_awaited(timeline: Timeline, spans: Spans) -> Iterator[Awaited]:

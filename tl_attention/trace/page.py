@@ -60,6 +60,6 @@ def _lanes(timeline: Timeline) -> Iterator[dict[str, Any]]:
                 yield s.start - zero, s.end - s.start, whats[s.what], s.tile, s.number, *by
 
         name = f"SM {line.sm}, block {line.block}, {timeline.roles[line.role]}"
-        yield {"name": name, "spans": [*told(timeline.spans(line))]}
+        yield {"name": name, "spans": [*told(timeline.blocks[line.block][number])]}
         for what, lane in flying:
             yield {"name": what, "flight": True, "spans": [*told(lane)]}

@@ -184,7 +184,7 @@ class _Panel:
         block, top = self.timeline.lines[self.window.line].block, float(self.first)
         lines = {n: line for n, line in enumerate(self.timeline.lines) if line.block == block}
         roles = {n: printable(self.timeline.roles[line.role])[:LONGEST_NAME] for n, line in lines.items()}
-        spans = {n: [*self.timeline.spans(line)] for n, line in lines.items()}
+        spans = self.timeline.blocks[block]
         for n, role in roles.items():
             yield _Row(role, n, "", self._shown(spans[n]), top)
             top += ROLE + BELOW_ROLE

@@ -6,9 +6,10 @@ A measured one is decoded from the buffer in which a kernel's threads noted the 
 from __future__ import annotations
 
 import json
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -96,6 +97,14 @@ class Timeline:
                 seen.clear()
             yield Span(what, time, end, tile, seen[what])
             seen[what] += 1
+
+    @cached_property
+    def blocks(self) -> Mapping[int, Mapping[int, Sequence[Span]]]:
+        """Returns for each thread block the spans of its lines, by the lines' indices."""
+        found: dict[int, dict[int, list[Span]]] = defaultdict(dict)
+        for number, line in enumerate(self.lines):
+            found[line.block][number] = [*self.spans(line)]
+        return found
 
     def write(self, file: Path) -> None:
         """Writes the timeline as JSON. Behind a line's first time stand how many cycles each is after the one before."""

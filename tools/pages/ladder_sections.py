@@ -170,8 +170,8 @@ def grid_and_time(ladder: Ladder, rows: Sequence[Row]) -> Iterator[str]:
     yield (
         "`tl-attention trace` noted what each role did, on the same problem ([how](../timelines.md)). The cycles are those of a "
         "role for a KV block, the mean of all roles that multiply: a consumer has 64 rows and 176 keys, a warp of `mma_sync` 32 "
-        "rows and 64 keys. *Row maximum* is the part of the softmax that has it, *other vector* the rest. Marks take time, so that the tensor "
-        "pipe is less busy than without them."
+        "rows and 64 keys. *Row maximum* is the part of the softmax that has it, *other vector* the rest. Marks take time, so "
+        "that the tensor pipe is less busy than without them."
     )
     traced = {step.name: step.schedule.name.rpartition("/")[2] for step in ladder.steps if step.schedule}
     yield where_time_goes.steps({step: f"fa4-{name}" for step, name in traced.items()})

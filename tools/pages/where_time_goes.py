@@ -11,26 +11,35 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from statistics import mean
 
+from pictures.timelines import SCHEDULES, recorded_timeline
+
 from pages.made import RESULTS, Make, filling
-from pages.outcomes import EXPERIMENTS, outcomes
-from tl_attention.measure.counters import SELECTED, STALLS, stalled
+from pages.outcomes import EXPERIMENTS, Outcome, outcomes
+from tl_attention.measure.counters import (
+    CYCLES,
+    FEWEST_CYCLES,
+    INSTRUCTIONS,
+    MOST_CYCLES,
+    SELECTED,
+    STALLS,
+    TENSOR_PIPE,
+    stalled,
+)
 from tl_attention.measure.profile import ProfileRow
 from tl_attention.measure.records import read_all
+from tl_attention.proof.code.mark_places import NAMED_BARRIER
 from tl_attention.show.report import PEER_NAMES
 from tl_attention.show.table import markdown
-from tl_attention.trace.shares import Shares, of_block, tensor_pipe
+from tl_attention.trace.flows import THREADS
+from tl_attention.trace.shares import PRODUCTS, Shares, of_block, tensor_pipe
 from tl_attention.trace.timeline import Timeline, What
 
-TIMELINES = RESULTS / "timelines"
-SCHEDULES = ("seed", "inferred", "fa3_overlap", "ws_seed", "best", "best_causal", "d256_causal", "mma_sync")
-THREADS, BARRIER = "threads", "named barrier"
+OTHER_THREADS = {THREADS, What("wait", NAMED_BARRIER)}
 # What a role's time goes to, in the order of a table's columns.
 COLUMNS = ("issues", "vector", "waits for products", "for data", "for room", "for other threads", "loads, stores")
 # Links to the page begin with two or three steady iterations of a schedule.
 TIMELINES_PAGE, SHOWN = "_extra/timelines.html", "30000+8000"
 COUNTED = RESULTS / "profile-experiments-h200.jsonl"
-CYCLES, FEWEST, MOST = (f"sm__cycles_active.{name}" for name in ("avg", "min", "max"))
-BUSY, INSTRUCTIONS = "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active", "smsp__inst_executed.sum"
 # Experiments with a prediction that did not come true, by the prefix of their timelines, and the folders of their names.
 FOLDERS = {"experiment": ("experiments",), "causal": ("experiments", "causal")}
 WRONG = (
@@ -52,11 +61,11 @@ FA3_STALLS = {
 def column(what: What) -> str:
     """Returns the column of a table in which a thing that a role does is counted."""
     if what.kind == "wait":
-        if what.name in ("mma0", "mma1"):
+        if what in PRODUCTS:
             return "waits for products"
         if what.name.endswith("_empty"):
             return "for room"
-        return "for other threads" if what.name in (THREADS, BARRIER) else "for data"
+        return "for other threads" if what in OTHER_THREADS else "for data"
     return {"issue": "issues", "vector": "vector"}.get(what.kind, "loads, stores")
 
 
@@ -85,8 +94,8 @@ class Roles:
 
     def in_loop(self, columns: Iterable[str] = COLUMNS) -> float:
         """Returns the mean cycles of a KV block, without the boundaries of tiles, that go to some columns of the table."""
-        chosen = {*columns}
-        return mean(sum(_inside(one)[name] for name in chosen) / one.kv_blocks for one in self.multiplying)
+        inside = ((_inside(one), one.kv_blocks) for one in self.multiplying)
+        return mean(sum(parts[name] for name in columns) / kv_blocks for parts, kv_blocks in inside)
 
     def of(self, what: What) -> float:
         """Returns the mean cycles of a KV block that go to one thing, without the boundaries of tiles."""
@@ -102,13 +111,13 @@ def _inside(shares: Shares) -> dict[str, int]:
     """Returns a role's cycles by column, without the boundaries of tiles."""
     found = dict.fromkeys(COLUMNS, 0)
     for what, cycles in shares.parts.items():
-        found[column(what)] += cycles - (shares.boundary.get(what, 0))
+        found[column(what)] += cycles - shares.boundary.get(what, 0)
     return found
 
 
 def recorded(name: str) -> Roles:
     """Reads a recorded timeline."""
-    return Roles(Timeline.read(TIMELINES / f"{name}.json"))
+    return Roles(recorded_timeline(name))
 
 
 # --- the eight schedules -------------------------------------------------------------------------------------------
@@ -135,7 +144,8 @@ def witnesses() -> str:
     """Makes the table of what the marks changed, and of how busy the tensor pipe is by the marks and by ncu."""
     lines = []
     for name in SCHEDULES:
-        found, about = recorded(name), recorded(name).timeline.about
+        found = recorded(name)
+        about = found.timeline.about
         few, marked = about["tile_cycles"]
         lines.append(
             (
@@ -182,32 +192,43 @@ def experiments(prefix: str, base: str, names: Sequence[str], spread: bool = Fal
 
     `spread` adds the fewest and the most active cycles of an SM, over the mean.
     """
-    problem = next(row.problem for row in counted() if row.name == base)
-    of_ncu = {row.name.rpartition("/")[2]: row.metrics for row in counted() if row.problem == problem}
+    rows = counted()
+    problem = next(row.problem for row in rows if row.name == base)
+    of_ncu = {row.name.rpartition("/")[2]: row.metrics for row in rows if row.problem == problem}
     said = {one.name: one for one in outcomes(next(one for one in EXPERIMENTS if one.base == base))}
     of_base = recorded(f"{prefix}-{base}")
-    lines = []
-    for name in (base, *names):
-        found, metrics, outcome = recorded(f"{prefix}-{name}"), of_ncu[name], said.get(name)
-        spreads = (
-            [f"{metrics[FEWEST] / metrics[CYCLES]:.2f} to {metrics[MOST] / metrics[CYCLES]:.2f}"] if spread else []
+
+    def line(name: str) -> tuple[str, ...]:
+        found, metrics = recorded(f"{prefix}-{name}"), of_ncu[name]
+        cycles = metrics[CYCLES]
+        fewest, most = metrics[FEWEST_CYCLES] / cycles, metrics[MOST_CYCLES] / cycles
+        return (
+            f"{of_ncu[base][CYCLES] / cycles:.3f}",
+            f"{metrics[TENSOR_PIPE]:.1f} %",
+            *([f"{fewest:.2f} to {most:.2f}"] if spread else []),
+            *split(found, of_base.work / found.work),
         )
+
+    def head(name: str) -> tuple[str, ...]:
         link = f"{TIMELINES_PAGE}#{base},{'/'.join((*FOLDERS[prefix], name))}@{SHOWN}"
-        lines.append(
-            (
-                f"[`{name}`]({link})" if outcome else f"`{name}`",
-                " to ".join(sorted({f"{speed:.2f}" for speed in (outcome.predicted.low, outcome.predicted.high)}))
-                if outcome
-                else "",
-                f"{outcome.speed:.3f}" if outcome else "",
-                f"{of_ncu[base][CYCLES] / metrics[CYCLES]:.3f}",
-                f"{metrics[BUSY]:.1f} %",
-                *spreads,
-                *split(found, of_base.work / found.work),
-            )
-        )
-    spreads = ["SMs' cycles / mean"] if spread else []
-    return markdown(("experiment", "predicted", "speed", "speed in cycles", "tensor pipe", *spreads, *HEADINGS), lines)
+        return f"[`{name}`]({link})", _interval(said[name]), f"{said[name].speed:.3f}"
+
+    columns = (
+        "experiment",
+        "predicted",
+        "speed",
+        "speed in cycles",
+        "tensor pipe",
+        *(["SMs' cycles / mean"] if spread else []),
+    )
+    lines = [(f"`{base}`", "", "", *line(base)), *((*head(name), *line(name)) for name in names)]
+    return markdown((*columns, *HEADINGS), lines)
+
+
+def _interval(outcome: Outcome) -> str:
+    """Returns the interval of speeds that was predicted, as one number where it is one."""
+    ends = outcome.predicted.low, outcome.predicted.high
+    return " to ".join(dict.fromkeys(f"{speed:.2f}" for speed in ends))
 
 
 def counted() -> list[ProfileRow]:
@@ -222,7 +243,7 @@ def beside_fa3() -> str:
             str(row.problem["head_dim"]),
             PEER_NAMES.get(row.name, f"`{row.name}`"),
             f"{row.metrics[CYCLES]:,.0f}",
-            f"{row.metrics[BUSY]:.1f} %",
+            f"{row.metrics[TENSOR_PIPE]:.1f} %",
             f"{row.metrics[INSTRUCTIONS] / 1e6:,.0f}",
             *(f"{100 * row.metrics[stalled(reason)] / _all_stalls(row):.1f} %" for reason in FA3_STALLS),
         )
@@ -250,8 +271,7 @@ def cases() -> str:
 def steps(names: Mapping[str, str]) -> str:
     """Makes the table of a ladder's steps, {step: timeline}: how busy the tensor pipe was, and where a role's time goes."""
     lines = [
-        (step, f"{100 * found.busy:.1f} %", *split(found))
-        for step, found in ((step, recorded(name)) for step, name in names.items())
+        (step, f"{100 * found.busy:.1f} %", *split(found)) for step, found in zip(names, map(recorded, names.values()))
     ]
     return markdown(("step", "tensor pipe", *HEADINGS), lines)
 

@@ -21,21 +21,21 @@ DRAWN = {
     "d256": ("fa3-d256_16k",),
 }
 # What stands on the page: the schedules, and what is compared with one of them.
-SCHEDULES = ("best", "seed", "ws_seed", "inferred", "fa3_overlap", "mma_sync", "best_causal", "d256_causal")
+SCHEDULES = ("seed", "inferred", "fa3_overlap", "ws_seed", "best", "best_causal", "d256_causal", "mma_sync")
 COMPARED = ("experiment-", "causal-", "fa3-d", "fa3-softcap_16k")
 BASES = ("experiment-best", "causal-best_causal")
 # The page has so many cycles of each: a tile's begin, and enough iterations.
 CYCLES = 100_000
 
 
-def recorded(name: str) -> Timeline:
+def recorded_timeline(name: str) -> Timeline:
     """Reads a recorded timeline."""
     return Timeline.read(FOLDER / f"{name}.json")
 
 
 def svg(names: Sequence[str]) -> str:
     """Draws two steady iterations of each of these timelines, as SVG."""
-    return sheet.saved(picture.drawn([*map(recorded, names)]), "svg").decode()
+    return sheet.saved(picture.drawn([*map(recorded_timeline, names)]), "svg").decode()
 
 
 def begin_of(timeline: Timeline) -> Timeline:
@@ -53,7 +53,7 @@ def site() -> str:
     """Makes the page of the begins of all schedules and of what is compared with them."""
     others = sorted(path.stem for path in FOLDER.glob("*.json") if path.stem.startswith(COMPARED))
     names = (*SCHEDULES, *(name for name in others if name not in BASES))
-    return page.text([begin_of(recorded(name)) for name in names])
+    return page.text([begin_of(recorded_timeline(name)) for name in names])
 
 
 MADE: dict[str, Callable[[], str]] = {
