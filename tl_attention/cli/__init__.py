@@ -5,12 +5,14 @@ from __future__ import annotations
 import click
 
 from tl_attention import __version__
+from tl_attention.cli.calibrate import calibrate
 from tl_attention.cli.command import Groups
 from tl_attention.cli.compare import compare
 from tl_attention.cli.diff import diff
 from tl_attention.cli.doctor import doctor
 from tl_attention.cli.ladder import ladder
 from tl_attention.cli.measure import bench, run
+from tl_attention.cli.predict import predict
 from tl_attention.cli.profile import profile
 from tl_attention.cli.report import report
 from tl_attention.cli.schedules import check, explain, list_command, schema, which
@@ -36,6 +38,7 @@ def main(context: click.Context) -> None:
 
 main.add_group("Look at schedules", list_command, explain, diff, which)
 main.add_group("Check and compile", check, warm, schema)
+main.add_group("Predict without a GPU", predict, calibrate)
 main.add_group("Measure", run, bench, compare, ladder, profile, trace)
 main.add_group("Show records", report)
 main.add_group("Enter the leaderboard", submit)

@@ -9,7 +9,7 @@ import hashlib
 import re
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -65,7 +65,7 @@ class CompiledKernel:
     """A compiled kernel holds a function to launch, its generated code, nvcc, variant, parameters and verdict.
 
     `kernel` is the function of its library; `nvcc` made its machine code. `verdict` is the proof's verdict on the
-    generated code, None for a schedule without a Program.
+    generated code, None for a schedule without a Program. `library` is the library's bytes, None where there is none.
     """
 
     kernel: Callable[..., None]
@@ -75,6 +75,7 @@ class CompiledKernel:
     variant: Variant
     parameters: tuple[Parameter, ...]
     verdict: Verdict | None
+    library: bytes | None = field(default=None, repr=False)
 
     def __call__(self, **arguments: Any) -> None:
         """Launches the kernel on the current CUDA stream, with arguments by the parameters' names.
@@ -111,10 +112,31 @@ class CompiledKernel:
 
     @cached_property
     def cubin(self) -> bytes:
-        """Returns the machine code, from TileLang's binary cache or built again."""
-        from tl_attention.compiler.generation import machine_code
+        """Returns the machine code, from the library, or built again where there is no library."""
+        found = library.machine_code_in(self.library) if self.library else None
+        if found is None:
+            from tl_attention.compiler.generation import machine_code
 
-        return machine_code(self.source, self.variant.arch)
+            found = machine_code(self.source, self.variant.arch)
+        return found
+
+    @property
+    def blocks_per_sm(self) -> int:
+        """Returns how many thread blocks of the kernel an SM of its card holds at once.
+
+        Raises ScheduleRefused as `report` does.
+        """
+        from tl_attention.proof.code.marks import threads_in
+
+        report, threads = self.report, threads_in(self.source)
+        return self.variant.card.blocks_that_fit(threads, report.registers, report.shared_bytes)
+
+    @cached_property
+    def disassembly(self) -> str:
+        """Returns the disassembly of the machine code, which takes half a second."""
+        from tl_attention.compiler.sass import cuobjdump
+
+        return cuobjdump(self.cubin, "--dump-sass")
 
     @cached_property
     def report(self) -> StaticReport:
@@ -130,10 +152,9 @@ class CompiledKernel:
         usage = cuobjdump(self.cubin, "--dump-resource-usage")
         match = re.search(r"REG:(\d+) STACK:(\d+) SHARED:(\d+)", usage)
         assert match, f"cuobjdump printed no resource usage: {usage[:200]}"
-        disassembly = cuobjdump(self.cubin, "--dump-sass")
-        loops = parse(disassembly)
+        loops = parse(self.disassembly)
         check_not_serialised(loops, lambda: serialised_because(said_of(self.source, self.variant.arch)))
-        return StaticReport(int(match[1]), int(match[2]), self.shared_bytes, loops, code_name(disassembly))
+        return StaticReport(int(match[1]), int(match[2]), self.shared_bytes, loops, code_name(self.disassembly))
 
 
 def compile_kernel(schedule: Schedule, variant: Variant, planned: Planned | None = None) -> CompiledKernel:
@@ -159,7 +180,9 @@ def compile_kernel(schedule: Schedule, variant: Variant, planned: Planned | None
             store.keep(file, made)
         found = made, _loaded(made.library)
     finished, function = found
-    return CompiledKernel(function, finished.source, finished.host_source, nvcc, variant, parameters, finished.verdict)
+    return CompiledKernel(
+        function, finished.source, finished.host_source, nvcc, variant, parameters, finished.verdict, finished.library
+    )
 
 
 def is_finished(schedule: Schedule, variant: Variant) -> bool:

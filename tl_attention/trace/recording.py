@@ -17,7 +17,6 @@ import torch
 
 from tl_attention.compiler.compile import CompiledKernel, compile_kernel
 from tl_attention.compiler.sass import steady
-from tl_attention.hardware.card import CARDS
 from tl_attention.hardware.warpgroup import ROWS, WARP, WARPGROUP
 from tl_attention.measure import timing
 from tl_attention.measure.candidate import Candidate
@@ -71,7 +70,7 @@ def record(candidate: Candidate, kinds: frozenset[str], window: Window, seed: in
         "time_with_marks": [statistics.median(ratios), min(ratios), max(ratios)],
         "tile_cycles": _tile_cycles(few, found),
         "product_cycles": _product_cycles(candidate, traced),
-        "blocks_of_sm": _blocks_of_sm(candidate, traced),
+        "blocks_of_sm": traced.kernel.blocks_per_sm,
         "machine_code": {
             **{kind: [_places(plain).get(kind), places] for kind, places in _places(marked).items()},
             "registers": [plain.report.registers, marked.report.registers],
@@ -171,13 +170,6 @@ def _product_cycles(candidate: Candidate, traced: Traced) -> dict[str, float]:
         "mma0": of_column * schedule.block_N * variant.tile_dim,
         "mma1": of_column * variant.tile_dim_v * schedule.block_N,
     }
-
-
-def _blocks_of_sm(candidate: Candidate, traced: Traced) -> int:
-    """Returns how many thread blocks of the traced kernel an SM holds at once."""
-    report = traced.kernel.report
-    threads = len(traced.roles) * threads_of_role(traced.kernel.source)
-    return CARDS[candidate.arch].blocks_that_fit(threads, report.registers, report.shared_bytes)
 
 
 def _places(kernel: CompiledKernel) -> dict[str, list[int]]:

@@ -29,9 +29,9 @@ from tl_attention.lowering.warp_specialized.grid_proof import (
     grids,
     turns,
     whole_groups,
-    workers,
 )
 from tl_attention.lowering.warp_specialized.roles import Roles
+from tl_attention.lowering.warp_specialized.tile_order import workers
 from tl_attention.problem.lengths import Problems
 from tl_attention.problem.variant import Sizes
 from tl_attention.proof.code.comparison import executed

@@ -11,6 +11,7 @@ import numpy as np
 
 from tl_attention.hardware.warpgroup import ROWS, WARPS
 from tl_attention.lowering.warp_specialized.roles import Roles
+from tl_attention.lowering.warp_specialized.tile_order import SECTION_BYTES, placed, taper, workers
 from tl_attention.problem.lengths import Problems, cuts
 from tl_attention.problem.mask import ceildiv
 from tl_attention.problem.shape import AttentionShape
@@ -32,14 +33,6 @@ from tl_attention.schedule.schedule import Schedule
 MOST_TURNS, MOST_TILES, SAMPLE = 64, 1 << 13, 1 << 11
 
 
-def workers(schedule: Schedule, variant: Variant) -> int:
-    """Returns how many blocks, or clusters of blocks, the variant's SMs hold at once, at least one.
-
-    Each works on one tile after another.
-    """
-    return max(1, variant.sms * schedule.kernel.blocks_per_sm // schedule.kernel.cluster)
-
-
 def whole_groups(heads: int, variant: Variant) -> int:
     """Returns the smallest multiple of a group's heads that is at least `heads`."""
     return ceildiv(heads, variant.group) * variant.group
@@ -50,9 +43,6 @@ def grids(schedule: Schedule, variant: Variant) -> Iterator[Sizes]:
 
     Where few heads show it, a grid has as many heads of K and V.
     """
-    # Late: it imports tilelang.
-    from tl_attention.lowering.warp_specialized.tiles import SECTION_BYTES, taper
-
     rows, group = schedule.block_M * schedule.kernel.cluster, variant.group
     # One row tile of many heads, so that a number in the order of tiles is not divided by anything else.
     yield Sizes(1, whole_groups(9 * workers(schedule, variant), variant), rows, rows + 1)
@@ -215,31 +205,3 @@ def _tiles(
 
 def _of_blocks(sizes: Problems, cluster: int) -> Problems:
     return Problems(*(np.repeat(size, cluster) for size in sizes))
-
-
-def placed(
-    number: np.ndarray, sizes: Problems, rows: int, schedule: Schedule, variant: Variant
-) -> tuple[np.ndarray, np.ndarray]:
-    """Returns (row tile, head counted over all batches) for each tile number, in the schedule's order of tiles.
-
-    The function says a second time, for the proof, what `tiles.py` says.
-    """
-    # Late: it imports tilelang.
-    from tl_attention.lowering.warp_specialized.tiles import SECTION_BYTES, taper
-
-    row_tiles = np.maximum(ceildiv(sizes.seq_q, rows), 1)
-    heads, order = sizes.heads * sizes.batch, schedule.kernel.tile_order
-    row, head = number % row_tiles, number // row_tiles
-    if order == "tapered":
-        together = taper(variant.tile_dim, variant.tile_dim_v) * workers(schedule, variant)
-        width = np.minimum(heads, ceildiv(together, row_tiles))
-        within = number - (heads - width) * row_tiles
-        row = np.where(within < 0, row, within // width)
-        head = np.where(within < 0, head, heads - width + within % width)
-    if order == "sections":
-        columns, group = variant.tile_dim + variant.tile_dim_v, variant.group
-        section = group * np.maximum(1, np.minimum(heads // group, SECTION_BYTES // (sizes.seq_kv * columns * 2)))
-        first, within = number // (section * row_tiles) * section, number % (section * row_tiles)
-        width = np.minimum(section, heads - first)
-        row, head = within // width, first + within % width
-    return (row_tiles - 1 - row if variant.mask.grows else row), head

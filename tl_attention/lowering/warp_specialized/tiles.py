@@ -7,12 +7,8 @@ import tilelang.language as T
 
 from tl_attention.hardware.warpgroup import ROWS, WARP
 from tl_attention.lowering.iterations import Tile, loop
+from tl_attention.lowering.warp_specialized.tile_order import SECTION_BYTES, taper
 from tl_attention.lowering.warp_specialized.transfers import produce, release_q, store
-
-# K and V of the heads of a section fit in the L2 cache of an H100 (50 MB) beside everything else.
-SECTION_BYTES = 32 << 20
-# At most so many tiles for each worker are taken from the last heads together, the longest first.
-TAPER = 4
 
 
 @T.macro
@@ -88,14 +84,6 @@ def tapered(tile, row_tiles, heads, s, c):
     row = T.if_then_else(within < 0, tile % row_tiles, within // width)
     head = T.if_then_else(within < 0, tile // row_tiles, heads - width + within % width)
     return row, head
-
-
-def taper(head_dim, head_dim_v):
-    """Returns how many tiles per worker are taken from the last heads together, fewer where K and V are wide.
-
-    More than 256 columns of K and V together would leave the L2 cache.
-    """
-    return min(TAPER, TAPER * 256 // (head_dim + head_dim_v))
 
 
 def by_sections(tile, row_tiles, heads, s, c):

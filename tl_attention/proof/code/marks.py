@@ -152,9 +152,14 @@ def threads_of_role(source: str) -> int:
     return WARP if "tl::mma_sync<" in source else WARPGROUP
 
 
-def roles_in(source: str) -> int:
-    """Returns how many roles a thread block of a generated kernel has."""
+def threads_in(source: str) -> int:
+    """Returns how many threads a thread block of a generated kernel has."""
     match = LAUNCH_BOUNDS.search(source)
     if not match:
         raise SyntaxError("the kernel does not say how many threads it has")
-    return int(match[1]) // threads_of_role(source)
+    return int(match[1])
+
+
+def roles_in(source: str) -> int:
+    """Returns how many roles a thread block of a generated kernel has."""
+    return threads_in(source) // threads_of_role(source)

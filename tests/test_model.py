@@ -1,0 +1,254 @@
+"""The model of an SM: it reads machine code, runs warps against each other, and says of a kernel how long it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import simpy
+import yaml
+from click.testing import CliRunner
+
+from tl_attention.cli import main
+from tl_attention.errors import InputError
+from tl_attention.files.named import resolve
+from tl_attention.measure.candidate import Candidate
+from tl_attention.model import machine as machines
+from tl_attention.model.calibration import MEASURED, calibrated, text
+from tl_attention.model.grid import Grid
+from tl_attention.model.instructions import loops, read
+from tl_attention.model.machine import NUMBERS, Machine
+from tl_attention.model.prediction import predict
+from tl_attention.model.sm import Account, Barrier, Meeting, Quarter
+from tl_attention.model.steps import Mark, Step, step, tile_code
+from tl_attention.problem.mask import CAUSAL
+from tl_attention.problem.shape import AttentionShape
+from tl_attention.program.planned import Planned
+
+H200 = machines.load("h200")
+# A machine on which an instruction takes a cycle and nothing disturbs anything.
+ONE = ("fma", "fma_beside", "slot_beside", "alu_beside", "mufu_beside", "stall_beside")
+OF_PRODUCTS = {"wgmma_columns": 2.0, "wgmma_issue_columns": 64.0, "wgmma_queue": 4.0}
+EVEN = replace(H200, **dict.fromkeys(NUMBERS, 0.0) | dict.fromkeys(ONE, 1.0) | OF_PRODUCTS)
+
+
+def word(stall: int, write: int = 7, read: int = 7, waits: Iterable[int] = ()) -> str:
+    """Returns the upper word of an instruction that tells its warp's scheduler this."""
+    control = stall | 1 << 4 | write << 5 | read << 8 | sum(1 << n for n in waits) << 11
+    return f"0x{control << 41:016x}"
+
+
+def code(*lines: tuple[str, str]) -> str:
+    """Returns a disassembly of (instruction, upper word) lines."""
+    return "".join(
+        f"        /*{16 * n:04x}*/                   {text} ;         /* 0x{n:016x} */\n"
+        f"                                                 /* {upper} */\n"
+        for n, (text, upper) in enumerate(lines)
+    )
+
+
+def steps(*lines: tuple[str, str], machine: Machine = EVEN) -> list[Step]:
+    return [step(instruction, machine) for instruction in read(code(*lines))]
+
+
+def ran(warps: Iterable[list[Step | Mark]], machine: Machine = EVEN) -> list[Account]:
+    """Returns the accounts of warps that ran against each other and met nobody, each with a mark at its end."""
+    quarter = Quarter(machine)
+    for n, of_warp in enumerate(warps):
+        quarter.env.process(quarter.warp(n, [*of_warp, Mark(("end",))], lambda kind: None))
+    quarter.env.run()
+    return [*quarter.accounts.values()]
+
+
+def ends(warps: Iterable[list[Step | Mark]], machine: Machine = EVEN) -> list[float]:
+    return [account.marks["end",] for account in ran(warps, machine)]
+
+
+FFMA = ("FFMA R0, R1, R2, R3", word(1))
+WGMMA = ("HGMMA.64x128x16.F32.BF16 R24, gdesc[UR4], R24, gsb0", word(1))
+WAITED = ("WARPGROUP.DEPBAR.LE gsb0, 0x0", word(2))
+
+
+def test_an_instruction_tells_its_scheduler_stall_and_scoreboards() -> None:
+    [found] = read(code(("@!P0 MUFU.EX2 R7, R6", word(8, write=1, waits=(0, 5)))))
+    assert (found.predicate, found.name, found.stall, found.write, found.read, found.waits) == (
+        "!P0",
+        "MUFU",
+        8,
+        1,
+        None,
+        (0, 5),
+    )
+
+
+def test_loops_are_those_with_products_from_outside_in() -> None:
+    text = code(
+        FFMA, WGMMA, ("@P0 BRA 0x10", word(5)), FFMA, ("@P1 BRA 0x0", word(5)), FFMA, ("@P2 BRA 0x50", word(5)),
+        ("EXIT", word(5)), ("BRA 0x30", word(5)),
+    )  # fmt: skip
+    assert [(loop.first, loop.end) for loop in loops(read(text))] == [(0, 5), (1, 3)]
+    tile = tile_code(read(text), EVEN)
+    assert tile.again and [len(section) for section in tile.sections] == [1, 2, 2]
+
+
+def test_a_warp_issues_after_its_stalls_and_scoreboards() -> None:
+    exponential = ("MUFU.EX2 R0, R1", word(1, write=2))
+    alone = replace(EVEN, mufu=8.0, mufu_latency=17.0)
+    assert ends([steps(("FFMA R0, R0, R0, R0", word(4)), FFMA)]) == [5]
+    assert ends([steps(exponential, ("FADD R0, R0, R0", word(1, waits=(2,))), machine=alone)], alone) == [18]
+    assert ends([steps(exponential, exponential, exponential, machine=alone)], alone) == [17]
+
+
+def test_two_warps_share_the_issue_slot() -> None:
+    first, second = ends([steps(*[FFMA] * 100), steps(*[FFMA] * 100)])
+    assert 199 <= max(first, second) <= 203
+
+
+def test_products_run_one_after_the_other_and_their_wait_ends_with_them() -> None:
+    assert ends([steps(WGMMA, WAITED)]) == [66]
+    assert sorted(ends([steps(WGMMA, WAITED), steps(WGMMA, WAITED)]))[1] == pytest.approx(130, abs=1)
+    late = replace(EVEN, wgmma_start=30.0, wgmma_done=33.0)
+    assert ends([steps(WGMMA, WAITED, machine=late)], late) == [66 + 63]
+
+
+def test_a_warp_with_a_full_queue_of_products_waits() -> None:
+    [account] = ran([[*steps(*[WGMMA] * 12), Mark(("issued",)), *steps(WAITED)]])
+    # One multiplies and four wait: the last one issues when the seventh is over.
+    assert account.marks["issued",] == pytest.approx(7 * 64, abs=16)
+    assert account.marks["end",] == 12 * 64 + 2
+    assert account.waited["products"] > 300
+
+
+def test_instructions_of_the_fma_pipe_take_time_from_the_tensor_core() -> None:
+    taking = replace(EVEN, taken=1.0)
+    assert ends([steps(WGMMA, *[FFMA] * 20, WAITED, machine=taking)], taking) == [66 + 20]
+
+
+def test_a_barriers_phase_ends_with_its_last_arrival() -> None:
+    env = simpy.Environment()
+    barrier = Barrier(env, 2)
+    barrier.arrive(10)
+    barrier.arrive(40)
+    env.run(until=barrier.over(0))
+    assert env.now == 40 and not barrier.over(1).triggered
+
+
+def test_warps_meet_at_barriers() -> None:
+    quarter = Quarter(EVEN)
+    barrier = Barrier(quarter.env, 2)
+    sync = steps(("BAR.SYNC 0x0", word(1)))
+    for n, before in enumerate((5, 50)):
+        found = [*steps(*[FFMA] * before), *sync, Mark(("met",))]
+        quarter.env.process(quarter.warp(n, found, lambda kind: Meeting("threads", barrier)))
+    quarter.env.run()
+    met = [account.marks["met",] for account in quarter.accounts.values()]
+    assert met[0] == pytest.approx(met[1], abs=2) and met[1] > 50
+    assert quarter.accounts[0].waited["threads"] > 40
+
+
+def candidate(name: str, causal: bool = False, seq: int = 4096) -> Candidate:
+    shape = AttentionShape(8, 16, seq, seq, 128, "bfloat16", **({"mask": CAUSAL} if causal else {}))
+    return Candidate(name, shape, Planned(resolve(name).schedule), sms=132, arch="sm_90a")
+
+
+def test_a_grid_has_the_tiles_and_blocks_of_the_problem() -> None:
+    grid = Grid.of(candidate("best"), 1)
+    # Clusters of two blocks of 128 rows, and 24 KV blocks of 176 keys, the last of which is cut.
+    assert (len(grid.order), grid.workers, grid.strided) == (8 * 16 * 16, 66, True)
+    assert set(grid.blocks) == {24} and set(grid.masked) == {1}
+    assert grid.cycles(lambda blocks: blocks * 100.0, 0.0) == 32 * 2400
+    causal = Grid.of(candidate("best_causal", causal=True), 1)
+    assert list(causal.blocks) == [*range(1, 33)] and not causal.strided
+    mean = float(causal.blocks[causal.order].sum()) / causal.workers
+    assert mean * 100 < causal.cycles(lambda blocks: blocks * 100.0, 0.0) < mean * 101.5
+    # The longest tiles of a head come first.
+    assert causal.order[0] == 31
+
+
+def changed(tmp_path: Path, change: Callable[[dict[str, object]], object]) -> Path:
+    keys = yaml.safe_load((machines.FOLDER / "h200.yaml").read_text())
+    change(keys)
+    path = tmp_path / "mine.yaml"
+    path.write_text(yaml.safe_dump(keys))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (lambda keys: keys["numbers"].pop("taken"), "numbers.taken"),
+        (lambda keys: keys["numbers"]["fma"].pop("source"), "numbers.fma.source"),
+        (lambda keys: keys["numbers"]["fma"].update(value="one"), "numbers.fma.value"),
+        (lambda keys: keys["numbers"].update(fmma={"value": 1, "source": "mine"}), "numbers.fmma"),
+        (lambda keys: keys.pop("device"), "device"),
+    ],
+)
+def test_a_machine_file_with_a_mistake_is_refused_in_one_line(tmp_path, change, expected) -> None:
+    path = changed(tmp_path, change)
+    with pytest.raises(InputError, match=rf"mine\.yaml:\d+: {expected}") as refused:
+        machines.load(str(path))
+    assert len(refused.value.lines) == 1
+
+
+def test_a_machine_without_a_file_is_refused() -> None:
+    with pytest.raises(InputError, match="no machine 'a100', expected .*h200, or a file NAME.yaml"):
+        machines.load("a100")
+
+
+def test_every_number_says_its_source_and_meaning() -> None:
+    assert set(H200.sources) == set(NUMBERS) and all(NUMBERS.values())
+
+
+def test_what_cannot_be_predicted_is_told_in_one_line() -> None:
+    with pytest.raises(InputError, match="^inferred: no Program, expected a schedule whose lowering follows one"):
+        predict(candidate("inferred"), H200)
+    with pytest.raises(InputError, match="^NVIDIA H200 is sm_90a, expected a machine file of sm_86"):
+        predict(replace(candidate("best"), arch="sm_86"), H200)
+
+
+# Of an H100, in cycles.
+PROBES = {
+    "ffma": 1.054,
+    "fmul": 1.062,
+    "fadd": 1.07,
+    "imad": 2.058,
+    "fmnmx": 2.05,
+    "cvt": 2.05,
+    "lop3": 2.051,
+    "mov": 2.069,
+    "ex2": 8.042,
+    "ex2_latency": 17.024,
+    "shfl": 4.056,
+    "shfl_latency": 24.013,
+    "wgmma_ss_interval_256": 128.0,
+}
+
+
+def test_a_calibrated_machine_is_a_file_that_loads(tmp_path) -> None:
+    found = calibrated(PROBES, H200, "NVIDIA H100 80GB HBM3", "580.159.04", "2026-11-26", 132)
+    (tmp_path / "mine.yaml").write_text(text(found))
+    assert machines.load(str(tmp_path / "mine.yaml")) == found
+    assert (found.alu, found.wgmma_columns, found.mufu_latency) == (2.055, 2.0, 17.024)
+    assert all(found.sources[name].startswith("calibrate: ") for name in MEASURED)
+    assert found.stall_beside == H200.stall_beside and "on NVIDIA H200" in found.sources["stall_beside"]
+
+
+def test_a_microbenchmark_that_gave_up_is_told() -> None:
+    with pytest.raises(InputError, match="^calibrate: mufu is -1, expected more than 0"):
+        calibrated({**PROBES, "ex2": -1.0}, H200, "", "", "", 132)
+
+
+def test_calibrate_without_a_gpu_is_one_line(tmp_path) -> None:
+    done = CliRunner().invoke(main, ["calibrate", "--output", str(tmp_path / "mine.yaml")])
+    assert done.exit_code == 2 and done.output == (
+        "error: calibrate: no GPU of sm_90a here, expected one: what is measured needs it\n"
+    )
+
+
+def test_predict_names_what_it_cannot_predict_below_the_others() -> None:
+    done = CliRunner().invoke(main, ["predict", "inferred", "--dtype", "bf16"])
+    assert done.exit_code == 2 and done.output.count("\n") == 1 and "inferred: no Program" in done.output
+    done = CliRunner().invoke(main, ["predict"])
+    assert done.exit_code == 2 and "no schedule, expected the name or file of one" in done.output

@@ -1,0 +1,56 @@
+"""This module says which row tile of which head a tile number is. `tiles.py` says it for kernels, by the same constants."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tl_attention.problem.lengths import Problems
+from tl_attention.problem.mask import ceildiv
+from tl_attention.problem.variant import Variant
+from tl_attention.schedule.schedule import Schedule
+
+# K and V of the heads of a section fit in the L2 cache of an H100 (50 MB) beside everything else.
+SECTION_BYTES = 32 << 20
+# At most so many tiles for each worker are taken from the last heads together, the longest first.
+TAPER = 4
+
+
+def taper(head_dim: int, head_dim_v: int) -> int:
+    """Returns how many tiles per worker are taken from the last heads together, fewer where K and V are wide.
+
+    More than 256 columns of K and V together would leave the L2 cache.
+    """
+    return min(TAPER, TAPER * 256 // (head_dim + head_dim_v))
+
+
+def workers(schedule: Schedule, variant: Variant) -> int:
+    """Returns how many blocks, or clusters of blocks, the variant's SMs hold at once, at least one.
+
+    Each works on one tile after another.
+    """
+    return max(1, variant.sms * schedule.kernel.blocks_per_sm // schedule.kernel.cluster)
+
+
+def placed(
+    number: np.ndarray, sizes: Problems, rows: int, schedule: Schedule, variant: Variant
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns (row tile, head counted over all batches) for each tile number, in the schedule's order of tiles.
+
+    The function says a second time, for the proof, what `tiles.py` says.
+    """
+    row_tiles = np.maximum(ceildiv(sizes.seq_q, rows), 1)
+    heads, order = sizes.heads * sizes.batch, schedule.kernel.tile_order
+    row, head = number % row_tiles, number // row_tiles
+    if order == "tapered":
+        together = taper(variant.tile_dim, variant.tile_dim_v) * workers(schedule, variant)
+        width = np.minimum(heads, ceildiv(together, row_tiles))
+        within = number - (heads - width) * row_tiles
+        row = np.where(within < 0, row, within // width)
+        head = np.where(within < 0, head, heads - width + within % width)
+    if order == "sections":
+        columns, group = variant.tile_dim + variant.tile_dim_v, variant.group
+        section = group * np.maximum(1, np.minimum(heads // group, SECTION_BYTES // (sizes.seq_kv * columns * 2)))
+        first, within = number // (section * row_tiles) * section, number % (section * row_tiles)
+        width = np.minimum(section, heads - first)
+        row, head = within // width, first + within % width
+    return (row_tiles - 1 - row if variant.mask.grows else row), head

@@ -1,0 +1,155 @@
+"""A Machine has the numbers of one GPU that the model works with. It is a YAML file, with a source for each number."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, StrictFloat, StrictInt, create_model
+
+from tl_attention.errors import InputError
+from tl_attention.files import yaml_text
+
+FOLDER = Path(__file__).parent / "machines"
+# The machine that is meant where none is named.
+USUAL = "h200"
+
+
+def _number(words: str) -> Any:
+    return field(metadata={"words": words})
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A Machine holds a GPU's numbers, in cycles of an SM unless their words say otherwise. `sources` says where each is from."""
+
+    device: str
+    driver: str
+    date: str
+    arch: str
+    sms: int
+    sources: dict[str, str] = field(repr=False)
+
+    fma: float = _number("a quarter's FMA pipe, for each FFMA, FMUL and FADD of a warp")
+    imad: float = _number("the same for each IMAD")
+    alu: float = _number(
+        "a quarter's ALU pipe, for each maximum, selection, conversion to 16 bits or integer operation"
+    )
+    mufu: float = _number(
+        "a quarter's special function unit, for each exponential of a warp, or rounding to an integer"
+    )
+    shuffle: float = _number("a quarter's share of shuffles, for each of a warp")
+    uniform: float = _number("a quarter's uniform datapath, for each instruction")
+    shared: float = _number("a quarter's share of loads and stores, for each of a warp")
+    mma_sync: float = _number("a quarter's tensor core, for each m16n8k16 of mma.sync")
+    wgmma_columns: float = _number("columns of an m64nNk16 that the tensor core multiplies in a cycle")
+
+    mufu_latency: float = _number("from the issue of an exponential to its result")
+    shuffle_latency: float = _number("from the issue of a shuffle to its result")
+    shared_latency: float = _number("from the issue of a load of shared memory to its result")
+    global_latency: float = _number("from the issue of a load of global memory to its result")
+    other_latency: float = _number("from the issue of any other instruction that sets a scoreboard until that is clear")
+    read_latency: float = _number(
+        "from the issue of an instruction until its operands have been read, where others wait for that"
+    )
+
+    taken: float = _number(
+        "what each instruction of the FMA pipe takes from the tensor core of its quarter, while that multiplies"
+    )
+    fma_beside: float = _number(
+        "a quarter's issue slot, for each instruction of the FMA pipe while the tensor core multiplies"
+    )
+    slot_beside: float = _number("the same for each other instruction")
+    alu_beside: float = _number(
+        "how many times as long an instruction takes the ALU pipe while the tensor core multiplies"
+    )
+    mufu_beside: float = _number("the same for the special function unit")
+    stall_beside: float = _number("the same for a warp's stalls")
+    wgmma_queue: float = _number(
+        "wgmma instructions of a warp that wait for the tensor core; a warp that has so many waits"
+    )
+    wgmma_issue_columns: float = _number(
+        "columns of a wgmma that issue in a cycle: its warp's next one issues when all have"
+    )
+    wgmma_start: float = _number("from the issue of a wgmma to its start on an idle tensor core")
+    wgmma_done: float = _number("from the end of a group of wgmma until the warp that waits for it goes on")
+    named_barrier: float = _number("from an arrival at a named barrier until who waits there goes on")
+    mbarrier: float = _number("from a look at a complete mbarrier until its warp goes on")
+    copy_latency: float = _number("from the commit of a group of cp.async until it has arrived, from L2")
+    tma_latency: float = _number("from the issue of a load by TMA until its last byte has arrived, from L2")
+    tma_bytes: float = _number("bytes that TMA brings to one SM in a cycle")
+    producer: float = _number("what a producer warp takes for the instructions of a wait or load")
+    next_tile: float = _number("from the request for the number of the next tile until it has come")
+    next_block: float = _number("from a thread block's exit until the next one on its SM begins")
+    kernel: float = _number("what a launch takes beside its tiles")
+    spread: float = _number("how much slower, as a part, the slowest SM is than the mean")
+
+    clock_most: float = _number("MHz: the clock of a kernel without products")
+    clock_idle: float = _number("MHz: where the line of the clock over the tensor core's busy part begins, at 0")
+    clock_drop: float = _number("MHz: how much that line falls from 0 to 1")
+
+    @property
+    def title(self) -> str:
+        return f"{self.device}, driver {self.driver}, {self.date}"
+
+    def clock(self, busy: float) -> float:
+        """Returns the SM clock in MHz at which a kernel runs whose tensor core multiplies `busy` of the time, from 0 to 1.
+
+        The card is limited in power: the more it multiplies, the lower its clock.
+        """
+        return min(self.clock_most, self.clock_idle - self.clock_drop * busy)
+
+
+NUMBERS: dict[str, str] = {f.name: f.metadata["words"] for f in fields(Machine) if "words" in f.metadata}
+
+
+class _Number(BaseModel):
+    """A _Number is a number of a machine's file with its source."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    value: Annotated[StrictFloat | StrictInt, Field(ge=0)]
+    source: Annotated[str, Field(min_length=4)]
+
+
+class MachineKeys(BaseModel):
+    """A MachineKeys holds the keys of a machine's file; `numbers` is checked by a model of its own."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    device: str
+    driver: str
+    date: str
+    arch: str
+    sms: Annotated[StrictInt, Field(ge=1)]
+    numbers: dict[str, Any]
+
+
+_FIELDS: dict[str, Any] = dict.fromkeys(NUMBERS, (_Number, ...))
+_Numbers = create_model("_Numbers", __config__=ConfigDict(frozen=True, extra="forbid"), **_FIELDS)
+
+
+def load(name: str = USUAL) -> Machine:
+    """Returns the machine of this name among those that ship, or of a file. Raises InputError with file, line and key."""
+    path = Path(name) if name.endswith(".yaml") else FOLDER / f"{name}.yaml"
+    if not path.suffix == ".yaml" or (path.parent == FOLDER and not path.is_file()):
+        raise InputError(f"no machine {name[:40]!r}, expected {' or '.join(names())}, or a file NAME.yaml")
+    file = yaml_text.read(path)
+    keys = yaml_text.checked(file, MachineKeys, file.fields)
+    numbers = yaml_text.checked(file, _Numbers, keys.numbers, "numbers")
+    found = {name: getattr(numbers, name) for name in NUMBERS}
+    return Machine(
+        keys.device,
+        keys.driver,
+        keys.date,
+        keys.arch,
+        keys.sms,
+        {name: number.source for name, number in found.items()},
+        **{name: float(number.value) for name, number in found.items()},
+    )
+
+
+def names() -> list[str]:
+    """Returns the names of the machines that ship."""
+    return sorted(path.stem for path in FOLDER.glob("*.yaml"))

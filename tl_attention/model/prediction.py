@@ -1,0 +1,133 @@
+"""`predict` says without a GPU how long a schedule's kernel takes for a problem, and what limits it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import mean, median
+
+from tl_attention.compiler.compile import compile_kernel
+from tl_attention.errors import InputError
+from tl_attention.measure.candidate import Candidate
+from tl_attention.model.grid import Grid
+from tl_attention.model.instructions import read
+from tl_attention.model.machine import Machine
+from tl_attention.model.roles import run
+from tl_attention.model.sm import Quarter
+from tl_attention.model.steps import tile_code
+from tl_attention.problem.shape import AttentionShape
+
+# Tiles that are simulated, the first of which does not count, and the most KV blocks of each: more take as long each.
+TILES, MOST_BLOCKS = 3, 10
+# Iterations of a tile's steady loop that do not count.
+FIRST_ITERATIONS = 2
+TENSOR_CORE = "tensor core"
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A Prediction is what the model says of a candidate's kernel on a machine.
+
+    `cycles` are those of the SM that works longest, at `clock_mhz`. `iteration` is the cycles of a KV block in the steady loop,
+    `tile` those of a tile of `blocks` KV blocks. `busy` has, by resource, the part of the time in which it is taken, and
+    `waits` the cycles that a consumer waits in a tile, by what for.
+    """
+
+    name: str
+    shape: AttentionShape
+    machine: str
+    cycles: float
+    clock_mhz: float
+    iteration: float
+    tile: float
+    blocks: int
+    instructions: int
+    busy: dict[str, float]
+    waits: dict[str, float]
+
+    @property
+    def ms(self) -> float:
+        """Returns the predicted time of a launch in milliseconds."""
+        return self.cycles / self.clock_mhz / 1000
+
+    @property
+    def limit(self) -> tuple[str, float]:
+        """Returns the resource that is taken most of the time, and which part of the time that is."""
+        return max(self.busy.items(), key=lambda item: item[1])
+
+
+def check(candidate: Candidate, machine: Machine) -> None:
+    """Raises InputError where the model knows nothing of the candidate's kernel, or the machine is another card."""
+    planned = candidate.planned
+    if planned is None or planned.program is None:
+        raise InputError(
+            f"{candidate.name}: no Program, expected a schedule whose lowering follows one: nothing is predicted"
+        )
+    if candidate.arch != machine.arch:
+        raise InputError(f"{machine.device} is {machine.arch}, expected a machine file of {candidate.arch}")
+
+
+def predict(candidate: Candidate, machine: Machine) -> Prediction:
+    """Returns the prediction for a candidate, whose kernel is taken from the store or compiled.
+
+    Raises InputError where nothing can be predicted, and as compile_kernel does.
+    """
+    check(candidate, machine)
+    planned = candidate.planned
+    assert planned is not None
+    kernel = compile_kernel(planned.schedule, candidate.variant, planned)
+    return predict_code(candidate, machine, kernel.disassembly, kernel.blocks_per_sm)
+
+
+def predict_code(candidate: Candidate, machine: Machine, disassembly: str, per_sm: int) -> Prediction:
+    """Returns the prediction for a candidate's kernel from its machine code; an SM holds `per_sm` of its thread blocks."""
+    planned = candidate.planned
+    assert planned is not None
+    code = tile_code(read(disassembly), machine)
+    grid = Grid.of(candidate, per_sm)
+    blocks = min(round(mean(grid.blocks.tolist())), MOST_BLOCKS)
+    tiles = TILES if code.again else 1
+    lengths = [(blocks, round(median(grid.masked.tolist())))] * tiles
+    quarter = run(planned, code, lengths, machine, candidate.shape.head_size, per_sm)
+    tile, iteration = _tile(quarter, tiles), _iteration(quarter, min(1, tiles - 1), blocks)
+    if not code.again:
+        tile += machine.next_block
+    of_a_block = max(quarter.used[TENSOR_CORE], quarter.used["mma_sync"]) / (per_sm * tiles * blocks)
+
+    def of_tile(number: int) -> float:
+        return tile + (number - blocks) * iteration
+
+    # Where SMs end at different times the clock is that of the time in which all work.
+    multiplies = of_a_block * grid.blocks_of_sm(candidate.sms) / grid.mean_cycles(of_tile)
+    ends = max(account.marks[(tiles,)] for account in quarter.accounts.values())
+    account = next(iter(quarter.accounts.values()))
+    return Prediction(
+        candidate.name,
+        candidate.shape,
+        machine.title,
+        machine.kernel + grid.cycles(of_tile, machine.spread),
+        machine.clock(multiplies),
+        iteration,
+        tile,
+        blocks,
+        len(code.steady),
+        {resource: cycles_used / ends for resource, cycles_used in quarter.used.items()},
+        {what: waited / tiles for what, waited in account.waited.items() if waited},
+    )
+
+
+def _tile(quarter: Quarter, tiles: int) -> float:
+    """Returns the cycles of a tile, the mean over the warps and over all tiles but the first."""
+    first = min(1, tiles - 1)
+    return mean(
+        (account.marks[(tiles,)] - account.marks[(first,)]) / (tiles - first) for account in quarter.accounts.values()
+    )
+
+
+def _iteration(quarter: Quarter, tile: int, blocks: int) -> float:
+    """Returns the cycles of a KV block in a tile's steady loop, the mean over the warps."""
+    found = []
+    for account in quarter.accounts.values():
+        begins = [at for label, at in account.marks.items() if len(label) == 2 and label[0] == tile]
+        if len(begins) > FIRST_ITERATIONS + 1:
+            found.append((begins[-1] - begins[FIRST_ITERATIONS]) / (len(begins) - 1 - FIRST_ITERATIONS))
+    return mean(found) if found else _tile(quarter, tile + 1) / blocks

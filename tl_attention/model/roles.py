@@ -1,0 +1,182 @@
+"""The roles of a kernel run on a quarter of an SM: those that the proof knows, with the barriers at which they meet."""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Mapping, Sequence
+
+from tl_attention.hardware.warpgroup import ROWS, TURN, WARPGROUP
+from tl_attention.lowering.warp_specialized.roles import Roles
+from tl_attention.model.machine import Machine
+from tl_attention.model.sm import Barrier, Meeting, Quarter, Running
+from tl_attention.model.steps import ARRIVE, SIGNAL, SYNC, WAIT, TileCode
+from tl_attention.problem.head_dims import HeadSize, sizes_of
+from tl_attention.program.planned import Planned
+from tl_attention.proof.events import CLUSTER, NAMED, Event, Process
+
+FULL, EMPTY = "_full", "_empty"
+TURNS, THREADS = "turn", "threads"
+# Blocks of an SM start so many cycles after each other, so that they do not run in step.
+APART = 997.0
+
+
+def run(
+    planned: Planned,
+    code: TileCode,
+    lengths: Sequence[tuple[int, int]],
+    machine: Machine,
+    head_size: HeadSize,
+    blocks: int = 1,
+) -> Quarter:
+    """Runs tiles of a kernel on a quarter, with `blocks` thread blocks on the SM, and returns the quarter.
+
+    Each block runs tiles with so many (KV blocks, masked ones) each.
+    """
+    quarter = Quarter(machine)
+    for block in range(blocks):
+        roles = _specialized if planned.schedule.lowering == "warp_specialized" else _alike
+        quarter.env.process(_later(quarter, block * APART, roles(quarter, planned, code, lengths, head_size, block)))
+    quarter.env.run()
+    return quarter
+
+
+def _later(quarter: Quarter, delay: float, roles: Sequence[Running]) -> Running:
+    yield quarter.env.timeout(delay)
+    for role in roles:
+        quarter.env.process(role)
+
+
+# --- kernels whose warps all do the same ------------------------------------------------------------------------
+
+
+def _alike(
+    quarter: Quarter,
+    planned: Planned,
+    code: TileCode,
+    lengths: Sequence[tuple[int, int]],
+    head_size: HeadSize,
+    block: int,
+) -> list[Running]:
+    warps = max(1, planned.schedule.threads // WARPGROUP)
+    barrier = Barrier(quarter.env, warps)
+    return [quarter.warp((block, warp), code.steps(lengths), _Together(barrier)) for warp in range(warps)]
+
+
+class _Together:
+    """_Together has the meetings of a block's warps: at each barrier all of them wait for all."""
+
+    def __init__(self, barrier: Barrier):
+        self.barrier, self.met = barrier, -1
+
+    def __call__(self, kind: str) -> Meeting | None:
+        if kind != SYNC:
+            return None
+        self.met += 1
+        return Meeting(THREADS, self.barrier, self.met)
+
+
+# --- warp-specialised kernels -------------------------------------------------------------------------------------
+
+
+class _Barriers:
+    """_Barriers holds those of a thread block, by the name and index that events have."""
+
+    def __init__(self, quarter: Quarter, roles: Roles):
+        self.quarter, self.roles = quarter, roles
+        self._found: dict[tuple[str, int], Barrier] = {}
+
+    def of(self, event: Event) -> Barrier:
+        key = (event.name, event.index)
+        if key not in self._found:
+            self._found[key] = Barrier(self.quarter.env, self._count(event))
+        return self._found[key]
+
+    def _count(self, event: Event) -> int:
+        """Returns how many roles arrive in a phase: one warp stands for a warpgroup, and a cluster's blocks are alike."""
+        if event.name == NAMED:
+            return max(1, event.value // WARPGROUP)
+        return 1 if event.name.endswith(FULL) or event.name == "Q_empty" else self.roles.warpgroups
+
+
+def _specialized(
+    quarter: Quarter,
+    planned: Planned,
+    code: TileCode,
+    lengths: Sequence[tuple[int, int]],
+    head_size: HeadSize,
+    block: int,
+) -> list[Running]:
+    schedule, program = planned.schedule, planned.program
+    assert program is not None
+    roles = Roles.of(schedule, program)
+    barriers = _Barriers(quarter, roles)
+    k, v = sizes_of(head_size)
+    # In bytes, of 16-bit numbers.
+    sizes = {"K": 2 * k * schedule.block_N, "V": 2 * v * schedule.block_N, "Q": 2 * k * ROWS}
+    blocks = [length for length, _ in lengths]
+    found: list[Running] = []
+    for process in roles.processes:
+        if process.block:
+            continue
+        if process.warpgroup < 0:
+            found.append(_produce(quarter, barriers, [*roles.events(process, blocks)], sizes))
+        else:
+            meetings = _Meetings(barriers, process, blocks)
+            found.append(quarter.warp((block, process.warpgroup), code.steps(lengths), meetings))
+    return found
+
+
+class _Meetings:
+    """_Meetings are those of a consumer, each kind in its order: the machine code keeps the order of each kind."""
+
+    def __init__(self, barriers: _Barriers, process: Process, blocks: Sequence[int]):
+        self._queues: dict[str, deque[Meeting | None]] = defaultdict(deque)
+        times: dict[Barrier, int] = defaultdict(int)
+        began = False
+        for event in barriers.roles.events(process, blocks):
+            began = began or event.kind == WAIT
+            if event.name == CLUSTER or event.kind not in (WAIT, SYNC, ARRIVE, SIGNAL):
+                continue
+            barrier = barriers.of(event)
+            if not began:
+                # Before its first tile a consumer gives the first turn away.
+                barrier.arrive()
+            elif event.kind in (WAIT, SYNC):
+                self._queues[event.kind].append(Meeting(_label(event), barrier, times[barrier]))
+                times[barrier] += 1
+            else:
+                # The machine code arrives at the barriers of a cluster's blocks one after the other.
+                self._queues[event.kind] += (Meeting("", barrier), *(None,) * (len(event.blocks) - 1))
+
+    def __call__(self, kind: str) -> Meeting | None:
+        queue = self._queues[kind]
+        return queue.popleft() if queue else None
+
+
+def _label(event: Event) -> str:
+    if event.name == NAMED:
+        return TURNS if event.index in (TURN, TURN + 1) else THREADS
+    return event.name.removesuffix(FULL)
+
+
+def _produce(quarter: Quarter, barriers: _Barriers, events: Sequence[Event], sizes: Mapping[str, int]) -> Running:
+    """Runs a producer: its waits for room, and its loads, one after the other through TMA."""
+    env, machine = quarter.env, quarter.machine
+    times: dict[Barrier, int] = defaultdict(int)
+    free = arrives = 0.0
+    for event in events:
+        if event.kind == WAIT:
+            barrier = barriers.of(event)
+            # Rings are empty at first: the first wait for room waits for nothing.
+            phase = times[barrier] - event.name.endswith(EMPTY)
+            times[barrier] += 1
+            if phase >= 0 and not (over := barrier.over(phase)).processed:
+                yield over
+            yield env.timeout(machine.producer)
+        elif event.kind == "expect":
+            free = max(free, env.now) + sizes[event.name.removesuffix(FULL)] / machine.tma_bytes
+            arrives = free + machine.tma_latency
+        elif event.kind == "take":
+            arrives = env.now + machine.next_tile
+        elif event.kind == ARRIVE:
+            barriers.of(event).arrive(max(0.0, arrives - env.now) if event.name.endswith(FULL) else 0.0)

@@ -1,0 +1,208 @@
+"""Makes the tables of docs/model.md: what the model predicted, and what was measured.
+
+A pair of schedules counts if the intervals of their ratios do not overlap. The schedules that the model was fitted to do not
+count. A model of rank r has (1 + r) / 2 of the pairs the right way round.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
+from itertools import combinations
+from statistics import median
+from typing import NamedTuple
+
+import yaml
+
+from pages.made import RESULTS, Make, filling
+from tl_attention.measure.cell import OURS, SCHEDULE
+from tl_attention.measure.cell_records import AGAIN, CellRow
+from tl_attention.measure.records import read_all
+from tl_attention.show.table import markdown
+
+# Of the 15 ratios of a pair of entries, from the 4th to the 12th: the median is there with 96.5 % probability.
+TAIL = 3
+NEAR, NEIGHBOURS = 1.05, "experiments/"
+WORST = 5
+
+
+class Case(NamedTuple):
+    """A Case is a schedule in a cell, with its time and its ratio to the cell's default, both measured and predicted.
+
+    `least` and `most` are the interval of the measured ratio, `per_key` the instructions of the loop for each key.
+    """
+
+    cell: str
+    schedule: str
+    ms: float
+    ratio: float
+    least: float
+    most: float
+    predicted_ms: float
+    predicted_ratio: float
+    per_key: float
+
+
+class Rank(NamedTuple):
+    """A Rank is (concordant - discordant) / all of so many pairs."""
+
+    rank: float
+    pairs: int
+
+
+@cache
+def fitted() -> frozenset[str]:
+    """Returns the names of the schedules that the model was fitted to."""
+    return frozenset(yaml.safe_load((RESULTS / "model-calibration.yaml").read_text())["schedules"])
+
+
+@cache
+def cases(gpu: str = "h200") -> tuple[Case, ...]:
+    """Returns all cases of a GPU's records that have a prediction."""
+    lines = map(json.loads, (RESULTS / f"predictions-{gpu}.jsonl").read_text().splitlines())
+    found = {(line["cell"], line["schedule"]): line for line in lines if "ms" in line}
+    return tuple(case for row in read_all(CellRow, RESULTS / f"model-{gpu}.jsonl") for case in _of_cell(row, found))
+
+
+def _of_cell(row: CellRow, found: Mapping[tuple[str, str], dict[str, float]]) -> Iterator[Case]:
+    base = next(entry for entry in row.entries if entry.name == OURS)
+    default = found[row.cell, base.what]
+    for entry in row.entries:
+        name = entry.name.removeprefix(SCHEDULE)
+        line = found.get((row.cell, name))
+        if entry.status != "ok" or not entry.name.startswith(SCHEDULE) or entry.name.endswith(AGAIN) or line is None:
+            continue
+        ratios = sorted(own / other for own, other in zip(entry.rounds_ms, base.rounds_ms, strict=True))
+        yield Case(
+            row.cell,
+            name,
+            median(entry.rounds_ms),
+            median(ratios),
+            ratios[TAIL],
+            ratios[-1 - TAIL],
+            line["ms"],
+            line["ms"] / default["ms"],
+            line["instructions"] / line["keys"],
+        )
+
+
+def judged(gpu: str = "h200") -> list[Case]:
+    """Returns the cases of schedules that the model was not fitted to."""
+    return [case for case in cases(gpu) if case.schedule not in fitted()]
+
+
+def rank(found: Sequence[Case], of: Callable[[Case], float], near: bool = False) -> Rank:
+    """Returns how well `of` ranks pairs of one cell; `near` takes only those within 5 % of the cell's fastest schedule."""
+    fastest: dict[str, float] = {}
+    for case in found:
+        fastest[case.cell] = min(case.ratio, fastest.get(case.cell, case.ratio))
+    concordant = pairs = 0
+    for a, b in combinations(found, 2):
+        if a.cell != b.cell or (a.least <= b.most and b.least <= a.most):
+            continue
+        if near and max(a.ratio, b.ratio) > NEAR * fastest[a.cell]:
+            continue
+        pairs += 1
+        concordant += (a.ratio - b.ratio) * (of(a) - of(b)) > 0
+    return Rank((2 * concordant - pairs) / pairs, pairs)
+
+
+def is_neighbour(case: Case) -> bool:
+    """Says whether a case's schedule is a neighbour of the default: one of the experiments."""
+    return case.schedule.startswith(NEIGHBOURS)
+
+
+def error_of_ratio(case: Case) -> float:
+    return abs(case.predicted_ratio / case.ratio - 1)
+
+
+def error_of_time(case: Case) -> float:
+    return abs(case.predicted_ms / case.ms - 1)
+
+
+def constant_error(found: Sequence[Case]) -> float:
+    """Returns the median error of the ratios of neighbours, if the same ratio, their median, is predicted for all."""
+    ratios = [case.ratio for case in found if is_neighbour(case)]
+    constant = median(ratios)
+    return median(abs(constant / ratio - 1) for ratio in ratios)
+
+
+def counted_error(found: Sequence[Case]) -> float:
+    """Returns the median error of the ratios of neighbours, if instructions for a key are compared with the default's."""
+    defaults = {case.cell: case.per_key for case in cases() if case.ratio == _default_ratio(case.cell)}
+    return median(abs(case.per_key / defaults[case.cell] / case.ratio - 1) for case in found if is_neighbour(case))
+
+
+def _default_ratio(cell: str) -> float:
+    """Returns the ratio of the entry that is the cell's default itself, entered once more."""
+    return min((case.ratio for case in cases() if case.cell == cell), key=lambda ratio: abs(ratio - 1))
+
+
+def score() -> str:
+    """Makes the table of what the model scores, beside an instruction count and a constant."""
+    found = judged()
+    near, elsewhere = ([case for case in found if is_neighbour(case) is neighbour] for neighbour in (True, False))
+    by = {"the model": lambda case: case.predicted_ms, "instructions for a key": lambda case: case.per_key}
+    errors = {"the model": median(map(error_of_ratio, near)), "instructions for a key": counted_error(found)}
+    lines = [
+        (
+            name,
+            f"{rank(found, of).rank:.2f}",
+            f"{rank(found, of, near=True).rank:.2f}",
+            f"{errors[name]:.1%}",
+            f"{median(map(error_of_time, elsewhere)):.1%}" if name == "the model" else "",
+        )
+        for name, of in by.items()
+    ]
+    lines.append(("a constant", "-1.00", "-1.00", f"{constant_error(found):.1%}", ""))
+    pairs = rank(found, by["the model"]).pairs, rank(found, by["the model"], near=True).pairs
+    headings = (
+        "",
+        f"rank, {pairs[0]:,} pairs",
+        f"rank within 5 %, {pairs[1]:,} pairs",
+        f"error of a ratio, {len(near)} neighbours",
+        f"error of a time, {len(elsewhere)} others",
+    )
+    return markdown(headings, lines)
+
+
+def cells() -> str:
+    """Makes the table of each cell's rank."""
+    found = judged()
+    lines = []
+    for name in dict.fromkeys(case.cell for case in found):
+        of_cell = [case for case in found if case.cell == name]
+        all_pairs, near = (rank(of_cell, lambda case: case.predicted_ms, near=near) for near in (False, True))
+        width = median((case.most - case.least) / case.ratio for case in of_cell)
+        lines.append(
+            (
+                name,
+                str(len(of_cell)),
+                f"{width:.2%}",
+                f"{all_pairs.rank:.2f}",
+                str(all_pairs.pairs),
+                f"{near.rank:.2f}",
+                str(near.pairs),
+            )
+        )
+    return markdown(("cell", "schedules", "interval", "rank", "pairs", "rank within 5 %", "pairs"), lines)
+
+
+def worst() -> str:
+    """Makes the table of the neighbours with the largest errors."""
+    found = sorted(filter(is_neighbour, judged()), key=error_of_ratio, reverse=True)[:WORST]
+    lines = [
+        (
+            f"`{case.schedule}`",
+            case.cell,
+            f"{case.predicted_ratio:.3f}",
+            f"{case.ratio:.3f}",
+            f"{error_of_ratio(case):.1%}",
+        )
+        for case in found
+    ]
+    return markdown(("schedule", "cell", "predicted", "measured", "error"), lines)
+
+
+MADE: dict[str, Make] = filling("docs/model.md", {"score": score, "cells": cells, "worst": worst})
