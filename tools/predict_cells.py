@@ -1,6 +1,6 @@
 """Predicts the times of all schedules of a record's cells, without a GPU.
 
-    python tools/predict_cells.py results/model-h200.jsonl --machine h200 --output results/predictions-h200.jsonl
+    python tools/predict_cells.py results/model-h200.jsonl --machine h200 --output results/predictions/h200.jsonl
 
 The record is of `tl-attention compare results/model.yaml`. A kernel is compiled where the store does not have it.
 """

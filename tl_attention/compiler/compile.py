@@ -5,9 +5,11 @@ A kernel in the store is loaded without the modules that make and prove kernels,
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
 import tempfile
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -19,6 +21,7 @@ from tl_attention.compiler.library import launch_of
 from tl_attention.compiler.store import Finished, kernel_key
 from tl_attention.compiler.toolchain import Nvcc, cache_enabled, cache_folder, chosen
 from tl_attention.errors import InputError
+from tl_attention.files import user_file
 from tl_attention.lowering.registry import lowering_of
 from tl_attention.problem.features import Parameter
 from tl_attention.problem.head_dims import check_head_dim
@@ -32,6 +35,8 @@ if TYPE_CHECKING:
 
 # The folder of finished kernels, in the nvcc's folder of the cache.
 FOLDER = "tl-attention"
+# What the name of a disassembly in that folder ends with.
+DISASSEMBLY = ".sass.z"
 # The optional parameters that a variant may ask for. A schedule asks for the counter.
 OPTIONAL = frozenset(p.name for p in KERNEL_PARAMETERS if p.optional and p.kind not in ("counter", "trace"))
 
@@ -133,10 +138,19 @@ class CompiledKernel:
 
     @cached_property
     def disassembly(self) -> str:
-        """Returns the disassembly of the machine code, which takes half a second."""
+        """Returns the disassembly of the machine code, from the cache or, which takes a second, made anew."""
         from tl_attention.compiler.sass import cuobjdump
 
-        return cuobjdump(self.cubin, "--dump-sass")
+        name = f"{hashlib.sha256(self.cubin).hexdigest()}{DISASSEMBLY}"
+        file = cache_folder() / self.nvcc.cache / FOLDER / name if cache_enabled() else None
+        if file:
+            with contextlib.suppress(OSError, zlib.error, UnicodeDecodeError):
+                return zlib.decompress(file.read_bytes()).decode()
+        text = cuobjdump(self.cubin, "--dump-sass")
+        if file:
+            with contextlib.suppress(InputError):
+                user_file.write(file, zlib.compress(text.encode(), 1))
+        return text
 
     @cached_property
     def report(self) -> StaticReport:

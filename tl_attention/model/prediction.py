@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from statistics import mean, median
 
 from tl_attention.compiler.compile import compile_kernel
@@ -16,10 +17,13 @@ from tl_attention.model.sm import Quarter
 from tl_attention.model.steps import tile_code
 from tl_attention.problem.shape import AttentionShape
 
-# Tiles that are simulated, the first of which does not count, and the most KV blocks of each: more take as long each.
-TILES, MOST_BLOCKS = 3, 10
+# Tiles that are simulated, of which the last counts, and the most KV blocks of each: more take as long each.
+TILES, MOST_BLOCKS = 2, 8
 # Iterations of a tile's steady loop that do not count.
 FIRST_ITERATIONS = 2
+# Two warps may fall into a good rhythm or a bad one by a few cycles. So a kernel runs on several machines, which differ a
+# little in how long barriers and loads take, and the mean counts: for each number the factors by which it is changed.
+VARIED = {"named_barrier": (1.0, 1.3, 0.7), "mbarrier": (1.0, 0.85, 1.15), "tma_latency": (1.0, 1.1, 0.9)}
 TENSOR_CORE = "tensor core"
 
 
@@ -87,19 +91,21 @@ def predict_code(candidate: Candidate, machine: Machine, disassembly: str, per_s
     blocks = min(round(mean(grid.blocks.tolist())), MOST_BLOCKS)
     tiles = TILES if code.again else 1
     lengths = [(blocks, round(median(grid.masked.tolist())))] * tiles
-    quarter = run(planned, code, lengths, machine, candidate.shape.head_size, per_sm)
-    tile, iteration = _tile(quarter, tiles), _iteration(quarter, min(1, tiles - 1), blocks)
+    quarters = [run(planned, code, lengths, other, candidate.shape.head_size, per_sm) for other in _varied(machine)]
+    tile = mean(_tile(quarter, tiles) for quarter in quarters)
+    iteration = mean(_iteration(quarter, tiles - 1, blocks) for quarter in quarters)
     if not code.again:
         tile += machine.next_block
-    of_a_block = max(quarter.used[TENSOR_CORE], quarter.used["mma_sync"]) / (per_sm * tiles * blocks)
 
     def of_tile(number: int) -> float:
         return tile + (number - blocks) * iteration
 
+    first = quarters[0]
+    of_a_block = max(first.used[TENSOR_CORE], first.used["mma_sync"]) / (per_sm * tiles * blocks)
     # Where SMs end at different times the clock is that of the time in which all work.
     multiplies = of_a_block * grid.blocks_of_sm(candidate.sms) / grid.mean_cycles(of_tile)
-    ends = max(account.marks[(tiles,)] for account in quarter.accounts.values())
-    account = next(iter(quarter.accounts.values()))
+    ends = max(account.marks[(tiles,)] for account in first.accounts.values())
+    account = next(iter(first.accounts.values()))
     return Prediction(
         candidate.name,
         candidate.shape,
@@ -110,9 +116,15 @@ def predict_code(candidate: Candidate, machine: Machine, disassembly: str, per_s
         tile,
         blocks,
         len(code.steady),
-        {resource: cycles_used / ends for resource, cycles_used in quarter.used.items()},
+        {resource: cycles / ends for resource, cycles in first.used.items()},
         {what: waited / tiles for what, waited in account.waited.items() if waited},
     )
+
+
+def _varied(machine: Machine) -> Iterator[Machine]:
+    """Yields the machine, and others beside it, with some numbers changed a little."""
+    for factors in zip(*VARIED.values(), strict=True):
+        yield replace(machine, **{name: getattr(machine, name) * factor for name, factor in zip(VARIED, factors)})
 
 
 def _tile(quarter: Quarter, tiles: int) -> float:

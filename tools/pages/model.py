@@ -45,7 +45,7 @@ class Case(NamedTuple):
 
 
 class Rank(NamedTuple):
-    """A Rank is (concordant - discordant) / all of so many pairs."""
+    """A Rank is (concordant - discordant) / all of so many pairs, 0 where there are none."""
 
     rank: float
     pairs: int
@@ -60,7 +60,7 @@ def fitted() -> frozenset[str]:
 @cache
 def cases(gpu: str = "h200") -> tuple[Case, ...]:
     """Returns all cases of a GPU's records that have a prediction."""
-    lines = map(json.loads, (RESULTS / f"predictions-{gpu}.jsonl").read_text().splitlines())
+    lines = map(json.loads, (RESULTS / f"predictions/{gpu}.jsonl").read_text().splitlines())
     found = {(line["cell"], line["schedule"]): line for line in lines if "ms" in line}
     return tuple(case for row in read_all(CellRow, RESULTS / f"model-{gpu}.jsonl") for case in _of_cell(row, found))
 
@@ -105,7 +105,7 @@ def rank(found: Sequence[Case], of: Callable[[Case], float], near: bool = False)
             continue
         pairs += 1
         concordant += (a.ratio - b.ratio) * (of(a) - of(b)) > 0
-    return Rank((2 * concordant - pairs) / pairs, pairs)
+    return Rank((2 * concordant - pairs) / max(pairs, 1), pairs)
 
 
 def is_neighbour(case: Case) -> bool:
@@ -182,7 +182,7 @@ def cells() -> str:
                 f"{width:.2%}",
                 f"{all_pairs.rank:.2f}",
                 str(all_pairs.pairs),
-                f"{near.rank:.2f}",
+                f"{near.rank:.2f}" if near.pairs else "",
                 str(near.pairs),
             )
         )
