@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -28,6 +29,8 @@ from tl_attention.problem.shape import AttentionShape
 from tl_attention.program.planned import Planned
 
 H200 = machines.load("h200")
+# The package has a function of this name too.
+command = importlib.import_module("tl_attention.cli.predict")
 # A machine on which an instruction takes a cycle and nothing disturbs anything.
 ONE = ("fma", "fma_beside", "slot_beside", "alu_beside", "mufu_beside", "stall_beside")
 OF_PRODUCTS = {"wgmma_columns": 2.0, "wgmma_issue_columns": 64.0, "wgmma_queue": 4.0}
@@ -252,3 +255,20 @@ def test_predict_names_what_it_cannot_predict_below_the_others() -> None:
     assert done.exit_code == 2 and done.output.count("\n") == 1 and "inferred: no Program" in done.output
     done = CliRunner().invoke(main, ["predict"])
     assert done.exit_code == 2 and "no schedule, expected the name or file of one" in done.output
+
+
+def test_a_watched_file_is_seen_at_once_and_whenever_it_is_saved(tmp_path, monkeypatch) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("base: best\n")
+    pauses = iter(range(10))
+
+    def sleep(seconds: float) -> None:
+        if next(pauses) == 3:
+            path.write_text("base: seed # another length\n")
+
+    monkeypatch.setattr(command.time, "sleep", sleep)
+    saves = command._saves(path)
+    assert next(saves) is None and next(saves) is None
+    assert next(pauses) == 4
+    with pytest.raises(InputError, match="^--watch: no file .*none.yaml, expected a schedule's"):
+        next(command._saves(tmp_path / "none.yaml"))

@@ -37,7 +37,7 @@ def machine_code() -> dict[str, str]:
 
 @pytest.mark.parametrize(("cell", "schedule"), KERNELS)
 def test_a_kernels_prediction_is_that_of_the_record(cell, schedule) -> None:
-    lines = map(json.loads, (page.RESULTS / "predictions/h200.jsonl").read_text().splitlines())
+    lines = json.loads((page.RESULTS / "predictions/h200.json").read_text())
     recorded = next(line for line in lines if (line["cell"], line["schedule"]) == (cell, schedule))
     row = next(row for row in read_all(CellRow, page.RESULTS / "model-h200.jsonl") if row.cell == cell)
     candidate = Candidate(schedule, row.shape, Planned(resolve(schedule).schedule), sms=132, arch="sm_90a")

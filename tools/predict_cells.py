@@ -1,6 +1,6 @@
 """Predicts the times of all schedules of a record's cells, without a GPU.
 
-    python tools/predict_cells.py results/model-h200.jsonl --machine h200 --output results/predictions/h200.jsonl
+    python tools/predict_cells.py results/model-h200.jsonl --machine h200 --output results/predictions/h200.json
 
 The record is of `tl-attention compare results/model.yaml`. A kernel is compiled where the store does not have it.
 """
@@ -65,7 +65,8 @@ def main(record: Path, machine: str, output: Path) -> None:
     with ProcessPoolExecutor() as pool:
         found = pool.map(predicted, [machine] * len(asked), *zip(*asked), chunksize=2)
         lines = {(job[0], job[1]): line for job, line in zip(asked, found)}
-    output.write_text("".join(f"{json.dumps(lines[cell, schedule])}\n" for cell, schedule, _ in jobs(record)))
+    texts = (json.dumps(lines[cell, schedule]) for cell, schedule, _ in jobs(record))
+    output.write_text("[\n" + ",\n".join(texts) + "\n]\n")
     click.echo(f"{len(lines)} predictions in {output}")
 
 

@@ -2,50 +2,92 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 import click
 
 from tl_attention.cli.command import Problems, command
 from tl_attention.cli.measure import candidates
-from tl_attention.cli.options import causal_option, dtype_option, shape_of_schedule
+from tl_attention.cli.options import FILE, causal_option, dtype_option, shape_of_schedule
 from tl_attention.cli.schedules import schedules_argument, texts_of
 from tl_attention.errors import InputError
+from tl_attention.files.yaml_text import stamp
 from tl_attention.hardware.device import card_of_arch
+
+if TYPE_CHECKING:
+    from tl_attention.model.machine import Machine
+
+# How often a watched file is looked at.
+PAUSE_S = 0.3
 
 
 @command(
     examples={
         "predict best seed": "which is faster, and what limits each",
         "predict best mine.yaml --causal": "a file of yours, with a causal mask",
-        "predict best --machine mine-h200.yaml": "on the GPU that this file describes",
+        "predict best --watch mine.yaml": "again whenever you save the file",
+        "predict best --machine h100": "on another GPU, by its name or a file of calibrate",
     }
 )
 @schedules_argument
 @shape_of_schedule
 @dtype_option("the inputs' dtype")
 @causal_option
-@click.option("--machine", default="h200", show_default=True, help="the GPU: a name or a file of its numbers")
-def predict(schedules: tuple[str, ...], shape: str | None, dtype: str, causal: bool, machine: str) -> None:
+@click.option("--machine", default="h200", show_default=True, help="the GPU: a name, or a file of its numbers")
+@click.option("--watch", type=FILE, help="predict this file too, and again whenever it is saved")
+def predict(
+    schedules: tuple[str, ...], shape: str | None, dtype: str, causal: bool, machine: str, watch: Path | None
+) -> None:
     """Predict how long kernels take on a GPU that need not be here, and what limits them.
 
-    A model runs each kernel's machine code on one SM: see docs/model.md for how far it can be trusted. A kernel is compiled
-    first where that was not done before. Schedules that have no prediction are told below the table.
+    A model runs each kernel's machine code on one SM: docs/model.md says how far it can be trusted. A kernel is compiled first
+    where that was not done before. Of a single schedule its resources and waits are shown too.
     """
-    from tl_attention.model import machine as machines
+    from tl_attention.model.machine import load
 
-    if not schedules:
+    if not schedules and watch is None:
         raise InputError("predict: no schedule, expected the name or file of one, such as best")
-    found = machines.load(machine)
-    on = card_of_arch(found.arch)
-    asked = candidates(texts_of(schedules), on, (dtype,), refuse=False, shape=shape, sizes="runtime", causal=causal)
+    on = load(machine)
+    if watch is None:
+        _predict(texts_of(schedules), shape, dtype, causal, on).finish()
+        return
+    texts = [*(texts_of(schedules) if schedules else ()), str(watch)]
+    with suppress(KeyboardInterrupt):
+        for _ in _saves(watch):
+            with Problems().each():
+                _predict(texts, shape, dtype, causal, on)
+            click.echo(f"waiting until {watch} is saved; Ctrl-C ends")
+
+
+def _saves(path: Path) -> Iterator[None]:
+    """Yields at once, and whenever a file was saved. Raises InputError where there is no file at first."""
+    if stamp(path) is None:
+        raise InputError(f"--watch: no file {path}, expected a schedule's")
+    seen = None
+    while True:
+        found = stamp(path)
+        if found not in (seen, None):
+            seen = found
+            yield
+        time.sleep(PAUSE_S)
+
+
+def _predict(texts: Sequence[str], shape: str | None, dtype: str, causal: bool, on: Machine) -> Problems:
+    """Shows the predictions of schedules, and a line for each that has none; returns how many have none."""
     from tl_attention.model.prediction import predict as predicted
     from tl_attention.show.console import Output
-    from tl_attention.show.predict import table
+    from tl_attention.show.predict import resources, table, waits
 
-    problems = Problems()
-    rows = []
-    for candidate in asked:
+    problems, rows, card = Problems(), [], card_of_arch(on.arch)
+    for candidate in candidates(texts, card, (dtype,), refuse=False, shape=shape, sizes="runtime", causal=causal):
         with problems.each():
-            rows.append(predicted(candidate, found))
-    if rows:
-        Output().fitting(table(rows))
-    problems.finish()
+            rows.append(predicted(candidate, on))
+    output = Output()
+    for found in (table(rows), *((resources(rows[0]), waits(rows[0])) if len(rows) == 1 else ())) if rows else ():
+        output.fitting(found)
+        output.say("")
+    return problems

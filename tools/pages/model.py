@@ -60,7 +60,7 @@ def fitted() -> frozenset[str]:
 @cache
 def cases(gpu: str = "h200") -> tuple[Case, ...]:
     """Returns all cases of a GPU's records that have a prediction."""
-    lines = map(json.loads, (RESULTS / f"predictions/{gpu}.jsonl").read_text().splitlines())
+    lines = json.loads((RESULTS / f"predictions/{gpu}.json").read_text())
     found = {(line["cell"], line["schedule"]): line for line in lines if "ms" in line}
     return tuple(case for row in read_all(CellRow, RESULTS / f"model-{gpu}.jsonl") for case in _of_cell(row, found))
 
