@@ -47,8 +47,20 @@ def test_check_tells_a_head_dim_that_no_kernel_has(error_of, seed_path) -> None:
 
 
 def test_an_unknown_command_lists_the_commands(error_of) -> None:
-    names = ["bench", "check", "compare", "diff", "doctor", "explain", "ladder", "list", "profile", "report", "run"]
-    names += ["schema", "submit", "trace", "warm", "which"]
+    names = [
+        "bench",
+        "calibrate",
+        "check",
+        "compare",
+        "diff",
+        "doctor",
+        "explain",
+        "ladder",
+        "list",
+        "predict",
+        "profile",
+    ]
+    names += ["report", "run", "schema", "submit", "trace", "warm", "which"]
     assert f"no command 'verify', expected one of {', '.join(names)} (see --help)" == error_of("verify")
 
 

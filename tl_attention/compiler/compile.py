@@ -21,7 +21,6 @@ from tl_attention.compiler.library import launch_of
 from tl_attention.compiler.store import Finished, kernel_key
 from tl_attention.compiler.toolchain import Nvcc, cache_enabled, cache_folder, chosen
 from tl_attention.errors import InputError
-from tl_attention.files import user_file
 from tl_attention.lowering.registry import lowering_of
 from tl_attention.problem.features import Parameter
 from tl_attention.problem.head_dims import check_head_dim
@@ -148,8 +147,7 @@ class CompiledKernel:
                 return zlib.decompress(file.read_bytes()).decode()
         text = cuobjdump(self.cubin, "--dump-sass")
         if file:
-            with contextlib.suppress(InputError):
-                user_file.write(file, zlib.compress(text.encode(), 1))
+            store.write(file, zlib.compress(text.encode(), 1))
         return text
 
     @cached_property

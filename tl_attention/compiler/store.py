@@ -92,11 +92,19 @@ def keep(file: Path, kernel: Finished) -> None:
     verdict = kernel.verdict and asdict(kernel.verdict)
     texts = json.dumps([kernel.source, kernel.host_source, verdict]).encode()
     body = kernel.library + texts + f"{len(texts):0{LENGTH}x}".encode()
+    write(file, body + _seal(file, body))
+
+
+def write(file: Path, data: bytes) -> None:
+    """Writes a file of the store, whole and for this user alone, in place of any other. Ignores a failure to write.
+
+    Raises InputError where others may write to its folders.
+    """
     unfinished = file.with_name(f"{file.name}.{uuid4().hex}")
     try:
         trust.make_private(file.parent)
         with open(unfinished, "xb", opener=functools.partial(os.open, mode=0o600)) as opened:
-            opened.write(body + _seal(file, body))
+            opened.write(data)
         unfinished.replace(file)
     except OSError:
         with suppress(OSError):

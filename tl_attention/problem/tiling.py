@@ -7,6 +7,11 @@ from typing import Any
 from tl_attention.problem.mask import INTEGERS, Mask, ceildiv
 from tl_attention.problem.shape import AttentionShape
 
+# K and V of the heads of a section fit in the L2 cache of an H100 (50 MB) beside everything else.
+SECTION_BYTES = 32 << 20
+# At most so many tiles for each worker are taken from the last heads together, the longest first.
+TAPER = 4
+
 
 def row_tiles(shape: AttentionShape, block_M: int) -> int:
     """Returns how many tiles of block_M rows one head has."""
@@ -52,3 +57,11 @@ def visited_over_visible(shape: AttentionShape, rows: int, block_N: int, at_leas
     """
     blocks = sum(len(kv_blocks(shape, rows, block_N, tile, at_least)) for tile in range(row_tiles(shape, rows)))
     return blocks * rows * block_N / shape.mask.pairs(shape.seq_q, shape.seq_kv)
+
+
+def taper(head_dim: int, head_dim_v: int) -> int:
+    """Returns how many tiles per worker are taken from the last heads together, fewer where K and V are wide.
+
+    More than 256 columns of K and V together would leave the L2 cache.
+    """
+    return min(TAPER, TAPER * 256 // (head_dim + head_dim_v))

@@ -11,11 +11,11 @@ import numpy as np
 
 from tl_attention.hardware.warpgroup import ROWS, WARPS
 from tl_attention.lowering.warp_specialized.roles import Roles
-from tl_attention.lowering.warp_specialized.tile_order import SECTION_BYTES, placed, taper, workers
+from tl_attention.lowering.warp_specialized.tile_order import placed, workers
 from tl_attention.problem.lengths import Problems, cuts
 from tl_attention.problem.mask import ceildiv
 from tl_attention.problem.shape import AttentionShape
-from tl_attention.problem.tiling import row_tiles
+from tl_attention.problem.tiling import SECTION_BYTES, row_tiles, taper
 from tl_attention.problem.variant import Sizes, Variant
 from tl_attention.proof.code.alike import numbered
 from tl_attention.proof.code.grid_tiles import check_places

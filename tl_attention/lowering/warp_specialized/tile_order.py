@@ -1,4 +1,4 @@
-"""This module says which row tile of which head a tile number is. `tiles.py` says it for kernels, by the same constants."""
+"""This module says which row tile of which head a tile number is, for arrays; `tiles.py` says it for kernels."""
 
 from __future__ import annotations
 
@@ -6,21 +6,9 @@ import numpy as np
 
 from tl_attention.problem.lengths import Problems
 from tl_attention.problem.mask import ceildiv
+from tl_attention.problem.tiling import SECTION_BYTES, taper
 from tl_attention.problem.variant import Variant
 from tl_attention.schedule.schedule import Schedule
-
-# K and V of the heads of a section fit in the L2 cache of an H100 (50 MB) beside everything else.
-SECTION_BYTES = 32 << 20
-# At most so many tiles for each worker are taken from the last heads together, the longest first.
-TAPER = 4
-
-
-def taper(head_dim: int, head_dim_v: int) -> int:
-    """Returns how many tiles per worker are taken from the last heads together, fewer where K and V are wide.
-
-    More than 256 columns of K and V together would leave the L2 cache.
-    """
-    return min(TAPER, TAPER * 256 // (head_dim + head_dim_v))
 
 
 def workers(schedule: Schedule, variant: Variant) -> int:

@@ -7,8 +7,8 @@ import tilelang.language as T
 
 from tl_attention.hardware.warpgroup import ROWS, WARP
 from tl_attention.lowering.iterations import Tile, loop
-from tl_attention.lowering.warp_specialized.tile_order import SECTION_BYTES, taper
 from tl_attention.lowering.warp_specialized.transfers import produce, release_q, store
+from tl_attention.problem.tiling import SECTION_BYTES, taper
 
 
 @T.macro
