@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from tl_attention.hardware.warpgroup import ROWS, TURN, WARPGROUP
 from tl_attention.lowering.warp_specialized.roles import Roles
@@ -18,6 +19,17 @@ FULL, EMPTY = "_full", "_empty"
 TURNS, THREADS = "turn", "threads"
 # Blocks of an SM start so many cycles after each other, so that they do not run in step.
 APART = 997.0
+
+
+class _Block(NamedTuple):
+    """A _Block is a thread block of a kernel on a quarter, with the tiles that it works on."""
+
+    quarter: Quarter
+    planned: Planned
+    code: TileCode
+    lengths: Sequence[tuple[int, int]]
+    head_size: HeadSize
+    number: int
 
 
 def run(
@@ -35,7 +47,8 @@ def run(
     quarter = Quarter(machine)
     for block in range(blocks):
         roles = _specialized if planned.schedule.lowering == "warp_specialized" else _alike
-        quarter.env.process(_later(quarter, block * APART, roles(quarter, planned, code, lengths, head_size, block)))
+        found = roles(_Block(quarter, planned, code, lengths, head_size, block))
+        quarter.env.process(_later(quarter, block * APART, found))
     quarter.env.run()
     return quarter
 
@@ -49,17 +62,13 @@ def _later(quarter: Quarter, delay: float, roles: Sequence[Running]) -> Running:
 # --- kernels whose warps all do the same ------------------------------------------------------------------------
 
 
-def _alike(
-    quarter: Quarter,
-    planned: Planned,
-    code: TileCode,
-    lengths: Sequence[tuple[int, int]],
-    head_size: HeadSize,
-    block: int,
-) -> list[Running]:
-    warps = max(1, planned.schedule.threads // WARPGROUP)
-    barrier = Barrier(quarter.env, warps)
-    return [quarter.warp((block, warp), code.steps(lengths), _Together(barrier)) for warp in range(warps)]
+def _alike(block: _Block) -> list[Running]:
+    warps = max(1, block.planned.schedule.threads // WARPGROUP)
+    barrier = Barrier(block.quarter.env, warps)
+    return [
+        block.quarter.warp((block.number, warp), block.code.steps(block.lengths), _Together(barrier))
+        for warp in range(warps)
+    ]
 
 
 class _Together:
@@ -98,22 +107,15 @@ class _Barriers:
         return 1 if event.name.endswith(FULL) or event.name == "Q_empty" else self.roles.warpgroups
 
 
-def _specialized(
-    quarter: Quarter,
-    planned: Planned,
-    code: TileCode,
-    lengths: Sequence[tuple[int, int]],
-    head_size: HeadSize,
-    block: int,
-) -> list[Running]:
-    schedule, program = planned.schedule, planned.program
+def _specialized(block: _Block) -> list[Running]:
+    quarter, schedule, program = block.quarter, block.planned.schedule, block.planned.program
     assert program is not None
     roles = Roles.of(schedule, program)
     barriers = _Barriers(quarter, roles)
-    k, v = sizes_of(head_size)
+    k, v = sizes_of(block.head_size)
     # In bytes, of 16-bit numbers.
     sizes = {"K": 2 * k * schedule.block_N, "V": 2 * v * schedule.block_N, "Q": 2 * k * ROWS}
-    blocks = [length for length, _ in lengths]
+    blocks = [length for length, _ in block.lengths]
     found: list[Running] = []
     for process in roles.processes:
         if process.block:
@@ -121,8 +123,8 @@ def _specialized(
         if process.warpgroup < 0:
             found.append(_produce(quarter, barriers, [*roles.events(process, blocks)], sizes))
         else:
-            meetings = _Meetings(barriers, process, blocks)
-            found.append(quarter.warp((block, process.warpgroup), code.steps(lengths), meetings))
+            name, meetings = (block.number, process.warpgroup), _Meetings(barriers, process, blocks)
+            found.append(quarter.warp(name, block.code.steps(block.lengths), meetings))
     return found
 
 
