@@ -11,12 +11,14 @@ import pytest
 import simpy
 import yaml
 from click.testing import CliRunner
+from tiers import exhaustive
 
 from tl_attention.cli import main
 from tl_attention.errors import InputError
 from tl_attention.files.named import resolve
 from tl_attention.measure.candidate import Candidate
 from tl_attention.model import machine as machines
+from tl_attention.model import probes
 from tl_attention.model.calibration import MEASURED, calibrated, text
 from tl_attention.model.grid import Grid
 from tl_attention.model.instructions import loops, read
@@ -272,3 +274,19 @@ def test_a_watched_file_is_seen_at_once_and_whenever_it_is_saved(tmp_path, monke
     assert next(pauses) == 4
     with pytest.raises(InputError, match="^--watch: no file .*none.yaml, expected a schedule's"):
         next(command._saves(tmp_path / "none.yaml"))
+
+
+@exhaustive
+def test_the_microbenchmarks_compile_and_multiply_in_groups() -> None:
+    source = probes.compile_probes().get_kernel_source()
+    assert "wgmma.mma_async.sync.aligned.m64n256k16" in source and "tl_attention_probe(" in source
+
+
+@pytest.mark.gpu
+def test_calibrate_measures_the_gpu_here(tmp_path) -> None:
+    path = tmp_path / "mine.yaml"
+    done = CliRunner().invoke(main, ["calibrate", "--output", str(path)])
+    assert done.exit_code == 0, done.output
+    found = machines.load(str(path))
+    # An exponential takes a warp's quarter 8 cycles, and a wgmma a cycle for two columns, on every Hopper GPU.
+    assert found.mufu == pytest.approx(8, rel=0.02) and found.wgmma_columns == pytest.approx(2, rel=0.01)

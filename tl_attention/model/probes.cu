@@ -40,6 +40,10 @@ DEVICE void idle(unsigned duration) {
 }
 
 DEVICE void named_sync(int id, int threads) { asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory"); }
+// A warp runs on behind a named barrier until its next access of memory.
+DEVICE void touch(unsigned address) {
+  asm volatile("{.reg .b32 found; ld.volatile.shared.b32 found, [%0];}" ::"r"(address) : "memory");
+}
 DEVICE void named_arrive(int id, int threads) { asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory"); }
 
 // What was issued before has ended, and the warps of a warpgroup go on together.
@@ -264,7 +268,7 @@ template <bool named> DEVICE void handover(const Place& place, int rounds) {
       mark(place, 0, start);
     } else {
       bool done = true;
-      if (named) named_sync(TURN, 256);
+      if (named) named_sync(TURN, 256), touch(barrier);
       else done = wait_phase(barrier, round % 2);
       const unsigned end = cycles();
       mark(place, 0, done ? end : NONE);
