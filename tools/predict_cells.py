@@ -13,13 +13,13 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import click
+from pages.model import schedules_of
 
 from tl_attention.errors import InputError
 from tl_attention.files.named import resolve
 from tl_attention.hardware.device import card_of_arch
 from tl_attention.measure.candidate import Candidate
-from tl_attention.measure.cell import SCHEDULE
-from tl_attention.measure.cell_records import AGAIN, CellRow
+from tl_attention.measure.cell_records import CellRow
 from tl_attention.measure.records import read_all
 from tl_attention.model.machine import load
 from tl_attention.model.prediction import predict
@@ -29,9 +29,8 @@ from tl_attention.program.planned import Planned
 def jobs(record: Path) -> Iterator[tuple[str, str, CellRow]]:
     """Yields (cell, schedule, the cell's row) for each schedule that a record timed."""
     for row in read_all(CellRow, record):
-        for entry in row.entries:
-            if entry.status == "ok" and entry.name.startswith(SCHEDULE) and not entry.name.endswith(AGAIN):
-                yield row.cell, entry.name.removeprefix(SCHEDULE), row
+        for schedule, _ in schedules_of(row):
+            yield row.cell, schedule, row
 
 
 def predicted(machine: str, cell: str, schedule: str, row: CellRow) -> dict[str, object]:

@@ -86,8 +86,11 @@ def _predict(texts: Sequence[str], shape: str | None, dtype: str, causal: bool, 
     for candidate in candidates(texts, card, (dtype,), refuse=False, shape=shape, sizes="runtime", causal=causal):
         with problems.each():
             rows.append(predicted(candidate, on))
+    tables = [table(rows)] if rows else []
+    if len(rows) == 1:
+        tables += [resources(rows[0]), waits(rows[0])]
     output = Output()
-    for found in (table(rows), *((resources(rows[0]), waits(rows[0])) if len(rows) == 1 else ())) if rows else ():
+    for found in tables:
         output.fitting(found)
         output.say("")
     return problems

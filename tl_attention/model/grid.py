@@ -64,14 +64,14 @@ class Grid:
 
     def mean_cycles(self, tile: Callable[[int], float]) -> float:
         """Returns how long a worker works, in the mean, if a tile of n KV blocks takes `tile(n)` cycles."""
-        return float(np.array([tile(int(n)) for n in self.blocks])[self.order].sum()) / self.workers
+        return float(self._durations(tile).sum()) / self.workers
 
     def cycles(self, tile: Callable[[int], float], spread: float) -> float:
         """Returns when the last worker ends, if a tile of n KV blocks takes `tile(n)` cycles.
 
         Workers differ in speed: the slowest takes 1 + `spread` times the mean, the fastest 1 - `spread` times.
         """
-        durations = np.array([tile(int(n)) for n in self.blocks])[self.order]
+        durations = self._durations(tile)
         workers = min(self.workers, len(durations))
         if self.strided:
             return max(float(durations[worker::workers].sum()) for worker in range(workers))
@@ -82,3 +82,7 @@ class Grid:
             ends, worker = free[0]
             heapq.heapreplace(free, (ends + float(duration * slowness[worker]), worker))
         return max(free)[0]
+
+    def _durations(self, tile: Callable[[int], float]) -> np.ndarray:
+        """Returns the cycles of each tile number."""
+        return np.array([tile(int(n)) for n in self.blocks])[self.order]

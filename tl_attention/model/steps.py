@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
+from tl_attention.compiler import sass
 from tl_attention.model.instructions import Instruction, loops, main_end
 from tl_attention.model.machine import Machine
 
@@ -17,16 +18,15 @@ PRODUCT, PRODUCTS_WAIT, COMMIT, COPIES_WAIT = "product", "products wait", "commi
 WAIT, ARRIVE, SYNC, SIGNAL = "wait", "arrive", "sync", "signal"
 KINDS = {
     PRODUCT: WGMMA,
-    PRODUCTS_WAIT: re.compile(r"WARPGROUP\.DEPBAR"),
+    PRODUCTS_WAIT: sass.PRODUCT_WAIT,
     COMMIT: re.compile(r"LDGDEPBAR"),
     COPIES_WAIT: re.compile(r"DEPBAR"),
-    WAIT: re.compile(r"SYNCS\.PHASECHK\..*TRYWAIT"),
-    ARRIVE: re.compile(r"SYNCS\.ARRIVE(?!\S*\.A0)"),
+    WAIT: sass.BARRIER_WAIT,
+    ARRIVE: sass.ARRIVE,
     SYNC: re.compile(r"BAR\.SYNC"),
     SIGNAL: re.compile(r"BAR\.ARV"),
 }
 # The pipes of a quarter, by the names of the instructions that they execute. Other instructions only issue.
-FUSED = frozenset(("FFMA", "FMUL"))
 ALU = (
     "FMNMX", "FSETP", "FSEL", "F2FP", "I2FP", "MOV", "SEL", "PRMT", "SHF", "LOP3", "LEA", "IADD3", "IABS", "ISETP",
     "PLOP3", "VIADD", "VIMNMX", "P2R", "R2P",

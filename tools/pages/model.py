@@ -17,7 +17,7 @@ import yaml
 
 from pages.made import RESULTS, Make, filling
 from tl_attention.measure.cell import OURS, SCHEDULE
-from tl_attention.measure.cell_records import AGAIN, CellRow
+from tl_attention.measure.cell_records import AGAIN, CellRow, Timed
 from tl_attention.measure.records import read_all
 from tl_attention.show.table import markdown
 
@@ -30,7 +30,8 @@ WORST = 5
 class Case(NamedTuple):
     """A Case is a schedule in a cell, with its time and its ratio to the cell's default, both measured and predicted.
 
-    `least` and `most` are the interval of the measured ratio, `per_key` the instructions of the loop for each key.
+    `least` and `most` are the interval of the measured ratio, `per_key` the instructions of the
+    loop for each key, `default_per_key` those of the default.
     """
 
     cell: str
@@ -42,6 +43,7 @@ class Case(NamedTuple):
     predicted_ms: float
     predicted_ratio: float
     per_key: float
+    default_per_key: float
 
 
 class Rank(NamedTuple):
@@ -65,13 +67,18 @@ def cases(gpu: str = "h200") -> tuple[Case, ...]:
     return tuple(case for row in read_all(CellRow, RESULTS / f"model-{gpu}.jsonl") for case in _of_cell(row, found))
 
 
+def schedules_of(row: CellRow) -> Iterator[tuple[str, Timed]]:
+    """Yields the name and the times of each schedule that was timed beside a cell's default, once each."""
+    for entry in row.entries:
+        if entry.status == "ok" and entry.name.startswith(SCHEDULE) and not entry.name.endswith(AGAIN):
+            yield entry.name.removeprefix(SCHEDULE), entry
+
+
 def _of_cell(row: CellRow, found: Mapping[tuple[str, str], dict[str, float]]) -> Iterator[Case]:
     base = next(entry for entry in row.entries if entry.name == OURS)
     default = found[row.cell, base.what]
-    for entry in row.entries:
-        name = entry.name.removeprefix(SCHEDULE)
-        line = found.get((row.cell, name))
-        if entry.status != "ok" or not entry.name.startswith(SCHEDULE) or entry.name.endswith(AGAIN) or line is None:
+    for name, entry in schedules_of(row):
+        if (line := found.get((row.cell, name))) is None:
             continue
         ratios = sorted(own / other for own, other in zip(entry.rounds_ms, base.rounds_ms, strict=True))
         yield Case(
@@ -84,6 +91,7 @@ def _of_cell(row: CellRow, found: Mapping[tuple[str, str], dict[str, float]]) ->
             line["ms"],
             line["ms"] / default["ms"],
             line["instructions"] / line["keys"],
+            default["instructions"] / default["keys"],
         )
 
 
@@ -130,13 +138,7 @@ def constant_error(found: Sequence[Case]) -> float:
 
 def counted_error(found: Sequence[Case]) -> float:
     """Returns the median error of the ratios of neighbours, if instructions for a key are compared with the default's."""
-    defaults = {case.cell: case.per_key for case in cases() if case.ratio == _default_ratio(case.cell)}
-    return median(abs(case.per_key / defaults[case.cell] / case.ratio - 1) for case in found if is_neighbour(case))
-
-
-def _default_ratio(cell: str) -> float:
-    """Returns the ratio of the entry that is the cell's default itself, entered once more."""
-    return min((case.ratio for case in cases() if case.cell == cell), key=lambda ratio: abs(ratio - 1))
+    return median(abs(case.per_key / case.default_per_key / case.ratio - 1) for case in found if is_neighbour(case))
 
 
 def score() -> str:
