@@ -6,7 +6,7 @@ import datetime
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,8 +39,9 @@ from tl_attention.program.planned import Planned
 
 if TYPE_CHECKING:
     from tl_attention.measure.candidate import Candidate
-    from tl_attention.measure.records import Measured
+    from tl_attention.measure.records import Measured, Row
     from tl_attention.show.console import ProgressBar
+    from tl_attention.show.report import Kernel
 
 # New records; git ignores the folder, and results/ has those that are kept.
 RUNS = Path("runs")
@@ -228,8 +229,29 @@ def _measure(candidates: Sequence[Candidate], command: str, output: Path | None,
     path = record_path(output, command)
     with recording(path) as (record, progress):
         rows = measure(candidates, record, progress, **options)
-    show(rows, path, loops=command == "run")
+    show(rows, path, loops=command == "run", predicted=_predicted(candidates, rows))
     if any(row.status not in GOOD for row in rows):
         sys.exit(FAILED)
     if all(row.status == "refused" for row in rows if row.sizes != "peer"):
         sys.exit(2)
+
+
+def _predicted(candidates: Sequence[Candidate], rows: Sequence[Row]) -> dict[Kernel, float]:
+    """Returns the predicted milliseconds of the candidates whose rows have no time, where a model knows their kernels."""
+    from tl_attention.show.report import NOT_TIMED, kernel_of
+
+    untimed = {kernel_of(row) for row in rows if row.status in NOT_TIMED}
+    if not untimed:
+        return {}
+    from tl_attention.model.machine import load
+    from tl_attention.model.prediction import predict
+
+    machine = load()
+    found: dict[Kernel, float] = {}
+    for candidate in candidates:
+        kernel = (candidate.name, candidate.sizes, candidate.shape)
+        # There is none without a Program, and none for other cards.
+        with suppress(InputError):
+            if kernel in untimed:
+                found[kernel] = predict(candidate, machine).ms
+    return found

@@ -17,6 +17,7 @@ import click
 from tl_attention.cli.command import Problems, command, naming
 from tl_attention.cli.options import (
     DEFAULT_SHAPE,
+    DEFAULT_SIZES,
     FILE,
     arch_option,
     card_for,
@@ -28,7 +29,7 @@ from tl_attention.cli.options import (
     shape_option,
     window_option,
 )
-from tl_attention.errors import printable
+from tl_attention.errors import InputError, printable
 from tl_attention.files import catalogue, user_file
 from tl_attention.files.defaults import Case, defaults
 from tl_attention.files.named import Named, expand, resolve
@@ -42,6 +43,8 @@ from tl_attention.schedule.dialect import Model
 
 if TYPE_CHECKING:
     from tl_attention.measure.records import Row
+    from tl_attention.program.program import Operation, Program
+    from tl_attention.show.explain import Costs
 
 schedule_argument = click.argument("schedule")
 schedules_argument = click.argument("schedules", nargs=-1)
@@ -144,6 +147,7 @@ def prove(named: Named, head_dims: Sequence[HeadSize], card: Card) -> None:
         "explain best": "one that ships",
         "explain mine.yaml --head-dim 64": "a file of yours, with a narrower head",
         "explain seed --model asynchronous": "the same order with work in flight",
+        "explain best --cycles": "with what each wait costs, which a model of the SM predicts",
     }
 )
 @schedule_argument
@@ -154,8 +158,9 @@ def prove(named: Named, head_dims: Sequence[HeadSize], card: Card) -> None:
     "the schedule's lowering runs it]",
 )
 @head_dim_option("the head size  [default: the largest that the schedule is meant for]")
+@click.option("--cycles", is_flag=True, help="compile the kernel, and predict what each wait of an iteration costs")
 @arch_option
-def explain(schedule: str, model: Model | None, head_dim: HeadSize | None, card: Card | None) -> None:
+def explain(schedule: str, model: Model | None, head_dim: HeadSize | None, cycles: bool, card: Card | None) -> None:
     """Show what a schedule does: what it takes of an SM, its options, and who waits for whom in an iteration.
 
     The last lines say what is proved of it.
@@ -168,9 +173,45 @@ def explain(schedule: str, model: Model | None, head_dim: HeadSize | None, card:
     with naming(named):
         check_card(named.schedule, on)
         planned = Planned(named.schedule)
-        click.echo(text(planned, model, max(head_dims, key=sizes_of), on, printable(named.in_words)))
+        head_size = max(head_dims, key=sizes_of)
+        costs, opening = None, printable(named.in_words)
+        if cycles:
+            if planned.in_model(model) is not planned.program:
+                raise InputError("--cycles: expected no --model but that of the schedule's lowering")
+            costs, of_iteration = _costs(named, planned, head_size, on)
+            opening = f"{opening}\n{of_iteration}"
+        click.echo(text(planned, model, head_size, on, opening, costs))
         for verdict in verdicts(planned, model, head_dims, on):
             click.echo(verdict)
+
+
+def _costs(named: Named, planned: Planned, head_size: HeadSize, card: Card) -> tuple[Costs, str]:
+    """Returns what gives the predicted cycles of a wait, and a line on the iteration and the problem."""
+    from tl_attention.measure.candidate import Candidate
+    from tl_attention.model.machine import load
+    from tl_attention.model.prediction import predict
+    from tl_attention.model.timeline import shown_as
+
+    machine, (k, v) = load(), sizes_of(head_size)
+    sizes = f"{DEFAULT_SIZES},{k if k == v else f'{k}/{v}'}"
+    found = predict(
+        Candidate(named.name, AttentionShape.parse(sizes), planned, sms=machine.sms, arch=card.arch), machine
+    )
+
+    def cost(program: Program, op: Operation) -> tuple[str, float]:
+        kind, name = shown_as(program, op) or ("", "")
+        name = f"issue {name}" if kind == "issue" else name
+        return name, found.waits.get(name, 0.0) / found.blocks if kind in ("issue", "wait") else 0.0
+
+    def costs(program: Program, op: Operation) -> float | None:
+        name, cycles = cost(program, op)
+        alike = sum(cost(program, other)[0] == name for other in program.phases.steady.operations)
+        return cycles / max(alike, 1) if name and cycles else None
+
+    return costs, (
+        f"predicted for {found.shape} on {machine.device}: {found.iteration:,.0f} cycles an iteration, "
+        f"{found.ms:.3f} ms a launch"
+    )
 
 
 @command(examples={"schema": "to stdout", "schema --output schedule.schema.json": "to a file"})

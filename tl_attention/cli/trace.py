@@ -23,7 +23,7 @@ from tl_attention.cli.options import (
 from tl_attention.errors import InputError, printable
 from tl_attention.files import user_file
 from tl_attention.hardware.card import KNOWN
-from tl_attention.hardware.device import visible_gpus
+from tl_attention.hardware.device import card_of_arch, visible_gpus
 
 if TYPE_CHECKING:
     from tl_attention.measure.candidate import Candidate
@@ -39,6 +39,7 @@ DEFAULT = "tile,wait,issue,load,vector,store,end"
         "trace best_causal --causal --blocks 0,5": "two other thread blocks",
         "trace --of one.json --of other.json --page both.html": "two timelines above each other, without a GPU",
         "trace --of one.json --picture one.svg": "two iterations as a picture, with the critical path",
+        "trace best --predict --of one.json --page both.html": "what a model says, below what was measured",
     }
 )
 @click.argument("schedule", required=False, metavar="[SCHEDULE]")
@@ -63,6 +64,10 @@ DEFAULT = "tile,wait,issue,load,vector,store,end"
 @click.option(
     "--of", "recorded", type=FILE, multiple=True, help="show this timeline, and run nothing; several times: all"
 )
+@click.option("--predict", is_flag=True, help="have a model of the SM run the kernel, without a GPU and without marks")
+@click.option(
+    "--machine", default="h200", show_default=True, help="the GPU to predict for: a name, or a file of its numbers"
+)
 @click.option("--chrome", type=FILE, help="write it as a trace for ui.perfetto.dev too")
 @click.option("--page", type=FILE, help="write it as one HTML page too")
 @click.option("--picture", type=FILE, help="draw two steady iterations and their critical path too: .svg or .png")
@@ -77,6 +82,8 @@ def trace(
     ncu: bool,
     output: Path | None,
     recorded: tuple[Path, ...],
+    predict: bool,
+    machine: str,
     chrome: Path | None,
     page: Path | None,
     picture: Path | None,
@@ -88,19 +95,26 @@ def trace(
     statements. So each cycle of a role has a name. The end of a product is seen at the wait for it alone. Marks take time,
     and change what ptxas makes of the code around them: how much is said below the table.
     """
-    if bool(schedule) == bool(recorded):
+    if predict and not schedule:
+        raise InputError("--predict: expected a schedule to predict")
+    if bool(schedule) == bool(recorded) and not predict:
         raise InputError("trace: expected a schedule, or timelines to show by --of")
-    if recorded and (output or ncu):
-        raise InputError(f"{'--output' if output else '--ncu'}: expected a schedule to record, not --of")
-    draw = _drawing(picture, len(recorded)) if picture else None
+    if (recorded or predict) and (output or ncu):
+        other = "--predict" if predict else "--of"
+        raise InputError(f"{'--output' if output else '--ncu'}: expected a schedule to record, not {other}")
+    shown = len(recorded) + bool(schedule)
+    if chrome and shown > 1:
+        raise InputError(f"--chrome: {shown} timelines, expected one")
+    draw = _drawing(picture, shown) if picture else None
     for file in filter(None, (output, chrome, page, picture)):
         user_file.check_writable(file)
-    if recorded:
+    if recorded or predict:
         from tl_attention.trace.timeline import Timeline
 
         timelines = [Timeline.read(path) for path in recorded]
-        if chrome and len(timelines) > 1:
-            raise InputError(f"--chrome: {len(timelines)} timelines, expected one")
+        if predict:
+            assert schedule
+            timelines.append(_predicted(schedule, dtype, problem, machine))
     else:
         assert schedule
         kinds, numbers, candidate = _kinds(marks), _numbers(blocks), _candidate(schedule, dtype, problem)
@@ -158,6 +172,16 @@ def _candidate(schedule: str, dtype: str, problem: dict[str, Any]) -> Candidate:
     if not visible_gpus():
         raise InputError(f"trace: no GPU here, expected one of compute capability {KNOWN}; --of needs none")
     return candidate
+
+
+def _predicted(schedule: str, dtype: str, problem: dict[str, Any], machine: str) -> Timeline:
+    from tl_attention.model.machine import load
+    from tl_attention.model.timeline import predicted
+
+    on = load(machine)
+    card = card_of_arch(on.arch)
+    (candidate,) = candidates([schedule], card, (dtype,), refuse=True, sizes="runtime", **problem)
+    return predicted(candidate, on)
 
 
 def _written(path: Path, write: Callable[[Path], None]) -> None:

@@ -55,8 +55,10 @@ class Machine:
     )
 
     taken: float = _number(
-        "what each instruction of the FMA pipe takes from the tensor core of its quarter, while that multiplies"
+        "what an FMUL or FADD takes from the tensor core of its quarter while that multiplies, if none is close before"
     )
+    taken_ffma: float = _number("the same for an FFMA")
+    taken_close: float = _number("the same for each of them that is close behind another one")
     fma_beside: float = _number(
         "a quarter's issue slot, for each instruction of the FMA pipe while the tensor core multiplies"
     )
@@ -67,7 +69,10 @@ class Machine:
     mufu_beside: float = _number("the same for the special function unit")
     stall_beside: float = _number("the same for a warp's stalls")
     wgmma_queue: float = _number(
-        "wgmma instructions of a warp that wait for the tensor core; a warp that has so many waits"
+        "wgmma instructions of all warps that a tensor core has at most; the next one waits to issue"
+    )
+    wgmma_others: float = _number(
+        "where two warps wait to issue a wgmma, the part of the places that the one gets which began later"
     )
     wgmma_issue_columns: float = _number(
         "columns of a wgmma that issue in a cycle: its warp's next one issues when all have"

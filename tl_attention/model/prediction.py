@@ -14,7 +14,8 @@ from tl_attention.model.instructions import read
 from tl_attention.model.machine import Machine
 from tl_attention.model.roles import run
 from tl_attention.model.sm import Quarter
-from tl_attention.model.steps import tile_code
+from tl_attention.model.steps import TileCode, tile_code
+from tl_attention.model.tensor_core import NAME as TENSOR_CORE
 from tl_attention.problem.shape import AttentionShape
 
 # Tiles that are simulated, of which the last counts, and the most KV blocks of each: more take as long each.
@@ -24,7 +25,6 @@ FIRST_ITERATIONS = 2
 # Two warps may fall into a good rhythm or a bad one by a few cycles. So a kernel runs on several machines, which differ a
 # little in how long barriers and loads take, and the mean counts: for each number the factors by which it is changed.
 VARIED = {"named_barrier": (1.0, 1.3, 0.7), "mbarrier": (1.0, 0.85, 1.15), "tma_latency": (1.0, 1.1, 0.9)}
-TENSOR_CORE = "tensor core"
 
 
 @dataclass(frozen=True)
@@ -75,18 +75,25 @@ def predict(candidate: Candidate, machine: Machine) -> Prediction:
 
     Raises InputError where nothing can be predicted, and as compile_kernel does.
     """
+    return predict_code(candidate, machine, *compiled(candidate, machine))
+
+
+def compiled(candidate: Candidate, machine: Machine) -> tuple[TileCode, int]:
+    """Returns a tile's machine code in a candidate's kernel, and how many of its thread blocks an SM holds.
+
+    Raises InputError where nothing can be predicted, and as compile_kernel does.
+    """
     check(candidate, machine)
     planned = candidate.planned
     assert planned is not None
     kernel = compile_kernel(planned.schedule, candidate.variant, planned)
-    return predict_code(candidate, machine, kernel.disassembly, kernel.blocks_per_sm)
+    return tile_code(read(kernel.disassembly), machine), kernel.blocks_per_sm
 
 
-def predict_code(candidate: Candidate, machine: Machine, disassembly: str, per_sm: int) -> Prediction:
-    """Returns the prediction for a candidate's kernel from its machine code; an SM holds `per_sm` of its thread blocks."""
+def predict_code(candidate: Candidate, machine: Machine, code: TileCode, per_sm: int) -> Prediction:
+    """Returns the prediction for a candidate's kernel from a tile's code; an SM holds `per_sm` of its thread blocks."""
     planned = candidate.planned
     assert planned is not None
-    code = tile_code(read(disassembly), machine)
     grid = Grid.of(candidate, per_sm)
     blocks = min(round(mean(grid.blocks.tolist())), MOST_BLOCKS)
     tiles = TILES if code.again else 1
@@ -97,14 +104,16 @@ def predict_code(candidate: Candidate, machine: Machine, disassembly: str, per_s
     if not code.again:
         tile += machine.next_block
 
-    def of_tile(number: int) -> float:
+    def of_tile(number: float) -> float:
         return tile + (number - blocks) * iteration
 
     first = quarters[0]
     of_a_block = max(first.used[TENSOR_CORE], first.used["mma_sync"]) / (per_sm * tiles * blocks)
     # Where SMs end at different times the clock is that of the time in which all work.
     multiplies = of_a_block * grid.blocks_of_sm(candidate.sms) / grid.mean_cycles(of_tile)
-    ends = max(account.marks[(tiles,)] for account in first.accounts.values())
+    # The cycles that so many KV blocks take in the problem's tiles, which may be longer.
+    usual = float(grid.blocks.mean())
+    whole = per_sm * tiles * blocks * of_tile(usual) / usual
     account = next(iter(first.accounts.values()))
     return Prediction(
         candidate.name,
@@ -116,7 +125,7 @@ def predict_code(candidate: Candidate, machine: Machine, disassembly: str, per_s
         tile,
         blocks,
         len(code.steady),
-        {resource: cycles / ends for resource, cycles in first.used.items()},
+        {resource: cycles / whole for resource, cycles in first.used.items()},
         {what: waited / tiles for what, waited in account.waited.items() if waited},
     )
 

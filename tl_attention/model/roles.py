@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate, repeat
 from typing import NamedTuple
 
-from tl_attention.hardware.warpgroup import ROWS, TURN, WARPGROUP
+from tl_attention.hardware.warpgroup import ROWS, WARPGROUP
 from tl_attention.lowering.warp_specialized.roles import Roles
 from tl_attention.model.machine import Machine
-from tl_attention.model.sm import Barrier, Meeting, Quarter, Running
+from tl_attention.model.sm import THREADS, Account, Barrier, Meeting, Quarter
 from tl_attention.model.steps import ARRIVE, SIGNAL, SYNC, WAIT, TileCode
+from tl_attention.model.tensor_core import Running
 from tl_attention.problem.head_dims import HeadSize, sizes_of
 from tl_attention.program.planned import Planned
 from tl_attention.proof.events import CLUSTER, NAMED, Event, Process
 
 FULL, EMPTY = "_full", "_empty"
-TURNS, THREADS = "turn", "threads"
+K_EMPTY = f"K{EMPTY}"
 # Blocks of an SM start so many cycles after each other, so that they do not run in step.
 APART = 997.0
 
@@ -30,6 +32,17 @@ class _Block(NamedTuple):
     lengths: Sequence[tuple[int, int]]
     head_size: HeadSize
     number: int
+
+    def products(self) -> Iterator[str]:
+        """Yields the names of the products that a consumer issues, in order; code with branches may have more of the last."""
+        program = self.planned.program
+        assert program is not None
+        operations = (step.op for blocks, _ in self.lengths for step in program.phases.steps(blocks))
+        name = ""
+        for op in operations:
+            if op.kind == "issue" and op.statement in program.table.products:
+                yield (name := op.statement)
+        yield from repeat(name)
 
 
 def run(
@@ -66,7 +79,7 @@ def _alike(block: _Block) -> list[Running]:
     warps = max(1, block.planned.schedule.threads // WARPGROUP)
     barrier = Barrier(block.quarter.env, warps)
     return [
-        block.quarter.warp((block.number, warp), block.code.steps(block.lengths), _Together(barrier))
+        block.quarter.warp((block.number, warp), block.code.steps(block.lengths), _Together(barrier), block.products())
         for warp in range(warps)
     ]
 
@@ -121,10 +134,11 @@ def _specialized(block: _Block) -> list[Running]:
         if process.block:
             continue
         if process.warpgroup < 0:
-            found.append(_produce(quarter, barriers, [*roles.events(process, blocks)], sizes))
+            account = quarter.producers[block.number] = Account()
+            found.append(_produce(quarter, account, barriers, [*roles.events(process, blocks)], sizes, blocks))
         else:
             name, meetings = (block.number, process.warpgroup), _Meetings(barriers, process, blocks)
-            found.append(quarter.warp(name, block.code.steps(block.lengths), meetings))
+            found.append(quarter.warp(name, block.code.steps(block.lengths), meetings, block.products()))
     return found
 
 
@@ -144,36 +158,44 @@ class _Meetings:
                 # Before its first tile a consumer gives the first turn away.
                 barrier.arrive()
             elif event.kind in (WAIT, SYNC):
-                self._queues[event.kind].append(Meeting(_label(event), barrier, times[barrier]))
+                self._queues[event.kind].append(Meeting(event.name, barrier, times[barrier]))
                 times[barrier] += 1
             else:
                 # The machine code arrives at the barriers of a cluster's blocks one after the other.
-                self._queues[event.kind] += (Meeting("", barrier), *(None,) * (len(event.blocks) - 1))
+                self._queues[event.kind] += (Meeting(event.name, barrier), *(None,) * (len(event.blocks) - 1))
 
     def __call__(self, kind: str) -> Meeting | None:
         queue = self._queues[kind]
         return queue.popleft() if queue else None
 
 
-def _label(event: Event) -> str:
-    if event.name == NAMED:
-        return TURNS if event.index in (TURN, TURN + 1) else THREADS
-    return event.name.removesuffix(FULL)
-
-
-def _produce(quarter: Quarter, barriers: _Barriers, events: Sequence[Event], sizes: Mapping[str, int]) -> Running:
+def _produce(
+    quarter: Quarter,
+    account: Account,
+    barriers: _Barriers,
+    events: Sequence[Event],
+    sizes: Mapping[str, int],
+    blocks: Sequence[int],
+) -> Running:
     """Runs a producer: its waits for room, and its loads, one after the other through TMA."""
     env, machine = quarter.env, quarter.machine
     times: dict[Barrier, int] = defaultdict(int)
     free = arrives = 0.0
+    loaded, tiles = Counter[str](), [0, *accumulate(blocks)]
     for event in events:
         if event.kind == WAIT:
             barrier = barriers.of(event)
             # Rings are empty at first: the first wait for room waits for nothing.
             phase = times[barrier] - event.name.endswith(EMPTY)
             times[barrier] += 1
+            if event.name == K_EMPTY and loaded[K_EMPTY] in tiles:
+                account.note(env.now, "tile")
+            loaded[event.name] += 1
+            account.note(env.now, "wait", event.name)
             if phase >= 0 and not (over := barrier.over(phase)).processed:
                 yield over
+            if event.name.endswith(EMPTY):
+                account.note(env.now, "load", event.name.removesuffix(EMPTY))
             yield env.timeout(machine.producer)
         elif event.kind == "expect":
             free = max(free, env.now) + sizes[event.name.removesuffix(FULL)] / machine.tma_bytes
@@ -182,3 +204,5 @@ def _produce(quarter: Quarter, barriers: _Barriers, events: Sequence[Event], siz
             arrives = env.now + machine.next_tile
         elif event.kind == ARRIVE:
             barriers.of(event).arrive(max(0.0, arrives - env.now) if event.name.endswith(FULL) else 0.0)
+            account.note(env.now, "arrive", event.name)
+    account.note(env.now, "tile")

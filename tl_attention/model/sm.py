@@ -7,17 +7,19 @@ a warp for each warpgroup or, for a kernel by mma.sync, for every four warps.
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import simpy
 
 from tl_attention.model.instructions import SCOREBOARDS
 from tl_attention.model.machine import Machine
 from tl_attention.model.steps import ARRIVE, COMMIT, COPIES_WAIT, PRODUCT, PRODUCTS_WAIT, SIGNAL, SYNC, WAIT, Mark, Step
+from tl_attention.model.tensor_core import Running, TensorCore
 
-Running = Generator[simpy.Event, Any, None]
+# What warps wait for beside barriers and products, in the words of timelines.
+COPIES, THREADS = "copies", "threads"
 # A warp that does not hold the issue slot gets it so much later than one that does: the scheduler is greedy.
 LATER = 0.02
 
@@ -51,9 +53,9 @@ class Barrier:
 
 
 class Meeting(NamedTuple):
-    """A Meeting is a warp's next act at a barrier: to wait for the end of `phase`, or to arrive. `label` says what for."""
+    """A Meeting is a warp's next act at a barrier of this name: to wait for the end of `phase`, or to arrive."""
 
-    label: str
+    name: str
     barrier: Barrier
     phase: int = 0
 
@@ -62,68 +64,76 @@ class Meeting(NamedTuple):
 Meetings = Callable[[str], Meeting | None]
 
 
+class Note(NamedTuple):
+    """A Note says that from cycle `at` on a warp does what `kind` and `name` say, such as ("wait", "K_full").
+
+    They are the words of a timeline. An "arrive" lasts no time, and changes nothing of what the warp does.
+    """
+
+    at: float
+    kind: str
+    name: str
+
+
 @dataclass
 class Account:
-    """An Account is what a warp did: when it got to each mark, and the cycles that it waited, by what for."""
+    """An Account is what a warp did: its notes, when it got to each mark, and the cycles that it waited, by what for."""
 
+    notes: list[Note] = field(default_factory=list)
     marks: dict[tuple[object, ...], float] = field(default_factory=dict)
     waited: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
 
+    def note(self, at: float, kind: str, name: str = "") -> None:
+        """Notes what the warp does from a cycle on."""
+        self.notes.append(Note(at, kind, name))
+
+    def wait(self, name: str, start: float, end: float) -> None:
+        """Notes a wait from `start` to `end`."""
+        self.waited[name] += end - start
+        self.note(start, "wait", name)
+        self.note(end, "vector")
+
 
 class Quarter:
-    """A Quarter runs warps against each other. `accounts` has an Account for each, `used` the cycles of each pipe."""
+    """A Quarter runs warps against each other.
+
+    `accounts` has an Account for each of them, `producers` one for the producer of each thread block, and `used` the cycles
+    of each pipe.
+    """
 
     def __init__(self, machine: Machine):
         self.env = simpy.Environment()
         self.machine = machine
-        self.accounts: dict[object, Account] = {}
+        self.accounts: dict[tuple[int, int], Account] = {}
+        self.producers: dict[int, Account] = {}
         self.used: defaultdict[str, float] = defaultdict(float)
         self._slot: float = 0.0
         self._holder: object = None
         self._free: defaultdict[str, float] = defaultdict(float)
-        self._products: dict[object, deque[tuple[float, int, simpy.Event]]] = {}
-        self._multiplies_until = self._taken = 0.0
-        self._issued = self.env.event()
-        self.env.process(self._tensor_core())
+        self.tensor_core = TensorCore(self.env, machine, self.used)
 
-    def _tensor_core(self) -> Running:
-        """Multiplies the warps' products in the order in which they were issued."""
-        while True:
-            waiting = [queue for queue in self._products.values() if queue]
-            if not waiting:
-                self._issued = self.env.event()
-                yield self._issued
-                continue
-            issued, columns, over = min(waiting, key=lambda queue: queue[0][0]).popleft()
-            start = issued + self.machine.wgmma_start
-            if start > self.env.now:
-                yield self.env.timeout(start - self.env.now)
-            busy = columns / self.machine.wgmma_columns
-            self._multiplies_until = self.env.now + busy
-            self.used["tensor core"] += busy
-            self._taken = 0.0
-            yield self.env.timeout(busy)
-            while self._taken:
-                more, self._taken = self._taken, 0.0
-                self._multiplies_until = self.env.now + more
-                yield self.env.timeout(more)
-            over.succeed(self.env.now)
+    def warp(
+        self, name: tuple[int, int], steps: Iterable[Step | Mark], meet: Meetings, products: Iterator[str]
+    ) -> Running:
+        """Runs a warp's steps in order. `meet` gives the barriers that they wait and arrive at.
 
-    def warp(self, name: object, steps: Iterable[Step | Mark], meet: Meetings) -> Running:
-        """Runs a warp's steps in order. `meet` gives the barriers that they wait and arrive at."""
-        env, machine, free, used = self.env, self.machine, self._free, self.used
+        `products` names the groups of products that the warp issues, in their order.
+        """
+        env, machine, free, used, core = self.env, self.machine, self._free, self.used, self.tensor_core
         account = self.accounts[name] = Account()
-        waited = account.waited
-        mine = self._products[name] = deque()
         board = [0.0] * SCOREBOARDS
-        groups: deque[simpy.Event] = deque()
+        groups: deque[tuple[str, simpy.Event]] = deque()
         copies: deque[float] = deque()
         ready = next_product = env.now
+        issuing, began = "", 0.0
         for step in steps:
             if type(step) is Mark:
                 account.marks[step.label] = ready
+                if len(step.label) == 1:
+                    account.note(ready, "tile")
+                    account.note(ready, "vector")
                 continue
-            kind, _, pipe, busy, latency, stall, waits, write, read, number, closes = step  # type: ignore[misc]
+            kind, instruction, pipe, busy, latency, stall, waits, write, read, number, closes = step  # type: ignore[misc]
             at = ready
             for n in waits:
                 if board[n] > at:
@@ -131,21 +141,28 @@ class Quarter:
             if kind:
                 came = at
                 if kind == PRODUCT:
+                    if not issuing:
+                        issuing, began = next(products), at
+                        account.note(at, "issue", issuing)
                     at = max(at, next_product)
-                    while len(mine) >= machine.wgmma_queue:
-                        yield env.timeout(8)
-                    at = max(at, env.now)
+                    if at > env.now:
+                        yield env.timeout(at - env.now)
+                    if place := core.enter(name):
+                        yield place
+                        at = max(at, env.now)
                 elif kind == PRODUCTS_WAIT:
+                    awaited = ""
                     while len(groups) > number:
-                        over = groups.popleft()
+                        awaited, over = groups.popleft()
                         if not over.processed:
                             yield over
                         at = max(at, float(over.value or 0) + machine.wgmma_done)
-                    waited["products"] += at - came
+                    if awaited:
+                        account.wait(awaited, came, at)
                 elif kind == COPIES_WAIT:
                     while len(copies) > number:
                         at = max(at, copies.popleft())
-                    waited["copies"] += at - came
+                    account.wait(COPIES, came, at)
                 elif kind in (WAIT, SYNC) and (meeting := meet(kind)):
                     if at > env.now:
                         yield env.timeout(at - env.now)
@@ -155,7 +172,7 @@ class Quarter:
                     if not over.processed:
                         yield over
                     at = max(at, env.now)
-                    waited[meeting.label] += at - came
+                    account.wait(meeting.name, came, at)
             while True:
                 now = env.now
                 if at < now:
@@ -168,10 +185,10 @@ class Quarter:
                     break
                 yield env.timeout(at - now)
             slot = 1.0
-            if self._multiplies_until > at:
+            if core.until > at:
                 slot = machine.slot_beside
                 if pipe == "fma":
-                    self._taken += machine.taken
+                    core.take(at, instruction.name)
                     slot = machine.fma_beside
                 elif pipe == "alu":
                     busy *= machine.alu_beside
@@ -190,13 +207,14 @@ class Quarter:
             ready = at + stall
             if kind == PRODUCT:
                 next_product = at + number / machine.wgmma_issue_columns
-                over = env.event()
-                mine.append((at, number, over))
+                over = core.issue(name, at, number)
                 if closes:
-                    groups.append(over)
-                if not self._issued.triggered:
-                    self._issued.succeed()
+                    groups.append((issuing, over))
+                    account.waited[f"issue {issuing}"] += ready - began
+                    issuing = ""
+                    account.note(ready, "vector")
             elif kind == COMMIT:
                 copies.append(at + machine.copy_latency)
             elif kind in (ARRIVE, SIGNAL) and (meeting := meet(kind)):
                 meeting.barrier.arrive(machine.named_barrier)
+                account.note(at, "arrive", meeting.name)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import shutil
 import textwrap
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
@@ -138,7 +139,12 @@ def show_cells(rows: Sequence[CellRow]) -> None:
         output.say(*cells.below(of_run), "")
 
 
-def show_tables(problems: Sequence[Sequence[Row]], baseline: str | None = None, loops: bool = False) -> None:
+def show_tables(
+    problems: Sequence[Sequence[Row]],
+    baseline: str | None = None,
+    loops: bool = False,
+    predicted: Mapping[report.Kernel, float] = MappingProxyType({}),
+) -> None:
     """Prints a table for each problem and, if `loops`, the loops of its kernels.
 
     Below the tables of a run come the reasons. The columns that say something and fit are shown, and the others are
@@ -147,7 +153,7 @@ def show_tables(problems: Sequence[Sequence[Row]], baseline: str | None = None, 
     output = Output()
     others: dict[str, None] = {}
     for run in grouped(problems, lambda rows: rows[0].run).values():
-        tables = [report.table(rows, baseline) for rows in run]
+        tables = [report.table(rows, baseline, predicted) for rows in run]
         # All tables of a run have the same columns.
         whole = replace(tables[0], rows=[line for table in tables for line in table.rows])
         shown, left_out = whole.fitting(output.width)
@@ -160,13 +166,20 @@ def show_tables(problems: Sequence[Sequence[Row]], baseline: str | None = None, 
     output.say_left_out(others)
 
 
-def show(rows: Sequence[Row], path: Path, loops: bool = False) -> None:
+def show(
+    rows: Sequence[Row],
+    path: Path,
+    loops: bool = False,
+    predicted: Mapping[report.Kernel, float] = MappingProxyType({}),
+) -> None:
     """Prints the rows' tables and reasons, recorded times for rows not timed here, and the record's path.
 
-    `loops` adds the loops of the kernels to the tables.
+    `loops` adds the loops of the kernels to the tables, `predicted` the predicted times of kernels that were not timed.
     """
-    show_tables(report.by_problem(rows), loops=loops)
+    show_tables(report.by_problem(rows), loops=loops, predicted=predicted)
     output = Output()
+    if predicted:
+        output.say("predicted: by a model of an H200, which `tl-attention predict` explains; nothing was timed")
     not_timed = [row for row in rows if row.status in report.NOT_TIMED]
     if elsewhere := report.recorded_lines(not_timed, records.rows()) if not_timed else []:
         output.say("recorded on another machine, for the same generated CUDA and the same problem:")

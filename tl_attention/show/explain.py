@@ -18,6 +18,8 @@ from tl_attention.schedule.options import OPTION_KEYS, words_of
 from tl_attention.schedule.schedule import Schedule
 
 SET = "*"
+# Gives the cycles that an operation costs in an iteration; None for one whose cycles are not known.
+Costs = Callable[[Program, Operation], float | None]
 
 
 def option_lines(schedule: Schedule) -> Iterator[str]:
@@ -69,12 +71,17 @@ SAID = {
 
 
 def explain(
-    planned: Planned, model: Model | None = None, head_dim: HeadSize = 128, card: Card = HOPPER, opening: str = ""
+    planned: Planned,
+    model: Model | None = None,
+    head_dim: HeadSize = 128,
+    card: Card = HOPPER,
+    opening: str = "",
+    costs: Costs | None = None,
 ) -> str:
     """Returns a text on what a schedule takes of the card's SM, on its options, and on its Program.
 
     The Program is in the lowering's own model by default, and comes as prologue, steady state and epilogue. `opening`
-    says in words what the schedule is, and comes first.
+    says in words what the schedule is, and comes first. With `costs` the operations of the steady state have their cycles.
     """
     schedule, program = planned.schedule, planned.in_model(model)
     what = f"lowering {schedule.lowering}: {schedule.dialect.words}"
@@ -89,12 +96,12 @@ def explain(
         f"{_heading(schedule, program)}\n{_resources(planned, head_dim, card)}",
         _options(schedule),
         label,
-        *program_parts(schedule, program),
+        *program_parts(schedule, program, costs),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def program_parts(schedule: Schedule, program: Program) -> list[str]:
+def program_parts(schedule: Schedule, program: Program, costs: Costs | None = None) -> list[str]:
     """Returns, as one text each, a Program's producer if it has one, steady state, prologue and epilogue."""
     phases = program.phases
     placed = program.model == schedule.dialect.model and not schedule.dialect.emitted
@@ -102,7 +109,7 @@ def program_parts(schedule: Schedule, program: Program) -> list[str]:
     lines = partial(_lines, program, placed)
     return [
         *([_producer(program)] if program.loads else []),
-        "\n".join([f"Steady state, iteration t{note}:", *lines(phases.steady.operations)]),
+        "\n".join([f"Steady state, iteration t{note}:", *lines(phases.steady.operations, costs)]),
         _edge("Prologue", phases.prologue, str, lines),
         _edge("Epilogue", phases.epilogue, partial(offset, origin="n"), lines),
     ]
@@ -176,7 +183,7 @@ def _edge(name: str, iterations: Sequence[Iteration], at: Callable[[int], str], 
     return "\n".join(shown)
 
 
-def _lines(program: Program, placed: bool, operations: Sequence[Operation]) -> list[str]:
+def _lines(program: Program, placed: bool, operations: Sequence[Operation], costs: Costs | None = None) -> list[str]:
     """Returns a line for each operation; vector statements that follow each other share a line."""
     lines: list[str] = []
     for op in operations:
@@ -186,7 +193,8 @@ def _lines(program: Program, placed: bool, operations: Sequence[Operation]) -> l
         if op.kind == "run" and lines and lines[-1].startswith(start):
             lines[-1] += f", {words(program, op)}"
         else:
-            lines.append(start + words(program, op))
+            cycles = costs(program, op) if costs else None
+            lines.append(start + words(program, op) + (f": {cycles:,.0f} cycles" if cycles is not None else ""))
     return lines
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 from tl_attention.compiler.sass import describe
 from tl_attention.errors import InputError, printable
 from tl_attention.hardware.card import KIB
 from tl_attention.measure.records import PRODUCTS, Row, grouped
-from tl_attention.problem.shape import DTYPES
+from tl_attention.problem.shape import DTYPES, AttentionShape
 from tl_attention.program.asked_waits import asked_waits_of
 from tl_attention.show.table import Column, Table, number
 
@@ -38,6 +39,15 @@ def _code(row: Row) -> str:
 NOT_TIMED = ("checked_on_cpu", "compiled")
 
 
+# A row's schedule and problem: its name, how its sizes are known, and its shape.
+Kernel = tuple[str, str, AttentionShape]
+
+
+def kernel_of(row: Row) -> Kernel:
+    """Returns what tells the kernels of one run apart."""
+    return row.name, row.sizes, row.shape
+
+
 def ranked(rows: Sequence[Row]) -> list[Row]:
     """Returns the rows sorted, timed rows first from fastest to slowest, then the others by status and name."""
     return sorted(rows, key=lambda row: (row.median_ms is None, row.median_ms or 0.0, row.status, row.name))
@@ -63,8 +73,13 @@ def check_baseline(rows: Sequence[Row], baseline: str | None, also: Sequence[str
         )
 
 
-def table(rows: Sequence[Row], baseline: str | None = None) -> Table:
-    """Makes the table of one problem's rows, with speeds relative to the row of `baseline`, by default `cudnn`."""
+def table(
+    rows: Sequence[Row], baseline: str | None = None, predicted: Mapping[Kernel, float] = MappingProxyType({})
+) -> Table:
+    """Makes the table of one problem's rows, with speeds relative to the row of `baseline`, by default `cudnn`.
+
+    `predicted` has the milliseconds that a model gives to kernels that were not timed.
+    """
     reference = reference_row(rows, baseline)
 
     def speed(row: Row) -> str:
@@ -75,6 +90,7 @@ def table(rows: Sequence[Row], baseline: str | None = None) -> Table:
         Column("sizes", lambda row: row.sizes, 1),
         Column("status", lambda row: row.status, 2),
         Column("ms (p10-p90)", times, 3),
+        Column("predicted ms", lambda row: number(predicted.get(kernel_of(row)), 3), 3),
         Column("TFLOPS", lambda row: number(row.tflops), 5),
         Column("% of matmul", lambda row: number(row.percent_of_matmul, 1), 6),
         Column(f"speed / {baseline or PEER_BASELINE}", speed, 4),

@@ -33,7 +33,7 @@ def table(timeline: Timeline) -> Table:
 
 
 def below(timeline: Timeline) -> Iterator[str]:
-    """Yields lines that say how busy the tensor pipe was, and what the marks changed."""
+    """Yields lines that say how busy the tensor pipe was, and what the marks changed; a predicted timeline has no marks."""
     about = timeline.about
     roles = of_block(timeline, timeline.lines[0].block)
     if not roles:
@@ -45,6 +45,9 @@ def below(timeline: Timeline) -> Iterator[str]:
         yield f"tensor pipe busy: {100 * busy:.1f} % of the cycles, by the instructions issued{also}"
     with suppress(InputError):  # Not every timeline shows steady iterations.
         yield f"critical path of two iterations: {told(critical_path(timeline, steady(timeline)))}"
+    if predicted := about.get("predicted"):
+        yield printable(f"predicted by a model of {predicted['machine']}: {predicted['ms']:.3f} ms a launch")
+        return
     if about["tile_cycles"]:
         few, all_marks = about["tile_cycles"]
         yield f"cycles of a tile: {all_marks:,.0f} with these marks, {few:,.0f} with those of tiles alone ({all_marks / few:.3f})"
