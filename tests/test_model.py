@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from itertools import repeat
 from pathlib import Path
 
 import pytest
@@ -62,16 +63,18 @@ def ran(warps: Iterable[list[Step | Mark]], machine: Machine = EVEN) -> list[Acc
     """Returns the accounts of warps that ran against each other and met nobody, each with a mark at its end."""
     quarter = Quarter(machine)
     for n, of_warp in enumerate(warps):
-        quarter.env.process(quarter.warp(n, [*of_warp, Mark(("end",))], lambda kind: None))
+        # A mark with two words is no tile.
+        quarter.env.process(quarter.warp((0, n), [*of_warp, Mark(END)], lambda kind: None, repeat("mma")))
     quarter.env.run()
     return [*quarter.accounts.values()]
 
 
 def ends(warps: Iterable[list[Step | Mark]], machine: Machine = EVEN) -> list[float]:
-    return [account.marks["end",] for account in ran(warps, machine)]
+    return [account.marks[END] for account in ran(warps, machine)]
 
 
 FFMA = ("FFMA R0, R1, R2, R3", word(1))
+END, MET, ISSUED = ("end", ""), ("met", ""), ("issued", "")
 WGMMA = ("HGMMA.64x128x16.F32.BF16 R24, gdesc[UR4], R24, gsb0", word(1))
 WAITED = ("WARPGROUP.DEPBAR.LE gsb0, 0x0", word(2))
 
@@ -119,16 +122,48 @@ def test_products_run_one_after_the_other_and_their_wait_ends_with_them() -> Non
 
 
 def test_a_warp_with_a_full_queue_of_products_waits() -> None:
-    [account] = ran([[*steps(*[WGMMA] * 12), Mark(("issued",)), *steps(WAITED)]])
-    # One multiplies and four wait: the last one issues when the seventh is over.
-    assert account.marks["issued",] == pytest.approx(7 * 64, abs=16)
-    assert account.marks["end",] == 12 * 64 + 2
-    assert account.waited["products"] > 300
+    [account] = ran([[*steps(*[WGMMA] * 12), Mark(ISSUED), *steps(WAITED)]])
+    # One multiplies and three wait: the last one issues when the eighth is over.
+    assert account.marks[ISSUED] == pytest.approx(8 * 64, abs=16)
+    assert account.marks[END] == 12 * 64 + 2
+    assert account.waited["mma"] == pytest.approx(4 * 64, abs=16)
+
+
+# The delay of the second of two warps with 19 products of 176 columns each, and when an H100 and an H200 had multiplied
+# the first warp's, in two runs with either warpgroup first.
+FIRST_ENDS = {
+    60: (2630, 2718),
+    130: (2190, 2366),
+    200: (2190, 2366),
+    400: (1926, 2102),
+    700: (1750, 1838),
+    1100: (1750, 1750),
+}
+
+
+@pytest.mark.parametrize("delay", FIRST_ENDS)
+def test_warps_share_the_queue_of_products_as_on_the_gpu(delay) -> None:
+    machine = replace(
+        EVEN,
+        wgmma_others=H200.wgmma_others,
+        wgmma_queue=7.0,
+        wgmma_issue_columns=10.0,
+        wgmma_start=30.0,
+        wgmma_done=35.0,
+    )
+    product = ("HGMMA.64x176x16.F32.BF16 R24, gdesc[UR4], R24, gsb0", word(1))
+    late = [("FFMA R0, R1, R2, R3", word(10))] * (delay // 10)
+    first, second = ends([steps(*before, *[product] * 19, WAITED, machine=machine) for before in ([], late)], machine)
+    assert second == pytest.approx(3421, rel=0.01)
+    assert 0.96 * min(FIRST_ENDS[delay]) < first < 1.06 * max(FIRST_ENDS[delay])
 
 
 def test_instructions_of_the_fma_pipe_take_time_from_the_tensor_core() -> None:
-    taking = replace(EVEN, taken=1.0)
-    assert ends([steps(WGMMA, *[FFMA] * 20, WAITED, machine=taking)], taking) == [66 + 20]
+    far, close = [("FADD R0, R0, R0", word(8))] * 5, [("FADD R0, R0, R0", word(1))] * 20
+    taking = replace(EVEN, taken=0.5, taken_ffma=2.0, taken_close=1.0)
+    assert ends([steps(WGMMA, *far, WAITED, machine=taking)], taking) == [66 + 2.5]
+    assert ends([steps(WGMMA, *close, WAITED, machine=taking)], taking) == [66 + 0.5 + 19]
+    assert ends([steps(WGMMA, FFMA, WAITED, machine=taking)], taking) == [66 + 2]
 
 
 def test_a_barriers_phase_ends_with_its_last_arrival() -> None:
@@ -145,12 +180,12 @@ def test_warps_meet_at_barriers() -> None:
     barrier = Barrier(quarter.env, 2)
     sync = steps(("BAR.SYNC 0x0", word(1)))
     for n, before in enumerate((5, 50)):
-        found = [*steps(*[FFMA] * before), *sync, Mark(("met",))]
-        quarter.env.process(quarter.warp(n, found, lambda kind: Meeting("threads", barrier)))
+        found = [*steps(*[FFMA] * before), *sync, Mark(MET)]
+        quarter.env.process(quarter.warp((0, n), found, lambda kind: Meeting("threads", barrier), repeat("mma")))
     quarter.env.run()
-    met = [account.marks["met",] for account in quarter.accounts.values()]
+    met = [account.marks[MET] for account in quarter.accounts.values()]
     assert met[0] == pytest.approx(met[1], abs=2) and met[1] > 50
-    assert quarter.accounts[0].waited["threads"] > 40
+    assert quarter.accounts[0, 0].waited["threads"] > 40
 
 
 def candidate(name: str, causal: bool = False, seq: int = 4096) -> Candidate:

@@ -15,8 +15,10 @@ from tl_attention.files.named import resolve
 from tl_attention.measure.candidate import Candidate
 from tl_attention.measure.cell_records import CellRow
 from tl_attention.measure.records import read_all
+from tl_attention.model.instructions import read
 from tl_attention.model.machine import load
 from tl_attention.model.prediction import predict_code
+from tl_attention.model.steps import tile_code
 from tl_attention.program.planned import Planned
 
 # The machine code of four kernels of the record, and how many thread blocks of each an SM holds.
@@ -41,7 +43,9 @@ def test_a_kernels_prediction_is_that_of_the_record(cell, schedule) -> None:
     recorded = next(line for line in lines if (line["cell"], line["schedule"]) == (cell, schedule))
     row = next(row for row in read_all(CellRow, page.RESULTS / "model-h200.jsonl") if row.cell == cell)
     candidate = Candidate(schedule, row.shape, Planned(resolve(schedule).schedule), sms=132, arch="sm_90a")
-    found = predict_code(candidate, load("h200"), machine_code()[schedule], KERNELS[cell, schedule])
+    machine = load("h200")
+    code = tile_code(read(machine_code()[schedule]), machine)
+    found = predict_code(candidate, machine, code, KERNELS[cell, schedule])
     assert found.ms == pytest.approx(recorded["ms"], rel=1e-5)
 
 

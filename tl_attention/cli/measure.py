@@ -240,7 +240,8 @@ def _predicted(candidates: Sequence[Candidate], rows: Sequence[Row]) -> dict[Ker
     """Returns the predicted milliseconds of the candidates whose rows have no time, where a model knows their kernels."""
     from tl_attention.show.report import NOT_TIMED, kernel_of
 
-    untimed = {kernel_of(row) for row in rows if row.status in NOT_TIMED}
+    # A row without a fingerprint is of a kernel that was not compiled.
+    untimed = {kernel_of(row) for row in rows if row.status in NOT_TIMED and row.fingerprint}
     if not untimed:
         return {}
     from tl_attention.model.machine import load

@@ -174,6 +174,32 @@ template <bool turns> DEVICE void two_groups(const Place& place, int rounds, int
   if (turns && place.warpgroup == 0) named_sync(own, 256);
 }
 
+// Both warpgroups issue `count` products on an idle tensor pipe, warpgroup 1 `delay` cycles later. Marks: the cycles from
+// their common start to the issue of each product, and to the end of all.
+template <int N, int count> DEVICE void queue(const Place& place, int rounds, int delay) {
+  float d[N / 2] = {};
+  unsigned a[8], at[count + 1];
+  fragments(place, a);
+  LOOP (int round = 0; round < rounds; ++round) {
+    named_sync(ALIGN, 256);
+    idle(2000);
+    named_sync(ALIGN, 256);
+    touch(place.shared);
+    const unsigned start = cycles();
+    if (place.warpgroup == 1) idle(delay);
+    products_fence();
+    UNROLLED (int k = 0; k < count; ++k) {
+      at[k] = cycles();
+      product<N, false>(place, d, a, k % 8);
+    }
+    products_commit();
+    products_wait<0>();
+    at[count] = cycles();
+    UNROLLED (int k = 0; k <= count; ++k) mark(place, k, at[k] - start);
+  }
+  keep<N / 2>(place, d);
+}
+
 // ---- vector instructions
 
 struct Operands { unsigned a, b, c, d; };
@@ -216,6 +242,9 @@ template <int probe, int chains> DEVICE void body(unsigned (*x)[16], const Opera
     if constexpr (probe == FFMA_EX2) {
       if (i % 5 < 4) apply<FFMA>(x[0][chain], step, o);
       else apply<EX2>(x[1][i / 5 % 16], step, o);
+    } else if constexpr (probe == EX2_FFMA || probe == EX2_FADD) {
+      if (i % 2 == 0) apply<EX2>(x[1][i / 2 % 16], step, o);
+      else apply<probe == EX2_FFMA ? FFMA : FADD>(x[0][i / 2 % 16], i / 32, o);
     } else if constexpr (probe == FMNMX_FFMA) {
       if (i % 2) apply<FMNMX>(x[0][i / 2 % 16], i / 32, o);
       else apply<FFMA>(x[1][i / 2 % 16], i / 32, o);
@@ -361,7 +390,7 @@ template <int chains, int... probes> DEVICE void bodies(const Place& place, int 
 }
 
 // Warpgroups from 0 to `groups` run `probe`, and warpgroup 1 products of this kind `beside` it, if that is not 0.
-// `size` is a region's or a copy's bytes, or passes; `step` is the bytes from a copy, or from a block, to the next.
+// `size` is a region's or a copy's bytes, passes, or a delay; `step` is the bytes from a copy, or from a block, to the next.
 DEVICE void tl_attention_probe(const int* marks, const unsigned char* data, unsigned char* shared, int block,
     int probe, int groups, int beside, int from_registers, int iterations, int size, int step) {
   const int thread = threadIdx.x;
@@ -382,13 +411,14 @@ DEVICE void tl_attention_probe(const int* marks, const unsigned char* data, unsi
   if (warpgroup == 1 && beside == RS) stream<128, true>(place);
   if (warpgroup >= groups) return;
   if (beside && probe < BURST) idle(6000);
-  bodies<16, FFMA, FMUL, FADD, FMNMX, EX2, CVT, SHFL, LOP3, IMAD, MOV, FFMA_EX2, FMNMX_FFMA, FFMA_THREE, SOFTMAX>(
+  bodies<16, FFMA, FMUL, FADD, FMNMX, EX2, CVT, SHFL, LOP3, IMAD, MOV, FFMA_EX2, EX2_FFMA, EX2_FADD, FMNMX_FFMA, FFMA_THREE, SOFTMAX>(
       place, probe, groups, iterations);
   bodies<1, FFMA, FADD, FMNMX, EX2, CVT, SHFL>(place, probe - CHAIN, groups, iterations);
   if (probe == BURST) bursts<1, false, 128, 176>(place, size, from_registers, iterations);
   if (probe == BURST8) bursts<8, false, 64, 96, 128, 160, 176, 192, 256>(place, size, from_registers, iterations);
   if (probe == BURST24) bursts<24, false, 64, 96, 128, 160, 176, 192, 256>(place, size, from_registers, iterations);
   if (probe == BURST_EACH) bursts<12, true, 128, 176, 256>(place, size, from_registers, iterations);
+  if (probe == QUEUE) queue<176, QUEUED>(place, iterations, size);
   if (probe == TURNS) two_groups<true>(place, iterations, size);
   if (probe == NO_TURNS) two_groups<false>(place, iterations, size);
   if (probe == NAMED) handover<true>(place, iterations);

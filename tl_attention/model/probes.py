@@ -16,29 +16,38 @@ from typing import Any
 from tl_attention.hardware.card import HOPPER
 
 # The probes, in the order of the kernel's numbers. Those of CHAIN + a probe are its dependent chain.
-MIXED = ("FFMA_EX2", "FMNMX_FFMA", "FFMA_THREE", "SOFTMAX")
+MIXED = ("FFMA_EX2", "EX2_FFMA", "EX2_FADD", "FMNMX_FFMA", "FFMA_THREE", "SOFTMAX")
 VECTOR = ("FFMA", "FMUL", "FADD", "FMNMX", "EX2", "CVT", "SHFL", "LOP3", "IMAD", "MOV", *MIXED)
 OTHERS = (
     *("BURST", "BURST8", "BURST24", "BURST_EACH", "TURNS", "NO_TURNS", "NAMED", "MBARRIER", "READY", "STORE", "COPY"),
-    "COPIES",
+    *("COPIES", "QUEUE"),
 )
 CHAIN, BURST, NO_PROBE = 32, 64, 255
-BESIDE = ("FFMA", "FFMA_THREE", "FMNMX", "EX2", "CVT", "SOFTMAX")
+BESIDE = ("FFMA", "FFMA_THREE", "FMNMX", "EX2", "CVT", "FFMA_EX2", "EX2_FFMA", "EX2_FADD", "SOFTMAX")
 CHAINED = ("FFMA", "FADD", "FMNMX", "EX2", "CVT", "SHFL")
 NUMBERS = {name: number for number, name in enumerate(VECTOR)}
 NUMBERS |= {f"CHAIN_{name}": CHAIN + NUMBERS[name] for name in CHAINED}
 NUMBERS |= {name: BURST + number for number, name in enumerate(OTHERS)} | {"NONE": NO_PROBE}
 # Instructions of a loop's body, and of the body that moves; what of a mixed body is counted: 4 FFMA and an EX2, say.
 BODY, MOVES = 480, 193
-COUNTED = {"MOV": MOVES, "FFMA_EX2": BODY // 5, "FMNMX_FFMA": BODY // 2, "SOFTMAX": BODY * 2 // 15}
+COUNTED = {
+    "MOV": MOVES,
+    "FFMA_EX2": BODY // 5,
+    "EX2_FFMA": BODY // 2,
+    "EX2_FADD": BODY // 2,
+    "FMNMX_FFMA": BODY // 2,
+    "SOFTMAX": BODY * 2 // 15,
+}
 # Slow instructions need fewer bodies: beside products all must end before these do.
-BODIES, SLOW_BODIES, SLOW = 40, 10, ("EX2", "SHFL", "FFMA_EX2")
+BODIES, SLOW_BODIES, SLOW = 40, 10, ("EX2", "SHFL", "FFMA_EX2", "EX2_FFMA", "EX2_FADD")
 # What warpgroup 1 does meanwhile: nothing, products with 176 columns of A in shared memory, with 128 of A in registers.
 ALONE, SS, RS = range(3)
 # Products between two marks of a warpgroup that multiplies all the time, and how many times.
 CHUNK, CHUNKS = 32, 60
 # Numbers that a warp can note, and the one that says "no answer".
 WARPS, MARKS, NONE = 8, 64, 0xFFFFFFFF
+# Products of each of two warpgroups that share the tensor pipe's queue, and by how many cycles the second one is late.
+QUEUED, DELAYS = 19, (60, 130, 200, 300, 400, 700, 1100)
 # Copies in flight at once, and the bytes of each.
 SLOTS, SLOT = 4, 16384
 # Bytes of shared memory: A of 64 rows and 128 columns, B of up to 256 rows and 128 columns, or of 128 and 192; mbarriers.
@@ -51,7 +60,7 @@ ALIGN, TURN, PATIENCE = 1, 2, 1 << 26
 # Those of these numbers that the kernel knows.
 SIZES = (
     *("CHAIN", "BODY", "MOVES", "CHUNK", "CHUNKS", "MARKS", "SLOTS", "SLOT", "B_AT", "BARRIERS_AT", "ALIGN", "TURN"),
-    "PATIENCE",
+    *("PATIENCE", "QUEUED"),
 )
 SOURCE = Path(__file__).with_suffix(".cu")
 WIDTHS = (64, 96, 128, 160, 176, 192, 256)
@@ -204,6 +213,12 @@ class Probes:
             warp = self.one("NONE", beside=beside)[4]
             yield f"wgmma_{name}", round(since(warp[5], warp[CHUNKS - 5]) / CHUNK / (CHUNKS - 10), 3)
 
+    def queues(self) -> Iterator[Named]:
+        """Yields when two warpgroups' products of 176 columns have ended, the first one's and the second one's, by delay."""
+        for delay in DELAYS:
+            runs = [self.one("QUEUE", ROUNDS + n % 2, groups=2, size=delay) for n in range(REPEATS)]
+            yield f"two_queues_{delay}", [median(warps[warp][QUEUED] for warps in runs) for warp in (0, 4)]
+
     def vector(self) -> Iterator[Named]:
         """Yields the cycles for each instruction of a warp: of one or two in each quarter, in chains, beside products."""
 
@@ -290,7 +305,7 @@ def interval_during(warps: Marks) -> float:
 def measure() -> dict[str, float | list[float]]:
     """Runs all probes on this process's GPU, some seconds besides the compilation; FAILED says that one gave up."""
     probes = Probes()
-    parts = (probes.products(), probes.vector(), probes.barriers(), probes.copies())
+    parts = (probes.products(), probes.queues(), probes.vector(), probes.barriers(), probes.copies())
     return {name: value for part in parts for name, value in part}
 
 

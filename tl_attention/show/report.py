@@ -90,7 +90,7 @@ def table(
         Column("sizes", lambda row: row.sizes, 1),
         Column("status", lambda row: row.status, 2),
         Column("ms (p10-p90)", times, 3),
-        Column("predicted ms", lambda row: number(predicted.get(kernel_of(row)), 3), 3),
+        *((Column("predicted ms", lambda row: number(predicted.get(kernel_of(row)), 3), 3),) if predicted else ()),
         Column("TFLOPS", lambda row: number(row.tflops), 5),
         Column("% of matmul", lambda row: number(row.percent_of_matmul, 1), 6),
         Column(f"speed / {baseline or PEER_BASELINE}", speed, 4),
