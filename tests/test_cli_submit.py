@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from harness import FAR_S, HONEST, LINE
 from submissions import text
+from tiers import exhaustive
 
 from tl_attention.cli.submit import BASELINES
 from tl_attention.leaderboard import evaluate as harness
@@ -52,6 +53,7 @@ def fake(monkeypatch) -> SimpleNamespace:
     return run
 
 
+@exhaustive
 def test_submit_packs_a_schedule_and_says_path_and_size(cli, seed_path, monkeypatch) -> None:
     """The text is the same as in other tests: each process packs it by itself in test_submission.py."""
     monkeypatch.setattr(submission, "pack", lambda name, schedule: text(name))

@@ -14,6 +14,7 @@ from matrix_cases import CAPS, FA3_LENGTHS, REPEATED, Case, cases
 from matrix_check import drawn, fault_of, faults, places
 from matrix_kernels import FA3_HEADS, FA3_SIZES, HEADS, kernels
 from on_cpu import Fault, Kernels, memory_of, on_cpu
+from tiers import exhaustive
 
 from tl_attention import InputError, attention
 from tl_attention.op import arguments
@@ -71,6 +72,7 @@ def call_on_meta(case: Case, schedule: Any) -> None:
     )
 
 
+@exhaustive
 def test_each_case_asks_for_the_kernel_that_it_stands_with(on_cpu: Kernels, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(on_cpu, "compute", lambda tensors, variant: None)
     # All tensors without memory lie at one address.

@@ -9,7 +9,7 @@ import pytest
 import torch
 from mutations import BLOCK_M, BLOCK_N, SCALE, SmallProblem, derive_small, mutate, mutate_program, shipped, with_options
 from specialized import SPECIALIZED
-from tiers import sampled
+from tiers import exhaustive, sampled
 
 from tl_attention.errors import ScheduleRefused
 from tl_attention.loop.table import whole
@@ -136,7 +136,8 @@ def test_accepted_mutants_are_right_and_refusals_name_a_read_that_differs(shard,
     assert counts["refused for a deadlock"] >= 1
 
 
-@pytest.mark.parametrize("shard", sampled(range(SHARDS), [0]))
+@exhaustive
+@pytest.mark.parametrize("shard", range(SHARDS))
 def test_so_are_mutants_with_options_and_a_wait_that_has_no_place_is_refused(shard, problems):
     rng = random.Random(3000 + shard)
     counts: Counter[str] = Counter()

@@ -45,7 +45,7 @@ MADE = {
 }
 
 
-@pytest.mark.parametrize("name", sampled(MADE, ["static of 114", "tapered of 114"]))
+@pytest.mark.parametrize("name", sampled(MADE, ["tapered of 114"]))
 def test_a_kernel_is_made_and_proved_for_any_number(name):
     kernel, blocks = MADE[name]
     code = lowered(kernel)

@@ -79,7 +79,7 @@ ROWS = [
         edit("one_tile, asked", says("(row, head, batch) of K first of warpgroup 0 is [176, 1, 0]", "[176, 0, 0]"),
             K_LOAD_OF_8, r"\g<1>2\2"),
         edit("seed_64x64, asked", says("load K[0] (0) at (450696, 43)", "load K[0] (0) at (220488, 43)"),
-            r"(\[\(*kv & 1\) \* 12288\).*&\(K\[.*blockIdx\.y\)\) >> \(int64_t\))3", r"\g<1>2"), GROUP_OF_2),
+            r"(\[\(*kv & 1\) \* 12288\).*&\(K\[.*blockIdx\.y\)\) >> \(int64_t\))3", r"\g<1>2"), GROUP_OF_2, long=True),
     Row("V's head is Q's", edit("best, asked", says("load V[1] (0) of blocks (0, 1) at (0, 66, 0)",
             "load V[1] (0) of blocks (0, 1) at (0, 13, 0)"), V_LOAD, r"\1head_2\2"),
         edit("seed, asked", says("load V[1] (0) at (2124904, 128)", "load V[1] (0) at (351112, 128)"), V_IN_LOOP,

@@ -19,6 +19,7 @@ ROWS = [
             r"(visible = .*first_row \+ seq_kv\) \+ )1",
             r"\g<1>2",
         ),
+        long=True,
     ),
     Row(
         "no KV block for rows without a key",
@@ -30,12 +31,14 @@ ROWS = [
             r"blocks = max\(blocks, 1\);",
             "blocks = max(blocks, 0);",
         ),
+        long=True,
     ),
     Row(
         "a tile of a problem that has none",
         edit("best_causal", "by zero", r"\(tile < (.*\* batch\))\)\)", r"(tile < max(\1, 1)))"),
         "its grid has no block then",
         "its grid has no block then",
+        long=True,
     ),
     Row(
         "a query that sees two future keys at few lengths",
@@ -59,6 +62,7 @@ ROWS = [
         "an mbarrier with other counts in later blocks, where sizes are fixed",
         edit("best, fixed", TILE, r"K_empty\[0\]\.init\((\d+)\)", rf"K_empty[0].init(\1 + {LATER})"),
         ONE_TILE,
+        long=True,
     ),
     Row(
         "a turn that is not passed on in later tiles, where sizes are fixed",
@@ -143,11 +147,13 @@ ROWS = [
         "a step to the next tile that many batches do not take",
         edit("best", "runs where there is no tile", *only_if("batch < 1000"), within=r"tile_1 = \(tile_1 \+ 66\);"),
         ONE_TILE,
+        long=True,
     ),
     Row(
         "a last tile that is never reached",
         edit("best", "runs where there is no tile", r"if \(!\(\(tile_1 < ", "if (!((min(tile_1, 2000) < "),
         ONE_TILE,
+        long=True,
     ),
     Row(
         "a single tile that many heads repeat",
@@ -159,6 +165,7 @@ ROWS = [
         edit("best", SOME, *only_if("batch < 1000"), within=rf"{OFFSET}\(desc_b,"),
         edit("fa3_pipelined", SOME, *only_if("seq_q < 5000"), within=rf"{OFFSET}\(desc_b_2,"),
         "it has no descriptors",
+        long=True,
     ),
     Row(
         "an MMA1 that clears the output at one length in a thousand",
@@ -176,6 +183,7 @@ ROWS = [
             which="first",
         ),
         "its arithmetic is under conditions of the loop alone",
+        long=True,
     ),
     Row(
         "one KV block less for many sequences",
@@ -193,16 +201,19 @@ ROWS = [
             r"blocks = max\(blocks, 1\);",
             "blocks = max((blocks - (300 < batch)), 1);",
         ),
+        long=True,
     ),
     Row(
         "rows of the output that many sequences do not move",
         edit("best_causal", PLACE, *only_if("batch < 1000"), within=r"first_row_1 = \(first_row_1 \* 128\);"),
         "its rows are those of its block",
+        long=True,
     ),
     Row(
         "a counter of tiles that is left after many sequences",
         edit("best_causal", SOME, *only_if("batch < 1000"), within=r"TileCounter\[0\] = 0;"),
         "it has no counter",
+        long=True,
     ),
     Row(
         "a loop with fewer iterations after long keys",
@@ -214,6 +225,7 @@ ROWS = [
             which="first",
         ),
         "its loop has one bound",
+        long=True,
     ),
     Row(
         "the sequence modulo a power of 2",
