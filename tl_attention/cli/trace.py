@@ -99,33 +99,30 @@ def trace(
         raise InputError("--predict: expected a schedule to predict")
     if bool(schedule) == bool(recorded) and not predict:
         raise InputError("trace: expected a schedule, or timelines to show by --of")
-    if (recorded or predict) and (output or ncu):
-        other = "--predict" if predict else "--of"
-        raise InputError(f"{'--output' if output else '--ncu'}: expected a schedule to record, not {other}")
+    if recorded and not predict and output:
+        raise InputError("--output: expected a schedule to record, not --of")
+    if ncu and (recorded or predict):
+        raise InputError(f"--ncu: expected a schedule to record, not {'--predict' if predict else '--of'}")
     shown = len(recorded) + bool(schedule)
     if chrome and shown > 1:
         raise InputError(f"--chrome: {shown} timelines, expected one")
     draw = _drawing(picture, shown) if picture else None
     for file in filter(None, (output, chrome, page, picture)):
         user_file.check_writable(file)
-    if recorded or predict:
-        from tl_attention.trace.timeline import Timeline
+    from tl_attention.trace.timeline import Timeline
 
-        timelines = [Timeline.read(path) for path in recorded]
+    timelines = [Timeline.read(path) for path in recorded]
+    if schedule:
+        result = output if predict else record_path(output, "trace", ".json")
+        if result:
+            user_file.check_writable(result)
         if predict:
-            assert schedule
             timelines.append(_predicted(schedule, dtype, problem, machine))
-    else:
-        assert schedule
-        kinds, numbers, candidate = _kinds(marks), _numbers(blocks), _candidate(schedule, dtype, problem)
-        measured = record_path(output, "trace", ".json")
-        user_file.check_writable(measured)
-        from tl_attention.trace.counted import record_and_count
-        from tl_attention.trace.recording import record
-        from tl_attention.trace.timeline import Window
-
-        timelines = [(record_and_count if ncu else record)(candidate, kinds, Window(numbers, skip, iterations), seed)]
-        _written(measured, timelines[0].write)
+        else:
+            window = (_numbers(blocks), skip, iterations)
+            timelines.append(_recorded(schedule, dtype, problem, _kinds(marks), window, seed, ncu))
+        if result:
+            _written(result, timelines[-1].write)
     _show(timelines)
     if chrome:
         from tl_attention.trace import chrome as of_chrome
@@ -172,6 +169,23 @@ def _candidate(schedule: str, dtype: str, problem: dict[str, Any]) -> Candidate:
     if not visible_gpus():
         raise InputError(f"trace: no GPU here, expected one of compute capability {KNOWN}; --of needs none")
     return candidate
+
+
+def _recorded(
+    schedule: str,
+    dtype: str,
+    problem: dict[str, Any],
+    kinds: frozenset[str],
+    window: tuple[tuple[int, ...], int, int],
+    seed: int | None,
+    ncu: bool,
+) -> Timeline:
+    candidate = _candidate(schedule, dtype, problem)
+    from tl_attention.trace.counted import record_and_count
+    from tl_attention.trace.recording import record
+    from tl_attention.trace.timeline import Window
+
+    return (record_and_count if ncu else record)(candidate, kinds, Window(*window), seed)
 
 
 def _predicted(schedule: str, dtype: str, problem: dict[str, Any], machine: str) -> Timeline:

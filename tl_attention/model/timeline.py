@@ -26,7 +26,7 @@ from tl_attention.trace.flows import FULL
 from tl_attention.trace.timeline import Line, Timeline, What
 
 # Tiles that are simulated, and the most KV blocks of each: a picture shows two from the middle of one.
-TILES, MOST_BLOCKS = 3, 64
+TILES, MOST_BLOCKS = 2, 128
 # Masks hide scores in few blocks.
 NAMED_STATEMENTS = tuple(name for name in WRITES if name != "mask")
 # What a mark says, and the barriers at which the role arrives before its next mark.
@@ -70,7 +70,7 @@ def predicted(candidate: Candidate, machine: Machine) -> Timeline:
         "label": candidate.label,
         "shape": str(candidate.shape),
         "device": f"{machine.device}, predicted",
-        "predicted": {"machine": machine.title, "ms": prediction.ms},
+        "predicted": {"machine": machine.title, "ms": prediction.ms, "blocks": blocks},
         "skip": 0,
         "product_cycles": {"both": columns(code.steady) / machine.wgmma_columns},
         "blocks_of_sm": per_sm,

@@ -46,7 +46,10 @@ def below(timeline: Timeline) -> Iterator[str]:
     with suppress(InputError):  # Not every timeline shows steady iterations.
         yield f"critical path of two iterations: {told(critical_path(timeline, steady(timeline)))}"
     if predicted := about.get("predicted"):
-        yield printable(f"predicted by a model of {predicted['machine']}: {predicted['ms']:.3f} ms a launch")
+        yield printable(
+            f"predicted by a model of {predicted['machine']}: {predicted['ms']:.3f} ms a launch; tiles of "
+            f"{predicted['blocks']} KV blocks"
+        )
         return
     if about["tile_cycles"]:
         few, all_marks = about["tile_cycles"]

@@ -7,6 +7,7 @@ count. A model of rank r has (1 + r) / 2 of the pairs the right way round.
 from __future__ import annotations
 
 import json
+import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import combinations
@@ -145,7 +146,7 @@ def score() -> str:
     """Makes the table of what the model scores, beside an instruction count and a constant."""
     found = judged()
     near, elsewhere = ([case for case in found if is_neighbour(case) is neighbour] for neighbour in (True, False))
-    by = {"the model": lambda case: case.predicted_ms, "instructions for a key": lambda case: case.per_key}
+    by = {"the model": _time, "instructions for a key": lambda case: case.per_key}
     errors = {"the model": median(map(error_of_ratio, near)), "instructions for a key": counted_error(found)}
     lines = [
         (
@@ -169,13 +170,33 @@ def score() -> str:
     return markdown(headings, lines)
 
 
+def meaning() -> str:
+    """Says in words what the ranks mean, and what they are on the H100 and on the same pairs of the H200."""
+    here, there = judged(), judged("h100")
+    both = {(case.cell, case.schedule) for case in there}
+    same = [case for case in here if (case.cell, case.schedule) in both]
+    ranks = (rank(here, _time), rank(here, _time, near=True), rank(there, _time), rank(same, _time))
+    all_pairs, near, h100, h200 = (one.rank for one in ranks)
+    text = (
+        f"A rank of {all_pairs:.2f} puts {100 * (1 + all_pairs) / 2:.0f} of 100 pairs in the right order, and one of "
+        f"{near:.2f} puts {100 * (1 + near) / 2:.0f}. So use the model to drop what is slow and to choose what to time first, and a "
+        f"GPU to decide among what is fast. On an H100, with `h100.yaml`, the rank of {ranks[2].pairs:,} pairs is {h100:.2f}; "
+        f"the same schedules have {h200:.2f} on the H200 (`results/model-h100.jsonl`)."
+    )
+    return "\n".join(textwrap.wrap(text, 120, break_on_hyphens=False))
+
+
+def _time(case: Case) -> float:
+    return case.predicted_ms
+
+
 def cells() -> str:
     """Makes the table of each cell's rank."""
     found = judged()
     lines = []
     for name in dict.fromkeys(case.cell for case in found):
         of_cell = [case for case in found if case.cell == name]
-        all_pairs, near = (rank(of_cell, lambda case: case.predicted_ms, near=near) for near in (False, True))
+        all_pairs, near = (rank(of_cell, _time, near=near) for near in (False, True))
         width = median((case.most - case.least) / case.ratio for case in of_cell)
         lines.append(
             (
@@ -207,4 +228,4 @@ def worst() -> str:
     return markdown(("schedule", "cell", "predicted", "measured", "error"), lines)
 
 
-MADE: dict[str, Make] = filling("docs/model.md", {"score": score, "cells": cells, "worst": worst})
+MADE: dict[str, Make] = filling("docs/model.md", {"score": score, "meaning": meaning, "cells": cells, "worst": worst})

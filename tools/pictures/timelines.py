@@ -16,6 +16,7 @@ FOLDER = RESULTS / "timelines"
 DRAWN = {
     "seed": ("seed",),
     "best": ("best",),
+    "predicted": ("experiment-best", "predicted-best"),
     "exact-wait": ("experiment-best", "experiment-wait_exactly_after_112"),
     "polynomial": ("experiment-best", "experiment-exp2_polynomial"),
     "d256": ("fa3-d256_16k",),

@@ -1,0 +1,161 @@
+"""A predicted timeline has the form of a measured one, so that every view shows it; `explain` and `run` show predictions too."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from machine_code import in_store
+
+from tl_attention.cli import main
+from tl_attention.cli.measure import _predicted
+from tl_attention.files.named import resolve
+from tl_attention.measure.candidate import Candidate
+from tl_attention.model import machine as machines
+from tl_attention.model.timeline import predicted
+from tl_attention.problem.shape import AttentionShape
+from tl_attention.program.planned import Planned
+from tl_attention.trace.critical import critical_path
+from tl_attention.trace.flows import flows
+from tl_attention.trace.shares import of_block, tensor_pipe
+from tl_attention.trace.steady import steady
+from tl_attention.trace.timeline import Timeline, What
+
+RECORDED = Path(__file__).parents[1] / "results/timelines/best.json"
+L = "4,64,8192,128"
+
+
+@pytest.fixture(autouse=True)
+def stored(monkeypatch) -> None:
+    """Has machine code for best, best_causal, seed and mma_sync, of bf16 kernels, and compiles nothing."""
+    for module in ("prediction", "timeline"):
+        monkeypatch.setattr(f"tl_attention.model.{module}.compiled", in_store)
+
+
+def timeline(name: str) -> Timeline:
+    candidate = Candidate(
+        name, AttentionShape.parse(L, dtype="bfloat16"), Planned(resolve(name).schedule), sms=132, arch="sm_90a"
+    )
+    return predicted(candidate, machines.load())
+
+
+def cli(*arguments: object) -> Result:
+    return CliRunner().invoke(main, [*map(str, arguments)])
+
+
+def test_the_roles_of_best_do_what_its_program_says() -> None:
+    found = timeline("best")
+    assert found.roles == ("consumer 0", "consumer 1", "producer")
+    roles = of_block(found, 0)
+    # 8192 keys are 46 blocks of 176 and the rest.
+    for role in ("consumer 0", "consumer 1"):
+        assert roles[role].issues == {"mma0": 47 * roles[role].tiles, "mma1": 47 * roles[role].tiles}
+        assert {str(what) for what in roles[role].parts} >= {
+            *(
+                "wait K_full",
+                "wait V_full",
+                "wait Q_full",
+                "wait named barrier",
+                "wait mma1",
+                "issue mma0",
+                "issue mma1",
+            ),
+            *("vector row_max+scale+exp", "vector exp+row_sum+cast+rescale"),
+        }
+    assert {what.kind for what in roles["producer"].parts} == {"tile", "wait", "load"}
+    ended_by_loads = [flow for flow in flows(found) if found.roles[found.lines[flow.line].role] == "producer"]
+    assert len({flow.wait for flow in ended_by_loads}) > 100
+
+
+def test_it_is_near_the_recorded_one_of_a_kernel_with_marks() -> None:
+    found, recorded = timeline("best"), Timeline.read(RECORDED)
+    ours, theirs = of_block(found, 0)["consumer 0"], of_block(recorded, recorded.lines[0].block)["consumer 0"]
+    assert ours.cycles / ours.tiles == pytest.approx(theirs.cycles / theirs.tiles, rel=0.1)
+    for what in ("row_max+scale+exp", "exp+row_sum+cast+rescale"):
+        parts = (of.parts[What("vector", what)] / of.cycles for of in (ours, theirs))
+        assert abs(next(parts) - next(parts)) < 0.03
+    busy = tensor_pipe(found, [*of_block(found, 0).values()])
+    assert busy and 0.82 < busy < 0.92
+
+
+@pytest.mark.parametrize("name", ["best", "best_causal", "seed"])
+def test_its_critical_path_is_known(name) -> None:
+    found = timeline(name)
+    window = steady(found)
+    path = critical_path(found, window)
+    assert sum(segment.end - segment.start for segment in path) == window.end - window.begin
+
+
+def test_of_mma_sync_the_issues_are_not_told_apart() -> None:
+    found = timeline("mma_sync")
+    assert {line.block for line in found.lines} == {0, 1} and "issue" not in {what.kind for what in found.whats}
+
+
+def test_a_file_gives_it_back(tmp_path) -> None:
+    found = timeline("best")
+    found.write(tmp_path / "best.json")
+    assert Timeline.read(tmp_path / "best.json") == found
+
+
+def test_trace_shows_it_below_a_recorded_one_in_every_view(tmp_path) -> None:
+    page, picture, saved = tmp_path / "both.html", tmp_path / "both.svg", tmp_path / "predicted.json"
+    done = cli(
+        *("trace", "best", "--dtype", "bf16", "--predict", "--of", RECORDED),
+        *("--page", page, "--picture", picture, "--output", saved),
+    )
+    assert done.exit_code == 0, done.output
+    assert done.output.index("NVIDIA H200, thread block") < done.output.index("NVIDIA H200, predicted, thread block")
+    assert "predicted by a model of NVIDIA H200" in done.output and "tiles of 47 KV blocks" in done.output
+    assert "H200, predicted" in page.read_text() and "predicted" in picture.read_text()
+    assert cli("trace", "--of", saved, "--chrome", tmp_path / "chrome.json").exit_code == 0
+    assert json.loads((tmp_path / "chrome.json").read_text())["traceEvents"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (("--predict", "--of", RECORDED), "--predict: expected a schedule to predict"),
+        (("best", "--predict", "--ncu"), "--ncu: expected a schedule to record, not --predict"),
+        (("best", "--predict", "--machine", "b200"), "no machine 'b200', expected h100 or h200, or a file NAME.yaml"),
+        (
+            ("inferred", "--predict"),
+            "inferred: no Program, expected a schedule whose lowering follows one: nothing is predicted",
+        ),
+    ],
+)
+def test_what_cannot_be_is_one_line(arguments, line) -> None:
+    done = cli("trace", *arguments)
+    assert (done.exit_code, done.output) == (2, f"error: {line}\n")
+
+
+def test_explain_says_what_each_wait_costs() -> None:
+    done = cli("explain", "best", "--cycles")
+    assert done.exit_code == 0, done.output
+    lines = done.output.splitlines()
+    assert any(line.startswith("predicted for (4, 64, 8192, 128)") and "cycles an iteration" in line for line in lines)
+    begin = lines.index("Steady state, iteration t:")
+    loop = [line for line in lines[begin:] if "cycles" in line]
+    assert [line.split(":")[0].split()[0] for line in loop] == ["turn", "issue", "issue", "wait", "wait"]
+    assert "cycles" not in cli("explain", "best").output
+    refused = cli("explain", "seed", "--cycles", "--model", "asynchronous")
+    assert refused.exit_code == 2 and "--cycles: expected no --model" in refused.output
+
+
+def test_run_shows_what_is_predicted_of_kernels_that_were_compiled_and_not_timed() -> None:
+    best = Candidate(
+        "best", AttentionShape.parse(L, dtype="bfloat16"), Planned(resolve("best").schedule), sms=132, arch="sm_90a"
+    )
+    inferred = replace(best, name="inferred", planned=Planned(resolve("inferred").schedule))
+
+    def row(candidate: Candidate, status: str, fingerprint: str | None = "0123") -> Any:
+        of = {"name": candidate.name, "sizes": candidate.sizes, "shape": candidate.shape}
+        return SimpleNamespace(**of, status=status, fingerprint=fingerprint)
+
+    found = _predicted([best, inferred], [row(best, "checked_on_cpu"), row(inferred, "compiled")])
+    assert found == {("best", "runtime", best.shape): pytest.approx(11.5, rel=0.1)}
+    assert not _predicted([best], [row(best, "ok")]) and not _predicted([best], [row(best, "compiled", None)])
