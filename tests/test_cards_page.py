@@ -7,6 +7,7 @@ import pytest
 from click.testing import CliRunner
 from pages import cards
 from stand_in import Compilers, on_a_machine
+from tiers import exhaustive
 
 from tl_attention.compiler.compile import StaticReport
 from tl_attention.files.named import resolve
@@ -56,6 +57,7 @@ def test_the_blocks_of_an_sm_count_the_producer_and_the_mbarriers() -> None:
     assert [cards.blocks_per_sm(row("short", "sm_90a", registers)) for registers in (128, 136, 168)] == [2, 1, 1]
 
 
+@exhaustive
 @pytest.mark.parametrize("fails", [False, True])
 def test_the_tool_records_what_the_compilers_made_for_each_card(fails, tmp_path, monkeypatch, on_a_machine) -> None:
     asked = []

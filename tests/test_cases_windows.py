@@ -7,6 +7,7 @@ import torch
 from golden_kernels import KERNELS
 from mutations import shipped
 from once import lowered, proved, reading
+from tiers import exhaustive
 
 from tl_attention import InputError, attention
 from tl_attention.measure.candidate import verified_on
@@ -28,6 +29,7 @@ def test_only_where_no_block_of_a_tile_is_seen_whole_is_a_loop_empty():
         assert any("wgmma" in line for line in unreached) == narrow, name
 
 
+@exhaustive
 def test_which_scores_a_masked_block_hides_is_left_to_the_numbers():
     """The list has the condition at the left edge, and the key from which the condition counts."""
     kernel = KERNELS["one_tile, asked"]

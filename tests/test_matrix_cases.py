@@ -29,6 +29,7 @@ MOST_KERNELS = 340
 LEAST_CASES = 3000
 
 
+@exhaustive
 def test_there_are_enough_cases_of_few_enough_kernels() -> None:
     every = [case for of_kernel in cases().values() for case in of_kernel]
     assert len(every) == len(set(every))

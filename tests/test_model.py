@@ -128,7 +128,7 @@ def test_a_warp_with_a_full_queue_of_products_waits() -> None:
     # One multiplies and three wait: the last one issues when the eighth is over.
     assert account.marks[ISSUED] == pytest.approx(8 * 64, abs=16)
     assert account.marks[END] == 12 * 64 + 2
-    assert account.waited["mma"] == pytest.approx(4 * 64, abs=16)
+    assert account.waited["wait mma"] == pytest.approx(4 * 64, abs=16)
 
 
 @pytest.mark.parametrize("delay", probes.DELAYS)
@@ -176,7 +176,7 @@ def test_warps_meet_at_barriers() -> None:
     quarter.env.run()
     met = [account.marks[MET] for account in quarter.accounts.values()]
     assert met[0] == pytest.approx(met[1], abs=2) and met[1] > 50
-    assert quarter.accounts[0, 0].waited["threads"] > 40
+    assert quarter.accounts[0, 0].waited["wait threads"] > 40
 
 
 def candidate(name: str, causal: bool = False, seq: int = 4096) -> Candidate:

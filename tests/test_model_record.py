@@ -6,7 +6,7 @@ import json
 from statistics import median
 
 import pytest
-from machine_code import CELLS, in_store
+from model_code import CELLS, in_store
 from pages import model as page
 
 from tl_attention.files.named import resolve

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from machine_code import in_store
+from model_code import in_store
 
 from tl_attention.cli import main
 from tl_attention.cli.measure import _predicted
@@ -37,6 +38,7 @@ def stored(monkeypatch) -> None:
         monkeypatch.setattr(f"tl_attention.model.{module}.compiled", in_store)
 
 
+@functools.cache
 def timeline(name: str) -> Timeline:
     candidate = Candidate(
         name, AttentionShape.parse(L, dtype="bfloat16"), Planned(resolve(name).schedule), sms=132, arch="sm_90a"

@@ -117,6 +117,7 @@ def test_of_products_that_stay_in_flight_ptxas_says_nothing(compiled):
     assert not serialised_because(said_of(compiled.source, VARIANT.arch))
 
 
+@exhaustive
 def test_a_candidate_whose_products_ptxas_serialised_is_refused_not_broken(serialised, monkeypatch):
     monkeypatch.setattr(compilation, "compile_kernel", lambda schedule, variant: serialised)
     result = compilation.compile_candidate(

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from mutations import shipped
+from tiers import exhaustive
 
 from tl_attention.compiler import toolchain
 from tl_attention.errors import InputError
@@ -131,6 +132,7 @@ def test_a_cache_that_cannot_be_written_is_replaced_for_the_time_of_a_compilatio
     assert not passing.exists() and Path(env.TILELANG_CACHE_DIR) == tmp_path / "a file/cache"
 
 
+@exhaustive
 def test_tilelang_can_be_imported_where_its_cache_cannot_be_written(tmp_path) -> None:
     (tmp_path / "a file").write_text("")
     place = str(tmp_path / "a file/cache")

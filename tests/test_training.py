@@ -200,7 +200,7 @@ def test_an_attention_that_only_rounds_otherwise_is_good(others, to) -> None:
 FAULTS = [{"scale": 1.01}, {"scale": 0.98}, {"gradient": 1.1}, {"gradient": 0.0}]
 
 
-@pytest.mark.parametrize("fault", sampled(FAULTS, [{"scale": 1.01}, {"gradient": 1.1}]))
+@pytest.mark.parametrize("fault", sampled(FAULTS, [{"scale": 1.01}]))
 def test_a_wrong_attention_fails_for_each_seed(others, fault) -> None:
     found = judged([*others, *tiny(ours=rounded(torch.bfloat16, **fault))])
     assert not any(seed.ok for seed in found), [seed.verdict for seed in found]

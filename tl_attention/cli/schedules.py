@@ -158,7 +158,9 @@ def prove(named: Named, head_dims: Sequence[HeadSize], card: Card) -> None:
     "the schedule's lowering runs it]",
 )
 @head_dim_option("the head size  [default: the largest that the schedule is meant for]")
-@click.option("--cycles", is_flag=True, help="compile the kernel, and predict what each wait of an iteration costs")
+@click.option(
+    "--cycles", is_flag=True, help="compile the kernel, and predict what each wait and issue of an iteration costs"
+)
 @arch_option
 def explain(schedule: str, model: Model | None, head_dim: HeadSize | None, cycles: bool, card: Card | None) -> None:
     """Show what a schedule does: what it takes of an SM, its options, and who waits for whom in an iteration.
@@ -186,7 +188,7 @@ def explain(schedule: str, model: Model | None, head_dim: HeadSize | None, cycle
 
 
 def _costs(named: Named, planned: Planned, head_size: HeadSize, card: Card) -> tuple[Costs, str]:
-    """Returns what gives the predicted cycles of a wait, and a line on the iteration and the problem."""
+    """Returns what gives the predicted cycles of a wait or issue, and a line on the iteration and the problem."""
     from tl_attention.measure.candidate import Candidate
     from tl_attention.model.machine import load
     from tl_attention.model.prediction import predict
@@ -198,15 +200,15 @@ def _costs(named: Named, planned: Planned, head_size: HeadSize, card: Card) -> t
         Candidate(named.name, AttentionShape.parse(sizes), planned, sms=machine.sms, arch=card.arch), machine
     )
 
-    def cost(program: Program, op: Operation) -> tuple[str, float]:
-        kind, name = shown_as(program, op) or ("", "")
-        name = f"issue {name}" if kind == "issue" else name
-        return name, found.waits.get(name, 0.0) / found.blocks if kind in ("issue", "wait") else 0.0
+    assert planned.program is not None
+    steady = planned.program.phases.steady.operations
+    alike = Counter(shown_as(planned.program, op) for op in steady)
 
     def costs(program: Program, op: Operation) -> float | None:
-        name, cycles = cost(program, op)
-        alike = sum(cost(program, other)[0] == name for other in program.phases.steady.operations)
-        return cycles / max(alike, 1) if name and cycles else None
+        act = shown_as(program, op)
+        cycles = found.waits.get(" ".join(act)) if act else None
+        # Of waits that have one name the mean is known.
+        return cycles / found.blocks / alike[act] if cycles else None
 
     return costs, (
         f"predicted for {found.shape} on {machine.device}: {found.iteration:,.0f} cycles an iteration, "

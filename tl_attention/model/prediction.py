@@ -33,7 +33,7 @@ class Prediction:
 
     `cycles` are those of the SM that works longest, at `clock_mhz`. `iteration` is the cycles of a KV block in the steady loop,
     `tile` those of a tile of `blocks` KV blocks. `busy` has, by resource, the part of the time in which it is taken, and
-    `waits` the cycles that a consumer waits in a tile, by what for.
+    `waits` the cycles of a consumer's waits and issues in a tile, by kind and name.
     """
 
     name: str

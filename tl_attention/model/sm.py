@@ -77,7 +77,10 @@ class Note(NamedTuple):
 
 @dataclass
 class Account:
-    """An Account is what a warp did: its notes, when it got to each mark, and the cycles that it waited, by what for."""
+    """An Account is what a warp did: its notes, and when it got to each mark.
+
+    `waited` has the cycles of its waits and issues, by kind and name.
+    """
 
     notes: list[Note] = field(default_factory=list)
     marks: dict[tuple[object, ...], float] = field(default_factory=dict)
@@ -89,7 +92,7 @@ class Account:
 
     def wait(self, name: str, start: float, end: float) -> None:
         """Notes a wait from `start` to `end`."""
-        self.waited[name] += end - start
+        self.waited[f"wait {name}"] += end - start
         self.note(start, "wait", name)
         self.note(end, "vector")
 

@@ -39,30 +39,22 @@ def predicted(candidate: Candidate, machine: Machine) -> Timeline:
     Raises InputError where nothing can be predicted, and as compile_kernel does.
     """
     code, per_sm = compiled(candidate, machine)
-    prediction, planned, grid = (
-        predict_code(candidate, machine, code, per_sm),
-        candidate.planned,
-        Grid.of(candidate, per_sm),
-    )
+    prediction, grid = predict_code(candidate, machine, code, per_sm), Grid.of(candidate, per_sm)
+    planned = candidate.planned
     assert planned is not None
+    assert planned.program is not None
     blocks = min(round(median(grid.blocks.tolist())), MOST_BLOCKS)
     lengths = [(blocks, round(median(grid.masked.tolist())))] * (TILES if code.again else 1)
     quarter = run(planned, code, lengths, machine, candidate.shape.head_size, per_sm)
-    assert planned.program is not None
     steps = (step.op for blocks, _ in lengths for step in planned.program.phases.steps(blocks))
     acts = [act for op in steps if (act := shown_as(planned.program, op))]
-    warps = [*dict.fromkeys(warp for _, warp in quarter.accounts)]
     word = "consumer" if quarter.producers else "warpgroup"
-    roles = [f"{word} {warp}" for warp in warps] + ["producer"] * bool(quarter.producers)
+    accounts = {(block, f"{word} {warp}"): account for (block, warp), account in quarter.accounts.items()}
+    accounts |= {(block, "producer"): account for block, account in quarter.producers.items()}
+    roles = [*dict.fromkeys(role for _, role in accounts)]
     noted = [
-        (block, role, _marks(account, acts))
-        for block in range(per_sm)
-        for role, account in enumerate(
-            [
-                *(quarter.accounts[block, warp] for warp in warps),
-                *([quarter.producers[block]] if quarter.producers else []),
-            ]
-        )
+        (block, roles.index(role), _marks(account, acts))
+        for (block, role), account in sorted(accounts.items(), key=lambda item: item[0][0])
     ]
     known = [*dict.fromkeys(mark for _, _, marks in noted for _, mark in marks)]
     about = {
