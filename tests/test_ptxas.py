@@ -21,6 +21,7 @@ from tl_attention.compiler.generation import said_of
 from tl_attention.compiler.sass import steady
 from tl_attention.compiler.toolchain import chosen
 from tl_attention.files.schedule_file import load
+from tl_attention.lowering.registry import LOWERINGS
 from tl_attention.measure import compilation
 from tl_attention.measure.candidate import Candidate
 from tl_attention.problem.mask import CAUSAL, FULL
@@ -166,6 +167,13 @@ def has_machine_code(chosen: list[Kernel]) -> None:
     made = cubin(together(lowered(kernel).source for kernel in chosen))
     found = {int(number) for number in re.findall(rb"\.text\._ZN\d+kernel_(\d+)16attention_kernel", made)}
     assert found == {*range(len(chosen))}
+
+
+@exhaustive
+def test_one_kernel_of_each_lowering_has_machine_code() -> None:
+    chosen = [KERNELS[name] for name in ONE_EACH]
+    assert {kernel.schedule.lowering for kernel in chosen} == {*LOWERINGS}
+    has_machine_code(chosen)
 
 
 @exhaustive

@@ -250,7 +250,7 @@ def _predicted(candidates: Sequence[Candidate], rows: Sequence[Row]) -> dict[Ker
     machine = load()
     found: dict[Kernel, float] = {}
     for candidate in candidates:
-        kernel = (candidate.name, candidate.sizes, candidate.shape)
+        kernel = kernel_of(candidate)
         # There is none without a Program, and none for other cards.
         with suppress(InputError):
             if kernel in untimed:

@@ -194,12 +194,9 @@ def _costs(named: Named, planned: Planned, head_size: HeadSize, card: Card) -> t
     from tl_attention.model.prediction import predict
     from tl_attention.model.timeline import shown_as
 
-    machine, (k, v) = load(), sizes_of(head_size)
-    sizes = f"{DEFAULT_SIZES},{k if k == v else f'{k}/{v}'}"
-    found = predict(
-        Candidate(named.name, AttentionShape.parse(sizes), planned, sms=machine.sms, arch=card.arch), machine
-    )
-
+    machine, shape = load(), AttentionShape.parse(f"{DEFAULT_SIZES},{head_size}")
+    found = predict(Candidate(named.name, shape, planned, sms=machine.sms, arch=card.arch), machine)
+    # What has no Program is not predicted.
     assert planned.program is not None
     steady = planned.program.phases.steady.operations
     alike = Counter(shown_as(planned.program, op) for op in steady)

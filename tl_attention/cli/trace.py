@@ -27,7 +27,7 @@ from tl_attention.hardware.device import card_of_arch, visible_gpus
 
 if TYPE_CHECKING:
     from tl_attention.measure.candidate import Candidate
-    from tl_attention.trace.timeline import Timeline
+    from tl_attention.trace.timeline import Timeline, Window
 
 # What mma.sync loads into registers is for those who ask: a mark before each of these loads takes much time.
 DEFAULT = "tile,wait,issue,load,vector,store,end"
@@ -109,7 +109,7 @@ def trace(
     draw = _drawing(picture, shown) if picture else None
     for file in filter(None, (output, chrome, page, picture)):
         user_file.check_writable(file)
-    from tl_attention.trace.timeline import Timeline
+    from tl_attention.trace.timeline import Timeline, Window
 
     timelines = [Timeline.read(path) for path in recorded]
     if schedule:
@@ -119,7 +119,7 @@ def trace(
         if predict:
             timelines.append(_predicted(schedule, dtype, problem, machine))
         else:
-            window = (_numbers(blocks), skip, iterations)
+            window = Window(_numbers(blocks), skip, iterations)
             timelines.append(_recorded(schedule, dtype, problem, _kinds(marks), window, seed, ncu))
         if result:
             _written(result, timelines[-1].write)
@@ -176,16 +176,15 @@ def _recorded(
     dtype: str,
     problem: dict[str, Any],
     kinds: frozenset[str],
-    window: tuple[tuple[int, ...], int, int],
+    window: Window,
     seed: int | None,
     ncu: bool,
 ) -> Timeline:
     candidate = _candidate(schedule, dtype, problem)
     from tl_attention.trace.counted import record_and_count
     from tl_attention.trace.recording import record
-    from tl_attention.trace.timeline import Window
 
-    return (record_and_count if ncu else record)(candidate, kinds, Window(*window), seed)
+    return (record_and_count if ncu else record)(candidate, kinds, window, seed)
 
 
 def _predicted(schedule: str, dtype: str, problem: dict[str, Any], machine: str) -> Timeline:

@@ -58,6 +58,10 @@ class Grid:
         workers = max(1, candidate.sms * per_sm // tiling.cluster)
         return cls(blocks, masked, order, workers, strided, tiling.cluster)
 
+    def usual_tile(self, most: int) -> tuple[int, int]:
+        """Returns the KV blocks of a usual tile, at most so many, and how many of them need a mask."""
+        return min(round(float(self.blocks.mean())), most), round(float(np.median(self.masked)))
+
     def blocks_of_sm(self, sms: int) -> float:
         """Returns how many KV blocks each of so many SMs works on, in the mean."""
         return float(self.blocks[self.order].sum()) * self.cluster / sms

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from statistics import mean, median
+from statistics import mean
 
 from tl_attention.compiler.compile import compile_kernel
 from tl_attention.errors import InputError
@@ -95,9 +95,9 @@ def predict_code(candidate: Candidate, machine: Machine, code: TileCode, per_sm:
     planned = candidate.planned
     assert planned is not None
     grid = Grid.of(candidate, per_sm)
-    blocks = min(round(mean(grid.blocks.tolist())), MOST_BLOCKS)
+    blocks, masked = grid.usual_tile(MOST_BLOCKS)
     tiles = TILES if code.again else 1
-    lengths = [(blocks, round(median(grid.masked.tolist())))] * tiles
+    lengths = [(blocks, masked)] * tiles
     quarters = [run(planned, code, lengths, other, candidate.shape.head_size, per_sm) for other in _varied(machine)]
     tile = mean(_tile(quarter, tiles) for quarter in quarters)
     iteration = mean(_iteration(quarter, tiles - 1, blocks) for quarter in quarters)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict, deque
+from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate, repeat
 from typing import NamedTuple
@@ -181,16 +181,18 @@ def _produce(
     env, machine = quarter.env, quarter.machine
     times: dict[Barrier, int] = defaultdict(int)
     free = arrives = 0.0
-    loaded, tiles = Counter[str](), [0, *accumulate(blocks)]
+    # Loads of K, and how many there have been when each tile begins.
+    loaded, begins = 0, {0, *accumulate(blocks)}
     for event in events:
         if event.kind == WAIT:
             barrier = barriers.of(event)
             # Rings are empty at first: the first wait for room waits for nothing.
             phase = times[barrier] - event.name.endswith(EMPTY)
             times[barrier] += 1
-            if event.name == K_EMPTY and loaded[K_EMPTY] in tiles:
-                account.note(env.now, "tile")
-            loaded[event.name] += 1
+            if event.name == K_EMPTY:
+                if loaded in begins:
+                    account.note(env.now, "tile")
+                loaded += 1
             account.note(env.now, "wait", event.name)
             if phase >= 0 and not (over := barrier.over(phase)).processed:
                 yield over

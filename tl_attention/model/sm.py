@@ -90,10 +90,10 @@ class Account:
         """Notes what the warp does from a cycle on."""
         self.notes.append(Note(at, kind, name))
 
-    def wait(self, name: str, start: float, end: float) -> None:
-        """Notes a wait from `start` to `end`."""
-        self.waited[f"wait {name}"] += end - start
-        self.note(start, "wait", name)
+    def waits(self, kind: str, name: str, start: float, end: float) -> None:
+        """Notes a wait or an issue from `start` to `end`."""
+        self.waited[f"{kind} {name}"] += end - start
+        self.note(start, kind, name)
         self.note(end, "vector")
 
 
@@ -146,7 +146,6 @@ class Quarter:
                 if kind == PRODUCT:
                     if not issuing:
                         issuing, began = next(products), at
-                        account.note(at, "issue", issuing)
                     at = max(at, next_product)
                     if at > env.now:
                         yield env.timeout(at - env.now)
@@ -161,11 +160,11 @@ class Quarter:
                             yield over
                         at = max(at, float(over.value or 0) + machine.wgmma_done)
                     if awaited:
-                        account.wait(awaited, came, at)
+                        account.waits("wait", awaited, came, at)
                 elif kind == COPIES_WAIT:
                     while len(copies) > number:
                         at = max(at, copies.popleft())
-                    account.wait(COPIES, came, at)
+                    account.waits("wait", COPIES, came, at)
                 elif kind in (WAIT, SYNC) and (meeting := meet(kind)):
                     if at > env.now:
                         yield env.timeout(at - env.now)
@@ -175,7 +174,7 @@ class Quarter:
                     if not over.processed:
                         yield over
                     at = max(at, env.now)
-                    account.wait(meeting.name, came, at)
+                    account.waits("wait", meeting.name, came, at)
             while True:
                 now = env.now
                 if at < now:
@@ -213,9 +212,8 @@ class Quarter:
                 over = core.issue(name, at, number)
                 if closes:
                     groups.append((issuing, over))
-                    account.waited[f"issue {issuing}"] += ready - began
+                    account.waits("issue", issuing, began, ready)
                     issuing = ""
-                    account.note(ready, "vector")
             elif kind == COMMIT:
                 copies.append(at + machine.copy_latency)
             elif kind in (ARRIVE, SIGNAL) and (meeting := meet(kind)):

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from collections.abc import Iterable
 from itertools import groupby
-from statistics import median
 
 from tl_attention.loop.table import whole
 from tl_attention.measure.candidate import Candidate
@@ -43,8 +42,7 @@ def predicted(candidate: Candidate, machine: Machine) -> Timeline:
     planned = candidate.planned
     assert planned is not None
     assert planned.program is not None
-    blocks = min(round(median(grid.blocks.tolist())), MOST_BLOCKS)
-    lengths = [(blocks, round(median(grid.masked.tolist())))] * (TILES if code.again else 1)
+    lengths = [grid.usual_tile(MOST_BLOCKS)] * (TILES if code.again else 1)
     quarter = run(planned, code, lengths, machine, candidate.shape.head_size, per_sm)
     steps = (step.op for blocks, _ in lengths for step in planned.program.phases.steps(blocks))
     acts = [act for op in steps if (act := shown_as(planned.program, op))]
@@ -62,7 +60,7 @@ def predicted(candidate: Candidate, machine: Machine) -> Timeline:
         "label": candidate.label,
         "shape": str(candidate.shape),
         "device": f"{machine.device}, predicted",
-        "predicted": {"machine": machine.title, "ms": prediction.ms, "blocks": blocks},
+        "predicted": {"machine": machine.title, "ms": prediction.ms, "blocks": lengths[0][0]},
         "skip": 0,
         "product_cycles": {"both": columns(code.steady) / machine.wgmma_columns},
         "blocks_of_sm": per_sm,

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from tl_attention.compiler.sass import describe
 from tl_attention.errors import InputError, printable
 from tl_attention.hardware.card import KIB
+from tl_attention.measure.candidate import Candidate
 from tl_attention.measure.records import PRODUCTS, Row, grouped
 from tl_attention.problem.shape import DTYPES, AttentionShape
 from tl_attention.program.asked_waits import asked_waits_of
@@ -43,7 +44,7 @@ NOT_TIMED = ("checked_on_cpu", "compiled")
 Kernel = tuple[str, str, AttentionShape]
 
 
-def kernel_of(row: Row) -> Kernel:
+def kernel_of(row: Row | Candidate) -> Kernel:
     """Returns what tells the kernels of one run apart."""
     return row.name, row.sizes, row.shape
 

@@ -11,7 +11,7 @@ import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import combinations
-from statistics import median
+from statistics import mean, median
 from typing import NamedTuple
 
 import yaml
@@ -20,12 +20,17 @@ from pages.made import RESULTS, Make, filling
 from tl_attention.measure.cell import OURS, SCHEDULE
 from tl_attention.measure.cell_records import AGAIN, CellRow, Timed
 from tl_attention.measure.records import read_all
+from tl_attention.proof.code.mark_places import NAMED_BARRIER
 from tl_attention.show.table import markdown
+from tl_attention.trace.shares import Shares, of_block, tensor_pipe
+from tl_attention.trace.timeline import Timeline, What
 
 # Of the 15 ratios of a pair of entries, from the 4th to the 12th: the median is there with 96.5 % probability.
 TAIL = 3
 NEAR, NEIGHBOURS = 1.05, "experiments/"
 WORST = 5
+# Misses whose timelines results/timelines/ has, of problem L in bf16: as experiment- measured, as predicted- predicted.
+MISSES = ("block_M_192", "v_stages_3", "wait_exactly_after_64")
 
 
 class Case(NamedTuple):
@@ -228,4 +233,44 @@ def worst() -> str:
     return markdown(("schedule", "cell", "predicted", "measured", "error"), lines)
 
 
-MADE: dict[str, Make] = filling("docs/model.md", {"score": score, "meaning": meaning, "cells": cells, "worst": worst})
+def timelines() -> str:
+    """Makes a table of what measured and predicted timelines of some misses say, measured / predicted."""
+
+    def shown(of: Callable[[Timeline], float], name: str) -> str:
+        files = (RESULTS / f"timelines/{kind}-{name}.json" for kind in ("experiment", "predicted"))
+        return " / ".join(f"{of(Timeline.read(file)):.0%}" for file in files)
+
+    lines = [(f"`{name}`", *(shown(of, name) for of in (_tensor_pipe, _turns, _loads_of_v))) for name in MISSES]
+    return markdown(("schedule", "tensor pipe busy", "consumers wait for turns and K", "producer loads V"), lines)
+
+
+def _roles(timeline: Timeline) -> dict[str, Shares]:
+    return of_block(timeline, timeline.lines[0].block)
+
+
+def _tensor_pipe(timeline: Timeline) -> float:
+    return tensor_pipe(timeline, [*_roles(timeline).values()]) or 0.0
+
+
+def _turns(timeline: Timeline) -> float:
+    consumers = [shares for role, shares in _roles(timeline).items() if role.startswith("consumer")]
+    # On the GPU a wait for a turn shows in the next one, which is for K.
+    waits = [What("wait", name) for name in (NAMED_BARRIER, "K_full")]
+    return mean(sum(shares.parts.get(wait, 0) for wait in waits) / shares.cycles for shares in consumers)
+
+
+def _loads_of_v(timeline: Timeline) -> float:
+    producer = _roles(timeline)["producer"]
+    return producer.parts[What("load", "V")] / producer.cycles
+
+
+def bias() -> str:
+    """Says by how much the neighbours of best_causal are slower than predicted."""
+    found = [case for case in judged() if is_neighbour(case) and case.cell.startswith("h16_c-")]
+    return f"Its neighbours are slower than predicted, by {median(1 - case.predicted_ratio / case.ratio for case in found):.1%} in the median."
+
+
+MADE: dict[str, Make] = filling(
+    "docs/model.md",
+    {"score": score, "meaning": meaning, "cells": cells, "worst": worst, "timelines": timelines, "bias": bias},
+)
