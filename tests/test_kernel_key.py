@@ -46,6 +46,7 @@ VARIANTS = {
     "optional": {"optional": frozenset({"LSE", "softcap"})},
     "group": {"group": 2},
     "strided": {"strided": True},
+    "packed": {"packed": True},
     "sms": {"sms": 114},
     "arch": {"arch": "sm_86"},
     "trace": {"trace": frozenset({"tile", "end"})},

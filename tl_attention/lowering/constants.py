@@ -31,6 +31,7 @@ class Constants:
     narrow: bool
     group: int
     strided: bool
+    packed: bool
     sms: int
     traced: bool
     mask: Mask
@@ -66,6 +67,7 @@ def of_variant(variant: Variant) -> dict[str, Any]:
         "narrow": variant.narrow,
         "group": variant.group,
         "strided": variant.strided,
+        "packed": variant.packed,
         "sms": variant.sms,
         "traced": bool(variant.trace),
         "mask": variant.mask,

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import tilelang.language as T
 
+from tl_attention.lowering.rows import number_of
 from tl_attention.lowering.softmax import HIGHEST, LOG2_E, tanh
 from tl_attention.problem.features import FEATURES, features_of
 
@@ -40,14 +41,16 @@ class InKernel:
 class Totals:
     """Totals describes rows of one head, with their maxima and sums of exponentials, for a feature that acts on them.
 
-    They are `count` rows of a head of a sequence from `first_row` on; scores are scaled by `scale`. `total` is a fragment
+    They are `count` rows of a head from `first_row` on, of the `seq_q` that a sequence has; `queries` says where it
+    lies. Scores are scaled by `scale`. `total` is a fragment
     of theirs, `maxima` and `totals` are where a thread has its own in registers. Without a fragment two are None.
     """
 
     scale: object
     maxima: object
     totals: object
-    batch: object
+    queries: object
+    seq_q: object
     head: object
     first_row: object
     count: object = None
@@ -83,8 +86,8 @@ def store_lse(rows, s, c):
         rows.maxima,
         rows.totals,
         rows.scale,
-        T.address_of(s.given.LSE[rows.batch, rows.head, rows.first_row]),
-        s.seq_q - rows.first_row,
+        T.address_of(number_of(s.given.LSE, rows.queries, rows.head, rows.first_row, c)),
+        rows.seq_q - rows.first_row,
         T.get_thread_binding(),
     )
 

@@ -16,7 +16,8 @@ from tl_attention.lowering.features import read
 class Tile:
     """A Tile names the rows of one head and sequence that a loop works on, and the KV blocks that these rows need.
 
-    The rows are those from `first_row` on. These are `blocks` from block `first` on, and are counted from the last one:
+    The rows are those from `first_row` on, of the `seq_q` of its sequence, which has `seq_kv` keys; where these lie,
+    `queries` and `keys` say. These are `blocks` from block `first` on, and are counted from the last one:
     those before number `visible` need no mask, but for those before number `cut`, where a window has a left edge. Where
     a thread block works on tile after tile, it is the `turn`-th of its own, and number `number` of the grid; its loads
     go on from number `base` of each ring. Where a warpgroup has rows of its own, they are those of warpgroup `wg`.
@@ -26,13 +27,21 @@ class Tile:
     blocks: object
     first_row: object
     head: object
-    batch: object
+    queries: object
+    keys: object
+    seq_q: object
+    seq_kv: object
     visible: object
     cut: object
     turn: object = 0
     base: object = 0
     number: object = None
     wg: object = None
+
+    @property
+    def past_len(self):
+        """Returns how many keys of the sequence precede its first query."""
+        return self.seq_kv - self.seq_q
 
 
 def function_of(macro):
@@ -67,9 +76,10 @@ def loop(tile, s, c):
     Blocks that lie before number `visible` need no mask, but for those before number `cut`, where a window has a left
     edge.
     """
-    # Variables where slots of rings are counted from them: TileLang would work the bounds out for each slot.
-    unmasked = T.alloc_var("int32") if c.rings_of_a_tile else 0
-    again = T.alloc_var("int32") if c.rings_of_a_tile and c.mask.left is not None else 0
+    # Variables where slots of rings are counted from them, or nothing is known of a tile's lengths: TileLang would work
+    # the bounds out for each slot.
+    unmasked = T.alloc_var("int32") if c.rings_of_a_tile or c.packed else 0
+    again = T.alloc_var("int32") if (c.rings_of_a_tile or c.packed) and c.mask.left is not None else 0
     if c.features.at_first:
         read(c.features.first, tile.head, s)
     prologue(tile, s, c)

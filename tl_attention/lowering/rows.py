@@ -1,20 +1,57 @@
 """Kernels learn here where rows of a tensor lie, and their proofs in `proof/code/tensors.py`.
 
-Every tensor is (batch, heads, rows, columns), whatever its strides.
+Every tensor is (batch, heads, rows, columns), whatever its strides. Packed sequences lie one behind the other in tensors
+(rows, heads, columns).
 """
+
+from dataclasses import dataclass
 
 import tilelang.language as T
 
+# A ragged view has dimensions so long that they end no sequence, and a stride of 2^34 elements, which wraps an address.
+RAGGED_ROWS, RAGGED_ENDS, WRAP = 2**30, 0x7FFF0000, 2**34
 
-def rows_of(tensor, batch, head, first, count, columns=None):
-    """Returns the slice of `count` rows of one head from row `first` on, with all columns or the first `columns`.
 
-    `columns` is given for a tile that is wider than the tensor. TMA and the copies of TileLang fill columns and rows
-    beyond the tensor's with 0, and store none.
+@dataclass(frozen=True)
+class Packed:
+    """A Packed says that a sequence has the `length` rows from row `begin` on of a tensor of packed sequences."""
+
+    begin: object
+    length: object
+
+
+def ragged(tensor):
+    """Returns a view of a packed tensor (rows, heads, columns) of which a box of TMA ends with its sequence.
+
+    Row r of a sequence is in row 2^30 - length + r of the view, which has 2^30 rows: a box is filled with 0 behind them,
+    and stores nothing there. The rows are counted from the sequence's end, and from 2^30 rows before that: the last
+    dimension adds 2^64 bytes less 2^30 rows. Triton's tools/ragged_tma.py has the idea.
     """
+    _, heads, columns = tensor.shape
+    row, head, _ = tensor.strides
+    shape = (RAGGED_ENDS, RAGGED_ENDS, heads, RAGGED_ROWS, columns)
+    return T.StridedTensor(shape, (WRAP - row, row, head, row, 1), tensor.dtype, data=tensor.data)
+
+
+def viewed(tensor, c):
+    """Returns the view of a tensor that TMA's boxes are taken from, which is ragged for packed sequences."""
+    return ragged(tensor) if c.packed else tensor
+
+
+def rows_of(tensor, sequence, head, first, count, c, columns=None):
+    """Returns the slice of `count` rows of a sequence's head from row `first` on, with all columns or the first `columns`.
+
+    `sequence` is its number, or a Packed and the tensor a ragged view. `columns` is given for a tile that is wider than
+    the tensor. TMA and the copies of TileLang fill columns and rows beyond the tensor's with 0, and store none.
+    """
+    if c.packed:
+        first = RAGGED_ROWS - sequence.length + first
+        if columns is None:
+            return tensor[RAGGED_ROWS, sequence.begin + sequence.length, head, first : first + count, :]
+        return tensor[RAGGED_ROWS, sequence.begin + sequence.length, head, first : first + count, 0:columns]
     if columns is None:
-        return tensor[batch, head, first : first + count, :]
-    return tensor[batch, head, first : first + count, 0:columns]
+        return tensor[sequence, head, first : first + count, :]
+    return tensor[sequence, head, first : first + count, 0:columns]
 
 
 def kv_head(head, c):
@@ -27,7 +64,23 @@ def element_of(tensor, batch, head, row, column=0):
     return tensor[batch, head, row, column]
 
 
+def first_of_row(tensor, sequence, head, row, c):
+    """Returns the first element of a row of a sequence's head, which lies in a packed tensor or in one with a batch."""
+    if c.packed:
+        return tensor[sequence.begin + row, head, 0]
+    return element_of(tensor, sequence, head, row)
+
+
+def number_of(tensor, sequence, head, row, c):
+    """Returns the element of a tensor that has one number for each row of a sequence's head, such as the LSE."""
+    if c.packed:
+        return tensor[head, sequence.begin + row]
+    return tensor[sequence, head, row]
+
+
 def stored(registers, row, tile, s, c):
     """Returns the arguments of the device function that stores output rows, from `row` on, out of these registers."""
-    place = T.address_of(element_of(s.given.Output, tile.batch, tile.head, row)), s.seq_q - row
-    return (registers, *place, s.given.Output.strides[2]) if c.strided else (registers, *place)
+    place = T.address_of(first_of_row(s.given.Output, tile.queries, tile.head, row, c)), tile.seq_q - row
+    if c.strided:
+        return (registers, *place, s.given.Output.strides[0 if c.packed else 2])
+    return (registers, *place)

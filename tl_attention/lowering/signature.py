@@ -33,6 +33,9 @@ class Signature:
 
     def __init__(self, parameters, variant, sizes):
         self._variant, self._dims = variant, variant.dims(sizes)
+        if variant.packed:
+            names = [dim for parameter in parameters if parameter.kind == "offsets" for dim in parameter.dims]
+            self._dims |= {name: T.dynamic(name) for name in names}
         self._types = {parameter.name: self._type(parameter) for parameter in parameters}
 
     def _type(self, parameter):
@@ -61,13 +64,18 @@ def trace(given):
     T.call_extern("handle", "tl_attention_trace", given.Trace.data)
 
 
+def outer_dims(c):
+    """Returns the numbers of all dimensions of a tensor with columns but the last."""
+    return (0, 1) if c.packed else (0, 1, 2)
+
+
 @T.macro
-def aligned(given):
+def aligned(given, c):
     """Lets TileLang assume that rows of strided tensors start at multiples of 16 bytes.
 
     Otherwise it would copy element by element.
     """
-    for dim in (0, 1, 2):
+    for dim in outer_dims(c):
         T.assume(given.Q.strides[dim] % 8 == 0)
         T.assume(given.K.strides[dim] % 8 == 0)
         T.assume(given.V.strides[dim] % 8 == 0)

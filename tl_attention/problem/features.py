@@ -8,13 +8,15 @@ has an argument for each feature. This module also says what a parameter of a ke
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from tl_attention.errors import InputError, shown
 
 # The least normal number of fp32, and one near the largest whose product with log2 e is still finite: kernels multiply by both.
 SCALES = 2.0**-126, 2.35e38
+# The word in the name of a dimension's stride.
+STRIDE_WORDS = {"batch": "batch", "heads": "head", "heads_kv": "head", "seq_q": "row", "seq_kv": "row"}
 EXPECTED_SCALE = f"2^-126 to {SCALES[1]:g}"
 
 
@@ -23,9 +25,9 @@ class Parameter:
     """A Parameter describes one parameter of a kernel, a tensor or a number, by its name, kind and dimensions.
 
     `dims` are a tensor's dimensions by name, outermost first, contiguous. An input or an output is a tensor of the
-    caller's, a scalar is a number; a counter is a tensor that a launch finds zero and leaves zero, so the caller need
-    not see it. An empty `dtype` is the variant's. An `optional` parameter is there where the variant, or the schedule,
-    asks for it.
+    caller's, a scalar is a number; offsets say where packed sequences lie; a counter is a tensor that a launch finds
+    zero and leaves zero, so the caller need not see it. An empty `dtype` is the variant's. An `optional` parameter is
+    there where the variant, or the schedule, asks for it.
     """
 
     name: str
@@ -38,11 +40,27 @@ class Parameter:
     def strides(self) -> tuple[str, ...]:
         """Returns the names of the parameter's strides in a strided variant, in elements, outermost first.
 
-        Inputs and outputs of four dimensions have strides. That of the last dimension is 1, and has no name.
+        Inputs and outputs with columns have strides. That of the last dimension is 1, and has no name.
         """
-        if len(self.dims) < 4 or self.kind not in ("input", "output"):
+        if not self.has_columns:
             return ()
-        return tuple(f"{self.name}_{dim}_stride" for dim in ("batch", "head", "row"))
+        return tuple(f"{self.name}_{STRIDE_WORDS[dim]}_stride" for dim in self.dims[:-1])
+
+    @property
+    def has_columns(self) -> bool:
+        """Returns True if this is an input or output whose rows have a column for each number of a head."""
+        return self.kind in ("input", "output") and self.dims[-1] in ("head_dim", "head_dim_v")
+
+    @property
+    def packed(self) -> Parameter:
+        """Returns the parameter as a kernel of packed sequences takes it, without a batch.
+
+        Of a tensor with columns all heads of a row lie together: it is (rows, heads, columns).
+        """
+        dims = tuple(dim for dim in self.dims if dim != "batch")
+        if self.has_columns:
+            dims = (dims[1], dims[0], dims[2])
+        return replace(self, dims=dims)
 
 
 def in_range(scale: float) -> bool:

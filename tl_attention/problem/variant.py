@@ -18,6 +18,15 @@ class Sizes(NamedTuple):
     seq_kv: int
 
 
+# Where packed sequences begin and end, how many rows of each count, and room for the list of tiles that the launch makes
+# of it. A tensor of used lengths that is as long as the offsets stands for none.
+OFFSETS = (
+    Parameter("CuSeqlensQ", "offsets", ("bounds",), "int32"),
+    Parameter("CuSeqlensK", "offsets", ("bounds",), "int32"),
+    Parameter("SeqUsedQ", "offsets", ("used_q",), "int32"),
+    Parameter("SeqUsedK", "offsets", ("used_k",), "int32"),
+    Parameter("Tiles", "offsets", ("words",), "int32"),
+)
 # How many words of 8 bytes the buffer has that a traced kernel writes to.
 TRACE_WORDS = 1 << 20
 # In the order in which a kernel takes them.
@@ -28,6 +37,7 @@ KERNEL_PARAMETERS = (
     Parameter("Output", "output", ("batch", "heads", "seq_q", "head_dim_v")),
     Parameter("softmax_scale", "scalar", dtype="float32"),
     *(feature.parameter for feature in (*RESULTS, *INPUTS)),
+    *OFFSETS,
     Parameter("Trace", "trace", (TRACE_WORDS,), "int64", optional=True),
     Parameter("TileCounter", "counter", (2,), "int32", optional=True),
 )
@@ -42,7 +52,8 @@ class Variant:
     and V: `Sizes.heads` counts Q's. `strided` leaves to run time, too, how the caller's tensors lie in memory: each
     tensor has a stride for every dimension but the last, which is contiguous. Head sizes are the tensors': a kernel's
     tiles have `tile_dim` and `tile_dim_v` columns, and columns beyond the tensors' are 0. The kernel is compiled for
-    cards of `arch`, and runs on no other. A persistent kernel fills a GPU of `sms` SMs; it computes the same on any. A
+    cards of `arch`, and runs on no other. A `packed` variant is of sequences of any lengths that follow each other in
+    tensors (rows, heads, columns), all strided. A persistent kernel fills a GPU of `sms` SMs; it computes the same on any. A
     kernel with a `trace` notes the time at marks of these kinds, and takes the buffer that it notes them in.
     """
 
@@ -54,12 +65,14 @@ class Variant:
     optional: frozenset[str] = frozenset()
     group: int = 1
     strided: bool = False
+    packed: bool = False
     sms: int = HOPPER.sms
     arch: str = HOPPER.arch
     trace: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "head_dim_v", self.head_dim_v or self.head_dim)
+        object.__setattr__(self, "strided", self.strided or self.packed)
 
     def dims(self, sizes: Sizes) -> dict[str | int, Any]:
         """Returns a dict from the names of tensor dimensions, such as heads_kv, to their values at these sizes.
@@ -98,4 +111,5 @@ class Variant:
     def parameters(self, *of_schedule: str) -> tuple[Parameter, ...]:
         """Returns a kernel's Parameters; optional ones only if this variant has them or these arguments name them."""
         asked = {*self.optional, *of_schedule, *(["Trace"] if self.trace else [])}
-        return tuple(p for p in KERNEL_PARAMETERS if not p.optional or p.name in asked)
+        there = (p for p in KERNEL_PARAMETERS if not p.optional or p.name in asked)
+        return tuple(p.packed if self.packed else p for p in there if self.packed or p.kind != "offsets")

@@ -32,7 +32,7 @@ def launch(given, c):
     with T.Kernel(T.ceildiv(seq_q, c.block_M), heads, batch, threads=c.threads, prelude=prelude(c)) as (bx, by, bz):
         T.annotate_min_blocks_per_sm(c.kernel.blocks_per_sm)
         if c.strided:
-            aligned(given)
+            aligned(given, c)
         s = block_state(given, c)
         if c.traced:
             trace(given)
@@ -69,7 +69,7 @@ def work(bx, by, bz, s, c):
     else:
         # Short loops get blocks that are masked whole.
         blocks = T.max(blocks, c.loop.least_blocks)
-    tile = Tile(first, blocks, first_row, by, bz, visible, cut)
+    tile = Tile(first, blocks, first_row, by, bz, bz, s.seq_q, s.seq_kv, visible, cut)
     load_q(first_row, tile, s, c)
     start(s, c)
     loop(tile, s, c)

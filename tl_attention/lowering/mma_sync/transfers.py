@@ -26,7 +26,13 @@ def element(row, chunk, rows, columns, c):
 def load_q(first_row, tile, s, c):
     """Starts the copies of the tile's rows of Q to Q_shared, with 0 for rows beyond the tensor's last."""
     copy_rows(
-        s.given.Q, s.Q_shared, Copied(tile.batch, tile.head, 0, 0, c.block_M, c.head_dim), first_row, s, c, checked=True
+        s.given.Q,
+        s.Q_shared,
+        Copied(tile.queries, tile.head, 0, 0, c.block_M, c.head_dim),
+        first_row,
+        s,
+        c,
+        checked=True,
     )
 
 
@@ -34,7 +40,7 @@ def load_q(first_row, tile, s, c):
 def load_k(t, tile, s, c, masked):
     """Starts the copies of the block's K to its slot of K_shared; if `masked`, rows beyond the tensor's last are 0."""
     slot = t % c.kernel.k_stages * (c.block_N * c.head_dim)
-    of = Copied(tile.batch, kv_head(tile.head, c), slot, tile.first * c.block_N, c.block_N, c.head_dim)
+    of = Copied(tile.keys, kv_head(tile.head, c), slot, tile.first * c.block_N, c.block_N, c.head_dim)
     copy_rows(s.given.K, s.K_shared, of, (tile.blocks - 1 - t) * c.block_N, s, c, checked=masked)
 
 
@@ -42,7 +48,7 @@ def load_k(t, tile, s, c, masked):
 def load_v(t, tile, s, c, masked):
     """Starts the copies of the block's V to its slot of V_shared; if `masked`, rows beyond the tensor's last are 0."""
     slot = t % c.kernel.v_stages * (c.block_N * c.head_dim_v)
-    of = Copied(tile.batch, kv_head(tile.head, c), slot, tile.first * c.block_N, c.block_N, c.head_dim_v)
+    of = Copied(tile.keys, kv_head(tile.head, c), slot, tile.first * c.block_N, c.block_N, c.head_dim_v)
     copy_rows(s.given.V, s.V_shared, of, (tile.blocks - 1 - t) * c.block_N, s, c, checked=masked)
 
 
@@ -116,7 +122,7 @@ def store(first_row, tile, s, c):
 def totals_of(i, first_row, tile, s, c):
     """Returns the Totals of each warp's i-th 16 rows, for features such as the LSE to act on."""
     maxima, totals = T.address_of(s.scores_max[2 * i]), T.address_of(s.denominator[2 * i])
-    return Totals(s.scale, maxima, totals, tile.batch, tile.head, first_row + i * c.rows)
+    return Totals(s.scale, maxima, totals, tile.queries, tile.seq_q, tile.head, first_row + i * c.rows)
 
 
 @T.macro

@@ -27,7 +27,7 @@ def launch(given, c):
         if c.traced:
             trace(given)
         if c.strided:
-            aligned(given)
+            aligned(given, c)
         first_row = bx * c.block_M
         past_len = seq_kv - seq_q
         scale = (factor_of(given, c) if c.features.at_scores else given.softmax_scale) * LOG2_E
@@ -35,7 +35,7 @@ def launch(given, c):
         first = c.mask.first_block(first_row + past_len, c.block_N, T)
         # Short loops get blocks that are masked whole.
         blocks = T.max(blocks - first, c.least_blocks)
-        T.copy(rows_of(given.Q, bz, by, first_row, c.block_M, c.head_dim if c.narrow else None), s.Q_shared)
+        T.copy(rows_of(given.Q, bz, by, first_row, c.block_M, c, c.head_dim if c.narrow else None), s.Q_shared)
         T.fill(s.acc_o, 0)
         T.fill(s.denominator, 0)
         T.fill(s.scores_max, -T.infinity("float32"))
@@ -50,7 +50,7 @@ def launch(given, c):
             Rescale(s, c)
             MMA1(given.V, bz, head_kv, kv_block(k, first, blocks, c), s, c)
         if c.features.at_totals:
-            at_totals(totals_of(bz, by, first_row, scale, s, c), s, c)
+            at_totals(totals_of(bz, seq_q, by, first_row, scale, s, c), s, c)
         if c.features.rescales:
             for i, j in T.Parallel(c.block_M, c.head_dim_v):
                 s.acc_o[i, j] *= s.scores_max_prev[i]
@@ -65,10 +65,10 @@ def kv_block(step, first, blocks, c):
     return first + blocks - 1 - step if c.descending else first + step
 
 
-def totals_of(bz, head, first_row, scale, s, c):
+def totals_of(bz, seq_q, head, first_row, scale, s, c):
     """Returns the Totals of a tile's rows, for features such as sinks and the LSE to act on."""
     return Totals(
-        scale, s.scores_max.data, s.denominator.data, bz, head, first_row, count=c.block_M, total=s.denominator
+        scale, s.scores_max.data, s.denominator.data, bz, seq_q, head, first_row, count=c.block_M, total=s.denominator
     )
 
 

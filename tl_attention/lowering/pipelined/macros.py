@@ -71,7 +71,7 @@ def MMA0(K, bz, by, kv, first_row, past_len, s, c):
 
     These are the statements load_k, mask and mma0.
     """
-    T.copy(rows_of(K, bz, by, kv * c.block_N, c.block_N, c.head_dim if c.narrow else None), s.K_shared)
+    T.copy(rows_of(K, bz, by, kv * c.block_N, c.block_N, c, c.head_dim if c.narrow else None), s.K_shared)
     for i, j in T.Parallel(c.block_M, c.block_N):
         own_key = first_row + i + past_len
         s.acc_s[i, j] = T.if_then_else(
@@ -125,7 +125,7 @@ def MMA1(V, bz, by, kv, s, c):
 
     These are the statements load_v and mma1.
     """
-    T.copy(rows_of(V, bz, by, kv * c.block_N, c.block_N, c.head_dim_v if c.narrow else None), s.V_shared)
+    T.copy(rows_of(V, bz, by, kv * c.block_N, c.block_N, c, c.head_dim_v if c.narrow else None), s.V_shared)
     T.gemm(s.acc_s_cast, s.V_shared, s.acc_o, policy=T.GemmWarpPolicy.FullRow)
 
 
@@ -136,7 +136,7 @@ def store(Output, bz, by, first_row, s, c):
         s.acc_o[i, j] /= s.denominator[i]
     # Q has been read for the last time: its buffer stages the output for the TMA store.
     if c.narrow or c.head_dim != c.head_dim_v:
-        T.copy(s.acc_o, rows_of(Output, bz, by, first_row, c.block_M, c.head_dim_v))
+        T.copy(s.acc_o, rows_of(Output, bz, by, first_row, c.block_M, c, c.head_dim_v))
     else:
         T.copy(s.acc_o, s.Q_shared)
-        T.copy(s.Q_shared, rows_of(Output, bz, by, first_row, c.block_M))
+        T.copy(s.Q_shared, rows_of(Output, bz, by, first_row, c.block_M, c))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property, partial
+from typing import Any
 
 import numpy as np
 
@@ -14,6 +15,8 @@ from tl_attention.hardware.warpgroup import MEETING, ROWS, WARP, WARPS
 from tl_attention.loop.exp2 import COEFFICIENTS
 from tl_attention.lowering.device_code import device_code
 from tl_attention.lowering.warp_specialized.device_code import (
+    HAND_OVER,
+    LIST_TILES,
     PRELUDE,
     STORE_COLUMNS,
     STORE_P,
@@ -25,16 +28,22 @@ from tl_attention.lowering.warp_specialized.dialect import split_registers
 from tl_attention.lowering.warp_specialized.grid_proof import (
     GridProof,
     check_samples,
+    entries_of,
     first_numbers,
     grids,
+    of_clusters,
     turns,
     whole_groups,
 )
-from tl_attention.lowering.warp_specialized.roles import Roles
+from tl_attention.lowering.warp_specialized.packed_proof import packed_grids, packed_sizes
+from tl_attention.lowering.warp_specialized.roles import Roles, tile_lists
 from tl_attention.lowering.warp_specialized.tile_order import workers
-from tl_attention.problem.lengths import Problems
+from tl_attention.problem.mask import sides
+from tl_attention.problem.packed import TILE_WORDS
 from tl_attention.problem.variant import Sizes
+from tl_attention.proof import races
 from tl_attention.proof.code.comparison import executed
+from tl_attention.proof.code.launch import check_listing, check_no_listing
 from tl_attention.proof.code.proof import MOST_KEYS, Proof
 from tl_attention.proof.code.run import Run
 from tl_attention.proof.code.stream import Stream
@@ -54,7 +63,7 @@ class RolesProof(Proof):
 
     @cached_property
     def roles(self) -> Roles:
-        return Roles.of(self.schedule, self.program)
+        return Roles.of(self.schedule, self.program, self.code.variant.packed)
 
     @property
     def prelude(self) -> str:
@@ -64,7 +73,8 @@ class RolesProof(Proof):
         common, columns = (STRIDED_PRELUDE, STRIDED_STORE_COLUMNS) if variant.strided else (PRELUDE, STORE_COLUMNS)
         columns = columns if variant.head_dim_v < variant.tile_dim_v else ""
         p = STORE_P if self.roles.p_in_shared else ""
-        return common + columns + exp2 + p + device_code(variant.optional)
+        lists = LIST_TILES + HAND_OVER if variant.packed else ""
+        return common + columns + lists + exp2 + p + device_code(variant.optional)
 
     @cached_property
     def tiles(self) -> dict[str, Tile]:
@@ -91,6 +101,8 @@ class RolesProof(Proof):
 
     @property
     def numbers(self) -> dict[str, int]:
+        if self.roles.packed:
+            return {"next_tile": 2 * TILE_WORDS}
         return {"next_tile": 2} if self.roles.dynamic else {}
 
     @cached_property
@@ -101,14 +113,30 @@ class RolesProof(Proof):
     def rows(self) -> int:
         return self.schedule.block_M * self.schedule.kernel.cluster
 
-    def sizes(self) -> Iterator[Sizes]:
+    def check_code(self) -> None:
+        if not self.roles.packed:
+            check_no_listing(self.kernel, self.plan)
+            return
+        mask, cluster = self.code.variant.mask, self.roles.cluster
+        of = (self.schedule.block_M, cluster, self.schedule.block_N, *sides(mask))
+        check_listing(self.kernel, self.plan, of, cluster)
+        for tiles in tile_lists(self.program):
+            events = {process: tuple(self.roles.events(process, tiles)) for process in self.roles.processes}
+            races.prove(events, self.roles.counts)
+
+    def sizes(self) -> Iterator[Any]:
+        if self.roles.packed:
+            yield from packed_sizes(self, TILES)
+            return
         heads = whole_groups(TILES * workers(self.schedule, self.code.variant), self.code.variant)
         for lengths in self.lengths(self.program.span + 2, self.rows, ROWS):
             yield Sizes(1, heads, *lengths)
         # Loops so long that no number in the code is larger: in batches, as heads times keys are bounded.
         yield Sizes(heads // self.code.variant.group, self.code.variant.group, 5, MOST_KEYS)
 
-    def grids(self) -> Iterator[Sizes]:
+    def grids(self) -> Iterator[Any]:
+        if self.roles.packed:
+            return packed_grids(self.schedule, self.code.variant)
         return grids(self.schedule, self.code.variant)
 
     def check_grid(self, sizes: Sizes) -> None:
@@ -120,13 +148,14 @@ class RolesProof(Proof):
     def check_at(self, sizes: Sizes, start: int, tile: int) -> None:
         cluster, reading = self.roles.cluster, self.reading(sizes)
         threads = Threads(tile * cluster + np.arange(cluster), self.roles.warpgroups + 1, tuple(range(WARPS)))
+        # Of packed sequences it is told during a tile that there is none behind it.
+        counted = tile if self.roles.packed else 0
         run = self.run(
-            threads, self.names(sizes), 1 if start else TILES, cluster=cluster, counter={"TileCounter": (0, 0)},
-            start=start, whole=False, workers=workers(self.schedule, self.code.variant),
+            threads, self.names(sizes), 1 if start else TILES, cluster=cluster, counter={"TileCounter": (counted, 0)},
+            start=start, whole=False, workers=workers(self.schedule, self.code.variant), entries=entries_of(self, sizes),
         )  # fmt: skip
         number = first_numbers(self.schedule, self.code.variant, np.array([tile]))
-        of_cluster = Problems(*(np.array([size]) for size in sizes))
-        working = turns(self, of_cluster, number, run.lengths.tiles, reading.tensors)
+        working = turns(self, of_clusters(self, sizes, 1), number, run.lengths.tiles, reading.tensors, counted)
         users: dict[tuple[int, int], Process] = {}
         streams = {}
         for process in self.roles.processes:

@@ -6,14 +6,17 @@ Every number is one tile, every tile is taken by one block, and all roles of a b
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
 from tl_attention.hardware.warpgroup import ROWS, WARPS
+from tl_attention.lowering.warp_specialized.packed_proof import DrawnTiles, ListedTiles
 from tl_attention.lowering.warp_specialized.roles import Roles
-from tl_attention.lowering.warp_specialized.tile_order import placed, workers
+from tl_attention.lowering.warp_specialized.tile_order import placed, placed_in_list, workers
 from tl_attention.problem.lengths import Problems, cuts
 from tl_attention.problem.mask import ceildiv
+from tl_attention.problem.packed import listed
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.tiling import SECTION_BYTES, row_tiles, taper
 from tl_attention.problem.variant import Sizes, Variant
@@ -66,9 +69,12 @@ def grids(schedule: Schedule, variant: Variant) -> Iterator[Sizes]:
 class GridProof:
     """A GridProof proves that the blocks of one kernel work on all tiles of a problem of some sizes, each once."""
 
-    def __init__(self, proof: Proof, roles: Roles, sizes: Sizes):
+    def __init__(self, proof: Proof, roles: Roles, sizes: Any):
         self.proof, self.roles, self.sizes = proof, roles, sizes
         self.schedule = proof.schedule
+        if roles.packed:
+            self.total = len(listed(sizes.places, proof.rows, proof.schedule.block_M)) * roles.cluster * sizes.heads
+            return
         self.row_tiles = row_tiles(AttentionShape.of(proof.code.variant, sizes), proof.rows) * roles.cluster
         self.total = self.row_tiles * sizes.heads * sizes.batch
 
@@ -121,18 +127,22 @@ class GridProof:
         """
         proof, cluster, reading = self.proof, self.roles.cluster, self.proof.reading(self.sizes)
         clusters = blocks[::cluster] // cluster
-        sizes = Problems(*(np.full(len(clusters), size) for size in self.sizes))
-        tiles = turns(proof, sizes, clusters, count, reading.tensors)
+        tiles = turns(proof, of_clusters(proof, self.sizes, len(clusters)), clusters, count, reading.tensors)
         run = Run(
             proof.kernel, Threads(blocks, self.roles.warpgroups + 1, (0,), lanes=1), proof.names(self.sizes),
             Extent(count, ends=True), cluster, {"TileCounter": (0, 0)}, proof.iterations, whole=whole, workers=len(clusters),
+            sizes=self.sizes, entries=entries_of(proof, self.sizes),
         )  # fmt: skip
         run.go()
         check_places(run, tiles, reading, self.roles.warpgroups, proof.code.variant.optional)
-        places = [
-            (of.batch * self.sizes.heads + of.head) * self.row_tiles + of.row // self.schedule.block_M for of in tiles
-        ]
+        places = [self._number(of) for of in tiles]
         return run, [number for place, of in zip(places, tiles) for number in place[of.there].tolist()]
+
+    def _number(self, of: RowTiles) -> np.ndarray:
+        """Returns a number that tells each tile from all others. The batch of a packed tile tells the cluster's tile."""
+        if self.roles.packed:
+            return (of.head * (self.total // self.sizes.heads) + of.batch * self.roles.cluster) + of.rank
+        return (of.batch * self.sizes.heads + of.head) * self.row_tiles + of.row // self.schedule.block_M
 
 
 # The first value of the counter of tiles, in each run.
@@ -143,6 +153,9 @@ NO_TILE = 1 << 40
 
 def check_samples(proof: Proof, roles: Roles) -> None:
     """Raises Unsafe if the code uses a tile's number for more than to find the tile, or the wrong tile comes next."""
+    if roles.packed:
+        check_packed_samples(proof, roles)
+        return
     schedule, variant, cluster = proof.schedule, proof.code.variant, roles.cluster
     # The number of heads in a section is a quotient by the number of keys, so there must be keys.
     keyless = schedule.kernel.tile_order != "sections"
@@ -168,8 +181,24 @@ def first_numbers(schedule: Schedule, variant: Variant, number: np.ndarray) -> n
     return np.zeros_like(number) if alone else number
 
 
+def check_packed_samples(proof: Proof, roles: Roles) -> None:
+    """Raises Unsafe if the code does not treat tiles of packed sequences alike; each cluster has a problem of its own."""
+    schedule, variant, cluster = proof.schedule, proof.code.variant, roles.cluster
+    for start, counted in enumerate(COUNTED):
+        problems = DrawnTiles.of(schedule, variant, proof.rows, turns=3)
+        number = first_numbers(schedule, variant, problems.number)
+        blocks = np.repeat(number, cluster) * cluster + np.arange(len(number) * cluster) % cluster
+        threads = Threads(blocks, roles.warpgroups + 1, tuple(range(WARPS)), lanes=1)
+        sizes = _of_blocks(problems.sizes, cluster)
+        *working, behind = turns(proof, problems, number, 3, proof.sample_tensors(sizes), counted)
+        proof.check_alike(
+            working, threads, proof.sample_names(sizes), roles.warpgroups, ROWS, behind.there, cluster=cluster,
+            counter={"TileCounter": (counted, 0)}, start=start, workers=workers(schedule, variant), entries=problems,
+        )  # fmt: skip
+
+
 def turns(
-    proof: Proof, sizes: Problems, number: np.ndarray, count: int, tensors: Mapping[str, Tensor], counted: int = 0
+    proof: Proof, sizes: Any, number: np.ndarray, count: int, tensors: Mapping[str, Tensor], counted: int = 0
 ) -> list[RowTiles]:
     """Returns `count` RowTiles, the tiles that the clusters work on one after another, with an entry for each block.
 
@@ -177,11 +206,12 @@ def turns(
     """
     schedule, variant = proof.schedule, proof.code.variant
     scheduler, step = schedule.kernel.tile_scheduler, workers(schedule, variant)
-    total = ceildiv(sizes.seq_q, proof.rows) * sizes.heads * sizes.batch
+    packed = variant.packed
+    total = sizes.total if packed else ceildiv(sizes.seq_q, proof.rows) * sizes.heads * sizes.batch
     found = []
     for _ in range(count):
         there = number < total
-        found.append(_tiles(proof, sizes, number, there, tensors))
+        found.append((_packed_tiles if packed else _tiles)(proof, sizes, number, there, tensors))
         if scheduler == "dynamic":
             # A block without a tile draws no other one.
             number = np.where(there, counted + np.cumsum(there) - 1 + step, NO_TILE)
@@ -201,6 +231,39 @@ def _tiles(
     rank, of_blocks = np.arange(len(tile)) % cluster, _of_blocks(sizes, cluster)
     row, batch = tile * proof.rows + rank * block_M, head // of_blocks.heads
     return RowTiles(proof.cut, of_blocks, row, head % of_blocks.heads, batch, rank, there, tensors)
+
+
+def _packed_tiles(
+    proof: Proof, problems: Any, number: np.ndarray, there: np.ndarray, tensors: Mapping[str, Tensor]
+) -> RowTiles:
+    """Returns the tiles of these numbers as RowTiles, with an entry for each block of a tile's cluster.
+
+    Their batch is their number in the list.
+    """
+    schedule, cluster, block_M = proof.schedule, proof.schedule.kernel.cluster, proof.schedule.block_M
+    row_tiles, sizes = np.maximum(problems.row_tiles, 1), problems.sizes
+    at, head = placed_in_list(
+        np.where(there, number, 0), row_tiles, sizes.heads, sizes.seq_kv, schedule, proof.code.variant
+    )
+    tile, (first, q_begin, seq_q, k_begin, seq_kv) = problems.found(at, there)
+    parts = (tile, head, there, first, q_begin, seq_q, k_begin, seq_kv)
+    tile, head, there, first, q_begin, seq_q, k_begin, seq_kv = (np.repeat(part, cluster) for part in parts)
+    rank = np.arange(len(tile)) % cluster
+    of = Problems(np.repeat(sizes.batch, cluster), np.repeat(sizes.heads, cluster), seq_q, seq_kv)
+    row = (first + rank) * block_M
+    return RowTiles(proof.cut, of, row, head, tile, rank, there, tensors, begins=(q_begin, k_begin))
+
+
+def entries_of(proof: Proof, sizes: Any) -> ListedTiles | None:
+    """Returns the list of tiles that a run at these sizes reads, None for sequences of one length."""
+    return ListedTiles.of(sizes, proof.rows, proof.schedule.block_M, 1) if proof.code.variant.packed else None
+
+
+def of_clusters(proof: Proof, sizes: Any, count: int) -> Any:
+    """Returns the problem of these sizes once for each of `count` clusters, as `turns` takes it."""
+    if proof.code.variant.packed:
+        return ListedTiles.of(sizes, proof.rows, proof.schedule.block_M, count)
+    return Problems(*(np.full(count, size) for size in sizes))
 
 
 def _of_blocks(sizes: Problems, cluster: int) -> Problems:

@@ -12,9 +12,12 @@ from tl_attention.hardware.warpgroup import ALL_LANES, ROWS, TURN, WARP, WARPGRO
 from tl_attention.loop.exp2 import COEFFICIENTS
 from tl_attention.lowering.device_code import device_code
 from tl_attention.lowering.features import factor_of, own_values
+from tl_attention.lowering.rows import viewed
 from tl_attention.lowering.signature import aligned, trace
 from tl_attention.lowering.softmax import LOG2_E
 from tl_attention.lowering.warp_specialized.device_code import (
+    HAND_OVER,
+    LIST_TILES,
     PRELUDE,
     STORE_COLUMNS,
     STORE_P,
@@ -23,20 +26,24 @@ from tl_attention.lowering.warp_specialized.device_code import (
     exp2_polynomial,
 )
 from tl_attention.lowering.warp_specialized.operations import per_thread_layout
+from tl_attention.lowering.warp_specialized.packed import list_tiles, work_packed
 from tl_attention.lowering.warp_specialized.tiles import reset_counter, work, workers
+from tl_attention.problem.packed import TILE_WORDS
 
 
 @T.macro
 def launch(given, c):
     """Launches the thread blocks; in each, the last warpgroup is the producer and the others compute."""
     warpgroups = c.block_M // ROWS
+    if c.packed:
+        list_tiles(given, c)
     with T.Kernel(
         grid(given, c), threads=(WARPGROUP, warpgroups + 1), cluster_dims=c.kernel.cluster, prelude=prelude(c)
     ) as (block,):
         if c.kernel.blocks_per_sm > 1:
             T.annotate_min_blocks_per_sm(c.kernel.blocks_per_sm)
         if c.strided:
-            aligned(given)
+            aligned(given, c)
         s = block_state(given, c)
         if c.traced:
             trace(given)
@@ -56,6 +63,8 @@ def prelude(c):
     text = STRIDED_PRELUDE if c.strided else PRELUDE
     if c.columns_v < c.head_dim_v:
         text += STRIDED_STORE_COLUMNS if c.strided else STORE_COLUMNS
+    if c.packed:
+        text += LIST_TILES + HAND_OVER
     if c.softmax.exp2_polynomial is not None:
         text += exp2_polynomial(COEFFICIENTS[c.softmax.exp2_polynomial.degree])
     if c.kernel.p_operand == "shared":
@@ -79,7 +88,10 @@ def producer(block, s, c):
     if c.kernel.registers is not None:
         T.set_max_nreg(c.kernel.registers[1], 0)
     if T.get_thread_binding(0) < WARP:
-        work(0, block, s, c, is_producer=True)
+        if c.packed:
+            work_packed(0, block, s, c, is_producer=True)
+        else:
+            work(0, block, s, c, is_producer=True)
         if c.kernel.tile_scheduler == "dynamic":
             reset_counter(s, c)
 
@@ -96,7 +108,10 @@ def consumer(ty, block, s, c):
         # Warpgroup 0 goes first: 1 gives it the turn, and it takes the last turn that is given.
         if wg == 1:
             T.named_barrier_arrive(TURN, 2 * WARPGROUP)
-    work(wg, block, s, c, is_producer=False)
+    if c.packed:
+        work_packed(wg, block, s, c, is_producer=False)
+    else:
+        work(wg, block, s, c, is_producer=False)
     if c.kernel.ping_pong:
         if wg == 0:
             T.sync_threads(TURN, 2 * WARPGROUP)
@@ -131,7 +146,7 @@ class State:
     """State holds what a block's macros share under the name `s`, its tensors, rings, fragments and sizes.
 
     What a schedule does not use is None. `own` has what features read of a head; scores times `scale` are exponents of
-    2. `past_len` keys are before query 0, and `rank` is the thread block's among those of its cluster.
+    2. `rank` is the thread block's among those of its cluster.
     """
 
     Q: object
@@ -153,7 +168,6 @@ class State:
     heads: object
     seq_q: object
     seq_kv: object
-    past_len: object
     scale: object
     rank: object
 
@@ -178,20 +192,19 @@ def block_state(given, c):
     K_empty = T.alloc_barrier([readers] * c.kernel.k_stages)
     V_empty = T.alloc_barrier([readers] * c.kernel.v_stages)
     return State(
-        Q=Ring(given.Q, Q_shared, Q_full, Q_empty),
-        K=Ring(given.K, K_shared, K_full, K_empty, c.kernel.k_stages),
-        V=Ring(given.V, V_shared, V_full, V_empty, c.kernel.v_stages),
+        Q=Ring(viewed(given.Q, c), Q_shared, Q_full, Q_empty),
+        K=Ring(viewed(given.K, c), K_shared, K_full, K_empty, c.kernel.k_stages),
+        V=Ring(viewed(given.V, c), V_shared, V_full, V_empty, c.kernel.v_stages),
         given=given,
         own=own,
         **fragments,
         Q_local=Q_local,
         P_shared=P_shared,
-        tiles=tile_numbers(given.TileCounter, c) if c.kernel.tile_scheduler == "dynamic" else None,
-        batch=given.Q.shape[0],
+        tiles=tile_numbers(given.TileCounter, c) if c.packed or c.kernel.tile_scheduler == "dynamic" else None,
+        batch=None if c.packed else given.Q.shape[0],
         heads=given.Q.shape[1],
-        seq_q=given.Q.shape[2],
-        seq_kv=given.K.shape[2],
-        past_len=given.K.shape[2] - given.Q.shape[2],
+        seq_q=given.Q.shape[0 if c.packed else 2],
+        seq_kv=given.K.shape[0 if c.packed else 2],
         scale=(factor_of(given, c) if c.features.at_scores else given.softmax_scale) * LOG2_E,
         rank=T.block_rank_in_cluster() if c.kernel.cluster > 1 else 0,
     )
@@ -228,5 +241,5 @@ def tile_numbers(TileCounter, c):
     """
     tile_full = T.alloc_barrier([WARP] * 2)
     tile_empty = T.alloc_barrier([c.block_M // ROWS * WARPS] * 2)
-    next_tile = T.alloc_shared([2], "int32", scope="shared")
+    next_tile = T.alloc_shared([2, TILE_WORDS] if c.packed else [2], "int32", scope="shared")
     return TileNumbers(TileCounter, tile_full, tile_empty, next_tile)

@@ -29,24 +29,30 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Roles:
-    """Roles derives, for one cluster, the events of its producer warps and of its warpgroups that compute."""
+    """Roles derives, for one cluster, the events of its producer warps and of its warpgroups that compute.
+
+    Where a counter gives the tiles, a producer warp tells the others a tile's number before the tile, and of `packed`
+    sequences the tile's place too, the next one's behind a tile's first loads.
+    """
 
     program: Program
     warpgroups: int
     cluster: int
     dynamic: bool
+    packed: bool
     q_in_registers: bool
     p_in_shared: bool
     output: str
 
     @classmethod
-    def of(cls, schedule: Schedule, program: Program) -> Roles:
+    def of(cls, schedule: Schedule, program: Program, packed: bool = False) -> Roles:
         kernel = schedule.kernel
         return cls(
             program,
             schedule.block_M // ROWS,
             kernel.cluster,
             kernel.tile_scheduler == "dynamic",
+            packed,
             kernel.q_operand == "registers",
             kernel.p_operand == "shared",
             kernel.output,
@@ -97,7 +103,7 @@ class Roles:
         counts = {"Q_full": WARP, "Q_empty": WARPS}
         for ring in self.rings.values():
             counts |= {f"{ring}_full": WARP, f"{ring}_empty": warps * self.cluster}
-        return counts | ({"tile_full": WARP, "tile_empty": warps} if self.dynamic else {})
+        return counts | ({"tile_full": WARP, "tile_empty": warps} if self.dynamic or self.packed else {})
 
     @property
     def together(self) -> tuple[Event, ...]:
@@ -131,6 +137,8 @@ class Roles:
     def _produce(self, process: Process, work: Work, start: int) -> Iterator[Event]:
         block, every_block = process.block, tuple(range(self.cluster))
         base = start
+        if self.packed:
+            yield from (*self._hand_over(block, 0), *self._next_tile(0))
         for turn, (blocks, tile) in enumerate(work, start):
             for step in range(base, base + blocks):
                 for load in self.program.loads:
@@ -142,12 +150,18 @@ class Roles:
                 for warpgroup in range(self.warpgroups) if step == base else ():
                     place = tile.place(ROWS * warpgroup) if tile else ()
                     yield from self._load(Q, warpgroup, turn % 2, block, (block,), turn, place)
+                if self.packed and step == base:
+                    yield from self._hand_over(block, turn + 1)
             base += blocks
-            if self.dynamic:
-                yield Event("wait", "tile_empty", turn % 2, turn // 2 % 2 ^ 1)
-                yield Event("take", TILE, turn % 2, blocks=(block,), step=turn)
-                yield Event("arrive", "tile_full", turn % 2, WARP, (block,))
-                yield from self._next_tile(turn)
+            if self.packed:
+                yield from self._next_tile(turn + 1)
+            elif self.dynamic:
+                yield from (*self._hand_over(block, turn), *self._next_tile(turn))
+
+    def _hand_over(self, block: int, turn: int) -> Iterator[Event]:
+        yield Event("wait", "tile_empty", turn % 2, turn // 2 % 2 ^ 1)
+        yield Event("take", TILE, turn % 2, blocks=(block,), step=turn)
+        yield Event("arrive", "tile_full", turn % 2, WARP, (block,))
 
     def _load(
         self, name: str, slot: int, lap: int, block: int, into: tuple[int, ...], step: int, place: Place
@@ -174,6 +188,8 @@ class Roles:
         if self.take_turns and group == 1:
             yield Event("signal", NAMED, TURN, 2 * WARPGROUP)
         base = start
+        if self.packed:
+            yield from self._received(process, 0)
         for turn, (blocks, tile) in enumerate(work, start):
             yield Event("wait", "Q_full", group, turn % 2)
             q = ((Q, group, turn),)
@@ -203,10 +219,13 @@ class Roles:
                     self._release_q(process),
                 )
             base += blocks
-            if self.dynamic:
-                yield from (*self._next_tile(turn), Event("arrive", "tile_empty", turn % 2, 1, (process.block,)))
+            if self.dynamic or self.packed:
+                yield from self._received(process, turn + self.packed)
         if self.take_turns and group == 0:
             yield Event("sync", NAMED, TURN, 2 * WARPGROUP)
+
+    def _received(self, process: Process, turn: int) -> Iterator[Event]:
+        yield from (*self._next_tile(turn), Event("arrive", "tile_empty", turn % 2, 1, (process.block,)))
 
     def _stored(self, tile: RowTiles, own: int) -> Iterator[Event | Maybe]:
         """Yields the events by which a warpgroup stores its rows' LSE and output from registers.

@@ -27,18 +27,41 @@ def placed(
     The function says a second time, for the proof, what `tiles.py` says.
     """
     row_tiles = np.maximum(ceildiv(sizes.seq_q, rows), 1)
-    heads, order = sizes.heads * sizes.batch, schedule.kernel.tile_order
+    row, head, _ = ordered(number, row_tiles, sizes.heads * sizes.batch, sizes.seq_kv, schedule, variant)
+    return (row_tiles - 1 - row if variant.mask.grows else row), head
+
+
+def placed_in_list(
+    number: np.ndarray, row_tiles: np.ndarray, heads: np.ndarray, keys: np.ndarray, schedule: Schedule, variant: Variant
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns (place in the lists, head) for each tile number of packed sequences, as `packed.py` says it for kernels.
+
+    The first list has `row_tiles` tiles, sequence by sequence, the second the same, the longest first.
+    """
+    row, head, last = ordered(number, row_tiles, heads, keys, schedule, variant)
+    return np.where(last, row_tiles + row, row), head
+
+
+def ordered(
+    number: np.ndarray, row_tiles: np.ndarray, heads: np.ndarray, keys: np.ndarray, schedule: Schedule, variant: Variant
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Returns (row tile, head, whether its head takes turns with others) for each tile number in the schedule's order.
+
+    A head has `row_tiles` row tiles and `keys` keys.
+    """
+    order, last = schedule.kernel.tile_order, number >= 0
     row, head = number % row_tiles, number // row_tiles
     if order == "tapered":
         together = taper(variant.tile_dim, variant.tile_dim_v) * workers(schedule, variant)
         width = np.minimum(heads, ceildiv(together, row_tiles))
         within = number - (heads - width) * row_tiles
-        row = np.where(within < 0, row, within // width)
-        head = np.where(within < 0, head, heads - width + within % width)
+        last = within >= 0
+        row = np.where(last, within // width, row)
+        head = np.where(last, heads - width + within % width, head)
     if order == "sections":
         columns, group = variant.tile_dim + variant.tile_dim_v, variant.group
-        section = group * np.maximum(1, np.minimum(heads // group, SECTION_BYTES // (sizes.seq_kv * columns * 2)))
+        section = group * np.maximum(1, np.minimum(heads // group, SECTION_BYTES // (keys * columns * 2)))
         first, within = number // (section * row_tiles) * section, number % (section * row_tiles)
         width = np.minimum(section, heads - first)
         row, head = within // width, first + within % width
-    return (row_tiles - 1 - row if variant.mask.grows else row), head
+    return row, head, last

@@ -12,7 +12,7 @@ from tl_attention.problem.tiling import SECTION_BYTES, taper
 
 
 @T.macro
-def variables(c):
+def variables(s, c):
     """Allocates the variables of a Tile, which each next tile of the block uses again, and returns the Tile.
 
     Without them TileLang would put expressions into the loops.
@@ -27,7 +27,9 @@ def variables(c):
     visible = T.alloc_var("int32")
     first = T.alloc_var("int32") if c.mask.left is not None else 0
     cut = T.alloc_var("int32") if c.mask.left is not None else 0
-    return Tile(first, blocks, first_row, head, bz, visible, cut, turn=turn, base=base, number=tile)
+    return Tile(
+        first, blocks, first_row, head, bz, bz, s.seq_q, s.seq_kv, visible, cut, turn=turn, base=base, number=tile
+    )
 
 
 def put(variable, value):
@@ -41,15 +43,15 @@ def named(tile, wg=None):
     The variables that they come from would go into every expression.
     """
     own = values_of(
-        tile.turn, tile.base, tile.first, tile.blocks, tile.first_row, tile.head, tile.batch, tile.visible, tile.cut
+        tile.turn, tile.base, tile.first, tile.blocks, tile.first_row, tile.head, tile.queries, tile.visible, tile.cut
     )
-    return Tile(**{**vars(own), "wg": wg})
+    return Tile(**{**vars(own), "seq_q": tile.seq_q, "seq_kv": tile.seq_kv, "wg": wg})
 
 
 @T.macro
 def values_of(turn, base, first, blocks, first_row, head, bz, visible, cut):
     """Returns a Tile of these numbers, which get names in the generated code because they are a macro's parameters."""
-    return Tile(first, blocks, first_row, head, bz, visible, cut, turn=turn, base=base)
+    return Tile(first, blocks, first_row, head, bz, bz, None, None, visible, cut, turn=turn, base=base)
 
 
 def workers(c):
@@ -79,11 +81,21 @@ def tapered(tile, row_tiles, heads, s, c):
     The last heads' first tiles come before their next ones. The last of many workers (blocks, or clusters) to take a
     long tile keeps the others waiting.
     """
-    width = T.min(heads, T.ceildiv(taper(c.head_dim, c.head_dim_v) * workers(c), row_tiles))
-    within = tile - (heads - width) * row_tiles
+    width = tapered_heads(row_tiles, heads, c)
+    within = in_taper(tile, row_tiles, heads, c)
     row = T.if_then_else(within < 0, tile % row_tiles, within // width)
     head = T.if_then_else(within < 0, tile // row_tiles, heads - width + within % width)
     return row, head
+
+
+def tapered_heads(row_tiles, heads, c):
+    """Returns how many of the last heads take turns tile by tile, with the tapered order of tiles."""
+    return T.min(heads, T.ceildiv(taper(c.head_dim, c.head_dim_v) * workers(c), row_tiles))
+
+
+def in_taper(tile, row_tiles, heads, c):
+    """Returns the number of a tile among those of the last heads, which take turns; it is negative for other tiles."""
+    return tile - (heads - tapered_heads(row_tiles, heads, c)) * row_tiles
 
 
 def by_sections(tile, row_tiles, heads, s, c):
@@ -126,7 +138,7 @@ def consume(tile, s, c):
 @T.macro
 def work(wg, block, s, c, is_producer):
     """Works on a block's tiles in turn, as the producer warp if `is_producer`, else as the computing warpgroup `wg`."""
-    tile = variables(c)
+    tile = variables(s, c)
     row_tiles = T.ceildiv(s.seq_q, c.block_M * c.kernel.cluster)
     put(tile.number, block // c.kernel.cluster)
     put(tile.turn, 0)
@@ -152,23 +164,34 @@ def work(wg, block, s, c, is_producer):
 @T.macro
 def locate(tile, row_tiles, s, c):
     """Sets a tile's first row, head and sequence from its number, and the number of KV blocks up to its last one."""
-    cluster = c.kernel.cluster
-    put(tile.first_row, place(tile.number, row_tiles, s.batch * s.heads, s, c)[0] * cluster)
+    put(tile.first_row, place(tile.number, row_tiles, s.batch * s.heads, s, c)[0] * c.kernel.cluster)
     put(tile.head, place(tile.number, row_tiles, s.batch * s.heads, s, c)[1])
-    put(tile.blocks, T.ceildiv(s.seq_kv, c.block_N))
+    reach(tile, s, c)
+    put(tile.queries, tile.head // s.heads)
+    put(tile.head, tile.head % s.heads)
+
+
+@T.macro
+def reach(tile, s, c):
+    """Sets the number of KV blocks up to a tile's last one, and the first of the block's own rows, in rows.
+
+    Before that is counted in multiples of block_M, and of the whole cluster's tile.
+    """
+    put(tile.blocks, T.ceildiv(tile.seq_kv, c.block_N))
     # Blocks of a cluster load together: as many KV blocks as its last row needs.
-    put(tile.blocks, c.mask.end_block(tile.blocks, (tile.first_row + cluster) * c.block_M + s.past_len, c.block_N, T))
+    put(
+        tile.blocks,
+        c.mask.end_block(tile.blocks, (tile.first_row + c.kernel.cluster) * c.block_M + tile.past_len, c.block_N, T),
+    )
     put(tile.blocks, T.max(tile.blocks, c.loop.least_blocks))
     put(tile.first_row, (tile.first_row + s.rank) * c.block_M)
-    put(tile.batch, tile.head // s.heads)
-    put(tile.head, tile.head % s.heads)
 
 
 @T.macro
 def begin(tile, first_row, s, c):
     """Sets a tile's first KV block to the first that its rows reach back to, and counts the tile's blocks from it."""
     # Blocks of a cluster load together: from the first that its first row needs.
-    put(tile.first, c.mask.first_block(first_row - s.rank * c.block_M + s.past_len, c.block_N, T))
+    put(tile.first, c.mask.first_block(first_row - s.rank * c.block_M + tile.past_len, c.block_N, T))
     put(tile.blocks, T.max(tile.blocks - tile.first, c.loop.least_blocks))
 
 
@@ -176,11 +199,11 @@ def begin(tile, first_row, s, c):
 def see(tile, wg, s, c):
     """Sets a tile's first row to the warpgroup's own, and the bounds of the KV blocks that all of its rows see."""
     put(tile.first_row, tile.first_row + wg * ROWS)
-    put(tile.visible, s.seq_kv // c.block_N)
-    put(tile.visible, c.mask.end_whole(tile.visible, tile.first_row + s.past_len, c.block_N, T))
+    put(tile.visible, tile.seq_kv // c.block_N)
+    put(tile.visible, c.mask.end_whole(tile.visible, tile.first_row + tile.past_len, c.block_N, T))
     if c.mask.left is not None:
         put(tile.visible, tile.visible - tile.first)
-        put(tile.cut, c.mask.first_whole(tile.first_row + ROWS + s.past_len, c.block_N, T) - tile.first)
+        put(tile.cut, c.mask.first_whole(tile.first_row + ROWS + tile.past_len, c.block_N, T) - tile.first)
 
 
 @T.macro

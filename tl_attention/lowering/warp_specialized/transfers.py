@@ -11,7 +11,7 @@ import tilelang.language as T
 from tl_attention.hardware.warpgroup import OWN, ROWS, WARP, WARPGROUP
 from tl_attention.lowering.device_code import is_bf16
 from tl_attention.lowering.features import Totals, at_totals
-from tl_attention.lowering.rows import kv_head, rows_of, stored
+from tl_attention.lowering.rows import kv_head, rows_of, stored, viewed
 
 
 def slot(ring, step):
@@ -62,11 +62,17 @@ def produce(tile, s, c):
     Q comes after the first blocks: its buffer is free later than theirs.
     """
     for j in T.serial(tile.blocks):
-        for name in c.loop.loads:
-            LOADS[name](j, tile, s, c)
-        if j == 0:
-            for wg in range(c.block_M // ROWS):
-                load_q(wg, tile, s, c)
+        produce_block(j, tile, s, c)
+
+
+@T.macro
+def produce_block(j, tile, s, c):
+    """Loads a tile's j-th KV block, and behind the first its rows of Q."""
+    for name in c.loop.loads:
+        LOADS[name](j, tile, s, c)
+    if j == 0:
+        for wg in range(c.block_M // ROWS):
+            load_q(wg, tile, s, c)
 
 
 @T.macro
@@ -95,7 +101,7 @@ def load(ring, step, kv, tile, c):
     columns = ring.shared.shape[2] if c.narrow else None
     head = kv_head(tile.head, c)
     T.tma_copy(
-        rows_of(ring.source, tile.batch, head, kv * c.block_N, c.block_N, columns),
+        rows_of(ring.source, tile.keys, head, kv * c.block_N, c.block_N, c, columns),
         ring.shared[slot(ring, step), :, :],
         barrier=ring.full[slot(ring, step)],
         leader_scope_threads=WARP,
@@ -118,7 +124,7 @@ def load_q(wg, tile, s, c):
     T.mbarrier_wait_parity(s.Q.empty[wg], tile.turn % 2 ^ 1)
     columns = c.head_dim if c.narrow else None
     T.tma_copy(
-        rows_of(s.Q.source, tile.batch, tile.head, tile.first_row + wg * ROWS, ROWS, columns),
+        rows_of(s.Q.source, tile.queries, tile.head, tile.first_row + wg * ROWS, ROWS, c, columns),
         s.Q.shared[wg, :, :],
         barrier=s.Q.full[wg],
         leader_scope_threads=WARP,
@@ -137,12 +143,12 @@ def store(tile, s, c):
         if c.features.at_totals:
             at_totals(totals_of(s.scores_scale, tile, s), s, c)
         for i in T.Parallel(ROWS):
-            s.scores_scale[i] = 1.0 / s.scores_scale[i]
+            s.scores_scale[i] = inverse(s.scores_scale[i], c)
     else:
         if c.features.at_totals:
             at_totals(totals_of(s.denominator, tile, s), s, c)
         for i in T.Parallel(ROWS):
-            s.scores_scale[i] = 1.0 / s.denominator[i]
+            s.scores_scale[i] = inverse(s.denominator[i], c)
     if c.features.rescales:
         for i in T.Parallel(ROWS):
             s.scores_scale[i] *= s.scores_max_prev[i]
@@ -151,10 +157,23 @@ def store(tile, s, c):
     STORES[c.kernel.output](tile, s, c)
 
 
+def inverse(total, c):
+    """Returns 1 / total, and 0 for the total of a row that sees no key, which only packed sequences have."""
+    return T.if_then_else(total == 0, T.float32(0), 1.0 / total) if c.packed else 1.0 / total
+
+
 def totals_of(total, tile, s):
     """Returns the Totals of a warpgroup's rows, for features such as sinks and the LSE to act on."""
     return Totals(
-        s.scale, s.scores_max.data, total.data, tile.batch, tile.head, tile.first_row, count=ROWS, total=total
+        s.scale,
+        s.scores_max.data,
+        total.data,
+        tile.queries,
+        tile.seq_q,
+        tile.head,
+        tile.first_row,
+        count=ROWS,
+        total=total,
     )
 
 
@@ -175,8 +194,11 @@ def stored_columns(c):
 def store_direct(tile, s, c):
     """Stores a warpgroup's output rows, of which each lane stores the elements that it holds, 4 bytes at a time."""
     for i, j in T.Parallel(ROWS, c.head_dim_v):
-        if tile.first_row + i < s.seq_q and (c.columns_v == c.head_dim_v or j < c.columns_v):
-            s.given.Output[tile.batch, tile.head, tile.first_row + i, j] = s.acc_o[i, j]
+        if tile.first_row + i < tile.seq_q and (c.columns_v == c.head_dim_v or j < c.columns_v):
+            if c.packed:
+                s.given.Output[tile.queries.begin + tile.first_row + i, tile.head, j] = s.acc_o[i, j]
+            else:
+                s.given.Output[tile.queries, tile.head, tile.first_row + i, j] = s.acc_o[i, j]
 
 
 @T.macro
@@ -186,7 +208,10 @@ def store_tma(tile, s, c):
     T.fence_proxy_async()
     T.sync_threads(OWN + tile.wg, WARPGROUP)
     columns = c.head_dim_v if c.columns_v < c.head_dim_v else None
-    T.tma_copy(s.Q.shared[tile.wg, :, :], rows_of(s.given.Output, tile.batch, tile.head, tile.first_row, ROWS, columns))
+    T.tma_copy(
+        s.Q.shared[tile.wg, :, :],
+        rows_of(viewed(s.given.Output, c), tile.queries, tile.head, tile.first_row, ROWS, c, columns),
+    )
     T.tma_store_wait(0)
     T.sync_threads(OWN + tile.wg, WARPGROUP)
     release_q(tile.wg, s)

@@ -9,6 +9,7 @@ what full runs show of some tiles holds for all.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -40,11 +41,14 @@ PRODUCTS = ("product", "multiply")
 class Likeness:
     """A Likeness checks that the blocks of a run, each on tiles of its own problem, all treat their tiles alike.
 
-    `turns` are the tiles that blocks work on in turn.
+    `turns` are the tiles that blocks work on in turn; `after` says which blocks have another one behind these, where that
+    shows.
     """
 
-    def __init__(self, run: Run, turns: Sequence[RowTiles], period: int):
+    def __init__(self, run: Run, turns: Sequence[RowTiles], period: int, after: Array | None = None):
         self.run, self.turns = run, turns
+        # Whether blocks have a tile behind each turn's, where they learn of it during the turn.
+        self.after = None if after is None else [*(tiles.there for tiles in turns[1:]), after]
         self.blocks = [tiles.blocks for tiles in turns]
         # Lines that run for one tile after another; the others run once, whatever the turn was.
         tiles = [node for node in every(run.kernel.body) if isinstance(node, While)]
@@ -64,6 +68,7 @@ class Likeness:
         tiles = self.turns[turn]
         rows_left = np.clip(tiles.sizes.seq_q - tiles.row, 0, tiles.cut.block_M)
         columns = [tiles.rank, tiles.there, np.where(tiles.there, rows_left, NONE)]
+        columns += [] if self.after is None else [self.after[turn]]
         before = zip(self.turns[:turn], self.blocks)
         columns += [np.where(earlier.there, end - start, 0) % period for earlier, (start, end) in before]
         for loop in (seen for seen in self.run.seen if seen.kind == "loop" and seen.turn == turn):
@@ -187,16 +192,24 @@ class Likeness:
         A base is subtracted before values of tiles are compared. One of the bases must fit all threads.
         """
         of, tiles = seen.values, self.turns[seen.turn]
-        row, head, batch, head_kv = (part[place] for part in (tiles.row, tiles.head, tiles.batch, tiles.head_kv))
-        kv_rows = tuple(tiles.cut.block_N * part[place] for part in self.blocks[seen.turn])
+        row, head, head_kv = (part[place] for part in (tiles.row, tiles.head, tiles.head_kv))
+        (q_first, batch), (k_first, batch_kv) = (
+            tuple(np.broadcast_to(part, tiles.row.shape)[place] for part in parts)
+            for parts in (tiles.queries, tiles.keys)
+        )
+        left, row = tiles.sizes.seq_q[place] - row, q_first + row
+        kv_rows = tuple(k_first + tiles.cut.block_N * part[place] for part in self.blocks[seen.turn])
         if seen.kind in ("tma load", "tma store"):
             of_kv = seen.name in ("K", "V")
             yield "row", kv_rows if of_kv else (row,)
             yield "head", (head_kv if of_kv else head,)
-            yield "batch", (batch,)
+            yield "batch", (batch_kv if of_kv else batch,)
         elif of.get("tensor") and "source" in of:
             tensor, of_kv = self._tensor(of["tensor"], place), of["tensor"] in ("K", "V")
-            bases = [tensor.element(batch, head_kv if of_kv else head, at) for at in (kv_rows if of_kv else (row,))]
+            bases = [
+                tensor.element(batch_kv if of_kv else batch, head_kv if of_kv else head, at)
+                for at in (kv_rows if of_kv else (row,))
+            ]
             yield "source", tuple(bases)
             if "inside" in of:
                 yield "inside", tuple(self._inside(of, base, tensor, at, of_kv, place) for base, at in zip(
@@ -204,7 +217,7 @@ class Likeness:
         elif seen.kind in ("output", "rows of output", "rows of lse"):
             name = "LSE" if seen.kind == "rows of lse" else "Output"
             yield "element", (self._tensor(name, place).element(batch, head, row),)
-            yield "rows", (tiles.sizes.seq_q[place] - row,)
+            yield "rows", (left,)
         elif seen.kind == PER_HEAD:
             yield "value", (head,)
 
@@ -220,7 +233,7 @@ class Likeness:
         """Returns the tensor of this name, with the strides that it has in each thread's own problem."""
         tensor = self.turns[0].tensors[name]
         strides = tuple(stride[place] if isinstance(stride, np.ndarray) else stride for stride in tensor.strides)
-        return Tensor(tensor.shape, strides)
+        return replace(tensor, strides=strides)
 
     def _words(self, place: int, turn: int = 0) -> str:
         tiles = self.turns[turn]

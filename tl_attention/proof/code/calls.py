@@ -9,17 +9,22 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from tl_attention.proof.code.copies import COPY_CALLS
+import numpy as np
+
+from tl_attention.problem.packed import TILE_WORDS
+from tl_attention.proof.code.copies import COPY_CALLS, HAND_OVER, IN_GLOBAL
 from tl_attention.proof.code.declarations import Declared
-from tl_attention.proof.code.expression import arguments
-from tl_attention.proof.code.nodes import Made
+from tl_attention.proof.code.expression import Expression, arguments
+from tl_attention.proof.code.nodes import COUNTER, Made
 from tl_attention.proof.code.products import PRODUCT_CALLS
 from tl_attention.proof.code.run import Run, nothing, plain, seen
 from tl_attention.proof.code.text import Call
-from tl_attention.proof.code.threads import Class
+from tl_attention.proof.code.threads import Class, settled
+from tl_attention.proof.code.verdict import Unsafe
 from tl_attention.proof.events import NAMED
 
-COUNTER = "counter"
+# An entry in the list of tiles has so many numbers; its head and its number are handed over behind them.
+ENTRY = 5
 # A thread's block in its cluster.
 OWN_BLOCK = "tl::block_rank_in_cluster()"
 
@@ -70,11 +75,12 @@ def _drawn(match: re.Match[str], declared: Declared) -> Made | None:
     variable, name, place = match.groups()
     if name not in declared.numbers:
         return None
-    at = declared.expression(place)
+    # Of each of two tiles there is one number, or all of its entry.
+    at, of_a_tile = declared.expression(place), declared.numbers[name] // 2
 
     def act(run: Run, threads: Class, line: int) -> None:
         slot = run.value(at, threads)
-        run.see(threads, line, "read", name, index=slot)
+        run.see(threads, line, "read", name, index=slot // of_a_tile)
         threads.names[variable] = run.get(threads, name, slot)
 
     return Made(act, frozenset({variable}))
@@ -98,7 +104,82 @@ def _reset(match: re.Match[str], declared: Declared) -> Made | None:
     return Made(lambda run, threads, line: run.set(threads, counter, int(index), int(value)))
 
 
+def _listed(match: re.Match[str], declared: Declared) -> Made | None:
+    """Returns the Made that sets a variable to the number of tiles in the list, which stands before the entries."""
+    variable = match[1]
+
+    def act(run: Run, threads: Class, line: int) -> None:
+        assert run.entries is not None
+        threads.names[variable] = settled(run.entries.count(run.threads.place[threads.threads]))
+
+    return Made(act, frozenset({variable}))
+
+
+def _slot(text: str, declared: Declared) -> tuple[str, Expression]:
+    match = IN_GLOBAL.match(text)
+    if not match or declared.numbers.get(match[1]) != 2 * TILE_WORDS:
+        raise SyntaxError(f"{text[:80]!r} is no place for a tile's entry")
+    return match[1], declared.expression(match[2])
+
+
+def _hand_over(match: re.Match[str], declared: Declared) -> Made:
+    """Returns the Made that puts a tile's entry, its head and its number into shared memory, once for each warp."""
+    given = arguments(match[1])
+    source = IN_GLOBAL.match(given[1]) if len(given) == 4 else None
+    if not source or source[1] != "Tiles":
+        raise SyntaxError(f"a hand-over of a form that is not known: {match.string[:80]!r}")
+    name, place = _slot(given[0], declared)
+    entry, head, number = (declared.expression(text) for text in (source[2], *given[2:]))
+
+    def act(run: Run, threads: Class, line: int) -> None:
+        values = (run.value(expression, threads) for expression in (place, entry, head, number))
+        leaders, (at, word, of_head, of_tile) = run.of_warps(threads, *values)
+        if (at % TILE_WORDS).any() or (word % TILE_WORDS).any():
+            raise Unsafe(f"line {line + 1} hands over what is no entry of the list, or where none belongs")
+        assert run.entries is not None
+        words = run.entries.words(run.threads.place[leaders.threads], word // TILE_WORDS - 1)
+        run.see(threads, line, HAND_OVER, name, index=run.value(place, threads) // TILE_WORDS)
+        for index, value in enumerate((*words, of_head, of_tile)):
+            run.put(leaders, name, at + index, value)
+
+    return Made(act)
+
+
+def _hand_over_none(match: re.Match[str], declared: Declared) -> Made:
+    name, place = _slot(match[1], declared)
+
+    def act(run: Run, threads: Class, line: int) -> None:
+        leaders, (at,) = run.of_warps(threads, run.value(place, threads))
+        if (at % TILE_WORDS).any():
+            raise Unsafe(f"line {line + 1} hands over no tile where no entry belongs")
+        run.see(threads, line, HAND_OVER, name, index=run.value(place, threads) // TILE_WORDS)
+        for index in range(ENTRY + 2):
+            run.put(leaders, name, at + index, -1)
+
+    return Made(act)
+
+
+def _draw_number(match: re.Match[str], declared: Declared) -> Made:
+    """Returns the Made that sets a variable to a number from the counter, plus another, once for each warp."""
+    variable, counter, index, first = match.groups()
+
+    def act(run: Run, threads: Class, line: int) -> None:
+        leaders, _ = run.of_warps(threads)
+        found = run.add(leaders, counter, int(index), 1) + int(first)
+        threads.names[variable] = settled(np.repeat(found, run.threads.lanes))
+
+    return Made(act, frozenset({variable}))
+
+
 CALLS = (
+    # row_tiles = Tiles[0];
+    Call(COUNTER, re.compile(r"(\w+) = Tiles\[0\];$"), _listed),
+    # tl_attention_hand_over((&(next_tile[((turn_2 & 1) * 8)])), (&(Tiles[...])), of_head, number_1);
+    Call(COUNTER, re.compile(r"tl_attention_hand_over\((.+)\);$"), _hand_over),
+    # tl_attention_hand_over_none((&(next_tile[0])));
+    Call(COUNTER, re.compile(r"tl_attention_hand_over_none\((.+)\);$"), _hand_over_none),
+    # number = tl_attention_draw((&(TileCounter[0])), 132);
+    Call(COUNTER, re.compile(r"(\w+) = tl_attention_draw\(\(&\((\w+)\[(\d+)\]\)\), (\d+)\);$"), _draw_number),
     # K_full[((base_2 + j) & 1)].wait(((((base_2 + j) & 3) >> 1) ^ 1));     Q_full[0].init(32);
     # K_empty[(base_3 & 1)].arrive();    K_empty[(base_3 & 1)].arrive(rank);    V_full[0].expect_transaction(32768);
     Call(

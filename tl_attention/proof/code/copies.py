@@ -11,6 +11,7 @@ from tl_attention.proof.code.declarations import Declared
 from tl_attention.proof.code.expression import Expression, arguments
 from tl_attention.proof.code.nodes import Made
 from tl_attention.proof.code.run import Run, plain, seen
+from tl_attention.proof.code.tensors import RAGGED_ROWS
 from tl_attention.proof.code.text import Call
 from tl_attention.proof.code.threads import Class
 
@@ -23,7 +24,7 @@ MASK = re.compile(r"\(uint16_t\)\((\d+)\)$")
 SHARED = r"\(\(\((?:half_t|bfloat16_t)\*\)(\w+)_shared\) \+ (.+?)\)"
 # A thread's copy of up to 16 bytes, of 2-byte elements.
 ELEMENTS = {"uint1": 2, "uint2": 4, "uint4": 8}
-PUT, PER_HEAD = "put", "of its head"
+PUT, PER_HEAD, HAND_OVER = "put", "of its head", "hand over"
 # Tensors that have a number for each head.
 TENSORS = tuple(feature.name for feature in INPUTS if feature.kind == "per head")
 # The bytes of the logarithms of a thread's two rows, and the number of rows.
@@ -45,17 +46,26 @@ def shared_address(text: str, declared: Declared) -> tuple[str, Expression]:
 
 
 def _place(texts: Sequence[str], declared: Declared) -> dict[str, Expression]:
-    """Parses the coordinates of a TMA box, and returns the expressions by name, as column, row, head and batch."""
-    return {
-        name: declared.expression(text) for name, text in zip(("column", "row", "head", "batch"), texts, strict=True)
-    }
+    """Parses the coordinates of a TMA box, and returns the expressions by name, as column, row, head and batch.
+
+    A box of a ragged view, with five coordinates, has the row among those of all sequences, and for the batch the row
+    behind its sequence's last.
+    """
+    given = [declared.expression(text) for text in texts]
+    if len(given) == 4:
+        return dict(zip(("column", "row", "head", "batch"), given, strict=True))
+    column, row, head, end, wrap = given
+    if wrap.constant != RAGGED_ROWS:
+        raise SyntaxError(f"a box of a ragged view at {texts[-1]}, expected {RAGGED_ROWS}")
+    of_all = Expression(("-", ("+", row.tree, end.tree), ("number", RAGGED_ROWS)))
+    return {"column": column, "row": of_all, "head": head, "batch": end}
 
 
 def _tma_load(match: re.Match[str], declared: Declared) -> Made:
     descriptor, barrier, address, *rest = arguments(match[2])
     full, (buffer, element) = BARRIER.match(barrier), shared_address(address, declared)
     to = MASK.match(rest.pop(0)) if match[1] else None
-    if not full or bool(match[1]) != bool(to) or len(rest) != 4:
+    if not full or bool(match[1]) != bool(to) or len(rest) not in (4, 5):
         raise SyntaxError(f"a load of a form that is not known: {match.string[:80]!r}")
     name, at = declared.barrier(full[1]), declared.expression(full[2])
     place = _place(rest, declared)

@@ -65,9 +65,8 @@ class Coverage:
         self.note_trips(run)
         for line, outcomes in run.outcomes.items():
             self.outcomes[line] |= outcomes
-        sizes = Sizes(*(run.names[name] for name in Sizes._fields))
         for line, tile in run.reached.items():
-            self.reached.setdefault(line, (sizes, tile))
+            self.reached.setdefault(line, (run.sizes, tile))
 
     def wanting(self, iterations: Iterations, fixed: bool) -> list[tuple[int, Core]]:
         """Returns (line, core) for each line that ran in too few iterations of the period of a sum of counters `core`.

@@ -63,8 +63,8 @@ def _wanted(of: RowTiles, warpgroups: int, optional: Collection[str]) -> Iterato
     """
     there = of.there
     for group in range(warpgroups):
-        own = np.stack([of.row + ROWS * group, of.head, of.batch], axis=-1)
-        with_rows = there & (own[:, 0] < of.sizes.seq_q)
+        own = np.stack(np.broadcast_arrays(*of.place(ROWS * group)), axis=-1)
+        with_rows = there & (of.row + ROWS * group < of.sizes.seq_q)
         yield "Q", group, own, there, there
         for stored in ("output", *(("lse",) if "LSE" in optional else ())):
             yield stored, group, own, with_rows, there
@@ -74,7 +74,8 @@ def _wanted(of: RowTiles, warpgroups: int, optional: Collection[str]) -> Iterato
     # The first block of a cluster loads K and V for all of its blocks.
     leading, (start, end) = there & (of.rank == 0), of.blocks
     for name, block in ((FIRST, end - 1), (LAST, start)):
-        rows = np.stack([block * of.cut.block_N, of.head_kv, of.batch], axis=-1)
+        first, batch = of.keys
+        rows = np.stack(np.broadcast_arrays(first + block * of.cut.block_N, of.head_kv, batch), axis=-1)
         yield from ((ring + name, 0, rows, leading, leading) for ring in "KV")
 
 

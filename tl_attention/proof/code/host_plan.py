@@ -9,7 +9,7 @@ import ast
 import operator
 import re
 from collections.abc import Callable, Mapping, Set
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from typing import Literal
 
@@ -31,10 +31,11 @@ CAST = "(int64_t)"
 FLOAT_NAME = re.compile(r"\(\(double\)(\w+)\)")
 # DLPack's number of CUDA, and the device of the tensors.
 DEVICE = (Slot("int", "((int64_t)2)"), Slot("int", "((int64_t)dev_id)"))
-# There is no subtraction: from sizes of 0 and up no value is negative, and for such values C and Python agree, also on
-# division, which C rounds towards 0 and Python down.
+# From sizes of 0 and up no value may be negative: for others C and Python agree, also on division, which C rounds towards 0
+# and Python down.
 OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
     ast.Add: operator.add,
+    ast.Sub: operator.sub,
     ast.Mult: operator.mul,
     ast.FloorDiv: operator.floordiv,
     ast.Mod: operator.mod,
@@ -95,6 +96,18 @@ class Descriptor:
 
 
 @dataclass(frozen=True)
+class Listing:
+    """A Listing is the launch of the kernel that lists the tiles of packed sequences, before the main one.
+
+    `launch` has the numbers behind its parameters: the cluster's if there is one, the grid's and the block's.
+    """
+
+    kernel: str
+    parameters: tuple[str, ...]
+    launch: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class HostPlan:
     """A HostPlan is everything that the host does before and at the launch of one kernel.
 
@@ -111,6 +124,7 @@ class HostPlan:
     shared_bytes: int
     arguments: tuple[str, ...]
     strides: tuple[Dimension, ...] = ()
+    listing: Listing | None = None
 
 
 def parse_host_source(source: str) -> HostPlan:
@@ -121,13 +135,14 @@ def parse_host_source(source: str) -> HostPlan:
     arguments, calls = read_host_source(source)
     _check_order([call.function for call in calls])
     device, *creations, launch = calls
+    listing = _listing(creations.pop(), arguments) if creations and creations[-1].function != CREATE_TILED else None
     if device.slots != DEVICE or device.descriptor:
         raise unknown(f"{SET_DEVICE} of {', '.join(slot.text for slot in device.slots)}")
     descriptors = tuple(_descriptor(call, arguments) for call in creations)
     names = [*arguments.names, *(descriptor.name for descriptor in descriptors)]
     if len({*names}) != len(names):
         raise unknown(f"the arguments and descriptors {', '.join(names)}, of which two have one name")
-    return _launch(launch, arguments, descriptors)
+    return replace(_launch(launch, arguments, descriptors), listing=listing)
 
 
 def _check_order(functions: list[str]) -> None:
@@ -136,7 +151,10 @@ def _check_order(functions: list[str]) -> None:
         raise InputError("host code: im2col TMA descriptors are not supported, expected tiled ones")
     if functions[-1].startswith("__tvm_"):
         raise unknown(f"no kernel launch after the call of {functions[-1]}")
-    if functions[:-1] != [SET_DEVICE, *[CREATE_TILED] * (len(functions) - 2)]:
+    made = functions[1:-1]
+    if made and not made[-1].startswith("__tvm_"):
+        made.pop()
+    if functions[0] != SET_DEVICE or {*made} - {CREATE_TILED}:
         raise unknown(f"calls of {', '.join(functions)}, expected {SET_DEVICE}, any {CREATE_TILED} and one kernel")
 
 
@@ -167,6 +185,18 @@ def _descriptor(call: Call, arguments: Arguments) -> Descriptor:
         tuple(_integer(slot) for slot in element_strides),
         *(_integer(slot) for slot in slots[-4:]),
     )
+
+
+def _listing(call: Call, arguments: Arguments) -> Listing:
+    """Parses the launch of the kernel that lists tiles; raises InputError for other forms."""
+    split = next((n for n, slot in enumerate(call.slots) if INTEGER.fullmatch(slot.text)), len(call.slots))
+    names = []
+    for slot in call.slots[:split]:
+        match = INTEGER_NAME.fullmatch(slot.text)
+        names.append(match[1] if match and slot.kind == "int" else slot.text)
+    if call.descriptor or {*names} - arguments.tensors - arguments.size_names:
+        raise unknown(f"{call.function} takes {', '.join(names)}")
+    return Listing(call.function, tuple(names), tuple(map(_integer, call.slots[split:])))
 
 
 def _launch(call: Call, arguments: Arguments, descriptors: tuple[Descriptor, ...]) -> HostPlan:
@@ -248,7 +278,10 @@ def _expression(text: str, known: frozenset[str]) -> Expression:
 
 def _value(node: ast.expr, sizes: Mapping[str, int]) -> int:
     if isinstance(node, ast.BinOp):
-        return OPERATORS[type(node.op)](_value(node.left, sizes), _value(node.right, sizes))
+        found = OPERATORS[type(node.op)](_value(node.left, sizes), _value(node.right, sizes))
+        if found < 0:
+            raise unknown(f"the expression {ast.unparse(node)!r}, which is {found}")
+        return found
     if isinstance(node, ast.Name):
         return sizes[node.id]
     assert isinstance(node, ast.Constant) and isinstance(node.value, int)

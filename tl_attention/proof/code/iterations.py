@@ -17,7 +17,7 @@ from typing import Any
 from tl_attention.problem.variant import Sizes
 from tl_attention.proof.code.affine import AFFINE, INVARIANT, PERIODIC, THRESHOLD, Core, Forms, counted, form, form_of
 from tl_attention.proof.code.expression import Expression, Tree, walk
-from tl_attention.proof.code.nodes import Assign, Declare, For, If, Leave, Step, While, every, expressions_of
+from tl_attention.proof.code.nodes import COUNTER, Assign, Declare, For, If, Leave, Step, While, every, expressions_of
 from tl_attention.proof.code.verdict import Unsafe
 
 # The names of what tells a tile's place, and of sizes.
@@ -152,7 +152,7 @@ class Iterations:
 
     def _while(self, node: While, names: Forms) -> None:
         leaves = [inner for inner in node.body if isinstance(inner, Leave)]
-        tile = {name for leave in leaves for name in leave.condition.names}
+        tile = {name for leave in leaves for name in leave.condition.names} | of_tiles(node.body)
         carried = self.carried[node.line] = carried_by(node.body) - tile
         inner = Forms({**names, **{name: counted(name) for name in carried}, **{name: form(None) for name in tile}})
         self._nodes(node.body, inner)
@@ -191,6 +191,24 @@ class Iterations:
     def _check_plain(self, line: int, expression: Expression, names: Forms) -> None:
         if others := self._others(expression, names):
             raise Unsafe(f"line {line + 1}: {', '.join(sorted(others))} decides what happens in an iteration")
+
+
+def of_tiles(body: Iterable[Any]) -> set[str]:
+    """Returns the variables that a loop over tiles is told of its next tile, and those that it tells of that tile.
+
+    They are read from shared memory, or handed over there; the numbers of tiles among them are for the grids to show.
+    """
+    found: set[str] = set()
+    given: dict[str, set[str]] = {}
+    for node in every(body):
+        if isinstance(node, Step) and node.kind == COUNTER:
+            found |= node.assigned
+            found |= {name for expression in node.expressions[1:] for name in expression.names}
+        elif isinstance(node, Assign):
+            given.setdefault(node.name, set()).update(node.expression.names)
+    while more := {name for told in found for name in given.get(told, ())} - found:
+        found |= more
+    return found
 
 
 def lengths_of(body: Iterable[Any]) -> set[str]:

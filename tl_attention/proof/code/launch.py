@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from tl_attention.problem.features import Parameter
 from tl_attention.problem.shape import DTYPE_BYTES
-from tl_attention.proof.code.host_plan import Descriptor, HostPlan
+from tl_attention.proof.code.host_plan import Descriptor, HostPlan, Listing
 from tl_attention.proof.code.tensors import Tensor
 from tl_attention.proof.code.text import Kernel
 from tl_attention.proof.code.tiles import Tile
@@ -49,7 +49,8 @@ def check_prelude(kernel: Kernel, functions: str) -> None:
     if not text.startswith(functions):
         raise Unsafe("what stands before the kernel is not its prelude")
     lines = text.removeprefix(functions).splitlines()
-    end = [*END_OF_PRELUDE, kernel.signature.prototype]
+    of_listing = [prototype_of(kernel.listing)] if kernel.listing else []
+    end = [*END_OF_PRELUDE, *of_listing, kernel.signature.prototype]
     middle = lines[len(BEGIN_OF_PRELUDE) : -len(end)]
     if lines != [*BEGIN_OF_PRELUDE, *middle, *end] or len(middle) != len({*middle}) or not HEADERS.issuperset(middle):
         known = {*BEGIN_OF_PRELUDE, *HEADERS, *end}
@@ -57,12 +58,56 @@ def check_prelude(kernel: Kernel, functions: str) -> None:
         raise Unsafe(f"{other[:80]!r} stands before the kernel")
 
 
+# The kernel that lists tiles, to the letter; its parameters in the order in which TileLang gives them.
+LISTING = (
+    'extern "C" __global__ void __launch_bounds__(1024, 1) {kernel}(const int* __restrict__ CuSeqlensK, '
+    "const int* __restrict__ CuSeqlensQ, const int* __restrict__ SeqUsedK, const int* __restrict__ SeqUsedQ, "
+    "int* __restrict__ Tiles, int bounds, int seq_kv, int seq_q, int used_k, int used_q, int words) {{\n{body}}}\n"
+)
+LISTING_PARAMETERS = (
+    *("CuSeqlensK", "CuSeqlensQ", "SeqUsedK", "SeqUsedQ", "Tiles"),
+    *("bounds", "seq_kv", "seq_q", "used_k", "used_q", "words"),
+)
+LISTING_CALL = (
+    "tl_attention_list_tiles<{of}>(CuSeqlensQ, CuSeqlensK, SeqUsedQ, SeqUsedK, bounds, used_q, used_k, seq_q, seq_kv, "
+    "words, (&(Tiles[0])));\n"
+)
+FIRST_BLOCK = "  if (((int)blockIdx.x) == 0) {{\n    {call}  }}\n"
+
+
+def prototype_of(kernel: str) -> str:
+    """Returns the line that declares a kernel of this text."""
+    return kernel.partition("\n")[0].replace("__launch_bounds__(1024, 1) ", "").removesuffix(" {") + ";"
+
+
+def check_listing(kernel: Kernel, plan: HostPlan, of: tuple[int, ...], cluster: int) -> None:
+    """Raises Unsafe unless the kernel that lists tiles is the known one, called for these numbers, and launched so.
+
+    `of` are block_M, cluster, block_N and both sides of the mask. TileLang gives it the main kernel's clusters, of which
+    the first block lists.
+    """
+    call = LISTING_CALL.format(of=", ".join(map(str, of)))
+    body = f"  {call}" if cluster == 1 else FIRST_BLOCK.format(call=call)
+    name = kernel.signature.name.removesuffix("_1")
+    launch = (*((cluster, 1, 1) if cluster > 1 else ()), cluster, 1024, 1, 1)
+    if kernel.listing != LISTING.format(kernel=name, body=body):
+        raise Unsafe(f"the kernel that lists the tiles is {kernel.listing[-200:]!r}")
+    if plan.listing is None or plan.listing != Listing(name, LISTING_PARAMETERS, launch):
+        raise Unsafe(f"the tiles are listed by {plan.listing}, expected {launch} of {name}")
+
+
+def check_no_listing(kernel: Kernel, plan: HostPlan) -> None:
+    """Raises Unsafe if there is another kernel before the main one."""
+    if kernel.listing or plan.listing:
+        raise Unsafe("another kernel stands before it")
+
+
 def check_signature(kernel: Kernel, plan: HostPlan, parameters: tuple[Parameter, ...], dtype: str) -> None:
     """Raises Unsafe unless the launch gives the kernel what it takes, in its order, and as many threads as it is made for."""
     names = tuple(parameter.name for parameter in parameters)
     if plan.arguments != names:
         raise Unsafe(f"its caller gives {', '.join(names)}, the host takes {', '.join(plan.arguments)}")
-    tensors = {parameter.name for parameter in parameters if parameter.kind != "scalar"}
+    tensors = {p.name for p in parameters if p.kind not in ("scalar", "offsets") or p.name == "Tiles"}
     taken = [(name, KINDS.get(kind, kind)) for kind, name in kernel.signature.parameters]
     given = [(parameter.name, parameter.kind) for parameter in plan.parameters]
     if taken != given or plan.kernel != kernel.signature.name:
@@ -118,7 +163,12 @@ def check_memory(kernel: Kernel, plan: HostPlan, tiles: Mapping[str, Tile]) -> N
 
 
 def check_descriptors(
-    plan: HostPlan, tiles: Mapping[str, Tile], tensors: Mapping[str, Tensor], sizes: Mapping[str, int], dtype: str
+    plan: HostPlan,
+    tiles: Mapping[str, Tile],
+    tensors: Mapping[str, Tensor],
+    shapes: Mapping[str, tuple[int, ...]],
+    sizes: Mapping[str, int],
+    dtype: str,
 ) -> None:
     """Raises Unsafe unless each descriptor is of its whole tensor, and its box is a panel of its tile.
 
@@ -126,7 +176,7 @@ def check_descriptors(
     what a box has beyond a tensor's dimensions with 0.
     """
     for size in plan.sizes:
-        dims = tensors[size.tensor].shape if size.tensor in tensors else ()
+        dims = shapes.get(size.tensor, ())
         if size.axis >= len(dims) or dims[size.axis] != sizes.get(size.name):
             raise Unsafe(f"the size {size.name} is dimension {size.axis} of {size.tensor}")
     for descriptor in plan.descriptors:
@@ -139,10 +189,10 @@ def _check_descriptor(descriptor: Descriptor, tile: Tile, tensor: Tensor, sizes:
         raise Unsafe(f"{descriptor.name} is of {descriptor.tensor}")
     dims = tuple(expression.at(sizes) for expression in descriptor.dims)
     strides = tuple(expression.at(sizes) for expression in descriptor.strides)
-    shape = tensor.shape
-    in_bytes = tuple(DTYPE_BYTES * stride for stride in tensor.strides[-2::-1])
+    shape, of_strides = tensor.boxed
+    in_bytes = tuple(DTYPE_BYTES * stride for stride in of_strides)
     wanted = {
-        "dimensions": (dims, shape[::-1]),
+        "dimensions": (dims, shape),
         "strides": (strides, in_bytes),
         "box": (descriptor.box, (tile.panel, tile.rows, *[1] * (len(shape) - 2))),
         "element strides": (descriptor.element_strides, (1,) * len(shape)),

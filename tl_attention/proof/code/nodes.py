@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 from tl_attention.proof.code.expression import Expression
 
 Act = Callable[[Any, Any, int], None]
+# The kind of a Step by which threads learn of tiles.
+COUNTER = "counter"
 
 
 class Made(NamedTuple):

@@ -16,10 +16,11 @@ import numpy as np
 from tl_attention.errors import InputError, ScheduleRefused
 from tl_attention.hardware.warpgroup import ROWS
 from tl_attention.problem.lengths import Lengths, Problems, cuts, ends, most_blocks, without_keys
+from tl_attention.problem.packed import words_of_list
 from tl_attention.problem.variant import Sizes
 from tl_attention.program.program import Program
 from tl_attention.proof.code.alike import Likeness, kv_loops
-from tl_attention.proof.code.calls import CALLS, COUNTER
+from tl_attention.proof.code.calls import CALLS
 from tl_attention.proof.code.comparison import check_per_head, compare
 from tl_attention.proof.code.copies import PER_HEAD
 from tl_attention.proof.code.coverage import Coverage
@@ -33,10 +34,10 @@ from tl_attention.proof.code.launch import (
     check_signature,
     check_strides,
 )
-from tl_attention.proof.code.nodes import Step, every
+from tl_attention.proof.code.nodes import COUNTER, Step, every
 from tl_attention.proof.code.row_tiles import Cut, RowTiles
 from tl_attention.proof.code.run import Extent, Run
-from tl_attention.proof.code.tensors import Tensor, contiguous, stride_values, tensors
+from tl_attention.proof.code.tensors import Tensor, contiguous, packed_tensors, stride_values, tensors
 from tl_attention.proof.code.text import Kernel, read
 from tl_attention.proof.code.thread_slice import Reading
 from tl_attention.proof.code.threads import Threads
@@ -166,9 +167,8 @@ class Proof(ABC):
             fixed = self.code.variant.sizes
             sizes, grids = ([fixed], [fixed]) if fixed else (list(self.sizes()), list(self.grids()))
             for self.at in sizes:
-                check_descriptors(
-                    self.plan, self.tiles, self.tensors(self.at), self.names(self.at), self.code.variant.dtype
-                )
+                tensors, shapes = self.tensors(self.at), self._shapes(self.at)
+                check_descriptors(self.plan, self.tiles, tensors, shapes, self.names(self.at), self.code.variant.dtype)
                 self.check_at(self.at, 0, 0)
             for self.at in grids:
                 self.check_grid(self.at)
@@ -188,7 +188,7 @@ class Proof(ABC):
         """Runs the kernel for these threads, and returns the Run; the repeating middle of long loops is left out."""
         period = self.iterations.period
         extent = Extent(tiles, self.program.span + period, period)
-        run = Run(self.kernel, threads, names, extent, iterations=self.iterations, **how)
+        run = Run(self.kernel, threads, names, extent, iterations=self.iterations, sizes=self.at, **how)
         run.go()
         return run
 
@@ -203,11 +203,18 @@ class Proof(ABC):
         yield from without_keys(mask, self.rows, block_N)
 
     def check_alike(
-        self, turns: Sequence[RowTiles], threads: Threads, names: Mapping[str, Any], ys: int, rows: int, **how: Any
+        self,
+        turns: Sequence[RowTiles],
+        threads: Threads,
+        names: Mapping[str, Any],
+        ys: int,
+        rows: int,
+        after: np.ndarray | None = None,
+        **how: Any,
     ) -> None:
         """Runs blocks of many problems, and raises Unsafe unless they treat all of these tiles alike.
 
-        Each y has `rows` rows of its own.
+        Each y has `rows` rows of its own. `after` is as in Likeness.
         """
         given = {**self.sample_names(turns[0].sizes), **names}
         given = {n: value[threads.place] if isinstance(value, np.ndarray) else value for n, value in given.items()}
@@ -215,7 +222,7 @@ class Proof(ABC):
         run = Run(self.kernel, threads, given, lengths, iterations=self.iterations, whole=False, **how)
         run.go()
         self.coverage.note_trips(run)
-        found = Likeness(run, turns, self.iterations.period)
+        found = Likeness(run, turns, self.iterations.period, after)
         found.check()
         found.check_loops(kv_loops(self.kernel), ys, rows, self.program)
 
@@ -256,21 +263,34 @@ class Proof(ABC):
     # --- for the runs ------------------------------------------------------------------------------------------
 
     def _shapes(self, sizes: Any) -> dict[str, tuple[int, ...]]:
-        """Returns, by name, the shapes at these sizes of all tensors of three or more dimensions.
+        """Returns, by name, the shapes at these sizes of all tensors that have rows, and of where sequences lie.
 
         A size may be an array for many problems.
         """
-        known = self.code.variant.dims(sizes)
-        return {p.name: tuple(known[d] for d in p.dims) for p in self.code.parameters if len(p.dims) >= 3}
+        known = self.code.variant.dims(sizes) | self._offsets(sizes)
+        return {
+            p.name: tuple(known[d] for d in p.dims)
+            for p in self.code.parameters
+            if not {"seq_q", "seq_kv"}.isdisjoint(p.dims) or p.kind == "offsets"
+        }
+
+    def _offsets(self, sizes: Any) -> dict[str, Any]:
+        """Returns, by name, how long the tensors are that say where packed sequences lie, {} for others."""
+        if not self.code.variant.packed:
+            return {}
+        words = words_of_list(sizes.seq_q, sizes.batch, self.rows)
+        return {"bounds": sizes.batch + 1, "used_q": sizes.batch, "used_k": sizes.batch, "words": words}
 
     def tensors(self, sizes: Sizes) -> dict[str, Tensor]:
         """Returns the kernel's tensors at these sizes, by name, each with its shape and its strides."""
+        if self.code.variant.packed:
+            return packed_tensors(self.code.parameters, self._shapes(sizes))
         return tensors(self.code.parameters, self._shapes(sizes), self.code.variant.strided)
 
     def names(self, sizes: Sizes) -> dict[str, int]:
         """Returns, by name, the values that the kernel reads at run time, its sizes and, if strided, its strides."""
         strides = stride_values(self.code.parameters, self.tensors(sizes)) if self.code.variant.strided else {}
-        return {**sizes._asdict(), **strides}
+        return {**sizes._asdict(), **self._offsets(sizes), **strides}
 
     def sample_tensors(self, sizes: Problems) -> dict[str, Tensor]:
         """Returns the tensors of many problems at once, by name; their sizes are arrays.
@@ -279,8 +299,13 @@ class Proof(ABC):
         """
         shapes, strided = self._shapes(sizes), self.code.variant.strided
         apart = {
-            p.name: tuple(2**20 + 8 * (5 * n + dim) for dim in range(3)) for n, p in enumerate(self.code.parameters)
+            p.name: (2**20 + 40 * n, 2**20 + 40 * n + 8, 2**20 + 40 * n + 16)
+            for n, p in enumerate(self.code.parameters)
         }
+        if self.code.variant.packed:
+            return packed_tensors(
+                self.code.parameters, shapes, {name: (head, row) for name, (_, head, row) in apart.items()}
+            )
         return {
             p.name: Tensor(shape, (*apart[p.name], 1) if strided and p.strides else contiguous(shape))
             for p in self.code.parameters

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -24,6 +24,16 @@ from tl_attention.proof.events import Event, Maybe, Place
 
 # numpy's arithmetic under the names that a mask asks for.
 ARRAYS = SimpleNamespace(min=np.minimum, max=np.maximum, ceildiv=ceildiv, Or=np.logical_or)
+
+
+class Entries(Protocol):
+    """Entries say, for many blocks at once, what the list of tiles has, whose first entry is number 0."""
+
+    def count(self, blocks: np.ndarray) -> Value:
+        """Returns how many tiles the first of the two lists has in each block's problem."""
+
+    def words(self, blocks: np.ndarray, entries: np.ndarray) -> np.ndarray:
+        """Returns the numbers of these entries, (5, blocks); raises Unsafe for one that the list does not have."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +71,8 @@ class RowTiles:
     there: Value
     tensors: Mapping[str, Tensor]
     skipped: int = 0
+    # Of packed sequences: the first row of the tile's sequence among all rows of Q, and of K and V.
+    begins: tuple[Value, Value] | None = None
 
     @property
     def _arithmetic(self) -> Any:
@@ -78,6 +90,16 @@ class RowTiles:
         return whole_blocks(self.sizes, cut.mask, self.row + offset, rows, cut.block_N, self._arithmetic)
 
     @property
+    def queries(self) -> tuple[Value, Value]:
+        """Returns (first row, batch) of the tile's sequence in Q; for packed ones the batch is the row behind the last."""
+        return (0, self.batch) if self.begins is None else (self.begins[0], self.begins[0] + self.sizes.seq_q)
+
+    @property
+    def keys(self) -> tuple[Value, Value]:
+        """Returns (first row, batch) of the tile's sequence in K and V, as `queries` does for Q."""
+        return (0, self.batch) if self.begins is None else (self.begins[1], self.begins[1] + self.sizes.seq_kv)
+
+    @property
     def head_kv(self) -> Value:
         """Returns the number of the head of K and V that the tile's query head uses."""
         return self.head // self.cut.group
@@ -88,7 +110,8 @@ class RowTiles:
         """Returns the tile at index `number` of the arrays, as a RowTiles of plain numbers."""
         sizes = Lengths(*(int(length[number]) for length in (self.sizes.seq_q, self.sizes.seq_kv)))
         own: Any = {name: int(getattr(self, name)[number]) for name in ("row", "head", "batch", "rank", "there")}
-        return replace(self, sizes=sizes, **own)
+        begins = None if self.begins is None else (int(self.begins[0][number]), int(self.begins[1][number]))
+        return replace(self, sizes=sizes, begins=begins, **own)
 
     @property
     def count(self) -> int:
@@ -113,11 +136,13 @@ class RowTiles:
 
     def place(self, offset: int = 0) -> Place:
         """Returns (row, head, batch) of the tile's row number `offset`, its first by default."""
-        return self.row + offset, self.head, self.batch
+        first, batch = self.queries
+        return first + self.row + offset, self.head, batch
 
     def place_of_kv(self, block: int) -> Place:
         """Returns (row, head, batch) of the first row, in K and V, of the KV block that the loop takes `block`-th."""
-        return self.cut.block_N * self.kv(block), self.head_kv, self.batch
+        first, batch = self.keys
+        return first + self.cut.block_N * self.kv(block), self.head_kv, batch
 
     def copied(self, tensor: str, block: int | None = None) -> Place:
         """Returns (first element, rows) to copy of a tensor's KV block, or of Q's row tile if `block` is None.

@@ -33,6 +33,7 @@ from tl_attention.proof.code.nodes import (
     Step,
     While,
 )
+from tl_attention.proof.code.row_tiles import Entries
 from tl_attention.proof.code.text import Call, Kernel
 from tl_attention.proof.code.threads import NUMBERS, Class, Threads, Value, settled
 from tl_attention.proof.code.verdict import Unsafe
@@ -84,7 +85,8 @@ class Run:
     """A Run executes a kernel for all threads of some blocks, and keeps what each line did.
 
     `seen` is what happened, `ran` the lines that ran, `outcomes` the outcomes of each condition. `whole` is whether the
-    blocks are those of a launch, and work on all of its tiles; `workers` is how many clusters there are. `reached` has,
+    blocks are those of a launch, and work on all of its tiles; `workers` is how many clusters there are. `sizes` are those
+    of the problem, and `entries` the list of packed sequences' tiles. `reached` has,
     for each line, the number of the first tile that the line ran for.
 
     `turn` counts the tiles of a block. What loops over tiles count starts with `start`; `residues` are, modulo the
@@ -103,6 +105,8 @@ class Run:
     start: int = 0
     whole: bool = True
     workers: int = 0
+    sizes: Any = None
+    entries: Entries | None = None
 
     def __post_init__(self) -> None:
         self.seen: list[Seen] = []
@@ -191,6 +195,21 @@ class Run:
         self._got[name][warps, slots] += 1
         given = [self._put[name, *key][turn] for *key, turn in zip(blocks.tolist(), slots.tolist(), turns.tolist())]
         return settled(np.repeat(np.array(given), count))
+
+    def of_warps(self, threads: Class, *values: Value) -> tuple[Class, tuple[np.ndarray, ...]]:
+        """Returns (the first lane of each warp of a class, each value for these).
+
+        Raises Unsafe unless the class has whole warps, whose lanes have the same values.
+        """
+        lanes = self.threads.lanes
+        if not threads.whole_warps(lanes):
+            raise Unsafe("a part of a warp hands over a tile, or draws its number")
+        found = [np.broadcast_to(value, threads.threads.shape) for value in values]
+        if any((value != np.repeat(value[::lanes], lanes)).any() for value in found):
+            raise Unsafe("lanes of a warp hand over different tiles")
+        leading = np.zeros(len(threads.threads), dtype=bool)
+        leading[::lanes] = True
+        return threads.part(leading), tuple(value[::lanes] for value in found)
 
     def _each(self, threads: Class, *values: Value) -> Iterator[tuple[int, ...]]:
         blocks = self.threads.place[threads.threads]

@@ -15,7 +15,7 @@ import numpy as np
 from tl_attention.hardware.warpgroup import WARP, WARPGROUP
 from tl_attention.problem.shape import DTYPE_BYTES
 from tl_attention.proof.code.comparison import LEFT_OUT
-from tl_attention.proof.code.copies import PER_HEAD, PUT
+from tl_attention.proof.code.copies import HAND_OVER, PER_HEAD, PUT
 from tl_attention.proof.code.products import OF_AN_MMA
 from tl_attention.proof.code.run import Run
 from tl_attention.proof.code.thread_slice import Reading, ThreadSlice
@@ -52,11 +52,16 @@ class Stream:
         self.stores = 0
 
     def events(self) -> Iterator[Event]:
-        """Yields the process's events in order; successive arrivals at one barrier of several blocks are one event."""
+        """Yields the process's events in order; successive arrivals at one barrier of several blocks are one event.
+
+        So are successive reads of a tile's numbers.
+        """
         last: Event | None = None
         for event in self._events():
             if last and last.kind == event.kind == "arrive" and replace(last, blocks=event.blocks) == event != last:
                 last = replace(last, blocks=last.blocks + event.blocks)
+                continue
+            if last == event and event.kind == "read" and event.name == TILE:
                 continue
             if last:
                 yield last
@@ -138,6 +143,11 @@ class Stream:
 
     def _take(self, part: ThreadSlice) -> Iterator[Event]:
         part.by_one()
+        yield Event("take", TILE, part.one("index"), blocks=(int(self.run.rank_of(part.seen.threads[part.mine][0])),))
+
+    def _hand_over(self, part: ThreadSlice) -> Iterator[Event]:
+        if part.count != len(self.own):
+            raise Unsafe(f"line {part.line}: not all threads of {self.who} hand over a tile")
         yield Event("take", TILE, part.one("index"), blocks=(int(self.run.rank_of(part.seen.threads[part.mine][0])),))
 
     def _read_number(self, part: ThreadSlice) -> Iterator[Event]:
@@ -234,6 +244,7 @@ HANDLES: dict[str, Callable[[Stream, ThreadSlice], Iterator[Event] | None]] = {
     "init": Stream._init,
     "expect": Stream._expect,
     "take": Stream._take,
+    HAND_OVER: Stream._hand_over,
     "read": Stream._read_number,
     "cluster sync": Stream._cluster,
     "fence": Stream._fence,

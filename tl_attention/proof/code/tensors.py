@@ -5,28 +5,34 @@ Tensors are contiguous or strided.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import permutations
 from math import prod
+from typing import Any
 
 from tl_attention.problem.features import Parameter
 from tl_attention.proof.code.threads import Value
 
 BATCH, HEAD, ROW, COLUMN = range(4)
+DIMENSION_OF = {"batch": BATCH, "heads": HEAD, "heads_kv": HEAD, "seq_q": ROW, "seq_kv": ROW}
 # Elements of 16 bytes, of which all strides are multiples.
 ALIGNED = 8
+# Of a ragged view; 2^30 strides of the last dimension and of a row are 2^64 bytes.
+RAGGED_ROWS, RAGGED_ENDS, WRAP = 2**30, 0x7FFF0000, 2**34
 
 
 @dataclass(frozen=True)
 class Tensor:
     """A Tensor has dimensions (batch, heads, rows, columns), and their strides in elements.
 
-    The stride of the last dimension is 1.
+    The stride of the last dimension is 1. A `packed` one has a batch of 1 and a stride of 0 there: its rows are those of
+    all sequences, and what stands for the batch is the row behind the sequence's last.
     """
 
     shape: tuple[int, ...]
     strides: tuple[int, ...]
+    packed: bool = False
 
     @property
     def rows(self) -> int:
@@ -57,7 +63,7 @@ class Tensor:
         """
         places: dict[int, Value] = {}
         for dim in sorted(dims, key=lambda dim: (-self.strides[dim], dim)):
-            places[dim], element = divmod(element, self.strides[dim])
+            places[dim], element = divmod(element, self.strides[dim]) if self.strides[dim] else (0, element)
         return (*(places[dim] for dim in dims), element)
 
     def bounded(self, element: Value, rows: Value) -> tuple[Value, Value, Value, Value]:
@@ -65,9 +71,24 @@ class Tensor:
 
         `rows` may be 0.
         """
+        if self.packed:
+            head, row, beyond = self.split(element, (HEAD, ROW))
+            return row + rows, head, row, beyond
         row = self.rows - rows
         batch, head, beyond = self.split(element - row * self.row_stride, (BATCH, HEAD))
         return batch, head, row, beyond
+
+    @property
+    def boxed(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Returns (dimensions, strides in elements), innermost first, of the view that TMA's boxes are taken from.
+
+        The strides leave out the innermost. A packed tensor's view is ragged, see lowering/rows.py.
+        """
+        if not self.packed:
+            return self.shape[::-1], self.strides[-2::-1]
+        row, head = self.strides[ROW], self.strides[HEAD]
+        dims = (self.columns, RAGGED_ROWS, self.shape[HEAD], RAGGED_ENDS, RAGGED_ENDS)
+        return dims, (row, head, row, WRAP - row)
 
 
 def contiguous(shape: Sequence[int]) -> tuple[int, ...]:
@@ -103,8 +124,34 @@ def tensors(parameters: Sequence[Parameter], shapes: dict[str, tuple[int, ...]],
     }
 
 
+def packed_tensors(
+    parameters: Sequence[Parameter],
+    shapes: Mapping[str, tuple[Any, ...]],
+    strides: Mapping[str, tuple[int, int]] | None = None,
+) -> dict[str, Tensor]:
+    """Returns, by name, a packed Tensor for each parameter with rows; its strides are unlike any others.
+
+    Tensors with columns are (rows, heads, columns), in which all heads of a row lie together, unless their strides of a
+    head and a row are given. The LSE is (heads, rows).
+    """
+    found = {}
+    for n, p in enumerate(parameters):
+        if p.has_columns:
+            rows, heads, columns = shapes[p.name]
+            head = columns + ALIGNED * (2 + 3 * n)
+            head, row = strides[p.name] if strides else (head, heads * head + ALIGNED * (3 + n))
+            found[p.name] = Tensor((1, heads, rows, columns), (0, head, row, 1), True)
+        elif p.kind == "output":
+            heads, rows = shapes[p.name]
+            found[p.name] = Tensor((1, heads, rows), (0, rows, 1), True)
+    return found
+
+
 def stride_values(parameters: Sequence[Parameter], found: dict[str, Tensor]) -> dict[str, int]:
     """Returns the strides of the found tensors by the names under which a kernel reads them."""
     return {
-        name: stride for p in parameters if p.name in found for name, stride in zip(p.strides, found[p.name].strides)
+        name: found[p.name].strides[DIMENSION_OF[dim]]
+        for p in parameters
+        if p.name in found
+        for name, dim in zip(p.strides, p.dims)
     }

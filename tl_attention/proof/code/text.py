@@ -95,9 +95,13 @@ class Signature:
 
 @dataclass
 class Kernel:
-    """A Kernel is generated code, parsed into prelude, declarations and statements, with the kind of each line."""
+    """A Kernel is generated code, parsed into prelude, declarations and statements, with the kind of each line.
+
+    `listing` is the text of the kernel that lists tiles, which stands before the main one, "" where there is none.
+    """
 
     prelude: str
+    listing: str
     signature: Signature
     declared: Declared
     body: tuple[Any, ...]
@@ -107,7 +111,8 @@ class Kernel:
 def read(source: str, calls: Sequence[Call]) -> Kernel:
     """Parses the kernel in generated CUDA; raises SyntaxError for a line that is none of what a kernel may have."""
     lines = source.splitlines()
-    first = next((n for n, line in enumerate(lines) if "__launch_bounds__" in line), len(lines))
+    kernels = [n for n, line in enumerate(lines) if "__launch_bounds__" in line] or [len(lines)]
+    first, begin = kernels[-1], kernels[0]
     signature = _signature(lines[first] if first < len(lines) else "")
     body = lines[first + 1 :]
     declared = Declared.of(body, (*signature.of("int"), *signature.of("int64_t")))
@@ -116,7 +121,8 @@ def read(source: str, calls: Sequence[Call]) -> Kernel:
     block = reader.block(numbered)
     if block.closing != "}" or any(text for _, text in numbered):
         raise SyntaxError("the kernel's braces do not match")
-    return Kernel("\n".join(lines[:first]), signature, declared, block.nodes, reader.kinds)
+    prelude, listing = "\n".join(lines[:begin]), "\n".join(lines[begin:first])
+    return Kernel(prelude, listing, signature, declared, block.nodes, reader.kinds)
 
 
 def _signature(line: str) -> Signature:

@@ -1,0 +1,170 @@
+"""The tiles of packed sequences: a small kernel before the main one lists them, the producer warp tells the others which comes.
+
+A list entry says where a sequence lies and which of its rows the tile has. The longest tiles come first.
+"""
+
+from dataclasses import replace
+
+import tilelang.language as T
+
+from tl_attention.hardware.warpgroup import WARP
+from tl_attention.lowering.iterations import Tile
+from tl_attention.lowering.rows import Packed
+from tl_attention.lowering.warp_specialized.tiles import ORDERS, begin, consume, in_taper, put, reach, see, workers
+from tl_attention.lowering.warp_specialized.transfers import produce_block, store
+from tl_attention.problem.packed import TILE_WORDS
+
+# Threads of the block that lists the tiles.
+LISTING = 1024
+
+
+@T.macro
+def list_tiles(given, c):
+    """Launches the kernel that writes the list of tiles, from where sequences begin and how many rows of each count."""
+    # TileLang 0.1.15 gives all kernels of a function the same clusters.
+    with T.Kernel(c.kernel.cluster, threads=LISTING) as (block,):
+        if block == 0:
+            T.call_extern(
+                "handle",
+                f"tl_attention_list_tiles<{c.block_M}, {c.kernel.cluster}, {c.block_N}, {side(c.mask.left)}, {side(c.mask.right)}>",
+                *(given.CuSeqlensQ.data, given.CuSeqlensK.data, given.SeqUsedQ.data, given.SeqUsedK.data),
+                *(given.CuSeqlensQ.shape[0], given.SeqUsedQ.shape[0], given.SeqUsedK.shape[0]),
+                *(given.Q.shape[0], given.K.shape[0], given.Tiles.shape[0]),
+                T.address_of(given.Tiles[0]),
+            )
+
+
+def side(of_window):
+    """Returns a side of a window as a number, -1 where it is open."""
+    return -1 if of_window is None else of_window
+
+
+@T.macro
+def packed_variables(c):
+    """Allocates the variables of a Tile of a packed sequence, which each next tile uses again, and returns the Tile."""
+    tile = T.alloc_var("int32")
+    turn = T.alloc_var("int32")
+    base = T.alloc_var("int32")
+    first_row = T.alloc_var("int32")
+    head = T.alloc_var("int32")
+    q_begin = T.alloc_var("int32")
+    seq_q = T.alloc_var("int32")
+    k_begin = T.alloc_var("int32")
+    seq_kv = T.alloc_var("int32")
+    blocks = T.alloc_var("int32")
+    visible = T.alloc_var("int32")
+    first = T.alloc_var("int32") if c.mask.left is not None else 0
+    cut = T.alloc_var("int32") if c.mask.left is not None else 0
+    queries, keys = Packed(q_begin, seq_q), Packed(k_begin, seq_kv)
+    return Tile(
+        first, blocks, first_row, head, queries, keys, seq_q, seq_kv, visible, cut, turn=turn, base=base, number=tile
+    )
+
+
+def packed_named(tile, wg=None):
+    """Returns the tile with its numbers as named variables of the generated code, and with warpgroup `wg`."""
+    own = packed_values_of(
+        *(tile.turn, tile.base, tile.first, tile.blocks, tile.first_row, tile.head, tile.queries.begin, tile.seq_q),
+        *(tile.keys.begin, tile.seq_kv, tile.visible, tile.cut),
+    )
+    return replace(own, wg=wg)
+
+
+@T.macro
+def packed_values_of(turn, base, first, blocks, first_row, head, q_begin, seq_q, k_begin, seq_kv, visible, cut):
+    """Returns a Tile of these numbers, which get names in the generated code because they are a macro's parameters."""
+    queries, keys = Packed(q_begin, seq_q), Packed(k_begin, seq_kv)
+    return Tile(first, blocks, first_row, head, queries, keys, seq_q, seq_kv, visible, cut, turn=turn, base=base)
+
+
+@T.macro
+def work_packed(wg, block, s, c, is_producer):
+    """Works on a block's tiles in turn, as the producer warp if `is_producer`, else as the computing warpgroup `wg`."""
+    tile = packed_variables(c)
+    put(tile.turn, 0)
+    put(tile.base, 0)
+    if is_producer:
+        row_tiles = T.alloc_var("int32")
+        number = T.alloc_var("int32")
+        row_tiles = s.given.Tiles[0]
+        number = block // c.kernel.cluster
+        hand_over(number, row_tiles, 0, s, c)
+    receive(tile, s, is_producer)
+    while tile.number >= 0:
+        reach(tile, s, c)
+        if c.mask.left is not None:
+            begin(tile, tile.first_row, s, c)
+        if is_producer:
+            if c.kernel.tile_scheduler == "dynamic":
+                number = T.call_extern("int32", "tl_attention_draw", T.address_of(s.tiles.counter[0]), workers(c))
+            else:
+                number = number + workers(c)
+            produce_packed(number, row_tiles, packed_named(tile), s, c)
+        else:
+            see(tile, wg, s, c)
+            consume(packed_named(tile, wg), s, c)
+            store(packed_named(tile, wg), s, c)
+        put(tile.base, tile.base + tile.blocks)
+        put(tile.turn, tile.turn + 1)
+        receive(tile, s, is_producer)
+
+
+@T.macro
+def produce_packed(number, row_tiles, tile, s, c):
+    """Loads one tile, and hands over number `number`, the next one, behind the first loads: these run while it is found."""
+    produce_block(0, tile, s, c)
+    hand_over(number, row_tiles, tile.turn + 1, s, c)
+    for j in T.serial(tile.blocks - 1):
+        produce_block(j + 1, tile, s, c)
+
+
+def listed(number, row_tiles, s, c):
+    """Returns (place in the lists, head) of a tile number, in the schedule's order of tiles.
+
+    The first list has the tiles sequence by sequence, the second the longest first.
+    """
+    row, head = ORDERS[c.kernel.tile_order](number, row_tiles, s.heads, s, c)
+    if c.kernel.tile_order == "tapered":
+        return T.if_then_else(in_taper(number, row_tiles, s.heads, c) < 0, row, row_tiles + row), head
+    return row_tiles + row, head
+
+
+@T.macro
+def hand_over(number, row_tiles, turn, s, c):
+    """Puts the entry of a tile where all warps read it, with its head and number, -1 behind the last tile."""
+    T.mbarrier_wait_parity(s.tiles.empty[turn % 2], turn // 2 % 2 ^ 1)
+    if number < row_tiles * s.heads:
+        T.assume(number >= 0)
+        T.assume(row_tiles > 0)
+        T.assume(s.heads > 0)
+        row = T.alloc_var("int32")
+        of_head = T.alloc_var("int32")
+        row = listed(number, row_tiles, s, c)[0]
+        of_head = listed(number, row_tiles, s, c)[1]
+        T.call_extern(
+            "handle",
+            "tl_attention_hand_over",
+            T.address_of(s.tiles.next[turn % 2, 0]),
+            T.address_of(s.given.Tiles[(row + 1) * TILE_WORDS]),
+            of_head,
+            number,
+        )
+    else:
+        T.call_extern("handle", "tl_attention_hand_over_none", T.address_of(s.tiles.next[turn % 2, 0]))
+    T.mbarrier_arrive(s.tiles.full[turn % 2])
+
+
+@T.macro
+def receive(tile, s, is_producer):
+    """Waits for the entry that the producer warp hands over, and sets the tile's variables to it."""
+    T.mbarrier_wait_parity(s.tiles.full[tile.turn % 2], tile.turn // 2 % 2)
+    put(tile.first_row, s.tiles.next[tile.turn % 2, 0])
+    put(tile.queries.begin, s.tiles.next[tile.turn % 2, 1])
+    put(tile.seq_q, s.tiles.next[tile.turn % 2, 2])
+    put(tile.keys.begin, s.tiles.next[tile.turn % 2, 3])
+    put(tile.seq_kv, s.tiles.next[tile.turn % 2, 4])
+    put(tile.head, s.tiles.next[tile.turn % 2, 5])
+    put(tile.number, s.tiles.next[tile.turn % 2, 6])
+    if not is_producer:
+        if T.shuffle_elect(WARP):
+            T.mbarrier_arrive(s.tiles.empty[tile.turn % 2])

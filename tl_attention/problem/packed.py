@@ -1,0 +1,73 @@
+"""Packed sequences lie one behind the other in tensors (rows, heads, columns); a list of row tiles says where.
+
+The list is made on the GPU, by a small kernel before the main one. Its arithmetic stands here too, for the proof.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from tl_attention.problem.mask import ceildiv
+
+if TYPE_CHECKING:
+    import numpy as np
+
+# An entry of the list has so many numbers; so many stand before the first entry, of which the first is their count.
+TILE_WORDS = 8
+
+
+class Place(NamedTuple):
+    """A Place says where a sequence lies, with its first row of Q and its first key, and how many of each it has."""
+
+    q_begin: int
+    seq_q: int
+    k_begin: int
+    seq_kv: int
+
+    @property
+    def past_len(self) -> int:
+        """Returns how many keys precede the first query."""
+        return self.seq_kv - self.seq_q
+
+
+class PackedSizes(NamedTuple):
+    """PackedSizes are the sizes of a problem of packed sequences, in the place of Sizes: `seq_q` and `seq_kv` are totals."""
+
+    batch: int
+    heads: int
+    seq_q: int
+    seq_kv: int
+    places: tuple[Place, ...]
+
+    @classmethod
+    def of(cls, heads: int, lengths: Sequence[tuple[int, int]], gap: int) -> PackedSizes:
+        """Returns the sizes of sequences of these lengths with some rows that belong to none between and behind them.
+
+        `gap` rows stand behind the last.
+        """
+        places, q_begin, k_begin = [], 3, 5
+        for number, (seq_q, seq_kv) in enumerate(lengths):
+            places.append(Place(q_begin, seq_q, k_begin, seq_kv))
+            q_begin, k_begin = q_begin + seq_q + number % 3, k_begin + seq_kv + (number + 1) % 3
+        return cls(len(places), heads, q_begin + gap, k_begin + gap, tuple(places))
+
+
+def words_of_list(total_q: int, sequences: int, rows: int) -> int:
+    """Returns how many numbers the list of tiles of `rows` rows takes at most, for so many rows in so many sequences.
+
+    It has two entries for each tile, and where each sequence's tiles begin.
+    """
+    return TILE_WORDS * (2 * (total_q // rows + sequences) + 1) + sequences + 1
+
+
+def listed(places: Sequence[Place], rows: int, block_M: int) -> np.ndarray:
+    """Returns the list of tiles of `rows` rows as integers (number of tiles, 5), sequence by sequence.
+
+    An entry has the tile's first row in units of block_M, and the sequence's Place.
+    """
+    # numpy is imported late: light commands import this file.
+    import numpy as np
+
+    found = [(row // block_M, *of) for of in places for row in range(0, ceildiv(of.seq_q, rows) * rows, rows)]
+    return np.array(found, dtype=np.int64).reshape(-1, 5)
