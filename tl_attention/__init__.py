@@ -7,6 +7,7 @@
 The package exports
 
     attention              computes attention of tensors on a GPU, with a gradient where one is needed
+    attention_varlen       computes it of packed sequences, of any lengths
     merge                  combines the outputs and LSEs of attention over parts of the keys
     register_sdpa          lets torch.nn.functional.scaled_dot_product_attention run on these kernels
     register_transformers  lets a Hugging Face model run on them
@@ -27,6 +28,7 @@ __all__ = [
     "Schedule",
     "ScheduleRefused",
     "attention",
+    "attention_varlen",
     "load_schedule",
     "merge",
     "register_sdpa",
@@ -35,6 +37,7 @@ __all__ = [
 
 _HOME = {
     "attention": ("tl_attention.op.attention", "attention"),
+    "attention_varlen": ("tl_attention.op.varlen", "attention_varlen"),
     "merge": ("tl_attention.op.partial", "merge"),
     "register_sdpa": ("tl_attention.integrations.sdpa", "register_sdpa"),
     "register_transformers": ("tl_attention.integrations.hugging_face", "register_transformers"),

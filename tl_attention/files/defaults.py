@@ -48,27 +48,29 @@ class Case(NamedTuple):
     group: int
     asked: frozenset[str]
     arch: str = HOPPER.arch
+    packed: bool = False
 
     @classmethod
     def of(cls, shape: AttentionShape, arch: str = HOPPER.arch) -> Case:
         """Returns the Case of a call with this problem on a card of this arch."""
         lengths, asked = (shape.seq_q, shape.seq_kv), frozenset(shape.asked)
-        return cls(shape.head_size, shape.dtype, kind_of(shape.mask), *lengths, shape.group, asked, arch)
+        return cls(shape.head_size, shape.dtype, kind_of(shape.mask), *lengths, shape.group, asked, arch, shape.packed)
 
     @property
     def values(self) -> tuple[Any, ...]:
         """Returns a tuple of the case's value for each key that a rule may state a condition on, in KEYS' order."""
-        return (*self[:6], *(word in self.asked for word in BY_WORD), self.arch)
+        return (*self[:6], *(word in self.asked for word in BY_WORD), self.packed, self.arch)
 
     def __str__(self) -> str:
         numbers = (f"{key} {value}" for key, value in self._asdict().items() if key in ("seq_q", "seq_kv", "group"))
-        asked = (word for word in BY_WORD if word in self.asked)
+        asked = [*(word for word in BY_WORD if word in self.asked), *["packed"] * self.packed]
         card = [] if self.arch == HOPPER.arch else [str(CARDS[self.arch])]
         return ", ".join([*card, f"head_dim {self.head_size}", self.dtype, f"mask {self.mask}", *numbers, *asked])
 
 
 # The keys of a rule that ask for something of a case.
-KEYS = ("head_dims", "dtypes", "masks", "seq_q", "seq_kv", "group", *BY_WORD, "archs")
+FLAGS = (*BY_WORD, "packed")
+KEYS = ("head_dims", "dtypes", "masks", "seq_q", "seq_kv", "group", *FLAGS, "archs")
 
 
 def _numbers(text: object) -> range:
@@ -111,7 +113,7 @@ class _Rule(BaseModel):
         wanted = getattr(self, key)
         if key == "head_dims":
             return is_meant(value, wanted)
-        return wanted in (None, value) if key in BY_WORD else value in wanted
+        return wanted in (None, value) if key in FLAGS else value in wanted
 
     def unmet(self, case: Case) -> str | None:
         """Returns the key of the first of the rule's conditions that the case does not meet; None if it meets all."""
@@ -135,7 +137,7 @@ class _Rule(BaseModel):
         return ", ".join(words for words in self.conditions if not words.startswith("archs ")) or "any case"
 
 
-Rule = create_model("Rule", __base__=_Rule, __doc__=_Rule.__doc__, **dict.fromkeys(BY_WORD, (StrictBool | None, None)))  # type: ignore
+Rule = create_model("Rule", __base__=_Rule, __doc__=_Rule.__doc__, **dict.fromkeys(FLAGS, (StrictBool | None, None)))  # type: ignore
 
 
 def _words(numbers: range) -> str:

@@ -68,8 +68,19 @@ class Lowering(ABC):
         """
         self._refuse([unusual for unusual in shape.unusual if not self.computes_lengths(schedule, unusual)])
 
+    def computes_packed(self, schedule: Schedule) -> bool:
+        """Returns True if the schedule's kernel computes packed sequences, and with these any lengths."""
+        return False
+
+    def check_packed(self, schedule: Schedule) -> None:
+        """Raises ScheduleRefused if the schedule's kernel does not compute packed sequences."""
+        self._refuse([] if self.computes_packed(schedule) else ["packed sequences"])
+
     def check_variant(self, schedule: Schedule, variant: Variant) -> None:
-        """Raises ScheduleRefused if the schedule's kernel does not compute the variant's features or fixed sizes."""
+        """Raises ScheduleRefused if the schedule's kernel does not compute the variant's features or sizes."""
+        if variant.packed:
+            self.check_packed(schedule)
+            self._refuse(["packed sequences of fixed sizes"] if variant.sizes else [])
         self._refuse([f.words for f in features_of(variant.optional) if not self.computes(schedule, f)])
         if variant.sizes:
             self.check_lengths(schedule, AttentionShape.of(variant, variant.sizes))

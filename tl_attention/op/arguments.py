@@ -97,11 +97,16 @@ def output_for(out: Tensor | None, shape: tuple[int, ...], inputs: dict[str, Ten
     if not _is_4d(out):
         found = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
         raise InputError(f"attention: out is {found}, expected a tensor ({', '.join(DIMENSIONS[layout])})")
-    if torch.is_grad_enabled() and out.requires_grad:
-        raise InputError("attention: out requires a gradient, and there is no backward: call it under torch.no_grad()")
+    check_no_gradient(out)
     output = other_way(out, layout)
     check_out(output, shape, inputs, layout)
     return output
+
+
+def check_no_gradient(out: Tensor) -> None:
+    """Raises InputError for an `out` that requires a gradient, where gradients are enabled."""
+    if torch.is_grad_enabled() and out.requires_grad:
+        raise InputError("attention: out requires a gradient, and there is no backward: call it under torch.no_grad()")
 
 
 def checked_scale(scale: float | None, head_dim: int, asked: Asked) -> float:

@@ -25,7 +25,7 @@ from tl_attention.problem.variant import Variant
 from tl_attention.schedule.schedule import Schedule
 
 # The plans that earlier calls of this process have left, by call key.
-plans = Plans()
+plans: Plans[Plan] = Plans()
 _compile_lock = threading.Lock()
 
 

@@ -70,13 +70,17 @@ def placed(tensors: Mapping[str, Any], layout: str) -> tuple[bool, dict[str, Any
     strided = not all(tensor.is_contiguous() for tensor in tensors.values())
     for name, tensor in tensors.items():
         if strided or tensor.data_ptr() % ALIGNMENT:
-            _check(name, tensor, layout)
+            check_place(name, tensor, layout)
     if not strided:
         return False, dict(tensors)
     return True, {name: _whole_strides(tensor) for name, tensor in tensors.items()}
 
 
-def _check(name: str, tensor: Any, layout: str) -> None:
+def check_place(name: str, tensor: Any, layout: str = BHSD) -> None:
+    """Raises InputError unless a kernel can read, or write, the tensor where it lies.
+
+    The error says its name, and its strides as the caller sees them.
+    """
     if not tensor.numel():
         return
     unit, offset = ALIGNMENT // tensor.element_size(), tensor.data_ptr() % ALIGNMENT
@@ -108,8 +112,10 @@ def _whole_strides(tensor: Any) -> Any:
 
 def _in_order(values: tuple[Any, ...], layout: str) -> tuple[Any, ...]:
     """Returns a tuple of four values for (batch, heads, seq, head_dim), the middle two swapped for layout "bshd"."""
+    if layout == BHSD:
+        return values
     batch, heads, seq, last = values
-    return (batch, heads, seq, last) if layout == BHSD else (batch, seq, heads, last)
+    return batch, seq, heads, last
 
 
 # --- which elements are the same -----------------------------------------------------------------------------------

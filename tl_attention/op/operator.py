@@ -44,10 +44,10 @@ GRADIENT_SCHEMA = (
 
 def is_needed(*given: Any) -> bool:
     """Says whether a call must be the torch operator's, as its first argument is traced or any needs a gradient."""
-    return _is_traced(given[0]) or requires_gradient(*given)
+    return is_traced(given[0]) or requires_gradient(*given)
 
 
-def _is_traced(tensor: object) -> bool:
+def is_traced(tensor: object) -> bool:
     """Says whether torch.compile traces this code, or the tensor's class traces its operations, as in torch.export."""
     # Not is_compiling(): it is true in all threads while one of them compiles.
     if torch.compiler.is_dynamo_compiling():
@@ -81,7 +81,7 @@ def call(
     gradient = requires_gradient(q, k, v, *given.values())
     # Before the dispatcher, whose own refusals have several lines.
     arguments.checked_call(q, k, v, given, **options, return_lse=return_lse, specialize=specialize)
-    if gradient and not _is_traced(q):
+    if gradient and not is_traced(q):
         # Where a call is traced `_setup_context` checks this. Here no kernel is to run before a call is refused.
         check_has_backward(q, k, v, given, **options)
     if gradient and return_lse:
@@ -101,7 +101,7 @@ def call(
     return (output, lse) if return_lse else output
 
 
-def _given(tensors: Sequence[Tensor | None], options: Mapping[str, Any]) -> dict[str, Any]:
+def given_of(tensors: Sequence[Tensor | None], options: Mapping[str, Any]) -> dict[str, Any]:
     """Returns a dict from each feature's word to the value that the operator was given, or to the value for off.
 
     Trailing tensors and options may be left out.
@@ -123,7 +123,7 @@ def _fake(
     **others: Any,
 ) -> tuple[Tensor, Tensor]:
     options: dict[str, Any] = {"causal": causal, "scale": scale, "window_size": tuple(window_size)}
-    q, k, v, *_ = arguments.checked_call(q, k, v, _given(tensors, others), layout=layout, **options)
+    q, k, v, *_ = arguments.checked_call(q, k, v, given_of(tensors, others), layout=layout, **options)
     output = empty(q, (*q.shape[:3], v.shape[3]), layout)
     return other_way(output, layout), q.new_empty(q.shape[:3] if return_lse else (0,), dtype=torch.float32)
 
@@ -132,7 +132,7 @@ def _setup_context(ctx: Any, inputs: Any, keyword_only_inputs: dict[str, Any], o
     q, k, v, *tensors = inputs
     options = keyword_only_inputs
     own = {name: options[name] for name in ("causal", "scale", "window_size", "layout")}
-    check_has_backward(q, k, v, _given(tensors, options), **own)
+    check_has_backward(q, k, v, given_of(tensors, options), **own)
     if not options["return_lse"]:
         raise InputError(f"attention: an input of {NAME} requires a gradient, expected return_lse=True then")
     ctx.save_for_backward(q, k, v, *output)
@@ -156,7 +156,7 @@ def implemented_by(attention: Callable[..., Any]) -> None:
         # A list from the dispatcher; only what has a hash leaves a plan.
         if "window_size" in options:
             options["window_size"] = tuple(options["window_size"])
-        found = attention(q, k, v, **_given(tensors, options) | options)
+        found = attention(q, k, v, **given_of(tensors, options) | options)
         return found if options.get("return_lse") else (found, q.new_empty((0,), dtype=torch.float32))
 
     torch.library.impl(NAME, "CompositeExplicitAutograd")(forward)
@@ -191,6 +191,17 @@ def check_has_backward(
 
     Every scale has a backward.
     """
+    refuse_features(given)
+    if q.shape[3] != v.shape[3]:
+        raise forward_only(f"head_dim {q.shape[3]} and v's {v.shape[3]}", "with equal ones")
+    seq_q, seq_kv = (_bshd(x, layout).shape[1] for x in (q, k))
+    if not _masks_alike(masked(causal, window_size), seq_q, seq_kv):
+        what = f"window_size {tuple(window_size)}, {seq_q} queries and {seq_kv} keys"
+        raise forward_only(what, "with no more queries than keys")
+
+
+def refuse_features(given: Given) -> None:
+    """Raises InputError if a call has a feature that has no gradient."""
     for feature in INPUTS:
         value = given[feature.word]
         there = bool(value) if feature.is_number else value is not None
@@ -198,12 +209,6 @@ def check_has_backward(
             raise forward_only(
                 f"{feature.word} {value}" if feature.is_number else feature.words, f"without {feature.words}"
             )
-    if q.shape[3] != v.shape[3]:
-        raise forward_only(f"head_dim {q.shape[3]} and v's {v.shape[3]}", "with equal ones")
-    seq_q, seq_kv = (_bshd(x, layout).shape[1] for x in (q, k))
-    if not _masks_alike(masked(causal, window_size), seq_q, seq_kv):
-        what = f"window_size {tuple(window_size)}, {seq_q} queries and {seq_kv} keys"
-        raise forward_only(what, "with no more queries than keys")
 
 
 def _masks_alike(mask: Mask, seq_q: int, seq_kv: int) -> bool:
@@ -276,7 +281,7 @@ def _bshd(tensor: Tensor, layout: str) -> Tensor:
     return tensor.transpose(1, 2) if layout == BHSD else tensor
 
 
-def _no_second(ctx: object, *grads: Tensor) -> None:
+def no_second(ctx: object, *grads: Tensor) -> None:
     raise InputError("attention: the gradient of a gradient is asked for, and there is none")
 
 
@@ -286,4 +291,4 @@ torch.library.register_autograd(NAME, _backward, setup_context=_setup_context)
 torch.library.define(GRADIENT, GRADIENT_SCHEMA)
 torch.library.impl(GRADIENT, "CompositeExplicitAutograd")(_gradients)
 torch.library.register_fake(GRADIENT)(_gradients_without_data)
-torch.library.register_autograd(GRADIENT, _no_second)
+torch.library.register_autograd(GRADIENT, no_second)

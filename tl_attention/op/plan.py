@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -25,6 +25,7 @@ MOST_KEPT = 4096
 # The window of a call that names none, known by its identity.
 NO_WINDOW = (OPEN, OPEN)
 Key = tuple[object, ...]
+Kept = TypeVar("Kept")
 # A call's values for INPUTS, in the order of INPUTS. Values that are no tensor are of a PLAIN type.
 Values = tuple[Any, ...]
 PLAIN = {float, int, type(None)}
@@ -141,17 +142,17 @@ def _place(tensor: Tensor) -> Place:
     return tuple(tensor.shape), tensor.stride()
 
 
-class Plans(dict[Key | None, Plan]):
-    """Plans map a call's key (`key_of`) to the Plan that launches such calls. A call without a key, None, finds none."""
+class Plans(dict[Key | None, Kept]):
+    """Plans map a call's key to the plan that launches such calls. A call without a key, None, finds none."""
 
-    def keep(self, key: Key, plan: Plan) -> None:
+    def keep(self, key: Key, plan: Kept) -> None:
         """Adds a plan for later calls of its key. If 4096 plans are kept already, forgets them all first."""
         if len(self) >= MOST_KEPT:
             self.clear()
         self[key] = plan
 
 
-def _described(values: Values, graded: bool) -> Values:
+def described(values: Values, graded: bool) -> Values:
     """Returns the values, each tensor as (shape, dtype, device, contiguous); () if one of them cannot be in a key."""
     found: list[object] = []
     for value in values:
@@ -197,7 +198,7 @@ def key_of(
     features = values
     for value in values:
         if type(value) not in PLAIN:
-            features = _described(values, graded)
+            features = described(values, graded)
             if not features:
                 return None
             break

@@ -32,6 +32,24 @@ GRID_YZ = 65_535
 PAIRS = 2**47
 
 
+def check_totals(sequences: int, heads: int, total_q: int, total_k: int, longest: int, mask: Mask) -> None:
+    """Raises InputError if packed sequences are too many for 32-bit integers, or for the run time.
+
+    `longest` is the most keys of a sequence. The message names the size and the bound.
+    """
+    sides = (mask.left or 0) + (mask.right or 0)
+    for what, value, most in (
+        ("heads", heads, GRID_YZ),
+        ("total_q + total_k + both sides of the window", total_q + total_k + sides, LARGEST - ROOM),
+        # In the list of tiles 16 numbers for each, and one for each sequence.
+        ("total_q + 64 * sequences", total_q + 64 * sequences, LARGEST // 2),
+        ("heads * (total_q // 64 + sequences)", heads * (total_q // 64 + sequences), LARGEST - ROOM),
+        ("heads * total_q * max_seqlen_k", heads * total_q * longest, PAIRS),
+    ):
+        if value > most:
+            raise InputError(f"{what} is {shown(value)}, expected at most {most}")
+
+
 def check_sizes(batch: int, heads: int, heads_kv: int, seq_q: int, seq_kv: int, mask: Mask) -> None:
     """Raises InputError if a problem is too large for 32-bit integers, for CUDA's grid or for the run time.
 

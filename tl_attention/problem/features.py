@@ -16,7 +16,13 @@ from tl_attention.errors import InputError, shown
 # The least normal number of fp32, and one near the largest whose product with log2 e is still finite: kernels multiply by both.
 SCALES = 2.0**-126, 2.35e38
 # The word in the name of a dimension's stride.
-STRIDE_WORDS = {"batch": "batch", "heads": "head", "heads_kv": "head", "seq_q": "row", "seq_kv": "row"}
+STRIDE_WORDS: dict[str | int, str] = {
+    "batch": "batch",
+    "heads": "head",
+    "heads_kv": "head",
+    "seq_q": "row",
+    "seq_kv": "row",
+}
 EXPECTED_SCALE = f"2^-126 to {SCALES[1]:g}"
 
 

@@ -38,7 +38,7 @@ class AttentionShape:
 
     Tensors are laid out (batch, heads, seq, head_dim). A shape is a list of sequences: `batch` sequences of seq_q
     queries and seq_kv keys, unless `lengths` gives those of each sequence; then seq_q and seq_kv are the largest. Any
-    length may be 0. A query may see no key: then its output is 0, and its LSE is -inf, or that of the scores that have
+    length may be 0. `packed` sequences lie one behind the other, without a batch. A query may see no key: then its output is 0, and its LSE is -inf, or that of the scores that have
     no key.
 
     K and V have `heads_kv` heads, each shared by equally many heads in a row of Q's `heads`; by default they have as
@@ -57,6 +57,7 @@ class AttentionShape:
     heads_kv: int = 0
     asked: Asked = NOTHING
     lengths: tuple[Lengths, ...] = ()
+    packed: bool = False
 
     def __post_init__(self) -> None:
         if self.heads_kv == 0:
@@ -142,7 +143,8 @@ class AttentionShape:
     def variant(self, fixed: bool = False) -> Variant:
         """Returns the variant to compile for this problem, for its sizes alone if `fixed`, else for all sizes."""
         sizes, optional = self.sizes if fixed else None, frozenset(self.asked.parameters)
-        return Variant(self.head_dim, self.dtype, self.mask, self.head_dim_v, sizes, optional, self.group)
+        mask, columns_v = self.mask, self.head_dim_v
+        return Variant(self.head_dim, self.dtype, mask, columns_v, sizes, optional, self.group, packed=self.packed)
 
     def asking(self, **features: object) -> AttentionShape:
         """Returns a copy of the problem with these values for these features, such as softcap=30.0.

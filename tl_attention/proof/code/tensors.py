@@ -15,7 +15,7 @@ from tl_attention.problem.features import Parameter
 from tl_attention.proof.code.threads import Value
 
 BATCH, HEAD, ROW, COLUMN = range(4)
-DIMENSION_OF = {"batch": BATCH, "heads": HEAD, "heads_kv": HEAD, "seq_q": ROW, "seq_kv": ROW}
+DIMENSION_OF: dict[str | int, int] = {"batch": BATCH, "heads": HEAD, "heads_kv": HEAD, "seq_q": ROW, "seq_kv": ROW}
 # Elements of 16 bytes, of which all strides are multiples.
 ALIGNED = 8
 # Of a ragged view; 2^30 strides of the last dimension and of a row are 2^64 bytes.
