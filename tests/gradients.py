@@ -38,13 +38,31 @@ def exact(q: Tensor, k: Tensor, v: Tensor, grad: Tensor, seen: Tensor, scale: fl
 
 
 def _flash(
-    grad, q, k, v, output, lse, cum_q, cum_k, max_q, max_k, dropout, causal, rng_state, unused, *, scale=None, **window
-):
-    """Computes gradients from output and LSE as FlashAttention does, in fp64. All are (batch, seq, heads, head_dim)."""
+    grad, q, k, v, output, lse, cum_q, cum_k, max_q, max_k, dropout, causal, rng_state, unused, *, scale=None, finite=True,
+    **window,
+):  # fmt: skip
+    """Computes gradients from output and LSE as FlashAttention does, in fp64. All are (batch, seq, heads, head_dim).
+
+    Packed sequences are (rows, heads, head_dim). It writes no gradient of rows that are no sequence's.
+    """
+    if cum_q is not None:
+        gradients = tuple(torch.full_like(x, torch.nan) for x in (q, k, v))
+        for n in range(len(cum_q) - 1):
+            of_q, of_k = (slice(*cum[n : n + 2].tolist()) for cum in (cum_q, cum_k))
+            parts = [x[of][None] for x, of in ((grad, of_q), (q, of_q), (k, of_k), (v, of_k), (output, of_q))]
+            rows, keys = parts[1].shape[1], parts[2].shape[1]
+            assert rows <= max_q and keys <= max_k and not lse[:, of_q].isneginf().any()
+            found = _flash(
+                *parts, lse[None, :, of_q].contiguous(), None, None, rows, keys, dropout, causal, rng_state, unused,
+                scale=scale, **window, finite=False,
+            )  # fmt: skip
+            for whole, of, part in zip(gradients, (of_q, of_k, of_k), found, strict=True):
+                whole[of] = part[0]
+        return gradients
     assert (cum_q, cum_k, max_q, max_k, dropout) == (None, None, q.shape[1], k.shape[1], 0.0)
     assert (rng_state.shape, rng_state.dtype, unused.shape) == ((2,), torch.uint64, ())
     batch, seq_q, heads, head_dim = q.shape
-    assert lse.shape == (batch, heads, seq_q) and lse.is_contiguous() and lse.isfinite().all()
+    assert lse.shape == (batch, heads, seq_q) and lse.is_contiguous() and (lse.isfinite().all() or not finite)
     left, right = window["window_size_left"], window["window_size_right"]
     assert causal == ((left, right) == (OPEN, 0))
     scale = head_dim**-0.5 if scale is None else scale

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tl_attention.hardware.card import HOPPER
-from tl_attention.op import arguments
+from tl_attention.op import arguments, varlen
 from tl_attention.op import attention as module
 from tl_attention.op.plan import Plans
 from tl_attention.oracle.reference import attention_and_lse
@@ -41,6 +41,9 @@ class Kernels:
 
     def compute(self, tensors: dict[str, Any], variant: Variant) -> None:
         """Computes what the variant's kernel does."""
+        if variant.packed:
+            self.compute_packed(tensors, variant)
+            return
         given = (tensors[name] for name in "QKV")
         there = {feature.word: tensors[feature.name] for feature in INPUTS if feature.name in tensors}
         scale = tensors["softmax_scale"]
@@ -50,12 +53,31 @@ class Kernels:
             tensors["LSE"].copy_(lse)
         self.fault(tensors)
 
+    def compute_packed(self, tensors: dict[str, Any], variant: Variant) -> None:
+        """Computes what the variant's kernel for packed sequences does, sequence by sequence."""
+        there = {feature.word: tensors[feature.name] for feature in INPUTS if feature.name in tensors}
+        cu_q, cu_k, used_q, used_k = (tensors[n].tolist() for n in ("CuSeqlensQ", "CuSeqlensK", "SeqUsedQ", "SeqUsedK"))
+        for n, (q_begin, k_begin) in enumerate(zip(cu_q[:-1], cu_k[:-1])):
+            # Used lengths as long as the offsets stand for none.
+            rows, keys = (
+                used[n] if len(used) < len(cu) else cu[n + 1] - cu[n] for used, cu in ((used_q, cu_q), (used_k, cu_k))
+            )
+            of = {"Q": (q_begin, rows), "K": (k_begin, keys), "V": (k_begin, keys)}
+            q, k, v = (tensors[x][first : first + count].transpose(0, 1)[None] for x, (first, count) in of.items())
+            scale = tensors["softmax_scale"]
+            output, lse = attention_and_lse(q, k, v, mask=variant.mask, scale=scale, precise=False, **there)
+            tensors["Output"][q_begin : q_begin + rows] = output[0].transpose(0, 1).to(tensors["Output"].dtype)
+            if "LSE" in tensors:
+                tensors["LSE"][:, q_begin : q_begin + rows] = lse[0]
+        self.fault(tensors)
+
 
 def take_for_a_gpu(monkeypatch: pytest.MonkeyPatch, kernel_of: Any, sms: int = HOPPER.sms) -> None:
     """Makes `attention` take CPU tensors for those of a Hopper GPU with so many SMs, and run these kernels."""
     forget_plans(monkeypatch)
-    monkeypatch.setattr(module, "kernel_of", kernel_of)
-    monkeypatch.setattr(module, "sms_of", lambda device: sms)
+    for of in (module, varlen):
+        monkeypatch.setattr(of, "kernel_of", kernel_of)
+        monkeypatch.setattr(of, "sms_of", lambda device: sms)
     monkeypatch.setattr(arguments, "checked_card", lambda device: HOPPER)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: None)
     monkeypatch.setattr(torch.cuda, "device", nullcontext)
@@ -63,7 +85,8 @@ def take_for_a_gpu(monkeypatch: pytest.MonkeyPatch, kernel_of: Any, sms: int = H
 
 def forget_plans(monkeypatch: pytest.MonkeyPatch) -> None:
     """Gives the calls of this test plans of their own, as plans hold kernels."""
-    monkeypatch.setattr(module, "plans", Plans())
+    for of in (module, varlen):
+        monkeypatch.setattr(of, "plans", Plans())
 
 
 @pytest.fixture
