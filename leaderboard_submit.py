@@ -132,6 +132,7 @@ c = SimpleNamespace(
     narrow=False,
     group=1,
     strided=False,
+    packed=False,
     sms=132,
     traced=False,
     mask=Mask(left=None, right=None),
@@ -254,7 +255,7 @@ class State:
     """State holds what a block's macros share under the name `s`, its tensors, rings, fragments and sizes.
 
     What a schedule does not use is None. `own` has what features read of a head; scores times `scale` are exponents of
-    2. `past_len` keys are before query 0, and `rank` is the thread block's among those of its cluster.
+    2. `rank` is the thread block's among those of its cluster.
     """
 
     Q: object
@@ -276,7 +277,6 @@ class State:
     heads: object
     seq_q: object
     seq_kv: object
-    past_len: object
     scale: object
     rank: object
 
@@ -301,9 +301,9 @@ def block_state(given, c):
     K_empty = T.alloc_barrier([readers] * c.kernel.k_stages)
     V_empty = T.alloc_barrier([readers] * c.kernel.v_stages)
     return State(
-        Q=Ring(given.Q, Q_shared, Q_full, Q_empty),
-        K=Ring(given.K, K_shared, K_full, K_empty, c.kernel.k_stages),
-        V=Ring(given.V, V_shared, V_full, V_empty, c.kernel.v_stages),
+        Q=Ring(viewed(given.Q, c), Q_shared, Q_full, Q_empty),
+        K=Ring(viewed(given.K, c), K_shared, K_full, K_empty, c.kernel.k_stages),
+        V=Ring(viewed(given.V, c), V_shared, V_full, V_empty, c.kernel.v_stages),
         given=given,
         own=own,
         **fragments,
@@ -314,7 +314,6 @@ def block_state(given, c):
         heads=given.Q.shape[1],
         seq_q=given.Q.shape[2],
         seq_kv=given.K.shape[2],
-        past_len=given.K.shape[2] - given.Q.shape[2],
         scale=given.softmax_scale * LOG2_E,
         rank=T.block_rank_in_cluster(),
     )
@@ -348,7 +347,7 @@ def warpgroup_state(c):
 
 
 @T.macro
-def variables(c):
+def variables(s, c):
     """Allocates the variables of a Tile, which each next tile of the block uses again, and returns the Tile.
 
     Without them TileLang would put expressions into the loops.
@@ -363,7 +362,9 @@ def variables(c):
     visible = T.alloc_var("int32")
     first = 0
     cut = 0
-    return Tile(first, blocks, first_row, head, bz, visible, cut, turn=turn, base=base, number=tile)
+    return Tile(
+        first, blocks, first_row, head, bz, bz, s.seq_q, s.seq_kv, visible, cut, turn=turn, base=base, number=tile
+    )
 
 
 def put(variable, value):
@@ -377,15 +378,15 @@ def named(tile, wg=None):
     The variables that they come from would go into every expression.
     """
     own = values_of(
-        tile.turn, tile.base, tile.first, tile.blocks, tile.first_row, tile.head, tile.batch, tile.visible, tile.cut
+        tile.turn, tile.base, tile.first, tile.blocks, tile.first_row, tile.head, tile.queries, tile.visible, tile.cut
     )
-    return Tile(**{**vars(own), "wg": wg})
+    return Tile(**{**vars(own), "seq_q": tile.seq_q, "seq_kv": tile.seq_kv, "wg": wg})
 
 
 @T.macro
 def values_of(turn, base, first, blocks, first_row, head, bz, visible, cut):
     """Returns a Tile of these numbers, which get names in the generated code because they are a macro's parameters."""
-    return Tile(first, blocks, first_row, head, bz, visible, cut, turn=turn, base=base)
+    return Tile(first, blocks, first_row, head, bz, bz, None, None, visible, cut, turn=turn, base=base)
 
 
 def workers(c):
@@ -416,7 +417,7 @@ def consume(tile, s, c):
 @T.macro
 def work(wg, block, s, c, is_producer):
     """Works on a block's tiles in turn, as the producer warp if `is_producer`, else as the computing warpgroup `wg`."""
-    tile = variables(c)
+    tile = variables(s, c)
     row_tiles = T.ceildiv(s.seq_q, c.block_M * c.kernel.cluster)
     put(tile.number, block // c.kernel.cluster)
     put(tile.turn, 0)
@@ -437,24 +438,35 @@ def work(wg, block, s, c, is_producer):
 @T.macro
 def locate(tile, row_tiles, s, c):
     """Sets a tile's first row, head and sequence from its number, and the number of KV blocks up to its last one."""
-    cluster = c.kernel.cluster
-    put(tile.first_row, place(tile.number, row_tiles, s.batch * s.heads, s, c)[0] * cluster)
+    put(tile.first_row, place(tile.number, row_tiles, s.batch * s.heads, s, c)[0] * c.kernel.cluster)
     put(tile.head, place(tile.number, row_tiles, s.batch * s.heads, s, c)[1])
-    put(tile.blocks, T.ceildiv(s.seq_kv, c.block_N))
+    reach(tile, s, c)
+    put(tile.queries, tile.head // s.heads)
+    put(tile.head, tile.head % s.heads)
+
+
+@T.macro
+def reach(tile, s, c):
+    """Sets the number of KV blocks up to a tile's last one, and the first of the block's own rows, in rows.
+
+    Before that is counted in multiples of block_M, and of the whole cluster's tile.
+    """
+    put(tile.blocks, T.ceildiv(tile.seq_kv, c.block_N))
     # Blocks of a cluster load together: as many KV blocks as its last row needs.
-    put(tile.blocks, c.mask.end_block(tile.blocks, (tile.first_row + cluster) * c.block_M + s.past_len, c.block_N, T))
+    put(
+        tile.blocks,
+        c.mask.end_block(tile.blocks, (tile.first_row + c.kernel.cluster) * c.block_M + tile.past_len, c.block_N, T),
+    )
     put(tile.blocks, T.max(tile.blocks, c.loop.least_blocks))
     put(tile.first_row, (tile.first_row + s.rank) * c.block_M)
-    put(tile.batch, tile.head // s.heads)
-    put(tile.head, tile.head % s.heads)
 
 
 @T.macro
 def see(tile, wg, s, c):
     """Sets a tile's first row to the warpgroup's own, and the bounds of the KV blocks that all of its rows see."""
     put(tile.first_row, tile.first_row + wg * ROWS)
-    put(tile.visible, s.seq_kv // c.block_N)
-    put(tile.visible, c.mask.end_whole(tile.visible, tile.first_row + s.past_len, c.block_N, T))
+    put(tile.visible, tile.seq_kv // c.block_N)
+    put(tile.visible, c.mask.end_whole(tile.visible, tile.first_row + tile.past_len, c.block_N, T))
 
 
 @T.macro
@@ -473,7 +485,8 @@ def advance(tile, row_tiles, s, c, is_producer):
 class Tile:
     """A Tile names the rows of one head and sequence that a loop works on, and the KV blocks that these rows need.
 
-    The rows are those from `first_row` on. These are `blocks` from block `first` on, and are counted from the last one:
+    The rows are those from `first_row` on, of the `seq_q` of its sequence, which has `seq_kv` keys; where these lie,
+    `queries` and `keys` say. These are `blocks` from block `first` on, and are counted from the last one:
     those before number `visible` need no mask, but for those before number `cut`, where a window has a left edge. Where
     a thread block works on tile after tile, it is the `turn`-th of its own, and number `number` of the grid; its loads
     go on from number `base` of each ring. Where a warpgroup has rows of its own, they are those of warpgroup `wg`.
@@ -483,13 +496,21 @@ class Tile:
     blocks: object
     first_row: object
     head: object
-    batch: object
+    queries: object
+    keys: object
+    seq_q: object
+    seq_kv: object
     visible: object
     cut: object
     turn: object = 0
     base: object = 0
     number: object = None
     wg: object = None
+
+    @property
+    def past_len(self):
+        """Returns how many keys of the sequence precede its first query."""
+        return self.seq_kv - self.seq_q
 
 
 # --- the loop over the KV blocks of a tile ---------------------------------------------------------------------------
@@ -502,7 +523,8 @@ def loop(tile, s, c):
     Blocks that lie before number `visible` need no mask, but for those before number `cut`, where a window has a left
     edge.
     """
-    # Variables where slots of rings are counted from them: TileLang would work the bounds out for each slot.
+    # Variables where slots of rings are counted from them, or nothing is known of a tile's lengths: TileLang would work
+    # the bounds out for each slot.
     unmasked = 0
     again = 0
     prologue(tile, s, c)
@@ -597,9 +619,9 @@ def mask(t, tile, s, c):
     """acc_s = -inf where the mask hides a key, after features such as softcap have changed the scores."""
     kv = block(t, tile, c)
     for i, j in T.Parallel(ROWS, c.block_N):
-        own_key = tile.first_row + i + s.past_len
+        own_key = tile.first_row + i + tile.past_len
         s.acc_s[i, j] = T.if_then_else(
-            c.mask.hidden(j, own_key, s.seq_kv, T, kv * c.block_N), -T.infinity("float32"), s.acc_s[i, j]
+            c.mask.hidden(j, own_key, tile.seq_kv, T, kv * c.block_N), -T.infinity("float32"), s.acc_s[i, j]
         )
 
 
@@ -852,11 +874,17 @@ def produce(tile, s, c):
     Q comes after the first blocks: its buffer is free later than theirs.
     """
     for j in T.serial(tile.blocks):
-        for name in c.loop.loads:
-            LOADS[name](j, tile, s, c)
-        if j == 0:
-            for wg in range(c.block_M // ROWS):
-                load_q(wg, tile, s, c)
+        produce_block(j, tile, s, c)
+
+
+@T.macro
+def produce_block(j, tile, s, c):
+    """Loads a tile's j-th KV block, and behind the first its rows of Q."""
+    for name in c.loop.loads:
+        LOADS[name](j, tile, s, c)
+    if j == 0:
+        for wg in range(c.block_M // ROWS):
+            load_q(wg, tile, s, c)
 
 
 @T.macro
@@ -885,7 +913,7 @@ def load(ring, step, kv, tile, c):
     columns = None
     head = kv_head(tile.head, c)
     T.tma_copy(
-        rows_of(ring.source, tile.batch, head, kv * c.block_N, c.block_N, columns),
+        rows_of(ring.source, tile.keys, head, kv * c.block_N, c.block_N, c, columns),
         ring.shared[slot(ring, step), :, :],
         barrier=ring.full[slot(ring, step)],
         leader_scope_threads=WARP,
@@ -908,7 +936,7 @@ def load_q(wg, tile, s, c):
     T.mbarrier_wait_parity(s.Q.empty[wg], tile.turn % 2 ^ 1)
     columns = None
     T.tma_copy(
-        rows_of(s.Q.source, tile.batch, tile.head, tile.first_row + wg * ROWS, ROWS, columns),
+        rows_of(s.Q.source, tile.queries, tile.head, tile.first_row + wg * ROWS, ROWS, c, columns),
         s.Q.shared[wg, :, :],
         barrier=s.Q.full[wg],
         leader_scope_threads=WARP,
@@ -924,10 +952,15 @@ def store(tile, s, c):
     """
     T.reduce_sum(s.denominator, s.scores_scale, dim=1)
     for i in T.Parallel(ROWS):
-        s.scores_scale[i] = 1.0 / s.scores_scale[i]
+        s.scores_scale[i] = inverse(s.scores_scale[i], c)
     for i, j in T.Parallel(ROWS, c.head_dim_v):
         s.acc_o[i, j] *= s.scores_scale[i]
     store_vector(tile, s, c)
+
+
+def inverse(total, c):
+    """Returns 1 / total, and 0 for the total of a row that sees no key, which only packed sequences have."""
+    return 1.0 / total
 
 
 @T.macro
@@ -943,18 +976,24 @@ def stored_columns(c):
 
 # Kernels learn here where rows of a tensor lie, and their proofs in `proof/code/tensors.py`.
 #
-# Every tensor is (batch, heads, rows, columns), whatever its strides.
+# Every tensor is (batch, heads, rows, columns), whatever its strides. Packed sequences lie one behind the other in tensors
+# (rows, heads, columns).
 
 
-def rows_of(tensor, batch, head, first, count, columns=None):
-    """Returns the slice of `count` rows of one head from row `first` on, with all columns or the first `columns`.
+def viewed(tensor, c):
+    """Returns the view of a tensor that TMA's boxes are taken from, which is ragged for packed sequences."""
+    return tensor
 
-    `columns` is given for a tile that is wider than the tensor. TMA and the copies of TileLang fill columns and rows
-    beyond the tensor's with 0, and store none.
+
+def rows_of(tensor, sequence, head, first, count, c, columns=None):
+    """Returns the slice of `count` rows of a sequence's head from row `first` on, with all columns or the first `columns`.
+
+    `sequence` is its number, or a Packed and the tensor a ragged view. `columns` is given for a tile that is wider than
+    the tensor. TMA and the copies of TileLang fill columns and rows beyond the tensor's with 0, and store none.
     """
     if columns is None:
-        return tensor[batch, head, first : first + count, :]
-    return tensor[batch, head, first : first + count, 0:columns]
+        return tensor[sequence, head, first : first + count, :]
+    return tensor[sequence, head, first : first + count, 0:columns]
 
 
 def kv_head(head, c):
@@ -967,9 +1006,14 @@ def element_of(tensor, batch, head, row, column=0):
     return tensor[batch, head, row, column]
 
 
+def first_of_row(tensor, sequence, head, row, c):
+    """Returns the first element of a row of a sequence's head, which lies in a packed tensor or in one with a batch."""
+    return element_of(tensor, sequence, head, row)
+
+
 def stored(registers, row, tile, s, c):
     """Returns the arguments of the device function that stores output rows, from `row` on, out of these registers."""
-    place = T.address_of(element_of(s.given.Output, tile.batch, tile.head, row)), s.seq_q - row
+    place = T.address_of(first_of_row(s.given.Output, tile.queries, tile.head, row, c)), tile.seq_q - row
     return (registers, *place)
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from tl_attention.errors import InputError
 from tl_attention.files import defaults
-from tl_attention.files.defaults import FILE, KEYS, NONE_YET, Case, Rule, default_schedule
+from tl_attention.files.defaults import FILE, FLAGS, KEYS, NONE_YET, Case, Rule, default_schedule
 from tl_attention.files.named import resolve
 from tl_attention.hardware.card import ARCHS, CARDS, HOPPER
 from tl_attention.lowering.preflight import check_limits
@@ -168,13 +168,13 @@ def told_apart(rules: Sequence[Rule]) -> Iterator[Case]:
     """Yields one case of each kind that the rules tell apart: of values for which all rules say the same, the first."""
     values: dict[str, Sequence[Any]] = {"head_dims": TILE_SIZES, "dtypes": DTYPES, "masks": MASK_KINDS, "archs": ARCHS}
     values |= {key: defaults.edges(rules, key) for key in ("seq_q", "seq_kv", "group")}
-    values |= dict.fromkeys(BY_WORD, (False, True))
+    values |= dict.fromkeys(FLAGS, (False, True))
     apart: dict[str, dict[tuple[bool, ...], Any]] = {key: {} for key in KEYS}
     for key, first in apart.items():
         for value in values[key]:
             first.setdefault(tuple(rule.holds(key, value) for rule in rules), value)
-    for *first, arch in itertools.product(*(first.values() for first in apart.values())):
-        yield Case(*first[:6], frozenset(word for word, there in zip(BY_WORD, first[6:]) if there), arch)
+    for *first, packed, arch in itertools.product(*(first.values() for first in apart.values())):
+        yield Case(*first[:6], frozenset(word for word, there in zip(BY_WORD, first[6:]) if there), arch, packed)
 
 
 def test_the_rules_serve_every_case_on_hopper_and_each_rule_serves_some() -> None:

@@ -368,5 +368,7 @@ def _computed(shape: AttentionShape, causal: bool, window: str) -> AttentionShap
 
     That is the problem whose kernel runs.
     """
+    if shape.packed:
+        return replace(shape, mask=masked(causal, parse_window(window)))
     rows, mask = Rows.seen(masked(causal, parse_window(window)), shape.seq_q, shape.seq_kv)
     return replace(shape, seq_q=rows.count, mask=mask)

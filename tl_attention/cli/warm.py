@@ -70,6 +70,7 @@ MOST_SMS = 1024
     is_flag=True,
     help="for calls with views or layout bshd: tensors of any strides, instead of contiguous ones",
 )
+@click.option("--packed", is_flag=True, help="for calls of attention_varlen: packed sequences")
 @arch_option
 @click.option(
     "--sms",
@@ -143,13 +144,13 @@ def _window(text: str) -> tuple[int, ...]:
     return sides
 
 
-def _any_lengths(size: HeadSize, *, group: int, mask: Mask, dtype: str, **asked: Any) -> AttentionShape:
+def _any_lengths(size: HeadSize, *, group: int, mask: Mask, dtype: str, packed: bool, **asked: Any) -> AttentionShape:
     """Returns a problem with these head sizes, group, mask, dtype and features, whose batch and lengths are 1.
 
     A kernel serves all batches and lengths.
     """
     head_dim, head_dim_v = sizes_of(size)
-    return AttentionShape(1, group, 1, 1, head_dim, dtype, mask, head_dim_v, heads_kv=1).asking(**asked)
+    return AttentionShape(1, group, 1, 1, head_dim, dtype, mask, head_dim_v, heads_kv=1, packed=packed).asking(**asked)
 
 
 def _named(asked: Sequence[Named], shape: AttentionShape, card: Card, sizes_given: bool) -> list[Named]:
@@ -171,7 +172,7 @@ def _words(kernel: Candidate) -> str:
     more = [
         *group,
         *sorted(variant.optional),
-        *["strided"] * variant.strided,
+        *(["packed"] if variant.packed else ["strided"] * variant.strided),
         f"{variant.sms} SMs",
         *([] if variant.arch == HOPPER.arch else [variant.arch]),
     ]

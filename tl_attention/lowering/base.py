@@ -66,6 +66,9 @@ class Lowering(ABC):
         Unusual lengths are different ones, and 0; `computes_lengths` says which of these the schedule's kernel
         computes.
         """
+        if shape.packed:
+            self.check_packed(schedule)
+            return
         self._refuse([unusual for unusual in shape.unusual if not self.computes_lengths(schedule, unusual)])
 
     def computes_packed(self, schedule: Schedule) -> bool:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from tl_attention.hardware.device import card_at_hand
 from tl_attention.measure.records import SizesKnown
-from tl_attention.problem.lengths import edges, ends
+from tl_attention.problem.lengths import Lengths, edges, ends
 from tl_attention.problem.mask import ceildiv, is_window
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.traffic import Tiling
@@ -82,6 +82,8 @@ def verified_on(shape: AttentionShape, fixed: bool, planned: Planned | None = No
 
 def small_ones(shape: AttentionShape, planned: Planned | None = None) -> list[Verified]:
     """Lists small versions of a problem to verify with: ragged ones and, if `planned`, each begin and end of its loop."""
+    if shape.packed:
+        return [*map(Verified, small_packed(shape, planned))]
     sizes = [(1, 3, 1000, 1777), (2, 5, 1, 300), (1, 2, 129, 192), (3, 1, 63, 63), (1, 1, 1, 1), (1, 2, 700, 2500)]
     # Many more tiles than an H200 has SMs, and short: the next one's loads come while a tile's last reads are under way.
     sizes.append((4, 110, 200, 200))
@@ -103,6 +105,24 @@ def small_ones(shape: AttentionShape, planned: Planned | None = None) -> list[Ve
         *(Verified(found, SHARP) for found in (ragged[0], ragged[2], ragged[5])),
         *(Verified(shape.resized(sizes)) for sizes in (ends_of(planned, shape) if planned else ())),
     ]
+
+
+def small_packed(shape: AttentionShape, planned: Planned | None) -> Iterator[AttentionShape]:
+    """Yields small problems of packed sequences: empty ones, rows without keys, many, and each end of the loop."""
+    alone = replace(shape, batch=1, seq_q=1, seq_kv=1, lengths=(), packed=False)
+    of_loop = [Lengths(n.seq_q, n.seq_kv) for n in ends_of(planned, alone)] if planned else []
+    for of in (
+        [(100, 300), (0, 7), (1, 1), (129, 192), (3, 0), (65, 20), (1, 900), (0, 0), (700, 700)],
+        [(int(number % 7 == 0), int(number % 3 == 0)) for number in range(2 * MANY)],
+        [(20, 20)] * MANY,
+        of_loop,
+    ):
+        if of:
+            heads_kv = 3 if len(of) < MANY else 1
+            yield replace(
+                AttentionShape.ragged([Lengths(*n) for n in of], heads_kv * shape.group, shape.head_dim, packed=True),
+                dtype=shape.dtype, mask=shape.mask, head_dim_v=shape.head_dim_v, heads_kv=heads_kv, asked=shape.asked,
+            )  # fmt: skip
 
 
 def ends_of(planned: Planned, shape: AttentionShape) -> Iterator[Sizes]:

@@ -28,10 +28,12 @@ from tl_attention.schedule.key_words import KeyPath
 
 # Entries: what attention() runs, and what that is compared with.
 OURS = "ours"
-# Peers that are our own kernels: without a mask, without the LSE, and, before a schedule's name, with that schedule.
-UNMASKED, WITHOUT_LSE, SCHEDULE = "unmasked", "without_lse", "ours:"
+# Peers that are our own kernels: without a mask, without the LSE, for packed sequences of one length as a batch, and, before
+# a schedule's name, with that schedule.
+UNMASKED, WITHOUT_LSE, DENSE, SCHEDULE = "unmasked", "without_lse", "dense", "ours:"
 OTHERS = ("fa3", "cudnn", "flash2")
-PEERS_TEXT = f"{', '.join((*OTHERS, UNMASKED, WITHOUT_LSE))} or {SCHEDULE}SCHEDULE"
+OWN = (UNMASKED, WITHOUT_LSE, DENSE)
+PEERS_TEXT = f"{', '.join((*OTHERS, *OWN))} or {SCHEDULE}SCHEDULE"
 
 
 @dataclass(frozen=True)
@@ -49,12 +51,16 @@ class Cell:
     peers: Mapping[str, float | None]
     schedule: str | None = None
     mean: float | None = None
+    lengths: str = ""
 
     @property
     def name(self) -> str:
-        """Returns the cell's name, made of its group, its number of keys and its mask, such as `d128-4k-causal`."""
+        """Returns the cell's name, made of its group, its number of keys and its mask, such as `d128-4k-causal`.
+
+        Packed sequences have the name of their lengths instead of a number.
+        """
         seq = self.shape.seq_kv
-        length = f"{seq // 1024}k" if seq % 1024 == 0 else str(seq)
+        length = self.lengths or (f"{seq // 1024}k" if seq % 1024 == 0 else str(seq))
         return f"{self.group}-{length}{'-causal' if self.shape.mask == CAUSAL else ''}"
 
 
@@ -83,9 +89,12 @@ def entries(cell: Cell, others: Sequence[Named] = ()) -> Iterator[Entry]:
 
 def _peer(name: str, cell: Cell) -> Candidate:
     shape = cell.shape
-    if name in (UNMASKED, WITHOUT_LSE):
+    if name in OWN:
         # The schedule that attention() takes for that problem, which need not be that of ours.
-        shape = replace(shape, mask=FULL) if name == UNMASKED else shape.asking(lse=False)
+        if name == DENSE:
+            shape = replace(shape, packed=False, lengths=() if len(shape.each) == 1 else shape.lengths)
+        else:
+            shape = replace(shape, mask=FULL) if name == UNMASKED else shape.asking(lse=False)
         return _kernel(schedule_for(shape, cell.schedule), shape)
     if name.startswith(SCHEDULE):
         return _kernel(resolve(name.removeprefix(SCHEDULE)), shape)
@@ -100,7 +109,7 @@ def check_peer(name: str) -> None:
     """Raises InputError unless the name is a known peer's, or `ours:` and then the name of a schedule."""
     if name.startswith(SCHEDULE):
         resolve(name.removeprefix(SCHEDULE))
-    elif name not in (*OTHERS, UNMASKED, WITHOUT_LSE):
+    elif name not in (*OTHERS, *OWN):
         raise InputError(f"{name[:40]!r} is no peer, expected {PEERS_TEXT}")
 
 
@@ -135,7 +144,8 @@ class _GroupKeys(BaseModel):
     heads: Length
     heads_kv: Length | None = None
     head_dim: Annotated[Any, BeforeValidator(_head_size)]
-    seq: Annotated[tuple[Length, ...], Field(min_length=1)]
+    seq: tuple[Length, ...] = ()
+    lengths: dict[Name, str] = {}
     seq_q: Length | None = None
     batch: Length | None = None
     dtype: Literal["fp16", "bf16"] = "bf16"
@@ -150,7 +160,8 @@ FEATURE_KEYS: dict[str, Any] = {f.word: (float if f.is_number else StrictBool, f
 GroupKeys = create_model(
     "GroupKeys",
     __base__=_GroupKeys,
-    __doc__="Some problems: a cell for each of `seq` and of `causal`. batch is tokens / seq unless it is given.",
+    __doc__="Some problems: a cell for each of `seq`, or of the named `lengths` of packed sequences, and of `causal`. batch is "
+    "tokens / seq unless it is given.",
     **FEATURE_KEYS,
 )
 
@@ -180,6 +191,13 @@ def _cells(file: YamlFile, name: str, group: _GroupKeys, tokens: int) -> Iterato
             check_peer(peer)
         except InputError as error:
             raise blamed(file, with_key, str(error)) from None
+    if bool(group.seq) == bool(group.lengths):
+        raise blamed(file, where, "expected either seq, numbers of keys, or lengths, those of packed sequences by name")
+    for (of, text), causal in product(group.lengths.items(), group.causal):
+        try:
+            yield Cell(name, _packed(group, text, causal), group.peers, group.schedule, group.mean, of)
+        except InputError as error:
+            raise blamed(file, (*where, "lengths", of), str(error)) from None
     for seq, causal in product(group.seq, group.causal):
         if group.batch is None and tokens % seq:
             raise blamed(file, (*where, "seq"), f"{seq} does not divide the {tokens} tokens, expected batch beside it")
@@ -192,6 +210,14 @@ def _cells(file: YamlFile, name: str, group: _GroupKeys, tokens: int) -> Iterato
         except InputError as error:
             raise blamed(file, (*where, "schedule"), str(error)) from None
         yield Cell(name, shape, group.peers, group.schedule, group.mean)
+
+
+def _packed(group: _GroupKeys, lengths: str, causal: bool) -> AttentionShape:
+    heads = f"{group.heads}/{group.heads_kv or group.heads}"
+    window = ",".join(map(str, group.window))
+    asked = {word: getattr(group, word) for word in FEATURE_KEYS}
+    text = f"{lengths if {*'x+'}.intersection(lengths) else f'1x{lengths}'},{heads},{group.head_dim}"
+    return AttentionShape.parse(text, dtype=group.dtype, causal=causal, window=window, **asked)
 
 
 def _shape(group: _GroupKeys, seq: int, causal: bool, batch: int) -> AttentionShape:

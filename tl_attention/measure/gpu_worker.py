@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import torch
@@ -15,7 +17,8 @@ from tl_attention.measure import peers, timing
 from tl_attention.measure.candidate import Candidate
 from tl_attention.measure.records import PRODUCTS
 from tl_attention.oracle import reference
-from tl_attention.oracle.reference import ErrorReport
+from tl_attention.oracle.reference import ErrorReport, each_sequence
+from tl_attention.problem.packed import words_of_list
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.variant import Variant
 from tl_attention.schedule.schedule import Schedule
@@ -29,7 +32,7 @@ SOME_ROWS, SOME_HEADS = 128, 8
 class _Inputs(NamedTuple):
     """An `_Inputs` holds q, k, v (batch, heads, seq, head_dim), and a value for each feature that the problem asks for.
 
-    The values are by the feature's word; some are (heads,) tensors.
+    The values are by the feature's word; some are (heads,) tensors. Packed sequences are (rows, heads, head_dim).
     """
 
     q: Tensor
@@ -39,7 +42,10 @@ class _Inputs(NamedTuple):
 
 
 class _Result(NamedTuple):
-    """A result is an output (batch, heads, seq_q, head_dim_v), and the LSE (batch, heads, seq_q) where it is asked for."""
+    """A result is an output (batch, heads, seq_q, head_dim_v), and the LSE (batch, heads, seq_q) where it is asked for.
+
+    Packed sequences have (rows, heads, head_dim_v) and (heads, rows).
+    """
 
     output: Tensor
     lse: Tensor | None
@@ -62,13 +68,23 @@ def _inputs(shape: AttentionShape, seed: int, spread: float = 1.0) -> _Inputs:
 @functools.lru_cache(maxsize=1)
 def _result(shape: AttentionShape) -> _Result:
     # One result for all kernels: they run one after another, and an 80 GB card could not hold a result for each.
-    rows = (shape.batch, shape.heads, shape.seq_q)
+    rows: tuple[int, ...] = (shape.batch, shape.heads, shape.seq_q)
+    of_lse = rows
+    if shape.packed:
+        rows, of_lse = (shape.totals[0], shape.heads), (shape.heads, shape.totals[0])
     output = torch.empty((*rows, shape.head_dim_v), dtype=getattr(torch, shape.dtype), device=DEVICE)
-    return _Result(output, torch.empty(rows, device=DEVICE) if "lse" in shape.asked else None)
+    return _Result(output, torch.empty(of_lse, device=DEVICE) if "lse" in shape.asked else None)
 
 
 def _expected(inputs: _Inputs, shape: AttentionShape) -> tuple[_Result, _Result]:
     """Returns two results for these inputs, the right one in fp64 and PyTorch's in the problem's own precision."""
+    if shape.packed:
+        each = (
+            _expected(_Inputs(*part, inputs.asked), replace(shape, packed=False))
+            for part in each_sequence(shape, *inputs[:3])
+        )
+        exacts, peers_ = zip(*each)
+        return _packed(exacts), _packed(peers_)
     q, k, v, asked = inputs
     options: dict[str, Any] = {"mask": shape.mask, "scale": shape.head_dim**-0.5, **asked}
     lses = [reference.lse_fp64, reference.lse_same_precision] if "lse" in shape.asked else []
@@ -77,6 +93,13 @@ def _expected(inputs: _Inputs, shape: AttentionShape) -> tuple[_Result, _Result]
         *(f(q, k, **options) for f in lses),
     )
     return _Result(exact, both[0] if both else None), _Result(peer, both[1] if both else None)
+
+
+def _packed(results: Sequence[_Result]) -> _Result:
+    """Returns the results of sequences, (1, heads, rows, head_dim_v) and (1, heads, rows), as those of packed ones."""
+    output = torch.cat([found.output[0].transpose(0, 1) for found in results])
+    lses = [found.lse[0] for found in results if found.lse is not None]
+    return _Result(output, torch.cat(lses, dim=1) if lses else None)
 
 
 # The largest problem's reference takes gigabytes and seconds, the ragged ones nothing: keep the last few.
@@ -107,11 +130,13 @@ def _implementation(
         peer = (
             peers.build_product(candidate.name, q.dtype, q.device)
             if is_product
-            else peers.build(candidate.name, shape, q, k, v)
+            else peers.build(candidate.name, shape, q, k, v, offsets_of(shape) if shape.packed else None)
         )
         return lambda: _Result(peer(), None)
     kernel, result = _kernel(candidate.schedule, candidate.variant), _result(shape)
     there = {f.name: asked.get(f.word, result.lse) for f in shape.asked.features}
+    if shape.packed:
+        there |= _offsets(candidate.schedule, shape)
     scale = shape.head_dim**-0.5
 
     def run() -> _Result:
@@ -119,6 +144,21 @@ def _implementation(
         return result
 
     return run
+
+
+def offsets_of(shape: AttentionShape) -> tuple[Tensor, Tensor]:
+    """Returns where a shape's packed sequences begin in Q and in K, each int32 (sequences + 1,) on the GPU."""
+    both = zip(*shape.all_lengths)
+    q, k = (torch.tensor([0, *accumulate(of)], dtype=torch.int32, device=DEVICE) for of in both)
+    return q, k
+
+
+def _offsets(schedule: Schedule, shape: AttentionShape) -> dict[str, Tensor]:
+    """Returns what a kernel takes for packed sequences, by parameter; as many used lengths as offsets stand for none."""
+    q, k = offsets_of(shape)
+    words = words_of_list(shape.totals[0], shape.batch, schedule.block_M * schedule.kernel.cluster)
+    tiles = torch.empty(words, dtype=torch.int32, device=DEVICE)
+    return {"CuSeqlensQ": q, "CuSeqlensK": k, "SeqUsedQ": q, "SeqUsedK": k, "Tiles": tiles}
 
 
 def _unwritten(shape: AttentionShape) -> None:
@@ -169,6 +209,8 @@ def verify_some_rows(candidate: Candidate, seed: int) -> ErrorReport | str:
         return str(error).strip().partition("\n")[0]
     if not found.output.isfinite().all():
         return ErrorReport(0.0, 0.0, 0.0, 0.0, False)
+    if shape.packed:
+        return _some_sequences(shape, seed, found)
     # Queries and keys end together, so the last queries see the same keys by themselves.
     of_all = torch.linspace(0, shape.batch * shape.heads - 1, SOME_HEADS).long().unique().tolist()
     places = [divmod(number, shape.heads) for number in of_all]
@@ -185,6 +227,26 @@ def verify_some_rows(candidate: Candidate, seed: int) -> ErrorReport | str:
     part = _Inputs(last(q), some(k, shape.group), some(v, shape.group), own)
     rows = _Result(last(found.output), None if found.lse is None else last(found.lse))
     return _judged(rows, *_expected(part, shape))
+
+
+def _some_sequences(shape: AttentionShape, seed: int, found: _Result) -> ErrorReport:
+    """Returns the error of the last rows of some heads of some of a packed problem's sequences."""
+    *tensors, asked = _inputs(shape, seed)
+    each = enumerate(zip(each_sequence(shape, *tensors), accumulate(n.seq_q for n in shape.all_lengths)))
+    chosen = {*torch.linspace(0, shape.batch - 1, SOME_HEADS).long().tolist()}
+    reports = []
+    for number, ((q, k, v), end) in each:
+        rows = min(SOME_ROWS, q.shape[2])
+        if number not in chosen or not rows:
+            continue
+        heads = [number % shape.heads_kv * shape.group]
+        own = {word: value[heads] if isinstance(value, Tensor) else value for word, value in asked.items()}
+        head_kv = [heads[0] // shape.group]
+        part = _Inputs(q[:, heads, -rows:], k[:, head_kv], v[:, head_kv], own)
+        output = found.output[end - rows : end, heads].transpose(0, 1)[None]
+        lse = None if found.lse is None else found.lse[None, heads, end - rows : end]
+        reports.append(_judged(_Result(output, lse), *_expected(part, replace(shape, packed=False))))
+    return reference.worst_of(reports)
 
 
 _loaded: dict[Candidate, Callable[[], object]] = {}

@@ -78,8 +78,11 @@ def why_not(name: str, shape: AttentionShape) -> str:
     if is_window(shape.mask):
         return "it is not asked for windows"
     for feature in shape.asked.features:
-        if name not in feature.peers:
+        # FlashAttention-3 computes the LSE of packed sequences in any case.
+        if name not in feature.peers and not (shape.packed and feature.kind == "result"):
             return f"it is not asked for {feature.words}"
+    if shape.packed and name != FA3:
+        return "it is not asked for packed sequences"
     if name == FA3:
         if shape.dtype != "bfloat16":
             return "the fa3-fwd wheel is built without fp16"
@@ -91,12 +94,28 @@ def why_not(name: str, shape: AttentionShape) -> str:
     return ""
 
 
-def build(name: str, shape: AttentionShape, q: Tensor, k: Tensor, v: Tensor) -> Callable[[], Tensor]:
+def build(
+    name: str, shape: AttentionShape, q: Tensor, k: Tensor, v: Tensor, offsets: tuple[Tensor, Tensor] | None = None
+) -> Callable[[], Tensor]:
     """Returns a function without arguments that computes attention of q, k and v by the named peer.
 
-    The inputs are brought into the layout that the peer wants.
+    The inputs are brought into the layout that the peer wants. `offsets` say where packed sequences begin.
     """
     scale, causal = shape.head_dim**-0.5, shape.mask == CAUSAL
+    if offsets is not None:
+        from fa3_fwd_interface import flash_attn_varlen_func
+
+        longest = (shape.seq_q, shape.seq_kv)
+        return_lse = {"return_attn_probs": True} if "lse" in shape.asked else {}
+        of = {f.peers[FA3]: shape.asked[f.word] for f in shape.asked.features if f.kind != "result"}
+
+        def packed() -> Tensor:
+            result = flash_attn_varlen_func(
+                q, k, v, *offsets, *longest, softmax_scale=scale, causal=causal, **of, **return_lse
+            )
+            return result[0] if isinstance(result, tuple) else result
+
+        return packed
     if name == FA3:
         from fa3_fwd_interface import flash_attn_func
 

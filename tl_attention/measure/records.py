@@ -19,6 +19,7 @@ from tl_attention.errors import InputError
 from tl_attention.files import user_file
 from tl_attention.hardware.card import CARDS, HOPPER
 from tl_attention.problem.features import taken_from
+from tl_attention.problem.lengths import LENGTHS_TEXT, lengths_text, parse_lengths
 from tl_attention.problem.mask import CAUSAL, FULL, OPEN, is_window, masked, sides
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.shipped import folder
@@ -237,16 +238,26 @@ def shape_of(problem: Mapping[str, Any]) -> AttentionShape:
             raise InputError(f"{name} is {problem[name]!r}, expected an integer")
     mask = masked(problem.pop("causal", False), problem.pop("window", (OPEN, OPEN)))
     asked = taken_from(problem)
+    if "lengths" in problem:
+        try:
+            lengths = parse_lengths(problem.pop("lengths"))
+        except (AttributeError, ValueError):
+            raise InputError(f"lengths: expected {LENGTHS_TEXT}") from None
+        return AttentionShape.ragged(lengths, **problem, mask=mask, packed=True).asking(**asked)
     return AttentionShape(**problem, mask=mask).asking(**asked)
 
 
 def problem_of(shape: AttentionShape) -> dict[str, Any]:
     """Returns the dict of sizes, dtype, mask and features by which rows record a shape.
 
-    Raises InputError for sequences of different lengths.
+    Raises InputError for sequences of different lengths that are not packed.
     """
-    shape.check_one_length()
-    sizes, mask = shape.sizes._asdict(), shape.mask
+    mask = shape.mask
+    if shape.packed:
+        sizes: dict[str, Any] = {"lengths": lengths_text(shape.all_lengths), "heads": shape.heads}
+    else:
+        shape.check_one_length()
+        sizes = shape.sizes._asdict()
     grouped = {} if shape.group == 1 else {"heads_kv": shape.heads_kv}
     other = {"head_dim_v": shape.head_dim_v} if shape.head_dim_v != shape.head_dim else {}
     window = {"window": sides(mask)} if is_window(mask) else {}

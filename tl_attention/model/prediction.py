@@ -66,6 +66,8 @@ def check(candidate: Candidate, machine: Machine) -> None:
         raise InputError(
             f"{candidate.name}: no Program, expected a schedule whose lowering follows one: nothing is predicted"
         )
+    if candidate.shape.packed:
+        raise InputError(f"{candidate.name}: packed sequences, expected a batch of one length: nothing is predicted")
     if candidate.arch != machine.arch:
         raise InputError(f"{machine.device} is {machine.arch}, expected a machine file of {candidate.arch}")
 

@@ -5,7 +5,7 @@ It needs torch only.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,19 +79,32 @@ def make_inputs(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Draws Q, K and V of the shape as normal numbers with mean 0.5, in its dtype.
 
-    With that mean the output's is not zero. Q is multiplied by `spread`. Raises InputError for sequences of different
-    lengths.
+    With that mean the output's is not zero. Q is multiplied by `spread`. Packed sequences are (rows, heads, columns).
+    Raises InputError for others of different lengths.
     """
-    shape.check_one_length()
+    if not shape.packed:
+        shape.check_one_length()
     generator = torch.Generator(device).manual_seed(seed)
+    rows, keys = shape.totals if shape.packed else (shape.seq_q, shape.seq_kv)
 
     def draw(heads: int, seq: int, columns: int) -> Tensor:
-        x = torch.randn(shape.batch, heads, seq, columns, generator=generator, device=device, dtype=torch.float32)
+        sizes = (seq, heads, columns) if shape.packed else (shape.batch, heads, seq, columns)
+        x = torch.randn(sizes, generator=generator, device=device, dtype=torch.float32)
         return (x + 0.5).to(getattr(torch, shape.dtype))
 
-    q = draw(shape.heads, shape.seq_q, shape.head_dim)
-    k = draw(shape.heads_kv, shape.seq_kv, shape.head_dim)
-    return q * spread, k, draw(shape.heads_kv, shape.seq_kv, shape.head_dim_v)
+    q = draw(shape.heads, rows, shape.head_dim)
+    k = draw(shape.heads_kv, keys, shape.head_dim)
+    return q * spread, k, draw(shape.heads_kv, keys, shape.head_dim_v)
+
+
+def each_sequence(shape: AttentionShape, q: Tensor, k: Tensor, v: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Yields q, k and v (1, heads, seq, head_dim) of each of a shape's packed sequences."""
+    first_q = first_k = 0
+    for rows, keys in shape.all_lengths:
+        of = (slice(first_q, first_q + rows), slice(first_k, first_k + keys))
+        q_of, k_of, v_of = (x[part].transpose(0, 1)[None] for x, part in ((q, of[0]), (k, of[1]), (v, of[1])))
+        yield q_of, k_of, v_of
+        first_q, first_k = first_q + rows, first_k + keys
 
 
 def make_asked(shape: AttentionShape, seed: int, device: str = "cpu") -> dict[str, Any]:

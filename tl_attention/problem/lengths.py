@@ -8,7 +8,8 @@ difference modulo block_N is another case.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
 from tl_attention.problem.bounds import GRID_YZ, LARGEST, PAIRS, ROOM
@@ -41,6 +42,33 @@ class Lengths(NamedTuple):
 
     def __str__(self) -> str:
         return str(self.seq_q) if self.seq_q == self.seq_kv else f"{self.seq_q}/{self.seq_kv}"
+
+
+# How the lengths of packed sequences are written, as `parse_lengths` reads them.
+LENGTHS_TEXT = "lengths joined by +, 8x4096 for eight of them, 100/300 for 100 queries on 300 keys"
+MOST_SEQUENCES = 1 << 20
+
+
+def parse_lengths(text: str) -> tuple[Lengths, ...]:
+    """Returns the lengths that a text such as `8x4096+100/300` names. Raises ValueError for any other text."""
+    found: list[Lengths] = []
+    for part in text.split("+"):
+        count, times, one = part.rpartition("x")
+        seq_q, on, seq_kv = one.partition("/")
+        each = Lengths(int(seq_q), int(seq_kv if on else seq_q))
+        number = int(count) if times else 1
+        if min(*each, number - 1) < 0 or len(found) + number > MOST_SEQUENCES:
+            raise ValueError(part)
+        found += [each] * number
+    return tuple(found)
+
+
+def lengths_text(lengths: Iterable[Lengths]) -> str:
+    """Returns lengths as `parse_lengths` reads them, equal neighbours together."""
+    together = [(of_one, len([*same])) for of_one, same in groupby(lengths)]
+    return "+".join(
+        f"{count}x{of_one}" if count > 1 or len(together) == 1 else str(of_one) for of_one, count in together
+    )
 
 
 def ends(most: int, rows: int, block_N: int) -> Iterator[Lengths]:

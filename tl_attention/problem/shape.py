@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 from tl_attention.errors import InputError, shown
-from tl_attention.problem.bounds import check_sizes
+from tl_attention.problem.bounds import check_sizes, check_totals
 from tl_attention.problem.features import NOTHING, Asked
 from tl_attention.problem.head_dims import HeadSize, check_head_dim, head_size, parse_head_size, sizes_of
-from tl_attention.problem.lengths import Lengths
+from tl_attention.problem.lengths import LENGTHS_TEXT, Lengths, lengths_text, parse_lengths
 from tl_attention.problem.mask import CAUSAL, FULL, Mask, masked, parse_window
 from tl_attention.problem.variant import Sizes, Variant
 
@@ -19,7 +19,10 @@ DTYPES: tuple[Dtype, ...] = get_args(Dtype)
 DTYPE_NAMES: dict[str, str] = {"fp16": "float16", "bf16": "bfloat16", **{name: name for name in DTYPES}}
 DTYPE_BYTES = 2
 # How a shape is written, as `AttentionShape.parse` reads it.
-SHAPE_TEXT = "batch,heads,seq,head_dim or batch,heads,seq_q,seq_kv,head_dim, heads as 40/8 where K and V have 8"
+SHAPE_TEXT = (
+    "batch,heads,seq,head_dim or batch,heads,seq_q,seq_kv,head_dim, heads as 40/8 where K and V have 8; packed sequences "
+    f"are lengths,heads,head_dim, {LENGTHS_TEXT}"
+)
 # What lengths may ask of a kernel beside sequences of one length whose rows each see a key.
 Unusual = Literal["sequences of different lengths", "a sequence of length 0", "rows without a key"]
 # What stands between the heads of Q and those of K and V, where these are fewer.
@@ -77,7 +80,10 @@ class AttentionShape:
             )
         object.__setattr__(self, "head_dim_v", self.head_dim_v or self.head_dim)
         try:
-            check_sizes(self.batch, self.heads, self.heads_kv, self.seq_q, self.seq_kv, self.mask)
+            if self.packed:
+                check_totals(self.batch, self.heads, *self.totals, self.seq_kv, self.mask)
+            else:
+                check_sizes(self.batch, self.heads, self.heads_kv, self.seq_q, self.seq_kv, self.mask)
             check_head_dim(self.head_size)
         except InputError as error:
             raise InputError(f"shape: {error}") from None
@@ -120,7 +126,17 @@ class AttentionShape:
     def sequence(self, number: int) -> AttentionShape:
         """Returns the problem of sequence `number` alone, with a batch of 1."""
         seq_q, seq_kv = self.lengths[number] if self.lengths else (self.seq_q, self.seq_kv)
-        return replace(self, batch=1, seq_q=seq_q, seq_kv=seq_kv, lengths=())
+        return replace(self, batch=1, seq_q=seq_q, seq_kv=seq_kv, lengths=(), packed=False)
+
+    @property
+    def all_lengths(self) -> tuple[Lengths, ...]:
+        """Returns the lengths of all sequences, in their order."""
+        return self.lengths or (Lengths(self.seq_q, self.seq_kv),) * self.batch
+
+    @property
+    def totals(self) -> tuple[int, int]:
+        """Returns how many queries, and how many keys, all sequences have together."""
+        return sum(n.seq_q for n in self.all_lengths), sum(n.seq_kv for n in self.all_lengths)
 
     @property
     def each(self) -> tuple[Lengths, ...]:
@@ -203,6 +219,11 @@ class AttentionShape:
         text left,right, where -1 is open; `more` are features by word.
         """
         *sizes, of_head = text.split(",")
+        # A single sequence is 1x4096: without the sign a number may be missing.
+        if len(sizes) == 2 and not {*"x+"}.isdisjoint(sizes[0]):
+            return cls._parse_packed(
+                text, sizes[0], sizes[1], of_head, parse_dtype(dtype), masked(causal, parse_window(window)), **more
+            )
         grouped = len(sizes) > 1 and GROUPED in sizes[1]
         if grouped:
             sizes[1:2] = sizes[1].split(GROUPED, 1)
@@ -222,7 +243,28 @@ class AttentionShape:
         shape.check_every_row()
         return shape.asking(**more)
 
+    @classmethod
+    def _parse_packed(
+        cls, text: str, lengths: str, heads: str, of_head: str, dtype: str, mask: Mask, **more: Any
+    ) -> AttentionShape:
+        try:
+            of_q, _, of_kv = heads.partition(GROUPED)
+            head_dim, head_dim_v = sizes_of(parse_head_size(of_head))
+            options = {"dtype": dtype, "mask": mask, "head_dim_v": head_dim_v, "heads_kv": int(of_kv or of_q)}
+            found, number = parse_lengths(lengths), int(of_q)
+        except ValueError:
+            raise InputError(
+                f"shape: {text[:80]!r} is not a shape, expected {SHAPE_TEXT}, such as 8x4096+100/300,64,128"
+            ) from None
+        return cls.ragged(found, number, head_dim, packed=True, **options).asking(**more)
+
     def __str__(self) -> str:
+        if self.packed:
+            heads = str(self.heads) if self.group == 1 else f"{self.heads}{GROUPED}{self.heads_kv}"
+            asked = f", {self.asked}" if self.asked else ""
+            return (
+                f"({lengths_text(self.all_lengths)}, {heads}, {self.head_size}) {self.dtype}{self.mask.suffix}{asked}"
+            )
         seq = " ".join(map(str, self.lengths or self.each))
         heads = str(self.heads) if self.group == 1 else f"{self.heads}{GROUPED}{self.heads_kv}"
         asked = f", {self.asked}" if self.asked else ""

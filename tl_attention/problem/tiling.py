@@ -55,6 +55,14 @@ def visited_over_visible(shape: AttentionShape, rows: int, block_N: int, at_leas
 
     Tiles have `rows` rows; the tiles of a cluster count together.
     """
+    if shape.lengths:
+        alone = [shape.sequence(n) for n in range(shape.batch)]
+        pairs = sum(
+            visited_over_visible(one, rows, block_N, at_least) * one.mask.pairs(one.seq_q, one.seq_kv)
+            for one in alone
+            if one.mask.pairs(one.seq_q, one.seq_kv)
+        )
+        return pairs / shape.pairs
     blocks = sum(len(kv_blocks(shape, rows, block_N, tile, at_least)) for tile in range(row_tiles(shape, rows)))
     return blocks * rows * block_N / shape.mask.pairs(shape.seq_q, shape.seq_kv)
 

@@ -36,9 +36,10 @@ def inputs(shape: AttentionShape) -> int:
 
     2 x batch x (heads x seq_q x head_dim + heads_kv x seq_kv x (head_dim + head_dim_v)). Sinks, 4 bytes a head, are left out.
     """
-    of_q = shape.heads * shape.seq_q * shape.head_dim
-    of_kv = shape.heads_kv * shape.seq_kv * (shape.head_dim + shape.head_dim_v)
-    return DTYPE_BYTES * shape.batch * (of_q + of_kv)
+    rows, keys = shape.totals
+    of_q = shape.heads * rows * shape.head_dim
+    of_kv = shape.heads_kv * keys * (shape.head_dim + shape.head_dim_v)
+    return DTYPE_BYTES * (of_q + of_kv)
 
 
 def outputs(shape: AttentionShape) -> int:
@@ -47,7 +48,7 @@ def outputs(shape: AttentionShape) -> int:
     That is 2 x batch x heads x seq_q x head_dim_v, and 4 for each row's LSE.
     """
     row = DTYPE_BYTES * shape.head_dim_v + (LSE_BYTES if "lse" in shape.asked else 0)
-    return shape.batch * shape.heads * shape.seq_q * row
+    return shape.heads * shape.totals[0] * row
 
 
 def read_from_l2(shape: AttentionShape, tiling: Tiling) -> int:
@@ -68,6 +69,8 @@ def arriving_in_sms(shape: AttentionShape, tiling: Tiling) -> int:
 
 
 def _loaded(shape: AttentionShape, tiling: Tiling, times: int) -> int:
+    if shape.lengths:
+        return sum(_loaded(shape.sequence(n), tiling, times) for n in range(shape.batch))
     rows_of_cluster = tiling.block_M * tiling.cluster
     clusters = ceildiv(shape.seq_q, rows_of_cluster)
     keys = sum(_keys(shape, tiling, rows_of_cluster, number) for number in range(clusters))

@@ -65,10 +65,10 @@ class Variant:
     optional: frozenset[str] = frozenset()
     group: int = 1
     strided: bool = False
-    packed: bool = False
     sms: int = HOPPER.sms
     arch: str = HOPPER.arch
     trace: frozenset[str] = frozenset()
+    packed: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "head_dim_v", self.head_dim_v or self.head_dim)
