@@ -4,7 +4,7 @@ Every kernel that stands here as it is shipped has another that is asked for eve
 a call are in one kernel, and each feature of a call with each option of a schedule. tests/test_golden.py checks that.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -36,6 +36,7 @@ class GoldenKernel:
     sizes: Sizes | None = None
     sms: int = HOPPER.sms
     options: Options = ()
+    packed: bool = False
 
     @cached_property
     def schedule(self) -> Schedule:
@@ -46,6 +47,7 @@ class GoldenKernel:
     def variant(self) -> Variant:
         head_dim, head_dim_v = sizes_of(self.size)
         there = {"group": self.group, "optional": self.optional, "strided": self.strided, "sms": self.sms}
+        there |= {"packed": self.packed}
         return Variant(head_dim, self.dtype, self.mask, head_dim_v, self.sizes, **there)
 
 
@@ -130,7 +132,16 @@ OTHERS: dict[str, GoldenKernel] = {
     "best, 114 SMs": GoldenKernel("best", sms=114),
     "best_causal, 114 SMs": GoldenKernel("best_causal", CAUSAL, sms=114),
 }
-KERNELS: dict[str, GoldenKernel] = {**PLAIN, **ASKED, **OTHERS}
+# Packed sequences: by a counter and by turns, in a cluster, with each order of tiles, mask and kind of store.
+PACKED: dict[str, GoldenKernel] = {
+    "ragged, packed": GoldenKernel("ragged", dtype=BF16, packed=True),
+    "best, packed": GoldenKernel("best", CAUSAL, packed=True),
+    "best_causal, packed": replace(asked("best_causal", CAUSAL, BF16, 128, 5), packed=True),
+    "sections, packed": replace(asked("experiments/causal/sections", BOTH, BF16, "192/128"), packed=True),
+    "output_tma, packed": replace(asked("experiments/output_tma", LEFT, BF16, 104), packed=True),
+    "output_direct, packed": replace(asked("experiments/output_direct", RIGHT, FP16, "40/64"), packed=True),
+}
+KERNELS: dict[str, GoldenKernel] = {**PLAIN, **ASKED, **OTHERS, **PACKED}
 # The proofs of these kernels take longer than a second.
 LONG = (
     *("mma_sync, asked", "mma_sync_double", "mma_sync_double, asked", "mma_sync_rows_x2", "mma_sync_rows_x2, asked"),

@@ -8,6 +8,7 @@ from faults import (
     lse,
     names,
     output,
+    packed,
     products,
     pshared,
     roles,
@@ -25,7 +26,7 @@ from faults.table import LOWERINGS, Cell, Edit, Row
 
 __all__ = ["LOWERINGS", "TABLE", "Cell", "Edit", "Row"]
 
-THEMES = (launch, waits, roles, products, tiles, loads, output, sms, heads, sizes, softcap, strides, windows)
+THEMES = (launch, waits, roles, products, tiles, loads, output, sms, heads, sizes, softcap, strides, windows, packed)
 TABLE: list[Row] = [
     row for theme in (*THEMES, pshared, fragments, lse, names, statements, samples) for row in theme.ROWS
 ]

@@ -17,6 +17,7 @@ from tl_attention.hardware.warpgroup import MEETING, OWN, ROWS, TURN, WARP, WARP
 from tl_attention.loop.table import Table, whole
 from tl_attention.lowering.warp_specialized.dialect import Q_LOAD
 from tl_attention.program.program import Operation, Program
+from tl_attention.proof.code.tensors import NO_BATCH
 from tl_attention.proof.events import CLUSTER, EXPONENTIALS, NAMED, TILE, Event, Maybe, P, Place, Process, Q, Read
 from tl_attention.schedule.schedule import Schedule
 
@@ -236,7 +237,10 @@ class Roles:
         # Where each thread stores its own elements, the elements tell how many rows are stored.
         told = {"lse": 0, "output": rows if self.output == "direct" else 0}
         for kind in ("lse",) * ("LSE" in tile.tensors) + ("output",) * (not self.output_through_q):
-            event = Event(kind, value=told[kind], place=tile.place(own))
+            place = tile.place(own)
+            if self.packed and self.output == "direct" and kind == "output":
+                place = (*place[:2], NO_BATCH)
+            event = Event(kind, value=told[kind], place=place)
             yield event if rows else Maybe(event)
 
     def _release_q(self, process: Process) -> Event:

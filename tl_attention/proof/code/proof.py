@@ -181,7 +181,7 @@ class Proof(ABC):
         except InputError as error:
             raise refusal(str(error)) from None
         except Unsafe as error:
-            at = "" if self.at is None else f" (batch, heads, seq_q, seq_kv = {', '.join(map(str, self.at))})"
+            at = "" if self.at is None else f" (batch, heads, seq_q, seq_kv = {', '.join(map(str, self.at[:4]))})"
             raise refusal(f"{error}{at}") from None
 
     def run(self, threads: Threads, names: Mapping[str, Any], tiles: int = 1, **how: Any) -> Run:

@@ -18,6 +18,7 @@ BATCH, HEAD, ROW, COLUMN = range(4)
 DIMENSION_OF: dict[str | int, int] = {"batch": BATCH, "heads": HEAD, "heads_kv": HEAD, "seq_q": ROW, "seq_kv": ROW}
 # Elements of 16 bytes, of which all strides are multiples.
 ALIGNED = 8
+NO_BATCH = -1
 # Of a ragged view; 2^30 strides of the last dimension and of a row are 2^64 bytes.
 RAGGED_ROWS, RAGGED_ENDS, WRAP = 2**30, 0x7FFF0000, 2**34
 
@@ -55,6 +56,11 @@ class Tensor:
         The row may be one behind the last. Rows are those of a head.
         """
         return sum(place * stride for place, stride in zip((batch, head, row), self.strides))
+
+    def place(self, element: Value) -> tuple[Value, Value, Value, Value]:
+        """Returns (batch, head, row, column) of an element's offset; of packed rows the batch is NO_BATCH, as none shows."""
+        batch, head, row, column = self.split(element)
+        return (NO_BATCH + 0 * row if self.packed else batch), head, row, column
 
     def split(self, element: Value, dims: Sequence[int] = (BATCH, HEAD, ROW)) -> tuple[Value, ...]:
         """Splits an element's offset into its index in each of the dimensions `dims`, and what is left beyond them.

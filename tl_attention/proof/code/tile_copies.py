@@ -124,7 +124,7 @@ class TileCopies:
         seen = parts[0].seen
         tensor = self.reading.tensors[seen.name]
         elements, width = self._elements(parts)
-        batch, head, row, column = tensor.split(elements)
+        batch, head, row, column = tensor.place(elements)
         first, last = int(row.min()), int(row.max())
         wanted = np.arange(0, (last - first + 1) * tensor.columns, width)
         found = np.sort((row - first) * tensor.columns + column)
