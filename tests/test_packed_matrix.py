@@ -6,6 +6,7 @@ test_packed.py has cases of every kind on the CPU, and sees that the check of a 
 """
 
 import random
+import sys
 
 import pytest
 from packed_cases import RAGGED, Kernel, matrix, ragged
@@ -16,6 +17,8 @@ def wrong(cases) -> str:
     draw = random.SystemRandom()
     cases = [*cases]
     found = [fault for case in cases if (fault := fault_of(case, draw.randrange(2**31)))]
+    # At once: a run of minutes may be cut.
+    print(*found, sep="\n", file=sys.__stderr__, flush=True)
     return "\n".join([f"{len(found)} of {len(cases)} cases:", *found]) if found else ""
 
 
