@@ -33,6 +33,10 @@ def one_by_one(q: Tensor, k: Tensor, v: Tensor, cu_q: Tensor, cu_k: Tensor, **op
     """Computes each sequence by attention(), and 0 for the rows behind the last."""
     found = []
     for (a, b), (c, d) in zip(pairwise(cu_q.tolist()), pairwise(cu_k.tolist())):
+        if c == d:
+            # attention() has no gradient of every window without keys.
+            found.append(q.new_zeros((b - a, *q.shape[1:])))
+            continue
         found.append(attention(q[None, a:b], k[None, c:d], v[None, c:d], layout="bshd", **options)[0])
     return torch.cat([*found, q.new_zeros((len(q) - cu_q[-1], *q.shape[1:]))])
 
