@@ -113,12 +113,13 @@ def small_packed(shape: AttentionShape, planned: Planned | None) -> Iterator[Att
     of_loop = [Lengths(n.seq_q, n.seq_kv) for n in ends_of(planned, alone)] if planned else []
     for of in (
         [(100, 300), (0, 7), (1, 1), (129, 192), (3, 0), (65, 20), (1, 900), (0, 0), (700, 700)],
-        [(int(number % 7 == 0), int(number % 3 == 0)) for number in range(2 * MANY)],
-        [(20, 20)] * MANY,
+        # More sequences than rows.
+        [(int(number % 7 == 0), int(number % 3 == 0)) for number in range(200)],
+        [(20, 20)] * 60,
         of_loop,
     ):
         if of:
-            heads_kv = 3 if len(of) < MANY else 1
+            heads_kv = 3
             yield replace(
                 AttentionShape.ragged([Lengths(*n) for n in of], heads_kv * shape.group, shape.head_dim, packed=True),
                 dtype=shape.dtype, mask=shape.mask, head_dim_v=shape.head_dim_v, heads_kv=heads_kv, asked=shape.asked,
