@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from statistics import geometric_mean
 
-from pages.cells import NAMES, length, read, record
+from pages.cells import NAMES, length, read, record, speeds
 from pages.made import ROOT, Make
 from pages.results import ratios
 from tl_attention.files.defaults import FILE, NONE_YET, Case, defaults
@@ -18,6 +18,7 @@ from tl_attention.show.cells import binding_peer
 
 # The schedules of the grid of lengths in both dtypes, and whether it is causal there.
 OF_GRID = {"best": False, "best_causal": True}
+OF_PACKED = "ragged"
 ENTRY = re.compile(r"^    record:.*\n(?:      .*\n)*", re.M)
 
 
@@ -25,11 +26,20 @@ def said() -> Iterator[str]:
     """Yields what the records say of each rule, in the order of the rules."""
     cells, grid = (read(record(stem)) for stem in ("cells", "grid"))
     for number, rule in enumerate(defaults().rules):
-        if rule.schedule in OF_GRID and rule.head_dims == (128,):
+        if rule.schedule == OF_PACKED:
+            yield of_packed()
+        elif rule.schedule in OF_GRID and rule.head_dims == (128,):
             yield of_grid(grid, OF_GRID[rule.schedule])
         else:
             own = [row for row in cells if defaults().number(Case.of(row.shape)) == number]
             yield of_cells([row for row in own if row.ours.what == rule.schedule])
+
+
+def of_packed() -> str:
+    """Says the mean over the cells of packed sequences that the schedule was measured in."""
+    rows = [row for row in read(record("packed")) if row.ours.what == OF_PACKED]
+    mean = geometric_mean(speeds(rows, "fa3"))
+    return f"{record('packed').name} says {mean:.3f} x FlashAttention-3, geometric mean of {len(rows)} kinds of lengths and heads"
 
 
 def of_grid(rows: Sequence[CellRow], causal: bool) -> str:

@@ -11,6 +11,7 @@ from pages import training as of_training
 from pages.cells import CARDS, PEERS, about_lengths, measured_on, over_lengths, read, record, speeds
 from pages.defaults import said
 from pages.made import RESULTS, filling
+from pages.packed import packed
 from tl_attention.files.defaults import defaults
 from tl_attention.measure.cell import OURS
 from tl_attention.measure.cell_records import CellRow
@@ -108,7 +109,7 @@ def operator() -> str:
 
 
 MADE = {
-    **filling("docs/pytorch.md", {"speed": speed, "training": training}),
+    **filling("docs/pytorch.md", {"speed": speed, "packed": packed, "training": training}),
     **filling("docs/pytorch-reference.md", {"defaults": rules}),
     **filling(
         "docs/pytorch-measurements.md",

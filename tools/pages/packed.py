@@ -1,0 +1,59 @@
+"""Makes the tables of packed sequences' speed in docs/pytorch.md from their record."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import geometric_mean
+
+from pages.cells import measured_on, read, record, speeds
+from tl_attention.measure.cell import DENSE, OURS
+from tl_attention.measure.cell_records import CellRow
+from tl_attention.problem.mask import CAUSAL
+from tl_attention.show.table import markdown
+
+# What the names of lengths in results/packed.yaml mean, in the tables' order.
+LENGTHS = {
+    "eq1k": "equal, 1k",
+    "eq4k": "equal, 4k",
+    "eq16k": "equal, 16k",
+    "drawn": "drawn from 1 to 4k",
+    "mixed": "one of 16k among 64 of 256",
+    "n512x64": "512 of 64",
+    "n8192x4": "8192 of 4",
+}
+HEADS = {"h16": "16 heads of 128", "h32_8": "32 on 8 heads of 128", "d64": "32 heads of 64"}
+MLA = {"mla16": "16 heads", "mla128": "128 heads"}
+
+
+def packed() -> str:
+    """Makes the tables: each kind of lengths beside FlashAttention-3 without a mask and with a causal one, then latent attention."""
+    rows = read(record("packed"))
+    lines = [[words, *(_both(rows, of, name) for of in HEADS)] for name, words in LENGTHS.items()]
+    dense = [row for row in rows if DENSE in row.peers]
+    latent = [
+        f"{words}: {_spread(rows, of)} x FlashAttention-3 causal, {_spread(rows, f'{of}_context')} x unmasked"
+        for of, words in MLA.items()
+    ]
+    equal = speeds(dense, DENSE)
+    return (
+        f"{markdown(['sequences', *HEADS.values()], lines)}\n\n"
+        f"With head_dim 192 of q and k and 128 of v, and the LSE, as a prefill of multi-head latent attention has it, "
+        f"{'; '.join(latent)}. Equal lengths have {geometric_mean(equal):.3f} x the speed of `attention()` on the batch "
+        f"({min(equal):.3f} to {max(equal):.3f}). {measured_on(rows[0])}"
+    )
+
+
+def _both(rows: Sequence[CellRow], of: str, name: str) -> str:
+    """Gives our speed beside FlashAttention-3 in a group's cells of these lengths, `full; causal`."""
+    mine = [row for row in rows if row.group.removesuffix("_ragged").removesuffix("_short") == of]
+    found = {}
+    for row in mine:
+        if f"-{name}" in row.cell and (speed := row.speed(OURS, "fa3")):
+            found[row.shape.mask == CAUSAL] = f"{speed.ratio:.3f}"
+    return f"{found[False]}; {found[True]}"
+
+
+def _spread(rows: Sequence[CellRow], group: str) -> str:
+    found = speeds([row for row in rows if row.group == group], "fa3")
+    return f"{min(found):.3f} to {max(found):.3f}"
+
