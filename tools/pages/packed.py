@@ -56,4 +56,3 @@ def _both(rows: Sequence[CellRow], of: str, name: str) -> str:
 def _spread(rows: Sequence[CellRow], group: str) -> str:
     found = speeds([row for row in rows if row.group == group], "fa3")
     return f"{min(found):.3f} to {max(found):.3f}"
-
