@@ -296,6 +296,14 @@ BAD = {
     "heads": (FILE.replace("heads: 4", "heads: 4\n    heads_kv: 3", 1), "groups.d128: shape: 4 heads, expected a mult"),
     "a schedule": (FILE.replace("heads: 4", "schedule: d96\n    heads: 4", 1), "4: groups.d128.schedule: "),
     "a softcap": (FILE.replace("heads: 4", "softcap: -1.0\n    heads: 4", 1), "shape: softcap is -1.0"),
+    "lengths beside seq": (
+        FILE.replace("heads: 4", "lengths: {a: 2x9}\n    heads: 4", 1),
+        "groups.d128: expected either seq, numbers of keys, or lengths",
+    ),
+    "lengths that are none": (
+        FILE.replace("seq: [1024]", "lengths: {a: 2y9}", 1),
+        "groups.d128.lengths.a: shape: '1x2y9,4/4,128' is not a shape",
+    ),
     "a window": (FILE.replace("[255, 0]", "[-2, 0]"), "12: groups.window.window[0]: expected at least -1, found -2"),
 }
 

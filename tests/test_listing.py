@@ -103,7 +103,7 @@ def test_rows_are_every_timed_row_of_the_records_and_no_other(records) -> None:
     shutil.copy(RESULTS / "bench-h200-L.jsonl", records / "run-20261121T105027Z.jsonl")
     (records / "mine.jsonl").write_text('{"name": "se')
     # Which have lines of their own.
-    others = ("evaluate", "cells", "grid", "training", "backward", "profile", "operator", "host", "model")
+    others = ("evaluate", "cells", "grid", "training", "backward", "profile", "operator", "host", "model", "packed")
     files = [path for path in RESULTS.glob("*.jsonl") if not path.name.startswith(others)]
     expected = [row for path in files for row in read_rows(path)]
     found = measured.rows()
@@ -112,6 +112,11 @@ def test_rows_are_every_timed_row_of_the_records_and_no_other(records) -> None:
 
 
 CASES = {
+    "packed": (
+        ["--shape", "8x4096+100/300,64/8,128"],
+        "ragged",
+        "head_dim 128, float16, mask full, seq_q 4096, seq_kv 4096, group 8, packed",
+    ),
     "by default": ([], "best", "head_dim 128, float16, mask full, seq_q 8192, seq_kv 8192, group 1"),
     "causal": (["--causal"], "best_causal", "head_dim 128, float16, mask causal, seq_q 8192, seq_kv 8192, group 1"),
     "grouped, with a window": (

@@ -65,6 +65,14 @@ CALLS = {
             for name in ("short", "softcap")
         },
     ),
+    "packed sequences": (
+        "--packed --dtype bf16 --lse",
+        {
+            (name, Variant(128, "bfloat16", mask, optional=frozenset({"LSE"}), packed=True))
+            for mask, names in ((FULL, ("short", "ragged")), (CAUSAL, ("short", "causal_late")))
+            for name in names
+        },
+    ),
     "a window that is causal with and without the word": (
         "best_causal --dtype fp16 --window 1023,0",
         {("best_causal", Variant(128, "float16", Mask(1023, 0)))},

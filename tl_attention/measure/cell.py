@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -194,22 +195,27 @@ def _cells(file: YamlFile, name: str, group: _GroupKeys, tokens: int) -> Iterato
     if bool(group.seq) == bool(group.lengths):
         raise blamed(file, where, "expected either seq, numbers of keys, or lengths, those of packed sequences by name")
     for (of, text), causal in product(group.lengths.items(), group.causal):
-        try:
-            yield Cell(name, _packed(group, text, causal), group.peers, group.schedule, group.mean, of)
-        except InputError as error:
-            raise blamed(file, (*where, "lengths", of), str(error)) from None
+        yield _cell(file, where, (*where, "lengths", of), group, of, partial(_packed, group, text, causal))
     for seq, causal in product(group.seq, group.causal):
         if group.batch is None and tokens % seq:
             raise blamed(file, (*where, "seq"), f"{seq} does not divide the {tokens} tokens, expected batch beside it")
-        try:
-            shape = _shape(group, seq, causal, group.batch or tokens // seq)
-        except InputError as error:
-            raise blamed(file, where, str(error)) from None
-        try:
-            schedule_for(shape, group.schedule).refuse_unmeant(shape.head_size)
-        except InputError as error:
-            raise blamed(file, (*where, "schedule"), str(error)) from None
-        yield Cell(name, shape, group.peers, group.schedule, group.mean)
+        make = partial(_shape, group, seq, causal, group.batch or tokens // seq)
+        yield _cell(file, where, where, group, "", make)
+
+
+def _cell(
+    file: YamlFile, group_at: KeyPath, at: KeyPath, group: _GroupKeys, lengths: str, make: Callable[[], AttentionShape]
+) -> Cell:
+    """Makes a cell of a group from its shape. Raises InputError with the line of what is wrong, the shape's at `at`."""
+    try:
+        shape = make()
+    except InputError as error:
+        raise blamed(file, at, str(error)) from None
+    try:
+        schedule_for(shape, group.schedule).refuse_unmeant(shape.head_size)
+    except InputError as error:
+        raise blamed(file, (*group_at, "schedule"), str(error)) from None
+    return Cell(str(group_at[-1]), shape, group.peers, group.schedule, group.mean, lengths)
 
 
 def _packed(group: _GroupKeys, lengths: str, causal: bool) -> AttentionShape:

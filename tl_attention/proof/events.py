@@ -9,6 +9,8 @@ from typing import NamedTuple
 Read = tuple[str, int, int]
 # (row, head, batch), or (element, rows).
 Place = tuple[int, ...]
+# In the place of a batch: elements that are stored one by one do not show which packed sequence they are of.
+NO_BATCH = -1
 # The word before an event's place in messages, by the event's kind; "at" for other kinds.
 PLACES = {"product": "keeping", "put": "of columns"}
 CLUSTER, NAMED, TILE, Q, P, EXPONENTIALS = "cluster", "named barrier", "tile", "Q", "P", "exponentials"

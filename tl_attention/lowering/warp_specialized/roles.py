@@ -17,8 +17,20 @@ from tl_attention.hardware.warpgroup import MEETING, OWN, ROWS, TURN, WARP, WARP
 from tl_attention.loop.table import Table, whole
 from tl_attention.lowering.warp_specialized.dialect import Q_LOAD
 from tl_attention.program.program import Operation, Program
-from tl_attention.proof.code.tensors import NO_BATCH
-from tl_attention.proof.events import CLUSTER, EXPONENTIALS, NAMED, TILE, Event, Maybe, P, Place, Process, Q, Read
+from tl_attention.proof.events import (
+    CLUSTER,
+    EXPONENTIALS,
+    NAMED,
+    NO_BATCH,
+    TILE,
+    Event,
+    Maybe,
+    P,
+    Place,
+    Process,
+    Q,
+    Read,
+)
 from tl_attention.schedule.schedule import Schedule
 
 if TYPE_CHECKING:

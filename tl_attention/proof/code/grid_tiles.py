@@ -14,9 +14,9 @@ from tl_attention.hardware.warpgroup import ROWS
 from tl_attention.proof.code.copies import PER_HEAD, TENSORS
 from tl_attention.proof.code.row_tiles import RowTiles
 from tl_attention.proof.code.run import Run, Seen
-from tl_attention.proof.code.tensors import NO_BATCH
 from tl_attention.proof.code.thread_slice import Reading
 from tl_attention.proof.code.verdict import Unsafe
+from tl_attention.proof.events import NO_BATCH
 
 NONE = -1
 # Loads of K and V are remembered by the first and the last of a tile.

@@ -13,12 +13,12 @@ from typing import Any
 
 from tl_attention.problem.features import Parameter
 from tl_attention.proof.code.threads import Value
+from tl_attention.proof.events import NO_BATCH
 
 BATCH, HEAD, ROW, COLUMN = range(4)
 DIMENSION_OF: dict[str | int, int] = {"batch": BATCH, "heads": HEAD, "heads_kv": HEAD, "seq_q": ROW, "seq_kv": ROW}
 # Elements of 16 bytes, of which all strides are multiples.
 ALIGNED = 8
-NO_BATCH = -1
 # Of a ragged view; 2^30 strides of the last dimension and of a row are 2^64 bytes.
 RAGGED_ROWS, RAGGED_ENDS, WRAP = 2**30, 0x7FFF0000, 2**34
 
