@@ -116,6 +116,18 @@ def test_many_more_sequences_than_rows() -> None:
     assert torch.equal(found, inputs[2].repeat_interleave(3, dim=1))
 
 
+def test_wrong_offsets_stay_within_the_tensors() -> None:
+    q, k, v, cu_q, cu_k = drawn([300, 200, 12], [400, 80, 32])
+    whole = torch.full((1024, 6, 64), 7.0, device="cuda", dtype=torch.bfloat16)
+    out = whole[200 : 200 + len(q)]
+    for wrong in ([0, 500, 0, 500], [-90, 40, 600, 700], [512, 300, 100, 0], [0, 2**30, 2**31 - 1, 5]):
+        cu_q.copy_(torch.tensor(wrong, dtype=torch.int32))
+        cu_k.copy_(torch.tensor(wrong[::-1], dtype=torch.int32))
+        attention_varlen(q, k, v, cu_q, cu_k, 512, 512, causal=True, out=out)
+        torch.cuda.synchronize()
+        assert (whole[:200] == 7).all() and (whole[200 + len(q) :] == 7).all()
+
+
 @pytest.mark.parametrize("kernel", RAGGED[:8], ids=str)
 def test_for_the_sanitizer(kernel) -> None:
     """Runs a few ragged batches of a mask: `compute-sanitizer python -m pytest -m gpu -k sanitizer` reads along."""
