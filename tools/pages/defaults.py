@@ -18,26 +18,30 @@ from tl_attention.show.cells import binding_peer
 
 # The schedules of the grid of lengths in both dtypes, and whether it is causal there.
 OF_GRID = {"best": False, "best_causal": True}
-OF_PACKED = "ragged"
 ENTRY = re.compile(r"^    record:.*\n(?:      .*\n)*", re.M)
 
 
 def said() -> Iterator[str]:
     """Yields what the records say of each rule, in the order of the rules."""
-    cells, grid = (read(record(stem)) for stem in ("cells", "grid"))
+    cells, grid, packed = (read(record(stem)) for stem in ("cells", "grid", "packed"))
     for number, rule in enumerate(defaults().rules):
-        if rule.schedule == OF_PACKED:
-            yield of_packed()
+        for_packed = not rule.holds("packed", False)
+        rows = packed if for_packed else cells
+        own = [
+            row for row in rows if defaults().number(Case.of(row.shape)) == number and row.ours.what == rule.schedule
+        ]
+        if for_packed:
+            yield of_packed(own)
         elif rule.schedule in OF_GRID and rule.head_dims == (128,):
             yield of_grid(grid, OF_GRID[rule.schedule])
         else:
-            own = [row for row in cells if defaults().number(Case.of(row.shape)) == number]
-            yield of_cells([row for row in own if row.ours.what == rule.schedule])
+            yield of_cells(own)
 
 
-def of_packed() -> str:
-    """Says the mean over the cells of packed sequences that the schedule was measured in."""
-    rows = [row for row in read(record("packed")) if row.ours.what == OF_PACKED]
+def of_packed(rows: Sequence[CellRow]) -> str:
+    """Says the mean over the cells of packed sequences."""
+    if not rows:
+        return NONE_YET
     mean = geometric_mean(speeds(rows, "fa3"))
     return f"{record('packed').name} says {mean:.3f} x FlashAttention-3, geometric mean of {len(rows)} kinds of lengths and heads"
 
