@@ -47,6 +47,10 @@ def file(tmp_path: Path) -> Path:
         (("best", "--marks", "wait"), "expected tile and end among them, between which time is counted"),
         (("best", "--blocks", "0-3"), "'0-3' is no list of numbers, such as 0,1,2"),
         (("nothing",), "nothing"),
+        (
+            ("ragged", "--shape", "8x256,4,64"),
+            "ragged: packed sequences, expected a batch of one length: nothing is recorded",
+        ),
         (("best",), "no GPU here, expected one of compute capability"),
     ],
 )

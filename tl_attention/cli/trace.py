@@ -166,6 +166,8 @@ def _numbers(blocks: str) -> tuple[int, ...]:
 
 def _candidate(schedule: str, dtype: str, problem: dict[str, Any]) -> Candidate:
     (candidate,) = candidates([schedule], card_for(None), (dtype,), refuse=True, sizes="runtime", **problem)
+    if candidate.shape.packed:
+        raise InputError(f"{candidate.name}: packed sequences, expected a batch of one length: nothing is recorded")
     if not visible_gpus():
         raise InputError(f"trace: no GPU here, expected one of compute capability {KNOWN}; --of needs none")
     return candidate
