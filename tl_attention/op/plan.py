@@ -76,13 +76,12 @@ class Plan:
         *read, output = given.values()
         q, spans = given["q"], (end - first for first, end in map(extent, [*read, *per_head.values(), output]))
         batch, heads, rows, head_dim = q.shape
-        there = ((place, feature) for place, feature in enumerate(INPUTS) if feature.word in asked)
         return cls(
             *(kernel, schedule, q.device.index, head_dim, asked, _place(other_way(output, layout))),
             lse=((batch, heads, rows), (heads * rows, rows, 1)) if "lse" in asked else None,
             views=None if as_given else tuple(map(_place, taken.values())),
             spans=tuple(spans),
-            features=tuple((None, asked[f.word]) if f.is_number else (place, None) for place, f in there),
+            features=features_taken(asked),
         )
 
     def serves(
@@ -136,6 +135,12 @@ class Plan:
             with torch.cuda.device(self.device):
                 self.kernel(*taken)
         return result if lse is None else (result, lse)
+
+
+def features_taken(asked: Asked) -> tuple[Taken, ...]:
+    """Returns what a kernel takes for the asked features of INPUTS, in their order."""
+    there = ((place, feature) for place, feature in enumerate(INPUTS) if feature.word in asked)
+    return tuple((None, asked[f.word]) if f.is_number else (place, None) for place, f in there)
 
 
 def _place(tensor: Tensor) -> Place:

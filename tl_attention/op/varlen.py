@@ -18,8 +18,8 @@ from tl_attention.files.named import resolve
 from tl_attention.op import arguments, packed_arguments, varlen_operator
 from tl_attention.op.attention import kernel_of, schedule_of, sms_of
 from tl_attention.op.in_memory import ALIGNMENT, share_memory
-from tl_attention.op.plan import NO_WINDOW, Plans, Values, described
-from tl_attention.problem.features import INPUTS, Asked, Value
+from tl_attention.op.plan import NO_WINDOW, Plans, Taken, Values, described, features_taken
+from tl_attention.problem.features import Asked
 from tl_attention.problem.packed import words_of_list
 from tl_attention.schedule.schedule import Schedule
 
@@ -187,18 +187,17 @@ class PackedPlan:
     rows: int
     lse: bool
     columns: int
-    features: tuple[tuple[int | None, Value | None], ...]
+    features: tuple[Taken, ...]
 
     @classmethod
     def of(cls, kernel: Callable[..., None], schedule: Schedule, q: Tensor, v: Tensor, asked: Asked) -> PackedPlan:
         """Makes the plan of a call from its kernel, schedule, tensors and features."""
-        there = ((place, feature) for place, feature in enumerate(INPUTS) if feature.word in asked)
         return cls(
             *(kernel, schedule, q.device.index, q.shape[2], asked),
             rows=schedule.block_M * schedule.kernel.cluster,
             lse="lse" in asked,
             columns=v.shape[2],
-            features=tuple((None, asked[f.word]) if f.is_number else (place, None) for place, f in there),
+            features=features_taken(asked),
         )
 
     def serves(

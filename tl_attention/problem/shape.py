@@ -41,8 +41,8 @@ class AttentionShape:
 
     Tensors are laid out (batch, heads, seq, head_dim). A shape is a list of sequences: `batch` sequences of seq_q
     queries and seq_kv keys, unless `lengths` gives those of each sequence; then seq_q and seq_kv are the largest. Any
-    length may be 0. `packed` sequences lie one behind the other, without a batch. A query may see no key: then its output is 0, and its LSE is -inf, or that of the scores that have
-    no key.
+    length may be 0. `packed` sequences lie one behind the other, without a batch. A query may see no key: then its
+    output is 0, and its LSE is -inf, or that of the scores that have no key.
 
     K and V have `heads_kv` heads, each shared by equally many heads in a row of Q's `heads`; by default they have as
     many as Q. V and the output have `head_dim_v` columns, by default as many as Q and K. `asked` are the features that
