@@ -119,11 +119,7 @@ def small_packed(shape: AttentionShape, planned: Planned | None) -> Iterator[Att
         of_loop,
     ):
         if of:
-            heads_kv = 3
-            yield replace(
-                AttentionShape.ragged([Lengths(*n) for n in of], heads_kv * shape.group, shape.head_dim, packed=True),
-                dtype=shape.dtype, mask=shape.mask, head_dim_v=shape.head_dim_v, heads_kv=heads_kv, asked=shape.asked,
-            )  # fmt: skip
+            yield shape.with_lengths([Lengths(*n) for n in of], heads_kv=3)
 
 
 def ends_of(planned: Planned, shape: AttentionShape) -> Iterator[Sizes]:

@@ -19,7 +19,6 @@ from tl_attention.measure.timing import batch_method
 from tl_attention.measure.trials import BrokeWorker, Progress, Samples, sample
 from tl_attention.oracle.reference import ErrorReport
 from tl_attention.problem.lengths import Lengths
-from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.variant import Sizes
 
 VERIFY_TIMEOUT_S = 120.0
@@ -67,9 +66,7 @@ def _small(candidate: Candidate) -> Candidate:
     """Returns the candidate on a small version of its problem; all cells of one kernel give an equal candidate."""
     mask = candidate.shape.mask
     if candidate.shape.packed:
-        of = AttentionShape.ragged(PACKED, HEADS_KV * candidate.shape.group, candidate.shape.head_dim, packed=True)
-        like = {name: getattr(candidate.shape, name) for name in ("dtype", "mask", "head_dim_v", "asked")}
-        return replace(candidate, shape=replace(of, heads_kv=HEADS_KV, **like))
+        return replace(candidate, shape=candidate.shape.with_lengths(PACKED, HEADS_KV))
     heads, seq_q = HEADS_KV * candidate.shape.group, SEQ_Q + (mask.right or 0)
     sizes = Sizes(BATCH, heads, seq_q, seq_q + SEQ_KV - SEQ_Q + (mask.left or 0))
     return replace(candidate, shape=candidate.shape.resized(sizes))

@@ -176,6 +176,12 @@ class AttentionShape:
         """Returns the problem at other sizes; as many of Q's heads share one of K and V as before."""
         return replace(self, **sizes._asdict(), heads_kv=sizes.heads // self.group, lengths=())
 
+    def with_lengths(self, lengths: Sequence[Lengths], heads_kv: int) -> AttentionShape:
+        """Returns the problem of other sequences; as many of Q's heads share one of K's and V's `heads_kv` as before."""
+        batch, seq_q, seq_kv = _all_of(lengths)
+        resized = self.resized(Sizes(batch, heads_kv * self.group, seq_q, seq_kv))
+        return replace(resized, lengths=tuple(lengths))
+
     @classmethod
     def of(cls, variant: Variant, sizes: Sizes) -> AttentionShape:
         """Returns the problem that a kernel for the variant computes at these sizes, without features."""
@@ -259,16 +265,13 @@ class AttentionShape:
         return cls.ragged(found, number, head_dim, packed=True, **options).asking(**more)
 
     def __str__(self) -> str:
-        if self.packed:
-            heads = str(self.heads) if self.group == 1 else f"{self.heads}{GROUPED}{self.heads_kv}"
-            asked = f", {self.asked}" if self.asked else ""
-            return (
-                f"({lengths_text(self.all_lengths)}, {heads}, {self.head_size}) {self.dtype}{self.mask.suffix}{asked}"
-            )
-        seq = " ".join(map(str, self.lengths or self.each))
         heads = str(self.heads) if self.group == 1 else f"{self.heads}{GROUPED}{self.heads_kv}"
         asked = f", {self.asked}" if self.asked else ""
-        return f"({self.batch}, {heads}, {seq}, {self.head_size}) {self.dtype}{self.mask.suffix}{asked}"
+        if self.packed:
+            sizes = f"{lengths_text(self.all_lengths)}, {heads}"
+        else:
+            sizes = f"{self.batch}, {heads}, {' '.join(map(str, self.lengths or self.each))}"
+        return f"({sizes}, {self.head_size}) {self.dtype}{self.mask.suffix}{asked}"
 
 
 def _all_of(lengths: Sequence[Lengths]) -> tuple[int, int, int]:
