@@ -90,15 +90,23 @@ def call(
         raise forward_only("out", "without it")
     if out is not None:
         raise InputError(f"attention: out is given {HERE}, expected none")
-    if schedule is not None and not isinstance(schedule, (str, Path)):
-        raise InputError(f"attention: schedule is {type(schedule).__name__} {HERE}, expected a name, a file or a label")
-    name = None if schedule is None else str(schedule)
     # The backward reads the LSE.
-    chosen = {"return_lse": return_lse or gradient, "schedule": name, "specialize": specialize}
+    chosen = {"return_lse": return_lse or gradient, "specialize": specialize}
     tensors = (given[feature.word] for feature in PER_HEAD)
     options |= {feature.word: given[feature.word] for feature in NUMBERS}
-    output, lse = torch.ops.tl_attention.forward(q, k, v, *tensors, **options, **chosen)
+    output, lse = torch.ops.tl_attention.forward(
+        q, k, v, *tensors, **options, **chosen, schedule=name_of(schedule, "attention")
+    )
     return (output, lse) if return_lse else output
+
+
+def name_of(schedule: Schedule | str | Path | None, function: str) -> str | None:
+    """Returns a call's schedule as an operator takes it. Raises InputError, with the function's name, for a Schedule."""
+    if schedule is not None and not isinstance(schedule, (str, Path)):
+        raise InputError(
+            f"{function}: schedule is {type(schedule).__name__} {HERE}, expected a name, a file or a label"
+        )
+    return None if schedule is None else str(schedule)
 
 
 def given_of(tensors: Sequence[Tensor | None], options: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.compiler import is_dynamo_compiling
 
 from tl_attention.files.named import resolve
-from tl_attention.op import arguments, packed_arguments, varlen_operator
+from tl_attention.op import arguments, operator, packed_arguments, varlen_operator
 from tl_attention.op.attention import kernel_of, schedule_of, sms_of
 from tl_attention.op.in_memory import ALIGNMENT, share_memory
 from tl_attention.op.plan import NO_WINDOW, Plans, Taken, Values, described, features_taken
@@ -136,7 +136,7 @@ def attention_varlen(
                 return plan.run(q, k, v, offsets, values, out, scale, zero_unused)
     given = arguments.by_word(values)
     asked_for: dict[str, Any] = {"causal": causal, "scale": scale, "window_size": window_size, "return_lse": return_lse}
-    if varlen_operator.is_needed(q, k, v, *offsets, *values):
+    if operator.is_needed(q, k, v, *offsets, *values):
         return varlen_operator.call(
             q, k, v, offsets, longest, given, out, schedule, zero_unused=zero_unused, check=check, **asked_for
         )
@@ -284,7 +284,7 @@ def key_of(
     causal, window_size, return_lse, zero_unused = options
     if not (type(q) is type(k) is type(v) is Tensor and type(causal) is type(return_lse) is type(zero_unused) is bool):
         return None
-    if varlen_operator.requires_gradient(q, k, v, out):
+    if operator.requires_gradient(q, k, v, out):
         return None
     if window_size is not NO_WINDOW and not (type(window_size) is tuple and all(type(n) is int for n in window_size)):
         return None

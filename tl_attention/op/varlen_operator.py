@@ -23,8 +23,8 @@ from tl_attention.op.operator import (
     TENSORS,
     forward_only,
     given_of,
-    is_needed,
     is_traced,
+    name_of,
     no_second,
     refuse_features,
     requires_gradient,
@@ -33,8 +33,6 @@ from tl_attention.op.packed_arguments import Offsets
 from tl_attention.problem.features import NUMBERS
 from tl_attention.problem.mask import CAUSAL, OPEN, masked, sides
 from tl_attention.schedule.schedule import Schedule
-
-__all__ = ["call", "implemented_by", "is_needed", "requires_gradient"]
 
 NAME, GRADIENT = "tl_attention::forward_varlen", "tl_attention::backward_varlen"
 SCHEMA = (
@@ -80,14 +78,11 @@ def call(
             raise forward_only(name, "without it")
         if there:
             raise InputError(f"attention_varlen: {name} is given {HERE}, expected none")
-    if schedule is not None and not isinstance(schedule, (str, Path)):
-        found = type(schedule).__name__
-        raise InputError(f"attention_varlen: schedule is {found} {HERE}, expected a name, a file or a label")
     cu_q, cu_k, *used = offsets
     tensors = (given[feature.word] for feature in PER_HEAD)
     options |= {feature.word: given[feature.word] for feature in NUMBERS}
     # The backward reads the LSE.
-    chosen = {"return_lse": return_lse or gradient, "schedule": None if schedule is None else str(schedule)}
+    chosen = {"return_lse": return_lse or gradient, "schedule": name_of(schedule, "attention_varlen")}
     output, lse = torch.ops.tl_attention.forward_varlen(
         q, k, v, cu_q, cu_k, *longest, *used, *tensors, **options, **chosen, zero_unused=zero_unused
     )
