@@ -9,6 +9,7 @@ import random
 import sys
 
 import pytest
+import torch
 from packed_cases import RAGGED, Kernel, matrix, ragged
 from packed_check import fault_of
 
@@ -19,6 +20,8 @@ def wrong(cases) -> str:
     found = [fault for case in cases if (fault := fault_of(case, draw.randrange(2**31)))]
     # At once: a run of minutes may be cut.
     print(*found, sep="\n", file=sys.__stderr__, flush=True)
+    # The references of long sequences have gigabytes, and other processes share the GPU.
+    torch.cuda.empty_cache()
     return "\n".join([f"{len(found)} of {len(cases)} cases:", *found]) if found else ""
 
 

@@ -70,7 +70,10 @@ def packed_grids(schedule: Schedule, variant: Variant) -> Iterator[PackedSizes]:
 
 @dataclass(frozen=True)
 class ListedTiles:
-    """ListedTiles are both lists of one problem's tiles, the second backwards, for each of some clusters."""
+    """ListedTiles are both lists of one problem's tiles, for each of some clusters: the second is backwards behind tile 0.
+
+    Tile 0 begins both, as the proof looks at the first tile of each problem.
+    """
 
     sizes: Problems
     row_tiles: Array
@@ -82,7 +85,7 @@ class ListedTiles:
         once = listed(sizes.places, rows, block_M)
         numbers = np.arange(len(once))
         of_clusters = Problems(*(np.full(clusters, size) for size in sizes[:4]))
-        both, ids = (np.concatenate([part, part[::-1]]) for part in (once, numbers))
+        both, ids = (np.concatenate([part, part[:1], part[:0:-1]]) for part in (once, numbers))
         return cls(of_clusters, np.full(clusters, len(once)), both, ids)
 
     @property
