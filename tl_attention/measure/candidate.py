@@ -28,7 +28,7 @@ class Candidate:
 
     `schedule` is None for a peer; `fixed` compiles for exactly the problem's sizes. A candidate is compiled for a
     card's `arch` and a GPU of `sms` SMs, by default those of the GPU at hand. With `strided` it takes tensors of any
-    strides.
+    strides, and the runner gives it tensors in which the heads of a row lie together, as those of packed sequences do.
     """
 
     name: str

@@ -134,6 +134,9 @@ def _implementation(
         )
         return lambda: _Result(peer(), None)
     kernel, result = _kernel(candidate.schedule, candidate.variant), _result(shape)
+    if candidate.strided:
+        q, k, v, output = map(rows_together, (q, k, v, torch.full_like(result.output, float("nan"))))
+        result = _Result(output, result.lse)
     there = {f.name: asked.get(f.word, result.lse) for f in shape.asked.features}
     if shape.packed:
         there |= _offsets(candidate.schedule, shape)
@@ -144,6 +147,11 @@ def _implementation(
         return result
 
     return run
+
+
+def rows_together(x: Tensor) -> Tensor:
+    """Returns the same numbers (batch, heads, rows, columns) in memory in which the heads of a row lie together."""
+    return x.transpose(1, 2).contiguous().transpose(1, 2)
 
 
 def offsets_of(shape: AttentionShape) -> tuple[Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""Measures what a call of attention() costs the host, beside SDPA's, on a Hopper GPU.
+"""Measures what calls of attention() and attention_varlen() cost the host, beside their peers', on a Hopper GPU.
 
     python tools/measure.py host --output results/host-h200.jsonl
     python tools/measure.py host --first --output results/host-h200.jsonl
@@ -24,7 +24,8 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from statistics import median, quantiles
 from time import perf_counter_ns
@@ -36,14 +37,20 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 from tl_attention.errors import InputError
+from tl_attention.measure import peers
+from tl_attention.measure.gpu_worker import offsets_of
 from tl_attention.measure.machine import gpu_fields
 from tl_attention.measure.results_file import ResultsFile
 from tl_attention.measure.trials import in_turn
 from tl_attention.op.attention import attention
+from tl_attention.op.varlen import attention_varlen
 from tl_attention.oracle.reference import make_inputs
+from tl_attention.problem.lengths import Lengths
 from tl_attention.problem.shape import AttentionShape
 
 SHAPE = AttentionShape(1, 32, 128, 128, 128, "bfloat16")
+# As many rows, packed.
+PACKED = replace(SHAPE, packed=True).with_lengths([Lengths(100, 100), Lengths(3, 3), Lengths(25, 25)], heads_kv=32)
 # Calls of each candidate in all rounds, calls between two waits for the GPU, and new processes with --first.
 CALLS, ROUNDS, DRAINED, PROCESSES = 2_000, 10, 100, 5
 METHOD = f"perf_counter_ns around each unsynchronised call, the GPU waited for after every {DRAINED}, outside the clock"
@@ -66,16 +73,21 @@ print((imported - begin) / 1e6, (time.perf_counter_ns() - begin) / 1e6)
 
 @dataclass(frozen=True)
 class Candidate:
-    """A candidate is what is called, and in which context."""
+    """A candidate is what is called, for which problem and in which context."""
 
     name: str
     call: Callable[[], object]
     context: Callable[[], AbstractContextManager[Any]] = nullcontext
+    problem: AttentionShape = SHAPE
 
 
 def candidates() -> list[Candidate]:
-    """Returns our candidates and SDPA's."""
+    """Returns our candidates and their peers: SDPA, and FlashAttention-3 for packed sequences, which must be installed."""
+    if find_spec("fa3_fwd_interface") is None:
+        raise InputError("host: fa3-fwd is not installed, expected it for the calls of packed sequences")
     q, k, v = make_inputs(SHAPE, seed=1, device="cuda")
+    rows, offsets = make_inputs(PACKED, seed=1, device="cuda"), offsets_of(PACKED)
+    longest = PACKED.seq_q, PACKED.seq_kv
 
     def sdpa() -> torch.Tensor:
         return scaled_dot_product_attention(q, k, v)
@@ -86,6 +98,8 @@ def candidates() -> list[Candidate]:
         Candidate("sdpa flash", sdpa, lambda: sdpa_kernel(SDPBackend.FLASH_ATTENTION)),
         Candidate("sdpa cudnn", sdpa, lambda: sdpa_kernel(SDPBackend.CUDNN_ATTENTION)),
         Candidate("sdpa", sdpa),
+        Candidate("attention_varlen", lambda: attention_varlen(*rows, *offsets, *longest), problem=PACKED),
+        Candidate("fa3 varlen", peers.build("fa3", PACKED, *rows, offsets), problem=PACKED),
     ]
 
 
@@ -160,15 +174,16 @@ def first_rows() -> list[dict[str, Any]]:
     "--output", type=click.Path(path_type=Path), required=True, help="A file to which the lines are appended."
 )
 def main(first: bool, output: Path) -> None:
-    """Host time of calls of attention() and of SDPA."""
+    """Host time of calls of attention(), attention_varlen() and their peers."""
     machine = gpu_fields("host")
     if first:
         rows = first_rows()
     else:
-        times = host_times(candidates(), CALLS, ROUNDS)
-        rows = [row_of(name, of_rounds) for name, of_rounds in times.items()]
+        measured = candidates()
+        times = host_times(measured, CALLS, ROUNDS)
+        rows = [row_of(one.name, times[one.name]) | {"problem": str(one.problem)} for one in measured]
     results = ResultsFile(output)
     for row in rows:
-        line = json.dumps({**row, "problem": str(SHAPE), **machine})
+        line = json.dumps({"problem": str(SHAPE), **row, **machine})
         click.echo(line)
         results.append_json(line, of=row["candidate"])

@@ -83,10 +83,13 @@ def host() -> str:
     first = next(line for line in lines if "median_ms" in line)
     calls = [line for line in lines if "median_us" in line]
     table = markdown(
-        ["call", "median, us", "a tenth is faster than", "a tenth is slower than"],
-        [[call["candidate"], *(f"{call[key]:.1f}" for key in ("median_us", "p10_us", "p90_us"))] for call in calls],
+        ["call", "problem", "median, us", "a tenth is faster than", "a tenth is slower than"],
+        [
+            [call["candidate"], call["problem"], *(f"{call[key]:.1f}" for key in ("median_us", "p10_us", "p90_us"))]
+            for call in calls
+        ],
     )
-    about = f"{calls[0]['problem']}, {calls[0]['n']} calls of each; {calls[0]['method']}"
+    about = f"{calls[0]['n']} calls of each; {calls[0]['method']}"
     return (
         f"What a call costs the host, {about}:\n\n{table}\n\n"
         f"The first result of a new process takes {first['median_ms']:.0f} ms, of which {first['of_it_import_ms']:.0f} are the "
