@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import tilelang.language as T
 
-from tl_attention.hardware.warpgroup import WARP
+from tl_attention.hardware.warpgroup import ROWS, WARP
 from tl_attention.lowering.iterations import Tile
 from tl_attention.lowering.rows import Packed
 from tl_attention.lowering.warp_specialized.tiles import ORDERS, begin, consume, in_taper, put, reach, see, workers
-from tl_attention.lowering.warp_specialized.transfers import produce_block, store
+from tl_attention.lowering.warp_specialized.transfers import produce, store
 from tl_attention.problem.packed import TILE_WORDS
 
 # Threads of the block that lists the tiles.
@@ -89,33 +89,27 @@ def work_packed(wg, block, s, c, is_producer):
         row_tiles = s.given.Tiles[0]
         number = block // c.kernel.cluster
         hand_over(number, row_tiles, 0, s, c)
-    receive(tile, s, is_producer)
+    receive(tile, s)
     while tile.number >= 0:
         reach(tile, s, c)
         if c.mask.left is not None:
             begin(tile, tile.first_row, s, c)
         if is_producer:
+            # Before the loads: the counter takes a microsecond to answer.
             if c.kernel.tile_scheduler == "dynamic":
                 number = T.call_extern("int32", "tl_attention_draw", T.address_of(s.tiles.counter[0]), workers(c))
             else:
                 number = number + workers(c)
-            produce_packed(number, row_tiles, packed_named(tile), s, c)
+            produce(packed_named(tile), s, c)
+            hand_over(number, row_tiles, tile.turn + 1, s, c)
         else:
             see(tile, wg, s, c)
             consume(packed_named(tile, wg), s, c)
+            receive_rows(tile, wg, s, c)
             store(packed_named(tile, wg), s, c)
         put(tile.base, tile.base + tile.blocks)
         put(tile.turn, tile.turn + 1)
-        receive(tile, s, is_producer)
-
-
-@T.macro
-def produce_packed(number, row_tiles, tile, s, c):
-    """Loads one tile, and hands over number `number`, the next one, behind the first loads: these run while it is found."""
-    produce_block(0, tile, s, c)
-    hand_over(number, row_tiles, tile.turn + 1, s, c)
-    for j in T.serial(tile.blocks - 1):
-        produce_block(j + 1, tile, s, c)
+        receive(tile, s)
 
 
 def listed(number, row_tiles, s, c):
@@ -155,7 +149,7 @@ def hand_over(number, row_tiles, turn, s, c):
 
 
 @T.macro
-def receive(tile, s, is_producer):
+def receive(tile, s):
     """Waits for the entry that the producer warp hands over, and sets the tile's variables to it."""
     T.mbarrier_wait_parity(s.tiles.full[tile.turn % 2], tile.turn // 2 % 2)
     put(tile.first_row, s.tiles.next[tile.turn % 2, 0])
@@ -165,6 +159,18 @@ def receive(tile, s, is_producer):
     put(tile.seq_kv, s.tiles.next[tile.turn % 2, 4])
     put(tile.head, s.tiles.next[tile.turn % 2, 5])
     put(tile.number, s.tiles.next[tile.turn % 2, 6])
-    if not is_producer:
-        if T.shuffle_elect(WARP):
-            T.mbarrier_arrive(s.tiles.empty[tile.turn % 2])
+
+
+@T.macro
+def receive_rows(tile, wg, s, c):
+    """Reads again where a warpgroup's rows of Q lie, and frees the entry's place for the tile after the next.
+
+    Kept in registers, these numbers would take the room of the loop's bounds, which ptxas then works out in each iteration.
+    """
+    put(tile.first_row, s.tiles.next[tile.turn % 2, 0])
+    put(tile.queries.begin, s.tiles.next[tile.turn % 2, 1])
+    put(tile.seq_q, s.tiles.next[tile.turn % 2, 2])
+    put(tile.head, s.tiles.next[tile.turn % 2, 5])
+    put(tile.first_row, (tile.first_row + s.rank) * c.block_M + wg * ROWS)
+    if T.shuffle_elect(WARP):
+        T.mbarrier_arrive(s.tiles.empty[tile.turn % 2])

@@ -45,7 +45,7 @@ class Roles:
     """Roles derives, for one cluster, the events of its producer warps and of its warpgroups that compute.
 
     Where a counter gives the tiles, a producer warp tells the others a tile's number before the tile, and of `packed`
-    sequences the tile's place too, the next one's behind a tile's first loads.
+    sequences the tile's place too.
     """
 
     program: Program
@@ -163,13 +163,9 @@ class Roles:
                 for warpgroup in range(self.warpgroups) if step == base else ():
                     place = tile.place(ROWS * warpgroup) if tile else ()
                     yield from self._load(Q, warpgroup, turn % 2, block, (block,), turn, place)
-                if self.packed and step == base:
-                    yield from self._hand_over(block, turn + 1)
             base += blocks
-            if self.packed:
-                yield from self._next_tile(turn + 1)
-            elif self.dynamic:
-                yield from (*self._hand_over(block, turn), *self._next_tile(turn))
+            if self.dynamic or self.packed:
+                yield from (*self._hand_over(block, turn + self.packed), *self._next_tile(turn + self.packed))
 
     def _hand_over(self, block: int, turn: int) -> Iterator[Event]:
         yield Event("wait", "tile_empty", turn % 2, turn // 2 % 2 ^ 1)
@@ -186,8 +182,10 @@ class Roles:
         yield Event("arrive", f"{name}_full", slot, WARP, (block,))
 
     def _next_tile(self, turn: int) -> Iterator[Event]:
-        yield Event("wait", "tile_full", turn % 2, turn // 2 % 2)
-        yield Event("read", TILE, turn % 2, reads=((TILE, turn % 2, turn),))
+        yield from (Event("wait", "tile_full", turn % 2, turn // 2 % 2), self._read_tile(turn))
+
+    def _read_tile(self, turn: int) -> Event:
+        return Event("read", TILE, turn % 2, reads=((TILE, turn % 2, turn),))
 
     def _place(self, load: str, step: int) -> tuple[str, int, int]:
         """Returns (ring, slot, parity) of load number `step`."""
@@ -202,7 +200,7 @@ class Roles:
             yield Event("signal", NAMED, TURN, 2 * WARPGROUP)
         base = start
         if self.packed:
-            yield from self._received(process, 0)
+            yield from self._next_tile(0)
         for turn, (blocks, tile) in enumerate(work, start):
             yield Event("wait", "Q_full", group, turn % 2)
             q = ((Q, group, turn),)
@@ -218,6 +216,8 @@ class Roles:
                     yield from self._operation(
                         process, step.op, number, () if self.q_in_registers else q, step.block == 0
                     )
+            if self.packed:
+                yield from (self._read_tile(turn), self._release_tile(process, turn))
             yield from self._stored(tile, own) if tile else ()
             if self.output_through_q:
                 # TileLang makes all warpgroups meet before a warpgroup writes where TileLang believes that others read.
@@ -232,13 +232,15 @@ class Roles:
                     self._release_q(process),
                 )
             base += blocks
-            if self.dynamic or self.packed:
-                yield from self._received(process, turn + self.packed)
+            if self.packed:
+                yield from self._next_tile(turn + 1)
+            elif self.dynamic:
+                yield from (*self._next_tile(turn), self._release_tile(process, turn))
         if self.take_turns and group == 0:
             yield Event("sync", NAMED, TURN, 2 * WARPGROUP)
 
-    def _received(self, process: Process, turn: int) -> Iterator[Event]:
-        yield from (*self._next_tile(turn), Event("arrive", "tile_empty", turn % 2, 1, (process.block,)))
+    def _release_tile(self, process: Process, turn: int) -> Event:
+        return Event("arrive", "tile_empty", turn % 2, 1, (process.block,))
 
     def _stored(self, tile: RowTiles, own: int) -> Iterator[Event | Maybe]:
         """Yields the events by which a warpgroup stores its rows' LSE and output from registers.

@@ -21,7 +21,7 @@ from tl_attention.proof.code.run import Run, nothing, plain, seen
 from tl_attention.proof.code.text import Call
 from tl_attention.proof.code.threads import Class, settled
 from tl_attention.proof.code.verdict import Unsafe
-from tl_attention.proof.events import NAMED
+from tl_attention.proof.events import NAMED, TILE
 
 # An entry in the list of tiles has so many numbers; its head and its number are handed over behind them.
 ENTRY = 5
@@ -37,7 +37,15 @@ def _mbarrier(match: re.Match[str], declared: Declared) -> Made:
         raise SyntaxError(f"{call} of {name} with {argument or 'nothing'!r}")
     # An arrival is at the thread's own block unless it names another of the cluster.
     value = declared.expression(argument or (OWN_BLOCK if kind == "arrive" else "0"))
-    return seen(kind, name, index=declared.expression(index), value=value)
+    made = seen(kind, name, index=declared.expression(index), value=value)
+    if (kind, name) != ("wait", f"{TILE}_full"):
+        return made
+
+    def act(run: Run, threads: Class, line: int) -> None:
+        made.act(run, threads, line)
+        run.told(threads)
+
+    return Made(act)
 
 
 def _named(kind: str) -> Callable[[re.Match[str], Declared], Made | None]:
@@ -66,7 +74,7 @@ def _draw(match: re.Match[str], declared: Declared) -> Made:
     def act(run: Run, threads: Class, line: int) -> None:
         slot = run.value(at, threads)
         run.see(threads, line, "take", name, index=slot)
-        run.put(threads, name, slot, run.add(threads, counter, int(index), int(step)) + more)
+        run.put(threads, name, 0, run.add(threads, counter, int(index), int(step)) + more)
 
     return Made(act)
 
@@ -81,7 +89,7 @@ def _drawn(match: re.Match[str], declared: Declared) -> Made | None:
     def act(run: Run, threads: Class, line: int) -> None:
         slot = run.value(at, threads)
         run.see(threads, line, "read", name, index=slot // of_a_tile)
-        threads.names[variable] = run.get(threads, name, slot)
+        threads.names[variable] = run.get(threads, name, slot % of_a_tile)
 
     return Made(act, frozenset({variable}))
 
@@ -140,7 +148,7 @@ def _hand_over(match: re.Match[str], declared: Declared) -> Made:
         words = run.entries.words(run.threads.place[leaders.threads], word // TILE_WORDS - 1)
         run.see(threads, line, HAND_OVER, name, index=run.value(place, threads) // TILE_WORDS)
         for index, value in enumerate((*words, of_head, of_tile)):
-            run.put(leaders, name, at + index, value)
+            run.put(leaders, name, index, value)
 
     return Made(act)
 
@@ -154,7 +162,7 @@ def _hand_over_none(match: re.Match[str], declared: Declared) -> Made:
             raise Unsafe(f"line {line + 1} hands over no tile where no entry belongs")
         run.see(threads, line, HAND_OVER, name, index=run.value(place, threads) // TILE_WORDS)
         for index in range(ENTRY + 2):
-            run.put(leaders, name, at + index, -1)
+            run.put(leaders, name, index, -1)
 
     return Made(act)
 

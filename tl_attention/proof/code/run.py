@@ -121,8 +121,8 @@ class Run:
         self.fetched: dict[str, tuple[str, int]] = {}
         self._last: dict[str, int] = {}
         self._put: dict[tuple[str, int, int], list[int]] = defaultdict(list)
-        numbers, warps = self.kernel.declared.numbers, len(self.threads) // self.threads.lanes
-        self._got = {name: np.zeros((warps, count), dtype=int) for name, count in numbers.items()}
+        # How often each warp has waited to be told of a tile.
+        self._told = np.zeros(len(self.threads) // self.threads.lanes, dtype=int)
         self._broke: list[list[Class]] = []
         self._arithmetic = {**NUMBERS, "__shfl_sync": self._shuffle}
         self._class: Class | None = None
@@ -178,23 +178,28 @@ class Run:
             raise Unsafe(f"{len(threads.threads)} threads write {counter}, expected the last that added to it")
         self.counters[counter][index] = value
 
-    def put(self, threads: Class, name: str, slot: Value, values: Value) -> None:
-        """Appends a number of each thread to a slot of integers in the shared memory of the thread's block."""
-        for block, index, value in self._each(threads, slot, values):
+    def put(self, threads: Class, name: str, word: Value, values: Value) -> None:
+        """Notes what each thread says of the next tile in shared memory: its number, or a word of its entry."""
+        for block, index, value in self._each(threads, word, values):
             self._put[name, block, index].append(value)
 
-    def get(self, threads: Class, name: str, slot: Value) -> Value:
-        """Returns the numbers that threads read next from a slot of integers in their blocks' shared memory.
+    def told(self, threads: Class) -> None:
+        """Notes that threads have waited to be told of the next tile."""
+        self._told[np.unique(threads.threads // self.threads.lanes)] += 1
 
-        A warp's n-th reading of a slot gets the n-th number that was written there.
+    def get(self, threads: Class, name: str, word: Value) -> Value:
+        """Returns what threads read of a tile in shared memory: after a warp's n-th wait that of the n-th tile.
+
+        In which of two places the tile is the events say. Raises Unsafe where none is waited for, or nothing is written.
         """
         warps, first, count = np.unique(threads.threads // self.threads.lanes, return_index=True, return_counts=True)
         blocks = self.threads.place[threads.threads[first]]
-        slots = np.broadcast_to(slot, len(threads.threads))[first]
-        turns = self._got[name][warps, slots]
-        self._got[name][warps, slots] += 1
-        given = [self._put[name, *key][turn] for *key, turn in zip(blocks.tolist(), slots.tolist(), turns.tolist())]
-        return settled(np.repeat(np.array(given), count))
+        words = np.broadcast_to(word, len(threads.threads))[first]
+        written = [self._put[name, *key] for key in zip(blocks.tolist(), words.tolist())]
+        turns = (self._told[warps] - 1).tolist()
+        if any(not 0 <= turn < len(values) for turn, values in zip(turns, written)):
+            raise Unsafe(f"{name} is read where no tile is waited for, or told")
+        return settled(np.repeat(np.array([values[turn] for turn, values in zip(turns, written)]), count))
 
     def of_warps(self, threads: Class, *values: Value) -> tuple[Class, tuple[np.ndarray, ...]]:
         """Returns (the first lane of each warp of a class, each value for these).
