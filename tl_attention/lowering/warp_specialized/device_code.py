@@ -182,10 +182,9 @@ __device__ __forceinline__ void tl_attention_hand_over(int* next, const int* ent
 __device__ __forceinline__ void tl_attention_hand_over_none(int* next) {
   if (threadIdx.x % 32 < 7) next[threadIdx.x % 32] = -1;
 }
+// Lane 0 alone gets the number.
 __device__ __forceinline__ int tl_attention_draw(int* counter, int workers) {
-  int number = 0;
-  if (threadIdx.x % 32 == 0) number = atomicAdd(counter, 1) + workers;
-  return __shfl_sync(0xffffffff, number, 0);
+  return threadIdx.x % 32 == 0 ? atomicAdd(counter, 1) + workers : 0;
 }
 """
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import tilelang.language as T
 
-from tl_attention.hardware.warpgroup import ROWS, WARP
+from tl_attention.hardware.warpgroup import ALL_LANES, ROWS, WARP
 from tl_attention.lowering.iterations import Tile
 from tl_attention.lowering.rows import Packed
 from tl_attention.lowering.warp_specialized.tiles import ORDERS, begin, consume, in_taper, put, reach, see, workers
@@ -95,13 +95,15 @@ def work_packed(wg, block, s, c, is_producer):
         if c.mask.left is not None:
             begin(tile, tile.first_row, s, c)
         if is_producer:
-            # Before the loads: the counter takes a microsecond to answer.
+            # The counter takes a microsecond to answer lane 0. The loads go on meanwhile: only hand_over waits for it.
             if c.kernel.tile_scheduler == "dynamic":
                 number = T.call_extern("int32", "tl_attention_draw", T.address_of(s.tiles.counter[0]), workers(c))
             else:
                 number = number + workers(c)
             produce(packed_named(tile), s, c)
-            hand_over(number, row_tiles, tile.turn + 1, s, c)
+            hand_over(
+                T.call_extern("int32", "__shfl_sync", T.uint32(ALL_LANES), number, 0), row_tiles, tile.turn + 1, s, c
+            )
         else:
             see(tile, wg, s, c)
             consume(packed_named(tile, wg), s, c)
