@@ -27,7 +27,7 @@ ROWS = [
         COUNTED,
         LOADED,
         r"(tma_load\(Q_desc.*)\(q_begin_2 \+ seq_q_\d\), 1073741824",
-        r"\1(k_begin_2 + seq_kv_2), 1073741824",
+        r"\1(k_begin_1 + seq_kv_2), 1073741824",
     ),
     row(
         "V's box ends behind its sequence",
@@ -92,10 +92,24 @@ ROWS = [
     row(
         "a word of the entry for another",
         COUNTED,
-        "cannot be read|expected",
+        "expected",
         r"q_begin_1 = next_tile\[(.*) \+ 1\)\];",
         r"q_begin_1 = next_tile[\1 + 3)];",
-        which="first",
+    ),
+    row(
+        "the rows of another tile",
+        COUNTED,
+        "expected",
+        r"q_begin_1 = next_tile\[\(\(\(turn_1 & 1\)(.*)\];",
+        r"q_begin_1 = next_tile[((((turn_1 + 1) & 1)\1];",
+    ),
+    row(
+        "rows that are read behind the entry's release",
+        COUNTED,
+        "expected",
+        r"(^ +first_row_1 = next_tile(?:.*\n){5})((?:.*\n){3})(?=.*first_row_\d = first_row_1;)",
+        r"\2\1",
+        which="last",
     ),
     row(
         "a tile that nobody has been told",
@@ -105,8 +119,8 @@ ROWS = [
         "",
         which="last",
     ),
-    row("an entry that is still read", COUNTED, "expected", r"^ +tile_empty\[\(\(turn_2 \+ 1\) & 1\)\]\.wait.*\n", ""),
-    row("nobody is told", COUNTED, "expected", r"^ +tile_full\[\(\(turn_2 \+ 1\) & 1\)\]\.arrive\(\);\n", ""),
+    row("an entry that is still read", COUNTED, "expected", r"^ +tile_empty\[\(turn_3 & 1\)\]\.wait.*\n", ""),
+    row("nobody is told", COUNTED, "expected", r"^ +tile_full\[\(turn_3 & 1\)\]\.arrive\(\);\n", ""),
     row(
         "a number that comes twice",
         COUNTED,
@@ -115,7 +129,7 @@ ROWS = [
         r"tl_attention_draw(\1, 131)",
     ),
     row("turns of another length", TURNS, "work on|expected", r"number = \(number \+ 66\)", "number = (number + 65)"),
-    row("no first tile", TURNS, "cannot be read|expected", r"\(0 <= tile\)", "(1 <= tile)"),
+    row("no first tile", TURNS, "is read where no tile is waited for", r"\(0 <= tile\)", "(1 <= tile)"),
     row(
         "tiles listed for other rows",
         COUNTED,

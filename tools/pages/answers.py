@@ -175,9 +175,14 @@ def evaluations(name: str) -> list[tuple[str, Evaluation]]:
 
 def call() -> str:
     """Says how much of the host's time a call takes, ours and SDPA's."""
-    rows = [parse_object(line, where) for where, line in read_lines(RESULTS / "host-h200.jsonl")]
-    found = {row["candidate"]: row["median_us"] for row in rows if "median_us" in row}
+    found = medians_of_calls()
     return f"A call takes {found['attention']:.1f} us of the host's time, and a call of PyTorch's SDPA {found['sdpa']:.1f} us."
+
+
+def medians_of_calls() -> dict[str, float]:
+    """Returns the host's median time of a call in us, by candidate."""
+    rows = [parse_object(line, where) for where, line in read_lines(RESULTS / "host-h200.jsonl")]
+    return {row["candidate"]: row["median_us"] for row in rows if "median_us" in row}
 
 
 def training() -> str:

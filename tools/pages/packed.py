@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import geometric_mean
 
+from pages.answers import medians_of_calls
 from pages.cells import measured_on, read, record, speeds
 from tl_attention.measure.cell import DENSE, OURS
 from tl_attention.measure.cell_records import CellRow
@@ -39,7 +40,16 @@ def packed() -> str:
         f"{markdown(['sequences', *HEADS.values()], lines)}\n\n"
         f"With head_dim 192 of q and k and 128 of v, and the LSE, as a prefill of multi-head latent attention has it, "
         f"{'; '.join(latent)}. Equal lengths have {geometric_mean(equal):.3f} x the speed of `attention()` on the same tensors, seen as a batch "
-        f"({min(equal):.3f} to {max(equal):.3f}). {measured_on(rows[0])}"
+        f"({min(equal):.3f} to {max(equal):.3f}). {measured_on(rows[0])}\n\n{_host()}"
+    )
+
+
+def _host() -> str:
+    """Says what a call costs the host, ours and FlashAttention-3's."""
+    found = medians_of_calls()
+    return (
+        f"A call of few rows takes {found['attention_varlen']:.0f} us of the host's time, FlashAttention-3's "
+        f"{found['fa3 varlen']:.0f} us ([measurements](pytorch-measurements.md#what-a-call-costs))."
     )
 
 

@@ -89,7 +89,7 @@ def work_packed(wg, block, s, c, is_producer):
         row_tiles = s.given.Tiles[0]
         number = block // c.kernel.cluster
         hand_over(number, row_tiles, 0, s, c)
-    receive(tile, s)
+    receive(tile, s, is_producer)
     while tile.number >= 0:
         reach(tile, s, c)
         if c.mask.left is not None:
@@ -111,7 +111,7 @@ def work_packed(wg, block, s, c, is_producer):
             store(packed_named(tile, wg), s, c)
         put(tile.base, tile.base + tile.blocks)
         put(tile.turn, tile.turn + 1)
-        receive(tile, s)
+        receive(tile, s, is_producer)
 
 
 def listed(number, row_tiles, s, c):
@@ -151,13 +151,18 @@ def hand_over(number, row_tiles, turn, s, c):
 
 
 @T.macro
-def receive(tile, s):
-    """Waits for the entry that the producer warp hands over, and sets the tile's variables to it."""
+def receive(tile, s, is_producer):
+    """Waits for the entry that the producer warp hands over, and sets the tile's variables to it.
+
+    Warpgroups that compute need not know where rows begin: where those of Q do, they read when they store.
+    """
     T.mbarrier_wait_parity(s.tiles.full[tile.turn % 2], tile.turn // 2 % 2)
     put(tile.first_row, s.tiles.next[tile.turn % 2, 0])
-    put(tile.queries.begin, s.tiles.next[tile.turn % 2, 1])
+    if is_producer:
+        put(tile.queries.begin, s.tiles.next[tile.turn % 2, 1])
     put(tile.seq_q, s.tiles.next[tile.turn % 2, 2])
-    put(tile.keys.begin, s.tiles.next[tile.turn % 2, 3])
+    if is_producer:
+        put(tile.keys.begin, s.tiles.next[tile.turn % 2, 3])
     put(tile.seq_kv, s.tiles.next[tile.turn % 2, 4])
     put(tile.head, s.tiles.next[tile.turn % 2, 5])
     put(tile.number, s.tiles.next[tile.turn % 2, 6])
