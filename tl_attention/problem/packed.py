@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 # An entry of the list has so many numbers; so many stand before the first entry, of which the first is their count.
 TILE_WORDS = 8
+# Entries of the next tiles have so many places in shared memory: warps read a tile's entry until they store the tile.
+TILES_TOLD = 4
 
 
 class Place(NamedTuple):

@@ -39,7 +39,7 @@ from tl_attention.lowering.warp_specialized.packed_proof import packed_grids, pa
 from tl_attention.lowering.warp_specialized.roles import Roles, tile_lists
 from tl_attention.lowering.warp_specialized.tile_order import workers
 from tl_attention.problem.mask import sides
-from tl_attention.problem.packed import TILE_WORDS
+from tl_attention.problem.packed import TILE_WORDS, TILES_TOLD
 from tl_attention.problem.variant import Sizes
 from tl_attention.proof import races
 from tl_attention.proof.code.comparison import executed
@@ -51,7 +51,7 @@ from tl_attention.proof.code.thread_slice import Reading
 from tl_attention.proof.code.threads import Threads
 from tl_attention.proof.code.tiles import Tile
 from tl_attention.proof.code.verdict import Unsafe
-from tl_attention.proof.events import NAMED, Event, Process
+from tl_attention.proof.events import NAMED, TILE, Event, Process
 
 IDLE = "an idle warp"
 # Tiles of a block that run one after another.
@@ -102,12 +102,12 @@ class RolesProof(Proof):
     @property
     def numbers(self) -> dict[str, int]:
         if self.roles.packed:
-            return {"next_tile": 2 * TILE_WORDS}
+            return {"next_tile": TILES_TOLD * TILE_WORDS}
         return {"next_tile": 2} if self.roles.dynamic else {}
 
     @cached_property
     def cycles(self) -> tuple[int, ...]:
-        return (4, *(2 * depth for depth in self.program.buffers.values()))
+        return (2 * self.roles.slots(TILE), *(2 * depth for depth in self.program.buffers.values()))
 
     @property
     def rows(self) -> int:

@@ -28,7 +28,7 @@ from tl_attention.lowering.warp_specialized.device_code import (
 from tl_attention.lowering.warp_specialized.operations import per_thread_layout
 from tl_attention.lowering.warp_specialized.packed import list_tiles, work_packed
 from tl_attention.lowering.warp_specialized.tiles import reset_counter, work, workers
-from tl_attention.problem.packed import TILE_WORDS
+from tl_attention.problem.packed import TILE_WORDS, TILES_TOLD
 
 
 @T.macro
@@ -235,11 +235,12 @@ def warpgroup_state(c):
 
 @T.macro
 def tile_numbers(TileCounter, c):
-    """Allocates room and mbarriers for the numbers of the next two tiles, and returns them as TileNumbers.
+    """Allocates room and mbarriers for the numbers of the next tiles, and returns them as TileNumbers.
 
     The producer warp takes the numbers from the counter.
     """
-    tile_full = T.alloc_barrier([WARP] * 2)
-    tile_empty = T.alloc_barrier([c.block_M // ROWS * WARPS] * 2)
-    next_tile = T.alloc_shared([2, TILE_WORDS] if c.packed else [2], "int32", scope="shared")
+    told = TILES_TOLD if c.packed else 2
+    tile_full = T.alloc_barrier([WARP] * told)
+    tile_empty = T.alloc_barrier([c.block_M // ROWS * WARPS] * told)
+    next_tile = T.alloc_shared([told, TILE_WORDS] if c.packed else [told], "int32", scope="shared")
     return TileNumbers(TileCounter, tile_full, tile_empty, next_tile)

@@ -11,8 +11,8 @@ from tl_attention.hardware.warpgroup import ALL_LANES, ROWS, WARP
 from tl_attention.lowering.iterations import Tile
 from tl_attention.lowering.rows import Packed
 from tl_attention.lowering.warp_specialized.tiles import ORDERS, begin, consume, in_taper, put, reach, see, workers
-from tl_attention.lowering.warp_specialized.transfers import produce, store
-from tl_attention.problem.packed import TILE_WORDS
+from tl_attention.lowering.warp_specialized.transfers import produce_block, store
+from tl_attention.problem.packed import TILE_WORDS, TILES_TOLD
 
 # Threads of the block that lists the tiles.
 LISTING = 1024
@@ -95,15 +95,11 @@ def work_packed(wg, block, s, c, is_producer):
         if c.mask.left is not None:
             begin(tile, tile.first_row, s, c)
         if is_producer:
-            # The counter takes a microsecond to answer lane 0. The loads go on meanwhile: only hand_over waits for it.
             if c.kernel.tile_scheduler == "dynamic":
                 number = T.call_extern("int32", "tl_attention_draw", T.address_of(s.tiles.counter[0]), workers(c))
             else:
                 number = number + workers(c)
-            produce(packed_named(tile), s, c)
-            hand_over(
-                T.call_extern("int32", "__shfl_sync", T.uint32(ALL_LANES), number, 0), row_tiles, tile.turn + 1, s, c
-            )
+            produce_packed(number, row_tiles, packed_named(tile), s, c)
         else:
             see(tile, wg, s, c)
             consume(packed_named(tile, wg), s, c)
@@ -112,6 +108,18 @@ def work_packed(wg, block, s, c, is_producer):
         put(tile.base, tile.base + tile.blocks)
         put(tile.turn, tile.turn + 1)
         receive(tile, s, is_producer)
+
+
+@T.macro
+def produce_packed(drawn, row_tiles, tile, s, c):
+    """Loads one tile, and hands over the next one behind the first loads: these run while it is found.
+
+    Lane 0 has `drawn` its number from the counter, which takes a microsecond to answer.
+    """
+    produce_block(0, tile, s, c)
+    hand_over(T.call_extern("int32", "__shfl_sync", T.uint32(ALL_LANES), drawn, 0), row_tiles, tile.turn + 1, s, c)
+    for j in T.serial(tile.blocks - 1):
+        produce_block(j + 1, tile, s, c)
 
 
 def listed(number, row_tiles, s, c):
@@ -128,7 +136,7 @@ def listed(number, row_tiles, s, c):
 @T.macro
 def hand_over(number, row_tiles, turn, s, c):
     """Puts the entry of a tile where all warps read it, with its head and number, -1 behind the last tile."""
-    T.mbarrier_wait_parity(s.tiles.empty[turn % 2], turn // 2 % 2 ^ 1)
+    T.mbarrier_wait_parity(s.tiles.empty[turn % TILES_TOLD], turn // TILES_TOLD % 2 ^ 1)
     if number < row_tiles * s.heads:
         T.assume(number >= 0)
         T.assume(row_tiles > 0)
@@ -140,14 +148,14 @@ def hand_over(number, row_tiles, turn, s, c):
         T.call_extern(
             "handle",
             "tl_attention_hand_over",
-            T.address_of(s.tiles.next[turn % 2, 0]),
+            T.address_of(s.tiles.next[turn % TILES_TOLD, 0]),
             T.address_of(s.given.Tiles[(row + 1) * TILE_WORDS]),
             of_head,
             number,
         )
     else:
-        T.call_extern("handle", "tl_attention_hand_over_none", T.address_of(s.tiles.next[turn % 2, 0]))
-    T.mbarrier_arrive(s.tiles.full[turn % 2])
+        T.call_extern("handle", "tl_attention_hand_over_none", T.address_of(s.tiles.next[turn % TILES_TOLD, 0]))
+    T.mbarrier_arrive(s.tiles.full[turn % TILES_TOLD])
 
 
 @T.macro
@@ -156,16 +164,16 @@ def receive(tile, s, is_producer):
 
     Warpgroups that compute need not know where rows begin: where those of Q do, they read when they store.
     """
-    T.mbarrier_wait_parity(s.tiles.full[tile.turn % 2], tile.turn // 2 % 2)
-    put(tile.first_row, s.tiles.next[tile.turn % 2, 0])
+    T.mbarrier_wait_parity(s.tiles.full[tile.turn % TILES_TOLD], tile.turn // TILES_TOLD % 2)
+    put(tile.first_row, s.tiles.next[tile.turn % TILES_TOLD, 0])
     if is_producer:
-        put(tile.queries.begin, s.tiles.next[tile.turn % 2, 1])
-    put(tile.seq_q, s.tiles.next[tile.turn % 2, 2])
+        put(tile.queries.begin, s.tiles.next[tile.turn % TILES_TOLD, 1])
+    put(tile.seq_q, s.tiles.next[tile.turn % TILES_TOLD, 2])
     if is_producer:
-        put(tile.keys.begin, s.tiles.next[tile.turn % 2, 3])
-    put(tile.seq_kv, s.tiles.next[tile.turn % 2, 4])
-    put(tile.head, s.tiles.next[tile.turn % 2, 5])
-    put(tile.number, s.tiles.next[tile.turn % 2, 6])
+        put(tile.keys.begin, s.tiles.next[tile.turn % TILES_TOLD, 3])
+    put(tile.seq_kv, s.tiles.next[tile.turn % TILES_TOLD, 4])
+    put(tile.head, s.tiles.next[tile.turn % TILES_TOLD, 5])
+    put(tile.number, s.tiles.next[tile.turn % TILES_TOLD, 6])
 
 
 @T.macro
@@ -174,10 +182,10 @@ def receive_rows(tile, wg, s, c):
 
     Kept in registers, these numbers would take the room of the loop's bounds, which ptxas then works out in each iteration.
     """
-    put(tile.first_row, s.tiles.next[tile.turn % 2, 0])
-    put(tile.queries.begin, s.tiles.next[tile.turn % 2, 1])
-    put(tile.seq_q, s.tiles.next[tile.turn % 2, 2])
-    put(tile.head, s.tiles.next[tile.turn % 2, 5])
+    put(tile.first_row, s.tiles.next[tile.turn % TILES_TOLD, 0])
+    put(tile.queries.begin, s.tiles.next[tile.turn % TILES_TOLD, 1])
+    put(tile.seq_q, s.tiles.next[tile.turn % TILES_TOLD, 2])
+    put(tile.head, s.tiles.next[tile.turn % TILES_TOLD, 5])
     put(tile.first_row, (tile.first_row + s.rank) * c.block_M + wg * ROWS)
     if T.shuffle_elect(WARP):
-        T.mbarrier_arrive(s.tiles.empty[tile.turn % 2])
+        T.mbarrier_arrive(s.tiles.empty[tile.turn % TILES_TOLD])

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from tl_attention.hardware.warpgroup import MEETING, OWN, ROWS, TURN, WARP, WARPGROUP, WARPS
 from tl_attention.loop.table import Table, whole
 from tl_attention.lowering.warp_specialized.dialect import Q_LOAD
+from tl_attention.problem.packed import TILES_TOLD
 from tl_attention.program.program import Operation, Program
 from tl_attention.proof.events import (
     CLUSTER,
@@ -45,7 +46,7 @@ class Roles:
     """Roles derives, for one cluster, the events of its producer warps and of its warpgroups that compute.
 
     Where a counter gives the tiles, a producer warp tells the others a tile's number before the tile, and of `packed`
-    sequences the tile's place too.
+    sequences the tile's place too, the next one's behind a tile's first loads.
     """
 
     program: Program
@@ -104,7 +105,7 @@ class Roles:
         K, V, Q and tile have as many full mbarriers, and as many empty ones.
         """
         depths = {self.rings[load]: depth for load, depth in self.program.buffers.items()}
-        return {Q: self.warpgroups, P: self.warpgroups, TILE: 2, **depths}[name]
+        return {Q: self.warpgroups, P: self.warpgroups, TILE: TILES_TOLD if self.packed else 2, **depths}[name]
 
     @property
     def counts(self) -> dict[str, int]:
@@ -163,14 +164,19 @@ class Roles:
                 for warpgroup in range(self.warpgroups) if step == base else ():
                     place = tile.place(ROWS * warpgroup) if tile else ()
                     yield from self._load(Q, warpgroup, turn % 2, block, (block,), turn, place)
+                if self.packed and step == base:
+                    yield from self._hand_over(block, turn + 1)
             base += blocks
-            if self.dynamic or self.packed:
-                yield from (*self._hand_over(block, turn + self.packed), *self._next_tile(turn + self.packed))
+            if self.packed:
+                yield from self._next_tile(turn + 1)
+            elif self.dynamic:
+                yield from (*self._hand_over(block, turn), *self._next_tile(turn))
 
     def _hand_over(self, block: int, turn: int) -> Iterator[Event]:
-        yield Event("wait", "tile_empty", turn % 2, turn // 2 % 2 ^ 1)
-        yield Event("take", TILE, turn % 2, blocks=(block,), step=turn)
-        yield Event("arrive", "tile_full", turn % 2, WARP, (block,))
+        slot, lap = self._place_of_tile(turn)
+        yield Event("wait", "tile_empty", slot, lap ^ 1)
+        yield Event("take", TILE, slot, blocks=(block,), step=turn)
+        yield Event("arrive", "tile_full", slot, WARP, (block,))
 
     def _load(
         self, name: str, slot: int, lap: int, block: int, into: tuple[int, ...], step: int, place: Place
@@ -182,10 +188,15 @@ class Roles:
         yield Event("arrive", f"{name}_full", slot, WARP, (block,))
 
     def _next_tile(self, turn: int) -> Iterator[Event]:
-        yield from (Event("wait", "tile_full", turn % 2, turn // 2 % 2), self._read_tile(turn))
+        yield from (Event("wait", "tile_full", *self._place_of_tile(turn)), self._read_tile(turn))
 
     def _read_tile(self, turn: int) -> Event:
-        return Event("read", TILE, turn % 2, reads=((TILE, turn % 2, turn),))
+        slot, _ = self._place_of_tile(turn)
+        return Event("read", TILE, slot, reads=((TILE, slot, turn),))
+
+    def _place_of_tile(self, turn: int) -> tuple[int, int]:
+        """Returns (slot, parity) of what is told of a block's tile number `turn`."""
+        return turn % self.slots(TILE), turn // self.slots(TILE) % 2
 
     def _place(self, load: str, step: int) -> tuple[str, int, int]:
         """Returns (ring, slot, parity) of load number `step`."""
@@ -240,7 +251,7 @@ class Roles:
             yield Event("sync", NAMED, TURN, 2 * WARPGROUP)
 
     def _release_tile(self, process: Process, turn: int) -> Event:
-        return Event("arrive", "tile_empty", turn % 2, 1, (process.block,))
+        return Event("arrive", "tile_empty", self._place_of_tile(turn)[0], 1, (process.block,))
 
     def _stored(self, tile: RowTiles, own: int) -> Iterator[Event | Maybe]:
         """Yields the events by which a warpgroup stores its rows' LSE and output from registers.

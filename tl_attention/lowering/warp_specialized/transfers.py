@@ -62,11 +62,17 @@ def produce(tile, s, c):
     Q comes after the first blocks: its buffer is free later than theirs.
     """
     for j in T.serial(tile.blocks):
-        for name in c.loop.loads:
-            LOADS[name](j, tile, s, c)
-        if j == 0:
-            for wg in range(c.block_M // ROWS):
-                load_q(wg, tile, s, c)
+        produce_block(j, tile, s, c)
+
+
+@T.macro
+def produce_block(j, tile, s, c):
+    """Loads a tile's j-th KV block, and behind the first its rows of Q."""
+    for name in c.loop.loads:
+        LOADS[name](j, tile, s, c)
+    if j == 0:
+        for wg in range(c.block_M // ROWS):
+            load_q(wg, tile, s, c)
 
 
 @T.macro

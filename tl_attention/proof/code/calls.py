@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from tl_attention.problem.packed import TILE_WORDS
+from tl_attention.problem.packed import TILE_WORDS, TILES_TOLD
 from tl_attention.proof.code.copies import COPY_CALLS, HAND_OVER, IN_GLOBAL
 from tl_attention.proof.code.declarations import Declared
 from tl_attention.proof.code.expression import Expression, arguments
@@ -83,8 +83,8 @@ def _drawn(match: re.Match[str], declared: Declared) -> Made | None:
     variable, name, place = match.groups()
     if name not in declared.numbers:
         return None
-    # Of each of two tiles there is one number, or all of its entry.
-    at, of_a_tile = declared.expression(place), declared.numbers[name] // 2
+    # Of each tile there is one number, or all of its entry.
+    at, of_a_tile = declared.expression(place), 1 if declared.numbers[name] < TILE_WORDS else TILE_WORDS
 
     def act(run: Run, threads: Class, line: int) -> None:
         slot = run.value(at, threads)
@@ -125,7 +125,7 @@ def _listed(match: re.Match[str], declared: Declared) -> Made | None:
 
 def _slot(text: str, declared: Declared) -> tuple[str, Expression]:
     match = IN_GLOBAL.match(text)
-    if not match or declared.numbers.get(match[1]) != 2 * TILE_WORDS:
+    if not match or declared.numbers.get(match[1]) != TILES_TOLD * TILE_WORDS:
         raise SyntaxError(f"{text[:80]!r} is no place for a tile's entry")
     return match[1], declared.expression(match[2])
 
