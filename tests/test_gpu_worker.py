@@ -62,6 +62,16 @@ def test_a_right_kernel_is_right_in_all_rows_and_in_some(shape, candidate) -> No
     assert gpu_worker.verify_some_rows(right, seed=1).ok
 
 
+def test_where_tensors_are_strided_the_heads_of_a_row_lie_together(candidate) -> None:
+    def kernel(**given) -> None:
+        assert all(given[name].transpose(1, 2).is_contiguous() for name in ("Q", "K", "V", "Output"))
+        attention(ALL)(**given)
+
+    right = replace(candidate(ALL, kernel), strided=True)
+    report, stable = gpu_worker.verify(right, ALL, 1.0, seed=1)
+    assert report.ok and stable and gpu_worker.verify_some_rows(right, seed=1).ok
+
+
 def changed(change: Callable[..., None]) -> Kernel:
     def kernel(**given) -> None:
         attention(ALL)(**given)

@@ -9,7 +9,7 @@ from tl_attention.errors import InputError
 from tl_attention.files.named import resolve
 from tl_attention.lowering.registry import lowering_of
 from tl_attention.measure.candidate import Candidate, small_packed
-from tl_attention.measure.cell import load_cells
+from tl_attention.measure.cell import DENSE, entries, load_cells
 from tl_attention.measure.records import problem_of, shape_of
 from tl_attention.model.machine import load
 from tl_attention.model.prediction import predict
@@ -91,6 +91,9 @@ def test_the_cells_that_ship_are_of_packed_sequences() -> None:
     cells = load_cells(folder("results") / "packed.yaml")
     assert all(cell.shape.packed for cell in cells)
     assert {cell.shape.totals[0] for cell in cells if "context" not in cell.group} == {32768}
+    # The dense kernel has the same tensors, seen as a batch.
+    dense = [entry.candidate for cell in cells for entry in entries(cell) if entry.name == DENSE]
+    assert len(dense) == 18 and all(one.strided and not one.shape.packed for one in dense)
     assert all(
         lowering_of(resolve(name).schedule).computes_packed(resolve(name).schedule) for name in ("ragged", "short")
     )
