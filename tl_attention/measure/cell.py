@@ -93,10 +93,10 @@ def _peer(name: str, cell: Cell) -> Candidate:
     if name in OWN:
         # The schedule that attention() takes for that problem, which need not be that of ours.
         if name == DENSE:
-            # The numbers lie in memory as those of the packed sequences do.
             shape = replace(shape, packed=False, lengths=() if len(shape.each) == 1 else shape.lengths)
         else:
             shape = replace(shape, mask=FULL) if name == UNMASKED else shape.asking(lse=False)
+        # The dense kernel's numbers lie in memory as those of the packed sequences do.
         return replace(_kernel(schedule_for(shape, cell.schedule), shape), strided=name == DENSE)
     if name.startswith(SCHEDULE):
         return _kernel(resolve(name.removeprefix(SCHEDULE)), shape)

@@ -25,7 +25,6 @@ import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
 from pathlib import Path
 from statistics import median, quantiles
 from time import perf_counter_ns
@@ -83,8 +82,8 @@ class Candidate:
 
 def candidates() -> list[Candidate]:
     """Returns our candidates and their peers: SDPA, and FlashAttention-3 for packed sequences, which must be installed."""
-    if find_spec("fa3_fwd_interface") is None:
-        raise InputError("host: fa3-fwd is not installed, expected it for the calls of packed sequences")
+    if reason := peers.why_not(peers.FA3, PACKED):
+        raise InputError(f"host: {reason}, expected it for the calls of packed sequences")
     q, k, v = make_inputs(SHAPE, seed=1, device="cuda")
     rows, offsets = make_inputs(PACKED, seed=1, device="cuda"), offsets_of(PACKED)
     longest = PACKED.seq_q, PACKED.seq_kv
@@ -99,7 +98,7 @@ def candidates() -> list[Candidate]:
         Candidate("sdpa cudnn", sdpa, lambda: sdpa_kernel(SDPBackend.CUDNN_ATTENTION)),
         Candidate("sdpa", sdpa),
         Candidate("attention_varlen", lambda: attention_varlen(*rows, *offsets, *longest), problem=PACKED),
-        Candidate("fa3 varlen", peers.build("fa3", PACKED, *rows, offsets), problem=PACKED),
+        Candidate("fa3 varlen", peers.build(peers.FA3, PACKED, *rows, offsets), problem=PACKED),
     ]
 
 
