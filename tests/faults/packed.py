@@ -112,6 +112,13 @@ ROWS = [
         which="last",
     ),
     row(
+        "a list that is still written",
+        COUNTED,
+        "while another kernel may still write it",
+        r"^ +cudaGridDependencySynchronize\(\);\n",
+        "",
+    ),
+    row(
         "a tile that nobody has been told",
         COUNTED,
         "expected",

@@ -91,8 +91,8 @@ class GridProof:
         run, numbers = self._grid(np.arange(blocks), turns)
         if sorted(numbers) != list(range(self.total)):
             raise Unsafe(f"its blocks work on {len(set(numbers))} of {self.total} tiles, {len(numbers)} times")
-        if any(any(counts) for counts in run.counters.values()):
-            raise Unsafe(f"it leaves the counters of tiles as {run.counters}")
+        if any(any(counts) for counts in run.tiles.counters.values()):
+            raise Unsafe(f"it leaves the counters of tiles as {run.tiles.counters}")
         self.proof.note_places(run, [Event("tiles", place=tuple(numbers))])
 
     def _blocks(self) -> int:

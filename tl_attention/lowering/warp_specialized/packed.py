@@ -20,9 +20,13 @@ LISTING = 1024
 
 @T.macro
 def list_tiles(given, c):
-    """Launches the kernel that writes the list of tiles, from where sequences begin and how many rows of each count."""
+    """Launches the kernel that writes the list of tiles, from where sequences begin and how many rows of each count.
+
+    The main kernel starts meanwhile, and waits for this one's end before it reads the list.
+    """
     # TileLang 0.1.15 gives all kernels of a function the same clusters.
     with T.Kernel(c.kernel.cluster, threads=LISTING) as (block,):
+        T.pdl_trigger()
         if block == 0:
             T.call_extern(
                 "handle",
@@ -86,6 +90,7 @@ def work_packed(wg, block, s, c, is_producer):
     if is_producer:
         row_tiles = T.alloc_var("int32")
         number = T.alloc_var("int32")
+        T.pdl_sync()
         row_tiles = s.given.Tiles[0]
         number = block // c.kernel.cluster
         hand_over(number, row_tiles, 0, s, c)
@@ -158,6 +163,11 @@ def hand_over(number, row_tiles, turn, s, c):
     T.mbarrier_arrive(s.tiles.full[turn % TILES_TOLD])
 
 
+def told(word, tile, s):
+    """Returns a word of the entry that the producer warp hands over for this turn."""
+    return s.tiles.next[tile.turn % TILES_TOLD, word]
+
+
 @T.macro
 def receive(tile, s, is_producer):
     """Waits for the entry that the producer warp hands over, and sets the tile's variables to it.
@@ -165,27 +175,26 @@ def receive(tile, s, is_producer):
     Warpgroups that compute need not know where rows begin: where those of Q do, they read when they store.
     """
     T.mbarrier_wait_parity(s.tiles.full[tile.turn % TILES_TOLD], tile.turn // TILES_TOLD % 2)
-    put(tile.first_row, s.tiles.next[tile.turn % TILES_TOLD, 0])
+    put(tile.first_row, told(0, tile, s))
+    put(tile.seq_q, told(2, tile, s))
+    put(tile.seq_kv, told(4, tile, s))
+    put(tile.head, told(5, tile, s))
+    put(tile.number, told(6, tile, s))
     if is_producer:
-        put(tile.queries.begin, s.tiles.next[tile.turn % TILES_TOLD, 1])
-    put(tile.seq_q, s.tiles.next[tile.turn % TILES_TOLD, 2])
-    if is_producer:
-        put(tile.keys.begin, s.tiles.next[tile.turn % TILES_TOLD, 3])
-    put(tile.seq_kv, s.tiles.next[tile.turn % TILES_TOLD, 4])
-    put(tile.head, s.tiles.next[tile.turn % TILES_TOLD, 5])
-    put(tile.number, s.tiles.next[tile.turn % TILES_TOLD, 6])
+        put(tile.queries.begin, told(1, tile, s))
+        put(tile.keys.begin, told(3, tile, s))
 
 
 @T.macro
 def receive_rows(tile, wg, s, c):
-    """Reads again where a warpgroup's rows of Q lie, and frees the entry's place for the tile after the next.
+    """Reads again where a warpgroup's rows of Q lie, and frees the entry's place for a later tile.
 
     Kept in registers, these numbers would take the room of the loop's bounds, which ptxas then works out in each iteration.
     """
-    put(tile.first_row, s.tiles.next[tile.turn % TILES_TOLD, 0])
-    put(tile.queries.begin, s.tiles.next[tile.turn % TILES_TOLD, 1])
-    put(tile.seq_q, s.tiles.next[tile.turn % TILES_TOLD, 2])
-    put(tile.head, s.tiles.next[tile.turn % TILES_TOLD, 5])
+    put(tile.first_row, told(0, tile, s))
+    put(tile.queries.begin, told(1, tile, s))
+    put(tile.seq_q, told(2, tile, s))
+    put(tile.head, told(5, tile, s))
     put(tile.first_row, (tile.first_row + s.rank) * c.block_M + wg * ROWS)
     if T.shuffle_elect(WARP):
         T.mbarrier_arrive(s.tiles.empty[tile.turn % TILES_TOLD])

@@ -43,7 +43,7 @@ def _mbarrier(match: re.Match[str], declared: Declared) -> Made:
 
     def act(run: Run, threads: Class, line: int) -> None:
         made.act(run, threads, line)
-        run.told(threads)
+        run.tiles.told(threads)
 
     return Made(act)
 
@@ -74,7 +74,7 @@ def _draw(match: re.Match[str], declared: Declared) -> Made:
     def act(run: Run, threads: Class, line: int) -> None:
         slot = run.value(at, threads)
         run.see(threads, line, "take", name, index=slot)
-        run.put(threads, name, 0, run.add(threads, counter, int(index), int(step)) + more)
+        run.tiles.put(threads, name, 0, run.tiles.add(threads, counter, int(index), int(step)) + more)
 
     return Made(act)
 
@@ -89,7 +89,7 @@ def _drawn(match: re.Match[str], declared: Declared) -> Made | None:
     def act(run: Run, threads: Class, line: int) -> None:
         slot = run.value(at, threads)
         run.see(threads, line, "read", name, index=slot // of_a_tile)
-        threads.names[variable] = run.get(threads, name, slot % of_a_tile)
+        threads.names[variable] = run.tiles.get(threads, name, slot % of_a_tile)
 
     return Made(act, frozenset({variable}))
 
@@ -98,7 +98,7 @@ def _count(match: re.Match[str], declared: Declared) -> Made:
     variable, counter, index, step, last = match.groups()
 
     def act(run: Run, threads: Class, line: int) -> None:
-        found = run.add(threads, counter, int(index), int(step))
+        found = run.tiles.add(threads, counter, int(index), int(step))
         # Where each block has a problem of its own, the block is the last one there.
         threads.names[variable] = 1 if run.lengths.ends and not run.whole else (found == int(last)) * 1
 
@@ -109,7 +109,7 @@ def _reset(match: re.Match[str], declared: Declared) -> Made | None:
     counter, index, value = match.groups()
     if counter in declared.registers:
         return None
-    return Made(lambda run, threads, line: run.set(threads, counter, int(index), int(value)))
+    return Made(lambda run, threads, line: run.tiles.set(threads, counter, int(index), int(value)))
 
 
 def _listed(match: re.Match[str], declared: Declared) -> Made | None:
@@ -117,8 +117,7 @@ def _listed(match: re.Match[str], declared: Declared) -> Made | None:
     variable = match[1]
 
     def act(run: Run, threads: Class, line: int) -> None:
-        assert run.entries is not None
-        threads.names[variable] = settled(run.entries.count(run.threads.place[threads.threads]))
+        threads.names[variable] = settled(run.tiles.listed(threads).count(run.threads.place[threads.threads]))
 
     return Made(act, frozenset({variable}))
 
@@ -141,14 +140,13 @@ def _hand_over(match: re.Match[str], declared: Declared) -> Made:
 
     def act(run: Run, threads: Class, line: int) -> None:
         values = (run.value(expression, threads) for expression in (place, entry, head, number))
-        leaders, (at, word, of_head, of_tile) = run.of_warps(threads, *values)
+        leaders, (at, word, of_head, of_tile) = run.tiles.of_warps(threads, *values)
         if (at % TILE_WORDS).any() or (word % TILE_WORDS).any():
             raise Unsafe(f"line {line + 1} hands over what is no entry of the list, or where none belongs")
-        assert run.entries is not None
-        words = run.entries.words(run.threads.place[leaders.threads], word // TILE_WORDS - 1)
+        words = run.tiles.listed(threads).words(run.threads.place[leaders.threads], word // TILE_WORDS - 1)
         run.see(threads, line, HAND_OVER, name, index=run.value(place, threads) // TILE_WORDS)
         for index, value in enumerate((*words, of_head, of_tile)):
-            run.put(leaders, name, index, value)
+            run.tiles.put(leaders, name, index, value)
 
     return Made(act)
 
@@ -157,12 +155,12 @@ def _hand_over_none(match: re.Match[str], declared: Declared) -> Made:
     name, place = _slot(match[1], declared)
 
     def act(run: Run, threads: Class, line: int) -> None:
-        leaders, (at,) = run.of_warps(threads, run.value(place, threads))
+        leaders, (at,) = run.tiles.of_warps(threads, run.value(place, threads))
         if (at % TILE_WORDS).any():
             raise Unsafe(f"line {line + 1} hands over no tile where no entry belongs")
         run.see(threads, line, HAND_OVER, name, index=run.value(place, threads) // TILE_WORDS)
         for index in range(ENTRY + 2):
-            run.put(leaders, name, index, -1)
+            run.tiles.put(leaders, name, index, -1)
 
     return Made(act)
 
@@ -172,14 +170,20 @@ def _draw_number(match: re.Match[str], declared: Declared) -> Made:
     variable, counter, index, first = match.groups()
 
     def act(run: Run, threads: Class, line: int) -> None:
-        leaders, _ = run.of_warps(threads)
-        found = run.add(leaders, counter, int(index), 1) + int(first)
+        leaders, _ = run.tiles.of_warps(threads)
+        found = run.tiles.add(leaders, counter, int(index), 1) + int(first)
         threads.names[variable] = settled(np.repeat(found, run.threads.lanes))
 
     return Made(act, frozenset({variable}))
 
 
 CALLS = (
+    # cudaGridDependencySynchronize();
+    Call(
+        COUNTER,
+        re.compile(r"cudaGridDependencySynchronize\(\);$"),
+        lambda match, declared: Made(lambda run, threads, line: run.tiles.ended(threads)),
+    ),
     # row_tiles = Tiles[0];
     Call(COUNTER, re.compile(r"(\w+) = Tiles\[0\];$"), _listed),
     # tl_attention_hand_over((&(next_tile[((turn_2 & 1) * 8)])), (&(Tiles[...])), of_head, number_1);

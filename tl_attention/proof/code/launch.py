@@ -62,7 +62,8 @@ def check_prelude(kernel: Kernel, functions: str) -> None:
 LISTING = (
     'extern "C" __global__ void __launch_bounds__(1024, 1) {kernel}(const int* __restrict__ CuSeqlensK, '
     "const int* __restrict__ CuSeqlensQ, const int* __restrict__ SeqUsedK, const int* __restrict__ SeqUsedQ, "
-    "int* __restrict__ Tiles, int bounds, int seq_kv, int seq_q, int used_k, int used_q, int words) {{\n{body}}}\n"
+    "int* __restrict__ Tiles, int bounds, int seq_kv, int seq_q, int used_k, int used_q, int words) {{\n"
+    "  cudaTriggerProgrammaticLaunchCompletion();\n{body}}}\n"
 )
 LISTING_PARAMETERS = (
     *("CuSeqlensK", "CuSeqlensQ", "SeqUsedK", "SeqUsedQ", "Tiles"),

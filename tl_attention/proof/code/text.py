@@ -53,10 +53,10 @@ FOLLOWED = ("int ", "uint")
 OF_PRODUCTS = {"product", "operand fence", "descriptor"}
 SIGNATURE = re.compile(r'extern "C" __global__ void __launch_bounds__\((\d+), (\d+)\) (\w+)\((.*)\) \{$')
 PROTOTYPE = 'extern "C" __global__ void {}({});'
-# __grid_constant__ const CUtensorMap K_desc    const half_t* __restrict__ K    int seq_q    float softmax_scale
-# int64_t Output_row_stride
+# __grid_constant__ const CUtensorMap K_desc    const half_t* __restrict__ K    int* Tiles    int seq_q
+# float softmax_scale    int64_t Output_row_stride
 PARAMETER = re.compile(
-    r"(?:(__grid_constant__ const CUtensorMap)|(?:const )?(\w+\*) __restrict__|(int|int64_t|float)) (\w+)$"
+    r"(?:(__grid_constant__ const CUtensorMap)|(?:const )?(\w+\*)(?: __restrict__)?|(int|int64_t|float)) (\w+)$"
 )
 
 
