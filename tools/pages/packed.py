@@ -40,8 +40,15 @@ def packed() -> str:
         f"{markdown(['sequences', *HEADS.values()], lines)}\n\n"
         f"With head_dim 192 of q and k and 128 of v, and the LSE, as a prefill of multi-head latent attention has it, "
         f"{'; '.join(latent)}. Equal lengths have {geometric_mean(equal):.3f} x the speed of `attention()` on the same tensors, seen as a batch "
-        f"({min(equal):.3f} to {max(equal):.3f}). {measured_on(rows[0])}\n\n{_host()}"
+        f"({min(equal):.3f} to {max(equal):.3f}). {measured_on(rows[0])}"
+        f"{_later(rows)}\n\n{_host()}"
     )
+
+
+def _later(rows: Sequence[CellRow]) -> str:
+    """Names the groups of cells that are of a later run than the first."""
+    later = {row.group: row.run for row in rows if row.run != rows[0].run}
+    return f" Measured later, {max(later.values())}: {', '.join(later)}." if later else ""
 
 
 def _host() -> str:
