@@ -7,6 +7,7 @@ import pytest
 from on_cpu import forget_plans
 
 from tl_attention.op import attention as module
+from tl_attention.op import varlen
 from tl_attention.problem.variant import Variant
 from tl_attention.schedule.schedule import Schedule
 
@@ -26,5 +27,6 @@ def count_launches(monkeypatch: pytest.MonkeyPatch) -> list[Variant]:
         return SimpleNamespace(launch=launch)
 
     forget_plans(monkeypatch)
-    monkeypatch.setattr(module, "kernel_of", counted)
+    for of in (module, varlen):
+        monkeypatch.setattr(of, "kernel_of", counted)
     return found

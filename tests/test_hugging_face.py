@@ -10,7 +10,9 @@ from on_cpu import on_cpu
 
 from tl_attention import InputError, register_transformers
 from tl_attention.integrations import hugging_face
-from tl_attention.integrations.hugging_face import WINDOW, attend, mask_for
+from tl_attention.integrations.hugging_face import attend
+from tl_attention.integrations.hugging_face_masks import mask_for
+from tl_attention.integrations.sequences import Note, note_of
 from tl_attention.oracle.reference import attention_and_lse, make_inputs
 from tl_attention.problem.mask import CAUSAL, FULL, Mask
 from tl_attention.problem.shape import AttentionShape
@@ -89,8 +91,7 @@ def test_sinks(launches, sdpa):
 
 def test_a_mask_that_is_noted_to_be_a_window(launches, sdpa):
     q, k, v = inputs(4, 30, 30)
-    mask = torch.ones(2, 1, 30, 30, dtype=torch.bool)
-    setattr(mask, WINDOW, 6)
+    mask = Note(True, 6).put(torch.ones(2, 1, 30, 30, dtype=torch.bool))
     exact, _ = attention_and_lse(q, k, v, mask=Mask(5, 0), scale=0.125, precise=False)
     torch.testing.assert_close(attend(sdpa, LAYER, q, k, v, mask)[0], exact.transpose(1, 2))
     assert len(launches) == 1 and not sdpa.calls
@@ -98,7 +99,7 @@ def test_a_mask_that_is_noted_to_be_a_window(launches, sdpa):
 
 SOME_MASK = torch.ones(2, 1, 20, 20, dtype=torch.bool)
 INSTEAD = {
-    "the mask is a tensor: padding, a static cache, or neither causal nor a window": {"attention_mask": SOME_MASK},
+    "the mask is a tensor: a static cache, or neither causal nor a window": {"attention_mask": SOME_MASK},
     "dropout": {"dropout": 0.1},
     "a window that is not causal": {"is_causal": False, "sliding_window": 4},
     "the layer passes position_bias": {"position_bias": torch.zeros(1, 4, 20, 20)},
@@ -158,6 +159,10 @@ def plain() -> None:
     """Stands in for Transformers' causal mask function."""
 
 
+def both_ways() -> None:
+    """Stands in for Transformers' function of a mask that hides nothing."""
+
+
 def masks(sdpa_gives=True, **given):
     """Returns what mask_for gives for 6 queries behind 4 keys, and with which arguments it called SDPA's mask function."""
     asked = []
@@ -166,8 +171,9 @@ def masks(sdpa_gives=True, **given):
         asked.append(arguments)
         return torch.ones(2, 1, 6, 10, dtype=torch.bool) if sdpa_gives else None
 
+    functions = {"causal_mask_function": plain, "bidirectional_mask_function": both_ways, "sdpa_mask": sdpa_mask}
     sizes = {"batch_size": 2, "q_length": 6, "kv_length": 10, "q_offset": 4, "kv_offset": 0}
-    return mask_for(sdpa_mask, plain, **sizes | {"mask_function": plain} | given), asked
+    return mask_for(SimpleNamespace(**functions), **sizes | {"mask_function": plain} | given), asked
 
 
 PADDED = torch.ones(2, 10, dtype=torch.bool)
@@ -176,41 +182,113 @@ WINDOWED = {"mask_function": lambda: None, "local_size": 4, "config": SimpleName
 
 
 def test_none_is_a_causal_mask_whose_ends_meet():
-    for given in ({}, {"attention_mask": torch.ones(2, 10, dtype=torch.bool)}, {"q_offset": 7, "kv_offset": 3}):
+    for given in ({}, {"q_offset": 7, "kv_offset": 3}):
         assert masks(**given) == (None, [])
     wide = WINDOWED | {"local_size": 10, "config": SimpleNamespace(sliding_window=10)}
     assert masks(**wide) == (None, [])
 
 
 @pytest.mark.parametrize(
+    "of_window, window", [({}, None), (WINDOWED, 4), (WINDOWED | {"kv_offset": 2, "kv_length": 8}, 4)]
+)
+@pytest.mark.parametrize("mask", [PADDED, torch.ones(2, 10, dtype=torch.long)])
+def test_a_batchs_own_mask_has_a_note_of_padding_and_windows(mask, of_window, window):
+    found, asked = masks(attention_mask=mask, **of_window)
+    note = note_of(found)
+    first = of_window.get("kv_offset", 0)
+    assert found.equal(mask[:, first:].bool()) and note_of(mask) is None and not asked
+    assert (note.causal, note.window) == (True, window)
+    assert note.padding.is_none == (first > 0 or bool(mask.all())) and not note.padding.has_gaps
+
+
+def test_of_a_mask_that_hides_nothing_all_queries_count():
+    """An encoder's keys may be another's tokens."""
+    found, _ = masks(
+        mask_function=both_ways, attention_mask=PADDED, allow_is_causal_skip=False, allow_is_bidirectional_skip=True
+    )
+    sequences = note_of(found).sequences(6)
+    assert [x.tolist() for x in sequences.cu_seqlens] == [[0, 6, 12], [0, 9, 19]] and sequences.longest == (6, 10)
+    assert not note_of(found).causal and sequences.rows is None and sequences.keys.tolist() == [*range(1, 20)]
+
+
+@pytest.mark.parametrize(
     "given",
     [
-        {"attention_mask": PADDED},
         {"attention_mask": PADDED[:, 1:] | True},
         {"kv_length": 16},
         {"q_offset": torch.tensor(4)},
+        {"q_offset": torch.tensor(4), "attention_mask": PADDED},
         {"mask_function": lambda: None},
+        {"mask_function": lambda: None, "attention_mask": PADDED},
+        {"mask_function": both_ways, "attention_mask": PADDED, "allow_is_causal_skip": False},
         {"allow_is_causal_skip": False},
+        {"allow_is_causal_skip": False, "attention_mask": PADDED},
         WINDOWED | {"config": SimpleNamespace(attention_chunk_size=4)},
-        WINDOWED | {"attention_mask": PADDED},
         WINDOWED | {"local_size": 40, "config": SimpleNamespace(attention_chunk_size=40)},
     ],
 )
 def test_any_other_is_sdpas_which_may_not_leave_a_causal_one_out(given):
     mask, asked = masks(**given)
-    assert mask is not None and not hasattr(mask, WINDOW) and len(asked) == 1
+    assert mask is not None and note_of(mask) is None and len(asked) == 1
     assert not asked[0]["allow_is_causal_skip"] and asked[0]["batch_size"] == 2
     assert all(asked[0][name] is what for name, what in given.items() if name != "allow_is_causal_skip")
 
 
 def test_a_window_is_noted_on_its_mask():
     mask, asked = masks(**WINDOWED)
-    assert getattr(mask, WINDOW) == 4 and mask.shape == (2, 1, 6, 10) and len(asked) == 1
+    assert note_of(mask).window == 4 and mask.shape == (2, 1, 6, 10) and len(asked) == 1
 
 
 def test_no_mask_at_all_stays_none():
     mask, asked = masks(sdpa_gives=False, allow_is_causal_skip=False, allow_is_bidirectional_skip=True)
     assert mask is None and asked[0]["allow_is_bidirectional_skip"]
+
+
+def test_a_mask_of_padding_without_its_note_is_read_again(launches, sdpa):
+    """A mask that Accelerate moves to another GPU is another tensor."""
+    q, k, v = inputs(4, 10, 10)
+    found, _ = attend(sdpa, LAYER, q, k, v, PADDED)
+    exact, _ = attention_and_lse(*(x[:1, :, 1:] for x in (q, k, v)), mask=CAUSAL, scale=0.125, precise=False)
+    torch.testing.assert_close(found[:1, 1:], exact.transpose(1, 2))
+    assert not found[0, 0].any() and found.shape == (2, 10, 4, 64) and len(launches) == 1 and not sdpa.calls
+
+
+def test_sdpa_gets_the_mask_of_a_padded_batch(sdpa):
+    """The tensors are on the CPU, so no kernel takes them."""
+    with pytest.warns(UserWarning, match="the tensors are on cpu"):
+        attend(sdpa, LAYER, *inputs(4, 10, 10), PADDED)
+    causal = torch.ones(10, 10, dtype=torch.bool).tril()
+    assert sdpa.calls[0]["attention_mask"].equal((causal & PADDED[:, None])[:, None])
+
+
+def packing(**more):
+    begins = torch.tensor([0, 15, 40], dtype=torch.int32)
+    return {"cu_seq_lens_q": begins, "cu_seq_lens_k": begins, "max_length_q": 25, "max_length_k": 25} | more
+
+
+def test_what_is_wrong_with_packed_sequences_is_said(launches, sdpa):
+    q, k, v = inputs(4, 20, 20)
+    with pytest.raises(InputError) as raised:
+        attend(sdpa, LAYER, q, k, v, None, **packing(max_length_q=None))
+    names = "cu_seq_lens_q, cu_seq_lens_k, max_length_k"
+    assert str(raised.value) == f"transformers: max_length_q is missing beside {names}, expected all of them"
+    mask = torch.ones(2, 20, dtype=torch.bool)
+    mask[0, 0] = False
+    with pytest.raises(
+        InputError, match="^transformers: the batch is padded and packed, and SDPA.*no packed sequences"
+    ):
+        attend(sdpa, LAYER, q, k, v, mask, **packing())
+    assert not launches and not sdpa.calls
+
+
+def test_packed_sequences_may_cross_the_rows_of_a_batch(launches, sdpa):
+    q, k, v = inputs(4, 20, 20)
+    found, _ = attend(sdpa, LAYER, q, k, v, None, **packing())
+    together = [x.transpose(1, 2).flatten(0, 1).transpose(0, 1)[None] for x in (q, k, v)]
+    for part in (slice(0, 15), slice(15, 40)):
+        exact, _ = attention_and_lse(*(x[:, :, part] for x in together), mask=CAUSAL, scale=0.125, precise=False)
+        torch.testing.assert_close(found.flatten(0, 1)[part], exact[0].transpose(0, 1))
+    assert len(launches) == 1
 
 
 def test_without_transformers_registering_says_what_to_install(monkeypatch):

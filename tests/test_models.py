@@ -5,14 +5,17 @@ from typing import Any
 import pytest
 import torch
 from counted import count_launches
+from gradients import flash_on_cpu
 from on_cpu import Kernels, take_for_a_gpu
 
-from tl_attention import register_transformers
+from tl_attention import InputError, register_transformers
 from tl_attention.integrations import hugging_face
 from tl_attention.problem.mask import CAUSAL, FULL
 
+__all__ = ["flash_on_cpu"]
 pytestmark = [pytest.mark.transformers, pytest.mark.filterwarnings("ignore:.*`torch_dtype` is deprecated")]
 LAYERS = 2
+wait = torch.cuda.Event.synchronize
 FAMILIES: dict[str, dict[str, Any]] = {
     "Llama": {},
     "Mistral": {"sliding_window": 8},
@@ -100,15 +103,148 @@ def test_generation_with_a_cache(launches, device, family):
     assert len(launches) == 10 * LAYERS
 
 
-def test_padding_runs_on_sdpa_and_is_said(launches, device):
+LENGTHS = (13, 4, 1, 9)
+
+
+def padded(device: str, side: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """Makes (tokens, attention mask) of sequences that padding on this side makes equally long."""
+    ids = tokens(device, len(LENGTHS), max(LENGTHS))
+    mask = torch.arange(max(LENGTHS), device=device) < torch.tensor(LENGTHS, device=device)[:, None]
+    mask = mask.flip(1) if side == "left" else mask
+    return ids.masked_fill(~mask, 0), mask.long()
+
+
+def each(model: Any, implementation: str, sequences: list[torch.Tensor]) -> torch.Tensor:
+    """Returns the logits of sequences, each alone, one behind the other."""
+    return torch.cat([logits(model, implementation, ids[None])[0] for ids in sequences])
+
+
+def check_logits(model: Any, ours: torch.Tensor, sequences: list[torch.Tensor]) -> None:
+    """Compares logits with eager ones of each sequence alone, by their distance from fp64."""
+    theirs = each(model, "eager", sequences)
+    exact = each(model.double(), "eager", sequences)
+    assert (ours - exact).norm() <= 2 * (theirs - exact).norm() < 0.2 * exact.norm()
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_padded_batch_is_what_each_sequence_is_alone(launches, device, family, side):
+    model = model_of(family, device)
+    ids, mask = padded(device, side)
+    found = logits(model, "tl_attention", ids, attention_mask=mask)
+    assert [variant.packed for variant in launches] == [True] * LAYERS
+    check_logits(model, found[mask.bool()], [row[of.bool()] for row, of in zip(ids, mask)])
+    assert found.isfinite().all()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_padded_batch_generates_what_each_sequence_generates(launches, device, family):
+    model = model_of(family, device)
+    ids, mask = padded(device, "left")
+    steps = {"max_new_tokens": 12, "min_new_tokens": 12, "do_sample": False}
+    model.set_attn_implementation("tl_attention")
+    found = model.generate(ids, attention_mask=mask, **steps)[:, ids.shape[1] :]
+    # Behind a window's length of tokens a window sees no padding any more.
+    assert len(launches) == 12 * LAYERS and launches[0].packed
+    model.set_attn_implementation("eager")
+    for row, of, ours in zip(ids, mask, found):
+        alone = row[of.bool()][None]
+        theirs = model.generate(alone, attention_mask=torch.ones_like(alone), **steps)[0, alone.shape[1] :]
+        assert theirs.equal(ours)
+
+
+@pytest.mark.parametrize("device", [pytest.param("cuda", marks=pytest.mark.gpu)], indirect=True)
+def test_a_forward_of_a_padded_batch_waits_once(launches, device, monkeypatch):
+    """The numbers of both masks are on their way before the first layer asks for its own."""
+    model = model_of("Gemma2", device)
+    ids, mask = padded(device, "left")
+    logits(model, "tl_attention", ids, attention_mask=mask)
+    waits = []
+    monkeypatch.setattr(torch.cuda.Event, "synchronize", lambda event: waits.append(event.query()) or wait(event))
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        logits(model, "tl_attention", ids, attention_mask=mask)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert len(waits) == 2 and waits[1] and len(launches) == 2 * LAYERS
+
+
+def test_a_mask_without_padding_changes_no_kernel(launches, device):
     model = model_of("Llama", device)
     ids = tokens(device, 2, 13)
-    mask = torch.ones_like(ids)
-    mask[0, :4] = 0
-    with pytest.warns(UserWarning, match="tl_attention: SDPA runs instead: the mask is a tensor: padding") as said:
-        ours = logits(model, "tl_attention", ids, attention_mask=mask)
-    assert len([w for w in said if "tl_attention" in str(w.message)]) == 1 and not launches
-    assert ours.equal(logits(model, "sdpa", ids, attention_mask=mask))
+    found = logits(model, "tl_attention", ids, attention_mask=torch.ones_like(ids))
+    assert not any(variant.packed for variant in launches)
+    assert found.equal(logits(model, "tl_attention", ids)) and len(launches) == 2 * LAYERS
+
+
+def test_padding_between_tokens(launches, device):
+    """Prompts with padding behind them generate: a causal mask does not mind, a window does."""
+    ids, mask = padded(device, "right")
+    behind = torch.cat([ids, tokens(device, len(ids), 3)], 1)
+    whole = torch.cat([mask, torch.ones_like(mask[:, :3])], 1)
+    model = model_of("Llama", device)
+    found = logits(model, "tl_attention", behind, attention_mask=whole, position_ids=whole.cumsum(1) - 1)
+    assert [variant.packed for variant in launches] == [True] * LAYERS
+    check_logits(model, found[whole.bool()], [row[of.bool()] for row, of in zip(behind, whole)])
+    model = model_of("Mistral", device)
+    words = "tl_attention: SDPA runs instead: a window over padding that lies between the tokens of a sequence"
+    with pytest.warns(UserWarning, match=words):
+        ours = logits(model, "tl_attention", behind, attention_mask=whole)
+    assert len(launches) == LAYERS
+    assert (ours - logits(model, "sdpa", behind, attention_mask=whole))[whole.bool()].norm() < 1e-2 * ours.norm()
+    with pytest.raises(InputError, match="transformers: a window over padding.*, has no softcap"):
+        logits(model_of("Gemma2", device), "tl_attention", behind, attention_mask=whole)
+
+
+def packed(device: str, with_arguments: bool) -> tuple[dict[str, Any], list[torch.Tensor]]:
+    """Makes a packed batch as Transformers' collator does, and the sequences in it."""
+    import transformers
+
+    sequences = [*tokens(device, sum(LENGTHS)).split(LENGTHS)]
+    collate = transformers.DataCollatorWithFlattening(return_flash_attn_kwargs=with_arguments, return_position_ids=True)
+    batch = collate([{"input_ids": ids.tolist()} for ids in sequences])
+    batch.pop("labels")
+    return {name: x.to(device) if isinstance(x, torch.Tensor) else x for name, x in batch.items()}, sequences
+
+
+@pytest.mark.parametrize("with_arguments", [True, False], ids=["cu_seq_lens", "positions"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_packed_batch_is_what_each_sequence_is_alone(launches, device, family, with_arguments):
+    model = model_of(family, device)
+    batch, sequences = packed(device, with_arguments)
+    ours = logits(model, "tl_attention", use_cache=False, **batch)[0]
+    assert [variant.packed for variant in launches] == [True] * LAYERS
+    check_logits(model, ours, sequences)
+
+
+def test_a_packed_batch_that_sdpa_has_to_run(launches, device):
+    """The positions make SDPA's mask; where a collator says where sequences lie, there is none."""
+    model = model_of("Llama", device).float()
+    batch, _ = packed(device, False)
+    with pytest.warns(UserWarning, match="SDPA runs instead: .*float32"):
+        ours = logits(model, "tl_attention", use_cache=False, **batch)
+    torch.testing.assert_close(ours, logits(model, "sdpa", use_cache=False, **batch), atol=1e-3, rtol=1e-3)
+    batch, _ = packed(device, True)
+    with pytest.raises(InputError, match="float32.*has no packed sequences"):
+        logits(model, "tl_attention", use_cache=False, **batch)
+    assert not launches
+
+
+def test_an_encoder_sees_no_padding(launches, device):
+    import transformers
+
+    torch.manual_seed(5)
+    sizes = {"hidden_size": 128, "intermediate_size": 64, "num_hidden_layers": LAYERS, "num_attention_heads": 4}
+    config = transformers.BertConfig(**sizes, vocab_size=97, initializer_range=0.15)
+    model = transformers.BertModel(config, add_pooling_layer=False).to(device, torch.bfloat16).eval()
+    ids, mask = padded(device, "right")
+    found = []
+    for implementation in ("tl_attention", "sdpa"):
+        model.set_attn_implementation(implementation)
+        with torch.no_grad():
+            found.append(model(ids, attention_mask=mask).last_hidden_state.double())
+    assert (found[0] - found[1]).norm() <= 0.05 * found[1].norm()
+    assert [variant.packed for variant in launches] == [True] * LAYERS
 
 
 def test_a_static_cache_runs_on_sdpa_and_is_right(launches, device):
@@ -154,3 +290,30 @@ def test_a_training_step_has_sdpas_gradients(launches, device):
     assert bool(launches) != ("requires a gradient" in steps.get("said", ""))
     for ours, theirs in zip(steps["tl_attention"], steps["sdpa"], strict=True):
         assert (ours.double() - theirs.double()).norm() <= 0.05 * theirs.double().norm()
+
+
+def test_a_packed_batch_trains(launches, device, request):
+    """The gradients are those of each sequence alone."""
+    if device == "cpu":
+        request.getfixturevalue("flash_on_cpu")
+    model = model_of("Llama", device).train()
+    batch, sequences = packed(device, True)
+    weights = torch.randn(sum(LENGTHS), 97, generator=torch.Generator().manual_seed(8)).to(device)
+    model.set_attn_implementation("tl_attention")
+    ours = model(use_cache=False, **batch).logits[0]
+    found = torch.autograd.grad((ours * weights).sum(), list(model.parameters()))
+    assert [variant.packed for variant in launches] == [True] * LAYERS
+    model.set_attn_implementation("eager")
+    theirs = torch.cat([model(ids[None]).logits[0] for ids in sequences])
+    expected = torch.autograd.grad((theirs * weights).sum(), list(model.parameters()))
+    for mine, other in zip(found, expected, strict=True):
+        assert (mine.double() - other.double()).norm() <= 0.05 * other.double().norm()
+
+
+def test_a_softcap_has_no_gradient(launches, device):
+    model = model_of("Gemma2", device).train()
+    batch, _ = packed(device, True)
+    model.set_attn_implementation("tl_attention")
+    with pytest.raises(InputError, match="an input requires a gradient, and with softcap.*there is no backward"):
+        model(use_cache=False, **batch)
+    assert not launches

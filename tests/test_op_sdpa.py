@@ -17,8 +17,10 @@ from torch.nn.attention import (
     restore_flash_attention_impl,
     sdpa_kernel,
 )
+from torch.nn.attention.varlen import AuxRequest, varlen_attn
 
 from tl_attention import InputError, register_sdpa
+from tl_attention.flash_attn_interface import flash_attn_func, flash_attn_varlen_func
 from tl_attention.problem.variant import Variant
 
 pytestmark = pytest.mark.gpu
@@ -153,3 +155,80 @@ def test_a_compiled_module(launches):
     found = torch.autograd.grad(compiled(inputs), [inputs, *block.parameters()], grad)
     assert len(launches) == 2
     torch.testing.assert_close(list(found), eager, atol=0.05, rtol=0.05)
+
+
+# --- packed sequences ----------------------------------------------------------------------------------------------------
+
+LENGTHS = (300, 1, 517, 64, 128, 129)
+
+
+def packed(heads_kv: int = 8) -> tuple[list[Tensor], Tensor]:
+    """Makes q, k, v (rows, heads, head_dim) of sequences of these lengths, and where they begin."""
+    torch.manual_seed(3)
+    total = sum(LENGTHS)
+    sizes = ((total, 8, 128), (total, heads_kv, 128), (total, heads_kv, 128))
+    tensors = [(torch.randn(size, device="cuda", dtype=torch.bfloat16) + 0.2).requires_grad_() for size in sizes]
+    return tensors, torch.tensor([0, *LENGTHS], device="cuda").cumsum(0).to(torch.int32)
+
+
+def in_fp64(q: Tensor, k: Tensor, v: Tensor, seen: Callable[[Tensor], Tensor]) -> Tensor:
+    """Computes attention of each packed sequence in fp64; `seen` gives a mask for how many keys each is behind a query."""
+    outputs = []
+    for one, two, three in zip(*(x.double().split(LENGTHS) for x in (q, k, v))):
+        places = torch.arange(len(one), device="cuda")
+        mask = seen(places[:, None] - places)
+        parts = (x.transpose(0, 1) for x in (one, two, three))
+        outputs.append(F.scaled_dot_product_attention(*parts, attn_mask=mask, enable_gqa=True).transpose(0, 1))
+    return torch.cat(outputs)
+
+
+WINDOWS = {(-1, -1): lambda behind: behind > -9999, (-1, 0): lambda behind: behind >= 0,
+           (70, 3): lambda behind: (behind <= 70) & (behind >= -3)}  # fmt: skip
+
+
+@pytest.mark.parametrize("window", WINDOWS)
+def test_varlen_attn_of_this_torch_forward_and_backward(launches, window):
+    tensors, begins = packed()
+    longest = max(LENGTHS)
+    options = {"window_size": window, "return_aux": AuxRequest(lse=True)}
+    grad = torch.randn(sum(LENGTHS), 8, 128, device="cuda", dtype=torch.bfloat16)
+
+    def step() -> tuple[list[Tensor], Tensor]:
+        output, lse = varlen_attn(*tensors, begins, begins, longest, longest, **options)
+        return [output, *torch.autograd.grad(output, tensors, grad)], lse
+
+    ours, lse = step()
+    assert [variant.packed for variant in launches] == [True]
+    restore_flash_attention_impl()
+    theirs, their_lse = step()
+    assert len(launches) == 1
+    wide = [x.detach().double().requires_grad_() for x in tensors]
+    output = in_fp64(*wide, WINDOWS[window])
+    exact = [output, *torch.autograd.grad(output, wide, grad.double())]
+    for mine, other, right in zip(ours, theirs, exact, strict=True):
+        assert (mine - right).norm() <= 2 * (other - right).norm()
+    torch.testing.assert_close(lse, their_lse, atol=1e-3, rtol=1e-3)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_sdpa_of_jagged_tensors(launches, causal):
+    tensors, _ = packed()
+    offsets = torch.tensor([0, *LENGTHS], device="cuda").cumsum(0)
+    q, k, v = (torch.nested.nested_tensor_from_jagged(x.detach(), offsets).transpose(1, 2) for x in tensors)
+    with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+        found = F.scaled_dot_product_attention(q, k, v, is_causal=causal).transpose(1, 2).values()
+    assert [variant.packed for variant in launches] == [True]
+    exact = in_fp64(*tensors, WINDOWS[-1, 0 if causal else -1])
+    assert (found - exact).norm() <= 5e-3 * exact.norm()
+
+
+def test_the_functions_of_flash_attention_3(launches):
+    tensors, begins = packed(heads_kv=2)
+    with torch.no_grad():
+        found = flash_attn_varlen_func(*tensors, begins, begins, max(LENGTHS), max(LENGTHS), causal=True)
+        exact = in_fp64(*tensors, WINDOWS[-1, 0])
+        assert (found - exact).norm() <= 5e-3 * exact.norm()
+        q, k, v = (x[301:818][None] for x in tensors)
+        alone, lse = flash_attn_func(q, k, v, causal=True, return_attn_probs=True)
+    assert (alone[0] - exact[301:818]).norm() <= 5e-3 * exact[301:818].norm() and lse.shape == (1, 8, 517)
+    assert [variant.packed for variant in launches] == [True, False]

@@ -9,9 +9,11 @@ from itertools import product
 import pytest
 import torch
 import torch.nn.functional as F
+from gradients import exact, flash_on_cpu, visible
 from on_cpu import on_cpu
 from torch.library import Library
 from torch.nn import attention as registry
+from torch.nn.attention.varlen import AuxRequest, varlen_attn
 
 from tl_attention import InputError, register_sdpa
 from tl_attention.integrations import sdpa
@@ -20,7 +22,7 @@ from tl_attention.oracle.reference import attention_and_lse, make_inputs
 from tl_attention.problem.mask import CAUSAL, FULL, Mask
 from tl_attention.problem.shape import AttentionShape
 
-__all__ = ["on_cpu"]
+__all__ = ["flash_on_cpu", "on_cpu"]
 aten = torch.ops.aten
 # Those that this torch has.
 FORWARDS = [name for name in sdpa.FORWARDS if hasattr(aten, name)]
@@ -183,14 +185,22 @@ def test_another_head_dim_of_v_is_refused_as_the_backward_has_none(launches):
     assert not launches
 
 
-@pytest.mark.parametrize("name", ["cum_seq_q", "seqused_k", "block_table", "alibi_slopes"])
-def test_packed_sequences_and_pages_are_refused(launches, name):
+@pytest.mark.parametrize("name", ["seqused_k", "block_table", "alibi_slopes"])
+def test_pages_and_slopes_are_refused(launches, name):
     bshd = [x.transpose(1, 2) for x in inputs(1, 2, 20, 20, 64)]
     given = torch.zeros(2, dtype=torch.int32)
-    packed, options = (given, {}) if name == "cum_seq_q" else (None, {name: given})
     with pytest.raises(InputError, match=f"sdpa: {name} is a tensor, which the kernels do not have, expected none"):
-        sdpa.flash_forward(*bshd, packed, None, 20, 20, 0.0, False, False, **options)
+        sdpa.flash_forward(*bshd, None, None, 20, 20, 0.0, False, False, **{name: given})
     assert not launches
+
+
+def test_as_many_splits_as_one_are_none(launches):
+    bshd = [x.transpose(1, 2) for x in inputs(1, 2, 20, 20, 64)]
+    rest = (None, None, 20, 20, 0.0, False, False)
+    outputs = [sdpa.flash_forward(*bshd, *rest, num_splits=splits)[0] for splits in (None, 0, 1)]
+    assert outputs[0].equal(outputs[1]) and outputs[0].equal(outputs[2])
+    with pytest.raises(InputError, match="sdpa: num_splits is 2, which the kernels do not have, expected none"):
+        sdpa.flash_forward(*bshd, *rest, num_splits=2)
 
 
 def test_another_gpu_is_refused(launches, monkeypatch):
@@ -245,3 +255,88 @@ def test_through_aten_a_refusal_is_our_error(through_aten):
         if isinstance(theirs, torch.Tensor):
             assert (theirs.shape, theirs.dtype, theirs.stride()) == (ours.shape, ours.dtype, ours.stride())
     assert real[0].equal(sdpa.sdpa_forward(q, k, v)[0]) and len(through_aten) == 2
+
+
+# --- packed sequences ----------------------------------------------------------------------------------------------------
+
+LENGTHS = ((5, 9), (0, 7), (6, 6), (8, 3))
+
+
+def packed(heads_kv: int = 4, lengths=LENGTHS) -> tuple[Tensors, tuple[torch.Tensor, torch.Tensor], tuple[int, int]]:
+    """Makes (q, k, v), where the sequences begin, and the longest lengths, as `varlen_attn` takes them."""
+    rows, keys = (sum(of) for of in zip(*lengths))
+    sizes = ((rows, 4), (keys, heads_kv), (keys, heads_kv))
+    q, k, v = (torch.randn(*size, 64, generator=torch.Generator().manual_seed(6)).bfloat16() for size in sizes)
+    begins = tuple(torch.tensor([0, *of], dtype=torch.int32).cumsum(0, dtype=torch.int32) for of in zip(*lengths))
+    return (q, k, v), begins, tuple(max(of) for of in zip(*lengths))
+
+
+def each(tensors: Tensors, begins, mask: Mask, used=None) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns the output and the LSE of packed sequences, from the reference; +inf where a query sees no key."""
+    found = []
+    for n in range(len(begins[0]) - 1):
+        of_q, of_k = (slice(*of[n : n + 2].tolist()) for of in begins)
+        of_k = of_k if used is None else slice(of_k.start, of_k.start + int(used[n]))
+        q, k, v = (x[of].transpose(0, 1)[None] for x, of in zip(tensors, (of_q, of_k, of_k)))
+        found.append(attention_and_lse(q, k, v, mask=mask, scale=0.125, precise=False))
+    lse = torch.cat([lse[0] for _, lse in found], 1)
+    return torch.cat([output[0].transpose(0, 1) for output, _ in found]), lse.masked_fill(lse.isneginf(), torch.inf)
+
+
+@pytest.mark.parametrize("heads_kv", [4, 2])
+@pytest.mark.parametrize("window", [(-1, -1), (-1, 0), (2, 0), (3, 1), (2, -1)])
+def test_varlen_attn_runs_on_the_kernels(through_aten, window, heads_kv):
+    tensors, begins, longest = packed(heads_kv)
+    mask = Mask(*(None if side < 0 else side for side in window))
+    options = {"return_aux": AuxRequest(lse=True), "window_size": window}
+    output, lse = varlen_attn(*tensors, *begins, *longest, **options, enable_gqa=heads_kv < 4, num_splits=1)
+    torch.testing.assert_close((output, lse), each(tensors, begins, mask))
+    assert len(through_aten) == 1 and lse.shape == (4, 19)
+
+
+def test_varlen_attn_with_used_keys_and_into_a_tensor(through_aten):
+    from torch.nn.attention.varlen import varlen_attn_out
+
+    tensors, begins, longest = packed()
+    used = torch.tensor([4, 0, 6, 1], dtype=torch.int32)
+    exact, _ = each(tensors, begins, FULL, used)
+    torch.testing.assert_close(varlen_attn(*tensors, *begins, *longest, seqused_k=used), exact)
+    mine = torch.empty_like(tensors[0])
+    varlen_attn_out(mine, *tensors, *begins, *longest, seqused_k=used)
+    torch.testing.assert_close(mine, exact)
+    assert len(through_aten) == 2
+
+
+@pytest.mark.parametrize("window", [(-1, -1), (-1, 0), (3, 1)])
+def test_gradients_of_varlen_attn_are_those_of_each_sequence(through_aten, flash_on_cpu, window):
+    tensors, begins, longest = packed(lengths=((5, 9), (6, 6), (8, 3)))
+    tensors = tuple(x.requires_grad_() for x in tensors)
+    output = varlen_attn(*tensors, *begins, *longest, window_size=window)
+    grad = torch.randn_like(output)
+    found = torch.autograd.grad(output, tensors, grad)
+    for n in range(3):
+        of_q, of_k = (slice(*of[n : n + 2].tolist()) for of in begins)
+        q, k, v, dO = (x[of].transpose(0, 1)[None] for x, of in zip((*tensors, grad), (of_q, of_k, of_k, of_q)))
+        wanted = exact(q, k, v, dO, visible(q.shape[2], k.shape[2], *window), 0.125)
+        for ours, theirs, of in zip(found, wanted, (of_q, of_k, of_k)):
+            torch.testing.assert_close(ours[of].double(), theirs[0].transpose(0, 1), atol=0.03, rtol=0.03)
+    assert len(through_aten) == 1
+
+
+def test_a_gradient_of_another_mask_is_refused(through_aten):
+    """PyTorch's backward takes the open right side for one as long as the keys."""
+    tensors, begins, longest = packed()
+    with pytest.raises(InputError) as raised:
+        varlen_attn(tensors[0].requires_grad_(), *tensors[1:], *begins, *longest, window_size=(2, -1))
+    words = "attention: an input requires a gradient, and with window_size (2, -1) there is no backward"
+    assert str(raised.value).startswith(words)
+    assert not through_aten
+
+
+def test_pages_are_refused(through_aten):
+    tensors, begins, longest = packed()
+    table, used = torch.zeros(4, 1, dtype=torch.int32), torch.ones(4, dtype=torch.int32)
+    pages = [x[:8].reshape(1, 8, 4, 64) for x in tensors[1:]]
+    with pytest.raises(InputError, match="sdpa: block_table is a tensor, which the kernels do not have, expected none"):
+        varlen_attn(tensors[0], *pages, *begins, *longest, seqused_k=used, block_table=table)
+    assert not through_aten

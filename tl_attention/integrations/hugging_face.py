@@ -1,9 +1,7 @@
 """This module runs Transformers' models on this package's kernels.
 
-It registers an attention function and, under the same name, a function that makes masks. Transformers makes a mask once
-for a model, and passes it to the attention of each layer. None stands for a causal mask whose queries and keys end
-together, or for no mask where a layer is not causal. The mask of a window is a tensor that carries the window's size as
-an attribute. A layer with any other tensor as its mask runs on SDPA.
+It registers an attention function and, under the same name, a function that makes masks. A layer whose mask is a tensor
+that neither is None nor has a Note runs on SDPA.
 """
 
 from __future__ import annotations
@@ -19,13 +17,13 @@ from torch import Tensor
 
 from tl_attention.errors import InputError
 from tl_attention.integrations import NAME
+from tl_attention.integrations.hugging_face_masks import mask_for
+from tl_attention.integrations.sequences import Note, Padding, Sequences, given_sequences, note_of
 from tl_attention.op.attention import attention
 from tl_attention.oracle.tile import TENSORS
 from tl_attention.problem.features import BY_WORD, INPUTS
 from tl_attention.problem.mask import CAUSAL, FULL, Mask, fitted, sides
 
-# This attribute of a mask says how many keys a query sees in its window, the query's own included.
-WINDOW = "tl_attention_window"
 # Layers pass these arguments besides, which change no number.
 WITHOUT_EFFECT = ("position_ids", "cache_position", "num_items_in_batch")
 
@@ -35,79 +33,25 @@ def register_transformers() -> str:
 
     Registering changes no model yet. `model.set_attn_implementation(name)`, or
     `from_pretrained(..., attn_implementation=name)`, switches a model to the kernels. They run causal and full attention,
-    cached generation, windows, and the other arguments of `attention` that layers have, on fp16 and bf16 tensors on a GPU.
+    cached generation, windows, padded and packed batches, and the other arguments of `attention` that layers have, on fp16
+    and bf16 tensors on a GPU.
 
-    SDPA runs all other cases: padding, static caches, dropout, and tensors that `attention` refuses. A warning says so once
-    for each case. A layer that has such an argument raises InputError then, because SDPA has none of them.
+    SDPA runs all other cases: static caches, dropout, and tensors that `attention` refuses. A warning says so once for each
+    case. A layer that has a softcap or sinks raises InputError then, because SDPA has none of them.
 
     Returns: "tl_attention".
     Raises: InputError (a ValueError) if Transformers is not installed.
     """
     try:
-        from transformers import AttentionInterface, AttentionMaskInterface
+        from transformers import AttentionInterface, AttentionMaskInterface, masking_utils
         from transformers.integrations.sdpa_attention import sdpa_attention_forward
-        from transformers.masking_utils import causal_mask_function, sdpa_mask
     except ImportError as error:
         raise InputError(
             f"transformers: {error}, expected what `pip install 'tl-attention[transformers]'` has"
         ) from None
     AttentionInterface.register(NAME, partial(attend, sdpa_attention_forward))
-    AttentionMaskInterface.register(NAME, partial(mask_for, sdpa_mask, causal_mask_function))
+    AttentionMaskInterface.register(NAME, partial(mask_for, masking_utils))
     return NAME
-
-
-def mask_for(
-    sdpa_mask: Callable[..., Tensor | None],
-    causal_mask_function: Callable[..., Any],
-    *,
-    q_length: int,
-    kv_length: int,
-    q_offset: int | Tensor = 0,
-    kv_offset: int = 0,
-    mask_function: Callable[..., Any],
-    attention_mask: Tensor | None = None,
-    local_size: int | None = None,
-    allow_is_causal_skip: bool = True,
-    config: Any = None,
-    **others: Any,
-) -> Tensor | None:
-    """Returns None for a causal mask without padding, else SDPA's mask (batch, 1, q_length, kv_length).
-
-    None needs queries and keys that end together. It is also for a window that hides no key. `attention_mask`
-    (batch, keys) is False at padding.
-    """
-    # A static cache counts in a tensor, and has keys that are not filled yet.
-    end_together = isinstance(q_offset, int) and q_offset + q_length == kv_offset + kv_length
-    ours = allow_is_causal_skip and end_together and not _padded(attention_mask, kv_offset + kv_length)
-    window = local_size if local_size == _window_of(config) else None
-    if ours and (mask_function is causal_mask_function or (window is not None and kv_length <= window)):
-        return None
-    given: dict[str, Any] = {"q_length": q_length, "kv_length": kv_length, "q_offset": q_offset, "kv_offset": kv_offset}
-    given |= {"mask_function": mask_function, "attention_mask": attention_mask, "local_size": local_size}
-    # Where SDPA says None, queries and keys may begin together: never that, if it is causal.
-    mask = sdpa_mask(**given, allow_is_causal_skip=False, config=config, **others)
-    if ours and window is not None:
-        setattr(mask, WINDOW, window)
-    return mask
-
-
-def _padded(attention_mask: Tensor | None, keys: int) -> bool:
-    """Says whether a given `attention_mask` hides a key or is not `keys` long. In compiled code any mask counts.
-
-    Without a mask nothing is padded.
-    """
-    if attention_mask is None:
-        return False
-    return torch.compiler.is_compiling() or attention_mask.shape[-1] != keys or not bool(attention_mask.all())
-
-
-def _window_of(config: Any) -> int | None:
-    """Returns the `sliding_window` of a model's config; None without one, or beside an `attention_chunk_size`.
-
-    With chunks `local_size` may be their size.
-    """
-    chunks = getattr(config, "attention_chunk_size", None)
-    return None if chunks is not None else getattr(config, "sliding_window", None)
 
 
 def attend(
@@ -125,33 +69,72 @@ def attend(
 ) -> tuple[Tensor, None]:
     """Computes the attention of a layer on the kernels or, with a warning, on SDPA if they do not support it.
 
-    Returns (batch, seq_q, heads, head_dim) for tensors (batch, heads, seq, head_dim), and no weights.
+    Tensors are (batch, heads, seq, head_dim). Packed sequences lie where a collator says (`cu_seq_lens_q` and its fellows),
+    or where the tokens' positions begin anew.
+
+    Returns (batch, seq_q, heads, head_dim), 0 for tokens of padding that ask, and no weights.
     """
-    noted = getattr(attention_mask, WINDOW, None)
-    causal = bool(noted or (getattr(module, "is_causal", True) if is_causal is None else is_causal))
-    window = sliding_window if noted is None else noted
-    mask = Mask(left=None if window is None else window - 1, right=0) if causal else FULL
-    mask = fitted(mask, query.shape[2], key.shape[2])
+    packed = given_sequences(others)
+    note = _note(attention_mask, query, module, is_causal, sliding_window)
     asked = _features(others)
-    case = _not_ours(attention_mask, noted, dropout, window if not causal else None, others)
+    mask, case = _mask_of(note, query, key), _not_ours(note, dropout, others)
     if case is None:
-        q, k, v = (x.transpose(1, 2) for x in (query, key, value))
+        assert note is not None
         try:
-            left, right = sides(mask)
-            return attention(q, k, v, scale=scaling, window_size=(left, right), layout="bshd", **asked), None
+            return _on_kernels(query, key, value, note, mask, packed, {"scale": scaling, **asked}), None
         except InputError as error:
             case = str(error)
-    if asked:
-        lacking = BY_WORD[next(iter(asked))].words
+    if asked or packed:
+        lacking = BY_WORD[next(iter(asked))].words if asked else "packed sequences"
         raise InputError(
             f"transformers: {case}, and SDPA, which would run instead, has no {lacking}: use attn_implementation='eager'"
         )
     _warn(case)
-    if attention_mask is None and others.get("cache") is None:
-        attention_mask = _for_sdpa(mask, query, key)
+    if note is not None and others.get("cache") is None:
+        attention_mask = _for_sdpa(note, mask, query, key)
     return sdpa(
         module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, is_causal=is_causal, **others
     )
+
+
+def _note(
+    attention_mask: Tensor | None, query: Tensor, module: Any, is_causal: bool | None, sliding_window: int | None
+) -> Note | None:
+    """Returns what a layer's mask stands for; None for a mask that is only SDPA's."""
+    if attention_mask is not None and (noted := note_of(attention_mask)):
+        return noted
+    causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
+    if attention_mask is None:
+        return Note(causal, sliding_window)
+    # A mask that was moved to another GPU has lost its note.
+    if attention_mask.dim() == 2 and attention_mask.dtype == torch.bool:
+        return Note(causal, sliding_window, Padding(attention_mask, query.shape[2] if causal else None))
+    return None
+
+
+def _mask_of(note: Note | None, query: Tensor, key: Tensor) -> Mask:
+    """Returns the Mask of a note, without what hides no key at these lengths."""
+    if note is None or not note.causal:
+        return FULL
+    left = None if note.window is None else note.window - 1
+    return fitted(Mask(left, 0), query.shape[2], key.shape[2])
+
+
+def _on_kernels(
+    query: Tensor, key: Tensor, value: Tensor, note: Note, mask: Mask, packed: Sequences | None, options: dict[str, Any]
+) -> Tensor:
+    """Computes the attention of a layer, whose mask has this note. Raises InputError for what the kernels do not have."""
+    padding = note.padding if note.padding and not note.padding.is_none else None
+    if padding and packed:
+        raise InputError("the batch is padded and packed")
+    if padding and mask.left is not None and padding.has_gaps:
+        raise InputError("a window over padding that lies between the tokens of a sequence")
+    sequences = packed or note.sequences(query.shape[2])
+    left, right = sides(mask)
+    if sequences:
+        return sequences.attention(query, key, value, window_size=(left, right), **options)
+    q, k, v = (x.transpose(1, 2) for x in (query, key, value))
+    return attention(q, k, v, layout="bshd", window_size=(left, right), **options)
 
 
 def _features(others: dict[str, Any]) -> dict[str, Any]:
@@ -161,15 +144,13 @@ def _features(others: dict[str, Any]) -> dict[str, Any]:
     return {f.word: value if f.is_number else value.float() for f, value in there.items() if not f.is_number or value}
 
 
-def _not_ours(
-    attention_mask: Tensor | None, noted: int | None, dropout: float, window: int | None, others: dict[str, Any]
-) -> str | None:
+def _not_ours(note: Note | None, dropout: float, others: dict[str, Any]) -> str | None:
     """Returns words on what a layer's call has that `attention` lacks, such as dropout; None if it has nothing."""
-    if attention_mask is not None and noted is None:
-        return "the mask is a tensor: padding, a static cache, or neither causal nor a window"
+    if note is None:
+        return "the mask is a tensor: a static cache, or neither causal nor a window"
     if dropout:
         return "dropout"
-    if window is not None:
+    if note.window is not None and not note.causal:
         return "a window that is not causal"
     for name, given in others.items():
         if name not in WITHOUT_EFFECT and (
@@ -179,17 +160,18 @@ def _not_ours(
     return None
 
 
-def _for_sdpa(mask: Mask, query: Tensor, key: Tensor) -> Tensor | None:
+def _for_sdpa(note: Note, mask: Mask, query: Tensor, key: Tensor) -> Tensor | None:
     """Returns the bool tensor with which SDPA computes this mask; None where SDPA needs no tensor for it.
 
     Without a tensor SDPA lets causal queries and keys begin together.
     """
     seq_q, seq_kv = query.shape[2], key.shape[2]
-    if mask == FULL or (mask == CAUSAL and seq_q in (1, seq_kv)):
+    alone = note.ids is None and (note.padding is None or note.padding.is_none)
+    if alone and (mask == FULL or (mask == CAUSAL and seq_q in (1, seq_kv))):
         return None
     keys = torch.arange(seq_kv, device=query.device)
     own_keys = torch.arange(seq_kv - seq_q, seq_kv, device=query.device)[:, None]
-    return ~mask.hidden(keys, own_keys, seq_kv, TENSORS)[None, None]
+    return note.visible(~mask.hidden(keys, own_keys, seq_kv, TENSORS))
 
 
 def _warn(case: str) -> None:

@@ -17,8 +17,14 @@ from torch.nn.attention import register_flash_attention_impl
 
 from tl_attention.errors import InputError, shown
 from tl_attention.integrations import NAME
+from tl_attention.op.arguments import by_word
 from tl_attention.op.attention import attention
+from tl_attention.op.varlen import attention_varlen
+from tl_attention.op.varlen_operator import check_has_backward
 from tl_attention.problem.mask import OPEN
+
+# PyTorch's calls have no softcap and no sinks.
+WITHOUT_FEATURES = by_word((0.0, None))
 
 
 def register_sdpa() -> str:
@@ -29,12 +35,15 @@ def register_sdpa() -> str:
     training included. It also switches cuDNN off in SDPA, because PyTorch would prefer cuDNN.
     `torch.nn.attention.restore_flash_attention_impl()` undoes both.
 
+    `torch.nn.attention.varlen.varlen_attn`, and SDPA of jagged nested tensors, then run on the kernels, too.
+
     PyTorch still chooses the backend of each call. Where it does not choose flash, for example because the mask is a
     tensor, its other backends run as before.
 
     Returns: "tl_attention".
     Raises: nothing itself. A call of SDPA on these kernels raises InputError (a ValueError) for dropout, for a causal mask
-        with seq_q != seq_kv, for sequences packed without padding, and for whatever `attention` does not support.
+        with seq_q != seq_kv, and for whatever `attention` does not support. One of packed sequences raises it for pages
+        of a cache, and for whatever `attention_varlen` does not support.
     """
     register_flash_attention_impl(NAME, register_fn=Active)
     return NAME
@@ -97,7 +106,8 @@ def sdpa_forward(
 def flash_forward(query: Tensor, *arguments: Any, **options: Any) -> tuple[Tensor, ...]:
     """Computes attention on the kernels with the arguments and results of aten's `_flash_attention_forward`.
 
-    Tensors are (batch, seq, heads, head_dim). Returns the output, the LSE, and what dropout would have drawn.
+    Tensors are (batch, seq, heads, head_dim), or (rows, heads, head_dim) of packed sequences. Returns the output, the LSE,
+    and what dropout would have drawn.
     """
     output = torch.empty_like(query)
     return output, flash_forward_into(output, query, *arguments, **options), *_of_no_dropout(query)
@@ -123,12 +133,15 @@ def flash_forward_into(
 ) -> Tensor:
     """Computes attention on the kernels, writes the output to `out`, and returns the LSE.
 
-    Tensors are (batch, seq, heads, head_dim). `others` are what this torch has besides, such as pages of a cache.
+    Tensors are (batch, seq, heads, head_dim), or (rows, heads, head_dim) with `cum_seq_q` and `cum_seq_k`. `others` are
+    what this torch has besides, such as pages of a cache.
     """
-    others |= {"cum_seq_q": cum_seq_q, "cum_seq_k": cum_seq_k}
     others |= {"dropout_p": dropout_p, "return_debug_mask": return_debug_mask}
     window = window_size_left, window_size_right
-    return _attend(out, query, key, value, "bshd", is_causal, scale, window, others)
+    if cum_seq_q is None and cum_seq_k is None:
+        return _attend(out, query, key, value, "bshd", is_causal, scale, window, others)
+    offsets, longest = (cum_seq_q, cum_seq_k, None, others.pop("seqused_k", None)), (max_q, max_k)
+    return _attend_packed(out, query, key, value, offsets, longest, is_causal, scale, window, others)
 
 
 FORWARDS: dict[str, Callable[..., Any]] = {
@@ -158,21 +171,68 @@ def _attend(
 
     Raises InputError where one of `others` is set: the kernels have none of these.
     """
-    left, right = (OPEN if side is None else side for side in window)
-    for name, given in others.items():
-        if given is not None and (isinstance(given, Tensor) or given):
-            found = "a tensor" if isinstance(given, Tensor) else shown(given)
-            raise InputError(f"sdpa: {name} is {found}, which the kernels do not have, expected none")
+    _refuse(others)
+    left, right = _sides(window)
     if query.dim() == key.dim() == value.dim() == 4:
         seq = 2 if layout == "bhsd" else 1
         _check_lengths(query.shape[seq], key.shape[seq], masked=causal or (left, right) != (OPEN, OPEN))
-        if value.shape[3] != query.shape[3]:
-            raise InputError(f"sdpa: value has head_dim {value.shape[3]}, expected query's {query.shape[3]}")
+        _check_head_dims(query, value)
     # A tensor may require a gradient here: autograd is above, and calls PyTorch's backward.
     with torch.no_grad():
         asked: dict[str, Any] = {"causal": causal, "scale": scale, "window_size": (left, right), "layout": layout}
         _, lse = attention(query, key, value, out=out, return_lse=True, **asked)
     return lse
+
+
+def _attend_packed(
+    out: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    offsets: Any,
+    longest: tuple[int, int],
+    causal: bool,
+    scale: float | None,
+    window: tuple[int | None, int | None],
+    others: dict[str, Any],
+) -> Tensor:
+    """Computes attention of packed sequences into `out`, and returns the LSE, fp32 (heads, rows).
+
+    Raises InputError as `_attend` does, and for gradients that PyTorch's backward would compute with another mask.
+    """
+    _refuse(others)
+    if query.dim() == value.dim() == 3:
+        _check_head_dims(query, value)
+    options: dict[str, Any] = {"causal": causal, "scale": scale, "window_size": _sides(window)}
+    if query.requires_grad or key.requires_grad or value.requires_grad:
+        check_has_backward(query, value, offsets, longest, WITHOUT_FEATURES, **options)
+    cum_q, cum_k, _, used_k = offsets
+    with torch.no_grad():
+        _, lse = attention_varlen(
+            query, key, value, cum_q, cum_k, *longest, seqused_k=used_k, out=out, return_lse=True, **options
+        )
+    # PyTorch's own forward, and its backward, have +inf for a row that sees no key.
+    return lse.masked_fill_(lse.isneginf(), float("inf"))
+
+
+def _refuse(others: dict[str, Any]) -> None:
+    """Raises InputError where one of `others` is set, except a number of splits that asks for none."""
+    for name, given in others.items():
+        if given is None or (not isinstance(given, Tensor) and not given) or (name == "num_splits" and given == 1):
+            continue
+        found = "a tensor" if isinstance(given, Tensor) else shown(given)
+        raise InputError(f"sdpa: {name} is {found}, which the kernels do not have, expected none")
+
+
+def _sides(window: tuple[int | None, int | None]) -> tuple[int, int]:
+    left, right = (OPEN if side is None else side for side in window)
+    return left, right
+
+
+def _check_head_dims(query: Tensor, value: Tensor) -> None:
+    """Raises InputError for a head_dim of V other than that of Q, for which PyTorch has no backward."""
+    if value.shape[-1] != query.shape[-1]:
+        raise InputError(f"sdpa: value has head_dim {value.shape[-1]}, expected query's {query.shape[-1]}")
 
 
 def _check_lengths(seq_q: int, seq_kv: int, *, masked: bool) -> None:

@@ -1,0 +1,107 @@
+"""This module makes the masks of Transformers' models that run on the kernels.
+
+Transformers makes a mask once for a forward pass, and passes it to the attention of each layer. None stands for a causal
+mask whose queries and keys end together, or for no mask where a layer is not causal. Others carry a Note, which says
+what they stand for: a window, padding, packed sequences. A mask without one is what SDPA takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from inspect import getclosurevars
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tl_attention.integrations.sequences import Note, Padding
+
+
+def mask_for(
+    masks: Any,
+    *,
+    q_length: int,
+    kv_length: int,
+    q_offset: int | Tensor = 0,
+    kv_offset: int = 0,
+    mask_function: Callable[..., Any],
+    attention_mask: Tensor | None = None,
+    local_size: int | None = None,
+    allow_is_causal_skip: bool = True,
+    allow_is_bidirectional_skip: bool = False,
+    config: Any = None,
+    **others: Any,
+) -> Tensor | None:
+    """Returns None for a causal mask without padding, a mask with a Note for what else the kernels have, else SDPA's mask.
+
+    SDPA's is (batch, 1, q_length, kv_length). A batch's padding is `attention_mask` (batch, keys) itself, and packed
+    sequences are their numbers (batch, tokens). `masks` is Transformers' module `masking_utils`.
+    """
+    # A static cache counts in a tensor, and has keys that are not filled yet.
+    end_together = isinstance(q_offset, int) and q_offset + q_length == kv_offset + kv_length
+    window = local_size if local_size == _window_of(config) else None
+    hides = window if window is not None and kv_length > window else None
+    causal = mask_function is masks.causal_mask_function or window is not None
+    bidirectional = mask_function is getattr(masks, "bidirectional_mask_function", None) and local_size is None
+    given: dict[str, Any] = {"q_length": q_length, "kv_length": kv_length, "q_offset": q_offset, "kv_offset": kv_offset}
+    given |= {"mask_function": mask_function, "attention_mask": attention_mask, "local_size": local_size}
+    given |= {"allow_is_bidirectional_skip": allow_is_bidirectional_skip, "config": config, **others}
+    if attention_mask is None:
+        ids = _packed(masks, mask_function, window) if end_together and not torch.compiler.is_compiling() else None
+        if ids is not None:
+            return Note(True, hides, ids=ids).put(ids.view_as(ids))
+        ours = allow_is_causal_skip and end_together and causal
+        if ours and hides is None:
+            return None
+        # Where SDPA says None, queries and keys may begin together: never that, if it is causal.
+        mask = masks.sdpa_mask(**given, allow_is_causal_skip=False)
+        return Note(True, hides).put(mask) if ours else mask
+    end = kv_offset + kv_length
+    # In compiled code the host cannot see what is padded.
+    if attention_mask.shape[-1] == end and not torch.compiler.is_compiling():
+        here = attention_mask[:, kv_offset:].bool()
+        if allow_is_causal_skip and end_together and causal:
+            return Note(True, hides, Padding(here, q_length)).put(here)
+        if allow_is_bidirectional_skip and bidirectional:
+            return Note(False, None, Padding(here, None)).put(here)
+    return masks.sdpa_mask(**given, allow_is_causal_skip=False)
+
+
+def _window_of(config: Any) -> int | None:
+    """Returns the `sliding_window` of a model's config; None without one, or beside an `attention_chunk_size`.
+
+    With chunks `local_size` may be their size.
+    """
+    chunks = getattr(config, "attention_chunk_size", None)
+    return None if chunks is not None else getattr(config, "sliding_window", None)
+
+
+def _packed(masks: Any, mask_function: Callable[..., Any], window: int | None) -> Tensor | None:
+    """Returns the numbers of packed sequences, (batch, tokens), if this mask is causal, or a window, in each of them.
+
+    Transformers finds packed sequences in the tokens' positions, and makes the mask function of a few known ones. They are
+    known by their code; a function that is not leaves the mask to SDPA.
+    """
+    try:
+        of_ids, of_positions = masks.packed_sequence_mask_function(None), masks.remap_positions_for_packed_sequence
+        parts = _parts(masks, mask_function)
+        (ids,) = (part for part in parts if part.__code__ is of_ids.__code__)
+        (within,) = (part for part in parts if part is not ids)
+        if within.__code__ is of_positions(None, None).__code__:
+            within = getclosurevars(within).nonlocals["mask_function"]
+        if window is not None:
+            overlay, within = _parts(masks, within)
+            if overlay.__code__ is not masks.sliding_window_overlay(window).__code__:
+                return None
+            if getclosurevars(overlay).nonlocals["sliding_window"] != window:
+                return None
+        return getclosurevars(ids).nonlocals["packed_sequence_mask"] if within is masks.causal_mask_function else None
+    except (AttributeError, KeyError, TypeError, ValueError):  # Another Transformers.
+        return None
+
+
+def _parts(masks: Any, mask_function: Callable[..., Any]) -> tuple[Callable[..., Any], ...]:
+    """Returns the functions that Transformers' `and_masks` has put together; raises ValueError for another function."""
+    if mask_function.__code__ is not masks.and_masks().__code__:
+        raise ValueError("it is not made of others")
+    return getclosurevars(mask_function).nonlocals["mask_functions"]

@@ -1,0 +1,192 @@
+"""The tokens of a batch of Transformers make sequences: all of a row of the batch, or what padding leaves, or packed ones.
+
+A `Note` on a mask says so to the attention of each layer. What it finds out, it finds out once for all layers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from tl_attention.errors import InputError
+from tl_attention.op.varlen import attention_varlen
+
+# This attribute of a mask is its Note.
+NOTE = "tl_attention_note"
+# Arguments of a layer that say where packed sequences lie, as Transformers' collators make them.
+PACKING = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k")
+
+
+@dataclass(frozen=True)
+class Sequences:
+    """Sequences says where those of a batch lie, as `attention_varlen` takes it.
+
+    `rows` and `keys` number the tokens that count among all queries and all keys of the batch; None stands for all.
+    """
+
+    cu_seqlens: tuple[Tensor, Tensor]
+    longest: tuple[int, int]
+    rows: Tensor | None = None
+    keys: Tensor | None = None
+
+    def attention(self, query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Tensor:
+        """Computes attention of tensors (batch, heads, seq, head_dim), with `options` of `attention_varlen`.
+
+        Returns (batch, seq_q, heads, head_dim_v), 0 for queries that do not count.
+        """
+        q, k, v = (_chosen(x, of) for x, of in ((query, self.rows), (key, self.keys), (value, self.keys)))
+        found = attention_varlen(q, k, v, *self.cu_seqlens, *self.longest, **options)
+        batch, _, seq_q, _ = query.shape
+        if self.rows is not None:
+            found = found.new_zeros((batch * seq_q, *found.shape[1:])).index_copy(0, self.rows, found)
+        return found.unflatten(0, (batch, seq_q))
+
+
+def _chosen(x: Tensor, numbers: Tensor | None) -> Tensor:
+    together = x.transpose(1, 2).flatten(0, 1)
+    return together if numbers is None else together.index_select(0, numbers)
+
+
+def given_sequences(others: dict[str, Any]) -> Sequences | None:
+    """Removes a layer's arguments that say where packed sequences lie, and returns what they say; None without any.
+
+    Raises InputError where some of them are missing.
+    """
+    given = {name: found for name in PACKING if (found := others.pop(name, None)) is not None}
+    if not given:
+        return None
+    if len(given) < len(PACKING):
+        missing = next(name for name in PACKING if name not in given)
+        raise InputError(f"transformers: {missing} is missing beside {', '.join(given)}, expected all of them")
+    cu_q, cu_k, longest_q, longest_k = given.values()
+    return Sequences((cu_q.to(torch.int32), cu_k.to(torch.int32)), (int(longest_q), int(longest_k)))
+
+
+class Padding:
+    """Padding says which tokens of a batch only fill it up, by `mask` (batch, keys), which is False there.
+
+    The last `seq_q` keys are the queries' own, which only count where those do; None stands for other queries, which all
+    count. What the host needs to know is on its way to it from the beginning; whoever asks first waits.
+    """
+
+    def __init__(self, mask: Tensor, seq_q: int | None) -> None:
+        self.mask = mask
+        self._rows = None if seq_q is None else mask[:, mask.shape[1] - seq_q :]
+        runs = (mask & ~pad(mask, (1, -1))).sum(1)
+        found = [mask.sum(), mask.sum(1).max(), runs.max()]
+        if self._rows is not None:
+            found += [self._rows.sum(), self._rows.sum(1).max()]
+        self._numbers = _Numbers(torch.stack(found))
+
+    @property
+    def is_none(self) -> bool:
+        """Returns True if all tokens count."""
+        return self._numbers.read[0] == self.mask.numel()
+
+    @property
+    def has_gaps(self) -> bool:
+        """Returns True if a sequence has padding between its tokens."""
+        return self._numbers.read[2] > 1
+
+    def sequences(self, seq_q: int) -> Sequences:
+        """Returns the sequences of the tokens that count, for so many queries in each row of the batch."""
+        keys, longest_k, _, *of_rows = self._numbers.read
+        cu_k, of_keys = self._keys
+        if self._rows is None:
+            cu_q = torch.arange(len(self.mask) + 1, dtype=torch.int32, device=self.mask.device) * seq_q
+            return Sequences((cu_q, cu_k), (seq_q, longest_k), None, of_keys[:keys])
+        rows, longest_q = of_rows
+        cu_q, of_queries = self._queries
+        return Sequences((cu_q, cu_k), (longest_q, longest_k), of_queries[:rows], of_keys[:keys])
+
+    @cached_property
+    def _keys(self) -> tuple[Tensor, Tensor]:
+        return _counted(self.mask)
+
+    @cached_property
+    def _queries(self) -> tuple[Tensor, Tensor]:
+        assert self._rows is not None
+        return _counted(self._rows)
+
+
+def _counted(mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns (where sequences begin when padding is left out, int32, the numbers of all tokens, those of padding last)."""
+    begins = pad(mask.sum(1).cumsum(0), (1, 0)).to(torch.int32)
+    return begins, torch.argsort(~mask.flatten(), stable=True)
+
+
+class _Numbers:
+    """These numbers of a GPU are on their way to the host, beside its other work, from the beginning."""
+
+    def __init__(self, numbers: Tensor) -> None:
+        self._here, self._event = numbers, None
+        if numbers.is_cuda:
+            here = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=True)
+            self._here, self._event = here.copy_(numbers, non_blocking=True), torch.cuda.Event()
+            self._event.record()
+
+    @cached_property
+    def read(self) -> list[int]:
+        """Returns the numbers, and waits for them."""
+        if self._event is not None:
+            self._event.synchronize()
+        return self._here.tolist()
+
+
+@dataclass
+class Note:
+    """A Note says what a mask that layers get stands for: causal or not, the keys in a window, and which tokens count.
+
+    With `padding` some tokens may only fill up the batch. With `ids` (batch, tokens) tokens that follow each other and have
+    one number are a sequence.
+    """
+
+    causal: bool
+    window: int | None = None
+    padding: Padding | None = None
+    ids: Tensor | None = None
+
+    def put(self, mask: Tensor) -> Tensor:
+        """Puts the note on a mask, and returns the mask."""
+        setattr(mask, NOTE, self)
+        return mask
+
+    def sequences(self, seq_q: int) -> Sequences | None:
+        """Returns the batch's sequences, for so many queries in each row of it; None where these are its rows."""
+        if self.ids is not None:
+            return self._packed
+        if self.padding is None or self.padding.is_none:
+            return None
+        return self.padding.sequences(seq_q)
+
+    @cached_property
+    def _packed(self) -> Sequences:
+        assert self.ids is not None
+        tokens = self.ids.numel()
+        first = torch.ones_like(self.ids, dtype=torch.bool)
+        first[:, 1:] = self.ids[:, 1:] != self.ids[:, :-1]
+        # Waits for the GPU, once for a mask.
+        begins = pad(first.flatten().nonzero()[:, 0], (0, 1), value=tokens).to(torch.int32)
+        return Sequences((begins, begins), (self.ids.shape[1], self.ids.shape[1]))
+
+    def visible(self, seen: Tensor) -> Tensor:
+        """Returns, of a mask (seq_q, seq_kv) that is True where a query sees a key, what is left of it for each sequence.
+
+        It is (1 or batch, 1, seq_q, seq_kv).
+        """
+        seen = seen[None, None]
+        if self.padding is not None:
+            seen = seen & self.padding.mask[:, None, None]
+        if self.ids is not None:
+            seen = seen & (self.ids[:, None, :, None] == self.ids[:, None, None])
+        return seen
+
+
+def note_of(mask: Tensor) -> Note | None:
+    """Returns a mask's Note, if it has one."""
+    return getattr(mask, NOTE, None)
