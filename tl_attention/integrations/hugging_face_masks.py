@@ -83,11 +83,12 @@ def _packed(masks: Any, mask_function: Callable[..., Any], window: int | None) -
     known by their code; a function that is not leaves the mask to SDPA.
     """
     try:
-        of_ids, of_positions = masks.packed_sequence_mask_function(None), masks.remap_positions_for_packed_sequence
-        parts = _parts(masks, mask_function)
-        (ids,) = (part for part in parts if part.__code__ is of_ids.__code__)
+        parts, code_of_ids = _parts(masks, mask_function), masks.packed_sequence_mask_function(None).__code__
+        (ids,) = (part for part in parts if part.__code__ is code_of_ids)
         (within,) = (part for part in parts if part is not ids)
-        if within.__code__ is of_positions(None, None).__code__:
+        # Newer ones count the positions of each sequence from 0, which changes no mask.
+        counted = getattr(masks, "remap_positions_for_packed_sequence", None)
+        if counted and within.__code__ is counted(None, None).__code__:
             within = getclosurevars(within).nonlocals["mask_function"]
         if window is not None:
             overlay, within = _parts(masks, within)
