@@ -21,7 +21,7 @@ from tl_attention.program.planned import Planned
 __all__ = ["flash_on_cpu", "on_cpu"]
 NAMES = sorted(path.stem for path in (ROOT / "examples").glob("*.py") if path.stem != "common")
 # What an example needs besides, as a marker.
-MARKS = {"hugging_face_model": pytest.mark.transformers}
+MARKS = dict.fromkeys(("hugging_face_model", "padded_model"), pytest.mark.transformers)
 EXAMPLES = [pytest.param(name, marks=MARKS.get(name, ())) for name in NAMES]
 # Of an example that takes long.
 FEWER = {"transformer_block": {"steps": 2}}
@@ -88,10 +88,10 @@ def on_card(monkeypatch, on_cpu, flash_on_cpu) -> Callable[[str, str], Kernels]:
     return run
 
 
-# The others' kernels do not cap scores.
+# The others' kernels do not cap scores, and have no packed sequences.
 ONLY_HOPPER = "window_softcap_sinks"
 OTHER_CARDS = [arch for arch in CARDS if arch != HOPPER.arch]
-ELSEWHERE = [name for name in NAMES if name != ONLY_HOPPER and name not in MARKS]
+ELSEWHERE = [name for name in NAMES if name not in (ONLY_HOPPER, "packed_batch", *MARKS)]
 
 
 @pytest.mark.parametrize("name,arch", sampled(product(ELSEWHERE, OTHER_CARDS), [("grouped_heads", "sm_86")]))

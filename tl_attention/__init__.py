@@ -9,13 +9,14 @@ The package exports
     attention              computes attention of tensors on a GPU, with a gradient where one is needed
     attention_varlen       computes it of packed sequences, of any lengths
     merge                  combines the outputs and LSEs of attention over parts of the keys
-    register_sdpa          lets torch.nn.functional.scaled_dot_product_attention run on these kernels
+    register_sdpa          lets torch.nn.functional.scaled_dot_product_attention, and varlen_attn, run on these kernels
     register_transformers  lets a Hugging Face model run on them
     load_schedule          reads a schedule, for `attention(..., schedule=...)`
     Schedule               is one schedule: its keys, checked
     InputError             is raised for bad input; it is a ValueError
     ScheduleRefused        is raised for a schedule that cannot run; it is an InputError
 
+`tl_attention.flash_attn_interface` has FlashAttention-3's functions.
 `help(tl_attention.attention)` has shapes, dtypes, layouts and errors. A kernel is compiled by the first call that needs it.
 Importing the package imports neither torch nor TileLang: the exports import them when they are first used.
 """
