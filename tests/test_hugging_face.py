@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from gradients import flash_on_cpu
 from on_cpu import on_cpu
 
 from tl_attention import InputError, register_transformers
@@ -17,7 +18,7 @@ from tl_attention.oracle.reference import attention_and_lse, make_inputs
 from tl_attention.problem.mask import CAUSAL, FULL, Mask
 from tl_attention.problem.shape import AttentionShape
 
-__all__ = ["on_cpu"]
+__all__ = ["flash_on_cpu", "on_cpu"]
 LAYER = SimpleNamespace(is_causal=True)
 
 
@@ -201,14 +202,20 @@ def test_a_batchs_own_mask_has_a_note_of_padding_and_windows(mask, of_window, wi
     assert note.padding.is_none == (first > 0 or bool(mask.all())) and not note.padding.has_gaps
 
 
-def test_of_a_mask_that_hides_nothing_all_queries_count():
+def test_of_a_mask_that_hides_nothing_all_queries_count(launches):
     """An encoder's keys may be another's tokens."""
     found, _ = masks(
         mask_function=both_ways, attention_mask=PADDED, allow_is_causal_skip=False, allow_is_bidirectional_skip=True
     )
-    sequences = note_of(found).sequences(6)
-    assert [x.tolist() for x in sequences.cu_seqlens] == [[0, 6, 12], [0, 9, 19]] and sequences.longest == (6, 10)
-    assert not note_of(found).causal and sequences.rows is None and sequences.keys.tolist() == [*range(1, 20)]
+    note = note_of(found)
+    q, k, v = inputs(4, 6, 10)
+    for attention in (note.padding.attention, note.padding._taken_out(6).attention):
+        output = attention(q, k, v)
+        for row, first in ((0, 1), (1, 0)):
+            of = (x[row : row + 1] for x in (q, k[:, :, first:], v[:, :, first:]))
+            exact, _ = attention_and_lse(*of, mask=FULL, scale=0.125, precise=False)
+            torch.testing.assert_close(output[row], exact[0].transpose(0, 1))
+    assert not note.causal and len(launches) == 2
 
 
 @pytest.mark.parametrize(
@@ -259,6 +266,55 @@ def test_sdpa_gets_the_mask_of_a_padded_batch(sdpa):
         attend(sdpa, LAYER, *inputs(4, 10, 10), PADDED)
     causal = torch.ones(10, 10, dtype=torch.bool).tril()
     assert sdpa.calls[0]["attention_mask"].equal((causal & PADDED[:, None])[:, None])
+
+
+def as_projected(x):
+    """Returns the same numbers as a projection leaves them, the heads of a token together."""
+    return x.transpose(1, 2).contiguous().transpose(1, 2)
+
+
+GAPS = torch.tensor([[0, 1, 1, 0, 1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 1, 1, 1, 1, 0, 0]], dtype=torch.bool)
+ENDS = torch.tensor([[0, 0, 0, 0, 0, 0, 0, 0, 0, 1], [0, 1, 1, 1, 1, 1, 1, 1, 0, 0]], dtype=torch.bool)
+# How q, and k and v lie, and the mask; then whether tokens are read where they lie.
+PADDINGS = {
+    "from a projection": (as_projected, as_projected, ENDS, True),
+    "from a cache": (as_projected, torch.clone, ENDS, True),
+    "a part of a cache": (as_projected, lambda x: torch.cat([x, x], 2)[:, :, :10], ENDS, True),
+    "with gaps": (as_projected, torch.clone, GAPS, False),
+    "keys and values that lie otherwise": (torch.clone, None, ENDS, False),
+}
+
+
+@pytest.mark.parametrize("seq_q", [10, 3, 1])
+@pytest.mark.parametrize("case", PADDINGS)
+def test_tokens_that_follow_each_other_are_read_where_they_lie(launches, sdpa, case, seq_q):
+    of_q, of_kv, mask, in_place = PADDINGS[case]
+    q, k, v = inputs(4, seq_q, 10)
+    q, k, v = of_q(q), (of_kv or as_projected)(k), (of_kv or torch.clone)(v)
+    found, _ = attend(sdpa, LAYER, q, k, v, mask)
+    for row in range(2):
+        rows, keys = mask[row, 10 - seq_q :], mask[row]
+        exact, _ = attention_and_lse(
+            *(x[row : row + 1][:, :, of] for x, of in ((q, rows), (k, keys), (v, keys))),
+            mask=CAUSAL,
+            scale=0.125,
+            precise=False,
+        )
+        torch.testing.assert_close(found[row][rows], exact[0].transpose(0, 1))
+        assert not found[row][~rows].any()
+    (tensors,) = launches
+    assert [tensors[name].data_ptr() == x.data_ptr() for name, x in (("K", k), ("V", v))] == [in_place] * 2
+
+
+def test_a_padded_batch_that_needs_a_gradient_is_taken_out(launches, sdpa, flash_on_cpu):
+    q, k, v = (x.requires_grad_() for x in inputs(4, 10, 10))
+    found, _ = attend(sdpa, LAYER, q, k, v, ENDS)
+    grads = torch.autograd.grad(found.float().square().sum(), (q, k, v))
+    alone = [x.detach()[1:, :, 1:8].requires_grad_() for x in (q, k, v)]
+    output, _ = attend(sdpa, LAYER, *alone, None)
+    for whole, part in zip(grads, torch.autograd.grad(output.float().square().sum(), alone), strict=True):
+        torch.testing.assert_close(whole[1:, :, 1:8], part)
+        assert not whole[1, :, 0].any() and not whole[:, :, 8:9].any()
 
 
 def packing(**more):

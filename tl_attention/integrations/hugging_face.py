@@ -129,10 +129,9 @@ def _on_kernels(
         raise InputError("the batch is padded and packed")
     if padding and mask.left is not None and padding.has_gaps:
         raise InputError("a window over padding that lies between the tokens of a sequence")
-    sequences = packed or note.sequences(query.shape[2])
     left, right = sides(mask)
-    if sequences:
-        return sequences.attention(query, key, value, window_size=(left, right), **options)
+    if of := packed or note.packed or padding:
+        return of.attention(query, key, value, window_size=(left, right), **options)
     q, k, v = (x.transpose(1, 2) for x in (query, key, value))
     return attention(q, k, v, layout="bshd", window_size=(left, right), **options)
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from tl_attention.errors import InputError
+from tl_attention.op.operator import requires_gradient
 from tl_attention.op.varlen import attention_varlen
 
 # This attribute of a mask is its Note.
@@ -82,6 +83,7 @@ class Padding:
         if self._rows is not None:
             found += [self._rows.sum(), self._rows.sum(1).max()]
         self._numbers = _Numbers(torch.stack(found))
+        self._begins: dict[tuple[bool, int], tuple[Tensor, Tensor]] = {}
 
     @property
     def is_none(self) -> bool:
@@ -93,7 +95,43 @@ class Padding:
         """Returns True if a sequence has padding between its tokens."""
         return self._numbers.read[2] > 1
 
-    def sequences(self, seq_q: int) -> Sequences:
+    def attention(self, query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Tensor:
+        """Computes attention of tensors (batch, heads, seq, head_dim), with `options` of `attention_varlen`.
+
+        Tokens that follow each other are read where they lie, which only the forward pass can. Others are taken out first.
+
+        Returns (batch, seq_q, heads, head_dim_v), 0 for queries that do not count.
+        """
+        batch, _, seq_q, _ = query.shape
+        keys, values = _in_place(key), _in_place(value)
+        if self.has_gaps or requires_gradient(query, key, value) or not keys or not values or keys[1] != values[1]:
+            return self._taken_out(seq_q).attention(query, key, value, **options)
+        q = query.transpose(1, 2).flatten(0, 1)
+        cu_q, used_q = self._lie(True, seq_q, seq_q)
+        cu_k, used_k = self._lie(False, key.shape[2], keys[1])
+        longest_k, longest_q = self._numbers.read[1], seq_q if self._rows is None else self._numbers.read[4]
+        found = attention_varlen(
+            q, keys[0], values[0], cu_q, cu_k, longest_q, longest_k, seqused_q=used_q, seqused_k=used_k, zero_unused=True,
+            **options,
+        )  # fmt: skip
+        return found.unflatten(0, (batch, seq_q))
+
+    def _lie(self, of_queries: bool, seq: int, between: int) -> tuple[Tensor, Tensor]:
+        """Returns (where each sequence's tokens begin, and the end, how many there are), as int32.
+
+        Of the first token of a row of the batch to that of the next it is `between` rows.
+        """
+        known = of_queries, between
+        if known not in self._begins:
+            mask = self._rows if of_queries else self.mask
+            if mask is None:
+                mask = self.mask.new_ones((len(self.mask), seq))
+            numbers = torch.arange(len(mask), device=mask.device) * between
+            begins = pad(numbers + mask.int().argmax(1), (0, 1), value=(len(mask) - 1) * between + seq)
+            self._begins[known] = begins.to(torch.int32), mask.sum(1, dtype=torch.int32)
+        return self._begins[known]
+
+    def _taken_out(self, seq_q: int) -> Sequences:
         """Returns the sequences of the tokens that count, for so many queries in each row of the batch."""
         keys, longest_k, _, *of_rows = self._numbers.read
         cu_k, of_keys = self._keys
@@ -118,6 +156,23 @@ def _counted(mask: Tensor) -> tuple[Tensor, Tensor]:
     """Returns (where sequences begin when padding is left out, int32, the numbers of all tokens, those of padding last)."""
     begins = pad(mask.sum(1).cumsum(0), (1, 0)).to(torch.int32)
     return begins, torch.argsort(~mask.flatten(), stable=True)
+
+
+def _in_place(x: Tensor) -> tuple[Tensor, int] | None:
+    """Returns (rows of the same memory, how many of them are from one sequence to the next); None if that is no number.
+
+    The tensor is (batch, heads, seq, head_dim), the rows are (rows, heads, head_dim). In a cache the tokens of a head lie one
+    behind the other, so a row is a token of any head, and the next head begins `seq` rows later: rows overlap then.
+    """
+    batch, heads, seq, head_dim = x.shape
+    if not x.numel():
+        return None
+    # The stride of one token alone says nothing.
+    row = x.stride(2) if seq > 1 else x.stride(0)
+    between = x.stride(0) // row if row and batch > 1 else seq
+    if not row or (batch > 1 and (x.stride(0) % row or between < seq)):
+        return None
+    return x.as_strided(((batch - 1) * between + seq, heads, head_dim), (row, x.stride(1), x.stride(3))), between
 
 
 class _Numbers:
@@ -156,17 +211,11 @@ class Note:
         setattr(mask, NOTE, self)
         return mask
 
-    def sequences(self, seq_q: int) -> Sequences | None:
-        """Returns the batch's sequences, for so many queries in each row of it; None where these are its rows."""
-        if self.ids is not None:
-            return self._packed
-        if self.padding is None or self.padding.is_none:
-            return None
-        return self.padding.sequences(seq_q)
-
     @cached_property
-    def _packed(self) -> Sequences:
-        assert self.ids is not None
+    def packed(self) -> Sequences | None:
+        """Returns the sequences that `ids` say; None without."""
+        if self.ids is None:
+            return None
         tokens = self.ids.numel()
         first = torch.ones_like(self.ids, dtype=torch.bool)
         first[:, 1:] = self.ids[:, 1:] != self.ids[:, :-1]
