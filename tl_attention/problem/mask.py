@@ -3,7 +3,7 @@
 import operator
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 from tl_attention.errors import InputError, shown
 
@@ -15,6 +15,10 @@ def ceildiv(a: Any, b: Any) -> Any:
 
 # Python's arithmetic of integers, under the names that a mask asks for.
 INTEGERS = SimpleNamespace(min=min, max=max, ceildiv=ceildiv, Or=operator.or_)
+
+
+# The parameters of a kernel that are the sides of its window.
+WINDOW = ("window_left", "window_right")
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,19 @@ class Mask:
     def suffix(self) -> str:
         """Returns the mask as text to put behind a dtype, such as ` causal`; it is empty for a full mask."""
         return {FULL: "", CAUSAL: " causal"}.get(self, f" window {self.left, self.right}")
+
+    @property
+    def read(self) -> "Mask":
+        """Returns the mask of a kernel that reads a window's sides at run time: names of its parameters stand for them."""
+        if not is_window(self):
+            return self
+        left, right = (None if side is None else name for side, name in zip((self.left, self.right), WINDOW))
+        return Mask(cast(Any, left), cast(Any, right))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Returns the names of the kernel's parameters that stand for a side."""
+        return tuple(side for side in (self.left, self.right) if isinstance(side, str))
 
     @property
     def grows(self) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -16,6 +17,7 @@ import numpy as np
 from tl_attention.errors import InputError, ScheduleRefused
 from tl_attention.hardware.warpgroup import ROWS
 from tl_attention.problem.lengths import Lengths, Problems, cuts, ends, most_blocks, without_keys
+from tl_attention.problem.mask import WINDOW, Mask
 from tl_attention.problem.packed import words_of_list
 from tl_attention.problem.variant import Sizes
 from tl_attention.program.program import Program
@@ -164,17 +166,12 @@ class Proof(ABC):
         try:
             self._check_frame()
             self.check_code()
-            fixed = self.code.variant.sizes
-            sizes, grids = ([fixed], [fixed]) if fixed else (list(self.sizes()), list(self.grids()))
-            for self.at in sizes:
-                tensors, shapes = self.tensors(self.at), self._shapes(self.at)
-                check_descriptors(self.plan, self.tiles, tensors, shapes, self.names(self.at), self.code.variant.dtype)
-                self.check_at(self.at, 0, 0)
-            for self.at in grids:
-                self.check_grid(self.at)
-            self._check_periods(fixed is not None)
-            self.at = None
-            self.check_samples()
+            code, fixed = self.code, self.code.variant.sizes
+            for mask in self._masks():
+                # A window that is read at run time has a value now.
+                self.code = replace(code, variant=replace(code.variant, mask=mask))
+                self._check_all(fixed)
+            self.code = code
             return self._verdict(fixed is not None)
         except SyntaxError as error:
             raise refusal(f"it cannot be read: {error}") from None
@@ -183,6 +180,32 @@ class Proof(ABC):
         except Unsafe as error:
             at = "" if self.at is None else f" (batch, heads, seq_q, seq_kv = {', '.join(map(str, self.at[:4]))})"
             raise refusal(f"{error}{at}") from None
+
+    def _masks(self) -> Iterator[Mask]:
+        """Yields the masks for which the kernel is proved: its own, or some of the windows that it may be called with.
+
+        A short window leaves no block whole, a long one on either side leaves some, of which whole tiles may be.
+        """
+        mask = self.code.variant.mask
+        if not mask.names:
+            yield mask
+            return
+        long = self.rows + 3 * self.schedule.block_N
+        for left, right in ((long + 17, 2 * self.schedule.block_N + 5), (3, 1), (0, long + 2)):
+            yield Mask(None if mask.left is None else left, None if mask.right is None else right)
+
+    def _check_all(self, fixed: Sizes | None) -> None:
+        """Raises Unsafe unless the kernel is right at all sizes that show something, or at these fixed ones."""
+        sizes, grids = ([fixed], [fixed]) if fixed else (list(self.sizes()), list(self.grids()))
+        for self.at in sizes:
+            tensors, shapes = self.tensors(self.at), self._shapes(self.at)
+            check_descriptors(self.plan, self.tiles, tensors, shapes, self.names(self.at), self.code.variant.dtype)
+            self.check_at(self.at, 0, 0)
+        for self.at in grids:
+            self.check_grid(self.at)
+        self._check_periods(fixed is not None)
+        self.at = None
+        self.check_samples()
 
     def run(self, threads: Threads, names: Mapping[str, Any], tiles: int = 1, **how: Any) -> Run:
         """Runs the kernel for these threads, and returns the Run; the repeating middle of long loops is left out."""
@@ -290,7 +313,7 @@ class Proof(ABC):
     def names(self, sizes: Sizes) -> dict[str, int]:
         """Returns, by name, the values that the kernel reads at run time, its sizes and, if strided, its strides."""
         strides = stride_values(self.code.parameters, self.tensors(sizes)) if self.code.variant.strided else {}
-        return {**sizes._asdict(), **self._offsets(sizes), **strides}
+        return {**sizes._asdict(), **self._offsets(sizes), **strides, **self._window}
 
     def sample_tensors(self, sizes: Problems) -> dict[str, Tensor]:
         """Returns the tensors of many problems at once, by name; their sizes are arrays.
@@ -315,7 +338,13 @@ class Proof(ABC):
     def sample_names(self, sizes: Problems) -> dict[str, Any]:
         """Returns, by name, the sizes of many problems and, if the variant is strided, their strides."""
         strides = stride_values(self.code.parameters, self.sample_tensors(sizes)) if self.code.variant.strided else {}
-        return {**sizes._asdict(), **strides}
+        return {**sizes._asdict(), **strides, **self._window}
+
+    @property
+    def _window(self) -> dict[str, int]:
+        """Returns, by name, the sides of the window that the kernel reads at run time."""
+        mask, there = self.code.variant.mask, {parameter.name for parameter in self.code.parameters}
+        return {name: side for name, side in zip(WINDOW, (mask.left, mask.right)) if name in there and side is not None}
 
     def reading(self, sizes: Sizes) -> Reading:
         """Returns the tiles, products, tensors and boxes by which a run at these sizes is read as events."""
@@ -344,6 +373,8 @@ class Proof(ABC):
     def _short(self) -> bool:
         """Says whether a window keeps tiles so short that some loops over KV blocks may have no iteration in any tile."""
         rows, block_N = self.rows, self.schedule.block_N
+        if self._window:
+            return False
         most = most_blocks(self.code.variant.mask, rows, block_N)
         # One warpgroup masks its own edges, and what only the rows of other warpgroups see.
         return most is not None and most <= self.program.span + 3 + (rows + ROWS) // block_N
