@@ -195,7 +195,7 @@ def _listing(call: Call, arguments: Arguments) -> Listing:
     for slot in call.slots[:split]:
         match = INTEGER_NAME.fullmatch(slot.text)
         names.append(match[1] if match and slot.kind == "int" else slot.text)
-    if call.descriptor or {*names} - arguments.tensors - arguments.size_names:
+    if call.descriptor or {*names} - arguments.tensors - arguments.size_names - arguments.integers:
         raise unknown(f"{call.function} takes {', '.join(names)}")
     return Listing(call.function, tuple(names), tuple(map(_integer, call.slots[split:])))
 
