@@ -152,7 +152,8 @@ def attention(
         strided, tensors = placed(parts, layout)
         variant = replace(shape.variant(fixed=specialize), strided=strided, sms=sms_of(q.device), arch=card.arch)
         scheduled = schedule_of(schedule, shape, card)
-        plan = Plan.of(kernel_of(scheduled, variant).launch, scheduled, parts, tensors, asked, per_head, layout)
+        kernel, window = kernel_of(scheduled, variant).launch, shape.mask.values(variant.mask.names)
+        plan = Plan.of(kernel, scheduled, parts, tensors, asked, per_head, window, layout)
         of_q, of_k, of_v, of_output = (other_way(part, layout) for part in parts.values())
         found = plan.run(of_q, of_k, of_v, values, of_output if rows.hidden else result, scale)
         if not rows.hidden:

@@ -5,7 +5,7 @@ Where sequences lie, tensors on the GPU say, and the host never reads them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypedDict, Unpack, overload
@@ -153,7 +153,8 @@ def attention_varlen(
         return _without_tiles(q, v, out, given, return_lse, zero_unused)
     scheduled = schedule_of(schedule, shape, card)
     variant = replace(shape.variant(), sms=sms_of(q.device), arch=card.arch)
-    plan = PackedPlan.of(kernel_of(scheduled, variant).launch, scheduled, q, v, asked)
+    window = shape.mask.values(variant.mask.names)
+    plan = PackedPlan.of(kernel_of(scheduled, variant).launch, scheduled, q, v, asked, window)
     if key is not None:
         plans.keep(key, plan)
     return plan.run(q, k, v, offsets, values, out, scale, zero_unused)
@@ -175,8 +176,8 @@ def _without_tiles(
 class PackedPlan:
     """A PackedPlan launches calls of `attention_varlen` like an earlier one, whatever their lengths, without new checks.
 
-    `rows` is how many rows a tile of the kernel has. `features` are what the kernel takes for features besides the LSE:
-    a number, or the place of a tensor among the call's values, and None for the other.
+    `rows` is how many rows a tile of the kernel has. `features` are what the kernel takes for features besides the LSE,
+    and for a window: a number, or the place of a tensor among the call's values, and None for the other.
     """
 
     kernel: Callable[..., None]
@@ -190,14 +191,22 @@ class PackedPlan:
     features: tuple[Taken, ...]
 
     @classmethod
-    def of(cls, kernel: Callable[..., None], schedule: Schedule, q: Tensor, v: Tensor, asked: Asked) -> PackedPlan:
-        """Makes the plan of a call from its kernel, schedule, tensors and features."""
+    def of(
+        cls,
+        kernel: Callable[..., None],
+        schedule: Schedule,
+        q: Tensor,
+        v: Tensor,
+        asked: Asked,
+        window: Mapping[str, int],
+    ) -> PackedPlan:
+        """Makes the plan of a call from its kernel, schedule, tensors, features and window's sides."""
         return cls(
             *(kernel, schedule, q.device.index, q.shape[2], asked),
             rows=schedule.block_M * schedule.kernel.cluster,
             lse="lse" in asked,
             columns=v.shape[2],
-            features=features_taken(asked),
+            features=features_taken(asked, window),
         )
 
     def serves(

@@ -41,6 +41,8 @@ class Mask:
     @property
     def suffix(self) -> str:
         """Returns the mask as text to put behind a dtype, such as ` causal`; it is empty for a full mask."""
+        if self.names:
+            return f" {' and '.join(self.names)}"
         return {FULL: "", CAUSAL: " causal"}.get(self, f" window {self.left, self.right}")
 
     @property
@@ -48,13 +50,18 @@ class Mask:
         """Returns the mask of a kernel that reads a window's sides at run time: names of its parameters stand for them."""
         if not is_window(self):
             return self
-        left, right = (None if side is None else name for side, name in zip((self.left, self.right), WINDOW))
-        return Mask(cast(Any, left), cast(Any, right))
+        return Mask(*(None if side is None else cast(Any, name) for name, side in zip(WINDOW, (self.left, self.right))))
 
     @property
     def names(self) -> tuple[str, ...]:
         """Returns the names of the kernel's parameters that stand for a side."""
-        return tuple(side for side in (self.left, self.right) if isinstance(side, str))
+        sides: tuple[Any, ...] = (self.left, self.right)
+        return tuple(side for side in sides if isinstance(side, str))
+
+    def values(self, names: tuple[str, ...]) -> dict[str, int]:
+        """Returns the sides of a window by these names of a kernel's parameters."""
+        sides = zip(WINDOW, (self.left, self.right))
+        return {name: side for name, side in sides if name in names and side is not None}
 
     @property
     def grows(self) -> bool:

@@ -202,8 +202,8 @@ def _listing(call: Call, arguments: Arguments) -> Listing:
 
 def _launch(call: Call, arguments: Arguments, descriptors: tuple[Descriptor, ...]) -> HostPlan:
     scalars = {f"((int64_t){name})" for name in arguments.integers}
-    own = [index for index, slot in enumerate(call.slots) if slot.kind == "float" or slot.text in scalars]
-    split = own[-1] + 1 if own else 0
+    of_call = [index for index, slot in enumerate(call.slots) if slot.kind == "float" or slot.text in scalars]
+    split = of_call[-1] + 1 if of_call else 0
     own, launch = call.slots[:split], call.slots[split:]
     if not own or len(launch) not in CLUSTER or call.descriptor:
         raise unknown(f"{call.function} takes {len(own)} arguments and {len(launch)} of the launch")

@@ -16,8 +16,7 @@ import numpy as np
 
 from tl_attention.errors import InputError, ScheduleRefused
 from tl_attention.hardware.warpgroup import ROWS
-from tl_attention.problem.lengths import Lengths, Problems, cuts, ends, most_blocks, without_keys
-from tl_attention.problem.mask import WINDOW, Mask
+from tl_attention.problem.lengths import Lengths, Problems, cuts, ends, most_blocks, windows, without_keys
 from tl_attention.problem.packed import words_of_list
 from tl_attention.problem.variant import Sizes
 from tl_attention.program.program import Program
@@ -167,7 +166,7 @@ class Proof(ABC):
             self._check_frame()
             self.check_code()
             code, fixed = self.code, self.code.variant.sizes
-            for mask in self._masks():
+            for mask in windows(code.variant.mask, self.rows, self.schedule.block_N):
                 # A window that is read at run time has a value now.
                 self.code = replace(code, variant=replace(code.variant, mask=mask))
                 self._check_all(fixed)
@@ -180,19 +179,6 @@ class Proof(ABC):
         except Unsafe as error:
             at = "" if self.at is None else f" (batch, heads, seq_q, seq_kv = {', '.join(map(str, self.at[:4]))})"
             raise refusal(f"{error}{at}") from None
-
-    def _masks(self) -> Iterator[Mask]:
-        """Yields the masks for which the kernel is proved: its own, or some of the windows that it may be called with.
-
-        A short window leaves no block whole, a long one on either side leaves some, of which whole tiles may be.
-        """
-        mask = self.code.variant.mask
-        if not mask.names:
-            yield mask
-            return
-        long = self.rows + 3 * self.schedule.block_N
-        for left, right in ((long + 17, 2 * self.schedule.block_N + 5), (3, 1), (0, long + 2)):
-            yield Mask(None if mask.left is None else left, None if mask.right is None else right)
 
     def _check_all(self, fixed: Sizes | None) -> None:
         """Raises Unsafe unless the kernel is right at all sizes that show something, or at these fixed ones."""
@@ -343,8 +329,7 @@ class Proof(ABC):
     @property
     def _window(self) -> dict[str, int]:
         """Returns, by name, the sides of the window that the kernel reads at run time."""
-        mask, there = self.code.variant.mask, {parameter.name for parameter in self.code.parameters}
-        return {name: side for name, side in zip(WINDOW, (mask.left, mask.right)) if name in there and side is not None}
+        return self.code.variant.mask.values(tuple(parameter.name for parameter in self.code.parameters))
 
     def reading(self, sizes: Sizes) -> Reading:
         """Returns the tiles, products, tensors and boxes by which a run at these sizes is read as events."""
