@@ -48,7 +48,8 @@ class GoldenKernel:
         head_dim, head_dim_v = sizes_of(self.size)
         there = {"group": self.group, "optional": self.optional, "strided": self.strided, "sms": self.sms}
         there |= {"packed": self.packed}
-        return Variant(head_dim, self.dtype, self.mask, head_dim_v, self.sizes, **there)
+        mask = self.mask if self.sizes else self.mask.read
+        return Variant(head_dim, self.dtype, mask, head_dim_v, self.sizes, **there)
 
 
 def asked(
