@@ -142,13 +142,6 @@ def without_keys(mask: Mask, rows: int, block_N: int) -> Iterator[Lengths]:
         yield Lengths(keys + mask.right + rows + rows // 3, keys)
 
 
-def most_blocks(mask: Mask, rows: int, block_N: int) -> int | None:
-    """Returns the most KV blocks that a tile of `rows` rows can have at any size, None if a mask side is open."""
-    if mask.left is None or mask.right is None:
-        return None
-    return (max(rows + mask.left + mask.right, 2) - 2) // block_N + 2
-
-
 def ragged(mask: Mask, block_M: int, block_N: int) -> tuple[Lengths, ...]:
     """Returns lengths of four sequences for the interpreter: ordinary, no queries, no keys, fewer keys than queries.
 

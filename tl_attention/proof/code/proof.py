@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 
 from tl_attention.errors import InputError, ScheduleRefused
-from tl_attention.hardware.warpgroup import ROWS
-from tl_attention.problem.lengths import Lengths, Problems, cuts, ends, most_blocks, windows, without_keys
+from tl_attention.problem.lengths import Lengths, Problems, cuts, ends, windows, without_keys
 from tl_attention.problem.packed import words_of_list
 from tl_attention.problem.variant import Sizes
 from tl_attention.program.program import Program
@@ -354,16 +353,6 @@ class Proof(ABC):
         """
         return frozenset(n.line for n in every(self.kernel.body) if isinstance(n, Step) and n.kind != COUNTER)
 
-    @property
-    def _short(self) -> bool:
-        """Says whether a window keeps tiles so short that some loops over KV blocks may have no iteration in any tile."""
-        rows, block_N = self.rows, self.schedule.block_N
-        if self._window:
-            return False
-        most = most_blocks(self.code.variant.mask, rows, block_N)
-        # One warpgroup masks its own edges, and what only the rows of other warpgroups see.
-        return most is not None and most <= self.program.span + 3 + (rows + ROWS) // block_N
-
     def _digest(self, streams: Iterable[Iterable[Event]]) -> None:
         for stream in streams:
             told = [(e.kind, e.name, e.index, e.value, e.blocks, e.place, e.reads) for e in stream]
@@ -372,7 +361,7 @@ class Proof(ABC):
     def _check_periods(self, fixed: bool) -> None:
         """Runs and checks tiles again where a line missed some iterations of a period, from each iteration of it on."""
         tried: set[tuple[Sizes, int]] = set()
-        while wanting := self.coverage.wanting(self.iterations, fixed or self._short):
+        while wanting := self.coverage.wanting(self.iterations, fixed):
             missing = [(line, core) for line, core in wanting if self.coverage.reached[line] not in tried]
             if not missing:
                 return
@@ -390,7 +379,7 @@ class Proof(ABC):
 
     def _verdict(self, fixed: bool) -> Verdict:
         kinds = self.kernel.kinds
-        unreached = self.coverage.unreached(self.kernel, self.iterations, fixed, self._short)
+        unreached = self.coverage.unreached(self.kernel, self.iterations, fixed)
         lines = range(len(self.code.source.splitlines()))
         return Verdict(tuple(kinds.get(line, "") for line in lines), unreached, self.digest.hexdigest())
 
