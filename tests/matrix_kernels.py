@@ -124,7 +124,7 @@ class Kernel:
         there = {"softcap": self.capped, "Sinks": self.sinks, "LSE": self.lse}
         optional = frozenset(name for name, is_there in there.items() if is_there)
         return Variant(
-            head_dim, self.dtype, self.masked, head_dim_v, None, optional, heads // heads_kv, strided=self.strided
+            head_dim, self.dtype, self.masked.read, head_dim_v, None, optional, heads // heads_kv, strided=self.strided
         )
 
     def runs(self, seq_q: int, seq_kv: int) -> bool:

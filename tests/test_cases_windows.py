@@ -31,7 +31,7 @@ def test_a_loop_over_blocks_that_are_seen_whole_may_run_in_every_kernel():
 @exhaustive
 def test_which_scores_a_masked_block_hides_is_left_to_the_numbers():
     """The list has the condition at the left edge, and the key from which the condition counts."""
-    kernel = KERNELS["dynamic, asked"]
+    kernel = KERNELS["one_tile, asked"]
     code = lowered(kernel)
     conditions = [line for line in code.source.splitlines() if "if (" in line and "||" in line and "first_row" in line]
     assert len(conditions) == 3

@@ -27,7 +27,7 @@ def attention(shape: AttentionShape) -> Kernel:
     """Makes a kernel that is right."""
 
     def kernel(*, Q, K, V, Output, softmax_scale, LSE=None, softcap=0.0, Sinks=None, **window) -> None:
-        assert window == shape.mask.values(shape.mask.read.names)
+        assert window == shape.mask.values(tuple(window))
         options = {"mask": shape.mask, "scale": softmax_scale, "softcap": softcap, "sinks": Sinks}
         Output.copy_(attention_same_precision(Q, K, V, **options))
         if LSE is not None:
