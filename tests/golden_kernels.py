@@ -77,7 +77,7 @@ PLAIN: dict[str, GoldenKernel] = {
     "k_stages_3": GoldenKernel("experiments/causal/k_stages_3", CAUSAL),
     "mma_sync_x2": GoldenKernel("mma_sync/x2"),
     "mma_sync_rows_x2": GoldenKernel("mma_sync/eager", CAUSAL, options=ROWS_X2),
-    "one_tile": GoldenKernel("experiments/one_tile", CAUSAL),
+    "one_tile_causal": GoldenKernel("experiments/one_tile", CAUSAL),
     "output_direct": GoldenKernel("experiments/output_direct", CAUSAL),
     "output_tma_causal": GoldenKernel("experiments/causal/output_tma", CAUSAL),
     "p_shared_causal": GoldenKernel("experiments/p_shared/block_N_176", CAUSAL, size=64),
