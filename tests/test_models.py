@@ -325,3 +325,18 @@ def test_a_softcap_has_no_gradient(launches, device):
     with pytest.raises(InputError, match="an input requires a gradient, and with softcap.*there is no backward"):
         model(use_cache=False, **batch)
     assert not launches
+
+
+@pytest.mark.parametrize("is_padded", [False, True])
+def test_a_compiled_model_runs_on_sdpa(launches, device, is_padded):
+    """Transformers' masks are tensors there, whatever they hide."""
+    torch._dynamo.reset()
+    model = model_of("Mistral", device)
+    ids, mask = padded(device, "left")
+    given = {"attention_mask": mask if is_padded else None, "use_cache": False}
+    theirs = logits(model, "sdpa", ids, **given)
+    model.set_attn_implementation("tl_attention")
+    compiled = torch.compile(model, backend="eager", fullgraph=True)
+    with torch.no_grad():
+        ours = compiled(ids, **given).logits.double()
+    assert (ours - theirs)[mask.bool()].norm() <= 0.02 * theirs[mask.bool()].norm() and not launches

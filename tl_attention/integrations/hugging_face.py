@@ -26,6 +26,8 @@ from tl_attention.problem.mask import CAUSAL, FULL, Mask, fitted, sides
 
 # Layers pass these arguments besides, which change no number.
 WITHOUT_EFFECT = ("position_ids", "cache_position", "num_items_in_batch")
+# What layers call a feature, its word, and whether it is a number.
+PASSED = tuple((feature.transformers, feature.word, feature.is_number) for feature in INPUTS if feature.transformers)
 
 
 def register_transformers() -> str:
@@ -138,9 +140,12 @@ def _on_kernels(
 
 def _features(others: dict[str, Any]) -> dict[str, Any]:
     """Removes features, such as softcap, from a layer's arguments, and returns a dict of the set ones by word."""
-    given = {feature: others.pop(feature.transformers, None) for feature in INPUTS if feature.transformers}
-    there = {feature: value for feature, value in given.items() if value is not None}
-    return {f.word: value if f.is_number else value.float() for f, value in there.items() if not f.is_number or value}
+    asked = {}
+    for name, word, is_number in PASSED:
+        value = others.pop(name, None)
+        if value is not None and (not is_number or value):
+            asked[word] = value if is_number else value.float()
+    return asked
 
 
 def _not_ours(note: Note | None, dropout: float, others: dict[str, Any]) -> str | None:
@@ -176,9 +181,9 @@ def _for_sdpa(note: Note, mask: Mask, query: Tensor, key: Tensor) -> Tensor | No
 def _warn(case: str) -> None:
     """Warns, once for each case, that SDPA runs instead of the kernels.
 
-    Cases that differ in numbers alone, such as a length that grows, count as one case.
+    Cases that differ in numbers alone, such as a length that grows, count as one case. Compiled code cannot warn.
     """
-    if re.sub(r"\d+", "#", case) not in _said:
+    if not torch.compiler.is_compiling() and re.sub(r"\d+", "#", case) not in _said:
         _said.add(re.sub(r"\d+", "#", case))
         warnings.warn(f"tl_attention: SDPA runs instead: {case}", stacklevel=3)
 

@@ -58,7 +58,8 @@ def given_sequences(others: dict[str, Any]) -> Sequences | None:
 
     Raises InputError where some of them are missing.
     """
-    given = {name: found for name in PACKING if (found := others.pop(name, None)) is not None}
+    popped = [(name, others.pop(name, None)) for name in PACKING]
+    given = {name: found for name, found in popped if found is not None}
     if not given:
         return None
     if len(given) < len(PACKING):
