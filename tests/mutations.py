@@ -1,6 +1,8 @@
 """Changes schedules and Programs at random, and runs them on a small problem."""
 
 import random
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -34,6 +36,21 @@ SCALE = HEAD_DIM**-0.5
 
 # Tiles are so small that threads only cost.
 torch.set_num_threads(1)
+
+
+def enough(cases: int, counts: Counter[str], **least: int) -> Iterator[int]:
+    """Yields the numbers of so many cases, then of more, until each outcome has been counted at least so often.
+
+    How often an outcome comes depends on the shipped schedules that are drawn from. Fails after five times the cases.
+    """
+    wanted = {outcome.replace("_", " "): number for outcome, number in least.items()}
+    for number in range(5 * cases):
+        if number >= cases and all(counts[outcome] >= times for outcome, times in wanted.items()):
+            break
+        yield number
+    else:
+        raise AssertionError(f"{dict(counts)} of {5 * cases} cases, wanted: {wanted}")
+    print(f"\n{dict(counts)}")
 
 
 @cache

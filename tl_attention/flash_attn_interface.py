@@ -52,8 +52,8 @@ def flash_attn_func(
     """
     lacking = {"qv": qv, "q_descale": q_descale, "k_descale": k_descale, "v_descale": v_descale}
     _check(lacking, attention_chunk, num_splits, deterministic and requires_gradient(q, k, v))
-    options: dict[str, Any] = {"causal": causal, "scale": softmax_scale, "window_size": window_size, "softcap": softcap}
-    return attention(q, k, v, layout="bshd", return_lse=return_attn_probs, **options)
+    options = _options(softmax_scale, causal, window_size, softcap, return_attn_probs)
+    return attention(q, k, v, layout="bshd", **options)
 
 
 def flash_attn_varlen_func(
@@ -91,9 +91,16 @@ def flash_attn_varlen_func(
     """
     lacking = {"qv": qv, "q_descale": q_descale, "k_descale": k_descale, "v_descale": v_descale}
     _check(lacking, attention_chunk, num_splits, deterministic and requires_gradient(q, k, v))
-    options: dict[str, Any] = {"causal": causal, "scale": softmax_scale, "window_size": window_size, "softcap": softcap}
-    options |= {"seqused_q": seqused_q, "seqused_k": seqused_k, "return_lse": return_attn_probs}
-    return attention_varlen(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, **options)
+    options = _options(softmax_scale, causal, window_size, softcap, return_attn_probs)
+    where = cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k
+    return attention_varlen(q, k, v, *where, seqused_q=seqused_q, seqused_k=seqused_k, **options)
+
+
+def _options(
+    scale: float | None, causal: bool, window_size: tuple[int, int], softcap: float, lse: bool
+) -> dict[str, Any]:
+    """Returns the options of a call by the names that they have here."""
+    return {"scale": scale, "causal": causal, "window_size": window_size, "softcap": softcap, "return_lse": lse}
 
 
 def _check(lacking: dict[str, None], attention_chunk: int, num_splits: int, deterministic_gradient: bool) -> None:
