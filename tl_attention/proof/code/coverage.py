@@ -1,8 +1,8 @@
 """Coverage says which lines of a kernel ran, in which iterations of a period: a line that did not run shows nothing.
 
 A line that synchronises, loads, multiplies or stores and did not run is a refusal, unless the line never can run: its
-condition is the same whatever the sizes, and was false for every thread of every block of a cluster; or sizes are fixed
-and no tile of that grid gets there.
+condition is the same whatever the sizes, and was false for every thread of every block of a cluster; it is in a loop
+that had no iteration in any tile of any problem, drawn ones too; or sizes are fixed and no tile of that grid gets there.
 """
 
 from __future__ import annotations
@@ -71,9 +71,8 @@ class Coverage:
     def wanting(self, iterations: Iterations, fixed: bool) -> list[tuple[int, Core]]:
         """Returns (line, core) for each line that ran in too few iterations of the period of a sum of counters `core`.
 
-        For fixed sizes a loop that begins anew with each tile has no iterations other than those that
-        ran. A loop that is shorter than the period for every tile, as over the KV blocks of a causal mask's edge, has
-        no other iterations either.
+        For fixed sizes a loop that begins anew with each tile has no iterations other than those that ran. A loop that is
+        shorter than the period for every tile, as over the KV blocks of a causal mask's edge, has no others either.
         """
         carried = {name for names in iterations.carried.values() for name in names}
         return [
@@ -116,7 +115,9 @@ class Coverage:
                     raise Unsafe(f"line {lines[0] + 1} does not run at any size that is tried")
                 dead.extend(lines)
             if isinstance(node, (For, While)):
-                self._look(node.body, never, dead, fixed)
+                # Behind more buffers than a mask's edge has KV blocks no iteration is left for a loop that would repeat.
+                empty = isinstance(node, For) and self.trips.get(node.variable) == 0
+                self._look(node.body, never or empty, dead, fixed)
             elif isinstance(node, If):
                 # The condition depends on the thread alone, so it is the same for all sizes: every such thread was run.
                 plain = node.condition is not None and node.condition.names <= OF_A_THREAD
