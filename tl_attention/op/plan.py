@@ -179,18 +179,20 @@ def key_of(
     values: Values,
     out: Tensor | None,
     schedule: Schedule | str | Path | None,
-    options: tuple[bool, tuple[int, int], str, bool, bool],
+    options: tuple[bool, tuple[int, int], str, bool, bool, bool],
 ) -> Key | None:
     """Returns the tuple of all that a call's plan depends on; None where a gradient or a type allows no plan.
 
     The tuple is the plan's key. No plan may be kept where a gradient is needed, or an argument is no plain tensor,
     number, name or Schedule.
 
-    `values` are the call's for INPUTS, `options` are causal, window_size, layout, return_lse and specialize. Values
+    `values` are the call's for INPUTS, `options` are causal, window_size, layout, return_lse, specialize and invariant. Values
     that are equal, and right, mean the same: so 1 is not taken for a flag, nor 1.0 for a side of a window.
     """
-    causal, window_size, layout, return_lse, specialize = options
-    if not (type(q) is type(k) is type(v) is Tensor and type(causal) is type(return_lse) is type(specialize) is bool):
+    causal, window_size, layout, *flags = options
+    if not (type(q) is type(k) is type(v) is Tensor and type(causal) is bool):
+        return None
+    if not all(type(flag) is bool for flag in flags):
         return None
     # This asks what operator.requires_gradient asks, without its loop: every eager call comes by here.
     graded = torch.is_grad_enabled()

@@ -171,8 +171,13 @@ def parse_window(text: str) -> tuple[int, ...]:
         raise InputError(f"window: {text[:40]!r} is none, expected {WINDOW_TEXT}, such as 1023,0") from None
 
 
+def shortened(mask: Mask, most: int) -> Mask:
+    """Returns the mask with no side longer than `most`: of sequences that are no longer it hides the same keys."""
+    return Mask(*(None if side is None else min(side, most) for side in (mask.left, mask.right)))
+
+
 def fitted(mask: Mask, seq_q: int, seq_kv: int) -> Mask:
-    """Returns the mask without the sides that hide no key at these sizes, so that they are not compiled in.
+    """Returns the mask without the sides that hide no key at these sizes, whose kernel is faster.
 
     A right side of 0 stays.
     """
