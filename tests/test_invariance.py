@@ -15,12 +15,16 @@ import pytest
 import torch
 from on_cpu import Kernels, forget_plans, on_cpu
 from packed_check import offsets_of
+from tiers import exhaustive
 from torch import Tensor
 
 from tl_attention import attention, attention_varlen
+from tl_attention.compiler.compile import compile_kernel
+from tl_attention.files.named import resolve
 from tl_attention.op import attention as module
 from tl_attention.op import varlen
-from tl_attention.problem.mask import FULL, kind_of, masked
+from tl_attention.problem.mask import CAUSAL, FULL, Mask, kind_of, masked
+from tl_attention.problem.variant import Variant
 
 __all__ = ["on_cpu"]
 BATCHES = 200
@@ -159,6 +163,30 @@ def test_a_window_stays_that_of_any_length(on_cpu: Kernels) -> None:
         ((_, variant),) = on_cpu.asked
         assert variant.mask.names == names and torch.equal(wide, wider)
         assert torch.equal(wide, attention(q, q, q))
+
+
+# Of head sizes and masks, the schedules of calls that are not packed and of packed ones.
+ALIKE = {
+    "128": (128, 128, FULL, ("best", "ragged")),
+    "128 causal": (128, 128, CAUSAL, ("best_causal",)),
+    "128 window": (128, 128, Mask(1, 1).read, ("best_causal",)),
+    "64 causal": (64, 64, CAUSAL, ("d64_causal", "best_causal")),
+    "192": (192, 192, FULL, ("d192", "d192_ragged")),
+    "192/128": (192, 128, FULL, ("d192_128", "d192_128_ragged")),
+}
+
+
+@exhaustive
+@pytest.mark.parametrize("name", ALIKE)
+def test_loops_of_equal_arithmetic_have_the_same_floating_point_instructions(name: str) -> None:
+    """The compiler fuses products and sums alike in each loop, over masked blocks and others, of each kernel."""
+    head_dim, head_dim_v, mask, schedules = ALIKE[name]
+    found = set()
+    for of, packed in ((schedules[0], False), (schedules[-1], True)):
+        variant = Variant(head_dim, "bfloat16", mask, head_dim_v, packed=packed)
+        for loop in compile_kernel(resolve(of).schedule, variant).report.loops:
+            found.add(tuple(loop.counts.get(kind, 0) for kind in ("HGMMA", "FFMA", "FMUL", "FADD", "MUFU", "FMNMX")))
+    assert len(found) == 1
 
 
 @pytest.mark.gpu
