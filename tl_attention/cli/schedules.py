@@ -31,7 +31,7 @@ from tl_attention.cli.options import (
 )
 from tl_attention.errors import InputError, printable
 from tl_attention.files import catalogue, user_file
-from tl_attention.files.defaults import Case, defaults
+from tl_attention.files.defaults import Case, computed, defaults
 from tl_attention.files.named import Named, expand, resolve
 from tl_attention.hardware.card import HOPPER, Card
 from tl_attention.op.rows import Rows
@@ -343,8 +343,9 @@ def which(shape: str, dtype: str, causal: bool, window: str, invariant: bool, ca
 
     Below it are the rules above that one, each with the first condition that the call does not meet.
     """
-    problem = _computed(AttentionShape.parse(shape, dtype=dtype, **asked), causal, window, invariant)
-    case = Case.of(problem, card_for(card).arch)
+    arch = card_for(card).arch
+    problem = _seen(AttentionShape.parse(shape, dtype=dtype, **asked), causal, window, invariant)
+    case = Case.of(computed(problem, arch, invariant), arch)
     found = defaults()
     number = found.number(case, invariant)
     rule = found.rules[number]
@@ -366,10 +367,10 @@ def which(shape: str, dtype: str, causal: bool, window: str, invariant: bool, ca
         click.echo(f"  line {found.line(passed)}: {other.schedule}: {why}")
 
 
-def _computed(shape: AttentionShape, causal: bool, window: str, invariant: bool) -> AttentionShape:
+def _seen(shape: AttentionShape, causal: bool, window: str, invariant: bool) -> AttentionShape:
     """Returns the problem without the queries that see no key, and without a side of the mask that hides nothing.
 
-    An `invariant` mask keeps its sides. That is the problem whose kernel runs.
+    An `invariant` mask keeps its sides.
     """
     if shape.packed:
         return replace(shape, mask=masked(causal, parse_window(window)))

@@ -212,6 +212,19 @@ def default_schedule(shape: AttentionShape, arch: str = HOPPER.arch, invariant: 
     return found.rules[found.number(Case.of(shape, arch), invariant)].schedule
 
 
+def computed(shape: AttentionShape, arch: str = HOPPER.arch, invariant: bool = False) -> AttentionShape:
+    """Returns the problem that is computed in the place of `shape`: `shape.together`, unless bits must not change by that.
+
+    Those of an `invariant` problem must not.
+    """
+    together = shape.together
+    if together == shape or not invariant:
+        return together
+    found = defaults()
+    own, other = (found.rules[found.number(Case.of(of, arch), invariant)].arithmetic for of in (shape, together))
+    return together if own == other else shape
+
+
 def default_schedules(shape: AttentionShape, arch: str = HOPPER.arch, invariant: bool = False) -> list[str]:
     """Returns the names of all schedules that the default rules choose for the problem at some seq_q and seq_kv.
 

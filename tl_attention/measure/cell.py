@@ -80,7 +80,8 @@ def schedule_for(shape: AttentionShape, schedule: str | None = None) -> Named:
 
 def entries(cell: Cell, others: Sequence[Named] = ()) -> Iterator[Entry]:
     """Yields the entries to time in a cell, our kernel first, then `others` meant for its head size, then its peers."""
-    yield Entry(OURS, _kernel(schedule_for(cell.shape, cell.schedule), cell.shape))
+    ours = cell.shape.together
+    yield Entry(OURS, _kernel(schedule_for(ours, cell.schedule), ours))
     for other in others:
         if is_meant(cell.shape.head_size, other.head_dims):
             yield Entry(other.name, _kernel(other, cell.shape))

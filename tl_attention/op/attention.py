@@ -14,11 +14,11 @@ from torch.compiler import is_dynamo_compiling
 
 from tl_attention.compiler.compile import CompiledKernel, compile_kernel
 from tl_attention.errors import InputError
-from tl_attention.files.defaults import default_schedule
+from tl_attention.files.defaults import computed, default_schedule
 from tl_attention.files.named import resolve
 from tl_attention.hardware.card import Card
 from tl_attention.op import arguments, operator
-from tl_attention.op.in_memory import BHSD, other_way, placed
+from tl_attention.op.in_memory import BHSD, in_one_head, other_way, placed
 from tl_attention.op.plan import NO_WINDOW, Plan, Plans, key_of
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.variant import Variant
@@ -156,8 +156,11 @@ def attention(
     if shape is not None:
         parts = {"q": rows.computed(q), "k": k, "v": v, "out": rows.computed(output)}
         strided, tensors = placed(parts, layout)
-        variant = replace(shape.variant(fixed=specialize), strided=strided, sms=sms_of(q.device), arch=card.arch)
+        together = shape.together if schedule else computed(shape, card.arch, invariant)
+        if together != shape and (views := in_one_head(tensors, together.heads)):
+            shape, tensors = together, views
         scheduled = schedule_of(schedule, shape, card, invariant)
+        variant = replace(shape.variant(fixed=specialize), strided=strided, sms=sms_of(q.device), arch=card.arch)
         kernel, window = kernel_of(scheduled, variant).launch, shape.mask.values(variant.mask.names)
         plan = Plan.of(kernel, scheduled, parts, tensors, asked, per_head, window, layout)
         of_q, of_k, of_v, of_output = (other_way(part, layout) for part in parts.values())

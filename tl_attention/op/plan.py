@@ -42,7 +42,7 @@ class Plan:
     `output` and `lse` are the sizes and strides of the results, in the caller's layout; `asked` are the features.
     `views` are q, k, v and the output as the kernel takes them, None where the kernel takes them as they are.
     `features` are what the kernel takes for features besides the LSE: a number, or the place of a tensor among the
-    call's values, and None for the other. `spans` are the bytes, from the first to the last, of q, k, v, the features'
+    call's values, and None for the other. `lse_view` is the LSE as the kernel takes it. `spans` are the bytes, from the first to the last, of q, k, v, the features'
     tensors and the output.
     """
 
@@ -53,6 +53,7 @@ class Plan:
     asked: Asked
     output: Place
     lse: Place | None
+    lse_view: tuple[int, ...]
     views: tuple[Place, ...] | None
     spans: tuple[int, ...]
     features: tuple[Taken, ...]
@@ -73,13 +74,14 @@ class Plan:
 
         `given` and `taken` are q, k, v and out (batch, heads, seq, head_dim), as given and as the kernel takes them.
         """
-        as_given = layout == BHSD and all(taken[name].stride() == tensor.stride() for name, tensor in given.items())
+        as_given = layout == BHSD and all(_place(taken[name]) == _place(tensor) for name, tensor in given.items())
         *read, output = given.values()
         q, spans = given["q"], (end - first for first, end in map(extent, [*read, *per_head.values(), output]))
         batch, heads, rows, head_dim = q.shape
         return cls(
             *(kernel, schedule, q.device.index, head_dim, asked, _place(other_way(output, layout))),
             lse=((batch, heads, rows), (heads * rows, rows, 1)) if "lse" in asked else None,
+            lse_view=tuple(taken["q"].shape[:3]),
             views=None if as_given else tuple(map(_place, taken.values())),
             spans=tuple(spans),
             features=features_taken(asked, window),
@@ -126,7 +128,7 @@ class Plan:
             output = result.as_strided(*of_output)
         taken = [q, k, v, output, scale]
         if lse is not None:
-            taken.append(lse)
+            taken.append(lse if self.views is None else lse.view(self.lse_view))
         for place, value in self.features:
             taken.append(value if place is None else values[place])
         # A launch makes the device the thread's current one. To look costs less than to put the same one back.

@@ -23,6 +23,8 @@ SHAPE_TEXT = (
     "batch,heads,seq,head_dim or batch,heads,seq_q,seq_kv,head_dim, heads as 40/8 where K and V have 8; packed sequences "
     f"are lengths,heads,head_dim, {LENGTHS_TEXT}"
 )
+# Rows of the tiles that few queries have: so many heads' rows may lie in one.
+TOGETHER = 64
 # What lengths may ask of a kernel beside sequences of one length whose rows each see a key.
 Unusual = Literal["sequences of different lengths", "a sequence of length 0", "rows without a key"]
 # What stands between the heads of Q and those of K and V, where these are fewer.
@@ -171,6 +173,21 @@ class AttentionShape:
             return replace(self, asked=self.asked.but(**features))
         except InputError as error:
             raise InputError(f"shape: {error}") from None
+
+    @property
+    def together(self) -> AttentionShape:
+        """Returns the problem in which heads that share K and V are rows of one head, where these fit one row tile.
+
+        Then K and V are read once for all of them. All must see the same keys, as a single query of each head does that
+        sees all. Elsewhere it is the problem itself.
+        """
+        rows, left = self.group * self.seq_q, self.mask.left
+        sees_all = self.mask == FULL or (self.seq_q == 1 and (left is None or left >= self.seq_kv - 1))
+        if self.group == 1 or not 0 < rows <= TOGETHER or not sees_all:
+            return self
+        if self.packed or self.lengths or any(feature.kind == "per head" for feature in self.asked.features):
+            return self
+        return replace(self, heads=self.heads_kv, seq_q=rows, mask=FULL)
 
     def resized(self, sizes: Sizes) -> AttentionShape:
         """Returns the problem at other sizes; as many of Q's heads share one of K and V as before."""

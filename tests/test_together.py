@@ -1,0 +1,89 @@
+"""Heads that share K and V are rows of one head for a kernel, where they are few and see the same keys."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from on_cpu import Kernels, on_cpu
+from torch import Tensor
+
+from tl_attention import attention
+from tl_attention.op.in_memory import in_one_head
+from tl_attention.oracle.reference import attention_and_lse
+from tl_attention.problem.mask import CAUSAL, FULL, Mask
+from tl_attention.problem.shape import AttentionShape
+
+__all__ = ["on_cpu"]
+ONE = AttentionShape(2, 12, 1, 300, 64, mask=CAUSAL, heads_kv=3)
+
+
+def half(*size: int) -> Tensor:
+    return torch.randn(*size, dtype=torch.float16)
+
+
+@pytest.mark.parametrize(
+    "shape, rows",
+    [
+        (ONE, 4),
+        (replace(ONE, mask=Mask(299, 0)), 4),
+        (replace(ONE, mask=FULL, seq_q=16), 64),
+        (ONE.asking(softcap=5.0, lse=True), 4),
+        (replace(ONE, mask=FULL, seq_q=17), None),
+        (replace(ONE, seq_q=2), None),
+        (replace(ONE, mask=Mask(298, 0)), None),
+        (replace(ONE, heads_kv=12), None),
+        (ONE.asking(sinks=True), None),
+        (replace(ONE, packed=True), None),
+    ],
+    ids=str,
+)
+def test_they_are_where_all_rows_of_a_tile_see_the_same_keys(shape: AttentionShape, rows: int | None) -> None:
+    wanted = replace(shape, heads=3, seq_q=rows, mask=FULL) if rows else shape
+    assert shape.together == wanted and shape.together.flops == shape.flops
+
+
+def test_a_view_has_their_rows_in_order_where_these_lie_evenly() -> None:
+    q = half(2, 6, 5, 8)
+    found = in_one_head({"q": q, "k": q, "out": q}, 3)
+    assert torch.equal(found["q"], q.view(2, 3, 10, 8)) and found["k"] is q
+    assert found["q"].data_ptr() == q.data_ptr()
+    assert not in_one_head({"q": q, "out": q.transpose(1, 2).contiguous().transpose(1, 2)}, 3)
+    one = half(2, 1, 6, 8).transpose(1, 2)
+    assert torch.equal(in_one_head({"q": one, "out": one}, 3)["q"], one.reshape(2, 3, 2, 8))
+
+
+@pytest.mark.parametrize("layout", ["bhsd", "bshd"])
+@pytest.mark.parametrize("options", [{}, {"causal": True}, {"causal": True, "softcap": 4.0}, {"window_size": (20, 2)}])
+@pytest.mark.parametrize("rows", [1, 5])
+def test_a_call_gives_what_it_gives_head_by_head(layout, options, rows, on_cpu: Kernels) -> None:
+    q, k, v = half(2, 8, rows, 64), half(2, 2, 41, 64), half(2, 2, 41, 64)
+    left, right = options.get("window_size", (-1, -1))
+    mask = Mask(None if left < 0 else left, 0 if options.get("causal") else None if right < 0 else right)
+    wanted, wanted_lse = attention_and_lse(
+        q, k, v, mask=mask, scale=0.125, precise=True, softcap=options.get("softcap", 0.0)
+    )
+    given = [x if layout == "bhsd" else x.transpose(1, 2).contiguous() for x in (q, k, v)]
+    # The second call has the first one's plan.
+    for _ in range(2):
+        out, lse = attention(*given, layout=layout, return_lse=True, **options)
+        out = out if layout == "bhsd" else out.transpose(1, 2)
+        assert out.shape == wanted.shape and (out - wanted).abs().max() < 2e-3
+        assert lse.shape == (2, 8, rows) and (lse - wanted_lse).abs().max() < 1e-3
+    ((_, variant),) = on_cpu.asked
+    together = (rows == 1 and "window_size" not in options) or (not options and layout == "bhsd")
+    assert (variant.group, variant.mask == FULL) == ((1, True) if together else (4, not options))
+
+
+def test_bits_that_may_not_change_keep_heads_apart(on_cpu: Kernels) -> None:
+    q, k = half(1, 4, 1, 128), half(1, 1, 3000, 128)
+    for invariant, group in ((False, 1), (True, 4)):
+        on_cpu.asked.clear()
+        attention(q, k, k, causal=True, invariant=invariant)
+        assert {variant.group for _, variant in on_cpu.asked} == {group}
+    # Where schedules add alike they may be together.
+    q, k = half(1, 4, 1, 256), half(1, 1, 3000, 256)
+    on_cpu.asked.clear()
+    attention(q, k, k, causal=True, invariant=True)
+    assert {variant.group for _, variant in on_cpu.asked} == {1}
