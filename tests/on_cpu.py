@@ -54,10 +54,13 @@ class Kernels:
         given = (tensors[name] for name in "QKV")
         there = {feature.word: tensors[feature.name] for feature in INPUTS if feature.name in tensors}
         scale, mask = tensors["softmax_scale"], mask_of(tensors, variant)
-        output, lse = attention_and_lse(*given, mask=mask, scale=scale, precise=False, **there)
-        tensors["Output"].copy_(output)
+        q, k, v = given
+        if variant.together:
+            q = q.reshape(len(q), -1, tensors["head_rows"], q.shape[3])
+        output, lse = attention_and_lse(q, k, v, mask=mask, scale=scale, precise=False, **there)
+        tensors["Output"].copy_(output.reshape(tensors["Output"].shape))
         if "LSE" in tensors:
-            tensors["LSE"].copy_(lse)
+            tensors["LSE"].copy_(lse.reshape(tensors["LSE"].shape))
         self.fault(tensors)
 
     def compute_packed(self, tensors: dict[str, Any], variant: Variant) -> None:

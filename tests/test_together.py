@@ -1,8 +1,9 @@
-"""Heads that share K and V are rows of one head for a kernel, where they are few and see the same keys."""
+"""Heads that share K and V are rows of one head for a kernel, where they are few."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -24,24 +25,26 @@ def half(*size: int) -> Tensor:
 
 
 @pytest.mark.parametrize(
-    "shape, rows",
+    "shape, changed",
     [
-        (ONE, 4),
-        (replace(ONE, mask=Mask(299, 0)), 4),
-        (replace(ONE, mask=FULL, seq_q=16), 64),
-        (ONE.asking(softcap=5.0, lse=True), 4),
-        (replace(ONE, mask=FULL, seq_q=17), None),
-        (replace(ONE, seq_q=2), None),
-        (replace(ONE, mask=Mask(298, 0)), None),
-        (replace(ONE, heads_kv=12), None),
-        (ONE.asking(sinks=True), None),
-        (replace(ONE, packed=True), None),
+        (ONE, {"seq_q": 4, "mask": FULL}),
+        (replace(ONE, mask=Mask(299, 0)), {"seq_q": 4, "mask": FULL}),
+        (replace(ONE, mask=FULL, seq_q=16), {"seq_q": 64}),
+        (ONE.asking(softcap=5.0, lse=True), {"seq_q": 4, "mask": FULL}),
+        (replace(ONE, seq_q=2), {"seq_q": 8, "head_rows": 2}),
+        (replace(ONE, mask=Mask(298, 0)), {"seq_q": 4, "head_rows": 1}),
+        (replace(ONE, mask=FULL, seq_q=17), {}),
+        (replace(ONE, heads_kv=12), {}),
+        (ONE.asking(sinks=True), {}),
+        (replace(ONE, packed=True), {}),
     ],
     ids=str,
 )
-def test_they_are_where_all_rows_of_a_tile_see_the_same_keys(shape: AttentionShape, rows: int | None) -> None:
-    wanted = replace(shape, heads=3, seq_q=rows, mask=FULL) if rows else shape
-    assert shape.together == wanted and shape.together.flops == shape.flops
+def test_they_are_where_their_rows_fit_a_tile(shape: AttentionShape, changed: dict[str, Any]) -> None:
+    together = shape.together
+    assert together == (replace(shape, heads=3, **changed) if changed else shape)
+    assert together.flops == shape.flops and together.variant().together == ("head_rows" in changed)
+    assert "head_rows" not in changed or together.apart == shape
 
 
 def test_a_view_has_their_rows_in_order_where_these_lie_evenly() -> None:
@@ -72,8 +75,13 @@ def test_a_call_gives_what_it_gives_head_by_head(layout, options, rows, on_cpu: 
         assert out.shape == wanted.shape and (out - wanted).abs().max() < 2e-3
         assert lse.shape == (2, 8, rows) and (lse - wanted_lse).abs().max() < 1e-3
     ((_, variant),) = on_cpu.asked
-    together = (rows == 1 and "window_size" not in options) or (not options and layout == "bhsd")
-    assert (variant.group, variant.mask == FULL) == ((1, True) if together else (4, not options))
+    together = rows == 1 or layout == "bhsd"
+    full = not options or (rows == 1 and "window_size" not in options)
+    assert (variant.group, variant.mask == FULL, variant.together) == (
+        1 if together else 4,
+        full,
+        together and not full,
+    )
 
 
 def test_bits_that_may_not_change_keep_heads_apart(on_cpu: Kernels) -> None:

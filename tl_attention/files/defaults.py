@@ -213,11 +213,13 @@ def default_schedule(shape: AttentionShape, arch: str = HOPPER.arch, invariant: 
 
 
 def computed(shape: AttentionShape, arch: str = HOPPER.arch, invariant: bool = False) -> AttentionShape:
-    """Returns the problem that is computed in the place of `shape`: `shape.together`, unless bits must not change by that.
+    """Returns the problem that is computed in the place of `shape`: `shape.together`, where that is possible.
 
-    Those of an `invariant` problem must not.
+    Bits of an `invariant` problem must not change by that, and kernels of other cards than Hopper need masks of one head.
     """
     together = shape.together
+    if together.head_rows and arch != HOPPER.arch:
+        return shape
     if together == shape or not invariant:
         return together
     found = defaults()

@@ -75,6 +75,10 @@ class Lowering(ABC):
         """Returns True if the schedule's kernel computes packed sequences, and with these any lengths."""
         return False
 
+    def computes_together(self, schedule: Schedule) -> bool:
+        """Returns True if the schedule's kernel computes a head whose rows are those of several, under any mask."""
+        return False
+
     def check_packed(self, schedule: Schedule) -> None:
         """Raises ScheduleRefused if the schedule's kernel does not compute packed sequences."""
         self._refuse([] if self.computes_packed(schedule) else ["packed sequences"])
@@ -84,6 +88,8 @@ class Lowering(ABC):
         if variant.packed:
             self.check_packed(schedule)
             self._refuse(["packed sequences of fixed sizes"] if variant.sizes else [])
+        if variant.together:
+            self._refuse([] if self.computes_together(schedule) else ["rows of several heads as those of one"])
         self._refuse([f.words for f in features_of(variant.optional) if not self.computes(schedule, f)])
         if variant.sizes:
             self.check_lengths(schedule, AttentionShape.of(variant, variant.sizes))

@@ -32,6 +32,7 @@ class Constants:
     group: int
     strided: bool
     packed: bool
+    together: bool
     sms: int
     traced: bool
     mask: Mask
@@ -68,6 +69,7 @@ def of_variant(variant: Variant) -> dict[str, Any]:
         "group": variant.group,
         "strided": variant.strided,
         "packed": variant.packed,
+        "together": variant.together,
         "sms": variant.sms,
         "traced": bool(variant.trace),
         "mask": variant.mask,

@@ -17,6 +17,7 @@ from tl_attention.errors import InputError
 from tl_attention.files.defaults import computed, default_schedule
 from tl_attention.files.named import resolve
 from tl_attention.hardware.card import Card
+from tl_attention.lowering.registry import lowering_of
 from tl_attention.op import arguments, operator
 from tl_attention.op.in_memory import BHSD, in_one_head, other_way, placed
 from tl_attention.op.plan import NO_WINDOW, Plan, Plans, key_of
@@ -156,13 +157,14 @@ def attention(
     if shape is not None:
         parts = {"q": rows.computed(q), "k": k, "v": v, "out": rows.computed(output)}
         strided, tensors = placed(parts, layout)
-        together = shape.together if schedule else computed(shape, card.arch, invariant)
-        if together != shape and (views := in_one_head(tensors, together.heads)):
-            shape, tensors = together, views
         scheduled = schedule_of(schedule, shape, card, invariant)
+        together = _together(shape, scheduled) if schedule else computed(shape, card.arch, invariant)
+        if together != shape and (views := in_one_head(tensors, together.heads)):
+            shape, tensors, scheduled = together, views, schedule_of(schedule, together, card, invariant)
         variant = replace(shape.variant(fixed=specialize), strided=strided, sms=sms_of(q.device), arch=card.arch)
-        kernel, window = kernel_of(scheduled, variant).launch, shape.mask.values(variant.mask.names)
-        plan = Plan.of(kernel, scheduled, parts, tensors, asked, per_head, window, layout)
+        kernel, numbers = kernel_of(scheduled, variant).launch, shape.mask.values(variant.mask.names)
+        numbers |= {"head_rows": shape.head_rows} if variant.together else {}
+        plan = Plan.of(kernel, scheduled, parts, tensors, asked, per_head, numbers, layout)
         of_q, of_k, of_v, of_output = (other_way(part, layout) for part in parts.values())
         found = plan.run(of_q, of_k, of_v, values, of_output if rows.hidden else result, scale)
         if not rows.hidden:
@@ -178,6 +180,12 @@ def attention(
     if lse_of_computed is not None:
         rows.computed(lse).copy_(lse_of_computed)
     return result, lse
+
+
+def _together(shape: AttentionShape, schedule: Schedule) -> AttentionShape:
+    """Returns `shape.together` where the schedule's kernel computes it, else the shape itself."""
+    together = shape.together
+    return together if not together.head_rows or lowering_of(schedule).computes_together(schedule) else shape
 
 
 # --- its schedule and kernel -------------------------------------------------------------------------------------------

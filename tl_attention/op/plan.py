@@ -67,10 +67,10 @@ class Plan:
         taken: Mapping[str, Tensor],
         asked: Asked,
         per_head: Mapping[str, Tensor],
-        window: Mapping[str, int],
+        numbers: Mapping[str, int],
         layout: str,
     ) -> Plan:
-        """Makes the plan of a call from its kernel, schedule, tensors, features, window's sides and layout.
+        """Makes the plan of a call from its kernel, schedule, tensors, features, other numbers and layout.
 
         `given` and `taken` are q, k, v and out (batch, heads, seq, head_dim), as given and as the kernel takes them.
         """
@@ -84,7 +84,7 @@ class Plan:
             lse_view=tuple(taken["q"].shape[:3]),
             views=None if as_given else tuple(map(_place, taken.values())),
             spans=tuple(spans),
-            features=features_taken(asked, window),
+            features=features_taken(asked, numbers),
         )
 
     def serves(
@@ -140,11 +140,11 @@ class Plan:
         return result if lse is None else (result, lse)
 
 
-def features_taken(asked: Asked, window: Mapping[str, int]) -> tuple[Taken, ...]:
-    """Returns what a kernel takes for the asked features of INPUTS, in their order, and then for its window's sides."""
+def features_taken(asked: Asked, numbers: Mapping[str, int]) -> tuple[Taken, ...]:
+    """Returns what a kernel takes for the asked features of INPUTS, in their order, and then these numbers."""
     there = ((place, feature) for place, feature in enumerate(INPUTS) if feature.word in asked)
     of_features = ((None, asked[f.word]) if f.is_number else (place, None) for place, f in there)
-    return (*of_features, *((None, side) for side in window.values()))
+    return (*of_features, *((None, number) for number in numbers.values()))
 
 
 def _place(tensor: Tensor) -> Place:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from itertools import groupby
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tl_attention.problem.bounds import GRID_YZ, LARGEST, PAIRS, ROOM
 from tl_attention.problem.mask import Mask, ceildiv
@@ -130,6 +130,14 @@ def windows(mask: Mask, rows: int, block_N: int) -> Iterator[Mask]:
     long = rows + 3 * block_N
     for left, right in ((long + 17, 2 * block_N + 5), (3, 1), (0, long + 2)):
         yield Mask(None if mask.left is None else left, None if mask.right is None else right)
+
+
+def head_rows(seq_q: Any, block_N: int) -> Any:
+    """Returns how many rows each head has where rows of a proof's problem are those of several.
+
+    Queries stand to KV blocks as if there were one head.
+    """
+    return 1 + (seq_q - 1) % block_N
 
 
 def without_keys(mask: Mask, rows: int, block_N: int) -> Iterator[Lengths]:

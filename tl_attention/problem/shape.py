@@ -44,7 +44,8 @@ class AttentionShape:
     Tensors are laid out (batch, heads, seq, head_dim). A shape is a list of sequences: `batch` sequences of seq_q
     queries and seq_kv keys, unless `lengths` gives those of each sequence; then seq_q and seq_kv are the largest. Any
     length may be 0. `packed` sequences lie one behind the other, without a batch. A query may see no key: then its
-    output is 0, and its LSE is -inf, or that of the scores that have no key.
+    output is 0, and its LSE is -inf, or that of the scores that have no key. Rows of a head may be those of several, one
+    behind the other, with `head_rows` queries each; 0 stands for one.
 
     K and V have `heads_kv` heads, each shared by equally many heads in a row of Q's `heads`; by default they have as
     many as Q. V and the output have `head_dim_v` columns, by default as many as Q and K. `asked` are the features that
@@ -63,6 +64,7 @@ class AttentionShape:
     asked: Asked = NOTHING
     lengths: tuple[Lengths, ...] = ()
     packed: bool = False
+    head_rows: int = 0
 
     def __post_init__(self) -> None:
         if self.heads_kv == 0:
@@ -96,7 +98,7 @@ class AttentionShape:
         for name in ("seq_q", "seq_kv"):
             if getattr(self, name) == 0:
                 raise InputError(f"shape: {name} is 0, expected an integer of at least 1")
-        if self.mask.rows_before(self.seq_q, self.seq_kv):
+        if self.mask.rows_before(self.queries, self.seq_kv):
             causal = self.mask == CAUSAL
             what, keys = (
                 (" causal attention", "seq_kv") if causal else (self.mask.suffix, f"seq_kv + {self.mask.right}")
@@ -154,7 +156,7 @@ class AttentionShape:
         found: dict[Unusual, bool] = {
             "sequences of different lengths": len(self.each) > 1,
             "a sequence of length 0": any(0 in lengths for lengths in self.each),
-            "rows without a key": any(self.mask.rows_before(*lengths) for lengths in self.each),
+            "rows without a key": any(self.mask.rows_before(*lengths) for lengths in self.apart.each),
         }
         return tuple(words for words, there in found.items() if there)
 
@@ -162,7 +164,8 @@ class AttentionShape:
         """Returns the variant to compile for this problem, for its sizes and window alone if `fixed`, else for all."""
         sizes, optional = self.sizes if fixed else None, frozenset(self.asked.parameters)
         mask, columns_v = self.mask if fixed else self.mask.read, self.head_dim_v
-        return Variant(self.head_dim, self.dtype, mask, columns_v, sizes, optional, self.group, packed=self.packed)
+        found = Variant(self.head_dim, self.dtype, mask, columns_v, sizes, optional, self.group, packed=self.packed)
+        return replace(found, together=bool(self.head_rows))
 
     def asking(self, **features: object) -> AttentionShape:
         """Returns a copy of the problem with these values for these features, such as softcap=30.0.
@@ -178,20 +181,37 @@ class AttentionShape:
     def together(self) -> AttentionShape:
         """Returns the problem in which heads that share K and V are rows of one head, where these fit one row tile.
 
-        Then K and V are read once for all of them. All must see the same keys, as a single query of each head does that
-        sees all. Elsewhere it is the problem itself.
+        Then K and V are read once for all of them. A single query sees all keys but where a window ends on the left.
+        Elsewhere it is the problem itself.
         """
         rows, left = self.group * self.seq_q, self.mask.left
+        if self.group == 1 or not 0 < rows <= TOGETHER or self.packed or self.lengths:
+            return self
+        if any(feature.kind == "per head" for feature in self.asked.features):
+            return self
         sees_all = self.mask == FULL or (self.seq_q == 1 and (left is None or left >= self.seq_kv - 1))
-        if self.group == 1 or not 0 < rows <= TOGETHER or not sees_all:
-            return self
-        if self.packed or self.lengths or any(feature.kind == "per head" for feature in self.asked.features):
-            return self
-        return replace(self, heads=self.heads_kv, seq_q=rows, mask=FULL)
+        if sees_all:
+            return replace(self, heads=self.heads_kv, seq_q=rows, mask=FULL)
+        return replace(self, heads=self.heads_kv, seq_q=rows, head_rows=self.seq_q)
+
+    @property
+    def apart(self) -> AttentionShape:
+        """Returns the problem in which each head has its own rows alone."""
+        heads = self.heads * (self.seq_q // max(self.queries, 1))
+        return replace(self, heads=heads, seq_q=self.queries, head_rows=0)
+
+    @property
+    def queries(self) -> int:
+        """Returns how many queries a head has; its rows are these, or those of several heads."""
+        return self.head_rows or self.seq_q
 
     def resized(self, sizes: Sizes) -> AttentionShape:
-        """Returns the problem at other sizes; as many of Q's heads share one of K and V as before."""
-        return replace(self, **sizes._asdict(), heads_kv=sizes.heads // self.group, lengths=())
+        """Returns the problem at other sizes; as many of Q's heads share one of K and V as before.
+
+        Where a head has the rows of several they are up to four.
+        """
+        head_rows = next(sizes.seq_q // n for n in (4, 3, 2, 1) if sizes.seq_q % n == 0) if self.head_rows else 0
+        return replace(self, **sizes._asdict(), heads_kv=sizes.heads // self.group, lengths=(), head_rows=head_rows)
 
     def with_lengths(self, lengths: Sequence[Lengths], heads_kv: int) -> AttentionShape:
         """Returns the problem of other sequences; as many of Q's heads share one of K's and V's `heads_kv` as before."""
@@ -218,13 +238,13 @@ class AttentionShape:
     @property
     def past_len(self) -> int:
         """Returns how many keys precede the first query."""
-        return self.seq_kv - self.seq_q
+        return self.seq_kv - self.queries
 
     @property
     def pairs(self) -> int:
         """Returns how many (query, key) pairs of one head are not hidden, in all sequences."""
         if not self.lengths:
-            return self.batch * self.mask.pairs(self.seq_q, self.seq_kv)
+            return self.batch * self.mask.pairs(self.queries, self.seq_kv) * (self.seq_q // max(self.queries, 1))
         return sum(self.mask.pairs(*lengths) for lengths in self.lengths)
 
     @property

@@ -38,6 +38,7 @@ KERNEL_PARAMETERS = (
     Parameter("softmax_scale", "scalar", dtype="float32"),
     *(feature.parameter for feature in (*RESULTS, *INPUTS)),
     *(Parameter(name, "scalar", dtype="int32", optional=True) for name in WINDOW),
+    Parameter("head_rows", "scalar", dtype="int32", optional=True),
     *OFFSETS,
     Parameter("Trace", "trace", (TRACE_WORDS,), "int64", optional=True),
     Parameter("TileCounter", "counter", (2,), "int32", optional=True),
@@ -54,7 +55,8 @@ class Variant:
     tensor has a stride for every dimension but the last, which is contiguous. Head sizes are the tensors': a kernel's
     tiles have `tile_dim` and `tile_dim_v` columns, and columns beyond the tensors' are 0. The kernel is compiled for
     cards of `arch`, and runs on no other. A `packed` variant is of sequences of any lengths that follow each other in
-    tensors (rows, heads, columns), all strided. A persistent kernel fills a GPU of `sms` SMs; it computes the same on any. A
+    tensors (rows, heads, columns), all strided. With heads `together`, a head's rows are those of several, one head's
+    behind the other's, and the kernel reads how many rows each has: the mask counts these. A persistent kernel fills a GPU of `sms` SMs; it computes the same on any. A
     kernel with a `trace` notes the time at marks of these kinds, and takes the buffer that it notes them in.
     """
 
@@ -70,6 +72,7 @@ class Variant:
     arch: str = HOPPER.arch
     trace: frozenset[str] = frozenset()
     packed: bool = False
+    together: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "head_dim_v", self.head_dim_v or self.head_dim)
@@ -112,5 +115,6 @@ class Variant:
     def parameters(self, *of_schedule: str) -> tuple[Parameter, ...]:
         """Returns a kernel's Parameters; optional ones only if this variant has them or these arguments name them."""
         asked = {*self.optional, *self.mask.names, *of_schedule, *(["Trace"] if self.trace else [])}
+        asked |= {"head_rows"} if self.together else set()
         there = (p for p in KERNEL_PARAMETERS if not p.optional or p.name in asked)
         return tuple(p.packed if self.packed else p for p in there if self.packed or p.kind != "offsets")

@@ -60,6 +60,9 @@ class WarpSpecialized(Lowering):
         # A grid of one block for each tile would need to know how many there are.
         return schedule.kernel.tile_scheduler != "one_tile"
 
+    def computes_together(self, schedule: Schedule) -> bool:
+        return True
+
     def resources(self, planned: Planned, size: HeadSize, card: Card = HOPPER) -> Resources:
         from tl_attention.lowering.warp_specialized.dialect import resources
 

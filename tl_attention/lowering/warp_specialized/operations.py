@@ -67,7 +67,7 @@ def mask(t, tile, s, c):
         change_scores(t, tile, s, c, alone=True)
     kv = block(t, tile, c)
     for i, j in T.Parallel(ROWS, c.block_N):
-        own_key = tile.first_row + i + tile.past_len
+        own_key = tile.own_key(tile.first_row + i)
         s.acc_s[i, j] = T.if_then_else(
             c.mask.hidden(j, own_key, tile.seq_kv, T, kv * c.block_N), -T.infinity("float32"), s.acc_s[i, j]
         )
@@ -90,7 +90,7 @@ def change_scores(t, tile, s, c, alone):
         else:
             for i, j in T.Parallel(ROWS, c.block_N):
                 key = block(t, tile, c) * c.block_N + j
-                after = key - (tile.first_row + i + tile.past_len)
+                after = key - tile.own_key(tile.first_row + i)
                 s.acc_s[i, j] = changed_by(name, s.acc_s[i, j], after, s, c)
 
 

@@ -28,8 +28,9 @@ def variables(s, c):
     first = T.alloc_var("int32") if c.mask.left is not None else 0
     cut = T.alloc_var("int32") if c.mask.left is not None else 0
     return Tile(
-        first, blocks, first_row, head, bz, bz, s.seq_q, s.seq_kv, visible, cut, turn=turn, base=base, number=tile
-    )
+        first, blocks, first_row, head, bz, bz, s.seq_q, s.seq_kv, visible, cut, turn=turn, base=base, number=tile,
+        head_rows=s.given.head_rows,
+    )  # fmt: skip
 
 
 def put(variable, value):
@@ -45,7 +46,8 @@ def named(tile, wg=None):
     own = values_of(
         tile.turn, tile.base, tile.first, tile.blocks, tile.first_row, tile.head, tile.queries, tile.visible, tile.cut
     )
-    return Tile(**{**vars(own), "seq_q": tile.seq_q, "seq_kv": tile.seq_kv, "wg": wg})
+    of_all = {"seq_q": tile.seq_q, "seq_kv": tile.seq_kv, "head_rows": tile.head_rows}
+    return Tile(**{**vars(own), **of_all, "wg": wg})
 
 
 @T.macro
@@ -181,7 +183,7 @@ def reach(tile, s, c):
     # Blocks of a cluster load together: as many KV blocks as its last row needs.
     put(
         tile.blocks,
-        c.mask.end_block(tile.blocks, (tile.first_row + c.kernel.cluster) * c.block_M + tile.past_len, c.block_N, T),
+        c.mask.end_block(tile.blocks, tile.end_key((tile.first_row + c.kernel.cluster) * c.block_M), c.block_N, T),
     )
     put(tile.blocks, T.max(tile.blocks, c.loop.least_blocks))
     put(tile.first_row, (tile.first_row + s.rank) * c.block_M)
@@ -191,7 +193,7 @@ def reach(tile, s, c):
 def begin(tile, first_row, s, c):
     """Sets a tile's first KV block to the first that its rows reach back to, and counts the tile's blocks from it."""
     # Blocks of a cluster load together: from the first that its first row needs.
-    put(tile.first, c.mask.first_block(first_row - s.rank * c.block_M + tile.past_len, c.block_N, T))
+    put(tile.first, c.mask.first_block(tile.first_key(first_row - s.rank * c.block_M), c.block_N, T))
     put(tile.blocks, T.max(tile.blocks - tile.first, c.loop.least_blocks))
 
 
@@ -200,10 +202,10 @@ def see(tile, wg, s, c):
     """Sets a tile's first row to the warpgroup's own, and the bounds of the KV blocks that all of its rows see."""
     put(tile.first_row, tile.first_row + wg * ROWS)
     put(tile.visible, tile.seq_kv // c.block_N)
-    put(tile.visible, c.mask.end_whole(tile.visible, tile.first_row + tile.past_len, c.block_N, T))
+    put(tile.visible, c.mask.end_whole(tile.visible, tile.first_key(tile.first_row), c.block_N, T))
     if c.mask.left is not None:
         put(tile.visible, tile.visible - tile.first)
-        put(tile.cut, c.mask.first_whole(tile.first_row + ROWS + tile.past_len, c.block_N, T) - tile.first)
+        put(tile.cut, c.mask.first_whole(tile.end_key(tile.first_row + ROWS), c.block_N, T) - tile.first)
 
 
 @T.macro

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from tl_attention.errors import InputError, ScheduleRefused
-from tl_attention.problem.lengths import Lengths, Problems, cuts, ends, windows, without_keys
+from tl_attention.problem.lengths import Lengths, Problems, cuts, ends, head_rows, windows, without_keys
 from tl_attention.problem.packed import words_of_list
 from tl_attention.problem.variant import Sizes
 from tl_attention.program.program import Program
@@ -131,7 +131,16 @@ class Proof(ABC):
         """Returns the Cut, by which the kernel cuts problems into row tiles and KV blocks."""
         schedule, variant = self.schedule, self.code.variant
         least = self.program.least_blocks
-        return Cut(variant.mask, variant.group, self.rows, schedule.block_M, schedule.block_N, least, schedule.kv_order)
+        return Cut(
+            variant.mask,
+            variant.group,
+            self.rows,
+            schedule.block_M,
+            schedule.block_N,
+            least,
+            schedule.kv_order,
+            variant.together,
+        )
 
     @abstractmethod
     def sizes(self) -> Iterator[Sizes]:
@@ -298,7 +307,7 @@ class Proof(ABC):
     def names(self, sizes: Sizes) -> dict[str, int]:
         """Returns, by name, the values that the kernel reads at run time, its sizes and, if strided, its strides."""
         strides = stride_values(self.code.parameters, self.tensors(sizes)) if self.code.variant.strided else {}
-        return {**sizes._asdict(), **self._offsets(sizes), **strides, **self._window}
+        return {**sizes._asdict(), **self._offsets(sizes), **strides, **self._window, **self._of_heads(sizes)}
 
     def sample_tensors(self, sizes: Problems) -> dict[str, Tensor]:
         """Returns the tensors of many problems at once, by name; their sizes are arrays.
@@ -323,7 +332,12 @@ class Proof(ABC):
     def sample_names(self, sizes: Problems) -> dict[str, Any]:
         """Returns, by name, the sizes of many problems and, if the variant is strided, their strides."""
         strides = stride_values(self.code.parameters, self.sample_tensors(sizes)) if self.code.variant.strided else {}
-        return {**sizes._asdict(), **strides, **self._window}
+        return {**sizes._asdict(), **strides, **self._window, **self._of_heads(sizes)}
+
+    def _of_heads(self, sizes: Any) -> dict[str, Any]:
+        """Returns, by name, how many rows each head has where a head's rows are those of several."""
+        there = self.code.variant.together
+        return {"head_rows": head_rows(sizes.seq_q, self.schedule.block_N)} if there else {}
 
     @property
     def _window(self) -> dict[str, int]:

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from tl_attention.problem.lengths import Lengths
+from tl_attention.problem.lengths import Lengths, head_rows
 from tl_attention.problem.mask import INTEGERS, Mask, ceildiv
 from tl_attention.problem.tiling import kv_index, visited, whole_blocks
 from tl_attention.proof.code.tensors import Tensor
@@ -40,7 +40,7 @@ class Entries(Protocol):
 class Cut:
     """A Cut says how a kernel cuts problems into row tiles and KV blocks, and in which order it takes the blocks.
 
-    `rows` rows share KV blocks, `block_M` of them are one block's.
+    `rows` rows share KV blocks, `block_M` of them are one block's. They may be of several heads `together`.
     """
 
     mask: Mask
@@ -50,6 +50,7 @@ class Cut:
     block_N: int
     least: int
     kv_order: str
+    together: bool = False
 
 
 @dataclass
@@ -82,12 +83,21 @@ class RowTiles:
     def blocks(self) -> tuple[Value, Value]:
         """Returns (first, end) of the KV blocks that each tile visits."""
         cut, first = self.cut, self.row - self.rank * self.cut.block_M
-        return visited(self.sizes, cut.mask, first, cut.rows, cut.block_N, cut.least, self._arithmetic)
+        of, first, rows = self._queries(first, cut.rows)
+        return visited(of, cut.mask, first, rows, cut.block_N, cut.least, self._arithmetic)
+
+    def _queries(self, first: Value, rows: int) -> tuple[Any, Value, Value]:
+        """Returns (lengths, first query, queries) of `rows` rows from `first` on: all where rows of several heads lie in a tile."""
+        if not self.cut.together:
+            return self.sizes, first, rows
+        of_head = head_rows(self.sizes.seq_q, self.cut.block_N)
+        return Lengths(of_head, self.sizes.seq_kv), 0 * first, of_head
 
     def whole(self, offset: int, rows: int) -> tuple[Value, Value]:
         """Returns (first, end) of the KV blocks of which `rows` rows, from the tile's `offset` on, see all keys."""
         cut = self.cut
-        return whole_blocks(self.sizes, cut.mask, self.row + offset, rows, cut.block_N, self._arithmetic)
+        of, first, queries = self._queries(self.row + offset, rows)
+        return whole_blocks(of, cut.mask, first, queries, cut.block_N, self._arithmetic)
 
     @property
     def queries(self) -> tuple[Value, Value]:
