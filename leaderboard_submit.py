@@ -133,6 +133,7 @@ c = SimpleNamespace(
     group=1,
     strided=False,
     packed=False,
+    together=False,
     sms=132,
     traced=False,
     mask=Mask(left=None, right=None),
@@ -363,8 +364,9 @@ def variables(s, c):
     first = 0
     cut = 0
     return Tile(
-        first, blocks, first_row, head, bz, bz, s.seq_q, s.seq_kv, visible, cut, turn=turn, base=base, number=tile
-    )
+        first, blocks, first_row, head, bz, bz, s.seq_q, s.seq_kv, visible, cut, turn=turn, base=base, number=tile,
+        head_rows=None,
+    )  # fmt: skip
 
 
 def put(variable, value):
@@ -380,7 +382,8 @@ def named(tile, wg=None):
     own = values_of(
         tile.turn, tile.base, tile.first, tile.blocks, tile.first_row, tile.head, tile.queries, tile.visible, tile.cut
     )
-    return Tile(**{**vars(own), "seq_q": tile.seq_q, "seq_kv": tile.seq_kv, "wg": wg})
+    of_all = {"seq_q": tile.seq_q, "seq_kv": tile.seq_kv, "head_rows": tile.head_rows}
+    return Tile(**{**vars(own), **of_all, "wg": wg})
 
 
 @T.macro
@@ -455,7 +458,7 @@ def reach(tile, s, c):
     # Blocks of a cluster load together: as many KV blocks as its last row needs.
     put(
         tile.blocks,
-        c.mask.end_block(tile.blocks, (tile.first_row + c.kernel.cluster) * c.block_M + tile.past_len, c.block_N, T),
+        c.mask.end_block(tile.blocks, tile.end_key((tile.first_row + c.kernel.cluster) * c.block_M), c.block_N, T),
     )
     put(tile.blocks, T.max(tile.blocks, c.loop.least_blocks))
     put(tile.first_row, (tile.first_row + s.rank) * c.block_M)
@@ -466,7 +469,7 @@ def see(tile, wg, s, c):
     """Sets a tile's first row to the warpgroup's own, and the bounds of the KV blocks that all of its rows see."""
     put(tile.first_row, tile.first_row + wg * ROWS)
     put(tile.visible, tile.seq_kv // c.block_N)
-    put(tile.visible, c.mask.end_whole(tile.visible, tile.first_row + tile.past_len, c.block_N, T))
+    put(tile.visible, c.mask.end_whole(tile.visible, tile.first_key(tile.first_row), c.block_N, T))
 
 
 @T.macro
@@ -489,7 +492,7 @@ class Tile:
     `queries` and `keys` say. These are `blocks` from block `first` on, and are counted from the last one:
     those before number `visible` need no mask, but for those before number `cut`, where a window has a left edge. Where
     a thread block works on tile after tile, it is the `turn`-th of its own, and number `number` of the grid; its loads
-    go on from number `base` of each ring. Where a warpgroup has rows of its own, they are those of warpgroup `wg`.
+    go on from number `base` of each ring. Where rows are those of several heads, each has `head_rows` of them. Where a warpgroup has rows of its own, they are those of warpgroup `wg`.
     """
 
     first: object
@@ -506,11 +509,24 @@ class Tile:
     base: object = 0
     number: object = None
     wg: object = None
+    head_rows: object = None
 
     @property
     def past_len(self):
         """Returns how many keys of the sequence precede its first query."""
-        return self.seq_kv - self.seq_q
+        return self.seq_kv - (self.seq_q if self.head_rows is None else self.head_rows)
+
+    def own_key(self, row):
+        """Returns the key at which the query of a row stands, which is one of several heads' rows if there are some."""
+        return (row if self.head_rows is None else T.truncmod(row, self.head_rows)) + self.past_len
+
+    def first_key(self, row):
+        """Returns the first key at which a query of the rows from `row` on stands; a tile of several heads has all queries."""
+        return row + self.past_len if self.head_rows is None else self.past_len
+
+    def end_key(self, row):
+        """Returns the key behind the last at which a query of the rows before `row` stands."""
+        return row + self.past_len if self.head_rows is None else self.seq_kv
 
 
 # --- the loop over the KV blocks of a tile ---------------------------------------------------------------------------
@@ -619,7 +635,7 @@ def mask(t, tile, s, c):
     """acc_s = -inf where the mask hides a key, after features such as softcap have changed the scores."""
     kv = block(t, tile, c)
     for i, j in T.Parallel(ROWS, c.block_N):
-        own_key = tile.first_row + i + tile.past_len
+        own_key = tile.own_key(tile.first_row + i)
         s.acc_s[i, j] = T.if_then_else(
             c.mask.hidden(j, own_key, tile.seq_kv, T, kv * c.block_N), -T.infinity("float32"), s.acc_s[i, j]
         )

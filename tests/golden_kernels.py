@@ -37,6 +37,7 @@ class GoldenKernel:
     sms: int = HOPPER.sms
     options: Options = ()
     packed: bool = False
+    together: bool = False
 
     @cached_property
     def schedule(self) -> Schedule:
@@ -47,7 +48,7 @@ class GoldenKernel:
     def variant(self) -> Variant:
         head_dim, head_dim_v = sizes_of(self.size)
         there = {"group": self.group, "optional": self.optional, "strided": self.strided, "sms": self.sms}
-        there |= {"packed": self.packed}
+        there |= {"packed": self.packed, "together": self.together}
         return Variant(head_dim, self.dtype, self.mask, head_dim_v, self.sizes, **there)
 
 
@@ -143,7 +144,12 @@ PACKED: dict[str, GoldenKernel] = {
     "output_tma, packed": replace(asked("experiments/output_tma", LEFT, BF16, 104), packed=True),
     "output_direct, packed": replace(asked("experiments/output_direct", RIGHT, FP16, "40/64"), packed=True),
 }
-KERNELS: dict[str, GoldenKernel] = {**PLAIN, **ASKED, **OTHERS, **PACKED}
+# Rows of several heads in a tile.
+TOGETHER: dict[str, GoldenKernel] = {
+    "short, together": GoldenKernel("short", BOTH, BF16, optional=frozenset({"LSE", "softcap"}), together=True),
+    "best_causal, together": GoldenKernel("best_causal", CAUSAL, strided=True, together=True),
+}
+KERNELS: dict[str, GoldenKernel] = {**PLAIN, **ASKED, **OTHERS, **PACKED, **TOGETHER}
 # The proofs of these kernels take longer than a second.
 LONG = (
     *("mma_sync, asked", "mma_sync_double", "mma_sync_double, asked", "mma_sync_rows_x2", "mma_sync_rows_x2, asked"),

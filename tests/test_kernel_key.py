@@ -47,6 +47,7 @@ VARIANTS = {
     "group": {"group": 2},
     "strided": {"strided": True},
     "packed": {"packed": True},
+    "together": {"together": True},
     "sms": {"sms": 114},
     "arch": {"arch": "sm_86"},
     "trace": {"trace": frozenset({"tile", "end"})},

@@ -19,6 +19,7 @@ from faults import (
     statements,
     strides,
     tiles,
+    together,
     waits,
     windows,
 )
@@ -26,7 +27,23 @@ from faults.table import LOWERINGS, Cell, Edit, Row
 
 __all__ = ["LOWERINGS", "TABLE", "Cell", "Edit", "Row"]
 
-THEMES = (launch, waits, roles, products, tiles, loads, output, sms, heads, sizes, softcap, strides, windows, packed)
+THEMES = (
+    launch,
+    waits,
+    roles,
+    products,
+    tiles,
+    loads,
+    output,
+    sms,
+    heads,
+    sizes,
+    softcap,
+    strides,
+    windows,
+    packed,
+    together,
+)
 TABLE: list[Row] = [
     row for theme in (*THEMES, pshared, fragments, lse, names, statements, samples) for row in theme.ROWS
 ]

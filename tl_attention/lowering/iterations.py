@@ -50,7 +50,7 @@ class Tile:
 
     def first_key(self, row):
         """Returns the first key at which a query of the rows from `row` on stands; a tile of several heads has all queries."""
-        return self.past_len + (row if self.head_rows is None else 0)
+        return row + self.past_len if self.head_rows is None else self.past_len
 
     def end_key(self, row):
         """Returns the key behind the last at which a query of the rows before `row` stands."""

@@ -197,8 +197,9 @@ class AttentionShape:
     @property
     def apart(self) -> AttentionShape:
         """Returns the problem in which each head has its own rows alone."""
-        heads = self.heads * (self.seq_q // max(self.queries, 1))
-        return replace(self, heads=heads, seq_q=self.queries, head_rows=0)
+        if not self.head_rows:
+            return self
+        return replace(self, heads=self.heads * (self.seq_q // self.head_rows), seq_q=self.head_rows, head_rows=0)
 
     @property
     def queries(self) -> int:

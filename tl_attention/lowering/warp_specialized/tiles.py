@@ -29,7 +29,7 @@ def variables(s, c):
     cut = T.alloc_var("int32") if c.mask.left is not None else 0
     return Tile(
         first, blocks, first_row, head, bz, bz, s.seq_q, s.seq_kv, visible, cut, turn=turn, base=base, number=tile,
-        head_rows=s.given.head_rows,
+        head_rows=s.given.head_rows if c.together else None,
     )  # fmt: skip
 
 

@@ -307,7 +307,7 @@ class Proof(ABC):
     def names(self, sizes: Sizes) -> dict[str, int]:
         """Returns, by name, the values that the kernel reads at run time, its sizes and, if strided, its strides."""
         strides = stride_values(self.code.parameters, self.tensors(sizes)) if self.code.variant.strided else {}
-        return {**sizes._asdict(), **self._offsets(sizes), **strides, **self._window, **self._of_heads(sizes)}
+        return {**sizes._asdict(), **self._offsets(sizes), **strides, **self._numbers(sizes)}
 
     def sample_tensors(self, sizes: Problems) -> dict[str, Tensor]:
         """Returns the tensors of many problems at once, by name; their sizes are arrays.
@@ -332,17 +332,12 @@ class Proof(ABC):
     def sample_names(self, sizes: Problems) -> dict[str, Any]:
         """Returns, by name, the sizes of many problems and, if the variant is strided, their strides."""
         strides = stride_values(self.code.parameters, self.sample_tensors(sizes)) if self.code.variant.strided else {}
-        return {**sizes._asdict(), **strides, **self._window, **self._of_heads(sizes)}
+        return {**sizes._asdict(), **strides, **self._numbers(sizes)}
 
-    def _of_heads(self, sizes: Any) -> dict[str, Any]:
-        """Returns, by name, how many rows each head has where a head's rows are those of several."""
-        there = self.code.variant.together
-        return {"head_rows": head_rows(sizes.seq_q, self.schedule.block_N)} if there else {}
-
-    @property
-    def _window(self) -> dict[str, int]:
-        """Returns, by name, the sides of the window that the kernel reads at run time."""
-        return self.code.variant.mask.values(tuple(parameter.name for parameter in self.code.parameters))
+    def _numbers(self, sizes: Any) -> dict[str, Any]:
+        """Returns, by name, what the kernel reads of its mask: the sides of a window, and rows of one of several heads."""
+        of_head = {"head_rows": head_rows(sizes.seq_q, self.schedule.block_N)} if self.code.variant.together else {}
+        return self.code.variant.mask.values(tuple(parameter.name for parameter in self.code.parameters)) | of_head
 
     def reading(self, sizes: Sizes) -> Reading:
         """Returns the tiles, products, tensors and boxes by which a run at these sizes is read as events."""
