@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
+from matrix_cases import CAPS, LAYOUTS, MEMORIES, NO_CAP, OUTS, Case
+from matrix_check import faults
 from on_cpu import Kernels, on_cpu
 from torch import Tensor
 
@@ -95,3 +98,51 @@ def test_bits_that_may_not_change_keep_heads_apart(on_cpu: Kernels) -> None:
     on_cpu.asked.clear()
     attention(q, k, k, causal=True, invariant=True)
     assert {variant.group for _, variant in on_cpu.asked} == {1}
+
+
+def few_queries(number: int) -> Case:
+    """Draws a call of a few queries, of grouped heads."""
+    rng = random.Random(f"few queries {number}")
+    heads_kv, group = rng.choice(((1, 8), (2, 4), (3, 3), (1, 32), (8, 2), (2, 16), (1, 64), (4, 5)))
+    seq_q, seq_kv = rng.choice((1, 1, 2, 4, 7, 16, 33)), rng.choice((1, 20, 63, 64, 65, 300, rng.randint(1, 5000)))
+    sides = [rng.choice((0, 3, 64, 200, rng.randrange(seq_kv))) if rng.random() < 0.5 else -1 for _ in range(2)]
+    return Case(
+        dtype=rng.choice(("float16", "bfloat16")),
+        head_dim=rng.choice((128, 128, 64, 96, 192, 256)),
+        head_dim_v=128,
+        batch=rng.choice((1, 2, 5, 40)),
+        heads=heads_kv * group,
+        heads_kv=heads_kv,
+        seq_q=seq_q,
+        seq_kv=seq_kv,
+        causal=rng.random() < 0.5,
+        window=(sides[0], sides[1]) if rng.random() < 0.4 else (-1, -1),
+        cap=rng.choice((*NO_CAP, *NO_CAP, CAPS[0])),
+        sinks=rng.random() < 0.1,
+        lse=rng.random() < 0.5,
+        scale="default",
+        layout=rng.choice(LAYOUTS),
+        memory=rng.choice(MEMORIES),
+        out=rng.choice(OUTS),
+    )
+
+
+def fault(number: int, device: str) -> str:
+    case = few_queries(number)
+    # Two head sizes that a tile has.
+    case = replace(case, head_dim_v=128 if case.head_dim == 192 else case.head_dim)
+    found = "; ".join(faults(case, number, device))
+    return f"{number} {case}: {found}" if found else ""
+
+
+def test_few_queries_of_grouped_heads_are_right(on_cpu: Kernels) -> None:
+    small = [n for n in range(400) if few_queries(n).batch * few_queries(n).heads * few_queries(n).seq_kv < 4000]
+    assert len(small) > 30 and not [line for n in small[:40] if (line := fault(n, "cpu"))]
+    assert {variant.together for _, variant in on_cpu.asked} == {False, True}
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("shard", range(15))
+def test_a_thousand_calls_of_few_queries_are_right(shard: int) -> None:
+    found = [line for n in range(shard, 1000, 15) if (line := fault(n, "cuda"))]
+    assert not found, "\n".join([f"{len(found)} are wrong:", *found])
