@@ -181,12 +181,15 @@ def mutate_program(program: Program, rng: random.Random) -> tuple[Program, str]:
 
 
 class SmallProblem:
-    """The small problem is one causal row tile of `blocks` KV blocks, every block with a mask of its own."""
+    """The small problem is one causal row tile of `blocks` KV blocks, every block with a mask of its own.
 
-    def __init__(self, blocks: int, seed: int = 0):
+    Q is multiplied by `spread`.
+    """
+
+    def __init__(self, blocks: int, seed: int = 0, spread: float = 1.0):
         self.blocks = blocks
         seq = blocks * BLOCK_N
-        self.inputs = make_inputs(AttentionShape(1, 1, seq, seq, HEAD_DIM), seed)
+        self.inputs = make_inputs(AttentionShape(1, 1, seq, seq, HEAD_DIM), seed, spread=spread)
         self.exact = attention_fp64(*self.inputs, mask=CAUSAL, scale=SCALE)
         self.peer = attention_same_precision(*self.inputs, mask=CAUSAL, scale=SCALE)
 
