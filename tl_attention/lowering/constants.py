@@ -33,6 +33,7 @@ class Constants:
     strided: bool
     packed: bool
     together: bool
+    parts: bool
     sms: int
     traced: bool
     mask: Mask
@@ -70,6 +71,7 @@ def of_variant(variant: Variant) -> dict[str, Any]:
         "strided": variant.strided,
         "packed": variant.packed,
         "together": variant.together,
+        "parts": variant.parts,
         "sms": variant.sms,
         "traced": bool(variant.trace),
         "mask": variant.mask,

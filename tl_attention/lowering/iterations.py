@@ -20,7 +20,7 @@ class Tile:
     `queries` and `keys` say. These are `blocks` from block `first` on, and are counted from the last one:
     those before number `visible` need no mask, but for those before number `cut`, where a window has a left edge. Where
     a thread block works on tile after tile, it is the `turn`-th of its own, and number `number` of the grid; its loads
-    go on from number `base` of each ring. Where rows are those of several heads, each has `head_rows` of them. Where a warpgroup has rows of its own, they are those of warpgroup `wg`.
+    go on from number `base` of each ring. Where rows are those of several heads, each has `head_rows` of them. Of keys in parts these are part `part`, and results go where `result` says. Where a warpgroup has rows of its own, they are those of warpgroup `wg`.
     """
 
     first: object
@@ -38,6 +38,13 @@ class Tile:
     number: object = None
     wg: object = None
     head_rows: object = None
+    result: object = None
+    part: object = None
+
+    @property
+    def results(self):
+        """Returns where the tile's results go, which is where its queries lie unless each part of the keys has its own."""
+        return self.queries if self.result is None else self.result
 
     @property
     def past_len(self):

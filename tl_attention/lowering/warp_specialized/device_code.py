@@ -35,6 +35,22 @@ STORE_COLUMNS = "\n" + STORE[STORE.index("template <int head_dim") :].replace(
     "row + 8 * half < rows", "row + 8 * half < rows && 32 * chunk + 8 * member < head_dim"
 ).replace("head_dim", "columns")
 
+# The output of a part of the keys, in fp32: the four lanes of a row store 32 bytes next to each other.
+STORE_PART = """
+template <int columns> __device__ __forceinline__ void tl_attention_store_part(const float* acc_o, float* output, int rows) {
+  const int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16 + lane / 4, member = lane % 4;
+  #pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    #pragma unroll
+    for (int group = 0; group < columns / 8; ++group) {
+      if (row + 8 * half < rows)
+        ((float2*)output)[(row + 8 * half) * (columns / 2) + 4 * group + member] =
+            make_float2(acc_o[4 * group + 2 * half], acc_o[4 * group + 2 * half + 1]);
+    }
+  }
+}
+"""
+
 # P as wgmma reads it from shared memory: K-major in panels of 64 columns, or 32, or 16, in which the 16 bytes of number
 # c of a row stand at c ^ the row, or half of it, or a quarter. A warp stores its 16 rows, 16 columns at a time: four
 # matrices of 8 x 8, which are four registers of two columns each.

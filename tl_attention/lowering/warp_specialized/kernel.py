@@ -21,6 +21,7 @@ from tl_attention.lowering.warp_specialized.device_code import (
     PRELUDE,
     STORE_COLUMNS,
     STORE_P,
+    STORE_PART,
     STRIDED_PRELUDE,
     STRIDED_STORE_COLUMNS,
     exp2_polynomial,
@@ -63,6 +64,8 @@ def prelude(c):
     text = STRIDED_PRELUDE if c.strided else PRELUDE
     if c.columns_v < c.head_dim_v:
         text += STRIDED_STORE_COLUMNS if c.strided else STORE_COLUMNS
+    if c.parts:
+        text += STORE_PART
     if c.packed:
         text += LIST_TILES + HAND_OVER
     if c.softmax.exp2_polynomial is not None:
@@ -201,7 +204,7 @@ def block_state(given, c):
         Q_local=Q_local,
         P_shared=P_shared,
         tiles=tile_numbers(given.TileCounter, c) if c.packed or c.kernel.tile_scheduler == "dynamic" else None,
-        batch=None if c.packed else given.Q.shape[0],
+        batch=None if c.packed else (given.Output if c.parts else given.Q).shape[0],
         heads=given.Q.shape[1],
         seq_q=given.Q.shape[0 if c.packed else 2],
         seq_kv=given.K.shape[0 if c.packed else 2],
