@@ -38,6 +38,7 @@ class GoldenKernel:
     options: Options = ()
     packed: bool = False
     together: bool = False
+    parts: bool = False
 
     @cached_property
     def schedule(self) -> Schedule:
@@ -48,7 +49,7 @@ class GoldenKernel:
     def variant(self) -> Variant:
         head_dim, head_dim_v = sizes_of(self.size)
         there = {"group": self.group, "optional": self.optional, "strided": self.strided, "sms": self.sms}
-        there |= {"packed": self.packed, "together": self.together}
+        there |= {"packed": self.packed, "together": self.together, "parts": self.parts}
         return Variant(head_dim, self.dtype, self.mask, head_dim_v, self.sizes, **there)
 
 
@@ -149,7 +150,13 @@ TOGETHER: dict[str, GoldenKernel] = {
     "short, together": GoldenKernel("short", BOTH, BF16, optional=frozenset({"LSE", "softcap"}), together=True),
     "best_causal, together": GoldenKernel("best_causal", CAUSAL, strided=True, together=True),
 }
-KERNELS: dict[str, GoldenKernel] = {**PLAIN, **ASKED, **OTHERS, **PACKED, **TOGETHER}
+# Keys in parts.
+PARTS: dict[str, GoldenKernel] = {
+    "short, parts": GoldenKernel("short", BOTH, BF16, 104, together=True, parts=True),
+    "best_causal, parts": GoldenKernel("best_causal", CAUSAL, strided=True, group=4, parts=True),
+    "best, parts": GoldenKernel("best", parts=True),
+}
+KERNELS: dict[str, GoldenKernel] = {**PLAIN, **ASKED, **OTHERS, **PACKED, **TOGETHER, **PARTS}
 # The proofs of these kernels take longer than a second.
 LONG = (
     *("mma_sync, asked", "mma_sync_double", "mma_sync_double, asked", "mma_sync_rows_x2", "mma_sync_rows_x2, asked"),

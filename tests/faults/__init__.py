@@ -9,6 +9,7 @@ from faults import (
     names,
     output,
     packed,
+    parts,
     products,
     pshared,
     roles,
@@ -42,6 +43,7 @@ THEMES = (
     strides,
     windows,
     packed,
+    parts,
     together,
 )
 TABLE: list[Row] = [

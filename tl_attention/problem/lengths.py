@@ -140,6 +140,15 @@ def head_rows(seq_q: Any, block_N: int) -> Any:
     return 1 + (seq_q - 1) % block_N
 
 
+# Of a proof's problem: how many parts its keys have, and how many KV blocks each.
+PARTS, PART_BLOCKS = 3, 2
+
+
+def results(variant: Any, sizes: Any) -> Any:
+    """Returns how many batches of results a kernel of the variant has at these sizes of a proof's problem."""
+    return PARTS * sizes.batch if variant.parts else sizes.batch
+
+
 def without_keys(mask: Mask, rows: int, block_N: int) -> Iterator[Lengths]:
     """Yields lengths at which all rows of a first tile of `rows` rows, and some of the next, see no key.
 

@@ -20,6 +20,7 @@ from tl_attention.lowering.warp_specialized.device_code import (
     PRELUDE,
     STORE_COLUMNS,
     STORE_P,
+    STORE_PART,
     STRIDED_PRELUDE,
     STRIDED_STORE_COLUMNS,
     exp2_polynomial,
@@ -72,7 +73,7 @@ class RolesProof(Proof):
         common, columns = (STRIDED_PRELUDE, STRIDED_STORE_COLUMNS) if variant.strided else (PRELUDE, STORE_COLUMNS)
         columns = columns if variant.head_dim_v < variant.tile_dim_v else ""
         p = STORE_P if self.roles.p_in_shared else ""
-        lists = LIST_TILES + HAND_OVER if variant.packed else ""
+        lists = STORE_PART if variant.parts else LIST_TILES + HAND_OVER if variant.packed else ""
         return common + columns + lists + exp2 + p + device_code(variant.optional)
 
     @cached_property

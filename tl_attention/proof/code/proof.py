@@ -15,7 +15,17 @@ from typing import Any
 import numpy as np
 
 from tl_attention.errors import InputError, ScheduleRefused
-from tl_attention.problem.lengths import Lengths, Problems, cuts, ends, head_rows, windows, without_keys
+from tl_attention.problem.lengths import (
+    PART_BLOCKS,
+    Lengths,
+    Problems,
+    cuts,
+    ends,
+    head_rows,
+    results,
+    windows,
+    without_keys,
+)
 from tl_attention.problem.packed import words_of_list
 from tl_attention.problem.variant import Sizes
 from tl_attention.program.program import Program
@@ -284,7 +294,7 @@ class Proof(ABC):
 
         A size may be an array for many problems.
         """
-        known = self.code.variant.dims(sizes) | self._offsets(sizes)
+        known = self.code.variant.dims(sizes) | self._offsets(sizes) | {"results": results(self.code.variant, sizes)}
         return {
             p.name: tuple(known[d] for d in p.dims)
             for p in self.code.parameters
@@ -336,13 +346,16 @@ class Proof(ABC):
 
     def _numbers(self, sizes: Any) -> dict[str, Any]:
         """Returns, by name, what the kernel reads of its mask: the sides of a window, and rows of one of several heads."""
-        of_head = {"head_rows": head_rows(sizes.seq_q, self.schedule.block_N)} if self.code.variant.together else {}
-        return self.code.variant.mask.values(tuple(parameter.name for parameter in self.code.parameters)) | of_head
+        variant = self.code.variant
+        found = {"head_rows": head_rows(sizes.seq_q, self.schedule.block_N)} if variant.together else {}
+        found |= {"results": results(variant, sizes), "part_blocks": PART_BLOCKS} if variant.parts else {}
+        return found | variant.mask.values(tuple(parameter.name for parameter in self.code.parameters))
 
     def reading(self, sizes: Sizes) -> Reading:
         """Returns the tiles, products, tensors and boxes by which a run at these sizes is read as events."""
         boxes = {descriptor.name: descriptor.box[0] for descriptor in self.plan.descriptors}
-        return Reading(self.tiles, self.products, self.tensors(sizes), self.code.variant.dtype, boxes)
+        variant = self.code.variant
+        return Reading(self.tiles, self.products, self.tensors(sizes), variant.dtype, boxes, variant.parts)
 
     def note(self, run: Run, *streams: Iterable[Event]) -> None:
         """Adds to the coverage a run whose events were all checked, and to the digest its streams of events."""
