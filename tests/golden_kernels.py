@@ -154,7 +154,7 @@ TOGETHER: dict[str, GoldenKernel] = {
 PARTS: dict[str, GoldenKernel] = {
     "short, parts": GoldenKernel("short", BOTH, BF16, 104, together=True, parts=True),
     "best_causal, parts": GoldenKernel("best_causal", CAUSAL, strided=True, group=4, parts=True),
-    "best, parts": GoldenKernel("best", parts=True),
+    "d64, parts": GoldenKernel("d64", size=64, parts=True),
 }
 KERNELS: dict[str, GoldenKernel] = {**PLAIN, **ASKED, **OTHERS, **PACKED, **TOGETHER, **PARTS}
 # The proofs of these kernels take longer than a second.

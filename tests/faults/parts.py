@@ -1,13 +1,15 @@
 """These faults concern keys in parts: which blocks a part has, and where its results go."""
 
+from typing import Any
+
 from faults.table import Row, edit
 
 NONE = "it computes no parts of the keys"
 WINDOW, CAUSAL = "short, parts", "best_causal, parts"
 
 
-def row(name: str, kernel: str, words: str, *texts: str, **options: str) -> Row:
-    return Row(name, edit(kernel, words, *texts, **options), NONE)  # type: ignore[arg-type]
+def row(name: str, kernel: str, words: str, *texts: str, **options: Any) -> Row:
+    return Row(name, edit(kernel, words, *texts, **options), NONE)
 
 
 ROWS = [
@@ -25,4 +27,10 @@ ROWS = [
         r"tl_attention_store_part<104>", "tl_attention_store_part<128>"),
     row("K of the results' batch", CAUSAL, "expected load",
         r"(tma_load\(K_desc.*), bz\w*\)", r"\1, result)"),
+    row("parts of another number of columns are merged", CAUSAL, "the kernel that merges parts is",
+        r"tl_attention_merge<128, false>\(Out", "tl_attention_merge<64, false>(Out"),
+    row("too few rows are merged", CAUSAL, "the kernel that merges parts has",
+        r"\* seq_q\) \+ 3\) >> 2", "* seq_q) + 0) >> 2", host=True),
+    row("the results of parts are merged by another kernel's threads", CAUSAL, "parts are merged by",
+        r"(\[\d+\]\.v_int64\) = \(\(int64_t\))128(\);)", r"\g<1>64\2", host=True, which="last"),
 ]  # fmt: skip

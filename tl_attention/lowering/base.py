@@ -79,6 +79,10 @@ class Lowering(ABC):
         """Returns True if the schedule's kernel computes a head whose rows are those of several, under any mask."""
         return False
 
+    def computes_parts(self, schedule: Schedule) -> bool:
+        """Returns True if the schedule's kernel computes parts of the keys by themselves, and merges them."""
+        return False
+
     def check_packed(self, schedule: Schedule) -> None:
         """Raises ScheduleRefused if the schedule's kernel does not compute packed sequences."""
         self._refuse([] if self.computes_packed(schedule) else ["packed sequences"])
@@ -90,6 +94,8 @@ class Lowering(ABC):
             self._refuse(["packed sequences of fixed sizes"] if variant.sizes else [])
         if variant.together:
             self._refuse([] if self.computes_together(schedule) else ["rows of several heads as those of one"])
+        if variant.parts:
+            self._refuse([] if self.computes_parts(schedule) else ["parts of the keys"])
         self._refuse([f.words for f in features_of(variant.optional) if not self.computes(schedule, f)])
         if variant.sizes:
             self.check_lengths(schedule, AttentionShape.of(variant, variant.sizes))

@@ -55,7 +55,7 @@ class Parameter:
     @property
     def has_columns(self) -> bool:
         """Returns True if this is an input or output whose rows have a column for each number of a head."""
-        return self.kind in ("input", "output") and self.dims[-1] in ("head_dim", "head_dim_v")
+        return self.kind in ("input", "output", "merged") and self.dims[-1] in ("head_dim", "head_dim_v")
 
     @property
     def of_parts(self) -> Parameter:

@@ -40,6 +40,8 @@ KERNEL_PARAMETERS = (
     *(Parameter(name, "scalar", dtype="int32", optional=True) for name in WINDOW),
     Parameter("head_rows", "scalar", dtype="int32", optional=True),
     Parameter("part_blocks", "scalar", dtype="int32", optional=True),
+    Parameter("Merged", "merged", ("batch", "heads", "seq_q", "head_dim_v"), optional=True),
+    Parameter("MergedLSE", "merged", ("batch", "heads", "seq_q"), "float32", optional=True),
     *OFFSETS,
     Parameter("Trace", "trace", (TRACE_WORDS,), "int64", optional=True),
     Parameter("TileCounter", "counter", (2,), "int32", optional=True),
@@ -122,7 +124,7 @@ class Variant:
         """Returns a kernel's Parameters; optional ones only if this variant has them or these arguments name them."""
         asked = {*self.optional, *self.mask.names, *of_schedule, *(["Trace"] if self.trace else [])}
         asked |= {"head_rows"} if self.together else set()
-        asked |= {"part_blocks"} if self.parts else set()
+        asked |= {"part_blocks", "Merged", "MergedLSE"} if self.parts else set()
         there = (p for p in KERNEL_PARAMETERS if not p.optional or p.name in asked)
         taken = (p.of_parts if self.parts else p for p in there)
         return tuple(p.packed if self.packed else p for p in taken if self.packed or p.kind != "offsets")

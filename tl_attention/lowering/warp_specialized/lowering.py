@@ -63,6 +63,10 @@ class WarpSpecialized(Lowering):
     def computes_together(self, schedule: Schedule) -> bool:
         return True
 
+    def computes_parts(self, schedule: Schedule) -> bool:
+        # TileLang gives the kernel that merges them the same clusters.
+        return schedule.kernel.cluster == 1 and schedule.kernel.tile_scheduler != "one_tile"
+
     def resources(self, planned: Planned, size: HeadSize, card: Card = HOPPER) -> Resources:
         from tl_attention.lowering.warp_specialized.dialect import resources
 
