@@ -20,6 +20,7 @@ from tl_attention.hardware.card import Card
 from tl_attention.lowering.registry import lowering_of
 from tl_attention.op import arguments, operator
 from tl_attention.op.in_memory import BHSD, in_one_head, other_way, placed
+from tl_attention.op.parts import parts_for
 from tl_attention.op.plan import NO_WINDOW, Plan, Plans, key_of
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.variant import Variant
@@ -161,10 +162,15 @@ def attention(
         together = _together(shape, scheduled) if schedule else computed(shape, card.arch, invariant)
         if together != shape and (views := in_one_head(tensors, together.heads)):
             shape, tensors, scheduled = together, views, schedule_of(schedule, together, card, invariant)
-        variant = replace(shape.variant(fixed=specialize), strided=strided, sms=sms_of(q.device), arch=card.arch)
+        sms = sms_of(q.device)
+        cut = None if specialize or invariant else parts_for(shape, scheduled, sms)
+        variant = replace(
+            shape.variant(fixed=specialize), strided=strided, sms=sms, arch=card.arch, parts=cut is not None
+        )
         kernel, numbers = kernel_of(scheduled, variant).launch, shape.mask.values(variant.mask.names)
         numbers |= {"head_rows": shape.head_rows} if variant.together else {}
-        plan = Plan.of(kernel, scheduled, parts, tensors, asked, per_head, numbers, layout)
+        numbers |= {"part_blocks": cut.blocks} if cut else {}
+        plan = Plan.of(kernel, scheduled, parts, tensors, asked, per_head, numbers, layout, cut.number if cut else 1)
         of_q, of_k, of_v, of_output = (other_way(part, layout) for part in parts.values())
         found = plan.run(of_q, of_k, of_v, values, of_output if rows.hidden else result, scale)
         if not rows.hidden:

@@ -42,8 +42,8 @@ class Plan:
     `output` and `lse` are the sizes and strides of the results, in the caller's layout; `asked` are the features.
     `views` are q, k, v and the output as the kernel takes them, None where the kernel takes them as they are.
     `features` are what the kernel takes for features besides the LSE: a number, or the place of a tensor among the
-    call's values, and None for the other. `lse_view` is the LSE as the kernel takes it. `spans` are the bytes, from the first to the last, of q, k, v, the features'
-    tensors and the output.
+    call's values, and None for the other. `lse_view` is the LSE as the kernel takes it, `parts` how many parts of the keys
+    it computes. `spans` are the bytes, from the first to the last, of q, k, v, the features' tensors and the output.
     """
 
     kernel: Callable[..., None]
@@ -57,6 +57,7 @@ class Plan:
     views: tuple[Place, ...] | None
     spans: tuple[int, ...]
     features: tuple[Taken, ...]
+    parts: int = 1
 
     @classmethod
     def of(
@@ -69,6 +70,7 @@ class Plan:
         per_head: Mapping[str, Tensor],
         numbers: Mapping[str, int],
         layout: str,
+        parts: int = 1,
     ) -> Plan:
         """Makes the plan of a call from its kernel, schedule, tensors, features, other numbers and layout.
 
@@ -85,6 +87,7 @@ class Plan:
             views=None if as_given else tuple(map(_place, taken.values())),
             spans=tuple(spans),
             features=features_taken(asked, numbers),
+            parts=parts,
         )
 
     def serves(
@@ -126,11 +129,23 @@ class Plan:
             of_q, of_k, of_v, of_output = self.views
             q, k, v = q.as_strided(*of_q), k.as_strided(*of_k), v.as_strided(*of_v)
             output = result.as_strided(*of_output)
-        taken = [q, k, v, output, scale]
-        if lse is not None:
-            taken.append(lse if self.views is None else lse.view(self.lse_view))
+        of_rows = lse if lse is None or self.views is None else lse.view(self.lse_view)
+        written: list[Any] = [output] if of_rows is None else [output, of_rows]
+        merged: list[Any] = []
+        if self.parts > 1:
+            # The kernel writes each part's results, and then those of all keys.
+            batch, *rows = output.shape[:3]
+            if of_rows is None:
+                written.append(q.new_empty((batch, *rows), dtype=torch.float32))
+            sizes = (self.parts * batch, *rows)
+            merged, written = (
+                written,
+                [q.new_empty((*sizes, output.shape[3]), dtype=torch.float32), q.new_empty(sizes, dtype=torch.float32)],
+            )
+        taken = [q, k, v, written[0], scale, *written[1:]]
         for place, value in self.features:
             taken.append(value if place is None else values[place])
+        taken += merged
         # A launch makes the device the thread's current one. To look costs less than to put the same one back.
         if torch.cuda.current_device() == self.device:
             self.kernel(*taken)
