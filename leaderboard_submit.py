@@ -134,6 +134,7 @@ c = SimpleNamespace(
     strided=False,
     packed=False,
     together=False,
+    parts=False,
     sms=132,
     traced=False,
     mask=Mask(left=None, right=None),
@@ -363,9 +364,11 @@ def variables(s, c):
     visible = T.alloc_var("int32")
     first = 0
     cut = 0
+    result = None
+    part = None
     return Tile(
         first, blocks, first_row, head, bz, bz, s.seq_q, s.seq_kv, visible, cut, turn=turn, base=base, number=tile,
-        head_rows=None,
+        head_rows=None, result=result, part=part,
     )  # fmt: skip
 
 
@@ -380,16 +383,19 @@ def named(tile, wg=None):
     The variables that they come from would go into every expression.
     """
     own = values_of(
-        tile.turn, tile.base, tile.first, tile.blocks, tile.first_row, tile.head, tile.queries, tile.visible, tile.cut
-    )
+        tile.turn, tile.base, tile.first, tile.blocks, tile.first_row, tile.head, tile.queries, tile.visible, tile.cut,
+        0 if tile.result is None else tile.result,
+    )  # fmt: skip
     of_all = {"seq_q": tile.seq_q, "seq_kv": tile.seq_kv, "head_rows": tile.head_rows}
+    if tile.result is None:
+        of_all["result"] = None
     return Tile(**{**vars(own), **of_all, "wg": wg})
 
 
 @T.macro
-def values_of(turn, base, first, blocks, first_row, head, bz, visible, cut):
+def values_of(turn, base, first, blocks, first_row, head, bz, visible, cut, result):
     """Returns a Tile of these numbers, which get names in the generated code because they are a macro's parameters."""
-    return Tile(first, blocks, first_row, head, bz, bz, None, None, visible, cut, turn=turn, base=base)
+    return Tile(first, blocks, first_row, head, bz, bz, None, None, visible, cut, turn=turn, base=base, result=result)
 
 
 def workers(c):
@@ -492,7 +498,9 @@ class Tile:
     `queries` and `keys` say. These are `blocks` from block `first` on, and are counted from the last one:
     those before number `visible` need no mask, but for those before number `cut`, where a window has a left edge. Where
     a thread block works on tile after tile, it is the `turn`-th of its own, and number `number` of the grid; its loads
-    go on from number `base` of each ring. Where rows are those of several heads, each has `head_rows` of them. Where a warpgroup has rows of its own, they are those of warpgroup `wg`.
+    go on from number `base` of each ring. Where rows are those of several heads, each has `head_rows` of them. Of keys in
+    parts these are part `part`, and results go where `result` says. Where a warpgroup has rows of its own, they are those
+    of warpgroup `wg`.
     """
 
     first: object
@@ -510,6 +518,13 @@ class Tile:
     number: object = None
     wg: object = None
     head_rows: object = None
+    result: object = None
+    part: object = None
+
+    @property
+    def results(self):
+        """Returns where the tile's results go: where its queries lie, unless each part of the keys has its own."""
+        return self.queries if self.result is None else self.result
 
     @property
     def past_len(self):
@@ -521,7 +536,7 @@ class Tile:
         return (row if self.head_rows is None else T.truncmod(row, self.head_rows)) + self.past_len
 
     def first_key(self, row):
-        """Returns the first key at which a query of the rows from `row` on stands; a tile of several heads has all queries."""
+        """Returns the first key at which a query of the rows from `row` on stands, of several heads the first query's."""
         return row + self.past_len if self.head_rows is None else self.past_len
 
     def end_key(self, row):
@@ -975,7 +990,7 @@ def store(tile, s, c):
 
 
 def inverse(total, c):
-    """Returns 1 / total, and 0 for the total of a row that sees no key, which only packed sequences have."""
+    """Returns 1 / total, and 0 for the total of a row that sees no key, as packed sequences and parts of the keys have."""
     return 1.0 / total
 
 
@@ -1029,7 +1044,7 @@ def first_of_row(tensor, sequence, head, row, c):
 
 def stored(registers, row, tile, s, c):
     """Returns the arguments of the device function that stores output rows, from `row` on, out of these registers."""
-    place = T.address_of(first_of_row(s.given.Output, tile.queries, tile.head, row, c)), tile.seq_q - row
+    place = T.address_of(first_of_row(s.given.Output, tile.results, tile.head, row, c)), tile.seq_q - row
     return (registers, *place)
 
 

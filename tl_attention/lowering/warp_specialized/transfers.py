@@ -154,7 +154,10 @@ def store(tile, s, c):
             s.scores_scale[i] *= s.scores_max_prev[i]
     for i, j in T.Parallel(ROWS, c.head_dim_v):
         s.acc_o[i, j] *= s.scores_scale[i]
-    (store_part if c.parts else STORES[c.kernel.output])(tile, s, c)
+    if c.parts:
+        store_part(tile, s, c)
+    else:
+        STORES[c.kernel.output](tile, s, c)
 
 
 def inverse(total, c):
