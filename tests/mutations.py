@@ -2,7 +2,7 @@
 
 import random
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -38,18 +38,17 @@ SCALE = HEAD_DIM**-0.5
 torch.set_num_threads(1)
 
 
-def enough(cases: int, counts: Counter[str], **least: int) -> Iterator[int]:
-    """Yields the numbers of so many cases, then of more, until each outcome has been counted at least so often.
+def enough(cases: int, counts: Counter[str], least: Mapping[str, int]) -> Iterator[int]:
+    """Yields numbers of draws until so many cases have been counted, and each of these outcomes at least so often.
 
-    How often an outcome comes depends on the shipped schedules that are drawn from. Fails after five times the cases.
+    How often an outcome comes depends on the shipped schedules that are drawn from. Fails after five times the draws.
     """
-    wanted = {outcome.replace("_", " "): number for outcome, number in least.items()}
     for number in range(5 * cases):
-        if number >= cases and all(counts[outcome] >= times for outcome, times in wanted.items()):
+        if counts.total() >= cases and all(counts[outcome] >= times for outcome, times in least.items()):
             break
         yield number
     else:
-        raise AssertionError(f"{dict(counts)} of {5 * cases} cases, wanted: {wanted}")
+        raise AssertionError(f"{dict(counts)} of {5 * cases} draws, expected {cases} cases and at least {dict(least)}")
     print(f"\n{dict(counts)}")
 
 

@@ -147,7 +147,7 @@ def test_an_order_is_refused_if_and_only_if_it_breaks_an_edge(shard) -> None:
     """
     rng = random.Random(5000 + shard)
     counts: Counter[str] = Counter()
-    for _ in enough(MUTANTS, counts, refused=40, legal=20):
+    for _ in enough(MUTANTS, counts, {"refused": 40, "legal": 20}):
         base = rng.choice(list(shipped().values()))
         if base.lowering == "warp_specialized" and rng.random() < 0.5:
             base = with_options(rng.choice(SPECIALIZED), rng)

@@ -209,7 +209,7 @@ COMPILED, PARTS = 60, 4
 @pytest.mark.parametrize("shard", sampled(range(SHARDS), [0]))
 def test_accepted_mutants_are_right_and_the_others_are_refused_with_a_reason(shard):
     counts: Counter[str] = Counter()
-    for number in enough(MUTANTS // SHARDS, counts, **{RIGHT: 2}):
+    for number in enough(MUTANTS // SHARDS, counts, {RIGHT: 2}):
         mutant = drawn(random.Random(f"suite {shard} {number}"))
         found = judged(mutant)
         assert found.outcome != WRONG, found.label

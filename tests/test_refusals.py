@@ -125,7 +125,7 @@ def judged(program: Program, violation: Violation) -> str:
 def test_what_a_refusal_says_of_the_order_is_so(shard: int) -> None:
     rng = random.Random(4000 + shard)
     counts: Counter[str] = Counter()
-    for _ in enough(SCHEDULES, counts, not_written_yet=50, overwritten=50):
+    for _ in enough(SCHEDULES, counts, {"not written yet": 50, "overwritten": 50}):
         schedule = scrambled(rng)
         program = derive(schedule, rng.choice(("synchronous", "asynchronous")))
         violation = find_violation(program, (rng.choice((LATE, EARLY)),))
