@@ -8,6 +8,7 @@ import pytest
 import torch
 from gradients import flash_on_cpu
 from on_cpu import on_cpu
+from torch._subclasses import FakeTensorMode
 
 from tl_attention import InputError, register_transformers
 from tl_attention.integrations import hugging_face
@@ -200,6 +201,16 @@ def test_a_batchs_own_mask_has_a_note_of_padding_and_windows(mask, of_window, wi
     assert found.equal(mask[:, first:].bool()) and note_of(mask) is None and not asked
     assert (note.causal, note.window) == (True, window)
     assert note.padding.is_none == (first > 0 or bool(mask.all())) and not note.padding.has_gaps
+
+
+def test_another_thread_that_compiles_takes_no_note_away(monkeypatch):
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    assert note_of(masks(attention_mask=PADDED)[0]).causal
+
+
+def test_a_traced_mask_is_sdpas():
+    with FakeTensorMode():
+        assert len(masks(attention_mask=torch.ones(2, 10, dtype=torch.bool))[1]) == 1
 
 
 def test_of_a_mask_that_hides_nothing_all_queries_count(launches):

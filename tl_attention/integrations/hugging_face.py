@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.compiler import is_dynamo_compiling
 
 from tl_attention.errors import InputError
 from tl_attention.integrations import NAME
@@ -26,7 +27,7 @@ from tl_attention.problem.mask import CAUSAL, FULL, Mask, fitted, sides
 
 # Layers pass these arguments besides, which change no number.
 WITHOUT_EFFECT = ("position_ids", "cache_position", "num_items_in_batch")
-# What layers call a feature, its word, and whether it is a number.
+# What layers call a feature, its word, and whether it is a number: torch.compile traces no dict with features as keys.
 PASSED = tuple((feature.transformers, feature.word, feature.is_number) for feature in INPUTS if feature.transformers)
 
 
@@ -183,8 +184,11 @@ def _warn(case: str) -> None:
 
     Cases that differ in numbers alone, such as a length that grows, count as one case. Compiled code cannot warn.
     """
-    if not torch.compiler.is_compiling() and re.sub(r"\d+", "#", case) not in _said:
-        _said.add(re.sub(r"\d+", "#", case))
+    if is_dynamo_compiling():
+        return
+    kind = re.sub(r"\d+", "#", case)
+    if kind not in _said:
+        _said.add(kind)
         warnings.warn(f"tl_attention: SDPA runs instead: {case}", stacklevel=3)
 
 

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from inspect import getclosurevars
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from tl_attention.integrations.sequences import Note, Padding
+from tl_attention.op.operator import is_traced
 
 
 def mask_for(
@@ -47,8 +47,8 @@ def mask_for(
     given |= {"mask_function": mask_function, "attention_mask": attention_mask, "local_size": local_size}
     given |= {"allow_is_bidirectional_skip": allow_is_bidirectional_skip, "config": config, **others}
     if attention_mask is None:
-        ids = _packed(masks, mask_function, window) if end_together and not torch.compiler.is_compiling() else None
-        if ids is not None:
+        ids = _packed(masks, mask_function, window) if end_together and not is_traced(None) else None
+        if ids is not None and not is_traced(ids):
             return Note(True, hides, ids=ids).put(ids.view_as(ids))
         ours = allow_is_causal_skip and end_together and causal
         if ours and hides is None:
@@ -58,7 +58,7 @@ def mask_for(
         return Note(True, hides).put(mask) if ours else mask
     end = kv_offset + kv_length
     # In compiled code the host cannot see what is padded.
-    if attention_mask.shape[-1] == end and not torch.compiler.is_compiling():
+    if attention_mask.shape[-1] == end and not is_traced(attention_mask):
         here = attention_mask[:, kv_offset:].bool()
         if allow_is_causal_skip and end_together and causal:
             return Note(True, hides, Padding(here, q_length)).put(here)

@@ -58,6 +58,7 @@ def given_sequences(others: dict[str, Any]) -> Sequences | None:
 
     Raises InputError where some of them are missing.
     """
+    # In two steps: torch.compile traces no name that is bound within a comprehension.
     popped = [(name, others.pop(name, None)) for name in PACKING]
     given = {name: found for name, found in popped if found is not None}
     if not given:
