@@ -133,6 +133,7 @@ OTHER: dict[str, list[tuple[str, Any]]] = {
         ("all", "seed"),
     ],
     "specialize": [("plain", True), ("all", True)],
+    "invariant": [("plain", True), ("all", True)],
 }
 # These calls differ in all tensors, or in several things at once.
 TOGETHER: dict[str, tuple[str, Options]] = {

@@ -60,7 +60,8 @@ def asked(
 
 
 FP16, BF16 = "float16", "bfloat16"
-LEFT, RIGHT, BOTH = Mask(left=176), Mask(right=100), Mask(300, 40)
+# Windows whose sides the kernel reads.
+LEFT, RIGHT, BOTH = (mask.read for mask in (Mask(left=1), Mask(right=1), Mask(1, 1)))
 # mma_sync does not compute these features.
 NO_CAP = ("softcap", "Sinks")
 # Vector statements in another form than any of the fast schedules has.
@@ -76,6 +77,7 @@ PLAIN: dict[str, GoldenKernel] = {
     "k_stages_3": GoldenKernel("experiments/causal/k_stages_3", CAUSAL),
     "mma_sync_x2": GoldenKernel("mma_sync/x2"),
     "mma_sync_rows_x2": GoldenKernel("mma_sync/eager", CAUSAL, options=ROWS_X2),
+    "one_tile_causal": GoldenKernel("experiments/one_tile", CAUSAL),
     "output_direct": GoldenKernel("experiments/output_direct", CAUSAL),
     "output_tma_causal": GoldenKernel("experiments/causal/output_tma", CAUSAL),
     "p_shared_causal": GoldenKernel("experiments/p_shared/block_N_176", CAUSAL, size=64),
@@ -96,22 +98,22 @@ ASKED: dict[str, GoldenKernel] = {
     "d256, asked": asked("d256", LEFT, FP16, 200),
     "d96_causal, asked": asked("d96_causal", CAUSAL, BF16, 72),
     "dynamic, asked": asked("experiments/dynamic", BOTH, BF16, "96/104"),
-    "fa3_pipelined, asked": asked("fa3_pipelined", Mask(63, 0), FP16, "64/40"),
+    "fa3_pipelined, asked": asked("fa3_pipelined", CAUSAL, FP16, "64/40"),
     "inferred, asked": asked("inferred", CAUSAL, BF16, 104),
     "k_stages_3, asked": asked("experiments/causal/k_stages_3", BOTH, BF16, "96/104"),
     "mma_sync, asked": asked("mma_sync", BOTH, BF16, 128, 3, *NO_CAP),
-    "mma_sync_d64, asked": asked("mma_sync_d64", Mask(1023, 0), BF16, 64, 3, *NO_CAP),
+    "mma_sync_d64, asked": asked("mma_sync_d64", CAUSAL, BF16, 64, 3, *NO_CAP),
     "mma_sync_double, asked": asked("mma_sync/double_both", RIGHT, BF16, 128, 3, *NO_CAP),
     "mma_sync_rows_x2, asked": asked("mma_sync/eager", BOTH, BF16, 128, 3, *NO_CAP, options=ROWS_X2),
     "mma_sync_small, asked": asked("mma_sync_small", BOTH, FP16, 128, 2, *NO_CAP),
-    "one_tile, asked": asked("experiments/one_tile", Mask(1023, 0), BF16, "104/72", 8),
+    "one_tile, asked": asked("experiments/one_tile", BOTH, BF16, "104/72", 8),
     "output_direct, asked": asked("experiments/output_direct", BOTH, BF16, "40/64"),
     "output_tma, asked": asked("experiments/output_tma", BOTH, BF16, 104),
     "p_shared, asked": asked("experiments/p_shared/block_N_192", BOTH, BF16, "64/40"),
-    "prefetch, asked": asked("prefetch", Mask(left=129), BF16, "72/104"),
+    "prefetch, asked": asked("prefetch", LEFT, BF16, "72/104"),
     "q_registers, asked": asked("experiments/q_registers", BOTH, BF16, "104/40"),
     "sections, asked": asked("experiments/causal/sections", BOTH, BF16, "128/104"),
-    "seed, asked": asked("seed", Mask(128, 127), BF16, "104/128", 5),
+    "seed, asked": asked("seed", BOTH, BF16, "104/128", 5),
     "seed_64x64, asked": asked("seed_64x64", CAUSAL, BF16, "192/128", 8),
     "short, asked": asked("short", BOTH, BF16, "104/72", 8),
     "softcap, asked": asked("softcap", BOTH, BF16, "104/96"),
@@ -121,8 +123,8 @@ ASKED: dict[str, GoldenKernel] = {
     "waits_exact, asked": asked("experiments/waits_exact", BOTH, BF16, "128/104"),
     "waits_free, asked": asked("experiments/waits_free", BOTH, BF16, "104/72"),
     "ws_fa3_192x96, asked": asked("ws_fa3_192x96", BOTH, BF16, "64/72"),
-    "ws_seed, asked": asked("ws_seed", Mask(1023, 0), BF16, "40/64"),
-    "ws_three_stages, asked": asked("ws_three_stages", Mask(0, 0), BF16, "72/64"),
+    "ws_seed, asked": asked("ws_seed", CAUSAL, BF16, "40/64"),
+    "ws_three_stages, asked": asked("ws_three_stages", BOTH, BF16, "72/64"),
 }
 # Sizes that are fixed when the kernel is compiled, with more tiles than clusters and with fewer, and another number of SMs.
 OTHERS: dict[str, GoldenKernel] = {

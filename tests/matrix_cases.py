@@ -15,12 +15,6 @@ from tl_attention.problem.head_dims import sizes_of
 from tl_attention.problem.mask import Mask, masked
 
 LENGTHS = (0, 1, 2, 17, 63, 64, 65, 113, 127, 128, 129, 239, 799, 1000, 1023, 1024, 4095)
-# The lengths of FlashAttention-3's own forward test.
-FA3_LENGTHS = (
-    *((1, 1), (1, 3), (2, 1), (511, 1), (3, 513), (64, 128), (128, 128), (256, 256), (113, 203), (128, 217)),
-    *((113, 211), (108, 256), (256, 512), (384, 256), (640, 128), (512, 256), (1024, 1024), (1023, 1024)),
-    *((1024, 1023), (4096, 4096), (4224, 4224)),
-)
 LAYOUTS = ("bhsd", "bshd")
 # Where q, k and v lie; `repeated` is one batch for all of them, by a stride of 0.
 REPEATED = "repeated"
@@ -41,8 +35,8 @@ CASE_AXES: dict[str, tuple[Any, ...]] = {
 }
 # Scores of a case, so that its reference in fp64 takes milliseconds.
 MOST_SCORES = 1 << 27
-# A kernel outside of FlashAttention-3's span has so many cases; each is the one of so many draws that adds most pairs.
-CASES = 16
+# A kernel has so many cases; each is the one of so many draws that adds most pairs.
+CASES = 40
 DRAWS = 6
 
 
@@ -92,8 +86,6 @@ class Case:
 def cases() -> dict[Kernel, tuple[Case, ...]]:
     """Returns every kernel's cases, no two alike."""
     found: dict[Kernel, dict[Case, None]] = {kernel: {} for kernel in kernels()}
-    for kernel, case in _fa3_cases():
-        found[kernel][case] = None
     for kernel, case in _designed_cases():
         found[kernel][case] = None
     return {kernel: tuple(of_kernel) for kernel, of_kernel in found.items()}
@@ -105,37 +97,11 @@ def pairs_shown(kernel: Kernel, case: Case) -> set[Pair]:
     return pairs if case.launches else {pair for pair in pairs if ("seq_q", 0) in pair or ("seq_kv", 0) in pair}
 
 
-# --- FlashAttention-3's span ---------------------------------------------------------------------------------------
-
-
-def _fa3_cases() -> Iterator[tuple[Kernel, Case]]:
-    """Yields each problem of FlashAttention-3's span at each of its lengths, with the kernel that runs it."""
-    rng = random.Random(SEED)
-    fa3 = [kernel for kernel in kernels() if kernel.fa3]
-    by_problem = {(k.dtype, k.size, k.heads, k.capped, k.mask): k for k in fa3}
-    for kernel, (seq_q, seq_kv) in product(fa3, FA3_LENGTHS):
-        owner, window = kernel, kernel.window
-        if not kernel.runs(seq_q, seq_kv):
-            # A window that hides nothing is none: another kernel's.
-            owner = by_problem[kernel.dtype, kernel.size, kernel.heads, kernel.capped, _without_window(kernel)]
-            window = (seq_kv, seq_q)
-        yield owner, case_of(owner, seq_q, seq_kv, rng, causal=kernel.causal, window=window)
-
-
-def _without_window(kernel: Kernel) -> str:
-    return "causal" if kernel.causal else "open"
-
-
-# --- everything else -----------------------------------------------------------------------------------------------
-
-
 def _designed_cases() -> Iterator[tuple[Kernel, Case]]:
     """Yields CASES cases of each kernel, then more until every pair of values that can occur does."""
     rng = random.Random(SEED)
     shown: set[Pair] = set()
     for kernel in kernels():
-        if kernel.fa3:
-            continue
         lengths = lengths_of(kernel)
         for _ in range(CASES):
             draws = [case_of(kernel, *rng.choice(lengths), rng) for _ in range(DRAWS)]

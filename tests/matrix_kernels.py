@@ -1,4 +1,4 @@
-"""The matrix test has these kernels: FlashAttention-3's own span, and a covering design of all else that is compiled.
+"""The matrix test has these kernels: a covering design of all that is compiled.
 
 The list is a pure function of a committed seed and of the schedules that run by default.
 """
@@ -6,10 +6,9 @@ The list is a pure function of a committed seed and of the schedules that run by
 import random
 from dataclasses import dataclass
 from functools import cache, cached_property
-from itertools import product
 from typing import Any
 
-from covering import Row, covering, pairs_of
+from covering import Row, covering
 
 from tl_attention.hardware.card import HOPPER
 from tl_attention.op.attention import schedule_of
@@ -21,12 +20,14 @@ from tl_attention.problem.variant import Variant
 from tl_attention.schedule.schedule import Schedule
 
 SEED = 11
-FA3_SIZES: tuple[HeadSize, ...] = (64, 96, 128, 192, 256)
-# Narrower than their tiles, and two sizes in one case.
-OTHER_SIZES: tuple[HeadSize, ...] = (8, 40, 72, 104, 136, 160, 200, 248, "192/128", "64/128", "136/104")
+# Those of tiles, some narrower, and two sizes in one case.
+SIZES: tuple[HeadSize, ...] = (
+    *(64, 96, 128, 192, 256),
+    *(8, 40, 72, 104, 136, 160, 200, 248),
+    *("192/128", "64/128", "136/104"),
+)
 # (heads, heads_kv) by what people call it. One head alone has strides that say nothing.
 HEADS = {"mha": (6, 6), "gqa": (6, 2), "gqa 40/8": (40, 8), "mqa": (6, 1)}
-FA3_HEADS = ("mha", "gqa", "mqa")
 # Queries of a kernel for few of them.
 FEW = 64
 LONG = 4095
@@ -39,7 +40,6 @@ MASKS = {
     "both": (False, True, True),
     "causal left": (True, True, False),
 }
-FA3_MASKS = ("open", "causal", "both", "causal left")
 # A window's edge lies at one of these widths, or one before or behind it. `block` is the schedule's block_N.
 WIDTHS = (64, 128, 799, "block")
 EDGES = (-1, 0, 1)
@@ -48,7 +48,7 @@ PIPELINED = "seed_64x64"
 # A value that stands twice is drawn twice as often.
 AXES: dict[str, tuple[Any, ...]] = {
     "dtype": DTYPES,
-    "size": FA3_SIZES + OTHER_SIZES,
+    "size": SIZES,
     "heads": tuple(HEADS),
     "mask": tuple(MASKS),
     "width": (*WIDTHS, None),
@@ -64,7 +64,7 @@ AXES: dict[str, tuple[Any, ...]] = {
 
 @dataclass(frozen=True)
 class Kernel:
-    """A kernel has its values of AXES, and says whether it is of FlashAttention-3's span."""
+    """A kernel has its values of AXES."""
 
     dtype: str
     size: HeadSize
@@ -78,7 +78,6 @@ class Kernel:
     strided: bool
     few: bool
     schedule: str
-    fa3: bool
 
     @property
     def row(self) -> dict[str, Any]:
@@ -124,7 +123,7 @@ class Kernel:
         there = {"softcap": self.capped, "Sinks": self.sinks, "LSE": self.lse}
         optional = frozenset(name for name, is_there in there.items() if is_there)
         return Variant(
-            head_dim, self.dtype, self.masked, head_dim_v, None, optional, heads // heads_kv, strided=self.strided
+            head_dim, self.dtype, self.masked.read, head_dim_v, None, optional, heads // heads_kv, strided=self.strided
         )
 
     def runs(self, seq_q: int, seq_kv: int) -> bool:
@@ -154,28 +153,7 @@ def is_legal(row: Row) -> bool:
     return not row["few"] or not MASKS[row["mask"]][2] or (row["mask"], row["width"]) == ("both", 64)
 
 
-def fa3_kernels() -> list[Kernel]:
-    """Returns the kernels of FlashAttention-3's forward test. Strides and the LSE are shared by all masks of a problem."""
-    kernels = []
-    problems = product(DTYPES, FA3_HEADS, (False, True), FA3_SIZES)
-    for number, (dtype, heads, capped, size) in enumerate(problems):
-        for mask in FA3_MASKS:
-            windowed = any(MASKS[mask][1:])
-            width, edge = (WIDTHS[::-1][number % 4], EDGES[number // 4 % 3]) if windowed else (None, None)
-            # A window as wide as its longest lengths leaves few of them.
-            width = 128 if width == 799 else width
-            # Queries that see no key make the tensors of the others strided, whatever they were.
-            strided = mask != "open" or number % 2 == 1
-            lse = (number + number // 5) % 2 == 1
-            row = (dtype, size, heads, mask, width, edge, capped, False, lse, strided, False, "default")
-            kernels.append(Kernel(*row, fa3=True))
-    return kernels
-
-
 @cache
 def kernels() -> tuple[Kernel, ...]:
     """Returns all kernels, each of which is a test of its own."""
-    known = fa3_kernels()
-    covered = set().union(*(pairs_of(kernel.row) for kernel in known))
-    rows = covering(AXES, is_legal, covered, random.Random(SEED))
-    return (*known, *(Kernel(**row, fa3=False) for row in rows))
+    return tuple(Kernel(**row) for row in covering(AXES, is_legal, set(), random.Random(SEED)))

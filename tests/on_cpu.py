@@ -15,11 +15,18 @@ from tl_attention.op import attention as module
 from tl_attention.op.plan import Plans
 from tl_attention.oracle.reference import attention_and_lse
 from tl_attention.problem.features import INPUTS
+from tl_attention.problem.mask import Mask
 from tl_attention.problem.variant import Variant
 from tl_attention.schedule.schedule import Schedule
 
 # What a kernel does to its tensors after it has computed.
 Fault = Callable[[dict[str, Any]], None]
+
+
+def mask_of(tensors: dict[str, Any], variant: Variant) -> Mask:
+    """Returns the mask that a launch computes; a window's sides are among its arguments."""
+    sides = (variant.mask.left, variant.mask.right)
+    return Mask(*(tensors[side] if isinstance(side, str) else side for side in sides))
 
 
 def launched(variant: Variant, call: Callable[..., None]) -> Any:
@@ -46,8 +53,8 @@ class Kernels:
             return
         given = (tensors[name] for name in "QKV")
         there = {feature.word: tensors[feature.name] for feature in INPUTS if feature.name in tensors}
-        scale = tensors["softmax_scale"]
-        output, lse = attention_and_lse(*given, mask=variant.mask, scale=scale, precise=False, **there)
+        scale, mask = tensors["softmax_scale"], mask_of(tensors, variant)
+        output, lse = attention_and_lse(*given, mask=mask, scale=scale, precise=False, **there)
         tensors["Output"].copy_(output)
         if "LSE" in tensors:
             tensors["LSE"].copy_(lse)
@@ -64,8 +71,8 @@ class Kernels:
             )
             of = {"Q": (q_begin, rows), "K": (k_begin, keys), "V": (k_begin, keys)}
             q, k, v = (tensors[x][first : first + count].transpose(0, 1)[None] for x, (first, count) in of.items())
-            scale = tensors["softmax_scale"]
-            output, lse = attention_and_lse(q, k, v, mask=variant.mask, scale=scale, precise=False, **there)
+            scale, mask = tensors["softmax_scale"], mask_of(tensors, variant)
+            output, lse = attention_and_lse(q, k, v, mask=mask, scale=scale, precise=False, **there)
             tensors["Output"][q_begin : q_begin + rows] = output[0].transpose(0, 1).to(tensors["Output"].dtype)
             if "LSE" in tensors:
                 tensors["LSE"][:, q_begin : q_begin + rows] = lse[0]

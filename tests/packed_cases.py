@@ -34,9 +34,8 @@ SIZES: tuple[HeadSize, ...] = (64, 96, 128, 192, "192/128", 256)
 # (softcap, what Q is multiplied with).
 CAPS = ((0.0, 1.0), (15.0, 3.75))
 DTYPES = ("bfloat16", "float16")
-# A kernel is compiled for a window's sides, so the matrix has six pairs of them.
-WINDOWS = ((17, 40), (0, 0), (200, -1), (-1, 77), (300, 5), (63, 512))
-OPEN = (-1, -1)
+# Which sides of a window are closed: a kernel is compiled for that, and reads how long they are.
+OPEN, LEFT, RIGHT, BOTH = (False, False), (True, False), (False, True), (True, True)
 # Above the lengths that have another schedule: a kernel of a case is compiled once.
 LONG = 65
 # How many rows a matrix's sequences may lack of the longest.
@@ -52,17 +51,19 @@ class Kernel:
     heads: tuple[int, int]
     capped: bool
     causal: bool
-    window: tuple[int, int]
+    closed: tuple[bool, bool]
     sinks: bool = False
 
-    @property
-    def mask(self) -> Mask:
-        return masked(self.causal, self.window)
+    def window(self, longest: int, rng: random.Random) -> tuple[int, int]:
+        """Draws a window_size for sequences of so many keys, as FlashAttention-3's test does: shorter than these."""
+        left, right = (rng.randrange(max(1, longest)) if closed else -1 for closed in self.closed)
+        return left, right
 
     def __str__(self) -> str:
         heads, heads_kv = self.heads
         words = [self.dtype, str(self.size), f"{heads}on{heads_kv}", "capped" * self.capped, "causal" * self.causal]
-        words += ["window{}_{}".format(*self.window) if self.window != OPEN else "", "sinks" * self.sinks]
+        words += [side * closed for side, closed in zip(("left", "right"), self.closed)]
+        words += ["sinks" * self.sinks]
         return "-".join(word.replace("/", "_") for word in words if word)
 
 
@@ -71,6 +72,7 @@ class PackedCase:
     """A case is one call: lengths of each sequence, of which so many rows are used, and everything but the numbers."""
 
     kernel: Kernel
+    window: tuple[int, int]
     lengths_q: tuple[int, ...]
     lengths_k: tuple[int, ...]
     used_q: tuple[int, ...] | None
@@ -85,6 +87,10 @@ class PackedCase:
     spoilt: int | None = None
     # The least that the call says of the longest lengths: short ones have a schedule of their own.
     at_least: int = LONG
+
+    @property
+    def mask(self) -> Mask:
+        return masked(self.kernel.causal, self.window)
 
     @property
     def head_dims(self) -> tuple[int, int]:
@@ -107,9 +113,9 @@ def matrix() -> dict[Kernel, list[PackedCase]]:
     of_masks = [*product((False, True), (False, True))]
     for number, (dtype, size, heads, cap) in enumerate(product(DTYPES, SIZES, HEADS, CAPS)):
         for causal, has_window in of_masks:
-            # A causal mask closes the right side.
-            window = WINDOWS[(number + 3 * causal) % len(WINDOWS)] if has_window else OPEN
-            kernel = Kernel(dtype, size, heads, cap[0] > 0, causal, window)
+            # FlashAttention-3's windows are closed on both sides, of which a causal mask closes the right one anyway.
+            closed = (BOTH if causal else (BOTH, BOTH, LEFT, RIGHT)[number % 4]) if has_window else OPEN
+            kernel = Kernel(dtype, size, heads, cap[0] > 0, causal, closed)
             found.setdefault(kernel, []).extend(_of_pair(kernel, pair, cap, rng) for pair in FA3_PAIRS)
     return found
 
@@ -125,7 +131,8 @@ def _of_pair(kernel: Kernel, pair: tuple[int, int], cap: tuple[float, float], rn
     # One of six kernels is tried with the schedule for few queries, too.
     least = 0 if (kernel.dtype, kernel.heads) == ("bfloat16", (6, 2)) else LONG
     out = rng.random() < 0.3
-    return PackedCase(kernel, lengths_q, lengths_k, used_q, used_k, cap, lse=True, out=out, at_least=least)
+    window = kernel.window(most_k, rng)
+    return PackedCase(kernel, window, lengths_q, lengths_k, used_q, used_k, cap, lse=True, out=out, at_least=least)
 
 
 # Kernels of the ragged batches: each mask, head size, dtype and feature is in several.
@@ -137,19 +144,19 @@ RAGGED = tuple(
         ("float16", 128, (8, 2), False, True, OPEN),
         ("float16", 64, (6, 6), False, False, OPEN),
         ("bfloat16", 64, (6, 2), False, True, OPEN),
-        ("float16", 64, (4, 4), False, False, (100, 30)),
-        ("bfloat16", 128, (4, 1), False, True, (255, -1)),
+        ("float16", 64, (4, 4), False, False, BOTH),
+        ("bfloat16", 128, (4, 1), False, True, LEFT),
         ("bfloat16", 96, (3, 3), False, True, OPEN),
         ("float16", "192/128", (4, 4), False, True, OPEN),
         ("bfloat16", "192/128", (4, 4), False, False, OPEN),
         ("bfloat16", 256, (2, 2), False, False, OPEN),
         ("float16", 256, (4, 2), False, True, OPEN),
         ("bfloat16", 128, (8, 8), True, True, OPEN, True),
-        ("float16", 64, (8, 4), True, False, (-1, 20), True),
+        ("float16", 64, (8, 4), True, False, RIGHT, True),
         ("bfloat16", 80, (3, 1), False, False, OPEN, True),
-        ("float16", 192, (2, 2), False, False, (40, -1)),
+        ("float16", 192, (2, 2), False, False, LEFT),
         ("bfloat16", 40, (4, 4), True, True, OPEN),
-        ("float16", 72, (5, 5), False, True, (0, 0)),
+        ("float16", 72, (5, 5), False, True, BOTH),
         ("bfloat16", 128, (6, 3), False, False, OPEN, True),
         ("float16", 104, (2, 1), True, False, OPEN),
     )
@@ -170,7 +177,7 @@ def ragged(kernel: Kernel, count: int = BATCHES) -> Iterator[PackedCase]:
             lengths_q, lengths_k = ([int(rng.random() < 0.2) for _ in range(300)] for _ in "qk")
         used = [tuple(rng.randint(0, n) for n in of) if rng.random() < 0.4 else None for of in (lengths_q, lengths_k)]
         yield PackedCase(
-            kernel, tuple(lengths_q), tuple(lengths_k), *used,
+            kernel, kernel.window(most, rng), tuple(lengths_q), tuple(lengths_k), *used,
             cap=rng.choice(((15.0, 3.75), (50.0, 1.0))) if kernel.capped else (0.0, 1.0),
             lse=kernel.dtype == "bfloat16",
             memory=rng.choice(("contiguous", "heads first", "sliced", "together")),

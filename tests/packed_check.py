@@ -133,7 +133,7 @@ def faults(
     options: dict[str, Any] = {"softcap": case.cap[0], "sinks": sinks}
     result = call(
         q, k, v, cu_q, cu_k, *case.longest, seqused_q=used_q, seqused_k=used_k, causal=kernel.causal,
-        window_size=kernel.window, return_lse=case.lse, out=out if case.out else None, zero_unused=case.zero_unused,
+        window_size=case.window, return_lse=case.lse, out=out if case.out else None, zero_unused=case.zero_unused,
         **options, **more,
     )  # fmt: skip
     output, lse = result if case.lse else (result, None)
@@ -148,7 +148,7 @@ def faults(
     compared = [n for n, (rows, _) in enumerate(case.each) if rows and n != case.spoilt]
     if compared:
         places = [(*begins[n], *case.each[n]) for n in compared]
-        options |= {"mask": kernel.mask, "scale": head_dim**-0.5}
+        options |= {"mask": case.mask, "scale": head_dim**-0.5}
         exact, exact_lse, there = padded(q, k, v, places, **options, precise=True)
         peer, _, _ = padded(q, k, v, places, **options, precise=False)
         most = there.shape[1]

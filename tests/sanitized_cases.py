@@ -18,7 +18,7 @@ from tl_attention import attention
 
 SCHEDULES = ("default", PIPELINED)
 PLAIN: dict[str, Any] = {
-    **dict.fromkeys(("capped", "sinks", "lse", "strided", "few", "fa3"), False),
+    **dict.fromkeys(("capped", "sinks", "lse", "strided", "few"), False),
     "dtype": "float16",
     "size": 128,
     "heads": "mha",

@@ -19,7 +19,7 @@ from tl_attention.schedule.keys import PRODUCER
 from tl_attention.schedule.schedule import Schedule
 
 FILES = ["mma_sync", *(f"mma_sync/{path.stem}" for path in sorted((SCHEDULES / "mma_sync").glob("*.yaml")))]
-MASKS = (FULL, CAUSAL, Mask(100, 20), Mask(300, 0), Mask(None, 40))
+MASKS = (FULL, CAUSAL, Mask(1, 1).read, Mask(1, None).read, Mask(None, 1).read)
 DRAWN = 12
 
 

@@ -117,6 +117,14 @@ def test_a_rule_is_for_hopper_unless_it_names_cards(rules) -> None:
         found.number(Case.of(problem(9, 9), "sm_89"))
 
 
+def test_an_invariant_case_takes_the_first_schedule_that_computes_rows_as_that_of_any_length(rules) -> None:
+    case = Case.of(problem(64, 1024))
+    assert [rules().number(case, invariant) for invariant in (False, True)] == [0, 1]
+    # Equal keys in a block, and an order of their own: the chunks of a sum come one behind the other.
+    found = rules("seed_64x128", "ragged")
+    assert [found.number(case, invariant) for invariant in (False, True)] == [0, 0]
+
+
 def test_every_mask_is_of_one_kind() -> None:
     kinds = {mask: kind_of(mask) for mask in itertools.starmap(Mask, itertools.product((None, 0, 7), repeat=2))}
     assert set(kinds.values()) == set(MASK_KINDS)
@@ -182,6 +190,16 @@ def test_the_rules_serve_every_case_on_hopper_and_each_rule_serves_some() -> Non
     serving = {(case.arch, found.find(case)) for case in told_apart(found.rules)}
     assert (HOPPER.arch, None) not in serving
     assert {number for _, number in serving} >= {*range(len(found.rules))}
+
+
+def test_an_invariant_call_computes_rows_alike_whatever_its_lengths_and_packed_or_not() -> None:
+    found = defaults.defaults()
+    alike: dict[Case, set[Any]] = {}
+    for case in told_apart(found.rules):
+        if case.arch == HOPPER.arch:
+            of_any = case._replace(seq_q=0, seq_kv=0, packed=False)
+            alike.setdefault(of_any, set()).add(found.rules[found.number(case, invariant=True)].arithmetic)
+    assert {len(ways) for ways in alike.values()} == {1} and len(alike) > 100
 
 
 def test_every_rule_has_a_record_and_a_schedule_that_is_meant_for_its_sizes_and_fits() -> None:

@@ -18,6 +18,7 @@ BYTES = 300_000
 # No kernel has both.
 NEVER = {
     frozenset({"causal", "right"}): "a causal mask is a window that is closed on the right",
+    frozenset({"causal", "left"}): "a window that is causal is one whose sides are read",
     frozenset({"output tma", "two sizes"}): "the output would leave through tiles of Q, which have other columns",
 }
 CALL = ("bf16", "causal", "left", "right", "narrow", "two sizes", "group", "strided", "softcap", "Sinks", "LSE")

@@ -3,29 +3,27 @@
 import math
 from dataclasses import replace
 from functools import partial
-from itertools import product
 from typing import Any
 
 import gpu_lost
 import matrix_check
 import pytest
 import torch
-from matrix_cases import CAPS, FA3_LENGTHS, REPEATED, Case, cases
+from matrix_cases import REPEATED, Case, cases
 from matrix_check import drawn, fault_of, faults, places
-from matrix_kernels import FA3_HEADS, FA3_SIZES, HEADS, kernels
+from matrix_kernels import kernels
 from on_cpu import Fault, Kernels, memory_of, on_cpu
 from tiers import exhaustive
 
 from tl_attention import InputError, attention
 from tl_attention.op import arguments
 from tl_attention.op.in_memory import other_way
-from tl_attention.problem.shape import DTYPES
 
 __all__ = ["on_cpu"]
 
 
-# At 20 s of a core each, on 15 cores, seven and a half minutes.
-MOST_KERNELS = 340
+# At 20 s of a core each, on 15 cores, two and a half minutes.
+MOST_KERNELS = 110
 LEAST_CASES = 3000
 
 
@@ -33,26 +31,11 @@ LEAST_CASES = 3000
 def test_there_are_enough_cases_of_few_enough_kernels() -> None:
     every = [case for of_kernel in cases().values() for case in of_kernel]
     assert len(every) == len(set(every))
-    assert sum(case.launches and not case.is_refused for case in every) >= 2 * LEAST_CASES
+    assert sum(case.launches and not case.is_refused for case in every) >= LEAST_CASES
     assert any(case.is_refused for case in every) and any(not case.launches for case in every)
     assert min(map(len, cases().values())) >= 10
     compiled = {(kernel.scheduled, kernel.variant) for kernel in kernels()}
     assert len(compiled) == len(kernels()) == len(set(map(str, kernels()))) <= MOST_KERNELS
-
-
-def test_flash_attention_3s_span_is_within_it() -> None:
-    there = {
-        (c.dtype, c.head_dim, c.heads // c.heads_kv, c.cap in CAPS, c.causal, c.window != (-1, -1), c.seq_q, c.seq_kv)
-        for of_kernel in cases().values()
-        for c in of_kernel
-        if c.head_dim == c.head_dim_v and not c.sinks
-    }
-    groups = [HEADS[name][0] // HEADS[name][1] for name in FA3_HEADS]
-    off_and_on = (False, True)
-    assert groups == [1, 3, 6] and FA3_SIZES == (64, 96, 128, 192, 256) and len(FA3_LENGTHS) == 21
-    for problem in product(DTYPES, FA3_SIZES, groups, off_and_on, off_and_on, off_and_on):
-        for lengths in FA3_LENGTHS:
-            assert (*problem, *lengths) in there
 
 
 def call_on_meta(case: Case, schedule: Any) -> None:

@@ -23,7 +23,7 @@ from tl_attention.problem.mask import CAUSAL
 from tl_attention.problem.shape import DTYPES, AttentionShape
 from tl_attention.problem.variant import Variant
 
-PLAIN = dict.fromkeys(("capped", "sinks", "lse", "strided", "few", "fa3"), False)
+PLAIN = dict.fromkeys(("capped", "sinks", "lse", "strided", "few"), False)
 
 
 def plain(name: str, mask: str, number: int) -> Kernel:

@@ -43,7 +43,7 @@ def plain(name: str, number: int) -> Kernel:
     size, mask = (128, 64)[number // 2 % 2], ("open", "causal")[number % 2]
     return Kernel(
         *(DTYPES[number // 4 % 2], size, "mha", mask, None, None),
-        **dict.fromkeys(("capped", "sinks", "lse", "strided", "few", "fa3"), False),
+        **dict.fromkeys(("capped", "sinks", "lse", "strided", "few"), False),
         schedule=name,
     )
 
@@ -53,7 +53,7 @@ def rich(name: str, number: int) -> Kernel:
     rng = random.Random(name)
     mask = (*MASKS,)[number % len(MASKS)]
     edges: tuple[Any, Any] = ("block", rng.choice(EDGES)) if any(MASKS[mask][1:]) else (None, None)
-    flags: dict[str, Any] = {"capped": True, "sinks": True, "lse": True, "strided": True, "few": False, "fa3": False}
+    flags: dict[str, Any] = {"capped": True, "sinks": True, "lse": True, "strided": True, "few": False}
     heads = rng.choice([name for name in HEADS if name != "mha"])
     return Kernel(rng.choice(DTYPES), rng.choice((128, 64, 104, 40)), heads, mask, *edges, **flags, schedule=name)
 

@@ -74,7 +74,7 @@ def _behind(tensors: dict[str, Any]) -> None:
 @pytest.mark.parametrize("fault, said", [(_nan, "off"), (_off, "off"), (_lse, "LSE"), (_behind, "were written")])
 def test_the_check_finds_faults(fault, said, on_cpu: Kernels) -> None:
     on_cpu.fault = fault
-    case = PackedCase(RAGGED[1], (5, 9), (7, 9), None, None, (0.0, 1.0), lse=True, out=True, behind=2)
+    case = PackedCase(RAGGED[1], (-1, -1), (5, 9), (7, 9), None, None, (0.0, 1.0), lse=True, out=True, behind=2)
     assert said in "; ".join(faults(case, 3, "cpu"))
 
 

@@ -27,7 +27,9 @@ from tl_attention.op.plan import key_of
 __all__ = ["on_cpu", "recorder"]
 
 GRAD = {"with gradients": torch.enable_grad, "without": torch.no_grad}
-KEY = key_of(*(half(1, 1, 8, 64) for _ in "qkv"), (0.0, None), None, None, (False, (-1, -1), "bhsd", False, False))
+KEY = key_of(
+    *(half(1, 1, 8, 64) for _ in "qkv"), (0.0, None), None, None, (False, (-1, -1), "bhsd", False, False, False)
+)
 
 
 @pytest.fixture

@@ -250,11 +250,14 @@ def test_what_is_below_a_line_that_never_runs_needs_no_size_of_its_own():
     assert unreached(body, 150) == (line_of(body, "seq_kv"), line_of(body, "sync"))
 
 
-def test_a_loop_that_no_size_enters_is_refused():
+def test_a_loop_that_no_size_enters_is_unreached_unless_a_sample_enters_it():
     body = "  for (int t = 0; t < (seq_kv - 100); ++t) {\n    __syncthreads();\n  }\n"
-    with pytest.raises(Unsafe, match="line 3 does not run"):
-        unreached(body, 50, 100)
+    assert unreached(body, 50, 100) == (line_of(body, "sync"),)
     assert unreached(body, 50, 101) == ()
+    coverage, code = covered(body, 50, 100), kernel(body, SIZES)
+    coverage.note_trips(ran(body, Extent(1, ends=True), **dict(zip(SIZES, (1, 1, 1, 101)))))
+    with pytest.raises(Unsafe, match="line 3 does not run"):
+        coverage.unreached(code, Iterations.of(code.body), False)
 
 
 SLOTS = """

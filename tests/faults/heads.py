@@ -56,7 +56,7 @@ ROWS = [
         copies("K", r"(&\(K\[.*)(\(\(int64_t\)\(\(int\)blockIdx\.y\)\)) >> \(int64_t\)1",
             r"\1(\2 >> (int64_t)1) + (int64_t)1")),
     Row("groups that begin one head early",
-        edit("best, asked", r"tile 0 of block 8: \(row, head, batch\) of K first of warpgroup 0 is \[176, 1, 0\], expected \[176, 0, 0\]", K_LOAD, r"\1((head_2 + 1) / 5)\2"),
+        edit("best, asked", says("load K[1] (0) of blocks (0, 1) at (1056, 2, 0)", "load K[1] (0) of blocks (0, 1) at (1056, 1, 0)"), K_LOAD, r"\1((head_2 + 1) / 5)\2"),
         edit("seed, asked", says("load K[0] (0) at (360824, 86)", "load K[0] (0) at (267672, 86)"),
             r"(K_shared\)\[\(*k & 1\) \* 16384\).*&\(K\[.*)\(\(int64_t\)\(\(int\)blockIdx\.y\)\)( / \(int64_t\)5\))",
             r"\1(((int64_t)((int)blockIdx.y)) + (int64_t)1)\2"),
@@ -91,7 +91,7 @@ ROWS = [
             r"\g<1>10)"),
         copies("V", r"(blockIdx\.y\)\)) >> \(int64_t\)1", r"\1 >> (int64_t)2")),
     Row("V's groups that begin one head early",
-        edit("best, asked", r"tile 0 of block 8: \(row, head, batch\) of V first of warpgroup 0 is \[176, 1, 0\], expected \[176, 0, 0\]", V_LOAD, r"\1((head_2 + 1) / 5)\2"),
+        edit("best, asked", says("load V[1] (0) of blocks (0, 1) at (1056, 2, 0)", "load V[1] (0) of blocks (0, 1) at (1056, 1, 0)"), V_LOAD, r"\1((head_2 + 1) / 5)\2"),
         edit("seed, asked", says("load V[1] (0) at (498928, 128)", "load V[1] (0) at (351112, 128)"),
             r"(V_shared\)\[\(*k \+ 1\) & 1\) \* 16384\).*&\(V\[.*)\(\(int64_t\)\(\(int\)blockIdx\.y\)\)( / \(int64_t"
             r"\)5\))", r"\1(((int64_t)((int)blockIdx.y)) + (int64_t)1)\2"),

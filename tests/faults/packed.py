@@ -148,8 +148,8 @@ ROWS = [
         "used keys in the place of used queries",
         COUNTED,
         "the kernel that lists the tiles",
-        r"SeqUsedQ, SeqUsedK, bounds",
-        "SeqUsedK, SeqUsedQ, bounds",
+        r"\(CuSeqlensQ, CuSeqlensK, SeqUsedQ, SeqUsedK",
+        "(CuSeqlensQ, CuSeqlensK, SeqUsedK, SeqUsedQ",
     ),
     row(
         "every block of a cluster lists",

@@ -327,6 +327,7 @@ def _time(named: Named, column: Sequence[Row]) -> str:
     examples={
         "which --causal": "the default problem with a causal mask",
         "which --shape 1,32/8,4096,64 --dtype bf16": "grouped heads, head_dim 64",
+        "which --shape 1,32,1,4096,128 --invariant": "one that computes a row as for any other length",
         "which --arch sm_86": "on an RTX 3090",
     }
 )
@@ -335,16 +336,17 @@ def _time(named: Named, column: Sequence[Row]) -> str:
 @causal_option
 @window_option
 @feature_options
+@click.option("--invariant", is_flag=True, help="a row has the same bits whatever the lengths")
 @arch_option
-def which(shape: str, dtype: str, causal: bool, window: str, card: Card | None, **asked: Any) -> None:
+def which(shape: str, dtype: str, causal: bool, window: str, invariant: bool, card: Card | None, **asked: Any) -> None:
     """Show which schedule attention() takes for a call that names none, and why.
 
     Below it are the rules above that one, each with the first condition that the call does not meet.
     """
-    problem = _computed(AttentionShape.parse(shape, dtype=dtype, **asked), causal, window)
+    problem = _computed(AttentionShape.parse(shape, dtype=dtype, **asked), causal, window, invariant)
     case = Case.of(problem, card_for(card).arch)
     found = defaults()
-    number = found.number(case)
+    number = found.number(case, invariant)
     rule = found.rules[number]
     click.echo(f"{rule.schedule}\n")
     for name, text in {
@@ -359,16 +361,17 @@ def which(shape: str, dtype: str, causal: bool, window: str, card: Card | None, 
         click.echo("\npassed over, with the first condition that the case does not meet:")
     for passed, other in above:
         unmet = other.unmet(case)
-        assert unmet is not None, "the first rule that serves a case is taken"
-        click.echo(f"  line {found.line(passed)}: {other.schedule}: {other.condition(unmet)}")
+        assert unmet is not None or invariant, "the first rule that serves a case is taken"
+        why = other.condition(unmet) if unmet else "computes a row otherwise than the schedule of any length does"
+        click.echo(f"  line {found.line(passed)}: {other.schedule}: {why}")
 
 
-def _computed(shape: AttentionShape, causal: bool, window: str) -> AttentionShape:
+def _computed(shape: AttentionShape, causal: bool, window: str, invariant: bool) -> AttentionShape:
     """Returns the problem without the queries that see no key, and without a side of the mask that hides nothing.
 
-    That is the problem whose kernel runs.
+    An `invariant` mask keeps its sides. That is the problem whose kernel runs.
     """
     if shape.packed:
         return replace(shape, mask=masked(causal, parse_window(window)))
-    rows, mask = Rows.seen(masked(causal, parse_window(window)), shape.seq_q, shape.seq_kv)
+    rows, mask = Rows.seen(masked(causal, parse_window(window)), shape.seq_q, shape.seq_kv, invariant)
     return replace(shape, seq_q=rows.count, mask=mask)

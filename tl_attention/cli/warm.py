@@ -91,7 +91,8 @@ def warm(
     """Compile kernels ahead of time, so that the first attention() call of a process finds them. It needs no GPU.
 
     Without a SCHEDULE these are the kernels that attention() takes by default. A kernel serves all batches, heads and
-    lengths. The options say for which calls: --lse, for instance, is for calls that return the LSE or have a gradient.
+    lengths, and all windows that are closed on the same sides. The options say for which calls: --lse, for instance, is
+    for calls that return the LSE or have a gradient.
     """
     # A mistake in any file or option is told before the first slow import.
     on = card or card_at_hand()

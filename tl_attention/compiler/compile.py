@@ -241,7 +241,7 @@ def _check_supported(variant: Variant) -> None:
     No kernel computes it, even if the interpreter can run it.
     """
     check_head_dim(variant.head_size)
-    if min(variant.mask.left or 0, variant.mask.right or 0) < 0:
+    if not variant.mask.names and min(variant.mask.left or 0, variant.mask.right or 0) < 0:
         raise InputError(f"{variant} is not supported, expected a window of at least 0")
     if variant.optional - OPTIONAL:
         raise InputError(

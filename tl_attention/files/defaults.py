@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -14,6 +14,7 @@ from pydantic_core import PydanticCustomError
 
 from tl_attention.errors import InputError
 from tl_attention.files import yaml_text
+from tl_attention.files.named import resolve
 from tl_attention.files.schedule_file import each_once, one_line
 from tl_attention.files.yaml_text import YamlFile, checked
 from tl_attention.hardware.card import CARDS, HOPPER, Arch
@@ -70,7 +71,8 @@ class Case(NamedTuple):
 
 # The keys of a rule that ask for something of a case.
 FLAGS = (*BY_WORD, "packed")
-KEYS = ("head_dims", "dtypes", "masks", "seq_q", "seq_kv", "group", *FLAGS, "archs")
+LENGTH_KEYS = ("seq_q", "seq_kv")
+KEYS = ("head_dims", "dtypes", "masks", *LENGTH_KEYS, "group", *FLAGS, "archs")
 
 
 def _numbers(text: object) -> range:
@@ -132,6 +134,16 @@ class _Rule(BaseModel):
         return [self.condition(key) for key in KEYS if key in self.model_fields_set]
 
     @property
+    def asks_lengths(self) -> bool:
+        """Says whether the rule has a condition on lengths."""
+        return not self.model_fields_set.isdisjoint(LENGTH_KEYS)
+
+    @property
+    def arithmetic(self) -> tuple[Any, ...]:
+        """Returns the arithmetic of the rule's schedule, by which its rows are computed."""
+        return resolve(self.schedule).schedule.arithmetic
+
+    @property
     def served(self) -> str:
         """Returns the rule's conditions, except that on the card, as one text in words; `any case` if there is none."""
         return ", ".join(words for words in self.conditions if not words.startswith("archs ")) or "any case"
@@ -165,21 +177,25 @@ class Defaults:
     file: YamlFile
     rules: tuple[Rule, ...]
 
-    def number(self, case: Case) -> int:
+    def number(self, case: Case, invariant: bool = False) -> int:
         """Returns the index of the first rule whose conditions a case meets. Raises InputError where it meets none.
 
-        Every case on Hopper has a rule.
+        An `invariant` case passes over rules whose schedule computes rows otherwise than that of any length does. Every
+        case on Hopper has a rule.
         """
-        found = self.find(case)
+        of_any_length = self.find(case, lambda rule: not rule.asks_lengths) if invariant else None
+        wanted = None if of_any_length is None else self.rules[of_any_length].arithmetic
+        found = self.find(case, lambda rule: wanted is None or rule.arithmetic == wanted)
         if found is None:
             served = dict.fromkeys(rule.served for rule in self.rules if case.arch in rule.archs)
             expected = "; or ".join([*served, "a schedule by its name"])
             raise InputError(f"attention: no default schedule serves {case}, expected {expected}")
         return found
 
-    def find(self, case: Case) -> int | None:
-        """Returns the index of the first rule whose conditions a case meets; None where it meets no rule's."""
-        return next((number for number, rule in enumerate(self.rules) if rule.unmet(case) is None), None)
+    def find(self, case: Case, may: Callable[[_Rule], bool] = lambda rule: True) -> int | None:
+        """Returns the index of the first rule that may, and whose conditions a case meets; None where there is none."""
+        found = (number for number, rule in enumerate(self.rules) if rule.unmet(case) is None and may(rule))
+        return next(found, None)
 
     def line(self, number: int) -> int:
         """Returns the number of the line on which the rule of this index begins in the file."""
@@ -187,16 +203,16 @@ class Defaults:
 
 
 @functools.lru_cache(MOST_KEPT)
-def default_schedule(shape: AttentionShape, arch: str = HOPPER.arch) -> str:
+def default_schedule(shape: AttentionShape, arch: str = HOPPER.arch, invariant: bool = False) -> str:
     """Returns the name of the schedule that the default rules choose for a problem on a card of this arch.
 
-    Raises InputError where they choose none.
+    An `invariant` one computes rows as that for any length does. Raises InputError where they choose none.
     """
     found = defaults()
-    return found.rules[found.number(Case.of(shape, arch))].schedule
+    return found.rules[found.number(Case.of(shape, arch), invariant)].schedule
 
 
-def default_schedules(shape: AttentionShape, arch: str = HOPPER.arch) -> list[str]:
+def default_schedules(shape: AttentionShape, arch: str = HOPPER.arch, invariant: bool = False) -> list[str]:
     """Returns the names of all schedules that the default rules choose for the problem at some seq_q and seq_kv.
 
     Each comes once, and the schedule of the shortest lengths comes first. Raises InputError where a card has none
@@ -207,7 +223,7 @@ def default_schedules(shape: AttentionShape, arch: str = HOPPER.arch) -> list[st
     # later keys, there are only so many rows that see one.
     rows, keys = edges(found.rules, "seq_q"), [*(edge - 1 for edge in edges(found.rules, "seq_kv")[1:]), LONGEST]
     lengths = [(q, kv) for q in rows for kv in keys if shape.mask.right is None or q <= kv + shape.mask.right]
-    numbers = (found.number(case._replace(seq_q=q, seq_kv=kv)) for q, kv in lengths)
+    numbers = (found.number(case._replace(seq_q=q, seq_kv=kv), invariant) for q, kv in lengths)
     return list(dict.fromkeys(found.rules[number].schedule for number in numbers))
 
 

@@ -1,10 +1,12 @@
 """A kernel's prim_func takes the parameters of the list; they travel by name, and are None where there is none."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import tilelang.language as T
 from tvm.script.ir_builder import tirx
 
+from tl_attention.problem.mask import WINDOW, Mask
 from tl_attention.problem.variant import KERNEL_PARAMETERS, Sizes
 
 
@@ -20,9 +22,18 @@ def prim_func(launch, c, variant, counters):
     @signature.annotated
     def attention(parameters):
         given = parameters.given()
-        launch(given, c)
+        launch(given, with_window(given, c))
 
     return attention
+
+
+def with_window(given, c):
+    """Returns the constants with a mask whose sides are the kernel's arguments where these are read at run time."""
+    sides = (given.window_left, given.window_right)
+    left, right = (
+        side if name in c.mask.names else own for side, name, own in zip(sides, WINDOW, (c.mask.left, c.mask.right))
+    )
+    return replace(c, mask=Mask(left, right)) if c.mask.names else c
 
 
 class Signature:

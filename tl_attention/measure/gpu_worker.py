@@ -138,6 +138,7 @@ def _implementation(
         q, k, v, output = map(rows_together, (q, k, v, torch.full_like(result.output, float("nan"))))
         result = _Result(output, result.lse)
     there = {f.name: asked.get(f.word, result.lse) for f in shape.asked.features}
+    there |= shape.mask.values(candidate.variant.mask.names)
     if shape.packed:
         there |= _offsets(candidate.schedule, shape)
     scale = shape.head_dim**-0.5

@@ -61,14 +61,16 @@ def check_tensors(q: Tensor, k: Tensor, v: Tensor) -> None:
         raise InputError(f"attention: q has {heads} heads, expected a multiple of the {heads_kv} that k and v have")
 
 
-def checked_problem(q: Tensor, k: Tensor, v: Tensor, mask: Mask, asked: Asked) -> tuple[Rows, AttentionShape | None]:
+def checked_problem(
+    q: Tensor, k: Tensor, v: Tensor, mask: Mask, asked: Asked, invariant: bool
+) -> tuple[Rows, AttentionShape | None]:
     """Returns the call's row counts as Rows, and the AttentionShape of the rows that see a key; None if there are none.
 
     Raises InputError for a problem that no kernel has. The tensors have passed `check_tensors`.
     """
     batch, heads, seq_q, head_dim = q.shape
     heads_kv, seq_kv = k.shape[1:3]
-    rows, mask = Rows.seen(mask, seq_q, seq_kv)
+    rows, mask = Rows.seen(mask, seq_q, seq_kv, invariant)
     if 0 in (batch, heads, rows.count):
         return rows, None
     try:

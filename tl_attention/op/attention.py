@@ -41,6 +41,7 @@ class Options(TypedDict, total=False):
     out: Tensor | None
     schedule: Schedule | str | Path | None
     specialize: bool
+    invariant: bool
 
 
 @overload
@@ -70,6 +71,7 @@ def attention(
     out: Tensor | None = None,
     schedule: Schedule | str | Path | None = None,
     specialize: bool = False,
+    invariant: bool = False,
     **unknown: Any,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Computes softmax(scale q k^T) v on the current CUDA stream of q's device.
@@ -103,6 +105,9 @@ def attention(
         schedule: a name (`tl-attention list` shows them), a file, a label or a Schedule. By default the case decides, as
             `tl-attention which` shows. A file is read again only after it has changed.
         specialize: compile for exactly these sizes instead of for all sizes.
+        invariant: give a row of the output the same bits whatever the batch, the lengths and the number of queries, here
+            and in `attention_varlen`. The schedule is then one that computes rows as that for any length does, and no
+            side of a window is left out.
 
     Under torch.compile and torch.export, and where an input requires a gradient, the call is the operator
     `torch.ops.tl_attention.forward`, which takes neither `out` nor a Schedule. Gradients of q, k and v use PyTorch's
@@ -119,7 +124,7 @@ def attention(
     values, key = (softcap, sinks), None
     if not is_dynamo_compiling():
         try:
-            options = causal, window_size, layout, return_lse, specialize
+            options = causal, window_size, layout, return_lse, specialize, invariant
             key = key_of(q, k, v, values, out, schedule, options)
         except RuntimeError:  # A tensor without sizes or strides, which is refused below.
             key = None
@@ -136,12 +141,13 @@ def attention(
         "layout": layout,
         "return_lse": return_lse,
         "specialize": specialize,
+        "invariant": invariant,
     }
     if operator.is_needed(q, k, v, *values):
         return operator.call(q, k, v, given, out, schedule, **asked_for)
     q, k, v, mask, asked = arguments.checked_call(q, k, v, given, out, **asked_for)
     per_head = arguments.tensors_of(given)
-    rows, shape = arguments.checked_problem(q, k, v, mask, asked)
+    rows, shape = arguments.checked_problem(q, k, v, mask, asked, invariant)
     scale = arguments.checked_scale(scale, q.shape[3], asked)
     card = arguments.checked_card(q.device)
     output = arguments.output_for(out, (*q.shape[:3], v.shape[3]), {"q": q, "k": k, "v": v, **per_head}, layout)
@@ -151,8 +157,9 @@ def attention(
         parts = {"q": rows.computed(q), "k": k, "v": v, "out": rows.computed(output)}
         strided, tensors = placed(parts, layout)
         variant = replace(shape.variant(fixed=specialize), strided=strided, sms=sms_of(q.device), arch=card.arch)
-        scheduled = schedule_of(schedule, shape, card)
-        plan = Plan.of(kernel_of(scheduled, variant).launch, scheduled, parts, tensors, asked, per_head, layout)
+        scheduled = schedule_of(schedule, shape, card, invariant)
+        kernel, window = kernel_of(scheduled, variant).launch, shape.mask.values(variant.mask.names)
+        plan = Plan.of(kernel, scheduled, parts, tensors, asked, per_head, window, layout)
         of_q, of_k, of_v, of_output = (other_way(part, layout) for part in parts.values())
         found = plan.run(of_q, of_k, of_v, values, of_output if rows.hidden else result, scale)
         if not rows.hidden:
@@ -191,7 +198,9 @@ def sms_of(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count
 
 
-def schedule_of(schedule: Schedule | str | Path | None, shape: AttentionShape, card: Card) -> Schedule:
+def schedule_of(
+    schedule: Schedule | str | Path | None, shape: AttentionShape, card: Card, invariant: bool = False
+) -> Schedule:
     """Returns the Schedule of a name, file, label or Schedule, or for None the default of the problem and card.
 
     Raises InputError for a value of another type.
@@ -199,7 +208,7 @@ def schedule_of(schedule: Schedule | str | Path | None, shape: AttentionShape, c
     if isinstance(schedule, Schedule):
         return schedule
     if schedule is None:
-        schedule = default_schedule(shape, card.arch)
+        schedule = default_schedule(shape, card.arch, invariant)
     if not isinstance(schedule, (str, Path)):
         found = type(schedule).__name__
         raise InputError(f"attention: schedule is {found}, expected a name, a file, a label or a Schedule")

@@ -34,7 +34,7 @@ FLOATS = "".join(f"float {feature.word}={feature.off}, " for feature in NUMBERS)
 # Without return_lse the second result is empty. The LSE has no gradient.
 SCHEMA = (
     f"(Tensor q, Tensor k, Tensor v, {TENSORS}*, bool causal=False, float? scale=None, int[2] window_size=[-1, -1], "
-    f"{FLOATS}str layout='bhsd', bool return_lse=False, str? schedule=None, bool specialize=False) -> (Tensor, Tensor)"
+    f"{FLOATS}str layout='bhsd', bool return_lse=False, str? schedule=None, bool specialize=False, bool invariant=False) -> (Tensor, Tensor)"
 )
 GRADIENT_SCHEMA = (
     "(Tensor grad, Tensor q, Tensor k, Tensor v, Tensor output, Tensor lse, *, bool causal, float? scale, "
@@ -72,6 +72,7 @@ def call(
     *,
     return_lse: bool,
     specialize: bool,
+    invariant: bool,
     **options: Any,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Calls `torch.ops.tl_attention.forward` with `attention`'s arguments, and returns what `attention` returns.
@@ -80,7 +81,7 @@ def call(
     """
     gradient = requires_gradient(q, k, v, *given.values())
     # Before the dispatcher, whose own refusals have several lines.
-    arguments.checked_call(q, k, v, given, **options, return_lse=return_lse, specialize=specialize)
+    arguments.checked_call(q, k, v, given, **options, return_lse=return_lse, specialize=specialize, invariant=invariant)
     if gradient and not is_traced(q):
         # Where a call is traced `_setup_context` checks this. Here no kernel is to run before a call is refused.
         check_has_backward(q, k, v, given, **options)
@@ -91,7 +92,7 @@ def call(
     if out is not None:
         raise InputError(f"attention: out is given {HERE}, expected none")
     # The backward reads the LSE.
-    chosen = {"return_lse": return_lse or gradient, "specialize": specialize}
+    chosen = {"return_lse": return_lse or gradient, "specialize": specialize, "invariant": invariant}
     tensors = (given[feature.word] for feature in PER_HEAD)
     options |= {feature.word: given[feature.word] for feature in NUMBERS}
     output, lse = torch.ops.tl_attention.forward(

@@ -19,14 +19,14 @@ from tl_attention.op.in_memory import BHSD
 from tl_attention.problem.bounds import check_totals
 from tl_attention.problem.features import Asked
 from tl_attention.problem.head_dims import check_head_dim, head_size
-from tl_attention.problem.mask import Mask
+from tl_attention.problem.mask import Mask, shortened
 from tl_attention.problem.shape import AttentionShape, check_dtype
 
 # cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k.
 Offsets = tuple[Tensor, Tensor, Tensor | None, Tensor | None]
 NAMES = ("cu_seqlens_q", "cu_seqlens_k", "seqused_q", "seqused_k")
 DIMENSIONS = "total", "heads", "head_dim"
-# A side of a window that is longer is open if it hides nothing of these totals: kernels add it to lengths.
+# Kernels add a window's sides to lengths, so they are cut to this, or to the totals if these are more.
 LONG_SIDE = 1 << 24
 
 
@@ -38,16 +38,13 @@ def checked_call(
     longest: tuple[int, int],
     given: Given,
     out: Tensor | None = None,
-    *,
-    zero_unused: bool,
-    check: bool = False,
     **options: Any,
 ) -> tuple[Mask, Asked]:
     """Checks a call's arguments without a GPU, and returns (mask, features asked for).
 
     Totals and numbers of sequences may be symbols. Raises InputError for what is wrong.
     """
-    mask, asked = arguments.checked_options(given, layout=BHSD, zero_unused=zero_unused, check=check, **options)
+    mask, asked = arguments.checked_options(given, layout=BHSD, **options)
     there = dict(zip(NAMES, offsets))
     arguments.check_dense(q=q, k=k, v=v, out=out, **there, **arguments.tensors_of(given))
     _check_tensors(q, k, v)
@@ -124,11 +121,7 @@ def checked_problem(
     (total_q, heads, head_dim), total_k, sequences = q.shape, k.shape[0], offsets[0].shape[0] - 1
     if 0 in (total_q, heads, sequences):
         return None
-    sides = (
-        None if side is not None and side >= max(LONG_SIDE, total_q, total_k) else side
-        for side in (mask.left, mask.right)
-    )
-    mask, (seq_q, seq_kv) = Mask(*sides), longest
+    mask, (seq_q, seq_kv) = shortened(mask, max(LONG_SIDE, total_q, total_k)), longest
     try:
         check_totals(sequences, heads, total_q, total_k, min(seq_kv, total_k), mask)
         return AttentionShape(

@@ -66,9 +66,10 @@ class Plan:
         taken: Mapping[str, Tensor],
         asked: Asked,
         per_head: Mapping[str, Tensor],
+        window: Mapping[str, int],
         layout: str,
     ) -> Plan:
-        """Makes the plan of a call from its kernel, schedule, tensors, features and layout.
+        """Makes the plan of a call from its kernel, schedule, tensors, features, window's sides and layout.
 
         `given` and `taken` are q, k, v and out (batch, heads, seq, head_dim), as given and as the kernel takes them.
         """
@@ -81,7 +82,7 @@ class Plan:
             lse=((batch, heads, rows), (heads * rows, rows, 1)) if "lse" in asked else None,
             views=None if as_given else tuple(map(_place, taken.values())),
             spans=tuple(spans),
-            features=features_taken(asked),
+            features=features_taken(asked, window),
         )
 
     def serves(
@@ -137,10 +138,11 @@ class Plan:
         return result if lse is None else (result, lse)
 
 
-def features_taken(asked: Asked) -> tuple[Taken, ...]:
-    """Returns what a kernel takes for the asked features of INPUTS, in their order."""
+def features_taken(asked: Asked, window: Mapping[str, int]) -> tuple[Taken, ...]:
+    """Returns what a kernel takes for the asked features of INPUTS, in their order, and then for its window's sides."""
     there = ((place, feature) for place, feature in enumerate(INPUTS) if feature.word in asked)
-    return tuple((None, asked[f.word]) if f.is_number else (place, None) for place, f in there)
+    of_features = ((None, asked[f.word]) if f.is_number else (place, None) for place, f in there)
+    return (*of_features, *((None, side) for side in window.values()))
 
 
 def _place(tensor: Tensor) -> Place:
@@ -177,18 +179,20 @@ def key_of(
     values: Values,
     out: Tensor | None,
     schedule: Schedule | str | Path | None,
-    options: tuple[bool, tuple[int, int], str, bool, bool],
+    options: tuple[bool, tuple[int, int], str, bool, bool, bool],
 ) -> Key | None:
     """Returns the tuple of all that a call's plan depends on; None where a gradient or a type allows no plan.
 
     The tuple is the plan's key. No plan may be kept where a gradient is needed, or an argument is no plain tensor,
     number, name or Schedule.
 
-    `values` are the call's for INPUTS, `options` are causal, window_size, layout, return_lse and specialize. Values
+    `values` are the call's for INPUTS, `options` are causal, window_size, layout, return_lse, specialize and invariant. Values
     that are equal, and right, mean the same: so 1 is not taken for a flag, nor 1.0 for a side of a window.
     """
-    causal, window_size, layout, return_lse, specialize = options
-    if not (type(q) is type(k) is type(v) is Tensor and type(causal) is type(return_lse) is type(specialize) is bool):
+    causal, window_size, layout, *flags = options
+    if not (type(q) is type(k) is type(v) is Tensor and type(causal) is bool):
+        return None
+    if not all(type(flag) is bool for flag in flags):
         return None
     # This asks what operator.requires_gradient asks, without its loop: every eager call comes by here.
     graded = torch.is_grad_enabled()

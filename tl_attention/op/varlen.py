@@ -5,7 +5,7 @@ Where sequences lie, tensors on the GPU say, and the host never reads them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypedDict, Unpack, overload
@@ -43,6 +43,7 @@ class VarlenOptions(TypedDict, total=False):
     schedule: Schedule | str | Path | None
     zero_unused: bool
     check: bool
+    invariant: bool
 
 
 @overload
@@ -81,6 +82,7 @@ def attention_varlen(
     schedule: Schedule | str | Path | None = None,
     zero_unused: bool = False,
     check: bool = False,
+    invariant: bool = False,
     **unknown: Any,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Computes softmax(scale q k^T) v for each of many sequences of any lengths, which lie one behind the other.
@@ -102,7 +104,7 @@ def attention_varlen(
             larger ones are right, too.
         seqused_q: contiguous int32 (sequences,): only so many of each sequence's rows count, and queries and keys end
             with these; so does seqused_k.
-        causal, scale, window_size, softcap, sinks, schedule: as for `attention`.
+        causal, scale, window_size, softcap, sinks, schedule, invariant: as for `attention`.
         return_lse: return (output, LSE), fp32 (heads, total_q).
         out: a tensor to write the output to, as for `attention`.
         zero_unused: set rows that are no sequence's to 0, and their LSE to -inf; otherwise they are left as they are.
@@ -125,7 +127,7 @@ def attention_varlen(
     key = None
     if not (check or is_dynamo_compiling()):
         try:
-            options = causal, window_size, return_lse, zero_unused
+            options = causal, window_size, return_lse, zero_unused, invariant
             key = key_of(q, k, v, offsets, longest, values, out, schedule, options)
         except (RuntimeError, AttributeError, TypeError, IndexError):  # No plain tensors: refused below.
             key = None
@@ -135,14 +137,18 @@ def attention_varlen(
             if plan.serves(q, k, v, offsets, values, out, schedule):
                 return plan.run(q, k, v, offsets, values, out, scale, zero_unused)
     given = arguments.by_word(values)
-    asked_for: dict[str, Any] = {"causal": causal, "scale": scale, "window_size": window_size, "return_lse": return_lse}
+    asked_for: dict[str, Any] = {
+        "causal": causal,
+        "scale": scale,
+        "window_size": window_size,
+        "return_lse": return_lse,
+        "zero_unused": zero_unused,
+        "check": check,
+        "invariant": invariant,
+    }
     if operator.is_needed(q, k, v, *offsets, *values):
-        return varlen_operator.call(
-            q, k, v, offsets, longest, given, out, schedule, zero_unused=zero_unused, check=check, **asked_for
-        )
-    mask, asked = packed_arguments.checked_call(
-        q, k, v, offsets, longest, given, out, zero_unused=zero_unused, check=check, **asked_for
-    )
+        return varlen_operator.call(q, k, v, offsets, longest, given, out, schedule, **asked_for)
+    mask, asked = packed_arguments.checked_call(q, k, v, offsets, longest, given, out, **asked_for)
     scale = arguments.checked_scale(scale, q.shape[2], asked)
     card = arguments.checked_card(q.device)
     shape = packed_arguments.checked_problem(q, k, v, offsets, longest, mask, asked)
@@ -151,9 +157,10 @@ def attention_varlen(
     packed_arguments.check_out(out, q, k, v, offsets, given)
     if shape is None:
         return _without_tiles(q, v, out, given, return_lse, zero_unused)
-    scheduled = schedule_of(schedule, shape, card)
+    scheduled = schedule_of(schedule, shape, card, invariant)
     variant = replace(shape.variant(), sms=sms_of(q.device), arch=card.arch)
-    plan = PackedPlan.of(kernel_of(scheduled, variant).launch, scheduled, q, v, asked)
+    window = shape.mask.values(variant.mask.names)
+    plan = PackedPlan.of(kernel_of(scheduled, variant).launch, scheduled, q, v, asked, window)
     if key is not None:
         plans.keep(key, plan)
     return plan.run(q, k, v, offsets, values, out, scale, zero_unused)
@@ -175,8 +182,8 @@ def _without_tiles(
 class PackedPlan:
     """A PackedPlan launches calls of `attention_varlen` like an earlier one, whatever their lengths, without new checks.
 
-    `rows` is how many rows a tile of the kernel has. `features` are what the kernel takes for features besides the LSE:
-    a number, or the place of a tensor among the call's values, and None for the other.
+    `rows` is how many rows a tile of the kernel has. `features` are what the kernel takes for features besides the LSE,
+    and for a window: a number, or the place of a tensor among the call's values, and None for the other.
     """
 
     kernel: Callable[..., None]
@@ -190,14 +197,22 @@ class PackedPlan:
     features: tuple[Taken, ...]
 
     @classmethod
-    def of(cls, kernel: Callable[..., None], schedule: Schedule, q: Tensor, v: Tensor, asked: Asked) -> PackedPlan:
-        """Makes the plan of a call from its kernel, schedule, tensors and features."""
+    def of(
+        cls,
+        kernel: Callable[..., None],
+        schedule: Schedule,
+        q: Tensor,
+        v: Tensor,
+        asked: Asked,
+        window: Mapping[str, int],
+    ) -> PackedPlan:
+        """Makes the plan of a call from its kernel, schedule, tensors, features and window's sides."""
         return cls(
             *(kernel, schedule, q.device.index, q.shape[2], asked),
             rows=schedule.block_M * schedule.kernel.cluster,
             lse="lse" in asked,
             columns=v.shape[2],
-            features=features_taken(asked),
+            features=features_taken(asked, window),
         )
 
     def serves(
@@ -275,14 +290,16 @@ def key_of(
     values: Values,
     out: Tensor | None,
     schedule: Schedule | str | Path | None,
-    options: tuple[bool, tuple[int, int], bool, bool],
+    options: tuple[bool, tuple[int, int], bool, bool, bool],
 ) -> tuple[object, ...] | None:
     """Returns the tuple of all that a call's plan depends on, which has no total and no number of sequences.
 
     It is None where a gradient or a type allows no plan.
     """
-    causal, window_size, return_lse, zero_unused = options
-    if not (type(q) is type(k) is type(v) is Tensor and type(causal) is type(return_lse) is type(zero_unused) is bool):
+    causal, window_size, *flags = options
+    if not (type(q) is type(k) is type(v) is Tensor and type(causal) is bool):
+        return None
+    if not all(type(flag) is bool for flag in flags):
         return None
     if operator.requires_gradient(q, k, v, out):
         return None

@@ -38,7 +38,7 @@ NAME, GRADIENT = "tl_attention::forward_varlen", "tl_attention::backward_varlen"
 SCHEMA = (
     "(Tensor q, Tensor k, Tensor v, Tensor cu_seqlens_q, Tensor cu_seqlens_k, SymInt max_seqlen_q, SymInt max_seqlen_k, "
     f"Tensor? seqused_q=None, Tensor? seqused_k=None, {TENSORS}*, bool causal=False, float? scale=None, "
-    f"int[2] window_size=[-1, -1], {FLOATS}bool return_lse=False, str? schedule=None, bool zero_unused=False) "
+    f"int[2] window_size=[-1, -1], {FLOATS}bool return_lse=False, str? schedule=None, bool zero_unused=False, bool invariant=False) "
     "-> (Tensor, Tensor)"
 )
 GRADIENT_SCHEMA = (
@@ -60,6 +60,7 @@ def call(
     return_lse: bool,
     zero_unused: bool,
     check: bool,
+    invariant: bool,
     **options: Any,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Calls `torch.ops.tl_attention.forward_varlen` with the arguments of `attention_varlen`, and returns what that does.
@@ -67,7 +68,12 @@ def call(
     Raises InputError for what the operator lacks, such as `out`, and for a gradient where there is no backward.
     """
     gradient = requires_gradient(q, k, v, *given.values())
-    flags: dict[str, Any] = {"return_lse": return_lse, "zero_unused": zero_unused, "check": check}
+    flags: dict[str, Any] = {
+        "return_lse": return_lse,
+        "zero_unused": zero_unused,
+        "check": check,
+        "invariant": invariant,
+    }
     packed_arguments.checked_call(q, k, v, offsets, longest, given, **options, **flags)
     if gradient and not is_traced(q):
         check_has_backward(q, v, offsets, longest, given, **options)
@@ -82,9 +88,10 @@ def call(
     tensors = (given[feature.word] for feature in PER_HEAD)
     options |= {feature.word: given[feature.word] for feature in NUMBERS}
     # The backward reads the LSE.
-    chosen = {"return_lse": return_lse or gradient, "schedule": name_of(schedule, "attention_varlen")}
+    chosen: dict[str, Any] = {"zero_unused": zero_unused, "invariant": invariant, "return_lse": return_lse or gradient}
+    chosen |= {"schedule": name_of(schedule, "attention_varlen")}
     output, lse = torch.ops.tl_attention.forward_varlen(
-        q, k, v, cu_q, cu_k, *longest, *used, *tensors, **options, **chosen, zero_unused=zero_unused
+        q, k, v, cu_q, cu_k, *longest, *used, *tensors, **options, **chosen
     )
     return (output, lse) if return_lse else output
 

@@ -6,6 +6,7 @@ It keeps the pipelined order and the real number of buffers, and runs under both
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -16,7 +17,7 @@ from tl_attention.oracle.features import of_head as of_one_head
 from tl_attention.oracle.reference import ErrorReport, attention_and_lse, compare, compare_lse, make_inputs
 from tl_attention.oracle.tile import STATEMENT_CODE, Tile, Tiles
 from tl_attention.problem.features import INPUTS, features_of
-from tl_attention.problem.lengths import ragged
+from tl_attention.problem.lengths import ragged, windows
 from tl_attention.problem.mask import Mask
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.tiling import kv_blocks, row_tiles
@@ -70,12 +71,14 @@ def verify(program: Program, schedule: Schedule, variant: Variant, seed: int = 0
     The problem is sequences of several lengths. One sequence has several tiles, others are empty or have rows without a
     key: all rows count as those of one. "late LSE" and "early LSE" are added where the variant has an LSE.
     """
-    lengths = ragged(variant.mask, schedule.block_M, schedule.block_N)
+    # Of a window that the kernel reads, one stands for all.
+    mask = next(windows(variant.mask, schedule.block_M, schedule.block_N))
+    variant, lengths = replace(variant, mask=mask), ragged(mask, schedule.block_M, schedule.block_N)
     # Two heads of K and V, if heads share them.
     heads = 1 if variant.group == 1 else 2 * variant.group
     problems = [AttentionShape.of(variant, Sizes(1, heads, *of_one)) for of_one in lengths]
     sequences = [make_inputs(problem, seed + number) for number, problem in enumerate(problems)]
-    options: dict[str, Any] = {"mask": variant.mask, "scale": variant.head_dim**-0.5}
+    options: dict[str, Any] = {"mask": mask, "scale": variant.head_dim**-0.5}
     for feature in features_of(variant.optional):
         if feature in INPUTS:
             # Each head has another value, so that two heads cannot be mixed up.

@@ -119,6 +119,19 @@ def cuts(mask: Mask, rows: int, block_N: int, together: int) -> Iterator[Lengths
     yield Lengths(seq_kv + before, seq_kv)
 
 
+def windows(mask: Mask, rows: int, block_N: int) -> Iterator[Mask]:
+    """Yields windows that a kernel may be called with if it reads its window's sides, else the mask itself.
+
+    A long window leaves some blocks of a tile of `rows` rows whole, a short one none, and one has keys after a query alone.
+    """
+    if not mask.names:
+        yield mask
+        return
+    long = rows + 3 * block_N
+    for left, right in ((long + 17, 2 * block_N + 5), (3, 1), (0, long + 2)):
+        yield Mask(None if mask.left is None else left, None if mask.right is None else right)
+
+
 def without_keys(mask: Mask, rows: int, block_N: int) -> Iterator[Lengths]:
     """Yields lengths at which all rows of a first tile of `rows` rows, and some of the next, see no key.
 
@@ -127,13 +140,6 @@ def without_keys(mask: Mask, rows: int, block_N: int) -> Iterator[Lengths]:
     if mask.right is not None:
         keys = block_N + 3
         yield Lengths(keys + mask.right + rows + rows // 3, keys)
-
-
-def most_blocks(mask: Mask, rows: int, block_N: int) -> int | None:
-    """Returns the most KV blocks that a tile of `rows` rows can have at any size, None if a mask side is open."""
-    if mask.left is None or mask.right is None:
-        return None
-    return (max(rows + mask.left + mask.right, 2) - 2) // block_N + 2
 
 
 def ragged(mask: Mask, block_M: int, block_N: int) -> tuple[Lengths, ...]:

@@ -3,7 +3,7 @@
 import operator
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 from tl_attention.errors import InputError, shown
 
@@ -15,6 +15,10 @@ def ceildiv(a: Any, b: Any) -> Any:
 
 # Python's arithmetic of integers, under the names that a mask asks for.
 INTEGERS = SimpleNamespace(min=min, max=max, ceildiv=ceildiv, Or=operator.or_)
+
+
+# The parameters of a kernel that are the sides of its window.
+WINDOW = ("window_left", "window_right")
 
 
 @dataclass(frozen=True)
@@ -37,7 +41,27 @@ class Mask:
     @property
     def suffix(self) -> str:
         """Returns the mask as text to put behind a dtype, such as ` causal`; it is empty for a full mask."""
+        if self.names:
+            return f" {' and '.join(self.names)}"
         return {FULL: "", CAUSAL: " causal"}.get(self, f" window {self.left, self.right}")
+
+    @property
+    def read(self) -> "Mask":
+        """Returns the mask of a kernel that reads a window's sides at run time: names of its parameters stand for them."""
+        if not is_window(self):
+            return self
+        return Mask(*(None if side is None else cast(Any, name) for name, side in zip(WINDOW, (self.left, self.right))))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Returns the names of the kernel's parameters that stand for a side."""
+        sides: tuple[Any, ...] = (self.left, self.right)
+        return tuple(side for side in sides if isinstance(side, str))
+
+    def values(self, names: tuple[str, ...]) -> dict[str, int]:
+        """Returns the sides of a window by these names of a kernel's parameters."""
+        sides = zip(WINDOW, (self.left, self.right))
+        return {name: side for name, side in sides if name in names and side is not None}
 
     @property
     def grows(self) -> bool:
@@ -147,8 +171,13 @@ def parse_window(text: str) -> tuple[int, ...]:
         raise InputError(f"window: {text[:40]!r} is none, expected {WINDOW_TEXT}, such as 1023,0") from None
 
 
+def shortened(mask: Mask, most: int) -> Mask:
+    """Returns the mask with no side longer than `most`: of sequences that are no longer it hides the same keys."""
+    return Mask(*(None if side is None else min(side, most) for side in (mask.left, mask.right)))
+
+
 def fitted(mask: Mask, seq_q: int, seq_kv: int) -> Mask:
-    """Returns the mask without the sides that hide no key at these sizes, so that they are not compiled in.
+    """Returns the mask without the sides that hide no key at these sizes, whose kernel is faster.
 
     A right side of 0 stays.
     """

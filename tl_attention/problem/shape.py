@@ -157,9 +157,9 @@ class AttentionShape:
         return tuple(words for words, there in found.items() if there)
 
     def variant(self, fixed: bool = False) -> Variant:
-        """Returns the variant to compile for this problem, for its sizes alone if `fixed`, else for all sizes."""
+        """Returns the variant to compile for this problem, for its sizes and window alone if `fixed`, else for all."""
         sizes, optional = self.sizes if fixed else None, frozenset(self.asked.parameters)
-        mask, columns_v = self.mask, self.head_dim_v
+        mask, columns_v = self.mask if fixed else self.mask.read, self.head_dim_v
         return Variant(self.head_dim, self.dtype, mask, columns_v, sizes, optional, self.group, packed=self.packed)
 
     def asking(self, **features: object) -> AttentionShape:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from tl_attention.hardware.card import CARDS, HOPPER, Card
 from tl_attention.problem.features import INPUTS, RESULTS, Parameter
 from tl_attention.problem.head_dims import HeadSize, head_size, tile_dim
-from tl_attention.problem.mask import FULL, Mask
+from tl_attention.problem.mask import FULL, WINDOW, Mask
 
 
 class Sizes(NamedTuple):
@@ -37,6 +37,7 @@ KERNEL_PARAMETERS = (
     Parameter("Output", "output", ("batch", "heads", "seq_q", "head_dim_v")),
     Parameter("softmax_scale", "scalar", dtype="float32"),
     *(feature.parameter for feature in (*RESULTS, *INPUTS)),
+    *(Parameter(name, "scalar", dtype="int32", optional=True) for name in WINDOW),
     *OFFSETS,
     Parameter("Trace", "trace", (TRACE_WORDS,), "int64", optional=True),
     Parameter("TileCounter", "counter", (2,), "int32", optional=True),
@@ -110,6 +111,6 @@ class Variant:
 
     def parameters(self, *of_schedule: str) -> tuple[Parameter, ...]:
         """Returns a kernel's Parameters; optional ones only if this variant has them or these arguments name them."""
-        asked = {*self.optional, *of_schedule, *(["Trace"] if self.trace else [])}
+        asked = {*self.optional, *self.mask.names, *of_schedule, *(["Trace"] if self.trace else [])}
         there = (p for p in KERNEL_PARAMETERS if not p.optional or p.name in asked)
         return tuple(p.packed if self.packed else p for p in there if self.packed or p.kind != "offsets")

@@ -38,7 +38,6 @@ from tl_attention.lowering.warp_specialized.grid_proof import (
 from tl_attention.lowering.warp_specialized.packed_proof import packed_grids, packed_sizes
 from tl_attention.lowering.warp_specialized.roles import Roles, tile_lists
 from tl_attention.lowering.warp_specialized.tile_order import workers
-from tl_attention.problem.mask import sides
 from tl_attention.problem.packed import TILE_WORDS, TILES_TOLD
 from tl_attention.problem.variant import Sizes
 from tl_attention.proof import races
@@ -118,8 +117,7 @@ class RolesProof(Proof):
             check_no_listing(self.kernel, self.plan)
             return
         mask, cluster = self.code.variant.mask, self.roles.cluster
-        of = (self.schedule.block_M, cluster, self.schedule.block_N, *sides(mask))
-        check_listing(self.kernel, self.plan, of, cluster)
+        check_listing(self.kernel, self.plan, (self.schedule.block_M, cluster, self.schedule.block_N), mask, cluster)
         for tiles in tile_lists(self.program):
             events = {process: tuple(self.roles.events(process, tiles)) for process in self.roles.processes}
             races.prove(events, self.roles.counts)

@@ -97,10 +97,10 @@ __device__ __forceinline__ int tl_attention_sum_before(int value, int* of_warps,
   *sum = __shfl_sync(0xffffffff, before, 31);
   return own - value + (warp ? __shfl_sync(0xffffffff, before, warp - 1) : 0);
 }
-template <int block_M, int cluster, int block_N, int left, int right>
+template <int block_M, int cluster, int block_N>
 __device__ __forceinline__ void tl_attention_list_tiles(
-    const int* begins_q, const int* begins_k, const int* used_q, const int* used_k, int bounds, int count_q, int count_k,
-    int total_q, int total_k, int words, int* tiles) {
+    const int* begins_q, const int* begins_k, const int* used_q, const int* used_k, int left, int right, int bounds,
+    int count_q, int count_k, int total_q, int total_k, int words, int* tiles) {
   constexpr int rows = block_M * cluster, buckets = 32, warps = 32;
   __shared__ int counts[buckets * warps], of_warps[warps], longest;
   const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32, batch = bounds - 1;

@@ -30,8 +30,9 @@ def list_tiles(given, c):
         if block == 0:
             T.call_extern(
                 "handle",
-                f"tl_attention_list_tiles<{c.block_M}, {c.kernel.cluster}, {c.block_N}, {side(c.mask.left)}, {side(c.mask.right)}>",
+                f"tl_attention_list_tiles<{c.block_M}, {c.kernel.cluster}, {c.block_N}>",
                 *(given.CuSeqlensQ.data, given.CuSeqlensK.data, given.SeqUsedQ.data, given.SeqUsedK.data),
+                *(side(c.mask.left), side(c.mask.right)),
                 *(given.CuSeqlensQ.shape[0], given.SeqUsedQ.shape[0], given.SeqUsedK.shape[0]),
                 *(given.Q.shape[0], given.K.shape[0], given.Tiles.shape[0]),
                 T.address_of(given.Tiles[0]),

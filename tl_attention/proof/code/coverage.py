@@ -1,8 +1,8 @@
 """Coverage says which lines of a kernel ran, in which iterations of a period: a line that did not run shows nothing.
 
 A line that synchronises, loads, multiplies or stores and did not run is a refusal, unless the line never can run: its
-condition is the same whatever the sizes, and was false for every thread of every block of a cluster; or sizes are fixed
-and no tile of that grid gets there.
+condition is the same whatever the sizes, and was false for every thread of every block of a cluster; it is in a loop
+that had no iteration in any tile of any problem, drawn ones too; or sizes are fixed and no tile of that grid gets there.
 """
 
 from __future__ import annotations
@@ -71,9 +71,8 @@ class Coverage:
     def wanting(self, iterations: Iterations, fixed: bool) -> list[tuple[int, Core]]:
         """Returns (line, core) for each line that ran in too few iterations of the period of a sum of counters `core`.
 
-        For fixed sizes, and short tiles, a loop that begins anew with each tile has no iterations other than those that
-        ran. A loop that is shorter than the period for every tile, as over the KV blocks of a causal mask's edge, has
-        no other iterations either.
+        For fixed sizes a loop that begins anew with each tile has no iterations other than those that ran. A loop that is
+        shorter than the period for every tile, as over the KV blocks of a causal mask's edge, has no others either.
         """
         carried = {name for names in iterations.carried.values() for name in names}
         return [
@@ -89,13 +88,12 @@ class Coverage:
         states = iterations.states(line, core)
         return min(states, self.trips.get(core[0][0], states)) if len(core) == 1 else states
 
-    def unreached(self, kernel: Kernel, iterations: Iterations, fixed: bool, short: bool = False) -> tuple[int, ...]:
+    def unreached(self, kernel: Kernel, iterations: Iterations, fixed: bool) -> tuple[int, ...]:
         """Returns the lines that can never run; raises Unsafe for a line that did not run but is not one of them.
 
-        It raises Unsafe, too, for a line that did not run in every iteration of the period. Where tiles are `short`
-        whatever the sizes, loops may have no iteration.
+        It raises Unsafe, too, for a line that did not run in every iteration of the period.
         """
-        for line, core in self.wanting(iterations, fixed or short):
+        for line, core in self.wanting(iterations, fixed):
             names = " + ".join(name for name, _ in core)
             states = self._states(iterations, line, core)
             raise Unsafe(f"line {line + 1} did not run in every one of the {states} states of {names}")
@@ -106,10 +104,10 @@ class Coverage:
                 if not fixed and len({at for _, at in seen}) > 1 and max(above for above, _ in seen) <= 0:
                     raise Unsafe(f"line {line + 1} compares what is counted with what no run gets to")
         dead: list[int] = []
-        self._look(kernel.body, False, dead, fixed, short)
+        self._look(kernel.body, False, dead, fixed)
         return tuple(dead)
 
-    def _look(self, nodes: Iterable[Any], never: bool, dead: list[int], fixed: bool, short: bool) -> None:
+    def _look(self, nodes: Iterable[Any], never: bool, dead: list[int], fixed: bool) -> None:
         for node in nodes:
             lines = node.lines if isinstance(node, Arithmetic) else (node.line,)
             if not self.ran.issuperset(lines):
@@ -117,14 +115,12 @@ class Coverage:
                     raise Unsafe(f"line {lines[0] + 1} does not run at any size that is tried")
                 dead.extend(lines)
             if isinstance(node, (For, While)):
-                empty = short and isinstance(node, For) and node.trips.constant is None and not self._any_ran(node.body)
-                self._look(node.body, never or empty, dead, fixed, short)
+                # Behind more buffers than a mask's edge has KV blocks no iteration is left for a loop that would repeat.
+                empty = isinstance(node, For) and self.trips.get(node.variable) == 0
+                self._look(node.body, never or empty, dead, fixed)
             elif isinstance(node, If):
                 # The condition depends on the thread alone, so it is the same for all sizes: every such thread was run.
                 plain = node.condition is not None and node.condition.names <= OF_A_THREAD
                 outcomes = self.outcomes[node.line]
-                self._look(node.body, never or (plain and True not in outcomes), dead, fixed, short)
-                self._look(node.otherwise, never or (plain and False not in outcomes), dead, fixed, short)
-
-    def _any_ran(self, nodes: Iterable[Any]) -> bool:
-        return any(not self.ran.isdisjoint(n.lines if isinstance(n, Arithmetic) else (n.line,)) for n in nodes)
+                self._look(node.body, never or (plain and True not in outcomes), dead, fixed)
+                self._look(node.otherwise, never or (plain and False not in outcomes), dead, fixed)

@@ -107,6 +107,10 @@ FLOAT = """
   float NAME = ((NAME_type_index == 3) ? \
 ((float)(((TVMFFIAny*)args)[SLOT].v_float64)) : ((float)(((TVMFFIAny*)args)[SLOT].v_int64)));
 """
+INTEGER = """
+  int32_t NAME_type_index = (((TVMFFIAny*)args)[SLOT].type_index);
+  int32_t NAME = ((int32_t)(((TVMFFIAny*)args)[SLOT].v_int64));
+"""
 DEVICE = """
   int32_t dev_id = (((DLTensor*)NAME_handle)[0].device.device_id);
 """
@@ -174,11 +178,13 @@ class Dimension:
 class Arguments:
     """Arguments are the names of what the host function is called with, in order, and the sizes and strides it reads.
 
-    `tensors` are the arguments that are tensors; `sizes` and `strides` are what is read off the tensors.
+    `tensors` are the arguments that are tensors, `integers` those that are whole numbers; `sizes` and `strides` are what is
+    read off the tensors.
     """
 
     names: tuple[str, ...]
     tensors: frozenset[str]
+    integers: frozenset[str]
     sizes: tuple[Dimension, ...]
     strides: tuple[Dimension, ...]
 
@@ -271,8 +277,13 @@ def _arguments(lines: list[str]) -> Arguments:
     tensors = [match[1] for match in found if match[2]]
     if not tensors:
         raise unknown("no tensor among the arguments")
+    integers = frozenset(
+        match[1] for match in found if not match[2] and any(f"int32_t {match[1]} = " in line for line in lines)
+    )
     forms = [
-        (TENSOR if match[2] else FLOAT).replace("NAME", match[1]).replace("SLOT", str(slot))
+        (TENSOR if match[2] else INTEGER if match[1] in integers else FLOAT)
+        .replace("NAME", match[1])
+        .replace("SLOT", str(slot))
         for slot, match in enumerate(found)
     ]
     expected = [line for text in (*forms, DEVICE.replace("NAME", tensors[0])) for line in text[1:].splitlines(True)]
@@ -286,7 +297,8 @@ def _arguments(lines: list[str]) -> Arguments:
             strides.append(Dimension(match["VARIABLE"], match["NAME"], int(match["NUMBER"])))
         elif line not in expected:
             raise unknown(f"the definition {line.strip()!r}")
-    return Arguments(tuple(match[1] for match in found), frozenset(tensors), tuple(sizes), tuple(strides))
+    names = tuple(match[1] for match in found)
+    return Arguments(names, frozenset(tensors), integers, tuple(sizes), tuple(strides))
 
 
 def _calls(source: str, at: int) -> Iterator[Call]:

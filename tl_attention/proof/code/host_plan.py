@@ -20,7 +20,7 @@ from tl_attention.proof.code.host_calls import Arguments, Call, Dimension, Slot,
 SET_DEVICE = "__tvm_set_device"
 CREATE_TILED = "__tvm_tensormap_create_tiled"
 CREATE_IM2COL = "__tvm_tensormap_create_im2col"
-# The kernel's own parameters, the last of which is a float, are followed by the cluster's x y z if there is one, the
+# The kernel's own parameters, the last of which is a scalar of the call, are followed by the cluster's x y z if there is one, the
 # grid's x or x y z, the block's x y z and the bytes of dynamic shared memory.
 CLUSTER = {5: False, 7: False, 8: True, 10: True}
 
@@ -195,14 +195,15 @@ def _listing(call: Call, arguments: Arguments) -> Listing:
     for slot in call.slots[:split]:
         match = INTEGER_NAME.fullmatch(slot.text)
         names.append(match[1] if match and slot.kind == "int" else slot.text)
-    if call.descriptor or {*names} - arguments.tensors - arguments.size_names:
+    if call.descriptor or {*names} - arguments.tensors - arguments.size_names - arguments.integers:
         raise unknown(f"{call.function} takes {', '.join(names)}")
     return Listing(call.function, tuple(names), tuple(map(_integer, call.slots[split:])))
 
 
 def _launch(call: Call, arguments: Arguments, descriptors: tuple[Descriptor, ...]) -> HostPlan:
-    floats = [index for index, slot in enumerate(call.slots) if slot.kind == "float"]
-    split = floats[-1] + 1 if floats else 0
+    scalars = {f"((int64_t){name})" for name in arguments.integers}
+    of_call = [index for index, slot in enumerate(call.slots) if slot.kind == "float" or slot.text in scalars]
+    split = of_call[-1] + 1 if of_call else 0
     own, launch = call.slots[:split], call.slots[split:]
     if not own or len(launch) not in CLUSTER or call.descriptor:
         raise unknown(f"{call.function} takes {len(own)} arguments and {len(launch)} of the launch")
@@ -232,7 +233,8 @@ def _parameter(slot: Slot, pointers: Set[str], arguments: Arguments) -> Paramete
     # Strides have 64 bits, so they are passed as they are.
     if slot.kind == "int" and slot.text in arguments.stride_names:
         return Parameter(slot.text, "int64_t")
-    known = arguments.size_names if slot.kind == "int" else {*arguments.names} - arguments.tensors
+    integers = arguments.size_names | arguments.integers
+    known = integers if slot.kind == "int" else {*arguments.names} - arguments.tensors - arguments.integers
     match = (INTEGER_NAME if slot.kind == "int" else FLOAT_NAME).fullmatch(slot.text)
     if match is None or match[1] not in known:
         raise unknown(f"the kernel's parameter {slot.text!r}, expected one of {', '.join(sorted(known)) or '(none)'}")

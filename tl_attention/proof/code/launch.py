@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 
 from tl_attention.problem.features import Parameter
+from tl_attention.problem.mask import Mask, sides
 from tl_attention.problem.shape import DTYPE_BYTES
 from tl_attention.proof.code.host_plan import Descriptor, HostPlan, Listing
 from tl_attention.proof.code.tensors import Tensor
@@ -62,16 +63,14 @@ def check_prelude(kernel: Kernel, functions: str) -> None:
 LISTING = (
     'extern "C" __global__ void __launch_bounds__(1024, 1) {kernel}(const int* __restrict__ CuSeqlensK, '
     "const int* __restrict__ CuSeqlensQ, const int* __restrict__ SeqUsedK, const int* __restrict__ SeqUsedQ, "
-    "int* __restrict__ Tiles, int bounds, int seq_kv, int seq_q, int used_k, int used_q, int words) {{\n"
+    "int* __restrict__ Tiles, {numbers}) {{\n"
     "  cudaTriggerProgrammaticLaunchCompletion();\n{body}}}\n"
 )
-LISTING_PARAMETERS = (
-    *("CuSeqlensK", "CuSeqlensQ", "SeqUsedK", "SeqUsedQ", "Tiles"),
-    *("bounds", "seq_kv", "seq_q", "used_k", "used_q", "words"),
-)
+LISTING_TENSORS = ("CuSeqlensK", "CuSeqlensQ", "SeqUsedK", "SeqUsedQ", "Tiles")
+LISTING_NUMBERS = ("bounds", "seq_kv", "seq_q", "used_k", "used_q", "words")
 LISTING_CALL = (
-    "tl_attention_list_tiles<{of}>(CuSeqlensQ, CuSeqlensK, SeqUsedQ, SeqUsedK, bounds, used_q, used_k, seq_q, seq_kv, "
-    "words, (&(Tiles[0])));\n"
+    "tl_attention_list_tiles<{of}>(CuSeqlensQ, CuSeqlensK, SeqUsedQ, SeqUsedK, {left}, {right}, bounds, used_q, used_k, "
+    "seq_q, seq_kv, words, (&(Tiles[0])));\n"
 )
 FIRST_BLOCK = "  if (((int)blockIdx.x) == 0) {{\n    {call}  }}\n"
 
@@ -81,19 +80,20 @@ def prototype_of(kernel: str) -> str:
     return kernel.partition("\n")[0].replace("__launch_bounds__(1024, 1) ", "").removesuffix(" {") + ";"
 
 
-def check_listing(kernel: Kernel, plan: HostPlan, of: tuple[int, ...], cluster: int) -> None:
+def check_listing(kernel: Kernel, plan: HostPlan, of: tuple[int, ...], mask: Mask, cluster: int) -> None:
     """Raises Unsafe unless the kernel that lists tiles is the known one, called for these numbers, and launched so.
 
-    `of` are block_M, cluster, block_N and both sides of the mask. TileLang gives it the main kernel's clusters, of which
-    the first block lists.
+    `of` are block_M, cluster and block_N. TileLang gives it the main kernel's clusters, of which the first block lists.
     """
-    call = LISTING_CALL.format(of=", ".join(map(str, of)))
+    left, right = sides(mask)
+    call = LISTING_CALL.format(of=", ".join(map(str, of)), left=left, right=right)
+    numbers = sorted((*LISTING_NUMBERS, *mask.names))
     body = f"  {call}" if cluster == 1 else FIRST_BLOCK.format(call=call)
     name = kernel.signature.name.removesuffix("_1")
     launch = (*((cluster, 1, 1) if cluster > 1 else ()), cluster, 1024, 1, 1)
-    if kernel.listing != LISTING.format(kernel=name, body=body):
+    if kernel.listing != LISTING.format(kernel=name, numbers=", ".join(f"int {n}" for n in numbers), body=body):
         raise Unsafe(f"the kernel that lists the tiles is {kernel.listing[-200:]!r}")
-    if plan.listing is None or plan.listing != Listing(name, LISTING_PARAMETERS, launch):
+    if plan.listing is None or plan.listing != Listing(name, (*LISTING_TENSORS, *numbers), launch):
         raise Unsafe(f"the tiles are listed by {plan.listing}, expected {launch} of {name}")
 
 

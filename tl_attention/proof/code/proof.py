@@ -8,14 +8,14 @@ from __future__ import annotations
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from tl_attention.errors import InputError, ScheduleRefused
-from tl_attention.hardware.warpgroup import ROWS
-from tl_attention.problem.lengths import Lengths, Problems, cuts, ends, most_blocks, without_keys
+from tl_attention.problem.lengths import Lengths, Problems, cuts, ends, windows, without_keys
 from tl_attention.problem.packed import words_of_list
 from tl_attention.problem.variant import Sizes
 from tl_attention.program.program import Program
@@ -164,17 +164,12 @@ class Proof(ABC):
         try:
             self._check_frame()
             self.check_code()
-            fixed = self.code.variant.sizes
-            sizes, grids = ([fixed], [fixed]) if fixed else (list(self.sizes()), list(self.grids()))
-            for self.at in sizes:
-                tensors, shapes = self.tensors(self.at), self._shapes(self.at)
-                check_descriptors(self.plan, self.tiles, tensors, shapes, self.names(self.at), self.code.variant.dtype)
-                self.check_at(self.at, 0, 0)
-            for self.at in grids:
-                self.check_grid(self.at)
-            self._check_periods(fixed is not None)
-            self.at = None
-            self.check_samples()
+            code, fixed = self.code, self.code.variant.sizes
+            for mask in windows(code.variant.mask, self.rows, self.schedule.block_N):
+                # A window that is read at run time has a value now.
+                self.code = replace(code, variant=replace(code.variant, mask=mask))
+                self._check_all(fixed)
+            self.code = code
             return self._verdict(fixed is not None)
         except SyntaxError as error:
             raise refusal(f"it cannot be read: {error}") from None
@@ -183,6 +178,19 @@ class Proof(ABC):
         except Unsafe as error:
             at = "" if self.at is None else f" (batch, heads, seq_q, seq_kv = {', '.join(map(str, self.at[:4]))})"
             raise refusal(f"{error}{at}") from None
+
+    def _check_all(self, fixed: Sizes | None) -> None:
+        """Raises Unsafe unless the kernel is right at all sizes that show something, or at these fixed ones."""
+        sizes, grids = ([fixed], [fixed]) if fixed else (list(self.sizes()), list(self.grids()))
+        for self.at in sizes:
+            tensors, shapes = self.tensors(self.at), self._shapes(self.at)
+            check_descriptors(self.plan, self.tiles, tensors, shapes, self.names(self.at), self.code.variant.dtype)
+            self.check_at(self.at, 0, 0)
+        for self.at in grids:
+            self.check_grid(self.at)
+        self._check_periods(fixed is not None)
+        self.at = None
+        self.check_samples()
 
     def run(self, threads: Threads, names: Mapping[str, Any], tiles: int = 1, **how: Any) -> Run:
         """Runs the kernel for these threads, and returns the Run; the repeating middle of long loops is left out."""
@@ -290,7 +298,7 @@ class Proof(ABC):
     def names(self, sizes: Sizes) -> dict[str, int]:
         """Returns, by name, the values that the kernel reads at run time, its sizes and, if strided, its strides."""
         strides = stride_values(self.code.parameters, self.tensors(sizes)) if self.code.variant.strided else {}
-        return {**sizes._asdict(), **self._offsets(sizes), **strides}
+        return {**sizes._asdict(), **self._offsets(sizes), **strides, **self._window}
 
     def sample_tensors(self, sizes: Problems) -> dict[str, Tensor]:
         """Returns the tensors of many problems at once, by name; their sizes are arrays.
@@ -315,7 +323,12 @@ class Proof(ABC):
     def sample_names(self, sizes: Problems) -> dict[str, Any]:
         """Returns, by name, the sizes of many problems and, if the variant is strided, their strides."""
         strides = stride_values(self.code.parameters, self.sample_tensors(sizes)) if self.code.variant.strided else {}
-        return {**sizes._asdict(), **strides}
+        return {**sizes._asdict(), **strides, **self._window}
+
+    @property
+    def _window(self) -> dict[str, int]:
+        """Returns, by name, the sides of the window that the kernel reads at run time."""
+        return self.code.variant.mask.values(tuple(parameter.name for parameter in self.code.parameters))
 
     def reading(self, sizes: Sizes) -> Reading:
         """Returns the tiles, products, tensors and boxes by which a run at these sizes is read as events."""
@@ -340,14 +353,6 @@ class Proof(ABC):
         """
         return frozenset(n.line for n in every(self.kernel.body) if isinstance(n, Step) and n.kind != COUNTER)
 
-    @property
-    def _short(self) -> bool:
-        """Says whether a window keeps tiles so short that some loops over KV blocks may have no iteration in any tile."""
-        rows, block_N = self.rows, self.schedule.block_N
-        most = most_blocks(self.code.variant.mask, rows, block_N)
-        # One warpgroup masks its own edges, and what only the rows of other warpgroups see.
-        return most is not None and most <= self.program.span + 3 + (rows + ROWS) // block_N
-
     def _digest(self, streams: Iterable[Iterable[Event]]) -> None:
         for stream in streams:
             told = [(e.kind, e.name, e.index, e.value, e.blocks, e.place, e.reads) for e in stream]
@@ -356,7 +361,7 @@ class Proof(ABC):
     def _check_periods(self, fixed: bool) -> None:
         """Runs and checks tiles again where a line missed some iterations of a period, from each iteration of it on."""
         tried: set[tuple[Sizes, int]] = set()
-        while wanting := self.coverage.wanting(self.iterations, fixed or self._short):
+        while wanting := self.coverage.wanting(self.iterations, fixed):
             missing = [(line, core) for line, core in wanting if self.coverage.reached[line] not in tried]
             if not missing:
                 return
@@ -374,7 +379,7 @@ class Proof(ABC):
 
     def _verdict(self, fixed: bool) -> Verdict:
         kinds = self.kernel.kinds
-        unreached = self.coverage.unreached(self.kernel, self.iterations, fixed, self._short)
+        unreached = self.coverage.unreached(self.kernel, self.iterations, fixed)
         lines = range(len(self.code.source.splitlines()))
         return Verdict(tuple(kinds.get(line, "") for line in lines), unreached, self.digest.hexdigest())
 
