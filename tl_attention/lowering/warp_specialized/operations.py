@@ -6,7 +6,7 @@ from tl_attention.hardware.warpgroup import OWN, ROWS, TURN, WARPGROUP
 from tl_attention.loop.table import whole
 from tl_attention.lowering.device_code import is_bf16
 from tl_attention.lowering.features import ON_SCORES, changed_by, changes_at_once, operand_of
-from tl_attention.lowering.softmax import exponent, seen
+from tl_attention.lowering.softmax import exponent, growth, seen
 from tl_attention.lowering.warp_specialized.transfers import block, release, release_q, slot, wait_full
 
 
@@ -159,7 +159,7 @@ MAXIMUM = {"thread": maximum_of_threads, "chains": maximum_of_chains, "row": max
 def scale(t, tile, s, c, masked):
     """scores_scale = exp2(scale (scores_max_prev - scores_max))."""
     for i in T.Parallel(ROWS):
-        s.scores_scale[i] = T.exp2(exponent(s.scores_max_prev[i], seen(s.scores_max[i], masked), s, c))
+        s.scores_scale[i] = T.exp2(growth(s.scores_max_prev[i], seen(s.scores_max[i], masked), s, c))
 
 
 @T.macro
