@@ -37,6 +37,7 @@ class GoldenKernel:
     sms: int = HOPPER.sms
     options: Options = ()
     packed: bool = False
+    invariant: bool = False
 
     @cached_property
     def schedule(self) -> Schedule:
@@ -47,16 +48,23 @@ class GoldenKernel:
     def variant(self) -> Variant:
         head_dim, head_dim_v = sizes_of(self.size)
         there = {"group": self.group, "optional": self.optional, "strided": self.strided, "sms": self.sms}
-        there |= {"packed": self.packed}
+        there |= {"packed": self.packed, "invariant": self.invariant}
         return Variant(head_dim, self.dtype, self.mask, head_dim_v, self.sizes, **there)
 
 
 def asked(
-    name: str, mask: Mask, dtype: str, size: HeadSize, group: int = 3, *lacks: str, options: Options = ()
+    name: str,
+    mask: Mask,
+    dtype: str,
+    size: HeadSize,
+    group: int = 3,
+    *lacks: str,
+    options: Options = (),
+    invariant: bool = False,
 ) -> GoldenKernel:
     """Returns the kernel with everything that a call can ask for, but for what its lowering `lacks`."""
     optional = frozenset({"softcap", "Sinks", "LSE"} - {*lacks})
-    return GoldenKernel(name, mask, dtype, size, group, optional, strided=True, options=options)
+    return GoldenKernel(name, mask, dtype, size, group, optional, strided=True, options=options, invariant=invariant)
 
 
 FP16, BF16 = "float16", "bfloat16"
@@ -66,6 +74,7 @@ LEFT, RIGHT, BOTH = (mask.read for mask in (Mask(left=1), Mask(right=1), Mask(1,
 NO_CAP = ("softcap", "Sinks")
 # Vector statements in another form than any of the fast schedules has.
 STATEMENTS = (("softmax", (("fused_scale", False), ("row_sum", "row"), ("exp2_polynomial", Exp2Polynomial(every=8)))),)
+THREE_BLOCKS = (("kernel", (("blocks_per_sm", 3), ("k_stages", 2), ("v_stages", 2))),)
 ROWS_X2 = (("kernel", (("swizzle", False), ("ldmatrix", "x2"))), ("softmax", (("fused_scale", False),)))
 PLAIN: dict[str, GoldenKernel] = {
     **{
@@ -83,7 +92,7 @@ PLAIN: dict[str, GoldenKernel] = {
     "p_shared_causal": GoldenKernel("experiments/p_shared/block_N_176", CAUSAL, size=64),
     "prefetch_late": GoldenKernel("prefetch_late"),
     "q_registers_causal": GoldenKernel("experiments/q_registers", CAUSAL),
-    "short": GoldenKernel("short", CAUSAL),
+    "short": GoldenKernel("short_d64", CAUSAL, size=64),
     "softcap_causal": GoldenKernel("softcap_causal", CAUSAL),
     "statements": GoldenKernel("experiments/cast_in_chunks", CAUSAL, options=STATEMENTS),
     "waits_exact": GoldenKernel("experiments/waits_exact", CAUSAL),
@@ -115,10 +124,12 @@ ASKED: dict[str, GoldenKernel] = {
     "sections, asked": asked("experiments/causal/sections", BOTH, BF16, "128/104"),
     "seed, asked": asked("seed", BOTH, BF16, "104/128", 5),
     "seed_64x64, asked": asked("seed_64x64", CAUSAL, BF16, "192/128", 8),
-    "short, asked": asked("short", BOTH, BF16, "104/72", 8),
+    "short, asked": asked("short_d64", BOTH, BF16, "64/40", 8),
     "softcap, asked": asked("softcap", BOTH, BF16, "104/96"),
+    "softcap, invariant": asked("softcap_causal", BOTH, BF16, "104/96", invariant=True),
     "statements, asked": asked("experiments/cast_in_chunks", BOTH, BF16, "104/72", options=STATEMENTS),
-    "three_blocks, asked": asked("experiments/short/three_blocks", BOTH, BF16, "64/40"),
+    "short_full, asked": asked("short_full", FULL, BF16, "104/72", 8),
+    "three_blocks, asked": asked("short_d64", BOTH, BF16, "64/40", options=THREE_BLOCKS),
     "threshold, asked": asked("experiments/causal/rescale_threshold", BOTH, BF16, "104/64"),
     "waits_exact, asked": asked("experiments/waits_exact", BOTH, BF16, "128/104"),
     "waits_free, asked": asked("experiments/waits_free", BOTH, BF16, "104/72"),

@@ -12,7 +12,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from tl_attention import InputError, attention
 from tl_attention.op import operator
 from tl_attention.op.rows import Rows
-from tl_attention.problem.mask import masked, sides
+from tl_attention.problem.mask import fitted, masked, sides
 
 __all__ = ["flash_on_cpu", "on_cpu"]
 
@@ -104,9 +104,10 @@ def test_flash_masks_as_we_do_wherever_there_is_a_backward() -> None:
     refused = []
     for seq_q, seq_kv, left, right in product(range(1, 9), range(1, 6), range(-1, 8), range(-1, 8)):
         mask = masked(False, (left, right))
-        rows, fitted = Rows.seen(mask, seq_q, seq_kv)
+        rows = Rows.of(mask, seq_q, seq_kv)
         same = torch.equal(
-            visible_to_flash(rows.count, seq_kv, *sides(fitted)), visible(seq_q, seq_kv, left, right)[rows.hidden :]
+            visible_to_flash(rows.count, seq_kv, *sides(fitted(mask, rows.count, seq_kv))),
+            visible(seq_q, seq_kv, left, right)[rows.hidden :],
         )
         if operator._masks_alike(mask, seq_q, seq_kv):
             assert same, (seq_q, seq_kv, left, right)

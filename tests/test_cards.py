@@ -112,8 +112,8 @@ def test_warps_are_counted_whole():
 
 
 def test_resources_say_how_many_blocks_fit():
-    short = shipped()["short"]
-    takes = lowering_of(short).resources(Planned(short), 128)
+    short = shipped()["short_d64"]
+    takes = lowering_of(short).resources(Planned(short), 64)
     assert takes.blocks_that_fit(HOPPER, short.threads, takes.launched) == short.kernel.blocks_per_sm == 2
     assert takes.blocks_that_fit(CARDS["sm_86"], short.threads, takes.launched) == 0
 

@@ -130,7 +130,7 @@ def test_report_takes_the_newest_record_and_says_which(cli, here) -> None:
     [
         (["run", "d256"], "256", ["d256"]),
         (["run", "d192_128"], "192/128", ["d192_128"]),
-        (["run", "short_wide"], "192", ["short_wide"]),
+        (["run", "short_d192"], "192", ["short_d192"]),
         (["run", "short"], "128", ["short"]),
         (["run", "best"], "128", ["best"]),
         (["bench", "d64", "d64_causal"], "64", ["d64", "d64_causal"]),

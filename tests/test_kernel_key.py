@@ -50,6 +50,7 @@ VARIANTS = {
     "sms": {"sms": 114},
     "arch": {"arch": "sm_86"},
     "trace": {"trace": frozenset({"tile", "end"})},
+    "invariant": {"invariant": True},
 }
 
 

@@ -131,14 +131,14 @@ def test_causal_tiles_stop_at_the_diagonal_and_short_loops_are_padded():
     assert [kv_index(step, range(3), "descending") for step in range(3)] == [2, 1, 0]
 
 
-SHORT = shipped()["short"]
+SHORT = Schedule(**shipped()["short_d64"].model_dump() | {"block_N": 64})
 # The kernel, its thread blocks, and of how many on an SM ptxas gives them the registers.
 MADE = {
     "short": (KERNELS["short"], 264, 2),
     "short, asked": (KERNELS["short, asked"], 264, 2),
     "three_blocks, asked": (KERNELS["three_blocks, asked"], 396, 3),
-    "of 114 SMs": (Kernel("short", sms=114), 228, 2),
-    "wide": (Kernel("short_wide", head_dim=256), 132, 1),
+    "of 114 SMs": (Kernel("short_d64", head_dim=64, sms=114), 228, 2),
+    "wide": (Kernel("short_d256", head_dim=256), 132, 1),
 }
 
 
@@ -152,8 +152,10 @@ def test_a_kernel_is_made_and_proved_for_as_many(name):
 
 
 @exhaustive
-def test_a_block_for_each_tile_may_share_its_sm_too():
-    kernel = Kernel("experiments/short/one_tile")
+def test_a_block_for_each_tile_may_share_its_sm_too(tmp_path):
+    file = tmp_path / "other"
+    file.with_suffix(".yaml").write_text("base: short_d64\nkernel: {tile_scheduler: one_tile}\n")
+    kernel = Kernel(str(file), head_dim=64)
     code = lowered(kernel)
     assert parse_host_source(code.host_source).grid[0].at({"batch": 8, "heads": 32, "seq_q": 65}) == 512
     assert proved(kernel).digest
@@ -171,8 +173,8 @@ def test_a_block_for_each_tile_may_share_its_sm_too():
 )
 def test_other_orders_of_tiles_fill_every_place(options, sms, grid, tmp_path):
     file = tmp_path / "other"
-    file.with_suffix(".yaml").write_text(f"base: short\nkernel: {{{options}}}\n")
-    kernel = Kernel(str(file), causal=True, sms=sms)
+    file.with_suffix(".yaml").write_text(f"base: short_d64\nkernel: {{{options}}}\n")
+    kernel = Kernel(str(file), causal=True, head_dim=64, sms=sms)
     code = lowered(kernel)
     assert parse_host_source(code.host_source).grid[0].at({}) == grid
     assert proved(kernel).digest

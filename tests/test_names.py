@@ -38,7 +38,7 @@ def test_every_schedule_file_has_the_name_that_is_its_path() -> None:
     assert catalogue.names() == sorted(name for name in paths if "/" not in name)
     assert catalogue.folders() == [
         "experiments",
-        *(f"experiments/{name}" for name in ("causal", "p_shared", "short")),
+        *(f"experiments/{name}" for name in ("causal", "p_shared")),
         *(f"ladders/{name}" for name in ("fa4", "rtx3090", "rtx5090", "worklog")),
         "mma_sync",
     ]
@@ -167,7 +167,7 @@ def test_every_shipped_schedule_says_what_it_is() -> None:
     assert all(resolve(name).summary for name in catalogue.all_names())
 
 
-SOME = ("best", "seed_stages4", "experiments/short")
+SOME = ("best", "seed_stages4", "experiments/p_shared")
 
 
 @pytest.mark.parametrize("names", sampled([(SOME,), (("--all",),)], [(SOME,)]), ids=["some", "all"])
@@ -178,7 +178,7 @@ def test_shipped_schedules_are_safe_where_they_are_meant_for(names, cli, empty) 
     assert list(lines) == (
         catalogue.all_names()
         if names == ("--all",)
-        else ["best", "seed_stages4", *catalogue.names("experiments/short")]
+        else ["best", "seed_stages4", *catalogue.names("experiments/p_shared")]
     )
     assert lines["seed_stages4"] == "proved safe at head_dim 64"
     assert lines["best"] == "proved safe at head_dim 64 and 128"

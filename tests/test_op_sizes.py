@@ -105,7 +105,7 @@ def test_it_is_the_same_to_the_bit(name):
 # --- schedules for few queries ---------------------------------------------------------------------------------------
 
 
-EXPERIMENTS = sorted(f"experiments/short/{path.stem}" for path in (SCHEDULES / "experiments/short").glob("*.yaml"))
+SHORT = sorted(path.stem for path in SCHEDULES.glob("short*.yaml"))
 # Batch, heads, queries, keys: tiles that leave places empty, that fill them once, and more.
 LENGTHS = (
     *((1, 1, 1, 1), (2, 3, 1, 300), (3, 5, 63, 64), (1, 2, 64, 65), (1, 40, 17, 4095)),
@@ -115,12 +115,11 @@ CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES = 8
 
 
 def head_dims(name: str) -> list[tuple[int, int]]:
-    """Returns (head_dim, head_dim_v) of each size that a schedule is meant for; of an experiment only the last."""
-    found = [sizes_of(size) for size in resolve(name).head_dims]
-    return found[-1:] if name in EXPERIMENTS else found
+    """Returns (head_dim, head_dim_v) of each size that a schedule is meant for."""
+    return [sizes_of(size) for size in resolve(name).head_dims]
 
 
-@pytest.mark.parametrize("name", ["short", "short_wide", *EXPERIMENTS])
+@pytest.mark.parametrize("name", SHORT)
 @pytest.mark.parametrize("causal", [False, True])
 def test_every_length_is_right(name, causal):
     for head_dim, head_dim_v in head_dims(name):
@@ -132,7 +131,7 @@ def test_every_length_is_right(name, causal):
             assert torch.equal(output, attention(q, k, v, causal=causal, schedule=name))
 
 
-@pytest.mark.parametrize("name", ["short", "short_wide", "experiments/short/three_blocks"])
+@pytest.mark.parametrize("name", SHORT)
 def test_as_many_blocks_are_on_an_sm(name):
     schedule = resolve(name).schedule
     torch.zeros(1, device="cuda")

@@ -46,7 +46,7 @@ CALLS = {
         {
             (name, Variant(128, dtype, mask))
             for dtype in ("float16", "bfloat16")
-            for mask, names in ((FULL, ("short", "best")), (CAUSAL, ("short", "best_causal")))
+            for mask, names in ((FULL, ("short_full", "best")), (CAUSAL, ("short", "best_causal")))
             for name in names
         },
     ),
@@ -69,7 +69,7 @@ CALLS = {
         "--packed --dtype bf16 --lse",
         {
             (name, Variant(128, "bfloat16", mask, optional=frozenset({"LSE"}), packed=True))
-            for mask, names in ((FULL, ("short", "ragged")), (CAUSAL, ("short", "causal_late")))
+            for mask, names in ((FULL, ("short_full", "ragged")), (CAUSAL, ("short", "causal_late")))
             for name in names
         },
     ),

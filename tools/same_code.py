@@ -33,8 +33,8 @@ BROKEN = "BROKEN"
 COMPARED = (EQUAL_TEXT, EQUAL_CODE, SAME_REFUSAL, DIFFERENT, BROKEN)
 SHOWN = 200
 FOLDER = click.Path(exists=True, file_okay=False, resolve_path=True, path_type=Path)
-# Experiments of these folders are for this head size; the other folders' schedules are for OTHERS.
-OF_64, OTHERS = ("experiments/p_shared/", "experiments/short/"), 128
+# Experiments of this folder are for this head size; the other folders' schedules are for OTHERS.
+OF_64, OTHERS = "experiments/p_shared/", 128
 
 
 def all_cases(*checkouts: Checkout) -> list[Case]:

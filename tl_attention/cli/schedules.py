@@ -31,7 +31,7 @@ from tl_attention.cli.options import (
 )
 from tl_attention.errors import InputError, printable
 from tl_attention.files import catalogue, user_file
-from tl_attention.files.defaults import Case, defaults
+from tl_attention.files.defaults import Case, computed, defaults
 from tl_attention.files.named import Named, expand, resolve
 from tl_attention.hardware.card import HOPPER, Card
 from tl_attention.op.rows import Rows
@@ -336,15 +336,22 @@ def _time(named: Named, column: Sequence[Row]) -> str:
 @causal_option
 @window_option
 @feature_options
-@click.option("--invariant", is_flag=True, help="a row has the same bits whatever the lengths")
+@click.option(
+    "--invariant/--not-invariant", default=None, help="a row has the same bits whatever the lengths, or need not"
+)
 @arch_option
-def which(shape: str, dtype: str, causal: bool, window: str, invariant: bool, card: Card | None, **asked: Any) -> None:
+def which(
+    shape: str, dtype: str, causal: bool, window: str, invariant: bool | None, card: Card | None, **asked: Any
+) -> None:
     """Show which schedule attention() takes for a call that names none, and why.
 
     Below it are the rules above that one, each with the first condition that the call does not meet.
     """
-    problem = _computed(AttentionShape.parse(shape, dtype=dtype, **asked), causal, window, invariant)
-    case = Case.of(problem, card_for(card).arch)
+    arch = card_for(card).arch
+    problem, invariant = computed(
+        _seen(AttentionShape.parse(shape, dtype=dtype, **asked), causal, window), arch, invariant
+    )
+    case = Case.of(problem, arch)
     found = defaults()
     number = found.number(case, invariant)
     rule = found.rules[number]
@@ -366,12 +373,8 @@ def which(shape: str, dtype: str, causal: bool, window: str, invariant: bool, ca
         click.echo(f"  line {found.line(passed)}: {other.schedule}: {why}")
 
 
-def _computed(shape: AttentionShape, causal: bool, window: str, invariant: bool) -> AttentionShape:
-    """Returns the problem without the queries that see no key, and without a side of the mask that hides nothing.
-
-    An `invariant` mask keeps its sides. That is the problem whose kernel runs.
-    """
-    if shape.packed:
-        return replace(shape, mask=masked(causal, parse_window(window)))
-    rows, mask = Rows.seen(masked(causal, parse_window(window)), shape.seq_q, shape.seq_kv, invariant)
-    return replace(shape, seq_q=rows.count, mask=mask)
+def _seen(shape: AttentionShape, causal: bool, window: str) -> AttentionShape:
+    """Returns the problem under the mask, without the queries that see no key."""
+    mask = masked(causal, parse_window(window))
+    seq_q = shape.seq_q if shape.packed else Rows.of(mask, shape.seq_q, shape.seq_kv).count
+    return replace(shape, seq_q=seq_q, mask=mask)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -18,9 +19,9 @@ from tl_attention.files.named import resolve
 from tl_attention.files.schedule_file import each_once, one_line
 from tl_attention.files.yaml_text import YamlFile, checked
 from tl_attention.hardware.card import CARDS, HOPPER, Arch
-from tl_attention.problem.features import BY_WORD
+from tl_attention.problem.features import BY_WORD, mix_rows
 from tl_attention.problem.head_dims import TILE_SIZES, HeadSize, TileSize, is_meant
-from tl_attention.problem.mask import MASK_KINDS, MaskKind, kind_of
+from tl_attention.problem.mask import MASK_KINDS, MaskKind, fitted, kind_of
 from tl_attention.problem.shape import DTYPES, AttentionShape, Dtype
 
 FILE = Path(__file__).with_name("defaults.yaml")
@@ -197,9 +198,33 @@ class Defaults:
         found = (number for number, rule in enumerate(self.rules) if rule.unmet(case) is None and may(rule))
         return next(found, None)
 
+    def same_bits(self, case: Case) -> bool:
+        """Says whether a case's rows have the same bits at all lengths anyhow, by whatever rule and kernel it has."""
+        lengths = itertools.product(edges(self.rules, "seq_q"), edges(self.rules, "seq_kv"))
+        numbers = {self.number(case._replace(seq_q=q, seq_kv=kv)) for q, kv in lengths}
+        alike = len({self.rules[number].arithmetic for number in numbers}) == 1
+        return alike and not mix_rows(BY_WORD[word] for word in case.asked)
+
     def line(self, number: int) -> int:
         """Returns the number of the line on which the rule of this index begins in the file."""
         return self.file.line(("rules", number))
+
+
+@functools.lru_cache(MOST_KEPT)
+def computed(
+    shape: AttentionShape, arch: str, invariant: bool | None, by_rules: bool = True
+) -> tuple[AttentionShape, bool]:
+    """Returns (the problem that a kernel computes for a call, whether the kernel is an invariant one).
+
+    With `invariant` None that is where it costs nothing; the default rules only count where they choose the schedule.
+    Otherwise the problem has no side of the mask that hides no key. Packed sequences keep both, as any may be longest.
+    """
+    if invariant is None:
+        found = Case.of(shape, arch)._replace(seq_q=1, seq_kv=1)
+        invariant = defaults().same_bits(found) if by_rules else not mix_rows(shape.asked.features)
+    if not (invariant or shape.packed):
+        shape = replace(shape, mask=fitted(shape.mask, shape.seq_q, shape.seq_kv))
+    return shape, invariant
 
 
 @functools.lru_cache(MOST_KEPT)

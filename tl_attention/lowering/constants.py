@@ -34,6 +34,7 @@ class Constants:
     packed: bool
     sms: int
     traced: bool
+    invariant: bool
     mask: Mask
     block_M: int
     block_N: int
@@ -70,5 +71,6 @@ def of_variant(variant: Variant) -> dict[str, Any]:
         "packed": variant.packed,
         "sms": variant.sms,
         "traced": bool(variant.trace),
+        "invariant": variant.invariant,
         "mask": variant.mask,
     }

@@ -28,7 +28,8 @@ class Candidate:
 
     `schedule` is None for a peer; `fixed` compiles for exactly the problem's sizes. A candidate is compiled for a
     card's `arch` and a GPU of `sms` SMs, by default those of the GPU at hand. With `strided` it takes tensors of any
-    strides, and the runner gives it tensors in which the heads of a row lie together, as those of packed sequences do.
+    strides, and the runner gives it tensors in which the heads of a row lie together, as those of packed sequences do. An
+    `invariant` one is the kernel of calls whose rows have the same bits in every batch.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Candidate:
     sms: int = field(default_factory=lambda: card_at_hand().sms)
     strided: bool = False
     arch: str = field(default_factory=lambda: card_at_hand().arch)
+    invariant: bool = False
 
     @property
     def schedule(self) -> Schedule | None:
@@ -55,8 +57,9 @@ class Candidate:
 
     @property
     def variant(self) -> Variant:
-        """Returns the kernel variant to compile, from the problem and `fixed`, `sms`, `strided` and `arch`."""
-        return replace(self.shape.variant(self.fixed), sms=self.sms, strided=self.strided, arch=self.arch)
+        """Returns the kernel variant to compile, from the problem and `fixed`, `sms`, `strided`, `arch` and `invariant`."""
+        there = replace(self.shape.variant(self.fixed), sms=self.sms, strided=self.strided)
+        return replace(there, arch=self.arch, invariant=self.invariant)
 
     def __str__(self) -> str:
         return f"{self.name}{' fixed' if self.fixed else ''} {self.shape.dtype}"

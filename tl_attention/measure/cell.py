@@ -14,7 +14,7 @@ from pydantic_core import PydanticCustomError
 
 from tl_attention.errors import InputError
 from tl_attention.files import yaml_text
-from tl_attention.files.defaults import default_schedule
+from tl_attention.files.defaults import computed, default_schedule
 from tl_attention.files.named import Named, resolve
 from tl_attention.files.yaml_text import YamlFile, blamed, checked
 from tl_attention.hardware.device import card_at_hand
@@ -29,11 +29,11 @@ from tl_attention.schedule.key_words import KeyPath
 
 # Entries: what attention() runs, and what that is compared with.
 OURS = "ours"
-# Peers that are our own kernels: without a mask, without the LSE, for packed sequences of one length as a batch, and, before
-# a schedule's name, with that schedule.
-UNMASKED, WITHOUT_LSE, DENSE, SCHEDULE = "unmasked", "without_lse", "dense", "ours:"
+# Peers that are our own kernels: without a mask, without the LSE, for packed sequences of one length as a batch, where a
+# row's bits may depend on others, beside which ours is invariant, and, before a schedule's name, with that schedule.
+UNMASKED, WITHOUT_LSE, DENSE, NOT_INVARIANT, SCHEDULE = "unmasked", "without_lse", "dense", "not_invariant", "ours:"
 OTHERS = ("fa3", "cudnn", "flash2")
-OWN = (UNMASKED, WITHOUT_LSE, DENSE)
+OWN = (UNMASKED, WITHOUT_LSE, DENSE, NOT_INVARIANT)
 PEERS_TEXT = f"{', '.join((*OTHERS, *OWN))} or {SCHEDULE}SCHEDULE"
 
 
@@ -73,14 +73,16 @@ class Entry:
     candidate: Candidate
 
 
-def schedule_for(shape: AttentionShape, schedule: str | None = None) -> Named:
+def schedule_for(shape: AttentionShape, schedule: str | None = None, invariant: bool = False) -> Named:
     """Returns the named schedule or, without a name, the one that attention() takes for the problem on this GPU."""
-    return resolve(schedule or default_schedule(shape, card_at_hand().arch))
+    return resolve(schedule or default_schedule(shape, card_at_hand().arch, invariant))
 
 
 def entries(cell: Cell, others: Sequence[Named] = ()) -> Iterator[Entry]:
     """Yields the entries to time in a cell, our kernel first, then `others` meant for its head size, then its peers."""
-    yield Entry(OURS, _kernel(schedule_for(cell.shape, cell.schedule), cell.shape))
+    invariant = NOT_INVARIANT in cell.peers
+    named = schedule_for(cell.shape, cell.schedule, invariant)
+    yield Entry(OURS, replace(_kernel(named, cell.shape), invariant=invariant))
     for other in others:
         if is_meant(cell.shape.head_size, other.head_dims):
             yield Entry(other.name, _kernel(other, cell.shape))
@@ -92,7 +94,9 @@ def _peer(name: str, cell: Cell) -> Candidate:
     shape = cell.shape
     if name in OWN:
         # The schedule that attention() takes for that problem, which need not be that of ours.
-        if name == DENSE:
+        if name == NOT_INVARIANT:
+            shape, _ = computed(shape, card_at_hand().arch, invariant=False)
+        elif name == DENSE:
             shape = replace(shape, packed=False, lengths=() if len(shape.each) == 1 else shape.lengths)
         else:
             shape = replace(shape, mask=FULL) if name == UNMASKED else shape.asking(lse=False)

@@ -19,7 +19,7 @@ from tl_attention.op.in_memory import DIMENSIONS, check_layout, check_out, empty
 from tl_attention.op.rows import Rows
 from tl_attention.problem.features import BY_WORD, FEATURES, INPUTS, Asked, scale_of
 from tl_attention.problem.head_dims import check_head_dim, head_size
-from tl_attention.problem.mask import Mask, masked
+from tl_attention.problem.mask import Mask, masked, shortened
 from tl_attention.problem.shape import AttentionShape, check_dtype
 
 # A call's value for each feature that is an input of the call, by word: a number, or a tensor or None.
@@ -61,16 +61,14 @@ def check_tensors(q: Tensor, k: Tensor, v: Tensor) -> None:
         raise InputError(f"attention: q has {heads} heads, expected a multiple of the {heads_kv} that k and v have")
 
 
-def checked_problem(
-    q: Tensor, k: Tensor, v: Tensor, mask: Mask, asked: Asked, invariant: bool
-) -> tuple[Rows, AttentionShape | None]:
+def checked_problem(q: Tensor, k: Tensor, v: Tensor, mask: Mask, asked: Asked) -> tuple[Rows, AttentionShape | None]:
     """Returns the call's row counts as Rows, and the AttentionShape of the rows that see a key; None if there are none.
 
     Raises InputError for a problem that no kernel has. The tensors have passed `check_tensors`.
     """
     batch, heads, seq_q, head_dim = q.shape
     heads_kv, seq_kv = k.shape[1:3]
-    rows, mask = Rows.seen(mask, seq_q, seq_kv, invariant)
+    rows, mask = Rows.of(mask, seq_q, seq_kv), shortened(mask, max(seq_q, seq_kv))
     if 0 in (batch, heads, rows.count):
         return rows, None
     try:
@@ -132,6 +130,7 @@ def checked_options(
     window_size: object,
     layout: str,
     return_lse: bool = False,
+    invariant: bool | None = None,
     **flags: bool,
 ) -> tuple[Mask, Asked]:
     """Checks a call's options without its tensors, and returns (its Mask, the features that it asks for).
@@ -142,6 +141,8 @@ def checked_options(
     for name, value in {"causal": causal, "return_lse": return_lse, **flags}.items():
         if not isinstance(value, bool):
             raise InputError(f"attention: {name} is {shown(value)}, expected True or False")
+    if not (invariant is None or isinstance(invariant, bool)):
+        raise InputError(f"attention: invariant is {shown(invariant)}, expected True, False or None")
     try:
         mask = masked(causal, window_size)
         there = {f.word: given[f.word] if f.is_number else given[f.word] is not None for f in INPUTS}

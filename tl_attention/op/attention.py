@@ -14,7 +14,7 @@ from torch.compiler import is_dynamo_compiling
 
 from tl_attention.compiler.compile import CompiledKernel, compile_kernel
 from tl_attention.errors import InputError
-from tl_attention.files.defaults import default_schedule
+from tl_attention.files.defaults import computed, default_schedule
 from tl_attention.files.named import resolve
 from tl_attention.hardware.card import Card
 from tl_attention.op import arguments, operator
@@ -41,7 +41,7 @@ class Options(TypedDict, total=False):
     out: Tensor | None
     schedule: Schedule | str | Path | None
     specialize: bool
-    invariant: bool
+    invariant: bool | None
 
 
 @overload
@@ -71,7 +71,7 @@ def attention(
     out: Tensor | None = None,
     schedule: Schedule | str | Path | None = None,
     specialize: bool = False,
-    invariant: bool = False,
+    invariant: bool | None = None,
     **unknown: Any,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Computes softmax(scale q k^T) v on the current CUDA stream of q's device.
@@ -106,8 +106,9 @@ def attention(
             `tl-attention which` shows. A file is read again only after it has changed.
         specialize: compile for exactly these sizes instead of for all sizes.
         invariant: give a row of the output the same bits whatever the batch, the lengths and the number of queries, here
-            and in `attention_varlen`. The schedule is then one that computes rows as that for any length does, and no
-            side of a window is left out.
+            and in `attention_varlen`. The schedule is then one that computes rows as that for any length does, no side
+            of a window is left out, and a softcap is computed row by row. None: where the first and the last change
+            nothing.
 
     Under torch.compile and torch.export, and where an input requires a gradient, the call is the operator
     `torch.ops.tl_attention.forward`, which takes neither `out` nor a Schedule. Gradients of q, k and v use PyTorch's
@@ -147,7 +148,7 @@ def attention(
         return operator.call(q, k, v, given, out, schedule, **asked_for)
     q, k, v, mask, asked = arguments.checked_call(q, k, v, given, out, **asked_for)
     per_head = arguments.tensors_of(given)
-    rows, shape = arguments.checked_problem(q, k, v, mask, asked, invariant)
+    rows, shape = arguments.checked_problem(q, k, v, mask, asked)
     scale = arguments.checked_scale(scale, q.shape[3], asked)
     card = arguments.checked_card(q.device)
     output = arguments.output_for(out, (*q.shape[:3], v.shape[3]), {"q": q, "k": k, "v": v, **per_head}, layout)
@@ -156,7 +157,9 @@ def attention(
     if shape is not None:
         parts = {"q": rows.computed(q), "k": k, "v": v, "out": rows.computed(output)}
         strided, tensors = placed(parts, layout)
-        variant = replace(shape.variant(fixed=specialize), strided=strided, sms=sms_of(q.device), arch=card.arch)
+        shape, invariant = computed(shape, card.arch, invariant, by_rules=schedule is None)
+        variant = replace(shape.variant(fixed=specialize), strided=strided, invariant=invariant)
+        variant = replace(variant, sms=sms_of(q.device), arch=card.arch)
         scheduled = schedule_of(schedule, shape, card, invariant)
         kernel, window = kernel_of(scheduled, variant).launch, shape.mask.values(variant.mask.names)
         plan = Plan.of(kernel, scheduled, parts, tensors, asked, per_head, window, layout)

@@ -22,7 +22,7 @@ from tl_attention.op.arguments import Given
 from tl_attention.op.in_memory import BHSD, empty, other_way
 from tl_attention.op.rows import Rows
 from tl_attention.problem.features import INPUTS, NUMBERS
-from tl_attention.problem.mask import CAUSAL, OPEN, Mask, masked, sides
+from tl_attention.problem.mask import CAUSAL, OPEN, Mask, fitted, masked, sides
 from tl_attention.schedule.schedule import Schedule
 
 NAME, GRADIENT = "tl_attention::forward", "tl_attention::backward"
@@ -34,7 +34,7 @@ FLOATS = "".join(f"float {feature.word}={feature.off}, " for feature in NUMBERS)
 # Without return_lse the second result is empty. The LSE has no gradient.
 SCHEMA = (
     f"(Tensor q, Tensor k, Tensor v, {TENSORS}*, bool causal=False, float? scale=None, int[2] window_size=[-1, -1], "
-    f"{FLOATS}str layout='bhsd', bool return_lse=False, str? schedule=None, bool specialize=False, bool invariant=False) -> (Tensor, Tensor)"
+    f"{FLOATS}str layout='bhsd', bool return_lse=False, str? schedule=None, bool specialize=False, bool? invariant=None) -> (Tensor, Tensor)"
 )
 GRADIENT_SCHEMA = (
     "(Tensor grad, Tensor q, Tensor k, Tensor v, Tensor output, Tensor lse, *, bool causal, float? scale, "
@@ -72,7 +72,7 @@ def call(
     *,
     return_lse: bool,
     specialize: bool,
-    invariant: bool,
+    invariant: bool | None,
     **options: Any,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Calls `torch.ops.tl_attention.forward` with `attention`'s arguments, and returns what `attention` returns.
@@ -263,12 +263,15 @@ def _gradients(
 ) -> tuple[Tensor, ...]:
     """Returns the gradients of q, k and v in the layout of the call, with 0 for queries that see no key."""
     grad, q, k, v, output = (_bshd(x, layout) for x in (grad, q, k, v, output))
-    rows, mask = Rows.seen(masked(causal, window_size), q.shape[1], k.shape[1])
+    mask = masked(causal, window_size)
+    rows = Rows.of(mask, q.shape[1], k.shape[1])
     if 0 in (q.shape[0], q.shape[2], rows.count):
         found = tuple(torch.zeros_like(x) for x in (q, k, v))
     else:
         grad, seen, output = (x[:, rows.hidden :] for x in (grad, q, output))
-        found = _flash(grad, seen, k, v, output, rows.computed(lse).contiguous(), mask, scale)
+        found = _flash(
+            grad, seen, k, v, output, rows.computed(lse).contiguous(), fitted(mask, rows.count, k.shape[1]), scale
+        )
         if rows.hidden:
             whole = torch.zeros_like(q)
             whole[:, rows.hidden :] = found[0]

@@ -179,7 +179,7 @@ def key_of(
     values: Values,
     out: Tensor | None,
     schedule: Schedule | str | Path | None,
-    options: tuple[bool, tuple[int, int], str, bool, bool, bool],
+    options: tuple[bool, tuple[int, int], str, bool, bool, bool | None],
 ) -> Key | None:
     """Returns the tuple of all that a call's plan depends on; None where a gradient or a type allows no plan.
 
@@ -192,7 +192,7 @@ def key_of(
     causal, window_size, layout, *flags = options
     if not (type(q) is type(k) is type(v) is Tensor and type(causal) is bool):
         return None
-    if not all(type(flag) is bool for flag in flags):
+    if not all(flag is None or type(flag) is bool for flag in flags):
         return None
     # This asks what operator.requires_gradient asks, without its loop: every eager call comes by here.
     graded = torch.is_grad_enabled()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from tl_attention.problem.mask import Mask, fitted, shortened
+from tl_attention.problem.mask import Mask
 
 
 @dataclass(frozen=True)
@@ -27,15 +27,6 @@ class Rows:
         Either number may be 0.
         """
         return cls(seq_q, mask.rows_before(seq_q, seq_kv) if seq_kv else seq_q)
-
-    @classmethod
-    def seen(cls, mask: Mask, seq_q: int, seq_kv: int, invariant: bool = False) -> tuple[Rows, Mask]:
-        """Returns (Rows, the mask without sides that hide nothing from the rows that see a key).
-
-        An `invariant` mask keeps all of its sides, whatever the lengths.
-        """
-        rows = cls.of(mask, seq_q, seq_kv)
-        return rows, shortened(mask, max(seq_q, seq_kv)) if invariant else fitted(mask, rows.count, seq_kv)
 
     @property
     def count(self) -> int:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.compiler import is_dynamo_compiling
 
+from tl_attention.files.defaults import computed
 from tl_attention.files.named import resolve
 from tl_attention.op import arguments, operator, packed_arguments, varlen_operator
 from tl_attention.op.attention import kernel_of, schedule_of, sms_of
@@ -43,7 +44,7 @@ class VarlenOptions(TypedDict, total=False):
     schedule: Schedule | str | Path | None
     zero_unused: bool
     check: bool
-    invariant: bool
+    invariant: bool | None
 
 
 @overload
@@ -82,7 +83,7 @@ def attention_varlen(
     schedule: Schedule | str | Path | None = None,
     zero_unused: bool = False,
     check: bool = False,
-    invariant: bool = False,
+    invariant: bool | None = None,
     **unknown: Any,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Computes softmax(scale q k^T) v for each of many sequences of any lengths, which lie one behind the other.
@@ -157,8 +158,9 @@ def attention_varlen(
     packed_arguments.check_out(out, q, k, v, offsets, given)
     if shape is None:
         return _without_tiles(q, v, out, given, return_lse, zero_unused)
+    shape, invariant = computed(shape, card.arch, invariant, by_rules=schedule is None)
     scheduled = schedule_of(schedule, shape, card, invariant)
-    variant = replace(shape.variant(), sms=sms_of(q.device), arch=card.arch)
+    variant = replace(shape.variant(), sms=sms_of(q.device), arch=card.arch, invariant=invariant)
     window = shape.mask.values(variant.mask.names)
     plan = PackedPlan.of(kernel_of(scheduled, variant).launch, scheduled, q, v, asked, window)
     if key is not None:
@@ -290,7 +292,7 @@ def key_of(
     values: Values,
     out: Tensor | None,
     schedule: Schedule | str | Path | None,
-    options: tuple[bool, tuple[int, int], bool, bool, bool],
+    options: tuple[bool, tuple[int, int], bool, bool, bool | None],
 ) -> tuple[object, ...] | None:
     """Returns the tuple of all that a call's plan depends on, which has no total and no number of sequences.
 
@@ -299,7 +301,7 @@ def key_of(
     causal, window_size, *flags = options
     if not (type(q) is type(k) is type(v) is Tensor and type(causal) is bool):
         return None
-    if not all(type(flag) is bool for flag in flags):
+    if not all(flag is None or type(flag) is bool for flag in flags):
         return None
     if operator.requires_gradient(q, k, v, out):
         return None

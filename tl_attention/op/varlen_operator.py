@@ -38,7 +38,7 @@ NAME, GRADIENT = "tl_attention::forward_varlen", "tl_attention::backward_varlen"
 SCHEMA = (
     "(Tensor q, Tensor k, Tensor v, Tensor cu_seqlens_q, Tensor cu_seqlens_k, SymInt max_seqlen_q, SymInt max_seqlen_k, "
     f"Tensor? seqused_q=None, Tensor? seqused_k=None, {TENSORS}*, bool causal=False, float? scale=None, "
-    f"int[2] window_size=[-1, -1], {FLOATS}bool return_lse=False, str? schedule=None, bool zero_unused=False, bool invariant=False) "
+    f"int[2] window_size=[-1, -1], {FLOATS}bool return_lse=False, str? schedule=None, bool zero_unused=False, bool? invariant=None) "
     "-> (Tensor, Tensor)"
 )
 GRADIENT_SCHEMA = (
@@ -60,7 +60,7 @@ def call(
     return_lse: bool,
     zero_unused: bool,
     check: bool,
-    invariant: bool,
+    invariant: bool | None,
     **options: Any,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Calls `torch.ops.tl_attention.forward_varlen` with the arguments of `attention_varlen`, and returns what that does.

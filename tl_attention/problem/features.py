@@ -279,6 +279,11 @@ def features_of(parameters: Iterable[str]) -> tuple[Feature, ...]:
     return tuple(feature for feature in FEATURES if feature.name in names)
 
 
+def mix_rows(features: Iterable[Feature]) -> bool:
+    """Says whether one of the features has a form, the faster, in which a row's bits depend on the rows beside it."""
+    return any(feature.on_scores for feature in features)
+
+
 def taken_from(options: dict[str, Any]) -> dict[str, Any]:
     """Removes from a dict of options all entries whose key is a feature's word, and returns these as a dict."""
     return {word: options.pop(word) for word in BY_WORD if word in options}

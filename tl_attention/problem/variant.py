@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from tl_attention.hardware.card import CARDS, HOPPER, Card
-from tl_attention.problem.features import INPUTS, RESULTS, Parameter
+from tl_attention.problem.features import INPUTS, RESULTS, Parameter, features_of, mix_rows
 from tl_attention.problem.head_dims import HeadSize, head_size, tile_dim
 from tl_attention.problem.mask import FULL, WINDOW, Mask
 
@@ -55,7 +55,8 @@ class Variant:
     tiles have `tile_dim` and `tile_dim_v` columns, and columns beyond the tensors' are 0. The kernel is compiled for
     cards of `arch`, and runs on no other. A `packed` variant is of sequences of any lengths that follow each other in
     tensors (rows, heads, columns), all strided. A persistent kernel fills a GPU of `sms` SMs; it computes the same on any. A
-    kernel with a `trace` notes the time at marks of these kinds, and takes the buffer that it notes them in.
+    kernel with a `trace` notes the time at marks of these kinds, and takes the buffer that it notes them in. An
+    `invariant` one computes a row alike whatever lies beside it, which is a kernel of its own where a feature does not.
     """
 
     head_dim: int
@@ -70,10 +71,12 @@ class Variant:
     arch: str = HOPPER.arch
     trace: frozenset[str] = frozenset()
     packed: bool = False
+    invariant: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "head_dim_v", self.head_dim_v or self.head_dim)
         object.__setattr__(self, "strided", self.strided or self.packed)
+        object.__setattr__(self, "invariant", self.invariant and mix_rows(features_of(self.optional)))
 
     def dims(self, sizes: Sizes) -> dict[str | int, Any]:
         """Returns a dict from the names of tensor dimensions, such as heads_kv, to their values at these sizes.

@@ -73,7 +73,7 @@ class RolesProof(Proof):
         columns = columns if variant.head_dim_v < variant.tile_dim_v else ""
         p = STORE_P if self.roles.p_in_shared else ""
         lists = LIST_TILES + HAND_OVER if variant.packed else ""
-        return common + columns + lists + exp2 + p + device_code(variant.optional)
+        return common + columns + lists + exp2 + p + device_code(variant.optional, variant.invariant)
 
     @cached_property
     def tiles(self) -> dict[str, Tile]:

@@ -70,7 +70,7 @@ def prelude(c):
     if c.kernel.p_operand == "shared":
         text += STORE_P
     if c.features.at_any:
-        text += device_code(c.features.all)
+        text += device_code(c.features.all, c.invariant)
     return text
 
 

@@ -5,9 +5,9 @@ import tilelang.language as T
 from tl_attention.hardware.warpgroup import OWN, ROWS, TURN, WARPGROUP
 from tl_attention.loop.table import whole
 from tl_attention.lowering.device_code import is_bf16
-from tl_attention.lowering.features import ON_SCORES, changed_by, changes_at_once, operand_of
 from tl_attention.lowering.softmax import exponent, growth, seen
-from tl_attention.lowering.warp_specialized.transfers import block, release, release_q, slot, wait_full
+from tl_attention.lowering.warp_specialized.scores import change_scores, mask
+from tl_attention.lowering.warp_specialized.transfers import release, release_q, slot, wait_full
 
 
 def vector_statement(statement, c):
@@ -58,40 +58,6 @@ def inside(columns, j):
 
 
 # --- the maximum ---------------------------------------------------------------------------------------------------
-
-
-@T.macro
-def mask(t, tile, s, c):
-    """acc_s = -inf where the mask hides a key, after features such as softcap have changed the scores."""
-    if c.features.at_scores:
-        change_scores(t, tile, s, c, alone=True)
-    kv = block(t, tile, c)
-    for i, j in T.Parallel(ROWS, c.block_N):
-        own_key = tile.first_row + i + tile.past_len
-        s.acc_s[i, j] = T.if_then_else(
-            c.mask.hidden(j, own_key, tile.seq_kv, T, kv * c.block_N), -T.infinity("float32"), s.acc_s[i, j]
-        )
-
-
-@T.macro
-def change_scores(t, tile, s, c, alone):
-    """Applies what features do to scores, such as softcap, to acc_s.
-
-    The mask does so for masked blocks, with scores `alone`; row_max does for others.
-    """
-    for name in c.features.scores:
-        if changes_at_once(name):
-            T.call_extern(
-                "handle",
-                f"{ON_SCORES[name]}<{c.block_N // 2}, {'true' if alone else 'false'}>",
-                s.acc_s.data,
-                operand_of(name, s, c),
-            )
-        else:
-            for i, j in T.Parallel(ROWS, c.block_N):
-                key = block(t, tile, c) * c.block_N + j
-                after = key - (tile.first_row + i + tile.past_len)
-                s.acc_s[i, j] = changed_by(name, s.acc_s[i, j], after, s, c)
 
 
 @T.macro
