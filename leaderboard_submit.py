@@ -135,6 +135,7 @@ c = SimpleNamespace(
     packed=False,
     sms=132,
     traced=False,
+    invariant=False,
     mask=Mask(left=None, right=None),
     block_M=128,
     block_N=176,
@@ -615,17 +616,6 @@ def inside(columns, j):
 
 
 @T.macro
-def mask(t, tile, s, c):
-    """acc_s = -inf where the mask hides a key, after features such as softcap have changed the scores."""
-    kv = block(t, tile, c)
-    for i, j in T.Parallel(ROWS, c.block_N):
-        own_key = tile.first_row + i + tile.past_len
-        s.acc_s[i, j] = T.if_then_else(
-            c.mask.hidden(j, own_key, tile.seq_kv, T, kv * c.block_N), -T.infinity("float32"), s.acc_s[i, j]
-        )
-
-
-@T.macro
 def max_prev(t, tile, s, c):
     """scores_max_prev = scores_max."""
     T.copy(s.scores_max, s.scores_max_prev)
@@ -650,7 +640,7 @@ def maximum_of_row(row_maximum, s, c):
 def scale(t, tile, s, c, masked):
     """scores_scale = exp2(scale (scores_max_prev - scores_max))."""
     for i in T.Parallel(ROWS):
-        s.scores_scale[i] = T.exp2(exponent(s.scores_max_prev[i], seen(s.scores_max[i], masked), s, c))
+        s.scores_scale[i] = T.exp2(growth(s.scores_max_prev[i], seen(s.scores_max[i], masked), s, c))
 
 
 @T.macro
@@ -816,9 +806,36 @@ def exponent(score, scores_max, s, c):
     return score * s.scale - scores_max * s.scale
 
 
+def growth(scores_max_prev, scores_max, s, c):
+    """Returns the base-2 exponent of what earlier sums are multiplied with, where a row's maximum may have grown.
+
+    Under a window that ends on the left, KV blocks of which a row sees no key come after those of which it does, and must
+    change none of its bits: the exponent is exactly 0 there. Multiplied out, the FMA leaves a rounding error.
+    """
+    return exponent(scores_max_prev, scores_max, s, c)
+
+
 def seen(scores_max, masked):
     """Returns a row's maximum for exponents; if `masked`, 0 in place of -inf, for a row that has seen no key."""
     return finite(scores_max) if masked else scores_max
+
+
+# What becomes of scores before their maximum: features such as softcap change them, and the mask hides some.
+
+
+@T.macro
+def mask(t, tile, s, c):
+    """acc_s = -inf where the mask hides a key, after features such as softcap have changed the scores."""
+    hide(t, tile, s, c, -T.infinity("float32"))
+
+
+@T.macro
+def hide(t, tile, s, c, value):
+    """acc_s = value where the mask hides a key."""
+    kv = block(t, tile, c)
+    for i, j in T.Parallel(ROWS, c.block_N):
+        own_key = tile.first_row + i + tile.past_len
+        s.acc_s[i, j] = T.if_then_else(c.mask.hidden(j, own_key, tile.seq_kv, T, kv * c.block_N), value, s.acc_s[i, j])
 
 
 # Tiles move between global and shared memory here: rings of buffers, the producer warp's loads by TMA, a warpgroup's stores.
