@@ -22,6 +22,7 @@ READ = r"( *)own\[0\] = Sinks\[\(\(int64_t\)(\w+|\(\(int\)blockIdx\.y\))\)\];\n"
 NUMBERS: dict[str, tuple[str, str, str]] = {
     "scores not capped": ("best, asked", r" *tl_attention_cap<88, false>.*\n", ""),
     "hidden keys among their neighbours": ("best, asked", r"cap<88, true>", "cap<88, false>"),
+    "hidden keys among an invariant kernel's": ("softcap, invariant", r"(condval_\d+ = )0x0p\+0f/.*;", r"\g<1>1.0f;"),
     "a sink that weighs nothing": ("best, asked", r"float sink = .*;", "float sink = -CUDART_INF_F;"),
     "another cap of the pipelined kernel": ("seed, asked", r"(condval_2 = )acc_s\[i_6\];", r"\g<1>acc_s[0];"),
 }

@@ -73,6 +73,13 @@ CALLS = {
             for name in names
         },
     ),
+    "whose rows have the same bits": (
+        "--no-causal --dtype fp16 --head-dim 96 --softcap 30 --invariant",
+        {
+            (name, Variant(96, "float16", FULL, optional=frozenset({"softcap"}), invariant=True))
+            for name in ("short_full", "d96_2k")
+        },
+    ),
     "a window that is causal with and without the word": (
         "best_causal --dtype fp16 --window 1023,0",
         {("best_causal", Variant(128, "float16", Mask(1023, 0).read))},

@@ -71,6 +71,7 @@ MOST_SMS = 1024
     help="for calls with views or layout bshd: tensors of any strides, instead of contiguous ones",
 )
 @click.option("--packed", is_flag=True, help="for calls of attention_varlen: packed sequences")
+@click.option("--invariant", is_flag=True, help="for calls with invariant=True")
 @arch_option
 @click.option(
     "--sms",
@@ -84,6 +85,7 @@ def warm(
     causal: bool | None,
     window: str,
     strided: bool,
+    invariant: bool,
     card: Card | None,
     sms: int | None,
     **options: Any,
@@ -106,7 +108,7 @@ def warm(
         for dtype in dict.fromkeys(dtypes or ("fp16", "bf16"))
         for mask in masks
     ]
-    wanted = [(named, shape) for shape in shapes for named in _named(asked, shape, on, bool(sizes))]
+    wanted = [(named, shape) for shape in shapes for named in _named(asked, shape, on, invariant, bool(sizes))]
     problems = Problems()
     # Only head sizes matter here.
     for (_, size), named in {(named.text, shape.head_size): named for named, shape in wanted}.items():
@@ -119,7 +121,13 @@ def warm(
 
     check_can_be_filled()
     kernels = [
-        Candidate(named.name, shape, Planned(named.schedule), sms=sms or on.sms, strided=strided, arch=on.arch)
+        Candidate(
+            *(named.name, shape, Planned(named.schedule)),
+            sms=sms or on.sms,
+            strided=strided,
+            arch=on.arch,
+            invariant=invariant,
+        )
         for named, shape in wanted
     ]
     failed = False
@@ -154,7 +162,9 @@ def _any_lengths(size: HeadSize, *, group: int, mask: Mask, dtype: str, packed: 
     return AttentionShape(1, group, 1, 1, head_dim, dtype, mask, head_dim_v, heads_kv=1, packed=packed).asking(**asked)
 
 
-def _named(asked: Sequence[Named], shape: AttentionShape, card: Card, sizes_given: bool) -> list[Named]:
+def _named(
+    asked: Sequence[Named], shape: AttentionShape, card: Card, invariant: bool, sizes_given: bool
+) -> list[Named]:
     """Returns the schedules to compile for a shape, the defaults if `asked` is empty, else those for its head size.
 
     Each of `asked` is for its own head size or, if sizes are given, for each that it is meant for.
@@ -163,7 +173,7 @@ def _named(asked: Sequence[Named], shape: AttentionShape, card: Card, sizes_give
         return meant_for(asked, shape.head_size)
     if asked:
         return [named for named in asked if head_size_for([named]) == shape.head_size]
-    return [resolve(name) for name in default_schedules(shape, card.arch)]
+    return [resolve(name) for name in default_schedules(shape, card.arch, invariant)]
 
 
 def _words(kernel: Candidate) -> str:
