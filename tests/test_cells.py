@@ -15,14 +15,14 @@ from tl_attention.errors import InputError
 from tl_attention.files.named import resolve
 from tl_attention.measure import session, timing
 from tl_attention.measure.candidate import Candidate
-from tl_attention.measure.cell import Cell, load_cells
+from tl_attention.measure.cell import Cell, entries, load_cells
 from tl_attention.measure.cell_records import CellRow
 from tl_attention.measure.cells import measure
 from tl_attention.measure.pool import CallFailed
 from tl_attention.measure.records import parse_line
 from tl_attention.measure.trials import SILENT
 from tl_attention.oracle.reference import ErrorReport
-from tl_attention.problem.mask import Mask
+from tl_attention.problem.mask import FULL, Mask
 from tl_attention.problem.shape import AttentionShape
 
 __all__ = ["on_a_machine"]
@@ -119,6 +119,20 @@ def test_the_lse_is_compared_with_the_same_schedule_without_it(run) -> None:
     row = run([cell("lse", SHAPE.asking(lse=True), peers={"without_lse": 0.995})], gpu)["lse-1k"]
     assert row.verdicts() == {"without_lse": "met"} and row.problem["lse"] is True
     assert row.ours.what == row.entry("without_lse").what == "best"
+
+
+def test_an_invariant_kernel_is_compared_with_the_faster_one() -> None:
+    """Of a window that hides nothing, a softcap, and a head size whose schedule depends on the number of keys."""
+    shapes = (
+        replace(SHAPE, mask=Mask(5000, 5000)),
+        SHAPE.asking(softcap=30.0),
+        replace(SHAPE, seq_q=4096, seq_kv=4096, head_dim=96, head_dim_v=96),
+    )
+    for shape, names in zip(shapes, (("best_causal", "best"), ("softcap", "softcap"), ("d96_2k", "d96"))):
+        ours, other = (entry.candidate for entry in entries(cell(shape=shape, peers={"not_invariant": 0.95})))
+        assert (ours.name, other.name) == names
+        assert (ours.schedule, ours.variant) != (other.schedule, other.variant)
+        assert ours.invariant and not other.invariant and other.variant.mask == FULL
 
 
 def test_a_kernel_is_compiled_and_verified_once_for_all_its_cells(run) -> None:

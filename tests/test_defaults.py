@@ -12,7 +12,17 @@ import pytest
 
 from tl_attention.errors import InputError
 from tl_attention.files import defaults
-from tl_attention.files.defaults import FILE, FLAGS, KEYS, NONE_YET, Case, Rule, default_schedule
+from tl_attention.files.defaults import (
+    FILE,
+    FLAGS,
+    KEYS,
+    NONE_YET,
+    Case,
+    Rule,
+    computed,
+    default_schedule,
+    default_schedules,
+)
 from tl_attention.files.named import resolve
 from tl_attention.hardware.card import ARCHS, CARDS, HOPPER
 from tl_attention.lowering.preflight import check_limits
@@ -221,6 +231,20 @@ def test_every_kind_of_case_has_a_schedule_that_is_meant_for_it() -> None:
         assert is_meant(size, named.head_dims) and (
             mask.right != 0 or named.schedule.kernel.tile_scheduler == "dynamic"
         )
+
+
+def test_rows_have_the_same_bits_at_all_lengths_but_for_a_head_size_and_a_softcap() -> None:
+    masks = (FULL, CAUSAL, Mask(5, 0), Mask(5, 5))
+    for size, dtype, mask, packed in itertools.product(TILE_SIZES, DTYPES, masks, (False, True)):
+        head_dim, head_dim_v = sizes_of(size)
+        asked = problem(100, 900, head_dim, mask, dtype=dtype, head_dim_v=head_dim_v, packed=packed)
+        by_length = size == 96 and mask in ((CAUSAL,) if packed else (FULL, CAUSAL))
+        assert computed(asked, HOPPER.arch, None) == (asked, not by_length), asked
+        assert not computed(asked.asking(softcap=30.0), HOPPER.arch, None)[1]
+        # Nobody's rules choose a schedule that is named.
+        assert computed(asked, HOPPER.arch, None, by_rules=False)[1]
+        wanted = [resolve(name).schedule.arithmetic for name in default_schedules(asked, invariant=True)]
+        assert all(arithmetic == wanted[0] for arithmetic in wanted)
 
 
 def test_each_problem_is_looked_up_once_by_the_lengths_of_the_call(rules, monkeypatch) -> None:
