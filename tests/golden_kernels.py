@@ -74,7 +74,7 @@ LEFT, RIGHT, BOTH = (mask.read for mask in (Mask(left=1), Mask(right=1), Mask(1,
 NO_CAP = ("softcap", "Sinks")
 # Vector statements in another form than any of the fast schedules has.
 STATEMENTS = (("softmax", (("fused_scale", False), ("row_sum", "row"), ("exp2_polynomial", Exp2Polynomial(every=8)))),)
-THREE_BLOCKS = (("kernel", (("blocks_per_sm", 3), ("k_stages", 2), ("v_stages", 2))),)
+THREE_BLOCKS = (("kernel", (("blocks_per_sm", 3),)),)
 ROWS_X2 = (("kernel", (("swizzle", False), ("ldmatrix", "x2"))), ("softmax", (("fused_scale", False),)))
 PLAIN: dict[str, GoldenKernel] = {
     **{
@@ -129,7 +129,7 @@ ASKED: dict[str, GoldenKernel] = {
     "softcap, invariant": asked("softcap_causal", BOTH, BF16, "104/96", invariant=True),
     "statements, asked": asked("experiments/cast_in_chunks", BOTH, BF16, "104/72", options=STATEMENTS),
     "short_full, asked": asked("short_full", FULL, BF16, "104/72", 8),
-    "three_blocks, asked": asked("short_d64", BOTH, BF16, "64/40", options=THREE_BLOCKS),
+    "three_blocks, asked": asked("short_keys", BOTH, BF16, "64/40", options=THREE_BLOCKS),
     "threshold, asked": asked("experiments/causal/rescale_threshold", BOTH, BF16, "104/64"),
     "waits_exact, asked": asked("experiments/waits_exact", BOTH, BF16, "128/104"),
     "waits_free, asked": asked("experiments/waits_free", BOTH, BF16, "104/72"),

@@ -97,7 +97,7 @@ def test_a_rule_may_ask_for_it(tmp_path) -> None:
     file.write_text(FILE.read_text().replace("rules:\n", RULE))
     found = read(file)
     shapes = SHAPE, SHAPE.asking(score_bias=BIAS)
-    assert [found.rules[found.number(Case.of(shape))].schedule for shape in shapes] == ["short_d64", "d64"]
+    assert [found.rules[found.number(Case.of(shape))].schedule for shape in shapes] == ["short_keys", "d64"]
 
 
 @pytest.mark.parametrize("name", KERNELS)

@@ -46,13 +46,16 @@ CALLS = {
         {
             (name, Variant(128, dtype, mask))
             for dtype in ("float16", "bfloat16")
-            for mask, names in ((FULL, ("short_full", "best")), (CAUSAL, ("short", "best_causal")))
+            for mask, names in (
+                (FULL, ("short_keys", "short_full", "best")),
+                (CAUSAL, ("short_keys", "short", "best_causal")),
+            )
             for name in names
         },
     ),
     "one dtype, causal": (
         "--dtype bf16 --causal",
-        {(name, Variant(128, "bfloat16", CAUSAL)) for name in ("short", "best_causal")},
+        {(name, Variant(128, "bfloat16", CAUSAL)) for name in ("short_keys", "short", "best_causal")},
     ),
     "a schedule, and two head sizes": (
         "seed --head-dim 64 --head-dim 128/64 --dtype fp16 --dtype float16 --no-causal",
@@ -62,14 +65,17 @@ CALLS = {
         "--no-causal --dtype fp16 --group 4 --softcap 30 --sinks --lse --strided --sms 114",
         {
             (name, Variant(128, "float16", FULL, 0, None, frozenset({"softcap", "Sinks", "LSE"}), 4, True, 114))
-            for name in ("short", "softcap")
+            for name in ("short_keys", "short", "softcap")
         },
     ),
     "packed sequences": (
         "--packed --dtype bf16 --lse",
         {
             (name, Variant(128, "bfloat16", mask, optional=frozenset({"LSE"}), packed=True))
-            for mask, names in ((FULL, ("short_full", "ragged")), (CAUSAL, ("short", "causal_late")))
+            for mask, names in (
+                (FULL, ("short_keys", "short_full", "ragged")),
+                (CAUSAL, ("short_keys", "short", "causal_late")),
+            )
             for name in names
         },
     ),
@@ -77,7 +83,7 @@ CALLS = {
         "--no-causal --dtype fp16 --head-dim 96 --softcap 30 --invariant",
         {
             (name, Variant(96, "float16", FULL, optional=frozenset({"softcap"}), invariant=True))
-            for name in ("short_full", "d96_2k")
+            for name in ("short_keys", "short_full", "d96_2k")
         },
     ),
     "a window that is causal with and without the word": (

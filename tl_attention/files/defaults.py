@@ -139,10 +139,11 @@ class _Rule(BaseModel):
         """Says whether the rule has a condition on lengths."""
         return not self.model_fields_set.isdisjoint(LENGTH_KEYS)
 
-    @property
-    def arithmetic(self) -> tuple[Any, ...]:
-        """Returns the arithmetic of the rule's schedule, by which its rows are computed."""
-        return resolve(self.schedule).schedule.arithmetic
+    def alike(self, other: _Rule) -> bool:
+        """Says whether the schedules of both rules compute a row alike, of as many keys as both rules are for."""
+        most = min(self.seq_kv[-1], other.seq_kv[-1])
+        own, others = (resolve(rule.schedule).schedule.arithmetic(most) for rule in (self, other))
+        return own == others
 
     @property
     def served(self) -> str:
@@ -184,9 +185,8 @@ class Defaults:
         An `invariant` case passes over rules whose schedule computes rows otherwise than that of any length does. Every
         case on Hopper has a rule.
         """
-        of_any_length = self.find(case, lambda rule: not rule.asks_lengths) if invariant else None
-        wanted = None if of_any_length is None else self.rules[of_any_length].arithmetic
-        found = self.find(case, lambda rule: wanted is None or rule.arithmetic == wanted)
+        wanted = self.of_any_length(case) if invariant else None
+        found = self.find(case, lambda rule: wanted is None or rule.alike(wanted))
         if found is None:
             served = dict.fromkeys(rule.served for rule in self.rules if case.arch in rule.archs)
             expected = "; or ".join([*served, "a schedule by its name"])
@@ -198,11 +198,17 @@ class Defaults:
         found = (number for number, rule in enumerate(self.rules) if rule.unmet(case) is None and may(rule))
         return next(found, None)
 
+    def of_any_length(self, case: Case) -> Rule | None:
+        """Returns the first rule that serves the case and asks for no lengths; None if there is none."""
+        number = self.find(case, lambda rule: not rule.asks_lengths)
+        return None if number is None else self.rules[number]
+
     def same_bits(self, case: Case) -> bool:
         """Says whether a case's rows have the same bits at all lengths anyhow, by whatever rule and kernel it has."""
+        wanted = self.of_any_length(case)
         lengths = itertools.product(edges(self.rules, "seq_q"), edges(self.rules, "seq_kv"))
         numbers = {self.number(case._replace(seq_q=q, seq_kv=kv)) for q, kv in lengths}
-        alike = len({self.rules[number].arithmetic for number in numbers}) == 1
+        alike = wanted is not None and all(self.rules[number].alike(wanted) for number in numbers)
         return alike and not mix_rows(BY_WORD[word] for word in case.asked)
 
     def line(self, number: int) -> int:

@@ -55,16 +55,16 @@ class Schedule(Keys):
             rule(self)
         return self
 
-    @property
-    def arithmetic(self) -> tuple[Any, ...]:
-        """Returns what decides the bits of a row of the output: schedules of equal arithmetic compute it alike.
+    def arithmetic(self, most_keys: int) -> tuple[Any, ...]:
+        """Returns what decides the bits of a row of up to so many keys: schedules of equal arithmetic compute it alike.
 
         Keys enter a row's maximum, sum and products in blocks, counted from the sequence's first key, and in a thread's
         own order. Row tiles, buffers, the loop's order and chunks change none of these, and blocks of which a row sees
         no key add nothing to it.
         """
         softmax = self.softmax.model_dump(exclude={"row_max"})
-        return self.lowering, self.block_N, self.kv_order, tuple(map(str, softmax.values()))
+        blocks = (self.block_N, self.kv_order) if most_keys > self.block_N else ()
+        return self.lowering, *blocks, *map(str, softmax.values())
 
     @property
     def label(self) -> str:
