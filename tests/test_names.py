@@ -52,6 +52,7 @@ def test_what_ships_is_what_pyproject_puts_into_the_wheel() -> None:
         mapped = next((top for top in tool["package-dir"] if package == top or package.startswith(f"{top}.")), None)
         if mapped:
             folder = ROOT / tool["package-dir"][mapped] / package.removeprefix(mapped).strip(".").replace(".", "/")
+            assert folder.is_dir(), package
             covered |= {path for pattern in patterns for path in folder.glob(pattern)}
     shipped = {*SCHEDULES.rglob("*.yaml"), *SCHEDULES.glob("*.json"), *(ROOT / "results").rglob("*.jsonl")}
     shipped |= {*(ROOT / "results").rglob("*.yaml")}
