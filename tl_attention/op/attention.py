@@ -107,8 +107,8 @@ def attention(
         specialize: compile for exactly these sizes instead of for all sizes.
         invariant: give a row of the output the same bits whatever the batch, the lengths and the number of queries, here
             and in `attention_varlen`. The schedule is then one that computes rows as that for any length does, no side
-            of a window is left out, and a softcap is computed row by row. None: where the first and the last change
-            nothing.
+            of a window is left out, and a softcap is computed row by row. None: where there is no softcap, and the
+            default rules choose no other schedules for it.
 
     Under torch.compile and torch.export, and where an input requires a gradient, the call is the operator
     `torch.ops.tl_attention.forward`, which takes neither `out` nor a Schedule. Gradients of q, k and v use PyTorch's
