@@ -141,9 +141,7 @@ class _Rule(BaseModel):
 
     def alike(self, other: _Rule) -> bool:
         """Says whether the schedules of both rules compute a row alike, of as many keys as both rules are for."""
-        most = min(self.seq_kv[-1], other.seq_kv[-1])
-        own, others = (resolve(rule.schedule).schedule.arithmetic(most) for rule in (self, other))
-        return own == others
+        return _alike(self.schedule, other.schedule, min(self.seq_kv[-1], other.seq_kv[-1]))
 
     @property
     def served(self) -> str:
@@ -216,7 +214,17 @@ class Defaults:
         return self.file.line(("rules", number))
 
 
+@functools.cache
+def _alike(schedule: str, other: str, most_keys: int) -> bool:
+    own, others = (resolve(name).schedule.arithmetic(most_keys) for name in (schedule, other))
+    return own == others
+
+
 @functools.lru_cache(MOST_KEPT)
+def _same_bits(case: Case) -> bool:
+    return defaults().same_bits(case)
+
+
 def computed(
     shape: AttentionShape, arch: str, invariant: bool | None, by_rules: bool = True
 ) -> tuple[AttentionShape, bool]:
@@ -226,8 +234,9 @@ def computed(
     Otherwise the problem has no side of the mask that hides no key. Packed sequences keep both, as any may be longest.
     """
     if invariant is None:
-        found = Case.of(shape, arch)._replace(seq_q=1, seq_kv=1)
-        invariant = defaults().same_bits(found) if by_rules else not mix_rows(shape.asked.features)
+        # A cache of keys that grows makes a new problem with each token, but not a new case.
+        of_any_length = Case.of(shape, arch)._replace(seq_q=1, seq_kv=1)
+        invariant = _same_bits(of_any_length) if by_rules else not mix_rows(shape.asked.features)
     if not (invariant or shape.packed):
         shape = replace(shape, mask=fitted(shape.mask, shape.seq_q, shape.seq_kv))
     return shape, invariant

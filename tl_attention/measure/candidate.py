@@ -58,8 +58,8 @@ class Candidate:
     @property
     def variant(self) -> Variant:
         """Returns the kernel variant to compile, from the problem and `fixed`, `sms`, `strided`, `arch` and `invariant`."""
-        there = replace(self.shape.variant(self.fixed), sms=self.sms, strided=self.strided)
-        return replace(there, arch=self.arch, invariant=self.invariant)
+        there = self.shape.variant(self.fixed)
+        return replace(there, sms=self.sms, strided=self.strided, arch=self.arch, invariant=self.invariant)
 
     def __str__(self) -> str:
         return f"{self.name}{' fixed' if self.fixed else ''} {self.shape.dtype}"

@@ -158,8 +158,8 @@ def attention(
         parts = {"q": rows.computed(q), "k": k, "v": v, "out": rows.computed(output)}
         strided, tensors = placed(parts, layout)
         shape, invariant = computed(shape, card.arch, invariant, by_rules=schedule is None)
-        variant = replace(shape.variant(fixed=specialize), strided=strided, invariant=invariant)
-        variant = replace(variant, sms=sms_of(q.device), arch=card.arch)
+        there = shape.variant(fixed=specialize)
+        variant = replace(there, strided=strided, sms=sms_of(q.device), arch=card.arch, invariant=invariant)
         scheduled = schedule_of(schedule, shape, card, invariant)
         kernel, window = kernel_of(scheduled, variant).launch, shape.mask.values(variant.mask.names)
         plan = Plan.of(kernel, scheduled, parts, tensors, asked, per_head, window, layout)
