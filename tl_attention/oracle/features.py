@@ -46,11 +46,11 @@ def _softcap_of_products(cap: float, factor: float) -> tuple[Change, float]:
 IN_ORACLE = {"softcap": InOracle(_softcap, _softcap_of_products), "sinks": InOracle(is_score=True)}
 
 
-def of_head(asked: Mapping[str, Any], head: int, dtype: torch.dtype = torch.float32) -> dict[str, Any]:
-    """Returns, by word, the values in `asked` for one head, without features whose value is None or 0.
+def of_head(asked: Mapping[str, Any], head: int | Tensor, dtype: torch.dtype = torch.float32) -> dict[str, Any]:
+    """Returns, by word, the values in `asked` for one head or some, without features whose value is None or 0.
 
-    A number stays as it is; a tensor (heads,) gives a 0-dimensional one of the dtype. Raises TypeError for a word that
-    is no feature.
+    A number stays as it is; a tensor (heads,) gives one of the dtype and of the shape of `head`, an int or a tensor of
+    heads' numbers. Raises TypeError for a word that is no feature.
     """
     if unknown := asked.keys() - BY_WORD.keys():
         raise TypeError(f"{sorted(unknown)[0]!r} is no feature, expected some of {', '.join(IN_ORACLE)}")

@@ -23,7 +23,8 @@ BUDGET = 2.0
 # What else a kernel rounds is less: a score by a part of 1e-6 or so of what it is the sum of, and maximum, scale and
 # logarithm in fp32.
 LSE_ROUNDING = 2.0**-10
-CHUNK_SCORES = 1 << 27
+# So many scores, or numbers of an output, are computed at once.
+AT_ONCE = 1 << 22
 
 
 @dataclass(frozen=True)
@@ -121,7 +122,7 @@ def make_asked(shape: AttentionShape, seed: int, device: str = "cpu") -> dict[st
 
 
 def attention_fp64(q: Tensor, k: Tensor, v: Tensor, *, mask: Mask, scale: float, **asked: Any) -> Tensor:
-    """Computes attention in float64, head by head and in row chunks.
+    """Computes attention in float64, some heads and rows at once.
 
     The output has the layout of the inputs and v's head size, in float64. Heads of Q, a multiple of K's, share these in
     turn. A query that sees no key gets 0. `asked` are features by word: numbers, or tensors (heads,).
@@ -172,33 +173,36 @@ def attention_and_lse(
     compute = torch.float64 if precise else torch.float32
     output = q.new_empty(*q.shape[:3], v.shape[3], dtype=compute if precise else q.dtype)
     lse = q.new_empty(q.shape[:3], dtype=compute)
-    seq_q, seq_kv = q.shape[2], k.shape[2]
-    rows = max(1, CHUNK_SCORES // max(1, seq_kv))
+    batch, heads, seq_q = q.shape[:3]
+    seq_kv, group = k.shape[2], heads // k.shape[1]
+    rows = max(1, AT_ONCE // max(1, seq_kv))
+    together = max(1, AT_ONCE // max(1, min(rows, seq_q) * seq_kv))
+    every = torch.arange(batch * heads, device=q.device)
     plain = mask == FULL and not of_head(asked, 0)
     for first in range(0, seq_q, rows):
         last = min(first + rows, seq_q)
         # A plain problem does not need to know how far keys lie after queries.
         after = torch.empty(0) if plain else _after(seq_q, seq_kv, first, last, q.device)
         visible = None if mask == FULL else _visible(mask, after)
-        for b in range(q.shape[0]):
-            for h in range(q.shape[1]):
-                keys, values = (x[b, h * k.shape[1] // q.shape[1]].to(compute) for x in (k, v))
-                scores = q[b, h, first:last].to(compute) @ keys.T * scale
-                of_features = of_head(asked, h, compute)
-                for change in changes(of_features):
-                    scores = change(scores, after)
-                if visible is not None:
-                    scores = scores.masked_fill_(~visible, float("-inf"))
-                # These are scores of further keys, which have no value.
-                more = [score.to(compute).expand(len(scores), 1) for score in more_scores(of_features)]
-                everything = torch.cat([scores, *more], dim=1) if more else scores
-                lse[b, h, first:last] = everything.logsumexp(dim=-1)
-                weights = everything.softmax(dim=-1)[:, :seq_kv]
-                if visible is not None:
-                    weights = weights.masked_fill(~visible.any(dim=1, keepdim=True), 0)
-                if not precise:
-                    weights = weights.to(q.dtype).to(compute)
-                output[b, h, first:last] = (weights @ values).to(output.dtype)
+        for some in every.split(together):
+            b, h = some // heads, some % heads
+            keys, values = (x[b, h // group].to(compute) for x in (k, v))
+            scores = q[b, h, first:last].to(compute) @ keys.mT * scale
+            of_features = of_head(asked, h[:, None, None], compute)
+            for change in changes(of_features):
+                scores = change(scores, after)
+            if visible is not None:
+                scores = scores.masked_fill_(~visible, float("-inf"))
+            # These are scores of further keys, which have no value.
+            more = [score.expand(*scores.shape[:2], 1) for score in more_scores(of_features)]
+            everything = torch.cat([scores, *more], dim=2) if more else scores
+            lse[b, h, first:last] = everything.logsumexp(dim=-1)
+            weights = everything.softmax(dim=-1)[..., :seq_kv]
+            if visible is not None:
+                weights = weights.masked_fill(~visible.any(dim=1, keepdim=True), 0)
+            if not precise:
+                weights = weights.to(q.dtype).to(compute)
+            output[b, h, first:last] = (weights @ values).to(output.dtype)
     return output, lse
 
 
@@ -234,12 +238,13 @@ def compare(output: Tensor, exact: Tensor, same_precision: Tensor) -> ErrorRepor
 
 
 def _error(output: Tensor, exact: Tensor) -> tuple[float, float, bool]:
-    # Head by head, so that not all differences lie in memory; read back once, as a GPU waits for every number.
-    heads = []
-    for got, want in zip(output.flatten(0, 1), exact.flatten(0, 1)):
+    # Some heads at once, so that not all differences lie in memory; read back once, as a GPU waits for every number.
+    heads = max(1, AT_ONCE // max(1, output[0, 0].numel()))
+    found = []
+    for got, want in zip(output.flatten(0, 1).split(heads), exact.flatten(0, 1).split(heads)):
         difference = got.double() - want
-        heads.append(torch.stack([difference.abs().max(), difference.square().sum(), want.square().sum()]))
-    largest, squares, norm = zip(*torch.stack(heads).tolist())
+        found.append(torch.stack([difference.abs().max(), difference.square().sum(), want.square().sum()]))
+    largest, squares, norm = zip(*torch.stack(found).tolist())
     return max(largest), (sum(squares) / sum(norm)) ** 0.5, bool(output.isfinite().all())
 
 
