@@ -640,7 +640,17 @@ def maximum_of_row(row_maximum, s, c):
 def scale(t, tile, s, c, masked):
     """scores_scale = exp2(scale (scores_max_prev - scores_max))."""
     for i in T.Parallel(ROWS):
-        s.scores_scale[i] = T.exp2(growth(s.scores_max_prev[i], seen(s.scores_max[i], masked), s, c))
+        s.scores_scale[i] = of_sums(i, t, tile, s, c, masked)
+
+
+def of_sums(i, t, tile, s, c, masked):
+    """Returns the factor of row i's earlier sums: 1 if all keys of the block lie before those that the row sees.
+
+    Such blocks come last, as many as the tile's other rows need, and must change none of the row's bits. Elsewhere a
+    rounding may make the factor differ from 1 where the maximum stays.
+    """
+    factor = T.exp2(exponent(s.scores_max_prev[i], seen(s.scores_max[i], masked), s, c))
+    return factor
 
 
 @T.macro
@@ -804,15 +814,6 @@ def finite(scores_max):
 def exponent(score, scores_max, s, c):
     """Returns scale * (score - scores_max), a base-2 exponent, multiplied out if softmax.fused_scale is set."""
     return score * s.scale - scores_max * s.scale
-
-
-def growth(scores_max_prev, scores_max, s, c):
-    """Returns the base-2 exponent of what earlier sums are multiplied with, where a row's maximum may have grown.
-
-    Under a window that ends on the left, KV blocks of which a row sees no key come after those of which it does, and must
-    change none of its bits: the exponent is exactly 0 there. Multiplied out, the FMA leaves a rounding error.
-    """
-    return exponent(scores_max_prev, scores_max, s, c)
 
 
 def seen(scores_max, masked):

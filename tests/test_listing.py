@@ -103,7 +103,19 @@ def test_rows_are_every_timed_row_of_the_records_and_no_other(records) -> None:
     shutil.copy(RESULTS / "bench-h200-L.jsonl", records / "run-20261121T105027Z.jsonl")
     (records / "mine.jsonl").write_text('{"name": "se')
     # Which have lines of their own.
-    others = ("evaluate", "cells", "grid", "training", "backward", "profile", "operator", "host", "model", "packed")
+    others = (
+        "evaluate",
+        "cells",
+        "grid",
+        "training",
+        "backward",
+        "profile",
+        "operator",
+        "host",
+        "model",
+        "packed",
+        "invariance",
+    )
     files = [path for path in RESULTS.glob("*.jsonl") if not path.name.startswith(others)]
     expected = [row for path in files for row in read_rows(path)]
     found = measured.rows()

@@ -24,17 +24,6 @@ def exponent(score, scores_max, s, c):
     return score * s.scale - scores_max * s.scale if c.softmax.fused_scale else (score - scores_max) * s.scale
 
 
-def growth(scores_max_prev, scores_max, s, c):
-    """Returns the base-2 exponent of what earlier sums are multiplied with, where a row's maximum may have grown.
-
-    Under a window that ends on the left, KV blocks of which a row sees no key come after those of which it does, and must
-    change none of its bits: the exponent is exactly 0 there. Multiplied out, the FMA leaves a rounding error.
-    """
-    if c.mask.left is None:
-        return exponent(scores_max_prev, scores_max, s, c)
-    return (scores_max_prev - scores_max) * s.scale
-
-
 def seen(scores_max, masked):
     """Returns a row's maximum for exponents; if `masked`, 0 in place of -inf, for a row that has seen no key."""
     return finite(scores_max) if masked else scores_max

@@ -10,6 +10,7 @@ from pages import answers, cells
 from pages import training as of_training
 from pages.cells import CARDS, PEERS, about_lengths, measured_on, over_lengths, read, record, speeds
 from pages.defaults import said
+from pages.invariance import invariance
 from pages.made import RESULTS, filling
 from pages.packed import packed
 from tl_attention.files.defaults import defaults
@@ -122,6 +123,7 @@ MADE = {
             "backward": backward,
             "host": host,
             "operator": operator,
+            "invariance": invariance,
         },
     ),
 }

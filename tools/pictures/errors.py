@@ -24,6 +24,8 @@ from tl_attention.problem.shape import AttentionShape
 MASKS = ("unmasked", "causal", "window")
 # Pixels.
 LANE, GAP, LABELS, LEGEND, BELOW, AFTER = 11, 9, 190, 54, 44, 112
+# A pixel of the axes is so much of a budget, or a little less.
+PIXEL = 0.002
 ABOUT = (
     "Each mark is a verified output, and what lies right of the line at 1 is refused. An output may have twice the largest error "
     "that PyTorch's attention has in the same precision, against fp64. Gradients may be twice as far from fp64 as those of "
@@ -164,9 +166,10 @@ def words(kind: Kind) -> str:
 
 
 def lane(axes: Axes, place: float, name: str, values: Sequence[float]) -> None:
-    """Draws the marks of one name, on a line through them."""
+    """Draws the marks of one name, on a line through them; one mark for all within the width of a pixel."""
     axes.plot([values[0], values[-1]], [place, place], color=COLOURS[name], linewidth=1.2, zorder=2)
-    axes.plot(values, [place] * len(values), **style(name))
+    seen = list({round(value / PIXEL): value for value in values}.values())
+    axes.plot(seen, [place] * len(seen), **style(name))
 
 
 def style(name: str) -> Style:

@@ -8,7 +8,7 @@ import tilelang.language as T
 
 from tl_attention.loop.table import whole
 from tl_attention.lowering.mma_sync.transfers import block, element, load_k, load_v
-from tl_attention.lowering.softmax import exponent, growth, seen
+from tl_attention.lowering.softmax import exponent, seen
 
 
 @T.macro
@@ -204,7 +204,7 @@ def row_max_beyond_threshold(t, tile, s, c):
 def scale(t, tile, s, c, masked):
     """scores_scale = exp2(scale (scores_max_prev - scores_max))."""
     for r in T.unroll(2 * (c.block_M // c.rows)):
-        s.scores_scale[r] = T.exp2(growth(s.scores_max_prev[r], seen(s.scores_max[r], masked), s, c))
+        s.scores_scale[r] = T.exp2(exponent(s.scores_max_prev[r], seen(s.scores_max[r], masked), s, c))
 
 
 @T.macro

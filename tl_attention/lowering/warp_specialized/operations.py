@@ -5,9 +5,9 @@ import tilelang.language as T
 from tl_attention.hardware.warpgroup import OWN, ROWS, TURN, WARPGROUP
 from tl_attention.loop.table import whole
 from tl_attention.lowering.device_code import is_bf16
-from tl_attention.lowering.softmax import exponent, growth, seen
+from tl_attention.lowering.softmax import exponent, seen
 from tl_attention.lowering.warp_specialized.scores import change_scores, mask
-from tl_attention.lowering.warp_specialized.transfers import release, release_q, slot, wait_full
+from tl_attention.lowering.warp_specialized.transfers import block, release, release_q, slot, wait_full
 
 
 def vector_statement(statement, c):
@@ -125,7 +125,20 @@ MAXIMUM = {"thread": maximum_of_threads, "chains": maximum_of_chains, "row": max
 def scale(t, tile, s, c, masked):
     """scores_scale = exp2(scale (scores_max_prev - scores_max))."""
     for i in T.Parallel(ROWS):
-        s.scores_scale[i] = T.exp2(growth(s.scores_max_prev[i], seen(s.scores_max[i], masked), s, c))
+        s.scores_scale[i] = of_sums(i, t, tile, s, c, masked)
+
+
+def of_sums(i, t, tile, s, c, masked):
+    """Returns the factor of row i's earlier sums: 1 if all keys of the block lie before those that the row sees.
+
+    Such blocks come last, as many as the tile's other rows need, and must change none of the row's bits. Elsewhere a
+    rounding may make the factor differ from 1 where the maximum stays.
+    """
+    factor = T.exp2(exponent(s.scores_max_prev[i], seen(s.scores_max[i], masked), s, c))
+    if c.mask.left is None or not masked:
+        return factor
+    own_key, first_key = tile.first_row + i + tile.past_len, block(t, tile, c) * c.block_N
+    return T.if_then_else(c.mask.behind(c.block_N - 1, own_key, first_key), T.float32(1), factor)
 
 
 @T.macro
