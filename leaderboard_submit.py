@@ -649,8 +649,8 @@ def of_sums(i, t, tile, s, c, masked):
     Such blocks come last, as many as the tile's other rows need, and must change none of the row's bits. Elsewhere a
     rounding may make the factor differ from 1 where the maximum stays.
     """
-    factor = T.exp2(exponent(s.scores_max_prev[i], seen(s.scores_max[i], masked), s, c))
-    return factor
+    growth = exponent(s.scores_max_prev[i], seen(s.scores_max[i], masked), s, c)
+    return T.exp2(growth)
 
 
 @T.macro

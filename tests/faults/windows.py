@@ -57,7 +57,7 @@ ROWS = [
             r"\1 + 1; ++t_1")),
     Row("the loop at the left edge has no mask",
         edit("one_tile, asked", r"is hold last exponentials\[23\] \(0\), expected mask \(0\)",
-            r"condval_8 = -CUDART_INF_F;", "condval_8 = acc_s[i_26];"),
+            r"condval_10 = -CUDART_INF_F;", "condval_10 = acc_s[i_26];"),
         edit("seed, asked", r"is product K\[-?\d+\], Q\[-?\d+\] \(-?\d+\) keeping \(-?\d+,\), expected mask \(-?\d+\)", r"condval_6 = -CUDART_INF_F;",
             "condval_6 = 0x0p+0f;"),
         edit("mma_sync_small, asked", r"is fragment V\[-?\d+\], V_local\[-?\d+\] \(-?\d+\) at \(-?\d+, -?\d+, True, -?\d+\), expected mask \(-?\d+\)", r"condval_3 = -CUDART_INF_F;",

@@ -196,7 +196,8 @@ def attention_and_lse(
             # These are scores of further keys, which have no value.
             more = [score.expand(*scores.shape[:2], 1) for score in more_scores(of_features)]
             everything = torch.cat([scores, *more], dim=2) if more else scores
-            lse[b, h, first:last] = everything.logsumexp(dim=-1)
+            # Under autocast products have a dtype of their own.
+            lse[b, h, first:last] = everything.logsumexp(dim=-1).to(compute)
             weights = everything.softmax(dim=-1)[..., :seq_kv]
             if visible is not None:
                 weights = weights.masked_fill(~visible.any(dim=1, keepdim=True), 0)

@@ -134,11 +134,11 @@ def of_sums(i, t, tile, s, c, masked):
     Such blocks come last, as many as the tile's other rows need, and must change none of the row's bits. Elsewhere a
     rounding may make the factor differ from 1 where the maximum stays.
     """
-    factor = T.exp2(exponent(s.scores_max_prev[i], seen(s.scores_max[i], masked), s, c))
-    if c.mask.left is None or not masked:
-        return factor
-    own_key, first_key = tile.first_row + i + tile.past_len, block(t, tile, c) * c.block_N
-    return T.if_then_else(c.mask.behind(c.block_N - 1, own_key, first_key), T.float32(1), factor)
+    growth = exponent(s.scores_max_prev[i], seen(s.scores_max[i], masked), s, c)
+    if c.mask.left is not None and masked:
+        own_key, first_key = tile.first_row + i + tile.past_len, block(t, tile, c) * c.block_N
+        growth = T.if_then_else(c.mask.behind(c.block_N - 1, own_key, first_key), T.float32(0), growth)
+    return T.exp2(growth)
 
 
 @T.macro
