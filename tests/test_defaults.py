@@ -17,6 +17,7 @@ from tl_attention.files.defaults import (
     FLAGS,
     KEYS,
     LONGEST,
+    NONE_YET,
     Case,
     Rule,
     computed,
@@ -24,11 +25,13 @@ from tl_attention.files.defaults import (
     default_schedules,
 )
 from tl_attention.files.named import resolve
-from tl_attention.hardware.card import ARCHS, HOPPER
+from tl_attention.hardware.card import ARCHS, CARDS, HOPPER
+from tl_attention.lowering.preflight import check_limits
 from tl_attention.problem.features import BY_WORD
 from tl_attention.problem.head_dims import TILE_SIZES, is_meant, sizes_of
 from tl_attention.problem.mask import CAUSAL, FULL, MASK_KINDS, Mask, kind_of
 from tl_attention.problem.shape import DTYPES, AttentionShape
+from tl_attention.program.planned import Planned
 
 ROOT = Path(__file__).parents[1]
 # Line 2: short queries; line 8: others of the same size.
@@ -207,6 +210,16 @@ def test_an_invariant_call_computes_rows_alike_whatever_its_lengths_and_packed_o
         rule, wanted = found.rules[found.number(case, invariant=True)], found.of_any_length(case._replace(packed=False))
         assert wanted is not None and rule.alike(wanted), case
     assert len(cases) > 1000
+
+
+def test_every_rule_has_a_record_and_a_schedule_that_is_meant_for_its_sizes_and_fits() -> None:
+    for rule in defaults.defaults().rules:
+        said = re.fullmatch(r"([\w.-]+\.jsonl) says .+", rule.record)
+        assert rule.record == NONE_YET or (said and (ROOT / "results" / said[1]).is_file()), rule
+        named = resolve(rule.schedule)
+        for size, arch in itertools.product(rule.head_dims, rule.archs):
+            assert is_meant(size, named.head_dims), (rule.schedule, size)
+            check_limits(Planned(named.schedule), size, CARDS[arch])
 
 
 def test_schedules_of_one_block_compute_a_row_as_those_of_a_larger_one() -> None:
