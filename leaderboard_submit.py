@@ -821,7 +821,7 @@ def seen(scores_max, masked):
     return finite(scores_max) if masked else scores_max
 
 
-# What becomes of scores before their maximum: features such as softcap change them, and the mask hides some.
+# Features such as softcap change scores before their maximum, and the mask hides some.
 
 
 @T.macro

@@ -161,11 +161,17 @@ class _Program:
         """
         node = read_module(type(value).__module__).definitions[type(value).__name__]
         assert isinstance(node, cst.ClassDef)
-        texts = "".join(self._texts.values())
-        body = [
-            part for part in node.body.body if not isinstance(part, cst.FunctionDef) or f".{part.name.value}(" in texts
-        ]
-        return code(pruned(node.with_changes(body=node.body.with_changes(body=body)), {"self": value}))
+        node = cst.ensure_type(pruned(node, {"self": value}), cst.ClassDef)
+        methods = {part.name.value: code(part) for part in node.body.body if isinstance(part, cst.FunctionDef)}
+        called: set[str] = set()
+        waiting = [*self._texts.values()]
+        while waiting:
+            text = waiting.pop()
+            new = {name for name in methods if f".{name}(" in text} - called
+            called |= new
+            waiting += (methods[name] for name in new)
+        body = [part for part in node.body.body if not isinstance(part, cst.FunctionDef) or part.name.value in called]
+        return code(node.with_changes(body=node.body.with_changes(body=body)))
 
     def text(self) -> str:
         """Returns the program as one text of the definitions added, the constants and the entry.

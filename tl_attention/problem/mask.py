@@ -72,7 +72,7 @@ class Mask:
         """Returns True where a key, counted from key `first` on, is hidden from the query that stands at `own_key`."""
         end = seq_kv if self.right is None else ops.min(seq_kv, own_key + 1 + self.right)
         too_late = key >= end - first
-        return too_late if self.left is None else ops.Or(too_late, key < own_key - self.left - first)
+        return too_late if self.left is None else ops.Or(too_late, self.behind(key, own_key, first))
 
     def behind(self, key, own_key, first=0):
         """Returns True where a key, counted from key `first` on, lies before all that the query at `own_key` sees."""

@@ -1,4 +1,4 @@
-"""What becomes of scores before their maximum: features such as softcap change them, and the mask hides some."""
+"""Features such as softcap change scores before their maximum, and the mask hides some."""
 
 import tilelang.language as T
 
