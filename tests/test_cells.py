@@ -122,7 +122,7 @@ def test_the_lse_is_compared_with_the_same_schedule_without_it(run) -> None:
 
 
 def test_an_invariant_kernel_is_compared_with_the_faster_one() -> None:
-    """Of a window that hides nothing, a softcap, and a head size whose schedule depends on the number of keys."""
+    """Invariant kernels differ under a window that hides nothing, with a softcap, and where keys choose the schedule."""
     shapes = (
         replace(SHAPE, mask=Mask(5000, 5000)),
         SHAPE.asking(softcap=30.0),

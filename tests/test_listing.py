@@ -104,16 +104,7 @@ def test_rows_are_every_timed_row_of_the_records_and_no_other(records) -> None:
     (records / "mine.jsonl").write_text('{"name": "se')
     # Which have lines of their own.
     others = (
-        "evaluate",
-        "cells",
-        "grid",
-        "training",
-        "backward",
-        "profile",
-        "operator",
-        "host",
-        "model",
-        "packed",
+        *("evaluate", "cells", "grid", "training", "backward", "profile", "operator", "host", "model", "packed"),
         "invariance",
     )
     files = [path for path in RESULTS.glob("*.jsonl") if not path.name.startswith(others)]

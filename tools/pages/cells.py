@@ -89,6 +89,12 @@ def other_runs(rows: Sequence[CellRow]) -> Iterator[str]:
         yield f"The lines of {' and of '.join(lines)} are from another run: {device}, {run}, commit {commit}."
 
 
+def later(rows: Sequence[CellRow]) -> str:
+    """Names the groups of cells that are of a later run than the first."""
+    groups = {row.group: row.run for row in rows if row.run != rows[0].run}
+    return f" Measured later, {max(groups.values())}: {', '.join(groups)}." if groups else ""
+
+
 def divided(rows: Sequence[CellRow]) -> tuple[list[CellRow], list[CellRow]]:
     """Divides the cells into those of groups with several lengths, and the others."""
     groups: dict[str, set[int]] = {}

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from statistics import geometric_mean
 
 from pages.answers import medians_of_calls
-from pages.cells import measured_on, read, record, speeds
+from pages.cells import later, measured_on, read, record, speeds
 from tl_attention.measure.cell import DENSE, OURS
 from tl_attention.measure.cell_records import CellRow
 from tl_attention.problem.mask import CAUSAL
@@ -41,14 +41,8 @@ def packed() -> str:
         f"With head_dim 192 of q and k and 128 of v, and the LSE, as a prefill of multi-head latent attention has it, "
         f"{'; '.join(latent)}. Equal lengths have {geometric_mean(equal):.3f} x the speed of `attention()` on the same tensors, seen as a batch "
         f"({min(equal):.3f} to {max(equal):.3f}). {measured_on(rows[0])}"
-        f"{_later(rows)}\n\n{_host()}"
+        f"{later(rows)}\n\n{_host()}"
     )
-
-
-def _later(rows: Sequence[CellRow]) -> str:
-    """Names the groups of cells that are of a later run than the first."""
-    later = {row.group: row.run for row in rows if row.run != rows[0].run}
-    return f" Measured later, {max(later.values())}: {', '.join(later)}." if later else ""
 
 
 def _host() -> str:
