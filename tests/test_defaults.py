@@ -5,6 +5,7 @@ import re
 import timeit
 import tomllib
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -253,6 +254,26 @@ def test_rows_have_the_same_bits_at_all_lengths_but_for_a_head_size_and_a_softca
         # In one KV block rows have the bits that they have in a larger one.
         names = {*default_schedules(asked, invariant=True)} - {"short_keys"}
         assert len({resolve(name).schedule.arithmetic(LONGEST) for name in names}) == 1
+
+
+def test_an_invariant_call_leaves_out_the_sides_of_a_window_that_hide_no_key_where_rows_are_computed_alike() -> None:
+    """Else the right side, whose rules may have other KV blocks than those of a full mask, stays."""
+    wide, open_left = Mask(900, 900), Mask(None, 900)
+    for size, packed in itertools.product(TILE_SIZES, (False, True)):
+        head_dim, head_dim_v = sizes_of(size)
+        asked = problem(100, 900, head_dim, wide, head_dim_v=head_dim_v, packed=packed)
+        left_over = wide if packed else FULL if size in (64, "192/128", 256) else open_left
+        assert computed(asked, HOPPER.arch, True) == (replace(asked, mask=left_over), True)
+        causal = replace(asked, mask=Mask(900, 0))
+        assert computed(causal, HOPPER.arch, True)[0].mask == (causal.mask if packed else CAUSAL)
+        # Of a window that hides keys all stays.
+        some = replace(asked, mask=Mask(800, 50))
+        assert computed(some, HOPPER.arch, True) == (some, True)
+        if not packed:
+            assert all(
+                computed(replace(asked, mask=wide), HOPPER.arch, *how)[0].mask == FULL
+                for how in ((False,), (True, False))
+            )
 
 
 def test_each_problem_is_looked_up_once_by_the_lengths_of_the_call(rules, monkeypatch) -> None:

@@ -50,9 +50,9 @@ class Case:
         return f"{size}-{'on'.join(map(str, self.heads))}-{self.dtype}-{mask}{'-softcap' * bool(self.softcap)}"
 
 
-# Other warps' scores choose how a softcap is computed, and the rules ask whether there are more than 2048 keys.
+# Other warps' scores choose how a softcap is computed, and the rules ask whether there are more than 4096 keys.
 CAPPED = Case((128, 128), (4, 2), "bfloat16", causal=True, softcap=5.0)
-LONG = Case((96, 96), (4, 4), "bfloat16", causal=True, lengths=(300, 3000))
+LONG = Case((96, 96), (4, 4), "bfloat16", causal=True, lengths=(300, 5000))
 CASES = (
     Case((128, 128), (8, 8), "bfloat16"),
     Case((128, 128), (8, 2), "bfloat16", causal=True),
@@ -62,6 +62,8 @@ CASES = (
     CAPPED,
     LONG,
     Case((192, 128), (4, 4), "bfloat16", causal=True),
+    # Such windows are left out where they are as long as the sequence alone.
+    Case((192, 128), (4, 4), "bfloat16", window=(200, 150)),
     Case((192, 192), (2, 2), "float16"),
 )
 
@@ -162,28 +164,32 @@ def test_a_batch_computes_the_rows_of_the_prompt(case: Case, on_cpu: Kernels, mo
         assert (wanted - found).abs().max() <= 1e-2, what
 
 
-def test_a_window_stays_that_of_any_length(on_cpu: Kernels) -> None:
-    q = torch.randn(1, 2, 30, 64, dtype=torch.float16)
-    for invariant, names in (
-        (False, ()),
-        (None, ("window_left", "window_right")),
-        (True, ("window_left", "window_right")),
-    ):
-        on_cpu.asked.clear()
-        wide, wider = (attention(q, q, q, window_size=(n, 2 * n), invariant=invariant) for n in (40, 2**40))
-        ((_, variant),) = on_cpu.asked
-        assert variant.mask.names == names and torch.equal(wide, wider)
-        assert torch.equal(wide, attention(q, q, q))
+def test_a_window_as_long_as_the_keys_is_left_out_where_rows_stay_as_they_are(on_cpu: Kernels) -> None:
+    for head_dim, kept in ((64, ()), (128, ("window_right",))):
+        q = torch.randn(1, 2, 30, head_dim, dtype=torch.float16)
+        for invariant, names in ((False, ()), (None, kept), (True, kept)):
+            on_cpu.asked.clear()
+            wide, wider = (attention(q, q, q, window_size=(n, 2 * n), invariant=invariant) for n in (40, 2**40))
+            ((_, variant),) = on_cpu.asked
+            assert variant.mask.names == names and torch.equal(wide, wider)
+            assert torch.equal(wide, attention(q, q, q))
 
 
-# Of head sizes and masks, the schedules of calls that are not packed and of packed ones.
+WINDOW = Mask(1, 1).read
+# Of head sizes, schedules of equal arithmetic: each with a mask, and whether it is for packed sequences.
 ALIKE = {
-    "128": (128, 128, FULL, ("best", "ragged")),
-    "128 causal": (128, 128, CAUSAL, ("best_causal",)),
-    "128 window": (128, 128, Mask(1, 1).read, ("best_causal",)),
-    "64 causal": (64, 64, CAUSAL, ("d64_causal", "best_causal")),
-    "192": (192, 192, FULL, ("d192", "d192_ragged")),
-    "192/128": (192, 128, FULL, ("d192_128", "d192_128_ragged")),
+    "64": (64, 64, ("d64", FULL), ("d64_causal", CAUSAL), ("best_causal", CAUSAL), ("best_causal", WINDOW, True)),
+    "128": (128, 128, ("best", FULL), ("ragged", FULL, True)),
+    "128 causal": (
+        128,
+        128,
+        ("best_causal", CAUSAL),
+        ("best_causal", Mask(None, 1).read),
+        ("best_causal", WINDOW, True),
+    ),
+    "192": (192, 192, ("d192", FULL), ("d192_ragged", FULL, True)),
+    "192/128": (192, 128, ("d192_128", FULL), ("d192_128_ragged", FULL, True), ("d192_128_causal", WINDOW)),
+    "256": (256, 256, ("d256", FULL), ("d256_causal", CAUSAL, True), ("d256_causal", WINDOW)),
 }
 
 
@@ -191,10 +197,10 @@ ALIKE = {
 @pytest.mark.parametrize("name", ALIKE)
 def test_loops_of_equal_arithmetic_have_the_same_floating_point_instructions(name: str) -> None:
     """The compiler fuses products and sums alike in each loop, over masked blocks and others, of each kernel."""
-    head_dim, head_dim_v, mask, schedules = ALIKE[name]
+    head_dim, head_dim_v, *kernels = ALIKE[name]
     found = set()
-    for of, packed in ((schedules[0], False), (schedules[-1], True)):
-        variant = Variant(head_dim, "bfloat16", mask, head_dim_v, packed=packed)
+    for of, mask, *packed in kernels:
+        variant = Variant(head_dim, "bfloat16", mask, head_dim_v, packed=bool(packed))
         for loop in compile_kernel(resolve(of).schedule, variant).report.loops:
             found.add(tuple(loop.counts.get(kind, 0) for kind in ("HGMMA", "FFMA", "FMUL", "FADD", "MUFU", "FMNMX")))
     assert len(found) == 1

@@ -129,7 +129,7 @@ CASES = {
     ),
     "a window that hides nothing": (
         ["--shape", "1,1,90,72", "--window", "89,89"],
-        "d96_causal_2k",
+        "d96_causal_4k",
         "head_dim 72, float16, mask window, seq_q 90, seq_kv 90, group 1",
     ),
     "where rows may have other bits": (

@@ -41,7 +41,7 @@ def test_every_other_head_dim_by_its_default(head_dim):
 
 
 @pytest.mark.parametrize(
-    "name,size,causal", [("d96_2k", 96, False), ("d96_causal_2k", 80, True), ("d64_causal", 48, True)]
+    "name,size,causal", [("d96_2k", 96, False), ("d96_causal_4k", 80, True), ("d64_causal", 48, True)]
 )
 def test_the_defaults_of_other_lengths(name, size, causal):
     right(size, "bfloat16", causal, name)

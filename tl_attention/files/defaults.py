@@ -21,7 +21,7 @@ from tl_attention.files.yaml_text import YamlFile, checked
 from tl_attention.hardware.card import CARDS, HOPPER, Arch
 from tl_attention.problem.features import BY_WORD, mix_rows
 from tl_attention.problem.head_dims import TILE_SIZES, HeadSize, TileSize, is_meant
-from tl_attention.problem.mask import MASK_KINDS, MaskKind, fitted, kind_of
+from tl_attention.problem.mask import MASK_KINDS, Mask, MaskKind, fitted, is_window, kind_of
 from tl_attention.problem.shape import DTYPES, AttentionShape, Dtype
 
 FILE = Path(__file__).with_name("defaults.yaml")
@@ -225,21 +225,36 @@ def _same_bits(case: Case) -> bool:
     return defaults().same_bits(case)
 
 
+@functools.lru_cache(MOST_KEPT)
+def _alike_at_any_length(case: Case, other: Case) -> bool:
+    own, others = (defaults().of_any_length(of) for of in (case, other))
+    return own is not None and others is not None and own.alike(others)
+
+
 def computed(
     shape: AttentionShape, arch: str, invariant: bool | None, by_rules: bool = True
 ) -> tuple[AttentionShape, bool]:
     """Returns (the problem that a kernel computes for a call, whether the kernel is an invariant one).
 
     With `invariant` None that is where it costs nothing; the default rules only count where they choose the schedule.
-    Otherwise the problem has no side of the mask that hides no key. Packed sequences keep both, as any may be longest.
+    The problem has no side of the mask that hides no key, unless rows would be computed otherwise by the rules' schedule
+    for what is left. Packed sequences keep both sides, as any may be longest.
     """
+    case = _of_any_length(shape, arch)
     if invariant is None:
-        # A cache of keys that grows makes a new problem with each token, but not a new case.
-        of_any_length = Case.of(shape, arch)._replace(seq_q=1, seq_kv=1)
-        invariant = _same_bits(of_any_length) if by_rules else not mix_rows(shape.asked.features)
-    if not (invariant or shape.packed):
-        shape = replace(shape, mask=fitted(shape.mask, shape.seq_q, shape.seq_kv))
+        invariant = _same_bits(case) if by_rules else not mix_rows(shape.asked.features)
+    if not shape.packed and is_window(shape.mask):
+        mask = fitted(shape.mask, shape.seq_q, shape.seq_kv)
+        # Where the right side must stay for its schedule, the left one need not.
+        for left_out in (replace(shape, mask=mask), replace(shape, mask=Mask(mask.left, shape.mask.right))):
+            if not (invariant and by_rules) or _alike_at_any_length(case, _of_any_length(left_out, arch)):
+                return left_out, invariant
     return shape, invariant
+
+
+def _of_any_length(shape: AttentionShape, arch: str) -> Case:
+    # A cache of keys that grows makes a new problem with each token, but not a new case.
+    return Case.of(shape, arch)._replace(seq_q=1, seq_kv=1)
 
 
 @functools.lru_cache(MOST_KEPT)
