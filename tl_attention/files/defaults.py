@@ -73,6 +73,8 @@ class Case(NamedTuple):
 # The keys of a rule that ask for something of a case.
 FLAGS = (*BY_WORD, "packed")
 LENGTH_KEYS = ("seq_q", "seq_kv")
+# What is left of a window whose sides hide no key.
+LEFT_OF_WINDOW: dict[MaskKind, MaskKind] = {"window": "full", "causal_window": "causal"}
 KEYS = ("head_dims", "dtypes", "masks", *LENGTH_KEYS, "group", *FLAGS, "archs")
 
 
@@ -202,12 +204,20 @@ class Defaults:
         return None if number is None else self.rules[number]
 
     def same_bits(self, case: Case) -> bool:
-        """Says whether a case's rows have the same bits at all lengths anyhow, by whatever rule and kernel it has."""
+        """Says whether a case's rows have the same bits at all lengths anyhow, by whatever rule and kernel it has.
+
+        A window's must have them also where it is left out, as it is as long as the keys.
+        """
+        if mix_rows(BY_WORD[word] for word in case.asked):
+            return False
+        masks = {case.mask, LEFT_OF_WINDOW.get(case.mask, case.mask)}
+        return all(self._alike_at_all_lengths(case._replace(mask=mask)) for mask in masks)
+
+    def _alike_at_all_lengths(self, case: Case) -> bool:
         wanted = self.of_any_length(case)
         lengths = itertools.product(edges(self.rules, "seq_q"), edges(self.rules, "seq_kv"))
         numbers = {self.number(case._replace(seq_q=q, seq_kv=kv)) for q, kv in lengths}
-        alike = wanted is not None and all(self.rules[number].alike(wanted) for number in numbers)
-        return alike and not mix_rows(BY_WORD[word] for word in case.asked)
+        return wanted is not None and all(self.rules[number].alike(wanted) for number in numbers)
 
     def line(self, number: int) -> int:
         """Returns the number of the line on which the rule of this index begins in the file."""
