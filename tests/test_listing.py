@@ -129,6 +129,11 @@ CASES = {
     ),
     "a window that hides nothing": (
         ["--shape", "1,1,90,72", "--window", "89,89"],
+        "d96_2k",
+        "head_dim 72, float16, mask full, seq_q 90, seq_kv 90, group 1",
+    ),
+    "one without which rows would have other bits": (
+        ["--shape", "1,1,90,72", "--window", "89,89", "--invariant"],
         "d96_causal_4k",
         "head_dim 72, float16, mask window, seq_q 90, seq_kv 90, group 1",
     ),
