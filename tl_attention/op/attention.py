@@ -106,9 +106,9 @@ def attention(
             `tl-attention which` shows. A file is read again only after it has changed.
         specialize: compile for exactly these sizes instead of for all sizes.
         invariant: give a row of the output the same bits whatever the batch, the lengths and the number of queries, here
-            and in `attention_varlen`. The schedule is then one that computes rows as that for any length does, no side
-            of a window is left out, and a softcap is computed row by row. None: where there is no softcap, and the
-            default rules choose no other schedules for it.
+            and in `attention_varlen`. The schedule is then one that computes rows as that for any length does, a window
+            that hides no key is left out only where rows stay as they are, and a softcap is computed row by row. None:
+            where there is no softcap, and the default rules choose no other schedules for it.
 
     Under torch.compile and torch.export, and where an input requires a gradient, the call is the operator
     `torch.ops.tl_attention.forward`, which takes neither `out` nor a Schedule. Gradients of q, k and v use PyTorch's
