@@ -12,7 +12,7 @@ from tl_attention.measure.cell import OURS
 from tl_attention.measure.cell_records import CellRow
 from tl_attention.measure.records import Measured
 from tl_attention.problem.head_dims import sizes_of
-from tl_attention.problem.mask import CAUSAL
+from tl_attention.problem.mask import CAUSAL, kind_of
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.show.cells import binding_peer
 from tl_attention.show.report import PEER_NAMES
@@ -80,13 +80,15 @@ def of_card(rows: Sequence[CellRow]) -> Iterator[str]:
 
 def other_runs(rows: Sequence[CellRow]) -> Iterator[str]:
     """Says which lines come from another run than the first run; the first run's date and commit stand above the table."""
-    runs: dict[tuple[str | None, ...], dict[str, None]] = {}
+    runs: dict[tuple[str | None, ...], dict[str, dict[str, None]]] = {}
     for row in rows:
         of_run = runs.setdefault((row.device, row.run, row.commit), {})
         softcap = f"softcap {row.shape.asked['softcap']:g}" if row.shape.asked["softcap"] else "no softcap"
-        of_run[f"head_dim {row.shape.head_size} with {heads_of(row.shape)} heads and {softcap}"] = None
-    for (device, run, commit), lines in list(runs.items())[1:]:
-        yield f"The lines of {' and of '.join(lines)} are from another run: {device}, {run}, commit {commit}."
+        lines = f"head_dim {row.shape.head_size} with {heads_of(row.shape)} heads and {softcap}"
+        of_run.setdefault(lines, {})[kind_of(row.shape.mask)] = None
+    for (device, run, commit), of_run in list(runs.items())[1:]:
+        words = " and of ".join(f"{lines} (mask {', '.join(masks)})" for lines, masks in of_run.items())
+        yield f"The lines of {words} are from another run: {device}, {run}, commit {commit}."
 
 
 def later(rows: Sequence[CellRow]) -> str:
