@@ -133,6 +133,8 @@ c = SimpleNamespace(
     group=1,
     strided=False,
     packed=False,
+    together=False,
+    parts=False,
     sms=132,
     traced=False,
     invariant=False,
@@ -147,6 +149,8 @@ c = SimpleNamespace(
         tile_order="rows",
         blocks_per_sm=1,
         cluster=2,
+        rows_of="head",
+        part_blocks=None,
         ping_pong=True,
         q_operand="shared",
         p_operand="registers",
@@ -363,9 +367,12 @@ def variables(s, c):
     visible = T.alloc_var("int32")
     first = 0
     cut = 0
+    result = None
+    part = None
     return Tile(
-        first, blocks, first_row, head, bz, bz, s.seq_q, s.seq_kv, visible, cut, turn=turn, base=base, number=tile
-    )
+        first, blocks, first_row, head, bz, bz, s.seq_q, s.seq_kv, visible, cut, turn=turn, base=base, number=tile,
+        head_rows=None, result=result, part=part,
+    )  # fmt: skip
 
 
 def put(variable, value):
@@ -379,15 +386,19 @@ def named(tile, wg=None):
     The variables that they come from would go into every expression.
     """
     own = values_of(
-        tile.turn, tile.base, tile.first, tile.blocks, tile.first_row, tile.head, tile.queries, tile.visible, tile.cut
-    )
-    return Tile(**{**vars(own), "seq_q": tile.seq_q, "seq_kv": tile.seq_kv, "wg": wg})
+        tile.turn, tile.base, tile.first, tile.blocks, tile.first_row, tile.head, tile.queries, tile.visible, tile.cut,
+        0 if tile.result is None else tile.result,
+    )  # fmt: skip
+    of_all = {"seq_q": tile.seq_q, "seq_kv": tile.seq_kv, "head_rows": tile.head_rows}
+    if tile.result is None:
+        of_all["result"] = None
+    return Tile(**{**vars(own), **of_all, "wg": wg})
 
 
 @T.macro
-def values_of(turn, base, first, blocks, first_row, head, bz, visible, cut):
+def values_of(turn, base, first, blocks, first_row, head, bz, visible, cut, result):
     """Returns a Tile of these numbers, which get names in the generated code because they are a macro's parameters."""
-    return Tile(first, blocks, first_row, head, bz, bz, None, None, visible, cut, turn=turn, base=base)
+    return Tile(first, blocks, first_row, head, bz, bz, None, None, visible, cut, turn=turn, base=base, result=result)
 
 
 def workers(c):
@@ -456,7 +467,7 @@ def reach(tile, s, c):
     # Blocks of a cluster load together: as many KV blocks as its last row needs.
     put(
         tile.blocks,
-        c.mask.end_block(tile.blocks, (tile.first_row + c.kernel.cluster) * c.block_M + tile.past_len, c.block_N, T),
+        c.mask.end_block(tile.blocks, tile.end_key((tile.first_row + c.kernel.cluster) * c.block_M), c.block_N, T),
     )
     put(tile.blocks, T.max(tile.blocks, c.loop.least_blocks))
     put(tile.first_row, (tile.first_row + s.rank) * c.block_M)
@@ -467,7 +478,7 @@ def see(tile, wg, s, c):
     """Sets a tile's first row to the warpgroup's own, and the bounds of the KV blocks that all of its rows see."""
     put(tile.first_row, tile.first_row + wg * ROWS)
     put(tile.visible, tile.seq_kv // c.block_N)
-    put(tile.visible, c.mask.end_whole(tile.visible, tile.first_row + tile.past_len, c.block_N, T))
+    put(tile.visible, c.mask.end_whole(tile.visible, tile.first_key(tile.first_row), c.block_N, T))
 
 
 @T.macro
@@ -490,7 +501,9 @@ class Tile:
     `queries` and `keys` say. These are `blocks` from block `first` on, and are counted from the last one:
     those before number `visible` need no mask, but for those before number `cut`, where a window has a left edge. Where
     a thread block works on tile after tile, it is the `turn`-th of its own, and number `number` of the grid; its loads
-    go on from number `base` of each ring. Where a warpgroup has rows of its own, they are those of warpgroup `wg`.
+    go on from number `base` of each ring. Where rows are those of several heads, each has `head_rows` of them. Of keys in
+    parts these are part `part`, and results go where `result` says. Where a warpgroup has rows of its own, they are those
+    of warpgroup `wg`.
     """
 
     first: object
@@ -507,11 +520,31 @@ class Tile:
     base: object = 0
     number: object = None
     wg: object = None
+    head_rows: object = None
+    result: object = None
+    part: object = None
+
+    @property
+    def results(self):
+        """Returns where the tile's results go: where its queries lie, unless each part of the keys has its own."""
+        return self.queries if self.result is None else self.result
 
     @property
     def past_len(self):
         """Returns how many keys of the sequence precede its first query."""
-        return self.seq_kv - self.seq_q
+        return self.seq_kv - (self.seq_q if self.head_rows is None else self.head_rows)
+
+    def own_key(self, row):
+        """Returns the key at which the query of a row stands, which is one of several heads' rows if there are some."""
+        return (row if self.head_rows is None else T.truncmod(row, self.head_rows)) + self.past_len
+
+    def first_key(self, row):
+        """Returns the first key at which a query of the rows from `row` on stands, of several heads the first query's."""
+        return row + self.past_len if self.head_rows is None else self.past_len
+
+    def end_key(self, row):
+        """Returns the key behind the last at which a query of the rows before `row` stands."""
+        return row + self.past_len if self.head_rows is None else self.seq_kv
 
 
 # --- the loop over the KV blocks of a tile ---------------------------------------------------------------------------
@@ -835,7 +868,7 @@ def hide(t, tile, s, c, value):
     """acc_s = value where the mask hides a key."""
     kv = block(t, tile, c)
     for i, j in T.Parallel(ROWS, c.block_N):
-        own_key = tile.first_row + i + tile.past_len
+        own_key = tile.own_key(tile.first_row + i)
         s.acc_s[i, j] = T.if_then_else(c.mask.hidden(j, own_key, tile.seq_kv, T, kv * c.block_N), value, s.acc_s[i, j])
 
 
@@ -977,7 +1010,7 @@ def store(tile, s, c):
 
 
 def inverse(total, c):
-    """Returns 1 / total, and 0 for the total of a row that sees no key, which only packed sequences have."""
+    """Returns 1 / total, and 0 for the total of a row that sees no key, as packed sequences and parts of the keys have."""
     return 1.0 / total
 
 
@@ -1031,7 +1064,7 @@ def first_of_row(tensor, sequence, head, row, c):
 
 def stored(registers, row, tile, s, c):
     """Returns the arguments of the device function that stores output rows, from `row` on, out of these registers."""
-    place = T.address_of(first_of_row(s.given.Output, tile.queries, tile.head, row, c)), tile.seq_q - row
+    place = T.address_of(first_of_row(s.given.Output, tile.results, tile.head, row, c)), tile.seq_q - row
     return (registers, *place)
 
 

@@ -38,6 +38,7 @@ class GoldenKernel:
     options: Options = ()
     packed: bool = False
     invariant: bool = False
+    together: bool = False
 
     @cached_property
     def schedule(self) -> Schedule:
@@ -48,7 +49,8 @@ class GoldenKernel:
     def variant(self) -> Variant:
         head_dim, head_dim_v = sizes_of(self.size)
         there = {"group": self.group, "optional": self.optional, "strided": self.strided, "sms": self.sms}
-        there |= {"packed": self.packed, "invariant": self.invariant}
+        there |= {"packed": self.packed, "invariant": self.invariant, "together": self.together}
+        there |= {"parts": self.schedule.part_keys is not None}
         return Variant(head_dim, self.dtype, self.mask, head_dim_v, self.sizes, **there)
 
 
@@ -74,6 +76,8 @@ LEFT, RIGHT, BOTH = (mask.read for mask in (Mask(left=1), Mask(right=1), Mask(1,
 NO_CAP = ("softcap", "Sinks")
 # Vector statements in another form than any of the fast schedules has.
 STATEMENTS = (("softmax", (("fused_scale", False), ("row_sum", "row"), ("exp2_polynomial", Exp2Polynomial(every=8)))),)
+OF_GROUP = (("kernel", (("rows_of", "group"),)),)
+IN_PARTS = (("kernel", (("part_blocks", 2),)),)
 THREE_BLOCKS = (("kernel", (("blocks_per_sm", 3),)),)
 ROWS_X2 = (("kernel", (("swizzle", False), ("ldmatrix", "x2"))), ("softmax", (("fused_scale", False),)))
 PLAIN: dict[str, GoldenKernel] = {
@@ -154,7 +158,19 @@ PACKED: dict[str, GoldenKernel] = {
     "output_tma, packed": replace(asked("experiments/output_tma", LEFT, BF16, 104), packed=True),
     "output_direct, packed": replace(asked("experiments/output_direct", RIGHT, FP16, "40/64"), packed=True),
 }
-KERNELS: dict[str, GoldenKernel] = {**PLAIN, **ASKED, **OTHERS, **PACKED}
+# Rows of several heads in a tile.
+TOGETHER: dict[str, GoldenKernel] = {
+    "short, together": GoldenKernel("short", BOTH, BF16, optional=frozenset({"LSE", "softcap"}), together=True),
+    "best_causal, together": GoldenKernel("best_causal", CAUSAL, strided=True, together=True, options=OF_GROUP),
+}
+# Keys in parts.
+PARTS: dict[str, GoldenKernel] = {
+    "short, parts": GoldenKernel("short", BOTH, BF16, 104, together=True, options=IN_PARTS),
+    "best_causal, parts": GoldenKernel("best_causal", CAUSAL, strided=True, group=4, options=IN_PARTS),
+    "d64, parts": GoldenKernel("d64", RIGHT, size="64/40", optional=frozenset({"softcap"}), options=IN_PARTS),
+    "few, fixed": GoldenKernel("few", sizes=Sizes(2, 3, 5, 3000)),
+}
+KERNELS: dict[str, GoldenKernel] = {**PLAIN, **ASKED, **OTHERS, **PACKED, **TOGETHER, **PARTS}
 # The proofs of these kernels take longer than a second.
 LONG = (
     *("mma_sync, asked", "mma_sync_double", "mma_sync_double, asked", "mma_sync_rows_x2", "mma_sync_rows_x2, asked"),

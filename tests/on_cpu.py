@@ -54,10 +54,19 @@ class Kernels:
         given = (tensors[name] for name in "QKV")
         there = {feature.word: tensors[feature.name] for feature in INPUTS if feature.name in tensors}
         scale, mask = tensors["softmax_scale"], mask_of(tensors, variant)
-        output, lse = attention_and_lse(*given, mask=mask, scale=scale, precise=False, **there)
-        tensors["Output"].copy_(output)
-        if "LSE" in tensors:
-            tensors["LSE"].copy_(lse)
+        q, k, v = given
+        if variant.together:
+            q = q.reshape(len(q), -1, tensors["head_rows"], q.shape[3])
+        output, lse = attention_and_lse(q, k, v, mask=mask, scale=scale, precise=False, **there)
+        names = ("Merged", "MergedLSE") if variant.parts else ("Output", "LSE")
+        if variant.parts:
+            # All parts are there, and none is too many; that of all keys is what comes out.
+            count = len(tensors["Output"]) // len(q)
+            assert tensors["Output"].shape[1:] == tensors["Merged"].shape[1:] and count > 1
+            assert (count - 1) * tensors["part_blocks"] < k.shape[2] <= count * tensors["part_blocks"] * 256
+        tensors[names[0]].copy_(output.reshape(tensors[names[0]].shape))
+        if names[1] in tensors:
+            tensors[names[1]].copy_(lse.reshape(tensors[names[1]].shape))
         self.fault(tensors)
 
     def compute_packed(self, tensors: dict[str, Any], variant: Variant) -> None:

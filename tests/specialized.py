@@ -18,7 +18,7 @@ REST = ("exp", "row_sum", "cast", "rescale")
 CHUNKED = ("exp.0", "exp.1", "row_sum", "cast", "rescale")
 TWO = {"exp": (48, 128)}
 # `with_options` and `random_options` draw these otherwise: with most values of registers no schedule is well-formed.
-DRAWN_OTHERWISE = ("k_stages", "v_stages", "registers", "rescale_threshold", "exp2_polynomial")
+DRAWN_OTHERWISE = ("k_stages", "v_stages", "registers", "part_blocks", "rescale_threshold", "exp2_polynomial")
 
 
 def fa3(*softmax: str, split: dict[str, Any] | None = None, mma1: int = 0, **options: Any) -> Schedule:
@@ -51,7 +51,8 @@ def random_options(seed: int) -> Schedule:
     for key, options in (("kernel", KernelOptions), ("softmax", SoftmaxOptions)):
         fields = {name: field for name, field in options.model_fields.items() if name not in DRAWN_OTHERWISE}
         schedule[key] |= {name: rng.choice(choices(field)) for name, field in fields.items()}
-    schedule["kernel"] |= {"registers": rng.choice((None, (232, 40)))}
+    parts = {"part_blocks": rng.choice((None, 1, 7))} if schedule["kernel"]["cluster"] == 1 else {}
+    schedule["kernel"] |= {"registers": rng.choice((None, (232, 40))), **parts}
     schedule["softmax"] |= {
         "rescale_threshold": rng.choice((0, 8, 8.0, 15, rng.random(), rng.random() * 1e-9, rng.uniform(0, 15)))
     }

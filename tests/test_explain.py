@@ -36,6 +36,8 @@ def test_every_option_in_force_is_shown_and_those_of_the_file_are_marked() -> No
         "* kernel.tile_order tapered: row tiles of the last heads from the longest to the shortest, to end with these",
         "  kernel.blocks_per_sm 1: a thread block has an SM to itself",
         "* kernel.cluster 1: no cluster, every thread block loads its own K and V",
+        "  kernel.rows_of head: a row tile has rows of one head",
+        "  kernel.part_blocks: a row tile takes all of its keys",
         "* kernel.ping_pong true: the two warpgroups take turns to issue their products",
         "  kernel.q_operand shared: MMA0 reads Q from shared memory",
         "  kernel.p_operand registers: MMA1 reads P from registers",

@@ -19,6 +19,7 @@ BYTES = 300_000
 NEVER = {
     frozenset({"causal", "right"}): "a causal mask is a window that is closed on the right",
     frozenset({"causal", "left"}): "a window that is causal is one whose sides are read",
+    frozenset({"Sinks", "part_blocks"}): "a sink counts once, and each part would add it",
     frozenset({"output tma", "two sizes"}): "the output would leave through tiles of Q, which have other columns",
 }
 CALL = ("bf16", "causal", "left", "right", "narrow", "two sizes", "group", "strided", "softcap", "Sinks", "LSE")

@@ -47,6 +47,8 @@ VARIANTS = {
     "group": {"group": 2},
     "strided": {"strided": True},
     "packed": {"packed": True},
+    "together": {"together": True},
+    "parts": {"parts": True},
     "sms": {"sms": 114},
     "arch": {"arch": "sm_86"},
     "trace": {"trace": frozenset({"tile", "end"})},

@@ -9,6 +9,7 @@ from faults import (
     names,
     output,
     packed,
+    parts,
     products,
     pshared,
     roles,
@@ -19,6 +20,7 @@ from faults import (
     statements,
     strides,
     tiles,
+    together,
     waits,
     windows,
 )
@@ -26,7 +28,24 @@ from faults.table import LOWERINGS, Cell, Edit, Row
 
 __all__ = ["LOWERINGS", "TABLE", "Cell", "Edit", "Row"]
 
-THEMES = (launch, waits, roles, products, tiles, loads, output, sms, heads, sizes, softcap, strides, windows, packed)
+THEMES = (
+    launch,
+    waits,
+    roles,
+    products,
+    tiles,
+    loads,
+    output,
+    sms,
+    heads,
+    sizes,
+    softcap,
+    strides,
+    windows,
+    packed,
+    parts,
+    together,
+)
 TABLE: list[Row] = [
     row for theme in (*THEMES, pshared, fragments, lse, names, statements, samples) for row in theme.ROWS
 ]

@@ -32,6 +32,8 @@ class Constants:
     group: int
     strided: bool
     packed: bool
+    together: bool
+    parts: bool
     sms: int
     traced: bool
     invariant: bool
@@ -69,6 +71,8 @@ def of_variant(variant: Variant) -> dict[str, Any]:
         "group": variant.group,
         "strided": variant.strided,
         "packed": variant.packed,
+        "together": variant.together,
+        "parts": variant.parts,
         "sms": variant.sms,
         "traced": bool(variant.trace),
         "invariant": variant.invariant,

@@ -20,7 +20,9 @@ class Tile:
     `queries` and `keys` say. These are `blocks` from block `first` on, and are counted from the last one:
     those before number `visible` need no mask, but for those before number `cut`, where a window has a left edge. Where
     a thread block works on tile after tile, it is the `turn`-th of its own, and number `number` of the grid; its loads
-    go on from number `base` of each ring. Where a warpgroup has rows of its own, they are those of warpgroup `wg`.
+    go on from number `base` of each ring. Where rows are those of several heads, each has `head_rows` of them. Of keys in
+    parts these are part `part`, and results go where `result` says. Where a warpgroup has rows of its own, they are those
+    of warpgroup `wg`.
     """
 
     first: object
@@ -37,11 +39,31 @@ class Tile:
     base: object = 0
     number: object = None
     wg: object = None
+    head_rows: object = None
+    result: object = None
+    part: object = None
+
+    @property
+    def results(self):
+        """Returns where the tile's results go: where its queries lie, unless each part of the keys has its own."""
+        return self.queries if self.result is None else self.result
 
     @property
     def past_len(self):
         """Returns how many keys of the sequence precede its first query."""
-        return self.seq_kv - self.seq_q
+        return self.seq_kv - (self.seq_q if self.head_rows is None else self.head_rows)
+
+    def own_key(self, row):
+        """Returns the key at which the query of a row stands, which is one of several heads' rows if there are some."""
+        return (row if self.head_rows is None else T.truncmod(row, self.head_rows)) + self.past_len
+
+    def first_key(self, row):
+        """Returns the first key at which a query of the rows from `row` on stands, of several heads the first query's."""
+        return row + self.past_len if self.head_rows is None else self.past_len
+
+    def end_key(self, row):
+        """Returns the key behind the last at which a query of the rows before `row` stands."""
+        return row + self.past_len if self.head_rows is None else self.seq_kv
 
 
 def function_of(macro):

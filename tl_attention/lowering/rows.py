@@ -80,7 +80,7 @@ def number_of(tensor, sequence, head, row, c):
 
 def stored(registers, row, tile, s, c):
     """Returns the arguments of the device function that stores output rows, from `row` on, out of these registers."""
-    place = T.address_of(first_of_row(s.given.Output, tile.queries, tile.head, row, c)), tile.seq_q - row
-    if c.strided:
+    place = T.address_of(first_of_row(s.given.Output, tile.results, tile.head, row, c)), tile.seq_q - row
+    if c.strided and not c.parts:
         return (registers, *place, s.given.Output.strides[0 if c.packed else 2])
     return (registers, *place)

@@ -47,6 +47,8 @@ class Signature:
         if variant.packed:
             names = [dim for parameter in parameters if parameter.kind == "offsets" for dim in parameter.dims]
             self._dims |= {name: T.dynamic(name) for name in names}
+        if variant.parts:
+            self._dims["results"] = T.dynamic("results")
         self._types = {parameter.name: self._type(parameter) for parameter in parameters}
 
     def _type(self, parameter):
@@ -90,4 +92,5 @@ def aligned(given, c):
         T.assume(given.Q.strides[dim] % 8 == 0)
         T.assume(given.K.strides[dim] % 8 == 0)
         T.assume(given.V.strides[dim] % 8 == 0)
-        T.assume(given.Output.strides[dim] % 8 == 0)
+        if not c.parts:
+            T.assume(given.Output.strides[dim] % 8 == 0)

@@ -58,7 +58,7 @@ class Candidate:
     @property
     def variant(self) -> Variant:
         """Returns the kernel variant to compile, from the problem and `fixed`, `sms`, `strided`, `arch` and `invariant`."""
-        there = self.shape.variant(self.fixed)
+        there = self.shape.variant(self.fixed, parts=bool(self.schedule and self.schedule.part_keys))
         return replace(there, sms=self.sms, strided=self.strided, arch=self.arch, invariant=self.invariant)
 
     def __str__(self) -> str:

@@ -16,6 +16,7 @@ from tl_attention.compiler.compile import CompiledKernel, compile_kernel
 from tl_attention.measure import peers, timing
 from tl_attention.measure.candidate import Candidate
 from tl_attention.measure.records import PRODUCTS
+from tl_attention.op.few import parts_of, results_of_parts
 from tl_attention.oracle import reference
 from tl_attention.oracle.reference import ErrorReport, each_sequence
 from tl_attention.problem.packed import words_of_list
@@ -86,6 +87,9 @@ def _expected(inputs: _Inputs, shape: AttentionShape) -> tuple[_Result, _Result]
         exacts, peers_ = zip(*each)
         return _packed(exacts), _packed(peers_)
     q, k, v, asked = inputs
+    if shape.head_rows:
+        both_apart = _expected(inputs._replace(q=_apart(q, shape)), shape.apart)
+        return _together(both_apart[0], shape), _together(both_apart[1], shape)
     options: dict[str, Any] = {"mask": shape.mask, "scale": shape.head_dim**-0.5, **asked}
     lses = [reference.lse_fp64, reference.lse_same_precision] if "lse" in shape.asked else []
     exact, peer, *both = (
@@ -93,6 +97,17 @@ def _expected(inputs: _Inputs, shape: AttentionShape) -> tuple[_Result, _Result]
         *(f(q, k, **options) for f in lses),
     )
     return _Result(exact, both[0] if both else None), _Result(peer, both[1] if both else None)
+
+
+def _apart(x: Tensor, shape: AttentionShape) -> Tensor:
+    """Returns (batch, heads, rows, ...) of heads whose rows are those of several, with a head for each of these."""
+    return x.reshape(shape.batch, shape.apart.heads, shape.queries, *x.shape[3:])
+
+
+def _together(found: _Result, shape: AttentionShape) -> _Result:
+    """Returns a result of the problem whose heads are apart as one in which a head has the rows of several."""
+    rows = shape.batch, shape.heads, shape.seq_q
+    return _Result(found.output.reshape(*rows, -1), None if found.lse is None else found.lse.reshape(rows))
 
 
 def _packed(results: Sequence[_Result]) -> _Result:
@@ -139,12 +154,18 @@ def _implementation(
         result = _Result(output, result.lse)
     there = {f.name: asked.get(f.word, result.lse) for f in shape.asked.features}
     there |= shape.mask.values(candidate.variant.mask.names)
+    there |= {"head_rows": shape.head_rows} if shape.head_rows else {}
     if shape.packed:
         there |= _offsets(candidate.schedule, shape)
     scale = shape.head_dim**-0.5
+    output = result.output
+    if parts := parts_of(shape, candidate.schedule):
+        lse = torch.empty(output.shape[:3], device=DEVICE) if result.lse is None else result.lse
+        there |= {"part_blocks": candidate.schedule.kernel.part_blocks, "Merged": output, "MergedLSE": lse}
+        output, there["LSE"] = results_of_parts(output, parts)
 
     def run() -> _Result:
-        kernel(Q=q, K=k, V=v, Output=result.output, softmax_scale=scale, **there)
+        kernel(Q=q, K=k, V=v, Output=output, softmax_scale=scale, **there)
         return result
 
     return run
@@ -220,10 +241,13 @@ def verify_some_rows(candidate: Candidate, seed: int) -> ErrorReport | str:
         return ErrorReport(0.0, 0.0, 0.0, 0.0, False)
     if shape.packed:
         return _some_sequences(shape, seed, found)
+    q, k, v, asked = _inputs(shape, seed)
+    if shape.head_rows:
+        q, shape, lse = _apart(q, shape), shape.apart, None if found.lse is None else _apart(found.lse, shape)
+        found = _Result(_apart(found.output, candidate.shape), lse)
     # Queries and keys end together, so the last queries see the same keys by themselves.
     of_all = torch.linspace(0, shape.batch * shape.heads - 1, SOME_HEADS).long().unique().tolist()
     places = [divmod(number, shape.heads) for number in of_all]
-    q, k, v, asked = _inputs(shape, seed)
 
     def some(tensor: Tensor, group: int = 1) -> Tensor:
         return torch.stack([tensor[b, h // group] for b, h in places])[None]

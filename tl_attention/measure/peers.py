@@ -100,6 +100,7 @@ def build(
     """Returns a function without arguments that computes attention of q, k and v by the named peer.
 
     The inputs are brought into the layout that the peer wants. `offsets` say where packed sequences begin.
+    FlashAttention-3 chooses itself how often it splits the keys, which it does not by default.
     """
     scale, causal = shape.head_dim**-0.5, shape.mask == CAUSAL
     if offsets is not None:
@@ -111,7 +112,7 @@ def build(
 
         def packed() -> Tensor:
             result = flash_attn_varlen_func(
-                q, k, v, *offsets, *longest, softmax_scale=scale, causal=causal, **of, **return_lse
+                q, k, v, *offsets, *longest, softmax_scale=scale, causal=causal, num_splits=0, **of, **return_lse
             )
             return result[0] if isinstance(result, tuple) else result
 
@@ -123,7 +124,7 @@ def build(
         asked = {feature.peers[FA3]: shape.asked[feature.word] for feature in shape.asked.features}
 
         def fa3() -> Tensor:
-            result = flash_attn_func(q, k, v, softmax_scale=scale, causal=causal, **asked)
+            result = flash_attn_func(q, k, v, softmax_scale=scale, causal=causal, num_splits=0, **asked)
             return (result[0] if isinstance(result, tuple) else result).transpose(1, 2)
 
         return fa3

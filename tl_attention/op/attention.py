@@ -18,7 +18,8 @@ from tl_attention.files.defaults import computed, default_schedule
 from tl_attention.files.named import resolve
 from tl_attention.hardware.card import Card
 from tl_attention.op import arguments, operator
-from tl_attention.op.in_memory import BHSD, other_way, placed
+from tl_attention.op.few import parts_of, put_together
+from tl_attention.op.in_memory import BHSD, in_one_head, other_way, placed
 from tl_attention.op.plan import NO_WINDOW, Plan, Plans, key_of
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.variant import Variant
@@ -158,11 +159,17 @@ def attention(
         parts = {"q": rows.computed(q), "k": k, "v": v, "out": rows.computed(output)}
         strided, tensors = placed(parts, layout)
         shape, invariant = computed(shape, card.arch, invariant, by_rules=schedule is None)
-        there = shape.variant(fixed=specialize)
-        variant = replace(there, strided=strided, sms=sms_of(q.device), arch=card.arch, invariant=invariant)
         scheduled = schedule_of(schedule, shape, card, invariant)
-        kernel, window = kernel_of(scheduled, variant).launch, shape.mask.values(variant.mask.names)
-        plan = Plan.of(kernel, scheduled, parts, tensors, asked, per_head, window, layout)
+        together = put_together(shape, scheduled)
+        if together != shape and (views := in_one_head(tensors, together.heads)):
+            shape, tensors = together, views
+        count = parts_of(shape, scheduled)
+        variant = replace(shape.variant(specialize, parts=count > 0), strided=strided, invariant=invariant is not False)
+        variant = replace(variant, sms=sms_of(q.device), arch=card.arch)
+        kernel, numbers = kernel_of(scheduled, variant).launch, shape.mask.values(variant.mask.names)
+        numbers |= {"head_rows": shape.head_rows} if variant.together else {}
+        numbers |= {"part_blocks": scheduled.kernel.part_blocks or 0} if count else {}
+        plan = Plan.of(kernel, scheduled, parts, tensors, asked, per_head, numbers, layout, count)
         of_q, of_k, of_v, of_output = (other_way(part, layout) for part in parts.values())
         found = plan.run(of_q, of_k, of_v, values, of_output if rows.hidden else result, scale)
         if not rows.hidden:
@@ -202,7 +209,7 @@ def sms_of(device: torch.device) -> int:
 
 
 def schedule_of(
-    schedule: Schedule | str | Path | None, shape: AttentionShape, card: Card, invariant: bool = False
+    schedule: Schedule | str | Path | None, shape: AttentionShape, card: Card, invariant: bool | None = False
 ) -> Schedule:
     """Returns the Schedule of a name, file, label or Schedule, or for None the default of the problem and card.
 

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from tl_attention.files.named import resolve
+from tl_attention.op.few import results_of_parts
 from tl_attention.op.in_memory import ALIGNMENT, BHSD, extent, other_way
 from tl_attention.problem.features import INPUTS, Asked, Value
 from tl_attention.problem.mask import OPEN
@@ -42,8 +43,8 @@ class Plan:
     `output` and `lse` are the sizes and strides of the results, in the caller's layout; `asked` are the features.
     `views` are q, k, v and the output as the kernel takes them, None where the kernel takes them as they are.
     `features` are what the kernel takes for features besides the LSE: a number, or the place of a tensor among the
-    call's values, and None for the other. `spans` are the bytes, from the first to the last, of q, k, v, the features'
-    tensors and the output.
+    call's values, and None for the other. `lse_view` is the LSE as the kernel takes it, `parts` how many parts of the keys
+    it computes, 0 where it computes all at once. `spans` are the bytes, from the first to the last, of q, k, v, the features' tensors and the output.
     """
 
     kernel: Callable[..., None]
@@ -53,9 +54,11 @@ class Plan:
     asked: Asked
     output: Place
     lse: Place | None
+    lse_view: tuple[int, ...]
     views: tuple[Place, ...] | None
     spans: tuple[int, ...]
     features: tuple[Taken, ...]
+    parts: int = 0
 
     @classmethod
     def of(
@@ -66,23 +69,26 @@ class Plan:
         taken: Mapping[str, Tensor],
         asked: Asked,
         per_head: Mapping[str, Tensor],
-        window: Mapping[str, int],
+        numbers: Mapping[str, int],
         layout: str,
+        parts: int = 0,
     ) -> Plan:
-        """Makes the plan of a call from its kernel, schedule, tensors, features, window's sides and layout.
+        """Makes the plan of a call from its kernel, schedule, tensors, features, other numbers and layout.
 
         `given` and `taken` are q, k, v and out (batch, heads, seq, head_dim), as given and as the kernel takes them.
         """
-        as_given = layout == BHSD and all(taken[name].stride() == tensor.stride() for name, tensor in given.items())
+        as_given = layout == BHSD and all(_place(taken[name]) == _place(tensor) for name, tensor in given.items())
         *read, output = given.values()
         q, spans = given["q"], (end - first for first, end in map(extent, [*read, *per_head.values(), output]))
         batch, heads, rows, head_dim = q.shape
         return cls(
             *(kernel, schedule, q.device.index, head_dim, asked, _place(other_way(output, layout))),
             lse=((batch, heads, rows), (heads * rows, rows, 1)) if "lse" in asked else None,
+            lse_view=tuple(taken["q"].shape[:3]),
             views=None if as_given else tuple(map(_place, taken.values())),
             spans=tuple(spans),
-            features=features_taken(asked, window),
+            features=features_taken(asked, numbers),
+            parts=parts,
         )
 
     def serves(
@@ -124,11 +130,18 @@ class Plan:
             of_q, of_k, of_v, of_output = self.views
             q, k, v = q.as_strided(*of_q), k.as_strided(*of_k), v.as_strided(*of_v)
             output = result.as_strided(*of_output)
-        taken = [q, k, v, output, scale]
-        if lse is not None:
-            taken.append(lse)
+        of_rows = lse if lse is None or self.views is None else lse.view(self.lse_view)
+        written: list[Any] = [output] if of_rows is None else [output, of_rows]
+        merged: list[Any] = []
+        if self.parts:
+            # The kernel writes each part's results, and then those of all keys.
+            if of_rows is None:
+                written.append(q.new_empty(output.shape[:3], dtype=torch.float32))
+            merged, written = written, [*results_of_parts(output, self.parts)]
+        taken = [q, k, v, written[0], scale, *written[1:]]
         for place, value in self.features:
             taken.append(value if place is None else values[place])
+        taken += merged
         # A launch makes the device the thread's current one. To look costs less than to put the same one back.
         if torch.cuda.current_device() == self.device:
             self.kernel(*taken)
@@ -138,11 +151,11 @@ class Plan:
         return result if lse is None else (result, lse)
 
 
-def features_taken(asked: Asked, window: Mapping[str, int]) -> tuple[Taken, ...]:
-    """Returns what a kernel takes for the asked features of INPUTS, in their order, and then for its window's sides."""
+def features_taken(asked: Asked, numbers: Mapping[str, int]) -> tuple[Taken, ...]:
+    """Returns what a kernel takes for the asked features of INPUTS, in their order, and then these numbers."""
     there = ((place, feature) for place, feature in enumerate(INPUTS) if feature.word in asked)
     of_features = ((None, asked[f.word]) if f.is_number else (place, None) for place, f in there)
-    return (*of_features, *((None, side) for side in window.values()))
+    return (*of_features, *((None, number) for number in numbers.values()))
 
 
 def _place(tensor: Tensor) -> Place:

@@ -48,14 +48,21 @@ class Parameter:
 
         Inputs and outputs with columns have strides. That of the last dimension is 1, and has no name.
         """
-        if not self.has_columns:
+        if not self.has_columns or "results" in self.dims:
             return ()
         return tuple(f"{self.name}_{STRIDE_WORDS[dim]}_stride" for dim in self.dims[:-1])
 
     @property
     def has_columns(self) -> bool:
         """Returns True if this is an input or output whose rows have a column for each number of a head."""
-        return self.kind in ("input", "output") and self.dims[-1] in ("head_dim", "head_dim_v")
+        return self.kind in ("input", "output", "merged") and self.dims[-1] in ("head_dim", "head_dim_v")
+
+    @property
+    def of_parts(self) -> Parameter:
+        """Returns the parameter as a kernel of parts of the keys takes it, which writes a result of each part, in fp32."""
+        if self.kind != "output":
+            return self
+        return replace(self, dims=("results", *self.dims[1:]), dtype="float32", optional=False)
 
     @property
     def packed(self) -> Parameter:

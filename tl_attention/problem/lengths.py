@@ -10,13 +10,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from itertools import groupby
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tl_attention.problem.bounds import GRID_YZ, LARGEST, PAIRS, ROOM
-from tl_attention.problem.mask import Mask, ceildiv
+from tl_attention.problem.mask import WINDOW, Mask, ceildiv
 
 if TYPE_CHECKING:
     import numpy as np
+
+    from tl_attention.problem.variant import Variant
 
 # Rows that are masked together, at least.
 ROWS = 64
@@ -130,6 +132,33 @@ def windows(mask: Mask, rows: int, block_N: int) -> Iterator[Mask]:
     long = rows + 3 * block_N
     for left, right in ((long + 17, 2 * block_N + 5), (3, 1), (0, long + 2)):
         yield Mask(None if mask.left is None else left, None if mask.right is None else right)
+
+
+def head_rows(seq_q: Any, block_N: int) -> Any:
+    """Returns how many rows each head has where rows of a proof's problem are those of several.
+
+    Queries stand to KV blocks as if there were one head.
+    """
+    return 1 + (seq_q - 1) % block_N
+
+
+# Of a proof's problem: how many parts its keys have, and how many KV blocks each.
+PARTS, PART_BLOCKS = 3, 2
+
+
+def results(variant: Any, sizes: Any) -> Any:
+    """Returns how many batches of results a kernel of the variant has at these sizes of a proof's problem."""
+    return PARTS * sizes.batch if variant.parts else sizes.batch
+
+
+def numbers_read(variant: Variant, sizes: Any, block_N: int) -> dict[str, Any]:
+    """Returns, by name, what a kernel of the variant reads of a proof's problem besides its sizes and strides.
+
+    That is the sides of a window, the rows of one of several heads, and what its parts are.
+    """
+    found = {"head_rows": head_rows(sizes.seq_q, block_N)} if variant.together else {}
+    found |= {"results": results(variant, sizes), "part_blocks": PART_BLOCKS} if variant.parts else {}
+    return found | variant.mask.values(WINDOW)
 
 
 def without_keys(mask: Mask, rows: int, block_N: int) -> Iterator[Lengths]:

@@ -38,6 +38,10 @@ KERNEL_PARAMETERS = (
     Parameter("softmax_scale", "scalar", dtype="float32"),
     *(feature.parameter for feature in (*RESULTS, *INPUTS)),
     *(Parameter(name, "scalar", dtype="int32", optional=True) for name in WINDOW),
+    Parameter("head_rows", "scalar", dtype="int32", optional=True),
+    Parameter("part_blocks", "scalar", dtype="int32", optional=True),
+    Parameter("Merged", "merged", ("batch", "heads", "seq_q", "head_dim_v"), optional=True),
+    Parameter("MergedLSE", "merged", ("batch", "heads", "seq_q"), "float32", optional=True),
     *OFFSETS,
     Parameter("Trace", "trace", (TRACE_WORDS,), "int64", optional=True),
     Parameter("TileCounter", "counter", (2,), "int32", optional=True),
@@ -54,9 +58,12 @@ class Variant:
     tensor has a stride for every dimension but the last, which is contiguous. Head sizes are the tensors': a kernel's
     tiles have `tile_dim` and `tile_dim_v` columns, and columns beyond the tensors' are 0. The kernel is compiled for
     cards of `arch`, and runs on no other. A `packed` variant is of sequences of any lengths that follow each other in
-    tensors (rows, heads, columns), all strided. A persistent kernel fills a GPU of `sms` SMs; it computes the same on any. A
-    kernel with a `trace` notes the time at marks of these kinds, and takes the buffer that it notes them in. An
-    `invariant` one computes a row alike whatever lies beside it, which is a kernel of its own where a feature does not.
+    tensors (rows, heads, columns), all strided. With heads `together`, a head's rows are those of several, one head's
+    behind the other's, and the kernel reads how many rows each has: the mask counts these. A kernel of `parts` computes
+    each of `part_blocks` KV blocks by itself: its results are the output in fp32 and the LSE of each part, one behind the
+    other as more batches. A persistent kernel fills a GPU of `sms` SMs; it computes the same on any. A kernel with a
+    `trace` notes the time at marks of these kinds, and takes the buffer that it notes them in. An `invariant` one computes
+    a row alike whatever lies beside it, which is a kernel of its own where a feature does not.
     """
 
     head_dim: int
@@ -72,10 +79,14 @@ class Variant:
     trace: frozenset[str] = frozenset()
     packed: bool = False
     invariant: bool = False
+    together: bool = False
+    parts: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "head_dim_v", self.head_dim_v or self.head_dim)
         object.__setattr__(self, "strided", self.strided or self.packed)
+        if self.parts:
+            object.__setattr__(self, "optional", self.optional | {"LSE"})
         object.__setattr__(self, "invariant", self.invariant and mix_rows(features_of(self.optional)))
 
     def dims(self, sizes: Sizes) -> dict[str | int, Any]:
@@ -115,5 +126,8 @@ class Variant:
     def parameters(self, *of_schedule: str) -> tuple[Parameter, ...]:
         """Returns a kernel's Parameters; optional ones only if this variant has them or these arguments name them."""
         asked = {*self.optional, *self.mask.names, *of_schedule, *(["Trace"] if self.trace else [])}
+        asked |= {"head_rows"} if self.together else set()
+        asked |= {"part_blocks", "Merged", "MergedLSE"} if self.parts else set()
         there = (p for p in KERNEL_PARAMETERS if not p.optional or p.name in asked)
-        return tuple(p.packed if self.packed else p for p in there if self.packed or p.kind != "offsets")
+        taken = (p.of_parts if self.parts else p for p in there)
+        return tuple(p.packed if self.packed else p for p in taken if self.packed or p.kind != "offsets")

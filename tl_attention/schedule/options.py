@@ -170,6 +170,19 @@ class KernelOptions(_Options):
         ge=1,
         le=2,
     )
+    rows_of: Literal["head", "group"] = _choice(
+        "head",
+        head="a row tile has rows of one head",
+        group="a row tile has rows of heads that share K and V, where that makes fewer tiles",
+    )
+    part_blocks: StrictInt | None = _option(
+        None,
+        {None: "a row tile takes all of its keys"},
+        "each {0} KV blocks of a row tile are a part, computed side by side; a second kernel merges the parts",
+        ge=1,
+        le=1 << 16,
+        description="KV blocks of a part of the keys, counted from the first; parts are computed side by side and merged",
+    )
     ping_pong: StrictBool = _switch(
         False,
         on="the two warpgroups take turns to issue their products",

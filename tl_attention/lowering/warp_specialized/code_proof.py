@@ -17,9 +17,11 @@ from tl_attention.lowering.device_code import device_code
 from tl_attention.lowering.warp_specialized.device_code import (
     HAND_OVER,
     LIST_TILES,
+    MERGE_PARTS,
     PRELUDE,
     STORE_COLUMNS,
     STORE_P,
+    STORE_PART,
     STRIDED_PRELUDE,
     STRIDED_STORE_COLUMNS,
     exp2_polynomial,
@@ -42,7 +44,7 @@ from tl_attention.problem.packed import TILE_WORDS, TILES_TOLD
 from tl_attention.problem.variant import Sizes
 from tl_attention.proof import races
 from tl_attention.proof.code.comparison import executed
-from tl_attention.proof.code.launch import check_listing, check_no_listing
+from tl_attention.proof.code.launch import check_listing, check_merging, check_no_listing, check_no_merging
 from tl_attention.proof.code.proof import MOST_KEYS, Proof
 from tl_attention.proof.code.run import Run
 from tl_attention.proof.code.stream import Stream
@@ -72,7 +74,7 @@ class RolesProof(Proof):
         common, columns = (STRIDED_PRELUDE, STRIDED_STORE_COLUMNS) if variant.strided else (PRELUDE, STORE_COLUMNS)
         columns = columns if variant.head_dim_v < variant.tile_dim_v else ""
         p = STORE_P if self.roles.p_in_shared else ""
-        lists = LIST_TILES + HAND_OVER if variant.packed else ""
+        lists = STORE_PART + MERGE_PARTS if variant.parts else LIST_TILES + HAND_OVER if variant.packed else ""
         return common + columns + lists + exp2 + p + device_code(variant.optional, variant.invariant)
 
     @cached_property
@@ -113,6 +115,11 @@ class RolesProof(Proof):
         return self.schedule.block_M * self.schedule.kernel.cluster
 
     def check_code(self) -> None:
+        variant = self.code.variant
+        if variant.parts:
+            check_merging(self.kernel, self.plan, variant.head_dim_v, variant.dtype, variant.strided)
+        else:
+            check_no_merging(self.kernel, self.plan)
         if not self.roles.packed:
             check_no_listing(self.kernel, self.plan)
             return

@@ -35,6 +35,60 @@ STORE_COLUMNS = "\n" + STORE[STORE.index("template <int head_dim") :].replace(
     "row + 8 * half < rows", "row + 8 * half < rows && 32 * chunk + 8 * member < head_dim"
 ).replace("head_dim", "columns")
 
+# The output of a part of the keys, in fp32: the four lanes of a row store 32 bytes next to each other.
+STORE_PART = """
+template <int columns> __device__ __forceinline__ void tl_attention_store_part(const float* acc_o, float* output, int rows) {
+  const int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16 + lane / 4, member = lane % 4;
+  #pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    #pragma unroll
+    for (int group = 0; group < columns / 8; ++group) {
+      if (row + 8 * half < rows)
+        ((float2*)output)[(row + 8 * half) * (columns / 2) + 4 * group + member] =
+            make_float2(acc_o[4 * group + 2 * half], acc_o[4 * group + 2 * half + 1]);
+    }
+  }
+}
+"""
+
+# Rows of parts of the keys become rows of all keys, as `merge` in op/partial.py says it: a warp has a row, a lane four of
+# its columns. What a part has for a row of which it sees no key does not count, whatever it is.
+MERGE_PARTS = """
+__device__ __forceinline__ float tl_attention_weight(float lse, float largest) {
+  return lse == largest ? 1.0f : exp2f((lse - largest) * 1.44269504f);
+}
+template <int columns, bool bf16>
+__device__ __forceinline__ void tl_attention_merge(const float* outputs, const float* lses, void* merged, float* merged_lse,
+                                                   int parts, int rows, int heads, int seq_q, int64_t batch_stride,
+                                                   int64_t head_stride, int64_t row_stride) {
+  const int row = blockIdx.x * 4 + threadIdx.x / 32, lane = threadIdx.x % 32;
+  if (row >= rows) return;
+  float largest = -INFINITY, total = 0.0f;
+  for (int part = lane; part < parts; part += 32) largest = fmaxf(largest, lses[(int64_t)part * rows + row]);
+  #pragma unroll
+  for (int by = 16; by > 0; by /= 2) largest = fmaxf(largest, __shfl_xor_sync(0xffffffff, largest, by));
+  const bool seen = largest > -INFINITY;
+  for (int part = lane; part < parts; part += 32) total += tl_attention_weight(lses[(int64_t)part * rows + row], largest);
+  #pragma unroll
+  for (int by = 16; by > 0; by /= 2) total += __shfl_xor_sync(0xffffffff, total, by);
+  if (lane == 0) merged_lse[row] = seen ? largest + 0.693147181f * __log2f(total) : -INFINITY;
+  const int query = row % seq_q, head = row / seq_q % heads, batch = row / seq_q / heads;
+  unsigned* place = (unsigned*)merged + (batch * batch_stride + head * head_stride + query * row_stride) / 2;
+  #pragma unroll
+  for (int column = 4 * lane; column < columns; column += 128) {
+    float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    for (int part = 0; seen && part < parts; ++part) {
+      const float lse = lses[(int64_t)part * rows + row];
+      if (lse == -INFINITY) continue;
+      const float weight = tl_attention_weight(lse, largest) / total;
+      const float4 own = *(const float4*)(outputs + ((int64_t)part * rows + row) * columns + column);
+      sum = make_float4(sum.x + weight * own.x, sum.y + weight * own.y, sum.z + weight * own.z, sum.w + weight * own.w);
+    }
+    *(uint2*)(place + column / 2) = make_uint2(tl_attention_pack<bf16>(sum.x, sum.y), tl_attention_pack<bf16>(sum.z, sum.w));
+  }
+}
+"""
+
 # P as wgmma reads it from shared memory: K-major in panels of 64 columns, or 32, or 16, in which the 16 bytes of number
 # c of a row stand at c ^ the row, or half of it, or a quarter. A warp stores its 16 rows, 16 columns at a time: four
 # matrices of 8 x 8, which are four registers of two columns each.

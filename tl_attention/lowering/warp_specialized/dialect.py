@@ -76,6 +76,22 @@ def _one_block_takes_a_tile(s: Keys) -> None:
         )
 
 
+def _one_block_computes_a_part(s: Keys) -> None:
+    # TileLang gives the kernel that merges the parts the same clusters.
+    if s.kernel.part_blocks and s.kernel.cluster != 1:
+        raise RuleBroken(
+            f"{s.kernel.part_blocks}, expected with cluster: 1: a part is computed by one thread block",
+            *("kernel", "part_blocks"),
+            others=(("kernel", "cluster"),),
+        )
+    if s.kernel.part_blocks and s.kernel.tile_scheduler == "one_tile":
+        raise RuleBroken(
+            f"{s.kernel.part_blocks}, expected with a persistent tile_scheduler: the parts are the tiles' own",
+            *("kernel", "part_blocks"),
+            others=(("kernel", "tile_scheduler"),),
+        )
+
+
 def _two_take_turns(s: Keys) -> None:
     if s.kernel.ping_pong and s.block_M != 128:
         found = f"two warpgroups take turns, expected block_M 128, found {s.block_M}"
@@ -131,6 +147,7 @@ RULES: tuple[Check, ...] = (
     places_exist((*TABLE.fused, *TABLE.moved, *TABLE.loads)),
     _the_polynomial_has_exponentials,
     _one_block_takes_a_tile,
+    _one_block_computes_a_part,
     _two_take_turns,
     _two_store_by_tma,
     _registers_fit_the_block,

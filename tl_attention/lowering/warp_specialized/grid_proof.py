@@ -14,7 +14,7 @@ from tl_attention.hardware.warpgroup import ROWS, WARPS
 from tl_attention.lowering.warp_specialized.packed_proof import DrawnTiles, ListedTiles
 from tl_attention.lowering.warp_specialized.roles import Roles
 from tl_attention.lowering.warp_specialized.tile_order import placed, placed_in_list, workers
-from tl_attention.problem.lengths import Problems, cuts
+from tl_attention.problem.lengths import Problems, cuts, results
 from tl_attention.problem.mask import ceildiv
 from tl_attention.problem.packed import listed
 from tl_attention.problem.shape import AttentionShape
@@ -76,7 +76,7 @@ class GridProof:
             self.total = len(listed(sizes.places, proof.rows, proof.schedule.block_M)) * roles.cluster * sizes.heads
             return
         self.row_tiles = row_tiles(AttentionShape.of(proof.code.variant, sizes), proof.rows) * roles.cluster
-        self.total = self.row_tiles * sizes.heads * sizes.batch
+        self.total = self.row_tiles * sizes.heads * results(proof.code.variant, sizes)
 
     def check(self) -> None:
         """Raises Unsafe unless the blocks work on all tiles of the grid, each once.
@@ -142,7 +142,7 @@ class GridProof:
         """Returns a number that tells each tile from all others. The batch of a packed tile tells the cluster's tile."""
         if self.roles.packed:
             return (of.head * (self.total // self.sizes.heads) + of.batch * self.roles.cluster) + of.rank
-        return (of.batch * self.sizes.heads + of.head) * self.row_tiles + of.row // self.schedule.block_M
+        return (of.results[1] * self.sizes.heads + of.head) * self.row_tiles + of.row // self.schedule.block_M
 
 
 # The first value of the counter of tiles, in each run.
@@ -207,7 +207,7 @@ def turns(
     schedule, variant = proof.schedule, proof.code.variant
     scheduler, step = schedule.kernel.tile_scheduler, workers(schedule, variant)
     packed = variant.packed
-    total = sizes.total if packed else ceildiv(sizes.seq_q, proof.rows) * sizes.heads * sizes.batch
+    total = sizes.total if packed else ceildiv(sizes.seq_q, proof.rows) * sizes.heads * results(variant, sizes)
     found = []
     for _ in range(count):
         there = number < total
@@ -229,8 +229,10 @@ def _tiles(
     tile, head = placed(np.where(there, number, 0), sizes, proof.rows, proof.schedule, proof.code.variant)
     tile, head, there = (np.repeat(part, cluster) for part in (tile, head, there))
     rank, of_blocks = np.arange(len(tile)) % cluster, _of_blocks(sizes, cluster)
-    row, batch = tile * proof.rows + rank * block_M, head // of_blocks.heads
-    return RowTiles(proof.cut, of_blocks, row, head % of_blocks.heads, batch, rank, there, tensors)
+    row, result = tile * proof.rows + rank * block_M, head // of_blocks.heads
+    part, batch = divmod(result, of_blocks.batch)
+    of_part = {"part": part, "result": result} if proof.code.variant.parts else {}
+    return RowTiles(proof.cut, of_blocks, row, head % of_blocks.heads, batch, rank, there, tensors, **of_part)
 
 
 def _packed_tiles(

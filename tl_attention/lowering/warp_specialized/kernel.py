@@ -10,7 +10,7 @@ import tilelang.language as T
 
 from tl_attention.hardware.warpgroup import ALL_LANES, ROWS, TURN, WARP, WARPGROUP, WARPS
 from tl_attention.loop.exp2 import COEFFICIENTS
-from tl_attention.lowering.device_code import device_code
+from tl_attention.lowering.device_code import device_code, is_bf16
 from tl_attention.lowering.features import factor_of, own_values
 from tl_attention.lowering.rows import viewed
 from tl_attention.lowering.signature import aligned, trace
@@ -18,9 +18,11 @@ from tl_attention.lowering.softmax import LOG2_E
 from tl_attention.lowering.warp_specialized.device_code import (
     HAND_OVER,
     LIST_TILES,
+    MERGE_PARTS,
     PRELUDE,
     STORE_COLUMNS,
     STORE_P,
+    STORE_PART,
     STRIDED_PRELUDE,
     STRIDED_STORE_COLUMNS,
     exp2_polynomial,
@@ -56,6 +58,35 @@ def launch(given, c):
             consumer(ty, block, s, c)
         if c.kernel.cluster > 1:
             T.cluster_sync()
+    if c.parts:
+        merge_parts(given, c)
+
+
+# Threads of a block that merges parts, a warp for each row.
+MERGING = 128
+
+
+@T.macro
+def merge_parts(given, c):
+    """Launches the kernel that merges the results of parts of the keys into those of all keys."""
+    batch, heads, seq_q, _ = given.Q.shape
+    with T.Kernel(T.ceildiv(batch * heads * seq_q, MERGING // WARP), threads=MERGING) as (_,):
+        T.call_extern(
+            "handle",
+            f"tl_attention_merge<{c.columns_v}, {is_bf16(c)}>",
+            *(given.Output.data, given.LSE.data, T.address_of(given.Merged[0, 0, 0, 0])),
+            T.address_of(given.MergedLSE[0, 0, 0]),
+            *(T.truncdiv(given.Output.shape[0], batch), batch * heads * seq_q, heads, seq_q),
+            *row_strides(given.Merged, c),
+        )
+
+
+def row_strides(tensor, c):
+    """Returns how many elements a batch, a head and a row of a tensor have from one to the next, as int64."""
+    if c.strided:
+        return tensor.strides[:3]
+    _, heads, rows, columns = tensor.shape
+    return (T.int64(1) * heads * rows * columns, T.int64(1) * rows * columns, T.int64(1) * columns)
 
 
 def prelude(c):
@@ -63,6 +94,8 @@ def prelude(c):
     text = STRIDED_PRELUDE if c.strided else PRELUDE
     if c.columns_v < c.head_dim_v:
         text += STRIDED_STORE_COLUMNS if c.strided else STORE_COLUMNS
+    if c.parts:
+        text += STORE_PART + MERGE_PARTS
     if c.packed:
         text += LIST_TILES + HAND_OVER
     if c.softmax.exp2_polynomial is not None:
@@ -201,7 +234,7 @@ def block_state(given, c):
         Q_local=Q_local,
         P_shared=P_shared,
         tiles=tile_numbers(given.TileCounter, c) if c.packed or c.kernel.tile_scheduler == "dynamic" else None,
-        batch=None if c.packed else given.Q.shape[0],
+        batch=None if c.packed else (given.Output if c.parts else given.Q).shape[0],
         heads=given.Q.shape[1],
         seq_q=given.Q.shape[0 if c.packed else 2],
         seq_kv=given.K.shape[0 if c.packed else 2],

@@ -22,7 +22,19 @@ if TYPE_CHECKING:
     from tl_attention.proof.limits import Resources
 
 OPTIONS = (
-    *(f"kernel.{key}" for key in ("k_stages", "v_stages", "tile_scheduler", "tile_order", "blocks_per_sm", "cluster")),
+    *(
+        f"kernel.{key}"
+        for key in (
+            "k_stages",
+            "v_stages",
+            "tile_scheduler",
+            "tile_order",
+            "blocks_per_sm",
+            "cluster",
+            "rows_of",
+            "part_blocks",
+        )
+    ),
     *(f"kernel.{key}" for key in ("ping_pong", "q_operand", "p_operand", "output", "waits", "registers")),
     "softmax",
     *(f"split.{statement}" for statement in ("exp", "row_sum", "cast", "rescale")),
@@ -58,7 +70,7 @@ class WarpSpecialized(Lowering):
 
     def computes_packed(self, schedule: Schedule) -> bool:
         # A grid of one block for each tile would need to know how many there are.
-        return schedule.kernel.tile_scheduler != "one_tile"
+        return schedule.kernel.tile_scheduler != "one_tile" and not schedule.kernel.part_blocks
 
     def resources(self, planned: Planned, size: HeadSize, card: Card = HOPPER) -> Resources:
         from tl_attention.lowering.warp_specialized.dialect import resources

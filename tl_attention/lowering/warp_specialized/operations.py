@@ -136,7 +136,7 @@ def of_sums(i, t, tile, s, c, masked):
     """
     growth = exponent(s.scores_max_prev[i], seen(s.scores_max[i], masked), s, c)
     if c.mask.left is not None and masked:
-        own_key, first_key = tile.first_row + i + tile.past_len, block(t, tile, c) * c.block_N
+        own_key, first_key = tile.own_key(tile.first_row + i), block(t, tile, c) * c.block_N
         growth = T.if_then_else(c.mask.behind(c.block_N - 1, own_key, first_key), T.float32(0), growth)
     return T.exp2(growth)
 

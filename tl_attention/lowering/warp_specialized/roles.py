@@ -262,7 +262,7 @@ class Roles:
         # Where each thread stores its own elements, the elements tell how many rows are stored.
         told = {"lse": 0, "output": rows if self.output == "direct" else 0}
         for kind in ("lse",) * ("LSE" in tile.tensors) + ("output",) * (not self.output_through_q):
-            place = tile.place(own)
+            place = tile.place_of_results(own)
             if self.packed and self.output == "direct" and kind == "output":
                 place = (*place[:2], NO_BATCH)
             event = Event(kind, value=told[kind], place=place)

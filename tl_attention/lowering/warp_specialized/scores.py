@@ -22,7 +22,7 @@ def hide(t, tile, s, c, value):
     """acc_s = value where the mask hides a key."""
     kv = block(t, tile, c)
     for i, j in T.Parallel(ROWS, c.block_N):
-        own_key = tile.first_row + i + tile.past_len
+        own_key = tile.own_key(tile.first_row + i)
         s.acc_s[i, j] = T.if_then_else(c.mask.hidden(j, own_key, tile.seq_kv, T, kv * c.block_N), value, s.acc_s[i, j])
 
 
@@ -53,5 +53,5 @@ def change_scores(t, tile, s, c, alone):
         else:
             for i, j in T.Parallel(ROWS, c.block_N):
                 key = block(t, tile, c) * c.block_N + j
-                after = key - (tile.first_row + i + tile.past_len)
+                after = key - tile.own_key(tile.first_row + i)
                 s.acc_s[i, j] = changed_by(name, s.acc_s[i, j], after, s, c)

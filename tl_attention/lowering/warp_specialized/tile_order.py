@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tl_attention.problem.lengths import Problems
+from tl_attention.problem.lengths import Problems, results
 from tl_attention.problem.mask import ceildiv
 from tl_attention.problem.tiling import SECTION_BYTES, taper
 from tl_attention.problem.variant import Variant
@@ -27,7 +27,7 @@ def placed(
     The function says a second time, for the proof, what `tiles.py` says.
     """
     row_tiles = np.maximum(ceildiv(sizes.seq_q, rows), 1)
-    row, head, _ = ordered(number, row_tiles, sizes.heads * sizes.batch, sizes.seq_kv, schedule, variant)
+    row, head, _ = ordered(number, row_tiles, sizes.heads * results(variant, sizes), sizes.seq_kv, schedule, variant)
     return (row_tiles - 1 - row if variant.mask.grows else row), head
 
 

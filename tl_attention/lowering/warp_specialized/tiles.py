@@ -25,11 +25,14 @@ def variables(s, c):
     bz = T.alloc_var("int32")
     blocks = T.alloc_var("int32")
     visible = T.alloc_var("int32")
-    first = T.alloc_var("int32") if c.mask.left is not None else 0
+    first = T.alloc_var("int32") if c.mask.left is not None or c.parts else 0
     cut = T.alloc_var("int32") if c.mask.left is not None else 0
+    result = T.alloc_var("int32") if c.parts else None
+    part = T.alloc_var("int32") if c.parts else None
     return Tile(
-        first, blocks, first_row, head, bz, bz, s.seq_q, s.seq_kv, visible, cut, turn=turn, base=base, number=tile
-    )
+        first, blocks, first_row, head, bz, bz, s.seq_q, s.seq_kv, visible, cut, turn=turn, base=base, number=tile,
+        head_rows=s.given.head_rows if c.together else None, result=result, part=part,
+    )  # fmt: skip
 
 
 def put(variable, value):
@@ -43,15 +46,19 @@ def named(tile, wg=None):
     The variables that they come from would go into every expression.
     """
     own = values_of(
-        tile.turn, tile.base, tile.first, tile.blocks, tile.first_row, tile.head, tile.queries, tile.visible, tile.cut
-    )
-    return Tile(**{**vars(own), "seq_q": tile.seq_q, "seq_kv": tile.seq_kv, "wg": wg})
+        tile.turn, tile.base, tile.first, tile.blocks, tile.first_row, tile.head, tile.queries, tile.visible, tile.cut,
+        0 if tile.result is None else tile.result,
+    )  # fmt: skip
+    of_all = {"seq_q": tile.seq_q, "seq_kv": tile.seq_kv, "head_rows": tile.head_rows}
+    if tile.result is None:
+        of_all["result"] = None
+    return Tile(**{**vars(own), **of_all, "wg": wg})
 
 
 @T.macro
-def values_of(turn, base, first, blocks, first_row, head, bz, visible, cut):
+def values_of(turn, base, first, blocks, first_row, head, bz, visible, cut, result):
     """Returns a Tile of these numbers, which get names in the generated code because they are a macro's parameters."""
-    return Tile(first, blocks, first_row, head, bz, bz, None, None, visible, cut, turn=turn, base=base)
+    return Tile(first, blocks, first_row, head, bz, bz, None, None, visible, cut, turn=turn, base=base, result=result)
 
 
 def workers(c):
@@ -145,7 +152,7 @@ def work(wg, block, s, c, is_producer):
     put(tile.base, 0)
     while tile.number < row_tiles * s.heads * s.batch:
         locate(tile, row_tiles, s, c)
-        if c.mask.left is not None:
+        if c.mask.left is not None or c.parts:
             begin(tile, tile.first_row, s, c)
         if is_producer:
             produce(named(tile), s, c)
@@ -166,9 +173,14 @@ def locate(tile, row_tiles, s, c):
     """Sets a tile's first row, head and sequence from its number, and the number of KV blocks up to its last one."""
     put(tile.first_row, place(tile.number, row_tiles, s.batch * s.heads, s, c)[0] * c.kernel.cluster)
     put(tile.head, place(tile.number, row_tiles, s.batch * s.heads, s, c)[1])
+    if c.parts:
+        put(tile.result, tile.head // s.heads)
+        put(tile.part, tile.result // s.given.Q.shape[0])
     reach(tile, s, c)
     put(tile.queries, tile.head // s.heads)
     put(tile.head, tile.head % s.heads)
+    if c.parts:
+        put(tile.queries, tile.result % s.given.Q.shape[0])
 
 
 @T.macro
@@ -181,8 +193,10 @@ def reach(tile, s, c):
     # Blocks of a cluster load together: as many KV blocks as its last row needs.
     put(
         tile.blocks,
-        c.mask.end_block(tile.blocks, (tile.first_row + c.kernel.cluster) * c.block_M + tile.past_len, c.block_N, T),
+        c.mask.end_block(tile.blocks, tile.end_key((tile.first_row + c.kernel.cluster) * c.block_M), c.block_N, T),
     )
+    if c.parts:
+        put(tile.blocks, T.min(tile.blocks, (tile.part + 1) * s.given.part_blocks))
     put(tile.blocks, T.max(tile.blocks, c.loop.least_blocks))
     put(tile.first_row, (tile.first_row + s.rank) * c.block_M)
 
@@ -191,7 +205,9 @@ def reach(tile, s, c):
 def begin(tile, first_row, s, c):
     """Sets a tile's first KV block to the first that its rows reach back to, and counts the tile's blocks from it."""
     # Blocks of a cluster load together: from the first that its first row needs.
-    put(tile.first, c.mask.first_block(first_row - s.rank * c.block_M + tile.past_len, c.block_N, T))
+    put(tile.first, c.mask.first_block(tile.first_key(first_row - s.rank * c.block_M), c.block_N, T))
+    if c.parts:
+        put(tile.first, T.max(tile.first, tile.part * s.given.part_blocks))
     put(tile.blocks, T.max(tile.blocks - tile.first, c.loop.least_blocks))
 
 
@@ -200,10 +216,11 @@ def see(tile, wg, s, c):
     """Sets a tile's first row to the warpgroup's own, and the bounds of the KV blocks that all of its rows see."""
     put(tile.first_row, tile.first_row + wg * ROWS)
     put(tile.visible, tile.seq_kv // c.block_N)
-    put(tile.visible, c.mask.end_whole(tile.visible, tile.first_row + tile.past_len, c.block_N, T))
-    if c.mask.left is not None:
+    put(tile.visible, c.mask.end_whole(tile.visible, tile.first_key(tile.first_row), c.block_N, T))
+    if c.mask.left is not None or c.parts:
         put(tile.visible, tile.visible - tile.first)
-        put(tile.cut, c.mask.first_whole(tile.first_row + ROWS + tile.past_len, c.block_N, T) - tile.first)
+    if c.mask.left is not None:
+        put(tile.cut, c.mask.first_whole(tile.end_key(tile.first_row + ROWS), c.block_N, T) - tile.first)
 
 
 @T.macro

@@ -90,7 +90,7 @@ LOADS = {"load_k": load_k, "load_v": load_v}
 
 def block(j, tile, c):
     """Returns the number of the KV block that a tile takes j-th, from 0 on; it takes its last block first."""
-    return tile.blocks - 1 - j if c.mask.left is None else tile.first + tile.blocks - 1 - j
+    return tile.first + tile.blocks - 1 - j if c.mask.left is not None or c.parts else tile.blocks - 1 - j
 
 
 @T.macro
@@ -154,12 +154,15 @@ def store(tile, s, c):
             s.scores_scale[i] *= s.scores_max_prev[i]
     for i, j in T.Parallel(ROWS, c.head_dim_v):
         s.acc_o[i, j] *= s.scores_scale[i]
-    STORES[c.kernel.output](tile, s, c)
+    if c.parts:
+        store_part(tile, s, c)
+    else:
+        STORES[c.kernel.output](tile, s, c)
 
 
 def inverse(total, c):
-    """Returns 1 / total, and 0 for the total of a row that sees no key, which only packed sequences have."""
-    return T.if_then_else(total == 0, T.float32(0), 1.0 / total) if c.packed else 1.0 / total
+    """Returns 1 / total, and 0 for the total of a row that sees no key, as packed sequences and parts of the keys have."""
+    return T.if_then_else(total == 0, T.float32(0), 1.0 / total) if c.packed or c.parts else 1.0 / total
 
 
 def totals_of(total, tile, s):
@@ -168,7 +171,7 @@ def totals_of(total, tile, s):
         s.scale,
         s.scores_max.data,
         total.data,
-        tile.queries,
+        tile.results,
         tile.seq_q,
         tile.head,
         tile.first_row,
@@ -181,6 +184,14 @@ def totals_of(total, tile, s):
 def store_vector(tile, s, c):
     """Stores a warpgroup's output rows, 16 bytes a lane. Lanes exchange what they hold."""
     T.call_extern("handle", stored_columns(c), *stored(s.acc_o.data, tile.first_row, tile, s, c))
+
+
+@T.macro
+def store_part(tile, s, c):
+    """Stores a warpgroup's rows of a part's output, in fp32."""
+    T.call_extern(
+        "handle", f"tl_attention_store_part<{c.columns_v}>", *stored(s.acc_o.data, tile.first_row, tile, s, c)
+    )
 
 
 def stored_columns(c):

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from tl_attention.problem.lengths import Problems, drawn
+from tl_attention.problem.lengths import Problems, drawn, results
 from tl_attention.problem.mask import ceildiv
 from tl_attention.problem.variant import Variant
 from tl_attention.program.program import Program
@@ -193,9 +193,9 @@ class Likeness:
         """
         of, tiles = seen.values, self.turns[seen.turn]
         row, head, head_kv = (part[place] for part in (tiles.row, tiles.head, tiles.head_kv))
-        (q_first, batch), (k_first, batch_kv) = (
+        (q_first, batch), (k_first, batch_kv), (_, of_results) = (
             tuple(np.broadcast_to(part, tiles.row.shape)[place] for part in parts)
-            for parts in (tiles.queries, tiles.keys)
+            for parts in (tiles.queries, tiles.keys, tiles.results)
         )
         left, row = tiles.sizes.seq_q[place] - row, q_first + row
         kv_rows = tuple(k_first + tiles.cut.block_N * part[place] for part in self.blocks[seen.turn])
@@ -216,7 +216,7 @@ class Likeness:
                     bases, kv_rows if of_kv else (row,)))  # fmt: skip
         elif seen.kind in ("output", "rows of output", "rows of lse"):
             name = "LSE" if seen.kind == "rows of lse" else "Output"
-            yield "element", (self._tensor(name, place).element(batch, head, row),)
+            yield "element", (self._tensor(name, place).element(of_results, head, row),)
             yield "rows", (left,)
         elif seen.kind == PER_HEAD:
             yield "value", (head,)
@@ -280,7 +280,7 @@ def numbered(
         kept = ((sizes.seq_q > 0) | without_rows) & ((sizes.seq_kv > 0) | without_keys)
         sizes = Problems(*(size[kept] for size in sizes))
         row_tiles = ceildiv(sizes.seq_q, rows)
-        total = row_tiles * sizes.heads * sizes.batch
+        total = row_tiles * sizes.heads * results(variant, sizes)
         return sizes, _drawn_numbers(row_tiles, total)
     fixed = variant.sizes
     total = ceildiv(fixed.seq_q, rows) * fixed.heads * fixed.batch

@@ -187,6 +187,17 @@ def _vector_output(match: re.Match[str], declared: Declared) -> Made:
     )  # fmt: skip
 
 
+def _part_output(match: re.Match[str], declared: Declared) -> Made:
+    columns, given, tensor, place, rows = match.groups()
+    registers, index = registers_from(given)
+    declared.register(registers)
+    return seen(
+        "rows of output", tensor, element=declared.expression(place), head_dim=int(columns), dtype="float32",
+        registers=registers, index=index, rows=declared.expression(rows),
+        row_stride=declared.expression(columns), bounded=False,
+    )  # fmt: skip
+
+
 def _lse(match: re.Match[str], declared: Declared) -> Made:
     """Returns the Made of a call that stores the LSE, with place and bound; raises SyntaxError for other forms.
 
@@ -271,6 +282,12 @@ COPY_CALLS = (
             r"tl_attention_store(_columns)?<(\d+), (true|false)>\((\w+|\(&\(\w+\[\d+\]\)\)), \(&\((\w+)\[(.+)\]\)\), (.+)\);$"
         ),
         _vector_output,
+    ),
+    # tl_attention_store_part<128>(acc_o, (&(Output[...])), (seq_q - first_row_3));
+    Call(
+        OUTPUT,
+        re.compile(r"tl_attention_store_part<(\d+)>\((\w+|\(&\(\w+\[\d+\]\)\)), \(&\((\w+)\[(.+)\]\)\), (.+)\);$"),
+        _part_output,
     ),
     # tl_attention_store_lse(scores_max, denominator, (softmax_scale * ...), (&(LSE[...])), (seq_q - ...), ((int)threadIdx.x));
     # tl_attention_store_lse((&(scores_max[2])), (&(denominator[2])), ...

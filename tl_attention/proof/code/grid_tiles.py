@@ -69,9 +69,10 @@ def _wanted(of: RowTiles, warpgroups: int, optional: Collection[str]) -> Iterato
     for group in range(warpgroups):
         own = np.stack(np.broadcast_arrays(*of.place(ROWS * group)), axis=-1)
         with_rows = there & (of.row + ROWS * group < of.sizes.seq_q)
+        results = np.stack(np.broadcast_arrays(*of.place_of_results(ROWS * group)), axis=-1)
         yield "Q", group, own, there, there
         for stored in ("output", *(("lse",) if "LSE" in optional else ())):
-            yield stored, group, own, with_rows, there
+            yield stored, group, results, with_rows, there
         for tensor in TENSORS:
             if tensor in optional:
                 yield tensor, group, np.stack([of.head] * 3, axis=-1), there, there

@@ -19,6 +19,8 @@ from tl_attention.proof.code.host_calls import Arguments, Call, Dimension, Slot,
 
 SET_DEVICE = "__tvm_set_device"
 CREATE_TILED = "__tvm_tensormap_create_tiled"
+# The tensor that only the kernel that merges parts takes.
+MERGED = "Merged"
 CREATE_IM2COL = "__tvm_tensormap_create_im2col"
 # The kernel's own parameters, the last of which is a scalar of the call, are followed by the cluster's x y z if there is one, the
 # grid's x or x y z, the block's x y z and the bytes of dynamic shared memory.
@@ -108,6 +110,19 @@ class Listing:
 
 
 @dataclass(frozen=True)
+class Merging:
+    """A Merging is the launch of the kernel that merges the results of parts of the keys, behind the main one.
+
+    It has a grid of `blocks` blocks, of so many threads.
+    """
+
+    kernel: str
+    parameters: tuple[str, ...]
+    blocks: Expression
+    threads: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class HostPlan:
     """A HostPlan is everything that the host does before and at the launch of one kernel.
 
@@ -125,6 +140,7 @@ class HostPlan:
     arguments: tuple[str, ...]
     strides: tuple[Dimension, ...] = ()
     listing: Listing | None = None
+    merging: Merging | None = None
 
 
 def parse_host_source(source: str) -> HostPlan:
@@ -134,7 +150,9 @@ def parse_host_source(source: str) -> HostPlan:
     """
     arguments, calls = read_host_source(source)
     _check_order([call.function for call in calls])
-    device, *creations, launch = calls
+    *before, last = calls
+    merging = _merging(last, arguments) if MERGED in {slot.text for slot in last.slots} else None
+    device, *creations, launch = before if merging else calls
     listing = _listing(creations.pop(), arguments) if creations and creations[-1].function != CREATE_TILED else None
     if device.slots != DEVICE or device.descriptor:
         raise unknown(f"{SET_DEVICE} of {', '.join(slot.text for slot in device.slots)}")
@@ -142,7 +160,7 @@ def parse_host_source(source: str) -> HostPlan:
     names = [*arguments.names, *(descriptor.name for descriptor in descriptors)]
     if len({*names}) != len(names):
         raise unknown(f"the arguments and descriptors {', '.join(names)}, of which two have one name")
-    return replace(_launch(launch, arguments, descriptors), listing=listing)
+    return replace(_launch(launch, arguments, descriptors), listing=listing, merging=merging)
 
 
 def _check_order(functions: list[str]) -> None:
@@ -198,6 +216,16 @@ def _listing(call: Call, arguments: Arguments) -> Listing:
     if call.descriptor or {*names} - arguments.tensors - arguments.size_names - arguments.integers:
         raise unknown(f"{call.function} takes {', '.join(names)}")
     return Listing(call.function, tuple(names), tuple(map(_integer, call.slots[split:])))
+
+
+def _merging(call: Call, arguments: Arguments) -> Merging:
+    """Parses the launch of the kernel that merges parts; raises InputError for other forms."""
+    *own, blocks, x, y, z = call.slots
+    names = [match[1] if (match := INTEGER_NAME.fullmatch(slot.text)) else slot.text for slot in own]
+    if call.descriptor or {*names} - arguments.tensors - arguments.size_names - arguments.stride_names:
+        raise unknown(f"{call.function} takes {', '.join(names)}")
+    threads = _integer(x), _integer(y), _integer(z)
+    return Merging(call.function, tuple(names), _arithmetic(blocks, arguments.size_names), threads)
 
 
 def _launch(call: Call, arguments: Arguments, descriptors: tuple[Descriptor, ...]) -> HostPlan:

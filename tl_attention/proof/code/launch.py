@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from tl_attention.problem.features import Parameter
 from tl_attention.problem.mask import Mask, sides
 from tl_attention.problem.shape import DTYPE_BYTES
-from tl_attention.proof.code.host_plan import Descriptor, HostPlan, Listing
+from tl_attention.proof.code.host_plan import Descriptor, HostPlan, Listing, Merging
 from tl_attention.proof.code.tensors import Tensor
 from tl_attention.proof.code.text import Kernel
 from tl_attention.proof.code.tiles import Tile
@@ -51,7 +51,8 @@ def check_prelude(kernel: Kernel, functions: str) -> None:
         raise Unsafe("what stands before the kernel is not its prelude")
     lines = text.removeprefix(functions).splitlines()
     of_listing = [prototype_of(kernel.listing)] if kernel.listing else []
-    end = [*END_OF_PRELUDE, *of_listing, kernel.signature.prototype]
+    of_merging = [prototype_of(kernel.merging)] if kernel.merging else []
+    end = [*END_OF_PRELUDE, *of_listing, kernel.signature.prototype, *of_merging]
     middle = lines[len(BEGIN_OF_PRELUDE) : -len(end)]
     if lines != [*BEGIN_OF_PRELUDE, *middle, *end] or len(middle) != len({*middle}) or not HEADERS.issuperset(middle):
         known = {*BEGIN_OF_PRELUDE, *HEADERS, *end}
@@ -77,7 +78,7 @@ FIRST_BLOCK = "  if (((int)blockIdx.x) == 0) {{\n    {call}  }}\n"
 
 def prototype_of(kernel: str) -> str:
     """Returns the line that declares a kernel of this text."""
-    return kernel.partition("\n")[0].replace("__launch_bounds__(1024, 1) ", "").removesuffix(" {") + ";"
+    return re.sub(r"__launch_bounds__\(\d+, 1\) ", "", kernel.partition("\n")[0]).removesuffix(" {") + ";"
 
 
 def check_listing(kernel: Kernel, plan: HostPlan, of: tuple[int, ...], mask: Mask, cluster: int) -> None:
@@ -97,6 +98,51 @@ def check_listing(kernel: Kernel, plan: HostPlan, of: tuple[int, ...], mask: Mas
         raise Unsafe(f"the tiles are listed by {plan.listing}, expected {launch} of {name}")
 
 
+# The kernel that merges parts, to the letter.
+MERGING = (
+    'extern "C" __global__ void __launch_bounds__(128, 1) {kernel}(const float* __restrict__ LSE, '
+    "{pointer} __restrict__ Merged, float* __restrict__ MergedLSE, const float* __restrict__ Output, {numbers}) {{\n"
+    "  tl_attention_merge<{columns}, {is_bf16}>(Output, LSE, (&(Merged[{zero}])), (&(MergedLSE[0])), (results / batch), "
+    "((batch * heads) * seq_q), heads, seq_q, {strides});\n}}\n"
+)
+MERGING_TENSORS, MERGING_NUMBERS = ("LSE", "Merged", "MergedLSE", "Output"), ("batch", "heads", "results", "seq_q")
+MERGED_STRIDES = ("Merged_batch_stride", "Merged_head_stride", "Merged_row_stride")
+CONTIGUOUS = (
+    "((((int64_t)heads) * ((int64_t)seq_q)) * (int64_t){columns}), (((int64_t)seq_q) * (int64_t){columns}), {columns}"
+)
+
+
+def check_merging(kernel: Kernel, plan: HostPlan, columns: int, dtype: str, strided: bool) -> None:
+    """Raises Unsafe unless the kernel that merges parts is the known one, launched with a warp for each row."""
+    name, strides = f"{kernel.signature.name}_1", MERGED_STRIDES if strided else ()
+    numbers = [*(f"int64_t {stride}" for stride in strides), *(f"int {number}" for number in MERGING_NUMBERS)]
+    wanted = MERGING.format(
+        kernel=name,
+        pointer=POINTERS[dtype],
+        numbers=", ".join(numbers),
+        columns=columns,
+        is_bf16="true" if dtype == "bfloat16" else "false",
+        zero="(int64_t)0" if strided else "0",
+        strides=", ".join(strides) if strided else CONTIGUOUS.format(columns=columns),
+    )
+    if kernel.merging.rstrip("\n") != wanted.rstrip("\n"):
+        raise Unsafe(f"the kernel that merges parts is {kernel.merging[-200:]!r}")
+    given = (*MERGING_TENSORS, *strides, *MERGING_NUMBERS)
+    if plan.merging is None or plan.merging != Merging(name, given, plan.merging.blocks, (128, 1, 1)):
+        raise Unsafe(f"parts are merged by {plan.merging}, expected {name} of {', '.join(given)}")
+    for rows in (1, 3, 4, 5, 4096):
+        if plan.merging.blocks.at({"batch": 2, "heads": 3, "seq_q": rows, "results": 0, "seq_kv": 0}) != -(
+            -6 * rows // 4
+        ):
+            raise Unsafe(f"the kernel that merges parts has {plan.merging.blocks} blocks")
+
+
+def check_no_merging(kernel: Kernel, plan: HostPlan) -> None:
+    """Raises Unsafe if there is another kernel behind the main one."""
+    if kernel.merging or plan.merging:
+        raise Unsafe("another kernel stands behind it")
+
+
 def check_no_listing(kernel: Kernel, plan: HostPlan) -> None:
     """Raises Unsafe if there is another kernel before the main one."""
     if kernel.listing or plan.listing:
@@ -108,7 +154,7 @@ def check_signature(kernel: Kernel, plan: HostPlan, parameters: tuple[Parameter,
     names = tuple(parameter.name for parameter in parameters)
     if plan.arguments != names:
         raise Unsafe(f"its caller gives {', '.join(names)}, the host takes {', '.join(plan.arguments)}")
-    tensors = {p.name for p in parameters if p.kind not in ("scalar", "offsets") or p.name == "Tiles"}
+    tensors = {p.name for p in parameters if p.kind not in ("scalar", "offsets", "merged") or p.name == "Tiles"}
     taken = [(name, KINDS.get(kind, kind)) for kind, name in kernel.signature.parameters]
     given = [(parameter.name, parameter.kind) for parameter in plan.parameters]
     if taken != given or plan.kernel != kernel.signature.name:

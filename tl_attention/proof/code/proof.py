@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from tl_attention.errors import InputError, ScheduleRefused
-from tl_attention.problem.lengths import Lengths, Problems, cuts, ends, windows, without_keys
+from tl_attention.problem.lengths import Lengths, Problems, cuts, ends, numbers_read, results, windows, without_keys
 from tl_attention.problem.packed import words_of_list
 from tl_attention.problem.variant import Sizes
 from tl_attention.program.program import Program
@@ -131,7 +131,16 @@ class Proof(ABC):
         """Returns the Cut, by which the kernel cuts problems into row tiles and KV blocks."""
         schedule, variant = self.schedule, self.code.variant
         least = self.program.least_blocks
-        return Cut(variant.mask, variant.group, self.rows, schedule.block_M, schedule.block_N, least, schedule.kv_order)
+        return Cut(
+            variant.mask,
+            variant.group,
+            self.rows,
+            schedule.block_M,
+            schedule.block_N,
+            least,
+            schedule.kv_order,
+            variant.together,
+        )
 
     @abstractmethod
     def sizes(self) -> Iterator[Sizes]:
@@ -275,7 +284,7 @@ class Proof(ABC):
 
         A size may be an array for many problems.
         """
-        known = self.code.variant.dims(sizes) | self._offsets(sizes)
+        known = self.code.variant.dims(sizes) | self._offsets(sizes) | {"results": results(self.code.variant, sizes)}
         return {
             p.name: tuple(known[d] for d in p.dims)
             for p in self.code.parameters
@@ -298,7 +307,12 @@ class Proof(ABC):
     def names(self, sizes: Sizes) -> dict[str, int]:
         """Returns, by name, the values that the kernel reads at run time, its sizes and, if strided, its strides."""
         strides = stride_values(self.code.parameters, self.tensors(sizes)) if self.code.variant.strided else {}
-        return {**sizes._asdict(), **self._offsets(sizes), **strides, **self._window}
+        return {
+            **sizes._asdict(),
+            **self._offsets(sizes),
+            **strides,
+            **numbers_read(self.code.variant, sizes, self.schedule.block_N),
+        }
 
     def sample_tensors(self, sizes: Problems) -> dict[str, Tensor]:
         """Returns the tensors of many problems at once, by name; their sizes are arrays.
@@ -323,17 +337,13 @@ class Proof(ABC):
     def sample_names(self, sizes: Problems) -> dict[str, Any]:
         """Returns, by name, the sizes of many problems and, if the variant is strided, their strides."""
         strides = stride_values(self.code.parameters, self.sample_tensors(sizes)) if self.code.variant.strided else {}
-        return {**sizes._asdict(), **strides, **self._window}
-
-    @property
-    def _window(self) -> dict[str, int]:
-        """Returns, by name, the sides of the window that the kernel reads at run time."""
-        return self.code.variant.mask.values(tuple(parameter.name for parameter in self.code.parameters))
+        return {**sizes._asdict(), **strides, **numbers_read(self.code.variant, sizes, self.schedule.block_N)}
 
     def reading(self, sizes: Sizes) -> Reading:
         """Returns the tiles, products, tensors and boxes by which a run at these sizes is read as events."""
         boxes = {descriptor.name: descriptor.box[0] for descriptor in self.plan.descriptors}
-        return Reading(self.tiles, self.products, self.tensors(sizes), self.code.variant.dtype, boxes)
+        variant = self.code.variant
+        return Reading(self.tiles, self.products, self.tensors(sizes), variant.dtype, boxes, variant.parts)
 
     def note(self, run: Run, *streams: Iterable[Event]) -> None:
         """Adds to the coverage a run whose events were all checked, and to the digest its streams of events."""

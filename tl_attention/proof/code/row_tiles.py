@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from tl_attention.problem.lengths import Lengths
+from tl_attention.problem.lengths import PART_BLOCKS, Lengths, head_rows
 from tl_attention.problem.mask import INTEGERS, Mask, ceildiv
 from tl_attention.problem.tiling import kv_index, visited, whole_blocks
 from tl_attention.proof.code.tensors import Tensor
@@ -40,7 +40,7 @@ class Entries(Protocol):
 class Cut:
     """A Cut says how a kernel cuts problems into row tiles and KV blocks, and in which order it takes the blocks.
 
-    `rows` rows share KV blocks, `block_M` of them are one block's.
+    `rows` rows share KV blocks, `block_M` of them are one block's. They may be of several heads `together`.
     """
 
     mask: Mask
@@ -50,6 +50,7 @@ class Cut:
     block_N: int
     least: int
     kv_order: str
+    together: bool = False
 
 
 @dataclass
@@ -73,6 +74,9 @@ class RowTiles:
     skipped: int = 0
     # Of packed sequences: the first row of the tile's sequence among all rows of Q, and of K and V.
     begins: tuple[Value, Value] | None = None
+    # Of keys in parts: which part the tile has, and the batch of its results.
+    part: Value | None = None
+    result: Value | None = None
 
     @property
     def _arithmetic(self) -> Any:
@@ -82,17 +86,36 @@ class RowTiles:
     def blocks(self) -> tuple[Value, Value]:
         """Returns (first, end) of the KV blocks that each tile visits."""
         cut, first = self.cut, self.row - self.rank * self.cut.block_M
-        return visited(self.sizes, cut.mask, first, cut.rows, cut.block_N, cut.least, self._arithmetic)
+        of, first, rows = self._queries(first, cut.rows)
+        if self.part is None:
+            return visited(of, cut.mask, first, rows, cut.block_N, cut.least, self._arithmetic)
+        start, end = visited(of, cut.mask, first, rows, cut.block_N, 0, self._arithmetic)
+        start = self._arithmetic.max(start, self.part * PART_BLOCKS)
+        end = self._arithmetic.min(end, (self.part + 1) * PART_BLOCKS)
+        return start, self._arithmetic.max(end, start + cut.least)
+
+    def _queries(self, first: Value, rows: int) -> tuple[Any, Value, Value]:
+        """Returns (lengths, first query, queries) of `rows` rows from `first` on: all where rows of several heads lie in a tile."""
+        if not self.cut.together:
+            return self.sizes, first, rows
+        of_head = head_rows(self.sizes.seq_q, self.cut.block_N)
+        return Lengths(of_head, self.sizes.seq_kv), 0 * first, of_head
 
     def whole(self, offset: int, rows: int) -> tuple[Value, Value]:
         """Returns (first, end) of the KV blocks of which `rows` rows, from the tile's `offset` on, see all keys."""
         cut = self.cut
-        return whole_blocks(self.sizes, cut.mask, self.row + offset, rows, cut.block_N, self._arithmetic)
+        of, first, queries = self._queries(self.row + offset, rows)
+        return whole_blocks(of, cut.mask, first, queries, cut.block_N, self._arithmetic)
 
     @property
     def queries(self) -> tuple[Value, Value]:
         """Returns (first row, batch) of the tile's sequence in Q; for packed ones the batch is the row behind the last."""
         return (0, self.batch) if self.begins is None else (self.begins[0], self.begins[0] + self.sizes.seq_q)
+
+    @property
+    def results(self) -> tuple[Value, Value]:
+        """Returns (first row, batch) of the tile's results, as `queries` does for Q."""
+        return self.queries if self.result is None else (0, self.result)
 
     @property
     def keys(self) -> tuple[Value, Value]:
@@ -109,7 +132,8 @@ class RowTiles:
     def one(self, number: int) -> RowTiles:
         """Returns the tile at index `number` of the arrays, as a RowTiles of plain numbers."""
         sizes = Lengths(*(int(length[number]) for length in (self.sizes.seq_q, self.sizes.seq_kv)))
-        own: Any = {name: int(getattr(self, name)[number]) for name in ("row", "head", "batch", "rank", "there")}
+        names = ("row", "head", "batch", "rank", "there", *(("part", "result") if self.part is not None else ()))
+        own: Any = {name: int(getattr(self, name)[number]) for name in names}
         begins = None if self.begins is None else (int(self.begins[0][number]), int(self.begins[1][number]))
         return replace(self, sizes=sizes, begins=begins, **own)
 
@@ -137,6 +161,11 @@ class RowTiles:
     def place(self, offset: int = 0) -> Place:
         """Returns (row, head, batch) of the tile's row number `offset`, its first by default."""
         first, batch = self.queries
+        return first + self.row + offset, self.head, batch
+
+    def place_of_results(self, offset: int = 0) -> Place:
+        """Returns (row, head, batch) of the results of the tile's row number `offset`."""
+        first, batch = self.results
         return first + self.row + offset, self.head, batch
 
     def place_of_kv(self, block: int) -> Place:

@@ -211,8 +211,9 @@ class Stream:
         batch, head, row, beyond = output.bounded(part.one("element"), part.one("rows"))
         values, of, apart = part.seen.values, part.one("head_dim"), part.one("row_stride")
         said = (part.seen.name, of, values["bounded"], values["dtype"], values["registers"], apart)
-        narrow = output.columns < product.columns
-        wanted = ("Output", output.columns, narrow, self.reading.dtype, product.accumulators, output.row_stride)
+        narrow = output.columns < product.columns and not self.reading.parts
+        dtype = "float32" if self.reading.parts else self.reading.dtype
+        wanted = ("Output", output.columns, narrow, dtype, product.accumulators, output.row_stride)
         if said != wanted or beyond:
             raise Unsafe(f"line {part.line} stores {said} at another row than it has rows left from there")
         yield Event("output", index=part.one("index"), place=(row, head, batch))

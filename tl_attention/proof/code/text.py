@@ -47,6 +47,8 @@ TAGS = {
     "hidden": re.compile(r"(?:(?:float )?(?:condval|broadcast_var)(?:_\d+)?|acc_s\[.+\]) = -CUDART_INF_F;$"),
     "scores": re.compile(r"(?:acc_s\[.+\]|\*\(float\d\*\)\(acc_s \+ .+\)) = "),
 }
+# The first line of the kernel that merges parts.
+MERGES = re.compile(r" *tl_attention_merge<")
 # The types of variables that a run follows: integers, and elements of global memory on their way.
 FOLLOWED = ("int ", "uint")
 # The kinds of lines that are a product's own.
@@ -98,6 +100,7 @@ class Kernel:
     """A Kernel is generated code, parsed into prelude, declarations and statements, with the kind of each line.
 
     `listing` is the text of the kernel that lists tiles, which stands before the main one, "" where there is none.
+    `merging` is that of the kernel that merges parts, which stands behind it.
     """
 
     prelude: str
@@ -106,15 +109,17 @@ class Kernel:
     declared: Declared
     body: tuple[Any, ...]
     kinds: dict[int, str]
+    merging: str = ""
 
 
 def read(source: str, calls: Sequence[Call]) -> Kernel:
     """Parses the kernel in generated CUDA; raises SyntaxError for a line that is none of what a kernel may have."""
     lines = source.splitlines()
     kernels = [n for n, line in enumerate(lines) if "__launch_bounds__" in line] or [len(lines)]
+    end = kernels.pop() if len(kernels) > 1 and MERGES.match("".join(lines[kernels[-1] + 1 :][:1])) else len(lines)
     first, begin = kernels[-1], kernels[0]
     signature = _signature(lines[first] if first < len(lines) else "")
-    body = lines[first + 1 :]
+    body = lines[first + 1 : end]
     declared = Declared.of(body, (*signature.of("int"), *signature.of("int64_t")))
     reader = _Reader(calls, declared, {name for _, name in signature.parameters})
     numbered = iter(enumerate(map(str.strip, body), first + 1))
@@ -122,7 +127,7 @@ def read(source: str, calls: Sequence[Call]) -> Kernel:
     if block.closing != "}" or any(text for _, text in numbered):
         raise SyntaxError("the kernel's braces do not match")
     prelude, listing = "\n".join(lines[:begin]), "\n".join(lines[begin:first])
-    return Kernel(prelude, listing, signature, declared, block.nodes, reader.kinds)
+    return Kernel(prelude, listing, signature, declared, block.nodes, reader.kinds, "\n".join(lines[end:]))
 
 
 def _signature(line: str) -> Signature:

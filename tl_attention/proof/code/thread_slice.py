@@ -24,6 +24,8 @@ class Reading:
     dtype: str
     # How many columns a row of a TMA box has, by descriptor.
     boxes: Mapping[str, int]
+    # Results are those of parts of the keys.
+    parts: bool = False
 
 
 @dataclass(slots=True)
