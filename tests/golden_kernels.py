@@ -39,6 +39,7 @@ class GoldenKernel:
     packed: bool = False
     invariant: bool = False
     together: bool = False
+    parts: bool = False
 
     @cached_property
     def schedule(self) -> Schedule:
@@ -50,7 +51,7 @@ class GoldenKernel:
         head_dim, head_dim_v = sizes_of(self.size)
         there = {"group": self.group, "optional": self.optional, "strided": self.strided, "sms": self.sms}
         there |= {"packed": self.packed, "invariant": self.invariant, "together": self.together}
-        there |= {"parts": self.schedule.part_keys is not None}
+        there |= {"parts": self.parts}
         return Variant(head_dim, self.dtype, self.mask, head_dim_v, self.sizes, **there)
 
 
@@ -165,10 +166,12 @@ TOGETHER: dict[str, GoldenKernel] = {
 }
 # Keys in parts.
 PARTS: dict[str, GoldenKernel] = {
-    "short, parts": GoldenKernel("short", BOTH, BF16, 104, together=True, options=IN_PARTS),
-    "best_causal, parts": GoldenKernel("best_causal", CAUSAL, strided=True, group=4, options=IN_PARTS),
-    "d64, parts": GoldenKernel("d64", RIGHT, size="64/40", optional=frozenset({"softcap"}), options=IN_PARTS),
-    "few, fixed": GoldenKernel("few", sizes=Sizes(2, 3, 5, 3000)),
+    "short, parts": GoldenKernel("short", BOTH, BF16, 104, together=True, parts=True),
+    "best_causal, parts": GoldenKernel("best_causal", CAUSAL, strided=True, group=4, parts=True, options=IN_PARTS),
+    "d64, parts": GoldenKernel(
+        "d64", RIGHT, size="64/40", optional=frozenset({"softcap"}), parts=True, options=IN_PARTS
+    ),
+    "short_full, parts": GoldenKernel("short_full", sizes=Sizes(2, 3, 5, 3000), parts=True),
 }
 KERNELS: dict[str, GoldenKernel] = {**PLAIN, **ASKED, **OTHERS, **PACKED, **TOGETHER, **PARTS}
 # The proofs of these kernels take longer than a second.

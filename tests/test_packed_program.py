@@ -78,12 +78,8 @@ def covering(schedules: list[Schedule]) -> Iterator[Schedule]:
 
 
 MMA_SYNC = [schedule for name, schedule in FAMILY_AND_TOP.items() if head_dim(name) == 128]
-# A submission passes neither the counter that the dynamic scheduler takes nor the results of parts.
-SPECIALISED = [
-    schedule
-    for schedule in filter(has_order, hundred(0))
-    if schedule.kernel.tile_scheduler != "dynamic" and not schedule.part_keys
-]
+# A submission does not pass the counter that the dynamic scheduler takes.
+SPECIALISED = [schedule for schedule in filter(has_order, hundred(0)) if schedule.kernel.tile_scheduler != "dynamic"]
 COVERING = list(covering([*SPECIALISED, *MMA_SYNC]))
 MASKS = (FULL, CAUSAL, Mask(left=256, right=0))
 # Every form of a loop under a mask, and every option under one of them.
@@ -123,7 +119,7 @@ def test_the_packed_program_lowers_to_exactly_the_packages_cuda(name, tmp_path):
 def test_the_sample_has_every_option():
     fields = [field for options in (KernelOptions, SoftmaxOptions, Split) for field in options.model_fields.items()]
     every = {(name, value) for name, field in fields for value in values(field)}
-    assert set().union(*map(facts, COVERING)) == every - {("tile_scheduler", "dynamic"), ("part_blocks", True)}
+    assert set().union(*map(facts, COVERING)) == every - {("tile_scheduler", "dynamic")}
 
 
 @pytest.mark.parametrize("name", sampled(TRACED, ["option 0", "seed causal", "mma_sync causal"]))

@@ -1,4 +1,4 @@
-"""A row's keys are computed in parts where few tiles have many."""
+"""A row's keys are computed in parts where few row tiles have many."""
 
 from __future__ import annotations
 
@@ -13,16 +13,19 @@ from torch import Tensor
 from tl_attention import attention
 from tl_attention.errors import ScheduleRefused
 from tl_attention.files.named import resolve
+from tl_attention.hardware.card import HOPPER
 from tl_attention.lowering.registry import lowering_of
-from tl_attention.op.few import parts_of, results_of_parts
+from tl_attention.measure.candidate import called
+from tl_attention.op.few import Parts, parts_of, put_together, results_of_parts, smallest_parts
 from tl_attention.oracle.reference import attention_and_lse
 from tl_attention.problem.mask import CAUSAL, FULL, ceildiv
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.variant import Variant
+from tl_attention.program.planned import Planned
 from tl_attention.schedule.schedule import Schedule
 
 __all__ = ["on_cpu"]
-FEW = resolve("few").schedule
+FEW = resolve("short_full").schedule
 ONE = AttentionShape(1, 8, 4, 16384, 128)
 
 
@@ -30,11 +33,40 @@ def half(*size: int) -> Tensor:
     return torch.randn(*size, dtype=torch.float16)
 
 
-@pytest.mark.parametrize("keys", [1, 1055, 1056, 1057, 5000, 131072])
-def test_a_rows_keys_alone_say_how_many_there_are(keys: int) -> None:
-    shape = replace(ONE, seq_kv=keys)
-    assert parts_of(shape, FEW) == ceildiv(keys, 1056) == parts_of(replace(shape, batch=64), FEW)
-    assert not parts_of(shape, resolve("short_full").schedule)
+@pytest.mark.parametrize("heads", [1, 8, 33, 100])
+@pytest.mark.parametrize("keys", [2000, 5000, 16384, 131072])
+def test_parts_fill_the_gpu_about_once(keys: int, heads: int) -> None:
+    shape = replace(ONE, seq_kv=keys, heads=heads, heads_kv=heads)
+    found = parts_of(shape, FEW, HOPPER.sms)
+    blocks = ceildiv(keys, FEW.block_N)
+    if heads == 100:
+        assert found is None
+    else:
+        assert found and ceildiv(blocks, found.blocks) == found.number > 1
+        assert found.blocks >= 2 and heads * found.number <= HOPPER.sms
+    # More SMs have more parts, and tiles that are as many as SMs have none.
+    assert heads < 33 or parts_of(replace(shape, batch=9), FEW, HOPPER.sms) is None
+    assert keys < 16384 or heads > 8 or found.number > parts_of(shape, FEW, 32).number  # type: ignore[union-attr]
+
+
+def test_few_keys_and_what_has_no_parts_have_none() -> None:
+    assert parts_of(ONE, FEW, 132)
+    for shape in (replace(ONE, seq_kv=500), ONE.asking(sinks=True), replace(ONE, packed=True)):
+        assert parts_of(shape, FEW, 132) is None
+    assert parts_of(ONE, resolve("best_causal").schedule, 132) is None
+
+
+def test_a_kernel_that_is_measured_has_the_parts_of_a_call() -> None:
+    grouped = replace(ONE, heads=32, heads_kv=8)
+    found = called("short_full", grouped, Planned(FEW))
+    together = put_together(grouped, FEW)
+    assert (found.shape, found.variant.parts) == (together, True)
+    assert found.parts == parts_of(together, FEW, found.sms)
+    # Small problems, on which it is verified, have parts too.
+    small = replace(found, shape=replace(ONE, seq_kv=400))
+    assert small.parts == smallest_parts(small.shape, FEW) == Parts(2, 2)
+    many = called("short_full", replace(ONE, batch=100), Planned(FEW))
+    assert many.parts is None and not many.variant.parts
 
 
 def test_results_of_parts_are_more_batches() -> None:
@@ -47,12 +79,14 @@ def test_what_has_none_is_refused() -> None:
     check = partial(lowering_of(FEW).check_variant, FEW)
     variant = Variant(128, "float16", parts=True)
     check(variant)
+    check(replace(variant, parts=False, packed=True))
     with pytest.raises(ScheduleRefused, match="sinks with parts of the keys"):
         check(replace(variant, optional=frozenset({"Sinks"})))
-    with pytest.raises(ScheduleRefused, match="packed sequences"):
+    with pytest.raises(ScheduleRefused, match="packed sequences in parts of the keys"):
         check(replace(variant, packed=True))
-    with pytest.raises(ValueError, match="parts=False"):
-        check(replace(variant, parts=False))
+    best = resolve("best").schedule
+    with pytest.raises(ValueError, match="part_blocks"):
+        lowering_of(best).check_variant(best, variant)
     for options, words in (({"cluster": 2}, "cluster: 1"), ({"tile_scheduler": "one_tile"}, "a persistent tile_sched")):
         kernel = {**FEW.kernel.model_dump(), **options}
         with pytest.raises(ValueError, match=words):

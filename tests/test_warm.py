@@ -44,18 +44,29 @@ CALLS = {
     "by default": (
         "",
         {
-            (name, Variant(128, dtype, mask))
+            (name, Variant(128, dtype, mask, parts=parts))
             for dtype in ("float16", "bfloat16")
             for mask, names in (
                 (FULL, ("short_keys", "short_full", "best")),
                 (CAUSAL, ("short_keys", "short", "best_causal")),
             )
             for name in names
+            for parts in (False, True)
+            if not parts or name in ("short", "short_full")
         },
     ),
     "one dtype, causal": (
         "--dtype bf16 --causal",
-        {(name, Variant(128, "bfloat16", CAUSAL)) for name in ("short_keys", "short", "best_causal")},
+        {("short", Variant(128, "bfloat16", CAUSAL, parts=True))}
+        | {(name, Variant(128, "bfloat16", CAUSAL)) for name in ("short_keys", "short", "best_causal")},
+    ),
+    "heads that may be put together": (
+        "short --dtype bf16 --causal --group 4",
+        {
+            ("short", Variant(128, "bfloat16", mask, group=group, together=together, parts=parts))
+            for mask, group, together in ((CAUSAL, 4, False), (CAUSAL, 1, True), (FULL, 1, False))
+            for parts in (False, True)
+        },
     ),
     "a schedule, and two head sizes": (
         "seed --head-dim 64 --head-dim 128/64 --dtype fp16 --dtype float16 --no-causal",

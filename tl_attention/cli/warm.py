@@ -118,17 +118,20 @@ def warm(
 
     from tl_attention.measure.candidate import Candidate
     from tl_attention.measure.compilation import check_can_be_filled, fill
+    from tl_attention.op.few import of_any_lengths
 
     check_can_be_filled()
     kernels = [
         Candidate(
-            *(named.name, shape, Planned(named.schedule)),
+            *(named.name, problem, Planned(named.schedule)),
             sms=sms or on.sms,
             strided=strided,
             arch=on.arch,
             invariant=invariant,
+            in_parts=in_parts,
         )
         for named, shape in wanted
+        for problem, in_parts in of_any_lengths(shape, named.schedule, invariant)
     ]
     failed = False
     # Two names may have one schedule.

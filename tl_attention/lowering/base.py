@@ -85,9 +85,10 @@ class Lowering(ABC):
             self.check_packed(schedule)
             self._refuse(["packed sequences of fixed sizes"] if variant.sizes else [])
         asked = features_of(variant.optional)
-        own = schedule.kernel.rows_of == "group", schedule.part_keys is not None
-        if (variant.together and not own[0]) or variant.parts != own[1]:
-            raise ValueError(f"{variant} of {schedule.label}, expected what its rows_of and part_blocks say")
+        kernel = schedule.kernel
+        if (variant.together and kernel.rows_of == "head") or (variant.parts and kernel.part_blocks is None):
+            raise ValueError(f"{variant} of {schedule.label}, expected what its rows_of and part_blocks allow")
+        self._refuse(["packed sequences in parts of the keys"] if variant.packed and variant.parts else [])
         # A sink counts once, and each part would add it.
         per_head = [f"{f.words} with parts of the keys" for f in asked if f.kind == "per head"] if variant.parts else []
         self._refuse([f.words for f in asked if not self.computes(schedule, f)] + per_head)

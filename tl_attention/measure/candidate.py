@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from tl_attention.hardware.device import card_at_hand
 from tl_attention.measure.records import SizesKnown
+from tl_attention.op.few import Parts, parts_of, put_together, smallest_parts
 from tl_attention.problem.lengths import Lengths, edges, ends
 from tl_attention.problem.mask import ceildiv, is_window
 from tl_attention.problem.shape import AttentionShape
@@ -29,7 +30,8 @@ class Candidate:
     `schedule` is None for a peer; `fixed` compiles for exactly the problem's sizes. A candidate is compiled for a
     card's `arch` and a GPU of `sms` SMs, by default those of the GPU at hand. With `strided` it takes tensors of any
     strides, and the runner gives it tensors in which the heads of a row lie together, as those of packed sequences do. An
-    `invariant` one is the kernel of calls whose rows have the same bits in every batch.
+    `invariant` one is the kernel of calls whose rows have the same bits in every batch. One `in_parts` computes the keys
+    in parts, of small problems too.
     """
 
     name: str
@@ -40,6 +42,7 @@ class Candidate:
     strided: bool = False
     arch: str = field(default_factory=lambda: card_at_hand().arch)
     invariant: bool = False
+    in_parts: bool = False
 
     @property
     def schedule(self) -> Schedule | None:
@@ -56,13 +59,29 @@ class Candidate:
         return "peer" if self.schedule is None else "fixed" if self.fixed else "runtime"
 
     @property
+    def parts(self) -> Parts | None:
+        """Returns the parts of the problem's keys, None where it has none."""
+        if not self.in_parts or self.schedule is None:
+            return None
+        return parts_of(self.shape, self.schedule, self.sms) or smallest_parts(self.shape, self.schedule)
+
+    @property
     def variant(self) -> Variant:
         """Returns the kernel variant to compile, from the problem and `fixed`, `sms`, `strided`, `arch` and `invariant`."""
-        there = self.shape.variant(self.fixed, parts=bool(self.schedule and self.schedule.part_keys))
+        there = self.shape.variant(self.fixed, parts=self.in_parts)
         return replace(there, sms=self.sms, strided=self.strided, arch=self.arch, invariant=self.invariant)
 
     def __str__(self) -> str:
         return f"{self.name}{' fixed' if self.fixed else ''} {self.shape.dtype}"
+
+
+def called(name: str, shape: AttentionShape, planned: Planned) -> Candidate:
+    """Returns the candidate that computes a problem as attention() does with this schedule on the GPU at hand.
+
+    Its heads may be put together, and its keys be in parts.
+    """
+    found = Candidate(name, put_together(shape, planned.schedule), planned)
+    return replace(found, in_parts=parts_of(found.shape, planned.schedule, found.sms) is not None)
 
 
 class Verified(NamedTuple):

@@ -18,8 +18,7 @@ from tl_attention.files.defaults import computed, default_schedule
 from tl_attention.files.named import Named, resolve
 from tl_attention.files.yaml_text import YamlFile, blamed, checked
 from tl_attention.hardware.device import card_at_hand
-from tl_attention.measure.candidate import Candidate, tiling_of
-from tl_attention.op.few import put_together
+from tl_attention.measure.candidate import Candidate, called, tiling_of
 from tl_attention.problem.features import FEATURES
 from tl_attention.problem.head_dims import SUPPORTED, HeadSize, is_meant, parse_head_size, sizes_of
 from tl_attention.problem.mask import CAUSAL, FULL, OPEN, masked
@@ -109,7 +108,7 @@ def _peer(name: str, cell: Cell) -> Candidate:
 
 
 def _kernel(named: Named, shape: AttentionShape) -> Candidate:
-    return Candidate(named.name, put_together(shape, named.schedule), Planned(named.schedule))
+    return called(named.name, shape, Planned(named.schedule))
 
 
 def check_peer(name: str) -> None:

@@ -16,7 +16,7 @@ from tl_attention.compiler.compile import CompiledKernel, compile_kernel
 from tl_attention.measure import peers, timing
 from tl_attention.measure.candidate import Candidate
 from tl_attention.measure.records import PRODUCTS
-from tl_attention.op.few import parts_of, results_of_parts
+from tl_attention.op.few import results_of_parts
 from tl_attention.oracle import reference
 from tl_attention.oracle.reference import ErrorReport, each_sequence
 from tl_attention.problem.packed import words_of_list
@@ -159,10 +159,10 @@ def _implementation(
         there |= _offsets(candidate.schedule, shape)
     scale = shape.head_dim**-0.5
     output = result.output
-    if parts := parts_of(shape, candidate.schedule):
+    if parts := candidate.parts:
         lse = torch.empty(output.shape[:3], device=DEVICE) if result.lse is None else result.lse
-        there |= {"part_blocks": candidate.schedule.kernel.part_blocks, "Merged": output, "MergedLSE": lse}
-        output, there["LSE"] = results_of_parts(output, parts)
+        there |= {"part_blocks": parts.blocks, "Merged": output, "MergedLSE": lse}
+        output, there["LSE"] = results_of_parts(output, parts.number)
 
     def run() -> _Result:
         kernel(Q=q, K=k, V=v, Output=output, softmax_scale=scale, **there)

@@ -158,18 +158,22 @@ def attention(
     if shape is not None:
         parts = {"q": rows.computed(q), "k": k, "v": v, "out": rows.computed(output)}
         strided, tensors = placed(parts, layout)
+        in_parts = invariant is not True
         shape, invariant = computed(shape, card.arch, invariant, by_rules=schedule is None)
         scheduled = schedule_of(schedule, shape, card, invariant)
         together = put_together(shape, scheduled)
         if together != shape and (views := in_one_head(tensors, together.heads)):
             shape, tensors = together, views
-        count = parts_of(shape, scheduled)
-        variant = replace(shape.variant(specialize, parts=count > 0), strided=strided, invariant=invariant is not False)
-        variant = replace(variant, sms=sms_of(q.device), arch=card.arch)
+        sms = sms_of(q.device)
+        of_keys = parts_of(shape, scheduled, sms) if in_parts else None
+        there = shape.variant(specialize, parts=of_keys is not None)
+        variant = replace(there, strided=strided, sms=sms, arch=card.arch, invariant=invariant)
         kernel, numbers = kernel_of(scheduled, variant).launch, shape.mask.values(variant.mask.names)
         numbers |= {"head_rows": shape.head_rows} if variant.together else {}
-        numbers |= {"part_blocks": scheduled.kernel.part_blocks or 0} if count else {}
-        plan = Plan.of(kernel, scheduled, parts, tensors, asked, per_head, numbers, layout, count)
+        numbers |= {"part_blocks": of_keys.blocks} if of_keys else {}
+        plan = Plan.of(
+            *(kernel, scheduled, parts, tensors, asked, per_head, numbers, layout), of_keys.number if of_keys else 0
+        )
         of_q, of_k, of_v, of_output = (other_way(part, layout) for part in parts.values())
         found = plan.run(of_q, of_k, of_v, values, of_output if rows.hidden else result, scale)
         if not rows.hidden:
@@ -209,7 +213,7 @@ def sms_of(device: torch.device) -> int:
 
 
 def schedule_of(
-    schedule: Schedule | str | Path | None, shape: AttentionShape, card: Card, invariant: bool | None = False
+    schedule: Schedule | str | Path | None, shape: AttentionShape, card: Card, invariant: bool = False
 ) -> Schedule:
     """Returns the Schedule of a name, file, label or Schedule, or for None the default of the problem and card.
 

@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 from tl_attention.problem.mask import ceildiv
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.schedule.schedule import Schedule
+
+# Times in those in which a thread block computes a KV block that waits for no other: all SMs together take longer for
+# theirs, as they wait for memory; a tile begins and ends; and another kernel merges parts.
+FULL_BLOCK, TILE, MERGE, MERGE_PART = 1.45, 1.5, 2.5, 0.05
+
+
+class Parts(NamedTuple):
+    """Parts are how many a row tile's keys have, and of how many KV blocks each; the last may have fewer."""
+
+    number: int
+    blocks: int
 
 
 def put_together(shape: AttentionShape, schedule: Schedule) -> AttentionShape:
@@ -14,13 +27,51 @@ def put_together(shape: AttentionShape, schedule: Schedule) -> AttentionShape:
     return shape.together(schedule.block_M) if schedule.kernel.rows_of == "group" else shape
 
 
-def parts_of(shape: AttentionShape, schedule: Schedule) -> int:
-    """Returns in how many parts the schedule computes the problem's keys, 0 where it computes all of them at once.
+def parts_of(shape: AttentionShape, schedule: Schedule, sms: int) -> Parts | None:
+    """Returns the parts in which a GPU of so many SMs computes the problem's keys soonest; None for all keys at once.
 
-    A part has `kernel.part_blocks` KV blocks, the last may have fewer: a row's parts follow from its own keys.
+    The schedule says how many KV blocks a part has at least. Packed sequences and sinks have no parts.
     """
-    blocks = schedule.kernel.part_blocks
-    return ceildiv(shape.seq_kv, blocks * schedule.block_N) if blocks else 0
+    if not _may_have_parts(shape, schedule):
+        return None
+    tiles = shape.batch * shape.heads * ceildiv(shape.seq_q, schedule.block_M)
+    blocks = ceildiv(shape.seq_kv, schedule.block_N)
+    at_once = sms * schedule.kernel.blocks_per_sm
+    # More than two for each place would wait for each other.
+    most = max(1, min(blocks // (schedule.kernel.part_blocks or 1), 2 * at_once // tiles))
+    found = {Parts(ceildiv(blocks, each), each) for each in (ceildiv(blocks, count) for count in range(1, most + 1))}
+    best = min(found, key=lambda parts: (_time(parts, tiles, blocks, at_once), parts))
+    return best if best.number > 1 else None
+
+
+def smallest_parts(shape: AttentionShape, schedule: Schedule) -> Parts:
+    """Returns as many parts of the problem's keys as the schedule allows."""
+    blocks = schedule.kernel.part_blocks or 1
+    return Parts(ceildiv(shape.seq_kv, blocks * schedule.block_N), blocks)
+
+
+def of_any_lengths(shape: AttentionShape, schedule: Schedule, invariant: bool) -> list[tuple[AttentionShape, bool]]:
+    """Returns the problems, and whether in parts, for which the schedule has a kernel in calls of any lengths.
+
+    `shape` is such a call of one query and one key.
+    """
+    lengths = (1, 2) if schedule.kernel.rows_of == "group" else (1,)
+    of_lengths = [replace(shape, seq_q=rows, seq_kv=rows) for rows in lengths if not shape.packed] or [shape]
+    problems = dict.fromkeys([shape, *(put_together(of_one, schedule) for of_one in of_lengths)])
+    parts = (False, True) if _may_have_parts(shape, schedule) and not invariant else (False,)
+    return [(problem, in_parts) for problem in problems for in_parts in parts]
+
+
+def _may_have_parts(shape: AttentionShape, schedule: Schedule) -> bool:
+    per_head = any(feature.kind == "per head" for feature in shape.asked.features)
+    return schedule.kernel.part_blocks is not None and not shape.packed and not per_head
+
+
+def _time(parts: Parts, tiles: int, blocks: int, at_once: int) -> float:
+    waves = ceildiv(tiles * parts.number, at_once)
+    merging = MERGE + MERGE_PART * parts.number if parts.number > 1 else 0.0
+    # Thread blocks that wait for memory and those that compute are partly the same.
+    return math.hypot(tiles * blocks / at_once * FULL_BLOCK, waves * parts.blocks) + waves * TILE + merging
 
 
 def results_of_parts(output: Any, parts: int) -> tuple[Any, Any]:

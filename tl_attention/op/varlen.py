@@ -160,7 +160,7 @@ def attention_varlen(
         return _without_tiles(q, v, out, given, return_lse, zero_unused)
     shape, invariant = computed(shape, card.arch, invariant, by_rules=schedule is None)
     scheduled = schedule_of(schedule, shape, card, invariant)
-    variant = replace(shape.variant(), sms=sms_of(q.device), arch=card.arch, invariant=invariant is not False)
+    variant = replace(shape.variant(), sms=sms_of(q.device), arch=card.arch, invariant=invariant)
     window = shape.mask.values(variant.mask.names)
     plan = PackedPlan.of(kernel_of(scheduled, variant).launch, scheduled, q, v, asked, window)
     if key is not None:

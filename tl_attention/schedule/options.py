@@ -178,10 +178,10 @@ class KernelOptions(_Options):
     part_blocks: StrictInt | None = _option(
         None,
         {None: "a row tile takes all of its keys"},
-        "each {0} KV blocks of a row tile are a part, computed side by side; a second kernel merges the parts",
+        "where row tiles are few, parts of their keys, {0} KV blocks or more, are computed side by side; a second kernel merges them",
         ge=1,
         le=1 << 16,
-        description="KV blocks of a part of the keys, counted from the first; parts are computed side by side and merged",
+        description="least KV blocks of a part of the keys; where row tiles are few, parts are computed side by side and merged",
     )
     ping_pong: StrictBool = _switch(
         False,

@@ -63,15 +63,8 @@ class Schedule(Keys):
         no key add nothing to it.
         """
         softmax = self.softmax.model_dump(exclude={"row_max"})
-        blocks: tuple[Any, ...] = (self.block_N, self.kv_order) if most_keys > self.block_N else ()
-        if self.part_keys and most_keys > self.part_keys:
-            blocks += (self.part_keys,)
+        blocks = (self.block_N, self.kv_order) if most_keys > self.block_N else ()
         return self.lowering, *blocks, *map(str, softmax.values())
-
-    @property
-    def part_keys(self) -> int | None:
-        """Returns how many keys a part has whose results are merged with those of other parts; None for all keys at once."""
-        return self.kernel.part_blocks and self.kernel.part_blocks * self.block_N
 
     @property
     def label(self) -> str:

@@ -52,7 +52,8 @@ template <int columns> __device__ __forceinline__ void tl_attention_store_part(c
 """
 
 # Rows of parts of the keys become rows of all keys, as `merge` in op/partial.py says it: a warp has a row, a lane four of
-# its columns. What a part has for a row of which it sees no key does not count, whatever it is.
+# its columns, and the weights of some parts, so that loads of many parts are on their way at once. What a part has for a
+# row of which it sees no key does not count, whatever it is.
 MERGE_PARTS = """
 __device__ __forceinline__ float tl_attention_weight(float lse, float largest) {
   return lse == largest ? 1.0f : exp2f((lse - largest) * 1.44269504f);
@@ -75,16 +76,26 @@ __device__ __forceinline__ void tl_attention_merge(const float* outputs, const f
   const int query = row % seq_q, head = row / seq_q % heads, batch = row / seq_q / heads;
   unsigned* place = (unsigned*)merged + (batch * batch_stride + head * head_stride + query * row_stride) / 2;
   #pragma unroll
-  for (int column = 4 * lane; column < columns; column += 128) {
+  for (int begin = 0; begin < columns; begin += 128) {
+    const int column = begin + 4 * lane;
     float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-    for (int part = 0; seen && part < parts; ++part) {
-      const float lse = lses[(int64_t)part * rows + row];
-      if (lse == -INFINITY) continue;
-      const float weight = tl_attention_weight(lse, largest) / total;
-      const float4 own = *(const float4*)(outputs + ((int64_t)part * rows + row) * columns + column);
-      sum = make_float4(sum.x + weight * own.x, sum.y + weight * own.y, sum.z + weight * own.z, sum.w + weight * own.w);
+    const float* own_column = outputs + (int64_t)row * columns + min(column, columns - 4);
+    for (int first = 0; seen && first < parts; first += 32) {
+      const float lse = first + lane < parts ? lses[(int64_t)(first + lane) * rows + row] : -INFINITY;
+      const float of_lane = lse > -INFINITY ? tl_attention_weight(lse, largest) / total : 0.0f;
+      const int count = min(32, parts - first);
+      #pragma unroll 8
+      for (int part = 0; part < count; ++part) {
+        const float weight = __shfl_sync(0xffffffff, of_lane, part);
+        const float4 own = __ldcg((const float4*)(own_column + (int64_t)(first + part) * rows * columns));
+        sum.x += weight * (weight > 0.0f ? own.x : 0.0f);
+        sum.y += weight * (weight > 0.0f ? own.y : 0.0f);
+        sum.z += weight * (weight > 0.0f ? own.z : 0.0f);
+        sum.w += weight * (weight > 0.0f ? own.w : 0.0f);
+      }
     }
-    *(uint2*)(place + column / 2) = make_uint2(tl_attention_pack<bf16>(sum.x, sum.y), tl_attention_pack<bf16>(sum.z, sum.w));
+    if (column < columns)
+      *(uint2*)(place + column / 2) = make_uint2(tl_attention_pack<bf16>(sum.x, sum.y), tl_attention_pack<bf16>(sum.z, sum.w));
   }
 }
 """

@@ -70,7 +70,7 @@ class WarpSpecialized(Lowering):
 
     def computes_packed(self, schedule: Schedule) -> bool:
         # A grid of one block for each tile would need to know how many there are.
-        return schedule.kernel.tile_scheduler != "one_tile" and not schedule.kernel.part_blocks
+        return schedule.kernel.tile_scheduler != "one_tile"
 
     def resources(self, planned: Planned, size: HeadSize, card: Card = HOPPER) -> Resources:
         from tl_attention.lowering.warp_specialized.dialect import resources
