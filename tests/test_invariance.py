@@ -52,6 +52,8 @@ class Case:
 
 # Other warps' scores choose how a softcap is computed, and the rules ask whether there are more than 4096 keys.
 CAPPED = Case((128, 128), (4, 2), "bfloat16", causal=True, softcap=5.0)
+# Of so many keys up to 64 rows would have parts.
+MANY = Case((128, 128), (16, 2), "bfloat16", causal=True, lengths=(3000, 9000))
 LONG = Case((96, 96), (4, 4), "bfloat16", causal=True, lengths=(300, 5000))
 CASES = (
     Case((128, 128), (8, 8), "bfloat16"),
@@ -61,6 +63,7 @@ CASES = (
     Case((96, 96), (3, 3), "float16", softcap=20.0),
     CAPPED,
     LONG,
+    MANY,
     Case((192, 128), (4, 4), "bfloat16", causal=True),
     # Such windows are left out where they are as long as the sequence alone.
     Case((192, 128), (4, 4), "bfloat16", window=(200, 150)),
@@ -218,7 +221,7 @@ def test_it_has_the_same_bits(case: Case, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("case", [CAPPED, LONG], ids=str)
+@pytest.mark.parametrize("case", [CAPPED, LONG, MANY], ids=str)
 def test_without_it_rows_may_differ(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     same = [torch.equal(*rows) for _, *rows in pairs(case, BATCHES, monkeypatch, invariant=False)]
     assert any(same) and not all(same)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
 import pytest
 import torch
-from on_cpu import Kernels, on_cpu
+from matrix_cases import NO_CAP, Case
+from matrix_check import faults
+from on_cpu import Kernels, forget_plans, on_cpu
 from torch import Tensor
 
 from tl_attention import attention
@@ -16,6 +20,7 @@ from tl_attention.files.named import resolve
 from tl_attention.hardware.card import HOPPER
 from tl_attention.lowering.registry import lowering_of
 from tl_attention.measure.candidate import called
+from tl_attention.op import attention as module
 from tl_attention.op.few import Parts, parts_of, put_together, results_of_parts, smallest_parts
 from tl_attention.oracle.reference import attention_and_lse
 from tl_attention.problem.mask import CAUSAL, FULL, ceildiv
@@ -114,3 +119,64 @@ def test_a_call_gives_what_all_keys_at_once_give(layout, options, rows, on_cpu: 
     on_cpu.asked.clear()
     attention(*given, layout=layout, **options, invariant=True)
     assert {variant.parts for _, variant in on_cpu.asked} == {False}
+
+
+MOST = 133
+
+
+def of_parts(number: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, Case]]:
+    """Yields calls of a few queries, and what they are, whose keys are in this number of parts, or in nearly as many."""
+    rng = random.Random(f"{number} parts")
+
+    def forced(shape: AttentionShape, schedule: Schedule, sms: int) -> Parts:
+        blocks = ceildiv(shape.seq_kv, schedule.block_N)
+        each = ceildiv(blocks, number)
+        return Parts(ceildiv(blocks, each), each)
+
+    for head_dim, mask in ((128, "full"), (128, "causal"), (rng.choice((64, 128, 192, 256)), "window")):
+        heads_kv, group = rng.choice(((1, 1), (2, 4), (1, 8), (3, 1), (1, 33)))
+        # A block has 64 to 176 keys; some calls have parts of several, the last with any number of keys.
+        keys = rng.randint(1, 176 * number * rng.choice((1, 1, 3)))
+        window = (rng.choice((0, 5, 200, keys // 2)), rng.choice((-1, 0, 3))) if mask == "window" else (-1, -1)
+        case = Case(
+            dtype=rng.choice(("float16", "bfloat16")),
+            head_dim=head_dim,
+            head_dim_v=head_dim,
+            batch=rng.choice((1, 1, 2)),
+            heads=heads_kv * group,
+            heads_kv=heads_kv,
+            seq_q=min(keys, rng.choice((1, 2, 5, 16, 64))),
+            seq_kv=keys,
+            causal=mask == "causal",
+            window=window,
+            cap=NO_CAP[0],
+            sinks=False,
+            lse=rng.random() < 0.5,
+            scale="default",
+            layout=rng.choice(("bhsd", "bshd")),
+            memory="contiguous",
+            out="none",
+        )
+        with monkeypatch.context() as patched:
+            forget_plans(patched)
+            patched.setattr(module, "parts_of", forced)
+            yield f"{number} parts, {case}", case
+
+
+@pytest.mark.parametrize("number", [1, 2, 7])
+def test_any_number_of_parts_gives_what_all_keys_give(number, on_cpu: Kernels, monkeypatch) -> None:
+    for what, case in of_parts(number, monkeypatch):
+        assert not list(faults(case, number, "cpu")), what
+    assert {variant.parts for _, variant in on_cpu.asked} == {True}
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("shard", range(12))
+def test_up_to_133_parts_are_right(shard: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong = [
+        f"{what}: {'; '.join(found)}"
+        for number in range(1 + shard, MOST + 1, 12)
+        for what, case in of_parts(number, monkeypatch)
+        if (found := list(faults(case, number, "cuda")))
+    ]
+    assert not wrong, "\n".join(wrong)
