@@ -29,6 +29,8 @@ ROWS = [
         r"(tma_load\(K_desc.*), bz\w*\)", r"\1, result)"),
     row("parts of another number of columns are merged", CAUSAL, "the kernel that merges parts is",
         r"tl_attention_merge<128, false>\(Out", "tl_attention_merge<64, false>(Out"),
+    row("parts are merged before they are there", CAUSAL, "is nothing that is known|the kernel that merges parts",
+        r"cudaGridDependencySynchronize\(\);", ""),
     row("too few rows are merged", CAUSAL, "the kernel that merges parts has",
         r"\* seq_q\) \+ 3\) >> 2", "* seq_q) + 0) >> 2", host=True),
     row("the results of parts are merged by another kernel's threads", CAUSAL, "parts are merged by",

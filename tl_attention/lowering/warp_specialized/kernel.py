@@ -44,6 +44,8 @@ def launch(given, c):
     ) as (block,):
         if c.kernel.blocks_per_sm > 1:
             T.annotate_min_blocks_per_sm(c.kernel.blocks_per_sm)
+        if c.parts:
+            T.pdl_trigger()
         if c.strided:
             aligned(given, c)
         s = block_state(given, c)
@@ -68,9 +70,13 @@ MERGING = 128
 
 @T.macro
 def merge_parts(given, c):
-    """Launches the kernel that merges the results of parts of the keys into those of all keys."""
+    """Launches the kernel that merges the results of parts of the keys into those of all keys.
+
+    Its thread blocks start beside those of the main kernel and wait for it to end, so that its launch takes no time.
+    """
     batch, heads, seq_q, _ = given.Q.shape
     with T.Kernel(T.ceildiv(batch * heads * seq_q, MERGING // WARP), threads=MERGING) as (_,):
+        T.pdl_sync()
         T.call_extern(
             "handle",
             f"tl_attention_merge<{c.columns_v}, {is_bf16(c)}>",

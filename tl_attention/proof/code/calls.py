@@ -184,6 +184,8 @@ CALLS = (
         re.compile(r"cudaGridDependencySynchronize\(\);$"),
         lambda match, declared: Made(lambda run, threads, line: run.tiles.ended(threads)),
     ),
+    # cudaTriggerProgrammaticLaunchCompletion();
+    Call(COUNTER, re.compile(r"cudaTriggerProgrammaticLaunchCompletion\(\);$"), nothing),
     # row_tiles = Tiles[0];
     Call(COUNTER, re.compile(r"(\w+) = Tiles\[0\];$"), _listed),
     # tl_attention_hand_over((&(next_tile[((turn_2 & 1) * 8)])), (&(Tiles[...])), of_head, number_1);

@@ -100,8 +100,9 @@ def check_listing(kernel: Kernel, plan: HostPlan, of: tuple[int, ...], mask: Mas
 
 # The kernel that merges parts, to the letter.
 MERGING = (
-    'extern "C" __global__ void __launch_bounds__(128, 1) {kernel}(const float* __restrict__ LSE, '
-    "{pointer} __restrict__ Merged, float* __restrict__ MergedLSE, const float* __restrict__ Output, {numbers}) {{\n"
+    'extern "C" __global__ void __launch_bounds__(128, 1) {kernel}(const float* LSE, '
+    "{pointer} Merged, float* MergedLSE, const float* Output, {numbers}) {{\n"
+    "  cudaGridDependencySynchronize();\n"
     "  tl_attention_merge<{columns}, {is_bf16}>(Output, LSE, (&(Merged[{zero}])), (&(MergedLSE[0])), (results / batch), "
     "((batch * heads) * seq_q), heads, seq_q, {strides});\n}}\n"
 )

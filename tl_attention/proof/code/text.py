@@ -47,8 +47,8 @@ TAGS = {
     "hidden": re.compile(r"(?:(?:float )?(?:condval|broadcast_var)(?:_\d+)?|acc_s\[.+\]) = -CUDART_INF_F;$"),
     "scores": re.compile(r"(?:acc_s\[.+\]|\*\(float\d\*\)\(acc_s \+ .+\)) = "),
 }
-# The first line of the kernel that merges parts.
-MERGES = re.compile(r" *tl_attention_merge<")
+# The first lines of the kernel that merges parts.
+MERGES = re.compile(r" *cudaGridDependencySynchronize\(\); *tl_attention_merge<")
 # The types of variables that a run follows: integers, and elements of global memory on their way.
 FOLLOWED = ("int ", "uint")
 # The kinds of lines that are a product's own.
@@ -116,7 +116,7 @@ def read(source: str, calls: Sequence[Call]) -> Kernel:
     """Parses the kernel in generated CUDA; raises SyntaxError for a line that is none of what a kernel may have."""
     lines = source.splitlines()
     kernels = [n for n, line in enumerate(lines) if "__launch_bounds__" in line] or [len(lines)]
-    end = kernels.pop() if len(kernels) > 1 and MERGES.match("".join(lines[kernels[-1] + 1 :][:1])) else len(lines)
+    end = kernels.pop() if len(kernels) > 1 and MERGES.match("".join(lines[kernels[-1] + 1 :][:2])) else len(lines)
     first, begin = kernels[-1], kernels[0]
     signature = _signature(lines[first] if first < len(lines) else "")
     body = lines[first + 1 : end]
