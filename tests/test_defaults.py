@@ -95,8 +95,8 @@ def test_the_first_rule_whose_conditions_all_hold_serves_a_case(rules) -> None:
         ("masks: [window]", problem(9, 9, mask=Mask(3, 3)), problem(9, 9, mask=Mask(3, 0))),
         ("masks: [causal_window]", problem(9, 9, mask=Mask(3, 0)), problem(9, 9, mask=CAUSAL)),
         ("masks: [full, causal]", problem(9, 9, mask=CAUSAL), problem(9, 9, mask=Mask(None, 3))),
-        ("group: from 2", problem(9, 9, heads_kv=4), problem(9, 9)),
-        ("group: 4 to 8", problem(9, 9, heads_kv=2), problem(9, 9, heads_kv=4)),
+        ("rows: from 10", problem(9, 9, heads_kv=4), problem(9, 9)),
+        ("rows: 36 to 72", problem(9, 9, heads_kv=2), problem(9, 9, heads_kv=4)),
         ("seq_q: 8 to 10", problem(10, 99), problem(11, 99)),
     ],
 )
@@ -187,14 +187,15 @@ def test_it_ships_with_the_package_and_is_no_schedule(cli) -> None:
 def told_apart(rules: Sequence[Rule]) -> Iterator[Case]:
     """Yields one case of each kind that the rules tell apart: of values for which all rules say the same, the first."""
     values: dict[str, Sequence[Any]] = {"head_dims": TILE_SIZES, "dtypes": DTYPES, "masks": MASK_KINDS, "archs": ARCHS}
-    values |= {key: defaults.edges(rules, key) for key in ("seq_q", "seq_kv", "group")}
+    values |= {key: defaults.edges(rules, key) for key in ("seq_q", "seq_kv", "rows")}
     values |= dict.fromkeys(FLAGS, (False, True))
     apart: dict[str, dict[tuple[bool, ...], Any]] = {key: {} for key in KEYS}
     for key, first in apart.items():
         for value in values[key]:
             first.setdefault(tuple(rule.holds(key, value) for rule in rules), value)
-    for *first, packed, arch in itertools.product(*(first.values() for first in apart.values())):
-        yield Case(*first[:6], frozenset(word for word, there in zip(BY_WORD, first[6:]) if there), arch, packed)
+    for *first, rows, softcap, sinks, lse, packed, arch in itertools.product(*(of.values() for of in apart.values())):
+        asked = frozenset(word for word, there in zip(BY_WORD, (softcap, sinks, lse)) if there)
+        yield Case(*first, -(-rows // first[3]), asked, arch, packed)
 
 
 def test_the_rules_serve_every_case_on_hopper_and_each_rule_serves_some() -> None:

@@ -41,7 +41,7 @@ def half(*size: int) -> Tensor:
         (replace(ONE, mask=Mask(298, 0)), {"seq_q": 4, "head_rows": 1}),
         (replace(ONE, mask=FULL, seq_q=40), {"seq_q": 160}),
         (replace(ONE, mask=FULL, seq_q=64), {}),
-        (replace(ONE, mask=FULL, seq_q=65), {"seq_q": 260}),
+        (replace(ONE, mask=FULL, seq_q=65), {}),
         (replace(ONE, heads_kv=12), {}),
         (ONE.asking(sinks=True), {}),
         (replace(ONE, packed=True), {}),

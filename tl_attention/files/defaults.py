@@ -61,7 +61,13 @@ class Case(NamedTuple):
     @property
     def values(self) -> tuple[Any, ...]:
         """Returns a tuple of the case's value for each key that a rule may state a condition on, in KEYS' order."""
-        return (*self[:6], *(word in self.asked for word in BY_WORD), self.packed, self.arch)
+        asked = (word in self.asked for word in BY_WORD)
+        return (*self[:5], self.rows, *asked, self.packed, self.arch)
+
+    @property
+    def rows(self) -> int:
+        """Returns how many queries read one head of K and V, those of all heads that share it."""
+        return self.seq_q * self.group
 
     def __str__(self) -> str:
         numbers = (f"{key} {value}" for key, value in self._asdict().items() if key in ("seq_q", "seq_kv", "group"))
@@ -72,10 +78,10 @@ class Case(NamedTuple):
 
 # The keys of a rule that ask for something of a case.
 FLAGS = (*BY_WORD, "packed")
-LENGTH_KEYS = ("seq_q", "seq_kv")
+LENGTH_KEYS = ("seq_q", "seq_kv", "rows")
 # What is left of a window whose sides hide no key.
 LEFT_OF_WINDOW: dict[MaskKind, MaskKind] = {"window": "full", "causal_window": "causal"}
-KEYS = ("head_dims", "dtypes", "masks", *LENGTH_KEYS, "group", *FLAGS, "archs")
+KEYS = ("head_dims", "dtypes", "masks", *LENGTH_KEYS, *FLAGS, "archs")
 
 
 def _numbers(text: object) -> range:
@@ -107,7 +113,7 @@ class _Rule(BaseModel):
     masks: Annotated[tuple[MaskKind, ...], Field(min_length=1), AfterValidator(each_once)] = MASK_KINDS
     seq_q: Numbers = ANY
     seq_kv: Numbers = ANY
-    group: Numbers = ANY
+    rows: Numbers = ANY
     archs: Annotated[tuple[Arch, ...], Field(min_length=1), AfterValidator(each_once)] = (HOPPER.arch,)
     schedule: Line
     why: Line
@@ -215,7 +221,7 @@ class Defaults:
 
     def _alike_at_all_lengths(self, case: Case) -> bool:
         wanted = self.of_any_length(case)
-        lengths = itertools.product(edges(self.rules, "seq_q"), edges(self.rules, "seq_kv"))
+        lengths = itertools.product(queries(self.rules, case.group), edges(self.rules, "seq_kv"))
         numbers = {self.number(case._replace(seq_q=q, seq_kv=kv)) for q, kv in lengths}
         return wanted is not None and all(self.rules[number].alike(wanted) for number in numbers)
 
@@ -286,7 +292,7 @@ def default_schedules(shape: AttentionShape, arch: str = HOPPER.arch, invariant:
     found, case = defaults(), Case.of(shape, arch)
     # Each range of lengths that no rule tells apart is tried at its fewest rows and its most keys: where a mask hides
     # later keys, there are only so many rows that see one.
-    rows, keys = edges(found.rules, "seq_q"), [*(edge - 1 for edge in edges(found.rules, "seq_kv")[1:]), LONGEST]
+    rows, keys = queries(found.rules, shape.group), [*(edge - 1 for edge in edges(found.rules, "seq_kv")[1:]), LONGEST]
     lengths = [(q, kv) for q in rows for kv in keys if shape.mask.right is None or q <= kv + shape.mask.right]
     numbers = (found.number(case._replace(seq_q=q, seq_kv=kv), invariant) for q, kv in lengths)
     return list(dict.fromkeys(found.rules[number].schedule for number in numbers))
@@ -305,6 +311,11 @@ def read(path: Path) -> Defaults:
     """Reads a YAML file of default rules as Defaults. Raises InputError with `file:line: key: message`."""
     file = yaml_text.read(path)
     return Defaults(file, checked(file, _Keys, file.fields).rules)
+
+
+def queries(rules: Sequence[Rule], group: int) -> list[int]:
+    """Returns, sorted, such numbers of queries, where so many heads share K and V, that no rule tells apart two between."""
+    return sorted({*edges(rules, "seq_q"), *(-(-edge // group) for edge in edges(rules, "rows"))})
 
 
 def edges(rules: Sequence[Rule], key: str) -> list[int]:

@@ -10,6 +10,8 @@ from tl_attention.problem.mask import ceildiv
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.schedule.schedule import Schedule
 
+# Queries of a head. More have the same bits in every batch.
+FEW = 64
 # Times in those in which a thread block computes a KV block that waits for no other: all SMs together take longer for
 # theirs, as they wait for memory; a tile begins and ends; and another kernel merges parts.
 FULL_BLOCK, TILE, MERGE, MERGE_PART = 1.45, 1.5, 2.5, 0.05
@@ -30,9 +32,9 @@ def put_together(shape: AttentionShape, schedule: Schedule) -> AttentionShape:
 def parts_of(shape: AttentionShape, schedule: Schedule, sms: int) -> Parts | None:
     """Returns the parts in which a GPU of so many SMs computes the problem's keys soonest; None for all keys at once.
 
-    The schedule says how many KV blocks a part has at least. Packed sequences and sinks have no parts.
+    The schedule says how many KV blocks a part has at least. Packed sequences, sinks and more than FEW queries have none.
     """
-    if not _may_have_parts(shape, schedule):
+    if shape.queries > FEW or not _may_have_parts(shape, schedule):
         return None
     tiles = shape.batch * shape.heads * ceildiv(shape.seq_q, schedule.block_M)
     blocks = ceildiv(shape.seq_kv, schedule.block_N)

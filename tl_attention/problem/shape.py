@@ -176,7 +176,7 @@ class AttentionShape:
             raise InputError(f"shape: {error}") from None
 
     def together(self, block_M: int) -> AttentionShape:
-        """Returns the problem in which heads that share K and V are rows of one head, if they fill fewer tiles.
+        """Returns the problem in which heads that share K and V are rows of one head, if all of one fit a tile and fill fewer.
 
         There K and V are read once for all of them. It has no mask where the queries see all keys, as a single one may.
         Elsewhere it is the problem itself.
@@ -184,7 +184,7 @@ class AttentionShape:
         rows, left = self.group * self.seq_q, self.mask.left
         fewer = ceildiv(rows, block_M) < self.group * ceildiv(self.seq_q, block_M)
         per_head = any(feature.kind == "per head" for feature in self.asked.features)
-        if not fewer or per_head or self.packed or self.lengths or self.head_rows:
+        if not fewer or self.seq_q > block_M or per_head or self.packed or self.lengths or self.head_rows:
             return self
         of_one = replace(self, heads=self.heads_kv, seq_q=rows)
         if self.mask == FULL or (self.seq_q == 1 and (left is None or left >= self.seq_kv - 1)):
