@@ -57,6 +57,8 @@ class Kernels:
         q, k, v = given
         if variant.together:
             q = q.reshape(len(q), -1, tensors["head_rows"], q.shape[3])
+        elif "Sinks" in tensors:
+            q = q.reshape(len(q), len(tensors["Sinks"]), -1, q.shape[3])
         output, lse = attention_and_lse(q, k, v, mask=mask, scale=scale, precise=False, **there)
         names = ("Merged", "MergedLSE") if variant.parts else ("Output", "LSE")
         if variant.parts:

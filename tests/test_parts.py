@@ -25,7 +25,7 @@ from tl_attention.op.few import Parts, parts_of, put_together, results_of_parts,
 from tl_attention.oracle.reference import attention_and_lse
 from tl_attention.problem.mask import CAUSAL, FULL, ceildiv
 from tl_attention.problem.shape import AttentionShape
-from tl_attention.problem.variant import Variant
+from tl_attention.problem.variant import Sizes, Variant
 from tl_attention.program.planned import Planned
 from tl_attention.schedule.schedule import Schedule
 
@@ -56,8 +56,10 @@ def test_parts_fill_the_gpu_about_once(keys: int, heads: int) -> None:
 
 def test_few_keys_and_what_has_no_parts_have_none() -> None:
     assert parts_of(ONE, FEW, 132)
-    for shape in (replace(ONE, seq_kv=500), ONE.asking(sinks=True), replace(ONE, packed=True)):
+    for shape in (replace(ONE, seq_kv=500), replace(ONE, seq_q=65), replace(ONE, packed=True)):
         assert parts_of(shape, FEW, 132) is None
+    # Sinks are added as parts are merged: there is one at least.
+    assert parts_of(replace(ONE, seq_kv=500).asking(sinks=True), FEW, 132) == Parts(1, 3)
     assert parts_of(ONE, resolve("best_causal").schedule, 132) is None
 
 
@@ -85,10 +87,10 @@ def test_what_has_none_is_refused() -> None:
     variant = Variant(128, "float16", parts=True)
     check(variant)
     check(replace(variant, parts=False, packed=True))
-    with pytest.raises(ScheduleRefused, match="sinks with parts of the keys"):
-        check(replace(variant, optional=frozenset({"Sinks"})))
     with pytest.raises(ScheduleRefused, match="packed sequences in parts of the keys"):
         check(replace(variant, packed=True))
+    with pytest.raises(ScheduleRefused, match="fixed sizes in parts of the keys"):
+        check(replace(variant, sizes=Sizes(1, 8, 4, 16384)))
     best = resolve("best").schedule
     with pytest.raises(ValueError, match="part_blocks"):
         lowering_of(best).check_variant(best, variant)
@@ -150,7 +152,7 @@ def of_parts(number: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str
             causal=mask == "causal",
             window=window,
             cap=NO_CAP[0],
-            sinks=False,
+            sinks=rng.random() < 0.3,
             lse=rng.random() < 0.5,
             scale="default",
             layout=rng.choice(("bhsd", "bshd")),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import pytest
 from mutations import shipped
@@ -40,6 +41,7 @@ def filled(monkeypatch, tmp_path) -> list[Candidate]:
     return asked
 
 
+ALL_THAT_IS_OPTIONAL = Variant(128, "float16", optional=frozenset({"softcap", "Sinks", "LSE"}), strided=True, sms=114)
 CALLS = {
     "by default": (
         "",
@@ -75,8 +77,11 @@ CALLS = {
     "all that is optional, and another GPU": (
         "--no-causal --dtype fp16 --group 4 --softcap 30 --sinks --lse --strided --sms 114",
         {
-            (name, Variant(128, "float16", FULL, 0, None, frozenset({"softcap", "Sinks", "LSE"}), 4, True, 114))
-            for name in ("short_keys", "short", "softcap")
+            (name, replace(ALL_THAT_IS_OPTIONAL, group=group, parts=parts))
+            for name, group, parts in (
+                *(("short_keys", 4, False), ("short", 4, False), ("softcap", 4, False)),
+                *(("short", 4, True), ("short", 1, True)),
+            )
         },
     ),
     "packed sequences": (

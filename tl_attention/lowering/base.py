@@ -88,10 +88,9 @@ class Lowering(ABC):
         kernel = schedule.kernel
         if (variant.together and kernel.rows_of == "head") or (variant.parts and kernel.part_blocks is None):
             raise ValueError(f"{variant} of {schedule.label}, expected what its rows_of and part_blocks allow")
-        self._refuse(["packed sequences in parts of the keys"] if variant.packed and variant.parts else [])
-        # A sink counts once, and each part would add it.
-        per_head = [f"{f.words} with parts of the keys" for f in asked if f.kind == "per head"] if variant.parts else []
-        self._refuse([f.words for f in asked if not self.computes(schedule, f)] + per_head)
+        of_parts = {"packed sequences": variant.packed, "fixed sizes": variant.sizes}
+        self._refuse([f"{words} in parts of the keys" for words, there in of_parts.items() if there and variant.parts])
+        self._refuse([f.words for f in asked if not self.computes(schedule, f)])
         if variant.sizes:
             self.check_lengths(schedule, AttentionShape.of(variant, variant.sizes))
 

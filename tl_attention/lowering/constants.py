@@ -62,7 +62,7 @@ def of_variant(variant: Variant) -> dict[str, Any]:
     from tl_attention.lowering.features import Places
 
     return {
-        "features": Places.of(variant.optional),
+        "features": Places.of(variant.acting),
         "dtype": variant.dtype,
         "head_dim": variant.tile_dim,
         "head_dim_v": variant.tile_dim_v,

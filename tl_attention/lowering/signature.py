@@ -48,7 +48,7 @@ class Signature:
             names = [dim for parameter in parameters if parameter.kind == "offsets" for dim in parameter.dims]
             self._dims |= {name: T.dynamic(name) for name in names}
         if variant.parts:
-            self._dims["results"] = T.dynamic("results")
+            self._dims |= {name: T.dynamic(name) for name in ("results", "all_heads")}
         self._types = {parameter.name: self._type(parameter) for parameter in parameters}
 
     def _type(self, parameter):

@@ -80,7 +80,8 @@ def called(name: str, shape: AttentionShape, planned: Planned) -> Candidate:
 
     Its heads may be put together, and its keys be in parts.
     """
-    found = Candidate(name, put_together(shape, planned.schedule), planned)
+    # Inputs are drawn for the heads of the candidate's problem.
+    found = Candidate(name, put_together(shape, planned.schedule, in_parts=False), planned)
     return replace(found, in_parts=parts_of(found.shape, planned.schedule, found.sms) is not None)
 
 

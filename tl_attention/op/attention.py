@@ -158,12 +158,12 @@ def attention(
     if shape is not None:
         parts = {"q": rows.computed(q), "k": k, "v": v, "out": rows.computed(output)}
         strided, tensors = placed(parts, layout)
-        in_parts = invariant is not True
+        in_parts = invariant is not True and not specialize
         shape, invariant = computed(shape, card.arch, invariant, by_rules=schedule is None)
         views = in_one_head(tensors, shape.heads_kv) if shape.group > 1 else {}
         # Heads whose rows cannot lie in one tile have the schedule of heads that share nothing.
         scheduled = schedule_of(schedule, shape if views else replace(shape, heads_kv=shape.heads), card, invariant)
-        if views and (together := put_together(shape, scheduled)) != shape:
+        if views and (together := put_together(shape, scheduled, in_parts)) != shape:
             shape, tensors = together, views
         sms = sms_of(q.device)
         of_keys = parts_of(shape, scheduled, sms) if in_parts else None

@@ -24,17 +24,22 @@ class Parts(NamedTuple):
     blocks: int
 
 
-def put_together(shape: AttentionShape, schedule: Schedule) -> AttentionShape:
-    """Returns the problem that the schedule's kernel computes, in which a head may have the rows of several."""
-    return shape.together(schedule.block_M) if schedule.kernel.rows_of == "group" else shape
+def put_together(shape: AttentionShape, schedule: Schedule, in_parts: bool = True) -> AttentionShape:
+    """Returns the problem that the schedule's kernel computes, in which a head may have the rows of several.
+
+    Where heads differ, as their sinks do, only the kernel that merges parts knows which is which.
+    """
+    apart = _differ(shape) and not (in_parts and may_have_parts(shape, schedule))
+    return shape if apart or schedule.kernel.rows_of == "head" else shape.together(schedule.block_M)
 
 
 def parts_of(shape: AttentionShape, schedule: Schedule, sms: int) -> Parts | None:
     """Returns the parts in which a GPU of so many SMs computes the problem's keys soonest; None for all keys at once.
 
-    The schedule says how many KV blocks a part has at least. Packed sequences, sinks and more than FEW queries have none.
+    The schedule says how many KV blocks a part has at least. Packed sequences and more than FEW queries have none. Sinks
+    are added as parts are merged, if there be one.
     """
-    if shape.queries > FEW or not _may_have_parts(shape, schedule):
+    if not may_have_parts(shape, schedule):
         return None
     tiles = shape.batch * shape.heads * ceildiv(shape.seq_q, schedule.block_M)
     blocks = ceildiv(shape.seq_kv, schedule.block_N)
@@ -43,7 +48,7 @@ def parts_of(shape: AttentionShape, schedule: Schedule, sms: int) -> Parts | Non
     most = max(1, min(blocks // (schedule.kernel.part_blocks or 1), 2 * at_once // tiles))
     found = {Parts(ceildiv(blocks, each), each) for each in (ceildiv(blocks, count) for count in range(1, most + 1))}
     best = min(found, key=lambda parts: (_time(parts, tiles, blocks, at_once), parts))
-    return best if best.number > 1 else None
+    return best if best.number > 1 or _differ(shape) else None
 
 
 def smallest_parts(shape: AttentionShape, schedule: Schedule) -> Parts:
@@ -60,13 +65,18 @@ def of_any_lengths(shape: AttentionShape, schedule: Schedule, invariant: bool) -
     lengths = (1, 2) if schedule.kernel.rows_of == "group" else (1,)
     of_lengths = [replace(shape, seq_q=rows, seq_kv=rows) for rows in lengths if not shape.packed] or [shape]
     problems = dict.fromkeys([shape, *(put_together(of_one, schedule) for of_one in of_lengths)])
-    parts = (False, True) if _may_have_parts(shape, schedule) and not invariant else (False,)
-    return [(problem, in_parts) for problem in problems for in_parts in parts]
+    parts = (False, True) if may_have_parts(shape, schedule) and not invariant else (False,)
+    every = [(problem, in_parts) for problem in problems for in_parts in parts]
+    return [(problem, in_parts) for problem, in_parts in every if in_parts or not (_differ(shape) and problem != shape)]
 
 
-def _may_have_parts(shape: AttentionShape, schedule: Schedule) -> bool:
-    per_head = any(feature.kind == "per head" for feature in shape.asked.features)
-    return schedule.kernel.part_blocks is not None and not shape.packed and not per_head
+def may_have_parts(shape: AttentionShape, schedule: Schedule) -> bool:
+    """Says whether the schedule may compute the problem's keys in parts."""
+    return schedule.kernel.part_blocks is not None and not shape.packed and shape.queries <= FEW
+
+
+def _differ(shape: AttentionShape) -> bool:
+    return any(feature.kind == "per head" for feature in shape.asked.features)
 
 
 def _time(parts: Parts, tiles: int, blocks: int, at_once: int) -> float:

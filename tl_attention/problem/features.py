@@ -59,7 +59,12 @@ class Parameter:
 
     @property
     def of_parts(self) -> Parameter:
-        """Returns the parameter as a kernel of parts of the keys takes it, which writes a result of each part, in fp32."""
+        """Returns the parameter as a kernel of parts of the keys takes it, which writes a result of each part, in fp32.
+
+        What counts once for all keys, such as a sink, is for the kernel that merges the parts.
+        """
+        if self.dims == ("heads",):
+            return replace(self, kind="merged", dims=("all_heads",))
         if self.kind != "output":
             return self
         return replace(self, dims=("results", *self.dims[1:]), dtype="float32", optional=False)

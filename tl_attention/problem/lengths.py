@@ -151,13 +151,19 @@ def results(variant: Any, sizes: Any) -> Any:
     return PARTS * sizes.batch if variant.parts else sizes.batch
 
 
+def all_heads(sizes: Any) -> Any:
+    """Returns how many heads there are in a proof's problem whose heads have the rows of several."""
+    return 4 * sizes.heads
+
+
 def numbers_read(variant: Variant, sizes: Any, block_N: int) -> dict[str, Any]:
     """Returns, by name, what a kernel of the variant reads of a proof's problem besides its sizes and strides.
 
     That is the sides of a window, the rows of one of several heads, and what its parts are.
     """
     found = {"head_rows": head_rows(sizes.seq_q, block_N)} if variant.together else {}
-    found |= {"results": results(variant, sizes), "part_blocks": PART_BLOCKS} if variant.parts else {}
+    if variant.parts:
+        found |= {"results": results(variant, sizes), "part_blocks": PART_BLOCKS, "all_heads": all_heads(sizes)}
     return found | variant.mask.values(WINDOW)
 
 

@@ -183,8 +183,7 @@ class AttentionShape:
         """
         rows, left = self.group * self.seq_q, self.mask.left
         fewer = ceildiv(rows, block_M) < self.group * ceildiv(self.seq_q, block_M)
-        per_head = any(feature.kind == "per head" for feature in self.asked.features)
-        if not fewer or self.seq_q > block_M or per_head or self.packed or self.lengths or self.head_rows:
+        if not fewer or self.seq_q > block_M or self.packed or self.lengths or self.head_rows:
             return self
         of_one = replace(self, heads=self.heads_kv, seq_q=rows)
         if self.mask == FULL or (self.seq_q == 1 and (left is None or left >= self.seq_kv - 1)):

@@ -89,6 +89,12 @@ class Variant:
             object.__setattr__(self, "optional", self.optional | {"LSE"})
         object.__setattr__(self, "invariant", self.invariant and mix_rows(features_of(self.optional)))
 
+    @property
+    def acting(self) -> frozenset[str]:
+        """Returns the parameters of the features that act in the main kernel, where a second one may merge parts."""
+        merging = {feature.name for feature in features_of(self.optional) if feature.kind == "per head"}
+        return self.optional - merging if self.parts else self.optional
+
     def dims(self, sizes: Sizes) -> dict[str | int, Any]:
         """Returns a dict from the names of tensor dimensions, such as heads_kv, to their values at these sizes.
 

@@ -75,7 +75,7 @@ class RolesProof(Proof):
         columns = columns if variant.head_dim_v < variant.tile_dim_v else ""
         p = STORE_P if self.roles.p_in_shared else ""
         lists = STORE_PART + MERGE_PARTS if variant.parts else LIST_TILES + HAND_OVER if variant.packed else ""
-        return common + columns + lists + exp2 + p + device_code(variant.optional, variant.invariant)
+        return common + columns + lists + exp2 + p + device_code(variant.acting, variant.invariant)
 
     @cached_property
     def tiles(self) -> dict[str, Tile]:
@@ -117,7 +117,7 @@ class RolesProof(Proof):
     def check_code(self) -> None:
         variant = self.code.variant
         if variant.parts:
-            check_merging(self.kernel, self.plan, variant.head_dim_v, variant.dtype, variant.strided)
+            check_merging(self.kernel, self.plan, variant)
         else:
             check_no_merging(self.kernel, self.plan)
         if not self.roles.packed:

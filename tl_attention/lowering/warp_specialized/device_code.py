@@ -61,7 +61,8 @@ __device__ __forceinline__ float tl_attention_weight(float lse, float largest) {
 template <int columns, bool bf16>
 __device__ __forceinline__ void tl_attention_merge(const float* outputs, const float* lses, void* merged, float* merged_lse,
                                                    int parts, int rows, int heads, int seq_q, int64_t batch_stride,
-                                                   int64_t head_stride, int64_t row_stride) {
+                                                   int64_t head_stride, int64_t row_stride,
+                                                   const float* sinks = nullptr, int all_heads = 1) {
   const int row = blockIdx.x * 4 + threadIdx.x / 32, lane = threadIdx.x % 32;
   if (row >= rows) return;
   float largest = -INFINITY, total = 0.0f;
@@ -69,10 +70,15 @@ __device__ __forceinline__ void tl_attention_merge(const float* outputs, const f
   #pragma unroll
   for (int by = 16; by > 0; by /= 2) largest = fmaxf(largest, __shfl_xor_sync(0xffffffff, largest, by));
   const bool seen = largest > -INFINITY;
+  if (sinks) {
+    const float sink = sinks[row % (heads * seq_q) / (heads * seq_q / all_heads)];
+    largest = fmaxf(largest, sink);
+    if (lane == 0 && sink > -INFINITY) total = tl_attention_weight(sink, largest);
+  }
   for (int part = lane; part < parts; part += 32) total += tl_attention_weight(lses[(int64_t)part * rows + row], largest);
   #pragma unroll
   for (int by = 16; by > 0; by /= 2) total += __shfl_xor_sync(0xffffffff, total, by);
-  if (lane == 0) merged_lse[row] = seen ? largest + 0.693147181f * __log2f(total) : -INFINITY;
+  if (lane == 0) merged_lse[row] = largest > -INFINITY ? largest + 0.693147181f * __log2f(total) : -INFINITY;
   const int query = row % seq_q, head = row / seq_q % heads, batch = row / seq_q / heads;
   unsigned* place = (unsigned*)merged + (batch * batch_stride + head * head_stride + query * row_stride) / 2;
   #pragma unroll

@@ -134,7 +134,7 @@ class GridProof:
             sizes=self.sizes, entries=entries_of(proof, self.sizes),
         )  # fmt: skip
         run.go()
-        check_places(run, tiles, reading, self.roles.warpgroups, proof.code.variant.optional)
+        check_places(run, tiles, reading, self.roles.warpgroups, proof.code.variant.acting)
         places = [self._number(of) for of in tiles]
         return run, [number for place, of in zip(places, tiles) for number in place[of.there].tolist()]
 

@@ -84,7 +84,13 @@ def merge_parts(given, c):
             T.address_of(given.MergedLSE[0, 0, 0]),
             *(T.truncdiv(given.Output.shape[0], batch), batch * heads * seq_q, heads, seq_q),
             *row_strides(given.Merged, c),
+            *sinks_of(given),
         )
+
+
+def sinks_of(given):
+    """Returns the address and the number of sinks, nothing where there are none. A sink counts once: no part adds it."""
+    return () if given.Sinks is None else (given.Sinks.data, given.Sinks.shape[0])
 
 
 def row_strides(tensor, c):

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from tl_attention.problem.features import Parameter
 from tl_attention.problem.mask import Mask, sides
 from tl_attention.problem.shape import DTYPE_BYTES
+from tl_attention.problem.variant import Variant
 from tl_attention.proof.code.host_plan import Descriptor, HostPlan, Listing, Merging
 from tl_attention.proof.code.tensors import Tensor
 from tl_attention.proof.code.text import Kernel
@@ -101,10 +102,10 @@ def check_listing(kernel: Kernel, plan: HostPlan, of: tuple[int, ...], mask: Mas
 # The kernel that merges parts, to the letter.
 MERGING = (
     'extern "C" __global__ void __launch_bounds__(128, 1) {kernel}(const float* LSE, '
-    "{pointer} Merged, float* MergedLSE, const float* Output, {numbers}) {{\n"
+    "{pointer} Merged, float* MergedLSE, const float* Output{pointer_to_sinks}, {numbers}) {{\n"
     "  cudaGridDependencySynchronize();\n"
     "  tl_attention_merge<{columns}, {is_bf16}>(Output, LSE, (&(Merged[{zero}])), (&(MergedLSE[0])), (results / batch), "
-    "((batch * heads) * seq_q), heads, seq_q, {strides});\n}}\n"
+    "((batch * heads) * seq_q), heads, seq_q, {strides}{sinks});\n}}\n"
 )
 MERGING_TENSORS, MERGING_NUMBERS = ("LSE", "Merged", "MergedLSE", "Output"), ("batch", "heads", "results", "seq_q")
 MERGED_STRIDES = ("Merged_batch_stride", "Merged_head_stride", "Merged_row_stride")
@@ -113,28 +114,32 @@ CONTIGUOUS = (
 )
 
 
-def check_merging(kernel: Kernel, plan: HostPlan, columns: int, dtype: str, strided: bool) -> None:
+def check_merging(kernel: Kernel, plan: HostPlan, variant: Variant) -> None:
     """Raises Unsafe unless the kernel that merges parts is the known one, launched with a warp for each row."""
-    name, strides = f"{kernel.signature.name}_1", MERGED_STRIDES if strided else ()
-    numbers = [*(f"int64_t {stride}" for stride in strides), *(f"int {number}" for number in MERGING_NUMBERS)]
+    name, columns, strides = f"{kernel.signature.name}_1", variant.head_dim_v, MERGED_STRIDES if variant.strided else ()
+    sinks, of_sinks = (("Sinks",), ("all_heads",)) if "Sinks" in variant.optional else ((), ())
+    of_sizes = (*of_sinks, *MERGING_NUMBERS)
+    numbers = [*(f"int64_t {stride}" for stride in strides), *(f"int {number}" for number in of_sizes)]
     wanted = MERGING.format(
         kernel=name,
-        pointer=POINTERS[dtype],
+        pointer=POINTERS[variant.dtype],
+        pointer_to_sinks=", const float* Sinks" if sinks else "",
         numbers=", ".join(numbers),
         columns=columns,
-        is_bf16="true" if dtype == "bfloat16" else "false",
-        zero="(int64_t)0" if strided else "0",
-        strides=", ".join(strides) if strided else CONTIGUOUS.format(columns=columns),
+        is_bf16="true" if variant.dtype == "bfloat16" else "false",
+        zero="(int64_t)0" if strides else "0",
+        strides=", ".join(strides) if strides else CONTIGUOUS.format(columns=columns),
+        sinks=", Sinks, all_heads" if sinks else "",
     )
     if kernel.merging.rstrip("\n") != wanted.rstrip("\n"):
         raise Unsafe(f"the kernel that merges parts is {kernel.merging[-200:]!r}")
-    given = (*MERGING_TENSORS, *strides, *MERGING_NUMBERS)
+    given = (*MERGING_TENSORS, *sinks, *strides, *of_sizes)
     if plan.merging is None or plan.merging != Merging(name, given, plan.merging.blocks, (128, 1, 1)):
         raise Unsafe(f"parts are merged by {plan.merging}, expected {name} of {', '.join(given)}")
     for rows in (1, 3, 4, 5, 4096):
-        if plan.merging.blocks.at({"batch": 2, "heads": 3, "seq_q": rows, "results": 0, "seq_kv": 0}) != -(
-            -6 * rows // 4
-        ):
+        if plan.merging.blocks.at(
+            {"batch": 2, "heads": 3, "seq_q": rows, "results": 0, "seq_kv": 0, "all_heads": 0}
+        ) != -(-6 * rows // 4):
             raise Unsafe(f"the kernel that merges parts has {plan.merging.blocks} blocks")
 
 

@@ -15,7 +15,17 @@ from typing import Any
 import numpy as np
 
 from tl_attention.errors import InputError, ScheduleRefused
-from tl_attention.problem.lengths import Lengths, Problems, cuts, ends, numbers_read, results, windows, without_keys
+from tl_attention.problem.lengths import (
+    Lengths,
+    Problems,
+    all_heads,
+    cuts,
+    ends,
+    numbers_read,
+    results,
+    windows,
+    without_keys,
+)
 from tl_attention.problem.packed import words_of_list
 from tl_attention.problem.variant import Sizes
 from tl_attention.program.program import Program
@@ -256,7 +266,7 @@ class Proof(ABC):
 
         A process that `computes` must read the numbers of its tiles' heads, too.
         """
-        check_per_head(found, self.code.variant.optional, [tile.head for tile in tiles if computes])
+        check_per_head(found, self.code.variant.acting, [tile.head for tile in tiles if computes])
         compare(who, [event for event in found if event.kind != PER_HEAD], expected, tiles, alone)
 
     # --- before any run ----------------------------------------------------------------------------------------
@@ -284,11 +294,12 @@ class Proof(ABC):
 
         A size may be an array for many problems.
         """
-        known = self.code.variant.dims(sizes) | self._offsets(sizes) | {"results": results(self.code.variant, sizes)}
+        of_parts = {"results": results(self.code.variant, sizes), "all_heads": all_heads(sizes)}
+        known = self.code.variant.dims(sizes) | self._offsets(sizes) | of_parts
         return {
             p.name: tuple(known[d] for d in p.dims)
             for p in self.code.parameters
-            if not {"seq_q", "seq_kv"}.isdisjoint(p.dims) or p.kind == "offsets"
+            if not {"seq_q", "seq_kv", "all_heads"}.isdisjoint(p.dims) or p.kind == "offsets"
         }
 
     def _offsets(self, sizes: Any) -> dict[str, Any]:
