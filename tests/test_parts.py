@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
+import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
@@ -15,10 +17,12 @@ from on_cpu import Kernels, forget_plans, on_cpu
 from torch import Tensor
 
 from tl_attention import attention
+from tl_attention.compiler.toolchain import host_compiler
 from tl_attention.errors import ScheduleRefused
 from tl_attention.files.named import resolve
 from tl_attention.hardware.card import HOPPER
 from tl_attention.lowering.registry import lowering_of
+from tl_attention.lowering.warp_specialized.device_code import MERGE_PARTS
 from tl_attention.measure.candidate import called
 from tl_attention.op import attention as module
 from tl_attention.op.few import Parts, parts_of, put_together, results_of_parts, smallest_parts
@@ -121,6 +125,14 @@ def test_a_call_gives_what_all_keys_at_once_give(layout, options, rows, on_cpu: 
     on_cpu.asked.clear()
     attention(*given, layout=layout, **options, invariant=True)
     assert {variant.parts for _, variant in on_cpu.asked} == {False}
+
+
+def test_the_device_code_merges_parts_and_adds_sinks(tmp_path: Path) -> None:
+    (tmp_path / "merge.h").write_text(MERGE_PARTS)
+    compiler = [host_compiler() or "c++", "-std=c++20", "-O1", "-pthread", f"-I{tmp_path}"]
+    subprocess.run([*compiler, Path(__file__).with_name("merge_on_host.cpp"), "-o", tmp_path / "merge"], check=True)
+    found = subprocess.run([tmp_path / "merge"], check=True, capture_output=True, text=True).stdout.split()
+    assert len(found) == 40 and max(map(float, found)) < 2e-6, found
 
 
 MOST = 133
