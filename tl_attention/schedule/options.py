@@ -180,7 +180,7 @@ class KernelOptions(_Options):
         {None: "a row tile takes all of its keys"},
         "where row tiles are few, parts of their keys, {0} KV blocks or more, are computed side by side; a second kernel merges them",
         ge=1,
-        le=1 << 16,
+        le=16,
         description="least KV blocks of a part of the keys; where row tiles are few, parts are computed side by side and merged",
     )
     ping_pong: StrictBool = _switch(

@@ -141,16 +141,8 @@ class Proof(ABC):
         """Returns the Cut, by which the kernel cuts problems into row tiles and KV blocks."""
         schedule, variant = self.schedule, self.code.variant
         least = self.program.least_blocks
-        return Cut(
-            variant.mask,
-            variant.group,
-            self.rows,
-            schedule.block_M,
-            schedule.block_N,
-            least,
-            schedule.kv_order,
-            variant.together,
-        )
+        tile = schedule.block_M, schedule.block_N
+        return Cut(variant.mask, variant.group, self.rows, *tile, least, schedule.kv_order, variant.together)
 
     @abstractmethod
     def sizes(self) -> Iterator[Sizes]:
@@ -318,12 +310,8 @@ class Proof(ABC):
     def names(self, sizes: Sizes) -> dict[str, int]:
         """Returns, by name, the values that the kernel reads at run time, its sizes and, if strided, its strides."""
         strides = stride_values(self.code.parameters, self.tensors(sizes)) if self.code.variant.strided else {}
-        return {
-            **sizes._asdict(),
-            **self._offsets(sizes),
-            **strides,
-            **numbers_read(self.code.variant, sizes, self.schedule.block_N),
-        }
+        read = numbers_read(self.code.variant, sizes, self.schedule.block_N)
+        return {**sizes._asdict(), **self._offsets(sizes), **strides, **read}
 
     def sample_tensors(self, sizes: Problems) -> dict[str, Tensor]:
         """Returns the tensors of many problems at once, by name; their sizes are arrays.
