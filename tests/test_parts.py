@@ -16,7 +16,7 @@ from matrix_check import faults
 from on_cpu import Kernels, forget_plans, on_cpu
 from torch import Tensor
 
-from tl_attention import attention
+from tl_attention import attention, attention_varlen
 from tl_attention.compiler.toolchain import host_compiler
 from tl_attention.errors import ScheduleRefused
 from tl_attention.files.named import resolve
@@ -194,3 +194,71 @@ def test_up_to_133_parts_are_right(shard: int, monkeypatch: pytest.MonkeyPatch) 
         if (found := list(faults(case, number, "cuda")))
     ]
     assert not wrong, "\n".join(wrong)
+
+
+def token(keys: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Draws a query for each of 16 heads on 4, and keys that are computed in parts."""
+    generator = torch.Generator("cuda").manual_seed(seed)
+    sizes = (1, 16, 1, 128), (1, 4, keys, 128), (1, 4, keys, 128)
+    return tuple(torch.randn(*n, generator=generator, device="cuda").half() for n in sizes)  # type: ignore[return-value]
+
+
+@pytest.mark.gpu
+def test_a_graph_has_parts_of_its_own_and_reads_what_is_there_when_it_is_replayed() -> None:
+    q, k, v = token(9000, 1)
+    attention(q, k, v)
+    graphs, outputs = [torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()], []
+    for graph in graphs:
+        with torch.cuda.graph(graph):
+            outputs.append(attention(q, k, v))
+    for seed in range(2, 30):
+        for place, numbers in zip((q, k, v), token(9000, seed)):
+            place.copy_(numbers)
+        for graph in graphs:
+            graph.replay()
+        wanted = attention(q, k, v)
+        assert all(torch.equal(output, wanted) for output in outputs), seed
+
+
+@pytest.mark.gpu
+def test_a_graph_is_replayed_while_keys_grow() -> None:
+    """Its keys are packed, so where they end lies on the GPU."""
+    most, heads = 6000, 4
+    q = torch.randn(2, 16, 128, device="cuda").half()
+    k, v = (torch.randn(2 * most, heads, 128, device="cuda").half() for _ in range(2))
+    of_q, of_k = (torch.tensor([0, n, 2 * n], device="cuda", dtype=torch.int32) for n in (1, most))
+    used = torch.tensor([1, 1], device="cuda", dtype=torch.int32)
+    call = partial(attention_varlen, q, k, v, of_q, of_k, 1, most, seqused_k=used)
+    call()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        output = call()
+    for keys in [*range(1, 140, 7), *range(141, most, 471), most]:
+        used.fill_(keys)
+        graph.replay()
+        for number in range(2):
+            mine = slice(number * most, number * most + keys)
+            wanted, _ = attention_and_lse(
+                q[number, :, None][None],
+                *(x[mine].transpose(0, 1)[None] for x in (k, v)),
+                mask=FULL,
+                scale=128**-0.5,
+                precise=True,
+            )
+            assert (output[number] - wanted[0, :, 0]).abs().max() < 2e-3, keys
+
+
+@pytest.mark.gpu
+def test_streams_have_parts_of_their_own() -> None:
+    calls = [token(keys, keys) for keys in (3000, 9000, 20000)]
+    wanted = [attention(*call) for call in calls]
+    streams = [torch.cuda.Stream() for _ in calls]
+    torch.cuda.synchronize()
+    found: list[list[Tensor]] = [[] for _ in calls]
+    for _ in range(100):
+        for stream, call, outputs in zip(streams, calls, found):
+            with torch.cuda.stream(stream):
+                outputs.append(attention(*call))
+    torch.cuda.synchronize()
+    for one, outputs in zip(wanted, found):
+        assert all(torch.equal(one, output) for output in outputs)
