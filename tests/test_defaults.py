@@ -1,6 +1,7 @@
 """defaults.yaml says which schedule serves a call that names none, and `which` shows the rule."""
 
 import itertools
+import random
 import re
 import timeit
 import tomllib
@@ -212,6 +213,14 @@ def test_an_invariant_call_computes_rows_alike_whatever_its_lengths_and_packed_o
         rule, wanted = found.rules[found.number(case, invariant=True)], found.of_any_length(case._replace(packed=False))
         assert wanted is not None and rule.alike(wanted), case
     assert len(cases) > 1000
+
+
+def test_lengths_between_those_that_rules_tell_apart_have_the_same_rule() -> None:
+    found, draw = defaults.defaults(), random.Random(7)
+    for _ in range(2000):
+        lengths = (round(2 ** draw.uniform(0, 15)) for _ in range(2))
+        case = Case.of(problem(*lengths, draw.choice((64, 96, 128, 256)), heads_kv=draw.choice((1, 2, 4, 8))))
+        assert found.number(case) == found.find(case), case
 
 
 def test_every_rule_has_a_record_and_a_schedule_that_is_meant_for_its_sizes_and_fits() -> None:

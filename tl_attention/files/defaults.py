@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import re
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -191,13 +192,34 @@ class Defaults:
         An `invariant` case passes over rules whose schedule computes rows otherwise than that of any length does. Every
         case on Hopper has a rule.
         """
-        wanted = self.of_any_length(case) if invariant else None
-        found = self.find(case, lambda rule: wanted is None or rule.alike(wanted))
+        key = self._told_as(case), invariant
+        if key not in self._found:
+            wanted = self.of_any_length(case) if invariant else None
+            self._found[key] = self.find(case, lambda rule: wanted is None or rule.alike(wanted))
+        found = self._found[key]
         if found is None:
             served = dict.fromkeys(rule.served for rule in self.rules if case.arch in rule.archs)
             expected = "; or ".join([*served, "a schedule by its name"])
             raise InputError(f"attention: no default schedule serves {case}, expected {expected}")
         return found
+
+    @functools.cached_property
+    def _found(self) -> dict[tuple[Case, bool], int | None]:
+        """Returns the indexes that were found, by case and whether invariant: a cache of keys grows by new lengths only."""
+        return {}
+
+    @functools.cached_property
+    def _edges(self) -> dict[int, tuple[list[int], list[int]]]:
+        """Returns, by how many heads share K and V, the numbers of queries and of keys that the rules tell apart."""
+        return {}
+
+    def _told_as(self, case: Case) -> Case:
+        """Returns the case of the fewest queries and keys that no rule tells from this one."""
+        if case.group not in self._edges:
+            self._edges[case.group] = queries(self.rules, case.group), edges(self.rules, "seq_kv")
+        first_of, least = self._edges[case.group], (case.seq_q, case.seq_kv)
+        seq_q, seq_kv = (of[max(bisect_right(of, n) - 1, 0)] for of, n in zip(first_of, least))
+        return case._replace(seq_q=seq_q, seq_kv=seq_kv)
 
     def find(self, case: Case, may: Callable[[_Rule], bool] = lambda rule: True) -> int | None:
         """Returns the index of the first rule that may, and whose conditions a case meets; None where there is none."""
