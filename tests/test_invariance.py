@@ -27,7 +27,8 @@ from tl_attention.problem.mask import CAUSAL, FULL, Mask, kind_of, masked
 from tl_attention.problem.variant import Variant
 
 __all__ = ["on_cpu"]
-BATCHES = 200
+# Of each case, so many in each of some tests: side by side they compile its kernels.
+BATCHES, SHARDS = 50, 4
 CHUNKS = (1, 16, 64)
 FEWER_SMS = 100
 
@@ -140,10 +141,15 @@ def packed(prompt: Prompt, given: tuple[Tensor, Tensor, Tensor], draw: random.Ra
 
 
 def pairs(
-    case: Case, batches: int, monkeypatch: pytest.MonkeyPatch, device: str = "cuda", invariant: bool = True
+    case: Case,
+    batches: int,
+    monkeypatch: pytest.MonkeyPatch,
+    device: str = "cuda",
+    invariant: bool = True,
+    shard: int = 0,
 ) -> Iterator[tuple[str, Tensor, Tensor]]:
     """Yields for each batch what it was, the rows as the whole prompt alone has them, and as the batch has them."""
-    draw = random.Random(f"{case}")
+    draw = random.Random(f"{case} {shard}")
     sms = module.sms_of
     for _ in range(batches):
         prompt = drawn(case, draw.choice(case.lengths), draw.randrange(1 << 30), device, invariant)
@@ -210,11 +216,12 @@ def test_loops_of_equal_arithmetic_have_the_same_floating_point_instructions(nam
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("shard", range(SHARDS))
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_it_has_the_same_bits(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_has_the_same_bits(case: Case, shard: int, monkeypatch: pytest.MonkeyPatch) -> None:
     found = [
         what
-        for what, *rows in pairs(case, BATCHES, monkeypatch)
+        for what, *rows in pairs(case, BATCHES, monkeypatch, shard=shard)
         if not torch.equal(*(x.view(torch.int16) for x in rows))
     ]
     assert not found, f"{len(found)} of {BATCHES}: {found[:5]}"
