@@ -114,7 +114,9 @@ class Kernel:
         seq_q = FEW if self.few else LONG
         sizes = (1, heads, seq_q, LONG, head_dim, self.dtype, mask, head_dim_v, heads_kv)
         shape = AttentionShape(*sizes).asking(softcap=30.0 * self.capped, sinks=self.sinks, lse=self.lse)
-        return schedule_of(None if self.schedule == "default" else self.schedule, shape, HOPPER)
+        found = schedule_of(None if self.schedule == "default" else self.schedule, shape, HOPPER).model_dump()
+        # Which heads are put together, and in how many parts keys are, other tests draw: here a kernel has all its cases.
+        return Schedule(**found | {"kernel": found["kernel"] | {"rows_of": "head", "part_blocks": None}})
 
     @property
     def variant(self) -> Variant:

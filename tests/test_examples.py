@@ -53,7 +53,7 @@ def test_an_example_is_right_if_kernels_are(name, on_cpu, flash_on_cpu, capsys) 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_an_example_fails_if_a_kernel_is_wrong(name, on_cpu, flash_on_cpu) -> None:
     # The more keys there are the more: of several parts each is wrong in another way.
-    on_cpu.fault = lambda tensors: tensors["Output"].add_(tensors["K"].shape[2] / 1000)
+    on_cpu.fault = lambda tensors: tensors.get("Merged", tensors["Output"]).add_(tensors["K"].shape[2] / 1000)
     torch.manual_seed(5)
     with pytest.raises(AssertionError):
         import_module(name).main("cpu")

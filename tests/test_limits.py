@@ -154,7 +154,7 @@ def test_a_kernel_is_made_and_proved_for_as_many(name):
 @exhaustive
 def test_a_block_for_each_tile_may_share_its_sm_too(tmp_path):
     file = tmp_path / "other"
-    file.with_suffix(".yaml").write_text("base: short_d64\nkernel: {tile_scheduler: one_tile}\n")
+    file.with_suffix(".yaml").write_text("base: short_d64\nkernel: {tile_scheduler: one_tile, part_blocks: null}\n")
     kernel = Kernel(str(file), head_dim=64)
     code = lowered(kernel)
     assert parse_host_source(code.host_source).grid[0].at({"batch": 8, "heads": 32, "seq_q": 65}) == 512
@@ -173,7 +173,7 @@ def test_a_block_for_each_tile_may_share_its_sm_too(tmp_path):
 )
 def test_other_orders_of_tiles_fill_every_place(options, sms, grid, tmp_path):
     file = tmp_path / "other"
-    file.with_suffix(".yaml").write_text(f"base: short_d64\nkernel: {{{options}}}\n")
+    file.with_suffix(".yaml").write_text(f"base: short_d64\nkernel: {{{options}, part_blocks: null}}\n")
     kernel = Kernel(str(file), causal=True, head_dim=64, sms=sms)
     code = lowered(kernel)
     assert parse_host_source(code.host_source).grid[0].at({}) == grid
