@@ -6,19 +6,21 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
+#include <list>
 #include <random>
 #include <thread>
 #include <vector>
 
 #define __device__
 #define __forceinline__ inline
+#define __shared__ static
 using std::max;
 using std::min;
 struct float4 { float x, y, z, w; };
 struct uint2 { unsigned x, y; };
 float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
-constexpr int WARPS = 4, LANES = 32;
+constexpr int WARPS = 8, LANES = 32;
 thread_local struct { int x; } threadIdx, blockIdx;
 std::barrier<>* together[WARPS];
 float shown[WARPS][LANES];
@@ -31,6 +33,8 @@ float __shfl_sync(unsigned, float value, int lane) {
   return found;
 }
 float __shfl_xor_sync(unsigned all, float value, int by) { return __shfl_sync(all, value, (threadIdx.x % LANES) ^ by); }
+std::barrier<>* block_together;
+void __syncthreads() { block_together->arrive_and_wait(); }
 float __log2f(float x) { return std::log2(x); }
 template <class T> T __ldcg(const T* place) { return *place; }
 template <bool bf16> unsigned tl_attention_pack(float low, float high) {
@@ -52,10 +56,12 @@ template <int columns> double error_of(int parts, int batch, int heads, int seq_
   for (auto& x : sinks) x = 2 * normal(random);
   sinks[0] = -INFINITY;
   std::vector<uint16_t> merged(size_t(rows) * columns);
-  for (int block = 0; block * WARPS < rows; ++block) {
-    std::barrier<> first(LANES), second(LANES), third(LANES), fourth(LANES);
-    std::barrier<>* of[] = {&first, &second, &third, &fourth};
-    std::copy(of, of + WARPS, together);
+  const int of_block = 1 + (WARPS - 1) / ((parts + 7) / 8);
+  for (int block = 0; block * of_block < rows; ++block) {
+    std::list<std::barrier<>> of_warps;
+    for (auto& of_warp : together) of_warp = &of_warps.emplace_back(LANES);
+    std::barrier<> of_all(WARPS * LANES);
+    block_together = &of_all;
     std::vector<std::thread> threads;
     for (int thread = 0; thread < WARPS * LANES; ++thread)
       threads.emplace_back([&, thread] {
@@ -89,7 +95,7 @@ template <int columns> double error_of(int parts, int batch, int heads, int seq_
 }
 
 int main() {
-  for (int parts : {1, 2, 31, 33, 133})
+  for (int parts : {1, 2, 9, 31, 33, 133})
     for (bool sinks : {false, true})
       std::printf("%g %g %g %g\n", error_of<128>(parts, 2, 3, 5, 3, sinks), error_of<64>(parts, 1, 2, 8, 8, sinks),
                   error_of<104>(parts, 1, 1, 6, 3, sinks), error_of<256>(parts, 1, 2, 3, 6, sinks));

@@ -49,12 +49,12 @@ CALLS = {
             (name, Variant(128, dtype, mask, parts=parts))
             for dtype in ("float16", "bfloat16")
             for mask, names in (
-                (FULL, ("short_keys", "short_full", "best")),
+                (FULL, ("short_keys", "short", "best")),
                 (CAUSAL, ("short_keys", "short", "best_causal")),
             )
             for name in names
             for parts in (False, True)
-            if not parts or name in ("short", "short_full")
+            if not parts or name == "short"
         },
     ),
     "one dtype, causal": (

@@ -232,7 +232,7 @@ class Defaults:
         return None if number is None else self.rules[number]
 
     def same_bits(self, case: Case) -> bool:
-        """Says whether a case's rows have the same bits at all lengths anyhow, by whatever rule and kernel it has.
+        """Says whether a case's rows have the same bits at all lengths anyhow, but those whose keys may be in parts.
 
         A window's must have them also where it is left out, as it is as long as the keys.
         """
@@ -245,7 +245,12 @@ class Defaults:
         wanted = self.of_any_length(case)
         lengths = itertools.product(queries(self.rules, case.group), edges(self.rules, "seq_kv"))
         numbers = {self.number(case._replace(seq_q=q, seq_kv=kv)) for q, kv in lengths}
-        return wanted is not None and all(self.rules[number].alike(wanted) for number in numbers)
+        whole = (self.rules[number] for number in numbers if not self.in_parts(number, case))
+        return wanted is not None and all(rule.alike(wanted) for rule in whole)
+
+    def in_parts(self, number: int, case: Case) -> bool:
+        """Says whether the schedule of the rule of this index may compute the case's keys in parts."""
+        return not case.packed and _has_parts(self.rules[number].schedule)
 
     def line(self, number: int) -> int:
         """Returns the number of the line on which the rule of this index begins in the file."""
@@ -256,6 +261,11 @@ class Defaults:
 def _alike(schedule: str, other: str, most_keys: int) -> bool:
     own, others = (resolve(name).schedule.arithmetic(most_keys) for name in (schedule, other))
     return own == others
+
+
+@functools.cache
+def _has_parts(schedule: str) -> bool:
+    return resolve(schedule).schedule.kernel.part_blocks is not None
 
 
 @functools.lru_cache(MOST_KEPT)
@@ -274,13 +284,14 @@ def computed(
 ) -> tuple[AttentionShape, bool]:
     """Returns (the problem that a kernel computes for a call, whether the kernel is an invariant one).
 
-    With `invariant` None that is where it costs nothing; the default rules only count where they choose the schedule.
+    With `invariant` None that is where it costs nothing, and keys are not in parts; the default rules only count where
+    they choose the schedule.
     The problem has no side of the mask that hides no key, unless rows would be computed otherwise by the rules' schedule
     for what is left. Packed sequences keep both sides, as any may be longest.
     """
     case = _of_any_length(shape, arch)
     if invariant is None:
-        invariant = _same_bits(case) if by_rules else not mix_rows(shape.asked.features)
+        invariant = _same_bits(case) and not _in_parts(shape, arch) if by_rules else not mix_rows(shape.asked.features)
     if not shape.packed and is_window(shape.mask):
         mask = fitted(shape.mask, shape.seq_q, shape.seq_kv)
         # Where the right side must stay for its schedule, the left one need not.
@@ -288,6 +299,11 @@ def computed(
             if not (invariant and by_rules) or _alike_at_any_length(case, _of_any_length(left_out, arch)):
                 return left_out, invariant
     return shape, invariant
+
+
+def _in_parts(shape: AttentionShape, arch: str) -> bool:
+    found, case = defaults(), Case.of(shape, arch)
+    return found.in_parts(found.number(case), case)
 
 
 def _of_any_length(shape: AttentionShape, arch: str) -> Case:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -10,11 +9,8 @@ from tl_attention.problem.mask import ceildiv
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.schedule.schedule import Schedule
 
-# Queries of a head. More have the same bits in every batch.
-FEW = 64
-# Times in those in which a thread block computes a KV block that waits for no other: all SMs together take longer for
-# theirs, as they wait for memory; a tile begins and ends; and another kernel merges parts.
-FULL_BLOCK, TILE, MERGE, MERGE_PART = 1.45, 1.5, 2.5, 0.05
+# Times in those in which a thread block computes a KV block: a tile begins and ends, and another kernel merges parts.
+TILE, MERGE, MERGE_PART = 1.5, 2.5, 0.03
 
 
 class Parts(NamedTuple):
@@ -36,8 +32,8 @@ def put_together(shape: AttentionShape, schedule: Schedule, in_parts: bool = Tru
 def parts_of(shape: AttentionShape, schedule: Schedule, sms: int) -> Parts | None:
     """Returns the parts in which a GPU of so many SMs computes the problem's keys soonest; None for all keys at once.
 
-    The schedule says how many KV blocks a part has at least. Packed sequences and more than FEW queries have none. Sinks
-    are added as parts are merged, if there be one.
+    The schedule says how many KV blocks a part has at least. Packed sequences have none. Sinks are added as parts are
+    merged, if there be one.
     """
     if not may_have_parts(shape, schedule):
         return None
@@ -47,7 +43,7 @@ def parts_of(shape: AttentionShape, schedule: Schedule, sms: int) -> Parts | Non
     # More than two for each place would wait for each other.
     most = max(1, min(blocks // (schedule.kernel.part_blocks or 1), 2 * at_once // tiles))
     found = {Parts(ceildiv(blocks, each), each) for each in (ceildiv(blocks, count) for count in range(1, most + 1))}
-    best = min(found, key=lambda parts: (_time(parts, tiles, blocks, at_once), parts))
+    best = min(found, key=lambda parts: (_time(parts, tiles, at_once), parts))
     return best if best.number > 1 or _differ(shape) else None
 
 
@@ -72,18 +68,16 @@ def of_any_lengths(shape: AttentionShape, schedule: Schedule, invariant: bool) -
 
 def may_have_parts(shape: AttentionShape, schedule: Schedule) -> bool:
     """Says whether the schedule may compute the problem's keys in parts."""
-    return schedule.kernel.part_blocks is not None and not shape.packed and shape.queries <= FEW
+    return schedule.kernel.part_blocks is not None and not shape.packed
 
 
 def _differ(shape: AttentionShape) -> bool:
     return any(feature.kind == "per head" for feature in shape.asked.features)
 
 
-def _time(parts: Parts, tiles: int, blocks: int, at_once: int) -> float:
-    waves = ceildiv(tiles * parts.number, at_once)
+def _time(parts: Parts, tiles: int, at_once: int) -> float:
     merging = MERGE + MERGE_PART * parts.number if parts.number > 1 else 0.0
-    # Thread blocks that wait for memory and those that compute are partly the same.
-    return math.hypot(tiles * blocks / at_once * FULL_BLOCK, waves * parts.blocks) + waves * TILE + merging
+    return ceildiv(tiles * parts.number, at_once) * (parts.blocks + TILE) + merging
 
 
 def results_of_parts(output: Any, parts: int) -> tuple[Any, Any]:

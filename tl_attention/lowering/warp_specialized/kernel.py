@@ -64,8 +64,8 @@ def launch(given, c):
         merge_parts(given, c)
 
 
-# Threads of a block that merges parts, a warp for each row.
-MERGING = 128
+# Threads of a block that merges parts, and how many parts a warp of it merges at once.
+MERGING, AT_ONCE = 256, 8
 
 
 @T.macro
@@ -75,14 +75,18 @@ def merge_parts(given, c):
     Its thread blocks start beside those of the main kernel and wait for it to end, so that its launch takes no time.
     """
     batch, heads, seq_q, _ = given.Q.shape
-    with T.Kernel(T.ceildiv(batch * heads * seq_q, MERGING // WARP), threads=MERGING) as (_,):
+    parts = T.truncdiv(given.Output.shape[0], batch)
+    # Rows of a block: the more parts, the fewer, from eight to one.
+    of_block = 1 + T.truncdiv(MERGING // WARP - 1, T.ceildiv(parts, AT_ONCE))
+    rows = batch * heads * seq_q
+    with T.Kernel(T.truncdiv(rows + of_block - 1, of_block), threads=MERGING) as (_,):
         T.pdl_sync()
         T.call_extern(
             "handle",
             f"tl_attention_merge<{c.columns_v}, {is_bf16(c)}>",
             *(given.Output.data, given.LSE.data, T.address_of(given.Merged[0, 0, 0, 0])),
             T.address_of(given.MergedLSE[0, 0, 0]),
-            *(T.truncdiv(given.Output.shape[0], batch), batch * heads * seq_q, heads, seq_q),
+            *(parts, rows, heads, seq_q),
             *row_strides(given.Merged, c),
             *sinks_of(given),
         )

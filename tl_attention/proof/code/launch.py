@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Mapping
 
@@ -101,7 +102,7 @@ def check_listing(kernel: Kernel, plan: HostPlan, of: tuple[int, ...], mask: Mas
 
 # The kernel that merges parts, to the letter.
 MERGING = (
-    'extern "C" __global__ void __launch_bounds__(128, 1) {kernel}(const float* LSE, '
+    'extern "C" __global__ void __launch_bounds__(256, 1) {kernel}(const float* LSE, '
     "{pointer} Merged, float* MergedLSE, const float* Output{pointer_to_sinks}, {numbers}) {{\n"
     "  cudaGridDependencySynchronize();\n"
     "  tl_attention_merge<{columns}, {is_bf16}>(Output, LSE, (&(Merged[{zero}])), (&(MergedLSE[0])), (results / batch), "
@@ -115,7 +116,7 @@ CONTIGUOUS = (
 
 
 def check_merging(kernel: Kernel, plan: HostPlan, variant: Variant) -> None:
-    """Raises Unsafe unless the kernel that merges parts is the known one, launched with a warp for each row."""
+    """Raises Unsafe unless the kernel that merges parts is the known one, launched with warps for all rows."""
     name, columns, strides = f"{kernel.signature.name}_1", variant.head_dim_v, MERGED_STRIDES if variant.strided else ()
     sinks, of_sinks = (("Sinks",), ("all_heads",)) if "Sinks" in variant.optional else ((), ())
     of_sizes = (*of_sinks, *MERGING_NUMBERS)
@@ -134,12 +135,12 @@ def check_merging(kernel: Kernel, plan: HostPlan, variant: Variant) -> None:
     if kernel.merging.rstrip("\n") != wanted.rstrip("\n"):
         raise Unsafe(f"the kernel that merges parts is {kernel.merging[-200:]!r}")
     given = (*MERGING_TENSORS, *sinks, *strides, *of_sizes)
-    if plan.merging is None or plan.merging != Merging(name, given, plan.merging.blocks, (128, 1, 1)):
+    if plan.merging is None or plan.merging != Merging(name, given, plan.merging.blocks, (256, 1, 1)):
         raise Unsafe(f"parts are merged by {plan.merging}, expected {name} of {', '.join(given)}")
-    for rows in (1, 3, 4, 5, 4096):
-        if plan.merging.blocks.at(
-            {"batch": 2, "heads": 3, "seq_q": rows, "results": 0, "seq_kv": 0, "all_heads": 0}
-        ) != -(-6 * rows // 4):
+    for rows, parts in itertools.product((1, 3, 8, 9, 4096), (1, 8, 9, 16, 17, 33, 200)):
+        sizes = {"batch": 2, "heads": 3, "seq_q": rows, "results": 2 * parts, "seq_kv": 0, "all_heads": 0}
+        of_block = 1 + 7 // -(-parts // 8)
+        if plan.merging.blocks.at(sizes) != -(-6 * rows // of_block):
             raise Unsafe(f"the kernel that merges parts has {plan.merging.blocks} blocks")
 
 
