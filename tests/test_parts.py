@@ -154,7 +154,11 @@ def of_parts(number: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str
         # Up to 64 keys have no parts. Some calls have parts of several blocks, the last with any number of keys.
         keys = rng.randint(65, 128 * number * rng.choice((1, 1, 3)))
         right = kind.choice((-1, 3))
-        window = (rng.choice((0, 5, 200, keys // 2)), right if right < 0 else rng.choice((0, right))) if mask == "window" else (-1, -1)
+        window = (
+            (rng.choice((0, 5, 200, keys // 2)), right if right < 0 else rng.choice((0, right)))
+            if mask == "window"
+            else (-1, -1)
+        )
         case = Case(
             dtype=kind.choice(("float16", "bfloat16")),
             head_dim=head_dim,

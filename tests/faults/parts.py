@@ -32,7 +32,7 @@ ROWS = [
     row("parts are merged before they are there", CAUSAL, "is nothing that is known|the kernel that merges parts",
         r"cudaGridDependencySynchronize\(\);", ""),
     row("too few rows are merged", CAUSAL, "the kernel that merges parts has",
-        r"\* seq_q\) \+ 3\) >> 2", "* seq_q) + 0) >> 2", host=True),
+        r">> 3\)\) \+ 1\)", ">> 3)) + 2)", host=True),
     row("the results of parts are merged by another kernel's threads", CAUSAL, "parts are merged by",
-        r"(\[\d+\]\.v_int64\) = \(\(int64_t\))128(\);)", r"\g<1>64\2", host=True, which="last"),
+        r"(\[\d+\]\.v_int64\) = \(\(int64_t\))256(\);)", r"\g<1>64\2", host=True, which="last"),
 ]  # fmt: skip

@@ -52,8 +52,8 @@ template <int columns> __device__ __forceinline__ void tl_attention_store_part(c
 """
 
 # Rows of parts of the keys become rows of all keys, as `merge` in op/partial.py says it. A lane has four columns of a row
-# in every 128, and loads those of eight parts at once. More parts have more warps, up to eight, whose sums are put together. What a part has for a row
-# of which it sees no key does not count, whatever it is.
+# in every 128, and loads those of eight parts at once. More parts have more warps, up to eight, whose sums are put
+# together. What a part has for a row of which it sees no key does not count, whatever it is.
 MERGE_PARTS = """
 __device__ __forceinline__ float tl_attention_weight(float lse, float largest) {
   return lse == -INFINITY ? 0.0f : lse == largest ? 1.0f : exp2f((lse - largest) * 1.44269504f);
