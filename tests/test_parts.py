@@ -27,10 +27,13 @@ from tl_attention.measure.candidate import called
 from tl_attention.op import attention as module
 from tl_attention.op.few import Parts, parts_of, put_together, results_of_parts, smallest_parts
 from tl_attention.oracle.reference import attention_and_lse
-from tl_attention.problem.mask import CAUSAL, FULL, ceildiv
+from tl_attention.problem.lengths import PART_BLOCKS, PARTS, Lengths
+from tl_attention.problem.mask import CAUSAL, FULL, INTEGERS, Mask, ceildiv
 from tl_attention.problem.shape import AttentionShape
+from tl_attention.problem.tiling import visited
 from tl_attention.problem.variant import Sizes, Variant
 from tl_attention.program.planned import Planned
+from tl_attention.proof.code.row_tiles import Cut, RowTiles
 from tl_attention.schedule.schedule import Schedule
 
 __all__ = ["on_cpu"]
@@ -78,6 +81,22 @@ def test_a_kernel_that_is_measured_has_the_parts_of_a_call() -> None:
     assert small.parts == smallest_parts(small.shape, FEW) == Parts(3, 1)
     many = called("short_full", replace(ONE, batch=100), Planned(FEW))
     assert many.parts is None and not many.variant.parts
+
+
+def test_each_block_that_a_tile_sees_is_in_one_part() -> None:
+    """What the proof asks of a kernel: a part without such a block has one of its own, which is masked."""
+    rng = random.Random(3)
+    for _ in range(2000):
+        sides = [rng.choice((None, 0, 1, 100, 300)) for _ in range(2)]
+        mask, sizes = Mask(*sides), Lengths(rng.randint(1, 200), rng.randint(129, 768))
+        row = rng.randrange(0, sizes.seq_q, 64)
+        cut = Cut(mask, 1, 64, 64, 128, 1, "descending")
+        tile = RowTiles(cut, sizes, row, 0, 0, 0, 1, {})
+        seen = range(*visited(sizes, mask, row, 64, 128, 0, INTEGERS))
+        found = [range(*replace(tile, part=part, result=part).blocks) for part in range(PARTS)]
+        assert [block for part in found for block in part if block in seen] == [*seen]
+        for part, blocks in enumerate(found):
+            assert blocks and {block // PART_BLOCKS for block in blocks} == {part}
 
 
 def test_results_of_parts_are_more_batches() -> None:

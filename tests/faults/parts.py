@@ -17,6 +17,8 @@ ROWS = [
         r"( blocks = min\(blocks, \(\(part \+ 1\) \* part_blocks\))", r"\1 + 1"),
     row("a warpgroup's part begins a block early", CAUSAL, "index depends on the tile|expected",
         r" first_1 = max\(first_1, \(part_1 \* part_blocks\)\);", " first_1 = max(first_1, (part_1 * part_blocks) - 1);"),
+    row("a part before the window has the window's first block", WINDOW, "expected",
+        r" first = min\(first, .*;", ""),
     row("each part is the first", CAUSAL, "expected|another tile",
         r" part = (.*);", r" part = 0;", which="last"),
     row("its output goes where the queries lie", WINDOW, "expected output|at another row|expected",

@@ -208,6 +208,9 @@ def begin(tile, first_row, s, c):
     put(tile.first, c.mask.first_block(tile.first_key(first_row - s.rank * c.block_M), c.block_N, T))
     if c.parts:
         put(tile.first, T.max(tile.first, tile.part * s.given.part_blocks))
+        if c.mask.left is not None:
+            # A part that lies before the window has its own last block, which is masked, not the window's first.
+            put(tile.first, T.min(tile.first, (tile.part + 1) * s.given.part_blocks - 1))
     put(tile.blocks, T.max(tile.blocks - tile.first, c.loop.least_blocks))
 
 

@@ -90,8 +90,9 @@ class RowTiles:
         if self.part is None:
             return visited(of, cut.mask, first, rows, cut.block_N, cut.least, self._arithmetic)
         start, end = visited(of, cut.mask, first, rows, cut.block_N, 0, self._arithmetic)
-        start = self._arithmetic.max(start, self.part * PART_BLOCKS)
-        end = self._arithmetic.min(end, (self.part + 1) * PART_BLOCKS)
+        own_start, own_end = self.part * PART_BLOCKS, (self.part + 1) * PART_BLOCKS
+        start = self._arithmetic.min(self._arithmetic.max(start, own_start), own_end - 1)
+        end = self._arithmetic.min(end, own_end)
         return start, self._arithmetic.max(end, start + cut.least)
 
     def _queries(self, first: Value, rows: int) -> tuple[Any, Value, Value]:
