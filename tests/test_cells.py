@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -242,6 +243,37 @@ def test_a_batch_that_began_before_it_was_enqueued_is_taken_again(monkeypatch) -
         batch.sample()
 
 
+def test_a_graph_has_calls_of_some_milliseconds_and_is_replayed(monkeypatch) -> None:
+    import torch
+
+    done: list[str] = []
+
+    class Graph:
+        def replay(self) -> None:
+            done.append("replay")
+
+    class Event:
+        def __init__(self, enable_timing):
+            pass
+
+        def record(self) -> None:
+            done.append("record")
+
+        def elapsed_time(self, end) -> float:
+            return 0.3
+
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
+    monkeypatch.setattr(torch.cuda, "graph", lambda graph: nullcontext())
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(timing, "sm_clock_mhz", lambda: 1500)
+    batch = timing.GraphBatch(lambda: done.append("call"))
+    timed = ["replay", "record", "replay", "record"]
+    # A call takes 0.1 ms, so 40 are captured.
+    assert done == [*3 * ["call"], *timed, *40 * ["call"]] and batch.calls == 40
+    assert batch.sample() == (0.3 / 40, 1500) and done[43 + 4 :] == timed
+
+
 FILE = """\
 tokens: 2048
 groups:
@@ -262,6 +294,7 @@ groups:
 
 
 def test_the_cells_that_ship_are_those_of_the_issue() -> None:
+    assert all(cell.graph for cell in load_cells(ROOT / "results/decode.yaml"))
     found = load_cells(ROOT / "results/cells.yaml")
     names = [of.name for of in found]
     assert len(set(names)) == len(names)
@@ -287,7 +320,7 @@ def test_the_cells_that_ship_are_those_of_the_issue() -> None:
 
 
 BAD = {
-    "no file of cells": ("block_M: 128", "1: block_M: unknown key, expected one of tokens, groups"),
+    "no file of cells": ("block_M: 128", "1: block_M: unknown key, expected one of tokens, graph, groups"),
     "an unknown key": (FILE.replace("heads: 4", "head: 4", 1), "4: groups.d128.head: unknown key, did you mean heads?"),
     "a key too few": (FILE.replace("    heads: 4\n", "", 1), "groups.d128.heads: the key is missing"),
     "a head_dim": (FILE.replace("head_dim: 128", "head_dim: 100", 1), "3: groups.d128: shape: head_dim 100 is not"),

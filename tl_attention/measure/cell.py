@@ -44,7 +44,7 @@ class Cell:
     `peers` maps each peer to the lowest speed that is asked for, our rate as a part of the peer's, or to None where
     there is no such bar. The first peer is entered twice, which shows the repeatability. `schedule` runs the problem,
     by default the schedule that attention() takes. `mean` is the bar of the group's geometric mean against the first
-    peer.
+    peer. Calls are timed in a CUDA `graph`, or one by one.
     """
 
     group: str
@@ -53,6 +53,7 @@ class Cell:
     schedule: str | None = None
     mean: float | None = None
     lengths: str = ""
+    graph: bool = False
 
     @property
     def name(self) -> str:
@@ -173,11 +174,15 @@ GroupKeys = create_model(
 
 
 class CellsKeys(BaseModel):
-    """A CellsKeys holds a file's groups of cells by name, and a cell's tokens where its group gives no batch."""
+    """A CellsKeys holds a file's groups of cells by name, and a cell's tokens where its group gives no batch.
+
+    Calls of all of them are timed in a CUDA `graph`, or one by one.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     tokens: Length = 32768
+    graph: StrictBool = False
     groups: Annotated[dict[Name, dict[str, Any]], Field(min_length=1)]
 
 
@@ -186,7 +191,8 @@ def load_cells(path: Path) -> list[Cell]:
     file = yaml_text.read(path)
     keys = checked(file, CellsKeys, file.fields)
     groups = {name: checked(file, GroupKeys, fields, "groups", name) for name, fields in keys.groups.items()}
-    return [cell for name, group in groups.items() for cell in _cells(file, name, group, keys.tokens)]
+    cells = (cell for name, group in groups.items() for cell in _cells(file, name, group, keys.tokens))
+    return [replace(cell, graph=keys.graph) for cell in cells]
 
 
 def _cells(file: YamlFile, name: str, group: _GroupKeys, tokens: int) -> Iterator[Cell]:

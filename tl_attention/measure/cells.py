@@ -15,7 +15,7 @@ from tl_attention.measure.cell_records import AGAIN, CellRow, Timed
 from tl_attention.measure.pool import CallFailed
 from tl_attention.measure.records import Row, problem_of
 from tl_attention.measure.session import ROUNDS_AGAINST, Session
-from tl_attention.measure.timing import batch_method
+from tl_attention.measure.timing import Batch, GraphBatch
 from tl_attention.measure.trials import BrokeWorker, Progress, Samples, sample
 from tl_attention.oracle.reference import ErrorReport
 from tl_attention.problem.lengths import Lengths
@@ -112,10 +112,11 @@ def _row(session: Session, cell: Cell, timed: dict[Entry, Timed], rounds: int) -
     An entry that breaks the worker is left out, and the others are sampled anew.
     """
     again: list[Timed] = []
+    batches = GraphBatch if cell.graph else Batch
     while not again and (order := _order(cell, timed)):
         candidates = [entry.candidate for entry in order]
         try:
-            samples = sample(session.worker, candidates, seed=session.seed, rounds=rounds, batches=True)
+            samples = sample(session.worker, candidates, seed=session.seed, rounds=rounds, batches=batches)
         except BrokeWorker as broke:
             for entry in order:
                 if entry.candidate == broke.candidate:
@@ -132,7 +133,7 @@ def _row(session: Session, cell: Cell, timed: dict[Entry, Timed], rounds: int) -
         dict(cell.peers),
         mean=cell.mean,
         visited=visited(next(iter(timed)).candidate),
-        method=batch_method(rounds),
+        method=batches.method(rounds),
         **session.common,
     )
 

@@ -283,16 +283,16 @@ def _some_sequences(shape: AttentionShape, seed: int, found: _Result) -> ErrorRe
 
 
 _loaded: dict[Candidate, Callable[[], object]] = {}
-_batches: dict[Candidate, timing.Batch] = {}
+_batches: dict[Candidate, timing.Batches] = {}
 
 
-def load(candidate: Candidate, seed: int, batches: bool = False) -> int:
-    """Loads a candidate for `sample`, runs it once, and returns how many calls a time covers, 1 unless `batches`."""
+def load(candidate: Candidate, seed: int, batches: type[timing.Batches] | None = None) -> int:
+    """Loads a candidate for `sample`, runs it once, and returns how many calls a time covers, 1 unless in `batches`."""
     _loaded[candidate] = _implementation(candidate, candidate.shape, seed)
     call(candidate)
     if not batches:
         return 1
-    _batches[candidate] = timing.Batch(_loaded[candidate])
+    _batches[candidate] = batches(_loaded[candidate])
     return _batches[candidate].calls
 
 

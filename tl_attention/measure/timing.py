@@ -22,6 +22,13 @@ BATCH_METHOD = (
     "call; the GPU is held back until the whole batch is enqueued, so no host time is measured; {rounds} rounds, entries "
     "interleaved in one process in alternating order, {pause} s pause between entries, L2 not flushed"
 )
+# The same of a CUDA graph, whose launches cost nothing on the host.
+GRAPH_MS, GRAPH_PAUSE_S = 4.0, 0.005
+GRAPH_METHOD = (
+    "CUDA events around the replay of a CUDA graph that has calls of about {batch} ms, at least {least} calls, one replay a "
+    "round after one untimed replay; {rounds} rounds, entries interleaved in one process in alternating order, {pause} s "
+    "pause between entries, L2 not flushed"
+)
 
 
 @dataclass(frozen=True)
@@ -74,6 +81,16 @@ class Batch:
     that it cannot be enqueued.
     """
 
+    @staticmethod
+    def pause_s() -> float:
+        """Returns the pause between two entries, in seconds."""
+        return BATCH_PAUSE_S
+
+    @staticmethod
+    def method(rounds: int) -> str:
+        """Returns the text that records how batches of calls were timed, in so many rounds."""
+        return BATCH_METHOD.format(batch=BATCH_MS, least=LEAST_CALLS, rounds=rounds, pause=BATCH_PAUSE_S)
+
     def __init__(self, call: Callable[[], object]):
         self._call, self._hold = call, FIRST_HOLD
         self.calls = LEAST_CALLS
@@ -102,9 +119,52 @@ class Batch:
             self._hold *= 2
 
 
-def batch_method(rounds: int) -> str:
-    """Returns the text that records how batches of calls were timed, in so many rounds."""
-    return BATCH_METHOD.format(batch=BATCH_MS, least=LEAST_CALLS, rounds=rounds, pause=BATCH_PAUSE_S)
+class GraphBatch:
+    """A `GraphBatch` times a call as a `Batch` does, in a CUDA graph of `calls` calls, as a model that generates replays it.
+
+    Between kernels of a graph there is less time than between kernels that are launched one after another. Raises
+    RuntimeError for a call that cannot be captured.
+    """
+
+    @staticmethod
+    def pause_s() -> float:
+        """Returns the pause between two entries, in seconds."""
+        return GRAPH_PAUSE_S
+
+    @staticmethod
+    def method(rounds: int) -> str:
+        """Returns the text that records how graphs of calls were timed, in so many rounds."""
+        return GRAPH_METHOD.format(batch=GRAPH_MS, least=LEAST_CALLS, rounds=rounds, pause=GRAPH_PAUSE_S)
+
+    def __init__(self, call: Callable[[], object]):
+        self._call = call
+        self._capture(LEAST_CALLS)
+        ms, _ = self.sample()
+        self._capture(min(max(math.ceil(GRAPH_MS / ms), LEAST_CALLS), MOST_CALLS))
+
+    def _capture(self, calls: int) -> None:
+        import torch
+
+        self.calls, self._graph = calls, torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._graph):
+            for _ in range(calls):
+                self._call()
+
+    def sample(self) -> tuple[float, int | None]:
+        """Returns the milliseconds of one call, the mean of a graph's calls, and the SM clock in MHz meanwhile."""
+        import torch
+
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        self._graph.replay()
+        start.record()
+        self._graph.replay()
+        end.record()
+        clock = sm_clock_mhz()
+        torch.cuda.synchronize()
+        return start.elapsed_time(end) / self.calls, clock
+
+
+Batches = Batch | GraphBatch
 
 
 def sm_clock_mhz() -> int | None:

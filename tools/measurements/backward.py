@@ -35,7 +35,7 @@ from tl_attention.measure.compilation import compile_all
 from tl_attention.measure.machine import gpu_fields
 from tl_attention.measure.records import problem_of
 from tl_attention.measure.results_file import ResultsFile
-from tl_attention.measure.timing import BATCH_PAUSE_S, Batch, batch_method
+from tl_attention.measure.timing import BATCH_PAUSE_S, Batch
 from tl_attention.measure.trials import Samples, in_turn
 from tl_attention.oracle.reference import make_inputs
 from tl_attention.problem.mask import CAUSAL, FULL
@@ -127,7 +127,7 @@ def measured(shape: AttentionShape, seed: int, rounds: int, common: dict[str, An
         problem_of(shape),
         tuple(entries),
         {FLASH: None, CUDNN: None},
-        method=f"forward and backward, {FLOPS_OF_FORWARD:g} times the FLOP of a forward; {batch_method(rounds)}",
+        method=f"forward and backward, {FLOPS_OF_FORWARD:g} times the FLOP of a forward; {Batch.method(rounds)}",
         seed=seed,
         **common,
     )
