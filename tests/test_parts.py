@@ -75,12 +75,12 @@ def test_a_kernel_that_is_measured_has_the_parts_of_a_call() -> None:
     found = called("short_full", grouped, Planned(FEW))
     together = put_together(grouped, FEW)
     assert (found.shape, found.variant.parts) == (together, True)
-    assert found.parts == parts_of(together, FEW, found.sms)
+    assert found.parts(together) == parts_of(together, FEW, found.sms)
     # Small problems, on which it is verified, have parts too.
-    small = replace(found, shape=replace(ONE, seq_kv=400))
-    assert small.parts == smallest_parts(small.shape, FEW) == Parts(3, 1)
+    small = replace(ONE, seq_kv=400)
+    assert found.parts(small) == smallest_parts(small, FEW) == Parts(3, 1)
     many = called("short_full", replace(ONE, batch=100), Planned(FEW))
-    assert many.parts is None and not many.variant.parts
+    assert many.parts(many.shape) is None and not many.variant.parts
 
 
 def test_each_block_that_a_tile_sees_is_in_one_part() -> None:

@@ -58,12 +58,11 @@ class Candidate:
         """Returns "peer" for a peer, "fixed" for a kernel compiled for its sizes, else "runtime"."""
         return "peer" if self.schedule is None else "fixed" if self.fixed else "runtime"
 
-    @property
-    def parts(self) -> Parts | None:
-        """Returns the parts of the problem's keys, None where it has none."""
+    def parts(self, shape: AttentionShape) -> Parts | None:
+        """Returns the parts of the keys of a problem that its kernel computes, None where it has none."""
         if not self.in_parts or self.schedule is None:
             return None
-        return parts_of(self.shape, self.schedule, self.sms) or smallest_parts(self.shape, self.schedule)
+        return parts_of(shape, self.schedule, self.sms) or smallest_parts(shape, self.schedule)
 
     @property
     def variant(self) -> Variant:

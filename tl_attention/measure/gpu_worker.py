@@ -159,7 +159,7 @@ def _implementation(
         there |= _offsets(candidate.schedule, shape)
     scale = shape.head_dim**-0.5
     output = result.output
-    if parts := candidate.parts:
+    if parts := candidate.parts(shape):
         lse = torch.empty(output.shape[:3], device=DEVICE) if result.lse is None else result.lse
         there |= {"part_blocks": parts.blocks, "Merged": output, "MergedLSE": lse}
         output, there["LSE"] = results_of_parts(output, parts.number)
