@@ -104,7 +104,7 @@ def test_a_schedule_says_whether_they_are(on_cpu: Kernels) -> None:
 
 
 # Of each kind of call a few kernels are compiled.
-KINDS = 30
+KINDS = 15
 
 
 def few_queries(number: int) -> Case:
