@@ -1,14 +1,13 @@
-// Runs the device function that merges parts of the keys on the host, a thread for each of a block's, and compares it with
+// Runs the device function that merges parts of the keys on the host, a context for each thread of a block, and compares it with
 // sums in double. Rows without a key have NaN in their parts' outputs, which must not count.
 #include <algorithm>
-#include <barrier>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
-#include <list>
+#include <functional>
 #include <random>
-#include <thread>
+#include <ucontext.h>
 #include <vector>
 
 #define __device__
@@ -20,21 +19,52 @@ struct float4 { float x, y, z, w; };
 struct uint2 { unsigned x, y; };
 float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
-constexpr int WARPS = 8, LANES = 32;
-thread_local struct { int x; } threadIdx, blockIdx;
-std::barrier<>* together[WARPS];
+constexpr int WARPS = 8, LANES = 32, THREADS = WARPS * LANES;
+struct { int x; } threadIdx, blockIdx;
+
+// Threads take turns: one that waits for others gives up its turn until the last of them has come.
+struct Group {
+  int threads, arrived = 0, times = 0;
+  void wait();
+};
+ucontext_t turns, contexts[THREADS];
+void Group::wait() {
+  const int before = times, own = threadIdx.x;
+  if (++arrived == threads) arrived = 0, ++times;
+  while (times == before) swapcontext(&contexts[own], &turns);
+}
+Group warps[WARPS], block{THREADS};
+std::function<void()> kernel;
+bool ended[THREADS];
+void run() {
+  kernel();
+  ended[threadIdx.x] = true;
+}
+void run_block() {
+  static char stacks[THREADS][1 << 16];
+  std::fill_n(warps, WARPS, Group{LANES});
+  std::fill_n(ended, THREADS, false);
+  for (int thread = 0; thread < THREADS; ++thread) {
+    getcontext(&contexts[thread]);
+    contexts[thread].uc_stack = {stacks[thread], 0, sizeof stacks[thread]};
+    contexts[thread].uc_link = &turns;
+    makecontext(&contexts[thread], run, 0);
+  }
+  while (std::count(ended, ended + THREADS, false))
+    for (threadIdx.x = 0; threadIdx.x < THREADS; ++threadIdx.x)
+      if (!ended[threadIdx.x]) swapcontext(&turns, &contexts[threadIdx.x]);
+}
 float shown[WARPS][LANES];
 float __shfl_sync(unsigned, float value, int lane) {
   const int warp = threadIdx.x / LANES;
   shown[warp][threadIdx.x % LANES] = value;
-  together[warp]->arrive_and_wait();
+  warps[warp].wait();
   const float found = shown[warp][lane];
-  together[warp]->arrive_and_wait();
+  warps[warp].wait();
   return found;
 }
 float __shfl_xor_sync(unsigned all, float value, int by) { return __shfl_sync(all, value, (threadIdx.x % LANES) ^ by); }
-std::barrier<>* block_together;
-void __syncthreads() { block_together->arrive_and_wait(); }
+void __syncthreads() { block.wait(); }
 float __log2f(float x) { return std::log2(x); }
 template <class T> T __ldcg(const T* place) { return *place; }
 template <bool bf16> unsigned tl_attention_pack(float low, float high) {
@@ -56,23 +86,13 @@ template <int columns> double error_of(int parts, int batch, int heads, int seq_
   for (auto& x : sinks) x = 2 * normal(random);
   sinks[0] = -INFINITY;
   std::vector<uint16_t> merged(size_t(rows) * columns);
+  const int64_t of_head = int64_t(seq_q) * columns;
+  kernel = [&] {
+    tl_attention_merge<columns, true>(outputs.data(), lses.data(), merged.data(), merged_lse.data(), parts, rows, heads, seq_q,
+                                      heads * of_head, of_head, columns, has_sinks ? sinks.data() : nullptr, all_heads);
+  };
   const int of_block = 1 + (WARPS - 1) / ((parts + 7) / 8);
-  for (int block = 0; block * of_block < rows; ++block) {
-    std::list<std::barrier<>> of_warps;
-    for (auto& of_warp : together) of_warp = &of_warps.emplace_back(LANES);
-    std::barrier<> of_all(WARPS * LANES);
-    block_together = &of_all;
-    std::vector<std::thread> threads;
-    for (int thread = 0; thread < WARPS * LANES; ++thread)
-      threads.emplace_back([&, thread] {
-        threadIdx.x = thread, blockIdx.x = block;
-        const int64_t of_head = int64_t(seq_q) * columns;
-        tl_attention_merge<columns, true>(outputs.data(), lses.data(), merged.data(), merged_lse.data(), parts, rows, heads,
-                                          seq_q, heads * of_head, of_head, columns, has_sinks ? sinks.data() : nullptr,
-                                          all_heads);
-      });
-    for (auto& thread : threads) thread.join();
-  }
+  for (blockIdx.x = 0; blockIdx.x * of_block < rows; ++blockIdx.x) run_block();
   double worst = 0;
   const auto note = [&](double error) { worst = error <= worst ? worst : std::isnan(error) ? INFINITY : error; };
   for (int row = 0; row < rows; ++row) {

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from statistics import geometric_mean
 
 from pages.cells import NAMES, length, read, record, speeds
+from pages.decode import beside
 from pages.made import ROOT, Make
 from pages.results import ratios
 from tl_attention.files.defaults import FILE, NONE_YET, Case, defaults
@@ -23,15 +24,17 @@ ENTRY = re.compile(r"^    record:.*\n(?:      .*\n)*", re.M)
 
 def said() -> Iterator[str]:
     """Yields what the records say of each rule, in the order of the rules."""
-    cells, grid, packed = (read(record(stem)) for stem in ("cells", "grid", "packed"))
+    cells, grid, packed, few = (read(record(stem)) for stem in ("cells", "grid", "packed", "decode"))
     for number, rule in enumerate(defaults().rules):
         for_packed = not rule.holds("packed", False)
-        rows = packed if for_packed else cells
-        own = [
-            row for row in rows if defaults().number(Case.of(row.shape)) == number and row.ours.what == rule.schedule
-        ]
+        own, of_few = (
+            [row for row in rows if defaults().number(Case.of(row.shape)) == number and row.ours.what == rule.schedule]
+            for rows in (packed if for_packed else cells, few)
+        )
         if for_packed:
             yield of_packed(own)
+        elif of_few:
+            yield of_decode(of_few)
         elif rule.schedule in OF_GRID and rule.head_dims == (128,):
             yield of_grid(grid, OF_GRID[rule.schedule])
         else:
@@ -44,6 +47,13 @@ def of_packed(rows: Sequence[CellRow]) -> str:
         return NONE_YET
     mean = geometric_mean(speeds(rows, "fa3"))
     return f"{record('packed').name} says {mean:.3f} x FlashAttention-3, geometric mean of {len(rows)} kinds of lengths and heads"
+
+
+def of_decode(rows: Sequence[CellRow]) -> str:
+    """Says the mean over the cells of few queries on many keys."""
+    found = [speed.ratio for row in rows if (speed := beside(row))]
+    mean = f"{geometric_mean(found):.3f} x the faster of FlashAttention-3 and cuDNN"
+    return f"{record('decode').name} says {mean}, geometric mean of {len(found)} problems"
 
 
 def of_grid(rows: Sequence[CellRow], causal: bool) -> str:

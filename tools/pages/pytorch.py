@@ -9,6 +9,7 @@ from statistics import geometric_mean
 from pages import answers, cells
 from pages import training as of_training
 from pages.cells import CARDS, PEERS, about_lengths, measured_on, over_lengths, read, record, speeds
+from pages.decode import decode
 from pages.defaults import said
 from pages.invariance import invariance
 from pages.made import RESULTS, filling
@@ -113,7 +114,7 @@ def operator() -> str:
 
 
 MADE = {
-    **filling("docs/pytorch.md", {"speed": speed, "packed": packed, "training": training}),
+    **filling("docs/pytorch.md", {"speed": speed, "decode": decode, "packed": packed, "training": training}),
     **filling("docs/pytorch-reference.md", {"defaults": rules}),
     **filling(
         "docs/pytorch-measurements.md",

@@ -1,0 +1,77 @@
+"""Makes the tables of few queries on many keys in docs/pytorch.md from their records."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import geometric_mean
+
+from pages.cells import length, measured_on, read, record
+from tl_attention.measure.cell import OURS
+from tl_attention.measure.cell_records import CellRow
+from tl_attention.measure.records import Comparison
+from tl_attention.problem.mask import CAUSAL, FULL, Mask
+from tl_attention.show.table import markdown
+
+# Of a row of the table: the heads of K and V, and the queries.
+HEADS, QUERIES = (32, 8, 1), (1, 4, 16)
+NAMES = {OURS: "ours", "cudnn": "SDPA's cuDNN", "flash2": "SDPA's flash"}
+
+
+def decode() -> str:
+    """Makes the table of our speed beside the faster peer, and says what a token of a model takes."""
+    rows = read(record("decode"))
+    lines = [
+        [str(queries), f"32 on {heads}", _spread(rows, queries, heads, FULL), _spread(rows, queries, heads, CAUSAL)]
+        for queries in QUERIES
+        for heads in HEADS
+    ]
+    headings = ["queries", "heads", "the faster of FlashAttention-3 and cuDNN", "FlashAttention-3, causal"]
+    lengths, batches = (sorted({getattr(row.shape, of) for row in rows}) for of in ("seq_kv", "batch"))
+    about = (
+        f"Geometric means over batches of {', '.join(map(str, batches))} and {length(lengths[0])} to {length(lengths[-1])} keys, "
+        "in parentheses the lowest and the highest; FlashAttention-3 chooses its own splits."
+    )
+    return f"{markdown(headings, lines)}\n\n{about} {_behind(rows)} {measured_on(rows[0])}\n\n{_generation()}"
+
+
+def beside(row: CellRow) -> Comparison | None:
+    """Returns our speed in a cell beside the faster peer."""
+    found = [speed for peer in row.peers if (speed := row.speed(OURS, peer))]
+    return min(found, key=lambda speed: speed.ratio, default=None)
+
+
+def _spread(rows: Sequence[CellRow], queries: int, heads: int, mask: Mask) -> str:
+    mine = [row for row in rows if (row.shape.seq_q, row.shape.heads_kv, row.shape.mask) == (queries, heads, mask)]
+    found = [speed.ratio for row in mine if (speed := beside(row))]
+    return f"{geometric_mean(found):.3f} ({min(found):.3f} to {max(found):.3f})" if found else ""
+
+
+def _behind(rows: Sequence[CellRow]) -> str:
+    """Says how many of the cells are how far behind."""
+    found = [speed.ratio for row in rows if (speed := beside(row))]
+    behind = [
+        1000 * row.ours.median_ms * (1 - speed.ratio)
+        for row in rows
+        if (speed := beside(row)) and speed.ratio < 0.97 and row.ours.median_ms
+    ]
+    slowest = f"; {len(behind)} are below 0.97, by at most {max(behind):.1f} us" if behind else ""
+    return f"Of {len(found)} cells {sum(ratio >= 1 for ratio in found)} are at least as fast{slowest}."
+
+
+def _generation() -> str:
+    """Says how long a token takes in a model."""
+    rows = read(record("generate"))
+    lines = [
+        [
+            length(row.shape.seq_kv - 1),
+            "CUDA graph" if row.group.endswith("graph") else "Python",
+            *(f"{entry.median_ms:.3f}" for name in NAMES if (entry := row.entry(name)) and entry.median_ms),
+        ]
+        for row in rows
+    ]
+    table = markdown(["keys", "a step is", *(f"{name}, ms" for name in NAMES.values())], lines)
+    tokens = "; ".join(f"{NAMES[entry.name]} {entry.what}" for entry in rows[0].entries if entry.name in NAMES)
+    return (
+        f"One token of a Llama with 8 layers, 32 heads on 8, of which a graph gives the same tokens as Python:\n\n{table}\n\n"
+        f"Beside Transformers' own attention, at {length(rows[0].shape.seq_kv - 1)} keys: {tokens}. {measured_on(rows[0])}"
+    )
