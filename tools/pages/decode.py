@@ -1,4 +1,4 @@
-"""Makes the tables of few queries on many keys in docs/pytorch.md from their records."""
+"""Makes the table of few queries on many keys in docs/pytorch.md from its record."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ from tl_attention.show.table import markdown
 
 # Of a row of the table: the heads of K and V, and the queries.
 HEADS, QUERIES = (32, 8, 1), (1, 4, 16)
-NAMES = {OURS: "ours", "cudnn": "SDPA's cuDNN", "flash2": "SDPA's flash"}
 
 
 def decode() -> str:
-    """Makes the table of our speed beside the faster peer, and says what a token of a model takes."""
+    """Makes the table of our speed beside the faster peer."""
     rows = read(record("decode"))
     lines = [
         [str(queries), f"32 on {heads}", _spread(rows, queries, heads, FULL), _spread(rows, queries, heads, CAUSAL)]
@@ -31,7 +30,7 @@ def decode() -> str:
         f"Geometric means over batches of {', '.join(map(str, batches))} and {length(lengths[0])} to {length(lengths[-1])} keys, "
         "in parentheses the lowest and the highest; FlashAttention-3 chooses its own splits."
     )
-    return f"{markdown(headings, lines)}\n\n{about} {_behind(rows)} {measured_on(rows[0])}\n\n{_generation()}"
+    return f"{markdown(headings, lines)}\n\n{about} {_behind(rows)} {measured_on(rows[0])}"
 
 
 def beside(row: CellRow) -> Comparison | None:
@@ -54,24 +53,10 @@ def _behind(rows: Sequence[CellRow]) -> str:
         for row in rows
         if (speed := beside(row)) and speed.ratio < 0.97 and row.ours.median_ms
     ]
-    slowest = f"; {len(behind)} are below 0.97, by at most {max(behind):.1f} us" if behind else ""
-    return f"Of {len(found)} cells {sum(ratio >= 1 for ratio in found)} are at least as fast{slowest}."
-
-
-def _generation() -> str:
-    """Says how long a token takes in a model."""
-    rows = read(record("generate"))
-    lines = [
-        [
-            length(row.shape.seq_kv - 1),
-            "CUDA graph" if row.group.endswith("graph") else "Python",
-            *(f"{entry.median_ms:.3f}" for name in NAMES if (entry := row.entry(name)) and entry.median_ms),
-        ]
-        for row in rows
-    ]
-    table = markdown(["keys", "a step is", *(f"{name}, ms" for name in NAMES.values())], lines)
-    tokens = "; ".join(f"{NAMES[entry.name]} {entry.what}" for entry in rows[0].entries if entry.name in NAMES)
-    return (
-        f"One token of a Llama with 8 layers, 32 heads on 8, of which a graph gives the same tokens as Python:\n\n{table}\n\n"
-        f"Beside Transformers' own attention, at {length(rows[0].shape.seq_kv - 1)} keys: {tokens}. {measured_on(rows[0])}"
+    but = (
+        f" but {len(behind)}, which {'is' if len(behind) == 1 else 'are'} {max(behind):.2f} us behind at most"
+        if behind
+        else ""
     )
+    faster = sum(ratio >= 1 for ratio in found)
+    return f"Of {len(found)} cells {faster} are at least as fast, and all have at least 0.97 of the speed{but}."
