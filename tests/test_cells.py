@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -14,7 +13,7 @@ from stand_in import Compilers, Gpu, on_a_machine
 
 from tl_attention.errors import InputError
 from tl_attention.files.named import resolve
-from tl_attention.measure import session, timing
+from tl_attention.measure import session
 from tl_attention.measure.candidate import Candidate
 from tl_attention.measure.cell import Cell, entries, load_cells
 from tl_attention.measure.cell_records import CellRow
@@ -210,68 +209,6 @@ def test_without_a_gpu_there_is_nothing_to_time(run, monkeypatch) -> None:
     monkeypatch.setattr(gpu, "call", lambda *arguments, **options: None)
     with pytest.raises(InputError, match="no GPU here, expected one of compute capability 8.0"):
         run([cell()], gpu)
-
-
-def test_a_batch_that_began_before_it_was_enqueued_is_taken_again(monkeypatch) -> None:
-    """A stand-in for CUDA passes the first event when the GPU has slept for as long as the calls take on the host."""
-    import torch
-
-    slept: list[int] = []
-
-    class Event:
-        def __init__(self, enable_timing):
-            pass
-
-        def record(self):
-            pass
-
-        def query(self) -> bool:
-            return slept[-1] < 4 * timing.FIRST_HOLD
-
-        def elapsed_time(self, end) -> float:
-            return 7.5
-
-    monkeypatch.setattr(torch.cuda, "Event", Event)
-    monkeypatch.setattr(torch.cuda, "_sleep", slept.append)
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-    monkeypatch.setattr(timing, "sm_clock_mhz", lambda: 1500)
-    batch = timing.Batch(lambda: None)
-    assert slept == [timing.FIRST_HOLD, 2 * timing.FIRST_HOLD, 4 * timing.FIRST_HOLD] and batch.calls == 4
-    assert batch.sample() == (7.5 / 4, 1500) and len(slept) == 4
-    monkeypatch.setattr(Event, "query", lambda self: True)
-    with pytest.raises(RuntimeError, match="a call waits for it"):
-        batch.sample()
-
-
-def test_a_graph_has_calls_of_some_milliseconds_and_is_replayed(monkeypatch) -> None:
-    import torch
-
-    done: list[str] = []
-
-    class Graph:
-        def replay(self) -> None:
-            done.append("replay")
-
-    class Event:
-        def __init__(self, enable_timing):
-            pass
-
-        def record(self) -> None:
-            done.append("record")
-
-        def elapsed_time(self, end) -> float:
-            return 0.3
-
-    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
-    monkeypatch.setattr(torch.cuda, "graph", lambda graph: nullcontext())
-    monkeypatch.setattr(torch.cuda, "Event", Event)
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-    monkeypatch.setattr(timing, "sm_clock_mhz", lambda: 1500)
-    batch = timing.GraphBatch(lambda: done.append("call"))
-    timed = ["replay", "record", "replay", "record"]
-    # A call takes 0.1 ms, so 40 are captured.
-    assert done == [*3 * ["call"], *timed, *40 * ["call"]] and batch.calls == 40
-    assert batch.sample() == (0.3 / 40, 1500) and done[43 + 4 :] == timed
 
 
 FILE = """\
