@@ -178,7 +178,7 @@ class KernelOptions(_Options):
     part_blocks: StrictInt | None = _option(
         None,
         {None: "a row tile takes all of its keys"},
-        "where row tiles are few, parts of their keys, {0} KV blocks or more, are computed side by side; a second kernel merges them",
+        "where row tiles are few, their keys are computed side by side in parts of {0} or more KV blocks; a second kernel merges them",
         ge=1,
         le=16,
         description="least KV blocks of a part of the keys; where row tiles are few, parts are computed side by side and merged",
