@@ -19,7 +19,7 @@ SMALL = {
 
 
 class Batch:
-    calls = 3
+    calls, pause_s = 3, 0.0
 
     def __init__(self, call) -> None:
         call()
@@ -33,7 +33,6 @@ def test_a_cell_has_ours_beside_sdpas_backends_and_says_how_many_tokens_are_eage
     # The CPU has one backend of SDPA.
     monkeypatch.setattr(generate, "entries", lambda: dict.fromkeys(entries, (PLAIN_SDPA, nullcontext)))
     monkeypatch.setattr(generate, "HOW", {how: (Batch, words) for how, (_, words) in generate.HOW.items()})
-    monkeypatch.setattr("measurements.backward.BATCH_PAUSE_S", 0.0)
     graph, host = measured(SMALL, 2048, 15, {}, "cpu")
     assert [entry.name for entry in graph.entries] == ["ours", "cudnn", "flash2", "cudnn again"]
     # Some logits are as large as the largest within bf16's error.

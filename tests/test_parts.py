@@ -84,7 +84,7 @@ def test_a_kernel_that_is_measured_has_the_parts_of_a_call() -> None:
 
 
 def test_each_block_that_a_tile_sees_is_in_one_part() -> None:
-    """What the proof asks of a kernel: a part without such a block has one of its own, which is masked."""
+    """A part without such a block has one of its own, which is masked, as the proof asks of a kernel."""
     rng = random.Random(3)
     for _ in range(2000):
         sides = [rng.choice((None, 0, 1, 100, 300)) for _ in range(2)]

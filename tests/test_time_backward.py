@@ -72,7 +72,7 @@ class Batch:
     """A stand-in batch is made for each entry, in this order: flash, ours, cuDNN."""
 
     made: list[Batch]
-    method = staticmethod(timing.Batch.method)
+    method, pause_s = staticmethod(timing.Batch.method), 0.0
     ms = (4.0, 2.0, 3.0)
 
     def __init__(self, call) -> None:
@@ -88,7 +88,6 @@ class Batch:
 def batches(monkeypatch) -> list[Batch]:
     monkeypatch.setattr(Batch, "made", [], raising=False)
     monkeypatch.setattr(backward, "Batch", Batch)
-    monkeypatch.setattr(backward, "BATCH_PAUSE_S", 0.0)
     monkeypatch.setattr(backward, "error_of", lambda *of: 0.5)
     return Batch.made
 
@@ -141,7 +140,7 @@ def test_all_three_give_the_same(kernel, on_cpu: Kernels) -> None:
 @pytest.fixture
 def flows(monkeypatch, kernel) -> None:
     class Flow:
-        made = iter(TIMES)
+        made, pause_s = iter(TIMES), 0.0
 
         def __init__(self, call) -> None:
             self.calls, self.name = 5, next(self.made)
@@ -150,7 +149,6 @@ def flows(monkeypatch, kernel) -> None:
             return TIMES[self.name], 1700
 
     monkeypatch.setattr(operator, "Flow", Flow)
-    monkeypatch.setattr("measurements.backward.BATCH_PAUSE_S", 0.0)
 
 
 def test_each_has_a_cell_beside_the_bare_kernel(flows) -> None:

@@ -283,10 +283,10 @@ def _some_sequences(shape: AttentionShape, seed: int, found: _Result) -> ErrorRe
 
 
 _loaded: dict[Candidate, Callable[[], object]] = {}
-_batches: dict[Candidate, timing.Batches] = {}
+_batches: dict[Candidate, timing.Batch] = {}
 
 
-def load(candidate: Candidate, seed: int, batches: type[timing.Batches] | None = None) -> int:
+def load(candidate: Candidate, seed: int, batches: type[timing.Batch] | None = None) -> int:
     """Loads a candidate for `sample`, runs it once, and returns how many calls a time covers, 1 unless in `batches`."""
     _loaded[candidate] = _implementation(candidate, candidate.shape, seed)
     call(candidate)

@@ -13,8 +13,8 @@ METHOD = (
     "CUDA events around each call, {calls} calls after one untimed call per round, {rounds} rounds, candidates "
     "interleaved in one process in alternating order, {pause} s pause between candidates, L2 not flushed"
 )
-# The milliseconds of a batch, how many calls it may have, and the pause after it.
-BATCH_MS, LEAST_CALLS, MOST_CALLS, BATCH_PAUSE_S = 10.0, 3, 200, 0.02
+# How many calls a batch may have.
+LEAST_CALLS, MOST_CALLS = 3, 200
 # Cycles that the GPU waits before a batch, at first and at most: half a millisecond, and a second.
 FIRST_HOLD, LONGEST_HOLD = 1 << 20, 1 << 31
 BATCH_METHOD = (
@@ -22,8 +22,6 @@ BATCH_METHOD = (
     "call; the GPU is held back until the whole batch is enqueued, so no host time is measured; {rounds} rounds, entries "
     "interleaved in one process in alternating order, {pause} s pause between entries, L2 not flushed"
 )
-# The same of a CUDA graph, whose launches cost nothing on the host.
-GRAPH_MS, GRAPH_PAUSE_S = 4.0, 0.005
 GRAPH_METHOD = (
     "CUDA events around the replay of a CUDA graph that has calls of about {batch} ms, at least {least} calls, one replay a "
     "round after one untimed replay; {rounds} rounds, entries interleaved in one process in alternating order, {pause} s "
@@ -81,21 +79,24 @@ class Batch:
     that it cannot be enqueued.
     """
 
-    @staticmethod
-    def pause_s() -> float:
-        """Returns the pause between two entries, in seconds."""
-        return BATCH_PAUSE_S
+    # The milliseconds of a batch, and the seconds of the pause after it.
+    ms, pause_s = 10.0, 0.02
+    text = BATCH_METHOD
+    _hold = FIRST_HOLD
 
-    @staticmethod
-    def method(rounds: int) -> str:
+    @classmethod
+    def method(cls, rounds: int) -> str:
         """Returns the text that records how batches of calls were timed, in so many rounds."""
-        return BATCH_METHOD.format(batch=BATCH_MS, least=LEAST_CALLS, rounds=rounds, pause=BATCH_PAUSE_S)
+        return cls.text.format(batch=cls.ms, least=LEAST_CALLS, rounds=rounds, pause=cls.pause_s)
 
     def __init__(self, call: Callable[[], object]):
-        self._call, self._hold = call, FIRST_HOLD
-        self.calls = LEAST_CALLS
+        self._call = call
+        self._prepare(LEAST_CALLS)
         ms, _ = self.sample()
-        self.calls = min(max(math.ceil(BATCH_MS / ms), LEAST_CALLS), MOST_CALLS)
+        self._prepare(min(max(math.ceil(self.ms / ms), LEAST_CALLS), MOST_CALLS))
+
+    def _prepare(self, calls: int) -> None:
+        self.calls = calls
 
     def sample(self) -> tuple[float, int | None]:
         """Returns the milliseconds of one call, the mean of a batch's calls, and the SM clock in MHz meanwhile."""
@@ -119,30 +120,17 @@ class Batch:
             self._hold *= 2
 
 
-class GraphBatch:
-    """A `GraphBatch` times a call as a `Batch` does, in a CUDA graph of `calls` calls, as a model that generates replays it.
+class GraphBatch(Batch):
+    """A `GraphBatch` times a call in a CUDA graph of `calls` calls, as a model that generates replays it.
 
     Between kernels of a graph there is less time than between kernels that are launched one after another. Raises
     RuntimeError for a call that cannot be captured.
     """
 
-    @staticmethod
-    def pause_s() -> float:
-        """Returns the pause between two entries, in seconds."""
-        return GRAPH_PAUSE_S
+    ms, pause_s = 4.0, 0.005
+    text = GRAPH_METHOD
 
-    @staticmethod
-    def method(rounds: int) -> str:
-        """Returns the text that records how graphs of calls were timed, in so many rounds."""
-        return GRAPH_METHOD.format(batch=GRAPH_MS, least=LEAST_CALLS, rounds=rounds, pause=GRAPH_PAUSE_S)
-
-    def __init__(self, call: Callable[[], object]):
-        self._call = call
-        self._capture(LEAST_CALLS)
-        ms, _ = self.sample()
-        self._capture(min(max(math.ceil(GRAPH_MS / ms), LEAST_CALLS), MOST_CALLS))
-
-    def _capture(self, calls: int) -> None:
+    def _prepare(self, calls: int) -> None:
         import torch
 
         self.calls, self._graph = calls, torch.cuda.CUDAGraph()
@@ -162,9 +150,6 @@ class GraphBatch:
         clock = sm_clock_mhz()
         torch.cuda.synchronize()
         return start.elapsed_time(end) / self.calls, clock
-
-
-Batches = Batch | GraphBatch
 
 
 def sm_clock_mhz() -> int | None:

@@ -137,7 +137,7 @@ def sample(
     rounds: int,
     phase: str = "",
     progress: Progress = SILENT,
-    batches: type[timing.Batches] | None = None,
+    batches: type[timing.Batch] | None = None,
 ) -> list[Samples]:
     """Times the candidates in turn in the worker for so many rounds, and returns the samples of each.
 
@@ -156,7 +156,7 @@ def sample(
         for candidate, samples in in_turn(entries, rounds):
             samples.add(*worker.call(gpu_worker.sample, candidate, timeout_s=SAMPLE_TIMEOUT_S))
             progress.advance(str(candidate))
-            time.sleep(batches.pause_s() if batches else timing.PAUSE_S)
+            time.sleep(batches.pause_s if batches else timing.PAUSE_S)
     except CallFailed as failed:
         raise BrokeWorker(candidate, failed) from None
     return [samples for _, samples in entries]

@@ -109,7 +109,7 @@ def attention(
         invariant: give a row of the output the same bits whatever the batch, the lengths and the number of queries, here
             and in `attention_varlen`. The schedule is then one that computes rows as that for any length does, a window
             that hides no key is left out only where rows stay as they are, and a softcap is computed row by row. None:
-            where there is no softcap, and the default rules choose no other schedules for it.
+            where there is no softcap, no keys may be in parts, and the default rules choose no other schedules for it.
 
     Under torch.compile and torch.export, and where an input requires a gradient, the call is the operator
     `torch.ops.tl_attention.forward`, which takes neither `out` nor a Schedule. Gradients of q, k and v use PyTorch's

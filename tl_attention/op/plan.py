@@ -44,7 +44,8 @@ class Plan:
     `views` are q, k, v and the output as the kernel takes them, None where the kernel takes them as they are.
     `features` are what the kernel takes for features besides the LSE: a number, or the place of a tensor among the
     call's values, and None for the other. `lse_view` is the LSE as the kernel takes it, `parts` how many parts of the keys
-    it computes, 0 where it computes all at once. `spans` are the bytes, from the first to the last, of q, k, v, the features' tensors and the output.
+    it computes, 0 where it computes all at once. `spans` are the bytes, from the first to the last, of q, k, v, the
+    features' tensors and the output.
     """
 
     kernel: Callable[..., None]

@@ -35,7 +35,7 @@ from tl_attention.measure.compilation import compile_all
 from tl_attention.measure.machine import gpu_fields
 from tl_attention.measure.records import problem_of
 from tl_attention.measure.results_file import ResultsFile
-from tl_attention.measure.timing import BATCH_PAUSE_S, Batch, Batches
+from tl_attention.measure.timing import Batch
 from tl_attention.measure.trials import Samples, in_turn
 from tl_attention.oracle.reference import make_inputs
 from tl_attention.problem.mask import CAUSAL, FULL
@@ -133,13 +133,13 @@ def measured(shape: AttentionShape, seed: int, rounds: int, common: dict[str, An
     )
 
 
-def sampled(batches: Sequence[Batches], rounds: int) -> list[Samples]:
+def sampled(batches: Sequence[Batch], rounds: int) -> list[Samples]:
     """Samples the batches in turn."""
     found = [Samples(batch.calls) for batch in batches]
     for samples, batch in in_turn(list(zip(found, batches)), rounds):
         ms, clock = batch.sample()
         samples.add([ms], clock)
-        time.sleep(BATCH_PAUSE_S)
+        time.sleep(batch.pause_s)
     return found
 
 

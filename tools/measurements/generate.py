@@ -32,7 +32,7 @@ from tl_attention.measure.machine import gpu_fields
 from tl_attention.measure.peers import SDPA
 from tl_attention.measure.records import problem_of
 from tl_attention.measure.results_file import ResultsFile
-from tl_attention.measure.timing import Batches, GraphBatch
+from tl_attention.measure.timing import Batch, GraphBatch
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.show.cells import summary
 
@@ -53,7 +53,7 @@ METHOD = (
     "one token of a Llama with {layers} layers and random weights, whose cache grows in place, {how}; {rounds} rounds, "
     "entries interleaved in one process in alternating order"
 )
-HOW: dict[str, tuple[type[Batches], str]] = {
+HOW: dict[str, tuple[type[Batch], str]] = {
     "graph": (GraphBatch, "by replay of a CUDA graph"),
     "host": (Flow, "step by step from Python, while earlier steps run"),
 }

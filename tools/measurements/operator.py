@@ -31,7 +31,7 @@ from tl_attention.measure.cells import with_times
 from tl_attention.measure.machine import gpu_fields
 from tl_attention.measure.records import problem_of
 from tl_attention.measure.results_file import ResultsFile
-from tl_attention.measure.timing import BATCH_MS, BATCH_PAUSE_S, LEAST_CALLS, Batch, sm_clock_mhz
+from tl_attention.measure.timing import LEAST_CALLS, Batch, sm_clock_mhz
 from tl_attention.oracle.reference import make_inputs
 from tl_attention.problem.mask import CAUSAL, FULL
 from tl_attention.problem.shape import AttentionShape
@@ -112,7 +112,7 @@ def measured(
             problem_of(shape),
             (*entries, timed[KERNEL + AGAIN]),
             {KERNEL: BAR},
-            method=METHOD.format(batch=BATCH_MS, least=LEAST_CALLS, rounds=rounds, pause=BATCH_PAUSE_S),
+            method=METHOD.format(batch=Batch.ms, least=LEAST_CALLS, rounds=rounds, pause=Batch.pause_s),
             seed=seed,
             **common,
         )

@@ -8,8 +8,8 @@ from statistics import geometric_mean
 from pages.cells import length, measured_on, read, record
 from tl_attention.measure.cell import OURS
 from tl_attention.measure.cell_records import CellRow
-from tl_attention.measure.records import Comparison
 from tl_attention.problem.mask import CAUSAL, FULL, Mask
+from tl_attention.show.cells import binding_peer
 from tl_attention.show.table import markdown
 
 # Of a row of the table: the heads of K and V, and the queries.
@@ -33,30 +33,28 @@ def decode() -> str:
     return f"{markdown(headings, lines)}\n\n{about} {_behind(rows)} {measured_on(rows[0])}"
 
 
-def beside(row: CellRow) -> Comparison | None:
-    """Returns our speed in a cell beside the faster peer."""
-    found = [speed for peer in row.peers if (speed := row.speed(OURS, peer))]
-    return min(found, key=lambda speed: speed.ratio, default=None)
+def beside(rows: Sequence[CellRow]) -> list[float]:
+    """Returns our speed beside the faster peer in each cell in which one was timed; all peers have one bar."""
+    return [speed.ratio for row in rows if (peer := binding_peer(row)) and (speed := row.speed(OURS, peer))]
 
 
 def _spread(rows: Sequence[CellRow], queries: int, heads: int, mask: Mask) -> str:
-    mine = [row for row in rows if (row.shape.seq_q, row.shape.heads_kv, row.shape.mask) == (queries, heads, mask)]
-    found = [speed.ratio for row in mine if (speed := beside(row))]
+    found = beside(
+        [row for row in rows if (row.shape.seq_q, row.shape.heads_kv, row.shape.mask) == (queries, heads, mask)]
+    )
     return f"{geometric_mean(found):.3f} ({min(found):.3f} to {max(found):.3f})" if found else ""
 
 
 def _behind(rows: Sequence[CellRow]) -> str:
     """Says how many of the cells are how far behind."""
-    found = [speed.ratio for row in rows if (speed := beside(row))]
+    found = beside(rows)
     behind = [
-        1000 * row.ours.median_ms * (1 - speed.ratio)
+        1000 * row.ours.median_ms * (1 - ratio)
         for row in rows
-        if (speed := beside(row)) and speed.ratio < 0.97 and row.ours.median_ms
+        for ratio in beside([row])
+        if ratio < 0.97 and row.ours.median_ms
     ]
-    but = (
-        f" but {len(behind)}, which {'is' if len(behind) == 1 else 'are'} {max(behind):.2f} us behind at most"
-        if behind
-        else ""
-    )
+    verb = "is" if len(behind) == 1 else "are"
+    but = f" but {len(behind)}, which {verb} {max(behind):.2f} us behind at most" if behind else ""
     faster = sum(ratio >= 1 for ratio in found)
     return f"Of {len(found)} cells {faster} are at least as fast, and all have at least 0.97 of the speed{but}."

@@ -51,7 +51,7 @@ def of_packed(rows: Sequence[CellRow]) -> str:
 
 def of_decode(rows: Sequence[CellRow]) -> str:
     """Says the mean over the cells of few queries on many keys."""
-    found = [speed.ratio for row in rows if (speed := beside(row))]
+    found = beside(rows)
     mean = f"{geometric_mean(found):.3f} x the faster of FlashAttention-3 and cuDNN"
     return f"{record('decode').name} says {mean}, geometric mean of {len(found)} problems"
 
