@@ -11,6 +11,7 @@ from measurements.losses import judged
 
 from pages import training as of_training
 from pages.cells import CARDS, divided, length, read, record, speeds
+from pages.decode import beside
 from pages.made import RESULTS
 from pages.outcomes import EXPERIMENTS, outcomes
 from tl_attention.files.ladder_file import ladder_names, load_ladder, record_name
@@ -185,6 +186,18 @@ def medians_of_calls() -> dict[str, float]:
     return {row["candidate"]: row["median_us"] for row in rows if "median_us" in row}
 
 
+def few_queries() -> str:
+    """Gives our speed with few queries on many keys, and that of a model's token."""
+    found = beside(read(record("decode")))
+    rows = [row for row in read(record("generate")) if row.bars]
+    cudnn, flash = (f"{min(of):.3f}x to {max(of):.3f}x" for of in (speeds(rows, peer) for peer in ("cudnn", "flash2")))
+    return (
+        f"We have {geometric_mean(found):.3f}x the speed of the faster of the two in the mean of {len(found)} problems, "
+        f"{min(found):.3f}x to {max(found):.3f}x. In a CUDA graph, a model's token has {cudnn} the speed of SDPA's cuDNN, "
+        f"and {flash} that of SDPA's flash."
+    )
+
+
 def training() -> str:
     """Says how many seeds pass, and the steps per second of each attention."""
     runs = of_training.read()
@@ -244,6 +257,15 @@ QUESTIONS = (
         lengths,
         "[below](#over-lengths)",
         of_cards("grid", "tl-attention compare results/grid.yaml --output FILE"),
+    ),
+    Question(
+        "How fast is it with few queries on many keys, beside FlashAttention-3 and cuDNN?",
+        few_queries,
+        "[PyTorch](pytorch.md#few-queries-on-many-keys)",
+        (
+            Record(record("decode").name, "tl-attention compare results/decode.yaml --output FILE"),
+            Record(record("generate").name, "python tools/measure.py generate --output FILE"),
+        ),
     ),
     Question(
         "Which of our schedules is the fastest on problem L?",

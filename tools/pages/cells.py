@@ -26,6 +26,7 @@ CARD = "h200"
 LENGTHS = (1024, 4096, 16384)
 PICTURE = "docs/speed.svg"
 PEERS = {name: PEER_NAMES[name] for name in ("fa3", "cudnn")}
+SDPA = {"flash2": "SDPA's flash", "cudnn": "SDPA's cuDNN"}
 NAMES = {**PEER_NAMES, "unmasked": "our rate without a mask", "without_lse": "ours without the LSE"}
 
 

@@ -1,17 +1,19 @@
-"""Makes the table of few queries on many keys in docs/pytorch.md from its record."""
+"""Makes the tables of few queries on many keys, and of models that generate, in docs/pytorch.md from their records."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from statistics import geometric_mean
 
-from pages.cells import length, measured_on, read, record
+from pages.cells import SDPA, length, measured_on, read, record
 from tl_attention.measure.cell import OURS
 from tl_attention.measure.cell_records import CellRow
 from tl_attention.problem.mask import CAUSAL, FULL, Mask
 from tl_attention.show.cells import binding_peer
 from tl_attention.show.table import markdown
 
+# How a step of the model is timed, as its group of cells says.
+HOW = {"generate_graph": "CUDA graph", "generate_host": "step by step"}
 # Of a row of the table: the heads of K and V, and the queries.
 HEADS, QUERIES = (32, 8, 1), (1, 4, 16)
 
@@ -31,6 +33,22 @@ def decode() -> str:
         "in parentheses the lowest and the highest; FlashAttention-3 chooses its own splits."
     )
     return f"{markdown(headings, lines)}\n\n{about} {_behind(rows)} {measured_on(rows[0])}"
+
+
+def generation() -> str:
+    """Makes the table of a token of a model that generates, beside SDPA's backends."""
+    rows = read(record("generate"))
+    lines = [
+        [
+            HOW[row.group],
+            str(row.shape.seq_kv - 1),
+            f"{row.ours.median_ms:.3f}",
+            *(f"{found.ratio:.3f}" if (found := row.speed(OURS, peer)) else "" for peer in SDPA),
+        ]
+        for row in rows
+    ]
+    table = markdown(["timed", "keys in the cache", "ms a token", *SDPA.values()], lines)
+    return f"{table}\n\n{measured_on(rows[0])}"
 
 
 def beside(rows: Sequence[CellRow]) -> list[float]:

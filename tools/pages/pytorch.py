@@ -8,8 +8,8 @@ from statistics import geometric_mean
 
 from pages import answers, cells
 from pages import training as of_training
-from pages.cells import CARDS, PEERS, about_lengths, measured_on, over_lengths, read, record, speeds
-from pages.decode import decode
+from pages.cells import CARDS, PEERS, SDPA, about_lengths, measured_on, over_lengths, read, record, speeds
+from pages.decode import decode, generation
 from pages.defaults import said
 from pages.invariance import invariance
 from pages.made import RESULTS, filling
@@ -20,7 +20,6 @@ from tl_attention.measure.cell_records import CellRow
 from tl_attention.show.table import markdown
 
 BACKWARD, HOST, OPERATOR = (RESULTS / f"{name}-h200.jsonl" for name in ("backward", "host", "operator"))
-SDPA = {"flash2": "SDPA's flash", "cudnn": "SDPA's cuDNN"}
 
 
 def speed() -> str:
@@ -114,7 +113,10 @@ def operator() -> str:
 
 
 MADE = {
-    **filling("docs/pytorch.md", {"speed": speed, "decode": decode, "packed": packed, "training": training}),
+    **filling(
+        "docs/pytorch.md",
+        {"speed": speed, "decode": decode, "generation": generation, "packed": packed, "training": training},
+    ),
     **filling("docs/pytorch-reference.md", {"defaults": rules}),
     **filling(
         "docs/pytorch-measurements.md",
