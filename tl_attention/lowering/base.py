@@ -86,10 +86,10 @@ class Lowering(ABC):
             self._refuse(["packed sequences of fixed sizes"] if variant.sizes else [])
         asked = features_of(variant.optional)
         kernel = schedule.kernel
-        if (variant.together and kernel.rows_of == "head") or (variant.parts and kernel.part_blocks is None):
+        of_group = variant.together or variant.row_heads > 1
+        if (of_group and kernel.rows_of == "head") or (variant.parts and kernel.part_blocks is None):
             raise ValueError(f"{variant} of {schedule.label}, expected what its rows_of and part_blocks allow")
-        of_parts = {"packed sequences": variant.packed, "fixed sizes": variant.sizes}
-        self._refuse([f"{words} in parts of the keys" for words, there in of_parts.items() if there and variant.parts])
+        self._refuse(["fixed sizes in parts of the keys"] if variant.sizes and variant.parts else [])
         self._refuse([f.words for f in asked if not self.computes(schedule, f)])
         if variant.sizes:
             self.check_lengths(schedule, AttentionShape.of(variant, variant.sizes))

@@ -34,6 +34,7 @@ class Constants:
     packed: bool
     together: bool
     parts: bool
+    row_heads: int
     sms: int
     traced: bool
     invariant: bool
@@ -73,6 +74,7 @@ def of_variant(variant: Variant) -> dict[str, Any]:
         "packed": variant.packed,
         "together": variant.together,
         "parts": variant.parts,
+        "row_heads": variant.row_heads,
         "sms": variant.sms,
         "traced": bool(variant.trace),
         "invariant": variant.invariant,

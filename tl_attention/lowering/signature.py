@@ -48,7 +48,8 @@ class Signature:
             names = [dim for parameter in parameters if parameter.kind == "offsets" for dim in parameter.dims]
             self._dims |= {name: T.dynamic(name) for name in names}
         if variant.parts:
-            self._dims |= {name: T.dynamic(name) for name in ("results", "all_heads")}
+            of_parts = ("results", "all_heads", *(["all_rows"] if variant.packed else []))
+            self._dims |= {name: T.dynamic(name) for name in of_parts}
         self._types = {parameter.name: self._type(parameter) for parameter in parameters}
 
     def _type(self, parameter):

@@ -19,8 +19,10 @@ SCALES = 2.0**-126, 2.35e38
 STRIDE_WORDS: dict[str | int, str] = {
     "batch": "batch",
     "heads": "head",
+    "all_heads": "head",
     "heads_kv": "head",
     "seq_q": "row",
+    "all_rows": "row",
     "seq_kv": "row",
 }
 EXPECTED_SCALE = f"2^-126 to {SCALES[1]:g}"
@@ -73,10 +75,16 @@ class Parameter:
     def packed(self) -> Parameter:
         """Returns the parameter as a kernel of packed sequences takes it, without a batch.
 
-        Of a tensor with columns all heads of a row lie together: it is (rows, heads, columns).
+        Of a tensor with columns all heads of a row lie together: it is (rows, heads, columns). Results of parts are those of
+        more heads, (results, rows, columns).
         """
         dims = tuple(dim for dim in self.dims if dim != "batch")
-        if self.has_columns:
+        if self.kind == "merged":
+            # Rows of a query's heads, which the kernel has as rows of one head, lie here as the caller has them.
+            dims = tuple({"heads": "all_heads", "seq_q": "all_rows"}.get(str(dim), dim) for dim in dims)
+        if "results" in dims:
+            dims = (dims[0], *dims[2:])
+        elif self.has_columns:
             dims = (dims[1], dims[0], dims[2])
         return replace(self, dims=dims)
 

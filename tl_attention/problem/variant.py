@@ -58,10 +58,11 @@ class Variant:
     tensor has a stride for every dimension but the last, which is contiguous. Head sizes are the tensors': a kernel's
     tiles have `tile_dim` and `tile_dim_v` columns, and columns beyond the tensors' are 0. The kernel is compiled for
     cards of `arch`, and runs on no other. A `packed` variant is of sequences of any lengths that follow each other in
-    tensors (rows, heads, columns), all strided. With heads `together`, a head's rows are those of several, one head's
+    tensors (rows, heads, columns), all strided; where `row_heads` heads of Q share one of K and V, their rows of a query may
+    lie behind each other as rows of one head. With heads `together`, a head's rows are those of several, one head's
     behind the other's, and the kernel reads how many rows each has: the mask counts these. A kernel of `parts` computes
     each of `part_blocks` KV blocks by itself: its results are the output in fp32 and the LSE of each part, one behind the
-    other as more batches. A persistent kernel fills a GPU of `sms` SMs; it computes the same on any. A kernel with a
+    other as more batches, or of packed sequences as more heads, where the list of tiles says how many blocks a part has. A persistent kernel fills a GPU of `sms` SMs; it computes the same on any. A kernel with a
     `trace` notes the time at marks of these kinds, and takes the buffer that it notes them in. An `invariant` one computes
     a row alike whatever lies beside it, which is a kernel of its own where a feature does not.
     """
@@ -81,6 +82,7 @@ class Variant:
     invariant: bool = False
     together: bool = False
     parts: bool = False
+    row_heads: int = 1
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "head_dim_v", self.head_dim_v or self.head_dim)
@@ -133,7 +135,8 @@ class Variant:
         """Returns a kernel's Parameters; optional ones only if this variant has them or these arguments name them."""
         asked = {*self.optional, *self.mask.names, *of_schedule, *(["Trace"] if self.trace else [])}
         asked |= {"head_rows"} if self.together else set()
-        asked |= {"part_blocks", "Merged", "MergedLSE"} if self.parts else set()
+        asked |= {"Merged", "MergedLSE"} if self.parts else set()
+        asked |= {"part_blocks"} if self.parts and not self.packed else set()
         there = (p for p in KERNEL_PARAMETERS if not p.optional or p.name in asked)
         taken = (p.of_parts if self.parts else p for p in there)
         return tuple(p.packed if self.packed else p for p in taken if self.packed or p.kind != "offsets")

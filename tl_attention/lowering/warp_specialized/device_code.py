@@ -53,7 +53,9 @@ template <int columns> __device__ __forceinline__ void tl_attention_store_part(c
 
 # Rows of parts of the keys become rows of all keys, as `merge` in op/partial.py says it. A lane has four columns of a row
 # in every 128, and loads those of eight parts at once. More parts have more warps, up to eight, whose sums are put
-# together. What a part has for a row of which it sees no key does not count, whatever it is.
+# together. What a part has for a row of which it sees no key does not count, whatever it is. Of packed sequences, rows of
+# `row_heads` heads lie behind each other for each query. A row that is no sequence's is left alone: its LSE has the bits
+# of before the launch, which are all 1.
 MERGE_PARTS = """
 __device__ __forceinline__ float tl_attention_weight(float lse, float largest) {
   return lse == -INFINITY ? 0.0f : lse == largest ? 1.0f : exp2f((lse - largest) * 1.44269504f);
@@ -74,7 +76,7 @@ __device__ __forceinline__ void tl_attention_add(float4* sum, float scale, float
   sum->z = sum->z * scale + weight * (weight > 0.0f ? own.z : 0.0f);
   sum->w = sum->w * scale + weight * (weight > 0.0f ? own.w : 0.0f);
 }
-template <int columns, bool bf16>
+template <int columns, bool bf16, int row_heads = 0>
 __device__ __forceinline__ void tl_attention_merge(const float* outputs, const float* lses, void* merged, float* merged_lse,
                                                    int parts, int rows, int heads, int seq_q, int64_t batch_stride,
                                                    int64_t head_stride, int64_t row_stride,
@@ -85,9 +87,11 @@ __device__ __forceinline__ void tl_attention_merge(const float* outputs, const f
   const int of_block = 1 + (warps - 1) / ((parts + at_once - 1) / at_once), of_row = warps / of_block;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, rank = warp % of_row;
   const int own_row = warp < of_block * of_row ? blockIdx.x * of_block + warp / of_row : rows, row = min(own_row, rows - 1);
+  const int of_head = row % seq_q, own_head = row / seq_q % heads, batch = row / seq_q / heads;
+  const int of_query = row_heads ? row_heads : 1, query = of_head / of_query, head = own_head * of_query + of_head % of_query;
   float largest = -INFINITY, total = 0.0f;
   if (sinks && rank == 0) {
-    largest = sinks[row % (heads * seq_q) / (heads * seq_q / all_heads)];
+    largest = sinks[row_heads ? head : row % (heads * seq_q) / (heads * seq_q / all_heads)];
     if (lane % 8 == 0) total = tl_attention_weight(largest, largest);
   }
   float4 sum[panels] = {};
@@ -136,9 +140,10 @@ __device__ __forceinline__ void tl_attention_merge(const float* outputs, const f
         tl_attention_add(&sum[panel], 1.0f, weight, sums[warp + n][32 * panel + lane]);
     }
   }
-  if (own_row >= rows) return;
-  if (lane == 0) merged_lse[row] = largest > -INFINITY ? largest + 0.693147181f * __log2f(total) : -INFINITY;
-  const int query = row % seq_q, head = row / seq_q % heads, batch = row / seq_q / heads;
+  if (own_row >= rows || (row_heads && __float_as_int(lses[row]) == -1)) return;
+  if (lane == 0)
+    merged_lse[row_heads ? head * (seq_q / of_query) + query : row] =
+        largest > -INFINITY ? largest + 0.693147181f * __log2f(total) : -INFINITY;
   unsigned* place = (unsigned*)merged + (batch * batch_stride + head * head_stride + query * row_stride) / 2;
   const float by = total > 0.0f ? 1.0f / total : 0.0f;
   #pragma unroll
@@ -213,14 +218,15 @@ __device__ __forceinline__ int tl_attention_sum_before(int value, int* of_warps,
   *sum = __shfl_sync(0xffffffff, before, 31);
   return own - value + (warp ? __shfl_sync(0xffffffff, before, warp - 1) : 0);
 }
-template <int block_M, int cluster, int block_N>
+template <int block_M, int cluster, int block_N, int row_heads>
 __device__ __forceinline__ void tl_attention_list_tiles(
     const int* begins_q, const int* begins_k, const int* used_q, const int* used_k, int left, int right, int bounds,
-    int count_q, int count_k, int total_q, int total_k, int words, int* tiles) {
+    int count_q, int count_k, int total_q, int total_k, int parts, int words, int* tiles) {
   constexpr int rows = block_M * cluster, buckets = 32, warps = 32;
   __shared__ int counts[buckets * warps], of_warps[warps], longest;
   const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32, batch = bounds - 1;
   const bool all_q = count_q == bounds, all_k = count_k == bounds;
+  const int queries = total_q / row_heads;
   int* starts = tiles + words - bounds;
   if (thread == 0) longest = 0;
   int count = 0, most = 0;
@@ -228,7 +234,7 @@ __device__ __forceinline__ void tl_attention_list_tiles(
     const int n = first + thread;
     int own = 0, sum;
     if (n < batch) {
-      own = (tl_attention_sequence_of(begins_q, used_q, n, all_q, total_q).length + rows - 1) / rows;
+      own = (tl_attention_sequence_of(begins_q, used_q, n, all_q, queries).length * row_heads + rows - 1) / rows;
       if (own) most = max(most, (tl_attention_sequence_of(begins_k, used_k, n, all_k, total_k).length + block_N - 1) / block_N);
     }
     const int before = tl_attention_sum_before(own, of_warps, &sum);
@@ -254,13 +260,14 @@ __device__ __forceinline__ void tl_attention_list_tiles(
           const int middle = (n + beyond) / 2;
           if (starts[middle] <= number) n = middle; else beyond = middle;
         }
-        const tl_attention_sequence q = tl_attention_sequence_of(begins_q, used_q, n, all_q, total_q);
+        const tl_attention_sequence of_queries = tl_attention_sequence_of(begins_q, used_q, n, all_q, queries);
+        const tl_attention_sequence q = {of_queries.begin * row_heads, of_queries.length * row_heads};
         const tl_attention_sequence k = tl_attention_sequence_of(begins_k, used_k, n, all_k, total_k);
-        const int tile = number - starts[n], past = k.length - q.length;
+        const int tile = number - starts[n], past = k.length - of_queries.length;
         const int own = left < 0 && right >= 0 ? (q.length + rows - 1) / rows - 1 - tile : tile;
         int last = (k.length + block_N - 1) / block_N, start = 0;
-        if (right >= 0) last = min(last, max(0, ((own + 1) * rows + past + right + block_N - 1)) / block_N);
-        if (left >= 0) start = max(own * rows + past - left, 0) / block_N;
+        if (right >= 0) last = min(last, max(0, ((own + 1) * rows - 1) / row_heads + past + right + block_N) / block_N);
+        if (left >= 0) start = max(own * rows / row_heads + past - left, 0) / block_N;
         const int bucket = min(max(longest - (last - start), 0) * buckets / (longest + 1), buckets - 1);
         const unsigned same = __match_any_sync(active, bucket);
         int* place = counts + bucket * warps + warp;
@@ -269,7 +276,7 @@ __device__ __forceinline__ void tl_attention_list_tiles(
         if (lane == __ffs(same) - 1) *place += __popc(same);
         __syncwarp(active);
         if (pass) {
-          const int4 low = make_int4(own * cluster, q.begin, q.length, k.begin), high = make_int4(k.length, 0, 0, 0);
+          const int4 low = make_int4(own * cluster, q.begin, q.length, k.begin), high = make_int4(k.length, 0, 0, max(1, (longest + parts - 1) / parts));
           for (int* entry : {tiles + 8 + 8 * number, tiles + 8 + 8 * (count + at)}) {
             ((int4*)entry)[0] = low;
             ((int4*)entry)[1] = high;
@@ -288,15 +295,15 @@ __device__ __forceinline__ void tl_attention_list_tiles(
   if (thread == 0) tiles[0] = count;
 }
 """
-# The producer warp hands over a tile's entry in the list, of 5 numbers, then its head and its number.
+# The producer warp hands over a tile's entry in the list, with its head and its number in places that are free.
 HAND_OVER = """
 __device__ __forceinline__ void tl_attention_hand_over(int* next, const int* entry, int head, int number) {
   const int lane = threadIdx.x % 32;
-  if (lane < 7) next[lane] = lane == 5 ? head : lane == 6 ? number : entry[lane];
+  if (lane < 8) next[lane] = lane == 5 ? head : lane == 6 ? number : entry[lane];
 }
 // No tile is left.
 __device__ __forceinline__ void tl_attention_hand_over_none(int* next) {
-  if (threadIdx.x % 32 < 7) next[threadIdx.x % 32] = -1;
+  if (threadIdx.x % 32 < 8) next[threadIdx.x % 32] = -1;
 }
 // Lane 0 alone gets the number.
 __device__ __forceinline__ int tl_attention_draw(int* counter, int workers) {

@@ -74,22 +74,29 @@ def merge_parts(given, c):
 
     Its thread blocks start beside those of the main kernel and wait for it to end, so that its launch takes no time.
     """
-    batch, heads, seq_q, _ = given.Q.shape
-    parts = T.truncdiv(given.Output.shape[0], batch)
+    heads, seq_q = given.Q.shape[1], given.Q.shape[0 if c.packed else 2]
+    # Of packed sequences each part's results are those of more heads, elsewhere those of more batches.
+    parts = T.truncdiv(given.Output.shape[0], heads if c.packed else given.Q.shape[0])
     # Rows of a block: the more parts, the fewer, from eight to one.
     of_block = 1 + T.truncdiv(MERGING // WARP - 1, T.ceildiv(parts, AT_ONCE))
-    rows = batch * heads * seq_q
+    rows = heads * seq_q if c.packed else given.Q.shape[0] * heads * seq_q
     with T.Kernel(T.truncdiv(rows + of_block - 1, of_block), threads=MERGING) as (_,):
         T.pdl_sync()
         T.call_extern(
             "handle",
-            f"tl_attention_merge<{c.columns_v}, {is_bf16(c)}>",
-            *(given.Output.data, given.LSE.data, T.address_of(given.Merged[0, 0, 0, 0])),
-            T.address_of(given.MergedLSE[0, 0, 0]),
+            merging(c),
+            *(given.Output.data, given.LSE.data, T.address_of(given.Merged[(0,) * len(given.Merged.shape)])),
+            T.address_of(given.MergedLSE[(0,) * len(given.MergedLSE.shape)]),
             *(parts, rows, heads, seq_q),
             *row_strides(given.Merged, c),
             *sinks_of(given),
         )
+
+
+def merging(c):
+    """Returns the name of the device function that merges a row's parts; packed rows may be those of several heads."""
+    of_packed = f", {c.row_heads}" if c.packed else ""
+    return f"tl_attention_merge<{c.columns_v}, {is_bf16(c)}{of_packed}>"
 
 
 def sinks_of(given):
@@ -99,6 +106,8 @@ def sinks_of(given):
 
 def row_strides(tensor, c):
     """Returns how many elements a batch, a head and a row of a tensor have from one to the next, as int64."""
+    if c.packed:
+        return T.int64(0), tensor.strides[1], tensor.strides[0]
     if c.strided:
         return tensor.strides[:3]
     _, heads, rows, columns = tensor.shape

@@ -30,13 +30,18 @@ def list_tiles(given, c):
         if block == 0:
             T.call_extern(
                 "handle",
-                f"tl_attention_list_tiles<{c.block_M}, {c.kernel.cluster}, {c.block_N}>",
+                f"tl_attention_list_tiles<{c.block_M}, {c.kernel.cluster}, {c.block_N}, {c.row_heads}>",
                 *(given.CuSeqlensQ.data, given.CuSeqlensK.data, given.SeqUsedQ.data, given.SeqUsedK.data),
                 *(side(c.mask.left), side(c.mask.right)),
                 *(given.CuSeqlensQ.shape[0], given.SeqUsedQ.shape[0], given.SeqUsedK.shape[0]),
-                *(given.Q.shape[0], given.K.shape[0], given.Tiles.shape[0]),
+                *(given.Q.shape[0], given.K.shape[0], parts(given, c), given.Tiles.shape[0]),
                 T.address_of(given.Tiles[0]),
             )
+
+
+def parts(given, c):
+    """Returns in how many parts the keys of each tile are computed."""
+    return T.truncdiv(given.Output.shape[0], given.Q.shape[1]) if c.parts else 1
 
 
 def side(of_window):
@@ -58,12 +63,15 @@ def packed_variables(c):
     seq_kv = T.alloc_var("int32")
     blocks = T.alloc_var("int32")
     visible = T.alloc_var("int32")
-    first = T.alloc_var("int32") if c.mask.left is not None else 0
+    first = T.alloc_var("int32") if c.mask.left is not None or c.parts else 0
     cut = T.alloc_var("int32") if c.mask.left is not None else 0
+    part = T.alloc_var("int32") if c.parts else None
+    part_blocks = T.alloc_var("int32") if c.parts else None
     queries, keys = Packed(q_begin, seq_q), Packed(k_begin, seq_kv)
     return Tile(
-        first, blocks, first_row, head, queries, keys, seq_q, seq_kv, visible, cut, turn=turn, base=base, number=tile
-    )
+        first, blocks, first_row, head, queries, keys, seq_q, seq_kv, visible, cut, turn=turn, base=base, number=tile,
+        part=part, part_blocks=part_blocks, row_heads=c.row_heads,
+    )  # fmt: skip
 
 
 def packed_named(tile, wg=None):
@@ -72,7 +80,7 @@ def packed_named(tile, wg=None):
         *(tile.turn, tile.base, tile.first, tile.blocks, tile.first_row, tile.head, tile.queries.begin, tile.seq_q),
         *(tile.keys.begin, tile.seq_kv, tile.visible, tile.cut),
     )
-    return replace(own, wg=wg)
+    return replace(own, wg=wg, row_heads=tile.row_heads)
 
 
 @T.macro
@@ -95,10 +103,10 @@ def work_packed(wg, block, s, c, is_producer):
         row_tiles = s.given.Tiles[0]
         number = block // c.kernel.cluster
         hand_over(number, row_tiles, 0, s, c)
-    receive(tile, s, is_producer)
+    receive(tile, s, c, is_producer)
     while tile.number >= 0:
         reach(tile, s, c)
-        if c.mask.left is not None:
+        if c.mask.left is not None or c.parts:
             begin(tile, tile.first_row, s, c)
         if is_producer:
             if c.kernel.tile_scheduler == "dynamic":
@@ -113,7 +121,7 @@ def work_packed(wg, block, s, c, is_producer):
             store(packed_named(tile, wg), s, c)
         put(tile.base, tile.base + tile.blocks)
         put(tile.turn, tile.turn + 1)
-        receive(tile, s, is_producer)
+        receive(tile, s, c, is_producer)
 
 
 @T.macro
@@ -128,14 +136,19 @@ def produce_packed(drawn, row_tiles, tile, s, c):
         produce_block(j + 1, tile, s, c)
 
 
+def heads_of_parts(s, c):
+    """Returns how many heads results have: of keys in parts each part has its own."""
+    return s.given.Output.shape[0] if c.parts else s.heads
+
+
 def listed(number, row_tiles, s, c):
     """Returns (place in the lists, head) of a tile number, in the schedule's order of tiles.
 
     The first list has the tiles sequence by sequence, the second the longest first.
     """
-    row, head = ORDERS[c.kernel.tile_order](number, row_tiles, s.heads, s, c)
+    row, head = ORDERS[c.kernel.tile_order](number, row_tiles, heads_of_parts(s, c), s, c)
     if c.kernel.tile_order == "tapered":
-        return T.if_then_else(in_taper(number, row_tiles, s.heads, c) < 0, row, row_tiles + row), head
+        return T.if_then_else(in_taper(number, row_tiles, heads_of_parts(s, c), c) < 0, row, row_tiles + row), head
     return row_tiles + row, head
 
 
@@ -143,10 +156,10 @@ def listed(number, row_tiles, s, c):
 def hand_over(number, row_tiles, turn, s, c):
     """Puts the entry of a tile where all warps read it, with its head and number, -1 behind the last tile."""
     T.mbarrier_wait_parity(s.tiles.empty[turn % TILES_TOLD], turn // TILES_TOLD % 2 ^ 1)
-    if number < row_tiles * s.heads:
+    if number < row_tiles * heads_of_parts(s, c):
         T.assume(number >= 0)
         T.assume(row_tiles > 0)
-        T.assume(s.heads > 0)
+        T.assume(heads_of_parts(s, c) > 0)
         row = T.alloc_var("int32")
         of_head = T.alloc_var("int32")
         row = listed(number, row_tiles, s, c)[0]
@@ -170,10 +183,11 @@ def told(word, tile, s):
 
 
 @T.macro
-def receive(tile, s, is_producer):
+def receive(tile, s, c, is_producer):
     """Waits for the entry that the producer warp hands over, and sets the tile's variables to it.
 
-    Warpgroups that compute need not know where rows begin: where those of Q do, they read when they store.
+    Warpgroups that compute need not know where rows begin: where those of Q do, they read when they store. They store by
+    the head of results, of which each part has its own, and the producer loads by that of Q.
     """
     T.mbarrier_wait_parity(s.tiles.full[tile.turn % TILES_TOLD], tile.turn // TILES_TOLD % 2)
     put(tile.first_row, told(0, tile, s))
@@ -181,6 +195,11 @@ def receive(tile, s, is_producer):
     put(tile.seq_kv, told(4, tile, s))
     put(tile.head, told(5, tile, s))
     put(tile.number, told(6, tile, s))
+    if c.parts:
+        put(tile.part, tile.head // s.heads)
+        put(tile.part_blocks, told(7, tile, s))
+        if is_producer:
+            put(tile.head, tile.head % s.heads)
     if is_producer:
         put(tile.queries.begin, told(1, tile, s))
         put(tile.keys.begin, told(3, tile, s))
