@@ -147,8 +147,12 @@ PARTS, PART_BLOCKS = 3, 2
 
 
 def results(variant: Any, sizes: Any) -> Any:
-    """Returns how many batches of results a kernel of the variant has at these sizes of a proof's problem."""
-    return PARTS * sizes.batch if variant.parts else sizes.batch
+    """Returns how many batches of results a kernel of the variant has at these sizes of a proof's problem.
+
+    Of packed sequences it returns how many heads results have.
+    """
+    of_all = sizes.heads if variant.packed else sizes.batch
+    return PARTS * of_all if variant.parts else of_all
 
 
 def all_heads(sizes: Any) -> Any:
@@ -163,7 +167,8 @@ def numbers_read(variant: Variant, sizes: Any, block_N: int) -> dict[str, Any]:
     """
     found = {"head_rows": head_rows(sizes.seq_q, block_N)} if variant.together else {}
     if variant.parts:
-        found |= {"results": results(variant, sizes), "part_blocks": PART_BLOCKS, "all_heads": all_heads(sizes)}
+        found |= {"results": results(variant, sizes), "all_heads": all_heads(sizes)}
+        found |= {"all_rows": sizes.seq_q} if variant.packed else {"part_blocks": PART_BLOCKS}
     return found | variant.mask.values(WINDOW)
 
 

@@ -74,7 +74,7 @@ class RolesProof(Proof):
         common, columns = (STRIDED_PRELUDE, STRIDED_STORE_COLUMNS) if variant.strided else (PRELUDE, STORE_COLUMNS)
         columns = columns if variant.head_dim_v < variant.tile_dim_v else ""
         p = STORE_P if self.roles.p_in_shared else ""
-        lists = STORE_PART + MERGE_PARTS if variant.parts else LIST_TILES + HAND_OVER if variant.packed else ""
+        lists = (STORE_PART + MERGE_PARTS) * variant.parts + (LIST_TILES + HAND_OVER) * variant.packed
         return common + columns + lists + exp2 + p + device_code(variant.acting, variant.invariant)
 
     @cached_property
@@ -123,8 +123,8 @@ class RolesProof(Proof):
         if not self.roles.packed:
             check_no_listing(self.kernel, self.plan)
             return
-        mask, cluster = self.code.variant.mask, self.roles.cluster
-        check_listing(self.kernel, self.plan, (self.schedule.block_M, cluster, self.schedule.block_N), mask, cluster)
+        cluster = self.roles.cluster
+        check_listing(self.kernel, self.plan, (self.schedule.block_M, cluster, self.schedule.block_N), variant, cluster)
         for tiles in tile_lists(self.program):
             events = {process: tuple(self.roles.events(process, tiles)) for process in self.roles.processes}
             races.prove(events, self.roles.counts)

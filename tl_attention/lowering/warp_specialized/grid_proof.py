@@ -73,7 +73,8 @@ class GridProof:
         self.proof, self.roles, self.sizes = proof, roles, sizes
         self.schedule = proof.schedule
         if roles.packed:
-            self.total = len(listed(sizes.places, proof.rows, proof.schedule.block_M)) * roles.cluster * sizes.heads
+            self.row_tiles = len(listed(sizes.places, proof.rows, proof.schedule.block_M)) * roles.cluster
+            self.total = self.row_tiles * results(proof.code.variant, sizes)
             return
         self.row_tiles = row_tiles(AttentionShape.of(proof.code.variant, sizes), proof.rows) * roles.cluster
         self.total = self.row_tiles * sizes.heads * results(proof.code.variant, sizes)
@@ -141,7 +142,7 @@ class GridProof:
     def _number(self, of: RowTiles) -> np.ndarray:
         """Returns a number that tells each tile from all others. The batch of a packed tile tells the cluster's tile."""
         if self.roles.packed:
-            return (of.head * (self.total // self.sizes.heads) + of.batch * self.roles.cluster) + of.rank
+            return (of.head_of_results * self.row_tiles + of.batch * self.roles.cluster) + of.rank
         return (of.results[1] * self.sizes.heads + of.head) * self.row_tiles + of.row // self.schedule.block_M
 
 
@@ -207,7 +208,10 @@ def turns(
     schedule, variant = proof.schedule, proof.code.variant
     scheduler, step = schedule.kernel.tile_scheduler, workers(schedule, variant)
     packed = variant.packed
-    total = sizes.total if packed else ceildiv(sizes.seq_q, proof.rows) * sizes.heads * results(variant, sizes)
+    if packed:
+        total = sizes.row_tiles * results(variant, sizes.sizes)
+    else:
+        total = ceildiv(sizes.seq_q, proof.rows) * sizes.heads * results(variant, sizes)
     found = []
     for _ in range(count):
         there = number < total
@@ -242,18 +246,21 @@ def _packed_tiles(
 
     Their batch is their number in the list.
     """
-    schedule, cluster, block_M = proof.schedule, proof.schedule.kernel.cluster, proof.schedule.block_M
+    schedule, variant = proof.schedule, proof.code.variant
+    cluster, block_M = schedule.kernel.cluster, schedule.block_M
     row_tiles, sizes = np.maximum(problems.row_tiles, 1), problems.sizes
-    at, head = placed_in_list(
-        np.where(there, number, 0), row_tiles, sizes.heads, sizes.seq_kv, schedule, proof.code.variant
+    at, result = placed_in_list(
+        np.where(there, number, 0), row_tiles, results(variant, sizes), sizes.seq_kv, schedule, variant
     )
+    part, head = divmod(result, sizes.heads)
     tile, (first, q_begin, seq_q, k_begin, seq_kv) = problems.found(at, there)
-    parts = (tile, head, there, first, q_begin, seq_q, k_begin, seq_kv)
-    tile, head, there, first, q_begin, seq_q, k_begin, seq_kv = (np.repeat(part, cluster) for part in parts)
+    own = (tile, head, there, first, q_begin, seq_q, k_begin, seq_kv)
+    tile, head, there, first, q_begin, seq_q, k_begin, seq_kv = (np.repeat(number, cluster) for number in own)
     rank = np.arange(len(tile)) % cluster
     of = Problems(np.repeat(sizes.batch, cluster), np.repeat(sizes.heads, cluster), seq_q, seq_kv)
     row = (first + rank) * block_M
-    return RowTiles(proof.cut, of, row, head, tile, rank, there, tensors, begins=(q_begin, k_begin))
+    of_part = {"part": part, "result": result} if variant.parts else {}
+    return RowTiles(proof.cut, of, row, head, tile, rank, there, tensors, begins=(q_begin, k_begin), **of_part)
 
 
 def entries_of(proof: Proof, sizes: Any) -> ListedTiles | None:

@@ -105,6 +105,10 @@ def work_packed(wg, block, s, c, is_producer):
         hand_over(number, row_tiles, 0, s, c)
     receive(tile, s, c, is_producer)
     while tile.number >= 0:
+        if c.parts:
+            put(tile.part, tile.head // s.heads)
+            if is_producer:
+                put(tile.head, tile.head % s.heads)
         reach(tile, s, c)
         if c.mask.left is not None or c.parts:
             begin(tile, tile.first_row, s, c)
@@ -196,10 +200,7 @@ def receive(tile, s, c, is_producer):
     put(tile.head, told(5, tile, s))
     put(tile.number, told(6, tile, s))
     if c.parts:
-        put(tile.part, tile.head // s.heads)
         put(tile.part_blocks, told(7, tile, s))
-        if is_producer:
-            put(tile.head, tile.head % s.heads)
     if is_producer:
         put(tile.queries.begin, told(1, tile, s))
         put(tile.keys.begin, told(3, tile, s))

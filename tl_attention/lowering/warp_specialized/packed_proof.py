@@ -15,8 +15,8 @@ import numpy as np
 from tl_attention.hardware.warpgroup import ROWS
 from tl_attention.lowering.warp_specialized.tile_order import workers
 from tl_attention.problem.bounds import LARGEST, ROOM
-from tl_attention.problem.lengths import Lengths, Problems, cuts, drawn
-from tl_attention.problem.mask import ceildiv
+from tl_attention.problem.lengths import Lengths, Problems, cuts, drawn, results
+from tl_attention.problem.mask import Mask, ceildiv
 from tl_attention.problem.packed import PackedSizes, listed
 from tl_attention.problem.tiling import SECTION_BYTES, taper
 from tl_attention.problem.variant import Variant
@@ -37,11 +37,24 @@ def packed_sizes(proof: Any, tiles: int) -> Iterator[PackedSizes]:
     variant, gap = proof.code.variant, 2 * proof.rows
     heads = ceildiv(tiles * workers(proof.schedule, variant), variant.group) * variant.group
     before = Lengths(proof.rows + 1, proof.rows + 5)
-    for lengths in (*proof.lengths(proof.program.span + 2, proof.rows, ROWS), Lengths(proof.rows, 0)):
+    some = (*proof.lengths(proof.program.span + 2, proof.rows, ROWS), Lengths(proof.rows, 0))
+    few = straddling(variant.mask, proof.rows // variant.row_heads, proof.schedule.block_N)
+    for own in (*some, *(few if variant.row_heads > 1 else ())):
+        # A query has as many rows as heads lie behind each other.
+        lengths = Lengths(own.seq_q * variant.row_heads, own.seq_kv)
         yield PackedSizes.of(heads, [lengths, Lengths(0, 7), before], gap)
         before = lengths
     # Loops so long that no number in the code is larger.
     yield PackedSizes.of(heads, [(5, MOST_KEYS)], gap)
+
+
+def straddling(mask: Mask, queries: int, block_N: int) -> Iterator[Lengths]:
+    """Yields lengths at which an edge of the mask lies in the first KV block for some of a tile's queries, else in the next."""
+    at = (-1 - mask.right if mask.right is not None else None, mask.left)
+    for edge in (edge for edge in at if edge is not None):
+        past = block_N + edge - queries // 2
+        seq_q = max(queries, 2 * block_N - past)
+        yield Lengths(seq_q, past + seq_q)
 
 
 def packed_grids(schedule: Schedule, variant: Variant) -> Iterator[PackedSizes]:
@@ -87,11 +100,6 @@ class ListedTiles:
         of_clusters = Problems(*(np.full(clusters, size) for size in sizes[:4]))
         both, ids = (np.concatenate([part, part[:1], part[:0:-1]]) for part in (once, numbers))
         return cls(of_clusters, np.full(clusters, len(once)), both, ids)
-
-    @property
-    def total(self) -> Array:
-        """Returns how many tiles all heads have together, for each cluster."""
-        return self.row_tiles * self.sizes.heads
 
     def found(self, at: Array, there: Array) -> tuple[Array, Array]:
         """Returns (each entry's tile, the entry's five numbers), for these places in the lists, 0 where none is there."""
@@ -145,8 +153,9 @@ class DrawnTiles:
             first = np.clip(at, 0, tiles - 1) * schedule.kernel.cluster
             begins = draw.integers(0, FARTHEST, (2, count))
             fields.append(np.stack([first, begins[0], q, begins[1], kv]))
-        row_tiles = np.minimum(draw.choice([1, 2, 3, 5, 9, 300, 20_000], count), (LARGEST - ROOM) // heads)
-        total = row_tiles * heads
+        of_results = results(variant, Problems(*[heads] * 4))
+        row_tiles = np.minimum(draw.choice([1, 2, 3, 5, 9, 300, 20_000], count), (LARGEST - ROOM) // of_results)
+        total = row_tiles * of_results
         ends = draw.integers(0, 50, count)
         chosen = draw.integers(0, 3, count)
         number = np.where(
@@ -158,11 +167,6 @@ class DrawnTiles:
         )
         sizes = Problems(np.full(count, turns), heads, *totals)
         return cls(sizes, row_tiles, np.clip(number, 0, total - 1), fields, schedule.kernel.cluster)
-
-    @property
-    def total(self) -> Array:
-        """Returns how many tiles all heads have together, for each cluster."""
-        return self.row_tiles * self.sizes.heads
 
     def found(self, at: Array, there: Array) -> tuple[Array, Array]:
         """Returns (each entry's place, the entry's five numbers) for the next turn; an entry met again is the same."""

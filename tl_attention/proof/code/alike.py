@@ -192,7 +192,10 @@ class Likeness:
         A base is subtracted before values of tiles are compared. One of the bases must fit all threads.
         """
         of, tiles = seen.values, self.turns[seen.turn]
-        row, head, head_kv = (part[place] for part in (tiles.row, tiles.head, tiles.head_kv))
+        row, head, head_kv, head_of_results = (
+            np.broadcast_to(part, tiles.row.shape)[place]
+            for part in (tiles.row, tiles.head, tiles.head_kv, tiles.head_of_results)
+        )
         (q_first, batch), (k_first, batch_kv), (_, of_results) = (
             tuple(np.broadcast_to(part, tiles.row.shape)[place] for part in parts)
             for parts in (tiles.queries, tiles.keys, tiles.results)
@@ -216,7 +219,7 @@ class Likeness:
                     bases, kv_rows if of_kv else (row,)))  # fmt: skip
         elif seen.kind in ("output", "rows of output", "rows of lse"):
             name = "LSE" if seen.kind == "rows of lse" else "Output"
-            yield "element", (self._tensor(name, place).element(of_results, head, row),)
+            yield "element", (self._tensor(name, place).element(of_results, head_of_results, row),)
             yield "rows", (left,)
         elif seen.kind == PER_HEAD:
             yield "value", (head,)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from tl_attention.problem.lengths import PART_BLOCKS
 from tl_attention.problem.packed import TILE_WORDS, TILES_TOLD
 from tl_attention.proof.code.copies import COPY_CALLS, HAND_OVER, IN_GLOBAL
 from tl_attention.proof.code.declarations import Declared
@@ -23,8 +24,6 @@ from tl_attention.proof.code.threads import Class, settled
 from tl_attention.proof.code.verdict import Unsafe
 from tl_attention.proof.events import NAMED, TILE
 
-# An entry in the list of tiles has so many numbers; its head and its number are handed over behind them.
-ENTRY = 5
 # A thread's block in its cluster.
 OWN_BLOCK = "tl::block_rank_in_cluster()"
 
@@ -130,7 +129,10 @@ def _slot(text: str, declared: Declared) -> tuple[str, Expression]:
 
 
 def _hand_over(match: re.Match[str], declared: Declared) -> Made:
-    """Returns the Made that puts a tile's entry, its head and its number into shared memory, once for each warp."""
+    """Returns the Made that puts a tile's entry, its head and its number into shared memory, once for each warp.
+
+    The last word of an entry is how many KV blocks a part of the keys has.
+    """
     given = arguments(match[1])
     source = IN_GLOBAL.match(given[1]) if len(given) == 4 else None
     if not source or source[1] != "Tiles":
@@ -145,7 +147,7 @@ def _hand_over(match: re.Match[str], declared: Declared) -> Made:
             raise Unsafe(f"line {line + 1} hands over what is no entry of the list, or where none belongs")
         words = run.tiles.listed(threads).words(run.threads.place[leaders.threads], word // TILE_WORDS - 1)
         run.see(threads, line, HAND_OVER, name, index=run.value(place, threads) // TILE_WORDS)
-        for index, value in enumerate((*words, of_head, of_tile)):
+        for index, value in enumerate((*words, of_head, of_tile, PART_BLOCKS)):
             run.tiles.put(leaders, name, index, value)
 
     return Made(act)
@@ -159,7 +161,7 @@ def _hand_over_none(match: re.Match[str], declared: Declared) -> Made:
         if (at % TILE_WORDS).any():
             raise Unsafe(f"line {line + 1} hands over no tile where no entry belongs")
         run.see(threads, line, HAND_OVER, name, index=run.value(place, threads) // TILE_WORDS)
-        for index in range(ENTRY + 2):
+        for index in range(TILE_WORDS):
             run.tiles.put(leaders, name, index, -1)
 
     return Made(act)

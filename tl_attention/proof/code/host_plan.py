@@ -171,9 +171,10 @@ def _check_order(functions: list[str]) -> None:
         raise unknown(f"no kernel launch after the call of {functions[-1]}")
     made = functions[1:-1]
     # TileLang numbers the kernels of one function.
-    if made and functions[-1] == f"{made[-1]}_1":
-        made.pop()
-    if functions[0] != SET_DEVICE or {*made} - {CREATE_TILED}:
+    others = [made.pop() for _ in range(2) if made and made[-1] != CREATE_TILED][::-1]
+    first = (others or functions[-1:])[0]
+    numbered = [f"{first}_{number}" if number else first for number in range(len(others) + 1)]
+    if functions[0] != SET_DEVICE or {*made} - {CREATE_TILED} or [*others, functions[-1]] != numbered:
         raise unknown(f"calls of {', '.join(functions)}, expected {SET_DEVICE}, any {CREATE_TILED} and one kernel")
 
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 
 from tl_attention.problem.features import Parameter
-from tl_attention.problem.mask import Mask, sides
+from tl_attention.problem.mask import sides
 from tl_attention.problem.shape import DTYPE_BYTES
 from tl_attention.problem.variant import Variant
 from tl_attention.proof.code.host_plan import Descriptor, HostPlan, Listing, Merging
@@ -73,7 +73,7 @@ LISTING_TENSORS = ("CuSeqlensK", "CuSeqlensQ", "SeqUsedK", "SeqUsedQ", "Tiles")
 LISTING_NUMBERS = ("bounds", "seq_kv", "seq_q", "used_k", "used_q", "words")
 LISTING_CALL = (
     "tl_attention_list_tiles<{of}>(CuSeqlensQ, CuSeqlensK, SeqUsedQ, SeqUsedK, {left}, {right}, bounds, used_q, used_k, "
-    "seq_q, seq_kv, words, (&(Tiles[0])));\n"
+    "seq_q, seq_kv, {parts}, words, (&(Tiles[0])));\n"
 )
 FIRST_BLOCK = "  if (((int)blockIdx.x) == 0) {{\n    {call}  }}\n"
 
@@ -83,14 +83,16 @@ def prototype_of(kernel: str) -> str:
     return re.sub(r"__launch_bounds__\(\d+, 1\) ", "", kernel.partition("\n")[0]).removesuffix(" {") + ";"
 
 
-def check_listing(kernel: Kernel, plan: HostPlan, of: tuple[int, ...], mask: Mask, cluster: int) -> None:
+def check_listing(kernel: Kernel, plan: HostPlan, of: tuple[int, ...], variant: Variant, cluster: int) -> None:
     """Raises Unsafe unless the kernel that lists tiles is the known one, called for these numbers, and launched so.
 
     `of` are block_M, cluster and block_N. TileLang gives it the main kernel's clusters, of which the first block lists.
     """
+    mask = variant.mask
     left, right = sides(mask)
-    call = LISTING_CALL.format(of=", ".join(map(str, of)), left=left, right=right)
-    numbers = sorted((*LISTING_NUMBERS, *mask.names))
+    parts = "(results / heads)" if variant.parts else "1"
+    call = LISTING_CALL.format(of=", ".join(map(str, (*of, variant.row_heads))), left=left, right=right, parts=parts)
+    numbers = sorted((*LISTING_NUMBERS, *mask.names, *(("heads", "results") if variant.parts else ())))
     body = f"  {call}" if cluster == 1 else FIRST_BLOCK.format(call=call)
     name = kernel.signature.name.removesuffix("_1")
     launch = (*((cluster, 1, 1) if cluster > 1 else ()), cluster, 1024, 1, 1)
@@ -105,11 +107,10 @@ MERGING = (
     'extern "C" __global__ void __launch_bounds__(256, 1) {kernel}(const float* LSE, '
     "{pointer} Merged, float* MergedLSE, const float* Output{pointer_to_sinks}, {numbers}) {{\n"
     "  cudaGridDependencySynchronize();\n"
-    "  tl_attention_merge<{columns}, {is_bf16}>(Output, LSE, (&(Merged[{zero}])), (&(MergedLSE[0])), (results / batch), "
-    "((batch * heads) * seq_q), heads, seq_q, {strides}{sinks});\n}}\n"
+    "  tl_attention_merge<{columns}, {is_bf16}{row_heads}>(Output, LSE, (&(Merged[{zero}])), (&(MergedLSE[0])), "
+    "(results / {of_all}), {rows}, heads, seq_q, {strides}{sinks});\n}}\n"
 )
-MERGING_TENSORS, MERGING_NUMBERS = ("LSE", "Merged", "MergedLSE", "Output"), ("batch", "heads", "results", "seq_q")
-MERGED_STRIDES = ("Merged_batch_stride", "Merged_head_stride", "Merged_row_stride")
+MERGING_TENSORS, MERGING_NUMBERS = ("LSE", "Merged", "MergedLSE", "Output"), ("heads", "results", "seq_q")
 CONTIGUOUS = (
     "((((int64_t)heads) * ((int64_t)seq_q)) * (int64_t){columns}), (((int64_t)seq_q) * (int64_t){columns}), {columns}"
 )
@@ -117,9 +118,12 @@ CONTIGUOUS = (
 
 def check_merging(kernel: Kernel, plan: HostPlan, variant: Variant) -> None:
     """Raises Unsafe unless the kernel that merges parts is the known one, launched with warps for all rows."""
-    name, columns, strides = f"{kernel.signature.name}_1", variant.head_dim_v, MERGED_STRIDES if variant.strided else ()
+    main, columns, packed = kernel.signature.name, variant.head_dim_v, variant.packed
+    name = f"{main.removesuffix('_1')}_2" if packed else f"{main}_1"
+    merged = next(parameter for parameter in variant.parameters() if parameter.name == "Merged")
+    strides = tuple(sorted(merged.strides)) if variant.strided else ()
     sinks, of_sinks = (("Sinks",), ("all_heads",)) if "Sinks" in variant.optional else ((), ())
-    of_sizes = (*of_sinks, *MERGING_NUMBERS)
+    of_sizes = (*of_sinks, *sorted((*MERGING_NUMBERS, *([] if packed else ["batch"]))))
     numbers = [*(f"int64_t {stride}" for stride in strides), *(f"int {number}" for number in of_sizes)]
     wanted = MERGING.format(
         kernel=name,
@@ -129,7 +133,10 @@ def check_merging(kernel: Kernel, plan: HostPlan, variant: Variant) -> None:
         columns=columns,
         is_bf16="true" if variant.dtype == "bfloat16" else "false",
         zero="(int64_t)0" if strides else "0",
-        strides=", ".join(strides) if strides else CONTIGUOUS.format(columns=columns),
+        row_heads=f", {variant.row_heads}" if packed else "",
+        of_all="heads" if packed else "batch",
+        rows="(heads * seq_q)" if packed else "((batch * heads) * seq_q)",
+        strides=", ".join((*["0"] * packed, *strides)) if strides else CONTIGUOUS.format(columns=columns),
         sinks=", Sinks, all_heads" if sinks else "",
     )
     if kernel.merging.rstrip("\n") != wanted.rstrip("\n"):
@@ -138,9 +145,10 @@ def check_merging(kernel: Kernel, plan: HostPlan, variant: Variant) -> None:
     if plan.merging is None or plan.merging != Merging(name, given, plan.merging.blocks, (256, 1, 1)):
         raise Unsafe(f"parts are merged by {plan.merging}, expected {name} of {', '.join(given)}")
     for rows, parts in itertools.product((1, 3, 8, 9, 4096), (1, 8, 9, 16, 17, 33, 200)):
-        sizes = {"batch": 2, "heads": 3, "seq_q": rows, "results": 2 * parts, "seq_kv": 0, "all_heads": 0}
+        batch, heads = 1 if packed else 2, 3
+        sizes = {"batch": batch, "heads": heads, "seq_q": rows, "results": (heads if packed else batch) * parts}
         of_block = 1 + 7 // -(-parts // 8)
-        if plan.merging.blocks.at(sizes) != -(-6 * rows // of_block):
+        if plan.merging.blocks.at(sizes) != -(-batch * heads * rows // of_block):
             raise Unsafe(f"the kernel that merges parts has {plan.merging.blocks} blocks")
 
 

@@ -142,7 +142,9 @@ class Proof(ABC):
         schedule, variant = self.schedule, self.code.variant
         least = self.program.least_blocks
         tile = schedule.block_M, schedule.block_N
-        return Cut(variant.mask, variant.group, self.rows, *tile, least, schedule.kv_order, variant.together)
+        return Cut(
+            variant.mask, variant.group, self.rows, *tile, least, schedule.kv_order, variant.together, variant.row_heads
+        )
 
     @abstractmethod
     def sizes(self) -> Iterator[Sizes]:
@@ -286,7 +288,11 @@ class Proof(ABC):
 
         A size may be an array for many problems.
         """
-        of_parts = {"results": results(self.code.variant, sizes), "all_heads": all_heads(sizes)}
+        of_parts = {
+            "results": results(self.code.variant, sizes),
+            "all_heads": all_heads(sizes),
+            "all_rows": sizes.seq_q,
+        }
         known = self.code.variant.dims(sizes) | self._offsets(sizes) | of_parts
         return {
             p.name: tuple(known[d] for d in p.dims)

@@ -40,7 +40,8 @@ class Entries(Protocol):
 class Cut:
     """A Cut says how a kernel cuts problems into row tiles and KV blocks, and in which order it takes the blocks.
 
-    `rows` rows share KV blocks, `block_M` of them are one block's. They may be of several heads `together`.
+    `rows` rows share KV blocks, `block_M` of them are one block's. They may be of several heads `together`, one behind the
+    other, or of `row_heads` heads for each query.
     """
 
     mask: Mask
@@ -51,6 +52,7 @@ class Cut:
     least: int
     kv_order: str
     together: bool = False
+    row_heads: int = 1
 
 
 @dataclass
@@ -74,7 +76,7 @@ class RowTiles:
     skipped: int = 0
     # Of packed sequences: the first row of the tile's sequence among all rows of Q, and of K and V.
     begins: tuple[Value, Value] | None = None
-    # Of keys in parts: which part the tile has, and the batch of its results.
+    # Of keys in parts: which part the tile has, and the batch of its results, or of packed sequences their head.
     part: Value | None = None
     result: Value | None = None
 
@@ -97,6 +99,10 @@ class RowTiles:
 
     def _queries(self, first: Value, rows: int) -> tuple[Any, Value, Value]:
         """Returns (lengths, first query, queries) of `rows` rows from `first` on: all where rows of several heads lie in a tile."""
+        heads = self.cut.row_heads
+        if heads > 1:
+            of = Lengths(self.sizes.seq_q // heads, self.sizes.seq_kv)
+            return of, first // heads, ceildiv(first + rows, heads) - first // heads
         if not self.cut.together:
             return self.sizes, first, rows
         of_head = head_rows(self.sizes.seq_q, self.cut.block_N)
@@ -116,7 +122,12 @@ class RowTiles:
     @property
     def results(self) -> tuple[Value, Value]:
         """Returns (first row, batch) of the tile's results, as `queries` does for Q."""
-        return self.queries if self.result is None else (0, self.result)
+        return self.queries if self.result is None or self.begins is not None else (0, self.result)
+
+    @property
+    def head_of_results(self) -> Value:
+        """Returns the head of the tile's results: each part of packed sequences' keys has its own."""
+        return self.head if self.result is None or self.begins is None else self.result
 
     @property
     def keys(self) -> tuple[Value, Value]:
@@ -167,7 +178,7 @@ class RowTiles:
     def place_of_results(self, offset: int = 0) -> Place:
         """Returns (row, head, batch) of the results of the tile's row number `offset`."""
         first, batch = self.results
-        return first + self.row + offset, self.head, batch
+        return first + self.row + offset, self.head_of_results, batch
 
     def place_of_kv(self, block: int) -> Place:
         """Returns (row, head, batch) of the first row, in K and V, of the KV block that the loop takes `block`-th."""

@@ -16,7 +16,11 @@ from tl_attention.proof.code.threads import Value
 from tl_attention.proof.events import NO_BATCH
 
 BATCH, HEAD, ROW, COLUMN = range(4)
-DIMENSION_OF: dict[str | int, int] = {"batch": BATCH, "heads": HEAD, "heads_kv": HEAD, "seq_q": ROW, "seq_kv": ROW}
+DIMENSION_OF: dict[str | int, int] = {
+    "batch": BATCH,
+    **dict.fromkeys(("heads", "heads_kv", "all_heads"), HEAD),
+    **dict.fromkeys(("seq_q", "seq_kv", "all_rows"), ROW),
+}
 # Elements of 16 bytes, of which all strides are multiples.
 ALIGNED = 8
 # Of a ragged view; 2^30 strides of the last dimension and of a row are 2^64 bytes.
@@ -138,11 +142,14 @@ def packed_tensors(
     """Returns, by name, a packed Tensor for each parameter with rows; its strides are unlike any others.
 
     Tensors with columns are (rows, heads, columns), in which all heads of a row lie together, unless their strides of a
-    head and a row are given. The LSE is (heads, rows).
+    head and a row are given. The LSE is (heads, rows), and the output of parts (results, rows, columns), contiguous.
     """
     found = {}
     for n, p in enumerate(parameters):
-        if p.has_columns:
+        if p.has_columns and "results" in p.dims:
+            heads, rows, columns = shapes[p.name]
+            found[p.name] = Tensor((1, *shapes[p.name]), (0, rows * columns, columns, 1), True)
+        elif p.has_columns:
             rows, heads, columns = shapes[p.name]
             head = columns + ALIGNED * (2 + 3 * n)
             head, row = strides[p.name] if strides else (head, heads * head + ALIGNED * (3 + n))
