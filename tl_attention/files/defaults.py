@@ -250,7 +250,7 @@ class Defaults:
 
     def in_parts(self, number: int, case: Case) -> bool:
         """Says whether the schedule of the rule of this index may compute the case's keys in parts."""
-        return not case.packed and _has_parts(self.rules[number].schedule)
+        return _has_parts(self.rules[number].schedule)
 
     def line(self, number: int) -> int:
         """Returns the number of the line on which the rule of this index begins in the file."""

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from tl_attention.hardware.device import card_at_hand
 from tl_attention.measure.records import SizesKnown
-from tl_attention.op.few import Parts, parts_of, put_together, smallest_parts
+from tl_attention.op.few import Parts, packed_variant, parts_of, put_together, smallest_parts
 from tl_attention.problem.lengths import Lengths, edges, ends
 from tl_attention.problem.mask import ceildiv, is_window
 from tl_attention.problem.shape import AttentionShape
@@ -67,7 +67,10 @@ class Candidate:
     @property
     def variant(self) -> Variant:
         """Returns the kernel variant to compile, from the problem and `fixed`, `sms`, `strided`, `arch` and `invariant`."""
-        there = self.shape.variant(self.fixed, parts=self.in_parts)
+        if self.shape.packed and self.schedule is not None:
+            there = packed_variant(self.shape, self.schedule, self.in_parts)
+        else:
+            there = self.shape.variant(self.fixed, parts=self.in_parts)
         return replace(there, sms=self.sms, strided=self.strided, arch=self.arch, invariant=self.invariant)
 
     def __str__(self) -> str:

@@ -16,7 +16,7 @@ from tl_attention.compiler.compile import CompiledKernel, compile_kernel
 from tl_attention.measure import peers, timing
 from tl_attention.measure.candidate import Candidate
 from tl_attention.measure.records import PRODUCTS
-from tl_attention.op.few import results_of_parts
+from tl_attention.op.few import results_of_packed_parts, results_of_parts, row_heads, rows_of_queries
 from tl_attention.oracle import reference
 from tl_attention.oracle.reference import ErrorReport, each_sequence
 from tl_attention.problem.packed import words_of_list
@@ -160,9 +160,15 @@ def _implementation(
     scale = shape.head_dim**-0.5
     output = result.output
     if parts := candidate.parts(shape):
-        lse = torch.empty(output.shape[:3], device=DEVICE) if result.lse is None else result.lse
-        there |= {"part_blocks": parts.blocks, "Merged": output, "MergedLSE": lse}
-        output, there["LSE"] = results_of_parts(output, parts.number)
+        rows = (shape.heads, shape.totals[0]) if shape.packed else output.shape[:3]
+        lse = torch.empty(rows, device=DEVICE) if result.lse is None else result.lse
+        there |= {"Merged": output, "MergedLSE": lse}
+        if shape.packed:
+            q = rows_of_queries(q, candidate.variant.row_heads)
+            output, there["LSE"] = results_of_packed_parts(q, shape.head_dim_v, parts.number)
+        else:
+            there["part_blocks"] = parts.blocks
+            output, there["LSE"] = results_of_parts(output, parts.number)
 
     def run() -> _Result:
         kernel(Q=q, K=k, V=v, Output=output, softmax_scale=scale, **there)
@@ -186,7 +192,8 @@ def offsets_of(shape: AttentionShape) -> tuple[Tensor, Tensor]:
 def _offsets(schedule: Schedule, shape: AttentionShape) -> dict[str, Tensor]:
     """Returns what a kernel takes for packed sequences, by parameter; as many used lengths as offsets stand for none."""
     q, k = offsets_of(shape)
-    words = words_of_list(shape.totals[0], shape.batch, schedule.block_M * schedule.kernel.cluster)
+    rows = shape.totals[0] * row_heads(shape, schedule)
+    words = words_of_list(rows, shape.batch, schedule.block_M * schedule.kernel.cluster)
     tiles = torch.empty(words, dtype=torch.int32, device=DEVICE)
     return {"CuSeqlensQ": q, "CuSeqlensK": k, "SeqUsedQ": q, "SeqUsedK": k, "Tiles": tiles}
 

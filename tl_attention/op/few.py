@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 from tl_attention.problem.mask import ceildiv
 from tl_attention.problem.shape import AttentionShape
+from tl_attention.problem.variant import Variant
 from tl_attention.schedule.schedule import Schedule
 
 # Times in those in which a thread block computes a KV block: a tile begins and ends, and another kernel merges parts.
@@ -25,30 +27,62 @@ def put_together(shape: AttentionShape, schedule: Schedule, in_parts: bool = Tru
 
     Where heads differ, as their sinks do, only the kernel that merges parts knows which is which.
     """
-    apart = _differ(shape) and not (in_parts and may_have_parts(shape, schedule))
+    apart = shape.packed or (_differ(shape) and not (in_parts and may_have_parts(shape, schedule)))
     return shape if apart or schedule.kernel.rows_of == "head" else shape.together(schedule.block_M)
 
 
 def parts_of(shape: AttentionShape, schedule: Schedule, sms: int) -> Parts | None:
     """Returns the parts in which a GPU of so many SMs computes the problem's keys soonest; None for all keys at once.
 
-    The schedule says how many KV blocks a part has at least. Packed sequences have none. Sinks are added as parts are
-    merged, if there be one.
+    The schedule says how many KV blocks a part has at least. Packed sequences may have one part, which is merged, too; the
+    list of their tiles says how many blocks it has. Sinks are added as parts are merged, if there be one.
     """
     if not may_have_parts(shape, schedule):
         return None
+    if shape.packed:
+        together = row_heads(shape, schedule)
+        rows, heads = shape.seq_q * together, shape.heads // together
+        return Parts(packed_parts(shape.batch * heads, rows, shape.seq_kv, schedule, sms), 0)
     tiles = shape.batch * shape.heads * ceildiv(shape.seq_q, schedule.block_M)
-    blocks = ceildiv(shape.seq_kv, schedule.block_N)
-    at_once = sms * schedule.kernel.blocks_per_sm
-    # More than two for each place would wait for each other.
-    most = max(1, min(blocks // (schedule.kernel.part_blocks or 1), 2 * at_once // tiles))
-    found = {Parts(ceildiv(blocks, each), each) for each in (ceildiv(blocks, count) for count in range(1, most + 1))}
-    best = min(found, key=lambda parts: (_time(parts, tiles, at_once), parts))
+    best = _soonest(tiles, ceildiv(shape.seq_kv, schedule.block_N), schedule, sms)
     return best if best.number > 1 or _differ(shape) else None
 
 
+def packed_parts(heads: int, rows: int, keys: int, schedule: Schedule, sms: int) -> int:
+    """Returns how many parts the keys of packed sequences have: of so many heads of all, with up to so many rows and keys."""
+    return _soonest(heads * ceildiv(rows, schedule.block_M), ceildiv(keys, schedule.block_N), schedule, sms).number
+
+
+@functools.lru_cache(maxsize=4096)
+def _soonest(tiles: int, blocks: int, schedule: Schedule, sms: int) -> Parts:
+    """Returns the parts of so many KV blocks of each of so many row tiles that a GPU of so many SMs computes soonest."""
+    at_once, blocks = sms * schedule.kernel.blocks_per_sm, max(1, blocks)
+    # More than two for each place would wait for each other.
+    most = max(1, min(blocks // (schedule.kernel.part_blocks or 1), 2 * at_once // tiles))
+    found = {Parts(ceildiv(blocks, each), each) for each in (ceildiv(blocks, count) for count in range(1, most + 1))}
+    return min(found, key=lambda parts: (_time(parts, tiles, at_once), parts))
+
+
+def row_heads(shape: AttentionShape, schedule: Schedule) -> int:
+    """Returns how many heads of packed sequences have their rows behind each other for each query: those of a group, or 1.
+
+    A row tile has two queries at least.
+    """
+    together = schedule.kernel.rows_of == "group" and 2 * shape.group <= schedule.block_M
+    return shape.group if together else 1
+
+
+def packed_variant(shape: AttentionShape, schedule: Schedule, in_parts: bool) -> Variant:
+    """Returns the variant of a schedule's kernel for packed sequences, whose keys may be in parts.
+
+    Rows of heads that share K and V are put together only as parts are merged, which brings them to where they belong.
+    """
+    found, heads = shape.variant(parts=in_parts), row_heads(shape, schedule) if in_parts else 1
+    return replace(found, row_heads=heads, group=shape.group // heads)
+
+
 def smallest_parts(shape: AttentionShape, schedule: Schedule) -> Parts:
-    """Returns as many parts of the problem's keys as the schedule allows."""
+    """Returns as many parts of the keys of a problem, which is not packed, as the schedule allows."""
     blocks = schedule.kernel.part_blocks or 1
     return Parts(ceildiv(shape.seq_kv, blocks * schedule.block_N), blocks)
 
@@ -59,7 +93,9 @@ def of_any_lengths(shape: AttentionShape, schedule: Schedule, invariant: bool) -
     `shape` is such a call of one query and one key.
     """
     lengths = (1, 2) if schedule.kernel.rows_of == "group" else (1,)
-    of_lengths = [replace(shape, seq_q=rows, seq_kv=rows) for rows in lengths if not shape.packed] or [shape]
+    if shape.packed:
+        return [(shape, may_have_parts(shape, schedule) and not invariant)]
+    of_lengths = [replace(shape, seq_q=rows, seq_kv=rows) for rows in lengths]
     problems = dict.fromkeys([shape, *(put_together(of_one, schedule) for of_one in of_lengths)])
     parts = (False, True) if may_have_parts(shape, schedule) and not invariant else (False,)
     every = [(problem, in_parts) for problem in problems for in_parts in parts]
@@ -68,7 +104,7 @@ def of_any_lengths(shape: AttentionShape, schedule: Schedule, invariant: bool) -
 
 def may_have_parts(shape: AttentionShape, schedule: Schedule) -> bool:
     """Says whether the schedule may compute the problem's keys in parts."""
-    return schedule.kernel.part_blocks is not None and not shape.packed
+    return schedule.kernel.part_blocks is not None
 
 
 def _differ(shape: AttentionShape) -> bool:
@@ -90,3 +126,20 @@ def results_of_parts(output: Any, parts: int) -> tuple[Any, Any]:
     batch, heads, rows, columns = output.shape
     sizes = (parts * batch, heads, rows)
     return output.new_empty((*sizes, columns), dtype=torch.float32), output.new_empty(sizes, dtype=torch.float32)
+
+
+def rows_of_queries(q: Any, heads: int) -> Any:
+    """Returns packed queries (rows, all heads, columns) as (rows x heads, other heads, columns), those of each query together."""
+    return q if heads == 1 else q.unflatten(1, (-1, heads)).transpose(1, 2).flatten(0, 1)
+
+
+def results_of_packed_parts(q: Any, columns: int, parts: int) -> tuple[Any, Any]:
+    """Returns fp32 tensors for the output and the LSE of each part, as more heads, of packed queries as the kernel takes them.
+
+    The LSE of rows that are no sequence's stays as it is made here, all bits 1, so that no part of them is merged.
+    """
+    import torch
+
+    rows, heads, _ = q.shape
+    lse = torch.full((parts * heads, rows), -1, dtype=torch.int32, device=q.device).view(torch.float32)
+    return q.new_empty((parts * heads, rows, columns), dtype=torch.float32), lse

@@ -18,6 +18,7 @@ from tl_attention.files.defaults import computed
 from tl_attention.files.named import resolve
 from tl_attention.op import arguments, operator, packed_arguments, varlen_operator
 from tl_attention.op.attention import kernel_of, schedule_of, sms_of
+from tl_attention.op.few import may_have_parts, packed_parts, packed_variant, results_of_packed_parts, rows_of_queries
 from tl_attention.op.in_memory import ALIGNMENT, share_memory
 from tl_attention.op.plan import NO_WINDOW, Plans, Taken, Values, described, features_taken
 from tl_attention.problem.features import Asked
@@ -136,7 +137,7 @@ def attention_varlen(
         if plan is not None:
             scale = arguments.checked_scale(scale, plan.head_dim, plan.asked)
             if plan.serves(q, k, v, offsets, values, out, schedule):
-                return plan.run(q, k, v, offsets, values, out, scale, zero_unused)
+                return plan.run(q, k, v, offsets, longest, values, out, scale, zero_unused)
     given = arguments.by_word(values)
     asked_for: dict[str, Any] = {
         "causal": causal,
@@ -158,14 +159,17 @@ def attention_varlen(
     packed_arguments.check_out(out, q, k, v, offsets, given)
     if shape is None:
         return _without_tiles(q, v, out, given, return_lse, zero_unused)
+    in_parts = invariant is not True
     shape, invariant = computed(shape, card.arch, invariant, by_rules=schedule is None)
     scheduled = schedule_of(schedule, shape, card, invariant)
-    variant = replace(shape.variant(), sms=sms_of(q.device), arch=card.arch, invariant=invariant)
-    window = shape.mask.values(variant.mask.names)
-    plan = PackedPlan.of(kernel_of(scheduled, variant).launch, scheduled, q, v, asked, window)
+    in_parts = in_parts and may_have_parts(shape, scheduled)
+    there = packed_variant(shape, scheduled, in_parts)
+    variant = replace(there, sms=sms_of(q.device), arch=card.arch, invariant=invariant)
+    kernel, window = kernel_of(scheduled, variant).launch, shape.mask.values(variant.mask.names)
+    plan = PackedPlan.of(kernel, scheduled, q, v, asked, window, variant.row_heads, in_parts)
     if key is not None:
         plans.keep(key, plan)
-    return plan.run(q, k, v, offsets, values, out, scale, zero_unused)
+    return plan.run(q, k, v, offsets, longest, values, out, scale, zero_unused)
 
 
 def _without_tiles(
@@ -184,8 +188,9 @@ def _without_tiles(
 class PackedPlan:
     """A PackedPlan launches calls of `attention_varlen` like an earlier one, whatever their lengths, without new checks.
 
-    `rows` is how many rows a tile of the kernel has. `features` are what the kernel takes for features besides the LSE,
-    and for a window: a number, or the place of a tensor among the call's values, and None for the other.
+    `rows` is how many rows a tile of the kernel has, and `row_heads` of how many heads for each query. `features` are what
+    the kernel takes for features besides the LSE, and for a window: a number, or the place of a tensor among the call's
+    values, and None for the other. Keys may be `in_parts`.
     """
 
     kernel: Callable[..., None]
@@ -197,6 +202,8 @@ class PackedPlan:
     lse: bool
     columns: int
     features: tuple[Taken, ...]
+    row_heads: int
+    in_parts: bool
 
     @classmethod
     def of(
@@ -207,14 +214,18 @@ class PackedPlan:
         v: Tensor,
         asked: Asked,
         window: Mapping[str, int],
+        row_heads: int,
+        in_parts: bool,
     ) -> PackedPlan:
-        """Makes the plan of a call from its kernel, schedule, tensors, features and window's sides."""
+        """Makes the plan of a call from its kernel, schedule, tensors, features, window's sides and parts."""
         return cls(
             *(kernel, schedule, q.device.index, q.shape[2], asked),
             rows=schedule.block_M * schedule.kernel.cluster,
             lse="lse" in asked,
             columns=v.shape[2],
             features=features_taken(asked, window),
+            row_heads=row_heads,
+            in_parts=in_parts,
         )
 
     def serves(
@@ -252,6 +263,7 @@ class PackedPlan:
         k: Tensor,
         v: Tensor,
         offsets: packed_arguments.Offsets,
+        longest: tuple[int, int],
         values: Values,
         out: Tensor | None,
         scale: float,
@@ -266,12 +278,23 @@ class PackedPlan:
             result.zero_()
             if lse is not None:
                 lse.fill_(-float("inf"))
-        words = words_of_list(total_q, cu_q.shape[0] - 1, self.rows)
-        taken: list[Any] = [*map(packed_arguments.taken, (q, k, v, result)), scale]
-        if lse is not None:
-            taken.append(lse)
+        sequences = cu_q.shape[0] - 1
+        words = words_of_list(total_q * self.row_heads, sequences, self.rows)
+        written: list[Any] = [packed_arguments.taken(result)] if lse is None else [packed_arguments.taken(result), lse]
+        merged: list[Any] = []
+        if self.in_parts:
+            # The kernel writes each part's results, and then those of all keys.
+            if lse is None:
+                written.append(q.new_empty((heads, total_q), dtype=torch.float32))
+            rows, keys = (max(1, min(most, x.shape[0])) for most, x in zip(longest, (q, k)))
+            q = rows_of_queries(q, self.row_heads)
+            of_all = sequences * q.shape[1], rows * self.row_heads, keys
+            parts = packed_parts(*of_all, self.schedule, sms_of(q.device))
+            merged, written = written, [*results_of_packed_parts(q, self.columns, parts)]
+        taken: list[Any] = [*map(packed_arguments.taken, (q, k, v)), written[0], scale, *written[1:]]
         for place, value in self.features:
             taken.append(value if place is None else values[place])
+        taken += merged
         # Used lengths as long as the offsets stand for none.
         taken += [cu_q, cu_k, cu_q if used_q is None else used_q, cu_k if used_k is None else used_k]
         taken.append(q.new_empty(words, dtype=torch.int32))
