@@ -16,7 +16,7 @@ from tl_attention.compiler.compile import CompiledKernel, compile_kernel
 from tl_attention.measure import peers, timing
 from tl_attention.measure.candidate import Candidate
 from tl_attention.measure.records import PRODUCTS
-from tl_attention.op.few import results_of_packed_parts, results_of_parts, row_heads, rows_of_queries
+from tl_attention.op.few import results_of_parts, row_heads, work_of_packed_parts
 from tl_attention.oracle import reference
 from tl_attention.oracle.reference import ErrorReport, each_sequence
 from tl_attention.problem.packed import words_of_list
@@ -164,8 +164,8 @@ def _implementation(
         lse = torch.empty(rows, device=DEVICE) if result.lse is None else result.lse
         there |= {"Merged": output, "MergedLSE": lse}
         if shape.packed:
-            q = rows_of_queries(q, candidate.variant.row_heads)
-            output, there["LSE"] = results_of_packed_parts(q, shape.head_dim_v, parts.number)
+            there["Queries"], of_query = q, candidate.variant.row_heads
+            q, output, there["LSE"] = work_of_packed_parts(q, of_query, shape.head_dim_v, parts.number)
         else:
             there["part_blocks"] = parts.blocks
             output, there["LSE"] = results_of_parts(output, parts.number)

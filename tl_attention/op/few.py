@@ -128,18 +128,14 @@ def results_of_parts(output: Any, parts: int) -> tuple[Any, Any]:
     return output.new_empty((*sizes, columns), dtype=torch.float32), output.new_empty(sizes, dtype=torch.float32)
 
 
-def rows_of_queries(q: Any, heads: int) -> Any:
-    """Returns packed queries (rows, all heads, columns) as (rows x heads, other heads, columns), those of each query together."""
-    return q if heads == 1 else q.unflatten(1, (-1, heads)).transpose(1, 2).flatten(0, 1)
+def work_of_packed_parts(q: Any, row_heads: int, columns: int, parts: int) -> tuple[Any, Any, Any]:
+    """Returns room for packed queries as the kernel takes them, and for the fp32 output and the LSE of each part of the keys.
 
-
-def results_of_packed_parts(q: Any, columns: int, parts: int) -> tuple[Any, Any]:
-    """Returns fp32 tensors for the output and the LSE of each part, as more heads, of packed queries as the kernel takes them.
-
-    The LSE of rows that are no sequence's stays as it is made here, all bits 1, so that no part of them is merged.
+    A head has the rows of `row_heads` heads of q (rows, heads, head_dim), and each part more heads of results.
     """
     import torch
 
-    rows, heads, _ = q.shape
-    lse = torch.full((parts * heads, rows), -1, dtype=torch.int32, device=q.device).view(torch.float32)
-    return q.new_empty((parts * heads, rows, columns), dtype=torch.float32), lse
+    total, heads, head_dim = q.shape
+    rows, heads = total * row_heads, heads // row_heads
+    outputs = q.new_empty((parts * heads, rows, columns), dtype=torch.float32)
+    return q.new_empty((rows, heads, head_dim)), outputs, q.new_empty(outputs.shape[:2], dtype=torch.float32)

@@ -18,7 +18,7 @@ from tl_attention.files.defaults import computed
 from tl_attention.files.named import resolve
 from tl_attention.op import arguments, operator, packed_arguments, varlen_operator
 from tl_attention.op.attention import kernel_of, schedule_of, sms_of
-from tl_attention.op.few import may_have_parts, packed_parts, packed_variant, results_of_packed_parts, rows_of_queries
+from tl_attention.op.few import may_have_parts, packed_parts, packed_variant, work_of_packed_parts
 from tl_attention.op.in_memory import ALIGNMENT, share_memory
 from tl_attention.op.plan import NO_WINDOW, Plans, Taken, Values, described, features_taken
 from tl_attention.problem.features import Asked
@@ -287,10 +287,10 @@ class PackedPlan:
             if lse is None:
                 written.append(q.new_empty((heads, total_q), dtype=torch.float32))
             rows, keys = (max(1, min(most, x.shape[0])) for most, x in zip(longest, (q, k)))
-            q = rows_of_queries(q, self.row_heads)
-            of_all = sequences * q.shape[1], rows * self.row_heads, keys
+            of_all = sequences * heads // self.row_heads, rows * self.row_heads, keys
             parts = packed_parts(*of_all, self.schedule, sms_of(q.device))
-            merged, written = written, [*results_of_packed_parts(q, self.columns, parts)]
+            merged = [packed_arguments.taken(q), *written]
+            q, *written = work_of_packed_parts(q, self.row_heads, self.columns, parts)
         taken: list[Any] = [*map(packed_arguments.taken, (q, k, v)), written[0], scale, *written[1:]]
         for place, value in self.features:
             taken.append(value if place is None else values[place])

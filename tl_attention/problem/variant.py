@@ -40,6 +40,7 @@ KERNEL_PARAMETERS = (
     *(Parameter(name, "scalar", dtype="int32", optional=True) for name in WINDOW),
     Parameter("head_rows", "scalar", dtype="int32", optional=True),
     Parameter("part_blocks", "scalar", dtype="int32", optional=True),
+    Parameter("Queries", "merged", ("batch", "heads", "seq_q", "head_dim"), optional=True),
     Parameter("Merged", "merged", ("batch", "heads", "seq_q", "head_dim_v"), optional=True),
     Parameter("MergedLSE", "merged", ("batch", "heads", "seq_q"), "float32", optional=True),
     *OFFSETS,
@@ -59,7 +60,7 @@ class Variant:
     tiles have `tile_dim` and `tile_dim_v` columns, and columns beyond the tensors' are 0. The kernel is compiled for
     cards of `arch`, and runs on no other. A `packed` variant is of sequences of any lengths that follow each other in
     tensors (rows, heads, columns), all strided; where `row_heads` heads of Q share one of K and V, their rows of a query may
-    lie behind each other as rows of one head. With heads `together`, a head's rows are those of several, one head's
+    lie behind each other as rows of one head, to which the launch copies the caller's. With heads `together`, a head's rows are those of several, one head's
     behind the other's, and the kernel reads how many rows each has: the mask counts these. A kernel of `parts` computes
     each of `part_blocks` KV blocks by itself: its results are the output in fp32 and the LSE of each part, one behind the
     other as more batches, or of packed sequences as more heads, where the list of tiles says how many blocks a part has. A persistent kernel fills a GPU of `sms` SMs; it computes the same on any. A kernel with a
@@ -136,7 +137,7 @@ class Variant:
         asked = {*self.optional, *self.mask.names, *of_schedule, *(["Trace"] if self.trace else [])}
         asked |= {"head_rows"} if self.together else set()
         asked |= {"Merged", "MergedLSE"} if self.parts else set()
-        asked |= {"part_blocks"} if self.parts and not self.packed else set()
+        asked |= {"Queries" if self.packed else "part_blocks"} if self.parts else set()
         there = (p for p in KERNEL_PARAMETERS if not p.optional or p.name in asked)
         taken = (p.of_parts if self.parts else p for p in there)
         return tuple(p.packed if self.packed else p for p in taken if self.packed or p.kind != "offsets")

@@ -15,6 +15,7 @@ from tl_attention.hardware.warpgroup import MEETING, ROWS, WARP, WARPS
 from tl_attention.loop.exp2 import COEFFICIENTS
 from tl_attention.lowering.device_code import device_code
 from tl_attention.lowering.warp_specialized.device_code import (
+    GATHER_ROWS,
     HAND_OVER,
     LIST_TILES,
     MERGE_PARTS,
@@ -75,6 +76,7 @@ class RolesProof(Proof):
         columns = columns if variant.head_dim_v < variant.tile_dim_v else ""
         p = STORE_P if self.roles.p_in_shared else ""
         lists = (STORE_PART + MERGE_PARTS) * variant.parts + (LIST_TILES + HAND_OVER) * variant.packed
+        lists += GATHER_ROWS * (variant.packed and variant.parts)
         return common + columns + lists + exp2 + p + device_code(variant.acting, variant.invariant)
 
     @cached_property

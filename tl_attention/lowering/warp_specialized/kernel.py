@@ -16,6 +16,7 @@ from tl_attention.lowering.rows import viewed
 from tl_attention.lowering.signature import aligned, trace
 from tl_attention.lowering.softmax import LOG2_E
 from tl_attention.lowering.warp_specialized.device_code import (
+    GATHER_ROWS,
     HAND_OVER,
     LIST_TILES,
     MERGE_PARTS,
@@ -123,6 +124,8 @@ def prelude(c):
         text += STORE_PART + MERGE_PARTS
     if c.packed:
         text += LIST_TILES + HAND_OVER
+    if c.packed and c.parts:
+        text += GATHER_ROWS
     if c.softmax.exp2_polynomial is not None:
         text += exp2_polynomial(COEFFICIENTS[c.softmax.exp2_polynomial.degree])
     if c.kernel.p_operand == "shared":

@@ -22,10 +22,10 @@ LISTING = 1024
 def list_tiles(given, c):
     """Launches the kernel that writes the list of tiles, from where sequences begin and how many rows of each count.
 
-    The main kernel starts meanwhile, and waits for this one's end before it reads the list.
+    Where keys are in parts its other blocks copy the queries, and mark all rows as no sequence's. The main kernel starts meanwhile, and waits for this one's end before it reads the list.
     """
     # TileLang 0.1.15 gives all kernels of a function the same clusters.
-    with T.Kernel(c.kernel.cluster, threads=LISTING) as (block,):
+    with T.Kernel(1 + gathering(given) if c.parts else c.kernel.cluster, threads=LISTING) as (block,):
         T.pdl_trigger()
         if block == 0:
             T.call_extern(
@@ -37,6 +37,19 @@ def list_tiles(given, c):
                 *(given.Q.shape[0], given.K.shape[0], parts(given, c), given.Tiles.shape[0]),
                 T.address_of(given.Tiles[0]),
             )
+        elif c.parts:
+            T.call_extern(
+                "handle",
+                f"tl_attention_gather_rows<{given.Q.shape[2]}, {c.row_heads}>",
+                *(T.address_of(given.Queries[0, 0, 0]), given.Queries.strides[0], given.Queries.strides[1]),
+                *(T.address_of(given.Q[0, 0, 0]), T.address_of(given.LSE[0, 0]), given.Q.shape[0], given.Q.shape[1]),
+            )
+
+
+def gathering(given):
+    """Returns how many blocks copy the caller's queries, 16 bytes a thread, so that rows of heads lie behind each other."""
+    rows, heads, columns = given.Q.shape
+    return T.ceildiv(rows * heads, LISTING // (columns // 8))
 
 
 def parts(given, c):

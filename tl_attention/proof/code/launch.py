@@ -62,10 +62,11 @@ def check_prelude(kernel: Kernel, functions: str) -> None:
         raise Unsafe(f"{other[:80]!r} stands before the kernel")
 
 
-# The kernel that lists tiles, to the letter; its parameters in the order in which TileLang gives them.
+# The kernel that lists tiles, to the letter; its parameters in the order in which TileLang gives them. Where keys are in
+# parts its other blocks gather the queries.
 LISTING = (
     'extern "C" __global__ void __launch_bounds__(1024, 1) {kernel}(const int* __restrict__ CuSeqlensK, '
-    "const int* __restrict__ CuSeqlensQ, const int* __restrict__ SeqUsedK, const int* __restrict__ SeqUsedQ, "
+    "const int* __restrict__ CuSeqlensQ, {gathered}const int* __restrict__ SeqUsedK, const int* __restrict__ SeqUsedQ, "
     "int* __restrict__ Tiles, {numbers}) {{\n"
     "  cudaTriggerProgrammaticLaunchCompletion();\n{body}}}\n"
 )
@@ -75,7 +76,13 @@ LISTING_CALL = (
     "tl_attention_list_tiles<{of}>(CuSeqlensQ, CuSeqlensK, SeqUsedQ, SeqUsedK, {left}, {right}, bounds, used_q, used_k, "
     "seq_q, seq_kv, {parts}, words, (&(Tiles[0])));\n"
 )
-FIRST_BLOCK = "  if (((int)blockIdx.x) == 0) {{\n    {call}  }}\n"
+FIRST_BLOCK = "  if (((int)blockIdx.x) == 0) {{\n    {call}  }}{otherwise}\n"
+GATHERED = "float* __restrict__ LSE, {pointer} __restrict__ Q, {pointer} __restrict__ Queries, "
+GATHERED_TENSORS, GATHERED_STRIDES = ("LSE", "Q", "Queries"), ("Queries_head_stride", "Queries_row_stride")
+GATHERING = (
+    " else {{\n    tl_attention_gather_rows<{columns}, {row_heads}>((&(Queries[(int64_t)0])), Queries_row_stride, "
+    "Queries_head_stride, (&(Q[(int64_t)0])), (&(LSE[0])), seq_q, heads);\n  }}"
+)
 
 
 def prototype_of(kernel: str) -> str:
@@ -88,18 +95,36 @@ def check_listing(kernel: Kernel, plan: HostPlan, of: tuple[int, ...], variant: 
 
     `of` are block_M, cluster and block_N. TileLang gives it the main kernel's clusters, of which the first block lists.
     """
-    mask = variant.mask
+    mask, parts = variant.mask, variant.parts
     left, right = sides(mask)
-    parts = "(results / heads)" if variant.parts else "1"
-    call = LISTING_CALL.format(of=", ".join(map(str, (*of, variant.row_heads))), left=left, right=right, parts=parts)
-    numbers = sorted((*LISTING_NUMBERS, *mask.names, *(("heads", "results") if variant.parts else ())))
-    body = f"  {call}" if cluster == 1 else FIRST_BLOCK.format(call=call)
+    call = LISTING_CALL.format(
+        of=", ".join(map(str, (*of, variant.row_heads))),
+        left=left,
+        right=right,
+        parts="(results / heads)" if parts else "1",
+    )
+    numbers = sorted((*LISTING_NUMBERS, *mask.names, *(("heads", "results") if parts else ())))
+    strides = GATHERED_STRIDES if parts else ()
+    otherwise = GATHERING.format(columns=variant.head_dim, row_heads=variant.row_heads) if parts else ""
+    body = FIRST_BLOCK.format(call=call, otherwise=otherwise) if cluster > 1 or parts else f"  {call}"
     name = kernel.signature.name.removesuffix("_1")
-    launch = (*((cluster, 1, 1) if cluster > 1 else ()), cluster, 1024, 1, 1)
-    if kernel.listing != LISTING.format(kernel=name, numbers=", ".join(f"int {n}" for n in numbers), body=body):
+    wanted = LISTING.format(
+        kernel=name,
+        gathered=GATHERED.format(pointer=POINTERS[variant.dtype]) if parts else "",
+        numbers=", ".join([*(f"int64_t {stride}" for stride in strides), *(f"int {number}" for number in numbers)]),
+        body=body,
+    )
+    if kernel.listing != wanted:
         raise Unsafe(f"the kernel that lists the tiles is {kernel.listing[-200:]!r}")
-    if plan.listing is None or plan.listing != Listing(name, (*LISTING_TENSORS, *numbers), launch):
+    tensors = sorted((*LISTING_TENSORS, *(GATHERED_TENSORS if parts else ())))
+    launch = (*((cluster, 1, 1) if cluster > 1 else ()), *(() if parts else (cluster,)), 1024, 1, 1)
+    blocks = plan.listing.blocks if plan.listing and parts else None
+    if plan.listing is None or plan.listing != Listing(name, (*tensors, *strides, *numbers), launch, blocks):
         raise Unsafe(f"the tiles are listed by {plan.listing}, expected {launch} of {name}")
+    of_block = 1024 // (variant.head_dim // 8)
+    for rows in (1, 2, of_block, of_block + 1, 4095) if parts else ():
+        if blocks is None or blocks.at({"seq_q": rows, "heads": 3}) != 1 + -(-3 * rows // of_block):
+            raise Unsafe(f"the queries are gathered by {blocks} blocks")
 
 
 # The kernel that merges parts, to the letter.
