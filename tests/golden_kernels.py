@@ -40,6 +40,7 @@ class GoldenKernel:
     invariant: bool = False
     together: bool = False
     parts: bool = False
+    row_heads: int = 1
 
     @cached_property
     def schedule(self) -> Schedule:
@@ -51,7 +52,7 @@ class GoldenKernel:
         head_dim, head_dim_v = sizes_of(self.size)
         there = {"group": self.group, "optional": self.optional, "strided": self.strided, "sms": self.sms}
         there |= {"packed": self.packed, "invariant": self.invariant, "together": self.together}
-        there |= {"parts": self.parts}
+        there |= {"parts": self.parts, "row_heads": self.row_heads}
         return Variant(head_dim, self.dtype, self.mask, head_dim_v, self.sizes, **there)
 
 
@@ -171,9 +172,17 @@ PARTS: dict[str, GoldenKernel] = {
     "d64, parts": GoldenKernel(
         "d64", RIGHT, size="64/40", optional=frozenset({"softcap"}), parts=True, options=IN_PARTS
     ),
-    "short_full, parts": GoldenKernel("short_full", parts=True),
+    "short, parts, no mask": GoldenKernel("short", parts=True),
 }
-KERNELS: dict[str, GoldenKernel] = {**PLAIN, **ASKED, **OTHERS, **PACKED, **TOGETHER, **PARTS}
+# Keys of packed sequences in parts, with rows of several heads for each query and of one.
+PACKED_PARTS: dict[str, GoldenKernel] = {
+    "short, packed parts": replace(asked("short", BOTH, BF16, 128, 1), packed=True, parts=True, row_heads=4),
+    "grouped, packed parts": GoldenKernel("grouped", CAUSAL, BF16, packed=True, parts=True, row_heads=8),
+    "best_causal, packed parts": GoldenKernel(
+        "best_causal", LEFT, size=96, group=3, packed=True, parts=True, options=IN_PARTS
+    ),
+}
+KERNELS: dict[str, GoldenKernel] = {**PLAIN, **ASKED, **OTHERS, **PACKED, **TOGETHER, **PARTS, **PACKED_PARTS}
 # The proofs of these kernels take longer than a second.
 LONG = (
     *("mma_sync, asked", "mma_sync_double", "mma_sync_double, asked", "mma_sync_rows_x2", "mma_sync_rows_x2, asked"),

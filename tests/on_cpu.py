@@ -73,6 +73,14 @@ class Kernels:
 
     def compute_packed(self, tensors: dict[str, Any], variant: Variant) -> None:
         """Computes what the variant's kernel for packed sequences does, sequence by sequence."""
+        names = ("Queries", "Merged", "MergedLSE") if variant.parts else ("Q", "Output", "LSE")
+        given, results = names[0], [tensors.get(name) for name in names[1:]]
+        if variant.parts:
+            # Rows of heads lie behind each other in the kernel's queries, and each part has results of its own.
+            (total, heads, columns), of_query = tensors["Queries"].shape, variant.row_heads
+            assert tensors["Q"].shape == (total * of_query, heads // of_query, columns)
+            parts, over = divmod(len(tensors["LSE"]), heads // of_query)
+            assert parts and not over and tensors["Output"].shape[:2] == tensors["LSE"].shape
         there = {feature.word: tensors[feature.name] for feature in INPUTS if feature.name in tensors}
         cu_q, cu_k, used_q, used_k = (tensors[n].tolist() for n in ("CuSeqlensQ", "CuSeqlensK", "SeqUsedQ", "SeqUsedK"))
         for n, (q_begin, k_begin) in enumerate(zip(cu_q[:-1], cu_k[:-1])):
@@ -80,13 +88,13 @@ class Kernels:
             rows, keys = (
                 used[n] if len(used) < len(cu) else cu[n + 1] - cu[n] for used, cu in ((used_q, cu_q), (used_k, cu_k))
             )
-            of = {"Q": (q_begin, rows), "K": (k_begin, keys), "V": (k_begin, keys)}
+            of = {given: (q_begin, rows), "K": (k_begin, keys), "V": (k_begin, keys)}
             q, k, v = (tensors[x][first : first + count].transpose(0, 1)[None] for x, (first, count) in of.items())
             scale, mask = tensors["softmax_scale"], mask_of(tensors, variant)
             output, lse = attention_and_lse(q, k, v, mask=mask, scale=scale, precise=False, **there)
-            tensors["Output"][q_begin : q_begin + rows] = output[0].transpose(0, 1).to(tensors["Output"].dtype)
-            if "LSE" in tensors:
-                tensors["LSE"][:, q_begin : q_begin + rows] = lse[0]
+            results[0][q_begin : q_begin + rows] = output[0].transpose(0, 1).to(results[0].dtype)
+            if results[1] is not None:
+                results[1][:, q_begin : q_begin + rows] = lse[0]
         self.fault(tensors)
 
 

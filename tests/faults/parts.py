@@ -6,6 +6,8 @@ from faults.table import Row, edit
 
 NONE = "it computes no parts of the keys"
 WINDOW, CAUSAL = "short, parts", "best_causal, parts"
+# Of packed sequences, with rows of several heads for each query and of one.
+PACKED, OF_QUERY = "short, packed parts", "grouped, packed parts"
 
 
 def row(name: str, kernel: str, words: str, *texts: str, **options: Any) -> Row:
@@ -37,4 +39,22 @@ ROWS = [
         r">> 3\)\) \+ 1\)", ">> 3)) + 2)", host=True),
     row("the results of parts are merged by another kernel's threads", CAUSAL, "parts are merged by",
         r"(\[\d+\]\.v_int64\) = \(\(int64_t\))256(\);)", r"\g<1>64\2", host=True, which="last"),
+    row("K of the head of a packed part's results", PACKED, "expected",
+        r"^ +head = .*rmod_1.*\n", "", which="first"),
+    row("each part of a packed sequence is the first", PACKED, "expected|another tile",
+        r" part = (.*);", r" part = 0;", which="last"),
+    row("a packed part has another number of blocks than it is told", OF_QUERY, "expected|index depends",
+        r"( part_blocks_1 = next_tile\[.*) \+ 7\)\];", r"\1 + 0)];"),
+    row("its packed output goes where the first part's goes", OF_QUERY, "expected|at another row",
+        r"(tl_attention_store_part<128>\(acc_o, \(&\(Output\[.*)head_3", r"\1turn_3"),
+    row("rows of a query are those of fewer heads", OF_QUERY, "is not masked|expected",
+        r"^( +visible = min\(.*)/ 8(.*)/ 8", r"\1/ 4\2/ 4"),
+    row("queries of fewer heads are gathered", PACKED, "the kernel that lists the tiles",
+        r"tl_attention_gather_rows<128, 4>", "tl_attention_gather_rows<128, 2>"),
+    row("queries are gathered by too few blocks", PACKED, "the queries are gathered by",
+        r"\+ 63\) >> 6\) \+ 1\)", "+ 63) >> 6) + 0)", host=True),
+    row("packed rows are merged as those of a batch", PACKED, "the kernel that merges parts is",
+        r"tl_attention_merge<128, true, 4>", "tl_attention_merge<128, true>"),
+    row("too few packed rows are merged", OF_QUERY, "the kernel that merges parts has",
+        r">> 3\)\) \+ 1\)", ">> 3)) + 2)", host=True),
 ]  # fmt: skip

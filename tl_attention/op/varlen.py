@@ -5,7 +5,8 @@ Where sequences lie, tensors on the GPU say, and the host never reads them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypedDict, Unpack, overload
@@ -23,6 +24,7 @@ from tl_attention.op.in_memory import ALIGNMENT, share_memory
 from tl_attention.op.plan import NO_WINDOW, Plans, Taken, Values, described, features_taken
 from tl_attention.problem.features import Asked
 from tl_attention.problem.packed import words_of_list
+from tl_attention.problem.shape import AttentionShape
 from tl_attention.schedule.schedule import Schedule
 
 # The plans that earlier calls of this process have left, by call key.
@@ -162,11 +164,9 @@ def attention_varlen(
     in_parts = invariant is not True
     shape, invariant = computed(shape, card.arch, invariant, by_rules=schedule is None)
     scheduled = schedule_of(schedule, shape, card, invariant)
-    in_parts = in_parts and may_have_parts(shape, scheduled)
-    there = packed_variant(shape, scheduled, in_parts)
-    variant = replace(there, sms=sms_of(q.device), arch=card.arch, invariant=invariant)
-    kernel, window = kernel_of(scheduled, variant).launch, shape.mask.values(variant.mask.names)
-    plan = PackedPlan.of(kernel, scheduled, q, v, asked, window, variant.row_heads, in_parts)
+    plan = PackedPlan.of(
+        shape, scheduled, q.device, card.arch, invariant, in_parts and may_have_parts(shape, scheduled)
+    )
     if key is not None:
         plans.keep(key, plan)
     return plan.run(q, k, v, offsets, longest, values, out, scale, zero_unused)
@@ -190,10 +190,11 @@ class PackedPlan:
 
     `rows` is how many rows a tile of the kernel has, and `row_heads` of how many heads for each query. `features` are what
     the kernel takes for features besides the LSE, and for a window: a number, or the place of a tensor among the call's
-    values, and None for the other. Keys may be `in_parts`.
+    values, and None for the other. Keys may be `in_parts`; `whole` gives the plan of calls that would have one part, if no
+    rows of heads are put together.
     """
 
-    kernel: Callable[..., None]
+    kernel: Callable[[], Callable[..., None]]
     schedule: Schedule
     device: int | None
     head_dim: int
@@ -204,28 +205,31 @@ class PackedPlan:
     features: tuple[Taken, ...]
     row_heads: int
     in_parts: bool
+    whole: Callable[[], PackedPlan] | None
 
     @classmethod
     def of(
-        cls,
-        kernel: Callable[..., None],
-        schedule: Schedule,
-        q: Tensor,
-        v: Tensor,
-        asked: Asked,
-        window: Mapping[str, int],
-        row_heads: int,
-        in_parts: bool,
+        cls, shape: AttentionShape, schedule: Schedule, device: torch.device, arch: str, invariant: bool, in_parts: bool
     ) -> PackedPlan:
-        """Makes the plan of a call from its kernel, schedule, tensors, features, window's sides and parts."""
+        """Makes the plan of calls like this one from its problem, schedule and device, and whether keys may be in parts."""
+        there = packed_variant(shape, schedule, in_parts)
+        variant = replace(there, sms=sms_of(device), arch=arch, invariant=invariant)
+        whole = functools.cache(lambda: cls.of(shape, schedule, device, arch, invariant, False))
         return cls(
-            *(kernel, schedule, q.device.index, q.shape[2], asked),
+            *(
+                functools.cache(lambda: kernel_of(schedule, variant).launch),
+                schedule,
+                device.index,
+                shape.head_dim,
+                shape.asked,
+            ),
             rows=schedule.block_M * schedule.kernel.cluster,
-            lse="lse" in asked,
-            columns=v.shape[2],
-            features=features_taken(asked, window),
-            row_heads=row_heads,
+            lse="lse" in shape.asked,
+            columns=shape.head_dim_v,
+            features=features_taken(shape.asked, shape.mask.values(variant.mask.names)),
+            row_heads=variant.row_heads,
             in_parts=in_parts,
+            whole=whole if variant.row_heads == 1 else None,
         )
 
     def serves(
@@ -272,13 +276,19 @@ class PackedPlan:
         """Launches the kernel on a call's tensors. Returns the output, or (output, LSE) if the plan has an LSE."""
         total_q, heads, _ = q.shape
         cu_q, cu_k, used_q, used_k = offsets
+        sequences, parts = cu_q.shape[0] - 1, 1
+        if self.in_parts:
+            rows, keys = (max(1, min(most, x.shape[0])) for most, x in zip(longest, (q, k)))
+            of_all = sequences * heads // self.row_heads, rows * self.row_heads, keys
+            parts = packed_parts(*of_all, self.schedule, sms_of(q.device))
+            if parts == 1 and self.whole is not None:
+                return self.whole().run(q, k, v, offsets, longest, values, out, scale, zero_unused)
         result = q.new_empty((total_q, heads, self.columns)) if out is None else out
         lse = q.new_empty((heads, total_q), dtype=torch.float32) if self.lse else None
         if zero_unused:
             result.zero_()
             if lse is not None:
                 lse.fill_(-float("inf"))
-        sequences = cu_q.shape[0] - 1
         words = words_of_list(total_q * self.row_heads, sequences, self.rows)
         written: list[Any] = [packed_arguments.taken(result)] if lse is None else [packed_arguments.taken(result), lse]
         merged: list[Any] = []
@@ -286,9 +296,6 @@ class PackedPlan:
             # The kernel writes each part's results, and then those of all keys.
             if lse is None:
                 written.append(q.new_empty((heads, total_q), dtype=torch.float32))
-            rows, keys = (max(1, min(most, x.shape[0])) for most, x in zip(longest, (q, k)))
-            of_all = sequences * heads // self.row_heads, rows * self.row_heads, keys
-            parts = packed_parts(*of_all, self.schedule, sms_of(q.device))
             merged = [packed_arguments.taken(q), *written]
             q, *written = work_of_packed_parts(q, self.row_heads, self.columns, parts)
         taken: list[Any] = [*map(packed_arguments.taken, (q, k, v)), written[0], scale, *written[1:]]
@@ -299,10 +306,10 @@ class PackedPlan:
         taken += [cu_q, cu_k, cu_q if used_q is None else used_q, cu_k if used_k is None else used_k]
         taken.append(q.new_empty(words, dtype=torch.int32))
         if torch.cuda.current_device() == self.device:
-            self.kernel(*taken)
+            self.kernel()(*taken)
         else:
             with torch.cuda.device(self.device):
-                self.kernel(*taken)
+                self.kernel()(*taken)
         return result if lse is None else (result, lse)
 
 
