@@ -135,6 +135,7 @@ c = SimpleNamespace(
     packed=False,
     together=False,
     parts=False,
+    row_heads=1,
     sms=132,
     traced=False,
     invariant=False,

@@ -49,6 +49,7 @@ VARIANTS = {
     "packed": {"packed": True},
     "together": {"together": True},
     "parts": {"parts": True},
+    "row_heads": {"row_heads": 2},
     "sms": {"sms": 114},
     "arch": {"arch": "sm_86"},
     "trace": {"trace": frozenset({"tile", "end"})},

@@ -25,7 +25,7 @@ from tl_attention.lowering.registry import lowering_of
 from tl_attention.lowering.warp_specialized.device_code import MERGE_PARTS
 from tl_attention.measure.candidate import called
 from tl_attention.op import attention as module
-from tl_attention.op.few import Parts, parts_of, put_together, results_of_parts, smallest_parts
+from tl_attention.op.few import Parts, packed_variant, parts_of, put_together, results_of_parts, smallest_parts
 from tl_attention.oracle.reference import attention_and_lse
 from tl_attention.problem.lengths import PART_BLOCKS, PARTS, Lengths
 from tl_attention.problem.mask import CAUSAL, FULL, INTEGERS, Mask, ceildiv
@@ -63,11 +63,25 @@ def test_parts_fill_the_gpu_about_once(keys: int, heads: int) -> None:
 
 def test_few_keys_and_what_has_no_parts_have_none() -> None:
     assert parts_of(ONE, FEW, 132)
-    for shape in (replace(ONE, seq_kv=500), replace(ONE, packed=True)):
-        assert parts_of(shape, FEW, 132) is None
+    assert parts_of(replace(ONE, seq_kv=500), FEW, 132) is None
     # Sinks are added as parts are merged: there is one at least.
     assert parts_of(replace(ONE, seq_kv=500).asking(sinks=True), FEW, 132) == Parts(1, 3)
     assert parts_of(ONE, resolve("best_causal").schedule, 132) is None
+
+
+def test_packed_sequences_have_parts_where_that_is_sooner() -> None:
+    packed = replace(ONE, packed=True, heads=32, heads_kv=8)
+    # Heads that share K and V lie together, so that even one part is merged.
+    assert parts_of(packed, FEW, 132) and parts_of(replace(packed, seq_kv=100), FEW, 132) == Parts(1, 0)
+    assert packed_variant(packed, FEW, True).row_heads == 4 and packed_variant(packed, FEW, True).group == 1
+    assert packed_variant(packed, FEW, False).row_heads == 1 and packed_variant(packed, FEW, False).group == 4
+    alone = replace(packed, heads_kv=32)
+    assert parts_of(alone, FEW, 132) and parts_of(replace(alone, batch=64), FEW, 132) is None
+    # A row tile has two queries, or heads apart.
+    assert packed_variant(replace(packed, heads=33, heads_kv=1), FEW, True).row_heads == 1
+    # More queries are merged only where there are many keys.
+    assert parts_of(replace(packed, seq_q=17, seq_kv=8191), FEW, 132) is None
+    assert parts_of(replace(packed, seq_q=17, seq_kv=8192), FEW, 132)
 
 
 def test_a_kernel_that_is_measured_has_the_parts_of_a_call() -> None:
@@ -109,9 +123,8 @@ def test_what_has_none_is_refused() -> None:
     check = partial(lowering_of(FEW).check_variant, FEW)
     variant = Variant(128, "float16", parts=True)
     check(variant)
-    check(replace(variant, parts=False, packed=True))
-    with pytest.raises(ScheduleRefused, match="packed sequences in parts of the keys"):
-        check(replace(variant, packed=True))
+    check(replace(variant, packed=True))
+    check(replace(variant, packed=True, row_heads=4))
     with pytest.raises(ScheduleRefused, match="fixed sizes in parts of the keys"):
         check(replace(variant, sizes=Sizes(1, 8, 4, 16384)))
     best = resolve("best").schedule
@@ -151,7 +164,7 @@ def test_the_device_code_merges_parts_and_adds_sinks(tmp_path: Path) -> None:
     compiler = [host_compiler() or "c++", "-std=c++20", "-O1", f"-I{tmp_path}"]
     subprocess.run([*compiler, Path(__file__).with_name("merge_on_host.cpp"), "-o", tmp_path / "merge"], check=True)
     found = subprocess.run([tmp_path / "merge"], check=True, capture_output=True, text=True).stdout.split()
-    assert len(found) == 48 and max(map(float, found)) < 2e-6, found
+    assert len(found) == 72 and max(map(float, found)) < 2e-6, found
 
 
 MOST = 133

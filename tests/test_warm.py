@@ -87,12 +87,14 @@ CALLS = {
     "packed sequences": (
         "--packed --dtype bf16 --lse",
         {
-            (name, Variant(128, "bfloat16", mask, optional=frozenset({"LSE"}), packed=True))
-            for mask, names in (
-                (FULL, ("short_keys", "short_full", "ragged")),
-                (CAUSAL, ("short_keys", "short", "causal_late")),
+            (name, Variant(128, "bfloat16", mask, optional=frozenset({"LSE"}), packed=True, parts=parts))
+            for mask, longest in ((FULL, "ragged"), (CAUSAL, "causal_late"))
+            for name, parts in (
+                ("short_keys", False),
+                ("short_packed", False),
+                ("short_packed", True),
+                (longest, False),
             )
-            for name in names
         },
     ),
     "whose rows have the same bits": (

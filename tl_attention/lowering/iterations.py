@@ -21,9 +21,8 @@ class Tile:
     those before number `visible` need no mask, but for those before number `cut`, where a window has a left edge. Where
     a thread block works on tile after tile, it is the `turn`-th of its own, and number `number` of the grid; its loads
     go on from number `base` of each ring. Where rows are those of several heads, each has `head_rows` of them. Of keys in
-    parts these are part `part`, of up to `part_blocks` blocks, and results go where `result` says. Where rows of `row_heads`
-    heads lie behind each other for each query, `seq_q` counts them all. Where a warpgroup has rows of its own, they are
-    those of warpgroup `wg`.
+    parts these are part `part`, and results go where `result` says. Where a warpgroup has rows of its own, they are those
+    of warpgroup `wg`.
     """
 
     first: object
@@ -43,8 +42,6 @@ class Tile:
     head_rows: object = None
     result: object = None
     part: object = None
-    part_blocks: object = None
-    row_heads: int = 1
 
     @property
     def results(self):
@@ -54,25 +51,19 @@ class Tile:
     @property
     def past_len(self):
         """Returns how many keys of the sequence precede its first query."""
-        if self.head_rows is not None:
-            return self.seq_kv - self.head_rows
-        return self.seq_kv - self._queries(self.seq_q)
-
-    def _queries(self, rows):
-        """Returns how many queries have so many rows, whole ones."""
-        return rows if self.row_heads == 1 else T.truncdiv(rows, self.row_heads)
+        return self.seq_kv - (self.seq_q if self.head_rows is None else self.head_rows)
 
     def own_key(self, row):
         """Returns the key at which the query of a row stands, which is one of several heads' rows if there are some."""
-        return (self._queries(row) if self.head_rows is None else T.truncmod(row, self.head_rows)) + self.past_len
+        return (row if self.head_rows is None else T.truncmod(row, self.head_rows)) + self.past_len
 
     def first_key(self, row):
         """Returns the first key at which a query of the rows from `row` on stands, of several heads the first query's."""
-        return self._queries(row) + self.past_len if self.head_rows is None else self.past_len
+        return row + self.past_len if self.head_rows is None else self.past_len
 
     def end_key(self, row):
         """Returns the key behind the last at which a query of the rows before `row` stands."""
-        return self._queries(row + self.row_heads - 1) + self.past_len if self.head_rows is None else self.seq_kv
+        return row + self.past_len if self.head_rows is None else self.seq_kv
 
 
 def function_of(macro):

@@ -65,10 +65,7 @@ def element_of(tensor, batch, head, row, column=0):
 
 
 def first_of_row(tensor, sequence, head, row, c):
-    """Returns the first element of a row of a sequence's output, which lies in a packed tensor or in one with a batch.
-
-    Parts of packed sequences' keys have heads of their own there.
-    """
+    """Returns the first element of a row of a sequence's head, which lies in a packed tensor or in one with a batch."""
     if c.packed and c.parts:
         return tensor[head, sequence.begin + row, 0]
     if c.packed:

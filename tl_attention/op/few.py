@@ -13,6 +13,8 @@ from tl_attention.schedule.schedule import Schedule
 
 # Times in those in which a thread block computes a KV block: a tile begins and ends, and another kernel merges parts.
 TILE, MERGE, MERGE_PART = 1.5, 2.5, 0.03
+# Of packed sequences more rows than these queries have take longer to merge than few keys take to compute.
+FEW_QUERIES, MANY_KEYS = 16, 8192
 
 
 class Parts(NamedTuple):
@@ -34,23 +36,32 @@ def put_together(shape: AttentionShape, schedule: Schedule, in_parts: bool = Tru
 def parts_of(shape: AttentionShape, schedule: Schedule, sms: int) -> Parts | None:
     """Returns the parts in which a GPU of so many SMs computes the problem's keys soonest; None for all keys at once.
 
-    The schedule says how many KV blocks a part has at least. Packed sequences may have one part, which is merged, too; the
-    list of their tiles says how many blocks it has. Sinks are added as parts are merged, if there be one.
+    The schedule says how many KV blocks a part has at least. Sinks are added as parts are merged, if there be one, and rows
+    of packed sequences' heads are brought to where they belong; how many blocks a part of these has, the list of tiles says.
     """
     if not may_have_parts(shape, schedule):
         return None
     if shape.packed:
-        together = row_heads(shape, schedule)
-        rows, heads = shape.seq_q * together, shape.heads // together
-        return Parts(packed_parts(shape.batch * heads, rows, shape.seq_kv, schedule, sms), 0)
+        number = packed_parts(
+            shape.batch * shape.heads, row_heads(shape, schedule), (shape.seq_q, shape.seq_kv), schedule, sms
+        )
+        return Parts(number, 0) if number else None
     tiles = shape.batch * shape.heads * ceildiv(shape.seq_q, schedule.block_M)
     best = _soonest(tiles, ceildiv(shape.seq_kv, schedule.block_N), schedule, sms)
     return best if best.number > 1 or _differ(shape) else None
 
 
-def packed_parts(heads: int, rows: int, keys: int, schedule: Schedule, sms: int) -> int:
-    """Returns how many parts the keys of packed sequences have: of so many heads of all, with up to so many rows and keys."""
-    return _soonest(heads * ceildiv(rows, schedule.block_M), ceildiv(keys, schedule.block_N), schedule, sms).number
+def packed_parts(heads: int, row_heads: int, longest: tuple[int, int], schedule: Schedule, sms: int) -> int:
+    """Returns how many parts the keys of packed sequences have, 0 where all at once are computed sooner.
+
+    There are so many heads of all sequences, of which `row_heads` lie together, and up to so many queries and keys.
+    """
+    queries, keys = longest
+    if queries > FEW_QUERIES and keys < MANY_KEYS:
+        return 0
+    tiles = heads // row_heads * ceildiv(queries * row_heads, schedule.block_M)
+    number = _soonest(tiles, ceildiv(keys, schedule.block_N), schedule, sms).number
+    return number if number > 1 or row_heads > 1 else 0
 
 
 @functools.lru_cache(maxsize=4096)
@@ -94,7 +105,8 @@ def of_any_lengths(shape: AttentionShape, schedule: Schedule, invariant: bool) -
     """
     lengths = (1, 2) if schedule.kernel.rows_of == "group" else (1,)
     if shape.packed:
-        return [(shape, may_have_parts(shape, schedule) and not invariant)]
+        in_parts = (False, True) if may_have_parts(shape, schedule) and not invariant else (False,)
+        return [(shape, there) for there in in_parts]
     of_lengths = [replace(shape, seq_q=rows, seq_kv=rows) for rows in lengths]
     problems = dict.fromkeys([shape, *(put_together(of_one, schedule) for of_one in of_lengths)])
     parts = (False, True) if may_have_parts(shape, schedule) and not invariant else (False,)

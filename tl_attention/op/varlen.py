@@ -190,8 +190,7 @@ class PackedPlan:
 
     `rows` is how many rows a tile of the kernel has, and `row_heads` of how many heads for each query. `features` are what
     the kernel takes for features besides the LSE, and for a window: a number, or the place of a tensor among the call's
-    values, and None for the other. Keys may be `in_parts`; `whole` gives the plan of calls that would have one part, if no
-    rows of heads are put together.
+    values, and None for the other. Where the kernel computes keys in parts, `whole` gives the plan of one that does not.
     """
 
     kernel: Callable[[], Callable[..., None]]
@@ -204,7 +203,6 @@ class PackedPlan:
     columns: int
     features: tuple[Taken, ...]
     row_heads: int
-    in_parts: bool
     whole: Callable[[], PackedPlan] | None
 
     @classmethod
@@ -228,8 +226,7 @@ class PackedPlan:
             columns=shape.head_dim_v,
             features=features_taken(shape.asked, shape.mask.values(variant.mask.names)),
             row_heads=variant.row_heads,
-            in_parts=in_parts,
-            whole=whole if variant.row_heads == 1 else None,
+            whole=whole if in_parts else None,
         )
 
     def serves(
@@ -276,12 +273,11 @@ class PackedPlan:
         """Launches the kernel on a call's tensors. Returns the output, or (output, LSE) if the plan has an LSE."""
         total_q, heads, _ = q.shape
         cu_q, cu_k, used_q, used_k = offsets
-        sequences, parts = cu_q.shape[0] - 1, 1
-        if self.in_parts:
-            rows, keys = (max(1, min(most, x.shape[0])) for most, x in zip(longest, (q, k)))
-            of_all = sequences * heads // self.row_heads, rows * self.row_heads, keys
-            parts = packed_parts(*of_all, self.schedule, sms_of(q.device))
-            if parts == 1 and self.whole is not None:
+        sequences, parts = cu_q.shape[0] - 1, 0
+        if self.whole is not None:
+            most = (max(1, min(longest[0], total_q)), max(1, min(longest[1], k.shape[0])))
+            parts = packed_parts(sequences * heads, self.row_heads, most, self.schedule, sms_of(q.device))
+            if not parts:
                 return self.whole().run(q, k, v, offsets, longest, values, out, scale, zero_unused)
         result = q.new_empty((total_q, heads, self.columns)) if out is None else out
         lse = q.new_empty((heads, total_q), dtype=torch.float32) if self.lse else None
@@ -292,7 +288,7 @@ class PackedPlan:
         words = words_of_list(total_q * self.row_heads, sequences, self.rows)
         written: list[Any] = [packed_arguments.taken(result)] if lse is None else [packed_arguments.taken(result), lse]
         merged: list[Any] = []
-        if self.in_parts:
+        if parts:
             # The kernel writes each part's results, and then those of all keys.
             if lse is None:
                 written.append(q.new_empty((heads, total_q), dtype=torch.float32))

@@ -3,7 +3,7 @@
 A list entry says where a sequence lies and which of its rows the tile has. The longest tiles come first.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import tilelang.language as T
 
@@ -13,6 +13,35 @@ from tl_attention.lowering.rows import Packed
 from tl_attention.lowering.warp_specialized.tiles import ORDERS, begin, consume, in_taper, put, reach, see, workers
 from tl_attention.lowering.warp_specialized.transfers import produce_block, store
 from tl_attention.problem.packed import TILE_WORDS, TILES_TOLD
+
+
+@dataclass(frozen=True)
+class PackedTile(Tile):
+    """A PackedTile is a Tile of a packed sequence, in which rows of `row_heads` heads may lie behind each other for each query.
+
+    `seq_q` and `first_row` count them all. A part of the keys has `part_blocks` KV blocks, the last perhaps fewer.
+    """
+
+    part_blocks: object = None
+    row_heads: int = 1
+
+    @property
+    def past_len(self):
+        return self.seq_kv - self.queries_of(self.seq_q)
+
+    def own_key(self, row):
+        return self.queries_of(row) + self.past_len
+
+    def first_key(self, row):
+        return self.queries_of(row) + self.past_len
+
+    def end_key(self, row):
+        return self.queries_of(row + self.row_heads - 1) + self.past_len
+
+    def queries_of(self, rows):
+        """Returns how many queries have so many rows, whole ones."""
+        return rows if self.row_heads == 1 else T.truncdiv(rows, self.row_heads)
+
 
 # Threads of the block that lists the tiles.
 LISTING = 1024
@@ -81,7 +110,7 @@ def packed_variables(c):
     part = T.alloc_var("int32") if c.parts else None
     part_blocks = T.alloc_var("int32") if c.parts else None
     queries, keys = Packed(q_begin, seq_q), Packed(k_begin, seq_kv)
-    return Tile(
+    return PackedTile(
         first, blocks, first_row, head, queries, keys, seq_q, seq_kv, visible, cut, turn=turn, base=base, number=tile,
         part=part, part_blocks=part_blocks, row_heads=c.row_heads,
     )  # fmt: skip
@@ -100,7 +129,7 @@ def packed_named(tile, wg=None):
 def packed_values_of(turn, base, first, blocks, first_row, head, q_begin, seq_q, k_begin, seq_kv, visible, cut):
     """Returns a Tile of these numbers, which get names in the generated code because they are a macro's parameters."""
     queries, keys = Packed(q_begin, seq_q), Packed(k_begin, seq_kv)
-    return Tile(first, blocks, first_row, head, queries, keys, seq_q, seq_kv, visible, cut, turn=turn, base=base)
+    return PackedTile(first, blocks, first_row, head, queries, keys, seq_q, seq_kv, visible, cut, turn=turn, base=base)
 
 
 @T.macro

@@ -31,7 +31,7 @@ def variables(s, c):
     part = T.alloc_var("int32") if c.parts else None
     return Tile(
         first, blocks, first_row, head, bz, bz, s.seq_q, s.seq_kv, visible, cut, turn=turn, base=base, number=tile,
-        head_rows=s.given.head_rows if c.together else None, result=result, part=part, part_blocks=s.given.part_blocks,
+        head_rows=s.given.head_rows if c.together else None, result=result, part=part,
     )  # fmt: skip
 
 
@@ -196,9 +196,14 @@ def reach(tile, s, c):
         c.mask.end_block(tile.blocks, tile.end_key((tile.first_row + c.kernel.cluster) * c.block_M), c.block_N, T),
     )
     if c.parts:
-        put(tile.blocks, T.min(tile.blocks, (tile.part + 1) * tile.part_blocks))
+        put(tile.blocks, T.min(tile.blocks, (tile.part + 1) * blocks_of_part(tile, s, c)))
     put(tile.blocks, T.max(tile.blocks, c.loop.least_blocks))
     put(tile.first_row, (tile.first_row + s.rank) * c.block_M)
+
+
+def blocks_of_part(tile, s, c):
+    """Returns how many KV blocks a part of the keys has, the last perhaps fewer; of packed sequences a tile is told."""
+    return tile.part_blocks if c.packed else s.given.part_blocks
 
 
 @T.macro
@@ -207,10 +212,10 @@ def begin(tile, first_row, s, c):
     # Blocks of a cluster load together: from the first that its first row needs.
     put(tile.first, c.mask.first_block(tile.first_key(first_row - s.rank * c.block_M), c.block_N, T))
     if c.parts:
-        put(tile.first, T.max(tile.first, tile.part * tile.part_blocks))
+        put(tile.first, T.max(tile.first, tile.part * blocks_of_part(tile, s, c)))
         if c.mask.left is not None:
             # A part that lies before the window has its own last block, which is masked, not the window's first.
-            put(tile.first, T.min(tile.first, (tile.part + 1) * tile.part_blocks - 1))
+            put(tile.first, T.min(tile.first, (tile.part + 1) * blocks_of_part(tile, s, c) - 1))
     put(tile.blocks, T.max(tile.blocks - tile.first, c.loop.least_blocks))
 
 

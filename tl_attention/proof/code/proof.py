@@ -15,17 +15,7 @@ from typing import Any
 import numpy as np
 
 from tl_attention.errors import InputError, ScheduleRefused
-from tl_attention.problem.lengths import (
-    Lengths,
-    Problems,
-    all_heads,
-    cuts,
-    ends,
-    numbers_read,
-    results,
-    windows,
-    without_keys,
-)
+from tl_attention.problem.lengths import Lengths, Problems, cuts, ends, numbers_read, windows, without_keys
 from tl_attention.problem.packed import words_of_list
 from tl_attention.problem.variant import Sizes
 from tl_attention.program.program import Program
@@ -288,12 +278,8 @@ class Proof(ABC):
 
         A size may be an array for many problems.
         """
-        of_parts = {
-            "results": results(self.code.variant, sizes),
-            "all_heads": all_heads(sizes),
-            "all_rows": sizes.seq_q,
-        }
-        known = self.code.variant.dims(sizes) | self._offsets(sizes) | of_parts
+        read = numbers_read(self.code.variant, sizes, self.schedule.block_N)
+        known = self.code.variant.dims(sizes) | self._offsets(sizes) | read
         return {
             p.name: tuple(known[d] for d in p.dims)
             for p in self.code.parameters
