@@ -162,6 +162,8 @@ RAGGED = tuple(
     )
 )
 BATCHES = 100
+# Into how many parts the keys of few queries are cut.
+PARTS = (1, 2, 3, 7, 33, 133)
 
 
 def ragged(kernel: Kernel, count: int = BATCHES) -> Iterator[PackedCase]:
@@ -191,3 +193,25 @@ def ragged(kernel: Kernel, count: int = BATCHES) -> Iterator[PackedCase]:
 def _length(most: int, rng: random.Random) -> int:
     kind = rng.random()
     return 0 if kind < 0.15 else 1 if kind < 0.3 else rng.randint(1, most)
+
+
+def few(kernel: Kernel, count: int, most: int = 5000) -> Iterator[PackedCase]:
+    """Draws batches of few queries on up to so many keys, with sequences of no query and of no key among them."""
+    rng = random.Random(f"few {SEED} {kernel}")
+    for _ in range(count):
+        batch = rng.choice((1, 1, 2, 5, 20))
+        lengths_q = tuple(rng.choice((0, 1, 1, 1, 2, 5, 16)) for _ in range(batch))
+        lengths_k = tuple(rng.choice((0, 1, 127, 128, 300, rng.randint(1, most), most)) for _ in range(batch))
+        used = [tuple(rng.randint(0, n) for n in of) if rng.random() < 0.3 else None for of in (lengths_q, lengths_k)]
+        yield PackedCase(
+            kernel, kernel.window(most, rng), (1, *lengths_q), (most, *lengths_k),
+            *(None if of is None else (length, *of) for of, length in zip(used, (1, most))),
+            cap=(15.0, 3.75) if kernel.capped else (0.0, 1.0),
+            lse=rng.random() < 0.5,
+            memory=rng.choice(("contiguous", "heads first", "sliced", "together")),
+            out=rng.random() < 0.5,
+            zero_unused=rng.random() < 0.2,
+            behind=rng.choice((0, 1, 37)),
+            spoilt=rng.randrange(batch) if rng.random() < 0.5 else None,
+            at_least=0,
+        )  # fmt: skip

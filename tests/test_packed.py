@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from on_cpu import Kernels, on_cpu
-from packed_cases import RAGGED, PackedCase, matrix, ragged
+from packed_cases import RAGGED, PackedCase, few, matrix, ragged
 from packed_check import faults
 from torch import Tensor
 
@@ -46,6 +46,13 @@ def small(case: PackedCase) -> bool:
 def test_ragged_batches(kernel, on_cpu: Kernels) -> None:
     for seed, case in enumerate([case for case in ragged(kernel, 30) if small(case)][:6]):
         assert not [*faults(case, seed, "cpu")]
+
+
+@pytest.mark.parametrize("kernel", RAGGED, ids=str)
+def test_few_queries_in_parts(kernel, on_cpu: Kernels) -> None:
+    for seed, case in enumerate(few(kernel, 3, most=600)):
+        assert not [*faults(case, seed, "cpu")]
+    assert any(variant.parts for _, variant in on_cpu.asked)
 
 
 def test_the_matrix_has_all_kinds_of_calls(on_cpu: Kernels) -> None:

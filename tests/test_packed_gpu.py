@@ -75,6 +75,27 @@ def test_a_graph_is_replayed_with_other_offsets(causal) -> None:
         assert torch.equal(result, attention_varlen(q, k, v, cu_q, cu_k, 512, 512, causal=causal, zero_unused=True))
 
 
+def test_a_graph_of_few_queries_is_replayed_while_the_keys_grow() -> None:
+    """The graph has as many parts as the longest sequences would have that it is made for."""
+    q, k, v, cu_q, cu_k = drawn([1, 1, 1, 1], [6000, 6000, 6000, 6000], heads=16, heads_kv=4)
+    used = torch.ones(4, dtype=torch.int32, device="cuda")
+    call = lambda: attention_varlen(q, k, v, cu_q, cu_k, 1, 6000, seqused_k=used, causal=True)  # noqa: E731
+    call()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result = call()
+    for keys in ([1, 1, 1, 1], [129, 1, 4000, 128], [130, 6000, 4001, 300], [6000] * 4):
+        used.copy_(torch.tensor(keys, dtype=torch.int32))
+        result.fill_(3)
+        graph.replay()
+        assert torch.equal(result, call())
+        wanted = [
+            attention(q[None, n : n + 1], k[None, 6000 * n :][:, :rows], v[None, 6000 * n :][:, :rows], layout="bshd")
+            for n, rows in enumerate(keys)
+        ]
+        assert (result - torch.cat(wanted)[:, 0]).abs().max() < 1e-2
+
+
 def test_streams_and_threads_do_not_meet() -> None:
     batches = [drawn([100 * n + 3, 40, 500], [200, 70 * n + 1, 900]) for n in range(1, 7)]
     wanted = [attention_varlen(*batch, 700, 900, causal=True) for batch in batches]

@@ -10,8 +10,10 @@ import sys
 
 import pytest
 import torch
-from packed_cases import RAGGED, Kernel, matrix, ragged
+from packed_cases import PARTS, RAGGED, Kernel, few, matrix, ragged
 from packed_check import fault_of
+
+from tl_attention.op import varlen
 
 
 def wrong(cases) -> str:
@@ -35,3 +37,11 @@ def test_every_pair_of_lengths(kernel: Kernel) -> None:
 @pytest.mark.parametrize("kernel", RAGGED, ids=str)
 def test_ragged_batches(kernel: Kernel) -> None:
     assert not wrong(ragged(kernel))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kernel", RAGGED, ids=str)
+def test_few_queries_in_any_number_of_parts(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
+    for parts in PARTS:
+        monkeypatch.setattr(varlen, "packed_parts", lambda *given, parts=parts: parts)
+        assert not wrong(few(kernel, 12))
