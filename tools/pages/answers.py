@@ -191,9 +191,11 @@ def few_queries() -> str:
     found = beside(read(record("decode")))
     rows = [row for row in read(record("generate")) if row.bars]
     cudnn, flash = (f"{min(of):.3f}x to {max(of):.3f}x" for of in (speeds(rows, peer) for peer in ("cudnn", "flash2")))
+    packed = speeds([row for row in read(record("packed-decode")) if row.group.endswith("_q1")], "fa3")
     return (
         f"We have {geometric_mean(found):.3f}x the speed of the faster of the two in the mean of {len(found)} problems, "
-        f"{min(found):.3f}x to {max(found):.3f}x. In a CUDA graph, a model's token has {cudnn} the speed of SDPA's cuDNN, "
+        f"{min(found):.3f}x to {max(found):.3f}x, and of FlashAttention-3 with packed sequences of one query "
+        f"{geometric_mean(packed):.3f}x, {min(packed):.3f}x to {max(packed):.3f}x. In a CUDA graph, a model's token has {cudnn} the speed of SDPA's cuDNN, "
         f"and {flash} that of SDPA's flash."
     )
 
@@ -264,6 +266,7 @@ QUESTIONS = (
         "[PyTorch](pytorch.md#few-queries-on-many-keys)",
         (
             Record(record("decode").name, "tl-attention compare results/decode.yaml --output FILE"),
+            Record(record("packed-decode").name, "tl-attention compare results/packed-decode.yaml --output FILE"),
             Record(record("generate").name, "python tools/measure.py generate --output FILE"),
         ),
     ),

@@ -1,4 +1,4 @@
-"""Makes the tables of few queries on many keys, and of models that generate, in docs/pytorch.md from their records."""
+"""Makes the tables of few queries on many keys in docs/pytorch.md: of a batch, of packed sequences, and of a model's token."""
 
 from __future__ import annotations
 
@@ -14,6 +14,21 @@ from tl_attention.show.table import markdown
 
 # How a step of the model is timed, as its group of cells says.
 HOW = {"generate_graph": "CUDA graph", "generate_host": "step by step"}
+# What the names of lengths in results/packed-decode.yaml mean, in the table's order.
+PACKED = {
+    "one_2k": "1 on 2k",
+    "one_8k": "1 on 8k",
+    "one_64k": "1 on 64k",
+    "n4_8k": "4 on 8k",
+    "n16_512": "16 on 512",
+    "n16_2k": "16 on 2k",
+    "n16_8k": "16 on 8k",
+    "n64_512": "64 on 512",
+    "n64_2k": "64 on 2k",
+    "n64_8k": "64 on 8k",
+    "n256_1k": "256 on 1k",
+    "drawn": "64 on 1 to 8k, drawn",
+}
 # Of a row of the table: the heads of K and V, and the queries.
 HEADS, QUERIES = (32, 8, 1), (1, 4, 16)
 
@@ -33,6 +48,25 @@ def decode() -> str:
         "in parentheses the lowest and the highest; FlashAttention-3 chooses its own splits."
     )
     return f"{markdown(headings, lines)}\n\n{about} {_behind(rows)} {measured_on(rows[0])}"
+
+
+def packed_decode() -> str:
+    """Makes the table of packed sequences of one query each beside FlashAttention-3, and says how fast those of more are."""
+    rows = read(record("packed-decode"))
+    found = {row.cell.removesuffix("-causal"): row.speed(OURS, "fa3") for row in rows}
+    lines = [
+        [words, *(f"{speed.ratio:.3f}" if (speed := found[f"kv{heads}_q1-{name}"]) else "" for heads in HEADS)]
+        for name, words in PACKED.items()
+    ]
+    table = markdown(["sequences and their keys", *(f"32 heads on {heads}" for heads in HEADS)], lines)
+    few, some = (
+        [speed.ratio for cell, speed in found.items() if f"_{kind}-" in cell and speed] for kind in ("few", "some")
+    )
+    return (
+        f"{table}\n\nSequences of 4 or 16 queries, causal, on 2k or 8k keys have {geometric_mean(few):.3f} x its speed "
+        f"({min(few):.3f} to {max(few):.3f}), and those of 16 on 512, or 64 on 8k or 32k, {geometric_mean(some):.3f} x "
+        f"({min(some):.3f} to {max(some):.3f}). {measured_on(rows[0])}"
+    )
 
 
 def generation() -> str:

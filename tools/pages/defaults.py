@@ -25,14 +25,15 @@ ENTRY = re.compile(r"^    record:.*\n(?:      .*\n)*", re.M)
 def said() -> Iterator[str]:
     """Yields what the records say of each rule, in the order of the rules."""
     cells, grid, packed, few = (read(record(stem)) for stem in ("cells", "grid", "packed", "decode"))
+    few_packed = read(record("packed-decode"))
     for number, rule in enumerate(defaults().rules):
         for_packed = not rule.holds("packed", False)
-        own, of_few = (
+        own, of_few, of_few_packed = (
             [row for row in rows if defaults().number(Case.of(row.shape)) == number and row.ours.what == rule.schedule]
-            for rows in (packed if for_packed else cells, few)
+            for rows in (packed if for_packed else cells, few, few_packed)
         )
         if for_packed:
-            yield of_packed(own)
+            yield of_packed(of_few_packed, "packed-decode") if of_few_packed else of_packed(own)
         elif of_few:
             yield of_decode(of_few)
         elif rule.schedule in OF_GRID and rule.head_dims == (128,):
@@ -41,12 +42,12 @@ def said() -> Iterator[str]:
             yield of_cells(own)
 
 
-def of_packed(rows: Sequence[CellRow]) -> str:
+def of_packed(rows: Sequence[CellRow], stem: str = "packed") -> str:
     """Says the mean over the cells of packed sequences."""
     if not rows:
         return NONE_YET
     mean = geometric_mean(speeds(rows, "fa3"))
-    return f"{record('packed').name} says {mean:.3f} x FlashAttention-3, geometric mean of {len(rows)} kinds of lengths and heads"
+    return f"{record(stem).name} says {mean:.3f} x FlashAttention-3, geometric mean of {len(rows)} kinds of lengths and heads"
 
 
 def of_decode(rows: Sequence[CellRow]) -> str:

@@ -9,7 +9,7 @@ from statistics import geometric_mean
 from pages import answers, cells
 from pages import training as of_training
 from pages.cells import CARDS, PEERS, SDPA, about_lengths, measured_on, over_lengths, read, record, speeds
-from pages.decode import decode, generation
+from pages.decode import decode, generation, packed_decode
 from pages.defaults import said
 from pages.invariance import invariance
 from pages.made import RESULTS, filling
@@ -115,7 +115,14 @@ def operator() -> str:
 MADE = {
     **filling(
         "docs/pytorch.md",
-        {"speed": speed, "decode": decode, "generation": generation, "packed": packed, "training": training},
+        {
+            "speed": speed,
+            "decode": decode,
+            "packed_decode": packed_decode,
+            "generation": generation,
+            "packed": packed,
+            "training": training,
+        },
     ),
     **filling("docs/pytorch-reference.md", {"defaults": rules}),
     **filling(
