@@ -79,6 +79,11 @@ def test_packed_sequences_have_parts_where_that_is_sooner() -> None:
     assert parts_of(alone, FEW, 132) and parts_of(replace(alone, batch=64), FEW, 132) is None
     # A row tile has two queries, or heads apart.
     assert packed_variant(replace(packed, heads=33, heads_kv=1), FEW, True).row_heads == 1
+    # Room for the parts is not asked for without a bound.
+    assert (
+        parts_of(replace(packed, batch=2**13), FEW, 132)
+        and parts_of(replace(packed, batch=2**13 + 1), FEW, 132) is None
+    )
     # More queries are merged only where there are many keys.
     assert parts_of(replace(packed, seq_q=17, seq_kv=8191), FEW, 132) is None
     assert parts_of(replace(packed, seq_q=17, seq_kv=8192), FEW, 132)

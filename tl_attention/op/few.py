@@ -13,8 +13,9 @@ from tl_attention.schedule.schedule import Schedule
 
 # Times in those in which a thread block computes a KV block: a tile begins and ends, and another kernel merges parts.
 TILE, MERGE, MERGE_PART = 1.5, 2.5, 0.03
-# Of packed sequences more rows than these queries have take longer to merge than few keys take to compute.
-FEW_QUERIES, MANY_KEYS = 16, 8192
+# Of packed sequences more rows than these queries have take longer to merge than few keys take to compute. In parts they
+# need room for another copy of the queries, and for outputs in fp32: 640 MB for so many rows of heads, of 128 columns.
+FEW_QUERIES, MANY_KEYS, MOST_ROWS = 16, 8192, 1 << 20
 
 
 class Parts(NamedTuple):
@@ -29,7 +30,7 @@ def put_together(shape: AttentionShape, schedule: Schedule, in_parts: bool = Tru
 
     Where heads differ, as their sinks do, only the kernel that merges parts knows which is which.
     """
-    apart = shape.packed or (_differ(shape) and not (in_parts and may_have_parts(shape, schedule)))
+    apart = shape.packed or (_differ(shape) and not (in_parts and may_have_parts(schedule)))
     return shape if apart or schedule.kernel.rows_of == "head" else shape.together(schedule.block_M)
 
 
@@ -39,7 +40,7 @@ def parts_of(shape: AttentionShape, schedule: Schedule, sms: int) -> Parts | Non
     The schedule says how many KV blocks a part has at least. Sinks are added as parts are merged, if there be one, and rows
     of packed sequences' heads are brought to where they belong; how many blocks a part of these has, the list of tiles says.
     """
-    if not may_have_parts(shape, schedule):
+    if not may_have_parts(schedule):
         return None
     if shape.packed:
         number = packed_parts(
@@ -57,7 +58,7 @@ def packed_parts(heads: int, row_heads: int, longest: tuple[int, int], schedule:
     There are so many heads of all sequences, of which `row_heads` lie together, and up to so many queries and keys.
     """
     queries, keys = longest
-    if queries > FEW_QUERIES and keys < MANY_KEYS:
+    if (queries > FEW_QUERIES and keys < MANY_KEYS) or heads * queries > MOST_ROWS:
         return 0
     tiles = heads // row_heads * ceildiv(queries * row_heads, schedule.block_M)
     number = _soonest(tiles, ceildiv(keys, schedule.block_N), schedule, sms).number
@@ -103,19 +104,16 @@ def of_any_lengths(shape: AttentionShape, schedule: Schedule, invariant: bool) -
 
     `shape` is such a call of one query and one key.
     """
-    lengths = (1, 2) if schedule.kernel.rows_of == "group" else (1,)
-    if shape.packed:
-        in_parts = (False, True) if may_have_parts(shape, schedule) and not invariant else (False,)
-        return [(shape, there) for there in in_parts]
+    lengths = (1, 2) if schedule.kernel.rows_of == "group" and not shape.packed else ()
     of_lengths = [replace(shape, seq_q=rows, seq_kv=rows) for rows in lengths]
     problems = dict.fromkeys([shape, *(put_together(of_one, schedule) for of_one in of_lengths)])
-    parts = (False, True) if may_have_parts(shape, schedule) and not invariant else (False,)
+    parts = (False, True) if may_have_parts(schedule) and not invariant else (False,)
     every = [(problem, in_parts) for problem in problems for in_parts in parts]
     return [(problem, in_parts) for problem, in_parts in every if in_parts or not (_differ(shape) and problem != shape)]
 
 
-def may_have_parts(shape: AttentionShape, schedule: Schedule) -> bool:
-    """Says whether the schedule may compute the problem's keys in parts."""
+def may_have_parts(schedule: Schedule) -> bool:
+    """Says whether the schedule may compute keys in parts."""
     return schedule.kernel.part_blocks is not None
 
 

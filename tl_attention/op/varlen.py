@@ -164,9 +164,7 @@ def attention_varlen(
     in_parts = invariant is not True
     shape, invariant = computed(shape, card.arch, invariant, by_rules=schedule is None)
     scheduled = schedule_of(schedule, shape, card, invariant)
-    plan = PackedPlan.of(
-        shape, scheduled, q.device, card.arch, invariant, in_parts and may_have_parts(shape, scheduled)
-    )
+    plan = PackedPlan.of(shape, scheduled, q.device, card.arch, invariant, in_parts and may_have_parts(scheduled))
     if key is not None:
         plans.keep(key, plan)
     return plan.run(q, k, v, offsets, longest, values, out, scale, zero_unused)
