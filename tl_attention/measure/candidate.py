@@ -62,8 +62,7 @@ class Candidate:
         """Returns the parts of the keys of a problem that its kernel computes, None where it has none."""
         if not self.in_parts or self.schedule is None:
             return None
-        of_call = parts_of(shape, self.schedule, self.sms)
-        return of_call or (Parts(3, 0) if shape.packed else smallest_parts(shape, self.schedule))
+        return parts_of(shape, self.schedule, self.sms) or smallest_parts(shape, self.schedule)
 
     @property
     def variant(self) -> Variant:

@@ -14,7 +14,7 @@ from tl_attention.schedule.schedule import Schedule
 # Times in those in which a thread block computes a KV block: a tile begins and ends, and another kernel merges parts.
 TILE, MERGE, MERGE_PART = 1.5, 2.5, 0.03
 # Of packed sequences more rows than these queries have take longer to merge than few keys take to compute. In parts they
-# need room for another copy of the queries, and for outputs in fp32: 640 MB for so many rows of heads, of 128 columns.
+# need room for another copy of the queries, and for outputs in fp32: 768 MB for so many rows of heads, of 128 columns.
 FEW_QUERIES, MANY_KEYS, MOST_ROWS = 16, 8192, 1 << 20
 
 
@@ -94,7 +94,9 @@ def packed_variant(shape: AttentionShape, schedule: Schedule, in_parts: bool) ->
 
 
 def smallest_parts(shape: AttentionShape, schedule: Schedule) -> Parts:
-    """Returns as many parts of the keys of a problem, which is not packed, as the schedule allows."""
+    """Returns as many parts of the problem's keys as the schedule allows, of packed sequences three."""
+    if shape.packed:
+        return Parts(3, 0)
     blocks = schedule.kernel.part_blocks or 1
     return Parts(ceildiv(shape.seq_kv, blocks * schedule.block_N), blocks)
 

@@ -104,8 +104,8 @@ def attention_varlen(
 
     Args:
         cu_seqlens_q: contiguous int32 (sequences + 1,) on q's GPU; so is cu_seqlens_k.
-        max_seqlen_q: at least the longest sequence's queries; max_seqlen_k its keys. They choose the schedule alone, so
-            larger ones are right, too.
+        max_seqlen_q: at least the longest sequence's queries; max_seqlen_k its keys. They choose the schedule and the
+            parts of the keys alone, so larger ones are right, too.
         seqused_q: contiguous int32 (sequences,): only so many of each sequence's rows count, and queries and keys end
             with these; so does seqused_k.
         causal, scale, window_size, softcap, sinks, schedule, invariant: as for `attention`.
@@ -186,7 +186,7 @@ def _without_tiles(
 class PackedPlan:
     """A PackedPlan launches calls of `attention_varlen` like an earlier one, whatever their lengths, without new checks.
 
-    `rows` is how many rows a tile of the kernel has, and `row_heads` of how many heads for each query. `features` are what
+    `kernel` gives the launch. `rows` is how many rows a tile of the kernel has, and `row_heads` of how many heads for each query. `features` are what
     the kernel takes for features besides the LSE, and for a window: a number, or the place of a tensor among the call's
     values, and None for the other. Where the kernel computes keys in parts, `whole` gives the plan of one that does not.
     """
@@ -212,13 +212,12 @@ class PackedPlan:
         variant = replace(there, sms=sms_of(device), arch=arch, invariant=invariant)
         whole = functools.cache(lambda: cls.of(shape, schedule, device, arch, invariant, False))
         return cls(
-            *(
-                functools.cache(lambda: kernel_of(schedule, variant).launch),
-                schedule,
-                device.index,
-                shape.head_dim,
-                shape.asked,
-            ),
+            # Not compiled before the first call that runs on it.
+            kernel=functools.cache(lambda: kernel_of(schedule, variant).launch),
+            schedule=schedule,
+            device=device.index,
+            head_dim=shape.head_dim,
+            asked=shape.asked,
             rows=schedule.block_M * schedule.kernel.cluster,
             lse="lse" in shape.asked,
             columns=shape.head_dim_v,

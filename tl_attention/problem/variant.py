@@ -60,10 +60,11 @@ class Variant:
     tiles have `tile_dim` and `tile_dim_v` columns, and columns beyond the tensors' are 0. The kernel is compiled for
     cards of `arch`, and runs on no other. A `packed` variant is of sequences of any lengths that follow each other in
     tensors (rows, heads, columns), all strided; where `row_heads` heads of Q share one of K and V, their rows of a query may
-    lie behind each other as rows of one head, to which the launch copies the caller's. With heads `together`, a head's rows are those of several, one head's
-    behind the other's, and the kernel reads how many rows each has: the mask counts these. A kernel of `parts` computes
-    each of `part_blocks` KV blocks by itself: its results are the output in fp32 and the LSE of each part, one behind the
-    other as more batches, or of packed sequences as more heads, where the list of tiles says how many blocks a part has. A persistent kernel fills a GPU of `sms` SMs; it computes the same on any. A kernel with a
+    lie behind each other as rows of one head, to which the launch copies the caller's. With heads `together`, a head's rows
+    are those of several, one head's behind the other's, and the kernel reads how many rows each has: the mask counts these.
+    A kernel of `parts` computes each of `part_blocks` KV blocks by itself: its results are the output in fp32 and the LSE of
+    each part, one behind the other as more batches, or of packed sequences as more heads, where the list of tiles says how
+    many blocks a part has. A persistent kernel fills a GPU of `sms` SMs; it computes the same on any. A kernel with a
     `trace` notes the time at marks of these kinds, and takes the buffer that it notes them in. An `invariant` one computes
     a row alike whatever lies beside it, which is a kernel of its own where a feature does not.
     """

@@ -195,8 +195,8 @@ def few_queries() -> str:
     return (
         f"We have {geometric_mean(found):.3f}x the speed of the faster of the two in the mean of {len(found)} problems, "
         f"{min(found):.3f}x to {max(found):.3f}x, and of FlashAttention-3 with packed sequences of one query "
-        f"{geometric_mean(packed):.3f}x, {min(packed):.3f}x to {max(packed):.3f}x. In a CUDA graph, a model's token has {cudnn} the speed of SDPA's cuDNN, "
-        f"and {flash} that of SDPA's flash."
+        f"{geometric_mean(packed):.3f}x, {min(packed):.3f}x to {max(packed):.3f}x. In a CUDA graph, a model's token has {cudnn} "
+        f"the speed of SDPA's cuDNN, and {flash} that of SDPA's flash."
     )
 
 

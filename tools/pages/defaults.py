@@ -24,8 +24,8 @@ ENTRY = re.compile(r"^    record:.*\n(?:      .*\n)*", re.M)
 
 def said() -> Iterator[str]:
     """Yields what the records say of each rule, in the order of the rules."""
-    cells, grid, packed, few = (read(record(stem)) for stem in ("cells", "grid", "packed", "decode"))
-    few_packed = read(record("packed-decode"))
+    stems = ("cells", "grid", "packed", "decode", "packed-decode")
+    cells, grid, packed, few, few_packed = (read(record(stem)) for stem in stems)
     for number, rule in enumerate(defaults().rules):
         for_packed = not rule.holds("packed", False)
         own, of_few, of_few_packed = (

@@ -55,7 +55,7 @@ template <int columns> __device__ __forceinline__ void tl_attention_store_part(c
 # in every 128, and loads those of eight parts at once. More parts have more warps, up to eight, whose sums are put
 # together. What a part has for a row of which it sees no key does not count, whatever it is. Of packed sequences, rows of
 # `row_heads` heads lie behind each other for each query. A row that is no sequence's is left alone: its LSE has the bits
-# of before the launch, which are all 1.
+# that GATHER_ROWS gave it, all 1.
 MERGE_PARTS = """
 __device__ __forceinline__ float tl_attention_weight(float lse, float largest) {
   return lse == -INFINITY ? 0.0f : lse == largest ? 1.0f : exp2f((lse - largest) * 1.44269504f);

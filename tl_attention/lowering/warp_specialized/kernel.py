@@ -30,7 +30,7 @@ from tl_attention.lowering.warp_specialized.device_code import (
 )
 from tl_attention.lowering.warp_specialized.operations import per_thread_layout
 from tl_attention.lowering.warp_specialized.packed import list_tiles, work_packed
-from tl_attention.lowering.warp_specialized.tiles import reset_counter, work, workers
+from tl_attention.lowering.warp_specialized.tiles import number_of_parts, reset_counter, work, workers
 from tl_attention.problem.packed import TILE_WORDS, TILES_TOLD
 
 
@@ -76,8 +76,7 @@ def merge_parts(given, c):
     Its thread blocks start beside those of the main kernel and wait for it to end, so that its launch takes no time.
     """
     heads, seq_q = given.Q.shape[1], given.Q.shape[0 if c.packed else 2]
-    # Of packed sequences each part's results are those of more heads, elsewhere those of more batches.
-    parts = T.truncdiv(given.Output.shape[0], heads if c.packed else given.Q.shape[0])
+    parts = number_of_parts(given, c)
     # Rows of a block: the more parts, the fewer, from eight to one.
     of_block = 1 + T.truncdiv(MERGING // WARP - 1, T.ceildiv(parts, AT_ONCE))
     rows = heads * seq_q if c.packed else given.Q.shape[0] * heads * seq_q

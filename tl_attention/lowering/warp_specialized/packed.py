@@ -10,7 +10,17 @@ import tilelang.language as T
 from tl_attention.hardware.warpgroup import ALL_LANES, ROWS, WARP
 from tl_attention.lowering.iterations import Tile
 from tl_attention.lowering.rows import Packed
-from tl_attention.lowering.warp_specialized.tiles import ORDERS, begin, consume, in_taper, put, reach, see, workers
+from tl_attention.lowering.warp_specialized.tiles import (
+    ORDERS,
+    begin,
+    consume,
+    in_taper,
+    number_of_parts,
+    put,
+    reach,
+    see,
+    workers,
+)
 from tl_attention.lowering.warp_specialized.transfers import produce_block, store
 from tl_attention.problem.packed import TILE_WORDS, TILES_TOLD
 
@@ -63,7 +73,7 @@ def list_tiles(given, c):
                 *(given.CuSeqlensQ.data, given.CuSeqlensK.data, given.SeqUsedQ.data, given.SeqUsedK.data),
                 *(side(c.mask.left), side(c.mask.right)),
                 *(given.CuSeqlensQ.shape[0], given.SeqUsedQ.shape[0], given.SeqUsedK.shape[0]),
-                *(given.Q.shape[0], given.K.shape[0], parts(given, c), given.Tiles.shape[0]),
+                *(given.Q.shape[0], given.K.shape[0], number_of_parts(given, c), given.Tiles.shape[0]),
                 T.address_of(given.Tiles[0]),
             )
         elif c.parts:
@@ -79,11 +89,6 @@ def gathering(given):
     """Returns how many blocks copy the caller's queries, 16 bytes a thread, so that rows of heads lie behind each other."""
     rows, heads, columns = given.Q.shape
     return T.ceildiv(rows * heads, LISTING // (columns // 8))
-
-
-def parts(given, c):
-    """Returns in how many parts the keys of each tile are computed."""
-    return T.truncdiv(given.Output.shape[0], given.Q.shape[1]) if c.parts else 1
 
 
 def side(of_window):

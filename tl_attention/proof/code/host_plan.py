@@ -171,12 +171,11 @@ def _check_order(functions: list[str]) -> None:
         raise InputError("host code: im2col TMA descriptors are not supported, expected tiled ones")
     if functions[-1].startswith("__tvm_"):
         raise unknown(f"no kernel launch after the call of {functions[-1]}")
-    made = functions[1:-1]
-    # TileLang numbers the kernels of one function.
-    others = [made.pop() for _ in range(2) if made and made[-1] != CREATE_TILED][::-1]
-    first = (others or functions[-1:])[0]
-    numbered = [f"{first}_{number}" if number else first for number in range(len(others) + 1)]
-    if functions[0] != SET_DEVICE or {*made} - {CREATE_TILED} or [*others, functions[-1]] != numbered:
+    made = functions[1:].count(CREATE_TILED)
+    launches = functions[1 + made :]
+    # TileLang numbers the kernels of one function: one that lists tiles, the main one, and one that merges parts.
+    numbered = [f"{launches[0]}_{number}" if number else launches[0] for number in range(min(len(launches), 3))]
+    if functions != [SET_DEVICE, *[CREATE_TILED] * made, *numbered]:
         raise unknown(f"calls of {', '.join(functions)}, expected {SET_DEVICE}, any {CREATE_TILED} and one kernel")
 
 
