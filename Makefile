@@ -4,6 +4,7 @@
 PYTHON ?= python3
 VENV := .venv
 READY := $(VENV)/ready
+OLDEST := $(VENV)/oldest
 
 .PHONY: run test test-all golden site clean
 
@@ -18,8 +19,10 @@ test: $(READY)
 	$(VENV)/bin/python -m pytest -n auto --dist worksteal $(ARGS)
 
 # What `make test` leaves out as it takes long: every kernel lowered and through nvcc, mutants, pictures, site, browser.
-test-all: test
+# And models once more with the oldest Transformers that pyproject.toml takes.
+test-all: test $(OLDEST)/ready
 	$(VENV)/bin/python -m pytest -n auto --dist worksteal --exhaustive -m exhaustive $(ARGS)
+	$(OLDEST)/bin/python -m pytest -n auto --dist worksteal -m transformers $(ARGS)
 
 # Lower again what the tests read of TileLang and is stale, and say what changed.
 golden: $(READY)
@@ -33,6 +36,14 @@ site: $(READY)
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[test]'
+	touch $@
+
+# All but Transformers, and what it needs in other versions, comes from .venv.
+$(OLDEST)/ready: $(READY)
+	$(PYTHON) -m venv --clear $(OLDEST)
+	cd $(OLDEST)/lib/python*/site-packages && (cd $(CURDIR)/$(VENV)/lib/python*/site-packages && pwd) > venv.pth
+	$(OLDEST)/bin/python -m pip install --quiet --disable-pip-version-check \
+		"$$(sed -n 's/^transformers = \["\(transformers\)>=\([0-9.]*\),.*/\1==\2/p' pyproject.toml)"
 	touch $@
 
 clean:

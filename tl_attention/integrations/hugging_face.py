@@ -1,7 +1,7 @@
 """This module runs Transformers' models on this package's kernels.
 
 It registers an attention function and, under the same name, a function that makes masks. A layer whose mask is a tensor
-that neither is None nor has a Note runs on SDPA.
+runs on SDPA, unless the mask's Note says what it stands for.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from torch.compiler import is_dynamo_compiling
 from tl_attention.errors import InputError
 from tl_attention.integrations import NAME
 from tl_attention.integrations.hugging_face_masks import mask_for
+from tl_attention.integrations.positions import with_packing
 from tl_attention.integrations.sequences import Note, Padding, Sequences, given_sequences, note_of
 from tl_attention.op.attention import attention
 from tl_attention.oracle.tile import TENSORS
@@ -40,7 +41,8 @@ def register_transformers() -> str:
     and bf16 tensors on a GPU.
 
     SDPA runs all other cases: static caches, dropout, and tensors that `attention` refuses. A warning says so once for each
-    case. A layer that has a softcap or sinks raises InputError then, because SDPA has none of them.
+    case. A layer that has a softcap or sinks raises InputError then, because SDPA has none of them. So does a row of packed
+    sequences, which `position_ids` show, with a static cache: its mask would let them see each other.
 
     Returns: "tl_attention".
     Raises: InputError (a ValueError) if Transformers is not installed.
@@ -76,9 +78,12 @@ def attend(
     or where the tokens' positions begin anew.
 
     Returns (batch, seq_q, heads, head_dim), 0 for tokens of padding that ask, and no weights.
+    Raises InputError for packed sequences that would see each other: behind a cache, or with a mask that is only SDPA's.
     """
     packed = given_sequences(others)
     note = _note(attention_mask, query, module, is_causal, sliding_window)
+    if note is not None and note.packing is None and packed is None and others.get("cache") is None:
+        note = with_packing(note, others.get("position_ids"), query, key)
     asked = _features(others)
     mask, case = _mask_of(note, query, key), _not_ours(note, dropout, others)
     if case is None:
@@ -93,7 +98,7 @@ def attend(
             f"transformers: {case}, and SDPA, which would run instead, has no {lacking}: use attn_implementation='eager'"
         )
     _warn(case)
-    if note is not None and others.get("cache") is None:
+    if note is not None and note.for_kernels and others.get("cache") is None:
         attention_mask = _for_sdpa(note, mask, query, key)
     return sdpa(
         module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, is_causal=is_causal, **others
@@ -103,7 +108,7 @@ def attend(
 def _note(
     attention_mask: Tensor | None, query: Tensor, module: Any, is_causal: bool | None, sliding_window: int | None
 ) -> Note | None:
-    """Returns what a layer's mask stands for; None for a mask that is only SDPA's."""
+    """Returns what a layer's mask stands for; None for a mask that somebody else made."""
     if attention_mask is not None and (noted := note_of(attention_mask)):
         return noted
     causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
@@ -133,7 +138,7 @@ def _on_kernels(
     if padding and mask.left is not None and padding.has_gaps:
         raise InputError("a window over padding that lies between the tokens of a sequence")
     left, right = sides(mask)
-    if of := packed or note.packed or padding:
+    if of := packed or (note.packing and note.packing.sequences) or padding:
         return of.attention(query, key, value, window_size=(left, right), **options)
     q, k, v = (x.transpose(1, 2) for x in (query, key, value))
     return attention(q, k, v, layout="bshd", window_size=(left, right), **options)
@@ -151,7 +156,7 @@ def _features(others: dict[str, Any]) -> dict[str, Any]:
 
 def _not_ours(note: Note | None, dropout: float, others: dict[str, Any]) -> str | None:
     """Returns words on what a layer's call has that `attention` lacks, such as dropout; None if it has nothing."""
-    if note is None:
+    if note is None or not note.for_kernels:
         return "the mask is a tensor: a static cache, or neither causal nor a window"
     if dropout:
         return "dropout"
@@ -171,7 +176,7 @@ def _for_sdpa(note: Note, mask: Mask, query: Tensor, key: Tensor) -> Tensor | No
     Without a tensor SDPA lets causal queries and keys begin together.
     """
     seq_q, seq_kv = query.shape[2], key.shape[2]
-    alone = note.ids is None and (note.padding is None or note.padding.is_none)
+    alone = note.packing is None and (note.padding is None or note.padding.is_none)
     if alone and (mask == FULL or (mask == CAUSAL and seq_q in (1, seq_kv))):
         return None
     keys = torch.arange(seq_kv, device=query.device)

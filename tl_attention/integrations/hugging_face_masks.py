@@ -2,18 +2,21 @@
 
 Transformers makes a mask once for a forward pass, and passes it to the attention of each layer. None stands for a causal
 mask whose queries and keys end together, or for no mask where a layer is not causal. Others carry a Note, which says
-what they stand for: a window, padding, packed sequences. A mask without one is what SDPA takes.
+what they stand for: a window, padding, packed sequences, or what SDPA alone takes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from inspect import getclosurevars
+from types import FunctionType
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from tl_attention.integrations.sequences import Note, Padding
+from tl_attention.integrations.positions import masks_are_made
+from tl_attention.integrations.sequences import Note, Packing, Padding
 from tl_attention.op.operator import is_traced
 
 
@@ -37,6 +40,8 @@ def mask_for(
     SDPA's is (batch, 1, q_length, kv_length). A batch's padding is `attention_mask` (batch, keys) itself, and packed
     sequences are their numbers (batch, tokens). `masks` is Transformers' module `masking_utils`.
     """
+    if not is_traced(None):
+        masks_are_made()
     # A static cache counts in a tensor, and has keys that are not filled yet.
     end_together = isinstance(q_offset, int) and q_offset + q_length == kv_offset + kv_length
     window = local_size if local_size == _window_of(config) else None
@@ -49,13 +54,13 @@ def mask_for(
     if attention_mask is None:
         ids = _packed(masks, mask_function, window) if end_together and not is_traced(None) else None
         if ids is not None and not is_traced(ids):
-            return Note(True, hides, ids=ids).put(ids.view_as(ids))
+            return Note(True, hides, packing=Packing(ids, None, torch.ne)).put(ids.view_as(ids))
         ours = allow_is_causal_skip and end_together and causal
         if ours and hides is None:
             return None
         # Where SDPA says None, queries and keys may begin together: never that, if it is causal.
         mask = masks.sdpa_mask(**given, allow_is_causal_skip=False)
-        return Note(True, hides).put(mask) if ours else mask
+        return Note(True, hides).put(mask) if ours else _noted_for_sdpa(masks, mask, given)
     end = kv_offset + kv_length
     # In compiled code the host cannot see what is padded.
     if attention_mask.shape[-1] == end and not is_traced(attention_mask):
@@ -64,7 +69,27 @@ def mask_for(
             return Note(True, hides, Padding(here, q_length)).put(here)
         if allow_is_bidirectional_skip and bidirectional:
             return Note(False, None, Padding(here, None)).put(here)
-    return masks.sdpa_mask(**given, allow_is_causal_skip=False)
+    return _noted_for_sdpa(masks, masks.sdpa_mask(**given, allow_is_causal_skip=False), given)
+
+
+def _noted_for_sdpa(masks: Any, mask: Tensor | None, given: dict[str, Any]) -> Tensor | None:
+    """Returns SDPA's mask, which was made of these arguments, with a note unless it keeps packed sequences apart."""
+    if mask is None or given["q_length"] == 1 or is_traced(mask) or _keeps_apart(masks, given["mask_function"]):
+        return mask
+    counted, own = given["attention_mask"], given["q_offset"] + torch.arange(given["q_length"], device=mask.device)
+    if counted is not None:
+        counted = counted[:, own.clamp(max=counted.shape[1] - 1)].bool()
+    return Note(True, for_kernels=False, counted=counted).put(mask)
+
+
+def _keeps_apart(masks: Any, part: Any) -> bool:
+    """Says whether a mask function, or one of those that it is made of, is Transformers' own of packed sequences."""
+    if isinstance(part, tuple):
+        return any(_keeps_apart(masks, one) for one in part)
+    if not isinstance(part, FunctionType):
+        return False
+    of_ids = masks.packed_sequence_mask_function(None).__code__
+    return part.__code__ is of_ids or _keeps_apart(masks, (*getclosurevars(part).nonlocals.values(),))
 
 
 def _window_of(config: Any) -> int | None:

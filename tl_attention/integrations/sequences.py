@@ -5,6 +5,7 @@ A `Note` on a mask says so to the attention of each layer. What it finds out, it
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -88,6 +89,11 @@ class Padding:
         self._begins: dict[tuple[bool, int], tuple[Tensor, Tensor]] = {}
 
     @property
+    def of_queries(self) -> Tensor:
+        """Returns the mask of the queries' own tokens, (batch, seq_q)."""
+        return self.mask if self._rows is None else self._rows
+
+    @property
     def is_none(self) -> bool:
         """Returns True if all tokens count."""
         return self._numbers.read[0] == self.mask.numel()
@@ -154,6 +160,53 @@ class Padding:
         return _counted(self._rows)
 
 
+class Packing:
+    """A Packing says where sequences begin that lie behind each other in the rows of a batch.
+
+    Each token has one of `numbers` (batch, tokens). A sequence begins where `begins(before, here)` holds, of the numbers of
+    the token before and of the token itself, and with each row. Tokens count where `mask` (batch, tokens) is True; None
+    stands for all, and tokens that do not count are as if they were not there. What the host needs to know is on its way
+    to it from the beginning; whoever asks first waits.
+    """
+
+    def __init__(self, numbers: Tensor, mask: Tensor | None, begins: Callable[[Tensor, Tensor], Tensor]) -> None:
+        self.shape = numbers.shape
+        places = torch.arange(numbers.numel(), device=numbers.device)
+        # The tokens that count, then the others: each half is in the order of the batch.
+        self._tokens = places if mask is None else _counted(mask)[1]
+        count = torch.full_like(places[0], len(places)) if mask is None else mask.sum()
+        of_tokens, rows = numbers.flatten()[self._tokens], self._tokens // self.shape[1]
+        within = (rows[1:] == rows[:-1]) & (places[1:] < count)
+        anew = within & begins(of_tokens[:-1], of_tokens[1:])
+        self._first = pad(anew | ~within, (1, 0), value=True) & (places < count)
+        self._numbers = _Numbers(torch.stack([anew.sum(), self._first.sum(), count, numbers[:, 0].min()]))
+
+    @property
+    def is_none(self) -> bool:
+        """Returns True if no row holds more than one sequence."""
+        return not self._numbers.read[0]
+
+    @property
+    def lowest(self) -> int:
+        """Returns the lowest number that a row begins with."""
+        return self._numbers.read[3]
+
+    @cached_property
+    def sequences(self) -> Sequences:
+        """Returns where the sequences lie."""
+        _, sequences, count, _ = self._numbers.read
+        begins = torch.argsort(~self._first, stable=True)[:sequences]
+        cu_seqlens = pad(begins, (0, 1), value=count).to(torch.int32)
+        tokens = None if count == len(self._tokens) else self._tokens[:count]
+        return Sequences((cu_seqlens, cu_seqlens), (self.shape[1], self.shape[1]), tokens, tokens)
+
+    @cached_property
+    def ids(self) -> Tensor:
+        """Returns the number of each token's sequence, (batch, tokens)."""
+        ids = self._first.cumsum(0)
+        return torch.empty_like(ids).scatter_(0, self._tokens, ids).view(self.shape)
+
+
 def _counted(mask: Tensor) -> tuple[Tensor, Tensor]:
     """Returns (where sequences begin when padding is left out, int32, the numbers of all tokens, those of padding last)."""
     begins = pad(mask.sum(1).cumsum(0), (1, 0)).to(torch.int32)
@@ -199,31 +252,22 @@ class _Numbers:
 class Note:
     """A Note says what a mask that layers get stands for: causal or not, the keys in a window, and which tokens count.
 
-    With `padding` some tokens may only fill up the batch. With `ids` (batch, tokens) tokens that follow each other and have
-    one number are a sequence.
+    With `padding` some tokens may only fill up the batch. With a `packing` rows may hold several sequences. A mask that only
+    SDPA computes has a note too, without `for_kernels`: it keeps no packed sequences apart, and `counted` (batch, seq_q) is
+    False for queries of padding.
     """
 
     causal: bool
     window: int | None = None
     padding: Padding | None = None
-    ids: Tensor | None = None
+    packing: Packing | None = None
+    for_kernels: bool = True
+    counted: Tensor | None = None
 
     def put(self, mask: Tensor) -> Tensor:
         """Puts the note on a mask, and returns the mask."""
         setattr(mask, NOTE, self)
         return mask
-
-    @cached_property
-    def packed(self) -> Sequences | None:
-        """Returns the sequences that `ids` say; None without."""
-        if self.ids is None:
-            return None
-        tokens = self.ids.numel()
-        first = torch.ones_like(self.ids, dtype=torch.bool)
-        first[:, 1:] = self.ids[:, 1:] != self.ids[:, :-1]
-        # Waits for the GPU, once for a mask.
-        begins = pad(first.flatten().nonzero()[:, 0], (0, 1), value=tokens).to(torch.int32)
-        return Sequences((begins, begins), (self.ids.shape[1], self.ids.shape[1]))
 
     def visible(self, seen: Tensor) -> Tensor:
         """Returns, of a mask (seq_q, seq_kv) that is True where a query sees a key, what is left of it for each sequence.
@@ -233,8 +277,9 @@ class Note:
         seen = seen[None, None]
         if self.padding is not None:
             seen = seen & self.padding.mask[:, None, None]
-        if self.ids is not None:
-            seen = seen & (self.ids[:, None, :, None] == self.ids[:, None, None])
+        if self.packing is not None:
+            ids = self.packing.ids
+            seen = seen & (ids[:, None, :, None] == ids[:, None, None])
         return seen
 
 

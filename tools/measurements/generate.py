@@ -102,7 +102,7 @@ class Generation:
         cache = Cache(layers=[_in_place(both, keys) for both in self.caches])
         place = torch.full((1, 1), keys, device=self.device)
         with context():
-            return self.model(token, past_key_values=cache, position_ids=place, use_cache=True).logits[0, -1]
+            return self.model(token, None, place, cache, use_cache=True).logits[0, -1]
 
 
 def _in_place(both: Tensor, filled: int) -> Any:
