@@ -183,6 +183,19 @@ def test_a_forward_of_a_padded_batch_waits_once(launches, device, monkeypatch):
     assert not waits
 
 
+@pytest.mark.parametrize("device", [pytest.param("cuda", marks=pytest.mark.gpu)], indirect=True)
+def test_a_graph_that_is_captured_looks_at_no_positions(launches, device):
+    """A look would end the capture."""
+    model = model_of("Llama", device)
+    ids = tokens(device, 2, 21)
+    expected = logits(model, "tl_attention", ids)
+    graph = torch.cuda.CUDAGraph()
+    with torch.no_grad(), torch.cuda.graph(graph):
+        found = model(ids, use_cache=True).logits
+    graph.replay()
+    assert found.double().equal(expected)
+
+
 def test_a_mask_without_padding_changes_no_kernel(launches, device):
     model = model_of("Llama", device)
     ids = tokens(device, 2, 13)
@@ -326,9 +339,7 @@ def test_packed_sequences_that_nothing_keeps_apart_are_refused(launches, device)
 
     with torch.no_grad():
         cache = model(ids, None, places).to_tuple()[1]
-        with pytest.raises(
-            InputError, match="^transformers: position_ids begin anew within a row, but the cache does"
-        ):
+        with pytest.raises(InputError, match="^transformers: position_ids begin anew within a row, but the cache does"):
             model(ids[:, :4], None, torch.tensor([[27, 28, 0, 1]], device=device), cache)
         with pytest.raises(InputError, match="^transformers: position_ids begin at 9, but the cache holds 31 tokens"):
             model(

@@ -163,23 +163,23 @@ class Padding:
 class Packing:
     """A Packing says where sequences begin that lie behind each other in the rows of a batch.
 
-    Each token has one of `numbers` (batch, tokens). A sequence begins where `begins(before, here)` holds, of the numbers of
-    the token before and of the token itself, and with each row. Tokens count where `mask` (batch, tokens) is True; None
-    stands for all, and tokens that do not count are as if they were not there. What the host needs to know is on its way
-    to it from the beginning; whoever asks first waits.
+    Each token has one of `numbers` (batch, tokens). A sequence begins with each row, and where `begins(before, here)` holds of
+    the number of the token before and its own. Tokens count where `mask` (batch, tokens) is True; None stands for all, and
+    others are as if they were not there. What the host needs to know is on its way to it from the beginning; whoever asks
+    first waits.
     """
 
     def __init__(self, numbers: Tensor, mask: Tensor | None, begins: Callable[[Tensor, Tensor], Tensor]) -> None:
-        self.shape = numbers.shape
-        places = torch.arange(numbers.numel(), device=numbers.device)
-        # The tokens that count, then the others: each half is in the order of the batch.
-        self._tokens = places if mask is None else _counted(mask)[1]
-        count = torch.full_like(places[0], len(places)) if mask is None else mask.sum()
-        of_tokens, rows = numbers.flatten()[self._tokens], self._tokens // self.shape[1]
-        within = (rows[1:] == rows[:-1]) & (places[1:] < count)
-        anew = within & begins(of_tokens[:-1], of_tokens[1:])
-        self._first = pad(anew | ~within, (1, 0), value=True) & (places < count)
-        self._numbers = _Numbers(torch.stack([anew.sum(), self._first.sum(), count, numbers[:, 0].min()]))
+        here = numbers[:, 1:]
+        if mask is None:
+            anew, found = begins(numbers[:, :-1], here), []
+        else:
+            places = torch.arange(mask.shape[1], device=mask.device)
+            before = torch.where(mask, places, -1).cummax(1).values[:, :-1]
+            anew = begins(numbers.gather(1, before.clamp(min=0)), here) & (before >= 0) & mask[:, 1:]
+            found = [mask.sum()]
+        self._anew, self._mask = anew, mask
+        self._numbers = _Numbers(torch.stack([anew.sum(), numbers[:, 0].min(), *found]))
 
     @property
     def is_none(self) -> bool:
@@ -189,22 +189,29 @@ class Packing:
     @property
     def lowest(self) -> int:
         """Returns the lowest number that a row begins with."""
-        return self._numbers.read[3]
+        return self._numbers.read[1]
 
     @cached_property
     def sequences(self) -> Sequences:
-        """Returns where the sequences lie."""
-        _, sequences, count, _ = self._numbers.read
-        begins = torch.argsort(~self._first, stable=True)[:sequences]
-        cu_seqlens = pad(begins, (0, 1), value=count).to(torch.int32)
-        tokens = None if count == len(self._tokens) else self._tokens[:count]
-        return Sequences((cu_seqlens, cu_seqlens), (self.shape[1], self.shape[1]), tokens, tokens)
+        """Returns where the sequences lie. A row without a token that counts has an empty one."""
+        first, (anew, _, *counted) = self._first, self._numbers.read
+        begins = torch.argsort(~first, stable=True)[: anew + len(self._anew)]
+        count, tokens = len(first), None
+        if self._mask is not None and counted != [count]:
+            counts, (count,) = self._mask.flatten(), counted
+            begins, tokens = (counts.cumsum(0) - counts.int())[begins], _counted(self._mask)[1][:count]
+        cu_seqlens, longest = pad(begins, (0, 1), value=count).to(torch.int32), self._anew.shape[1] + 1
+        return Sequences((cu_seqlens, cu_seqlens), (longest, longest), tokens, tokens)
 
     @cached_property
     def ids(self) -> Tensor:
         """Returns the number of each token's sequence, (batch, tokens)."""
-        ids = self._first.cumsum(0)
-        return torch.empty_like(ids).scatter_(0, self._tokens, ids).view(self.shape)
+        return self._first.cumsum(0).view(len(self._anew), -1)
+
+    @property
+    def _first(self) -> Tensor:
+        """Returns where sequences begin among all tokens, (batch * tokens,)."""
+        return pad(self._anew, (1, 0), value=True).flatten()
 
 
 def _counted(mask: Tensor) -> tuple[Tensor, Tensor]:
