@@ -1,0 +1,137 @@
+"""This file times calls of a submission by the leaderboard's rule, and reads every output as soon as its call has ended.
+
+It stands beside the submission. Torch is imported late, as the package takes the stop rule from here.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tl_attention.leaderboard.inputs import Inputs
+    from tl_attention.leaderboard.outputs import Outputs
+
+# Writing a buffer of several times the cache's size leaves nothing of the last call in it.
+L2_MULTIPLE = 4
+# The stop rule.
+MAX_REPEATS = 100
+# The public harness looks at its samples from the third on.
+MIN_REPEATS = 3
+MAX_RELATIVE_ERROR = 0.001
+MAX_RUNS_MS = 10_000.0
+MAX_ELAPSED_S = 120.0
+
+
+class HostEvent:
+    """A host event is a point in time on the CPU, with the methods of torch.cuda.Event that the timer calls."""
+
+    def __init__(self) -> None:
+        self.clock, self.seconds = time.perf_counter, 0.0
+
+    def record(self) -> None:
+        self.seconds = self.clock()
+
+    def elapsed_time(self, end: HostEvent) -> float:
+        return (end.seconds - self.seconds) * 1e3
+
+
+class Timer:
+    """A timer times calls on one device.
+
+    It takes the clock, the random numbers and torch's functions when it is made, before the submission is imported:
+    what the submission puts in their places later is not called.
+    """
+
+    def __init__(self, device: str) -> None:
+        import torch
+
+        self.clock, self.randrange = time.perf_counter, random.SystemRandom().randrange
+        self.copy, self.part = torch.Tensor.copy_, torch.Tensor.__getitem__
+        self.event: Callable[[], Any] = HostEvent
+        self.synchronize: Callable[[], object] = lambda: None
+        if device == "cuda":
+            self.event = partial(torch.cuda.Event, enable_timing=True)
+            self.synchronize = torch.cuda.synchronize
+
+    def time(self, kernel: Callable, inputs: Inputs, outputs: Outputs) -> tuple[dict[str, Any], Any]:
+        """Times calls until the stop rule holds, and returns the message's part on them, and the rows that were read.
+
+        A time is that of {synchronise, clear L2, event, call, event}. Inputs change before each call: keys before the
+        device is synchronised, a few queries after L2 is cleared. So a call that does not wait for what was queued
+        before it, as one on another queue, computes with old queries. Behind the second event the output's rows of
+        these queries are read in the same queue, before the host waits for anything: what is not there by then is
+        wrong or, where reading waits for it, late. `read_ms` are the times of reading, `wall_ms` the host's times from
+        the call to an idle device. One output, which a random number picks, is held and copied as a whole.
+        """
+        like = inputs.data[0]
+        rows = like.new_empty((MAX_REPEATS, *like[inputs.rows_from(0)].shape))
+        clear = self._clearing(like)
+        # For an output, the one that is held and its copy: no memory has to be found while a call is timed.
+        outputs.poison(3)
+        samples_ms: list[float] = []
+        read_ms: list[float] = []
+        wall_ms: list[float] = []
+        changes: list[Sequence[int]] = []
+        kept, started = -1, self.clock()
+        while not stop_reason(samples_ms, elapsed_s := self.clock() - started):
+            n, change = len(samples_ms), inputs.draw(self.randrange)
+            read_rows = inputs.rows_from(change.row)
+            inputs.change_keys(change)
+            begin, end, read = (self.event() for _ in range(3))
+            self.synchronize()
+            clear()
+            inputs.change_queries(change)
+            called = self.clock()
+            begin.record()
+            output = kernel(inputs.data)
+            end.record()
+            outputs.check(output)
+            self.copy(rows[n], self.part(output, read_rows))
+            read.record()
+            self.synchronize()
+            wall_ms.append((self.clock() - called) * 1e3)
+            samples_ms.append(begin.elapsed_time(end))
+            read_ms.append(end.elapsed_time(read))
+            changes.append(change)
+            # The n-th call takes the place of the one that is held with a chance of 1 in n.
+            if not self.randrange(n + 1):
+                kept = n
+                outputs.keep(output)
+            # Nothing else holds it, so that its memory can be the next output's.
+            del output
+        times = {"samples_ms": samples_ms, "read_ms": read_ms, "wall_ms": wall_ms}
+        return {**times, "elapsed_s": elapsed_s, "changes": changes, "kept": kept}, rows[: len(samples_ms)]
+
+    @staticmethod
+    def _clearing(like: Any) -> Callable[[], object]:
+        """Returns a function that clears the L2 cache of the tensor's GPU, and does nothing on the CPU."""
+        import torch
+
+        if not like.is_cuda:
+            return lambda: None
+        size = L2_MULTIPLE * torch.cuda.get_device_properties(like.device).L2_cache_size
+        return torch.empty(size, dtype=torch.uint8, device=like.device).zero_
+
+
+def stop_reason(samples_ms: Sequence[float], elapsed_s: float) -> str:
+    """Returns why the contract stops timing after these runs, or "" while another run is due.
+
+    `elapsed_s` counts from the start of the first run, clearing and synchronising included.
+    """
+    n = len(samples_ms)
+    if n >= MAX_REPEATS:
+        return f"{MAX_REPEATS} runs"
+    if n < MIN_REPEATS:
+        return ""
+    mean = statistics.fmean(samples_ms)
+    if statistics.stdev(samples_ms) / math.sqrt(n) < MAX_RELATIVE_ERROR * mean:
+        return f"err/mean < {MAX_RELATIVE_ERROR}"
+    if mean * n > MAX_RUNS_MS:
+        return f"mean x runs > {MAX_RUNS_MS / 1000:.0f} s"
+    return f"{MAX_ELAPSED_S:.0f} s have gone" if elapsed_s > MAX_ELAPSED_S else ""
