@@ -8,9 +8,9 @@ from __future__ import annotations
 import math
 import random
 import statistics
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -31,11 +31,11 @@ MAX_ELAPSED_S = 120.0
 class HostEvent:
     """A host event is a point in time on the CPU, with the methods of torch.cuda.Event that the timer calls."""
 
-    def __init__(self) -> None:
-        self.clock, self.seconds = time.perf_counter, 0.0
+    def __init__(self, enable_timing: bool) -> None:
+        self.seconds = 0.0
 
     def record(self) -> None:
-        self.seconds = self.clock()
+        self.seconds = perf_counter()
 
     def elapsed_time(self, end: HostEvent) -> float:
         return (end.seconds - self.seconds) * 1e3
@@ -51,13 +51,12 @@ class Timer:
     def __init__(self, device: str) -> None:
         import torch
 
-        self.clock, self.randrange = time.perf_counter, random.SystemRandom().randrange
-        self.copy, self.part = torch.Tensor.copy_, torch.Tensor.__getitem__
-        self.event: Callable[[], Any] = HostEvent
-        self.synchronize: Callable[[], object] = lambda: None
-        if device == "cuda":
-            self.event = partial(torch.cuda.Event, enable_timing=True)
-            self.synchronize = torch.cuda.synchronize
+        self.clock, self.randrange = perf_counter, random.SystemRandom().randrange
+        self.copy, self.part, self.zero = torch.Tensor.copy_, torch.Tensor.__getitem__, torch.Tensor.zero_
+        events: Any = torch.cuda.Event if device == "cuda" else HostEvent
+        self.event = partial(events, enable_timing=True)
+        self.record, self.elapsed_ms = events.record, events.elapsed_time
+        self.synchronize: Callable[[], object] = torch.cuda.synchronize if device == "cuda" else lambda: None
 
     def time(self, kernel: Callable, inputs: Inputs, outputs: Outputs) -> tuple[dict[str, Any], Any]:
         """Times calls until the stop rule holds, and returns the message's part on them, and the rows that were read.
@@ -88,16 +87,16 @@ class Timer:
             clear()
             inputs.change_queries(change)
             called = self.clock()
-            begin.record()
+            self.record(begin)
             output = kernel(inputs.data)
-            end.record()
+            self.record(end)
             outputs.check(output)
             self.copy(rows[n], self.part(output, read_rows))
-            read.record()
+            self.record(read)
             self.synchronize()
             wall_ms.append((self.clock() - called) * 1e3)
-            samples_ms.append(begin.elapsed_time(end))
-            read_ms.append(end.elapsed_time(read))
+            samples_ms.append(self.elapsed_ms(begin, end))
+            read_ms.append(self.elapsed_ms(end, read))
             changes.append(change)
             # The n-th call takes the place of the one that is held with a chance of 1 in n.
             if not self.randrange(n + 1):
@@ -108,15 +107,14 @@ class Timer:
         times = {"samples_ms": samples_ms, "read_ms": read_ms, "wall_ms": wall_ms}
         return {**times, "elapsed_s": elapsed_s, "changes": changes, "kept": kept}, rows[: len(samples_ms)]
 
-    @staticmethod
-    def _clearing(like: Any) -> Callable[[], object]:
+    def _clearing(self, like: Any) -> Callable[[], object]:
         """Returns a function that clears the L2 cache of the tensor's GPU, and does nothing on the CPU."""
         import torch
 
         if not like.is_cuda:
             return lambda: None
         size = L2_MULTIPLE * torch.cuda.get_device_properties(like.device).L2_cache_size
-        return torch.empty(size, dtype=torch.uint8, device=like.device).zero_
+        return partial(self.zero, torch.empty(size, dtype=torch.uint8, device=like.device))
 
 
 def stop_reason(samples_ms: Sequence[float], elapsed_s: float) -> str:
