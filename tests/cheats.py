@@ -189,12 +189,19 @@ GPU_SOURCES = {
     ),
     "another stream begins before the call": (
         """\
-        side = torch.cuda.Stream()
+        side, graph = torch.cuda.Stream(), None
         def custom_kernel(data):
+            global graph, output
+            if graph is None:
+                right(data)
+                torch.cuda.synchronize()
+                graph = torch.cuda.CUDAGraph()
+                with torch.cuda.graph(graph, stream=side):
+                    output = right(data)
             with torch.cuda.stream(side):
-                output = right(data)
+                graph.replay()
             torch.cuda.current_stream().wait_stream(side)
-            return output
+            return output.clone()
         """,
         ["right when it was not timed, wrong in timed call "],
     ),

@@ -21,9 +21,12 @@ from tl_attention.leaderboard.inputs import Change, Inputs
 from tl_attention.leaderboard.reference import generate_input
 from tl_attention.leaderboard.results import Evaluation, class_lines
 
+# Enough for the worker where the submission never gets so far as to compute; torch itself takes a second to import.
+NO_TORCH = "class Tensor:\n    copy_ = zero_ = __getitem__ = None\n"
+
 
 @pytest.fixture
-def judged(tmp_path: Path) -> Callable[..., Evaluation]:
+def judged(tmp_path: Path, monkeypatch) -> Callable[..., Evaluation]:
     """Gives a function that evaluates a submission whose text follows the preamble.
 
     What the submission notes is in tmp_path, beside the right outputs.
@@ -40,9 +43,14 @@ def judged(tmp_path: Path) -> Callable[..., Evaluation]:
     for name, output in right.items():
         output.numpy().tofile(tmp_path / f"{name}.bin")
 
+    (tmp_path / "torch.py").write_text(NO_TORCH)
+
     def run(source: str, mode: str = "benchmark", test_s: float = FAR_S) -> Evaluation:
         text = f"folder = {str(tmp_path)!r}\n{PREAMBLE}{source}"
-        return evaluate("attack.py", text.encode(), [LINE], mode, "cpu", test_s=test_s, import_s=FAR_S)
+        with monkeypatch.context() as patch:
+            if "torch" not in source:
+                patch.setenv("PYTHONPATH", str(tmp_path))
+            return evaluate("attack.py", text.encode(), [LINE], mode, "cpu", test_s=test_s, import_s=FAR_S)
 
     return run
 

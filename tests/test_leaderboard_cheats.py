@@ -1,19 +1,25 @@
 """Submissions that compute outside the time that counts lose their verdict, and an honest one keeps it."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from cheats import AFTERWARDS, GPU_SOURCES, OTHER_CLOCKS, SOURCES, source
 from harness import FAR_S, LINE, PREAMBLE, calling
-from tiers import sampled
+from tiers import exhaustive, sampled
 
+from tl_attention.leaderboard import evaluate as harness
 from tl_attention.leaderboard.contract import RANKED_LINES, TestLine
-from tl_attention.leaderboard.evaluate import evaluate
 from tl_attention.leaderboard.inputs import PARTS, ROWS, Change, Inputs
-from tl_attention.leaderboard.results import LineResult
+from tl_attention.leaderboard.message import Message
+from tl_attention.leaderboard.outputs import Outputs
+from tl_attention.leaderboard.reference import generate_input
+from tl_attention.leaderboard.results import LineResult, Outcome
+from tl_attention.leaderboard.timed import Timer
 
 # At this size a kernel takes longer on any GPU than everything around it.
 LARGE = RANKED_LINES[1]
@@ -22,13 +28,24 @@ NAMED = [
     "it computes in detach() of a subclass",
     "a thread computes later",
     "it rewrites the output of the call before",
-    "it computes when its output is read",
 ]
 
 
-def judged(text: bytes, line: TestLine = LINE, device: str = "cpu") -> LineResult:
-    [row] = evaluate("cheat.py", text, [line], device=device, test_s=FAR_S, import_s=FAR_S).rows
-    return row
+@pytest.fixture
+def judged(monkeypatch) -> Callable[..., LineResult]:
+    """Gives a function that evaluates a submission on one line, without importing it once more before that."""
+    run = harness.run
+
+    def run_tests(folder: Path, plan: Mapping[str, Any], timeout_s: float) -> tuple[Outcome, Message]:
+        return run(folder, plan, timeout_s) if plan["line"] else (Outcome("pass", "", 0.0), Message(error=""))
+
+    monkeypatch.setattr(harness, "run", run_tests)
+
+    def evaluated(text: bytes, line: TestLine = LINE, device: str = "cpu") -> LineResult:
+        [row] = harness.evaluate("cheat.py", text, [line], device=device, test_s=FAR_S).rows
+        return row
+
+    return evaluated
 
 
 def check_void(row: LineResult, reasons: Sequence[str]) -> None:
@@ -37,7 +54,7 @@ def check_void(row: LineResult, reasons: Sequence[str]) -> None:
 
 
 @pytest.mark.parametrize("name", sampled(SOURCES, NAMED))
-def test_a_cheat_has_no_verdict_and_no_times(name: str) -> None:
+def test_a_cheat_has_no_verdict_and_no_times(judged, name: str) -> None:
     program, reasons = SOURCES[name]
     check_void(judged(source(program)), reasons)
 
@@ -45,7 +62,7 @@ def test_a_cheat_has_no_verdict_and_no_times(name: str) -> None:
 @pytest.mark.gpu
 @pytest.mark.alone
 @pytest.mark.parametrize("name", [*SOURCES, *GPU_SOURCES])
-def test_a_cheat_has_no_verdict_and_no_times_on_a_gpu(name: str) -> None:
+def test_a_cheat_has_no_verdict_and_no_times_on_a_gpu(judged, name: str) -> None:
     program, reasons = (SOURCES | GPU_SOURCES)[name]
     check_void(judged(source(program), LARGE, "cuda"), reasons)
 
@@ -54,13 +71,14 @@ def check_true_times(row: LineResult) -> None:
     assert row.outcome.status == "pass" and row.timing and row.timing.best_ms >= AFTERWARDS * 1e3
 
 
-def test_times_are_true_where_the_submission_replaces_clocks() -> None:
+@exhaustive
+def test_times_are_true_where_the_submission_replaces_clocks(judged) -> None:
     check_true_times(judged(source(OTHER_CLOCKS)))
 
 
 @pytest.mark.gpu
 @pytest.mark.alone
-def test_times_are_true_where_the_submission_replaces_clocks_on_a_gpu() -> None:
+def test_times_are_true_where_the_submission_replaces_clocks_on_a_gpu(judged) -> None:
     check_true_times(judged(source(OTHER_CLOCKS), LARGE, "cuda"))
 
 
@@ -75,21 +93,42 @@ note([len(found) for found in seen])
 """
 
 
-def check_unseen_changes(folder: Path, line: TestLine, device: str) -> None:
+def check_unseen_changes(judged: Callable[..., LineResult], folder: Path, line: TestLine, device: str) -> None:
     row = judged(f"folder = {str(folder)!r}\n{PREAMBLE}{calling(SEES)}".encode(), line, device)
     assert row.outcome.status == "pass" and row.tight
     versions, *contents = json.loads((folder / "noted").read_text())
     assert versions == 1 and min(contents) >= 3
 
 
-def test_inputs_change_where_no_address_and_no_version_counter_shows_it(tmp_path: Path) -> None:
-    check_unseen_changes(tmp_path, LINE, "cpu")
+def test_inputs_change_where_no_address_and_no_version_counter_shows_it(judged, tmp_path: Path) -> None:
+    check_unseen_changes(judged, tmp_path, LINE, "cpu")
 
 
 @pytest.mark.gpu
 @pytest.mark.alone
-def test_inputs_change_where_no_address_and_no_version_counter_shows_it_on_a_gpu(tmp_path: Path) -> None:
-    check_unseen_changes(tmp_path, TestLine(2, 2, 16, 64, 1118), "cuda")
+def test_inputs_change_where_no_address_and_no_version_counter_shows_it_on_a_gpu(judged, tmp_path: Path) -> None:
+    check_unseen_changes(judged, tmp_path, TestLine(2, 2, 16, 64, 1118), "cuda")
+
+
+def test_queries_change_behind_the_clearing_of_l2_and_rows_are_read_before_the_host_waits(monkeypatch) -> None:
+    """A call that waits for nothing that was queued before it has old queries, and its output is read unfinished."""
+    done: list[str] = []
+
+    def noting(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *arguments: (done.append(name), function(*arguments))[1]
+
+    inputs = Inputs(*(generate_input(**asdict(LINE), device="cpu") for _ in range(2)))
+    timer, outputs = Timer("cpu"), Outputs(inputs)
+    for name in ("record", "copy", "synchronize"):
+        monkeypatch.setattr(timer, name, noting(name, getattr(timer, name)))
+    for name in ("change_keys", "change_queries"):
+        monkeypatch.setattr(inputs, name, noting(name, getattr(inputs, name)))
+    monkeypatch.setattr(timer, "_clearing", lambda like: noting("clear", lambda: None))
+    monkeypatch.setattr(outputs, "check", noting("check", outputs.check))
+    timer.time(noting("call", lambda data: data[0].clone()), inputs, outputs)
+    before = ["change_keys", "synchronize", "clear", "change_queries"]
+    call = [*before, "record", "call", "record", "copy", "record", "synchronize", "check"]
+    assert done == call * (len(done) // len(call)) and len(done) >= 3 * len(call)
 
 
 @pytest.mark.parametrize("seq_len", [1, 2, 3, 5, 16, 63, 257])
