@@ -110,8 +110,8 @@ def test_inputs_change_where_no_address_and_no_version_counter_shows_it_on_a_gpu
     check_unseen_changes(judged, tmp_path, TestLine(2, 2, 16, 64, 1118), "cuda")
 
 
-def test_queries_change_behind_the_clearing_of_l2_and_rows_are_read_before_the_host_waits(monkeypatch) -> None:
-    """A call that waits for nothing that was queued before it has old queries, and its output is read unfinished."""
+def test_inputs_change_and_rows_are_read_while_nobody_waits_for_the_device(monkeypatch) -> None:
+    """So nothing can be computed ahead, and a call that waits for nothing that was queued before it has old queries."""
     done: list[str] = []
 
     def noting(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -126,7 +126,7 @@ def test_queries_change_behind_the_clearing_of_l2_and_rows_are_read_before_the_h
     monkeypatch.setattr(timer, "_clearing", lambda like: noting("clear", lambda: None))
     monkeypatch.setattr(outputs, "check", noting("check", outputs.check))
     timer.time(noting("call", lambda data: data[0].clone()), inputs, outputs)
-    before = ["change_keys", "synchronize", "clear", "change_queries"]
+    before = ["synchronize", "change_keys", "clear", "change_queries"]
     call = [*before, "record", "call", "record", "copy", "record", "synchronize", "check"]
     assert done == call * (len(done) // len(call)) and len(done) >= 3 * len(call)
 
