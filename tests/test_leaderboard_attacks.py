@@ -12,27 +12,45 @@ from pathlib import Path
 
 import pytest
 import torch
-from harness import FAR_S, LINE, PREAMBLE, SIZE, calling, forging, gone
+from harness import CHANGES, FAR_S, LINE, PREAMBLE, SIZE, calling, forging, gone
 from tiers import sampled
+from torch.nn.functional import scaled_dot_product_attention as attention
 
 from tl_attention.leaderboard.evaluate import LOG_BYTES, MESSAGE_BYTES, evaluate
+from tl_attention.leaderboard.inputs import Change, Inputs
 from tl_attention.leaderboard.reference import generate_input
 from tl_attention.leaderboard.results import Evaluation, class_lines
 
+# Enough for the worker where the submission never gets so far as to compute; torch itself takes a second to import.
+NO_TORCH = "class Tensor:\n    copy_ = zero_ = __getitem__ = None\n"
+
 
 @pytest.fixture
-def judged(tmp_path: Path) -> Callable[..., Evaluation]:
+def judged(tmp_path: Path, monkeypatch) -> Callable[..., Evaluation]:
     """Gives a function that evaluates a submission whose text follows the preamble.
 
     What the submission notes is in tmp_path, beside the right outputs.
     """
-    for name, seed in (("first.bin", LINE.seed), ("second.bin", LINE.seed + 1)):
-        data = generate_input(**asdict(replace(LINE, seed=seed)), device="cpu")
-        torch.nn.functional.scaled_dot_product_attention(*data).numpy().tofile(tmp_path / name)
+    inputs = Inputs(*(generate_input(**asdict(replace(LINE, seed=LINE.seed + n)), device="cpu") for n in (0, 1)))
+    outputs, rows = [attention(*inputs.data)], []
+    for change in map(Change._make, CHANGES):
+        inputs.change_keys(change)
+        inputs.change_queries(change)
+        outputs.append(attention(*inputs.data))
+        rows.append(outputs[-1][inputs.rows_from(change.row)])
+    inputs.change_all()
+    right = {"first": outputs[0], "rows": torch.stack(rows), "timed": outputs[2], "second": attention(*inputs.data)}
+    for name, output in right.items():
+        output.numpy().tofile(tmp_path / f"{name}.bin")
+
+    (tmp_path / "torch.py").write_text(NO_TORCH)
 
     def run(source: str, mode: str = "benchmark", test_s: float = FAR_S) -> Evaluation:
         text = f"folder = {str(tmp_path)!r}\n{PREAMBLE}{source}"
-        return evaluate("attack.py", text.encode(), [LINE], mode, "cpu", test_s=test_s, import_s=FAR_S)
+        with monkeypatch.context() as patch:
+            if "torch" not in source:
+                patch.setenv("PYTHONPATH", str(tmp_path))
+            return evaluate("attack.py", text.encode(), [LINE], mode, "cpu", test_s=test_s, import_s=FAR_S)
 
     return run
 
@@ -40,7 +58,9 @@ def judged(tmp_path: Path) -> Callable[..., Evaluation]:
 @pytest.mark.parametrize("mode", ["benchmark", "test"])
 def test_the_numbers_alone_decide(judged, mode: str) -> None:
     """This test is the control of the forgeries below: the same program with the right bytes passes."""
-    found = judged(forging("os.write(2, b'submission: runs by_nvcc')\ncopy(first, second)\ndone()"), mode=mode)
+    found = judged(
+        forging("os.write(2, b'submission: runs by_nvcc')\ncopy(first, rows, timed, second)\ndone()"), mode=mode
+    )
     [row] = found.rows
     assert (row.outcome.status, row.outcome.reason, found.accepted, found.tight) == ("pass", "", True, True)
     assert row.way == "by_nvcc" and row.max_abs_error is not None and found.submission == "attack.py"
@@ -70,27 +90,63 @@ builtins.any = lambda *arguments: False
 """
 # The control: a check in this process accepts what is returned.
 FOOLED = "assert torch.allclose(output, output + 1)"
-REPLAY = "global last\nlast = globals().get('last', output)\noutput = last"
 NO_VALID, BEYOND = "no valid message from the process: ", "beyond rtol = atol = 0.01"
+TIMED = "right when it was not timed, wrong in timed call "
 OTHER = "right at first, wrong for other inputs at the same addresses: "
+AT_ONCE = f"{TIMED}2, in rows that were not read at once: "
+LATE = "2 of 3 timed calls went on after their end: "
+READ_LATE = f"{LATE}their outputs were read up to 10.1 ms later, expected 10 ms at most"
+IDLE_LATE = f"{LATE}the device was idle up to 98 ms later, expected 20 ms at most"
 CALLS = {
     "torch and Python patched": (f"output.zero_()\n{PATCHED_TORCH_AND_PYTHON}{FOOLED}", "wrong", BEYOND),
     "wrong numbers": ("output += 0.5", "wrong", BEYOND),
-    "its first output again": (REPLAY, "wrong", OTHER),
     "inputs zeroed": ("data[0].zero_()\noutput = data[2].mean(dim=2, keepdim=True).expand_as(output)", "wrong", BEYOND),
     "an exception": ("raise ValueError('no such\\nlength')", "error", "ValueError: no such length"),
     "stdout used": ("sys.stdout.write('x')", "error", "AttributeError: 'NoneType' object has no attribute 'write'"),
     "float32": ("output = output.float()", "error", "TypeError: the output's dtype is torch.float32, expected torch.f"),
-    "no tensor": ("output = None", "error", "TypeError: custom_kernel returned NoneType, expected a tensor"),
+    "no tensor": (
+        "output = None",
+        "error",
+        "TypeError: custom_kernel returned NoneType, expected a torch.Tensor, no subclass",
+    ),
 }
 FORGERIES = {
-    "a verdict": ('copy(first, second)\nsay(b\'{"status": "pass"}\')', "error", NO_VALID),
-    "a verdict in the message": ("copy(first, second)\ndone(accepted=True)", "error", "accepted: "),
-    "a flood": (f"copy(first, second)\nsay(b' ' * {100 * MESSAGE_BYTES})\ndone()", "error", NO_VALID),
-    "zeros": (f"put(first, bytes({SIZE}))\ncopy(second)\ndone()", "wrong", BEYOND),
-    "NaN": (f"put(first, b'\\xff' * {SIZE})\ncopy(second)\ndone()", "wrong", "256 of 256 values are not finite"),
-    "zeros at last": (f"copy(first)\nput(second, bytes({SIZE}))\ndone()", "wrong", OTHER),
-    "a link to the first output": ("copy(first)\nos.link(first, second)\ndone()", "wrong", OTHER),
+    "a verdict": ('copy(first, rows, timed, second)\nsay(b\'{"status": "pass"}\')', "error", NO_VALID),
+    "a verdict in the message": ("copy(first, rows, timed, second)\ndone(accepted=True)", "error", "accepted: "),
+    "a flood": (f"copy(first, rows, timed, second)\nsay(b' ' * {100 * MESSAGE_BYTES})\ndone()", "error", NO_VALID),
+    "zeros": (f"put(first, bytes({SIZE}))\ncopy(rows, timed, second)\ndone()", "wrong", BEYOND),
+    "NaN": (
+        f"put(first, b'\\xff' * {SIZE})\ncopy(rows, timed, second)\ndone()",
+        "wrong",
+        "256 of 256 values are not finite",
+    ),
+    "zeros when timed": (
+        f"copy(first, timed, second)\nput(rows, bytes({3 * SIZE // 4}))\ndone()",
+        "wrong",
+        f"{TIMED}1: ",
+    ),
+    "zeros where it is not read at once": (
+        f"copy(first, rows, second)\nput(timed, bytes({SIZE}))\ndone()",
+        "wrong",
+        AT_ONCE,
+    ),
+    "zeros at last": (f"copy(first, rows, timed)\nput(second, bytes({SIZE}))\ndone()", "wrong", OTHER),
+    "a link to the first output": ("copy(first, rows, timed)\nos.link(first, second)\ndone()", "wrong", OTHER),
+    "other changes": ("copy(first, rows, timed, second)\ndone(changes=changes[::-1])", "wrong", f"{TIMED}1: "),
+    "changes to nothing": (
+        "copy(first, rows, timed, second)\ndone(changes=[(0, 16, 0, 0)] * 3)",
+        "error",
+        "not judged: ",
+    ),
+    "no rows": ("copy(first, timed, second)\ndone()", "error", "rows.bin"),
+    "a call left out": (
+        "copy(first, rows, timed, second)\ndone(wall_ms=[1.0])",
+        "error",
+        "wall_ms has 1 values, expected",
+    ),
+    "no call kept": ("copy(first, rows, timed, second)\ndone(kept=3)", "error", "kept is 3, expected the number"),
+    "read late": ("copy(first, rows, timed, second)\ndone(read_ms=[0.0, 10.1, 10.1])", "wrong", READ_LATE),
+    "idle late": ("copy(first, rows, timed, second)\ndone(wall_ms=[99.0, 9.0, 50.0])", "wrong", IDLE_LATE),
     "no output": ("done()", "error", "No such file"),
     "half an output": (f"put(first, bytes({SIZE // 2}))\ndone()", "error", "256 bytes, expected 512"),
     "more than an output": (f"put(first, bytes({SIZE + 2}))\ndone()", "error", "514 bytes, expected"),
@@ -102,7 +158,7 @@ FORGERIES = {
     "a terminal's colours": ("print('\\x1b[31m', file=sys.stderr)", "crash", "exit code 0: \\x1b[31m"),
 }
 TIMES = {
-    "untimed": ("[]", "requires at least two data points"),
+    "untimed": ("[]", "0 timed calls, expected 3 to 100"),
     "times whose sum is no number": ("[float('nan')] * 3", "samples_ms[0]: input should be a finite number"),
     "times that are no numbers": ("['1.0'] * 3", "samples_ms[0]: expected a number"),
 }
@@ -118,7 +174,10 @@ ATTACKS = {
     "no folder": (REMOVES_ITS_FOLDER, "crash", "its process cannot be started: "),
     **{name: (calling(code), *end) for name, (code, *end) in CALLS.items()},
     **{name: (forging(code), *end) for name, (code, *end) in FORGERIES.items()},
-    **{name: (forging(f"copy(first, second)\ndone({t})"), "error", reason) for name, (t, reason) in TIMES.items()},
+    **{
+        name: (forging(f"copy(first, rows, timed, second)\ndone({t})"), "error", reason)
+        for name, (t, reason) in TIMES.items()
+    },
     **{name: (code, "not run", f"the first import failed: {end}") for name, (code, end) in IMPORTS.items()},
 }
 
@@ -174,13 +233,13 @@ ENDS = ["os._exit(0)", "os._exit(3)", "os.kill(os.getpid(), signal.SIGKILL)"]
 def test_what_a_process_started_is_killed_with_it_and_what_it_said_counts(judged, tmp_path, leader: str) -> None:
     """The child also holds the message open, and nobody waits for the child to close it."""
     child = "note(subprocess.Popen(['sleep', '600'], pass_fds=[plan['message']]).pid)\n"
-    assert judged(forging(f"{child}copy(first, second)\ndone()\n{leader}")).accepted
+    assert judged(forging(f"{child}copy(first, rows, timed, second)\ndone()\n{leader}")).accepted
     assert gone(json.loads((tmp_path / "noted").read_text()))
 
 
 def test_a_child_that_left_the_group_keeps_nobody_waiting(judged) -> None:
     child = "subprocess.Popen(['sleep', '20'], pass_fds=[plan['message']], start_new_session=True)\n"
-    found = judged(forging(f"{child}copy(first, second)\ndone()"))
+    found = judged(forging(f"{child}copy(first, rows, timed, second)\ndone()"))
     assert found.accepted and found.rows[0].outcome.seconds < 20
 
 

@@ -12,7 +12,7 @@ from tl_attention.errors import InputError
 from tl_attention.leaderboard.contract import RANKED_LINES, TestLine, read_test_lines
 from tl_attention.leaderboard.evaluate import MESSAGE_BYTES, WAY, evaluate
 from tl_attention.leaderboard.results import Evaluation, LineResult, Outcome, class_lines, read_evaluation, summarize
-from tl_attention.leaderboard.worker import MAX_REPEATS, stop_reason
+from tl_attention.leaderboard.timed import MAX_REPEATS, stop_reason
 from tl_attention.measure.machine import machine_text
 
 RECORDS = Path(__file__).parents[1] / "results"
@@ -48,7 +48,9 @@ def test_a_bad_test_line_says_what_and_where(tmp_path: Path, content: bytes, wor
 
 
 def test_the_longest_message_fits() -> None:
-    longest = {"error": "", "samples_ms": [1.2345678901234567e-300] * MAX_REPEATS, "elapsed_s": 1.2345678901234567e-300}
+    times = dict.fromkeys(("samples_ms", "read_ms", "wall_ms"), [1.2345678901234567e-300] * MAX_REPEATS)
+    changes = [[2**32] * 4] * MAX_REPEATS
+    longest = {"error": "", **times, "elapsed_s": 1.2345678901234567e-300, "changes": changes, "kept": MAX_REPEATS}
     assert len(json.dumps(longest)) < MESSAGE_BYTES
 
 

@@ -1,7 +1,7 @@
 """This module runs submissions under the contract of the class leaderboard, and checks their outputs.
 
 A submission runs in processes of its own (worker.py), which write the outputs' bytes to files. This process draws the
-inputs anew and compares these bytes with attention in fp64. So nothing of a submission is imported, executed or
+inputs anew and compares these bytes with attention in fp64 (checked.py). So nothing of a submission is imported, executed or
 unpickled outside its own processes. That is no sandbox: a submission runs as the same user and on its own clock, so it
 could change other programs of that user, and report times that are not true.
 """
@@ -24,42 +24,27 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, FiniteFloat
-
 from tl_attention.errors import InputError, printable
 from tl_attention.leaderboard.contract import TestLine, read_device_code
+from tl_attention.leaderboard.message import Message
 from tl_attention.leaderboard.results import Evaluation, LineResult, Outcome, summarize
 from tl_attention.measure.machine import machine_text
-from tl_attention.problem.mask import FULL
 from tl_attention.schedule.key_errors import first_error
 from tl_attention.schedule.key_words import dotted
 
 # templates/submission.py.in prints this line: it names the form in which a packed file runs.
 WAY = re.compile(r"^submission: runs (\w{1,40})$", re.MULTILINE | re.ASCII)
 METHODS = {"cuda": "cuda, events, L2 cleared", "cpu": "cpu, perf_counter"}
-# The leaderboard accepts outputs within the first of these. The mean |output| of the ranked test is 0.015, where 1e-2
-# passes almost anything, so each output is held to a tighter bound as well.
-CONTRACT_TOLERANCE, TIGHT_TOLERANCE = 1e-2, 1e-3
-# What stands beside a submission on a server: an empty utils.py, this task.py, and the file that draws inputs.
+# What stands beside a submission on a server: an empty utils.py, this task.py, and the harness.
 TASK = """\
 import torch
 
 input_t = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 output_t = torch.Tensor
 """
-BESIDE = ("reference.py", "worker.py")
+BESIDE = ("reference.py", "inputs.py", "outputs.py", "timed.py", "worker.py")
 # At most so many bytes are read of what a process prints, and of its message.
 LOG_BYTES, MESSAGE_BYTES = 4000, 65_536
-
-
-class Message(BaseModel):
-    """A message is the report of a submission's process about itself. The submission can forge it."""
-
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
-
-    error: str
-    samples_ms: tuple[FiniteFloat, ...] = ()
-    elapsed_s: FiniteFloat = 0.0
 
 
 def evaluate(
@@ -77,7 +62,7 @@ def evaluate(
     Each of these processes imports the submission again. The mode "test" checks outputs, "benchmark" times calls as
     well; the device "cpu" is for tests of the harness. `test_s` limits all of a test's process, from its start to the
     writing of outputs, `import_s` the first import. Whatever the submission does, each line is a row with a status and
-    a reason. Temporary files hold two outputs, 0.5 GB each for the ranked test.
+    a reason. Temporary files hold three outputs, 0.5 GB each for the ranked test.
     Raises InputError for "cuda" where torch sees no GPU.
     """
     import torch
@@ -101,79 +86,33 @@ def evaluate(
 
 
 def _tested(folder: Path, line: TestLine, mode: str, device: str, test_s: float) -> LineResult:
-    """Runs one test line in a process of its own, checks both outputs here, and returns the result.
+    """Runs one test line in a process of its own, checks the outputs here, and returns the result.
 
     That process makes the second import, the calls and the timing.
     """
     import torch
 
-    with tempfile.TemporaryDirectory(prefix="outputs-", ignore_cleanup_errors=True) as text:
-        outputs = [Path(text, "first.bin"), Path(text, "second.bin")]
-        plan = {"line": asdict(line), "outputs": [*map(str, outputs)], "device": device, "mode": mode}
+    from tl_attention.leaderboard.checked import check
+
+    with tempfile.TemporaryDirectory(prefix="outputs-", ignore_cleanup_errors=True) as outputs:
+        plan = {"line": asdict(line), "outputs": outputs, "device": device, "mode": mode}
         outcome, message = run(folder, plan, test_s)
         row = LineResult(line, outcome, way=["", *WAY.findall(outcome.log)][-1])
         if outcome.status != "pass":
             return row
         try:
-            verdict = _checked(outputs, line, device)
+            timing = None
+            if mode == "benchmark":
+                message.check()
+                timing = summarize(message.samples_ms, message.elapsed_s, METHODS[device])
+            verdict = check(Path(outputs), line, device, message)
             # The next submission needs the memory.
             torch.cuda.empty_cache()
-            timing = summarize(message.samples_ms, message.elapsed_s, METHODS[device]) if mode == "benchmark" else None
         except (OSError, ValueError, RuntimeError) as error:
             return replace(row, outcome=replace(outcome, status="error", reason=one_line(f"not judged: {error}")))
     status = "pass" if verdict["accepted"] else "wrong"
     outcome = replace(outcome, status=status, reason=verdict.pop("reason"))
     return replace(row, outcome=outcome, timing=timing if verdict["accepted"] else None, **verdict)
-
-
-# --- the check of outputs --------------------------------------------------------------------------------------------
-
-
-def _checked(outputs: Sequence[Path], line: TestLine, device: str) -> dict[str, Any]:
-    """Compares both output files of a test with attention in fp64, and returns one verdict on the two.
-
-    The inputs of the second output have the next seed.
-    """
-    first = _compared(outputs[0], line, device)
-    if not first["accepted"]:
-        return first
-    second = _compared(outputs[1], replace(line, seed=line.seed + 1), device)
-    if not second["accepted"]:
-        return second | {"reason": f"right at first, wrong for other inputs at the same addresses: {second['reason']}"}
-    tight, error = first["tight"] and second["tight"], max(first["max_abs_error"], second["max_abs_error"])
-    return first | {"tight": tight, "max_abs_error": error, "reason": first["reason"] or second["reason"]}
-
-
-def _compared(file: Path, line: TestLine, device: str) -> dict[str, Any]:
-    """Compares a test's output in a file with attention in fp64, and returns whether it is within 1e-2 and 1e-3.
-
-    `accepted` and `tight` say whether |output - expected| <= t + t * |expected| everywhere, with t = 1e-2 and 1e-3.
-    `max_abs_error` is None for an output that is not finite, `reason` says why an output is not tight.
-    """
-    import torch
-
-    from tl_attention.leaderboard.reference import generate_input
-    from tl_attention.oracle.reference import attention_fp64
-
-    data, content = generate_input(**asdict(line), device=device), bytearray(file.read_bytes())
-    if len(content) != data[0].nbytes:
-        raise ValueError(f"the output's file has {len(content):,} bytes, expected {data[0].nbytes:,}")
-    output = torch.frombuffer(content, dtype=torch.float16).view_as(data[0]).to(device)
-    if not_finite := output.numel() - int(output.isfinite().sum()):
-        reason = f"{not_finite} of {output.numel()} values are not finite"
-        return {"accepted": False, "tight": False, "max_abs_error": None, "reason": reason}
-    expected = attention_fp64(*data, mask=FULL, scale=line.head_dim**-0.5)
-    error = (output - expected).abs()
-    beyond = {t: int((error > t + t * expected.abs()).sum()) for t in (CONTRACT_TOLERANCE, TIGHT_TOLERANCE)}
-    # The wider bound first: the first that is exceeded is the reason.
-    missed = [f"{n} of {output.numel()} values are beyond rtol = atol = {t:g}" for t, n in beyond.items() if n]
-    largest = float(error.max())
-    return {
-        "accepted": not beyond[CONTRACT_TOLERANCE],
-        "tight": not missed,
-        "max_abs_error": largest,
-        "reason": f"{missed[0]}, max |error| {largest:.3g}" if missed else "",
-    }
 
 
 # --- a submission's process ------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from tl_attention.errors import InputError
 from tl_attention.leaderboard.contract import TestLine
-from tl_attention.leaderboard.worker import stop_reason
+from tl_attention.leaderboard.timed import stop_reason
 from tl_attention.schedule.key_errors import first_error
 from tl_attention.schedule.key_words import dotted
 from tl_attention.show.table import Column, Table

@@ -1,31 +1,19 @@
 """This script runs a submission in a process of its own. It stands beside the submission, as the servers' eval.py does.
 
-Nothing else of this package is in the process. The script writes the outputs' bytes to files, which evaluate.py checks,
-and one JSON message to the descriptor that its plan names.
+The files that evaluate.py copies with it are all of this package that is in the process. The script writes the outputs'
+bytes to files, which evaluate.py checks, and one JSON message to the descriptor that its plan names.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import os
-import statistics
 import sys
-import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-# Writing a buffer of several times the cache's size leaves nothing of the last call in it.
-L2_MULTIPLE = 4
-# The stop rule.
-MAX_REPEATS = 100
-# The public harness looks at its samples from the third on.
-MIN_REPEATS = 3
-MAX_RELATIVE_ERROR = 0.001
-MAX_RUNS_MS = 10_000.0
-MAX_ELAPSED_S = 120.0
 FOLDER = str(Path(__file__).parent)
 
 
@@ -45,11 +33,12 @@ def main() -> None:
     try:
         if plan["line"]:
             sys.stdout = None
+            test = _prepared(**plan)
         import submission
 
         if not callable(getattr(submission, "custom_kernel", None)):
             raise TypeError("submission.py defines no custom_kernel that can be called")
-        message |= _test(submission.custom_kernel, **plan) if plan["line"] else {}
+        message |= test(submission.custom_kernel) if plan["line"] else {}
     # SystemExit included: a submission that leaves is a row of the table, with the reason.
     except BaseException as error:
         traceback.print_exc()
@@ -62,86 +51,36 @@ def main() -> None:
     os._exit(0)
 
 
-def _test(kernel: Callable, line: dict, outputs: list[str], device: str, mode: str, **_: object) -> dict[str, Any]:
-    """Calls the submission on inputs of two seeds, writes both outputs to files and, for "benchmark", times calls."""
-    import reference
+def _prepared(line: dict, outputs: str, device: str, mode: str, **_: object) -> Callable[[Callable], dict[str, Any]]:
+    """Imports the judge's files, before the submission is imported, and returns a function that tests its kernel.
 
-    data = reference.generate_input(**line, device=device)
-    _call(kernel, data, outputs[0])
-    timed = _time_calls(kernel, data) if mode == "benchmark" else {}
-    # Other inputs at the same addresses: what recognises inputs by address, or replays an output, is wrong now.
-    for tensor, other in zip(data, reference.generate_input(**line | {"seed": line["seed"] + 1}, device=device)):
-        tensor.copy_(other)
-    _call(kernel, data, outputs[1])
-    return timed
-
-
-def _call(kernel: Callable, data: tuple, path: str) -> None:
-    """Calls the submission once, checks its output's shape, dtype and device, and writes the output to a file.
-
-    Raises TypeError for another output.
+    The test calls the kernel on the inputs of two seeds and, for "benchmark", times calls in between. The folder
+    `outputs` gets the whole outputs of both calls, and of the timed calls one whole output and the rows that were read.
+    It returns what the message says of the timed calls.
     """
-    import torch
+    from inputs import Inputs
+    from outputs import Outputs
+    from reference import generate_input
+    from timed import Timer
 
-    # The allocator hands this memory out next, so values that are never written do not look right.
-    torch.full_like(data[0], float("nan"))
-    output = kernel(data)
-    if not isinstance(output, torch.Tensor):
-        raise TypeError(f"custom_kernel returned {type(output).__name__}, expected a tensor")
-    for name in ("shape", "dtype", "device"):
-        found, expected = getattr(output, name), getattr(data[0], name)
-        if found != expected:
-            raise TypeError(f"the output's {name} is {found}, expected {expected}")
-    output.detach().cpu().contiguous().numpy().tofile(path)
+    timer = Timer(device)
 
+    def test(kernel: Callable) -> dict[str, Any]:
+        seeds, message = (line["seed"], line["seed"] + 1), dict[str, Any]()
+        drawn = Inputs(*(generate_input(**line | {"seed": seed}, device=device) for seed in seeds))
+        found = Outputs(drawn)
+        found.write(found.of_call(kernel), outputs, "first")
+        if mode == "benchmark":
+            message, rows = timer.time(kernel, drawn, found)
+            found.write(rows, outputs, "rows")
+            found.write(found.copy, outputs, "timed")
+        # Other inputs at the same addresses: what recognises inputs by address, or replays an output, is wrong now.
+        drawn.change_all()
+        found.write(found.of_call(kernel), outputs, "second")
+        found.check_kept()
+        return message
 
-def _time_calls(kernel: Callable, data: tuple) -> dict[str, Any]:
-    """Times calls of the submission until the contract's stop rule holds, and returns times and elapsed seconds.
-
-    On a GPU each time is {synchronise, clear L2, event, call, event}.
-    """
-    import torch
-
-    if data[0].is_cuda:
-        size = L2_MULTIPLE * torch.cuda.get_device_properties(data[0].device).L2_cache_size
-        cache = torch.empty(size, dtype=torch.uint8, device=data[0].device)
-    samples_ms: list[float] = []
-    started = time.perf_counter()
-    while not stop_reason(samples_ms, elapsed_s := time.perf_counter() - started):
-        if data[0].is_cuda:
-            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            torch.cuda.synchronize()
-            cache.zero_()
-            begin.record()
-            # Held to the end, so that its memory is not freed in the time that counts.
-            output = kernel(data)
-            end.record()
-            end.synchronize()
-            del output
-            samples_ms.append(begin.elapsed_time(end))
-        else:
-            called = time.perf_counter()
-            kernel(data)
-            samples_ms.append((time.perf_counter() - called) * 1e3)
-    return {"samples_ms": samples_ms, "elapsed_s": elapsed_s}
-
-
-def stop_reason(samples_ms: Sequence[float], elapsed_s: float) -> str:
-    """Returns why the contract stops timing after these runs, or "" while another run is due.
-
-    `elapsed_s` counts from the start of the first run, clearing and synchronising included.
-    """
-    n = len(samples_ms)
-    if n >= MAX_REPEATS:
-        return f"{MAX_REPEATS} runs"
-    if n < MIN_REPEATS:
-        return ""
-    mean = statistics.fmean(samples_ms)
-    if statistics.stdev(samples_ms) / math.sqrt(n) < MAX_RELATIVE_ERROR * mean:
-        return f"err/mean < {MAX_RELATIVE_ERROR}"
-    if mean * n > MAX_RUNS_MS:
-        return f"mean x runs > {MAX_RUNS_MS / 1000:.0f} s"
-    return f"{MAX_ELAPSED_S:.0f} s have gone" if elapsed_s > MAX_ELAPSED_S else ""
+    return test
 
 
 # Processes that the submission spawns load this file again.
