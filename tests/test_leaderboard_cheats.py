@@ -131,6 +131,37 @@ def test_inputs_change_and_rows_are_read_while_nobody_waits_for_the_device(monke
     assert done == call * (len(done) // len(call)) and len(done) >= 3 * len(call)
 
 
+@pytest.mark.parametrize(
+    "read_ms, idle_ms, said",
+    [
+        ([0.01] * 30, [0.2] * 30, ""),
+        ([3.0] * 3 + [0.05] * 27, [9.0] * 3 + [0.2] * 27, ""),
+        (
+            [3.0] * 4 + [0.01] * 26,
+            [0.2] * 30,
+            "4 of 30 timed calls went on after their end: their outputs were read up to 3 ",
+        ),
+        (
+            [0.01] * 30,
+            [9.0] * 4 + [0.2] * 26,
+            "4 of 30 timed calls went on after their end: the device was idle up to 9 ",
+        ),
+        ([0.06, 0.01, 0.01], [1.1, 0.2, 0.2], ""),
+        (
+            [0.06, 0.06, 0.01],
+            [0.2] * 3,
+            "2 of 3 timed calls went on after their end: their outputs were read up to 0.06 ",
+        ),
+    ],
+)
+def test_one_call_of_ten_may_be_late_on_a_gpu(read_ms: list[float], idle_ms: list[float], said: str) -> None:
+    n = len(read_ms)
+    wall_ms = tuple(1.0 + idle for idle in idle_ms)
+    message = Message(error="", samples_ms=(1.0,) * n, read_ms=tuple(read_ms), wall_ms=wall_ms)
+    found = message.late("cuda")
+    assert found.startswith(said) and bool(found) == bool(said)
+
+
 @pytest.mark.parametrize("seq_len", [1, 2, 3, 5, 16, 63, 257])
 def test_changes_are_of_a_part_of_the_keys_and_of_every_second_row_that_is_read(seq_len: int) -> None:
     first, second = (tuple(torch.full((1, 2, seq_len, 8), value) for _ in range(3)) for value in (0.0, 1.0))

@@ -36,8 +36,8 @@ class Inputs:
     def __init__(self, first: Sequence[torch.Tensor], second: Sequence[torch.Tensor]) -> None:
         self.data = tuple(first)
         self.second = tuple(second)
-        # A tensor's `data` has its storage, and another version counter.
-        self._behind = tuple(tensor.data for tensor in first)
+        # These have the same memory, and version counters of their own.
+        self._aliases = tuple(tensor.data for tensor in first)
         seq_len = first[0].shape[2]
         self.keys = max(1, seq_len // PARTS)
         self.rows = min(ROWS, seq_len)
@@ -55,16 +55,16 @@ class Inputs:
 
     def change_keys(self, change: Change) -> None:
         """Changes one part of each head's K and V."""
-        for tensor, values in zip(self._behind[1:], self.second[1:]):
+        for tensor, values in zip(self._aliases[1:], self.second[1:]):
             part = values[:, :, change.key_from : change.key_from + self.keys]
             tensor[:, :, change.key : change.key + self.keys].copy_(part)
 
     def change_queries(self, change: Change) -> None:
         """Changes every second query whose row is read."""
         values = self.second[0][self.rows_from(change.row_from, every=2)]
-        self._behind[0][self.rows_from(change.row, every=2)].copy_(values)
+        self._aliases[0][self.rows_from(change.row, every=2)].copy_(values)
 
     def change_all(self) -> None:
         """Makes the inputs equal to the second ones."""
-        for tensor, values in zip(self._behind, self.second):
+        for tensor, values in zip(self._aliases, self.second):
             tensor.copy_(values)

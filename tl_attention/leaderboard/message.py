@@ -10,18 +10,19 @@ from tl_attention.leaderboard.timed import MAX_REPEATS, MIN_REPEATS
 
 
 class Limits(NamedTuple):
-    """Limits say how long a timed call's output may take to be read, and the device to be idle, after the call's end.
+    """Limits say how long after a timed call's end its output may be read, and the device become idle.
 
-    An honest submission on a GPU needs two launches for the first, and for the second what clearing L2 takes besides.
+    An honest submission's output is read after two launches. Its device time is shorter than the host's by what is
+    left of clearing L2, and by a few launches.
     """
 
     read_ms: float
     idle_ms: float
 
 
-# On the CPU other programs may take the time, and all of it is read by one clock.
+# On the CPU other programs may take the time.
 LIMITS = {"cuda": Limits(0.05, 1.0), "cpu": Limits(10.0, 20.0)}
-# One call in so many may be late: the host has other things to do.
+# One call in so many may be late, as the host has other things to do.
 LATE_ONE_IN = 10
 
 

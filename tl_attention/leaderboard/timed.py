@@ -62,13 +62,14 @@ class Timer:
     def time(self, kernel: Callable, inputs: Inputs, outputs: Outputs) -> tuple[dict[str, Any], Any]:
         """Times calls until the stop rule holds, and returns the message's part on them, and the rows that were read.
 
-        A time is that of {synchronise, clear L2, event, call, event}. Inputs change before each call, while the device
-        is not waited for: keys before L2 is cleared, a few queries after that. So nobody computes ahead, and a call
-        that does not wait for what was queued before it, as one on another stream, has old queries. Behind the second
-        event the output's rows of these queries are read on the same stream, before the host waits for anything: what
-        is not there by then is wrong or, where reading waits for it, late. `read_ms` are the times of reading,
-        `wall_ms` the host's times from the call to an idle device. One output, which a random number picks, is held and
-        copied as a whole.
+        A time is that of {synchronise, clear L2, event, call, event}. The inputs change before each call, and the host
+        does not wait for that: keys change before L2 is cleared, a few queries after it. So nobody can compute ahead,
+        and a call that runs on another stream without waiting for this one has old queries. After the second event the
+        output's rows of these queries are read on the same stream, before the host waits for anything: what is not
+        there by then is wrong or, where reading waits for it, late.
+
+        `read_ms` has the times of reading, `wall_ms` the host's times from the call to an idle device. One output,
+        which a random number picks, is held and copied as a whole.
         """
         like = inputs.data[0]
         rows = like.new_empty((MAX_REPEATS, *like[inputs.rows_from(0)].shape))
