@@ -132,9 +132,12 @@ class Problems:
         self.found = 0
 
     @contextmanager
-    def each(self) -> Iterator[None]:
-        """Counts a schedule, and prints and counts an InputError from inside the block instead of raising it."""
-        self.schedules += 1
+    def each(self, first: bool = True) -> Iterator[None]:
+        """Counts a schedule, and prints and counts an InputError from inside the block instead of raising it.
+
+        `first` is False where the schedule was counted before.
+        """
+        self.schedules += first
         try:
             yield
         except InputError as error:
