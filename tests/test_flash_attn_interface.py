@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 
+import numpy as np
 import pytest
 import torch
 from gradients import flash_on_cpu
@@ -52,8 +53,8 @@ def packed() -> list:
 
 
 def test_the_arguments_are_flash_attention_3s() -> None:
-    assert [*inspect.signature(flash_attn_func).parameters] == DENSE
-    assert [*inspect.signature(flash_attn_varlen_func).parameters] == [*DENSE[:3], *PACKED, *DENSE[3:]]
+    assert [*inspect.signature(flash_attn_func).parameters] == [*DENSE, "others"]
+    assert [*inspect.signature(flash_attn_varlen_func).parameters] == [*DENSE[:3], *PACKED, *DENSE[3:], "others"]
     options = {name: of.default for name, of in inspect.signature(flash_attn_func).parameters.items()}
     assert (options["num_splits"], options["window_size"], options["pack_gqa"]) == (1, (-1, -1), None)
 
@@ -99,17 +100,81 @@ def test_gradients(flash_on_cpu) -> None:
 REFUSED = {
     "flash_attn: qv is given, which the kernels do not have, expected None": {"qv": torch.ones(1)},
     "flash_attn: k_descale is given, which the kernels do not have, expected None": {"k_descale": torch.ones(1)},
-    "flash_attn: attention_chunk is 128, expected 0: there are no chunks": {"attention_chunk": 128},
-    "flash_attn: num_splits is 4, expected 0 or 1: nothing is split": {"num_splits": 4},
+    "flash_attn: attention_chunk is 128, expected 0: the kernels have no other": {"attention_chunk": 128},
+    "flash_attn: num_splits is 4, expected 0 or 1: the kernels have no other": {"num_splits": 4},
+    "flash_attn: num_splits is True, expected 0 or 1: the kernels have no other": {"num_splits": True},
+    "flash_attn: dropout_p is 0.1, expected 0.0: the kernels have no other": {"dropout_p": 0.1},
+    "flash_attn: dropout_p is None, expected 0.0: the kernels have no other": {"dropout_p": None},
+    "flash_attn: alibi_slopes is given, which the kernels do not have, expected None": {"alibi_slopes": torch.ones(4)},
+    "flash_attn: block_table is given, which the kernels do not have, expected None": {"block_table": torch.ones(1)},
+    "flash_attn: no argument is named sm_scale: did you mean softmax_scale?": {"sm_scale": None},
+    "attention: softcap is -1.0, expected 0, which is off, or 1e-20 to 1e+20": {"softcap": np.float32(-1)},
 }
+BOTH = [(flash_attn_func, dense), (flash_attn_varlen_func, packed)]
 
 
-@pytest.mark.parametrize("call, inputs", [(flash_attn_func, dense), (flash_attn_varlen_func, packed)])
+@pytest.mark.parametrize("call, inputs", BOTH)
 @pytest.mark.parametrize("error", REFUSED)
 def test_what_there_is_not_is_refused_in_a_line(call, inputs, error) -> None:
     with pytest.raises(InputError) as raised:
         call(*inputs(), **REFUSED[error])
     assert str(raised.value) == error
+
+
+@pytest.mark.parametrize("call, inputs", BOTH)
+def test_arguments_that_ask_for_nothing_are_taken_and_so_are_numpys_scalars(call, inputs) -> None:
+    expected = call(*inputs(), 0.25, True) if call is flash_attn_func else call(*inputs(), None, None, 0.25, True)
+    flash_2 = {
+        "dropout_p": 0.0,
+        "alibi_slopes": None,
+        "block_table": None,
+        "deterministic": True,
+        "window_size": (-1, -1),
+    }
+    flash_3 = dict.fromkeys(("qv", "q_descale", "k_descale", "v_descale", "pack_gqa"))
+    flash_3 |= {"attention_chunk": 0, "num_splits": 0, "sm_margin": 0}
+    numpys = {"dropout_p": np.float64(0), "attention_chunk": np.int64(0), "num_splits": np.int32(1)}
+    numpys |= {"softcap": np.float32(0), "deterministic": np.False_, "return_attn_probs": np.False_}
+    plain = {"softmax_scale": 0.25, "causal": True}
+    for options in (plain | flash_2, plain | flash_3, numpys | {"softmax_scale": np.float32(0.25), "causal": np.True_}):
+        assert call(*inputs(), **options).equal(expected)
+
+
+def test_the_longest_lengths_are_as_scripts_compute_them() -> None:
+    *tensors, cu_q, cu_k, _, _ = packed()
+    longest = ((cu[1:] - cu[:-1]).max() for cu in (cu_q, cu_k))
+    assert flash_attn_varlen_func(*tensors, cu_q, cu_k, *longest).equal(flash_attn_varlen_func(*packed()))
+
+
+# Calls as FlashAttention-2 has them: dropout_p, softmax_scale, causal.
+ELSEWHERE = {
+    (0.0,): "softmax_scale is 0.0, expected None or a number above 0",
+    (0.0, None, True): "softmax_scale is 0.0, expected None or a number above 0",
+    (0.1, None, True): "causal is None, expected True or False",
+    (0.1, 0.25, True): "causal is 0.25, expected True or False",
+    (True,): "softmax_scale is True, expected None or a number above 0",
+}
+
+
+@pytest.mark.parametrize("places", ELSEWHERE)
+def test_places_of_flash_attention_2_are_told_with_the_keywords_to_write(places) -> None:
+    hint = "places are FlashAttention-3's, without dropout_p; write dropout_p=0.0, softmax_scale=... and causal=..."
+    seqused = f"seqused_q is {places[0]}, expected None or a tensor"
+    for call, inputs, words in ((*BOTH[0], ELSEWHERE[places]), (*BOTH[1], seqused)):
+        with pytest.raises(InputError) as raised:
+            call(*inputs(), *places)
+        assert str(raised.value) == f"flash_attn: {words}: {hint}"
+
+
+@pytest.mark.parametrize("call, inputs", BOTH)
+def test_a_compiled_call_has_no_break(call, inputs) -> None:
+    torch._dynamo.reset()
+    compiled = torch.compile(
+        lambda *given: call(*given, softmax_scale=0.25, causal=True, dropout_p=0.0, num_splits=0),
+        fullgraph=True,
+        backend="eager",
+    )
+    assert compiled(*inputs()).equal(call(*inputs(), softmax_scale=0.25, causal=True))
 
 
 def test_a_gradient_is_only_as_deterministic_as_pytorch_is_asked_for(flash_on_cpu) -> None:

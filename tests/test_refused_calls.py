@@ -241,6 +241,16 @@ def test_a_schedule_whose_tile_does_not_fit_is_refused_by_its_limit(no_kernel) -
     assert str(error.value) == rows_of_the_page()["a schedule whose tile does not fit"]
 
 
+def test_a_keyword_without_its_name_is_refused_in_one_line() -> None:
+    q = half(1, 1, 8, 64)
+    for kind in (TypeError, InputError):
+        with pytest.raises(kind) as error:
+            attention(q, q, q, True)  # type: ignore[call-overload]
+        assert str(error.value) == (
+            "attention: True is given behind v without a name, expected a keyword such as causal=True"
+        )
+
+
 @pytest.mark.parametrize(
     "name,words",
     [
