@@ -108,6 +108,7 @@ REFUSED = {
     "flash_attn: alibi_slopes is given, which the kernels do not have, expected None": {"alibi_slopes": torch.ones(4)},
     "flash_attn: block_table is given, which the kernels do not have, expected None": {"block_table": torch.ones(1)},
     "flash_attn: no argument is named sm_scale: did you mean softmax_scale?": {"sm_scale": None},
+    "flash_attn: deterministic is 1, expected True or False": {"deterministic": np.int64(1)},
     "attention: softcap is -1.0, expected 0, which is off, or 1e-20 to 1e+20": {"softcap": np.float32(-1)},
 }
 BOTH = [(flash_attn_func, dense), (flash_attn_varlen_func, packed)]

@@ -155,6 +155,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "several longest": ({"max_seqlen_k": offsets(9, 8)}, r"max_seqlen_k is a tensor \(2,\) on cpu, .* at least 0$"),
     "longest is a NumPy float": ({"max_seqlen_q": np.float32(6)}, "max_seqlen_q is 6.0, expected an integer"),
     "longest is a tensor of a bool": ({"max_seqlen_q": torch.tensor(True)}, "max_seqlen_q is True, expected an integer"),
+    "no flag": ({"check": torch.ones(2)}, "check is tensor.*, expected True or False"),
     "a flag": ({"zero_unused": 1}, "zero_unused is 1, expected True or False"),
     "window": ({"window_size": (1,)}, "window_size"),
     "sinks": ({"sinks": torch.zeros(3)}, r"sinks is contiguous \(3,\)"),

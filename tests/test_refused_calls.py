@@ -69,6 +69,7 @@ CALLS: dict[str, Callable[[], None]] = {
     "a scale of 0": lambda: call(scale=0.0),
     "a scale that fp32 rounds to 0": lambda: call(scale=1e-60),
     "a scale that is too large for its softcap": lambda: call(scale=1e20, softcap=1e-19),
+    "a fourth argument without its name": lambda: attention(*(half(1, 8, 64, 64) for _ in "qkv"), True),  # type: ignore
     "causal that is a text": lambda: call(causal="False"),
     "sinks for other heads": lambda: call(sinks=torch.zeros(4)),
     "sinks in fp16": lambda: call(sinks=half(8)),
@@ -239,16 +240,6 @@ def test_a_schedule_whose_tile_does_not_fit_is_refused_by_its_limit(no_kernel) -
     with pytest.raises(ScheduleRefused) as error:
         call((1, 8, 64, 256), schedule="best")
     assert str(error.value) == rows_of_the_page()["a schedule whose tile does not fit"]
-
-
-def test_a_keyword_without_its_name_is_refused_in_one_line() -> None:
-    q = half(1, 1, 8, 64)
-    for kind in (TypeError, InputError):
-        with pytest.raises(kind) as error:
-            attention(q, q, q, True)  # type: ignore[call-overload]
-        assert str(error.value) == (
-            "attention: True is given behind v without a name, expected a keyword such as causal=True"
-        )
 
 
 @pytest.mark.parametrize(

@@ -67,8 +67,8 @@ def flash_attn_func(
     if others or not _is_usual(lacking, softmax_scale, causal):
         _check_places(softmax_scale, causal)
         _check_given(dict(zip(LACKING, lacking)) | others, flash_attn_func)
-    if deterministic:
-        _check_gradient(q, k, v)
+    if deterministic is not False:
+        _check_deterministic(deterministic, q, k, v)
     options = _options(softmax_scale, causal, window_size, softcap, return_attn_probs)
     return attention(q, k, v, layout="bshd", **options)
 
@@ -111,8 +111,8 @@ def flash_attn_varlen_func(
     if others or not (seqused_q is None and _is_usual(lacking, softmax_scale, causal)):
         _check_places(softmax_scale, causal, seqused_q)
         _check_given(dict(zip(LACKING, lacking)) | others, flash_attn_varlen_func)
-    if deterministic:
-        _check_gradient(q, k, v)
+    if deterministic is not False:
+        _check_deterministic(deterministic, q, k, v)
     options = _options(softmax_scale, causal, window_size, softcap, return_attn_probs)
     where = cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k
     return attention_varlen(q, k, v, *where, seqused_q=seqused_q, seqused_k=seqused_k, **options)
@@ -168,9 +168,12 @@ def _check_places(scale: object, causal: object, seqused_q: object = None) -> No
             )
 
 
-def _check_gradient(*inputs: Tensor) -> None:
-    """Raises InputError for a deterministic gradient of one of these, unless PyTorch was asked for such gradients."""
-    if requires_gradient(*inputs) and not torch.are_deterministic_algorithms_enabled():
+def _check_deterministic(flag: object, *inputs: Tensor) -> None:
+    """Raises InputError for what is no flag, and for one of a gradient if PyTorch was not asked for such gradients."""
+    flag = plain(flag)
+    if not isinstance(flag, bool):
+        raise InputError(f"flash_attn: deterministic is {shown(flag)}, expected True or False")
+    if flag and requires_gradient(*inputs) and not torch.are_deterministic_algorithms_enabled():
         raise InputError(
             "flash_attn: deterministic=True where an input requires a gradient, which is PyTorch's: expected "
             "torch.use_deterministic_algorithms(True)"

@@ -88,6 +88,7 @@ def attention(
     of every other dimension longer than 1 must be multiples of 16 bytes and not 0.
 
     The first call with certain sizes, strides and options is checked in full; later calls like it take a short way.
+    Numbers and flags may be NumPy's scalars. Arguments behind v have no place, only a name.
 
     Queries and keys end together: query i stands at key i + seq_kv - seq_q. A query that sees no key gives 0.
 

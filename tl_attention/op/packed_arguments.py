@@ -66,12 +66,11 @@ def _check_longest(name: str, most: object) -> None:
     """Raises InputError unless `most` is an integer of at least 0, which may be a symbol."""
     if isinstance(most, (int, torch.SymInt)) and not isinstance(most, bool) and most >= 0:
         return
-    found, instead = shown(most), ""
-    if isinstance(most, Tensor):
-        # Its number would be waited for.
-        found = f"a tensor {tuple(most.shape)} on {most.device}"
-        instead = f": pass {name}.item()" if most.dim() == 0 else ""
-    raise InputError(f"attention_varlen: {name} is {found}, expected an integer of at least 0{instead}")
+    expected = "expected an integer of at least 0"
+    if not isinstance(most, Tensor):
+        raise InputError(f"attention_varlen: {name} is {shown(most)}, {expected}")
+    instead = f": pass {name}.item()" if most.dim() == 0 else ""
+    raise InputError(f"attention_varlen: {name} is a tensor {tuple(most.shape)} on {most.device}, {expected}{instead}")
 
 
 def _check_tensors(q: Tensor, k: Tensor, v: Tensor) -> None:

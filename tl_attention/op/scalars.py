@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-# NumPy's kinds of scalars, and Python's for each. One such as longdouble has an item() that is of its own class.
-PYTHONS = {np.bool_: bool, np.integer: int, np.floating: float}
-NUMPYS = tuple(PYTHONS)
+# Python's classes for NumPy's kinds of scalars; that for item() of a longdouble would be its own.
+PYTHONS = {"b": bool, "i": int, "u": int, "f": float}
 
 
 def plain(value: Any) -> Any:
@@ -25,10 +24,10 @@ def plain(value: Any) -> Any:
 
 
 def _scalar(value: Any) -> Any:
-    if isinstance(value, NUMPYS):
-        return next(of(value) for kind, of in PYTHONS.items() if isinstance(value, kind))
     # Dynamo has an array for each scalar of NumPy.
-    return value.item() if isinstance(value, np.ndarray) and value.ndim == 0 else value
+    if isinstance(value, (np.generic, np.ndarray)) and value.ndim == 0 and value.dtype.kind in PYTHONS:
+        return PYTHONS[value.dtype.kind](value)
+    return value
 
 
 def length(value: Any) -> Any:

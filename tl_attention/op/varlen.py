@@ -105,8 +105,8 @@ def attention_varlen(
 
     Args:
         cu_seqlens_q: contiguous int32 (sequences + 1,) on q's GPU; so is cu_seqlens_k.
-        max_seqlen_q: at least the longest sequence's queries; max_seqlen_k its keys. They choose the schedule and the
-            parts of the keys alone, so larger ones are right, too.
+        max_seqlen_q: at least the longest sequence's queries; max_seqlen_k its keys. Each is an integer, or a tensor on the
+            CPU that has one. They choose the schedule and the parts of the keys alone, so larger ones are right, too.
         seqused_q: contiguous int32 (sequences,): only so many of each sequence's rows count, and queries and keys end
             with these; so does seqused_k.
         causal, scale, window_size, softcap, sinks, schedule, invariant: as for `attention`.
@@ -134,7 +134,7 @@ def attention_varlen(
     offsets = cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k
     longest = max_seqlen_q, max_seqlen_k
     key = None
-    if not (check or is_dynamo_compiling()):
+    if check is False and not is_dynamo_compiling():
         try:
             options = causal, window_size, return_lse, zero_unused, invariant
             key = key_of(q, k, v, offsets, longest, values, out, schedule, options)
