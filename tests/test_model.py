@@ -268,8 +268,8 @@ def test_what_ptxas_serialised_is_named_and_the_others_are_predicted(monkeypatch
     assert done.exit_code == 2 and refused.startswith("error: inferred: no Program")
     assert lines == [
         "predict: kernel 1 of 2: seed",
-        "error: seed: ptxas serialised the products",
         "predict: kernel 2 of 2: best",
+        "error: seed: ptxas serialised the products",
         "2 of 3 schedules have errors",
     ]
     assert done.stdout.startswith("predicted for (1, 2, 512, 128)") and "\nbest " in done.stdout

@@ -107,7 +107,11 @@ def test_numpys_scalars_are_pythons(recorder: Recorder, checks: list[None]) -> N
     }
     first = recorder.seen(lambda: call(pythons))
     assert recorder.seen(lambda: call({**pythons, **numpys})) == first and len(checks) == len(module.plans) == 1
-    for name, value in {"scale": np.float32(0), "causal": np.timedelta64(1, "s"), "window_size": np.array([9, 0])}.items():
+    for name, value in {
+        "scale": np.float32(0),
+        "causal": np.timedelta64(1, "s"),
+        "window_size": np.array([9, 0]),
+    }.items():
         with pytest.raises(InputError, match=f"^attention: {name} is "):
             call({**pythons, name: value})
 

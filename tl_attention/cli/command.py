@@ -132,17 +132,18 @@ class Problems:
         self.found = 0
 
     @contextmanager
-    def each(self, first: bool = True) -> Iterator[None]:
-        """Counts a schedule, and prints and counts an InputError from inside the block instead of raising it.
-
-        `first` is False where the schedule was counted before.
-        """
-        self.schedules += first
+    def each(self) -> Iterator[None]:
+        """Counts a schedule, and prints and counts an InputError from inside the block instead of raising it."""
+        self.schedules += 1
         try:
             yield
         except InputError as error:
-            self.found += 1
-            say(*error.lines)
+            self.tell(error)
+
+    def tell(self, error: InputError) -> None:
+        """Prints and counts an error of a schedule that was counted before."""
+        self.found += 1
+        say(*error.lines)
 
     def finish(self) -> None:
         """Exits with code 2 if a schedule had an error. Of several schedules it prints first how many had one."""

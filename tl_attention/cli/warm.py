@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tl_attention.cli.command import FAILED, Problems, command, say
+from tl_attention.cli.command import FAILED, Problems, command
 from tl_attention.cli.options import (
     DEFAULT_HEAD_SIZE,
     HEAD_SIZE,
@@ -149,12 +149,12 @@ def _filled(kernels: Sequence[Candidate]) -> bool:
         progress.phase("compile", len(kernels), "kernel")
         for kernel, compiled in fill(kernels):
             if compiled is None:
-                click.echo(f"{_words(kernel)}: was there already")
+                progress.show(f"{_words(kernel)}: was there already")
             elif compiled.status == "ok":
-                click.echo(f"{_words(kernel)}: compiled in {compiled.seconds:.1f} s")
+                progress.show(f"{_words(kernel)}: compiled in {compiled.seconds:.1f} s")
             else:
                 failed += 1
-                say(f"{_words(kernel)}: {compiled.error}")
+                progress.say(" ".join(f"error: {_words(kernel)}: {compiled.error}".split()))
             # The line above has its name.
             progress.advance("")
     return not failed

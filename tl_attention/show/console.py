@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 import textwrap
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -84,6 +85,13 @@ class ProgressBar:
     def say(self, line: str) -> None:
         """Prints a line that stays, above the bars."""
         self._console.print(printable(line), highlight=False, soft_wrap=True)
+
+    def show(self, line: str) -> None:
+        """Prints a line of the command's output to stdout, above the bars where that is their terminal too."""
+        if self._console.is_terminal and sys.stdout.isatty():
+            self.say(line)
+        else:
+            print(printable(line), flush=True)
 
     def _say(self, line: str) -> None:
         if not self._console.is_terminal:
