@@ -12,6 +12,8 @@ from on_cpu import on_cpu
 
 from tl_attention import InputError, attention, attention_varlen
 from tl_attention.flash_attn_interface import flash_attn_func, flash_attn_varlen_func
+from tl_attention.op.attention import Options
+from tl_attention.op.varlen import VarlenOptions
 
 __all__ = ["flash_on_cpu", "on_cpu"]
 pytestmark = pytest.mark.usefixtures("on_cpu")
@@ -45,6 +47,10 @@ def drawn(*sizes: tuple[int, ...]) -> list[torch.Tensor]:
 
 def dense() -> list[torch.Tensor]:
     return drawn((2, 12, 4, 64), (2, 20, 2, 64), (2, 20, 2, 64))
+
+
+def heads_first() -> list[torch.Tensor]:
+    return [x.transpose(1, 2) for x in dense()]
 
 
 def packed() -> list:
@@ -176,6 +182,37 @@ def test_a_compiled_call_has_no_break(call, inputs) -> None:
         backend="eager",
     )
     assert compiled(*inputs()).equal(call(*inputs(), softmax_scale=0.25, causal=True))
+
+
+class Odd:
+    """An Odd value answers no question."""
+
+    def __bool__(self) -> bool:
+        raise ZeroDivisionError
+
+    __repr__ = __eq__ = __bool__  # type: ignore[assignment]
+    __hash__ = None  # type: ignore[assignment]
+
+
+ODD = (None, True, 1, 10**400, "1", [1, 2], 1j, np.float16(0.5), np.timedelta64(5, "s"), np.array([1, 2]), Odd())
+ODD += (torch.ones(2), torch.ones((), device="meta"), torch.zeros(2, 2).to_sparse())
+PLACES = [
+    *((attention, heads_first, name) for name in Options.__annotations__),
+    *((attention_varlen, packed, name) for name in (*VarlenOptions.__annotations__, "max_seqlen_q", "cu_seqlens_k")),
+    *((flash_attn_func, dense, name) for name in (*DENSE, "dropout_p", "other")),
+    *((flash_attn_varlen_func, packed, name) for name in (*PACKED, *DENSE, "block_table")),
+]
+
+
+@pytest.mark.parametrize("call, inputs, name", PLACES)
+def test_an_odd_value_gives_one_line_if_not_a_result(call, inputs, name) -> None:
+    names = [*inspect.signature(call).parameters]
+    for value in ODD:
+        given = dict(zip(names, inputs()))
+        try:
+            call(**given | {name: value})
+        except InputError as refusal:
+            assert "\n" not in str(refusal) and len(str(refusal)) < 400
 
 
 def test_a_gradient_is_only_as_deterministic_as_pytorch_is_asked_for(flash_on_cpu) -> None:
