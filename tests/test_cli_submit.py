@@ -1,7 +1,9 @@
 """`submit` packs a schedule, and with --evaluate runs submissions under the contract and records them."""
 
+import importlib
 import json
 import re
+import shutil
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,7 +11,7 @@ from typing import Any
 
 import pytest
 from harness import FAR_S, HONEST, LINE
-from submissions import text
+from submissions import COMMITTED, text
 from tiers import exhaustive
 
 from tl_attention.cli.submit import BASELINES
@@ -18,6 +20,9 @@ from tl_attention.leaderboard import submission
 from tl_attention.leaderboard.contract import FORBIDDEN_WORD, RANKED_LINES
 from tl_attention.leaderboard.evaluate import evaluate
 from tl_attention.leaderboard.results import Evaluation, LineResult, Outcome, summarize
+
+# The package has a function of this name too.
+command = importlib.import_module("tl_attention.cli.submit")
 
 
 @pytest.fixture(autouse=True)
@@ -50,6 +55,7 @@ def fake(monkeypatch) -> SimpleNamespace:
         return Evaluation(name, "", mode, device, {"device_name": "H100"}, Outcome("pass", "", 1.0), rows)
 
     monkeypatch.setattr(harness, "evaluate", evaluate)
+    monkeypatch.setattr(command, "visible_gpus", lambda: ("a GPU",))
     return run
 
 
@@ -98,10 +104,24 @@ def test_bad_input_is_told_in_one_line(arguments, words, error_of, fake, seed_pa
 
 
 def test_without_a_gpu_it_says_that_it_needs_one(error_of, monkeypatch) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    message = error_of("submit", "--evaluate", "sdpa.py")
-    assert "torch sees no CUDA GPU, expected one" in message and "'cpu' tests the harness only" in message
-    assert list(Path("runs").iterdir()) == []
+    monkeypatch.setattr(command, "visible_gpus", tuple)
+    for file in ("sdpa.py", "best"):
+        message = error_of("submit", "--evaluate", file)
+        assert message == "--evaluate: no GPU here, expected one; --device cpu tries the harness only"
+    assert not Path("runs").exists()
+
+
+@pytest.mark.parametrize("file", ["best", "seed.yaml", "packed.py"])
+def test_on_the_cpu_what_needs_a_gpu_is_told_at_once(file, error_of, seed_path, monkeypatch) -> None:
+    monkeypatch.setattr(submission, "pack", lambda *_: pytest.fail("it was packed first"))
+    shutil.copy(seed_path, "seed.yaml")
+    shutil.copy(COMMITTED, "packed.py")
+    what = "a packed schedule" if file == "packed.py" else "a schedule"
+    assert error_of("submit", "--evaluate", "sdpa.py", file, "--device", "cpu") == (
+        f"{file}: {what}, whose kernel needs a GPU, expected with --device cpu a submission file of yours that computes on "
+        "the CPU"
+    )
+    assert not Path("runs").exists()
 
 
 def test_a_submission_and_a_baseline_that_cannot_run_here_are_evaluated_in_one_call(cli, monkeypatch) -> None:

@@ -34,20 +34,30 @@ def test_in_a_file_each_step_that_takes_its_time_is_a_line(clock, capsys) -> Non
     steps(clock, [7.0, 7.4, 9.0])
     assert capsys.readouterr().err.splitlines() == [
         "compile: 3 steps",
-        "  1/3 seed 1\\x1b, 7 s",
-        "  2/3 seed 2\\x1b, 14 s",
-        "  3/3 seed 3\\x1b, 23 s",
+        "  step 1 of 3: seed 1\\x1b, 7 s",
+        "  step 2 of 3: seed 2\\x1b, 14 s",
+        "  step 3 of 3: seed 3\\x1b, 23 s",
     ]
 
 
 def test_in_a_file_quick_steps_share_a_line_every_few_seconds_and_the_last_has_one(clock, capsys) -> None:
     steps(clock, [0.5] * 9)
-    assert [line.split()[0] for line in capsys.readouterr().err.splitlines()] == ["compile:", "4/9", "8/9", "9/9"]
+    _, *lines = capsys.readouterr().err.splitlines()
+    assert [line.partition(":")[0] for line in lines] == ["  step 4 of 9", "  step 8 of 9", "  step 9 of 9"]
 
 
 def test_in_a_file_a_phase_of_one_step_is_one_line(clock, capsys) -> None:
     steps(clock, [7.0])
     assert capsys.readouterr().err == "compile: 1 step\n"
+
+
+def test_in_a_file_a_line_says_which_kernel_is_next(capsys) -> None:
+    said = []
+    with console.ProgressBar() as progress:
+        for name in progress.each("predict", ["seed", "best\x1b"], str):
+            said.append((name, capsys.readouterr().err))
+    assert said == [("seed", "predict: kernel 1 of 2: seed\n"), ("best\x1b", "predict: kernel 2 of 2: best\\x1b\n")]
+    assert not capsys.readouterr().err
 
 
 def test_sentences_are_whole_in_a_file(capsys) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 
+import numpy as np
 import pytest
 import torch
 from gradients import flash_on_cpu
@@ -11,6 +12,8 @@ from on_cpu import on_cpu
 
 from tl_attention import InputError, attention, attention_varlen
 from tl_attention.flash_attn_interface import flash_attn_func, flash_attn_varlen_func
+from tl_attention.op.attention import Options
+from tl_attention.op.varlen import VarlenOptions
 
 __all__ = ["flash_on_cpu", "on_cpu"]
 pytestmark = pytest.mark.usefixtures("on_cpu")
@@ -46,14 +49,18 @@ def dense() -> list[torch.Tensor]:
     return drawn((2, 12, 4, 64), (2, 20, 2, 64), (2, 20, 2, 64))
 
 
+def heads_first() -> list[torch.Tensor]:
+    return [x.transpose(1, 2) for x in dense()]
+
+
 def packed() -> list:
     begins = torch.tensor([0, 5, 12], dtype=torch.int32), torch.tensor([0, 9, 20], dtype=torch.int32)
     return [*drawn((12, 4, 64), (20, 2, 64), (20, 2, 64)), *begins, 7, 11]
 
 
 def test_the_arguments_are_flash_attention_3s() -> None:
-    assert [*inspect.signature(flash_attn_func).parameters] == DENSE
-    assert [*inspect.signature(flash_attn_varlen_func).parameters] == [*DENSE[:3], *PACKED, *DENSE[3:]]
+    assert [*inspect.signature(flash_attn_func).parameters] == [*DENSE, "others"]
+    assert [*inspect.signature(flash_attn_varlen_func).parameters] == [*DENSE[:3], *PACKED, *DENSE[3:], "others"]
     options = {name: of.default for name, of in inspect.signature(flash_attn_func).parameters.items()}
     assert (options["num_splits"], options["window_size"], options["pack_gqa"]) == (1, (-1, -1), None)
 
@@ -99,17 +106,113 @@ def test_gradients(flash_on_cpu) -> None:
 REFUSED = {
     "flash_attn: qv is given, which the kernels do not have, expected None": {"qv": torch.ones(1)},
     "flash_attn: k_descale is given, which the kernels do not have, expected None": {"k_descale": torch.ones(1)},
-    "flash_attn: attention_chunk is 128, expected 0: there are no chunks": {"attention_chunk": 128},
-    "flash_attn: num_splits is 4, expected 0 or 1: nothing is split": {"num_splits": 4},
+    "flash_attn: attention_chunk is 128, expected 0: the kernels have no other": {"attention_chunk": 128},
+    "flash_attn: num_splits is 4, expected 0 or 1: the kernels have no other": {"num_splits": 4},
+    "flash_attn: num_splits is True, expected 0 or 1: the kernels have no other": {"num_splits": True},
+    "flash_attn: dropout_p is 0.1, expected 0.0: the kernels have no other": {"dropout_p": 0.1},
+    "flash_attn: dropout_p is None, expected 0.0: the kernels have no other": {"dropout_p": None},
+    "flash_attn: alibi_slopes is given, which the kernels do not have, expected None": {"alibi_slopes": torch.ones(4)},
+    "flash_attn: block_table is given, which the kernels do not have, expected None": {"block_table": torch.ones(1)},
+    "flash_attn: no argument is named sm_scale: did you mean softmax_scale?": {"sm_scale": None},
+    "flash_attn: deterministic is 1, expected True or False": {"deterministic": np.int64(1)},
+    "attention: softcap is -1.0, expected 0, which is off, or 1e-20 to 1e+20": {"softcap": np.float32(-1)},
 }
+BOTH = [(flash_attn_func, dense), (flash_attn_varlen_func, packed)]
 
 
-@pytest.mark.parametrize("call, inputs", [(flash_attn_func, dense), (flash_attn_varlen_func, packed)])
+@pytest.mark.parametrize("call, inputs", BOTH)
 @pytest.mark.parametrize("error", REFUSED)
 def test_what_there_is_not_is_refused_in_a_line(call, inputs, error) -> None:
     with pytest.raises(InputError) as raised:
         call(*inputs(), **REFUSED[error])
     assert str(raised.value) == error
+
+
+@pytest.mark.parametrize("call, inputs", BOTH)
+def test_arguments_that_ask_for_nothing_are_taken_and_so_are_numpys_scalars(call, inputs) -> None:
+    expected = call(*inputs(), 0.25, True) if call is flash_attn_func else call(*inputs(), None, None, 0.25, True)
+    flash_2 = {
+        "dropout_p": 0.0,
+        "alibi_slopes": None,
+        "block_table": None,
+        "deterministic": True,
+        "window_size": (-1, -1),
+    }
+    flash_3 = dict.fromkeys(("qv", "q_descale", "k_descale", "v_descale", "pack_gqa"))
+    flash_3 |= {"attention_chunk": 0, "num_splits": 0, "sm_margin": 0}
+    numpys = {"dropout_p": np.float64(0), "attention_chunk": np.int64(0), "num_splits": np.int32(1)}
+    numpys |= {"softcap": np.float32(0), "deterministic": np.False_, "return_attn_probs": np.False_}
+    plain = {"softmax_scale": 0.25, "causal": True}
+    for options in (plain | flash_2, plain | flash_3, numpys | {"softmax_scale": np.float32(0.25), "causal": np.True_}):
+        assert call(*inputs(), **options).equal(expected)
+
+
+def test_the_longest_lengths_are_as_scripts_compute_them() -> None:
+    *tensors, cu_q, cu_k, _, _ = packed()
+    longest = ((cu[1:] - cu[:-1]).max() for cu in (cu_q, cu_k))
+    assert flash_attn_varlen_func(*tensors, cu_q, cu_k, *longest).equal(flash_attn_varlen_func(*packed()))
+
+
+# Calls as FlashAttention-2 has them: dropout_p, softmax_scale, causal.
+ELSEWHERE = {
+    (0.0,): "softmax_scale is 0.0, expected None or a number above 0",
+    (0.0, None, True): "softmax_scale is 0.0, expected None or a number above 0",
+    (0.1, None, True): "causal is None, expected True or False",
+    (0.1, 0.25, True): "causal is 0.25, expected True or False",
+    (True,): "softmax_scale is True, expected None or a number above 0",
+}
+
+
+@pytest.mark.parametrize("places", ELSEWHERE)
+def test_places_of_flash_attention_2_are_told_with_the_keywords_to_write(places) -> None:
+    hint = "places are FlashAttention-3's, without dropout_p; write dropout_p=0.0, softmax_scale=... and causal=..."
+    seqused = f"seqused_q is {places[0]}, expected None or a tensor"
+    for call, inputs, words in ((*BOTH[0], ELSEWHERE[places]), (*BOTH[1], seqused)):
+        with pytest.raises(InputError) as raised:
+            call(*inputs(), *places)
+        assert str(raised.value) == f"flash_attn: {words}: {hint}"
+
+
+@pytest.mark.parametrize("call, inputs", BOTH)
+def test_a_compiled_call_has_no_break(call, inputs) -> None:
+    torch._dynamo.reset()
+    compiled = torch.compile(
+        lambda *given: call(*given, softmax_scale=0.25, causal=True, dropout_p=0.0, num_splits=0),
+        fullgraph=True,
+        backend="eager",
+    )
+    assert compiled(*inputs()).equal(call(*inputs(), softmax_scale=0.25, causal=True))
+
+
+class Odd:
+    """An Odd value answers no question."""
+
+    def __bool__(self) -> bool:
+        raise ZeroDivisionError
+
+    __repr__ = __eq__ = __bool__  # type: ignore[assignment]
+    __hash__ = None  # type: ignore[assignment]
+
+
+ODD = (None, True, 1, 10**400, "1", [1, 2], 1j, np.float16(0.5), np.timedelta64(5, "s"), np.array([1, 2]), Odd())
+ODD += (torch.ones(2), torch.ones((), device="meta"), torch.zeros(2, 2).to_sparse())
+PLACES = [
+    *((attention, heads_first, name) for name in Options.__annotations__),
+    *((attention_varlen, packed, name) for name in (*VarlenOptions.__annotations__, "max_seqlen_q", "cu_seqlens_k")),
+    *((flash_attn_func, dense, name) for name in (*DENSE, "dropout_p", "other")),
+    *((flash_attn_varlen_func, packed, name) for name in (*PACKED, *DENSE, "block_table")),
+]
+
+
+@pytest.mark.parametrize("call, inputs, name", PLACES)
+def test_an_odd_value_gives_one_line_if_not_a_result(call, inputs, name) -> None:
+    names = [*inspect.signature(call).parameters]
+    for value in ODD:
+        given = dict(zip(names, inputs()))
+        try:
+            call(**given | {name: value})
+        except InputError as refusal:
+            assert "\n" not in str(refusal) and len(str(refusal)) < 400
 
 
 def test_a_gradient_is_only_as_deterministic_as_pytorch_is_asked_for(flash_on_cpu) -> None:

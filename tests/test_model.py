@@ -8,19 +8,21 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from itertools import repeat
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import simpy
 import yaml
 from click.testing import CliRunner
+from model_code import in_store
 from tiers import exhaustive
 
 from tl_attention.cli import main
-from tl_attention.errors import InputError
+from tl_attention.errors import InputError, ScheduleRefused
 from tl_attention.files.named import resolve
 from tl_attention.measure.candidate import Candidate
 from tl_attention.model import machine as machines
-from tl_attention.model import probes
+from tl_attention.model import prediction, probes
 from tl_attention.model.calibration import MEASURED, calibrated, text
 from tl_attention.model.grid import Grid
 from tl_attention.model.instructions import loops, read
@@ -237,6 +239,40 @@ def test_what_cannot_be_predicted_is_told_in_one_line() -> None:
         predict(candidate("inferred"), H200)
     with pytest.raises(InputError, match="^NVIDIA H200 is sm_90a, expected a machine file of sm_86"):
         predict(replace(candidate("best"), arch="sm_86"), H200)
+
+
+def test_a_kernel_whose_code_has_no_loop_has_no_prediction_and_says_so(monkeypatch) -> None:
+    """A loop alone in the kernel of a persistent schedule is the one over its tiles."""
+    exit = ("EXIT", word(5))
+    straight, of_tiles = code(WGMMA, exit), code(WGMMA, ("@P0 BRA 0x0", word(5)), exit)
+    for name, listing in (("seed", straight), ("mma_sync", straight), ("best", straight), ("best", of_tiles)):
+        kernel = SimpleNamespace(disassembly=listing, blocks_per_sm=1)
+        monkeypatch.setattr(prediction, "compile_kernel", lambda *_, kernel=kernel: kernel)
+        with pytest.raises(InputError, match=rf"^{name}: no loop over KV blocks in the machine code, expected more"):
+            predict(candidate(name), H200)
+
+
+def test_what_ptxas_serialised_is_named_and_the_others_are_predicted(monkeypatch) -> None:
+    def serialised(*_: object) -> None:
+        raise ScheduleRefused("ptxas serialised the products")
+
+    compiled = prediction.compiled
+    monkeypatch.setattr(prediction, "compile_kernel", serialised)
+    monkeypatch.setattr(
+        prediction, "compiled", lambda one, on: in_store(one, on) if one.name == "best" else compiled(one, on)
+    )
+    done = CliRunner().invoke(
+        main, ["predict", "seed", "inferred", "best", "--dtype", "bf16", "--shape", "1,2,512,128"]
+    )
+    refused, *lines = done.stderr.splitlines()
+    assert done.exit_code == 2 and refused.startswith("error: inferred: no Program")
+    assert lines == [
+        "predict: kernel 1 of 2: seed",
+        "predict: kernel 2 of 2: best",
+        "error: seed: ptxas serialised the products",
+        "2 of 3 schedules have errors",
+    ]
+    assert done.stdout.startswith("predicted for (1, 2, 512, 128)") and "\nbest " in done.stdout
 
 
 # Of an H100, in cycles.

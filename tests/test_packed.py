@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from on_cpu import Kernels, on_cpu
@@ -14,6 +15,7 @@ from torch import Tensor
 from tl_attention import InputError, ScheduleRefused, attention, attention_varlen
 from tl_attention.files.named import resolve
 from tl_attention.lowering.registry import lowering_of
+from tl_attention.op import varlen
 from tl_attention.problem.variant import Variant
 
 __all__ = ["on_cpu"]
@@ -146,10 +148,18 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "fewer offsets": ({"cu_seqlens_k": offsets(0, 18)}, "cu_seqlens_k has 2 numbers, expected 4"),
     "used": ({"seqused_k": offsets(1, 2)}, "seqused_k has 2 numbers, expected 3"),
     "longest": ({"max_seqlen_q": 6.5}, "max_seqlen_q is 6.5, expected an integer of at least 0"),
-    "longest on the GPU": ({"max_seqlen_k": offsets(9)[0]}, "max_seqlen_k is a tensor"),
+    "longest on the GPU": (
+        {"max_seqlen_k": torch.empty((), dtype=torch.int32, device="meta")},
+        r"^attention_varlen: max_seqlen_k is a tensor \(\) on meta, expected an integer of at least 0: pass max_seqlen_k.item\(\)$",
+    ),
+    "several longest": ({"max_seqlen_k": offsets(9, 8)}, r"max_seqlen_k is a tensor \(2,\) on cpu, .* at least 0$"),
+    "longest is a NumPy float": ({"max_seqlen_q": np.float32(6)}, "max_seqlen_q is 6.0, expected an integer"),
+    "longest is a tensor of a bool": ({"max_seqlen_q": torch.tensor(True)}, "max_seqlen_q is True, expected an integer"),
+    "no flag": ({"check": torch.ones(2)}, "check is tensor.*, expected True or False"),
     "a flag": ({"zero_unused": 1}, "zero_unused is 1, expected True or False"),
     "window": ({"window_size": (1,)}, "window_size"),
     "sinks": ({"sinks": torch.zeros(3)}, r"sinks is contiguous \(3,\)"),
+    "out is a number": ({"out": 1}, r"^attention_varlen: out is int, expected a tensor \(total, heads, head_dim\)$"),
     "out": ({"out": half(12, 4, 64)}, r"out is \(12, 4, 64\)"),
     "stride": ({"q": half(12, 64, 4).transpose(1, 2)}, r"q has strides \(256, 1, 4\), expected 1 for the last"),
     "address": ({"q": half(12 * 4 * 64 + 1)[1:].view(12, 4, 64)}, "q starts 2 bytes after a multiple of 16"),
@@ -167,6 +177,24 @@ def test_bad_input_gets_one_line(name, on_cpu: Kernels) -> None:
     with pytest.raises(InputError, match=said) as refusal:
         attention_varlen(**call_of(**changed))
     assert "\n" not in str(refusal.value)
+
+
+def test_a_keyword_without_its_name_gets_one_line() -> None:
+    given = call_of()
+    with pytest.raises(TypeError) as refusal:
+        attention_varlen(*given.values(), 0.0)
+    assert isinstance(refusal.value, InputError) and str(refusal.value) == (
+        "attention_varlen: 0.0 is given behind max_seqlen_k without a name, expected a keyword such as causal=True"
+    )
+
+
+def test_the_longest_may_be_numpys_or_a_tensor_on_the_cpu(on_cpu: Kernels) -> None:
+    given = call_of(causal=True)
+    expected = attention_varlen(**given)[:11]
+    for most in (np.int64, np.int32, np.array, torch.tensor):
+        longest = {name: most(given[name]) for name in ("max_seqlen_q", "max_seqlen_k")}
+        assert torch.equal(attention_varlen(**given | longest)[:11], expected)
+    assert len(varlen.plans) == 1
 
 
 def test_right_offsets_pass_the_check(on_cpu: Kernels) -> None:

@@ -10,6 +10,7 @@ from gradients import flash_on_cpu
 from on_cpu import Kernels, on_cpu
 from test_packed import half, offsets
 from torch import Tensor
+from torch._subclasses import FakeTensorMode
 from torch.export import Dim
 
 from tl_attention import InputError, attention_varlen
@@ -79,6 +80,16 @@ def test_one_graph_serves_all_batches(on_cpu: Kernels) -> None:
         most = [max(of) for of in zip(*lengths)]
         assert torch.equal(call(*inputs, *most), attention_varlen(*inputs, *most, causal=True))
     assert len(graphs) == 1
+
+
+def test_a_gpus_tensors_without_data_are_traced_on_a_machine_without_cuda() -> None:
+    with FakeTensorMode():
+        q, k = (torch.empty(total, 4, 64, dtype=torch.float16, device="cuda") for total in (11, 19))
+        cu = torch.empty(4, dtype=torch.int32, device="cuda")
+        output, lse = attention_varlen(
+            q, k, k, cu, cu, 6, 9, sinks=q.new_empty(4, dtype=torch.float32), return_lse=True
+        )
+    assert (output.shape, lse.shape, output.device.type) == (q.shape, (4, 11), "cuda")
 
 
 def test_an_exported_call_is_one_operator_for_all_totals(on_cpu: Kernels) -> None:

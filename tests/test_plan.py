@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from calls import BASES, OTHER, PAIRS, Options, Recorder, call, half, recorder
@@ -94,8 +95,29 @@ def test_so_is_one_through_the_operator(on_cpu: Kernels, checks: list[None]) -> 
     assert len(checks) == len(module.plans) == 1
 
 
+def test_numpys_scalars_are_pythons(recorder: Recorder, checks: list[None]) -> None:
+    pythons = {**BASES["all"], "scale": 0.25}
+    numpys = {
+        "causal": np.bool_(True),
+        "scale": np.float32(0.25),
+        "window_size": [np.int64(9), np.array(0)],
+        "softcap": np.longdouble(1),
+        "return_lse": np.True_,
+        "specialize": np.False_,
+    }
+    first = recorder.seen(lambda: call(pythons))
+    assert recorder.seen(lambda: call({**pythons, **numpys})) == first and len(checks) == len(module.plans) == 1
+    for name, value in {
+        "scale": np.float32(0),
+        "causal": np.timedelta64(1, "s"),
+        "window_size": np.array([9, 0]),
+    }.items():
+        with pytest.raises(InputError, match=f"^attention: {name} is "):
+            call({**pythons, name: value})
+
+
 def test_every_argument_has_another_value_here() -> None:
-    assert {*OTHER} == {*inspect.signature(attention).parameters} - {"unknown"}
+    assert {*OTHER} == {*inspect.signature(attention).parameters} - {"unknown", "unnamed"}
 
 
 @pytest.mark.parametrize("gradients", GRAD)

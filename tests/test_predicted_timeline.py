@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,8 +17,12 @@ from model_code import in_store
 from tl_attention.cli import main
 from tl_attention.cli.measure import _predicted
 from tl_attention.files.named import resolve
+from tl_attention.measure import bench
 from tl_attention.measure.candidate import Candidate
+from tl_attention.measure.records import Row, problem_of
 from tl_attention.model import machine as machines
+from tl_attention.model import prediction
+from tl_attention.model.machine import Machine
 from tl_attention.model.timeline import predicted
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.program.planned import Planned
@@ -159,5 +164,25 @@ def test_run_shows_what_is_predicted_of_kernels_that_were_compiled_and_not_timed
         return SimpleNamespace(**of, status=status, fingerprint=fingerprint)
 
     found = _predicted([best, inferred], [row(best, "checked_on_cpu"), row(inferred, "compiled")])
-    assert found == {("best", "runtime", best.shape): pytest.approx(11.5, rel=0.1)}
+    of_best, of_inferred = found.values()
+    assert float(of_best.removesuffix(" ms")) == pytest.approx(11.5, rel=0.1)
+    assert of_inferred == "no Program, expected a schedule whose lowering follows one: nothing is predicted"
+    assert [name for name, *_ in found] == ["best", "inferred"]
     assert not _predicted([best], [row(best, "ok")]) and not _predicted([best], [row(best, "compiled", None)])
+
+
+def test_run_shows_its_table_before_a_model_that_fails(monkeypatch, tmp_path) -> None:
+    def measure(candidates: Sequence[Candidate], *_: object, **__: object) -> list[Row]:
+        (one,) = candidates
+        return [Row(one.name, one.label, one.sizes, problem_of(one.shape), "compiled", fingerprint="0123")]
+
+    def predict(candidate: Candidate, machine: Machine) -> None:
+        raise IndexError("tuple index\nout of range")
+
+    monkeypatch.setattr(bench, "measure", measure)
+    monkeypatch.setattr(prediction, "predict", predict)
+    done = cli("run", "seed", "--shape", "1,2,128,128", "--output", tmp_path / "rows.jsonl")
+    assert done.exit_code == 0 and done.stderr.splitlines()[-1] == "predict: kernel 1 of 1: seed float16"
+    table, _, behind = done.stdout.partition(f"1 row in {tmp_path}/rows.jsonl\n")
+    assert "seed      runtime  compiled" in table
+    assert behind.splitlines()[1:] == ["  seed (runtime): the model failed: IndexError: tuple index out of range"]

@@ -69,6 +69,7 @@ CALLS: dict[str, Callable[[], None]] = {
     "a scale of 0": lambda: call(scale=0.0),
     "a scale that fp32 rounds to 0": lambda: call(scale=1e-60),
     "a scale that is too large for its softcap": lambda: call(scale=1e20, softcap=1e-19),
+    "a fourth argument without its name": lambda: attention(*(half(1, 8, 64, 64) for _ in "qkv"), True),  # type: ignore
     "causal that is a text": lambda: call(causal="False"),
     "sinks for other heads": lambda: call(sinks=torch.zeros(4)),
     "sinks in fp16": lambda: call(sinks=half(8)),

@@ -10,7 +10,17 @@ import pytest
 from tl_attention.measure import records
 from tl_attention.measure.records import Row
 from tl_attention.measure.results_file import ResultsFile
-from tl_attention.show.report import by_problem, kernel_of, ranked, reasons, recorded_for, recorded_lines, table, title
+from tl_attention.show.report import (
+    by_problem,
+    kernel_of,
+    predicted_lines,
+    ranked,
+    reasons,
+    recorded_for,
+    recorded_lines,
+    table,
+    title,
+)
 
 PROBLEM = {"batch": 4, "heads": 64, "seq_q": 8192, "seq_kv": 8192, "head_dim": 128, "dtype": "float16", "causal": False}
 
@@ -98,10 +108,8 @@ def test_every_column_shows_its_value() -> None:
     }
 
 
-def test_a_predicted_time_has_a_column_of_its_own() -> None:
-    shown = table([ROWS[0]], predicted={kernel_of(ROWS[0]): 15.5})
-    assert dict(zip(shown.headings, shown.rows[0]))["predicted ms"] == "15.500"
-    assert "predicted ms" not in table([ROWS[0]]).headings
+def test_a_predicted_time_or_its_lack_is_a_line_of_its_own() -> None:
+    assert predicted_lines(ROWS[:2], {kernel_of(ROWS[0]): "15.500 ms"}) == ["seed (runtime): 15.500 ms"]
 
 
 def test_what_is_not_known_is_an_empty_cell() -> None:

@@ -5,17 +5,28 @@ Where that is imported, this can be instead: `from tl_attention.flash_attn_inter
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from tl_attention.errors import InputError, shown
+from tl_attention.op.arguments import unknown_argument
 from tl_attention.op.attention import attention
 from tl_attention.op.operator import requires_gradient
+from tl_attention.op.scalars import plain
 from tl_attention.op.varlen import attention_varlen
 
 __all__ = ["flash_attn_func", "flash_attn_varlen_func"]
+# Arguments that the kernels have nothing for; FlashAttention-2 has others of these.
+LACKING = ("qv", "q_descale", "k_descale", "v_descale", "attention_chunk", "num_splits")
+FLASH_ATTENTION_2 = ("dropout_p", "alibi_slopes", "block_table")
+# The numbers among them, with the values that ask for nothing. Of the others None does.
+NUMBERS = {"attention_chunk": (0,), "num_splits": (0, 1), "dropout_p": (0.0,)}
+# Python has one object for each small integer.
+NO_CHUNK, ONE_SPLIT = 0, 1
 
 
 def flash_attn_func(
@@ -36,6 +47,7 @@ def flash_attn_func(
     deterministic: bool = False,
     sm_margin: int = 0,
     return_attn_probs: bool = False,
+    **others: Any,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Computes `attention` of q, k and v, which are (batch, seq, heads, head_dim), as FlashAttention-3's function does.
 
@@ -45,13 +57,18 @@ def flash_attn_func(
         pack_gqa, sm_margin: hints, which change nothing here.
         deterministic: of the gradient. PyTorch's is so where `torch.use_deterministic_algorithms(True)` says so.
         qv, q_descale, k_descale, v_descale, attention_chunk: not supported.
+        others: FlashAttention-2's dropout_p, alibi_slopes and block_table, which are 0.0 or None. They have no places.
         return_attn_probs: return (output, LSE), the LSE fp32 (batch, heads, seq_q).
 
     Returns: the output (batch, seq_q, heads, head_dim_v) in q's dtype, or (output, LSE).
     Raises: InputError (a ValueError) for what is not supported, here or by `attention`.
     """
-    lacking = {"qv": qv, "q_descale": q_descale, "k_descale": k_descale, "v_descale": v_descale}
-    _check(lacking, attention_chunk, num_splits, deterministic and requires_gradient(q, k, v))
+    lacking = qv, q_descale, k_descale, v_descale, attention_chunk, num_splits
+    if others or not _is_usual(lacking, softmax_scale, causal):
+        _check_places(softmax_scale, causal)
+        _check_given(dict(zip(LACKING, lacking)) | others, flash_attn_func)
+    if deterministic is not False:
+        _check_deterministic(deterministic, q, k, v)
     options = _options(softmax_scale, causal, window_size, softcap, return_attn_probs)
     return attention(q, k, v, layout="bshd", **options)
 
@@ -80,6 +97,7 @@ def flash_attn_varlen_func(
     deterministic: bool = False,
     sm_margin: int = 0,
     return_attn_probs: bool = False,
+    **others: Any,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Computes `attention_varlen` of packed sequences, (rows, heads, head_dim), as FlashAttention-3's function does.
 
@@ -89,8 +107,12 @@ def flash_attn_varlen_func(
         no sequence's are left as they are.
     Raises: InputError (a ValueError) for what is not supported, here or by `attention_varlen`.
     """
-    lacking = {"qv": qv, "q_descale": q_descale, "k_descale": k_descale, "v_descale": v_descale}
-    _check(lacking, attention_chunk, num_splits, deterministic and requires_gradient(q, k, v))
+    lacking = qv, q_descale, k_descale, v_descale, attention_chunk, num_splits
+    if others or not (seqused_q is None and _is_usual(lacking, softmax_scale, causal)):
+        _check_places(softmax_scale, causal, seqused_q)
+        _check_given(dict(zip(LACKING, lacking)) | others, flash_attn_varlen_func)
+    if deterministic is not False:
+        _check_deterministic(deterministic, q, k, v)
     options = _options(softmax_scale, causal, window_size, softcap, return_attn_probs)
     where = cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k
     return attention_varlen(q, k, v, *where, seqused_q=seqused_q, seqused_k=seqused_k, **options)
@@ -103,16 +125,55 @@ def _options(
     return {"scale": scale, "causal": causal, "window_size": window_size, "softcap": softcap, "return_lse": lse}
 
 
-def _check(lacking: dict[str, None], attention_chunk: int, num_splits: int, deterministic_gradient: bool) -> None:
-    """Raises InputError where a call asks for what there is not here."""
-    for name, given in lacking.items():
-        if given is not None:
-            raise InputError(f"flash_attn: {name} is given, which the kernels do not have, expected None")
-    if attention_chunk:
-        raise InputError(f"flash_attn: attention_chunk is {shown(attention_chunk)}, expected 0: there are no chunks")
-    if num_splits not in (0, 1):
-        raise InputError(f"flash_attn: num_splits is {shown(num_splits)}, expected 0 or 1: nothing is split")
-    if deterministic_gradient and not torch.are_deterministic_algorithms_enabled():
+def _is_usual(lacking: tuple[object, ...], scale: object, causal: object) -> bool:
+    """Says at once of most calls that they ask for nothing that there is not, and have their arguments in place."""
+    qv, q_descale, k_descale, v_descale, attention_chunk, num_splits = lacking
+    return (
+        qv is q_descale is k_descale is v_descale is None
+        and attention_chunk is NO_CHUNK
+        and num_splits is ONE_SPLIT
+        and (scale is None or (type(scale) is float and scale != 0))
+        and type(causal) is bool
+    )
+
+
+def _check_given(given: Mapping[str, Any], function: Callable[..., Any]) -> None:
+    """Raises InputError for an argument that is unknown, or that asks for what there is not here."""
+    for name, value in given.items():
+        if name not in LACKING + FLASH_ATTENTION_2:
+            known = [*inspect.signature(function).parameters][:-1]
+            raise unknown_argument("flash_attn", [name], [*known, *FLASH_ATTENTION_2])
+        if name not in NUMBERS:
+            if value is not None:
+                raise InputError(f"flash_attn: {name} is given, which the kernels do not have, expected None")
+        # Not True, which equals 1.
+        elif type(number := plain(value)) not in (int, float) or number not in NUMBERS[name]:
+            expected = " or ".join(map(str, NUMBERS[name]))
+            raise InputError(f"flash_attn: {name} is {shown(value)}, expected {expected}: the kernels have no other")
+
+
+def _check_places(scale: object, causal: object, seqused_q: object = None) -> None:
+    """Raises InputError where arguments seem to stand at FlashAttention-2's places, whose dropout_p is before the scale."""
+    number = plain(scale)
+    is_number = not isinstance(number, bool) and (not isinstance(number, (int, float)) or number != 0)
+    for name, value, is_right, expected in (
+        ("seqused_q", seqused_q, seqused_q is None or isinstance(seqused_q, Tensor), "None or a tensor"),
+        ("softmax_scale", scale, is_number, "None or a number above 0"),
+        ("causal", causal, isinstance(plain(causal), bool), "True or False"),
+    ):
+        if not is_right:
+            raise InputError(
+                f"flash_attn: {name} is {shown(value)}, expected {expected}: places are FlashAttention-3's, without "
+                "dropout_p; write dropout_p=0.0, softmax_scale=... and causal=..."
+            )
+
+
+def _check_deterministic(flag: object, *inputs: Tensor) -> None:
+    """Raises InputError for what is no flag, and for one of a gradient if PyTorch was not asked for such gradients."""
+    flag = plain(flag)
+    if not isinstance(flag, bool):
+        raise InputError(f"flash_attn: deterministic is {shown(flag)}, expected True or False")
+    if flag and requires_gradient(*inputs) and not torch.are_deterministic_algorithms_enabled():
         raise InputError(
             "flash_attn: deterministic=True where an input requires a gradient, which is PyTorch's: expected "
             "torch.use_deterministic_algorithms(True)"

@@ -138,8 +138,12 @@ class Problems:
         try:
             yield
         except InputError as error:
-            self.found += 1
-            say(*error.lines)
+            self.tell(error)
+
+    def tell(self, error: InputError) -> None:
+        """Prints and counts an error of a schedule that was counted before."""
+        self.found += 1
+        say(*error.lines)
 
     def finish(self) -> None:
         """Exits with code 2 if a schedule had an error. Of several schedules it prints first how many had one."""

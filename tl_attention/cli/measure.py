@@ -6,7 +6,7 @@ import datetime
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -229,15 +229,22 @@ def _measure(candidates: Sequence[Candidate], command: str, output: Path | None,
     path = record_path(output, command)
     with recording(path) as (record, progress):
         rows = measure(candidates, record, progress, **options)
-    show(rows, path, loops=command == "run", predicted=_predicted(candidates, rows))
+    show(rows, path, loops=command == "run")
+    if predicted := _predicted(candidates, rows):
+        from tl_attention.show.console import show_predicted
+
+        show_predicted(rows, predicted)
     if any(row.status not in GOOD for row in rows):
         sys.exit(FAILED)
     if all(row.status == "refused" for row in rows if row.sizes != "peer"):
         sys.exit(2)
 
 
-def _predicted(candidates: Sequence[Candidate], rows: Sequence[Row]) -> dict[Kernel, float]:
-    """Returns the predicted milliseconds of the candidates whose rows have no time, where a model knows their kernels."""
+def _predicted(candidates: Sequence[Candidate], rows: Sequence[Row]) -> dict[Kernel, str]:
+    """Returns for each kernel that was compiled and not timed its predicted time, or why it has none, in words.
+
+    Of kernels for cards that no model knows it returns nothing.
+    """
     from tl_attention.show.report import NOT_TIMED, kernel_of
 
     # A row without a fingerprint is of a kernel that was not compiled.
@@ -246,13 +253,19 @@ def _predicted(candidates: Sequence[Candidate], rows: Sequence[Row]) -> dict[Ker
         return {}
     from tl_attention.model.machine import load
     from tl_attention.model.prediction import predict
+    from tl_attention.show.console import ProgressBar
 
     machine = load()
-    found: dict[Kernel, float] = {}
-    for candidate in candidates:
-        kernel = kernel_of(candidate)
-        # There is none without a Program, and none for other cards.
-        with suppress(InputError):
-            if kernel in untimed:
-                found[kernel] = predict(candidate, machine).ms
+    known = [one for one in candidates if kernel_of(one) in untimed and one.arch == machine.arch]
+    found: dict[Kernel, str] = {}
+    with ProgressBar() as progress:
+        for candidate in progress.each("predict", known, str):
+            try:
+                said = f"{predict(candidate, machine).ms:.3f} ms"
+            except InputError as error:
+                said = str(error).removeprefix(f"{candidate.name}: ")
+            except Exception as error:
+                # What was measured stands, whatever a model lacks.
+                said = f"the model failed: {type(error).__name__}: {error}"
+            found[kernel_of(candidate)] = " ".join(said.split())
     return found

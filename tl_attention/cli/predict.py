@@ -78,14 +78,27 @@ def _saves(path: Path) -> Iterator[None]:
 
 def _predict(texts: Sequence[str], shape: str | None, dtype: str, causal: bool, on: Machine) -> Problems:
     """Shows the predictions of schedules, and a line for each that has none; returns how many have none."""
+    from tl_attention.model.prediction import check
     from tl_attention.model.prediction import predict as predicted
-    from tl_attention.show.console import Output
+    from tl_attention.show.console import Output, ProgressBar
     from tl_attention.show.predict import resources, table, waits
 
-    problems, rows, card = Problems(), [], card_of_arch(on.arch)
+    problems, card = Problems(), card_of_arch(on.arch)
+    known, rows, failed = [], [], []
+    # What can be told at once is told before the first kernel is compiled.
     for candidate in candidates(texts, card, (dtype,), refuse=False, shape=shape, sizes="runtime", causal=causal):
         with problems.each():
-            rows.append(predicted(candidate, on))
+            check(candidate, on)
+            known.append(candidate)
+    with ProgressBar() as progress:
+        for candidate in progress.each("predict", known, lambda one: one.name):
+            try:
+                rows.append(predicted(candidate, on))
+            except InputError as error:
+                failed.append(error)
+    # Not beside the bar.
+    for refusal in failed:
+        problems.tell(refusal)
     tables = [table(rows)] if rows else []
     if len(rows) == 1:
         tables += [resources(rows[0]), waits(rows[0])]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from tl_attention.errors import InputError, printable
 from tl_attention.files import user_file
 from tl_attention.files.catalogue import SUFFIXES, path_of
 from tl_attention.files.named import resolve
+from tl_attention.hardware.device import visible_gpus
 
 DEFAULT_OUTPUT = Path("leaderboard_submit.py")
 BASELINES = {"cudnn": Path(__file__).parents[1] / "leaderboard" / "baseline_cudnn.py"}
@@ -55,7 +57,7 @@ BASELINES = {"cudnn": Path(__file__).parents[1] / "leaderboard" / "baseline_cudn
 @click.option(
     "--device",
     type=click.Choice(["cuda", "cpu"]),
-    help="with --evaluate: where files run; cpu tries the harness only  [default: cuda]",
+    help="with --evaluate: where files run; cpu tries the harness only, with a file that computes there  [default: cuda]",
 )
 def submit(files: tuple[str, ...], output: Path | None, check: bool, evaluate: bool, **options: Any) -> None:
     """Pack a schedule into one file for the leaderboard, check such a file, or run it under the leaderboard's rules.
@@ -132,10 +134,10 @@ def _evaluate(
     stems = [Path(text).stem for text in (*files, against or "")]
     names = [stem if stems.count(stem) == 1 else text for stem, text in zip(stems, files)]
     # All are packed and read, and so found to be right, before the first is run and a file for its results is made.
+    read = {text: contract.read_submission(Path(text)) for text in files if _is_submission(text)}
+    _check_can_run(files, read, device or "cuda")
     sources = [
-        (Path(text).name, contract.read_submission(Path(text)))
-        if _is_submission(text)
-        else (f"{Path(text).stem}.py", _packed(text).encode())
+        (Path(text).name, read[text]) if text in read else (f"{Path(text).stem}.py", _packed(text).encode())
         for text in files
     ]
     if against:
@@ -153,6 +155,26 @@ def _evaluate(
     shown.fitting(results.table(results.title(found[0][1]), found, against))
     shown.say(f"{counted(len(found), 'evaluation')} in {record.path}")
     return all(evaluation.tight for _, evaluation in found[: len(files)])
+
+
+def _check_can_run(files: Sequence[str], read: Mapping[str, bytes], device: str) -> None:
+    """Raises InputError where the device is not here, or cannot run one of the files; packing takes a minute.
+
+    `read` has the bytes of those that are submission files.
+    """
+    from tl_attention.leaderboard.contract import read_device_code
+
+    if device == "cuda":
+        if not visible_gpus():
+            raise InputError("--evaluate: no GPU here, expected one; --device cpu tries the harness only")
+        return
+    for text in files:
+        if text not in read or read_device_code(read[text]):
+            what = "a packed schedule" if text in read else "a schedule"
+            raise InputError(
+                f"{text}: {what}, whose kernel needs a GPU, expected with --device cpu a submission file of yours that "
+                "computes on the CPU"
+            )
 
 
 def _is_submission(text: str) -> bool:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tl_attention.cli.command import FAILED, Problems, command, say
+from tl_attention.cli.command import FAILED, Problems, command
 from tl_attention.cli.options import (
     DEFAULT_HEAD_SIZE,
     HEAD_SIZE,
@@ -117,7 +117,7 @@ def warm(
     problems.finish()
 
     from tl_attention.measure.candidate import Candidate
-    from tl_attention.measure.compilation import check_can_be_filled, fill
+    from tl_attention.measure.compilation import check_can_be_filled
     from tl_attention.op.few import of_any_lengths
 
     check_can_be_filled()
@@ -133,18 +133,31 @@ def warm(
         for named, shape in wanted
         for problem, in_parts in of_any_lengths(shape, named.schedule, invariant)
     ]
-    failed = False
     # Two names may have one schedule.
-    for kernel, compiled in fill([*{(kernel.schedule, kernel.variant): kernel for kernel in kernels}.values()]):
-        if compiled is None:
-            click.echo(f"{_words(kernel)}: was there already")
-        elif compiled.status == "ok":
-            click.echo(f"{_words(kernel)}: compiled in {compiled.seconds:.1f} s")
-        else:
-            failed = True
-            say(f"{_words(kernel)}: {compiled.error}")
-    if failed:
+    wanted_once = [*{(kernel.schedule, kernel.variant): kernel for kernel in kernels}.values()]
+    if not _filled(wanted_once):
         sys.exit(FAILED)
+
+
+def _filled(kernels: Sequence[Candidate]) -> bool:
+    """Has the store filled with the kernels that it lacks, says how each ends, and returns whether all are there."""
+    from tl_attention.measure.compilation import fill
+    from tl_attention.show.console import ProgressBar
+
+    failed = 0
+    with ProgressBar() as progress:
+        progress.phase("compile", len(kernels), "kernel")
+        for kernel, compiled in fill(kernels):
+            if compiled is None:
+                progress.show(f"{_words(kernel)}: was there already")
+            elif compiled.status == "ok":
+                progress.show(f"{_words(kernel)}: compiled in {compiled.seconds:.1f} s")
+            else:
+                failed += 1
+                progress.say(" ".join(f"error: {_words(kernel)}: {compiled.error}".split()))
+            # The line above has its name.
+            progress.advance("")
+    return not failed
 
 
 def _window(text: str) -> tuple[int, ...]:

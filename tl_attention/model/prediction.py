@@ -88,8 +88,19 @@ def compiled(candidate: Candidate, machine: Machine) -> tuple[TileCode, int]:
     check(candidate, machine)
     planned = candidate.planned
     assert planned is not None
-    kernel = compile_kernel(planned.schedule, candidate.variant, planned)
-    return tile_code(read(kernel.disassembly), machine), kernel.blocks_per_sm
+    try:
+        kernel = compile_kernel(planned.schedule, candidate.variant, planned)
+        code, per_sm = tile_code(read(kernel.disassembly), machine), kernel.blocks_per_sm
+    except InputError as error:
+        raise InputError(f"{candidate.name}: {error}") from None
+    # Where there is one loop alone in a kernel of several tiles, it is that of the tiles.
+    of_tiles = planned.schedule.lowering == "warp_specialized" and planned.schedule.kernel.tile_scheduler != "one_tile"
+    if not code.loops or (of_tiles and not code.again):
+        raise InputError(
+            f"{candidate.name}: no loop over KV blocks in the machine code, expected more keys or sizes of run time: "
+            "nothing is predicted"
+        )
+    return code, per_sm
 
 
 def predict_code(candidate: Candidate, machine: Machine, code: TileCode, per_sm: int) -> Prediction:

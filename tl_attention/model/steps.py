@@ -120,8 +120,13 @@ class TileCode:
     again: bool
 
     @property
+    def loops(self) -> int:
+        """Returns how many loops a tile has: none where sizes are fixed and so small that all code is straight."""
+        return len(self.sections) // 2
+
+    @property
     def steady(self) -> tuple[Step, ...]:
-        """Returns the steps of the loop without a mask, the last one."""
+        """Returns the steps of the loop without a mask, the last one. There must be a loop."""
         return self.sections[-2]
 
     @property
@@ -131,7 +136,7 @@ class TileCode:
 
     def trips(self, blocks: int, masked: int) -> tuple[int, ...]:
         """Returns how often each loop runs in a tile of `blocks` KV blocks, `masked` of which need a mask."""
-        loops = len(self.sections) // 2
+        loops = self.loops
         left = max(blocks - self.outside, 0)
         # The straight code before the loops has the first blocks, which are masked.
         first = min(max(masked - self.outside, 0), left) if loops > 1 else 0

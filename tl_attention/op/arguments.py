@@ -17,6 +17,7 @@ from tl_attention.errors import InputError, printable, shown
 from tl_attention.hardware.card import CARDS, Card, card_of
 from tl_attention.op.in_memory import DIMENSIONS, check_layout, check_out, empty, other_way
 from tl_attention.op.rows import Rows
+from tl_attention.op.scalars import plain
 from tl_attention.problem.features import BY_WORD, FEATURES, INPUTS, Asked, scale_of
 from tl_attention.problem.head_dims import check_head_dim, head_size
 from tl_attention.problem.mask import Mask, masked, shortened
@@ -114,7 +115,8 @@ def checked_scale(scale: float | None, head_dim: int, asked: Asked) -> float:
     if scale is None:
         return head_dim**-0.5
     try:
-        scale = scale_of(scale)
+        # Every call with a scale comes by here.
+        scale = scale_of(scale if type(scale) is float else plain(scale))
         for word, value in asked.pairs:
             BY_WORD[word].check_with_scale(value, scale)
         return scale
@@ -235,14 +237,22 @@ WITHOUT = {
 
 
 class UnknownArgument(InputError, TypeError):
-    """This error is for a keyword that `attention` does not have. Python's own error for that is a TypeError."""
+    """This error is for an argument that a function does not have. Python's own error for that is a TypeError."""
 
 
-def unknown_argument(names: Iterable[str], known: Iterable[str]) -> UnknownArgument:
+def without_a_name(function: str, value: object, behind: str) -> UnknownArgument:
+    """Returns the error for a positional argument behind the last one that has a place."""
+    return UnknownArgument(
+        f"{function}: {shown(value)} is given behind {behind} without a name, expected a keyword such as causal=True"
+    )
+
+
+def unknown_argument(function: str, names: Iterable[str], known: Iterable[str]) -> UnknownArgument:
     """Returns the error for the first of these unknown keywords, with the known argument that may be meant."""
     name, known = next(iter(names)), list(known)
-    meant = ELSEWHERE.get(name) or next(iter(difflib.get_close_matches(name, known, n=1)), None)
-    found = f"attention: no argument is named {printable(name)[:60]}"
+    close = [found for found in (ELSEWHERE.get(name),) if found in known] or difflib.get_close_matches(name, known, n=1)
+    meant = next(iter(close), None)
+    found = f"{function}: no argument is named {printable(name)[:60]}"
     if name in WITHOUT:
         return UnknownArgument(f"{found}: {WITHOUT[name]}")
     return UnknownArgument(

@@ -21,6 +21,7 @@ from tl_attention.op import arguments, operator
 from tl_attention.op.few import parts_of, put_together
 from tl_attention.op.in_memory import BHSD, in_one_head, other_way, placed
 from tl_attention.op.plan import NO_WINDOW, Plan, Plans, key_of
+from tl_attention.op.scalars import replaced
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.variant import Variant
 from tl_attention.schedule.schedule import Schedule
@@ -61,7 +62,7 @@ def attention(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    *,
+    *unnamed: Any,
     causal: bool = False,
     scale: float | None = None,
     window_size: tuple[int, int] = NO_WINDOW,
@@ -87,6 +88,7 @@ def attention(
     of every other dimension longer than 1 must be multiples of 16 bytes and not 0.
 
     The first call with certain sizes, strides and options is checked in full; later calls like it take a short way.
+    Numbers and flags may be NumPy's scalars. Arguments behind v have no place, only a name.
 
     Queries and keys end together: query i stands at key i + seq_kv - seq_q. A query that sees no key gives 0.
 
@@ -120,8 +122,10 @@ def attention(
     Raises: InputError (a ValueError) for anything that is not supported. A schedule that cannot run raises
         ScheduleRefused, an unknown keyword an error that is a TypeError as well; both are InputErrors.
     """
+    if unnamed:
+        raise arguments.without_a_name("attention", unnamed[0], behind="v")
     if unknown:
-        raise arguments.unknown_argument(unknown, Options.__annotations__ | {"return_lse": bool})
+        raise arguments.unknown_argument("attention", unknown, Options.__annotations__ | {"return_lse": bool})
     # As INPUTS has them.
     values, key = (softcap, sinks), None
     if not is_dynamo_compiling():
@@ -145,6 +149,8 @@ def attention(
         "specialize": specialize,
         "invariant": invariant,
     }
+    if ours := replaced(asked_for | {"softcap": softcap}):
+        return attention(q, k, v, sinks=sinks, out=out, schedule=schedule, **({"softcap": softcap} | asked_for | ours))
     if operator.is_needed(q, k, v, *values):
         return operator.call(q, k, v, given, out, schedule, **asked_for)
     q, k, v, mask, asked = arguments.checked_call(q, k, v, given, out, **asked_for)

@@ -25,6 +25,7 @@ from tl_attention.problem.shape import AttentionShape, check_dtype
 # cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k.
 Offsets = tuple[Tensor, Tensor, Tensor | None, Tensor | None]
 NAMES = ("cu_seqlens_q", "cu_seqlens_k", "seqused_q", "seqused_k")
+LONGEST = ("max_seqlen_q", "max_seqlen_k")
 DIMENSIONS = "total", "heads", "head_dim"
 # Kernels add a window's sides to lengths, so they are cut to this, or to the totals if these are more.
 LONG_SIDE = 1 << 24
@@ -49,18 +50,27 @@ def checked_call(
     arguments.check_dense(q=q, k=k, v=v, out=out, **there, **arguments.tensors_of(given))
     _check_tensors(q, k, v)
     _check_offsets(q, there)
-    for name, most in zip(("max_seqlen_q", "max_seqlen_k"), longest):
-        if isinstance(most, (bool, Tensor)) or not isinstance(most, (int, torch.SymInt)) or most < 0:
-            found = "a tensor" if isinstance(most, Tensor) else shown(most)
-            raise InputError(f"attention_varlen: {name} is {found}, expected an integer of at least 0")
+    for name, most in zip(LONGEST, longest):
+        _check_longest(name, most)
     # (1, heads, total, head_dim): a feature's tensor has a number for each of the heads.
-    arguments.check_per_head(given, q.transpose(0, 1)[None])
+    arguments.check_per_head(given, q.transpose(0, 1).unsqueeze(0))
     try:
         check_head_dim(head_size(int(q.shape[2]), int(v.shape[2])))
         check_dtype(str(q.dtype).removeprefix("torch."))
     except InputError as error:
         raise InputError(f"attention_varlen: {str(error).removeprefix('shape: ')}") from None
     return mask, asked
+
+
+def _check_longest(name: str, most: object) -> None:
+    """Raises InputError unless `most` is an integer of at least 0, which may be a symbol."""
+    if isinstance(most, (int, torch.SymInt)) and not isinstance(most, bool) and most >= 0:
+        return
+    expected = "expected an integer of at least 0"
+    if not isinstance(most, Tensor):
+        raise InputError(f"attention_varlen: {name} is {shown(most)}, {expected}")
+    instead = f": pass {name}.item()" if most.dim() == 0 else ""
+    raise InputError(f"attention_varlen: {name} is a tensor {tuple(most.shape)} on {most.device}, {expected}{instead}")
 
 
 def _check_tensors(q: Tensor, k: Tensor, v: Tensor) -> None:
@@ -134,14 +144,14 @@ def checked_problem(
 
 def check_out(out: Tensor | None, q: Tensor, k: Tensor, v: Tensor, offsets: Offsets, given: Given) -> None:
     """Raises InputError for an `out` that cannot take the output, and for tensors that no kernel can read where they lie."""
+    if out is not None and (not isinstance(out, Tensor) or out.dim() != 3):
+        found = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
+        raise InputError(f"attention_varlen: out is {found}, expected a tensor ({', '.join(DIMENSIONS)})")
     for name, tensor in {"q": q, "k": k, "v": v, "out": out}.items():
         if tensor is not None:
             in_memory.check_place(name, tensor)
     if out is None:
         return
-    if not isinstance(out, Tensor) or out.dim() != 3:
-        found = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
-        raise InputError(f"attention_varlen: out is {found}, expected a tensor ({', '.join(DIMENSIONS)})")
     arguments.check_no_gradient(out)
     inputs = {"q": q, "k": k, "v": v, **{n: x for n, x in zip(NAMES, offsets) if x is not None}}
     in_memory.check_out(out, (*q.shape[:2], v.shape[2]), inputs | arguments.tensors_of(given), BHSD)

@@ -22,6 +22,7 @@ from tl_attention.op.attention import kernel_of, schedule_of, sms_of
 from tl_attention.op.few import may_have_parts, packed_parts, packed_variant, work_of_packed_parts
 from tl_attention.op.in_memory import ALIGNMENT, share_memory
 from tl_attention.op.plan import NO_WINDOW, Plans, Taken, Values, described, features_taken
+from tl_attention.op.scalars import length, plain, replaced
 from tl_attention.problem.features import Asked
 from tl_attention.problem.packed import words_of_list
 from tl_attention.problem.shape import AttentionShape
@@ -73,7 +74,7 @@ def attention_varlen(
     cu_seqlens_k: Tensor,
     max_seqlen_q: int,
     max_seqlen_k: int,
-    *,
+    *unnamed: Any,
     seqused_q: Tensor | None = None,
     seqused_k: Tensor | None = None,
     causal: bool = False,
@@ -104,8 +105,8 @@ def attention_varlen(
 
     Args:
         cu_seqlens_q: contiguous int32 (sequences + 1,) on q's GPU; so is cu_seqlens_k.
-        max_seqlen_q: at least the longest sequence's queries; max_seqlen_k its keys. They choose the schedule and the
-            parts of the keys alone, so larger ones are right, too.
+        max_seqlen_q: at least the longest sequence's queries; max_seqlen_k its keys. Each is an integer, or a tensor on the
+            CPU that has one. They choose the schedule and the parts of the keys alone, so larger ones are right, too.
         seqused_q: contiguous int32 (sequences,): only so many of each sequence's rows count, and queries and keys end
             with these; so does seqused_k.
         causal, scale, window_size, softcap, sinks, schedule, invariant: as for `attention`.
@@ -123,13 +124,17 @@ def attention_varlen(
     Returns: the output (total_q, heads, head_dim_v) in q's dtype, contiguous, or `out`.
     Raises: InputError (a ValueError) for anything that is not supported, as `attention` does.
     """
+    if unnamed:
+        raise arguments.without_a_name("attention_varlen", unnamed[0], behind="max_seqlen_k")
     if unknown:
-        raise arguments.unknown_argument(unknown, VarlenOptions.__annotations__ | {"return_lse": bool})
+        raise arguments.unknown_argument(
+            "attention_varlen", unknown, VarlenOptions.__annotations__ | {"return_lse": bool}
+        )
     values: Values = (softcap, sinks)
     offsets = cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k
     longest = max_seqlen_q, max_seqlen_k
     key = None
-    if not (check or is_dynamo_compiling()):
+    if check is False and not is_dynamo_compiling():
         try:
             options = causal, window_size, return_lse, zero_unused, invariant
             key = key_of(q, k, v, offsets, longest, values, out, schedule, options)
@@ -150,6 +155,10 @@ def attention_varlen(
         "check": check,
         "invariant": invariant,
     }
+    if ours := _replaced(q, longest, asked_for | {"softcap": softcap}):
+        where = dict(zip((*packed_arguments.NAMES, *packed_arguments.LONGEST), (*offsets, *longest)))
+        others = {"softcap": softcap, "sinks": sinks, "out": out, "schedule": schedule}
+        return attention_varlen(q, k, v, **(where | others | asked_for | ours))
     if operator.is_needed(q, k, v, *offsets, *values):
         return varlen_operator.call(q, k, v, offsets, longest, given, out, schedule, **asked_for)
     mask, asked = packed_arguments.checked_call(q, k, v, offsets, longest, given, out, **asked_for)
@@ -168,6 +177,12 @@ def attention_varlen(
     if key is not None:
         plans.keep(key, plan)
     return plan.run(q, k, v, offsets, longest, values, out, scale, zero_unused)
+
+
+def _replaced(q: Tensor, longest: tuple[int, int], options: dict[str, Any]) -> dict[str, Any]:
+    """Returns those of a call's arguments that another library's scalars stand in, as Python's own."""
+    lengths = dict(zip(packed_arguments.LONGEST, longest))
+    return replaced(options) | replaced(lengths, by=plain if operator.is_traced(q) else length)
 
 
 def _without_tiles(

@@ -31,7 +31,7 @@ from tl_attention.op.operator import (
 )
 from tl_attention.op.packed_arguments import Offsets
 from tl_attention.problem.features import NUMBERS
-from tl_attention.problem.mask import CAUSAL, OPEN, masked, sides
+from tl_attention.problem.mask import CAUSAL, OPEN, WIDEST, masked, sides
 from tl_attention.schedule.schedule import Schedule
 
 NAME, GRADIENT = "tl_attention::forward_varlen", "tl_attention::backward_varlen"
@@ -85,6 +85,8 @@ def call(
         if there:
             raise InputError(f"attention_varlen: {name} is given {HERE}, expected none")
     cu_q, cu_k, *used = offsets
+    # The operator's integers have 64 bits.
+    longest = (min(longest[0], WIDEST), min(longest[1], WIDEST))
     tensors = (given[feature.word] for feature in PER_HEAD)
     options |= {feature.word: given[feature.word] for feature in NUMBERS}
     # The backward reads the LSE.

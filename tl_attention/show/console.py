@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import shutil
+import sys
 import textwrap
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
+from typing import TypeVar
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
@@ -22,6 +23,7 @@ from tl_attention.show.table import Table
 
 # The time between two lines of progress where stderr is a file: a kernel takes more to compile, a round of samples less.
 LINE_INTERVAL_S = 2.0
+Of = TypeVar("Of")
 
 
 class ProgressBar:
@@ -43,7 +45,7 @@ class ProgressBar:
             disable=not self._console.is_terminal,
         )
         self._task: TaskID | None = None
-        self._total = self._done = 0
+        self._total, self._done, self._of = 0, 0, ""
         self._started = self._told = 0.0
 
     def __enter__(self) -> ProgressBar:
@@ -53,10 +55,10 @@ class ProgressBar:
     def __exit__(self, *exception: object) -> None:
         self._progress.stop()
 
-    def phase(self, name: str, total: int) -> None:
-        self._total, self._done = total, 0
+    def phase(self, name: str, total: int, of: str = "step") -> None:
+        self._total, self._done, self._of = total, 0, of
         self._started = self._told = time.monotonic()
-        self._say(f"{name}: {counted(total, 'step')}")
+        self._say(f"{name}: {counted(total, of)}")
         self._task = self._progress.add_task(name, total=total, what="")
 
     def advance(self, what: str) -> None:
@@ -67,11 +69,29 @@ class ProgressBar:
         # One step alone ends where the next phase begins.
         if self._total > 1 and (self._done == self._total or now - self._told >= LINE_INTERVAL_S):
             self._told = now
-            self._say(f"  {self._done}/{self._total} {printable(what)}, {now - self._started:.0f} s")
+            at = f"{self._of} {self._done} of {self._total}"
+            self._say(f"  {f'{at}: {printable(what)}' if what else at}, {now - self._started:.0f} s")
+
+    def each(self, name: str, kernels: Sequence[Of], words: Callable[[Of], str]) -> Iterator[Of]:
+        """Yields kernels one after another, and shows at which it is, such as `kernel 3 of 4: best`."""
+        task = self._progress.add_task(name, total=len(kernels), what="")
+        for number, kernel in enumerate(kernels, 1):
+            what = printable(f"kernel {number} of {len(kernels)}: {words(kernel)}")
+            self._progress.update(task, completed=number - 1, what=what)
+            self._say(f"{name}: {what}")
+            yield kernel
+        self._progress.update(task, completed=len(kernels), what="")
 
     def say(self, line: str) -> None:
         """Prints a line that stays, above the bars."""
         self._console.print(printable(line), highlight=False, soft_wrap=True)
+
+    def show(self, line: str) -> None:
+        """Prints a line of the command's output to stdout, above the bars where that is their terminal too."""
+        if self._console.is_terminal and sys.stdout.isatty():
+            self.say(line)
+        else:
+            print(printable(line), flush=True)
 
     def _say(self, line: str) -> None:
         if not self._console.is_terminal:
@@ -139,12 +159,7 @@ def show_cells(rows: Sequence[CellRow]) -> None:
         output.say(*cells.below(of_run), "")
 
 
-def show_tables(
-    problems: Sequence[Sequence[Row]],
-    baseline: str | None = None,
-    loops: bool = False,
-    predicted: Mapping[report.Kernel, float] = MappingProxyType({}),
-) -> None:
+def show_tables(problems: Sequence[Sequence[Row]], baseline: str | None = None, loops: bool = False) -> None:
     """Prints a table for each problem and, if `loops`, the loops of its kernels.
 
     Below the tables of a run come the reasons. The columns that say something and fit are shown, and the others are
@@ -153,7 +168,7 @@ def show_tables(
     output = Output()
     others: dict[str, None] = {}
     for run in grouped(problems, lambda rows: rows[0].run).values():
-        tables = [report.table(rows, baseline, predicted) for rows in run]
+        tables = [report.table(rows, baseline) for rows in run]
         # All tables of a run have the same columns.
         whole = replace(tables[0], rows=[line for table in tables for line in table.rows])
         shown, left_out = whole.fitting(output.width)
@@ -166,22 +181,24 @@ def show_tables(
     output.say_left_out(others)
 
 
-def show(
-    rows: Sequence[Row],
-    path: Path,
-    loops: bool = False,
-    predicted: Mapping[report.Kernel, float] = MappingProxyType({}),
-) -> None:
+def show(rows: Sequence[Row], path: Path, loops: bool = False) -> None:
     """Prints the rows' tables and reasons, recorded times for rows not timed here, and the record's path.
 
-    `loops` adds the loops of the kernels to the tables, `predicted` the predicted times of kernels that were not timed.
+    `loops` adds the loops of the kernels to the tables.
     """
-    show_tables(report.by_problem(rows), loops=loops, predicted=predicted)
+    show_tables(report.by_problem(rows), loops=loops)
     output = Output()
-    if predicted:
-        output.say("predicted: by a model of an H200, which `tl-attention predict` explains; nothing was timed")
     not_timed = [row for row in rows if row.status in report.NOT_TIMED]
     if elsewhere := report.recorded_lines(not_timed, records.rows()) if not_timed else []:
         output.say("recorded on another machine, for the same generated CUDA and the same problem:")
         output.say(*(f"  {line}" for line in elsewhere))
     output.say(f"{counted(len(rows), 'row')} in {path}")
+
+
+def show_predicted(rows: Sequence[Row], predicted: Mapping[report.Kernel, str]) -> None:
+    """Prints what a model of an H200 says of rows that were not timed: a time, or why there is none."""
+    output = Output()
+    output.say("predicted by a model of an H200, which `tl-attention predict` explains; nothing was timed:")
+    output.say(
+        *(f"  {line}" for problem in report.by_problem(rows) for line in report.predicted_lines(problem, predicted))
+    )

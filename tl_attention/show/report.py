@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from types import MappingProxyType
 
 from tl_attention.compiler.sass import describe
 from tl_attention.errors import InputError, printable
@@ -74,13 +73,8 @@ def check_baseline(rows: Sequence[Row], baseline: str | None, also: Sequence[str
         )
 
 
-def table(
-    rows: Sequence[Row], baseline: str | None = None, predicted: Mapping[Kernel, float] = MappingProxyType({})
-) -> Table:
-    """Makes the table of one problem's rows, with speeds relative to the row of `baseline`, by default `cudnn`.
-
-    `predicted` has the milliseconds that a model gives to kernels that were not timed.
-    """
+def table(rows: Sequence[Row], baseline: str | None = None) -> Table:
+    """Makes the table of one problem's rows, with speeds relative to the row of `baseline`, by default `cudnn`."""
     reference = reference_row(rows, baseline)
 
     def speed(row: Row) -> str:
@@ -91,7 +85,6 @@ def table(
         Column("sizes", lambda row: row.sizes, 1),
         Column("status", lambda row: row.status, 2),
         Column("ms (p10-p90)", times, 3),
-        *((Column("predicted ms", lambda row: number(predicted.get(kernel_of(row)), 3), 3),) if predicted else ()),
         Column("TFLOPS", lambda row: number(row.tflops), 5),
         Column("% of matmul", lambda row: number(row.percent_of_matmul, 1), 6),
         Column(f"speed / {baseline or PEER_BASELINE}", speed, 4),
@@ -158,6 +151,11 @@ def recorded_lines(rows: Sequence[Row], recorded: Sequence[Row]) -> list[str]:
                 )
             )
     return lines
+
+
+def predicted_lines(rows: Sequence[Row], predicted: Mapping[Kernel, str]) -> list[str]:
+    """Returns a line for each row whose kernel is in `predicted`, which has its predicted time or why there is none."""
+    return [printable(f"{_who([row], rows)}: {predicted[of]}") for row in rows if (of := kernel_of(row)) in predicted]
 
 
 def recorded_for(row: Row, recorded: Sequence[Row]) -> Row | None:
