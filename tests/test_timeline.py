@@ -83,7 +83,7 @@ def damage(words: np.ndarray, place: int, value: int) -> np.ndarray:
     "place,value,words",
     [
         (2 * (HEAD + 2), 0, "thread block 7, role 0 noted nothing: is there such a block?"),
-        (RECORDS // 4 + 1, 500, "the times of block 7, role 0 are damaged"),
+        (RECORDS // 4 + 1, 500, "thread block 7, role 0 has times that fall or are too large"),
     ],
 )
 def test_a_damaged_buffer_is_refused(place, value, words):
@@ -99,11 +99,20 @@ def test_a_file_has_all_of_it(tmp_path):
 @pytest.mark.parametrize(
     "change,words",
     [
-        (lambda told: told.update(form="another"), "its form is 'another', expected 'tl-attention timeline 3'"),
-        (lambda told: told.pop("lines"), "'lines'"),
-        (lambda told: told["lines"][0].update(role=2), "block 7 has a role 2 that there is not"),
-        (lambda told: told["lines"][1]["times"].pop(), "the times of block 7, role 1 are damaged"),
-        (lambda told: told["lines"][0]["marks"].__setitem__(2, 9), "block 7, role 0 has a mark that there is not"),
+        (lambda told: told.update(form="another"), "form: expected 'tl-attention timeline 3', found 'another'"),
+        (lambda told: told.pop("lines"), "lines: the key is missing"),
+        (
+            lambda told: told["lines"][0].update(role=2),
+            r"lines\[0\].role: thread block 7, role 2, expected a role below 2",
+        ),
+        (
+            lambda told: told["lines"][1]["times"].pop(),
+            r"lines\[1\].times: thread block 7, role 1 has 11 times and 12 marks",
+        ),
+        (
+            lambda told: told["lines"][0]["marks"].__setitem__(2, 9),
+            r"lines\[0\].marks: thread block 7, role 0 has a mark 9, expected one below 5",
+        ),
     ],
 )
 def test_a_damaged_file_is_one_line(tmp_path, change, words):
@@ -299,7 +308,7 @@ def test_loads_are_on_their_way_until_the_first_wait_for_them_is_over():
 def test_a_window_that_begins_later_shows_no_loads():
     """Its roles begin in other tiles, and count them from there."""
     found = roles(*QS, TWO_LOADS)
-    later = replace(found, about={**ABOUT, "skip": 1})
+    later = replace(found, about=replace(ABOUT, skip=1))
     assert told_flows(later) == [] and flights(later) == [[], [], []]
 
 

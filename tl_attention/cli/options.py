@@ -9,7 +9,9 @@ from typing import Any
 import click
 
 from tl_attention.cli.command import naming
+from tl_attention.cli.outputs import OutputFile
 from tl_attention.errors import printable
+from tl_attention.files.kinds import RECORD
 from tl_attention.files.named import Named
 from tl_attention.hardware.card import ARCHS, HOPPER, Card
 from tl_attention.hardware.device import another_gpu, card_at_hand, card_of_arch
@@ -177,7 +179,9 @@ seed_option = click.option(
     "--seed", type=click.IntRange(0, 2**31 - 1), help="the seed of the inputs  [default: a new one, which is recorded]"
 )
 output_option = click.option(
-    "--output", type=FILE, help="the file that results are added to, as JSON lines  [default: a new file in runs/]"
+    "--output",
+    type=OutputFile(RECORD),
+    help="the file that results are added to, as JSON lines  [default: a new file in runs/]",
 )
 
 

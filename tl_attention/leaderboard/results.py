@@ -7,13 +7,11 @@ from dataclasses import asdict, dataclass, field
 from statistics import fmean, median, quantiles, stdev
 from typing import Annotated, Any, NamedTuple
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field
 
-from tl_attention.errors import InputError
+from tl_attention.files import json_text
 from tl_attention.leaderboard.contract import TestLine
 from tl_attention.leaderboard.worker import stop_reason
-from tl_attention.schedule.key_errors import first_error
-from tl_attention.schedule.key_words import dotted
 from tl_attention.show.table import Column, Table
 
 TIMES = ("mean", "std", "err", "best", "worst")
@@ -132,11 +130,7 @@ def read_evaluation(line: bytes, values: Mapping[str, Any], where: str) -> tuple
 
     `values` is the object of the line. Unknown keys are ignored. Raises InputError that begins with `where`.
     """
-    try:
-        evaluation = TypeAdapter(Evaluation).validate_json(line, strict=True)
-    except ValidationError as error:
-        key, message = first_error(error)
-        raise InputError(f"{where}: evaluation: {dotted(key)}{message}") from None
+    evaluation = json_text.checked(Evaluation, line, f"{where}: evaluation")
     return str(values.get("name", evaluation.submission)), evaluation
 
 

@@ -12,11 +12,11 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from math import comb
 from pathlib import Path
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, Literal, TypeVar
 
 from tl_attention.compiler.sass import Loop
 from tl_attention.errors import InputError
-from tl_attention.files import user_file
+from tl_attention.files import json_text, user_file
 from tl_attention.hardware.card import CARDS, HOPPER
 from tl_attention.problem.features import taken_from
 from tl_attention.problem.lengths import LENGTHS_TEXT, lengths_text, parse_lengths
@@ -297,30 +297,8 @@ def read_lines(path: Path) -> list[tuple[str, bytes]]:
 
 
 def parse_object(line: bytes, where: str) -> dict[str, Any]:
-    """Parses a line of UTF-8 JSON and returns its object as a dict.
-
-    Raises InputError that begins with `where`, as FILE:LINE, for anything else.
-    """
-    try:
-        text = line.decode("utf-8")
-        values = json.loads(text, parse_int=_number, parse_float=_number, parse_constant=_number)
-    except UnicodeDecodeError as error:
-        raise InputError(f"{where}: not text: byte {error.start} is not UTF-8") from None
-    except InputError as error:
-        raise InputError(f"{where}: {error}") from None
-    except (ValueError, RecursionError):
-        raise InputError(f"{where}: not JSON, expected one row of results a line") from None
-    if not isinstance(values, dict):
-        raise InputError(f"{where}: not a row of results, expected a JSON object, found {text.strip()[:40]!r}")
-    return values
-
-
-def _number(text: str) -> float:
-    # Python reads integers of any size, and 1e999 as infinity; neither can be shown as a time or a count.
-    if not math.isfinite(float(text)):
-        short = text if len(text) <= 20 else f"{text[:20]}..."
-        raise InputError(f"the number {short} is not finite, or too large for a float")
-    return float(text)
+    """Parses a line of a record and returns its object as a dict. Raises InputError that begins with `where`."""
+    return json_text.parse_object(line, where, "one row of results a line")
 
 
 def parse_line(kind: type[Parsed], line: bytes, where: str) -> Parsed:
@@ -328,10 +306,6 @@ def parse_line(kind: type[Parsed], line: bytes, where: str) -> Parsed:
 
     Raises InputError that begins with `where`, as FILE:LINE.
     """
-    from pydantic import ValidationError
-
-    from tl_attention.schedule.key_errors import first_error
-
     names = tuple(f.name for f in fields(kind))
     unknown = [name for name in parse_object(line, where) if name not in names]
     if unknown:
@@ -339,12 +313,9 @@ def parse_line(kind: type[Parsed], line: bytes, where: str) -> Parsed:
             f"{where}: {unknown[0][:40]!r} is no field of a row: not the results of run or bench, or those of another "
             f"version; expected {', '.join(names)}"
         )
+    row = json_text.checked(kind, line, where)
     try:
-        row: Parsed = _validator(cast(Any, kind)).validate_json(line, strict=True)
         _ = row.shape
-    except ValidationError as error:
-        key, message = first_error(error)
-        raise InputError(f"{where}: {'.'.join(map(str, key))}: {message}") from None
     except (TypeError, InputError) as error:
         raise InputError(f"{where}: problem: {str(error).removeprefix('AttentionShape.__init__() ')}") from None
     try:
@@ -352,14 +323,6 @@ def parse_line(kind: type[Parsed], line: bytes, where: str) -> Parsed:
     except InputError as error:
         raise InputError(f"{where}: {error}") from None
     return row
-
-
-@functools.cache
-def _validator(kind: Any) -> Any:
-    # Late: writing rows does not need it.
-    from pydantic import TypeAdapter
-
-    return TypeAdapter(kind)
 
 
 # The leaderboard's largest problem, L.
