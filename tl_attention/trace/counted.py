@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import pickle
 import sys
-import tempfile
 from dataclasses import replace
 from pathlib import Path
 
+from tl_attention.compiler.scratch import scratch_file
 from tl_attention.measure.candidate import Candidate
 from tl_attention.measure.counters import TENSOR_PIPE, Ncu
 from tl_attention.trace.about import Counted
@@ -28,9 +28,7 @@ def record_and_count(candidate: Candidate, kinds: frozenset[str], window: Window
     """
     ncu = Ncu()
     found = record(candidate, kinds, window, seed)
-    with tempfile.TemporaryDirectory() as folder:
-        job = Path(folder) / "job"
-        job.write_bytes(pickle.dumps((candidate, kinds, window, found.about.seed)))
+    with scratch_file("job", pickle.dumps((candidate, kinds, window, found.about.seed))) as job:
         (launch,) = ncu.profile([sys.executable, "-m", __name__, str(job)], [TENSOR_PIPE], TIMEOUT_S)
     counted = Counted(TENSOR_PIPE, launch.metrics[TENSOR_PIPE], ncu.version())
     return replace(found, about=replace(found.about, ncu=counted))
