@@ -52,6 +52,10 @@ class ProfileRow(Measured):
         """Makes the row of a candidate, with its name, label, sizes and problem and these other fields."""
         return cls(candidate.name, candidate.label, candidate.sizes, problem_of(candidate.shape), **fields)
 
+    def check(self) -> None:
+        super().check()
+        _ = self.tiling
+
     @cached_property
     def tiling(self) -> Tiling | None:
         """Returns how the kernel of the row's label cuts the problem into tiles, None for a peer."""
