@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import functools
 import random
+import re
+import resource
+import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import ROOT
 from damage import damaged
 from test_store import KERNEL
+from test_trace_picture import timeline as two_iterations
 from tiers import sampled
 from timelines import timeline
 
 from tl_attention.cli.report import _entry
-from tl_attention.compiler import store
+from tl_attention.compiler import compile, store
+from tl_attention.compiler.sass import cuobjdump
+from tl_attention.compiler.scratch import scratch_file
 from tl_attention.errors import InputError
 from tl_attention.files import catalogue
 from tl_attention.files.ladder_file import ladder_names, load_ladder
@@ -55,29 +62,25 @@ def show_timeline(file: Path, draws: bool = True) -> None:
             assert "two steady iterations" in str(error)
 
 
+def rows_of(file: Path) -> list[Any]:
+    """Reads a record as `report` and `profile --of` do."""
+    lines, of_profile = read_lines(file), file.name.startswith("profile")
+    return [parse_line(ProfileRow, line, where) if of_profile else _entry(line, where, file) for where, line in lines]
+
+
 def show_record(file: Path) -> None:
-    """Reads and shows a record as `report` and `profile --of` do; raises the first line's error after all."""
-    wrong = None
-    for where, line in read_lines(file):
-        try:
-            if file.name.startswith("profile"):
-                row = parse_line(ProfileRow, line, where)
-                assert shown_profile.table(row).section() and shown_profile.stall_table([row]).section()
-                assert [*shown_profile.below([row])]
-                continue
-            found = _entry(line, where, file)
-        except InputError as error:
-            wrong = wrong or error
-            continue
-        if isinstance(found, CellRow):
-            assert shown_cells.markdown([found])
-        elif isinstance(found, Row):
-            assert shown_rows.table([found], None).section() is not None
-            [*shown_rows.loop_lines([found])]
+    """Reads and shows a record."""
+    for row in rows_of(file):
+        if isinstance(row, ProfileRow):
+            assert shown_profile.table(row).section() and shown_profile.stall_table([row]).section()
+            assert [*shown_profile.below([row])]
+        elif isinstance(row, CellRow):
+            assert shown_cells.markdown([row])
+        elif isinstance(row, Row):
+            assert shown_rows.table([row], None).section()
+            [*shown_rows.loop_lines([row])]
         else:
-            assert evaluations.table(found.heading, [(found.name, found.evaluation)], found.name).section()
-    if wrong:
-        raise wrong
+            assert evaluations.table(row.heading, [(row.name, row.evaluation)], row.name).section()
 
 
 @pytest.mark.parametrize("name", sampled(TIMELINES, ["drift", "predicted-best", "seed"]))
@@ -90,11 +93,13 @@ def test_every_record_that_ships_is_shown(name) -> None:
     show_record(RESULTS / name)
 
 
-def test_all_cells_ladders_machines_and_schedules_that_ship_are_read() -> None:
+def test_every_file_that_ships_is_read() -> None:
     assert all(load_cells(RESULTS / name) for name in CELLS) and len(CELLS) == 8
     assert all(load_ladder(name).steps for name in ladder_names())
     assert all(machine.load(name).title for name in machine.names())
     assert all(load(name).label for name in catalogue.all_names())
+    assert all(Timeline.read(RESULTS / f"timelines/{name}.json").about.name for name in TIMELINES)
+    assert all(rows_of(RESULTS / name) for name in RECORDS)
 
 
 # --- damaged files -----------------------------------------------------------------------------------------------------
@@ -146,14 +151,10 @@ def lines_of(*names: str) -> list[bytes]:
 
 
 def timelines_in(folder: Path) -> list[bytes]:
-    whole = Timeline.read(RESULTS / "timelines/predicted-best.json")
-    short = replace(
-        whole, lines=tuple(replace(line, times=line.times[:300], marks=line.marks[:300]) for line in whole.lines)
-    )
-    for name, found in (("some", timeline()), ("predicted", short)):
+    for name, found in (("some", timeline()), ("two iterations", two_iterations())):
         found.write(folder / name)
     drift = (RESULTS / "timelines/drift.json").read_bytes()
-    return [(folder / "some").read_bytes(), (folder / "predicted").read_bytes(), drift]
+    return [(folder / "some").read_bytes(), (folder / "two iterations").read_bytes(), drift]
 
 
 @functools.cache
@@ -234,3 +235,38 @@ def test_a_damaged_file_is_one_line_or_is_shown(name, first, count, tmp_path) ->
         except Exception as error:
             raise AssertionError(f"{name}, damage {number}: {error!r}") from error
     assert refused > count / 3 or name == "kernel"
+
+
+@pytest.mark.parametrize(
+    "old,new,words",
+    [
+        ("arch: sm_90a", "arch: xx", "5: arch: expected 'sm_80', 'sm_86', 'sm_89', 'sm_90a' or 'sm_120', found 'xx'"),
+        ("sms: 132", "sms: 0", "6: sms: expected at least 1, found 0"),
+        (" fma: {value: 1,", " fma: {value: .inf,", "8: numbers.fma.value: expected at most 1000000000.0"),
+        (" fma: {value: 1,", " fmb: {value: 1,", "8: numbers.fmb: unknown key, did you mean fma?"),
+        ("tma_bytes: {value: 47,", "tma_bytes: {value: 0,", "numbers.tma_bytes.value: expected more than 0, found 0"),
+    ],
+)
+def test_a_machine_that_is_none_is_one_line(old, new, words, tmp_path, error_of) -> None:
+    file, text = tmp_path / "m.yaml", (machine.FOLDER / "h200.yaml").read_text()
+    assert text.count(old) == 1
+    file.write_text(text.replace(old, new))
+    assert re.match(f"{file}:", said := error_of("predict", "best", "--machine", file)) and words in said
+
+
+@pytest.mark.parametrize(
+    "write",
+    [lambda data: cuobjdump(data, "--dump-sass"), compile._loaded, lambda data: scratch_file("x", data).__enter__()],
+)
+@pytest.mark.parametrize("way", ["full", "no folder"])
+def test_a_temporary_file_that_cannot_be_written_is_one_line(write, way, monkeypatch) -> None:
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if way == "full":
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limit[1]))
+    else:
+        monkeypatch.setattr(tempfile, "tempdir", "/tl-attention-none")
+    try:
+        with pytest.raises(InputError, match="cannot be written: .*; set TMPDIR to a folder with room$"):
+            write(bytes(2000))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)

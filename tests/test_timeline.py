@@ -101,6 +101,27 @@ def test_a_file_has_all_of_it(tmp_path):
     [
         (lambda told: told.update(form="another"), "form: expected 'tl-attention timeline 3', found 'another'"),
         (lambda told: told.pop("lines"), "lines: the key is missing"),
+        (lambda told: told["about"].pop("name"), "about.name: the key is missing"),
+        (lambda told: told["about"].update(shape=[1]), r"about.shape: expected text, found the list \[1\]"),
+        (lambda told: told["about"].update(gpu="x"), "about.gpu: unknown key"),
+        (lambda told: told["about"].update(tile_cycles=[1.0]), "about.tile_cycles"),
+        (lambda told: told["lines"][0].update(role=0.0), r"lines\[0\].role: expected an integer, found 0.0"),
+        (lambda told: told["lines"][0]["marks"].__setitem__(2, 1.5), r"lines\[0\].marks\[2\]: expected an integer"),
+        (
+            lambda told: told["lines"][0].update(block=[1]),
+            r"lines\[0\].block: expected an integer, found the list \[1\]",
+        ),
+        (lambda told: told["lines"][0].update(times={"x": 1}), r"lines\[0\].times: expected a list, found a mapping"),
+        (lambda told: told["lines"][0].update(clock=2**63), r"lines\[0\].clock: "),
+        (
+            lambda told: told["lines"][0]["times"].__setitem__(0, 2**63 - 1),
+            r"lines\[0\].times: .* fall or are too large",
+        ),
+        (lambda told: told.update(mhz="x"), "mhz: expected a number, .* found 'x'"),
+        (lambda told: told.update(mhz=0), "mhz: expected at least 1"),
+        (lambda told: told.update(lines=[]), "lines: expected at least 1 entry"),
+        (lambda told: told.update(mhz=10**400), "the number 1000.* is not finite, or too large for a float"),
+        (lambda told: told.update(whats=told["whats"][:-1]), "arrives: 5 entries, expected 4, one a mark"),
         (
             lambda told: told["lines"][0].update(role=2),
             r"lines\[0\].role: thread block 7, role 2, expected a role below 2",

@@ -12,6 +12,7 @@ import pytest
 from tl_attention.errors import InputError
 from tl_attention.files import user_file
 from tl_attention.files.kinds import MACHINE
+from tl_attention.model.machine import FOLDER
 
 SUBMISSION = Path(__file__).parents[1] / "leaderboard_submit.py"
 NEVER_ENDS = "/dev/zero"
@@ -34,6 +35,77 @@ def test_what_never_ends_and_a_pipe_that_nobody_writes_to_are_told_at_once(name,
         make(path)
         error = error_of(*command, path)
         assert error.startswith(str(path)) and (file == "pipe" or error == f"{path}: {words}")
+
+
+# A command that would write over what another made, and what its one line says.
+RECORDING = '{"form":"tl-attention timeline 3","about":{}}'
+LOST = {
+    "a schedule, by schema": (["schema", "-o", "mine.yaml"], "mine.yaml: is there already, and is not a JSON Schema"),
+    "a schedule, by a page": (
+        ["trace", "best", "--predict", "--page", "mine.yaml"],
+        "mine.yaml: is there already, and is not a page of timelines: expected a new file, or a page of timelines to replace",
+    ),
+    "a schedule, by a row": (
+        ["run", "best", "--output", "mine.yaml"],
+        "mine.yaml: is there already, and is not a record",
+    ),
+    "the schedule that is run": (
+        ["run", "mine.yaml", "--output", "link.yaml"],
+        "link.yaml: --output writes it and the command reads it, expected a new file, or a record to add to",
+    ),
+    "a machine's file": (
+        ["calibrate", "--machine", "machine.yaml", "-o", "machine.yaml"],
+        "machine.yaml: --output writes it and the command reads it, expected a new file",
+    ),
+    "a recording, by its trace": (
+        ["trace", "--of", "a.json", "--chrome", "a.json"],
+        "a.json: --chrome writes it and the command reads it, expected a new file",
+    ),
+    "a recording, by its page": (
+        ["trace", "--of", "a.json", "--page", "hard.json"],
+        "hard.json: --page writes it and the command reads it, expected a new file",
+    ),
+    "an older recording": (
+        ["trace", "best", "--output", "a.json"],
+        "a.json: is there already, and a timeline takes no other file's place: expected a new file",
+    ),
+    "a record, by a submission": (
+        ["submit", "best", "-o", "rows.jsonl"],
+        "rows.jsonl: is there already, and is not a packed submission",
+    ),
+    "a submission, by a record": (
+        ["submit", "--evaluate", "best", "-o", "other.py"],
+        "other.py: is there already, and is not a record",
+    ),
+    "a page, by another file": (
+        ["trace", "--of", "a.json", "--page", "new", "--chrome", "./new"],
+        "new: --chrome and --page both write it, expected a file for each",
+    ),
+    "what is in no folder": (
+        ["submit", "best", "-o", "no/way/x.py"],
+        "no/way/x.py: cannot be written: No such file or directory",
+    ),
+    "what is at the root": (
+        ["submit", "best", "-o", "/tl-attention-nope/x.py"],
+        "/tl-attention-nope/x.py: cannot be written: No such file or directory",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LOST)
+def test_no_command_writes_over_what_it_did_not_make(name, error_of, tmp_path, monkeypatch) -> None:
+    arguments, words = LOST[name]
+    monkeypatch.chdir(tmp_path)
+    there = {"mine.yaml": "base: best\n", "a.json": RECORDING, "other.py": "x = 1\n"}
+    there |= {"machine.yaml": (FOLDER / "h200.yaml").read_text(), "rows.jsonl": '{"name": "seed", "problem": {}}\n'}
+    for file, text in there.items():
+        Path(file).write_text(text)
+    Path("link.yaml").symlink_to("mine.yaml")
+    Path("hard.json").hardlink_to("a.json")
+    assert words in error_of(*arguments)
+    assert {path.name for path in Path().iterdir()} == {*there, "link.yaml", "hard.json"}
+    assert all(Path(file).read_text() == text for file, text in there.items())
+    assert not Path("/tl-attention-nope").exists()
 
 
 OLD, NEW = (f"# The numbers of a {card} for `tl-attention predict`: {'x' * 2000}" for card in ("card", "GPU"))

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import click
 
 from tl_attention.cli.command import naming
-from tl_attention.cli.outputs import OutputFile
+from tl_attention.cli.outputs import NamedFile, OutputFile
 from tl_attention.errors import printable
 from tl_attention.files.kinds import RECORD
 from tl_attention.files.named import Named
@@ -113,7 +112,7 @@ HEAD_SIZE = HeadSizeType()
 
 
 Decorator = Callable[[Any], Any]
-FILE = click.Path(path_type=Path)
+FILE = NamedFile()
 # More would take days, and tell no more.
 MOST_ROUNDS = 10_000
 DEFAULT_SIZES, DEFAULT_HEAD_SIZE = "4,64,8192", 128

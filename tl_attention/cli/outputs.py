@@ -10,18 +10,31 @@ from typing import Any
 
 import click
 
-from tl_attention.errors import InputError
+from tl_attention.errors import InputError, shown
 from tl_attention.files import user_file
 from tl_attention.files.kinds import Kind
 
 KindOf = Callable[[Mapping[str, Any]], Kind]
 
 
-class OutputFile(click.Path):
+class NamedFile(click.Path):
+    """A `NamedFile` is the type of an option or argument that names a file. Who reads or writes it says what is wrong there."""
+
+    def __init__(self) -> None:
+        super().__init__(path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        try:
+            return super().convert(value, param, ctx)
+        except ValueError:
+            self.fail(f"no file has the name {shown(value)}", param, ctx)
+
+
+class OutputFile(NamedFile):
     """An `OutputFile` is the type of an option whose file the command writes. The kind may depend on other options."""
 
     def __init__(self, kind: Kind | KindOf):
-        super().__init__(path_type=Path)
+        super().__init__()
         self.kind = kind
 
     def kind_for(self, options: Mapping[str, Any]) -> Kind:

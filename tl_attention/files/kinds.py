@@ -29,7 +29,7 @@ class Kind:
 RECORD = Kind(
     "a record",
     "add to",
-    re.compile(rb'(\{"[^\n]*\n)*?\{"[^\n]*"(problem|submission)": |\{"(name|cell|problem|attention)": [\["{][^\n]*\Z'),
+    re.compile(rb'(\{"[^\n]*\n)*?\{[^\n]*"(problem|submission)": |\{"(name|cell|problem|attention)": [\["{][^\n]*\Z'),
 )
 # It took a GPU to record.
 TIMELINE = Kind("a timeline", "", re.compile(rb'\{"form":"tl-attention timeline '))

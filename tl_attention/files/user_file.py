@@ -98,7 +98,7 @@ def make_folder(path: Path) -> None:
 
 def is_no_file(path: Path) -> bool:
     """Says whether a path is of a pipe, a device or a folder: /dev/stdout for one."""
-    return path.exists() and not path.is_file()
+    return os.path.exists(path) and not os.path.isfile(path)
 
 
 def is_same(one: Path, other: Path) -> bool:

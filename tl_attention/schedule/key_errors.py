@@ -77,6 +77,7 @@ def _expected(detail: dict[str, Any]) -> str:
         "string_too_long": f"expected at most {context.get('max_length')} characters",
         "float_type": "expected a number, such as 8.0 or 1.0e-5",
         "bool_type": "expected true or false",
+        "unexpected_keyword_argument": "unknown key",
         "model_type": "expected a mapping of keys",
         "tuple_type": "expected a list",
         "too_short": f"expected at least {_entries(context.get('min_length'))}",
