@@ -12,10 +12,10 @@ from pydantic import Field
 from tl_attention.files import json_text
 from tl_attention.leaderboard.contract import TestLine
 from tl_attention.leaderboard.worker import stop_reason
+from tl_attention.measure.records import Positive
 from tl_attention.show.table import Column, Table
 
 TIMES = ("mean", "std", "err", "best", "worst")
-Milliseconds = Annotated[float, Field(gt=0)]
 
 
 @dataclass(frozen=True)
@@ -26,14 +26,14 @@ class Timing:
     """
 
     n: int
-    mean_ms: Milliseconds
+    mean_ms: Positive
     std_ms: float
     err_ms: float
-    best_ms: Milliseconds
-    worst_ms: Milliseconds
-    median_ms: Milliseconds
-    p10_ms: Milliseconds
-    p90_ms: Milliseconds
+    best_ms: Positive
+    worst_ms: Positive
+    median_ms: Positive
+    p10_ms: Positive
+    p90_ms: Positive
     stopped_by: str
     method: str
     samples_ms: tuple[float, ...]

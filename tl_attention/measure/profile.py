@@ -53,7 +53,6 @@ class ProfileRow(Measured):
         return cls(candidate.name, candidate.label, candidate.sizes, problem_of(candidate.shape), **fields)
 
     def check(self) -> None:
-        super().check()
         _ = self.tiling
 
     @cached_property

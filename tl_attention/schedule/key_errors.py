@@ -75,6 +75,7 @@ def _expected(detail: dict[str, Any]) -> str:
         "string_unicode": "expected text",
         "string_type": "expected text",
         "string_too_long": f"expected at most {context.get('max_length')} characters",
+        "finite_number": "expected a finite number",
         "float_type": "expected a number, such as 8.0 or 1.0e-5",
         "bool_type": "expected true or false",
         "unexpected_keyword_argument": "unknown key",
