@@ -97,7 +97,10 @@ def test_no_command_writes_over_what_it_did_not_make(name, error_of, tmp_path, m
     arguments, words = LOST[name]
     monkeypatch.chdir(tmp_path)
     there = {"mine.yaml": "base: best\n", "a.json": RECORDING, "other.py": "x = 1\n"}
-    there |= {"machine.yaml": (FOLDER / "h200.yaml").read_text(), "rows.jsonl": '{"name": "seed", "problem": {}}\n'}
+    there |= {
+        "machine.yaml": (FOLDER / "h200.yaml").read_text(),
+        "rows.jsonl": '{"name": "seed", "problem": {"batch": 1}}\n',
+    }
     for file, text in there.items():
         Path(file).write_text(text)
     Path("link.yaml").symlink_to("mine.yaml")

@@ -25,11 +25,14 @@ class Kind:
         return f"a new file{f', or {self.name} to {self.done}' if self.done else ''}"
 
 
-# A record's line says its problem or its submission. One may be cut off by the end of its process, also the only one.
+# A record's line says its problem, or its submission. A killed process may have cut one off, also the only one.
 RECORD = Kind(
     "a record",
     "add to",
-    re.compile(rb'(\{"[^\n]*\n)*?\{[^\n]*"(problem|submission)": |\{"(name|cell|problem|attention)": [\["{][^\n]*\Z'),
+    re.compile(
+        rb'(\{"[^\n]*\n)*?\{[^\n]*("problem": (\{"|"\()|"submission": "[^"\n]*", "sha256")'
+        rb'|\{"(name|cell|problem|attention)": ["{][^\n]*[^}\s]\Z'
+    ),
 )
 # It took a GPU to record.
 TIMELINE = Kind("a timeline", "", re.compile(rb'\{"form":"tl-attention timeline '))

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal, NamedTuple
+from typing import Annotated, ClassVar, Literal, NamedTuple, get_args
 
 import numpy as np
 from pydantic import ConfigDict, Field
@@ -25,7 +25,8 @@ from tl_attention.schedule.key_errors import RuleBroken
 from tl_attention.schedule.key_words import dotted
 from tl_attention.trace.about import ONLY, About, Count, Words
 
-FORM = "tl-attention timeline 3"
+Form = Literal["tl-attention timeline 3"]
+(FORM,) = get_args(Form)
 # The bytes of a mark's slot, and those that no file of a timeline has.
 SLOT, MOST_BYTES = 4, 256 * user_file.MIB
 # A clock's time in cycles, or a timer's in nanoseconds.
@@ -147,7 +148,7 @@ class _File(Timeline):
 
     __pydantic_config__: ClassVar[ConfigDict] = ONLY
 
-    form: Literal["tl-attention timeline 3"] = field(kw_only=True)
+    form: Form = field(kw_only=True)
 
 
 def _check(line: Line, number: int, roles: int, marks: int) -> None:
