@@ -29,6 +29,7 @@ from tl_attention.files import catalogue
 from tl_attention.files.ladder_file import ladder_names, load_ladder
 from tl_attention.files.named import load
 from tl_attention.leaderboard import results as evaluations
+from tl_attention.leaderboard.contract import RANKED_LINES, read_test_lines
 from tl_attention.measure.cell import load_cells
 from tl_attention.measure.cell_records import CellRow
 from tl_attention.measure.profile import ProfileRow
@@ -203,6 +204,7 @@ KINDS = {
     ),
     "profile.jsonl": Kind("jsonl", lambda folder: lines_of("profile-h200.jsonl"), show_record),
     "timeline.json": Kind("json", timelines_in, lambda path: show_timeline(path, draws=path.stat().st_size % 8 == 0)),
+    "lines.txt": Kind("", lambda folder: [b"".join(f"{line}\n".encode() for line in RANKED_LINES)], read_test_lines),
     "kernel": Kind("", kernel_in, show_kernel),
 }
 SAMPLE, WHOLE = 12, 630

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -115,7 +116,8 @@ def trace(
 
     timelines = [Timeline.read(path) for path in recorded]
     if schedule:
-        result = output if predict else record_path(output, "trace", ".json")
+        # Another process may begin in the same second, and neither replaces what the other wrote.
+        result = output if predict else record_path(output, f"trace-{os.getpid()}", ".json")
         if result:
             user_file.check_writable(result, TIMELINE)
         if predict:
