@@ -7,7 +7,7 @@ import json
 import math
 from typing import Any, TypeVar, cast
 
-from tl_attention.errors import InputError
+from tl_attention.errors import InputError, printable
 
 Parsed = TypeVar("Parsed")
 
@@ -54,7 +54,7 @@ def checked(kind: type[Parsed], text: bytes, where: str) -> Parsed:
         found: Parsed = _validator(cast(Any, kind)).validate_json(text, strict=True)
     except ValidationError as error:
         key, message = first_error(error)
-        raise InputError(f"{where}: {dotted(key)}{message}") from None
+        raise InputError(printable(f"{where}: {dotted(key)}{message}")) from None
     return found
 
 

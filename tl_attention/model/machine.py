@@ -6,11 +6,11 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictInt, create_model, model_validator
+from pydantic import BaseModel, ConfigDict, Field, StrictInt, create_model, model_validator
 
 from tl_attention.errors import InputError
 from tl_attention.files import yaml_text
-from tl_attention.files.schedule_file import one_line
+from tl_attention.files.schedule_file import OneLine
 from tl_attention.hardware.card import Arch
 from tl_attention.schedule.key_errors import RuleBroken
 
@@ -19,7 +19,6 @@ FOLDER = Path(__file__).parent / "machines"
 USUAL = "h200"
 # No GPU has a quarter of so many SMs.
 MOST_SMS = 1024
-Line = Annotated[str, AfterValidator(one_line)]
 
 
 def _number(words: str) -> Any:
@@ -154,9 +153,9 @@ class MachineKeys(BaseModel):
 
     model_config = _KEYS
 
-    device: Line
-    driver: Line
-    date: Line
+    device: OneLine
+    driver: OneLine
+    date: OneLine
     arch: Arch
     sms: Annotated[StrictInt, Field(ge=1, le=MOST_SMS)]
     numbers: _Numbers

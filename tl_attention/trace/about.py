@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any, ClassVar
 
-from pydantic import AfterValidator, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
-from tl_attention.files.schedule_file import one_line
+from tl_attention.files.schedule_file import OneLine
 
-Words = Annotated[str, AfterValidator(one_line)]
 Count = Annotated[int, Field(ge=0, lt=2**31)]
 # More than any kernel takes, and no sum of such numbers is too large for a float.
 Amount = Annotated[float, Field(gt=0, le=1e15)]
@@ -23,9 +22,9 @@ class Counted:
 
     __pydantic_config__: ClassVar[ConfigDict] = ONLY
 
-    counter: Words
+    counter: OneLine
     percent: Annotated[float, Field(ge=0, le=1000)]
-    version: Words | None
+    version: OneLine | None
 
 
 @dataclass(frozen=True)
@@ -34,7 +33,7 @@ class Predicted:
 
     __pydantic_config__: ClassVar[ConfigDict] = ONLY
 
-    machine: Words
+    machine: OneLine
     ms: Amount
     blocks: Count
 
@@ -45,10 +44,10 @@ class About:
 
     __pydantic_config__: ClassVar[ConfigDict] = ONLY
 
-    name: Words
-    label: Words = ""
-    shape: Words
-    device: Words
+    name: OneLine
+    label: OneLine = ""
+    shape: OneLine
+    device: OneLine
     skip: Annotated[Count, Field(description="the iterations of each role that were left out first")] = 0
     marks: Annotated[tuple[str, ...], Field(description="what marks stood before, by kind")] = ()
     seed: int | None = None
@@ -75,7 +74,7 @@ class About:
     ] = field(default_factory=dict)
     blocks_of_sm: Count = 0
     machine_code: Annotated[
-        dict[Words, tuple[Places, Places]], Field(description="what ptxas made without and with marks, by name")
+        dict[OneLine, tuple[Places, Places]], Field(description="what ptxas made without and with marks, by name")
     ] = field(default_factory=dict)
     ncu: Counted | None = None
     predicted: Predicted | None = None

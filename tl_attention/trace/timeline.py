@@ -20,10 +20,11 @@ from pydantic import ConfigDict, Field
 from tl_attention.errors import InputError
 from tl_attention.files import json_text, user_file
 from tl_attention.files.kinds import TIMELINE
+from tl_attention.files.schedule_file import OneLine
 from tl_attention.proof.code.marks import HEAD, LIMIT, MOST_BLOCKS, OWN, RECORDS
 from tl_attention.schedule.key_errors import RuleBroken
 from tl_attention.schedule.key_words import dotted
-from tl_attention.trace.about import ONLY, About, Count, Words
+from tl_attention.trace.about import ONLY, About, Count
 
 Form = Literal["tl-attention timeline 3"]
 (FORM,) = get_args(Form)
@@ -36,8 +37,8 @@ Time = Annotated[int, Field(ge=0, lt=2**63)]
 class What(NamedTuple):
     """A What is the kind and the name of what a role does, such as ("wait", "K_full") or ("vector", "exp+cast")."""
 
-    kind: Words
-    name: Words
+    kind: OneLine
+    name: OneLine
 
     def __str__(self) -> str:
         return f"{self.kind} {self.name}".strip()
@@ -84,10 +85,10 @@ class Timeline:
     """
 
     about: About
-    roles: Annotated[tuple[Words, ...], Field(min_length=1)]
+    roles: Annotated[tuple[OneLine, ...], Field(min_length=1)]
     mhz: Annotated[float, Field(ge=1, le=100_000)]
     whats: tuple[What, ...]
-    arrives: tuple[tuple[Words, ...], ...]
+    arrives: tuple[tuple[OneLine, ...], ...]
     lines: Annotated[tuple[Line, ...], Field(min_length=1)]
 
     def zero(self, line: Line) -> float:
