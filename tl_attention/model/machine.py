@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any
@@ -173,7 +174,7 @@ class MachineKeys(BaseModel):
 def load(name: str = USUAL) -> Machine:
     """Returns the machine of this name among those that ship, or of a file. Raises InputError with file, line and key."""
     path = Path(name) if name.endswith(".yaml") else FOLDER / f"{name}.yaml"
-    if not path.suffix == ".yaml" or (path.parent == FOLDER and not path.is_file()):
+    if not path.suffix == ".yaml" or (path.parent == FOLDER and not os.path.isfile(path)):
         raise InputError(f"no machine {name[:40]!r}, expected {' or '.join(names())}, or a file NAME.yaml")
     file = yaml_text.read(path)
     keys = yaml_text.checked(file, MachineKeys, file.fields)
