@@ -135,7 +135,8 @@ def test_a_kind_is_known_of_each_file_that_is_written_and_of_no_other(ours) -> N
     for record in RESULTS.glob("*.jsonl"):
         assert RECORD.begins.match(record.read_bytes()), record
     cut = ROW.to_json()[:50].encode()
-    assert RECORD.begins.match(cut) and RECORD.begins.match(cut + b"\n" + ROW.to_json().encode())
+    assert RECORD.begins.match(b"\n" + ROW.to_json().encode()) and RECORD.begins.match(cut)
+    assert RECORD.begins.match(cut + b"\n" + ROW.to_json().encode())
 
 
 def lay_out(files: dict[str, bytes]) -> None:

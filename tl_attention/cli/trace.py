@@ -63,7 +63,7 @@ DEFAULT = "tile,wait,issue,load,vector,store,end"
 @click.option(
     "--ncu", is_flag=True, help="have NVIDIA's ncu count the tensor pipe's work too, of the kernel with marks"
 )
-@click.option("--output", type=OutputFile(TIMELINE), help="the timeline's file  [default: in runs/]")
+@click.option("--output", type=OutputFile(TIMELINE), help="the timeline's file, a new one  [default: in runs/]")
 @click.option(
     "--of", "recorded", type=FILE, multiple=True, help="show this timeline, and run nothing; several times: all"
 )

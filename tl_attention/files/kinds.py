@@ -30,7 +30,7 @@ RECORD = Kind(
     "a record",
     "add to",
     re.compile(
-        rb'(\{"[^\n]*\n)*?\{[^\n]*("problem": (\{"|"\()|"submission": "[^"\n]*", "sha256")'
+        rb'\s*(\{"[^\n]*\n)*?\{[^\n]*("problem": (\{"|"\()|"submission": "[^"\n]*", "sha256")'
         rb'|\{"(name|cell|problem|attention)": ["{][^\n]*[^}\s]\Z'
     ),
 )
