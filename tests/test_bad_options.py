@@ -136,3 +136,31 @@ def test_a_standard_output_that_cannot_be_written_leaves_no_traceback(target, co
     )
     os.close(writing)
     assert done.returncode == code and done.stderr.count("\n") <= 1 and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["ladder"],
+        ["ladder", "worklog", "--of"],
+        ["predict", "best", "--machine"],
+        ["predict", "--watch"],
+        ["check"],
+        ["run"],
+        ["compare"],
+        ["report"],
+        ["profile", "--of"],
+        ["trace", "--of"],
+        ["trace", "best", "--predict", "--machine"],
+        ["submit"],
+        ["submit", "--check"],
+        ["submit", "--evaluate", f"{ROOT}/leaderboard_submit.py", "--lines"],
+        ["schema", "--output"],
+        ["bench", "seed", "--output"],
+        ["calibrate", "--output"],
+    ],
+    ids=lambda words: " ".join(map(os.path.basename, words)),
+)
+def test_a_name_that_no_file_can_have_is_one_line(words, error_of) -> None:
+    for name in ("x" * 300, "a\0b", "\ud800"):
+        assert len(error_of(*words, name)) < 500

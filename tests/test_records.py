@@ -185,17 +185,20 @@ BAD_LINES = {
         json.dumps(FIELDS | {"problem": PROBLEM | {"head_dim": None}}),
         "problem: head_dim is None, expected an integer",
     ),
-    "an unknown card": (json.dumps(FIELDS | {"arch": "sm_99"}), "arch: 'sm_99' is no card's, expected one of sm_80, "),
+    "an unknown card": (
+        json.dumps(FIELDS | {"arch": "sm_99"}),
+        "arch: expected 'sm_80', 'sm_86', 'sm_89', 'sm_90a' or 'sm_120', found 'sm_99'",
+    ),
     "a median alone": (json.dumps({**FIELDS, "p90_ms": None}), "median_ms: expected p10_ms and p90_ms beside it"),
     "no registers": (json.dumps(FIELDS | {"registers": 0}), "registers: expected more than 0"),
     "less than no memory": (json.dumps(FIELDS | {"shared_bytes": -1024}), "shared_bytes: expected at least 0"),
     "a comparison of nothing": (
         json.dumps(FIELDS | {"against": {"incumbent": "best", "fingerprint": None, "ratios": []}}),
-        "against: expected ratios above 0",
+        "against.ratios: expected at least 1 entry",
     ),
     "a cell without ours": (cell_line(name="theirs"), "entries: expected one of the name 'ours'"),
-    "a cell of no work": (cell_line(flops=0), "entries: ours: expected flops and rounds_ms above 0"),
-    "a cell in no time": (cell_line(rounds_ms=[0.0]), "entries: ours: expected flops and rounds_ms above 0"),
+    "a cell of no work": (cell_line(flops=0), "entries[0].flops: expected more than 0, found 0"),
+    "a cell in no time": (cell_line(rounds_ms=[0.0]), "entries[0].rounds_ms[0]: expected more than 0"),
     "problem with more": (json.dumps(FIELDS | {"problem": PROBLEM | {"x": 1}}), "problem: got an unexpected keyword"),
 }
 

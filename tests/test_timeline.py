@@ -83,7 +83,7 @@ def damage(words: np.ndarray, place: int, value: int) -> np.ndarray:
     "place,value,words",
     [
         (2 * (HEAD + 2), 0, "thread block 7, role 0 noted nothing: is there such a block?"),
-        (RECORDS // 4 + 1, 500, "the times of block 7, role 0 are damaged"),
+        (RECORDS // 4 + 1, 500, "thread block 7, role 0 has times that fall or are too large"),
     ],
 )
 def test_a_damaged_buffer_is_refused(place, value, words):
@@ -99,11 +99,41 @@ def test_a_file_has_all_of_it(tmp_path):
 @pytest.mark.parametrize(
     "change,words",
     [
-        (lambda told: told.update(form="another"), "its form is 'another', expected 'tl-attention timeline 3'"),
-        (lambda told: told.pop("lines"), "'lines'"),
-        (lambda told: told["lines"][0].update(role=2), "block 7 has a role 2 that there is not"),
-        (lambda told: told["lines"][1]["times"].pop(), "the times of block 7, role 1 are damaged"),
-        (lambda told: told["lines"][0]["marks"].__setitem__(2, 9), "block 7, role 0 has a mark that there is not"),
+        (lambda told: told.update(form="another"), "form: expected 'tl-attention timeline 3', found 'another'"),
+        (lambda told: told.pop("lines"), "lines: the key is missing"),
+        (lambda told: told["about"].pop("name"), "about.name: the key is missing"),
+        (lambda told: told["about"].update(shape=[1]), r"about.shape: expected text, found the list \[1\]"),
+        (lambda told: told["about"].update(gpu="x"), "about.gpu: unknown key"),
+        (lambda told: told["about"].update(tile_cycles=[1.0]), "about.tile_cycles"),
+        (lambda told: told["lines"][0].update(role=0.0), r"lines\[0\].role: expected an integer, found 0.0"),
+        (lambda told: told["lines"][0]["marks"].__setitem__(2, 1.5), r"lines\[0\].marks\[2\]: expected an integer"),
+        (
+            lambda told: told["lines"][0].update(block=[1]),
+            r"lines\[0\].block: expected an integer, found the list \[1\]",
+        ),
+        (lambda told: told["lines"][0].update(times={"x": 1}), r"lines\[0\].times: expected a list, found a mapping"),
+        (lambda told: told["lines"][0].update(clock=2**63), r"lines\[0\].clock: "),
+        (
+            lambda told: told["lines"][0]["times"].__setitem__(0, 2**63 - 1),
+            r"lines\[0\].times: .* fall or are too large",
+        ),
+        (lambda told: told.update(mhz="x"), "mhz: expected a number, .* found 'x'"),
+        (lambda told: told.update(mhz=0), "mhz: expected at least 1"),
+        (lambda told: told.update(lines=[]), "lines: expected at least 1 entry"),
+        (lambda told: told.update(mhz=10**400), "the number 1000.* is not finite, or too large for a float"),
+        (lambda told: told.update(whats=told["whats"][:-1]), "arrives: 5 entries, expected 4, one a mark"),
+        (
+            lambda told: told["lines"][0].update(role=2),
+            r"lines\[0\].role: thread block 7, role 2, expected a role below 2",
+        ),
+        (
+            lambda told: told["lines"][1]["times"].pop(),
+            r"lines\[1\].times: thread block 7, role 1 has 11 times and 12 marks",
+        ),
+        (
+            lambda told: told["lines"][0]["marks"].__setitem__(2, 9),
+            r"lines\[0\].marks: thread block 7, role 0 has a mark 9, expected one below 5",
+        ),
     ],
 )
 def test_a_damaged_file_is_one_line(tmp_path, change, words):
@@ -299,7 +329,7 @@ def test_loads_are_on_their_way_until_the_first_wait_for_them_is_over():
 def test_a_window_that_begins_later_shows_no_loads():
     """Its roles begin in other tiles, and count them from there."""
     found = roles(*QS, TWO_LOADS)
-    later = replace(found, about={**ABOUT, "skip": 1})
+    later = replace(found, about=replace(ABOUT, skip=1))
     assert told_flows(later) == [] and flights(later) == [[], [], []]
 
 

@@ -25,6 +25,7 @@ from tl_attention.problem.shape import AttentionShape
 from tl_attention.proof.code.mark_places import KINDS
 from tl_attention.show.timeline import below
 from tl_attention.trace import counted, page
+from tl_attention.trace.about import Counted
 from tl_attention.trace.recording import roles_of
 from tl_attention.trace.shares import of_block, shares_of, tensor_pipe
 from tl_attention.trace.timeline import Line, Timeline, What, Window
@@ -133,9 +134,9 @@ def test_ncu_counts_the_same_kernel_with_marks(monkeypatch) -> None:
 
     asked = frozenset({"tile", "end"}), Window((0,), 0, 4)
     monkeypatch.setattr(counted, "Ncu", Counting)
-    monkeypatch.setattr(counted, "record", lambda *given: replace(timeline(), about={**ABOUT, "seed": given[3]}))
+    monkeypatch.setattr(counted, "record", lambda *given: replace(timeline(), about=replace(ABOUT, seed=given[3])))
     found = counted.record_and_count(CANDIDATE, *asked, 3)
-    assert found.about["ncu"] == {"counter": TENSOR_PIPE, "percent": 59.5, "version": "1.2"}
+    assert found.about.ncu == Counted(TENSOR_PIPE, 59.5, "1.2")
     assert seen == [(["-m", "tl_attention.trace.counted"], (CANDIDATE, *asked, 3), [TENSOR_PIPE])]
     assert "; ncu counts 59.5 % in the whole kernel with these marks" in next(below(found))
 
@@ -144,7 +145,7 @@ def test_the_tensor_pipe_is_busy_as_long_as_its_instructions_take() -> None:
     found = timeline()
     roles = [*of_block(found, 7).values()]
     assert tensor_pipe(found, roles) == pytest.approx(2 * 3 * 20 / 200)
-    two_blocks = replace(found, about={**found.about, "blocks_of_sm": 2})
+    two_blocks = replace(found, about=replace(found.about, blocks_of_sm=2))
     assert tensor_pipe(two_blocks, roles) == pytest.approx(2 * 2 * 3 * 20 / 200)
     for kinds in (("tile", "wait", "wait", "vector", "end"), ("tile", "issue", "wait", "fragments", "end")):
         whats = tuple(what._replace(kind=kind) for what, kind in zip(found.whats, kinds))
@@ -235,7 +236,7 @@ def test_a_browser_shows_a_page_of_20_mb_and_zooms_without_delay(tmp_path) -> No
 def test_the_pages_address_says_what_it_shows(tmp_path) -> None:
     from selenium.webdriver.support.ui import WebDriverWait
 
-    named = [replace(timeline(), about={**ABOUT, "name": name}) for name in ("one", "two", "three")]
+    named = [replace(timeline(), about=replace(ABOUT, name=name)) for name in ("one", "two", "three")]
     page.write(named, tmp_path / "page.html")
     shown = """return [charts.filter(chart => chart.box.offsetHeight).map(chart => chart.timeline.name),
                        document.querySelectorAll("input").length, view.first, view.cycles]"""

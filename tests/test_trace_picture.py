@@ -41,7 +41,7 @@ def line(role: int, noted: Sequence[tuple[int, What]], iterations: int) -> Line:
 
 def timeline(consumer=OF_CONSUMER, iterations: int = ITERATIONS, **about) -> Timeline:
     lines = line(CONSUMER, consumer, iterations), line(PRODUCER, OF_PRODUCER, iterations)
-    return Timeline({**ABOUT, **about}, ("consumer 0", "producer"), 1000.0, WHATS, ((),) * len(WHATS), lines)
+    return Timeline(replace(ABOUT, **about), ("consumer 0", "producer"), 1000.0, WHATS, ((),) * len(WHATS), lines)
 
 
 def kept(found: Timeline) -> tuple[Flow, ...]:

@@ -11,6 +11,8 @@ import pytest
 
 from tl_attention.errors import InputError
 from tl_attention.files import user_file
+from tl_attention.files.kinds import MACHINE
+from tl_attention.model.machine import FOLDER
 
 SUBMISSION = Path(__file__).parents[1] / "leaderboard_submit.py"
 NEVER_ENDS = "/dev/zero"
@@ -35,45 +37,127 @@ def test_what_never_ends_and_a_pipe_that_nobody_writes_to_are_told_at_once(name,
         assert error.startswith(str(path)) and (file == "pipe" or error == f"{path}: {words}")
 
 
+# A command that would write over what another made, and what its one line says.
+RECORDING = '{"form":"tl-attention timeline 3","about":{}}'
+LOST = {
+    "a schedule, by schema": (["schema", "-o", "mine.yaml"], "mine.yaml: is there already, and is not a JSON Schema"),
+    "a schedule, by a page": (
+        ["trace", "best", "--predict", "--page", "mine.yaml"],
+        "mine.yaml: is there already, and is not a page of timelines: expected a new file, or a page of timelines to replace",
+    ),
+    "a schedule, by a row": (
+        ["run", "best", "--output", "mine.yaml"],
+        "mine.yaml: is there already, and is not a record",
+    ),
+    "the schedule that is run": (
+        ["run", "mine.yaml", "--output", "link.yaml"],
+        "link.yaml: --output writes it and the command reads it, expected a new file, or a record to add to",
+    ),
+    "a machine's file": (
+        ["calibrate", "--machine", "machine.yaml", "-o", "machine.yaml"],
+        "machine.yaml: --output writes it and the command reads it, expected a new file",
+    ),
+    "a recording, by its trace": (
+        ["trace", "--of", "a.json", "--chrome", "a.json"],
+        "a.json: --chrome writes it and the command reads it, expected a new file",
+    ),
+    "a recording, by its page": (
+        ["trace", "--of", "a.json", "--page", "hard.json"],
+        "hard.json: --page writes it and the command reads it, expected a new file",
+    ),
+    "an older recording": (
+        ["trace", "best", "--output", "a.json"],
+        "a.json: is there already, and a timeline takes no other file's place: expected a new file",
+    ),
+    "a record, by a submission": (
+        ["submit", "best", "-o", "rows.jsonl"],
+        "rows.jsonl: is there already, and is not a packed submission",
+    ),
+    "a submission, by a record": (
+        ["submit", "--evaluate", "best", "-o", "other.py"],
+        "other.py: is there already, and is not a record",
+    ),
+    "a page, by another file": (
+        ["trace", "--of", "a.json", "--page", "new", "--chrome", "./new"],
+        "new: --chrome and --page both write it, expected a file for each",
+    ),
+    "what is in no folder": (
+        ["submit", "best", "-o", "no/way/x.py"],
+        "no/way/x.py: cannot be written: No such file or directory",
+    ),
+    "what is at the root": (
+        ["submit", "best", "-o", "/tl-attention-nope/x.py"],
+        "/tl-attention-nope/x.py: cannot be written: No such file or directory",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LOST)
+def test_no_command_writes_over_what_it_did_not_make(name, error_of, tmp_path, monkeypatch) -> None:
+    arguments, words = LOST[name]
+    monkeypatch.chdir(tmp_path)
+    there = {"mine.yaml": "base: best\n", "a.json": RECORDING, "other.py": "x = 1\n"}
+    there |= {
+        "machine.yaml": (FOLDER / "h200.yaml").read_text(),
+        "rows.jsonl": '{"name": "seed", "problem": {"batch": 1}}\n',
+    }
+    for file, text in there.items():
+        Path(file).write_text(text)
+    Path("link.yaml").symlink_to("mine.yaml")
+    Path("hard.json").hardlink_to("a.json")
+    assert words in error_of(*arguments)
+    assert {path.name for path in Path().iterdir()} == {*there, "link.yaml", "hard.json"}
+    assert all(Path(file).read_text() == text for file, text in there.items())
+    assert not Path("/tl-attention-nope").exists()
+
+
+OLD, NEW = (f"# The numbers of a {card} for `tl-attention predict`: {'x' * 2000}" for card in ("card", "GPU"))
+
+
 @pytest.mark.parametrize("before", ["new", "there"])
 def test_a_file_is_written_whole_or_not_at_all(before, tmp_path) -> None:
     file, link = tmp_path / "file", tmp_path / "link"
     link.symlink_to(file)
     if before == "there":
-        file.write_text("what was there")
+        file.write_text(OLD)
         file.chmod(0o751)
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limit[1]))
     try:
         with pytest.raises(InputError, match=f"^{link}: cannot be written: File too large$"):
-            user_file.write(link, "x" * 2000)
+            user_file.write(link, NEW, MACHINE)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limit)
     assert {path.name for path in tmp_path.iterdir()} == ({"link", "file"} if before == "there" else {"link"})
-    assert before == "new" or file.read_text() == "what was there"
-    user_file.write(link, "whole")
-    assert file.read_text() == "whole" and link.is_symlink()
+    assert before == "new" or file.read_text() == OLD
+    user_file.write(link, NEW, MACHINE)
+    assert file.read_text() == NEW and link.is_symlink()
     assert before == "new" or file.stat().st_mode & 0o777 == 0o751
 
 
 def test_what_can_be_written_is_told_ahead_and_nothing_is_left(tmp_path) -> None:
-    """A check makes the folder alone. What `write` says of a file, the check has said before."""
-    (tmp_path / "file").write_text("what was there")
+    """What `write` says of a file, the check has said before. A folder is made with its file, below one that is there."""
+    (tmp_path / "file").write_text(OLD)
     (tmp_path / "link").symlink_to(tmp_path / "nothing")
     os.mkfifo(tmp_path / "pipe")
-    for name in ("file", "link", "pipe", "a/new/file"):
-        user_file.check_writable(tmp_path / name)
-    assert {path.name for path in tmp_path.iterdir()} == {"file", "link", "pipe", "a"}
-    assert (tmp_path / "file").read_text() == "what was there" and [*(tmp_path / "a" / "new").iterdir()] == []
+    for name in ("file", "link", "pipe", "a/file"):
+        user_file.check_writable(tmp_path / name, MACHINE)
+    assert {path.name for path in tmp_path.iterdir()} == {"file", "link", "pipe"}
+    assert (tmp_path / "file").read_text() == OLD
     for path, reason in (
         (tmp_path, "Is a directory"),
         (tmp_path / "file" / "other", "Not a directory"),
         (tmp_path / ("x" * 250), "File name too long"),
+        (tmp_path / "a" / "new" / "file", "No such file or directory"),
         (Path("/proc/none/file"), "No such file or directory"),
+        (Path("/tl-attention-none/file"), "No such file or directory"),
+        (Path("a\0b"), "no file has such a name"),
     ):
-        for tried in (user_file.check_writable, lambda path: user_file.write(path, "")):
+        for tried in (user_file.check_writable, lambda path, kind: user_file.write(path, "", kind)):
             with pytest.raises(InputError, match=f"^{path}: cannot be written: {reason}$"):
-                tried(path)
+                tried(path, MACHINE)
+    user_file.write(tmp_path / "a" / "file", NEW, MACHINE)
+    assert (tmp_path / "a" / "file").read_text() == NEW
 
 
 def test_a_missing_permission_is_told_ahead(tmp_path, monkeypatch) -> None:
@@ -87,10 +171,10 @@ def test_a_missing_permission_is_told_ahead(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(Path, "touch", refuse)
     for name in ("pipe", "file"):
         with pytest.raises(InputError, match=f"^{tmp_path / name}: cannot be written: Permission denied$"):
-            user_file.check_writable(tmp_path / name)
+            user_file.check_writable(tmp_path / name, MACHINE)
 
 
 def test_a_device_is_written_to() -> None:
-    user_file.write(Path(os.devnull), "x")
+    user_file.write(Path(os.devnull), "x", MACHINE)
     with pytest.raises(InputError, match="^/dev/full: cannot be written: No space left on device$"):
-        user_file.write(Path("/dev/full"), "x")
+        user_file.write(Path("/dev/full"), "x", MACHINE)

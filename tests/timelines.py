@@ -6,6 +6,7 @@ import numpy as np
 
 from tl_attention.problem.variant import TRACE_WORDS
 from tl_attention.proof.code.marks import HEAD, MOST_BLOCKS, OWN, RECORDS
+from tl_attention.trace.about import About
 from tl_attention.trace.timeline import Timeline, What, Window, decoded
 
 WHATS = (What("tile", ""), What("issue", "mma0"), What("wait", "mma0"), What("vector", "exp"), What("end", ""))
@@ -13,18 +14,18 @@ WHATS = (What("tile", ""), What("issue", "mma0"), What("wait", "mma0"), What("ve
 NOTED = [(0, 0), (10, 1), (30, 2), (70, 3), (90, 1), (95, 2), (99, 3), (120, 0), (125, 1), (150, 2), (190, 3), (200, 4)]
 CLOCK = (5 << 32) - 50
 WINDOW = Window((7, 2), 0, 16)
-ABOUT = {
-    "name": "some",
-    "shape": "(1, 2, 256, 128) float16",
-    "device": "a GPU",
-    "marks": ["end", "issue", "tile", "vector", "wait"],
-    "product_cycles": {"mma0": 20.0},
-    "blocks_of_sm": 1,
-    "tile_cycles": [80.0, 100.0],
-    "time_with_marks": [1.02, 1.0, 1.05],
-    "rounds": 12,
-    "machine_code": {"waits for products": [[0, 20], [0, 24]], "registers": [168, 168]},
-}
+ABOUT = About(
+    name="some",
+    shape="(1, 2, 256, 128) float16",
+    device="a GPU",
+    marks=("end", "issue", "tile", "vector", "wait"),
+    product_cycles={"mma0": 20.0},
+    blocks_of_sm=1,
+    tile_cycles=(80.0, 100.0),
+    time_with_marks=(1.02, 1.0, 1.05),
+    rounds=12,
+    machine_code={"waits for products": ((0, 20), (0, 24)), "registers": (168, 168)},
+)
 
 
 def written(window: Window, roles: int = 2, start: int = CLOCK) -> np.ndarray:

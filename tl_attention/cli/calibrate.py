@@ -8,9 +8,10 @@ from pathlib import Path
 import click
 
 from tl_attention.cli.command import command
-from tl_attention.cli.options import FILE
+from tl_attention.cli.outputs import OutputFile
 from tl_attention.errors import InputError, printable
 from tl_attention.files import user_file
+from tl_attention.files.kinds import MACHINE
 from tl_attention.hardware.device import card_at_hand, visible_gpus
 
 
@@ -21,7 +22,7 @@ from tl_attention.hardware.device import card_at_hand, visible_gpus
     }
 )
 @click.option("--machine", default="h200", show_default=True, help="where the numbers are from that are not measured")
-@click.option("-o", "--output", type=FILE, required=True, help="the file to write")
+@click.option("-o", "--output", type=OutputFile(MACHINE), required=True, help="the file to write")
 def calibrate(machine: str, output: Path) -> None:
     """Measure what an SM of the GPU here does, for `predict --machine FILE`.
 
@@ -31,7 +32,6 @@ def calibrate(machine: str, output: Path) -> None:
     from tl_attention.model import machine as machines
 
     base = machines.load(machine)
-    user_file.check_writable(output)
     card = card_at_hand()
     if not visible_gpus() or card.arch != base.arch:
         raise InputError(f"calibrate: no GPU of {base.arch} here, expected one: what is measured needs it")
@@ -42,5 +42,5 @@ def calibrate(machine: str, output: Path) -> None:
     today, known = datetime.datetime.now(datetime.UTC).date().isoformat(), gpu()
     device, driver = (known.name, known.driver) if known else ("unknown", "unknown")
     found = calibrated(probes.measure(), base, device, driver, today, card.sms)
-    user_file.write(output, text(found))
+    user_file.write(output, text(found), MACHINE)
     click.echo(f"wrote {printable(str(output))}: {printable(found.title)}")

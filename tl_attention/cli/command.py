@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 
 import click
 
+from tl_attention.cli.outputs import check_outputs
 from tl_attention.errors import InputError, ScheduleRefused, printable
 from tl_attention.files.named import Named
 
@@ -170,7 +171,10 @@ INDENT = 2
 
 
 class Command(click.Command):
-    """A `Command` ends its help with examples. `examples` maps each example, without `tl-attention`, to what it does."""
+    """A `Command` checks what it may write before it begins, and ends its help with examples.
+
+    `examples` maps each example, without `tl-attention`, to what it does.
+    """
 
     def __init__(self, *args: Any, examples: Mapping[str, str], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -180,6 +184,10 @@ class Command(click.Command):
     def summary(self) -> str:
         """Returns the first paragraph of the help, on one line."""
         return " ".join((self.help or "").partition("\n\n")[0].split())
+
+    def invoke(self, ctx: click.Context) -> Any:
+        check_outputs(ctx)
+        return super().invoke(ctx)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Examples"):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import click
 
 from tl_attention.cli.command import naming
+from tl_attention.cli.outputs import NamedFile, OutputFile
 from tl_attention.errors import printable
+from tl_attention.files.kinds import RECORD
 from tl_attention.files.named import Named
 from tl_attention.hardware.card import ARCHS, HOPPER, Card
 from tl_attention.hardware.device import another_gpu, card_at_hand, card_of_arch
@@ -111,7 +112,7 @@ HEAD_SIZE = HeadSizeType()
 
 
 Decorator = Callable[[Any], Any]
-FILE = click.Path(path_type=Path)
+FILE = NamedFile()
 # More would take days, and tell no more.
 MOST_ROUNDS = 10_000
 DEFAULT_SIZES, DEFAULT_HEAD_SIZE = "4,64,8192", 128
@@ -177,7 +178,9 @@ seed_option = click.option(
     "--seed", type=click.IntRange(0, 2**31 - 1), help="the seed of the inputs  [default: a new one, which is recorded]"
 )
 output_option = click.option(
-    "--output", type=FILE, help="the file that results are added to, as JSON lines  [default: a new file in runs/]"
+    "--output",
+    type=OutputFile(RECORD),
+    help="the file that results are added to, as JSON lines  [default: a new file in runs/]",
 )
 
 

@@ -18,7 +18,6 @@ from tl_attention.cli.command import Problems, command, naming
 from tl_attention.cli.options import (
     DEFAULT_SHAPE,
     DEFAULT_SIZES,
-    FILE,
     arch_option,
     card_for,
     causal_option,
@@ -29,9 +28,11 @@ from tl_attention.cli.options import (
     shape_option,
     window_option,
 )
+from tl_attention.cli.outputs import OutputFile
 from tl_attention.errors import InputError, printable
 from tl_attention.files import catalogue, user_file
 from tl_attention.files.defaults import Case, computed, defaults
+from tl_attention.files.kinds import SCHEMA
 from tl_attention.files.named import Named, expand, resolve
 from tl_attention.hardware.card import HOPPER, Card
 from tl_attention.op.rows import Rows
@@ -214,7 +215,7 @@ def _costs(named: Named, planned: Planned, head_size: HeadSize, card: Card) -> t
 
 
 @command(examples={"schema": "to stdout", "schema --output schedule.schema.json": "to a file"})
-@click.option("-o", "--output", type=FILE, help="the file to write  [default: stdout]")
+@click.option("-o", "--output", type=OutputFile(SCHEMA), help="the file to write  [default: stdout]")
 def schema(output: Path | None) -> None:
     """Print the JSON Schema with which editors complete and check schedule files.
 
@@ -225,7 +226,7 @@ def schema(output: Path | None) -> None:
     if output is None:
         click.echo(json_schema(), nl=False)
         return
-    user_file.write(output, json_schema())
+    user_file.write(output, json_schema(), SCHEMA)
     click.echo(f"wrote {printable(str(output))}")
 
 

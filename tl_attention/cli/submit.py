@@ -17,9 +17,11 @@ import click
 from tl_attention.cli.command import FAILED, command, naming
 from tl_attention.cli.measure import RUNS, record_path
 from tl_attention.cli.options import FILE
+from tl_attention.cli.outputs import OutputFile
 from tl_attention.errors import InputError, printable
 from tl_attention.files import user_file
 from tl_attention.files.catalogue import SUFFIXES, path_of
+from tl_attention.files.kinds import RECORD, SUBMISSION
 from tl_attention.files.named import resolve
 from tl_attention.hardware.device import visible_gpus
 
@@ -38,7 +40,7 @@ BASELINES = {"cudnn": Path(__file__).parents[1] / "leaderboard" / "baseline_cudn
 @click.option(
     "-o",
     "--output",
-    type=FILE,
+    type=OutputFile(lambda options: RECORD if options["evaluate"] else SUBMISSION),
     help=f"the packed file  [default: {DEFAULT_OUTPUT}]; with --evaluate the JSON lines  [default: a new one in {RUNS}/]",
 )
 @click.option(
@@ -78,9 +80,9 @@ def submit(files: tuple[str, ...], output: Path | None, check: bool, evaluate: b
         passed = _check(Path(files[0]))
     else:
         output = output or DEFAULT_OUTPUT
-        user_file.check_writable(output)
+        user_file.check_writable(output, SUBMISSION)
         text, passed = _packed(files[0]), True
-        user_file.write(output, text)
+        user_file.write(output, text, SUBMISSION)
         click.echo(f"wrote {printable(str(output))}, {len(text.encode()):,} bytes")
     if not passed:
         sys.exit(FAILED)

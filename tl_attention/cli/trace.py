@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,8 +21,10 @@ from tl_attention.cli.options import (
     shape_of_schedule,
     window_option,
 )
+from tl_attention.cli.outputs import OutputFile
 from tl_attention.errors import InputError, printable
 from tl_attention.files import user_file
+from tl_attention.files.kinds import CHROME, PAGE, PICTURE, TIMELINE
 from tl_attention.hardware.card import KNOWN
 from tl_attention.hardware.device import card_of_arch, visible_gpus
 
@@ -60,7 +63,7 @@ DEFAULT = "tile,wait,issue,load,vector,store,end"
 @click.option(
     "--ncu", is_flag=True, help="have NVIDIA's ncu count the tensor pipe's work too, of the kernel with marks"
 )
-@click.option("--output", type=FILE, help="the timeline's file  [default: in runs/]")
+@click.option("--output", type=OutputFile(TIMELINE), help="the timeline's file, a new one  [default: in runs/]")
 @click.option(
     "--of", "recorded", type=FILE, multiple=True, help="show this timeline, and run nothing; several times: all"
 )
@@ -68,9 +71,11 @@ DEFAULT = "tile,wait,issue,load,vector,store,end"
 @click.option(
     "--machine", default="h200", show_default=True, help="the GPU to predict for: a name, or a file of its numbers"
 )
-@click.option("--chrome", type=FILE, help="write it as a trace for ui.perfetto.dev too")
-@click.option("--page", type=FILE, help="write it as one HTML page too")
-@click.option("--picture", type=FILE, help="draw two steady iterations and their critical path too: .svg or .png")
+@click.option("--chrome", type=OutputFile(CHROME), help="write it as a trace for ui.perfetto.dev too")
+@click.option("--page", type=OutputFile(PAGE), help="write it as one HTML page too")
+@click.option(
+    "--picture", type=OutputFile(PICTURE), help="draw two steady iterations and their critical path too: .svg or .png"
+)
 def trace(
     schedule: str | None,
     dtype: str,
@@ -107,15 +112,14 @@ def trace(
     if chrome and shown > 1:
         raise InputError(f"--chrome: {shown} timelines, expected one")
     draw = _drawing(picture, shown) if picture else None
-    for file in filter(None, (output, chrome, page, picture)):
-        user_file.check_writable(file)
     from tl_attention.trace.timeline import Timeline, Window
 
     timelines = [Timeline.read(path) for path in recorded]
     if schedule:
-        result = output if predict else record_path(output, "trace", ".json")
+        # Another process may begin in the same second, and neither replaces what the other wrote.
+        result = output if predict else record_path(output, f"trace-{os.getpid()}", ".json")
         if result:
-            user_file.check_writable(result)
+            user_file.check_writable(result, TIMELINE)
         if predict:
             timelines.append(_predicted(schedule, dtype, problem, machine))
         else:

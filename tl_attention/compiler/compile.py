@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import re
-import tempfile
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from tl_attention.compiler import library, store
 from tl_attention.compiler.library import launch_of
+from tl_attention.compiler.scratch import scratch_file
 from tl_attention.compiler.store import Finished, kernel_key
 from tl_attention.compiler.toolchain import Nvcc, cache_enabled, cache_folder, chosen
 from tl_attention.errors import InputError
@@ -230,9 +230,7 @@ def _loaded(text: bytes) -> Any:
 
     The library stays loaded when its file is gone.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder, f"kernel{store.SUFFIX}")
-        file.write_bytes(text)
+    with scratch_file(f"kernel{store.SUFFIX}", text) as file:
         return library.load(file)
 
 

@@ -11,12 +11,12 @@ import dataclasses
 import functools
 import logging
 import subprocess
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from tl_attention.compiler.compiler_errors import telling_line
+from tl_attention.compiler.scratch import scratch_file, scratch_folder
 from tl_attention.compiler.store import Finished
 from tl_attention.compiler.toolchain import Nvcc, check_host_compiler, host_compiler, in_force
 from tl_attention.errors import InputError
@@ -141,9 +141,7 @@ def call_nvcc(nvcc: Nvcc, source: str, arch: str, timeout_s: float | None = None
     """
     from tilelang.env import CUTLASS_INCLUDE_DIR, TILELANG_TEMPLATE_PATH
 
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder, "kernel.cu")
-        file.write_text(source)
+    with scratch_file("kernel.cu", source.encode()) as file:
         included = (f"-I{place}" for place in (TILELANG_TEMPLATE_PATH, CUTLASS_INCLUDE_DIR))
         options = (f"-ccbin={host_compiler()}", f"-arch={arch}", *OPTIONS, *included)
         command = [str(nvcc.home / "bin/nvcc"), *options, "-o", str(file.with_suffix(".cubin")), str(file)]
@@ -160,8 +158,8 @@ def _library(kernel: Any) -> bytes:
     kept = getattr(kernel, KERNEL_FOLDER, None)
     if kept and (library := Path(kept, LIBRARY)).is_file():
         return library.read_bytes()
-    with tempfile.TemporaryDirectory() as folder:
-        linked = Path(folder, LIBRARY)
+    with scratch_folder() as folder:
+        linked = folder / LIBRARY
         kernel.adapter.get_exportable_executable().export_library(str(linked))
         return linked.read_bytes()
 

@@ -10,12 +10,12 @@ import os
 import re
 import shutil
 import subprocess
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tl_attention.compiler.scratch import scratch_file
 from tl_attention.compiler.toolchain import packaged
 from tl_attention.errors import InputError, ScheduleRefused
 from tl_attention.program.asked_waits import Asked
@@ -181,9 +181,7 @@ def cuobjdump(cubin: bytes, option: str) -> str:
     cuobjdump disassembles with the nvdisasm that it finds on the PATH.
     """
     path = os.pathsep.join([str(Path(tool("nvdisasm")).parent), os.environ.get("PATH", "")])
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "kernel.cubin"
-        file.write_bytes(cubin)
+    with scratch_file("kernel.cubin", cubin) as file:
         done = subprocess.run(
             [tool("cuobjdump"), option, str(file)], capture_output=True, text=True, env={**os.environ, "PATH": path}
         )

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from tl_attention.compiler import trust
+from tl_attention.compiler.scratch import scratch_folder
 from tl_attention.errors import InputError
 
 PACKAGE = "nvidia-cuda-nvcc"
@@ -228,8 +229,8 @@ def _written(folder: Path) -> Iterator[Path]:
         trust.check_private(folder)
         yield folder
     else:
-        with tempfile.TemporaryDirectory() as other:
-            yield Path(other)
+        with scratch_folder() as other:
+            yield other
 
 
 def can_be_written(folder: Path) -> bool:

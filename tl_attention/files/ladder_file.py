@@ -6,6 +6,7 @@ record of them; schedules that only a ladder has are in `schedules/ladders/NAME/
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -174,7 +175,7 @@ def load_ladder(name: str | Path) -> Ladder:
     """
     text = str(name)
     path = Path(text) if text.endswith(SUFFIX) else _root() / f"{START}{text}{SUFFIX}"
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise InputError(f"no ladder is named {text[:60]!r}, expected one of {', '.join(ladder_names())}, or a file")
     file = yaml_text.read(path)
     ladder = checked(file, Ladder, file.fields)

@@ -38,6 +38,9 @@ def one_line(text: str) -> str:
     return text
 
 
+OneLine = Annotated[str, AfterValidator(one_line)]
+
+
 def each_once(values: tuple[T, ...]) -> tuple[T, ...]:
     """Checks that no value is there twice, and returns the values. Raises PydanticCustomError where one is."""
     if len(set(values)) < len(values):

@@ -1,6 +1,7 @@
 """A file that a user names is read at once and up to a size, whatever it is, and written whole or not at all.
 
-Before work whose result goes to a file, `check_writable` says whether the file can be written.
+Nothing that is there is written over but a file of the kind that is written. Before work whose result goes to a file,
+`check_writable` says whether the file can and may be written.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from pathlib import Path
 from uuid import uuid4
 
 from tl_attention.errors import InputError
+from tl_attention.files.kinds import HEAD, Kind
 
 MIB = 2**20
 
@@ -37,16 +39,19 @@ def read(path: Path, most_bytes: int, kind: str) -> tuple[bytes, os.stat_result]
     return data, status
 
 
-def write(path: Path, content: str | bytes) -> None:
-    """Writes text, as UTF-8, or bytes to a file, whole or not at all. Raises InputError where it cannot be written.
+def write(path: Path, content: str | bytes, kind: Kind) -> None:
+    """Writes text, as UTF-8, or bytes to a file of this kind, whole or not at all.
 
-    If the disk is full, what stood there before stays. A pipe or a device is written to as it is.
+    If the disk is full, what stood there before stays. A pipe or a device is written to as it is. Raises InputError
+    where the file cannot be written, and where another kind of file is there.
     """
     data = content.encode() if isinstance(content, str) else content
     with told_of(path):
-        if _is_no_file(path):
+        if is_no_file(path):
             path.write_bytes(data)
             return
+        check_kind(path, kind)
+        make_folder(path)
         with _unfinished(path) as (unfinished, target):
             unfinished.write_bytes(data)
             if target.exists():
@@ -54,18 +59,56 @@ def write(path: Path, content: str | bytes) -> None:
             unfinished.replace(target)
 
 
-def check_writable(path: Path) -> None:
-    """Raises InputError where `write` could not write a file. Makes the file's folder if need be, and nothing else."""
-    with suppress(OSError):  # What is wrong with the folder is told of the file.
-        path.parent.mkdir(parents=True, exist_ok=True)
+def check_writable(path: Path, kind: Kind) -> None:
+    """Raises InputError where a file of this kind cannot or may not be written. Leaves nothing behind."""
     with told_of(path):
         if path.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-        if not _is_no_file(path):
-            with _unfinished(path) as (unfinished, _):
-                unfinished.touch(exist_ok=False)
-        elif not os.access(path, os.W_OK):
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        if is_no_file(path):
+            if not os.access(path, os.W_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+            return
+        check_kind(path, kind)
+        if path.is_file() and kind.done == "add to":
+            path.open("ab").close()
+            return
+        with _unfinished(path.parent if _is_new(path.parent) else path) as (unfinished, _):
+            unfinished.touch(exist_ok=False)
+
+
+def check_kind(path: Path, kind: Kind) -> None:
+    """Raises InputError where a file is there that is not of this kind, or that nothing may be done to.
+
+    An empty file is of any kind.
+    """
+    if not path.is_file():
+        return
+    with path.open("rb") as file:
+        head = file.read(HEAD)
+    if head and not (kind.done and kind.begins.match(head)):
+        why = f"and is not {kind.name}" if kind.done else f"and {kind.name} takes no other file's place"
+        raise InputError(f"{path}: is there already, {why}: expected {kind.instead()}")
+
+
+def make_folder(path: Path) -> None:
+    """Makes the folder of a file that is to be written, if the folder above it is there."""
+    if _is_new(path.parent):
+        path.parent.mkdir(exist_ok=True)
+
+
+def is_no_file(path: Path) -> bool:
+    """Says whether a path is of a pipe, a device or a folder: /dev/stdout for one."""
+    return os.path.exists(path) and not os.path.isfile(path)
+
+
+def is_same(one: Path, other: Path) -> bool:
+    """Says whether two paths are of one file, also by links, or would be."""
+    try:
+        return one.samefile(other)
+    except OSError:
+        return os.path.realpath(one) == os.path.realpath(other)
+    except ValueError:  # No file has such a name.
+        return False
 
 
 @contextmanager
@@ -73,8 +116,12 @@ def told_of(path: Path) -> Iterator[None]:
     """Makes an OSError inside the block an InputError that names the file."""
     try:
         yield
+    except InputError:
+        raise
     except OSError as error:
         raise InputError(f"{path}: cannot be written: {error.strerror}") from None
+    except ValueError:
+        raise InputError(f"{path}: cannot be written: no file has such a name") from None
 
 
 @contextmanager
@@ -89,9 +136,10 @@ def _unfinished(path: Path) -> Iterator[tuple[Path, Path]]:
             unfinished.unlink()
 
 
-def _is_no_file(path: Path) -> bool:
-    """Says whether a path is of a pipe, a device or a folder: /dev/stdout for one."""
-    return path.exists() and not path.is_file()
+def _is_new(folder: Path) -> bool:
+    """Says whether a folder is not there and may be made: the one above it is there, and is not the system's root."""
+    above = Path(os.path.abspath(folder)).parent
+    return not os.path.lexists(folder) and above.is_dir() and above != Path(above.anchor)
 
 
 def _at_once(path: str, flags: int) -> int:

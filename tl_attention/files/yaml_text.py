@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import yaml
 
-from tl_attention.errors import InputError
+from tl_attention.errors import InputError, printable
 from tl_attention.files import user_file
 from tl_attention.schedule.key_errors import first_error
 from tl_attention.schedule.key_words import KeyPath, dotted, shown
@@ -119,14 +119,14 @@ def checked(file: YamlFile, model: type[Checked], fields: dict[str, Any], *where
 
 def blamed(file: YamlFile, key: KeyPath, message: str) -> InputError:
     """Returns an InputError of the message with the file, the key's line and the key in front."""
-    return InputError(file.placed(key, message))
+    return InputError(printable(file.placed(key, message)))
 
 
 def read(path: Path) -> YamlFile:
     """Reads a YAML file of keys as a YamlFile. Raises InputError with a line for each mistake of its text."""
     file = read_faulty(path)
     if file.faults:
-        raise InputError(*(f"{path}:{fault.line}: {fault.message}" for fault in file.faults))
+        raise InputError(*(printable(f"{path}:{fault.line}: {fault.message}") for fault in file.faults))
     return file
 
 

@@ -7,17 +7,15 @@ from dataclasses import asdict, dataclass, field
 from statistics import fmean, median, quantiles, stdev
 from typing import Annotated, Any, NamedTuple
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field
 
-from tl_attention.errors import InputError
+from tl_attention.files import json_text
 from tl_attention.leaderboard.contract import TestLine
 from tl_attention.leaderboard.timed import stop_reason
-from tl_attention.schedule.key_errors import first_error
-from tl_attention.schedule.key_words import dotted
+from tl_attention.measure.records import Positive
 from tl_attention.show.table import Column, Table
 
 TIMES = ("mean", "std", "err", "best", "worst")
-Milliseconds = Annotated[float, Field(gt=0)]
 
 
 @dataclass(frozen=True)
@@ -28,14 +26,14 @@ class Timing:
     """
 
     n: int
-    mean_ms: Milliseconds
+    mean_ms: Positive
     std_ms: float
     err_ms: float
-    best_ms: Milliseconds
-    worst_ms: Milliseconds
-    median_ms: Milliseconds
-    p10_ms: Milliseconds
-    p90_ms: Milliseconds
+    best_ms: Positive
+    worst_ms: Positive
+    median_ms: Positive
+    p10_ms: Positive
+    p90_ms: Positive
     stopped_by: str
     method: str
     samples_ms: tuple[float, ...]
@@ -132,11 +130,7 @@ def read_evaluation(line: bytes, values: Mapping[str, Any], where: str) -> tuple
 
     `values` is the object of the line. Unknown keys are ignored. Raises InputError that begins with `where`.
     """
-    try:
-        evaluation = TypeAdapter(Evaluation).validate_json(line, strict=True)
-    except ValidationError as error:
-        key, message = first_error(error)
-        raise InputError(f"{where}: evaluation: {dotted(key)}{message}") from None
+    evaluation = json_text.checked(Evaluation, line, f"{where}: evaluation")
     return str(values.get("name", evaluation.submission)), evaluation
 
 

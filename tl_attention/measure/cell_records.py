@@ -5,11 +5,13 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
 
 from tl_attention.errors import InputError
 from tl_attention.measure.cell import OURS
-from tl_attention.measure.records import Comparison, Measured, Status
+from tl_attention.measure.records import Comparison, Measured, Positive, Status
 from tl_attention.measure.timing import tflops
 
 # The end of the name of the first peer's second entry.
@@ -29,13 +31,13 @@ class Timed:
 
     name: str
     what: str
-    flops: int
+    flops: Annotated[int, Field(gt=0)]
     status: Status = "ok"
     reason: str = ""
     fingerprint: str | None = None
     error: float | None = None
     calls: int = 0
-    rounds_ms: tuple[float, ...] = ()
+    rounds_ms: tuple[Positive, ...] = ()
     sm_clock_mhz: int | None = None
 
     @property
@@ -73,13 +75,8 @@ class CellRow(Measured):
     visited: float | None = None
 
     def check(self) -> None:
-        super().check()
         if self.entry(OURS) is None:
             raise InputError(f"entries: expected one of the name {OURS!r}")
-        for entry in self.entries:
-            # Speeds are ratios of these.
-            if min((entry.flops, *entry.rounds_ms)) <= 0:
-                raise InputError(f"entries: {entry.name[:40]}: expected flops and rounds_ms above 0")
 
     @property
     def of(self) -> str:

@@ -8,13 +8,13 @@ from __future__ import annotations
 import pickle
 import secrets
 import sys
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tl_attention.compiler.scratch import scratch_file
 from tl_attention.errors import InputError
 from tl_attention.measure.candidate import Candidate, tiling_of
 from tl_attention.measure.compilation import compile_all
@@ -51,6 +51,9 @@ class ProfileRow(Measured):
     def of_candidate(cls, candidate: Candidate, **fields: Any) -> ProfileRow:
         """Makes the row of a candidate, with its name, label, sizes and problem and these other fields."""
         return cls(candidate.name, candidate.label, candidate.sizes, problem_of(candidate.shape), **fields)
+
+    def check(self) -> None:
+        _ = self.tiling
 
     @cached_property
     def tiling(self) -> Tiling | None:
@@ -106,9 +109,7 @@ def measure(
     _compile(candidates, progress)
     progress.phase("profile", len(candidates))
     limit = START_TIMEOUT_S + JOB_TIMEOUT_S * len(candidates)
-    with tempfile.TemporaryDirectory() as folder:
-        jobs = Path(folder) / "jobs"
-        jobs.write_bytes(pickle.dumps((candidates, seed)))
+    with scratch_file("jobs", pickle.dumps((candidates, seed))) as jobs:
         launches = ncu.profile([sys.executable, "-m", __name__, str(jobs)], metrics, limit)
     common |= {"versions": {**common["versions"], "ncu": ncu.version()}, "seed": seed, "method": METHOD}
     rows = []

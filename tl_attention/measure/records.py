@@ -12,12 +12,14 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from math import comb
 from pathlib import Path
-from typing import Any, Literal, TypeVar, cast
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import Field
 
 from tl_attention.compiler.sass import Loop
 from tl_attention.errors import InputError
-from tl_attention.files import user_file
-from tl_attention.hardware.card import CARDS, HOPPER
+from tl_attention.files import json_text, user_file
+from tl_attention.hardware.card import HOPPER, Arch
 from tl_attention.problem.features import taken_from
 from tl_attention.problem.lengths import LENGTHS_TEXT, lengths_text, parse_lengths
 from tl_attention.problem.mask import CAUSAL, FULL, OPEN, is_window, masked, sides
@@ -25,6 +27,8 @@ from tl_attention.problem.shape import AttentionShape
 from tl_attention.shipped import folder
 
 CONFIDENCE = 0.95
+# Speeds are ratios of these.
+Positive = Annotated[float, Field(gt=0)]
 
 
 @dataclass(frozen=True)
@@ -39,7 +43,7 @@ class Comparison:
 
     incumbent: str
     fingerprint: str | None
-    ratios: tuple[float, ...]
+    ratios: Annotated[tuple[Positive, ...], Field(min_length=1)]
 
     @classmethod
     def of(
@@ -112,7 +116,7 @@ class Measured:
     """
 
     method: str | None = None
-    arch: str = HOPPER.arch
+    arch: Arch = HOPPER.arch
     device: str | None = None
     driver: str | None = None
     power_limit_w: float | None = None
@@ -134,9 +138,7 @@ class Measured:
         return shape_of(vars(self)["problem"])
 
     def check(self) -> None:
-        """Raises InputError where `arch` is not the arch of a known card. Classes of lines check more values."""
-        if self.arch not in CARDS:
-            raise InputError(f"arch: {self.arch[:40]!r} is no card's, expected one of {', '.join(CARDS)}")
+        """Raises InputError where fields do not go together. Classes of lines check theirs; each by itself has its type."""
 
     def to_json(self) -> str:
         """Returns the line as JSON text, without empty or non-finite values and with the fields of `Measured` last.
@@ -174,20 +176,20 @@ class Row(Measured):
     fingerprint: str | None = None
     machine_code: str | None = None
     same_code_as: str | None = None
-    registers: int | None = None
+    registers: Annotated[int, Field(gt=0)] | None = None
     stack_bytes: int | None = None
-    shared_bytes: int | None = None
+    shared_bytes: Annotated[int, Field(ge=0)] | None = None
     loops: tuple[Loop, ...] = ()
     error_rms: float | None = None
     error_rms_budget: float | None = None
     error_max_abs: float | None = None
     error_max_abs_budget: float | None = None
     verified_shapes: int = 0
-    median_ms: float | None = None
-    p10_ms: float | None = None
-    p90_ms: float | None = None
+    median_ms: Positive | None = None
+    p10_ms: Positive | None = None
+    p90_ms: Positive | None = None
     n: int = 0
-    rounds_ms: tuple[float, ...] = ()
+    rounds_ms: tuple[Positive, ...] = ()
     tflops: float | None = None
     product: str = MATMUL
     matmul_tflops: float | None = None
@@ -196,20 +198,8 @@ class Row(Measured):
     against: Comparison | None = None
 
     def check(self) -> None:
-        super().check()
-        for key, is_good, expected in (
-            (
-                "median_ms",
-                self.median_ms is None or None not in (self.p10_ms, self.p90_ms),
-                "p10_ms and p90_ms beside it",
-            ),
-            ("registers", self.registers is None or self.registers > 0, "more than 0"),
-            ("shared_bytes", self.shared_bytes is None or self.shared_bytes >= 0, "at least 0"),
-            ("rounds_ms", min(self.rounds_ms, default=1) > 0, "times above 0"),
-            ("against", self.against is None or min(self.against.ratios, default=0) > 0, "ratios above 0"),
-        ):
-            if not is_good:
-                raise InputError(f"{key}: expected {expected}")
+        if self.median_ms is not None and None in (self.p10_ms, self.p90_ms):
+            raise InputError("median_ms: expected p10_ms and p90_ms beside it")
 
     def speed(self, reference: Row) -> float | None:
         """Returns the reference's time divided by this row's, the median over rounds; None where either was not timed.
@@ -297,30 +287,8 @@ def read_lines(path: Path) -> list[tuple[str, bytes]]:
 
 
 def parse_object(line: bytes, where: str) -> dict[str, Any]:
-    """Parses a line of UTF-8 JSON and returns its object as a dict.
-
-    Raises InputError that begins with `where`, as FILE:LINE, for anything else.
-    """
-    try:
-        text = line.decode("utf-8")
-        values = json.loads(text, parse_int=_number, parse_float=_number, parse_constant=_number)
-    except UnicodeDecodeError as error:
-        raise InputError(f"{where}: not text: byte {error.start} is not UTF-8") from None
-    except InputError as error:
-        raise InputError(f"{where}: {error}") from None
-    except (ValueError, RecursionError):
-        raise InputError(f"{where}: not JSON, expected one row of results a line") from None
-    if not isinstance(values, dict):
-        raise InputError(f"{where}: not a row of results, expected a JSON object, found {text.strip()[:40]!r}")
-    return values
-
-
-def _number(text: str) -> float:
-    # Python reads integers of any size, and 1e999 as infinity; neither can be shown as a time or a count.
-    if not math.isfinite(float(text)):
-        short = text if len(text) <= 20 else f"{text[:20]}..."
-        raise InputError(f"the number {short} is not finite, or too large for a float")
-    return float(text)
+    """Parses a line of a record and returns its object as a dict. Raises InputError that begins with `where`."""
+    return json_text.parse_object(line, where, "one row of results a line")
 
 
 def parse_line(kind: type[Parsed], line: bytes, where: str) -> Parsed:
@@ -328,10 +296,6 @@ def parse_line(kind: type[Parsed], line: bytes, where: str) -> Parsed:
 
     Raises InputError that begins with `where`, as FILE:LINE.
     """
-    from pydantic import ValidationError
-
-    from tl_attention.schedule.key_errors import first_error
-
     names = tuple(f.name for f in fields(kind))
     unknown = [name for name in parse_object(line, where) if name not in names]
     if unknown:
@@ -339,12 +303,9 @@ def parse_line(kind: type[Parsed], line: bytes, where: str) -> Parsed:
             f"{where}: {unknown[0][:40]!r} is no field of a row: not the results of run or bench, or those of another "
             f"version; expected {', '.join(names)}"
         )
+    row = json_text.checked(kind, line, where)
     try:
-        row: Parsed = _validator(cast(Any, kind)).validate_json(line, strict=True)
         _ = row.shape
-    except ValidationError as error:
-        key, message = first_error(error)
-        raise InputError(f"{where}: {'.'.join(map(str, key))}: {message}") from None
     except (TypeError, InputError) as error:
         raise InputError(f"{where}: problem: {str(error).removeprefix('AttentionShape.__init__() ')}") from None
     try:
@@ -352,14 +313,6 @@ def parse_line(kind: type[Parsed], line: bytes, where: str) -> Parsed:
     except InputError as error:
         raise InputError(f"{where}: {error}") from None
     return row
-
-
-@functools.cache
-def _validator(kind: Any) -> Any:
-    # Late: writing rows does not need it.
-    from pydantic import TypeAdapter
-
-    return TypeAdapter(kind)
 
 
 # The leaderboard's largest problem, L.

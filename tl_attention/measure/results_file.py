@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tl_attention.errors import InputError
 from tl_attention.files import user_file
+from tl_attention.files.kinds import RECORD
 from tl_attention.measure.records import Measured
 
 
@@ -16,19 +17,16 @@ class ResultsFile:
     """A `ResultsFile` appends lines to a file, each on the disk before the next.
 
     Other runs may append to the file at the same time. The first line makes the file, so a run without a line leaves
-    none. Raises InputError where nothing can be written.
+    none. Raises InputError where nothing can be written, and where a file is there that is no record.
     """
 
     def __init__(self, path: Path):
         self.path, self.written = path, 0
         # A pipe or a device stays open: a pipe's reader would take a close for the end.
         self._stream: FileIO | None = None
-        with user_file.told_of(path):
-            if not path.exists():
-                user_file.check_writable(path)
-            elif path.is_file():
-                path.open("ab").close()
-            else:
+        user_file.check_writable(path, RECORD)
+        if user_file.is_no_file(path):
+            with user_file.told_of(path):
                 self._stream = path.open("wb", buffering=0)
 
     def append(self, row: Measured) -> None:
@@ -42,6 +40,7 @@ class ResultsFile:
             if self._stream is not None:
                 self._stream.write(line)
             else:
+                user_file.make_folder(self.path)
                 with self.path.open("a+b", buffering=0) as file:
                     _append(file, line)
         except OSError as error:

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, StrictFloat, StrictInt, create_model
+from pydantic import BaseModel, ConfigDict, Field, StrictInt, create_model, model_validator
 
 from tl_attention.errors import InputError
 from tl_attention.files import yaml_text
+from tl_attention.files.schedule_file import OneLine
+from tl_attention.hardware.card import Arch
+from tl_attention.schedule.key_errors import RuleBroken
 
 FOLDER = Path(__file__).parent / "machines"
 # The machine that is meant where none is named.
 USUAL = "h200"
+# No GPU has a quarter of so many SMs.
+MOST_SMS = 1024
 
 
 def _number(words: str) -> Any:
@@ -106,44 +112,73 @@ class Machine:
         return min(self.clock_most, self.clock_idle - self.clock_drop * busy)
 
 
+# Nothing comes to an end where one of these is 0.
+DIVISORS = ("wgmma_columns", "wgmma_issue_columns", "wgmma_queue", "tma_bytes", "clock_most", "clock_idle")
+PARTS = ("wgmma_others", "spread")
 NUMBERS: dict[str, str] = {f.name: f.metadata["words"] for f in fields(Machine) if "words" in f.metadata}
+
+
+# No time is so long that a sum of such is too large for a float.
+Least = Field(ge=0, le=1e9, allow_inf_nan=False, strict=True)
+_KEYS = ConfigDict(frozen=True, extra="forbid")
 
 
 class _Number(BaseModel):
     """A _Number is a number of a machine's file with its source."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = _KEYS
 
-    value: Annotated[StrictFloat | StrictInt, Field(ge=0)]
+    value: Annotated[float, Least]
     source: Annotated[str, Field(min_length=4)]
 
 
+class _Divisor(_Number):
+    """A _Divisor is a number that others are divided by."""
+
+    value: Annotated[float, Least, Field(gt=0)]
+
+
+class _Part(_Number):
+    """A _Part is a number from 0 to 1."""
+
+    value: Annotated[float, Least, Field(le=1)]
+
+
+_OTHERS: dict[str, type[_Number]] = dict.fromkeys(DIVISORS, _Divisor) | dict.fromkeys(PARTS, _Part)
+_FIELDS: dict[str, Any] = {name: (_OTHERS.get(name, _Number), ...) for name in NUMBERS}
+_Numbers = create_model("_Numbers", __config__=_KEYS, **_FIELDS)
+
+
 class MachineKeys(BaseModel):
-    """A MachineKeys holds the keys of a machine's file; `numbers` is checked by a model of its own."""
+    """A MachineKeys holds the keys of a machine's file."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = _KEYS
 
-    device: str
-    driver: str
-    date: str
-    arch: str
-    sms: Annotated[StrictInt, Field(ge=1)]
-    numbers: dict[str, Any]
+    device: OneLine
+    driver: OneLine
+    date: OneLine
+    arch: Arch
+    sms: Annotated[StrictInt, Field(ge=1, le=MOST_SMS)]
+    numbers: _Numbers
 
-
-_FIELDS: dict[str, Any] = dict.fromkeys(NUMBERS, (_Number, ...))
-_Numbers = create_model("_Numbers", __config__=ConfigDict(frozen=True, extra="forbid"), **_FIELDS)
+    @model_validator(mode="after")
+    def _runs(self) -> MachineKeys:
+        idle, drop = (getattr(self.numbers, name).value for name in ("clock_idle", "clock_drop"))
+        if drop >= idle:
+            raise RuleBroken(
+                f"a clock that drops by {drop:g} of {idle:g}, expected less", "numbers", "clock_drop", "value"
+            )
+        return self
 
 
 def load(name: str = USUAL) -> Machine:
     """Returns the machine of this name among those that ship, or of a file. Raises InputError with file, line and key."""
     path = Path(name) if name.endswith(".yaml") else FOLDER / f"{name}.yaml"
-    if not path.suffix == ".yaml" or (path.parent == FOLDER and not path.is_file()):
+    if not path.suffix == ".yaml" or (path.parent == FOLDER and not os.path.isfile(path)):
         raise InputError(f"no machine {name[:40]!r}, expected {' or '.join(names())}, or a file NAME.yaml")
     file = yaml_text.read(path)
     keys = yaml_text.checked(file, MachineKeys, file.fields)
-    numbers = yaml_text.checked(file, _Numbers, keys.numbers, "numbers")
-    found = {name: getattr(numbers, name) for name in NUMBERS}
+    found = {name: getattr(keys.numbers, name) for name in NUMBERS}
     return Machine(
         keys.device,
         keys.driver,
@@ -151,7 +186,7 @@ def load(name: str = USUAL) -> Machine:
         keys.arch,
         keys.sms,
         {name: number.source for name, number in found.items()},
-        **{name: float(number.value) for name, number in found.items()},
+        **{name: number.value for name, number in found.items()},
     )
 
 

@@ -21,6 +21,7 @@ from tl_attention.model.steps import columns
 from tl_attention.program.program import Operation, Program
 from tl_attention.proof.code.mark_places import WRITES
 from tl_attention.proof.events import NAMED, Q
+from tl_attention.trace.about import About, Predicted
 from tl_attention.trace.flows import FULL
 from tl_attention.trace.timeline import Line, Timeline, What
 
@@ -55,16 +56,15 @@ def predicted(candidate: Candidate, machine: Machine) -> Timeline:
         for (block, role), account in sorted(accounts.items(), key=lambda item: item[0][0])
     ]
     known = [*dict.fromkeys(mark for _, _, marks in noted for _, mark in marks)]
-    about = {
-        "name": candidate.name,
-        "label": candidate.label,
-        "shape": str(candidate.shape),
-        "device": f"{machine.device}, predicted",
-        "predicted": {"machine": machine.title, "ms": prediction.ms, "blocks": lengths[0][0]},
-        "skip": 0,
-        "product_cycles": {"both": columns(code.steady) / machine.wgmma_columns},
-        "blocks_of_sm": per_sm,
-    }
+    about = About(
+        name=candidate.name,
+        label=candidate.label,
+        shape=str(candidate.shape),
+        device=f"{machine.device}, predicted",
+        predicted=Predicted(machine.title, prediction.ms, lengths[0][0]),
+        product_cycles={"both": columns(code.steady) / machine.wgmma_columns},
+        blocks_of_sm=per_sm,
+    )
     lines = tuple(
         Line(block, role, 0, 0, 0, tuple(round(at) for at, _ in marks), tuple(known.index(mark) for _, mark in marks))
         for block, role, marks in noted

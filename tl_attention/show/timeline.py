@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 
-from tl_attention.errors import InputError, printable
+from tl_attention.errors import InputError
 from tl_attention.show.table import Table
 from tl_attention.trace.critical import critical_path, told
 from tl_attention.trace.shares import of_block, tensor_pipe
@@ -28,7 +28,7 @@ def table(timeline: Timeline) -> Table:
     lines.append(("cycles of a tile", *(f"{shares.cycles / shares.tiles:,.0f}" for shares in roles.values())))
     lines.append(("tiles", *(str(shares.tiles) for shares in roles.values())))
     about = timeline.about
-    title = printable(f"{about['name']}, {about['shape']}, {about['device']}, thread block {block}")
+    title = f"{about.name}, {about.shape}, {about.device}, thread block {block}"
     return Table.plain(title, ("what", *roles), lines)
 
 
@@ -40,26 +40,27 @@ def below(timeline: Timeline) -> Iterator[str]:
         yield "no role shows a whole tile: --iterations notes more of them"
     busy = tensor_pipe(timeline, [*roles.values()])
     if busy is not None:
-        counted = about.get("ncu")
-        also = f"; ncu counts {counted['percent']:.1f} % in the whole kernel with these marks" if counted else ""
+        also = f"; ncu counts {about.ncu.percent:.1f} % in the whole kernel with these marks" if about.ncu else ""
         yield f"tensor pipe busy: {100 * busy:.1f} % of the cycles, by the instructions issued{also}"
     with suppress(InputError):  # Not every timeline shows steady iterations.
         yield f"critical path of two iterations: {told(critical_path(timeline, steady(timeline)))}"
-    if predicted := about.get("predicted"):
-        yield printable(
-            f"predicted by a model of {predicted['machine']}: {predicted['ms']:.3f} ms a launch; tiles of "
-            f"{predicted['blocks']} KV blocks"
+    if predicted := about.predicted:
+        yield (
+            f"predicted by a model of {predicted.machine}: {predicted.ms:.3f} ms a launch; tiles of {predicted.blocks} "
+            "KV blocks"
         )
-        return
-    if about["tile_cycles"]:
-        few, all_marks = about["tile_cycles"]
+    if about.tile_cycles:
+        few, all_marks = about.tile_cycles
         yield f"cycles of a tile: {all_marks:,.0f} with these marks, {few:,.0f} with those of tiles alone ({all_marks / few:.3f})"
-    median, least, most = about["time_with_marks"]
-    yield f"time of the kernel with marks: {median:.3f} of that without ({least:.3f} to {most:.3f}, {about['rounds']} rounds)"
-    for name, (plain, marked) in about["machine_code"].items():
+    if about.time_with_marks:
+        median, least, most = about.time_with_marks
+        yield (
+            f"time of the kernel with marks: {median:.3f} of that without ({least:.3f} to {most:.3f}, {about.rounds} rounds)"
+        )
+    for name, (plain, marked) in about.machine_code.items():
         if plain != marked:
             yield f"{name}: {_told(plain)} without marks, {_told(marked)} with them"
 
 
 def _told(value: object) -> str:
-    return ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+    return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)

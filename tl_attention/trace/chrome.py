@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tl_attention.files import user_file
+from tl_attention.files.kinds import CHROME
 from tl_attention.trace.flights import flights
 from tl_attention.trace.flows import flows
 from tl_attention.trace.timeline import Span, Timeline
@@ -20,8 +21,8 @@ from tl_attention.trace.timeline import Span, Timeline
 
 def write(timeline: Timeline, file: Path) -> None:
     """Writes the timeline as a Chrome trace; times are in microseconds of the first traced SM's clock."""
-    events = {"traceEvents": [*events_of(timeline)], "displayTimeUnit": "ns", "otherData": dict(timeline.about)}
-    user_file.write(file, json.dumps(events, separators=(",", ":")) + "\n")
+    events = {"traceEvents": [*events_of(timeline)], "displayTimeUnit": "ns", "otherData": timeline.about.known()}
+    user_file.write(file, json.dumps(events, separators=(",", ":")) + "\n", CHROME)
 
 
 def events_of(timeline: Timeline) -> Iterator[dict[str, Any]]:

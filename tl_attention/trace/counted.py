@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import pickle
 import sys
-import tempfile
 from dataclasses import replace
 from pathlib import Path
 
+from tl_attention.compiler.scratch import scratch_file
 from tl_attention.measure.candidate import Candidate
 from tl_attention.measure.counters import TENSOR_PIPE, Ncu
+from tl_attention.trace.about import Counted
 from tl_attention.trace.recording import Traced, record, values_of
 from tl_attention.trace.timeline import Timeline, Window
 
@@ -22,17 +23,15 @@ TIMEOUT_S = 180.0
 def record_and_count(candidate: Candidate, kinds: frozenset[str], window: Window, seed: int | None = None) -> Timeline:
     """Records a timeline as `record` does, and has ncu count one launch of the same kernel with marks.
 
-    `about["ncu"]` says in how many percent of their active cycles the SMs' tensor pipes were busy. Raises InputError where
+    `about.ncu` says in how many percent of their active cycles the SMs' tensor pipes were busy. Raises InputError where
     there is no ncu, or it fails, and as `record` does.
     """
     ncu = Ncu()
     found = record(candidate, kinds, window, seed)
-    with tempfile.TemporaryDirectory() as folder:
-        job = Path(folder) / "job"
-        job.write_bytes(pickle.dumps((candidate, kinds, window, found.about["seed"])))
+    with scratch_file("job", pickle.dumps((candidate, kinds, window, found.about.seed))) as job:
         (launch,) = ncu.profile([sys.executable, "-m", __name__, str(job)], [TENSOR_PIPE], TIMEOUT_S)
-    counted = {"counter": TENSOR_PIPE, "percent": launch.metrics[TENSOR_PIPE], "version": ncu.version()}
-    return replace(found, about={**found.about, "ncu": counted})
+    counted = Counted(TENSOR_PIPE, launch.metrics[TENSOR_PIPE], ncu.version())
+    return replace(found, about=replace(found.about, ncu=counted))
 
 
 def main(path: str) -> None:

@@ -53,7 +53,7 @@ def loads_awaited(timeline: Timeline, spans: Spans) -> Iterator[Awaited]:
     K and V are told by their tile and KV block. Of Q each consumer awaits its own part, and they are loaded in the
     consumers' order. A window that skips iterations has none of these: it begins in other tiles for each role.
     """
-    if timeline.about.get("skip"):
+    if timeline.about.skip:
         return
     loads = {
         (span.what.name, span.tile, span.number): (line, span)

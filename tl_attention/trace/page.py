@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tl_attention.files import user_file
+from tl_attention.files.kinds import PAGE
 from tl_attention.trace.colours import COLOURS
 from tl_attention.trace.flights import flights
 from tl_attention.trace.flows import flows
@@ -19,7 +20,7 @@ DATA, OF_KINDS = "/*TIMELINES*/[]", "/*COLOURS*/{}"
 
 def write(timelines: Sequence[Timeline], file: Path) -> None:
     """Writes a page of these timelines; they begin at the same left edge, each with its first traced thread block."""
-    user_file.write(file, text(timelines))
+    user_file.write(file, text(timelines), PAGE)
 
 
 def text(timelines: Sequence[Timeline]) -> str:
@@ -32,8 +33,8 @@ def text(timelines: Sequence[Timeline]) -> str:
 def _told(timeline: Timeline) -> dict[str, Any]:
     about = timeline.about
     return {
-        "name": about["name"],
-        "title": f"{about['name']}, {about['shape']}, {about['device']}",
+        "name": about.name,
+        "title": f"{about.name}, {about.shape}, {about.device}",
         "mhz": timeline.mhz,
         "roles": timeline.roles,
         "whats": [*map(str, timeline.whats)],

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import count, pairwise
 from pathlib import Path
 
 from matplotlib.figure import Figure
 
 from tl_attention.errors import InputError, printable
 from tl_attention.files import user_file
+from tl_attention.files.kinds import PICTURE
 from tl_attention.trace.colours import COLOURS
 from tl_attention.trace.critical import TENSOR_PIPE, Segment, critical_path, told
 from tl_attention.trace.flights import in_flight
@@ -63,7 +64,7 @@ def write(timelines: Sequence[Timeline], file: Path) -> None:
 
     Raises InputError where a timeline shows no two steady iterations.
     """
-    user_file.write(file, saved(drawn(timelines), file.suffix[1:]))
+    user_file.write(file, saved(drawn(timelines), file.suffix[1:]), PICTURE)
 
 
 def drawn(timelines: Sequence[Timeline]) -> Figure:
@@ -132,7 +133,7 @@ class _Panel:
     def __init__(self, timeline: Timeline):
         self.timeline, self.window = timeline, steady(timeline)
         self.path = critical_path(timeline, self.window)
-        self.name = printable(str(timeline.about["name"]))[:60]
+        self.name = timeline.about.name[:60]
         self.beside, self.said = self._said()
         self.first = NAME + SAID * len(self.said) + ITERATIONS
         self.rows = [*self._rows()]
@@ -169,7 +170,7 @@ class _Panel:
     def _said(self) -> tuple[str, list[str]]:
         """Returns what is shown, to stand beside the name where it fits, and the lines below the name."""
         about, block = self.timeline.about, self.timeline.lines[self.window.line].block
-        shown = printable(f"{about['shape']}, {about['device']}")
+        shown = f"{about.shape}, {about.device}"
         busy = tensor_pipe(self.timeline, [*of_block(self.timeline, block).values()])
         fast = f"{self.window.cycles:,.0f} cycles for an iteration"
         fast += "" if busy is None else f", tensor pipe busy {100 * busy:.0f} % of the time"
@@ -183,7 +184,7 @@ class _Panel:
     def _rows(self) -> Iterator[_Row]:
         block, top = self.timeline.lines[self.window.line].block, float(self.first)
         lines = {n: line for n, line in enumerate(self.timeline.lines) if line.block == block}
-        roles = {n: printable(self.timeline.roles[line.role])[:LONGEST_NAME] for n, line in lines.items()}
+        roles = {n: self.timeline.roles[line.role][:LONGEST_NAME] for n, line in lines.items()}
         spans = self.timeline.blocks[block]
         for n, role in roles.items():
             yield _Row(role, n, "", self._shown(spans[n]), top)
@@ -209,7 +210,7 @@ class _Panel:
         for cycle in (window.begin, window.middle, window.end):
             x = self._x(cycle)
             self.sheet.line([(x, head - ITERATIONS), (x, foot)], QUIET, 0.8, linestyle=(0, (4, 3)))
-        steps = (digit * 10**power for power in range(9) for digit in (1, 2, 5))
+        steps = (digit * 10**power for power in count() for digit in (1, 2, 5))
         step = next(step for step in steps if step * self.scale >= 60)
         for cycle in range(0, window.end - window.begin + 1, step):
             x = self._x(window.begin + cycle)

@@ -25,6 +25,7 @@ from tl_attention.oracle import reference
 from tl_attention.problem.variant import TRACE_WORDS
 from tl_attention.proof.code.mark_places import arrivals
 from tl_attention.proof.code.marks import roles_in, threads_of_role, unmarked
+from tl_attention.trace.about import About
 from tl_attention.trace.shares import tile_ends
 from tl_attention.trace.timeline import Timeline, What, Window, decoded
 
@@ -33,6 +34,8 @@ METHOD = (
     "SM clock at each mark by one lane of each role, %globaltimer once; the kernels with and without marks timed in turn in "
     "one process, CUDA events, {pause} s between them"
 )
+# Nothing is said yet about what a kernel has just noted.
+UNKNOWN = About(name="", shape="", device="")
 # Marks that say how long a tile takes, and hardly anything else.
 OF_TILES = frozenset({"tile", "end"})
 # The depth of a wgmma and of an mma.sync, and the rows and columns of an mma.sync.
@@ -57,26 +60,26 @@ def record(candidate: Candidate, kinds: frozenset[str], window: Window, seed: in
     found, few = traced.timeline(window, values), of_tiles.timeline(replace(window, skip=0), values)
     marked = traced.kernel
     ratios, mhz = _beside(lambda: plain(**values), lambda: marked(**values, Trace=traced.buffer))
-    about = {
+    about = About(
         **common,
-        "name": candidate.name,
-        "label": candidate.label,
-        "shape": str(shape),
-        "seed": seed,
-        "marks": sorted(kinds),
-        "skip": window.skip,
-        "method": METHOD.format(pause=timing.PAUSE_S),
-        "rounds": ROUNDS,
-        "time_with_marks": [statistics.median(ratios), min(ratios), max(ratios)],
-        "tile_cycles": _tile_cycles(few, found),
-        "product_cycles": _product_cycles(candidate, traced),
-        "blocks_of_sm": traced.kernel.blocks_per_sm,
-        "machine_code": {
-            **{kind: [_places(plain).get(kind), places] for kind, places in _places(marked).items()},
-            "registers": [plain.report.registers, marked.report.registers],
-            "bytes of spills": [plain.report.stack_bytes, marked.report.stack_bytes],
+        name=candidate.name,
+        label=candidate.label,
+        shape=str(shape),
+        seed=seed,
+        marks=tuple(sorted(kinds)),
+        skip=window.skip,
+        method=METHOD.format(pause=timing.PAUSE_S),
+        rounds=ROUNDS,
+        time_with_marks=(statistics.median(ratios), min(ratios), max(ratios)),
+        tile_cycles=_tile_cycles(few, found),
+        product_cycles=_product_cycles(candidate, traced),
+        blocks_of_sm=traced.kernel.blocks_per_sm,
+        machine_code={
+            **{kind: (_places(plain).get(kind), places) for kind, places in _places(marked).items()},
+            "registers": (plain.report.registers, marked.report.registers),
+            "bytes of spills": (plain.report.stack_bytes, marked.report.stack_bytes),
         },
-    }
+    )
     return replace(found, about=about, mhz=mhz)
 
 
@@ -102,7 +105,7 @@ class Traced:
         self.kernel(**values, Trace=self.buffer)
         torch.cuda.synchronize()
         lines = decoded(self.buffer.cpu().numpy(), window, len(self.roles), len(self.whats))
-        return Timeline({}, self.roles, 1.0, self.whats, self.arrives, lines)
+        return Timeline(UNKNOWN, self.roles, 1.0, self.whats, self.arrives, lines)
 
 
 def roles_of(source: str) -> tuple[str, ...]:
@@ -142,16 +145,17 @@ def _beside(run: Callable[[], None], run_traced: Callable[[], None]) -> tuple[li
     return ratios, float(statistics.median(clocks)) if clocks else 1000.0
 
 
-def _tile_cycles(*timelines: Timeline) -> list[float] | None:
-    """Returns the mean cycles of a tile in each timeline of the same roles, of as many first tiles as all show.
+def _tile_cycles(few: Timeline, found: Timeline) -> tuple[float, float] | None:
+    """Returns the mean cycles of a tile in each of two timelines of the same roles, of as many first tiles as both show.
 
     It is None where one shows no whole tile.
     """
-    ends = [[tile_ends(timeline, line) for line in timeline.lines] for timeline in timelines]
+    ends = [[tile_ends(timeline, line) for line in timeline.lines] for timeline in (few, found)]
     tiles = min(len(of_line) for of_timeline in ends for of_line in of_timeline) - 1
     if tiles < 1:
         return None
-    return [statistics.mean((line[tiles] - line[0]) / tiles for line in of_timeline) for of_timeline in ends]
+    one, other = (statistics.mean((line[tiles] - line[0]) / tiles for line in of_timeline) for of_timeline in ends)
+    return one, other
 
 
 def _product_cycles(candidate: Candidate, traced: Traced) -> dict[str, float]:
@@ -172,7 +176,7 @@ def _product_cycles(candidate: Candidate, traced: Traced) -> dict[str, float]:
     }
 
 
-def _places(kernel: CompiledKernel) -> dict[str, list[int]]:
+def _places(kernel: CompiledKernel) -> dict[str, tuple[int, ...]]:
     """Returns after how many exponentials each wait of the steady loop's machine code stands, by kind of wait."""
     loop = steady(kernel.report.loops)
-    return {kind: [*places] for kind, places in loop.places.items()} if loop else {}
+    return {kind: (*places,) for kind, places in loop.places.items()} if loop else {}

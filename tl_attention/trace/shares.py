@@ -70,11 +70,11 @@ def of_block(timeline: Timeline, block: int) -> dict[str, Shares]:
 def tensor_pipe(timeline: Timeline, shares: Sequence[Shares]) -> float | None:
     """Returns the part of the time, 0 to 1, in which the tensor pipe of an SM works, from the roles of one of its blocks.
 
-    `about` has the cycles of a KV block's products, and how many such blocks the SM holds. It is None where the marks do
-    not count KV blocks: without issues, or where each fragment of mma.sync is marked.
+    `about` has the cycles of a KV block's products, and how many such blocks the SM holds. It is None where these are not
+    known, or the marks do not count KV blocks: without issues, or where each fragment of mma.sync is marked.
     """
     about, kinds = timeline.about, {what.kind for what in timeline.whats}
-    if "issue" not in kinds or "fragments" in kinds:
+    if "issue" not in kinds or "fragments" in kinds or not about.product_cycles:
         return None
-    of_a_block = sum(about["product_cycles"].values())
-    return about["blocks_of_sm"] * sum(one.kv_blocks * of_a_block / one.cycles for one in shares)
+    of_a_block = sum(about.product_cycles.values())
+    return about.blocks_of_sm * sum(one.kv_blocks * of_a_block / one.cycles for one in shares)

@@ -15,6 +15,7 @@ from matplotlib.font_manager import FontProperties
 from matplotlib.patches import Rectangle
 from matplotlib.textpath import text_to_path
 
+from tl_attention.files.kinds import PICTURE_TITLE
 from tl_attention.trace.colours import COLOURS
 
 WIDTH, INCH, POINT = 800, 96, 4 / 3
@@ -31,10 +32,10 @@ STYLE: dict[Any, Any] = {
     "svg.hashsalt": "tl-attention",
     "path.simplify": False,
 }
-# How each format is written: without dates and versions, and a PNG with more pixels, for fine screens.
+# How each format is written: without dates and versions, a PNG with a title, by which it is known, and more pixels, for fine screens.
 FORMATS: dict[str, dict[str, Any]] = {
     "svg": {"metadata": {"Date": None, "Creator": None, "Format": None, "Type": None}},
-    "png": {"metadata": {"Software": None}, "dpi": 2 * INCH},
+    "png": {"metadata": {"Software": None, "Title": PICTURE_TITLE}, "dpi": 2 * INCH},
 }
 
 

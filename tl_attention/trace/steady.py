@@ -47,7 +47,7 @@ def steady(timeline: Timeline) -> Steady:
                     return Steady(number, *_usual(begins), end)
             break
     raise InputError(
-        f"{timeline.about['name']}: the timeline shows no two steady iterations, expected a whole tile with three of "
+        f"{timeline.about.name}: the timeline shows no two steady iterations, expected a whole tile with three of "
         f"`{FIRST}` from one line of code"
     )
 

@@ -8,28 +8,37 @@ from __future__ import annotations
 import json
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, ClassVar, Literal, NamedTuple, get_args
 
 import numpy as np
+from pydantic import ConfigDict, Field
 
 from tl_attention.errors import InputError
-from tl_attention.files import user_file
+from tl_attention.files import json_text, user_file
+from tl_attention.files.kinds import TIMELINE
+from tl_attention.files.schedule_file import OneLine
 from tl_attention.proof.code.marks import HEAD, LIMIT, MOST_BLOCKS, OWN, RECORDS
+from tl_attention.schedule.key_errors import RuleBroken
+from tl_attention.schedule.key_words import dotted
+from tl_attention.trace.about import ONLY, About, Count
 
-FORM = "tl-attention timeline 3"
+Form = Literal["tl-attention timeline 3"]
+(FORM,) = get_args(Form)
 # The bytes of a mark's slot, and those that no file of a timeline has.
 SLOT, MOST_BYTES = 4, 256 * user_file.MIB
+# A clock's time in cycles, or a timer's in nanoseconds.
+Time = Annotated[int, Field(ge=0, lt=2**63)]
 
 
 class What(NamedTuple):
     """A What is the kind and the name of what a role does, such as ("wait", "K_full") or ("vector", "exp+cast")."""
 
-    kind: str
-    name: str
+    kind: OneLine
+    name: OneLine
 
     def __str__(self) -> str:
         return f"{self.kind} {self.name}".strip()
@@ -56,29 +65,31 @@ class Line:
     `sm` is the SM on which the block ran. At cycle `clock` of that SM the GPU's own timer stood at `wall_ns`.
     """
 
-    block: int
-    role: int
-    sm: int
-    wall_ns: int
-    clock: int
-    times: tuple[int, ...]
-    marks: tuple[int, ...]
+    __pydantic_config__: ClassVar[ConfigDict] = ONLY
+
+    block: Count
+    role: Count
+    sm: Count
+    wall_ns: Time
+    clock: Time
+    times: tuple[Time, ...]
+    marks: tuple[Count, ...]
 
 
 @dataclass(frozen=True)
 class Timeline:
     """A Timeline has the lines of all roles that were traced, what each mark means, and how it came about.
 
-    `about` says of which kernel, problem and machine it is, by name. `roles` are their names. The SM clock ran at `mhz`.
-    Between a mark and the next one the role arrives at the barriers that `arrives` names for the mark.
+    `roles` are their names. The SM clock ran at `mhz`. Between a mark and the next one the role arrives at the barriers
+    that `arrives` names for the mark.
     """
 
-    about: Mapping[str, Any]
-    roles: tuple[str, ...]
-    mhz: float
+    about: About
+    roles: Annotated[tuple[OneLine, ...], Field(min_length=1)]
+    mhz: Annotated[float, Field(ge=1, le=100_000)]
     whats: tuple[What, ...]
-    arrives: tuple[tuple[str, ...], ...]
-    lines: tuple[Line, ...]
+    arrives: tuple[tuple[OneLine, ...], ...]
+    lines: Annotated[tuple[Line, ...], Field(min_length=1)]
 
     def zero(self, line: Line) -> float:
         """Returns the cycle of a line's SM at which the first traced thread block began, the same for all lines of an SM."""
@@ -108,42 +119,50 @@ class Timeline:
 
     def write(self, file: Path) -> None:
         """Writes the timeline as JSON. Behind a line's first time stand how many cycles each is after the one before."""
-        told = asdict(self)
+        told = asdict(self) | {"about": self.about.known()}
         for line in told["lines"]:
             line["times"] = np.diff(line["times"], prepend=0).tolist()
-        user_file.write(file, json.dumps({"form": FORM, **told}, separators=(",", ":")) + "\n")
+        user_file.write(file, json.dumps({"form": FORM, **told}, separators=(",", ":")) + "\n", TIMELINE)
 
     @classmethod
     def read(cls, file: Path) -> Timeline:
-        """Reads a timeline from its file; raises InputError where the file has none."""
+        """Reads a timeline from its file; raises InputError, with the path of the key, where the file has none."""
         text, _ = user_file.read(file, MOST_BYTES, "timeline")
+        where = f"{file}: no timeline"
+        json_text.parse_object(text, where, "what `trace` recorded")
+        told = json_text.checked(_File, text, where)
+        lines = tuple(replace(line, times=(*accumulate(line.times),)) for line in told.lines)
+        found = cls(told.about, told.roles, told.mhz, told.whats, told.arrives, lines)
         try:
-            told = json.loads(text)
-            if told["form"] != FORM:
-                raise ValueError(f"its form is {told['form']!r}, expected {FORM!r}")
-            lines = tuple(
-                Line(**{**line, "times": (*accumulate(line["times"]),), "marks": (*line["marks"],)})
-                for line in told["lines"]
-            )
-            whats, arrives = tuple(What(*what) for what in told["whats"]), tuple(map(tuple, told["arrives"]))
-            if len(whats) != len(arrives):
-                raise ValueError(f"{len(whats)} marks, but arrivals of {len(arrives)}")
-            found = cls(told["about"], (*told["roles"],), told["mhz"], whats, arrives, lines)
-            for line in lines:
-                _check(line, len(found.roles), len(found.whats))
-        except (ValueError, KeyError, TypeError) as error:
-            raise InputError(f"{file}: no timeline: {' '.join(str(error).split())[:200]}") from None
+            if len(found.whats) != len(found.arrives):
+                raise RuleBroken(f"{len(found.arrives)} entries, expected {len(found.whats)}, one a mark", "arrives")
+            for number, line in enumerate(lines):
+                _check(line, number, len(found.roles), len(found.whats))
+        except RuleBroken as broken:
+            raise InputError(f"{where}: {dotted(broken.key)}{broken}") from None
         return found
 
 
-def _check(line: Line, roles: int, marks: int) -> None:
-    """Raises ValueError unless a line is of one of the roles, its times do not fall, and each is of a mark that there is."""
+@dataclass(frozen=True)
+class _File(Timeline):
+    """A _File is a timeline as its file has it: the times of a line are differences."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = ONLY
+
+    form: Form = field(kw_only=True)
+
+
+def _check(line: Line, number: int, roles: int, marks: int) -> None:
+    """Raises RuleBroken unless a line is of one of the roles, its times do not fall, and each is of a mark that there is."""
+    of, place = f"thread block {line.block}, role {line.role}", ("lines", number)
     if not 0 <= line.role < roles:
-        raise ValueError(f"block {line.block} has a role {line.role} that there is not")
-    if len(line.times) != len(line.marks) or any(b < a for a, b in zip(line.times, line.times[1:])):
-        raise ValueError(f"the times of block {line.block}, role {line.role} are damaged")
-    if any(not 0 <= mark < marks for mark in line.marks):
-        raise ValueError(f"block {line.block}, role {line.role} has a mark that there is not")
+        raise RuleBroken(f"{of}, expected a role below {roles}", *place, "role")
+    if len(line.times) != len(line.marks):
+        raise RuleBroken(f"{of} has {len(line.times)} times and {len(line.marks)} marks", *place, "times")
+    if any(b < a for a, b in zip(line.times, line.times[1:])) or max(line.times, default=0) >= 2**63:
+        raise RuleBroken(f"{of} has times that fall or are too large", *place, "times")
+    if wrong := [mark for mark in line.marks if not 0 <= mark < marks]:
+        raise RuleBroken(f"{of} has a mark {wrong[0]}, expected one below {marks}", *place, "marks")
 
 
 # --- the buffer of a traced kernel -----------------------------------------------------------------------------------
@@ -196,8 +215,8 @@ def decoded(words: np.ndarray, window: Window, roles: int, marks: int) -> tuple[
             order = np.lexsort((mark, times, number))
             line = Line(block, role, sm - 1, wall_ns, clock, tuple(times[order].tolist()), tuple(mark[order].tolist()))
             try:
-                _check(line, roles, marks)
-            except ValueError as error:
-                raise InputError(f"the trace is damaged: {error}") from None
+                _check(line, len(found), roles, marks)
+            except RuleBroken as broken:
+                raise InputError(f"the trace is damaged: {broken}") from None
             found.append(line)
     return tuple(found)

@@ -104,7 +104,7 @@ class Roles:
     @property
     def work(self) -> float:
         """Returns for how many cycles a role's products of a KV block keep the tensor pipe busy."""
-        return sum(self.timeline.about["product_cycles"].values())
+        return sum(self.timeline.about.product_cycles.values())
 
 
 def _inside(shares: Shares) -> dict[str, int]:
@@ -146,16 +146,17 @@ def witnesses() -> str:
     for name in SCHEDULES:
         found = recorded(name)
         about = found.timeline.about
-        few, marked = about["tile_cycles"]
+        assert about.tile_cycles and about.ncu and about.time_with_marks
+        few, marked = about.tile_cycles
         lines.append(
             (
                 f"`{name}`",
-                about["shape"],
+                about.shape,
                 f"{100 * found.busy:.1f} %",
-                f"{about['ncu']['percent']:.1f} %",
-                f"{about['time_with_marks'][0]:.3f}",
+                f"{about.ncu.percent:.1f} %",
+                f"{about.time_with_marks[0]:.3f}",
                 f"{marked / few:.3f}",
-                "; ".join(_moved(about["machine_code"])) or "nothing",
+                "; ".join(_moved(about.machine_code)) or "nothing",
             )
         )
     return markdown(
@@ -163,9 +164,9 @@ def witnesses() -> str:
     )
 
 
-def _moved(code: Mapping[str, Sequence[object]]) -> Iterator[str]:
+def _moved(code: Mapping[str, tuple[object, object]]) -> Iterator[str]:
     for kind, (plain, marked) in code.items():
-        if plain != marked and isinstance(plain, list) and isinstance(marked, list):
+        if plain != marked and isinstance(plain, tuple) and isinstance(marked, tuple):
             yield f"{kind} {', '.join(map(str, plain))} -> {', '.join(map(str, marked))}"
 
 
@@ -262,7 +263,7 @@ def _all_stalls(row: ProfileRow) -> float:
 def cases() -> str:
     """Makes the table of our kernels' timelines where FlashAttention-3 is ahead."""
     lines = [
-        (f"`{found.timeline.about['name']}`", found.timeline.about["shape"], f"{100 * found.busy:.1f} %", *split(found))
+        (f"`{found.timeline.about.name}`", found.timeline.about.shape, f"{100 * found.busy:.1f} %", *split(found))
         for found in map(recorded, CASES)
     ]
     return markdown(("schedule", "problem", "tensor pipe", *HEADINGS), lines)
@@ -279,11 +280,11 @@ def steps(names: Mapping[str, str]) -> str:
 def drift() -> str:
     """Says how far the clusters of `best` drift apart."""
     found = recorded("drift").timeline
-    skip = found.about["skip"]
+    skip = found.about.skip
     late = [line.times[0] - line.clock for line in found.lines]
     of_a_tile = mean(late) / skip
     return (
-        f"On the problem {found.about['shape']} all {len(late)} clusters of `best` were traced, at the end of a run. Their "
+        f"On the problem {found.about.shape} all {len(late)} clusters of `best` were traced, at the end of a run. Their "
         f"tile number {skip} began between {min(late):,} and {max(late):,} cycles after the kernel: that is "
         f"{(max(late) - min(late)) / of_a_tile:.2f} of a tile apart."
     )

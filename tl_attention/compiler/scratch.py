@@ -1,0 +1,40 @@
+"""A temporary file, for a program that takes files alone, lies in a folder of its own. One line says where it cannot."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from tl_attention.errors import InputError
+
+
+@contextmanager
+def scratch_folder() -> Iterator[Path]:
+    """Yields a new folder, which is gone behind the block. Raises InputError where none can be made."""
+    with ExitStack() as stack:
+        with _told():
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        yield folder
+
+
+@contextmanager
+def scratch_file(name: str, content: bytes) -> Iterator[Path]:
+    """Yields a file of this name and content, which is gone behind the block. Raises InputError where it cannot be written."""
+    with scratch_folder() as folder:
+        file = folder / name
+        with _told():
+            file.write_bytes(content)
+        yield file
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """Makes an OSError inside the block an InputError."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(
+            f"{error.filename or 'temporary files'}: cannot be written: {error.strerror}; set TMPDIR to a folder with room"
+        ) from None
