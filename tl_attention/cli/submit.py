@@ -137,6 +137,7 @@ def _evaluate(
     names = [stem if stems.count(stem) == 1 else text for stem, text in zip(stems, files)]
     # All are packed and read, and so found to be right, before the first is run and a file for its results is made.
     read = {text: contract.read_submission(Path(text)) for text in files if _is_submission(text)}
+    tests = contract.read_test_lines(lines) if lines else contract.RANKED_LINES
     _check_can_run(files, read, device or "cuda")
     sources = [
         (Path(text).name, read[text]) if text in read else (f"{Path(text).stem}.py", _packed(text).encode())
@@ -145,7 +146,6 @@ def _evaluate(
     if against:
         names.append(against)
         sources.append((BASELINES[against].name, contract.read_submission(BASELINES[against])))
-    tests = contract.read_test_lines(lines) if lines else contract.RANKED_LINES
     found: list[tuple[str, results.Evaluation]] = []
     record = ResultsFile(record_path(output, "evaluate"))
     for name, (file, source) in zip(names, sources):
