@@ -30,6 +30,7 @@ from tl_attention.files.ladder_file import ladder_names, load_ladder
 from tl_attention.files.named import load
 from tl_attention.leaderboard import results as evaluations
 from tl_attention.leaderboard.contract import RANKED_LINES, read_test_lines
+from tl_attention.leaderboard.evaluate import evaluate
 from tl_attention.measure.cell import load_cells
 from tl_attention.measure.cell_records import CellRow
 from tl_attention.measure.profile import ProfileRow
@@ -258,7 +259,12 @@ def test_a_machine_that_is_none_is_one_line(old, new, words, tmp_path, error_of)
 
 @pytest.mark.parametrize(
     "write",
-    [lambda data: cuobjdump(data, "--dump-sass"), compile._loaded, lambda data: scratch_file("x", data).__enter__()],
+    [
+        lambda data: cuobjdump(data, "--dump-sass"),
+        compile._loaded,
+        lambda data: scratch_file("x", data).__enter__(),
+        lambda data: evaluate("x.py", data, RANKED_LINES, device="cpu"),
+    ],
 )
 @pytest.mark.parametrize("way", ["full", "no folder"])
 def test_a_temporary_file_that_cannot_be_written_is_one_line(write, way, monkeypatch) -> None:

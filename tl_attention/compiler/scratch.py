@@ -14,8 +14,8 @@ from tl_attention.errors import InputError
 def scratch_folder() -> Iterator[Path]:
     """Yields a new folder, which is gone behind the block. Raises InputError where none can be made."""
     with ExitStack() as stack:
-        with _told():
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        with told():
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True)))
         yield folder
 
 
@@ -24,14 +24,14 @@ def scratch_file(name: str, content: bytes) -> Iterator[Path]:
     """Yields a file of this name and content, which is gone behind the block. Raises InputError where it cannot be written."""
     with scratch_folder() as folder:
         file = folder / name
-        with _told():
+        with told():
             file.write_bytes(content)
         yield file
 
 
 @contextmanager
-def _told() -> Iterator[None]:
-    """Makes an OSError inside the block an InputError."""
+def told() -> Iterator[None]:
+    """Makes an OSError inside the block, of a temporary file, an InputError."""
     try:
         yield
     except OSError as error:

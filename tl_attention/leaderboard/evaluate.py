@@ -24,6 +24,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from tl_attention.compiler.scratch import scratch_folder, told
 from tl_attention.errors import InputError, printable
 from tl_attention.leaderboard.contract import TestLine, read_device_code
 from tl_attention.leaderboard.message import Message
@@ -69,12 +70,12 @@ def evaluate(
 
     if device == "cuda" and not torch.cuda.is_available():
         raise InputError("torch sees no CUDA GPU, expected one; device 'cpu' tests the harness only")
-    with tempfile.TemporaryDirectory(prefix="leaderboard-", ignore_cleanup_errors=True) as text:
-        folder = Path(text)
-        for beside, content in {"submission.py": source, "utils.py": b"", "task.py": TASK.encode()}.items():
-            (folder / beside).write_bytes(content)
-        for beside in BESIDE:
-            shutil.copyfile(Path(__file__).with_name(beside), folder / beside)
+    with scratch_folder() as folder:
+        with told():
+            for beside, content in {"submission.py": source, "utils.py": b"", "task.py": TASK.encode()}.items():
+                (folder / beside).write_bytes(content)
+            for beside in BESIDE:
+                shutil.copyfile(Path(__file__).with_name(beside), folder / beside)
         imported, _ = run(folder, {"line": None}, import_s)
         if imported.status == "pass":
             rows = [_tested(folder, line, mode, device, test_s) for line in lines]
@@ -94,8 +95,8 @@ def _tested(folder: Path, line: TestLine, mode: str, device: str, test_s: float)
 
     from tl_attention.leaderboard.checked import check
 
-    with tempfile.TemporaryDirectory(prefix="outputs-", ignore_cleanup_errors=True) as outputs:
-        plan = {"line": asdict(line), "outputs": outputs, "device": device, "mode": mode}
+    with scratch_folder() as outputs:
+        plan = {"line": asdict(line), "outputs": str(outputs), "device": device, "mode": mode}
         outcome, message = run(folder, plan, test_s)
         row = LineResult(line, outcome, way=["", *WAY.findall(outcome.log)][-1])
         if outcome.status != "pass":
@@ -105,7 +106,7 @@ def _tested(folder: Path, line: TestLine, mode: str, device: str, test_s: float)
             if mode == "benchmark":
                 message.check()
                 timing = summarize(message.samples_ms, message.elapsed_s, METHODS[device])
-            verdict = check(Path(outputs), line, device, message)
+            verdict = check(outputs, line, device, message)
             # The next submission needs the memory.
             torch.cuda.empty_cache()
         except (OSError, ValueError, RuntimeError) as error:
