@@ -53,7 +53,8 @@ class ProfileRow(Measured):
         return cls(candidate.name, candidate.label, candidate.sizes, problem_of(candidate.shape), **fields)
 
     def check(self) -> None:
-        _ = self.tiling
+        if self.sizes != "peer":
+            Schedule.from_label(self.label)
 
     @cached_property
     def tiling(self) -> Tiling | None:
