@@ -94,9 +94,6 @@ def test_the_command_makes_what_is_asked_for(tmp_path, monkeypatch) -> None:
     assert broken.exit_code == 2 and f"{GRID.name}:1" in broken.output and "Traceback" not in broken.output
 
 
-PAGES = ladders.pages()
-
-
 def test_there_is_a_page_of_each_ladder() -> None:
     assert sorted(ladders.ORDER) == ladder_names()
 
@@ -131,8 +128,9 @@ def test_the_grid_has_the_texts_48_problems() -> None:
 
 
 def test_a_page_says_what_the_text_and_what_this_project_measured_on() -> None:
+    pages = ladders.pages()
     for name in ladder_names():
-        ladder, page = load_ladder(name), PAGES[f"{name}.md"]
+        ladder, page = load_ladder(name), pages[f"{name}.md"]
         assert (
             ladder.source in page
             and ladder.link in page
