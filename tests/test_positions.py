@@ -92,6 +92,12 @@ def test_positions_of_traced_code_are_not_looked_at(looks) -> None:
         assert with_packing(note, places, q, q) is note and not looks
 
 
+@pytest.mark.parametrize("dtype", [torch.int32, torch.float32])
+def test_positions_may_have_another_dtype(dtype) -> None:
+    q = heads(6)
+    assert with_packing(Note(True), PLACES.to(dtype), q, q).packing.sequences.cu_seqlens[0].tolist() == [0, 3, 5, 6]
+
+
 def test_they_are_looked_at_once_in_a_forward_pass(looks) -> None:
     q, places = heads(6, 2), PLACES.clone()
     masks_are_made()

@@ -78,7 +78,7 @@ def _seen(note: Note, positions: object, query: Tensor) -> Packing | None:
     seen: tuple[object, Packing] | None = getattr(positions, SEEN, None)
     if seen is None or seen[0] != now:
         counted = note.counted if note.padding is None else note.padding.of_queries
-        seen = now, Packing(positions.to(query.device).expand(batch, seq_q), counted, _begin_anew)
+        seen = now, Packing(positions.to(query.device, torch.int64).expand(batch, seq_q), counted, _begin_anew)
         setattr(positions, SEEN, seen)
     return seen[1]
 
