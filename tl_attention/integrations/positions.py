@@ -42,6 +42,9 @@ def with_packing(note: Note, positions: object, query: Tensor, key: Tensor) -> N
     CUDA graph is captured, and for positions of several axes.
     Raises InputError where sequences are packed and a mask, or a cache, does not keep them apart.
     """
+    # First, so that traced code depends on no length.
+    if is_traced(query) or is_traced(positions) or (query.is_cuda and torch.cuda.is_current_stream_capturing()):
+        return note
     cached = key.shape[2] - query.shape[2]
     # A cache that only SDPA reads may have keys that are not filled yet, and other queries see other tokens.
     behind_cache = note.for_kernels and note.causal and cached > 0
@@ -70,8 +73,6 @@ def _seen(note: Note, positions: object, query: Tensor) -> Packing | None:
     """Returns what positions show, and looks at those that this forward pass has not seen; None for what is not looked at."""
     batch, _, seq_q, _ = query.shape
     if not isinstance(positions, Tensor) or positions.shape not in ((1, seq_q), (batch, seq_q)) or seq_q == 1:
-        return None
-    if is_traced(positions) or is_traced(query) or (query.is_cuda and torch.cuda.is_current_stream_capturing()):
         return None
     # A tensor that is written to, within one forward pass or from one to the next, is another one.
     now = _forward.now, None if positions.is_inference() else positions._version
