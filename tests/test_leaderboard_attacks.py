@@ -159,7 +159,7 @@ FORGERIES = {
 }
 TIMES = {
     "untimed": ("[]", "0 timed calls, expected 3 to 100"),
-    "times whose sum is no number": ("[float('nan')] * 3", "samples_ms[0]: input should be a finite number"),
+    "times whose sum is no number": ("[float('nan')] * 3", "samples_ms[0]: expected a finite number, found nan"),
     "times that are no numbers": ("['1.0'] * 3", "samples_ms[0]: expected a number"),
 }
 IMPORTS = {
