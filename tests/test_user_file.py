@@ -136,7 +136,7 @@ def test_a_file_is_written_whole_or_not_at_all(before, tmp_path) -> None:
 
 
 def test_what_can_be_written_is_told_ahead_and_nothing_is_left(tmp_path) -> None:
-    """What `write` says of a file, the check has said before. A folder is made with its file, below one that is there."""
+    """The check says before what `write` says of a file. A folder is made with its file, below one that is there."""
     (tmp_path / "file").write_text(OLD)
     (tmp_path / "link").symlink_to(tmp_path / "nothing")
     os.mkfifo(tmp_path / "pipe")
