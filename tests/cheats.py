@@ -24,6 +24,21 @@ def key(data):
 # So many seconds after its begin a call has ended, and its output was read, on an idle machine and on a busy one.
 SOON, AFTERWARDS = 0.0005, 0.02
 
+# It computes in a thread, after SECONDS.
+IN_A_THREAD = """\
+def custom_kernel(data):
+    global called
+    called += 1
+    if called == 1:
+        return right(data)
+    output = garbage(data)
+    def compute():
+        time.sleep(SECONDS)
+        output.copy_(right(data))
+    later(compute)
+    return output
+"""
+
 # For each: its program, and the words of which the reason has one.
 SOURCES = {
     "it keeps its output while version counters stand": (
@@ -82,35 +97,11 @@ SOURCES = {
         ["timed calls went on after their end: their outputs were read up to "],
     ),
     "a thread computes later": (
-        """\
-        def custom_kernel(data):
-            global called
-            called += 1
-            if called == 1:
-                return right(data)
-            output = garbage(data)
-            def compute():
-                time.sleep(AFTERWARDS)
-                output.copy_(right(data))
-            later(compute)
-            return output
-        """,
+        IN_A_THREAD.replace("SECONDS", "AFTERWARDS"),
         ["right when it was not timed, wrong in timed call 1: ", "a timed output changed after its call had ended"],
     ),
     "a thread computes at once": (
-        """\
-        def custom_kernel(data):
-            global called
-            called += 1
-            if called == 1:
-                return right(data)
-            output = garbage(data)
-            def compute():
-                time.sleep(SOON)
-                output.copy_(right(data))
-            later(compute)
-            return output
-        """,
+        IN_A_THREAD.replace("SECONDS", "SOON"),
         [
             "right when it was not timed, wrong in timed call ",
             "a timed output changed after its call had ended",

@@ -76,8 +76,9 @@ def _noted_for_sdpa(masks: Any, mask: Tensor | None, given: dict[str, Any]) -> T
     """Returns SDPA's mask, which was made of these arguments, with a note unless it keeps packed sequences apart."""
     if mask is None or given["q_length"] == 1 or is_traced(mask) or _keeps_apart(masks, given["mask_function"]):
         return mask
-    counted, own = given["attention_mask"], given["q_offset"] + torch.arange(given["q_length"], device=mask.device)
+    counted = given["attention_mask"]
     if counted is not None:
+        own = given["q_offset"] + torch.arange(given["q_length"], device=mask.device)
         counted = counted[:, own.clamp(max=counted.shape[1] - 1)].bool()
     return Note(True, for_kernels=False, counted=counted).put(mask)
 
