@@ -12,7 +12,8 @@ from on_cpu import on_cpu
 
 import tl_attention
 from tl_attention import InputError, ScheduleRefused, attention
-from tl_attention.files.defaults import FILE, Case, read
+from tl_attention.files.conditions import Case
+from tl_attention.files.defaults import FILE, read
 from tl_attention.lowering import features
 from tl_attention.measure.peers import why_not
 from tl_attention.measure.records import problem_of, read_rows, shape_of

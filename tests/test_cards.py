@@ -7,7 +7,7 @@ import pytest
 from mutations import shipped
 
 from tl_attention.errors import InputError, ScheduleRefused
-from tl_attention.files.defaults import Case
+from tl_attention.files.conditions import Case
 from tl_attention.hardware import device
 from tl_attention.hardware.card import ARCHS, CARDS, HOPPER, Card, card_of, known_card
 from tl_attention.hardware.device import VisibleGpu, another_gpu, card_at_hand

@@ -14,18 +14,8 @@ import pytest
 
 from tl_attention.errors import InputError
 from tl_attention.files import defaults
-from tl_attention.files.defaults import (
-    FILE,
-    FLAGS,
-    KEYS,
-    LONGEST,
-    NONE_YET,
-    Case,
-    Rule,
-    computed,
-    default_schedule,
-    default_schedules,
-)
+from tl_attention.files.conditions import FLAGS, KEYS, LONGEST, NONE_YET, Case
+from tl_attention.files.defaults import FILE, Rule, computed, default_schedule, default_schedules
 from tl_attention.files.named import resolve
 from tl_attention.hardware.card import ARCHS, CARDS, HOPPER
 from tl_attention.lowering.preflight import check_limits

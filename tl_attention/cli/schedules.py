@@ -31,7 +31,8 @@ from tl_attention.cli.options import (
 from tl_attention.cli.outputs import OutputFile
 from tl_attention.errors import InputError, printable
 from tl_attention.files import catalogue, user_file
-from tl_attention.files.defaults import Case, computed, defaults
+from tl_attention.files.conditions import Case
+from tl_attention.files.defaults import computed, defaults
 from tl_attention.files.kinds import SCHEMA
 from tl_attention.files.named import Named, expand, resolve
 from tl_attention.hardware.card import HOPPER, Card

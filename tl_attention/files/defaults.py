@@ -4,176 +4,41 @@ from __future__ import annotations
 
 import functools
 import itertools
-import re
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
-
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainValidator, StrictBool, create_model
-from pydantic_core import PydanticCustomError
 
 from tl_attention.errors import InputError
-from tl_attention.files import yaml_text
+from tl_attention.files import conditions
+from tl_attention.files.conditions import LENGTH_KEYS, LONGEST, Case, Conditions, Line
 from tl_attention.files.named import resolve
-from tl_attention.files.schedule_file import each_once, one_line
-from tl_attention.files.yaml_text import YamlFile, checked
-from tl_attention.hardware.card import CARDS, HOPPER, Arch
+from tl_attention.files.yaml_text import YamlFile
+from tl_attention.hardware.card import HOPPER
 from tl_attention.problem.features import BY_WORD, mix_rows
-from tl_attention.problem.head_dims import TILE_SIZES, HeadSize, TileSize, is_meant
-from tl_attention.problem.mask import MASK_KINDS, Mask, MaskKind, fitted, is_window, kind_of
-from tl_attention.problem.shape import DTYPES, AttentionShape, Dtype
+from tl_attention.problem.mask import Mask, MaskKind, fitted, is_window
+from tl_attention.problem.shape import AttentionShape
 
 FILE = Path(__file__).with_name("defaults.yaml")
 # Problems for which the schedule is kept: a model has few, apart from its lengths.
 MOST_KEPT = 4096
-# Longer than any tensor.
-LONGEST = 2**62
-N = "([0-9]{1,12})"
-NUMBERS = re.compile(rf"up to {N}|from {N}|{N} to {N}")
-# What a rule has for its record where there is none.
-NONE_YET = "none yet"
-
-
-class Case(NamedTuple):
-    """A Case holds the facts of one call by which the rules of defaults.yaml choose its schedule.
-
-    That is its head size, dtype and mask, its lengths, the heads of Q that share a K, the words of its features, and
-    the card that it runs on.
-    """
-
-    head_size: HeadSize
-    dtype: str
-    mask: MaskKind
-    seq_q: int
-    seq_kv: int
-    group: int
-    asked: frozenset[str]
-    arch: str = HOPPER.arch
-    packed: bool = False
-
-    @classmethod
-    def of(cls, shape: AttentionShape, arch: str = HOPPER.arch) -> Case:
-        """Returns the Case of a call with this problem on a card of this arch."""
-        lengths, asked = (shape.seq_q, shape.seq_kv), frozenset(shape.asked)
-        return cls(shape.head_size, shape.dtype, kind_of(shape.mask), *lengths, shape.group, asked, arch, shape.packed)
-
-    @property
-    def values(self) -> tuple[Any, ...]:
-        """Returns a tuple of the case's value for each key that a rule may state a condition on, in KEYS' order."""
-        asked = (word in self.asked for word in BY_WORD)
-        return (*self[:5], self.rows, *asked, self.packed, self.arch)
-
-    @property
-    def rows(self) -> int:
-        """Returns how many queries read one head of K and V, those of all heads that share it."""
-        return self.seq_q * self.group
-
-    def __str__(self) -> str:
-        numbers = (f"{key} {value}" for key, value in self._asdict().items() if key in ("seq_q", "seq_kv", "group"))
-        asked = [*(word for word in BY_WORD if word in self.asked), *["packed"] * self.packed]
-        card = [] if self.arch == HOPPER.arch else [str(CARDS[self.arch])]
-        return ", ".join([*card, f"head_dim {self.head_size}", self.dtype, f"mask {self.mask}", *numbers, *asked])
-
-
-# The keys of a rule that ask for something of a case.
-FLAGS = (*BY_WORD, "packed")
-LENGTH_KEYS = ("seq_q", "seq_kv", "rows")
 # What is left of a window whose sides hide no key.
 LEFT_OF_WINDOW: dict[MaskKind, MaskKind] = {"window": "full", "causal_window": "causal"}
-KEYS = ("head_dims", "dtypes", "masks", *LENGTH_KEYS, *FLAGS, "archs")
 
 
-def _numbers(text: object) -> range:
-    found = NUMBERS.fullmatch(text) if isinstance(text, str) else None
-    if found:
-        numbers = range(int(found[2] or found[3] or 1), int(found[1] or found[4] or LONGEST) + 1)
-        if numbers and numbers[0] > 0:
-            return numbers
-    raise PydanticCustomError("numbers", "expected `up to N`, `from N` or `N to N`, of numbers from 1 on")
+class Rule(Conditions):
+    """A rule names the schedule for calls that meet its conditions."""
 
-
-Numbers = Annotated[range, PlainValidator(_numbers)]
-ANY = range(1, LONGEST + 1)
-Line = Annotated[str, Field(min_length=1), AfterValidator(one_line)]
-
-
-class _Rule(BaseModel):
-    """A rule names the schedule for calls that meet all its conditions, one sentence why, and the record that shows it.
-
-    A condition that is left out always holds, except `archs`: without it a rule is for Hopper. `head_dims` are sizes of
-    tiles. A smaller tensor has the next larger tile; K and V of two sizes that are not named together have the larger
-    one's.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    head_dims: Annotated[tuple[TileSize, ...], Field(min_length=1), AfterValidator(each_once)] = TILE_SIZES
-    dtypes: Annotated[tuple[Dtype, ...], Field(min_length=1), AfterValidator(each_once)] = DTYPES
-    masks: Annotated[tuple[MaskKind, ...], Field(min_length=1), AfterValidator(each_once)] = MASK_KINDS
-    seq_q: Numbers = ANY
-    seq_kv: Numbers = ANY
-    rows: Numbers = ANY
-    archs: Annotated[tuple[Arch, ...], Field(min_length=1), AfterValidator(each_once)] = (HOPPER.arch,)
     schedule: Line
-    why: Line
-    record: Line
-
-    def holds(self, key: str, value: Any) -> bool:
-        """Says whether the rule's condition on a key, such as `seq_q`, holds for a case with this value."""
-        wanted = getattr(self, key)
-        if key == "head_dims":
-            return is_meant(value, wanted)
-        return wanted in (None, value) if key in FLAGS else value in wanted
-
-    def unmet(self, case: Case) -> str | None:
-        """Returns the key of the first of the rule's conditions that the case does not meet; None if it meets all."""
-        return next((key for key, value in zip(KEYS, case.values) if not self.holds(key, value)), None)
-
-    def condition(self, key: str) -> str:
-        """Returns the rule's condition on this key in words, such as `seq_q up to 64`."""
-        value = getattr(self, key)
-        if isinstance(value, bool):
-            return f"{key} {str(value).lower()}"
-        return f"{key} {_words(value) if isinstance(value, range) else ', '.join(map(str, value))}"
-
-    @property
-    def conditions(self) -> list[str]:
-        """Returns a list of the conditions that the rule states, each in words, without those left to a default."""
-        return [self.condition(key) for key in KEYS if key in self.model_fields_set]
 
     @property
     def asks_lengths(self) -> bool:
         """Says whether the rule has a condition on lengths."""
         return not self.model_fields_set.isdisjoint(LENGTH_KEYS)
 
-    def alike(self, other: _Rule) -> bool:
+    def alike(self, other: Rule) -> bool:
         """Says whether the schedules of both rules compute a row alike, of as many keys as both rules are for."""
         return _alike(self.schedule, other.schedule, min(self.seq_kv[-1], other.seq_kv[-1]))
-
-    @property
-    def served(self) -> str:
-        """Returns the rule's conditions, except that on the card, as one text in words; `any case` if there is none."""
-        return ", ".join(words for words in self.conditions if not words.startswith("archs ")) or "any case"
-
-
-Rule = create_model("Rule", __base__=_Rule, __doc__=_Rule.__doc__, **dict.fromkeys(FLAGS, (StrictBool | None, None)))  # type: ignore
-
-
-def _words(numbers: range) -> str:
-    first, last = numbers[0], numbers.stop - 1
-    if last == LONGEST:
-        return f"from {first}"
-    return f"up to {last}" if first == 1 else f"{first} to {last}"
-
-
-class _Keys(BaseModel):
-    """This model holds a file of default rules, whose only key is `rules`, a list of one rule or more."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    rules: Annotated[tuple[Rule, ...], Field(min_length=1)]
 
 
 @dataclass(frozen=True)
@@ -221,7 +86,7 @@ class Defaults:
         seq_q, seq_kv = (of[max(bisect_right(of, n) - 1, 0)] for of, n in zip(first_of, least))
         return case._replace(seq_q=seq_q, seq_kv=seq_kv)
 
-    def find(self, case: Case, may: Callable[[_Rule], bool] = lambda rule: True) -> int | None:
+    def find(self, case: Case, may: Callable[[Rule], bool] = lambda rule: True) -> int | None:
         """Returns the index of the first rule that may, and whose conditions a case meets; None where there is none."""
         found = (number for number, rule in enumerate(self.rules) if rule.unmet(case) is None and may(rule))
         return next(found, None)
@@ -347,8 +212,7 @@ def defaults() -> Defaults:
 
 def read(path: Path) -> Defaults:
     """Reads a YAML file of default rules as Defaults. Raises InputError with `file:line: key: message`."""
-    file = yaml_text.read(path)
-    return Defaults(file, checked(file, _Keys, file.fields).rules)
+    return Defaults(*conditions.read(path, Rule))
 
 
 def queries(rules: Sequence[Rule], group: int) -> list[int]:

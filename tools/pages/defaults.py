@@ -11,7 +11,8 @@ from pages.cells import NAMES, length, read, record, speeds
 from pages.decode import beside
 from pages.made import ROOT, Make
 from pages.results import ratios
-from tl_attention.files.defaults import FILE, NONE_YET, Case, defaults
+from tl_attention.files.conditions import NONE_YET, Case
+from tl_attention.files.defaults import FILE, defaults
 from tl_attention.measure.cell import OURS
 from tl_attention.measure.cell_records import CellRow
 from tl_attention.problem.mask import CAUSAL
