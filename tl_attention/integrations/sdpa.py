@@ -1,7 +1,7 @@
 """This module runs SDPA on the kernels, as a provider for torch.nn.attention's registry of flash implementations.
 
-While it is active, `attention` replaces the forward pass of aten's flash attention on CUDA. The backward pass stays
-PyTorch's FlashAttention-2, which starts from the output and the LSE that the forward pass returns.
+While it is active, `attention` replaces the forward pass of aten's flash attention on CUDA, and the gradients of SDPA are
+those of `attention`, which start from the output and the LSE that the forward pass returns.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from tl_attention.errors import InputError, shown
 from tl_attention.integrations import NAME
 from tl_attention.op.arguments import by_word
 from tl_attention.op.attention import attention
+from tl_attention.op.backward import dense
 from tl_attention.op.varlen import attention_varlen
 from tl_attention.op.varlen_operator import check_has_backward
 from tl_attention.problem.mask import OPEN
@@ -73,12 +74,12 @@ def _enable(*, flash: bool, cudnn: bool) -> None:
 def implemented(dispatch_key: str) -> Library:
     """Registers the kernels for aten's flash attention under a key of torch's dispatcher, and returns the library.
 
-    They stay registered for as long as the library lives. A forward that this torch does not have is left out.
+    They stay registered for as long as the library lives. A function that this torch does not have is left out.
     """
     library = Library("aten", "IMPL", dispatch_key)
-    for name, forward in FORWARDS.items():
+    for name, function in REPLACED.items():
         if hasattr(torch.ops.aten, name):
-            library.impl(name, forward)
+            library.impl(name, function)
     return library
 
 
@@ -144,8 +145,34 @@ def flash_forward_into(
     return _attend_packed(out, query, key, value, offsets, longest, is_causal, scale, window, others)
 
 
-FORWARDS: dict[str, Callable[..., Any]] = {
+def sdpa_backward(
+    grad_out: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    out: Tensor,
+    logsumexp: Tensor,
+    cum_seq_q: Tensor | None,
+    cum_seq_k: Tensor | None,
+    max_q: int,
+    max_k: int,
+    dropout_p: float,
+    is_causal: bool,
+    *state: Tensor,
+    scale: float | None = None,
+) -> tuple[Tensor, ...]:
+    """Computes SDPA's gradients of query, key and value as those of `attention`.
+
+    Its arguments are those of aten's `_scaled_dot_product_flash_attention_backward`. None of the operators that compute
+    gradients is replaced, so none leads back here.
+    """
+    options: dict[str, Any] = {"causal": is_causal, "scale": scale, "window_size": (OPEN, OPEN), "layout": "bhsd"}
+    return dense(grad_out, query, key, value, out, logsumexp, **options)[:3]
+
+
+REPLACED: dict[str, Callable[..., Any]] = {
     "_scaled_dot_product_flash_attention": sdpa_forward,
+    "_scaled_dot_product_flash_attention_backward": sdpa_backward,
     "_flash_attention_forward": flash_forward,
     "_flash_attention_forward_no_dropout_inplace": flash_forward_into,
 }
@@ -177,7 +204,7 @@ def _attend(
         seq = 2 if layout == "bhsd" else 1
         _check_lengths(query.shape[seq], key.shape[seq], masked=causal or (left, right) != (OPEN, OPEN))
         _check_head_dims(query, value)
-    # A tensor may require a gradient here: autograd is above, and calls PyTorch's backward.
+    # A tensor may require a gradient here: autograd is above.
     with torch.no_grad():
         asked: dict[str, Any] = {"causal": causal, "scale": scale, "window_size": (left, right), "layout": layout}
         _, lse = attention(query, key, value, out=out, return_lse=True, **asked)
@@ -205,7 +232,7 @@ def _attend_packed(
         _check_head_dims(query, value)
     options: dict[str, Any] = {"causal": causal, "scale": scale, "window_size": _sides(window)}
     if query.requires_grad or key.requires_grad or value.requires_grad:
-        check_has_backward(query, value, offsets, longest, WITHOUT_FEATURES, **options)
+        check_has_backward(offsets, longest, WITHOUT_FEATURES, **options)
     cum_q, cum_k, _, used_k = offsets
     with torch.no_grad():
         _, lse = attention_varlen(

@@ -17,7 +17,7 @@ from tl_attention.errors import InputError
 from tl_attention.files.defaults import computed, default_schedule
 from tl_attention.files.named import resolve
 from tl_attention.hardware.card import Card
-from tl_attention.op import arguments, operator
+from tl_attention.op import arguments, backward, eager, operator
 from tl_attention.op.few import parts_of, put_together
 from tl_attention.op.in_memory import BHSD, in_one_head, other_way, placed
 from tl_attention.op.plan import NO_WINDOW, Plan, Plans, key_of
@@ -27,7 +27,7 @@ from tl_attention.problem.variant import Variant
 from tl_attention.schedule.schedule import Schedule
 
 # The plans that earlier calls of this process have left, by call key.
-plans: Plans[Plan] = Plans()
+plans: Plans[Plan | eager.Dense] = Plans()
 _compile_lock = threading.Lock()
 
 
@@ -113,10 +113,9 @@ def attention(
             that hides no key is left out only where rows stay as they are, and a softcap is computed row by row. None:
             where there is no softcap, no keys may be in parts, and the default rules choose no other schedules for it.
 
-    Under torch.compile and torch.export, and where an input requires a gradient, the call is the operator
-    `torch.ops.tl_attention.forward`, which takes neither `out` nor a Schedule. Gradients of q, k and v use PyTorch's
-    FlashAttention backward, which needs equal head sizes and no softcap, sinks or return_lse. Rows that see no key have a
-    gradient of 0.
+    Under torch.compile and torch.export the call is the operator `torch.ops.tl_attention.forward`, which takes neither
+    `out` nor a Schedule. Gradients of q, k, v and sinks come from cuDNN's backward or PyTorch's FlashAttention-2, as
+    `tl-attention which` shows. There are none with a softcap, return_lse or out. Rows that see no key have a gradient of 0.
 
     Returns: the output (batch, heads, seq_q, head_dim_v) in q's dtype, contiguous in its layout, or `out`.
     Raises: InputError (a ValueError) for anything that is not supported. A schedule that cannot run raises
@@ -152,7 +151,15 @@ def attention(
     if ours := replaced(asked_for | {"softcap": softcap}):
         return attention(q, k, v, sinks=sinks, out=out, schedule=schedule, **({"softcap": softcap} | asked_for | ours))
     if operator.is_needed(q, k, v, *values):
-        return operator.call(q, k, v, given, out, schedule, **asked_for)
+        operator.check(q, k, v, given, out, **asked_for)
+        if operator.is_traced(q) or not eager.is_plain():
+            return operator.call(q, k, v, given, schedule, **asked_for)
+        own, others = eager.options_of(operator.OPTIONS, asked_for, schedule)
+        gradients = backward.dense, torch.ops.tl_attention.backward
+        graded = eager.Dense(attention, gradients, own, others, q.shape[3])
+        if key is not None:
+            plans.keep(key, graded)
+        return graded.run(q, k, v, values, out, arguments.checked_scale(scale, graded.head_dim, graded.asked))
     q, k, v, mask, asked = arguments.checked_call(q, k, v, given, out, **asked_for)
     per_head = arguments.tensors_of(given)
     rows, shape = arguments.checked_problem(q, k, v, mask, asked)

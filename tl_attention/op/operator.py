@@ -1,9 +1,7 @@
 """The operator `torch.ops.tl_attention.forward` is `attention` for torch.compile, torch.export and autograd.
 
 The operator runs `attention` itself, which attention.py registers. This module has the operator's schema, its result
-without data, and the operator of its gradient, which is PyTorch's own FlashAttention backward. FlashAttention-2's masks
-are aligned at the bottom right, as ours are, and its LSE is ours. A row that sees no key never reaches this backward:
-queries and keys end together, so without the first rows the others keep their keys.
+without data, and the operator of its gradient, which backward.py computes. It also says which calls have no gradient.
 """
 
 from __future__ import annotations
@@ -17,28 +15,30 @@ import torch
 from torch import Tensor
 
 from tl_attention.errors import InputError
-from tl_attention.op import arguments
+from tl_attention.op import arguments, backward
 from tl_attention.op.arguments import Given
 from tl_attention.op.in_memory import BHSD, empty, other_way
-from tl_attention.op.rows import Rows
-from tl_attention.problem.features import INPUTS, NUMBERS
-from tl_attention.problem.mask import CAUSAL, OPEN, Mask, fitted, masked, sides
+from tl_attention.problem.features import BY_WORD, INPUTS, NUMBERS
+from tl_attention.problem.mask import OPEN, Mask, masked
 from tl_attention.schedule.schedule import Schedule
 
 NAME, GRADIENT = "tl_attention::forward", "tl_attention::backward"
 HERE = "under torch.compile, torch.export or a gradient"
 # The arguments that features add: tensors stand before the options.
 PER_HEAD = tuple(feature for feature in INPUTS if not feature.is_number)
+SINKS = BY_WORD["sinks"]
 TENSORS = "".join(f"Tensor? {feature.word}=None, " for feature in PER_HEAD)
 FLOATS = "".join(f"float {feature.word}={feature.off}, " for feature in NUMBERS)
+# The options that a backward has, too.
+OPTIONS = ("causal", "scale", "window_size", "layout")
 # Without return_lse the second result is empty. The LSE has no gradient.
 SCHEMA = (
     f"(Tensor q, Tensor k, Tensor v, {TENSORS}*, bool causal=False, float? scale=None, int[2] window_size=[-1, -1], "
     f"{FLOATS}str layout='bhsd', bool return_lse=False, str? schedule=None, bool specialize=False, bool? invariant=None) -> (Tensor, Tensor)"
 )
 GRADIENT_SCHEMA = (
-    "(Tensor grad, Tensor q, Tensor k, Tensor v, Tensor output, Tensor lse, *, bool causal, float? scale, "
-    "int[2] window_size, str layout) -> (Tensor, Tensor, Tensor)"
+    "(Tensor grad, Tensor q, Tensor k, Tensor v, Tensor output, Tensor lse, Tensor? sinks, *, bool causal, float? scale, "
+    "int[2] window_size, str layout) -> (Tensor, Tensor, Tensor, Tensor)"
 )
 
 
@@ -67,7 +67,6 @@ def call(
     k: Tensor,
     v: Tensor,
     given: Given,
-    out: Tensor | None,
     schedule: Schedule | str | Path | None,
     *,
     return_lse: bool,
@@ -75,30 +74,35 @@ def call(
     invariant: bool | None,
     **options: Any,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """Calls `torch.ops.tl_attention.forward` with `attention`'s arguments, and returns what `attention` returns.
-
-    Raises InputError for what the operator lacks, such as `out`, and for a gradient where there is no backward.
-    """
-    gradient = requires_gradient(q, k, v, *given.values())
-    # Before the dispatcher, whose own refusals have several lines.
-    arguments.checked_call(q, k, v, given, **options, return_lse=return_lse, specialize=specialize, invariant=invariant)
-    if gradient and not is_traced(q):
-        # Where a call is traced `_setup_context` checks this. Here no kernel is to run before a call is refused.
-        check_has_backward(q, k, v, given, **options)
-    if gradient and return_lse:
-        raise forward_only("return_lse", "without it: the LSE has no gradient")
-    if gradient and out is not None:
-        raise forward_only("out", "without it")
-    if out is not None:
-        raise InputError(f"attention: out is given {HERE}, expected none")
+    """Calls `torch.ops.tl_attention.forward` with `attention`'s arguments, and returns what `attention` returns."""
     # The backward reads the LSE.
-    chosen = {"return_lse": return_lse or gradient, "specialize": specialize, "invariant": invariant}
+    chosen: dict[str, Any] = {"return_lse": return_lse or requires_gradient(q, k, v, *given.values())}
+    chosen |= {"specialize": specialize, "invariant": invariant}
     tensors = (given[feature.word] for feature in PER_HEAD)
     options |= {feature.word: given[feature.word] for feature in NUMBERS}
     output, lse = torch.ops.tl_attention.forward(
         q, k, v, *tensors, **options, **chosen, schedule=name_of(schedule, "attention")
     )
     return (output, lse) if return_lse else output
+
+
+def check(q: Tensor, k: Tensor, v: Tensor, given: Given, out: Tensor | None, **options: Any) -> None:
+    """Raises InputError for arguments that are wrong, that the operator lacks, or that have no gradient and need one."""
+    # Before the dispatcher, whose own refusals have several lines.
+    arguments.checked_call(q, k, v, given, **options)
+    if requires_gradient(q, k, v, *given.values()):
+        own = {name: options[name] for name in OPTIONS}
+        check_has_backward(q, k, given, **own)
+        refuse({"return_lse": options["return_lse"], "out": out is not None})
+    if out is not None:
+        raise InputError(f"attention: out is given {HERE}, expected none")
+
+
+def refuse(given: Mapping[str, bool]) -> None:
+    """Raises InputError for the first of these arguments that is given though a gradient is needed."""
+    for name, there in given.items():
+        if there:
+            raise forward_only(name, "without it: the LSE has no gradient" if name == "return_lse" else "without it")
 
 
 def name_of(schedule: Schedule | str | Path | None, function: str) -> str | None:
@@ -140,18 +144,28 @@ def _fake(
 def _setup_context(ctx: Any, inputs: Any, keyword_only_inputs: dict[str, Any], output: tuple[Tensor, Tensor]) -> None:
     q, k, v, *tensors = inputs
     options = keyword_only_inputs
-    own = {name: options[name] for name in ("causal", "scale", "window_size", "layout")}
-    check_has_backward(q, k, v, given_of(tensors, options), **own)
+    own = {name: options[name] for name in OPTIONS}
+    given = given_of(tensors, options)
+    check_has_backward(q, k, given, **own)
     if not options["return_lse"]:
         raise InputError(f"attention: an input of {NAME} requires a gradient, expected return_lse=True then")
-    ctx.save_for_backward(q, k, v, *output)
+    ctx.save_for_backward(q, k, v, *output, given["sinks"])
     ctx.mark_non_differentiable(output[1])
     ctx.set_materialize_grads(False)
     ctx.options = own
 
 
 def _backward(ctx: Any, grad: Tensor, _: Tensor | None) -> tuple[Tensor | None, ...]:
-    return (*torch.ops.tl_attention.backward(grad, *ctx.saved_tensors, **ctx.options), *[None] * len(PER_HEAD))
+    *saved, sinks = ctx.saved_tensors
+    needed = sinks is not None and ctx.needs_input_grad[3 + PER_HEAD.index(SINKS)]
+    found = torch.ops.tl_attention.backward(grad, *saved, sinks if needed else None, **ctx.options)
+    return gradients_of(found, needed)
+
+
+def gradients_of(found: Sequence[Tensor], needed: bool, others: int = 0) -> tuple[Tensor | None, ...]:
+    """Returns the gradients of an operator's tensors, of which `others`, that have none, stand behind q, k and v."""
+    of_heads = (found[3] if needed and feature is SINKS else None for feature in PER_HEAD)
+    return (*found[:3], *[None] * others, *of_heads)
 
 
 def implemented_by(attention: Callable[..., Any]) -> None:
@@ -186,24 +200,11 @@ def forward_only(what: str, instead: str) -> InputError:
 
 
 def check_has_backward(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    given: Given,
-    *,
-    causal: bool,
-    scale: float | None,
-    window_size: Sequence[int],
-    layout: str,
+    q: Tensor, k: Tensor, given: Given, *, causal: bool, scale: float | None, window_size: Sequence[int], layout: str
 ) -> None:
-    """Raises InputError for features without a gradient, unequal head sizes, or a mask that the backward lacks.
-
-    Every scale has a backward.
-    """
+    """Raises InputError for features without a gradient, or a mask that the backward lacks. Every scale has one."""
     refuse_features(given)
-    if q.shape[3] != v.shape[3]:
-        raise forward_only(f"head_dim {q.shape[3]} and v's {v.shape[3]}", "with equal ones")
-    seq_q, seq_kv = (_bshd(x, layout).shape[1] for x in (q, k))
+    seq_q, seq_kv = (other_way(x, layout).shape[2] for x in (q, k))
     if not _masks_alike(masked(causal, window_size), seq_q, seq_kv):
         what = f"window_size {tuple(window_size)}, {seq_q} queries and {seq_kv} keys"
         raise forward_only(what, "with no more queries than keys")
@@ -231,66 +232,16 @@ def _masks_alike(mask: Mask, seq_q: int, seq_kv: int) -> bool:
     return seq_q <= seq_kv or mask.right == 0 or (mask.right is not None and mask.right < seq_kv)
 
 
-def _flash(
-    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, output: Tensor, lse: Tensor, mask: Mask, scale: float | None
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns the gradients of q, k and v from PyTorch's FlashAttention backward.
-
-    Tensors are (batch, seq, heads, head_dim) with any strides, the LSE is (batch, heads, seq_q), contiguous.
-    """
-    # Without dropout nobody reads the state of its generator: made as PyTorch's own forward does.
-    rng_state, unused = (q.new_empty(shape, dtype=torch.uint64) for shape in ((2,), ()))
-    left, right = sides(mask)
-    options = {"scale": scale, "window_size_left": left, "window_size_right": right}
-    lengths = (None, None, q.shape[1], k.shape[1])
-    return torch.ops.aten._flash_attention_backward(
-        grad, q, k, v, output, lse, *lengths, 0.0, mask == CAUSAL, rng_state, unused, **options
-    )
-
-
-def _gradients(
-    grad: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    output: Tensor,
-    lse: Tensor,
-    *,
-    causal: bool,
-    scale: float | None,
-    window_size: list[int],
-    layout: str,
-) -> tuple[Tensor, ...]:
-    """Returns the gradients of q, k and v in the layout of the call, with 0 for queries that see no key."""
-    grad, q, k, v, output = (_bshd(x, layout) for x in (grad, q, k, v, output))
-    mask = masked(causal, window_size)
-    rows = Rows.of(mask, q.shape[1], k.shape[1])
-    if 0 in (q.shape[0], q.shape[2], rows.count):
-        found = tuple(torch.zeros_like(x) for x in (q, k, v))
-    else:
-        grad, seen, output = (x[:, rows.hidden :] for x in (grad, q, output))
-        found = _flash(
-            grad, seen, k, v, output, rows.computed(lse).contiguous(), fitted(mask, rows.count, k.shape[1]), scale
-        )
-        if rows.hidden:
-            whole = torch.zeros_like(q)
-            whole[:, rows.hidden :] = found[0]
-            found = (whole, *found[1:])
-    return tuple(_bshd(x, layout) for x in found)
+def without_data(sinks: Tensor | None, q: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
+    """Returns gradients of q, of others, and of sinks, without data."""
+    of_sinks = q.new_empty(sinks.shape if sinks is not None else (0,), dtype=torch.float32)
+    return *(torch.empty_like(x) for x in (q, *others)), of_sinks
 
 
 def _gradients_without_data(
-    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, output: Tensor, lse: Tensor, *, layout: str, **options: object
+    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, output: Tensor, lse: Tensor, sinks: Tensor | None, **options: object
 ) -> tuple[Tensor, ...]:
-    return tuple(_bshd(torch.empty_like(_bshd(x, layout)), layout) for x in (q, k, v))
-
-
-def _bshd(tensor: Tensor, layout: str) -> Tensor:
-    """Returns the tensor itself for layout "bshd", and for "bhsd" a view with dimensions 1 and 2 swapped.
-
-    So it turns a tensor of the layout into (batch, seq, heads, head_dim), and the other way round.
-    """
-    return tensor.transpose(1, 2) if layout == BHSD else tensor
+    return without_data(sinks, q, k, v)
 
 
 def no_second(ctx: object, *grads: Tensor) -> None:
@@ -301,6 +252,6 @@ torch.library.define(NAME, SCHEMA)
 torch.library.register_fake(NAME)(_fake)
 torch.library.register_autograd(NAME, _backward, setup_context=_setup_context)
 torch.library.define(GRADIENT, GRADIENT_SCHEMA)
-torch.library.impl(GRADIENT, "CompositeExplicitAutograd")(_gradients)
+torch.library.impl(GRADIENT, "CompositeExplicitAutograd")(backward.dense)
 torch.library.register_fake(GRADIENT)(_gradients_without_data)
 torch.library.register_autograd(GRADIENT, no_second)

@@ -174,13 +174,17 @@ class Plans(dict[Key | None, Kept]):
 
 
 def described(values: Values, graded: bool) -> Values:
-    """Returns the values, each tensor as (shape, dtype, device, contiguous); () if one of them cannot be in a key."""
+    """Returns the values, each tensor as (shape, dtype, device, contiguous, whether it needs a gradient).
+
+    Returns () if one of them cannot be in a key.
+    """
     found: list[object] = []
     for value in values:
         if type(value) in PLAIN:
             found.append(value)
-        elif type(value) is Tensor and not (graded and value.requires_grad):
-            found.append((value.shape, value.dtype, value.device, value.is_contiguous()))
+        elif type(value) is Tensor:
+            needs = graded and value.requires_grad
+            found.append((value.shape, value.dtype, value.device, value.is_contiguous(), needs))
         else:
             return ()
     return tuple(found)
@@ -195,10 +199,9 @@ def key_of(
     schedule: Schedule | str | Path | None,
     options: tuple[bool, tuple[int, int], str, bool, bool, bool | None],
 ) -> Key | None:
-    """Returns the tuple of all that a call's plan depends on; None where a gradient or a type allows no plan.
+    """Returns the tuple of all that a call's plan depends on, its key; None where a type allows no plan.
 
-    The tuple is the plan's key. No plan may be kept where a gradient is needed, or an argument is no plain tensor,
-    number, name or Schedule.
+    No plan may be kept where an argument is no plain tensor, number, name or Schedule.
 
     `values` are the call's for INPUTS, `options` are causal, window_size, layout, return_lse, specialize and invariant. Values
     that are equal, and right, mean the same: so 1 is not taken for a flag, nor 1.0 for a side of a window.
@@ -210,8 +213,7 @@ def key_of(
         return None
     # This asks what operator.requires_gradient asks, without its loop: every eager call comes by here.
     graded = torch.is_grad_enabled()
-    if graded and (q.requires_grad or k.requires_grad or v.requires_grad):
-        return None
+    needs_gradient = graded and (q.requires_grad or k.requires_grad or v.requires_grad)
     if window_size is not NO_WINDOW and not (type(window_size) is tuple and all(type(n) is int for n in window_size)):
         return None
     if type(layout) is not str:
@@ -235,5 +237,5 @@ def key_of(
         strides = q.stride(), k.stride(), v.stride()
     return (
         *(q.shape, k.shape, v.shape, q.dtype, k.dtype, v.dtype, q.device, k.device, v.device, strides),
-        *(of_out, schedule, *options, *features),
+        *(of_out, schedule, needs_gradient, *options, *features),
     )

@@ -17,7 +17,7 @@ from torch.compiler import is_dynamo_compiling
 
 from tl_attention.files.defaults import computed
 from tl_attention.files.named import resolve
-from tl_attention.op import arguments, operator, packed_arguments, varlen_operator
+from tl_attention.op import arguments, backward, eager, operator, packed_arguments, varlen_operator
 from tl_attention.op.attention import kernel_of, schedule_of, sms_of
 from tl_attention.op.few import may_have_parts, packed_parts, packed_variant, work_of_packed_parts
 from tl_attention.op.in_memory import ALIGNMENT, share_memory
@@ -29,7 +29,7 @@ from tl_attention.problem.shape import AttentionShape
 from tl_attention.schedule.schedule import Schedule
 
 # The plans that earlier calls of this process have left, by call key.
-plans: Plans[PackedPlan] = Plans()
+plans: Plans[PackedPlan | eager.Packed] = Plans()
 # Up to so many rows, keys and sequences together a plan's calls need no look at the bounds.
 FEW = 1 << 22
 
@@ -115,11 +115,10 @@ def attention_varlen(
         zero_unused: set rows that are no sequence's to 0, and their LSE to -inf; otherwise they are left as they are.
         check: check the contents of offsets and used lengths.
 
-    Under torch.compile and torch.export, and where an input requires a gradient, the call is the operator
-    `torch.ops.tl_attention.forward_varlen`, which takes neither `out` nor a Schedule nor `check`. Gradients use PyTorch's
-    FlashAttention backward, as for `attention`, and besides have no seqused and no window that is open on the right
-    alone: that backward may mask otherwise then. Rows that see no key, and rows that are no sequence's, have a gradient
-    of 0.
+    Under torch.compile and torch.export the call is the operator `torch.ops.tl_attention.forward_varlen`, which takes
+    neither `out` nor a Schedule nor `check`. Gradients of q, k, v and sinks come from PyTorch's FlashAttention-2. There are
+    none with a softcap, return_lse, out, check, seqused, or a window that is open on the right alone: that backward may
+    mask otherwise then. Rows that see no key, and rows that are no sequence's, have a gradient of 0.
 
     Returns: the output (total_q, heads, head_dim_v) in q's dtype, contiguous, or `out`.
     Raises: InputError (a ValueError) for anything that is not supported, as `attention` does.
@@ -160,7 +159,17 @@ def attention_varlen(
         others = {"softcap": softcap, "sinks": sinks, "out": out, "schedule": schedule}
         return attention_varlen(q, k, v, **(where | others | asked_for | ours))
     if operator.is_needed(q, k, v, *offsets, *values):
-        return varlen_operator.call(q, k, v, offsets, longest, given, out, schedule, **asked_for)
+        varlen_operator.check(q, k, v, offsets, longest, given, out, **asked_for)
+        if operator.is_traced(q) or not eager.is_plain():
+            return varlen_operator.call(q, k, v, offsets, longest, given, schedule, **asked_for)
+        own, others = eager.options_of(varlen_operator.OPTIONS, asked_for, schedule)
+        gradients = backward.packed, torch.ops.tl_attention.backward_varlen
+        graded = eager.Packed(attention_varlen, gradients, own, others, q.shape[2])
+        # Whether a window has a gradient depends on the longest sequence, unless it hides all later keys.
+        if key is not None and window_size[1] <= 0:
+            plans.keep(key, graded)
+        scale = arguments.checked_scale(scale, graded.head_dim, graded.asked)
+        return graded.run(q, k, v, offsets, longest, values, out, scale, zero_unused)
     mask, asked = packed_arguments.checked_call(q, k, v, offsets, longest, given, out, **asked_for)
     scale = arguments.checked_scale(scale, q.shape[2], asked)
     card = arguments.checked_card(q.device)
@@ -334,14 +343,14 @@ def key_of(
 ) -> tuple[object, ...] | None:
     """Returns the tuple of all that a call's plan depends on, which has no total and no number of sequences.
 
-    It is None where a gradient or a type allows no plan.
+    It is None where a type allows no plan.
     """
     causal, window_size, *flags = options
     if not (type(q) is type(k) is type(v) is Tensor and type(causal) is bool):
         return None
     if not all(flag is None or type(flag) is bool for flag in flags):
         return None
-    if operator.requires_gradient(q, k, v, out):
+    if operator.requires_gradient(out):
         return None
     if window_size is not NO_WINDOW and not (type(window_size) is tuple and all(type(n) is int for n in window_size)):
         return None
@@ -363,7 +372,8 @@ def key_of(
     lies = tuple((x.shape[1:], x.dtype, x.device, x.stride(), x.shape[0] == 1) for x in (q, k, v))
     of_out = None if out is None else (type(out), out.shape[1:], out.dtype, out.device, out.stride(), out.shape[0] == 1)
     class_of = packed_arguments.class_of_lengths(*longest)
-    return (*lies, *of_offsets, of_out, schedule, class_of, *options, *features)
+    needs = operator.requires_gradient(q, k, v)
+    return (*lies, *of_offsets, of_out, schedule, needs, class_of, *options, *features)
 
 
 varlen_operator.implemented_by(attention_varlen)

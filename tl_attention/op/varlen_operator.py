@@ -1,7 +1,6 @@
 """The operator `torch.ops.tl_attention.forward_varlen` is `attention_varlen` for torch.compile, torch.export and autograd.
 
-Its gradient is PyTorch's own FlashAttention backward. That one takes offsets as they are, and its masks end with each
-sequence's last query and key, as ours do. It writes no gradient of rows that are no sequence's.
+Its gradient is computed by backward.py. This module also says which calls have none.
 """
 
 from __future__ import annotations
@@ -14,26 +13,31 @@ import torch
 from torch import Tensor
 
 from tl_attention.errors import InputError
-from tl_attention.op import packed_arguments
+from tl_attention.op import backward, packed_arguments
 from tl_attention.op.arguments import Given
 from tl_attention.op.operator import (
     FLOATS,
     HERE,
     PER_HEAD,
+    SINKS,
     TENSORS,
     forward_only,
     given_of,
-    is_traced,
+    gradients_of,
     name_of,
     no_second,
+    refuse,
     refuse_features,
     requires_gradient,
+    without_data,
 )
 from tl_attention.op.packed_arguments import Offsets
 from tl_attention.problem.features import NUMBERS
-from tl_attention.problem.mask import CAUSAL, OPEN, WIDEST, masked, sides
+from tl_attention.problem.mask import OPEN, WIDEST, masked
 from tl_attention.schedule.schedule import Schedule
 
+# The options that a backward has, too.
+OPTIONS = ("causal", "scale", "window_size")
 NAME, GRADIENT = "tl_attention::forward_varlen", "tl_attention::backward_varlen"
 SCHEMA = (
     "(Tensor q, Tensor k, Tensor v, Tensor cu_seqlens_q, Tensor cu_seqlens_k, SymInt max_seqlen_q, SymInt max_seqlen_k, "
@@ -42,8 +46,9 @@ SCHEMA = (
     "-> (Tensor, Tensor)"
 )
 GRADIENT_SCHEMA = (
-    "(Tensor grad, Tensor q, Tensor k, Tensor v, Tensor cu_seqlens_q, Tensor cu_seqlens_k, Tensor output, Tensor lse, "
-    "SymInt max_seqlen_q, SymInt max_seqlen_k, *, bool causal, float? scale, int[2] window_size) -> (Tensor, Tensor, Tensor)"
+    "(Tensor grad, Tensor q, Tensor k, Tensor v, Tensor output, Tensor lse, Tensor? sinks, Tensor cu_seqlens_q, "
+    "Tensor cu_seqlens_k, SymInt max_seqlen_q, SymInt max_seqlen_k, *, bool causal, float? scale, int[2] window_size) "
+    "-> (Tensor, Tensor, Tensor, Tensor)"
 )
 
 
@@ -54,7 +59,6 @@ def call(
     offsets: Offsets,
     longest: tuple[int, int],
     given: Given,
-    out: Tensor | None,
     schedule: Schedule | str | Path | None,
     *,
     return_lse: bool,
@@ -63,39 +67,33 @@ def call(
     invariant: bool | None,
     **options: Any,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """Calls `torch.ops.tl_attention.forward_varlen` with the arguments of `attention_varlen`, and returns what that does.
-
-    Raises InputError for what the operator lacks, such as `out`, and for a gradient where there is no backward.
-    """
-    gradient = requires_gradient(q, k, v, *given.values())
-    flags: dict[str, Any] = {
-        "return_lse": return_lse,
-        "zero_unused": zero_unused,
-        "check": check,
-        "invariant": invariant,
-    }
-    packed_arguments.checked_call(q, k, v, offsets, longest, given, **options, **flags)
-    if gradient and not is_traced(q):
-        check_has_backward(q, v, offsets, longest, given, **options)
-    if gradient and return_lse:
-        raise forward_only("return_lse", "without it: the LSE has no gradient")
-    for name, there in (("out", out is not None), ("check", check)):
-        if there and gradient:
-            raise forward_only(name, "without it")
-        if there:
-            raise InputError(f"attention_varlen: {name} is given {HERE}, expected none")
+    """Calls `torch.ops.tl_attention.forward_varlen` with the arguments of `attention_varlen`, and returns what that does."""
     cu_q, cu_k, *used = offsets
     # The operator's integers have 64 bits.
     longest = (min(longest[0], WIDEST), min(longest[1], WIDEST))
     tensors = (given[feature.word] for feature in PER_HEAD)
     options |= {feature.word: given[feature.word] for feature in NUMBERS}
     # The backward reads the LSE.
-    chosen: dict[str, Any] = {"zero_unused": zero_unused, "invariant": invariant, "return_lse": return_lse or gradient}
-    chosen |= {"schedule": name_of(schedule, "attention_varlen")}
+    chosen: dict[str, Any] = {"return_lse": return_lse or requires_gradient(q, k, v, *given.values())}
+    chosen |= {"zero_unused": zero_unused, "invariant": invariant, "schedule": name_of(schedule, "attention_varlen")}
     output, lse = torch.ops.tl_attention.forward_varlen(
         q, k, v, cu_q, cu_k, *longest, *used, *tensors, **options, **chosen
     )
     return (output, lse) if return_lse else output
+
+
+def check(
+    q: Tensor, k: Tensor, v: Tensor, offsets: Offsets, longest: tuple[int, int], given: Given, out: Tensor | None,
+    **options: Any,
+) -> None:  # fmt: skip
+    """Raises InputError for arguments that are wrong, that the operator lacks, or that have no gradient and need one."""
+    packed_arguments.checked_call(q, k, v, offsets, longest, given, **options)
+    there = {"out": out is not None, "check": options["check"]}
+    if requires_gradient(q, k, v, *given.values()):
+        check_has_backward(offsets, longest, given, **{name: options[name] for name in OPTIONS})
+        refuse({"return_lse": options["return_lse"]} | there)
+    for name in (name for name, given_here in there.items() if given_here):
+        raise InputError(f"attention_varlen: {name} is given {HERE}, expected none")
 
 
 def _fake(
@@ -114,20 +112,23 @@ def _fake(
 def _setup_context(ctx: Any, inputs: Any, keyword_only_inputs: dict[str, Any], output: tuple[Tensor, Tensor]) -> None:
     q, k, v, cu_q, cu_k, max_q, max_k, used_q, used_k, *tensors = inputs
     options = keyword_only_inputs
-    own = {name: options[name] for name in ("causal", "scale", "window_size")}
+    own = {name: options[name] for name in OPTIONS}
     given = given_of(tensors, options)
-    check_has_backward(q, v, (cu_q, cu_k, used_q, used_k), (max_q, max_k), given, **own)
+    check_has_backward((cu_q, cu_k, used_q, used_k), (max_q, max_k), given, **own)
     if not options["return_lse"]:
         raise InputError(f"attention_varlen: an input of {NAME} requires a gradient, expected return_lse=True then")
-    ctx.save_for_backward(q, k, v, cu_q, cu_k, *output)
+    ctx.save_for_backward(q, k, v, *output, given["sinks"], cu_q, cu_k)
     ctx.mark_non_differentiable(output[1])
     ctx.set_materialize_grads(False)
     ctx.longest, ctx.options = (max_q, max_k), own
 
 
 def _backward(ctx: Any, grad: Tensor, _: Tensor | None) -> tuple[Tensor | None, ...]:
-    found = torch.ops.tl_attention.backward_varlen(grad, *ctx.saved_tensors, *ctx.longest, **ctx.options)
-    return (*found, *[None] * (6 + len(PER_HEAD)))
+    *saved, sinks, cu_q, cu_k = ctx.saved_tensors
+    needed = sinks is not None and ctx.needs_input_grad[9 + PER_HEAD.index(SINKS)]
+    where = sinks if needed else None, cu_q, cu_k, *ctx.longest
+    found = torch.ops.tl_attention.backward_varlen(grad, *saved, *where, **ctx.options)
+    return gradients_of(found, needed, others=6)
 
 
 def implemented_by(attention_varlen: Callable[..., Any]) -> None:
@@ -154,20 +155,10 @@ def implemented_by(attention_varlen: Callable[..., Any]) -> None:
 
 
 def check_has_backward(
-    q: Tensor,
-    v: Tensor,
-    offsets: Offsets,
-    longest: tuple[int, int],
-    given: Given,
-    *,
-    causal: bool,
-    scale: float | None,
-    window_size: Sequence[int],
-) -> None:
-    """Raises InputError for features, used lengths, head sizes and masks that the backward lacks. Every scale has one."""
+    offsets: Offsets, longest: tuple[int, int], given: Given, *, causal: bool, scale: float | None, window_size: Sequence[int]
+) -> None:  # fmt: skip
+    """Raises InputError for features, used lengths and masks that the backward lacks. Every scale has one."""
     refuse_features(given)
-    if q.shape[2] != v.shape[2]:
-        raise forward_only(f"head_dim {q.shape[2]} and v's {v.shape[2]}", "with equal ones")
     if offsets[2] is not None or offsets[3] is not None:
         raise forward_only("seqused", "with sequences cut to their used rows")
     mask = masked(causal, window_size)
@@ -179,40 +170,16 @@ def check_has_backward(
         )
 
 
-def _gradients(
-    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, cu_q: Tensor, cu_k: Tensor, output: Tensor, lse: Tensor,
-    max_q: int, max_k: int, *, causal: bool, scale: float | None, window_size: list[int],
+def _gradients_without_data(
+    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, output: Tensor, lse: Tensor, sinks: Tensor | None, *others: Any, **options: Any
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """Returns the gradients of q, k and v, with 0 for rows that see no key, or no query, or are no sequence's."""
-    if 0 in (q.shape[0], q.shape[1], k.shape[0], cu_q.shape[0] - 1):
-        return tuple(torch.zeros_like(x) for x in (q, k, v))
-    mask = masked(causal, window_size)
-    left, right = sides(mask)
-    rng_state, unused = (q.new_empty(shape, dtype=torch.uint64) for shape in ((2,), ()))
-    # It takes the LSE of a row without keys for +inf, so that every exponential is 0.
-    lse = lse.masked_fill(lse.isneginf(), float("inf"))
-    options = {"scale": scale, "window_size_left": left, "window_size_right": right}
-    found = torch.ops.aten._flash_attention_backward(
-        grad, q, k, v, output, lse, cu_q, cu_k, max_q, max_k, 0.0, mask == CAUSAL, rng_state, unused, **options
-    )
-    dq, dk, dv = (x.masked_fill_(_unused(cu, x), 0) for cu, x in zip((cu_q, cu_k, cu_k), found))
-    return dq.masked_fill_(lse.isposinf().t()[..., None], 0), dk, dv
-
-
-def _unused(cu_seqlens: Tensor, rows: Tensor) -> Tensor:
-    """Returns which rows are no sequence's, as bools (total, 1, 1)."""
-    number = torch.arange(rows.shape[0], device=rows.device, dtype=torch.int32)
-    return ((number < cu_seqlens[0]) | (number >= cu_seqlens[-1]))[:, None, None]
-
-
-def _gradients_without_data(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, *others: Any, **options: Any) -> Any:
-    return tuple(torch.empty_like(x) for x in (q, k, v))
+    return without_data(sinks, q, k, v)
 
 
 torch.library.define(NAME, SCHEMA)
 torch.library.register_fake(NAME)(_fake)
 torch.library.register_autograd(NAME, _backward, setup_context=_setup_context)
 torch.library.define(GRADIENT, GRADIENT_SCHEMA)
-torch.library.impl(GRADIENT, "CompositeExplicitAutograd")(_gradients)
+torch.library.impl(GRADIENT, "CompositeExplicitAutograd")(backward.packed)
 torch.library.register_fake(GRADIENT)(_gradients_without_data)
 torch.library.register_autograd(GRADIENT, no_second)

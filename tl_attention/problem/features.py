@@ -221,6 +221,7 @@ FEATURES = (
         words="sinks",
         elsewhere=("s_aux",),
         transformers="s_aux",
+        has_gradient=True,
         without_keys=True,
         tried=5.0,
         # Some weigh as much as a row's keys, some nothing.

@@ -1,0 +1,73 @@
+"""The gradients of a call are computed by the operator of the first rule of backward.yaml whose conditions all hold."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal, NamedTuple
+
+from pydantic import Field, StrictBool
+
+from tl_attention.files import conditions
+from tl_attention.files.conditions import KEYS, Case, Conditions
+from tl_attention.files.yaml_text import YamlFile
+from tl_attention.hardware.card import HOPPER
+from tl_attention.problem.mask import fitted, kind_of
+from tl_attention.problem.shape import AttentionShape
+
+FILE = Path(__file__).with_name("backward.yaml")
+FLASH2, CUDNN = "flash2", "cudnn"
+Version = Annotated[str, Field(pattern=r"^\d+\.\d+\.\d+$")]
+
+
+class BackwardRule(Conditions):
+    """A rule names the operator that computes the gradients of calls that meet its conditions.
+
+    `after` is how many calls of a shape the operator flash2 serves before this one does. `versions` are cuDNN's, as
+    `9.19.0`, under which the record was made.
+    """
+
+    keys: ClassVar[tuple[str, ...]] = (*KEYS, "square", "seq_kv_mod_128", "deterministic")
+
+    square: StrictBool | None = None
+    seq_kv_mod_128: Annotated[int, Field(strict=True, ge=0, lt=128)] | None = None
+    deterministic: StrictBool | None = None
+    operator: Literal["flash2", "cudnn"]
+    after: Annotated[int, Field(strict=True, ge=0)] = 0
+    versions: tuple[Version, ...] = ()
+
+
+class BackwardRules(NamedTuple):
+    """BackwardRules are a file and its rules; the first that serves a case counts, and the last serves every case."""
+
+    file: YamlFile
+    rules: tuple[BackwardRule, ...]
+
+    def number(self, case: Case) -> int:
+        """Returns the index of the first rule whose conditions a case meets."""
+        return next(number for number, rule in enumerate(self.rules) if rule.unmet(case) is None)
+
+    def line(self, number: int) -> int:
+        """Returns the number of the line on which the rule of this index begins in the file."""
+        return self.file.line(("rules", number))
+
+
+@functools.cache
+def backward_rules() -> BackwardRules:
+    """Returns the rules that ship, read from backward.yaml once in a process."""
+    return read(FILE)
+
+
+def read(path: Path) -> BackwardRules:
+    """Reads a YAML file of rules of the backward. Raises InputError with `file:line: key: message`."""
+    return BackwardRules(*conditions.read(path, BackwardRule))
+
+
+def case_of(shape: AttentionShape, arch: str = HOPPER.arch, deterministic: bool = False) -> Case:
+    """Returns the Case of a problem's gradients: under its mask without sides that hide no key, and without the LSE.
+
+    Every gradient needs the LSE. The problem has no query that sees no key, unless sequences are packed.
+    """
+    case = Case.of(shape, arch)
+    mask = shape.mask if shape.packed else fitted(shape.mask, shape.seq_q, shape.seq_kv)
+    return case._replace(mask=kind_of(mask), asked=case.asked - {"lse"}, deterministic=deterministic)

@@ -1,0 +1,208 @@
+"""The gradients of q, k, v and sinks: which of PyTorch's operators computes them, and what is done around it.
+
+The first rule of files/backward.yaml that serves a call names the operator. A shape's first calls take FlashAttention-2,
+as cuDNN builds a plan for each new shape.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tl_attention.files.backward import CUDNN, FLASH2, backward_rules, case_of
+from tl_attention.op import arguments, aten, trial
+from tl_attention.op.in_memory import other_way
+from tl_attention.op.plan import MOST_KEPT
+from tl_attention.op.rows import Rows
+from tl_attention.problem.mask import CAUSAL, Mask, fitted, masked
+from tl_attention.problem.shape import AttentionShape
+
+# Those of q, k, v and sinks; of sinks that are not there, or need none, an empty tensor.
+Gradients = tuple[Tensor, Tensor, Tensor, Tensor]
+
+
+@dataclass(slots=True)
+class Shape:
+    """A Shape says which operator computes the gradients of calls of one shape, and counts these calls.
+
+    `operator` serves all calls but the first `after`. `versions` are cuDNN's that it is known to be right with.
+    """
+
+    operator: str
+    after: int = 0
+    versions: tuple[str, ...] = ()
+    calls: int = 0
+
+    def count(self, device: torch.device) -> str:
+        """Counts a call on this device, and returns the operator that computes its gradients."""
+        self.calls += 1
+        if self.operator == FLASH2:
+            return FLASH2
+        new = self.calls <= self.after
+        # A graph is captured for many launches, which are worth a plan's time.
+        if new and not (device.type == "cuda" and torch.cuda.is_current_stream_capturing()):
+            return FLASH2
+        return FLASH2 if trial.why_not(device, self.versions, may_run=not new) else CUDNN
+
+
+# The shapes that this process has had, by all that a plan of cuDNN's depends on, and the mask.
+_shapes: dict[object, Shape] = {}
+_only: list[str] = []
+
+
+@contextmanager
+def taking(operator: str) -> Iterator[None]:
+    """Makes every call inside the block, dense and in any thread, take this operator, as measurements and tests need."""
+    _only.append(operator)
+    _shapes.clear()
+    try:
+        yield
+    finally:
+        _only.pop()
+        _shapes.clear()
+
+
+def deterministic() -> bool:
+    """Says whether PyTorch is asked for the same bits twice, and not only for warnings."""
+    return torch.are_deterministic_algorithms_enabled() and not torch.is_deterministic_algorithms_warn_only_enabled()
+
+
+def shape_of(q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Shape:
+    """Returns the Shape of (batch, heads, seq, head_dim) tensors, of which every query sees a key."""
+    same_bits = deterministic()
+    key = (q.shape, k.shape, v.shape, q.stride(), k.stride(), v.stride(), q.dtype, q.device, mask, same_bits)
+    found = _shapes.get(key)
+    if found is None:
+        if len(_shapes) >= MOST_KEPT:
+            _shapes.clear()
+        found = _shapes[key] = Shape(_only[-1]) if _only else _by_rule(q, k, v, mask, same_bits)
+    return found
+
+
+def _by_rule(q: Tensor, k: Tensor, v: Tensor, mask: Mask, same_bits: bool) -> Shape:
+    (batch, heads, seq_q, head_dim), (heads_kv, seq_kv) = q.shape, k.shape[1:3]
+    dtype = str(q.dtype).removeprefix("torch.")
+    problem = AttentionShape(batch, heads, seq_q, seq_kv, head_dim, dtype, mask, v.shape[3], heads_kv)
+    rules = backward_rules()
+    rule = rules.rules[rules.number(case_of(problem, arguments.checked_card(q.device).arch, same_bits))]
+    return Shape(rule.operator, rule.after, rule.versions)
+
+
+def dense(
+    grad: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    output: Tensor,
+    lse: Tensor,
+    sinks: Tensor | None = None,
+    *,
+    causal: bool,
+    scale: float | None,
+    window_size: Sequence[int],
+    layout: str,
+) -> Gradients:
+    """Returns the gradients of `attention`'s q, k, v and sinks, with 0 for queries that see no key.
+
+    `grad` is the output's gradient; all tensors are in the layout of the call. `sinks` are None where no gradient of
+    them is needed, though the LSE has them.
+    """
+    grad, q, k, v, output = (other_way(x, layout) for x in (grad, q, k, v, output))
+    mask = masked(causal, window_size)
+    rows = Rows.of(mask, q.shape[2], k.shape[2])
+    if 0 in (q.shape[0], q.shape[1], rows.count):
+        found = tuple(torch.zeros_like(x) for x in (q, k, v))
+    else:
+        seen = tuple(rows.computed(x) if rows.hidden else x for x in (grad, q, output, lse))
+        found = _of_rows_with_keys(seen[0], seen[1], k, v, seen[2], seen[3].contiguous(), mask, scale)
+        if rows.hidden:
+            whole = torch.zeros_like(q)
+            rows.computed(whole).copy_(found[0])
+            found = (whole, *found[1:])
+    dq, dk, dv = (other_way(x, layout) for x in found)
+    return dq, dk, dv, _none(q) if sinks is None else _of_sinks(sinks, lse, (grad.float() * output).sum(dim=3))
+
+
+def _of_rows_with_keys(
+    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, output: Tensor, lse: Tensor, mask: Mask, scale: float | None
+) -> tuple[Tensor, ...]:
+    """Returns the gradients of q, k and v, (batch, heads, seq, head_dim), of which every query sees a key."""
+    mask = fitted(mask, q.shape[2], k.shape[2])
+    shape = shape_of(q, k, v, mask)
+    if shape.count(q.device) == CUDNN:
+        try:
+            return aten.cudnn(grad, q, k, v, output, lse, mask == CAUSAL, scale)
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            # cuDNN has no plan for some shapes, which no list names.
+            shape.operator = FLASH2
+            said = str(error).strip().partition("\n")[0]
+            warnings.warn(
+                f"tl_attention: FlashAttention-2 has the gradients of q {tuple(q.shape)}: {said}", stacklevel=2
+            )
+    grad, q, k, v, output = (x.transpose(1, 2) for x in (grad, q, k, v, output))
+    return tuple(x.transpose(1, 2) for x in aten.flash2(grad, q, k, v, output, lse, mask, scale))
+
+
+def packed(
+    grad: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    output: Tensor,
+    lse: Tensor,
+    sinks: Tensor | None,
+    cu_seqlens_q: Tensor,
+    cu_seqlens_k: Tensor,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    *,
+    causal: bool,
+    scale: float | None,
+    window_size: Sequence[int],
+) -> Gradients:
+    """Returns the gradients of `attention_varlen`'s q, k, v and sinks, as `dense` does of `attention`'s.
+
+    They are 0 for rows that see no key, or no query, or are no sequence's, of which FlashAttention-2 writes none.
+    """
+    if 0 in (q.shape[0], q.shape[1], k.shape[0], cu_seqlens_q.shape[0] - 1):
+        dq, dk, dv = (torch.zeros_like(x) for x in (q, k, v))
+        return dq, dk, dv, _none(q) if sinks is None else torch.zeros_like(sinks)
+    # It takes the LSE of a row without keys for +inf, so that every exponential is 0.
+    of_rows = lse.masked_fill(lse.isneginf(), float("inf"))
+    mask, offsets, longest = masked(causal, window_size), (cu_seqlens_q, cu_seqlens_k), (max_seqlen_q, max_seqlen_k)
+    found = aten.flash2(grad, q, k, v, output, of_rows, mask, scale, offsets, longest)
+    unused, without_queries = _unused(cu_seqlens_q, q), _unused(cu_seqlens_k, k)
+    dq, dk, dv = (x.masked_fill_(of, 0) for x, of in zip(found, (unused, without_queries, without_queries)))
+    dq.masked_fill_(of_rows.isposinf().t()[..., None], 0)
+    if sinks is None:
+        return dq, dk, dv, _none(q)
+    # What such rows have in memory is nobody's.
+    products = (grad.float() * output).sum(dim=2).masked_fill_(unused[..., 0], 0).t()
+    return dq, dk, dv, _of_sinks(sinks, lse.masked_fill(unused[..., 0].t(), float("inf")), products)
+
+
+def _of_sinks(sinks: Tensor, lse: Tensor, products: Tensor) -> Tensor:
+    """Returns the gradient of the sinks, -sum over rows of exp(sink - LSE) dO . O, fp32 (heads,).
+
+    A sink's weight in a row is exp(sink - LSE). It has no value, so its score's gradient lacks the product with one.
+    The LSE and the products dO . O of rows are (batch, heads, rows) or (heads, rows).
+    """
+    found = ((sinks[:, None] - lse).exp() * products).sum(dim=-1).neg()
+    return found.sum(dim=0) if found.dim() == 2 else found
+
+
+def _none(like: Tensor) -> Tensor:
+    return like.new_empty((0,), dtype=torch.float32)
+
+
+def _unused(cu_seqlens: Tensor, rows: Tensor) -> Tensor:
+    """Returns which rows are no sequence's, as bools (total, 1, 1)."""
+    number = torch.arange(rows.shape[0], device=rows.device, dtype=torch.int32)
+    return ((number < cu_seqlens[0]) | (number >= cu_seqlens[-1]))[:, None, None]
