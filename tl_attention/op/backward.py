@@ -52,18 +52,21 @@ class Shape:
 
 # The shapes that this process has had, by all that a plan of cuDNN's depends on, and the mask.
 _shapes: dict[object, Shape] = {}
-_only: list[str] = []
+_taken: list[str | None] = []
 
 
 @contextmanager
-def taking(operator: str) -> Iterator[None]:
-    """Makes every call inside the block, dense and in any thread, take this operator, as measurements and tests need."""
-    _only.append(operator)
+def taking(operator: str | None = None) -> Iterator[None]:
+    """Makes every dense call inside the block, in any thread, take this operator, or without one the rule's.
+
+    A shape's first calls take it, too, as measurements and tests need it.
+    """
+    _taken.append(operator)
     _shapes.clear()
     try:
         yield
     finally:
-        _only.pop()
+        _taken.pop()
         _shapes.clear()
 
 
@@ -80,17 +83,19 @@ def shape_of(q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Shape:
     if found is None:
         if len(_shapes) >= MOST_KEPT:
             _shapes.clear()
-        found = _shapes[key] = Shape(_only[-1]) if _only else _by_rule(q, k, v, mask, same_bits)
+        found = _shapes[key] = _new_shape(q, k, v, mask, same_bits)
     return found
 
 
-def _by_rule(q: Tensor, k: Tensor, v: Tensor, mask: Mask, same_bits: bool) -> Shape:
+def _new_shape(q: Tensor, k: Tensor, v: Tensor, mask: Mask, same_bits: bool) -> Shape:
+    if _taken and (operator := _taken[-1]):
+        return Shape(operator)
     (batch, heads, seq_q, head_dim), (heads_kv, seq_kv) = q.shape, k.shape[1:3]
     dtype = str(q.dtype).removeprefix("torch.")
     problem = AttentionShape(batch, heads, seq_q, seq_kv, head_dim, dtype, mask, v.shape[3], heads_kv)
     rules = backward_rules()
     rule = rules.rules[rules.number(case_of(problem, arguments.checked_card(q.device).arch, same_bits))]
-    return Shape(rule.operator, rule.after, rule.versions)
+    return Shape(rule.operator, 0 if _taken else rule.after, rule.versions)
 
 
 def dense(
