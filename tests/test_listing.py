@@ -165,14 +165,15 @@ def test_the_schedule_the_rule_and_those_above_it_are_shown(cli, name) -> None:
     arguments, schedule, case = CASES[name]
     result = cli("which", *arguments)
     assert result.exit_code == 0 and not result.stderr
-    lines = result.stdout.splitlines()
+    of_forward = result.stdout.partition("\ngradients: ")[0]
+    lines = of_forward.splitlines()
     assert lines[0] == schedule and f"case    {case}" in lines
     starts = [number for number, line in enumerate(FILE.read_text().splitlines(), 1) if line.startswith("  - ")]
-    where = re.search(rf"^rule    {re.escape(str(FILE))}:(\d+): head_dims ", result.stdout, re.MULTILINE)
+    where = re.search(rf"^rule    {re.escape(str(FILE))}:(\d+): head_dims ", of_forward, re.MULTILINE)
     assert where is not None
     rule = defaults().rules[number := starts.index(int(where[1]))]
     assert rule.schedule == schedule and f"why     {rule.why}" in lines and f"record  {rule.record}" in lines
-    passed = [int(found) for found in re.findall(r"^  line (\d+): ", result.stdout, re.MULTILINE)]
+    passed = [int(found) for found in re.findall(r"^  line (\d+): ", of_forward, re.MULTILINE)]
     assert passed == starts[:number]
 
 
@@ -182,3 +183,25 @@ def test_a_rule_is_passed_over_for_its_first_condition_that_is_not_met(cli) -> N
     assert passed[:2] == ["short_keys: seq_q up to 64", "short_d64: seq_q up to 64"]
     assert passed[12:14] == ["softcap_causal: masks causal, window, causal_window", "softcap: softcap true"]
     assert "best: head_dims 128" in passed and "d64_causal: masks causal" in passed
+
+
+GRADIENTS = {
+    "causal, as many keys": (["--causal"], "flash2 now, and cudnn once a process has had 100 calls", "square true"),
+    "64 keys beyond 128": (["--shape", "1,8,704,64"], "flash2", "masks full, seq_kv_mod_128 64"),
+    "a window": (["--window", "1023,0", "--lse"], "flash2", "archs sm_80"),
+    "fewer queries": (["--shape", "2,8,500,900,128", "--causal", "--sinks"], "flash2", "archs sm_80"),
+    "packed": (["--shape", "8x4096+100/300,64/8,128"], "flash2", "archs sm_80"),
+    "a packed window": (["--shape", "2x96,8,128", "--window", "3,-1"], "none with this window", ""),
+    "a softcap": (["--softcap", "30"], "none with softcap", ""),
+    "a window of many queries": (["--shape", "1,8,64,8,128", "--window", "3,-1"], "none with this window", ""),
+}
+
+
+@pytest.mark.parametrize("name", GRADIENTS)
+def test_the_operator_of_the_gradients_is_shown_with_its_rule(cli, name) -> None:
+    arguments, operator, condition = GRADIENTS[name]
+    result = cli("which", *arguments)
+    assert result.exit_code == 0 and not result.stderr
+    said, _, rest = result.stdout.partition("\ngradients: ")[2].partition("\n")
+    assert said.startswith(operator) and condition in rest.partition("\npassed over")[0]
+    assert bool(rest) == bool(condition)

@@ -15,10 +15,11 @@ from tl_attention.cli.measure import bench, run
 from tl_attention.cli.predict import predict
 from tl_attention.cli.profile import profile
 from tl_attention.cli.report import report
-from tl_attention.cli.schedules import check, explain, list_command, schema, which
+from tl_attention.cli.schedules import check, explain, list_command, schema
 from tl_attention.cli.submit import submit
 from tl_attention.cli.trace import trace
 from tl_attention.cli.warm import warm
+from tl_attention.cli.which import which
 
 
 @click.group(cls=Groups, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})

@@ -10,35 +10,20 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, get_args
 
 import click
 
 from tl_attention.cli.command import Problems, command, naming
-from tl_attention.cli.options import (
-    DEFAULT_SHAPE,
-    DEFAULT_SIZES,
-    arch_option,
-    card_for,
-    causal_option,
-    dtype_option,
-    feature_options,
-    head_dim_option,
-    of_card,
-    shape_option,
-    window_option,
-)
+from tl_attention.cli.options import DEFAULT_SIZES, arch_option, card_for, head_dim_option, of_card
 from tl_attention.cli.outputs import OutputFile
 from tl_attention.errors import InputError, printable
 from tl_attention.files import catalogue, user_file
-from tl_attention.files.conditions import Case
-from tl_attention.files.defaults import computed, defaults
 from tl_attention.files.kinds import SCHEMA
 from tl_attention.files.named import Named, expand, resolve
 from tl_attention.hardware.card import HOPPER, Card
-from tl_attention.op.rows import Rows
 from tl_attention.problem.head_dims import HeadSize, is_meant, named_head_dims, sizes_of
-from tl_attention.problem.mask import CAUSAL, FULL, masked, parse_window
+from tl_attention.problem.mask import CAUSAL, FULL
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.program.planned import Planned
 from tl_attention.schedule.dialect import Model
@@ -323,60 +308,3 @@ def _time(named: Named, column: Sequence[Row]) -> str:
     )
     times = [row.median_ms for row in mine if row.median_ms is not None]
     return f"{times[0]:6.3f}" if times else " " * 6
-
-
-@command(
-    examples={
-        "which --causal": "the default problem with a causal mask",
-        "which --shape 1,32/8,4096,64 --dtype bf16": "grouped heads, head_dim 64",
-        "which --shape 1,32,1,4096,128 --invariant": "one that computes a row as for any other length",
-        "which --arch sm_86": "on an RTX 3090",
-    }
-)
-@shape_option(DEFAULT_SHAPE, default=DEFAULT_SHAPE)
-@dtype_option("the inputs' dtype")
-@causal_option
-@window_option
-@feature_options
-@click.option(
-    "--invariant/--not-invariant", default=None, help="a row has the same bits whatever the lengths, or need not"
-)
-@arch_option
-def which(
-    shape: str, dtype: str, causal: bool, window: str, invariant: bool | None, card: Card | None, **asked: Any
-) -> None:
-    """Show which schedule attention() takes for a call that names none, and why.
-
-    Below it are the rules above that one, each with the first condition that the call does not meet.
-    """
-    arch = card_for(card).arch
-    problem, invariant = computed(
-        _seen(AttentionShape.parse(shape, dtype=dtype, **asked), causal, window), arch, invariant
-    )
-    case = Case.of(problem, arch)
-    found = defaults()
-    number = found.number(case, invariant)
-    rule = found.rules[number]
-    click.echo(f"{rule.schedule}\n")
-    for name, text in {
-        "case": case,
-        "rule": f"{found.file.path}:{found.line(number)}: {', '.join(rule.conditions) or 'every case'}",
-        "why": rule.why,
-        "record": rule.record,
-    }.items():
-        click.echo(f"{name:8}{text}")
-    above = [(passed, other) for passed, other in enumerate(found.rules[:number]) if case.arch in other.archs]
-    if above:
-        click.echo("\npassed over, with the first condition that the case does not meet:")
-    for passed, other in above:
-        unmet = other.unmet(case)
-        assert unmet is not None or invariant, "the first rule that serves a case is taken"
-        why = other.condition(unmet) if unmet else "computes a row otherwise than the schedule of any length does"
-        click.echo(f"  line {found.line(passed)}: {other.schedule}: {why}")
-
-
-def _seen(shape: AttentionShape, causal: bool, window: str) -> AttentionShape:
-    """Returns the problem under the mask, without the queries that see no key."""
-    mask = masked(causal, parse_window(window))
-    seq_q = shape.seq_q if shape.packed else Rows.of(mask, shape.seq_q, shape.seq_kv).count
-    return replace(shape, seq_q=seq_q, mask=mask)

@@ -12,7 +12,7 @@ from tl_attention.files import conditions
 from tl_attention.files.conditions import KEYS, Case, Conditions
 from tl_attention.files.yaml_text import YamlFile
 from tl_attention.hardware.card import HOPPER
-from tl_attention.problem.mask import fitted, kind_of
+from tl_attention.problem.mask import Mask, fitted, kind_of
 from tl_attention.problem.shape import AttentionShape
 
 FILE = Path(__file__).with_name("backward.yaml")
@@ -58,6 +58,11 @@ def backward_rules() -> BackwardRules:
     return read(FILE)
 
 
+def cudnn_versions() -> tuple[str, ...]:
+    """Returns the versions of cuDNN that some rule's record covers."""
+    return tuple(dict.fromkeys(version for rule in backward_rules().rules for version in rule.versions))
+
+
 def read(path: Path) -> BackwardRules:
     """Reads a YAML file of rules of the backward. Raises InputError with `file:line: key: message`."""
     return BackwardRules(*conditions.read(path, BackwardRule))
@@ -71,3 +76,23 @@ def case_of(shape: AttentionShape, arch: str = HOPPER.arch, deterministic: bool 
     case = Case.of(shape, arch)
     mask = shape.mask if shape.packed else fitted(shape.mask, shape.seq_q, shape.seq_kv)
     return case._replace(mask=kind_of(mask), asked=case.asked - {"lse"}, deterministic=deterministic)
+
+
+def packed_masks_alike(mask: Mask, longest_kv: int) -> bool:
+    """Says whether FlashAttention-2's backward hides the same keys as the mask, of packed sequences of any lengths.
+
+    A right side as long as the keys is an open one to that backward. Rows before the first key tell the two apart.
+    """
+    open_there = mask.right is None or (mask.right > 0 and mask.right >= longest_kv)
+    return not open_there or (mask.left is None and mask.right is None)
+
+
+def masks_alike(mask: Mask, seq_q: int, seq_kv: int) -> bool:
+    """Says whether FlashAttention-2's backward hides the same keys as the mask, for these lengths of a dense call.
+
+    That backward takes a right side of seq_kv or more for an open side, and an open right side beside a left side for
+    seq_kv. Both hide the same keys unless queries stand before the first key.
+    """
+    if mask.right is None and mask.left is None:
+        return True
+    return seq_q <= seq_kv or mask.right == 0 or (mask.right is not None and mask.right < seq_kv)

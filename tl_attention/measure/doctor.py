@@ -20,6 +20,7 @@ from tl_attention.compiler.sass import TOOLS, tool
 from tl_attention.compiler.store import SUFFIX
 from tl_attention.compiler.toolchain import Nvcc
 from tl_attention.errors import InputError
+from tl_attention.files.backward import cudnn_versions
 from tl_attention.hardware.card import HOPPER, card_of
 from tl_attention.hardware.device import card_at_hand, visible_gpus
 from tl_attention.measure.machine import commit, gpu, package
@@ -59,6 +60,7 @@ def examine() -> Iterator[Fact]:
     yield from _compilers(None if fact.fault else torch_cuda)
     yield from map(_disassembler, TOOLS)
     yield _cache()
+    yield from _gradients()
 
 
 def _torch() -> tuple[str | None, Fact]:
@@ -159,6 +161,21 @@ def _disassembler(name: str) -> Fact:
         return Fact(name, tool(name))
     except InputError as error:
         return Fact(name, "none", fault=str(error))
+
+
+def _gradients() -> Iterator[Fact]:
+    """Yields which of PyTorch's operators compute gradients here, where torch can use a GPU; it tries none."""
+    try:
+        import torch
+
+        from tl_attention.op import trial
+
+        if torch.cuda.is_available():
+            why = trial.why_not(torch.device("cuda", 0), cudnn_versions(), may_run=False)
+            fast = "" if why else f"cuDNN {trial.cudnn_version()} where a rule names it, else "
+            yield Fact("gradients", f"by {fast}FlashAttention-2", hint=why and f"not by cuDNN: {why}")
+    except Exception as error:  # What torch lacks has a line of its own.
+        yield Fact("gradients", _one_line(error))
 
 
 def _cache() -> Fact:

@@ -15,11 +15,12 @@ import torch
 from torch import Tensor
 
 from tl_attention.errors import InputError
+from tl_attention.files.backward import masks_alike
 from tl_attention.op import arguments, backward
 from tl_attention.op.arguments import Given
 from tl_attention.op.in_memory import BHSD, empty, other_way
 from tl_attention.problem.features import BY_WORD, INPUTS, NUMBERS
-from tl_attention.problem.mask import OPEN, Mask, masked
+from tl_attention.problem.mask import OPEN, masked
 from tl_attention.schedule.schedule import Schedule
 
 NAME, GRADIENT = "tl_attention::forward", "tl_attention::backward"
@@ -205,7 +206,7 @@ def check_has_backward(
     """Raises InputError for features without a gradient, or a mask that the backward lacks. Every scale has one."""
     refuse_features(given)
     seq_q, seq_kv = (other_way(x, layout).shape[2] for x in (q, k))
-    if not _masks_alike(masked(causal, window_size), seq_q, seq_kv):
+    if not masks_alike(masked(causal, window_size), seq_q, seq_kv):
         what = f"window_size {tuple(window_size)}, {seq_q} queries and {seq_kv} keys"
         raise forward_only(what, "with no more queries than keys")
 
@@ -219,17 +220,6 @@ def refuse_features(given: Given) -> None:
             raise forward_only(
                 f"{feature.word} {value}" if feature.is_number else feature.words, f"without {feature.words}"
             )
-
-
-def _masks_alike(mask: Mask, seq_q: int, seq_kv: int) -> bool:
-    """Says whether FlashAttention's backward hides the same keys as the mask, for these lengths.
-
-    That backward takes a right side of seq_kv or more for an open side, and an open right side beside a left side for
-    seq_kv. Both hide the same keys unless queries stand before the first key.
-    """
-    if mask.right is None and mask.left is None:
-        return True
-    return seq_q <= seq_kv or mask.right == 0 or (mask.right is not None and mask.right < seq_kv)
 
 
 def without_data(sinks: Tensor | None, q: Tensor, *others: Tensor) -> tuple[Tensor, ...]:

@@ -52,7 +52,7 @@ def why_not(device: torch.device, versions: tuple[str, ...], may_run: bool = Tru
     if key not in _outcomes:
         found = _kept(key)
         if found is None and not may_run:
-            return f"cuDNN {version} was not tried before"
+            return f"cuDNN {version} has not been tried yet: the first call that would take it tries it"
         if found is None:
             found = outcome(device)
             _keep(key, found)

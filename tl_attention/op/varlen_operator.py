@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from tl_attention.errors import InputError
+from tl_attention.files.backward import packed_masks_alike
 from tl_attention.op import backward, packed_arguments
 from tl_attention.op.arguments import Given
 from tl_attention.op.operator import (
@@ -161,10 +162,7 @@ def check_has_backward(
     refuse_features(given)
     if offsets[2] is not None or offsets[3] is not None:
         raise forward_only("seqused", "with sequences cut to their used rows")
-    mask = masked(causal, window_size)
-    # A right side as long as the keys is an open one to that backward. Rows before the first key tell the two apart.
-    open_there = mask.right is None or (mask.right > 0 and mask.right >= longest[1])
-    if open_there and (mask.left is not None or mask.right is not None):
+    if not packed_masks_alike(masked(causal, window_size), longest[1]):
         raise forward_only(
             f"window_size {tuple(window_size)}", "with a right side that is closed, and shorter than max_seqlen_k"
         )

@@ -1,0 +1,123 @@
+"""`which` shows what attention() takes for a call that names no schedule: the schedule, and the operator of its gradients.
+
+It imports nothing heavy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import click
+
+from tl_attention.cli.command import command
+from tl_attention.cli.options import (
+    DEFAULT_SHAPE,
+    arch_option,
+    card_for,
+    causal_option,
+    dtype_option,
+    feature_options,
+    shape_option,
+    window_option,
+)
+from tl_attention.files.backward import BackwardRule, backward_rules, case_of, masks_alike, packed_masks_alike
+from tl_attention.files.conditions import Case, Conditions
+from tl_attention.files.defaults import computed, defaults
+from tl_attention.files.yaml_text import YamlFile
+from tl_attention.hardware.card import Card
+from tl_attention.op.rows import Rows
+from tl_attention.problem.mask import masked, parse_window
+from tl_attention.problem.shape import AttentionShape
+
+
+@command(
+    examples={
+        "which --causal": "the default problem with a causal mask",
+        "which --shape 1,32/8,4096,64 --dtype bf16": "grouped heads, head_dim 64",
+        "which --shape 1,32,1,4096,128 --invariant": "one that computes a row as for any other length",
+        "which --arch sm_86": "on an RTX 3090",
+    }
+)
+@shape_option(DEFAULT_SHAPE, default=DEFAULT_SHAPE)
+@dtype_option("the inputs' dtype")
+@causal_option
+@window_option
+@feature_options
+@click.option(
+    "--invariant/--not-invariant", default=None, help="a row has the same bits whatever the lengths, or need not"
+)
+@arch_option
+def which(
+    shape: str, dtype: str, causal: bool, window: str, invariant: bool | None, card: Card | None, **asked: Any
+) -> None:
+    """Show which schedule attention() takes for a call that names none, and which operator its gradients, and why.
+
+    Below each are the rules above its own, each with the first condition that the call does not meet.
+    """
+    arch = card_for(card).arch
+    seen = _seen(AttentionShape.parse(shape, dtype=dtype, **asked), causal, window)
+    problem, invariant = computed(seen, arch, invariant)
+    case, found = Case.of(problem, arch), defaults()
+    number = found.number(case, invariant)
+    click.echo(f"{found.rules[number].schedule}\n")
+    _show_rule(found.file, found.rules, number, case)
+    _show_passed(found.file, found.rules[:number], case, (rule.schedule for rule in found.rules))
+    click.echo()
+    if none := _without_gradient(seen):
+        click.echo(f"gradients: none {none}")
+        return
+    rules, case = backward_rules(), case_of(seen, arch)
+    number = rules.number(case)
+    click.echo(f"gradients: {_said(rules.rules[number])}\n")
+    _show_rule(rules.file, rules.rules, number, case)
+    _show_passed(rules.file, rules.rules[:number], case, (rule.operator for rule in rules.rules))
+
+
+def _said(rule: BackwardRule) -> str:
+    """Says which operator computes the gradients of a call now, and which later."""
+    if not rule.after:
+        return rule.operator
+    versions = f", if torch's cuDNN is {' or '.join(rule.versions)} or passes a trial" if rule.versions else ""
+    return f"flash2 now, and {rule.operator} once a process has had {rule.after} calls of the shape{versions}"
+
+
+def _without_gradient(problem: AttentionShape) -> str:
+    """Returns in words what of a problem has no gradient; "" if all has one."""
+    if lacking := [feature for feature in problem.asked.features if feature.word != "lse" and not feature.has_gradient]:
+        return f"with {lacking[0].words}"
+    if problem.packed:
+        return "" if packed_masks_alike(problem.mask, problem.seq_kv) else "with this window of packed sequences"
+    alike = masks_alike(problem.mask, problem.seq_q, problem.seq_kv)
+    return "" if alike else "with this window and more queries than keys"
+
+
+def _show_rule(file: YamlFile, rules: tuple[Conditions, ...], number: int, case: Case) -> None:
+    """Shows a rule's place in its file, its conditions, its reason and its record."""
+    rule = rules[number]
+    for name, text in {
+        "case": case,
+        "rule": f"{file.path}:{file.line(('rules', number))}: {', '.join(rule.conditions) or 'every case'}",
+        "why": rule.why,
+        "record": rule.record,
+    }.items():
+        click.echo(f"{name:8}{text}")
+
+
+def _show_passed(file: YamlFile, rules: tuple[Conditions, ...], case: Case, taken: Iterable[str]) -> None:
+    """Shows the rules that were passed over, each with what it would have taken and a condition that is not met."""
+    above = [(number, rule, of) for number, (rule, of) in enumerate(zip(rules, taken)) if case.arch in rule.archs]
+    if above:
+        click.echo("\npassed over, with the first condition that the case does not meet:")
+    for number, rule, of in above:
+        unmet = rule.unmet(case)
+        why = rule.condition(unmet) if unmet else "computes a row otherwise than the schedule of any length does"
+        click.echo(f"  line {file.line(('rules', number))}: {of}: {why}")
+
+
+def _seen(shape: AttentionShape, causal: bool, window: str) -> AttentionShape:
+    """Returns the problem under the mask, without the queries that see no key."""
+    mask = masked(causal, parse_window(window))
+    seq_q = shape.seq_q if shape.packed else Rows.of(mask, shape.seq_q, shape.seq_kv).count
+    return replace(shape, seq_q=seq_q, mask=mask)
