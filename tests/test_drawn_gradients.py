@@ -10,6 +10,7 @@ import math
 import os
 import random
 from collections import Counter
+from collections.abc import Callable
 from typing import NamedTuple
 
 import pytest
@@ -20,33 +21,31 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from tl_attention import attention
-from tl_attention.files.backward import masks_alike
 from tl_attention.op import aten, backward
-from tl_attention.problem.mask import OPEN, masked
+from tl_attention.problem.mask import OPEN
 
 BLOCKS, CASES = 50, 100
+DEVICE = "cuda"
 # Of the blocks that run without --exhaustive.
 FEW = [7, 23]
 LEVELS = (None, None, 0.0, -30.0, -88.0, -89.5, -120.0, -500.0, -2000.0, 60.0, 120.0, 2000.0)
-WINDOWS = ((OPEN, OPEN), (OPEN, OPEN), (OPEN, OPEN), (OPEN, 0), (OPEN, 0), (OPEN, 0), (70, 0))
-# Kernels must be compiled, so few kinds are drawn: what a head size has no part in is drawn at one of them.
-SIZES = ((64, 64), (128, 128), (128, 128), (128, 128), (192, 128))
+WINDOWS = ((OPEN, OPEN), (OPEN, 0), (70, 0))
 
 
 class Drawn(NamedTuple):
-    """A Drawn is a call: its sizes, window, layout, dtype, the level of its scores, and whether it has sinks."""
+    """A Drawn is a call: its sizes, window, dtype, the level of its scores, whether it has sinks, and how its gradient lies."""
 
     batch: int
     heads: int
     heads_kv: int
     seq_q: int
     seq_kv: int
-    size: tuple[int, int]
+    size: int
     window: tuple[int, int]
-    layout: str
     dtype: torch.dtype
     level: float | None
     sinks: bool
+    swapped: bool
 
     @classmethod
     def by(cls, draw: random.Random) -> Drawn:
@@ -56,80 +55,95 @@ class Drawn(NamedTuple):
             near = draw.choice((1, 2, 63, 64, 65, 127, 128, 129, 191, 192, 193, 320, 448))
             return near if draw.random() < 0.3 else draw.randint(1, 640)
 
-        seq_q, window = length(), draw.choice(WINDOWS)
+        seq_q = length()
         seq_kv = seq_q if draw.random() < 0.6 else length()
-        if not masks_alike(masked(False, window), seq_q, seq_kv):
-            window = OPEN, 0
-        size, level = draw.choice(SIZES), draw.choice(LEVELS)
-        dtype, layout, sinks = torch.bfloat16, "bhsd", False
-        if size == (128, 128):
-            kind = draw.randrange(6)
-            dtype = torch.float16 if kind == 0 else dtype
-            layout = "bshd" if kind in (1, 2) else layout
-            sinks = kind == 3
-        heads, heads_kv = draw.choice(((2, 2), (4, 2)))
-        return cls(draw.choice((1, 2)), heads, heads_kv, seq_q, seq_kv, size, window, layout, dtype, level, sinks)
+        # A kernel is compiled for each kind, so what one kind can show is not drawn for all.
+        kind = draw.choice(("d64", "d128", "d128", "d128", "fp16", "sinks"))
+        window = draw.choice(WINDOWS if kind == "d128" else WINDOWS[:2])
+        return cls(
+            batch=draw.choice((1, 2)),
+            heads=4,
+            heads_kv=2,
+            seq_q=seq_q,
+            seq_kv=seq_kv,
+            size=64 if kind == "d64" else 128,
+            window=window,
+            dtype=torch.float16 if kind == "fp16" else torch.bfloat16,
+            level=draw.choice(LEVELS),
+            sinks=kind == "sinks",
+            # Output and gradient lie as the call's do, or the gradient does not.
+            swapped=draw.random() < 0.3,
+        )
 
     def tensors(self, seed: int) -> list[Tensor]:
         """Draws q, k, v, the output's gradient and sinks, (batch, heads, seq, head_dim), whose inputs have a mean."""
-        generator = torch.Generator("cuda").manual_seed(seed)
+        generator = torch.Generator(DEVICE).manual_seed(seed)
         lengths = (
             (self.heads, self.seq_q),
             (self.heads_kv, self.seq_kv),
             (self.heads_kv, self.seq_kv),
             (self.heads, self.seq_q),
         )
-        widths = (self.size[0], *self.size, self.size[1])
         q, k, v, grad = (
-            torch.randn(self.batch, *of, width, generator=generator, device="cuda") * 0.7 + 0.1
-            for of, width in zip(lengths, widths)
+            torch.randn(self.batch, *of, self.size, generator=generator, device=DEVICE) * 0.7 + 0.1 for of in lengths
         )
         if self.level is not None:
             # One column, the same in every key, moves all scores of a row to the level.
-            k[..., 0], q[..., 0] = 10.0, self.level * self.size[0] ** 0.5 / 10
-        sinks = torch.randn(self.heads, generator=generator, device="cuda") * 2 + (self.level or 0.0)
+            k[..., 0], q[..., 0] = 10.0, self.level * self.size**0.5 / 10
+        sinks = torch.randn(self.heads, generator=generator, device=DEVICE) * 2 + (self.level or 0.0)
         return [*(x.to(self.dtype) for x in (q, k, v, grad)), sinks]
 
 
-def exact(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, seen: Tensor, rounded: torch.dtype) -> Tensor:
-    """Computes attention in the dtype of q; weights are rounded to another one before they meet the values."""
-    group = q.shape[1] // k.shape[1]
-    k, v = (x.repeat_interleave(group, dim=1) for x in (k, v))
-    scores = (q.shape[3] ** -0.5 * q @ k.mT).masked_fill(~seen, -math.inf)
-    some = seen.any(dim=1, keepdim=True)
-    scores = torch.where(some, scores, 0.0)
-    if sinks is not None:
+def weights(q: Tensor, k: Tensor, sinks: Tensor | None, seen: Tensor) -> tuple[Tensor, Tensor]:
+    """Computes the softmax's weights and LSEs in the dtype of q; rows without keys have weights of 0."""
+    scores = (q.shape[3] ** -0.5 * q @ k.repeat_interleave(q.shape[1] // k.shape[1], dim=1).mT).masked_fill(
+        ~seen, -math.inf
+    )
+    if sinks is None:
+        column = torch.full_like(scores[..., :1], -math.inf)
+    else:
         column = sinks.to(scores.dtype)[None, :, None, None].expand(*scores.shape[:3], 1)
-        scores = torch.cat((scores, column), dim=3)
-    weights = scores.softmax(dim=3)[..., : k.shape[2]]
-    return torch.where(some, weights, 0.0).to(rounded).to(v.dtype) @ v
+    lse = torch.cat((scores, column), dim=3).logsumexp(dim=3)
+    none = torch.where(lse.isneginf(), 0.0, lse)
+    return (scores - none[..., None]).exp(), lse
 
 
-def gradients(call, grad: Tensor, inputs: list[Tensor]) -> list[Tensor]:
+def gradients(call: Callable[..., Tensor], grad: Tensor, inputs: list[Tensor]) -> list[Tensor]:
     leaves = [x.detach().requires_grad_() for x in inputs]
     return list(torch.autograd.grad(call(*leaves), leaves, grad))
 
 
+def by_flash_attentions_arithmetic(inputs: list[Tensor], grad: Tensor, seen: Tensor) -> list[Tensor]:
+    """Computes the gradients with the roundings of FlashAttention's backward, for masks and sinks that PyTorch lacks.
+
+    Scores and LSEs are in fp32; weights, the output and the scores' gradients are rounded to the dtype.
+    """
+    (q, k, v, *sinks), dtype = [x.float() for x in inputs], inputs[0].dtype
+    group, scale = q.shape[1] // k.shape[1], q.shape[3] ** -0.5
+    P, lse = weights(q, k, sinks[0] if sinks else None, seen)
+    K, V, dO = k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1), grad.float()
+    output = (P.to(dtype).float() @ V).to(dtype).float()
+    products = (dO * output).sum(dim=3)
+    dS = (P * (dO @ V.mT - products[..., None])).to(dtype).float()
+    found = [scale * dS @ K, scale * dS.mT @ q, P.to(dtype).float().mT @ dO]
+    of_heads = [x.unflatten(1, (k.shape[1], -1)).sum(dim=2) for x in found[1:]]
+    dsinks = [-((of[:, None] - lse).exp() * products).sum(dim=(0, 2)) for of in sinks]
+    return [*(x.to(dtype) for x in (found[0], *of_heads)), *dsinks]
+
+
 def errors_of_pytorch(case: Drawn, inputs: list[Tensor], grad: Tensor, wanted: list[Tensor]) -> list[float]:
-    """Returns the largest error of PyTorch's attentions for each gradient, in the case's dtype."""
-    seen = visible(case.seq_q, case.seq_kv, *case.window).cuda()
+    """Returns the error of PyTorch's attention in the case's dtype for each gradient; of its arithmetic where it has none."""
+    seen = visible(case.seq_q, case.seq_kv, *case.window).to(DEVICE)
+    found = [by_flash_attentions_arithmetic(inputs, grad, seen)]
+    causal = case.seq_q == case.seq_kv and case.window == (OPEN, 0)
+    if not case.sinks and (causal or seen.all()):
 
-    def eager(q: Tensor, k: Tensor, v: Tensor, *sinks: Tensor) -> Tensor:
-        # As models compute it: products in the dtype, the softmax in fp32.
-        of = exact(q.float(), k.float(), v.float(), sinks[0] if sinks else None, seen, case.dtype)
-        return of.to(case.dtype)
-
-    found = [gradients(eager, grad, inputs)]
-    if not case.sinks and seen.any(dim=1).all():
-        causal = case.seq_q == case.seq_kv and case.window == (OPEN, 0)
-        options = {"is_causal": True} if causal else {} if seen.all() else {"attn_mask": seen}
-
-        def fused(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        def flash(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             k, v = (x.repeat_interleave(case.heads // case.heads_kv, dim=1) for x in (k, v))
-            with sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]):
-                return torch.nn.functional.scaled_dot_product_attention(q, k, v, **options)
+            with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+                return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
 
-        found.append(gradients(fused, grad, inputs))
+        found.append(gradients(flash, grad, inputs))
     return [max(norm(of[n] - wanted[n]) for of in found) for n in range(len(wanted))]
 
 
@@ -141,29 +155,49 @@ def wrong(case: Drawn, seed: int) -> str:
     """Returns what is wrong with the gradients of a drawn call, "" if nothing is."""
     q, k, v, grad, sinks = case.tensors(seed)
     inputs = [q, k, v, *[sinks] * case.sinks]
-    seen = visible(case.seq_q, case.seq_kv, *case.window).cuda()
+    seen = visible(case.seq_q, case.seq_kv, *case.window).to(DEVICE)
 
     def in_fp64(q: Tensor, k: Tensor, v: Tensor, *sinks: Tensor) -> Tensor:
-        return exact(q, k, v, sinks[0] if sinks else None, seen, torch.float64)
+        P, _ = weights(q, k, sinks[0] if sinks else None, seen)
+        return P @ v.repeat_interleave(case.heads // case.heads_kv, dim=1)
 
-    wanted = gradients(in_fp64, grad.double(), [x.double() for x in inputs])
+    in_double = [x.double() for x in inputs]
+    wanted = gradients(in_fp64, grad.double(), in_double)
+    P, lse = weights(*in_double[:2], in_double[3] if case.sinks else None, seen)
+    least = [floor(other, x.dtype, lse) for other, x in zip(wanted, inputs)]
+    if case.sinks:
+        least[3] = floor_of_sinks(in_double, P, lse, grad.double(), case.dtype)
 
     def ours(q: Tensor, k: Tensor, v: Tensor, *sinks: Tensor) -> Tensor:
-        q, k, v = (x if case.layout == "bhsd" else x.transpose(1, 2) for x in (q, k, v))
-        options = {"window_size": case.window, "layout": case.layout, "sinks": sinks[0] if sinks else None}
-        found = attention(q, k, v, **options)
-        return found if case.layout == "bhsd" else found.transpose(1, 2)
+        return attention(q, k, v, window_size=case.window, sinks=sinks[0] if sinks else None)
 
+    if case.swapped:
+        grad = grad.transpose(1, 2).contiguous().transpose(1, 2)
     found = gradients(ours, grad, inputs)
     allowed = errors_of_pytorch(case, inputs, grad, wanted)
-    for name, one, other, most in zip(("dq", "dk", "dv", "dsinks"), found, wanted, allowed):
+    for name, one, other, *of in zip(("dq", "dk", "dv", "dsinks"), found, wanted, allowed, least):
         if not one.isfinite().all():
             return f"{name} is not finite"
-        # What no tensor of this dtype can be without.
-        rounding = norm(other.to(one.dtype) - other)
-        if norm(one - other) > 2 * max(most, rounding):
-            return f"{name} errs by {norm(one - other):.2g} of {norm(other):.2g}, PyTorch's by {most:.2g}"
+        if norm(one - other) > 2 * max(of):
+            return f"{name} errs by {norm(one - other):.2g} of {norm(other):.2g}, PyTorch's by {of[0]:.2g}"
     return ""
+
+
+def floor(wanted: Tensor, dtype: torch.dtype, lse: Tensor) -> float:
+    """Returns the error that no gradient of this dtype can be without, where the LSE is in fp32.
+
+    A weight is the exponential of a difference of two numbers as large as the LSE, each rounded to 24 bits.
+    """
+    largest = lse[lse.isfinite()].abs().max().item() if lse.isfinite().any() else 0.0
+    return max(norm(wanted.to(dtype) - wanted), largest * 2.0**-22 * norm(wanted))
+
+
+def floor_of_sinks(inputs: list[Tensor], P: Tensor, lse: Tensor, grad: Tensor, dtype: torch.dtype) -> float:
+    """Returns four standard deviations of a sink's gradient by the roundings of the output, as if independent."""
+    v, sinks = inputs[2:]
+    output = P @ v.repeat_interleave(P.shape[1] // v.shape[1], dim=1)
+    of_rows = (sinks[:, None] - lse).exp()[..., None] * grad * output
+    return 4 * torch.finfo(dtype).eps / 12**0.5 * norm(of_rows)
 
 
 @pytest.mark.gpu
