@@ -1,6 +1,7 @@
 """Computes gradients of attention in fp64, and stands in for PyTorch's FlashAttention backward on the CPU."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -80,9 +81,16 @@ def _flash(
     return gradients
 
 
-@pytest.fixture
-def flash_on_cpu() -> Iterator[None]:
-    """Makes PyTorch's FlashAttention backward take CPU tensors, through its own schema."""
+@contextmanager
+def flash_kernel() -> Iterator[None]:
+    """Makes PyTorch's FlashAttention backward take CPU tensors inside the block, through its own schema."""
     with torch.library._scoped_library("aten", "IMPL") as library:
         library.impl("_flash_attention_backward", _flash, "CPU")
+        yield
+
+
+@pytest.fixture
+def flash_on_cpu() -> Iterator[None]:
+    """Makes PyTorch's FlashAttention backward take CPU tensors."""
+    with flash_kernel():
         yield
