@@ -52,7 +52,13 @@ def loss_of(model: Any, ids: Tensor, mask: Tensor | None = None) -> Tensor:
 
 
 def trained(
-    model: Any, steps: int, ids: Tensor, implementation: str, dtype: torch.dtype, mask: Tensor | None = None
+    model: Any,
+    steps: int,
+    ids: Tensor,
+    implementation: str,
+    dtype: torch.dtype,
+    mask: Tensor | None = None,
+    autocast: bool = False,
 ) -> tuple[Tensor, Gradients]:
     """Trains a copy, whose weights are fp32 and rounded for each step.
 
@@ -65,7 +71,8 @@ def trained(
     optimizer = torch.optim.AdamW([*masters.values()], lr=2e-3)
     losses, first = [], Gradients()
     for step in range(steps):
-        loss = loss_of(model, ids, mask)
+        with torch.autocast(ids.device.type, torch.bfloat16, enabled=autocast):
+            loss = loss_of(model, ids, mask)
         model.zero_grad(set_to_none=True)
         loss.backward()
         losses.append(loss.item())
@@ -88,12 +95,15 @@ def all_of(found: Gradients, words: str) -> Tensor:
 
 
 def check_as_near_as_eager(found: dict[str, Gradients], *names: str) -> None:
-    """Compares gradients of weights with these names by their distance from eager fp32, of which eager bf16 has half."""
+    """Compares gradients of weights with these names by their distance from eager fp32, beside that of eager bf16.
+
+    It may be twice as large; of sinks, which are few, four times.
+    """
     assert found["ours"].keys() == found["fp32"].keys()
     for words in names:
         ours, theirs, exact = (all_of(found[name], words) for name in IMPLEMENTATIONS)
-        error, allowed = (ours - exact).norm(), 2 * (theirs - exact).norm()
-        assert error <= allowed < 0.5 * exact.norm(), f"{words}: {error} of {exact.norm()}, expected up to {allowed}"
+        error, allowed = (ours - exact).norm(), (4 if words == "sinks" else 2) * (theirs - exact).norm()
+        assert error <= allowed < exact.norm(), f"{words}: {error} of {exact.norm()}, expected up to {allowed}"
 
 
 def test_a_model_with_sinks_trains_as_with_eager_attention(launches: list, device: str) -> None:
@@ -116,6 +126,18 @@ def test_a_padded_step_has_gradients_as_near_as_eager_ones(family: str, launches
     ids, mask = padded(device, "right")
     found = {name: trained(model, 1, ids, *of, mask)[1] for name, of in IMPLEMENTATIONS.items()}
     assert [variant.packed for variant in launches] == [True] * LAYERS
+    check_as_near_as_eager(found, *(["sinks"] if family == "GptOss" else []), "q_proj", "k_proj", "v_proj", "")
+
+
+@pytest.mark.parametrize("family", ["Llama", "GptOss"])
+def test_fp32_weights_train_under_autocast_on_the_kernels(family: str, launches: list, device: str) -> None:
+    """Queries and keys are fp32 there, as they are multiplied by fp32 cosines."""
+    model = gpt_oss(device) if family == "GptOss" else model_of(family, device).train()
+    found = {}
+    for name, (implementation, _) in IMPLEMENTATIONS.items():
+        of = implementation, torch.float32, None, name != "fp32"
+        found[name] = trained(model, 1, tokens(device, 2, 80), *of)[1]
+    assert len(launches) == LAYERS
     check_as_near_as_eager(found, *(["sinks"] if family == "GptOss" else []), "q_proj", "k_proj", "v_proj", "")
 
 

@@ -80,6 +80,7 @@ def attend(
     Returns (batch, seq_q, heads, head_dim), 0 for tokens of padding that ask, and no weights.
     Raises InputError for packed sequences that would see each other: behind a cache, or with a mask that is only SDPA's.
     """
+    query, key, value = _of_autocast(query, key, value)
     packed = given_sequences(others)
     note = _note(attention_mask, query, module, is_causal, sliding_window)
     if note is not None and note.packing is None and packed is None and others.get("cache") is None:
@@ -103,6 +104,14 @@ def attend(
     return sdpa(
         module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, is_causal=is_causal, **others
     )
+
+
+def _of_autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """Returns the tensors in autocast's dtype where it is on, as SDPA does: rotated queries and keys are fp32 there."""
+    device = tensors[0].device.type
+    if not torch.is_autocast_enabled(device):
+        return tensors
+    return tuple(tensor.to(torch.get_autocast_dtype(device)) for tensor in tensors)
 
 
 def _note(
