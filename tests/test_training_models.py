@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from gradients import flash_kernel
-from models import LAYERS, device, launches, model_of, padded, tokens
+from models import LAYERS, LENGTHS, device, launches, model_of, packed, padded, tokens
 from torch import Tensor
 
 from tl_attention.op import backward
@@ -125,6 +125,30 @@ def test_a_padded_step_has_gradients_as_near_as_eager_ones(family: str, launches
     model = gpt_oss(device) if family == "GptOss" else model_of(family, device).train()
     ids, mask = padded(device, "right")
     found = {name: trained(model, 1, ids, *of, mask)[1] for name, of in IMPLEMENTATIONS.items()}
+    assert [variant.packed for variant in launches] == [True] * LAYERS
+    check_as_near_as_eager(found, *(["sinks"] if family == "GptOss" else []), "q_proj", "k_proj", "v_proj", "")
+
+
+@pytest.mark.parametrize("with_arguments", [True, False], ids=["cu_seq_lens", "positions"])
+@pytest.mark.parametrize("family", ["Llama", "GptOss"])
+def test_a_packed_step_has_the_gradients_of_its_sequences_alone(
+    family: str, with_arguments: bool, launches: list, device: str
+) -> None:
+    model = gpt_oss(device) if family == "GptOss" else model_of(family, device).train()
+    batch, sequences = packed(device, with_arguments)
+    weights = torch.randn(sum(LENGTHS), 97, generator=torch.Generator().manual_seed(4)).to(device)
+    found: dict[str, Gradients] = {}
+    for name, (implementation, dtype) in IMPLEMENTATIONS.items():
+        copied = copy.deepcopy(model).to(dtype)
+        copied.set_attn_implementation(implementation)
+        if name == "ours":
+            logits = copied(use_cache=False, **batch).logits[0]
+        else:
+            logits = torch.cat([copied(ids[None], use_cache=False).logits[0] for ids in sequences])
+        (logits * weights).sum().backward()
+        found[name] = {
+            word: weight.grad.double() for word, weight in copied.named_parameters() if weight.grad is not None
+        }
     assert [variant.packed for variant in launches] == [True] * LAYERS
     check_as_near_as_eager(found, *(["sinks"] if family == "GptOss" else []), "q_proj", "k_proj", "v_proj", "")
 
