@@ -15,7 +15,11 @@ from tl_attention.op import backward
 from tl_attention.problem.mask import CAUSAL, Mask
 
 __all__ = ["device", "launches"]
-pytestmark = [pytest.mark.transformers, pytest.mark.filterwarnings("ignore:.*`torch_dtype` is deprecated")]
+pytestmark = [
+    pytest.mark.transformers,
+    pytest.mark.filterwarnings("ignore:.*`torch_dtype` is deprecated"),
+    pytest.mark.filterwarnings("ignore:.*`gradient_checkpointing_enable` is deprecated"),
+]
 # Eager attention in bf16 says how far bf16 may lie from fp32.
 Gradients = dict[str, Tensor]
 IMPLEMENTATIONS = {
@@ -107,7 +111,7 @@ def check_as_near_as_eager(found: dict[str, Gradients], *names: str) -> None:
 
 
 def test_a_model_with_sinks_trains_as_with_eager_attention(launches: list, device: str) -> None:
-    model, steps = gpt_oss(device), 50 if device == "cuda" else 6
+    model, steps = gpt_oss(device), 50 if device == "cuda" else 4
     ids = tokens(device, 2, 80)
     losses, found = {}, {}
     for name, (implementation, dtype) in IMPLEMENTATIONS.items():
@@ -117,7 +121,7 @@ def test_a_model_with_sinks_trains_as_with_eager_attention(launches: list, devic
     check_as_near_as_eager(found, "sinks", "q_proj", "k_proj", "v_proj", "")
     ours, allowed = ((losses[name] - losses["fp32"]).norm() for name in ("ours", "bf16"))
     assert ours <= 2 * allowed < 0.1 * losses["fp32"].norm(), f"{ours}, eager bf16 {allowed}"
-    assert losses["ours"][-1] < losses["ours"][0] / 3
+    assert losses["ours"][-1] < losses["ours"][0] / 2
 
 
 @pytest.mark.parametrize("family", ["Llama", "Mistral", "GptOss"])
