@@ -1,7 +1,6 @@
 """Computes gradients of attention in fp64, and stands in for PyTorch's FlashAttention backward on the CPU."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
 import torch
@@ -81,16 +80,9 @@ def _flash(
     return gradients
 
 
-@contextmanager
-def flash_kernel() -> Iterator[None]:
-    """Makes PyTorch's FlashAttention backward take CPU tensors inside the block, through its own schema."""
-    with torch.library._scoped_library("aten", "IMPL") as library:
-        library.impl("_flash_attention_backward", _flash, "CPU")
-        yield
-
-
 @pytest.fixture
 def flash_on_cpu() -> Iterator[None]:
-    """Makes PyTorch's FlashAttention backward take CPU tensors."""
-    with flash_kernel():
+    """Makes PyTorch's FlashAttention backward take CPU tensors, through its own schema."""
+    with torch.library._scoped_library("aten", "IMPL") as library:
+        library.impl("_flash_attention_backward", _flash, "CPU")
         yield

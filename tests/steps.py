@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 import torch.nn.functional as F
-from gradients import flash_kernel
 from on_cpu import Kernels, take_for_a_gpu
 from torch import Tensor, nn
 from torch.nn.attention import activate_flash_attention_impl, restore_flash_attention_impl
@@ -141,10 +140,10 @@ def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
     with backward.taking(found.operator) if found.operator else nullcontext():
         if found.device == "cpu":
             take_for_a_gpu(monkeypatch, Kernels().kernel_of)
-            with flash_kernel():
-                ours = sdpa.implemented("CPU")
-                yield found
-                ours._destroy()
+            request.getfixturevalue("flash_on_cpu")
+            ours = sdpa.implemented("CPU")
+            yield found
+            ours._destroy()
             return
         activate_flash_attention_impl(register_sdpa())
         try:

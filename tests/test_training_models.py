@@ -2,19 +2,18 @@
 
 import copy
 from collections.abc import Iterator
-from contextlib import nullcontext
 from typing import Any
 
 import pytest
 import torch
-from gradients import flash_kernel
+from gradients import flash_on_cpu
 from models import LAYERS, LENGTHS, device, launches, model_of, packed, padded, tokens
 from torch import Tensor
 
 from tl_attention.op import backward
 from tl_attention.problem.mask import CAUSAL, Mask
 
-__all__ = ["device", "launches"]
+__all__ = ["device", "flash_on_cpu", "launches"]
 pytestmark = [
     pytest.mark.transformers,
     pytest.mark.filterwarnings("ignore:.*`torch_dtype` is deprecated"),
@@ -30,9 +29,11 @@ IMPLEMENTATIONS = {
 
 
 @pytest.fixture(autouse=True)
-def operators(device: str) -> Iterator[None]:
+def by_rules(device: str, request: pytest.FixtureRequest) -> Iterator[None]:
     """Lets the rules' operator serve from the first call on; on the CPU FlashAttention-2's stand-in does."""
-    with flash_kernel() if device == "cpu" else nullcontext(), backward.taking():
+    if device == "cpu":
+        request.getfixturevalue("flash_on_cpu")
+    with backward.taking():
         yield
 
 

@@ -5,6 +5,7 @@ It runs on the CPU with stand-ins for the kernels and for FlashAttention-2, and 
 
 import pytest
 import torch
+from gradients import flash_on_cpu
 from steps import (
     BY_RULES,
     ON_CPU,
@@ -22,9 +23,9 @@ from steps import (
 from torch.utils.checkpoint import checkpoint
 
 from tl_attention.integrations import sdpa
-from tl_attention.op import aten, backward
+from tl_attention.op import aten
 
-__all__ = ["place"]
+__all__ = ["flash_on_cpu", "place"]
 everywhere = pytest.mark.parametrize("place", [ON_CPU, *ON_GPU], indirect=True, ids=lambda place: place.device)
 # How far gradients may lie from those in fp64, as a part of their norm: what 16 bits leave.
 ROUNDED = 0.02
@@ -89,15 +90,3 @@ def test_gradients_of_sdpa_do_not_lead_back_to_sdpa(place: Place, monkeypatch) -
     by_cudnn = place.operator == "cudnn"
     assert (len(ours), len(flash2), len(cudnn)) == (1, not by_cudnn, by_cudnn)
     check_close(found, exact_gradients(block, x), ROUNDED)
-
-
-@pytest.mark.parametrize("is_captured", [False, True])
-def test_a_captured_graph_takes_cudnn_at_once_and_tries_nothing(is_captured: bool, monkeypatch) -> None:
-    """A trial launches and waits, which would end the capture, however often the shape has come."""
-    tried: list[bool] = []
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: is_captured)
-    monkeypatch.setattr(backward.trial, "why_not", lambda device, versions, may_run: tried.append(may_run))
-    shape = backward.Shape("cudnn", after=2)
-    found = [shape.count(torch.device("cuda")) for _ in range(4)]
-    assert found == (["cudnn"] * 4 if is_captured else ["flash2", "flash2", "cudnn", "cudnn"])
-    assert tried == ([False] * 4 if is_captured else [True] * 2)

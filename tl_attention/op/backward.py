@@ -43,8 +43,8 @@ class Shape:
         self.calls += 1
         if self.operator == FLASH2:
             return FLASH2
+        # A graph is captured for many launches, which are worth a plan's time.
         captured = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
-        # A graph is captured for many launches, which are worth a plan's time, but a trial would end the capture.
         if self.calls <= self.after and not captured:
             return FLASH2
         return FLASH2 if trial.why_not(device, self.versions, may_run=not captured) else CUDNN
