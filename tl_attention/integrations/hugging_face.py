@@ -109,9 +109,11 @@ def attend(
 def _of_autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
     """Returns the tensors in autocast's dtype where it is on, as SDPA does: rotated queries and keys are fp32 there."""
     device = tensors[0].device.type
-    if not torch.is_autocast_enabled(device):
+    # Meta tensors have no autocast to ask for.
+    if tensors[0].is_meta or not torch.is_autocast_enabled(device):
         return tensors
-    return tuple(tensor.to(torch.get_autocast_dtype(device)) for tensor in tensors)
+    dtype = torch.get_autocast_dtype(device)
+    return tuple(tensor if tensor.dtype == torch.float64 else tensor.to(dtype) for tensor in tensors)
 
 
 def _note(
