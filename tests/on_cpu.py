@@ -46,8 +46,9 @@ class Kernels:
         self.asked.add((schedule, variant))
         return launched(variant, lambda **tensors: self.compute(tensors, variant))
 
+    @torch.autocast("cpu", enabled=False)
     def compute(self, tensors: dict[str, Any], variant: Variant) -> None:
-        """Computes what the variant's kernel does."""
+        """Computes what the variant's kernel does, which knows no autocast."""
         if variant.packed:
             self.compute_packed(tensors, variant)
             return

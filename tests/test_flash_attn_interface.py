@@ -222,6 +222,10 @@ def test_a_gradient_is_only_as_deterministic_as_pytorch_is_asked_for(flash_on_cp
     torch.use_deterministic_algorithms(True)
     try:
         flash_attn_func(q, k, v, deterministic=True).sum().backward()
+        # PyTorch only warns then, and gives no such gradient.
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        with pytest.raises(InputError, match="deterministic=True"):
+            flash_attn_func(q, k, v, deterministic=True)
     finally:
         torch.use_deterministic_algorithms(False)
     assert q.grad is not None

@@ -149,6 +149,20 @@ def test_sdpa_gets_the_mask_that_none_stood_for(sdpa, seq_q, seq_kv, window):
     assert found.shape == (1, 1, seq_q, seq_kv) and found[0, 0].equal(wanted)
 
 
+def test_tensors_are_taken_in_autocasts_dtype(launches, sdpa):
+    """Rotated queries and keys are fp32 under autocast, and V is not."""
+    q, k, v = inputs(4, 20, 20)
+    with torch.autocast("cpu", torch.bfloat16):
+        output, _ = attend(sdpa, LAYER, q.float(), k.float(), v, None)
+    assert output.equal(attend(sdpa, LAYER, q, k, v, None)[0]) and len(launches) == 2 and not sdpa.calls
+
+
+def test_tensors_without_data_are_sdpas_under_autocast_too(sdpa):
+    with torch.autocast("cpu", torch.bfloat16), pytest.warns(UserWarning, match="SDPA runs instead: .* on meta"):
+        attend(sdpa, LAYER, *(x.to("meta") for x in inputs(4, 20, 20)), None)
+    assert len(sdpa.calls) == 1
+
+
 @pytest.mark.parametrize("what, given", [("softcap", {"softcap": 2.0}), ("sinks", {"s_aux": torch.zeros(4)})])
 def test_what_sdpa_has_not_either_is_refused(launches, sdpa, what, given):
     error = f"transformers: dropout, and SDPA, which would run instead, has no {what}: use attn_implementation='eager'"

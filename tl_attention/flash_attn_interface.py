@@ -9,12 +9,12 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from tl_attention.errors import InputError, shown
 from tl_attention.op.arguments import unknown_argument
 from tl_attention.op.attention import attention
+from tl_attention.op.backward import deterministic as is_asked_for
 from tl_attention.op.operator import requires_gradient
 from tl_attention.op.scalars import plain
 from tl_attention.op.varlen import attention_varlen
@@ -173,7 +173,7 @@ def _check_deterministic(flag: object, *inputs: Tensor) -> None:
     flag = plain(flag)
     if not isinstance(flag, bool):
         raise InputError(f"flash_attn: deterministic is {shown(flag)}, expected True or False")
-    if flag and requires_gradient(*inputs) and not torch.are_deterministic_algorithms_enabled():
+    if flag and requires_gradient(*inputs) and not is_asked_for():
         raise InputError(
             "flash_attn: deterministic=True where an input requires a gradient, which is PyTorch's: expected "
             "torch.use_deterministic_algorithms(True)"

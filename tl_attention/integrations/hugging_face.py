@@ -38,7 +38,7 @@ def register_transformers() -> str:
     Registering changes no model yet. `model.set_attn_implementation(name)`, or
     `from_pretrained(..., attn_implementation=name)`, switches a model to the kernels. They run causal and full attention,
     cached generation, windows, padded and packed batches, and the other arguments of `attention` that layers have, on fp16
-    and bf16 tensors on a GPU.
+    and bf16 tensors on a GPU. Under autocast tensors are taken in its dtype. Training works; a softcap has no gradient.
 
     SDPA runs all other cases: static caches, dropout, and tensors that `attention` refuses. A warning says so once for each
     case. A layer that has a softcap or sinks raises InputError then, because SDPA has none of them. So does a row of packed
@@ -80,6 +80,7 @@ def attend(
     Returns (batch, seq_q, heads, head_dim), 0 for tokens of padding that ask, and no weights.
     Raises InputError for packed sequences that would see each other: behind a cache, or with a mask that is only SDPA's.
     """
+    query, key, value = _of_autocast(query, key, value)
     packed = given_sequences(others)
     note = _note(attention_mask, query, module, is_causal, sliding_window)
     if note is not None and note.packing is None and packed is None and others.get("cache") is None:
@@ -103,6 +104,16 @@ def attend(
     return sdpa(
         module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, is_causal=is_causal, **others
     )
+
+
+def _of_autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """Returns the tensors in autocast's dtype where it is on, as SDPA does: rotated queries and keys are fp32 there."""
+    device = tensors[0].device.type
+    # Meta tensors have no autocast to ask for.
+    if tensors[0].is_meta or not torch.is_autocast_enabled(device):
+        return tensors
+    dtype = torch.get_autocast_dtype(device)
+    return tuple(tensor if tensor.dtype == torch.float64 else tensor.to(dtype) for tensor in tensors)
 
 
 def _note(

@@ -43,11 +43,11 @@ class Shape:
         self.calls += 1
         if self.operator == FLASH2:
             return FLASH2
-        new = self.calls <= self.after
         # A graph is captured for many launches, which are worth a plan's time.
-        if new and not (device.type == "cuda" and torch.cuda.is_current_stream_capturing()):
+        captured = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+        if self.calls <= self.after and not captured:
             return FLASH2
-        return FLASH2 if trial.why_not(device, self.versions, may_run=not new) else CUDNN
+        return FLASH2 if trial.why_not(device, self.versions, may_run=not captured) else CUDNN
 
 
 # The shapes that this process has had, by all that a plan of cuDNN's depends on, and the mask.
