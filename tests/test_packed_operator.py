@@ -114,23 +114,26 @@ def test_opcheck_without_a_gradient(name, on_cpu: Kernels) -> None:
 
 def test_opcheck_with_a_gradient_and_of_the_backward(on_cpu: Kernels, flash_on_cpu) -> None:
     q, k, v, cu_q, cu_k = drawn((5, 9), (4, 7), grad=True)
-    options = {"causal": True, "return_lse": True}
-    torch.library.opcheck(OPERATOR, (q, k, v, cu_q, cu_k, 5, 9), options)
+    options, sinks = {"causal": True, "return_lse": True}, torch.linspace(-2, 2, 4, requires_grad=True)
+    torch.library.opcheck(OPERATOR, (q, k, v, cu_q, cu_k, 5, 9, None, None, sinks), options)
     with torch.no_grad():
-        output, lse = attention_varlen(q, k, v, cu_q, cu_k, 5, 9, **options)
-        inputs = (torch.ones_like(output), q.detach(), k.detach(), v.detach(), cu_q, cu_k, output, lse, 5, 9)
+        output, lse = attention_varlen(q, k, v, cu_q, cu_k, 5, 9, sinks=sinks, **options)
+        inputs = (torch.ones_like(output), *(x.detach() for x in (q, k, v)), output, lse, sinks.detach())
+        inputs += (cu_q, cu_k, 5, 9)
     own = {"causal": True, "scale": None, "window_size": [-1, -1]}
     torch.library.opcheck(torch.ops.tl_attention.backward_varlen.default, inputs, own)
 
 
 def test_gradients_of_a_compiled_call_are_those_of_the_call(on_cpu: Kernels, flash_on_cpu) -> None:
     def loss(*given: Any) -> Tensor:
-        return attention_varlen(2 * given[0], *given[1:], 9, 9, causal=True).square().sum()
+        *given, sinks = given
+        return attention_varlen(2 * given[0], *given[1:], 9, 9, causal=True, sinks=sinks).square().sum()
 
     compiled = torch.compile(loss, fullgraph=True, dynamic=True, backend="aot_eager")
     for lengths in (((5, 9), (4, 7)), ((3, 3), (2, 6), (1, 8))):
-        inputs = drawn(*lengths, grad=True)
-        found, expected = (torch.autograd.grad(call(*inputs), inputs[:3]) for call in (compiled, loss))
+        inputs = [*drawn(*lengths, grad=True), torch.linspace(-2, 2, 4, requires_grad=True)]
+        wanted = [x for x in inputs if x.requires_grad]
+        found, expected = (torch.autograd.grad(call(*inputs), wanted) for call in (compiled, loss))
         assert all(map(torch.equal, found, expected))
 
 
@@ -142,7 +145,6 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a right side as long as the keys": ({"window_size": (3, 9)}, r"with window_size \(3, 9\) there is no backward"),
     "used rows": ({"seqused_k": offsets(1, 2, 3)}, "with seqused there is no backward"),
     "softcap": ({"softcap": 30.0}, "with softcap 30.0 there is no backward"),
-    "sinks": ({"sinks": torch.zeros(4)}, "with sinks there is no backward"),
     "the LSE": ({"return_lse": True}, "with return_lse there is no backward"),
     "out": ({"out": half(11, 4, 64)}, "with out there is no backward"),
     "check": ({"check": True}, "with check there is no backward"),
