@@ -155,13 +155,6 @@ def test_what_has_no_backward_says_so_and_what_to_do(name, on_cpu: Kernels) -> N
     assert on_cpu.asked
 
 
-def test_a_second_derivative_is_refused(on_cpu: Kernels, flash_on_cpu) -> None:
-    q, k, v, grad = drawn((1, 1, 1, 4, 4, 64), "bhsd")
-    first = torch.autograd.grad(attention(q, k, v), q, grad, create_graph=True)[0]
-    with pytest.raises(InputError, match="the gradient of a gradient"):
-        torch.autograd.grad(first.sum(), q)
-
-
 ON_GPU = {
     "full": ((2, 4, 4, 300, 300, 64), (OPEN, OPEN)),
     "causal": ((1, 4, 4, 515, 515, 128), (OPEN, 0)),

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from gradients import flash_on_cpu
+from gradients import exact, flash_on_cpu, visible
 from on_cpu import Kernels, on_cpu
 from test_packed import half, offsets
 from torch import Tensor
@@ -135,6 +135,28 @@ def test_gradients_of_a_compiled_call_are_those_of_the_call(on_cpu: Kernels, fla
         wanted = [x for x in inputs if x.requires_grad]
         found, expected = (torch.autograd.grad(call(*inputs), wanted) for call in (compiled, loss))
         assert all(map(torch.equal, found, expected))
+
+
+def test_gradients_are_those_of_each_sequence_and_0_elsewhere(on_cpu: Kernels, flash_on_cpu) -> None:
+    """Sequences are empty, lack keys or lie within more rows, V has smaller heads, and there are sinks."""
+    cu_q, cu_k = offsets(1, 6, 6, 15, 19), offsets(2, 11, 18, 23, 23)
+    q, k, v = half(22, 4, 64), half(25, 2, 64), half(25, 2, 32)
+    given = [*(x.requires_grad_() for x in (q, k, v)), torch.tensor([0.5, -1.0, 2.0, -30.0], requires_grad=True)]
+    output = attention_varlen(*given[:3], cu_q, cu_k, 9, 9, causal=True, sinks=given[3], scale=0.2, zero_unused=True)
+    grad = half(*output.shape)
+    found = torch.autograd.grad(output, given, grad)
+    wanted = [torch.zeros_like(x, dtype=torch.float64) for x in given]
+    for (q_begin, q_end), (k_begin, k_end) in zip(*(zip(cu.tolist(), cu.tolist()[1:]) for cu in (cu_q, cu_k))):
+        of = slice(q_begin, q_end), *2 * [slice(k_begin, k_end)]
+        parts = [x[rows].transpose(0, 1)[None] for x, rows in zip((*given[:3], grad), (*of, of[0]))]
+        seen = visible(q_end - q_begin, k_end - k_begin, right=0)
+        *of_inputs, of_sinks = exact(*parts, seen, 0.2, given[3])
+        for whole, rows, part in zip(wanted, of, of_inputs):
+            whole[rows] = part[0].transpose(0, 1)
+        wanted[3] += of_sinks
+    for gradient, value in zip(found, wanted, strict=True):
+        torch.testing.assert_close(gradient.double(), value, atol=1e-2, rtol=1e-2)
+        assert not gradient[value == 0].any()
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {

@@ -31,9 +31,9 @@ def cache(monkeypatch: pytest.MonkeyPatch, operators: Operators, tmp_path: Path)
     monkeypatch.setattr(trial, "TRIED", SMALL)
     monkeypatch.setattr(trial, "cudnn_version", lambda: "9.99.0")
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H100/80 GB")
-    monkeypatch.setattr(trial, "cache_folder", lambda: tmp_path / "cache")
-    monkeypatch.setattr(trial, "cache_enabled", lambda: True)
-    return trial.folder()
+    monkeypatch.setenv("TILELANG_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.delenv("TILELANG_DISABLE_CACHE", raising=False)
+    return tmp_path / "cache/tl_attention-cudnn"
 
 
 def tries(operators: Operators, **options) -> int:
@@ -99,7 +99,7 @@ def test_what_cannot_be_written_is_tried_by_each_process(how, cache: Path, opera
 
 
 def test_where_the_cache_is_off_nothing_is_written(cache: Path, operators: Operators, monkeypatch) -> None:
-    monkeypatch.setattr(trial, "cache_enabled", lambda: False)
+    monkeypatch.setenv("TILELANG_DISABLE_CACHE", "1")
     assert tries(operators) == WHOLE and not cache.exists() and tries(operators) == WHOLE
 
 
