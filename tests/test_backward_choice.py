@@ -7,6 +7,7 @@ import re
 import tomllib
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -26,8 +27,8 @@ from tl_attention.integrations import sdpa
 from tl_attention.op import arguments, aten, backward, trial
 from tl_attention.op.backward import Shape, taking
 from tl_attention.problem.head_dims import TILE_SIZES
-from tl_attention.problem.mask import FULL, MASK_KINDS
-from tl_attention.problem.shape import DTYPES
+from tl_attention.problem.mask import FULL, MASK_KINDS, Mask
+from tl_attention.problem.shape import DTYPES, AttentionShape
 
 __all__ = ["on_cpu", "operators"]
 ROOT = Path(__file__).parents[1]
@@ -74,6 +75,13 @@ def test_each_rule_serves_some_case_and_the_last_serves_all() -> None:
         assert found.rules[-1].unmet(case) is None, case
         serving.add(found.number(case))
     assert serving == {*range(len(found.rules))} and found.rules[-1].operator == FLASH2
+
+
+def test_a_case_has_the_mask_without_sides_that_hide_no_key_unless_packed() -> None:
+    wide = AttentionShape(1, 2, 65, 65, 64, mask=Mask(65, 65)).asking(lse=True, sinks=True)
+    found = [rules_of.case_of(shape) for shape in (wide, replace(wide, packed=True), replace(wide, mask=Mask(65, 0)))]
+    assert [case.mask for case in found] == ["full", "window", "causal"]
+    assert {case.asked for case in found} == {frozenset({"sinks"})} and not found[0].deterministic
 
 
 def test_every_rule_names_its_record_and_the_file_ships() -> None:
@@ -151,6 +159,7 @@ CALLS = {
     "window": (SQUARE, {"window_size": (20, 0)}, FLASH2),
     "both sides": (SQUARE, {"window_size": (20, 9)}, FLASH2),
     "a window that hides no key": (SQUARE, {"window_size": (65, 65)}, CUDNN),
+    "a window that hides later keys alone": (SQUARE, {"window_size": (65, 0)}, CUDNN),
     "grouped": ((2, 4, 1, 70, 130, 128), {"scale": 0.3}, CUDNN),
     "smaller heads of V": ((1, 4, 2, 65, 65, 192, 128), {"causal": True}, CUDNN),
     "sinks": ((2, 4, 2, 65, 65, 64), {"causal": True, "sinks": torch.linspace(-2, 3, 4)}, CUDNN),
@@ -224,6 +233,9 @@ def test_each_shape_takes_flash2_first_and_counts_for_itself(
     for sizes in (SQUARE, SQUARE, other, SQUARE, other, other, SQUARE):
         train(sizes, causal=causal)
     assert operators.taken == [FLASH2, FLASH2, FLASH2, CUDNN, FLASH2, CUDNN, CUDNN]
+    train(causal=not causal)
+    train(window_size=(20, 0))
+    assert operators.taken[-2:] == [FLASH2, FLASH2]
 
 
 def through_sdpa(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -337,6 +349,8 @@ PLACES: dict[str, Callable[[Tensor], Tensor]] = {
     "contiguous": Tensor.clone,
     "by rows": lambda x: x.transpose(1, 2).contiguous().transpose(1, 2),
     "expanded": lambda x: x[:, :1, :1, :1].expand(x.shape),
+    "one row": lambda x: x[:, :, :1].expand(x.shape),
+    "every other column": lambda x: torch.stack([x, x], dim=-1).flatten(3)[..., ::2],
     "by columns": lambda x: x.mT.contiguous().mT,
     "behind an odd address": lambda x: torch.cat([x.new_zeros(1), x.flatten()])[1:].view(x.shape),
     "within odd rows": lambda x: torch.nn.functional.pad(x, (0, 3))[..., :64],

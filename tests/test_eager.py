@@ -75,6 +75,16 @@ def test_a_second_call_of_the_same_kind_is_not_checked_again(call, checks: list[
 
 
 @BOTH
+@pytest.mark.parametrize("name", NAMES)
+def test_a_call_behind_one_without_a_gradient_has_one(call, name) -> None:
+    plain = call(*drawn("nothing"))
+    with torch.no_grad():
+        call(*drawn())
+    output = call(*drawn(name))
+    assert output.requires_grad and not plain.requires_grad and torch.equal(output, plain)
+
+
+@BOTH
 def test_what_has_no_gradient_is_refused_behind_calls_that_have_one(call) -> None:
     call(*drawn())
     for options, words in (({"softcap": 3.0}, "softcap 3.0"), ({"return_lse": True}, "return_lse")):

@@ -226,6 +226,14 @@ def test_through_aten_its_gradients_come_from_the_output_and_the_lse_of_the_kern
     assert operators.taken == ["cudnn"] and len(through_aten) == 1
 
 
+def test_dropout_of_a_forward_that_was_pytorchs_is_refused_by_the_backward(operators):
+    q, k, v = inputs(1, 2, 20, 20, 64)
+    lse, state = q.new_zeros(1, 2, 20, dtype=torch.float32), q.new_zeros(2, dtype=torch.uint64)
+    with pytest.raises(InputError, match="^sdpa: dropout_p is 0.5, which the kernels do not have, expected none$"):
+        sdpa.sdpa_backward(q, q, k, v, q, lse, None, None, 20, 20, 0.5, False, state, state)
+    assert not operators.taken
+
+
 def test_through_aten_a_refusal_is_our_error(through_aten):
     with pytest.raises(InputError, match=r"^sdpa: dropout_p is 0.5"):
         aten._scaled_dot_product_flash_attention(*inputs(1, 2, 20, 20, 64), 0.5)
