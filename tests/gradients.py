@@ -1,10 +1,12 @@
-"""Computes gradients of attention in fp64, and stands in for PyTorch's FlashAttention backward on the CPU."""
+"""Computes gradients of attention in fp64, and stands in for PyTorch's backwards, FlashAttention-2's and cuDNN's, on the CPU."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
 from torch import Tensor
+
+from tl_attention.op import aten, backward, trial
 
 OPEN = -1
 
@@ -24,17 +26,38 @@ def visible_to_flash(seq_q: int, seq_kv: int, left: int, right: int) -> Tensor:
     return visible(seq_q, seq_kv, left, right)
 
 
-def _attention(q: Tensor, k: Tensor, v: Tensor, seen: Tensor, scale: float) -> Tensor:
+def _attention(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor, seen: Tensor, scale: float) -> Tensor:
     k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for x in (k, v))
-    weights = (scale * q @ k.transpose(2, 3)).masked_fill(~seen, float("-inf"))
-    some = seen.any(dim=1, keepdim=True)
-    return weights.masked_fill(~some, 0).softmax(dim=3).masked_fill(~some, 0) @ v
+    scores = (scale * q @ k.transpose(2, 3)).masked_fill(~seen, float("-inf"))
+    # Without sinks the last column is -inf, and a row without keys has no weight at all.
+    scores = torch.cat([scores, sinks[:, None, None].expand(*scores.shape[:3], 1)], dim=3)
+    none = scores.isneginf().all(dim=3, keepdim=True)
+    return scores.masked_fill(none, 0).softmax(dim=3).masked_fill(none, 0)[..., :-1] @ v
 
 
-def exact(q: Tensor, k: Tensor, v: Tensor, grad: Tensor, seen: Tensor, scale: float) -> tuple[Tensor, ...]:
-    """Returns the gradients of q, k and v (batch, heads, seq, head_dim) in fp64."""
-    inputs = [x.detach().double().requires_grad_() for x in (q, k, v)]
-    return torch.autograd.grad(_attention(*inputs, seen.to(q.device), scale), inputs, grad.double())
+def exact(
+    q: Tensor, k: Tensor, v: Tensor, grad: Tensor, seen: Tensor, scale: float, sinks: Tensor | None = None
+) -> tuple[Tensor, ...]:
+    """Returns the gradients of q, k, v (batch, heads, seq, head_dim), and of sinks if there are some, in fp64."""
+    given = q.new_full((q.shape[1],), float("-inf")) if sinks is None else sinks
+    inputs = [x.detach().double().requires_grad_() for x in (q, k, v, given)]
+    asked = inputs if sinks is not None else inputs[:3]
+    return torch.autograd.grad(_attention(*inputs, seen.to(q.device), scale), asked, grad.double())
+
+
+def _from_lse(
+    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, output: Tensor, lse: Tensor, seen: Tensor, scale: float
+) -> tuple[Tensor, ...]:
+    """Computes gradients from output and LSE, (batch, heads, seq, head_dim) and without the last, as the operators do."""
+    dO, Q, K, V, output = (x.double() for x in (grad, q, k, v, output))
+    K, V = (x.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for x in (K, V))
+    P = (scale * Q @ K.transpose(2, 3) - lse[..., None]).exp().masked_fill(~seen, 0)
+    dS = P * (dO @ V.transpose(2, 3) - (dO * output).sum(dim=3, keepdim=True))
+    found = scale * dS @ K, scale * dS.transpose(2, 3) @ Q, P.transpose(2, 3) @ dO
+    gradients = tuple(torch.empty_like(x) for x in (q, k, v))
+    for gradient, value in zip(gradients, found, strict=True):
+        gradient.copy_(value.unflatten(1, (gradient.shape[1], -1)).sum(dim=2))
+    return gradients
 
 
 def _flash(
@@ -67,17 +90,61 @@ def _flash(
     left, right = window["window_size_left"], window["window_size_right"]
     assert causal == ((left, right) == (OPEN, 0))
     scale = head_dim**-0.5 if scale is None else scale
-    group = heads // k.shape[2]
-    dO, Q, K, V, output = (x.transpose(1, 2).double() for x in (grad, q, k, v, output))
-    K, V = (x.repeat_interleave(group, dim=1) for x in (K, V))
+    assert v.shape[3] == head_dim
     seen = visible_to_flash(seq_q, k.shape[1], left, right)
-    P = (scale * Q @ K.transpose(2, 3) - lse[..., None]).exp().masked_fill(~seen, 0)
-    dS = P * (dO @ V.transpose(2, 3) - (dO * output).sum(dim=3, keepdim=True))
-    found = scale * dS @ K, scale * dS.transpose(2, 3) @ Q, P.transpose(2, 3) @ dO
-    gradients = tuple(torch.empty_like(x) for x in (q, k, v))
-    for gradient, value in zip(gradients, found, strict=True):
-        gradient.copy_(value.unflatten(1, (gradient.shape[2], -1)).sum(dim=2).transpose(1, 2))
-    return gradients
+    bhsd = (x.transpose(1, 2) for x in (grad, q, k, v, output))
+    return tuple(x.transpose(1, 2) for x in _from_lse(*bhsd, lse, seen, scale))
+
+
+class Operators:
+    """These operators compute gradients on the CPU; `taken` are the names of those that were called, in order.
+
+    `fault` spoils what cuDNN's gives, or raises.
+    """
+
+    def __init__(self) -> None:
+        self.taken: list[str] = []
+        self.plans: dict[object, object] = {}
+        self.fault: Callable[[tuple[Tensor, ...]], None] = lambda gradients: None
+
+    def flash2(self, *given, **options) -> tuple[Tensor, ...]:
+        self.taken.append("flash2")
+        return _flash(*given, **options)
+
+    def cudnn(
+        self, grad, q, k, v, output, lse, seed, offset, bias, cum_q, cum_k, max_q, max_k, dropout, causal, *, scale=None
+    ) -> tuple[Tensor, ...]:  # fmt: skip
+        """Computes gradients of (batch, heads, seq, head_dim) under a causal mask that is aligned at the top left.
+
+        As in PyTorch a plan is found by q, k, v and the lengths alone, and has the strides of output and gradient built
+        in. Here other ones are an error, where cuDNN would read the wrong elements.
+        """
+        self.taken.append("cudnn")
+        assert (bias, cum_q, cum_k, dropout) == (None, None, None, 0.0)
+        assert lse.shape == (*q.shape[:3], 1) and lse.is_contiguous() and lse.dtype == torch.float32
+        assert all(x.stride(-1) == 1 and not x.data_ptr() % 16 for x in (grad, q, k, v, output))
+        assert all(stride and not stride % 8 for stride in grad.stride()[:-1])
+        key = (*((x.shape, x.stride()) for x in (q, k, v)), max_q, max_k, causal)
+        places = output.stride(), grad.stride()
+        assert self.plans.setdefault(key, places) == places, "the plan is of other strides"
+        seen = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool)
+        seen = seen.tril() if causal else seen
+        found = _from_lse(grad, q, k, v, output, lse[..., 0], seen, q.shape[3] ** -0.5 if scale is None else scale)
+        self.fault(found)
+        return found
+
+
+@pytest.fixture
+def operators(monkeypatch: pytest.MonkeyPatch) -> Iterator[Operators]:
+    """Makes both of PyTorch's backwards take CPU tensors, through their own schemas, with a cuDNN that is known."""
+    found = Operators()
+    monkeypatch.setattr(trial, "cudnn_version", lambda: "9.19.0")
+    monkeypatch.setattr(trial, "_outcomes", {})
+    monkeypatch.setattr(backward, "_shapes", {})
+    with torch.library._scoped_library("aten", "IMPL") as library:
+        library.impl(aten.NAMES["flash2"], found.flash2, "CPU")
+        library.impl(aten.NAMES["cudnn"], found.cudnn, "CPU")
+        yield found
 
 
 @pytest.fixture

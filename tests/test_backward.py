@@ -16,7 +16,7 @@ from tl_attention.problem.mask import fitted, masked, sides
 
 __all__ = ["flash_on_cpu", "on_cpu"]
 
-# Batch, heads, heads_kv, seq_q, seq_kv, head_dim; window (left, right).
+# Batch, heads, heads_kv, seq_q, seq_kv, head_dim, and V's if it is another; window (left, right).
 CASES = {
     "full": ((2, 3, 3, 5, 9, 64), (OPEN, OPEN)),
     "causal": ((1, 2, 2, 7, 7, 72), (OPEN, 0)),
@@ -32,15 +32,22 @@ CASES = {
     "no keys": ((1, 2, 2, 3, 0, 64), (OPEN, OPEN)),
     "no queries": ((1, 2, 2, 0, 3, 64), (OPEN, 0)),
     "no batch": ((0, 2, 2, 3, 3, 64), (OPEN, 0)),
+    "smaller heads of V": ((1, 4, 2, 6, 9, 96, 64), (OPEN, 0)),
+    "larger heads of V": ((2, 2, 2, 9, 5, 64, 128), (OPEN, 0)),
+    "sinks": ((2, 6, 2, 6, 9, 64), (3, 0)),
+    "sinks of empty rows": ((2, 4, 2, 9, 5, 64), (OPEN, 0)),
+    "sinks, no keys": ((1, 2, 2, 3, 0, 64), (OPEN, OPEN)),
+    "sinks, no queries": ((1, 2, 2, 0, 3, 64), (OPEN, OPEN)),
 }
 
 
 def drawn(sizes: tuple[int, ...], layout: str, device: str = "cpu", dtype=torch.float16) -> list[Tensor]:
     """Draws q, k, v, and a gradient of the output, in the layout; q, k and v require a gradient."""
-    batch, heads, heads_kv, seq_q, seq_kv, head_dim = sizes
+    batch, heads, heads_kv, seq_q, seq_kv, head_dim, *of_v = sizes
     generator = torch.Generator(device).manual_seed(7)
     lengths = ((heads, seq_q), (heads_kv, seq_kv), (heads_kv, seq_kv), (heads, seq_q))
-    shapes = [(batch, *(n if layout == "bhsd" else n[::-1]), head_dim) for n in lengths]
+    columns = head_dim, head_dim, *2 * (of_v or [head_dim])
+    shapes = [(batch, *(n if layout == "bhsd" else n[::-1]), d) for n, d in zip(lengths, columns)]
     *inputs, grad = (torch.randn(shape, generator=generator, device=device).to(dtype) for shape in shapes)
     return [*(x.requires_grad_() for x in inputs), grad]
 
@@ -49,11 +56,14 @@ def bhsd(tensors, layout: str) -> list[Tensor]:
     return [x if layout == "bhsd" else x.transpose(1, 2) for x in tensors]
 
 
-def found_and_exact(q, k, v, grad, window, layout, scale=None, call=attention) -> tuple[list[Tensor], tuple]:
-    found = torch.autograd.grad(call(q, k, v, window_size=window, layout=layout, scale=scale), (q, k, v), grad)
-    q, k, v, grad, *found = bhsd((q, k, v, grad, *found), layout)
+def found_and_exact(
+    q, k, v, grad, window, layout, scale=None, call=attention, sinks=None
+) -> tuple[list[Tensor], tuple]:
+    output = call(q, k, v, window_size=window, layout=layout, scale=scale, sinks=sinks)
+    found = torch.autograd.grad(output, [x for x in (q, k, v, sinks) if x is not None], grad)
+    q, k, v, grad, *of_inputs = bhsd((q, k, v, grad, *found[:3]), layout)
     seen = visible(q.shape[2], k.shape[2], *window)
-    return found, exact(q, k, v, grad, seen, scale or q.shape[3] ** -0.5)
+    return [*of_inputs, *found[3:]], exact(q, k, v, grad, seen, scale or q.shape[3] ** -0.5, sinks)
 
 
 @pytest.mark.parametrize("layout", ["bhsd", "bshd"])
@@ -61,12 +71,20 @@ def found_and_exact(q, k, v, grad, window, layout, scale=None, call=attention) -
 def test_gradients_are_those_of_the_case(name, layout, on_cpu: Kernels, flash_on_cpu) -> None:
     sizes, window = CASES[name]
     tensors = drawn(sizes, layout)
-    found, expected = found_and_exact(*tensors, window, layout)
-    for gradient, value in zip(found, expected, strict=True):
-        assert gradient.shape == value.shape and gradient.dtype == torch.float16
+    sinks = torch.linspace(-2, 3, sizes[1], requires_grad=True) if "sinks" in name else None
+    found, expected = found_and_exact(*tensors, window, layout, sinks=sinks)
+    for gradient, value, given in zip(found, expected, [*tensors[:3], sinks]):
+        assert gradient.shape == value.shape and gradient.dtype == given.dtype
         torch.testing.assert_close(gradient.double(), value, atol=1e-2, rtol=1e-2)
     hidden = Rows.of(masked(False, window), sizes[3], sizes[4]).hidden
-    assert not found[0][:, :, :hidden].any()
+    assert not found[0][:, :, :hidden].any() and len(found) == len(expected)
+
+
+def test_a_sink_that_weighs_nothing_has_a_gradient_of_0(on_cpu: Kernels, flash_on_cpu) -> None:
+    *tensors, grad = drawn((1, 2, 2, 9, 5, 64), "bhsd")
+    sinks = torch.tensor([float("-inf"), 1.0], requires_grad=True)
+    attention(*tensors, causal=True, sinks=sinks).backward(grad)
+    assert sinks.grad is not None and sinks.grad[0] == 0 and sinks.grad[1].isfinite() and sinks.grad[1] != 0
 
 
 def test_scale_causal_and_strides_reach_the_backward(on_cpu: Kernels, flash_on_cpu) -> None:
@@ -82,12 +100,13 @@ def test_scale_causal_and_strides_reach_the_backward(on_cpu: Kernels, flash_on_c
 
 
 def test_one_input_may_require_a_gradient_alone(on_cpu: Kernels, flash_on_cpu) -> None:
-    q, k, v, grad = drawn((1, 2, 2, 4, 6, 64), "bhsd")
-    whole = torch.autograd.grad(attention(q, k, v), (q, k, v), grad)
+    *given, grad = drawn((1, 2, 2, 4, 6, 64), "bhsd")
+    given.append(torch.tensor([0.5, -1.0], requires_grad=True))
+    whole = torch.autograd.grad(attention(*given[:3], sinks=given[3]), given, grad)
     for index, expected in enumerate(whole):
-        inputs = [x.detach().requires_grad_(position == index) for position, x in enumerate((q, k, v))]
-        attention(*inputs).backward(grad)
-        assert [x.grad is None for x in inputs] == [position != index for position in range(3)]
+        inputs = [x.detach().requires_grad_(position == index) for position, x in enumerate(given)]
+        attention(*inputs[:3], sinks=inputs[3]).backward(grad)
+        assert [x.grad is None for x in inputs] == [position != index for position in range(4)]
         assert torch.equal(inputs[index].grad, expected)
 
 
@@ -117,9 +136,7 @@ def test_flash_masks_as_we_do_wherever_there_is_a_backward() -> None:
 
 
 REFUSED = {
-    "sinks": ({"sinks": torch.zeros(2)}, "with sinks there is no backward"),
     "softcap": ({"softcap": 30.0}, "with softcap 30.0 there is no backward"),
-    "head sizes": ({"v": torch.zeros(1, 2, 4, 32, dtype=torch.float16)}, "with head_dim 64 and v's 32 there"),
     "return_lse": ({"return_lse": True}, "with return_lse there is no backward"),
     "a window": ({"window_size": (0, -1)}, r"with window_size \(0, -1\), 6 queries and 4 keys there is no backward"),
 }
@@ -136,21 +153,6 @@ def test_what_has_no_backward_says_so_and_what_to_do(name, on_cpu: Kernels) -> N
     with torch.no_grad():
         attention(**arguments)
     assert on_cpu.asked
-
-
-def test_a_second_derivative_is_refused(on_cpu: Kernels, flash_on_cpu) -> None:
-    q, k, v, grad = drawn((1, 1, 1, 4, 4, 64), "bhsd")
-    first = torch.autograd.grad(attention(q, k, v), q, grad, create_graph=True)[0]
-    with pytest.raises(InputError, match="the gradient of a gradient"):
-        torch.autograd.grad(first.sum(), q)
-
-
-def test_the_schema_of_pytorchs_backward_is_the_one_that_is_called() -> None:
-    names = [argument.name for argument in torch.ops.aten._flash_attention_backward.default._schema.arguments]
-    assert names[:6] == ["grad_out", "query", "key", "value", "out", "logsumexp"]
-    assert names[6:12] == ["cum_seq_q", "cum_seq_k", "max_q", "max_k", "dropout_p", "is_causal"]
-    # The two between are the generator's state: their names have changed, their places not.
-    assert names[14:] == ["scale", "window_size_left", "window_size_right"]
 
 
 ON_GPU = {

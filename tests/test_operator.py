@@ -114,12 +114,12 @@ LAYOUTS = ("bhsd", "bshd")
 @pytest.mark.parametrize("lengths, layout", sampled(product(LENGTHS, LAYOUTS), [*zip(LENGTHS, cycle(LAYOUTS))]))
 def test_opcheck_with_a_gradient_and_of_the_backward(lengths, layout, on_cpu: Kernels, flash_on_cpu) -> None:
     options = {"causal": True, "layout": layout}
-    q, k, _ = drawn(options, *lengths, requires_grad=True)
-    v = half(*k.shape, requires_grad=True)
-    torch.library.opcheck(OPERATOR, (q, k, v, None), {**options, "return_lse": True})
+    q, k, v = drawn(options, *lengths, requires_grad=True)
+    sinks = torch.linspace(-2, 2, 4, requires_grad=True)
+    torch.library.opcheck(OPERATOR, (q, k, v, sinks), {**options, "return_lse": True})
     with torch.no_grad():
-        output, lse = attention(q, k, v, return_lse=True, **options)
-        inputs = (torch.ones_like(output), q.detach(), k.detach(), v.detach(), output, lse)
+        output, lse = attention(q, k, v, return_lse=True, sinks=sinks, **options)
+        inputs = (torch.ones_like(output), *(x.detach() for x in (q, k, v)), output, lse, sinks.detach())
     torch.library.opcheck(
         torch.ops.tl_attention.backward.default, inputs, {**options, "scale": None, "window_size": [-1, -1]}
     )
@@ -127,13 +127,14 @@ def test_opcheck_with_a_gradient_and_of_the_backward(lengths, layout, on_cpu: Ke
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_gradients_of_compiled_calls_are_those_of_the_call(backend, on_cpu: Kernels, flash_on_cpu) -> None:
-    def loss(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return attention(2 * q, k, v, causal=True, window_size=(4, 0)).square().sum()
+    sinks = torch.linspace(-2, 2, 4, requires_grad=True)
+
+    def loss(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor) -> Tensor:
+        return attention(2 * q, k, v, causal=True, window_size=(4, 0), sinks=sinks).square().sum()
 
     compiled = torch.compile(loss, fullgraph=True, dynamic=True, backend=backend)
     for lengths in ((5, 9), (9, 5), (7, 7)):
-        q, k, _ = drawn({}, *lengths, requires_grad=True)
-        inputs = (q, k, half(*k.shape, requires_grad=True))
+        inputs = (*drawn({}, *lengths, requires_grad=True), sinks)
         found, expected = (torch.autograd.grad(call(*inputs), inputs) for call in (compiled, loss))
         assert all(map(torch.equal, found, expected))
 
@@ -176,12 +177,10 @@ def test_out_and_schedule_objects_are_refused_under_compile(name, on_cpu: Kernel
 
 def test_what_has_no_backward_is_refused_under_compile(on_cpu: Kernels) -> None:
     q, k, v = drawn({}, requires_grad=True)
-    with pytest.raises(
-        Exception, match="with head_dim 64 and v's 72 there is no backward: call it under torch.no_grad"
-    ):
-        torch.compile(attention, fullgraph=True, backend="aot_eager")(q, k, v)
+    with pytest.raises(Exception, match="with softcap 30.0 there is no backward: call it under torch.no_grad"):
+        torch.compile(attention, fullgraph=True, backend="aot_eager")(q, k, v, softcap=30.0)
     with pytest.raises(InputError, match="expected return_lse=True"):
-        OPERATOR(q, k, half(*k.shape), None)
+        OPERATOR(q, k, v, None)
 
 
 def test_eager_calls_without_a_gradient_do_not_touch_the_operator(on_cpu: Kernels, monkeypatch) -> None:

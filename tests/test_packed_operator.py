@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from gradients import flash_on_cpu
+from gradients import exact, flash_on_cpu, visible
 from on_cpu import Kernels, on_cpu
 from test_packed import half, offsets
 from torch import Tensor
@@ -114,24 +114,56 @@ def test_opcheck_without_a_gradient(name, on_cpu: Kernels) -> None:
 
 def test_opcheck_with_a_gradient_and_of_the_backward(on_cpu: Kernels, flash_on_cpu) -> None:
     q, k, v, cu_q, cu_k = drawn((5, 9), (4, 7), grad=True)
-    options = {"causal": True, "return_lse": True}
-    torch.library.opcheck(OPERATOR, (q, k, v, cu_q, cu_k, 5, 9), options)
+    options, sinks = {"causal": True, "return_lse": True}, torch.linspace(-2, 2, 4, requires_grad=True)
+    torch.library.opcheck(OPERATOR, (q, k, v, cu_q, cu_k, 5, 9, None, None, sinks), options)
     with torch.no_grad():
-        output, lse = attention_varlen(q, k, v, cu_q, cu_k, 5, 9, **options)
-        inputs = (torch.ones_like(output), q.detach(), k.detach(), v.detach(), cu_q, cu_k, output, lse, 5, 9)
+        output, lse = attention_varlen(q, k, v, cu_q, cu_k, 5, 9, sinks=sinks, **options)
+        inputs = (torch.ones_like(output), *(x.detach() for x in (q, k, v)), output, lse, sinks.detach())
+        inputs += (cu_q, cu_k, 5, 9)
     own = {"causal": True, "scale": None, "window_size": [-1, -1]}
     torch.library.opcheck(torch.ops.tl_attention.backward_varlen.default, inputs, own)
 
 
 def test_gradients_of_a_compiled_call_are_those_of_the_call(on_cpu: Kernels, flash_on_cpu) -> None:
     def loss(*given: Any) -> Tensor:
-        return attention_varlen(2 * given[0], *given[1:], 9, 9, causal=True).square().sum()
+        *given, sinks = given
+        return attention_varlen(2 * given[0], *given[1:], 9, 9, causal=True, sinks=sinks).square().sum()
 
     compiled = torch.compile(loss, fullgraph=True, dynamic=True, backend="aot_eager")
     for lengths in (((5, 9), (4, 7)), ((3, 3), (2, 6), (1, 8))):
-        inputs = drawn(*lengths, grad=True)
-        found, expected = (torch.autograd.grad(call(*inputs), inputs[:3]) for call in (compiled, loss))
+        inputs = [*drawn(*lengths, grad=True), torch.linspace(-2, 2, 4, requires_grad=True)]
+        wanted = [x for x in inputs if x.requires_grad]
+        found, expected = (torch.autograd.grad(call(*inputs), wanted) for call in (compiled, loss))
         assert all(map(torch.equal, found, expected))
+
+
+def test_gradients_are_those_of_each_sequence_and_0_elsewhere(on_cpu: Kernels, flash_on_cpu) -> None:
+    """Sequences are empty, lack keys and lie among other rows, V has smaller heads, and there are sinks."""
+    cu_q, cu_k = offsets(1, 6, 6, 15, 19), offsets(2, 11, 18, 23, 23)
+    q, k, v = half(22, 4, 64), half(25, 2, 64), half(25, 2, 32)
+    given = [*(x.requires_grad_() for x in (q, k, v)), torch.tensor([0.5, -1.0, 2.0, -30.0], requires_grad=True)]
+
+    def spoil(tensors: dict[str, Any]) -> None:
+        """Puts into rows that are no sequence's what memory may hold."""
+        for rows in (tensors["Output"], tensors["LSE"].t()):
+            rows[:1], rows[19:] = torch.nan, torch.nan
+
+    on_cpu.fault = spoil
+    output = attention_varlen(*given[:3], cu_q, cu_k, 9, 9, causal=True, sinks=given[3], scale=0.2)
+    grad = half(*output.shape)
+    found = torch.autograd.grad(output, given, grad)
+    wanted = [torch.zeros_like(x, dtype=torch.float64) for x in given]
+    for (q_begin, q_end), (k_begin, k_end) in zip(*(zip(cu.tolist(), cu.tolist()[1:]) for cu in (cu_q, cu_k))):
+        of = slice(q_begin, q_end), *2 * [slice(k_begin, k_end)]
+        parts = [x[rows].transpose(0, 1)[None] for x, rows in zip((*given[:3], grad), (*of, of[0]))]
+        seen = visible(q_end - q_begin, k_end - k_begin, right=0)
+        *of_inputs, of_sinks = exact(*parts, seen, 0.2, given[3])
+        for whole, rows, part in zip(wanted, of, of_inputs):
+            whole[rows] = part[0].transpose(0, 1)
+        wanted[3] += of_sinks
+    for gradient, value in zip(found, wanted, strict=True):
+        torch.testing.assert_close(gradient.double(), value, atol=1e-2, rtol=1e-2)
+        assert not gradient[value == 0].any()
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
@@ -142,7 +174,6 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a right side as long as the keys": ({"window_size": (3, 9)}, r"with window_size \(3, 9\) there is no backward"),
     "used rows": ({"seqused_k": offsets(1, 2, 3)}, "with seqused there is no backward"),
     "softcap": ({"softcap": 30.0}, "with softcap 30.0 there is no backward"),
-    "sinks": ({"sinks": torch.zeros(4)}, "with sinks there is no backward"),
     "the LSE": ({"return_lse": True}, "with return_lse there is no backward"),
     "out": ({"out": half(11, 4, 64)}, "with out there is no backward"),
     "check": ({"check": True}, "with check there is no backward"),

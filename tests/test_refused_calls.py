@@ -90,10 +90,6 @@ CALLS: dict[str, Callable[[], None]] = {
         q=unread(46341, 46341, 1, 8), **{name: unread(46341, 1, 1, 8) for name in "kv"}
     ),
     "a gradient with a softcap": lambda: call(q=half(1, 8, 64, 64, requires_grad=True), softcap=30.0),
-    "a gradient with sinks": lambda: call(q=half(1, 8, 64, 64, requires_grad=True), sinks=torch.zeros(8)),
-    "a gradient with another head_dim of v": lambda: call(
-        q=half(1, 8, 64, 64, requires_grad=True), v=half(1, 8, 64, 32)
-    ),
     "a gradient with return_lse": lambda: call(q=half(1, 8, 64, 64, requires_grad=True), return_lse=True),
     "a gradient with 32 keys and a window that hides earlier ones alone": lambda: call(
         (1, 8, 64, 64), (1, 8, 32, 64), q=half(1, 8, 64, 64, requires_grad=True), window_size=(9, -1)

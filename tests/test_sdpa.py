@@ -8,25 +8,25 @@ from itertools import product
 
 import pytest
 import torch
-import torch.nn.functional as F
-from gradients import exact, flash_on_cpu, visible
+from gradients import exact, flash_on_cpu, operators, visible
 from on_cpu import on_cpu
-from torch.library import Library
 from torch.nn import attention as registry
 from torch.nn.attention.varlen import AuxRequest, varlen_attn
 
 from tl_attention import InputError, register_sdpa
 from tl_attention.integrations import sdpa
 from tl_attention.op import arguments
+from tl_attention.op.backward import taking
 from tl_attention.oracle.reference import attention_and_lse, make_inputs
 from tl_attention.problem.mask import CAUSAL, FULL, Mask
 from tl_attention.problem.shape import AttentionShape
 
-__all__ = ["flash_on_cpu", "on_cpu"]
+__all__ = ["flash_on_cpu", "on_cpu", "operators"]
 aten = torch.ops.aten
 # Those that this torch has.
-FORWARDS = [name for name in sdpa.FORWARDS if hasattr(aten, name)]
-BACKWARDS = ("_scaled_dot_product_flash_attention_backward", "_flash_attention_backward")
+REPLACED = [name for name in sdpa.REPLACED if hasattr(aten, name)]
+# The one below, which the gradients of packed sequences take.
+KEPT = "_flash_attention_backward"
 Tensors = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
@@ -59,8 +59,8 @@ def inputs(*size: int, dtype: str = "bfloat16", heads_kv: int | None = None) -> 
 
 
 def dispatched() -> dict[str, str]:
-    """Returns what aten has registered for each operator that the provider has, and for the backwards."""
-    return {name: torch._C._dispatch_dump(f"aten::{name}") for name in (*FORWARDS, *BACKWARDS)}
+    """Returns what aten has registered for each operator that the provider has, and for the one that stays."""
+    return {name: torch._C._dispatch_dump(f"aten::{name}") for name in (*REPLACED, KEPT)}
 
 
 def enabled() -> tuple[bool, bool]:
@@ -89,8 +89,7 @@ def test_activation_is_undone_exactly(before):
         assert registry.current_flash_attention_impl() == name == "tl_attention"
         assert enabled() == (True, False)
         active = dispatched()
-        assert all(active[forward] != operators[forward] for forward in FORWARDS)
-        assert all(active[backward] == operators[backward] for backward in BACKWARDS)
+        assert [name for name in active if active[name] == operators[name]] == [KEPT]
         # Once more: the first activation is undone before.
         registry.activate_flash_attention_impl(name)
         registry.restore_flash_attention_impl()
@@ -100,12 +99,12 @@ def test_activation_is_undone_exactly(before):
         sdpa._enable(flash=ours[0], cudnn=ours[1])
 
 
-def test_it_has_the_forwards_that_torchs_own_provider_has():
+def test_it_has_the_operators_that_torchs_own_provider_has():
     from torch.nn.attention import _fa4
 
     theirs = {name for name in _fa4._fa4_register_kernels.__code__.co_consts if isinstance(name, str)}
     theirs = {name for name in theirs if hasattr(aten, name)}
-    assert theirs - set(BACKWARDS) == set(FORWARDS) and set(BACKWARDS) <= theirs
+    assert theirs == {*REPLACED, KEPT}
 
 
 @pytest.mark.parametrize("size, heads_kv", [((2, 4, 70, 90, 64), 4), ((1, 6, 33, 33, 128), 2), ((2, 2, 1, 40, 40), 1)])
@@ -214,33 +213,25 @@ def test_another_gpu_is_refused(launches, monkeypatch):
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_through_aten_its_gradients_come_from_the_output_and_the_lse_of_the_kernel(through_aten, causal):
-    """Autograd gives output and LSE to a backward, which here computes what FlashAttention-2's does."""
-    seen = []
-
-    def backward(
-        grad, q, k, v, out, lse, cum_q, cum_k, max_q, max_k, dropout_p, is_causal, seed, offset, *, scale=None
-    ):
-        seen.append((cum_q, cum_k, max_q, max_k, dropout_p, is_causal, tuple(seed.shape), tuple(offset.shape)))
-        grad, q, k, v, out = (x.float() for x in (grad, q, k, v, out))
-        scores = q @ k.mT * scale
-        if is_causal:
-            scores = scores.masked_fill(torch.ones(scores.shape[-2:]).triu(1).bool(), float("-inf"))
-        p = (scores - lse[..., None]).exp()
-        ds = p * (grad @ v.mT - (grad * out).sum(-1, keepdim=True)) * scale
-        return tuple(x.bfloat16() for x in (ds @ k, ds.mT @ q, p.mT @ grad))
-
-    library = Library("aten", "IMPL", "CPU")
-    library.impl("_scaled_dot_product_flash_attention_backward", backward)
-    tensors = [x.requires_grad_() for x in inputs(2, 3, 50, 50, 64)]
+def test_through_aten_its_gradients_come_from_the_output_and_the_lse_of_the_kernel(through_aten, operators, causal):
+    """Autograd gives output and LSE to the backward, whose operator is chosen as that of `attention` is."""
+    tensors = [x.requires_grad_() for x in inputs(2, 4, 70, 70, 64, heads_kv=2)]
     grad = torch.randn(tensors[0].shape, generator=torch.Generator().manual_seed(3)).bfloat16()
-    output, *_ = aten._scaled_dot_product_flash_attention(*tensors, 0.0, causal, scale=0.2)
-    found = torch.autograd.grad(output, tensors, grad)
-    exact = F.scaled_dot_product_attention(*(x.double() for x in tensors), is_causal=causal, scale=0.2)
-    wanted = torch.autograd.grad(exact, tensors, grad.double())
-    torch.testing.assert_close(found, wanted, atol=0.03, rtol=0.03)
-    assert seen == [(None, None, 50, 50, 0.0, causal, (2,), ())] and len(through_aten) == 1
-    library._destroy()
+    wanted = exact(*tensors, grad, visible(70, 70, right=0 if causal else -1), 0.2)
+    with taking(None):
+        output, *_ = aten._scaled_dot_product_flash_attention(*tensors, 0.0, causal, scale=0.2)
+        found = torch.autograd.grad(output, tensors, grad)
+    for ours, theirs in zip(found, wanted, strict=True):
+        torch.testing.assert_close(ours.double(), theirs, atol=0.03, rtol=0.03)
+    assert operators.taken == ["cudnn"] and len(through_aten) == 1
+
+
+def test_dropout_of_a_forward_that_was_pytorchs_is_refused_by_the_backward(operators):
+    q, k, v = inputs(1, 2, 20, 20, 64)
+    lse, state = q.new_zeros(1, 2, 20, dtype=torch.float32), q.new_zeros(2, dtype=torch.uint64)
+    with pytest.raises(InputError, match="^sdpa: dropout_p is 0.5, which the kernels do not have, expected none$"):
+        sdpa.sdpa_backward(q, q, k, v, q, lse, None, None, 20, 20, 0.5, False, state, state)
+    assert not operators.taken
 
 
 def test_through_aten_a_refusal_is_our_error(through_aten):

@@ -164,8 +164,9 @@ def sdpa_backward(
     """Computes SDPA's gradients of query, key and value as those of `attention`.
 
     Its arguments are those of aten's `_scaled_dot_product_flash_attention_backward`. None of the operators that compute
-    gradients is replaced, so none leads back here.
+    gradients is replaced, so none leads back here. Raises InputError for dropout, of a forward pass that was PyTorch's own.
     """
+    _refuse({"dropout_p": dropout_p})
     options: dict[str, Any] = {"causal": is_causal, "scale": scale, "window_size": (OPEN, OPEN), "layout": "bhsd"}
     return dense(grad_out, query, key, value, out, logsumexp, **options)[:3]
 

@@ -89,7 +89,8 @@ def shape_of(q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Shape:
 
 def _new_shape(q: Tensor, k: Tensor, v: Tensor, mask: Mask, same_bits: bool) -> Shape:
     if _taken and (operator := _taken[-1]):
-        return Shape(operator)
+        # Whoever names it gets it, without a trial.
+        return Shape(operator, versions=(trial.cudnn_version(),))
     (batch, heads, seq_q, head_dim), (heads_kv, seq_kv) = q.shape, k.shape[1:3]
     dtype = str(q.dtype).removeprefix("torch.")
     problem = AttentionShape(batch, heads, seq_q, seq_kv, head_dim, dtype, mask, v.shape[3], heads_kv)
@@ -130,7 +131,11 @@ def dense(
             rows.computed(whole).copy_(found[0])
             found = (whole, *found[1:])
     dq, dk, dv = (other_way(x, layout) for x in found)
-    return dq, dk, dv, _none(q) if sinks is None else _of_sinks(sinks, lse, (grad.float() * output).sum(dim=3))
+    if sinks is None:
+        return dq, dk, dv, _none(q)
+    # The output of a row without keys is 0 whatever its sink.
+    grad, output, lse = map(rows.computed, (grad, output, lse))
+    return dq, dk, dv, _of_sinks(sinks, lse, (grad.float() * output).sum(dim=3))
 
 
 def _of_rows_with_keys(
@@ -190,7 +195,7 @@ def packed(
         return dq, dk, dv, _none(q)
     # What such rows have in memory is nobody's.
     products = (grad.float() * output).sum(dim=2).masked_fill_(unused[..., 0], 0).t()
-    return dq, dk, dv, _of_sinks(sinks, lse.masked_fill(unused[..., 0].t(), float("inf")), products)
+    return dq, dk, dv, _of_sinks(sinks, of_rows.masked_fill(unused[..., 0].t(), float("inf")), products)
 
 
 def _of_sinks(sinks: Tensor, lse: Tensor, products: Tensor) -> Tensor:

@@ -54,7 +54,10 @@ def why_not(device: torch.device, versions: tuple[str, ...], may_run: bool = Tru
         if found is None and not may_run:
             return f"cuDNN {version} has not been tried yet: the first call that would take it tries it"
         if found is None:
-            found = outcome(device)
+            try:
+                found = outcome(device)
+            except torch.OutOfMemoryError:
+                return f"there is no memory to try cuDNN {version}"
             _keep(key, found)
         _outcomes[key] = found
     return "" if _outcomes[key] == RIGHT else f"cuDNN {version} {_outcomes[key]}"
@@ -106,6 +109,8 @@ def _tried(
     wanted = aten.flash2(rows[0], rows[1], rows[2], rows[3], rows[4], lse.contiguous(), mask, scale)
     try:
         found = aten.cudnn(grad, q, k, v, output, lse.contiguous(), causal, scale)
+    except torch.OutOfMemoryError:
+        raise
     except RuntimeError as error:
         return f"says {str(error).strip().partition(chr(10))[0]!r}"
     for name, one, other in zip(("dQ", "dK", "dV"), found, wanted):

@@ -1,0 +1,196 @@
+"""An eager call that needs a gradient is one node of autograd's graph, whose later calls are not checked again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from gradients import flash_on_cpu
+from on_cpu import on_cpu
+from torch import Tensor
+
+from tl_attention import InputError, attention, attention_varlen
+from tl_attention.op import arguments, packed_arguments, varlen
+from tl_attention.op import attention as dense_module
+
+__all__ = ["flash_on_cpu", "on_cpu"]
+pytestmark = pytest.mark.usefixtures("on_cpu", "flash_on_cpu")
+CU = torch.tensor([0, 2, 5], dtype=torch.int32), torch.tensor([0, 4, 7], dtype=torch.int32)
+NAMES = ("q", "k", "v", "sinks")
+
+
+def dense(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None = None, **options: Any) -> Tensor:
+    return attention(q, k, v, sinks=sinks, causal=True, layout="bshd", **options)
+
+
+def packed(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None = None, **options: Any) -> Tensor:
+    rows = (x.flatten(0, 1) for x in (q, k, v))
+    return attention_varlen(*rows, *CU, 3, 4, sinks=sinks, causal=True, **options).view(1, 5, 4, v.shape[3])
+
+
+BOTH = pytest.mark.parametrize("call", [dense, packed])
+
+
+def drawn(*needed: str) -> list[Tensor]:
+    """Draws q, k, v (1, rows, heads, head_dim) and sinks, of which these need a gradient, all of them by default."""
+    draw = torch.Generator().manual_seed(7)
+    sizes = (1, 5, 4, 64), (1, 7, 2, 64), (1, 7, 2, 64), (4,)
+    found = [torch.randn(size, generator=draw) for size in sizes]
+    found = [*(x.half() for x in found[:3]), found[3]]
+    return [x.requires_grad_(name in (needed or NAMES)) for x, name in zip(found, NAMES)]
+
+
+@pytest.fixture
+def checks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Returns a list that gets the name of the module whose full check runs."""
+    found: list[str] = []
+
+    def counted(module: Any) -> Callable[..., Any]:
+        check = module.checked_call
+        return lambda *given, **options: (found.append(module.__name__), check(*given, **options))[1]
+
+    for module in (arguments, packed_arguments):
+        monkeypatch.setattr(module, "checked_call", counted(module))
+    return found
+
+
+@BOTH
+def test_a_second_call_of_the_same_kind_is_not_checked_again(call, checks: list[str]) -> None:
+    first = call(*drawn())
+    number, of_both = len(checks), len(dense_module.plans) + len(varlen.plans)
+    # One plan makes the node, the other launches the kernel.
+    assert number and of_both == 2
+    again = drawn()
+    assert torch.equal(call(*again), first)
+    call(*again, scale=0.3).sum().backward()
+    assert len(checks) == number and all(x.grad is not None for x in again)
+    with pytest.raises(InputError, match="scale is -1.0"):
+        call(*drawn(), scale=-1.0)
+    # Another kind: only sinks need a gradient, and then nothing does.
+    for needed in ("sinks", "nothing"):
+        assert call(*drawn(needed)).requires_grad == (needed == "sinks")
+    assert len(checks) > number
+
+
+@BOTH
+@pytest.mark.parametrize("name", NAMES)
+def test_a_call_behind_one_without_a_gradient_has_one(call, name) -> None:
+    plain = call(*drawn("nothing"))
+    with torch.no_grad():
+        call(*drawn())
+    output = call(*drawn(name))
+    assert output.requires_grad and not plain.requires_grad and torch.equal(output, plain)
+
+
+@BOTH
+def test_what_has_no_gradient_is_refused_behind_calls_that_have_one(call) -> None:
+    call(*drawn())
+    for options, words in (({"softcap": 3.0}, "softcap 3.0"), ({"return_lse": True}, "return_lse")):
+        with pytest.raises(InputError, match=f"with {words} there is no backward"):
+            call(*drawn(), **options)
+    with torch.no_grad():
+        assert not call(*drawn(), softcap=3.0).requires_grad
+
+
+def test_a_window_that_packed_sequences_of_some_lengths_lack_is_refused_behind_others() -> None:
+    q, k, v, _ = (x[0] for x in drawn("q"))
+    for _ in range(2):
+        attention_varlen(q, k, v, *CU, 3, 9, window_size=(2, 5))
+        with pytest.raises(InputError, match=r"with window_size \(2, 5\) there is no backward"):
+            attention_varlen(q, k, v, *CU, 3, 4, window_size=(2, 5))
+
+
+def node_of(output: Tensor) -> str:
+    """Returns the name of the node that computed the output, which may be a view."""
+    node = output.grad_fn
+    assert node is not None
+    return type(node.next_functions[0][0] if "View" in type(node).__name__ else node).__name__
+
+
+@BOTH
+def test_the_operator_has_the_same_gradients(call, monkeypatch) -> None:
+    """Traced calls take it."""
+    *given, grad = *drawn(), drawn()[0].detach()
+    output = call(*given)
+    assert node_of(output) == "NodeBackward"
+    found = torch.autograd.grad(output, given, grad)
+    monkeypatch.setattr("tl_attention.op.operator.is_traced", lambda tensor: torch.is_grad_enabled())
+    for module in (dense_module, varlen):
+        module.plans.clear()
+    output = call(*given)
+    assert node_of(output) != "NodeBackward"
+    assert all(map(torch.equal, torch.autograd.grad(output, given, grad), found))
+
+
+@BOTH
+@pytest.mark.parametrize("name", NAMES)
+def test_one_input_may_need_a_gradient_alone(call, name) -> None:
+    inputs, others = drawn(name), drawn()
+    for of in (inputs, others):
+        call(*of).backward(drawn()[0].detach())
+    for one, other, of in zip(inputs, others, NAMES):
+        assert (one.grad is None) == (of != name)
+        assert one.grad is None or (torch.equal(one.grad, other.grad) and one.grad.dtype == one.dtype)
+
+
+@BOTH
+@pytest.mark.parametrize("place", [*range(4), "output"])
+def test_a_tensor_that_was_changed_in_place_is_pytorchs_error(call, place) -> None:
+    inputs = drawn()
+    output = call(*inputs)
+    loss = output.sum()
+    with torch.no_grad():
+        (output if place == "output" else inputs[place]).add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+@BOTH
+def test_a_graph_that_is_kept_gives_the_same_gradients_twice(call) -> None:
+    inputs = drawn()
+    loss = call(*inputs).float().square().sum()
+    first, again = (torch.autograd.grad(loss, inputs, retain_graph=True) for _ in range(2))
+    assert all(map(torch.equal, first, again)) and all(x.any() for x in first)
+    loss.backward()
+    with pytest.raises(RuntimeError, match="backward through the graph a second time"):
+        loss.backward()
+
+
+@BOTH
+@pytest.mark.parametrize("name", NAMES)
+def test_a_second_derivative_is_refused(call, name) -> None:
+    inputs = drawn()
+    of = NAMES.index(name)
+    (first,) = torch.autograd.grad(call(*inputs).sum(), inputs[of], create_graph=True)
+    with pytest.raises(InputError, match="^attention: the gradient of a gradient is asked for, and there is none$"):
+        first.sum().backward()
+
+
+def test_transforms_of_functions_have_no_gradient_before_or_behind_a_plan() -> None:
+    """PyTorch says so of the operator."""
+    q, k, v, _ = drawn("nothing")
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="functorch"):
+            torch.func.grad(lambda q: dense(q, k, v).sum())(q)
+        dense(q.clone().requires_grad_(), k, v).sum().backward()
+
+
+class Nothing(torch.autograd.Function):
+    """This is a loss without a gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, output: Tensor) -> Tensor:
+        return output.sum()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> None:
+        return None
+
+
+@BOTH
+def test_an_output_without_a_gradient_gives_its_inputs_none(call) -> None:
+    inputs = drawn()
+    Nothing.apply(call(*inputs)).backward()
+    assert [x.grad for x in inputs] == [None] * 4
