@@ -1,0 +1,54 @@
+"""Training steps with several attentions, which take turns, are recorded and compared by the median of paired ratios."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import torch
+from pydantic import Field
+
+from tl_attention.measure.records import Measured, Positive
+
+
+@dataclass(frozen=True)
+class Steps(Measured):
+    """A Steps has the times of one attention's blocks of training steps, which took turns with other attentions' blocks.
+
+    `model` says what was trained; each of its layers has this problem's attention. `seqs` are the lengths of blocks whose
+    lengths differ: then the problem is the longest. `seen` names the attention's operators and kernels that a profiler
+    saw in one step. `plan_ms` is how much longer a new shape's first backward takes than a later one.
+    """
+
+    model: str
+    attention: str
+    problem: dict[str, Any]
+    layers: int
+    steps: Annotated[int, Field(gt=0)]
+    block_s: tuple[Positive, ...]
+    seqs: tuple[int, ...] = ()
+    seen: tuple[str, ...] = ()
+    plan_ms: tuple[float, ...] = ()
+
+    @property
+    def step_ms(self) -> float:
+        """Returns the milliseconds of a step of the median block."""
+        return 1e3 * statistics.median(self.block_s) / self.steps
+
+
+def ratio(one: Steps, other: Steps) -> float:
+    """Returns the median, over rounds, of the first's time divided by the second's."""
+    return statistics.median(a / b for a, b in zip(one.block_s, other.block_s, strict=True))
+
+
+def seconds(run: Callable[[], object], device: str) -> float:
+    """Returns how long the host waits until what `run` starts on the device has ended."""
+    synchronize: Callable[[], object] = torch.cuda.synchronize if device == "cuda" else lambda: None
+    synchronize()
+    start = time.perf_counter()
+    run()
+    synchronize()
+    return round(time.perf_counter() - start, 6)
