@@ -121,7 +121,7 @@ class Training:
     def steps(self, call: Callable[..., Any], count: int) -> None:
         """Makes so many steps, with `call` as the model."""
         for _ in range(count):
-            loss = call(self.tokens, labels=self.tokens, use_cache=False).loss
+            loss = call(self.tokens, labels=self.tokens).loss
             loss.backward()
             self.optimizer.step()
             self.optimizer.zero_grad()
