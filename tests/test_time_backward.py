@@ -14,6 +14,7 @@ from gradients import flash_on_cpu
 from measurements import backward, operator
 from measurements.backward import call_of, cells, error_of, flops_of, means, measured, small, tensors
 from on_cpu import Kernels, on_cpu
+from pages import backward as page
 from tiers import sampled
 from torch.nn.attention import SDPBackend, varlen
 
@@ -21,9 +22,9 @@ from tl_attention.errors import InputError
 from tl_attention.hardware.card import KNOWN
 from tl_attention.measure import peers, timing
 from tl_attention.measure.cell import Cell
-from tl_attention.measure.cell_records import CellRow
+from tl_attention.measure.cell_records import CellRow, Timed
 from tl_attention.measure.compilation import Compiled
-from tl_attention.measure.records import parse_line
+from tl_attention.measure.records import parse_line, problem_of
 from tl_attention.op import aten, trial
 from tl_attention.oracle.reference import make_inputs
 from tl_attention.problem.mask import CAUSAL, FULL, Mask, is_window
@@ -154,6 +155,24 @@ def test_our_gradients_are_the_rules_from_the_first_call_on(batches, monkeypatch
     # These are no gradients, so every peer disagrees.
     assert {e.status for e in row.entries} == {"ok", "wrong"} and row.ours.median_ms is None
     assert "of its norm from ours, expected at most 0.1" in row.entry("flash2").reason
+
+
+def test_the_page_has_a_table_beside_each_backend_and_the_others_alone(batches, monkeypatch) -> None:
+    row = measured(CELL, 3, 15, MACHINE, "cpu")
+    longer = replace(row, problem=problem_of(replace(CELL.shape, seq_q=2048, seq_kv=2048)), cell="d64-2k-causal")
+    failed = Timed("flex", "FlexAttention, compiled", 1, "error", "no compiler")
+    alone = replace(row, cell="window-1k", group="window", peers={"flash2": None, "flex": None})
+    alone = replace(alone, entries=(*row.entries, failed))
+    shown = page.section([row, longer, alone]).split("\n")
+    assert "Our gradients are computed by `flash2` in 3 of 3 problems." in shown
+    for name, speed in (("SDPA's flash", "2.000"), ("SDPA's cuDNN", "1.500")):
+        assert (
+            f"Beside {name}, in 2 of 2 problems, our speed is {speed} in the geometric mean, and {speed} where it is the lowest:"
+            in shown
+        )
+        assert f"| 64 | 2 | causal | {speed} | {speed} | {speed} |" in shown
+    assert f"| {CELL.shape} | 2.000 | 2.000 | SDPA's flash |" in shown
+    assert f"| {CELL.shape} | 2.000 |  | FlexAttention, compiled: error, no compiler |" in shown
 
 
 def test_a_peer_that_does_not_run_says_why_in_its_row(batches, monkeypatch) -> None:

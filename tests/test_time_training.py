@@ -13,12 +13,13 @@ import torch
 from gradients import flash_on_cpu
 from measurements import llama, new_shapes, training
 from measurements.losses import judged
-from measurements.steps import Steps, ratio
+from measurements.steps import Steps, ratios
 from measurements.training import Setting
 from on_cpu import Kernels, on_cpu
+from pages import training as page
 from tiers import exhaustive, sampled
 
-from tl_attention.measure.records import parse_line
+from tl_attention.measure.records import parse_line, problem_of
 from tl_attention.op import aten, trial
 from tl_attention.problem.shape import AttentionShape
 
@@ -83,20 +84,18 @@ def by_name(rows: list[Steps]) -> dict[str, Steps]:
 
 
 def steps_of(attention: str, *block_s: float, **more) -> Steps:
-    problem = {**SHAPE.sizes._asdict(), "head_dim": 64, "dtype": "bfloat16", "causal": True}
-    return Steps("a model", attention, problem, 8, 5, block_s, **more)
+    return Steps("a model", attention, problem_of(SHAPE), 8, 5, block_s, **more)
 
 
 def test_ratios_are_medians_of_pairs() -> None:
     flash2, rule = steps_of("flash2", 1.0, 2.0, 4.0), steps_of("rule", 1.0, 2.2, 4.4)
-    assert ratio(rule, flash2) == pytest.approx(1.1) and rule.step_ms == pytest.approx(440)
+    assert ratios([rule, flash2], "flash2") == {"rule": pytest.approx(1.1)} and rule.step_ms == pytest.approx(440)
     cudnn = replace(steps_of("cudnn", 3.0, 6.0, 12.0), plan_ms=(80.0, 86.4, 90.0))
     said, good = new_shapes.verdict([rule, flash2, cudnn])
     assert not good and said == (
         "by rule / flash2: 1.100, expected at most 1.05: FAILED; cudnn from the first call / flash2: 3.00; a plan takes 86 ms"
     )
     assert new_shapes.verdict([replace(flash2, attention="rule"), flash2, cudnn])[1]
-    assert llama.ratios([steps_of("sdpa", 2.0, 2.0), steps_of("register_sdpa", 1.0, 1.0)]) == {"register_sdpa": 0.5}
 
 
 @pytest.fixture
@@ -147,3 +146,20 @@ def test_losses_of_a_llama_are_judged_as_those_of_the_other_model(operators, sma
     assert [run.attention for run in runs] == ["ours", "cudnn", "flash2"] and operators
     assert all(run.method.startswith("a Llama") and len(run.losses) == 20 for run in runs)
     assert len(judged(runs)) == 1 and runs[0].losses[0] != runs[0].losses[-1]
+
+
+def test_the_page_has_what_was_recorded_and_says_what_was_not(tmp_path, monkeypatch) -> None:
+    path = tmp_path / "record.jsonl"
+    for name in ("LLAMA", "LLAMA_LOSSES", "NEW_SHAPES"):
+        monkeypatch.setattr(page, name, path)
+    assert page.llama() == page.new_shapes() == page.ABSENT and page.llama_answer() == ""
+    sdpa, ours = steps_of("sdpa", 1.0, 2.0, seen=("aten::sdpa", "kernel")), steps_of("register_sdpa", 0.9, 1.8)
+    path.write_text(f"{sdpa.to_json()}\n{ours.to_json()}\n")
+    monkeypatch.setattr(page, "LLAMA_LOSSES", tmp_path / "none.jsonl")
+    assert "| a model | 2 on 1 | `sdpa` | 300.00 |  | `aten::sdpa`, `kernel` |" in page.llama()
+    assert "| a model | 2 on 1 | `register_sdpa` | 270.00 | 0.900 |  |" in page.llama()
+    assert page.llama_answer() == "A Llama's training step takes 0.900 to 0.900 of its time with SDPA as it is."
+    rows = [steps_of("rule", 1.0, 1.0), steps_of("flash2", 1.0, 1.0), steps_of("cudnn", 3.0, 3.0, plan_ms=(86.2,))]
+    path.write_text("\n".join(row.to_json() for row in rows))
+    assert "| the rules, cuDNN from the first call on | 600.00 | 3.000 |" in page.new_shapes()
+    assert "by cuDNN takes 86 ms longer than the third (median of 1 shapes)." in page.new_shapes()

@@ -16,7 +16,7 @@ from __future__ import annotations
 import functools
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +31,7 @@ from torch.profiler import ProfilerActivity, profile
 from measurements import training
 from measurements.backward import compile_ours
 from measurements.losses import BLOCK, WARM_UP_BLOCKS, TrainingRun, judged
-from measurements.steps import Steps, ratio, seconds
+from measurements.steps import SDPA, Steps, ratios, seconds
 from measurements.training import Setting
 from tl_attention import register_sdpa, register_transformers
 from tl_attention.measure.cell import OURS
@@ -42,7 +42,7 @@ from tl_attention.measure.results_file import ResultsFile
 from tl_attention.measure.trials import in_turn
 from tl_attention.problem.shape import AttentionShape
 
-SDPA, BY_SDPA, BY_TRANSFORMERS = "sdpa", "register_sdpa", "register_transformers"
+BY_SDPA, BY_TRANSFORMERS = "register_sdpa", "register_transformers"
 HEADS, LAYERS, VOCABULARY = ("16", "32/8"), 8, 32000
 # A model's attention as Transformers names it, and the context in which the model runs.
 Attend = tuple[str, Callable[[], AbstractContextManager[Any]]]
@@ -178,12 +178,6 @@ def attention_in(run: Callable[[], object], device: str) -> tuple[str, ...]:
     return tuple(sorted(name for name in names if ATTENTION.search(name) and not AROUND.search(name)))
 
 
-def ratios(rows: Sequence[Steps]) -> dict[str, float]:
-    """Returns ours as a part of SDPA's time, for each of our attentions of one model."""
-    by_name = {row.attention: row for row in rows}
-    return {name: ratio(row, by_name[SDPA]) for name, row in by_name.items() if name != SDPA}
-
-
 # --- losses ------------------------------------------------------------------------------------------------------------
 
 
@@ -250,7 +244,7 @@ def main(output: Path, losses: Path, parts: tuple[str, ...], seeds: tuple[int, .
                 click.echo(
                     f"{row.model}, {row.shape}, {row.attention}: {row.step_ms:.2f} ms a step, {', '.join(row.seen)}"
                 )
-            for name, found in ratios(rows).items():
+            for name, found in ratios(rows, SDPA).items():
                 click.echo(
                     f"    {name} / {SDPA}: {found:.3f}, expected at most {BAR:g}: {'ok' if found <= BAR else 'FAILED'}"
                 )

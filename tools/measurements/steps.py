@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-import torch
 from pydantic import Field
 
 from tl_attention.measure.records import Measured, Positive
+
+# Attentions of a record: SDPA as it is, and ours with the backward by rule.
+SDPA, RULE = "sdpa", "rule"
 
 
 @dataclass(frozen=True)
@@ -39,13 +41,20 @@ class Steps(Measured):
         return 1e3 * statistics.median(self.block_s) / self.steps
 
 
-def ratio(one: Steps, other: Steps) -> float:
-    """Returns the median, over rounds, of the first's time divided by the second's."""
-    return statistics.median(a / b for a, b in zip(one.block_s, other.block_s, strict=True))
+def ratios(rows: Sequence[Steps], to: str) -> dict[str, float]:
+    """Returns the times of attentions as parts of the time of the one named `to`: medians over rounds, without itself."""
+    by_name = {row.attention: row for row in rows}
+    other = by_name.pop(to)
+    return {
+        name: statistics.median(a / b for a, b in zip(row.block_s, other.block_s, strict=True))
+        for name, row in by_name.items()
+    }
 
 
 def seconds(run: Callable[[], object], device: str) -> float:
     """Returns how long the host waits until what `run` starts on the device has ended."""
+    import torch
+
     synchronize: Callable[[], object] = torch.cuda.synchronize if device == "cuda" else lambda: None
     synchronize()
     start = time.perf_counter()
