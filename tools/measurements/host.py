@@ -40,7 +40,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
-from measurements.backward import tensors
+from measurements.backward import compile_ours, tensors
 from tl_attention.errors import InputError
 from tl_attention.measure import peers
 from tl_attention.measure.gpu_worker import offsets_of
@@ -238,6 +238,7 @@ def main(first: bool, backward: bool, output: Path) -> None:
     if first:
         rows = first_rows()
     elif backward:
+        compile_ours([SHORT, replace(SHORT, mask=CAUSAL)])
         rows = backward_rows(backward_candidates())
     else:
         measured = candidates()

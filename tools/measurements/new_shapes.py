@@ -99,7 +99,7 @@ def plan_ms(shape: AttentionShape, count: int, device: str) -> tuple[float, ...]
     with taking():
         # Longer than every length above.
         for seq in range(shape.seq_q + 1, shape.seq_q + 2 + count):
-            inputs, grad = tensors(replace(shape, batch=1, seq_q=seq, seq_kv=seq), 1, device)
+            inputs, grad = tensors(replace(shape, seq_q=seq, seq_kv=seq), 1, device)
             leaves = [x.requires_grad_() for x in inputs]
             output = attention(*leaves, causal=True)
             backward = partial(torch.autograd.grad, output, leaves, grad, retain_graph=True)

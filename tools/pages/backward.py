@@ -45,7 +45,7 @@ def _operators(rows: Sequence[CellRow]) -> str:
     if not cells:
         return ""
     (most, _), *others = sorted(cells.items(), key=lambda of: -len(of[1]))
-    rest = "".join(f", and `{name}` in {', '.join(row.cell for row in of)}" for name, of in others)
+    rest = "".join(f", and by `{name}` in {', '.join(row.cell for row in of)}" for name, of in others)
     return f"Our gradients are computed by `{most}` in {len(cells[most])} of {len(rows)} problems{rest}."
 
 

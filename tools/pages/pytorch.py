@@ -87,9 +87,11 @@ def host() -> str:
                 for call in calls
             ],
         )
-        told.append(
-            f"What {unit} cost{'s' * (unit == 'a call')} the host, {calls[0]['n']} calls of each; {method}:\n\n{table}"
+        asked = (
+            "What a call costs the host" if unit == "a call" else "How long forward and backward take, from the host"
         )
+        about = f"{calls[0]['n']} calls of each; {method}; {calls[0]['run']}, commit {calls[0]['commit']}"
+        told.append(f"{asked}, {about}:\n\n{table}")
     told.append(
         f"The first result of a new process takes {first['median_ms']:.0f} ms, of which {first['of_it_import_ms']:.0f} are the "
         f"import (median of {first['n']}, the slowest {max(first['all_ms']):.0f}); {first['method']}. {first['device']}, "
