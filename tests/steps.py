@@ -125,6 +125,7 @@ class Place(NamedTuple):
 
 
 ON_CPU = Place("cpu")
+EACH_ON_CPU = [Place("cpu", "flash2"), Place("cpu", "cudnn")]
 ON_GPU = [
     pytest.param(Place("cuda", operator), marks=pytest.mark.gpu, id=f"cuda-{operator}")
     for operator in ("flash2", "cudnn")
@@ -140,7 +141,7 @@ def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
     with backward.taking(found.operator) if found.operator else nullcontext():
         if found.device == "cpu":
             take_for_a_gpu(monkeypatch, Kernels().kernel_of)
-            request.getfixturevalue("flash_on_cpu")
+            request.getfixturevalue("operators")
             ours = sdpa.implemented("CPU")
             yield found
             ours._destroy()

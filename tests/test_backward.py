@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from tl_attention import InputError, attention
-from tl_attention.op import operator
+from tl_attention.files.backward import masks_alike
 from tl_attention.op.rows import Rows
 from tl_attention.problem.mask import fitted, masked, sides
 
@@ -128,7 +128,7 @@ def test_flash_masks_as_we_do_wherever_there_is_a_backward() -> None:
             visible_to_flash(rows.count, seq_kv, *sides(fitted(mask, rows.count, seq_kv))),
             visible(seq_q, seq_kv, left, right)[rows.hidden :],
         )
-        if operator._masks_alike(mask, seq_q, seq_kv):
+        if masks_alike(mask, seq_q, seq_kv):
             assert same, (seq_q, seq_kv, left, right)
         else:
             refused.append(same)

@@ -4,16 +4,23 @@ import json
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from types import SimpleNamespace
 
 import measure
 import pytest
 import torch
 from click.testing import CliRunner
+from gradients import flash_on_cpu
 from measurements import host
 from measurements.host import Candidate
+from on_cpu import on_cpu
 
+from tl_attention.files.backward import backward_rules, case_of
 from tl_attention.hardware.card import KNOWN
+from tl_attention.problem.mask import CAUSAL, FULL
+
+__all__ = ["flash_on_cpu", "on_cpu"]
 
 
 @pytest.fixture
@@ -49,6 +56,26 @@ def test_a_row_has_the_median_of_all_calls() -> None:
     assert json.loads(json.dumps(row)) == row
 
 
+def test_forward_and_backward_are_timed_in_loops(events, monkeypatch) -> None:
+    monkeypatch.setattr(host, "LOOPS", 2)
+    rows = host.backward_rows([candidate(name, events) for name in "ab"])
+    assert [row["candidate"] for row in rows] == ["a", "b"] and all(row["n"] == 200 for row in rows)
+    assert all(len(row["round_medians_us"]) == 2 and "forward and backward" in row["method"] for row in rows)
+    # One loop of 200 calls of each is not counted, then two of 100; the GPU is waited for around each loop.
+    assert events.count("a") == events.count("b") == 400 and events.count("wait") == 2 * 6
+
+
+def test_the_rules_keep_one_of_both_short_problems_from_cudnn(on_cpu, flash_on_cpu) -> None:
+    rules = backward_rules()
+    operators = [rules.rules[rules.number(case_of(replace(host.SHORT, mask=mask)))].operator for mask in (FULL, CAUSAL)]
+    assert operators == ["flash2", "cudnn"]
+    names = {one.name: one for one in host.backward_candidates("cpu")}
+    assert len(names) == 6
+    for name in ("attention, forward and backward", "sdpa flash, forward and backward, causal"):
+        with names[name].context():
+            assert [x.shape for x in names[name].call()] == [(1, 8, 704, 64)] * 3
+
+
 def test_the_first_process_is_not_counted(monkeypatch) -> None:
     times = iter(["900 1000", "10 60", "some words\n20 80", "30 70"])
     programs = []
@@ -67,7 +94,7 @@ def test_the_first_process_is_not_counted(monkeypatch) -> None:
 
 def test_without_a_gpu_it_says_so_in_one_line(monkeypatch, tmp_path) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    for options in ([], ["--first"]):
+    for options in ([], ["--first"], ["--backward"]):
         result = CliRunner().invoke(measure.main, ["host", *options, "--output", str(tmp_path / "host.jsonl")])
         assert result.exit_code == 2 and not result.stdout
         assert result.stderr == f"error: host: no GPU here, expected one of compute capability {KNOWN}\n"

@@ -5,9 +5,10 @@ It runs on the CPU with stand-ins for the kernels and for FlashAttention-2, and 
 
 import pytest
 import torch
-from gradients import flash_on_cpu
+from gradients import operators
 from steps import (
     BY_RULES,
+    EACH_ON_CPU,
     ON_CPU,
     ON_GPU,
     WAYS,
@@ -25,8 +26,8 @@ from torch.utils.checkpoint import checkpoint
 from tl_attention.integrations import sdpa
 from tl_attention.op import aten
 
-__all__ = ["flash_on_cpu", "place"]
-everywhere = pytest.mark.parametrize("place", [ON_CPU, *ON_GPU], indirect=True, ids=lambda place: place.device)
+__all__ = ["operators", "place"]
+everywhere = pytest.mark.parametrize("place", [*EACH_ON_CPU, *ON_GPU], indirect=True, ids="-".join)
 # How far gradients may lie from those in fp64, as a part of their norm: what 16 bits leave.
 ROUNDED = 0.02
 

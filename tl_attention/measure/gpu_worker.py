@@ -182,10 +182,10 @@ def rows_together(x: Tensor) -> Tensor:
     return x.transpose(1, 2).contiguous().transpose(1, 2)
 
 
-def offsets_of(shape: AttentionShape) -> tuple[Tensor, Tensor]:
-    """Returns where a shape's packed sequences begin in Q and in K, each int32 (sequences + 1,) on the GPU."""
+def offsets_of(shape: AttentionShape, device: torch.device | str = DEVICE) -> tuple[Tensor, Tensor]:
+    """Returns where a shape's packed sequences begin in Q and in K, each int32 (sequences + 1,) on the GPU, or another device."""
     both = zip(*shape.all_lengths)
-    q, k = (torch.tensor([0, *accumulate(of)], dtype=torch.int32, device=DEVICE) for of in both)
+    q, k = (torch.tensor([0, *accumulate(of)], dtype=torch.int32, device=device) for of in both)
     return q, k
 
 

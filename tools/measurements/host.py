@@ -2,6 +2,7 @@
 
     python tools/measure.py host --output results/host-h200.jsonl
     python tools/measure.py host --first --output results/host-h200.jsonl
+    python tools/measure.py host --backward --output results/host-h200.jsonl
 
 Each candidate makes 2,000 calls in ten rounds, in which the candidates follow each other in alternating order.
 The clock runs around each call by itself: from before the call to after it has returned and its result is given up.
@@ -11,6 +12,9 @@ backends are forced around all calls of a round, so what forcing costs does not 
 
 --first measures the first result of a new process, with kernels in the disk cache. Before the clock starts torch is
 imported, the device is initialised and the inputs are there; then tl_attention is imported, called and waited for.
+
+--backward measures forward and backward of one short problem, where the host's time counts: loops of calls, with one wait
+for the GPU at the end of each loop. The calls that the rules give to FlashAttention-2 first are over before.
 
 The output has a line of JSON for each candidate, with everything that it was measured with. The exit code is 2 where
 there is no GPU.
@@ -25,6 +29,7 @@ import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from statistics import median, quantiles
 from time import perf_counter_ns
@@ -35,6 +40,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
+from measurements.backward import compile_ours, tensors
 from tl_attention.errors import InputError
 from tl_attention.measure import peers
 from tl_attention.measure.gpu_worker import offsets_of
@@ -45,6 +51,7 @@ from tl_attention.op.attention import attention
 from tl_attention.op.varlen import attention_varlen
 from tl_attention.oracle.reference import make_inputs
 from tl_attention.problem.lengths import Lengths
+from tl_attention.problem.mask import CAUSAL
 from tl_attention.problem.shape import AttentionShape
 
 SHAPE = AttentionShape(1, 32, 128, 128, 128, "bfloat16")
@@ -55,6 +62,12 @@ CALLS, ROUNDS, DRAINED, PROCESSES = 2_000, 10, 100, 5
 METHOD = f"perf_counter_ns around each unsynchronised call, the GPU waited for after every {DRAINED}, outside the clock"
 FIRST_METHOD = (
     "perf_counter_ns in a new process, from torch and device being ready to the first result, disk cache warm"
+)
+# Forward and backward: not causal the rules keep FlashAttention-2, as 704 = 5 x 128 + 64, and causal they take cuDNN.
+SHORT = AttentionShape(1, 8, 704, 704, 64, "bfloat16")
+LOOP, LOOPS, LOOPS_BEFORE = 100, 20, 2
+LOOP_METHOD = (
+    f"perf_counter_ns around {LOOP} calls of forward and backward, the GPU waited for once at the end, {LOOPS} loops"
 )
 # What a new process runs. Its last line is milliseconds: of the import, and until the result is there.
 FIRST = """
@@ -80,6 +93,10 @@ class Candidate:
     problem: AttentionShape = SHAPE
 
 
+# Times so many calls of a candidate, and returns nanoseconds.
+Timer = Callable[[Candidate, int], list[int]]
+
+
 def candidates() -> list[Candidate]:
     """Returns our candidates and their peers: SDPA, and FlashAttention-3 for packed sequences, which must be installed."""
     if reason := peers.why_not(peers.FA3, PACKED):
@@ -102,6 +119,25 @@ def candidates() -> list[Candidate]:
     ]
 
 
+def backward_candidates(device: str = "cuda") -> list[Candidate]:
+    """Returns calls of forward and backward, ours and SDPA's, without and with a causal mask."""
+    found = []
+    for shape in (SHORT, replace(SHORT, mask=CAUSAL)):
+        inputs, grad = tensors(shape, 1, device)
+        leaves, causal = [x.requires_grad_() for x in inputs], shape.mask == CAUSAL
+
+        def both(forward: Callable[..., torch.Tensor], leaves: list[torch.Tensor], grad: torch.Tensor) -> object:
+            return torch.autograd.grad(forward(*leaves), leaves, grad)
+
+        ours, sdpa = partial(attention, causal=causal), partial(scaled_dot_product_attention, is_causal=causal)
+        ending = f", forward and backward{', causal' * causal}"
+        found.append(Candidate(f"attention{ending}", partial(both, ours, leaves, grad), problem=shape))
+        for name, backend in (("flash", SDPBackend.FLASH_ATTENTION), ("cudnn", SDPBackend.CUDNN_ATTENTION)):
+            context = partial(sdpa_kernel, backend)
+            found.append(Candidate(f"sdpa {name}{ending}", partial(both, sdpa, leaves, grad), context, shape))
+    return found
+
+
 def timed(candidate: Candidate, calls: int) -> list[int]:
     """Times calls of a candidate, and returns the nanoseconds of each."""
     found, call = [], candidate.call
@@ -116,11 +152,27 @@ def timed(candidate: Candidate, calls: int) -> list[int]:
     return found
 
 
-def host_times(measured: list[Candidate], calls: int, rounds: int) -> dict[str, list[list[int]]]:
-    """Times the candidates in turn, and returns the nanoseconds of each call by candidate and round."""
+def timed_loop(candidate: Candidate, calls: int) -> list[int]:
+    """Times a loop of calls until the GPU has done them all, and returns the nanoseconds of a call, their mean."""
+    with candidate.context():
+        torch.cuda.synchronize()
+        begin = perf_counter_ns()
+        for _ in range(calls):
+            candidate.call()
+        torch.cuda.synchronize()
+        return [(perf_counter_ns() - begin) // calls]
+
+
+def host_times(
+    measured: list[Candidate], calls: int, rounds: int, timed: Timer = timed, before: int = DRAINED
+) -> dict[str, list[list[int]]]:
+    """Times the candidates in turn, and returns the nanoseconds of each call by candidate and round.
+
+    Each makes `before` calls first, which do not count.
+    """
     found: dict[str, list[list[int]]] = {candidate.name: [] for candidate in measured}
     for candidate in measured:
-        timed(candidate, DRAINED)
+        timed(candidate, before)
     gc.disable()
     try:
         for candidate in in_turn(measured, rounds):
@@ -143,6 +195,13 @@ def row_of(name: str, of_rounds: list[list[int]]) -> dict[str, Any]:
         "p90_us": round(tenths[-1], 2),
         "round_medians_us": [round(median(of_round) / 1e3, 2) for of_round in of_rounds],
     }
+
+
+def backward_rows(measured: list[Candidate]) -> list[dict[str, Any]]:
+    """Times loops of forward and backward."""
+    times = host_times(measured, LOOP * LOOPS, LOOPS, timed_loop, LOOP * LOOPS_BEFORE)
+    more = {"method": LOOP_METHOD, "n": LOOP * LOOPS}
+    return [row_of(one.name, times[one.name]) | more | {"problem": str(one.problem)} for one in measured]
 
 
 def first_rows() -> list[dict[str, Any]]:
@@ -169,14 +228,18 @@ def first_rows() -> list[dict[str, Any]]:
 
 @click.command()
 @click.option("--first", is_flag=True, help="The first result of a new process instead.")
+@click.option("--backward", is_flag=True, help="Forward and backward instead.")
 @click.option(
     "--output", type=click.Path(path_type=Path), required=True, help="A file to which the lines are appended."
 )
-def main(first: bool, output: Path) -> None:
+def main(first: bool, backward: bool, output: Path) -> None:
     """Host time of calls of attention(), attention_varlen() and their peers."""
     machine = gpu_fields("host")
     if first:
         rows = first_rows()
+    elif backward:
+        compile_ours([SHORT, replace(SHORT, mask=CAUSAL)])
+        rows = backward_rows(backward_candidates())
     else:
         measured = candidates()
         times = host_times(measured, CALLS, ROUNDS)

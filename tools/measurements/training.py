@@ -54,6 +54,7 @@ class Setting:
     layers: int = 4
     steps: int = 200
     rate: float = 3e-4
+    method: str = METHOD
 
     def model(self, attend: Attend, seed: int, device: str) -> torch.nn.Module:
         """Makes a model with the seed's weights, which do not depend on the attention."""
@@ -128,7 +129,7 @@ def measure(
                 **fields,
                 **common,
                 seed=seed,
-                method=METHOD,
+                method=setting.method,
             )
             runs.append(run)
             record(run)

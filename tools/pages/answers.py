@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from measurements.losses import judged
 
+from pages import backward
 from pages import training as of_training
 from pages.cells import CARDS, divided, length, read, record, speeds
 from pages.decode import beside
@@ -37,6 +38,11 @@ class Record(NamedTuple):
 def of_cards(stem: str, command: str) -> tuple[Record, ...]:
     """Lists the records that one command makes, one for each card."""
     return tuple(Record(record(stem, card).name, command) for card in CARDS)
+
+
+def present(*records: Record) -> tuple[Record, ...]:
+    """Returns those records that have been made."""
+    return tuple(record for record in records if (RESULTS / record.file).exists())
 
 
 class Question(NamedTuple):
@@ -210,16 +216,8 @@ def training() -> str:
     )
     return (
         f"{sum(f'seed {seed.seed}: ok' in seed.verdict for seed in seeds)} of {len(seeds)} seeds pass the test of losses. We make "
-        f"{ours:.1f} steps a second, SDPA's flash {flash:.1f} and SDPA's cuDNN {cudnn:.1f}."
-    )
-
-
-def backward() -> str:
-    """Gives our speed of forward and backward beside SDPA's."""
-    rows = read(RESULTS / "backward-h200.jsonl")
-    found = (speeds(rows, peer) for peer in ("flash2", "cudnn"))
-    flash, cudnn = (f"{min(of):.2f}x to {max(of):.2f}x" for of in found)
-    return f"We have {flash} the speed of SDPA's flash, and {cudnn} the speed of SDPA's cuDNN."
+        f"{ours:.1f} steps a second, SDPA's flash {flash:.1f} and SDPA's cuDNN {cudnn:.1f}. {of_training.llama_answer()}"
+    ).strip()
 
 
 def counters() -> str:
@@ -323,11 +321,16 @@ QUESTIONS = (
         "Does a model train as well as with PyTorch's attention?",
         training,
         "[PyTorch measurements](pytorch-measurements.md#training)",
-        (Record("training-h200.jsonl", "python tools/measure.py training --output FILE"),),
+        present(
+            Record("training-h200.jsonl", "python tools/measure.py training --output FILE"),
+            Record(of_training.LLAMA.name, "python tools/measure.py llama --output FILE"),
+            Record(of_training.LLAMA_LOSSES.name, "python tools/measure.py llama --losses FILE"),
+            Record(of_training.NEW_SHAPES.name, "python tools/measure.py new-shapes --output FILE"),
+        ),
     ),
     Question(
         "How fast are forward and backward pass together?",
-        backward,
+        backward.answer,
         "[PyTorch measurements](pytorch-measurements.md#forward-plus-backward)",
         (Record("backward-h200.jsonl", "python tools/measure.py backward --output FILE"),),
     ),
@@ -368,6 +371,7 @@ def answers() -> str:
 
 
 def files(question: Question) -> str:
-    """Names the records of a question; those of the ladders are named together."""
+    """Names the records of a question; many are named together, as those of the ladders."""
     names = [*filter(None, [question.others]), *(one.file for one in question.records)]
-    return "`ladder-*-h200.jsonl`" if len(names) > 3 else ", ".join(f"`{name}`" for name in names)
+    stem = names[0].partition("-")[0]
+    return f"`{stem}*-h200.jsonl`" if len(names) > 3 else ", ".join(f"`{name}`" for name in names)

@@ -6,9 +6,9 @@ import json
 from collections.abc import Sequence
 from statistics import geometric_mean
 
-from pages import answers, cells
+from pages import answers, backward, cells
 from pages import training as of_training
-from pages.cells import CARDS, PEERS, SDPA, about_lengths, measured_on, over_lengths, read, record, speeds
+from pages.cells import CARDS, PEERS, measured_on, read, record, speeds
 from pages.decode import decode, generation, packed_decode
 from pages.defaults import said
 from pages.invariance import invariance
@@ -17,9 +17,10 @@ from pages.packed import packed
 from tl_attention.files.defaults import defaults
 from tl_attention.measure.cell import OURS
 from tl_attention.measure.cell_records import CellRow
+from tl_attention.measure.records import grouped
 from tl_attention.show.table import markdown
 
-BACKWARD, HOST, OPERATOR = (RESULTS / f"{name}-h200.jsonl" for name in ("backward", "host", "operator"))
+HOST, OPERATOR = (RESULTS / f"{name}-h200.jsonl" for name in ("host", "operator"))
 
 
 def speed() -> str:
@@ -58,7 +59,7 @@ def spread(rows: Sequence[CellRow], peer: str) -> str:
 
 def training() -> str:
     """Compares a training run with SDPA's attentions, and forward plus backward alone."""
-    told = (("A training run", answers.training()), ("Forward plus backward alone", answers.backward()))
+    told = (("A training run", answers.training()), ("Forward plus backward alone", backward.answer()))
     return "\n".join(f"- {what}: {words[0].lower()}{words[1:]}" for what, words in told)
 
 
@@ -72,31 +73,31 @@ def rules() -> str:
     return markdown(["head_dim", "only if", "schedule", "why", "record in `results/`"], lines)
 
 
-def backward() -> str:
-    """Makes the table of forward plus backward beside SDPA's, a line for each head size and mask."""
-    rows = read(BACKWARD)
-    return f"{about_lengths(rows[0])}\n\n{over_lengths(rows, SDPA)}"
-
-
 def host() -> str:
     """Says what a call costs the host, and how long the first result of a process takes."""
     lines = [json.loads(line) for line in HOST.read_text().splitlines()]
     first = next(line for line in lines if "median_ms" in line)
-    calls = [line for line in lines if "median_us" in line]
-    table = markdown(
-        ["call", "problem", "median, us", "a tenth is faster than", "a tenth is slower than"],
-        [
-            [call["candidate"], call["problem"], *(f"{call[key]:.1f}" for key in ("median_us", "p10_us", "p90_us"))]
-            for call in calls
-        ],
-    )
-    about = f"{calls[0]['n']} calls of each; {calls[0]['method']}"
-    return (
-        f"What a call costs the host, {about}:\n\n{table}\n\n"
+    told = []
+    for method, calls in grouped([line for line in lines if "median_us" in line], lambda line: line["method"]).items():
+        unit = "forward and backward" if "forward and backward" in method else "a call"
+        table = markdown(
+            [unit, "problem", "median, us", "a tenth is faster than", "a tenth is slower than"],
+            [
+                [call["candidate"], call["problem"], *(f"{call[key]:.1f}" for key in ("median_us", "p10_us", "p90_us"))]
+                for call in calls
+            ],
+        )
+        asked = (
+            "What a call costs the host" if unit == "a call" else "How long forward and backward take, from the host"
+        )
+        about = f"{calls[0]['n']} calls of each; {method}; {calls[0]['run']}, commit {calls[0]['commit']}"
+        told.append(f"{asked}, {about}:\n\n{table}")
+    told.append(
         f"The first result of a new process takes {first['median_ms']:.0f} ms, of which {first['of_it_import_ms']:.0f} are the "
         f"import (median of {first['n']}, the slowest {max(first['all_ms']):.0f}); {first['method']}. {first['device']}, "
         f"{first['run']}, commit {first['commit']}."
     )
+    return "\n\n".join(told)
 
 
 def operator() -> str:
@@ -130,7 +131,9 @@ MADE = {
         {
             "speed": lambda: cells.section(cells.all_cards()),
             "training": lambda: of_training.section(of_training.read()),
-            "backward": backward,
+            "llama": of_training.llama,
+            "new shapes": of_training.new_shapes,
+            "backward": lambda: backward.section(read(backward.RECORD)),
             "host": host,
             "operator": operator,
             "invariance": invariance,

@@ -1,4 +1,4 @@
-"""Makes the section of docs/pytorch-measurements.md on training from its record."""
+"""Makes the sections of docs/pytorch-measurements.md on training from their records."""
 
 from __future__ import annotations
 
@@ -7,13 +7,19 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from measurements.losses import NAMES, TrainingRun, judged
+from measurements.steps import RULE, SDPA, Steps, ratios
 
-from pages.cells import measured_on
+from pages.cells import heads_of, measured_on
 from pages.made import RESULTS
-from tl_attention.measure.records import read_all, shape_of
+from tl_attention.files.backward import CUDNN, FLASH2
+from tl_attention.measure.records import grouped, read_all, shape_of
 from tl_attention.show.table import markdown
 
 RECORD = RESULTS / "training-h200.jsonl"
+LLAMA, LLAMA_LOSSES, NEW_SHAPES = (
+    RESULTS / f"training-{name}-h200.jsonl" for name in ("llama", "llama-losses", "new-shapes")
+)
+ABSENT = "There is no record yet."
 PICTURE = "docs/training.svg"
 
 
@@ -24,6 +30,11 @@ def read(path: Path = RECORD) -> list[TrainingRun]:
 
 def section(runs: Sequence[TrainingRun]) -> str:
     """Makes the section: the setting, the picture, a line for each attention, a verdict for each seed."""
+    return losses(runs, f"![Losses with three attentions]({Path(PICTURE).name})")
+
+
+def losses(runs: Sequence[TrainingRun], *picture: str) -> str:
+    """Makes the setting, a line for each attention, and a verdict for each seed, of a record of losses."""
     seeds, first = judged(runs), runs[0]
     about = (
         f"{first.layers} layers, attention {shape_of(first.problem)}, {first.steps} steps, AdamW at {first.rate:g}; "
@@ -39,10 +50,65 @@ def section(runs: Sequence[TrainingRun]) -> str:
     ]
     headings = ["attention", *(f"last loss, seed {seed.seed}" for seed in seeds), "steps per second"]
     verdicts = "\n".join(f"- {seed.verdict}" for seed in seeds)
-    picture = f"![Losses with three attentions]({Path(PICTURE).name})"
-    return "\n\n".join([about, picture, markdown(headings, lines), verdicts])
+    return "\n\n".join([about, *picture, markdown(headings, lines), verdicts])
 
 
 def _rate(runs: Sequence[TrainingRun]) -> str:
     found = [run.steps_per_second for run in runs if run.steps_per_second]
     return f"{statistics.median(found):.1f}" if found else ""
+
+
+def read_steps(path: Path) -> list[Steps]:
+    """Reads the lines of a record of steps, none where there is no record."""
+    return read_all(Steps, path) if path.exists() else []
+
+
+def llama() -> str:
+    """Makes the table of a Llama's step times, a line for each model and attention, and the judgement of its losses."""
+    rows = read_steps(LLAMA)
+    if not rows:
+        return ABSENT
+    lines = []
+    for of_model in grouped(rows, lambda row: (row.model, str(row.problem))).values():
+        beside = ratios(of_model, SDPA)
+        for row in of_model:
+            share = f"{beside[row.attention]:.3f}" if row.attention in beside else ""
+            seen = ", ".join(f"`{name}`" for name in row.seen)
+            lines.append([row.model, heads_of(row.shape), f"`{row.attention}`", f"{row.step_ms:.2f}", share, seen])
+    first = rows[0]
+    about = f"{first.layers} layers, attention {first.shape} in the first line; {measured_on(first)}"
+    headings = ["model", "heads", "attention", "ms a step", f"time / {SDPA}'s", "what runs"]
+    parts = [about, markdown(headings, lines)]
+    if LLAMA_LOSSES.exists():
+        parts.append(losses(read(LLAMA_LOSSES)))
+    return "\n\n".join(parts)
+
+
+def llama_answer() -> str:
+    """Says between which parts of SDPA's time ours is for a Llama's steps; "" where there is no record."""
+    rows = read_steps(LLAMA)
+    of_models = grouped(rows, lambda row: (row.model, str(row.problem))).values()
+    found = [share for of_model in of_models for share in ratios(of_model, SDPA).values()]
+    if not found:
+        return ""
+    return f"A Llama's training step takes {min(found):.3f} to {max(found):.3f} of its time with SDPA as it is."
+
+
+def new_shapes() -> str:
+    """Makes the table of steps whose length is new each time, and says how long cuDNN's plans take."""
+    rows = read_steps(NEW_SHAPES)
+    if not rows:
+        return ABSENT
+    beside, plans = ratios(rows, FLASH2), [ms for row in rows for ms in row.plan_ms]
+    words = {RULE: "the rules", FLASH2: "FlashAttention-2", CUDNN: "the rules, cuDNN from the first call on"}
+    lines = [
+        [words[row.attention], f"{row.step_ms:.2f}", f"{beside[row.attention]:.3f}" if row.attention in beside else ""]
+        for row in rows
+    ]
+    first = rows[0]
+    about = f"{len(first.seqs)} steps of each; {first.layers} layers, attention of at most {first.shape}; {measured_on(first)}"
+    plan = (
+        f"The first backward of a shape by cuDNN takes {statistics.median(plans):.0f} ms longer than the third (median of "
+        f"{len(plans)} shapes)."
+    )
+    return "\n\n".join([about, markdown(["backward by", "ms a step", "time / FlashAttention-2's"], lines), plan])

@@ -1,0 +1,77 @@
+"""Makes the section of docs/pytorch-measurements.md on forward plus backward from its record."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from statistics import geometric_mean
+
+from pages.cells import SDPA, about_lengths, divided, later, over_lengths, read, speeds
+from pages.made import RESULTS
+from tl_attention.measure.cell import OURS
+from tl_attention.measure.cell_records import CellRow, Timed
+from tl_attention.measure.records import grouped
+from tl_attention.show.table import markdown
+
+RECORD = RESULTS / "backward-h200.jsonl"
+# What ours is called says who computes its gradients, in records since there is a choice.
+BY = ", gradients by "
+
+
+def section(rows: Sequence[CellRow]) -> str:
+    """Makes the section: a table over lengths for each of SDPA's backends, and one of the other problems."""
+    return "\n\n".join(_parts(rows))
+
+
+def _parts(rows: Sequence[CellRow]) -> Iterator[str]:
+    of_lengths, others = divided(rows)
+    yield f"{about_lengths((of_lengths or rows)[0])}{later(rows)}"
+    if operators := _operators(rows):
+        yield operators
+    for peer, name in SDPA.items():
+        if found := speeds(of_lengths, peer):
+            yield (
+                f"Beside {name}, in {len(found)} of {len(of_lengths)} problems, our speed is {geometric_mean(found):.3f} in the "
+                f"geometric mean, and {min(found):.3f} where it is the lowest:"
+            )
+            yield over_lengths(of_lengths, {peer: name})
+    if others:
+        headings = ("problem: batch, heads, length, head_dim", "ms", "speed", "beside")
+        yield markdown(headings, [line for row in others for line in _beside_each(row)])
+
+
+def _operators(rows: Sequence[CellRow]) -> str:
+    """Says which operator computes our gradients, and where it is not the first row's; "" where the record does not say."""
+    cells = grouped([row for row in rows if BY in row.ours.what], lambda row: row.ours.what.partition(BY)[2])
+    if not cells:
+        return ""
+    (most, _), *others = sorted(cells.items(), key=lambda of: -len(of[1]))
+    rest = "".join(f", and by `{name}` in {', '.join(row.cell for row in of)}" for name, of in others)
+    return f"Our gradients are computed by `{most}` in {len(cells[most])} of {len(rows)} problems{rest}."
+
+
+def _beside_each(row: CellRow) -> Iterator[list[str]]:
+    """Yields a line for each peer of a cell that stands alone."""
+    ms = row.ours.median_ms
+    for peer in row.peers:
+        entry = row.entry(peer)
+        if entry is not None:
+            speed = row.speed(OURS, peer)
+            own = row.ours.status if ms is None else f"{ms:.3f}"
+            yield [str(row.shape), own, f"{speed.ratio:.3f}" if speed else "", _words(entry)]
+
+
+def _words(entry: Timed) -> str:
+    """Names a peer, and says why it was not timed."""
+    name = SDPA.get(entry.what, entry.what)
+    return name if entry.status == "ok" else f"{name}: {entry.status}, {entry.reason}"
+
+
+def answer() -> str:
+    """Gives our speed of forward and backward beside SDPA's, over the problems of several lengths."""
+    rows, _ = divided(read(RECORD))
+    found = {name: speeds(rows, peer) for peer, name in SDPA.items()}
+    told = " and ".join(
+        f"{min(of):.2f}x to {max(of):.2f}x the speed of {name} (geometric mean {geometric_mean(of):.2f}x)"
+        for name, of in found.items()
+    )
+    return f"In {len(rows)} problems we have {told}."
