@@ -157,9 +157,13 @@ def attention(
         own, others = eager.options_of(operator.OPTIONS, asked_for, schedule)
         gradients = backward.dense, torch.ops.tl_attention.backward
         graded = eager.Dense(attention, gradients, own, others, q.shape[3])
+        output = graded.run(q, k, v, values, out, arguments.checked_scale(scale, graded.head_dim, graded.asked))
         if key is not None:
+            with torch.no_grad():
+                options = causal, window_size, layout, True, specialize, invariant
+                graded.plan = plans.get(key_of(q, k, v, values, None, schedule, options))
             plans.keep(key, graded)
-        return graded.run(q, k, v, values, out, arguments.checked_scale(scale, graded.head_dim, graded.asked))
+        return output
     q, k, v, mask, asked = arguments.checked_call(q, k, v, given, out, **asked_for)
     per_head = arguments.tensors_of(given)
     rows, shape = arguments.checked_problem(q, k, v, mask, asked)

@@ -16,10 +16,10 @@ from torch import Tensor
 
 from tl_attention.files.backward import CUDNN, FLASH2, backward_rules, case_of
 from tl_attention.op import arguments, aten, trial
-from tl_attention.op.in_memory import other_way
+from tl_attention.op.in_memory import BHSD
 from tl_attention.op.plan import MOST_KEPT
 from tl_attention.op.rows import Rows
-from tl_attention.problem.mask import CAUSAL, Mask, fitted, masked
+from tl_attention.problem.mask import CAUSAL, FULL, Mask, fitted, masked
 from tl_attention.problem.shape import AttentionShape
 
 # Those of q, k, v and sinks; of sinks that are not there, or need none, an empty tensor.
@@ -30,19 +30,22 @@ Gradients = tuple[Tensor, Tensor, Tensor, Tensor]
 class Shape:
     """A Shape says which operator computes the gradients of calls of one shape, and counts these calls.
 
-    `operator` serves all calls but the first `after`. `versions` are cuDNN's that it is known to be right with.
+    `operator` serves all calls but the first `after`; it is empty where no query sees a key. `versions` are cuDNN's that
+    it is known to be right with. `rows` are the queries that see a key, and `mask` is that of these.
     """
 
-    operator: str
+    operator: str = ""
     after: int = 0
     versions: tuple[str, ...] = ()
+    rows: Rows = Rows(0, 0)
+    mask: Mask = FULL
     calls: int = 0
 
     def count(self, device: torch.device) -> str:
         """Counts a call on this device, and returns the operator that computes its gradients."""
         self.calls += 1
-        if self.operator == FLASH2:
-            return FLASH2
+        if self.operator != CUDNN:
+            return self.operator
         # A graph is captured for many launches, which are worth a plan's time.
         captured = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
         if self.calls <= self.after and not captured:
@@ -75,28 +78,32 @@ def deterministic() -> bool:
     return torch.are_deterministic_algorithms_enabled() and not torch.is_deterministic_algorithms_warn_only_enabled()
 
 
-def shape_of(q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Shape:
-    """Returns the Shape of (batch, heads, seq, head_dim) tensors, of which every query sees a key."""
-    same_bits = deterministic()
-    key = (q.shape, k.shape, v.shape, q.stride(), k.stride(), v.stride(), q.dtype, q.device, mask, same_bits)
+def shape_of(q: Tensor, k: Tensor, v: Tensor, causal: bool, window_size: tuple[int, int]) -> Shape:
+    """Returns the Shape of a call, whose tensors are (batch, heads, seq, head_dim)."""
+    where = q.shape, k.shape, v.shape, q.stride(), k.stride(), v.stride()
+    key = (*where, q.dtype, q.device, causal, window_size, deterministic())
     found = _shapes.get(key)
     if found is None:
         if len(_shapes) >= MOST_KEPT:
             _shapes.clear()
-        found = _shapes[key] = _new_shape(q, k, v, mask, same_bits)
+        found = _shapes[key] = _new_shape(q, k, v, masked(causal, window_size))
     return found
 
 
-def _new_shape(q: Tensor, k: Tensor, v: Tensor, mask: Mask, same_bits: bool) -> Shape:
+def _new_shape(q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Shape:
+    (batch, heads, seq_q, head_dim), (heads_kv, seq_kv) = q.shape, k.shape[1:3]
+    rows = Rows.of(mask, seq_q, seq_kv)
+    if 0 in (batch, heads, rows.count):
+        return Shape(rows=rows)
+    mask = fitted(mask, rows.count, seq_kv)
     if _taken and (operator := _taken[-1]):
         # Whoever names it gets it, without a trial.
-        return Shape(operator, versions=(trial.cudnn_version(),))
-    (batch, heads, seq_q, head_dim), (heads_kv, seq_kv) = q.shape, k.shape[1:3]
+        return Shape(operator, 0, (trial.cudnn_version(),), rows, mask)
     dtype = str(q.dtype).removeprefix("torch.")
-    problem = AttentionShape(batch, heads, seq_q, seq_kv, head_dim, dtype, mask, v.shape[3], heads_kv)
+    problem = AttentionShape(batch, heads, rows.count, seq_kv, head_dim, dtype, mask, v.shape[3], heads_kv)
     rules = backward_rules()
-    rule = rules.rules[rules.number(case_of(problem, arguments.checked_card(q.device).arch, same_bits))]
-    return Shape(rule.operator, 0 if _taken else rule.after, rule.versions)
+    rule = rules.rules[rules.number(case_of(problem, arguments.checked_card(q.device).arch, deterministic()))]
+    return Shape(rule.operator, 0 if _taken else rule.after, rule.versions, rows, mask)
 
 
 def dense(
@@ -118,35 +125,34 @@ def dense(
     `grad` is the output's gradient; all tensors are in the layout of the call. `sinks` are None where no gradient of
     them is needed, though the LSE has them.
     """
-    grad, q, k, v, output = (other_way(x, layout) for x in (grad, q, k, v, output))
-    mask = masked(causal, window_size)
-    rows = Rows.of(mask, q.shape[2], k.shape[2])
-    if 0 in (q.shape[0], q.shape[1], rows.count):
-        found = tuple(torch.zeros_like(x) for x in (q, k, v))
+    if layout != BHSD:
+        grad, q, k, v, output = (x.transpose(1, 2) for x in (grad, q, k, v, output))
+    shape = shape_of(q, k, v, causal, (window_size[0], window_size[1]))
+    if not shape.operator:
+        found: tuple[Tensor, ...] = (torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v))
+    elif shape.rows.hidden:
+        seen, seen_q, seen_output, seen_lse = map(shape.rows.computed, (grad, q, output, lse))
+        found = _of_rows_with_keys(seen, seen_q, k, v, seen_output, seen_lse.contiguous(), shape, scale)
+        whole = torch.zeros_like(q)
+        shape.rows.computed(whole).copy_(found[0])
+        found = (whole, *found[1:])
     else:
-        seen = tuple(rows.computed(x) if rows.hidden else x for x in (grad, q, output, lse))
-        found = _of_rows_with_keys(seen[0], seen[1], k, v, seen[2], seen[3].contiguous(), mask, scale)
-        if rows.hidden:
-            whole = torch.zeros_like(q)
-            rows.computed(whole).copy_(found[0])
-            found = (whole, *found[1:])
-    dq, dk, dv = (other_way(x, layout) for x in found)
+        found = _of_rows_with_keys(grad, q, k, v, output, lse, shape, scale)
+    dq, dk, dv = found if layout == BHSD else (x.transpose(1, 2) for x in found)
     if sinks is None:
         return dq, dk, dv, _none(q)
     # The output of a row without keys is 0 whatever its sink.
-    grad, output, lse = map(rows.computed, (grad, output, lse))
+    grad, output, lse = map(shape.rows.computed, (grad, output, lse))
     return dq, dk, dv, _of_sinks(sinks, lse, (grad.float() * output).sum(dim=3))
 
 
 def _of_rows_with_keys(
-    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, output: Tensor, lse: Tensor, mask: Mask, scale: float | None
+    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, output: Tensor, lse: Tensor, shape: Shape, scale: float | None
 ) -> tuple[Tensor, ...]:
     """Returns the gradients of q, k and v, (batch, heads, seq, head_dim), of which every query sees a key."""
-    mask = fitted(mask, q.shape[2], k.shape[2])
-    shape = shape_of(q, k, v, mask)
     if shape.count(q.device) == CUDNN:
         try:
-            return aten.cudnn(grad, q, k, v, output, lse, mask == CAUSAL, scale)
+            return aten.cudnn(grad, q, k, v, output, lse, shape.mask == CAUSAL, scale)
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
@@ -157,7 +163,7 @@ def _of_rows_with_keys(
                 f"tl_attention: FlashAttention-2 has the gradients of q {tuple(q.shape)}: {said}", stacklevel=2
             )
     grad, q, k, v, output = (x.transpose(1, 2) for x in (grad, q, k, v, output))
-    return tuple(x.transpose(1, 2) for x in aten.flash2(grad, q, k, v, output, lse, mask, scale))
+    return tuple(x.transpose(1, 2) for x in aten.flash2(grad, q, k, v, output, lse, shape.mask, scale))
 
 
 def packed(

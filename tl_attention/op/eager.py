@@ -5,7 +5,6 @@ Where a call is traced, the operators of operator.py and varlen_operator.py have
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -20,42 +19,40 @@ from tl_attention.problem.features import BY_WORD, INPUTS, NOTHING, Asked
 
 # The place of sinks among a call's values.
 SINKS = INPUTS.index(BY_WORD["sinks"])
-# (q, k, v, sinks) to (output, LSE).
-Forward = Callable[[Tensor, Tensor, Tensor, Tensor | None], tuple[Tensor, Tensor]]
-# (grad, q, k, v, output, lse, sinks, others) to the gradients of q, k, v and sinks; sinks are None where they need none.
+# (grad, q, k, v, output, lse, sinks, offsets) to the gradients of q, k, v and sinks; sinks are None where they need none.
 Backward = Callable[..., Gradients]
 
 
 class Node(torch.autograd.Function):
-    """A Node computes the output by one function, and gradients of q, k, v and sinks by another.
+    """A Node computes the output of a call as its plan says, and gradients of q, k, v and sinks.
 
-    `twice` is the operator of the gradients, which says that they have no gradient themselves. `others` are what the
-    gradients need besides.
+    `given` are the plan's arguments behind v, and `own` the options of the gradients that belong to this call. Offsets
+    say where packed sequences lie.
     """
 
     @staticmethod
     def forward(
-        ctx: Any, forward: Forward, backward: Backward, twice: Backward, q: Tensor, k: Tensor, v: Tensor,
-        sinks: Tensor | None, *others: Tensor,
+        ctx: Any, plan: Differentiable, given: tuple[Any, ...], own: dict[str, Any], q: Tensor, k: Tensor, v: Tensor,
+        sinks: Tensor | None, *offsets: Tensor,
     ) -> Tensor:  # fmt: skip
-        output, lse = forward(q, k, v, sinks)
-        ctx.save_for_backward(q, k, v, output, lse, sinks, *others)
-        ctx.of = backward, twice
+        output, lse = plan.forward(q, k, v, given)
+        ctx.save_for_backward(q, k, v, output, lse, sinks, *offsets)
+        ctx.plan, ctx.own = plan, own
         ctx.set_materialize_grads(False)
         return output
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        needed, none = ctx.needs_input_grad, (None, None, None)
+        needed = ctx.needs_input_grad
         if grads[0] is None:
             return (None,) * len(needed)
         # Read once, as checkpoints recompute them once.
-        given = ctx.saved_tensors
-        *saved, sinks = given[:6]
-        # With create_graph=True gradients are enabled here.
-        of = ctx.of[torch.is_grad_enabled()]
-        *found, of_sinks = of(grads[0], *saved, sinks if needed[6] else None, *given[6:])
-        return (*none, *found, of_sinks if needed[6] else None, *[None] * (len(needed) - 7))
+        q, k, v, output, lse, sinks, *offsets = ctx.saved_tensors
+        # With create_graph=True gradients are enabled here, and the operator says that they have no gradient.
+        of = ctx.plan.gradients[torch.is_grad_enabled()]
+        wanted = sinks if needed[6] else None
+        dq, dk, dv, dsinks = of(grads[0], q, k, v, output, lse, wanted, *offsets, **ctx.own, **ctx.plan.own)
+        return (None, None, None, dq, dk, dv, dsinks if needed[6] else None, *[None] * len(offsets))
 
 
 def options_of(
@@ -75,13 +72,12 @@ def is_plain() -> bool:
     return not torch._C._are_functorch_transforms_active()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Differentiable:
     """A Differentiable is the plan of calls that need a gradient: it makes a Node of each.
 
-    `function` is the public function, which finds the plan of the forward pass by itself. `gradients` are the function
-    that computes its gradients, and the operator of them; `own` are their options and `options` the call's, without the
-    scale.
+    `function` is the public function. `gradients` are the function that computes its gradients, and the operator of
+    them; `own` are their options and `options` the call's, without the scale. `plan` is the forward pass's, once known.
     """
 
     function: Callable[..., Any]
@@ -89,27 +85,17 @@ class Differentiable:
     own: Mapping[str, Any]
     options: Mapping[str, Any]
     head_dim: int
+    plan: Any = None
     # A softcap has no gradient, and no other feature limits the scale.
     asked: Asked = NOTHING
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, given: tuple[Any, ...]) -> tuple[Tensor, Tensor]:
+        """Returns the output and the LSE of a call."""
+        raise NotImplementedError
 
     def serves(self, *given: Any) -> bool:
         """Says whether the plan may launch a call of its key."""
         return is_plain()
-
-    def node(
-        self, q: Tensor, k: Tensor, v: Tensor, values: Values, scale: float, offsets: tuple[Tensor, ...] = (), **longest: int
-    ) -> Tensor:  # fmt: skip
-        """Computes the output of a call. `offsets` and `longest` say where packed sequences lie."""
-
-        def forward(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None) -> tuple[Tensor, Tensor]:
-            found: tuple[Tensor, Tensor] = self.function(
-                q, k, v, *offsets, **longest, sinks=sinks, scale=scale, **self.options
-            )
-            return found
-
-        of = (functools.partial(gradient, scale=scale, **self.own, **longest) for gradient in self.gradients)
-        output: Tensor = Node.apply(forward, *of, q, k, v, values[SINKS], *offsets)
-        return output
 
 
 class Dense(Differentiable):
@@ -117,9 +103,18 @@ class Dense(Differentiable):
 
     __slots__ = ()
 
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, given: tuple[Any, ...]) -> tuple[Tensor, Tensor]:
+        values, scale = given
+        if self.plan is not None and self.plan.serves(q, k, v, values, None, self.options["schedule"]):
+            found: tuple[Tensor, Tensor] = self.plan.run(q, k, v, values, None, scale)
+        else:
+            found = self.function(q, k, v, sinks=values[SINKS], scale=scale, **self.options)
+        return found
+
     def run(self, q: Tensor, k: Tensor, v: Tensor, values: Values, out: Tensor | None, scale: float) -> Tensor:
         """Computes the output of a call, which has no `out`."""
-        return self.node(q, k, v, values, scale)
+        output: Tensor = Node.apply(self, (values, scale), {"scale": scale}, q, k, v, values[SINKS])
+        return output
 
 
 class Packed(Differentiable):
@@ -127,9 +122,16 @@ class Packed(Differentiable):
 
     __slots__ = ()
 
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, given: tuple[Any, ...]) -> tuple[Tensor, Tensor]:
+        where, values, scale = given
+        found: tuple[Tensor, Tensor] = self.function(q, k, v, *where, sinks=values[SINKS], scale=scale, **self.options)
+        return found
+
     def run(
         self, q: Tensor, k: Tensor, v: Tensor, offsets: Offsets, longest: tuple[int, int], values: Values,
         out: Tensor | None, scale: float, zero_unused: bool,
     ) -> Tensor:  # fmt: skip
         """Computes the output of a call, which has neither `out` nor used lengths."""
-        return self.node(q, k, v, values, scale, offsets[:2], **dict(zip(LONGEST, longest)))
+        where, own = (*offsets[:2], *longest), dict(zip(LONGEST, longest), scale=scale)
+        output: Tensor = Node.apply(self, (where, values, scale), own, q, k, v, values[SINKS], *offsets[:2])
+        return output

@@ -51,7 +51,7 @@ from tl_attention.op.backward import shape_of, taking
 from tl_attention.oracle.reference import each_sequence, make_inputs
 from tl_attention.oracle.tile import TENSORS
 from tl_attention.problem.lengths import Lengths
-from tl_attention.problem.mask import CAUSAL, FULL, Mask, fitted, is_window, sides
+from tl_attention.problem.mask import CAUSAL, FULL, Mask, is_window, sides
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.variant import Sizes
 from tl_attention.program.planned import Planned
@@ -224,7 +224,7 @@ def gradients_by(shape: AttentionShape, q: Tensor, k: Tensor, v: Tensor) -> str:
     """Returns the operator that computes the gradients of our calls, inside of `taking`."""
     if shape.packed:
         return FLASH2
-    return shape_of(q, k, v, fitted(shape.mask, shape.seq_q, shape.seq_kv)).count(q.device)
+    return shape_of(q, k, v, False, tuple(sides(shape.mask))).count(q.device)
 
 
 # --- a cell ------------------------------------------------------------------------------------------------------------
