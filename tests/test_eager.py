@@ -42,6 +42,13 @@ def drawn(*needed: str) -> list[Tensor]:
     return [x.requires_grad_(name in (needed or NAMES)) for x, name in zip(found, NAMES)]
 
 
+def node_of(output: Tensor) -> str:
+    """Returns the name of the node that computed the output, which may be a view."""
+    node = output.grad_fn
+    assert node is not None
+    return type(node.next_functions[0][0] if "View" in type(node).__name__ else node).__name__
+
+
 @pytest.fixture
 def checks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Returns a list that gets the name of the module whose full check runs."""
@@ -81,7 +88,7 @@ def test_a_call_behind_one_without_a_gradient_has_one(call, name) -> None:
     with torch.no_grad():
         call(*drawn())
     output = call(*drawn(name))
-    assert output.requires_grad and not plain.requires_grad and torch.equal(output, plain)
+    assert node_of(output) == "NodeBackward" and not plain.requires_grad and torch.equal(output, plain)
 
 
 @BOTH
@@ -100,13 +107,6 @@ def test_a_window_that_packed_sequences_of_some_lengths_lack_is_refused_behind_o
         attention_varlen(q, k, v, *CU, 3, 9, window_size=(2, 5))
         with pytest.raises(InputError, match=r"with window_size \(2, 5\) there is no backward"):
             attention_varlen(q, k, v, *CU, 3, 4, window_size=(2, 5))
-
-
-def node_of(output: Tensor) -> str:
-    """Returns the name of the node that computed the output, which may be a view."""
-    node = output.grad_fn
-    assert node is not None
-    return type(node.next_functions[0][0] if "View" in type(node).__name__ else node).__name__
 
 
 @BOTH
