@@ -10,6 +10,7 @@ import torch
 from gradients import flash_on_cpu
 from on_cpu import on_cpu
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from tl_attention import InputError, attention, attention_varlen
 from tl_attention.op import arguments, packed_arguments, varlen
@@ -156,6 +157,20 @@ def test_a_graph_that_is_kept_gives_the_same_gradients_twice(call) -> None:
     loss.backward()
     with pytest.raises(RuntimeError, match="backward through the graph a second time"):
         loss.backward()
+
+
+@BOTH
+@pytest.mark.parametrize("how", ["again", "again, within another backward", "kept on the CPU"])
+def test_what_is_computed_or_copied_again_for_the_backward_gives_the_same_gradients(call, how) -> None:
+    inputs = drawn()
+    expected = torch.autograd.grad(call(*inputs).sum(), inputs)
+    if how == "kept on the CPU":
+        with torch.autograd.graph.save_on_cpu():
+            output = call(*inputs)
+    else:
+        output = checkpoint(call, *inputs, use_reentrant="within" in how)
+    output.sum().backward()
+    assert all(torch.equal(x.grad, value) for x, value in zip(inputs, expected))
 
 
 @BOTH

@@ -49,10 +49,11 @@ class Node(torch.autograd.Function):
         needed, none = ctx.needs_input_grad, (None, None, None)
         if grads[0] is None:
             return (None,) * len(needed)
-        *saved, sinks = ctx.saved_tensors[:6]
+        # Read once: torch.utils.checkpoint computes again what is read, and refuses to do so twice.
+        q, k, v, output, lse, sinks, *others = ctx.saved_tensors
         # With create_graph=True gradients are enabled here.
         of = ctx.of[torch.is_grad_enabled()]
-        *found, of_sinks = of(grads[0], *saved, sinks if needed[6] else None, *ctx.saved_tensors[6:])
+        *found, of_sinks = of(grads[0], q, k, v, output, lse, sinks if needed[6] else None, *others)
         return (*none, *found, of_sinks if needed[6] else None, *[None] * (len(needed) - 7))
 
 
