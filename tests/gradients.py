@@ -148,8 +148,9 @@ def operators(monkeypatch: pytest.MonkeyPatch) -> Iterator[Operators]:
 
 
 @pytest.fixture
-def flash_on_cpu() -> Iterator[None]:
-    """Makes PyTorch's FlashAttention backward take CPU tensors, through its own schema."""
+def flash_on_cpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Makes PyTorch's FlashAttention backward take CPU tensors, through its own schema; no shape was there before."""
+    monkeypatch.setattr(backward, "_shapes", {})
     with torch.library._scoped_library("aten", "IMPL") as library:
         library.impl("_flash_attention_backward", _flash, "CPU")
         yield

@@ -10,6 +10,7 @@ import torch
 from gradients import flash_on_cpu
 from on_cpu import on_cpu
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from tl_attention import InputError, attention, attention_varlen
 from tl_attention.op import arguments, packed_arguments, varlen
@@ -40,6 +41,13 @@ def drawn(*needed: str) -> list[Tensor]:
     found = [torch.randn(size, generator=draw) for size in sizes]
     found = [*(x.half() for x in found[:3]), found[3]]
     return [x.requires_grad_(name in (needed or NAMES)) for x, name in zip(found, NAMES)]
+
+
+def node_of(output: Tensor) -> str:
+    """Returns the name of the node that computed the output, which may be a view."""
+    node = output.grad_fn
+    assert node is not None
+    return type(node.next_functions[0][0] if "View" in type(node).__name__ else node).__name__
 
 
 @pytest.fixture
@@ -81,7 +89,7 @@ def test_a_call_behind_one_without_a_gradient_has_one(call, name) -> None:
     with torch.no_grad():
         call(*drawn())
     output = call(*drawn(name))
-    assert output.requires_grad and not plain.requires_grad and torch.equal(output, plain)
+    assert node_of(output) == "NodeBackward" and not plain.requires_grad and torch.equal(output, plain)
 
 
 @BOTH
@@ -100,13 +108,6 @@ def test_a_window_that_packed_sequences_of_some_lengths_lack_is_refused_behind_o
         attention_varlen(q, k, v, *CU, 3, 9, window_size=(2, 5))
         with pytest.raises(InputError, match=r"with window_size \(2, 5\) there is no backward"):
             attention_varlen(q, k, v, *CU, 3, 4, window_size=(2, 5))
-
-
-def node_of(output: Tensor) -> str:
-    """Returns the name of the node that computed the output, which may be a view."""
-    node = output.grad_fn
-    assert node is not None
-    return type(node.next_functions[0][0] if "View" in type(node).__name__ else node).__name__
 
 
 @BOTH
@@ -156,6 +157,20 @@ def test_a_graph_that_is_kept_gives_the_same_gradients_twice(call) -> None:
     loss.backward()
     with pytest.raises(RuntimeError, match="backward through the graph a second time"):
         loss.backward()
+
+
+@BOTH
+@pytest.mark.parametrize("how", ["again", "again, within another backward", "kept on the CPU"])
+def test_what_is_computed_or_copied_again_for_the_backward_gives_the_same_gradients(call, how) -> None:
+    inputs = drawn()
+    expected = torch.autograd.grad(call(*inputs).sum(), inputs)
+    if how == "kept on the CPU":
+        with torch.autograd.graph.save_on_cpu():
+            output = call(*inputs)
+    else:
+        output = checkpoint(call, *inputs, use_reentrant="within" in how)
+    output.sum().backward()
+    assert all(torch.equal(x.grad, value) for x, value in zip(inputs, expected))
 
 
 @BOTH

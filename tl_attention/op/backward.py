@@ -22,6 +22,7 @@ from tl_attention.op.rows import Rows
 from tl_attention.problem.mask import CAUSAL, FULL, Mask, fitted, masked
 from tl_attention.problem.shape import AttentionShape
 
+NO_ROWS = Rows(0, 0)
 # Those of q, k, v and sinks; of sinks that are not there, or need none, an empty tensor.
 Gradients = tuple[Tensor, Tensor, Tensor, Tensor]
 
@@ -37,7 +38,7 @@ class Shape:
     operator: str = ""
     after: int = 0
     versions: tuple[str, ...] = ()
-    rows: Rows = Rows(0, 0)
+    rows: Rows = NO_ROWS
     mask: Mask = FULL
     calls: int = 0
 

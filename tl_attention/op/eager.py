@@ -46,7 +46,7 @@ class Node(torch.autograd.Function):
         needed = ctx.needs_input_grad
         if grads[0] is None:
             return (None,) * len(needed)
-        # Read once, as checkpoints recompute them once.
+        # Read once: torch.utils.checkpoint computes again what is read, and refuses to do so twice.
         q, k, v, output, lse, sinks, *offsets = ctx.saved_tensors
         # With create_graph=True gradients are enabled here, and the operator says that they have no gradient.
         of = ctx.plan.gradients[torch.is_grad_enabled()]

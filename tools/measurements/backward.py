@@ -224,7 +224,8 @@ def gradients_by(shape: AttentionShape, q: Tensor, k: Tensor, v: Tensor) -> str:
     """Returns the operator that computes the gradients of our calls, inside of `taking`."""
     if shape.packed:
         return FLASH2
-    return shape_of(q, k, v, False, tuple(sides(shape.mask))).count(q.device)
+    left, right = sides(shape.mask)
+    return shape_of(q, k, v, False, (left, right)).count(q.device)
 
 
 # --- a cell ------------------------------------------------------------------------------------------------------------
