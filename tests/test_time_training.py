@@ -111,7 +111,7 @@ FLASH_ON_CPU = "aten::_scaled_dot_product_flash_attention_for_cpu"
 @pytest.mark.transformers
 @pytest.mark.parametrize("how", sampled(llama.HOW, ["eager"]))
 def test_each_attention_is_the_models_in_its_own_blocks(how, operators, small_llama) -> None:
-    torch._dynamo.reset()
+    torch.compiler.reset()
     rows = llama.timed(SHAPE, 1, how, llama.attends(), 3, MACHINE, "cpu", "eager")
     for row in rows:
         assert parse_line(Steps, row.to_json().encode(), "here") == row
@@ -129,7 +129,7 @@ def test_each_attention_is_the_models_in_its_own_blocks(how, operators, small_ll
 @pytest.mark.transformers
 def test_the_same_model_is_compiled_by_itself_with_each_attention(operators, small_llama) -> None:
     """What SDPA may run is seen by neither torch.compile nor its guards."""
-    torch._dynamo.reset()
+    torch.compiler.reset()
     math = functools.partial(torch.nn.attention.sdpa_kernel, torch.nn.attention.SDPBackend.MATH)
     among = {"sdpa": ("sdpa", nullcontext), "math": ("sdpa", math)}
     flash, composed = llama.timed(SHAPE, 1, "compiled", among, 1, MACHINE, "cpu", "aot_eager")
