@@ -24,7 +24,7 @@ from tl_attention.files.backward import CUDNN, FILE, FLASH2, BackwardRules, back
 from tl_attention.files.conditions import NONE_YET, Case
 from tl_attention.hardware.card import ARCHS, CARDS
 from tl_attention.integrations import sdpa
-from tl_attention.op import arguments, aten, backward, trial
+from tl_attention.op import arguments, aten, backward
 from tl_attention.op.backward import Shape, taking
 from tl_attention.problem.head_dims import TILE_SIZES
 from tl_attention.problem.mask import MASK_KINDS, Mask
@@ -255,15 +255,19 @@ def test_counts_are_those_of_a_shape_whoever_calls(on_cpu: Kernels, operators: O
         torch.testing.assert_close(others, found[0])
 
 
-def test_a_graph_is_captured_with_cudnn_at_once_and_without_a_trial(operators: Operators, monkeypatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "stand-in")
-    monkeypatch.setattr(trial, "_kept", lambda key: None)
-    monkeypatch.setattr(trial, "outcome", lambda device: pytest.fail("a trial ran"))
-    device = torch.device("cuda", 0)
-    assert Shape(CUDNN, AFTER, ("9.19.0",)).count(device) == CUDNN
-    # A shape behind its first calls, too.
-    assert [Shape(CUDNN, after).count(device) for after in (AFTER, 0)] == [FLASH2, FLASH2]
+@pytest.mark.parametrize("aside", [False, True])
+def test_cudnn_serves_steps_aside_at_once_and_no_capture_builds_a_plan(
+    aside, operators: Operators, monkeypatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: "aside" if aside else "default")
+    monkeypatch.setattr(torch.cuda, "default_stream", lambda device: "default")
+    captures = iter([True, False, True])
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: next(captures))
+    shape, device = Shape(CUDNN, AFTER, ("9.19.0",)), torch.device("cuda", 0)
+    if not aside:
+        assert [shape.count(device) for _ in range(AFTER)] == [FLASH2] * AFTER
+    # The capture of a shape that is new, a call outside, and a capture behind it.
+    assert [shape.count(device) for _ in range(3)] == [FLASH2, CUDNN, CUDNN]
 
 
 def test_the_table_of_shapes_stays_small(on_cpu: Kernels, operators: Operators, monkeypatch) -> None:

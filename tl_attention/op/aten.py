@@ -56,22 +56,18 @@ def flash2(
     if q.shape[-1] != v.shape[-1]:
         size, scale = max(q.shape[-1], v.shape[-1]), q.shape[-1] ** -0.5 if scale is None else scale
         grad, q, k, v, output = (_filled(x, size) for x in (grad, q, k, v, output))
+    # Without dropout nobody reads the state of its generator: made as PyTorch's own forward does. It is made anew, as what
+    # is made while a graph is captured must not outlive the capture.
+    state = q.new_empty((2,), dtype=torch.uint64), q.new_empty((), dtype=torch.uint64)
     left, right = sides(mask)
     most = longest or (q.shape[1], k.shape[1])
     found: tuple[Tensor, ...] = torch.ops.aten._flash_attention_backward(
-        *(grad, q, k, v, output, lse, *(offsets or (None, None)), *most, 0.0, mask == CAUSAL, *_no_dropout(q.device)),
+        *(grad, q, k, v, output, lse, *(offsets or (None, None)), *most, 0.0, mask == CAUSAL, *state),
         scale=scale, window_size_left=left, window_size_right=right,
     )  # fmt: skip
     if given[0].shape[-1] == given[2].shape[-1]:
         return found
     return tuple(torch.empty_like(x).copy_(whole[..., : x.shape[-1]]) for x, whole in zip(given, found))
-
-
-@functools.cache
-def _no_dropout(device: torch.device) -> tuple[Tensor, Tensor]:
-    """Returns the state of dropout's generator, as PyTorch's own forward makes it, which nobody reads without dropout."""
-    state, unused = (torch.empty(shape, dtype=torch.uint64, device=device) for shape in ((2,), ()))
-    return state, unused
 
 
 def _filled(tensor: Tensor, size: int) -> Tensor:

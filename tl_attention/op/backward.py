@@ -32,7 +32,8 @@ class Shape:
     """A Shape says which operator computes the gradients of calls of one shape, and counts these calls.
 
     `operator` serves all calls but the first `after`; it is empty where no query sees a key. `versions` are cuDNN's that
-    it is known to be right with. `rows` are the queries that see a key, and `mask` is that of these.
+    it is known to be right with. `rows` are the queries that see a key, and `mask` is that of these. `has_plan` says
+    whether cuDNN has served the shape.
     """
 
     operator: str = ""
@@ -41,17 +42,31 @@ class Shape:
     rows: Rows = NO_ROWS
     mask: Mask = FULL
     calls: int = 0
+    has_plan: bool = False
 
     def count(self, device: torch.device) -> str:
         """Counts a call on this device, and returns the operator that computes its gradients."""
         self.calls += 1
         if self.operator != CUDNN:
             return self.operator
-        # A graph is captured for many launches, which are worth a plan's time.
-        captured = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
-        if self.calls <= self.after and not captured:
+        if self.has_plan:
+            return CUDNN
+        # What cuDNN loads for the first plan of a kind breaks the capture of a graph. Steps before a capture run on a
+        # stream of their own: a graph is captured for many launches, which are worth a plan's time.
+        is_new = self.calls <= self.after and not _is_aside(device)
+        if is_new or _is_capturing(device) or trial.why_not(device, self.versions):
             return FLASH2
-        return FLASH2 if trial.why_not(device, self.versions, may_run=not captured) else CUDNN
+        self.has_plan = True
+        return CUDNN
+
+
+def _is_capturing(device: torch.device) -> bool:
+    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+
+
+def _is_aside(device: torch.device) -> bool:
+    """Says whether the current stream is none that programs use unless they ask for another one."""
+    return device.type == "cuda" and torch.cuda.current_stream(device) != torch.cuda.default_stream(device)
 
 
 # The shapes that this process has had, by all that a plan of cuDNN's depends on, and the mask.
