@@ -91,7 +91,7 @@ def cudnn(
     # Of the state of dropout's generator nothing is read.
     state: Any = (lse, lse, None, None, None)
     found: tuple[Tensor, ...] = torch.ops.aten._scaled_dot_product_cudnn_attention_backward(
-        grad, q, k, v, output, lse[..., None], *state, plan, k.shape[2], 0.0, causal, scale=scale
+        grad, q, k, v, output, lse.unsqueeze(3), *state, plan, k.shape[2], 0.0, causal, scale=scale
     )
     return found
 
