@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tl_attention.files.backward import cudnn_versions
 from tl_attention.op import aten, backward, trial
 
 OPEN = -1
@@ -138,7 +139,7 @@ class Operators:
 def operators(monkeypatch: pytest.MonkeyPatch) -> Iterator[Operators]:
     """Makes both of PyTorch's backwards take CPU tensors, through their own schemas, with a cuDNN that is known."""
     found = Operators()
-    monkeypatch.setattr(trial, "cudnn_version", lambda: "9.19.0")
+    monkeypatch.setattr(trial, "cudnn_version", lambda: cudnn_versions()[0])
     monkeypatch.setattr(trial, "_outcomes", {})
     monkeypatch.setattr(backward, "_shapes", {})
     with torch.library._scoped_library("aten", "IMPL") as library:

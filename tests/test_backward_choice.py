@@ -20,7 +20,7 @@ from torch import Tensor
 
 from tl_attention import InputError, attention, attention_varlen
 from tl_attention.files import backward as rules_of
-from tl_attention.files.backward import CUDNN, FILE, FLASH2, BackwardRules, backward_rules
+from tl_attention.files.backward import CUDNN, FILE, FLASH2, BackwardRules, backward_rules, cudnn_versions
 from tl_attention.files.conditions import NONE_YET, Case
 from tl_attention.hardware.card import ARCHS, CARDS
 from tl_attention.integrations import sdpa
@@ -100,7 +100,7 @@ rules:
     seq_kv_mod_128: 64
     operator: cudnn
     after: 100
-    versions: [9.19.0]
+    versions: [9.19.0 with torch 2.11]
     why: it is fast
     record: none yet
   - {operator: flash2, why: it serves all, record: none yet}
@@ -113,7 +113,7 @@ MISTAKES = {
     "truth": ("true", "1", 2, "rules[0].square: expected true or false, found 1"),
     "rest": ("128: 64", "128: 128", 3, "rules[0].seq_kv_mod_128: "),
     "count": ("100", "-1", 5, "rules[0].after: "),
-    "version": ("9.19.0", "9.19", 6, "rules[0].versions[0]: "),
+    "version": ("9.19.0 with", "9.19 with", 6, "rules[0].versions[0]: "),
 }
 
 
@@ -263,7 +263,7 @@ def test_cudnn_serves_steps_aside_at_once_and_no_capture_builds_a_plan(
     monkeypatch.setattr(torch.cuda, "default_stream", lambda device: "default")
     captures = iter([True, False, True])
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: next(captures))
-    shape, device = Shape(CUDNN, AFTER, ("9.19.0",)), torch.device("cuda", 0)
+    shape, device = Shape(CUDNN, AFTER, cudnn_versions()), torch.device("cuda", 0)
     if not aside:
         assert [shape.count(device) for _ in range(AFTER)] == [FLASH2] * AFTER
     # The capture of a shape that is new, a call outside, and a capture behind it.

@@ -79,7 +79,7 @@ def _said(rule: BackwardRule) -> str:
     """Says which operator computes the gradients of a call now, and which later."""
     if not rule.after:
         return rule.operator
-    versions = f", if torch's cuDNN is {' or '.join(rule.versions)} or passes a trial" if rule.versions else ""
+    versions = f", if cuDNN is {' or '.join(rule.versions)} or passes a trial" if rule.versions else ""
     return f"flash2 now, and {rule.operator} once a process has had {rule.after} calls of the shape{versions}"
 
 

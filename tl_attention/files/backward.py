@@ -17,14 +17,14 @@ from tl_attention.problem.shape import AttentionShape
 
 FILE = Path(__file__).with_name("backward.yaml")
 FLASH2, CUDNN = "flash2", "cudnn"
-Version = Annotated[str, Field(pattern=r"^\d+\.\d+\.\d+$")]
+Version = Annotated[str, Field(pattern=r"^\d+\.\d+\.\d+ with torch \d+\.\d+$")]
 
 
 class BackwardRule(Conditions):
     """A rule names the operator that computes the gradients of calls that meet its conditions.
 
-    `after` is how many calls of a shape the operator flash2 serves before this one does. `versions` are cuDNN's, as
-    `9.19.0`, under which the record was made.
+    `after` is how many calls of a shape the operator flash2 serves before this one does. `versions` are cuDNN's with
+    torch's, as `9.19.0 with torch 2.11`, under which the record was made.
     """
 
     keys: ClassVar[tuple[str, ...]] = (*KEYS, "square", "seq_kv_mod_128", "deterministic")

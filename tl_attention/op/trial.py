@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import re
 from pathlib import Path
 from uuid import uuid4
 
@@ -46,9 +47,7 @@ def why_not(device: torch.device, versions: tuple[str, ...], may_run: bool = Tru
         return ""
     if not version:
         return "torch has no cuDNN"
-    key = f"{version}-torch-{torch.__version__}-{torch.cuda.get_device_name(device)}".replace(" ", "-").replace(
-        "/", "-"
-    )
+    key = re.sub(r"[^\w.+]", "-", f"{version} {torch.__version__} {torch.cuda.get_device_name(device)}")
     if key not in _outcomes:
         found = _kept(key)
         if found is None and not may_run:
@@ -68,11 +67,12 @@ _outcomes: dict[str, str] = {}
 
 @functools.cache
 def cudnn_version() -> str:
-    """Returns the version of torch's cuDNN, such as 9.19.0; "" without one."""
+    """Returns the versions of torch's cuDNN and of torch, such as `9.19.0 with torch 2.11`; "" without cuDNN."""
     number = torch.backends.cudnn.version() if torch.backends.cudnn.is_available() else None
     if not number:
         return ""
-    return f"{number // 10000}.{number // 100 % 100}.{number % 100}"
+    torchs = ".".join(torch.__version__.split(".")[:2])
+    return f"{number // 10000}.{number // 100 % 100}.{number % 100} with torch {torchs}"
 
 
 @torch.no_grad()
