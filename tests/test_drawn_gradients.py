@@ -2,26 +2,35 @@
 
 The operator is the rule's from the first call on. Lengths have all residues of 64 and 128, LSEs lie from -2000 to 2000,
 and some queries see no key. An input that cuDNN gives a NaN for must not reach it.
+
+    python tests/test_drawn_gradients.py
+
+compiles the kernels of all calls, with a process for each core. Where they are not there, each test compiles its own.
 """
 
 from __future__ import annotations
 
 import math
+import multiprocessing
 import os
 import random
 from collections import Counter
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import torch
+from on_cpu import launched, take_for_a_gpu
 from test_backward import visible
 from tiers import sampled
 from torch import Tensor
 
 from tl_attention import attention
+from tl_attention.compiler.compile import compile_kernel
 from tl_attention.op import aten, backward
 from tl_attention.problem.mask import OPEN
+from tl_attention.problem.variant import Variant
+from tl_attention.schedule.schedule import Schedule
 
 BLOCKS, CASES = 50, 100
 DEVICE = "cuda"
@@ -221,3 +230,27 @@ def test_drawn_gradients_err_by_at_most_twice_what_pytorchs_do(block, monkeypatc
                 found[seed, case] = said
     assert not found, "\n".join(f"{seed} {case}: {said}" for (seed, case), said in found.items())
     assert min(taken["flash2"], taken["cudnn"]) > CASES // 10, taken
+
+
+def kernels() -> list[tuple[Schedule, Variant]]:
+    """Returns the kernels that all drawn calls take on a Hopper card."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        asked: set[tuple[Schedule, Variant]] = set()
+
+        def kernel_of(schedule: Schedule, variant: Variant) -> Any:
+            asked.add((schedule, variant))
+            return launched(variant, lambda **tensors: None)
+
+        take_for_a_gpu(monkeypatch, kernel_of)
+        for seed in (1000 * block + number for block in range(BLOCKS) for number in range(CASES)):
+            case = Drawn.by(random.Random(seed))
+            sizes = ((case.heads, case.seq_q), *[(case.heads_kv, case.seq_kv)] * 2)
+            q, k, v = (torch.empty(case.batch, *of, case.size, dtype=case.dtype) for of in sizes)
+            sinks = torch.empty(case.heads) if case.sinks else None
+            attention(q, k, v, window_size=case.window, sinks=sinks, return_lse=True)
+    return [*asked]
+
+
+if __name__ == "__main__":
+    with multiprocessing.get_context("spawn").Pool() as pool:
+        print(len(pool.starmap(compile_kernel, kernels(), chunksize=1)), "kernels")
