@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from gradients import flash_on_cpu
-from on_cpu import on_cpu
+from on_cpu import Kernels, on_cpu
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 from tl_attention import InputError, attention, attention_varlen
 from tl_attention.op import arguments, packed_arguments, varlen
@@ -171,6 +172,23 @@ def test_what_is_computed_or_copied_again_for_the_backward_gives_the_same_gradie
         output = checkpoint(call, *inputs, use_reentrant="within" in how)
     output.sum().backward()
     assert all(torch.equal(x.grad, value) for x, value in zip(inputs, expected))
+
+
+@BOTH
+@pytest.mark.parametrize("behind", [0, 2])
+def test_selective_checkpointing_keeps_what_the_operator_computes(call, behind, on_cpu: Kernels) -> None:
+    """It sees operators alone, and takes none for another that was called by another way the second time."""
+    for _ in range(behind):
+        call(*drawn())
+    launches: list[dict[str, Any]] = []
+    on_cpu.fault = launches.append
+    names = torch.ops.tl_attention.forward.default, torch.ops.tl_attention.forward_varlen.default
+    contexts = partial(create_selective_checkpoint_contexts, [*names])
+    inputs, plain = drawn(), drawn()
+    checkpoint(call, *inputs, use_reentrant=False, context_fn=contexts).sum().backward()
+    assert len(launches) == 1
+    call(*plain).sum().backward()
+    assert all(torch.equal(x.grad, other.grad) for x, other in zip(inputs, plain))
 
 
 @BOTH

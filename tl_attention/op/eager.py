@@ -68,8 +68,11 @@ def options_of(
 
 
 def is_plain() -> bool:
-    """Says whether no transform of torch.func is active, for which a Node has no rule."""
-    return not torch._C._are_functorch_transforms_active()
+    """Says whether no transform of torch.func is active, for which a Node has no rule, and no dispatch mode.
+
+    A mode, as of selective checkpointing, has to see the call as one operator.
+    """
+    return not (torch._C._are_functorch_transforms_active() or torch._C._len_torch_dispatch_stack())
 
 
 @dataclass(slots=True)
