@@ -111,6 +111,15 @@ def test_a_window_that_packed_sequences_of_some_lengths_lack_is_refused_behind_o
             attention_varlen(q, k, v, *CU, 3, 4, window_size=(2, 5))
 
 
+def test_longest_lengths_may_be_any_numbers() -> None:
+    inputs = [x[0].detach().requires_grad_() for x in drawn()[:3]]
+    found = [
+        torch.autograd.grad(attention_varlen(*inputs, *CU, most, most, causal=True).sum(), inputs)
+        for most in (4, 10**30)
+    ]
+    assert all(map(torch.equal, *found))
+
+
 @BOTH
 def test_the_operator_has_the_same_gradients(call, monkeypatch) -> None:
     """Traced calls take it."""

@@ -16,6 +16,7 @@ from tl_attention.op.backward import Gradients
 from tl_attention.op.packed_arguments import LONGEST, Offsets
 from tl_attention.op.plan import Values
 from tl_attention.problem.features import BY_WORD, INPUTS, NOTHING, Asked
+from tl_attention.problem.mask import WIDEST
 
 # The place of sinks among a call's values.
 SINKS = INPUTS.index(BY_WORD["sinks"])
@@ -135,6 +136,8 @@ class Packed(Differentiable):
         out: Tensor | None, scale: float, zero_unused: bool,
     ) -> Tensor:  # fmt: skip
         """Computes the output of a call, which has neither `out` nor used lengths."""
-        where, own = (*offsets[:2], *longest), dict(zip(LONGEST, longest), scale=scale)
+        # PyTorch's integers have 64 bits.
+        most = (min(length, WIDEST) for length in longest)
+        where, own = (*offsets[:2], *longest), dict(zip(LONGEST, most), scale=scale)
         output: Tensor = Node.apply(self, (where, values, scale), own, q, k, v, values[SINKS], *offsets[:2])
         return output
