@@ -52,7 +52,7 @@ from tl_attention.problem.shape import AttentionShape
 def which(
     shape: str, dtype: str, causal: bool, window: str, invariant: bool | None, card: Card | None, **asked: Any
 ) -> None:
-    """Show which schedule attention() takes for a call that names none, and which operator its gradients, and why.
+    """Show which schedule attention() takes for a call that names none, which operator its gradients take, and why.
 
     Below each are the rules above its own, each with the first condition that the call does not meet.
     """
