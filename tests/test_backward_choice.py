@@ -222,6 +222,14 @@ def test_the_same_bits_twice_are_flash2s(on_cpu: Kernels, operators: Operators, 
     assert operators.taken == [FLASH2, CUDNN, CUDNN]
 
 
+def test_where_cudnn_is_switched_off_it_computes_no_gradient(on_cpu: Kernels, operators: Operators, at_once) -> None:
+    train()
+    with torch.backends.cudnn.flags(enabled=False):
+        train()
+    train()
+    assert operators.taken == [CUDNN, FLASH2, CUDNN]
+
+
 # --- its first calls ---------------------------------------------------------------------------------------------------
 
 

@@ -47,8 +47,8 @@ class Shape:
     def count(self, device: torch.device) -> str:
         """Counts a call on this device, and returns the operator that computes its gradients."""
         self.calls += 1
-        if self.operator != CUDNN:
-            return self.operator
+        if self.operator != CUDNN or not torch.backends.cudnn.enabled:
+            return FLASH2
         if self.has_plan:
             return CUDNN
         # What cuDNN loads for the first plan of a kind breaks the capture of a graph. Steps before a capture run on a
