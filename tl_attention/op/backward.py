@@ -23,8 +23,8 @@ from tl_attention.problem.mask import CAUSAL, FULL, Mask, fitted, masked
 from tl_attention.problem.shape import AttentionShape
 
 NO_ROWS = Rows(0, 0)
-# Those of q, k, v and sinks; of sinks that are not there, or need none, an empty tensor.
-Gradients = tuple[Tensor, Tensor, Tensor, Tensor]
+# Those of q, k, v and sinks; None of sinks that are not there, or need none.
+Gradients = tuple[Tensor, Tensor, Tensor, Tensor | None]
 
 
 @dataclass(slots=True)
@@ -156,7 +156,7 @@ def dense(
         found = _of_rows_with_keys(grad, q, k, v, output, lse, shape, scale)
     dq, dk, dv = found if layout == BHSD else (x.transpose(1, 2) for x in found)
     if sinks is None:
-        return dq, dk, dv, _none(q)
+        return dq, dk, dv, None
     # The output of a row without keys is 0 whatever its sink.
     grad, output, lse = map(shape.rows.computed, (grad, output, lse))
     return dq, dk, dv, _of_sinks(sinks, lse, (grad.float() * output).sum(dim=3))
@@ -205,7 +205,7 @@ def packed(
     """
     if 0 in (q.shape[0], q.shape[1], k.shape[0], cu_seqlens_q.shape[0] - 1):
         dq, dk, dv = (torch.zeros_like(x) for x in (q, k, v))
-        return dq, dk, dv, _none(q) if sinks is None else torch.zeros_like(sinks)
+        return dq, dk, dv, None if sinks is None else torch.zeros_like(sinks)
     # It takes the LSE of a row without keys for +inf, so that every exponential is 0.
     of_rows = lse.masked_fill(lse.isneginf(), float("inf"))
     mask, offsets, longest = masked(causal, window_size), (cu_seqlens_q, cu_seqlens_k), (max_seqlen_q, max_seqlen_k)
@@ -214,7 +214,7 @@ def packed(
     dq, dk, dv = (x.masked_fill_(of, 0) for x, of in zip(found, (unused, without_queries, without_queries)))
     dq.masked_fill_(of_rows.isposinf().t()[..., None], 0)
     if sinks is None:
-        return dq, dk, dv, _none(q)
+        return dq, dk, dv, None
     # What such rows have in memory is nobody's.
     products = (grad.float() * output).sum(dim=2).masked_fill_(unused[..., 0], 0).t()
     return dq, dk, dv, _of_sinks(sinks, of_rows.masked_fill(unused[..., 0].t(), float("inf")), products)
@@ -228,10 +228,6 @@ def _of_sinks(sinks: Tensor, lse: Tensor, products: Tensor) -> Tensor:
     """
     found = ((sinks[:, None] - lse).exp() * products).sum(dim=-1).neg()
     return found.sum(dim=0) if found.dim() == 2 else found
-
-
-def _none(like: Tensor) -> Tensor:
-    return like.new_empty((0,), dtype=torch.float32)
 
 
 def _unused(cu_seqlens: Tensor, rows: Tensor) -> Tensor:

@@ -222,6 +222,16 @@ def refuse_features(given: Given) -> None:
             )
 
 
+def with_tensors(gradients: Callable[..., backward.Gradients]) -> Callable[..., tuple[Tensor, ...]]:
+    """Returns a function of gradients as an operator has it, whose results are all tensors: an empty one for None."""
+
+    def found(grad: Tensor, *given: Any, **options: Any) -> tuple[Tensor, ...]:
+        *others, of_sinks = gradients(grad, *given, **options)
+        return *others, grad.new_empty((0,), dtype=torch.float32) if of_sinks is None else of_sinks
+
+    return found
+
+
 def without_data(sinks: Tensor | None, q: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
     """Returns gradients of q, of others, and of sinks, without data."""
     of_sinks = q.new_empty(sinks.shape if sinks is not None else (0,), dtype=torch.float32)
@@ -242,6 +252,6 @@ torch.library.define(NAME, SCHEMA)
 torch.library.register_fake(NAME)(_fake)
 torch.library.register_autograd(NAME, _backward, setup_context=_setup_context)
 torch.library.define(GRADIENT, GRADIENT_SCHEMA)
-torch.library.impl(GRADIENT, "CompositeExplicitAutograd")(backward.dense)
+torch.library.impl(GRADIENT, "CompositeExplicitAutograd")(with_tensors(backward.dense))
 torch.library.register_fake(GRADIENT)(_gradients_without_data)
 torch.library.register_autograd(GRADIENT, no_second)

@@ -30,6 +30,7 @@ from tl_attention.op.operator import (
     refuse,
     refuse_features,
     requires_gradient,
+    with_tensors,
     without_data,
 )
 from tl_attention.op.packed_arguments import Offsets
@@ -178,6 +179,6 @@ torch.library.define(NAME, SCHEMA)
 torch.library.register_fake(NAME)(_fake)
 torch.library.register_autograd(NAME, _backward, setup_context=_setup_context)
 torch.library.define(GRADIENT, GRADIENT_SCHEMA)
-torch.library.impl(GRADIENT, "CompositeExplicitAutograd")(backward.packed)
+torch.library.impl(GRADIENT, "CompositeExplicitAutograd")(with_tensors(backward.packed))
 torch.library.register_fake(GRADIENT)(_gradients_without_data)
 torch.library.register_autograd(GRADIENT, no_second)
