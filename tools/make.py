@@ -12,7 +12,19 @@ from functools import partial
 from pathlib import Path
 
 import click
-from pages import cards, cells, defaults, experiments, ladders, model, pytorch, results, training, where_time_goes
+from pages import (
+    backward_rules,
+    cards,
+    cells,
+    defaults,
+    experiments,
+    ladders,
+    model,
+    pytorch,
+    results,
+    training,
+    where_time_goes,
+)
 from pages.made import RESULTS, ROOT, Make
 from pictures import errors, grid, iterations, ladder, lengths, predictions, timelines
 from pictures import speed as of_speed
@@ -31,7 +43,7 @@ PICTURES = {
 TEXTS: dict[str, Make] = {
     **{
         path: make
-        for page in (cards, defaults, experiments, ladders, model, pytorch, results, where_time_goes)
+        for page in (backward_rules, cards, defaults, experiments, ladders, model, pytorch, results, where_time_goes)
         for path, make in page.MADE.items()
     },
     cells.PICTURE: lambda: of_speed.chart(cells.all_cards()),

@@ -1,6 +1,6 @@
 """Measures and records what no command of tl-attention measures.
 
-    python tools/measure.py backward|cards|generate|host|llama|new-shapes|operator|training --output FILE
+    python tools/measure.py backward|cards|cudnn-inputs|generate|host|llama|new-shapes|operator|training --output FILE
 
 `cards` needs no GPU, the others need an H100 or H200. `tools/make.py` makes the pages of the records.
 """
@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 import click
-from measurements import backward, cards, generate, host, llama, new_shapes, operator, training
+from measurements import backward, cards, cudnn_inputs, generate, host, llama, new_shapes, operator, training
 
 from tl_attention.cli.command import OneLineErrors
 
@@ -18,7 +18,7 @@ def main() -> None:
     """Measure and record what no command of tl-attention measures."""
 
 
-for measurement in (backward, cards, generate, host, llama, new_shapes, operator, training):
+for measurement in (backward, cards, cudnn_inputs, generate, host, llama, new_shapes, operator, training):
     main.add_command(measurement.main, measurement.__name__.rpartition(".")[2].replace("_", "-"))
 
 if __name__ == "__main__":

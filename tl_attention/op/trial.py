@@ -80,13 +80,13 @@ def outcome(device: torch.device) -> str:
     """Tries cuDNN beside FlashAttention-2, and returns RIGHT, or in words what is wrong. It takes some seconds."""
     for *sizes, causal, level in TRIED:
         for of_rows in (False, True):
-            wrong = _tried(*sizes, causal=causal, level=level, of_rows=of_rows, device=device)
+            wrong = tried(*sizes, causal=causal, level=level, of_rows=of_rows, device=device)
             if wrong:
                 return f"{wrong} at {sizes[0]} queries, {sizes[1]} keys, head_dim {sizes[4]}, LSE near {level:g}"
     return RIGHT
 
 
-def _tried(
+def tried(
     seq_q: int, seq_kv: int, heads: int, heads_kv: int, size: int, *, causal: bool, level: float, of_rows: bool,
     device: torch.device,
 ) -> str:  # fmt: skip

@@ -326,6 +326,7 @@ QUESTIONS = (
             Record(of_training.LLAMA.name, "python tools/measure.py llama --output FILE"),
             Record(of_training.LLAMA_LOSSES.name, "python tools/measure.py llama --losses FILE"),
             Record(of_training.NEW_SHAPES.name, "python tools/measure.py new-shapes --output FILE"),
+            Record(backward.INPUTS.name, "python tools/measure.py cudnn-inputs --output FILE"),
         ),
     ),
     Question(
