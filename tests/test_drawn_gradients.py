@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
+from gradients import exact, visible
 from on_cpu import launched, take_for_a_gpu
-from test_backward import visible
 from tiers import sampled
 from torch import Tensor
 
@@ -167,13 +167,9 @@ def wrong(case: Drawn, seed: int) -> str:
     q, k, v, grad, sinks = case.tensors(seed)
     inputs = [q, k, v, *[sinks] * case.sinks]
     seen = visible(case.seq_q, case.seq_kv, *case.window).to(DEVICE)
-
-    def in_fp64(q: Tensor, k: Tensor, v: Tensor, *sinks: Tensor) -> Tensor:
-        P, _ = weights(q, k, sinks[0] if sinks else None, seen)
-        return P @ v.repeat_interleave(case.heads // case.heads_kv, dim=1)
-
+    of_sinks = sinks if case.sinks else None
+    wanted = [*exact(q, k, v, grad, seen, case.size**-0.5, of_sinks)]
     in_double = [x.double() for x in inputs]
-    wanted = gradients(in_fp64, grad.double(), in_double)
     P, lse = weights(*in_double[:2], in_double[3] if case.sinks else None, seen)
     least = [floor(other, x, grad, lse) for other, x in zip(wanted, inputs)]
     if case.sinks:

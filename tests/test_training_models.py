@@ -99,12 +99,18 @@ def all_of(found: Gradients, words: str) -> Tensor:
     return torch.cat([grad.flatten() for name, grad in found.items() if words in name])
 
 
-def check_as_near_as_eager(found: dict[str, Gradients], *names: str) -> None:
-    """Compares gradients of weights with these names by their distance from eager fp32, beside that of eager bf16.
+def made(family: str, device: str) -> Any:
+    """Makes a tiny model of a family, to be trained."""
+    return gpt_oss(device) if family == "GptOss" else model_of(family, device).train()
+
+
+def check_as_near_as_eager(found: dict[str, Gradients]) -> None:
+    """Compares gradients of kinds of weights by their distance from eager fp32, beside that of eager bf16.
 
     It may be twice as large; of sinks, which are few, four times.
     """
     assert found["ours"].keys() == found["fp32"].keys()
+    names = [*["sinks"] * any("sinks" in name for name in found["fp32"]), "q_proj", "k_proj", "v_proj", ""]
     for words in names:
         ours, theirs, exact = (all_of(found[name], words) for name in IMPLEMENTATIONS)
         error, allowed = (ours - exact).norm(), (4 if words == "sinks" else 2) * (theirs - exact).norm()
@@ -119,7 +125,7 @@ def test_a_model_with_sinks_trains_as_with_eager_attention(launches: list, devic
         losses[name], found[name] = trained(model, steps, ids, implementation, dtype)
     assert [variant.mask for variant in launches[:LAYERS]] == [Mask(7, 0).read, CAUSAL]
     assert len(launches) == steps * LAYERS and all("Sinks" in variant.optional for variant in launches)
-    check_as_near_as_eager(found, "sinks", "q_proj", "k_proj", "v_proj", "")
+    check_as_near_as_eager(found)
     ours, allowed = ((losses[name] - losses["fp32"]).norm() for name in ("ours", "bf16"))
     assert ours <= 2 * allowed < 0.1 * losses["fp32"].norm(), f"{ours}, eager bf16 {allowed}"
     assert losses["ours"][-1] < losses["ours"][0] / 2
@@ -127,11 +133,11 @@ def test_a_model_with_sinks_trains_as_with_eager_attention(launches: list, devic
 
 @pytest.mark.parametrize("family", ["Llama", "Mistral", "GptOss"])
 def test_a_padded_step_has_gradients_as_near_as_eager_ones(family: str, launches: list, device: str) -> None:
-    model = gpt_oss(device) if family == "GptOss" else model_of(family, device).train()
+    model = made(family, device)
     ids, mask = padded(device, "right")
     found = {name: trained(model, 1, ids, *of, mask)[1] for name, of in IMPLEMENTATIONS.items()}
     assert [variant.packed for variant in launches] == [True] * LAYERS
-    check_as_near_as_eager(found, *(["sinks"] if family == "GptOss" else []), "q_proj", "k_proj", "v_proj", "")
+    check_as_near_as_eager(found)
 
 
 @pytest.mark.parametrize("with_arguments", [True, False], ids=["cu_seq_lens", "positions"])
@@ -139,7 +145,7 @@ def test_a_padded_step_has_gradients_as_near_as_eager_ones(family: str, launches
 def test_a_packed_step_has_the_gradients_of_its_sequences_alone(
     family: str, with_arguments: bool, launches: list, device: str
 ) -> None:
-    model = gpt_oss(device) if family == "GptOss" else model_of(family, device).train()
+    model = made(family, device)
     batch, sequences = packed(device, with_arguments)
     weights = torch.randn(sum(LENGTHS), 97, generator=torch.Generator().manual_seed(4)).to(device)
     found: dict[str, Gradients] = {}
@@ -155,19 +161,19 @@ def test_a_packed_step_has_the_gradients_of_its_sequences_alone(
             word: weight.grad.double() for word, weight in copied.named_parameters() if weight.grad is not None
         }
     assert [variant.packed for variant in launches] == [True] * LAYERS
-    check_as_near_as_eager(found, *(["sinks"] if family == "GptOss" else []), "q_proj", "k_proj", "v_proj", "")
+    check_as_near_as_eager(found)
 
 
 @pytest.mark.parametrize("family", ["Llama", "GptOss"])
 def test_fp32_weights_train_under_autocast_on_the_kernels(family: str, launches: list, device: str) -> None:
     """Queries and keys are fp32 there, as they are multiplied by fp32 cosines."""
-    model = gpt_oss(device) if family == "GptOss" else model_of(family, device).train()
+    model = made(family, device)
     found = {}
     for name, (implementation, _) in IMPLEMENTATIONS.items():
         of = implementation, torch.float32, None, name != "fp32"
         found[name] = trained(model, 1, tokens(device, 2, 80), *of)[1]
     assert len(launches) == LAYERS
-    check_as_near_as_eager(found, *(["sinks"] if family == "GptOss" else []), "q_proj", "k_proj", "v_proj", "")
+    check_as_near_as_eager(found)
 
 
 @pytest.mark.parametrize("reentrant", [False, True], ids=["stored", "reentrant"])
@@ -175,7 +181,7 @@ def test_fp32_weights_train_under_autocast_on_the_kernels(family: str, launches:
 def test_a_model_with_checkpoints_has_the_gradients_of_one_without(
     family: str, reentrant: bool, launches: list, device: str
 ) -> None:
-    model = gpt_oss(device) if family == "GptOss" else model_of(family, device).train()
+    model = made(family, device)
     ids, found = tokens(device, 2, 80), []
     for with_checkpoints in (False, True):
         if with_checkpoints:

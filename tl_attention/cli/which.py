@@ -5,7 +5,7 @@ It imports nothing heavy.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -23,9 +23,8 @@ from tl_attention.cli.options import (
     window_option,
 )
 from tl_attention.files.backward import BackwardRule, backward_rules, case_of, masks_alike, packed_masks_alike
-from tl_attention.files.conditions import Case, Conditions
+from tl_attention.files.conditions import Case, RuleFile
 from tl_attention.files.defaults import computed, defaults
-from tl_attention.files.yaml_text import YamlFile
 from tl_attention.hardware.card import Card
 from tl_attention.op.rows import Rows
 from tl_attention.problem.mask import masked, parse_window
@@ -62,8 +61,7 @@ def which(
     case, found = Case.of(problem, arch), defaults()
     number = found.number(case, invariant)
     click.echo(f"{found.rules[number].schedule}\n")
-    _show_rule(found.file, found.rules, number, case)
-    _show_passed(found.file, found.rules[:number], case, (rule.schedule for rule in found.rules))
+    _show(found, number, case, [rule.schedule for rule in found.rules], invariant)
     click.echo()
     if none := _without_gradient(seen):
         click.echo(f"gradients: none {none}")
@@ -71,8 +69,7 @@ def which(
     rules, case = backward_rules(), case_of(seen, arch)
     number = rules.number(case)
     click.echo(f"gradients: {_said(rules.rules[number])}\n")
-    _show_rule(rules.file, rules.rules, number, case)
-    _show_passed(rules.file, rules.rules[:number], case, (rule.operator for rule in rules.rules))
+    _show(rules, number, case, [rule.operator for rule in rules.rules])
 
 
 def _said(rule: BackwardRule) -> str:
@@ -93,27 +90,27 @@ def _without_gradient(problem: AttentionShape) -> str:
     return "" if alike else "with this window and more queries than keys"
 
 
-def _show_rule(file: YamlFile, rules: tuple[Conditions, ...], number: int, case: Case) -> None:
-    """Shows a rule's place in its file, its conditions, its reason and its record."""
-    rule = rules[number]
+def _show(of: RuleFile[Any], number: int, case: Case, taken: Sequence[str], invariant: bool = False) -> None:
+    """Shows the rule of this index, and those that were passed over, each with a condition that is not met.
+
+    `taken` are what the rules name. Only an `invariant` case passes over rules whose conditions are all met.
+    """
+    rule = of.rules[number]
     for name, text in {
         "case": case,
-        "rule": f"{file.path}:{file.line(('rules', number))}: {', '.join(rule.conditions) or 'every case'}",
+        "rule": f"{of.file.path}:{of.line(number)}: {', '.join(rule.conditions) or 'every case'}",
         "why": rule.why,
         "record": rule.record,
     }.items():
         click.echo(f"{name:8}{text}")
-
-
-def _show_passed(file: YamlFile, rules: tuple[Conditions, ...], case: Case, taken: Iterable[str]) -> None:
-    """Shows the rules that were passed over, each with what it would have taken and a condition that is not met."""
-    above = [(number, rule, of) for number, (rule, of) in enumerate(zip(rules, taken)) if case.arch in rule.archs]
+    above = [(passed, other) for passed, other in enumerate(of.rules[:number]) if case.arch in other.archs]
     if above:
         click.echo("\npassed over, with the first condition that the case does not meet:")
-    for number, rule, of in above:
-        unmet = rule.unmet(case)
-        why = rule.condition(unmet) if unmet else "computes a row otherwise than the schedule of any length does"
-        click.echo(f"  line {file.line(('rules', number))}: {of}: {why}")
+    for passed, other in above:
+        unmet = other.unmet(case)
+        assert unmet is not None or invariant, "the first rule that serves a case is taken"
+        why = other.condition(unmet) if unmet else "computes a row otherwise than the schedule of any length does"
+        click.echo(f"  line {of.line(passed)}: {taken[passed]}: {why}")
 
 
 def _seen(shape: AttentionShape, causal: bool, window: str) -> AttentionShape:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import functools
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal, NamedTuple
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, StrictBool
 
 from tl_attention.files import conditions
-from tl_attention.files.conditions import KEYS, Case, Conditions
-from tl_attention.files.yaml_text import YamlFile
+from tl_attention.files.conditions import KEYS, Case, Conditions, RuleFile
 from tl_attention.hardware.card import HOPPER
 from tl_attention.problem.mask import Mask, fitted, kind_of
 from tl_attention.problem.shape import AttentionShape
@@ -37,19 +36,14 @@ class BackwardRule(Conditions):
     versions: tuple[Version, ...] = ()
 
 
-class BackwardRules(NamedTuple):
-    """BackwardRules are a file and its rules; the first that serves a case counts, and the last serves every case."""
-
-    file: YamlFile
-    rules: tuple[BackwardRule, ...]
+class BackwardRules(RuleFile[BackwardRule]):
+    """BackwardRules are the rules that choose the operator of gradients; the last serves every case."""
 
     def number(self, case: Case) -> int:
         """Returns the index of the first rule whose conditions a case meets."""
-        return next(number for number, rule in enumerate(self.rules) if rule.unmet(case) is None)
-
-    def line(self, number: int) -> int:
-        """Returns the number of the line on which the rule of this index begins in the file."""
-        return self.file.line(("rules", number))
+        found = self.find(case)
+        assert found is not None, "the last rule serves every case"
+        return found
 
 
 @functools.cache

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, NamedTuple, TypeVar
+from typing import Annotated, Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainValidator, StrictBool, create_model
 from pydantic_core import PydanticCustomError
@@ -151,6 +153,23 @@ def _words(numbers: range) -> str:
     if last == LONGEST:
         return f"from {first}"
     return f"up to {last}" if first == 1 else f"{first} to {last}"
+
+
+@dataclass(frozen=True)
+class RuleFile(Generic[Rules]):
+    """A RuleFile holds a YAML file and its rules. The first rule that serves a case counts."""
+
+    file: YamlFile
+    rules: tuple[Rules, ...]
+
+    def find(self, case: Case, may: Callable[[Rules], bool] = lambda rule: True) -> int | None:
+        """Returns the index of the first rule that may, and whose conditions a case meets; None where there is none."""
+        found = (number for number, rule in enumerate(self.rules) if rule.unmet(case) is None and may(rule))
+        return next(found, None)
+
+    def line(self, number: int) -> int:
+        """Returns the number of the line on which the rule of this index begins in the file."""
+        return self.file.line(("rules", number))
 
 
 def read(path: Path, kind: type[Rules]) -> tuple[YamlFile, tuple[Rules, ...]]:

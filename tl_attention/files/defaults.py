@@ -5,15 +5,14 @@ from __future__ import annotations
 import functools
 import itertools
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tl_attention.errors import InputError
 from tl_attention.files import conditions
-from tl_attention.files.conditions import LENGTH_KEYS, LONGEST, Case, Conditions, Line
+from tl_attention.files.conditions import LENGTH_KEYS, LONGEST, Case, Conditions, Line, RuleFile
 from tl_attention.files.named import resolve
-from tl_attention.files.yaml_text import YamlFile
 from tl_attention.hardware.card import HOPPER
 from tl_attention.problem.features import BY_WORD, mix_rows
 from tl_attention.problem.mask import Mask, MaskKind, fitted, is_window
@@ -42,14 +41,8 @@ class Rule(Conditions):
 
 
 @dataclass(frozen=True)
-class Defaults:
-    """Defaults hold a file and its rules, which choose the schedule of a call that names none.
-
-    The first rule that serves a case counts.
-    """
-
-    file: YamlFile
-    rules: tuple[Rule, ...]
+class Defaults(RuleFile[Rule]):
+    """Defaults are the rules that choose the schedule of a call that names none."""
 
     def number(self, case: Case, invariant: bool = False) -> int:
         """Returns the index of the first rule whose conditions a case meets. Raises InputError where it meets none.
@@ -86,11 +79,6 @@ class Defaults:
         seq_q, seq_kv = (of[max(bisect_right(of, n) - 1, 0)] for of, n in zip(first_of, least))
         return case._replace(seq_q=seq_q, seq_kv=seq_kv)
 
-    def find(self, case: Case, may: Callable[[Rule], bool] = lambda rule: True) -> int | None:
-        """Returns the index of the first rule that may, and whose conditions a case meets; None where there is none."""
-        found = (number for number, rule in enumerate(self.rules) if rule.unmet(case) is None and may(rule))
-        return next(found, None)
-
     def of_any_length(self, case: Case) -> Rule | None:
         """Returns the first rule that serves the case and asks for no lengths; None if there is none."""
         number = self.find(case, lambda rule: not rule.asks_lengths)
@@ -116,10 +104,6 @@ class Defaults:
     def in_parts(self, number: int, case: Case) -> bool:
         """Says whether the schedule of the rule of this index may compute the case's keys in parts."""
         return _has_parts(self.rules[number].schedule)
-
-    def line(self, number: int) -> int:
-        """Returns the number of the line on which the rule of this index begins in the file."""
-        return self.file.line(("rules", number))
 
 
 @functools.cache

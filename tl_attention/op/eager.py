@@ -33,7 +33,7 @@ class Node(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, plan: Differentiable, given: tuple[Any, ...], own: dict[str, Any], q: Tensor, k: Tensor, v: Tensor,
+        ctx: Any, plan: Dense | Packed, given: tuple[Any, ...], own: dict[str, Any], q: Tensor, k: Tensor, v: Tensor,
         sinks: Tensor | None, *offsets: Tensor,
     ) -> Tensor:  # fmt: skip
         output, lse = plan.forward(q, k, v, given)
@@ -93,10 +93,6 @@ class Differentiable:
     # A softcap has no gradient, and no other feature limits the scale.
     asked: Asked = NOTHING
 
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, given: tuple[Any, ...]) -> tuple[Tensor, Tensor]:
-        """Returns the output and the LSE of a call."""
-        raise NotImplementedError
-
     def serves(self, *given: Any) -> bool:
         """Says whether the plan may launch a call of its key."""
         return is_plain()
@@ -108,6 +104,7 @@ class Dense(Differentiable):
     __slots__ = ()
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, given: tuple[Any, ...]) -> tuple[Tensor, Tensor]:
+        """Returns the output and the LSE of a call."""
         values, scale = given
         if self.plan is not None and self.plan.serves(q, k, v, values, None, self.options["schedule"]):
             found: tuple[Tensor, Tensor] = self.plan.run(q, k, v, values, None, scale)
@@ -127,6 +124,7 @@ class Packed(Differentiable):
     __slots__ = ()
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, given: tuple[Any, ...]) -> tuple[Tensor, Tensor]:
+        """Returns the output and the LSE of a call."""
         where, values, scale = given
         found: tuple[Tensor, Tensor] = self.function(q, k, v, *where, sinks=values[SINKS], scale=scale, **self.options)
         return found

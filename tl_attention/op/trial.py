@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import functools
 import json
-import os
 import re
 from pathlib import Path
-from uuid import uuid4
 
 import torch
 from torch import Tensor
 
+from tl_attention.compiler import store
 from tl_attention.compiler.toolchain import cache_enabled, cache_folder
 from tl_attention.files.backward import CUDNN
 from tl_attention.op import aten
@@ -149,12 +148,5 @@ def _kept(key: str) -> str | None:
 
 def _keep(key: str, found: str) -> None:
     """Writes an outcome, whole or not at all. Where nothing can be written, the next process tries again."""
-    if not cache_enabled():
-        return
-    try:
-        folder().mkdir(parents=True, exist_ok=True)
-        part = folder() / f"{key}.{uuid4().hex}"
-        part.write_text(json.dumps({"outcome": found}), "utf-8")
-        os.replace(part, folder() / f"{key}.json")
-    except OSError:
-        return
+    if cache_enabled():
+        store.write(folder() / f"{key}.json", json.dumps({"outcome": found}).encode())
