@@ -3,6 +3,9 @@
 The operator is the rule's from the first call on. Lengths have all residues of 64 and 128, LSEs lie from -2000 to 2000,
 and some queries see no key. An input that cuDNN gives a NaN for must not reach it.
 
+Where gradients are made of few numbers, as with one or two keys, each of both errors is what a few roundings happen to give.
+So a call that errs more is judged once more, by the mean squares over AGAIN draws of its tensors.
+
     python tests/test_drawn_gradients.py
 
 compiles the kernels of all calls, with a process for each core. Where they are not there, each test compiles its own.
@@ -15,7 +18,7 @@ import multiprocessing
 import os
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import pytest
@@ -32,7 +35,7 @@ from tl_attention.problem.mask import OPEN
 from tl_attention.problem.variant import Variant
 from tl_attention.schedule.schedule import Schedule
 
-BLOCKS, CASES = 50, 100
+BLOCKS, CASES, AGAIN = 50, 100, 16
 DEVICE = "cuda"
 # Of the blocks that run without --exhaustive.
 FEW = [7, 23]
@@ -122,15 +125,18 @@ def gradients(call: Callable[..., Tensor], grad: Tensor, inputs: list[Tensor]) -
 
 
 def by_flash_attentions_arithmetic(inputs: list[Tensor], grad: Tensor, seen: Tensor) -> list[Tensor]:
-    """Computes the gradients with the roundings of FlashAttention's backward, for masks and sinks that PyTorch lacks.
+    """Computes the gradients with the roundings of FlashAttention, for masks and sinks that PyTorch lacks.
 
-    Scores and LSEs are in fp32; weights, the output and the scores' gradients are rounded to the dtype.
+    Scores and LSEs are in fp32; weights, the output and the scores' gradients are rounded to the dtype. The output's weights
+    are rounded before they are divided by their sum, so that a row's largest is 1.
     """
     (q, k, v, *sinks), dtype = [x.float() for x in inputs], inputs[0].dtype
     group, scale = q.shape[1] // k.shape[1], q.shape[3] ** -0.5
     P, lse = weights(q, k, sinks[0] if sinks else None, seen)
     K, V, dO = k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1), grad.float()
-    output = (P.to(dtype).float() @ V).to(dtype).float()
+    largest = P.amax(dim=3, keepdim=True)
+    undivided = (P / torch.where(largest == 0, 1.0, largest)).to(dtype).float()
+    output = (undivided @ V * largest).to(dtype).float()
     products = (dO * output).sum(dim=3)
     dS = (P * (dO @ V.mT - products[..., None])).to(dtype).float()
     found = [scale * dS @ K, scale * dS.mT @ q, P.to(dtype).float().mT @ dO]
@@ -162,18 +168,28 @@ def norm(tensor: Tensor) -> float:
     return tensor.double().norm().item()
 
 
-def wrong(case: Drawn, seed: int) -> str:
-    """Returns what is wrong with the gradients of a drawn call, "" if nothing is."""
+class Error(NamedTuple):
+    """An Error is how far gradients are from fp64's, ours and PyTorch's, and how far all of the dtype may be; as norms."""
+
+    ours: float
+    pytorchs: float
+    floor: float
+
+    def good(self) -> bool:
+        return self.ours <= 2 * max(self.pytorchs, self.floor)
+
+
+def errors(case: Drawn, seed: int) -> dict[str, Error]:
+    """Returns the errors of each gradient of a drawn call; ours is infinite if the gradient is not finite."""
     q, k, v, grad, sinks = case.tensors(seed)
     inputs = [q, k, v, *[sinks] * case.sinks]
     seen = visible(case.seq_q, case.seq_kv, *case.window).to(DEVICE)
-    of_sinks = sinks if case.sinks else None
-    wanted = [*exact(q, k, v, grad, seen, case.size**-0.5, of_sinks)]
+    wanted = [*exact(q, k, v, grad, seen, case.size**-0.5, sinks if case.sinks else None)]
     in_double = [x.double() for x in inputs]
     P, lse = weights(*in_double[:2], in_double[3] if case.sinks else None, seen)
-    least = [floor(other, x, grad, lse) for other, x in zip(wanted, inputs)]
+    least = [floor(other, x, grad, lse) for other, x in zip(wanted, inputs[:3])]
     if case.sinks:
-        least[3] = floor_of_sinks(in_double, P, lse, grad.double(), case.dtype)
+        least.append(of_lse(lse, wanted[3]) + floor_of_sinks(in_double, P, lse, grad.double(), case.dtype))
 
     def ours(q: Tensor, k: Tensor, v: Tensor, *sinks: Tensor) -> Tensor:
         return attention(q, k, v, window_size=case.window, sinks=sinks[0] if sinks else None)
@@ -181,24 +197,39 @@ def wrong(case: Drawn, seed: int) -> str:
     if case.swapped:
         grad = grad.transpose(1, 2).contiguous().transpose(1, 2)
     found = gradients(ours, grad, inputs)
-    allowed = errors_of_pytorch(case, inputs, grad, wanted)
-    for name, one, other, *of in zip(("dq", "dk", "dv", "dsinks"), found, wanted, allowed, least):
-        if not one.isfinite().all():
-            return f"{name} is not finite"
-        if norm(one - other) > 2 * max(of):
-            return f"{name} errs by {norm(one - other):.2g} of {norm(other):.2g}, PyTorch's by {of[0]:.2g}"
-    return ""
+    own = [norm(one - other) if one.isfinite().all() else math.inf for one, other in zip(found, wanted)]
+    of_pytorch = errors_of_pytorch(case, inputs, grad, wanted)
+    return {name: Error(*of) for name, *of in zip(("dq", "dk", "dv", "dsinks"), own, of_pytorch, least)}
+
+
+def wrong(case: Drawn, seed: int) -> tuple[str, bool]:
+    """Returns which gradients of a drawn call err by too much, "" if none does, and whether it was judged once more."""
+    found = errors(case, seed)
+    if all(error.good() for error in found.values()):
+        return "", False
+    draws = [found, *(errors(case, seed + 10**6 * number) for number in range(1, AGAIN))]
+    over_draws = {name: Error(*map(root_mean_square, zip(*(of[name] for of in draws)))) for name in found}
+    bad = {name: error for name, error in over_draws.items() if not error.good()}
+    return ", ".join(f"{name} {error}" for name, error in bad.items()), True
+
+
+def root_mean_square(values: Sequence[float]) -> float:
+    return math.sqrt(sum(value**2 for value in values) / len(values))
 
 
 def floor(wanted: Tensor, given: Tensor, grad: Tensor, lse: Tensor) -> float:
     """Returns the error that no gradient of the input's dtype can be without, where the LSE is in fp32.
 
-    A weight is the exponential of a difference of two numbers as large as the LSE, each rounded to 24 bits. What cancels
-    to nothing, as the scores' gradients of a row with one key do, leaves such a part of its terms.
+    What cancels to nothing, as the scores' gradients of a row with one key do, leaves a part of its terms.
     """
-    largest = lse[lse.isfinite()].abs().max().item() if lse.isfinite().any() else 0.0
     rounded = norm(wanted.to(given.dtype) - wanted)
-    return max(rounded, largest * 2.0**-22 * norm(wanted), 1e-6 * norm(grad) * given.abs().max().item())
+    return max(rounded, of_lse(lse, wanted), 1e-6 * norm(grad) * given.abs().max().item())
+
+
+def of_lse(lse: Tensor, wanted: Tensor) -> float:
+    """Returns the error by weights that are exponentials of differences of two numbers as large as the LSE, in fp32."""
+    largest = lse[lse.isfinite()].abs().max().item() if lse.isfinite().any() else 0.0
+    return largest * 2.0**-22 * norm(wanted)
 
 
 def floor_of_sinks(inputs: list[Tensor], P: Tensor, lse: Tensor, grad: Tensor, dtype: torch.dtype) -> float:
@@ -217,14 +248,18 @@ def test_drawn_gradients_err_by_at_most_twice_what_pytorchs_do(block, monkeypatc
     for name in ("flash2", "cudnn"):
         function = getattr(aten, name)
         monkeypatch.setattr(aten, name, lambda *given, f=function, n=name: (taken.update([n]), f(*given))[1])
-    found = {}
+    found, again = {}, 0
     with backward.taking():
         for number in range(CASES):
             seed = first + 1000 * block + number
             case = Drawn.by(random.Random(seed))
-            if said := wrong(case, seed):
+            said, judged_again = wrong(case, seed)
+            again += judged_again
+            if said:
                 found[seed, case] = said
     assert not found, "\n".join(f"{seed} {case}: {said}" for (seed, case), said in found.items())
+    # Twice is what one of a hundred calls errs by once; more would be a habit.
+    assert again <= CASES // 20
     assert min(taken["flash2"], taken["cudnn"]) > CASES // 10, taken
 
 

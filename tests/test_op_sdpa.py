@@ -97,6 +97,18 @@ def test_what_is_not_ours(launches):
     assert not launches
 
 
+def test_a_call_with_a_mask_runs_on_the_backend_that_it_has_without_us(launches):
+    q, k, v = tensors(1, 4, 256, 64)
+    mask = torch.ones(256, 256, dtype=torch.bool, device="cuda").tril()
+    call = torch._fused_sdp_choice
+    active = [call(q, k, v, attn_mask=mask), call(q, k, v), call(q.float(), k.float(), v.float())]
+    restore_flash_attention_impl()
+    own = [call(q, k, v, attn_mask=mask), call(q, k, v), call(q.float(), k.float(), v.float())]
+    flash, cudnn = int(SDPBackend.FLASH_ATTENTION), int(SDPBackend.CUDNN_ATTENTION)
+    assert active[1] == flash and [*map(int, own[:2])] == [cudnn, cudnn]
+    assert (active[0], active[2]) == (own[0], own[2])
+
+
 def gradients(block: Block, x: Tensor, grad: Tensor) -> list[Tensor]:
     x = x.detach().requires_grad_()
     return list(torch.autograd.grad(block(x), [x, *block.parameters()], grad))

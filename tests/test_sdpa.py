@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from itertools import product
 
 import pytest
 import torch
@@ -63,8 +62,9 @@ def dispatched() -> dict[str, str]:
     return {name: torch._C._dispatch_dump(f"aten::{name}") for name in (*REPLACED, KEPT)}
 
 
-def enabled() -> tuple[bool, bool]:
-    return torch.backends.cuda.flash_sdp_enabled(), torch.backends.cuda.cudnn_sdp_enabled()
+def preferred() -> tuple[bool, list[int]]:
+    """Says whether SDPA may choose flash, and in which order it looks for a backend."""
+    return torch.backends.cuda.flash_sdp_enabled(), torch._C._get_sdp_priority_order()
 
 
 def test_importing_registers_and_activates_nothing():
@@ -78,25 +78,26 @@ def test_importing_registers_and_activates_nothing():
     assert printed.splitlines()[-2:] == ["False None", "True None"]
 
 
-@pytest.mark.parametrize("before", [*product([True, False], repeat=2)])
-def test_activation_is_undone_exactly(before):
-    ours, operators = enabled(), dispatched()
-    sdpa._enable(flash=before[0], cudnn=before[1])
+@pytest.mark.parametrize("flash", [True, False])
+@pytest.mark.parametrize("order", [[3, 1, 2, 0, 4], [1, 2, 0, 3, 4]])
+def test_activation_puts_flash_first_and_is_undone_exactly(flash, order):
+    ours, before, operators = preferred(), (flash, order), dispatched()
+    sdpa._prefer(*before)
     try:
         name = register_sdpa()
-        assert enabled() == before and dispatched() == operators
+        assert preferred() == before and dispatched() == operators
         registry.activate_flash_attention_impl(name)
         assert registry.current_flash_attention_impl() == name == "tl_attention"
-        assert enabled() == (True, False)
+        assert preferred() == (True, [1, *(backend for backend in order if backend != 1)])
         active = dispatched()
         assert [name for name in active if active[name] == operators[name]] == [KEPT]
         # Once more: the first activation is undone before.
         registry.activate_flash_attention_impl(name)
         registry.restore_flash_attention_impl()
         assert registry.current_flash_attention_impl() is None
-        assert enabled() == before and dispatched() == operators
+        assert preferred() == before and dispatched() == operators
     finally:
-        sdpa._enable(flash=ours[0], cudnn=ours[1])
+        sdpa._prefer(*ours)
 
 
 def test_it_has_the_operators_that_torchs_own_provider_has():

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 from torch.backends import cuda as backends
 from torch.library import Library
-from torch.nn.attention import register_flash_attention_impl
+from torch.nn.attention import SDPBackend, register_flash_attention_impl
+from torch.nn.functional import scaled_dot_product_attention
 
 from tl_attention.errors import InputError, shown
 from tl_attention.integrations import NAME
@@ -33,13 +34,13 @@ def register_sdpa() -> str:
 
     Registering changes no call yet. `torch.nn.attention.activate_flash_attention_impl(name)` makes
     F.scaled_dot_product_attention run on the kernels for fp16 and bf16 tensors (batch, heads, seq, head_dim) on a GPU,
-    training included. It also switches cuDNN off in SDPA, because PyTorch would prefer cuDNN.
+    training included. It also puts flash first in the order of SDPA's backends, because PyTorch would prefer cuDNN.
     `torch.nn.attention.restore_flash_attention_impl()` undoes both.
 
     `torch.nn.attention.varlen.varlen_attn`, and SDPA of jagged nested tensors, then run on the kernels, too.
 
     PyTorch still chooses the backend of each call. Where it does not choose flash, for example because the mask is a
-    tensor, its other backends run as before.
+    tensor, its other backends run as before, cuDNN among them.
 
     Returns: "tl_attention".
     Raises: nothing itself. A call of SDPA on these kernels raises InputError (a ValueError) for dropout, for a causal mask
@@ -51,24 +52,33 @@ def register_sdpa() -> str:
 
 
 class Active:
-    """Active runs PyTorch's flash attention on the kernels, and switches cuDNN off in SDPA, until `remove`."""
+    """Active runs PyTorch's flash attention on the kernels, which SDPA takes first where it may, until `remove`."""
 
     def __init__(self) -> None:
         self._library: Library | None = implemented("CUDA")
-        self._enabled = backends.flash_sdp_enabled(), backends.cudnn_sdp_enabled()
-        _enable(flash=True, cudnn=False)
+        self._before = backends.flash_sdp_enabled(), _order()
+        flash = int(SDPBackend.FLASH_ATTENTION)
+        _prefer(True, [flash, *(backend for backend in self._before[1] if backend != flash)])
 
     def remove(self) -> None:
         """Restores PyTorch's own flash attention, and the settings from before the activation."""
-        flash, cudnn = self._enabled
-        _enable(flash=flash, cudnn=cudnn)
+        _prefer(*self._before)
         # A library takes its registrations along.
         self._library = None
 
 
-def _enable(*, flash: bool, cudnn: bool) -> None:
+def _order() -> list[int]:
+    """Returns SDPA's backends in the order in which it looks for the first that takes a call."""
+    if torch.cuda.is_available():
+        # The first call on a GPU sets the order that suits the GPU, whatever it was before. This one computes nothing.
+        nothing = torch.empty(0, 1, 1, 8, device="cuda")
+        scaled_dot_product_attention(nothing, nothing, nothing)
+    return torch._C._get_sdp_priority_order()
+
+
+def _prefer(flash: bool, order: list[int]) -> None:
     backends.enable_flash_sdp(flash)
-    backends.enable_cudnn_sdp(cudnn)
+    torch._C._set_sdp_priority_order(order)
 
 
 def implemented(dispatch_key: str) -> Library:
