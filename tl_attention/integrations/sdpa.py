@@ -57,7 +57,7 @@ class Active:
     def __init__(self) -> None:
         self._library: Library | None = implemented("CUDA")
         self._before = backends.flash_sdp_enabled(), _order()
-        flash = int(SDPBackend.FLASH_ATTENTION)
+        flash: int = SDPBackend.FLASH_ATTENTION.value
         _prefer(True, [flash, *(backend for backend in self._before[1] if backend != flash)])
 
     def remove(self) -> None:
