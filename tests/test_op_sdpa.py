@@ -30,6 +30,7 @@ pytestmark = pytest.mark.gpu
 def launches(monkeypatch) -> Iterator[list[Variant]]:
     """Yields a list with one entry for each launch of a kernel, while the provider is active."""
     found = count_launches(monkeypatch)
+    torch.cuda.init()
     activate_flash_attention_impl(register_sdpa())
     yield found
     if current_flash_attention_impl():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from itertools import product
 
 import pytest
 import torch
@@ -62,9 +63,15 @@ def dispatched() -> dict[str, str]:
     return {name: torch._C._dispatch_dump(f"aten::{name}") for name in (*REPLACED, KEPT)}
 
 
-def preferred() -> tuple[bool, list[int]]:
-    """Says whether SDPA may choose flash, and in which order it looks for a backend."""
-    return torch.backends.cuda.flash_sdp_enabled(), torch._C._get_sdp_priority_order()
+def preferred() -> tuple[bool, bool, list[int]]:
+    """Says whether SDPA may choose flash and cuDNN, and in which order it looks for a backend."""
+    cuda = torch.backends.cuda
+    return cuda.flash_sdp_enabled(), cuda.cudnn_sdp_enabled(), torch._C._get_sdp_priority_order()
+
+
+def prefer(flash: bool, cudnn: bool, order: list[int]) -> None:
+    sdpa._enable(flash=flash, cudnn=cudnn)
+    torch._C._set_sdp_priority_order(order)
 
 
 def test_importing_registers_and_activates_nothing():
@@ -78,17 +85,21 @@ def test_importing_registers_and_activates_nothing():
     assert printed.splitlines()[-2:] == ["False None", "True None"]
 
 
-@pytest.mark.parametrize("flash", [True, False])
+@pytest.mark.parametrize("gpu", [True, False])
+@pytest.mark.parametrize("flash, cudnn", [*product([True, False], repeat=2)])
 @pytest.mark.parametrize("order", [[3, 1, 2, 0, 4], [1, 2, 0, 3, 4]])
-def test_activation_puts_flash_first_and_is_undone_exactly(flash, order):
-    ours, before, operators = preferred(), (flash, order), dispatched()
-    sdpa._prefer(*before)
+def test_activation_prefers_flash_and_is_undone_exactly(gpu, flash, cudnn, order, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: gpu)
+    monkeypatch.setattr(sdpa, "_make_first_call", lambda: None)
+    ours, before, operators = preferred(), (flash, cudnn, order), dispatched()
+    prefer(*before)
     try:
         name = register_sdpa()
         assert preferred() == before and dispatched() == operators
         registry.activate_flash_attention_impl(name)
         assert registry.current_flash_attention_impl() == name == "tl_attention"
-        assert preferred() == (True, [1, *(backend for backend in order if backend != 1)])
+        flash_first = [1, *(backend for backend in order if backend != 1)]
+        assert preferred() == ((True, cudnn, flash_first) if gpu else (True, False, order))
         active = dispatched()
         assert [name for name in active if active[name] == operators[name]] == [KEPT]
         # Once more: the first activation is undone before.
@@ -97,7 +108,7 @@ def test_activation_puts_flash_first_and_is_undone_exactly(flash, order):
         assert registry.current_flash_attention_impl() is None
         assert preferred() == before and dispatched() == operators
     finally:
-        sdpa._prefer(*ours)
+        prefer(*ours)
 
 
 def test_it_has_the_operators_that_torchs_own_provider_has():

@@ -34,13 +34,13 @@ def register_sdpa() -> str:
 
     Registering changes no call yet. `torch.nn.attention.activate_flash_attention_impl(name)` makes
     F.scaled_dot_product_attention run on the kernels for fp16 and bf16 tensors (batch, heads, seq, head_dim) on a GPU,
-    training included. It also puts flash first in the order of SDPA's backends, because PyTorch would prefer cuDNN.
-    `torch.nn.attention.restore_flash_attention_impl()` undoes both.
+    training included. It also puts flash before cuDNN, which PyTorch would prefer, or switches cuDNN off in SDPA if
+    no tensor is on a GPU yet. `torch.nn.attention.restore_flash_attention_impl()` undoes all of this.
 
     `torch.nn.attention.varlen.varlen_attn`, and SDPA of jagged nested tensors, then run on the kernels, too.
 
     PyTorch still chooses the backend of each call. Where it does not choose flash, for example because the mask is a
-    tensor, its other backends run as before, cuDNN among them.
+    tensor, its other backends run as before.
 
     Returns: "tl_attention".
     Raises: nothing itself. A call of SDPA on these kernels raises InputError (a ValueError) for dropout, for a causal mask
@@ -56,29 +56,44 @@ class Active:
 
     def __init__(self) -> None:
         self._library: Library | None = implemented("CUDA")
-        self._before = backends.flash_sdp_enabled(), _order()
-        flash: int = SDPBackend.FLASH_ATTENTION.value
-        _prefer(True, [flash, *(backend for backend in self._before[1] if backend != flash)])
+        self._enabled = backends.flash_sdp_enabled(), backends.cudnn_sdp_enabled()
+        self._order = _order()
+        # Without an order cuDNN is off, because PyTorch will prefer it.
+        _enable(flash=True, cudnn=self._enabled[1] and self._order is not None)
+        if self._order is not None:
+            flash: int = SDPBackend.FLASH_ATTENTION.value
+            torch._C._set_sdp_priority_order([flash, *(backend for backend in self._order if backend != flash)])
 
     def remove(self) -> None:
         """Restores PyTorch's own flash attention, and the settings from before the activation."""
-        _prefer(*self._before)
+        flash, cudnn = self._enabled
+        _enable(flash=flash, cudnn=cudnn)
+        if self._order is not None:
+            torch._C._set_sdp_priority_order(self._order)
         # A library takes its registrations along.
         self._library = None
 
 
-def _order() -> list[int]:
-    """Returns SDPA's backends in the order in which it looks for the first that takes a call."""
-    if torch.cuda.is_available():
-        # The first call on a GPU sets the order that suits the GPU, whatever it was before. This one computes nothing.
-        nothing = torch.empty(0, 1, 1, 8, device="cuda")
-        scaled_dot_product_attention(nothing, nothing, nothing)
+def _order() -> list[int] | None:
+    """Returns SDPA's backends in the order in which it asks whether they take a call; None before CUDA is initialised.
+
+    To ask earlier would take memory on a GPU that the process may not use.
+    """
+    if not torch.cuda.is_initialized():
+        return None
+    _make_first_call()
     return torch._C._get_sdp_priority_order()
 
 
-def _prefer(flash: bool, order: list[int]) -> None:
+def _make_first_call() -> None:
+    """Makes a call of SDPA that computes nothing: the first one on a GPU sets the order, whatever it was before."""
+    nothing = torch.empty(0, 1, 1, 8, device="cuda")
+    scaled_dot_product_attention(nothing, nothing, nothing)
+
+
+def _enable(*, flash: bool, cudnn: bool) -> None:
     backends.enable_flash_sdp(flash)
-    torch._C._set_sdp_priority_order(order)
+    backends.enable_cudnn_sdp(cudnn)
 
 
 def implemented(dispatch_key: str) -> Library:
