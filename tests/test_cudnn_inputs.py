@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -41,17 +42,18 @@ def test_what_is_wrong_is_found_and_nothing_else(nan_below) -> None:
 
 
 def test_a_record_is_what_the_rules_file_says(monkeypatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(page, "INPUTS", tmp_path / "cudnn-inputs-h200.jsonl")
+    monkeypatch.setattr(page, "INPUTS", tmp_path / "training-cudnn-inputs-h200.jsonl")
     kept = [*backward_rules.said()]
     wrong = tuple((192, level, "gives a NaN in dQ") for level in (-100.0, -500.0))
     row = Tried(
         "9.19.0", problem_of(problem(FULL)), LEVELS, 768, wrong, method="by hand", seed=7, run="now", device="H200"
     )
-    assert parse_line(Tried, row.to_json().encode(), "here") == row
+    for one in (row, replace(row, wrong=())):
+        assert parse_line(Tried, one.to_json().encode(), "here") == one
     page.INPUTS.write_text(row.to_json() + "\n")
     place = next(number for number, rule in enumerate(rules().rules) if rule.seq_kv_mod_128 is not None)
     said = [*backward_rules.said()]
     assert said[place] == (
-        "cudnn-inputs-h200.jsonl says wrong gradients where LSEs are near -100 or below, and in 0 of 766 other inputs"
+        "training-cudnn-inputs-h200.jsonl says wrong gradients where LSEs are near -100 or below, and in 0 of 766 other inputs"
     )
     assert kept[:place] + kept[place + 1 :] == said[:place] + said[place + 1 :]

@@ -1,6 +1,6 @@
 """Tries cuDNN's backward beside FlashAttention-2's at every number of keys beyond a multiple of 128, and at several LSEs.
 
-    python tools/measure.py cudnn-inputs --output results/cudnn-inputs-h200.jsonl
+    python tools/measure.py cudnn-inputs --output results/training-cudnn-inputs-h200.jsonl
 
 The rules of backward.yaml keep from cuDNN what is wrong here. The script takes about a minute on an H200.
 """
@@ -44,7 +44,7 @@ class Tried(Measured):
     problem: dict[str, Any]
     levels: tuple[float, ...]
     tried: int
-    wrong: tuple[tuple[int, float, str], ...]
+    wrong: tuple[tuple[int, float, str], ...] = ()
 
 
 def problem(mask: Mask) -> AttentionShape:

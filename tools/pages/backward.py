@@ -12,7 +12,7 @@ from tl_attention.measure.cell_records import CellRow, Timed
 from tl_attention.measure.records import grouped
 from tl_attention.show.table import markdown
 
-RECORD, INPUTS = (RESULTS / f"{name}-h200.jsonl" for name in ("backward", "cudnn-inputs"))
+RECORD, INPUTS = (RESULTS / f"{name}-h200.jsonl" for name in ("backward", "training-cudnn-inputs"))
 # What ours is called says who computes its gradients, in records since there is a choice.
 BY = ", gradients by "
 

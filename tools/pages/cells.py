@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter
 from pathlib import Path
 from statistics import geometric_mean
+from typing import Any
 
 from pages.made import RESULTS
 from tl_attention.measure import records
@@ -92,9 +94,9 @@ def other_runs(rows: Sequence[CellRow]) -> Iterator[str]:
         yield f"The lines of {words} are from another run: {device}, {run}, commit {commit}."
 
 
-def later(rows: Sequence[CellRow]) -> str:
-    """Names the groups of cells that are of a later run than the first."""
-    groups = {row.group: row.run for row in rows if row.run != rows[0].run}
+def later(rows: Sequence[Measured], group: Callable[[Any], str] = attrgetter("group")) -> str:
+    """Names the groups of rows that are of a later run than the first."""
+    groups = {group(row): row.run for row in rows if row.run != rows[0].run}
     return f" Measured later, {max(groups.values())}: {', '.join(groups)}." if groups else ""
 
 

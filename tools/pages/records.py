@@ -76,7 +76,7 @@ def samples(rows: Sequence[dict[str, Any]]) -> str:
     if found:
         return f"{' or '.join(map(str, found))} calls"
     if "tried" in rows[0]:
-        return f"{sum(row['tried'] for row in rows)} inputs"
+        return f"{sum(row['tried'] for row in rows):.0f} inputs"
     if "seqs" in rows[0]:
         return f"{len(rows[0]['seqs'])} steps"
     return f"{len({row['seed'] for row in rows})} seeds" if "losses" in rows[0] else "1 launch"

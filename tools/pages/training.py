@@ -9,7 +9,7 @@ from pathlib import Path
 from measurements.losses import NAMES, TrainingRun, judged
 from measurements.steps import RULE, SDPA, Steps, ratios
 
-from pages.cells import heads_of, measured_on
+from pages.cells import heads_of, later, measured_on
 from pages.made import RESULTS
 from tl_attention.files.backward import CUDNN, FLASH2
 from tl_attention.measure.records import grouped, read_all, shape_of
@@ -19,6 +19,8 @@ RECORD = RESULTS / "training-h200.jsonl"
 LLAMA, LLAMA_LOSSES, NEW_SHAPES = (
     RESULTS / f"training-{name}-h200.jsonl" for name in ("llama", "llama-losses", "new-shapes")
 )
+# What the profiler calls every kernel of ours.
+OUR_KERNEL = "attention_kernel"
 ABSENT = "There is no record yet."
 PICTURE = "docs/training.svg"
 
@@ -77,8 +79,16 @@ def llama() -> str:
             lines.append([row.model, heads_of(row.shape), f"`{row.attention}`", f"{row.step_ms:.2f}", share, seen])
     first = rows[0]
     about = f"{first.layers} layers, attention {first.shape} in the first line; {measured_on(first)}"
+    about += later(rows, lambda row: row.model)
     headings = ["model", "heads", "attention", "ms a step", f"time / {SDPA}'s", "what runs"]
     parts = [about, markdown(headings, lines)]
+    if masked := grouped(
+        [row for row in rows if row.attention != SDPA and OUR_KERNEL not in row.seen], lambda row: row.model
+    ):
+        parts.append(
+            f"{', '.join(masked)}: Transformers gives SDPA a mask tensor, with which PyTorch does not take flash, so cuDNN "
+            "computes attention with and without `register_sdpa`."
+        )
     if LLAMA_LOSSES.exists():
         parts.append(losses(read(LLAMA_LOSSES)))
     return "\n\n".join(parts)
