@@ -108,7 +108,7 @@ def cli() -> Callable[..., Any]:
     """Runs a command in this process; the result has exit_code, stdout and stderr."""
     from click.testing import CliRunner
 
-    from tl_attention.cli import main
+    from tl_attention.lab.cli import main
 
     return lambda *arguments: CliRunner().invoke(main, [str(argument) for argument in arguments])
 
@@ -144,7 +144,7 @@ def validator() -> Any:
     """Holds the keys of a schedule's file, as plain values, to the JSON Schema."""
     import jsonschema
 
-    from tl_attention.files.schema import json_schema
+    from tl_attention.lab.files.schema import json_schema
 
     schema = json.loads(json_schema())
     jsonschema.Draft202012Validator.check_schema(schema)

@@ -7,10 +7,10 @@ from typing import Any
 
 from overlap import FORMS, overlap
 
-from tl_attention.hardware.warpgroup import WARPS
-from tl_attention.lowering.warp_specialized.roles import Roles
+from tl_attention.problem.warpgroup import WARPS
+from tl_attention.kernels.warp_specialized.roles import Roles
 from tl_attention.program.derivation import derive
-from tl_attention.proof.events import CLUSTER, NAMED, Event, Process
+from tl_attention.program.events import CLUSTER, NAMED, Event, Process
 
 ALONE, DYNAMIC = {"cluster": 1}, {"cluster": 1, "tile_scheduler": "dynamic"}
 OPTIONS: dict[str, dict[str, Any]] = {

@@ -25,7 +25,7 @@ from code_mutants.reading import Code
 from golden_kernels import KERNELS, GoldenKernel
 
 from tl_attention.compiler.generation import target
-from tl_attention.lowering.registry import lowering_of
+from tl_attention.kernels.registry import lowering_of
 from tl_attention.program.planned import Planned
 
 FOLDER = Path(__file__).parent / "golden"

@@ -10,8 +10,8 @@ from typing import Any
 
 from code_mutants.kernels import KERNELS as MUTATED
 
-from tl_attention.files.named import resolve
-from tl_attention.hardware.card import HOPPER
+from tl_attention.schedule.files.named import resolve
+from tl_attention.problem.card import HOPPER
 from tl_attention.problem.head_dims import HeadSize, sizes_of
 from tl_attention.problem.mask import CAUSAL, FULL, Mask
 from tl_attention.problem.variant import Sizes, Variant

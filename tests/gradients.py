@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tl_attention.files.backward import cudnn_versions
+from tl_attention.schedule.files.backward import cudnn_versions
 from tl_attention.op import aten, backward, trial
 
 OPEN = -1

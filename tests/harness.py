@@ -4,7 +4,7 @@ import time
 from pathlib import Path
 from textwrap import indent
 
-from tl_attention.leaderboard.contract import TestLine
+from tl_attention.lab.leaderboard.contract import TestLine
 
 # Limits are far away where a test is not about them: the machine may be busy, and each start loads torch.
 FAR_S = 600.0

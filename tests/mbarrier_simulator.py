@@ -20,7 +20,7 @@ from simulated_buffers import Puts, Reads
 from simulated_state import ENDED, LOADED, Fault, Operation, State
 from simulated_warp import Warp
 
-from tl_attention.proof.events import CLUSTER, Event, Process
+from tl_attention.program.events import CLUSTER, Event, Process
 
 
 class Machine:

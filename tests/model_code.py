@@ -7,11 +7,11 @@ import json
 import lzma
 from pathlib import Path
 
-from tl_attention.measure.candidate import Candidate
-from tl_attention.model.instructions import read
-from tl_attention.model.machine import Machine
-from tl_attention.model.prediction import check
-from tl_attention.model.steps import TileCode, tile_code
+from tl_attention.lab.measure.candidate import Candidate
+from tl_attention.lab.model.instructions import read
+from tl_attention.lab.model.machine import Machine
+from tl_attention.lab.model.prediction import check
+from tl_attention.lab.model.steps import TileCode, tile_code
 
 FILE = Path(__file__).with_suffix(".xz")
 # Of each kernel the cell that it was timed in, and how many of its thread blocks an SM holds.

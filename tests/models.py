@@ -8,7 +8,7 @@ from counted import count_launches
 from on_cpu import Kernels, take_for_a_gpu
 
 from tl_attention import register_transformers
-from tl_attention.integrations import hugging_face
+from tl_attention.op.integrations import hugging_face
 
 LAYERS = 2
 wait = torch.cuda.Event.synchronize

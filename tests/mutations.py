@@ -12,10 +12,10 @@ import torch
 from moves import groups
 from moves.space import walk
 
-from tl_attention.files.schedule_file import load, load_file
-from tl_attention.loop.attention import SOURCE
-from tl_attention.loop.table import chunk_names, split_table, whole
-from tl_attention.lowering.warp_specialized.dialect import TABLE
+from tl_attention.schedule.files.schedule_file import load, load_file
+from tl_attention.schedule.loop.attention import SOURCE
+from tl_attention.schedule.loop.table import chunk_names, split_table, whole
+from tl_attention.kernels.warp_specialized.dialect import TABLE
 from tl_attention.oracle.interpret import interpret
 from tl_attention.oracle.reference import ErrorReport, attention_fp64, attention_same_precision, compare, make_inputs
 from tl_attention.oracle.tile import Tiles

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tl_attention.measure.counters import METRICS
-from tl_attention.measure.profile import MARKER
+from tl_attention.lab.measure.counters import METRICS
+from tl_attention.lab.measure.profile import MARKER
 
 FP16 = (Path(__file__).parent / "ncu_fp16.csv").read_text()
 BF16 = (Path(__file__).parent / "ncu_bf16.csv").read_text()

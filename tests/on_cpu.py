@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tl_attention.hardware.card import HOPPER
+from tl_attention.problem.card import HOPPER
 from tl_attention.op import arguments, varlen
 from tl_attention.op import attention as module
 from tl_attention.op.plan import Plans

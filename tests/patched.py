@@ -12,11 +12,11 @@ from on_cpu import on_cpu
 
 import tl_attention
 from tl_attention import InputError, ScheduleRefused, attention
-from tl_attention.files.conditions import Case
-from tl_attention.files.defaults import FILE, read
-from tl_attention.lowering import features
-from tl_attention.measure.peers import why_not
-from tl_attention.measure.records import problem_of, read_rows, shape_of
+from tl_attention.schedule.files.conditions import Case
+from tl_attention.schedule.files.defaults import FILE, read
+from tl_attention.kernels.shared import features
+from tl_attention.lab.measure.peers import why_not
+from tl_attention.lab.measure.records import problem_of, read_rows, shape_of
 from tl_attention.oracle import features as in_oracle
 from tl_attention.oracle.interpret import verify
 from tl_attention.problem.mask import CAUSAL, FULL, Mask

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from tl_attention.compiler import store
 from tl_attention.compiler.store import Finished
-from tl_attention.measure.candidate import Candidate
-from tl_attention.measure.compilation import Compiled
+from tl_attention.lab.measure.candidate import Candidate
+from tl_attention.lab.measure.compilation import Compiled
 
 _calls = 0
 

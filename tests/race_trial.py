@@ -9,8 +9,8 @@ from event_programs import EventProgram, event_programs, mutant
 from mbarrier_simulator import Machine
 from simulated_orders import TooMany, explore, tried
 
-from tl_attention.proof.mbarrier import Rule, Unsafe
-from tl_attention.proof.races import prove
+from tl_attention.program.mbarrier import Rule, Unsafe
+from tl_attention.program.races import prove
 
 # Programs that are small enough for all orders have so many events in all warps, and come to so many states, at most.
 SMALL, STATES = 130, 2000

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from simulated_state import FENCED, WRITTEN, Fault, Operation, State
 
-from tl_attention.proof.events import Event, Process
+from tl_attention.program.events import Event, Process
 
 Own = tuple[Process, int]
 Buffer = tuple[int, str, int]

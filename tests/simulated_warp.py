@@ -23,7 +23,7 @@ from simulated_state import (
     use,
 )
 
-from tl_attention.proof.events import CLUSTER, Event
+from tl_attention.program.events import CLUSTER, Event
 
 
 class Warp:

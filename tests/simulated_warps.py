@@ -8,7 +8,7 @@ import random
 from collections import deque
 from collections.abc import Callable, Iterator
 
-from tl_attention.lowering.mma_sync.dialect import Q_LOAD
+from tl_attention.kernels.mma_sync.dialect import Q_LOAD
 from tl_attention.program.program import Program, Step
 
 WARPS = 2

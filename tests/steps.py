@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.attention import activate_flash_attention_impl, restore_flash_attention_impl
 
 from tl_attention import attention, attention_varlen, register_sdpa
-from tl_attention.integrations import sdpa
+from tl_attention.op.integrations import sdpa
 from tl_attention.op import backward
 
 # How a Block's attention is computed.

@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 
 from tl_attention.errors import InputError
-from tl_attention.lowering.features import IN_KERNEL
-from tl_attention.measure import bench
-from tl_attention.measure.candidate import verified_on
-from tl_attention.measure.peers import why_not
-from tl_attention.measure.records import Row, problem_of, shape_of
+from tl_attention.kernels.shared.features import IN_KERNEL
+from tl_attention.lab.measure import bench
+from tl_attention.lab.measure.candidate import verified_on
+from tl_attention.lab.measure.peers import why_not
+from tl_attention.lab.measure.records import Row, problem_of, shape_of
 from tl_attention.oracle.features import IN_ORACLE
 from tl_attention.oracle.reference import make_asked
 from tl_attention.problem.features import FEATURES, INPUTS, taken_from

@@ -19,11 +19,11 @@ from tiers import sampled
 from torch import Tensor
 
 from tl_attention import InputError, attention, attention_varlen
-from tl_attention.files import backward as rules_of
-from tl_attention.files.backward import CUDNN, FILE, FLASH2, BackwardRules, backward_rules, cudnn_versions
-from tl_attention.files.conditions import NONE_YET, Case
-from tl_attention.hardware.card import ARCHS, CARDS
-from tl_attention.integrations import sdpa
+from tl_attention.schedule.files import backward as rules_of
+from tl_attention.schedule.files.backward import CUDNN, FILE, FLASH2, BackwardRules, backward_rules, cudnn_versions
+from tl_attention.schedule.files.conditions import NONE_YET, Case
+from tl_attention.problem.card import ARCHS, CARDS
+from tl_attention.op.integrations import sdpa
 from tl_attention.op import arguments, aten, backward
 from tl_attention.op.backward import Shape, taking
 from tl_attention.problem.head_dims import TILE_SIZES

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from conftest import ROOT, python
 
-from tl_attention.hardware.device import VisibleGpu
+from tl_attention.lab.measure.device import VisibleGpu
 
 OPTIONS = {
     "head_dim": (["--shape", "4,64,8192,100"], ["head_dim 100 is not supported", "a multiple of 8 up to 256"]),
@@ -95,7 +95,7 @@ def test_a_schema_that_cannot_be_written_is_told(error_of, tmp_path) -> None:
 def test_run_on_a_gpu_that_is_no_known_card_ends_in_one_line_and_leaves_no_empty_file(
     cli, seed_path, tmp_path, monkeypatch
 ) -> None:
-    from tl_attention.measure import machine, session
+    from tl_attention.lab.measure import machine, session
 
     monkeypatch.setattr(machine, "visible_gpus", lambda: (VisibleGpu("GPU-0", "V100", (7, 0)),))
     monkeypatch.setattr(machine, "software", lambda: {"cuda": "13.0"})

@@ -7,14 +7,14 @@ import pytest
 from mutations import shipped
 from stand_in import GOOD, Compilers, Gpu, on_a_machine
 
-from tl_attention.files.schedule_file import load
-from tl_attention.measure import bench, session
-from tl_attention.measure.candidate import Candidate
-from tl_attention.measure.peers import product_flops
-from tl_attention.measure.pool import CallFailed
-from tl_attention.measure.records import MATMUL, read_rows
-from tl_attention.measure.results_file import ResultsFile
-from tl_attention.measure.trials import SILENT, Silent
+from tl_attention.schedule.files.schedule_file import load
+from tl_attention.lab.measure import bench, session
+from tl_attention.lab.measure.candidate import Candidate
+from tl_attention.lab.measure.peers import product_flops
+from tl_attention.lab.measure.pool import CallFailed
+from tl_attention.lab.measure.records import MATMUL, read_rows
+from tl_attention.lab.measure.results_file import ResultsFile
+from tl_attention.lab.measure.trials import SILENT, Silent
 from tl_attention.oracle.reference import ErrorReport, worst_of
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.program.planned import Planned

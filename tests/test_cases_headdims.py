@@ -8,10 +8,10 @@ from golden_kernels import KERNELS
 from once import lowered
 
 from tl_attention import InputError, attention
-from tl_attention.files.defaults import default_schedule
-from tl_attention.files.named import resolve
-from tl_attention.lowering.preflight import check_limits
-from tl_attention.measure.records import problem_of
+from tl_attention.schedule.files.defaults import default_schedule
+from tl_attention.schedule.files.named import resolve
+from tl_attention.kernels.preflight import check_limits
+from tl_attention.lab.measure.records import problem_of
 from tl_attention.oracle.interpret import POLICIES, verify
 from tl_attention.oracle.reference import attention_fp64, make_inputs
 from tl_attention.problem.head_dims import TILE_DIMS, HeadSize, is_meant, parse_head_size, sizes_of, tile_dim

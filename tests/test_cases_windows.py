@@ -10,8 +10,8 @@ from once import lowered, proved, reading
 from tiers import exhaustive, sampled
 
 from tl_attention import InputError, attention
-from tl_attention.measure.candidate import verified_on
-from tl_attention.measure.records import Row, problem_of
+from tl_attention.lab.measure.candidate import verified_on
+from tl_attention.lab.measure.records import Row, problem_of
 from tl_attention.oracle.interpret import verify
 from tl_attention.problem.lengths import cuts
 from tl_attention.problem.mask import CAUSAL, FULL, Mask, fitted, masked

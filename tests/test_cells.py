@@ -12,15 +12,15 @@ import pytest
 from stand_in import Compilers, Gpu, on_a_machine
 
 from tl_attention.errors import InputError
-from tl_attention.files.named import resolve
-from tl_attention.measure import session
-from tl_attention.measure.candidate import Candidate
-from tl_attention.measure.cell import Cell, entries, load_cells
-from tl_attention.measure.cell_records import CellRow
-from tl_attention.measure.cells import measure
-from tl_attention.measure.pool import CallFailed
-from tl_attention.measure.records import parse_line
-from tl_attention.measure.trials import SILENT
+from tl_attention.schedule.files.named import resolve
+from tl_attention.lab.measure import session
+from tl_attention.lab.measure.candidate import Candidate
+from tl_attention.lab.measure.cell import Cell, entries, load_cells
+from tl_attention.lab.measure.cell_records import CellRow
+from tl_attention.lab.measure.cells import measure
+from tl_attention.lab.measure.pool import CallFailed
+from tl_attention.lab.measure.records import parse_line
+from tl_attention.lab.measure.trials import SILENT
 from tl_attention.oracle.reference import ErrorReport
 from tl_attention.problem.mask import FULL, Mask
 from tl_attention.problem.shape import AttentionShape

@@ -7,9 +7,9 @@ import pytest
 from conftest import ROOT, python
 
 import tl_attention
-from tl_attention.cli import main
-from tl_attention.files.schedule_file import load, load_file
-from tl_attention.measure.records import read_rows
+from tl_attention.lab.cli import main
+from tl_attention.schedule.files.schedule_file import load, load_file
+from tl_attention.lab.measure.records import read_rows
 from tl_attention.problem.head_dims import is_meant
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -40,7 +40,7 @@ def test_a_light_command_starts_without_torch_and_tilelang(command, words, tmp_p
         '{"name": "seed", "label": "x", "sizes": "runtime", "status": "ok", "problem": {"batch": 1, "heads": 1, '
         '"seq_q": 1, "seq_kv": 1, "head_dim": 64, "dtype": "float16", "causal": false}}\n'
     )
-    done = python("-c", f"{BLOCKED}from tl_attention.cli import main; main({command!r})", cwd=tmp_path)
+    done = python("-c", f"{BLOCKED}from tl_attention.lab.cli import main; main({command!r})", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert words in done.stdout
 
@@ -115,8 +115,8 @@ def test_explain_of_inferred_says_that_there_is_no_program(cli) -> None:
 @pytest.fixture
 def fake_runner(monkeypatch):
     """Makes rows without compiling: notes what `bench.measure` is given, and gives rows of the status that a test wants."""
-    from tl_attention.measure import bench
-    from tl_attention.measure.records import Row, problem_of
+    from tl_attention.lab.measure import bench
+    from tl_attention.lab.measure.records import Row, problem_of
 
     calls: list[tuple] = []
 
@@ -221,7 +221,7 @@ def test_without_a_gpu_bench_takes_a_few_schedules_unless_told(
     gpus, arguments, names, cli, fake_runner, tmp_path, monkeypatch
 ) -> None:
     monkeypatch.chdir(ROOT)
-    monkeypatch.setattr("tl_attention.cli.measure.visible_gpus", lambda: ("GPU-0",) * gpus)
+    monkeypatch.setattr("tl_attention.lab.cli.measure.visible_gpus", lambda: ("GPU-0",) * gpus)
     result = cli("bench", *arguments, "--dtype", "fp16", "--output", tmp_path / "rows.jsonl")
     assert result.exit_code == 0 and [row.name for row in read_rows(tmp_path / "rows.jsonl")] == names
     assert ("4 of" in result.stderr and "--every takes all" in result.stderr) == (len(names) == 4)
@@ -242,8 +242,8 @@ def test_two_files_of_the_same_name_keep_their_folders(cli, fake_runner, tmp_pat
 
 
 def test_a_machine_that_fails_is_told_in_one_line_and_is_no_bad_input(cli, seed_path, tmp_path, monkeypatch) -> None:
-    from tl_attention.measure import bench
-    from tl_attention.measure.pool import CallFailed
+    from tl_attention.lab.measure import bench
+    from tl_attention.lab.measure.pool import CallFailed
 
     def run(*arguments, **options):
         raise CallFailed("timeout", "no answer within 120 s: killed")
@@ -255,8 +255,8 @@ def test_a_machine_that_fails_is_told_in_one_line_and_is_no_bad_input(cli, seed_
 
 
 def test_an_interrupt_is_told_and_what_was_recorded_stays(cli, seed_path, tmp_path, monkeypatch) -> None:
-    from tl_attention.measure import bench
-    from tl_attention.measure.records import Row
+    from tl_attention.lab.measure import bench
+    from tl_attention.lab.measure.records import Row
 
     def run(candidates, record, progress, **options):
         record(Row("seed", "x", "runtime", {}, "ok"))

@@ -14,15 +14,15 @@ from harness import FAR_S, HONEST, LINE
 from submissions import COMMITTED, text
 from tiers import exhaustive
 
-from tl_attention.cli.submit import BASELINES
-from tl_attention.leaderboard import evaluate as harness
-from tl_attention.leaderboard import submission
-from tl_attention.leaderboard.contract import FORBIDDEN_WORD, RANKED_LINES
-from tl_attention.leaderboard.evaluate import evaluate
-from tl_attention.leaderboard.results import Evaluation, LineResult, Outcome, summarize
+from tl_attention.lab.cli.submit import BASELINES
+from tl_attention.lab.leaderboard import evaluate as harness
+from tl_attention.lab.leaderboard import submission
+from tl_attention.lab.leaderboard.contract import FORBIDDEN_WORD, RANKED_LINES
+from tl_attention.lab.leaderboard.evaluate import evaluate
+from tl_attention.lab.leaderboard.results import Evaluation, LineResult, Outcome, summarize
 
 # The package has a function of this name too.
-command = importlib.import_module("tl_attention.cli.submit")
+command = importlib.import_module("tl_attention.lab.cli.submit")
 
 
 @pytest.fixture(autouse=True)

@@ -16,8 +16,8 @@ from once import lowered
 from pebble import ProcessPool
 from tiers import sampled
 
-from tl_attention.proof.code import text
-from tl_attention.proof.code.calls import CALLS
+from tl_attention.codeproof.read import text
+from tl_attention.codeproof.read.calls import CALLS
 
 Edits = tuple[tuple[str, str], ...]
 DESIGN = Path(__file__).parents[1] / "docs" / "DESIGN.md"

@@ -26,24 +26,24 @@ from test_trace_picture import timeline as two_iterations
 from tiers import sampled
 from timelines import timeline
 
-from tl_attention.cli import main
-from tl_attention.cli.options import HeadSizeType
-from tl_attention.cli.outputs import OutputFile
+from tl_attention.lab.cli import main
+from tl_attention.lab.cli.options import HeadSizeType
+from tl_attention.lab.cli.outputs import OutputFile
 from tl_attention.errors import ScheduleRefused
-from tl_attention.files.kinds import CHROME, MACHINE, PAGE, PICTURE, RECORD, SCHEMA, SUBMISSION, TIMELINE, Kind
-from tl_attention.files.schema import json_schema
-from tl_attention.leaderboard import evaluate, submission
-from tl_attention.leaderboard.results import Evaluation, LineResult, Outcome
-from tl_attention.lowering import preflight
-from tl_attention.measure import bench, cells, compilation, doctor, peers, profile
-from tl_attention.measure.cell_records import CellRow
-from tl_attention.measure.profile import ProfileRow
-from tl_attention.measure.records import parse_line, problem_of
-from tl_attention.model import machine as machines
-from tl_attention.model import prediction, probes
-from tl_attention.model import timeline as predicted_timeline
-from tl_attention.show import diff
-from tl_attention.trace import chrome, counted, page, picture, recording
+from tl_attention.lab.files.kinds import CHROME, MACHINE, PAGE, PICTURE, RECORD, SCHEMA, SUBMISSION, TIMELINE, Kind
+from tl_attention.lab.files.schema import json_schema
+from tl_attention.lab.leaderboard import evaluate, submission
+from tl_attention.lab.leaderboard.results import Evaluation, LineResult, Outcome
+from tl_attention.kernels import preflight
+from tl_attention.lab.measure import bench, cells, compilation, doctor, peers, profile
+from tl_attention.lab.measure.cell_records import CellRow
+from tl_attention.lab.measure.profile import ProfileRow
+from tl_attention.lab.measure.records import parse_line, problem_of
+from tl_attention.lab.model import machine as machines
+from tl_attention.lab.model import prediction, probes
+from tl_attention.lab.model import timeline as predicted_timeline
+from tl_attention.lab.show import diff
+from tl_attention.lab.trace import chrome, counted, page, picture, recording
 
 # --- the folder --------------------------------------------------------------------------------------------------------
 
@@ -245,8 +245,8 @@ def stand_ins(monkeypatch: pytest.MonkeyPatch) -> None:
     ):
         monkeypatch.setattr(module, name, stand_in)
     for name in ("profile", "trace", "calibrate"):
-        monkeypatch.setattr(sys.modules[f"tl_attention.cli.{name}"], "visible_gpus", lambda: ("a GPU",))
-    monkeypatch.setattr(sys.modules["tl_attention.cli.predict"], "time", SimpleNamespace(sleep=interrupted))
+        monkeypatch.setattr(sys.modules[f"tl_attention.lab.cli.{name}"], "visible_gpus", lambda: ("a GPU",))
+    monkeypatch.setattr(sys.modules["tl_attention.lab.cli.predict"], "time", SimpleNamespace(sleep=interrupted))
 
 
 LINE = re.compile(r":\d+: |: \d+ more mistakes")

@@ -9,12 +9,12 @@ from test_mma_sync_table import told
 from tiers import exhaustive
 
 from tl_attention.compiler.compile import compile_kernel
-from tl_attention.configurations.configuration import EXAMPLE, STEP, WHOLE, Configuration, parse, schedule_of
-from tl_attention.configurations.published import space
+from tl_attention.schedule.configuration import EXAMPLE, STEP, WHOLE, Configuration, parse, schedule_of
+from tl_attention.lab.measure.published import space
 from tl_attention.errors import InputError, ScheduleRefused
-from tl_attention.files.named import resolve
-from tl_attention.hardware.card import CARDS
-from tl_attention.lowering.preflight import refuse_unless_safe
+from tl_attention.schedule.files.named import resolve
+from tl_attention.problem.card import CARDS
+from tl_attention.kernels.preflight import refuse_unless_safe
 from tl_attention.op import attention as of_calls
 from tl_attention.oracle.interpret import verify
 from tl_attention.problem.mask import CAUSAL, FULL, Mask

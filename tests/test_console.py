@@ -4,9 +4,9 @@ import ctypes
 
 import pytest
 
-from tl_attention.hardware import device
-from tl_attention.show import console
-from tl_attention.show.table import Table, lines
+from tl_attention.lab.measure import device
+from tl_attention.lab.show import console
+from tl_attention.lab.show.table import Table, lines
 
 
 class Clock:

@@ -20,29 +20,29 @@ from test_trace_picture import timeline as two_iterations
 from tiers import sampled
 from timelines import timeline
 
-from tl_attention.cli.report import _entry
+from tl_attention.lab.cli.report import _entry
 from tl_attention.compiler import compile, store
 from tl_attention.compiler.sass import cuobjdump
 from tl_attention.compiler.scratch import scratch_file
 from tl_attention.errors import InputError
-from tl_attention.files import catalogue
-from tl_attention.files.ladder_file import ladder_names, load_ladder
-from tl_attention.files.named import load
-from tl_attention.leaderboard import results as evaluations
-from tl_attention.leaderboard.contract import RANKED_LINES, read_test_lines
-from tl_attention.leaderboard.evaluate import evaluate
-from tl_attention.measure.cell import load_cells
-from tl_attention.measure.cell_records import CellRow
-from tl_attention.measure.profile import ProfileRow
-from tl_attention.measure.records import Row, parse_line, read_lines, read_rows
-from tl_attention.model import machine
-from tl_attention.show import cells as shown_cells
-from tl_attention.show import ladder as shown_ladder
-from tl_attention.show import profile as shown_profile
-from tl_attention.show import report as shown_rows
-from tl_attention.show import timeline as shown_timeline
-from tl_attention.trace import chrome, page, picture
-from tl_attention.trace.timeline import Timeline
+from tl_attention.schedule.files import catalogue
+from tl_attention.lab.files.ladder_file import ladder_names, load_ladder
+from tl_attention.schedule.files.named import load
+from tl_attention.lab.leaderboard import results as evaluations
+from tl_attention.lab.leaderboard.contract import RANKED_LINES, read_test_lines
+from tl_attention.lab.leaderboard.evaluate import evaluate
+from tl_attention.lab.measure.cell import load_cells
+from tl_attention.lab.measure.cell_records import CellRow
+from tl_attention.lab.measure.profile import ProfileRow
+from tl_attention.lab.measure.records import Row, parse_line, read_lines, read_rows
+from tl_attention.lab.model import machine
+from tl_attention.lab.show import cells as shown_cells
+from tl_attention.lab.show import ladder as shown_ladder
+from tl_attention.lab.show import profile as shown_profile
+from tl_attention.lab.show import report as shown_rows
+from tl_attention.lab.show import timeline as shown_timeline
+from tl_attention.lab.trace import chrome, page, picture
+from tl_attention.lab.trace.timeline import Timeline
 
 RESULTS = ROOT / "results"
 TIMELINES = sorted(path.stem for path in (RESULTS / "timelines").glob("*.json"))

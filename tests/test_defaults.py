@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from tl_attention.errors import InputError
-from tl_attention.files import defaults
-from tl_attention.files.conditions import FLAGS, KEYS, LONGEST, NONE_YET, Case
-from tl_attention.files.defaults import FILE, Rule, computed, default_schedule, default_schedules
-from tl_attention.files.named import resolve
-from tl_attention.hardware.card import ARCHS, CARDS, HOPPER
-from tl_attention.lowering.preflight import check_limits
+from tl_attention.schedule.files import defaults
+from tl_attention.schedule.files.conditions import FLAGS, KEYS, LONGEST, NONE_YET, Case
+from tl_attention.schedule.files.defaults import FILE, Rule, computed, default_schedule, default_schedules
+from tl_attention.schedule.files.named import resolve
+from tl_attention.problem.card import ARCHS, CARDS, HOPPER
+from tl_attention.kernels.preflight import check_limits
 from tl_attention.problem.features import BY_WORD
 from tl_attention.problem.head_dims import TILE_SIZES, is_meant, sizes_of
 from tl_attention.problem.mask import CAUSAL, FULL, MASK_KINDS, Mask, kind_of

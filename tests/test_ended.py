@@ -11,7 +11,7 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from tl_attention.cli.command import ENDING, OneLineErrors
+from tl_attention.lab.cli.command import ENDING, OneLineErrors
 
 SAID = "interrupted; rows already recorded are kept\n"
 # As a package that asks whether another one is there.

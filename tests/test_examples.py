@@ -12,9 +12,9 @@ from gradients import flash_on_cpu
 from on_cpu import Kernels, on_cpu
 from tiers import exhaustive, sampled
 
-from tl_attention.hardware.card import CARDS, HOPPER
-from tl_attention.lowering.preflight import check_limits
-from tl_attention.lowering.registry import lowering_of
+from tl_attention.problem.card import CARDS, HOPPER
+from tl_attention.kernels.preflight import check_limits
+from tl_attention.kernels.registry import lowering_of
 from tl_attention.op import arguments
 from tl_attention.program.planned import Planned
 

@@ -8,11 +8,11 @@ import torch
 from mutations import shipped
 from tiers import sampled
 
-from tl_attention.measure import gpu_worker, timing
-from tl_attention.measure.candidate import Candidate
-from tl_attention.measure.cell import Cell
-from tl_attention.measure.cells import measure
-from tl_attention.measure.trials import SILENT
+from tl_attention.lab.measure import gpu_worker, timing
+from tl_attention.lab.measure.candidate import Candidate
+from tl_attention.lab.measure.cell import Cell
+from tl_attention.lab.measure.cells import measure
+from tl_attention.lab.measure.trials import SILENT
 from tl_attention.oracle.reference import attention_same_precision, lse_same_precision
 from tl_attention.problem.mask import CAUSAL, Mask
 from tl_attention.problem.shape import AttentionShape

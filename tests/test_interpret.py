@@ -10,8 +10,8 @@ from mutations import shipped
 from specialized import CHUNKED, REST, TWO, fa3
 from tiers import sampled
 
-from tl_attention.loop.exp2 import COEFFICIENTS
-from tl_attention.measure.candidate import SHARP
+from tl_attention.schedule.loop.exp2 import COEFFICIENTS
+from tl_attention.lab.measure.candidate import SHARP
 from tl_attention.oracle.interpret import POLICIES, interpret, verify
 from tl_attention.oracle.reference import attention_fp64, attention_same_precision, compare, make_inputs
 from tl_attention.oracle.tile import Tiles, exp2, on_fma_units

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from tl_attention import attention, attention_varlen
 from tl_attention.compiler.compile import compile_kernel
-from tl_attention.files.named import resolve
+from tl_attention.schedule.files.named import resolve
 from tl_attention.op import attention as module
 from tl_attention.op import varlen
 from tl_attention.problem.mask import CAUSAL, FULL, Mask, kind_of, masked

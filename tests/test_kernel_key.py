@@ -157,7 +157,7 @@ def below(module: str) -> set[str]:
 
 
 def test_the_version_is_of_all_that_makes_and_proves_a_kernel() -> None:
-    made_by = {name for name in MODULES if name.startswith(("tl_attention.lowering", "tl_attention.compiler"))}
+    made_by = {name for name in MODULES if name.startswith(("tl_attention.kernels", "tl_attention.compiler"))}
     made_by = set().union(*(below(name) for name in made_by))
     assert {MODULES[name].relative_to(PACKAGE).parts[0] for name in made_by} == {*MAKING}
 

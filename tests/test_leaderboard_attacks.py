@@ -16,10 +16,10 @@ from harness import CHANGES, FAR_S, LINE, PREAMBLE, SIZE, calling, forging, gone
 from tiers import sampled
 from torch.nn.functional import scaled_dot_product_attention as attention
 
-from tl_attention.leaderboard.evaluate import LOG_BYTES, MESSAGE_BYTES, evaluate
-from tl_attention.leaderboard.inputs import Change, Inputs
-from tl_attention.leaderboard.reference import generate_input
-from tl_attention.leaderboard.results import Evaluation, class_lines
+from tl_attention.lab.leaderboard.evaluate import LOG_BYTES, MESSAGE_BYTES, evaluate
+from tl_attention.lab.leaderboard.inputs import Change, Inputs
+from tl_attention.lab.leaderboard.reference import generate_input
+from tl_attention.lab.leaderboard.results import Evaluation, class_lines
 
 # Enough for the worker where the submission never gets so far as to compute; torch itself takes a second to import.
 NO_TORCH = "class Tensor:\n    copy_ = zero_ = __getitem__ = None\n"
@@ -163,7 +163,7 @@ TIMES = {
     "times that are no numbers": ("['1.0'] * 3", "samples_ms[0]: expected a number"),
 }
 IMPORTS = {
-    "this package": ("import tl_attention.leaderboard.contract", "ModuleNotFoundError"),
+    "this package": ("import tl_attention.lab.leaderboard.contract", "ModuleNotFoundError"),
     "no kernel": ("x = 1", "TypeError: submission.py defines no custom_kernel that can be called"),
     "it exits": ("raise SystemExit(3)", "SystemExit: 3"),
     "it leaves at once": ("os._exit(3)", "exit code 3"),

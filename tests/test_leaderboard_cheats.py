@@ -12,14 +12,14 @@ from cheats import AFTERWARDS, GPU_SOURCES, OTHER_CLOCKS, SOURCES, source
 from harness import FAR_S, LINE, PREAMBLE, calling
 from tiers import exhaustive, sampled
 
-from tl_attention.leaderboard import evaluate as harness
-from tl_attention.leaderboard.contract import RANKED_LINES, TestLine
-from tl_attention.leaderboard.inputs import PARTS, ROWS, Change, Inputs
-from tl_attention.leaderboard.message import Message
-from tl_attention.leaderboard.outputs import Outputs
-from tl_attention.leaderboard.reference import generate_input
-from tl_attention.leaderboard.results import LineResult, Outcome
-from tl_attention.leaderboard.timed import Timer
+from tl_attention.lab.leaderboard import evaluate as harness
+from tl_attention.lab.leaderboard.contract import RANKED_LINES, TestLine
+from tl_attention.lab.leaderboard.inputs import PARTS, ROWS, Change, Inputs
+from tl_attention.lab.leaderboard.message import Message
+from tl_attention.lab.leaderboard.outputs import Outputs
+from tl_attention.lab.leaderboard.reference import generate_input
+from tl_attention.lab.leaderboard.results import LineResult, Outcome
+from tl_attention.lab.leaderboard.timed import Timer
 
 # At this size a kernel takes longer on any GPU than everything around it.
 LARGE = RANKED_LINES[1]

@@ -10,13 +10,13 @@ from specialized import SPECIALIZED
 from tiers import sampled
 
 from tl_attention.errors import ScheduleRefused
-from tl_attention.loop.attention import SOURCE
-from tl_attention.lowering.preflight import refuse_unless_safe
-from tl_attention.lowering.warp_specialized.dialect import TABLE
+from tl_attention.schedule.loop.attention import SOURCE
+from tl_attention.kernels.preflight import refuse_unless_safe
+from tl_attention.kernels.warp_specialized.dialect import TABLE
 from tl_attention.program.derivation import Dependence, dependences, derive
 from tl_attention.program.planned import Planned
 from tl_attention.program.program import Program
-from tl_attention.proof.legality import Violation, check, find_violation
+from tl_attention.program.legality import Violation, check, find_violation
 from tl_attention.schedule.keys import PRODUCER
 from tl_attention.schedule.schedule import Schedule
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tl_attention.errors import InputError
-from tl_attention.measure.results_file import ResultsFile
+from tl_attention.lab.measure.results_file import ResultsFile
 
 ROOT = Path(__file__).parents[1]
 WRITERS, LINES = 10, 1000
@@ -21,7 +21,7 @@ WRITERS, LINES = 10, 1000
 WRITER = """
 import sys, time
 from pathlib import Path
-from tl_attention.measure.results_file import ResultsFile
+from tl_attention.lab.measure.results_file import ResultsFile
 path, start, name, count = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3], int(sys.argv[4])
 lines = ResultsFile(path)
 print("ready", flush=True)

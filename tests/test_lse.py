@@ -8,8 +8,8 @@ import torch
 from mutations import SCHEDULES
 
 from tl_attention import InputError, attention
-from tl_attention.files.schedule_file import load
-from tl_attention.measure.candidate import SHARP
+from tl_attention.schedule.files.schedule_file import load
+from tl_attention.lab.measure.candidate import SHARP
 from tl_attention.oracle.interpret import POLICIES, interpret, verify
 from tl_attention.oracle.reference import (
     LSE_ROUNDING,

@@ -9,8 +9,8 @@ import tilelang.language as T
 import torch
 from tvm import arith
 
-from tl_attention.files.named import resolve
-from tl_attention.measure.candidate import Verified, ends_of, verified_on
+from tl_attention.schedule.files.named import resolve
+from tl_attention.lab.measure.candidate import Verified, ends_of, verified_on
 from tl_attention.oracle.tile import TENSORS
 from tl_attention.problem.lengths import edges
 from tl_attention.problem.mask import CAUSAL, FULL, Mask

@@ -10,9 +10,9 @@ from mutations import SCHEDULES, shipped
 from pydantic import ValidationError
 
 from tl_attention.errors import InputError, ScheduleRefused
-from tl_attention.files.schedule_file import load
-from tl_attention.lowering.preflight import refuse_unless_safe
-from tl_attention.lowering.registry import lowering_of
+from tl_attention.schedule.files.schedule_file import load
+from tl_attention.kernels.preflight import refuse_unless_safe
+from tl_attention.kernels.registry import lowering_of
 from tl_attention.problem.mask import FULL
 from tl_attention.problem.variant import Variant
 from tl_attention.program.derivation import derive

@@ -13,11 +13,11 @@ from simulated_warps import wrong
 from tiers import exhaustive, sampled
 
 from tl_attention.errors import ScheduleRefused
-from tl_attention.lowering.mma_sync.replay import prove
-from tl_attention.lowering.preflight import refuse_unless_safe
-from tl_attention.measure.bench import measure
-from tl_attention.measure.candidate import Candidate
-from tl_attention.measure.trials import SILENT
+from tl_attention.kernels.mma_sync.replay import prove
+from tl_attention.kernels.preflight import refuse_unless_safe
+from tl_attention.lab.measure.bench import measure
+from tl_attention.lab.measure.candidate import Candidate
+from tl_attention.lab.measure.trials import SILENT
 from tl_attention.oracle.interpret import verify
 from tl_attention.problem.mask import CAUSAL, FULL, Mask
 from tl_attention.problem.shape import AttentionShape
@@ -25,7 +25,7 @@ from tl_attention.problem.variant import Variant
 from tl_attention.program.derivation import derive
 from tl_attention.program.planned import Planned
 from tl_attention.program.program import Iteration, Phases, Program
-from tl_attention.proof.legality import check
+from tl_attention.program.legality import check
 from tl_attention.schedule.schedule import Schedule
 
 WINDOW = Mask(left=100, right=40)

@@ -17,26 +17,26 @@ from click.testing import CliRunner
 from model_code import in_store
 from tiers import exhaustive
 
-from tl_attention.cli import main
+from tl_attention.lab.cli import main
 from tl_attention.errors import InputError, ScheduleRefused
-from tl_attention.files.named import resolve
-from tl_attention.measure.candidate import Candidate
-from tl_attention.model import machine as machines
-from tl_attention.model import prediction, probes
-from tl_attention.model.calibration import MEASURED, calibrated, text
-from tl_attention.model.grid import Grid
-from tl_attention.model.instructions import loops, read
-from tl_attention.model.machine import NUMBERS, Machine
-from tl_attention.model.prediction import predict
-from tl_attention.model.sm import Account, Barrier, Meeting, Quarter
-from tl_attention.model.steps import Mark, Step, step, tile_code
+from tl_attention.schedule.files.named import resolve
+from tl_attention.lab.measure.candidate import Candidate
+from tl_attention.lab.model import machine as machines
+from tl_attention.lab.model import prediction, probes
+from tl_attention.lab.model.calibration import MEASURED, calibrated, text
+from tl_attention.lab.model.grid import Grid
+from tl_attention.lab.model.instructions import loops, read
+from tl_attention.lab.model.machine import NUMBERS, Machine
+from tl_attention.lab.model.prediction import predict
+from tl_attention.lab.model.sm import Account, Barrier, Meeting, Quarter
+from tl_attention.lab.model.steps import Mark, Step, step, tile_code
 from tl_attention.problem.mask import CAUSAL
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.program.planned import Planned
 
 H200 = machines.load("h200")
 # The package has a function of this name too.
-command = importlib.import_module("tl_attention.cli.predict")
+command = importlib.import_module("tl_attention.lab.cli.predict")
 # A machine on which an instruction takes a cycle and nothing disturbs anything.
 ONE = ("fma", "fma_beside", "slot_beside", "alu_beside", "mufu_beside", "stall_beside")
 OF_PRODUCTS = {"wgmma_columns": 2.0, "wgmma_issue_columns": 64.0, "wgmma_queue": 4.0}

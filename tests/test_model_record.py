@@ -9,12 +9,12 @@ import pytest
 from model_code import CELLS, in_store
 from pages import model as page
 
-from tl_attention.files.named import resolve
-from tl_attention.measure.candidate import Candidate
-from tl_attention.measure.cell_records import CellRow
-from tl_attention.measure.records import read_all
-from tl_attention.model.machine import load
-from tl_attention.model.prediction import predict_code
+from tl_attention.schedule.files.named import resolve
+from tl_attention.lab.measure.candidate import Candidate
+from tl_attention.lab.measure.cell_records import CellRow
+from tl_attention.lab.measure.records import read_all
+from tl_attention.lab.model.machine import load
+from tl_attention.lab.model.prediction import predict_code
 from tl_attention.program.planned import Planned
 
 

@@ -5,7 +5,7 @@ import torch
 from models import FAMILIES, LAYERS, check_logits, device, each, launches, logits, model_of, packed, padded, tokens
 
 from tl_attention import InputError
-from tl_attention.integrations import hugging_face
+from tl_attention.op.integrations import hugging_face
 from tl_attention.problem.mask import CAUSAL, FULL, Mask
 
 __all__ = ["device", "launches"]

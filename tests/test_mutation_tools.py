@@ -21,7 +21,7 @@ from pebble import ProcessPool
 from rich.console import Console
 from tiers import exhaustive
 
-from tl_attention.measure.candidate import Verified
+from tl_attention.lab.measure.candidate import Verified
 from tl_attention.problem.mask import CAUSAL
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.variant import Variant

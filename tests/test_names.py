@@ -14,9 +14,9 @@ from tiers import exhaustive, sampled
 import tl_attention
 from tl_attention import load_schedule
 from tl_attention.errors import InputError
-from tl_attention.files import catalogue
-from tl_attention.files.named import expand, resolve
-from tl_attention.files.schedule_file import load
+from tl_attention.schedule.files import catalogue
+from tl_attention.schedule.files.named import expand, resolve
+from tl_attention.schedule.files.schedule_file import load
 
 ROOT = Path(__file__).parents[1]
 SCHEDULES = ROOT / "schedules"
@@ -196,7 +196,7 @@ def test_a_head_size_that_a_file_is_not_meant_for_is_refused_at_its_line(error_o
 
 
 def test_bench_leaves_out_aloud_what_is_not_meant_for_the_head_size(cli, empty, monkeypatch) -> None:
-    from tl_attention.measure import bench
+    from tl_attention.lab.measure import bench
 
     names: list[str] = []
     monkeypatch.setattr(

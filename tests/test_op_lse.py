@@ -16,7 +16,7 @@ from test_cases_lse import VALUES, with_value
 
 from tl_attention import attention, merge
 from tl_attention.compiler.compile import compile_kernel
-from tl_attention.files.schedule_file import load
+from tl_attention.schedule.files.schedule_file import load
 from tl_attention.oracle.reference import compare_lse, lse_fp64, lse_same_precision
 from tl_attention.problem.mask import FULL
 from tl_attention.problem.variant import Sizes, Variant

@@ -17,7 +17,7 @@ from matrix_kernels import EDGES, HEADS, MASKS, Kernel
 from mutations import SCHEDULES
 from tiers import sampled
 
-from tl_attention.lowering.preflight import refuse_unless_safe
+from tl_attention.kernels.preflight import refuse_unless_safe
 from tl_attention.problem.shape import DTYPES
 from tl_attention.program.planned import Planned
 

@@ -18,7 +18,7 @@ from torch._subclasses import FakeTensorMode
 from torch.export import Dim
 
 from tl_attention import InputError, attention
-from tl_attention.files.schedule_file import load
+from tl_attention.schedule.files.schedule_file import load
 
 __all__ = ["flash_on_cpu", "on_cpu"]
 

@@ -13,8 +13,8 @@ from packed_check import faults
 from torch import Tensor
 
 from tl_attention import InputError, ScheduleRefused, attention, attention_varlen
-from tl_attention.files.named import resolve
-from tl_attention.lowering.registry import lowering_of
+from tl_attention.schedule.files.named import resolve
+from tl_attention.kernels.registry import lowering_of
 from tl_attention.op import varlen
 from tl_attention.problem.variant import Variant
 

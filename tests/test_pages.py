@@ -9,7 +9,7 @@ import pytest
 from page_commands import agrees, blocks, run_page
 from tiers import sampled
 
-from tl_attention.loop.attention import SOURCE
+from tl_attention.schedule.loop.attention import SOURCE
 
 ROOT = Path(__file__).parents[1]
 FIRST, READING = (ROOT / f"docs/{name}.md" for name in ("first-schedule", "reading-a-schedule"))

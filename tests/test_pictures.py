@@ -20,9 +20,9 @@ from PIL import Image
 from tiers import exhaustive, sampled
 
 from tl_attention.errors import InputError
-from tl_attention.files.ladder_file import Ladder, load_ladder
-from tl_attention.measure.cell_records import CellRow, Timed
-from tl_attention.measure.records import Row, problem_of, read_rows
+from tl_attention.lab.files.ladder_file import Ladder, load_ladder
+from tl_attention.lab.measure.cell_records import CellRow, Timed
+from tl_attention.lab.measure.records import Row, problem_of, read_rows
 from tl_attention.problem.mask import CAUSAL, FULL
 from tl_attention.problem.shape import AttentionShape
 

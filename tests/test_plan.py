@@ -19,7 +19,7 @@ from torch import Tensor
 from torch._subclasses import FakeTensorMode
 
 from tl_attention import InputError, attention
-from tl_attention.files.schedule_file import load
+from tl_attention.schedule.files.schedule_file import load
 from tl_attention.op import arguments
 from tl_attention.op import attention as module
 from tl_attention.op import plan as of_plans

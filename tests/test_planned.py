@@ -12,11 +12,11 @@ from golden_kernels import KERNELS
 from mutations import shipped
 
 from tl_attention.compiler import generation
-from tl_attention.files.named import resolve
-from tl_attention.leaderboard import submission
-from tl_attention.measure import session
-from tl_attention.measure.candidate import Candidate
-from tl_attention.measure.compilation import Compiled
+from tl_attention.schedule.files.named import resolve
+from tl_attention.lab.leaderboard import submission
+from tl_attention.lab.measure import session
+from tl_attention.lab.measure.candidate import Candidate
+from tl_attention.lab.measure.compilation import Compiled
 from tl_attention.op import attention as module
 from tl_attention.program import derivation, planned
 from tl_attention.program.planned import Planned

@@ -15,10 +15,10 @@ import pytest
 from mutations import shipped
 from pebble import ProcessPool
 
-from tl_attention.measure import compilation
-from tl_attention.measure.candidate import Candidate
-from tl_attention.measure.compilation import Compiled, compile_all, compile_each
-from tl_attention.measure.pool import CallFailed, Worker
+from tl_attention.lab.measure import compilation
+from tl_attention.lab.measure.candidate import Candidate
+from tl_attention.lab.measure.compilation import Compiled, compile_all, compile_each
+from tl_attention.lab.measure.pool import CallFailed, Worker
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.program.planned import Planned
 

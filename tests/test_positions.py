@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch._subclasses import FakeTensorMode
 
-from tl_attention.integrations import positions, sequences
-from tl_attention.integrations.positions import masks_are_made, with_packing
-from tl_attention.integrations.sequences import Note, Packing, Padding
+from tl_attention.op.integrations import positions, sequences
+from tl_attention.op.integrations.positions import masks_are_made, with_packing
+from tl_attention.op.integrations.sequences import Note, Packing, Padding
 
 
 def drawn(seed: int) -> tuple[torch.Tensor, torch.Tensor | None, list[list[int]]]:

@@ -14,23 +14,23 @@ import pytest
 from click.testing import CliRunner, Result
 from model_code import in_store
 
-from tl_attention.cli import main
-from tl_attention.cli.measure import _predicted
-from tl_attention.files.named import resolve
-from tl_attention.measure import bench
-from tl_attention.measure.candidate import Candidate
-from tl_attention.measure.records import Row, problem_of
-from tl_attention.model import machine as machines
-from tl_attention.model import prediction
-from tl_attention.model.machine import Machine
-from tl_attention.model.timeline import predicted
+from tl_attention.lab.cli import main
+from tl_attention.lab.cli.measure import _predicted
+from tl_attention.schedule.files.named import resolve
+from tl_attention.lab.measure import bench
+from tl_attention.lab.measure.candidate import Candidate
+from tl_attention.lab.measure.records import Row, problem_of
+from tl_attention.lab.model import machine as machines
+from tl_attention.lab.model import prediction
+from tl_attention.lab.model.machine import Machine
+from tl_attention.lab.model.timeline import predicted
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.program.planned import Planned
-from tl_attention.trace.critical import critical_path
-from tl_attention.trace.flows import flows
-from tl_attention.trace.shares import of_block, tensor_pipe
-from tl_attention.trace.steady import steady
-from tl_attention.trace.timeline import Timeline, What
+from tl_attention.lab.trace.critical import critical_path
+from tl_attention.lab.trace.flows import flows
+from tl_attention.lab.trace.shares import of_block, tensor_pipe
+from tl_attention.lab.trace.steady import steady
+from tl_attention.lab.trace.timeline import Timeline, What
 
 RECORDED = Path(__file__).parents[1] / "results/timelines/best.json"
 L = "4,64,8192,128"
@@ -40,7 +40,7 @@ L = "4,64,8192,128"
 def stored(monkeypatch) -> None:
     """Has machine code for best, best_causal, seed and mma_sync, of bf16 kernels, and compiles nothing."""
     for module in ("prediction", "timeline"):
-        monkeypatch.setattr(f"tl_attention.model.{module}.compiled", in_store)
+        monkeypatch.setattr(f"tl_attention.lab.model.{module}.compiled", in_store)
 
 
 @functools.cache

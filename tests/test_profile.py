@@ -13,21 +13,21 @@ import torch
 from ncu_sample import BF16, FP16, fake_ncu, marked
 
 from tl_attention.errors import InputError
-from tl_attention.files.named import resolve
-from tl_attention.measure import counters, gpu_worker, profile
-from tl_attention.measure.candidate import Candidate
-from tl_attention.measure.compilation import Compiled
-from tl_attention.measure.counters import METHOD, METRICS, Ncu, known_of, of_jobs, parse
-from tl_attention.measure.profile import ProfileRow
-from tl_attention.measure.records import problem_of, read_all
-from tl_attention.measure.trials import SILENT
+from tl_attention.schedule.files.named import resolve
+from tl_attention.lab.measure import counters, gpu_worker, profile
+from tl_attention.lab.measure.candidate import Candidate
+from tl_attention.lab.measure.compilation import Compiled
+from tl_attention.lab.measure.counters import METHOD, METRICS, Ncu, known_of, of_jobs, parse
+from tl_attention.lab.measure.profile import ProfileRow
+from tl_attention.lab.measure.records import problem_of, read_all
+from tl_attention.lab.measure.trials import SILENT
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.program.planned import Planned
-from tl_attention.show import profile as shown
+from tl_attention.lab.show import profile as shown
 
 SHAPE = AttentionShape.parse("4,64,8192,128")
 # Its package has the command under the module's name.
-COMMAND = import_module("tl_attention.cli.profile")
+COMMAND = import_module("tl_attention.lab.cli.profile")
 NAMES = ("seed", "best", "fa3_overlap", "experiments/cluster_1")
 
 

@@ -20,10 +20,10 @@ from tl_attention.compiler.compiler_errors import serialised_because
 from tl_attention.compiler.generation import said_of
 from tl_attention.compiler.sass import steady
 from tl_attention.compiler.toolchain import chosen
-from tl_attention.files.schedule_file import load
-from tl_attention.lowering.registry import LOWERINGS
-from tl_attention.measure import compilation
-from tl_attention.measure.candidate import Candidate
+from tl_attention.schedule.files.schedule_file import load
+from tl_attention.kernels.registry import LOWERINGS
+from tl_attention.lab.measure import compilation
+from tl_attention.lab.measure.candidate import Candidate
 from tl_attention.problem.mask import CAUSAL, FULL
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.variant import Variant

@@ -16,9 +16,9 @@ from test_roles import OPTIONS, ORDERS, TILES, Events, changed, events_of, moved
 from tiers import sampled
 
 from tl_attention.errors import ScheduleRefused
-from tl_attention.proof.events import CLUSTER, NAMED, Event, Process
-from tl_attention.proof.mbarrier import Rule
-from tl_attention.proof.races import prove
+from tl_attention.program.events import CLUSTER, NAMED, Event, Process
+from tl_attention.program.mbarrier import Rule
+from tl_attention.program.races import prove
 
 PRODUCER, FIRST, PRODUCER_1 = Process(0, -1, 1), Process(0, 0, 2), Process(1, -1, 1)
 LEFT_OUT = ("as shipped", "ping-pong", "dynamic ping-pong", "both", "one K buffer")

@@ -7,7 +7,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from tl_attention.proof.code.affine import (
+from tl_attention.codeproof.run.affine import (
     AFFINE,
     FLOORED,
     INVARIANT,
@@ -20,8 +20,8 @@ from tl_attention.proof.code.affine import (
     form,
     form_of,
 )
-from tl_attention.proof.code.expression import UNREADABLE, arguments, parsed
-from tl_attention.proof.code.threads import NUMBERS
+from tl_attention.codeproof.read.expression import UNREADABLE, arguments, parsed
+from tl_attention.codeproof.run.threads import NUMBERS
 
 
 def value(text: str, **names):

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from small_kernels import kernel, line_of, ran
 
-from tl_attention.proof.code.coverage import Coverage
-from tl_attention.proof.code.iterations import Iterations
-from tl_attention.proof.code.run import Extent
-from tl_attention.proof.code.verdict import Unsafe
+from tl_attention.codeproof.run.coverage import Coverage
+from tl_attention.codeproof.run.iterations import Iterations
+from tl_attention.codeproof.run.run import Extent
+from tl_attention.codeproof.verdict import Unsafe
 
 TILES = """
   int tile = 0;

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from small_kernels import barriers, kernel, line_of, ran, synced
 
-from tl_attention.proof.code.run import Extent
-from tl_attention.proof.code.verdict import Unsafe
+from tl_attention.codeproof.run.run import Extent
+from tl_attention.codeproof.verdict import Unsafe
 
 
 @pytest.mark.parametrize("head, period", [(1, 1), (3, 2), (4, 6), (7, 4)])

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from tl_attention.errors import InputError
-from tl_attention.measure.cell import OURS
-from tl_attention.measure.records import Row, problem_of, read_rows
-from tl_attention.measure.results_file import ResultsFile
+from tl_attention.lab.measure.cell import OURS
+from tl_attention.lab.measure.records import Row, problem_of, read_rows
+from tl_attention.lab.measure.results_file import ResultsFile
 from tl_attention.problem.mask import CAUSAL, FULL
 from tl_attention.problem.shape import AttentionShape
 
@@ -79,7 +79,7 @@ FULL_DISK = """
 import resource, sys
 from pathlib import Path
 from tl_attention.errors import InputError
-from tl_attention.measure.results_file import ResultsFile
+from tl_attention.lab.measure.results_file import ResultsFile
 sys.path.insert(0, sys.argv[2])
 from test_records import ROW
 results = ResultsFile(Path(sys.argv[1]))

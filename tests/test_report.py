@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from tl_attention.measure import records
-from tl_attention.measure.records import Row
-from tl_attention.measure.results_file import ResultsFile
-from tl_attention.show.report import (
+from tl_attention.lab.measure import records
+from tl_attention.lab.measure.records import Row
+from tl_attention.lab.measure.results_file import ResultsFile
+from tl_attention.lab.show.report import (
     by_problem,
     kernel_of,
     predicted_lines,

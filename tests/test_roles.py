@@ -12,13 +12,13 @@ from overlap import FORMS, overlap
 from tiers import sampled
 
 from tl_attention.errors import ScheduleRefused
-from tl_attention.lowering.preflight import refuse_unless_safe
-from tl_attention.lowering.registry import lowering_of
-from tl_attention.lowering.warp_specialized.roles import Roles, tile_lists
+from tl_attention.kernels.preflight import refuse_unless_safe
+from tl_attention.kernels.registry import lowering_of
+from tl_attention.kernels.warp_specialized.roles import Roles, tile_lists
 from tl_attention.program.derivation import derive
 from tl_attention.program.planned import Planned
-from tl_attention.proof.events import Event, Process
-from tl_attention.proof.races import prove
+from tl_attention.program.events import Event, Process
+from tl_attention.program.races import prove
 from tl_attention.schedule.schedule import Schedule
 
 ORDERS = [{"reverse": reverse, "late": late} for reverse, late in product((False, True), repeat=2)]

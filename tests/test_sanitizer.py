@@ -23,7 +23,7 @@ from pebble import ProcessPool
 from sanitized_cases import SCHEDULES as OF_VARIANTS
 from sanitized_cases import VARIANTS, case, kernel, launch
 
-from tl_attention.lowering.preflight import refuse_unless_safe
+from tl_attention.kernels.preflight import refuse_unless_safe
 from tl_attention.op.attention import kernel_of
 from tl_attention.program.planned import Planned
 

@@ -11,8 +11,8 @@ import yaml
 from specialized import HUNDREDS, hundred
 
 from tl_attention.errors import InputError
-from tl_attention.files.schedule_file import load
-from tl_attention.loop.attention import NUMBER, SOURCE
+from tl_attention.schedule.files.schedule_file import load
+from tl_attention.schedule.loop.attention import NUMBER, SOURCE
 from tl_attention.schedule.options import OPTION_PATHS
 from tl_attention.schedule.schedule import EXAMPLE_LABEL, Schedule
 

@@ -12,8 +12,8 @@ import pytest
 import yaml
 
 from tl_attention.errors import InputError
-from tl_attention.files.schedule_file import ScheduleKeys, load
-from tl_attention.loop.attention import NAMES
+from tl_attention.schedule.files.schedule_file import ScheduleKeys, load
+from tl_attention.schedule.loop.attention import NAMES
 
 ROOT = Path(__file__).parents[1]
 COMMITTED = ROOT / "schedules" / "schedule.schema.json"

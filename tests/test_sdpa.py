@@ -14,7 +14,7 @@ from torch.nn import attention as registry
 from torch.nn.attention.varlen import AuxRequest, varlen_attn
 
 from tl_attention import InputError, register_sdpa
-from tl_attention.integrations import sdpa
+from tl_attention.op.integrations import sdpa
 from tl_attention.op import arguments
 from tl_attention.op.backward import taking
 from tl_attention.oracle.reference import attention_and_lse, make_inputs
@@ -78,7 +78,7 @@ def test_importing_registers_and_activates_nothing():
     code = (
         "import torch, tl_attention; from tl_attention import attention; "
         "from torch.nn.attention import current_flash_attention_impl as current, list_flash_attention_impls as listed; "
-        "import tl_attention.integrations.sdpa; print('tl_attention' in listed(), current()); "
+        "import tl_attention.op.integrations.sdpa; print('tl_attention' in listed(), current()); "
         "tl_attention.register_sdpa(); print('tl_attention' in listed(), current())"
     )
     printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout

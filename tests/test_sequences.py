@@ -11,10 +11,10 @@ import torch
 from mutations import shipped
 
 from tl_attention.errors import InputError, ScheduleRefused
-from tl_attention.lowering.registry import lowering_of
-from tl_attention.measure.candidate import Candidate
-from tl_attention.measure.compilation import refusal_of
-from tl_attention.measure.records import problem_of
+from tl_attention.kernels.registry import lowering_of
+from tl_attention.lab.measure.candidate import Candidate
+from tl_attention.lab.measure.compilation import refusal_of
+from tl_attention.lab.measure.records import problem_of
 from tl_attention.oracle.interpret import POLICIES, interpret, verify
 from tl_attention.oracle.reference import (
     attention_and_lse,

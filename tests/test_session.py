@@ -9,10 +9,10 @@ import pytest
 from mutations import shipped
 from stand_in import GOOD, Compilers, Gpu, on_a_machine
 
-from tl_attention.measure.candidate import Candidate
-from tl_attention.measure.compilation import Compiled
-from tl_attention.measure.records import CONFIDENCE, Comparison, Row, parse_line
-from tl_attention.measure.session import Session
+from tl_attention.lab.measure.candidate import Candidate
+from tl_attention.lab.measure.compilation import Compiled
+from tl_attention.lab.measure.records import CONFIDENCE, Comparison, Row, parse_line
+from tl_attention.lab.measure.session import Session
 from tl_attention.oracle.reference import ErrorReport
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.program.planned import Planned

@@ -13,8 +13,8 @@ from mutations import mutate, shipped
 from tiers import exhaustive, sampled
 
 from tl_attention import ScheduleRefused
-from tl_attention.lowering.device_code import SOFTCAP, SOFTCAP_BY_ROW
-from tl_attention.lowering.softmax import TANH
+from tl_attention.kernels.shared.device_code import SOFTCAP, SOFTCAP_BY_ROW
+from tl_attention.kernels.shared.softmax import TANH
 from tl_attention.oracle.interpret import POLICIES, interpret, verify
 from tl_attention.oracle.reference import attention_fp64, attention_same_precision, compare, make_inputs
 from tl_attention.oracle.tile import Tiles
@@ -23,7 +23,7 @@ from tl_attention.problem.shape import DTYPES, AttentionShape
 from tl_attention.problem.variant import Variant
 from tl_attention.program.derivation import derive
 from tl_attention.program.machine import EARLY, LATE
-from tl_attention.proof.legality import find_violation
+from tl_attention.program.legality import find_violation
 
 BOTH = ("seed", "ws_seed", "best")
 CASES = {

@@ -12,7 +12,7 @@ from moves.space import moves, neighbours, random_neighbour
 from mutations import shipped
 from pydantic import BaseModel, Field
 
-from tl_attention.files.named import resolve
+from tl_attention.schedule.files.named import resolve
 from tl_attention.schedule.options import Exp2Polynomial, KernelOptions, Releases, SoftmaxOptions, Split, Waits
 from tl_attention.schedule.schedule import Schedule
 

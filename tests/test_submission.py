@@ -26,13 +26,13 @@ from tiers import exhaustive, sampled
 from tl_attention.compiler.compile import compile_kernel
 from tl_attention.compiler.sass import cuobjdump
 from tl_attention.errors import InputError
-from tl_attention.files.schedule_file import load
-from tl_attention.leaderboard import machine_code, submission
-from tl_attention.leaderboard.contract import MAX_BYTES, constants, read_device_code
-from tl_attention.leaderboard.program import program_text
-from tl_attention.leaderboard.submission import VARIANT, formatted
+from tl_attention.schedule.files.schedule_file import load
+from tl_attention.lab.leaderboard import machine_code, submission
+from tl_attention.lab.leaderboard.contract import MAX_BYTES, constants, read_device_code
+from tl_attention.lab.leaderboard.program import program_text
+from tl_attention.lab.leaderboard.submission import VARIANT, formatted
 from tl_attention.program.planned import Planned
-from tl_attention.proof.code.host_plan import parse_host_source
+from tl_attention.codeproof.read.host_plan import parse_host_source
 
 SIZES = {"batch": 2, "heads": 3, "seq_q": 200, "seq_kv": 300}
 TILELANG = ("tilelang", "tvm", "tvm_ffi")
@@ -83,8 +83,8 @@ def test_it_is_small_enough_to_be_read():
 @exhaustive
 def test_the_committed_file_is_what_another_process_makes(tmp_path):
     code = (
-        "from pathlib import Path\nfrom tl_attention.files.schedule_file import load\n"
-        "from tl_attention.leaderboard.submission import pack\n"
+        "from pathlib import Path\nfrom tl_attention.schedule.files.schedule_file import load\n"
+        "from tl_attention.lab.leaderboard.submission import pack\n"
         f"Path('packed.py').write_text(pack('best', load({str(ROOT / 'schedules/best.yaml')!r})), 'utf-8')\n"
     )
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONHASHSEED": "1"}
@@ -129,7 +129,7 @@ def test_what_it_says_of_itself_is_read_and_nothing_else():
         "cubin_sha256": hashlib.sha256(carried()).hexdigest(),
     }
     assert read_device_code(packed.replace(b"\nHEAD_DIM", b"\n# A comment.\nHEAD_DIM")) == read_device_code(packed)
-    assert read_device_code((ROOT / "tl_attention/leaderboard/baseline_cudnn.py").read_bytes()) == {}
+    assert read_device_code((ROOT / "tl_attention/lab/leaderboard/baseline_cudnn.py").read_bytes()) == {}
     for nothing in (b"", b"\xff\xfe", b"def", b"DEVICE_CODE = open('x')\nCOMPILERS = {}", b"DEVICE_CODE = 1"):
         assert read_device_code(nothing) == {}
 

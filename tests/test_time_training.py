@@ -19,7 +19,7 @@ from on_cpu import Kernels, on_cpu
 from pages import training as page
 from tiers import exhaustive, sampled
 
-from tl_attention.measure.records import parse_line, problem_of
+from tl_attention.lab.measure.records import parse_line, problem_of
 from tl_attention.op import aten, trial
 from tl_attention.problem.shape import AttentionShape
 

@@ -12,12 +12,12 @@ from conftest import ROOT
 from timelines import ABOUT, CLOCK, NOTED, WHATS, WINDOW, timeline, written
 
 from tl_attention.errors import InputError
-from tl_attention.proof.code.mark_places import NAMED_BARRIER
-from tl_attention.proof.code.marks import HEAD, LIMIT, MOST_BLOCKS, RECORDS
-from tl_attention.trace import chrome
-from tl_attention.trace.flights import flights, in_flight, lanes
-from tl_attention.trace.flows import flows
-from tl_attention.trace.timeline import Line, Span, Timeline, What, Window, decoded
+from tl_attention.codeproof.mark_places import NAMED_BARRIER
+from tl_attention.codeproof.marks import HEAD, LIMIT, MOST_BLOCKS, RECORDS
+from tl_attention.lab.trace import chrome
+from tl_attention.lab.trace.flights import flights, in_flight, lanes
+from tl_attention.lab.trace.flows import flows
+from tl_attention.lab.trace.timeline import Line, Span, Timeline, What, Window, decoded
 
 
 def test_each_role_of_each_block_is_a_line_whose_clock_goes_on():

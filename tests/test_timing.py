@@ -4,7 +4,7 @@ from contextlib import nullcontext
 
 import pytest
 
-from tl_attention.measure import timing
+from tl_attention.lab.measure import timing
 
 
 def test_a_batch_that_began_before_it_was_enqueued_is_taken_again(monkeypatch) -> None:

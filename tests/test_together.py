@@ -14,8 +14,8 @@ from on_cpu import Kernels, on_cpu
 from torch import Tensor
 
 from tl_attention import attention
-from tl_attention.files.named import resolve
-from tl_attention.lowering.registry import lowering_of
+from tl_attention.schedule.files.named import resolve
+from tl_attention.kernels.registry import lowering_of
 from tl_attention.op.in_memory import in_one_head
 from tl_attention.oracle.reference import attention_and_lse
 from tl_attention.problem.mask import CAUSAL, FULL, Mask

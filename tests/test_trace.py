@@ -16,19 +16,19 @@ from once import lowered
 from tiers import exhaustive
 from timelines import ABOUT, CLOCK, NOTED, timeline
 
-from tl_attention.cli.measure import candidates
-from tl_attention.cli.options import card_for
+from tl_attention.lab.cli.measure import candidates
+from tl_attention.lab.cli.options import card_for
 from tl_attention.compiler.compile import compile_kernel
-from tl_attention.measure.candidate import Candidate
-from tl_attention.measure.counters import TENSOR_PIPE, Launch
+from tl_attention.lab.measure.candidate import Candidate
+from tl_attention.lab.measure.counters import TENSOR_PIPE, Launch
 from tl_attention.problem.shape import AttentionShape
-from tl_attention.proof.code.mark_places import KINDS
-from tl_attention.show.timeline import below
-from tl_attention.trace import counted, page
-from tl_attention.trace.about import Counted
-from tl_attention.trace.recording import roles_of
-from tl_attention.trace.shares import of_block, shares_of, tensor_pipe
-from tl_attention.trace.timeline import Line, Timeline, What, Window
+from tl_attention.codeproof.mark_places import KINDS
+from tl_attention.lab.show.timeline import below
+from tl_attention.lab.trace import counted, page
+from tl_attention.lab.trace.about import Counted
+from tl_attention.lab.trace.recording import roles_of
+from tl_attention.lab.trace.shares import of_block, shares_of, tensor_pipe
+from tl_attention.lab.trace.timeline import Line, Timeline, What, Window
 
 CANDIDATE = Candidate("some", AttentionShape(1, 2, 256, 256, 128), sms=132, arch="sm_90a")
 
@@ -137,7 +137,7 @@ def test_ncu_counts_the_same_kernel_with_marks(monkeypatch) -> None:
     monkeypatch.setattr(counted, "record", lambda *given: replace(timeline(), about=replace(ABOUT, seed=given[3])))
     found = counted.record_and_count(CANDIDATE, *asked, 3)
     assert found.about.ncu == Counted(TENSOR_PIPE, 59.5, "1.2")
-    assert seen == [(["-m", "tl_attention.trace.counted"], (CANDIDATE, *asked, 3), [TENSOR_PIPE])]
+    assert seen == [(["-m", "tl_attention.lab.trace.counted"], (CANDIDATE, *asked, 3), [TENSOR_PIPE])]
     assert "; ncu counts 59.5 % in the whole kernel with these marks" in next(below(found))
 
 
@@ -257,7 +257,7 @@ def test_the_pages_address_says_what_it_shows(tmp_path) -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", ["best", "seed", "mma_sync", "inferred"])
 def test_every_role_is_seen_on_a_gpu_and_the_output_is_the_same(name, tmp_path) -> None:
-    from tl_attention.trace.recording import Traced, record, values_of
+    from tl_attention.lab.trace.recording import Traced, record, values_of
 
     (candidate,) = candidates(
         [name], card_for(None), ("float16",), refuse=True, shape="1,8,2048,128", sizes="runtime", causal=False

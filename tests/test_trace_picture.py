@@ -15,11 +15,11 @@ from timelines import ABOUT
 from timelines import timeline as of_two_tiles
 
 from tl_attention.errors import InputError
-from tl_attention.trace import critical, picture, sheet
-from tl_attention.trace.critical import Segment, critical_path, told
-from tl_attention.trace.flows import Flow
-from tl_attention.trace.steady import Steady, steady
-from tl_attention.trace.timeline import Line, Timeline, What
+from tl_attention.lab.trace import critical, picture, sheet
+from tl_attention.lab.trace.critical import Segment, critical_path, told
+from tl_attention.lab.trace.flows import Flow
+from tl_attention.lab.trace.steady import Steady, steady
+from tl_attention.lab.trace.timeline import Line, Timeline, What
 
 TILE, END = What("tile", ""), What("end", "")
 ISSUE, PRODUCT, EXP = What("issue", "mma0"), What("wait", "mma0"), What("vector", "max_prev+row_max+scale+exp+cast")
@@ -211,7 +211,7 @@ def test_what_cannot_be_drawn_is_one_line(error_of, cli, file, tmp_path, monkeyp
     result = cli("trace", "--of", file, "--of", tmp_path / "two.json", "--picture", tmp_path / "drawn.svg")
     assert result.exit_code == 2 and not (tmp_path / "drawn.svg").exists()
     assert result.stderr.startswith("error: some: the timeline shows no two steady iterations")
-    monkeypatch.delattr("tl_attention.trace.picture")
-    monkeypatch.delitem(sys.modules, "tl_attention.trace.picture")
+    monkeypatch.delattr("tl_attention.lab.trace.picture")
+    monkeypatch.delitem(sys.modules, "tl_attention.lab.trace.picture")
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     assert 'expected what `pip install "tl-attention[pictures]"` has' in error("drawn.svg")

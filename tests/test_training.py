@@ -25,7 +25,7 @@ from tiers import sampled
 from transformer_block import PYTORCHS
 
 from tl_attention.errors import InputError
-from tl_attention.measure.records import parse_line, problem_of
+from tl_attention.lab.measure.records import parse_line, problem_of
 from tl_attention.problem.shape import AttentionShape
 
 SHAPE = AttentionShape.parse("4,2/1,32,16", dtype="bfloat16", causal=True, lse=True)

@@ -23,7 +23,7 @@ from steps import (
 )
 from torch.utils.checkpoint import checkpoint
 
-from tl_attention.integrations import sdpa
+from tl_attention.op.integrations import sdpa
 from tl_attention.op import aten
 
 __all__ = ["operators", "place"]

@@ -11,7 +11,7 @@ import pytest
 from tl_attention.compiler import store, toolchain, trust
 from tl_attention.compiler.compile import compile_kernel
 from tl_attention.errors import InputError
-from tl_attention.files.named import resolve
+from tl_attention.schedule.files.named import resolve
 from tl_attention.problem.variant import Variant
 
 OTHER = 12345

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from tl_attention.errors import InputError
-from tl_attention.files import user_file
-from tl_attention.files.kinds import MACHINE
-from tl_attention.model.machine import FOLDER
+from tl_attention.lab.files import user_file
+from tl_attention.lab.files.kinds import MACHINE
+from tl_attention.lab.model.machine import FOLDER
 
 SUBMISSION = Path(__file__).parents[1] / "leaderboard_submit.py"
 NEVER_ENDS = "/dev/zero"

@@ -10,18 +10,18 @@ from mutations import shipped
 
 from tl_attention.compiler.compile import compile_kernel
 from tl_attention.errors import InputError
-from tl_attention.files.schedule_file import load
-from tl_attention.lowering.registry import lowering_of
+from tl_attention.schedule.files.schedule_file import load
+from tl_attention.kernels.registry import lowering_of
 from tl_attention.problem.mask import CAUSAL, Mask
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.variant import Sizes, Variant
 from tl_attention.program.planned import Planned
-from tl_attention.proof.code.calls import CALLS
-from tl_attention.proof.code.host_plan import Expression, HostPlan
-from tl_attention.proof.code.host_plan import Parameter as Taken
-from tl_attention.proof.code.launch import check_signature
-from tl_attention.proof.code.text import read
-from tl_attention.proof.code.verdict import Unsafe
+from tl_attention.codeproof.read.calls import CALLS
+from tl_attention.codeproof.read.host_plan import Expression, HostPlan
+from tl_attention.codeproof.read.host_plan import Parameter as Taken
+from tl_attention.codeproof.launch import check_signature
+from tl_attention.codeproof.read.text import read
+from tl_attention.codeproof.verdict import Unsafe
 
 VARIANTS = (Variant(128, "float16"), Variant(64, "bfloat16", CAUSAL, sizes=Sizes(2, 3, 100, 200)))
 GROUPED = tuple(replace(variant, group=3) for variant in VARIANTS)

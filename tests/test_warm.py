@@ -10,12 +10,12 @@ import pytest
 from mutations import shipped
 from pool_jobs import compile_by_name
 
-from tl_attention.files import defaults
-from tl_attention.files.defaults import default_schedule, default_schedules
-from tl_attention.hardware.card import HOPPER
-from tl_attention.measure import compilation
-from tl_attention.measure.candidate import Candidate
-from tl_attention.measure.compilation import Compiled
+from tl_attention.schedule.files import defaults
+from tl_attention.schedule.files.defaults import default_schedule, default_schedules
+from tl_attention.problem.card import HOPPER
+from tl_attention.lab.measure import compilation
+from tl_attention.lab.measure.candidate import Candidate
+from tl_attention.lab.measure.compilation import Compiled
 from tl_attention.problem.mask import CAUSAL, FULL, Mask
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.variant import Variant
@@ -37,7 +37,7 @@ def filled(monkeypatch, tmp_path) -> list[Candidate]:
     monkeypatch.setattr(compilation, "fill", fill)
     monkeypatch.setattr(compilation, "check_can_be_filled", lambda: None)
     # Without a GPU, wherever the test runs.
-    monkeypatch.setattr("tl_attention.hardware.device.visible_gpus", lambda: ())
+    monkeypatch.setattr("tl_attention.lab.measure.device.visible_gpus", lambda: ())
     return asked
 
 

@@ -22,14 +22,14 @@ from tl_attention.compiler import generation, store, toolchain
 from tl_attention.compiler.compile import compile_kernel, store_file
 from tl_attention.compiler.store import Finished
 from tl_attention.errors import ScheduleRefused
-from tl_attention.lowering.pipelined.lowering import Pipelined
+from tl_attention.kernels.pipelined.lowering import Pipelined
 from tl_attention.problem.variant import Variant
 from tl_attention.schedule.schedule import Schedule
 
 ROOT = Path(__file__).parents[1]
 SEED, VARIANT = shipped()["seed"], Variant(128, "float16")
 # What a kernel that is in the store needs of the proof: its verdict.
-OF_THE_PROOF = {"tl_attention.proof", "tl_attention.proof.code", "tl_attention.proof.code.verdict"}
+OF_THE_PROOF = {"tl_attention.proof", "tl_attention.codeproof", "tl_attention.codeproof.verdict"}
 
 FIRST_CALL = """
 import json, sys

@@ -40,16 +40,16 @@ _HOME = {
     "attention": ("tl_attention.op.attention", "attention"),
     "attention_varlen": ("tl_attention.op.varlen", "attention_varlen"),
     "merge": ("tl_attention.op.partial", "merge"),
-    "register_sdpa": ("tl_attention.integrations.sdpa", "register_sdpa"),
-    "register_transformers": ("tl_attention.integrations.hugging_face", "register_transformers"),
+    "register_sdpa": ("tl_attention.op.integrations.sdpa", "register_sdpa"),
+    "register_transformers": ("tl_attention.op.integrations.hugging_face", "register_transformers"),
     "Schedule": ("tl_attention.schedule.schedule", "Schedule"),
-    "load_schedule": ("tl_attention.files.named", "load"),
+    "load_schedule": ("tl_attention.schedule.files.named", "load"),
     "InputError": ("tl_attention.errors", "InputError"),
     "ScheduleRefused": ("tl_attention.errors", "ScheduleRefused"),
 }
 
 # Last: the lowerings register with the schedules that ask for them.
-import tl_attention.lowering.registry  # noqa: E402, F401
+import tl_attention.kernels.registry  # noqa: E402, F401
 
 
 def __getattr__(name: str) -> Any:

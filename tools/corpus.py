@@ -29,7 +29,7 @@ from checkouts import HERE, Progress, failure
 from kernel_case import NOT_LOWERED, GeneratedCase, draw_random, judge, lower
 from pebble import ProcessFuture, ProcessPool
 
-from tl_attention.measure.machine import commit
+from tl_attention.lab.measure.machine import commit
 
 SEED = 10
 # So far back the compression finds equal text: a thousand kernels.

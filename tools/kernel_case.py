@@ -18,15 +18,15 @@ from moves.space import walk
 
 from tl_attention.compiler.compiler_errors import telling_line
 from tl_attention.errors import InputError, ScheduleRefused
-from tl_attention.files.named import resolve
-from tl_attention.lowering.preflight import refuse_unless_safe
-from tl_attention.lowering.registry import lowering_of
+from tl_attention.schedule.files.named import resolve
+from tl_attention.kernels.preflight import refuse_unless_safe
+from tl_attention.kernels.registry import lowering_of
 from tl_attention.problem import shape
 from tl_attention.problem.mask import CAUSAL, FULL
 from tl_attention.problem.variant import Sizes, Variant
 from tl_attention.program.derivation import derive
 from tl_attention.program.planned import Planned
-from tl_attention.proof.code.verdict import GeneratedCode
+from tl_attention.codeproof.verdict import GeneratedCode
 from tl_attention.schedule.schedule import Schedule
 
 ACCEPTED, NOT_LOWERED = "accepted", "TileLang: "

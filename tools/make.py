@@ -31,7 +31,7 @@ from pictures import speed as of_speed
 from pictures import training as of_training
 from pictures.sheet import drawn, save
 
-from tl_attention.cli.command import fail
+from tl_attention.lab.cli.command import fail
 from tl_attention.errors import InputError
 
 FOLDER = "docs/pictures"

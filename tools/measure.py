@@ -10,7 +10,7 @@ from __future__ import annotations
 import click
 from measurements import backward, cards, cudnn_inputs, generate, host, llama, new_shapes, operator, training
 
-from tl_attention.cli.command import OneLineErrors
+from tl_attention.lab.cli.command import OneLineErrors
 
 
 @click.group(cls=OneLineErrors)

@@ -16,13 +16,13 @@ import click
 from pages.model import schedules_of
 
 from tl_attention.errors import InputError
-from tl_attention.files.named import resolve
-from tl_attention.hardware.device import card_of_arch
-from tl_attention.measure.candidate import Candidate
-from tl_attention.measure.cell_records import CellRow
-from tl_attention.measure.records import read_all
-from tl_attention.model.machine import load
-from tl_attention.model.prediction import predict
+from tl_attention.schedule.files.named import resolve
+from tl_attention.lab.measure.device import card_of_arch
+from tl_attention.lab.measure.candidate import Candidate
+from tl_attention.lab.measure.cell_records import CellRow
+from tl_attention.lab.measure.records import read_all
+from tl_attention.lab.model.machine import load
+from tl_attention.lab.model.prediction import predict
 from tl_attention.program.planned import Planned
 
 

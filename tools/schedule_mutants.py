@@ -25,8 +25,8 @@ import torch
 from moves.space import walk
 
 from tl_attention.errors import ScheduleRefused
-from tl_attention.files.schedule_file import Named, load_file
-from tl_attention.lowering.preflight import refuse_unless_safe
+from tl_attention.schedule.files.schedule_file import Named, load_file
+from tl_attention.kernels.preflight import refuse_unless_safe
 from tl_attention.oracle.interpret import verify
 from tl_attention.problem.head_dims import sizes_of
 from tl_attention.problem.mask import CAUSAL, FULL
@@ -35,7 +35,7 @@ from tl_attention.problem.variant import Variant
 from tl_attention.program.derivation import derive
 from tl_attention.program.machine import Deadlock
 from tl_attention.program.planned import Planned
-from tl_attention.proof.legality import find_violation
+from tl_attention.program.legality import find_violation
 from tl_attention.schedule.schedule import Schedule
 from tl_attention.shipped import folder
 

@@ -3,7 +3,7 @@
 from mutations import shipped
 from once import Given
 
-from tl_attention.files.named import resolve
+from tl_attention.schedule.files.named import resolve
 from tl_attention.problem.mask import CAUSAL
 from tl_attention.problem.variant import Variant
 from tl_attention.schedule.schedule import Schedule

@@ -9,7 +9,7 @@ from golden_kernels import KERNELS
 from once import Kernel, lowered
 
 from faults.others import OTHERS
-from tl_attention.proof.code.verdict import GeneratedCode
+from tl_attention.codeproof.verdict import GeneratedCode
 
 LOWERINGS = ("warp_specialized", "pipelined", "mma_sync")
 # Kernels of the lowerings, in this order.

@@ -21,11 +21,11 @@ from tl_attention.compiler.scratch import scratch_file
 from tl_attention.compiler.store import Finished, kernel_key
 from tl_attention.compiler.toolchain import Nvcc, cache_enabled, cache_folder, chosen
 from tl_attention.errors import InputError
-from tl_attention.lowering.registry import lowering_of
+from tl_attention.kernels.registry import lowering_of
 from tl_attention.problem.features import Parameter
 from tl_attention.problem.head_dims import check_head_dim
 from tl_attention.problem.variant import KERNEL_PARAMETERS, Variant
-from tl_attention.proof.code.verdict import GeneratedCode, Verdict
+from tl_attention.codeproof.verdict import GeneratedCode, Verdict
 from tl_attention.schedule.schedule import Schedule
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ class CompiledKernel:
 
         Raises ScheduleRefused as `report` does.
         """
-        from tl_attention.proof.code.marks import threads_in
+        from tl_attention.codeproof.marks import threads_in
 
         report, threads = self.report, threads_in(self.source)
         return self.variant.card.blocks_that_fit(threads, report.registers, report.shared_bytes)

@@ -20,13 +20,13 @@ from tl_attention.compiler.scratch import scratch_file, scratch_folder
 from tl_attention.compiler.store import Finished
 from tl_attention.compiler.toolchain import Nvcc, check_host_compiler, host_compiler, in_force
 from tl_attention.errors import InputError
-from tl_attention.lowering.base import FAST_MATH
-from tl_attention.lowering.preflight import refuse_unless_safe
-from tl_attention.lowering.registry import lowering_of
+from tl_attention.kernels.shared.base import FAST_MATH
+from tl_attention.kernels.preflight import refuse_unless_safe
+from tl_attention.kernels.registry import lowering_of
 from tl_attention.problem.features import Parameter
 from tl_attention.problem.variant import Variant
 from tl_attention.program.planned import Planned
-from tl_attention.proof.code.verdict import GeneratedCode
+from tl_attention.codeproof.verdict import GeneratedCode
 from tl_attention.schedule.schedule import Schedule
 
 # TileLang 0.1.15 notes a kernel's folder in its disk cache in this attribute. The library there has this name.
@@ -76,7 +76,7 @@ def marking(kinds: frozenset[str]) -> Iterator[None]:
     import tvm_ffi
     from tilelang.env import env
 
-    from tl_attention.proof.code.marks import marked
+    from tl_attention.codeproof.marks import marked
 
     tvm_ffi.register_global_func(POSTPROCESS, f=lambda source, target: marked(source, kinds)[0], override=True)
     caches = env.is_cache_enabled()
@@ -93,8 +93,8 @@ def without_marks(code: GeneratedCode) -> GeneratedCode:
     """Returns generated code without its marks, for the proof; raises ScheduleRefused where these are not as they must be."""
     if not code.variant.trace:
         return code
-    from tl_attention.proof.code.marks import unmarked
-    from tl_attention.proof.code.proof import refusal
+    from tl_attention.codeproof.marks import unmarked
+    from tl_attention.codeproof.proof import refusal
 
     try:
         return dataclasses.replace(code, source=unmarked(code.source, code.variant.trace)[0])
@@ -171,6 +171,6 @@ def compile_products(dtype: str, arch: str, sms: int) -> Any:
     It is a function of Source, Output and the number of iterations: `lowering/mma_sync/mma_peak.py` says what they are.
     """
     with in_force():
-        from tl_attention.lowering.mma_sync.mma_peak import products_kernel
+        from tl_attention.kernels.mma_sync.mma_peak import products_kernel
 
         return compiled(products_kernel(dtype=dtype, sms=sms), arch)

@@ -31,7 +31,7 @@ from tl_attention.compiler import trust
 from tl_attention.compiler.library import tilelang_folder
 from tl_attention.compiler.toolchain import Nvcc
 from tl_attention.problem.variant import Variant
-from tl_attention.proof.code.verdict import Verdict
+from tl_attention.codeproof.verdict import Verdict
 from tl_attention.schedule.schedule import Schedule
 
 # A loader of shared libraries takes no notice of what follows one: the texts, how long these are, and the seal.

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from tl_attention.errors import InputError, printable, shown
-from tl_attention.hardware.card import CARDS, Card, card_of
+from tl_attention.problem.card import CARDS, Card, card_of
 from tl_attention.op.in_memory import DIMENSIONS, check_layout, check_out, empty, other_way
 from tl_attention.op.rows import Rows
 from tl_attention.op.scalars import plain

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from tl_attention.errors import InputError
-from tl_attention.files.backward import CUDNN, FLASH2
+from tl_attention.schedule.files.backward import CUDNN, FLASH2
 from tl_attention.op.in_memory import ALIGNMENT
 from tl_attention.problem.mask import CAUSAL, Mask, sides
 

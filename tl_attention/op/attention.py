@@ -14,9 +14,9 @@ from torch.compiler import is_dynamo_compiling
 
 from tl_attention.compiler.compile import CompiledKernel, compile_kernel
 from tl_attention.errors import InputError
-from tl_attention.files.defaults import computed, default_schedule
-from tl_attention.files.named import resolve
-from tl_attention.hardware.card import Card
+from tl_attention.schedule.files.defaults import computed, default_schedule
+from tl_attention.schedule.files.named import resolve
+from tl_attention.problem.card import Card
 from tl_attention.op import arguments, backward, eager, operator
 from tl_attention.op.few import parts_of, put_together
 from tl_attention.op.in_memory import BHSD, in_one_head, other_way, placed

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tl_attention.files.backward import CUDNN, FLASH2, backward_rules, case_of
+from tl_attention.schedule.files.backward import CUDNN, FLASH2, backward_rules, case_of
 from tl_attention.op import arguments, aten, trial
 from tl_attention.op.in_memory import BHSD
 from tl_attention.op.plan import MOST_KEPT

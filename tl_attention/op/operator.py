@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from tl_attention.errors import InputError
-from tl_attention.files.backward import masks_alike
+from tl_attention.schedule.files.backward import masks_alike
 from tl_attention.op import arguments, backward
 from tl_attention.op.arguments import Given
 from tl_attention.op.in_memory import BHSD, empty, other_way

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from tl_attention.errors import InputError, shown
-from tl_attention.files.defaults import defaults, edges
+from tl_attention.schedule.files.defaults import defaults, edges
 from tl_attention.op import arguments, in_memory
 from tl_attention.op.arguments import Given
 from tl_attention.op.in_memory import BHSD

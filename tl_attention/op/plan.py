@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from tl_attention.files.named import resolve
+from tl_attention.schedule.files.named import resolve
 from tl_attention.op.few import results_of_parts
 from tl_attention.op.in_memory import ALIGNMENT, BHSD, extent, other_way
 from tl_attention.problem.features import INPUTS, Asked, Value

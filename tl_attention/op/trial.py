@@ -15,7 +15,7 @@ from torch import Tensor
 
 from tl_attention.compiler import store
 from tl_attention.compiler.toolchain import cache_enabled, cache_folder
-from tl_attention.files.backward import CUDNN
+from tl_attention.schedule.files.backward import CUDNN
 from tl_attention.op import aten
 from tl_attention.problem.mask import CAUSAL, FULL
 

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 from torch.compiler import is_dynamo_compiling
 
-from tl_attention.files.defaults import computed
-from tl_attention.files.named import resolve
+from tl_attention.schedule.files.defaults import computed
+from tl_attention.schedule.files.named import resolve
 from tl_attention.op import arguments, backward, eager, operator, packed_arguments, varlen_operator
 from tl_attention.op.attention import kernel_of, schedule_of, sms_of
 from tl_attention.op.few import may_have_parts, packed_parts, packed_variant, work_of_packed_parts

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from tl_attention.errors import InputError
-from tl_attention.files.backward import packed_masks_alike
+from tl_attention.schedule.files.backward import packed_masks_alike
 from tl_attention.op import backward, packed_arguments
 from tl_attention.op.arguments import Given
 from tl_attention.op.operator import (

@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tl_attention.loop.exp2 import COEFFICIENTS, LOWEST
-from tl_attention.loop.table import Table, whole
+from tl_attention.schedule.loop.exp2 import COEFFICIENTS, LOWEST
+from tl_attention.schedule.loop.table import Table, whole
 from tl_attention.oracle.features import changes_of_products, more_scores
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.tiling import kv_index

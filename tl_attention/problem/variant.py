@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from tl_attention.hardware.card import CARDS, HOPPER, Card
+from tl_attention.problem.card import CARDS, HOPPER, Card
 from tl_attention.problem.features import INPUTS, RESULTS, Parameter, features_of, mix_rows
 from tl_attention.problem.head_dims import HeadSize, head_size, tile_dim
 from tl_attention.problem.mask import FULL, WINDOW, Mask

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
-from tl_attention.loop.table import Table
+from tl_attention.schedule.loop.table import Table
 from tl_attention.schedule.dialect import Model
 
 CONSUMER, PRODUCER = "consumer", "producer"

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from tl_attention.errors import InputError
-from tl_attention.loop.attention import SOURCE
-from tl_attention.loop.table import Table
+from tl_attention.schedule.loop.attention import SOURCE
+from tl_attention.schedule.loop.table import Table
 
 # `synchronous`: every product is issued and waited for at once. `asynchronous`: products and loads stay in flight.
 Model = Literal["synchronous", "asynchronous"]

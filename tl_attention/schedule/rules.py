@@ -8,8 +8,8 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from tl_attention.loop.attention import FRAGMENTS, NUMBER, SOURCE
-from tl_attention.loop.table import whole
+from tl_attention.schedule.loop.attention import FRAGMENTS, NUMBER, SOURCE
+from tl_attention.schedule.loop.table import whole
 from tl_attention.schedule.dialect import Check, Dialect, dialects
 from tl_attention.schedule.key_errors import RuleBroken
 from tl_attention.schedule.key_words import KeyPath

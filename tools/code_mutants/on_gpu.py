@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from code_mutants.kernels import KERNELS
 from tl_attention.compiler.compile import CompiledKernel, compile_kernel
-from tl_attention.measure.candidate import Verified, verified_on
+from tl_attention.lab.measure.candidate import Verified, verified_on
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.variant import Sizes
 from tl_attention.program.planned import Planned

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from tl_attention.lowering.registry import lowering_of
+from tl_attention.kernels.registry import lowering_of
 from tl_attention.program.derivation import derive
-from tl_attention.proof.code.verdict import GeneratedCode as Code
-from tl_attention.proof.code.verdict import Verdict
+from tl_attention.codeproof.verdict import GeneratedCode as Code
+from tl_attention.codeproof.verdict import Verdict
 from tl_attention.schedule.schedule import Schedule
 
 __all__ = ["BODY", "NUMBERS", "Code", "Verdict", "is_numbers", "of_numbers", "prove", "reads_of_launch", "synchronises"]

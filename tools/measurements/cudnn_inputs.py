@@ -16,9 +16,9 @@ import click
 import torch
 
 from tl_attention.errors import InputError
-from tl_attention.measure.machine import gpu_fields
-from tl_attention.measure.records import Measured, problem_of
-from tl_attention.measure.results_file import ResultsFile
+from tl_attention.lab.measure.machine import gpu_fields
+from tl_attention.lab.measure.records import Measured, problem_of
+from tl_attention.lab.measure.results_file import ResultsFile
 from tl_attention.op import trial
 from tl_attention.problem.mask import CAUSAL, FULL, Mask
 from tl_attention.problem.shape import AttentionShape

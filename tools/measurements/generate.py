@@ -25,16 +25,16 @@ from measurements.backward import sampled
 from measurements.operator import Flow
 from tl_attention import register_transformers
 from tl_attention.errors import InputError
-from tl_attention.measure.cell import OURS
-from tl_attention.measure.cell_records import AGAIN, CellRow, Timed
-from tl_attention.measure.cells import with_times
-from tl_attention.measure.machine import gpu_fields
-from tl_attention.measure.peers import SDPA
-from tl_attention.measure.records import problem_of
-from tl_attention.measure.results_file import ResultsFile
-from tl_attention.measure.timing import Batch, GraphBatch
+from tl_attention.lab.measure.cell import OURS
+from tl_attention.lab.measure.cell_records import AGAIN, CellRow, Timed
+from tl_attention.lab.measure.cells import with_times
+from tl_attention.lab.measure.machine import gpu_fields
+from tl_attention.lab.measure.peers import SDPA
+from tl_attention.lab.measure.records import problem_of
+from tl_attention.lab.measure.results_file import ResultsFile
+from tl_attention.lab.measure.timing import Batch, GraphBatch
 from tl_attention.problem.shape import AttentionShape
-from tl_attention.show.cells import summary
+from tl_attention.lab.show.cells import summary
 
 KEYS, TOKENS = (8192, 32768), 32
 # What a model's config has, besides as many heads of 128 as fill its width.

@@ -42,11 +42,11 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from measurements.backward import compile_ours, tensors
 from tl_attention.errors import InputError
-from tl_attention.measure import peers
-from tl_attention.measure.gpu_worker import offsets_of
-from tl_attention.measure.machine import gpu_fields
-from tl_attention.measure.results_file import ResultsFile
-from tl_attention.measure.trials import in_turn
+from tl_attention.lab.measure import peers
+from tl_attention.lab.measure.gpu_worker import offsets_of
+from tl_attention.lab.measure.machine import gpu_fields
+from tl_attention.lab.measure.results_file import ResultsFile
+from tl_attention.lab.measure.trials import in_turn
 from tl_attention.op.attention import attention
 from tl_attention.op.varlen import attention_varlen
 from tl_attention.oracle.reference import make_inputs

@@ -35,12 +35,12 @@ from measurements.losses import BLOCK, WARM_UP_BLOCKS, TrainingRun, judged
 from measurements.steps import SDPA, Steps, ratios, seconds
 from measurements.training import Setting
 from tl_attention import register_sdpa, register_transformers
-from tl_attention.measure.cell import OURS
-from tl_attention.measure.machine import gpu_fields
-from tl_attention.measure.peers import SDPA as BACKENDS
-from tl_attention.measure.records import problem_of
-from tl_attention.measure.results_file import ResultsFile
-from tl_attention.measure.trials import in_turn
+from tl_attention.lab.measure.cell import OURS
+from tl_attention.lab.measure.machine import gpu_fields
+from tl_attention.lab.measure.peers import SDPA as BACKENDS
+from tl_attention.lab.measure.records import problem_of
+from tl_attention.lab.measure.results_file import ResultsFile
+from tl_attention.lab.measure.trials import in_turn
 from tl_attention.problem.shape import AttentionShape
 
 BY_SDPA, BY_TRANSFORMERS = "register_sdpa", "register_transformers"

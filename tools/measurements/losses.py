@@ -10,8 +10,8 @@ from itertools import accumulate
 from typing import Any
 
 from tl_attention.errors import InputError
-from tl_attention.measure.cell import OURS
-from tl_attention.measure.records import Measured
+from tl_attention.lab.measure.cell import OURS
+from tl_attention.lab.measure.records import Measured
 
 FLASH, CUDNN = "flash2", "cudnn"
 NAMES = {OURS: "ours", FLASH: "SDPA's flash", CUDNN: "SDPA's cuDNN"}

@@ -24,19 +24,19 @@ from measurements.backward import sampled
 from tl_attention import attention
 from tl_attention.compiler.compile import compile_kernel
 from tl_attention.errors import InputError
-from tl_attention.measure.candidate import Candidate
-from tl_attention.measure.cell import OURS, schedule_for
-from tl_attention.measure.cell_records import AGAIN, CellRow, Timed
-from tl_attention.measure.cells import with_times
-from tl_attention.measure.machine import gpu_fields
-from tl_attention.measure.records import problem_of
-from tl_attention.measure.results_file import ResultsFile
-from tl_attention.measure.timing import LEAST_CALLS, Batch, sm_clock_mhz
+from tl_attention.lab.measure.candidate import Candidate
+from tl_attention.lab.measure.cell import OURS, schedule_for
+from tl_attention.lab.measure.cell_records import AGAIN, CellRow, Timed
+from tl_attention.lab.measure.cells import with_times
+from tl_attention.lab.measure.machine import gpu_fields
+from tl_attention.lab.measure.records import problem_of
+from tl_attention.lab.measure.results_file import ResultsFile
+from tl_attention.lab.measure.timing import LEAST_CALLS, Batch, sm_clock_mhz
 from tl_attention.oracle.reference import make_inputs
 from tl_attention.problem.mask import CAUSAL, FULL
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.program.planned import Planned
-from tl_attention.show.cells import summary
+from tl_attention.lab.show.cells import summary
 
 # (batch, heads, seq): problem L, and 1k as `compare` has it.
 SIZES = ((4, 64, 8192), (32, 16, 1024))

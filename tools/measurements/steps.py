@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from tl_attention.measure.records import Measured, Positive
+from tl_attention.lab.measure.records import Measured, Positive
 
 # Attentions of a record: SDPA as it is, and ours with the backward by rule.
 SDPA, RULE = "sdpa", "rule"

@@ -30,11 +30,11 @@ from transformer_block import PYTORCHS, losses, model_of, sequences
 
 from measurements.losses import BLOCK, CUDNN, FLASH, WARM_UP_BLOCKS, TrainingRun, judged
 from tl_attention.errors import InputError
-from tl_attention.measure.cell import OURS
-from tl_attention.measure.machine import gpu_fields
-from tl_attention.measure.peers import SDPA
-from tl_attention.measure.records import problem_of
-from tl_attention.measure.results_file import ResultsFile
+from tl_attention.lab.measure.cell import OURS
+from tl_attention.lab.measure.machine import gpu_fields
+from tl_attention.lab.measure.peers import SDPA
+from tl_attention.lab.measure.records import problem_of
+from tl_attention.lab.measure.results_file import ResultsFile
 from tl_attention.problem.shape import AttentionShape
 
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]

@@ -15,15 +15,15 @@ from pages.cells import CARDS, divided, length, read, record, speeds
 from pages.decode import beside
 from pages.made import RESULTS
 from pages.outcomes import EXPERIMENTS, outcomes
-from tl_attention.files.ladder_file import ladder_names, load_ladder, record_name
-from tl_attention.leaderboard.results import Evaluation, read_evaluation
-from tl_attention.measure.cell import OURS
-from tl_attention.measure.cell_records import CellRow
-from tl_attention.measure.records import Comparison, parse_object, read_lines, read_rows
+from tl_attention.lab.files.ladder_file import ladder_names, load_ladder, record_name
+from tl_attention.lab.leaderboard.results import Evaluation, read_evaluation
+from tl_attention.lab.measure.cell import OURS
+from tl_attention.lab.measure.cell_records import CellRow
+from tl_attention.lab.measure.records import Comparison, parse_object, read_lines, read_rows
 from tl_attention.problem.mask import CAUSAL
-from tl_attention.show.ladder import by_name
-from tl_attention.show.report import PEER_NAMES
-from tl_attention.show.table import markdown
+from tl_attention.lab.show.ladder import by_name
+from tl_attention.lab.show.report import PEER_NAMES
+from tl_attention.lab.show.table import markdown
 
 CELLS = "tl-attention compare --output FILE"
 

@@ -7,10 +7,10 @@ from statistics import geometric_mean
 
 from pages.cells import SDPA, about_lengths, divided, later, over_lengths, read, speeds
 from pages.made import RESULTS
-from tl_attention.measure.cell import OURS
-from tl_attention.measure.cell_records import CellRow, Timed
-from tl_attention.measure.records import grouped
-from tl_attention.show.table import markdown
+from tl_attention.lab.measure.cell import OURS
+from tl_attention.lab.measure.cell_records import CellRow, Timed
+from tl_attention.lab.measure.records import grouped
+from tl_attention.lab.show.table import markdown
 
 RECORD, INPUTS = (RESULTS / f"{name}-h200.jsonl" for name in ("backward", "training-cudnn-inputs"))
 # What ours is called says who computes its gradients, in records since there is a choice.

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from tl_attention.compiler.sass import Loop, steady
 from tl_attention.errors import InputError
-from tl_attention.hardware.warpgroup import WARP
+from tl_attention.problem.warpgroup import WARP
 from tl_attention.schedule.schedule import Schedule
 
 # Adds, products, both at once, larger ones of two, and exponentials.

@@ -12,14 +12,14 @@ from pages import ladder_profile, where_time_goes
 from pages.cells import SHORT, record, speeds
 from pages.cells import read as read_cells
 from pages.float_instructions import by_formula, counted
-from tl_attention.files.ladder_file import Ladder
-from tl_attention.measure.cell import OURS, SCHEDULE
-from tl_attention.measure.cell_records import CellRow
-from tl_attention.measure.records import Row
+from tl_attention.lab.files.ladder_file import Ladder
+from tl_attention.lab.measure.cell import OURS, SCHEDULE
+from tl_attention.lab.measure.cell_records import CellRow
+from tl_attention.lab.measure.records import Row
 from tl_attention.problem.mask import CAUSAL
-from tl_attention.show import ladder as shown
-from tl_attention.show.report import PEER_NAMES
-from tl_attention.show.table import markdown
+from tl_attention.lab.show import ladder as shown
+from tl_attention.lab.show.report import PEER_NAMES
+from tl_attention.lab.show.table import markdown
 
 GRID = record("grid")
 # What emulating every 10th exponential gained in the text, in percent: heads on heads of K and V, causal, dtype; 1k to 32k.

@@ -9,11 +9,11 @@ from pathlib import Path
 
 from pages.ladder_sections import extras
 from pages.made import RESULTS, Make
-from tl_attention.files.ladder_file import Ladder, Step, load_ladder, record_name
-from tl_attention.measure.records import Row, read_rows
-from tl_attention.show import ladder as shown
-from tl_attention.show.report import PEER_NAMES
-from tl_attention.show.table import markdown
+from tl_attention.lab.files.ladder_file import Ladder, Step, load_ladder, record_name
+from tl_attention.lab.measure.records import Row, read_rows
+from tl_attention.lab.show import ladder as shown
+from tl_attention.lab.show.report import PEER_NAMES
+from tl_attention.lab.show.table import markdown
 
 # Students climb the ladders in this order.
 ORDER = ("rtx5090", "rtx3090", "rtx3090_tuned", "worklog", "fa4")

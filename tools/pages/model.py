@@ -17,13 +17,13 @@ from typing import NamedTuple
 import yaml
 
 from pages.made import RESULTS, Make, filling
-from tl_attention.measure.cell import OURS, SCHEDULE
-from tl_attention.measure.cell_records import AGAIN, CellRow, Timed
-from tl_attention.measure.records import read_all
-from tl_attention.proof.code.mark_places import NAMED_BARRIER
-from tl_attention.show.table import markdown
-from tl_attention.trace.shares import Shares, of_block, tensor_pipe
-from tl_attention.trace.timeline import Timeline, What
+from tl_attention.lab.measure.cell import OURS, SCHEDULE
+from tl_attention.lab.measure.cell_records import AGAIN, CellRow, Timed
+from tl_attention.lab.measure.records import read_all
+from tl_attention.codeproof.mark_places import NAMED_BARRIER
+from tl_attention.lab.show.table import markdown
+from tl_attention.lab.trace.shares import Shares, of_block, tensor_pipe
+from tl_attention.lab.trace.timeline import Timeline, What
 
 # Of the 15 ratios of a pair of entries, from the 4th to the 12th: the median is there with 96.5 % probability.
 TAIL = 3

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from pages.made import RESULTS, SCHEDULES
 from tl_attention.errors import InputError
-from tl_attention.measure.records import read_rows
+from tl_attention.lab.measure.records import read_rows
 
 # How far outside of its interval a speed may be, in both directions, and still be what was predicted: the noise.
 NOISE = 0.01

@@ -7,10 +7,10 @@ from statistics import geometric_mean
 
 from pages.answers import medians_of_calls
 from pages.cells import later, measured_on, read, record, speeds
-from tl_attention.measure.cell import DENSE, OURS
-from tl_attention.measure.cell_records import CellRow
+from tl_attention.lab.measure.cell import DENSE, OURS
+from tl_attention.lab.measure.cell_records import CellRow
 from tl_attention.problem.mask import CAUSAL
-from tl_attention.show.table import markdown
+from tl_attention.lab.show.table import markdown
 
 # What the names of lengths in results/packed.yaml mean, in the tables' order.
 LENGTHS = {

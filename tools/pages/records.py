@@ -8,8 +8,8 @@ from typing import Any
 
 from pages.answers import QUESTIONS, Record
 from pages.made import RESULTS
-from tl_attention.measure.records import parse_object, read_lines
-from tl_attention.show.table import markdown
+from tl_attention.lab.measure.records import parse_object, read_lines
+from tl_attention.lab.show.table import markdown
 
 COUNT = re.compile(r"(\d+) rounds, ")
 HEADINGS = ("record", "card", "date", "commit", "tl-attention", "n", "method", "command")

@@ -11,15 +11,15 @@ from pages.cells import CARDS, SHORT, heads_of, read, record, speeds
 from pages.made import RESULTS, Make
 from pages.records import lines as lines_of
 from pages.records import records
-from tl_attention.files.ladder_file import load_ladder
-from tl_attention.leaderboard.results import table as evaluation_table
-from tl_attention.leaderboard.results import title
-from tl_attention.measure.cell import OURS
-from tl_attention.measure.cell_records import CellRow
-from tl_attention.measure.records import read_rows
+from tl_attention.lab.files.ladder_file import load_ladder
+from tl_attention.lab.leaderboard.results import table as evaluation_table
+from tl_attention.lab.leaderboard.results import title
+from tl_attention.lab.measure.cell import OURS
+from tl_attention.lab.measure.cell_records import CellRow
+from tl_attention.lab.measure.records import read_rows
 from tl_attention.problem.mask import CAUSAL
-from tl_attention.show.report import PEER_NAMES, by_problem, table
-from tl_attention.show.table import markdown
+from tl_attention.lab.show.report import PEER_NAMES, by_problem, table
+from tl_attention.lab.show.table import markdown
 
 BASELINE = "best"
 LEFT_OUT = "shared kB"

@@ -15,7 +15,7 @@ from pictures.timelines import SCHEDULES, recorded_timeline
 
 from pages.made import RESULTS, Make, filling
 from pages.outcomes import EXPERIMENTS, Outcome, outcomes
-from tl_attention.measure.counters import (
+from tl_attention.lab.measure.counters import (
     CYCLES,
     FEWEST_CYCLES,
     INSTRUCTIONS,
@@ -25,14 +25,14 @@ from tl_attention.measure.counters import (
     TENSOR_PIPE,
     stalled,
 )
-from tl_attention.measure.profile import ProfileRow
-from tl_attention.measure.records import read_all
-from tl_attention.proof.code.mark_places import NAMED_BARRIER
-from tl_attention.show.report import PEER_NAMES
-from tl_attention.show.table import markdown
-from tl_attention.trace.flows import THREADS
-from tl_attention.trace.shares import PRODUCTS, Shares, of_block, tensor_pipe
-from tl_attention.trace.timeline import Timeline, What
+from tl_attention.lab.measure.profile import ProfileRow
+from tl_attention.lab.measure.records import read_all
+from tl_attention.codeproof.mark_places import NAMED_BARRIER
+from tl_attention.lab.show.report import PEER_NAMES
+from tl_attention.lab.show.table import markdown
+from tl_attention.lab.trace.flows import THREADS
+from tl_attention.lab.trace.shares import PRODUCTS, Shares, of_block, tensor_pipe
+from tl_attention.lab.trace.timeline import Timeline, What
 
 OTHER_THREADS = {THREADS, What("wait", NAMED_BARRIER)}
 # What a role's time goes to, in the order of a table's columns.

@@ -14,9 +14,9 @@ from pages.cells import SHORT
 
 from pictures.sheet import WIDTH, Draw, Sheet, measured
 from pictures.style import COLOURS, LINE, MARKERS, NAMES, PAPER, SMALL, TEXT, Style
-from tl_attention.measure.cell import OTHERS, OURS, UNMASKED
-from tl_attention.measure.cell_records import AGAIN, CellRow, is_cell
-from tl_attention.measure.records import Measured, Row, parse_line, parse_object, read_lines
+from tl_attention.lab.measure.cell import OTHERS, OURS, UNMASKED
+from tl_attention.lab.measure.cell_records import AGAIN, CellRow, is_cell
+from tl_attention.lab.measure.records import Measured, Row, parse_line, parse_object, read_lines
 from tl_attention.problem.head_dims import HeadSize
 from tl_attention.problem.mask import CAUSAL, FULL
 from tl_attention.problem.shape import AttentionShape

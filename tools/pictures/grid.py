@@ -17,8 +17,8 @@ from pages.cells import CARDS, divided, length, read, record
 from pictures.panels import Key, by_panel, problem, words
 from pictures.sheet import MARGIN, WIDTH, Draw, Sheet, measured
 from pictures.style import NAMES, NORMAL, PAPER, SMALL, TEXT, ink_on
-from tl_attention.measure.cell import OURS
-from tl_attention.measure.cell_records import CellRow
+from tl_attention.lab.measure.cell import OURS
+from tl_attention.lab.measure.cell_records import CellRow
 
 FASTEST = "the fastest peer"
 # Speeds between the classes of colours: orange is slower, blue faster, and further from 1 is darker.

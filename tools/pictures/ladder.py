@@ -17,11 +17,11 @@ from matplotlib.lines import Line2D
 from pictures.sheet import MARGIN, WIDTH, Draw, Sheet, line_height, measured
 from pictures.style import COLOURS, DASHES, NAMES, NORMAL, PAPER, SMALL, TEXT, Style
 from tl_attention.errors import InputError
-from tl_attention.files.ladder_file import Ladder, Step, ladder_names, load_ladder, record_name
-from tl_attention.measure.cell import OURS
-from tl_attention.measure.records import PRODUCTS, Row, read_rows
-from tl_attention.show.ladder import by_name
-from tl_attention.trace.sheet import width_of, wrapped
+from tl_attention.lab.files.ladder_file import Ladder, Step, ladder_names, load_ladder, record_name
+from tl_attention.lab.measure.cell import OURS
+from tl_attention.lab.measure.records import PRODUCTS, Row, read_rows
+from tl_attention.lab.show.ladder import by_name
+from tl_attention.lab.trace.sheet import width_of, wrapped
 
 # Pixels: the stairs, the panel of the text's figures, what is left and right of them, above, below.
 STAIRS, PANEL, LEFT, RIGHT, LEGEND, BELOW = 300, 170, 58, 58, 28, 46

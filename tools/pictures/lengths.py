@@ -14,8 +14,8 @@ from pages.cells import divided, length, read, record
 from pictures.panels import Key, by_panel, problem, words
 from pictures.sheet import MARGIN, WIDTH, Draw, Sheet, measured
 from pictures.style import COLOURS, DASHES, MARKERS, NAMES, Style
-from tl_attention.measure.cell import OURS
-from tl_attention.measure.cell_records import CellRow
+from tl_attention.lab.measure.cell import OURS
+from tl_attention.lab.measure.cell_records import CellRow
 
 GRID = record("grid").name
 

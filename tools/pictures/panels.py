@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from pages.cells import SHORT
 
-from tl_attention.measure.cell_records import CellRow
-from tl_attention.measure.records import grouped
+from tl_attention.lab.measure.cell_records import CellRow
+from tl_attention.lab.measure.records import grouped
 from tl_attention.problem.head_dims import HeadSize
 from tl_attention.problem.mask import FULL, Mask
 

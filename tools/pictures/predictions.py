@@ -15,8 +15,8 @@ from pages.outcomes import EXPERIMENTS, NOISE, Outcome, outcomes
 
 from pictures.sheet import MARGIN, WIDTH, Draw, Sheet, measured
 from pictures.style import COLOURS, LINE, PAPER, QUIET, Style
-from tl_attention.measure.cell import OURS
-from tl_attention.measure.records import read_rows
+from tl_attention.lab.measure.cell import OURS
+from tl_attention.lab.measure.records import read_rows
 
 # Pixels.
 LINE_HEIGHT, NAMES_WIDTH, LEGEND, NAMED, BELOW, BETWEEN = 17, 158, 40, 24, 44, 22

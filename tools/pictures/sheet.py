@@ -16,8 +16,8 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from pictures.style import NORMAL, PAPER, QUIET, SMALL, TITLE, styled
-from tl_attention.measure.records import Measured
-from tl_attention.trace.sheet import INCH, POINT, shortened, wrapped
+from tl_attention.lab.measure.records import Measured
+from tl_attention.lab.trace.sheet import INCH, POINT, shortened, wrapped
 
 # Pixels, of which INCH are an inch, as in SVG and CSS; a point is POINT of them.
 WIDTH, MARGIN = 900, 16

@@ -12,9 +12,9 @@ from pages.cells import SHORT, heads_of, length, speeds
 
 from pictures.sheet import MARGIN, WIDTH, Sheet, measured, svg_of
 from pictures.style import NAMES, SMALL, TEXT, styled
-from tl_attention.measure.cell import OURS
-from tl_attention.measure.cell_records import CellRow
-from tl_attention.measure.records import grouped
+from tl_attention.lab.measure.cell import OURS
+from tl_attention.lab.measure.cell_records import CellRow
+from tl_attention.lab.measure.records import grouped
 from tl_attention.problem.mask import CAUSAL
 
 # Pixels: the axes, what is left of them and below, and the lines of words there.

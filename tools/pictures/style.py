@@ -7,8 +7,8 @@ from typing import Any
 
 import matplotlib.style
 
-from tl_attention.measure.cell import OURS
-from tl_attention.show.report import PEER_NAMES
+from tl_attention.lab.measure.cell import OURS
+from tl_attention.lab.show.report import PEER_NAMES
 
 # Keywords of a line, a mark or a text of matplotlib's.
 Style = dict[str, Any]

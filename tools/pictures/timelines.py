@@ -8,8 +8,8 @@ from functools import partial
 
 from pages.made import RESULTS
 
-from tl_attention.trace import page, picture, sheet
-from tl_attention.trace.timeline import Line, Timeline
+from tl_attention.lab.trace import page, picture, sheet
+from tl_attention.lab.trace.timeline import Line, Timeline
 
 FOLDER = RESULTS / "timelines"
 # Each picture's timelines, above each other.

@@ -12,8 +12,8 @@ from measurements.losses import MOST, NAMES, SMOOTHED_OVER, Judged, TrainingRun,
 
 from pictures.sheet import MARGIN, WIDTH, Sheet, measured, svg_of
 from pictures.style import COLOURS, DASHES, Style, styled
-from tl_attention.measure.cell import OURS
-from tl_attention.measure.records import shape_of
+from tl_attention.lab.measure.cell import OURS
+from tl_attention.lab.measure.records import shape_of
 
 # Pixels: a panel, what is between panels, left of them, above and below.
 HEIGHT, GAP, LEFT, LEGEND, SEED, BELOW = 170, 16, 70, 30, 20, 40

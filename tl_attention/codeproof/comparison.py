@@ -1,0 +1,107 @@
+"""This module compares what code does with what its lowering expects, event by event; some events may stand anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from tl_attention.problem.features import Feature, features_of
+from tl_attention.codeproof.read.copies import PER_HEAD, TENSORS
+from tl_attention.codeproof.tiles.row_tiles import RowTiles
+from tl_attention.codeproof.verdict import Unsafe
+from tl_attention.program.events import AnyOrder, Event, Expected, Maybe
+
+# A tile begins with the wait for this barrier, where a block works on several tiles.
+Q_FULL = "Q_full"
+# The kind of an event: `value` iterations of a long loop are left out in the tile number `index`.
+LEFT_OUT = "left out"
+
+
+def executed(who: str, found: Sequence[Event], tiles: Sequence[RowTiles]) -> list[int]:
+    """Returns how many KV blocks of each tile a process ran, less those that a long loop left out in the middle.
+
+    Raises Unsafe where they are fewer than a loop may have, or belong to no tile.
+    """
+    counts = [tile.count for tile in tiles]
+    for event in found:
+        if event.kind == LEFT_OUT:
+            if event.index >= len(counts):
+                raise Unsafe(f"{who} runs a loop where it has no tile")
+            counts[event.index] -= event.value
+    for tile, count in zip(tiles, counts):
+        if count < tile.cut.least:
+            raise Unsafe(f"a loop of {who} has more iterations than its tile has KV blocks")
+    return counts
+
+
+def compare(
+    who: str,
+    found: Iterable[Event],
+    expected: Iterator[Expected],
+    tiles: Sequence[RowTiles],
+    alone: Callable[[Event], bool] = lambda event: False,
+) -> None:
+    """Raises Unsafe unless the events `found` are those `expected` in order, apart from optional and unordered ones.
+
+    The next expected event is asked for late: only after its tile, one of `tiles`, has learned how many of its KV
+    blocks were left out. An event that concerns its process `alone` may stand anywhere.
+    """
+    number, wanted, among = -1, None, set[Event]()
+    for event in found:
+        if event.kind == LEFT_OUT:
+            tiles[event.index].skip(event.value)
+            continue
+        number += 1
+        while True:
+            if wanted is None:
+                wanted = next(expected, None)
+                among = set(wanted.events) if isinstance(wanted, AnyOrder) else set()
+            if event in among:
+                among.remove(event)
+                wanted = wanted if among else None
+                break
+            if event == wanted or wanted == Maybe(event):
+                wanted = None
+                break
+            if isinstance(wanted, Maybe):
+                wanted = None
+            elif alone(event):
+                break
+            else:
+                raise Unsafe(f"operation {number} of {who} is {event}, expected {_words(wanted, among)}")
+    while isinstance(wanted := wanted or next(expected, None), Maybe):
+        wanted = None
+    if wanted:
+        raise Unsafe(f"{who} ends before {_words(wanted, among)}")
+
+
+def _words(wanted: Expected | None, among: set[Event]) -> str:
+    """Returns text for the expected event, or, for an AnyOrder, how many are left in `among` and one as an example."""
+    if isinstance(wanted, AnyOrder):
+        return f"one of {len(among)} such as {min(among, key=str)}"
+    return str(wanted or "none")
+
+
+def check_per_head(events: Sequence[Event], parameters: Iterable[str], heads: Sequence[int]) -> None:
+    """Raises Unsafe unless a process reads each per-head tensor at exactly these heads, one for each of its tiles.
+
+    The process does so before it stores rows of that head and, where scores need the number, before the tile's first
+    product.
+    """
+    for feature in features_of(parameters):
+        if feature.name in TENSORS:
+            _check_tensor(events, feature, heads)
+
+
+def _check_tensor(events: Sequence[Event], feature: Feature, heads: Sequence[int]) -> None:
+    tensor, found, tiles = feature.name, list[int](), 0
+    for event in events:
+        if event.kind == PER_HEAD and event.name == tensor:
+            found.append(event.value)
+        elif event.kind == "wait" and event.name == Q_FULL:
+            tiles += 1
+        elif feature.before_scores and event.kind == "product" and len(found) < max(tiles, 1):
+            raise Unsafe(f"it multiplies before it reads {tensor}")
+        elif event.kind in ("store", "output") and found[-1:] != [event.place[1]]:
+            raise Unsafe(f"it stores rows of head {event.place[1]} with {tensor} of heads {found[-1:]}")
+    if found != list(heads):
+        raise Unsafe(f"it reads {tensor} of heads {found}, expected {list(heads)}")

@@ -1,0 +1,295 @@
+"""This module checks what stands around a kernel: the prelude, the signature, and the launch, read off the host's code."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Mapping
+
+from tl_attention.problem.features import Parameter
+from tl_attention.problem.mask import sides
+from tl_attention.problem.shape import DTYPE_BYTES
+from tl_attention.problem.variant import Variant
+from tl_attention.codeproof.read.host_plan import Descriptor, HostPlan, Listing, Merging
+from tl_attention.codeproof.tiles.tensors import Tensor
+from tl_attention.codeproof.read.text import Kernel
+from tl_attention.codeproof.tiles.tiles import Tile
+from tl_attention.codeproof.verdict import Unsafe
+
+# CUDA's CUtensorMapDataType, CUtensorMapSwizzle and CUtensorMapL2promotion.
+DATA_TYPES = {"float16": 6, "bfloat16": 9}
+# Types of C++ by which the kernel takes a tensor's address.
+POINTERS = {"float16": "half_t*", "bfloat16": "bfloat16_t*", "float32": "float*", "int32": "int*", "int64": "int64_t*"}
+NO_SWIZZLE = 0
+SWIZZLES = {64: 3, 32: 2}
+L2_PROMOTIONS = range(4)
+KINDS = {"descriptor": "pointer", "address": "pointer"}
+
+
+# What stands before a kernel: headers of TileLang 0.1.15, to the letter.
+BEGIN_OF_PRELUDE = """#if defined(_MSC_VER) && !defined(__clang__) && _MSC_VER < 1940
+#define _tl_orig_alignas alignas
+#define alignas(N) _tl_orig_alignas((N) <= 64 ? (N) : 64)
+#include <cuda.h>
+#undef alignas
+#define alignas _tl_orig_alignas
+#endif
+""".splitlines()
+# Which of these headers a kernel has depends on what it calls.
+OF_CALLS = ("instruction/wgmma", "instruction/mma", "intrin", "atomic", "barrier", "copy_sm90", "copy", "cluster")
+OF_ALL = ("reduce", "scan", "ldsm", "threadblock_swizzle", "debug")
+HEADERS = {"#include <math_constants.h>", *(f"#include <tl_templates/cuda/{name}.h>" for name in (*OF_CALLS, *OF_ALL))}
+END_OF_PRELUDE = """#ifdef ENABLE_BF16
+#include <tl_templates/cuda/cuda_bf16_fallbacks.cuh>
+#endif
+
+""".splitlines()
+
+
+def check_prelude(kernel: Kernel, functions: str) -> None:
+    """Raises Unsafe unless exactly `functions`, known headers and the kernel's declaration stand before the kernel."""
+    text = kernel.prelude + "\n"
+    if not text.startswith(functions):
+        raise Unsafe("what stands before the kernel is not its prelude")
+    lines = text.removeprefix(functions).splitlines()
+    of_listing = [prototype_of(kernel.listing)] if kernel.listing else []
+    of_merging = [prototype_of(kernel.merging)] if kernel.merging else []
+    end = [*END_OF_PRELUDE, *of_listing, kernel.signature.prototype, *of_merging]
+    middle = lines[len(BEGIN_OF_PRELUDE) : -len(end)]
+    if lines != [*BEGIN_OF_PRELUDE, *middle, *end] or len(middle) != len({*middle}) or not HEADERS.issuperset(middle):
+        known = {*BEGIN_OF_PRELUDE, *HEADERS, *end}
+        other = next((line for line in lines if line not in known), "a header in another place")
+        raise Unsafe(f"{other[:80]!r} stands before the kernel")
+
+
+# The kernel that lists tiles, to the letter; its parameters in the order in which TileLang gives them. Where keys are in
+# parts its other blocks gather the queries.
+LISTING = (
+    'extern "C" __global__ void __launch_bounds__(1024, 1) {kernel}(const int* __restrict__ CuSeqlensK, '
+    "const int* __restrict__ CuSeqlensQ, {gathered}const int* __restrict__ SeqUsedK, const int* __restrict__ SeqUsedQ, "
+    "int* __restrict__ Tiles, {numbers}) {{\n"
+    "  cudaTriggerProgrammaticLaunchCompletion();\n{body}}}\n"
+)
+LISTING_TENSORS = ("CuSeqlensK", "CuSeqlensQ", "SeqUsedK", "SeqUsedQ", "Tiles")
+LISTING_NUMBERS = ("bounds", "seq_kv", "seq_q", "used_k", "used_q", "words")
+LISTING_CALL = (
+    "tl_attention_list_tiles<{of}>(CuSeqlensQ, CuSeqlensK, SeqUsedQ, SeqUsedK, {left}, {right}, bounds, used_q, used_k, "
+    "seq_q, seq_kv, {parts}, words, (&(Tiles[0])));\n"
+)
+FIRST_BLOCK = "  if (((int)blockIdx.x) == 0) {{\n    {call}  }}{otherwise}\n"
+GATHERED = "float* __restrict__ LSE, {pointer} __restrict__ Q, {pointer} __restrict__ Queries, "
+GATHERED_TENSORS, GATHERED_STRIDES = ("LSE", "Q", "Queries"), ("Queries_head_stride", "Queries_row_stride")
+GATHERING = (
+    " else {{\n    tl_attention_gather_rows<{columns}, {row_heads}>((&(Queries[(int64_t)0])), Queries_row_stride, "
+    "Queries_head_stride, (&(Q[(int64_t)0])), (&(LSE[0])), seq_q, heads);\n  }}"
+)
+
+
+def prototype_of(kernel: str) -> str:
+    """Returns the line that declares a kernel of this text."""
+    return re.sub(r"__launch_bounds__\(\d+, 1\) ", "", kernel.partition("\n")[0]).removesuffix(" {") + ";"
+
+
+def check_listing(kernel: Kernel, plan: HostPlan, of: tuple[int, ...], variant: Variant, cluster: int) -> None:
+    """Raises Unsafe unless the kernel that lists tiles is the known one, called for these numbers, and launched so.
+
+    `of` are block_M, cluster and block_N. TileLang gives it the main kernel's clusters, of which the first block lists.
+    """
+    mask, parts = variant.mask, variant.parts
+    left, right = sides(mask)
+    call = LISTING_CALL.format(
+        of=", ".join(map(str, (*of, variant.row_heads))),
+        left=left,
+        right=right,
+        parts="(results / heads)" if parts else "1",
+    )
+    numbers = sorted((*LISTING_NUMBERS, *mask.names, *(("heads", "results") if parts else ())))
+    strides = GATHERED_STRIDES if parts else ()
+    otherwise = GATHERING.format(columns=variant.head_dim, row_heads=variant.row_heads) if parts else ""
+    body = FIRST_BLOCK.format(call=call, otherwise=otherwise) if cluster > 1 or parts else f"  {call}"
+    name = kernel.signature.name.removesuffix("_1")
+    wanted = LISTING.format(
+        kernel=name,
+        gathered=GATHERED.format(pointer=POINTERS[variant.dtype]) if parts else "",
+        numbers=", ".join([*(f"int64_t {stride}" for stride in strides), *(f"int {number}" for number in numbers)]),
+        body=body,
+    )
+    if kernel.listing != wanted:
+        raise Unsafe(f"the kernel that lists the tiles is {kernel.listing[-200:]!r}")
+    tensors = sorted((*LISTING_TENSORS, *(GATHERED_TENSORS if parts else ())))
+    launch = (*((cluster, 1, 1) if cluster > 1 else ()), *(() if parts else (cluster,)), 1024, 1, 1)
+    blocks = plan.listing.blocks if plan.listing and parts else None
+    if plan.listing is None or plan.listing != Listing(name, (*tensors, *strides, *numbers), launch, blocks):
+        raise Unsafe(f"the tiles are listed by {plan.listing}, expected {launch} of {name}")
+    of_block = 1024 // (variant.head_dim // 8)
+    for rows in (1, 2, of_block, of_block + 1, 4095) if parts else ():
+        if blocks is None or blocks.at({"seq_q": rows, "heads": 3}) != 1 + -(-3 * rows // of_block):
+            raise Unsafe(f"the queries are gathered by {blocks} blocks")
+
+
+# The kernel that merges parts, to the letter.
+MERGING = (
+    'extern "C" __global__ void __launch_bounds__(256, 1) {kernel}(const float* LSE, '
+    "{pointer} Merged, float* MergedLSE, const float* Output{pointer_to_sinks}, {numbers}) {{\n"
+    "  cudaGridDependencySynchronize();\n"
+    "  tl_attention_merge<{columns}, {is_bf16}{row_heads}>(Output, LSE, (&(Merged[{zero}])), (&(MergedLSE[0])), "
+    "(results / {of_all}), {rows}, heads, seq_q, {strides}{sinks});\n}}\n"
+)
+MERGING_TENSORS, MERGING_NUMBERS = ("LSE", "Merged", "MergedLSE", "Output"), ("heads", "results", "seq_q")
+CONTIGUOUS = (
+    "((((int64_t)heads) * ((int64_t)seq_q)) * (int64_t){columns}), (((int64_t)seq_q) * (int64_t){columns}), {columns}"
+)
+
+
+def check_merging(kernel: Kernel, plan: HostPlan, variant: Variant) -> None:
+    """Raises Unsafe unless the kernel that merges parts is the known one, launched with warps for all rows."""
+    main, columns, packed = kernel.signature.name, variant.head_dim_v, variant.packed
+    name = f"{main.removesuffix('_1')}_2" if packed else f"{main}_1"
+    merged = next(parameter for parameter in variant.parameters() if parameter.name == "Merged")
+    strides = tuple(sorted(merged.strides)) if variant.strided else ()
+    sinks, of_sinks = (("Sinks",), ("all_heads",)) if "Sinks" in variant.optional else ((), ())
+    of_sizes = (*of_sinks, *sorted((*MERGING_NUMBERS, *([] if packed else ["batch"]))))
+    numbers = [*(f"int64_t {stride}" for stride in strides), *(f"int {number}" for number in of_sizes)]
+    wanted = MERGING.format(
+        kernel=name,
+        pointer=POINTERS[variant.dtype],
+        pointer_to_sinks=", const float* Sinks" if sinks else "",
+        numbers=", ".join(numbers),
+        columns=columns,
+        is_bf16="true" if variant.dtype == "bfloat16" else "false",
+        zero="(int64_t)0" if strides else "0",
+        row_heads=f", {variant.row_heads}" if packed else "",
+        of_all="heads" if packed else "batch",
+        rows="(heads * seq_q)" if packed else "((batch * heads) * seq_q)",
+        strides=", ".join((*["0"] * packed, *strides)) if strides else CONTIGUOUS.format(columns=columns),
+        sinks=", Sinks, all_heads" if sinks else "",
+    )
+    if kernel.merging.rstrip("\n") != wanted.rstrip("\n"):
+        raise Unsafe(f"the kernel that merges parts is {kernel.merging[-200:]!r}")
+    given = (*MERGING_TENSORS, *sinks, *strides, *of_sizes)
+    if plan.merging is None or plan.merging != Merging(name, given, plan.merging.blocks, (256, 1, 1)):
+        raise Unsafe(f"parts are merged by {plan.merging}, expected {name} of {', '.join(given)}")
+    for rows, parts in itertools.product((1, 3, 8, 9, 4096), (1, 8, 9, 16, 17, 33, 200)):
+        batch, heads = 1 if packed else 2, 3
+        sizes = {"batch": batch, "heads": heads, "seq_q": rows, "results": (heads if packed else batch) * parts}
+        of_block = 1 + 7 // -(-parts // 8)
+        if plan.merging.blocks.at(sizes) != -(-batch * heads * rows // of_block):
+            raise Unsafe(f"the kernel that merges parts has {plan.merging.blocks} blocks")
+
+
+def check_no_merging(kernel: Kernel, plan: HostPlan) -> None:
+    """Raises Unsafe if there is another kernel behind the main one."""
+    if kernel.merging or plan.merging:
+        raise Unsafe("another kernel stands behind it")
+
+
+def check_no_listing(kernel: Kernel, plan: HostPlan) -> None:
+    """Raises Unsafe if there is another kernel before the main one."""
+    if kernel.listing or plan.listing:
+        raise Unsafe("another kernel stands before it")
+
+
+def check_signature(kernel: Kernel, plan: HostPlan, parameters: tuple[Parameter, ...], dtype: str) -> None:
+    """Raises Unsafe unless the launch gives the kernel what it takes, in its order, and as many threads as it is made for."""
+    names = tuple(parameter.name for parameter in parameters)
+    if plan.arguments != names:
+        raise Unsafe(f"its caller gives {', '.join(names)}, the host takes {', '.join(plan.arguments)}")
+    tensors = {p.name for p in parameters if p.kind not in ("scalar", "offsets", "merged") or p.name == "Tiles"}
+    taken = [(name, KINDS.get(kind, kind)) for kind, name in kernel.signature.parameters]
+    given = [(parameter.name, parameter.kind) for parameter in plan.parameters]
+    if taken != given or plan.kernel != kernel.signature.name:
+        raise Unsafe(f"{kernel.signature.name} takes {taken}, {plan.kernel} is launched with {given}")
+    found = {name.removesuffix("_desc") for name, kind in taken if kind == "pointer"}
+    if found != tensors:
+        raise Unsafe(f"it takes {', '.join(sorted(found))}, expected {', '.join(sorted(tensors))}")
+    pointers = {p.name: POINTERS[p.dtype or dtype] for p in parameters if p.kind != "scalar"}
+    for name, pointer in kernel.signature.pointers:
+        if pointer != pointers[name]:
+            raise Unsafe(f"{name} is a {pointer}, expected {pointers[name]}")
+    threads = plan.block[0] * plan.block[1] * plan.block[2]
+    if threads != kernel.signature.threads:
+        raise Unsafe(f"{threads} threads of a block, the kernel is made for {kernel.signature.threads}")
+    if {descriptor.name for descriptor in plan.descriptors} != {*kernel.signature.of("descriptor")}:
+        raise Unsafe("the launch's descriptors are not those that the kernel takes")
+
+
+def check_scalars(kernel: Kernel, source: str, parameters: tuple[Parameter, ...]) -> None:
+    """Raises Unsafe unless the kernel's body names each of the parameters that are numbers."""
+    lines = source.splitlines()
+    body = "\n".join(lines[number] for number in kernel.kinds)
+    for parameter in parameters:
+        if parameter.kind == "scalar" and not re.search(rf"\b{parameter.name}\b", body):
+            raise Unsafe(f"it does not read {parameter.name}")
+
+
+def check_strides(plan: HostPlan, parameters: tuple[Parameter, ...], strided: bool) -> None:
+    """Raises Unsafe unless the host reads each stride off its own tensor and dimension, all if `strided`, else none."""
+    wanted = {(name, p.name, axis) for p in parameters if strided for axis, name in enumerate(p.strides)}
+    found = {(stride.name, stride.tensor, stride.axis) for stride in plan.strides}
+    if found != wanted:
+        name, tensor, axis = min(found ^ wanted)
+        raise Unsafe(f"{name} is the stride {axis} of {tensor}" if found - wanted else f"{name} is not read")
+
+
+def check_memory(kernel: Kernel, plan: HostPlan, tiles: Mapping[str, Tile]) -> None:
+    """Raises Unsafe unless shared memory holds the tiles' buffers alone, each with exactly the tile's slots.
+
+    The last buffer ends dynamic shared memory.
+    """
+    declared = kernel.declared
+    if not declared.dynamic or declared.buffers.keys() != tiles.keys():
+        raise Unsafe(f"its buffers are {', '.join(declared.buffers) or 'none'}, expected {', '.join(tiles)}")
+    ends = sorted([*declared.buffers.values(), plan.shared_bytes])
+    for name, start in declared.buffers.items():
+        size, tile = ends[ends.index(start) + 1] - start, tiles[name]
+        slot = tile.elements * DTYPE_BYTES
+        if size != tile.slots * slot or start % 1024:
+            raise Unsafe(
+                f"it has {size / slot:g} buffers for load_{name.lower()} from byte {start} on, the Program has {tile.slots}"
+            )
+
+
+def check_descriptors(
+    plan: HostPlan,
+    tiles: Mapping[str, Tile],
+    tensors: Mapping[str, Tensor],
+    shapes: Mapping[str, tuple[int, ...]],
+    sizes: Mapping[str, int],
+    dtype: str,
+) -> None:
+    """Raises Unsafe unless each descriptor is of its whole tensor, and its box is a panel of its tile.
+
+    The descriptor must have the tensor as it lies in memory. `sizes` has what is read at run time, by name. TMA fills
+    what a box has beyond a tensor's dimensions with 0.
+    """
+    for size in plan.sizes:
+        dims = shapes.get(size.tensor, ())
+        if size.axis >= len(dims) or dims[size.axis] != sizes.get(size.name):
+            raise Unsafe(f"the size {size.name} is dimension {size.axis} of {size.tensor}")
+    for descriptor in plan.descriptors:
+        tile = tiles["Q" if descriptor.tensor == "Output" else descriptor.tensor]
+        _check_descriptor(descriptor, tile, tensors[descriptor.tensor], sizes, dtype)
+
+
+def _check_descriptor(descriptor: Descriptor, tile: Tile, tensor: Tensor, sizes: Mapping[str, int], dtype: str) -> None:
+    if descriptor.name != f"{descriptor.tensor}_desc":
+        raise Unsafe(f"{descriptor.name} is of {descriptor.tensor}")
+    dims = tuple(expression.at(sizes) for expression in descriptor.dims)
+    strides = tuple(expression.at(sizes) for expression in descriptor.strides)
+    shape, of_strides = tensor.boxed
+    in_bytes = tuple(DTYPE_BYTES * stride for stride in of_strides)
+    wanted = {
+        "dimensions": (dims, shape),
+        "strides": (strides, in_bytes),
+        "box": (descriptor.box, (tile.panel, tile.rows, *[1] * (len(shape) - 2))),
+        "element strides": (descriptor.element_strides, (1,) * len(shape)),
+        "data type": (descriptor.dtype, DATA_TYPES[dtype]),
+        "interleaving": (descriptor.interleave, 0),
+        "swizzle": (descriptor.swizzle, SWIZZLES[tile.panel] if tile.swizzled else NO_SWIZZLE),
+        "fill beyond the end": (descriptor.oob_fill, 0),
+    }
+    for what, (found, expected) in wanted.items():
+        if found != expected:
+            raise Unsafe(f"the {what} of {descriptor.name}: {found}, expected {expected}")
+    if descriptor.l2_promotion not in L2_PROMOTIONS:
+        raise Unsafe(f"the L2 promotion of {descriptor.name}: {descriptor.l2_promotion}")

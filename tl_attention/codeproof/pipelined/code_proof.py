@@ -1,0 +1,91 @@
+"""This module proves the generated pipelined kernel against the Program: order, waits, barriers, fences and tiles.
+
+The order must be the same, waits, barriers and fences must be enough, and tiles must be right. `T.Pipelined` derives
+the waits for the loads itself, and TileLang 0.1.15 gets some orders wrong without a word (a load that was committed
+last is not waited for). So what TileLang generated is checked, not what it was asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
+
+from tl_attention.kernels.shared.device_code import OF_FEATURES
+from tl_attention.codeproof.pipelined.replay import OUTPUT, WAITS, Q, check_waits
+from tl_attention.program.program import unroll
+from tl_attention.codeproof.tiles.row_tile_proof import RowTileProof
+from tl_attention.codeproof.tiles.row_tiles import RowTiles
+from tl_attention.codeproof.tiles.tiles import Tile
+from tl_attention.program.events import Event, Expected, Maybe
+
+
+class PipelinedProof(RowTileProof):
+    """A PipelinedProof proves that one generated T.Pipelined kernel does what its Program says.
+
+    Its threads all do the same.
+    """
+
+    @property
+    def prelude(self) -> str:
+        return OF_FEATURES["LSE"] if self.lse else ""
+
+    @cached_property
+    def tiles(self) -> dict[str, Tile]:
+        variant, schedule = self.code.variant, self.schedule
+        buffers = {name.removeprefix("load_").upper(): count for name, count in self.program.buffers.items()}
+        return {
+            Q: Tile(Q, schedule.block_M, variant.tile_dim, 1, of_tensor=variant.head_dim),
+            "K": Tile("K", schedule.block_N, variant.tile_dim, buffers["K"], of_tensor=variant.head_dim),
+            "V": Tile("V", schedule.block_N, variant.tile_dim_v, buffers["V"], of_tensor=variant.head_dim_v),
+        }
+
+    def expected(self, tile: RowTiles, executed: int) -> Iterator[Expected]:
+        yield Event("write", Q, place=tile.copied(Q))
+        for step in unroll(self.program.consumer, executed, self.program.table.products):
+            if step.op.kind == "issue":
+                yield from self._issue(step.op.statement, step.block, tile)
+        if self.lse:
+            yield Event("lse", place=tile.place())
+        if any(descriptor.tensor == OUTPUT for descriptor in self.plan.descriptors):
+            # The output goes through the buffer of Q.
+            yield Event("write", Q, reads=((Q, 0, 0),))
+            yield Event("store", Q, reads=((Q, 0, 0),), place=tile.place())
+        else:
+            yield Event("output", value=tile.rows_from(0, self.rows), place=tile.place())
+
+    def _issue(self, statement: str, block: int, tile: RowTiles) -> Iterator[Event | Maybe]:
+        """Yields the expected events of a statement, which is a load or the product of a loaded tile.
+
+        A product adds to what its accumulators have, which is -inf where scores are hidden.
+        """
+        load, *_ = self.program.table.loads_of(statement) or (statement,)
+        ring = load.removeprefix("load_").upper()
+        slot = block % self.program.buffers[load]
+        if load == statement:
+            yield Event("load", ring, slot, place=tile.copied(ring, block))
+            return
+        if ring == "K":
+            yield tile.mask(block, 0, self.rows)
+        reads = ((ring, slot, block), *(((Q, 0, 0),) if ring == "K" else ()))
+        yield Event("product", ring, slot, reads=reads, place=(1,))
+
+    def checked(self, found: Sequence[Event]) -> Sequence[Event]:
+        # Waits and barriers may stand anywhere, as long as they are enough.
+        check_waits(found)
+        return [*_masked([event for event in found if event.kind not in WAITS])]
+
+
+def _masked(events: Iterable[Event]) -> Iterator[Event]:
+    """Yields the events with all masks before a product of K merged into one, right before that product.
+
+    The masks may stand anywhere behind the product before.
+    """
+    masked = False
+    for event in events:
+        if event.kind == "mask":
+            masked = True
+            continue
+        if event.kind == "product" and event.name == "K":
+            yield from (Event("mask"),) * masked
+            masked = False
+        yield event

@@ -1,0 +1,390 @@
+"""This module holds what the proofs of all lowerings' generated code share.
+
+That is what is read, at which sizes, what ran, and the verdict.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from tl_attention.errors import InputError, ScheduleRefused
+from tl_attention.problem.lengths import Lengths, Problems, cuts, ends, numbers_read, windows, without_keys
+from tl_attention.problem.packed import words_of_list
+from tl_attention.problem.variant import Sizes
+from tl_attention.program.program import Program
+from tl_attention.codeproof.tiles.alike import Likeness, kv_loops
+from tl_attention.codeproof.read.calls import CALLS
+from tl_attention.codeproof.comparison import check_per_head, compare
+from tl_attention.codeproof.read.copies import PER_HEAD
+from tl_attention.codeproof.run.coverage import Coverage
+from tl_attention.codeproof.read.host_plan import HostPlan, parse_host_source
+from tl_attention.codeproof.run.iterations import Iterations, check_equalities
+from tl_attention.codeproof.launch import (
+    check_descriptors,
+    check_memory,
+    check_prelude,
+    check_scalars,
+    check_signature,
+    check_strides,
+)
+from tl_attention.codeproof.read.nodes import COUNTER, Step, every
+from tl_attention.codeproof.tiles.row_tiles import Cut, RowTiles
+from tl_attention.codeproof.run.run import Extent, Run
+from tl_attention.codeproof.tiles.tensors import Tensor, contiguous, packed_tensors, stride_values, tensors
+from tl_attention.codeproof.read.text import Kernel, read
+from tl_attention.codeproof.run.thread_slice import Reading
+from tl_attention.codeproof.run.threads import Threads
+from tl_attention.codeproof.tiles.tiles import Product, Tile
+from tl_attention.codeproof.verdict import GeneratedCode, Unsafe, Verdict
+from tl_attention.program.events import Event, Expected
+from tl_attention.schedule.schedule import Schedule
+
+# The longest period in iterations: a longer one would take too long to run.
+MOST_ITERATIONS = 4096
+# The keys of the longest loops that are tried; most of their iterations are left out.
+MOST_KEYS = 1 << 24
+
+
+class Proof(ABC):
+    """A Proof shows that one generated kernel does what its schedule's Program says at all sizes, or refuses it."""
+
+    def __init__(self, schedule: Schedule, program: Program, code: GeneratedCode):
+        self.schedule, self.program, self.code = schedule, program, code
+        self.digest = hashlib.sha256()
+        self.coverage = Coverage()
+        self.at: Sizes | None = None
+
+    @cached_property
+    def kernel(self) -> Kernel:
+        return read(self.code.source, CALLS)
+
+    @cached_property
+    def plan(self) -> HostPlan:
+        return parse_host_source(self.code.host_source)
+
+    @cached_property
+    def iterations(self) -> Iterations:
+        """Returns how the kernel's lines depend on loop counters; raises Unsafe if their period is too long to run."""
+        found = Iterations.of(self.kernel.body, self.cycles)
+        if found.period > MOST_ITERATIONS:
+            raise Unsafe(f"it repeats after {found.period} iterations, expected at most {MOST_ITERATIONS}")
+        return found
+
+    @property
+    @abstractmethod
+    def cycles(self) -> tuple[int, ...]:
+        """Returns, for each ring of buffers and for tiles, after how many loads the slots and parities repeat."""
+
+    @property
+    def prelude(self) -> str:
+        """Returns the source of the device functions that must stand before the kernel, to the letter."""
+        return ""
+
+    @property
+    def lse(self) -> bool:
+        """Says whether the kernel also stores the LSE, the logarithm of each row's sum of exponentials."""
+        return "LSE" in self.code.variant.optional
+
+    @property
+    @abstractmethod
+    def tiles(self) -> dict[str, Tile]:
+        """Returns the tiles that the kernel must have as buffers in shared memory, by name."""
+
+    @property
+    def operands(self) -> tuple[Tile | str, Tile | str]:
+        """Returns the left operands of Q K^T and of P V, each a tile or the name of registers."""
+        return self.tiles["Q"], "acc_s_cast"
+
+    @cached_property
+    def products(self) -> dict[str, Product]:
+        """Returns the kernel's two products, Q K^T and P V, by the names of their accumulators."""
+        (q, p), variant, block_N = self.operands, self.code.variant, self.schedule.block_N
+        return {
+            "acc_s": Product("acc_s", q, self.tiles["K"], block_N, variant.tile_dim, False),
+            "acc_o": Product("acc_o", p, self.tiles["V"], variant.tile_dim_v, block_N, True),
+        }
+
+    @property
+    def barriers(self) -> dict[str, int]:
+        """Returns how many mbarriers the kernel must have under each name."""
+        return {}
+
+    @property
+    def numbers(self) -> dict[str, int]:
+        """Returns how many integers the kernel must have in shared memory under each name, mbarriers aside."""
+        return {}
+
+    @property
+    @abstractmethod
+    def rows(self) -> int:
+        """Returns how many rows the tiles that share KV blocks have together."""
+
+    @property
+    def cut(self) -> Cut:
+        """Returns the Cut, by which the kernel cuts problems into row tiles and KV blocks."""
+        schedule, variant = self.schedule, self.code.variant
+        least = self.program.least_blocks
+        tile = schedule.block_M, schedule.block_N
+        return Cut(
+            variant.mask, variant.group, self.rows, *tile, least, schedule.kv_order, variant.together, variant.row_heads
+        )
+
+    @abstractmethod
+    def sizes(self) -> Iterator[Sizes]:
+        """Yields the sizes at which the kernel is proved, where sizes are not fixed."""
+
+    @abstractmethod
+    def grids(self) -> Iterator[Sizes]:
+        """Yields the sizes at which all tiles of the grid are looked at, where sizes are not fixed."""
+
+    @abstractmethod
+    def check_at(self, sizes: Sizes, start: int, tile: int) -> None:
+        """Raises Unsafe unless sample blocks, the first on tile number `tile`, make the right events at these sizes.
+
+        The blocks run as if `start` loads of each ring, and as many tiles, had been before.
+        """
+
+    @abstractmethod
+    def check_grid(self, sizes: Sizes) -> None:
+        """Raises Unsafe unless the blocks of a grid work on all of its tiles, each on the right rows of all tensors."""
+
+    @abstractmethod
+    def check_samples(self) -> None:
+        """Raises Unsafe if, in sample problems, a tile, head, sequence or size decides more than where tiles lie."""
+
+    def check_code(self) -> None:  # noqa: B027
+        """Raises Unsafe for faults that a lowering finds in its kernel without a run; by default checks nothing."""
+
+    def verdict(self) -> Verdict:
+        """Runs all checks of the kernel, and returns the verdict; raises ScheduleRefused if one fails."""
+        try:
+            self._check_frame()
+            self.check_code()
+            code, fixed = self.code, self.code.variant.sizes
+            for mask in windows(code.variant.mask, self.rows, self.schedule.block_N):
+                # A window that is read at run time has a value now.
+                self.code = replace(code, variant=replace(code.variant, mask=mask))
+                self._check_all(fixed)
+            self.code = code
+            return self._verdict(fixed is not None)
+        except SyntaxError as error:
+            raise refusal(f"it cannot be read: {error}") from None
+        except InputError as error:
+            raise refusal(str(error)) from None
+        except Unsafe as error:
+            at = "" if self.at is None else f" (batch, heads, seq_q, seq_kv = {', '.join(map(str, self.at[:4]))})"
+            raise refusal(f"{error}{at}") from None
+
+    def _check_all(self, fixed: Sizes | None) -> None:
+        """Raises Unsafe unless the kernel is right at all sizes that show something, or at these fixed ones."""
+        sizes, grids = ([fixed], [fixed]) if fixed else (list(self.sizes()), list(self.grids()))
+        for self.at in sizes:
+            tensors, shapes = self.tensors(self.at), self._shapes(self.at)
+            check_descriptors(self.plan, self.tiles, tensors, shapes, self.names(self.at), self.code.variant.dtype)
+            self.check_at(self.at, 0, 0)
+        for self.at in grids:
+            self.check_grid(self.at)
+        self._check_periods(fixed is not None)
+        self.at = None
+        self.check_samples()
+
+    def run(self, threads: Threads, names: Mapping[str, Any], tiles: int = 1, **how: Any) -> Run:
+        """Runs the kernel for these threads, and returns the Run; the repeating middle of long loops is left out."""
+        period = self.iterations.period
+        extent = Extent(tiles, self.program.span + period, period)
+        run = Run(self.kernel, threads, names, extent, iterations=self.iterations, sizes=self.at, **how)
+        run.go()
+        return run
+
+    def lengths(self, most: int, rows: int, edges: int) -> Iterator[Lengths]:
+        """Yields (seq_q, seq_kv) for loops of up to `most` KV blocks, all cuts by a window, and rows without keys.
+
+        The loops are of at most `rows` rows. `edges` rows are masked together.
+        """
+        mask, block_N = self.code.variant.mask, self.schedule.block_N
+        yield from ends(most, rows, block_N)
+        yield from cuts(mask, self.rows, block_N, edges)
+        yield from without_keys(mask, self.rows, block_N)
+
+    def check_alike(
+        self,
+        turns: Sequence[RowTiles],
+        threads: Threads,
+        names: Mapping[str, Any],
+        ys: int,
+        rows: int,
+        after: np.ndarray | None = None,
+        **how: Any,
+    ) -> None:
+        """Runs blocks of many problems, and raises Unsafe unless they treat all of these tiles alike.
+
+        Each y has `rows` rows of its own. `after` is as in Likeness.
+        """
+        given = {**self.sample_names(turns[0].sizes), **names}
+        given = {n: value[threads.place] if isinstance(value, np.ndarray) else value for n, value in given.items()}
+        lengths = Extent(len(turns), ends=True)
+        run = Run(self.kernel, threads, given, lengths, iterations=self.iterations, whole=False, **how)
+        run.go()
+        self.coverage.note_trips(run)
+        found = Likeness(run, turns, self.iterations.period, after)
+        found.check()
+        found.check_loops(kv_loops(self.kernel), ys, rows, self.program)
+
+    def compare(
+        self,
+        who: str,
+        found: Sequence[Event],
+        expected: Iterator[Expected],
+        tiles: Sequence[RowTiles],
+        alone: Callable[[Event], bool] = lambda event: False,
+        computes: bool = True,
+    ) -> None:
+        """Raises Unsafe unless the events `found` of a process are those that are expected of it on these tiles.
+
+        A process that `computes` must read the numbers of its tiles' heads, too.
+        """
+        check_per_head(found, self.code.variant.acting, [tile.head for tile in tiles if computes])
+        compare(who, [event for event in found if event.kind != PER_HEAD], expected, tiles, alone)
+
+    # --- before any run ----------------------------------------------------------------------------------------
+
+    def _check_frame(self) -> None:
+        check_equalities(self.kernel.body)
+        check_prelude(self.kernel, self.prelude)
+        check_signature(self.kernel, self.plan, self.code.parameters, self.code.variant.dtype)
+        check_scalars(self.kernel, self.code.source, self.code.parameters)
+        blocks, wanted = self.kernel.signature.blocks, self.schedule.kernel.blocks_per_sm
+        if blocks != wanted:
+            raise Unsafe(f"its registers are those of {blocks} blocks on an SM, expected {wanted}")
+        check_strides(self.plan, self.code.parameters, self.code.variant.strided)
+        check_memory(self.kernel, self.plan, self.tiles)
+        declared = self.kernel.declared
+        if declared.barriers != self.barriers:
+            raise Unsafe(f"its mbarriers are {declared.barriers}, expected {self.barriers}")
+        if declared.numbers != self.numbers:
+            raise Unsafe(f"its numbers in shared memory are {declared.numbers}")
+
+    # --- for the runs ------------------------------------------------------------------------------------------
+
+    def _shapes(self, sizes: Any) -> dict[str, tuple[int, ...]]:
+        """Returns, by name, the shapes at these sizes of all tensors that have rows, and of where sequences lie.
+
+        A size may be an array for many problems.
+        """
+        read = numbers_read(self.code.variant, sizes, self.schedule.block_N)
+        known = self.code.variant.dims(sizes) | self._offsets(sizes) | read
+        return {
+            p.name: tuple(known[d] for d in p.dims)
+            for p in self.code.parameters
+            if not {"seq_q", "seq_kv", "all_heads"}.isdisjoint(p.dims) or p.kind == "offsets"
+        }
+
+    def _offsets(self, sizes: Any) -> dict[str, Any]:
+        """Returns, by name, how long the tensors are that say where packed sequences lie, {} for others."""
+        if not self.code.variant.packed:
+            return {}
+        words = words_of_list(sizes.seq_q, sizes.batch, self.rows)
+        return {"bounds": sizes.batch + 1, "used_q": sizes.batch, "used_k": sizes.batch, "words": words}
+
+    def tensors(self, sizes: Sizes) -> dict[str, Tensor]:
+        """Returns the kernel's tensors at these sizes, by name, each with its shape and its strides."""
+        if self.code.variant.packed:
+            return packed_tensors(self.code.parameters, self._shapes(sizes))
+        return tensors(self.code.parameters, self._shapes(sizes), self.code.variant.strided)
+
+    def names(self, sizes: Sizes) -> dict[str, int]:
+        """Returns, by name, the values that the kernel reads at run time, its sizes and, if strided, its strides."""
+        strides = stride_values(self.code.parameters, self.tensors(sizes)) if self.code.variant.strided else {}
+        read = numbers_read(self.code.variant, sizes, self.schedule.block_N)
+        return {**sizes._asdict(), **self._offsets(sizes), **strides, **read}
+
+    def sample_tensors(self, sizes: Problems) -> dict[str, Tensor]:
+        """Returns the tensors of many problems at once, by name; their sizes are arrays.
+
+        Strides that are read at run time are the same in all problems.
+        """
+        shapes, strided = self._shapes(sizes), self.code.variant.strided
+        apart = {
+            p.name: (2**20 + 40 * n, 2**20 + 40 * n + 8, 2**20 + 40 * n + 16)
+            for n, p in enumerate(self.code.parameters)
+        }
+        if self.code.variant.packed:
+            return packed_tensors(
+                self.code.parameters, shapes, {name: (head, row) for name, (_, head, row) in apart.items()}
+            )
+        return {
+            p.name: Tensor(shape, (*apart[p.name], 1) if strided and p.strides else contiguous(shape))
+            for p in self.code.parameters
+            if (shape := shapes.get(p.name))
+        }
+
+    def sample_names(self, sizes: Problems) -> dict[str, Any]:
+        """Returns, by name, the sizes of many problems and, if the variant is strided, their strides."""
+        strides = stride_values(self.code.parameters, self.sample_tensors(sizes)) if self.code.variant.strided else {}
+        return {**sizes._asdict(), **strides, **numbers_read(self.code.variant, sizes, self.schedule.block_N)}
+
+    def reading(self, sizes: Sizes) -> Reading:
+        """Returns the tiles, products, tensors and boxes by which a run at these sizes is read as events."""
+        boxes = {descriptor.name: descriptor.box[0] for descriptor in self.plan.descriptors}
+        variant = self.code.variant
+        return Reading(self.tiles, self.products, self.tensors(sizes), variant.dtype, boxes, variant.parts)
+
+    def note(self, run: Run, *streams: Iterable[Event]) -> None:
+        """Adds to the coverage a run whose events were all checked, and to the digest its streams of events."""
+        self.coverage.note(run)
+        self._digest(streams)
+
+    def note_places(self, run: Run, *streams: Iterable[Event]) -> None:
+        """Adds to the coverage a run of which only tiles' places were checked, and to the digest its streams."""
+        self.coverage.note_places(run, self._steps)
+        self._digest(streams)
+
+    @cached_property
+    def _steps(self) -> frozenset[int]:
+        """Returns the line numbers of the calls in the kernel's code, except the calls on a counter of tiles.
+
+        What a counter of tiles is left as shows where all tiles are looked at.
+        """
+        return frozenset(n.line for n in every(self.kernel.body) if isinstance(n, Step) and n.kind != COUNTER)
+
+    def _digest(self, streams: Iterable[Iterable[Event]]) -> None:
+        for stream in streams:
+            told = [(e.kind, e.name, e.index, e.value, e.blocks, e.place, e.reads) for e in stream]
+            self.digest.update(repr(told).encode())
+
+    def _check_periods(self, fixed: bool) -> None:
+        """Runs and checks tiles again where a line missed some iterations of a period, from each iteration of it on."""
+        tried: set[tuple[Sizes, int]] = set()
+        while wanting := self.coverage.wanting(self.iterations, fixed):
+            missing = [(line, core) for line, core in wanting if self.coverage.reached[line] not in tried]
+            if not missing:
+                return
+            place = self.coverage.reached[missing[-1][0]]
+            tried.add(place)
+            states = max(
+                self.iterations.states(*lacks) for lacks in missing if self.coverage.reached[lacks[0]] == place
+            )
+            self.at, tile = place
+            # From the first iteration too: the place may be of a run whose events were not looked at.
+            for start in range(states):
+                self.check_at(self.at, start, tile)
+
+    # --- behind the runs ---------------------------------------------------------------------------------------
+
+    def _verdict(self, fixed: bool) -> Verdict:
+        kinds = self.kernel.kinds
+        unreached = self.coverage.unreached(self.kernel, self.iterations, fixed)
+        lines = range(len(self.code.source.splitlines()))
+        return Verdict(tuple(kinds.get(line, "") for line in lines), unreached, self.digest.hexdigest())
+
+
+def refusal(what: str) -> ScheduleRefused:
+    """Returns the ScheduleRefused which says that a generated kernel is not safe, and `what` is wrong."""
+    return ScheduleRefused(f"the kernel that TileLang 0.1.15 generates is not safe: {what}")

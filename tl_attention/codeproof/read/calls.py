@@ -1,0 +1,235 @@
+"""This module lists the calls of generated CUDA that are read, and itself reads the calls that order threads.
+
+Each call stands beside an example of what matches its pattern. The calls that order threads are mbarriers, named
+barriers, fences, the registers that warpgroups hand over, and the counter that hands out tiles.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import numpy as np
+
+from tl_attention.problem.lengths import PART_BLOCKS
+from tl_attention.problem.packed import TILE_WORDS, TILES_TOLD
+from tl_attention.codeproof.read.copies import COPY_CALLS, HAND_OVER, IN_GLOBAL
+from tl_attention.codeproof.read.declarations import Declared
+from tl_attention.codeproof.read.expression import Expression, arguments
+from tl_attention.codeproof.read.nodes import COUNTER, Made
+from tl_attention.codeproof.read.products import PRODUCT_CALLS
+from tl_attention.codeproof.run.run import Run, nothing, plain, seen
+from tl_attention.codeproof.read.text import Call
+from tl_attention.codeproof.run.threads import Class, settled
+from tl_attention.codeproof.verdict import Unsafe
+from tl_attention.program.events import NAMED, TILE
+
+# A thread's block in its cluster.
+OWN_BLOCK = "tl::block_rank_in_cluster()"
+
+
+def _mbarrier(match: re.Match[str], declared: Declared) -> Made:
+    name, index, call, argument = match.groups()
+    declared.barrier(name)
+    kind = {"expect_transaction": "expect"}.get(call, call)
+    if (argument == "") != (kind == "arrive") and kind != "arrive":
+        raise SyntaxError(f"{call} of {name} with {argument or 'nothing'!r}")
+    # An arrival is at the thread's own block unless it names another of the cluster.
+    value = declared.expression(argument or (OWN_BLOCK if kind == "arrive" else "0"))
+    made = seen(kind, name, index=declared.expression(index), value=value)
+    if (kind, name) != ("wait", f"{TILE}_full"):
+        return made
+
+    def act(run: Run, threads: Class, line: int) -> None:
+        made.act(run, threads, line)
+        run.tiles.told(threads)
+
+    return Made(act)
+
+
+def _named(kind: str) -> Callable[[re.Match[str], Declared], Made | None]:
+    def build(match: re.Match[str], declared: Declared) -> Made | None:
+        given = [declared.expression(text) for text in arguments(match[1])]
+        return seen(kind, NAMED, index=given[0], value=given[1]) if len(given) == 2 else None
+
+    return build
+
+
+def _exchange(match: re.Match[str], declared: Declared) -> Made | None:
+    """Returns the Made of an AllReduce among four lanes, or None unless it updates one variable in registers.
+
+    All lanes of a warp must run it.
+    """
+    if match[1] != match[3] or match[1] not in declared.registers:
+        return None
+    return seen("exchange", value=int(match[2]))
+
+
+def _draw(match: re.Match[str], declared: Declared) -> Made:
+    name, place, counter, index, step, first = match.groups()
+    declared.number(name)
+    at, more = declared.expression(place), int(first)
+
+    def act(run: Run, threads: Class, line: int) -> None:
+        slot = run.value(at, threads)
+        run.see(threads, line, "take", name, index=slot)
+        run.tiles.put(threads, name, 0, run.tiles.add(threads, counter, int(index), int(step)) + more)
+
+    return Made(act)
+
+
+def _drawn(match: re.Match[str], declared: Declared) -> Made | None:
+    variable, name, place = match.groups()
+    if name not in declared.numbers:
+        return None
+    # Of each tile there is one number, or all of its entry.
+    at, of_a_tile = declared.expression(place), 1 if declared.numbers[name] < TILE_WORDS else TILE_WORDS
+
+    def act(run: Run, threads: Class, line: int) -> None:
+        slot = run.value(at, threads)
+        run.see(threads, line, "read", name, index=slot // of_a_tile)
+        threads.names[variable] = run.tiles.get(threads, name, slot % of_a_tile)
+
+    return Made(act, frozenset({variable}))
+
+
+def _count(match: re.Match[str], declared: Declared) -> Made:
+    variable, counter, index, step, last = match.groups()
+
+    def act(run: Run, threads: Class, line: int) -> None:
+        found = run.tiles.add(threads, counter, int(index), int(step))
+        # Where each block has a problem of its own, the block is the last one there.
+        threads.names[variable] = 1 if run.lengths.ends and not run.whole else (found == int(last)) * 1
+
+    return Made(act, frozenset({variable}))
+
+
+def _reset(match: re.Match[str], declared: Declared) -> Made | None:
+    counter, index, value = match.groups()
+    if counter in declared.registers:
+        return None
+    return Made(lambda run, threads, line: run.tiles.set(threads, counter, int(index), int(value)))
+
+
+def _listed(match: re.Match[str], declared: Declared) -> Made | None:
+    """Returns the Made that sets a variable to the number of tiles in the list, which stands before the entries."""
+    variable = match[1]
+
+    def act(run: Run, threads: Class, line: int) -> None:
+        threads.names[variable] = settled(run.tiles.listed(threads).count(run.threads.place[threads.threads]))
+
+    return Made(act, frozenset({variable}))
+
+
+def _slot(text: str, declared: Declared) -> tuple[str, Expression]:
+    match = IN_GLOBAL.match(text)
+    if not match or declared.numbers.get(match[1]) != TILES_TOLD * TILE_WORDS:
+        raise SyntaxError(f"{text[:80]!r} is no place for a tile's entry")
+    return match[1], declared.expression(match[2])
+
+
+def _hand_over(match: re.Match[str], declared: Declared) -> Made:
+    """Returns the Made that puts a tile's entry, its head and its number into shared memory, once for each warp.
+
+    The last word of an entry is how many KV blocks a part of the keys has.
+    """
+    given = arguments(match[1])
+    source = IN_GLOBAL.match(given[1]) if len(given) == 4 else None
+    if not source or source[1] != "Tiles":
+        raise SyntaxError(f"a hand-over of a form that is not known: {match.string[:80]!r}")
+    name, place = _slot(given[0], declared)
+    entry, head, number = (declared.expression(text) for text in (source[2], *given[2:]))
+
+    def act(run: Run, threads: Class, line: int) -> None:
+        values = (run.value(expression, threads) for expression in (place, entry, head, number))
+        leaders, (at, word, of_head, of_tile) = run.tiles.of_warps(threads, *values)
+        if (at % TILE_WORDS).any() or (word % TILE_WORDS).any():
+            raise Unsafe(f"line {line + 1} hands over what is no entry of the list, or where none belongs")
+        words = run.tiles.listed(threads).words(run.threads.place[leaders.threads], word // TILE_WORDS - 1)
+        run.see(threads, line, HAND_OVER, name, index=run.value(place, threads) // TILE_WORDS)
+        for index, value in enumerate((*words, of_head, of_tile, PART_BLOCKS)):
+            run.tiles.put(leaders, name, index, value)
+
+    return Made(act)
+
+
+def _hand_over_none(match: re.Match[str], declared: Declared) -> Made:
+    name, place = _slot(match[1], declared)
+
+    def act(run: Run, threads: Class, line: int) -> None:
+        leaders, (at,) = run.tiles.of_warps(threads, run.value(place, threads))
+        if (at % TILE_WORDS).any():
+            raise Unsafe(f"line {line + 1} hands over no tile where no entry belongs")
+        run.see(threads, line, HAND_OVER, name, index=run.value(place, threads) // TILE_WORDS)
+        for index in range(TILE_WORDS):
+            run.tiles.put(leaders, name, index, -1)
+
+    return Made(act)
+
+
+def _draw_number(match: re.Match[str], declared: Declared) -> Made:
+    """Returns the Made that sets a variable to a number from the counter, plus another, once for each warp."""
+    variable, counter, index, first = match.groups()
+
+    def act(run: Run, threads: Class, line: int) -> None:
+        leaders, _ = run.tiles.of_warps(threads)
+        found = run.tiles.add(leaders, counter, int(index), 1) + int(first)
+        threads.names[variable] = settled(np.repeat(found, run.threads.lanes))
+
+    return Made(act, frozenset({variable}))
+
+
+CALLS = (
+    # cudaGridDependencySynchronize();
+    Call(
+        COUNTER,
+        re.compile(r"cudaGridDependencySynchronize\(\);$"),
+        lambda match, declared: Made(lambda run, threads, line: run.tiles.ended(threads)),
+    ),
+    # cudaTriggerProgrammaticLaunchCompletion();
+    Call(COUNTER, re.compile(r"cudaTriggerProgrammaticLaunchCompletion\(\);$"), nothing),
+    # row_tiles = Tiles[0];
+    Call(COUNTER, re.compile(r"(\w+) = Tiles\[0\];$"), _listed),
+    # tl_attention_hand_over((&(next_tile[((turn_2 & 1) * 8)])), (&(Tiles[...])), of_head, number_1);
+    Call(COUNTER, re.compile(r"tl_attention_hand_over\((.+)\);$"), _hand_over),
+    # tl_attention_hand_over_none((&(next_tile[0])));
+    Call(COUNTER, re.compile(r"tl_attention_hand_over_none\((.+)\);$"), _hand_over_none),
+    # number = tl_attention_draw((&(TileCounter[0])), 132);
+    Call(COUNTER, re.compile(r"(\w+) = tl_attention_draw\(\(&\((\w+)\[(\d+)\]\)\), (\d+)\);$"), _draw_number),
+    # K_full[((base_2 + j) & 1)].wait(((((base_2 + j) & 3) >> 1) ^ 1));     Q_full[0].init(32);
+    # K_empty[(base_3 & 1)].arrive();    K_empty[(base_3 & 1)].arrive(rank);    V_full[0].expect_transaction(32768);
+    Call(
+        "mbarrier",
+        re.compile(r"(\w+_(?:full|empty))\[(.+)\]\.(init|wait|arrive|expect_transaction)\((.*)\);$"),
+        _mbarrier,
+    ),
+    plain("init fence")(r"tl::fence_barrier_init\(\);$"),
+    plain("sync")(r"__syncthreads\(\);$"),
+    plain("cluster sync")(r"tl::cluster_sync\(\);$"),
+    # tl::__sync_thread_partial((wg_2 + 1), 256);    tl::__named_barrier_arrive((2 - wg_2), 256);
+    Call("named barrier", re.compile(r"tl::__sync_thread_partial\((.+)\);$"), _named("sync")),
+    Call("named barrier", re.compile(r"tl::__named_barrier_arrive\((.+)\);$"), _named("signal")),
+    plain("fence")(r"tl::fence_proxy_async\(\);$"),
+    plain("fewer registers")(r"tl::warpgroup_reg_dealloc<(\d+)>\(\);$"),
+    plain("more registers")(r"tl::warpgroup_reg_alloc<(\d+)>\(\);$"),
+    # scores_max[i_5] = tl::AllReduce<tl::MaxOp, 4, 1, 0, tl::NamedBarrier<128>>::run(scores_max[i_5]);
+    Call(
+        "exchange, numbers: arithmetic",
+        re.compile(
+            r"(\w+)\[\w+\] = tl::AllReduce<tl::(?:Max|Sum)Op, 4, 1, 0, tl::NamedBarrier<(\d+)>>::run\((\w+)\[\w+\]\);$"
+        ),
+        _exchange,
+    ),
+    # tl::prefetch_tma_descriptor(K_desc);
+    Call("prefetch", re.compile(r"tl::prefetch_tma_descriptor\((\w+_desc)\);$"), nothing),
+    # next_tile[(turn & 1)] = (AtomicAddRet((&(TileCounter[0])), 1) + 132);
+    Call(COUNTER, re.compile(r"(\w+)\[(.+)\] = \(AtomicAddRet\(\(&\((\w+)\[(\d+)\]\)\), (\d+)\) \+ (\d+)\);$"), _draw),
+    # tile = next_tile[(turn & 1)];
+    Call(COUNTER, re.compile(r"(\w+) = (\w+)\[(.+)\];$"), _drawn),
+    # bool if_condition = (AtomicAddRet((&(TileCounter[1])), 1) == 131);
+    Call(COUNTER, re.compile(r"bool (\w+) = \(AtomicAddRet\(\(&\((\w+)\[(\d+)\]\)\), (\d+)\) == (\d+)\);$"), _count),
+    # TileCounter[0] = 0;
+    Call(COUNTER, re.compile(r"(\w+)\[(\d+)\] = (\d+);$"), _reset),
+    *COPY_CALLS,
+    *PRODUCT_CALLS,
+)

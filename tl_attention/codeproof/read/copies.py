@@ -1,0 +1,299 @@
+"""This module reads the calls that move tiles, by TMA, by cp.async and by the threads, and numbers of heads and rows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from tl_attention.problem.features import INPUTS
+from tl_attention.problem.shape import DTYPE_BYTES
+from tl_attention.codeproof.read.declarations import Declared
+from tl_attention.codeproof.read.expression import Expression, arguments
+from tl_attention.codeproof.read.nodes import Made
+from tl_attention.codeproof.run.run import Run, plain, seen
+from tl_attention.codeproof.tiles.tensors import RAGGED_ROWS
+from tl_attention.codeproof.read.text import Call
+from tl_attention.codeproof.run.threads import Class
+
+# (&(((half_t*)K_shared)[((i * 8192) + 16384)]))
+IN_SHARED = re.compile(r"\(&\(\(\((half_t|bfloat16_t)\*\)(\w+)_shared\)\[(.+)\]\)\)$")
+# (&(K[(((int64_t)i) * (int64_t)2048)]))
+IN_GLOBAL = re.compile(r"\(&\((\w+)\[(.+)\]\)\)$")
+BARRIER = re.compile(r"(\w+)\[(.+)\]$")
+MASK = re.compile(r"\(uint16_t\)\((\d+)\)$")
+SHARED = r"\(\(\((?:half_t|bfloat16_t)\*\)(\w+)_shared\) \+ (.+?)\)"
+# A thread's copy of up to 16 bytes, of 2-byte elements.
+ELEMENTS = {"uint1": 2, "uint2": 4, "uint4": 8}
+PUT, PER_HEAD, HAND_OVER = "put", "of its head", "hand over"
+# Tensors that have a number for each head.
+TENSORS = tuple(feature.name for feature in INPUTS if feature.kind == "per head")
+# The bytes of the logarithms of a thread's two rows, and the number of rows.
+LSE_BYTES, LSE_ROWS = 8, 2
+# A thread's number among all threads that compute, from the first on.
+OWN = "((int)threadIdx.x)"
+# The dtype of a device function, by whether the function is for bfloat16.
+DTYPES = {"true": "bfloat16", "false": "float16"}
+# acc_o    (&(acc_o[64]))
+REGISTERS = re.compile(r"(?:(\w+)|\(&\((\w+)\[(\d+)\]\)\))$")
+
+
+def shared_address(text: str, declared: Declared) -> tuple[str, Expression]:
+    """Parses a C address in shared memory into (buffer, element); raises SyntaxError for any other text."""
+    match = IN_SHARED.match(text)
+    if not match:
+        raise SyntaxError(f"{text[:80]!r} is no address in shared memory")
+    return declared.buffer(match[2]), declared.expression(match[3])
+
+
+def _place(texts: Sequence[str], declared: Declared) -> dict[str, Expression]:
+    """Parses the coordinates of a TMA box, and returns the expressions by name, as column, row, head and batch.
+
+    A box of a ragged view, with five coordinates, has the row among those of all sequences, and for the batch the row
+    behind its sequence's last.
+    """
+    given = [declared.expression(text) for text in texts]
+    if len(given) == 4:
+        return dict(zip(("column", "row", "head", "batch"), given, strict=True))
+    column, row, head, end, wrap = given
+    if wrap.constant != RAGGED_ROWS:
+        raise SyntaxError(f"a box of a ragged view at {texts[-1]}, expected {RAGGED_ROWS}")
+    of_all = Expression(("-", ("+", row.tree, end.tree), ("number", RAGGED_ROWS)))
+    return {"column": column, "row": of_all, "head": head, "batch": end}
+
+
+def _tma_load(match: re.Match[str], declared: Declared) -> Made:
+    descriptor, barrier, address, *rest = arguments(match[2])
+    full, (buffer, element) = BARRIER.match(barrier), shared_address(address, declared)
+    to = MASK.match(rest.pop(0)) if match[1] else None
+    if not full or bool(match[1]) != bool(to) or len(rest) not in (4, 5):
+        raise SyntaxError(f"a load of a form that is not known: {match.string[:80]!r}")
+    name, at = declared.barrier(full[1]), declared.expression(full[2])
+    place = _place(rest, declared)
+
+    blocks = int(to[1]) if to else None
+    return seen(
+        "tma load", buffer, index=at, element=element, barrier=name, descriptor=descriptor, blocks=blocks, **place
+    )
+
+
+def _tma_store(match: re.Match[str], declared: Declared) -> Made:
+    descriptor, address, *rest = arguments(match[1])
+    buffer, element = shared_address(address, declared)
+    return seen("tma store", buffer, element=element, descriptor=descriptor, **_place(rest, declared))
+
+
+def _cp_async(match: re.Match[str], declared: Declared) -> Made:
+    given = arguments(match[3])
+    (buffer, element), source = shared_address(given[0], declared), IN_GLOBAL.match(given[1])
+    if not source or len(given) != (3 if match[1] else 2):
+        raise SyntaxError(f"a copy of a form that is not known: {match.string[:80]!r}")
+    origin, inside = declared.expression(source[2]), declared.expression(given[2] if match[1] else "1")
+    elements = int(match[2]) // DTYPE_BYTES
+    return seen("copy", buffer, element=element, tensor=source[1], source=origin, inside=inside, elements=elements)
+
+
+def _fetch(match: re.Match[str], declared: Declared) -> Made | None:
+    """Returns the Made that notes from where in global memory a line loads a variable, or None if it does not.
+
+    The value that the run keeps for the variable is the place that its elements are from. A variable of -1 is zeros.
+    """
+    variable, words, tensor, place = match.groups()
+    if variable not in declared.registers or tensor in declared.registers:
+        return None
+    source = declared.expression(place)
+
+    def act(run: Run, threads: Class, line: int) -> None:
+        threads.names[variable] = run.value(source, threads)
+        run.fetched[variable] = (tensor, ELEMENTS[words])
+
+    return Made(act, frozenset({variable}))
+
+
+def _zeros(match: re.Match[str], declared: Declared) -> Made | None:
+    variable = match[1]
+
+    def act(run: Run, threads: Class, line: int) -> None:
+        threads.names[variable] = -1
+
+    return Made(act, frozenset({variable}))
+
+
+def _write(match: re.Match[str], declared: Declared) -> Made | None:
+    words, buffer, place, value = match.groups()
+    declared.buffer(buffer)
+    element, variable = declared.expression(place), value.strip()
+    if not declared.pure(value):
+        raise SyntaxError(f"{value[:80]!r} is nothing that is known")
+
+    def act(run: Run, threads: Class, line: int) -> None:
+        tensor, elements = run.fetched.get(variable, ("", ELEMENTS[words]))
+        source = threads.names[variable] if tensor else 0
+        run.see(
+            threads, line, "write", buffer, element=run.value(element, threads), tensor=tensor, source=source,
+            elements=elements,
+        )  # fmt: skip
+
+    return Made(act)
+
+
+def _copy_by_hand(match: re.Match[str], declared: Declared) -> Made:
+    words, buffer, place, tensor, origin = match.groups()
+    declared.buffer(buffer)
+    element, source = declared.expression(place), declared.expression(origin)
+    return seen("write", buffer, element=element, tensor=tensor, source=source, elements=ELEMENTS[words])
+
+
+def _stmatrix(match: re.Match[str], declared: Declared) -> Made:
+    address, *registers = arguments(match[1])
+    buffer, element = shared_address(address, declared)
+    if len(registers) != 4 or not all(map(declared.pure, registers)):
+        raise SyntaxError(f"an stmatrix of a form that is not known: {match.string[:80]!r}")
+    # A lane gives the address of a row of 8 of one of four matrices.
+    return seen("write", buffer, element=element, tensor="", source=0, elements=8)
+
+
+def _read(match: re.Match[str], declared: Declared) -> Made | None:
+    target, words, buffer, place = match.groups()
+    element = declared.expression(place)
+    declared.register(target), declared.buffer(buffer)
+    return seen("read", buffer, element=element, elements=ELEMENTS[words])
+
+
+def _output(match: re.Match[str], declared: Declared) -> Made | None:
+    words, tensor, place, value = match.groups()
+    if tensor in declared.registers or not declared.pure(value):
+        return None
+    return seen("output", tensor, element=declared.expression(place), elements=ELEMENTS[words])
+
+
+def registers_from(text: str) -> tuple[str, int]:
+    """Parses registers, `acc_o` or `(&(acc_o[64]))`, into (variable, first element); raises SyntaxError for others."""
+    match = REGISTERS.match(text)
+    if not match:
+        raise SyntaxError(f"{text[:80]!r} are no registers")
+    return match[1] or match[2], int(match[3] or 0)
+
+
+def _vector_output(match: re.Match[str], declared: Declared) -> Made:
+    bounded, head_dim, dtype, given, tensor, place, rest = match.groups()
+    # Contiguous rows are head_dim apart, which the device function is made for.
+    rows, apart = [*arguments(rest), head_dim][:2]
+    element, bound, stride = declared.expression(place), declared.expression(rows), declared.expression(apart)
+    registers, index = registers_from(given)
+    declared.register(registers)
+    return seen(
+        "rows of output", tensor, element=element, head_dim=int(head_dim), dtype=DTYPES[dtype], registers=registers,
+        index=index, rows=bound, row_stride=stride, bounded=bool(bounded),
+    )  # fmt: skip
+
+
+def _part_output(match: re.Match[str], declared: Declared) -> Made:
+    columns, given, tensor, place, rows = match.groups()
+    registers, index = registers_from(given)
+    declared.register(registers)
+    return seen(
+        "rows of output", tensor, element=declared.expression(place), head_dim=int(columns), dtype="float32",
+        registers=registers, index=index, rows=declared.expression(rows),
+        row_stride=declared.expression(columns), bounded=False,
+    )  # fmt: skip
+
+
+def _lse(match: re.Match[str], declared: Declared) -> Made:
+    """Returns the Made of a call that stores the LSE, with place and bound; raises SyntaxError for other forms.
+
+    The bound is how many rows there may be. That each row is stored once, by one lane, is in the text of the device
+    function. Which registers the function is given, and the scale, are for the numbers to show.
+    """
+    given = arguments(match[1])
+    place = IN_GLOBAL.match(given[3]) if len(given) == 6 and given[5] == OWN else None
+    of_rows = [registers_from(text) for text in given[:2]]
+    index = of_rows[0][1]
+    there = all(
+        at == index and LSE_BYTES // LSE_ROWS * at + LSE_BYTES <= declared.registers.get(name, 0)
+        for name, at in of_rows
+    )
+    if not place or place[1] in declared.registers or not there or not declared.pure(given[2]):
+        raise SyntaxError(f"a store of logarithms of a form that is not known: {match.string[:80]!r}")
+    element, rows = declared.expression(place[2]), declared.expression(given[4])
+    return seen("rows of lse", place[1], element=element, rows=rows, index=index)
+
+
+def _put(match: re.Match[str], declared: Declared) -> Made:
+    """Returns the Made of a call that stores columns of P in shared memory; raises SyntaxError for other forms.
+
+    It keeps the place, the columns and the width of the tile. That a warp puts its own 16 rows where a product reads
+    them, each once, is in the text of the device function, as is the conversion. Which registers go there is for the
+    numbers to show.
+    """
+    columns, first, end = map(int, match.groups()[:3])
+    registers, place = match[5], IN_SHARED.match(match[6])
+    # A thread has two rows of 64, and every fourth pair of columns.
+    if not place or declared.registers.get(registers) != 4 * columns // 2:
+        raise SyntaxError(f"a store of P of a form that is not known: {match.string[:80]!r}")
+    buffer, element = declared.buffer(place[2]), declared.expression(place[3])
+    return seen(PUT, buffer, element=element, form=(columns, DTYPES[match[4]], registers), columns=(first, end))
+
+
+def _of_head(match: re.Match[str], declared: Declared) -> Made:
+    declared.register(match[1])
+    return seen(PER_HEAD, match[2], value=declared.expression(match[3]))
+
+
+# These kinds are read for the place in memory. Which of a thread's registers is moved, or what zeros are, is for the
+# numbers to show.
+WRITE, READ, OUTPUT, FETCH = (f"{kind}, numbers: registers" for kind in ("write", "read", "output", "fetch"))
+COPY_CALLS = (
+    # tl::tma_load(K_desc, K_full[0], (&(((half_t*)K_shared)[(i * 8192)])), (i * 64), (j * 128), head_2, bz_2);
+    # tl::tma_load_multicast(K_desc, K_full[0], (&(((half_t*)K_shared)[(i * 8192)])), (uint16_t)(3), (i * 64), ...);
+    Call("tma load", re.compile(r"tl::tma_load(_multicast)?\((.+)\);$"), _tma_load),
+    # tl::tma_store(Output_desc, (&(((half_t*)Q_shared)[(i * 4096)])), (i * 64), first_row_3, head_3, bz_3);
+    Call("tma store", re.compile(r"tl::tma_store\((.+)\);$"), _tma_store),
+    plain("commit store")(r"tl::tma_store_arrive\(\);$"),
+    plain("stored")(r"tl::tma_store_wait<(\d+), true>\(\);$"),
+    # tl::cp_async_gs<16>((&(((half_t*)K_shared)[...])), (&(K[...])));
+    # tl::cp_async_gs_conditional<16>((&(((half_t*)K_shared)[...])), (&(K[...])), (... < seq_kv));
+    Call("copy", re.compile(r"tl::cp_async_gs(_conditional)?<(4|8|16)>\((.+)\);$"), _cp_async),
+    plain("commit copies")(r"tl::cp_async_commit\(\);$"),
+    plain("copies wait")(r"tl::cp_async_wait<(\d+)>\(\);$"),
+    # condval = *(uint4*)(Q + (...));
+    Call(FETCH, re.compile(r"(\w+) = \*\((uint\d)\*\)\((\w+) \+ (.+)\);$"), _fetch),
+    # condval = make_uint4(__pack_half2(broadcast_var, broadcast_var), ...);
+    Call(
+        FETCH,
+        re.compile(
+            r"(\w+) = make_uint[24]\((?:__pack_\w+\(broadcast_var(?:_\d+)?, broadcast_var(?:_\d+)?\)(?:, )?)+\);$"
+        ),
+        _zeros,
+    ),
+    # *(uint4*)(((half_t*)Q_shared) + (...)) = *(uint4*)(Q + (...));
+    Call(WRITE, re.compile(rf"\*\((uint4)\*\){SHARED} = \*\(uint4\*\)\(([A-Z]\w*) \+ (.+)\);$"), _copy_by_hand),
+    # *(uint4*)(((half_t*)Q_shared) + (...)) = condval;
+    Call(WRITE, re.compile(rf"\*\((uint\d)\*\){SHARED} = (.+);$"), _write),
+    Call(WRITE, re.compile(r"tl::ptx_stmatrix_m8n8_x4\((.+)\);$"), _stmatrix),
+    # *(uint1*)(Q_local + (i_4 * 2)) = *(uint1*)(((half_t*)Q_shared) + (...));
+    Call(READ, re.compile(rf"\*\(\w+\*\)\((\w+) \+ [^=]+\) = \*\((uint\d)\*\){SHARED};$"), _read),
+    # *(uint1*)(Output + (...)) = *(uint1*)(Output_local_cast + 0);
+    Call(OUTPUT, re.compile(r"\*\((uint\d)\*\)\((\w+) \+ (.+?)\) = (.+);$"), _output),
+    # tl_attention_store<128, false>(acc_o, (&(Output[...])), (seq_q - first_row_3));    ..., Output_row_stride);
+    # tl_attention_store<128, false>((&(acc_o[64])), ...    tl_attention_store_columns<104, ...
+    Call(
+        OUTPUT,
+        re.compile(
+            r"tl_attention_store(_columns)?<(\d+), (true|false)>\((\w+|\(&\(\w+\[\d+\]\)\)), \(&\((\w+)\[(.+)\]\)\), (.+)\);$"
+        ),
+        _vector_output,
+    ),
+    # tl_attention_store_part<128>(acc_o, (&(Output[...])), (seq_q - first_row_3));
+    Call(
+        OUTPUT,
+        re.compile(r"tl_attention_store_part<(\d+)>\((\w+|\(&\(\w+\[\d+\]\)\)), \(&\((\w+)\[(.+)\]\)\), (.+)\);$"),
+        _part_output,
+    ),
+    # tl_attention_store_lse(scores_max, denominator, (softmax_scale * ...), (&(LSE[...])), (seq_q - ...), ((int)threadIdx.x));
+    # tl_attention_store_lse((&(scores_max[2])), (&(denominator[2])), ...
+    Call(OUTPUT, re.compile(r"tl_attention_store_lse\((.+)\);$"), _lse),
+    # tl_attention_store_p<192, 0, 192, true>(acc_s, (&(((bfloat16_t*)P_shared)[(((int64_t)wg_2) * (int64_t)12288)])));
+    Call(WRITE, re.compile(r"tl_attention_store_p<(\d+), (\d+), (\d+), (true|false)>\((\w+), (.+)\);$"), _put),
+    # own[0] = Sinks[((int64_t)head_3)];
+    Call(PER_HEAD, re.compile(rf"(\w+)\[0\] = ({'|'.join(TENSORS)})\[(.+)\];$"), _of_head),
+)

@@ -1,0 +1,1 @@
+"""This folder runs generated code for all threads of a cluster, and makes events of what they do."""

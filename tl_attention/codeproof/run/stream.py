@@ -1,0 +1,268 @@
+"""This module turns what the threads of one process were seen doing into events.
+
+A process is a warpgroup, the producer warp, or a whole block. The stream proves that all threads, or one thread, did
+what all, or one, must do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import lru_cache
+
+import numpy as np
+
+from tl_attention.problem.warpgroup import WARP, WARPGROUP
+from tl_attention.problem.shape import DTYPE_BYTES
+from tl_attention.codeproof.comparison import LEFT_OUT
+from tl_attention.codeproof.read.copies import HAND_OVER, PER_HEAD, PUT
+from tl_attention.codeproof.read.products import OF_AN_MMA
+from tl_attention.codeproof.run.run import Run
+from tl_attention.codeproof.run.thread_slice import Reading, ThreadSlice
+from tl_attention.codeproof.run.tile_copies import OF_A_TILE, TileCopies, p_in_shared, same_tile
+from tl_attention.codeproof.tiles.tiles import Matrix, matrices
+from tl_attention.codeproof.verdict import Unsafe
+from tl_attention.codeproof.run.wgmma_groups import WgmmaGroups
+from tl_attention.program.events import CLUSTER, TILE, Event
+
+# The elements of a register.
+PAIR = 2
+# What all threads of a process do.
+BY_ALL = {
+    "wait", "sync", "signal", "cluster sync", "init fence", "fewer registers", "more registers", "arrive wgmma", "wgmma",
+    "commit wgmma", "products wait", "operand fence", "exchange", "hold", "hold last", "resume", "mask",
+    "commit copies", "copies wait", "rows of output", "rows of lse", PER_HEAD, PUT,
+    "fragment", "multiply",
+}  # fmt: skip
+# The kinds that may stand among a product's instructions, or before its registers are fenced.
+OF_A_PRODUCT = {"operand fence", "fence", "wgmma", "commit wgmma", "products wait"}
+
+
+class Stream:
+    """A Stream turns what one process, the threads `own` of a run, was seen doing into events.
+
+    `reading` says how they are read, `who` is the process in messages.
+    """
+
+    def __init__(self, run: Run, own: np.ndarray, who: str, reading: Reading):
+        self.run, self.own, self.who, self.reading = run, own, who, reading
+        threads = run.threads
+        warpgroups = threads.y[own] if threads.ys > 1 else threads.x[own] // WARPGROUP
+        self.products, self.moved = WgmmaGroups(reading, warpgroups), TileCopies(run, reading)
+        self.stores = 0
+
+    def events(self) -> Iterator[Event]:
+        """Yields the process's events in order; successive arrivals at one barrier of several blocks are one event.
+
+        So are successive reads of a tile's numbers.
+        """
+        last: Event | None = None
+        for event in self._events():
+            if last and last.kind == event.kind == "arrive" and replace(last, blocks=event.blocks) == event != last:
+                last = replace(last, blocks=last.blocks + event.blocks)
+                continue
+            if last == event and event.kind == "read" and event.name == TILE:
+                continue
+            if last:
+                yield last
+            last = event
+        if last:
+            yield last
+
+    def _events(self) -> Iterator[Event]:
+        gathered: list[ThreadSlice] = []
+        for part in self._parts():
+            self.products.check_registers(part)
+            if gathered and part.seen.kind != "arithmetic" and not same_tile(gathered[0].seen, part.seen):
+                yield self.moved.event(gathered)
+                gathered = []
+            if part.seen.kind in OF_A_TILE and "element" in part.seen.values:
+                self.products.check_settled(part)
+                self.stores += part.seen.kind == "tma store"
+                gathered.append(part)
+                continue
+            yield from self._event(part)
+        if gathered:
+            yield self.moved.event(gathered)
+        if self.products.open is not None or self.stores:
+            raise Unsafe(f"{self.who} ends with a product or a store that is not committed")
+
+    def _parts(self) -> Iterator[ThreadSlice]:
+        mine: dict[int, tuple[np.ndarray, int]] = {}
+        member = np.zeros(len(self.run.threads), dtype=bool)
+        member[self.own] = True
+        for seen in self.run.seen:
+            key = id(seen.threads)
+            if key not in mine:
+                chosen = member[seen.threads]
+                mine[key] = chosen, int(chosen.sum())
+            if mine[key][1]:
+                yield ThreadSlice(seen, *mine[key])
+
+    def _event(self, part: ThreadSlice) -> Iterator[Event]:
+        seen = part.seen
+        if seen.kind in BY_ALL and part.count != len(self.own):
+            raise Unsafe(f"line {part.line}: {part.count} of the {len(self.own)} threads of {self.who} run it")
+        if seen.kind not in OF_A_PRODUCT:
+            self.products.check_settled(part)
+        handle = HANDLES.get(seen.kind)
+        if handle:
+            yield from handle(self, part) or ()
+        else:
+            index, value = (part.one(name) if name in seen.values else 0 for name in ("index", "value"))
+            yield Event(seen.kind, seen.name, index, value)
+
+    # --- barriers ----------------------------------------------------------------------------------------------
+
+    def _lanes(self, part: ThreadSlice) -> int:
+        """Returns how many lanes of each warp of the process run the part; raises Unsafe where warps differ."""
+        lanes = self.run.threads.lanes
+        counts = np.bincount(part.seen.threads[part.mine] // lanes)
+        counts = counts[counts > 0]
+        if (counts != counts[0]).any() or len(counts) != len(self.own) // lanes:
+            raise Unsafe(f"line {part.line}: not the same number of lanes of each warp of {self.who} run it")
+        return int(counts[0]) * (WARP // lanes if counts[0] == lanes and lanes > 1 else 1)
+
+    def _arrive(self, part: ThreadSlice) -> Iterator[Event]:
+        yield Event("arrive", part.seen.name, part.one("index"), self._lanes(part), (part.one("value"),))
+
+    def _init(self, part: ThreadSlice) -> Iterator[Event]:
+        part.by_one()
+        yield Event("init", part.seen.name, part.one("index"), part.one("value"))
+
+    def _expect(self, part: ThreadSlice) -> Iterator[Event]:
+        part.by_one()
+        name = part.seen.name
+        tile = self.reading.tiles.get(name.removesuffix("_full"))
+        if tile is None:
+            raise Unsafe(f"line {part.line}: {name} expects bytes, but is no tile's")
+        loads, beyond = divmod(part.one("value"), tile.elements * DTYPE_BYTES)
+        if beyond:
+            raise Unsafe(f"line {part.line}: {part.one('value')} bytes of a tile of {tile.elements * DTYPE_BYTES}")
+        yield Event("expect", name, part.one("index"), loads)
+
+    def _take(self, part: ThreadSlice) -> Iterator[Event]:
+        part.by_one()
+        yield Event("take", TILE, part.one("index"), blocks=(int(self.run.rank_of(part.seen.threads[part.mine][0])),))
+
+    def _hand_over(self, part: ThreadSlice) -> Iterator[Event]:
+        if part.count != len(self.own):
+            raise Unsafe(f"line {part.line}: not all threads of {self.who} hand over a tile")
+        yield Event("take", TILE, part.one("index"), blocks=(int(self.run.rank_of(part.seen.threads[part.mine][0])),))
+
+    def _read_number(self, part: ThreadSlice) -> Iterator[Event]:
+        if part.count != len(self.own):
+            raise Unsafe(f"line {part.line}: not all threads of {self.who} read the tile's number")
+        slot = part.one("index")
+        yield Event("read", TILE, slot, reads=((TILE, slot, 0),))
+
+    def _cluster(self, part: ThreadSlice) -> Iterator[Event]:
+        yield Event("sync", CLUSTER)
+
+    def _fence(self, part: ThreadSlice) -> Iterator[Event]:
+        if self.products.open is None:
+            self.products.check_settled(part)
+        threads = part.count
+        yield Event("fence", value=0 if threads == len(self.own) else threads)
+
+    def _compute(self, part: ThreadSlice) -> Iterator[Event]:
+        self.products.computed()
+        if part.seen.kind == "mask":
+            yield Event("mask")
+
+    def _left_out(self, part: ThreadSlice) -> Iterator[Event]:
+        yield Event(LEFT_OUT, index=part.seen.turn, value=part.one("value"))
+
+    # --- fragments -----------------------------------------------------------------------------------------------
+
+    def _fragment(self, part: ThreadSlice) -> Iterator[Event]:
+        name, values = part.seen.name, part.seen.values
+        if name not in self.reading.tiles:
+            raise Unsafe(f"line {part.line}: a fragment of {name}, which is no tile")
+        found = matrices(self.reading.tiles[name], part.all_of("element"), values["count"], values["transposed"])
+        if found is None:
+            raise Unsafe(f"line {part.line}: its lanes give addresses that are no rows of 8 x 8 matrices of {name}")
+        slot, brought = found
+        for at, matrix in enumerate(brought):
+            yield fragment(name, slot, values["registers"], part.one("at") + PAIR * at, matrix)
+
+    def _multiply(self, part: ThreadSlice) -> Iterator[Event]:
+        (d, at), *operands = ((part.seen.values[operand], part.one(f"{operand}_at")) for operand in "dab")
+        product = self.reading.products.get(d)
+        form = (*[self.reading.dtype] * 2, "float32", *OF_AN_MMA)
+        if product is None or part.seen.values["form"] != form:
+            raise Unsafe(f"line {part.line}: a product into {d} of the form {part.seen.values['form']}")
+        yield multiply(d, at, *operands)
+
+    # --- stores ------------------------------------------------------------------------------------------------
+
+    def _commit_store(self, part: ThreadSlice) -> None:
+        part.by_one()
+        self.stores = 0
+
+    def _stored(self, part: ThreadSlice) -> Iterator[Event]:
+        if self.stores:
+            raise Unsafe(f"line {part.line}: it waits for a store that is not committed")
+        yield Event("stored", value=part.one("value"))
+
+    def _rows_of_output(self, part: ThreadSlice) -> Iterator[Event]:
+        product = next(p for p in self.reading.products.values() if p.b_transposed)
+        output = self.reading.tensors["Output"]
+        batch, head, row, beyond = output.bounded(part.one("element"), part.one("rows"))
+        values, of, apart = part.seen.values, part.one("head_dim"), part.one("row_stride")
+        said = (part.seen.name, of, values["bounded"], values["dtype"], values["registers"], apart)
+        narrow = output.columns < product.columns and not self.reading.parts
+        dtype = "float32" if self.reading.parts else self.reading.dtype
+        wanted = ("Output", output.columns, narrow, dtype, product.accumulators, output.row_stride)
+        if said != wanted or beyond:
+            raise Unsafe(f"line {part.line} stores {said} at another row than it has rows left from there")
+        yield Event("output", index=part.one("index"), place=(row, head, batch))
+
+    def _rows_of_lse(self, part: ThreadSlice) -> Iterator[Event]:
+        name, tensors = part.seen.name, self.reading.tensors
+        if name != "LSE" or name not in tensors:
+            raise Unsafe(f"line {part.line} stores logarithms as {name}")
+        batch, head, row, beyond = tensors[name].bounded(part.one("element"), part.one("rows"))
+        if beyond:
+            raise Unsafe(f"line {part.line} stores logarithms at another row than it has rows left from there")
+        yield Event("lse", index=part.one("index"), place=(row, head, batch))
+
+
+@lru_cache(maxsize=1 << 14)
+def fragment(tile: str, slot: int, registers: str, at: int, matrix: Matrix) -> Event:
+    """Returns the event which says that a matrix of a tile is loaded into `registers` from number `at` on."""
+    return Event("fragment", tile, slot, reads=((registers, at, 0),), place=(*matrix,))
+
+
+@lru_cache(maxsize=1 << 14)
+def multiply(into: str, at: int, a: tuple[str, int], b: tuple[str, int]) -> Event:
+    """Returns the event of an mma that adds the product of registers `a` and `b` to four accumulators from `at` on."""
+    return Event("multiply", into, at, reads=((*a, 0), (*b, 0)))
+
+
+HANDLES: dict[str, Callable[[Stream, ThreadSlice], Iterator[Event] | None]] = {
+    "arrive": Stream._arrive,
+    "init": Stream._init,
+    "expect": Stream._expect,
+    "take": Stream._take,
+    HAND_OVER: Stream._hand_over,
+    "read": Stream._read_number,
+    "cluster sync": Stream._cluster,
+    "fence": Stream._fence,
+    "mask": Stream._compute,
+    "arithmetic": Stream._compute,
+    "exchange": Stream._compute,
+    "left out": Stream._left_out,
+    "commit store": Stream._commit_store,
+    "stored": Stream._stored,
+    "fragment": Stream._fragment,
+    "multiply": Stream._multiply,
+    PUT: lambda stream, part: iter((p_in_shared(part, stream.reading),)),
+    "rows of output": Stream._rows_of_output,
+    "rows of lse": Stream._rows_of_lse,
+    "arrive wgmma": lambda stream, part: stream.products.arrive(part),
+    "wgmma": lambda stream, part: stream.products.instruction(part),
+    "commit wgmma": lambda stream, part: stream.products.commit(part),
+    "products wait": lambda stream, part: stream.products.wait(part),
+    "operand fence": lambda stream, part: stream.products.fence_operand(part),
+}

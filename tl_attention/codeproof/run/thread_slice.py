@@ -1,0 +1,66 @@
+"""This module holds what some threads of a process did, and what the events are read with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from tl_attention.codeproof.run.run import Seen
+from tl_attention.codeproof.tiles.tensors import Tensor
+from tl_attention.codeproof.run.threads import Value
+from tl_attention.codeproof.tiles.tiles import Product, Tile
+from tl_attention.codeproof.verdict import Unsafe
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A Reading holds the tiles, products, tensors, dtype and boxes by which what threads did is read as events."""
+
+    tiles: Mapping[str, Tile]
+    products: Mapping[str, Product]
+    tensors: Mapping[str, Tensor]
+    dtype: str
+    # How many columns a row of a TMA box has, by descriptor.
+    boxes: Mapping[str, int]
+    # Results are those of parts of the keys.
+    parts: bool = False
+
+
+@dataclass(slots=True)
+class ThreadSlice:
+    """A ThreadSlice is what a line did for some threads of a process, the `count` threads `mine` of a Seen."""
+
+    seen: Seen
+    mine: np.ndarray
+    count: int
+
+    def of(self, name: str) -> Value:
+        """Returns the value of this name for these threads, an array with one for each where they differ."""
+        value = self.seen.values[name]
+        return value[self.mine] if isinstance(value, np.ndarray) and self.count < len(value) else value
+
+    def one(self, name: str) -> int:
+        """Returns the one value of this name that all of these threads have; raises Unsafe where they differ."""
+        value = self.of(name)
+        if not isinstance(value, np.ndarray):
+            return value
+        if (value != value[0]).any():
+            raise Unsafe(f"line {self.seen.line + 1}: {name} differs between threads of one role")
+        return value[0].item()
+
+    @property
+    def line(self) -> int:
+        """Returns the line's number, from 1."""
+        return self.seen.line + 1
+
+    def all_of(self, name: str) -> np.ndarray:
+        """Returns the value of this name for each of these threads, always as an array."""
+        value = self.of(name)
+        return value if isinstance(value, np.ndarray) else np.full(self.count, value)
+
+    def by_one(self) -> None:
+        """Raises Unsafe unless exactly one thread of the process runs the line."""
+        if self.count != 1:
+            raise Unsafe(f"line {self.line}: {self.count} threads of one role run it, expected one")

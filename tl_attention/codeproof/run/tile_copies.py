@@ -1,0 +1,176 @@
+"""This module reads what one process moves: the boxes, copies and stores of one tile together become one event.
+
+Each event fills, or reads, one slot, all of it and each element once, each 16 bytes in their place; the event is of
+rows that follow each other in one head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tl_attention.codeproof.read.copies import PUT
+from tl_attention.codeproof.run.run import Run, Seen
+from tl_attention.codeproof.run.thread_slice import Reading, ThreadSlice
+from tl_attention.codeproof.tiles.tiles import Tile
+from tl_attention.codeproof.verdict import Unsafe
+from tl_attention.program.events import Event
+
+# The kinds of which several together fill, read or write a tile.
+OF_A_TILE = {"tma load", "tma store", "copy", "write", "output", "read"}
+
+
+class TileCopies:
+    """TileCopies makes one event of all the boxes, copies or stores by which a process moves one tile."""
+
+    def __init__(self, run: Run, reading: Reading):
+        self.run, self.reading = run, reading
+
+    def event(self, parts: Sequence[ThreadSlice]) -> Event:
+        """Returns the one event that the parts of a tile make together; raises Unsafe if they are no whole tile."""
+        return MOVES[parts[0].seen.kind](self, parts)
+
+    def _boxes(self, parts: Sequence[ThreadSlice]) -> tuple[int, tuple[int, ...]]:
+        """Returns (slot, (row, head, batch)) of a tile's TMA boxes; raises Unsafe unless they are all of its boxes."""
+        seen = parts[0].seen
+        tile = self.reading.tiles.get(seen.name)
+        for part in parts:
+            part.by_one()
+        if tile is None or self.reading.boxes.get(seen.values["descriptor"]) != tile.panel:
+            raise Unsafe(f"line {parts[0].line}: {seen.values['descriptor']} into {seen.name}")
+        found = [(part.one("column"), part.one("element")) for part in parts]
+        slot = found[0][1] // tile.elements
+        if found != [(column, slot * tile.elements + at) for column, at in tile.boxes()]:
+            raise Unsafe(
+                f"line {parts[0].line}: boxes of columns and elements {found} of {seen.name}, expected {tile.boxes()} "
+                f"from a slot of {tile.elements} on"
+            )
+        places = {tuple(part.one(name) for name in ("row", "head", "batch")) for part in parts}
+        if len(places) != 1:
+            raise Unsafe(f"line {parts[0].line}: boxes of several tiles, {sorted(places)}")
+        return slot, places.pop()
+
+    def _load(self, parts: Sequence[ThreadSlice]) -> Event:
+        seen = parts[0].seen
+        slot, place = self._boxes(parts)
+        barriers = {(part.seen.values["barrier"], part.one("index")) for part in parts}
+        if barriers != {(f"{seen.name}_full", slot)}:
+            raise Unsafe(f"line {parts[0].line}: a load into slot {slot} of {seen.name} on {sorted(barriers)}")
+        if seen.values["descriptor"] != f"{seen.name}_desc":
+            raise Unsafe(f"line {parts[0].line}: {seen.values['descriptor']} into {seen.name}")
+        to = seen.values["blocks"]
+        rank = int(self.run.rank_of(seen.threads[parts[0].mine][0]))
+        blocks = (rank,) if to is None else tuple(n for n in range(to.bit_length()) if to >> n & 1)
+        return Event("load", seen.name, slot, blocks=blocks, place=place)
+
+    def _store(self, parts: Sequence[ThreadSlice]) -> Event:
+        (slot, place), name = self._boxes(parts), parts[0].seen.name
+        return Event("store", name, slot, reads=((name, slot, 0),), place=place)
+
+    def _elements(self, parts: Sequence[ThreadSlice]) -> tuple[np.ndarray, int]:
+        """Returns (each access's first element, how many elements every access touches, 0 if they differ in that)."""
+        sizes = {part.seen.values["elements"] for part in parts}
+        return _all("element", parts), sizes.pop() if len(sizes) == 1 else 0
+
+    def _whole_slot(self, parts: Sequence[ThreadSlice]) -> int:
+        """Returns the slot of a buffer that the threads touch; raises Unsafe unless they touch each element once."""
+        seen = parts[0].seen
+        tile = self.reading.tiles[seen.name]
+        elements, width = self._elements(parts)
+        slot = int(elements.min()) // tile.elements
+        wanted = np.arange(slot * tile.elements, (slot + 1) * tile.elements, width or 1)
+        if len(elements) != len(wanted) or (np.sort(elements) != wanted).any():
+            raise Unsafe(f"line {parts[0].line}: {seen.kind} of {seen.name} is not of one slot, each element once")
+        return slot
+
+    def _access(self, parts: Sequence[ThreadSlice]) -> Event:
+        seen = parts[0].seen
+        slot = self._whole_slot(parts)
+        if seen.values.get("tensor"):
+            return Event(seen.kind, seen.name, slot, place=self._origin(parts, slot))
+        return Event(seen.kind, seen.name, slot, reads=((seen.name, slot, 0),))
+
+    def _copy(self, parts: Sequence[ThreadSlice]) -> Event:
+        slot = self._whole_slot(parts)
+        return Event("load", parts[0].seen.name, slot, place=self._origin(parts, slot))
+
+    def _origin(self, parts: Sequence[ThreadSlice], slot: int) -> tuple[int, int]:
+        """Returns (offset in the tensor, number of rows) of a copied tile; raises Unsafe for misplaced elements.
+
+        Each element must be in its place, or be zero behind the tensor.
+        """
+        seen, name = parts[0].seen, parts[0].seen.name
+        tile, line = self.reading.tiles[name], parts[0].line
+        if seen.values["tensor"] != name:
+            raise Unsafe(f"line {line}: rows of {seen.values['tensor']} into {name}")
+
+        source, place = _all("source", parts), _all("element", parts) - slot * tile.elements
+        inside = _all("inside", parts) != 0 if "inside" in seen.values else source >= 0
+        # Where copies have no condition, zeros have no source.
+        known = np.ones_like(inside) if "inside" in seen.values else inside
+        first = int(source[place == 0][0])
+        row, column = (origin[place] for origin in tile.origins)
+        misplaced = source != first + row * self.reading.tensors[name].row_stride + column
+        if not known[place == 0][0] or misplaced[known].any():
+            raise Unsafe(f"line {line}: columns of {name} are not where they belong in its tile")
+        rows = int(inside.sum()) * seen.values["elements"] // tile.width
+        if (inside != ((row < rows) & (column < tile.width))).any():
+            raise Unsafe(f"line {line}: not all columns of the rows of {name} are copied")
+        return first, rows
+
+    def _output(self, parts: Sequence[ThreadSlice]) -> Event:
+        """Returns the event of storing rows of the output; raises Unsafe unless threads store each element once."""
+        seen = parts[0].seen
+        tensor = self.reading.tensors[seen.name]
+        elements, width = self._elements(parts)
+        batch, head, row, column = tensor.place(elements)
+        first, last = int(row.min()), int(row.max())
+        wanted = np.arange(0, (last - first + 1) * tensor.columns, width)
+        found = np.sort((row - first) * tensor.columns + column)
+        whole = len(found) == len(wanted) and (found == wanted).all() and (column < tensor.columns).all()
+        if not whole or head.min() != head.max() or batch.min() != batch.max():
+            raise Unsafe(f"line {parts[0].line}: the output's elements are not those of whole rows, each once")
+        return Event("output", place=(first, int(head[0]), int(batch[0])), value=last - first + 1)
+
+
+def _all(name: str, parts: Sequence[ThreadSlice]) -> np.ndarray:
+    """Returns the value `name` of each thread of all parts, one part after the other, as one array."""
+    return np.concatenate([part.all_of(name) for part in parts])
+
+
+def same_tile(first: Seen, seen: Seen) -> bool:
+    """Says whether two Seens move parts of one tile, which they do if their line, kind and name are the same.
+
+    `seen` must have an element, too. A line that repeats with nothing but arithmetic between does parts of one tile.
+    """
+    return seen.kind == first.kind and seen.name == first.name and "element" in seen.values and first.line == seen.line
+
+
+MOVES = {
+    "tma load": TileCopies._load,
+    "tma store": TileCopies._store,
+    "copy": TileCopies._copy,
+    "write": TileCopies._access,
+    "read": TileCopies._access,
+    "output": TileCopies._output,
+}
+
+
+def p_in_shared(part: ThreadSlice, reading: Reading) -> Event:
+    """Returns the event of storing columns of P in shared memory; raises Unsafe unless P V reads them as stored.
+
+    The columns must be of the scores.
+    """
+    scores, multiplied = reading.products.values()
+    tile = multiplied.a
+    if not isinstance(tile, Tile) or part.seen.name != tile.buffer:
+        raise Unsafe(f"line {part.line}: it puts P in {part.seen.name}, from where no product reads it")
+    form, (first, end) = part.seen.values["form"], part.seen.values["columns"]
+    wanted = tile.columns, reading.dtype, scores.accumulators
+    slot, beyond = divmod(part.one("element"), tile.elements)
+    if form != wanted or beyond:
+        raise Unsafe(
+            f"line {part.line}: it puts {form} {beyond} elements behind the start of a slot, expected {wanted}"
+        )
+    return Event(PUT, tile.buffer, slot, place=() if (first, end) == (0, tile.columns) else (first, end))

@@ -1,0 +1,208 @@
+"""This module is the oracle of tiles: it says which rows a tile has, and which KV blocks the tile visits.
+
+It also says which of the KV blocks need a mask, and where rows lie. It answers for one tile, or for arrays of tiles of
+many problems.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from types import SimpleNamespace
+from typing import Any, Protocol
+
+import numpy as np
+
+from tl_attention.problem.lengths import PART_BLOCKS, Lengths, head_rows
+from tl_attention.problem.mask import INTEGERS, Mask, ceildiv
+from tl_attention.problem.tiling import kv_index, visited, whole_blocks
+from tl_attention.codeproof.tiles.tensors import Tensor
+from tl_attention.codeproof.run.threads import Value
+from tl_attention.codeproof.verdict import Unsafe
+from tl_attention.program.events import Event, Maybe, Place
+
+# numpy's arithmetic under the names that a mask asks for.
+ARRAYS = SimpleNamespace(min=np.minimum, max=np.maximum, ceildiv=ceildiv, Or=np.logical_or)
+
+
+class Entries(Protocol):
+    """Entries say, for many blocks at once, what the list of tiles has, whose first entry is number 0."""
+
+    def count(self, blocks: np.ndarray) -> Value:
+        """Returns how many tiles the first of the two lists has in each block's problem."""
+
+    def words(self, blocks: np.ndarray, entries: np.ndarray) -> np.ndarray:
+        """Returns the numbers of these entries, (5, blocks); raises Unsafe for one that the list does not have."""
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A Cut says how a kernel cuts problems into row tiles and KV blocks, and in which order it takes the blocks.
+
+    `rows` rows share KV blocks, `block_M` of them are one block's. They may be of several heads `together`, one behind the
+    other, or of `row_heads` heads for each query.
+    """
+
+    mask: Mask
+    group: int
+    rows: int
+    block_M: int
+    block_N: int
+    least: int
+    kv_order: str
+    together: bool = False
+    row_heads: int = 1
+
+
+@dataclass
+class RowTiles:
+    """A RowTiles is the place of a row tile in its problem, as numbers, or of many tiles, as arrays.
+
+    `row` is a tile's first row, `rank` its number among the tiles that share KV blocks. `there` is false where a block
+    has no tile any more. The middle of a long loop is skipped. Block numbers of one tile ignore the gap; `skipped` says
+    how many blocks were skipped so far.
+    """
+
+    cut: Cut
+    # Problems, or the Lengths of one.
+    sizes: Any
+    row: Value
+    head: Value
+    batch: Value
+    rank: Value
+    there: Value
+    tensors: Mapping[str, Tensor]
+    skipped: int = 0
+    # Of packed sequences: the first row of the tile's sequence among all rows of Q, and of K and V.
+    begins: tuple[Value, Value] | None = None
+    # Of keys in parts: which part the tile has, and the batch of its results, or of packed sequences their head.
+    part: Value | None = None
+    result: Value | None = None
+
+    @property
+    def _arithmetic(self) -> Any:
+        return ARRAYS if isinstance(self.row, np.ndarray) else INTEGERS
+
+    @cached_property
+    def blocks(self) -> tuple[Value, Value]:
+        """Returns (first, end) of the KV blocks that each tile visits."""
+        cut, first = self.cut, self.row - self.rank * self.cut.block_M
+        of, first, rows = self._queries(first, cut.rows)
+        if self.part is None:
+            return visited(of, cut.mask, first, rows, cut.block_N, cut.least, self._arithmetic)
+        start, end = visited(of, cut.mask, first, rows, cut.block_N, 0, self._arithmetic)
+        own_start, own_end = self.part * PART_BLOCKS, (self.part + 1) * PART_BLOCKS
+        start = self._arithmetic.min(self._arithmetic.max(start, own_start), own_end - 1)
+        end = self._arithmetic.min(end, own_end)
+        return start, self._arithmetic.max(end, start + cut.least)
+
+    def _queries(self, first: Value, rows: int) -> tuple[Any, Value, Value]:
+        """Returns (lengths, first query, queries) of `rows` rows from `first` on: all where rows of several heads lie in a tile."""
+        heads = self.cut.row_heads
+        if heads > 1:
+            of = Lengths(self.sizes.seq_q // heads, self.sizes.seq_kv)
+            return of, first // heads, ceildiv(first + rows, heads) - first // heads
+        if not self.cut.together:
+            return self.sizes, first, rows
+        of_head = head_rows(self.sizes.seq_q, self.cut.block_N)
+        return Lengths(of_head, self.sizes.seq_kv), 0 * first, of_head
+
+    def whole(self, offset: int, rows: int) -> tuple[Value, Value]:
+        """Returns (first, end) of the KV blocks of which `rows` rows, from the tile's `offset` on, see all keys."""
+        cut = self.cut
+        of, first, queries = self._queries(self.row + offset, rows)
+        return whole_blocks(of, cut.mask, first, queries, cut.block_N, self._arithmetic)
+
+    @property
+    def queries(self) -> tuple[Value, Value]:
+        """Returns (first row, batch) of the tile's sequence in Q; for packed ones the batch is the row behind the last."""
+        return (0, self.batch) if self.begins is None else (self.begins[0], self.begins[0] + self.sizes.seq_q)
+
+    @property
+    def results(self) -> tuple[Value, Value]:
+        """Returns (first row, batch) of the tile's results, as `queries` does for Q."""
+        return self.queries if self.result is None or self.begins is not None else (0, self.result)
+
+    @property
+    def head_of_results(self) -> Value:
+        """Returns the head of the tile's results: each part of packed sequences' keys has its own."""
+        return self.head if self.result is None or self.begins is None else self.result
+
+    @property
+    def keys(self) -> tuple[Value, Value]:
+        """Returns (first row, batch) of the tile's sequence in K and V, as `queries` does for Q."""
+        return (0, self.batch) if self.begins is None else (self.begins[1], self.begins[1] + self.sizes.seq_kv)
+
+    @property
+    def head_kv(self) -> Value:
+        """Returns the number of the head of K and V that the tile's query head uses."""
+        return self.head // self.cut.group
+
+    # --- of one tile -------------------------------------------------------------------------------------------
+
+    def one(self, number: int) -> RowTiles:
+        """Returns the tile at index `number` of the arrays, as a RowTiles of plain numbers."""
+        sizes = Lengths(*(int(length[number]) for length in (self.sizes.seq_q, self.sizes.seq_kv)))
+        names = ("row", "head", "batch", "rank", "there", *(("part", "result") if self.part is not None else ()))
+        own: Any = {name: int(getattr(self, name)[number]) for name in names}
+        begins = None if self.begins is None else (int(self.begins[0][number]), int(self.begins[1][number]))
+        return replace(self, sizes=sizes, begins=begins, **own)
+
+    @property
+    def count(self) -> int:
+        """Returns how many KV blocks the tile has."""
+        first, end = self.blocks
+        return end - first
+
+    def skip(self, blocks: int) -> None:
+        """Counts the next `blocks` KV blocks of a long loop as left out, so that later block numbers ignore them."""
+        self.skipped += blocks
+
+    def rows_from(self, offset: int, rows: int) -> int:
+        """Returns how many of `rows` rows, from the tile's `offset` on, the problem has."""
+        return max(0, min(rows, self.sizes.seq_q - self.row - offset))
+
+    def kv(self, block: int) -> int:
+        """Returns which KV block the loop takes `block`-th, from 0 on; raises Unsafe if the tile has no more blocks."""
+        step, found = block + self.skipped, range(*self.blocks)
+        if step >= len(found):
+            raise Unsafe(f"it takes more than the {len(found)} KV blocks of rows from {self.row} on")
+        return kv_index(step, found, self.cut.kv_order)
+
+    def place(self, offset: int = 0) -> Place:
+        """Returns (row, head, batch) of the tile's row number `offset`, its first by default."""
+        first, batch = self.queries
+        return first + self.row + offset, self.head, batch
+
+    def place_of_results(self, offset: int = 0) -> Place:
+        """Returns (row, head, batch) of the results of the tile's row number `offset`."""
+        first, batch = self.results
+        return first + self.row + offset, self.head_of_results, batch
+
+    def place_of_kv(self, block: int) -> Place:
+        """Returns (row, head, batch) of the first row, in K and V, of the KV block that the loop takes `block`-th."""
+        first, batch = self.keys
+        return first + self.cut.block_N * self.kv(block), self.head_kv, batch
+
+    def copied(self, tensor: str, block: int | None = None) -> Place:
+        """Returns (first element, rows) to copy of a tensor's KV block, or of Q's row tile if `block` is None.
+
+        The rows are those that the tensor has there.
+        """
+        if block is None:
+            first, rows = self.tensors[tensor].element(self.batch, self.head, self.row), self.cut.block_M
+            return first, self.rows_from(0, rows)
+        # A tile beyond the keys is never issued; its number tells which rows it must have.
+        row, head, batch = self.place_of_kv(block)
+        rows = max(0, min(self.cut.block_N, self.sizes.seq_kv - row))
+        return self.tensors[tensor].element(batch, head, row), rows
+
+    def mask(self, block: int, offset: int, rows: int) -> Event | Maybe:
+        """Returns the event that masks `rows` rows in the loop's `block`-th KV block, a Maybe where no key is hidden.
+
+        The rows are those from the tile's `offset` on. Where they do not see all of the block the mask is needed, else
+        it may be there.
+        """
+        hides = self.row + offset < self.sizes.seq_q and self.kv(block) not in range(*self.whole(offset, rows))
+        return Event("mask") if hides else Maybe(Event("mask"))

@@ -1,0 +1,110 @@
+"""This module holds what threads of a run learn of their tiles: numbers from counters, and entries in shared memory.
+
+The n-th read of a number in shared memory gets the n-th number that was put there: that reads and writes alternate is
+for the proof of the events to show.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import InitVar, dataclass
+
+import numpy as np
+
+from tl_attention.codeproof.tiles.row_tiles import Entries
+from tl_attention.codeproof.run.threads import Class, Threads, Value, settled
+from tl_attention.codeproof.verdict import Unsafe
+
+
+@dataclass
+class TileNumbers:
+    """TileNumbers keeps the counters of tiles, and what warps have been told of tiles, for all threads of a run.
+
+    `counter` has each counter's values when the run begins. `whole` is whether all threads of the launch run. `entries`
+    is the list of packed sequences' tiles.
+    """
+
+    threads: Threads
+    counter: InitVar[Mapping[str, Sequence[int]]]
+    whole: bool
+    entries: Entries | None
+
+    def __post_init__(self, counter: Mapping[str, Sequence[int]]) -> None:
+        self.counters = {name: list(values) for name, values in counter.items()}
+        self._last: dict[str, int] = {}
+        self._put: dict[tuple[str, int, int], list[int]] = defaultdict(list)
+        # How often each warp has waited to be told of a tile.
+        self._told = np.zeros(len(self.threads) // self.threads.lanes, dtype=int)
+        # The threads that have waited for the kernel before this one.
+        self._after = np.zeros(len(self.threads), dtype=bool)
+
+    def add(self, threads: Class, counter: str, index: int, step: int) -> np.ndarray:
+        """Adds `step` to a counter for each thread in turn, and returns what each thread found there."""
+        counts = self.counters[counter]
+        found = counts[index] + step * np.arange(len(threads.threads))
+        counts[index] += step * len(threads.threads)
+        self._last[counter] = int(threads.threads[-1])
+        return found
+
+    def set(self, threads: Class, counter: str, index: int, value: int) -> None:
+        """Sets a counter; raises Unsafe unless one thread does so, the last that has added to the counter.
+
+        No other thread comes after that one. Runs of part of a launch do not check it.
+        """
+        if self.whole and threads.threads.tolist() != [self._last.get(counter)]:
+            raise Unsafe(f"{len(threads.threads)} threads write {counter}, expected the last that added to it")
+        self.counters[counter][index] = value
+
+    def put(self, threads: Class, name: str, word: Value, values: Value) -> None:
+        """Notes what each thread says of the next tile in shared memory: its number, or a word of its entry."""
+        for block, index, value in self._each(threads, word, values):
+            self._put[name, block, index].append(value)
+
+    def told(self, threads: Class) -> None:
+        """Notes that threads have waited to be told of the next tile."""
+        self._told[np.unique(threads.threads // self.threads.lanes)] += 1
+
+    def get(self, threads: Class, name: str, word: Value) -> Value:
+        """Returns what threads read of a tile in shared memory: after a warp's n-th wait that of the n-th tile.
+
+        In which of its places the tile is the events say. Raises Unsafe where none is waited for, or nothing is written.
+        """
+        warps, first, count = np.unique(threads.threads // self.threads.lanes, return_index=True, return_counts=True)
+        blocks = self.threads.place[threads.threads[first]]
+        words = np.broadcast_to(word, len(threads.threads))[first]
+        written = [self._put[name, *key] for key in zip(blocks.tolist(), words.tolist())]
+        turns = (self._told[warps] - 1).tolist()
+        if any(not 0 <= turn < len(values) for turn, values in zip(turns, written)):
+            raise Unsafe(f"{name} is read where no tile is waited for, or told")
+        return settled(np.repeat(np.array([values[turn] for turn, values in zip(turns, written)]), count))
+
+    def ended(self, threads: Class) -> None:
+        """Notes that threads have waited until the kernel that lists the tiles has ended."""
+        self._after[threads.threads] = True
+
+    def listed(self, threads: Class) -> Entries:
+        """Returns the list of tiles; raises Unsafe if threads read the list that have not waited for its end."""
+        assert self.entries is not None
+        if not self._after[threads.threads].all():
+            raise Unsafe("the list of tiles is read while another kernel may still write it")
+        return self.entries
+
+    def of_warps(self, threads: Class, *values: Value) -> tuple[Class, tuple[np.ndarray, ...]]:
+        """Returns (the first lane of each warp of a class, each value for these).
+
+        Raises Unsafe unless the class has whole warps, whose lanes have the same values.
+        """
+        lanes = self.threads.lanes
+        if not threads.whole_warps(lanes):
+            raise Unsafe("a part of a warp hands over a tile, or draws its number")
+        found = [np.broadcast_to(value, threads.threads.shape) for value in values]
+        if any((value != np.repeat(value[::lanes], lanes)).any() for value in found):
+            raise Unsafe("lanes of a warp hand over different tiles")
+        leading = np.zeros(len(threads.threads), dtype=bool)
+        leading[::lanes] = True
+        return threads.part(leading), tuple(value[::lanes] for value in found)
+
+    def _each(self, threads: Class, *values: Value) -> Iterator[tuple[int, ...]]:
+        blocks = self.threads.place[threads.threads]
+        return zip(blocks.tolist(), *(np.broadcast_to(value, blocks.shape).tolist() for value in values))

@@ -1,0 +1,49 @@
+"""This module holds the input of the proof of generated code, and its verdict."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from tl_attention.problem.features import Parameter
+from tl_attention.problem.variant import Variant
+
+
+class Unsafe(Exception):
+    """An Unsafe is raised where generated code does wrong, and says what; the proof turns it into a ScheduleRefused."""
+
+
+@dataclass(frozen=True)
+class GeneratedCode:
+    """GeneratedCode is the CUDA and the host's C that TileLang made of a schedule, with variant and parameters."""
+
+    source: str
+    host_source: str
+    variant: Variant
+    parameters: tuple[Parameter, ...]
+
+    @cached_property
+    def shared_bytes(self) -> int:
+        """Returns how many bytes of dynamic shared memory a block gets, read off the launch in the host code.
+
+        Raises InputError where that cannot be read.
+        """
+        # Late: a kernel that was proved before is loaded without the proof.
+        from tl_attention.codeproof.read.host_plan import parse_host_source
+
+        return parse_host_source(self.host_source).shared_bytes
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A Verdict is the proof's result for code that it accepts, with each line's kind and the lines that never run.
+
+    Code that is not accepted raises ScheduleRefused.
+
+    `kinds` says of every line of the source what it is read as, and is "" outside the kernel's body; `unreached` has
+    the numbers, from 0, of the lines that can never run. `digest` is the digest of all events, coordinates and bytes.
+    """
+
+    kinds: tuple[str, ...]
+    unreached: tuple[int, ...]
+    digest: str

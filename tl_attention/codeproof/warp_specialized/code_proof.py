@@ -1,0 +1,244 @@
+"""This module proves the generated warp-specialised kernel: its threads run the events of their roles, on the right tiles.
+
+`races.py` has proved these events; what else could make threads wait for each other is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property, partial
+from typing import Any
+
+import numpy as np
+
+from tl_attention.problem.warpgroup import MEETING, ROWS, WARP, WARPS
+from tl_attention.schedule.loop.exp2 import COEFFICIENTS
+from tl_attention.kernels.shared.device_code import device_code
+from tl_attention.kernels.warp_specialized.device_code import (
+    GATHER_ROWS,
+    HAND_OVER,
+    LIST_TILES,
+    MERGE_PARTS,
+    PRELUDE,
+    STORE_COLUMNS,
+    STORE_P,
+    STORE_PART,
+    STRIDED_PRELUDE,
+    STRIDED_STORE_COLUMNS,
+    exp2_polynomial,
+)
+from tl_attention.kernels.warp_specialized.dialect import split_registers
+from tl_attention.codeproof.warp_specialized.grid_proof import (
+    GridProof,
+    check_samples,
+    entries_of,
+    first_numbers,
+    grids,
+    of_clusters,
+    turns,
+    whole_groups,
+)
+from tl_attention.codeproof.warp_specialized.packed_proof import packed_grids, packed_sizes
+from tl_attention.kernels.warp_specialized.roles import Roles, tile_lists
+from tl_attention.kernels.warp_specialized.tile_order import workers
+from tl_attention.problem.packed import TILE_WORDS, TILES_TOLD
+from tl_attention.problem.variant import Sizes
+from tl_attention.program import races
+from tl_attention.codeproof.comparison import executed
+from tl_attention.codeproof.launch import check_listing, check_merging, check_no_listing, check_no_merging
+from tl_attention.codeproof.proof import MOST_KEYS, Proof
+from tl_attention.codeproof.run.run import Run
+from tl_attention.codeproof.run.stream import Stream
+from tl_attention.codeproof.run.thread_slice import Reading
+from tl_attention.codeproof.run.threads import Threads
+from tl_attention.codeproof.tiles.tiles import Tile
+from tl_attention.codeproof.verdict import Unsafe
+from tl_attention.program.events import NAMED, TILE, Event, Process
+
+IDLE = "an idle warp"
+# Tiles of a block that run one after another.
+TILES = 2
+
+
+class RolesProof(Proof):
+    """A RolesProof proves that the threads of one generated warp-specialised kernel run the events of their roles."""
+
+    @cached_property
+    def roles(self) -> Roles:
+        return Roles.of(self.schedule, self.program, self.code.variant.packed)
+
+    @property
+    def prelude(self) -> str:
+        polynomial = self.schedule.softmax.exp2_polynomial
+        variant = self.code.variant
+        exp2 = "" if polynomial is None else exp2_polynomial(COEFFICIENTS[polynomial.degree])
+        common, columns = (STRIDED_PRELUDE, STRIDED_STORE_COLUMNS) if variant.strided else (PRELUDE, STORE_COLUMNS)
+        columns = columns if variant.head_dim_v < variant.tile_dim_v else ""
+        p = STORE_P if self.roles.p_in_shared else ""
+        lists = (STORE_PART + MERGE_PARTS) * variant.parts + (LIST_TILES + HAND_OVER) * variant.packed
+        lists += GATHER_ROWS * (variant.packed and variant.parts)
+        return common + columns + lists + exp2 + p + device_code(variant.acting, variant.invariant)
+
+    @cached_property
+    def tiles(self) -> dict[str, Tile]:
+        variant, block_N = self.code.variant, self.schedule.block_N
+        swizzled = {descriptor.tensor: descriptor.swizzle != 0 for descriptor in self.plan.descriptors}
+        through_registers = self.roles.q_in_registers
+        slots = self.roles.slots
+        p = {"P": Tile("P", ROWS, block_N, slots("P"))} if self.roles.p_in_shared else {}
+        return {
+            "Q": Tile("Q", ROWS, variant.tile_dim, slots("Q"), not through_registers or swizzled.get("Q", True)),
+            "K": Tile("K", block_N, variant.tile_dim, slots("K")),
+            "V": Tile("V", block_N, variant.tile_dim_v, slots("V")),
+            **p,
+        }
+
+    @property
+    def operands(self) -> tuple[Tile | str, Tile | str]:
+        q = "Q_local" if self.roles.q_in_registers else self.tiles["Q"]
+        return q, self.tiles["P"] if self.roles.p_in_shared else "acc_s_cast"
+
+    @property
+    def barriers(self) -> dict[str, int]:
+        return {name: self.roles.slots(name.partition("_")[0]) for name in self.roles.counts}
+
+    @property
+    def numbers(self) -> dict[str, int]:
+        if self.roles.packed:
+            return {"next_tile": TILES_TOLD * TILE_WORDS}
+        return {"next_tile": 2} if self.roles.dynamic else {}
+
+    @cached_property
+    def cycles(self) -> tuple[int, ...]:
+        return (2 * self.roles.slots(TILE), *(2 * depth for depth in self.program.buffers.values()))
+
+    @property
+    def rows(self) -> int:
+        return self.schedule.block_M * self.schedule.kernel.cluster
+
+    def check_code(self) -> None:
+        variant = self.code.variant
+        if variant.parts:
+            check_merging(self.kernel, self.plan, variant)
+        else:
+            check_no_merging(self.kernel, self.plan)
+        if not self.roles.packed:
+            check_no_listing(self.kernel, self.plan)
+            return
+        cluster = self.roles.cluster
+        check_listing(self.kernel, self.plan, (self.schedule.block_M, cluster, self.schedule.block_N), variant, cluster)
+        for tiles in tile_lists(self.program):
+            events = {process: tuple(self.roles.events(process, tiles)) for process in self.roles.processes}
+            races.prove(events, self.roles.counts)
+
+    def sizes(self) -> Iterator[Any]:
+        if self.roles.packed:
+            yield from packed_sizes(self, TILES)
+            return
+        heads = whole_groups(TILES * workers(self.schedule, self.code.variant), self.code.variant)
+        for lengths in self.lengths(self.program.span + 2, self.rows, ROWS):
+            yield Sizes(1, heads, *lengths)
+        # Loops so long that no number in the code is larger: in batches, as heads times keys are bounded.
+        yield Sizes(heads // self.code.variant.group, self.code.variant.group, 5, MOST_KEYS)
+
+    def grids(self) -> Iterator[Any]:
+        if self.roles.packed:
+            return packed_grids(self.schedule, self.code.variant)
+        return grids(self.schedule, self.code.variant)
+
+    def check_grid(self, sizes: Sizes) -> None:
+        GridProof(self, self.roles, sizes).check()
+
+    def check_samples(self) -> None:
+        check_samples(self, self.roles)
+
+    def check_at(self, sizes: Sizes, start: int, tile: int) -> None:
+        cluster, reading = self.roles.cluster, self.reading(sizes)
+        threads = Threads(tile * cluster + np.arange(cluster), self.roles.warpgroups + 1, tuple(range(WARPS)))
+        # Of packed sequences it is told during a tile that there is none behind it.
+        counted = tile if self.roles.packed else 0
+        run = self.run(
+            threads, self.names(sizes), 1 if start else TILES, cluster=cluster, counter={"TileCounter": (counted, 0)},
+            start=start, whole=False, workers=workers(self.schedule, self.code.variant), entries=entries_of(self, sizes),
+        )  # fmt: skip
+        number = first_numbers(self.schedule, self.code.variant, np.array([tile]))
+        working = turns(self, of_clusters(self, sizes, 1), number, run.lengths.tiles, reading.tensors, counted)
+        users: dict[tuple[int, int], Process] = {}
+        streams = {}
+        for process in self.roles.processes:
+            stream = Stream(run, self._threads(run, process), str(process), reading)
+            found = streams[process] = self._started(list(stream.events()), process)
+            tiles = [of.one(process.block) for of in working if of.there[process.block]]
+            lengths = executed(str(process), found, tiles)
+            expected = self.roles.expected(process, lengths, tiles, start=start)
+            alone = partial(_alone, process, users)
+            self.compare(str(process), found, expected, tiles, alone, computes=process.warpgroup >= 0)
+        self._check_idle(run, reading)
+        self.note(run, *streams.values())
+
+    def _check_idle(self, run: Run, reading: Reading) -> None:
+        """Raises Unsafe if an idle warp beside the producer warp does more than start and end with the block."""
+        threads = run.threads
+        for block in range(self.roles.cluster):
+            own = np.flatnonzero((threads.place == block) & (threads.y == self.roles.warpgroups) & (threads.x >= WARP))
+            found = list(Stream(run, own, IDLE, reading).events())
+            process = Process(block, -1, WARPS - 1)
+            wanted = [*self._start(process), *self.roles.together]
+            if found != wanted:
+                raise Unsafe(f"{IDLE} of block {block} does {', '.join(map(str, found))}")
+
+    def _threads(self, run: Run, process: Process) -> np.ndarray:
+        threads = run.threads
+        group = process.warpgroup if process.warpgroup >= 0 else self.roles.warpgroups
+        mine = (threads.place == process.block) & (threads.y == group) & (threads.x < process.warps * WARP)
+        return np.flatnonzero(mine)
+
+    def _started(self, events: list[Event], process: Process) -> list[Event]:
+        """Returns a process's events after its start, behind a cluster's meeting; raises Unsafe if the start is wrong.
+
+        The mbarriers must be initialised first, and registers moved next, once.
+        """
+        counts = {
+            Event("init", name, slot, count)
+            for name, count in self.roles.counts.items()
+            for slot in range(self.roles.slots(name.partition("_")[0]))
+        }
+        inits = [event for event in events if event.kind == "init"]
+        if len(inits) != len(counts) or set(inits) != counts:
+            raise Unsafe(
+                f"its mbarriers are initialised as {_words(inits)}, expected {_words(sorted(counts, key=str))}"
+            )
+        begin = [*inits, *self._start(process)]
+        if events[: len(begin)] != begin:
+            raise Unsafe(f"{process} starts with {', '.join(map(str, events[: len(begin)]))}")
+        rest = [*self.roles.together, *events[len(begin) :]]
+        if any("registers" in event.kind for event in rest):
+            raise Unsafe(f"{process} moves registers again")
+        return rest
+
+    def _start(self, process: Process) -> list[Event]:
+        """Returns the expected events of a process between the mbarriers' initialisation and its role.
+
+        The process sees all barriers, and moves registers.
+        """
+        split = split_registers(self.schedule)
+        kind = "fewer registers" if process.warpgroup < 0 else "more registers"
+        moved = [Event(kind, value=split[process.warpgroup < 0])] if split else []
+        return [Event("init fence"), Event("sync"), *self.roles.together, *moved]
+
+
+def _alone(process: Process, users: dict[tuple[int, int], Process], event: Event) -> bool:
+    """Returns True if an event is a fence, or a barrier among the process's own threads, so no other process sees it.
+
+    Raises Unsafe where two processes of a block both use that named barrier.
+    """
+    if event.kind == "sync" and event.name == NAMED and event.value == process.warps * WARP and event.index >= MEETING:
+        user = users.setdefault((process.block, event.index), process)
+        if user != process:
+            raise Unsafe(f"{user} and {process} both use named barrier {event.index}")
+        return True
+    return event.kind == "fence"
+
+
+def _words(events: Sequence[Event]) -> str:
+    return ", ".join(f"{event.name}[{event.index}] {event.value}" for event in events)

@@ -1,0 +1,279 @@
+"""This module proves that the blocks of a warp-specialised kernel work on all tiles of a grid, in turn.
+
+Every number is one tile, every tile is taken by one block, and all roles of a block work on the same tile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from tl_attention.problem.warpgroup import ROWS, WARPS
+from tl_attention.codeproof.warp_specialized.packed_proof import DrawnTiles, ListedTiles
+from tl_attention.kernels.warp_specialized.roles import Roles
+from tl_attention.kernels.warp_specialized.tile_order import placed, placed_in_list, workers
+from tl_attention.problem.lengths import Problems, cuts, results
+from tl_attention.problem.mask import ceildiv
+from tl_attention.problem.packed import listed
+from tl_attention.problem.shape import AttentionShape
+from tl_attention.problem.tiling import SECTION_BYTES, row_tiles, taper
+from tl_attention.problem.variant import Sizes, Variant
+from tl_attention.codeproof.tiles.alike import numbered
+from tl_attention.codeproof.tiles.grid_tiles import check_places
+from tl_attention.codeproof.proof import Proof
+from tl_attention.codeproof.tiles.row_tiles import RowTiles
+from tl_attention.codeproof.run.run import Extent, Run
+from tl_attention.codeproof.tiles.tensors import Tensor
+from tl_attention.codeproof.run.threads import Threads
+from tl_attention.codeproof.verdict import Unsafe
+from tl_attention.program.events import Event
+from tl_attention.schedule.schedule import Schedule
+
+# Where blocks of fixed sizes work on more tiles than this each, and on more than that together, their first tiles are
+# looked at, and so many numbers of tiles at both ends of the grid.
+MOST_TURNS, MOST_TILES, SAMPLE = 64, 1 << 13, 1 << 11
+
+
+def whole_groups(heads: int, variant: Variant) -> int:
+    """Returns the smallest multiple of a group's heads that is at least `heads`."""
+    return ceildiv(heads, variant.group) * variant.group
+
+
+def grids(schedule: Schedule, variant: Variant) -> Iterator[Sizes]:
+    """Yields sizes of problems whose grids show every way in which the order of tiles divides their number.
+
+    Where few heads show it, a grid has as many heads of K and V.
+    """
+    rows, group = schedule.block_M * schedule.kernel.cluster, variant.group
+    # One row tile of many heads, so that a number in the order of tiles is not divided by anything else.
+    yield Sizes(1, whole_groups(9 * workers(schedule, variant), variant), rows, rows + 1)
+    yield Sizes(2, 3 * group, 5 * rows - rows // 3, 6 * rows)
+    # Numbers of row tiles that divide the number of tapered tiles, or one less than that, and heads beyond those.
+    tapered = taper(variant.tile_dim, variant.tile_dim_v) * workers(schedule, variant)
+    for tiles in (4, next(n for n in range(2, tapered) if (tapered - 1) % n == 0)):
+        yield Sizes(1, whole_groups(tapered // tiles + 4, variant), tiles * rows, tiles * rows)
+    # The window's edges lie in tiles of their own, with keys before and after them that no row of the tiles sees.
+    for lengths in [*cuts(variant.mask, rows, schedule.block_N, ROWS)][:1]:
+        yield Sizes(1, 3 * group, lengths.seq_q + 3 * rows, lengths.seq_kv + 4 * rows)
+    # No tile, for blocks that look for one.
+    if schedule.kernel.tile_scheduler != "one_tile":
+        yield Sizes(2, 2 * group, 0, rows)
+    # Keys that divide what a section has, and sections of one head; the last section has fewer heads.
+    keys = SECTION_BYTES // (4 * 2 * (variant.tile_dim + variant.tile_dim_v))
+    yield Sizes(3, 7 * group, 2 * rows + 1, keys)
+    yield Sizes(1, 5 * group, 3 * rows, 4 * keys + 1)
+
+
+class GridProof:
+    """A GridProof proves that the blocks of one kernel work on all tiles of a problem of some sizes, each once."""
+
+    def __init__(self, proof: Proof, roles: Roles, sizes: Any):
+        self.proof, self.roles, self.sizes = proof, roles, sizes
+        self.schedule = proof.schedule
+        if roles.packed:
+            self.row_tiles = len(listed(sizes.places, proof.rows, proof.schedule.block_M)) * roles.cluster
+            self.total = self.row_tiles * results(proof.code.variant, sizes)
+            return
+        self.row_tiles = row_tiles(AttentionShape.of(proof.code.variant, sizes), proof.rows) * roles.cluster
+        self.total = self.row_tiles * sizes.heads * results(proof.code.variant, sizes)
+
+    def check(self) -> None:
+        """Raises Unsafe unless the blocks work on all tiles of the grid, each once.
+
+        A large grid is checked by a sample.
+        """
+        blocks = self._blocks()
+        turns = ceildiv(self.total, blocks) + 1
+        if turns > MOST_TURNS and self.total > MOST_TILES:
+            self._check_sample(blocks)
+            return
+        run, numbers = self._grid(np.arange(blocks), turns)
+        if sorted(numbers) != list(range(self.total)):
+            raise Unsafe(f"its blocks work on {len(set(numbers))} of {self.total} tiles, {len(numbers)} times")
+        if any(any(counts) for counts in run.tiles.counters.values()):
+            raise Unsafe(f"it leaves the counters of tiles as {run.tiles.counters}")
+        self.proof.note_places(run, [Event("tiles", place=tuple(numbers))])
+
+    def _blocks(self) -> int:
+        """Returns the number of blocks in the kernel's grid. Raises Unsafe unless that is how many there should be."""
+        plan, cluster = self.proof.plan, self.roles.cluster
+        grid = [part.at(self.sizes._asdict()) for part in plan.grid]
+        one_tile = self.schedule.kernel.tile_scheduler == "one_tile"
+        wanted = self.total if one_tile else workers(self.schedule, self.proof.code.variant) * cluster
+        if grid != [wanted, 1, 1] or plan.cluster != (cluster, 1, 1):
+            raise Unsafe(f"a grid of {grid} blocks in clusters of {plan.cluster}, expected {wanted} in {cluster}")
+        return wanted
+
+    def _check_sample(self, blocks: int) -> None:
+        """Raises Unsafe if, in a sample of a large grid, two numbers give one tile, or a block skips a number.
+
+        Blocks must take the next number. The sample has the first and the last numbers.
+        """
+        cluster = self.roles.cluster
+        ends = np.concatenate([np.arange(SAMPLE), np.arange(self.total // cluster * cluster - SAMPLE, self.total)])
+        some = np.unique(ends[(ends >= 0) & (ends < self.total)])
+        run, numbers = self._grid(some, 1, whole=False)
+        if len({*numbers}) != len(some):
+            raise Unsafe(f"{len({*numbers})} tiles have {len(some)} numbers")
+        self.proof.note_places(run, [Event("tiles", place=tuple(numbers))])
+        run, _ = self._grid(np.arange(blocks), SAMPLE // blocks, whole=False)
+        self.proof.note_places(run)
+
+    def _grid(self, blocks: np.ndarray, count: int, whole: bool = True) -> tuple[Run, list[int]]:
+        """Runs one thread per warpgroup of these blocks for `count` tiles; returns the Run and the tiles' numbers.
+
+        They are all tiles of the blocks if `whole`. A number tells the place of a tile.
+        """
+        proof, cluster, reading = self.proof, self.roles.cluster, self.proof.reading(self.sizes)
+        clusters = blocks[::cluster] // cluster
+        tiles = turns(proof, of_clusters(proof, self.sizes, len(clusters)), clusters, count, reading.tensors)
+        run = Run(
+            proof.kernel, Threads(blocks, self.roles.warpgroups + 1, (0,), lanes=1), proof.names(self.sizes),
+            Extent(count, ends=True), cluster, {"TileCounter": (0, 0)}, proof.iterations, whole=whole, workers=len(clusters),
+            sizes=self.sizes, entries=entries_of(proof, self.sizes),
+        )  # fmt: skip
+        run.go()
+        check_places(run, tiles, reading, self.roles.warpgroups, proof.code.variant.acting)
+        places = [self._number(of) for of in tiles]
+        return run, [number for place, of in zip(places, tiles) for number in place[of.there].tolist()]
+
+    def _number(self, of: RowTiles) -> np.ndarray:
+        """Returns a number that tells each tile from all others. The batch of a packed tile tells the cluster's tile."""
+        if self.roles.packed:
+            return (of.head_of_results * self.row_tiles + of.batch * self.roles.cluster) + of.rank
+        return (of.results[1] * self.sizes.heads + of.head) * self.row_tiles + of.row // self.schedule.block_M
+
+
+# The first value of the counter of tiles, in each run.
+COUNTED = (0, 100_000)
+# More than any problem's tiles.
+NO_TILE = 1 << 40
+
+
+def check_samples(proof: Proof, roles: Roles) -> None:
+    """Raises Unsafe if the code uses a tile's number for more than to find the tile, or the wrong tile comes next."""
+    if roles.packed:
+        check_packed_samples(proof, roles)
+        return
+    schedule, variant, cluster = proof.schedule, proof.code.variant, roles.cluster
+    # The number of heads in a section is a quotient by the number of keys, so there must be keys.
+    keyless = schedule.kernel.tile_order != "sections"
+    sizes, number = numbered(variant, proof.rows, schedule.block_N, without_keys=keyless)
+    number = first_numbers(schedule, variant, number)
+    rank = np.arange(len(number) * cluster) % cluster
+    blocks = np.repeat(number, cluster) * cluster + rank
+    threads = Threads(blocks, roles.warpgroups + 1, tuple(range(WARPS)), lanes=1)
+    for start, counted in enumerate(COUNTED):
+        proof.check_alike(
+            turns(proof, sizes, number, 2, proof.sample_tensors(_of_blocks(sizes, cluster)), counted), threads, {},
+            roles.warpgroups, ROWS, cluster=cluster, counter={"TileCounter": (counted, 0)}, start=start,
+            workers=workers(schedule, variant),
+        )  # fmt: skip
+
+
+def first_numbers(schedule: Schedule, variant: Variant, number: np.ndarray) -> np.ndarray:
+    """Returns each cluster's first tile number, which is the cluster's own, or 0 if one worker takes all tiles.
+
+    A single worker's code has no cluster number: it begins with the first tile.
+    """
+    alone = workers(schedule, variant) == 1 and schedule.kernel.tile_scheduler != "one_tile"
+    return np.zeros_like(number) if alone else number
+
+
+def check_packed_samples(proof: Proof, roles: Roles) -> None:
+    """Raises Unsafe if the code does not treat tiles of packed sequences alike; each cluster has a problem of its own."""
+    schedule, variant, cluster = proof.schedule, proof.code.variant, roles.cluster
+    for start, counted in enumerate(COUNTED):
+        problems = DrawnTiles.of(schedule, variant, proof.rows, turns=3)
+        number = first_numbers(schedule, variant, problems.number)
+        blocks = np.repeat(number, cluster) * cluster + np.arange(len(number) * cluster) % cluster
+        threads = Threads(blocks, roles.warpgroups + 1, tuple(range(WARPS)), lanes=1)
+        sizes = _of_blocks(problems.sizes, cluster)
+        *working, behind = turns(proof, problems, number, 3, proof.sample_tensors(sizes), counted)
+        proof.check_alike(
+            working, threads, proof.sample_names(sizes), roles.warpgroups, ROWS, behind.there, cluster=cluster,
+            counter={"TileCounter": (counted, 0)}, start=start, workers=workers(schedule, variant), entries=problems,
+        )  # fmt: skip
+
+
+def turns(
+    proof: Proof, sizes: Any, number: np.ndarray, count: int, tensors: Mapping[str, Tensor], counted: int = 0
+) -> list[RowTiles]:
+    """Returns `count` RowTiles, the tiles that the clusters work on one after another, with an entry for each block.
+
+    The clusters begin with the tiles of these numbers.
+    """
+    schedule, variant = proof.schedule, proof.code.variant
+    scheduler, step = schedule.kernel.tile_scheduler, workers(schedule, variant)
+    packed = variant.packed
+    if packed:
+        total = sizes.row_tiles * results(variant, sizes.sizes)
+    else:
+        total = ceildiv(sizes.seq_q, proof.rows) * sizes.heads * results(variant, sizes)
+    found = []
+    for _ in range(count):
+        there = number < total
+        found.append((_packed_tiles if packed else _tiles)(proof, sizes, number, there, tensors))
+        if scheduler == "dynamic":
+            # A block without a tile draws no other one.
+            number = np.where(there, counted + np.cumsum(there) - 1 + step, NO_TILE)
+            counted += int(there.sum())
+        else:
+            number = number + step if scheduler == "static" else np.full_like(number, NO_TILE)
+    return found
+
+
+def _tiles(
+    proof: Proof, sizes: Problems, number: np.ndarray, there: np.ndarray, tensors: Mapping[str, Tensor]
+) -> RowTiles:
+    """Returns the tiles of these numbers as RowTiles, with an entry for each block of a tile's cluster."""
+    cluster, block_M = proof.schedule.kernel.cluster, proof.schedule.block_M
+    tile, head = placed(np.where(there, number, 0), sizes, proof.rows, proof.schedule, proof.code.variant)
+    tile, head, there = (np.repeat(part, cluster) for part in (tile, head, there))
+    rank, of_blocks = np.arange(len(tile)) % cluster, _of_blocks(sizes, cluster)
+    row, result = tile * proof.rows + rank * block_M, head // of_blocks.heads
+    part, batch = divmod(result, of_blocks.batch)
+    of_part = {"part": part, "result": result} if proof.code.variant.parts else {}
+    return RowTiles(proof.cut, of_blocks, row, head % of_blocks.heads, batch, rank, there, tensors, **of_part)
+
+
+def _packed_tiles(
+    proof: Proof, problems: Any, number: np.ndarray, there: np.ndarray, tensors: Mapping[str, Tensor]
+) -> RowTiles:
+    """Returns the tiles of these numbers as RowTiles, with an entry for each block of a tile's cluster.
+
+    Their batch is their number in the list.
+    """
+    schedule, variant = proof.schedule, proof.code.variant
+    cluster, block_M = schedule.kernel.cluster, schedule.block_M
+    row_tiles, sizes = np.maximum(problems.row_tiles, 1), problems.sizes
+    at, result = placed_in_list(
+        np.where(there, number, 0), row_tiles, results(variant, sizes), sizes.seq_kv, schedule, variant
+    )
+    part, head = divmod(result, sizes.heads)
+    tile, (first, q_begin, seq_q, k_begin, seq_kv) = problems.found(at, there)
+    own = (tile, head, there, first, q_begin, seq_q, k_begin, seq_kv)
+    tile, head, there, first, q_begin, seq_q, k_begin, seq_kv = (np.repeat(number, cluster) for number in own)
+    rank = np.arange(len(tile)) % cluster
+    of = Problems(np.repeat(sizes.batch, cluster), np.repeat(sizes.heads, cluster), seq_q, seq_kv)
+    row = (first + rank) * block_M
+    of_part = {"part": part, "result": result} if variant.parts else {}
+    return RowTiles(proof.cut, of, row, head, tile, rank, there, tensors, begins=(q_begin, k_begin), **of_part)
+
+
+def entries_of(proof: Proof, sizes: Any) -> ListedTiles | None:
+    """Returns the list of tiles that a run at these sizes reads, None for sequences of one length."""
+    return ListedTiles.of(sizes, proof.rows, proof.schedule.block_M, 1) if proof.code.variant.packed else None
+
+
+def of_clusters(proof: Proof, sizes: Any, count: int) -> Any:
+    """Returns the problem of these sizes once for each of `count` clusters, as `turns` takes it."""
+    if proof.code.variant.packed:
+        return ListedTiles.of(sizes, proof.rows, proof.schedule.block_M, count)
+    return Problems(*(np.full(count, size) for size in sizes))
+
+
+def _of_blocks(sizes: Problems, cluster: int) -> Problems:
+    return Problems(*(np.repeat(size, cluster) for size in sizes))

@@ -1,1 +1,0 @@
-"""This room has the cards that kernels are compiled for, and finds the GPU at hand."""

@@ -1,0 +1,174 @@
+"""A schedule fixes these constants of the mma.sync kernel, and a block of it takes these resources of an SM."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from tl_attention.errors import ScheduleRefused
+from tl_attention.problem.card import Card
+from tl_attention.problem.warpgroup import WARP
+from tl_attention.schedule.loop.attention import FRAGMENTS
+from tl_attention.schedule.loop.table import chunk_names
+from tl_attention.kernels.shared.constants import EmittedConstants
+from tl_attention.kernels.shared.loop import emitted
+from tl_attention.kernels.mma_sync.dialect import ROWS_OF_A_PRODUCT, rows_at_once
+from tl_attention.problem.head_dims import HeadSize, sizes_of
+from tl_attention.program.planned import Planned
+from tl_attention.program.limits import Resources, shared_bytes
+from tl_attention.schedule.schedule import Schedule
+
+# Of an mma.sync: the columns that one multiplies.
+DEPTH = ROWS_OF_A_PRODUCT
+BUFFERS = {"frag_q": "Q_local", "frag_k": "K_local", "frag_v": "V_local"}
+
+
+class Chunk(NamedTuple):
+    """A Chunk is the part of an operand that a statement loads or multiplies, as steps of 16 columns from `first` on.
+
+    There are `steps` steps, or all where that is None. `q`, `k` and `v` are where the first of them is among the
+    fragments that there is room for.
+    """
+
+    first: int = 0
+    steps: int | None = None
+    q: int = 0
+    k: int = 0
+    v: int = 0
+
+
+class Fragments(NamedTuple):
+    """Fragments holds each statement's Chunk, and how many steps of Q, K and V fit in registers, None for all."""
+
+    chunks: dict[str, Chunk]
+    q_steps: int | None = None
+    k_steps: int | None = None
+    v_steps: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class FragmentConstants(EmittedConstants):
+    """FragmentConstants are the constants of an mma.sync kernel, with its threads and the fragments of its statements.
+
+    All warps together compute `rows` rows at a time.
+    """
+
+    threads: int
+    rows: int
+    fragments: Fragments
+
+
+def of_schedule(planned: Planned) -> dict[str, Any]:
+    """Returns, by name, the constants of an mma.sync kernel that the schedule determines, such as its fragments.
+
+    Its rings begin anew with each tile.
+    """
+    schedule, of_fragments = planned.schedule, fragments(planned.schedule)
+    named = {name: chunk._asdict() for name, chunk in of_fragments.chunks.items()}
+    return {
+        **emitted(planned, named, rings_of_a_tile=True),
+        "threads": schedule.threads,
+        "rows": rows_at_once(schedule.threads),
+        "fragments": of_fragments,
+    }
+
+
+def fragments(schedule: Schedule) -> Fragments:
+    """Returns Fragments, which give each statement its steps of Q, K and V, and their place in registers."""
+    table = schedule.table
+    chunks: dict[str, Chunk] = {}
+    room: dict[str, int] = {}
+    for product in dict.fromkeys(FRAGMENTS.values()):
+        widths = schedule.split.columns(product)
+        of_product = [name for name, other in FRAGMENTS.items() if other == product]
+        for index, name in enumerate(chunk_names(product, widths)):
+            if widths is None:
+                chunks |= dict.fromkeys((*of_product, product), Chunk())
+                continue
+            first, end = table.by_name[name].columns or (0, 0)
+            # Where Q stays in registers, all of it does.
+            places = {fragment[-1]: first // DEPTH for fragment in of_product}
+            for fragment in of_product:
+                if slots := table.slots.get(BUFFERS[fragment]):
+                    places[fragment[-1]] = index % slots * (max(widths) // DEPTH)
+                    room[f"{fragment[-1]}_steps"] = slots * (max(widths) // DEPTH)
+            chunk = Chunk(first // DEPTH, (end - first) // DEPTH, **places)
+            chunks |= {name: chunk} | {f"{fragment}.{index}": chunk for fragment in of_product}
+    return Fragments(chunks, **room)
+
+
+HEAD_DIMS = (64, 128)
+# Elements of 16 bytes, which a thread copies at a time.
+COPIED = 8
+# scores_max and denominator of a thread's two rows of a product's 16; the others live between the products.
+ROW_VECTORS = 2 * 2
+
+
+def resources(planned: Planned, size: HeadSize, card: Card) -> Resources:
+    """Returns the registers and shared memory that one block of the mma.sync kernel takes of an SM of the card.
+
+    Raises ScheduleRefused for a head size, or a tile, that the kernel does not have.
+    """
+    schedule = planned.schedule
+    columns, columns_v = sizes_of(size)
+    if columns not in HEAD_DIMS or columns_v != columns:
+        raise ScheduleRefused(
+            f"head_dim {size}, which lowering {schedule.lowering} does not compute, expected one of "
+            f"{', '.join(map(str, HEAD_DIMS))}",
+            "lowering",
+            others=(("head_dims",),),
+        )
+    _check_split(schedule, columns)
+    _check_copies(schedule, columns)
+    registers = card.registers_available(schedule.threads, schedule.kernel.blocks_per_sm)
+    return Resources(
+        rings=planned.buffers,
+        shared_bytes=shared_bytes(planned, size),
+        fragments=fragment_registers(schedule, columns),
+        registers=registers,
+        launched=registers,
+        barriers={},
+        blocks=schedule.kernel.blocks_per_sm,
+        team=WARP,
+    )
+
+
+def fragment_registers(schedule: Schedule, head_dim: int) -> dict[str, int]:
+    """Returns, by buffer, the fewest registers that a thread needs at mma0 or at mma1, whichever needs more.
+
+    A thread has block_M / threads of a row's columns: of acc_s and acc_o in fp32, of acc_s_cast and Q packed by two; and
+    of K and V a warp's part, packed by two. acc_s_cast takes the place of acc_s. Of what comes from shared memory again
+    for each block one step of 16 columns is counted, however many the order has in flight: ptxas moves a load to the
+    product that needs it where registers are few.
+    """
+    M, N, threads = schedule.block_M, schedule.block_N, schedule.threads
+    keeps_q = schedule.kernel.q_operand == "registers"
+    acc_s, acc_o, of_q = (M * columns // threads for columns in (N, head_dim, head_dim if keeps_q else DEPTH))
+    of_k, of_v = (columns * DEPTH // WARP // 2 for columns in (N, head_dim))
+    rows = ROW_VECTORS * M // rows_at_once(threads)
+    kept = {"Q": of_q // 2} if keeps_q else {}
+    mma0 = {"acc_s": acc_s, "acc_o": acc_o, "Q": of_q // 2, "K": of_k, "row vectors": rows}
+    mma1 = {"acc_s_cast": acc_s // 2, "acc_o": acc_o, "V": of_v, **kept, "row vectors": rows}
+    return max(mma0, mma1, key=lambda of: sum(of.values()))
+
+
+def _check_split(schedule: Schedule, head_dim: int) -> None:
+    widths = schedule.split.mma0
+    if widths and sum(widths) != head_dim:
+        raise ScheduleRefused(
+            f"split.mma0: {' + '.join(map(str, widths))} = {sum(widths)} columns, expected head_dim {head_dim}",
+            *("split", "mma0"),
+            others=(("head_dims",),),
+        )
+
+
+def _check_copies(schedule: Schedule, head_dim: int) -> None:
+    """Raises ScheduleRefused unless the threads share the 16-byte copies of a KV block equally."""
+    copies, at_once = schedule.block_N * head_dim // COPIED, schedule.threads
+    if copies % at_once:
+        raise ScheduleRefused(
+            f"{at_once} threads do not fit a KV block of {schedule.block_N} keys: its {copies} copies of 16 bytes are no "
+            f"multiple of {at_once}",
+            "threads",
+            others=(("block_N",),),
+        )

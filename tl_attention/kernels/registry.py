@@ -1,0 +1,25 @@
+"""All lowerings stand here by name. To add one: its folder, and a line here."""
+
+from __future__ import annotations
+
+from tl_attention.kernels.shared.base import Lowering
+from tl_attention.kernels.pipelined.inferred import Inferred
+from tl_attention.kernels.mma_sync.lowering import MmaSync
+from tl_attention.kernels.pipelined.lowering import Pipelined
+from tl_attention.kernels.warp_specialized.lowering import WarpSpecialized
+from tl_attention.schedule.dialect import register
+from tl_attention.schedule.schedule import Schedule
+
+LOWERINGS: dict[str, Lowering] = {
+    lowering.dialect.name: lowering for lowering in (Pipelined(), WarpSpecialized(), MmaSync(), Inferred())
+}
+for _lowering in LOWERINGS.values():
+    register(_lowering.dialect)
+
+
+def lowering_of(schedule: Schedule) -> Lowering:
+    """Returns the Lowering that the schedule names.
+
+    Raises InputError that lists the known ones, where its name was not checked.
+    """
+    return LOWERINGS[schedule.dialect.name]

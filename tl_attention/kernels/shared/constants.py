@@ -1,0 +1,82 @@
+"""Macros of a kernel know its constants as `c`: they are all that is known when the kernel is traced."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tl_attention.problem.mask import Mask
+from tl_attention.problem.variant import Variant
+from tl_attention.schedule.options import KernelOptions, SoftmaxOptions
+
+if TYPE_CHECKING:
+    from tl_attention.kernels.shared.features import Places
+    from tl_attention.kernels.shared.loop import Loop
+
+
+@dataclass(frozen=True, kw_only=True)
+class Constants:
+    """Constants are the values that a kernel is traced with, such as its dtype, mask and tile sizes.
+
+    They are fixed by the variant, and by the schedule's tile. A tile of a narrow tensor has more columns than the
+    tensor: `head_dim` and `head_dim_v` are the tile's, `columns_v` V's.
+    """
+
+    features: Places
+    dtype: str
+    head_dim: int
+    head_dim_v: int
+    columns_v: int
+    narrow: bool
+    group: int
+    strided: bool
+    packed: bool
+    together: bool
+    parts: bool
+    row_heads: int
+    sms: int
+    traced: bool
+    invariant: bool
+    mask: Mask
+    block_M: int
+    block_N: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmittedConstants(Constants):
+    """EmittedConstants are Constants with the loop and the options of a kernel that is emitted operation by operation.
+
+    `macro_of(op, c)` gives an operation's macro. No option is left open. With `rings_of_a_tile`, rings of several
+    buffers begin anew with each tile.
+    """
+
+    loop: Loop
+    kernel: KernelOptions
+    softmax: SoftmaxOptions
+    rings_of_a_tile: bool
+    macro_of: Callable[..., Any]
+
+
+def of_variant(variant: Variant) -> dict[str, Any]:
+    """Returns, by name, the constants of a kernel that its variant determines, such as the mask. Imports tilelang."""
+    from tl_attention.kernels.shared.features import Places
+
+    return {
+        "features": Places.of(variant.acting),
+        "dtype": variant.dtype,
+        "head_dim": variant.tile_dim,
+        "head_dim_v": variant.tile_dim_v,
+        "columns_v": variant.head_dim_v,
+        "narrow": variant.narrow,
+        "group": variant.group,
+        "strided": variant.strided,
+        "packed": variant.packed,
+        "together": variant.together,
+        "parts": variant.parts,
+        "row_heads": variant.row_heads,
+        "sms": variant.sms,
+        "traced": bool(variant.trace),
+        "invariant": variant.invariant,
+        "mask": variant.mask,
+    }

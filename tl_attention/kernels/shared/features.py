@@ -1,0 +1,224 @@
+"""A feature of a call acts at a few places that every kernel has; no kernel knows a feature.
+
+Behind the products, scores change; before the last products, what a row's total needs is read; at the rows' totals, scores
+without a key are added and results stored. `c.features` has the features of each place. What one reads of a head comes to
+registers, `s.own`, by the parameter's name.
+"""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import tilelang.language as T
+
+from tl_attention.kernels.shared.rows import number_of
+from tl_attention.kernels.shared.softmax import HIGHEST, LOG2_E, tanh
+from tl_attention.problem.features import FEATURES, features_of
+
+
+@dataclass(frozen=True)
+class InKernel:
+    """An InKernel holds the functions by which one feature acts in a kernel, one per place, None where it does not act.
+
+    Scores are what Q K^T gives, and the kernel scales them by a `factor` before the softmax, in natural units: log2 e comes
+    after it.
+
+    `score(x, after, factor, s)` is what becomes of a score whose key lies `after` keys behind its query's own place
+    (make a float of that integer before a condition on it: the proof follows conditions on integers), and
+    `factor_behind(factor, given)` the factor from then on. `operand(factor, given)` is what the device function that
+    does so for all scores of a thread, `on_scores`, is given beside them. `totals(rows, s, c)`, a macro, changes the
+    rows' maxima and totals, or stores something of them; if it `rescales`, what the output must be multiplied by is in
+    scores_max_prev then.
+    """
+
+    score: Any = None
+    factor_behind: Any = None
+    operand: Any = None
+    totals: Any = None
+    rescales: bool = False
+
+
+@dataclass(frozen=True)
+class Totals:
+    """Totals describes rows of one head, with their maxima and sums of exponentials, for a feature that acts on them.
+
+    They are `count` rows of a head from `first_row` on, of the `seq_q` that a sequence has; `queries` says where it
+    lies. Scores are scaled by `scale`. `total` is a fragment
+    of theirs, `maxima` and `totals` are where a thread has its own in registers. Without a fragment two are None.
+    """
+
+    scale: object
+    maxima: object
+    totals: object
+    queries: object
+    seq_q: object
+    head: object
+    first_row: object
+    count: object = None
+    total: object = None
+
+
+@T.macro
+def add_sink(rows, s, c):
+    """Adds a sink, one more score of each row, to the rows' maxima and to their sums of exponentials.
+
+    It is in natural units, neither scaled nor capped. A row has seen a key, so its maximum is finite.
+    """
+    sink = sink_score(s.own["Sinks"][0], rows.scale)
+    for i in T.Parallel(rows.count):
+        s.scores_max_prev[i] = s.scores_max[i]
+        s.scores_max[i] = T.max(s.scores_max[i], sink)
+        s.scores_max_prev[i] = T.exp2((s.scores_max_prev[i] - s.scores_max[i]) * rows.scale)
+        rows.total[i] = rows.total[i] * s.scores_max_prev[i] + T.exp2((sink - s.scores_max[i]) * rows.scale)
+
+
+def sink_score(sink, per_score):
+    """Returns a sink as a score before scaling, which is sink * log2(e) / per_score, but at most HIGHEST."""
+    score = sink * LOG2_E / per_score
+    return T.if_then_else(score > T.float32(HIGHEST), T.float32(HIGHEST), score)
+
+
+@T.macro
+def store_lse(rows, s, c):
+    """Stores each row's LSE = ln 2 (scale scores_max + log2 total), or -inf where the row has seen no key."""
+    T.call_extern(
+        "handle",
+        "tl_attention_store_lse",
+        rows.maxima,
+        rows.totals,
+        rows.scale,
+        T.address_of(number_of(s.given.LSE, rows.queries, rows.head, rows.first_row, c)),
+        rows.seq_q - rows.first_row,
+        T.get_thread_binding(),
+    )
+
+
+# By the kernel's parameter, in the order in which they act.
+IN_KERNEL = {
+    "softcap": InKernel(
+        score=lambda x, after, factor, s: tanh(x * (factor / s.given.softcap)),
+        factor_behind=lambda factor, given: given.softcap,
+        operand=lambda factor, given: factor / given.softcap,
+    ),
+    "Sinks": InKernel(totals=add_sink, rescales=True),
+    "LSE": InKernel(totals=store_lse),
+}
+# The device functions that change all scores of a thread at once, by the same name.
+ON_SCORES = {feature.name: feature.on_scores for feature in FEATURES}
+
+
+class Places(NamedTuple):
+    """Places lists, for each place where features act, the features of a kernel that act there, by parameter name.
+
+    `first` and `last` read a number of a tile's head: before its first scores, and before its last products. A kernel
+    asks with `at_...` whether it has any there: what a submission does not ask for, it does not carry.
+    """
+
+    all: tuple[str, ...]
+    scores: tuple[str, ...]
+    first: tuple[str, ...]
+    last: tuple[str, ...]
+    totals: tuple[str, ...]
+    rescales: bool
+
+    @property
+    def at_any(self):
+        return bool(self.all)
+
+    @property
+    def at_scores(self):
+        return bool(self.scores)
+
+    @property
+    def at_heads(self):
+        return bool(self.first or self.last)
+
+    @property
+    def at_first(self):
+        return bool(self.first)
+
+    @property
+    def at_last(self):
+        return bool(self.last)
+
+    @property
+    def at_totals(self):
+        return bool(self.totals)
+
+    @classmethod
+    def of(cls, parameters):
+        """Returns the Places of a kernel with these parameters, which sort its features by where they act."""
+        rows = {feature.name: feature for feature in features_of(parameters)}
+        names = tuple(name for name in IN_KERNEL if name in rows)
+        per_head = [name for name in names if rows[name].kind == "per head"]
+        return cls(
+            names,
+            tuple(name for name in names if IN_KERNEL[name].score),
+            tuple(name for name in per_head if rows[name].before_scores),
+            tuple(name for name in per_head if not rows[name].before_scores),
+            tuple(name for name in names if IN_KERNEL[name].totals),
+            any(IN_KERNEL[name].rescales for name in names),
+        )
+
+
+# --- the places ------------------------------------------------------------------------------------------------------
+
+
+def factor_of(given, c, before=None):
+    """Returns the factor of scores behind all features that change them, or right before the feature named `before`."""
+    factor = given.softmax_scale
+    for name in c.features.scores:
+        if name == before:
+            break
+        if IN_KERNEL[name].factor_behind:
+            factor = IN_KERNEL[name].factor_behind(factor, given)
+    return factor
+
+
+def changed_by(name, x, after, s, c):
+    """Returns score x as the named feature changes it; the key lies `after` keys behind its query's own place."""
+    return IN_KERNEL[name].score(x, after, factor_of(s.given, c, name), s)
+
+
+def changed(x, after, s, c):
+    """Returns score x as all features of the kernel that act on scores change it, one after another."""
+    for name in c.features.scores:
+        x = changed_by(name, x, after, s, c)
+    return x
+
+
+def changes_at_once(name):
+    """Returns True if the named feature has a device function that changes all scores of a thread at once."""
+    return bool(ON_SCORES[name])
+
+
+def operand_of(name, s, c):
+    """Returns the number that the named feature's device function takes besides the scores."""
+    return IN_KERNEL[name].operand(factor_of(s.given, c, name), s.given)
+
+
+@T.macro
+def own_values(c):
+    """Allocates a register for each feature that reads a number of a tile's head; returns them by feature name."""
+    return {name: own_value() for name in (*c.features.first, *c.features.last)}
+
+
+@T.macro
+def own_value():
+    """Allocates one fp32 register, for the number that a feature reads of a tile's head."""
+    own = T.alloc_local([1], "float32")
+    # TileLang calls the register by this name.
+    return own  # noqa: RET504
+
+
+@T.macro
+def read(names, head, s):
+    """Loads the number that each named feature has for this head into the feature's register."""
+    for name in names:
+        s.own[name][0] = getattr(s.given, name)[head]
+
+
+@T.macro
+def at_totals(rows, s, c):
+    """Runs what each feature does with the rows' totals, such as adding a sink or storing the LSE."""
+    for name in c.features.totals:
+        IN_KERNEL[name].totals(rows, s, c)

@@ -1,0 +1,306 @@
+"""In this FlashAttention forward a producer warp loads, and warpgroups compute with products in flight.
+
+threadIdx.y is the warpgroup: those that compute, 64 rows each, then the producer's. KV blocks come from the last to the
+first, so that those that need a mask come first. Rings of buffers go on from one row tile of a block to its next.
+"""
+
+from dataclasses import dataclass
+
+import tilelang.language as T
+
+from tl_attention.problem.warpgroup import ALL_LANES, ROWS, TURN, WARP, WARPGROUP, WARPS
+from tl_attention.schedule.loop.exp2 import COEFFICIENTS
+from tl_attention.kernels.shared.device_code import device_code, is_bf16
+from tl_attention.kernels.shared.features import factor_of, own_values
+from tl_attention.kernels.shared.rows import viewed
+from tl_attention.kernels.shared.signature import aligned, trace
+from tl_attention.kernels.shared.softmax import LOG2_E
+from tl_attention.kernels.warp_specialized.device_code import (
+    GATHER_ROWS,
+    HAND_OVER,
+    LIST_TILES,
+    MERGE_PARTS,
+    PRELUDE,
+    STORE_COLUMNS,
+    STORE_P,
+    STORE_PART,
+    STRIDED_PRELUDE,
+    STRIDED_STORE_COLUMNS,
+    exp2_polynomial,
+)
+from tl_attention.kernels.warp_specialized.operations import per_thread_layout
+from tl_attention.kernels.warp_specialized.packed import list_tiles, work_packed
+from tl_attention.kernels.warp_specialized.tiles import number_of_parts, reset_counter, work, workers
+from tl_attention.problem.packed import TILE_WORDS, TILES_TOLD
+
+
+@T.macro
+def launch(given, c):
+    """Launches the thread blocks; in each, the last warpgroup is the producer and the others compute."""
+    warpgroups = c.block_M // ROWS
+    if c.packed:
+        list_tiles(given, c)
+    with T.Kernel(
+        grid(given, c), threads=(WARPGROUP, warpgroups + 1), cluster_dims=c.kernel.cluster, prelude=prelude(c)
+    ) as (block,):
+        if c.kernel.blocks_per_sm > 1:
+            T.annotate_min_blocks_per_sm(c.kernel.blocks_per_sm)
+        if c.parts:
+            T.pdl_trigger()
+        if c.strided:
+            aligned(given, c)
+        s = block_state(given, c)
+        if c.traced:
+            trace(given)
+        if c.kernel.cluster > 1:
+            T.cluster_sync()
+        ty = T.get_thread_binding(1)
+        if ty == warpgroups:
+            producer(block, s, c)
+        else:
+            consumer(ty, block, s, c)
+        if c.kernel.cluster > 1:
+            T.cluster_sync()
+    if c.parts:
+        merge_parts(given, c)
+
+
+# Threads of a block that merges parts, and how many parts a warp of it merges at once.
+MERGING, AT_ONCE = 256, 8
+
+
+@T.macro
+def merge_parts(given, c):
+    """Launches the kernel that merges the results of parts of the keys into those of all keys.
+
+    Its thread blocks start beside those of the main kernel and wait for it to end, so that its launch takes no time.
+    """
+    heads, seq_q = given.Q.shape[1], given.Q.shape[0 if c.packed else 2]
+    parts = number_of_parts(given, c)
+    # Rows of a block: the more parts, the fewer, from eight to one.
+    of_block = 1 + T.truncdiv(MERGING // WARP - 1, T.ceildiv(parts, AT_ONCE))
+    rows = heads * seq_q if c.packed else given.Q.shape[0] * heads * seq_q
+    with T.Kernel(T.truncdiv(rows + of_block - 1, of_block), threads=MERGING) as (_,):
+        T.pdl_sync()
+        T.call_extern(
+            "handle",
+            merging(c),
+            *(given.Output.data, given.LSE.data, T.address_of(given.Merged[(0,) * len(given.Merged.shape)])),
+            T.address_of(given.MergedLSE[(0,) * len(given.MergedLSE.shape)]),
+            *(parts, rows, heads, seq_q),
+            *row_strides(given.Merged, c),
+            *sinks_of(given),
+        )
+
+
+def merging(c):
+    """Returns the name of the device function that merges a row's parts; packed rows may be those of several heads."""
+    of_packed = f", {c.row_heads}" if c.packed else ""
+    return f"tl_attention_merge<{c.columns_v}, {is_bf16(c)}{of_packed}>"
+
+
+def sinks_of(given):
+    """Returns the address and the number of sinks, nothing where there are none. A sink counts once: no part adds it."""
+    return () if given.Sinks is None else (given.Sinks.data, given.Sinks.shape[0])
+
+
+def row_strides(tensor, c):
+    """Returns how many elements a batch, a head and a row of a tensor have from one to the next, as int64."""
+    if c.packed:
+        return T.int64(0), tensor.strides[1], tensor.strides[0]
+    if c.strided:
+        return tensor.strides[:3]
+    _, heads, rows, columns = tensor.shape
+    return (T.int64(1) * heads * rows * columns, T.int64(1) * rows * columns, T.int64(1) * columns)
+
+
+def prelude(c):
+    """Returns the text of the CUDA device functions that the kernel calls."""
+    text = STRIDED_PRELUDE if c.strided else PRELUDE
+    if c.columns_v < c.head_dim_v:
+        text += STRIDED_STORE_COLUMNS if c.strided else STORE_COLUMNS
+    if c.parts:
+        text += STORE_PART + MERGE_PARTS
+    if c.packed:
+        text += LIST_TILES + HAND_OVER
+    if c.packed and c.parts:
+        text += GATHER_ROWS
+    if c.softmax.exp2_polynomial is not None:
+        text += exp2_polynomial(COEFFICIENTS[c.softmax.exp2_polynomial.degree])
+    if c.kernel.p_operand == "shared":
+        text += STORE_P
+    if c.features.at_any:
+        text += device_code(c.features.all, c.invariant)
+    return text
+
+
+def grid(given, c):
+    """Returns the number of thread blocks, one per tile if tile_scheduler is one_tile, else as many as fill the GPU."""
+    if c.kernel.tile_scheduler != "one_tile":
+        return workers(c) * c.kernel.cluster
+    batch, heads, seq_q, _ = given.Q.shape
+    return T.ceildiv(seq_q, c.block_M * c.kernel.cluster) * c.kernel.cluster * heads * batch
+
+
+@T.macro
+def producer(block, s, c):
+    """Runs the producer's warpgroup, whose first warp loads all tiles and whose other warps are idle."""
+    if c.kernel.registers is not None:
+        T.set_max_nreg(c.kernel.registers[1], 0)
+    if T.get_thread_binding(0) < WARP:
+        if c.packed:
+            work_packed(0, block, s, c, is_producer=True)
+        else:
+            work(0, block, s, c, is_producer=True)
+        if c.kernel.tile_scheduler == "dynamic":
+            reset_counter(s, c)
+
+
+@T.macro
+def consumer(ty, block, s, c):
+    """Runs one warpgroup that computes its 64 rows of each tile of the block."""
+    if c.kernel.registers is not None:
+        T.set_max_nreg(c.kernel.registers[0], 1)
+    # Broadcast, so that ptxas knows it, and the products' descriptors, to be the same in all lanes of a warp.
+    wg = T.alloc_var("int32")
+    wg = T.call_extern("int32", "__shfl_sync", T.uint32(ALL_LANES), ty, 0)
+    if c.kernel.ping_pong:
+        # Warpgroup 0 goes first: 1 gives it the turn, and it takes the last turn that is given.
+        if wg == 1:
+            T.named_barrier_arrive(TURN, 2 * WARPGROUP)
+    if c.packed:
+        work_packed(wg, block, s, c, is_producer=False)
+    else:
+        work(wg, block, s, c, is_producer=False)
+    if c.kernel.ping_pong:
+        if wg == 0:
+            T.sync_threads(TURN, 2 * WARPGROUP)
+
+
+@dataclass(frozen=True)
+class Ring:
+    """A Ring is `depth` buffers for a tensor's tiles in shared memory, each with a full and an empty mbarrier.
+
+    Q has one buffer for each warpgroup's rows.
+    """
+
+    source: object
+    shared: object
+    full: object
+    empty: object
+    depth: object = None
+
+
+@dataclass(frozen=True)
+class TileNumbers:
+    """TileNumbers holds the counter of tiles, and mbarriers and room for the numbers that come from it."""
+
+    counter: object
+    full: object
+    empty: object
+    next: object
+
+
+@dataclass(frozen=True)
+class State:
+    """State holds what a block's macros share under the name `s`, its tensors, rings, fragments and sizes.
+
+    What a schedule does not use is None. `own` has what features read of a head; scores times `scale` are exponents of
+    2. `rank` is the thread block's among those of its cluster.
+    """
+
+    Q: object
+    K: object
+    V: object
+    given: object
+    own: object
+    acc_s: object
+    acc_s_cast: object
+    acc_o: object
+    scores_max: object
+    scores_max_prev: object
+    scores_scale: object
+    denominator: object
+    Q_local: object
+    P_shared: object
+    tiles: object
+    batch: object
+    heads: object
+    seq_q: object
+    seq_kv: object
+    scale: object
+    rank: object
+
+
+@T.macro
+def block_state(given, c):
+    """Allocates a block's shared buffers, mbarriers and fragments, and returns them with the tensors as a State."""
+    warpgroups = c.block_M // ROWS
+    Q_shared = T.alloc_shared([warpgroups, ROWS, c.head_dim], c.dtype)
+    K_shared = T.alloc_shared([c.kernel.k_stages, c.block_N, c.head_dim], c.dtype)
+    V_shared = T.alloc_shared([c.kernel.v_stages, c.block_N, c.head_dim_v], c.dtype)
+    P_shared = T.alloc_shared([warpgroups, ROWS, c.block_N], c.dtype) if c.kernel.p_operand == "shared" else None
+    fragments = warpgroup_state(c)
+    Q_local = T.alloc_fragment([ROWS, c.head_dim], c.dtype) if c.kernel.q_operand == "registers" else None
+    own = own_values(c) if c.features.at_heads else None
+    # Full barriers count the producer warp's lanes, and bytes; empty ones the warps that compute.
+    readers = warpgroups * WARPS * c.kernel.cluster
+    Q_full = T.alloc_barrier([WARP] * warpgroups)
+    Q_empty = T.alloc_barrier([WARPS] * warpgroups)
+    K_full = T.alloc_barrier([WARP] * c.kernel.k_stages)
+    V_full = T.alloc_barrier([WARP] * c.kernel.v_stages)
+    K_empty = T.alloc_barrier([readers] * c.kernel.k_stages)
+    V_empty = T.alloc_barrier([readers] * c.kernel.v_stages)
+    return State(
+        Q=Ring(viewed(given.Q, c), Q_shared, Q_full, Q_empty),
+        K=Ring(viewed(given.K, c), K_shared, K_full, K_empty, c.kernel.k_stages),
+        V=Ring(viewed(given.V, c), V_shared, V_full, V_empty, c.kernel.v_stages),
+        given=given,
+        own=own,
+        **fragments,
+        Q_local=Q_local,
+        P_shared=P_shared,
+        tiles=tile_numbers(given.TileCounter, c) if c.packed or c.kernel.tile_scheduler == "dynamic" else None,
+        batch=None if c.packed else (given.Output if c.parts else given.Q).shape[0],
+        heads=given.Q.shape[1],
+        seq_q=given.Q.shape[0 if c.packed else 2],
+        seq_kv=given.K.shape[0 if c.packed else 2],
+        scale=(factor_of(given, c) if c.features.at_scores else given.softmax_scale) * LOG2_E,
+        rank=T.block_rank_in_cluster() if c.kernel.cluster > 1 else 0,
+    )
+
+
+@T.macro
+def warpgroup_state(c):
+    """Allocates the fragments for 64 rows of scores, output and online softmax, and returns them by name."""
+    acc_s = T.alloc_fragment([ROWS, c.block_N], "float32")
+    acc_s_cast = T.alloc_fragment([ROWS, c.block_N], c.dtype) if c.kernel.p_operand == "registers" else None
+    acc_o = T.alloc_fragment([ROWS, c.head_dim_v], "float32")
+    scores_max = T.alloc_fragment([ROWS], "float32")
+    scores_max_prev = T.alloc_fragment([ROWS], "float32")
+    scores_scale = T.alloc_fragment([ROWS], "float32")
+    denominator = T.alloc_fragment([ROWS, 4] if c.softmax.row_sum == "thread" else [ROWS], "float32")
+    if c.softmax.row_sum == "thread":
+        T.annotate_layout({denominator: per_thread_layout()})
+    return {
+        "acc_s": acc_s,
+        "acc_s_cast": acc_s_cast,
+        "acc_o": acc_o,
+        "scores_max": scores_max,
+        "scores_max_prev": scores_max_prev,
+        "scores_scale": scores_scale,
+        "denominator": denominator,
+    }
+
+
+@T.macro
+def tile_numbers(TileCounter, c):
+    """Allocates room and mbarriers for the numbers of the next tiles, and returns them as TileNumbers.
+
+    The producer warp takes the numbers from the counter.
+    """
+    told = TILES_TOLD if c.packed else 2
+    tile_full = T.alloc_barrier([WARP] * told)
+    tile_empty = T.alloc_barrier([c.block_M // ROWS * WARPS] * told)
+    next_tile = T.alloc_shared([told, TILE_WORDS] if c.packed else [told], "int32", scope="shared")
+    return TileNumbers(TileCounter, tile_full, tile_empty, next_tile)

@@ -1,0 +1,102 @@
+"""`lowering: warp_specialized`: a producer warp loads, warpgroups compute with products in flight."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from tl_attention.problem.card import HOPPER, Card
+from tl_attention.kernels.shared.base import NO_BOUND_CHECKS, NO_INIT_CHECKS, Lowering
+from tl_attention.kernels.warp_specialized.dialect import PASSES, RULES, TABLE
+from tl_attention.kernels.shared.wgmma import WGMMA_ARCHS
+from tl_attention.problem.head_dims import HeadSize
+from tl_attention.problem.variant import Variant
+from tl_attention.schedule.dialect import Dialect
+from tl_attention.schedule.schedule import Schedule
+
+if TYPE_CHECKING:
+    from tl_attention.kernels.shared.constants import EmittedConstants
+    from tl_attention.program.planned import Planned
+    from tl_attention.program.program import Program
+    from tl_attention.codeproof.verdict import GeneratedCode, Verdict
+    from tl_attention.program.limits import Resources
+
+OPTIONS = (
+    *(f"kernel.{key}" for key in ("k_stages", "v_stages", "tile_scheduler", "tile_order", "blocks_per_sm", "cluster")),
+    *(f"kernel.{key}" for key in ("rows_of", "part_blocks")),
+    *(f"kernel.{key}" for key in ("ping_pong", "q_operand", "p_operand", "output", "waits", "registers")),
+    "softmax",
+    *(f"split.{statement}" for statement in ("exp", "row_sum", "cast", "rescale")),
+    *(f"wait_before.{product}" for product in TABLE.products),
+    "release_before",
+)
+
+
+class WarpSpecialized(Lowering):
+    """WarpSpecialized makes kernels in which a producer warp loads and warpgroups compute with products in flight.
+
+    It is the fast one: waits, acquires and releases stand where the Program has them.
+    """
+
+    dialect = Dialect(
+        "warp_specialized",
+        "a producer warp loads, products stay in flight",
+        model="asynchronous",
+        table=TABLE,
+        options=OPTIONS,
+        rules=RULES,
+        passes=PASSES,
+        emitted=True,
+    )
+    archs = WGMMA_ARCHS
+    # It loads by TMA, which checks bounds itself, and checks the rows that it stores; TileLang would check every index
+    # of every store again. Its first MMA1 clears acc_o, which may have been scaled before.
+    pass_configs: ClassVar[Mapping[str, object]] = {
+        **Lowering.pass_configs,
+        NO_BOUND_CHECKS: True,
+        NO_INIT_CHECKS: True,
+    }
+
+    def computes_packed(self, schedule: Schedule) -> bool:
+        # A grid of one block for each tile would need to know how many there are.
+        return schedule.kernel.tile_scheduler != "one_tile"
+
+    def resources(self, planned: Planned, size: HeadSize, card: Card = HOPPER) -> Resources:
+        from tl_attention.kernels.warp_specialized.dialect import resources
+
+        return resources(planned, size, card)
+
+    def prove(self, schedule: Schedule, program: Program) -> Iterator[str]:
+        from tl_attention.kernels.warp_specialized.roles import Roles, tile_lists
+        from tl_attention.program import races
+
+        # Another model's Program is not what its kernel runs.
+        if program.model == self.dialect.model:
+            roles = Roles.of(schedule, program)
+            for tiles in tile_lists(program):
+                events = {process: tuple(roles.events(process, tiles)) for process in roles.processes}
+                races.prove(events, roles.counts)
+            yield "the roles of a cluster neither race nor deadlock"
+
+    def constants(self, planned: Planned, variant: Variant) -> EmittedConstants:
+        from tl_attention.kernels.shared.constants import EmittedConstants, of_variant
+        from tl_attention.kernels.shared.loop import emitted
+        from tl_attention.kernels.warp_specialized.dialect import split_registers
+        from tl_attention.kernels.warp_specialized.operations import macro_of
+
+        # Rings go on from tile to tile.
+        of_schedule = emitted(planned, rings_of_a_tile=False, registers=split_registers(planned.schedule))
+        return EmittedConstants(**of_variant(variant), **of_schedule, macro_of=macro_of)
+
+    def launch(self) -> Any:
+        from tl_attention.kernels.warp_specialized.kernel import launch
+
+        return launch
+
+    def counters(self, schedule: Schedule) -> tuple[str, ...]:
+        return ("TileCounter",) if schedule.kernel.tile_scheduler == "dynamic" else ()
+
+    def check_generated(self, schedule: Schedule, program: Program, code: GeneratedCode) -> Verdict:
+        from tl_attention.codeproof.warp_specialized.code_proof import RolesProof
+
+        return RolesProof(schedule, program, code).verdict()

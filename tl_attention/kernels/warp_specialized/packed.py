@@ -1,0 +1,268 @@
+"""The tiles of packed sequences: a small kernel before the main one lists them, the producer warp tells the others which comes.
+
+A list entry says where a sequence lies and which of its rows the tile has. The longest tiles come first.
+"""
+
+from dataclasses import dataclass, replace
+
+import tilelang.language as T
+
+from tl_attention.problem.warpgroup import ALL_LANES, ROWS, WARP
+from tl_attention.kernels.shared.iterations import Tile
+from tl_attention.kernels.shared.rows import Packed
+from tl_attention.kernels.warp_specialized.tiles import (
+    ORDERS,
+    begin,
+    consume,
+    in_taper,
+    number_of_parts,
+    put,
+    reach,
+    see,
+    workers,
+)
+from tl_attention.kernels.warp_specialized.transfers import produce_block, store
+from tl_attention.problem.packed import TILE_WORDS, TILES_TOLD
+
+
+@dataclass(frozen=True)
+class PackedTile(Tile):
+    """A PackedTile is a Tile of a packed sequence, in which rows of `row_heads` heads may lie behind each other for each query.
+
+    `seq_q` and `first_row` count them all. A part of the keys has `part_blocks` KV blocks, the last perhaps fewer.
+    """
+
+    part_blocks: object = None
+    row_heads: int = 1
+
+    @property
+    def past_len(self):
+        return self.seq_kv - self.queries_of(self.seq_q)
+
+    def own_key(self, row):
+        return self.queries_of(row) + self.past_len
+
+    def first_key(self, row):
+        return self.queries_of(row) + self.past_len
+
+    def end_key(self, row):
+        return self.queries_of(row + self.row_heads - 1) + self.past_len
+
+    def queries_of(self, rows):
+        """Returns how many queries have so many rows, whole ones."""
+        return rows if self.row_heads == 1 else T.truncdiv(rows, self.row_heads)
+
+
+# Threads of the block that lists the tiles.
+LISTING = 1024
+
+
+@T.macro
+def list_tiles(given, c):
+    """Launches the kernel that writes the list of tiles, from where sequences begin and how many rows of each count.
+
+    Where keys are in parts its other blocks copy the queries, and mark all rows as no sequence's. The main kernel starts meanwhile, and waits for this one's end before it reads the list.
+    """
+    # TileLang 0.1.15 gives all kernels of a function the same clusters.
+    with T.Kernel(1 + gathering(given) if c.parts else c.kernel.cluster, threads=LISTING) as (block,):
+        T.pdl_trigger()
+        if block == 0:
+            T.call_extern(
+                "handle",
+                f"tl_attention_list_tiles<{c.block_M}, {c.kernel.cluster}, {c.block_N}, {c.row_heads}>",
+                *(given.CuSeqlensQ.data, given.CuSeqlensK.data, given.SeqUsedQ.data, given.SeqUsedK.data),
+                *(side(c.mask.left), side(c.mask.right)),
+                *(given.CuSeqlensQ.shape[0], given.SeqUsedQ.shape[0], given.SeqUsedK.shape[0]),
+                *(given.Q.shape[0], given.K.shape[0], number_of_parts(given, c), given.Tiles.shape[0]),
+                T.address_of(given.Tiles[0]),
+            )
+        elif c.parts:
+            T.call_extern(
+                "handle",
+                f"tl_attention_gather_rows<{given.Q.shape[2]}, {c.row_heads}>",
+                *(T.address_of(given.Queries[0, 0, 0]), given.Queries.strides[0], given.Queries.strides[1]),
+                *(T.address_of(given.Q[0, 0, 0]), T.address_of(given.LSE[0, 0]), given.Q.shape[0], given.Q.shape[1]),
+            )
+
+
+def gathering(given):
+    """Returns how many blocks copy the caller's queries, 16 bytes a thread, so that rows of heads lie behind each other."""
+    rows, heads, columns = given.Q.shape
+    return T.ceildiv(rows * heads, LISTING // (columns // 8))
+
+
+def side(of_window):
+    """Returns a side of a window as a number, -1 where it is open."""
+    return -1 if of_window is None else of_window
+
+
+@T.macro
+def packed_variables(c):
+    """Allocates the variables of a Tile of a packed sequence, which each next tile uses again, and returns the Tile."""
+    tile = T.alloc_var("int32")
+    turn = T.alloc_var("int32")
+    base = T.alloc_var("int32")
+    first_row = T.alloc_var("int32")
+    head = T.alloc_var("int32")
+    q_begin = T.alloc_var("int32")
+    seq_q = T.alloc_var("int32")
+    k_begin = T.alloc_var("int32")
+    seq_kv = T.alloc_var("int32")
+    blocks = T.alloc_var("int32")
+    visible = T.alloc_var("int32")
+    first = T.alloc_var("int32") if c.mask.left is not None or c.parts else 0
+    cut = T.alloc_var("int32") if c.mask.left is not None else 0
+    part = T.alloc_var("int32") if c.parts else None
+    part_blocks = T.alloc_var("int32") if c.parts else None
+    queries, keys = Packed(q_begin, seq_q), Packed(k_begin, seq_kv)
+    return PackedTile(
+        first, blocks, first_row, head, queries, keys, seq_q, seq_kv, visible, cut, turn=turn, base=base, number=tile,
+        part=part, part_blocks=part_blocks, row_heads=c.row_heads,
+    )  # fmt: skip
+
+
+def packed_named(tile, wg=None):
+    """Returns the tile with its numbers as named variables of the generated code, and with warpgroup `wg`."""
+    own = packed_values_of(
+        *(tile.turn, tile.base, tile.first, tile.blocks, tile.first_row, tile.head, tile.queries.begin, tile.seq_q),
+        *(tile.keys.begin, tile.seq_kv, tile.visible, tile.cut),
+    )
+    return replace(own, wg=wg, row_heads=tile.row_heads)
+
+
+@T.macro
+def packed_values_of(turn, base, first, blocks, first_row, head, q_begin, seq_q, k_begin, seq_kv, visible, cut):
+    """Returns a Tile of these numbers, which get names in the generated code because they are a macro's parameters."""
+    queries, keys = Packed(q_begin, seq_q), Packed(k_begin, seq_kv)
+    return PackedTile(first, blocks, first_row, head, queries, keys, seq_q, seq_kv, visible, cut, turn=turn, base=base)
+
+
+@T.macro
+def work_packed(wg, block, s, c, is_producer):
+    """Works on a block's tiles in turn, as the producer warp if `is_producer`, else as the computing warpgroup `wg`."""
+    tile = packed_variables(c)
+    put(tile.turn, 0)
+    put(tile.base, 0)
+    if is_producer:
+        row_tiles = T.alloc_var("int32")
+        number = T.alloc_var("int32")
+        T.pdl_sync()
+        row_tiles = s.given.Tiles[0]
+        number = block // c.kernel.cluster
+        hand_over(number, row_tiles, 0, s, c)
+    receive(tile, s, c, is_producer)
+    while tile.number >= 0:
+        if c.parts:
+            put(tile.part, tile.head // s.heads)
+            if is_producer:
+                put(tile.head, tile.head % s.heads)
+        reach(tile, s, c)
+        if c.mask.left is not None or c.parts:
+            begin(tile, tile.first_row, s, c)
+        if is_producer:
+            if c.kernel.tile_scheduler == "dynamic":
+                number = T.call_extern("int32", "tl_attention_draw", T.address_of(s.tiles.counter[0]), workers(c))
+            else:
+                number = number + workers(c)
+            produce_packed(number, row_tiles, packed_named(tile), s, c)
+        else:
+            see(tile, wg, s, c)
+            consume(packed_named(tile, wg), s, c)
+            receive_rows(tile, wg, s, c)
+            store(packed_named(tile, wg), s, c)
+        put(tile.base, tile.base + tile.blocks)
+        put(tile.turn, tile.turn + 1)
+        receive(tile, s, c, is_producer)
+
+
+@T.macro
+def produce_packed(drawn, row_tiles, tile, s, c):
+    """Loads one tile, and hands over the next one behind the first loads: these run while it is found.
+
+    Lane 0 has `drawn` its number from the counter, which takes a microsecond to answer.
+    """
+    produce_block(0, tile, s, c)
+    hand_over(T.call_extern("int32", "__shfl_sync", T.uint32(ALL_LANES), drawn, 0), row_tiles, tile.turn + 1, s, c)
+    for j in T.serial(tile.blocks - 1):
+        produce_block(j + 1, tile, s, c)
+
+
+def heads_of_parts(s, c):
+    """Returns how many heads results have: of keys in parts each part has its own."""
+    return s.given.Output.shape[0] if c.parts else s.heads
+
+
+def listed(number, row_tiles, s, c):
+    """Returns (place in the lists, head) of a tile number, in the schedule's order of tiles.
+
+    The first list has the tiles sequence by sequence, the second the longest first.
+    """
+    row, head = ORDERS[c.kernel.tile_order](number, row_tiles, heads_of_parts(s, c), s, c)
+    if c.kernel.tile_order == "tapered":
+        return T.if_then_else(in_taper(number, row_tiles, heads_of_parts(s, c), c) < 0, row, row_tiles + row), head
+    return row_tiles + row, head
+
+
+@T.macro
+def hand_over(number, row_tiles, turn, s, c):
+    """Puts the entry of a tile where all warps read it, with its head and number, -1 behind the last tile."""
+    T.mbarrier_wait_parity(s.tiles.empty[turn % TILES_TOLD], turn // TILES_TOLD % 2 ^ 1)
+    if number < row_tiles * heads_of_parts(s, c):
+        T.assume(number >= 0)
+        T.assume(row_tiles > 0)
+        T.assume(heads_of_parts(s, c) > 0)
+        row = T.alloc_var("int32")
+        of_head = T.alloc_var("int32")
+        row = listed(number, row_tiles, s, c)[0]
+        of_head = listed(number, row_tiles, s, c)[1]
+        T.call_extern(
+            "handle",
+            "tl_attention_hand_over",
+            T.address_of(s.tiles.next[turn % TILES_TOLD, 0]),
+            T.address_of(s.given.Tiles[(row + 1) * TILE_WORDS]),
+            of_head,
+            number,
+        )
+    else:
+        T.call_extern("handle", "tl_attention_hand_over_none", T.address_of(s.tiles.next[turn % TILES_TOLD, 0]))
+    T.mbarrier_arrive(s.tiles.full[turn % TILES_TOLD])
+
+
+def told(word, tile, s):
+    """Returns a word of the entry that the producer warp hands over for this turn."""
+    return s.tiles.next[tile.turn % TILES_TOLD, word]
+
+
+@T.macro
+def receive(tile, s, c, is_producer):
+    """Waits for the entry that the producer warp hands over, and sets the tile's variables to it.
+
+    Warpgroups that compute need not know where rows begin: where those of Q do, they read when they store. They store by
+    the head of results, of which each part has its own, and the producer loads by that of Q.
+    """
+    T.mbarrier_wait_parity(s.tiles.full[tile.turn % TILES_TOLD], tile.turn // TILES_TOLD % 2)
+    put(tile.first_row, told(0, tile, s))
+    put(tile.seq_q, told(2, tile, s))
+    put(tile.seq_kv, told(4, tile, s))
+    put(tile.head, told(5, tile, s))
+    put(tile.number, told(6, tile, s))
+    if c.parts:
+        put(tile.part_blocks, told(7, tile, s))
+    if is_producer:
+        put(tile.queries.begin, told(1, tile, s))
+        put(tile.keys.begin, told(3, tile, s))
+
+
+@T.macro
+def receive_rows(tile, wg, s, c):
+    """Reads again where a warpgroup's rows of Q lie, and frees the entry's place for a later tile.
+
+    Kept in registers, these numbers would take the room of the loop's bounds, which ptxas then works out in each iteration.
+    """
+    put(tile.first_row, told(0, tile, s))
+    put(tile.queries.begin, told(1, tile, s))
+    put(tile.seq_q, told(2, tile, s))
+    put(tile.head, told(5, tile, s))
+    put(tile.first_row, (tile.first_row + s.rank) * c.block_M + wg * ROWS)
+    if T.shuffle_elect(WARP):
+        T.mbarrier_arrive(s.tiles.empty[tile.turn % TILES_TOLD])

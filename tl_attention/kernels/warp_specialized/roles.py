@@ -1,0 +1,332 @@
+"""Roles say what each role of the warp-specialised kernel does with barriers and shared memory, tile after tile.
+
+A thread block has a warpgroup for every 64 rows of its tile and a producer warp. It works on one row tile after
+another; its rings go on from tile to tile: load number s of a ring is in slot s % depth. In a cluster block 0 loads K
+and V for all. `races.py` proves that the events of all roles go together, and `code_proof.py` that the generated code
+runs these events and no others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from tl_attention.problem.warpgroup import MEETING, OWN, ROWS, TURN, WARP, WARPGROUP, WARPS
+from tl_attention.schedule.loop.table import Table, whole
+from tl_attention.kernels.warp_specialized.dialect import Q_LOAD
+from tl_attention.problem.packed import TILES_TOLD
+from tl_attention.program.program import Operation, Program
+from tl_attention.program.events import (
+    CLUSTER,
+    EXPONENTIALS,
+    NAMED,
+    NO_BATCH,
+    TILE,
+    Event,
+    Maybe,
+    P,
+    Place,
+    Process,
+    Q,
+    Read,
+)
+from tl_attention.schedule.schedule import Schedule
+
+if TYPE_CHECKING:
+    from tl_attention.codeproof.tiles.row_tiles import RowTiles
+
+    # For each tile, how many of its KV blocks run, and where the tile lies, if that is asked for.
+    Work = Sequence[tuple[int, RowTiles | None]]
+
+
+@dataclass(frozen=True)
+class Roles:
+    """Roles derives, for one cluster, the events of its producer warps and of its warpgroups that compute.
+
+    Where a counter gives the tiles, a producer warp tells the others a tile's number before the tile, and of `packed`
+    sequences the tile's place too, the next one's behind a tile's first loads.
+    """
+
+    program: Program
+    warpgroups: int
+    cluster: int
+    dynamic: bool
+    packed: bool
+    q_in_registers: bool
+    p_in_shared: bool
+    output: str
+
+    @classmethod
+    def of(cls, schedule: Schedule, program: Program, packed: bool = False) -> Roles:
+        kernel = schedule.kernel
+        return cls(
+            program,
+            schedule.block_M // ROWS,
+            kernel.cluster,
+            kernel.tile_scheduler == "dynamic",
+            packed,
+            kernel.q_operand == "registers",
+            kernel.p_operand == "shared",
+            kernel.output,
+        )
+
+    @property
+    def output_through_q(self) -> bool:
+        """Returns True if the output is stored by TMA out of the rows of Q_shared."""
+        return self.output == "tma"
+
+    @property
+    def table(self) -> Table:
+        return self.program.table
+
+    @cached_property
+    def rings(self) -> dict[str, str]:
+        """Returns, by load, the name that events use for the buffer that the load fills, such as K for K_shared."""
+        return {load: buffer.removesuffix("_shared") for buffer, load in self.table.rings.items()}
+
+    @cached_property
+    def take_turns(self) -> bool:
+        """Returns True if two warpgroups take turns to issue their products."""
+        return any(op.kind == "turn" for op in self.program.phases.steady.operations)
+
+    @property
+    def processes(self) -> tuple[Process, ...]:
+        return tuple(
+            Process(block, warpgroup, 1 if warpgroup < 0 else WARPS)
+            for block in range(self.cluster)
+            for warpgroup in range(-1, self.warpgroups)
+        )
+
+    def slots(self, name: str) -> int:
+        """Returns how many buffers events have under this name, such as K, V, Q, P or tile.
+
+        K, V, Q and tile have as many full mbarriers, and as many empty ones.
+        """
+        depths = {self.rings[load]: depth for load, depth in self.program.buffers.items()}
+        return {Q: self.warpgroups, P: self.warpgroups, TILE: TILES_TOLD if self.packed else 2, **depths}[name]
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Returns how many arrivals complete a phase of each mbarrier, by the mbarrier's name.
+
+        Lanes of the producer warp arrive, or warps that compute.
+        """
+        warps = WARPS * self.warpgroups
+        counts = {"Q_full": WARP, "Q_empty": WARPS}
+        for ring in self.rings.values():
+            counts |= {f"{ring}_full": WARP, f"{ring}_empty": warps * self.cluster}
+        return counts | ({"tile_full": WARP, "tile_empty": warps} if self.dynamic or self.packed else {})
+
+    @property
+    def together(self) -> tuple[Event, ...]:
+        """Returns the event with which a cluster's blocks meet at start and end, as a tuple, empty for one block."""
+        return (Event("sync", CLUSTER),) if self.cluster > 1 else ()
+
+    def events(self, process: Process, lengths: Sequence[int], *, start: int = 0) -> Iterator[Event]:
+        """Yields the events of a process that other processes see, for row tiles with `lengths` KV blocks each.
+
+        The process runs as if `start` loads of each ring, and as many tiles, had been before.
+        """
+        for event in self.expected(process, lengths, [None] * len(lengths), start=start):
+            assert isinstance(event, Event)
+            yield event
+
+    def expected(
+        self, process: Process, lengths: Sequence[int], tiles: Sequence[RowTiles | None], *, start: int = 0
+    ) -> Iterator[Event | Maybe]:
+        """Yields all events of a process for these tiles, its masks and stores too where a tile's place is given.
+
+        Masks and stores of rows concern the process alone. Events have their tiles' places. The process runs as if
+        `start` loads of each ring, and as many tiles, had been before.
+        """
+        run = self._produce if process.warpgroup < 0 else self._compute
+        yield from self.together
+        yield from run(process, [*zip(lengths, tiles, strict=True)], start)
+        yield from self.together
+
+    # --- the producer ------------------------------------------------------------------------------------------
+
+    def _produce(self, process: Process, work: Work, start: int) -> Iterator[Event]:
+        block, every_block = process.block, tuple(range(self.cluster))
+        base = start
+        if self.packed:
+            yield from (*self._hand_over(block, 0), *self._next_tile(0))
+        for turn, (blocks, tile) in enumerate(work, start):
+            for step in range(base, base + blocks):
+                for load in self.program.loads:
+                    ring, slot, lap = self._place(load, step)
+                    # Block 0 loads for the whole cluster; every block expects the bytes.
+                    into = every_block if block == 0 else ()
+                    place = tile.place_of_kv(step - base) if tile and into else ()
+                    yield from self._load(ring, slot, lap, block, into, step, place)
+                for warpgroup in range(self.warpgroups) if step == base else ():
+                    place = tile.place(ROWS * warpgroup) if tile else ()
+                    yield from self._load(Q, warpgroup, turn % 2, block, (block,), turn, place)
+                if self.packed and step == base:
+                    yield from self._hand_over(block, turn + 1)
+            base += blocks
+            if self.packed:
+                yield from self._next_tile(turn + 1)
+            elif self.dynamic:
+                yield from (*self._hand_over(block, turn), *self._next_tile(turn))
+
+    def _hand_over(self, block: int, turn: int) -> Iterator[Event]:
+        slot, lap = self._place_of_tile(turn)
+        yield Event("wait", "tile_empty", slot, lap ^ 1)
+        yield Event("take", TILE, slot, blocks=(block,), step=turn)
+        yield Event("arrive", "tile_full", slot, WARP, (block,))
+
+    def _load(
+        self, name: str, slot: int, lap: int, block: int, into: tuple[int, ...], step: int, place: Place
+    ) -> Iterator[Event]:
+        yield Event("wait", f"{name}_empty", slot, lap ^ 1)
+        yield Event("expect", f"{name}_full", slot, 1)
+        if into:
+            yield Event("load", name, slot, blocks=into, step=step, place=place)
+        yield Event("arrive", f"{name}_full", slot, WARP, (block,))
+
+    def _next_tile(self, turn: int) -> Iterator[Event]:
+        yield from (Event("wait", "tile_full", *self._place_of_tile(turn)), self._read_tile(turn))
+
+    def _read_tile(self, turn: int) -> Event:
+        slot, _ = self._place_of_tile(turn)
+        return Event("read", TILE, slot, reads=((TILE, slot, turn),))
+
+    def _place_of_tile(self, turn: int) -> tuple[int, int]:
+        """Returns (slot, parity) of what is told of a block's tile number `turn`."""
+        return turn % self.slots(TILE), turn // self.slots(TILE) % 2
+
+    def _place(self, load: str, step: int) -> tuple[str, int, int]:
+        """Returns (ring, slot, parity) of load number `step`."""
+        depth = self.program.buffers[load]
+        return self.rings[load], step % depth, step // depth % 2
+
+    # --- the warpgroups that compute -----------------------------------------------------------------------------
+
+    def _compute(self, process: Process, work: Work, start: int) -> Iterator[Event | Maybe]:
+        group, own = process.warpgroup, ROWS * process.warpgroup
+        if self.take_turns and group == 1:
+            yield Event("signal", NAMED, TURN, 2 * WARPGROUP)
+        base = start
+        if self.packed:
+            yield from self._next_tile(0)
+        for turn, (blocks, tile) in enumerate(work, start):
+            yield Event("wait", "Q_full", group, turn % 2)
+            q = ((Q, group, turn),)
+            if self.q_in_registers:
+                yield Event("read", Q, group, reads=q)
+            if self.q_in_registers and not self.output_through_q:
+                yield from (Event("fence"), self._release_q(process))
+            for step in self.program.phases.steps(blocks):
+                if step.op.statement == "mask" and step.op.kind == "run":
+                    yield from (tile.mask(step.block, own, ROWS),) if tile else ()
+                else:
+                    number = base + step.block
+                    yield from self._operation(
+                        process, step.op, number, () if self.q_in_registers else q, step.block == 0
+                    )
+            if self.packed:
+                yield from (self._read_tile(turn), self._release_tile(process, turn))
+            yield from self._stored(tile, own) if tile else ()
+            if self.output_through_q:
+                # TileLang makes all warpgroups meet before a warpgroup writes where TileLang believes that others read.
+                yield Event("sync", NAMED, MEETING, WARPGROUP * self.warpgroups)
+                ours = Event("sync", NAMED, OWN + group, WARPGROUP)
+                yield from (Event("write", Q, group, reads=q), Event("fence"), ours)
+                place = tile.place(own) if tile else ()
+                yield from (
+                    Event("store", Q, group, reads=q, place=place),
+                    Event("stored"),
+                    ours,
+                    self._release_q(process),
+                )
+            base += blocks
+            if self.packed:
+                yield from self._next_tile(turn + 1)
+            elif self.dynamic:
+                yield from (*self._next_tile(turn), self._release_tile(process, turn))
+        if self.take_turns and group == 0:
+            yield Event("sync", NAMED, TURN, 2 * WARPGROUP)
+
+    def _release_tile(self, process: Process, turn: int) -> Event:
+        return Event("arrive", "tile_empty", self._place_of_tile(turn)[0], 1, (process.block,))
+
+    def _stored(self, tile: RowTiles, own: int) -> Iterator[Event | Maybe]:
+        """Yields the events by which a warpgroup stores its rows' LSE and output from registers.
+
+        They store the rows that the problem has, and are a Maybe where it has none.
+        """
+        rows = tile.rows_from(own, ROWS)
+        # Where each thread stores its own elements, the elements tell how many rows are stored.
+        told = {"lse": 0, "output": rows if self.output == "direct" else 0}
+        for kind in ("lse",) * ("LSE" in tile.tensors) + ("output",) * (not self.output_through_q):
+            place = tile.place_of_results(own)
+            if self.packed and self.output == "direct" and kind == "output":
+                place = (*place[:2], NO_BATCH)
+            event = Event(kind, value=told[kind], place=place)
+            yield event if rows else Maybe(event)
+
+    def _release_q(self, process: Process) -> Event:
+        return Event("arrive", "Q_empty", process.warpgroup, 1, (process.block,))
+
+    def _operation(
+        self, process: Process, op: Operation, number: int, q: tuple[Read, ...], opens: bool
+    ) -> Iterator[Event]:
+        """Yields the events of an operation; `number` is the number of the operation's load in the ring.
+
+        With `q`, products read Q_shared. `opens` says whether the block is the first of its tile.
+        """
+        match op.kind:
+            case "issue":
+                ring, slot, _ = self._place(self.table.loads_of(op.statement)[0], number)
+                statement = self.table.by_name[op.statement]
+                p = ((P, process.warpgroup, number),) if self.p_in_shared else ()
+                read = set(map(whole, statement.reads))
+                reads = ((ring, slot, number), *(q if "Q_shared" in read else ()), *(p if "acc_s_cast" in read else ()))
+                # A product that adds to its accumulators clears them in a tile's first block, any other product always.
+                adds = int(not opens and not set(statement.writes).isdisjoint(statement.reads))
+                yield Event("product", ring, slot, reads=reads, place=(adds,))
+            case "wait" if op.statement in self.table.products:
+                yield Event("products wait", value=op.outstanding)
+            case "wait":
+                ring, slot, lap = self._place(op.statement, number)
+                yield Event("wait", f"{ring}_full", slot, lap)
+            case "release" if op.statement == Q_LOAD:
+                yield self._release_q(process)
+            case "release":
+                ring, slot, _ = self._place(op.statement, number)
+                yield Event("arrive", f"{ring}_empty", slot, 1, tuple(range(self.cluster)))
+            case "turn":
+                yield Event("sync", NAMED, TURN + process.warpgroup, 2 * WARPGROUP)
+            case "pass":
+                yield Event("signal", NAMED, TURN + 1 - process.warpgroup, 2 * WARPGROUP)
+            case "hold":
+                # A call holds four registers in eight: two calls hold all of them.
+                first, end = op.registers
+                yield from (Event("hold", EXPONENTIALS, start, end) for start in (first, first + 4))
+            case "hold_last":
+                yield Event("hold last", EXPONENTIALS, op.registers[1] - 1)
+            case "resume":
+                yield Event("resume")
+            case "run" if self.p_in_shared and whole(op.statement) == "cast":
+                yield Event(
+                    "put", P, process.warpgroup, step=number, place=self.table.by_name[op.statement].columns or ()
+                )
+            case "share":
+                yield from (Event("fence"), Event("sync", NAMED, OWN + process.warpgroup, WARPGROUP))
+            case "run":
+                pass
+            case unknown:
+                raise AssertionError(f"{unknown} is no operation of a warpgroup that computes")
+
+
+def tile_lists(program: Program) -> tuple[tuple[int, ...], ...]:
+    """Returns tuples of KV block counts, one per row tile of a block, that together show every state of the rings.
+
+    There are short and long ones.
+    """
+    least = program.least_blocks
+    long = max(program.span, least)
+    return (), (least,), (least, least + 2, least + 1, least, least), (long, long + 1, long + 2)

@@ -1,0 +1,275 @@
+"""A thread block computes tile after tile: which is next, where it lies, and what each role does of it.
+
+A tile here is that of a whole cluster, block_M rows for each of its blocks, until a warpgroup sees its own rows.
+"""
+
+import tilelang.language as T
+
+from tl_attention.problem.warpgroup import ROWS, WARP
+from tl_attention.kernels.shared.iterations import Tile, loop
+from tl_attention.kernels.warp_specialized.transfers import produce, release_q, store
+from tl_attention.problem.tiling import SECTION_BYTES, taper
+
+
+@T.macro
+def variables(s, c):
+    """Allocates the variables of a Tile, which each next tile of the block uses again, and returns the Tile.
+
+    Without them TileLang would put expressions into the loops.
+    """
+    tile = T.alloc_var("int32")
+    turn = T.alloc_var("int32")
+    base = T.alloc_var("int32")
+    first_row = T.alloc_var("int32")
+    head = T.alloc_var("int32")
+    bz = T.alloc_var("int32")
+    blocks = T.alloc_var("int32")
+    visible = T.alloc_var("int32")
+    first = T.alloc_var("int32") if c.mask.left is not None or c.parts else 0
+    cut = T.alloc_var("int32") if c.mask.left is not None else 0
+    result = T.alloc_var("int32") if c.parts else None
+    part = T.alloc_var("int32") if c.parts else None
+    return Tile(
+        first, blocks, first_row, head, bz, bz, s.seq_q, s.seq_kv, visible, cut, turn=turn, base=base, number=tile,
+        head_rows=s.given.head_rows if c.together else None, result=result, part=part,
+    )  # fmt: skip
+
+
+def put(variable, value):
+    """Assigns a value to a variable of a tile. TileLang itself assigns to names only."""
+    T.buffer_store(variable.buffer, value, variable.indices)
+
+
+def named(tile, wg=None):
+    """Returns the tile with its numbers as named variables of the generated code, and with warpgroup `wg`.
+
+    The variables that they come from would go into every expression.
+    """
+    own = values_of(
+        tile.turn, tile.base, tile.first, tile.blocks, tile.first_row, tile.head, tile.queries, tile.visible, tile.cut,
+        0 if tile.result is None else tile.result,
+    )  # fmt: skip
+    of_all = {"seq_q": tile.seq_q, "seq_kv": tile.seq_kv, "head_rows": tile.head_rows}
+    if tile.result is None:
+        of_all["result"] = None
+    return Tile(**{**vars(own), **of_all, "wg": wg})
+
+
+@T.macro
+def values_of(turn, base, first, blocks, first_row, head, bz, visible, cut, result):
+    """Returns a Tile of these numbers, which get names in the generated code because they are a macro's parameters."""
+    return Tile(first, blocks, first_row, head, bz, bz, None, None, visible, cut, turn=turn, base=base, result=result)
+
+
+def workers(c):
+    """Returns how many blocks, or clusters of blocks, fill the GPU."""
+    if c.kernel.blocks_per_sm > 1:
+        return c.sms * c.kernel.blocks_per_sm // c.kernel.cluster
+    return c.sms // c.kernel.cluster if c.sms > c.kernel.cluster else 1
+
+
+def place(tile, row_tiles, heads, s, c):
+    """Returns (row tile, head counted over all batches) of a tile number, in the schedule's order of tiles."""
+    row, head = ORDERS[c.kernel.tile_order](tile, row_tiles, heads, s, c)
+    if c.mask.grows:
+        # A head's last tile is its longest.
+        row = row_tiles - 1 - row
+    return row, head
+
+
+def by_rows(tile, row_tiles, heads, s, c):
+    """Returns (row tile, head) of a tile number where all tiles of a head come before the next head's."""
+    return tile % row_tiles, tile // row_tiles
+
+
+def tapered(tile, row_tiles, heads, s, c):
+    """Returns (row tile, head) of a tile number, head by head, except that the last heads take turns tile by tile.
+
+    The last heads' first tiles come before their next ones. The last of many workers (blocks, or clusters) to take a
+    long tile keeps the others waiting.
+    """
+    width = tapered_heads(row_tiles, heads, c)
+    within = in_taper(tile, row_tiles, heads, c)
+    row = T.if_then_else(within < 0, tile % row_tiles, within // width)
+    head = T.if_then_else(within < 0, tile // row_tiles, heads - width + within % width)
+    return row, head
+
+
+def tapered_heads(row_tiles, heads, c):
+    """Returns how many of the last heads take turns tile by tile, with the tapered order of tiles."""
+    return T.min(heads, T.ceildiv(taper(c.head_dim, c.head_dim_v) * workers(c), row_tiles))
+
+
+def in_taper(tile, row_tiles, heads, c):
+    """Returns the number of a tile among those of the last heads, which take turns; it is negative for other tiles."""
+    return tile - (heads - tapered_heads(row_tiles, heads, c)) * row_tiles
+
+
+def by_sections(tile, row_tiles, heads, s, c):
+    """Returns (row tile, head) of a tile number where a section's heads have their first tiles first, then the next."""
+    section = (
+        section_heads(heads, s.seq_kv, c) if c.group == 1 else section_heads(heads // c.group, s.seq_kv, c) * c.group
+    )
+    first = tile // (section * row_tiles) * section
+    within = tile % (section * row_tiles)
+    width = T.min(section, heads - first)
+    return within // width, first + within % width
+
+
+def section_heads(heads, seq_kv, c):
+    """Returns how many heads' K and V fit into SECTION_BYTES, at least 1 and at most `heads`.
+
+    They have 2 bytes for each key and column.
+    """
+    return T.max(1, T.min(heads, SECTION_BYTES // (seq_kv * ((c.head_dim + c.head_dim_v) * 2))))
+
+
+ORDERS = {"rows": by_rows, "tapered": tapered, "sections": by_sections}
+
+
+@T.macro
+def consume(tile, s, c):
+    """Computes acc_o and denominator of a warpgroup's rows of a tile, once its rows of Q have arrived."""
+    T.fill(s.denominator, 0)
+    T.fill(s.scores_max, -T.infinity("float32"))
+    T.mbarrier_wait_parity(s.Q.full[tile.wg], tile.turn % 2)
+    if c.kernel.q_operand == "registers":
+        T.copy(s.Q.shared[tile.wg, :, :], s.Q_local)
+        if c.kernel.output != "tma":
+            # An arrival alone holds back no load by TMA: it would write over rows that are still being read.
+            T.fence_proxy_async()
+            release_q(tile.wg, s)
+    loop(tile, s, c)
+
+
+@T.macro
+def work(wg, block, s, c, is_producer):
+    """Works on a block's tiles in turn, as the producer warp if `is_producer`, else as the computing warpgroup `wg`."""
+    tile = variables(s, c)
+    row_tiles = T.ceildiv(s.seq_q, c.block_M * c.kernel.cluster)
+    put(tile.number, block // c.kernel.cluster)
+    put(tile.turn, 0)
+    put(tile.base, 0)
+    while tile.number < row_tiles * s.heads * s.batch:
+        locate(tile, row_tiles, s, c)
+        if c.mask.left is not None or c.parts:
+            begin(tile, tile.first_row, s, c)
+        if is_producer:
+            produce(named(tile), s, c)
+            if c.kernel.tile_scheduler == "dynamic":
+                # After the loads: the counter takes a microsecond to answer.
+                draw_tile(tile.turn, s, c)
+        else:
+            see(tile, wg, s, c)
+            consume(named(tile, wg), s, c)
+            store(named(tile, wg), s, c)
+        put(tile.base, tile.base + tile.blocks)
+        advance(tile, row_tiles, s, c, is_producer=is_producer)
+        put(tile.turn, tile.turn + 1)
+
+
+@T.macro
+def locate(tile, row_tiles, s, c):
+    """Sets a tile's first row, head and sequence from its number, and the number of KV blocks up to its last one."""
+    put(tile.first_row, place(tile.number, row_tiles, s.batch * s.heads, s, c)[0] * c.kernel.cluster)
+    put(tile.head, place(tile.number, row_tiles, s.batch * s.heads, s, c)[1])
+    if c.parts:
+        put(tile.result, tile.head // s.heads)
+        put(tile.part, tile.result // s.given.Q.shape[0])
+    reach(tile, s, c)
+    put(tile.queries, tile.head // s.heads)
+    put(tile.head, tile.head % s.heads)
+    if c.parts:
+        put(tile.queries, tile.result % s.given.Q.shape[0])
+
+
+@T.macro
+def reach(tile, s, c):
+    """Sets the number of KV blocks up to a tile's last one, and the first of the block's own rows, in rows.
+
+    Before that is counted in multiples of block_M, and of the whole cluster's tile.
+    """
+    put(tile.blocks, T.ceildiv(tile.seq_kv, c.block_N))
+    # Blocks of a cluster load together: as many KV blocks as its last row needs.
+    put(
+        tile.blocks,
+        c.mask.end_block(tile.blocks, tile.end_key((tile.first_row + c.kernel.cluster) * c.block_M), c.block_N, T),
+    )
+    if c.parts:
+        put(tile.blocks, T.min(tile.blocks, (tile.part + 1) * blocks_of_part(tile, s, c)))
+    put(tile.blocks, T.max(tile.blocks, c.loop.least_blocks))
+    put(tile.first_row, (tile.first_row + s.rank) * c.block_M)
+
+
+def number_of_parts(given, c):
+    """Returns in how many parts keys are computed: results are those of more batches, of packed sequences of more heads."""
+    return T.truncdiv(given.Output.shape[0], given.Q.shape[1 if c.packed else 0]) if c.parts else 1
+
+
+def blocks_of_part(tile, s, c):
+    """Returns how many KV blocks a part of the keys has, the last perhaps fewer; of packed sequences a tile is told."""
+    return tile.part_blocks if c.packed else s.given.part_blocks
+
+
+@T.macro
+def begin(tile, first_row, s, c):
+    """Sets a tile's first KV block to the first that its rows reach back to, and counts the tile's blocks from it."""
+    # Blocks of a cluster load together: from the first that its first row needs.
+    put(tile.first, c.mask.first_block(tile.first_key(first_row - s.rank * c.block_M), c.block_N, T))
+    if c.parts:
+        put(tile.first, T.max(tile.first, tile.part * blocks_of_part(tile, s, c)))
+        if c.mask.left is not None:
+            # A part that lies before the window has its own last block, which is masked, not the window's first.
+            put(tile.first, T.min(tile.first, (tile.part + 1) * blocks_of_part(tile, s, c) - 1))
+    put(tile.blocks, T.max(tile.blocks - tile.first, c.loop.least_blocks))
+
+
+@T.macro
+def see(tile, wg, s, c):
+    """Sets a tile's first row to the warpgroup's own, and the bounds of the KV blocks that all of its rows see."""
+    put(tile.first_row, tile.first_row + wg * ROWS)
+    put(tile.visible, tile.seq_kv // c.block_N)
+    put(tile.visible, c.mask.end_whole(tile.visible, tile.first_key(tile.first_row), c.block_N, T))
+    if c.mask.left is not None or c.parts:
+        put(tile.visible, tile.visible - tile.first)
+    if c.mask.left is not None:
+        put(tile.cut, c.mask.first_whole(tile.end_key(tile.first_row + ROWS), c.block_N, T) - tile.first)
+
+
+@T.macro
+def advance(tile, row_tiles, s, c, is_producer):
+    """Sets the tile's number to that of the block's next tile, as kernel.tile_scheduler decides."""
+    if c.kernel.tile_scheduler == "one_tile":
+        put(tile.number, row_tiles * s.heads * s.batch)
+    elif c.kernel.tile_scheduler == "static":
+        put(tile.number, tile.number + workers(c))
+    else:
+        take_tile(tile.number, tile.turn, s, is_producer=is_producer)
+
+
+@T.macro
+def draw_tile(turn: T.Ref, s, c):
+    """Takes the next tile's number from the counter in the producer warp, and puts it where all warps read it."""
+    T.mbarrier_wait_parity(s.tiles.empty[turn % 2], turn // 2 % 2 ^ 1)
+    if T.shuffle_elect(WARP):
+        s.tiles.next[turn % 2] = T.atomic_add(s.tiles.counter[0], 1, return_prev=True) + workers(c)
+    T.mbarrier_arrive(s.tiles.full[turn % 2])
+
+
+@T.macro
+def take_tile(tile: T.Ref, turn: T.Ref, s, is_producer):
+    """Waits for the tile number that the producer warp has drawn, and sets `tile` to it."""
+    T.mbarrier_wait_parity(s.tiles.full[turn % 2], turn // 2 % 2)
+    tile = s.tiles.next[turn % 2]
+    if not is_producer:
+        if T.shuffle_elect(WARP):
+            T.mbarrier_arrive(s.tiles.empty[turn % 2])
+
+
+@T.macro
+def reset_counter(s, c):
+    """Sets the counter of tiles back to 0 in the last block to finish."""
+    if T.shuffle_elect(WARP):
+        if T.atomic_add(s.tiles.counter[1], 1, return_prev=True) == workers(c) - 1:
+            s.tiles.counter[0] = 0
+            s.tiles.counter[1] = 0

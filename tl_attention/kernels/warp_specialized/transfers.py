@@ -1,0 +1,231 @@
+"""Tiles move between global and shared memory here: rings of buffers, the producer warp's loads by TMA, a warpgroup's stores.
+
+The producer warp loads as far ahead as the rings allow.
+
+Load number `step` of a ring is in slot step % depth. The phase of a full barrier ends when a load has arrived, that of an
+empty one when all have read it.
+"""
+
+import tilelang.language as T
+
+from tl_attention.problem.warpgroup import OWN, ROWS, WARP, WARPGROUP
+from tl_attention.kernels.shared.device_code import is_bf16
+from tl_attention.kernels.shared.features import Totals, at_totals
+from tl_attention.kernels.shared.rows import kv_head, rows_of, stored, viewed
+
+
+def slot(ring, step):
+    """Returns the index of the ring's slot that load number `step` fills."""
+    return step % ring.depth
+
+
+def parity(ring, step):
+    """Returns the parity, 0 or 1, of the mbarrier phase of load number `step`; it changes with each lap."""
+    return step // ring.depth % 2
+
+
+def wait_full(ring, step):
+    """Waits until load number `step` of the ring has arrived."""
+    return T.mbarrier_wait_parity(ring.full[slot(ring, step)], parity(ring, step))
+
+
+def wait_empty(ring, step):
+    """Waits until the slot of load number `step` is empty; at first it is."""
+    return T.mbarrier_wait_parity(ring.empty[slot(ring, step)], parity(ring, step) ^ 1)
+
+
+@T.macro
+def release(ring, at, c):
+    """Signals once per warp, to each block of the cluster, that the ring's slot `at` has been read.
+
+    The warp's lanes have waited together.
+    """
+    if T.shuffle_elect(WARP):
+        if c.kernel.cluster == 1:
+            T.mbarrier_arrive(ring.empty[at])
+        else:
+            for rank in T.unroll(c.kernel.cluster):
+                T.ptx_arrive_cluster_barrier(ring.empty[at], rank)
+
+
+@T.macro
+def release_q(wg, s):
+    """Signals once per warp that its warpgroup's rows of Q_shared have been read."""
+    if T.shuffle_elect(WARP):
+        T.mbarrier_arrive(s.Q.empty[wg])
+
+
+@T.macro
+def produce(tile, s, c):
+    """Loads one tile's KV blocks and its rows of Q.
+
+    Q comes after the first blocks: its buffer is free later than theirs.
+    """
+    for j in T.serial(tile.blocks):
+        produce_block(j, tile, s, c)
+
+
+@T.macro
+def produce_block(j, tile, s, c):
+    """Loads a tile's j-th KV block, and behind the first its rows of Q."""
+    for name in c.loop.loads:
+        LOADS[name](j, tile, s, c)
+    if j == 0:
+        for wg in range(c.block_M // ROWS):
+            load_q(wg, tile, s, c)
+
+
+@T.macro
+def load_k(j, tile, s, c):
+    load(s.K, tile.base + j, block(j, tile, c), tile, c)
+
+
+@T.macro
+def load_v(j, tile, s, c):
+    load(s.V, tile.base + j, block(j, tile, c), tile, c)
+
+
+LOADS = {"load_k": load_k, "load_v": load_v}
+
+
+def block(j, tile, c):
+    """Returns the number of the KV block that a tile takes j-th, from 0 on; it takes its last block first."""
+    return tile.first + tile.blocks - 1 - j if c.mask.left is not None or c.parts else tile.blocks - 1 - j
+
+
+@T.macro
+def load(ring, step, kv, tile, c):
+    """Starts the TMA load of KV block `kv` as load number `step` of the ring, once its slot is free."""
+    wait_empty(ring, step)
+    # As many columns as the tile has, where the tensor has fewer.
+    columns = ring.shared.shape[2] if c.narrow else None
+    head = kv_head(tile.head, c)
+    T.tma_copy(
+        rows_of(ring.source, tile.keys, head, kv * c.block_N, c.block_N, c, columns),
+        ring.shared[slot(ring, step), :, :],
+        barrier=ring.full[slot(ring, step)],
+        leader_scope_threads=WARP,
+        **multicast(c),
+    )
+    T.mbarrier_arrive(ring.full[slot(ring, step)])
+
+
+def multicast(c):
+    """Returns the keyword that makes a TMA load go to all blocks of a cluster, as a dict, {} without a cluster.
+
+    All of them expect the bytes of every load, which the first block issues for all.
+    """
+    return {"cluster_mask": 2**c.kernel.cluster - 1} if c.kernel.cluster > 1 else {}
+
+
+@T.macro
+def load_q(wg, tile, s, c):
+    """Starts the TMA load of a warpgroup's rows of Q, once their buffer is free."""
+    T.mbarrier_wait_parity(s.Q.empty[wg], tile.turn % 2 ^ 1)
+    columns = c.head_dim if c.narrow else None
+    T.tma_copy(
+        rows_of(s.Q.source, tile.queries, tile.head, tile.first_row + wg * ROWS, ROWS, c, columns),
+        s.Q.shared[wg, :, :],
+        barrier=s.Q.full[wg],
+        leader_scope_threads=WARP,
+    )
+    T.mbarrier_arrive(s.Q.full[wg])
+
+
+@T.macro
+def store(tile, s, c):
+    """Stores acc_o / denominator as a warpgroup's output rows, after features have acted on the rows' totals.
+
+    `kernel.output` chooses the kind of store.
+    """
+    if c.softmax.row_sum == "thread":
+        T.reduce_sum(s.denominator, s.scores_scale, dim=1)
+        if c.features.at_totals:
+            at_totals(totals_of(s.scores_scale, tile, s), s, c)
+        for i in T.Parallel(ROWS):
+            s.scores_scale[i] = inverse(s.scores_scale[i], c)
+    else:
+        if c.features.at_totals:
+            at_totals(totals_of(s.denominator, tile, s), s, c)
+        for i in T.Parallel(ROWS):
+            s.scores_scale[i] = inverse(s.denominator[i], c)
+    if c.features.rescales:
+        for i in T.Parallel(ROWS):
+            s.scores_scale[i] *= s.scores_max_prev[i]
+    for i, j in T.Parallel(ROWS, c.head_dim_v):
+        s.acc_o[i, j] *= s.scores_scale[i]
+    if c.parts:
+        store_part(tile, s, c)
+    else:
+        STORES[c.kernel.output](tile, s, c)
+
+
+def inverse(total, c):
+    """Returns 1 / total, and 0 for the total of a row that sees no key, as packed sequences and parts of the keys have."""
+    return T.if_then_else(total == 0, T.float32(0), 1.0 / total) if c.packed or c.parts else 1.0 / total
+
+
+def totals_of(total, tile, s):
+    """Returns the Totals of a warpgroup's rows, for features such as sinks and the LSE to act on."""
+    return Totals(
+        s.scale,
+        s.scores_max.data,
+        total.data,
+        tile.results,
+        tile.seq_q,
+        tile.head,
+        tile.first_row,
+        count=ROWS,
+        total=total,
+    )
+
+
+@T.macro
+def store_vector(tile, s, c):
+    """Stores a warpgroup's output rows, 16 bytes a lane. Lanes exchange what they hold."""
+    T.call_extern("handle", stored_columns(c), *stored(s.acc_o.data, tile.first_row, tile, s, c))
+
+
+@T.macro
+def store_part(tile, s, c):
+    """Stores a warpgroup's rows of a part's output, in fp32."""
+    T.call_extern(
+        "handle", f"tl_attention_store_part<{c.columns_v}>", *stored(s.acc_o.data, tile.first_row, tile, s, c)
+    )
+
+
+def stored_columns(c):
+    """Returns the name of the device function that stores output rows of c.columns_v columns, at most the tile's."""
+    if c.columns_v == c.head_dim_v:
+        return f"tl_attention_store<{c.head_dim_v}, {is_bf16(c)}>"
+    return f"tl_attention_store_columns<{c.columns_v}, {is_bf16(c)}>"
+
+
+@T.macro
+def store_direct(tile, s, c):
+    """Stores a warpgroup's output rows, of which each lane stores the elements that it holds, 4 bytes at a time."""
+    for i, j in T.Parallel(ROWS, c.head_dim_v):
+        if tile.first_row + i < tile.seq_q and (c.columns_v == c.head_dim_v or j < c.columns_v):
+            if c.packed:
+                s.given.Output[tile.queries.begin + tile.first_row + i, tile.head, j] = s.acc_o[i, j]
+            else:
+                s.given.Output[tile.queries, tile.head, tile.first_row + i, j] = s.acc_o[i, j]
+
+
+@T.macro
+def store_tma(tile, s, c):
+    """Stores a warpgroup's output rows by TMA through its rows of Q_shared, and then frees those."""
+    T.copy(s.acc_o, s.Q.shared[tile.wg, :, :])
+    T.fence_proxy_async()
+    T.sync_threads(OWN + tile.wg, WARPGROUP)
+    columns = c.head_dim_v if c.columns_v < c.head_dim_v else None
+    T.tma_copy(
+        s.Q.shared[tile.wg, :, :],
+        rows_of(viewed(s.given.Output, c), tile.queries, tile.head, tile.first_row, ROWS, c, columns),
+    )
+    T.tma_store_wait(0)
+    T.sync_threads(OWN + tile.wg, WARPGROUP)
+    release_q(tile.wg, s)
+
+
+STORES = {"direct": store_direct, "vector": store_vector, "tma": store_tma}

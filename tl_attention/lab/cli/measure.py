@@ -1,0 +1,271 @@
+"""`run` and `bench` compile, verify and time schedules."""
+
+from __future__ import annotations
+
+import datetime
+import shlex
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tl_attention.lab.cli.command import FAILED, command, naming, say
+from tl_attention.lab.cli.options import (
+    arch_option,
+    card_for,
+    causal_option,
+    dtype_option,
+    feature_options,
+    of_card,
+    output_option,
+    rounds_option,
+    say_not_launched,
+    seed_option,
+    shape_for,
+    shape_of_schedule,
+    sizes_option,
+    together,
+    window_option,
+)
+from tl_attention.lab.cli.schedules import meant_for, resolve_all, schedule_argument, schedules_argument, texts_of
+from tl_attention.errors import InputError
+from tl_attention.problem.card import HOPPER, Card
+from tl_attention.lab.measure.device import another_gpu, visible_gpus
+from tl_attention.problem.shape import AttentionShape
+from tl_attention.program.planned import Planned
+
+if TYPE_CHECKING:
+    from tl_attention.lab.measure.candidate import Candidate
+    from tl_attention.lab.measure.records import Measured, Row
+    from tl_attention.lab.show.console import ProgressBar
+    from tl_attention.lab.show.report import Kernel
+
+# New records; git ignores the folder, and results/ has those that are kept.
+RUNS = Path("runs")
+# Rows that are not a failure: a refusal is the answer to a schedule that cannot run.
+GOOD = ("ok", "refused", "checked_on_cpu", "compiled")
+# The schedules that bench takes where nothing can be timed: each compilation takes 7 s of a core.
+WITHOUT_GPU = ("seed", "fa3_overlap", "best", "best_causal")
+
+
+def stamp() -> str:
+    """Returns the time now, in UTC, as text for a file's name, such as 20260131T120000Z."""
+    return datetime.datetime.now(datetime.UTC).strftime("%Y%m%dT%H%M%SZ")
+
+
+def record_path(output: Path | None, name: str, suffix: str = ".jsonl") -> Path:
+    """Returns `output` if it is given, else the path of a new file in runs/ with this name and the time now."""
+    return output or RUNS / f"{name}-{stamp()}{suffix}"
+
+
+@contextmanager
+def recording(path: Path, what: str = "rows") -> Iterator[tuple[Callable[[Measured], None], ProgressBar]]:
+    """Opens a file of results and yields (a function that appends a row to it, a progress bar).
+
+    If a call fails because of the machine, it prints a line and exits with code 1.
+    """
+    from tl_attention.lab.measure.pool import CallFailed
+    from tl_attention.lab.measure.results_file import ResultsFile
+    from tl_attention.lab.show.console import ProgressBar
+
+    results = ResultsFile(path)
+    try:
+        with ProgressBar() as progress:
+            yield results.append, progress
+    except CallFailed as failed:
+        say(f"the machine failed, not a schedule: {failed}; {results.written} {what} are in {path}")
+        sys.exit(FAILED)
+
+
+run_options = together(
+    shape_of_schedule,
+    dtype_option(
+        "the inputs' dtype; may be given twice  [default: fp16 for run, fp16 and bf16 for bench]", several=True
+    ),
+    causal_option,
+    window_option,
+    feature_options,
+    sizes_option("runtime", "fixed", "both"),
+    rounds_option(1, "how often every kernel is timed, in turn", default=5, show_default=True),
+    seed_option,
+    arch_option,
+    output_option,
+)
+
+
+@command(
+    # What is left over is told below.
+    context_settings={"allow_extra_args": True},
+    examples={
+        "run best": "the default problem, in fp16",
+        "run mine.yaml --causal --dtype bf16": "a file of yours, with a causal mask",
+        "run d64 --shape 1,16,4096,64": "another problem",
+    },
+)
+@schedule_argument
+@run_options
+@click.pass_context
+def run(
+    context: click.Context,
+    /,
+    schedule: str,
+    card: Card | None,
+    rounds: int,
+    seed: int | None,
+    output: Path | None,
+    **problem: Any,
+) -> None:
+    """Compile, verify and time one schedule.
+
+    Without a GPU the kernel is compiled, its numbers are checked on the CPU, and nothing is timed. The last lines show
+    the loop of the machine code.
+    """
+    if context.args:
+        given = [schedule, *context.args]
+        names = " ".join(map(shlex.quote, given))
+        raise InputError(f"run: {len(given)} schedules, expected one; `tl-attention bench {names}` measures several")
+    found = candidates([schedule], card_for(card), ("fp16",), refuse=True, **problem)
+    _measure(found, "run", output, rounds=rounds, seed=seed, arch=card.arch if card else None, peers=())
+
+
+@command(
+    examples={
+        "bench": "the schedules at the top of schedules/",
+        "bench best mine.yaml --causal": "these two, with a causal mask",
+        "bench experiments --no-peers": "a folder, and no peers beside it",
+    }
+)
+@schedules_argument
+@run_options
+@click.option("--every", is_flag=True, help="take every schedule at the top, also where there is no GPU")
+@click.option(
+    "--peers/--no-peers", default=True, show_default=True, help="measure cuDNN, FlashAttention-2 and -3 beside them"
+)
+def bench(
+    schedules: tuple[str, ...],
+    every: bool,
+    peers: bool,
+    card: Card | None,
+    rounds: int,
+    seed: int | None,
+    output: Path | None,
+    **problem: Any,
+) -> None:
+    """Compile, verify and time several schedules, and rank them beside cuDNN and FlashAttention.
+
+    Without a SCHEDULE it takes those at the top of schedules/. Without a GPU it compiles them and checks their numbers on
+    the CPU, and takes only seed, fa3_overlap, best and best_causal, unless --every is given.
+    """
+    if every and schedules:
+        raise InputError(f"--every takes every schedule at the top, expected no others beside it, found {schedules[0]}")
+    on = card_for(card)
+    texts = texts_of(schedules) if schedules else default_schedules(every, on)
+    found = candidates(texts, on, ("fp16", "bf16"), refuse=False, **problem)
+    arch = card.arch if card else None
+    _measure(found, "bench", output, rounds=rounds, seed=seed, arch=arch, peers=None if peers else ())
+
+
+def default_schedules(every: bool, card: Card) -> list[str]:
+    """Returns all top schedules' names, but only four if `every` is false and `card` is a Hopper that is not here."""
+    texts, is_timed = texts_of(()), visible_gpus() and not another_gpu(card.arch)
+    if every or is_timed or card.arch != HOPPER.arch:
+        return texts
+    click.echo(
+        f"no GPU: {len(WITHOUT_GPU)} of {len(texts)} schedules, {', '.join(WITHOUT_GPU)}; --every takes all", err=True
+    )
+    return list(WITHOUT_GPU)
+
+
+def candidates(
+    texts: Sequence[str],
+    on: Card,
+    default_dtypes: Iterable[str],
+    *,
+    refuse: bool,
+    shape: str | None,
+    sizes: str,
+    dtypes: Sequence[str] = (),
+    **problem: Any,
+) -> list[Candidate]:
+    """Returns a Candidate to measure for each schedule, dtype and kind of sizes, all for one problem on one card.
+
+    A mistake in any file or size raises InputError before the first slow import. If `refuse`, a schedule that is not
+    safe raises InputError too; otherwise it gets a row.
+    """
+    runnable = of_card(resolve_all(texts), on)
+    sizes_text = shape_for(shape, runnable)
+    shapes = [AttentionShape.parse(sizes_text, dtype=dtype, **problem) for dtype in dtypes or default_dtypes]
+    schedules = [(named, Planned(named.schedule)) for named in meant_for(runnable, shapes[0].head_size)]
+    if refuse:
+        from tl_attention.kernels.preflight import refuse_unless_safe
+
+        for named, planned in schedules:
+            with naming(named):
+                refuse_unless_safe(planned, shapes[0].head_size, on)
+    say_not_launched(on)
+
+    from tl_attention.lab.measure.candidate import Candidate
+
+    fixed = {"runtime": (False,), "fixed": (True,), "both": (False, True)}[sizes]
+    return [
+        Candidate(named.name, of_dtype, planned, is_fixed, sms=on.sms, arch=on.arch)
+        for of_dtype in dict.fromkeys(shapes)
+        for named, planned in schedules
+        for is_fixed in fixed
+    ]
+
+
+def _measure(candidates: Sequence[Candidate], command: str, output: Path | None, **options: Any) -> None:
+    """Measures candidates, appends the rows to a file and shows them. Exits with 1 if one failed, 2 if none may run.
+
+    `options` are those of `bench.measure`.
+    """
+    from tl_attention.lab.measure.bench import measure
+    from tl_attention.lab.show.console import show
+
+    path = record_path(output, command)
+    with recording(path) as (record, progress):
+        rows = measure(candidates, record, progress, **options)
+    show(rows, path, loops=command == "run")
+    if predicted := _predicted(candidates, rows):
+        from tl_attention.lab.show.console import show_predicted
+
+        show_predicted(rows, predicted)
+    if any(row.status not in GOOD for row in rows):
+        sys.exit(FAILED)
+    if all(row.status == "refused" for row in rows if row.sizes != "peer"):
+        sys.exit(2)
+
+
+def _predicted(candidates: Sequence[Candidate], rows: Sequence[Row]) -> dict[Kernel, str]:
+    """Returns for each kernel that was compiled and not timed its predicted time, or why it has none, in words.
+
+    Of kernels for cards that no model knows it returns nothing.
+    """
+    from tl_attention.lab.show.report import NOT_TIMED, kernel_of
+
+    # A row without a fingerprint is of a kernel that was not compiled.
+    untimed = {kernel_of(row) for row in rows if row.status in NOT_TIMED and row.fingerprint}
+    if not untimed:
+        return {}
+    from tl_attention.lab.model.machine import load
+    from tl_attention.lab.model.prediction import predict
+    from tl_attention.lab.show.console import ProgressBar
+
+    machine = load()
+    known = [one for one in candidates if kernel_of(one) in untimed and one.arch == machine.arch]
+    found: dict[Kernel, str] = {}
+    with ProgressBar() as progress:
+        for candidate in progress.each("predict", known, str):
+            try:
+                said = f"{predict(candidate, machine).ms:.3f} ms"
+            except InputError as error:
+                said = str(error).removeprefix(f"{candidate.name}: ")
+            except Exception as error:
+                # What was measured stands, whatever a model lacks.
+                said = f"the model failed: {type(error).__name__}: {error}"
+            found[kernel_of(candidate)] = " ".join(said.split())
+    return found

@@ -1,0 +1,140 @@
+"""`report` shows the tables of what `run`, `bench`, `compare` and `submit --evaluate` recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import click
+
+from tl_attention.lab.cli.command import command
+from tl_attention.lab.cli.measure import RUNS
+from tl_attention.lab.cli.options import FILE
+from tl_attention.errors import InputError, printable
+
+if TYPE_CHECKING:
+    from tl_attention.lab.leaderboard.results import Evaluation
+    from tl_attention.lab.measure.cell_records import CellRow
+    from tl_attention.lab.measure.records import Row
+
+# What `profile` wrote it shows itself: `tl-attention profile --of FILE`.
+OTHER_KIND = "profile-"
+
+
+class _Evaluated(NamedTuple):
+    """An `_Evaluated` is a leaderboard evaluation read from a file, with its name and its table's heading.
+
+    Evaluations of one file, mode and device stand in one table if they ran the same lines.
+    """
+
+    heading: str
+    name: str
+    evaluation: Evaluation
+
+
+@command(
+    examples={
+        "report": "the newest record in runs/",
+        "report mine.jsonl --baseline seed": "another one, with speeds relative to seed",
+        "report results/bench-h200-L.jsonl --markdown": "tables to paste into a page",
+    }
+)
+@click.argument("results", nargs=-1, type=FILE)
+@click.option("--markdown", is_flag=True, help="print the tables in Markdown, with all columns")
+@click.option("--loops", is_flag=True, help="show the loops of each kernel's machine code too, as run does")
+@click.option(
+    "--baseline", help="the peer or schedule that ratios are relative to  [default: cudnn, where there is a row of it]"
+)
+def report(results: tuple[Path, ...], markdown: bool, loops: bool, baseline: str | None) -> None:
+    """Show recorded rows as tables, those of the newest file in runs/ where no file is named.
+
+    There is a table for each run and problem, and for the cells of `compare` one for each run. A line that is not a row is
+    named on stderr and skipped. The exit code is 0 if there was anything to show.
+    """
+    from tl_attention.lab.leaderboard import results as evaluations_of
+    from tl_attention.lab.measure.cell_records import CellRow
+    from tl_attention.lab.measure.records import Row, grouped
+    from tl_attention.lab.show import cells, report
+    from tl_attention.lab.show.console import Output, show_cells, show_tables
+
+    results = results or (_newest(),)
+    found, bad = _read(results)
+    if not found:
+        nothing = "no rows, expected the JSON lines that run, bench, compare or submit --evaluate recorded"
+        raise InputError(bad[0] if bad else f"{results[0]}: {nothing}")
+    rows = [entry for entry in found if isinstance(entry, Row)]
+    of_cells = [entry for entry in found if isinstance(entry, CellRow)]
+    evaluated = [entry for entry in found if isinstance(entry, _Evaluated)]
+    report.check_baseline(rows, baseline, also=[entry.name for entry in evaluated])
+    for line in bad:
+        click.echo(f"skipped: {printable(line)}", err=True)
+    tables = []
+    for group in grouped(evaluated, lambda of: (of.heading, tuple(row.line for row in of.evaluation.rows))).values():
+        beside, evaluations = baseline or report.PEER_BASELINE, [(of.name, of.evaluation) for of in group]
+        against = beside if beside in dict(evaluations) else None
+        tables.append(evaluations_of.table(group[0].heading, evaluations, against))
+    if not markdown:
+        show_tables(report.by_problem(rows), baseline, loops)
+        show_cells(of_cells)
+        for table in tables:
+            Output().fitting(table)
+        return
+    for of_problem in report.by_problem(rows):
+        loops_of = ["```", *report.loop_lines(of_problem), "```\n"] if loops else []
+        click.echo("\n".join([report.table(of_problem, baseline).section(), *loops_of]))
+    for of_run in cells.by_run(of_cells):
+        click.echo(cells.markdown(of_run))
+    for table in tables:
+        click.echo(table.section())
+
+
+def _newest() -> Path:
+    """Returns the path of the newest .jsonl file in runs/ that `profile` did not write, and names it on stderr.
+
+    Raises InputError where there is none.
+    """
+    found = [path for path in RUNS.glob("*.jsonl") if not path.name.startswith(OTHER_KIND) and path.is_file()]
+    if not found:
+        raise InputError(
+            f"report: no record in {RUNS}/, expected a file that `tl-attention run` or `bench` has written"
+        )
+    newest = max(found, key=lambda path: (path.stat().st_mtime_ns, path.name))
+    click.echo(printable(f"{newest}, the newest of {len(found)} in {RUNS}/"), err=True)
+    return newest
+
+
+def _read(paths: Sequence[Path]) -> tuple[list[Row | CellRow | _Evaluated], list[str]]:
+    """Reads files, and returns a list of their rows, cells and evaluations, and a list of messages on other lines.
+
+    Raises InputError for a file that cannot be read.
+    """
+    from tl_attention.lab.measure.records import read_lines
+
+    found: list[Row | CellRow | _Evaluated] = []
+    wrong: list[str] = []
+    for path in paths:
+        lines, bad = read_lines(path), []
+        for where, line in lines:
+            try:
+                found.append(_entry(line, where, path))
+            except InputError as error:
+                bad.append(str(error))
+        # A file of something else is one mistake, however many lines it has.
+        of_something_else = len(bad) == len(lines) > 1
+        wrong += [f"{bad[0]} (and {len(bad) - 1} more lines)"] if of_something_else else bad
+    return found, wrong
+
+
+def _entry(line: bytes, where: str, path: Path) -> Row | CellRow | _Evaluated:
+    from tl_attention.lab.leaderboard.results import is_evaluation, read_evaluation, title
+    from tl_attention.lab.measure.cell_records import CellRow, is_cell
+    from tl_attention.lab.measure.records import Row, parse_line, parse_object
+
+    values = parse_object(line, where)
+    if is_cell(values):
+        return parse_line(CellRow, line, where)
+    if not is_evaluation(values):
+        return parse_line(Row, line, where)
+    name, evaluation = read_evaluation(line, values, where)
+    return _Evaluated(f"{title(evaluation)}, {path}", name, evaluation)

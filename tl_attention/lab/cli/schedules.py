@@ -1,0 +1,311 @@
+"""This module has the commands about schedules, and makes schedules of all commands' arguments.
+
+It imports nothing heavy.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, get_args
+
+import click
+
+from tl_attention.lab.cli.command import Problems, command, naming
+from tl_attention.lab.cli.options import DEFAULT_SIZES, arch_option, card_for, head_dim_option, of_card
+from tl_attention.lab.cli.outputs import OutputFile
+from tl_attention.errors import InputError, printable
+from tl_attention.schedule.files import catalogue
+from tl_attention.lab.files import user_file
+from tl_attention.lab.files.kinds import SCHEMA
+from tl_attention.schedule.files.named import Named, expand, resolve
+from tl_attention.problem.card import HOPPER, Card
+from tl_attention.problem.head_dims import HeadSize, is_meant, named_head_dims, sizes_of
+from tl_attention.problem.mask import CAUSAL, FULL
+from tl_attention.problem.shape import AttentionShape
+from tl_attention.program.planned import Planned
+from tl_attention.schedule.dialect import Model
+
+if TYPE_CHECKING:
+    from tl_attention.lab.measure.records import Row
+    from tl_attention.program.program import Operation, Program
+    from tl_attention.lab.show.explain import Costs
+
+schedule_argument = click.argument("schedule")
+schedules_argument = click.argument("schedules", nargs=-1)
+all_option = click.option("--all", "every", is_flag=True, help="take the schedules in folders too, such as experiments")
+
+
+def texts_of(arguments: Sequence[str], every: bool = False) -> list[str]:
+    """Returns the names and files of the schedules that the arguments name, or of shipped ones without arguments.
+
+    Each comes once. A folder stands for the schedules in it. Without arguments these are the schedules at the top of
+    those that ship. `every` puts all that ship in front.
+    """
+    shipped = catalogue.all_names() if every else catalogue.names() if not arguments else []
+    return list(dict.fromkeys([*shipped, *(text for argument in arguments for text in expand(argument))]))
+
+
+def resolve_all(texts: Sequence[str]) -> list[Named]:
+    """Loads the schedule that each text names, or prints all mistakes and exits with code 2 if there is one.
+
+    Schedules of the same name get other names: see `told_apart`.
+    """
+    problems = Problems()
+    found: list[Named] = []
+    for text in texts:
+        with problems.each():
+            found.append(resolve(text))
+    problems.finish()
+    return told_apart(found)
+
+
+def told_apart(schedules: Sequence[Named]) -> list[Named]:
+    """Returns the schedules, and renames each that shares its name with another to the text that the user gave for it.
+
+    So files of the same name in two folders keep their folders, and their rows can be told apart.
+    """
+    times = Counter(named.name for named in schedules)
+    return [named if times[named.name] == 1 else replace(named, name=named.text) for named in schedules]
+
+
+def meant_for(schedules: Sequence[Named], size: HeadSize) -> list[Named]:
+    """Returns the schedules that are meant for this head size, and prints a line for each that is not.
+
+    Raises InputError where no schedule is meant for it.
+    """
+    meant = [named for named in schedules if is_meant(size, named.head_dims)]
+    if not meant:
+        schedules[0].refuse_unmeant(size)
+    for named in schedules:
+        if named not in meant:
+            click.echo(f"left out: {printable(named.text)} {named.meant_for}, not {size}", err=True)
+    return meant
+
+
+@command(
+    examples={
+        "check mine.yaml": "at the head sizes that the file is meant for",
+        "check best --head-dim 256": "at another head size",
+        "check --all": "every schedule that ships",
+    }
+)
+@schedules_argument
+@all_option
+@head_dim_option("the head size  [default: each size that a schedule is meant for]")
+@arch_option
+def check(schedules: tuple[str, ...], every: bool, head_dim: HeadSize | None, card: Card | None) -> None:
+    """Prove that schedules are safe, or say which dependence or limit each of them breaks.
+
+    It compiles nothing and needs no GPU. Without a SCHEDULE it checks those at the top of schedules/.
+    """
+    problems, texts = Problems(), texts_of(schedules, every)
+    if card is not None and not schedules:
+        texts = [named.text for named in of_card(resolve_all(texts), card)]
+    for text in texts:
+        with problems.each():
+            named = resolve(text)
+            head_dims, on = named.head_dims if head_dim is None else (head_dim,), card_for(card, named)
+            prove(named, head_dims, on)
+            proved = "proved safe" if named.schedule.has_program else "fits; no Program to prove"
+            where = "" if on.arch == HOPPER.arch else f" on {on}"
+            click.echo(f"{printable(text)}: {proved} at {named_head_dims(head_dims)}{where}")
+    problems.finish()
+
+
+def prove(named: Named, head_dims: Sequence[HeadSize], card: Card) -> None:
+    """Raises InputError, with file and line, unless the schedule is safe at these head sizes, on the card.
+
+    Only the limits of the SM depend on the head size: the dependences are proved once.
+    """
+    from tl_attention.kernels.preflight import check_limits, refuse_unless_safe
+
+    with naming(named):
+        planned = Planned(named.schedule)
+        refuse_unless_safe(planned, head_dims[0], card)
+        for head_dim in head_dims[1:]:
+            check_limits(planned, head_dim, card)
+
+
+@command(
+    examples={
+        "explain best": "one that ships",
+        "explain mine.yaml --head-dim 64": "a file of yours, with a narrower head",
+        "explain seed --model asynchronous": "the same order with work in flight",
+        "explain best --cycles": "with what each wait costs, which a model of the SM predicts",
+    }
+)
+@schedule_argument
+@click.option(
+    "--model",
+    type=click.Choice(get_args(Model)),
+    help="synchronous waits for every product at once; asynchronous keeps products and loads in flight  [default: as "
+    "the schedule's lowering runs it]",
+)
+@head_dim_option("the head size  [default: the largest that the schedule is meant for]")
+@click.option(
+    "--cycles", is_flag=True, help="compile the kernel, and predict what each wait and issue of an iteration costs"
+)
+@arch_option
+def explain(schedule: str, model: Model | None, head_dim: HeadSize | None, cycles: bool, card: Card | None) -> None:
+    """Show what a schedule does: what it takes of an SM, its options, and who waits for whom in an iteration.
+
+    The last lines say what is proved of it.
+    """
+    from tl_attention.kernels.preflight import check_card, verdicts
+    from tl_attention.lab.show.explain import explain as text
+
+    named = resolve(schedule)
+    head_dims, on = named.head_dims if head_dim is None else (head_dim,), card_for(card, named)
+    with naming(named):
+        check_card(named.schedule, on)
+        planned = Planned(named.schedule)
+        head_size = max(head_dims, key=sizes_of)
+        costs, opening = None, printable(named.in_words)
+        if cycles:
+            if planned.in_model(model) is not planned.program:
+                raise InputError("--cycles: expected no --model but that of the schedule's lowering")
+            costs, of_iteration = _costs(named, planned, head_size, on)
+            opening = f"{opening}\n{of_iteration}"
+        click.echo(text(planned, model, head_size, on, opening, costs))
+        for verdict in verdicts(planned, model, head_dims, on):
+            click.echo(verdict)
+
+
+def _costs(named: Named, planned: Planned, head_size: HeadSize, card: Card) -> tuple[Costs, str]:
+    """Returns what gives the predicted cycles of a wait or issue, and a line on the iteration and the problem."""
+    from tl_attention.lab.measure.candidate import Candidate
+    from tl_attention.lab.model.machine import load
+    from tl_attention.lab.model.prediction import predict
+    from tl_attention.lab.model.timeline import shown_as
+
+    machine, shape = load(), AttentionShape.parse(f"{DEFAULT_SIZES},{head_size}")
+    found = predict(Candidate(named.name, shape, planned, sms=machine.sms, arch=card.arch), machine)
+    # What has no Program is not predicted.
+    assert planned.program is not None
+    steady = planned.program.phases.steady.operations
+    alike = Counter(shown_as(planned.program, op) for op in steady)
+
+    def costs(program: Program, op: Operation) -> float | None:
+        act = shown_as(program, op)
+        cycles = found.waits.get(" ".join(act)) if act else None
+        # Of waits that have one name the mean is known.
+        return cycles / found.blocks / alike[act] if cycles else None
+
+    return costs, (
+        f"predicted for {found.shape} on {machine.device}: {found.iteration:,.0f} cycles an iteration, "
+        f"{found.ms:.3f} ms a launch"
+    )
+
+
+@command(examples={"schema": "to stdout", "schema --output schedule.schema.json": "to a file"})
+@click.option("-o", "--output", type=OutputFile(SCHEMA), help="the file to write  [default: stdout]")
+def schema(output: Path | None) -> None:
+    """Print the JSON Schema with which editors complete and check schedule files.
+
+    The first line of a schedule file names it: see any file of schedules/.
+    """
+    from tl_attention.lab.files.schema import json_schema
+
+    if output is None:
+        click.echo(json_schema(), nl=False)
+        return
+    user_file.write(output, json_schema(), SCHEMA)
+    click.echo(f"wrote {printable(str(output))}")
+
+
+WIDTH = 80
+# A longer name has a line of its own.
+LONGEST_NAME = 36
+LEAST_SUMMARY = 24
+
+
+@command(
+    "list",
+    examples={
+        "list": "the schedules at the top of schedules/",
+        "list --all": "the experiments and ladders too",
+        "list best mine.yaml": "these two",
+    },
+)
+@schedules_argument
+@all_option
+@click.option("--labels", is_flag=True, help="show each name with its label, and nothing else")
+def list_command(schedules: tuple[str, ...], every: bool, labels: bool) -> None:
+    """Show the schedules that ship, with what each is for and its recorded times.
+
+    Without a SCHEDULE it shows those at the top of schedules/. Times of one table were recorded in one run.
+    """
+    problems = Problems()
+    found: list[Named] = []
+    for text in texts_of(schedules, every):
+        with problems.each():
+            found.append(resolve(text))
+    found = told_apart(found)
+    for line in _labels(found) if labels else _listing(found):
+        click.echo(line)
+    problems.finish()
+
+
+def _labels(schedules: Sequence[Named]) -> list[str]:
+    width = max((len(printable(named.name)) for named in schedules), default=0)
+    return [f"{printable(named.name):{width}}  {named.schedule.label}" for named in schedules]
+
+
+def _listing(schedules: Sequence[Named]) -> list[str]:
+    """Returns the lines that `list` shows, a table of schedules and times for each folder of the catalogue.
+
+    A table's times are of one run: times of two runs are not compared.
+    """
+    parts: dict[str, list[Named]] = {}
+    for named in schedules:
+        parts.setdefault(named.name.rpartition("/")[0] if named.name == named.text else "", []).append(named)
+    return "\n\n".join("\n".join(_part(part)) for part in parts.values()).splitlines()
+
+
+def _part(schedules: Sequence[Named]) -> list[str]:
+    from tl_attention.lab.measure.records import run_of
+
+    labels = {named.schedule.label for named in schedules}
+    columns = [column for causal in (False, True) if (column := run_of(labels, causal))]
+    names = [printable(named.name) for named in schedules]
+    width = min(max(map(len, names)), LONGEST_NAME)
+    heads = [f"{'causal' if column[0].shape.mask == CAUSAL else 'ms':>6}" for column in columns]
+    lines = _heading(columns) + ["  ".join([f"{'':{width}}", *heads]).rstrip()] * bool(columns)
+    for named, name in zip(schedules, names):
+        times = [_time(named, column) for column in columns]
+        summary = printable(named.summary)
+        if len(name) > width:
+            lines.append(name)
+            name = ""
+        start = "  ".join([f"{name:{width}}", *times, ""])
+        wrapped = textwrap.wrap(summary, max(WIDTH - len(start), LEAST_SUMMARY)) or [""]
+        lines += [f"{start}{wrapped[0]}".rstrip(), *(f"{'':{len(start)}}{line}" for line in wrapped[1:])]
+    return lines
+
+
+def _heading(columns: Sequence[Sequence[Row]]) -> list[str]:
+    if not columns:
+        return []
+    first, *others = (column[0] for column in columns)
+    problems = str(first.shape)
+    for other in others:
+        masked = replace(other.shape, mask=FULL) == first.shape
+        problems += ", and with a causal mask" if masked else f"; causal: {other.shape}"
+    devices = " and ".join(dict.fromkeys(row.device or "an unknown device" for row in (first, *others)))
+    return textwrap.wrap(f"ms recorded on {devices}: {problems}", WIDTH)
+
+
+def _time(named: Named, column: Sequence[Row]) -> str:
+    """Returns the schedule's recorded time as 6 characters, blanks where no row of the column is for it.
+
+    A row counts if the schedule is meant for its head size: another file may have the same schedule for another size.
+    """
+    mine = (
+        row for row in column if row.label == named.schedule.label and is_meant(row.shape.head_size, named.head_dims)
+    )
+    times = [row.median_ms for row in mine if row.median_ms is not None]
+    return f"{times[0]:6.3f}" if times else " " * 6

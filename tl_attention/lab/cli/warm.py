@@ -1,0 +1,207 @@
+"""`warm` compiles kernels ahead, so that the first call of a process finds them finished."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tl_attention.lab.cli.command import FAILED, Problems, command
+from tl_attention.lab.cli.options import (
+    DEFAULT_HEAD_SIZE,
+    HEAD_SIZE,
+    arch_option,
+    dtype_option,
+    feature_options,
+    head_size_for,
+    of_card,
+    window_option,
+)
+from tl_attention.lab.cli.schedules import meant_for, prove, resolve_all, schedules_argument, texts_of
+from tl_attention.errors import InputError, printable
+from tl_attention.schedule.files.defaults import default_schedules
+from tl_attention.schedule.files.named import Named, resolve
+from tl_attention.problem.card import HOPPER, Card
+from tl_attention.lab.measure.device import card_at_hand
+from tl_attention.problem.head_dims import HeadSize, sizes_of
+from tl_attention.problem.mask import Mask, masked, parse_window
+from tl_attention.problem.shape import AttentionShape, parse_dtype
+from tl_attention.program.planned import Planned
+
+if TYPE_CHECKING:
+    from tl_attention.lab.measure.candidate import Candidate
+
+# The proof takes lengths beyond the window's: their arithmetic is of 32 bits, as the kernel's.
+MOST_KEYS = 2**30
+# No GPU has a quarter of so many.
+MOST_SMS = 1024
+
+
+@command(
+    examples={
+        "warm --head-dim 64 --dtype bf16": "the kernels that attention() takes by default",
+        "warm mine.yaml --causal --lse": "a file of yours, for training",
+        "warm --arch sm_80 --sms 108": "for another machine with an A100",
+    }
+)
+@schedules_argument
+@click.option(
+    "--head-dim",
+    "sizes",
+    multiple=True,
+    type=HEAD_SIZE,
+    help="a head size; may be given several times  [default: that of each SCHEDULE, 128 without any]",
+)
+@dtype_option("the dtype of calls; may be given twice  [default: fp16 and bf16]", several=True)
+@click.option("--causal/--no-causal", default=None, help="calls with a causal mask, or without one  [default: both]")
+@window_option
+@click.option(
+    "--group",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="how many heads of Q share a head of K and V",
+)
+@feature_options
+@click.option(
+    "--strided",
+    is_flag=True,
+    help="for calls with views or layout bshd: tensors of any strides, instead of contiguous ones",
+)
+@click.option("--packed", is_flag=True, help="for calls of attention_varlen: packed sequences")
+@click.option("--invariant", is_flag=True, help="for calls with invariant=True")
+@arch_option
+@click.option(
+    "--sms",
+    type=click.IntRange(1, MOST_SMS),
+    help="how many SMs the GPU has  [default: those of the GPU here, or of the card]",
+)
+def warm(
+    schedules: tuple[str, ...],
+    sizes: Sequence[HeadSize],
+    dtypes: Sequence[str],
+    causal: bool | None,
+    window: str,
+    strided: bool,
+    invariant: bool,
+    card: Card | None,
+    sms: int | None,
+    **options: Any,
+) -> None:
+    """Compile kernels ahead of time, so that the first attention() call of a process finds them. It needs no GPU.
+
+    Without a SCHEDULE these are the kernels that attention() takes by default. A kernel serves all batches, heads and
+    lengths, and all windows that are closed on the same sides. The options say for which calls: --lse, for instance, is
+    for calls that return the LSE or have a gradient.
+    """
+    # A mistake in any file or option is told before the first slow import.
+    on = card or card_at_hand()
+    asked = of_card(resolve_all(texts_of(schedules)), on) if schedules else []
+    kinds = (False, True) if causal is None else (causal,)
+    masks = dict.fromkeys(masked(is_causal, _window(window)) for is_causal in kinds)
+    own_sizes = [head_size_for([named]) for named in asked] or [DEFAULT_HEAD_SIZE]
+    shapes = [
+        _any_lengths(size, mask=mask, dtype=parse_dtype(dtype), **options)
+        for size in dict.fromkeys(sizes or own_sizes)
+        for dtype in dict.fromkeys(dtypes or ("fp16", "bf16"))
+        for mask in masks
+    ]
+    wanted = [(named, shape) for shape in shapes for named in _named(asked, shape, on, invariant, bool(sizes))]
+    problems = Problems()
+    # Only head sizes matter here.
+    for (_, size), named in {(named.text, shape.head_size): named for named, shape in wanted}.items():
+        with problems.each():
+            prove(named, [size], on)
+    problems.finish()
+
+    from tl_attention.lab.measure.candidate import Candidate
+    from tl_attention.lab.measure.compilation import check_can_be_filled
+    from tl_attention.op.few import of_any_lengths
+
+    check_can_be_filled()
+    kernels = [
+        Candidate(
+            *(named.name, problem, Planned(named.schedule)),
+            sms=sms or on.sms,
+            strided=strided,
+            arch=on.arch,
+            invariant=invariant,
+            in_parts=in_parts,
+        )
+        for named, shape in wanted
+        for problem, in_parts in of_any_lengths(shape, named.schedule, invariant)
+    ]
+    # Two names may have one schedule.
+    wanted_once = [*{(kernel.schedule, kernel.variant): kernel for kernel in kernels}.values()]
+    if not _filled(wanted_once):
+        sys.exit(FAILED)
+
+
+def _filled(kernels: Sequence[Candidate]) -> bool:
+    """Has the store filled with the kernels that it lacks, says how each ends, and returns whether all are there."""
+    from tl_attention.lab.measure.compilation import fill
+    from tl_attention.lab.show.console import ProgressBar
+
+    failed = 0
+    with ProgressBar() as progress:
+        progress.phase("compile", len(kernels), "kernel")
+        for kernel, compiled in fill(kernels):
+            if compiled is None:
+                progress.show(f"{_words(kernel)}: was there already")
+            elif compiled.status == "ok":
+                progress.show(f"{_words(kernel)}: compiled in {compiled.seconds:.1f} s")
+            else:
+                failed += 1
+                progress.say(" ".join(f"error: {_words(kernel)}: {compiled.error}".split()))
+            # The line above has its name.
+            progress.advance("")
+    return not failed
+
+
+def _window(text: str) -> tuple[int, ...]:
+    sides = parse_window(text)
+    if max(sides) > MOST_KEYS:
+        raise InputError(
+            f"window: {text[:40]!r} hides no key of a sequence, expected at most {MOST_KEYS} keys on a side"
+        )
+    return sides
+
+
+def _any_lengths(size: HeadSize, *, group: int, mask: Mask, dtype: str, packed: bool, **asked: Any) -> AttentionShape:
+    """Returns a problem with these head sizes, group, mask, dtype and features, whose batch and lengths are 1.
+
+    A kernel serves all batches and lengths.
+    """
+    head_dim, head_dim_v = sizes_of(size)
+    return AttentionShape(1, group, 1, 1, head_dim, dtype, mask, head_dim_v, heads_kv=1, packed=packed).asking(**asked)
+
+
+def _named(
+    asked: Sequence[Named], shape: AttentionShape, card: Card, invariant: bool, sizes_given: bool
+) -> list[Named]:
+    """Returns the schedules to compile for a shape, the defaults if `asked` is empty, else those for its head size.
+
+    Each of `asked` is for its own head size or, if sizes are given, for each that it is meant for.
+    """
+    if asked and sizes_given:
+        return meant_for(asked, shape.head_size)
+    if asked:
+        return [named for named in asked if head_size_for([named]) == shape.head_size]
+    return [resolve(name) for name in default_schedules(shape, card.arch, invariant)]
+
+
+def _words(kernel: Candidate) -> str:
+    """Describes a kernel in a line, with its schedule, head size, dtype, mask, features, SMs and arch."""
+    variant = kernel.variant
+    group = [f"{variant.group} heads of Q for each of K and V"] if variant.group > 1 else []
+    more = [
+        *group,
+        *sorted(variant.optional),
+        *(["packed"] if variant.packed else ["strided"] * variant.strided),
+        f"{variant.sms} SMs",
+        *([] if variant.arch == HOPPER.arch else [variant.arch]),
+    ]
+    what = f"head_dim {variant.head_size} {variant.dtype}{variant.mask.suffix}"
+    return printable(", ".join([f"{kernel.name} {what}", *more]))

@@ -1,0 +1,120 @@
+"""`which` shows what attention() takes for a call that names no schedule: the schedule, and the operator of its gradients.
+
+It imports nothing heavy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import click
+
+from tl_attention.lab.cli.command import command
+from tl_attention.lab.cli.options import (
+    DEFAULT_SHAPE,
+    arch_option,
+    card_for,
+    causal_option,
+    dtype_option,
+    feature_options,
+    shape_option,
+    window_option,
+)
+from tl_attention.schedule.files.backward import BackwardRule, backward_rules, case_of, masks_alike, packed_masks_alike
+from tl_attention.schedule.files.conditions import Case, RuleFile
+from tl_attention.schedule.files.defaults import computed, defaults
+from tl_attention.problem.card import Card
+from tl_attention.op.rows import Rows
+from tl_attention.problem.mask import masked, parse_window
+from tl_attention.problem.shape import AttentionShape
+
+
+@command(
+    examples={
+        "which --causal": "the default problem with a causal mask",
+        "which --shape 1,32/8,4096,64 --dtype bf16": "grouped heads, head_dim 64",
+        "which --shape 1,32,1,4096,128 --invariant": "one that computes a row as for any other length",
+        "which --arch sm_86": "on an RTX 3090",
+    }
+)
+@shape_option(DEFAULT_SHAPE, default=DEFAULT_SHAPE)
+@dtype_option("the inputs' dtype")
+@causal_option
+@window_option
+@feature_options
+@click.option(
+    "--invariant/--not-invariant", default=None, help="a row has the same bits whatever the lengths, or need not"
+)
+@arch_option
+def which(
+    shape: str, dtype: str, causal: bool, window: str, invariant: bool | None, card: Card | None, **asked: Any
+) -> None:
+    """Show which schedule attention() takes for a call that names none, which operator its gradients take, and why.
+
+    Below each are the rules above its own, each with the first condition that the call does not meet.
+    """
+    arch = card_for(card).arch
+    seen = _seen(AttentionShape.parse(shape, dtype=dtype, **asked), causal, window)
+    problem, invariant = computed(seen, arch, invariant)
+    case, found = Case.of(problem, arch), defaults()
+    number = found.number(case, invariant)
+    click.echo(f"{found.rules[number].schedule}\n")
+    _show(found, number, case, [rule.schedule for rule in found.rules], invariant)
+    click.echo()
+    if none := _without_gradient(seen):
+        click.echo(f"gradients: none {none}")
+        return
+    rules, case = backward_rules(), case_of(seen, arch)
+    number = rules.number(case)
+    click.echo(f"gradients: {_said(rules.rules[number])}\n")
+    _show(rules, number, case, [rule.operator for rule in rules.rules])
+
+
+def _said(rule: BackwardRule) -> str:
+    """Says which operator computes the gradients of a call now, and which later."""
+    if not rule.after:
+        return rule.operator
+    versions = f", if cuDNN is {' or '.join(rule.versions)} or passes a trial" if rule.versions else ""
+    return f"flash2 now, and {rule.operator} once a process has had {rule.after} calls of the shape{versions}"
+
+
+def _without_gradient(problem: AttentionShape) -> str:
+    """Returns in words what of a problem has no gradient; "" if all has one."""
+    if lacking := [feature for feature in problem.asked.features if feature.word != "lse" and not feature.has_gradient]:
+        return f"with {lacking[0].words}"
+    if problem.packed:
+        return "" if packed_masks_alike(problem.mask, problem.seq_kv) else "with this window of packed sequences"
+    alike = masks_alike(problem.mask, problem.seq_q, problem.seq_kv)
+    return "" if alike else "with this window and more queries than keys"
+
+
+def _show(of: RuleFile[Any], number: int, case: Case, taken: Sequence[str], invariant: bool = False) -> None:
+    """Shows the rule of this index, and those that were passed over, each with a condition that is not met.
+
+    `taken` are what the rules name. Only an `invariant` case passes over rules whose conditions are all met.
+    """
+    rule = of.rules[number]
+    for name, text in {
+        "case": case,
+        "rule": f"{of.file.path}:{of.line(number)}: {', '.join(rule.conditions) or 'every case'}",
+        "why": rule.why,
+        "record": rule.record,
+    }.items():
+        click.echo(f"{name:8}{text}")
+    above = [(passed, other) for passed, other in enumerate(of.rules[:number]) if case.arch in other.archs]
+    if above:
+        click.echo("\npassed over, with the first condition that the case does not meet:")
+    for passed, other in above:
+        unmet = other.unmet(case)
+        assert unmet is not None or invariant, "the first rule that serves a case is taken"
+        why = other.condition(unmet) if unmet else "computes a row otherwise than the schedule of any length does"
+        click.echo(f"  line {of.line(passed)}: {taken[passed]}: {why}")
+
+
+def _seen(shape: AttentionShape, causal: bool, window: str) -> AttentionShape:
+    """Returns the problem under the mask, without the queries that see no key."""
+    mask = masked(causal, parse_window(window))
+    seq_q = shape.seq_q if shape.packed else Rows.of(mask, shape.seq_q, shape.seq_kv).count
+    return replace(shape, seq_q=seq_q, mask=mask)

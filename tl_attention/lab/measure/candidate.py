@@ -1,0 +1,182 @@
+"""A candidate is what the runner compares: one schedule's kernel, or one peer, on one problem."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from tl_attention.lab.measure.device import card_at_hand
+from tl_attention.lab.measure.records import SizesKnown
+from tl_attention.op.few import Parts, packed_variant, parts_of, put_together, smallest_parts
+from tl_attention.problem.lengths import Lengths, edges, ends
+from tl_attention.problem.mask import ceildiv, is_window
+from tl_attention.problem.shape import AttentionShape
+from tl_attention.problem.traffic import Tiling
+from tl_attention.problem.variant import Sizes, Variant
+from tl_attention.program.planned import Planned
+from tl_attention.schedule.schedule import Schedule
+
+# Scaling Q by this spreads a row's scores so far that a wrong row maximum makes exponentials overflow, or vanish.
+SHARP = 128.0
+# A large number of batches, or of heads.
+MANY = 2100
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A candidate is a schedule's kernel or a peer, under a name and for one problem.
+
+    `schedule` is None for a peer; `fixed` compiles for exactly the problem's sizes. A candidate is compiled for a
+    card's `arch` and a GPU of `sms` SMs, by default those of the GPU at hand. With `strided` it takes tensors of any
+    strides, and the runner gives it tensors in which the heads of a row lie together, as those of packed sequences do. An
+    `invariant` one is the kernel of calls whose rows have the same bits in every batch. One `in_parts` computes the keys
+    in parts, of small problems too.
+    """
+
+    name: str
+    shape: AttentionShape
+    planned: Planned | None = None
+    fixed: bool = False
+    sms: int = field(default_factory=lambda: card_at_hand().sms)
+    strided: bool = False
+    arch: str = field(default_factory=lambda: card_at_hand().arch)
+    invariant: bool = False
+    in_parts: bool = False
+
+    @property
+    def schedule(self) -> Schedule | None:
+        """Returns the schedule, None for a peer."""
+        return self.planned.schedule if self.planned else None
+
+    @property
+    def label(self) -> str:
+        return self.schedule.label if self.schedule else self.name
+
+    @property
+    def sizes(self) -> SizesKnown:
+        """Returns "peer" for a peer, "fixed" for a kernel compiled for its sizes, else "runtime"."""
+        return "peer" if self.schedule is None else "fixed" if self.fixed else "runtime"
+
+    def parts(self, shape: AttentionShape) -> Parts | None:
+        """Returns the parts of the keys of a problem that its kernel computes, None where it has none."""
+        if not self.in_parts or self.schedule is None:
+            return None
+        return parts_of(shape, self.schedule, self.sms) or smallest_parts(shape, self.schedule)
+
+    @property
+    def variant(self) -> Variant:
+        """Returns the kernel variant to compile, from the problem and `fixed`, `sms`, `strided`, `arch` and `invariant`."""
+        if self.shape.packed and self.schedule is not None:
+            there = packed_variant(self.shape, self.schedule, self.in_parts)
+        else:
+            there = self.shape.variant(self.fixed, parts=self.in_parts)
+        return replace(there, sms=self.sms, strided=self.strided, arch=self.arch, invariant=self.invariant)
+
+    def __str__(self) -> str:
+        return f"{self.name}{' fixed' if self.fixed else ''} {self.shape.dtype}"
+
+
+def called(name: str, shape: AttentionShape, planned: Planned) -> Candidate:
+    """Returns the candidate that computes a problem as attention() does with this schedule on the GPU at hand.
+
+    Its heads may be put together, and its keys be in parts.
+    """
+    # Inputs are drawn for the heads of the candidate's problem.
+    found = Candidate(name, put_together(shape, planned.schedule, in_parts=False), planned)
+    return replace(found, in_parts=parts_of(found.shape, planned.schedule, found.sms) is not None)
+
+
+class Verified(NamedTuple):
+    """A `Verified` is a problem to verify a kernel on, its shape and the factor `spread` by which Q is multiplied."""
+
+    shape: AttentionShape
+    spread: float = 1.0
+
+    def __str__(self) -> str:
+        return f"{self.shape}{'' if self.spread == 1.0 else f', Q x {self.spread:g}'}"
+
+
+def verified_on(shape: AttentionShape, fixed: bool, planned: Planned | None = None) -> list[Verified]:
+    """Lists the problems to verify a kernel on, small versions of `shape` unless `fixed`, and last `shape` itself.
+
+    A kernel that is compiled for its sizes cannot run small ones.
+    """
+    return [*(() if fixed else small_ones(shape, planned)), Verified(shape)]
+
+
+def small_ones(shape: AttentionShape, planned: Planned | None = None) -> list[Verified]:
+    """Lists small versions of a problem to verify with: ragged ones and, if `planned`, each begin and end of its loop."""
+    if shape.packed:
+        return [*map(Verified, small_packed(shape, planned))]
+    sizes = [(1, 3, 1000, 1777), (2, 5, 1, 300), (1, 2, 129, 192), (3, 1, 63, 63), (1, 1, 1, 1), (1, 2, 700, 2500)]
+    # Many more tiles than an H200 has SMs, and short: the next one's loads come while a tile's last reads are under way.
+    sizes.append((4, 110, 200, 200))
+    # Many batches, and many heads: whatever holds some bits of their numbers shows.
+    sizes += [(MANY, 1, 20, 20), (1, ceildiv(MANY, shape.group), 20, 20)]
+    mask = shape.mask
+    if mask.right is None:
+        sizes.append((1, 2, 300, 65))
+    if is_window(mask):
+        # A window cuts at both ends.
+        seq_q = 300 + (mask.right or 0)
+        sizes.append((1, 2, seq_q, seq_q + 200 + (mask.left or 0)))
+    # The second number of `sizes` counts heads of K and V.
+    ragged = [
+        shape.resized(Sizes(batch, heads_kv * shape.group, seq_q, seq_kv)) for batch, heads_kv, seq_q, seq_kv in sizes
+    ]
+    return [
+        *map(Verified, ragged),
+        *(Verified(found, SHARP) for found in (ragged[0], ragged[2], ragged[5])),
+        *(Verified(shape.resized(sizes)) for sizes in (ends_of(planned, shape) if planned else ())),
+    ]
+
+
+def small_packed(shape: AttentionShape, planned: Planned | None) -> Iterator[AttentionShape]:
+    """Yields small problems of packed sequences: empty ones, rows without keys, many, and each end of the loop."""
+    alone = replace(shape, batch=1, seq_q=1, seq_kv=1, lengths=(), packed=False)
+    of_loop = [Lengths(n.seq_q, n.seq_kv) for n in ends_of(planned, alone)] if planned else []
+    for of in (
+        [(100, 300), (0, 7), (1, 1), (129, 192), (3, 0), (65, 20), (1, 900), (0, 0), (700, 700)],
+        # More sequences than rows.
+        [(int(number % 7 == 0), int(number % 3 == 0)) for number in range(200)],
+        [(20, 20)] * 60,
+        of_loop,
+    ):
+        if of:
+            yield shape.with_lengths([Lengths(*n) for n in of], heads_kv=3)
+
+
+def ends_of(planned: Planned, shape: AttentionShape) -> Iterator[Sizes]:
+    """Yields problem sizes with which the schedule's loop over KV blocks begins and ends in every possible way.
+
+    Prologue, epilogue and the turns of the rings make a separate case of each small number of blocks. So does the
+    number of keys in the last block. Where a mask ends the loop, the tiles of one problem have all numbers of blocks.
+    """
+    schedule, program = planned.schedule, planned.program
+    block_M, block_N = schedule.block_M, schedule.block_N
+    if program:
+        most = program.span + max(program.buffers.values()) + 2
+    else:
+        most = schedule.num_stages + 4
+    for lengths in (*ends(most, 2 * block_M, block_N), *edges(shape.mask, block_N)):
+        yield Sizes(1, shape.group, *lengths)
+    if shape.mask.right is not None:
+        yield Sizes(1, shape.group, most * block_N, most * block_N)
+
+
+def tiling_of(planned: Planned) -> Tiling:
+    """Returns the block sizes, cluster and least number of blocks with which a schedule's kernel cuts a problem.
+
+    The compiler chooses the loads of lowering `inferred`: its tiles are given as if no load went past the end.
+    """
+    schedule, program = planned.schedule, planned.program
+    # Only warp-specialised kernels have clusters, and load by TMA.
+    by_tma = schedule.lowering == "warp_specialized"
+    return Tiling(
+        schedule.block_M,
+        schedule.block_N,
+        cluster=schedule.kernel.cluster if by_tma else 1,
+        least_blocks=program.least_blocks if program else 1,
+        whole_boxes=by_tma,
+    )

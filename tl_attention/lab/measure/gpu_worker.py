@@ -1,0 +1,332 @@
+"""The worker process on the GPU runs these functions: they verify and time one candidate at a time."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from tl_attention.compiler.compile import CompiledKernel, compile_kernel
+from tl_attention.lab.measure import peers, timing
+from tl_attention.lab.measure.candidate import Candidate
+from tl_attention.lab.measure.records import PRODUCTS
+from tl_attention.op.few import results_of_parts, row_heads, work_of_packed_parts
+from tl_attention.oracle import reference
+from tl_attention.oracle.reference import ErrorReport, each_sequence
+from tl_attention.problem.packed import words_of_list
+from tl_attention.problem.shape import AttentionShape
+from tl_attention.problem.variant import Variant
+from tl_attention.schedule.schedule import Schedule
+
+DEVICE = "cuda"
+REPEATS = 3
+# A large problem is verified on this many of its last rows, in this many heads, spread over all.
+SOME_ROWS, SOME_HEADS = 128, 8
+
+
+class _Inputs(NamedTuple):
+    """An `_Inputs` holds q, k, v (batch, heads, seq, head_dim), and a value for each feature that the problem asks for.
+
+    The values are by the feature's word; some are (heads,) tensors. Packed sequences are (rows, heads, head_dim).
+    """
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    asked: dict[str, Any]
+
+
+class _Result(NamedTuple):
+    """A result is an output (batch, heads, seq_q, head_dim_v), and the LSE (batch, heads, seq_q) where it is asked for.
+
+    Packed sequences have (rows, heads, head_dim_v) and (heads, rows).
+    """
+
+    output: Tensor
+    lse: Tensor | None
+
+    def copy(self) -> _Result:
+        return _Result(self.output.clone(), None if self.lse is None else self.lse.clone())
+
+    def equals(self, other: _Result) -> bool:
+        """Says whether both outputs, and both LSEs where there are two, are equal bit for bit."""
+        if not torch.equal(self.output, other.output):
+            return False
+        return self.lse is None or other.lse is None or torch.equal(self.lse, other.lse)
+
+
+@functools.lru_cache(maxsize=1)
+def _inputs(shape: AttentionShape, seed: int, spread: float = 1.0) -> _Inputs:
+    return _Inputs(*reference.make_inputs(shape, seed, DEVICE, spread), reference.make_asked(shape, seed, DEVICE))
+
+
+@functools.lru_cache(maxsize=1)
+def _result(shape: AttentionShape) -> _Result:
+    # One result for all kernels: they run one after another, and an 80 GB card could not hold a result for each.
+    rows: tuple[int, ...] = (shape.batch, shape.heads, shape.seq_q)
+    of_lse = rows
+    if shape.packed:
+        rows, of_lse = (shape.totals[0], shape.heads), (shape.heads, shape.totals[0])
+    output = torch.empty((*rows, shape.head_dim_v), dtype=getattr(torch, shape.dtype), device=DEVICE)
+    return _Result(output, torch.empty(of_lse, device=DEVICE) if "lse" in shape.asked else None)
+
+
+def _expected(inputs: _Inputs, shape: AttentionShape) -> tuple[_Result, _Result]:
+    """Returns two results for these inputs, the right one in fp64 and PyTorch's in the problem's own precision."""
+    if shape.packed:
+        each = (
+            _expected(_Inputs(*part, inputs.asked), replace(shape, packed=False))
+            for part in each_sequence(shape, *inputs[:3])
+        )
+        exacts, peers_ = zip(*each)
+        return _packed(exacts), _packed(peers_)
+    q, k, v, asked = inputs
+    if shape.head_rows:
+        both_apart = _expected(inputs._replace(q=_apart(q, shape)), shape.apart)
+        return _together(both_apart[0], shape), _together(both_apart[1], shape)
+    options: dict[str, Any] = {"mask": shape.mask, "scale": shape.head_dim**-0.5, **asked}
+    lses = [reference.lse_fp64, reference.lse_same_precision] if "lse" in shape.asked else []
+    exact, peer, *both = (
+        *(f(q, k, v, **options) for f in (reference.attention_fp64, reference.attention_same_precision)),
+        *(f(q, k, **options) for f in lses),
+    )
+    return _Result(exact, both[0] if both else None), _Result(peer, both[1] if both else None)
+
+
+def _apart(x: Tensor, shape: AttentionShape) -> Tensor:
+    """Returns (batch, heads, rows, ...) of heads whose rows are those of several, with a head for each of these."""
+    return x.reshape(shape.batch, shape.apart.heads, shape.queries, *x.shape[3:])
+
+
+def _together(found: _Result, shape: AttentionShape) -> _Result:
+    """Returns a result of the problem whose heads are apart as one in which a head has the rows of several."""
+    rows = shape.batch, shape.heads, shape.seq_q
+    return _Result(found.output.reshape(*rows, -1), None if found.lse is None else found.lse.reshape(rows))
+
+
+def _packed(results: Sequence[_Result]) -> _Result:
+    """Returns the results of sequences, (1, heads, rows, head_dim_v) and (1, heads, rows), as those of packed ones."""
+    output = torch.cat([found.output[0].transpose(0, 1) for found in results])
+    lses = [found.lse[0] for found in results if found.lse is not None]
+    return _Result(output, torch.cat(lses, dim=1) if lses else None)
+
+
+# The largest problem's reference takes gigabytes and seconds, the ragged ones nothing: keep the last few.
+@functools.lru_cache(maxsize=32)
+def _references(shape: AttentionShape, seed: int, spread: float) -> tuple[_Result, _Result]:
+    return _expected(_inputs(shape, seed, spread), shape)
+
+
+def _judged(found: _Result, exact: _Result, peer: _Result) -> ErrorReport:
+    """Compares a result's output and LSE with an fp64 and a same-precision result, and returns the worse error."""
+    report = reference.compare(found.output, exact.output, peer.output)
+    if found.lse is None or exact.lse is None or peer.lse is None:
+        return report
+    return reference.worst_of([report, reference.compare_lse(found.lse, exact.lse, peer.lse)])
+
+
+@functools.cache
+def _kernel(schedule: Schedule, variant: Variant) -> CompiledKernel:
+    return compile_kernel(schedule, variant)
+
+
+def _implementation(
+    candidate: Candidate, shape: AttentionShape, seed: int, spread: float = 1.0
+) -> Callable[[], _Result]:
+    q, k, v, asked = _inputs(shape, seed, spread)
+    if candidate.schedule is None:
+        is_product = candidate.name in PRODUCTS
+        peer = (
+            peers.build_product(candidate.name, q.dtype, q.device)
+            if is_product
+            else peers.build(candidate.name, shape, q, k, v, offsets_of(shape) if shape.packed else None)
+        )
+        return lambda: _Result(peer(), None)
+    kernel, result = _kernel(candidate.schedule, candidate.variant), _result(shape)
+    if candidate.strided:
+        q, k, v, output = map(rows_together, (q, k, v, torch.full_like(result.output, float("nan"))))
+        result = _Result(output, result.lse)
+    there = {f.name: asked.get(f.word, result.lse) for f in shape.asked.features}
+    there |= shape.mask.values(candidate.variant.mask.names)
+    there |= {"head_rows": shape.head_rows} if shape.head_rows else {}
+    if shape.packed:
+        there |= _offsets(candidate.schedule, shape)
+    scale = shape.head_dim**-0.5
+    output = result.output
+    if parts := candidate.parts(shape):
+        rows = (shape.heads, shape.totals[0]) if shape.packed else output.shape[:3]
+        lse = torch.empty(rows, device=DEVICE) if result.lse is None else result.lse
+        there |= {"Merged": output, "MergedLSE": lse}
+        if shape.packed:
+            there["Queries"], of_query = q, candidate.variant.row_heads
+            q, output, there["LSE"] = work_of_packed_parts(q, of_query, shape.head_dim_v, parts.number)
+        else:
+            there["part_blocks"] = parts.blocks
+            output, there["LSE"] = results_of_parts(output, parts.number)
+
+    def run() -> _Result:
+        kernel(Q=q, K=k, V=v, Output=output, softmax_scale=scale, **there)
+        return result
+
+    return run
+
+
+def rows_together(x: Tensor) -> Tensor:
+    """Returns the same numbers (batch, heads, rows, columns) in memory in which the heads of a row lie together."""
+    return x.transpose(1, 2).contiguous().transpose(1, 2)
+
+
+def offsets_of(shape: AttentionShape, device: torch.device | str = DEVICE) -> tuple[Tensor, Tensor]:
+    """Returns where a shape's packed sequences begin in Q and in K, each int32 (sequences + 1,) on the GPU, or another device."""
+    both = zip(*shape.all_lengths)
+    q, k = (torch.tensor([0, *accumulate(of)], dtype=torch.int32, device=device) for of in both)
+    return q, k
+
+
+def _offsets(schedule: Schedule, shape: AttentionShape) -> dict[str, Tensor]:
+    """Returns what a kernel takes for packed sequences, by parameter; as many used lengths as offsets stand for none."""
+    q, k = offsets_of(shape)
+    rows = shape.totals[0] * row_heads(shape, schedule)
+    words = words_of_list(rows, shape.batch, schedule.block_M * schedule.kernel.cluster)
+    tiles = torch.empty(words, dtype=torch.int32, device=DEVICE)
+    return {"CuSeqlensQ": q, "CuSeqlensK": k, "SeqUsedQ": q, "SeqUsedK": k, "Tiles": tiles}
+
+
+def _unwritten(shape: AttentionShape) -> None:
+    """Fills with NaN the tensors that kernels write for this shape.
+
+    Nothing that a kernel leaves out may look as if it had been computed.
+    """
+    for tensor in _result(shape):
+        if tensor is not None:
+            tensor.fill_(float("nan"))
+
+
+def verify(candidate: Candidate, shape: AttentionShape, spread: float, seed: int) -> tuple[ErrorReport, bool]:
+    """Runs a candidate on inputs of this shape and seed, and returns (its error, whether repeats are bitwise equal).
+
+    Q is multiplied by `spread`.
+    """
+    exact, peer = _references(shape, seed, spread)
+    call = _implementation(candidate, shape, seed, spread)
+    _unwritten(shape)
+    first = call().copy()
+    report = _judged(first, exact, peer)
+    stable = all(first.equals(call()) for _ in range(REPEATS - 1)) if report.finite else True
+    return report, stable
+
+
+def verify_some_rows(candidate: Candidate, seed: int) -> ErrorReport | str:
+    """Returns the error of the last rows of some heads of the candidate's problem, or why a peer does not take it.
+
+    `verify` computes all of a problem in fp64. For a problem of 16k keys that takes longer than to time it. The whole
+    output must be finite.
+    """
+    shape = candidate.shape
+    if candidate.schedule is None and (reason := peers.why_not(candidate.name, shape)):
+        return reason
+    call = _implementation(candidate, shape, seed)
+    _unwritten(shape)
+    try:
+        with warnings.catch_warnings():
+            # SDPA says of every backend why it is not used, in several lines.
+            warnings.simplefilter("ignore")
+            found = call()
+    except RuntimeError as error:
+        if candidate.schedule is not None:
+            raise
+        # Raises once more where it was no refusal and the context is broken.
+        torch.cuda.synchronize()
+        return str(error).strip().partition("\n")[0]
+    if not found.output.isfinite().all():
+        return ErrorReport(0.0, 0.0, 0.0, 0.0, False)
+    if shape.packed:
+        return _some_sequences(shape, seed, found)
+    q, k, v, asked = _inputs(shape, seed)
+    if shape.head_rows:
+        q, shape, lse = _apart(q, shape), shape.apart, None if found.lse is None else _apart(found.lse, shape)
+        found = _Result(_apart(found.output, candidate.shape), lse)
+    # Queries and keys end together, so the last queries see the same keys by themselves.
+    of_all = torch.linspace(0, shape.batch * shape.heads - 1, SOME_HEADS).long().unique().tolist()
+    places = [divmod(number, shape.heads) for number in of_all]
+
+    def some(tensor: Tensor, group: int = 1) -> Tensor:
+        return torch.stack([tensor[b, h // group] for b, h in places])[None]
+
+    def last(tensor: Tensor) -> Tensor:
+        return some(tensor)[:, :, -SOME_ROWS:]
+
+    heads = [head for _, head in places]
+    own = {word: value[heads] if isinstance(value, Tensor) else value for word, value in asked.items()}
+    part = _Inputs(last(q), some(k, shape.group), some(v, shape.group), own)
+    rows = _Result(last(found.output), None if found.lse is None else last(found.lse))
+    return _judged(rows, *_expected(part, shape))
+
+
+def _some_sequences(shape: AttentionShape, seed: int, found: _Result) -> ErrorReport:
+    """Returns the error of the last rows of some heads of some of a packed problem's sequences."""
+    *tensors, asked = _inputs(shape, seed)
+    each = enumerate(zip(each_sequence(shape, *tensors), accumulate(n.seq_q for n in shape.all_lengths)))
+    chosen = {*torch.linspace(0, shape.batch - 1, SOME_HEADS).long().tolist()}
+    reports = []
+    for number, ((q, k, v), end) in each:
+        rows = min(SOME_ROWS, q.shape[2])
+        if number not in chosen or not rows:
+            continue
+        heads = [number % shape.heads_kv * shape.group]
+        own = {word: value[heads] if isinstance(value, Tensor) else value for word, value in asked.items()}
+        head_kv = [heads[0] // shape.group]
+        part = _Inputs(q[:, heads, -rows:], k[:, head_kv], v[:, head_kv], own)
+        output = found.output[end - rows : end, heads].transpose(0, 1)[None]
+        lse = None if found.lse is None else found.lse[None, heads, end - rows : end]
+        reports.append(_judged(_Result(output, lse), *_expected(part, replace(shape, packed=False))))
+    return reference.worst_of(reports)
+
+
+_loaded: dict[Candidate, Callable[[], object]] = {}
+_batches: dict[Candidate, timing.Batch] = {}
+
+
+def load(candidate: Candidate, seed: int, batches: type[timing.Batch] | None = None) -> int:
+    """Loads a candidate for `sample`, runs it once, and returns how many calls a time covers, 1 unless in `batches`."""
+    _loaded[candidate] = _implementation(candidate, candidate.shape, seed)
+    call(candidate)
+    if not batches:
+        return 1
+    _batches[candidate] = batches(_loaded[candidate])
+    return _batches[candidate].calls
+
+
+def call(candidate: Candidate) -> None:
+    """Runs a loaded candidate once, and waits until the GPU has finished it."""
+    _loaded[candidate]()
+    torch.cuda.synchronize()
+
+
+def unload() -> None:
+    """Forgets the loaded candidates and their inputs."""
+    _loaded.clear()
+    _batches.clear()
+    _inputs.cache_clear()
+    _references.cache_clear()
+    _result.cache_clear()
+    torch.cuda.empty_cache()
+
+
+def sample(candidate: Candidate) -> tuple[list[float], int | None]:
+    """Times a loaded candidate, and returns (milliseconds of each call or the mean of a batch, SM clock in MHz)."""
+    if candidate not in _batches:
+        return timing.sample(_loaded[candidate])
+    ms, clock = _batches[candidate].sample()
+    return [ms], clock
+
+
+def device_name() -> str | None:
+    """Returns the GPU's name, or None without a GPU."""
+    return torch.cuda.get_device_name(0) if torch.cuda.is_available() else None

@@ -1,0 +1,168 @@
+"""A record says what its run ran with: the time, versions of compilers and software, the commit, the GPU and driver."""
+
+from __future__ import annotations
+
+import datetime
+import functools
+import platform
+import subprocess
+import sys
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from tl_attention import __version__
+from tl_attention.compiler.toolchain import check_cache, chosen
+from tl_attention.errors import InputError
+from tl_attention.problem.card import KNOWN, card_of
+from tl_attention.lab.measure.device import card_at_hand, visible_gpus
+
+CHECKOUT = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A `Gpu` holds the name of a GPU, its driver's version, its power limit and the newest CUDA, as NVML says.
+
+    `cuda` is the newest that the driver runs, such as 13.0. The power limit is in watts, None where NVML does not tell.
+    """
+
+    name: str
+    driver: str
+    cuda: str
+    power_limit_w: float | None
+
+
+def software() -> dict[str, str]:
+    """Returns the versions of this package, torch, TileLang, Python, CUDA and cuDNN, by name.
+
+    CUDA and cuDNN are those that torch is built for. Imports torch, but not TileLang, which takes another second.
+    """
+    import torch
+
+    versions = {
+        "tl-attention": __version__,
+        "torch": str(torch.__version__),
+        "tilelang": package("tilelang") or "none",
+        "python": sys.version.split()[0],
+    }
+    if torch.version.cuda:
+        versions |= {"cuda": torch.version.cuda, "cudnn": str(torch.backends.cudnn.version())}
+    return versions
+
+
+def package(name: str) -> str | None:
+    """Returns the version of an installed package, None where it is not installed."""
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+@functools.cache
+def commit() -> str | None:
+    """Returns the checkout's commit, `c0f9511a2b3c` or `c0f9511a2b3c, changed`; None where the package is no checkout."""
+    if not (CHECKOUT / ".git").exists():
+        return None
+    head, changes = _git("rev-parse", "--short=12", "HEAD"), _git("status", "--porcelain")
+    return f"{head}, changed" if head and changes else head or None
+
+
+def _git(*arguments: str) -> str:
+    try:
+        done = subprocess.run(["git", "-C", str(CHECKOUT), *arguments], capture_output=True, text=True, timeout=30)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
+@functools.cache
+def gpu() -> Gpu | None:
+    """Returns the first GPU that CUDA shows this process, or else NVML's first; None where NVML does not answer."""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return None
+    try:
+        visible = visible_gpus()
+        # NVML counts GPUs that CUDA_VISIBLE_DEVICES hides.
+        handle = pynvml.nvmlDeviceGetHandleByUUID(visible[0].uuid) if visible else pynvml.nvmlDeviceGetHandleByIndex(0)
+        cuda = pynvml.nvmlSystemGetCudaDriverVersion_v2()
+        return Gpu(
+            pynvml.nvmlDeviceGetName(handle),
+            pynvml.nvmlSystemGetDriverVersion(),
+            f"{cuda // 1000}.{cuda % 1000 // 10}",
+            _power_limit_w(handle),
+        )
+    except pynvml.NVMLError:
+        return None
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def _power_limit_w(handle: object) -> float | None:
+    import pynvml
+
+    try:
+        return pynvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1000
+    except pynvml.NVMLError:
+        return None
+
+
+def machine_fields(arch: str | None = None) -> dict[str, Any]:
+    """Returns the fields of a row for the run's time, arch, compilers, commit, versions, driver and power limit.
+
+    The worker adds the device. `arch` is the arch of the card to compile for, by default the card at hand. Commands ask
+    before minutes of compiling. Raises InputError where no nvcc can compile, where others may write to the cache, or,
+    unless an arch is given, where the GPU is no known card.
+    """
+    versions, known = software(), gpu()
+    nvcc = chosen(versions.get("cuda"))
+    check_cache(nvcc.cache)
+    if arch is None and "cuda" in versions:
+        for found in visible_gpus()[:1]:
+            card_of(found.capability, found.name)
+    return {
+        "run": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "arch": arch or card_at_hand().arch,
+        "nvcc": nvcc.version,
+        "ptxas": nvcc.ptxas,
+        "commit": commit(),
+        "versions": versions,
+        "driver": known.driver if known else "unknown",
+        "power_limit_w": known.power_limit_w if known else None,
+    }
+
+
+def gpu_fields(what: str) -> dict[str, Any]:
+    """Returns a row's machine fields and the GPU's name as `device`, or raises InputError if there is no GPU.
+
+    They are for a process that measures on the GPU itself. The error begins with `what`.
+    """
+    import torch
+
+    if not torch.cuda.is_available():
+        raise InputError(f"{what}: no GPU here, expected one of compute capability {KNOWN}")
+    return {"device": torch.cuda.get_device_name(0), **machine_fields()}
+
+
+def machine_text(device: str) -> dict[str, str]:
+    """Returns by name, as text, the GPU's or CPU's name, versions, commit, driver, power limit and compilers.
+
+    The name is the GPU's for "cuda", else the processor's. Values that are not known are left out, the compilers where
+    no nvcc can compile.
+    """
+    import torch
+
+    name = torch.cuda.get_device_name() if device == "cuda" else platform.processor() or platform.machine()
+    found = {"device_name": name, **software(), "commit": commit() or ""}
+    if device == "cuda" and (known := gpu()):
+        found |= {"driver": known.driver, "power_limit_w": f"{known.power_limit_w:.0f}" if known.power_limit_w else ""}
+    with suppress(InputError):
+        nvcc = chosen(torch.version.cuda)
+        found |= {"nvcc": nvcc.version, "ptxas": nvcc.ptxas}
+    return {key: value for key, value in found.items() if value}

@@ -1,0 +1,162 @@
+"""Trials verify a candidate, on the GPU or by the interpreter, and sample candidates in turn with each other."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any, Protocol, TypeVar
+
+from tl_attention.lab.measure import gpu_worker, timing
+from tl_attention.lab.measure.candidate import Candidate, verified_on
+from tl_attention.lab.measure.pool import CallFailed, Worker
+from tl_attention.oracle import interpret
+from tl_attention.oracle.reference import ErrorReport, worst_of
+
+
+class Progress(Protocol):
+    """A `Progress` is told when a phase of `total` steps begins (`phase`) and when a step ends (`advance`)."""
+
+    def phase(self, name: str, total: int) -> None: ...
+    def advance(self, what: str) -> None: ...
+
+
+class Silent:
+    """A `Silent` is a `Progress` that shows nothing."""
+
+    def phase(self, name: str, total: int) -> None: ...
+    def advance(self, what: str) -> None: ...
+
+
+SILENT = Silent()
+
+
+TIMEOUT_S = 120.0
+
+
+def on_gpu(worker: Worker, candidate: Candidate, seed: int) -> dict[str, Any]:
+    """Verifies a candidate on the GPU, and returns fields of its row with the errors, or where and how it failed."""
+    problems = verified_on(candidate.shape, candidate.fixed or candidate.planned is None, candidate.planned)
+    reports: list[ErrorReport] = []
+    for number, problem in enumerate(problems):
+        try:
+            report, stable = worker.call(gpu_worker.verify, candidate, *problem, seed + number, timeout_s=TIMEOUT_S)
+        except CallFailed as failed:
+            return {"status": failed.status, "reason": f"verifying {problem}: {failed}"}
+        if not report.ok:
+            return {"status": "wrong", "reason": f"{problem}: {report}", **_errors(report)}
+        if not stable:
+            reason = f"{problem}: repeats on the same inputs differ"
+            return {"status": "unstable", "reason": reason, **_errors(report)}
+        reports.append(report)
+    return {"verified_shapes": len(problems), **_errors(worst_of(reports))}
+
+
+def on_cpu(candidate: Candidate, seed: int) -> dict[str, Any]:
+    """Verifies a schedule's candidate by the interpreter, and returns its row's status, reason and errors.
+
+    It serves where there is no GPU to run the candidate. A schedule without a Program is only `compiled`.
+    """
+    assert candidate.planned is not None, f"{candidate} is a peer, which needs a GPU"
+    schedule, program = candidate.planned.schedule, candidate.planned.program
+    if program is None:
+        reason = "no GPU, and no Program that the CPU could run: neither verified nor timed"
+        return {"status": "compiled", "reason": reason}
+    reports = interpret.verify(program, schedule, candidate.variant, seed).values()
+    worst = worst_of(list(reports))
+    if not all(report.ok for report in reports):
+        return {"status": "wrong", "reason": str(worst), **_errors(worst)}
+    reason = "no GPU: verified by the interpreter, nothing was timed"
+    return {"status": "checked_on_cpu", "reason": reason, **_errors(worst)}
+
+
+def _errors(report: ErrorReport) -> dict[str, float]:
+    return {
+        "error_rms": report.rms,
+        "error_rms_budget": report.budget_rms,
+        "error_max_abs": report.max_abs,
+        "error_max_abs_budget": report.budget_max_abs,
+    }
+
+
+Entry = TypeVar("Entry")
+UNLOAD_TIMEOUT_S, LOAD_TIMEOUT_S, SAMPLE_TIMEOUT_S = 120.0, 120.0, 60.0
+
+
+@dataclass
+class Samples:
+    """A `Samples` holds a candidate's times in milliseconds, a list for each round, and the known SM clocks.
+
+    In batches of `calls` calls, the list has one number, their mean.
+    """
+
+    calls: int = 1
+    rounds_ms: list[list[float]] = field(default_factory=list)
+    clocks_mhz: list[int] = field(default_factory=list)
+
+    def add(self, times: list[float], clock_mhz: int | None) -> None:
+        """Adds the times of a round, and the round's clock if it is known."""
+        self.rounds_ms.append(times)
+        self.clocks_mhz.extend([clock_mhz] if clock_mhz else [])
+
+    @property
+    def timing(self) -> timing.Timing:
+        """Returns the median, deciles and clock of the calls of all rounds together."""
+        return timing.Timing.of(list(chain(*self.rounds_ms)), self.clocks_mhz)
+
+    @property
+    def medians_ms(self) -> list[float]:
+        """Returns the median time of each round, in milliseconds."""
+        return list(map(statistics.median, self.rounds_ms))
+
+
+class BrokeWorker(Exception):
+    """This error names the candidate that broke the process in which all were sampled.
+
+    No candidate's samples can be used.
+    """
+
+    def __init__(self, candidate: Candidate, failed: CallFailed):
+        super().__init__(str(failed))
+        self.candidate, self.status = candidate, failed.status
+
+
+def in_turn(entries: Sequence[Entry], rounds: int) -> Iterator[Entry]:
+    """Yields each entry once a round, forward in one round and backward in the next."""
+    for number in range(rounds):
+        yield from entries if number % 2 == 0 else reversed(entries)
+
+
+def sample(
+    worker: Worker,
+    candidates: Sequence[Candidate],
+    *,
+    seed: int,
+    rounds: int,
+    phase: str = "",
+    progress: Progress = SILENT,
+    batches: type[timing.Batch] | None = None,
+) -> list[Samples]:
+    """Times the candidates in turn in the worker for so many rounds, and returns the samples of each.
+
+    A candidate that is listed twice has two. Samples are of single calls, or of batches. `phase` is what progress calls
+    them. Raises BrokeWorker.
+    """
+    different = list(dict.fromkeys(candidates))
+    progress.phase(phase, len(different) + len(candidates) * rounds)
+    candidate, calls = candidates[0], {}
+    try:
+        worker.call(gpu_worker.unload, timeout_s=UNLOAD_TIMEOUT_S)
+        for candidate in different:
+            calls[candidate] = worker.call(gpu_worker.load, candidate, seed, batches, timeout_s=LOAD_TIMEOUT_S)
+            progress.advance(str(candidate))
+        entries = [(candidate, Samples(calls[candidate])) for candidate in candidates]
+        for candidate, samples in in_turn(entries, rounds):
+            samples.add(*worker.call(gpu_worker.sample, candidate, timeout_s=SAMPLE_TIMEOUT_S))
+            progress.advance(str(candidate))
+            time.sleep(batches.pause_s if batches else timing.PAUSE_S)
+    except CallFailed as failed:
+        raise BrokeWorker(candidate, failed) from None
+    return [samples for _, samples in entries]

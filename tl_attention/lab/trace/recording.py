@@ -1,0 +1,182 @@
+"""A traced kernel runs on the GPU, and what its threads noted becomes a timeline.
+
+What marks change is measured: the kernel without marks is timed beside it, the machine code of both is compared, and so
+are the cycles of its tiles with those of a kernel that has the marks of tiles alone.
+"""
+
+from __future__ import annotations
+
+import secrets
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from tl_attention.compiler.compile import CompiledKernel, compile_kernel
+from tl_attention.compiler.sass import steady
+from tl_attention.problem.warpgroup import ROWS, WARP, WARPGROUP
+from tl_attention.lab.measure import timing
+from tl_attention.lab.measure.candidate import Candidate
+from tl_attention.lab.measure.machine import gpu_fields
+from tl_attention.oracle import reference
+from tl_attention.problem.variant import TRACE_WORDS
+from tl_attention.codeproof.mark_places import arrivals
+from tl_attention.codeproof.marks import roles_in, threads_of_role, unmarked
+from tl_attention.lab.trace.about import About
+from tl_attention.lab.trace.shares import tile_ends
+from tl_attention.lab.trace.timeline import Timeline, What, Window, decoded
+
+ROUNDS = 12
+METHOD = (
+    "SM clock at each mark by one lane of each role, %globaltimer once; the kernels with and without marks timed in turn in "
+    "one process, CUDA events, {pause} s between them"
+)
+# Nothing is said yet about what a kernel has just noted.
+UNKNOWN = About(name="", shape="", device="")
+# Marks that say how long a tile takes, and hardly anything else.
+OF_TILES = frozenset({"tile", "end"})
+# The depth of a wgmma and of an mma.sync, and the rows and columns of an mma.sync.
+DEPTH, MMA_ROWS, MMA_COLUMNS = 16, 16, 8
+# An mma.sync keeps the tensor core of its quarter of the SM busy for so many cycles. So it is for all kernels of
+# mma.sync whose counters results/profile-h200.jsonl has.
+MMA_CYCLES, QUARTERS = 6, 4
+
+
+def record(candidate: Candidate, kinds: frozenset[str], window: Window, seed: int | None = None) -> Timeline:
+    """Runs a candidate's kernel with marks of these kinds, and returns the timeline of the window's thread blocks.
+
+    Raises InputError where there is no GPU, where the kernel cannot be compiled, or where the buffer cannot hold the
+    window.
+    """
+    common, schedule, shape = gpu_fields("trace"), candidate.schedule, candidate.shape
+    assert schedule is not None
+    seed = secrets.randbelow(2**31) if seed is None else seed
+    plain = compile_kernel(schedule, candidate.variant, candidate.planned)
+    values = values_of(candidate, seed)
+    traced, of_tiles = Traced(candidate, kinds), Traced(candidate, OF_TILES)
+    found, few = traced.timeline(window, values), of_tiles.timeline(replace(window, skip=0), values)
+    marked = traced.kernel
+    ratios, mhz = _beside(lambda: plain(**values), lambda: marked(**values, Trace=traced.buffer))
+    about = About(
+        **common,
+        name=candidate.name,
+        label=candidate.label,
+        shape=str(shape),
+        seed=seed,
+        marks=tuple(sorted(kinds)),
+        skip=window.skip,
+        method=METHOD.format(pause=timing.PAUSE_S),
+        rounds=ROUNDS,
+        time_with_marks=(statistics.median(ratios), min(ratios), max(ratios)),
+        tile_cycles=_tile_cycles(few, found),
+        product_cycles=_product_cycles(candidate, traced),
+        blocks_of_sm=traced.kernel.blocks_per_sm,
+        machine_code={
+            **{kind: (_places(plain).get(kind), places) for kind, places in _places(marked).items()},
+            "registers": (plain.report.registers, marked.report.registers),
+            "bytes of spills": (plain.report.stack_bytes, marked.report.stack_bytes),
+        },
+    )
+    return replace(found, about=about, mhz=mhz)
+
+
+class Traced:
+    """A Traced is a candidate's kernel with marks of some kinds, and the buffer that it notes them in."""
+
+    def __init__(self, candidate: Candidate, kinds: frozenset[str]):
+        assert candidate.schedule is not None
+        self.kernel = compile_kernel(candidate.schedule, replace(candidate.variant, trace=kinds), candidate.planned)
+        source, marks = unmarked(self.kernel.source, kinds)
+        self.roles, self.whats = roles_of(source), tuple(What(mark.kind, mark.name) for mark in marks)
+        self.arrives = arrivals(source, marks)
+        self.buffer = torch.zeros(TRACE_WORDS, dtype=torch.int64, device="cuda")
+
+    def timeline(self, window: Window, values: dict[str, Any]) -> Timeline:
+        """Runs the kernel once, and returns what the window's thread blocks noted; nothing is said about it yet.
+
+        Raises InputError where the buffer cannot hold the window.
+        """
+        head = torch.from_numpy(window.head(len(self.roles), len(self.whats))).cuda()
+        self.buffer.zero_()
+        self.buffer[: len(head)] = head
+        self.kernel(**values, Trace=self.buffer)
+        torch.cuda.synchronize()
+        lines = decoded(self.buffer.cpu().numpy(), window, len(self.roles), len(self.whats))
+        return Timeline(UNKNOWN, self.roles, 1.0, self.whats, self.arrives, lines)
+
+
+def roles_of(source: str) -> tuple[str, ...]:
+    """Returns the names of the roles in a thread block of a kernel's code without marks, in the order of their threads."""
+    together, count = threads_of_role(source), roles_in(source)
+    consumers = tuple(f"consumer {n}" for n in range(count - 1))
+    if "threadIdx.y" in source:
+        return (*consumers, "producer")
+    if "warpgroup_reg_dealloc" in source:  # TileLang's own specialisation has the first warpgroup load.
+        return ("producer", *consumers)
+    return tuple(f"{'warp' if together == WARP else 'warpgroup'} {n}" for n in range(count))
+
+
+def values_of(candidate: Candidate, seed: int) -> dict[str, Any]:
+    """Returns the arguments of a candidate's kernel on the GPU, by name: inputs drawn by the seed, room for the results."""
+    shape = candidate.shape
+    q, k, v = reference.make_inputs(shape, seed, "cuda")
+    rows = (shape.batch, shape.heads, shape.seq_q)
+    values: dict[str, Any] = {"Q": q, "K": k, "V": v, "softmax_scale": shape.head_dim**-0.5}
+    values["Output"] = torch.empty((*rows, shape.head_dim_v), dtype=q.dtype, device="cuda")
+    asked = reference.make_asked(shape, seed, "cuda")
+    lse = torch.empty(rows, device="cuda") if "lse" in shape.asked else None
+    return values | {feature.name: asked.get(feature.word, lse) for feature in shape.asked.features}
+
+
+def _beside(run: Callable[[], None], run_traced: Callable[[], None]) -> tuple[list[float], float]:
+    """Returns how much longer the traced kernel takes, a ratio for each round, and the median SM clock in MHz."""
+    ratios, clocks = [], []
+    for number in range(ROUNDS):
+        times = {}
+        for call in (run, run_traced) if number % 2 else (run_traced, run):
+            samples, clock = timing.sample(call)
+            times[call] = statistics.median(samples)
+            clocks += [clock] if clock else []
+            time.sleep(timing.PAUSE_S)
+        ratios.append(times[run_traced] / times[run])
+    return ratios, float(statistics.median(clocks)) if clocks else 1000.0
+
+
+def _tile_cycles(few: Timeline, found: Timeline) -> tuple[float, float] | None:
+    """Returns the mean cycles of a tile in each of two timelines of the same roles, of as many first tiles as both show.
+
+    It is None where one shows no whole tile.
+    """
+    ends = [[tile_ends(timeline, line) for line in timeline.lines] for timeline in (few, found)]
+    tiles = min(len(of_line) for of_timeline in ends for of_line in of_timeline) - 1
+    if tiles < 1:
+        return None
+    one, other = (statistics.mean((line[tiles] - line[0]) / tiles for line in of_timeline) for of_timeline in ends)
+    return one, other
+
+
+def _product_cycles(candidate: Candidate, traced: Traced) -> dict[str, float]:
+    """Returns for how many cycles a role's product of a KV block keeps the tensor pipe of its SM busy.
+
+    A wgmma m64nNk16 takes N / 2.
+    """
+    schedule, variant = candidate.schedule, candidate.variant
+    assert schedule is not None
+    rows = schedule.block_M / sum(role != "producer" for role in traced.roles)
+    if threads_of_role(traced.kernel.source) == WARPGROUP:
+        of_column = rows / ROWS / 2 / DEPTH
+    else:
+        of_column = rows / MMA_ROWS / MMA_COLUMNS * MMA_CYCLES / QUARTERS / DEPTH
+    return {
+        "mma0": of_column * schedule.block_N * variant.tile_dim,
+        "mma1": of_column * variant.tile_dim_v * schedule.block_N,
+    }
+
+
+def _places(kernel: CompiledKernel) -> dict[str, tuple[int, ...]]:
+    """Returns after how many exponentials each wait of the steady loop's machine code stands, by kind of wait."""
+    loop = steady(kernel.report.loops)
+    return {kind: (*places,) for kind, places in loop.places.items()} if loop else {}

@@ -1,0 +1,304 @@
+"""This module runs SDPA on the kernels, as a provider for torch.nn.attention's registry of flash implementations.
+
+While it is active, `attention` replaces the forward pass of aten's flash attention on CUDA, and the gradients of SDPA are
+those of `attention`, which start from the output and the LSE that the forward pass returns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.backends import cuda as backends
+from torch.library import Library
+from torch.nn.attention import SDPBackend, register_flash_attention_impl
+from torch.nn.functional import scaled_dot_product_attention
+
+from tl_attention.errors import InputError, shown
+from tl_attention.op.integrations import NAME
+from tl_attention.op.arguments import by_word
+from tl_attention.op.attention import attention
+from tl_attention.op.backward import dense
+from tl_attention.op.varlen import attention_varlen
+from tl_attention.op.varlen_operator import check_has_backward
+from tl_attention.problem.mask import OPEN
+
+# PyTorch's calls have no softcap and no sinks.
+WITHOUT_FEATURES = by_word((0.0, None))
+
+
+def register_sdpa() -> str:
+    """Registers the kernels with torch.nn.attention under the name "tl_attention", and returns that name.
+
+    Registering changes no call yet. `torch.nn.attention.activate_flash_attention_impl(name)` makes
+    F.scaled_dot_product_attention run on the kernels for fp16 and bf16 tensors (batch, heads, seq, head_dim) on a GPU,
+    training included. It also puts flash before cuDNN, which PyTorch would prefer, or switches cuDNN off in SDPA if
+    no tensor is on a GPU yet. `torch.nn.attention.restore_flash_attention_impl()` undoes all of this.
+
+    `torch.nn.attention.varlen.varlen_attn`, and SDPA of jagged nested tensors, then run on the kernels, too.
+
+    PyTorch still chooses the backend of each call. Where it does not choose flash, for example because the mask is a
+    tensor, its other backends run as before.
+
+    Returns: "tl_attention".
+    Raises: nothing itself. A call of SDPA on these kernels raises InputError (a ValueError) for dropout, for a causal mask
+        with seq_q != seq_kv, and for whatever `attention` does not support. One of packed sequences raises it for pages
+        of a cache, and for whatever `attention_varlen` does not support.
+    """
+    register_flash_attention_impl(NAME, register_fn=Active)
+    return NAME
+
+
+class Active:
+    """Active runs PyTorch's flash attention on the kernels, which SDPA takes first where it may, until `remove`."""
+
+    def __init__(self) -> None:
+        self._library: Library | None = implemented("CUDA")
+        self._enabled = backends.flash_sdp_enabled(), backends.cudnn_sdp_enabled()
+        self._order = _order()
+        # Without an order cuDNN is off, because PyTorch will prefer it.
+        _enable(flash=True, cudnn=self._enabled[1] and self._order is not None)
+        if self._order is not None:
+            flash: int = SDPBackend.FLASH_ATTENTION.value
+            torch._C._set_sdp_priority_order([flash, *(backend for backend in self._order if backend != flash)])
+
+    def remove(self) -> None:
+        """Restores PyTorch's own flash attention, and the settings from before the activation."""
+        flash, cudnn = self._enabled
+        _enable(flash=flash, cudnn=cudnn)
+        if self._order is not None:
+            torch._C._set_sdp_priority_order(self._order)
+        # A library takes its registrations along.
+        self._library = None
+
+
+def _order() -> list[int] | None:
+    """Returns SDPA's backends in the order in which it asks whether they take a call; None before CUDA is initialised.
+
+    To ask earlier would take memory on a GPU that the process may not use.
+    """
+    if not torch.cuda.is_initialized():
+        return None
+    _make_first_call()
+    return torch._C._get_sdp_priority_order()
+
+
+def _make_first_call() -> None:
+    """Makes a call of SDPA that computes nothing: the first one on a GPU sets the order, whatever it was before."""
+    nothing = torch.empty(0, 1, 1, 8, device="cuda")
+    scaled_dot_product_attention(nothing, nothing, nothing)
+
+
+def _enable(*, flash: bool, cudnn: bool) -> None:
+    backends.enable_flash_sdp(flash)
+    backends.enable_cudnn_sdp(cudnn)
+
+
+def implemented(dispatch_key: str) -> Library:
+    """Registers the kernels for aten's flash attention under a key of torch's dispatcher, and returns the library.
+
+    They stay registered for as long as the library lives. A function that this torch does not have is left out.
+    """
+    library = Library("aten", "IMPL", dispatch_key)
+    for name, function in REPLACED.items():
+        if hasattr(torch.ops.aten, name):
+            library.impl(name, function)
+    return library
+
+
+def sdpa_forward(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    return_debug_mask: bool = False,
+    *,
+    scale: float | None = None,
+) -> tuple[Any, ...]:
+    """Computes attention on the kernels, with arguments and results of aten's `_scaled_dot_product_flash_attention`.
+
+    Tensors are (batch, heads, seq, head_dim). Returns the output, the LSE, two values that only packed sequences have,
+    both lengths, and what dropout would have drawn.
+    """
+    output = torch.empty_like(query)
+    others = {"dropout_p": dropout_p, "return_debug_mask": return_debug_mask}
+    lse = _attend(output, query, key, value, "bhsd", is_causal, scale, (None, None), others)
+    return output, lse, None, None, query.shape[2], key.shape[2], *_of_no_dropout(query)
+
+
+def flash_forward(query: Tensor, *arguments: Any, **options: Any) -> tuple[Tensor, ...]:
+    """Computes attention on the kernels with the arguments and results of aten's `_flash_attention_forward`.
+
+    Tensors are (batch, seq, heads, head_dim), or (rows, heads, head_dim) of packed sequences. Returns the output, the LSE,
+    and what dropout would have drawn.
+    """
+    output = torch.empty_like(query)
+    return output, flash_forward_into(output, query, *arguments, **options), *_of_no_dropout(query)
+
+
+def flash_forward_into(
+    out: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    cum_seq_q: Tensor | None,
+    cum_seq_k: Tensor | None,
+    max_q: int,
+    max_k: int,
+    dropout_p: float,
+    is_causal: bool,
+    return_debug_mask: bool,
+    *,
+    scale: float | None = None,
+    window_size_left: int | None = None,
+    window_size_right: int | None = None,
+    **others: Any,
+) -> Tensor:
+    """Computes attention on the kernels, writes the output to `out`, and returns the LSE.
+
+    Tensors are (batch, seq, heads, head_dim), or (rows, heads, head_dim) with `cum_seq_q` and `cum_seq_k`. `others` are
+    what this torch has besides, such as pages of a cache.
+    """
+    others |= {"dropout_p": dropout_p, "return_debug_mask": return_debug_mask}
+    window = window_size_left, window_size_right
+    if cum_seq_q is None and cum_seq_k is None:
+        return _attend(out, query, key, value, "bshd", is_causal, scale, window, others)
+    offsets, longest = (cum_seq_q, cum_seq_k, None, others.pop("seqused_k", None)), (max_q, max_k)
+    return _attend_packed(out, query, key, value, offsets, longest, is_causal, scale, window, others)
+
+
+def sdpa_backward(
+    grad_out: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    out: Tensor,
+    logsumexp: Tensor,
+    cum_seq_q: Tensor | None,
+    cum_seq_k: Tensor | None,
+    max_q: int,
+    max_k: int,
+    dropout_p: float,
+    is_causal: bool,
+    *state: Tensor,
+    scale: float | None = None,
+) -> tuple[Tensor, ...]:
+    """Computes SDPA's gradients of query, key and value as those of `attention`.
+
+    Its arguments are those of aten's `_scaled_dot_product_flash_attention_backward`. None of the operators that compute
+    gradients is replaced, so none leads back here. Raises InputError for dropout, of a forward pass that was PyTorch's own.
+    """
+    _refuse({"dropout_p": dropout_p})
+    options: dict[str, Any] = {"causal": is_causal, "scale": scale, "window_size": (OPEN, OPEN), "layout": "bhsd"}
+    dq, dk, dv, _ = dense(grad_out, query, key, value, out, logsumexp, **options)
+    return dq, dk, dv
+
+
+REPLACED: dict[str, Callable[..., Any]] = {
+    "_scaled_dot_product_flash_attention": sdpa_forward,
+    "_scaled_dot_product_flash_attention_backward": sdpa_backward,
+    "_flash_attention_forward": flash_forward,
+    "_flash_attention_forward_no_dropout_inplace": flash_forward_into,
+}
+
+
+def _of_no_dropout(query: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Returns three unset tensors for dropout's state, offset and mask, which nobody reads as there is no dropout."""
+    return query.new_empty(2, dtype=torch.uint64), query.new_empty((), dtype=torch.uint64), query.new_empty(0)
+
+
+def _attend(
+    out: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    layout: str,
+    causal: bool,
+    scale: float | None,
+    window: tuple[int | None, int | None],
+    others: dict[str, Any],
+) -> Tensor:
+    """Computes attention on the kernels into `out`, and returns the LSE, fp32 (batch, heads, seq_q).
+
+    Raises InputError where one of `others` is set: the kernels have none of these.
+    """
+    _refuse(others)
+    left, right = _sides(window)
+    if query.dim() == key.dim() == value.dim() == 4:
+        seq = 2 if layout == "bhsd" else 1
+        _check_lengths(query.shape[seq], key.shape[seq], masked=causal or (left, right) != (OPEN, OPEN))
+        _check_head_dims(query, value)
+    # A tensor may require a gradient here: autograd is above.
+    with torch.no_grad():
+        asked: dict[str, Any] = {"causal": causal, "scale": scale, "window_size": (left, right), "layout": layout}
+        _, lse = attention(query, key, value, out=out, return_lse=True, **asked)
+    return lse
+
+
+def _attend_packed(
+    out: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    offsets: Any,
+    longest: tuple[int, int],
+    causal: bool,
+    scale: float | None,
+    window: tuple[int | None, int | None],
+    others: dict[str, Any],
+) -> Tensor:
+    """Computes attention of packed sequences into `out`, and returns the LSE, fp32 (heads, rows).
+
+    Raises InputError as `_attend` does, and for gradients that PyTorch's backward would compute with another mask.
+    """
+    _refuse(others)
+    if query.dim() == value.dim() == 3:
+        _check_head_dims(query, value)
+    options: dict[str, Any] = {"causal": causal, "scale": scale, "window_size": _sides(window)}
+    if query.requires_grad or key.requires_grad or value.requires_grad:
+        check_has_backward(offsets, longest, WITHOUT_FEATURES, **options)
+    cum_q, cum_k, _, used_k = offsets
+    with torch.no_grad():
+        _, lse = attention_varlen(
+            query, key, value, cum_q, cum_k, *longest, seqused_k=used_k, out=out, return_lse=True, **options
+        )
+    # PyTorch's own forward, and its backward, have +inf for a row that sees no key.
+    return lse.masked_fill_(lse.isneginf(), float("inf"))
+
+
+def _refuse(others: dict[str, Any]) -> None:
+    """Raises InputError where one of `others` is set, except a number of splits that asks for none."""
+    for name, given in others.items():
+        if given is None or (not isinstance(given, Tensor) and not given) or (name == "num_splits" and given == 1):
+            continue
+        found = "a tensor" if isinstance(given, Tensor) else shown(given)
+        raise InputError(f"sdpa: {name} is {found}, which the kernels do not have, expected none")
+
+
+def _sides(window: tuple[int | None, int | None]) -> tuple[int, int]:
+    left, right = (OPEN if side is None else side for side in window)
+    return left, right
+
+
+def _check_head_dims(query: Tensor, value: Tensor) -> None:
+    """Raises InputError for a head_dim of V other than that of Q, for which PyTorch has no backward."""
+    if value.shape[-1] != query.shape[-1]:
+        raise InputError(f"sdpa: value has head_dim {value.shape[-1]}, expected query's {query.shape[-1]}")
+
+
+def _check_lengths(seq_q: int, seq_kv: int, *, masked: bool) -> None:
+    """Raises InputError if there are no keys, or if there is a mask and seq_q differs from seq_kv.
+
+    These lengths mean something else to SDPA, or to its backward.
+    """
+    if masked and seq_q != seq_kv:
+        raise InputError(
+            f"sdpa: a causal mask or a window of {seq_q} queries and {seq_kv} keys, expected as many keys as queries: "
+            "SDPA lets them begin together, the kernels let them end together"
+        )
+    if not seq_kv:
+        # The LSE of a row without keys is -inf here, and +inf for the backward.
+        raise InputError("sdpa: there are no keys, expected at least one")

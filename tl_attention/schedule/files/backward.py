@@ -1,0 +1,92 @@
+"""The gradients of a call are computed by the operator of the first rule of backward.yaml whose conditions all hold."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field, StrictBool
+
+from tl_attention.schedule.files import conditions
+from tl_attention.schedule.files.conditions import KEYS, Case, Conditions, RuleFile
+from tl_attention.problem.card import HOPPER
+from tl_attention.problem.mask import Mask, fitted, kind_of
+from tl_attention.problem.shape import AttentionShape
+
+FILE = Path(__file__).with_name("backward.yaml")
+FLASH2, CUDNN = "flash2", "cudnn"
+Version = Annotated[str, Field(pattern=r"^\d+\.\d+\.\d+ with torch \d+\.\d+$")]
+
+
+class BackwardRule(Conditions):
+    """A rule names the operator that computes the gradients of calls that meet its conditions.
+
+    `after` is how many calls of a shape the operator flash2 serves before this one does. `versions` are cuDNN's with
+    torch's, as `9.19.0 with torch 2.11`, under which the record was made.
+    """
+
+    keys: ClassVar[tuple[str, ...]] = (*KEYS, "square", "seq_kv_mod_128", "deterministic")
+
+    square: StrictBool | None = None
+    seq_kv_mod_128: Annotated[int, Field(strict=True, ge=0, lt=128)] | None = None
+    deterministic: StrictBool | None = None
+    operator: Literal["flash2", "cudnn"]
+    after: Annotated[int, Field(strict=True, ge=0)] = 0
+    versions: tuple[Version, ...] = ()
+
+
+class BackwardRules(RuleFile[BackwardRule]):
+    """BackwardRules are the rules that choose the operator of gradients; the last serves every case."""
+
+    def number(self, case: Case) -> int:
+        """Returns the index of the first rule whose conditions a case meets."""
+        found = self.find(case)
+        assert found is not None, "the last rule serves every case"
+        return found
+
+
+@functools.cache
+def backward_rules() -> BackwardRules:
+    """Returns the rules that ship, read from backward.yaml once in a process."""
+    return read(FILE)
+
+
+def cudnn_versions() -> tuple[str, ...]:
+    """Returns the versions of cuDNN that some rule's record covers."""
+    return tuple(dict.fromkeys(version for rule in backward_rules().rules for version in rule.versions))
+
+
+def read(path: Path) -> BackwardRules:
+    """Reads a YAML file of rules of the backward. Raises InputError with `file:line: key: message`."""
+    return BackwardRules(*conditions.read(path, BackwardRule))
+
+
+def case_of(shape: AttentionShape, arch: str = HOPPER.arch, deterministic: bool = False) -> Case:
+    """Returns the Case of a problem's gradients: under its mask without sides that hide no key, and without the LSE.
+
+    Every gradient needs the LSE. The problem has no query that sees no key, unless sequences are packed.
+    """
+    case = Case.of(shape, arch)
+    mask = shape.mask if shape.packed else fitted(shape.mask, shape.seq_q, shape.seq_kv)
+    return case._replace(mask=kind_of(mask), asked=case.asked - {"lse"}, deterministic=deterministic)
+
+
+def packed_masks_alike(mask: Mask, longest_kv: int) -> bool:
+    """Says whether FlashAttention-2's backward hides the same keys as the mask, of packed sequences of any lengths.
+
+    A right side as long as the keys is an open one to that backward. Rows before the first key tell the two apart.
+    """
+    open_there = mask.right is None or (mask.right > 0 and mask.right >= longest_kv)
+    return not open_there or (mask.left is None and mask.right is None)
+
+
+def masks_alike(mask: Mask, seq_q: int, seq_kv: int) -> bool:
+    """Says whether FlashAttention-2's backward hides the same keys as the mask, for these lengths of a dense call.
+
+    That backward takes a right side of seq_kv or more for an open side, and an open right side beside a left side for
+    seq_kv. Both hide the same keys unless queries stand before the first key.
+    """
+    if mask.right is None and mask.left is None:
+        return True
+    return seq_q <= seq_kv or mask.right == 0 or (mask.right is not None and mask.right < seq_kv)

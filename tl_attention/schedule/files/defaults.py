@@ -1,0 +1,214 @@
+"""A call that names no schedule gets that of the first rule of defaults.yaml whose conditions all hold."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tl_attention.errors import InputError
+from tl_attention.schedule.files import conditions
+from tl_attention.schedule.files.conditions import LENGTH_KEYS, LONGEST, Case, Conditions, Line, RuleFile
+from tl_attention.schedule.files.named import resolve
+from tl_attention.problem.card import HOPPER
+from tl_attention.problem.features import BY_WORD, mix_rows
+from tl_attention.problem.mask import Mask, MaskKind, fitted, is_window
+from tl_attention.problem.shape import AttentionShape
+
+FILE = Path(__file__).with_name("defaults.yaml")
+# Problems for which the schedule is kept: a model has few, apart from its lengths.
+MOST_KEPT = 4096
+# What is left of a window whose sides hide no key.
+LEFT_OF_WINDOW: dict[MaskKind, MaskKind] = {"window": "full", "causal_window": "causal"}
+
+
+class Rule(Conditions):
+    """A rule names the schedule for calls that meet its conditions."""
+
+    schedule: Line
+
+    @property
+    def asks_lengths(self) -> bool:
+        """Says whether the rule has a condition on lengths."""
+        return not self.model_fields_set.isdisjoint(LENGTH_KEYS)
+
+    def alike(self, other: Rule) -> bool:
+        """Says whether the schedules of both rules compute a row alike, of as many keys as both rules are for."""
+        return _alike(self.schedule, other.schedule, min(self.seq_kv[-1], other.seq_kv[-1]))
+
+
+@dataclass(frozen=True)
+class Defaults(RuleFile[Rule]):
+    """Defaults are the rules that choose the schedule of a call that names none."""
+
+    def number(self, case: Case, invariant: bool = False) -> int:
+        """Returns the index of the first rule whose conditions a case meets. Raises InputError where it meets none.
+
+        An `invariant` case passes over rules whose schedule computes rows otherwise than that of any length does. Every
+        case on Hopper has a rule.
+        """
+        key = self._told_as(case), invariant
+        if key not in self._found:
+            wanted = self.of_any_length(case) if invariant else None
+            self._found[key] = self.find(case, lambda rule: wanted is None or rule.alike(wanted))
+        found = self._found[key]
+        if found is None:
+            served = dict.fromkeys(rule.served for rule in self.rules if case.arch in rule.archs)
+            expected = "; or ".join([*served, "a schedule by its name"])
+            raise InputError(f"attention: no default schedule serves {case}, expected {expected}")
+        return found
+
+    @functools.cached_property
+    def _found(self) -> dict[tuple[Case, bool], int | None]:
+        """Returns the indexes that were found, by case and whether invariant: a cache of keys grows by new lengths only."""
+        return {}
+
+    @functools.cached_property
+    def _edges(self) -> dict[int, tuple[list[int], list[int]]]:
+        """Returns, by how many heads share K and V, the numbers of queries and of keys that the rules tell apart."""
+        return {}
+
+    def _told_as(self, case: Case) -> Case:
+        """Returns the case of the fewest queries and keys that no rule tells from this one."""
+        if case.group not in self._edges:
+            self._edges[case.group] = queries(self.rules, case.group), edges(self.rules, "seq_kv")
+        first_of, least = self._edges[case.group], (case.seq_q, case.seq_kv)
+        seq_q, seq_kv = (of[max(bisect_right(of, n) - 1, 0)] for of, n in zip(first_of, least))
+        return case._replace(seq_q=seq_q, seq_kv=seq_kv)
+
+    def of_any_length(self, case: Case) -> Rule | None:
+        """Returns the first rule that serves the case and asks for no lengths; None if there is none."""
+        number = self.find(case, lambda rule: not rule.asks_lengths)
+        return None if number is None else self.rules[number]
+
+    def same_bits(self, case: Case) -> bool:
+        """Says whether a case's rows have the same bits at all lengths anyhow, but those whose keys may be in parts.
+
+        A window's must have them also where it is left out, as it is as long as the keys.
+        """
+        if mix_rows(BY_WORD[word] for word in case.asked):
+            return False
+        masks = {case.mask, LEFT_OF_WINDOW.get(case.mask, case.mask)}
+        return all(self._alike_at_all_lengths(case._replace(mask=mask)) for mask in masks)
+
+    def _alike_at_all_lengths(self, case: Case) -> bool:
+        wanted = self.of_any_length(case)
+        lengths = itertools.product(queries(self.rules, case.group), edges(self.rules, "seq_kv"))
+        numbers = {self.number(case._replace(seq_q=q, seq_kv=kv)) for q, kv in lengths}
+        whole = (self.rules[number] for number in numbers if not self.in_parts(number, case))
+        return wanted is not None and all(rule.alike(wanted) for rule in whole)
+
+    def in_parts(self, number: int, case: Case) -> bool:
+        """Says whether the schedule of the rule of this index may compute the case's keys in parts."""
+        return _has_parts(self.rules[number].schedule)
+
+
+@functools.cache
+def _alike(schedule: str, other: str, most_keys: int) -> bool:
+    own, others = (resolve(name).schedule.arithmetic(most_keys) for name in (schedule, other))
+    return own == others
+
+
+@functools.cache
+def _has_parts(schedule: str) -> bool:
+    return resolve(schedule).schedule.kernel.part_blocks is not None
+
+
+@functools.lru_cache(MOST_KEPT)
+def _same_bits(case: Case) -> bool:
+    return defaults().same_bits(case)
+
+
+@functools.lru_cache(MOST_KEPT)
+def _alike_at_any_length(case: Case, other: Case) -> bool:
+    own, others = (defaults().of_any_length(of) for of in (case, other))
+    return own is not None and others is not None and own.alike(others)
+
+
+def computed(
+    shape: AttentionShape, arch: str, invariant: bool | None, by_rules: bool = True
+) -> tuple[AttentionShape, bool]:
+    """Returns (the problem that a kernel computes for a call, whether the kernel is an invariant one).
+
+    With `invariant` None that is where it costs nothing, and keys are not in parts; the default rules only count where
+    they choose the schedule.
+    The problem has no side of the mask that hides no key, unless rows would be computed otherwise by the rules' schedule
+    for what is left. Packed sequences keep both sides, as any may be longest.
+    """
+    case = _of_any_length(shape, arch)
+    if invariant is None:
+        invariant = _same_bits(case) and not _in_parts(shape, arch) if by_rules else not mix_rows(shape.asked.features)
+    if not shape.packed and is_window(shape.mask):
+        mask = fitted(shape.mask, shape.seq_q, shape.seq_kv)
+        # Where the right side must stay for its schedule, the left one need not.
+        for left_out in (replace(shape, mask=mask), replace(shape, mask=Mask(mask.left, shape.mask.right))):
+            if not (invariant and by_rules) or _alike_at_any_length(case, _of_any_length(left_out, arch)):
+                return left_out, invariant
+    return shape, invariant
+
+
+def _in_parts(shape: AttentionShape, arch: str) -> bool:
+    found, case = defaults(), Case.of(shape, arch)
+    return found.in_parts(found.number(case), case)
+
+
+def _of_any_length(shape: AttentionShape, arch: str) -> Case:
+    # A cache of keys that grows makes a new problem with each token, but not a new case.
+    return Case.of(shape, arch)._replace(seq_q=1, seq_kv=1)
+
+
+@functools.lru_cache(MOST_KEPT)
+def default_schedule(shape: AttentionShape, arch: str = HOPPER.arch, invariant: bool = False) -> str:
+    """Returns the name of the schedule that the default rules choose for a problem on a card of this arch.
+
+    An `invariant` one computes rows as that for any length does. Raises InputError where they choose none.
+    """
+    found = defaults()
+    return found.rules[found.number(Case.of(shape, arch), invariant)].schedule
+
+
+def default_schedules(shape: AttentionShape, arch: str = HOPPER.arch, invariant: bool = False) -> list[str]:
+    """Returns the names of all schedules that the default rules choose for the problem at some seq_q and seq_kv.
+
+    Each comes once, and the schedule of the shortest lengths comes first. Raises InputError where a card has none
+    for some length.
+    """
+    found, case = defaults(), Case.of(shape, arch)
+    # Each range of lengths that no rule tells apart is tried at its fewest rows and its most keys: where a mask hides
+    # later keys, there are only so many rows that see one.
+    rows, keys = queries(found.rules, shape.group), [*(edge - 1 for edge in edges(found.rules, "seq_kv")[1:]), LONGEST]
+    lengths = [(q, kv) for q in rows for kv in keys if shape.mask.right is None or q <= kv + shape.mask.right]
+    numbers = (found.number(case._replace(seq_q=q, seq_kv=kv), invariant) for q, kv in lengths)
+    return list(dict.fromkeys(found.rules[number].schedule for number in numbers))
+
+
+@functools.cache
+def defaults() -> Defaults:
+    """Returns the default rules that ship, read from defaults.yaml once in a process.
+
+    A test sees that they serve every case, each some, by schedules that are meant for it.
+    """
+    return read(FILE)
+
+
+def read(path: Path) -> Defaults:
+    """Reads a YAML file of default rules as Defaults. Raises InputError with `file:line: key: message`."""
+    return Defaults(*conditions.read(path, Rule))
+
+
+def queries(rules: Sequence[Rule], group: int) -> list[int]:
+    """Returns, sorted, such numbers of queries, where so many heads share K and V, that no rule tells apart two between."""
+    return sorted({*edges(rules, "seq_q"), *(-(-edge // group) for edge in edges(rules, "rows"))})
+
+
+def edges(rules: Sequence[Rule], key: str) -> list[int]:
+    """Returns, sorted, 1 and all numbers that begin a rule's range for `key` or follow the last number of one.
+
+    No rule tells two values of the key apart that lie between two neighbours of these.
+    """
+    ranges = [getattr(rule, key) for rule in rules]
+    found = {1, *(edge for numbers in ranges for edge in (numbers.start, numbers.stop))}
+    return sorted(edge for edge in found if edge <= LONGEST)
