@@ -12,9 +12,9 @@ from on_cpu import launched, take_for_a_gpu
 from torch import Tensor
 
 from tl_attention import attention
-from tl_attention.schedule.files.named import resolve
 from tl_attention.op import attention as module
 from tl_attention.problem.variant import Variant
+from tl_attention.schedule.files.named import resolve
 from tl_attention.schedule.schedule import Schedule
 
 Options = dict[str, Any]

@@ -2,15 +2,15 @@
 
 import numpy as np
 
-from tl_attention.problem.warpgroup import WARP, WARPS
 from tl_attention.codeproof.pipelined.code_proof import PipelinedProof
-from tl_attention.codeproof.warp_specialized.code_proof import RolesProof
-from tl_attention.problem.variant import Sizes
-from tl_attention.program.derivation import derive
 from tl_attention.codeproof.run.run import Extent, Run
 from tl_attention.codeproof.run.stream import Stream
 from tl_attention.codeproof.run.threads import Threads
 from tl_attention.codeproof.verdict import GeneratedCode
+from tl_attention.codeproof.warp_specialized.code_proof import RolesProof
+from tl_attention.problem.variant import Sizes
+from tl_attention.problem.warpgroup import WARP, WARPS
+from tl_attention.program.derivation import derive
 from tl_attention.program.events import Event, Process
 from tl_attention.schedule.schedule import Schedule
 

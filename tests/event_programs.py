@@ -7,8 +7,8 @@ from typing import Any
 
 from overlap import FORMS, overlap
 
-from tl_attention.problem.warpgroup import WARPS
 from tl_attention.kernels.warp_specialized.roles import Roles
+from tl_attention.problem.warpgroup import WARPS
 from tl_attention.program.derivation import derive
 from tl_attention.program.events import CLUSTER, NAMED, Event, Process
 

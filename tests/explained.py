@@ -4,9 +4,9 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from tl_attention.lab.show.explain import explain
 from tl_attention.program.planned import Planned
 from tl_attention.schedule.schedule import Schedule
-from tl_attention.lab.show.explain import explain
 
 BLOCK_LOOP = re.compile(r"^( *)for \(int t\w* = 0; .*?^\1\}$", re.MULTILINE | re.DOTALL)
 STATEMENT = re.compile(r"([\w.]+)\((t(?:[+-]\d+)?)\)([^(]*?)(?:, (?=[\w.]+\()|$)")

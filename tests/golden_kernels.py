@@ -10,11 +10,11 @@ from typing import Any
 
 from code_mutants.kernels import KERNELS as MUTATED
 
-from tl_attention.schedule.files.named import resolve
 from tl_attention.problem.card import HOPPER
 from tl_attention.problem.head_dims import HeadSize, sizes_of
 from tl_attention.problem.mask import CAUSAL, FULL, Mask
 from tl_attention.problem.variant import Sizes, Variant
+from tl_attention.schedule.files.named import resolve
 from tl_attention.schedule.options import Exp2Polynomial
 from tl_attention.schedule.schedule import Schedule
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from tl_attention.schedule.files.backward import cudnn_versions
 from tl_attention.op import aten, backward, trial
+from tl_attention.schedule.files.backward import cudnn_versions
 
 OPEN = -1
 

@@ -4,8 +4,8 @@ from typing import Any
 
 from mutations import SCHEDULES
 
-from tl_attention.schedule.files.schedule_file import Named, load_file
 from tl_attention.problem.head_dims import sizes_of
+from tl_attention.schedule.files.schedule_file import Named, load_file
 from tl_attention.schedule.schedule import Schedule
 
 FILES: dict[str, Named] = {

@@ -12,9 +12,6 @@ import torch
 from moves import groups
 from moves.space import walk
 
-from tl_attention.schedule.files.schedule_file import load, load_file
-from tl_attention.schedule.loop.attention import SOURCE
-from tl_attention.schedule.loop.table import chunk_names, split_table, whole
 from tl_attention.kernels.warp_specialized.dialect import TABLE
 from tl_attention.oracle.interpret import interpret
 from tl_attention.oracle.reference import ErrorReport, attention_fp64, attention_same_precision, compare, make_inputs
@@ -25,7 +22,10 @@ from tl_attention.problem.shape import AttentionShape
 from tl_attention.program.derivation import derive
 from tl_attention.program.machine import Policy
 from tl_attention.program.program import Model, Operation, Program
+from tl_attention.schedule.files.schedule_file import load, load_file
 from tl_attention.schedule.keys import PRODUCER
+from tl_attention.schedule.loop.attention import SOURCE
+from tl_attention.schedule.loop.table import chunk_names, split_table, whole
 from tl_attention.schedule.options import SoftmaxOptions
 from tl_attention.schedule.schedule import Schedule
 

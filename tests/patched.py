@@ -12,8 +12,6 @@ from on_cpu import on_cpu
 
 import tl_attention
 from tl_attention import InputError, ScheduleRefused, attention
-from tl_attention.schedule.files.conditions import Case
-from tl_attention.schedule.files.defaults import FILE, read
 from tl_attention.kernels.shared import features
 from tl_attention.lab.measure.peers import why_not
 from tl_attention.lab.measure.records import problem_of, read_rows, shape_of
@@ -22,6 +20,8 @@ from tl_attention.oracle.interpret import verify
 from tl_attention.problem.mask import CAUSAL, FULL, Mask
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.program.planned import Planned
+from tl_attention.schedule.files.conditions import Case
+from tl_attention.schedule.files.defaults import FILE, read
 
 __all__ = ["on_cpu"]
 

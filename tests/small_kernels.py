@@ -5,9 +5,9 @@ from collections.abc import Iterable
 import numpy as np
 
 from tl_attention.codeproof.read.calls import CALLS
+from tl_attention.codeproof.read.text import Kernel, read
 from tl_attention.codeproof.run.iterations import Iterations
 from tl_attention.codeproof.run.run import Extent, Run, Seen
-from tl_attention.codeproof.read.text import Kernel, read
 from tl_attention.codeproof.run.threads import Threads
 
 WHOLE = Extent(1 << 62)

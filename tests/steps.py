@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.nn.attention import activate_flash_attention_impl, restore_flash_attention_impl
 
 from tl_attention import attention, attention_varlen, register_sdpa
-from tl_attention.op.integrations import sdpa
 from tl_attention.op import backward
+from tl_attention.op.integrations import sdpa
 
 # How a Block's attention is computed.
 WAYS = ("dense", "grouped", "sinks", "packed", "sdpa")

@@ -9,8 +9,8 @@ from types import ModuleType
 
 from once import Given, shared
 
-from tl_attention.schedule.files.schedule_file import load
 from tl_attention.lab.leaderboard.submission import VARIANT, pack
+from tl_attention.schedule.files.schedule_file import load
 
 ROOT = Path(__file__).parents[1]
 COMMITTED = ROOT / "leaderboard_submit.py"

@@ -10,10 +10,10 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from tl_attention import InputError, attention
-from tl_attention.schedule.files.backward import FLASH2, masks_alike
 from tl_attention.op.backward import taking
 from tl_attention.op.rows import Rows
 from tl_attention.problem.mask import fitted, masked, sides
+from tl_attention.schedule.files.backward import FLASH2, masks_alike
 
 __all__ = ["flash_on_cpu", "on_cpu"]
 

@@ -19,16 +19,16 @@ from tiers import sampled
 from torch import Tensor
 
 from tl_attention import InputError, attention, attention_varlen
-from tl_attention.schedule.files import backward as rules_of
-from tl_attention.schedule.files.backward import CUDNN, FILE, FLASH2, BackwardRules, backward_rules, cudnn_versions
-from tl_attention.schedule.files.conditions import NONE_YET, Case
-from tl_attention.problem.card import ARCHS, CARDS
-from tl_attention.op.integrations import sdpa
 from tl_attention.op import arguments, aten, backward
 from tl_attention.op.backward import Shape, taking
+from tl_attention.op.integrations import sdpa
+from tl_attention.problem.card import ARCHS, CARDS
 from tl_attention.problem.head_dims import TILE_SIZES
 from tl_attention.problem.mask import MASK_KINDS, Mask
 from tl_attention.problem.shape import DTYPES, AttentionShape
+from tl_attention.schedule.files import backward as rules_of
+from tl_attention.schedule.files.backward import CUDNN, FILE, FLASH2, BackwardRules, backward_rules, cudnn_versions
+from tl_attention.schedule.files.conditions import NONE_YET, Case
 
 __all__ = ["on_cpu", "operators"]
 ROOT = Path(__file__).parents[1]
@@ -91,7 +91,7 @@ def test_every_rule_names_its_record_and_the_file_ships() -> None:
         # What is not known to be right is tried in every process's first call.
         assert rule.operator == FLASH2 or rule.versions
     packaged = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]
-    assert FILE in [path for pattern in packaged["tl_attention.files"] for path in FILE.parent.glob(pattern)]
+    assert FILE in [path for pattern in packaged["tl_attention.schedule.files"] for path in FILE.parent.glob(pattern)]
 
 
 RULES = """\

@@ -8,8 +8,8 @@ import pytest
 import yaml
 
 from tl_attention.errors import InputError
-from tl_attention.schedule.files.schedule_file import MOST_BASES, ScheduleKeys, load, load_file
 from tl_attention.lab.measure.records import read_rows
+from tl_attention.schedule.files.schedule_file import MOST_BASES, ScheduleKeys, load, load_file
 
 ROOT = Path(__file__).parents[1]
 SCHEDULES = ROOT / "schedules"

@@ -7,7 +7,6 @@ import pytest
 from mutations import shipped
 from stand_in import GOOD, Compilers, Gpu, on_a_machine
 
-from tl_attention.schedule.files.schedule_file import load
 from tl_attention.lab.measure import bench, session
 from tl_attention.lab.measure.candidate import Candidate
 from tl_attention.lab.measure.peers import product_flops
@@ -18,6 +17,7 @@ from tl_attention.lab.measure.trials import SILENT, Silent
 from tl_attention.oracle.reference import ErrorReport, worst_of
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.program.planned import Planned
+from tl_attention.schedule.files.schedule_file import load
 
 __all__ = ["on_a_machine"]
 SHAPE = AttentionShape(1, 2, 256, 256, 128)

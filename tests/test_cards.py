@@ -7,17 +7,17 @@ import pytest
 from mutations import shipped
 
 from tl_attention.errors import InputError, ScheduleRefused
-from tl_attention.schedule.files.conditions import Case
-from tl_attention.lab.measure import device
-from tl_attention.problem.card import ARCHS, CARDS, HOPPER, Card, card_of, known_card
-from tl_attention.lab.measure.device import VisibleGpu, another_gpu, card_at_hand
 from tl_attention.kernels.preflight import check_limits, refuse_unless_safe, verdicts
 from tl_attention.kernels.registry import LOWERINGS, lowering_of
+from tl_attention.lab.measure import device
+from tl_attention.lab.measure.device import VisibleGpu, another_gpu, card_at_hand
+from tl_attention.lab.show.explain import explain
+from tl_attention.problem.card import ARCHS, CARDS, HOPPER, Card, card_of, known_card
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.variant import Variant
-from tl_attention.program.planned import Planned
 from tl_attention.program.limits import check_fits
-from tl_attention.lab.show.explain import explain
+from tl_attention.program.planned import Planned
+from tl_attention.schedule.files.conditions import Case
 
 BEST = shipped()["best"]
 SHAPE = AttentionShape(1, 2, 64, 64, 128)

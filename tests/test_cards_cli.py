@@ -9,9 +9,8 @@ from stand_in import Compilers, Gpu, compiled_for, on_a_machine
 
 from tl_attention import attention
 from tl_attention.errors import InputError
-from tl_attention.lab.measure import device
+from tl_attention.lab.measure import device, session, trials
 from tl_attention.lab.measure.device import VisibleGpu, card_at_hand
-from tl_attention.lab.measure import session, trials
 from tl_attention.lab.measure.records import read_rows
 from tl_attention.op import arguments
 from tl_attention.op.attention import kernel_of

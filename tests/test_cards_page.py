@@ -10,14 +10,14 @@ from stand_in import Compilers, on_a_machine
 from tiers import exhaustive
 
 from tl_attention.compiler.compile import StaticReport
-from tl_attention.schedule.files.named import resolve
-from tl_attention.problem.card import CARDS
 from tl_attention.kernels.registry import LOWERINGS
 from tl_attention.lab.measure import session
 from tl_attention.lab.measure.compilation import Compiled
 from tl_attention.lab.measure.records import Row, problem_of, read_rows
+from tl_attention.problem.card import CARDS
 from tl_attention.problem.mask import CAUSAL, FULL, Mask
 from tl_attention.problem.shape import AttentionShape
+from tl_attention.schedule.files.named import resolve
 
 __all__ = ["on_a_machine"]
 

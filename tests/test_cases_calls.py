@@ -12,9 +12,9 @@ from golden_kernels import KERNELS
 from once import lowered
 from tiers import sampled
 
-from tl_attention.errors import ScheduleRefused
 from tl_attention.codeproof.read.host_plan import parse_host_source
 from tl_attention.codeproof.tiles.tensors import Tensor, contiguous, told_apart
+from tl_attention.errors import ScheduleRefused
 
 BOTH = ("softcap", "Sinks")
 READ = r"( *)own\[0\] = Sinks\[\(\(int64_t\)(\w+|\(\(int\)blockIdx\.y\))\)\];\n"

@@ -8,8 +8,6 @@ from golden_kernels import KERNELS
 from once import lowered
 
 from tl_attention import InputError, attention
-from tl_attention.schedule.files.defaults import default_schedule
-from tl_attention.schedule.files.named import resolve
 from tl_attention.kernels.preflight import check_limits
 from tl_attention.lab.measure.records import problem_of
 from tl_attention.oracle.interpret import POLICIES, verify
@@ -20,6 +18,8 @@ from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.variant import Variant
 from tl_attention.program.derivation import derive
 from tl_attention.program.planned import Planned
+from tl_attention.schedule.files.defaults import default_schedule
+from tl_attention.schedule.files.named import resolve
 
 EVERY = range(8, 257, 8)
 

@@ -4,9 +4,10 @@ import pytest
 import torch
 from mutations import shipped
 
-from tl_attention.errors import InputError
 from tl_attention.codeproof.pipelined.code_proof import PipelinedProof
+from tl_attention.codeproof.verdict import GeneratedCode
 from tl_attention.codeproof.warp_specialized.grid_proof import grids
+from tl_attention.errors import InputError
 from tl_attention.lab.measure.candidate import MANY, verified_on
 from tl_attention.lab.measure.records import Row, parse_line, problem_of
 from tl_attention.op.rows import Rows
@@ -17,7 +18,6 @@ from tl_attention.problem.mask import CAUSAL, FULL, Mask
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.variant import Variant
 from tl_attention.program.derivation import derive
-from tl_attention.codeproof.verdict import GeneratedCode
 
 
 def test_no_grid_of_a_proof_cuts_a_group():

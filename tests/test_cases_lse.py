@@ -12,11 +12,11 @@ from golden_kernels import KERNELS, PROVED
 from once import lowered, proved
 from tiers import exhaustive, sampled
 
+from tl_attention.codeproof.read.copies import OWN
+from tl_attention.codeproof.read.expression import arguments
 from tl_attention.errors import ScheduleRefused
 from tl_attention.kernels.shared.device_code import STORE_LSE
 from tl_attention.problem.mask import CAUSAL
-from tl_attention.codeproof.read.copies import OWN
-from tl_attention.codeproof.read.expression import arguments
 
 # The line that stores.
 CALL = "tl_attention_store_lse("

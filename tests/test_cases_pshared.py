@@ -12,11 +12,11 @@ from mutations import shipped
 from once import lowered, proved
 from tiers import sampled
 
+from tl_attention.codeproof.tiles.tiles import Tile
 from tl_attention.errors import ScheduleRefused
 from tl_attention.kernels.preflight import refuse_unless_safe
 from tl_attention.kernels.warp_specialized.device_code import STORE_P
 from tl_attention.program.planned import Planned
-from tl_attention.codeproof.tiles.tiles import Tile
 from tl_attention.schedule.schedule import Schedule
 
 

@@ -12,7 +12,6 @@ import pytest
 from stand_in import Compilers, Gpu, on_a_machine
 
 from tl_attention.errors import InputError
-from tl_attention.schedule.files.named import resolve
 from tl_attention.lab.measure import session
 from tl_attention.lab.measure.candidate import Candidate
 from tl_attention.lab.measure.cell import Cell, entries, load_cells
@@ -24,6 +23,7 @@ from tl_attention.lab.measure.trials import SILENT
 from tl_attention.oracle.reference import ErrorReport
 from tl_attention.problem.mask import FULL, Mask
 from tl_attention.problem.shape import AttentionShape
+from tl_attention.schedule.files.named import resolve
 
 __all__ = ["on_a_machine"]
 pytestmark = pytest.mark.usefixtures("on_a_machine")

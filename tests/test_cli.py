@@ -8,9 +8,9 @@ from conftest import ROOT, python
 
 import tl_attention
 from tl_attention.lab.cli import main
-from tl_attention.schedule.files.schedule_file import load, load_file
 from tl_attention.lab.measure.records import read_rows
 from tl_attention.problem.head_dims import is_meant
+from tl_attention.schedule.files.schedule_file import load, load_file
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 BLOCKED = "import sys; sys.modules.update(torch=None, tilelang=None, tvm=None, numpy=None); "

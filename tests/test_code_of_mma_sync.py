@@ -10,11 +10,11 @@ from once import Given, proved
 from tiers import exhaustive
 
 from tl_attention.errors import ScheduleRefused
-from tl_attention.schedule.files.schedule_file import load
 from tl_attention.kernels.preflight import refuse_unless_safe
 from tl_attention.problem.mask import CAUSAL, FULL, Mask
 from tl_attention.problem.variant import Sizes, Variant
 from tl_attention.program.planned import Planned
+from tl_attention.schedule.files.schedule_file import load
 from tl_attention.schedule.keys import PRODUCER
 from tl_attention.schedule.schedule import Schedule
 

@@ -14,11 +14,11 @@ from once import Given, Kernel, lowered, proved, reading
 from tiers import exhaustive, sampled
 
 from tl_attention.errors import ScheduleRefused
-from tl_attention.schedule.files.named import resolve
 from tl_attention.problem.mask import CAUSAL
 from tl_attention.problem.tiling import ceildiv
 from tl_attention.problem.variant import Sizes, Variant
 from tl_attention.program.events import Process
+from tl_attention.schedule.files.named import resolve
 
 # Multicast, each order of tiles, and each place of Q, P and the output.
 KINDS = (

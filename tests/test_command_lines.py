@@ -26,15 +26,15 @@ from test_trace_picture import timeline as two_iterations
 from tiers import sampled
 from timelines import timeline
 
+from tl_attention.errors import ScheduleRefused
+from tl_attention.kernels import preflight
 from tl_attention.lab.cli import main
 from tl_attention.lab.cli.options import HeadSizeType
 from tl_attention.lab.cli.outputs import OutputFile
-from tl_attention.errors import ScheduleRefused
 from tl_attention.lab.files.kinds import CHROME, MACHINE, PAGE, PICTURE, RECORD, SCHEMA, SUBMISSION, TIMELINE, Kind
 from tl_attention.lab.files.schema import json_schema
 from tl_attention.lab.leaderboard import evaluate, submission
 from tl_attention.lab.leaderboard.results import Evaluation, LineResult, Outcome
-from tl_attention.kernels import preflight
 from tl_attention.lab.measure import bench, cells, compilation, doctor, peers, profile
 from tl_attention.lab.measure.cell_records import CellRow
 from tl_attention.lab.measure.profile import ProfileRow

@@ -9,13 +9,13 @@ from pathlib import Path
 import click
 import pytest
 
-from tl_attention.lab.cli import main
-from tl_attention.lab.cli.command import Command
 from tl_attention.compiler import generation, toolchain
 from tl_attention.errors import InputError
-from tl_attention.schedule.files.named import expand, resolve
+from tl_attention.lab.cli import main
+from tl_attention.lab.cli.command import Command
 from tl_attention.lab.leaderboard import submission
 from tl_attention.lab.measure import bench
+from tl_attention.schedule.files.named import expand, resolve
 
 ROOT = Path(__file__).parents[1]
 COMMANDS = {name: command for name, command in main.commands.items() if isinstance(command, Command)}

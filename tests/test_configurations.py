@@ -9,20 +9,20 @@ from test_mma_sync_table import told
 from tiers import exhaustive
 
 from tl_attention.compiler.compile import compile_kernel
-from tl_attention.schedule.configuration import EXAMPLE, STEP, WHOLE, Configuration, parse, schedule_of
-from tl_attention.lab.measure.published import space
 from tl_attention.errors import InputError, ScheduleRefused
-from tl_attention.schedule.files.named import resolve
-from tl_attention.problem.card import CARDS
 from tl_attention.kernels.preflight import refuse_unless_safe
+from tl_attention.lab.measure.published import space
 from tl_attention.op import attention as of_calls
 from tl_attention.oracle.interpret import verify
+from tl_attention.problem.card import CARDS
 from tl_attention.problem.mask import CAUSAL, FULL, Mask
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.variant import Variant
 from tl_attention.program.derivation import derive
 from tl_attention.program.planned import Planned
 from tl_attention.program.program import Operation
+from tl_attention.schedule.configuration import EXAMPLE, STEP, WHOLE, Configuration, parse, schedule_of
+from tl_attention.schedule.files.named import resolve
 
 RTX_3090 = CARDS["sm_86"]
 SPACE = list(space())

@@ -12,10 +12,10 @@ from measurements.cudnn_inputs import LEVELS, Tried, problem, wrong_ones
 from pages import backward as page
 from pages import backward_rules
 
-from tl_attention.schedule.files.backward import backward_rules as rules
 from tl_attention.lab.measure.records import parse_line, problem_of
 from tl_attention.op import aten
 from tl_attention.problem.mask import CAUSAL, FULL
+from tl_attention.schedule.files.backward import backward_rules as rules
 
 __all__ = ["operators"]
 CPU = torch.device("cpu")

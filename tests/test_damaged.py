@@ -20,14 +20,12 @@ from test_trace_picture import timeline as two_iterations
 from tiers import sampled
 from timelines import timeline
 
-from tl_attention.lab.cli.report import _entry
 from tl_attention.compiler import compile, store
 from tl_attention.compiler.sass import cuobjdump
 from tl_attention.compiler.scratch import scratch_file
 from tl_attention.errors import InputError
-from tl_attention.schedule.files import catalogue
+from tl_attention.lab.cli.report import _entry
 from tl_attention.lab.files.ladder_file import ladder_names, load_ladder
-from tl_attention.schedule.files.named import load
 from tl_attention.lab.leaderboard import results as evaluations
 from tl_attention.lab.leaderboard.contract import RANKED_LINES, read_test_lines
 from tl_attention.lab.leaderboard.evaluate import evaluate
@@ -43,6 +41,8 @@ from tl_attention.lab.show import report as shown_rows
 from tl_attention.lab.show import timeline as shown_timeline
 from tl_attention.lab.trace import chrome, page, picture
 from tl_attention.lab.trace.timeline import Timeline
+from tl_attention.schedule.files import catalogue
+from tl_attention.schedule.files.named import load
 
 RESULTS = ROOT / "results"
 TIMELINES = sorted(path.stem for path in (RESULTS / "timelines").glob("*.json"))

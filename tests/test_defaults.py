@@ -13,17 +13,17 @@ from typing import Any
 import pytest
 
 from tl_attention.errors import InputError
-from tl_attention.schedule.files import defaults
-from tl_attention.schedule.files.conditions import FLAGS, KEYS, LONGEST, NONE_YET, Case
-from tl_attention.schedule.files.defaults import FILE, Rule, computed, default_schedule, default_schedules
-from tl_attention.schedule.files.named import resolve
-from tl_attention.problem.card import ARCHS, CARDS, HOPPER
 from tl_attention.kernels.preflight import check_limits
+from tl_attention.problem.card import ARCHS, CARDS, HOPPER
 from tl_attention.problem.features import BY_WORD
 from tl_attention.problem.head_dims import TILE_SIZES, is_meant, sizes_of
 from tl_attention.problem.mask import CAUSAL, FULL, MASK_KINDS, Mask, kind_of
 from tl_attention.problem.shape import DTYPES, AttentionShape
 from tl_attention.program.planned import Planned
+from tl_attention.schedule.files import defaults
+from tl_attention.schedule.files.conditions import FLAGS, KEYS, LONGEST, NONE_YET, Case
+from tl_attention.schedule.files.defaults import FILE, Rule, computed, default_schedule, default_schedules
+from tl_attention.schedule.files.named import resolve
 
 ROOT = Path(__file__).parents[1]
 # Line 2: short queries; line 8: others of the same size.
@@ -171,7 +171,7 @@ def test_a_mistake_in_the_rules_is_told_in_one_line_with_file_and_line(name, rul
 
 def test_it_ships_with_the_package_and_is_no_schedule(cli) -> None:
     packaged = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]
-    assert FILE in [path for pattern in packaged["tl_attention.files"] for path in FILE.parent.glob(pattern)]
+    assert FILE in [path for pattern in packaged["tl_attention.schedule.files"] for path in FILE.parent.glob(pattern)]
     assert "defaults" not in cli("list", "--all").stdout
 
 

@@ -7,10 +7,10 @@ from tiers import exhaustive
 
 from tl_attention.compiler.compile import StaticReport
 from tl_attention.compiler.sass import Loop
-from tl_attention.schedule.files.named import resolve
 from tl_attention.lab.measure.compilation import Compiled
-from tl_attention.schedule.schedule import Schedule
 from tl_attention.lab.show import diff
+from tl_attention.schedule.files.named import resolve
+from tl_attention.schedule.schedule import Schedule
 
 
 def parts(cli, *arguments) -> list[str]:

@@ -12,9 +12,9 @@ from test_toolchain import toolkit
 from tl_attention.compiler import generation, store, toolchain
 from tl_attention.compiler.compile import compile_kernel
 from tl_attention.errors import InputError
-from tl_attention.problem.card import CARDS
 from tl_attention.lab.measure import doctor
 from tl_attention.lab.measure.machine import Gpu
+from tl_attention.problem.card import CARDS
 from tl_attention.problem.variant import Variant
 
 SEED, VARIANT = shipped()["seed"], Variant(128, "float16")

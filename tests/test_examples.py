@@ -12,10 +12,10 @@ from gradients import flash_on_cpu
 from on_cpu import Kernels, on_cpu
 from tiers import exhaustive, sampled
 
-from tl_attention.problem.card import CARDS, HOPPER
 from tl_attention.kernels.preflight import check_limits
 from tl_attention.kernels.registry import lowering_of
 from tl_attention.op import arguments
+from tl_attention.problem.card import CARDS, HOPPER
 from tl_attention.program.planned import Planned
 
 __all__ = ["flash_on_cpu", "on_cpu"]

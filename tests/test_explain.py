@@ -9,13 +9,13 @@ from mutations import SCHEDULES, fitting_head_dim, shipped
 from specialized import CHUNKED, HUNDREDS, REST, TWO, fa3, hundred
 
 from tl_attention.errors import ScheduleRefused
-from tl_attention.schedule.files.schedule_file import load
-from tl_attention.lab.files.schema import json_schema
 from tl_attention.kernels.registry import lowering_of
+from tl_attention.lab.files.schema import json_schema
+from tl_attention.lab.show.explain import explain
 from tl_attention.program.planned import Planned
+from tl_attention.schedule.files.schedule_file import load
 from tl_attention.schedule.options import OPTION_KEYS, OPTION_PATHS, words_of
 from tl_attention.schedule.schedule import changed_options
-from tl_attention.lab.show.explain import explain
 
 
 def options(text: str) -> list[str]:

@@ -10,13 +10,13 @@ from overlap import overlap
 from tiers import sampled
 from traced import Emitted, TracedStatement, specialized_phases
 
-from tl_attention.schedule.files.schedule_file import load
-from tl_attention.schedule.loop.table import Table, whole
 from tl_attention.kernels.registry import lowering_of
 from tl_attention.problem.mask import CAUSAL, FULL
 from tl_attention.problem.variant import Variant
 from tl_attention.program.derivation import derive
 from tl_attention.program.planned import Planned
+from tl_attention.schedule.files.schedule_file import load
+from tl_attention.schedule.loop.table import Table, whole
 from tl_attention.schedule.options import SoftmaxOptions
 from tl_attention.schedule.schedule import Schedule
 

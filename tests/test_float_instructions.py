@@ -9,11 +9,11 @@ from tiers import exhaustive
 
 from tl_attention.compiler.compile import compile_kernel
 from tl_attention.compiler.sass import Loop
-from tl_attention.schedule.configuration import parse, schedule_of
 from tl_attention.errors import InputError
 from tl_attention.lab.measure.records import read_rows
 from tl_attention.problem.mask import FULL
 from tl_attention.problem.variant import Variant
+from tl_attention.schedule.configuration import parse, schedule_of
 from tl_attention.schedule.schedule import Schedule
 
 RECORD = Path(__file__).parents[1] / "results/ladder-rtx3090_tuned-h200.jsonl"

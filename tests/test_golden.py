@@ -9,9 +9,9 @@ import pytest
 from golden_kernels import KERNELS
 from tiers import exhaustive, sampled
 
-from tl_attention.schedule.files.schedule_file import load
 from tl_attention.problem.mask import CAUSAL
 from tl_attention.problem.variant import Variant
+from tl_attention.schedule.files.schedule_file import load
 from tl_attention.schedule.schedule import Schedule
 
 BYTES = 300_000

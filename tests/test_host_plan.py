@@ -9,10 +9,10 @@ import pytest
 from code_mutants.kernels import KERNELS
 from once import Given, lowered
 
-from tl_attention.errors import InputError
-from tl_attention.schedule.files.schedule_file import load
-from tl_attention.problem.variant import Variant
 from tl_attention.codeproof.read.host_plan import HostPlan, parse_host_source
+from tl_attention.errors import InputError
+from tl_attention.problem.variant import Variant
+from tl_attention.schedule.files.schedule_file import load
 from tl_attention.schedule.schedule import Schedule
 
 INFERRED = Schedule(lowering="inferred", block_M=128, block_N=128, threads=256, num_stages=2)

@@ -16,9 +16,9 @@ from measurements import host
 from measurements.host import Candidate
 from on_cpu import on_cpu
 
-from tl_attention.schedule.files.backward import backward_rules, case_of
 from tl_attention.problem.card import KNOWN
 from tl_attention.problem.mask import CAUSAL, FULL
+from tl_attention.schedule.files.backward import backward_rules, case_of
 
 __all__ = ["flash_on_cpu", "on_cpu"]
 

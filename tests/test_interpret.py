@@ -10,7 +10,6 @@ from mutations import shipped
 from specialized import CHUNKED, REST, TWO, fa3
 from tiers import sampled
 
-from tl_attention.schedule.loop.exp2 import COEFFICIENTS
 from tl_attention.lab.measure.candidate import SHARP
 from tl_attention.oracle.interpret import POLICIES, interpret, verify
 from tl_attention.oracle.reference import attention_fp64, attention_same_precision, compare, make_inputs
@@ -20,6 +19,7 @@ from tl_attention.problem.shape import DTYPES, AttentionShape
 from tl_attention.problem.variant import Variant
 from tl_attention.program.derivation import derive
 from tl_attention.program.machine import EARLY, LATE
+from tl_attention.schedule.loop.exp2 import COEFFICIENTS
 from tl_attention.schedule.options import Exp2Polynomial, SoftmaxOptions
 
 MODELS = ("synchronous", "asynchronous")

@@ -20,11 +20,11 @@ from torch import Tensor
 
 from tl_attention import attention, attention_varlen
 from tl_attention.compiler.compile import compile_kernel
-from tl_attention.schedule.files.named import resolve
 from tl_attention.op import attention as module
 from tl_attention.op import varlen
 from tl_attention.problem.mask import CAUSAL, FULL, Mask, kind_of, masked
 from tl_attention.problem.variant import Variant
+from tl_attention.schedule.files.named import resolve
 
 __all__ = ["on_cpu"]
 # Of each case, so many in each of some tests: side by side they compile its kernels.

@@ -6,9 +6,9 @@ import pytest
 from pictures import iterations
 from pictures.steady_state import Filled, InFlight, Iterations
 
-from tl_attention.schedule.files.named import resolve
 from tl_attention.program.derivation import derive
 from tl_attention.program.program import Program
+from tl_attention.schedule.files.named import resolve
 
 
 def program(name: str) -> Program:

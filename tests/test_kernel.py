@@ -13,20 +13,20 @@ from once import Given, lowered, proved, reading
 from tiers import exhaustive, sampled
 from traced import traced_statements
 
+from tl_attention.codeproof.read.calls import CALLS
+from tl_attention.codeproof.read.text import read
 from tl_attention.compiler import library
 from tl_attention.compiler.compile import compile_kernel, fingerprint
 from tl_attention.compiler.library import launch_of
 from tl_attention.errors import ScheduleRefused
-from tl_attention.schedule.files.schedule_file import load
-from tl_attention.schedule.loop.attention import SOURCE
 from tl_attention.kernels.registry import lowering_of
 from tl_attention.problem.mask import CAUSAL, FULL
 from tl_attention.problem.variant import Sizes, Variant
 from tl_attention.program.derivation import derive
-from tl_attention.program.planned import Planned
-from tl_attention.codeproof.read.calls import CALLS
-from tl_attention.codeproof.read.text import read
 from tl_attention.program.limits import shared_bytes
+from tl_attention.program.planned import Planned
+from tl_attention.schedule.files.schedule_file import load
+from tl_attention.schedule.loop.attention import SOURCE
 from tl_attention.schedule.schedule import Schedule
 
 TILELANG_KIND = {"load": {"copy"}, "product": {"gemm"}, "vector": {"copy", "fill", "parallel", "reduce"}}

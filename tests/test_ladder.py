@@ -10,24 +10,23 @@ from stand_in import Compilers, Gpu, on_a_machine
 from tiers import exhaustive
 
 from tl_attention.compiler.sass import Loop
-from tl_attention.lab.measure import published
-from tl_attention.lab.measure.published import space
 from tl_attention.errors import InputError
-from tl_attention.schedule.files.catalogue import folders, names
-from tl_attention.lab.files.ladder_file import ladder_names, load_ladder
-from tl_attention.problem.card import CARDS, HOPPER
 from tl_attention.kernels.mma_sync import mma_peak
-from tl_attention.lab.measure import bench, peers
+from tl_attention.lab.files.ladder_file import ladder_names, load_ladder
+from tl_attention.lab.measure import bench, peers, published
 from tl_attention.lab.measure.candidate import Candidate
+from tl_attention.lab.measure.published import space
 from tl_attention.lab.measure.records import PRODUCTS, Row, problem_of
 from tl_attention.lab.measure.session import Session
 from tl_attention.lab.measure.trials import SILENT
-from tl_attention.problem.shape import AttentionShape
-from tl_attention.shipped import folder
 from tl_attention.lab.show import ladder
 from tl_attention.lab.show import ladder as shown
 from tl_attention.lab.show.ladder import CHOICE, best_of_tiles
 from tl_attention.lab.show.table import Table, lines
+from tl_attention.problem.card import CARDS, HOPPER
+from tl_attention.problem.shape import AttentionShape
+from tl_attention.schedule.files.catalogue import folders, names
+from tl_attention.shipped import folder
 
 __all__ = ["on_a_machine"]
 

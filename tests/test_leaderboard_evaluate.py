@@ -11,7 +11,14 @@ from tl_attention.compiler import toolchain
 from tl_attention.errors import InputError
 from tl_attention.lab.leaderboard.contract import RANKED_LINES, TestLine, read_test_lines
 from tl_attention.lab.leaderboard.evaluate import MESSAGE_BYTES, WAY, evaluate
-from tl_attention.lab.leaderboard.results import Evaluation, LineResult, Outcome, class_lines, read_evaluation, summarize
+from tl_attention.lab.leaderboard.results import (
+    Evaluation,
+    LineResult,
+    Outcome,
+    class_lines,
+    read_evaluation,
+    summarize,
+)
 from tl_attention.lab.leaderboard.timed import MAX_REPEATS, stop_reason
 from tl_attention.lab.measure.machine import machine_text
 

@@ -10,14 +10,14 @@ from specialized import SPECIALIZED
 from tiers import sampled
 
 from tl_attention.errors import ScheduleRefused
-from tl_attention.schedule.loop.attention import SOURCE
 from tl_attention.kernels.preflight import refuse_unless_safe
 from tl_attention.kernels.warp_specialized.dialect import TABLE
 from tl_attention.program.derivation import Dependence, dependences, derive
+from tl_attention.program.legality import Violation, check, find_violation
 from tl_attention.program.planned import Planned
 from tl_attention.program.program import Program
-from tl_attention.program.legality import Violation, check, find_violation
 from tl_attention.schedule.keys import PRODUCER
+from tl_attention.schedule.loop.attention import SOURCE
 from tl_attention.schedule.schedule import Schedule
 
 SOFTMAX = list(range(3, 12))

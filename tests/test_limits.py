@@ -10,19 +10,19 @@ from once import lowered, proved
 from specialized import REST, fa3
 from tiers import exhaustive, sampled
 
+from tl_attention.codeproof.read.host_plan import parse_host_source
 from tl_attention.errors import ScheduleRefused
-from tl_attention.problem.card import HOPPER, Card
 from tl_attention.kernels.preflight import refuse_unless_safe
 from tl_attention.kernels.registry import lowering_of
+from tl_attention.lab.show.explain import explain
+from tl_attention.problem.card import HOPPER, Card
 from tl_attention.problem.mask import CAUSAL
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.tiling import kv_blocks, kv_index
-from tl_attention.program.planned import Planned
 from tl_attention.program import limits
-from tl_attention.codeproof.read.host_plan import parse_host_source
 from tl_attention.program.limits import Resources
+from tl_attention.program.planned import Planned
 from tl_attention.schedule.schedule import Schedule
-from tl_attention.lab.show.explain import explain
 
 
 def takes(schedule: Schedule, head_dim: int = 128) -> Resources:

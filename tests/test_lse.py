@@ -8,7 +8,6 @@ import torch
 from mutations import SCHEDULES
 
 from tl_attention import InputError, attention
-from tl_attention.schedule.files.schedule_file import load
 from tl_attention.lab.measure.candidate import SHARP
 from tl_attention.oracle.interpret import POLICIES, interpret, verify
 from tl_attention.oracle.reference import (
@@ -25,6 +24,7 @@ from tl_attention.problem.shape import DTYPES, AttentionShape
 from tl_attention.problem.variant import Variant
 from tl_attention.program.derivation import derive
 from tl_attention.program.machine import LATE
+from tl_attention.schedule.files.schedule_file import load
 from tl_attention.schedule.options import Exp2Polynomial
 
 LSE = frozenset({"LSE"})

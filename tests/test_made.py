@@ -23,9 +23,9 @@ from tiers import exhaustive
 from tl_attention.lab.files.ladder_file import ladder_names, load_ladder
 from tl_attention.lab.measure.cell_records import CellRow, Timed
 from tl_attention.lab.measure.records import problem_of, read_rows
+from tl_attention.lab.show import ladder as shown
 from tl_attention.problem.mask import CAUSAL, FULL
 from tl_attention.problem.shape import AttentionShape
-from tl_attention.lab.show import ladder as shown
 
 GRID = record("grid")
 

@@ -10,13 +10,13 @@ from golden_kernels import KERNELS
 from once import lowered
 from tiers import exhaustive
 
+from tl_attention.codeproof.mark_places import KINDS, Mark
+from tl_attention.codeproof.marks import ASKED, LIMIT, marked, unmarked
+from tl_attention.codeproof.verdict import GeneratedCode
 from tl_attention.compiler.compile import compile_kernel
 from tl_attention.compiler.generation import without_marks
 from tl_attention.errors import ScheduleRefused
 from tl_attention.problem.variant import Variant
-from tl_attention.codeproof.mark_places import KINDS, Mark
-from tl_attention.codeproof.marks import ASKED, LIMIT, marked, unmarked
-from tl_attention.codeproof.verdict import GeneratedCode
 
 OF_LOWERINGS = ["best", "mma_sync", "seed", "inferred", "inferred, asked"]
 # The first line that is no declaration, by lowering: there the kernel asks for marks.

@@ -9,14 +9,13 @@ import tilelang.language as T
 import torch
 from tvm import arith
 
-from tl_attention.schedule.files.named import resolve
 from tl_attention.lab.measure.candidate import Verified, ends_of, verified_on
-from tl_attention.oracle.tile import TENSORS
 from tl_attention.problem.lengths import edges
-from tl_attention.problem.mask import CAUSAL, FULL, Mask
+from tl_attention.problem.mask import CAUSAL, FULL, TENSORS, Mask
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.tiling import INTEGERS, ceildiv, kv_blocks, row_tiles
 from tl_attention.program.planned import Planned
+from tl_attention.schedule.files.named import resolve
 
 WINDOWS = [Mask(left, right) for left, right in itertools.product((None, 0, 1, 7, 8, 9, 30), repeat=2)]
 LENGTHS = [(1, 1), (1, 40), (8, 8), (17, 17), (9, 33), (32, 64), (33, 9), (40, 1)]

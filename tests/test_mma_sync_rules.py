@@ -10,7 +10,6 @@ from mutations import SCHEDULES, shipped
 from pydantic import ValidationError
 
 from tl_attention.errors import InputError, ScheduleRefused
-from tl_attention.schedule.files.schedule_file import load
 from tl_attention.kernels.preflight import refuse_unless_safe
 from tl_attention.kernels.registry import lowering_of
 from tl_attention.problem.mask import FULL
@@ -18,6 +17,7 @@ from tl_attention.problem.variant import Variant
 from tl_attention.program.derivation import derive
 from tl_attention.program.planned import Planned
 from tl_attention.program.program import Operation
+from tl_attention.schedule.files.schedule_file import load
 from tl_attention.schedule.schedule import Schedule
 
 # Of a file that says `base: mma_sync/eager`: its lines, and the error.

@@ -23,9 +23,9 @@ from tl_attention.problem.mask import CAUSAL, FULL, Mask
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.variant import Variant
 from tl_attention.program.derivation import derive
+from tl_attention.program.legality import check
 from tl_attention.program.planned import Planned
 from tl_attention.program.program import Iteration, Phases, Program
-from tl_attention.program.legality import check
 from tl_attention.schedule.schedule import Schedule
 
 WINDOW = Mask(left=100, right=40)

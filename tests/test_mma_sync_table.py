@@ -11,16 +11,16 @@ from tiers import exhaustive
 
 from tl_attention.compiler.compile import fingerprint
 from tl_attention.errors import ScheduleRefused
-from tl_attention.schedule.loop.table import whole
 from tl_attention.kernels.mma_sync.resources import Chunk, fragments, of_schedule
+from tl_attention.lab.show.explain import explain
 from tl_attention.problem.mask import CAUSAL
 from tl_attention.problem.variant import Variant
 from tl_attention.program.derivation import derive
+from tl_attention.program.legality import check
 from tl_attention.program.planned import Planned
 from tl_attention.program.program import Operation
-from tl_attention.program.legality import check
+from tl_attention.schedule.loop.table import whole
 from tl_attention.schedule.schedule import Schedule
-from tl_attention.lab.show.explain import explain
 
 FRAGMENTS = ("frag_q", "frag_k", "frag_v")
 

@@ -17,9 +17,8 @@ from click.testing import CliRunner
 from model_code import in_store
 from tiers import exhaustive
 
-from tl_attention.lab.cli import main
 from tl_attention.errors import InputError, ScheduleRefused
-from tl_attention.schedule.files.named import resolve
+from tl_attention.lab.cli import main
 from tl_attention.lab.measure.candidate import Candidate
 from tl_attention.lab.model import machine as machines
 from tl_attention.lab.model import prediction, probes
@@ -33,6 +32,7 @@ from tl_attention.lab.model.steps import Mark, Step, step, tile_code
 from tl_attention.problem.mask import CAUSAL
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.program.planned import Planned
+from tl_attention.schedule.files.named import resolve
 
 H200 = machines.load("h200")
 # The package has a function of this name too.

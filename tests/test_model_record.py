@@ -9,13 +9,13 @@ import pytest
 from model_code import CELLS, in_store
 from pages import model as page
 
-from tl_attention.schedule.files.named import resolve
 from tl_attention.lab.measure.candidate import Candidate
 from tl_attention.lab.measure.cell_records import CellRow
 from tl_attention.lab.measure.records import read_all
 from tl_attention.lab.model.machine import load
 from tl_attention.lab.model.prediction import predict_code
 from tl_attention.program.planned import Planned
+from tl_attention.schedule.files.named import resolve
 
 
 @pytest.mark.parametrize(("cell", "schedule"), CELLS)

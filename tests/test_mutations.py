@@ -23,16 +23,16 @@ from specialized import SPECIALIZED
 from tiers import exhaustive, sampled
 
 from tl_attention.errors import ScheduleRefused
-from tl_attention.schedule.loop.table import whole
 from tl_attention.lab.measure.candidate import SHARP
 from tl_attention.oracle.interpret import POLICIES
 from tl_attention.oracle.tile import STATEMENT_CODE, Tile, Tiles
 from tl_attention.problem.mask import CAUSAL
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.program.derivation import derive
+from tl_attention.program.legality import AFTER_LOOP, Violation, find_violation
 from tl_attention.program.machine import EARLY, LATE, Deadlock, execute
 from tl_attention.program.program import Program
-from tl_attention.program.legality import AFTER_LOOP, Violation, find_violation
+from tl_attention.schedule.loop.table import whole
 from tl_attention.schedule.options import SoftmaxOptions, Split
 from tl_attention.schedule.schedule import Schedule
 

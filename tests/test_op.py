@@ -11,18 +11,18 @@ from mutations import SCHEDULES, mutate, shipped, vary_options
 from on_gpu import check, fresh
 
 from tl_attention import InputError, ScheduleRefused, attention
-from tl_attention.schedule.files.schedule_file import load
-from tl_attention.problem.card import CARDS, HOPPER
 from tl_attention.kernels.preflight import refuse_unless_safe
 from tl_attention.lab.measure.bench import measure
 from tl_attention.lab.measure.candidate import Candidate
 from tl_attention.lab.measure.trials import SILENT
 from tl_attention.op.attention import schedule_of
+from tl_attention.problem.card import CARDS, HOPPER
 from tl_attention.problem.mask import CAUSAL, FULL
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.program.derivation import derive
-from tl_attention.program.planned import Planned
 from tl_attention.program.legality import find_violation
+from tl_attention.program.planned import Planned
+from tl_attention.schedule.files.schedule_file import load
 
 EXPERIMENTS = sorted((SCHEDULES / "experiments").rglob("*.yaml"))
 

@@ -16,10 +16,10 @@ from test_cases_lse import VALUES, with_value
 
 from tl_attention import attention, merge
 from tl_attention.compiler.compile import compile_kernel
-from tl_attention.schedule.files.schedule_file import load
 from tl_attention.oracle.reference import compare_lse, lse_fp64, lse_same_precision
 from tl_attention.problem.mask import FULL
 from tl_attention.problem.variant import Sizes, Variant
+from tl_attention.schedule.files.schedule_file import load
 from tl_attention.schedule.options import Exp2Polynomial
 
 pytestmark = pytest.mark.gpu

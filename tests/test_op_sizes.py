@@ -15,11 +15,11 @@ from test_op_lse import RAGGED
 
 from tl_attention import attention
 from tl_attention.compiler.compile import compile_kernel
-from tl_attention.schedule.files.named import resolve
-from tl_attention.problem.warpgroup import WARPGROUP
 from tl_attention.problem.head_dims import sizes_of
 from tl_attention.problem.shape import DTYPES
 from tl_attention.problem.variant import Variant
+from tl_attention.problem.warpgroup import WARPGROUP
+from tl_attention.schedule.files.named import resolve
 
 pytestmark = pytest.mark.gpu
 

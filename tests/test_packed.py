@@ -13,10 +13,10 @@ from packed_check import faults
 from torch import Tensor
 
 from tl_attention import InputError, ScheduleRefused, attention, attention_varlen
-from tl_attention.schedule.files.named import resolve
 from tl_attention.kernels.registry import lowering_of
 from tl_attention.op import varlen
 from tl_attention.problem.variant import Variant
+from tl_attention.schedule.files.named import resolve
 
 __all__ = ["on_cpu"]
 

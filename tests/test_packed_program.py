@@ -29,11 +29,11 @@ from tiers import exhaustive, sampled
 from tvm import IRModule, tirx
 
 from tl_attention.errors import ScheduleRefused
+from tl_attention.kernels.registry import LOWERINGS, lowering_of
+from tl_attention.kernels.shared.iterations import function_of
 from tl_attention.lab.leaderboard.program import program_text, read_module
 from tl_attention.lab.leaderboard.pruned import code, pruned
 from tl_attention.lab.leaderboard.submission import formatted
-from tl_attention.kernels.shared.iterations import function_of
-from tl_attention.kernels.registry import LOWERINGS, lowering_of
 from tl_attention.problem.mask import CAUSAL, FULL, Mask
 from tl_attention.problem.variant import Variant
 from tl_attention.program.derivation import derive

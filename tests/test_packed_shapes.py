@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from tl_attention.errors import InputError
-from tl_attention.schedule.files.named import resolve
 from tl_attention.kernels.registry import lowering_of
 from tl_attention.lab.measure.candidate import Candidate, small_packed
 from tl_attention.lab.measure.cell import DENSE, entries, load_cells
@@ -20,6 +19,7 @@ from tl_attention.problem.packed import PackedSizes, listed, words_of_list
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.tiling import visited_over_visible
 from tl_attention.program.planned import Planned
+from tl_attention.schedule.files.named import resolve
 from tl_attention.shipped import folder
 
 TEXT = "8x4096+100/300+2x0/5,40/8,192/128"

@@ -17,23 +17,23 @@ from on_cpu import Kernels, forget_plans, on_cpu
 from torch import Tensor
 
 from tl_attention import attention, attention_varlen
+from tl_attention.codeproof.tiles.row_tiles import Cut, RowTiles
 from tl_attention.compiler.toolchain import host_compiler
 from tl_attention.errors import ScheduleRefused
-from tl_attention.schedule.files.named import resolve
-from tl_attention.problem.card import HOPPER
 from tl_attention.kernels.registry import lowering_of
 from tl_attention.kernels.warp_specialized.device_code import MERGE_PARTS
 from tl_attention.lab.measure.candidate import called
 from tl_attention.op import attention as module
 from tl_attention.op.few import Parts, packed_variant, parts_of, put_together, results_of_parts, smallest_parts
 from tl_attention.oracle.reference import attention_and_lse
+from tl_attention.problem.card import HOPPER
 from tl_attention.problem.lengths import PART_BLOCKS, PARTS, Lengths
 from tl_attention.problem.mask import CAUSAL, FULL, INTEGERS, Mask, ceildiv
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.tiling import visited
 from tl_attention.problem.variant import Sizes, Variant
 from tl_attention.program.planned import Planned
-from tl_attention.codeproof.tiles.row_tiles import Cut, RowTiles
+from tl_attention.schedule.files.named import resolve
 from tl_attention.schedule.schedule import Schedule
 
 __all__ = ["on_cpu"]

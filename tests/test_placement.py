@@ -6,10 +6,10 @@ import pytest
 from specialized import CHUNKED, REST, TWO, fa3
 
 from tl_attention.errors import ScheduleRefused
-from tl_attention.schedule.loop.table import chunk_names, split_table
 from tl_attention.kernels.warp_specialized.dialect import TABLE
 from tl_attention.program.derivation import derive
 from tl_attention.program.legality import check, find_violation
+from tl_attention.schedule.loop.table import chunk_names, split_table
 from tl_attention.schedule.schedule import Schedule
 
 

@@ -19,11 +19,11 @@ from torch import Tensor
 from torch._subclasses import FakeTensorMode
 
 from tl_attention import InputError, attention
-from tl_attention.schedule.files.schedule_file import load
 from tl_attention.op import arguments
 from tl_attention.op import attention as module
 from tl_attention.op import plan as of_plans
 from tl_attention.op.plan import key_of
+from tl_attention.schedule.files.schedule_file import load
 
 __all__ = ["on_cpu", "recorder"]
 

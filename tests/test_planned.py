@@ -12,7 +12,6 @@ from golden_kernels import KERNELS
 from mutations import shipped
 
 from tl_attention.compiler import generation
-from tl_attention.schedule.files.named import resolve
 from tl_attention.lab.leaderboard import submission
 from tl_attention.lab.measure import session
 from tl_attention.lab.measure.candidate import Candidate
@@ -20,6 +19,7 @@ from tl_attention.lab.measure.compilation import Compiled
 from tl_attention.op import attention as module
 from tl_attention.program import derivation, planned
 from tl_attention.program.planned import Planned
+from tl_attention.schedule.files.named import resolve
 from tl_attention.schedule.schedule import Schedule
 
 

@@ -16,7 +16,6 @@ from model_code import in_store
 
 from tl_attention.lab.cli import main
 from tl_attention.lab.cli.measure import _predicted
-from tl_attention.schedule.files.named import resolve
 from tl_attention.lab.measure import bench
 from tl_attention.lab.measure.candidate import Candidate
 from tl_attention.lab.measure.records import Row, problem_of
@@ -24,13 +23,14 @@ from tl_attention.lab.model import machine as machines
 from tl_attention.lab.model import prediction
 from tl_attention.lab.model.machine import Machine
 from tl_attention.lab.model.timeline import predicted
-from tl_attention.problem.shape import AttentionShape
-from tl_attention.program.planned import Planned
 from tl_attention.lab.trace.critical import critical_path
 from tl_attention.lab.trace.flows import flows
 from tl_attention.lab.trace.shares import of_block, tensor_pipe
 from tl_attention.lab.trace.steady import steady
 from tl_attention.lab.trace.timeline import Timeline, What
+from tl_attention.problem.shape import AttentionShape
+from tl_attention.program.planned import Planned
+from tl_attention.schedule.files.named import resolve
 
 RECORDED = Path(__file__).parents[1] / "results/timelines/best.json"
 L = "4,64,8192,128"

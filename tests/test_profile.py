@@ -13,7 +13,6 @@ import torch
 from ncu_sample import BF16, FP16, fake_ncu, marked
 
 from tl_attention.errors import InputError
-from tl_attention.schedule.files.named import resolve
 from tl_attention.lab.measure import counters, gpu_worker, profile
 from tl_attention.lab.measure.candidate import Candidate
 from tl_attention.lab.measure.compilation import Compiled
@@ -21,9 +20,10 @@ from tl_attention.lab.measure.counters import METHOD, METRICS, Ncu, known_of, of
 from tl_attention.lab.measure.profile import ProfileRow
 from tl_attention.lab.measure.records import problem_of, read_all
 from tl_attention.lab.measure.trials import SILENT
+from tl_attention.lab.show import profile as shown
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.program.planned import Planned
-from tl_attention.lab.show import profile as shown
+from tl_attention.schedule.files.named import resolve
 
 SHAPE = AttentionShape.parse("4,64,8192,128")
 # Its package has the command under the module's name.

@@ -9,15 +9,15 @@ import pytest
 from mutations import SCHEDULES, shipped
 from overlap import FORMS, overlap
 
-from tl_attention.schedule.files.schedule_file import load
 from tl_attention.kernels.pipelined.constants import pipeline_arguments
 from tl_attention.kernels.warp_specialized.dialect import PASSES
 from tl_attention.oracle.interpret import verify
 from tl_attention.problem.mask import CAUSAL
 from tl_attention.problem.variant import Variant
 from tl_attention.program.derivation import derive
-from tl_attention.program.program import CONSUMER, PRODUCER, Iteration, Operation, Program, Step
 from tl_attention.program.legality import find_violation
+from tl_attention.program.program import CONSUMER, PRODUCER, Iteration, Operation, Program, Step
+from tl_attention.schedule.files.schedule_file import load
 from tl_attention.schedule.schedule import Schedule
 
 MODELS = ("synchronous", "asynchronous")

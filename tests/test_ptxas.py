@@ -20,7 +20,6 @@ from tl_attention.compiler.compiler_errors import serialised_because
 from tl_attention.compiler.generation import said_of
 from tl_attention.compiler.sass import steady
 from tl_attention.compiler.toolchain import chosen
-from tl_attention.schedule.files.schedule_file import load
 from tl_attention.kernels.registry import LOWERINGS
 from tl_attention.lab.measure import compilation
 from tl_attention.lab.measure.candidate import Candidate
@@ -28,6 +27,7 @@ from tl_attention.problem.mask import CAUSAL, FULL
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.variant import Variant
 from tl_attention.program.planned import Planned
+from tl_attention.schedule.files.schedule_file import load
 from tl_attention.schedule.schedule import Schedule
 
 NAME = "fa3_overlap"

@@ -7,6 +7,7 @@ from itertools import product
 import numpy as np
 import pytest
 
+from tl_attention.codeproof.read.expression import UNREADABLE, arguments, parsed
 from tl_attention.codeproof.run.affine import (
     AFFINE,
     FLOORED,
@@ -20,7 +21,6 @@ from tl_attention.codeproof.run.affine import (
     form,
     form_of,
 )
-from tl_attention.codeproof.read.expression import UNREADABLE, arguments, parsed
 from tl_attention.codeproof.run.threads import NUMBERS
 
 

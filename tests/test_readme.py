@@ -17,14 +17,14 @@ from pages.cells import read
 
 from tl_attention import __version__
 from tl_attention.lab.cli import main
-from tl_attention.schedule.files.schedule_file import load
 from tl_attention.lab.leaderboard.contract import read_device_code
 from tl_attention.lab.measure.records import Row, read_rows
-from tl_attention.problem.mask import CAUSAL
-from tl_attention.program.planned import Planned
 from tl_attention.lab.show.console import show_tables
 from tl_attention.lab.show.explain import explain
 from tl_attention.lab.show.report import PEER_NAMES
+from tl_attention.problem.mask import CAUSAL
+from tl_attention.program.planned import Planned
+from tl_attention.schedule.files.schedule_file import load
 
 ROOT = Path(__file__).parent.parent
 

@@ -11,12 +11,12 @@ from mutations import enough, mutate, shipped
 from tiers import sampled
 
 from tl_attention.errors import ScheduleRefused
-from tl_attention.schedule.loop.attention import SOURCE
 from tl_attention.program.derivation import derive
+from tl_attention.program.legality import AFTER_LOOP, Violation, check, find_violation
 from tl_attention.program.machine import EARLY, LATE
 from tl_attention.program.program import CONSUMER, Program
-from tl_attention.program.legality import AFTER_LOOP, Violation, check, find_violation
 from tl_attention.schedule.keys import PRODUCER
+from tl_attention.schedule.loop.attention import SOURCE
 from tl_attention.schedule.schedule import Schedule
 
 SHARDS, SCHEDULES = 4, 600

@@ -16,8 +16,8 @@ from tl_attention.kernels.preflight import refuse_unless_safe
 from tl_attention.kernels.registry import lowering_of
 from tl_attention.kernels.warp_specialized.roles import Roles, tile_lists
 from tl_attention.program.derivation import derive
-from tl_attention.program.planned import Planned
 from tl_attention.program.events import Event, Process
+from tl_attention.program.planned import Planned
 from tl_attention.program.races import prove
 from tl_attention.schedule.schedule import Schedule
 

@@ -11,10 +11,12 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "tl_attention"
 DESIGN = (ROOT / "docs/DESIGN.md").read_text()
+LIST = DESIGN[DESIGN.index("    tl_attention/\n") :].partition("\n\n")[0]
+# Rooms of the laboratory stand deeper.
 LISTED = [
-    name.removesuffix(".py")
-    for line in DESIGN[DESIGN.index("    tl_attention/\n") :].partition("\n\n")[0].splitlines()[1:]
-    for name in re.findall(r"\b(\w+(?=/)|\w+\.py)", line.partition("    " * 3)[0] if "  " in line.strip() else line)
+    "lab." * (len(indent) > 6) + name.removesuffix(".py")
+    for indent, names in re.findall(r"^( {6,8})((?:\w+(?:/|\.py) )+)", LIST, re.MULTILINE)
+    for name in re.findall(r"\w+(?=/)|\w+\.py", names)
 ]
 MODULES = {
     ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
@@ -37,11 +39,13 @@ def imported(name: str) -> frozenset[str]:
 
 
 def room(module: str) -> str:
-    return module.split(".")[1]
+    first, *inner = module.split(".")[1:]
+    return f"lab.{inner[0]}" if first == "lab" and inner else first
 
 
 def test_every_room_is_listed_and_says_its_duty() -> None:
     rooms = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
+    rooms |= {f"lab.{path.parent.name}" for path in PACKAGE.glob("lab/*/__init__.py")}
     rooms |= {path.stem for path in PACKAGE.glob("*.py")} - {"__init__", "__main__"}
     assert sorted(LISTED) == sorted(rooms)
     for path in PACKAGE.rglob("__init__.py"):

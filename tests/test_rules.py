@@ -9,12 +9,12 @@ import pytest
 import yaml
 
 from tl_attention.errors import InputError
-from tl_attention.schedule.files.named import resolve
-from tl_attention.schedule.files.schedule_file import load
-from tl_attention.lab.files.schema import json_schema
 from tl_attention.kernels.registry import lowering_of
+from tl_attention.lab.files.schema import json_schema
 from tl_attention.schedule import dialect
 from tl_attention.schedule.dialect import Dialect
+from tl_attention.schedule.files.named import resolve
+from tl_attention.schedule.files.schedule_file import load
 from tl_attention.schedule.key_errors import RuleBroken
 from tl_attention.schedule.keys import Keys
 from tl_attention.schedule.schedule import EXAMPLE_LABEL, Schedule

@@ -13,13 +13,13 @@ from tl_attention.compiler import sass
 from tl_attention.compiler.compile import StaticReport
 from tl_attention.compiler.sass import Loop, check_not_serialised, code_name, describe, parse, steady
 from tl_attention.errors import InputError, ScheduleRefused
-from tl_attention.schedule.files.schedule_file import load
 from tl_attention.lab.measure.records import Row, read_rows
 from tl_attention.lab.measure.results_file import ResultsFile
+from tl_attention.lab.show.report import loop_lines
 from tl_attention.program.asked_waits import Asked, asked_waits, asked_waits_of
 from tl_attention.program.planned import Planned
+from tl_attention.schedule.files.schedule_file import load
 from tl_attention.schedule.schedule import Schedule
-from tl_attention.lab.show.report import loop_lines
 
 
 def listing(*lines: str) -> str:

@@ -15,15 +15,15 @@ from stand_in import compiled_for
 from tiers import sampled
 
 from tl_attention import attention
+from tl_attention.codeproof.read.host_plan import parse_host_source
 from tl_attention.errors import ScheduleRefused
 from tl_attention.lab.measure import device
-from tl_attention.problem.card import HOPPER
-from tl_attention.lab.measure.device import VisibleGpu, card_at_hand
 from tl_attention.lab.measure.candidate import Candidate
+from tl_attention.lab.measure.device import VisibleGpu, card_at_hand
+from tl_attention.problem.card import HOPPER
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.variant import Variant
 from tl_attention.program.planned import Planned
-from tl_attention.codeproof.read.host_plan import parse_host_source
 
 __all__ = ["compiled_for"]
 

@@ -22,8 +22,8 @@ from tl_attention.problem.mask import CAUSAL, FULL, Mask
 from tl_attention.problem.shape import DTYPES, AttentionShape
 from tl_attention.problem.variant import Variant
 from tl_attention.program.derivation import derive
-from tl_attention.program.machine import EARLY, LATE
 from tl_attention.program.legality import find_violation
+from tl_attention.program.machine import EARLY, LATE
 
 BOTH = ("seed", "ws_seed", "best")
 CASES = {

@@ -14,10 +14,10 @@ import pytest
 from pool_jobs import failed_reads
 from tiers import sampled
 
+from tl_attention.codeproof.verdict import Verdict
 from tl_attention.compiler import store
 from tl_attention.compiler.store import Finished, keep, read
 from tl_attention.errors import InputError
-from tl_attention.codeproof.verdict import Verdict
 
 VERDICT = Verdict(("", "wait", "numbers: exponential") * 1000, (1, 2), "abc")
 KERNEL = Finished(b"\x7fELF" + bytes(range(256)) * 100, "device\n", "host \u00e9\n", VERDICT)

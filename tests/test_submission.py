@@ -23,16 +23,16 @@ from submissions import COMMITTED, ROOT, SCHEDULES, import_file, run_beside, tex
 from test_packed_program import undefined
 from tiers import exhaustive, sampled
 
+from tl_attention.codeproof.read.host_plan import parse_host_source
 from tl_attention.compiler.compile import compile_kernel
 from tl_attention.compiler.sass import cuobjdump
 from tl_attention.errors import InputError
-from tl_attention.schedule.files.schedule_file import load
 from tl_attention.lab.leaderboard import machine_code, submission
 from tl_attention.lab.leaderboard.contract import MAX_BYTES, constants, read_device_code
 from tl_attention.lab.leaderboard.program import program_text
 from tl_attention.lab.leaderboard.submission import VARIANT, formatted
 from tl_attention.program.planned import Planned
-from tl_attention.codeproof.read.host_plan import parse_host_source
+from tl_attention.schedule.files.schedule_file import load
 
 SIZES = {"batch": 2, "heads": 3, "seq_q": 200, "seq_kv": 300}
 TILELANG = ("tilelang", "tvm", "tvm_ffi")

@@ -10,9 +10,9 @@ import pytest
 import tilelang.language as T
 from tvm import arith
 
-from tl_attention.problem.card import HOPPER
 from tl_attention.kernels.warp_specialized import tiles
 from tl_attention.kernels.warp_specialized.tiles import SECTION_BYTES, section_heads, taper
+from tl_attention.problem.card import HOPPER
 from tl_attention.problem.mask import CAUSAL
 from tl_attention.schedule.options import KernelOptions
 

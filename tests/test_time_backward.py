@@ -19,7 +19,6 @@ from tiers import sampled
 from torch.nn.attention import SDPBackend, varlen
 
 from tl_attention.errors import InputError
-from tl_attention.problem.card import KNOWN
 from tl_attention.lab.measure import peers, timing
 from tl_attention.lab.measure.cell import Cell
 from tl_attention.lab.measure.cell_records import CellRow, Timed
@@ -27,6 +26,7 @@ from tl_attention.lab.measure.compilation import Compiled
 from tl_attention.lab.measure.records import parse_line, problem_of
 from tl_attention.op import aten, trial
 from tl_attention.oracle.reference import make_inputs
+from tl_attention.problem.card import KNOWN
 from tl_attention.problem.mask import CAUSAL, FULL, Mask, is_window
 from tl_attention.problem.shape import AttentionShape
 

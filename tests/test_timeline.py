@@ -11,9 +11,9 @@ import pytest
 from conftest import ROOT
 from timelines import ABOUT, CLOCK, NOTED, WHATS, WINDOW, timeline, written
 
-from tl_attention.errors import InputError
 from tl_attention.codeproof.mark_places import NAMED_BARRIER
 from tl_attention.codeproof.marks import HEAD, LIMIT, MOST_BLOCKS, RECORDS
+from tl_attention.errors import InputError
 from tl_attention.lab.trace import chrome
 from tl_attention.lab.trace.flights import flights, in_flight, lanes
 from tl_attention.lab.trace.flows import flows

@@ -14,13 +14,13 @@ from on_cpu import Kernels, on_cpu
 from torch import Tensor
 
 from tl_attention import attention
-from tl_attention.schedule.files.named import resolve
 from tl_attention.kernels.registry import lowering_of
 from tl_attention.op.in_memory import in_one_head
 from tl_attention.oracle.reference import attention_and_lse
 from tl_attention.problem.mask import CAUSAL, FULL, Mask
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.variant import Variant
+from tl_attention.schedule.files.named import resolve
 
 __all__ = ["on_cpu"]
 ONE = AttentionShape(2, 12, 1, 300, 64, mask=CAUSAL, heads_kv=3)

@@ -16,19 +16,19 @@ from once import lowered
 from tiers import exhaustive
 from timelines import ABOUT, CLOCK, NOTED, timeline
 
+from tl_attention.codeproof.mark_places import KINDS
+from tl_attention.compiler.compile import compile_kernel
 from tl_attention.lab.cli.measure import candidates
 from tl_attention.lab.cli.options import card_for
-from tl_attention.compiler.compile import compile_kernel
 from tl_attention.lab.measure.candidate import Candidate
 from tl_attention.lab.measure.counters import TENSOR_PIPE, Launch
-from tl_attention.problem.shape import AttentionShape
-from tl_attention.codeproof.mark_places import KINDS
 from tl_attention.lab.show.timeline import below
 from tl_attention.lab.trace import counted, page
 from tl_attention.lab.trace.about import Counted
 from tl_attention.lab.trace.recording import roles_of
 from tl_attention.lab.trace.shares import of_block, shares_of, tensor_pipe
 from tl_attention.lab.trace.timeline import Line, Timeline, What, Window
+from tl_attention.problem.shape import AttentionShape
 
 CANDIDATE = Candidate("some", AttentionShape(1, 2, 256, 256, 128), sms=132, arch="sm_90a")
 

@@ -24,8 +24,8 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, activate_flash_attention_impl, restore_flash_attention_impl, sdpa_kernel
 
 from tl_attention import attention, attention_varlen, register_sdpa
-from tl_attention.schedule.files.backward import backward_rules
 from tl_attention.op import aten, backward, trial
+from tl_attention.schedule.files.backward import backward_rules
 
 __all__ = ["place"]
 pytestmark = pytest.mark.gpu

@@ -23,8 +23,8 @@ from steps import (
 )
 from torch.utils.checkpoint import checkpoint
 
-from tl_attention.op.integrations import sdpa
 from tl_attention.op import aten
+from tl_attention.op.integrations import sdpa
 
 __all__ = ["operators", "place"]
 everywhere = pytest.mark.parametrize("place", [*EACH_ON_CPU, *ON_GPU], indirect=True, ids="-".join)

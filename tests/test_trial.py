@@ -13,10 +13,10 @@ from test_backward import drawn
 from torch import Tensor
 
 from tl_attention import attention
-from tl_attention.schedule.files.backward import CUDNN, FLASH2
 from tl_attention.op import aten, trial
 from tl_attention.op.backward import taking
 from tl_attention.op.trial import TRIED, why_not
+from tl_attention.schedule.files.backward import CUDNN, FLASH2
 
 __all__ = ["on_cpu", "operators"]
 CPU = torch.device("cpu")

@@ -11,8 +11,8 @@ import pytest
 from tl_attention.compiler import store, toolchain, trust
 from tl_attention.compiler.compile import compile_kernel
 from tl_attention.errors import InputError
-from tl_attention.schedule.files.named import resolve
 from tl_attention.problem.variant import Variant
+from tl_attention.schedule.files.named import resolve
 
 OTHER = 12345
 

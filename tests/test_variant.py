@@ -8,20 +8,20 @@ from types import SimpleNamespace
 import pytest
 from mutations import shipped
 
+from tl_attention.codeproof.launch import check_signature
+from tl_attention.codeproof.read.calls import CALLS
+from tl_attention.codeproof.read.host_plan import Expression, HostPlan
+from tl_attention.codeproof.read.host_plan import Parameter as Taken
+from tl_attention.codeproof.read.text import read
+from tl_attention.codeproof.verdict import Unsafe
 from tl_attention.compiler.compile import compile_kernel
 from tl_attention.errors import InputError
-from tl_attention.schedule.files.schedule_file import load
 from tl_attention.kernels.registry import lowering_of
 from tl_attention.problem.mask import CAUSAL, Mask
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.variant import Sizes, Variant
 from tl_attention.program.planned import Planned
-from tl_attention.codeproof.read.calls import CALLS
-from tl_attention.codeproof.read.host_plan import Expression, HostPlan
-from tl_attention.codeproof.read.host_plan import Parameter as Taken
-from tl_attention.codeproof.launch import check_signature
-from tl_attention.codeproof.read.text import read
-from tl_attention.codeproof.verdict import Unsafe
+from tl_attention.schedule.files.schedule_file import load
 
 VARIANTS = (Variant(128, "float16"), Variant(64, "bfloat16", CAUSAL, sizes=Sizes(2, 3, 100, 200)))
 GROUPED = tuple(replace(variant, group=3) for variant in VARIANTS)

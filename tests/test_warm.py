@@ -10,16 +10,16 @@ import pytest
 from mutations import shipped
 from pool_jobs import compile_by_name
 
-from tl_attention.schedule.files import defaults
-from tl_attention.schedule.files.defaults import default_schedule, default_schedules
-from tl_attention.problem.card import HOPPER
 from tl_attention.lab.measure import compilation
 from tl_attention.lab.measure.candidate import Candidate
 from tl_attention.lab.measure.compilation import Compiled
+from tl_attention.problem.card import HOPPER
 from tl_attention.problem.mask import CAUSAL, FULL, Mask
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.variant import Variant
 from tl_attention.program.planned import Planned
+from tl_attention.schedule.files import defaults
+from tl_attention.schedule.files.defaults import default_schedule, default_schedules
 
 SEED = shipped()["seed"]
 

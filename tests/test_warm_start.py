@@ -22,14 +22,13 @@ from tl_attention.compiler import generation, store, toolchain
 from tl_attention.compiler.compile import compile_kernel, store_file
 from tl_attention.compiler.store import Finished
 from tl_attention.errors import ScheduleRefused
-from tl_attention.kernels.pipelined.lowering import Pipelined
 from tl_attention.problem.variant import Variant
 from tl_attention.schedule.schedule import Schedule
 
 ROOT = Path(__file__).parents[1]
 SEED, VARIANT = shipped()["seed"], Variant(128, "float16")
 # What a kernel that is in the store needs of the proof: its verdict.
-OF_THE_PROOF = {"tl_attention.proof", "tl_attention.codeproof", "tl_attention.codeproof.verdict"}
+OF_THE_PROOF = {"tl_attention.codeproof", "tl_attention.codeproof.verdict"}
 
 FIRST_CALL = """
 import json, sys
@@ -126,7 +125,7 @@ def test_a_finished_kernel_is_loaded_without_tilelang_and_without_the_proof(comp
     facts = facts_of(start(root_of(file)))
     foreign = {name.partition(".")[0] for name in facts["modules"]}
     assert not foreign & {"tilelang", "tvm", "click", "rich", "pebble"}
-    assert {name for name in facts["modules"] if name.startswith("tl_attention.proof")} == OF_THE_PROOF
+    assert {name for name in facts["modules"] if name.startswith("tl_attention.codeproof")} == OF_THE_PROOF
     assert not [name for name in facts["modules"] if name.startswith("tl_attention.") and name.endswith(".kernel")]
     assert {"tl_attention.compiler.generation", "tl_attention.program.derivation"}.isdisjoint(facts["modules"])
     # It is the kernel itself that asks for a GPU.
@@ -213,10 +212,10 @@ def test_a_schedule_that_is_refused_leaves_nothing(file, monkeypatch) -> None:
     with pytest.raises(ScheduleRefused, match="overwrites scores_scale"):
         compile_kernel(UNSAFE, VARIANT)
 
-    def refuse(self: Pipelined, *read: object) -> None:
+    def refuse(*read: object) -> None:
         raise ScheduleRefused("the generated code is not safe")
 
-    monkeypatch.setattr(Pipelined, "check_generated", refuse)
+    monkeypatch.setattr(generation, "check_generated", refuse)
     for _ in range(2):
         with pytest.raises(ScheduleRefused, match="the generated code is not safe"):
             compile_kernel(SEED, VARIANT)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from tl_attention.problem.variant import TRACE_WORDS
 from tl_attention.codeproof.marks import HEAD, MOST_BLOCKS, OWN, RECORDS
 from tl_attention.lab.trace.about import About
 from tl_attention.lab.trace.timeline import Timeline, What, Window, decoded
+from tl_attention.problem.variant import TRACE_WORDS
 
 WHATS = (What("tile", ""), What("issue", "mma0"), What("wait", "mma0"), What("vector", "exp"), What("end", ""))
 # Two tiles, of two KV blocks and of one, and the end: (cycles since the line's first, mark).

@@ -16,9 +16,10 @@ from code_mutants.kernels import generated as generated_by_tilelang
 from lower_case import DTYPES
 from moves.space import walk
 
+from tl_attention.codeproof.registry import check_generated
+from tl_attention.codeproof.verdict import GeneratedCode
 from tl_attention.compiler.compiler_errors import telling_line
 from tl_attention.errors import InputError, ScheduleRefused
-from tl_attention.schedule.files.named import resolve
 from tl_attention.kernels.preflight import refuse_unless_safe
 from tl_attention.kernels.registry import lowering_of
 from tl_attention.problem import shape
@@ -26,7 +27,7 @@ from tl_attention.problem.mask import CAUSAL, FULL
 from tl_attention.problem.variant import Sizes, Variant
 from tl_attention.program.derivation import derive
 from tl_attention.program.planned import Planned
-from tl_attention.codeproof.verdict import GeneratedCode
+from tl_attention.schedule.files.named import resolve
 from tl_attention.schedule.schedule import Schedule
 
 ACCEPTED, NOT_LOWERED = "accepted", "TileLang: "
@@ -140,7 +141,7 @@ def judge(case: GeneratedCase) -> tuple[str, float]:
     schedule, _ = rebuilt(case)
     start = time.process_time()
     try:
-        lowering_of(schedule).check_generated(schedule, derive(schedule), generated(case))
+        check_generated(schedule, derive(schedule), generated(case))
         verdict = ACCEPTED
     except InputError as error:
         verdict = f"{type(error).__name__}: {error}"

@@ -31,8 +31,8 @@ from pictures import speed as of_speed
 from pictures import training as of_training
 from pictures.sheet import drawn, save
 
-from tl_attention.lab.cli.command import fail
 from tl_attention.errors import InputError
+from tl_attention.lab.cli.command import fail
 
 FOLDER = "docs/pictures"
 PICTURES = {

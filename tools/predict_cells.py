@@ -16,14 +16,14 @@ import click
 from pages.model import schedules_of
 
 from tl_attention.errors import InputError
-from tl_attention.schedule.files.named import resolve
-from tl_attention.lab.measure.device import card_of_arch
 from tl_attention.lab.measure.candidate import Candidate
 from tl_attention.lab.measure.cell_records import CellRow
+from tl_attention.lab.measure.device import card_of_arch
 from tl_attention.lab.measure.records import read_all
 from tl_attention.lab.model.machine import load
 from tl_attention.lab.model.prediction import predict
 from tl_attention.program.planned import Planned
+from tl_attention.schedule.files.named import resolve
 
 
 def jobs(record: Path) -> Iterator[tuple[str, str, CellRow]]:

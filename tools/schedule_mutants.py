@@ -25,7 +25,6 @@ import torch
 from moves.space import walk
 
 from tl_attention.errors import ScheduleRefused
-from tl_attention.schedule.files.schedule_file import Named, load_file
 from tl_attention.kernels.preflight import refuse_unless_safe
 from tl_attention.oracle.interpret import verify
 from tl_attention.problem.head_dims import sizes_of
@@ -33,9 +32,10 @@ from tl_attention.problem.mask import CAUSAL, FULL
 from tl_attention.problem.shape import DTYPES
 from tl_attention.problem.variant import Variant
 from tl_attention.program.derivation import derive
+from tl_attention.program.legality import find_violation
 from tl_attention.program.machine import Deadlock
 from tl_attention.program.planned import Planned
-from tl_attention.program.legality import find_violation
+from tl_attention.schedule.files.schedule_file import Named, load_file
 from tl_attention.schedule.schedule import Schedule
 from tl_attention.shipped import folder
 

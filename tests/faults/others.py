@@ -3,9 +3,9 @@
 from mutations import shipped
 from once import Given
 
-from tl_attention.schedule.files.named import resolve
 from tl_attention.problem.mask import CAUSAL
 from tl_attention.problem.variant import Variant
+from tl_attention.schedule.files.named import resolve
 from tl_attention.schedule.schedule import Schedule
 
 IN_CHUNKS = [["cast.0", "cast.1"] if group == ("cast",) else group for group in shipped()["fa3_overlap"].group]

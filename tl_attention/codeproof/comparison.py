@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from tl_attention.problem.features import Feature, features_of
 from tl_attention.codeproof.read.copies import PER_HEAD, TENSORS
 from tl_attention.codeproof.tiles.row_tiles import RowTiles
 from tl_attention.codeproof.verdict import Unsafe
+from tl_attention.problem.features import Feature, features_of
 from tl_attention.program.events import AnyOrder, Event, Expected, Maybe
 
 # A tile begins with the wait for this barrier, where a block works on several tiles.

@@ -6,15 +6,15 @@ import itertools
 import re
 from collections.abc import Mapping
 
+from tl_attention.codeproof.read.host_plan import Descriptor, HostPlan, Listing, Merging
+from tl_attention.codeproof.read.text import Kernel
+from tl_attention.codeproof.tiles.tensors import Tensor
+from tl_attention.codeproof.tiles.tiles import Tile
+from tl_attention.codeproof.verdict import Unsafe
 from tl_attention.problem.features import Parameter
 from tl_attention.problem.mask import sides
 from tl_attention.problem.shape import DTYPE_BYTES
 from tl_attention.problem.variant import Variant
-from tl_attention.codeproof.read.host_plan import Descriptor, HostPlan, Listing, Merging
-from tl_attention.codeproof.tiles.tensors import Tensor
-from tl_attention.codeproof.read.text import Kernel
-from tl_attention.codeproof.tiles.tiles import Tile
-from tl_attention.codeproof.verdict import Unsafe
 
 # CUDA's CUtensorMapDataType, CUtensorMapSwizzle and CUtensorMapL2promotion.
 DATA_TYPES = {"float16": 6, "bfloat16": 9}

@@ -13,8 +13,8 @@ from typing import Any
 
 from tl_attention.codeproof.read.calls import CALLS
 from tl_attention.codeproof.read.nodes import Arithmetic, For, If, Leave, Step, While
-from tl_attention.codeproof.run.run import plain
 from tl_attention.codeproof.read.text import read
+from tl_attention.codeproof.run.run import plain
 
 # What a role may do. "tile" begins a tile, and "end" ends the kernel.
 KINDS = ("tile", "wait", "issue", "load", "fragments", "vector", "store", "end")

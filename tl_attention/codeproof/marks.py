@@ -10,9 +10,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from tl_attention.problem.warpgroup import WARP, WARPGROUP
-from tl_attention.problem.variant import TRACE_WORDS
 from tl_attention.codeproof.mark_places import BORDER, ITERATION, Mark, places
+from tl_attention.problem.variant import TRACE_WORDS
+from tl_attention.problem.warpgroup import WARP, WARPGROUP
 
 # The buffer of a traced kernel is words of 8 bytes. Word 0 says how many records each role leaves out at first, word 1
 # how many blocks are traced, and the next ones say which. From word HEAD on each traced role has OWN words: the GPU's

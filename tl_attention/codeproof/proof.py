@@ -14,18 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from tl_attention.errors import InputError, ScheduleRefused
-from tl_attention.problem.lengths import Lengths, Problems, cuts, ends, numbers_read, windows, without_keys
-from tl_attention.problem.packed import words_of_list
-from tl_attention.problem.variant import Sizes
-from tl_attention.program.program import Program
-from tl_attention.codeproof.tiles.alike import Likeness, kv_loops
-from tl_attention.codeproof.read.calls import CALLS
 from tl_attention.codeproof.comparison import check_per_head, compare
-from tl_attention.codeproof.read.copies import PER_HEAD
-from tl_attention.codeproof.run.coverage import Coverage
-from tl_attention.codeproof.read.host_plan import HostPlan, parse_host_source
-from tl_attention.codeproof.run.iterations import Iterations, check_equalities
 from tl_attention.codeproof.launch import (
     check_descriptors,
     check_memory,
@@ -34,16 +23,27 @@ from tl_attention.codeproof.launch import (
     check_signature,
     check_strides,
 )
+from tl_attention.codeproof.read.calls import CALLS
+from tl_attention.codeproof.read.copies import PER_HEAD
+from tl_attention.codeproof.read.host_plan import HostPlan, parse_host_source
 from tl_attention.codeproof.read.nodes import COUNTER, Step, every
-from tl_attention.codeproof.tiles.row_tiles import Cut, RowTiles
-from tl_attention.codeproof.run.run import Extent, Run
-from tl_attention.codeproof.tiles.tensors import Tensor, contiguous, packed_tensors, stride_values, tensors
 from tl_attention.codeproof.read.text import Kernel, read
+from tl_attention.codeproof.run.coverage import Coverage
+from tl_attention.codeproof.run.iterations import Iterations, check_equalities
+from tl_attention.codeproof.run.run import Extent, Run
 from tl_attention.codeproof.run.thread_slice import Reading
 from tl_attention.codeproof.run.threads import Threads
+from tl_attention.codeproof.tiles.alike import Likeness, kv_loops
+from tl_attention.codeproof.tiles.row_tiles import Cut, RowTiles
+from tl_attention.codeproof.tiles.tensors import Tensor, contiguous, packed_tensors, stride_values, tensors
 from tl_attention.codeproof.tiles.tiles import Product, Tile
 from tl_attention.codeproof.verdict import GeneratedCode, Unsafe, Verdict
+from tl_attention.errors import InputError, ScheduleRefused
+from tl_attention.problem.lengths import Lengths, Problems, cuts, ends, numbers_read, windows, without_keys
+from tl_attention.problem.packed import words_of_list
+from tl_attention.problem.variant import Sizes
 from tl_attention.program.events import Event, Expected
+from tl_attention.program.program import Program
 from tl_attention.schedule.schedule import Schedule
 
 # The longest period in iterations: a longer one would take too long to run.

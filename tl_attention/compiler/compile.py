@@ -15,6 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tl_attention.codeproof.verdict import GeneratedCode, Verdict
 from tl_attention.compiler import library, store
 from tl_attention.compiler.library import launch_of
 from tl_attention.compiler.scratch import scratch_file
@@ -25,7 +26,6 @@ from tl_attention.kernels.registry import lowering_of
 from tl_attention.problem.features import Parameter
 from tl_attention.problem.head_dims import check_head_dim
 from tl_attention.problem.variant import KERNEL_PARAMETERS, Variant
-from tl_attention.codeproof.verdict import GeneratedCode, Verdict
 from tl_attention.schedule.schedule import Schedule
 
 if TYPE_CHECKING:

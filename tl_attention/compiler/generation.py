@@ -15,18 +15,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from tl_attention.codeproof.registry import check_generated
+from tl_attention.codeproof.verdict import GeneratedCode
 from tl_attention.compiler.compiler_errors import telling_line
 from tl_attention.compiler.scratch import scratch_file, scratch_folder
 from tl_attention.compiler.store import Finished
 from tl_attention.compiler.toolchain import Nvcc, check_host_compiler, host_compiler, in_force
 from tl_attention.errors import InputError
-from tl_attention.kernels.shared.base import FAST_MATH
 from tl_attention.kernels.preflight import refuse_unless_safe
 from tl_attention.kernels.registry import lowering_of
+from tl_attention.kernels.shared.base import FAST_MATH
 from tl_attention.problem.features import Parameter
 from tl_attention.problem.variant import Variant
 from tl_attention.program.planned import Planned
-from tl_attention.codeproof.verdict import GeneratedCode
 from tl_attention.schedule.schedule import Schedule
 
 # TileLang 0.1.15 notes a kernel's folder in its disk cache in this attribute. The library there has this name.
@@ -60,7 +61,7 @@ def generate(
             raise InputError(f"{schedule.label}: TileLang cannot compile it: {telling_line(error)}") from error
     code = GeneratedCode(kernel.get_kernel_source(), kernel.get_host_source(), variant, parameters)
     plain = without_marks(code)
-    verdict = lowering.check_generated(schedule, planned.program, plain) if planned.program else None
+    verdict = check_generated(schedule, planned.program, plain) if planned.program else None
     return Finished(library, code.source, code.host_source, verdict)
 
 

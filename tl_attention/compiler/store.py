@@ -27,11 +27,11 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from tl_attention.codeproof.verdict import Verdict
 from tl_attention.compiler import trust
 from tl_attention.compiler.library import tilelang_folder
 from tl_attention.compiler.toolchain import Nvcc
 from tl_attention.problem.variant import Variant
-from tl_attention.codeproof.verdict import Verdict
 from tl_attention.schedule.schedule import Schedule
 
 # A loader of shared libraries takes no notice of what follows one: the texts, how long these are, and the seal.
@@ -40,7 +40,7 @@ SEAL, LENGTH = 64, 16
 # A finished kernel has less than 2 MB.
 MOST_BYTES = 64 * 2**20
 # Where the text is that makes kernels and proves them: in compiler/, and in all that it imports.
-MAKING = ("errors.py", "problem", "hardware", "loop", "schedule", "program", "proof", "lowering", "compiler")
+MAKING = ("errors.py", "shipped.py", "problem", "schedule", "program", "kernels", "codeproof", "compiler")
 PACKAGE = Path(__file__).parents[1]
 # The solver z3 simplifies what TileLang generates.
 COMPILED_BY = ("tilelang", "apache-tvm-ffi", "z3-solver")

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from tl_attention.errors import ScheduleRefused
-from tl_attention.problem.card import CARDS, HOPPER, Card
 from tl_attention.kernels.registry import lowering_of
+from tl_attention.problem.card import CARDS, HOPPER, Card
 from tl_attention.problem.head_dims import HeadSize, check_head_dim
+from tl_attention.program import legality
 from tl_attention.program.derivation import PLACE_KEYS
+from tl_attention.program.limits import check_fits, of_another
 from tl_attention.program.planned import Planned
 from tl_attention.program.program import Program
-from tl_attention.program import legality
-from tl_attention.program.limits import check_fits, of_another
 from tl_attention.schedule.dialect import Model
 from tl_attention.schedule.schedule import Schedule
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from tl_attention.kernels.shared.base import Lowering
-from tl_attention.kernels.pipelined.inferred import Inferred
 from tl_attention.kernels.mma_sync.lowering import MmaSync
+from tl_attention.kernels.pipelined.inferred import Inferred
 from tl_attention.kernels.pipelined.lowering import Pipelined
+from tl_attention.kernels.shared.base import Lowering
 from tl_attention.kernels.warp_specialized.lowering import WarpSpecialized
 from tl_attention.schedule.dialect import register
 from tl_attention.schedule.schedule import Schedule

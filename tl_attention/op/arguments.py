@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from tl_attention.errors import InputError, printable, shown
-from tl_attention.problem.card import CARDS, Card, card_of
 from tl_attention.op.in_memory import DIMENSIONS, check_layout, check_out, empty, other_way
 from tl_attention.op.rows import Rows
 from tl_attention.op.scalars import plain
+from tl_attention.problem.card import CARDS, Card, card_of
 from tl_attention.problem.features import BY_WORD, FEATURES, INPUTS, Asked, scale_of
 from tl_attention.problem.head_dims import check_head_dim, head_size
 from tl_attention.problem.mask import Mask, masked, shortened

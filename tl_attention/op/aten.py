@@ -13,9 +13,9 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from tl_attention.errors import InputError
-from tl_attention.schedule.files.backward import CUDNN, FLASH2
 from tl_attention.op.in_memory import ALIGNMENT
 from tl_attention.problem.mask import CAUSAL, Mask, sides
+from tl_attention.schedule.files.backward import CUDNN, FLASH2
 
 NAMES = {FLASH2: "_flash_attention_backward", CUDNN: "_scaled_dot_product_cudnn_attention_backward"}
 _INPUTS = "grad_out query key value out logsumexp"

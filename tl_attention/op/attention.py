@@ -14,16 +14,16 @@ from torch.compiler import is_dynamo_compiling
 
 from tl_attention.compiler.compile import CompiledKernel, compile_kernel
 from tl_attention.errors import InputError
-from tl_attention.schedule.files.defaults import computed, default_schedule
-from tl_attention.schedule.files.named import resolve
-from tl_attention.problem.card import Card
 from tl_attention.op import arguments, backward, eager, operator
 from tl_attention.op.few import parts_of, put_together
 from tl_attention.op.in_memory import BHSD, in_one_head, other_way, placed
 from tl_attention.op.plan import NO_WINDOW, Plan, Plans, key_of
 from tl_attention.op.scalars import replaced
+from tl_attention.problem.card import Card
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.variant import Variant
+from tl_attention.schedule.files.defaults import computed, default_schedule
+from tl_attention.schedule.files.named import resolve
 from tl_attention.schedule.schedule import Schedule
 
 # The plans that earlier calls of this process have left, by call key.

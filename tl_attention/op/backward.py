@@ -14,13 +14,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tl_attention.schedule.files.backward import CUDNN, FLASH2, backward_rules, case_of
 from tl_attention.op import arguments, aten, trial
 from tl_attention.op.in_memory import BHSD
 from tl_attention.op.plan import MOST_KEPT
 from tl_attention.op.rows import Rows
 from tl_attention.problem.mask import CAUSAL, FULL, Mask, fitted, masked
 from tl_attention.problem.shape import AttentionShape
+from tl_attention.schedule.files.backward import CUDNN, FLASH2, backward_rules, case_of
 
 NO_ROWS = Rows(0, 0)
 # Those of q, k, v and sinks; None of sinks that are not there, or need none.

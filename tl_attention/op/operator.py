@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 
 from tl_attention.errors import InputError
-from tl_attention.schedule.files.backward import masks_alike
 from tl_attention.op import arguments, backward
 from tl_attention.op.arguments import Given
 from tl_attention.op.in_memory import BHSD, empty, other_way
 from tl_attention.problem.features import BY_WORD, INPUTS, NUMBERS
 from tl_attention.problem.mask import OPEN, masked
+from tl_attention.schedule.files.backward import masks_alike
 from tl_attention.schedule.schedule import Schedule
 
 NAME, GRADIENT = "tl_attention::forward", "tl_attention::backward"

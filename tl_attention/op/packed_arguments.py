@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from tl_attention.errors import InputError, shown
-from tl_attention.schedule.files.defaults import defaults, edges
 from tl_attention.op import arguments, in_memory
 from tl_attention.op.arguments import Given
 from tl_attention.op.in_memory import BHSD
@@ -21,6 +20,7 @@ from tl_attention.problem.features import Asked
 from tl_attention.problem.head_dims import check_head_dim, head_size
 from tl_attention.problem.mask import Mask, shortened
 from tl_attention.problem.shape import AttentionShape, check_dtype
+from tl_attention.schedule.files.defaults import defaults, edges
 
 # cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k.
 Offsets = tuple[Tensor, Tensor, Tensor | None, Tensor | None]

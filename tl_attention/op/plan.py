@@ -14,11 +14,11 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from tl_attention.schedule.files.named import resolve
 from tl_attention.op.few import results_of_parts
 from tl_attention.op.in_memory import ALIGNMENT, BHSD, extent, other_way
 from tl_attention.problem.features import INPUTS, Asked, Value
 from tl_attention.problem.mask import OPEN
+from tl_attention.schedule.files.named import resolve
 from tl_attention.schedule.schedule import Schedule
 
 # At most so many kinds of calls keep a plan: a server sees many lengths.

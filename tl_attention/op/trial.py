@@ -15,9 +15,9 @@ from torch import Tensor
 
 from tl_attention.compiler import store
 from tl_attention.compiler.toolchain import cache_enabled, cache_folder
-from tl_attention.schedule.files.backward import CUDNN
 from tl_attention.op import aten
 from tl_attention.problem.mask import CAUSAL, FULL
+from tl_attention.schedule.files.backward import CUDNN
 
 RIGHT = "right"
 # Queries, keys, heads of q and of K, head size, whether causal, and about which LSE all rows have. cuDNN's reports are of

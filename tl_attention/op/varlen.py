@@ -15,8 +15,6 @@ import torch
 from torch import Tensor
 from torch.compiler import is_dynamo_compiling
 
-from tl_attention.schedule.files.defaults import computed
-from tl_attention.schedule.files.named import resolve
 from tl_attention.op import arguments, backward, eager, operator, packed_arguments, varlen_operator
 from tl_attention.op.attention import kernel_of, schedule_of, sms_of
 from tl_attention.op.few import may_have_parts, packed_parts, packed_variant, work_of_packed_parts
@@ -26,6 +24,8 @@ from tl_attention.op.scalars import length, plain, replaced
 from tl_attention.problem.features import Asked
 from tl_attention.problem.packed import words_of_list
 from tl_attention.problem.shape import AttentionShape
+from tl_attention.schedule.files.defaults import computed
+from tl_attention.schedule.files.named import resolve
 from tl_attention.schedule.schedule import Schedule
 
 # The plans that earlier calls of this process have left, by call key.

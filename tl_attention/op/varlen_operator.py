@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from tl_attention.errors import InputError
-from tl_attention.schedule.files.backward import packed_masks_alike
 from tl_attention.op import backward, packed_arguments
 from tl_attention.op.arguments import Given
 from tl_attention.op.operator import (
@@ -36,6 +35,7 @@ from tl_attention.op.operator import (
 from tl_attention.op.packed_arguments import Offsets
 from tl_attention.problem.features import NUMBERS
 from tl_attention.problem.mask import OPEN, WIDEST, masked
+from tl_attention.schedule.files.backward import packed_masks_alike
 from tl_attention.schedule.schedule import Schedule
 
 # The options that a backward has, too.

@@ -10,17 +10,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from tl_attention.schedule.loop.exp2 import COEFFICIENTS, LOWEST
-from tl_attention.schedule.loop.table import Table, whole
 from tl_attention.oracle.features import changes_of_products, more_scores
+from tl_attention.problem.mask import TENSORS
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.tiling import kv_index
+from tl_attention.schedule.loop.exp2 import COEFFICIENTS, LOWEST
+from tl_attention.schedule.loop.table import Table, whole
 from tl_attention.schedule.options import Exp2Polynomial, SoftmaxOptions
 
 LOG2_E = math.log2(math.e)
@@ -167,9 +167,6 @@ def rows_of(x: Tensor, first: int, count: int) -> Tensor:
 
 
 # --- the statements ------------------------------------------------------------------------------------------------------
-
-# The arithmetic of a mask's answers for tensors: the least of a number and a tensor, and `or` by element.
-TENSORS = SimpleNamespace(min=lambda number, tensor: tensor.clamp(max=number), Or=torch.logical_or)
 
 
 def _finite_max(t: Tile) -> Tensor:

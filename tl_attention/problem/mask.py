@@ -15,6 +15,8 @@ def ceildiv(a: Any, b: Any) -> Any:
 
 # Python's arithmetic of integers, under the names that a mask asks for.
 INTEGERS = SimpleNamespace(min=min, max=max, ceildiv=ceildiv, Or=operator.or_)
+# The same of torch's tensors, as far as which elements are hidden needs it.
+TENSORS = SimpleNamespace(min=lambda number, tensor: tensor.clamp(max=number), Or=operator.or_)
 
 
 # The parameters of a kernel that are the sides of its window.

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from functools import cache
 
 from tl_attention.errors import InputError
-from tl_attention.schedule.loop.table import whole
 from tl_attention.program.planned import Planned
+from tl_attention.schedule.loop.table import whole
 from tl_attention.schedule.options import Exp2Polynomial
 from tl_attention.schedule.schedule import Schedule
 

@@ -8,9 +8,9 @@ from itertools import product
 from typing import Literal, NamedTuple
 
 from tl_attention.errors import ScheduleRefused
-from tl_attention.schedule.loop.table import Statement, Table
 from tl_attention.program.program import Operation, Program, offset
 from tl_attention.schedule.dialect import Model
+from tl_attention.schedule.loop.table import Statement, Table
 from tl_attention.schedule.options import Releases, Waits
 from tl_attention.schedule.schedule import Schedule
 

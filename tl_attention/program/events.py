@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 Read = tuple[str, int, int]
 # (row, head, batch), or (element, rows).
@@ -96,6 +97,18 @@ class AnyOrder(NamedTuple):
 
 # What code must do, one after the other.
 Expected = Event | Maybe | AnyOrder
+
+
+class PlacedTile(Protocol):
+    """A PlacedTile says where a row tile, a KV block of it and its results lie, and which mask and rows a warpgroup has."""
+
+    @property
+    def tensors(self) -> Container[str]: ...
+    def place(self, offset: int = 0) -> Place: ...
+    def place_of_kv(self, block: int) -> Place: ...
+    def place_of_results(self, offset: int = 0) -> Place: ...
+    def mask(self, block: int, offset: int, rows: int) -> Event | Maybe: ...
+    def rows_from(self, offset: int, rows: int) -> int: ...
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tl_attention.errors import ScheduleRefused
-from tl_attention.schedule.loop.table import Statement, Table, whole
 from tl_attention.program.machine import EARLY, LATE, Deadlock, Policy, execute
 from tl_attention.program.program import CONSUMER, Program, offset
+from tl_attention.schedule.loop.table import Statement, Table, whole
 
 AFTER_LOOP = "the output"
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from tl_attention.errors import ScheduleRefused
 from tl_attention.problem.card import HOPPER, Card
-from tl_attention.problem.warpgroup import WARPGROUP
 from tl_attention.problem.head_dims import HeadSize, sizes_of, tile_size
 from tl_attention.problem.mask import ceildiv
 from tl_attention.problem.shape import DTYPE_BYTES
+from tl_attention.problem.warpgroup import WARPGROUP
 from tl_attention.program.derivation import PLACE_KEYS
 from tl_attention.program.planned import Planned
 from tl_attention.schedule.schedule import Schedule

@@ -22,8 +22,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
-from tl_attention.schedule.loop.table import Table
 from tl_attention.schedule.dialect import Model
+from tl_attention.schedule.loop.table import Table
 
 CONSUMER, PRODUCER = "consumer", "producer"
 

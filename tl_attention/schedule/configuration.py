@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from tl_attention.errors import InputError
-from tl_attention.problem.warpgroup import WARP
-from tl_attention.schedule.loop.table import chunk_names
 from tl_attention.problem.head_dims import TILE_DIMS
+from tl_attention.problem.warpgroup import WARP
 from tl_attention.schedule.key_errors import first_error
 from tl_attention.schedule.key_words import dotted
+from tl_attention.schedule.loop.table import chunk_names
 from tl_attention.schedule.options import KernelOptions, SoftmaxOptions, Split, Waits
 from tl_attention.schedule.schedule import Schedule
 

@@ -11,10 +11,10 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictInt
 from pydantic_core import PydanticKnownError
 
+from tl_attention.schedule.dialect import Dialect, dialect_of, dialects
 from tl_attention.schedule.loop.attention import SOURCE
 from tl_attention.schedule.loop.slots import in_slots
 from tl_attention.schedule.loop.table import Table, chunk_names, split_table
-from tl_attention.schedule.dialect import Dialect, dialect_of, dialects
 from tl_attention.schedule.options import KernelOptions, Releases, SoftmaxOptions, Split, StatementName, Waits
 
 # In `order` and `stage`: a producer group.

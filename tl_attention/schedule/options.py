@@ -13,9 +13,9 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, 
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
+from tl_attention.schedule.key_words import shown, suggestion
 from tl_attention.schedule.loop.attention import FRAGMENTS, IN_CHUNKS, NAMES, NUMBER
 from tl_attention.schedule.loop.exp2 import COEFFICIENTS
-from tl_attention.schedule.key_words import shown, suggestion
 
 # --- how a key names a statement: by name, by number in source order, or a chunk of a split one as `exp.0` ------------
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from tl_attention.schedule.loop.attention import FRAGMENTS, NUMBER, SOURCE
-from tl_attention.schedule.loop.table import whole
 from tl_attention.schedule.dialect import Check, Dialect, dialects
 from tl_attention.schedule.key_errors import RuleBroken
 from tl_attention.schedule.key_words import KeyPath
 from tl_attention.schedule.keys import PRODUCER, Keys
+from tl_attention.schedule.loop.attention import FRAGMENTS, NUMBER, SOURCE
+from tl_attention.schedule.loop.table import whole
 from tl_attention.schedule.options import OPTION_KEYS, OPTION_PATHS, OPTIONS
 
 KEYS_OF_ORDER = ("group", "order", "stage")

@@ -13,11 +13,11 @@ from typing import Any
 from pydantic import BaseModel, model_validator
 
 from tl_attention.errors import InputError
-from tl_attention.schedule.loop.attention import NAMES, NUMBER
-from tl_attention.schedule.loop.table import whole
 from tl_attention.schedule.key_errors import first_error
 from tl_attention.schedule.key_words import dotted
 from tl_attention.schedule.keys import PRODUCER, Keys
+from tl_attention.schedule.loop.attention import NAMES, NUMBER
+from tl_attention.schedule.loop.table import whole
 from tl_attention.schedule.options import OPTION_KEYS
 from tl_attention.schedule.rules import rules_of
 

@@ -9,12 +9,12 @@ from typing import Any
 
 from code_mutants.reading import Code
 from tl_attention.compiler.generation import target
-from tl_attention.schedule.files.schedule_file import load
-from tl_attention.problem.card import HOPPER
 from tl_attention.kernels.registry import lowering_of
+from tl_attention.problem.card import HOPPER
 from tl_attention.problem.mask import CAUSAL, FULL
 from tl_attention.problem.variant import Variant
 from tl_attention.program.planned import Planned
+from tl_attention.schedule.files.schedule_file import load
 from tl_attention.schedule.schedule import Schedule
 
 SCHEDULES = Path(__file__).parents[2] / "schedules"

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from tl_attention.kernels.registry import lowering_of
-from tl_attention.program.derivation import derive
+from tl_attention.codeproof.registry import check_generated
 from tl_attention.codeproof.verdict import GeneratedCode as Code
 from tl_attention.codeproof.verdict import Verdict
+from tl_attention.program.derivation import derive
 from tl_attention.schedule.schedule import Schedule
 
 __all__ = ["BODY", "NUMBERS", "Code", "Verdict", "is_numbers", "of_numbers", "prove", "reads_of_launch", "synchronises"]
@@ -26,7 +26,7 @@ LAUNCH = re.compile(
 
 def prove(schedule: Schedule, code: Code) -> Verdict:
     """Returns the proof's verdict. Raises ScheduleRefused where the proof refuses the code."""
-    return lowering_of(schedule).check_generated(schedule, derive(schedule), code)
+    return check_generated(schedule, derive(schedule), code)
 
 
 def is_numbers(kind: str) -> bool:

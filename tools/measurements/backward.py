@@ -34,7 +34,6 @@ from torch.nn.functional import pad, scaled_dot_product_attention
 
 from tl_attention import attention, attention_varlen
 from tl_attention.errors import InputError
-from tl_attention.schedule.files.backward import FLASH2
 from tl_attention.lab.measure import peers
 from tl_attention.lab.measure.candidate import Candidate, called
 from tl_attention.lab.measure.cell import OURS, Cell, schedule_for
@@ -47,15 +46,15 @@ from tl_attention.lab.measure.records import problem_of
 from tl_attention.lab.measure.results_file import ResultsFile
 from tl_attention.lab.measure.timing import Batch
 from tl_attention.lab.measure.trials import Samples, in_turn
+from tl_attention.lab.show.cells import summary
 from tl_attention.op.backward import shape_of, taking
 from tl_attention.oracle.reference import each_sequence, make_inputs
-from tl_attention.oracle.tile import TENSORS
 from tl_attention.problem.lengths import Lengths
-from tl_attention.problem.mask import CAUSAL, FULL, Mask, is_window, sides
+from tl_attention.problem.mask import CAUSAL, FULL, TENSORS, Mask, is_window, sides
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.variant import Sizes
 from tl_attention.program.planned import Planned
-from tl_attention.lab.show.cells import summary
+from tl_attention.schedule.files.backward import FLASH2
 
 FLASH, CUDNN, FLEX, EXACT = "flash2", "cudnn", "flex", "exact"
 TOKENS, LENGTHS, MASKS = 32768, (1024, 2048, 4096, 8192, 16384), (FULL, CAUSAL)

@@ -16,19 +16,19 @@ from pathlib import Path
 import click
 
 from tl_attention.errors import InputError
-from tl_attention.schedule.files.catalogue import all_names
-from tl_attention.schedule.files.named import Named, resolve
-from tl_attention.problem.card import CARDS, Card
 from tl_attention.kernels.registry import LOWERINGS
 from tl_attention.lab.measure.bench import compile_alone
 from tl_attention.lab.measure.candidate import Candidate
 from tl_attention.lab.measure.records import Row
 from tl_attention.lab.measure.results_file import ResultsFile
 from tl_attention.lab.measure.trials import SILENT
+from tl_attention.problem.card import CARDS, Card
 from tl_attention.problem.head_dims import sizes_of
 from tl_attention.problem.mask import CAUSAL, FULL
 from tl_attention.problem.shape import DTYPES, AttentionShape
 from tl_attention.program.planned import Planned
+from tl_attention.schedule.files.catalogue import all_names
+from tl_attention.schedule.files.named import Named, resolve
 
 LOWERING = "mma_sync"
 # Sizes are read at run time, so any will do.

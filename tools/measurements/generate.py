@@ -33,8 +33,8 @@ from tl_attention.lab.measure.peers import SDPA
 from tl_attention.lab.measure.records import problem_of
 from tl_attention.lab.measure.results_file import ResultsFile
 from tl_attention.lab.measure.timing import Batch, GraphBatch
-from tl_attention.problem.shape import AttentionShape
 from tl_attention.lab.show.cells import summary
+from tl_attention.problem.shape import AttentionShape
 
 KEYS, TOKENS = (8192, 32768), 32
 # What a model's config has, besides as many heads of 128 as fill its width.

@@ -34,12 +34,12 @@ from measurements.backward import compile_ours, tensors
 from measurements.steps import RULE, Steps, ratios, seconds
 from measurements.training import Setting
 from tl_attention import attention
-from tl_attention.schedule.files.backward import CUDNN, FLASH2
 from tl_attention.lab.measure.machine import gpu_fields
 from tl_attention.lab.measure.records import problem_of
 from tl_attention.lab.measure.results_file import ResultsFile
 from tl_attention.op.backward import taking
 from tl_attention.problem.shape import AttentionShape
+from tl_attention.schedule.files.backward import CUDNN, FLASH2
 
 # In these contexts the backward is chosen by rule, is FlashAttention-2, and is what the rule names from the first call on.
 WAYS: Mapping[str, Callable[[], AbstractContextManager[Any]]] = {

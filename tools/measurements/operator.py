@@ -32,11 +32,11 @@ from tl_attention.lab.measure.machine import gpu_fields
 from tl_attention.lab.measure.records import problem_of
 from tl_attention.lab.measure.results_file import ResultsFile
 from tl_attention.lab.measure.timing import LEAST_CALLS, Batch, sm_clock_mhz
+from tl_attention.lab.show.cells import summary
 from tl_attention.oracle.reference import make_inputs
 from tl_attention.problem.mask import CAUSAL, FULL
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.program.planned import Planned
-from tl_attention.lab.show.cells import summary
 
 # (batch, heads, seq): problem L, and 1k as `compare` has it.
 SIZES = ((4, 64, 8192), (32, 16, 1024))

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from moves.groups import Change, as_keys
-from tl_attention.schedule.loop.attention import FRAGMENTS, SOURCE, SPLITTABLE
-from tl_attention.schedule.loop.table import chunk_names
 from tl_attention.problem.head_dims import DEFAULT_HEAD_DIMS, sizes_of
 from tl_attention.schedule.keys import Keys
+from tl_attention.schedule.loop.attention import FRAGMENTS, SOURCE, SPLITTABLE
+from tl_attention.schedule.loop.table import chunk_names
 from tl_attention.schedule.options import CHUNK_UNIT
 
 # Numbers of chunks.

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import combinations
 from typing import Any
 
+from tl_attention.schedule.keys import PRODUCER, Keys
 from tl_attention.schedule.loop.attention import NUMBER, SOURCE
 from tl_attention.schedule.loop.table import whole
-from tl_attention.schedule.keys import PRODUCER, Keys
 
 Change = dict[str, Any]
 # (statements, stage), in the order of the steady state; `Keys.emission` has them.

@@ -20,10 +20,10 @@ from tl_attention.lab.leaderboard.results import Evaluation, read_evaluation
 from tl_attention.lab.measure.cell import OURS
 from tl_attention.lab.measure.cell_records import CellRow
 from tl_attention.lab.measure.records import Comparison, parse_object, read_lines, read_rows
-from tl_attention.problem.mask import CAUSAL
 from tl_attention.lab.show.ladder import by_name
 from tl_attention.lab.show.report import PEER_NAMES
 from tl_attention.lab.show.table import markdown
+from tl_attention.problem.mask import CAUSAL
 
 CELLS = "tl-attention compare --output FILE"
 

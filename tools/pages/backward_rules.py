@@ -11,10 +11,10 @@ from pages import backward
 from pages.cells import divided, read, speeds
 from pages.defaults import ENTRY, entry
 from pages.made import ROOT, Make
-from tl_attention.schedule.files.backward import CUDNN, FILE, BackwardRule, backward_rules
-from tl_attention.schedule.files.conditions import NONE_YET
 from tl_attention.lab.measure.records import read_all
 from tl_attention.problem.mask import kind_of
+from tl_attention.schedule.files.backward import CUDNN, FILE, BackwardRule, backward_rules
+from tl_attention.schedule.files.conditions import NONE_YET
 
 
 def said() -> Iterator[str]:

@@ -6,14 +6,14 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from pages.cells import SHORT
 from pages.made import RESULTS, filling
-from tl_attention.problem.card import CARDS, Card
 from tl_attention.kernels.registry import lowering_of
 from tl_attention.lab.measure.records import Row, read_rows
+from tl_attention.lab.show.table import markdown
+from tl_attention.problem.card import CARDS, Card
 from tl_attention.problem.head_dims import sizes_of
 from tl_attention.problem.mask import CAUSAL
 from tl_attention.program.planned import Planned
 from tl_attention.schedule.schedule import Schedule
-from tl_attention.lab.show.table import markdown
 
 RECORD = RESULTS / "cards.jsonl"
 # Kernels for this arch have run where the project's records were made.

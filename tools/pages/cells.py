@@ -13,12 +13,12 @@ from tl_attention.lab.measure import records
 from tl_attention.lab.measure.cell import OURS
 from tl_attention.lab.measure.cell_records import CellRow
 from tl_attention.lab.measure.records import Measured
-from tl_attention.problem.head_dims import sizes_of
-from tl_attention.problem.mask import CAUSAL, kind_of
-from tl_attention.problem.shape import AttentionShape
 from tl_attention.lab.show.cells import binding_peer
 from tl_attention.lab.show.report import PEER_NAMES
 from tl_attention.lab.show.table import markdown
+from tl_attention.problem.head_dims import sizes_of
+from tl_attention.problem.mask import CAUSAL, kind_of
+from tl_attention.problem.shape import AttentionShape
 
 SHORT = {"float16": "fp16", "bfloat16": "bf16"}
 # The cards that were measured; most records are of CARD alone.

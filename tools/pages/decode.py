@@ -8,9 +8,9 @@ from statistics import geometric_mean
 from pages.cells import SDPA, length, measured_on, read, record
 from tl_attention.lab.measure.cell import OURS
 from tl_attention.lab.measure.cell_records import CellRow
-from tl_attention.problem.mask import CAUSAL, FULL, Mask
 from tl_attention.lab.show.cells import binding_peer
 from tl_attention.lab.show.table import markdown
+from tl_attention.problem.mask import CAUSAL, FULL, Mask
 
 # How a step of the model is timed, as its group of cells says.
 HOW = {"generate_graph": "CUDA graph", "generate_host": "step by step"}

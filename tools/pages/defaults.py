@@ -11,12 +11,12 @@ from pages.cells import NAMES, length, read, record, speeds
 from pages.decode import beside
 from pages.made import ROOT, Make
 from pages.results import ratios
-from tl_attention.schedule.files.conditions import NONE_YET, Case
-from tl_attention.schedule.files.defaults import FILE, defaults
 from tl_attention.lab.measure.cell import OURS
 from tl_attention.lab.measure.cell_records import CellRow
-from tl_attention.problem.mask import CAUSAL
 from tl_attention.lab.show.cells import binding_peer
+from tl_attention.problem.mask import CAUSAL
+from tl_attention.schedule.files.conditions import NONE_YET, Case
+from tl_attention.schedule.files.defaults import FILE, defaults
 
 # The schedules of the grid of lengths in both dtypes, and whether it is causal there.
 OF_GRID = {"best": False, "best_causal": True}

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from pages.cells import measured_on
 from pages.made import RESULTS, Make
 from pages.outcomes import EXPERIMENTS, NOISE, Experiments, outcomes
-from tl_attention.schedule.files.schedule_file import load_file
 from tl_attention.lab.measure.records import Row, read_rows
 from tl_attention.lab.show.table import markdown
+from tl_attention.schedule.files.schedule_file import load_file
 
 HEAD = f"""# Experiments
 

@@ -7,8 +7,8 @@ from statistics import geometric_mean
 from pages.cells import SHORT, later, length, measured_on, read, record, speeds
 from tl_attention.lab.measure.cell import NOT_INVARIANT
 from tl_attention.lab.measure.cell_records import CellRow
-from tl_attention.problem.mask import kind_of
 from tl_attention.lab.show.table import markdown
+from tl_attention.problem.mask import kind_of
 
 HEADINGS = ("head_dim", "mask", "feature", "dtype", "keys", "speed of an invariant call", "lowest")
 

@@ -6,14 +6,14 @@ from collections.abc import Iterator, Sequence
 
 from pages.made import RESULTS
 from tl_attention.lab.files.ladder_file import Ladder
-from tl_attention.problem.card import HOPPER
 from tl_attention.lab.measure import counters
 from tl_attention.lab.measure.profile import ProfileRow
 from tl_attention.lab.measure.records import read_all
-from tl_attention.problem import traffic
 from tl_attention.lab.show import profile
 from tl_attention.lab.show.report import PEER_NAMES
 from tl_attention.lab.show.table import markdown
+from tl_attention.problem import traffic
+from tl_attention.problem.card import HOPPER
 
 RECORD = RESULTS / "profile-h200.jsonl"
 # The work log's profile of its kernel on an H100, its GB and MB read as powers of two: see the page.

@@ -16,10 +16,10 @@ from tl_attention.lab.files.ladder_file import Ladder
 from tl_attention.lab.measure.cell import OURS, SCHEDULE
 from tl_attention.lab.measure.cell_records import CellRow
 from tl_attention.lab.measure.records import Row
-from tl_attention.problem.mask import CAUSAL
 from tl_attention.lab.show import ladder as shown
 from tl_attention.lab.show.report import PEER_NAMES
 from tl_attention.lab.show.table import markdown
+from tl_attention.problem.mask import CAUSAL
 
 GRID = record("grid")
 # What emulating every 10th exponential gained in the text, in percent: heads on heads of K and V, causal, dtype; 1k to 32k.

@@ -17,10 +17,10 @@ from typing import NamedTuple
 import yaml
 
 from pages.made import RESULTS, Make, filling
+from tl_attention.codeproof.mark_places import NAMED_BARRIER
 from tl_attention.lab.measure.cell import OURS, SCHEDULE
 from tl_attention.lab.measure.cell_records import AGAIN, CellRow, Timed
 from tl_attention.lab.measure.records import read_all
-from tl_attention.codeproof.mark_places import NAMED_BARRIER
 from tl_attention.lab.show.table import markdown
 from tl_attention.lab.trace.shares import Shares, of_block, tensor_pipe
 from tl_attention.lab.trace.timeline import Timeline, What

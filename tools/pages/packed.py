@@ -9,8 +9,8 @@ from pages.answers import medians_of_calls
 from pages.cells import later, measured_on, read, record, speeds
 from tl_attention.lab.measure.cell import DENSE, OURS
 from tl_attention.lab.measure.cell_records import CellRow
-from tl_attention.problem.mask import CAUSAL
 from tl_attention.lab.show.table import markdown
+from tl_attention.problem.mask import CAUSAL
 
 # What the names of lengths in results/packed.yaml mean, in the tables' order.
 LENGTHS = {

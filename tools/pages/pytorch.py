@@ -14,11 +14,11 @@ from pages.defaults import said
 from pages.invariance import invariance
 from pages.made import RESULTS, filling
 from pages.packed import packed
-from tl_attention.schedule.files.defaults import defaults
 from tl_attention.lab.measure.cell import OURS
 from tl_attention.lab.measure.cell_records import CellRow
 from tl_attention.lab.measure.records import grouped
 from tl_attention.lab.show.table import markdown
+from tl_attention.schedule.files.defaults import defaults
 
 HOST, OPERATOR = (RESULTS / f"{name}-h200.jsonl" for name in ("host", "operator"))
 

@@ -17,9 +17,9 @@ from tl_attention.lab.leaderboard.results import title
 from tl_attention.lab.measure.cell import OURS
 from tl_attention.lab.measure.cell_records import CellRow
 from tl_attention.lab.measure.records import read_rows
-from tl_attention.problem.mask import CAUSAL
 from tl_attention.lab.show.report import PEER_NAMES, by_problem, table
 from tl_attention.lab.show.table import markdown
+from tl_attention.problem.mask import CAUSAL
 
 BASELINE = "best"
 LEFT_OUT = "shared kB"

@@ -11,9 +11,9 @@ from measurements.steps import RULE, SDPA, Steps, ratios
 
 from pages.cells import heads_of, later, measured_on
 from pages.made import RESULTS
-from tl_attention.schedule.files.backward import CUDNN, FLASH2
 from tl_attention.lab.measure.records import grouped, read_all, shape_of
 from tl_attention.lab.show.table import markdown
+from tl_attention.schedule.files.backward import CUDNN, FLASH2
 
 RECORD = RESULTS / "training-h200.jsonl"
 LLAMA, LLAMA_LOSSES, NEW_SHAPES = (

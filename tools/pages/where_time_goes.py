@@ -15,6 +15,7 @@ from pictures.timelines import SCHEDULES, recorded_timeline
 
 from pages.made import RESULTS, Make, filling
 from pages.outcomes import EXPERIMENTS, Outcome, outcomes
+from tl_attention.codeproof.mark_places import NAMED_BARRIER
 from tl_attention.lab.measure.counters import (
     CYCLES,
     FEWEST_CYCLES,
@@ -27,7 +28,6 @@ from tl_attention.lab.measure.counters import (
 )
 from tl_attention.lab.measure.profile import ProfileRow
 from tl_attention.lab.measure.records import read_all
-from tl_attention.codeproof.mark_places import NAMED_BARRIER
 from tl_attention.lab.show.report import PEER_NAMES
 from tl_attention.lab.show.table import markdown
 from tl_attention.lab.trace.flows import THREADS

@@ -16,10 +16,10 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from pictures.steady_state import Iterations, Row
-from tl_attention.schedule.files.named import resolve
+from tl_attention.lab.show.explain import SHOWN_AS, words
 from tl_attention.program.derivation import derive
 from tl_attention.program.program import Program, offset
-from tl_attention.lab.show.explain import SHOWN_AS, words
+from tl_attention.schedule.files.named import resolve
 
 DRAWN = ("seed", "best")
 

@@ -10,19 +10,19 @@ import re
 from collections.abc import Iterator
 from functools import cached_property
 
-from tl_attention.schedule.loop.table import whole
-from tl_attention.kernels.shared.device_code import STORE, STORE_LSE, STRIDED_STORE
-from tl_attention.kernels.mma_sync.dialect import Q_LOAD
 from tl_attention.codeproof.mma_sync.fragment_layout import KEEP_Q, OF_D, FragmentLayout
-from tl_attention.kernels.mma_sync.kernel import GREW
-from tl_attention.kernels.mma_sync.resources import BUFFERS
-from tl_attention.program.program import Operation
+from tl_attention.codeproof.run.stream import fragment, multiply
 from tl_attention.codeproof.tiles.row_tile_proof import RowTileProof
 from tl_attention.codeproof.tiles.row_tiles import RowTiles
-from tl_attention.codeproof.run.stream import fragment, multiply
 from tl_attention.codeproof.tiles.tiles import SIDE, Matrix, Tile
 from tl_attention.codeproof.verdict import Unsafe
+from tl_attention.kernels.mma_sync.dialect import Q_LOAD
+from tl_attention.kernels.mma_sync.kernel import GREW
+from tl_attention.kernels.mma_sync.resources import BUFFERS
+from tl_attention.kernels.shared.device_code import STORE, STORE_LSE, STRIDED_STORE
 from tl_attention.program.events import AnyOrder, Event, Expected, Place
+from tl_attention.program.program import Operation
+from tl_attention.schedule.loop.table import whole
 
 # The buffer that a statement's fragments are of, and their load.
 FRAGMENTS = {"frag_q": ("Q", Q_LOAD), "frag_k": ("K", "load_k"), "frag_v": ("V", "load_v"), KEEP_Q: ("Q", Q_LOAD)}

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from tl_attention.schedule.loop.table import whole
+from tl_attention.codeproof.tiles.tiles import SIDE, Matrix
 from tl_attention.kernels.mma_sync.dialect import ROWS_OF_A_PRODUCT, rows_at_once
 from tl_attention.kernels.mma_sync.resources import DEPTH, Chunk, Fragments, fragments
-from tl_attention.codeproof.tiles.tiles import SIDE, Matrix
+from tl_attention.schedule.loop.table import whole
 from tl_attention.schedule.schedule import Schedule
 
 # The elements of a register, of a fragment of A and of B, and of the accumulators that a product adds to.

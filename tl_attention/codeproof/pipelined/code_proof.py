@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 
-from tl_attention.kernels.shared.device_code import OF_FEATURES
 from tl_attention.codeproof.pipelined.replay import OUTPUT, WAITS, Q, check_waits
-from tl_attention.program.program import unroll
 from tl_attention.codeproof.tiles.row_tile_proof import RowTileProof
 from tl_attention.codeproof.tiles.row_tiles import RowTiles
 from tl_attention.codeproof.tiles.tiles import Tile
+from tl_attention.kernels.shared.device_code import OF_FEATURES
 from tl_attention.program.events import Event, Expected, Maybe
+from tl_attention.program.program import unroll
 
 
 class PipelinedProof(RowTileProof):

@@ -11,17 +11,17 @@ from collections.abc import Callable
 
 import numpy as np
 
-from tl_attention.problem.lengths import PART_BLOCKS
-from tl_attention.problem.packed import TILE_WORDS, TILES_TOLD
 from tl_attention.codeproof.read.copies import COPY_CALLS, HAND_OVER, IN_GLOBAL
 from tl_attention.codeproof.read.declarations import Declared
 from tl_attention.codeproof.read.expression import Expression, arguments
 from tl_attention.codeproof.read.nodes import COUNTER, Made
 from tl_attention.codeproof.read.products import PRODUCT_CALLS
-from tl_attention.codeproof.run.run import Run, nothing, plain, seen
 from tl_attention.codeproof.read.text import Call
+from tl_attention.codeproof.run.run import Run, nothing, plain, seen
 from tl_attention.codeproof.run.threads import Class, settled
 from tl_attention.codeproof.verdict import Unsafe
+from tl_attention.problem.lengths import PART_BLOCKS
+from tl_attention.problem.packed import TILE_WORDS, TILES_TOLD
 from tl_attention.program.events import NAMED, TILE
 
 # A thread's block in its cluster.

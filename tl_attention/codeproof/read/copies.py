@@ -5,15 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from tl_attention.problem.features import INPUTS
-from tl_attention.problem.shape import DTYPE_BYTES
 from tl_attention.codeproof.read.declarations import Declared
 from tl_attention.codeproof.read.expression import Expression, arguments
 from tl_attention.codeproof.read.nodes import Made
-from tl_attention.codeproof.run.run import Run, plain, seen
-from tl_attention.codeproof.tiles.tensors import RAGGED_ROWS
 from tl_attention.codeproof.read.text import Call
+from tl_attention.codeproof.run.run import Run, plain, seen
 from tl_attention.codeproof.run.threads import Class
+from tl_attention.codeproof.tiles.tensors import RAGGED_ROWS
+from tl_attention.problem.features import INPUTS
+from tl_attention.problem.shape import DTYPE_BYTES
 
 # (&(((half_t*)K_shared)[((i * 8192) + 16384)]))
 IN_SHARED = re.compile(r"\(&\(\(\((half_t|bfloat16_t)\*\)(\w+)_shared\)\[(.+)\]\)\)$")

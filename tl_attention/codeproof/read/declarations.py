@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from tl_attention.codeproof.read.expression import Expression, parsed
 from tl_attention.problem.features import FEATURES
 from tl_attention.problem.variant import KERNEL_PARAMETERS
-from tl_attention.codeproof.read.expression import Expression, parsed
 
 TYPES = {"float": 4, "float2": 8, "float4": 16, "half_t": 2, "bfloat16_t": 2, "half2": 4, "uint1": 4, "uint2": 8}
 TYPES |= {"uint4": 16, "bool": 1, "int2": 8, "int4": 16}

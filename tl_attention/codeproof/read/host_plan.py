@@ -13,9 +13,9 @@ from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from typing import Literal
 
+from tl_attention.codeproof.read.host_calls import Arguments, Call, Dimension, Slot, read_host_source, unknown
 from tl_attention.errors import InputError
 from tl_attention.problem.shape import DTYPE_BYTES
-from tl_attention.codeproof.read.host_calls import Arguments, Call, Dimension, Slot, read_host_source, unknown
 
 SET_DEVICE = "__tvm_set_device"
 CREATE_TILED = "__tvm_tensormap_create_tiled"

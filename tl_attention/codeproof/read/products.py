@@ -9,14 +9,14 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from tl_attention.problem.shape import DTYPE_BYTES
 from tl_attention.codeproof.read.copies import shared_address
 from tl_attention.codeproof.read.declarations import SCALARS, Declared
 from tl_attention.codeproof.read.expression import Expression, arguments
 from tl_attention.codeproof.read.nodes import Made
-from tl_attention.codeproof.run.run import Run, nothing, plain, seen
 from tl_attention.codeproof.read.text import Call
+from tl_attention.codeproof.run.run import Run, nothing, plain, seen
 from tl_attention.codeproof.run.threads import Class
+from tl_attention.problem.shape import DTYPE_BYTES
 from tl_attention.program.events import EXPONENTIALS
 
 # (&(((half_t*)K_shared)[0]))    ((void*)((char*)(&(((half_t*)K_shared)[0])) + 32768))

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from tl_attention.problem.warpgroup import WARP
 from tl_attention.codeproof.read.declarations import Declared, declared_by
 from tl_attention.codeproof.read.expression import arguments
 from tl_attention.codeproof.read.nodes import (
@@ -30,6 +29,7 @@ from tl_attention.codeproof.read.nodes import (
     joined,
     only_numbers,
 )
+from tl_attention.problem.warpgroup import WARP
 
 # for (int t = 0; t < (blocks_3 - 1); ++t) {
 FOR = re.compile(r"for \(int (\w+) = 0; \1 < (.+); \+\+\1\) \{$")

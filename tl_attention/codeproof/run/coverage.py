@@ -12,13 +12,13 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from tl_attention.problem.variant import Sizes
+from tl_attention.codeproof.read.nodes import Arithmetic, For, If, While
+from tl_attention.codeproof.read.text import Kernel
 from tl_attention.codeproof.run.affine import Core
 from tl_attention.codeproof.run.iterations import OF_A_THREAD, Iterations
-from tl_attention.codeproof.read.nodes import Arithmetic, For, If, While
 from tl_attention.codeproof.run.run import Run
-from tl_attention.codeproof.read.text import Kernel
 from tl_attention.codeproof.verdict import Unsafe
+from tl_attention.problem.variant import Sizes
 
 
 @dataclass

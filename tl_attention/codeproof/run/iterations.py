@@ -14,11 +14,32 @@ from functools import cached_property
 from math import lcm
 from typing import Any
 
-from tl_attention.problem.variant import Sizes
-from tl_attention.codeproof.run.affine import AFFINE, INVARIANT, PERIODIC, THRESHOLD, Core, Forms, counted, form, form_of
 from tl_attention.codeproof.read.expression import Expression, Tree, walk
-from tl_attention.codeproof.read.nodes import COUNTER, Assign, Declare, For, If, Leave, Step, While, every, expressions_of
+from tl_attention.codeproof.read.nodes import (
+    COUNTER,
+    Assign,
+    Declare,
+    For,
+    If,
+    Leave,
+    Step,
+    While,
+    every,
+    expressions_of,
+)
+from tl_attention.codeproof.run.affine import (
+    AFFINE,
+    INVARIANT,
+    PERIODIC,
+    THRESHOLD,
+    Core,
+    Forms,
+    counted,
+    form,
+    form_of,
+)
 from tl_attention.codeproof.verdict import Unsafe
+from tl_attention.problem.variant import Sizes
 
 # The names of what tells a tile's place, and of sizes.
 PLACES = frozenset({*Sizes._fields, "blockIdx_x", "blockIdx_y", "blockIdx_z"})

@@ -14,11 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from tl_attention.problem.warpgroup import WARP
-from tl_attention.codeproof.run.affine import Core
 from tl_attention.codeproof.read.declarations import Declared
 from tl_attention.codeproof.read.expression import UNREADABLE, Expression
-from tl_attention.codeproof.run.iterations import Iterations
 from tl_attention.codeproof.read.nodes import (
     NO_REGISTERS,
     Arithmetic,
@@ -32,11 +29,14 @@ from tl_attention.codeproof.read.nodes import (
     Step,
     While,
 )
-from tl_attention.codeproof.tiles.row_tiles import Entries
 from tl_attention.codeproof.read.text import Call, Kernel
+from tl_attention.codeproof.run.affine import Core
+from tl_attention.codeproof.run.iterations import Iterations
 from tl_attention.codeproof.run.threads import NUMBERS, Class, Threads, Value, settled
+from tl_attention.codeproof.tiles.row_tiles import Entries
 from tl_attention.codeproof.tiles.tile_numbers import TileNumbers
 from tl_attention.codeproof.verdict import Unsafe
+from tl_attention.problem.warpgroup import WARP
 
 
 @dataclass(slots=True)

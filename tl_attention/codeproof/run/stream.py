@@ -12,17 +12,17 @@ from functools import lru_cache
 
 import numpy as np
 
-from tl_attention.problem.warpgroup import WARP, WARPGROUP
-from tl_attention.problem.shape import DTYPE_BYTES
 from tl_attention.codeproof.comparison import LEFT_OUT
 from tl_attention.codeproof.read.copies import HAND_OVER, PER_HEAD, PUT
 from tl_attention.codeproof.read.products import OF_AN_MMA
 from tl_attention.codeproof.run.run import Run
 from tl_attention.codeproof.run.thread_slice import Reading, ThreadSlice
 from tl_attention.codeproof.run.tile_copies import OF_A_TILE, TileCopies, p_in_shared, same_tile
+from tl_attention.codeproof.run.wgmma_groups import WgmmaGroups
 from tl_attention.codeproof.tiles.tiles import Matrix, matrices
 from tl_attention.codeproof.verdict import Unsafe
-from tl_attention.codeproof.run.wgmma_groups import WgmmaGroups
+from tl_attention.problem.shape import DTYPE_BYTES
+from tl_attention.problem.warpgroup import WARP, WARPGROUP
 from tl_attention.program.events import CLUSTER, TILE, Event
 
 # The elements of a register.

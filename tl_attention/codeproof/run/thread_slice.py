@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from tl_attention.codeproof.run.run import Seen
-from tl_attention.codeproof.tiles.tensors import Tensor
 from tl_attention.codeproof.run.threads import Value
+from tl_attention.codeproof.tiles.tensors import Tensor
 from tl_attention.codeproof.tiles.tiles import Product, Tile
 from tl_attention.codeproof.verdict import Unsafe
 

@@ -11,10 +11,10 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from tl_attention.problem.shape import DTYPE_BYTES
 from tl_attention.codeproof.run.thread_slice import Reading, ThreadSlice
 from tl_attention.codeproof.tiles.tiles import Product, Tile, k_major
 from tl_attention.codeproof.verdict import Unsafe
+from tl_attention.problem.shape import DTYPE_BYTES
 from tl_attention.program.events import Event, Read
 
 

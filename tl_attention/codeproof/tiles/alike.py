@@ -14,17 +14,17 @@ from typing import Any
 
 import numpy as np
 
+from tl_attention.codeproof.read.copies import PER_HEAD
+from tl_attention.codeproof.read.nodes import Arithmetic, For, Step, While, every
+from tl_attention.codeproof.read.text import Kernel
+from tl_attention.codeproof.run.run import Run, Seen
+from tl_attention.codeproof.tiles.row_tiles import RowTiles
+from tl_attention.codeproof.tiles.tensors import Tensor
+from tl_attention.codeproof.verdict import Unsafe
 from tl_attention.problem.lengths import Problems, drawn, results
 from tl_attention.problem.mask import ceildiv
 from tl_attention.problem.variant import Variant
 from tl_attention.program.program import Program
-from tl_attention.codeproof.read.copies import PER_HEAD
-from tl_attention.codeproof.read.nodes import Arithmetic, For, Step, While, every
-from tl_attention.codeproof.tiles.row_tiles import RowTiles
-from tl_attention.codeproof.run.run import Run, Seen
-from tl_attention.codeproof.tiles.tensors import Tensor
-from tl_attention.codeproof.read.text import Kernel
-from tl_attention.codeproof.verdict import Unsafe
 
 # A problem of fixed sizes gives so many of its first tiles, and so many between the first and the last.
 FIRST, BETWEEN = 64, 1024

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from tl_attention.problem.warpgroup import ROWS
 from tl_attention.codeproof.read.copies import PER_HEAD, TENSORS
-from tl_attention.codeproof.tiles.row_tiles import RowTiles
 from tl_attention.codeproof.run.run import Run, Seen
 from tl_attention.codeproof.run.thread_slice import Reading
+from tl_attention.codeproof.tiles.row_tiles import RowTiles
 from tl_attention.codeproof.verdict import Unsafe
+from tl_attention.problem.warpgroup import ROWS
 from tl_attention.program.events import NO_BATCH
 
 NONE = -1

@@ -9,20 +9,20 @@ from typing import Any
 
 import numpy as np
 
-from tl_attention.problem.warpgroup import WARP
+from tl_attention.codeproof.comparison import executed
+from tl_attention.codeproof.proof import MOST_KEYS, Proof
+from tl_attention.codeproof.run.stream import Stream
+from tl_attention.codeproof.run.threads import Threads, Value
+from tl_attention.codeproof.tiles.alike import numbered
+from tl_attention.codeproof.tiles.row_tiles import RowTiles
+from tl_attention.codeproof.tiles.tensors import Tensor
+from tl_attention.codeproof.verdict import Unsafe
 from tl_attention.problem.lengths import Lengths, cuts
 from tl_attention.problem.mask import ceildiv
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.tiling import row_tiles
 from tl_attention.problem.variant import Sizes
-from tl_attention.codeproof.tiles.alike import numbered
-from tl_attention.codeproof.comparison import executed
-from tl_attention.codeproof.proof import MOST_KEYS, Proof
-from tl_attention.codeproof.tiles.row_tiles import RowTiles
-from tl_attention.codeproof.run.stream import Stream
-from tl_attention.codeproof.tiles.tensors import Tensor
-from tl_attention.codeproof.run.threads import Threads, Value
-from tl_attention.codeproof.verdict import Unsafe
+from tl_attention.problem.warpgroup import WARP
 from tl_attention.program.events import Event, Expected
 
 

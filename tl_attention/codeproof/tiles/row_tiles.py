@@ -14,12 +14,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from tl_attention.codeproof.run.threads import Value
+from tl_attention.codeproof.tiles.tensors import Tensor
+from tl_attention.codeproof.verdict import Unsafe
 from tl_attention.problem.lengths import PART_BLOCKS, Lengths, head_rows
 from tl_attention.problem.mask import INTEGERS, Mask, ceildiv
 from tl_attention.problem.tiling import kv_index, visited, whole_blocks
-from tl_attention.codeproof.tiles.tensors import Tensor
-from tl_attention.codeproof.run.threads import Value
-from tl_attention.codeproof.verdict import Unsafe
 from tl_attention.program.events import Event, Maybe, Place
 
 # numpy's arithmetic under the names that a mask asks for.

@@ -11,8 +11,8 @@ from itertools import permutations
 from math import prod
 from typing import Any
 
-from tl_attention.problem.features import Parameter
 from tl_attention.codeproof.run.threads import Value
+from tl_attention.problem.features import Parameter
 from tl_attention.program.events import NO_BATCH
 
 BATCH, HEAD, ROW, COLUMN = range(4)

@@ -12,8 +12,8 @@ from dataclasses import InitVar, dataclass
 
 import numpy as np
 
-from tl_attention.codeproof.tiles.row_tiles import Entries
 from tl_attention.codeproof.run.threads import Class, Threads, Value, settled
+from tl_attention.codeproof.tiles.row_tiles import Entries
 from tl_attention.codeproof.verdict import Unsafe
 
 

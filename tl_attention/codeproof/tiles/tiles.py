@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tl_attention.problem.warpgroup import ROWS, WARP
 from tl_attention.problem.shape import DTYPE_BYTES
+from tl_attention.problem.warpgroup import ROWS, WARP
 
 # A swizzled tile stands in panels of so many columns, 128, 64 or 32 bytes of each row: the widest that divide it.
 PANELS = (64, 32, 16)

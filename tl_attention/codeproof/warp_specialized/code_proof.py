@@ -11,8 +11,26 @@ from typing import Any
 
 import numpy as np
 
-from tl_attention.problem.warpgroup import MEETING, ROWS, WARP, WARPS
-from tl_attention.schedule.loop.exp2 import COEFFICIENTS
+from tl_attention.codeproof.comparison import executed
+from tl_attention.codeproof.launch import check_listing, check_merging, check_no_listing, check_no_merging
+from tl_attention.codeproof.proof import MOST_KEYS, Proof
+from tl_attention.codeproof.run.run import Run
+from tl_attention.codeproof.run.stream import Stream
+from tl_attention.codeproof.run.thread_slice import Reading
+from tl_attention.codeproof.run.threads import Threads
+from tl_attention.codeproof.tiles.tiles import Tile
+from tl_attention.codeproof.verdict import Unsafe
+from tl_attention.codeproof.warp_specialized.grid_proof import (
+    GridProof,
+    check_samples,
+    entries_of,
+    first_numbers,
+    grids,
+    of_clusters,
+    turns,
+    whole_groups,
+)
+from tl_attention.codeproof.warp_specialized.packed_proof import packed_grids, packed_sizes
 from tl_attention.kernels.shared.device_code import device_code
 from tl_attention.kernels.warp_specialized.device_code import (
     GATHER_ROWS,
@@ -28,32 +46,14 @@ from tl_attention.kernels.warp_specialized.device_code import (
     exp2_polynomial,
 )
 from tl_attention.kernels.warp_specialized.dialect import split_registers
-from tl_attention.codeproof.warp_specialized.grid_proof import (
-    GridProof,
-    check_samples,
-    entries_of,
-    first_numbers,
-    grids,
-    of_clusters,
-    turns,
-    whole_groups,
-)
-from tl_attention.codeproof.warp_specialized.packed_proof import packed_grids, packed_sizes
 from tl_attention.kernels.warp_specialized.roles import Roles, tile_lists
 from tl_attention.kernels.warp_specialized.tile_order import workers
 from tl_attention.problem.packed import TILE_WORDS, TILES_TOLD
 from tl_attention.problem.variant import Sizes
+from tl_attention.problem.warpgroup import MEETING, ROWS, WARP, WARPS
 from tl_attention.program import races
-from tl_attention.codeproof.comparison import executed
-from tl_attention.codeproof.launch import check_listing, check_merging, check_no_listing, check_no_merging
-from tl_attention.codeproof.proof import MOST_KEYS, Proof
-from tl_attention.codeproof.run.run import Run
-from tl_attention.codeproof.run.stream import Stream
-from tl_attention.codeproof.run.thread_slice import Reading
-from tl_attention.codeproof.run.threads import Threads
-from tl_attention.codeproof.tiles.tiles import Tile
-from tl_attention.codeproof.verdict import Unsafe
 from tl_attention.program.events import NAMED, TILE, Event, Process
+from tl_attention.schedule.loop.exp2 import COEFFICIENTS
 
 IDLE = "an idle warp"
 # Tiles of a block that run one after another.

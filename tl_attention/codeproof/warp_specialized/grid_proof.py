@@ -10,7 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from tl_attention.problem.warpgroup import ROWS, WARPS
+from tl_attention.codeproof.proof import Proof
+from tl_attention.codeproof.run.run import Extent, Run
+from tl_attention.codeproof.run.threads import Threads
+from tl_attention.codeproof.tiles.alike import numbered
+from tl_attention.codeproof.tiles.grid_tiles import check_places
+from tl_attention.codeproof.tiles.row_tiles import RowTiles
+from tl_attention.codeproof.tiles.tensors import Tensor
+from tl_attention.codeproof.verdict import Unsafe
 from tl_attention.codeproof.warp_specialized.packed_proof import DrawnTiles, ListedTiles
 from tl_attention.kernels.warp_specialized.roles import Roles
 from tl_attention.kernels.warp_specialized.tile_order import placed, placed_in_list, workers
@@ -20,14 +27,7 @@ from tl_attention.problem.packed import listed
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.tiling import SECTION_BYTES, row_tiles, taper
 from tl_attention.problem.variant import Sizes, Variant
-from tl_attention.codeproof.tiles.alike import numbered
-from tl_attention.codeproof.tiles.grid_tiles import check_places
-from tl_attention.codeproof.proof import Proof
-from tl_attention.codeproof.tiles.row_tiles import RowTiles
-from tl_attention.codeproof.run.run import Extent, Run
-from tl_attention.codeproof.tiles.tensors import Tensor
-from tl_attention.codeproof.run.threads import Threads
-from tl_attention.codeproof.verdict import Unsafe
+from tl_attention.problem.warpgroup import ROWS, WARPS
 from tl_attention.program.events import Event
 from tl_attention.schedule.schedule import Schedule
 

@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from tl_attention.problem.warpgroup import ROWS
+from tl_attention.codeproof.proof import MOST_KEYS
+from tl_attention.codeproof.verdict import Unsafe
 from tl_attention.kernels.warp_specialized.tile_order import workers
 from tl_attention.problem.bounds import LARGEST, ROOM
 from tl_attention.problem.lengths import Lengths, Problems, cuts, drawn, results
@@ -20,8 +21,7 @@ from tl_attention.problem.mask import Mask, ceildiv
 from tl_attention.problem.packed import PackedSizes, listed
 from tl_attention.problem.tiling import SECTION_BYTES, taper
 from tl_attention.problem.variant import Variant
-from tl_attention.codeproof.proof import MOST_KEYS
-from tl_attention.codeproof.verdict import Unsafe
+from tl_attention.problem.warpgroup import ROWS
 from tl_attention.schedule.schedule import Schedule
 
 # Sequences begin before this row.

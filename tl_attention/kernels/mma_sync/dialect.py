@@ -9,19 +9,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from tl_attention.problem.warpgroup import WARP
-from tl_attention.schedule.loop.emitted import SOFTMAX, emitted_table
-from tl_attention.schedule.loop.table import Table, statement
 from tl_attention.kernels.shared.emitted_rules import (
     chunks_have_all_keys,
     fused_statements_are_in_one_group,
     masked_blocks_come_first,
     places_exist,
 )
+from tl_attention.problem.warpgroup import WARP
 from tl_attention.program.program import Iteration, Operation, Phases
 from tl_attention.schedule.dialect import Check
 from tl_attention.schedule.key_errors import RuleBroken
 from tl_attention.schedule.keys import Keys
+from tl_attention.schedule.loop.emitted import SOFTMAX, emitted_table
+from tl_attention.schedule.loop.table import Table, statement
 from tl_attention.schedule.schedule import Schedule
 
 _OWN = (

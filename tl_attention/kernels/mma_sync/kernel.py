@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import tilelang.language as T
 
+from tl_attention.kernels.mma_sync.transfers import load_q, store
 from tl_attention.kernels.shared.device_code import STORE, STRIDED_STORE, device_code
 from tl_attention.kernels.shared.iterations import Tile, loop
-from tl_attention.kernels.mma_sync.transfers import load_q, store
 from tl_attention.kernels.shared.signature import aligned, trace
 from tl_attention.kernels.shared.softmax import LOG2_E
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from tl_attention.problem.card import ARCHS, HOPPER, Card
-from tl_attention.kernels.shared.base import NO_BOUND_CHECKS, NO_INIT_CHECKS, Lowering
 from tl_attention.kernels.mma_sync.dialect import PASSES, RULES, TABLE, absent
+from tl_attention.kernels.shared.base import NO_BOUND_CHECKS, NO_INIT_CHECKS, Lowering
+from tl_attention.problem.card import ARCHS, HOPPER, Card
 from tl_attention.problem.features import Feature
 from tl_attention.problem.head_dims import HeadSize
 from tl_attention.problem.variant import Variant
@@ -16,10 +16,9 @@ from tl_attention.schedule.schedule import Schedule
 
 if TYPE_CHECKING:
     from tl_attention.kernels.mma_sync.resources import FragmentConstants
+    from tl_attention.program.limits import Resources
     from tl_attention.program.planned import Planned
     from tl_attention.program.program import Program
-    from tl_attention.codeproof.verdict import GeneratedCode, Verdict
-    from tl_attention.program.limits import Resources
 
 OPTIONS = (
     *(f"kernel.{key}" for key in ("k_stages", "v_stages", "blocks_per_sm", "q_operand", "swizzle", "ldmatrix")),
@@ -84,9 +83,9 @@ class MmaSync(Lowering):
             yield "every copy has arrived where it is read, and none writes over what a warp may still read"
 
     def constants(self, planned: Planned, variant: Variant) -> FragmentConstants:
-        from tl_attention.kernels.shared.constants import of_variant
         from tl_attention.kernels.mma_sync.operations import macro_of
         from tl_attention.kernels.mma_sync.resources import FragmentConstants, of_schedule
+        from tl_attention.kernels.shared.constants import of_variant
 
         return FragmentConstants(**of_variant(variant), **of_schedule(planned), macro_of=macro_of)
 
@@ -94,8 +93,3 @@ class MmaSync(Lowering):
         from tl_attention.kernels.mma_sync.kernel import launch
 
         return launch
-
-    def check_generated(self, schedule: Schedule, program: Program, code: GeneratedCode) -> Verdict:
-        from tl_attention.codeproof.mma_sync.code_proof import MmaSyncProof
-
-        return MmaSyncProof(schedule, program, code).verdict()

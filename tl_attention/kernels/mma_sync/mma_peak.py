@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import tilelang.language as T
 
-from tl_attention.problem.warpgroup import WARP
 from tl_attention.kernels.mma_sync.operations import multiply
+from tl_attention.problem.warpgroup import WARP
 
 # The warps of a block, one block on each SM: two warps for each scheduler.
 WARPS = 8

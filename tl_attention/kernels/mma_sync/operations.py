@@ -6,9 +6,9 @@ first one to be worked on; `s` is the memory of the thread block, `c` the consta
 
 import tilelang.language as T
 
-from tl_attention.schedule.loop.table import whole
 from tl_attention.kernels.mma_sync.transfers import block, element, load_k, load_v
 from tl_attention.kernels.shared.softmax import exponent, seen
+from tl_attention.schedule.loop.table import whole
 
 
 @T.macro

@@ -6,16 +6,16 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from tl_attention.errors import ScheduleRefused
-from tl_attention.problem.card import Card
-from tl_attention.problem.warpgroup import WARP
-from tl_attention.schedule.loop.attention import FRAGMENTS
-from tl_attention.schedule.loop.table import chunk_names
+from tl_attention.kernels.mma_sync.dialect import ROWS_OF_A_PRODUCT, rows_at_once
 from tl_attention.kernels.shared.constants import EmittedConstants
 from tl_attention.kernels.shared.loop import emitted
-from tl_attention.kernels.mma_sync.dialect import ROWS_OF_A_PRODUCT, rows_at_once
+from tl_attention.problem.card import Card
 from tl_attention.problem.head_dims import HeadSize, sizes_of
-from tl_attention.program.planned import Planned
+from tl_attention.problem.warpgroup import WARP
 from tl_attention.program.limits import Resources, shared_bytes
+from tl_attention.program.planned import Planned
+from tl_attention.schedule.loop.attention import FRAGMENTS
+from tl_attention.schedule.loop.table import chunk_names
 from tl_attention.schedule.schedule import Schedule
 
 # Of an mma.sync: the columns that one multiplies.

@@ -2,13 +2,13 @@
 
 import tilelang.language as T
 
-from tl_attention.schedule.loop.attention import NUMBER
+from tl_attention.kernels.pipelined.macros import MMA0, MMA1, Rescale, Softmax, allocated, change_scores, store
 from tl_attention.kernels.shared.device_code import device_code
 from tl_attention.kernels.shared.features import Totals, at_totals, factor_of, read
-from tl_attention.kernels.pipelined.macros import MMA0, MMA1, Rescale, Softmax, allocated, change_scores, store
 from tl_attention.kernels.shared.rows import kv_head, rows_of
 from tl_attention.kernels.shared.signature import aligned, trace
 from tl_attention.kernels.shared.softmax import LOG2_E
+from tl_attention.schedule.loop.attention import NUMBER
 
 
 @T.macro

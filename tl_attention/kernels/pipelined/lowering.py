@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tl_attention.problem.card import HOPPER, Card
 from tl_attention.kernels.shared.base import Lowering
 from tl_attention.kernels.shared.wgmma import WGMMA_ARCHS, plain_resources, threads_fit_the_tile
+from tl_attention.problem.card import HOPPER, Card
 from tl_attention.problem.head_dims import HeadSize
 from tl_attention.problem.variant import Variant
 from tl_attention.schedule.dialect import Dialect
-from tl_attention.schedule.schedule import Schedule
 
 if TYPE_CHECKING:
     from tl_attention.kernels.pipelined.constants import PipelinedConstants
-    from tl_attention.program.planned import Planned
-    from tl_attention.program.program import Program
-    from tl_attention.codeproof.verdict import GeneratedCode, Verdict
     from tl_attention.program.limits import Resources
+    from tl_attention.program.planned import Planned
 
 
 class Pipelined(Lowering):
@@ -43,8 +40,3 @@ class Pipelined(Lowering):
         from tl_attention.kernels.pipelined.kernel import launch
 
         return launch
-
-    def check_generated(self, schedule: Schedule, program: Program, code: GeneratedCode) -> Verdict:
-        from tl_attention.codeproof.pipelined.code_proof import PipelinedProof
-
-        return PipelinedProof(schedule, program, code).verdict()

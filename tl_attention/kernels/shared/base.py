@@ -1,4 +1,4 @@
-"""A lowering is everything that turns a schedule, and its Program, into a kernel that is proved."""
+"""A lowering is everything that turns a schedule, and its Program, into a kernel."""
 
 from __future__ import annotations
 
@@ -17,10 +17,9 @@ from tl_attention.schedule.schedule import Schedule
 
 if TYPE_CHECKING:
     from tl_attention.kernels.shared.constants import Constants
+    from tl_attention.program.limits import Resources
     from tl_attention.program.planned import Planned
     from tl_attention.program.program import Program
-    from tl_attention.codeproof.verdict import GeneratedCode, Verdict
-    from tl_attention.program.limits import Resources
 
 # Options of TileLang's compiler.
 FAST_MATH = "tl.enable_fast_math"
@@ -29,13 +28,14 @@ NO_INIT_CHECKS = "tl.disable_buffer_init_check"
 
 
 class Lowering(ABC):
-    """A Lowering is one way to turn a schedule into a TileLang kernel, and to prove that kernel.
+    """A Lowering is one way to turn a schedule into a TileLang kernel.
 
-    `registry.py` lists all of them; nothing else knows one by its name. `dialect` is how schedules see it.
+    `registry.py` lists all of them, and `codeproof/registry.py` the proof of what each generates; nothing else knows one
+    by its name. `dialect` is how schedules see it.
     `pass_configs` are TileLang's options for its kernels, `archs` the cards that it is compiled for.
 
     Every process imports the lowerings, for their dialects, also one that calls a kernel which was finished before: what
-    makes and proves kernels is imported by the methods that do so.
+    makes kernels is imported by the methods that do so.
     """
 
     dialect: ClassVar[Dialect]
@@ -132,11 +132,3 @@ class Lowering(ABC):
     def counters(self, schedule: Schedule) -> tuple[str, ...]:
         """Returns the names of the counter tensors among the kernel's parameters, () by default."""
         return ()
-
-    @abstractmethod
-    def check_generated(self, schedule: Schedule, program: Program, code: GeneratedCode) -> Verdict:
-        """Proves that the generated code does what the Program says, without races, and returns the verdict.
-
-        Raises ScheduleRefused otherwise. Arithmetic on registers, which scores a mask hides, and which register is
-        which element, are not read: that is for the numbers to show. docs/DESIGN.md has the list.
-        """

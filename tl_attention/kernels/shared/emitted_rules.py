@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from tl_attention.schedule.loop.attention import FRAGMENTS
-from tl_attention.schedule.loop.table import Table, whole
 from tl_attention.schedule.dialect import Check
 from tl_attention.schedule.key_errors import RuleBroken
 from tl_attention.schedule.keys import Keys
+from tl_attention.schedule.loop.attention import FRAGMENTS
+from tl_attention.schedule.loop.table import Table, whole
 from tl_attention.schedule.rules import parts
 
 

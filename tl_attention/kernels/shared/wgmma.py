@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tl_attention.problem.card import HOPPER, Card
-from tl_attention.problem.warpgroup import ROWS, WARPGROUP
 from tl_attention.problem.head_dims import HeadSize
+from tl_attention.problem.warpgroup import ROWS, WARPGROUP
 from tl_attention.schedule.key_errors import RuleBroken
 from tl_attention.schedule.keys import Keys
 
 if TYPE_CHECKING:
-    from tl_attention.program.planned import Planned
     from tl_attention.program.limits import Resources
+    from tl_attention.program.planned import Planned
 
 
 # The cards that have it.

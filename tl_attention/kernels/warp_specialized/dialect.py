@@ -7,10 +7,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tl_attention.errors import ScheduleRefused
-from tl_attention.problem.card import HOPPER, Card
-from tl_attention.problem.warpgroup import ROWS, WARPGROUP
-from tl_attention.schedule.loop.emitted import SOFTMAX, emitted_table
-from tl_attention.schedule.loop.table import statement, whole
 from tl_attention.kernels.shared.emitted_rules import (
     chunks_have_all_keys,
     fused_statements_are_in_one_group,
@@ -19,16 +15,20 @@ from tl_attention.kernels.shared.emitted_rules import (
     row_sums_in_chunks_are_per_thread,
 )
 from tl_attention.kernels.shared.wgmma import threads_fit_the_tile
+from tl_attention.problem.card import HOPPER, Card
 from tl_attention.problem.head_dims import HeadSize, sizes_of, tile_size
+from tl_attention.problem.warpgroup import ROWS, WARPGROUP
 from tl_attention.program.program import Iteration, Operation, Phases
 from tl_attention.schedule.dialect import Check
 from tl_attention.schedule.key_errors import RuleBroken
 from tl_attention.schedule.keys import Keys
+from tl_attention.schedule.loop.emitted import SOFTMAX, emitted_table
+from tl_attention.schedule.loop.table import statement, whole
 from tl_attention.schedule.schedule import Schedule
 
 if TYPE_CHECKING:
-    from tl_attention.program.planned import Planned
     from tl_attention.program.limits import Resources
+    from tl_attention.program.planned import Planned
 
 TABLE = emitted_table(
     ("load_k", "mma0", "mask", *SOFTMAX, "load_v", "mma1"),

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 
 import tilelang.language as T
 
-from tl_attention.problem.warpgroup import ALL_LANES, ROWS, TURN, WARP, WARPGROUP, WARPS
-from tl_attention.schedule.loop.exp2 import COEFFICIENTS
 from tl_attention.kernels.shared.device_code import device_code, is_bf16
 from tl_attention.kernels.shared.features import factor_of, own_values
 from tl_attention.kernels.shared.rows import viewed
@@ -32,6 +30,8 @@ from tl_attention.kernels.warp_specialized.operations import per_thread_layout
 from tl_attention.kernels.warp_specialized.packed import list_tiles, work_packed
 from tl_attention.kernels.warp_specialized.tiles import number_of_parts, reset_counter, work, workers
 from tl_attention.problem.packed import TILE_WORDS, TILES_TOLD
+from tl_attention.problem.warpgroup import ALL_LANES, ROWS, TURN, WARP, WARPGROUP, WARPS
+from tl_attention.schedule.loop.exp2 import COEFFICIENTS
 
 
 @T.macro

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from tl_attention.problem.card import HOPPER, Card
 from tl_attention.kernels.shared.base import NO_BOUND_CHECKS, NO_INIT_CHECKS, Lowering
-from tl_attention.kernels.warp_specialized.dialect import PASSES, RULES, TABLE
 from tl_attention.kernels.shared.wgmma import WGMMA_ARCHS
+from tl_attention.kernels.warp_specialized.dialect import PASSES, RULES, TABLE
+from tl_attention.problem.card import HOPPER, Card
 from tl_attention.problem.head_dims import HeadSize
 from tl_attention.problem.variant import Variant
 from tl_attention.schedule.dialect import Dialect
@@ -16,10 +16,9 @@ from tl_attention.schedule.schedule import Schedule
 
 if TYPE_CHECKING:
     from tl_attention.kernels.shared.constants import EmittedConstants
+    from tl_attention.program.limits import Resources
     from tl_attention.program.planned import Planned
     from tl_attention.program.program import Program
-    from tl_attention.codeproof.verdict import GeneratedCode, Verdict
-    from tl_attention.program.limits import Resources
 
 OPTIONS = (
     *(f"kernel.{key}" for key in ("k_stages", "v_stages", "tile_scheduler", "tile_order", "blocks_per_sm", "cluster")),
@@ -95,8 +94,3 @@ class WarpSpecialized(Lowering):
 
     def counters(self, schedule: Schedule) -> tuple[str, ...]:
         return ("TileCounter",) if schedule.kernel.tile_scheduler == "dynamic" else ()
-
-    def check_generated(self, schedule: Schedule, program: Program, code: GeneratedCode) -> Verdict:
-        from tl_attention.codeproof.warp_specialized.code_proof import RolesProof
-
-        return RolesProof(schedule, program, code).verdict()

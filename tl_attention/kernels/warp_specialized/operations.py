@@ -2,12 +2,12 @@
 
 import tilelang.language as T
 
-from tl_attention.problem.warpgroup import OWN, ROWS, TURN, WARPGROUP
-from tl_attention.schedule.loop.table import whole
 from tl_attention.kernels.shared.device_code import is_bf16
 from tl_attention.kernels.shared.softmax import exponent, seen
 from tl_attention.kernels.warp_specialized.scores import change_scores, mask
 from tl_attention.kernels.warp_specialized.transfers import block, release, release_q, slot, wait_full
+from tl_attention.problem.warpgroup import OWN, ROWS, TURN, WARPGROUP
+from tl_attention.schedule.loop.table import whole
 
 
 def vector_statement(statement, c):

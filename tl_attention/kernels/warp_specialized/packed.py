@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 import tilelang.language as T
 
-from tl_attention.problem.warpgroup import ALL_LANES, ROWS, WARP
 from tl_attention.kernels.shared.iterations import Tile
 from tl_attention.kernels.shared.rows import Packed
 from tl_attention.kernels.warp_specialized.tiles import (
@@ -23,6 +22,7 @@ from tl_attention.kernels.warp_specialized.tiles import (
 )
 from tl_attention.kernels.warp_specialized.transfers import produce_block, store
 from tl_attention.problem.packed import TILE_WORDS, TILES_TOLD
+from tl_attention.problem.warpgroup import ALL_LANES, ROWS, WARP
 
 
 @dataclass(frozen=True)

@@ -11,13 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 
-from tl_attention.problem.warpgroup import MEETING, OWN, ROWS, TURN, WARP, WARPGROUP, WARPS
-from tl_attention.schedule.loop.table import Table, whole
 from tl_attention.kernels.warp_specialized.dialect import Q_LOAD
 from tl_attention.problem.packed import TILES_TOLD
-from tl_attention.program.program import Operation, Program
+from tl_attention.problem.warpgroup import MEETING, OWN, ROWS, TURN, WARP, WARPGROUP, WARPS
 from tl_attention.program.events import (
     CLUSTER,
     EXPONENTIALS,
@@ -28,17 +25,17 @@ from tl_attention.program.events import (
     Maybe,
     P,
     Place,
+    PlacedTile,
     Process,
     Q,
     Read,
 )
+from tl_attention.program.program import Operation, Program
+from tl_attention.schedule.loop.table import Table, whole
 from tl_attention.schedule.schedule import Schedule
 
-if TYPE_CHECKING:
-    from tl_attention.codeproof.tiles.row_tiles import RowTiles
-
-    # For each tile, how many of its KV blocks run, and where the tile lies, if that is asked for.
-    Work = Sequence[tuple[int, RowTiles | None]]
+# For each tile, how many of its KV blocks run, and where the tile lies, if that is asked for.
+Work = Sequence[tuple[int, PlacedTile | None]]
 
 
 @dataclass(frozen=True)
@@ -134,7 +131,7 @@ class Roles:
             yield event
 
     def expected(
-        self, process: Process, lengths: Sequence[int], tiles: Sequence[RowTiles | None], *, start: int = 0
+        self, process: Process, lengths: Sequence[int], tiles: Sequence[PlacedTile | None], *, start: int = 0
     ) -> Iterator[Event | Maybe]:
         """Yields all events of a process for these tiles, its masks and stores too where a tile's place is given.
 
@@ -253,7 +250,7 @@ class Roles:
     def _release_tile(self, process: Process, turn: int) -> Event:
         return Event("arrive", "tile_empty", self._place_of_tile(turn)[0], 1, (process.block,))
 
-    def _stored(self, tile: RowTiles, own: int) -> Iterator[Event | Maybe]:
+    def _stored(self, tile: PlacedTile, own: int) -> Iterator[Event | Maybe]:
         """Yields the events by which a warpgroup stores its rows' LSE and output from registers.
 
         They store the rows that the problem has, and are a Maybe where it has none.

@@ -2,9 +2,9 @@
 
 import tilelang.language as T
 
-from tl_attention.problem.warpgroup import ROWS
 from tl_attention.kernels.shared.features import ON_SCORES, changed_by, changes_at_once, operand_of
 from tl_attention.kernels.warp_specialized.transfers import block
+from tl_attention.problem.warpgroup import ROWS
 
 
 @T.macro

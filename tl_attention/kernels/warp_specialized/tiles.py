@@ -5,10 +5,10 @@ A tile here is that of a whole cluster, block_M rows for each of its blocks, unt
 
 import tilelang.language as T
 
-from tl_attention.problem.warpgroup import ROWS, WARP
 from tl_attention.kernels.shared.iterations import Tile, loop
 from tl_attention.kernels.warp_specialized.transfers import produce, release_q, store
 from tl_attention.problem.tiling import SECTION_BYTES, taper
+from tl_attention.problem.warpgroup import ROWS, WARP
 
 
 @T.macro

@@ -8,10 +8,10 @@ empty one when all have read it.
 
 import tilelang.language as T
 
-from tl_attention.problem.warpgroup import OWN, ROWS, WARP, WARPGROUP
 from tl_attention.kernels.shared.device_code import is_bf16
 from tl_attention.kernels.shared.features import Totals, at_totals
 from tl_attention.kernels.shared.rows import kv_head, rows_of, stored, viewed
+from tl_attention.problem.warpgroup import OWN, ROWS, WARP, WARPGROUP
 
 
 def slot(ring, step):

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import click
 
+from tl_attention.errors import InputError, printable
 from tl_attention.lab.cli.command import command
 from tl_attention.lab.cli.outputs import OutputFile
-from tl_attention.errors import InputError, printable
 from tl_attention.lab.files import user_file
 from tl_attention.lab.files.kinds import MACHINE
 from tl_attention.lab.measure.device import card_at_hand, visible_gpus

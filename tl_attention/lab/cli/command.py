@@ -14,8 +14,8 @@ from typing import Any, NoReturn
 
 import click
 
-from tl_attention.lab.cli.outputs import check_outputs
 from tl_attention.errors import InputError, ScheduleRefused, printable
+from tl_attention.lab.cli.outputs import check_outputs
 from tl_attention.schedule.files.named import Named
 
 # Errors of stdout: the reader has gone, or the disk is full.

@@ -9,11 +9,11 @@ from pathlib import Path
 import click
 
 from tl_attention import shipped
+from tl_attention.errors import InputError, printable
 from tl_attention.lab.cli.command import FAILED, command
 from tl_attention.lab.cli.measure import record_path, recording
 from tl_attention.lab.cli.options import FILE, output_option, rounds_option, seed_option
 from tl_attention.lab.cli.schedules import resolve_all, texts_of
-from tl_attention.errors import InputError, printable
 
 
 @command(

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import click
 
+from tl_attention.errors import InputError, printable
 from tl_attention.lab.cli.command import Problems, command, naming
 from tl_attention.lab.cli.options import arch_option, card_for, dtype_option, head_dim_option
 from tl_attention.lab.cli.schedules import prove
-from tl_attention.errors import InputError, printable
-from tl_attention.schedule.files.named import Named, resolve
 from tl_attention.problem.card import Card
 from tl_attention.problem.head_dims import HeadSize, sizes_of
 from tl_attention.problem.mask import WINDOW_TEXT, masked, parse_window
 from tl_attention.problem.shape import DTYPE_NAMES, AttentionShape
+from tl_attention.schedule.files.named import Named, resolve
 
 
 @command(

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 import click
 
 from tl_attention import shipped
+from tl_attention.errors import InputError, printable
 from tl_attention.lab.cli.command import FAILED, command
 from tl_attention.lab.cli.measure import GOOD, record_path, recording
 from tl_attention.lab.cli.options import FILE, card_for, output_option, rounds_option, say_not_launched, seed_option
-from tl_attention.errors import InputError, printable
 
 if TYPE_CHECKING:
     from tl_attention.lab.files.ladder_file import Ladder

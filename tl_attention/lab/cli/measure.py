@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tl_attention.errors import InputError
 from tl_attention.lab.cli.command import FAILED, command, naming, say
 from tl_attention.lab.cli.options import (
     arch_option,
@@ -31,9 +32,8 @@ from tl_attention.lab.cli.options import (
     window_option,
 )
 from tl_attention.lab.cli.schedules import meant_for, resolve_all, schedule_argument, schedules_argument, texts_of
-from tl_attention.errors import InputError
-from tl_attention.problem.card import HOPPER, Card
 from tl_attention.lab.measure.device import another_gpu, visible_gpus
+from tl_attention.problem.card import HOPPER, Card
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.program.planned import Planned
 

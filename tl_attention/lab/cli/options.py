@@ -7,17 +7,17 @@ from typing import Any
 
 import click
 
+from tl_attention.errors import printable
 from tl_attention.lab.cli.command import naming
 from tl_attention.lab.cli.outputs import NamedFile, OutputFile
-from tl_attention.errors import printable
 from tl_attention.lab.files.kinds import RECORD
-from tl_attention.schedule.files.named import Named
-from tl_attention.problem.card import ARCHS, HOPPER, Card
 from tl_attention.lab.measure.device import another_gpu, card_at_hand, card_of_arch
+from tl_attention.problem.card import ARCHS, HOPPER, Card
 from tl_attention.problem.features import FEATURES
 from tl_attention.problem.head_dims import SUPPORTED, HeadSize, check_head_dim, is_meant, parse_head_size
 from tl_attention.problem.mask import WINDOW_TEXT
 from tl_attention.problem.shape import DTYPE_NAMES, SHAPE_TEXT
+from tl_attention.schedule.files.named import Named
 
 
 class ArchType(click.Choice[str]):

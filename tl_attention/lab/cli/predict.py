@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tl_attention.errors import InputError
 from tl_attention.lab.cli.command import Problems, command
 from tl_attention.lab.cli.measure import candidates
 from tl_attention.lab.cli.options import FILE, causal_option, dtype_option, shape_of_schedule
 from tl_attention.lab.cli.schedules import schedules_argument, texts_of
-from tl_attention.errors import InputError
-from tl_attention.schedule.files.yaml_text import stamp
 from tl_attention.lab.measure.device import card_of_arch
+from tl_attention.schedule.files.yaml_text import stamp
 
 if TYPE_CHECKING:
     from tl_attention.lab.model.machine import Machine

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tl_attention import shipped
+from tl_attention.errors import InputError, printable
 from tl_attention.lab.cli.command import command
 from tl_attention.lab.cli.measure import candidates, record_path, recording
 from tl_attention.lab.cli.options import (
@@ -22,9 +23,8 @@ from tl_attention.lab.cli.options import (
     sizes_option,
 )
 from tl_attention.lab.cli.schedules import schedules_argument, texts_of
-from tl_attention.errors import InputError, printable
-from tl_attention.problem.card import KNOWN
 from tl_attention.lab.measure.device import visible_gpus
+from tl_attention.problem.card import KNOWN
 
 if TYPE_CHECKING:
     from tl_attention.lab.measure.profile import ProfileRow

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
+from tl_attention.errors import InputError, printable
 from tl_attention.lab.cli.command import command
 from tl_attention.lab.cli.measure import RUNS
 from tl_attention.lab.cli.options import FILE
-from tl_attention.errors import InputError, printable
 
 if TYPE_CHECKING:
     from tl_attention.lab.leaderboard.results import Evaluation

@@ -14,25 +14,25 @@ from typing import TYPE_CHECKING, get_args
 
 import click
 
+from tl_attention.errors import InputError, printable
 from tl_attention.lab.cli.command import Problems, command, naming
 from tl_attention.lab.cli.options import DEFAULT_SIZES, arch_option, card_for, head_dim_option, of_card
 from tl_attention.lab.cli.outputs import OutputFile
-from tl_attention.errors import InputError, printable
-from tl_attention.schedule.files import catalogue
 from tl_attention.lab.files import user_file
 from tl_attention.lab.files.kinds import SCHEMA
-from tl_attention.schedule.files.named import Named, expand, resolve
 from tl_attention.problem.card import HOPPER, Card
 from tl_attention.problem.head_dims import HeadSize, is_meant, named_head_dims, sizes_of
 from tl_attention.problem.mask import CAUSAL, FULL
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.program.planned import Planned
 from tl_attention.schedule.dialect import Model
+from tl_attention.schedule.files import catalogue
+from tl_attention.schedule.files.named import Named, expand, resolve
 
 if TYPE_CHECKING:
     from tl_attention.lab.measure.records import Row
-    from tl_attention.program.program import Operation, Program
     from tl_attention.lab.show.explain import Costs
+    from tl_attention.program.program import Operation, Program
 
 schedule_argument = click.argument("schedule")
 schedules_argument = click.argument("schedules", nargs=-1)

@@ -14,16 +14,16 @@ from typing import Any
 
 import click
 
+from tl_attention.errors import InputError, printable
 from tl_attention.lab.cli.command import FAILED, command, naming
 from tl_attention.lab.cli.measure import RUNS, record_path
 from tl_attention.lab.cli.options import FILE
 from tl_attention.lab.cli.outputs import OutputFile
-from tl_attention.errors import InputError, printable
 from tl_attention.lab.files import user_file
-from tl_attention.schedule.files.catalogue import SUFFIXES, path_of
 from tl_attention.lab.files.kinds import RECORD, SUBMISSION
-from tl_attention.schedule.files.named import resolve
 from tl_attention.lab.measure.device import visible_gpus
+from tl_attention.schedule.files.catalogue import SUFFIXES, path_of
+from tl_attention.schedule.files.named import resolve
 
 DEFAULT_OUTPUT = Path("leaderboard_submit.py")
 BASELINES = {"cudnn": Path(__file__).parents[1] / "leaderboard" / "baseline_cudnn.py"}

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tl_attention.errors import InputError, printable
 from tl_attention.lab.cli.command import command
 from tl_attention.lab.cli.measure import candidates, record_path
 from tl_attention.lab.cli.options import (
@@ -22,11 +23,10 @@ from tl_attention.lab.cli.options import (
     window_option,
 )
 from tl_attention.lab.cli.outputs import OutputFile
-from tl_attention.errors import InputError, printable
 from tl_attention.lab.files import user_file
 from tl_attention.lab.files.kinds import CHROME, PAGE, PICTURE, TIMELINE
-from tl_attention.problem.card import KNOWN
 from tl_attention.lab.measure.device import card_of_arch, visible_gpus
+from tl_attention.problem.card import KNOWN
 
 if TYPE_CHECKING:
     from tl_attention.lab.measure.candidate import Candidate

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tl_attention.errors import InputError, printable
 from tl_attention.lab.cli.command import FAILED, Problems, command
 from tl_attention.lab.cli.options import (
     DEFAULT_HEAD_SIZE,
@@ -20,15 +21,14 @@ from tl_attention.lab.cli.options import (
     window_option,
 )
 from tl_attention.lab.cli.schedules import meant_for, prove, resolve_all, schedules_argument, texts_of
-from tl_attention.errors import InputError, printable
-from tl_attention.schedule.files.defaults import default_schedules
-from tl_attention.schedule.files.named import Named, resolve
-from tl_attention.problem.card import HOPPER, Card
 from tl_attention.lab.measure.device import card_at_hand
+from tl_attention.problem.card import HOPPER, Card
 from tl_attention.problem.head_dims import HeadSize, sizes_of
 from tl_attention.problem.mask import Mask, masked, parse_window
 from tl_attention.problem.shape import AttentionShape, parse_dtype
 from tl_attention.program.planned import Planned
+from tl_attention.schedule.files.defaults import default_schedules
+from tl_attention.schedule.files.named import Named, resolve
 
 if TYPE_CHECKING:
     from tl_attention.lab.measure.candidate import Candidate

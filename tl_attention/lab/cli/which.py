@@ -22,13 +22,13 @@ from tl_attention.lab.cli.options import (
     shape_option,
     window_option,
 )
+from tl_attention.op.rows import Rows
+from tl_attention.problem.card import Card
+from tl_attention.problem.mask import masked, parse_window
+from tl_attention.problem.shape import AttentionShape
 from tl_attention.schedule.files.backward import BackwardRule, backward_rules, case_of, masks_alike, packed_masks_alike
 from tl_attention.schedule.files.conditions import Case, RuleFile
 from tl_attention.schedule.files.defaults import computed, defaults
-from tl_attention.problem.card import Card
-from tl_attention.op.rows import Rows
-from tl_attention.problem.mask import masked, parse_window
-from tl_attention.problem.shape import AttentionShape
 
 
 @command(

@@ -24,10 +24,10 @@ from pydantic_core import PydanticKnownError
 
 from tl_attention import shipped
 from tl_attention.errors import InputError
+from tl_attention.problem.shape import DTYPE_NAMES, AttentionShape
 from tl_attention.schedule.files import yaml_text
 from tl_attention.schedule.files.named import Named, resolve
 from tl_attention.schedule.files.yaml_text import checked
-from tl_attention.problem.shape import DTYPE_NAMES, AttentionShape
 from tl_attention.schedule.key_errors import RuleBroken
 
 START, SUFFIX = "ladder-", ".yaml"

@@ -1,4 +1,4 @@
-"""A file that a user names is read at once and up to a size, whatever it is, and written whole or not at all.
+"""A file that a user names is written whole or not at all.
 
 Nothing that is there is written over but a file of the kind that is written. Before work whose result goes to a file,
 `check_writable` says whether the file can and may be written.
@@ -16,27 +16,6 @@ from uuid import uuid4
 
 from tl_attention.errors import InputError
 from tl_attention.lab.files.kinds import HEAD, Kind
-
-MIB = 2**20
-
-
-def read(path: Path, most_bytes: int, kind: str) -> tuple[bytes, os.stat_result]:
-    """Returns (bytes, stat result) of a file, pipe or device. Raises InputError if it holds over `most_bytes`.
-
-    `kind` is what the file should be, for the error. Raises InputError too where the file cannot be read. A device
-    such as /dev/zero holds more than any `most_bytes`.
-    """
-    try:
-        with open(path, "rb", opener=_at_once) as file:
-            status, data = os.fstat(file.fileno()), file.read(most_bytes + 1)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
-    except ValueError:
-        raise InputError(f"{path}: cannot be read: no file has such a name") from None
-    if len(data) > most_bytes:
-        most = f"{most_bytes // MIB} MiB" if most_bytes >= MIB else f"{most_bytes // 1024} KiB"
-        raise InputError(f"{path}: larger than {most}, which no {kind} is")
-    return data, status
 
 
 def write(path: Path, content: str | bytes, kind: Kind) -> None:
@@ -140,13 +119,3 @@ def _is_new(folder: Path) -> bool:
     """Says whether a folder is not there and may be made: the one above it is there, and is not the system's root."""
     above = Path(os.path.abspath(folder)).parent
     return not os.path.lexists(folder) and above.is_dir() and above != Path(above.anchor)
-
-
-def _at_once(path: str, flags: int) -> int:
-    """Opens a path, and returns its file descriptor, without waiting for a pipe's writer.
-
-    A pipe without a writer reads as empty; a pipe with a writer gives what that writes.
-    """
-    descriptor = os.open(path, flags | os.O_NONBLOCK)
-    os.set_blocking(descriptor, True)
-    return descriptor

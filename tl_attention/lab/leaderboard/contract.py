@@ -11,8 +11,8 @@ from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
 from tl_attention.errors import InputError
-from tl_attention.lab.files import user_file
 from tl_attention.lab.measure.records import MOST_BYTES, read_lines
+from tl_attention.schedule.files import reading
 from tl_attention.schedule.key_errors import first_error
 from tl_attention.schedule.key_words import dotted
 
@@ -69,7 +69,7 @@ RANKED_LINES = tuple(TestLine(batch, 64, seq, 128, 1118) for batch, seq in ((1, 
 
 def read_submission(path: Path) -> bytes:
     """Returns the bytes of a submission file. Raises InputError for a file that cannot be read."""
-    return user_file.read(path, MOST_BYTES, "submission")[0]
+    return reading.read(path, MOST_BYTES, "submission")[0]
 
 
 def constants(submission: bytes) -> dict[str, Any]:

@@ -21,11 +21,11 @@ from typing import Any, TypeGuard
 import libcst as cst
 from pydantic import BaseModel
 
-from tl_attention.lab.leaderboard.pruned import code, pruned
+from tl_attention.kernels.registry import lowering_of
 from tl_attention.kernels.shared.constants import Constants, EmittedConstants
 from tl_attention.kernels.shared.iterations import call_of, function_of, parameters
 from tl_attention.kernels.shared.loop import Loop
-from tl_attention.kernels.registry import lowering_of
+from tl_attention.lab.leaderboard.pruned import code, pruned
 from tl_attention.problem.variant import Variant
 from tl_attention.program.planned import Planned
 from tl_attention.program.program import Iteration, Operation

@@ -11,19 +11,19 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from tl_attention.schedule.configuration import Configuration, schedule_of
-from tl_attention.lab.measure.published import space
 from tl_attention.errors import InputError
 from tl_attention.lab.files.ladder_file import Ladder
-from tl_attention.schedule.files.named import Named
-from tl_attention.problem.card import Card
-from tl_attention.lab.measure.device import card_of_arch
 from tl_attention.lab.measure.candidate import Candidate
+from tl_attention.lab.measure.device import card_of_arch
+from tl_attention.lab.measure.published import space
 from tl_attention.lab.measure.records import MATMUL, Row, grouped
 from tl_attention.lab.measure.session import ROUNDS, ROUNDS_AGAINST, Session, Ticket
 from tl_attention.lab.measure.trials import SILENT, Progress
+from tl_attention.problem.card import Card
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.program.planned import Planned
+from tl_attention.schedule.configuration import Configuration, schedule_of
+from tl_attention.schedule.files.named import Named
 
 # Enough rounds for an interval of each step of a ladder: see `Comparison.interval`.
 LADDER_ROUNDS = 9

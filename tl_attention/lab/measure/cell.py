@@ -13,18 +13,18 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, 
 from pydantic_core import PydanticCustomError
 
 from tl_attention.errors import InputError
-from tl_attention.schedule.files import yaml_text
-from tl_attention.schedule.files.defaults import computed, default_schedule
-from tl_attention.schedule.files.named import Named, resolve
-from tl_attention.schedule.files.yaml_text import YamlFile, blamed, checked
-from tl_attention.lab.measure.device import card_at_hand
 from tl_attention.lab.measure.candidate import Candidate, called, tiling_of
+from tl_attention.lab.measure.device import card_at_hand
 from tl_attention.problem.features import FEATURES
 from tl_attention.problem.head_dims import SUPPORTED, HeadSize, is_meant, parse_head_size, sizes_of
 from tl_attention.problem.mask import CAUSAL, FULL, OPEN, masked
 from tl_attention.problem.shape import DTYPE_NAMES, AttentionShape
 from tl_attention.problem.tiling import visited_over_visible
 from tl_attention.program.planned import Planned
+from tl_attention.schedule.files import yaml_text
+from tl_attention.schedule.files.defaults import computed, default_schedule
+from tl_attention.schedule.files.named import Named, resolve
+from tl_attention.schedule.files.yaml_text import YamlFile, blamed, checked
 from tl_attention.schedule.key_words import KeyPath
 
 # Entries: what attention() runs, and what that is compared with.

@@ -6,8 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from tl_attention.errors import InputError
-from tl_attention.schedule.files.named import Named
-from tl_attention.problem.card import KNOWN
 from tl_attention.lab.measure import gpu_worker
 from tl_attention.lab.measure.candidate import Candidate
 from tl_attention.lab.measure.cell import OURS, Cell, Entry, entries, visited
@@ -18,8 +16,10 @@ from tl_attention.lab.measure.session import ROUNDS_AGAINST, Session
 from tl_attention.lab.measure.timing import Batch, GraphBatch
 from tl_attention.lab.measure.trials import BrokeWorker, Progress, Samples, sample
 from tl_attention.oracle.reference import ErrorReport
+from tl_attention.problem.card import KNOWN
 from tl_attention.problem.lengths import Lengths
 from tl_attention.problem.variant import Sizes
+from tl_attention.schedule.files.named import Named
 
 VERIFY_TIMEOUT_S = 120.0
 # The batch, heads of K and V, queries and keys at which a kernel is verified, beside smaller ones.

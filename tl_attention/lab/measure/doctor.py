@@ -20,10 +20,10 @@ from tl_attention.compiler.sass import TOOLS, tool
 from tl_attention.compiler.store import SUFFIX
 from tl_attention.compiler.toolchain import Nvcc
 from tl_attention.errors import InputError
-from tl_attention.schedule.files.backward import cudnn_versions
-from tl_attention.problem.card import HOPPER, card_of
 from tl_attention.lab.measure.device import card_at_hand, visible_gpus
 from tl_attention.lab.measure.machine import commit, gpu, package
+from tl_attention.problem.card import HOPPER, card_of
+from tl_attention.schedule.files.backward import cudnn_versions
 
 # What generated kernels include: by wgmma and TMA on Hopper, by mma.sync and cp.async on the others.
 ON_HOPPER, ELSEWHERE = ("instruction/wgmma", "copy_sm90", "reduce"), ("instruction/mma", "ldsm", "copy", "reduce")

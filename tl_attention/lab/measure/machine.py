@@ -16,8 +16,8 @@ from typing import Any
 from tl_attention import __version__
 from tl_attention.compiler.toolchain import check_cache, chosen
 from tl_attention.errors import InputError
-from tl_attention.problem.card import KNOWN, card_of
 from tl_attention.lab.measure.device import card_at_hand, visible_gpus
+from tl_attention.problem.card import KNOWN, card_of
 
 CHECKOUT = Path(__file__).parents[2]
 

@@ -44,8 +44,8 @@ def build_product(name: str, dtype: torch.dtype, device: torch.device) -> Callab
         a, b = normal(MATMUL_SIZE, MATMUL_SIZE), normal(MATMUL_SIZE, MATMUL_SIZE)
         return lambda: a @ b
     from tl_attention.compiler.generation import compile_products
-    from tl_attention.problem.warpgroup import WARP
     from tl_attention.kernels.mma_sync import mma_peak
+    from tl_attention.problem.warpgroup import WARP
 
     card = card_at_hand()
     kernel = compile_products(str(dtype).removeprefix("torch."), card.arch, card.sms)

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 
-from tl_attention.schedule.configuration import STEP, WHOLE, Configuration, parse
 from tl_attention.problem.card import CARDS, KIB
+from tl_attention.schedule.configuration import STEP, WHOLE, Configuration, parse
 
 HEAD_DIM, WARPS = 128, 4
 ROWS, KEYS = (64, 128), (32, 64)

@@ -18,12 +18,13 @@ from pydantic import Field
 
 from tl_attention.compiler.sass import Loop
 from tl_attention.errors import InputError
-from tl_attention.lab.files import json_text, user_file
+from tl_attention.lab.files import json_text
 from tl_attention.problem.card import HOPPER, Arch
 from tl_attention.problem.features import taken_from
 from tl_attention.problem.lengths import LENGTHS_TEXT, lengths_text, parse_lengths
 from tl_attention.problem.mask import CAUSAL, FULL, OPEN, is_window, masked, sides
 from tl_attention.problem.shape import AttentionShape
+from tl_attention.schedule.files import reading
 from tl_attention.shipped import folder
 
 CONFIDENCE = 0.95
@@ -86,7 +87,7 @@ def _skipped(rounds: int) -> int | None:
 
 
 # The largest record that ships has 0.2 MB.
-MOST_BYTES = 64 * user_file.MIB
+MOST_BYTES = 64 * reading.MIB
 # What 100 % is, by the name that rows have for it: a plain product.
 MATMUL = "matmul"
 PRODUCTS = {MATMUL: "matrix product", "mma_sync": "loop of mma.sync"}
@@ -282,7 +283,7 @@ def read_all(kind: type[Parsed], path: Path) -> list[Parsed]:
 
 def read_lines(path: Path) -> list[tuple[str, bytes]]:
     """Returns (FILE:LINE, the line's bytes) for each line of a file that is not blank. Raises InputError."""
-    lines = user_file.read(path, MOST_BYTES, "record")[0].split(b"\n")
+    lines = reading.read(path, MOST_BYTES, "record")[0].split(b"\n")
     return [(f"{path}:{number}", line) for number, line in enumerate(lines, 1) if line.strip()]
 
 

@@ -19,10 +19,10 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
-from tl_attention.lab.measure.device import another_gpu
 from tl_attention.lab.measure import gpu_worker, peers, timing, trials
 from tl_attention.lab.measure.candidate import Candidate
 from tl_attention.lab.measure.compilation import Compiled, compile_each, refusal_of
+from tl_attention.lab.measure.device import another_gpu
 from tl_attention.lab.measure.machine import machine_fields
 from tl_attention.lab.measure.pool import CallFailed, Worker
 from tl_attention.lab.measure.records import MATMUL, PRODUCTS, Comparison, Row, problem_of

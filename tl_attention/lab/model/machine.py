@@ -10,9 +10,9 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, create_model, model_validator
 
 from tl_attention.errors import InputError
+from tl_attention.problem.card import Arch
 from tl_attention.schedule.files import yaml_text
 from tl_attention.schedule.files.schedule_file import OneLine
-from tl_attention.problem.card import Arch
 from tl_attention.schedule.key_errors import RuleBroken
 
 FOLDER = Path(__file__).parent / "machines"

@@ -15,7 +15,18 @@ import simpy
 
 from tl_attention.lab.model.instructions import SCOREBOARDS
 from tl_attention.lab.model.machine import Machine
-from tl_attention.lab.model.steps import ARRIVE, COMMIT, COPIES_WAIT, PRODUCT, PRODUCTS_WAIT, SIGNAL, SYNC, WAIT, Mark, Step
+from tl_attention.lab.model.steps import (
+    ARRIVE,
+    COMMIT,
+    COPIES_WAIT,
+    PRODUCT,
+    PRODUCTS_WAIT,
+    SIGNAL,
+    SYNC,
+    WAIT,
+    Mark,
+    Step,
+)
 from tl_attention.lab.model.tensor_core import Running, TensorCore
 
 # What warps wait for beside barriers and products, in the words of timelines.

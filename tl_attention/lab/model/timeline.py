@@ -10,7 +10,7 @@ from collections import defaultdict, deque
 from collections.abc import Iterable
 from itertools import groupby
 
-from tl_attention.schedule.loop.table import whole
+from tl_attention.codeproof.mark_places import WRITES
 from tl_attention.lab.measure.candidate import Candidate
 from tl_attention.lab.model.grid import Grid
 from tl_attention.lab.model.machine import Machine
@@ -18,12 +18,12 @@ from tl_attention.lab.model.prediction import compiled, predict_code
 from tl_attention.lab.model.roles import run
 from tl_attention.lab.model.sm import COPIES, THREADS, Account
 from tl_attention.lab.model.steps import columns
-from tl_attention.program.program import Operation, Program
-from tl_attention.codeproof.mark_places import WRITES
-from tl_attention.program.events import NAMED, Q
 from tl_attention.lab.trace.about import About, Predicted
 from tl_attention.lab.trace.flows import FULL
 from tl_attention.lab.trace.timeline import Line, Timeline, What
+from tl_attention.program.events import NAMED, Q
+from tl_attention.program.program import Operation, Program
+from tl_attention.schedule.loop.table import whole
 
 # Tiles that are simulated, and the most KV blocks of each: a picture shows two from the middle of one.
 TILES, MOST_BLOCKS = 2, 128

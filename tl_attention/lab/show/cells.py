@@ -9,8 +9,8 @@ from tl_attention.errors import printable
 from tl_attention.lab.measure.cell import OURS
 from tl_attention.lab.measure.cell_records import AGAIN, CellRow, Verdict
 from tl_attention.lab.measure.records import Comparison, grouped
-from tl_attention.problem.mask import is_window
 from tl_attention.lab.show.table import Column, Table, number
+from tl_attention.problem.mask import is_window
 
 WORST_FIRST: tuple[Verdict, ...] = ("not measured", "missed", "within repeatability", "met")
 

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel
 
 from tl_attention.errors import InputError
+from tl_attention.lab.show.explain import program_parts
 from tl_attention.problem.card import Card
-from tl_attention.program.planned import Planned
 from tl_attention.program.limits import of_another
+from tl_attention.program.planned import Planned
 from tl_attention.schedule.key_words import dotted
 from tl_attention.schedule.schedule import Schedule
-from tl_attention.lab.show.explain import program_parts
 
 if TYPE_CHECKING:
     from tl_attention.lab.measure.compilation import Compiled

@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from tl_attention.problem.card import HOPPER, Card
-from tl_attention.problem.warpgroup import WARP
 from tl_attention.kernels.registry import lowering_of
+from tl_attention.problem.card import HOPPER, Card
 from tl_attention.problem.head_dims import HeadSize
+from tl_attention.problem.warpgroup import WARP
+from tl_attention.program.limits import fragments_text, of_another, shared_text
 from tl_attention.program.planned import Planned
 from tl_attention.program.program import Iteration, Operation, Program, offset
-from tl_attention.program.limits import fragments_text, of_another, shared_text
 from tl_attention.schedule.dialect import Model
 from tl_attention.schedule.options import OPTION_KEYS, words_of
 from tl_attention.schedule.schedule import Schedule

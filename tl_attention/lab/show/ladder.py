@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from tl_attention.compiler.sass import Loop, steady
-from tl_attention.lab.measure import published
-from tl_attention.schedule.configuration import Configuration, parse, tile_text
 from tl_attention.errors import ScheduleRefused
-from tl_attention.lab.files.ladder_file import Ladder, Step
-from tl_attention.problem.card import CARDS, KIB
 from tl_attention.kernels.registry import lowering_of
+from tl_attention.lab.files.ladder_file import Ladder, Step
+from tl_attention.lab.measure import published
 from tl_attention.lab.measure.records import Row, grouped
-from tl_attention.program.planned import Planned
 from tl_attention.lab.show.diff import changed_keys
 from tl_attention.lab.show.report import PEER_NAMES, times, title
 from tl_attention.lab.show.table import Column, Table, number
+from tl_attention.problem.card import CARDS, KIB
+from tl_attention.program.planned import Planned
+from tl_attention.schedule.configuration import Configuration, parse, tile_text
 
 # A longer value of a key is in the files.
 LONGEST_VALUE = 40

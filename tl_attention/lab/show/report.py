@@ -7,12 +7,12 @@ from dataclasses import replace
 
 from tl_attention.compiler.sass import describe
 from tl_attention.errors import InputError, printable
-from tl_attention.problem.card import KIB
 from tl_attention.lab.measure.candidate import Candidate
 from tl_attention.lab.measure.records import PRODUCTS, Row, grouped
+from tl_attention.lab.show.table import Column, Table, number
+from tl_attention.problem.card import KIB
 from tl_attention.problem.shape import DTYPES, AttentionShape
 from tl_attention.program.asked_waits import asked_waits_of
-from tl_attention.lab.show.table import Column, Table, number
 
 PEER_BASELINE = "cudnn"
 PEER_NAMES = {"fa3": "FlashAttention-3", "cudnn": "cuDNN", "flash2": "FlashAttention-2"}

@@ -15,19 +15,19 @@ from typing import Any
 
 import torch
 
+from tl_attention.codeproof.mark_places import arrivals
+from tl_attention.codeproof.marks import roles_in, threads_of_role, unmarked
 from tl_attention.compiler.compile import CompiledKernel, compile_kernel
 from tl_attention.compiler.sass import steady
-from tl_attention.problem.warpgroup import ROWS, WARP, WARPGROUP
 from tl_attention.lab.measure import timing
 from tl_attention.lab.measure.candidate import Candidate
 from tl_attention.lab.measure.machine import gpu_fields
-from tl_attention.oracle import reference
-from tl_attention.problem.variant import TRACE_WORDS
-from tl_attention.codeproof.mark_places import arrivals
-from tl_attention.codeproof.marks import roles_in, threads_of_role, unmarked
 from tl_attention.lab.trace.about import About
 from tl_attention.lab.trace.shares import tile_ends
 from tl_attention.lab.trace.timeline import Timeline, What, Window, decoded
+from tl_attention.oracle import reference
+from tl_attention.problem.variant import TRACE_WORDS
+from tl_attention.problem.warpgroup import ROWS, WARP, WARPGROUP
 
 ROUNDS = 12
 METHOD = (

@@ -17,19 +17,20 @@ from typing import Annotated, ClassVar, Literal, NamedTuple, get_args
 import numpy as np
 from pydantic import ConfigDict, Field
 
+from tl_attention.codeproof.marks import HEAD, LIMIT, MOST_BLOCKS, OWN, RECORDS
 from tl_attention.errors import InputError
 from tl_attention.lab.files import json_text, user_file
 from tl_attention.lab.files.kinds import TIMELINE
+from tl_attention.lab.trace.about import ONLY, About, Count
+from tl_attention.schedule.files import reading
 from tl_attention.schedule.files.schedule_file import OneLine
-from tl_attention.codeproof.marks import HEAD, LIMIT, MOST_BLOCKS, OWN, RECORDS
 from tl_attention.schedule.key_errors import RuleBroken
 from tl_attention.schedule.key_words import dotted
-from tl_attention.lab.trace.about import ONLY, About, Count
 
 Form = Literal["tl-attention timeline 3"]
 (FORM,) = get_args(Form)
 # The bytes of a mark's slot, and those that no file of a timeline has.
-SLOT, MOST_BYTES = 4, 256 * user_file.MIB
+SLOT, MOST_BYTES = 4, 256 * reading.MIB
 # A clock's time in cycles, or a timer's in nanoseconds.
 Time = Annotated[int, Field(ge=0, lt=2**63)]
 
@@ -127,7 +128,7 @@ class Timeline:
     @classmethod
     def read(cls, file: Path) -> Timeline:
         """Reads a timeline from its file; raises InputError, with the path of the key, where the file has none."""
-        text, _ = user_file.read(file, MOST_BYTES, "timeline")
+        text, _ = reading.read(file, MOST_BYTES, "timeline")
         where = f"{file}: no timeline"
         json_text.parse_object(text, where, "what `trace` recorded")
         told = json_text.checked(_File, text, where)

@@ -17,14 +17,13 @@ from torch import Tensor
 from torch.compiler import is_dynamo_compiling
 
 from tl_attention.errors import InputError
+from tl_attention.op.attention import attention
 from tl_attention.op.integrations import NAME
 from tl_attention.op.integrations.hugging_face_masks import mask_for
 from tl_attention.op.integrations.positions import with_packing
 from tl_attention.op.integrations.sequences import Note, Padding, Sequences, given_sequences, note_of
-from tl_attention.op.attention import attention
-from tl_attention.oracle.tile import TENSORS
 from tl_attention.problem.features import BY_WORD, INPUTS
-from tl_attention.problem.mask import CAUSAL, FULL, Mask, fitted, sides
+from tl_attention.problem.mask import CAUSAL, FULL, TENSORS, Mask, fitted, sides
 
 # Layers pass these arguments besides, which change no number.
 WITHOUT_EFFECT = ("position_ids", "cache_position", "num_items_in_batch")

@@ -17,10 +17,10 @@ from torch.nn.attention import SDPBackend, register_flash_attention_impl
 from torch.nn.functional import scaled_dot_product_attention
 
 from tl_attention.errors import InputError, shown
-from tl_attention.op.integrations import NAME
 from tl_attention.op.arguments import by_word
 from tl_attention.op.attention import attention
 from tl_attention.op.backward import dense
+from tl_attention.op.integrations import NAME
 from tl_attention.op.varlen import attention_varlen
 from tl_attention.op.varlen_operator import check_has_backward
 from tl_attention.problem.mask import OPEN

@@ -8,11 +8,11 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, StrictBool
 
-from tl_attention.schedule.files import conditions
-from tl_attention.schedule.files.conditions import KEYS, Case, Conditions, RuleFile
 from tl_attention.problem.card import HOPPER
 from tl_attention.problem.mask import Mask, fitted, kind_of
 from tl_attention.problem.shape import AttentionShape
+from tl_attention.schedule.files import conditions
+from tl_attention.schedule.files.conditions import KEYS, Case, Conditions, RuleFile
 
 FILE = Path(__file__).with_name("backward.yaml")
 FLASH2, CUDNN = "flash2", "cudnn"

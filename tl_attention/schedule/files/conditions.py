@@ -11,14 +11,14 @@ from typing import Annotated, Any, ClassVar, Generic, NamedTuple, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainValidator, StrictBool, create_model
 from pydantic_core import PydanticCustomError
 
-from tl_attention.schedule.files import yaml_text
-from tl_attention.schedule.files.schedule_file import each_once, one_line
-from tl_attention.schedule.files.yaml_text import YamlFile, checked
 from tl_attention.problem.card import CARDS, HOPPER, Arch
 from tl_attention.problem.features import BY_WORD
 from tl_attention.problem.head_dims import TILE_SIZES, HeadSize, TileSize, is_meant
 from tl_attention.problem.mask import MASK_KINDS, MaskKind, kind_of
 from tl_attention.problem.shape import DTYPES, AttentionShape, Dtype
+from tl_attention.schedule.files import yaml_text
+from tl_attention.schedule.files.schedule_file import each_once, one_line
+from tl_attention.schedule.files.yaml_text import YamlFile, checked
 
 # Longer than any tensor.
 LONGEST = 2**62

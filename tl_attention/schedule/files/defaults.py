@@ -10,13 +10,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tl_attention.errors import InputError
-from tl_attention.schedule.files import conditions
-from tl_attention.schedule.files.conditions import LENGTH_KEYS, LONGEST, Case, Conditions, Line, RuleFile
-from tl_attention.schedule.files.named import resolve
 from tl_attention.problem.card import HOPPER
 from tl_attention.problem.features import BY_WORD, mix_rows
 from tl_attention.problem.mask import Mask, MaskKind, fitted, is_window
 from tl_attention.problem.shape import AttentionShape
+from tl_attention.schedule.files import conditions
+from tl_attention.schedule.files.conditions import LENGTH_KEYS, LONGEST, Case, Conditions, Line, RuleFile
+from tl_attention.schedule.files.named import resolve
 
 FILE = Path(__file__).with_name("defaults.yaml")
 # Problems for which the schedule is kept: a model has few, apart from its lengths.

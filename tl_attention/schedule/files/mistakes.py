@@ -12,8 +12,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from tl_attention.errors import InputError, printable
-from tl_attention.schedule.files.yaml_text import YamlFile
 from tl_attention.schedule.dialect import Check
+from tl_attention.schedule.files.yaml_text import YamlFile
 from tl_attention.schedule.key_errors import RuleBroken, key_and_message
 from tl_attention.schedule.key_words import KeyPath, listed
 from tl_attention.schedule.keys import Keys

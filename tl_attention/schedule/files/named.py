@@ -10,8 +10,8 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-from tl_attention.schedule.configuration import parse, schedule_of
 from tl_attention.errors import InputError
+from tl_attention.schedule.configuration import parse, schedule_of
 from tl_attention.schedule.files import catalogue
 from tl_attention.schedule.files.catalogue import SUFFIX, SUFFIXES
 from tl_attention.schedule.files.schedule_file import LABEL, load_file

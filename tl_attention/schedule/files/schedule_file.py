@@ -18,10 +18,10 @@ from pydantic import AfterValidator, BaseModel, Field
 from pydantic_core import PydanticCustomError
 
 from tl_attention.errors import InputError, ScheduleRefused
+from tl_attention.problem.head_dims import DEFAULT_HEAD_DIMS, HeadSize, TileSize, is_meant, named_head_dims
 from tl_attention.schedule.files import catalogue, yaml_text
 from tl_attention.schedule.files.mistakes import all_mistakes, blamed
 from tl_attention.schedule.files.yaml_text import Stamp, YamlFile
-from tl_attention.problem.head_dims import DEFAULT_HEAD_DIMS, HeadSize, TileSize, is_meant, named_head_dims
 from tl_attention.schedule.key_errors import model_of
 from tl_attention.schedule.key_words import KeyPath, line_of, shown
 from tl_attention.schedule.schedule import Schedule

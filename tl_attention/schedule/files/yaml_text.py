@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import yaml
 
 from tl_attention.errors import InputError, printable
-from tl_attention.lab.files import user_file
+from tl_attention.schedule.files import reading
 from tl_attention.schedule.key_errors import first_error
 from tl_attention.schedule.key_words import KeyPath, dotted, shown
 from tl_attention.schedule.options import OPTION_KEYS
@@ -154,7 +154,7 @@ def _instead(node: yaml.Node) -> str:
 
 
 def _text(path: Path) -> tuple[str, Stamp]:
-    data, status = user_file.read(path, MAX_BYTES, "schedule")
+    data, status = reading.read(path, MAX_BYTES, "schedule")
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
