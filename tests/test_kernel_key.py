@@ -171,11 +171,11 @@ def test_every_file_of_it_changes_the_version(tmp_path) -> None:
         file.write_text(text + "\n")
         assert text_version(copy) != VERSION, file
         file.write_text(text)
-    for changed in ("show/report.py", "lowering/__pycache__/base.cpython-311.pyc"):
+    for changed in ("lab/show/report.py", "kernels/__pycache__/registry.cpython-311.pyc"):
         (copy / changed).parent.mkdir(exist_ok=True)
         (copy / changed).write_text("x")
     # As an editor leaves it.
-    (copy / "proof/.#races.py").symlink_to("nobody@nowhere")
+    (copy / "program/.#races.py").symlink_to("nobody@nowhere")
     assert text_version(copy) == VERSION
-    (copy / "proof/races.py").rename(copy / "proof/races_.py")
+    (copy / "program/races.py").rename(copy / "program/races_.py")
     assert text_version(copy) != VERSION

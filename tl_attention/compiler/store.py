@@ -40,7 +40,7 @@ SEAL, LENGTH = 64, 16
 # A finished kernel has less than 2 MB.
 MOST_BYTES = 64 * 2**20
 # Where the text is that makes kernels and proves them: in compiler/, and in all that it imports.
-MAKING = ("errors.py", "shipped.py", "problem", "schedule", "program", "kernels", "codeproof", "compiler")
+MAKING = ("errors.py", "problem", "schedule", "program", "kernels", "codeproof", "compiler")
 PACKAGE = Path(__file__).parents[1]
 # The solver z3 simplifies what TileLang generates.
 COMPILED_BY = ("tilelang", "apache-tvm-ffi", "z3-solver")

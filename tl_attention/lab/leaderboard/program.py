@@ -32,9 +32,9 @@ from tl_attention.program.program import Iteration, Operation
 
 PACKAGE = "tl_attention."
 # The kernels' room, and the room of the classes whose values macros ask.
-KERNELS, PROBLEM = f"{PACKAGE}lowering.", f"{PACKAGE}problem."
+KERNELS, PROBLEM = f"{PACKAGE}kernels.", f"{PACKAGE}problem."
 # The macros of the loop that read the Program; they are printed instead.
-LOOP = f"{KERNELS}iterations"
+LOOP = f"{KERNELS}shared.iterations"
 
 ENTRY = '''def attention_kernel():
     """The prim_func: Output = softmax(softmax_scale Q K^T) V, with products accumulated in float32."""
