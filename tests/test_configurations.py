@@ -27,7 +27,7 @@ from tl_attention.schedule.files.named import resolve
 RTX_3090 = CARDS["sm_86"]
 SPACE = list(space())
 OFF_ON = (False, True)
-# Why a tile does not fit, in the words of proof/limits.py.
+# Why a tile does not fit, in the words of program/limits.py.
 TOO_LARGE = r"^needs [\d,]+ (registers per thread for fragments alone|bytes of shared memory)"
 
 

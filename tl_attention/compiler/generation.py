@@ -169,7 +169,7 @@ def _library(kernel: Any) -> bytes:
 def compile_products(dtype: str, arch: str, sms: int) -> Any:
     """Compiles a kernel of nothing but products by mma.sync, for a dtype and a card's arch and SMs.
 
-    It is a function of Source, Output and the number of iterations: `lowering/mma_sync/mma_peak.py` says what they are.
+    It is a function of Source, Output and the number of iterations: `kernels/mma_sync/mma_peak.py` says what they are.
     """
     with in_force():
         from tl_attention.kernels.mma_sync.mma_peak import products_kernel

@@ -82,7 +82,7 @@ def attention(
     head_dim_v). All three are fp16 or all three are bf16, and they lie on one GPU. Lengths may be anything, 0 included.
     heads is a multiple of heads_kv: head h of q uses head h // (heads / heads_kv) of k and v. head_dim and head_dim_v are
     multiples of 8 up to 256. Products accumulate in fp32. GPUs other than Hopper support the cases that
-    files/defaults.yaml names for them.
+    schedule/files/defaults.yaml names for them.
 
     Nothing is copied: views are read as they lie. The last dimension must be contiguous, and the address and the stride
     of every other dimension longer than 1 must be multiples of 16 bytes and not 0.

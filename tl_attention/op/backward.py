@@ -1,6 +1,6 @@
 """The gradients of q, k, v and sinks: which of PyTorch's operators computes them, and what is done around it.
 
-The first rule of files/backward.yaml that serves a call names the operator. A shape's first calls take FlashAttention-2,
+The first rule of schedule/files/backward.yaml that serves a call names the operator. A shape's first calls take FlashAttention-2,
 as cuDNN builds a plan for each new shape.
 """
 

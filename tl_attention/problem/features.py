@@ -1,6 +1,6 @@
 """A feature is what a call may ask for beside its sizes, dtype and mask; FEATURES has one row for each.
 
-All other code asks these rows. What a feature computes stands in three more places: in `lowering/features.py` for the
+All other code asks these rows. What a feature computes stands in three more places: in `kernels/shared/features.py` for the
 kernels, in `oracle/features.py` for the numbers that kernels are held to, and in the docstring of `attention`, which
 has an argument for each feature. This module also says what a parameter of a kernel is, and which scales there may be.
 """

@@ -1,6 +1,6 @@
 """`Schedule` is the frozen description of one kernel.
 
-`rules.py` has the rules between its keys. The limits of a problem and a GPU are in proof/limits.py, and proof/legality.py
+`rules.py` has the rules between its keys. The limits of a problem and a GPU are in program/limits.py, and program/legality.py
 proves the dependences.
 """
 

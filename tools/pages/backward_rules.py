@@ -1,4 +1,4 @@
-"""Says in files/backward.yaml what records have of each rule's operator."""
+"""Says in schedule/files/backward.yaml what records have of each rule's operator."""
 
 from __future__ import annotations
 

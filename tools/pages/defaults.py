@@ -1,4 +1,4 @@
-"""Says in files/defaults.yaml what records have of each rule's schedule."""
+"""Says in schedule/files/defaults.yaml what records have of each rule's schedule."""
 
 from __future__ import annotations
 

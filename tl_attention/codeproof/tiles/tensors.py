@@ -92,7 +92,7 @@ class Tensor:
     def boxed(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Returns (dimensions, strides in elements), innermost first, of the view that TMA's boxes are taken from.
 
-        The strides leave out the innermost. A packed tensor's view is ragged, see lowering/rows.py.
+        The strides leave out the innermost. A packed tensor's view is ragged, see kernels/shared/rows.py.
         """
         if not self.packed:
             return self.shape[::-1], self.strides[-2::-1]

@@ -1,4 +1,4 @@
-"""Schedules speak of these statements of the attention loop, as `lowering/pipelined/kernel.py` runs them.
+"""Schedules speak of these statements of the attention loop, as `kernels/pipelined/kernel.py` runs them.
 
 Where another kernel does it otherwise, its folder has a table of its own.
 """
