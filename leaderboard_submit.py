@@ -1026,7 +1026,7 @@ def stored_columns(c):
     return f"tl_attention_store<{c.head_dim_v}, {is_bf16(c)}>"
 
 
-# Kernels learn here where rows of a tensor lie, and their proofs in `proof/code/tensors.py`.
+# Kernels learn here where rows of a tensor lie, and their proofs in `codeproof/tiles/tensors.py`.
 #
 # Every tensor is (batch, heads, rows, columns), whatever its strides. Packed sequences lie one behind the other in tensors
 # (rows, heads, columns).
