@@ -1,0 +1,46 @@
+"""The library works without the laboratory, and without the packages that only the laboratory imports."""
+
+from conftest import python
+from test_rooms import MODULES, imported, room
+
+# What only `tl_attention.lab`, submissions and pictures import.
+OF_THE_LAB = ("click", "rich", "pebble", "simpy", "pynvml", "matplotlib", "libcst")
+CALLS = """
+import sys
+from importlib.abc import MetaPathFinder
+
+BLOCKED = {blocked!r}
+
+class Block(MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in BLOCKED or name.startswith("tl_attention.lab"):
+            raise ImportError(f"{{name}} is blocked")
+
+sys.meta_path.insert(0, Block())
+import pytest, torch
+from on_cpu import Kernels, take_for_a_gpu
+
+from tl_attention import attention, attention_varlen
+
+with pytest.MonkeyPatch.context() as monkeypatch:
+    kernels = Kernels()
+    take_for_a_gpu(monkeypatch, kernels.kernel_of)
+    q, k, v = (torch.randn(1, heads, 70, 64).bfloat16() for heads in (4, 2, 2))
+    whole = attention(q, k, v, causal=True)
+    offsets = torch.tensor([0, 70], dtype=torch.int32)
+    rows = (x[0].transpose(0, 1).contiguous() for x in (q, k, v))
+    packed = attention_varlen(*rows, offsets, offsets, 70, 70, causal=True)
+    torch.testing.assert_close(packed.transpose(0, 1)[None], whole)
+    print(len(kernels.asked), sorted(name for name in sys.modules if name.startswith("tl_attention.lab")))
+"""
+
+
+def test_nothing_in_the_library_imports_the_laboratory() -> None:
+    for name in MODULES:
+        if name != "tl_attention.__main__" and name.count(".") and not room(name).startswith("lab"):
+            assert not [other for other in imported(name) if room(other).startswith("lab")], name
+
+
+def test_calls_run_without_the_laboratory_and_its_packages() -> None:
+    done = python("-c", CALLS.format(blocked=OF_THE_LAB))
+    assert done.stdout.split() == ["2", "[]"], done.stderr
