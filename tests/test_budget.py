@@ -1,0 +1,49 @@
+"""Each room has a budget of code lines, as `python tests/code_lines.py` counts them.
+
+Whoever makes a room grow says in the commit what leaves, or raises the room's line here in that commit, with the reason.
+Where a room has shrunk by more than SLACK, its line here follows.
+"""
+
+from pathlib import Path
+
+import pytest
+from code_lines import code_lines, count
+
+SLACK = 40
+BUDGET = {
+    "tl_attention": 170,
+    "problem": 910,
+    "schedule": 1850,
+    "program": 1140,
+    "kernels": 3500,
+    "codeproof": 4850,
+    "compiler": 760,
+    "op": 2330,
+    "oracle": 430,
+    "lab": 7720,
+    "tools": 5610,
+    "tests": 27300,
+    "library": 15900,
+    "path": 8650,
+}
+
+
+def test_no_room_is_larger_than_its_budget_and_no_budget_than_its_room() -> None:
+    found = count()
+    assert {*found} == {*BUDGET}
+    over = {name: (found[name], most) for name, most in BUDGET.items() if not most - SLACK <= found[name] <= most}
+    assert not over, "lines and budget of rooms outside of their budget"
+
+
+@pytest.mark.parametrize(
+    "name, text, lines",
+    [
+        ("a.py", '"""Doc."""\n\nimport os\nfrom a import (\n    b,\n)\n\n# Why.\nX = 1  # One.\n', 1),
+        ("a.py", 'def f():\n    """Doc\n    goes on."""\n    return """a\n    b"""\n', 3),
+        ("a.py", 'class A:\n    x = (\n        1,\n    )\n\n    "no docstring"\n', 5),
+        ("a.cuh", "// Why.\nint a;\n\n/* b\nc */ int d;  // e\n", 2),
+    ],
+)
+def test_what_counts_as_a_line_of_code(name: str, text: str, lines: int, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(text)
+    assert code_lines(tmp_path / name) == lines
