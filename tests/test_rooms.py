@@ -52,6 +52,12 @@ def test_every_room_is_listed_and_says_its_duty() -> None:
         assert ast.get_docstring(ast.parse(path.read_text())), f"{path} does not say its duty"
 
 
+def test_every_path_that_the_design_names_exists() -> None:
+    paths = set(re.findall(r"`([\w./]+(?:/|\.(?:py|yaml|patch)))`", DESIGN))
+    assert len(paths) > 40
+    assert [path for path in sorted(paths) if not any((above / path).exists() for above in (ROOT, PACKAGE))] == []
+
+
 def test_imports_go_down_the_list() -> None:
     rank = {name: number for number, name in enumerate(LISTED)}
     for name in MODULES:
