@@ -1,1 +1,1 @@
-"""This package proves the code that TileLang generates: it reads the code, runs it, and compares what the code does."""
+"""This room proves the code that TileLang generates: it reads and runs the code, and compares that with the Program."""

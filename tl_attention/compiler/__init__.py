@@ -1,1 +1,1 @@
-"""This package compiles a TileLang program to machine code, and reads what the compilers make."""
+"""This room compiles a TileLang program, reads what the compilers make, and stores finished kernels on disk."""

@@ -1,1 +1,4 @@
-"""A lowering makes a TileLang kernel of a Program, and has a folder here. Kernels begin with `import tilelang`; everything else imports it late."""
+"""This room makes a TileLang kernel of a Program: each lowering has a folder here, and `shared/` is for all of them.
+
+Kernels begin with `import tilelang`; everything else imports it late.
+"""

@@ -1,4 +1,4 @@
-"""This package is `attention(q, k, v)` for PyTorch: it checks arguments, chooses a schedule and launches the kernel.
+"""This room is `attention` and `attention_varlen` for PyTorch: arguments, plans, operators, gradients and `merge`.
 
-It also has the operator with its gradient, and `merge`.
+It chooses a schedule for a call and launches the kernel. Its `integrations/` enter both into other libraries' registries.
 """

@@ -1,1 +1,1 @@
-"""An oracle is what the kernels are compared with: attention in fp64, and the Program run on the CPU."""
+"""This room has what kernels are compared with: attention in fp64, the error budget, and the Program run on the CPU."""

@@ -1,1 +1,1 @@
-"""A problem is what one attention forward computes: its sizes, dtype and mask, and its tiles. All of it is plain data."""
+"""This room says what is computed, as plain data: sizes, dtype, mask, features and tiles, the variant, and the cards."""

@@ -1,1 +1,1 @@
-"""A Program is the loop as a short list of operations, derived from a schedule. This room has a machine that runs it."""
+"""This room derives a Program, the loop as a short list of operations, from a schedule, runs it, and proves it safe."""

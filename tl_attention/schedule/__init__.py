@@ -1,1 +1,1 @@
-"""A Schedule is the frozen description of one kernel: this room has its keys, its label and the rules between keys."""
+"""This room has the Schedule, the frozen description of one kernel: its keys, rules and files, and the loop's tables."""

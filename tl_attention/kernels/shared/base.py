@@ -30,9 +30,9 @@ NO_INIT_CHECKS = "tl.disable_buffer_init_check"
 class Lowering(ABC):
     """A Lowering is one way to turn a schedule into a TileLang kernel.
 
-    `registry.py` lists all of them, and `codeproof/registry.py` the proof of what each generates; nothing else knows one
-    by its name. `dialect` is how schedules see it.
-    `pass_configs` are TileLang's options for its kernels, `archs` the cards that it is compiled for.
+    `registry.py` lists all of them, and `codeproof/registry.py` the proof of what each generates.
+    `dialect` is how schedules see it, `pass_configs` are TileLang's options for its kernels, and `archs` the cards that it
+    is compiled for.
 
     Every process imports the lowerings, for their dialects, also one that calls a kernel which was finished before: what
     makes kernels is imported by the methods that do so.

@@ -1,4 +1,7 @@
-"""Each command of the command line imports what it needs: list, check, explain and which start without torch."""
+"""This room is the command line `tl-attention`: list, check, explain and which start without torch.
+
+Each command imports what it needs when it runs.
+"""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""This package holds the contract of the class leaderboard, and a harness that runs submissions under it."""
+"""This room packs submissions for the class leaderboard, and runs and judges them under its contract."""

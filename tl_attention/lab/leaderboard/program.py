@@ -176,7 +176,7 @@ class _Program:
     def text(self) -> str:
         """Returns the program as one text of the definitions added, the constants and the entry.
 
-        In order it has the definitions of the rooms below the kernels', the constants, the entry, and the modules from
+        In order it has the definitions of other rooms than the kernels', the constants, the entry, and the modules from
         the kernel down.
         """
         names = dict.fromkeys(module for module, _ in self._texts)

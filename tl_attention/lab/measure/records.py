@@ -1,4 +1,4 @@
-"""A record keeps rows of a run as JSON lines. Some records ship with the package, and tables are views (`show/`)."""
+"""A record keeps rows of a run as JSON lines. Some records ship with the package, and tables are views (`lab/show/`)."""
 
 from __future__ import annotations
 

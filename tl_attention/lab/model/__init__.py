@@ -1,1 +1,1 @@
-"""An SM is simulated: how long a schedule's kernel takes on a GPU that is not here, and what limits it."""
+"""This room simulates an SM: how long a schedule's kernel takes on a GPU that is not here, and what limits it."""

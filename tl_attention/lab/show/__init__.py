@@ -1,1 +1,1 @@
-"""This package makes what people read: schedules, Programs, rows and differences as text and tables."""
+"""This room makes what people read: schedules, Programs, rows and differences as text and tables."""

@@ -1,1 +1,1 @@
-"""The timeline of a kernel that ran with marks: what is read off its buffer, and what people see of it."""
+"""This room records timelines of kernels that run with marks, what each role did when, and draws views of them."""

@@ -1,1 +1,4 @@
-"""This room reads schedules from files: YAML with line numbers, bases, names that ship, the JSON Schema for editors."""
+"""This folder reads files: schedules, with their lines, bases and names, and the rules that choose a schedule for a call.
+
+It also has the rules that choose the operator of a call's gradients.
+"""
