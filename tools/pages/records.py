@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from pages.answers import QUESTIONS, Record
@@ -37,18 +37,16 @@ def of_evaluation(line: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def records() -> Iterator[str]:
-    """Makes the table of all records, with their methods and versions below."""
+def records() -> dict[str, str]:
+    """Makes the table of all records, the list of their methods, and a sentence on their versions."""
     every = list(dict.fromkeys(record for one in QUESTIONS for record in one.records))
     methods: dict[str, str] = {}
     table = [line_of(record, lines(record), methods) for record in every]
-    yield f"{markdown(HEADINGS, table)}\n"
-    yield (
-        "`cards.jsonl` has no times: `python tools/measure.py cards --output FILE` compiles for other cards, without a GPU. "
-        "`counters-h200.csv` is described on [its page](../results/counters-h200.md). The methods are:\n"
-    )
-    yield "".join(f"- {letter}: {words}.\n" for words, letter in methods.items())
-    yield f"{machine([line for record in every for line in lines(record)])}\n"
+    return {
+        "records": markdown(HEADINGS, table),
+        "methods": "\n".join(f"- {letter}: {words}." for words, letter in methods.items()),
+        "machine": machine([line for record in every for line in lines(record)]),
+    }
 
 
 def line_of(record: Record, rows: Sequence[dict[str, Any]], methods: dict[str, str]) -> tuple[str, ...]:
