@@ -42,8 +42,8 @@ def test_what_is_wrong_is_found_and_nothing_else(nan_below) -> None:
 
 
 def test_a_record_is_what_the_rules_file_says(monkeypatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(page, "INPUTS", tmp_path / "training-cudnn-inputs-h200.jsonl")
     kept = [*backward_rules.said()]
+    monkeypatch.setattr(page, "INPUTS", tmp_path / "training-cudnn-inputs-h200.jsonl")
     wrong = tuple((192, level, "gives a NaN in dQ") for level in (-100.0, -500.0))
     row = Tried(
         "9.19.0", problem_of(problem(FULL)), LEVELS, 768, wrong, method="by hand", seed=7, run="now", device="H200"

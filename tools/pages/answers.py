@@ -40,11 +40,6 @@ def of_cards(stem: str, command: str) -> tuple[Record, ...]:
     return tuple(Record(record(stem, card).name, command) for card in CARDS)
 
 
-def present(*records: Record) -> tuple[Record, ...]:
-    """Returns those records that have been made."""
-    return tuple(record for record in records if (RESULTS / record.file).exists())
-
-
 class Question(NamedTuple):
     """A question is what a reader asks.
 
@@ -321,7 +316,7 @@ QUESTIONS = (
         "Does a model train as well as with PyTorch's attention?",
         training,
         "[PyTorch measurements](pytorch-measurements.md#training)",
-        present(
+        (
             Record("training-h200.jsonl", "python tools/measure.py training --output FILE"),
             Record(of_training.LLAMA.name, "python tools/measure.py llama --output FILE"),
             Record(of_training.LLAMA_LOSSES.name, "python tools/measure.py llama --losses FILE"),
