@@ -37,6 +37,9 @@ PICTURES = {
     f"{FOLDER}/{name}.svg": draw
     for module in (ladder, lengths, grid, predictions, errors)
     for name, draw in module.PICTURES.items()
+} | {
+    cells.PICTURE: lambda results: of_speed.drawn(cells.all_cards()),
+    training.PICTURE: lambda results: of_training.drawn(training.read()),
 }
 TEXTS: dict[str, Make] = {
     **{
@@ -44,8 +47,6 @@ TEXTS: dict[str, Make] = {
         for page in (backward_rules, cards, defaults, experiments, ladders, model, pytorch, results, where_time_goes)
         for path, make in page.MADE.items()
     },
-    cells.PICTURE: lambda: of_speed.chart(cells.all_cards()),
-    training.PICTURE: lambda: of_training.chart(training.read()),
     **{f"{FOLDER}/iterations-{name}.svg": partial(iterations.svg, name) for name in iterations.DRAWN},
     **timelines.MADE,
 }
