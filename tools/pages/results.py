@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from statistics import geometric_mean
 
-from pages.answers import QUESTIONS, answers, of_l
+from pages.answers import ANSWERS, of_l
 from pages.answers import evaluations as evaluations_of
 from pages.cells import CARDS, SHORT, heads_of, read, record, speeds
-from pages.made import RESULTS, Make, laid_out
-from pages.records import lines as lines_of
+from pages.made import RESULTS, TEXTS, Make, laid_out
 from pages.records import records
 from tl_attention.lab.files.ladder_file import load_ladder
 from tl_attention.lab.leaderboard.results import table as evaluation_table
@@ -21,6 +21,8 @@ from tl_attention.lab.show.report import PEER_NAMES, by_problem, table
 from tl_attention.lab.show.table import markdown
 from tl_attention.problem.mask import CAUSAL
 
+# A record has a line in the text.
+RECORD = re.compile(r"\{of\[([\w.-]+)\]\}")
 BASELINE = "best"
 LEFT_OUT = "shared kB"
 BENCHES = ("bench-h200-L.jsonl", "bench-h200-L-causal.jsonl")
@@ -46,9 +48,8 @@ def page() -> str:
     """Makes the text of the whole page."""
     text = laid_out(
         "results",
-        answers=answers(),
-        cards=cards(),
-        **records(),
+        answer={name: answer() for name, answer in ANSWERS.items()},
+        **records(RECORD.findall((TEXTS / "results.md").read_text("utf-8"))),
         grids=names_of("grid"),
         cells=names_of("cells"),
         grid=grid_table(GRID_LINES),
@@ -64,12 +65,6 @@ def page() -> str:
 def names_of(stem: str) -> str:
     """Names the records of all cards."""
     return " and ".join(f"`results/{record(stem, card).name}`" for card in CARDS)
-
-
-def cards() -> str:
-    """Says from which cards the records are."""
-    found = sorted({line["device"] for one in QUESTIONS for record in one.records for line in lines_of(record)})
-    return f"The records are from one {' and one '.join(found)}."
 
 
 def benches() -> Iterator[str]:
