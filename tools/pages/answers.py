@@ -9,7 +9,7 @@ from measurements.losses import judged
 
 from pages import backward
 from pages import training as of_training
-from pages.cells import CARDS, divided, length, read, record, speeds
+from pages.cells import CARDS, divided, length, read, record, span, speeds
 from pages.decode import beside
 from pages.made import RESULTS, Make
 from pages.outcomes import EXPERIMENTS, outcomes
@@ -30,18 +30,13 @@ def of_l(card: str, group: str, peer: str, causal: bool) -> Comparison:
     return speed
 
 
-def span(speed: Comparison) -> str:
-    """Says which ratio is the lowest and which the highest."""
-    return f"{min(speed.ratios):.3f} to {max(speed.ratios):.3f}"
-
-
 def one_number() -> str:
     """Says how fast tl-attention is, for README and index: median and range of each card, and medians with a causal mask."""
     full, causal = ({card: of_l(card, "L", "fa3", causal) for card in CARDS} for causal in (False, True))
     medians = " and ".join(
         f"{speed.ratio:.3f}x{the} on an {card.upper()}" for the, (card, speed) in zip((" the speed", ""), full.items())
     )
-    ranges = " and ".join(f"from {span(speed)} on the {card.upper()}" for card, speed in full.items())
+    ranges = " and ".join(f"from {span(speed.ratios)} on the {card.upper()}" for card, speed in full.items())
     masked = " and ".join(f"{speed.ratio:.3f}" for speed in causal.values())
     [rounds] = {len(speed.ratios) for speed in (*full.values(), *causal.values())}
     return (
@@ -62,7 +57,9 @@ def problem_l() -> str:
 
     def told(group: str, peer: str, causal: bool) -> str:
         speeds = {card.upper(): of_l(card, group, peer, causal) for card in CARDS}
-        return " and ".join(f"{speed.ratio:.3f}x ({span(speed)}) on the {card}" for card, speed in speeds.items())
+        return " and ".join(
+            f"{speed.ratio:.3f}x ({span(speed.ratios)}) on the {card}" for card, speed in speeds.items()
+        )
 
     return " ".join(
         f"Beside {PEER_NAMES[peer]} in {dtype}, our speed is {told(group, peer, False)}; with a causal mask it is "
@@ -77,7 +74,7 @@ def lengths() -> str:
     for card in CARDS:
         ratios = speeds(read(record("grid", card)), "fa3")
         mean = geometric_mean(ratios)
-        found.append(f"{min(ratios):.3f}x to {max(ratios):.3f}x on the {card.upper()} (geometric mean {mean:.3f}x)")
+        found.append(f"{span(ratios, unit='x')} on the {card.upper()} (geometric mean {mean:.3f}x)")
     return f"In {len(ratios)} problems in bf16, our speed beside FlashAttention-3 is {' and '.join(found)}."
 
 
@@ -157,12 +154,12 @@ def few_queries() -> str:
     """Gives our speed with few queries on many keys, and that of a model's token."""
     found = beside(read(record("decode")))
     rows = [row for row in read(record("generate")) if row.bars]
-    cudnn, flash = (f"{min(of):.3f}x to {max(of):.3f}x" for of in (speeds(rows, peer) for peer in ("cudnn", "flash2")))
+    cudnn, flash = (span(of, unit="x") for of in (speeds(rows, peer) for peer in ("cudnn", "flash2")))
     packed = speeds([row for row in read(record("packed-decode")) if row.group.endswith("_q1")], "fa3")
     return (
         f"We have {geometric_mean(found):.3f}x the speed of the faster of the two in the mean of {len(found)} problems, "
         f"{min(found):.3f}x to {max(found):.3f}x, and of FlashAttention-3 with packed sequences of one query "
-        f"{geometric_mean(packed):.3f}x, {min(packed):.3f}x to {max(packed):.3f}x. In a CUDA graph, a model's token has {cudnn} "
+        f"{geometric_mean(packed):.3f}x, {span(packed, unit='x')}. In a CUDA graph, a model's token has {cudnn} "
         f"the speed of SDPA's cuDNN, and {flash} that of SDPA's flash."
     )
 
@@ -195,7 +192,7 @@ def other_cards() -> str:
     rows = read(RESULTS / "cells-mma-h200.jsonl")
     ratios = speeds([row for row in rows if row.group in {"mma", "mma_d64", "mma_L"}], "flash2")
     return (
-        f"`mma_sync` compiles for them and has not run on one; on an H200 it has {min(ratios):.2f}x to {max(ratios):.2f}x "
+        f"`mma_sync` compiles for them and has not run on one; on an H200 it has {span(ratios, 2, 'x')} "
         "the speed of FlashAttention-2."
     )
 

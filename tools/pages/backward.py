@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from statistics import geometric_mean
 
-from pages.cells import SDPA, about_lengths, divided, later, over_lengths, read, speeds
+from pages.cells import SDPA, about_lengths, divided, later, over_lengths, read, span, speeds
 from pages.made import RESULTS
 from tl_attention.lab.measure.cell import OURS
 from tl_attention.lab.measure.cell_records import CellRow, Timed
@@ -68,7 +68,7 @@ def answer() -> str:
     rows, _ = divided(read(RECORD))
     found = {name: speeds(rows, peer) for peer, name in SDPA.items()}
     told = " and ".join(
-        f"{min(of):.2f}x to {max(of):.2f}x the speed of {name} (geometric mean {geometric_mean(of):.2f}x)"
+        f"{span(of, 2, 'x')} the speed of {name} (geometric mean {geometric_mean(of):.2f}x)"
         for name, of in found.items()
     )
     return f"In {len(rows)} problems we have {told}."

@@ -16,7 +16,7 @@ from pages.made import laid_out
 from tl_attention.lab.files.ladder_file import Ladder
 from tl_attention.lab.measure.cell import OURS, SCHEDULE
 from tl_attention.lab.measure.cell_records import CellRow
-from tl_attention.lab.measure.records import Row
+from tl_attention.lab.measure.records import Row, grouped
 from tl_attention.lab.show import ladder as shown
 from tl_attention.lab.show.report import PEER_NAMES
 from tl_attention.lab.show.table import markdown
@@ -91,33 +91,31 @@ def grid_and_time(ladder: Ladder, rows: Sequence[Row]) -> dict[str, object]:
     """Returns where the time of each step goes, and the text's 48 problems: its change here, and ours beside the peers."""
     cells = read_cells(GRID)
     lengths = sorted({cell.shape.seq_kv for cell in cells})
-    groups: dict[Key, dict[int, CellRow]] = {}
-    for cell in cells:
-        groups.setdefault(panels.key_of(cell), {})[cell.shape.seq_kv] = cell
+    groups = grouped(cells, panels.key_of)
     headings = ("problem", *(f"{length // 1024}k" for length in lengths))
     traced = {step.name: step.schedule.name.rpartition("/")[2] for step in ladder.steps if step.schedule}
     return {
         "row": cells[0],
-        "gains": markdown(headings, [_gains(key, of, lengths) for key, of in groups.items()]),
+        "gains": markdown(headings, [_gains(key, of) for key, of in groups.items()]),
         "beside": markdown(("problem", *PEER_NAMES.values()), [_beside(key, of) for key, of in groups.items()]),
         "steps": where_time_goes.steps({step: f"fa4-{name}" for step, name in traced.items()}),
     }
 
 
-def _gains(key: Key, cells: Mapping[int, CellRow], lengths: Sequence[int]) -> tuple[str, ...]:
+def _gains(key: Key, cells: Sequence[CellRow]) -> tuple[str, ...]:
     found = []
-    for length, text in zip(lengths, TEXT_GAINS[key.heads, key.heads_kv, key.mask == CAUSAL, SHORT[key.dtype]]):
-        cell = cells[length]
+    of_text = TEXT_GAINS[key.heads, key.heads_kv, key.mask == CAUSAL, SHORT[key.dtype]]
+    for cell, text in zip(sorted(cells, key=lambda cell: cell.shape.seq_kv), of_text, strict=True):
         emulated = next(peer for peer in cell.peers if peer.startswith(SCHEDULE))
         speed = cell.speed(emulated, OURS)
         found.append(f"{100 * (speed.ratio - 1):+.1f} ({text:+.1f})" if speed else "")
     return panels.words(key), *found
 
 
-def _beside(key: Key, cells: Mapping[int, CellRow]) -> tuple[str, ...]:
+def _beside(key: Key, cells: Sequence[CellRow]) -> tuple[str, ...]:
     found = []
     for peer in PEER_NAMES:
-        ratios = speeds(cells.values(), peer)
+        ratios = speeds(cells, peer)
         found.append(f"{geometric_mean(ratios):.3f} ({min(ratios):.3f})" if ratios else "no fp16 in its wheel")
     return panels.words(key), *found
 
