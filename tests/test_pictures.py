@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from itertools import pairwise
 from pathlib import Path
 
@@ -35,14 +34,6 @@ MOST_BYTES = 2_900_000
 
 def test_together_they_are_small() -> None:
     assert 0 < sum(path.stat().st_size for path in FOLDER.iterdir()) < MOST_BYTES
-
-
-@pytest.mark.parametrize("name", PICTURES)
-def test_a_picture_needs_no_font_and_says_no_date_of_drawing(name) -> None:
-    text = (ROOT / name).read_text()
-    assert "<text" not in text and "font-family" not in text and "<image" not in text
-    assert "dc:date" not in text and "Matplotlib" not in text
-    assert re.search(r'<svg [^>]*width="675pt"', text), "900 pixels"
 
 
 @exhaustive
