@@ -158,7 +158,7 @@ def few_queries() -> str:
     packed = speeds([row for row in read(record("packed-decode")) if row.group.endswith("_q1")], "fa3")
     return (
         f"We have {geometric_mean(found):.3f}x the speed of the faster of the two in the mean of {len(found)} problems, "
-        f"{min(found):.3f}x to {max(found):.3f}x, and of FlashAttention-3 with packed sequences of one query "
+        f"{span(found, unit='x')}, and of FlashAttention-3 with packed sequences of one query "
         f"{geometric_mean(packed):.3f}x, {span(packed, unit='x')}. In a CUDA graph, a model's token has {cudnn} "
         f"the speed of SDPA's cuDNN, and {flash} that of SDPA's flash."
     )

@@ -9,7 +9,7 @@ from pathlib import Path
 from measurements.losses import NAMES, TrainingRun, judged
 from measurements.steps import RULE, SDPA, Steps, ratios
 
-from pages.cells import heads_of, later, measured_on
+from pages.cells import heads_of, later, measured_on, span
 from pages.made import RESULTS
 from tl_attention.lab.measure.records import grouped, read_all, shape_of
 from tl_attention.lab.show.table import markdown
@@ -89,7 +89,7 @@ def llama_answer() -> str:
     rows = read_all(Steps, LLAMA)
     of_models = grouped(rows, lambda row: (row.model, str(row.problem))).values()
     found = [share for of_model in of_models for share in ratios(of_model, SDPA).values()]
-    return f"A Llama's training step takes {min(found):.3f} to {max(found):.3f} of its time with SDPA as it is."
+    return f"A Llama's training step takes {span(found)} of its time with SDPA as it is."
 
 
 def new_shapes() -> str:
