@@ -1,4 +1,4 @@
-"""Tests check the tables of docs/CARDS.md, and the record from which the tables are made."""
+"""Tests check a number of docs/CARDS.md, and the record from which its tables are made."""
 
 from dataclasses import replace
 
@@ -15,7 +15,7 @@ from tl_attention.lab.measure import session
 from tl_attention.lab.measure.compilation import Compiled
 from tl_attention.lab.measure.records import Row, problem_of, read_rows
 from tl_attention.problem.card import CARDS
-from tl_attention.problem.mask import CAUSAL, FULL, Mask
+from tl_attention.problem.mask import FULL, Mask
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.schedule.files.named import resolve
 
@@ -30,26 +30,6 @@ def row(name: str, arch: str, registers: int | None, dtype: str = "float16", mas
     versions = {"tilelang": "0.1.15"}
     common = {"arch": arch, "nvcc": "13.0.88", "ptxas": "13.0.88", "versions": versions}
     return Row(name, label, "runtime", problem, status, **({} if registers is None else made), **common, **fields)
-
-
-def test_what_is_equal_stands_on_one_line_and_what_is_refused_says_why() -> None:
-    of_cards = [("sm_86", None), ("sm_90a", 168)]
-    rows = [
-        replace(row("short", arch, registers, dtype, mask), reason="" if registers else "too large")
-        for arch, registers in of_cards
-        for mask in (CAUSAL, FULL)
-        for dtype in ("bfloat16", "float16")
-    ]
-    rows.append(row("best", "sm_90a", 128, "bfloat16"))
-    lines = cards.section(rows).splitlines()
-    assert "| `short` | 128 | fp16, bf16, fp16 causal, bf16 causal | - | 168, 8, 65,536, 1 |" in lines
-    assert "| `best` | 128 | bf16 |  | 128, 8, 65,536, 1 |" in lines
-    assert "- refused: `short`: too large" in lines
-    assert any(line.endswith("Only the kernels for sm_90a (H100, H200) have also run, on an H200.") for line in lines)
-    assert [line.split(" | ")[0] for line in lines if line.startswith("| sm_")] == [
-        "| sm_86 (RTX 3090)",
-        "| sm_90a (H100, H200)",
-    ]
 
 
 def test_the_blocks_of_an_sm_count_the_producer_and_the_mbarriers() -> None:

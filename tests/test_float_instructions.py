@@ -44,13 +44,6 @@ def test_the_formula_is_what_was_counted_of_every_kernel_of_the_choice():
         assert counted(schedule, 128, row.loops) == by_formula(schedule, 128), row.name
 
 
-def test_of_kernel_6_by_hand():
-    """Four warps have a tile of 64 x 64: a thread has 32 scores and 64 accumulators of the output, in two rows."""
-    before, after = (by_formula(of(f"{KERNEL_5}{option}"), 128) for option in ("", "+opt_softmax"))
-    assert before == {"FFMA": 2, "FMUL": 64 + 34, "FADD": 30 + 34, "FMNMX": 36, "MUFU": 34}
-    assert after == {"FFMA": 2 + 34, "FMUL": 64 + 2, "FADD": 30, "FMNMX": 36, "MUFU": 34}
-
-
 def test_only_the_steady_loop_counts_and_what_is_no_arithmetic_does_not():
     schedule = of(KERNEL_5)
     assert products_of_a_block(schedule, 128) == 2 * 64

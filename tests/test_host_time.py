@@ -1,4 +1,4 @@
-"""Tests run `tools/measure.py host` without a GPU: what it counts, in which order, and that it says what it needs."""
+"""Tests run `tools/measure.py host` without a GPU: what it counts, and in which order."""
 
 import json
 import subprocess
@@ -7,16 +7,13 @@ from contextlib import contextmanager
 from dataclasses import replace
 from types import SimpleNamespace
 
-import measure
 import pytest
 import torch
-from click.testing import CliRunner
 from gradients import flash_on_cpu
 from measurements import host
 from measurements.host import Candidate
 from on_cpu import on_cpu
 
-from tl_attention.problem.card import KNOWN
 from tl_attention.problem.mask import CAUSAL, FULL
 from tl_attention.schedule.files.backward import backward_rules, case_of
 
@@ -90,11 +87,3 @@ def test_the_first_process_is_not_counted(monkeypatch) -> None:
     assert (row["median_ms"], row["of_it_import_ms"], row["all_ms"]) == (70, 20, [60, 80, 70])
     compile(programs[0], "first", "exec")
     assert "(1, 32, 128, 128), dtype=torch.bfloat16" in programs[0]
-
-
-def test_without_a_gpu_it_says_so_in_one_line(monkeypatch, tmp_path) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    for options in ([], ["--first"], ["--backward"]):
-        result = CliRunner().invoke(measure.main, ["host", *options, "--output", str(tmp_path / "host.jsonl")])
-        assert result.exit_code == 2 and not result.stdout
-        assert result.stderr == f"error: host: no GPU here, expected one of compute capability {KNOWN}\n"

@@ -21,9 +21,9 @@ from tl_attention.lab.measure.session import Session
 from tl_attention.lab.measure.trials import SILENT
 from tl_attention.lab.show import ladder
 from tl_attention.lab.show import ladder as shown
-from tl_attention.lab.show.ladder import CHOICE, best_of_tiles
+from tl_attention.lab.show.ladder import best_of_tiles
 from tl_attention.lab.show.table import Table, lines
-from tl_attention.problem.card import CARDS, HOPPER
+from tl_attention.problem.card import HOPPER
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.schedule.files.catalogue import folders, names
 from tl_attention.shipped import folder
@@ -251,7 +251,7 @@ def test_a_candidate_of_a_product_is_no_schedule() -> None:
 
 
 PROBLEM = problem_of(AttentionShape(16, 16, 4096, 4096, 128))
-FIRST, SECOND = "(128, 64, 64, 4)", "(128, 64, 32, 4)"
+FIRST = "(128, 64, 64, 4)"
 
 
 def row(tile: str, options: str, takes: tuple[int, int, int] | tuple[()] = (), **fields: Any) -> Row:
@@ -269,24 +269,6 @@ def test_what_the_text_has_is_of_its_space_and_of_its_card():
         one = line.configuration
         assert line.shared_bytes == (one.block_M + 2 * one.block_N) * one.head_dim * 2
         assert published.CARD.warps_per_sm(one.threads, line.registers, line.shared_bytes) == line.warps_per_sm
-
-
-def test_each_tile_has_a_line_here_and_the_texts_behind_it():
-    here = {"device": "NVIDIA H200"}
-    fast = row(FIRST, "eager+swizzled+load_2_2_2_fragments", (168, 0, 48), tflops=400.0, **here)
-    slow = row(SECOND, "eager+swizzled+load_0_2_0_fragments", (200, 8, 32), tflops=300.0, **here)
-    shown = best_of_tiles([fast, slow])
-    table = [list(line) for line in shown.rows]
-    assert all(len(line) == len(CHOICE) for line in table)
-    text = "text, RTX 3090"
-    assert table == [
-        [FIRST, "NVIDIA H200", "load_2_2_2_fragments", "400.0", "100.0", "168", "0", "48", "12"],
-        ["", text, "load_0_2_0_fragments+buffer+opt_softmax", "68.3", "100.0", "229", "0", "48", "8"],
-        [SECOND, "NVIDIA H200", "load_0_2_0_fragments", "300.0", "75.0", "200", "8", "32", "8"],
-        ["", text, "load_2_2_0_fragments", "67.4", "98.7", "168", "0", "32", "12"],
-    ]
-    assert CARDS["sm_90a"].warps_per_sm(128, 168, 48 * 1024) == 12
-    assert len(shown.lines()) > len(table) and shown.markdown().count("\n") == len(table) + 1
 
 
 def test_what_was_not_timed_or_not_compiled_is_left_empty():

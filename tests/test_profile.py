@@ -154,27 +154,6 @@ def test_every_job_is_warm_before_the_first_is_profiled_and_has_a_mark(tmp_path,
 # --- tables ----------------------------------------------------------------------------------------------------
 
 
-def test_each_counter_stands_beside_what_theory_says() -> None:
-    headings, lines = shown.table(rows()["seed"]).headings, shown.table(rows()["seed"]).rows
-    found = {what: cells for what, *cells in lines}
-    assert headings == ("what", "measured", "theory", "measured / theory")
-    assert found["duration"][0] == "17.981 ms" and found["SM busy"][0] == "51.57 %"
-    # The text's L2 hit rate, 95.08 %, is that of the SMs' sectors.
-    assert found["SMs' L2 hit rate"][0] == "95.53 %"
-    assert found["DRAM read"] == ["1.611 GB = 1.501 GiB", "1.611 GB = 1.500 GiB", "1.000"]
-    assert found["arrived in SMs"] == ["69.257 GB = 64.501 GiB", "69.256 GB = 64.500 GiB", "1.000"]
-
-
-def test_a_clusters_loads_count_once_in_l2_and_twice_in_the_sms() -> None:
-    table = shown.traffic_table([*rows("best", "experiments/cluster_1").values()])
-    headings, lines = table.headings, table.rows
-    found = {(name, what): cells for name, what, *cells in lines}
-    assert headings == ("schedule", *shown.HEADINGS)
-    assert found["best", "read from L2"] == ["35.232 GB = 32.812 GiB", "35.232 GB = 32.812 GiB", "1.000"]
-    assert found["best", "arrived in SMs"][2] == "1.000"
-    assert found["experiments/cluster_1", "read from L2"][1:] == ["69.927 GB = 65.125 GiB", "0.939"]
-
-
 def test_stalls_are_percent_of_all_stalls() -> None:
     seed, best = rows("seed", "best").values()
     assert sum(shown.stalls(seed).values()) == pytest.approx(100)

@@ -14,16 +14,15 @@ from gradients import flash_on_cpu
 from measurements import backward, operator
 from measurements.backward import call_of, cells, error_of, flops_of, means, measured, small, tensors
 from on_cpu import Kernels, on_cpu
-from pages import backward as page
 from tiers import sampled
 from torch.nn.attention import SDPBackend, varlen
 
 from tl_attention.errors import InputError
 from tl_attention.lab.measure import peers, timing
 from tl_attention.lab.measure.cell import Cell
-from tl_attention.lab.measure.cell_records import CellRow, Timed
+from tl_attention.lab.measure.cell_records import CellRow
 from tl_attention.lab.measure.compilation import Compiled
-from tl_attention.lab.measure.records import parse_line, problem_of
+from tl_attention.lab.measure.records import parse_line
 from tl_attention.op import aten, trial
 from tl_attention.oracle.reference import make_inputs
 from tl_attention.problem.card import KNOWN
@@ -157,24 +156,6 @@ def test_our_gradients_are_the_rules_from_the_first_call_on(batches, monkeypatch
     assert "of its norm from ours, expected at most 0.1" in row.entry("flash2").reason
 
 
-def test_the_page_has_a_table_beside_each_backend_and_the_others_alone(batches, monkeypatch) -> None:
-    row = measured(CELL, 3, 15, MACHINE, "cpu")
-    longer = replace(row, problem=problem_of(replace(CELL.shape, seq_q=2048, seq_kv=2048)), cell="d64-2k-causal")
-    failed = Timed("flex", "FlexAttention, compiled", 1, "error", "no compiler")
-    alone = replace(row, cell="window-1k", group="window", peers={"flash2": None, "flex": None})
-    alone = replace(alone, entries=(*row.entries, failed))
-    shown = page.section([row, longer, alone]).split("\n")
-    assert "Our gradients are computed by `flash2` in 3 of 3 problems." in shown
-    for name, speed in (("SDPA's flash", "2.000"), ("SDPA's cuDNN", "1.500")):
-        assert (
-            f"Beside {name}, in 2 of 2 problems, our speed is {speed} in the geometric mean, and {speed} where it is the lowest:"
-            in shown
-        )
-        assert f"| 64 | 2 | causal | {speed} | {speed} | {speed} |" in shown
-    assert f"| {CELL.shape} | 2.000 | 2.000 | SDPA's flash |" in shown
-    assert f"| {CELL.shape} | 2.000 |  | FlexAttention, compiled: error, no compiler |" in shown
-
-
 def test_a_peer_that_does_not_run_says_why_in_its_row(batches, monkeypatch) -> None:
     def refuse(*of):
         raise RuntimeError("No plan.\nmore")
@@ -200,7 +181,7 @@ def test_what_is_wrong_is_not_timed(batches, monkeypatch) -> None:
     assert "3 times as far from fp64 as flash's, expected at most 2" in row.ours.reason
 
 
-@pytest.mark.parametrize("command", ["backward", "llama", "new-shapes", "operator", "training"])
+@pytest.mark.parametrize("command", ["backward", "host", "llama", "new-shapes", "operator", "training"])
 def test_without_a_gpu_it_says_so(command, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     done = CliRunner().invoke(measure.main, [command, "--output", str(tmp_path / "record.jsonl")])

@@ -16,7 +16,6 @@ from measurements.losses import judged
 from measurements.steps import Steps, ratios
 from measurements.training import Setting
 from on_cpu import Kernels, on_cpu
-from pages import training as page
 from tiers import exhaustive, sampled
 
 from tl_attention.lab.measure.records import parse_line, problem_of
@@ -146,20 +145,3 @@ def test_losses_of_a_llama_are_judged_as_those_of_the_other_model(operators, sma
     assert [run.attention for run in runs] == ["ours", "cudnn", "flash2"] and operators
     assert all(run.method.startswith("a Llama") and len(run.losses) == 20 for run in runs)
     assert len(judged(runs)) == 1 and runs[0].losses[0] != runs[0].losses[-1]
-
-
-def test_the_page_has_what_was_recorded_and_says_what_was_not(tmp_path, monkeypatch) -> None:
-    path = tmp_path / "record.jsonl"
-    for name in ("LLAMA", "LLAMA_LOSSES", "NEW_SHAPES"):
-        monkeypatch.setattr(page, name, path)
-    assert page.llama() == page.new_shapes() == page.ABSENT and page.llama_answer() == ""
-    sdpa, ours = steps_of("sdpa", 1.0, 2.0, seen=("aten::sdpa", "kernel")), steps_of("register_sdpa", 0.9, 1.8)
-    path.write_text(f"{sdpa.to_json()}\n{ours.to_json()}\n")
-    monkeypatch.setattr(page, "LLAMA_LOSSES", tmp_path / "none.jsonl")
-    assert "| a model | 2 on 1 | `sdpa` | 300.00 |  | `aten::sdpa`, `kernel` |" in page.llama()
-    assert "| a model | 2 on 1 | `register_sdpa` | 270.00 | 0.900 |  |" in page.llama()
-    assert page.llama_answer() == "A Llama's training step takes 0.900 to 0.900 of its time with SDPA as it is."
-    rows = [steps_of("rule", 1.0, 1.0), steps_of("flash2", 1.0, 1.0), steps_of("cudnn", 3.0, 3.0, plan_ms=(86.2,))]
-    path.write_text("\n".join(row.to_json() for row in rows))
-    assert "| the rules, cuDNN from the first call on | 600.00 | 3.000 |" in page.new_shapes()
-    assert "by cuDNN takes 86 ms longer than the third (median of 1 shapes)." in page.new_shapes()

@@ -8,10 +8,11 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import click
 from pebble import ProcessExpired, ProcessFuture, ProcessPool
@@ -76,6 +77,24 @@ def failure(future: ProcessFuture, timeout_s: float) -> str:
     if error:
         raise error
     return ""
+
+
+def outcomes(
+    what: str, pool: ProcessPool, work: Callable[..., Any], jobs: Sequence[Sequence[Any]], timeout_s: float
+) -> Iterator[tuple[ProcessFuture, str]]:
+    """Calls `work` with the arguments of each job, and yields its future and why it has no result, in the jobs' order."""
+    progress = Progress(what, len(jobs))
+    for future in [pool.schedule(work, job, timeout=timeout_s) for job in jobs]:
+        why = failure(future, timeout_s)
+        progress.advance()
+        yield future, why
+
+
+def options(timeout: float, of: str = "case") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Makes a decorator that adds the options on processes, with this many seconds for one piece of the work."""
+    jobs = click.option("--jobs", type=click.IntRange(1), default=2, show_default=True, help="processes at a time")
+    seconds = click.option("--timeout", default=timeout, show_default=True, help=f"of one {of}, in seconds")
+    return lambda command: jobs(seconds(command))
 
 
 class Progress:

@@ -19,15 +19,14 @@ import json
 import lzma
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 import click
-from checkouts import HERE, Progress, failure
+from checkouts import HERE, options, outcomes
 from kernel_case import NOT_LOWERED, GeneratedCase, draw_random, judge, lower
-from pebble import ProcessFuture, ProcessPool
+from pebble import ProcessPool
 
 from tl_attention.lab.measure.machine import commit
 
@@ -51,13 +50,6 @@ def drawn(pool: ProcessPool, count: int, pipelined: int) -> list[GeneratedCase]:
         kernels.setdefault(case.same_kernel(), case)
     click.echo(f"{count - len(kernels)} are the same kernel as another")
     return [*kernels.values()]
-
-
-def scheduled(
-    pool: ProcessPool, work: Callable[..., Any], cases: list[GeneratedCase], timeout_s: float
-) -> list[tuple[GeneratedCase, ProcessFuture]]:
-    """Schedules the work on each case, and returns the cases with their futures."""
-    return [(case, pool.schedule(work, [case], timeout=timeout_s)) for case in cases]
 
 
 def line(case: GeneratedCase) -> str:
@@ -98,29 +90,19 @@ def main() -> None:
     """Draw kernels, or have the proof of generated code judge those that were drawn."""
 
 
-def options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds the options that both commands take."""
-    jobs = click.option("--jobs", type=click.IntRange(1), default=2, show_default=True, help="processes at a time")
-    timeout = click.option("--timeout", type=float, default=300.0, show_default=True, help="of one case, in seconds")
-    return jobs(timeout(command))
-
-
 @main.command()
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
 @click.option("--cases", type=click.IntRange(1), default=2000, show_default=True, help="random ones")
 @click.option("--pipelined", type=click.IntRange(0), default=500, show_default=True, help="of them in this lowering")
-@options
+@options(timeout=300.0)
 def draw(file: Path, cases: int, pipelined: int, jobs: int, timeout: float) -> None:
     """Draw schedules, lower them, and keep what came out with the verdict."""
     stored = []
     with HERE.processes(jobs, "tools", "tests") as pool:
-        futures = scheduled(pool, lower, drawn(pool, cases, pipelined), timeout)
-        progress = Progress("lowered", len(futures))
-        for case, future in futures:
-            why = failure(future, timeout)
+        found = drawn(pool, cases, pipelined)
+        for case, (future, why) in zip(found, outcomes("lowered", pool, lower, [[case] for case in found], timeout)):
             case = replace(case, verdict=f"{NOT_LOWERED}{why}") if why else future.result()
             stored.append(replace(case, commit=commit() or ""))
-            progress.advance()
     file.write_bytes(lzma.compress("".join(map(line, stored)).encode(), filters=WINDOW))
     show_verdicts(case.verdict for case in stored)
     show_times({str(case): case.proof_s for case in stored if case.source})
@@ -130,7 +112,7 @@ def draw(file: Path, cases: int, pipelined: int, jobs: int, timeout: float) -> N
 @main.command()
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False, exists=True))
 @click.option("--only", default="", help="cases whose name, or label, contains this")
-@options
+@options(timeout=300.0)
 def compare(file: Path, only: str, jobs: int, timeout: float) -> None:
     """Judge what is stored anew, and show every verdict that differs."""
     found = [case for case in read(file) if only in str(case)]
@@ -139,12 +121,10 @@ def compare(file: Path, only: str, jobs: int, timeout: float) -> None:
         raise click.UsageError(f"{file}: no case that was lowered has {only!r} in its name")
     verdicts: dict[str, str] = {}
     seconds: dict[str, float] = {}
-    progress = Progress("judged", len(lowered))
     with HERE.processes(jobs, "tools") as pool:
-        for case, future in scheduled(pool, judge, lowered, timeout):
-            why = failure(future, timeout)
+        found_again = outcomes("judged", pool, judge, [[case] for case in lowered], timeout)
+        for case, (future, why) in zip(lowered, found_again):
             verdicts[str(case)], seconds[str(case)] = (f"BROKEN: {why}", timeout) if why else future.result()
-            progress.advance()
     different = [case for case in lowered if verdicts[str(case)] != case.verdict]
     for case in different:
         click.echo(f"DIFFERENT: {case}\n    - {case.verdict[:SHOWN]}\n    + {verdicts[str(case)][:SHOWN]}")

@@ -2,14 +2,12 @@
 
     python tools/make.py [docs/results.md] [docs/pictures/lengths.svg]
 
-Without names the script makes all files. A picture of docs/pictures/ has a PNG beside its SVG. A test compares the
-files with what is made anew.
+Without names the script makes all files. A test compares the files with what is made anew.
 """
 
 from __future__ import annotations
 
 from functools import partial
-from pathlib import Path
 
 import click
 from pages import (
@@ -29,7 +27,7 @@ from pages.made import RESULTS, ROOT, Make
 from pictures import errors, grid, iterations, ladder, lengths, predictions, timelines
 from pictures import speed as of_speed
 from pictures import training as of_training
-from pictures.sheet import drawn, save
+from pictures.sheet import drawn, svg_of
 
 from tl_attention.errors import InputError
 from tl_attention.lab.cli.command import fail
@@ -39,6 +37,9 @@ PICTURES = {
     f"{FOLDER}/{name}.svg": draw
     for module in (ladder, lengths, grid, predictions, errors)
     for name, draw in module.PICTURES.items()
+} | {
+    cells.PICTURE: lambda results: of_speed.drawn(cells.all_cards()),
+    training.PICTURE: lambda results: of_training.drawn(training.read()),
 }
 TEXTS: dict[str, Make] = {
     **{
@@ -46,20 +47,14 @@ TEXTS: dict[str, Make] = {
         for page in (backward_rules, cards, defaults, experiments, ladders, model, pytorch, results, where_time_goes)
         for path, make in page.MADE.items()
     },
-    cells.PICTURE: lambda: of_speed.chart(cells.all_cards()),
-    training.PICTURE: lambda: of_training.chart(training.read()),
     **{f"{FOLDER}/iterations-{name}.svg": partial(iterations.svg, name) for name in iterations.DRAWN},
     **timelines.MADE,
 }
 
 
-def write(path: str) -> str:
-    """Makes one file, and says what was written."""
-    if path in TEXTS:
-        (ROOT / path).write_text(TEXTS[path](), "utf-8")
-        return path
-    made = save(drawn(PICTURES[path], RESULTS), ROOT / FOLDER, Path(path).stem)
-    return "\n".join(f"{file.relative_to(ROOT)}: {file.stat().st_size / 1024:.0f} KiB" for file in made)
+def text(path: str) -> str:
+    """Makes the text of one file."""
+    return TEXTS[path]() if path in TEXTS else svg_of(drawn(PICTURES[path], RESULTS))
 
 
 @click.command()
@@ -69,7 +64,8 @@ def main(names: tuple[str, ...]) -> None:
     (ROOT / FOLDER).mkdir(exist_ok=True)
     try:
         for name in names or [*TEXTS, *PICTURES]:
-            click.echo(write(name))
+            (ROOT / name).write_text(text(name), "utf-8")
+            click.echo(name)
     except InputError as error:
         fail(str(error))
 

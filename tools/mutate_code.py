@@ -22,7 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import click
-from checkouts import HERE, Progress, failure
+from checkouts import HERE, Progress, options, outcomes
 from code_mutants.compiled import BATCH, errors_of, host_object, same_machine_code
 from code_mutants.kernels import KERNELS, lowered
 from code_mutants.operations import DEVICE, Mutant, mutants, sample
@@ -39,14 +39,11 @@ SEED = "tl-attention mutants"
 def prove_each(kernel: str, code: Code, found: Sequence[Mutant], rows: Rows, jobs: int, timeout_s: float) -> None:
     """Asks the proof about the mutants that the file does not have yet."""
     missing = [mutant for mutant in found if mutant.key not in rows.found]
-    progress = Progress(f"{kernel}: proved", len(missing))
     with HERE.processes(jobs, "tools") as pool:
-        futures = [(mutant, pool.schedule(ask, [kernel, mutant], timeout=timeout_s)) for mutant in missing]
-        for mutant, future in futures:
-            why = failure(future, timeout_s)
+        given = [[kernel, mutant] for mutant in missing]
+        for mutant, (future, why) in zip(missing, outcomes(f"{kernel}: proved", pool, ask, given, timeout_s)):
             kind = TIMEOUT if isinstance(future.exception(), TimeoutError) else BROKEN
             rows.add(mutant, Answer(kind, why) if why else future.result(), mutant.shown(code))
-            progress.advance()
 
 
 def compile_accepted(kernel: str, code: Code, found: Sequence[Mutant], rows: Rows, jobs: int) -> None:
@@ -93,8 +90,7 @@ def main() -> None:
 @main.command()
 @click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
 @click.option("--kernel", "kernels", multiple=True, type=click.Choice(list(KERNELS)), help="[default: all]")
-@click.option("--jobs", type=click.IntRange(1), default=2, show_default=True, help="processes at a time")
-@click.option("--timeout", type=float, default=120.0, show_default=True, help="of one proof, in seconds")
+@options(timeout=120.0, of="proof")
 @click.option("--numbers", type=click.IntRange(0), default=300, show_default=True, help="drawn of the numbers' lines")
 @click.option(
     "--sample",

@@ -24,7 +24,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 import click
-from checkouts import Checkout, Progress, failure
+from checkouts import Checkout, options, outcomes
 from lower_case import DTYPES, Case, Outcome, lower_case
 from machine_code import NotCompiled, machine_code, normalised, same_but_for_variables
 
@@ -51,15 +51,13 @@ def all_cases(*checkouts: Checkout) -> list[Case]:
 
 def lower_all(checkout: Checkout, cases: list[Case], jobs: int, timeout_s: float) -> list[Outcome]:
     """Lowers each case and returns the outcomes in order."""
-    outcomes = []
-    progress = Progress(f"lowered of {checkout.folder}", len(cases))
+    found = []
+    given = [[checkout.folder, case] for case in cases]
     with checkout.processes(jobs) as pool:
-        for future in [pool.schedule(lower_case, [checkout.folder, case], timeout=timeout_s) for case in cases]:
-            why = failure(future, timeout_s)
+        for future, why in outcomes(f"lowered of {checkout.folder}", pool, lower_case, given, timeout_s):
             outcome = Outcome("broken", why) if why else future.result()
-            outcomes.append(replace(outcome, text=outcome.text.replace(str(checkout.folder), "CHECKOUT")))
-            progress.advance()
-    return outcomes
+            found.append(replace(outcome, text=outcome.text.replace(str(checkout.folder), "CHECKOUT")))
+    return found
 
 
 def compared(before: Outcome, after: Outcome, kernel_only: bool) -> tuple[str, str]:
@@ -113,8 +111,7 @@ def show(verdicts: dict[Case, tuple[str, str]]) -> None:
 
 @click.command()
 @click.argument("folders", metavar="BEFORE AFTER", nargs=2, type=FOLDER)
-@click.option("--jobs", type=click.IntRange(1), default=2, show_default=True, help="processes at a time")
-@click.option("--timeout", type=float, default=300.0, show_default=True, help="of one case, in seconds")
+@options(timeout=300.0)
 @click.option("--only", default="", help="cases whose name contains this, such as 'best bf16 128'")
 @click.option("--kernel-only", is_flag=True, help="leave the host's code out")
 def main(folders: tuple[Path, Path], jobs: int, timeout: float, only: str, kernel_only: bool) -> None:

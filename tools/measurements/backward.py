@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import random
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
@@ -32,20 +31,19 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import pad, scaled_dot_product_attention
 
+from measurements.in_turn import timed
 from tl_attention import attention, attention_varlen
 from tl_attention.errors import InputError
 from tl_attention.lab.measure import peers
 from tl_attention.lab.measure.candidate import Candidate, called
 from tl_attention.lab.measure.cell import OURS, Cell, schedule_for
-from tl_attention.lab.measure.cell_records import AGAIN, CellRow, Timed
-from tl_attention.lab.measure.cells import with_times
+from tl_attention.lab.measure.cell_records import CellRow, Timed
 from tl_attention.lab.measure.compilation import compile_all
 from tl_attention.lab.measure.gpu_worker import offsets_of
 from tl_attention.lab.measure.machine import gpu_fields
 from tl_attention.lab.measure.records import problem_of
 from tl_attention.lab.measure.results_file import ResultsFile
 from tl_attention.lab.measure.timing import Batch
-from tl_attention.lab.measure.trials import Samples, in_turn
 from tl_attention.lab.show.cells import summary
 from tl_attention.op.backward import shape_of, taking
 from tl_attention.oracle.reference import each_sequence, make_inputs
@@ -274,12 +272,10 @@ def measured(cell: Cell, seed: int, rounds: int, common: dict[str, Any], device:
                 f"{cell.name}: gradients by {operator}, but {checked} at small sizes, expected the same one"
             )
         good = [name for name in cell.peers if name in batches]
-        order = [good[0], OURS, *good[1:], good[0]] if good and OURS in batches else []
-        samples = sampled([batches[name] for name in order], rounds)
-    names = [*order[:-1], *(f"{name}{AGAIN}" for name in order[-1:])]
-    timed = {name: with_times(replace(entries[of], name=name), found) for name, of, found in zip(names, order, samples)}
+        order = [good[0], OURS, *good[1:]] if good and OURS in batches else []
+        found = timed([entries[name] for name in order], batches, rounds)
     # As they were sampled: those that failed come last.
-    rows = (*timed.values(), *(entry for name, entry in entries.items() if name not in timed))
+    rows = (*found.values(), *(entry for name, entry in entries.items() if name not in found))
     method = f"{METHOD}; {Batch.method(rounds)}"
     return CellRow(cell.name, cell.group, problem_of(shape), rows, dict(cell.peers), method=method, seed=seed, **common)
 
@@ -303,16 +299,6 @@ def batches_of(
             said = str(error).strip().partition("\n")[0] or type(error).__name__
             entries[name] = replace(entry, status="wrong" if isinstance(error, Disagrees) else "error", reason=said)
     return batches
-
-
-def sampled(batches: Sequence[Batch], rounds: int) -> list[Samples]:
-    """Samples the batches in turn."""
-    found = [Samples(batch.calls) for batch in batches]
-    for samples, batch in in_turn(list(zip(found, batches)), rounds):
-        ms, clock = batch.sample()
-        samples.add([ms], clock)
-        time.sleep(batch.pause_s)
-    return found
 
 
 def compile_ours(problems: Sequence[AttentionShape]) -> None:

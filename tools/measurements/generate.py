@@ -21,19 +21,16 @@ import torch
 from torch import Tensor
 from torch.nn.attention import sdpa_kernel
 
-from measurements.backward import sampled
+from measurements.in_turn import record, timed
 from measurements.operator import Flow
 from tl_attention import register_transformers
 from tl_attention.errors import InputError
 from tl_attention.lab.measure.cell import OURS
-from tl_attention.lab.measure.cell_records import AGAIN, CellRow, Timed
-from tl_attention.lab.measure.cells import with_times
+from tl_attention.lab.measure.cell_records import CellRow, Timed
 from tl_attention.lab.measure.machine import gpu_fields
 from tl_attention.lab.measure.peers import SDPA
 from tl_attention.lab.measure.records import problem_of
-from tl_attention.lab.measure.results_file import ResultsFile
 from tl_attention.lab.measure.timing import Batch, GraphBatch
-from tl_attention.lab.show.cells import summary
 from tl_attention.problem.shape import AttentionShape
 
 KEYS, TOKENS = (8192, 32768), 32
@@ -162,22 +159,16 @@ def measured(
     token = torch.full((1, 1), 5, device=device)
     heads, heads_kv = sizes["num_attention_heads"], sizes["num_key_value_heads"]
     shape = AttentionShape(1, heads, 1, keys + 1, sizes["head_dim"], "bfloat16", heads_kv=heads_kv)
-    first = next(iter(SDPA))
-    order = [first, *(name for name in attends if name != first), first + AGAIN]
+    first, flops = next(iter(SDPA)), shape.flops * sizes["num_hidden_layers"]
+    order = [first, *(name for name in attends if name != first)]
     for how, (batches, words) in HOW.items():
         made = {name: batches(functools.partial(of.logits, token, 0, attend)) for name, attend in attends.items()}
-        samples = sampled([made[name.removesuffix(AGAIN)] for name in order], rounds)
-        timed = {
-            name: with_times(
-                Timed(name, told[name.removesuffix(AGAIN)], shape.flops * sizes["num_hidden_layers"]), found
-            )
-            for name, found in zip(order, samples)
-        }
+        found = timed([Timed(name, told[name], flops) for name in order], made, rounds)
         yield CellRow(
             f"generate_{how}-{keys // 1024}k",
             f"generate_{how}",
             problem_of(shape),
-            (timed.pop(OURS), *timed.values()),
+            (found.pop(OURS), *found.values()),
             dict.fromkeys(SDPA, 1.0 if how == "graph" else None),
             method=METHOD.format(layers=sizes["num_hidden_layers"], how=words, rounds=rounds),
             **common,
@@ -190,8 +181,4 @@ def measured(
 def main(output: Path, rounds: int) -> None:
     """Time a token of a model that generates beside SDPA's backends, and record."""
     common = gpu_fields("generate")
-    results = ResultsFile(output)
-    for keys in KEYS:
-        for row in measured(SIZES, keys, rounds, common):
-            results.append(row)
-            click.echo(summary(row))
+    record((row for keys in KEYS for row in measured(SIZES, keys, rounds, common)), output)

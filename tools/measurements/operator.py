@@ -12,6 +12,7 @@ bare kernel twice. The script takes about 30 s on an H200.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,19 +21,16 @@ import click
 import torch
 from torch import Tensor
 
-from measurements.backward import sampled
+from measurements.in_turn import record, timed
 from tl_attention import attention
 from tl_attention.compiler.compile import compile_kernel
 from tl_attention.errors import InputError
 from tl_attention.lab.measure.candidate import Candidate
 from tl_attention.lab.measure.cell import OURS, schedule_for
 from tl_attention.lab.measure.cell_records import AGAIN, CellRow, Timed
-from tl_attention.lab.measure.cells import with_times
 from tl_attention.lab.measure.machine import gpu_fields
 from tl_attention.lab.measure.records import problem_of
-from tl_attention.lab.measure.results_file import ResultsFile
 from tl_attention.lab.measure.timing import LEAST_CALLS, Batch, sm_clock_mhz
-from tl_attention.lab.show.cells import summary
 from tl_attention.oracle.reference import make_inputs
 from tl_attention.problem.mask import CAUSAL, FULL
 from tl_attention.problem.shape import AttentionShape
@@ -100,17 +98,14 @@ def measured(
     if wrong := [name for name, call in calls.items() if not torch.equal(call(), expected)]:
         raise InputError(f"operator: {', '.join(wrong)} of {shape} gives another output than the bare kernel")
     flows = {name: Flow(call) for name, call in calls.items()}
-    order = [*calls, KERNEL + AGAIN]
-    samples = sampled([flows[name.removesuffix(AGAIN)] for name in order], rounds)
-    timed = {name: with_times(Timed(name, name, shape.flops), found) for name, found in zip(order, samples)}
+    found = timed([Timed(name, name, shape.flops) for name in calls], flows, rounds)
     length = f"{shape.seq_kv // 1024}k{'-causal' * (shape.mask == CAUSAL)}"
     for name, what in ((OURS, "attention"), (OPERATOR, OPERATOR)):
-        entries = (timed[KERNEL], with_times(Timed(OURS, what, shape.flops), samples[order.index(name)]))
         yield CellRow(
             f"{what}-{length}",
             what,
             problem_of(shape),
-            (*entries, timed[KERNEL + AGAIN]),
+            (found[KERNEL], replace(found[name], name=OURS, what=what), found[KERNEL + AGAIN]),
             {KERNEL: BAR},
             method=METHOD.format(batch=Batch.ms, least=LEAST_CALLS, rounds=rounds, pause=Batch.pause_s),
             seed=seed,
@@ -125,8 +120,4 @@ def measured(
 def main(output: Path, rounds: int, seed: int) -> None:
     """Time attention() and the operator beside the bare kernel, and record."""
     common = gpu_fields("operator")
-    results = ResultsFile(output)
-    for shape in shapes():
-        for row in measured(shape, rounds, seed, common):
-            results.append(row)
-            click.echo(summary(row))
+    record((row for shape in shapes() for row in measured(shape, rounds, seed, common)), output)

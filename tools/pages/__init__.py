@@ -1,1 +1,1 @@
-"""Pages are made from records and schedules, and each page has a module here; `tools/make.py` writes them."""
+"""Pages are made from records and schedules: each has a module here, and its words in texts/; `tools/make.py` writes it."""

@@ -1,19 +1,17 @@
-"""Records in results/ answer the questions of docs/results.md; a question has the commands that make its records."""
+"""Records in results/ answer the questions of docs/results.md."""
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable
 from statistics import geometric_mean, median
-from typing import NamedTuple
 
 from measurements.losses import judged
 
 from pages import backward
 from pages import training as of_training
-from pages.cells import CARDS, divided, length, read, record, speeds
+from pages.cells import CARDS, divided, length, read, record, span, speeds
 from pages.decode import beside
-from pages.made import RESULTS
+from pages.made import RESULTS, Make
 from pages.outcomes import EXPERIMENTS, outcomes
 from tl_attention.lab.files.ladder_file import ladder_names, load_ladder, record_name
 from tl_attention.lab.leaderboard.results import Evaluation, read_evaluation
@@ -22,44 +20,7 @@ from tl_attention.lab.measure.cell_records import CellRow
 from tl_attention.lab.measure.records import Comparison, parse_object, read_lines, read_rows
 from tl_attention.lab.show.ladder import by_name
 from tl_attention.lab.show.report import PEER_NAMES
-from tl_attention.lab.show.table import markdown
 from tl_attention.problem.mask import CAUSAL
-
-CELLS = "tl-attention compare --output FILE"
-
-
-class Record(NamedTuple):
-    """A record is a file in results/ and the command that makes it again; `{rounds}` and `{names}` come from its rows."""
-
-    file: str
-    command: str
-
-
-def of_cards(stem: str, command: str) -> tuple[Record, ...]:
-    """Lists the records that one command makes, one for each card."""
-    return tuple(Record(record(stem, card).name, command) for card in CARDS)
-
-
-def present(*records: Record) -> tuple[Record, ...]:
-    """Returns those records that have been made."""
-    return tuple(record for record in records if (RESULTS / record.file).exists())
-
-
-class Question(NamedTuple):
-    """A question is what a reader asks.
-
-    It has the answer in a sentence, the page that has more, and the records of the answer; `others` are records without
-    a method.
-    """
-
-    asked: str
-    answer: Callable[[], str]
-    more: str
-    records: tuple[Record, ...]
-    others: str = ""
-
-
-# --- answers ---------------------------------------------------------------------------------------------------
 
 
 def of_l(card: str, group: str, peer: str, causal: bool) -> Comparison:
@@ -69,18 +30,13 @@ def of_l(card: str, group: str, peer: str, causal: bool) -> Comparison:
     return speed
 
 
-def span(speed: Comparison) -> str:
-    """Says which ratio is the lowest and which the highest."""
-    return f"{min(speed.ratios):.3f} to {max(speed.ratios):.3f}"
-
-
 def one_number() -> str:
     """Says how fast tl-attention is, for README and index: median and range of each card, and medians with a causal mask."""
     full, causal = ({card: of_l(card, "L", "fa3", causal) for card in CARDS} for causal in (False, True))
     medians = " and ".join(
         f"{speed.ratio:.3f}x{the} on an {card.upper()}" for the, (card, speed) in zip((" the speed", ""), full.items())
     )
-    ranges = " and ".join(f"from {span(speed)} on the {card.upper()}" for card, speed in full.items())
+    ranges = " and ".join(f"from {span(speed.ratios)} on the {card.upper()}" for card, speed in full.items())
     masked = " and ".join(f"{speed.ratio:.3f}" for speed in causal.values())
     [rounds] = {len(speed.ratios) for speed in (*full.values(), *causal.values())}
     return (
@@ -101,7 +57,9 @@ def problem_l() -> str:
 
     def told(group: str, peer: str, causal: bool) -> str:
         speeds = {card.upper(): of_l(card, group, peer, causal) for card in CARDS}
-        return " and ".join(f"{speed.ratio:.3f}x ({span(speed)}) on the {card}" for card, speed in speeds.items())
+        return " and ".join(
+            f"{speed.ratio:.3f}x ({span(speed.ratios)}) on the {card}" for card, speed in speeds.items()
+        )
 
     return " ".join(
         f"Beside {PEER_NAMES[peer]} in {dtype}, our speed is {told(group, peer, False)}; with a causal mask it is "
@@ -116,7 +74,7 @@ def lengths() -> str:
     for card in CARDS:
         ratios = speeds(read(record("grid", card)), "fa3")
         mean = geometric_mean(ratios)
-        found.append(f"{min(ratios):.3f}x to {max(ratios):.3f}x on the {card.upper()} (geometric mean {mean:.3f}x)")
+        found.append(f"{span(ratios, unit='x')} on the {card.upper()} (geometric mean {mean:.3f}x)")
     return f"In {len(ratios)} problems in bf16, our speed beside FlashAttention-3 is {' and '.join(found)}."
 
 
@@ -196,12 +154,12 @@ def few_queries() -> str:
     """Gives our speed with few queries on many keys, and that of a model's token."""
     found = beside(read(record("decode")))
     rows = [row for row in read(record("generate")) if row.bars]
-    cudnn, flash = (f"{min(of):.3f}x to {max(of):.3f}x" for of in (speeds(rows, peer) for peer in ("cudnn", "flash2")))
+    cudnn, flash = (span(of, unit="x") for of in (speeds(rows, peer) for peer in ("cudnn", "flash2")))
     packed = speeds([row for row in read(record("packed-decode")) if row.group.endswith("_q1")], "fa3")
     return (
         f"We have {geometric_mean(found):.3f}x the speed of the faster of the two in the mean of {len(found)} problems, "
-        f"{min(found):.3f}x to {max(found):.3f}x, and of FlashAttention-3 with packed sequences of one query "
-        f"{geometric_mean(packed):.3f}x, {min(packed):.3f}x to {max(packed):.3f}x. In a CUDA graph, a model's token has {cudnn} "
+        f"{span(found, unit='x')}, and of FlashAttention-3 with packed sequences of one query "
+        f"{geometric_mean(packed):.3f}x, {span(packed, unit='x')}. In a CUDA graph, a model's token has {cudnn} "
         f"the speed of SDPA's cuDNN, and {flash} that of SDPA's flash."
     )
 
@@ -234,145 +192,19 @@ def other_cards() -> str:
     rows = read(RESULTS / "cells-mma-h200.jsonl")
     ratios = speeds([row for row in rows if row.group in {"mma", "mma_d64", "mma_L"}], "flash2")
     return (
-        f"`mma_sync` compiles for them and has not run on one; on an H200 it has {min(ratios):.2f}x to {max(ratios):.2f}x "
+        f"`mma_sync` compiles for them and has not run on one; on an H200 it has {span(ratios, 2, 'x')} "
         "the speed of FlashAttention-2."
     )
 
 
-QUESTIONS = (
-    Question(
-        "How fast is it beside FlashAttention-3 and cuDNN on problem L?",
-        problem_l,
-        "[PyTorch measurements](pytorch-measurements.md#speed)",
-        (Record("cells-h100.jsonl", f"{CELLS} --only 'L*'"), Record("cells-h200.jsonl", CELLS)),
-    ),
-    Question(
-        "How fast is it at other head sizes?",
-        head_sizes,
-        "[PyTorch measurements](pytorch-measurements.md#speed), with windows, softcap and few queries",
-        (Record("cells-h200.jsonl", CELLS),),
-    ),
-    Question(
-        "How fast is it over lengths, at head_dim 128?",
-        lengths,
-        "[below](#over-lengths)",
-        of_cards("grid", "tl-attention compare results/grid.yaml --output FILE"),
-    ),
-    Question(
-        "How fast is it with few queries on many keys, beside FlashAttention-3 and cuDNN?",
-        few_queries,
-        "[PyTorch](pytorch.md#few-queries-on-many-keys)",
-        (
-            Record(record("decode").name, "tl-attention compare results/decode.yaml --output FILE"),
-            Record(record("packed-decode").name, "tl-attention compare results/packed-decode.yaml --output FILE"),
-            Record(record("generate").name, "python tools/measure.py generate --output FILE"),
-        ),
-    ),
-    Question(
-        "Which of our schedules is the fastest on problem L?",
-        fastest_schedule,
-        "[below](#schedules-beside-each-other-on-problem-l)",
-        (
-            Record("bench-h200-L.jsonl", "tl-attention bench {names} --sizes both --rounds {rounds} --output FILE"),
-            Record("bench-h200-L-causal.jsonl", "tl-attention bench {names} --causal --rounds {rounds} --output FILE"),
-        ),
-    ),
-    Question(
-        "What is each choice in `best` worth?",
-        experiments,
-        "[experiments](experiments.md)",
-        (
-            Record(
-                "experiments-h200.jsonl",
-                "tl-attention bench best fa3_overlap schedules/experiments/*.yaml --dtype bf16 --rounds {rounds} --output FILE",
-            ),
-            Record(
-                "experiments-causal-h200.jsonl",
-                "tl-attention bench best_causal schedules/experiments/causal/*.yaml --causal --shape 8,16,4096,128 --dtype bf16 "
-                "--rounds {rounds} --output FILE",
-            ),
-        ),
-    ),
-    Question(
-        "What is each step of five published tutorials worth?",
-        ladders,
-        "[ladders](ladders/index.md)",
-        tuple(
-            Record(record_name(name), f"tl-attention ladder {name} --output FILE")
-            for name in ("rtx5090", "rtx3090", "rtx3090_tuned", "worklog", "fa4")
-        ),
-    ),
-    Question(
-        "How fast is the submission under the leaderboard's rules?",
-        submission,
-        "[below](#the-submission-under-the-leaderboards-contract)",
-        of_cards("evaluate", "tl-attention submit --evaluate leaderboard_submit.py --against cudnn"),
-    ),
-    Question(
-        "What does a call cost?",
-        call,
-        "[PyTorch measurements](pytorch-measurements.md#what-a-call-costs)",
-        (
-            Record("host-h200.jsonl", "python tools/measure.py host --output FILE"),
-            Record("operator-h200.jsonl", "python tools/measure.py operator --output FILE"),
-        ),
-    ),
-    Question(
-        "Does a model train as well as with PyTorch's attention?",
-        training,
-        "[PyTorch measurements](pytorch-measurements.md#training)",
-        present(
-            Record("training-h200.jsonl", "python tools/measure.py training --output FILE"),
-            Record(of_training.LLAMA.name, "python tools/measure.py llama --output FILE"),
-            Record(of_training.LLAMA_LOSSES.name, "python tools/measure.py llama --losses FILE"),
-            Record(of_training.NEW_SHAPES.name, "python tools/measure.py new-shapes --output FILE"),
-            Record(backward.INPUTS.name, "python tools/measure.py cudnn-inputs --output FILE"),
-        ),
-    ),
-    Question(
-        "How fast are forward and backward pass together?",
-        backward.answer,
-        "[PyTorch measurements](pytorch-measurements.md#forward-plus-backward)",
-        (Record("backward-h200.jsonl", "python tools/measure.py backward --output FILE"),),
-    ),
-    Question(
-        "What does the hardware do while a kernel runs?",
-        counters,
-        "[counters](../results/counters-h200.md), [ladders](ladders/worklog.md#the-texts-profile), "
-        "[where the time goes](where-the-time-goes.md)",
-        (
-            Record("profile-h200.jsonl", "tl-attention profile seed best --output FILE"),
-            Record("profile-experiments-h200.jsonl", "tl-attention profile best NAMES --dtype bf16 --output FILE"),
-        ),
-        "counters-h200.csv",
-    ),
-    Question(
-        "Does it run on other cards?",
-        other_cards,
-        "[other cards](CARDS.md)",
-        (
-            Record("cells-mma-h200.jsonl", "tl-attention compare results/cells-mma.yaml --output FILE"),
-            Record(
-                "bench-mma-h200-L.jsonl",
-                "tl-attention bench mma_sync mma_sync_small schedules/mma_sync/*.yaml --dtype fp16 --rounds {rounds} --output FILE",
-            ),
-        ),
-        "cards.jsonl",
-    ),
-)
-
-
-# --- tables ----------------------------------------------------------------------------------------------------
-
-
-def answers() -> str:
-    """Makes the table of questions, a line for each."""
-    lines = [(one.asked, one.answer(), one.more, files(one)) for one in QUESTIONS]
-    return markdown(("question", "answer", "more", "record"), lines)
-
-
-def files(question: Question) -> str:
-    """Names the records of a question; many are named together, as those of the ladders."""
-    names = [*filter(None, [question.others]), *(one.file for one in question.records)]
-    stem = names[0].partition("-")[0]
-    return f"`{stem}*-h200.jsonl`" if len(names) > 3 else ", ".join(f"`{name}`" for name in names)
+# The answers by the names that they have in texts/results.md.
+ANSWERS: dict[str, Make] = {
+    "backward": backward.answer,
+    **{
+        answer.__name__: answer
+        for answer in (
+            *(problem_l, head_sizes, lengths, few_queries, fastest_schedule, experiments, ladders),
+            *(submission, call, training, counters, other_cards),
+        )
+    },
+}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from statistics import geometric_mean
 
-from pages.cells import SDPA, about_lengths, divided, later, over_lengths, read, speeds
+from pages.cells import SDPA, about_lengths, divided, later, over_lengths, read, span, speeds
 from pages.made import RESULTS
 from tl_attention.lab.measure.cell import OURS
 from tl_attention.lab.measure.cell_records import CellRow, Timed
@@ -13,7 +13,7 @@ from tl_attention.lab.measure.records import grouped
 from tl_attention.lab.show.table import markdown
 
 RECORD, INPUTS = (RESULTS / f"{name}-h200.jsonl" for name in ("backward", "training-cudnn-inputs"))
-# What ours is called says who computes its gradients, in records since there is a choice.
+# What ours is called says who computes its gradients.
 BY = ", gradients by "
 
 
@@ -40,9 +40,7 @@ def _parts(rows: Sequence[CellRow]) -> Iterator[str]:
 
 def _operators(rows: Sequence[CellRow]) -> str:
     """Says which operator computes our gradients, and where it is not the first row's."""
-    cells = grouped([row for row in rows if BY in row.ours.what], lambda row: row.ours.what.partition(BY)[2])
-    if not cells:
-        return "The record is older than the choice of an operator: FlashAttention-2 computed our gradients in all problems."
+    cells = grouped(rows, lambda row: row.ours.what.partition(BY)[2])
     (most, _), *others = sorted(cells.items(), key=lambda of: -len(of[1]))
     rest = "".join(f", and by `{name}` in {', '.join(row.cell for row in of)}" for name, of in others)
     return f"Our gradients are computed by `{most}` in {len(cells[most])} of {len(rows)} problems{rest}."
@@ -68,10 +66,9 @@ def _words(entry: Timed) -> str:
 def answer() -> str:
     """Gives our speed of forward and backward beside SDPA's, over the problems of several lengths."""
     rows, _ = divided(read(RECORD))
-    by = "" if any(BY in row.ours.what for row in rows) else ", with FlashAttention-2's gradients in all,"
     found = {name: speeds(rows, peer) for peer, name in SDPA.items()}
     told = " and ".join(
-        f"{min(of):.2f}x to {max(of):.2f}x the speed of {name} (geometric mean {geometric_mean(of):.2f}x)"
+        f"{span(of, 2, 'x')} the speed of {name} (geometric mean {geometric_mean(of):.2f}x)"
         for name, of in found.items()
     )
-    return f"In {len(rows)} problems{by} we have {told}."
+    return f"In {len(rows)} problems we have {told}."

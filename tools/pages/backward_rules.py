@@ -9,8 +9,7 @@ from measurements.cudnn_inputs import Tried
 
 from pages import backward
 from pages.cells import divided, read, speeds
-from pages.defaults import ENTRY, entry
-from pages.made import ROOT, Make
+from pages.defaults import with_words
 from tl_attention.lab.measure.records import read_all
 from tl_attention.problem.mask import kind_of
 from tl_attention.schedule.files.backward import CUDNN, FILE, BackwardRule, backward_rules
@@ -26,7 +25,7 @@ def said() -> Iterator[str]:
 def of_speed(rule: BackwardRule) -> str:
     """Says how fast forward and backward are beside SDPA's flash, under the rule's mask."""
     rows, _ = divided(read(backward.RECORD))
-    rows = [row for row in rows if backward.BY in row.ours.what and kind_of(row.shape.mask) in rule.masks]
+    rows = [row for row in rows if kind_of(row.shape.mask) in rule.masks]
     if not rows:
         return NONE_YET
     mean = geometric_mean(speeds(rows, "flash2"))
@@ -35,7 +34,7 @@ def of_speed(rule: BackwardRule) -> str:
 
 def of_inputs(rule: BackwardRule) -> str:
     """Says with how many inputs cuDNN is wrong where the rule keeps calls from it, and with how many others."""
-    if rule.seq_kv_mod_128 is None or not backward.INPUTS.exists():
+    if rule.seq_kv_mod_128 is None:
         return NONE_YET
     rows = read_all(Tried, backward.INPUTS)
     wrong = [(kind_of(row.shape.mask), keys, level) for row in rows for keys, level, _ in row.wrong]
@@ -49,10 +48,4 @@ def of_inputs(rule: BackwardRule) -> str:
     )
 
 
-def page() -> str:
-    """Makes the text of the file with the words of each rule made anew."""
-    words = said()
-    return ENTRY.sub(lambda found: entry(next(words)), FILE.read_text("utf-8"))
-
-
-MADE: dict[str, Make] = {str(FILE.relative_to(ROOT)): page}
+MADE = with_words(FILE, said)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from pages.cells import SHORT
-from pages.made import RESULTS, filling
+from pages.made import RESULTS, filling, laid_out
 from tl_attention.kernels.registry import lowering_of
 from tl_attention.lab.measure.records import Row, read_rows
 from tl_attention.lab.show.table import markdown
@@ -19,13 +19,6 @@ RECORD = RESULTS / "cards.jsonl"
 # Kernels for this arch have run where the project's records were made.
 RUN_ON = "sm_90a"
 
-HEAD = """Each cell of the second table has four numbers of the kernel for that card: registers per thread, bytes of stack per
-thread (registers spill to the stack), bytes of shared memory per thread block, and how many such thread blocks fit an
-SM at once. A dash means that the schedule is refused for the card, for a reason below the table.
-
-`python tools/measure.py cards` makes the record `results/cards.jsonl` without a GPU.
-"""
-
 
 def blocks_per_sm(row: Row) -> int:
     """Returns how many thread blocks of a compiled row an SM of its card holds at once."""
@@ -38,14 +31,15 @@ def blocks_per_sm(row: Row) -> int:
 def section(rows: Sequence[Row]) -> str:
     """Makes the section of other cards from the rows of its record."""
     cards = [card for card in CARDS.values() if any(row.arch == card.arch for row in rows)]
-    return "\n".join([HEAD, *about(rows), limits(cards), "", table(rows, cards), "", *reasons(rows)])
-
-
-def about(rows: Sequence[Row]) -> Iterator[str]:
-    """Says what compiled the kernels, and which of them have run."""
     of = {f"TileLang {row.versions['tilelang']}, nvcc {row.nvcc}, ptxas {row.ptxas}" for row in rows}
-    compilers = "; ".join(sorted(of))
-    yield f"The compilers are {compilers}. Only the kernels for {CARDS[RUN_ON]} have also run, on an H200.\n"
+    return laid_out(
+        "cards",
+        compilers="; ".join(sorted(of)),
+        run_on=CARDS[RUN_ON],
+        limits=limits(cards),
+        table=table(rows, cards),
+        reasons="\n".join(reasons(rows)),
+    )
 
 
 def limits(cards: Iterable[Card]) -> str:
@@ -102,8 +96,6 @@ def reasons(rows: Sequence[Row]) -> Iterator[str]:
             whose.setdefault((row.status, row.reason), {})[f"`{row.name}`"] = None
     for (status, reason), names in whose.items():
         yield f"- {status}: {', '.join(names)}: {reason}"
-    if whose:
-        yield ""
 
 
 MADE = filling("docs/CARDS.md", {"cards": lambda: section(read_rows(RECORD))})

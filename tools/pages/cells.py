@@ -15,7 +15,7 @@ from tl_attention.lab.measure.cell_records import CellRow
 from tl_attention.lab.measure.records import Measured
 from tl_attention.lab.show.cells import binding_peer
 from tl_attention.lab.show.report import PEER_NAMES
-from tl_attention.lab.show.table import markdown
+from tl_attention.lab.show.table import markdown, number
 from tl_attention.problem.head_dims import sizes_of
 from tl_attention.problem.mask import CAUSAL, kind_of
 from tl_attention.problem.shape import AttentionShape
@@ -45,6 +45,18 @@ def read(path: Path) -> list[CellRow]:
 def speeds(rows: Iterable[CellRow], peer: str) -> list[float]:
     """Returns our speed beside a peer in each cell in which both were timed."""
     return [speed.ratio for row in rows if (speed := row.speed(OURS, peer))]
+
+
+def span(ratios: Sequence[float], digits: int = 3, unit: str = "") -> str:
+    """Says which of some ratios is the lowest and which the highest."""
+    return f"{min(ratios):.{digits}f}{unit} to {max(ratios):.{digits}f}{unit}"
+
+
+def spread(ratios: Sequence[float]) -> str:
+    """Gives the geometric mean of some ratios and, of more than one, their range; "" of none."""
+    if not ratios:
+        return ""
+    return f"{geometric_mean(ratios):.3f}" + f" ({span(ratios)})" * (len(ratios) > 1)
 
 
 def read_all(card: str) -> list[CellRow]:
@@ -102,10 +114,11 @@ def later(rows: Sequence[Measured], group: Callable[[Any], str] = attrgetter("gr
 
 def divided(rows: Sequence[CellRow]) -> tuple[list[CellRow], list[CellRow]]:
     """Divides the cells into those of groups with several lengths, and the others."""
-    groups: dict[str, set[int]] = {}
-    for row in rows:
-        groups.setdefault(row.group, set()).add(row.shape.seq_kv)
-    return ([row for row in rows if len(groups[row.group]) > 1], [row for row in rows if len(groups[row.group]) == 1])
+    lengths = {
+        group: {row.shape.seq_kv for row in of} for group, of in records.grouped(rows, attrgetter("group")).items()
+    }
+    several, one = ([row for row in rows if (len(lengths[row.group]) > 1) is some] for some in (True, False))
+    return several, one
 
 
 def about_lengths(row: CellRow) -> str:
@@ -137,24 +150,20 @@ def over_lengths(rows: Sequence[CellRow], peers: Mapping[str, str] = PEERS) -> s
 
 def _grid(rows: Sequence[CellRow], lengths: Sequence[int], peers: Mapping[str, str]) -> Iterator[list[str]]:
     """Yields a line for each group and mask."""
-    lines: dict[tuple[str, bool], dict[int, CellRow]] = {}
-    for row in rows:
-        lines.setdefault((row.group, row.shape.mask == CAUSAL), {})[row.shape.seq_kv] = row
-    for of_line in lines.values():
-        shape = next(iter(of_line.values())).shape
+    for cells in records.grouped(rows, lambda row: (row.group, row.shape.mask == CAUSAL)).values():
+        of_line, shape = {row.shape.seq_kv: row for row in cells}, cells[0].shape
         what = [
             *["causal"] * (shape.mask == CAUSAL),
             *[f"softcap {shape.asked['softcap']:g}"] * bool(shape.asked["softcap"]),
         ]
         found = [_speed(of_line.get(seq), peer) for peer in peers for seq in lengths]
-        against = [speed for seq in lengths if (speed := _speed(of_line.get(seq), next(iter(peers))))]
-        mean = f"{geometric_mean(against):.3f}" if against else ""
+        against = speeds(cells, next(iter(peers)))
         yield [
             str(shape.head_size),
             heads_of(shape),
             ", ".join(what),
-            *("" if x is None else f"{x:.3f}" for x in found),
-            mean,
+            *(number(speed, 3) for speed in found),
+            number(geometric_mean(against), 3) if against else "",
         ]
 
 
@@ -171,7 +180,7 @@ def alone(row: CellRow) -> list[str]:
     return [
         f"{row.shape}{visited}",
         row.ours.status if ms is None else f"{ms:.3f}",
-        "" if speed is None else f"{speed:.3f}",
+        number(speed, 3),
         NAMES.get(peer, peer) if peer else "",
     ]
 

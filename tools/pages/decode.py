@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import geometric_mean
 
-from pages.cells import SDPA, length, measured_on, read, record
+from pages.cells import SDPA, length, measured_on, read, record, span, spread
 from tl_attention.lab.measure.cell import OURS
 from tl_attention.lab.measure.cell_records import CellRow
 from tl_attention.lab.show.cells import binding_peer
@@ -64,8 +64,8 @@ def packed_decode() -> str:
     )
     return (
         f"{table}\n\nSequences of 4 or 16 queries, causal, on 2k or 8k keys have {geometric_mean(few):.3f} x its speed "
-        f"({min(few):.3f} to {max(few):.3f}), and those of 16 on 512, or 64 on 8k or 32k, {geometric_mean(some):.3f} x "
-        f"({min(some):.3f} to {max(some):.3f}). {measured_on(rows[0])}"
+        f"({span(few)}), and those of 16 on 512, or 64 on 8k or 32k, {geometric_mean(some):.3f} x "
+        f"({span(some)}). {measured_on(rows[0])}"
     )
 
 
@@ -94,7 +94,7 @@ def _spread(rows: Sequence[CellRow], queries: int, heads: int, mask: Mask) -> st
     found = beside(
         [row for row in rows if (row.shape.seq_q, row.shape.heads_kv, row.shape.mask) == (queries, heads, mask)]
     )
-    return f"{geometric_mean(found):.3f} ({min(found):.3f} to {max(found):.3f})" if found else ""
+    return spread(found)
 
 
 def _behind(rows: Sequence[CellRow]) -> str:

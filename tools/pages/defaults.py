@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from statistics import geometric_mean
 
 from pages.cells import NAMES, length, read, record, speeds
@@ -95,10 +96,14 @@ def entry(words: str) -> str:
     return "    record: >-\n" + textwrap.indent(textwrap.fill(words, 114, break_on_hyphens=False), " " * 6) + "\n"
 
 
-def page() -> str:
-    """Makes the text of the file with the words of each rule made anew."""
-    words = said()
-    return ENTRY.sub(lambda found: entry(next(words)), FILE.read_text("utf-8"))
+def with_words(file: Path, said: Callable[[], Iterator[str]]) -> dict[str, Make]:
+    """Returns the entry of a file of rules whose words of the records are made anew."""
+
+    def page() -> str:
+        words = said()
+        return ENTRY.sub(lambda found: entry(next(words)), file.read_text("utf-8"))
+
+    return {str(file.relative_to(ROOT)): page}
 
 
-MADE: dict[str, Make] = {str(FILE.relative_to(ROOT)): page}
+MADE = with_words(FILE, said)

@@ -7,6 +7,7 @@ from statistics import geometric_mean
 from pages.cells import SHORT, later, length, measured_on, read, record, speeds
 from tl_attention.lab.measure.cell import NOT_INVARIANT
 from tl_attention.lab.measure.cell_records import CellRow
+from tl_attention.lab.measure.records import grouped
 from tl_attention.lab.show.table import markdown
 from tl_attention.problem.mask import kind_of
 
@@ -16,14 +17,14 @@ HEADINGS = ("head_dim", "mask", "feature", "dtype", "keys", "speed of an invaria
 def invariance() -> str:
     """Makes a line for each case: the geometric mean over its lengths of an invariant call's speed, and the lowest."""
     rows = read(record("invariance"))
-    cases: dict[tuple[str, ...], list[CellRow]] = {}
-    for row in rows:
+
+    def case(row: CellRow) -> tuple[str, ...]:
         shape = row.shape
-        words = str(shape.head_size), kind_of(shape.mask), str(shape.asked), SHORT[shape.dtype]
-        cases.setdefault(words, []).append(row)
+        return str(shape.head_size), kind_of(shape.mask), str(shape.asked), SHORT[shape.dtype]
+
     lines = []
-    for case, of_case in cases.items():
+    for words, of_case in grouped(rows, case).items():
         found = speeds(of_case, NOT_INVARIANT)
         lengths = ", ".join(length(row.shape.seq_kv) for row in of_case)
-        lines.append([*case, lengths, f"{geometric_mean(found):.3f}", f"{min(found):.3f}"])
+        lines.append([*words, lengths, f"{geometric_mean(found):.3f}", f"{min(found):.3f}"])
     return f"{measured_on(rows[0])}{later(rows)}\n\n{markdown(HEADINGS, lines)}"

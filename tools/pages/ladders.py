@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
 
-from pages.ladder_sections import extras
-from pages.made import RESULTS, Make
+from pages.ladder_sections import more
+from pages.made import RESULTS, Make, laid_out
 from tl_attention.lab.files.ladder_file import Ladder, Step, load_ladder, record_name
 from tl_attention.lab.measure.records import Row, read_rows
 from tl_attention.lab.show import ladder as shown
@@ -17,30 +17,12 @@ from tl_attention.lab.show.table import markdown
 
 # Students climb the ladders in this order.
 ORDER = ("rtx5090", "rtx3090", "rtx3090_tuned", "worklog", "fa4")
-MADE_BY = "<!-- Made by `python tools/make.py` from results/. -->\n"
 NOTHING = "-"
-
-INDEX = """# Ladders
-
-Five published texts teach attention kernels one step at a time, each with its own kernel, card and baseline. A ladder here
-repeats one text: each step is a schedule (a YAML file that says in which order the statements of the attention loop run).
-All steps of a ladder were compiled, proved, checked against fp64 and timed beside each other, in one process on one card. The
-difference between two files is the lesson, and the table says what the difference is worth.
-
-    tl-attention ladder                          # lists the ladders
-    tl-attention ladder rtx5090                  # runs one; --recorded shows its record instead
-    tl-attention diff ladders/rtx5090/v3 ladders/rtx5090/v4   # shows what a step changes
-
-Climb them in this order.
-"""
-COLUMNS = (
-    "`ms` is the median time of a call, with its 10th and 90th percentile. `TFLOPS` counts the two matrix products of attention, "
-    "and `% of product` compares this rate with the plain product. `text` is the text's own figure, in {unit}, from another "
-    "card: {method}. `speed / {peer}` is the {ratio}. `speed / step before` is the median of paired ratios, and compares "
-    "with the step in brackets where one is named. The last columns are the registers of a thread at launch, the "
-    "bytes that a thread spills, the shared memory of a thread block, and the warps that an SM holds. A *peer* is another "
-    "implementation that is timed beside the steps."
-)
+# What a plain product is.
+PLAIN = {
+    "matmul": "a product of two matrices of 8192 x 8192",
+    "mma_sync": "a loop that does nothing but mma.sync m16n8k16 on registers, on all SMs, for at least 0.2 s",
+}
 
 
 def record_of(name: str) -> Path:
@@ -64,49 +46,25 @@ def pages() -> dict[str, str]:
 def page(ladder: Ladder, record: Sequence[Row]) -> str:
     """Makes the page of one ladder, from the first step to the last."""
     rows = shown.by_name(record, ladder)
-    parts = [
-        f"# {capital(ladder.title)}\n\n{MADE_BY}",
-        ladder.story,
-        f"The text is {cited(ladder)}. {where(ladder, rows)}",
-        f"![The rate of each step of this ladder, in TFLOPS](../pictures/ladder-{ladder.name}.svg)",
-        "## All steps",
-        shown.table(ladder, rows).markdown(),
-        columns(ladder, rows),
-        "## Step by step",
-        *("\n\n".join(step_lines(step, ladder, rows)) for step in ladder.steps),
-        *extras(ladder, record),
-    ]
-    return "\n\n".join(part.strip() for part in parts) + "\n"
-
-
-def where(ladder: Ladder, rows: Mapping[str, Row]) -> str:
-    """Says what was measured here, on what, and when."""
     row = next(row for row in rows.values() if row.median_ms)
-    versions = ", ".join(f"{name} {row.versions[name]}" for name in ("torch", "tilelang") if name in row.versions)
-    sizes = "compiled for exactly this problem" if ladder.fixed else "sizes read at run time"
-    record = f"[the record](../../results/{record_of(ladder.name).name})"
-    return (
-        f"The times below are ours: problem {ladder.shape}, {sizes}, on one {row.device} ({row.power_limit_w:.0f} W) on "
-        f"{row.run[:10]}, with {versions}, nvcc {row.nvcc}, at commit {row.commit} ({record}). Method: {row.method}. "
-        f"{plain(ladder, row)} `tl-attention ladder {ladder.name}` repeats the measurement."
-    )
-
-
-def columns(ladder: Ladder, rows: Mapping[str, Row]) -> str:
-    """Says what the columns of the table of all steps have."""
     peer = next(iter(ladder.peers))
-    ratio = "median of paired ratios" if rows[peer].rounds_ms else "ratio of two medians"
-    return COLUMNS.format(unit=ladder.unit, method=ladder.method, peer=PEER_NAMES[peer], ratio=ratio)
-
-
-def plain(ladder: Ladder, row: Row) -> str:
-    """Says what the plain product is, and how fast it was."""
-    what = (
-        "a product of two matrices of 8192 x 8192"
-        if ladder.product == "matmul"
-        else "a loop that does nothing but mma.sync m16n8k16 on registers, on all SMs, for at least 0.2 s"
+    text = laid_out(
+        "ladder",
+        ladder=ladder,
+        row=row,
+        title=capital(ladder.title),
+        cited=cited(ladder),
+        sizes="compiled for exactly this problem" if ladder.fixed else "sizes read at run time",
+        versions=", ".join(f"{name} {row.versions[name]}" for name in ("torch", "tilelang") if name in row.versions),
+        record=record_of(ladder.name).name,
+        product=PLAIN[ladder.product],
+        table=shown.table(ladder, rows).markdown(),
+        peer=PEER_NAMES[peer],
+        ratio="median of paired ratios" if rows[peer].rounds_ms else "ratio of two medians",
+        steps="\n\n".join(part.strip() for step in ladder.steps for part in step_lines(step, ladder, rows)),
+        more=more(ladder, record),
     )
-    return f"The plain product is {what}: it reached {row.matmul_tflops:.0f} TFLOPS in the same run."
+    return f"{text}\n"
 
 
 def step_lines(step: Step, ladder: Ladder, rows: Mapping[str, Row]) -> Iterator[str]:
@@ -151,9 +109,8 @@ def index(ladders: list[Ladder], records: Mapping[str, Mapping[str, Row]]) -> st
         "the fastest step here, if another",
     )
     lines = [headline(found, records[found.name]) for found in ladders]
-    toctree = "```{toctree}\n:hidden:\n\n" + "\n".join(found.name for found in ladders) + "\n```"
-    table = markdown(headings, lines)
-    return "\n".join([INDEX, listed, "\n## What the texts reached, and what we reached\n", table, "", toctree, ""])
+    names = "\n".join(found.name for found in ladders)
+    return f"{laid_out('ladders', listed=listed, table=markdown(headings, lines), names=names)}\n"
 
 
 def cited(ladder: Ladder) -> str:

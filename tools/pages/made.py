@@ -1,4 +1,4 @@
-"""Says where made files lie, and puts made parts into pages that people write."""
+"""Says where made files lie, and puts made parts into texts and pages that people write."""
 
 from __future__ import annotations
 
@@ -7,9 +7,16 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 RESULTS, SCHEDULES = ROOT / "results", ROOT / "schedules"
+# Pages that are made as a whole, and their sections: words in Markdown, with names in braces for what is made.
+TEXTS = Path(__file__).parent / "texts"
 
 # Makes the text of a file, or of a part of one.
 Make = Callable[[], str]
+
+
+def laid_out(name: str, **parts: object) -> str:
+    """Returns the text texts/NAME.md with these parts in their places."""
+    return (TEXTS / f"{name}.md").read_text("utf-8").format(**parts).strip()
 
 
 def filled(page: str, parts: Mapping[str, Make]) -> str:

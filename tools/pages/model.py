@@ -17,13 +17,13 @@ from typing import NamedTuple
 import yaml
 
 from pages.made import RESULTS, Make, filling
+from pages.where_time_goes import Roles, recorded
 from tl_attention.codeproof.mark_places import NAMED_BARRIER
 from tl_attention.lab.measure.cell import OURS, SCHEDULE
 from tl_attention.lab.measure.cell_records import AGAIN, CellRow, Timed
 from tl_attention.lab.measure.records import read_all
 from tl_attention.lab.show.table import markdown
-from tl_attention.lab.trace.shares import Shares, of_block, tensor_pipe
-from tl_attention.lab.trace.timeline import Timeline, What
+from tl_attention.lab.trace.timeline import What
 
 # Of the 15 ratios of a pair of entries, from the 4th to the 12th: the median is there with 96.5 % probability.
 TAIL = 3
@@ -236,31 +236,22 @@ def worst() -> str:
 def timelines() -> str:
     """Makes a table of what measured and predicted timelines of some misses say, measured / predicted."""
 
-    def shown(of: Callable[[Timeline], float], name: str) -> str:
-        files = (RESULTS / f"timelines/{kind}-{name}.json" for kind in ("experiment", "predicted"))
-        return " / ".join(f"{of(Timeline.read(file)):.0%}" for file in files)
-
-    lines = [(f"`{name}`", *(shown(of, name) for of in (_tensor_pipe, _turns, _loads_of_v))) for name in MISSES]
+    lines = []
+    for name in MISSES:
+        both = [recorded(f"{kind}-{name}") for kind in ("experiment", "predicted")]
+        parts = ([of(roles) for roles in both] for of in (lambda roles: roles.busy, _turns, _loads_of_v))
+        lines.append((f"`{name}`", *(f"{measured:.0%} / {predicted:.0%}" for measured, predicted in parts)))
     return markdown(("schedule", "tensor pipe busy", "consumers wait for turns and K", "producer loads V"), lines)
 
 
-def _roles(timeline: Timeline) -> dict[str, Shares]:
-    return of_block(timeline, timeline.lines[0].block)
-
-
-def _tensor_pipe(timeline: Timeline) -> float:
-    return tensor_pipe(timeline, [*_roles(timeline).values()]) or 0.0
-
-
-def _turns(timeline: Timeline) -> float:
-    consumers = [shares for role, shares in _roles(timeline).items() if role.startswith("consumer")]
+def _turns(roles: Roles) -> float:
     # On the GPU a wait for a turn shows in the next one, which is for K.
     waits = [What("wait", name) for name in (NAMED_BARRIER, "K_full")]
-    return mean(sum(shares.parts.get(wait, 0) for wait in waits) / shares.cycles for shares in consumers)
+    return mean(sum(shares.parts.get(wait, 0) for wait in waits) / shares.cycles for shares in roles.multiplying)
 
 
-def _loads_of_v(timeline: Timeline) -> float:
-    producer = _roles(timeline)["producer"]
+def _loads_of_v(roles: Roles) -> float:
+    producer = roles.shares["producer"]
     return producer.parts[What("load", "V")] / producer.cycles
 
 

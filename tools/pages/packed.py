@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter
 from statistics import geometric_mean
 
 from pages.answers import medians_of_calls
-from pages.cells import later, measured_on, read, record, speeds
+from pages.cells import later, measured_on, read, record, span, speeds
 from tl_attention.lab.measure.cell import DENSE, OURS
 from tl_attention.lab.measure.cell_records import CellRow
+from tl_attention.lab.measure.records import grouped
 from tl_attention.lab.show.table import markdown
 from tl_attention.problem.mask import CAUSAL
 
@@ -31,8 +33,9 @@ def packed() -> str:
     rows = read(record("packed"))
     lines = [[words, *(_both(rows, of, name) for of in HEADS)] for name, words in LENGTHS.items()]
     dense = [row for row in rows if DENSE in row.peers]
+    of_group = {group: speeds(of, "fa3") for group, of in grouped(rows, attrgetter("group")).items()}
     latent = [
-        f"{words}: {_spread(rows, of)} x FlashAttention-3 causal, {_spread(rows, f'{of}_context')} x unmasked"
+        f"{words}: {span(of_group[of])} x FlashAttention-3 causal, {span(of_group[f'{of}_context'])} x unmasked"
         for of, words in MLA.items()
     ]
     equal = speeds(dense, DENSE)
@@ -40,7 +43,7 @@ def packed() -> str:
         f"{markdown(['sequences', *HEADS.values()], lines)}\n\n"
         f"With head_dim 192 of q and k and 128 of v, and the LSE, as a prefill of multi-head latent attention has it, "
         f"{'; '.join(latent)}. Equal lengths have {geometric_mean(equal):.3f} x the speed of `attention()` on the same tensors, seen as a batch "
-        f"({min(equal):.3f} to {max(equal):.3f}). {measured_on(rows[0])}"
+        f"({span(equal)}). {measured_on(rows[0])}"
         f"{later(rows)}\n\n{_host()}"
     )
 
@@ -62,8 +65,3 @@ def _both(rows: Sequence[CellRow], of: str, name: str) -> str:
         if f"-{name}" in row.cell and (speed := row.speed(OURS, "fa3")):
             found[row.shape.mask == CAUSAL] = f"{speed.ratio:.3f}"
     return f"{found[False]}; {found[True]}"
-
-
-def _spread(rows: Sequence[CellRow], group: str) -> str:
-    found = speeds([row for row in rows if row.group == group], "fa3")
-    return f"{min(found):.3f} to {max(found):.3f}"

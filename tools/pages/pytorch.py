@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from statistics import geometric_mean
 
 from pages import answers, backward, cells
 from pages import training as of_training
-from pages.cells import CARDS, PEERS, measured_on, read, record, speeds
+from pages.cells import CARDS, PEERS, measured_on, read, record, speeds, spread
 from pages.decode import decode, generation, packed_decode
 from pages.defaults import said
 from pages.invariance import invariance
@@ -37,7 +35,8 @@ def speed() -> str:
         *((few_queries(row), "h200", [row]) for row in cells if row.group == "short"),
     ]
     lines = [
-        [what, card.upper(), str(len(rows)), *(spread(rows, peer) for peer in PEERS)] for what, card, rows in kinds
+        [what, card.upper(), str(len(rows)), *(spread(speeds(rows, peer)) for peer in PEERS)]
+        for what, card, rows in kinds
     ]
     return markdown(["problems", "card", "how many", *PEERS.values()], lines)
 
@@ -46,15 +45,6 @@ def few_queries(row: CellRow) -> str:
     """Names the problem that is the nearest to decoding."""
     shape = row.shape
     return f"{shape.seq_q} queries on {shape.seq_kv} keys, batch {shape.batch}, {shape.heads} heads"
-
-
-def spread(rows: Sequence[CellRow], peer: str) -> str:
-    """Gives the geometric mean of our speeds beside a peer, and their range."""
-    found = speeds(rows, peer)
-    if not found:
-        return ""
-    between = f" ({min(found):.3f} to {max(found):.3f})" if len(found) > 1 else ""
-    return f"{geometric_mean(found):.3f}{between}"
 
 
 def training() -> str:

@@ -3,24 +3,34 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from pages.answers import QUESTIONS, Record
 from pages.made import RESULTS
 from tl_attention.lab.measure.records import parse_object, read_lines
-from tl_attention.lab.show.table import markdown
 
 COUNT = re.compile(r"(\d+) rounds, ")
-HEADINGS = ("record", "card", "date", "commit", "tl-attention", "n", "method", "command")
 # tl-attention's own version stands in the record's line, not among the other versions.
 OWN = "tl-attention"
 EVALUATED = "the leaderboard's own: CUDA events around each call, as many calls as its rule asks for"
 
 
-def lines(record: Record) -> list[dict[str, Any]]:
+@dataclass(frozen=True)
+class Made:
+    """A Made says how a record was made: cells of its line, the number of its rounds, and the names of its schedules."""
+
+    cells: tuple[str, ...]
+    rounds: str
+    names: str
+
+    def __str__(self) -> str:
+        return " | ".join(self.cells)
+
+
+def lines(file: str) -> list[dict[str, Any]]:
     """Reads the lines of a record that were measured; an evaluation becomes what it says of the machine."""
-    found = [parse_object(line, where) for where, line in read_lines(RESULTS / record.file)]
+    found = [parse_object(line, where) for where, line in read_lines(RESULTS / file)]
     return [of_evaluation(one) if "environment" in one else one for one in found if one.get("method") or "rows" in one]
 
 
@@ -37,37 +47,35 @@ def of_evaluation(line: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def records() -> Iterator[str]:
-    """Makes the table of all records, with their methods and versions below."""
-    every = list(dict.fromkeys(record for one in QUESTIONS for record in one.records))
+def records(files: Sequence[str]) -> dict[str, object]:
+    """Says how each of these records was made, their devices and versions, and which methods there are."""
     methods: dict[str, str] = {}
-    table = [line_of(record, lines(record), methods) for record in every]
-    yield f"{markdown(HEADINGS, table)}\n"
-    yield (
-        "`cards.jsonl` has no times: `python tools/measure.py cards --output FILE` compiles for other cards, without a GPU. "
-        "`counters-h200.csv` is described on [its page](../results/counters-h200.md). The methods are:\n"
-    )
-    yield "".join(f"- {letter}: {words}.\n" for words, letter in methods.items())
-    yield f"{machine([line for record in every for line in lines(record)])}\n"
+    every = {file: lines(file) for file in files}
+    rows = [row for of_file in every.values() for row in of_file]
+    return {
+        "of": {file: made(of_file, methods) for file, of_file in every.items()},
+        "methods": "\n".join(f"- {letter}: {words}." for words, letter in methods.items()),
+        "machine": machine(rows),
+        "devices": " and one ".join(sorted({row["device"] for row in rows})),
+    }
 
 
-def line_of(record: Record, rows: Sequence[dict[str, Any]], methods: dict[str, str]) -> tuple[str, ...]:
-    """Makes a record's line of the table; a method that is new gets the next letter."""
+def made(rows: Sequence[dict[str, Any]], methods: dict[str, str]) -> Made:
+    """Says how a record of these lines was made; a method that is new gets the next letter."""
     first = rows[0]
     letters = [methods.setdefault(COUNT.sub("", row["method"]), chr(ord("A") + len(methods))) for row in rows]
     counts = sorted({int(found[1]) for row in rows if (found := COUNT.search(row["method"]))})
     rounds = " or ".join(map(str, counts))
-    names = " ".join(sorted({row["name"] for row in rows if row.get("sizes") != "peer" and "name" in row}))
-    return (
-        f"`{record.file}`",
+    cells = (
         first["device"],
         first.get("run", "-")[:10],
         first["commit"],
         first["versions"][OWN],
         f"{rounds} rounds" if rounds else samples(rows),
         ", ".join(dict.fromkeys(letters)),
-        f"`{record.command.format(rounds=rounds, names=names)}`",
     )
+    names = sorted({row["name"] for row in rows if row.get("sizes") != "peer" and "name" in row})
+    return Made(cells, rounds, " ".join(names))
 
 
 def samples(rows: Sequence[dict[str, Any]]) -> str:

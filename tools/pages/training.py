@@ -9,7 +9,7 @@ from pathlib import Path
 from measurements.losses import NAMES, TrainingRun, judged
 from measurements.steps import RULE, SDPA, Steps, ratios
 
-from pages.cells import heads_of, later, measured_on
+from pages.cells import heads_of, later, measured_on, span
 from pages.made import RESULTS
 from tl_attention.lab.measure.records import grouped, read_all, shape_of
 from tl_attention.lab.show.table import markdown
@@ -21,7 +21,6 @@ LLAMA, LLAMA_LOSSES, NEW_SHAPES = (
 )
 # What the profiler calls every kernel of ours.
 OUR_KERNEL = "attention_kernel"
-ABSENT = "There is no record yet."
 PICTURE = "docs/training.svg"
 
 
@@ -60,16 +59,9 @@ def _rate(runs: Sequence[TrainingRun]) -> str:
     return f"{statistics.median(found):.1f}" if found else ""
 
 
-def read_steps(path: Path) -> list[Steps]:
-    """Reads the lines of a record of steps, none where there is no record."""
-    return read_all(Steps, path) if path.exists() else []
-
-
 def llama() -> str:
     """Makes the table of a Llama's step times, a line for each model and attention, and the judgement of its losses."""
-    rows = read_steps(LLAMA)
-    if not rows:
-        return ABSENT
+    rows = read_all(Steps, LLAMA)
     lines = []
     for of_model in grouped(rows, lambda row: (row.model, str(row.problem))).values():
         beside = ratios(of_model, SDPA)
@@ -89,26 +81,20 @@ def llama() -> str:
             f"{', '.join(masked)}: Transformers gives SDPA a mask tensor, with which PyTorch does not take flash, so cuDNN "
             "computes attention with and without `register_sdpa`."
         )
-    if LLAMA_LOSSES.exists():
-        parts.append(losses(read(LLAMA_LOSSES)))
-    return "\n\n".join(parts)
+    return "\n\n".join([*parts, losses(read(LLAMA_LOSSES))])
 
 
 def llama_answer() -> str:
-    """Says between which parts of SDPA's time ours is for a Llama's steps; "" where there is no record."""
-    rows = read_steps(LLAMA)
+    """Says between which parts of SDPA's time ours is for a Llama's steps."""
+    rows = read_all(Steps, LLAMA)
     of_models = grouped(rows, lambda row: (row.model, str(row.problem))).values()
     found = [share for of_model in of_models for share in ratios(of_model, SDPA).values()]
-    if not found:
-        return ""
-    return f"A Llama's training step takes {min(found):.3f} to {max(found):.3f} of its time with SDPA as it is."
+    return f"A Llama's training step takes {span(found)} of its time with SDPA as it is."
 
 
 def new_shapes() -> str:
     """Makes the table of steps whose length is new each time, and says how long cuDNN's plans take."""
-    rows = read_steps(NEW_SHAPES)
-    if not rows:
-        return ABSENT
+    rows = read_all(Steps, NEW_SHAPES)
     beside, plans = ratios(rows, FLASH2), [ms for row in rows for ms in row.plan_ms]
     words = {RULE: "the rules", FLASH2: "FlashAttention-2", CUDNN: "the rules, cuDNN from the first call on"}
     lines = [

@@ -13,7 +13,6 @@ from typing import Any
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from PIL import Image
 
 from pictures.style import NORMAL, PAPER, QUIET, SMALL, TITLE, styled
 from tl_attention.lab.measure.records import Measured
@@ -23,8 +22,6 @@ from tl_attention.lab.trace.sheet import INCH, POINT, shortened, wrapped
 WIDTH, MARGIN = 900, 16
 # The height of a line of text, divided by the size of its letters.
 LEADING = 1.35
-# A pixel of the SVG is so many of the PNG, which has so many colours.
-PNG_SCALE, PNG_COLOURS = 1.5, 128
 UNDATED = {"Date": None, "Creator": None, "Format": None, "Type": None}
 # Draws a picture of records, which lie in a folder.
 Draw = Callable[[Path], Figure]
@@ -87,27 +84,12 @@ def line_height(size: float) -> float:
 _INSIDE = WIDTH - 2 * MARGIN
 
 
-def save(figure: Figure, folder: Path, name: str) -> list[Path]:
-    """Writes NAME.svg and NAME.png, without dates and versions, and returns their paths."""
-    svg, png = folder / f"{name}.svg", folder / f"{name}.png"
-    svg.write_text(svg_of(figure))
-    with styled():
-        drawn = Image.open(_saved(figure, "png", dpi=INCH * PNG_SCALE)).convert("RGB")
-    # Pillow's other methods turn colours of small areas grey.
-    drawn.quantize(PNG_COLOURS, Image.Quantize.MAXCOVERAGE).save(png, optimize=True)
-    return [svg, png]
-
-
 def svg_of(figure: Figure) -> str:
-    """Returns the text of a figure's SVG, the same on each machine."""
-    with styled():
-        return shortened(_saved(figure, "svg", metadata=UNDATED).getvalue().decode())
-
-
-def _saved(figure: Figure, kind: str, **options: Any) -> BytesIO:
+    """Returns the text of a figure's SVG, without dates and versions: the same on each machine."""
     buffer = BytesIO()
-    figure.savefig(buffer, format=kind, **options)
-    return buffer
+    with styled():
+        figure.savefig(buffer, format="svg", metadata=UNDATED)
+    return shortened(buffer.getvalue().decode())
 
 
 def measured(rows: Iterable[Measured], *records: str) -> str:

@@ -10,8 +10,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from pages.cells import SHORT, heads_of, length, speeds
 
-from pictures.sheet import MARGIN, WIDTH, Sheet, measured, svg_of
-from pictures.style import NAMES, SMALL, TEXT, styled
+from pictures.sheet import MARGIN, WIDTH, Sheet, measured
+from pictures.style import NAMES, SMALL, TEXT
 from tl_attention.lab.measure.cell import OURS
 from tl_attention.lab.measure.cell_records import CellRow
 from tl_attention.lab.measure.records import grouped
@@ -26,12 +26,6 @@ ABOUT = (
     "A bar above 1.0 means that tl-attention is faster than {peer}: at 1.1 it is 1.1 times as fast. Each bar is the median of "
     "{rounds} ratios of times that were measured beside each other in one process, in {dtype}. The batch is {tokens} / length."
 )
-
-
-def chart(rows: Sequence[CellRow], peer: str = "fa3") -> str:
-    """Returns the SVG of all cells that were timed beside the peer."""
-    with styled():
-        return svg_of(drawn(rows, peer))
 
 
 def drawn(rows: Sequence[CellRow], peer: str = "fa3") -> Figure:

@@ -10,8 +10,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from measurements.losses import MOST, NAMES, SMOOTHED_OVER, Judged, TrainingRun, judged
 
-from pictures.sheet import MARGIN, WIDTH, Sheet, measured, svg_of
-from pictures.style import COLOURS, DASHES, Style, styled
+from pictures.sheet import MARGIN, WIDTH, Sheet, measured
+from pictures.style import COLOURS, DASHES, Style
 from tl_attention.lab.measure.cell import OURS
 from tl_attention.lab.measure.records import shape_of
 
@@ -33,12 +33,6 @@ ABOUT = (
     "losses, as means of {over} steps; the three curves lie on each other. Below is how far the loss with tl-attention is from "
     "the loss with {flash}. The limit is {most:g} times the largest distance between {flash} and {cudnn} up to that step."
 )
-
-
-def chart(runs: Sequence[TrainingRun]) -> str:
-    """Returns the SVG of a record."""
-    with styled():
-        return svg_of(drawn(runs))
 
 
 def drawn(runs: Sequence[TrainingRun]) -> Figure:
