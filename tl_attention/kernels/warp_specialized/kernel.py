@@ -8,30 +8,16 @@ from dataclasses import dataclass
 
 import tilelang.language as T
 
-from tl_attention.kernels.shared.device_code import device_code, is_bf16
+from tl_attention.kernels.shared.device_code import is_bf16
 from tl_attention.kernels.shared.features import factor_of, own_values
 from tl_attention.kernels.shared.rows import viewed
 from tl_attention.kernels.shared.signature import aligned, trace
 from tl_attention.kernels.shared.softmax import LOG2_E
-from tl_attention.kernels.warp_specialized.device_code import (
-    GATHER_ROWS,
-    HAND_OVER,
-    LIST_TILES,
-    MERGE_PARTS,
-    PRELUDE,
-    STORE_COLUMNS,
-    STORE_P,
-    STORE_PART,
-    STRIDED_PRELUDE,
-    STRIDED_STORE_COLUMNS,
-    exp2_polynomial,
-)
 from tl_attention.kernels.warp_specialized.operations import per_thread_layout
 from tl_attention.kernels.warp_specialized.packed import list_tiles, work_packed
 from tl_attention.kernels.warp_specialized.tiles import number_of_parts, reset_counter, work, workers
 from tl_attention.problem.packed import TILE_WORDS, TILES_TOLD
 from tl_attention.problem.warpgroup import ALL_LANES, ROWS, TURN, WARP, WARPGROUP, WARPS
-from tl_attention.schedule.loop.exp2 import COEFFICIENTS
 
 
 @T.macro
@@ -41,7 +27,7 @@ def launch(given, c):
     if c.packed:
         list_tiles(given, c)
     with T.Kernel(
-        grid(given, c), threads=(WARPGROUP, warpgroups + 1), cluster_dims=c.kernel.cluster, prelude=prelude(c)
+        grid(given, c), threads=(WARPGROUP, warpgroups + 1), cluster_dims=c.kernel.cluster, prelude=c.prelude
     ) as (block,):
         if c.kernel.blocks_per_sm > 1:
             T.annotate_min_blocks_per_sm(c.kernel.blocks_per_sm)
@@ -112,26 +98,6 @@ def row_strides(tensor, c):
         return tensor.strides[:3]
     _, heads, rows, columns = tensor.shape
     return (T.int64(1) * heads * rows * columns, T.int64(1) * rows * columns, T.int64(1) * columns)
-
-
-def prelude(c):
-    """Returns the text of the CUDA device functions that the kernel calls."""
-    text = STRIDED_PRELUDE if c.strided else PRELUDE
-    if c.columns_v < c.head_dim_v:
-        text += STRIDED_STORE_COLUMNS if c.strided else STORE_COLUMNS
-    if c.parts:
-        text += STORE_PART + MERGE_PARTS
-    if c.packed:
-        text += LIST_TILES + HAND_OVER
-    if c.packed and c.parts:
-        text += GATHER_ROWS
-    if c.softmax.exp2_polynomial is not None:
-        text += exp2_polynomial(COEFFICIENTS[c.softmax.exp2_polynomial.degree])
-    if c.kernel.p_operand == "shared":
-        text += STORE_P
-    if c.features.at_any:
-        text += device_code(c.features.all, c.invariant)
-    return text
 
 
 def grid(given, c):
