@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from tl_attention.codeproof.comparison import executed
-from tl_attention.codeproof.launch import check_listing, check_merging, check_no_listing, check_no_merging
+from tl_attention.codeproof.launch import check_no_listing, check_no_merging
 from tl_attention.codeproof.proof import MOST_KEYS, Proof
 from tl_attention.codeproof.run.run import Run
 from tl_attention.codeproof.run.stream import Stream
@@ -31,6 +31,7 @@ from tl_attention.codeproof.warp_specialized.grid_proof import (
     whole_groups,
 )
 from tl_attention.codeproof.warp_specialized.packed_proof import packed_grids, packed_sizes
+from tl_attention.codeproof.warp_specialized.small_kernels import check_listing, check_merging
 from tl_attention.kernels.warp_specialized.dialect import split_registers
 from tl_attention.kernels.warp_specialized.roles import Roles, tile_lists
 from tl_attention.kernels.warp_specialized.tile_order import workers
@@ -98,8 +99,8 @@ class RolesProof(Proof):
         if not self.roles.packed:
             check_no_listing(self.kernel, self.plan)
             return
-        cluster = self.roles.cluster
-        check_listing(self.kernel, self.plan, (self.schedule.block_M, cluster, self.schedule.block_N), variant, cluster)
+        tile = self.schedule.block_M, self.roles.cluster, self.schedule.block_N
+        check_listing(self.kernel, self.plan, tile, variant)
         for tiles in tile_lists(self.program):
             events = {process: tuple(self.roles.events(process, tiles)) for process in self.roles.processes}
             races.prove(events, self.roles.counts)

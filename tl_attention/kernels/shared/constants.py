@@ -24,6 +24,7 @@ class Constants:
     tensor: `head_dim` and `head_dim_v` are the tile's, `columns_v` V's.
     """
 
+    variant: Variant
     device_code: Sequence[DeviceCode]
     features: Places
     dtype: str
@@ -70,6 +71,7 @@ def of_variant(variant: Variant, device_code: Sequence[DeviceCode]) -> dict[str,
     from tl_attention.kernels.shared.features import Places
 
     return {
+        "variant": variant,
         "device_code": device_code,
         "features": Places.of(variant.acting),
         "dtype": variant.dtype,

@@ -63,8 +63,8 @@ HEADING = """\
 THE_LOOP = ("prologue", "steady", "unmasked", "epilogue", "named", "chunks", "macro_of")
 # A submission's problem has none of these, so nothing asks for them.
 NOT_THERE = ("features",)
-# This constant is printed below the macros, as `c.prelude`.
-DEVICE_CODE = "device_code"
+# The variant is that of every submission, and device code is printed below the macros.
+ELSEWHERE = ("variant", "device_code")
 Place = tuple[str, str]
 """A definition: its module and its name."""
 
@@ -153,7 +153,7 @@ class _Program:
 
     def add_classes(self) -> None:
         """Adds the class of each constant whose class is defined in problem/, with only the methods that are called."""
-        for value in vars(self._c).values():
+        for value in printed(self._c).values():
             if PROBLEM in type(value).__module__:
                 self._texts[type(value).__module__, type(value).__name__] = self._class_of(value)
 
@@ -301,8 +301,13 @@ def _offset(start: str, number: int) -> str:
 
 def constants_text(c: Constants) -> str:
     """Returns Python text that defines the constants as one namespace `c`."""
-    there = {name: value for name, value in vars(c).items() if name not in (*THE_LOOP, *NOT_THERE, DEVICE_CODE)}
-    return f"{HEADING}c = SimpleNamespace({', '.join(f'{name}={_written(value)}' for name, value in there.items())})\n"
+    there = ", ".join(f"{name}={_written(value)}" for name, value in printed(c).items())
+    return f"{HEADING}c = SimpleNamespace({there})\n"
+
+
+def printed(c: Constants) -> dict[str, Any]:
+    """Returns the constants that stand in the namespace `c`, by name."""
+    return {name: value for name, value in vars(c).items() if name not in (*THE_LOOP, *NOT_THERE, *ELSEWHERE)}
 
 
 def device_code_text(device_code: Iterable[DeviceCode]) -> str:
