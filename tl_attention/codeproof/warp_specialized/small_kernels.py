@@ -76,10 +76,11 @@ class SmallKernel:
     """A SmallKernel is a kernel of calls of device functions, as TileLang writes it, with the parameters that it takes."""
 
     def __init__(self, variant: Variant, threads: int, synchronize: str, restrict: str):
-        self._parameters = {parameter.name: parameter for parameter in variant.parameters()}
         self._variant, self._threads, self._synchronize, self._restrict = variant, threads, synchronize, restrict
-        tensors = {n: TensorText(p, variant) for n, p in self._parameters.items() if p.kind != "scalar"}
-        numbers = {n: Text(n) for n, p in self._parameters.items() if p.kind == "scalar"}
+        parameters = {parameter.name: parameter for parameter in variant.parameters()}
+        self._tensors = {name: parameter for name, parameter in parameters.items() if parameter.kind != "scalar"}
+        tensors = {name: TensorText(parameter, variant) for name, parameter in self._tensors.items()}
+        numbers = {name: Text(name) for name in parameters.keys() - self._tensors.keys()}
         absent = dict.fromkeys(parameter.name for parameter in KERNEL_PARAMETERS)
         self.given = SimpleNamespace(**absent | tensors | numbers)
         self._arguments: list[str] = []
@@ -92,37 +93,33 @@ class SmallKernel:
     @property
     def parameters(self) -> tuple[str, ...]:
         """Returns the names of what the calls are called with, in the order in which TileLang takes it."""
-        return (*self._tensors, *self._strides, *self._sizes)
+        return tuple(itertools.chain(*self._parameters))
 
     @property
-    def _names(self) -> set[str]:
-        return {*NAME.findall(" ".join(self._arguments))} - {"int64_t"}
-
-    @property
-    def _tensors(self) -> list[str]:
-        return sorted(name for name in self._names if isinstance(getattr(self.given, name, None), TensorText))
-
-    @property
-    def _strides(self) -> list[str]:
-        of_all = {stride for parameter in self._parameters.values() for stride in parameter.strides}
-        return sorted(self._names & of_all)
-
-    @property
-    def _sizes(self) -> list[str]:
-        return sorted(self._names - {*self._tensors, *self._strides})
+    def _parameters(self) -> tuple[list[str], list[str], list[str]]:
+        """Returns the names of the tensors, the strides and the other numbers that the calls are called with."""
+        names = {*NAME.findall(" ".join(self._arguments))} - {"int64_t"}
+        tensors = names & self._tensors.keys()
+        strides = names & {stride for parameter in self._tensors.values() for stride in parameter.strides}
+        return sorted(tensors), sorted(strides), sorted(names - tensors - strides)
 
     def text(self, name: str, body: str) -> str:
         """Returns the whole kernel of this name, with a body of the lines of calls."""
-        numbers = [*(f"int64_t {name}" for name in self._strides), *(f"int {name}" for name in self._sizes)]
-        parameters = ", ".join([*map(self._pointer, self._tensors), *numbers])
+        tensors, strides, numbers = self._parameters
+        pointers = map(self._pointer, tensors)
+        parameters = [*pointers, *(f"int64_t {stride}" for stride in strides), *(f"int {number}" for number in numbers)]
         return SMALL.format(
-            threads=self._threads, kernel=name, parameters=parameters, synchronize=self._synchronize, body=body
+            threads=self._threads,
+            kernel=name,
+            parameters=", ".join(parameters),
+            synchronize=self._synchronize,
+            body=body,
         )
 
     def _pointer(self, name: str) -> str:
         """Returns the parameter that is a tensor's address. Of a tensor that is passed whole TileLang knows that it is read."""
         const = "const " if name in self._arguments else ""
-        return f"{const}{POINTERS[self._parameters[name].dtype or self._variant.dtype]} {self._restrict}{name}"
+        return f"{const}{POINTERS[self._tensors[name].dtype or self._variant.dtype]} {self._restrict}{name}"
 
 
 def check_listing(kernel: Kernel, plan: HostPlan, tile: tuple[int, int, int], variant: Variant) -> None:
