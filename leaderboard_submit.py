@@ -196,7 +196,7 @@ def launch(given, c):
     """Launches the thread blocks; in each, the last warpgroup is the producer and the others compute."""
     warpgroups = c.block_M // ROWS
     with T.Kernel(
-        grid(given, c), threads=(WARPGROUP, warpgroups + 1), cluster_dims=c.kernel.cluster, prelude=prelude(c)
+        grid(given, c), threads=(WARPGROUP, warpgroups + 1), cluster_dims=c.kernel.cluster, prelude=c.prelude
     ) as (block,):
         s = block_state(given, c)
         T.cluster_sync()
@@ -206,12 +206,6 @@ def launch(given, c):
         else:
             consumer(ty, block, s, c)
         T.cluster_sync()
-
-
-def prelude(c):
-    """Returns the text of the CUDA device functions that the kernel calls."""
-    text = PRELUDE
-    return text
 
 
 def grid(given, c):
@@ -1069,12 +1063,44 @@ def stored(registers, row, tile, s, c):
     return (registers, *place)
 
 
-# These CUDA device functions are for all lowerings; a kernel that calls one includes it in its prelude.
+# CUDA device functions do what TileLang cannot say; they stand before the kernels that call them.
 
 
+def is_bf16(c):
+    """Returns the text "true" if the kernel's dtype is bfloat16, else "false", for C++ templates."""
+    return "false"
+
+
+# CUDA device functions stand before the kernel.
+c.prelude = ""
+
+# A wait names no register, so ptxas moves it up, before the exponentials that the product should overlap. A store that
+# depends on an exponential, and never happens (the scale is positive), holds it behind that one. ptxas also takes the
+# exponentials in its own order: to have exactly a chunk before the wait, `hold` all of it (a call takes four in eight),
+# and make the rest depend on a load after the wait that never happens either.
+c.prelude += """
+template <int first, int end> __device__ __forceinline__ void tl_attention_hold(const float* acc_s, float scale) {
+  #pragma unroll
+  for (int i = first; i + 4 <= end; i += 8)
+    asm volatile("{.reg .pred p; setp.lt.f32 p, %4, 0f00000000; @p st.volatile.shared.v4.f32 [%5], {%0, %1, %2, %3};}"
+                 :: "f"(acc_s[i]), "f"(acc_s[i + 1]), "f"(acc_s[i + 2]), "f"(acc_s[i + 3]), "f"(scale), "r"(0)
+                 : "memory");
+}
+template <int last> __device__ __forceinline__ void tl_attention_hold_last(const float* acc_s, float scale) {
+  asm volatile("{.reg .pred p; setp.lt.f32 p, %1, 0f00000000; @p st.volatile.shared.f32 [%2], %0;}"
+               :: "f"(acc_s[last]), "f"(scale), "r"(0) : "memory");
+}
+__device__ __forceinline__ void tl_attention_resume(float* scores_max, float scale) {
+  asm volatile("{.reg .pred p; setp.lt.f32 p, %2, 0f00000000; @p ld.volatile.shared.v2.f32 {%0, %1}, [%3];}"
+               : "+f"(scores_max[0]), "+f"(scores_max[1]) : "f"(scale), "r"(0) : "memory");
+}
+"""
+
+# A thread holds acc_o as wgmma and mma.sync leave it: register 4 g + 2 h + c is row lane / 4 + 8 h of its warp's 16 rows,
+# column 8 g + 2 (lane % 4) + c.
 # A warp's plain stores would write 16 bytes of each of 8 rows. The four lanes of a row transpose four registers among
 # them instead, two columns packed in each, so that each lane stores 16 bytes and a row gets 64.
-STORE = """
+c.prelude += """
 template <bool bf16> __device__ __forceinline__ unsigned tl_attention_pack(float low, float high) {
   unsigned packed;
   if constexpr (bf16) asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
@@ -1113,49 +1139,12 @@ __device__ __forceinline__ void tl_attention_store(const float* acc_o, void* out
 }
 """
 
-
-def is_bf16(c):
-    """Returns the text "true" if the kernel's dtype is bfloat16, else "false", for C++ templates."""
-    return "false"
-
-
-# These CUDA device functions do what TileLang cannot say; a kernel includes them as its prelude.
-#
-# A thread of a warpgroup holds acc_s and acc_o as wgmma leaves them: register 4 g + 2 h + c is row lane / 4 + 8 h of its
-# warp's 16 rows, column 8 g + 2 (lane % 4) + c.
-
-
-# A wait names no register, so ptxas moves it up, before the exponentials that the product should overlap. A store that
-# depends on an exponential, and never happens (the scale is positive), holds it behind that one. ptxas also takes the
-# exponentials in its own order: to have exactly a chunk before the wait, `hold` all of it (a call takes four in eight),
-# and make the rest depend on a load after the wait that never happens either.
-HOLD = """
-template <int first, int end> __device__ __forceinline__ void tl_attention_hold(const float* acc_s, float scale) {
-  #pragma unroll
-  for (int i = first; i + 4 <= end; i += 8)
-    asm volatile("{.reg .pred p; setp.lt.f32 p, %4, 0f00000000; @p st.volatile.shared.v4.f32 [%5], {%0, %1, %2, %3};}"
-                 :: "f"(acc_s[i]), "f"(acc_s[i + 1]), "f"(acc_s[i + 2]), "f"(acc_s[i + 3]), "f"(scale), "r"(0)
-                 : "memory");
-}
-template <int last> __device__ __forceinline__ void tl_attention_hold_last(const float* acc_s, float scale) {
-  asm volatile("{.reg .pred p; setp.lt.f32 p, %1, 0f00000000; @p st.volatile.shared.f32 [%2], %0;}"
-               :: "f"(acc_s[last]), "f"(scale), "r"(0) : "memory");
-}
-__device__ __forceinline__ void tl_attention_resume(float* scores_max, float scale) {
-  asm volatile("{.reg .pred p; setp.lt.f32 p, %2, 0f00000000; @p ld.volatile.shared.v2.f32 {%0, %1}, [%3];}"
-               : "+f"(scores_max[0]), "+f"(scores_max[1]) : "f"(scale), "r"(0) : "memory");
-}
-"""
-
 # Whether any row of the warp has a new maximum: the others are scaled by exactly 1.
-GREW = """
+c.prelude += """
 __device__ __forceinline__ bool tl_attention_grew(const float* scores_scale) {
   return __any_sync(0xffffffff, scores_scale[0] != 1.0f || scores_scale[1] != 1.0f);
 }
 """
-
-# The same for every kernel, whatever it calls.
-PRELUDE = HOLD + STORE + GREW
 
 
 # --- the launch of the machine code --------------------------------------------------------------------------------

@@ -1,73 +1,10 @@
-// Runs the device function that merges parts of the keys on the host, a context for each thread of a block, and compares it with
-// sums in double. Rows without a key have NaN in their parts' outputs, which must not count.
-#include <algorithm>
-#include <cmath>
-#include <cstdint>
-#include <cstdio>
-#include <cstring>
-#include <functional>
+// Runs the device function that merges parts of the keys on the host and compares it with sums in double. Rows without a
+// key have NaN in their parts' outputs, which must not count.
 #include <random>
-#include <ucontext.h>
-#include <vector>
 
-#define __device__
-#define __forceinline__ inline
-#define __shared__ static
-using std::max;
-using std::min;
-struct float4 { float x, y, z, w; };
-struct uint2 { unsigned x, y; };
-float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
-uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
-constexpr int WARPS = 8, LANES = 32, THREADS = WARPS * LANES;
-struct { int x; } threadIdx, blockIdx;
+#define WARPS 8
+#include "block_on_host.h"
 
-// Threads take turns: one that waits for others gives up its turn until the last of them has come.
-struct Group {
-  int threads, arrived = 0, times = 0;
-  void wait();
-};
-ucontext_t turns, contexts[THREADS];
-void Group::wait() {
-  const int before = times, own = threadIdx.x;
-  if (++arrived == threads) arrived = 0, ++times;
-  while (times == before) swapcontext(&contexts[own], &turns);
-}
-Group warps[WARPS], block{THREADS};
-std::function<void()> kernel;
-bool ended[THREADS];
-void run() {
-  kernel();
-  ended[threadIdx.x] = true;
-}
-void run_block() {
-  static char stacks[THREADS][1 << 16];
-  std::fill_n(warps, WARPS, Group{LANES});
-  std::fill_n(ended, THREADS, false);
-  for (int thread = 0; thread < THREADS; ++thread) {
-    getcontext(&contexts[thread]);
-    contexts[thread].uc_stack = {stacks[thread], 0, sizeof stacks[thread]};
-    contexts[thread].uc_link = &turns;
-    makecontext(&contexts[thread], run, 0);
-  }
-  while (std::count(ended, ended + THREADS, false))
-    for (threadIdx.x = 0; threadIdx.x < THREADS; ++threadIdx.x)
-      if (!ended[threadIdx.x]) swapcontext(&turns, &contexts[threadIdx.x]);
-}
-float shown[WARPS][LANES];
-float __shfl_sync(unsigned, float value, int lane) {
-  const int warp = threadIdx.x / LANES;
-  shown[warp][threadIdx.x % LANES] = value;
-  warps[warp].wait();
-  const float found = shown[warp][lane];
-  warps[warp].wait();
-  return found;
-}
-float __shfl_xor_sync(unsigned all, float value, int by) { return __shfl_sync(all, value, (threadIdx.x % LANES) ^ by); }
-void __syncthreads() { block.wait(); }
-float __log2f(float x) { return std::log2(x); }
-int __float_as_int(float x) { int bits; std::memcpy(&bits, &x, 4); return bits; }
-template <class T> T __ldcg(const T* place) { return *place; }
 template <bool bf16> unsigned tl_attention_pack(float low, float high) {
   const auto rounded = [](float x) { unsigned u; std::memcpy(&u, &x, 4); return (u + 0x7fff + ((u >> 16) & 1)) >> 16; };
   return rounded(low) | (rounded(high) << 16);

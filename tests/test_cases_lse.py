@@ -50,7 +50,7 @@ def test_the_proof_reads_and_reaches_the_lines_that_store_it(name):
 def test_everything_else_is_the_kernel_without_it(name):
     plain = KERNELS[name]
     code = lowered(Kernel(plain.name, plain.mask == CAUSAL, optional=frozenset({"LSE"})))
-    without = code.source.replace(STORE_LSE, "", 1).replace(line_of(code) + "\n", "")
+    without = code.source.replace(STORE_LSE.text, "", 1).replace(line_of(code) + "\n", "")
     assert without.replace("float* __restrict__ LSE, ", "") == lowered(plain).source
 
 
@@ -137,7 +137,7 @@ extern "C" void run(int threads, const float* maxima, const float* sums, float s
 def test_the_device_function_stores_each_row_once(threads, rows, tmp_path):
     import numpy as np
 
-    (tmp_path / "lse.cpp").write_text(HARNESS.format(function=STORE_LSE))
+    (tmp_path / "lse.cpp").write_text(HARNESS.format(function=STORE_LSE.text))
     subprocess.run(["g++", "-shared", "-fPIC", "-o", "lse.so", "lse.cpp"], cwd=tmp_path, check=True)
     function = ctypes.CDLL(str(tmp_path / "lse.so")).run
     maxima = np.linspace(-30, 50, 256, dtype=np.float32)

@@ -65,7 +65,7 @@ def test_the_wait_for_mma1_comes_before_the_cast_that_overwrites_its_operand():
 def c_expression(name: str) -> str:
     """Returns, as Python, what the device function's text says that a variable, or the address, is."""
     patterns = {"row": r"row = (.*);", "place": r"place = (.*);", "address": r':: "r"\((.*)\),\n'}
-    [found] = re.findall(patterns[name], STORE_P)
+    [found] = re.findall(patterns[name], STORE_P.text)
     return found.replace("threadIdx.x", "x").replace("/", "//")
 
 
@@ -74,7 +74,7 @@ def test_a_lane_puts_16_bytes_of_a_row_where_products_read_them(columns):
     """Lane 8 n + r of stmatrix has the address of row r of matrix n; its rows and columns are those of registers n."""
     tile = Tile("P", 64, columns, 1)
     taken = set()
-    assert "panel = columns % 64 == 0 ? 64 : columns % 32 == 0 ? 32 : 16;" in STORE_P
+    assert "panel = columns % 64 == 0 ? 64 : columns % 32 == 0 ? 32 : 16;" in STORE_P.text
     for x in range(128):
         names = {"x": x, "lane": x % 32, "panel": tile.panel, "columns": columns}
         names["row"] = eval(c_expression("row"), {}, names)

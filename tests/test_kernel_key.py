@@ -14,7 +14,7 @@ from tiers import sampled
 
 from tl_attention.compiler import library
 from tl_attention.compiler import store as module
-from tl_attention.compiler.store import MAKING, PACKAGE, TOOLS, VERSION, installed, kernel_key, text_version
+from tl_attention.compiler.store import MAKING, PACKAGE, SOURCES, TOOLS, VERSION, installed, kernel_key, text_version
 from tl_attention.compiler.toolchain import FLAGS, Nvcc
 from tl_attention.problem.mask import CAUSAL
 from tl_attention.problem.variant import Sizes, Variant
@@ -166,12 +166,14 @@ def test_every_file_of_it_changes_the_version(tmp_path) -> None:
     copy = tmp_path / "tl_attention"
     shutil.copytree(PACKAGE, copy)
     assert text_version(copy) == VERSION
-    for file in [copy / "errors.py", *(file for room in MAKING for file in (copy / room).rglob("*.py"))]:
+    files = [file for kind in SOURCES for room in MAKING for file in (copy / room).rglob(kind)]
+    assert copy / "kernels/warp_specialized/device/list_tiles.cuh" in files
+    for file in [copy / "errors.py", *files]:
         text = file.read_text()
         file.write_text(text + "\n")
         assert text_version(copy) != VERSION, file
         file.write_text(text)
-    for changed in ("lab/show/report.py", "kernels/__pycache__/registry.cpython-311.pyc"):
+    for changed in ("lab/show/report.py", "lab/model/probes.cu", "kernels/__pycache__/registry.cpython-311.pyc"):
         (copy / changed).parent.mkdir(exist_ok=True)
         (copy / changed).write_text("x")
     # As an editor leaves it.

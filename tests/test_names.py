@@ -49,6 +49,7 @@ def test_what_ships_is_what_pyproject_puts_into_the_wheel() -> None:
     covered: set[Path] = set()
     for package, patterns in tool["package-data"].items():
         assert package in tool["packages"]
+        covered |= {path for pattern in patterns for path in (ROOT / package.replace(".", "/")).glob(pattern)}
         mapped = next((top for top in tool["package-dir"] if package == top or package.startswith(f"{top}.")), None)
         if mapped:
             folder = ROOT / tool["package-dir"][mapped] / package.removeprefix(mapped).strip(".").replace(".", "/")
@@ -56,6 +57,7 @@ def test_what_ships_is_what_pyproject_puts_into_the_wheel() -> None:
             covered |= {path for pattern in patterns for path in folder.glob(pattern)}
     shipped = {*SCHEDULES.rglob("*.yaml"), *SCHEDULES.glob("*.json"), *(ROOT / "results").rglob("*.jsonl")}
     shipped |= {*(ROOT / "results").rglob("*.yaml")}
+    shipped |= {*(ROOT / "tl_attention").rglob("*.cuh")}
     assert shipped <= covered, shipped - covered
     packages = {f"tl_attention.{path.parent.name}" for path in (ROOT / "tl_attention").glob("*/__init__.py")}
     assert packages <= set(tool["packages"])

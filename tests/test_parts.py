@@ -165,7 +165,7 @@ def test_a_call_gives_what_all_keys_at_once_give(layout, options, rows, on_cpu: 
 
 
 def test_the_device_code_merges_parts_and_adds_sinks(tmp_path: Path) -> None:
-    (tmp_path / "merge.h").write_text(MERGE_PARTS)
+    (tmp_path / "merge.h").write_text(MERGE_PARTS.text)
     compiler = [host_compiler() or "c++", "-std=c++20", "-O1", f"-I{tmp_path}"]
     subprocess.run([*compiler, Path(__file__).with_name("merge_on_host.cpp"), "-o", tmp_path / "merge"], check=True)
     found = subprocess.run([tmp_path / "merge"], check=True, capture_output=True, text=True).stdout.split()

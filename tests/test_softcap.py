@@ -131,9 +131,9 @@ def test_the_kernels_tangents_are_near_enough(bound):
     x = torch.linspace(-bound, bound, 100_001)
     exact = torch.tanh(x.double())
     assert ((x * by_horner(TANH[bound], x * x) - exact).abs() <= RELATIVE[bound] * exact.abs()).all()
-    for text in (SOFTCAP, SOFTCAP_BY_ROW):
-        assert all(re.search(rf"(?<![\d.]){re.escape(str(abs(c)))}f", text) for c in TANH[bound])
-        assert re.search(rf"furthest(\[row\])? <= {bound}f", text)
+    for code in (SOFTCAP, SOFTCAP_BY_ROW):
+        assert all(re.search(rf"(?<![\d.]){re.escape(str(abs(c)))}f", code.text) for c in TANH[bound])
+        assert re.search(rf"furthest(\[row\])? <= {bound}f", code.text)
     x = torch.linspace(-30, 30, 100_001)
     exponents = (x * (2 * math.log2(math.e))).clamp(max=30.0)
     exact = torch.tanh(x.double())
@@ -143,7 +143,7 @@ def test_the_kernels_tangents_are_near_enough(bound):
 @pytest.mark.parametrize("factor", [1.001e-7, 3e-5, 0.003, 1.0, 0.999e7])
 def test_coefficients_with_the_factors_powers_are_near_enough(factor):
     """The factors lie between the two at which the kernel takes these coefficients."""
-    assert all("factor > 1e-7f && factor < 1e7f" in text for text in (SOFTCAP, SOFTCAP_BY_ROW))
+    assert all("factor > 1e-7f && factor < 1e7f" in code.text for code in (SOFTCAP, SOFTCAP_BY_ROW))
     bound, short = min(TANH.items())
     scores = torch.linspace(-bound, bound, 100_001) / factor
     factor = torch.tensor(factor)

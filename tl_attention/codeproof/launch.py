@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Mapping
 
-from tl_attention.codeproof.read.host_plan import Descriptor, HostPlan, Listing, Merging
+from tl_attention.codeproof.read.host_plan import Descriptor, HostPlan
 from tl_attention.codeproof.read.text import Kernel
 from tl_attention.codeproof.tiles.tensors import Tensor
 from tl_attention.codeproof.tiles.tiles import Tile
 from tl_attention.codeproof.verdict import Unsafe
 from tl_attention.problem.features import Parameter
-from tl_attention.problem.mask import sides
 from tl_attention.problem.shape import DTYPE_BYTES
-from tl_attention.problem.variant import Variant
 
 # CUDA's CUtensorMapDataType, CUtensorMapSwizzle and CUtensorMapL2promotion.
 DATA_TYPES = {"float16": 6, "bfloat16": 9}
@@ -62,119 +59,9 @@ def check_prelude(kernel: Kernel, functions: str) -> None:
         raise Unsafe(f"{other[:80]!r} stands before the kernel")
 
 
-# The kernel that lists tiles, to the letter; its parameters in the order in which TileLang gives them. Where keys are in
-# parts its other blocks gather the queries.
-LISTING = (
-    'extern "C" __global__ void __launch_bounds__(1024, 1) {kernel}(const int* __restrict__ CuSeqlensK, '
-    "const int* __restrict__ CuSeqlensQ, {gathered}const int* __restrict__ SeqUsedK, const int* __restrict__ SeqUsedQ, "
-    "int* __restrict__ Tiles, {numbers}) {{\n"
-    "  cudaTriggerProgrammaticLaunchCompletion();\n{body}}}\n"
-)
-LISTING_TENSORS = ("CuSeqlensK", "CuSeqlensQ", "SeqUsedK", "SeqUsedQ", "Tiles")
-LISTING_NUMBERS = ("bounds", "seq_kv", "seq_q", "used_k", "used_q", "words")
-LISTING_CALL = (
-    "tl_attention_list_tiles<{of}>(CuSeqlensQ, CuSeqlensK, SeqUsedQ, SeqUsedK, {left}, {right}, bounds, used_q, used_k, "
-    "seq_q, seq_kv, {parts}, words, (&(Tiles[0])));\n"
-)
-FIRST_BLOCK = "  if (((int)blockIdx.x) == 0) {{\n    {call}  }}{otherwise}\n"
-GATHERED = "float* __restrict__ LSE, {pointer} __restrict__ Q, {pointer} __restrict__ Queries, "
-GATHERED_TENSORS, GATHERED_STRIDES = ("LSE", "Q", "Queries"), ("Queries_head_stride", "Queries_row_stride")
-GATHERING = (
-    " else {{\n    tl_attention_gather_rows<{columns}, {row_heads}>((&(Queries[(int64_t)0])), Queries_row_stride, "
-    "Queries_head_stride, (&(Q[(int64_t)0])), (&(LSE[0])), seq_q, heads);\n  }}"
-)
-
-
 def prototype_of(kernel: str) -> str:
     """Returns the line that declares a kernel of this text."""
     return re.sub(r"__launch_bounds__\(\d+, 1\) ", "", kernel.partition("\n")[0]).removesuffix(" {") + ";"
-
-
-def check_listing(kernel: Kernel, plan: HostPlan, of: tuple[int, ...], variant: Variant, cluster: int) -> None:
-    """Raises Unsafe unless the kernel that lists tiles is the known one, called for these numbers, and launched so.
-
-    `of` are block_M, cluster and block_N. TileLang gives it the main kernel's clusters, of which the first block lists.
-    """
-    mask, parts = variant.mask, variant.parts
-    left, right = sides(mask)
-    call = LISTING_CALL.format(
-        of=", ".join(map(str, (*of, variant.row_heads))),
-        left=left,
-        right=right,
-        parts="(results / heads)" if parts else "1",
-    )
-    numbers = sorted((*LISTING_NUMBERS, *mask.names, *(("heads", "results") if parts else ())))
-    strides = GATHERED_STRIDES if parts else ()
-    otherwise = GATHERING.format(columns=variant.head_dim, row_heads=variant.row_heads) if parts else ""
-    body = FIRST_BLOCK.format(call=call, otherwise=otherwise) if cluster > 1 or parts else f"  {call}"
-    name = kernel.signature.name.removesuffix("_1")
-    wanted = LISTING.format(
-        kernel=name,
-        gathered=GATHERED.format(pointer=POINTERS[variant.dtype]) if parts else "",
-        numbers=", ".join([*(f"int64_t {stride}" for stride in strides), *(f"int {number}" for number in numbers)]),
-        body=body,
-    )
-    if kernel.listing != wanted:
-        raise Unsafe(f"the kernel that lists the tiles is {kernel.listing[-200:]!r}")
-    tensors = sorted((*LISTING_TENSORS, *(GATHERED_TENSORS if parts else ())))
-    launch = (*((cluster, 1, 1) if cluster > 1 else ()), *(() if parts else (cluster,)), 1024, 1, 1)
-    blocks = plan.listing.blocks if plan.listing and parts else None
-    if plan.listing is None or plan.listing != Listing(name, (*tensors, *strides, *numbers), launch, blocks):
-        raise Unsafe(f"the tiles are listed by {plan.listing}, expected {launch} of {name}")
-    of_block = 1024 // (variant.head_dim // 8)
-    for rows in (1, 2, of_block, of_block + 1, 4095) if parts else ():
-        if blocks is None or blocks.at({"seq_q": rows, "heads": 3}) != 1 + -(-3 * rows // of_block):
-            raise Unsafe(f"the queries are gathered by {blocks} blocks")
-
-
-# The kernel that merges parts, to the letter.
-MERGING = (
-    'extern "C" __global__ void __launch_bounds__(256, 1) {kernel}(const float* LSE, '
-    "{pointer} Merged, float* MergedLSE, const float* Output{pointer_to_sinks}, {numbers}) {{\n"
-    "  cudaGridDependencySynchronize();\n"
-    "  tl_attention_merge<{columns}, {is_bf16}{row_heads}>(Output, LSE, (&(Merged[{zero}])), (&(MergedLSE[0])), "
-    "(results / {of_all}), {rows}, heads, seq_q, {strides}{sinks});\n}}\n"
-)
-MERGING_TENSORS, MERGING_NUMBERS = ("LSE", "Merged", "MergedLSE", "Output"), ("heads", "results", "seq_q")
-CONTIGUOUS = (
-    "((((int64_t)heads) * ((int64_t)seq_q)) * (int64_t){columns}), (((int64_t)seq_q) * (int64_t){columns}), {columns}"
-)
-
-
-def check_merging(kernel: Kernel, plan: HostPlan, variant: Variant) -> None:
-    """Raises Unsafe unless the kernel that merges parts is the known one, launched with warps for all rows."""
-    main, columns, packed = kernel.signature.name, variant.head_dim_v, variant.packed
-    name = f"{main.removesuffix('_1')}_2" if packed else f"{main}_1"
-    merged = next(parameter for parameter in variant.parameters() if parameter.name == "Merged")
-    strides = tuple(sorted(merged.strides)) if variant.strided else ()
-    sinks, of_sinks = (("Sinks",), ("all_heads",)) if "Sinks" in variant.optional else ((), ())
-    of_sizes = (*of_sinks, *sorted((*MERGING_NUMBERS, *([] if packed else ["batch"]))))
-    numbers = [*(f"int64_t {stride}" for stride in strides), *(f"int {number}" for number in of_sizes)]
-    wanted = MERGING.format(
-        kernel=name,
-        pointer=POINTERS[variant.dtype],
-        pointer_to_sinks=", const float* Sinks" if sinks else "",
-        numbers=", ".join(numbers),
-        columns=columns,
-        is_bf16="true" if variant.dtype == "bfloat16" else "false",
-        zero="(int64_t)0" if strides else "0",
-        row_heads=f", {variant.row_heads}" if packed else "",
-        of_all="heads" if packed else "batch",
-        rows="(heads * seq_q)" if packed else "((batch * heads) * seq_q)",
-        strides=", ".join((*["0"] * packed, *strides)) if strides else CONTIGUOUS.format(columns=columns),
-        sinks=", Sinks, all_heads" if sinks else "",
-    )
-    if kernel.merging.rstrip("\n") != wanted.rstrip("\n"):
-        raise Unsafe(f"the kernel that merges parts is {kernel.merging[-200:]!r}")
-    given = (*MERGING_TENSORS, *sinks, *strides, *of_sizes)
-    if plan.merging is None or plan.merging != Merging(name, given, plan.merging.blocks, (256, 1, 1)):
-        raise Unsafe(f"parts are merged by {plan.merging}, expected {name} of {', '.join(given)}")
-    for rows, parts in itertools.product((1, 3, 8, 9, 4096), (1, 8, 9, 16, 17, 33, 200)):
-        batch, heads = 1 if packed else 2, 3
-        sizes = {"batch": batch, "heads": heads, "seq_q": rows, "results": (heads if packed else batch) * parts}
-        of_block = 1 + 7 // -(-parts // 8)
-        if plan.merging.blocks.at(sizes) != -(-batch * heads * rows // of_block):
-            raise Unsafe(f"the kernel that merges parts has {plan.merging.blocks} blocks")
 
 
 def check_no_merging(kernel: Kernel, plan: HostPlan) -> None:

@@ -39,6 +39,8 @@ from tl_attention.codeproof.tiles.tensors import Tensor, contiguous, packed_tens
 from tl_attention.codeproof.tiles.tiles import Product, Tile
 from tl_attention.codeproof.verdict import GeneratedCode, Unsafe, Verdict
 from tl_attention.errors import InputError, ScheduleRefused
+from tl_attention.kernels.registry import lowering_of
+from tl_attention.kernels.shared.device_code import prelude
 from tl_attention.problem.lengths import Lengths, Problems, cuts, ends, numbers_read, windows, without_keys
 from tl_attention.problem.packed import words_of_list
 from tl_attention.problem.variant import Sizes
@@ -81,11 +83,6 @@ class Proof(ABC):
     @abstractmethod
     def cycles(self) -> tuple[int, ...]:
         """Returns, for each ring of buffers and for tiles, after how many loads the slots and parities repeat."""
-
-    @property
-    def prelude(self) -> str:
-        """Returns the source of the device functions that must stand before the kernel, to the letter."""
-        return ""
 
     @property
     def lse(self) -> bool:
@@ -257,7 +254,7 @@ class Proof(ABC):
 
     def _check_frame(self) -> None:
         check_equalities(self.kernel.body)
-        check_prelude(self.kernel, self.prelude)
+        check_prelude(self.kernel, prelude(lowering_of(self.schedule).device_code(self.schedule, self.code.variant)))
         check_signature(self.kernel, self.plan, self.code.parameters, self.code.variant.dtype)
         check_scalars(self.kernel, self.code.source, self.code.parameters)
         blocks, wanted = self.kernel.signature.blocks, self.schedule.kernel.blocks_per_sm

@@ -41,6 +41,8 @@ SEAL, LENGTH = 64, 16
 MOST_BYTES = 64 * 2**20
 # Where the text is that makes kernels and proves them: in compiler/, and in all that it imports.
 MAKING = ("errors.py", "problem", "schedule", "program", "kernels", "codeproof", "compiler")
+# Modules, and the CUDA that stands before kernels.
+SOURCES = ("*.py", "*.cuh")
 PACKAGE = Path(__file__).parents[1]
 # The solver z3 simplifies what TileLang generates.
 COMPILED_BY = ("tilelang", "apache-tvm-ffi", "z3-solver")
@@ -161,7 +163,8 @@ def kernel_key(schedule: Schedule, variant: Variant, nvcc: Nvcc) -> str:
 
 def text_version(package: Path) -> str:
     """Returns a hash of all source files in the package's folder that make or prove kernels."""
-    files = [package / MAKING[0], *(file for room in MAKING[1:] for file in sorted((package / room).rglob("*.py")))]
+    found = (file for room in MAKING[1:] for kind in SOURCES for file in (package / room).rglob(kind))
+    files = [package / MAKING[0], *sorted(found)]
     # Whatever an editor puts beside a module need not be a file.
     text = {str(file.relative_to(package)): file.read_text("utf-8") for file in files if file.is_file()}
     return sha256(json.dumps(text).encode()).hexdigest()

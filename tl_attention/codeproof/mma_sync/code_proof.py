@@ -17,9 +17,7 @@ from tl_attention.codeproof.tiles.row_tiles import RowTiles
 from tl_attention.codeproof.tiles.tiles import SIDE, Matrix, Tile
 from tl_attention.codeproof.verdict import Unsafe
 from tl_attention.kernels.mma_sync.dialect import Q_LOAD
-from tl_attention.kernels.mma_sync.kernel import GREW
 from tl_attention.kernels.mma_sync.resources import BUFFERS
-from tl_attention.kernels.shared.device_code import STORE, STORE_LSE, STRIDED_STORE
 from tl_attention.program.events import AnyOrder, Event, Expected, Place
 from tl_attention.program.program import Operation
 from tl_attention.schedule.loop.table import whole
@@ -41,11 +39,6 @@ class MmaSyncProof(RowTileProof):
     @property
     def longest_first(self) -> bool:
         return self.code.variant.mask.grows
-
-    @property
-    def prelude(self) -> str:
-        store = STRIDED_STORE if self.code.variant.strided else STORE
-        return store + GREW * (self.schedule.softmax.rescale_threshold > 0) + STORE_LSE * self.lse
 
     @cached_property
     def pieces(self) -> FragmentLayout:

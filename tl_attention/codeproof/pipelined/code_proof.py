@@ -14,7 +14,6 @@ from tl_attention.codeproof.pipelined.replay import OUTPUT, WAITS, Q, check_wait
 from tl_attention.codeproof.tiles.row_tile_proof import RowTileProof
 from tl_attention.codeproof.tiles.row_tiles import RowTiles
 from tl_attention.codeproof.tiles.tiles import Tile
-from tl_attention.kernels.shared.device_code import OF_FEATURES
 from tl_attention.program.events import Event, Expected, Maybe
 from tl_attention.program.program import unroll
 
@@ -24,10 +23,6 @@ class PipelinedProof(RowTileProof):
 
     Its threads all do the same.
     """
-
-    @property
-    def prelude(self) -> str:
-        return OF_FEATURES["LSE"] if self.lse else ""
 
     @cached_property
     def tiles(self) -> dict[str, Tile]:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from tl_attention.codeproof.comparison import executed
-from tl_attention.codeproof.launch import check_listing, check_merging, check_no_listing, check_no_merging
+from tl_attention.codeproof.launch import check_no_listing, check_no_merging
 from tl_attention.codeproof.proof import MOST_KEYS, Proof
 from tl_attention.codeproof.run.run import Run
 from tl_attention.codeproof.run.stream import Stream
@@ -31,20 +31,7 @@ from tl_attention.codeproof.warp_specialized.grid_proof import (
     whole_groups,
 )
 from tl_attention.codeproof.warp_specialized.packed_proof import packed_grids, packed_sizes
-from tl_attention.kernels.shared.device_code import device_code
-from tl_attention.kernels.warp_specialized.device_code import (
-    GATHER_ROWS,
-    HAND_OVER,
-    LIST_TILES,
-    MERGE_PARTS,
-    PRELUDE,
-    STORE_COLUMNS,
-    STORE_P,
-    STORE_PART,
-    STRIDED_PRELUDE,
-    STRIDED_STORE_COLUMNS,
-    exp2_polynomial,
-)
+from tl_attention.codeproof.warp_specialized.small_kernels import check_listing, check_merging
 from tl_attention.kernels.warp_specialized.dialect import split_registers
 from tl_attention.kernels.warp_specialized.roles import Roles, tile_lists
 from tl_attention.kernels.warp_specialized.tile_order import workers
@@ -53,7 +40,6 @@ from tl_attention.problem.variant import Sizes
 from tl_attention.problem.warpgroup import MEETING, ROWS, WARP, WARPS
 from tl_attention.program import races
 from tl_attention.program.events import NAMED, TILE, Event, Process
-from tl_attention.schedule.loop.exp2 import COEFFICIENTS
 
 IDLE = "an idle warp"
 # Tiles of a block that run one after another.
@@ -66,18 +52,6 @@ class RolesProof(Proof):
     @cached_property
     def roles(self) -> Roles:
         return Roles.of(self.schedule, self.program, self.code.variant.packed)
-
-    @property
-    def prelude(self) -> str:
-        polynomial = self.schedule.softmax.exp2_polynomial
-        variant = self.code.variant
-        exp2 = "" if polynomial is None else exp2_polynomial(COEFFICIENTS[polynomial.degree])
-        common, columns = (STRIDED_PRELUDE, STRIDED_STORE_COLUMNS) if variant.strided else (PRELUDE, STORE_COLUMNS)
-        columns = columns if variant.head_dim_v < variant.tile_dim_v else ""
-        p = STORE_P if self.roles.p_in_shared else ""
-        lists = (STORE_PART + MERGE_PARTS) * variant.parts + (LIST_TILES + HAND_OVER) * variant.packed
-        lists += GATHER_ROWS * (variant.packed and variant.parts)
-        return common + columns + lists + exp2 + p + device_code(variant.acting, variant.invariant)
 
     @cached_property
     def tiles(self) -> dict[str, Tile]:
@@ -125,8 +99,8 @@ class RolesProof(Proof):
         if not self.roles.packed:
             check_no_listing(self.kernel, self.plan)
             return
-        cluster = self.roles.cluster
-        check_listing(self.kernel, self.plan, (self.schedule.block_M, cluster, self.schedule.block_N), variant, cluster)
+        tile = self.schedule.block_M, self.roles.cluster, self.schedule.block_N
+        check_listing(self.kernel, self.plan, tile, variant)
         for tiles in tile_lists(self.program):
             events = {process: tuple(self.roles.events(process, tiles)) for process in self.roles.processes}
             races.prove(events, self.roles.counts)

@@ -9,27 +9,16 @@ from dataclasses import dataclass
 import tilelang.language as T
 
 from tl_attention.kernels.mma_sync.transfers import load_q, store
-from tl_attention.kernels.shared.device_code import STORE, STRIDED_STORE, device_code
 from tl_attention.kernels.shared.iterations import Tile, loop
 from tl_attention.kernels.shared.signature import aligned, trace
 from tl_attention.kernels.shared.softmax import LOG2_E
-
-# Whether any row of the warp has a new maximum: the others are scaled by exactly 1.
-GREW = """
-template <int rows> __device__ __forceinline__ bool tl_attention_grew(const float* scores_scale) {
-  bool grew = false;
-  #pragma unroll
-  for (int r = 0; r < rows; ++r) grew |= scores_scale[r] != 1.0f;
-  return __any_sync(0xffffffff, grew);
-}
-"""
 
 
 @T.macro
 def launch(given, c):
     """Launches a thread block for each row tile of each head, which computes the tile's output rows."""
     batch, heads, seq_q, _ = given.Q.shape
-    with T.Kernel(T.ceildiv(seq_q, c.block_M), heads, batch, threads=c.threads, prelude=prelude(c)) as (bx, by, bz):
+    with T.Kernel(T.ceildiv(seq_q, c.block_M), heads, batch, threads=c.threads, prelude=c.prelude) as (bx, by, bz):
         T.annotate_min_blocks_per_sm(c.kernel.blocks_per_sm)
         if c.strided:
             aligned(given, c)
@@ -37,16 +26,6 @@ def launch(given, c):
         if c.traced:
             trace(given)
         work(bx, by, bz, s, c)
-
-
-def prelude(c):
-    """Returns the text of the CUDA device functions that the kernel calls."""
-    text = STRIDED_STORE if c.strided else STORE
-    if c.softmax.rescale_threshold > 0:
-        text += GREW
-    if c.features.at_totals:
-        text += device_code(c.features.totals)
-    return text
 
 
 @T.macro

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tl_attention.kernels.mma_sync.dialect import PASSES, RULES, TABLE, absent
@@ -16,6 +16,7 @@ from tl_attention.schedule.schedule import Schedule
 
 if TYPE_CHECKING:
     from tl_attention.kernels.mma_sync.resources import FragmentConstants
+    from tl_attention.kernels.shared.device_code import DeviceCode
     from tl_attention.program.limits import Resources
     from tl_attention.program.planned import Planned
     from tl_attention.program.program import Program
@@ -82,12 +83,18 @@ class MmaSync(Lowering):
             replay.prove(program)
             yield "every copy has arrived where it is read, and none writes over what a warp may still read"
 
+    def device_code(self, schedule: Schedule, variant: Variant) -> Sequence[DeviceCode]:
+        from tl_attention.kernels.mma_sync.device_code import device_code
+
+        return device_code(schedule, variant)
+
     def constants(self, planned: Planned, variant: Variant) -> FragmentConstants:
         from tl_attention.kernels.mma_sync.operations import macro_of
         from tl_attention.kernels.mma_sync.resources import FragmentConstants, of_schedule
         from tl_attention.kernels.shared.constants import of_variant
 
-        return FragmentConstants(**of_variant(variant), **of_schedule(planned), macro_of=macro_of)
+        device_code = self.device_code(planned.schedule, variant)
+        return FragmentConstants(**of_variant(variant, device_code), **of_schedule(planned), macro_of=macro_of)
 
     def launch(self) -> Any:
         from tl_attention.kernels.mma_sync.kernel import launch

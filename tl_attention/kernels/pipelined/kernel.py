@@ -3,7 +3,6 @@
 import tilelang.language as T
 
 from tl_attention.kernels.pipelined.macros import MMA0, MMA1, Rescale, Softmax, allocated, change_scores, store
-from tl_attention.kernels.shared.device_code import device_code
 from tl_attention.kernels.shared.features import Totals, at_totals, factor_of, read
 from tl_attention.kernels.shared.rows import kv_head, rows_of
 from tl_attention.kernels.shared.signature import aligned, trace
@@ -21,7 +20,7 @@ def launch(given, c):
         heads,
         batch,
         threads=c.threads,
-        **({"prelude": device_code(c.features.totals)} if c.features.at_totals else {}),
+        prelude=c.prelude if c.features.at_totals else None,
     ) as (bx, by, bz):
         s = allocated(given, c)
         if c.traced:

@@ -17,6 +17,7 @@ from tl_attention.schedule.schedule import Schedule
 
 if TYPE_CHECKING:
     from tl_attention.kernels.shared.constants import Constants
+    from tl_attention.kernels.shared.device_code import DeviceCode
     from tl_attention.program.limits import Resources
     from tl_attention.program.planned import Planned
     from tl_attention.program.program import Program
@@ -108,6 +109,13 @@ class Lowering(ABC):
         not hold.
         """
         yield from ()
+
+    @abstractmethod
+    def device_code(self, schedule: Schedule, variant: Variant) -> Sequence[DeviceCode]:
+        """Returns the CUDA device functions that stand before the schedule's kernel for a variant, in their order.
+
+        The kernel and its proof both ask for them here.
+        """
 
     @abstractmethod
     def constants(self, planned: Planned, variant: Variant) -> Constants:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from tl_attention.kernels.shared.device_code import DeviceCode, prelude
 from tl_attention.problem.mask import Mask
 from tl_attention.problem.variant import Variant
 from tl_attention.schedule.options import KernelOptions, SoftmaxOptions
@@ -19,10 +20,12 @@ if TYPE_CHECKING:
 class Constants:
     """Constants are the values that a kernel is traced with, such as its dtype, mask and tile sizes.
 
-    They are fixed by the variant, and by the schedule's tile. A tile of a narrow tensor has more columns than the
+    They are fixed by the variant, and by the schedule's tile. `device_code` stands before the kernel. A tile of a narrow tensor has more columns than the
     tensor: `head_dim` and `head_dim_v` are the tile's, `columns_v` V's.
     """
 
+    variant: Variant
+    device_code: Sequence[DeviceCode]
     features: Places
     dtype: str
     head_dim: int
@@ -42,6 +45,11 @@ class Constants:
     block_M: int
     block_N: int
 
+    @property
+    def prelude(self) -> str:
+        """Returns the CUDA text that stands before the kernel."""
+        return prelude(self.device_code)
+
 
 @dataclass(frozen=True, kw_only=True)
 class EmittedConstants(Constants):
@@ -58,11 +66,13 @@ class EmittedConstants(Constants):
     macro_of: Callable[..., Any]
 
 
-def of_variant(variant: Variant) -> dict[str, Any]:
+def of_variant(variant: Variant, device_code: Sequence[DeviceCode]) -> dict[str, Any]:
     """Returns, by name, the constants of a kernel that its variant determines, such as the mask. Imports tilelang."""
     from tl_attention.kernels.shared.features import Places
 
     return {
+        "variant": variant,
+        "device_code": device_code,
         "features": Places.of(variant.acting),
         "dtype": variant.dtype,
         "head_dim": variant.tile_dim,

@@ -8,30 +8,22 @@ from dataclasses import dataclass
 
 import tilelang.language as T
 
-from tl_attention.kernels.shared.device_code import device_code, is_bf16
 from tl_attention.kernels.shared.features import factor_of, own_values
 from tl_attention.kernels.shared.rows import viewed
 from tl_attention.kernels.shared.signature import aligned, trace
 from tl_attention.kernels.shared.softmax import LOG2_E
-from tl_attention.kernels.warp_specialized.device_code import (
-    GATHER_ROWS,
-    HAND_OVER,
-    LIST_TILES,
-    MERGE_PARTS,
-    PRELUDE,
-    STORE_COLUMNS,
-    STORE_P,
-    STORE_PART,
-    STRIDED_PRELUDE,
-    STRIDED_STORE_COLUMNS,
-    exp2_polynomial,
+from tl_attention.kernels.warp_specialized.launches import (
+    MERGING,
+    merging_blocks,
+    merging_call,
+    number_of_parts,
+    number_of_rows,
 )
 from tl_attention.kernels.warp_specialized.operations import per_thread_layout
 from tl_attention.kernels.warp_specialized.packed import list_tiles, work_packed
-from tl_attention.kernels.warp_specialized.tiles import number_of_parts, reset_counter, work, workers
+from tl_attention.kernels.warp_specialized.tiles import reset_counter, work, workers
 from tl_attention.problem.packed import TILE_WORDS, TILES_TOLD
 from tl_attention.problem.warpgroup import ALL_LANES, ROWS, TURN, WARP, WARPGROUP, WARPS
-from tl_attention.schedule.loop.exp2 import COEFFICIENTS
 
 
 @T.macro
@@ -41,7 +33,7 @@ def launch(given, c):
     if c.packed:
         list_tiles(given, c)
     with T.Kernel(
-        grid(given, c), threads=(WARPGROUP, warpgroups + 1), cluster_dims=c.kernel.cluster, prelude=prelude(c)
+        grid(given, c), threads=(WARPGROUP, warpgroups + 1), cluster_dims=c.kernel.cluster, prelude=c.prelude
     ) as (block,):
         if c.kernel.blocks_per_sm > 1:
             T.annotate_min_blocks_per_sm(c.kernel.blocks_per_sm)
@@ -65,73 +57,17 @@ def launch(given, c):
         merge_parts(given, c)
 
 
-# Threads of a block that merges parts, and how many parts a warp of it merges at once.
-MERGING, AT_ONCE = 256, 8
-
-
 @T.macro
 def merge_parts(given, c):
     """Launches the kernel that merges the results of parts of the keys into those of all keys.
 
     Its thread blocks start beside those of the main kernel and wait for it to end, so that its launch takes no time.
     """
-    heads, seq_q = given.Q.shape[1], given.Q.shape[0 if c.packed else 2]
-    parts = number_of_parts(given, c)
-    # Rows of a block: the more parts, the fewer, from eight to one.
-    of_block = 1 + T.truncdiv(MERGING // WARP - 1, T.ceildiv(parts, AT_ONCE))
-    rows = heads * seq_q if c.packed else given.Q.shape[0] * heads * seq_q
-    with T.Kernel(T.truncdiv(rows + of_block - 1, of_block), threads=MERGING) as (_,):
+    blocks = merging_blocks(number_of_rows(given, c.variant), number_of_parts(given, c.variant, T), T)
+    with T.Kernel(blocks, threads=MERGING) as (_,):
         T.pdl_sync()
-        T.call_extern(
-            "handle",
-            merging(c),
-            *(given.Output.data, given.LSE.data, T.address_of(given.Merged[(0,) * len(given.Merged.shape)])),
-            T.address_of(given.MergedLSE[(0,) * len(given.MergedLSE.shape)]),
-            *(parts, rows, heads, seq_q),
-            *row_strides(given.Merged, c),
-            *sinks_of(given),
-        )
-
-
-def merging(c):
-    """Returns the name of the device function that merges a row's parts; packed rows may be those of several heads."""
-    of_packed = f", {c.row_heads}" if c.packed else ""
-    return f"tl_attention_merge<{c.columns_v}, {is_bf16(c)}{of_packed}>"
-
-
-def sinks_of(given):
-    """Returns the address and the number of sinks, nothing where there are none. A sink counts once: no part adds it."""
-    return () if given.Sinks is None else (given.Sinks.data, given.Sinks.shape[0])
-
-
-def row_strides(tensor, c):
-    """Returns how many elements a batch, a head and a row of a tensor have from one to the next, as int64."""
-    if c.packed:
-        return T.int64(0), tensor.strides[1], tensor.strides[0]
-    if c.strided:
-        return tensor.strides[:3]
-    _, heads, rows, columns = tensor.shape
-    return (T.int64(1) * heads * rows * columns, T.int64(1) * rows * columns, T.int64(1) * columns)
-
-
-def prelude(c):
-    """Returns the text of the CUDA device functions that the kernel calls."""
-    text = STRIDED_PRELUDE if c.strided else PRELUDE
-    if c.columns_v < c.head_dim_v:
-        text += STRIDED_STORE_COLUMNS if c.strided else STORE_COLUMNS
-    if c.parts:
-        text += STORE_PART + MERGE_PARTS
-    if c.packed:
-        text += LIST_TILES + HAND_OVER
-    if c.packed and c.parts:
-        text += GATHER_ROWS
-    if c.softmax.exp2_polynomial is not None:
-        text += exp2_polynomial(COEFFICIENTS[c.softmax.exp2_polynomial.degree])
-    if c.kernel.p_operand == "shared":
-        text += STORE_P
-    if c.features.at_any:
-        text += device_code(c.features.all, c.invariant)
-    return text
+        function, arguments = merging_call(given, c.variant, T)
+        T.call_extern("handle", function, *arguments)
 
 
 def grid(given, c):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tl_attention.kernels.shared.base import NO_BOUND_CHECKS, NO_INIT_CHECKS, Lowering
@@ -16,6 +16,7 @@ from tl_attention.schedule.schedule import Schedule
 
 if TYPE_CHECKING:
     from tl_attention.kernels.shared.constants import EmittedConstants
+    from tl_attention.kernels.shared.device_code import DeviceCode
     from tl_attention.program.limits import Resources
     from tl_attention.program.planned import Planned
     from tl_attention.program.program import Program
@@ -77,15 +78,21 @@ class WarpSpecialized(Lowering):
                 races.prove(events, roles.counts)
             yield "the roles of a cluster neither race nor deadlock"
 
+    def device_code(self, schedule: Schedule, variant: Variant) -> Sequence[DeviceCode]:
+        from tl_attention.kernels.warp_specialized.device_code import device_code
+
+        return device_code(schedule, variant)
+
     def constants(self, planned: Planned, variant: Variant) -> EmittedConstants:
         from tl_attention.kernels.shared.constants import EmittedConstants, of_variant
         from tl_attention.kernels.shared.loop import emitted
         from tl_attention.kernels.warp_specialized.dialect import split_registers
         from tl_attention.kernels.warp_specialized.operations import macro_of
 
+        device_code = self.device_code(planned.schedule, variant)
         # Rings go on from tile to tile.
         of_schedule = emitted(planned, rings_of_a_tile=False, registers=split_registers(planned.schedule))
-        return EmittedConstants(**of_variant(variant), **of_schedule, macro_of=macro_of)
+        return EmittedConstants(**of_variant(variant, device_code), **of_schedule, macro_of=macro_of)
 
     def launch(self) -> Any:
         from tl_attention.kernels.warp_specialized.kernel import launch

@@ -9,17 +9,8 @@ import tilelang.language as T
 
 from tl_attention.kernels.shared.iterations import Tile
 from tl_attention.kernels.shared.rows import Packed
-from tl_attention.kernels.warp_specialized.tiles import (
-    ORDERS,
-    begin,
-    consume,
-    in_taper,
-    number_of_parts,
-    put,
-    reach,
-    see,
-    workers,
-)
+from tl_attention.kernels.warp_specialized.launches import LISTING, gathering_blocks, gathering_call, listing_call
+from tl_attention.kernels.warp_specialized.tiles import ORDERS, begin, consume, in_taper, put, reach, see, workers
 from tl_attention.kernels.warp_specialized.transfers import produce_block, store
 from tl_attention.problem.packed import TILE_WORDS, TILES_TOLD
 from tl_attention.problem.warpgroup import ALL_LANES, ROWS, WARP
@@ -53,47 +44,23 @@ class PackedTile(Tile):
         return rows if self.row_heads == 1 else T.truncdiv(rows, self.row_heads)
 
 
-# Threads of the block that lists the tiles.
-LISTING = 1024
-
-
 @T.macro
 def list_tiles(given, c):
-    """Launches the kernel that writes the list of tiles, from where sequences begin and how many rows of each count.
+    """Launches the kernel that writes the list of tiles.
 
-    Where keys are in parts its other blocks copy the queries, and mark all rows as no sequence's. The main kernel starts meanwhile, and waits for this one's end before it reads the list.
+    Where keys are in parts its other blocks copy the queries. The main kernel starts meanwhile, and waits for this one's
+    end before it reads the list.
     """
     # TileLang 0.1.15 gives all kernels of a function the same clusters.
-    with T.Kernel(1 + gathering(given) if c.parts else c.kernel.cluster, threads=LISTING) as (block,):
+    blocks = 1 + gathering_blocks(*given.Q.shape[:2], c.variant, T) if c.parts else c.kernel.cluster
+    with T.Kernel(blocks, threads=LISTING) as (block,):
         T.pdl_trigger()
         if block == 0:
-            T.call_extern(
-                "handle",
-                f"tl_attention_list_tiles<{c.block_M}, {c.kernel.cluster}, {c.block_N}, {c.row_heads}>",
-                *(given.CuSeqlensQ.data, given.CuSeqlensK.data, given.SeqUsedQ.data, given.SeqUsedK.data),
-                *(side(c.mask.left), side(c.mask.right)),
-                *(given.CuSeqlensQ.shape[0], given.SeqUsedQ.shape[0], given.SeqUsedK.shape[0]),
-                *(given.Q.shape[0], given.K.shape[0], number_of_parts(given, c), given.Tiles.shape[0]),
-                T.address_of(given.Tiles[0]),
-            )
+            listing, arguments = listing_call(given, c.variant, (c.block_M, c.kernel.cluster, c.block_N), T)
+            T.call_extern("handle", listing, *arguments)
         elif c.parts:
-            T.call_extern(
-                "handle",
-                f"tl_attention_gather_rows<{given.Q.shape[2]}, {c.row_heads}>",
-                *(T.address_of(given.Queries[0, 0, 0]), given.Queries.strides[0], given.Queries.strides[1]),
-                *(T.address_of(given.Q[0, 0, 0]), T.address_of(given.LSE[0, 0]), given.Q.shape[0], given.Q.shape[1]),
-            )
-
-
-def gathering(given):
-    """Returns how many blocks copy the caller's queries, 16 bytes a thread, so that rows of heads lie behind each other."""
-    rows, heads, columns = given.Q.shape
-    return T.ceildiv(rows * heads, LISTING // (columns // 8))
-
-
-def side(of_window):
-    """Returns a side of a window as a number, -1 where it is open."""
-    return -1 if of_window is None else of_window
+            gathering, arguments = gathering_call(given, c.variant, T)
+            T.call_extern("handle", gathering, *arguments)
 
 
 @T.macro

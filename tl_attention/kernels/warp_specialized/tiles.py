@@ -201,11 +201,6 @@ def reach(tile, s, c):
     put(tile.first_row, (tile.first_row + s.rank) * c.block_M)
 
 
-def number_of_parts(given, c):
-    """Returns in how many parts keys are computed: results are those of more batches, of packed sequences of more heads."""
-    return T.truncdiv(given.Output.shape[0], given.Q.shape[1 if c.packed else 0]) if c.parts else 1
-
-
 def blocks_of_part(tile, s, c):
     """Returns how many KV blocks a part of the keys has, the last perhaps fewer; of packed sequences a tile is told."""
     return tile.part_blocks if c.packed else s.given.part_blocks

@@ -1,8 +1,8 @@
 """This module prints the TileLang program of a schedule as one text.
 
-The text has the constants, the loop printed from the Program, and the macros that the loop calls. The macros stand as
-in the package, without what the constants decide (pruned.py) and without what nothing calls. Modules of a kernel import
-by `from module import name`, and no two modules of a lowering define the same name.
+The text has the constants, the loop printed from the Program, the macros that the loop calls, and the CUDA device
+functions. The macros stand as in the package, without what the constants decide (pruned.py) and without what nothing
+calls. Modules of a kernel import by `from module import name`, and no two modules of a lowering define the same name.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from pydantic import BaseModel
 
 from tl_attention.kernels.registry import lowering_of
 from tl_attention.kernels.shared.constants import Constants, EmittedConstants
+from tl_attention.kernels.shared.device_code import DeviceCode
 from tl_attention.kernels.shared.iterations import call_of, function_of, parameters
 from tl_attention.kernels.shared.loop import Loop
 from tl_attention.lab.leaderboard.pruned import code, pruned
@@ -62,6 +63,8 @@ HEADING = """\
 THE_LOOP = ("prologue", "steady", "unmasked", "epilogue", "named", "chunks", "macro_of")
 # A submission's problem has none of these, so nothing asks for them.
 NOT_THERE = ("features",)
+# The variant is that of every submission, and device code is printed below the macros.
+ELSEWHERE = ("variant", "device_code")
 Place = tuple[str, str]
 """A definition: its module and its name."""
 
@@ -150,7 +153,7 @@ class _Program:
 
     def add_classes(self) -> None:
         """Adds the class of each constant whose class is defined in problem/, with only the methods that are called."""
-        for value in vars(self._c).values():
+        for value in printed(self._c).values():
             if PROBLEM in type(value).__module__:
                 self._texts[type(value).__module__, type(value).__name__] = self._class_of(value)
 
@@ -176,8 +179,8 @@ class _Program:
     def text(self) -> str:
         """Returns the program as one text of the definitions added, the constants and the entry.
 
-        In order it has the definitions of other rooms than the kernels', the constants, the entry, and the modules from
-        the kernel down.
+        In order it has the definitions of other rooms than the kernels', the constants, the entry, the modules from the
+        kernel down, and the device functions.
         """
         names = dict.fromkeys(module for module, _ in self._texts)
         imports = {
@@ -190,7 +193,8 @@ class _Program:
         macros = [module for module in order if module.traced]
         # Constants stand behind the constants of which they are made.
         plain = [module for module in reversed(order) if module not in (*below, *macros)]
-        parts = [*map(self._section, below), constants_text(self._c), ENTRY, *map(self._section, [*macros, *plain])]
+        behind = [*map(self._section, [*macros, *plain]), device_code_text(self._c.device_code)]
+        parts = [*map(self._section, below), constants_text(self._c), ENTRY, *behind]
         return "\n\n".join(parts)
 
     def _section(self, module: Module) -> str:
@@ -297,8 +301,20 @@ def _offset(start: str, number: int) -> str:
 
 def constants_text(c: Constants) -> str:
     """Returns Python text that defines the constants as one namespace `c`."""
-    there = {name: value for name, value in vars(c).items() if name not in THE_LOOP + NOT_THERE}
-    return f"{HEADING}c = SimpleNamespace({', '.join(f'{name}={_written(value)}' for name, value in there.items())})\n"
+    there = ", ".join(f"{name}={_written(value)}" for name, value in printed(c).items())
+    return f"{HEADING}c = SimpleNamespace({there})\n"
+
+
+def printed(c: Constants) -> dict[str, Any]:
+    """Returns the constants that stand in the namespace `c`, by name."""
+    return {name: value for name, value in vars(c).items() if name not in (*THE_LOOP, *NOT_THERE, *ELSEWHERE)}
+
+
+def device_code_text(device_code: Iterable[DeviceCode]) -> str:
+    """Returns Python text that sets `c.prelude`, function by function, each below what it is for."""
+    head = '# CUDA device functions stand before the kernel.\nc.prelude = ""\n'
+    parts = (f'{textwrap.indent(code.about, "# ")}\nc.prelude += """{code.text}"""\n' for code in device_code)
+    return "\n".join([head, *parts])
 
 
 def _written(value: Any) -> str:

@@ -1,0 +1,166 @@
+"""This module compares the kernels that list tiles and merge parts, to the letter, with what `launches.py` states of them.
+
+It gives that module texts in the place of TileLang's tensors and numbers, so that what comes back is the text that TileLang
+generates.
+"""
+
+from __future__ import annotations
+
+import itertools
+import operator
+import re
+from types import SimpleNamespace
+from typing import Any
+
+from tl_attention.codeproof.launch import POINTERS
+from tl_attention.codeproof.read.host_plan import HostPlan, Listing, Merging
+from tl_attention.codeproof.read.text import Kernel
+from tl_attention.codeproof.verdict import Unsafe
+from tl_attention.kernels.warp_specialized.launches import (
+    LISTING,
+    MERGING,
+    Call,
+    gathering_blocks,
+    gathering_call,
+    listing_call,
+    merging_blocks,
+    merging_call,
+)
+from tl_attention.problem.features import Parameter
+from tl_attention.problem.mask import ceildiv
+from tl_attention.problem.variant import KERNEL_PARAMETERS, Variant
+
+SMALL = 'extern "C" __global__ void __launch_bounds__({threads}, 1) {kernel}({parameters}) {{\n  {synchronize}();\n{body}}}\n'
+FIRST_BLOCK = "  if (((int)blockIdx.x) == 0) {{\n    {call}  }}{otherwise}\n"
+OTHER_BLOCKS = " else {{\n    {call}  }}"
+NAME = re.compile(r"[A-Za-z_]\w*")
+INTEGERS = SimpleNamespace(ceildiv=ceildiv, truncdiv=operator.floordiv)
+
+
+class Text(str):
+    """A Text is what TileLang writes for a number of 32 bits."""
+
+    def __mul__(self, other: Any) -> Text:
+        return Text(f"({self} * {other})")
+
+
+class Long(Text):
+    """A Long is what TileLang writes for a number of 64 bits; it casts numbers of 32 that are multiplied with it."""
+
+    def __mul__(self, other: Any) -> Long:
+        if self == "1":
+            return Long(other) if isinstance(other, int) else Long(f"((int64_t){other})")
+        cast = f"(int64_t){other}" if isinstance(other, int) else f"((int64_t){other})"
+        return Long(f"({self} * {cast})")
+
+
+TEXTS = SimpleNamespace(
+    int64=Long, truncdiv=lambda a, b: Text(f"({a} / {b})"), address_of=lambda element: Text(f"(&({element}))")
+)
+
+
+class TensorText:
+    """A TensorText is what TileLang writes for a tensor: its address, its sizes, its strides and its first element."""
+
+    def __init__(self, parameter: Parameter, variant: Variant):
+        columns = {"head_dim": variant.head_dim, "head_dim_v": variant.head_dim_v}
+        self.data = Text(parameter.name)
+        self.shape = [columns.get(str(dim), Text(dim)) for dim in parameter.dims]
+        self.strides = [Text(stride) for stride in parameter.strides if variant.strided]
+
+    def __getitem__(self, first: tuple[int, ...]) -> Text:
+        return Text(f"{self.data}[{'(int64_t)0' if self.strides else '0'}]")
+
+
+class SmallKernel:
+    """A SmallKernel is a kernel of calls of device functions, as TileLang writes it, with the parameters that it takes."""
+
+    def __init__(self, variant: Variant, threads: int, synchronize: str, restrict: str):
+        self._variant, self._threads, self._synchronize, self._restrict = variant, threads, synchronize, restrict
+        parameters = {parameter.name: parameter for parameter in variant.parameters()}
+        self._tensors = {name: parameter for name, parameter in parameters.items() if parameter.kind != "scalar"}
+        tensors = {name: TensorText(parameter, variant) for name, parameter in self._tensors.items()}
+        numbers = {name: Text(name) for name in parameters.keys() - self._tensors.keys()}
+        absent = dict.fromkeys(parameter.name for parameter in KERNEL_PARAMETERS)
+        self.given = SimpleNamespace(**absent | tensors | numbers)
+        self._arguments: list[str] = []
+
+    def call(self, call: Call) -> str:
+        """Returns the line of a call, and takes note of what it is called with."""
+        self._arguments += map(str, call.arguments)
+        return f"{call.function}({', '.join(map(str, call.arguments))});\n"
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """Returns the names of what the calls are called with, in the order in which TileLang takes it."""
+        return tuple(itertools.chain(*self._parameters))
+
+    @property
+    def _parameters(self) -> tuple[list[str], list[str], list[str]]:
+        """Returns the names of the tensors, the strides and the other numbers that the calls are called with."""
+        names = {*NAME.findall(" ".join(self._arguments))} - {"int64_t"}
+        tensors = names & self._tensors.keys()
+        strides = names & {stride for parameter in self._tensors.values() for stride in parameter.strides}
+        return sorted(tensors), sorted(strides), sorted(names - tensors - strides)
+
+    def text(self, name: str, body: str) -> str:
+        """Returns the whole kernel of this name, with a body of the lines of calls."""
+        tensors, strides, numbers = self._parameters
+        pointers = map(self._pointer, tensors)
+        parameters = [*pointers, *(f"int64_t {stride}" for stride in strides), *(f"int {number}" for number in numbers)]
+        return SMALL.format(
+            threads=self._threads,
+            kernel=name,
+            parameters=", ".join(parameters),
+            synchronize=self._synchronize,
+            body=body,
+        )
+
+    def _pointer(self, name: str) -> str:
+        """Returns the parameter that is a tensor's address. Of a tensor that is passed whole TileLang knows that it is read."""
+        const = "const " if name in self._arguments else ""
+        return f"{const}{POINTERS[self._tensors[name].dtype or self._variant.dtype]} {self._restrict}{name}"
+
+
+def check_listing(kernel: Kernel, plan: HostPlan, tile: tuple[int, int, int], variant: Variant) -> None:
+    """Raises Unsafe unless the kernel that lists tiles is the stated one, called for these numbers, and launched so.
+
+    TileLang gives it the main kernel's clusters, of which the first block lists. Where keys are in parts its other
+    blocks gather the queries.
+    """
+    cluster, parts = tile[1], variant.parts
+    wanted = SmallKernel(variant, LISTING, "cudaTriggerProgrammaticLaunchCompletion", "__restrict__ ")
+    call = wanted.call(listing_call(wanted.given, variant, tile, TEXTS))
+    gathering = wanted.call(gathering_call(wanted.given, variant, TEXTS)) if parts else ""
+    otherwise = OTHER_BLOCKS.format(call=gathering) if parts else ""
+    body = FIRST_BLOCK.format(call=call, otherwise=otherwise) if cluster > 1 or parts else f"  {call}"
+    name = kernel.signature.name.removesuffix("_1")
+    if kernel.listing != wanted.text(name, body):
+        raise Unsafe(f"the kernel that lists the tiles is {kernel.listing[-200:]!r}")
+    launch = (*((cluster, 1, 1) if cluster > 1 else ()), *(() if parts else (cluster,)), LISTING, 1, 1)
+    blocks = plan.listing.blocks if plan.listing and parts else None
+    if plan.listing is None or plan.listing != Listing(name, wanted.parameters, launch, blocks):
+        raise Unsafe(f"the tiles are listed by {plan.listing}, expected {launch} of {name}")
+    of_block = LISTING // (variant.head_dim // 8)
+    for rows in (1, 2, of_block, of_block + 1, 4095) if parts else ():
+        stated = 1 + gathering_blocks(rows, 3, variant, INTEGERS)
+        if blocks is None or blocks.at({"seq_q": rows, "heads": 3}) != stated:
+            raise Unsafe(f"the queries are gathered by {blocks} blocks")
+
+
+def check_merging(kernel: Kernel, plan: HostPlan, variant: Variant) -> None:
+    """Raises Unsafe unless the kernel that merges parts is the stated one, launched with warps for all rows."""
+    main, packed = kernel.signature.name, variant.packed
+    name = f"{main.removesuffix('_1')}_2" if packed else f"{main}_1"
+    wanted = SmallKernel(variant, MERGING, "cudaGridDependencySynchronize", "")
+    text = wanted.text(name, f"  {wanted.call(merging_call(wanted.given, variant, TEXTS))}")
+    if kernel.merging.rstrip("\n") != text.rstrip("\n"):
+        raise Unsafe(f"the kernel that merges parts is {kernel.merging[-200:]!r}")
+    given = wanted.parameters
+    if plan.merging is None or plan.merging != Merging(name, given, plan.merging.blocks, (MERGING, 1, 1)):
+        raise Unsafe(f"parts are merged by {plan.merging}, expected {name} of {', '.join(given)}")
+    for rows, parts in itertools.product((1, 3, 8, 9, 4096), (1, 8, 9, 16, 17, 33, 200)):
+        batch, heads = 1 if packed else 2, 3
+        sizes = {"batch": batch, "heads": heads, "seq_q": rows, "results": (heads if packed else batch) * parts}
+        if plan.merging.blocks.at(sizes) != merging_blocks(batch * heads * rows, parts, INTEGERS):
+            raise Unsafe(f"the kernel that merges parts has {plan.merging.blocks} blocks")

@@ -1,0 +1,103 @@
+// Rows of parts of the keys become rows of all keys, as `merge` in op/partial.py says it. A lane has four columns of a row
+// in every 128, and loads those of eight parts at once. More parts have more warps, up to eight, whose sums are put
+// together. What a part has for a row of which it sees no key does not count, whatever it is. Of packed sequences, rows of
+// `row_heads` heads lie behind each other for each query. A row that is no sequence's is left alone: its LSE has the bits
+// that gather_rows.cuh gave it, all 1.
+
+__device__ __forceinline__ float tl_attention_weight(float lse, float largest) {
+  return lse == -INFINITY ? 0.0f : lse == largest ? 1.0f : exp2f((lse - largest) * 1.44269504f);
+}
+__device__ __forceinline__ float tl_attention_largest_of_eight(float value) {
+  #pragma unroll
+  for (int by = 4; by > 0; by /= 2) value = fmaxf(value, __shfl_xor_sync(0xffffffff, value, by));
+  return value;
+}
+__device__ __forceinline__ float tl_attention_sum_of_eight(float value) {
+  #pragma unroll
+  for (int by = 4; by > 0; by /= 2) value += __shfl_xor_sync(0xffffffff, value, by);
+  return value;
+}
+__device__ __forceinline__ void tl_attention_add(float4* sum, float scale, float weight, float4 own) {
+  sum->x = sum->x * scale + weight * (weight > 0.0f ? own.x : 0.0f);
+  sum->y = sum->y * scale + weight * (weight > 0.0f ? own.y : 0.0f);
+  sum->z = sum->z * scale + weight * (weight > 0.0f ? own.z : 0.0f);
+  sum->w = sum->w * scale + weight * (weight > 0.0f ? own.w : 0.0f);
+}
+template <int columns, bool bf16, int row_heads = 0>
+__device__ __forceinline__ void tl_attention_merge(const float* outputs, const float* lses, void* merged, float* merged_lse,
+                                                   int parts, int rows, int heads, int seq_q, int64_t batch_stride,
+                                                   int64_t head_stride, int64_t row_stride,
+                                                   const float* sinks = nullptr, int all_heads = 1) {
+  constexpr int warps = 8, at_once = 8, panels = (columns + 127) / 128;
+  __shared__ float4 sums[warps][32 * panels];
+  __shared__ float maxima[warps], totals[warps];
+  const int of_block = 1 + (warps - 1) / ((parts + at_once - 1) / at_once), of_row = warps / of_block;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, rank = warp % of_row;
+  const int own_row = warp < of_block * of_row ? blockIdx.x * of_block + warp / of_row : rows, row = min(own_row, rows - 1);
+  const int of_head = row % seq_q, own_head = row / seq_q % heads, batch = row / seq_q / heads;
+  const int of_query = row_heads ? row_heads : 1, query = of_head / of_query, head = own_head * of_query + of_head % of_query;
+  float largest = -INFINITY, total = 0.0f;
+  if (sinks && rank == 0) {
+    largest = sinks[row_heads ? head : row % (heads * seq_q) / (heads * seq_q / all_heads)];
+    if (lane % 8 == 0) total = tl_attention_weight(largest, largest);
+  }
+  float4 sum[panels] = {};
+  for (int first = rank * at_once; first < parts; first += of_row * at_once) {
+    const int own_part = first + lane % 8;
+    const float lse = own_part < parts ? lses[(int64_t)own_part * rows + row] : -INFINITY;
+    float4 own[at_once][panels];
+    #pragma unroll
+    for (int n = 0; n < at_once; ++n) {
+      #pragma unroll
+      for (int panel = 0; panel < panels; ++panel) {
+        const int64_t of_part = (int64_t)min(first + n, parts - 1) * rows + row;
+        own[n][panel] = __ldcg((const float4*)(outputs + of_part * columns + min(128 * panel + 4 * lane, columns - 4)));
+      }
+    }
+    const float before = largest;
+    largest = fmaxf(before, tl_attention_largest_of_eight(lse));
+    const float scale = tl_attention_weight(before, largest), of_lane = tl_attention_weight(lse, largest);
+    total = total * scale + of_lane;
+    #pragma unroll
+    for (int n = 0; n < at_once; ++n) {
+      const float weight = __shfl_sync(0xffffffff, of_lane, n);
+      #pragma unroll
+      for (int panel = 0; panel < panels; ++panel) tl_attention_add(&sum[panel], n ? 1.0f : scale, weight, own[n][panel]);
+    }
+  }
+  total = tl_attention_sum_of_eight(total);
+  if (of_row > 1) {
+    #pragma unroll
+    for (int panel = 0; panel < panels; ++panel) {
+      sums[warp][32 * panel + lane] = sum[panel];
+      sum[panel] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    }
+    if (lane == 0) maxima[warp] = largest, totals[warp] = total;
+    __syncthreads();
+    if (rank) return;
+    const bool counts = lane % 8 < of_row;
+    const float of_warp = counts ? maxima[warp + lane % 8] : -INFINITY;
+    largest = tl_attention_largest_of_eight(of_warp);
+    const float of_lane = tl_attention_weight(of_warp, largest);
+    total = tl_attention_sum_of_eight(counts ? of_lane * totals[warp + lane % 8] : 0.0f);
+    for (int n = 0; n < of_row; ++n) {
+      const float weight = __shfl_sync(0xffffffff, of_lane, n);
+      #pragma unroll
+      for (int panel = 0; panel < panels; ++panel)
+        tl_attention_add(&sum[panel], 1.0f, weight, sums[warp + n][32 * panel + lane]);
+    }
+  }
+  if (own_row >= rows || (row_heads && __float_as_int(lses[row]) == -1)) return;
+  if (lane == 0)
+    merged_lse[row_heads ? head * (seq_q / of_query) + query : row] =
+        largest > -INFINITY ? largest + 0.693147181f * __log2f(total) : -INFINITY;
+  unsigned* place = (unsigned*)merged + (batch * batch_stride + head * head_stride + query * row_stride) / 2;
+  const float by = total > 0.0f ? 1.0f / total : 0.0f;
+  #pragma unroll
+  for (int panel = 0; panel < panels; ++panel) {
+    const int column = 128 * panel + 4 * lane;
+    if (column < columns)
+      *(uint2*)(place + column / 2) = make_uint2(tl_attention_pack<bf16>(sum[panel].x * by, sum[panel].y * by),
+                                                 tl_attention_pack<bf16>(sum[panel].z * by, sum[panel].w * by));
+  }
+}
