@@ -9,7 +9,7 @@ import tilelang.language as T
 
 from tl_attention.kernels.shared.device_code import is_bf16
 from tl_attention.kernels.shared.features import Totals, at_totals
-from tl_attention.kernels.shared.rows import element_of, kv_head, stored
+from tl_attention.kernels.shared.rows import kv_head, stored
 
 
 def element(row, chunk, rows, columns, c):
@@ -73,7 +73,7 @@ def copied(source, of, row, shared, at, chunk):
     """Returns (destination, source, 8), the arguments of a cp.async of 8 elements, or 16 bytes, of one row."""
     return (
         T.access_ptr(shared[at], "w", extent=8),
-        T.access_ptr(element_of(source, of.batch, of.head, row, chunk * 8), "r", extent=8),
+        T.access_ptr(source[of.batch, of.head, row, chunk * 8], "r", extent=8),
         8,
     )
 
