@@ -542,6 +542,10 @@ class Tile:
         """Returns how many keys of the sequence precede its first query."""
         return self.seq_kv - (self.queries_of(self.seq_q) if self.head_rows is None else self.head_rows)
 
+    def kv_block(self, t):
+        """Returns the number of the KV block that the tile takes t-th, from 0 on; it takes its last block first."""
+        return self.first + self.blocks - 1 - t
+
     def queries_of(self, rows):
         """Returns how many queries have so many rows, whole ones."""
         return rows if self.row_heads == 1 else T.truncdiv(rows, self.row_heads)
@@ -867,24 +871,6 @@ def seen(scores_max, masked):
     return finite(scores_max) if masked else scores_max
 
 
-# Features such as softcap change scores before their maximum, and the mask hides some.
-
-
-@T.macro
-def mask(t, tile, s, c):
-    """acc_s = -inf where the mask hides a key, after features such as softcap have changed the scores."""
-    hide(t, tile, s, c, -T.infinity("float32"))
-
-
-@T.macro
-def hide(t, tile, s, c, value):
-    """acc_s = value where the mask hides a key."""
-    kv = block(t, tile, c)
-    for i, j in T.Parallel(ROWS, c.block_N):
-        own_key = tile.own_key(tile.first_row + i)
-        s.acc_s[i, j] = T.if_then_else(c.mask.hidden(j, own_key, tile.seq_kv, T, kv * c.block_N), value, s.acc_s[i, j])
-
-
 # Tiles move between global and shared memory here: rings of buffers, the producer warp's loads by TMA, a warpgroup's stores.
 #
 # The producer warp loads as far ahead as the rings allow.
@@ -953,20 +939,15 @@ def produce_block(j, tile, s, c):
 
 @T.macro
 def load_k(j, tile, s, c):
-    load(s.K, tile.base + j, block(j, tile, c), tile, c)
+    load(s.K, tile.base + j, tile.kv_block(j), tile, c)
 
 
 @T.macro
 def load_v(j, tile, s, c):
-    load(s.V, tile.base + j, block(j, tile, c), tile, c)
+    load(s.V, tile.base + j, tile.kv_block(j), tile, c)
 
 
 LOADS = {"load_k": load_k, "load_v": load_v}
-
-
-def block(j, tile, c):
-    """Returns the number of the KV block that a tile takes j-th, from 0 on; it takes its last block first."""
-    return tile.blocks - 1 - j
 
 
 @T.macro
@@ -1036,6 +1017,24 @@ def store_vector(tile, s, c):
 def stored_columns(c):
     """Returns the name of the device function that stores output rows of c.columns_v columns, at most the tile's."""
     return f"tl_attention_store<{c.head_dim_v}, {is_bf16(c)}>"
+
+
+# Features such as softcap change scores before their maximum, and the mask hides some.
+
+
+@T.macro
+def mask(t, tile, s, c):
+    """acc_s = -inf where the mask hides a key, after features such as softcap have changed the scores."""
+    hide(t, tile, s, c, -T.infinity("float32"))
+
+
+@T.macro
+def hide(t, tile, s, c, value):
+    """acc_s = value where the mask hides a key."""
+    kv = tile.kv_block(t)
+    for i, j in T.Parallel(ROWS, c.block_N):
+        own_key = tile.own_key(tile.first_row + i)
+        s.acc_s[i, j] = T.if_then_else(c.mask.hidden(j, own_key, tile.seq_kv, T, kv * c.block_N), value, s.acc_s[i, j])
 
 
 # Kernels learn here where rows of a tensor lie, and their proofs in `codeproof/tiles/tensors.py`.

@@ -52,11 +52,6 @@ def load_v(t, tile, s, c, masked):
     copy_rows(s.given.V, s.V_shared, of, (tile.blocks - 1 - t) * c.block_N, s, c, checked=masked)
 
 
-def block(t, tile):
-    """Returns the number of the KV block that a row tile takes t-th, from 0 on; it takes its last block first."""
-    return tile.first + tile.blocks - 1 - t
-
-
 @dataclass(frozen=True)
 class Copied:
     """A Copied names rows of one head, from row `origin` on, and the element of shared memory where they go."""

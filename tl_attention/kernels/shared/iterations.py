@@ -55,6 +55,10 @@ class Tile:
         """Returns how many keys of the sequence precede its first query."""
         return self.seq_kv - (self.queries_of(self.seq_q) if self.head_rows is None else self.head_rows)
 
+    def kv_block(self, t):
+        """Returns the number of the KV block that the tile takes t-th, from 0 on; it takes its last block first."""
+        return self.first + self.blocks - 1 - t
+
     def queries_of(self, rows):
         """Returns how many queries have so many rows, whole ones."""
         return rows if self.row_heads == 1 else T.truncdiv(rows, self.row_heads)

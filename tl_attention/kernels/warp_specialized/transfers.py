@@ -77,20 +77,15 @@ def produce_block(j, tile, s, c):
 
 @T.macro
 def load_k(j, tile, s, c):
-    load(s.K, tile.base + j, block(j, tile, c), tile, c)
+    load(s.K, tile.base + j, tile.kv_block(j), tile, c)
 
 
 @T.macro
 def load_v(j, tile, s, c):
-    load(s.V, tile.base + j, block(j, tile, c), tile, c)
+    load(s.V, tile.base + j, tile.kv_block(j), tile, c)
 
 
 LOADS = {"load_k": load_k, "load_v": load_v}
-
-
-def block(j, tile, c):
-    """Returns the number of the KV block that a tile takes j-th, from 0 on; it takes its last block first."""
-    return tile.first + tile.blocks - 1 - j if c.mask.left is not None or c.parts else tile.blocks - 1 - j
 
 
 @T.macro
