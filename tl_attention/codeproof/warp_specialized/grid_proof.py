@@ -209,15 +209,14 @@ def turns(
     """
     schedule, variant = proof.schedule, proof.code.variant
     scheduler, step = schedule.kernel.tile_scheduler, workers(schedule, variant)
-    packed = variant.packed
-    if packed:
+    if variant.packed:
         total = sizes.row_tiles * results(variant, sizes.sizes)
     else:
         total = ceildiv(sizes.seq_q, proof.rows) * sizes.heads * results(variant, sizes)
     found = []
     for _ in range(count):
         there = number < total
-        found.append((_packed_tiles if packed else _tiles)(proof, sizes, number, there, tensors))
+        found.append(_tiles(proof, sizes, number, there, tensors))
         if scheduler == "dynamic":
             # A block without a tile draws no other one.
             number = np.where(there, counted + np.cumsum(there) - 1 + step, NO_TILE)
@@ -228,41 +227,32 @@ def turns(
 
 
 def _tiles(
-    proof: Proof, sizes: Problems, number: np.ndarray, there: np.ndarray, tensors: Mapping[str, Tensor]
-) -> RowTiles:
-    """Returns the tiles of these numbers as RowTiles, with an entry for each block of a tile's cluster."""
-    cluster, block_M = proof.schedule.kernel.cluster, proof.schedule.block_M
-    tile, head = placed(np.where(there, number, 0), sizes, proof.rows, proof.schedule, proof.code.variant)
-    tile, head, there = (np.repeat(part, cluster) for part in (tile, head, there))
-    rank, of_blocks = np.arange(len(tile)) % cluster, _of_blocks(sizes, cluster)
-    row, result = tile * proof.rows + rank * block_M, head // of_blocks.heads
-    part, batch = divmod(result, of_blocks.batch)
-    of_part = {"part": part, "result": result} if proof.code.variant.parts else {}
-    return RowTiles(proof.cut, of_blocks, row, head % of_blocks.heads, batch, rank, there, tensors, **of_part)
-
-
-def _packed_tiles(
     proof: Proof, problems: Any, number: np.ndarray, there: np.ndarray, tensors: Mapping[str, Tensor]
 ) -> RowTiles:
     """Returns the tiles of these numbers as RowTiles, with an entry for each block of a tile's cluster.
 
-    Their batch is their number in the list.
+    The batch of packed sequences' tiles is their number in the list.
     """
-    schedule, variant = proof.schedule, proof.code.variant
-    cluster, block_M = schedule.kernel.cluster, schedule.block_M
-    row_tiles, sizes = np.maximum(problems.row_tiles, 1), problems.sizes
-    at, result = placed_in_list(
-        np.where(there, number, 0), row_tiles, results(variant, sizes), sizes.seq_kv, schedule, variant
-    )
-    part, head = divmod(result, sizes.heads)
-    tile, (first, q_begin, seq_q, k_begin, seq_kv) = problems.found(at, there)
-    own = (tile, head, there, first, q_begin, seq_q, k_begin, seq_kv)
-    tile, head, there, first, q_begin, seq_q, k_begin, seq_kv = (np.repeat(number, cluster) for number in own)
-    rank = np.arange(len(tile)) % cluster
-    of = Problems(np.repeat(sizes.batch, cluster), np.repeat(sizes.heads, cluster), seq_q, seq_kv)
-    row = (first + rank) * block_M
-    of_part = {"part": part, "result": result} if variant.parts else {}
-    return RowTiles(proof.cut, of, row, head, tile, rank, there, tensors, begins=(q_begin, k_begin), **of_part)
+    schedule, variant, cluster = proof.schedule, proof.code.variant, proof.schedule.kernel.cluster
+    number, begins = np.where(there, number, 0), None
+    if variant.packed:
+        sizes, row_tiles = problems.sizes, np.maximum(problems.row_tiles, 1)
+        at, result = placed_in_list(number, row_tiles, results(variant, sizes), sizes.seq_kv, schedule, variant)
+        part, head = divmod(result, sizes.heads)
+        batch, (first, q_begin, seq_q, k_begin, seq_kv) = problems.found(at, there)
+        sizes = sizes._replace(seq_q=seq_q, seq_kv=seq_kv)
+        begins = np.repeat(q_begin, cluster), np.repeat(k_begin, cluster)
+    else:
+        sizes = problems
+        tile, head = placed(number, sizes, proof.rows, schedule, variant)
+        first, (result, head) = tile * cluster, divmod(head, sizes.heads)
+        part, batch = divmod(result, sizes.batch)
+    own = (first, head, batch, there, part, result)
+    first, head, batch, there, part, result = (np.repeat(numbers, cluster) for numbers in own)
+    rank, of_blocks = np.arange(len(first)) % cluster, _of_blocks(sizes, cluster)
+    of_part: Any = {"part": part, "result": result} if variant.parts else {}
+    row = (first + rank) * schedule.block_M
+    return RowTiles(proof.cut, of_blocks, row, head, batch, rank, there, tensors, begins=begins, **of_part)
 
 
 def entries_of(proof: Proof, sizes: Any) -> ListedTiles | None:
