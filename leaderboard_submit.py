@@ -358,15 +358,21 @@ def variables(s, c):
     first_row = T.alloc_var("int32")
     head = T.alloc_var("int32")
     bz = T.alloc_var("int32")
+    q_begin = None
+    seq_q = s.seq_q
+    k_begin = None
+    seq_kv = s.seq_kv
     blocks = T.alloc_var("int32")
     visible = T.alloc_var("int32")
     first = 0
     cut = 0
     result = None
     part = None
+    part_blocks = None
     return Tile(
-        first, blocks, first_row, head, bz, bz, s.seq_q, s.seq_kv, visible, cut, turn=turn, base=base, number=tile,
-        head_rows=None, result=result, part=part,
+        first, blocks, first_row, head, bz, bz, seq_q, seq_kv, visible, cut,
+        turn=turn, base=base, number=tile, head_rows=None, row_heads=c.row_heads,
+        result=result, part=part, part_blocks=part_blocks,
     )  # fmt: skip
 
 
@@ -375,25 +381,24 @@ def put(variable, value):
     T.buffer_store(variable.buffer, value, variable.indices)
 
 
-def named(tile, wg=None):
-    """Returns the tile with its numbers as named variables of the generated code, and with warpgroup `wg`.
-
-    The variables that they come from would go into every expression.
-    """
+def named(tile, c, wg=None):
+    """Returns warpgroup `wg`'s tile with its numbers as named variables: other variables would go into every expression."""
+    bz, q_begin, k_begin = (tile.queries, None, None)
     own = values_of(
-        tile.turn, tile.base, tile.first, tile.blocks, tile.first_row, tile.head, tile.queries, tile.visible, tile.cut,
-        0 if tile.result is None else tile.result,
+        tile.turn, tile.base, tile.first, tile.blocks, tile.first_row, tile.head, bz, q_begin, tile.seq_q, k_begin, tile.seq_kv,
+        tile.visible, tile.cut, tile.result, c,
     )  # fmt: skip
-    of_all = {"seq_q": tile.seq_q, "seq_kv": tile.seq_kv, "head_rows": tile.head_rows}
-    if tile.result is None:
-        of_all["result"] = None
-    return Tile(**{**vars(own), **of_all, "wg": wg})
+    return Tile(**{**vars(tile), **own, "wg": wg})
 
 
 @T.macro
-def values_of(turn, base, first, blocks, first_row, head, bz, visible, cut, result):
-    """Returns a Tile of these numbers, which get names in the generated code because they are a macro's parameters."""
-    return Tile(first, blocks, first_row, head, bz, bz, None, None, visible, cut, turn=turn, base=base, result=result)
+def values_of(turn, base, first, blocks, first_row, head, bz, q_begin, seq_q, k_begin, seq_kv, visible, cut, result, c):
+    """Returns these numbers of a Tile, which get names in the generated code because they are a macro's parameters."""
+    return {
+        "turn": turn, "base": base, "first": first, "blocks": blocks, "first_row": first_row, "head": head, "seq_q": seq_q,
+        "seq_kv": seq_kv, "queries": bz, "keys": bz, "visible": visible,
+        "cut": cut, "result": result,
+    }  # fmt: skip
 
 
 def workers(c):
@@ -432,11 +437,11 @@ def work(wg, block, s, c, is_producer):
     while tile.number < row_tiles * s.heads * s.batch:
         locate(tile, row_tiles, s, c)
         if is_producer:
-            produce(named(tile), s, c)
+            produce(named(tile, c), s, c)
         else:
             see(tile, wg, s, c)
-            consume(named(tile, wg), s, c)
-            store(named(tile, wg), s, c)
+            consume(named(tile, c, wg), s, c)
+            store(named(tile, c, wg), s, c)
         put(tile.base, tile.base + tile.blocks)
         advance(tile, row_tiles, s, c, is_producer=is_producer)
         put(tile.turn, tile.turn + 1)
@@ -492,13 +497,13 @@ def advance(tile, row_tiles, s, c, is_producer):
 class Tile:
     """A Tile names the rows of one head and sequence that a loop works on, and the KV blocks that these rows need.
 
-    The rows are those from `first_row` on, of the `seq_q` of its sequence, which has `seq_kv` keys; where these lie,
-    `queries` and `keys` say. These are `blocks` from block `first` on, and are counted from the last one:
-    those before number `visible` need no mask, but for those before number `cut`, where a window has a left edge. Where
-    a thread block works on tile after tile, it is the `turn`-th of its own, and number `number` of the grid; its loads
-    go on from number `base` of each ring. Where rows are those of several heads, each has `head_rows` of them. Of keys in
-    parts these are part `part`, and results go where `result` says. Where a warpgroup has rows of its own, they are those
-    of warpgroup `wg`.
+    The rows are those from `first_row` on, of the `seq_q` of its sequence, which has `seq_kv` keys; `queries` and `keys` are
+    its batch, or the first of its rows among those of packed sequences. There are `blocks` KV blocks from block `first` on,
+    which are counted from the last one: those before number `visible` need no mask, but for those before number `cut`, where
+    a window has a left edge. A thread block that works on tile after tile takes this one as its `turn`-th, and number
+    `number` of the grid; its loads go on from number `base` of each ring. The rows may be those of warpgroup `wg` alone.
+    Where rows are those of several heads, each head has `head_rows` of them, or each query of a packed sequence `row_heads`.
+    Of keys in parts these are part `part`, of `part_blocks` blocks but for the last, and results go where `result` says.
     """
 
     first: object
@@ -516,8 +521,10 @@ class Tile:
     number: object = None
     wg: object = None
     head_rows: object = None
+    row_heads: int = 1
     result: object = None
     part: object = None
+    part_blocks: object = None
 
     @property
     def results(self):
@@ -527,19 +534,28 @@ class Tile:
     @property
     def past_len(self):
         """Returns how many keys of the sequence precede its first query."""
-        return self.seq_kv - (self.seq_q if self.head_rows is None else self.head_rows)
+        return self.seq_kv - (self.queries_of(self.seq_q) if self.head_rows is None else self.head_rows)
+
+    def kv_block(self, t):
+        """Returns the number of the KV block that the tile takes t-th, from 0 on; it takes its last block first."""
+        return self.first + self.blocks - 1 - t
+
+    def queries_of(self, rows):
+        """Returns how many queries have so many rows, whole ones."""
+        return rows if self.row_heads == 1 else T.truncdiv(rows, self.row_heads)
 
     def own_key(self, row):
         """Returns the key at which the query of a row stands, which is one of several heads' rows if there are some."""
-        return (row if self.head_rows is None else T.truncmod(row, self.head_rows)) + self.past_len
+        return (self.queries_of(row) if self.head_rows is None else T.truncmod(row, self.head_rows)) + self.past_len
 
     def first_key(self, row):
         """Returns the first key at which a query of the rows from `row` on stands, of several heads the first query's."""
-        return row + self.past_len if self.head_rows is None else self.past_len
+        return self.queries_of(row) + self.past_len if self.head_rows is None else self.past_len
 
     def end_key(self, row):
         """Returns the key behind the last at which a query of the rows before `row` stands."""
-        return row + self.past_len if self.head_rows is None else self.seq_kv
+        # The sum in parentheses is a number: TileLang leaves out a 0 that is added, and keeps `+ 1 - 1`.
+        return self.queries_of(row + (self.row_heads - 1)) + self.past_len if self.head_rows is None else self.seq_kv
 
 
 # --- the loop over the KV blocks of a tile ---------------------------------------------------------------------------
@@ -849,24 +865,6 @@ def seen(scores_max, masked):
     return finite(scores_max) if masked else scores_max
 
 
-# Features such as softcap change scores before their maximum, and the mask hides some.
-
-
-@T.macro
-def mask(t, tile, s, c):
-    """acc_s = -inf where the mask hides a key, after features such as softcap have changed the scores."""
-    hide(t, tile, s, c, -T.infinity("float32"))
-
-
-@T.macro
-def hide(t, tile, s, c, value):
-    """acc_s = value where the mask hides a key."""
-    kv = block(t, tile, c)
-    for i, j in T.Parallel(ROWS, c.block_N):
-        own_key = tile.own_key(tile.first_row + i)
-        s.acc_s[i, j] = T.if_then_else(c.mask.hidden(j, own_key, tile.seq_kv, T, kv * c.block_N), value, s.acc_s[i, j])
-
-
 # Tiles move between global and shared memory here: rings of buffers, the producer warp's loads by TMA, a warpgroup's stores.
 #
 # The producer warp loads as far ahead as the rings allow.
@@ -935,20 +933,15 @@ def produce_block(j, tile, s, c):
 
 @T.macro
 def load_k(j, tile, s, c):
-    load(s.K, tile.base + j, block(j, tile, c), tile, c)
+    load(s.K, tile.base + j, tile.kv_block(j), tile, c)
 
 
 @T.macro
 def load_v(j, tile, s, c):
-    load(s.V, tile.base + j, block(j, tile, c), tile, c)
+    load(s.V, tile.base + j, tile.kv_block(j), tile, c)
 
 
 LOADS = {"load_k": load_k, "load_v": load_v}
-
-
-def block(j, tile, c):
-    """Returns the number of the KV block that a tile takes j-th, from 0 on; it takes its last block first."""
-    return tile.blocks - 1 - j
 
 
 @T.macro
@@ -959,7 +952,7 @@ def load(ring, step, kv, tile, c):
     columns = None
     head = kv_head(tile.head, c)
     T.tma_copy(
-        rows_of(ring.source, tile.keys, head, kv * c.block_N, c.block_N, c, columns),
+        rows_of(ring.source, tile.keys, head, kv * c.block_N, c.block_N, c, columns, tile.seq_kv),
         ring.shared[slot(ring, step), :, :],
         barrier=ring.full[slot(ring, step)],
         leader_scope_threads=WARP,
@@ -982,7 +975,7 @@ def load_q(wg, tile, s, c):
     T.mbarrier_wait_parity(s.Q.empty[wg], tile.turn % 2 ^ 1)
     columns = None
     T.tma_copy(
-        rows_of(s.Q.source, tile.queries, tile.head, tile.first_row + wg * ROWS, ROWS, c, columns),
+        rows_of(s.Q.source, tile.queries, tile.head, tile.first_row + wg * ROWS, ROWS, c, columns, tile.seq_q),
         s.Q.shared[wg, :, :],
         barrier=s.Q.full[wg],
         leader_scope_threads=WARP,
@@ -1020,6 +1013,24 @@ def stored_columns(c):
     return f"tl_attention_store<{c.head_dim_v}, {is_bf16(c)}>"
 
 
+# Features such as softcap change scores before their maximum, and the mask hides some.
+
+
+@T.macro
+def mask(t, tile, s, c):
+    """acc_s = -inf where the mask hides a key, after features such as softcap have changed the scores."""
+    hide(t, tile, s, c, -T.infinity("float32"))
+
+
+@T.macro
+def hide(t, tile, s, c, value):
+    """acc_s = value where the mask hides a key."""
+    kv = tile.kv_block(t)
+    for i, j in T.Parallel(ROWS, c.block_N):
+        own_key = tile.own_key(tile.first_row + i)
+        s.acc_s[i, j] = T.if_then_else(c.mask.hidden(j, own_key, tile.seq_kv, T, kv * c.block_N), value, s.acc_s[i, j])
+
+
 # Kernels learn here where rows of a tensor lie, and their proofs in `codeproof/tiles/tensors.py`.
 #
 # Every tensor is (batch, heads, rows, columns), whatever its strides. Packed sequences lie one behind the other in tensors
@@ -1031,15 +1042,14 @@ def viewed(tensor, c):
     return tensor
 
 
-def rows_of(tensor, sequence, head, first, count, c, columns=None):
+def rows_of(tensor, sequence, head, first, count, c, columns=None, length=None):
     """Returns the slice of `count` rows of a sequence's head from row `first` on, with all columns or the first `columns`.
 
-    `sequence` is its number, or a Packed and the tensor a ragged view. `columns` is given for a tile that is wider than
-    the tensor. TMA and the copies of TileLang fill columns and rows beyond the tensor's with 0, and store none.
+    `sequence` is its batch; or where it begins, if it is packed, has `length` rows, and the tensor is a ragged view.
+    `columns` is given for a tile that is wider than the tensor. TMA and the copies of TileLang fill columns and rows beyond
+    the tensor's with 0, and store none.
     """
-    if columns is None:
-        return tensor[sequence, head, first : first + count, :]
-    return tensor[sequence, head, first : first + count, 0:columns]
+    return tensor[sequence, head, first : first + count, :columns]
 
 
 def kv_head(head, c):
@@ -1047,14 +1057,9 @@ def kv_head(head, c):
     return head
 
 
-def element_of(tensor, batch, head, row, column=0):
-    """Returns the element of a (batch, heads, rows, columns) tensor at these indices."""
-    return tensor[batch, head, row, column]
-
-
 def first_of_row(tensor, sequence, head, row, c):
     """Returns the first element of a row of a sequence's head, which lies in a packed tensor or in one with a batch."""
-    return element_of(tensor, sequence, head, row)
+    return tensor[sequence, head, row, 0]
 
 
 def stored(registers, row, tile, s, c):

@@ -109,7 +109,7 @@ def test_each_block_that_a_tile_sees_is_in_one_part() -> None:
         sides = [rng.choice((None, 0, 1, 100, 300)) for _ in range(2)]
         mask, sizes = Mask(*sides), Lengths(rng.randint(1, 200), rng.randint(129, 768))
         row = rng.randrange(0, sizes.seq_q, 64)
-        cut = Cut(mask, 1, 64, 64, 128, 1, "descending")
+        cut = Cut(Variant(128, "float16", mask), 64, 64, 128, 1, "descending")
         tile = RowTiles(cut, sizes, row, 0, 0, 0, 1, {})
         seen = range(*visited(sizes, mask, row, 64, 128, 0, INTEGERS))
         found = [range(*replace(tile, part=part, result=part).blocks) for part in range(PARTS)]

@@ -126,12 +126,8 @@ class Proof(ABC):
     @property
     def cut(self) -> Cut:
         """Returns the Cut, by which the kernel cuts problems into row tiles and KV blocks."""
-        schedule, variant = self.schedule, self.code.variant
-        least = self.program.least_blocks
-        tile = schedule.block_M, schedule.block_N
-        return Cut(
-            variant.mask, variant.group, self.rows, *tile, least, schedule.kv_order, variant.together, variant.row_heads
-        )
+        tile = self.schedule.block_M, self.schedule.block_N
+        return Cut(self.code.variant, self.rows, *tile, self.program.least_blocks, self.schedule.kv_order)
 
     @abstractmethod
     def sizes(self) -> Iterator[Sizes]:

@@ -18,6 +18,7 @@ from tl_attention.codeproof.read.copies import PER_HEAD
 from tl_attention.codeproof.read.nodes import Arithmetic, For, Step, While, every
 from tl_attention.codeproof.read.text import Kernel
 from tl_attention.codeproof.run.run import Run, Seen
+from tl_attention.codeproof.run.threads import Value
 from tl_attention.codeproof.tiles.row_tiles import RowTiles
 from tl_attention.codeproof.tiles.tensors import Tensor
 from tl_attention.codeproof.verdict import Unsafe
@@ -192,37 +193,33 @@ class Likeness:
         A base is subtracted before values of tiles are compared. One of the bases must fit all threads.
         """
         of, tiles = seen.values, self.turns[seen.turn]
-        row, head, head_kv, head_of_results = (
-            np.broadcast_to(part, tiles.row.shape)[place]
-            for part in (tiles.row, tiles.head, tiles.head_kv, tiles.head_of_results)
-        )
-        (q_first, batch), (k_first, batch_kv), (_, of_results) = (
-            tuple(np.broadcast_to(part, tiles.row.shape)[place] for part in parts)
-            for parts in (tiles.queries, tiles.keys, tiles.results)
-        )
-        left, row = tiles.sizes.seq_q[place] - row, q_first + row
-        kv_rows = tuple(k_first + tiles.cut.block_N * part[place] for part in self.blocks[seen.turn])
+        of_kv = (of.get("tensor") or seen.name) in ("K", "V")
+        places = [tiles.place_of_block(end) for end in self.blocks[seen.turn]] if of_kv else [tiles.place()]
+        bases = [self._of_threads(place, *of_tiles) for of_tiles in places]
         if seen.kind in ("tma load", "tma store"):
-            of_kv = seen.name in ("K", "V")
-            yield "row", kv_rows if of_kv else (row,)
-            yield "head", (head_kv if of_kv else head,)
-            yield "batch", (batch_kv if of_kv else batch,)
+            yield from zip(("row", "head", "batch"), zip(*bases))
         elif of.get("tensor") and "source" in of:
-            tensor, of_kv = self._tensor(of["tensor"], place), of["tensor"] in ("K", "V")
-            bases = [
-                tensor.element(batch_kv if of_kv else batch, head_kv if of_kv else head, at)
-                for at in (kv_rows if of_kv else (row,))
-            ]
-            yield "source", tuple(bases)
+            tensor = self._tensor(of["tensor"], place)
+            sources = tuple(tensor.element(batch, head, row) for row, head, batch in bases)
+            yield "source", sources
             if "inside" in of:
-                yield "inside", tuple(self._inside(of, base, tensor, at, of_kv, place) for base, at in zip(
-                    bases, kv_rows if of_kv else (row,)))  # fmt: skip
+                rows = (row for row, _, _ in bases)
+                yield (
+                    "inside",
+                    tuple(self._inside(of, source, tensor, row, of_kv, place) for source, row in zip(sources, rows)),
+                )
         elif seen.kind in ("output", "rows of output", "rows of lse"):
             name = "LSE" if seen.kind == "rows of lse" else "Output"
-            yield "element", (self._tensor(name, place).element(of_results, head_of_results, row),)
-            yield "rows", (left,)
+            row, head, batch = self._of_threads(place, *tiles.place_of_results())
+            yield "element", (self._tensor(name, place).element(batch, head, row),)
+            yield "rows", self._of_threads(place, tiles.sizes.seq_q - tiles.row)
         elif seen.kind == PER_HEAD:
-            yield "value", (head,)
+            yield "value", self._of_threads(place, tiles.head)
+
+    def _of_threads(self, place: Array, *of_tiles: Value) -> tuple[Array, ...]:
+        """Returns what each thread has of numbers, or arrays with an entry for each block."""
+        blocks = self.turns[0].row.shape
+        return tuple(np.broadcast_to(part, blocks)[place] for part in of_tiles)
 
     def _inside(
         self, of: Mapping[str, Any], base: Array, tensor: Tensor, row: Array, of_kv: bool, place: Array

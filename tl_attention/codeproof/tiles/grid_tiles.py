@@ -79,8 +79,7 @@ def _wanted(of: RowTiles, warpgroups: int, optional: Collection[str]) -> Iterato
     # The first block of a cluster loads K and V for all of its blocks.
     leading, (start, end) = there & (of.rank == 0), of.blocks
     for name, block in ((FIRST, end - 1), (LAST, start)):
-        first, batch = of.keys
-        rows = np.stack(np.broadcast_arrays(first + block * of.cut.block_N, of.head_kv, batch), axis=-1)
+        rows = np.stack(np.broadcast_arrays(*of.place_of_block(block)), axis=-1)
         yield from ((ring + name, 0, rows, leading, leading) for ring in "KV")
 
 

@@ -18,8 +18,9 @@ from tl_attention.codeproof.run.threads import Value
 from tl_attention.codeproof.tiles.tensors import Tensor
 from tl_attention.codeproof.verdict import Unsafe
 from tl_attention.problem.lengths import PART_BLOCKS, Lengths, head_rows
-from tl_attention.problem.mask import INTEGERS, Mask, ceildiv
+from tl_attention.problem.mask import INTEGERS, ceildiv
 from tl_attention.problem.tiling import kv_index, visited, whole_blocks
+from tl_attention.problem.variant import Variant
 from tl_attention.program.events import Event, Maybe, Place
 
 # numpy's arithmetic under the names that a mask asks for.
@@ -38,21 +39,17 @@ class Entries(Protocol):
 
 @dataclass(frozen=True)
 class Cut:
-    """A Cut says how a kernel cuts problems into row tiles and KV blocks, and in which order it takes the blocks.
+    """A Cut says how a kernel of a variant cuts problems into row tiles and KV blocks, and in which order it takes the blocks.
 
-    `rows` rows share KV blocks, `block_M` of them are one block's. They may be of several heads `together`, one behind the
-    other, or of `row_heads` heads for each query.
+    `rows` rows share KV blocks, `block_M` of them are one block's. A tile has `least` KV blocks or more.
     """
 
-    mask: Mask
-    group: int
+    variant: Variant
     rows: int
     block_M: int
     block_N: int
     least: int
     kv_order: str
-    together: bool = False
-    row_heads: int = 1
 
 
 @dataclass
@@ -90,8 +87,8 @@ class RowTiles:
         cut, first = self.cut, self.row - self.rank * self.cut.block_M
         of, first, rows = self._queries(first, cut.rows)
         if self.part is None:
-            return visited(of, cut.mask, first, rows, cut.block_N, cut.least, self._arithmetic)
-        start, end = visited(of, cut.mask, first, rows, cut.block_N, 0, self._arithmetic)
+            return visited(of, cut.variant.mask, first, rows, cut.block_N, cut.least, self._arithmetic)
+        start, end = visited(of, cut.variant.mask, first, rows, cut.block_N, 0, self._arithmetic)
         own_start, own_end = self.part * PART_BLOCKS, (self.part + 1) * PART_BLOCKS
         start = self._arithmetic.min(self._arithmetic.max(start, own_start), own_end - 1)
         end = self._arithmetic.min(end, own_end)
@@ -99,11 +96,11 @@ class RowTiles:
 
     def _queries(self, first: Value, rows: int) -> tuple[Any, Value, Value]:
         """Returns (lengths, first query, queries) of `rows` rows from `first` on: all where rows of several heads lie in a tile."""
-        heads = self.cut.row_heads
+        heads = self.cut.variant.row_heads
         if heads > 1:
             of = Lengths(self.sizes.seq_q // heads, self.sizes.seq_kv)
             return of, first // heads, ceildiv(first + rows, heads) - first // heads
-        if not self.cut.together:
+        if not self.cut.variant.together:
             return self.sizes, first, rows
         of_head = head_rows(self.sizes.seq_q, self.cut.block_N)
         return Lengths(of_head, self.sizes.seq_kv), 0 * first, of_head
@@ -112,7 +109,7 @@ class RowTiles:
         """Returns (first, end) of the KV blocks of which `rows` rows, from the tile's `offset` on, see all keys."""
         cut = self.cut
         of, first, queries = self._queries(self.row + offset, rows)
-        return whole_blocks(of, cut.mask, first, queries, cut.block_N, self._arithmetic)
+        return whole_blocks(of, cut.variant.mask, first, queries, cut.block_N, self._arithmetic)
 
     @property
     def queries(self) -> tuple[Value, Value]:
@@ -137,7 +134,22 @@ class RowTiles:
     @property
     def head_kv(self) -> Value:
         """Returns the number of the head of K and V that the tile's query head uses."""
-        return self.head // self.cut.group
+        return self.head // self.cut.variant.group
+
+    def place(self, offset: int = 0) -> tuple[Value, Value, Value]:
+        """Returns (row, head, batch) of the tile's row number `offset`, its first by default."""
+        first, batch = self.queries
+        return first + self.row + offset, self.head, batch
+
+    def place_of_results(self, offset: int = 0) -> tuple[Value, Value, Value]:
+        """Returns (row, head, batch) of the results of the tile's row number `offset`, its first by default."""
+        first, batch = self.results
+        return first + self.row + offset, self.head_of_results, batch
+
+    def place_of_block(self, number: Value) -> tuple[Value, Value, Value]:
+        """Returns (row, head, batch) of the first row, in K and V, of KV block `number` of the sequence."""
+        first, batch = self.keys
+        return first + self.cut.block_N * number, self.head_kv, batch
 
     # --- of one tile -------------------------------------------------------------------------------------------
 
@@ -170,20 +182,9 @@ class RowTiles:
             raise Unsafe(f"it takes more than the {len(found)} KV blocks of rows from {self.row} on")
         return kv_index(step, found, self.cut.kv_order)
 
-    def place(self, offset: int = 0) -> Place:
-        """Returns (row, head, batch) of the tile's row number `offset`, its first by default."""
-        first, batch = self.queries
-        return first + self.row + offset, self.head, batch
-
-    def place_of_results(self, offset: int = 0) -> Place:
-        """Returns (row, head, batch) of the results of the tile's row number `offset`."""
-        first, batch = self.results
-        return first + self.row + offset, self.head_of_results, batch
-
     def place_of_kv(self, block: int) -> Place:
         """Returns (row, head, batch) of the first row, in K and V, of the KV block that the loop takes `block`-th."""
-        first, batch = self.keys
-        return first + self.cut.block_N * self.kv(block), self.head_kv, batch
+        return self.place_of_block(self.kv(block))
 
     def copied(self, tensor: str, block: int | None = None) -> Place:
         """Returns (first element, rows) to copy of a tensor's KV block, or of Q's row tile if `block` is None.

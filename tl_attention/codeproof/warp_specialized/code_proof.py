@@ -30,7 +30,7 @@ from tl_attention.codeproof.warp_specialized.grid_proof import (
     turns,
     whole_groups,
 )
-from tl_attention.codeproof.warp_specialized.packed_proof import packed_grids, packed_sizes
+from tl_attention.codeproof.warp_specialized.packed_proof import packed_sizes
 from tl_attention.codeproof.warp_specialized.small_kernels import check_listing, check_merging
 from tl_attention.kernels.warp_specialized.dialect import split_registers
 from tl_attention.kernels.warp_specialized.roles import Roles, tile_lists
@@ -106,18 +106,17 @@ class RolesProof(Proof):
             races.prove(events, self.roles.counts)
 
     def sizes(self) -> Iterator[Any]:
-        if self.roles.packed:
-            yield from packed_sizes(self, TILES)
-            return
+        # So many heads that each block has TILES tiles.
         heads = whole_groups(TILES * workers(self.schedule, self.code.variant), self.code.variant)
+        if self.roles.packed:
+            yield from packed_sizes(self, heads)
+            return
         for lengths in self.lengths(self.program.span + 2, self.rows, ROWS):
             yield Sizes(1, heads, *lengths)
         # Loops so long that no number in the code is larger: in batches, as heads times keys are bounded.
         yield Sizes(heads // self.code.variant.group, self.code.variant.group, 5, MOST_KEYS)
 
     def grids(self) -> Iterator[Any]:
-        if self.roles.packed:
-            return packed_grids(self.schedule, self.code.variant)
         return grids(self.schedule, self.code.variant)
 
     def check_grid(self, sizes: Sizes) -> None:

@@ -21,9 +21,9 @@ from tl_attention.codeproof.verdict import Unsafe
 from tl_attention.codeproof.warp_specialized.packed_proof import DrawnTiles, ListedTiles
 from tl_attention.kernels.warp_specialized.roles import Roles
 from tl_attention.kernels.warp_specialized.tile_order import placed, placed_in_list, workers
-from tl_attention.problem.lengths import Problems, cuts, results
+from tl_attention.problem.lengths import Lengths, Problems, cuts, results
 from tl_attention.problem.mask import ceildiv
-from tl_attention.problem.packed import listed
+from tl_attention.problem.packed import PackedSizes, listed
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.tiling import SECTION_BYTES, row_tiles, taper
 from tl_attention.problem.variant import Sizes, Variant
@@ -41,29 +41,43 @@ def whole_groups(heads: int, variant: Variant) -> int:
     return ceildiv(heads, variant.group) * variant.group
 
 
-def grids(schedule: Schedule, variant: Variant) -> Iterator[Sizes]:
+def grids(schedule: Schedule, variant: Variant) -> Iterator[Sizes | PackedSizes]:
     """Yields sizes of problems whose grids show every way in which the order of tiles divides their number.
 
     Where few heads show it, a grid has as many heads of K and V.
     """
+    for sizes, lengths in _grids(schedule, variant):
+        gap = 2 * schedule.block_M * schedule.kernel.cluster
+        yield PackedSizes.of(sizes.heads, lengths, gap) if variant.packed else sizes
+
+
+def _grids(schedule: Schedule, variant: Variant) -> Iterator[tuple[Sizes, list[tuple[int, int]]]]:
+    """Yields what `grids` does, with the lengths of packed sequences whose tiles show the same.
+
+    There are sequences of many tiles and of none, and problems without a tile.
+    """
     rows, group = schedule.block_M * schedule.kernel.cluster, variant.group
     # One row tile of many heads, so that a number in the order of tiles is not divided by anything else.
-    yield Sizes(1, whole_groups(9 * workers(schedule, variant), variant), rows, rows + 1)
-    yield Sizes(2, 3 * group, 5 * rows - rows // 3, 6 * rows)
+    heads = whole_groups(9 * workers(schedule, variant), variant)
+    yield Sizes(1, heads, rows, rows + 1), [(rows, rows + 1)]
+    long = Lengths(5 * rows - rows // 3, 6 * rows)
+    yield Sizes(2, 3 * group, *long), [long, (0, 9), (3, 0), (rows, 2 * rows), (1, 1), (rows + 1, rows // 2)]
     # Numbers of row tiles that divide the number of tapered tiles, or one less than that, and heads beyond those.
     tapered = taper(variant.tile_dim, variant.tile_dim_v) * workers(schedule, variant)
     for tiles in (4, next(n for n in range(2, tapered) if (tapered - 1) % n == 0)):
-        yield Sizes(1, whole_groups(tapered // tiles + 4, variant), tiles * rows, tiles * rows)
+        sizes = Sizes(1, whole_groups(tapered // tiles + 4, variant), tiles * rows, tiles * rows)
+        yield sizes, [(rows, 2 * rows), ((tiles - 1) * rows, tiles * rows)]
     # The window's edges lie in tiles of their own, with keys before and after them that no row of the tiles sees.
-    for lengths in [*cuts(variant.mask, rows, schedule.block_N, ROWS)][:1]:
-        yield Sizes(1, 3 * group, lengths.seq_q + 3 * rows, lengths.seq_kv + 4 * rows)
+    for seq_q, seq_kv in [*cuts(variant.mask, rows, schedule.block_N, ROWS)][:1]:
+        within = Lengths(seq_q + 3 * rows, seq_kv + 4 * rows)
+        yield Sizes(1, 3 * group, *within), [within, (rows, rows)]
     # No tile, for blocks that look for one.
     if schedule.kernel.tile_scheduler != "one_tile":
-        yield Sizes(2, 2 * group, 0, rows)
+        yield Sizes(2, 2 * group, 0, rows), [(0, rows), (0, 0)]
     # Keys that divide what a section has, and sections of one head; the last section has fewer heads.
     keys = SECTION_BYTES // (4 * 2 * (variant.tile_dim + variant.tile_dim_v))
-    yield Sizes(3, 7 * group, 2 * rows + 1, keys)
-    yield Sizes(1, 5 * group, 3 * rows, 4 * keys + 1)
+    yield Sizes(3, 7 * group, 2 * rows + 1, keys), [(2 * rows + 1, keys), (rows, keys)]
+    yield Sizes(1, 5 * group, 3 * rows, 4 * keys + 1), [(3 * rows, 4 * keys + 1)]
 
 
 class GridProof:
@@ -154,22 +168,26 @@ NO_TILE = 1 << 40
 
 def check_samples(proof: Proof, roles: Roles) -> None:
     """Raises Unsafe if the code uses a tile's number for more than to find the tile, or the wrong tile comes next."""
-    if roles.packed:
-        check_packed_samples(proof, roles)
-        return
     schedule, variant, cluster = proof.schedule, proof.code.variant, roles.cluster
-    # The number of heads in a section is a quotient by the number of keys, so there must be keys.
-    keyless = schedule.kernel.tile_order != "sections"
-    sizes, number = numbered(variant, proof.rows, schedule.block_N, without_keys=keyless)
-    number = first_numbers(schedule, variant, number)
-    rank = np.arange(len(number) * cluster) % cluster
-    blocks = np.repeat(number, cluster) * cluster + rank
-    threads = Threads(blocks, roles.warpgroups + 1, tuple(range(WARPS)), lanes=1)
     for start, counted in enumerate(COUNTED):
+        problems: Any = None
+        if roles.packed:
+            # Each cluster has a problem of its own.
+            problems = DrawnTiles.of(schedule, variant, proof.rows, turns=3)
+            of, number = problems.sizes, problems.number
+        else:
+            # The number of heads in a section is a quotient by the number of keys, so there must be keys.
+            keyless = schedule.kernel.tile_order != "sections"
+            of, number = numbered(variant, proof.rows, schedule.block_N, without_keys=keyless)
+        number, sizes = first_numbers(schedule, variant, number), _of_blocks(of, cluster)
+        blocks = np.repeat(number, cluster) * cluster + np.arange(len(number) * cluster) % cluster
+        threads = Threads(blocks, roles.warpgroups + 1, tuple(range(WARPS)), lanes=1)
+        working = turns(proof, problems or of, number, 3 if roles.packed else 2, proof.sample_tensors(sizes), counted)
+        # Of packed sequences it shows during a tile whether there is one behind it.
+        behind = working.pop().there if roles.packed else None
         proof.check_alike(
-            turns(proof, sizes, number, 2, proof.sample_tensors(_of_blocks(sizes, cluster)), counted), threads, {},
-            roles.warpgroups, ROWS, cluster=cluster, counter={"TileCounter": (counted, 0)}, start=start,
-            workers=workers(schedule, variant),
+            working, threads, proof.sample_names(sizes), roles.warpgroups, ROWS, behind, cluster=cluster,
+            counter={"TileCounter": (counted, 0)}, start=start, workers=workers(schedule, variant), entries=problems,
         )  # fmt: skip
 
 
@@ -182,22 +200,6 @@ def first_numbers(schedule: Schedule, variant: Variant, number: np.ndarray) -> n
     return np.zeros_like(number) if alone else number
 
 
-def check_packed_samples(proof: Proof, roles: Roles) -> None:
-    """Raises Unsafe if the code does not treat tiles of packed sequences alike; each cluster has a problem of its own."""
-    schedule, variant, cluster = proof.schedule, proof.code.variant, roles.cluster
-    for start, counted in enumerate(COUNTED):
-        problems = DrawnTiles.of(schedule, variant, proof.rows, turns=3)
-        number = first_numbers(schedule, variant, problems.number)
-        blocks = np.repeat(number, cluster) * cluster + np.arange(len(number) * cluster) % cluster
-        threads = Threads(blocks, roles.warpgroups + 1, tuple(range(WARPS)), lanes=1)
-        sizes = _of_blocks(problems.sizes, cluster)
-        *working, behind = turns(proof, problems, number, 3, proof.sample_tensors(sizes), counted)
-        proof.check_alike(
-            working, threads, proof.sample_names(sizes), roles.warpgroups, ROWS, behind.there, cluster=cluster,
-            counter={"TileCounter": (counted, 0)}, start=start, workers=workers(schedule, variant), entries=problems,
-        )  # fmt: skip
-
-
 def turns(
     proof: Proof, sizes: Any, number: np.ndarray, count: int, tensors: Mapping[str, Tensor], counted: int = 0
 ) -> list[RowTiles]:
@@ -207,15 +209,14 @@ def turns(
     """
     schedule, variant = proof.schedule, proof.code.variant
     scheduler, step = schedule.kernel.tile_scheduler, workers(schedule, variant)
-    packed = variant.packed
-    if packed:
+    if variant.packed:
         total = sizes.row_tiles * results(variant, sizes.sizes)
     else:
         total = ceildiv(sizes.seq_q, proof.rows) * sizes.heads * results(variant, sizes)
     found = []
     for _ in range(count):
         there = number < total
-        found.append((_packed_tiles if packed else _tiles)(proof, sizes, number, there, tensors))
+        found.append(_tiles(proof, sizes, number, there, tensors))
         if scheduler == "dynamic":
             # A block without a tile draws no other one.
             number = np.where(there, counted + np.cumsum(there) - 1 + step, NO_TILE)
@@ -226,41 +227,32 @@ def turns(
 
 
 def _tiles(
-    proof: Proof, sizes: Problems, number: np.ndarray, there: np.ndarray, tensors: Mapping[str, Tensor]
-) -> RowTiles:
-    """Returns the tiles of these numbers as RowTiles, with an entry for each block of a tile's cluster."""
-    cluster, block_M = proof.schedule.kernel.cluster, proof.schedule.block_M
-    tile, head = placed(np.where(there, number, 0), sizes, proof.rows, proof.schedule, proof.code.variant)
-    tile, head, there = (np.repeat(part, cluster) for part in (tile, head, there))
-    rank, of_blocks = np.arange(len(tile)) % cluster, _of_blocks(sizes, cluster)
-    row, result = tile * proof.rows + rank * block_M, head // of_blocks.heads
-    part, batch = divmod(result, of_blocks.batch)
-    of_part = {"part": part, "result": result} if proof.code.variant.parts else {}
-    return RowTiles(proof.cut, of_blocks, row, head % of_blocks.heads, batch, rank, there, tensors, **of_part)
-
-
-def _packed_tiles(
     proof: Proof, problems: Any, number: np.ndarray, there: np.ndarray, tensors: Mapping[str, Tensor]
 ) -> RowTiles:
     """Returns the tiles of these numbers as RowTiles, with an entry for each block of a tile's cluster.
 
-    Their batch is their number in the list.
+    The batch of packed sequences' tiles is their number in the list.
     """
-    schedule, variant = proof.schedule, proof.code.variant
-    cluster, block_M = schedule.kernel.cluster, schedule.block_M
-    row_tiles, sizes = np.maximum(problems.row_tiles, 1), problems.sizes
-    at, result = placed_in_list(
-        np.where(there, number, 0), row_tiles, results(variant, sizes), sizes.seq_kv, schedule, variant
-    )
-    part, head = divmod(result, sizes.heads)
-    tile, (first, q_begin, seq_q, k_begin, seq_kv) = problems.found(at, there)
-    own = (tile, head, there, first, q_begin, seq_q, k_begin, seq_kv)
-    tile, head, there, first, q_begin, seq_q, k_begin, seq_kv = (np.repeat(number, cluster) for number in own)
-    rank = np.arange(len(tile)) % cluster
-    of = Problems(np.repeat(sizes.batch, cluster), np.repeat(sizes.heads, cluster), seq_q, seq_kv)
-    row = (first + rank) * block_M
-    of_part = {"part": part, "result": result} if variant.parts else {}
-    return RowTiles(proof.cut, of, row, head, tile, rank, there, tensors, begins=(q_begin, k_begin), **of_part)
+    schedule, variant, cluster = proof.schedule, proof.code.variant, proof.schedule.kernel.cluster
+    number, begins = np.where(there, number, 0), None
+    if variant.packed:
+        sizes, row_tiles = problems.sizes, np.maximum(problems.row_tiles, 1)
+        at, result = placed_in_list(number, row_tiles, results(variant, sizes), sizes.seq_kv, schedule, variant)
+        part, head = divmod(result, sizes.heads)
+        batch, (first, q_begin, seq_q, k_begin, seq_kv) = problems.found(at, there)
+        sizes = sizes._replace(seq_q=seq_q, seq_kv=seq_kv)
+        begins = np.repeat(q_begin, cluster), np.repeat(k_begin, cluster)
+    else:
+        sizes = problems
+        tile, head = placed(number, sizes, proof.rows, schedule, variant)
+        first, (result, head) = tile * cluster, divmod(head, sizes.heads)
+        part, batch = divmod(result, sizes.batch)
+    own = (first, head, batch, there, part, result)
+    first, head, batch, there, part, result = (np.repeat(numbers, cluster) for numbers in own)
+    rank, of_blocks = np.arange(len(first)) % cluster, _of_blocks(sizes, cluster)
+    of_part: Any = {"part": part, "result": result} if variant.parts else {}
+    row = (first + rank) * schedule.block_M
+    return RowTiles(proof.cut, of_blocks, row, head, batch, rank, there, tensors, begins=begins, **of_part)
 
 
 def entries_of(proof: Proof, sizes: Any) -> ListedTiles | None:

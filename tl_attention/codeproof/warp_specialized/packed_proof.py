@@ -14,12 +14,10 @@ import numpy as np
 
 from tl_attention.codeproof.proof import MOST_KEYS
 from tl_attention.codeproof.verdict import Unsafe
-from tl_attention.kernels.warp_specialized.tile_order import workers
 from tl_attention.problem.bounds import LARGEST, ROOM
-from tl_attention.problem.lengths import Lengths, Problems, cuts, drawn, results
+from tl_attention.problem.lengths import Lengths, Problems, drawn, results
 from tl_attention.problem.mask import Mask, ceildiv
 from tl_attention.problem.packed import PackedSizes, listed
-from tl_attention.problem.tiling import SECTION_BYTES, taper
 from tl_attention.problem.variant import Variant
 from tl_attention.problem.warpgroup import ROWS
 from tl_attention.schedule.schedule import Schedule
@@ -29,13 +27,9 @@ FARTHEST = 1 << 20
 Array = np.ndarray
 
 
-def packed_sizes(proof: Any, tiles: int) -> Iterator[PackedSizes]:
-    """Yields the sizes at which a kernel is proved: each length with the one before it, with empty ones between.
-
-    There are so many heads that each block has `tiles` tiles.
-    """
+def packed_sizes(proof: Any, heads: int) -> Iterator[PackedSizes]:
+    """Yields the sizes, of so many heads, at which a kernel is proved: each length with the one before it, empty ones between."""
     variant, gap = proof.code.variant, 2 * proof.rows
-    heads = ceildiv(tiles * workers(proof.schedule, variant), variant.group) * variant.group
     before = Lengths(proof.rows + 1, proof.rows + 5)
     some = (*proof.lengths(proof.program.span + 2, proof.rows, ROWS), Lengths(proof.rows, 0))
     few = straddling(variant.mask, proof.rows // variant.row_heads, proof.schedule.block_N)
@@ -55,30 +49,6 @@ def straddling(mask: Mask, queries: int, block_N: int) -> Iterator[Lengths]:
         past = block_N + edge - queries // 2
         seq_q = max(queries, 2 * block_N - past)
         yield Lengths(seq_q, past + seq_q)
-
-
-def packed_grids(schedule: Schedule, variant: Variant) -> Iterator[PackedSizes]:
-    """Yields sizes whose grids show every way in which the order of tiles divides their number.
-
-    There are sequences of many tiles and of none, and problems without a tile.
-    """
-    rows, group = schedule.block_M * schedule.kernel.cluster, variant.group
-    some = [(5 * rows - rows // 3, 6 * rows), (0, 9), (3, 0), (rows, 2 * rows), (1, 1), (rows + 1, rows // 2)]
-    yield PackedSizes.of(ceildiv(9 * workers(schedule, variant), group) * group, [(rows, rows + 1)], 2 * rows)
-    yield PackedSizes.of(3 * group, some, 2 * rows)
-    # Numbers of row tiles that divide the number of tapered tiles, or one less than that, and heads beyond those.
-    tapered = taper(variant.tile_dim, variant.tile_dim_v) * workers(schedule, variant)
-    for tiles in (4, next(n for n in range(2, tapered) if (tapered - 1) % n == 0)):
-        heads = ceildiv(tapered // tiles + 4, group) * group
-        yield PackedSizes.of(heads, [(rows, 2 * rows), ((tiles - 1) * rows, tiles * rows)], 2 * rows)
-    # The window's edges lie in tiles of their own, with keys before and after them that no row of the tiles sees.
-    for lengths in [*cuts(variant.mask, rows, schedule.block_N, ROWS)][:1]:
-        yield PackedSizes.of(3 * group, [(lengths.seq_q + 3 * rows, lengths.seq_kv + 4 * rows), (rows, rows)], 2 * rows)
-    yield PackedSizes.of(2 * group, [(0, rows), (0, 0)], 2 * rows)
-    # Keys that divide what a section has, and sections of one head; the last section has fewer heads.
-    keys = SECTION_BYTES // (4 * 2 * (variant.tile_dim + variant.tile_dim_v))
-    yield PackedSizes.of(7 * group, [(2 * rows + 1, keys), (rows, keys)], 2 * rows)
-    yield PackedSizes.of(5 * group, [(3 * rows, 4 * keys + 1)], 2 * rows)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ first one to be worked on; `s` is the memory of the thread block, `c` the consta
 
 import tilelang.language as T
 
-from tl_attention.kernels.mma_sync.transfers import block, element, load_k, load_v
+from tl_attention.kernels.mma_sync.transfers import element, load_k, load_v
 from tl_attention.kernels.shared.softmax import exponent, seen
 from tl_attention.schedule.loop.table import whole
 
@@ -155,7 +155,7 @@ def is_hidden(i, j, e, t, tile, s, c):
     """Returns the condition that the mask hides the key of a thread's score (i, j, e) from its query."""
     row = i * c.rows + s.thread // 32 * 16 + s.thread % 32 // 4 + e // 2 * 8
     key = j * 8 + s.thread % 4 * 2 + e % 2
-    return c.mask.hidden(key, tile.first_row + row + s.past_len, s.seq_kv, T, block(t, tile) * c.block_N)
+    return c.mask.hidden(key, tile.first_row + row + s.past_len, s.seq_kv, T, tile.kv_block(t) * c.block_N)
 
 
 @T.macro

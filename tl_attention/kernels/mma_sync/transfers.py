@@ -9,7 +9,7 @@ import tilelang.language as T
 
 from tl_attention.kernels.shared.device_code import is_bf16
 from tl_attention.kernels.shared.features import Totals, at_totals
-from tl_attention.kernels.shared.rows import element_of, kv_head, stored
+from tl_attention.kernels.shared.rows import kv_head, stored
 
 
 def element(row, chunk, rows, columns, c):
@@ -52,11 +52,6 @@ def load_v(t, tile, s, c, masked):
     copy_rows(s.given.V, s.V_shared, of, (tile.blocks - 1 - t) * c.block_N, s, c, checked=masked)
 
 
-def block(t, tile):
-    """Returns the number of the KV block that a row tile takes t-th, from 0 on; it takes its last block first."""
-    return tile.first + tile.blocks - 1 - t
-
-
 @dataclass(frozen=True)
 class Copied:
     """A Copied names rows of one head, from row `origin` on, and the element of shared memory where they go."""
@@ -73,7 +68,7 @@ def copied(source, of, row, shared, at, chunk):
     """Returns (destination, source, 8), the arguments of a cp.async of 8 elements, or 16 bytes, of one row."""
     return (
         T.access_ptr(shared[at], "w", extent=8),
-        T.access_ptr(element_of(source, of.batch, of.head, row, chunk * 8), "r", extent=8),
+        T.access_ptr(source[of.batch, of.head, row, chunk * 8], "r", extent=8),
         8,
     )
 

@@ -66,6 +66,12 @@ class EmittedConstants(Constants):
     macro_of: Callable[..., Any]
 
 
+# These constants are those of the variant by the same names.
+AS_IN_VARIANT = (
+    *("dtype", "mask", "narrow", "group", "strided", "packed", "together", "parts", "row_heads", "sms", "invariant"),
+)
+
+
 def of_variant(variant: Variant, device_code: Sequence[DeviceCode]) -> dict[str, Any]:
     """Returns, by name, the constants of a kernel that its variant determines, such as the mask. Imports tilelang."""
     from tl_attention.kernels.shared.features import Places
@@ -74,19 +80,9 @@ def of_variant(variant: Variant, device_code: Sequence[DeviceCode]) -> dict[str,
         "variant": variant,
         "device_code": device_code,
         "features": Places.of(variant.acting),
-        "dtype": variant.dtype,
         "head_dim": variant.tile_dim,
         "head_dim_v": variant.tile_dim_v,
         "columns_v": variant.head_dim_v,
-        "narrow": variant.narrow,
-        "group": variant.group,
-        "strided": variant.strided,
-        "packed": variant.packed,
-        "together": variant.together,
-        "parts": variant.parts,
-        "row_heads": variant.row_heads,
-        "sms": variant.sms,
         "traced": bool(variant.trace),
-        "invariant": variant.invariant,
-        "mask": variant.mask,
+        **{name: getattr(variant, name) for name in AS_IN_VARIANT},
     }

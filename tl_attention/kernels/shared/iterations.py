@@ -16,13 +16,13 @@ from tl_attention.kernels.shared.features import read
 class Tile:
     """A Tile names the rows of one head and sequence that a loop works on, and the KV blocks that these rows need.
 
-    The rows are those from `first_row` on, of the `seq_q` of its sequence, which has `seq_kv` keys; where these lie,
-    `queries` and `keys` say. These are `blocks` from block `first` on, and are counted from the last one:
-    those before number `visible` need no mask, but for those before number `cut`, where a window has a left edge. Where
-    a thread block works on tile after tile, it is the `turn`-th of its own, and number `number` of the grid; its loads
-    go on from number `base` of each ring. Where rows are those of several heads, each has `head_rows` of them. Of keys in
-    parts these are part `part`, and results go where `result` says. Where a warpgroup has rows of its own, they are those
-    of warpgroup `wg`.
+    The rows are those from `first_row` on, of the `seq_q` of its sequence, which has `seq_kv` keys; `queries` and `keys` are
+    its batch, or the first of its rows among those of packed sequences. There are `blocks` KV blocks from block `first` on,
+    which are counted from the last one: those before number `visible` need no mask, but for those before number `cut`, where
+    a window has a left edge. A thread block that works on tile after tile takes this one as its `turn`-th, and number
+    `number` of the grid; its loads go on from number `base` of each ring. The rows may be those of warpgroup `wg` alone.
+    Where rows are those of several heads, each head has `head_rows` of them, or each query of a packed sequence `row_heads`.
+    Of keys in parts these are part `part`, of `part_blocks` blocks but for the last, and results go where `result` says.
     """
 
     first: object
@@ -40,8 +40,10 @@ class Tile:
     number: object = None
     wg: object = None
     head_rows: object = None
+    row_heads: int = 1
     result: object = None
     part: object = None
+    part_blocks: object = None
 
     @property
     def results(self):
@@ -51,19 +53,28 @@ class Tile:
     @property
     def past_len(self):
         """Returns how many keys of the sequence precede its first query."""
-        return self.seq_kv - (self.seq_q if self.head_rows is None else self.head_rows)
+        return self.seq_kv - (self.queries_of(self.seq_q) if self.head_rows is None else self.head_rows)
+
+    def kv_block(self, t):
+        """Returns the number of the KV block that the tile takes t-th, from 0 on; it takes its last block first."""
+        return self.first + self.blocks - 1 - t
+
+    def queries_of(self, rows):
+        """Returns how many queries have so many rows, whole ones."""
+        return rows if self.row_heads == 1 else T.truncdiv(rows, self.row_heads)
 
     def own_key(self, row):
         """Returns the key at which the query of a row stands, which is one of several heads' rows if there are some."""
-        return (row if self.head_rows is None else T.truncmod(row, self.head_rows)) + self.past_len
+        return (self.queries_of(row) if self.head_rows is None else T.truncmod(row, self.head_rows)) + self.past_len
 
     def first_key(self, row):
         """Returns the first key at which a query of the rows from `row` on stands, of several heads the first query's."""
-        return row + self.past_len if self.head_rows is None else self.past_len
+        return self.queries_of(row) + self.past_len if self.head_rows is None else self.past_len
 
     def end_key(self, row):
         """Returns the key behind the last at which a query of the rows before `row` stands."""
-        return row + self.past_len if self.head_rows is None else self.seq_kv
+        # The sum in parentheses is a number: TileLang leaves out a 0 that is added, and keeps `+ 1 - 1`.
+        return self.queries_of(row + (self.row_heads - 1)) + self.past_len if self.head_rows is None else self.seq_kv
 
 
 def function_of(macro):

@@ -4,20 +4,10 @@ Every tensor is (batch, heads, rows, columns), whatever its strides. Packed sequ
 (rows, heads, columns).
 """
 
-from dataclasses import dataclass
-
 import tilelang.language as T
 
 # A ragged view has dimensions so long that they end no sequence, and a stride of 2^34 elements, which wraps an address.
 RAGGED_ROWS, RAGGED_ENDS, WRAP = 2**30, 0x7FFF0000, 2**34
-
-
-@dataclass(frozen=True)
-class Packed:
-    """A Packed says that a sequence has the `length` rows from row `begin` on of a tensor of packed sequences."""
-
-    begin: object
-    length: object
 
 
 def ragged(tensor):
@@ -38,20 +28,17 @@ def viewed(tensor, c):
     return ragged(tensor) if c.packed else tensor
 
 
-def rows_of(tensor, sequence, head, first, count, c, columns=None):
+def rows_of(tensor, sequence, head, first, count, c, columns=None, length=None):
     """Returns the slice of `count` rows of a sequence's head from row `first` on, with all columns or the first `columns`.
 
-    `sequence` is its number, or a Packed and the tensor a ragged view. `columns` is given for a tile that is wider than
-    the tensor. TMA and the copies of TileLang fill columns and rows beyond the tensor's with 0, and store none.
+    `sequence` is its batch; or where it begins, if it is packed, has `length` rows, and the tensor is a ragged view.
+    `columns` is given for a tile that is wider than the tensor. TMA and the copies of TileLang fill columns and rows beyond
+    the tensor's with 0, and store none.
     """
     if c.packed:
-        first = RAGGED_ROWS - sequence.length + first
-        if columns is None:
-            return tensor[RAGGED_ROWS, sequence.begin + sequence.length, head, first : first + count, :]
-        return tensor[RAGGED_ROWS, sequence.begin + sequence.length, head, first : first + count, 0:columns]
-    if columns is None:
-        return tensor[sequence, head, first : first + count, :]
-    return tensor[sequence, head, first : first + count, 0:columns]
+        first = RAGGED_ROWS - length + first
+        return tensor[RAGGED_ROWS, sequence + length, head, first : first + count, :columns]
+    return tensor[sequence, head, first : first + count, :columns]
 
 
 def kv_head(head, c):
@@ -59,24 +46,19 @@ def kv_head(head, c):
     return head if c.group == 1 else head // c.group
 
 
-def element_of(tensor, batch, head, row, column=0):
-    """Returns the element of a (batch, heads, rows, columns) tensor at these indices."""
-    return tensor[batch, head, row, column]
-
-
 def first_of_row(tensor, sequence, head, row, c):
     """Returns the first element of a row of a sequence's head, which lies in a packed tensor or in one with a batch."""
     if c.packed and c.parts:
-        return tensor[head, sequence.begin + row, 0]
+        return tensor[head, sequence + row, 0]
     if c.packed:
-        return tensor[sequence.begin + row, head, 0]
-    return element_of(tensor, sequence, head, row)
+        return tensor[sequence + row, head, 0]
+    return tensor[sequence, head, row, 0]
 
 
 def number_of(tensor, sequence, head, row, c):
     """Returns the element of a tensor that has one number for each row of a sequence's head, such as the LSE."""
     if c.packed:
-        return tensor[head, sequence.begin + row]
+        return tensor[head, sequence + row]
     return tensor[sequence, head, row]
 
 

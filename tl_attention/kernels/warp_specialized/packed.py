@@ -3,45 +3,24 @@
 A list entry says where a sequence lies and which of its rows the tile has. The longest tiles come first.
 """
 
-from dataclasses import dataclass, replace
-
 import tilelang.language as T
 
-from tl_attention.kernels.shared.iterations import Tile
-from tl_attention.kernels.shared.rows import Packed
 from tl_attention.kernels.warp_specialized.launches import LISTING, gathering_blocks, gathering_call, listing_call
-from tl_attention.kernels.warp_specialized.tiles import ORDERS, begin, consume, in_taper, put, reach, see, workers
+from tl_attention.kernels.warp_specialized.tiles import (
+    ORDERS,
+    begin,
+    consume,
+    in_taper,
+    named,
+    put,
+    reach,
+    see,
+    variables,
+    workers,
+)
 from tl_attention.kernels.warp_specialized.transfers import produce_block, store
 from tl_attention.problem.packed import TILE_WORDS, TILES_TOLD
 from tl_attention.problem.warpgroup import ALL_LANES, ROWS, WARP
-
-
-@dataclass(frozen=True)
-class PackedTile(Tile):
-    """A PackedTile is a Tile of a packed sequence, in which rows of `row_heads` heads may lie behind each other for each query.
-
-    `seq_q` and `first_row` count them all. A part of the keys has `part_blocks` KV blocks, the last perhaps fewer.
-    """
-
-    part_blocks: object = None
-    row_heads: int = 1
-
-    @property
-    def past_len(self):
-        return self.seq_kv - self.queries_of(self.seq_q)
-
-    def own_key(self, row):
-        return self.queries_of(row) + self.past_len
-
-    def first_key(self, row):
-        return self.queries_of(row) + self.past_len
-
-    def end_key(self, row):
-        return self.queries_of(row + self.row_heads - 1) + self.past_len
-
-    def queries_of(self, rows):
-        """Returns how many queries have so many rows, whole ones."""
-        return rows if self.row_heads == 1 else T.truncdiv(rows, self.row_heads)
 
 
 @T.macro
@@ -64,50 +43,9 @@ def list_tiles(given, c):
 
 
 @T.macro
-def packed_variables(c):
-    """Allocates the variables of a Tile of a packed sequence, which each next tile uses again, and returns the Tile."""
-    tile = T.alloc_var("int32")
-    turn = T.alloc_var("int32")
-    base = T.alloc_var("int32")
-    first_row = T.alloc_var("int32")
-    head = T.alloc_var("int32")
-    q_begin = T.alloc_var("int32")
-    seq_q = T.alloc_var("int32")
-    k_begin = T.alloc_var("int32")
-    seq_kv = T.alloc_var("int32")
-    blocks = T.alloc_var("int32")
-    visible = T.alloc_var("int32")
-    first = T.alloc_var("int32") if c.mask.left is not None or c.parts else 0
-    cut = T.alloc_var("int32") if c.mask.left is not None else 0
-    part = T.alloc_var("int32") if c.parts else None
-    part_blocks = T.alloc_var("int32") if c.parts else None
-    queries, keys = Packed(q_begin, seq_q), Packed(k_begin, seq_kv)
-    return PackedTile(
-        first, blocks, first_row, head, queries, keys, seq_q, seq_kv, visible, cut, turn=turn, base=base, number=tile,
-        part=part, part_blocks=part_blocks, row_heads=c.row_heads,
-    )  # fmt: skip
-
-
-def packed_named(tile, wg=None):
-    """Returns the tile with its numbers as named variables of the generated code, and with warpgroup `wg`."""
-    own = packed_values_of(
-        *(tile.turn, tile.base, tile.first, tile.blocks, tile.first_row, tile.head, tile.queries.begin, tile.seq_q),
-        *(tile.keys.begin, tile.seq_kv, tile.visible, tile.cut),
-    )
-    return replace(own, wg=wg, row_heads=tile.row_heads)
-
-
-@T.macro
-def packed_values_of(turn, base, first, blocks, first_row, head, q_begin, seq_q, k_begin, seq_kv, visible, cut):
-    """Returns a Tile of these numbers, which get names in the generated code because they are a macro's parameters."""
-    queries, keys = Packed(q_begin, seq_q), Packed(k_begin, seq_kv)
-    return PackedTile(first, blocks, first_row, head, queries, keys, seq_q, seq_kv, visible, cut, turn=turn, base=base)
-
-
-@T.macro
 def work_packed(wg, block, s, c, is_producer):
     """Works on a block's tiles in turn, as the producer warp if `is_producer`, else as the computing warpgroup `wg`."""
-    tile = packed_variables(c)
+    tile = variables(s, c)
     put(tile.turn, 0)
     put(tile.base, 0)
     if is_producer:
@@ -131,12 +69,12 @@ def work_packed(wg, block, s, c, is_producer):
                 number = T.call_extern("int32", "tl_attention_draw", T.address_of(s.tiles.counter[0]), workers(c))
             else:
                 number = number + workers(c)
-            produce_packed(number, row_tiles, packed_named(tile), s, c)
+            produce_packed(number, row_tiles, named(tile, c), s, c)
         else:
             see(tile, wg, s, c)
-            consume(packed_named(tile, wg), s, c)
+            consume(named(tile, c, wg), s, c)
             receive_rows(tile, wg, s, c)
-            store(packed_named(tile, wg), s, c)
+            store(named(tile, c, wg), s, c)
         put(tile.base, tile.base + tile.blocks)
         put(tile.turn, tile.turn + 1)
         receive(tile, s, c, is_producer)
@@ -216,8 +154,8 @@ def receive(tile, s, c, is_producer):
     if c.parts:
         put(tile.part_blocks, told(7, tile, s))
     if is_producer:
-        put(tile.queries.begin, told(1, tile, s))
-        put(tile.keys.begin, told(3, tile, s))
+        put(tile.queries, told(1, tile, s))
+        put(tile.keys, told(3, tile, s))
 
 
 @T.macro
@@ -227,7 +165,7 @@ def receive_rows(tile, wg, s, c):
     Kept in registers, these numbers would take the room of the loop's bounds, which ptxas then works out in each iteration.
     """
     put(tile.first_row, told(0, tile, s))
-    put(tile.queries.begin, told(1, tile, s))
+    put(tile.queries, told(1, tile, s))
     put(tile.seq_q, told(2, tile, s))
     put(tile.head, told(5, tile, s))
     put(tile.first_row, (tile.first_row + s.rank) * c.block_M + wg * ROWS)

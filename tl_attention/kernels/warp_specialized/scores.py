@@ -3,7 +3,6 @@
 import tilelang.language as T
 
 from tl_attention.kernels.shared.features import ON_SCORES, changed_by, changes_at_once, operand_of
-from tl_attention.kernels.warp_specialized.transfers import block
 from tl_attention.problem.warpgroup import ROWS
 
 
@@ -20,7 +19,7 @@ def mask(t, tile, s, c):
 @T.macro
 def hide(t, tile, s, c, value):
     """acc_s = value where the mask hides a key."""
-    kv = block(t, tile, c)
+    kv = tile.kv_block(t)
     for i, j in T.Parallel(ROWS, c.block_N):
         own_key = tile.own_key(tile.first_row + i)
         s.acc_s[i, j] = T.if_then_else(c.mask.hidden(j, own_key, tile.seq_kv, T, kv * c.block_N), value, s.acc_s[i, j])
@@ -52,6 +51,6 @@ def change_scores(t, tile, s, c, alone):
             )
         else:
             for i, j in T.Parallel(ROWS, c.block_N):
-                key = block(t, tile, c) * c.block_N + j
+                key = tile.kv_block(t) * c.block_N + j
                 after = key - tile.own_key(tile.first_row + i)
                 s.acc_s[i, j] = changed_by(name, s.acc_s[i, j], after, s, c)

@@ -22,16 +22,22 @@ def variables(s, c):
     base = T.alloc_var("int32")
     first_row = T.alloc_var("int32")
     head = T.alloc_var("int32")
-    bz = T.alloc_var("int32")
+    bz = None if c.packed else T.alloc_var("int32")
+    q_begin = T.alloc_var("int32") if c.packed else None
+    seq_q = T.alloc_var("int32") if c.packed else s.seq_q
+    k_begin = T.alloc_var("int32") if c.packed else None
+    seq_kv = T.alloc_var("int32") if c.packed else s.seq_kv
     blocks = T.alloc_var("int32")
     visible = T.alloc_var("int32")
     first = T.alloc_var("int32") if c.mask.left is not None or c.parts else 0
     cut = T.alloc_var("int32") if c.mask.left is not None else 0
-    result = T.alloc_var("int32") if c.parts else None
+    result = T.alloc_var("int32") if c.parts and not c.packed else None
     part = T.alloc_var("int32") if c.parts else None
+    part_blocks = (T.alloc_var("int32") if c.packed else s.given.part_blocks) if c.parts else None
     return Tile(
-        first, blocks, first_row, head, bz, bz, s.seq_q, s.seq_kv, visible, cut, turn=turn, base=base, number=tile,
-        head_rows=s.given.head_rows if c.together else None, result=result, part=part,
+        first, blocks, first_row, head, q_begin if c.packed else bz, k_begin if c.packed else bz, seq_q, seq_kv, visible, cut,
+        turn=turn, base=base, number=tile, head_rows=s.given.head_rows if c.together else None, row_heads=c.row_heads,
+        result=result, part=part, part_blocks=part_blocks,
     )  # fmt: skip
 
 
@@ -40,25 +46,24 @@ def put(variable, value):
     T.buffer_store(variable.buffer, value, variable.indices)
 
 
-def named(tile, wg=None):
-    """Returns the tile with its numbers as named variables of the generated code, and with warpgroup `wg`.
-
-    The variables that they come from would go into every expression.
-    """
+def named(tile, c, wg=None):
+    """Returns warpgroup `wg`'s tile with its numbers as named variables: other variables would go into every expression."""
+    bz, q_begin, k_begin = (None, tile.queries, tile.keys) if c.packed else (tile.queries, None, None)
     own = values_of(
-        tile.turn, tile.base, tile.first, tile.blocks, tile.first_row, tile.head, tile.queries, tile.visible, tile.cut,
-        0 if tile.result is None else tile.result,
+        tile.turn, tile.base, tile.first, tile.blocks, tile.first_row, tile.head, bz, q_begin, tile.seq_q, k_begin, tile.seq_kv,
+        tile.visible, tile.cut, tile.result, c,
     )  # fmt: skip
-    of_all = {"seq_q": tile.seq_q, "seq_kv": tile.seq_kv, "head_rows": tile.head_rows}
-    if tile.result is None:
-        of_all["result"] = None
-    return Tile(**{**vars(own), **of_all, "wg": wg})
+    return Tile(**{**vars(tile), **own, "wg": wg})
 
 
 @T.macro
-def values_of(turn, base, first, blocks, first_row, head, bz, visible, cut, result):
-    """Returns a Tile of these numbers, which get names in the generated code because they are a macro's parameters."""
-    return Tile(first, blocks, first_row, head, bz, bz, None, None, visible, cut, turn=turn, base=base, result=result)
+def values_of(turn, base, first, blocks, first_row, head, bz, q_begin, seq_q, k_begin, seq_kv, visible, cut, result, c):
+    """Returns these numbers of a Tile, which get names in the generated code because they are a macro's parameters."""
+    return {
+        "turn": turn, "base": base, "first": first, "blocks": blocks, "first_row": first_row, "head": head, "seq_q": seq_q,
+        "seq_kv": seq_kv, "queries": q_begin if c.packed else bz, "keys": k_begin if c.packed else bz, "visible": visible,
+        "cut": cut, "result": result,
+    }  # fmt: skip
 
 
 def workers(c):
@@ -155,14 +160,14 @@ def work(wg, block, s, c, is_producer):
         if c.mask.left is not None or c.parts:
             begin(tile, tile.first_row, s, c)
         if is_producer:
-            produce(named(tile), s, c)
+            produce(named(tile, c), s, c)
             if c.kernel.tile_scheduler == "dynamic":
                 # After the loads: the counter takes a microsecond to answer.
                 draw_tile(tile.turn, s, c)
         else:
             see(tile, wg, s, c)
-            consume(named(tile, wg), s, c)
-            store(named(tile, wg), s, c)
+            consume(named(tile, c, wg), s, c)
+            store(named(tile, c, wg), s, c)
         put(tile.base, tile.base + tile.blocks)
         advance(tile, row_tiles, s, c, is_producer=is_producer)
         put(tile.turn, tile.turn + 1)
@@ -196,14 +201,9 @@ def reach(tile, s, c):
         c.mask.end_block(tile.blocks, tile.end_key((tile.first_row + c.kernel.cluster) * c.block_M), c.block_N, T),
     )
     if c.parts:
-        put(tile.blocks, T.min(tile.blocks, (tile.part + 1) * blocks_of_part(tile, s, c)))
+        put(tile.blocks, T.min(tile.blocks, (tile.part + 1) * tile.part_blocks))
     put(tile.blocks, T.max(tile.blocks, c.loop.least_blocks))
     put(tile.first_row, (tile.first_row + s.rank) * c.block_M)
-
-
-def blocks_of_part(tile, s, c):
-    """Returns how many KV blocks a part of the keys has, the last perhaps fewer; of packed sequences a tile is told."""
-    return tile.part_blocks if c.packed else s.given.part_blocks
 
 
 @T.macro
@@ -212,10 +212,10 @@ def begin(tile, first_row, s, c):
     # Blocks of a cluster load together: from the first that its first row needs.
     put(tile.first, c.mask.first_block(tile.first_key(first_row - s.rank * c.block_M), c.block_N, T))
     if c.parts:
-        put(tile.first, T.max(tile.first, tile.part * blocks_of_part(tile, s, c)))
+        put(tile.first, T.max(tile.first, tile.part * tile.part_blocks))
         if c.mask.left is not None:
             # A part that lies before the window has its own last block, which is masked, not the window's first.
-            put(tile.first, T.min(tile.first, (tile.part + 1) * blocks_of_part(tile, s, c) - 1))
+            put(tile.first, T.min(tile.first, (tile.part + 1) * tile.part_blocks - 1))
     put(tile.blocks, T.max(tile.blocks - tile.first, c.loop.least_blocks))
 
 

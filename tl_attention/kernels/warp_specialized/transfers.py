@@ -77,20 +77,15 @@ def produce_block(j, tile, s, c):
 
 @T.macro
 def load_k(j, tile, s, c):
-    load(s.K, tile.base + j, block(j, tile, c), tile, c)
+    load(s.K, tile.base + j, tile.kv_block(j), tile, c)
 
 
 @T.macro
 def load_v(j, tile, s, c):
-    load(s.V, tile.base + j, block(j, tile, c), tile, c)
+    load(s.V, tile.base + j, tile.kv_block(j), tile, c)
 
 
 LOADS = {"load_k": load_k, "load_v": load_v}
-
-
-def block(j, tile, c):
-    """Returns the number of the KV block that a tile takes j-th, from 0 on; it takes its last block first."""
-    return tile.first + tile.blocks - 1 - j if c.mask.left is not None or c.parts else tile.blocks - 1 - j
 
 
 @T.macro
@@ -101,7 +96,7 @@ def load(ring, step, kv, tile, c):
     columns = ring.shared.shape[2] if c.narrow else None
     head = kv_head(tile.head, c)
     T.tma_copy(
-        rows_of(ring.source, tile.keys, head, kv * c.block_N, c.block_N, c, columns),
+        rows_of(ring.source, tile.keys, head, kv * c.block_N, c.block_N, c, columns, tile.seq_kv),
         ring.shared[slot(ring, step), :, :],
         barrier=ring.full[slot(ring, step)],
         leader_scope_threads=WARP,
@@ -124,7 +119,7 @@ def load_q(wg, tile, s, c):
     T.mbarrier_wait_parity(s.Q.empty[wg], tile.turn % 2 ^ 1)
     columns = c.head_dim if c.narrow else None
     T.tma_copy(
-        rows_of(s.Q.source, tile.queries, tile.head, tile.first_row + wg * ROWS, ROWS, c, columns),
+        rows_of(s.Q.source, tile.queries, tile.head, tile.first_row + wg * ROWS, ROWS, c, columns, tile.seq_q),
         s.Q.shared[wg, :, :],
         barrier=s.Q.full[wg],
         leader_scope_threads=WARP,
@@ -207,7 +202,7 @@ def store_direct(tile, s, c):
     for i, j in T.Parallel(ROWS, c.head_dim_v):
         if tile.first_row + i < tile.seq_q and (c.columns_v == c.head_dim_v or j < c.columns_v):
             if c.packed:
-                s.given.Output[tile.queries.begin + tile.first_row + i, tile.head, j] = s.acc_o[i, j]
+                s.given.Output[tile.queries + tile.first_row + i, tile.head, j] = s.acc_o[i, j]
             else:
                 s.given.Output[tile.queries, tile.head, tile.first_row + i, j] = s.acc_o[i, j]
 
@@ -221,7 +216,7 @@ def store_tma(tile, s, c):
     columns = c.head_dim_v if c.columns_v < c.head_dim_v else None
     T.tma_copy(
         s.Q.shared[tile.wg, :, :],
-        rows_of(viewed(s.given.Output, c), tile.queries, tile.head, tile.first_row, ROWS, c, columns),
+        rows_of(viewed(s.given.Output, c), tile.queries, tile.head, tile.first_row, ROWS, c, columns, tile.seq_q),
     )
     T.tma_store_wait(0)
     T.sync_threads(OWN + tile.wg, WARPGROUP)
