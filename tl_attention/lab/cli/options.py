@@ -174,6 +174,8 @@ feature_options = together(
         for f in FEATURES
     )
 )
+# The problem of a command that takes one dtype.
+problem_options = together(shape_of_schedule, dtype_option("the inputs' dtype"), causal_option)
 seed_option = click.option(
     "--seed", type=click.IntRange(0, 2**31 - 1), help="the seed of the inputs  [default: a new one, which is recorded]"
 )
