@@ -376,4 +376,4 @@ def key_of(
     return (*lies, *of_offsets, of_out, schedule, needs, class_of, *options, *features)
 
 
-varlen_operator.implemented_by(attention_varlen)
+operator.implemented_by(attention_varlen, varlen_operator.NAME, varlen_operator.WHERE)

@@ -19,8 +19,6 @@ from tl_attention.schedule.files.schedule_file import Named as Named
 from tl_attention.schedule.files.yaml_text import stamp
 from tl_attention.schedule.schedule import Schedule
 
-# The schedules that run where none is asked for, without and with a causal mask.
-DEFAULT, DEFAULT_CAUSAL = "best", "best_causal"
 NOTATION = "("
 MOST_KEPT = 1024
 
