@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from tl_attention.errors import InputError, printable, shown
-from tl_attention.op.in_memory import DIMENSIONS, check_layout, check_out, empty, other_way
+from tl_attention.op.in_memory import BHSD, DIMENSIONS, check_layout, check_out, empty, other_way
 from tl_attention.op.rows import Rows
 from tl_attention.op.scalars import plain
 from tl_attention.problem.card import CARDS, Card, card_of
@@ -41,31 +41,32 @@ def prefixed(function: str, error: InputError) -> InputError:
     return InputError(f"{function}: {str(error).removeprefix('shape: ')}")
 
 
-# What tensors are, whatever their layout: q, k and v, and any of them.
+# The dimensions of q, and of k and v, as functions check them.
 DIMENSIONS_OF = {
-    "attention": ("batch, heads, seq_q, head_dim", "batch, heads_kv, seq_kv, head_dim", "batch, heads, seq, head_dim"),
-    "attention_varlen": ("total_q, heads, head_dim", "total_k, heads_kv, head_dim", "total, heads, head_dim"),
+    "attention": ("batch, heads, seq_q, head_dim", "batch, heads_kv, seq_kv, head_dim"),
+    "attention_varlen": ("total_q, heads, head_dim", "total_k, heads_kv, head_dim"),
 }
 
 
-def check_is(name: str, tensor: object, function: str) -> None:
-    """Raises InputError unless an argument is a tensor with the dimensions that the function takes."""
-    of_any = DIMENSIONS_OF[function][2]
-    if not isinstance(tensor, Tensor) or tensor.dim() != of_any.count(",") + 1:
+def check_is(name: str, tensor: object, dimensions: Sequence[str], function: str = "attention") -> None:
+    """Raises InputError unless an argument is a tensor with as many dimensions as these, which are words."""
+    if not isinstance(tensor, Tensor) or tensor.dim() != len(dimensions):
         found = tuple(tensor.shape) if isinstance(tensor, Tensor) else type(tensor).__name__
-        raise InputError(f"{function}: {name} is {found}, expected a tensor ({of_any})")
+        raise InputError(f"{function}: {name} is {found}, expected a tensor ({', '.join(dimensions)})")
 
 
-def check_tensors(q: Tensor, k: Tensor, v: Tensor, function: str = "attention") -> None:
-    """Raises InputError unless q, k and v are tensors of one supported dtype and device, with sizes that match."""
+def check_tensors(
+    q: Tensor, k: Tensor, v: Tensor, dimensions: Sequence[str] = DIMENSIONS[BHSD], function: str = "attention"
+) -> None:
+    """Raises InputError unless q, k and v are tensors of one dtype and device, with sizes that match."""
     for name, tensor in (("q", q), ("k", k), ("v", v)):
-        check_is(name, tensor, function)
+        check_is(name, tensor, dimensions, function)
         if tensor.device != q.device or tensor.dtype != q.dtype:
             raise InputError(
                 f"{function}: {name} is {tensor.dtype} on {tensor.device}, expected q's {q.dtype} on {q.device}"
             )
     if k.shape[:-1] != v.shape[:-1] or k.shape[:-3] != q.shape[:-3] or k.shape[-1] != q.shape[-1]:
-        of_q, of_kv, _ = DIMENSIONS_OF[function]
+        of_q, of_kv = DIMENSIONS_OF[function]
         raise InputError(
             f"{function}: q {tuple(q.shape)}, k {tuple(k.shape)} and v {tuple(v.shape)} do not match, expected q ({of_q}) "
             f"and k, v ({of_kv}), where v's head_dim may be another"
@@ -118,9 +119,7 @@ def output_for(out: Tensor | None, shape: tuple[int, ...], inputs: dict[str, Ten
     """
     if out is None:
         return empty(inputs["q"], shape, layout)
-    if not _is_4d(out):
-        found = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
-        raise InputError(f"attention: out is {found}, expected a tensor ({', '.join(DIMENSIONS[layout])})")
+    check_is("out", out, DIMENSIONS[layout])
     check_no_gradient(out)
     output = other_way(out, layout)
     check_out(output, shape, inputs, layout)

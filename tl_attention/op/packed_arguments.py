@@ -24,7 +24,7 @@ from tl_attention.schedule.files.defaults import defaults, edges
 Offsets = tuple[Tensor, Tensor, Tensor | None, Tensor | None]
 NAMES = ("cu_seqlens_q", "cu_seqlens_k", "seqused_q", "seqused_k")
 LONGEST = ("max_seqlen_q", "max_seqlen_k")
-FUNCTION = "attention_varlen"
+DIMENSIONS, FUNCTION = ("total", "heads", "head_dim"), "attention_varlen"
 # Kernels add a window's sides to lengths, so they are cut to this, or to the totals if these are more.
 LONG_SIDE = 1 << 24
 
@@ -46,7 +46,7 @@ def checked_call(
     mask, asked = arguments.checked_options(given, layout=BHSD, **options)
     there = dict(zip(NAMES, offsets))
     arguments.check_dense(q=q, k=k, v=v, out=out, **there, **arguments.tensors_of(given))
-    arguments.check_tensors(q, k, v, FUNCTION)
+    arguments.check_tensors(q, k, v, DIMENSIONS, FUNCTION)
     _check_offsets(q, there)
     for name, most in zip(LONGEST, longest):
         _check_longest(name, most)
@@ -117,7 +117,7 @@ def checked_problem(
 def check_out(out: Tensor | None, q: Tensor, k: Tensor, v: Tensor, offsets: Offsets, given: Given) -> None:
     """Raises InputError for an `out` that cannot take the output, and for tensors that no kernel can read where they lie."""
     if out is not None:
-        arguments.check_is("out", out, FUNCTION)
+        arguments.check_is("out", out, DIMENSIONS, FUNCTION)
     for name, tensor in {"q": q, "k": k, "v": v, "out": out}.items():
         if tensor is not None:
             in_memory.check_place(name, tensor)
