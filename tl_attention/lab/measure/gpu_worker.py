@@ -91,12 +91,9 @@ def _expected(inputs: _Inputs, shape: AttentionShape) -> tuple[_Result, _Result]
         both_apart = _expected(inputs._replace(q=_apart(q, shape)), shape.apart)
         return _together(both_apart[0], shape), _together(both_apart[1], shape)
     options: dict[str, Any] = {"mask": shape.mask, "scale": shape.head_dim**-0.5, **asked}
-    lses = [reference.lse_fp64, reference.lse_same_precision] if "lse" in shape.asked else []
-    exact, peer, *both = (
-        *(f(q, k, v, **options) for f in (reference.attention_fp64, reference.attention_same_precision)),
-        *(f(q, k, **options) for f in lses),
-    )
-    return _Result(exact, both[0] if both else None), _Result(peer, both[1] if both else None)
+    exact = _Result(*reference.attention_and_lse(q, k, v, precise=True, **options))
+    lse = reference.lse_same_precision(q, k, **options) if "lse" in shape.asked else None
+    return exact, _Result(reference.attention_same_precision(q, k, v, **options), lse)
 
 
 def _apart(x: Tensor, shape: AttentionShape) -> Tensor:
