@@ -12,7 +12,15 @@ from tl_attention import shipped
 from tl_attention.errors import InputError, printable
 from tl_attention.lab.cli.command import command
 from tl_attention.lab.cli.measure import candidates, record_path, recording
-from tl_attention.lab.cli.options import FILE, card_for, output_option, problem_options, seed_option, sizes_option
+from tl_attention.lab.cli.options import (
+    FILE,
+    card_for,
+    output_option,
+    problem_options,
+    seed_option,
+    sizes_option,
+    some_of,
+)
 from tl_attention.lab.cli.schedules import schedules_argument, texts_of
 from tl_attention.lab.measure.device import visible_gpus
 from tl_attention.problem.card import KNOWN
@@ -63,7 +71,7 @@ def profile(
         return
     if not schedules:
         raise InputError("profile: no schedule, expected the name or file of one, such as best")
-    names = _peers(peers)
+    names = some_of("--peers", peers, PEERS, "no peer")
     found = candidates(texts_of(schedules), card_for(None), refuse=True, **problem)
     shape = found[0].shape
     from tl_attention.lab.measure import profile
@@ -86,13 +94,6 @@ def profile(
     with recording(path) as (record_row, progress):
         rows = profile.measure(found, record_row, progress, seed=seed)
     _show(rows, path)
-
-
-def _peers(text: str) -> list[str]:
-    names = list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
-    if unknown := [name for name in names if name not in PEERS]:
-        raise InputError(f"--peers: {unknown[0][:40]!r} is no peer, expected some of {', '.join(PEERS)}")
-    return names
 
 
 def _of_record(path: Path, names: Sequence[str]) -> list[ProfileRow]:

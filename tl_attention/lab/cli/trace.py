@@ -12,7 +12,15 @@ import click
 from tl_attention.errors import InputError, printable
 from tl_attention.lab.cli.command import command
 from tl_attention.lab.cli.measure import candidates, record_path
-from tl_attention.lab.cli.options import FILE, card_for, feature_options, problem_options, seed_option, window_option
+from tl_attention.lab.cli.options import (
+    FILE,
+    card_for,
+    feature_options,
+    problem_options,
+    seed_option,
+    some_of,
+    window_option,
+)
 from tl_attention.lab.cli.outputs import OutputFile
 from tl_attention.lab.files import user_file
 from tl_attention.lab.files.kinds import CHROME, PAGE, PICTURE, TIMELINE
@@ -140,9 +148,7 @@ def _drawing(picture: Path, timelines: int) -> Callable[[Sequence[Timeline], Pat
 def _kinds(marks: str) -> frozenset[str]:
     from tl_attention.codeproof.mark_places import KINDS
 
-    kinds = [kind.strip() for kind in marks.split(",") if kind.strip()]
-    if unknown := [kind for kind in kinds if kind not in KINDS]:
-        raise InputError(f"--marks: {unknown[0][:40]!r} is nothing to mark, expected some of {', '.join(KINDS)}")
+    kinds = some_of("--marks", marks, KINDS, "nothing to mark")
     if not {"tile", "end"} <= {*kinds}:
         raise InputError("--marks: expected tile and end among them, between which time is counted")
     return frozenset(kinds)
