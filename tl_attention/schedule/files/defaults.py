@@ -30,11 +30,6 @@ class Rule(Conditions):
 
     schedule: Line
 
-    @property
-    def asks_lengths(self) -> bool:
-        """Says whether the rule has a condition on lengths."""
-        return not self.model_fields_set.isdisjoint(LENGTH_KEYS)
-
     def alike(self, other: Rule) -> bool:
         """Says whether the schedules of both rules compute a row alike, of as many keys as both rules are for."""
         return _alike(self.schedule, other.schedule, min(self.seq_kv[-1], other.seq_kv[-1]))
@@ -81,7 +76,7 @@ class Defaults(RuleFile[Rule]):
 
     def of_any_length(self, case: Case) -> Rule | None:
         """Returns the first rule that serves the case and asks for no lengths; None if there is none."""
-        number = self.find(case, lambda rule: not rule.asks_lengths)
+        number = self.find(case, lambda rule: rule.model_fields_set.isdisjoint(LENGTH_KEYS))
         return None if number is None else self.rules[number]
 
     def same_bits(self, case: Case) -> bool:
