@@ -19,14 +19,13 @@ from tl_attention.codeproof.mark_places import arrivals
 from tl_attention.codeproof.marks import roles_in, threads_of_role, unmarked
 from tl_attention.compiler.compile import CompiledKernel, compile_kernel
 from tl_attention.compiler.sass import steady
-from tl_attention.lab.measure import timing
+from tl_attention.lab.measure import gpu_worker, timing
 from tl_attention.lab.measure.candidate import Candidate
 from tl_attention.lab.measure.machine import gpu_fields
 from tl_attention.lab.measure.trials import in_turn
 from tl_attention.lab.trace.about import About
 from tl_attention.lab.trace.shares import tile_ends
 from tl_attention.lab.trace.timeline import Timeline, What, Window, decoded
-from tl_attention.oracle import reference
 from tl_attention.problem.variant import TRACE_WORDS
 from tl_attention.problem.warpgroup import ROWS, WARP, WARPGROUP
 
@@ -122,12 +121,8 @@ def roles_of(source: str) -> tuple[str, ...]:
 def values_of(candidate: Candidate, seed: int) -> dict[str, Any]:
     """Returns the arguments of a candidate's kernel on the GPU, by name: inputs drawn by the seed, room for the results."""
     shape = candidate.shape
-    q, k, v = reference.make_inputs(shape, seed, "cuda")
-    rows = (shape.batch, shape.heads, shape.seq_q)
-    values: dict[str, Any] = {"Q": q, "K": k, "V": v, "softmax_scale": shape.head_dim**-0.5}
-    values["Output"] = torch.empty((*rows, shape.head_dim_v), dtype=q.dtype, device="cuda")
-    asked = reference.make_asked(shape, seed, "cuda")
-    lse = torch.empty(rows, device="cuda") if "lse" in shape.asked else None
+    (q, k, v, asked), (output, lse) = gpu_worker.drawn_inputs(shape, seed), gpu_worker.room_for_result(shape)
+    values: dict[str, Any] = {"Q": q, "K": k, "V": v, "Output": output, "softmax_scale": shape.head_dim**-0.5}
     return values | {feature.name: asked.get(feature.word, lse) for feature in shape.asked.features}
 
 
