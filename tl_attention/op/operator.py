@@ -229,16 +229,6 @@ def refuse_features(given: Given) -> None:
             )
 
 
-def with_tensors(gradients: Callable[..., backward.Gradients]) -> Callable[..., tuple[Tensor, ...]]:
-    """Returns a function of gradients as an operator has it, whose results are all tensors: an empty one for None."""
-
-    def found(grad: Tensor, *given: Any, **options: Any) -> tuple[Tensor, ...]:
-        *others, of_sinks = gradients(grad, *given, **options)
-        return *others, grad.new_empty((0,), dtype=torch.float32) if of_sinks is None else of_sinks
-
-    return found
-
-
 def _without_data(
     grad: Tensor, q: Tensor, k: Tensor, v: Tensor, output: Tensor, lse: Tensor, sinks: Tensor | None, *others: Any, **options: Any
 ) -> tuple[Tensor, ...]:  # fmt: skip
@@ -259,9 +249,17 @@ def register(name: str, schema: str, fake: Callable[..., Any], of: Callable[...,
 
 
 def register_gradient(name: str, schema: str, gradients: Callable[..., backward.Gradients]) -> None:
-    """Registers the operator that computes these gradients, which have none themselves."""
+    """Registers the operator that computes these gradients, which have none themselves.
+
+    Its results are all tensors: an empty one for None.
+    """
+
+    def found(grad: Tensor, *given: Any, **options: Any) -> tuple[Tensor, ...]:
+        *others, of_sinks = gradients(grad, *given, **options)
+        return *others, grad.new_empty((0,), dtype=torch.float32) if of_sinks is None else of_sinks
+
     register(name, schema, _without_data, _no_second)
-    torch.library.impl(name, "CompositeExplicitAutograd")(with_tensors(gradients))
+    torch.library.impl(name, "CompositeExplicitAutograd")(found)
 
 
 register(NAME, SCHEMA, _fake, _backward, setup_context=_setup_context)
