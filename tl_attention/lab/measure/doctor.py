@@ -102,7 +102,7 @@ def _gpu(torch_cuda: str | None) -> Iterator[Fact]:
         yield Fact("GPU", "none that torch can use" if known else "none", hint=hint)
     else:
         name, capability = torch.cuda.get_device_name(0), torch.cuda.get_device_capability(0)
-        fault = _refused(card_of, capability, name)
+        fault = refusal(card_of, capability, name)
         yield Fact("GPU", f"{name}, compute capability {capability[0]}.{capability[1]}", fault=fault)
     yield Fact("driver", driver)
 
@@ -181,10 +181,10 @@ def _cache() -> Fact:
     size = sum(path.stat().st_size for name in made for path in (folder / name).rglob("*") if path.is_file())
     finished = sum(1 for name in made for _ in (folder / name / FOLDER).glob(f"*{SUFFIX}"))
     by = f" by {', '.join(made)}, {finished} kernels finished" if made else ""
-    return Fact("cache", f"{folder}, {size / 1e6:.0f} MB{by}", _refused(toolchain.check_cache, *made))
+    return Fact("cache", f"{folder}, {size / 1e6:.0f} MB{by}", refusal(toolchain.check_cache, *made))
 
 
-def _refused(check: Callable[..., object], *given: Any) -> str:
+def refusal(check: Callable[..., object], *given: Any) -> str:
     """Returns why a check refuses what is given, "" if it does not."""
     try:
         check(*given)

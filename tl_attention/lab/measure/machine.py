@@ -91,26 +91,19 @@ def gpu() -> Gpu | None:
         visible = visible_gpus()
         # NVML counts GPUs that CUDA_VISIBLE_DEVICES hides.
         handle = pynvml.nvmlDeviceGetHandleByUUID(visible[0].uuid) if visible else pynvml.nvmlDeviceGetHandleByIndex(0)
-        cuda = pynvml.nvmlSystemGetCudaDriverVersion_v2()
+        cuda, power_limit_w = pynvml.nvmlSystemGetCudaDriverVersion_v2(), None
+        with suppress(pynvml.NVMLError):
+            power_limit_w = pynvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1000
         return Gpu(
             pynvml.nvmlDeviceGetName(handle),
             pynvml.nvmlSystemGetDriverVersion(),
             f"{cuda // 1000}.{cuda % 1000 // 10}",
-            _power_limit_w(handle),
+            power_limit_w,
         )
     except pynvml.NVMLError:
         return None
     finally:
         pynvml.nvmlShutdown()
-
-
-def _power_limit_w(handle: object) -> float | None:
-    import pynvml
-
-    try:
-        return pynvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1000
-    except pynvml.NVMLError:
-        return None
 
 
 def machine_fields(arch: str | None = None) -> dict[str, Any]:
