@@ -51,14 +51,11 @@ GOOD = ("ok", "refused", "checked_on_cpu", "compiled")
 WITHOUT_GPU = ("seed", "fa3_overlap", "best", "best_causal")
 
 
-def stamp() -> str:
-    """Returns the time now, in UTC, as text for a file's name, such as 20260131T120000Z."""
-    return datetime.datetime.now(datetime.UTC).strftime("%Y%m%dT%H%M%SZ")
-
-
 def record_path(output: Path | None, name: str, suffix: str = ".jsonl") -> Path:
     """Returns `output` if it is given, else the path of a new file in runs/ with this name and the time now."""
-    return output or RUNS / f"{name}-{stamp()}{suffix}"
+    # Such as 20260131T120000Z.
+    now = datetime.datetime.now(datetime.UTC).strftime("%Y%m%dT%H%M%SZ")
+    return output or RUNS / f"{name}-{now}{suffix}"
 
 
 @contextmanager
