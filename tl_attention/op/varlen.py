@@ -155,7 +155,7 @@ def attention_varlen(
         "invariant": invariant,
     }
     lengths = dict(zip(packed_arguments.LONGEST, longest))
-    # Of another library's scalars.
+    # Python's own numbers, for another library's scalars.
     ours = replaced(lengths, by=plain if operator.is_traced(q) else length)
     if ours := ours | replaced(asked_for | {"softcap": softcap}):
         where = dict(zip((*packed_arguments.NAMES, *packed_arguments.LONGEST), (*offsets, *longest)))
