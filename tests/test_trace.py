@@ -259,9 +259,7 @@ def test_the_pages_address_says_what_it_shows(tmp_path) -> None:
 def test_every_role_is_seen_on_a_gpu_and_the_output_is_the_same(name, tmp_path) -> None:
     from tl_attention.lab.trace.recording import Traced, record, values_of
 
-    (candidate,) = candidates(
-        [name], card_for(None), ("float16",), refuse=True, shape="1,8,2048,128", sizes="runtime", causal=False
-    )
+    (candidate,) = candidates([name], card_for(None), refuse=True, shape="1,8,2048,128", causal=False)
     found = record(candidate, frozenset(KINDS), Window((0, 1, 2, 3), 0, 200), seed=3)
     assert len({line.sm for line in found.lines}) == 4 and len(found.lines) == 4 * len(found.roles)
     for line in found.lines:

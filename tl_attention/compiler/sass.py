@@ -202,7 +202,9 @@ def tool(name: str) -> str:
 
 
 @dataclass(frozen=True)
-class _Instruction:
+class Instruction:
+    """An Instruction is one line of machine code."""
+
     address: int
     predicate: str
     opcode: str
@@ -217,13 +219,13 @@ def parse(text: str) -> tuple[Loop, ...]:
     """Returns the innermost loops with products that a disassembly has, from its text."""
     found: list[Loop] = []
     for function in text.split("Function : "):
-        code = [_Instruction(int(m[1], 16), m[2] or "", m[3], m[4]) for m in INSTRUCTION.finditer(function)]
+        code = [Instruction(int(m[1], 16), m[2] or "", m[3], m[4]) for m in INSTRUCTION.finditer(function)]
         bodies = list(_bodies(code))
         found += [_loop(code[n] for n in sorted(body)) for body in bodies if not any(other < body for other in bodies)]
     return tuple(found)
 
 
-def _loop(body: Iterable[_Instruction]) -> Loop:
+def _loop(body: Iterable[Instruction]) -> Loop:
     instructions, exponentials = 0, 0
     counts: Counter[str] = Counter()
     places: dict[re.Pattern[str], list[int]] = {PRODUCT_WAIT: [], BARRIER_WAIT: [], ARRIVE: []}
@@ -238,7 +240,7 @@ def _loop(body: Iterable[_Instruction]) -> Loop:
     return Loop(instructions, counted, exponentials, *map(tuple, places.values()))
 
 
-def _bodies(code: Sequence[_Instruction]) -> Iterator[set[int]]:
+def _bodies(code: Sequence[Instruction]) -> Iterator[set[int]]:
     """Yields the natural loops with products, each as the indices of its instructions.
 
     A branch back closes a loop only where its target is on every way to the branch: the code that retries a wait stands
@@ -265,7 +267,7 @@ def _bodies(code: Sequence[_Instruction]) -> Iterator[set[int]]:
                 yield body
 
 
-def _successors(code: Sequence[_Instruction]) -> list[list[int]]:
+def _successors(code: Sequence[Instruction]) -> list[list[int]]:
     index = {instruction.address: n for n, instruction in enumerate(code)}
     successors = []
     for n, instruction in enumerate(code):

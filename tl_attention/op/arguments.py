@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from tl_attention.errors import InputError, printable, shown
-from tl_attention.op.in_memory import DIMENSIONS, check_layout, check_out, empty, other_way
+from tl_attention.op.in_memory import BHSD, DIMENSIONS, check_layout, check_out, empty, other_way
 from tl_attention.op.rows import Rows
 from tl_attention.op.scalars import plain
 from tl_attention.problem.card import CARDS, Card, card_of
@@ -36,30 +36,54 @@ def _is_4d(tensor: object) -> bool:
     return isinstance(tensor, Tensor) and tensor.dim() == 4
 
 
-def _of_attention(error: InputError) -> InputError:
-    """Returns the error with the prefix `attention` in its message, in place of a prefix `shape`."""
-    return InputError(f"attention: {str(error).removeprefix('shape: ')}")
+def prefixed(function: str, error: InputError) -> InputError:
+    """Returns the error with the function's name as the prefix of its message, in place of a prefix `shape`."""
+    return InputError(f"{function}: {str(error).removeprefix('shape: ')}")
 
 
-def check_tensors(q: Tensor, k: Tensor, v: Tensor) -> None:
-    """Raises InputError unless q, k and v are 4D tensors of one dtype and device, with sizes that match."""
+# The dimensions of q, and of k and v, as functions check them.
+DIMENSIONS_OF = {
+    "attention": ("batch, heads, seq_q, head_dim", "batch, heads_kv, seq_kv, head_dim"),
+    "attention_varlen": ("total_q, heads, head_dim", "total_k, heads_kv, head_dim"),
+}
+
+
+def check_is(name: str, tensor: object, dimensions: Sequence[str], function: str = "attention") -> None:
+    """Raises InputError unless an argument is a tensor with as many dimensions as these, which are words."""
+    if not isinstance(tensor, Tensor) or tensor.dim() != len(dimensions):
+        found = tuple(tensor.shape) if isinstance(tensor, Tensor) else type(tensor).__name__
+        raise InputError(f"{function}: {name} is {found}, expected a tensor ({', '.join(dimensions)})")
+
+
+def check_tensors(
+    q: Tensor, k: Tensor, v: Tensor, dimensions: Sequence[str] = DIMENSIONS[BHSD], function: str = "attention"
+) -> None:
+    """Raises InputError unless q, k and v are tensors of one dtype and device, with sizes that match."""
     for name, tensor in (("q", q), ("k", k), ("v", v)):
-        if not _is_4d(tensor):
-            found = tuple(tensor.shape) if isinstance(tensor, Tensor) else type(tensor).__name__
-            raise InputError(f"attention: {name} is {found}, expected a tensor (batch, heads, seq, head_dim)")
+        check_is(name, tensor, dimensions, function)
         if tensor.device != q.device or tensor.dtype != q.dtype:
             raise InputError(
-                f"attention: {name} is {tensor.dtype} on {tensor.device}, expected q's {q.dtype} on {q.device}"
+                f"{function}: {name} is {tensor.dtype} on {tensor.device}, expected q's {q.dtype} on {q.device}"
             )
-    if k.shape[:3] != v.shape[:3] or k.shape[0] != q.shape[0] or k.shape[3] != q.shape[3]:
+    if k.shape[:-1] != v.shape[:-1] or k.shape[:-3] != q.shape[:-3] or k.shape[-1] != q.shape[-1]:
+        of_q, of_kv = DIMENSIONS_OF[function]
         raise InputError(
-            f"attention: q {tuple(q.shape)}, k {tuple(k.shape)} and v {tuple(v.shape)} do not match, "
-            "expected q (batch, heads, seq_q, head_dim) and k, v (batch, heads_kv, seq_kv, head_dim), where v's head_dim "
-            "may be another"
+            f"{function}: q {tuple(q.shape)}, k {tuple(k.shape)} and v {tuple(v.shape)} do not match, expected q ({of_q}) "
+            f"and k, v ({of_kv}), where v's head_dim may be another"
         )
     heads, heads_kv = q.shape[1], k.shape[1]
     if heads % heads_kv if heads_kv else heads:
-        raise InputError(f"attention: q has {heads} heads, expected a multiple of the {heads_kv} that k and v have")
+        raise InputError(f"{function}: q has {heads} heads, expected a multiple of the {heads_kv} that k and v have")
+
+
+def check_supported(q: Tensor, v: Tensor, function: str = "attention") -> None:
+    """Raises InputError for head sizes and dtypes that no kernel has."""
+    try:
+        # A kernel is compiled for head sizes, so where they are symbols they become numbers.
+        check_head_dim(head_size(int(q.shape[-1]), int(v.shape[-1])))
+        check_dtype(str(q.dtype).removeprefix("torch."))
+    except InputError as error:
+        raise prefixed(function, error) from None
 
 
 def checked_problem(q: Tensor, k: Tensor, v: Tensor, mask: Mask, asked: Asked) -> tuple[Rows, AttentionShape | None]:
@@ -76,7 +100,7 @@ def checked_problem(q: Tensor, k: Tensor, v: Tensor, mask: Mask, asked: Asked) -
         dtype = str(q.dtype).removeprefix("torch.")
         shape = AttentionShape(batch, heads, rows.count, seq_kv, head_dim, dtype, mask, v.shape[3], heads_kv, asked)
     except InputError as error:
-        raise _of_attention(error) from None
+        raise prefixed("attention", error) from None
     return rows, shape
 
 
@@ -95,9 +119,7 @@ def output_for(out: Tensor | None, shape: tuple[int, ...], inputs: dict[str, Ten
     """
     if out is None:
         return empty(inputs["q"], shape, layout)
-    if not _is_4d(out):
-        found = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
-        raise InputError(f"attention: out is {found}, expected a tensor ({', '.join(DIMENSIONS[layout])})")
+    check_is("out", out, DIMENSIONS[layout])
     check_no_gradient(out)
     output = other_way(out, layout)
     check_out(output, shape, inputs, layout)
@@ -121,7 +143,7 @@ def checked_scale(scale: float | None, head_dim: int, asked: Asked) -> float:
             BY_WORD[word].check_with_scale(value, scale)
         return scale
     except InputError as error:
-        raise _of_attention(error) from None
+        raise prefixed("attention", error) from None
 
 
 def checked_options(
@@ -150,7 +172,7 @@ def checked_options(
         there = {f.word: given[f.word] if f.is_number else given[f.word] is not None for f in INPUTS}
         asked = Asked(**there, lse=return_lse)
     except InputError as error:
-        raise _of_attention(error) from None
+        raise prefixed("attention", error) from None
     checked_scale(scale, 1, asked)
     return mask, asked
 
@@ -207,12 +229,7 @@ def checked_call(
     q, k, v = (other_way(x, layout) if _is_4d(x) else x for x in (q, k, v))
     check_per_head(given, q)
     check_tensors(q, k, v)
-    try:
-        # A kernel is compiled for head sizes, so where they are symbols they become numbers.
-        check_head_dim(head_size(int(q.shape[3]), int(v.shape[3])))
-        check_dtype(str(q.dtype).removeprefix("torch."))
-    except InputError as error:
-        raise _of_attention(error) from None
+    check_supported(q, v)
     return q, k, v, mask, asked
 
 

@@ -73,7 +73,7 @@ def placed(tensors: Mapping[str, Any], layout: str) -> tuple[bool, dict[str, Any
             check_place(name, tensor, layout)
     if not strided:
         return False, dict(tensors)
-    return True, {name: _whole_strides(tensor) for name, tensor in tensors.items()}
+    return True, {name: whole_strides(tensor) for name, tensor in tensors.items()}
 
 
 def check_place(name: str, tensor: Any, layout: str = BHSD) -> None:
@@ -114,11 +114,11 @@ def in_one_head(tensors: Mapping[str, Any], heads: int) -> dict[str, Any]:
             return {}
         group = every // heads
         strides = (of_batch, group * of_head, of_row if rows > 1 else of_head, last)
-        found[name] = _whole_strides(tensors[name].as_strided((batch, heads, group * rows, columns), strides))
+        found[name] = whole_strides(tensors[name].as_strided((batch, heads, group * rows, columns), strides))
     return found
 
 
-def _whole_strides(tensor: Any) -> Any:
+def whole_strides(tensor: Any) -> Any:
     """Returns a view of the tensor in which dimensions of length 1 have the strides of a contiguous tensor.
 
     The stride of such a dimension says nothing.

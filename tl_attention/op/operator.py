@@ -69,21 +69,21 @@ def call(
     v: Tensor,
     given: Given,
     schedule: Schedule | str | Path | None,
+    where: tuple[Any, ...] = (),
     *,
     return_lse: bool,
-    specialize: bool,
-    invariant: bool | None,
     **options: Any,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """Calls `torch.ops.tl_attention.forward` with `attention`'s arguments, and returns what `attention` returns."""
+    """Calls `torch.ops.tl_attention.forward` with `attention`'s arguments, and returns what `attention` returns.
+
+    With `where`, which says where packed sequences lie, it is the operator of `attention_varlen`.
+    """
+    of = torch.ops.tl_attention.forward_varlen if where else torch.ops.tl_attention.forward
+    options["schedule"] = name_of(schedule, "attention_varlen" if where else "attention")
     # The backward reads the LSE.
-    chosen: dict[str, Any] = {"return_lse": return_lse or requires_gradient(q, k, v, *given.values())}
-    chosen |= {"specialize": specialize, "invariant": invariant}
-    tensors = (given[feature.word] for feature in PER_HEAD)
+    options["return_lse"] = return_lse or requires_gradient(q, k, v, *given.values())
     options |= {feature.word: given[feature.word] for feature in NUMBERS}
-    output, lse = torch.ops.tl_attention.forward(
-        q, k, v, *tensors, **options, **chosen, schedule=name_of(schedule, "attention")
-    )
+    output, lse = of(q, k, v, *where, *(given[feature.word] for feature in PER_HEAD), **options)
     return (output, lse) if return_lse else output
 
 
@@ -148,12 +148,18 @@ def _setup_context(ctx: Any, inputs: Any, keyword_only_inputs: dict[str, Any], o
     own = {name: options[name] for name in OPTIONS}
     given = given_of(tensors, options)
     check_has_backward(q, k, given, **own)
-    if not options["return_lse"]:
-        raise InputError(f"attention: an input of {NAME} requires a gradient, expected return_lse=True then")
-    ctx.save_for_backward(q, k, v, *output, given["sinks"])
-    ctx.mark_non_differentiable(output[1])
-    ctx.set_materialize_grads(False)
+    save(ctx, NAME, (q, k, v, *output, given["sinks"]), options["return_lse"])
     ctx.options = own
+
+
+def save(ctx: Any, name: str, tensors: tuple[Tensor | None, ...], return_lse: bool) -> None:
+    """Keeps q, k, v, output, LSE, sinks and others of a call of an operator. Raises InputError for one without the LSE."""
+    if not return_lse:
+        function = name.partition("::")[2].replace("forward", "attention")
+        raise InputError(f"{function}: an input of {name} requires a gradient, expected return_lse=True then")
+    ctx.save_for_backward(*tensors)
+    ctx.mark_non_differentiable(tensors[4])
+    ctx.set_materialize_grads(False)
 
 
 def _backward(ctx: Any, grad: Tensor, _: Tensor | None) -> tuple[Tensor | None, ...]:
@@ -169,21 +175,22 @@ def gradients_of(found: Sequence[Tensor], needed: bool, others: int = 0) -> tupl
     return (*found[:3], *[None] * others, *of_heads)
 
 
-def implemented_by(attention: Callable[..., Any]) -> None:
-    """Registers `attention` as the function that `torch.ops.tl_attention.forward` runs, on every device.
+def implemented_by(attention: Callable[..., Any], name: str = NAME, where: Sequence[str] = ()) -> None:
+    """Registers `attention` as the function that the operator of this name runs, on every device.
 
-    The function's own errors name the devices that have no kernel.
+    The function's own errors name the devices that have no kernel. `where` are the names of arguments that the operator
+    has behind v, before the features' tensors.
     """
 
     @torch.no_grad()
-    def forward(q: Tensor, k: Tensor, v: Tensor, *tensors: Tensor | None, **options: Any) -> tuple[Tensor, Tensor]:
+    def forward(q: Tensor, k: Tensor, v: Tensor, *given: Any, **options: Any) -> tuple[Tensor, Tensor]:
         # A list from the dispatcher; only what has a hash leaves a plan.
         if "window_size" in options:
             options["window_size"] = tuple(options["window_size"])
-        found = attention(q, k, v, **given_of(tensors, options) | options)
+        found = attention(q, k, v, **dict(zip(where, given)), **given_of(given[len(where) :], options) | options)
         return found if options.get("return_lse") else (found, q.new_empty((0,), dtype=torch.float32))
 
-    torch.library.impl(NAME, "CompositeExplicitAutograd")(forward)
+    torch.library.impl(name, "CompositeExplicitAutograd")(forward)
 
 
 # --- its gradient ----------------------------------------------------------------------------------------------------
@@ -222,36 +229,38 @@ def refuse_features(given: Given) -> None:
             )
 
 
-def with_tensors(gradients: Callable[..., backward.Gradients]) -> Callable[..., tuple[Tensor, ...]]:
-    """Returns a function of gradients as an operator has it, whose results are all tensors: an empty one for None."""
+def _without_data(
+    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, output: Tensor, lse: Tensor, sinks: Tensor | None, *others: Any, **options: Any
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """Returns gradients of q, k, v and sinks without data."""
+    of_sinks = q.new_empty(sinks.shape if sinks is not None else (0,), dtype=torch.float32)
+    return *(torch.empty_like(x) for x in (q, k, v)), of_sinks
+
+
+def _no_second(ctx: object, *grads: Tensor) -> None:
+    raise InputError("attention: the gradient of a gradient is asked for, and there is none")
+
+
+def register(name: str, schema: str, fake: Callable[..., Any], of: Callable[..., Any], **more: Any) -> None:
+    """Registers an operator of this name and schema: what it returns without data, and `of`, its gradient."""
+    torch.library.define(name, schema)
+    torch.library.register_fake(name)(fake)
+    torch.library.register_autograd(name, of, **more)
+
+
+def register_gradient(name: str, schema: str, gradients: Callable[..., backward.Gradients]) -> None:
+    """Registers the operator that computes these gradients, which have none themselves.
+
+    Its results are all tensors: an empty one for None.
+    """
 
     def found(grad: Tensor, *given: Any, **options: Any) -> tuple[Tensor, ...]:
         *others, of_sinks = gradients(grad, *given, **options)
         return *others, grad.new_empty((0,), dtype=torch.float32) if of_sinks is None else of_sinks
 
-    return found
+    register(name, schema, _without_data, _no_second)
+    torch.library.impl(name, "CompositeExplicitAutograd")(found)
 
 
-def without_data(sinks: Tensor | None, q: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
-    """Returns gradients of q, of others, and of sinks, without data."""
-    of_sinks = q.new_empty(sinks.shape if sinks is not None else (0,), dtype=torch.float32)
-    return *(torch.empty_like(x) for x in (q, *others)), of_sinks
-
-
-def _gradients_without_data(
-    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, output: Tensor, lse: Tensor, sinks: Tensor | None, **options: object
-) -> tuple[Tensor, ...]:
-    return without_data(sinks, q, k, v)
-
-
-def no_second(ctx: object, *grads: Tensor) -> None:
-    raise InputError("attention: the gradient of a gradient is asked for, and there is none")
-
-
-torch.library.define(NAME, SCHEMA)
-torch.library.register_fake(NAME)(_fake)
-torch.library.register_autograd(NAME, _backward, setup_context=_setup_context)
-torch.library.define(GRADIENT, GRADIENT_SCHEMA)
-torch.library.impl(GRADIENT, "CompositeExplicitAutograd")(with_tensors(backward.dense))
-torch.library.register_fake(GRADIENT)(_gradients_without_data)
-torch.library.register_autograd(GRADIENT, no_second)
+register(NAME, SCHEMA, _fake, _backward, setup_context=_setup_context)
+register_gradient(GRADIENT, GRADIENT_SCHEMA, backward.dense)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import itertools
 from bisect import bisect_right
-from math import prod
 from typing import Any
 
 import torch
@@ -17,16 +16,15 @@ from tl_attention.op.arguments import Given
 from tl_attention.op.in_memory import BHSD
 from tl_attention.problem.bounds import check_totals
 from tl_attention.problem.features import Asked
-from tl_attention.problem.head_dims import check_head_dim, head_size
 from tl_attention.problem.mask import Mask, shortened
-from tl_attention.problem.shape import AttentionShape, check_dtype
+from tl_attention.problem.shape import AttentionShape
 from tl_attention.schedule.files.defaults import defaults, edges
 
 # cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k.
 Offsets = tuple[Tensor, Tensor, Tensor | None, Tensor | None]
 NAMES = ("cu_seqlens_q", "cu_seqlens_k", "seqused_q", "seqused_k")
 LONGEST = ("max_seqlen_q", "max_seqlen_k")
-DIMENSIONS = "total", "heads", "head_dim"
+DIMENSIONS, FUNCTION = ("total", "heads", "head_dim"), "attention_varlen"
 # Kernels add a window's sides to lengths, so they are cut to this, or to the totals if these are more.
 LONG_SIDE = 1 << 24
 
@@ -48,17 +46,13 @@ def checked_call(
     mask, asked = arguments.checked_options(given, layout=BHSD, **options)
     there = dict(zip(NAMES, offsets))
     arguments.check_dense(q=q, k=k, v=v, out=out, **there, **arguments.tensors_of(given))
-    _check_tensors(q, k, v)
+    arguments.check_tensors(q, k, v, DIMENSIONS, FUNCTION)
     _check_offsets(q, there)
     for name, most in zip(LONGEST, longest):
         _check_longest(name, most)
     # (1, heads, total, head_dim): a feature's tensor has a number for each of the heads.
     arguments.check_per_head(given, q.transpose(0, 1).unsqueeze(0))
-    try:
-        check_head_dim(head_size(int(q.shape[2]), int(v.shape[2])))
-        check_dtype(str(q.dtype).removeprefix("torch."))
-    except InputError as error:
-        raise InputError(f"attention_varlen: {str(error).removeprefix('shape: ')}") from None
+    arguments.check_supported(q, v, FUNCTION)
     return mask, asked
 
 
@@ -71,28 +65,6 @@ def _check_longest(name: str, most: object) -> None:
         raise InputError(f"attention_varlen: {name} is {shown(most)}, {expected}")
     instead = f": pass {name}.item()" if most.dim() == 0 else ""
     raise InputError(f"attention_varlen: {name} is a tensor {tuple(most.shape)} on {most.device}, {expected}{instead}")
-
-
-def _check_tensors(q: Tensor, k: Tensor, v: Tensor) -> None:
-    """Raises InputError unless q, k and v are 3D tensors of one dtype and device, with sizes that match."""
-    for name, tensor in (("q", q), ("k", k), ("v", v)):
-        if not isinstance(tensor, Tensor) or tensor.dim() != 3:
-            found = tuple(tensor.shape) if isinstance(tensor, Tensor) else type(tensor).__name__
-            raise InputError(f"attention_varlen: {name} is {found}, expected a tensor ({', '.join(DIMENSIONS)})")
-        if tensor.device != q.device or tensor.dtype != q.dtype:
-            raise InputError(
-                f"attention_varlen: {name} is {tensor.dtype} on {tensor.device}, expected q's {q.dtype} on {q.device}"
-            )
-    if k.shape[:2] != v.shape[:2] or k.shape[2] != q.shape[2]:
-        raise InputError(
-            f"attention_varlen: q {tuple(q.shape)}, k {tuple(k.shape)} and v {tuple(v.shape)} do not match, expected q "
-            "(total_q, heads, head_dim) and k, v (total_k, heads_kv, head_dim), where v's head_dim may be another"
-        )
-    heads, heads_kv = q.shape[1], k.shape[1]
-    if heads % heads_kv if heads_kv else heads:
-        raise InputError(
-            f"attention_varlen: q has {heads} heads, expected a multiple of the {heads_kv} that k and v have"
-        )
 
 
 def _check_offsets(q: Tensor, offsets: dict[str, Tensor | None]) -> None:
@@ -139,14 +111,13 @@ def checked_problem(
             v.shape[2], k.shape[1], asked, packed=True,
         )  # fmt: skip
     except InputError as error:
-        raise InputError(f"attention_varlen: {str(error).removeprefix('shape: ')}") from None
+        raise arguments.prefixed(FUNCTION, error) from None
 
 
 def check_out(out: Tensor | None, q: Tensor, k: Tensor, v: Tensor, offsets: Offsets, given: Given) -> None:
     """Raises InputError for an `out` that cannot take the output, and for tensors that no kernel can read where they lie."""
-    if out is not None and (not isinstance(out, Tensor) or out.dim() != 3):
-        found = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
-        raise InputError(f"attention_varlen: out is {found}, expected a tensor ({', '.join(DIMENSIONS)})")
+    if out is not None:
+        arguments.check_is("out", out, DIMENSIONS, FUNCTION)
     for name, tensor in {"q": q, "k": k, "v": v, "out": out}.items():
         if tensor is not None:
             in_memory.check_place(name, tensor)
@@ -200,10 +171,7 @@ def taken(tensor: Tensor) -> Tensor:
     """
     if not tensor.numel():
         return tensor.new_empty((1, *(max(size, 1) for size in tensor.shape[1:])))
-    if 1 not in tensor.shape:
-        return tensor
-    strides = [prod(tensor.shape[dim + 1 :]) if n == 1 else tensor.stride(dim) for dim, n in enumerate(tensor.shape)]
-    return tensor.as_strided(tensor.shape, strides)
+    return in_memory.whole_strides(tensor) if 1 in tensor.shape else tensor
 
 
 def class_of_lengths(seq_q: int, seq_kv: int) -> tuple[int, int]:

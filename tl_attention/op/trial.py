@@ -56,7 +56,9 @@ def why_not(device: torch.device, versions: tuple[str, ...], may_run: bool = Tru
                 found = outcome(device)
             except torch.OutOfMemoryError:
                 return f"there is no memory to try cuDNN {version}"
-            _keep(key, found)
+            # Whole or not at all; where nothing can be written, the next process tries again.
+            if cache_enabled():
+                store.write(folder() / f"{key}.json", json.dumps({"outcome": found}).encode())
         _outcomes[key] = found
     return "" if _outcomes[key] == RIGHT else f"cuDNN {version} {_outcomes[key]}"
 
@@ -144,9 +146,3 @@ def _kept(key: str) -> str | None:
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return found if isinstance(found, str) and found else None
-
-
-def _keep(key: str, found: str) -> None:
-    """Writes an outcome, whole or not at all. Where nothing can be written, the next process tries again."""
-    if cache_enabled():
-        store.write(folder() / f"{key}.json", json.dumps({"outcome": found}).encode())

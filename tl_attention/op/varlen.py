@@ -154,7 +154,10 @@ def attention_varlen(
         "check": check,
         "invariant": invariant,
     }
-    if ours := _replaced(q, longest, asked_for | {"softcap": softcap}):
+    lengths = dict(zip(packed_arguments.LONGEST, longest))
+    # Python's own numbers, for another library's scalars.
+    ours = replaced(lengths, by=plain if operator.is_traced(q) else length)
+    if ours := ours | replaced(asked_for | {"softcap": softcap}):
         where = dict(zip((*packed_arguments.NAMES, *packed_arguments.LONGEST), (*offsets, *longest)))
         others = {"softcap": softcap, "sinks": sinks, "out": out, "schedule": schedule}
         return attention_varlen(q, k, v, **(where | others | asked_for | ours))
@@ -186,12 +189,6 @@ def attention_varlen(
     if key is not None:
         plans.keep(key, plan)
     return plan.run(q, k, v, offsets, longest, values, out, scale, zero_unused)
-
-
-def _replaced(q: Tensor, longest: tuple[int, int], options: dict[str, Any]) -> dict[str, Any]:
-    """Returns those of a call's arguments that another library's scalars stand in, as Python's own."""
-    lengths = dict(zip(packed_arguments.LONGEST, longest))
-    return replaced(options) | replaced(lengths, by=plain if operator.is_traced(q) else length)
 
 
 def _without_tiles(
@@ -376,4 +373,4 @@ def key_of(
     return (*lies, *of_offsets, of_out, schedule, needs, class_of, *options, *features)
 
 
-varlen_operator.implemented_by(attention_varlen)
+operator.implemented_by(attention_varlen, varlen_operator.NAME, varlen_operator.WHERE)

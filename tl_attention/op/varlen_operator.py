@@ -5,7 +5,7 @@ Its gradient is computed by backward.py. This module also says which calls have 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from tl_attention.errors import InputError
-from tl_attention.op import backward, packed_arguments
+from tl_attention.op import backward, operator, packed_arguments
 from tl_attention.op.arguments import Given
 from tl_attention.op.operator import (
     FLOATS,
@@ -24,16 +24,14 @@ from tl_attention.op.operator import (
     forward_only,
     given_of,
     gradients_of,
-    name_of,
-    no_second,
     refuse,
     refuse_features,
+    register,
+    register_gradient,
     requires_gradient,
-    with_tensors,
-    without_data,
+    save,
 )
-from tl_attention.op.packed_arguments import Offsets
-from tl_attention.problem.features import NUMBERS
+from tl_attention.op.packed_arguments import LONGEST, NAMES, Offsets
 from tl_attention.problem.mask import OPEN, WIDEST, masked
 from tl_attention.schedule.files.backward import packed_masks_alike
 from tl_attention.schedule.schedule import Schedule
@@ -41,6 +39,8 @@ from tl_attention.schedule.schedule import Schedule
 # The options that a backward has, too.
 OPTIONS = ("causal", "scale", "window_size")
 NAME, GRADIENT = "tl_attention::forward_varlen", "tl_attention::backward_varlen"
+# The operator's arguments that say where sequences lie.
+WHERE = (*NAMES[:2], *LONGEST, *NAMES[2:])
 SCHEMA = (
     "(Tensor q, Tensor k, Tensor v, Tensor cu_seqlens_q, Tensor cu_seqlens_k, SymInt max_seqlen_q, SymInt max_seqlen_k, "
     f"Tensor? seqused_q=None, Tensor? seqused_k=None, {TENSORS}*, bool causal=False, float? scale=None, "
@@ -63,25 +63,14 @@ def call(
     given: Given,
     schedule: Schedule | str | Path | None,
     *,
-    return_lse: bool,
-    zero_unused: bool,
     check: bool,
-    invariant: bool | None,
     **options: Any,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Calls `torch.ops.tl_attention.forward_varlen` with the arguments of `attention_varlen`, and returns what that does."""
     cu_q, cu_k, *used = offsets
     # The operator's integers have 64 bits.
-    longest = (min(longest[0], WIDEST), min(longest[1], WIDEST))
-    tensors = (given[feature.word] for feature in PER_HEAD)
-    options |= {feature.word: given[feature.word] for feature in NUMBERS}
-    # The backward reads the LSE.
-    chosen: dict[str, Any] = {"return_lse": return_lse or requires_gradient(q, k, v, *given.values())}
-    chosen |= {"zero_unused": zero_unused, "invariant": invariant, "schedule": name_of(schedule, "attention_varlen")}
-    output, lse = torch.ops.tl_attention.forward_varlen(
-        q, k, v, cu_q, cu_k, *longest, *used, *tensors, **options, **chosen
-    )
-    return (output, lse) if return_lse else output
+    where = (cu_q, cu_k, min(longest[0], WIDEST), min(longest[1], WIDEST), *used)
+    return operator.call(q, k, v, given, schedule, where, **options)
 
 
 def check(
@@ -117,11 +106,7 @@ def _setup_context(ctx: Any, inputs: Any, keyword_only_inputs: dict[str, Any], o
     own = {name: options[name] for name in OPTIONS}
     given = given_of(tensors, options)
     check_has_backward((cu_q, cu_k, used_q, used_k), (max_q, max_k), given, **own)
-    if not options["return_lse"]:
-        raise InputError(f"attention_varlen: an input of {NAME} requires a gradient, expected return_lse=True then")
-    ctx.save_for_backward(q, k, v, *output, given["sinks"], cu_q, cu_k)
-    ctx.mark_non_differentiable(output[1])
-    ctx.set_materialize_grads(False)
+    save(ctx, NAME, (q, k, v, *output, given["sinks"], cu_q, cu_k), options["return_lse"])
     ctx.longest, ctx.options = (max_q, max_k), own
 
 
@@ -131,26 +116,6 @@ def _backward(ctx: Any, grad: Tensor, _: Tensor | None) -> tuple[Tensor | None, 
     where = sinks if needed else None, cu_q, cu_k, *ctx.longest
     found = torch.ops.tl_attention.backward_varlen(grad, *saved, *where, **ctx.options)
     return gradients_of(found, needed, others=6)
-
-
-def implemented_by(attention_varlen: Callable[..., Any]) -> None:
-    """Registers `attention_varlen` as what `torch.ops.tl_attention.forward_varlen` runs, on every device.
-
-    The function's own errors name the devices that have no kernel.
-    """
-
-    @torch.no_grad()
-    def forward(
-        q: Tensor, k: Tensor, v: Tensor, cu_q: Tensor, cu_k: Tensor, max_q: int, max_k: int,
-        used_q: Tensor | None = None, used_k: Tensor | None = None, *tensors: Tensor | None, **options: Any,
-    ) -> tuple[Tensor, Tensor]:  # fmt: skip
-        if "window_size" in options:
-            options["window_size"] = tuple(options["window_size"])
-        options |= given_of(tensors, options)
-        found = attention_varlen(q, k, v, cu_q, cu_k, max_q, max_k, seqused_q=used_q, seqused_k=used_k, **options)
-        return found if options.get("return_lse") else (found, q.new_empty((0,), dtype=torch.float32))
-
-    torch.library.impl(NAME, "CompositeExplicitAutograd")(forward)
 
 
 # --- its gradient ----------------------------------------------------------------------------------------------------
@@ -169,16 +134,5 @@ def check_has_backward(
         )
 
 
-def _gradients_without_data(
-    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, output: Tensor, lse: Tensor, sinks: Tensor | None, *others: Any, **options: Any
-) -> tuple[Tensor, ...]:  # fmt: skip
-    return without_data(sinks, q, k, v)
-
-
-torch.library.define(NAME, SCHEMA)
-torch.library.register_fake(NAME)(_fake)
-torch.library.register_autograd(NAME, _backward, setup_context=_setup_context)
-torch.library.define(GRADIENT, GRADIENT_SCHEMA)
-torch.library.impl(GRADIENT, "CompositeExplicitAutograd")(with_tensors(backward.packed))
-torch.library.register_fake(GRADIENT)(_gradients_without_data)
-torch.library.register_autograd(GRADIENT, no_second)
+register(NAME, SCHEMA, _fake, _backward, setup_context=_setup_context)
+register_gradient(GRADIENT, GRADIENT_SCHEMA, backward.packed)

@@ -56,12 +56,10 @@ def of_head(asked: Mapping[str, Any], head: int | Tensor, dtype: torch.dtype = t
         raise TypeError(f"{sorted(unknown)[0]!r} is no feature, expected some of {', '.join(IN_ORACLE)}")
     there = ((word, asked.get(word)) for word in IN_ORACLE)
     return {
-        word: value[head].to(dtype) if isinstance(value, Tensor) else value for word, value in there if _is_there(value)
+        word: value[head].to(dtype) if isinstance(value, Tensor) else value
+        for word, value in there
+        if isinstance(value, Tensor) or value
     }
-
-
-def _is_there(value: Any) -> bool:
-    return value is not None and (isinstance(value, Tensor) or bool(value))
 
 
 def changes(values: Mapping[str, Any]) -> Iterator[Change]:

@@ -304,22 +304,11 @@ def _rescale(t: Tile) -> None:
     t.write_columns("acc_o", t["acc_o"][:, t.columns] * t["scores_scale"][:, None])
 
 
+# By the functions' names; the last two are as kernels compute them that are emitted operation by operation.
 STATEMENT_CODE: Mapping[str, Callable[[Tile], None]] = {
-    "load": _load,
-    "mask": _mask,
-    "mma0": _mma0,
-    "max_prev": _max_prev,
-    "max_init": _max_init,
-    "row_max": _row_max,
-    "max_merge": _max_merge,
-    "scale": _scale,
-    "exp": _exp,
-    "row_sum": _row_sum,
-    "sum_merge": _sum_merge,
-    "cast": _cast,
-    "rescale": _rescale,
-    "mma1": _mma1,
-    # As kernels do it that are emitted operation by operation.
-    "row_sum_added": _row_sum_added,
-    "frag": _frag,
+    function.__name__.removeprefix("_"): function
+    for function in (
+        *(_load, _mask, _mma0, _max_prev, _max_init, _row_max, _max_merge, _scale, _exp, _row_sum, _sum_merge),
+        *(_cast, _rescale, _mma1, _row_sum_added, _frag),
+    )
 }

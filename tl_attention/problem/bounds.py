@@ -16,8 +16,6 @@ Every schedule has the same bounds, so a few problems are refused that some sche
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from tl_attention.errors import InputError, shown
 from tl_attention.problem.mask import Mask
 
@@ -38,16 +36,14 @@ def check_totals(sequences: int, heads: int, total_q: int, total_k: int, longest
     `longest` is the most keys of a sequence. The message names the size and the bound.
     """
     sides = (mask.left or 0) + (mask.right or 0)
-    for what, value, most in (
+    _check(
         ("heads", heads, GRID_YZ),
         ("total_q + total_k + both sides of the window", total_q + total_k + sides, LARGEST - ROOM),
         # In the list of tiles 16 numbers for each, and one for each sequence.
         ("total_q + 64 * sequences", total_q + 64 * sequences, LARGEST // 2),
         ("heads * (total_q // 64 + sequences)", heads * (total_q // 64 + sequences), LARGEST - ROOM),
         ("heads * total_q * max_seqlen_k", heads * total_q * longest, PAIRS),
-    ):
-        if value > most:
-            raise InputError(f"{what} is {shown(value)}, expected at most {most}")
+    )
 
 
 def check_sizes(batch: int, heads: int, heads_kv: int, seq_q: int, seq_kv: int, mask: Mask) -> None:
@@ -55,21 +51,21 @@ def check_sizes(batch: int, heads: int, heads_kv: int, seq_q: int, seq_kv: int, 
 
     The message names the size and the bound.
     """
-    for what, value, most in _bounds(batch, heads, heads_kv, seq_q, seq_kv, mask):
+    sides, every = (mask.left or 0) + (mask.right or 0), batch * heads
+    _check(
+        ("batch", batch, GRID_YZ),
+        ("heads", heads, GRID_YZ),
+        ("seq_q + seq_kv", seq_q + seq_kv, LARGEST - ROOM),
+        ("seq_q + seq_kv + both sides of the window", seq_q + seq_kv + sides, LARGEST - ROOM),
+        ("heads * seq_q", heads * seq_q, LARGEST),
+        ("heads_kv * seq_kv", heads_kv * seq_kv, LARGEST),
+        ("batch * heads * (seq_q // 64 + 2)", every * (seq_q // 64 + 2), LARGEST - ROOM),
+        ("batch * heads * pairs of a query and a key that it sees", every * mask.pairs(seq_q, seq_kv), PAIRS),
+    )
+
+
+def _check(*bounds: tuple[str, int, int]) -> None:
+    """Raises InputError for the first size that is beyond its bound; each is (name, value, largest allowed value)."""
+    for what, value, most in bounds:
         if value > most:
             raise InputError(f"{what} is {shown(value)}, expected at most {most}")
-
-
-def _bounds(
-    batch: int, heads: int, heads_kv: int, seq_q: int, seq_kv: int, mask: Mask
-) -> Iterator[tuple[str, int, int]]:
-    """Yields (name, value, largest allowed value) for each size of a problem that has a bound."""
-    yield "batch", batch, GRID_YZ
-    yield "heads", heads, GRID_YZ
-    yield "seq_q + seq_kv", seq_q + seq_kv, LARGEST - ROOM
-    sides = (mask.left or 0) + (mask.right or 0)
-    yield "seq_q + seq_kv + both sides of the window", seq_q + seq_kv + sides, LARGEST - ROOM
-    yield "heads * seq_q", heads * seq_q, LARGEST
-    yield "heads_kv * seq_kv", heads_kv * seq_kv, LARGEST
-    yield "batch * heads * (seq_q // 64 + 2)", batch * heads * (seq_q // 64 + 2), LARGEST - ROOM
-    yield "batch * heads * pairs of a query and a key that it sees", batch * heads * mask.pairs(seq_q, seq_kv), PAIRS

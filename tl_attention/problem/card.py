@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from tl_attention.errors import InputError
+from tl_attention.problem.mask import ceildiv
 from tl_attention.problem.warpgroup import WARP
 
 Arch = Literal["sm_80", "sm_86", "sm_89", "sm_90a", "sm_120"]
@@ -59,10 +60,10 @@ class Card:
         """
         if shared_bytes > self.shared_bytes_per_block:
             return 0
-        warps = _ceildiv(threads, WARP)
-        of_a_warp = _ceildiv(registers * WARP, REGISTERS_OF_A_WARP) * REGISTERS_OF_A_WARP
+        warps = ceildiv(threads, WARP)
+        of_a_warp = ceildiv(registers * WARP, REGISTERS_OF_A_WARP) * REGISTERS_OF_A_WARP
         by_registers = self.registers_per_sm // PARTITIONS // of_a_warp * PARTITIONS // warps
-        taken = _ceildiv(shared_bytes + self.shared_bytes_reserved, SHARED_GRANULE) * SHARED_GRANULE
+        taken = ceildiv(shared_bytes + self.shared_bytes_reserved, SHARED_GRANULE) * SHARED_GRANULE
         by_threads = self.threads_per_sm // (warps * WARP)
         return min(by_registers, self.shared_bytes_per_sm // taken, by_threads, self.blocks_per_sm)
 
@@ -71,7 +72,7 @@ class Card:
 
         Tables of kernels call this number the occupancy.
         """
-        return self.blocks_that_fit(threads, registers, shared_bytes) * _ceildiv(threads, WARP)
+        return self.blocks_that_fit(threads, registers, shared_bytes) * ceildiv(threads, WARP)
 
 
 CARDS: dict[str, Card] = {
@@ -105,7 +106,3 @@ def card_of(capability: tuple[int, int], name: str) -> Card:
         major, minor = capability
         raise InputError(f"device: {name} has compute capability {major}.{minor}, expected one of {KNOWN}")
     return card
-
-
-def _ceildiv(a: int, b: int) -> int:
-    return -(-a // b)

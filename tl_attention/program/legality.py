@@ -157,7 +157,7 @@ def find_violation(program: Program, policies: tuple[Policy, ...] = (LATE, EARLY
                     _words(program, blocks, wrong, read, written),
                 )
             except Deadlock as deadlock:
-                return _explain_deadlock(program, deadlock)
+                return f"{deadlock}; no operation that is left can free it (buffers: {program.rings})"
     return None
 
 
@@ -205,7 +205,3 @@ def _words(program: Program, blocks: int, wrong: _WrongRead, expected: Write, wr
     if loop_end:
         return f"{at(*writer)} is the last to write {buffer}: {needs}"
     return f"{at(*writer)} overwrites {buffer} before {at(*read)}{late(read, writer)} has read it: {needs}"
-
-
-def _explain_deadlock(program: Program, deadlock: Deadlock) -> str:
-    return f"{deadlock}; no operation that is left can free it (buffers: {program.rings})"

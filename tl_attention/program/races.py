@@ -88,9 +88,7 @@ class _Proof:
             "stored": lambda agent, event: agent.stored(event.value),
             "product": lambda agent, event: agent.issue(self._found(agent, event)),
             "products wait": lambda agent, event: agent.products_wait(event.value),
-            "hold": lambda agent, event: None,
-            "hold last": lambda agent, event: None,
-            "resume": lambda agent, event: None,
+            **dict.fromkeys(("hold", "hold last", "resume"), lambda agent, event: None),
         }
 
     def advance(self, agent: Role) -> bool:

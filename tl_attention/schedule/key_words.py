@@ -32,8 +32,8 @@ def shown(value: Any) -> str:
     if isinstance(value, dict):
         return "a mapping of keys"
     if isinstance(value, (list, tuple)):
-        return _short(f"the list [{', '.join(shown(item) for item in value[:FOUND_CHARACTERS])}]")
-    return _short(repr(value) if isinstance(value, (str, float)) else str(value))
+        return short(f"the list [{', '.join(shown(item) for item in value[:FOUND_CHARACTERS])}]")
+    return short(repr(value) if isinstance(value, (str, float)) else str(value))
 
 
 def spelled(value: Any) -> str:
@@ -67,7 +67,8 @@ def listed(texts: Sequence[str]) -> str:
     return f"{', '.join(others)} and {last}" if others else last
 
 
-def _short(text: str) -> str:
+def short(text: str) -> str:
+    """Returns the text, or its first 40 characters and dots where it is longer."""
     return text if len(text) <= FOUND_CHARACTERS else f"{text[:FOUND_CHARACTERS]}..."
 
 

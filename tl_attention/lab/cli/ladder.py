@@ -69,20 +69,15 @@ def ladder(
         if not by_name(rows, found):
             raise InputError(f"{path}: no row of {found.shape}, expected a record of the ladder {found.name}")
     else:
-        path = record_path(output, f"ladder-{found.name}")
-        rows = _measured(found, path, rounds, seed)
+        path, on = record_path(output, f"ladder-{found.name}"), card_for(None)
+        say_not_launched(on)
+        from tl_attention.lab.measure import bench
+
+        with recording(path) as (append, progress):
+            rows = bench.climb(found, on, append, progress, rounds=rounds or bench.LADDER_ROUNDS, seed=seed)
     _show(found, rows, path)
     if not all(row.status in GOOD for row in rows):
         sys.exit(FAILED)
-
-
-def _measured(found: Ladder, path: Path, rounds: int | None, seed: int | None) -> list[Row]:
-    on = card_for(None)
-    say_not_launched(on)
-    from tl_attention.lab.measure import bench
-
-    with recording(path) as (record, progress):
-        return bench.climb(found, on, record, progress, rounds=rounds or bench.LADDER_ROUNDS, seed=seed)
 
 
 def _show(found: Ladder, rows: Sequence[Row], path: Path) -> None:

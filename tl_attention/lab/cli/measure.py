@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -51,14 +51,11 @@ GOOD = ("ok", "refused", "checked_on_cpu", "compiled")
 WITHOUT_GPU = ("seed", "fa3_overlap", "best", "best_causal")
 
 
-def stamp() -> str:
-    """Returns the time now, in UTC, as text for a file's name, such as 20260131T120000Z."""
-    return datetime.datetime.now(datetime.UTC).strftime("%Y%m%dT%H%M%SZ")
-
-
 def record_path(output: Path | None, name: str, suffix: str = ".jsonl") -> Path:
     """Returns `output` if it is given, else the path of a new file in runs/ with this name and the time now."""
-    return output or RUNS / f"{name}-{stamp()}{suffix}"
+    # Such as 20260131T120000Z.
+    now = datetime.datetime.now(datetime.UTC).strftime("%Y%m%dT%H%M%SZ")
+    return output or RUNS / f"{name}-{now}{suffix}"
 
 
 @contextmanager
@@ -108,16 +105,7 @@ run_options = together(
 @schedule_argument
 @run_options
 @click.pass_context
-def run(
-    context: click.Context,
-    /,
-    schedule: str,
-    card: Card | None,
-    rounds: int,
-    seed: int | None,
-    output: Path | None,
-    **problem: Any,
-) -> None:
+def run(context: click.Context, /, schedule: str, **options: Any) -> None:
     """Compile, verify and time one schedule.
 
     Without a GPU the kernel is compiled, its numbers are checked on the CPU, and nothing is timed. The last lines show
@@ -127,8 +115,7 @@ def run(
         given = [schedule, *context.args]
         names = " ".join(map(shlex.quote, given))
         raise InputError(f"run: {len(given)} schedules, expected one; `tl-attention bench {names}` measures several")
-    found = candidates([schedule], card_for(card), ("fp16",), refuse=True, **problem)
-    _measure(found, "run", output, rounds=rounds, seed=seed, arch=card.arch if card else None, peers=())
+    _measure("run", [schedule], refuse=True, peers=(), **options)
 
 
 @command(
@@ -145,14 +132,7 @@ def run(
     "--peers/--no-peers", default=True, show_default=True, help="measure cuDNN, FlashAttention-2 and -3 beside them"
 )
 def bench(
-    schedules: tuple[str, ...],
-    every: bool,
-    peers: bool,
-    card: Card | None,
-    rounds: int,
-    seed: int | None,
-    output: Path | None,
-    **problem: Any,
+    schedules: tuple[str, ...], every: bool, peers: bool, dtypes: tuple[str, ...], card: Card | None, **options: Any
 ) -> None:
     """Compile, verify and time several schedules, and rank them beside cuDNN and FlashAttention.
 
@@ -161,11 +141,9 @@ def bench(
     """
     if every and schedules:
         raise InputError(f"--every takes every schedule at the top, expected no others beside it, found {schedules[0]}")
-    on = card_for(card)
-    texts = texts_of(schedules) if schedules else default_schedules(every, on)
-    found = candidates(texts, on, ("fp16", "bf16"), refuse=False, **problem)
-    arch = card.arch if card else None
-    _measure(found, "bench", output, rounds=rounds, seed=seed, arch=arch, peers=None if peers else ())
+    texts = texts_of(schedules) if schedules else default_schedules(every, card_for(card))
+    dtypes = dtypes or ("fp16", "bf16")
+    _measure("bench", texts, refuse=False, peers=None if peers else (), dtypes=dtypes, card=card, **options)
 
 
 def default_schedules(every: bool, card: Card) -> list[str]:
@@ -182,22 +160,22 @@ def default_schedules(every: bool, card: Card) -> list[str]:
 def candidates(
     texts: Sequence[str],
     on: Card,
-    default_dtypes: Iterable[str],
     *,
     refuse: bool,
     shape: str | None,
-    sizes: str,
+    sizes: str = "runtime",
+    dtype: str = "fp16",
     dtypes: Sequence[str] = (),
     **problem: Any,
 ) -> list[Candidate]:
     """Returns a Candidate to measure for each schedule, dtype and kind of sizes, all for one problem on one card.
 
-    A mistake in any file or size raises InputError before the first slow import. If `refuse`, a schedule that is not
+    Without `dtypes` it is for `dtype` alone. A mistake in any file or size raises InputError before the first slow import. If `refuse`, a schedule that is not
     safe raises InputError too; otherwise it gets a row.
     """
     runnable = of_card(resolve_all(texts), on)
     sizes_text = shape_for(shape, runnable)
-    shapes = [AttentionShape.parse(sizes_text, dtype=dtype, **problem) for dtype in dtypes or default_dtypes]
+    shapes = [AttentionShape.parse(sizes_text, dtype=each, **problem) for each in dtypes or (dtype,)]
     schedules = [(named, Planned(named.schedule)) for named in meant_for(runnable, shapes[0].head_size)]
     if refuse:
         from tl_attention.kernels.preflight import refuse_unless_safe
@@ -218,19 +196,31 @@ def candidates(
     ]
 
 
-def _measure(candidates: Sequence[Candidate], command: str, output: Path | None, **options: Any) -> None:
-    """Measures candidates, appends the rows to a file and shows them. Exits with 1 if one failed, 2 if none may run.
+def _measure(
+    command: str,
+    texts: Sequence[str],
+    *,
+    card: Card | None,
+    output: Path | None,
+    rounds: int,
+    seed: int | None,
+    peers: Sequence[str] | None,
+    **problem: Any,
+) -> None:
+    """Measures schedules, appends the rows to a file and shows them. Exits with 1 if one failed, 2 if none may run.
 
-    `options` are those of `bench.measure`.
+    `problem` is what `candidates` takes.
     """
+    found = candidates(texts, card_for(card), **problem)
     from tl_attention.lab.measure.bench import measure
     from tl_attention.lab.show.console import show
 
     path = record_path(output, command)
     with recording(path) as (record, progress):
-        rows = measure(candidates, record, progress, **options)
+        arch = card.arch if card else None
+        rows = measure(found, record, progress, rounds=rounds, seed=seed, arch=arch, peers=peers)
     show(rows, path, loops=command == "run")
-    if predicted := _predicted(candidates, rows):
+    if predicted := _predicted(found, rows):
         from tl_attention.lab.show.console import show_predicted
 
         show_predicted(rows, predicted)

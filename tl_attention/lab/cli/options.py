@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from tl_attention.errors import printable
+from tl_attention.errors import InputError, printable
 from tl_attention.lab.cli.command import naming
 from tl_attention.lab.cli.outputs import NamedFile, OutputFile
 from tl_attention.lab.files.kinds import RECORD
@@ -174,6 +174,8 @@ feature_options = together(
         for f in FEATURES
     )
 )
+# The problem of a command that takes one dtype.
+problem_options = together(shape_of_schedule, dtype_option("the inputs' dtype"), causal_option)
 seed_option = click.option(
     "--seed", type=click.IntRange(0, 2**31 - 1), help="the seed of the inputs  [default: a new one, which is recorded]"
 )
@@ -182,6 +184,17 @@ output_option = click.option(
     type=OutputFile(RECORD),
     help="the file that results are added to, as JSON lines  [default: a new file in runs/]",
 )
+
+
+def some_of(option: str, text: str, known: Sequence[str], otherwise: str) -> list[str]:
+    """Returns the words of an option's text, which are separated by commas. Raises InputError for one that is not known.
+
+    The error says what such a word is `otherwise`.
+    """
+    found = list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+    if unknown := [word for word in found if word not in known]:
+        raise InputError(f"{option}: {unknown[0][:40]!r} is {otherwise}, expected some of {', '.join(known)}")
+    return found
 
 
 def shape_for(text: str | None, schedules: Sequence[Named]) -> str:

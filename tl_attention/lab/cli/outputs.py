@@ -37,10 +37,6 @@ class OutputFile(NamedFile):
         super().__init__()
         self.kind = kind
 
-    def kind_for(self, options: Mapping[str, Any]) -> Kind:
-        """Returns the kind of file that the command writes with these options, by name."""
-        return self.kind if isinstance(self.kind, Kind) else self.kind(options)
-
 
 def check_outputs(context: click.Context) -> None:
     """Raises InputError for an option whose file cannot be written, or must not be: an input, or one written twice."""
@@ -61,7 +57,8 @@ def _outputs(context: click.Context) -> Iterator[tuple[str, Path, Kind]]:
     for parameter in context.command.params:
         path = context.params.get(str(parameter.name))
         if isinstance(parameter.type, OutputFile) and path is not None:
-            yield parameter.opts[-1], path, parameter.type.kind_for(context.params)
+            kind = parameter.type.kind
+            yield parameter.opts[-1], path, kind if isinstance(kind, Kind) else kind(context.params)
 
 
 def _inputs(context: click.Context) -> Iterator[str]:

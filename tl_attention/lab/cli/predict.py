@@ -6,14 +6,14 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from tl_attention.errors import InputError
 from tl_attention.lab.cli.command import Problems, command
 from tl_attention.lab.cli.measure import candidates
-from tl_attention.lab.cli.options import FILE, causal_option, dtype_option, shape_of_schedule
+from tl_attention.lab.cli.options import FILE, problem_options
 from tl_attention.lab.cli.schedules import schedules_argument, texts_of
 from tl_attention.lab.measure.device import card_of_arch
 from tl_attention.schedule.files.yaml_text import stamp
@@ -34,14 +34,10 @@ PAUSE_S = 0.3
     }
 )
 @schedules_argument
-@shape_of_schedule
-@dtype_option("the inputs' dtype")
-@causal_option
+@problem_options
 @click.option("--machine", default="h200", show_default=True, help="the GPU: a name, or a file of its numbers")
 @click.option("--watch", type=FILE, help="predict this file too, and again whenever it is saved")
-def predict(
-    schedules: tuple[str, ...], shape: str | None, dtype: str, causal: bool, machine: str, watch: Path | None
-) -> None:
+def predict(schedules: tuple[str, ...], machine: str, watch: Path | None, **problem: Any) -> None:
     """Predict how long kernels take on a GPU that need not be here, and what limits them.
 
     A model runs each kernel's machine code on one SM: docs/model.md says how far it can be trusted. A kernel is compiled first
@@ -53,13 +49,13 @@ def predict(
         raise InputError("predict: no schedule, expected the name or file of one, such as best")
     on = load(machine)
     if watch is None:
-        _predict(texts_of(schedules), shape, dtype, causal, on).finish()
+        _predict(texts_of(schedules), on, problem).finish()
         return
     texts = [*(texts_of(schedules) if schedules else ()), str(watch)]
     with suppress(KeyboardInterrupt):
         for _ in _saves(watch):
             with Problems().each():
-                _predict(texts, shape, dtype, causal, on)
+                _predict(texts, on, problem)
             click.echo(f"waiting until {watch} is saved; Ctrl-C ends")
 
 
@@ -76,17 +72,17 @@ def _saves(path: Path) -> Iterator[None]:
         time.sleep(PAUSE_S)
 
 
-def _predict(texts: Sequence[str], shape: str | None, dtype: str, causal: bool, on: Machine) -> Problems:
+def _predict(texts: Sequence[str], on: Machine, problem: dict[str, Any]) -> Problems:
     """Shows the predictions of schedules, and a line for each that has none; returns how many have none."""
     from tl_attention.lab.model.prediction import check
     from tl_attention.lab.model.prediction import predict as predicted
     from tl_attention.lab.show.console import Output, ProgressBar
     from tl_attention.lab.show.predict import resources, table, waits
 
-    problems, card = Problems(), card_of_arch(on.arch)
+    problems = Problems()
     known, rows, failed = [], [], []
     # What can be told at once is told before the first kernel is compiled.
-    for candidate in candidates(texts, card, (dtype,), refuse=False, shape=shape, sizes="runtime", causal=causal):
+    for candidate in candidates(texts, card_of_arch(on.arch), refuse=False, **problem):
         with problems.each():
             check(candidate, on)
             known.append(candidate)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -15,12 +15,11 @@ from tl_attention.lab.cli.measure import candidates, record_path, recording
 from tl_attention.lab.cli.options import (
     FILE,
     card_for,
-    causal_option,
-    dtype_option,
     output_option,
+    problem_options,
     seed_option,
-    shape_of_schedule,
     sizes_option,
+    some_of,
 )
 from tl_attention.lab.cli.schedules import schedules_argument, texts_of
 from tl_attention.lab.measure.device import visible_gpus
@@ -40,9 +39,7 @@ PEERS = ("fa3", "cudnn", "flash2")
     }
 )
 @schedules_argument
-@shape_of_schedule
-@dtype_option("the inputs' dtype")
-@causal_option
+@problem_options
 @sizes_option("runtime", "fixed")
 @click.option("--peers", default="", help=f"profile these peers too, separated by commas: {', '.join(PEERS)}")
 @seed_option
@@ -52,16 +49,13 @@ PEERS = ("fa3", "cudnn", "flash2")
 @click.option("--recorded", is_flag=True, help="show the record that ships, and profile nothing")
 def profile(
     schedules: tuple[str, ...],
-    shape: str | None,
-    dtype: str,
-    causal: bool,
-    sizes: str,
     peers: str,
     seed: int | None,
     output: Path | None,
     is_theory: bool,
     record: Path | None,
     recorded: bool,
+    **problem: Any,
 ) -> None:
     """Count with NVIDIA's ncu what kernels do, and show each counter beside what theory says of it.
 
@@ -77,15 +71,14 @@ def profile(
         return
     if not schedules:
         raise InputError("profile: no schedule, expected the name or file of one, such as best")
-    on = card_for(None)
-    names = _peers(peers)
-    found = candidates(texts_of(schedules), on, (dtype,), refuse=True, shape=shape, sizes=sizes, causal=causal)
-    problem = found[0].shape
+    names = some_of("--peers", peers, PEERS, "no peer")
+    found = candidates(texts_of(schedules), card_for(None), refuse=True, **problem)
+    shape = found[0].shape
     from tl_attention.lab.measure import profile
     from tl_attention.lab.measure.candidate import Candidate
 
     if is_theory:
-        peers_of = (Candidate(name, problem) for name in names)
+        peers_of = (Candidate(name, shape) for name in names)
         _show([profile.ProfileRow.of_candidate(candidate) for candidate in (*found, *peers_of)], None)
         return
     if not visible_gpus():
@@ -93,21 +86,14 @@ def profile(
     from tl_attention.lab.measure.peers import why_not
 
     for name in names:
-        if reason := why_not(name, problem):
+        if reason := why_not(name, shape):
             click.echo(f"left out: {name}: {reason}", err=True)
         else:
-            found.append(Candidate(name, problem))
+            found.append(Candidate(name, shape))
     path = record_path(output, "profile")
     with recording(path) as (record_row, progress):
         rows = profile.measure(found, record_row, progress, seed=seed)
     _show(rows, path)
-
-
-def _peers(text: str) -> list[str]:
-    names = list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
-    if unknown := [name for name in names if name not in PEERS]:
-        raise InputError(f"--peers: {unknown[0][:40]!r} is no peer, expected some of {', '.join(PEERS)}")
-    return names
 
 
 def _of_record(path: Path, names: Sequence[str]) -> list[ProfileRow]:

@@ -55,11 +55,17 @@ def resolve_all(texts: Sequence[str]) -> list[Named]:
     Schedules of the same name get other names: see `told_apart`.
     """
     problems = Problems()
+    found = _resolved(texts, problems)
+    problems.finish()
+    return found
+
+
+def _resolved(texts: Sequence[str], problems: Problems) -> list[Named]:
+    """Loads the schedule that each text names, but those that `problems` then has an error of."""
     found: list[Named] = []
     for text in texts:
         with problems.each():
             found.append(resolve(text))
-    problems.finish()
     return told_apart(found)
 
 
@@ -240,11 +246,7 @@ def list_command(schedules: tuple[str, ...], every: bool, labels: bool) -> None:
     Without a SCHEDULE it shows those at the top of schedules/. Times of one table were recorded in one run.
     """
     problems = Problems()
-    found: list[Named] = []
-    for text in texts_of(schedules, every):
-        with problems.each():
-            found.append(resolve(text))
-    found = told_apart(found)
+    found = _resolved(texts_of(schedules, every), problems)
     for line in _labels(found) if labels else _listing(found):
         click.echo(line)
     problems.finish()

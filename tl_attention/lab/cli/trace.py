@@ -15,11 +15,10 @@ from tl_attention.lab.cli.measure import candidates, record_path
 from tl_attention.lab.cli.options import (
     FILE,
     card_for,
-    causal_option,
-    dtype_option,
     feature_options,
+    problem_options,
     seed_option,
-    shape_of_schedule,
+    some_of,
     window_option,
 )
 from tl_attention.lab.cli.outputs import OutputFile
@@ -29,7 +28,6 @@ from tl_attention.lab.measure.device import card_of_arch, visible_gpus
 from tl_attention.problem.card import KNOWN
 
 if TYPE_CHECKING:
-    from tl_attention.lab.measure.candidate import Candidate
     from tl_attention.lab.trace.timeline import Timeline, Window
 
 # What mma.sync loads into registers is for those who ask: a mark before each of these loads takes much time.
@@ -46,9 +44,7 @@ DEFAULT = "tile,wait,issue,load,vector,store,end"
     }
 )
 @click.argument("schedule", required=False, metavar="[SCHEDULE]")
-@shape_of_schedule
-@dtype_option("the inputs' dtype")
-@causal_option
+@problem_options
 @window_option
 @feature_options
 @click.option("--blocks", default="0,1,2,3", show_default=True, help="the thread blocks to trace, by number")
@@ -78,7 +74,6 @@ DEFAULT = "tile,wait,issue,load,vector,store,end"
 )
 def trace(
     schedule: str | None,
-    dtype: str,
     blocks: str,
     marks: str,
     skip: int,
@@ -121,10 +116,10 @@ def trace(
         if result:
             user_file.check_writable(result, TIMELINE)
         if predict:
-            timelines.append(_predicted(schedule, dtype, problem, machine))
+            timelines.append(_predicted(schedule, problem, machine))
         else:
             window = Window(_numbers(blocks), skip, iterations)
-            timelines.append(_recorded(schedule, dtype, problem, _kinds(marks), window, seed, ncu))
+            timelines.append(_recorded(schedule, problem, _kinds(marks), window, seed, ncu))
         if result:
             _written(result, timelines[-1].write)
     _show(timelines)
@@ -153,9 +148,7 @@ def _drawing(picture: Path, timelines: int) -> Callable[[Sequence[Timeline], Pat
 def _kinds(marks: str) -> frozenset[str]:
     from tl_attention.codeproof.mark_places import KINDS
 
-    kinds = [kind.strip() for kind in marks.split(",") if kind.strip()]
-    if unknown := [kind for kind in kinds if kind not in KINDS]:
-        raise InputError(f"--marks: {unknown[0][:40]!r} is nothing to mark, expected some of {', '.join(KINDS)}")
+    kinds = some_of("--marks", marks, KINDS, "nothing to mark")
     if not {"tile", "end"} <= {*kinds}:
         raise InputError("--marks: expected tile and end among them, between which time is counted")
     return frozenset(kinds)
@@ -168,38 +161,26 @@ def _numbers(blocks: str) -> tuple[int, ...]:
         raise InputError(f"--blocks: {blocks[:40]!r} is no list of numbers, such as 0,1,2") from None
 
 
-def _candidate(schedule: str, dtype: str, problem: dict[str, Any]) -> Candidate:
-    (candidate,) = candidates([schedule], card_for(None), (dtype,), refuse=True, sizes="runtime", **problem)
+def _recorded(
+    schedule: str, problem: dict[str, Any], kinds: frozenset[str], window: Window, seed: int | None, ncu: bool
+) -> Timeline:
+    (candidate,) = candidates([schedule], card_for(None), refuse=True, **problem)
     if candidate.shape.packed:
         raise InputError(f"{candidate.name}: packed sequences, expected a batch of one length: nothing is recorded")
     if not visible_gpus():
         raise InputError(f"trace: no GPU here, expected one of compute capability {KNOWN}; --of needs none")
-    return candidate
-
-
-def _recorded(
-    schedule: str,
-    dtype: str,
-    problem: dict[str, Any],
-    kinds: frozenset[str],
-    window: Window,
-    seed: int | None,
-    ncu: bool,
-) -> Timeline:
-    candidate = _candidate(schedule, dtype, problem)
     from tl_attention.lab.trace.counted import record_and_count
     from tl_attention.lab.trace.recording import record
 
     return (record_and_count if ncu else record)(candidate, kinds, window, seed)
 
 
-def _predicted(schedule: str, dtype: str, problem: dict[str, Any], machine: str) -> Timeline:
+def _predicted(schedule: str, problem: dict[str, Any], machine: str) -> Timeline:
     from tl_attention.lab.model.machine import load
     from tl_attention.lab.model.timeline import predicted
 
     on = load(machine)
-    card = card_of_arch(on.arch)
-    (candidate,) = candidates([schedule], card, (dtype,), refuse=True, sizes="runtime", **problem)
+    (candidate,) = candidates([schedule], card_of_arch(on.arch), refuse=True, **problem)
     return predicted(candidate, on)
 
 

@@ -83,7 +83,8 @@ class _Pruned(cst.CSTTransformer):
     def leave_IndentedBlock(self, original_node: cst.IndentedBlock, updated_node: cst.IndentedBlock) -> Any:
         """Returns a block without the statements that follow its first `return`."""
         body = updated_node.body
-        ends = [place for place, statement in enumerate(body, 1) if _returns(statement)]
+        lines = [(place, line) for place, line in enumerate(body, 1) if isinstance(line, cst.SimpleStatementLine)]
+        ends = [place for place, line in lines if isinstance(line.body[-1], cst.Return)]
         return updated_node.with_changes(body=body[: ends[0]]) if ends else updated_node
 
     # --- expressions -----------------------------------------------------------------------------------------
@@ -98,10 +99,6 @@ class _Pruned(cst.CSTTransformer):
         """Returns the name of the function that is looked up in a known table, or else the look-up unchanged."""
         found = self._value(updated_node) if code(updated_node.value) in self._known else UNKNOWN
         return cst.Name(function_of(found).__name__) if callable(found) else updated_node
-
-
-def _returns(statement: cst.CSTNode) -> bool:
-    return isinstance(statement, cst.SimpleStatementLine) and isinstance(statement.body[-1], cst.Return)
 
 
 def _in_place_of(whole: cst.BaseExpression, part: cst.BaseExpression) -> cst.BaseExpression:

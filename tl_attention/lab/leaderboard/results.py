@@ -210,11 +210,8 @@ def table(heading: str, evaluations: Sequence[tuple[str, Evaluation]], baseline:
     """
     columns, reference = COLUMNS, next((evaluation for name, evaluation in evaluations if name == baseline), None)
     if baseline:
-        speeds = (
-            Column(f"mean / {baseline}", _ratio("mean_ms"), 5),
-            Column(f"best / {baseline}", _ratio("best_ms"), 7),
-        )
-        columns = (*columns, *speeds)
+        speeds = (("mean", 5), ("best", 7))
+        columns += tuple(Column(f"{word} / {baseline}", _ratio(f"{word}_ms"), rank) for word, rank in speeds)
     lines = [
         _Line(name, evaluation.rows[number], reference.rows[number] if reference else None)
         for number in range(len(evaluations[0][1].rows))

@@ -31,6 +31,7 @@ from tl_attention.kernels.registry import lowering_of
 from tl_attention.kernels.shared.base import FAST_MATH
 from tl_attention.lab.leaderboard import machine_code
 from tl_attention.lab.leaderboard.contract import FORBIDDEN_WORD, MAX_BYTES, constants, read_submission
+from tl_attention.lab.measure.doctor import refusal
 from tl_attention.lab.measure.machine import package
 from tl_attention.problem.variant import Variant
 from tl_attention.program.planned import Planned
@@ -152,7 +153,7 @@ def check_all_there() -> None:
         "a C++ compiler": toolchain.check_host_compiler,
         **{name: partial(tool, name) for name in TOOLS},
     }
-    tools = [name for name, look in needed.items() if _fails(look)]
+    tools = [name for name, look in needed.items() if refusal(look)]
     parts = []
     if absent:
         here = f" (here is {', '.join(others)})" if others else ""
@@ -161,11 +162,3 @@ def check_all_there() -> None:
         parts.append(f"missing tools: {', '.join(tools)}{toolchain.SEE_DOCTOR}")
     if parts:
         raise InputError(f"submit: {'; '.join(parts)}")
-
-
-def _fails(look: Callable[[], object]) -> bool:
-    try:
-        look()
-    except InputError:
-        return True
-    return False

@@ -50,6 +50,12 @@ class Candidate:
         return self.planned.schedule if self.planned else None
 
     @property
+    def ours(self) -> Planned:
+        """Returns the schedule with its Program; whoever asks knows that this is no peer."""
+        assert self.planned is not None, f"{self} is a peer, which has no schedule"
+        return self.planned
+
+    @property
     def label(self) -> str:
         return self.schedule.label if self.schedule else self.name
 

@@ -67,10 +67,9 @@ def compile_candidate(candidate: Candidate, with_report: bool = True) -> Compile
 
     What fails to compile is returned, not raised. Other processes take the kernel from the store.
     """
-    assert candidate.schedule is not None, f"{candidate} is a peer, which is not compiled here"
     started = time.monotonic()
     try:
-        kernel = compile_kernel(candidate.schedule, candidate.variant)
+        kernel = compile_kernel(candidate.ours.schedule, candidate.variant)
         report = kernel.report if with_report else None
         return Compiled(kernel.fingerprint, report, seconds=time.monotonic() - started)
     except ScheduleRefused as refusal:
@@ -195,5 +194,4 @@ def fill(candidates: Sequence[Candidate]) -> Iterator[tuple[Candidate, Compiled 
 
 
 def _is_kept(candidate: Candidate) -> bool:
-    assert candidate.schedule is not None, f"{candidate} is a peer, which is not compiled here"
-    return is_finished(candidate.schedule, candidate.variant)
+    return is_finished(candidate.ours.schedule, candidate.variant)

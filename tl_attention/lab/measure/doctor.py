@@ -8,8 +8,9 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from tl_attention import __version__
 from tl_attention.compiler import toolchain
@@ -101,11 +102,7 @@ def _gpu(torch_cuda: str | None) -> Iterator[Fact]:
         yield Fact("GPU", "none that torch can use" if known else "none", hint=hint)
     else:
         name, capability = torch.cuda.get_device_name(0), torch.cuda.get_device_capability(0)
-        try:
-            card_of(capability, name)
-            fault = ""
-        except InputError as error:
-            fault = str(error)
+        fault = refusal(card_of, capability, name)
         yield Fact("GPU", f"{name}, compute capability {capability[0]}.{capability[1]}", fault=fault)
     yield Fact("driver", driver)
 
@@ -184,12 +181,16 @@ def _cache() -> Fact:
     size = sum(path.stat().st_size for name in made for path in (folder / name).rglob("*") if path.is_file())
     finished = sum(1 for name in made for _ in (folder / name / FOLDER).glob(f"*{SUFFIX}"))
     by = f" by {', '.join(made)}, {finished} kernels finished" if made else ""
+    return Fact("cache", f"{folder}, {size / 1e6:.0f} MB{by}", refusal(toolchain.check_cache, *made))
+
+
+def refusal(check: Callable[..., object], *given: Any) -> str:
+    """Returns why a check refuses what is given, "" if it does not."""
     try:
-        toolchain.check_cache(*made)
-        fault = ""
+        check(*given)
     except InputError as error:
-        fault = str(error)
-    return Fact("cache", f"{folder}, {size / 1e6:.0f} MB{by}", fault)
+        return str(error)
+    return ""
 
 
 def _one_line(error: Exception) -> str:

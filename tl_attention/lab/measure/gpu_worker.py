@@ -62,12 +62,14 @@ class _Result(NamedTuple):
 
 
 @functools.lru_cache(maxsize=1)
-def _inputs(shape: AttentionShape, seed: int, spread: float = 1.0) -> _Inputs:
+def drawn_inputs(shape: AttentionShape, seed: int, spread: float = 1.0) -> _Inputs:
+    """Draws a problem's inputs on the GPU by the seed, with Q multiplied by `spread`; the last ones are kept."""
     return _Inputs(*reference.make_inputs(shape, seed, DEVICE, spread), reference.make_asked(shape, seed, DEVICE))
 
 
 @functools.lru_cache(maxsize=1)
-def _result(shape: AttentionShape) -> _Result:
+def room_for_result(shape: AttentionShape) -> _Result:
+    """Returns tensors on the GPU that a kernel of this problem writes to; those of the last problem are kept."""
     # One result for all kernels: they run one after another, and an 80 GB card could not hold a result for each.
     rows: tuple[int, ...] = (shape.batch, shape.heads, shape.seq_q)
     of_lse = rows
@@ -91,12 +93,9 @@ def _expected(inputs: _Inputs, shape: AttentionShape) -> tuple[_Result, _Result]
         both_apart = _expected(inputs._replace(q=_apart(q, shape)), shape.apart)
         return _together(both_apart[0], shape), _together(both_apart[1], shape)
     options: dict[str, Any] = {"mask": shape.mask, "scale": shape.head_dim**-0.5, **asked}
-    lses = [reference.lse_fp64, reference.lse_same_precision] if "lse" in shape.asked else []
-    exact, peer, *both = (
-        *(f(q, k, v, **options) for f in (reference.attention_fp64, reference.attention_same_precision)),
-        *(f(q, k, **options) for f in lses),
-    )
-    return _Result(exact, both[0] if both else None), _Result(peer, both[1] if both else None)
+    exact = _Result(*reference.attention_and_lse(q, k, v, precise=True, **options))
+    lse = reference.lse_same_precision(q, k, **options) if "lse" in shape.asked else None
+    return exact, _Result(reference.attention_same_precision(q, k, v, **options), lse)
 
 
 def _apart(x: Tensor, shape: AttentionShape) -> Tensor:
@@ -120,7 +119,7 @@ def _packed(results: Sequence[_Result]) -> _Result:
 # The largest problem's reference takes gigabytes and seconds, the ragged ones nothing: keep the last few.
 @functools.lru_cache(maxsize=32)
 def _references(shape: AttentionShape, seed: int, spread: float) -> tuple[_Result, _Result]:
-    return _expected(_inputs(shape, seed, spread), shape)
+    return _expected(drawn_inputs(shape, seed, spread), shape)
 
 
 def _judged(found: _Result, exact: _Result, peer: _Result) -> ErrorReport:
@@ -139,7 +138,7 @@ def _kernel(schedule: Schedule, variant: Variant) -> CompiledKernel:
 def _implementation(
     candidate: Candidate, shape: AttentionShape, seed: int, spread: float = 1.0
 ) -> Callable[[], _Result]:
-    q, k, v, asked = _inputs(shape, seed, spread)
+    q, k, v, asked = drawn_inputs(shape, seed, spread)
     if candidate.schedule is None:
         is_product = candidate.name in PRODUCTS
         peer = (
@@ -148,7 +147,7 @@ def _implementation(
             else peers.build(candidate.name, shape, q, k, v, offsets_of(shape) if shape.packed else None)
         )
         return lambda: _Result(peer(), None)
-    kernel, result = _kernel(candidate.schedule, candidate.variant), _result(shape)
+    kernel, result = _kernel(candidate.schedule, candidate.variant), room_for_result(shape)
     if candidate.strided:
         q, k, v, output = map(rows_together, (q, k, v, torch.full_like(result.output, float("nan"))))
         result = _Result(output, result.lse)
@@ -203,7 +202,7 @@ def _unwritten(shape: AttentionShape) -> None:
 
     Nothing that a kernel leaves out may look as if it had been computed.
     """
-    for tensor in _result(shape):
+    for tensor in room_for_result(shape):
         if tensor is not None:
             tensor.fill_(float("nan"))
 
@@ -248,7 +247,7 @@ def verify_some_rows(candidate: Candidate, seed: int) -> ErrorReport | str:
         return ErrorReport(0.0, 0.0, 0.0, 0.0, False)
     if shape.packed:
         return _some_sequences(shape, seed, found)
-    q, k, v, asked = _inputs(shape, seed)
+    q, k, v, asked = drawn_inputs(shape, seed)
     if shape.head_rows:
         q, shape, lse = _apart(q, shape), shape.apart, None if found.lse is None else _apart(found.lse, shape)
         found = _Result(_apart(found.output, candidate.shape), lse)
@@ -271,7 +270,7 @@ def verify_some_rows(candidate: Candidate, seed: int) -> ErrorReport | str:
 
 def _some_sequences(shape: AttentionShape, seed: int, found: _Result) -> ErrorReport:
     """Returns the error of the last rows of some heads of some of a packed problem's sequences."""
-    *tensors, asked = _inputs(shape, seed)
+    *tensors, asked = drawn_inputs(shape, seed)
     each = enumerate(zip(each_sequence(shape, *tensors), accumulate(n.seq_q for n in shape.all_lengths)))
     chosen = {*torch.linspace(0, shape.batch - 1, SOME_HEADS).long().tolist()}
     reports = []
@@ -313,9 +312,9 @@ def unload() -> None:
     """Forgets the loaded candidates and their inputs."""
     _loaded.clear()
     _batches.clear()
-    _inputs.cache_clear()
+    drawn_inputs.cache_clear()
     _references.cache_clear()
-    _result.cache_clear()
+    room_for_result.cache_clear()
     torch.cuda.empty_cache()
 
 

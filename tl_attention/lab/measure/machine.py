@@ -83,34 +83,24 @@ def gpu() -> Gpu | None:
     """Returns the first GPU that CUDA shows this process, or else NVML's first; None where NVML does not answer."""
     import pynvml
 
-    try:
+    with suppress(pynvml.NVMLError):
         pynvml.nvmlInit()
-    except pynvml.NVMLError:
-        return None
-    try:
-        visible = visible_gpus()
-        # NVML counts GPUs that CUDA_VISIBLE_DEVICES hides.
-        handle = pynvml.nvmlDeviceGetHandleByUUID(visible[0].uuid) if visible else pynvml.nvmlDeviceGetHandleByIndex(0)
-        cuda = pynvml.nvmlSystemGetCudaDriverVersion_v2()
-        return Gpu(
-            pynvml.nvmlDeviceGetName(handle),
-            pynvml.nvmlSystemGetDriverVersion(),
-            f"{cuda // 1000}.{cuda % 1000 // 10}",
-            _power_limit_w(handle),
-        )
-    except pynvml.NVMLError:
-        return None
-    finally:
-        pynvml.nvmlShutdown()
-
-
-def _power_limit_w(handle: object) -> float | None:
-    import pynvml
-
-    try:
-        return pynvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1000
-    except pynvml.NVMLError:
-        return None
+        try:
+            visible, first = visible_gpus(), pynvml.nvmlDeviceGetHandleByIndex
+            # NVML counts GPUs that CUDA_VISIBLE_DEVICES hides.
+            handle = pynvml.nvmlDeviceGetHandleByUUID(visible[0].uuid) if visible else first(0)
+            cuda, power_limit_w = pynvml.nvmlSystemGetCudaDriverVersion_v2(), None
+            with suppress(pynvml.NVMLError):
+                power_limit_w = pynvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1000
+            return Gpu(
+                pynvml.nvmlDeviceGetName(handle),
+                pynvml.nvmlSystemGetDriverVersion(),
+                f"{cuda // 1000}.{cuda % 1000 // 10}",
+                power_limit_w,
+            )
+        finally:
+            pynvml.nvmlShutdown()
+    return None
 
 
 def machine_fields(arch: str | None = None) -> dict[str, Any]:

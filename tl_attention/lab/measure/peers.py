@@ -103,29 +103,20 @@ def build(
     FlashAttention-3 chooses itself how often it splits the keys, which it does not by default.
     """
     scale, causal = shape.head_dim**-0.5, shape.mask == CAUSAL
-    if offsets is not None:
-        from fa3_fwd_interface import flash_attn_varlen_func
-
-        longest = (shape.seq_q, shape.seq_kv)
-        return_lse = {"return_attn_probs": True} if "lse" in shape.asked else {}
-        of = {f.peers[FA3]: shape.asked[f.word] for f in shape.asked.features if f.kind != "result"}
-
-        def packed() -> Tensor:
-            result = flash_attn_varlen_func(
-                q, k, v, *offsets, *longest, softmax_scale=scale, causal=causal, num_splits=0, **of, **return_lse
-            )
-            return result[0] if isinstance(result, tuple) else result
-
-        return packed
     if name == FA3:
-        from fa3_fwd_interface import flash_attn_func
+        from fa3_fwd_interface import flash_attn_func, flash_attn_varlen_func
 
-        q, k, v = (x.transpose(1, 2).contiguous() for x in (q, k, v))
-        asked = {feature.peers[FA3]: shape.asked[feature.word] for feature in shape.asked.features}
+        asked = {f.peers[FA3]: shape.asked[f.word] for f in shape.asked.features if f.kind != "result"}
+        asked |= {"return_attn_probs": True} if "lse" in shape.asked else {}
+        where = () if offsets is None else (*offsets, shape.seq_q, shape.seq_kv)
+        if offsets is None:
+            q, k, v = (x.transpose(1, 2).contiguous() for x in (q, k, v))
 
         def fa3() -> Tensor:
-            result = flash_attn_func(q, k, v, softmax_scale=scale, causal=causal, num_splits=0, **asked)
-            return (result[0] if isinstance(result, tuple) else result).transpose(1, 2)
+            function = flash_attn_func if offsets is None else flash_attn_varlen_func
+            result = function(q, k, v, *where, softmax_scale=scale, causal=causal, num_splits=0, **asked)
+            output = result[0] if isinstance(result, tuple) else result
+            return output.transpose(1, 2) if offsets is None else output
 
         return fa3
 

@@ -46,7 +46,8 @@ class Worker:
         except Exception as error:
             # An error of CUDA leaves the context unusable: the next call gets a new process.
             self.close()
-            raise CallFailed("error", f"{type(error).__name__}: {_first_line(error)}") from None
+            line = next(iter(str(error).strip().splitlines()), "no message")[:300]
+            raise CallFailed("error", f"{type(error).__name__}: {line}") from None
 
     def _run(self, function: Callable[..., Any], arguments: tuple[Any, ...], timeout_s: float) -> Any:
         if self._pool is None:
@@ -63,8 +64,3 @@ class Worker:
             self._pool.stop()
             self._pool.join()
             self._pool = None
-
-
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0][:300] if lines else "no message"

@@ -59,8 +59,7 @@ def on_cpu(candidate: Candidate, seed: int) -> dict[str, Any]:
 
     It serves where there is no GPU to run the candidate. A schedule without a Program is only `compiled`.
     """
-    assert candidate.planned is not None, f"{candidate} is a peer, which needs a GPU"
-    schedule, program = candidate.planned.schedule, candidate.planned.program
+    schedule, program = candidate.ours.schedule, candidate.ours.program
     if program is None:
         reason = "no GPU, and no Program that the CPU could run: neither verified nor timed"
         return {"status": "compiled", "reason": reason}

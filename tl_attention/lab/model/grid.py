@@ -34,8 +34,7 @@ class Grid:
     @classmethod
     def of(cls, candidate: Candidate, per_sm: int) -> Grid:
         """Returns the grid of a candidate's kernel, of which an SM holds `per_sm` thread blocks."""
-        planned, shape = candidate.planned, candidate.shape
-        assert planned is not None
+        planned, shape = candidate.ours, candidate.shape
         schedule, tiling = planned.schedule, tiling_of(planned)
         rows, heads = tiling.block_M * tiling.cluster, shape.batch * shape.heads
         first_row = np.arange(tiles := row_tiles(shape, rows)) * rows

@@ -12,31 +12,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from tl_attention.compiler.sass import PRODUCTS
+from tl_attention.compiler import sass
 
-LINE = re.compile(
-    r"^\s+/\*(?P<address>[0-9a-f]{4,})\*/\s+(?:@(?P<predicate>!?U?P\w+)\s+)?(?P<opcode>[A-Z][\w.]*)\s*(?P<operands>.*?)\s*;"
-    r"\s+/\* 0x[0-9a-f]{16} \*/\s*\n\s+/\* 0x(?P<upper>[0-9a-f]{16}) \*/",
-    re.M,
-)
+LINE = re.compile(sass.INSTRUCTION.pattern + rf"\s+{sass.WORD.pattern}\s*\n\s+{sass.WORD.pattern}", re.M)
 TARGET = re.compile(r"0x([0-9a-f]+)$")
 # Where the scheduler's bits begin in the upper word, and the scoreboards of a warp; number 7 is none of these.
 CONTROL, SCOREBOARDS = 41, 6
 
 
 @dataclass(frozen=True)
-class Instruction:
-    """An Instruction is one line of machine code.
+class Instruction(sass.Instruction):
+    """An Instruction is one line of machine code, with what it tells the scheduler.
 
     After it the warp's next instruction may issue `stall` cycles later. `write` is the scoreboard that is set until the
     result is there, `read` the one until the operands have been read, None where there is none. The instruction issues when
     all scoreboards in `waits` are clear.
     """
 
-    address: int
-    predicate: str
-    opcode: str
-    operands: str
     stall: int
     write: int | None
     read: int | None
@@ -72,13 +64,13 @@ def read(disassembly: str) -> tuple[Instruction, ...]:
 
 
 def _instruction(found: re.Match[str]) -> Instruction:
-    control = int(found["upper"], 16) >> CONTROL
+    control = int(found[6], 16) >> CONTROL
     write, read_by = control >> 5 & 7, control >> 8 & 7
     return Instruction(
-        int(found["address"], 16),
-        found["predicate"] or "",
-        found["opcode"],
-        found["operands"],
+        int(found[1], 16),
+        found[2] or "",
+        found[3],
+        found[4],
         control & 15,
         write if write < SCOREBOARDS else None,
         read_by if read_by < SCOREBOARDS else None,
@@ -100,4 +92,4 @@ def loops(code: Sequence[Instruction]) -> list[Loop]:
         if target is not None and target <= instruction.address:
             ends[index[target]] = n + 1
     found = [Loop(first, end) for first, end in sorted(ends.items())]
-    return [loop for loop in found if any(i.name in PRODUCTS for i in code[loop.first : loop.end])]
+    return [loop for loop in found if any(i.name in sass.PRODUCTS for i in code[loop.first : loop.end])]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -22,8 +23,9 @@ USUAL = "h200"
 MOST_SMS = 1024
 
 
-def _number(words: str) -> Any:
-    return field(metadata={"words": words})
+def _number(words: str, gt: float | None = None, le: float | None = None) -> Any:
+    """Returns the field of a number of 0 or more. It may have to be above `gt`, and at most `le`."""
+    return field(metadata={"words": words, "limits": (gt, le)})
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,7 @@ class Machine:
     uniform: float = _number("a quarter's uniform datapath, for each instruction")
     shared: float = _number("a quarter's share of loads and stores, for each of a warp")
     mma_sync: float = _number("a quarter's tensor core, for each m16n8k16 of mma.sync")
-    wgmma_columns: float = _number("columns of an m64nNk16 that the tensor core multiplies in a cycle")
+    wgmma_columns: float = _number("columns of an m64nNk16 that the tensor core multiplies in a cycle", gt=0)
 
     mufu_latency: float = _number("from the issue of an exponential to its result")
     shuffle_latency: float = _number("from the issue of a shuffle to its result")
@@ -75,13 +77,13 @@ class Machine:
     mufu_beside: float = _number("the same for the special function unit")
     stall_beside: float = _number("the same for a warp's stalls")
     wgmma_queue: float = _number(
-        "wgmma instructions of all warps that a tensor core has at most; the next one waits to issue"
+        "wgmma instructions of all warps that a tensor core has at most; the next one waits to issue", gt=0
     )
     wgmma_others: float = _number(
-        "where two warps wait to issue a wgmma, the part of the places that the one gets which began later"
+        "where two warps wait to issue a wgmma, the part of the places that the one gets which began later", le=1
     )
     wgmma_issue_columns: float = _number(
-        "columns of a wgmma that issue in a cycle: its warp's next one issues when all have"
+        "columns of a wgmma that issue in a cycle: its warp's next one issues when all have", gt=0
     )
     wgmma_start: float = _number("from the issue of a wgmma to its start on an idle tensor core")
     wgmma_done: float = _number("from the end of a group of wgmma until the warp that waits for it goes on")
@@ -89,15 +91,15 @@ class Machine:
     mbarrier: float = _number("from a look at a complete mbarrier until its warp goes on")
     copy_latency: float = _number("from the commit of a group of cp.async until it has arrived, from L2")
     tma_latency: float = _number("from the issue of a load by TMA until its last byte has arrived, from L2")
-    tma_bytes: float = _number("bytes that TMA brings to one SM in a cycle")
+    tma_bytes: float = _number("bytes that TMA brings to one SM in a cycle", gt=0)
     producer: float = _number("what a producer warp takes for the instructions of a wait or load")
     next_tile: float = _number("from the request for the number of the next tile until it has come")
     next_block: float = _number("from a thread block's exit until the next one on its SM begins")
     kernel: float = _number("what a launch takes beside its tiles")
-    spread: float = _number("how much slower, as a part, the slowest SM is than the mean")
+    spread: float = _number("how much slower, as a part, the slowest SM is than the mean", le=1)
 
-    clock_most: float = _number("MHz: the clock of a kernel without products")
-    clock_idle: float = _number("MHz: where the line of the clock over the tensor core's busy part begins, at 0")
+    clock_most: float = _number("MHz: the clock of a kernel without products", gt=0)
+    clock_idle: float = _number("MHz: where the line of the clock over the tensor core's busy part begins, at 0", gt=0)
     clock_drop: float = _number("MHz: how much that line falls from 0 to 1")
 
     @property
@@ -112,9 +114,6 @@ class Machine:
         return min(self.clock_most, self.clock_idle - self.clock_drop * busy)
 
 
-# Nothing comes to an end where one of these is 0.
-DIVISORS = ("wgmma_columns", "wgmma_issue_columns", "wgmma_queue", "tma_bytes", "clock_most", "clock_idle")
-PARTS = ("wgmma_others", "spread")
 NUMBERS: dict[str, str] = {f.name: f.metadata["words"] for f in fields(Machine) if "words" in f.metadata}
 
 
@@ -123,29 +122,16 @@ Least = Field(ge=0, le=1e9, allow_inf_nan=False, strict=True)
 _KEYS = ConfigDict(frozen=True, extra="forbid")
 
 
-class _Number(BaseModel):
-    """A _Number is a number of a machine's file with its source."""
-
-    model_config = _KEYS
-
-    value: Annotated[float, Least]
-    source: Annotated[str, Field(min_length=4)]
+@functools.cache
+def _keys_of_number(gt: float | None, le: float | None) -> type[BaseModel]:
+    """Returns the model of a number within these limits, and of its source, as a machine's file has them."""
+    value: Any = (Annotated[float, Least, Field(gt=gt, le=le)], ...)
+    return create_model("_Number", __config__=_KEYS, value=value, source=(Annotated[str, Field(min_length=4)], ...))
 
 
-class _Divisor(_Number):
-    """A _Divisor is a number that others are divided by."""
-
-    value: Annotated[float, Least, Field(gt=0)]
-
-
-class _Part(_Number):
-    """A _Part is a number from 0 to 1."""
-
-    value: Annotated[float, Least, Field(le=1)]
-
-
-_OTHERS: dict[str, type[_Number]] = dict.fromkeys(DIVISORS, _Divisor) | dict.fromkeys(PARTS, _Part)
-_FIELDS: dict[str, Any] = {name: (_OTHERS.get(name, _Number), ...) for name in NUMBERS}
+_FIELDS: dict[str, Any] = {
+    f.name: (_keys_of_number(*f.metadata["limits"]), ...) for f in fields(Machine) if f.name in NUMBERS
+}
 _Numbers = create_model("_Numbers", __config__=_KEYS, **_FIELDS)
 
 

@@ -86,8 +86,7 @@ def compiled(candidate: Candidate, machine: Machine) -> tuple[TileCode, int]:
     Raises InputError where nothing can be predicted, and as compile_kernel does.
     """
     check(candidate, machine)
-    planned = candidate.planned
-    assert planned is not None
+    planned = candidate.ours
     try:
         kernel = compile_kernel(planned.schedule, candidate.variant, planned)
         code, per_sm = tile_code(read(kernel.disassembly), machine), kernel.blocks_per_sm
@@ -105,13 +104,13 @@ def compiled(candidate: Candidate, machine: Machine) -> tuple[TileCode, int]:
 
 def predict_code(candidate: Candidate, machine: Machine, code: TileCode, per_sm: int) -> Prediction:
     """Returns the prediction for a candidate's kernel from a tile's code; an SM holds `per_sm` of its thread blocks."""
-    planned = candidate.planned
-    assert planned is not None
     grid = Grid.of(candidate, per_sm)
     blocks, masked = grid.usual_tile(MOST_BLOCKS)
     tiles = TILES if code.again else 1
     lengths = [(blocks, masked)] * tiles
-    quarters = [run(planned, code, lengths, other, candidate.shape.head_size, per_sm) for other in _varied(machine)]
+    quarters = [
+        run(candidate.ours, code, lengths, other, candidate.shape.head_size, per_sm) for other in _varied(machine)
+    ]
     tile = mean(_tile(quarter, tiles) for quarter in quarters)
     iteration = mean(_iteration(quarter, tiles - 1, blocks) for quarter in quarters)
     if not code.again:

@@ -40,8 +40,7 @@ def predicted(candidate: Candidate, machine: Machine) -> Timeline:
     """
     code, per_sm = compiled(candidate, machine)
     prediction, grid = predict_code(candidate, machine, code, per_sm), Grid.of(candidate, per_sm)
-    planned = candidate.planned
-    assert planned is not None
+    planned = candidate.ours
     assert planned.program is not None
     lengths = [grid.usual_tile(MOST_BLOCKS)] * (TILES if code.again else 1)
     quarter = run(planned, code, lengths, machine, candidate.shape.head_size, per_sm)

@@ -139,18 +139,13 @@ def _binding(row: CellRow) -> str:
     return _with_interval(speed) if speed else ""
 
 
-def _bar(row: CellRow) -> str:
-    peer = binding_peer(row)
-    return f"{row.bars[peer]:g}" if peer in row.bars else ""
-
-
 COLUMNS = (
     Column("cell", lambda row: row.cell, 0),
     Column("ms", _ms, 7),
     Column("TFLOPS", lambda row: number(row.ours.tflops), 8),
     Column("speed (95 %)", _binding, 1),
     Column("of", lambda row: binding_peer(row) or "", 2),
-    Column("bar", _bar, 4),
+    Column("bar", lambda row: f"{row.bars[peer]:g}" if (peer := binding_peer(row)) in row.bars else "", 4),
     Column("repeat- ability", lambda row: number(row.repeatability, 4), 5),
     Column("verdict", verdict, 3),
     Column("beside", lambda row: ", ".join(_beside(row, binding_peer(row))), 6),

@@ -91,10 +91,11 @@ def explain(
             f"{first}; num_stages is {schedule.num_stages}.\n\n{_resources(planned, head_dim, card)}\n\n{label}\n\n"
             "There is no Program to prove or to show; the kernel is verified on the GPU only.\n"
         )
+    options = [f"options, {SET} where the file sets them:", *option_lines(schedule)] if schedule.dialect.options else []
     parts = [
         first,
         f"{_heading(schedule, program)}\n{_resources(planned, head_dim, card)}",
-        _options(schedule),
+        "\n".join(options),
         label,
         *program_parts(schedule, program, costs),
     ]
@@ -156,13 +157,6 @@ def _resources(planned: Planned, head_dim: HeadSize, card: Card) -> str:
         given = "by the file" if is_set(schedule, "kernel", "registers") else "by block_M"
         lines.append(f"setmaxnreg: {words}, {given}")
     return "\n".join(lines)
-
-
-def _options(schedule: Schedule) -> str:
-    """Returns a text that lists the options in force, "" for a lowering that takes none."""
-    if not schedule.dialect.options:
-        return ""
-    return "\n".join([f"options, {SET} where the file sets them:", *option_lines(schedule)])
 
 
 def _producer(program: Program) -> str:

@@ -19,13 +19,13 @@ from tl_attention.codeproof.mark_places import arrivals
 from tl_attention.codeproof.marks import roles_in, threads_of_role, unmarked
 from tl_attention.compiler.compile import CompiledKernel, compile_kernel
 from tl_attention.compiler.sass import steady
-from tl_attention.lab.measure import timing
+from tl_attention.lab.measure import gpu_worker, timing
 from tl_attention.lab.measure.candidate import Candidate
 from tl_attention.lab.measure.machine import gpu_fields
+from tl_attention.lab.measure.trials import in_turn
 from tl_attention.lab.trace.about import About
 from tl_attention.lab.trace.shares import tile_ends
 from tl_attention.lab.trace.timeline import Timeline, What, Window, decoded
-from tl_attention.oracle import reference
 from tl_attention.problem.variant import TRACE_WORDS
 from tl_attention.problem.warpgroup import ROWS, WARP, WARPGROUP
 
@@ -51,10 +51,9 @@ def record(candidate: Candidate, kinds: frozenset[str], window: Window, seed: in
     Raises InputError where there is no GPU, where the kernel cannot be compiled, or where the buffer cannot hold the
     window.
     """
-    common, schedule, shape = gpu_fields("trace"), candidate.schedule, candidate.shape
-    assert schedule is not None
+    common = gpu_fields("trace")
     seed = secrets.randbelow(2**31) if seed is None else seed
-    plain = compile_kernel(schedule, candidate.variant, candidate.planned)
+    plain = compile_kernel(candidate.ours.schedule, candidate.variant, candidate.planned)
     values = values_of(candidate, seed)
     traced, of_tiles = Traced(candidate, kinds), Traced(candidate, OF_TILES)
     found, few = traced.timeline(window, values), of_tiles.timeline(replace(window, skip=0), values)
@@ -64,7 +63,7 @@ def record(candidate: Candidate, kinds: frozenset[str], window: Window, seed: in
         **common,
         name=candidate.name,
         label=candidate.label,
-        shape=str(shape),
+        shape=str(candidate.shape),
         seed=seed,
         marks=tuple(sorted(kinds)),
         skip=window.skip,
@@ -87,8 +86,8 @@ class Traced:
     """A Traced is a candidate's kernel with marks of some kinds, and the buffer that it notes them in."""
 
     def __init__(self, candidate: Candidate, kinds: frozenset[str]):
-        assert candidate.schedule is not None
-        self.kernel = compile_kernel(candidate.schedule, replace(candidate.variant, trace=kinds), candidate.planned)
+        planned = candidate.ours
+        self.kernel = compile_kernel(planned.schedule, replace(candidate.variant, trace=kinds), planned)
         source, marks = unmarked(self.kernel.source, kinds)
         self.roles, self.whats = roles_of(source), tuple(What(mark.kind, mark.name) for mark in marks)
         self.arrives = arrivals(source, marks)
@@ -122,26 +121,21 @@ def roles_of(source: str) -> tuple[str, ...]:
 def values_of(candidate: Candidate, seed: int) -> dict[str, Any]:
     """Returns the arguments of a candidate's kernel on the GPU, by name: inputs drawn by the seed, room for the results."""
     shape = candidate.shape
-    q, k, v = reference.make_inputs(shape, seed, "cuda")
-    rows = (shape.batch, shape.heads, shape.seq_q)
-    values: dict[str, Any] = {"Q": q, "K": k, "V": v, "softmax_scale": shape.head_dim**-0.5}
-    values["Output"] = torch.empty((*rows, shape.head_dim_v), dtype=q.dtype, device="cuda")
-    asked = reference.make_asked(shape, seed, "cuda")
-    lse = torch.empty(rows, device="cuda") if "lse" in shape.asked else None
+    (q, k, v, asked), (output, lse) = gpu_worker.drawn_inputs(shape, seed), gpu_worker.room_for_result(shape)
+    values: dict[str, Any] = {"Q": q, "K": k, "V": v, "Output": output, "softmax_scale": shape.head_dim**-0.5}
     return values | {feature.name: asked.get(feature.word, lse) for feature in shape.asked.features}
 
 
 def _beside(run: Callable[[], None], run_traced: Callable[[], None]) -> tuple[list[float], float]:
     """Returns how much longer the traced kernel takes, a ratio for each round, and the median SM clock in MHz."""
-    ratios, clocks = [], []
-    for number in range(ROUNDS):
-        times = {}
-        for call in (run, run_traced) if number % 2 else (run_traced, run):
-            samples, clock = timing.sample(call)
-            times[call] = statistics.median(samples)
-            clocks += [clock] if clock else []
-            time.sleep(timing.PAUSE_S)
-        ratios.append(times[run_traced] / times[run])
+    times: dict[Callable[[], None], list[float]] = {run_traced: [], run: []}
+    clocks = []
+    for call in in_turn([*times], ROUNDS):
+        samples, clock = timing.sample(call)
+        times[call].append(statistics.median(samples))
+        clocks += [clock] if clock else []
+        time.sleep(timing.PAUSE_S)
+    ratios = [traced / plain for traced, plain in zip(times[run_traced], times[run])]
     return ratios, float(statistics.median(clocks)) if clocks else 1000.0
 
 
@@ -163,8 +157,7 @@ def _product_cycles(candidate: Candidate, traced: Traced) -> dict[str, float]:
 
     A wgmma m64nNk16 takes N / 2.
     """
-    schedule, variant = candidate.schedule, candidate.variant
-    assert schedule is not None
+    schedule, variant = candidate.ours.schedule, candidate.variant
     rows = schedule.block_M / sum(role != "producer" for role in traced.roles)
     if threads_of_role(traced.kernel.source) == WARPGROUP:
         of_column = rows / ROWS / 2 / DEPTH

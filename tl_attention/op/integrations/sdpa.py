@@ -125,7 +125,7 @@ def sdpa_forward(
     """
     output = torch.empty_like(query)
     others = {"dropout_p": dropout_p, "return_debug_mask": return_debug_mask}
-    lse = _attend(output, query, key, value, "bhsd", is_causal, scale, (None, None), others)
+    lse = _attend(output, query, key, value, "bhsd", _options(is_causal, scale), others)
     return output, lse, None, None, query.shape[2], key.shape[2], *_of_no_dropout(query)
 
 
@@ -163,11 +163,11 @@ def flash_forward_into(
     what this torch has besides, such as pages of a cache.
     """
     others |= {"dropout_p": dropout_p, "return_debug_mask": return_debug_mask}
-    window = window_size_left, window_size_right
+    options = _options(is_causal, scale, window_size_left, window_size_right)
     if cum_seq_q is None and cum_seq_k is None:
-        return _attend(out, query, key, value, "bshd", is_causal, scale, window, others)
+        return _attend(out, query, key, value, "bshd", options, others)
     offsets, longest = (cum_seq_q, cum_seq_k, None, others.pop("seqused_k", None)), (max_q, max_k)
-    return _attend_packed(out, query, key, value, offsets, longest, is_causal, scale, window, others)
+    return _attend_packed(out, query, key, value, offsets, longest, options, others)
 
 
 def sdpa_backward(
@@ -192,8 +192,7 @@ def sdpa_backward(
     gradients is replaced, so none leads back here. Raises InputError for dropout, of a forward pass that was PyTorch's own.
     """
     _refuse({"dropout_p": dropout_p})
-    options: dict[str, Any] = {"causal": is_causal, "scale": scale, "window_size": (OPEN, OPEN), "layout": "bhsd"}
-    dq, dk, dv, _ = dense(grad_out, query, key, value, out, logsumexp, **options)
+    dq, dk, dv, _ = dense(grad_out, query, key, value, out, logsumexp, layout="bhsd", **_options(is_causal, scale))
     return dq, dk, dv
 
 
@@ -211,30 +210,22 @@ def _of_no_dropout(query: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _attend(
-    out: Tensor,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    layout: str,
-    causal: bool,
-    scale: float | None,
-    window: tuple[int | None, int | None],
-    others: dict[str, Any],
+    out: Tensor, query: Tensor, key: Tensor, value: Tensor, layout: str, options: dict[str, Any], others: dict[str, Any]
 ) -> Tensor:
     """Computes attention on the kernels into `out`, and returns the LSE, fp32 (batch, heads, seq_q).
 
     Raises InputError where one of `others` is set: the kernels have none of these.
     """
     _refuse(others)
-    left, right = _sides(window)
     if query.dim() == key.dim() == value.dim() == 4:
         seq = 2 if layout == "bhsd" else 1
-        _check_lengths(query.shape[seq], key.shape[seq], masked=causal or (left, right) != (OPEN, OPEN))
+        _check_lengths(
+            query.shape[seq], key.shape[seq], masked=options["causal"] or options["window_size"] != (OPEN, OPEN)
+        )
         _check_head_dims(query, value)
     # A tensor may require a gradient here: autograd is above.
     with torch.no_grad():
-        asked: dict[str, Any] = {"causal": causal, "scale": scale, "window_size": (left, right), "layout": layout}
-        _, lse = attention(query, key, value, out=out, return_lse=True, **asked)
+        _, lse = attention(query, key, value, layout=layout, out=out, return_lse=True, **options)
     return lse
 
 
@@ -245,9 +236,7 @@ def _attend_packed(
     value: Tensor,
     offsets: Any,
     longest: tuple[int, int],
-    causal: bool,
-    scale: float | None,
-    window: tuple[int | None, int | None],
+    options: dict[str, Any],
     others: dict[str, Any],
 ) -> Tensor:
     """Computes attention of packed sequences into `out`, and returns the LSE, fp32 (heads, rows).
@@ -257,7 +246,6 @@ def _attend_packed(
     _refuse(others)
     if query.dim() == value.dim() == 3:
         _check_head_dims(query, value)
-    options: dict[str, Any] = {"causal": causal, "scale": scale, "window_size": _sides(window)}
     if query.requires_grad or key.requires_grad or value.requires_grad:
         check_has_backward(offsets, longest, WITHOUT_FEATURES, **options)
     cum_q, cum_k, _, used_k = offsets
@@ -278,9 +266,10 @@ def _refuse(others: dict[str, Any]) -> None:
         raise InputError(f"sdpa: {name} is {found}, which the kernels do not have, expected none")
 
 
-def _sides(window: tuple[int | None, int | None]) -> tuple[int, int]:
-    left, right = (OPEN if side is None else side for side in window)
-    return left, right
+def _options(causal: bool, scale: float | None, *sides: int | None) -> dict[str, Any]:
+    """Returns options of PyTorch's as `attention` has them. A side of a window that is None, or not given, is open."""
+    window = tuple(OPEN if side is None else side for side in sides)
+    return {"causal": causal, "scale": scale, "window_size": window or (OPEN, OPEN)}
 
 
 def _check_head_dims(query: Tensor, value: Tensor) -> None:

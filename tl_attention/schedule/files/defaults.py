@@ -30,11 +30,6 @@ class Rule(Conditions):
 
     schedule: Line
 
-    @property
-    def asks_lengths(self) -> bool:
-        """Says whether the rule has a condition on lengths."""
-        return not self.model_fields_set.isdisjoint(LENGTH_KEYS)
-
     def alike(self, other: Rule) -> bool:
         """Says whether the schedules of both rules compute a row alike, of as many keys as both rules are for."""
         return _alike(self.schedule, other.schedule, min(self.seq_kv[-1], other.seq_kv[-1]))
@@ -81,7 +76,7 @@ class Defaults(RuleFile[Rule]):
 
     def of_any_length(self, case: Case) -> Rule | None:
         """Returns the first rule that serves the case and asks for no lengths; None if there is none."""
-        number = self.find(case, lambda rule: not rule.asks_lengths)
+        number = self.find(case, lambda rule: rule.model_fields_set.isdisjoint(LENGTH_KEYS))
         return None if number is None else self.rules[number]
 
     def same_bits(self, case: Case) -> bool:
@@ -98,12 +93,8 @@ class Defaults(RuleFile[Rule]):
         wanted = self.of_any_length(case)
         lengths = itertools.product(queries(self.rules, case.group), edges(self.rules, "seq_kv"))
         numbers = {self.number(case._replace(seq_q=q, seq_kv=kv)) for q, kv in lengths}
-        whole = (self.rules[number] for number in numbers if not self.in_parts(number, case))
-        return wanted is not None and all(rule.alike(wanted) for rule in whole)
-
-    def in_parts(self, number: int, case: Case) -> bool:
-        """Says whether the schedule of the rule of this index may compute the case's keys in parts."""
-        return _has_parts(self.rules[number].schedule)
+        found = (self.rules[number] for number in numbers)
+        return wanted is not None and all(rule.alike(wanted) for rule in found if not _has_parts(rule.schedule))
 
 
 @functools.cache
@@ -114,6 +105,7 @@ def _alike(schedule: str, other: str, most_keys: int) -> bool:
 
 @functools.cache
 def _has_parts(schedule: str) -> bool:
+    """Says whether the schedule of this name may compute keys in parts."""
     return resolve(schedule).schedule.kernel.part_blocks is not None
 
 
@@ -139,8 +131,10 @@ def computed(
     for what is left. Packed sequences keep both sides, as any may be longest.
     """
     case = _of_any_length(shape, arch)
-    if invariant is None:
-        invariant = _same_bits(case) and not _in_parts(shape, arch) if by_rules else not mix_rows(shape.asked.features)
+    if invariant is None and by_rules:
+        invariant = _same_bits(case) and not _has_parts(default_schedule(shape, arch))
+    elif invariant is None:
+        invariant = not mix_rows(shape.asked.features)
     if not shape.packed and is_window(shape.mask):
         mask = fitted(shape.mask, shape.seq_q, shape.seq_kv)
         # Where the right side must stay for its schedule, the left one need not.
@@ -148,11 +142,6 @@ def computed(
             if not (invariant and by_rules) or _alike_at_any_length(case, _of_any_length(left_out, arch)):
                 return left_out, invariant
     return shape, invariant
-
-
-def _in_parts(shape: AttentionShape, arch: str) -> bool:
-    found, case = defaults(), Case.of(shape, arch)
-    return found.in_parts(found.number(case), case)
 
 
 def _of_any_length(shape: AttentionShape, arch: str) -> Case:

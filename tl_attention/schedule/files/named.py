@@ -19,8 +19,6 @@ from tl_attention.schedule.files.schedule_file import Named as Named
 from tl_attention.schedule.files.yaml_text import stamp
 from tl_attention.schedule.schedule import Schedule
 
-# The schedules that run where none is asked for, without and with a causal mask.
-DEFAULT, DEFAULT_CAUSAL = "best", "best_causal"
 NOTATION = "("
 MOST_KEPT = 1024
 
@@ -37,7 +35,7 @@ def resolve(what: str | Path) -> Named:
     """
     text = what if isinstance(what, str) else os.fspath(what)
     kept = _kept.get(text)
-    if kept is None or not _is_current(kept):
+    if kept is None or any(stamp(source.path) != source.stamp for source in kept.sources):
         if len(_kept) >= MOST_KEPT:
             _kept.clear()
         kept = _kept[text] = _resolved(text)
@@ -79,10 +77,6 @@ def expand(text: str) -> list[str]:
         if under := catalogue.names(text.strip("/")):
             return under
     return [text]
-
-
-def _is_current(named: Named) -> bool:
-    return all(stamp(source.path) == source.stamp for source in named.sources)
 
 
 def _resolved(text: str) -> Named:

@@ -18,7 +18,7 @@ import yaml
 from tl_attention.errors import InputError, printable
 from tl_attention.schedule.files import reading
 from tl_attention.schedule.key_errors import first_error
-from tl_attention.schedule.key_words import KeyPath, dotted, shown
+from tl_attention.schedule.key_words import KeyPath, dotted, short, shown
 from tl_attention.schedule.options import OPTION_KEYS
 
 if TYPE_CHECKING:
@@ -258,7 +258,6 @@ KEY = re.compile(r"(?P<indent> *)(?:- +)?(?P<key>[\w.]+) *:(?:\s+(?P<value>.*))?
 OPEN = re.compile(r"expected ',' or '(?P<close>[\]}])', but got '(?P<got>[^']*)'")
 NOT_ENDED = (":", "<stream end>", "<document start>", "<document end>", "?")
 OPENING = {"]": "[", "}": "{"}
-MOST_SHOWN = 40
 
 
 def _not_yaml(error: yaml.MarkedYAMLError, text: str) -> tuple[int, str]:
@@ -296,13 +295,13 @@ def _no_colon(line: str) -> str:
     """Returns words for what a line lacks to be a key with a value, such as the colon or the space behind it."""
     text = re.split(r"\s#", line)[0].strip().removeprefix("- ").strip()
     if found := re.fullmatch(r"([\w.]+):(\S.*)", text):
-        return f"no space behind the colon of {_cut(found[1])}, expected `{_cut(f'{found[1]}: {found[2]}')}`"
+        return f"no space behind the colon of {short(found[1])}, expected `{short(f'{found[1]}: {found[2]}')}`"
     if found := re.fullmatch(r"([\w.]+) *= *(.*)", text):
-        return f"`=` behind {_cut(found[1])}, expected a colon and a space, `{_cut(f'{found[1]}: {found[2]}')}`"
+        return f"`=` behind {short(found[1])}, expected a colon and a space, `{short(f'{found[1]}: {found[2]}')}`"
     if found := re.fullmatch(r"([\w.]+)\s+(\S.*)", text):
-        return f"no colon behind {_cut(found[1])}, expected `{_cut(f'{found[1]}: {found[2]}')}`"
+        return f"no colon behind {short(found[1])}, expected `{short(f'{found[1]}: {found[2]}')}`"
     if re.fullmatch(r"[\w.]+", text):
-        return f"no colon behind {_cut(text)}, expected `{_cut(text)}:`"
+        return f"no colon behind {short(text)}, expected `{short(text)}:`"
     return "expected `key: value`, a colon and a space"
 
 
@@ -323,19 +322,22 @@ def _second_colon(lines: list[str], at: int, column: int) -> tuple[int, str]:
     if key and column > key.end("key") + 1 and key["value"]:
         name, inside = key["key"], key["value"]
         if name in OPTION_KEYS:
-            return at + 1, f"two keys on one line, expected braces around the second, `{_cut(f'{name}: {{{inside}}}')}`"
+            return (
+                at + 1,
+                f"two keys on one line, expected braces around the second, `{short(f'{name}: {{{inside}}}')}`",
+            )
         if re.search(r"[,;]\s*[\w.]+$", line[:column]):
             return at + 1, "two keys on one line, expected each key on a line of its own"
         text = inside.replace("'", "''")
-        return at + 1, f"a text with a colon inside needs quotes, expected `{name}: {_quoted(text)}`"
+        return at + 1, f"a text with a colon inside needs quotes, expected `{name}: '{short(text)}'`"
     above = next((n for n in range(at - 1, -1, -1) if lines[n].strip() and not lines[n].lstrip().startswith("#")), None)
     if above is None or key is None:
         return at + 1, "a colon where no key can stand: a text with a colon inside needs quotes"
     if not (KEY.match(lines[above]) or lines[above].lstrip().startswith("-")):
         return above + 1, _no_colon(lines[above])
     return at + 1, (
-        f"{_cut(key['key'])} is indented, but the key on line {above + 1} has a value already: remove the spaces before "
-        f"{_cut(key['key'])}, or indent it as the keys beside it are"
+        f"{short(key['key'])} is indented, but the key on line {above + 1} has a value already: remove the spaces before "
+        f"{short(key['key'])}, or indent it as the keys beside it are"
     )
 
 
@@ -343,12 +345,4 @@ def _no_level(line: str, column: int) -> str:
     before = line[:column].strip()
     if not before or before == "-":
         return "the indentation is that of no line above, expected the keys of one level to begin in the same column"
-    return f"text behind {_cut(before)!r}: a text that begins with a bracket or a quote needs quotes around all of it"
-
-
-def _quoted(text: str) -> str:
-    return f"'{text if len(text) <= MOST_SHOWN else text[:MOST_SHOWN] + '...'}'"
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
+    return f"text behind {short(before)!r}: a text that begins with a bracket or a quote needs quotes around all of it"

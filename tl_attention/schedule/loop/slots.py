@@ -44,13 +44,10 @@ def _chunk_by_chunk(table: Table) -> Iterator[Statement]:
     def product(s: Statement) -> str | None:
         return FRAGMENTS.get(whole(s.name), whole(s.name) if whole(s.name) in FRAGMENTS.values() else None)
 
-    def first_column(s: Statement) -> int:
-        return s.columns[0] if s.columns else 0
-
     # A product and the loads of its fragments follow each other.
     for multiplied, grouped in groupby(table.statements, product):
         statements = list(grouped)
-        yield from sorted(statements, key=first_column) if multiplied else statements
+        yield from sorted(statements, key=lambda s: s.columns[0] if s.columns else 0) if multiplied else statements
 
 
 def _slots(table: Table, emission: Emission, chunks: Sequence[str]) -> int:

@@ -135,12 +135,6 @@ def chunk_names(statement: str, columns: tuple[int, ...] | None) -> tuple[str, .
     return (statement,) if columns is None else tuple(f"{statement}.{index}" for index in range(len(columns)))
 
 
-def chunk_range(columns: tuple[int, ...], index: int) -> tuple[int, int]:
-    """Returns (first column, end) of the chunk of this index, from the widths of all chunks in `columns`."""
-    edges = (0, *accumulate(columns))
-    return edges[index], edges[index + 1]
-
-
 def split_table(table: Table, split: Mapping[str, tuple[int, ...]]) -> Table:
     """Returns the table with each statement that `split` names cut into chunks of the widths given there."""
     segments: dict[str, list[tuple[int, int]]] = {}
@@ -166,8 +160,9 @@ def split_table(table: Table, split: Mapping[str, tuple[int, ...]]) -> Table:
     statements: list[Statement] = []
     for s in table.statements:
         widths = split.get(s.name)
+        edges = (0, *accumulate(widths or ()))
         for index, name in enumerate(chunk_names(s.name, widths)):
-            columns = chunk_range(widths, index) if widths else None
+            columns = (edges[index], edges[index + 1]) if widths else None
             later = (*(b for b in s.reads if b not in s.first_chunk_reads), *s.later_chunks_read)
             reads = later if index else s.reads
             statements.append(
