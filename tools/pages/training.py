@@ -21,6 +21,8 @@ LLAMA, LLAMA_LOSSES, NEW_SHAPES = (
 )
 # What the profiler calls every kernel of ours.
 OUR_KERNEL = "attention_kernel"
+# The profiler names the operators that launch kernels, too.
+OPERATORS = ("aten::", "tl_attention::")
 PICTURE = "docs/training.svg"
 
 
@@ -67,12 +69,12 @@ def llama() -> str:
         beside = ratios(of_model, SDPA)
         for row in of_model:
             share = f"{beside[row.attention]:.3f}" if row.attention in beside else ""
-            seen = ", ".join(f"`{name}`" for name in row.seen)
+            seen = ", ".join(f"`{name}`" for name in row.seen if not name.startswith(OPERATORS))
             lines.append([row.model, heads_of(row.shape), f"`{row.attention}`", f"{row.step_ms:.2f}", share, seen])
     first = rows[0]
     about = f"{first.layers} layers, attention {first.shape} in the first line; {measured_on(first)}"
     about += later(rows, lambda row: row.model)
-    headings = ["model", "heads", "attention", "ms a step", f"time / {SDPA}'s", "what runs"]
+    headings = ["model", "heads", "attention", "ms a step", f"time / {SDPA}'s", "kernels of attention"]
     parts = [about, markdown(headings, lines)]
     if masked := grouped(
         [row for row in rows if row.attention != SDPA and OUR_KERNEL not in row.seen], lambda row: row.model
