@@ -69,5 +69,5 @@ def count(root: Path = ROOT) -> Counter[str]:
 
 
 if __name__ == "__main__":
-    for name, lines in count(Path(*sys.argv[1:2]) if sys.argv[1:] else ROOT).items():
+    for name, lines in count(*map(Path, sys.argv[1:])).items():
         print(f"{name:14}{lines:7,}")

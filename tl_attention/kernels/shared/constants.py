@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 class Constants:
     """Constants are the values that a kernel is traced with, such as its dtype, mask and tile sizes.
 
-    They are fixed by the variant, and by the schedule's tile. `device_code` stands before the kernel. A tile of a narrow tensor has more columns than the
-    tensor: `head_dim` and `head_dim_v` are the tile's, `columns_v` V's.
+    They are fixed by the variant, and by the schedule's tile. `device_code` stands before the kernel. A tile of a narrow
+    tensor has more columns than the tensor: `head_dim` and `head_dim_v` are the tile's, `columns_v` V's.
     """
 
     variant: Variant
@@ -66,10 +66,10 @@ class EmittedConstants(Constants):
     macro_of: Callable[..., Any]
 
 
-# These constants are those of the variant by the same names.
+# Macros read these of the variant as constants of their own, by which a submission's branches are decided.
 AS_IN_VARIANT = (
-    *("dtype", "mask", "narrow", "group", "strided", "packed", "together", "parts", "row_heads", "sms", "invariant"),
-)
+    "dtype", "mask", "narrow", "group", "strided", "packed", "together", "parts", "row_heads", "sms", "invariant",
+)  # fmt: skip
 
 
 def of_variant(variant: Variant, device_code: Sequence[DeviceCode]) -> dict[str, Any]:
