@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import random
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 import yaml
 
 from tl_attention.errors import InputError
+from tl_attention.schedule.files import yaml_text
 from tl_attention.schedule.files.schedule_file import ScheduleKeys, load
 from tl_attention.schedule.loop.attention import NAMES
 
@@ -161,6 +163,26 @@ def test_every_mistake_has_its_line_and_its_words(row, mine, cli, monkeypatch, t
     assert [line.removeprefix("error: ") for line in result.stderr.splitlines()] == row["says"]
     # The words of PyYAML's parser and of pydantic are theirs.
     assert not re.search(r"token|scalar|block mapping|flow sequence|mapping values|pydantic", result.stderr)
+
+
+def test_a_file_is_read_alike_by_libyaml_and_without_it(tmp_path, monkeypatch) -> None:
+    """The files are those that ship and those with mistakes, with a character more or another."""
+    draw, path = random.Random(7), tmp_path / "mine.yaml"
+    texts = [file.read_text() for file in (ROOT / "schedules").rglob("*.yaml")] + [row["file"] for row in TABLE]
+    for text in draw.choices([text for text in texts if 0 < len(text) < 2000], k=500):
+        at = draw.randrange(len(text))
+        path.write_text(
+            text[:at] + draw.choice("\t\n -:,[]{}#&*!|>?'\"%@`~.1a\u2028") + text[at + draw.choice((0, 1)) :]
+        )
+        read = []
+        for parser in (yaml_text.FAST, yaml.SafeLoader):
+            monkeypatch.setattr(yaml_text, "FAST", parser)
+            try:
+                read.append(yaml_text.read_faulty(path))
+            except InputError as error:
+                read.append(str(error))
+        monkeypatch.undo()
+        assert read[0] == read[1], path.read_text()
 
 
 def test_the_message_of_python_has_a_line_for_each_mistake(mine) -> None:
