@@ -74,6 +74,7 @@ def test_each_rule_serves_some_case_and_the_last_serves_all() -> None:
     for case in cases():
         assert found.rules[-1].unmet(case) is None, case
         serving.add(found.number(case))
+        assert found.number(case) == next(number for number, rule in enumerate(found.rules) if rule.unmet(case) is None)
     assert serving == {*range(len(found.rules))} and found.rules[-1].operator == FLASH2
 
 

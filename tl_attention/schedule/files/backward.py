@@ -12,7 +12,7 @@ from tl_attention.problem.card import HOPPER
 from tl_attention.problem.mask import Mask, fitted, kind_of
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.schedule.files import conditions
-from tl_attention.schedule.files.conditions import KEYS, Case, Conditions, RuleFile
+from tl_attention.schedule.files.conditions import KEYS, LENGTH_KEYS, Case, Conditions, RuleFile
 
 FILE = Path(__file__).with_name("backward.yaml")
 FLASH2, CUDNN = "flash2", "cudnn"
@@ -27,6 +27,7 @@ class BackwardRule(Conditions):
     """
 
     keys: ClassVar[tuple[str, ...]] = (*KEYS, "square", "seq_kv_mod_128", "deterministic")
+    length_keys: ClassVar[tuple[str, ...]] = (*LENGTH_KEYS, "square", "seq_kv_mod_128")
 
     square: StrictBool | None = None
     seq_kv_mod_128: Annotated[int, Field(strict=True, ge=0, lt=128)] | None = None

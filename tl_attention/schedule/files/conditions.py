@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import starmap
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Generic, NamedTuple, TypeVar
 
@@ -63,6 +65,11 @@ class Case(NamedTuple):
         }
 
     @property
+    def kind(self) -> Case:
+        """Returns the kind of the case: the case that stands for all that differ from it in lengths and group alone."""
+        return self._replace(seq_q=1, seq_kv=1, group=1)
+
+    @property
     def rows(self) -> int:
         """Returns how many queries read one head of K and V, those of all heads that share it."""
         return self.seq_q * self.group
@@ -105,6 +112,7 @@ class Conditions(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     keys: ClassVar[tuple[str, ...]] = KEYS
+    length_keys: ClassVar[tuple[str, ...]] = LENGTH_KEYS
 
     head_dims: Annotated[tuple[TileSize, ...], Field(min_length=1), AfterValidator(each_once)] = TILE_SIZES
     dtypes: Annotated[tuple[Dtype, ...], Field(min_length=1), AfterValidator(each_once)] = DTYPES
@@ -163,9 +171,25 @@ class RuleFile(Generic[Rules]):
     rules: tuple[Rules, ...]
 
     def find(self, case: Case, may: Callable[[Rules], bool] = lambda rule: True) -> int | None:
-        """Returns the index of the first rule that may, and whose conditions a case meets; None where there is none."""
-        found = (number for number, rule in enumerate(self.rules) if rule.unmet(case) is None and may(rule))
-        return next(found, None)
+        """Returns the index of the first rule that may, and whose conditions a case meets; None where there is none.
+
+        A length of 0 counts as 1.
+        """
+        facts = case._replace(seq_q=max(case.seq_q, 1), seq_kv=max(case.seq_kv, 1)).facts
+        lengths = [(key, facts[key]) for key in self.rules[0].length_keys]
+        of_kind = ((number, self.rules[number]) for number in self.of_kind(case.kind))
+        return next((n for n, rule in of_kind if all(starmap(rule.holds, lengths)) and may(rule)), None)
+
+    @functools.cached_property
+    def of_kind(self) -> Callable[[Case], list[int]]:
+        """Returns a function from a kind to the indexes of the rules whose conditions, but those on lengths, it meets."""
+
+        def found(kind: Case) -> list[int]:
+            facts, of = kind.facts, self.rules[0]
+            others = [(key, facts[key]) for key in of.keys if key not in of.length_keys]
+            return [number for number, rule in enumerate(self.rules) if all(starmap(rule.holds, others))]
+
+        return functools.cache(found)
 
     def line(self, number: int) -> int:
         """Returns the number of the line on which the rule of this index begins in the file."""

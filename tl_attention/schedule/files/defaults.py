@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import functools
 import itertools
-from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from tl_attention.errors import InputError
@@ -35,7 +34,6 @@ class Rule(Conditions):
         return _alike(self.schedule, other.schedule, min(self.seq_kv[-1], other.seq_kv[-1]))
 
 
-@dataclass(frozen=True)
 class Defaults(RuleFile[Rule]):
     """Defaults are the rules that choose the schedule of a call that names none."""
 
@@ -45,39 +43,25 @@ class Defaults(RuleFile[Rule]):
         An `invariant` case passes over rules whose schedule computes rows otherwise than that of any length does. Every
         case on Hopper has a rule.
         """
-        key = self._told_as(case), invariant
-        if key not in self._found:
-            wanted = self.of_any_length(case) if invariant else None
-            self._found[key] = self.find(case, lambda rule: wanted is None or rule.alike(wanted))
-        found = self._found[key]
+        wanted = self.of_any_length(case) if invariant else None
+        found = self.find(case, lambda rule: wanted is None or rule.alike(wanted))
         if found is None:
             served = dict.fromkeys(rule.served for rule in self.rules if case.arch in rule.archs)
             expected = "; or ".join([*served, "a schedule by its name"])
             raise InputError(f"attention: no default schedule serves {case}, expected {expected}")
         return found
 
-    @functools.cached_property
-    def _found(self) -> dict[tuple[Case, bool], int | None]:
-        """Returns the indexes that were found, by case and whether invariant: a cache of keys grows by new lengths only."""
-        return {}
-
-    @functools.cached_property
-    def _edges(self) -> dict[int, tuple[list[int], list[int]]]:
-        """Returns, by how many heads share K and V, the numbers of queries and of keys that the rules tell apart."""
-        return {}
-
-    def _told_as(self, case: Case) -> Case:
-        """Returns the case of the fewest queries and keys that no rule tells from this one."""
-        if case.group not in self._edges:
-            self._edges[case.group] = queries(self.rules, case.group), edges(self.rules, "seq_kv")
-        first_of, least = self._edges[case.group], (case.seq_q, case.seq_kv)
-        seq_q, seq_kv = (of[max(bisect_right(of, n) - 1, 0)] for of, n in zip(first_of, least))
-        return case._replace(seq_q=seq_q, seq_kv=seq_kv)
-
     def of_any_length(self, case: Case) -> Rule | None:
         """Returns the first rule that serves the case and asks for no lengths; None if there is none."""
-        number = self.find(case, lambda rule: rule.model_fields_set.isdisjoint(LENGTH_KEYS))
-        return None if number is None else self.rules[number]
+        of_kind = (self.rules[number] for number in self.of_kind(case.kind))
+        return next((rule for rule in of_kind if rule.model_fields_set.isdisjoint(LENGTH_KEYS)), None)
+
+    def told_apart(self, case: Case) -> tuple[list[int], list[int]]:
+        """Returns, sorted, (numbers of queries, numbers of keys) between which no rule tells cases like this one apart."""
+        # Where none serves the kind, a refusal still names lengths of some rule.
+        rules = [self.rules[number] for number in self.of_kind(case.kind)] or self.rules
+        rows = (-(-edge // case.group) for edge in edges(rules, "rows"))
+        return sorted({*edges(rules, "seq_q"), *rows}), edges(rules, "seq_kv")
 
     def same_bits(self, case: Case) -> bool:
         """Says whether a case's rows have the same bits at all lengths anyhow, but those whose keys may be in parts.
@@ -86,12 +70,12 @@ class Defaults(RuleFile[Rule]):
         """
         if mix_rows(BY_WORD[word] for word in case.asked):
             return False
-        masks = {case.mask, LEFT_OF_WINDOW.get(case.mask, case.mask)}
+        masks = dict.fromkeys((case.mask, LEFT_OF_WINDOW.get(case.mask, case.mask)))
         return all(self._alike_at_all_lengths(case._replace(mask=mask)) for mask in masks)
 
     def _alike_at_all_lengths(self, case: Case) -> bool:
         wanted = self.of_any_length(case)
-        lengths = itertools.product(queries(self.rules, case.group), edges(self.rules, "seq_kv"))
+        lengths = itertools.product(*self.told_apart(case))
         numbers = {self.number(case._replace(seq_q=q, seq_kv=kv)) for q, kv in lengths}
         found = (self.rules[number] for number in numbers)
         return wanted is not None and all(rule.alike(wanted) for rule in found if not _has_parts(rule.schedule))
@@ -114,7 +98,6 @@ def _same_bits(case: Case) -> bool:
     return defaults().same_bits(case)
 
 
-@functools.lru_cache(MOST_KEPT)
 def _alike_at_any_length(case: Case, other: Case) -> bool:
     own, others = (defaults().of_any_length(of) for of in (case, other))
     return own is not None and others is not None and own.alike(others)
@@ -130,23 +113,19 @@ def computed(
     The problem has no side of the mask that hides no key, unless rows would be computed otherwise by the rules' schedule
     for what is left. Packed sequences keep both sides, as any may be longest.
     """
-    case = _of_any_length(shape, arch)
+    case = Case.of(shape, arch)
     if invariant is None and by_rules:
-        invariant = _same_bits(case) and not _has_parts(default_schedule(shape, arch))
+        # A cache of keys that grows makes a new problem with each token, but not a new case.
+        invariant = _same_bits(case._replace(seq_q=1, seq_kv=1)) and not _has_parts(default_schedule(shape, arch))
     elif invariant is None:
         invariant = not mix_rows(shape.asked.features)
     if not shape.packed and is_window(shape.mask):
         mask = fitted(shape.mask, shape.seq_q, shape.seq_kv)
         # Where the right side must stay for its schedule, the left one need not.
         for left_out in (replace(shape, mask=mask), replace(shape, mask=Mask(mask.left, shape.mask.right))):
-            if not (invariant and by_rules) or _alike_at_any_length(case, _of_any_length(left_out, arch)):
+            if not (invariant and by_rules) or _alike_at_any_length(case, Case.of(left_out, arch)):
                 return left_out, invariant
     return shape, invariant
-
-
-def _of_any_length(shape: AttentionShape, arch: str) -> Case:
-    # A cache of keys that grows makes a new problem with each token, but not a new case.
-    return Case.of(shape, arch)._replace(seq_q=1, seq_kv=1)
 
 
 @functools.lru_cache(MOST_KEPT)
@@ -168,7 +147,8 @@ def default_schedules(shape: AttentionShape, arch: str = HOPPER.arch, invariant:
     found, case = defaults(), Case.of(shape, arch)
     # Each range of lengths that no rule tells apart is tried at its fewest rows and its most keys: where a mask hides
     # later keys, there are only so many rows that see one.
-    rows, keys = queries(found.rules, shape.group), [*(edge - 1 for edge in edges(found.rules, "seq_kv")[1:]), LONGEST]
+    rows, first_keys = found.told_apart(case)
+    keys = [*(edge - 1 for edge in first_keys[1:]), LONGEST]
     lengths = [(q, kv) for q in rows for kv in keys if shape.mask.right is None or q <= kv + shape.mask.right]
     numbers = (found.number(case._replace(seq_q=q, seq_kv=kv), invariant) for q, kv in lengths)
     return list(dict.fromkeys(found.rules[number].schedule for number in numbers))
@@ -186,11 +166,6 @@ def defaults() -> Defaults:
 def read(path: Path) -> Defaults:
     """Reads a YAML file of default rules as Defaults. Raises InputError with `file:line: key: message`."""
     return Defaults(*conditions.read(path, Rule))
-
-
-def queries(rules: Sequence[Rule], group: int) -> list[int]:
-    """Returns, sorted, such numbers of queries, where so many heads share K and V, that no rule tells apart two between."""
-    return sorted({*edges(rules, "seq_q"), *(-(-edge // group) for edge in edges(rules, "rows"))})
 
 
 def edges(rules: Sequence[Rule], key: str) -> list[int]:
