@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from tl_attention.errors import InputError
+from tl_attention.kernels.shared.device_code import ON_SCORES
 from tl_attention.kernels.shared.features import IN_KERNEL
 from tl_attention.lab.measure import bench
 from tl_attention.lab.measure.candidate import verified_on
@@ -44,11 +45,11 @@ def test_they_stay_at_other_sizes_and_where_a_kernel_is_verified() -> None:
     assert {(v.shape.asked, v.shape.group) for v in verified_on(shape, False)} == {(shape.asked, 2)}
 
 
-def test_features_act_in_one_order_and_inputs_have_the_words_of_their_arguments() -> None:
-    words = {feature.name: feature.word for feature in FEATURES}
-    acting = [words[name] for name in IN_KERNEL if words[name] in IN_ORACLE]
-    assert acting == [*IN_ORACLE] == [feature.word for feature in INPUTS]
-    assert {*words} == {*IN_KERNEL} and all(feature.word == feature.argument for feature in INPUTS)
+def test_each_feature_is_in_the_kernels_and_the_oracle_and_inputs_have_the_words_of_their_arguments() -> None:
+    assert {*IN_KERNEL} == {feature.name for feature in FEATURES}
+    assert {*IN_ORACLE} == {feature.word for feature in INPUTS}
+    assert {*ON_SCORES} == {feature.name for feature in FEATURES if feature.acts == "all scores"}
+    assert all(feature.word == feature.argument for feature in INPUTS)
 
 
 @pytest.mark.parametrize("softcap", [-1.0, float("nan"), float("inf"), 1e-30])

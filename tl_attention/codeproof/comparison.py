@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from tl_attention.codeproof.read.copies import PER_HEAD, TENSORS
+from tl_attention.codeproof.read.copies import PER_HEAD
 from tl_attention.codeproof.tiles.row_tiles import RowTiles
 from tl_attention.codeproof.verdict import Unsafe
 from tl_attention.problem.features import Feature, features_of
@@ -81,27 +81,28 @@ def _words(wanted: Expected | None, among: set[Event]) -> str:
     return str(wanted or "none")
 
 
-def check_per_head(events: Sequence[Event], parameters: Iterable[str], heads: Sequence[int]) -> None:
-    """Raises Unsafe unless a process reads each per-head tensor at exactly these heads, one for each of its tiles.
+def check_per_head(events: Sequence[Event], parameters: Iterable[str], tiles: Sequence[RowTiles]) -> None:
+    """Raises Unsafe unless a process reads each per-head tensor at the heads of exactly these tiles, once for each.
 
-    The process does so before it stores rows of that head and, where scores need the number, before the tile's first
+    The process does so before it stores rows of the tile and, where scores need the number, before the tile's first
     product.
     """
     for feature in features_of(parameters):
-        if feature.name in TENSORS:
-            _check_tensor(events, feature, heads)
+        if feature.per_head:
+            _check_tensor(events, feature, tiles)
 
 
-def _check_tensor(events: Sequence[Event], feature: Feature, heads: Sequence[int]) -> None:
-    tensor, found, tiles = feature.name, list[int](), 0
+def _check_tensor(events: Sequence[Event], feature: Feature, tiles: Sequence[RowTiles]) -> None:
+    tensor, found, begun = feature.name, list[int](), 0
+    heads, stored = [tile.head for tile in tiles], [tile.head_of_results for tile in tiles]
     for event in events:
         if event.kind == PER_HEAD and event.name == tensor:
             found.append(event.value)
         elif event.kind == "wait" and event.name == Q_FULL:
-            tiles += 1
-        elif feature.before_scores and event.kind == "product" and len(found) < max(tiles, 1):
+            begun += 1
+        elif feature.changes_scores and event.kind == "product" and len(found) < max(begun, 1):
             raise Unsafe(f"it multiplies before it reads {tensor}")
-        elif event.kind in ("store", "output") and found[-1:] != [event.place[1]]:
+        elif event.kind in ("store", "output") and stored[: len(found)][-1:] != [event.place[1]]:
             raise Unsafe(f"it stores rows of head {event.place[1]} with {tensor} of heads {found[-1:]}")
-    if found != list(heads):
-        raise Unsafe(f"it reads {tensor} of heads {found}, expected {list(heads)}")
+    if found != heads:
+        raise Unsafe(f"it reads {tensor} of heads {found}, expected {heads}")

@@ -243,14 +243,16 @@ class Proof(ABC):
 
         A process that `computes` must read the numbers of its tiles' heads, too.
         """
-        check_per_head(found, self.code.variant.acting, [tile.head for tile in tiles if computes])
+        check_per_head(found, self.code.variant.acting, tiles if computes else ())
         compare(who, [event for event in found if event.kind != PER_HEAD], expected, tiles, alone)
 
     # --- before any run ----------------------------------------------------------------------------------------
 
     def _check_frame(self) -> None:
+        lowering = lowering_of(self.schedule)
+        lowering.check_variant(self.schedule, self.code.variant)
         check_equalities(self.kernel.body)
-        check_prelude(self.kernel, prelude(lowering_of(self.schedule).device_code(self.schedule, self.code.variant)))
+        check_prelude(self.kernel, prelude(lowering.device_code(self.schedule, self.code.variant)))
         check_signature(self.kernel, self.plan, self.code.parameters, self.code.variant.dtype)
         check_scalars(self.kernel, self.code.source, self.code.parameters)
         blocks, wanted = self.kernel.signature.blocks, self.schedule.kernel.blocks_per_sm

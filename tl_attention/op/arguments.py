@@ -211,7 +211,7 @@ def lse_without_keys(given: Given, lse: Tensor) -> Tensor:
 
     It is the LSE of the features that are scores of their own, to be copied to (batch, heads, rows).
     """
-    scores = [given[f.word][:, None] for f in INPUTS if f.without_keys and given[f.word] is not None]
+    scores = [given[f.word][:, None] for f in INPUTS if f.counts_once and given[f.word] is not None]
     return torch.stack(scores).logsumexp(dim=0) if scores else lse.new_tensor(-float("inf"))
 
 

@@ -6,6 +6,7 @@ import functools
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from tl_attention.problem.features import keep_heads_apart
 from tl_attention.problem.mask import ceildiv
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.variant import Variant
@@ -28,9 +29,9 @@ class Parts(NamedTuple):
 def put_together(shape: AttentionShape, schedule: Schedule, in_parts: bool = True) -> AttentionShape:
     """Returns the problem that the schedule's kernel computes, in which a head may have the rows of several.
 
-    Where heads differ, as their sinks do, only the kernel that merges parts knows which is which.
+    Of the kernels that read a number of each head, only the one that merges parts knows which rows are which head's.
     """
-    apart = shape.packed or (_differ(shape) and not (in_parts and may_have_parts(schedule)))
+    apart = shape.packed or keep_heads_apart(shape.asked.features, in_parts and may_have_parts(schedule))
     return shape if apart or schedule.kernel.rows_of == "head" else shape.together(schedule.block_M)
 
 
@@ -49,7 +50,8 @@ def parts_of(shape: AttentionShape, schedule: Schedule, sms: int) -> Parts | Non
         return Parts(number, 0) if number else None
     tiles = shape.batch * shape.heads * ceildiv(shape.seq_q, schedule.block_M)
     best = _soonest(tiles, ceildiv(shape.seq_kv, schedule.block_N), schedule, sms)
-    return best if best.number > 1 or _differ(shape) else None
+    merged_alone = keep_heads_apart(shape.asked.features, False) and not keep_heads_apart(shape.asked.features, True)
+    return best if best.number > 1 or merged_alone else None
 
 
 def packed_parts(heads: int, row_heads: int, longest: tuple[int, int], schedule: Schedule, sms: int) -> int:
@@ -80,8 +82,8 @@ def row_heads(shape: AttentionShape, schedule: Schedule) -> int:
 
     A row tile has two queries at least.
     """
-    together = schedule.kernel.rows_of == "group" and 2 * shape.group <= schedule.block_M
-    return shape.group if together else 1
+    apart = schedule.kernel.rows_of == "head" or keep_heads_apart(shape.asked.features, in_parts=True)
+    return 1 if apart or 2 * shape.group > schedule.block_M else shape.group
 
 
 def packed_variant(shape: AttentionShape, schedule: Schedule, in_parts: bool) -> Variant:
@@ -111,16 +113,13 @@ def of_any_lengths(shape: AttentionShape, schedule: Schedule, invariant: bool) -
     problems = dict.fromkeys([shape, *(put_together(of_one, schedule) for of_one in of_lengths)])
     parts = (False, True) if may_have_parts(schedule) and not invariant else (False,)
     every = [(problem, in_parts) for problem in problems for in_parts in parts]
-    return [(problem, in_parts) for problem, in_parts in every if in_parts or not (_differ(shape) and problem != shape)]
+    apart = {in_parts: keep_heads_apart(shape.asked.features, in_parts) for in_parts in parts}
+    return [(problem, in_parts) for problem, in_parts in every if problem == shape or not apart[in_parts]]
 
 
 def may_have_parts(schedule: Schedule) -> bool:
     """Says whether the schedule may compute keys in parts."""
     return schedule.kernel.part_blocks is not None
-
-
-def _differ(shape: AttentionShape) -> bool:
-    return any(feature.kind == "per head" for feature in shape.asked.features)
 
 
 def _time(parts: Parts, tiles: int, at_once: int) -> float:

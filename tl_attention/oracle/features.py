@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tl_attention.problem.features import BY_WORD
+from tl_attention.problem.features import BY_WORD, IN_ORDER, INPUTS
 
 # A Change returns what becomes of scores (queries, keys), where `after` says how far each key lies after its query's
 # own place.
@@ -25,13 +25,12 @@ class InOracle:
 
     A feature's value is a number, or that of one head. `scores(value)` returns the change of scaled scores by
     definition. A kernel changes what its product gives, before that is scaled by `factor`: `products(value, factor)`
-    returns that change, and the factor that scales the rest. `is_score` says that the value is one more score of each
-    row, which has no key.
+    returns that change, None where there is none, and the factor that scales the rest. A value that counts once is a score
+    itself, and has none of these functions.
     """
 
     scores: Callable[[Any], Change] | None = None
-    products: Callable[[Any, float], tuple[Change, float]] | None = None
-    is_score: bool = False
+    products: Callable[[Any, float], tuple[Change | None, float]] | None = None
 
 
 def _softcap(cap: float) -> Change:
@@ -42,8 +41,8 @@ def _softcap_of_products(cap: float, factor: float) -> tuple[Change, float]:
     return lambda products, after: torch.tanh(products * (factor / cap)), cap
 
 
-# By word, in the order in which they act.
-IN_ORACLE = {"softcap": InOracle(_softcap, _softcap_of_products), "sinks": InOracle(is_score=True)}
+# By word.
+IN_ORACLE = {"softcap": InOracle(_softcap, _softcap_of_products), "sinks": InOracle()}
 
 
 def of_head(asked: Mapping[str, Any], head: int | Tensor, dtype: torch.dtype = torch.float32) -> dict[str, Any]:
@@ -54,7 +53,7 @@ def of_head(asked: Mapping[str, Any], head: int | Tensor, dtype: torch.dtype = t
     """
     if unknown := asked.keys() - BY_WORD.keys():
         raise TypeError(f"{sorted(unknown)[0]!r} is no feature, expected some of {', '.join(IN_ORACLE)}")
-    there = ((word, asked.get(word)) for word in IN_ORACLE)
+    there = ((feature.word, asked.get(feature.word)) for feature in IN_ORDER if feature in INPUTS)
     return {
         word: value[head].to(dtype) if isinstance(value, Tensor) else value
         for word, value in there
@@ -75,7 +74,7 @@ def changes_of_products(values: Mapping[str, Any], factor: float) -> tuple[list[
     for word, value in values.items():
         if change := IN_ORACLE[word].products:
             made, factor = change(value, factor)
-            done.append(made)
+            done += [made] if made else []
     return done, factor
 
 
@@ -84,4 +83,4 @@ def more_scores(values: Mapping[str, Any]) -> list[Tensor]:
 
     They come beside those of the keys.
     """
-    return [value for word, value in values.items() if IN_ORACLE[word].is_score]
+    return [value for word, value in values.items() if BY_WORD[word].counts_once]

@@ -61,15 +61,15 @@ class Parameter:
 
     @property
     def of_parts(self) -> Parameter:
-        """Returns the parameter as a kernel of parts of the keys takes it, which writes a result of each part, in fp32.
-
-        What counts once for all keys, such as a sink, is for the kernel that merges the parts.
-        """
-        if self.dims == ("heads",):
-            return replace(self, kind="merged", dims=("all_heads",))
+        """Returns the parameter as a kernel of parts of the keys takes it, which writes a result of each part, in fp32."""
         if self.kind != "output":
             return self
         return replace(self, dims=("results", *self.dims[1:]), dtype="float32", optional=False)
+
+    @property
+    def merged(self) -> Parameter:
+        """Returns the parameter as the kernel that merges parts takes it, with a number for each of the caller's heads."""
+        return replace(self, kind="merged", dims=("all_heads",))
 
     @property
     def packed(self) -> Parameter:
@@ -101,8 +101,13 @@ def scale_of(scale: object) -> float:
     return float(scale)
 
 
-# A feature is a number of the call; a tensor with one fp32 for each head of Q; or one more result.
-Kind = Literal["number", "per head", "result"]
+# Where a feature acts:
+# factor: it multiplies the factor of a head's scores, which is one with that of the exponentials;
+# scores: it changes each score by itself, which was scaled by that factor;
+# all scores: so too, by a device function that has a faster form for all scores of a thread;
+# extra score: its value is one more score of each row, which has no key, and so counts once;
+# result: it is one more result.
+Acts = Literal["factor", "scores", "all scores", "extra score", "result"]
 # What a problem has of a feature: the number, or whether it is there.
 Value = float | bool
 
@@ -128,21 +133,18 @@ class Feature:
 
     `argument` is what `attention` takes for the feature, `parameter` what a kernel takes. `check` returns the number
     that a value means, or raises InputError; `check_with_scale` raises InputError for a value that does not go with a
-    scale. `help` describes the option, `words` are what a refusal calls the feature, `elsewhere` are what other
+    scale. `acts` says where the feature acts; what comes of that is asked of its properties. `help` describes the option, `words` are what a refusal calls the feature, `elsewhere` are what other
     libraries call the argument, and `transformers` is what a layer of Transformers calls it. `peers` maps each peer
     that has the feature to the name of its argument. `has_gradient` says whether a call with the feature may have a
     gradient.
 
-    `on_scores` names the device function that changes all scores of a thread at once, if there is one. `before_scores`
-    says of a tensor that scores need it; other tensors are needed for a row's total alone. `without_keys` says of a
-    tensor that it is a score of its own, which a row without a key has too. The interpreter verifies kernels at the
-    value `tried`; a tensor has `tried` for its first head, and one more for each further head. On a GPU tensors are
-    `drawn`: normal numbers of this mean and standard deviation.
+    The interpreter verifies kernels at the value `tried`; a tensor has `tried` for its first head, and one more for each
+    further head. On a GPU tensors are `drawn`: normal numbers of this mean and standard deviation.
     """
 
     word: str
     argument: str
-    kind: Kind
+    acts: Acts
     parameter: Parameter
     help: str
     words: str
@@ -152,9 +154,6 @@ class Feature:
     transformers: str = ""
     peers: Mapping[str, str] = field(default_factory=dict)
     has_gradient: bool = False
-    on_scores: str = ""
-    before_scores: bool = False
-    without_keys: bool = False
     tried: float = 1.0
     drawn: tuple[float, float] = (0.0, 1.0)
 
@@ -166,7 +165,22 @@ class Feature:
     @property
     def is_number(self) -> bool:
         """Returns True if the feature's value is a number, False if it only says whether the feature is there."""
-        return self.kind == "number"
+        return self.parameter.kind == "scalar"
+
+    @property
+    def per_head(self) -> bool:
+        """Returns True if the call gives a tensor for the feature, with one fp32 for each head of Q."""
+        return self.parameter.dims == ("heads",)
+
+    @property
+    def counts_once(self) -> bool:
+        """Returns True if a row has the feature once, however many keys it has, and in however many parts these are."""
+        return self.acts == "extra score"
+
+    @property
+    def changes_scores(self) -> bool:
+        """Returns True if the feature changes scores or their factor, so that a kernel needs its value before them."""
+        return self.acts in ("factor", "scores", "all scores")
 
     @property
     def off(self) -> Value:
@@ -200,7 +214,7 @@ FEATURES = (
     Feature(
         "softcap",
         "softcap",
-        "number",
+        "all scores",
         Parameter("softcap", "scalar", dtype="float32", optional=True),
         help="scores are capped by this; 0 is off",
         words="softcap",
@@ -209,20 +223,18 @@ FEATURES = (
         elsewhere=("logits_soft_cap",),
         transformers="softcap",
         peers={"fa3": "softcap"},
-        on_scores="tl_attention_cap",
         tried=2.0,
     ),
     Feature(
         "sinks",
         "sinks",
-        "per head",
+        "extra score",
         Parameter("Sinks", "input", ("heads",), "float32", optional=True),
         help="each head has a sink, one more score of every row",
         words="sinks",
         elsewhere=("s_aux",),
         transformers="s_aux",
         has_gradient=True,
-        without_keys=True,
         tried=5.0,
         # Some weigh as much as a row's keys, some nothing.
         drawn=(2.0, 4.0),
@@ -238,9 +250,11 @@ FEATURES = (
     ),
 )
 BY_WORD = {feature.word: feature for feature in FEATURES}
+# In the order in which they act.
+IN_ORDER = sorted(FEATURES, key=lambda feature: (feature.acts == "result") - (feature.acts == "factor"))
 # What a kernel reads, and what it writes besides.
-INPUTS = tuple(feature for feature in FEATURES if feature.kind != "result")
-RESULTS = tuple(feature for feature in FEATURES if feature.kind == "result")
+INPUTS = tuple(feature for feature in FEATURES if feature.acts != "result")
+RESULTS = tuple(feature for feature in FEATURES if feature.acts == "result")
 NUMBERS = tuple(feature for feature in FEATURES if feature.is_number)
 
 
@@ -302,7 +316,17 @@ def features_of(parameters: Iterable[str]) -> tuple[Feature, ...]:
 
 def mix_rows(features: Iterable[Feature]) -> bool:
     """Says whether one of the features has a form, the faster, in which a row's bits depend on the rows beside it."""
-    return any(feature.on_scores for feature in features)
+    return any(feature.acts == "all scores" for feature in features)
+
+
+def acting(features: Iterable[Feature], in_parts: bool) -> tuple[Feature, ...]:
+    """Returns those of the features that act in the main kernel. What counts once does not where parts are merged."""
+    return tuple(feature for feature in features if not (in_parts and feature.counts_once))
+
+
+def keep_heads_apart(features: Iterable[Feature], in_parts: bool) -> bool:
+    """Says whether rows of several heads cannot lie in one tile, as the main kernel reads a number of the tile's head."""
+    return any(feature.per_head for feature in acting(features, in_parts))
 
 
 def taken_from(options: dict[str, Any]) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from tl_attention.problem.card import CARDS, HOPPER, Card
-from tl_attention.problem.features import INPUTS, RESULTS, Parameter, features_of, mix_rows
+from tl_attention.problem.features import INPUTS, RESULTS, Parameter, acting, features_of, mix_rows
 from tl_attention.problem.head_dims import HeadSize, head_size, tile_dim
 from tl_attention.problem.mask import FULL, WINDOW, Mask
 
@@ -96,8 +96,7 @@ class Variant:
     @property
     def acting(self) -> frozenset[str]:
         """Returns the parameters of the features that act in the main kernel, where a second one may merge parts."""
-        merging = {feature.name for feature in features_of(self.optional) if feature.kind == "per head"}
-        return self.optional - merging if self.parts else self.optional
+        return frozenset(feature.name for feature in acting(features_of(self.optional), self.parts))
 
     def dims(self, sizes: Sizes) -> dict[str | int, Any]:
         """Returns a dict from the names of tensor dimensions, such as heads_kv, to their values at these sizes.
@@ -140,5 +139,6 @@ class Variant:
         asked |= {"Merged", "MergedLSE"} if self.parts else set()
         asked |= {"Queries" if self.packed else "part_blocks"} if self.parts else set()
         there = (p for p in KERNEL_PARAMETERS if not p.optional or p.name in asked)
-        taken = (p.of_parts if self.parts else p for p in there)
+        merging = self.optional - self.acting
+        taken = (p.merged if p.name in merging else p.of_parts if self.parts else p for p in there)
         return tuple(p.packed if self.packed else p for p in taken if self.packed or p.kind != "offsets")

@@ -26,7 +26,7 @@ SHARED = r"\(\(\((?:half_t|bfloat16_t)\*\)(\w+)_shared\) \+ (.+?)\)"
 ELEMENTS = {"uint1": 2, "uint2": 4, "uint4": 8}
 PUT, PER_HEAD, HAND_OVER = "put", "of its head", "hand over"
 # Tensors that have a number for each head.
-TENSORS = tuple(feature.name for feature in INPUTS if feature.kind == "per head")
+TENSORS = tuple(feature.name for feature in INPUTS if feature.per_head)
 # The bytes of the logarithms of a thread's two rows, and the number of rows.
 LSE_BYTES, LSE_ROWS = 8, 2
 # A thread's number among all threads that compute, from the first on.

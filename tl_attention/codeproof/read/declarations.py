@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from tl_attention.codeproof.read.expression import Expression, parsed
-from tl_attention.problem.features import FEATURES
+from tl_attention.kernels.shared.device_code import ON_SCORES
 from tl_attention.problem.variant import KERNEL_PARAMETERS
 
 TYPES = {"float": 4, "float2": 8, "float4": 16, "half_t": 2, "bfloat16_t": 2, "half2": 4, "uint1": 4, "uint2": 8}
@@ -38,8 +38,7 @@ TARGET = re.compile(
     r"\((?:\(\w+\*\)|reinterpret_cast<\w+\*>)\(&(\w+)\)\)\[\d+\]) = (.+);$"
 )
 # All registers of scores:  tl_attention_cap<88, false>(acc_s, ((softmax_scale / ...) * ...));
-ON_SCORES = [feature.on_scores for feature in FEATURES if feature.on_scores]
-OF_ALL = re.compile(rf"(?:{'|'.join(ON_SCORES)})<(\d+), (?:true|false)>\((\w+), (.+)\);$")
+OF_ALL = re.compile(rf"(?:{'|'.join(ON_SCORES.values())})<(\d+), (?:true|false)>\((\w+), (.+)\);$")
 # The kernel's parameters that are numbers.
 SCALARS = tuple(parameter.name for parameter in KERNEL_PARAMETERS if parameter.kind == "scalar")
 # Functions of registers alone.
@@ -49,7 +48,7 @@ PURE = {
     *("half2", "__nv_bfloat162", "reinterpret_cast", "make_float2", "make_float4", "make_uint4", "x", "y", "z", "w"),
     *("max", "min", "exp2f", "fabsf", "log2f", "CUDART_INF_F", "__float22half2_rn", "__float22bfloat162_rn"),
     *("__pack_half2", "__pack_nv_bfloat162", "tl_attention_exp2", "tl_attention_grew", *SCALARS),
-    *("threadIdx.x", "blockIdx.x", "tl::block_rank_in_cluster", *(f"{name}_all_near" for name in ON_SCORES)),
+    *("threadIdx.x", "blockIdx.x", "tl::block_rank_in_cluster", *(f"{name}_all_near" for name in ON_SCORES.values())),
 }
 WORD = re.compile(r"[A-Za-z_]\w*")
 IDENTIFIER = re.compile(r"(?<![\w.])[A-Za-z_]\w*(?:::\w+)*(?:\.\w+)*")

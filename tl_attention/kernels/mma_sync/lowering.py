@@ -68,7 +68,7 @@ class MmaSync(Lowering):
 
     def computes(self, schedule: Schedule, feature: Feature) -> bool:
         # Its scores and totals lie in plain registers, and nothing changes them yet.
-        return feature.kind == "result"
+        return feature.acts == "result"
 
     def resources(self, planned: Planned, size: HeadSize, card: Card = HOPPER) -> Resources:
         from tl_attention.kernels.mma_sync.resources import resources

@@ -29,7 +29,9 @@ def launch(given, c):
             aligned(given, c)
         first_row = bx * c.block_M
         past_len = seq_kv - seq_q
-        scale = (factor_of(given, c) if c.features.at_scores else given.softmax_scale) * LOG2_E
+        if c.features.at_first:
+            read(c.features.first, by, s)
+        scale = (factor_of(given, s.own, c) if c.features.at_factor else given.softmax_scale) * LOG2_E
         blocks = c.mask.end_block(T.ceildiv(seq_kv, c.block_N), first_row + c.block_M + past_len, c.block_N, T)
         first = c.mask.first_block(first_row + past_len, c.block_N, T)
         # Short loops get blocks that are masked whole.
@@ -39,8 +41,8 @@ def launch(given, c):
         T.fill(s.denominator, 0)
         T.fill(s.scores_max, -T.infinity("float32"))
         head_kv = kv_head(by, c)
-        if c.features.at_heads:
-            read((*c.features.first, *c.features.last), by, s)
+        if c.features.at_last:
+            read(c.features.last, by, s)
         for k in T.Pipelined(blocks, **(with_change(c.pipeline) if c.features.at_scores else c.pipeline)):
             MMA0(given.K, bz, head_kv, kv_block(k, first, blocks, c), first_row, past_len, s, c)
             if c.features.at_scores:

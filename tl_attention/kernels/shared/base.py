@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from tl_attention.errors import ScheduleRefused
 from tl_attention.problem.card import HOPPER, Card
-from tl_attention.problem.features import Feature, features_of
+from tl_attention.problem.features import Feature, acting, features_of, keep_heads_apart
 from tl_attention.problem.head_dims import HeadSize
 from tl_attention.problem.shape import AttentionShape, Unusual
 from tl_attention.problem.variant import Variant
@@ -90,6 +90,9 @@ class Lowering(ABC):
         of_group = variant.together or variant.row_heads > 1
         if (of_group and kernel.rows_of == "head") or (variant.parts and kernel.part_blocks is None):
             raise ValueError(f"{variant} of {schedule.label}, expected what its rows_of and part_blocks allow")
+        if of_group and keep_heads_apart(asked, variant.parts):
+            per_head = ", ".join(feature.words for feature in acting(asked, variant.parts) if feature.per_head)
+            self._refuse([f"{per_head} with rows of several heads in a tile"])
         self._refuse(["fixed sizes in parts of the keys"] if variant.sizes and variant.parts else [])
         self._refuse([f.words for f in asked if not self.computes(schedule, f)])
         if variant.sizes:

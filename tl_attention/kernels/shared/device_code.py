@@ -52,6 +52,9 @@ EXPONENTIALS = read_device_code(__file__, "exponentials")
 SOFTCAP = read_device_code(__file__, "softcap").behind(EXPONENTIALS)
 SOFTCAP_BY_ROW = read_device_code(__file__, "softcap_by_row").behind(EXPONENTIALS)
 
+# The functions that change all scores of a thread, by the parameter of their feature.
+ON_SCORES = {"softcap": "tl_attention_cap"}
+
 
 def prelude(device_code: Iterable[DeviceCode]) -> str:
     """Returns the CUDA text that stands before a kernel with this device code."""

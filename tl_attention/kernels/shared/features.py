@@ -1,8 +1,8 @@
 """A feature of a call acts at a few places that every kernel has; no kernel knows a feature.
 
-Behind the products, scores change; before the last products, what a row's total needs is read; at the rows' totals, scores
-without a key are added and results stored. `c.features` has the features of each place. What one reads of a head comes to
-registers, `s.own`, by the parameter's name.
+Behind the products, scores change, or their factor does; before the last products, what a row's total needs is read; at the
+rows' totals, scores without a key are added and results stored. `c.features` has the features of each place. What one reads
+of a head comes to registers, `s.own`, by the parameter's name.
 """
 
 from dataclasses import dataclass
@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 
 import tilelang.language as T
 
+from tl_attention.kernels.shared.device_code import ON_SCORES
 from tl_attention.kernels.shared.rows import number_of
 from tl_attention.kernels.shared.softmax import HIGHEST, LOG2_E, tanh
-from tl_attention.problem.features import FEATURES, features_of
+from tl_attention.problem.features import IN_ORDER
 
 
 @dataclass(frozen=True)
@@ -22,19 +23,18 @@ class InKernel:
     Scores are what Q K^T gives, and the kernel scales them by a `factor` before the softmax, in natural units: log2 e comes
     after it.
 
-    `score(x, after, factor, s)` is what becomes of a score whose key lies `after` keys behind its query's own place
+    `score(x, after, factor, value)` is what becomes of a score whose key lies `after` keys behind its query's own place
     (make a float of that integer before a condition on it: the proof follows conditions on integers), and
-    `factor_behind(factor, given)` the factor from then on. `operand(factor, given)` is what the device function that
-    does so for all scores of a thread, `on_scores`, is given beside them. `totals(rows, s, c)`, a macro, changes the
-    rows' maxima and totals, or stores something of them; if it `rescales`, what the output must be multiplied by is in
-    scores_max_prev then.
+    `factor_behind(factor, value)` the factor from then on; `value` is the feature's, of the tile's head where heads differ.
+    `operand(factor, value)` is what the device function that does so for all scores of a thread is given beside them.
+    `totals(rows, s, c)`, a macro, changes the rows' maxima and totals, or stores something of them; one that adds a score
+    leaves in scores_max_prev what the output must be multiplied by.
     """
 
     score: Any = None
     factor_behind: Any = None
     operand: Any = None
     totals: Any = None
-    rescales: bool = False
 
 
 @dataclass(frozen=True)
@@ -92,28 +92,27 @@ def store_lse(rows, s, c):
     )
 
 
-# By the kernel's parameter, in the order in which they act.
+# By the kernel's parameter.
 IN_KERNEL = {
     "softcap": InKernel(
-        score=lambda x, after, factor, s: tanh(x * (factor / s.given.softcap)),
-        factor_behind=lambda factor, given: given.softcap,
-        operand=lambda factor, given: factor / given.softcap,
+        score=lambda x, after, factor, cap: tanh(x * (factor / cap)),
+        factor_behind=lambda factor, cap: cap,
+        operand=lambda factor, cap: factor / cap,
     ),
-    "Sinks": InKernel(totals=add_sink, rescales=True),
+    "Sinks": InKernel(totals=add_sink),
     "LSE": InKernel(totals=store_lse),
 }
-# The device functions that change all scores of a thread at once, by the same name.
-ON_SCORES = {feature.name: feature.on_scores for feature in FEATURES}
 
 
 class Places(NamedTuple):
     """Places lists, for each place where features act, the features of a kernel that act there, by parameter name.
 
-    `first` and `last` read a number of a tile's head: before its first scores, and before its last products. A kernel
-    asks with `at_...` whether it has any there: what a submission does not ask for, it does not carry.
+    Those at `scores` change them, and those at `factor` may change their factor too, or alone. `first` and `last` read a
+    number of a tile's head: before its first scores, and before its last products. A kernel asks with `at_...` whether it has any there: what a submission does not ask for, it does not carry.
     """
 
     all: tuple[str, ...]
+    factor: tuple[str, ...]
     scores: tuple[str, ...]
     first: tuple[str, ...]
     last: tuple[str, ...]
@@ -123,6 +122,10 @@ class Places(NamedTuple):
     @property
     def at_any(self):
         return bool(self.all)
+
+    @property
+    def at_factor(self):
+        return bool(self.factor)
 
     @property
     def at_scores(self):
@@ -147,36 +150,44 @@ class Places(NamedTuple):
     @classmethod
     def of(cls, parameters):
         """Returns the Places of a kernel with these parameters, which sort its features by where they act."""
-        rows = {feature.name: feature for feature in features_of(parameters)}
-        names = tuple(name for name in IN_KERNEL if name in rows)
-        per_head = [name for name in names if rows[name].kind == "per head"]
+        rows = {feature.name: feature for feature in IN_ORDER if feature.name in parameters}
+        names = tuple(rows)
+        before = tuple(name for name in names if rows[name].changes_scores)
+        per_head = [name for name in names if rows[name].per_head]
         return cls(
             names,
-            tuple(name for name in names if IN_KERNEL[name].score),
-            tuple(name for name in per_head if rows[name].before_scores),
-            tuple(name for name in per_head if not rows[name].before_scores),
-            tuple(name for name in names if IN_KERNEL[name].totals),
-            any(IN_KERNEL[name].rescales for name in names),
+            before,
+            tuple(name for name in before if rows[name].acts != "factor"),
+            tuple(name for name in per_head if name in before),
+            tuple(name for name in per_head if name not in before),
+            tuple(name for name in names if name not in before),
+            any(rows[name].counts_once for name in names),
         )
 
 
 # --- the places ------------------------------------------------------------------------------------------------------
 
 
-def factor_of(given, c, before=None):
-    """Returns the factor of scores behind all features that change them, or right before the feature named `before`."""
+def value_of(name, given, own, c):
+    """Returns the value of the named feature, a number of the call or of the tile's head."""
+    return own[name][0] if name in c.features.first else getattr(given, name)
+
+
+def factor_of(given, own, c, before=None):
+    """Returns the factor of scores behind all features that change it, or right before the feature named `before`."""
     factor = given.softmax_scale
-    for name in c.features.scores:
+    for name in c.features.factor:
         if name == before:
             break
         if IN_KERNEL[name].factor_behind:
-            factor = IN_KERNEL[name].factor_behind(factor, given)
+            factor = IN_KERNEL[name].factor_behind(factor, value_of(name, given, own, c))
     return factor
 
 
 def changed_by(name, x, after, s, c):
     """Returns score x as the named feature changes it; the key lies `after` keys behind its query's own place."""
-    return IN_KERNEL[name].score(x, after, factor_of(s.given, c, name), s)
+    factor, value = factor_of(s.given, s.own, c, name), value_of(name, s.given, s.own, c)
+    return IN_KERNEL[name].score(x, after, factor, value)
 
 
 def changed(x, after, s, c):
@@ -188,12 +199,13 @@ def changed(x, after, s, c):
 
 def changes_at_once(name):
     """Returns True if the named feature has a device function that changes all scores of a thread at once."""
-    return bool(ON_SCORES[name])
+    return name in ON_SCORES
 
 
 def operand_of(name, s, c):
     """Returns the number that the named feature's device function takes besides the scores."""
-    return IN_KERNEL[name].operand(factor_of(s.given, c, name), s.given)
+    factor, value = factor_of(s.given, s.own, c, name), value_of(name, s.given, s.own, c)
+    return IN_KERNEL[name].operand(factor, value)
 
 
 @T.macro

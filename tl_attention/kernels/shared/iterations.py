@@ -99,6 +99,11 @@ def call_of(op, c, masked):
     return macro, {name: known[name] for name in parameters(macro) if name in known}
 
 
+def head_of_q(tile, s, c):
+    """Returns the head of Q whose rows a tile has. Of packed sequences in parts, that of the tile is the results'."""
+    return tile.head % s.heads if c.packed and c.parts else tile.head
+
+
 # --- the loop over the KV blocks of a tile ---------------------------------------------------------------------------
 
 
@@ -114,7 +119,7 @@ def loop(tile, s, c):
     unmasked = T.alloc_var("int32") if c.rings_of_a_tile or c.packed else 0
     again = T.alloc_var("int32") if (c.rings_of_a_tile or c.packed) and c.mask.left is not None else 0
     if c.features.at_first:
-        read(c.features.first, tile.head, s)
+        read(c.features.first, head_of_q(tile, s, c), s)
     prologue(tile, s, c)
     # The first iteration from which on no block needs a mask.
     unmasked = T.max(T.min(tile.blocks - tile.visible + c.loop.masked_lag, tile.blocks + c.loop.end), c.loop.start)
@@ -136,7 +141,7 @@ def loop(tile, s, c):
             steady_masked(t + again, tile, s, c)
     if c.features.at_last:
         # It arrives while the last products run.
-        read(c.features.last, tile.head, s)
+        read(c.features.last, head_of_q(tile, s, c), s)
     epilogue(tile.blocks, tile, s, c)
 
 

@@ -201,7 +201,7 @@ def block_state(given, c):
         heads=given.Q.shape[1],
         seq_q=given.Q.shape[0 if c.packed else 2],
         seq_kv=given.K.shape[0 if c.packed else 2],
-        scale=(factor_of(given, c) if c.features.at_scores else given.softmax_scale) * LOG2_E,
+        scale=(factor_of(given, own, c) if c.features.at_factor else given.softmax_scale) * LOG2_E,
         rank=T.block_rank_in_cluster() if c.kernel.cluster > 1 else 0,
     )
 

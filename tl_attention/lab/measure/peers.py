@@ -11,6 +11,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from tl_attention.lab.measure.device import card_at_hand
 from tl_attention.lab.measure.records import MATMUL
+from tl_attention.problem.features import INPUTS
 from tl_attention.problem.head_dims import HeadSize
 from tl_attention.problem.mask import CAUSAL, is_window
 from tl_attention.problem.shape import AttentionShape
@@ -79,7 +80,7 @@ def why_not(name: str, shape: AttentionShape) -> str:
         return "it is not asked for windows"
     for feature in shape.asked.features:
         # FlashAttention-3 computes the LSE of packed sequences in any case.
-        if name not in feature.peers and not (shape.packed and feature.kind == "result"):
+        if name not in feature.peers and not (shape.packed and feature.acts == "result"):
             return f"it is not asked for {feature.words}"
     if shape.packed and name != FA3:
         return "it is not asked for packed sequences"
@@ -106,7 +107,7 @@ def build(
     if name == FA3:
         from fa3_fwd_interface import flash_attn_func, flash_attn_varlen_func
 
-        asked = {f.peers[FA3]: shape.asked[f.word] for f in shape.asked.features if f.kind != "result"}
+        asked = {f.peers[FA3]: shape.asked[f.word] for f in shape.asked.features if f in INPUTS}
         asked |= {"return_attn_probs": True} if "lse" in shape.asked else {}
         where = () if offsets is None else (*offsets, shape.seq_q, shape.seq_kv)
         if offsets is None:
