@@ -101,7 +101,7 @@ def call_of(op, c, masked):
 
 def head_of_q(tile, s, c):
     """Returns the head of Q whose rows a tile has. Of packed sequences in parts, that of the tile is the results'."""
-    return tile.head % s.heads if c.packed and c.parts else tile.head
+    return T.truncmod(tile.head, s.heads) if c.packed and c.parts else tile.head
 
 
 # --- the loop over the KV blocks of a tile ---------------------------------------------------------------------------

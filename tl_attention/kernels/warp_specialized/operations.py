@@ -3,7 +3,7 @@
 import tilelang.language as T
 
 from tl_attention.kernels.shared.device_code import is_bf16
-from tl_attention.kernels.shared.softmax import exponent, seen
+from tl_attention.kernels.shared.softmax import LOG2_E, exponent, seen
 from tl_attention.kernels.warp_specialized.scores import change_scores, mask
 from tl_attention.kernels.warp_specialized.transfers import release, release_q, slot, wait_full
 from tl_attention.problem.warpgroup import OWN, ROWS, TURN, WARPGROUP
@@ -323,6 +323,11 @@ def pass_turn(t, tile, s, c):
     return T.named_barrier_arrive(TURN + 1 - tile.wg, 2 * WARPGROUP)
 
 
+def never_negative(s, c):
+    """Returns a number that a hold compares with 0. A head's own factor, which nothing has checked, is left out."""
+    return s.given.softmax_scale * LOG2_E if c.features.at_first else s.scale
+
+
 @T.macro
 def hold(t, tile, s, c, registers):
     """Keeps the next wait or release behind the exponentials in all of acc_s's `registers`, a pair (first, end).
@@ -331,7 +336,7 @@ def hold(t, tile, s, c, registers):
     """
     # A call holds four in eight: all of them take two.
     for first in (registers[0], registers[0] + 4):
-        T.call_extern("handle", f"tl_attention_hold<{first}, {registers[1]}>", s.acc_s.data, s.scale)
+        T.call_extern("handle", f"tl_attention_hold<{first}, {registers[1]}>", s.acc_s.data, never_negative(s, c))
 
 
 def hold_last(t, tile, s, c, registers):
@@ -339,12 +344,12 @@ def hold_last(t, tile, s, c, registers):
 
     A thread has two rows of acc_s, so N / 2 registers of N columns. ptxas may still move the other exponentials.
     """
-    return T.call_extern("handle", f"tl_attention_hold_last<{registers[1] - 1}>", s.acc_s.data, s.scale)
+    return T.call_extern("handle", f"tl_attention_hold_last<{registers[1] - 1}>", s.acc_s.data, never_negative(s, c))
 
 
 def resume(t, tile, s, c):
     """Keeps the compiler from moving the next exponentials before the operations that precede them."""
-    return T.call_extern("handle", "tl_attention_resume", s.scores_max.data, s.scale)
+    return T.call_extern("handle", "tl_attention_resume", s.scores_max.data, never_negative(s, c))
 
 
 MACROS = {
