@@ -1,103 +1,273 @@
-"""test_score_bias.py runs these tests in a copy of the package in which score_bias.patch was applied."""
+"""test_added_features.py runs these tests in a copy of the package in which the patch of one feature was applied."""
 
-from dataclasses import replace
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from code_mutants.kernels import lowered
-from code_mutants.reading import prove
-from golden_kernels import GoldenKernel
-from on_cpu import on_cpu
+from code_mutants.reading import Code, prove
+from golden_kernels import BOTH, IN_PARTS, LEFT, GoldenKernel
+from on_cpu import Kernels, on_cpu
+from torch import Tensor
 
 import tl_attention
-from tl_attention import InputError, ScheduleRefused, attention
-from tl_attention.kernels.shared import features
+from tl_attention import InputError, ScheduleRefused, attention, attention_varlen
+from tl_attention.kernels.registry import lowering_of
+from tl_attention.kernels.shared.features import Places
 from tl_attention.lab.measure.peers import why_not
 from tl_attention.lab.measure.records import problem_of, read_rows, shape_of
+from tl_attention.op.few import of_any_lengths
 from tl_attention.oracle import features as in_oracle
 from tl_attention.oracle.interpret import verify
+from tl_attention.problem.features import BY_WORD
 from tl_attention.problem.mask import CAUSAL, FULL, Mask
 from tl_attention.problem.shape import AttentionShape
+from tl_attention.problem.variant import Variant
 from tl_attention.program.planned import Planned
 from tl_attention.schedule.files.conditions import Case
 from tl_attention.schedule.files.defaults import FILE, read
+from tl_attention.schedule.files.named import resolve
 
 __all__ = ["on_cpu"]
 
 BIAS = 3.0
+SCALES = 2.0 ** torch.tensor([-1, 0, 1, 2, -2, 1, 0, -1])
+SINKS = torch.linspace(-1, 2, 8)
+Call = Callable[..., tuple[Tensor, Tensor]]
+
+
+def biased(call: Call, q: Tensor, *others: Any, **options: Any) -> tuple[Tensor, Tensor]:
+    """The output stays but for the sinks, which have no bias, and the LSE moves."""
+    options |= {"sinks": options["sinks"] - BIAS} if "sinks" in options else {}
+    output, lse = call(q, *others, return_lse=True, **options)
+    return output, lse + BIAS
+
+
+def scaled(call: Call, q: Tensor, *others: Any, **options: Any) -> tuple[Tensor, Tensor]:
+    """Scores have the factor of their queries: (batch, heads, seq, head_dim), or packed ones (rows, heads, head_dim)."""
+    of_heads = SCALES[: q.shape[1]].reshape(-1, *[1] * (q.dim() - 2))
+    return call(q * of_heads.to(q.dtype), *others, return_lse=True, **options)
+
+
+# The kernel, a change of its source or the host's, and why the proof refuses it.
+Fault = tuple[str, str, str, str, str]
+
+
+@dataclass(frozen=True)
+class Added:
+    """An Added is the feature of a patch: a call's value, what a problem has of it, and how to say the same without it.
+
+    `wrong` are values that are none, and what refuses them. `apart` says that heads have tiles of their own.
+    """
+
+    value: Any
+    asked: Any
+    same: Callable[..., tuple[Tensor, Tensor]]
+    wrong: tuple[Any, ...]
+    expected: str
+    apart: bool
+    said: str
+    faults: dict[str, Fault]
+
+
+READ = "own[0] = HeadScales[((int64_t)head_3)];"
+OTHER_HEAD = READ.replace("head_3)", "head_3) + 1")
+ADDED = {
+    "score_bias": Added(
+        value=BIAS,
+        asked=BIAS,
+        same=biased,
+        wrong=(float("nan"), 1e5, True, "3"),
+        expected="expected 0, which is off, or -8192 to 8192$",
+        apart=False,
+        said="score_bias 3",
+        faults={
+            "not read": ("best", "source", r"\(score_bias / softmax_scale\)", "0", "it does not read score_bias"),
+            "another number": ("seed", "host", r"\(\(double\)score_bias\)", "((double)softmax_scale)", "launched with"),
+            "of half": ("best", "source", r"\n(.*score_bias / .*)\n", r"\nif (((int)threadIdx.x) < 64) { \1 }\n", "known"),
+        },
+    ),
+    "head_scales": Added(
+        value=SCALES,
+        asked=True,
+        same=scaled,
+        wrong=(1.0, SCALES[:1], SCALES.half(), SCALES.repeat(2)[::2]),
+        expected="expected (a tensor|q's)",
+        apart=True,
+        said="head_scales",
+        faults={
+            "not read": ("best", "source", re.escape(READ), "", "it multiplies before it reads HeadScales"),
+            "another head": ("best", "source", re.escape(READ), OTHER_HEAD, "HeadScales"),
+            "another tensor": ("best", "host", r"\bHeadScales( == NULL\) {|;)", r"Output\1", "launched with"),
+            "twice": ("best", "source", re.escape(READ), READ + "\n" + READ, "it reads HeadScales of heads"),
+            "of half": ("best", "source", re.escape(READ), f"if (((int)threadIdx.x) < 64) {{\n{READ}\n}}", "64 of the 128 threads"),
+            # There the tile's head is that of results.
+            "a part's head": ("packed parts", "source", r"(HeadScales\[)\((.*) % \(\(int64_t\)heads\)\)", r"\1\2", "HeadScales"),
+        },
+    ),
+}  # fmt: skip
+[WORD] = ADDED.keys() & BY_WORD.keys()
+OURS, FEATURE, NAME = ADDED[WORD], BY_WORD[WORD], BY_WORD[WORD].name
 SHAPE = AttentionShape.parse("1,2,40,64")
-RULE = "rules:\n  - {head_dims: [64], score_bias: true, schedule: d64, why: a test, record: none yet}\n"
+RULE = f"rules:\n  - {{head_dims: [64], {WORD}: true, schedule: d64, why: a test, record: none yet}}\n"
+EVERY = frozenset({NAME, "softcap", "Sinks", "LSE"})
 KERNELS = {
-    "best": GoldenKernel("best", optional=frozenset({"score_bias"})),
-    "best_causal, asked": GoldenKernel(
-        "best_causal", CAUSAL, optional=frozenset({"score_bias", "softcap", "Sinks", "LSE"}), group=2, strided=True
+    "best": GoldenKernel("best", optional=frozenset({NAME})),
+    "best_causal, asked": GoldenKernel("best_causal", CAUSAL, optional=EVERY, group=2, strided=True),
+    "softcap_causal, window": GoldenKernel("softcap_causal", Mask(100, 0), optional=frozenset({NAME, "softcap"})),
+    "seed": GoldenKernel("seed", CAUSAL, "bfloat16", optional=frozenset({NAME, "LSE"})),
+    "seed, asked": GoldenKernel("seed", CAUSAL, "bfloat16", 104, optional=EVERY, group=2, strided=True),
+    "packed": GoldenKernel("best_causal", CAUSAL, optional=frozenset({NAME, "Sinks"}), packed=True),
+    "parts": GoldenKernel("short", BOTH, group=4, optional=frozenset({NAME, "Sinks"}), parts=True),
+    "packed parts": GoldenKernel(
+        "best_causal", LEFT, size=96, group=3, optional=EVERY, packed=True, parts=True, options=IN_PARTS
     ),
-    "softcap_causal, window": GoldenKernel(
-        "softcap_causal", Mask(100, 0), optional=frozenset({"score_bias", "softcap"})
-    ),
-    "seed": GoldenKernel("seed", CAUSAL, "bfloat16", optional=frozenset({"score_bias", "LSE"})),
 }
 
 
-def inputs() -> list[torch.Tensor]:
+def inputs(*size: int, heads_kv: int = 0, keys: int = 0) -> list[Tensor]:
+    """Draws q, k and v of a size (batch, heads, seq, head_dim), or of other heads and lengths of k and v."""
     torch.manual_seed(7)
-    return [torch.randn(1, 2, 40, 64).half() for _ in "qkv"]
+    batch, heads, rows, columns = size or (1, 2, 40, 64)
+    of_keys = (batch, heads_kv or heads, keys or rows, columns)
+    return [torch.randn(of).half() for of in ((batch, heads, rows, columns), of_keys, of_keys)]
+
+
+def value(heads: int) -> Any:
+    return OURS.value[:heads] if isinstance(OURS.value, Tensor) else OURS.value
+
+
+def check(on_cpu: Kernels, call: Any, given: list[Any], **options: Any) -> set[Variant]:
+    """Holds a call with the feature to one without it, and returns the variants that it asks for, which kernels have."""
+    wanted = OURS.same(call, *given, **options)
+    on_cpu.asked.clear()
+    # The second call takes the plan that the first has left.
+    for _ in range(2):
+        found = call(*given, return_lse=True, **{WORD: value(given[0].shape[1])}, **options)
+        assert torch.allclose(wanted[0], found[0], atol=2e-3) and torch.allclose(wanted[1], found[1], atol=1e-3)
+    for schedule, variant in on_cpu.asked:
+        assert NAME in variant.optional
+        lowering_of(schedule).check_variant(schedule, variant)
+    return {variant for _, variant in on_cpu.asked}
+
+
+def packed(rows: list[int], keys: list[int], heads: int, heads_kv: int) -> list[Any]:
+    """Draws the arguments of attention_varlen for sequences of these lengths."""
+    q, k, v = inputs(1, heads, sum(rows), 128, heads_kv=heads_kv, keys=sum(keys))
+    offsets = [torch.tensor([0, *accumulate(lengths)], dtype=torch.int32) for lengths in (rows, keys)]
+    return [*(x[0].transpose(0, 1).contiguous() for x in (q, k, v)), *offsets, max(rows), max(keys)]
 
 
 def test_the_package_is_the_patched_copy() -> None:
     assert Path(tl_attention.__file__).parents[1] == Path(__file__).parents[1]
 
 
-@pytest.mark.parametrize("options", [{}, {"causal": True}, {"softcap": 2.0}, {"window_size": (9, 2)}], ids=str)
-def test_the_output_stays_and_the_lse_moves(on_cpu, options) -> None:
-    plain, lse = attention(*inputs(), return_lse=True, **options)
-    # The second call takes the plan that the first has left.
-    for _ in range(2):
-        biased, moved = attention(*inputs(), return_lse=True, score_bias=BIAS, **options)
-        assert torch.allclose(plain, biased, atol=2e-3) and torch.allclose(lse + BIAS, moved, atol=1e-4)
-    assert {"score_bias" in variant.optional for _, variant in on_cpu.asked} == {False, True}
+CALLS: tuple[dict[str, Any], ...] = (
+    {},
+    {"causal": True, "sinks": SINKS[:2]},
+    {"softcap": 2.0},
+    {"window_size": (9, 2), "scale": np.float64(0.25)},
+)
 
 
-def test_the_operator_has_it(on_cpu) -> None:
-    found = torch.compile(lambda *given: attention(*given, score_bias=BIAS), backend="eager", fullgraph=True)(*inputs())
-    assert torch.equal(found, attention(*inputs(), score_bias=BIAS))
-    assert "float score_bias=0." in str(torch.ops.tl_attention.forward.default._schema)
+@pytest.mark.parametrize("options", CALLS, ids=str)
+def test_a_call_gives_what_one_without_it_gives(on_cpu, options) -> None:
+    assert check(on_cpu, attention, inputs(), **options)
+    assert check(on_cpu, attention, inputs(1, 2, 40, 64, keys=20), **options)
 
 
-@pytest.mark.parametrize("value", [float("nan"), 1e5, True, "3"])
-def test_a_value_that_is_none_is_refused(on_cpu, value) -> None:
-    with pytest.raises(InputError, match="^attention: score_bias is .*, expected 0, which is off, or -8192 to 8192$"):
-        attention(*inputs(), score_bias=value)
+@pytest.mark.parametrize("options", CALLS, ids=str)
+def test_so_does_a_call_of_packed_sequences(on_cpu, options) -> None:
+    variants = check(on_cpu, attention_varlen, packed([3, 0, 40, 1], [50, 7, 40, 0], 2, 1), **options)
+    assert all(variant.packed and not variant.parts for variant in variants)
+
+
+@pytest.mark.parametrize("sinks", [{}, {"sinks": SINKS}], ids=str)
+def test_one_query_has_keys_in_parts(on_cpu, sinks) -> None:
+    for given in (inputs(1, 8, 1, 128, keys=3000), inputs(1, 8, 1, 128, heads_kv=2, keys=3000)):
+        for variant in check(on_cpu, attention, given, **sinks):
+            assert variant.parts and variant.acting == {NAME, "LSE"}
+            assert variant.group == (8 // given[1].shape[1] if OURS.apart else 1)
+    [variant] = check(on_cpu, attention_varlen, packed([1] * 3, [3000, 5, 900], 8, 2), **sinks)
+    assert variant.parts and (variant.row_heads, variant.group) == ((1, 4) if OURS.apart else (4, 1))
+
+
+def test_rows_of_a_group_are_one_heads_or_apart(on_cpu) -> None:
+    for options in ({}, {"causal": True}):
+        [variant] = check(on_cpu, attention, inputs(2, 8, 5, 64, heads_kv=2, keys=41), **options)
+        assert variant.group == (4 if OURS.apart else 1)
+        assert variant.together == (not OURS.apart and "causal" in options)
+    grouped = AttentionShape(1, 8, 1, 1, 128, heads_kv=2).asking(**{WORD: OURS.asked})
+    problems = {problem.group for problem, _ in of_any_lengths(grouped, resolve("short").schedule, False)}
+    assert problems == ({4} if OURS.apart else {1, 4})
+
+
+def test_a_kernel_with_rows_of_heads_that_it_tells_apart_is_refused() -> None:
+    for name, rows in (("short", {"together": True}), ("grouped", {"packed": True, "parts": True, "row_heads": 4})):
+        schedule = resolve(name).schedule
+        variant = Variant(128, "float16", optional=frozenset({NAME}), **rows)
+        if not OURS.apart:
+            lowering_of(schedule).check_variant(schedule, variant)
+            continue
+        for refused in (
+            lambda: lowering_of(schedule).check_variant(schedule, variant),
+            lambda: prove(schedule, replace(lowered(KERNELS["best"]), variant=variant)),
+        ):
+            with pytest.raises(ScheduleRefused, match=f"{WORD} with rows of several heads in a tile, which lowering"):
+                refused()
+
+
+def test_the_operators_have_it(on_cpu) -> None:
+    for call, given in ((attention, inputs()), (attention_varlen, packed([3, 40], [50, 40], 2, 2))):
+        own = {WORD: value(2)}
+        compiled = torch.compile(lambda *given: call(*given, **own), backend="eager", fullgraph=True)
+        assert torch.equal(compiled(*given), call(*given, **own))
+    for operator in (torch.ops.tl_attention.forward, torch.ops.tl_attention.forward_varlen):
+        assert re.search(rf"(float|Tensor\?) {WORD}=", str(operator.default._schema))
+
+
+@pytest.mark.parametrize("wrong", OURS.wrong, ids=str)
+def test_a_value_that_is_none_is_refused(on_cpu, wrong) -> None:
+    for call, given in ((attention, inputs(1, 8, 4, 64)), (attention_varlen, packed([4], [9], 8, 8))):
+        with pytest.raises(InputError, match=f"^attention: {WORD} is .*, {OURS.expected}"):
+            call(*given, **{WORD: wrong})
 
 
 def test_it_has_no_gradient(on_cpu) -> None:
-    q, k, v = inputs()
-    with pytest.raises(InputError, match="with score_bias 3.0 there is no backward"):
-        attention(q.requires_grad_(), k, v, score_bias=BIAS)
+    for call, (q, *others) in ((attention, inputs()), (attention_varlen, packed([4], [9], 2, 2))):
+        with pytest.raises(InputError, match=f"with {WORD}.* there is no backward"):
+            call(q.requires_grad_(), *others, **{WORD: value(2)})
 
 
 def test_a_problem_and_its_record_have_it() -> None:
-    shape = SHAPE.asking(score_bias=BIAS)
-    assert str(shape).endswith(", score_bias 3") and shape.variant().optional == {"score_bias"}
-    assert problem_of(shape) == problem_of(SHAPE) | {"score_bias": BIAS} and shape_of(problem_of(shape)) == shape
-    assert all("score_bias" in why_not(peer, shape) for peer in ("cudnn", "flash2", "fa3"))
+    shape = SHAPE.asking(**{WORD: OURS.asked})
+    assert str(shape).endswith(f", {OURS.said}") and shape.variant().optional == {NAME}
+    assert problem_of(shape) == problem_of(SHAPE) | {WORD: OURS.asked} and shape_of(problem_of(shape)) == shape
+    assert all(WORD in why_not(peer, shape) for peer in ("cudnn", "flash2", "fa3"))
 
 
 def test_the_command_line_verifies_it_and_records_it(cli, tmp_path) -> None:
-    record = tmp_path / "rows.jsonl"
-    done = cli("run", "seed", "--shape", "1,2,200,128", "--score-bias", str(BIAS), "--output", record)
+    record, given = tmp_path / "rows.jsonl", [str(OURS.asked)] if FEATURE.is_number else []
+    done = cli("run", "seed", "--shape", "1,2,200,128", FEATURE.option, *given, "--output", record)
     assert done.exit_code == 0, done.output
     [row] = read_rows(record)
-    assert row.status == "checked_on_cpu" and row.shape.asked["score_bias"] == BIAS
-    assert cli("run", "seed", "--score-bias", "1e6").exit_code == 2
+    assert row.status == "checked_on_cpu" and row.shape.asked[WORD] == OURS.asked
+    assert cli("run", "seed", FEATURE.option, "1e6").exit_code == 2
 
 
 def test_a_rule_may_ask_for_it(tmp_path) -> None:
     file = tmp_path / "rules.yaml"
     file.write_text(FILE.read_text().replace("rules:\n", RULE))
     found = read(file)
-    shapes = SHAPE, SHAPE.asking(score_bias=BIAS)
+    shapes = SHAPE, SHAPE.asking(**{WORD: OURS.asked})
     assert [found.rules[found.number(Case.of(shape))].schedule for shape in shapes] == ["short_keys", "d64"]
 
 
@@ -105,48 +275,39 @@ def test_a_rule_may_ask_for_it(tmp_path) -> None:
 def test_kernels_with_it_are_proved_and_their_programs_are_right(name) -> None:
     kernel = KERNELS[name]
     code = lowered(kernel)
-    assert "score_bias / " in code.source
-    prove(kernel.schedule, code)
+    assert prove(kernel.schedule, code)
+    if FEATURE.acts == "factor":
+        # It is one with the factor of the exponentials: nothing else has it but the line that reads it.
+        [own] = re.findall(rf"(\w+\[0\]) = {NAME}\[", code.source)
+        assert code.source.count(own) == 1 + code.source.count(f"(softmax_scale * {own})") >= 2
     reports = verify(Planned(kernel.schedule).program, kernel.schedule, kernel.variant)
     assert all(report.ok for report in reports.values()), reports
 
 
+@pytest.mark.parametrize("fault", OURS.faults)
+def test_generated_code_with_a_fault_is_refused(fault) -> None:
+    name, where, pattern, put, words = OURS.faults[fault]
+    schedule, code = KERNELS[name].schedule, lowered(KERNELS[name])
+    source, host = (
+        re.sub(pattern, put, x) if where == y else x for x, y in ((code.source, "source"), (code.host_source, "host"))
+    )
+    assert (source, host) != (code.source, code.host_source)
+    with pytest.raises(ScheduleRefused, match=words):
+        prove(schedule, Code(source, host, code.variant, code.parameters))  # fmt: skip
+
+
 def test_a_kernel_that_forgets_it_is_refused(monkeypatch) -> None:
-    """TileLang leaves score_bias out of the host's code if the kernel does not use it."""
-    forgetful = features.InKernel(score=lambda x, after, factor, s: x / factor * factor)
-    monkeypatch.setitem(features.IN_KERNEL, "score_bias", forgetful)
-    kernel = GoldenKernel("seed", FULL, optional=frozenset({"score_bias"}))
-    with pytest.raises(ScheduleRefused, match="no definition 'float score_bias"):
+    """TileLang leaves a parameter out of the host's code if the kernel does not use it."""
+    nowhere = Places.of([])
+    monkeypatch.setattr(Places, "of", lambda parameters: nowhere)
+    kernel = GoldenKernel("seed", FULL, optional=frozenset({NAME}))
+    with pytest.raises(ScheduleRefused, match=f"no definition '.*{NAME}|the checks of the arguments"):
         prove(kernel.schedule, lowered(kernel))
 
 
-def test_a_kernel_that_takes_it_and_does_not_read_it_is_refused() -> None:
-    code = lowered(KERNELS["best"])
-    with pytest.raises(ScheduleRefused, match="it does not read score_bias"):
-        prove(KERNELS["best"].schedule, replace(code, source=code.source.replace("(score_bias / softmax_scale)", "0")))
-
-
-def test_a_launch_that_passes_another_number_is_refused() -> None:
-    code = lowered(KERNELS["seed"])
-    wrong = code.host_source.replace("((double)score_bias)", "((double)softmax_scale)")
-    assert wrong != code.host_source
-    with pytest.raises(ScheduleRefused, match="is launched with"):
-        prove(KERNELS["seed"].schedule, replace(code, host_source=wrong))
-
-
-def test_half_of_the_threads_adding_it_is_refused() -> None:
-    code = lowered(KERNELS["best"])
-    [line, *_] = [line for line in code.source.splitlines() if "score_bias / " in line]
-    wrong = code.source.replace(line, f"if (((int)threadIdx.x) < 64) {{ {line} }}", 1)
-    with pytest.raises(ScheduleRefused, match="is nothing that is known"):
-        prove(KERNELS["best"].schedule, replace(code, source=wrong))
-
-
-def test_the_interpreter_tells_one_that_is_not_added(monkeypatch) -> None:
-    kernel = GoldenKernel("seed", FULL, optional=frozenset({"score_bias", "LSE"}))
-    nothing = in_oracle.InOracle(
-        in_oracle.IN_ORACLE["score_bias"].scores, lambda bias, factor: (lambda x, _: x, factor)
-    )
-    monkeypatch.setitem(in_oracle.IN_ORACLE, "score_bias", nothing)
+def test_the_interpreter_tells_a_program_that_forgets_it(monkeypatch) -> None:
+    kernel = GoldenKernel("seed", FULL, optional=frozenset({NAME, "LSE"}))
+    defined = in_oracle.IN_ORACLE[WORD].scores
+    monkeypatch.setitem(in_oracle.IN_ORACLE, WORD, in_oracle.InOracle(defined, lambda own, factor: (None, factor)))
     reports = verify(Planned(kernel.schedule).program, kernel.schedule, kernel.variant)
-    assert reports["late"].ok and not reports["late LSE"].ok
+    assert not reports["late LSE"].ok and reports["late"].ok != (FEATURE.acts == "factor")

@@ -94,7 +94,7 @@ def check_per_head(events: Sequence[Event], parameters: Iterable[str], tiles: Se
 
 def _check_tensor(events: Sequence[Event], feature: Feature, tiles: Sequence[RowTiles]) -> None:
     tensor, found, begun = feature.name, list[int](), 0
-    heads, stored = [tile.head for tile in tiles], [tile.head_of_results for tile in tiles]
+    own = [(tile.head, tile.head_of_results) for tile in tiles]
     for event in events:
         if event.kind == PER_HEAD and event.name == tensor:
             found.append(event.value)
@@ -102,7 +102,7 @@ def _check_tensor(events: Sequence[Event], feature: Feature, tiles: Sequence[Row
             begun += 1
         elif feature.changes_scores and event.kind == "product" and len(found) < max(begun, 1):
             raise Unsafe(f"it multiplies before it reads {tensor}")
-        elif event.kind in ("store", "output") and stored[: len(found)][-1:] != [event.place[1]]:
+        elif event.kind in ("store", "output") and [*zip(found[-1:], event.place[1:2])] != own[max(begun, 1) - 1 :][:1]:
             raise Unsafe(f"it stores rows of head {event.place[1]} with {tensor} of heads {found[-1:]}")
-    if found != heads:
+    if found != (heads := [head for head, _ in own]):
         raise Unsafe(f"it reads {tensor} of heads {found}, expected {heads}")
