@@ -836,12 +836,17 @@ def pass_turn(t, tile, s, c):
     return T.named_barrier_arrive(TURN + 1 - tile.wg, 2 * WARPGROUP)
 
 
+def never_negative(s, c):
+    """Returns a number that a hold compares with 0. A head's own factor, which nothing has checked, is left out."""
+    return s.scale
+
+
 def hold_last(t, tile, s, c, registers):
     """Keeps the next wait or release behind the last exponential in acc_s's `registers`, a pair (first, end).
 
     A thread has two rows of acc_s, so N / 2 registers of N columns. ptxas may still move the other exponentials.
     """
-    return T.call_extern("handle", f"tl_attention_hold_last<{registers[1] - 1}>", s.acc_s.data, s.scale)
+    return T.call_extern("handle", f"tl_attention_hold_last<{registers[1] - 1}>", s.acc_s.data, never_negative(s, c))
 
 
 # The online softmax is that of FlashAttention-2 (Dao, 2023, algorithm 1), in base 2: exp(x) = exp2(x log2 e).
