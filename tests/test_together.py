@@ -13,7 +13,7 @@ from matrix_check import faults
 from on_cpu import Kernels, on_cpu
 from torch import Tensor
 
-from tl_attention import attention
+from tl_attention import ScheduleRefused, attention
 from tl_attention.kernels.registry import lowering_of
 from tl_attention.op.in_memory import in_one_head
 from tl_attention.oracle.reference import attention_and_lse
@@ -101,6 +101,14 @@ def test_a_schedule_says_whether_they_are(on_cpu: Kernels) -> None:
     with pytest.raises(ValueError, match="rows_of"):
         best = resolve("best").schedule
         lowering_of(best).check_variant(best, Variant(128, "float16", together=True))
+
+
+def test_rows_of_heads_that_differ_are_refused_in_one_tile_unless_parts_are_merged() -> None:
+    schedule = resolve("short").schedule
+    together = Variant(128, "float16", optional=frozenset({"Sinks"}), together=True)
+    lowering_of(schedule).check_variant(schedule, replace(together, parts=True))
+    with pytest.raises(ScheduleRefused, match="sinks with rows of several heads in a tile, which lowering"):
+        lowering_of(schedule).check_variant(schedule, together)
 
 
 # Of each kind of call a few kernels are compiled.

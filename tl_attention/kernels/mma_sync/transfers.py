@@ -101,7 +101,7 @@ def store(first_row, tile, s, c):
     for r in T.unroll(2 * products):
         s.denominator[r] += T.shfl_xor(s.denominator[r], 1)
         s.denominator[r] += T.shfl_xor(s.denominator[r], 2)
-    if c.features.at_totals:
+    if c.features.at("totals"):
         for i in T.unroll(products, explicit=True):
             at_totals(totals_of(i, first_row, tile, s, c), s, c)
     for r in T.unroll(2 * products):

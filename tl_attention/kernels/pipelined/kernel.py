@@ -20,7 +20,7 @@ def launch(given, c):
         heads,
         batch,
         threads=c.threads,
-        prelude=c.prelude if c.features.at_totals else None,
+        prelude=c.prelude if c.features.at("totals") else None,
     ) as (bx, by, bz):
         s = allocated(given, c)
         if c.traced:
@@ -29,9 +29,9 @@ def launch(given, c):
             aligned(given, c)
         first_row = bx * c.block_M
         past_len = seq_kv - seq_q
-        if c.features.at_first:
+        if c.features.at("first"):
             read(c.features.first, by, s)
-        scale = (factor_of(given, s.own, c) if c.features.at_factor else given.softmax_scale) * LOG2_E
+        scale = (factor_of(given, s.own, c) if c.features.at("factor") else given.softmax_scale) * LOG2_E
         blocks = c.mask.end_block(T.ceildiv(seq_kv, c.block_N), first_row + c.block_M + past_len, c.block_N, T)
         first = c.mask.first_block(first_row + past_len, c.block_N, T)
         # Short loops get blocks that are masked whole.
@@ -41,16 +41,16 @@ def launch(given, c):
         T.fill(s.denominator, 0)
         T.fill(s.scores_max, -T.infinity("float32"))
         head_kv = kv_head(by, c)
-        if c.features.at_last:
+        if c.features.at("last"):
             read(c.features.last, by, s)
-        for k in T.Pipelined(blocks, **(with_change(c.pipeline) if c.features.at_scores else c.pipeline)):
+        for k in T.Pipelined(blocks, **(with_change(c.pipeline) if c.features.at("scores") else c.pipeline)):
             MMA0(given.K, bz, head_kv, kv_block(k, first, blocks, c), first_row, past_len, s, c)
-            if c.features.at_scores:
+            if c.features.at("scores"):
                 change_scores(kv_block(k, first, blocks, c), first_row, past_len, s, c)
             Softmax(scale, s, c)
             Rescale(s, c)
             MMA1(given.V, bz, head_kv, kv_block(k, first, blocks, c), s, c)
-        if c.features.at_totals:
+        if c.features.at("totals"):
             at_totals(totals_of(bz, seq_q, by, first_row, scale, s, c), s, c)
         if c.features.rescales:
             for i, j in T.Parallel(c.block_M, c.head_dim_v):

@@ -46,7 +46,7 @@ def allocated(given, c):
     scores_scale = T.alloc_fragment([c.block_M], "float32")
     scores_sum = T.alloc_fragment([c.block_M], "float32")
     denominator = T.alloc_fragment([c.block_M], "float32")
-    own = own_values(c) if c.features.at_heads else None
+    own = own_values(c) if c.features.at("first", "last") else None
     return State(
         given=given,
         own=own,

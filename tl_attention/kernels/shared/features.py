@@ -108,10 +108,10 @@ class Places(NamedTuple):
     """Places lists, for each place where features act, the features of a kernel that act there, by parameter name.
 
     Those at `scores` change them, and those at `factor` may change their factor too, or alone. `first` and `last` read a
-    number of a tile's head: before its first scores, and before its last products. A kernel asks with `at_...` whether it has any there: what a submission does not ask for, it does not carry.
+    number of a tile's head: before its first scores, and before its last products. A kernel asks `at(place)` before it uses
+    one: what a submission has none of, it does not carry.
     """
 
-    all: tuple[str, ...]
     factor: tuple[str, ...]
     scores: tuple[str, ...]
     first: tuple[str, ...]
@@ -119,49 +119,25 @@ class Places(NamedTuple):
     totals: tuple[str, ...]
     rescales: bool
 
-    @property
-    def at_any(self):
-        return bool(self.all)
-
-    @property
-    def at_factor(self):
-        return bool(self.factor)
-
-    @property
-    def at_scores(self):
-        return bool(self.scores)
-
-    @property
-    def at_heads(self):
-        return bool(self.first or self.last)
-
-    @property
-    def at_first(self):
-        return bool(self.first)
-
-    @property
-    def at_last(self):
-        return bool(self.last)
-
-    @property
-    def at_totals(self):
-        return bool(self.totals)
+    def at(self, *places):
+        """Says whether the kernel has a feature at one of these places."""
+        return any(getattr(self, place) for place in places)
 
     @classmethod
     def of(cls, parameters):
         """Returns the Places of a kernel with these parameters, which sort its features by where they act."""
-        rows = {feature.name: feature for feature in IN_ORDER if feature.name in parameters}
-        names = tuple(rows)
-        before = tuple(name for name in names if rows[name].changes_scores)
-        per_head = [name for name in names if rows[name].per_head]
+        there = [feature for feature in IN_ORDER if feature.name in parameters]
+
+        def those(condition):
+            return tuple(feature.name for feature in there if condition(feature))
+
         return cls(
-            names,
-            before,
-            tuple(name for name in before if rows[name].acts != "factor"),
-            tuple(name for name in per_head if name in before),
-            tuple(name for name in per_head if name not in before),
-            tuple(name for name in names if name not in before),
-            any(rows[name].counts_once for name in names),
+            those(lambda feature: feature.changes_scores),
+            those(lambda feature: feature.changes_scores and feature.acts != "factor"),
+            those(lambda feature: feature.changes_scores and feature.per_head),
+            those(lambda feature: not feature.changes_scores and feature.per_head),
+            those(lambda feature: not feature.changes_scores),
+            bool(those(lambda feature: feature.counts_once)),
         )
 
 

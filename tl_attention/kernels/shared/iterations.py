@@ -118,7 +118,7 @@ def loop(tile, s, c):
     # the bounds out for each slot.
     unmasked = T.alloc_var("int32") if c.rings_of_a_tile or c.packed else 0
     again = T.alloc_var("int32") if (c.rings_of_a_tile or c.packed) and c.mask.left is not None else 0
-    if c.features.at_first:
+    if c.features.at("first"):
         read(c.features.first, head_of_q(tile, s, c), s)
     prologue(tile, s, c)
     # The first iteration from which on no block needs a mask.
@@ -139,7 +139,7 @@ def loop(tile, s, c):
             steady(t + unmasked, tile, s, c)
         for t in T.serial(tile.blocks + c.loop.end - again):
             steady_masked(t + again, tile, s, c)
-    if c.features.at_last:
+    if c.features.at("last"):
         # It arrives while the last products run.
         read(c.features.last, head_of_q(tile, s, c), s)
     epilogue(tile.blocks, tile, s, c)

@@ -178,7 +178,7 @@ def block_state(given, c):
     P_shared = T.alloc_shared([warpgroups, ROWS, c.block_N], c.dtype) if c.kernel.p_operand == "shared" else None
     fragments = warpgroup_state(c)
     Q_local = T.alloc_fragment([ROWS, c.head_dim], c.dtype) if c.kernel.q_operand == "registers" else None
-    own = own_values(c) if c.features.at_heads else None
+    own = own_values(c) if c.features.at("first", "last") else None
     # Full barriers count the producer warp's lanes, and bytes; empty ones the warps that compute.
     readers = warpgroups * WARPS * c.kernel.cluster
     Q_full = T.alloc_barrier([WARP] * warpgroups)
@@ -201,7 +201,7 @@ def block_state(given, c):
         heads=given.Q.shape[1],
         seq_q=given.Q.shape[0 if c.packed else 2],
         seq_kv=given.K.shape[0 if c.packed else 2],
-        scale=(factor_of(given, own, c) if c.features.at_factor else given.softmax_scale) * LOG2_E,
+        scale=(factor_of(given, own, c) if c.features.at("factor") else given.softmax_scale) * LOG2_E,
         rank=T.block_rank_in_cluster() if c.kernel.cluster > 1 else 0,
     )
 

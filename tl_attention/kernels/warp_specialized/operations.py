@@ -69,7 +69,7 @@ def max_prev(t, tile, s, c):
 @T.macro
 def row_max(t, tile, s, c, masked):
     """scores_max = max(scores_max, max_j acc_s), with scores as features change them; the mask did so if `masked`."""
-    if c.features.at_scores and not masked:
+    if c.features.at("scores") and not masked:
         change_scores(t, tile, s, c, alone=False)
     MAXIMUM[c.softmax.row_max](s.scores_max, s, c)
 
@@ -78,7 +78,7 @@ def row_max(t, tile, s, c, masked):
 def row_max_beyond_threshold(t, tile, s, c, masked):
     """scores_max = max_j acc_s where that is larger by more than the threshold: else every exponential stays small."""
     block_max = T.alloc_fragment([ROWS], "float32")
-    if c.features.at_scores and not masked:
+    if c.features.at("scores") and not masked:
         change_scores(t, tile, s, c, alone=False)
     MAXIMUM[c.softmax.row_max](block_max, s, c)
     for i in T.Parallel(ROWS):
@@ -325,7 +325,7 @@ def pass_turn(t, tile, s, c):
 
 def never_negative(s, c):
     """Returns a number that a hold compares with 0. A head's own factor, which nothing has checked, is left out."""
-    return s.given.softmax_scale * LOG2_E if c.features.at_first else s.scale
+    return s.given.softmax_scale * LOG2_E if c.features.at("first") else s.scale
 
 
 @T.macro

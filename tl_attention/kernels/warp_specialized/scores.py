@@ -9,7 +9,7 @@ from tl_attention.problem.warpgroup import ROWS
 @T.macro
 def mask(t, tile, s, c):
     """acc_s = -inf where the mask hides a key, after features such as softcap have changed the scores."""
-    if c.features.at_scores:
+    if c.features.at("scores"):
         if c.invariant:
             hide_from_neighbours(t, tile, s, c)
         change_scores(t, tile, s, c, alone=True)

@@ -135,12 +135,12 @@ def store(tile, s, c):
     """
     if c.softmax.row_sum == "thread":
         T.reduce_sum(s.denominator, s.scores_scale, dim=1)
-        if c.features.at_totals:
+        if c.features.at("totals"):
             at_totals(totals_of(s.scores_scale, tile, s), s, c)
         for i in T.Parallel(ROWS):
             s.scores_scale[i] = inverse(s.scores_scale[i], c)
     else:
-        if c.features.at_totals:
+        if c.features.at("totals"):
             at_totals(totals_of(s.denominator, tile, s), s, c)
         for i in T.Parallel(ROWS):
             s.scores_scale[i] = inverse(s.denominator[i], c)
