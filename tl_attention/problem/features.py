@@ -131,12 +131,12 @@ class Feature:
 
     The word stands in a problem, in records, cells and rules, and on the command line.
 
-    `argument` is what `attention` takes for the feature, `parameter` what a kernel takes. `check` returns the number
-    that a value means, or raises InputError; `check_with_scale` raises InputError for a value that does not go with a
-    scale. `acts` says where the feature acts; what comes of that is asked of its properties. `help` describes the option, `words` are what a refusal calls the feature, `elsewhere` are what other
-    libraries call the argument, and `transformers` is what a layer of Transformers calls it. `peers` maps each peer
-    that has the feature to the name of its argument. `has_gradient` says whether a call with the feature may have a
-    gradient.
+    `argument` is what `attention` takes for the feature, `parameter` what a kernel takes, and `acts` says where it acts:
+    the properties say what follows. `check` returns the number that a value means, or raises InputError;
+    `check_with_scale` raises InputError for a value that does not go with a scale. `help` describes the option, `words`
+    are what a refusal calls the feature, `elsewhere` are what other libraries call the argument, and `transformers` is
+    what a layer of Transformers calls it. `peers` maps each peer that has the feature to the name of its argument.
+    `has_gradient` says whether a call with the feature may have a gradient.
 
     The interpreter verifies kernels at the value `tried`; a tensor has `tried` for its first head, and one more for each
     further head. On a GPU tensors are `drawn`: normal numbers of this mean and standard deviation.
