@@ -12,7 +12,7 @@ from on_cpu import launched, take_for_a_gpu
 from torch import Tensor
 
 from tl_attention import attention
-from tl_attention.op import attention as module
+from tl_attention.op import compiled
 from tl_attention.problem.variant import Variant
 from tl_attention.schedule.files.named import resolve
 from tl_attention.schedule.schedule import Schedule
@@ -211,6 +211,6 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
     """Makes `attention` take CPU and meta tensors for those of two GPUs with different numbers of SMs, and launch nothing."""
     found = Recorder()
     take_for_a_gpu(monkeypatch, found.kernel_of)
-    monkeypatch.setattr(module, "sms_of", lambda device: SMS[device.type])
+    monkeypatch.setattr(compiled, "sms_of", lambda device: SMS[device.type])
     monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
     return found

@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 from on_cpu import forget_plans
 
-from tl_attention.op import attention as module
-from tl_attention.op import varlen
+from tl_attention.op import compiled
 from tl_attention.problem.variant import Variant
 from tl_attention.schedule.schedule import Schedule
 
@@ -15,7 +14,7 @@ from tl_attention.schedule.schedule import Schedule
 def count_launches(monkeypatch: pytest.MonkeyPatch) -> list[Variant]:
     """Returns a list to which the variant of every kernel is added that is launched from now on."""
     found: list[Variant] = []
-    kernel_of = module.kernel_of
+    kernel_of = compiled.kernel_of
 
     def counted(schedule: Schedule, variant: Variant) -> Any:
         kernel = kernel_of(schedule, variant)
@@ -27,6 +26,5 @@ def count_launches(monkeypatch: pytest.MonkeyPatch) -> list[Variant]:
         return SimpleNamespace(launch=launch)
 
     forget_plans(monkeypatch)
-    for of in (module, varlen):
-        monkeypatch.setattr(of, "kernel_of", counted)
+    monkeypatch.setattr(compiled, "kernel_of", counted)
     return found

@@ -10,7 +10,7 @@ from typing import Any
 
 from covering import Row, covering
 
-from tl_attention.op.attention import schedule_of
+from tl_attention.op.compiled import schedule_of
 from tl_attention.op.rows import Rows
 from tl_attention.problem.card import HOPPER
 from tl_attention.problem.head_dims import HeadSize, sizes_of

@@ -9,8 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tl_attention.op import arguments, varlen
-from tl_attention.op import attention as module
+from tl_attention.op import checks, compiled, run
 from tl_attention.op.plan import Plans
 from tl_attention.oracle.reference import attention_and_lse
 from tl_attention.problem.card import HOPPER
@@ -102,18 +101,16 @@ class Kernels:
 def take_for_a_gpu(monkeypatch: pytest.MonkeyPatch, kernel_of: Any, sms: int = HOPPER.sms) -> None:
     """Makes `attention` take CPU tensors for those of a Hopper GPU with so many SMs, and run these kernels."""
     forget_plans(monkeypatch)
-    for of in (module, varlen):
-        monkeypatch.setattr(of, "kernel_of", kernel_of)
-        monkeypatch.setattr(of, "sms_of", lambda device: sms)
-    monkeypatch.setattr(arguments, "checked_card", lambda device: HOPPER)
+    monkeypatch.setattr(compiled, "kernel_of", kernel_of)
+    monkeypatch.setattr(compiled, "sms_of", lambda device: sms)
+    monkeypatch.setattr(checks, "checked_card", lambda device: HOPPER)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: None)
     monkeypatch.setattr(torch.cuda, "device", nullcontext)
 
 
 def forget_plans(monkeypatch: pytest.MonkeyPatch) -> None:
     """Gives the calls of this test plans of their own, as plans hold kernels."""
-    for of in (module, varlen):
-        monkeypatch.setattr(of, "plans", Plans())
+    monkeypatch.setattr(run, "plans", Plans())
 
 
 @pytest.fixture

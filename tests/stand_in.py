@@ -16,7 +16,7 @@ from tl_attention.lab.measure.candidate import Candidate
 from tl_attention.lab.measure.compilation import Compiled
 from tl_attention.lab.measure.pool import CallFailed
 from tl_attention.lab.measure.records import MATMUL
-from tl_attention.op import attention
+from tl_attention.op import compiled
 from tl_attention.oracle.reference import ErrorReport
 from tl_attention.problem.variant import Variant
 
@@ -115,9 +115,9 @@ def compiled_for(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Variant]]:
         asked.append(variant)
         return launched(variant, lambda **arguments: None)
 
-    sms_of = attention.sms_of
+    sms_of = compiled.sms_of
     take_for_a_gpu(monkeypatch, kernel_of)
-    monkeypatch.setattr(attention, "sms_of", sms_of)
+    monkeypatch.setattr(compiled, "sms_of", sms_of)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(multi_processor_count=114))
     sms_of.cache_clear()
     yield asked

@@ -19,7 +19,7 @@ from tiers import sampled
 from torch import Tensor
 
 from tl_attention import InputError, attention, attention_varlen
-from tl_attention.op import arguments, aten, backward
+from tl_attention.op import aten, backward, checks
 from tl_attention.op.backward import Shape, taking
 from tl_attention.op.integrations import sdpa
 from tl_attention.problem.card import ARCHS, CARDS
@@ -197,10 +197,10 @@ def test_packed_sequences_take_flash2(on_cpu: Kernels, operators: Operators, at_
 def test_another_card_takes_flash2(on_cpu: Kernels, operators: Operators, at_once, monkeypatch) -> None:
     with torch.no_grad():
         attention(*drawn(SQUARE, "bhsd")[:3])
-    monkeypatch.setattr(arguments, "checked_card", lambda device: CARDS["sm_80"])
+    monkeypatch.setattr(checks, "checked_card", lambda device: CARDS["sm_80"])
     q, k, v, grad = (x.detach() for x in drawn(SQUARE, "bhsd"))
     own = {"causal": False, "scale": None, "window_size": (OPEN, OPEN), "layout": "bhsd"}
-    backward.dense(grad, q, k, v, torch.zeros_like(q), torch.zeros(1, 2, 65), **own)
+    backward.dense(aten.Given(grad, q, k, v, torch.zeros_like(q), torch.zeros(1, 2, 65)), None, **own)
     assert operators.taken == [FLASH2]
 
 
@@ -392,8 +392,8 @@ def test_outputs_that_lie_otherwise_take_no_plan_of_others_nor_of_pytorchs_own_c
     state = (lse, lse, None, None, None)
     own = torch.ops.aten._scaled_dot_product_cudnn_attention_backward
     for of_output, of_grad in itertools.product([*PLACES.values()][:2], repeat=2):
-        given = of_grad(grad), q, k, v, of_output(output), lse
-        found = [aten.cudnn(*given, False, None)]
+        given = aten.Given(of_grad(grad), q, k, v, of_output(output), lse)
+        found = [aten.cudnn(given, False, None)]
         if of_output is of_grad is Tensor.clone:
             found.append(own(*given[:5], lse[..., None], *state, 65, 65, 0.0, False))
         for gradient, wanted in itertools.chain(*(zip(gradients, expected, strict=True) for gradients in found)):

@@ -12,19 +12,19 @@ from code_lines import code_lines, count
 SLACK = 40
 BUDGET = {
     "tl_attention": 170,
-    "problem": 900,
-    "schedule": 1840,
+    "problem": 920,
+    "schedule": 1850,
     "program": 1130,
     "kernels": 3450,
     "codeproof": 4780,
     "compiler": 760,
-    "op": 2260,
+    "op": 2060,
     "oracle": 420,
     "lab": 7630,
     "tools": 5220,
-    "tests": 27100,
-    "library": 15680,
-    "path": 8510,
+    "tests": 27260,
+    "library": 15500,
+    "path": 8330,
 }
 
 

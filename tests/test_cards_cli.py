@@ -12,8 +12,8 @@ from tl_attention.errors import InputError
 from tl_attention.lab.measure import device, session, trials
 from tl_attention.lab.measure.device import VisibleGpu, card_at_hand
 from tl_attention.lab.measure.records import read_rows
-from tl_attention.op import arguments
-from tl_attention.op.attention import kernel_of
+from tl_attention.op import checks
+from tl_attention.op.compiled import kernel_of
 
 __all__ = ["compiled_for", "on_a_machine"]
 
@@ -157,7 +157,7 @@ def test_a_card_that_is_none_is_told(error_of) -> None:
 @pytest.fixture
 def on_a_4080(compiled_for, monkeypatch):
     """Makes `attention` take CPU tensors for those of an RTX 4080, and returns what it compiles."""
-    monkeypatch.setattr(arguments, "checked_card", lambda of: RTX_4080.card)
+    monkeypatch.setattr(checks, "checked_card", lambda of: RTX_4080.card)
     return compiled_for
 
 
@@ -181,7 +181,7 @@ def test_a_case_that_the_card_has_no_schedule_for_is_refused_in_one_line(options
 
 
 def test_a_schedule_of_another_card_is_refused_before_it_is_compiled(on_a_4080, monkeypatch) -> None:
-    monkeypatch.setattr("tl_attention.op.attention.kernel_of", kernel_of)
+    monkeypatch.setattr("tl_attention.op.compiled.kernel_of", kernel_of)
     monkeypatch.setattr("tl_attention.compiler.generation.in_force", lambda: pytest.fail("it was compiled"))
     q = torch.zeros(1, 2, 64, 64, dtype=torch.float16)
     with pytest.raises(InputError, match=r"^lowering: warp_specialized runs on sm_90a \(H100, H200\), not on sm_89"):

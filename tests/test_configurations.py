@@ -12,7 +12,7 @@ from tl_attention.compiler.compile import compile_kernel
 from tl_attention.errors import InputError, ScheduleRefused
 from tl_attention.kernels.preflight import refuse_unless_safe
 from tl_attention.lab.measure.published import space
-from tl_attention.op import attention as of_calls
+from tl_attention.op import compiled
 from tl_attention.oracle.interpret import verify
 from tl_attention.problem.card import CARDS
 from tl_attention.problem.mask import CAUSAL, FULL, Mask
@@ -229,7 +229,7 @@ def test_the_notation_is_a_schedules_name():
     assert (found.name, found.sources, found.head_dims) == (EXAMPLE, (), (128,))
     assert found.schedule == schedule_of(parse(EXAMPLE)) and resolve(EXAMPLE) is found
     shape = AttentionShape(1, 2, 256, 256, 128)
-    assert of_calls.schedule_of(EXAMPLE, shape, RTX_3090) == found.schedule
+    assert compiled.schedule_of(EXAMPLE, shape, RTX_3090) == found.schedule
 
 
 def test_commands_take_it_as_a_name(cli):

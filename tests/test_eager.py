@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -14,8 +13,9 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 from tl_attention import InputError, attention, attention_varlen
-from tl_attention.op import arguments, packed_arguments, varlen
-from tl_attention.op import attention as dense_module
+from tl_attention.op import checks as of_checks
+from tl_attention.op import run
+from tl_attention.op.call import Call
 
 __all__ = ["flash_on_cpu", "on_cpu"]
 pytestmark = pytest.mark.usefixtures("on_cpu", "flash_on_cpu")
@@ -53,24 +53,25 @@ def node_of(output: Tensor) -> str:
 
 @pytest.fixture
 def checks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Returns a list that gets the name of the module whose full check runs."""
+    """Returns a list that gets the name of each function whose call is checked in full."""
     found: list[str] = []
 
-    def counted(module: Any) -> Callable[..., Any]:
-        check = module.checked_call
-        return lambda *given, **options: (found.append(module.__name__), check(*given, **options))[1]
+    check = of_checks.checked
 
-    for module in (arguments, packed_arguments):
-        monkeypatch.setattr(module, "checked_call", counted(module))
+    def counted(call: Call) -> Any:
+        found.append(call.where.function)
+        return check(call)
+
+    monkeypatch.setattr(of_checks, "checked", counted)
     return found
 
 
 @BOTH
 def test_a_second_call_of_the_same_kind_is_not_checked_again(call, checks: list[str]) -> None:
     first = call(*drawn())
-    number, of_both = len(checks), len(dense_module.plans) + len(varlen.plans)
+    number, of_both = len(checks), len(run.plans)
     # One plan makes the node, the other launches the kernel.
-    assert number and of_both == 2
+    assert number == 1 and of_both == 2
     again = drawn()
     assert torch.equal(call(*again), first)
     call(*again, scale=0.3).sum().backward()
@@ -127,9 +128,8 @@ def test_the_operator_has_the_same_gradients(call, monkeypatch) -> None:
     output = call(*given)
     assert node_of(output) == "NodeBackward"
     found = torch.autograd.grad(output, given, grad)
-    monkeypatch.setattr("tl_attention.op.operator.is_traced", lambda tensor: torch.is_grad_enabled())
-    for module in (dense_module, varlen):
-        module.plans.clear()
+    monkeypatch.setattr("tl_attention.op.attend.is_traced", lambda tensor: torch.is_grad_enabled())
+    run.plans.clear()
     output = call(*given)
     assert node_of(output) != "NodeBackward"
     assert all(map(torch.equal, torch.autograd.grad(output, given, grad), found))

@@ -14,7 +14,7 @@ from tiers import exhaustive, sampled
 
 from tl_attention.kernels.preflight import check_limits
 from tl_attention.kernels.registry import lowering_of
-from tl_attention.op import arguments
+from tl_attention.op import checks
 from tl_attention.problem.card import CARDS, HOPPER
 from tl_attention.program.planned import Planned
 
@@ -74,7 +74,7 @@ def on_card(monkeypatch, on_cpu, flash_on_cpu) -> Callable[[str, str], Kernels]:
             monkeypatch.setattr(torch.cuda, "is_available", is_available)
             example.main("cpu", **FEWER.get(name, {}))
 
-        monkeypatch.setattr(arguments, "checked_card", lambda device: card)
+        monkeypatch.setattr(checks, "checked_card", lambda device: card)
         monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *device: card.capability)
         torch.manual_seed(5)

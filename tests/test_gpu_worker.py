@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 from mutations import shipped
+from on_cpu import launched
 from tiers import sampled
 
 from tl_attention.lab.measure import gpu_worker, timing
@@ -44,7 +45,7 @@ def candidate(monkeypatch) -> Callable[[AttentionShape, Kernel], Candidate]:
 
     def of(shape: AttentionShape, kernel: Kernel) -> Candidate:
         gpu_worker.unload()
-        monkeypatch.setattr(gpu_worker, "_kernel", lambda schedule, variant: kernel)
+        monkeypatch.setattr(gpu_worker, "_kernel", lambda schedule, variant: launched(variant, kernel))
         return Candidate("seed", shape, Planned(shipped()["seed"]))
 
     yield of

@@ -20,8 +20,7 @@ from torch import Tensor
 
 from tl_attention import attention, attention_varlen
 from tl_attention.compiler.compile import compile_kernel
-from tl_attention.op import attention as module
-from tl_attention.op import varlen
+from tl_attention.op import compiled
 from tl_attention.problem.mask import CAUSAL, FULL, Mask, kind_of, masked
 from tl_attention.problem.variant import Variant
 from tl_attention.schedule.files.named import resolve
@@ -150,7 +149,7 @@ def pairs(
 ) -> Iterator[tuple[str, Tensor, Tensor]]:
     """Yields for each batch what it was, the rows as the whole prompt alone has them, and as the batch has them."""
     draw = random.Random(f"{case} {shard}")
-    sms = module.sms_of
+    sms = compiled.sms_of
     for _ in range(batches):
         prompt = drawn(case, draw.choice(case.lengths), draw.randrange(1 << 30), device, invariant)
         whole = attention(*(x[None] for x in prompt.all), layout="bshd", **prompt.options)[0]
@@ -159,10 +158,9 @@ def pairs(
         with monkeypatch.context() as patched:
             if fewer:
                 forget_plans(patched)
-                for of in (module, varlen):
-                    patched.setattr(of, "sms_of", lambda device: FEWER_SMS)
+                patched.setattr(compiled, "sms_of", lambda device: FEWER_SMS)
             found = way(prompt, given, draw)
-        assert module.sms_of is sms
+        assert compiled.sms_of is sms
         what = f"{way.__name__}, rows {rows.start} to {rows.stop} of {len(whole)}{', 100 SMs' * fewer}"
         yield what, whole[rows], found
 

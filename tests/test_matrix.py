@@ -13,8 +13,8 @@ from matrix_check import fault_of
 from matrix_kernels import Kernel, kernels
 from on_cpu import forget_plans
 
-from tl_attention.op import attention as module
-from tl_attention.op.attention import kernel_of
+from tl_attention.op import compiled
+from tl_attention.op.compiled import kernel_of
 
 
 @pytest.mark.gpu
@@ -27,7 +27,7 @@ def test_every_case_of_a_kernel(kernel: Kernel, monkeypatch: pytest.MonkeyPatch)
         return kernel_of(*of_kernel)
 
     forget_plans(monkeypatch)
-    monkeypatch.setattr(module, "kernel_of", recording)
+    monkeypatch.setattr(compiled, "kernel_of", recording)
     found = [fault for case in cases()[kernel] if (fault := fault_of(case, kernel.scheduled))]
     assert not found, "\n".join([f"{len(found)} of {len(cases()[kernel])} cases:", *found])
     # A case of another kernel would be compiled beside it, and the minutes not be those that the list says.

@@ -16,7 +16,7 @@ from on_cpu import Fault, Kernels, memory_of, on_cpu
 from tiers import exhaustive
 
 from tl_attention import InputError, attention
-from tl_attention.op import arguments
+from tl_attention.op import checks
 from tl_attention.op.in_memory import other_way
 
 __all__ = ["on_cpu"]
@@ -60,7 +60,7 @@ def call_on_meta(case: Case, schedule: Any) -> None:
 def test_each_case_asks_for_the_kernel_that_it_stands_with(on_cpu: Kernels, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(on_cpu, "compute", lambda tensors, variant: None)
     # All tensors without memory lie at one address.
-    monkeypatch.setattr(arguments, "check_out", lambda *of_out: None)
+    monkeypatch.setattr(checks, "check_out", lambda *of_out: None)
     for kernel, of_kernel in cases().items():
         on_cpu.asked.clear()
         for case in of_kernel:

@@ -15,7 +15,7 @@ from tl_attention.kernels.preflight import refuse_unless_safe
 from tl_attention.lab.measure.bench import measure
 from tl_attention.lab.measure.candidate import Candidate
 from tl_attention.lab.measure.trials import SILENT
-from tl_attention.op.attention import schedule_of
+from tl_attention.op.compiled import schedule_of
 from tl_attention.problem.card import CARDS, HOPPER
 from tl_attention.problem.mask import CAUSAL, FULL
 from tl_attention.problem.shape import AttentionShape

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from tl_attention import attention
-from tl_attention.op.attention import schedule_of
+from tl_attention.op.compiled import schedule_of
 from tl_attention.oracle.reference import make_inputs
 from tl_attention.problem.card import HOPPER
 from tl_attention.problem.mask import masked

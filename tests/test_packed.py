@@ -14,7 +14,7 @@ from torch import Tensor
 
 from tl_attention import InputError, ScheduleRefused, attention, attention_varlen
 from tl_attention.kernels.registry import lowering_of
-from tl_attention.op import varlen
+from tl_attention.op import run
 from tl_attention.problem.variant import Variant
 from tl_attention.schedule.files.named import resolve
 
@@ -194,7 +194,18 @@ def test_the_longest_may_be_numpys_or_a_tensor_on_the_cpu(on_cpu: Kernels) -> No
     for most in (np.int64, np.int32, np.array, torch.tensor):
         longest = {name: most(given[name]) for name in ("max_seqlen_q", "max_seqlen_k")}
         assert torch.equal(attention_varlen(**given | longest)[:11], expected)
-    assert len(varlen.plans) == 1
+    assert len(run.plans) == 1
+
+
+def test_a_plan_serves_no_lengths_for_which_the_rules_choose_otherwise(on_cpu: Kernels) -> None:
+    """Eight heads share K and V, so that 9 queries have the rows from which another schedule is chosen."""
+    chosen = []
+    for queries in (5, 9, 5):
+        on_cpu.asked.clear()
+        cu = offsets(0, queries, 2 * queries), offsets(0, 300, 600)
+        attention_varlen(half(2 * queries, 8, 128), half(600, 1, 128), half(600, 1, 128), *cu, queries, 300)
+        chosen.append({schedule.label for schedule, _ in on_cpu.asked})
+    assert chosen[0] and chosen[1] and chosen[0] != chosen[1] and not chosen[2]
 
 
 def test_right_offsets_pass_the_check(on_cpu: Kernels) -> None:

@@ -10,10 +10,11 @@ import sys
 
 import pytest
 import torch
+from on_cpu import forget_plans
 from packed_cases import PARTS, RAGGED, Kernel, few, matrix, ragged
 from packed_check import fault_of
 
-from tl_attention.op import varlen
+from tl_attention.op import packed
 
 
 def wrong(cases) -> str:
@@ -43,5 +44,6 @@ def test_ragged_batches(kernel: Kernel) -> None:
 @pytest.mark.parametrize("kernel", RAGGED, ids=str)
 def test_few_queries_in_any_number_of_parts(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
     for parts in PARTS:
-        monkeypatch.setattr(varlen, "packed_parts", lambda *given, parts=parts: parts)
+        forget_plans(monkeypatch)
+        monkeypatch.setattr(packed, "packed_parts", lambda *given, parts=parts, **of_schedule: parts)
         assert not wrong(few(kernel, 12))

@@ -23,7 +23,7 @@ from tl_attention.errors import ScheduleRefused
 from tl_attention.kernels.registry import lowering_of
 from tl_attention.kernels.warp_specialized.device_code import MERGE_PARTS
 from tl_attention.lab.measure.candidate import called
-from tl_attention.op import attention as module
+from tl_attention.op import batch
 from tl_attention.op.few import Parts, packed_variant, parts_of, put_together, results_of_parts, smallest_parts
 from tl_attention.oracle.reference import attention_and_lse
 from tl_attention.problem.card import HOPPER
@@ -217,7 +217,7 @@ def of_parts(number: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str
         )
         with monkeypatch.context() as patched:
             forget_plans(patched)
-            patched.setattr(module, "parts_of", forced)
+            patched.setattr(batch, "parts_of", forced)
             yield f"{number} parts, {case}", case
 
 

@@ -19,44 +19,49 @@ from torch import Tensor
 from torch._subclasses import FakeTensorMode
 
 from tl_attention import InputError, attention
-from tl_attention.op import arguments
-from tl_attention.op import attention as module
+from tl_attention.op import checks as of_checks
+from tl_attention.op import compiled, run
 from tl_attention.op import plan as of_plans
+from tl_attention.op.batch import batch_of
+from tl_attention.op.call import OFF, Call, Settings
+from tl_attention.op.launch import FOUND, NAMES
 from tl_attention.op.plan import key_of
+from tl_attention.oracle.reference import attention_and_lse
+from tl_attention.problem.features import INPUTS
+from tl_attention.problem.mask import CAUSAL
+from tl_attention.problem.variant import KERNEL_PARAMETERS
 from tl_attention.schedule.files.schedule_file import load
 
 __all__ = ["on_cpu", "recorder"]
 
 GRAD = {"with gradients": torch.enable_grad, "without": torch.no_grad}
-KEY = key_of(
-    *(half(1, 1, 8, 64) for _ in "qkv"), (0.0, None), None, None, (False, (-1, -1), "bhsd", False, False, False)
-)
+KEY = key_of(Call(*(half(1, 1, 8, 64) for _ in "qkv"), batch_of("bhsd"), OFF, None, None, None, Settings()))
 
 
 @pytest.fixture
 def checks(monkeypatch) -> list[None]:
     """Returns a list that gets an element for each call that is checked."""
     found: list[None] = []
-    checked = arguments.checked_problem
+    checked = of_checks.checked
 
-    def counted(*given: Any, **options: Any) -> Any:
+    def counted(call: Call) -> Any:
         found.append(None)
-        return checked(*given, **options)
+        return checked(call)
 
-    monkeypatch.setattr(arguments, "checked_problem", counted)
+    monkeypatch.setattr(of_checks, "checked", counted)
     return found
 
 
 def checked(recorder: Recorder, options: Options) -> Any:
     """Returns what is seen of a call that is checked, whatever was before it."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "key_of", lambda *_: None)
+        patch.setattr(run, "key_of", lambda *_: None)
         return recorder.seen(lambda: call(options))
 
 
 def of_later(recorder: Recorder, before: Options, options: Options) -> Any:
     """Returns what is seen of a call behind calls of another kind."""
-    module.plans.clear()
+    run.plans.clear()
     for _ in range(2):
         recorder.seen(lambda: call(before))
     return recorder.seen(lambda: call(options))
@@ -66,13 +71,13 @@ def of_later(recorder: Recorder, before: Options, options: Options) -> Any:
 def test_a_call_is_checked_once_for_its_kind(base, recorder: Recorder, checks: list[None]) -> None:
     options = BASES[base]
     first = recorder.seen(lambda: call(options))
-    assert first[0] and len(module.plans) == len(checks) == 1
+    assert first[0] and len(run.plans) == len(checks) == 1
     assert ("softcap" in first[0][0][2]) == (base == "all") and first[0][0][2].get("softcap", 1.0) == 1.0
     again = {name: x.clone() if isinstance(x, Tensor) and x.is_contiguous() else x for name, x in options.items()}
     assert recorder.seen(lambda: call(options)) == first
     launches, results = recorder.seen(lambda: call({**again, "scale": 0.25}))
     assert results == first[1] and launches[0][:2] == first[0][0][:2] and launches[0][2]["softmax_scale"] == 0.25
-    assert len(module.plans) == len(checks) == 1
+    assert len(run.plans) == len(checks) == 1
 
 
 @pytest.mark.parametrize("options", [{"layout": "bshd"}, {"schedule": "seed"}, {"softcap": 3}, {"specialize": True}])
@@ -92,7 +97,7 @@ def test_so_is_one_without_a_gradient_of_tensors_that_require_one(recorder: Reco
 def test_so_is_one_through_the_operator(on_cpu: Kernels, checks: list[None]) -> None:
     for _ in range(3):
         torch.ops.tl_attention.forward(**BASES["plain"], window_size=[3, 0], return_lse=True)
-    assert len(checks) == len(module.plans) == 1
+    assert len(checks) == len(run.plans) == 1
 
 
 def test_numpys_scalars_are_pythons(recorder: Recorder, checks: list[None]) -> None:
@@ -106,7 +111,7 @@ def test_numpys_scalars_are_pythons(recorder: Recorder, checks: list[None]) -> N
         "specialize": np.False_,
     }
     first = recorder.seen(lambda: call(pythons))
-    assert recorder.seen(lambda: call({**pythons, **numpys})) == first and len(checks) == len(module.plans) == 1
+    assert recorder.seen(lambda: call({**pythons, **numpys})) == first and len(checks) == len(run.plans) == 1
     for name, value in {
         "scale": np.float32(0),
         "causal": np.timedelta64(1, "s"),
@@ -117,7 +122,8 @@ def test_numpys_scalars_are_pythons(recorder: Recorder, checks: list[None]) -> N
 
 
 def test_every_argument_has_another_value_here() -> None:
-    assert {*OTHER} == {*inspect.signature(attention).parameters} - {"unknown", "unnamed"}
+    named = {*inspect.signature(attention).parameters} - {"unnamed", "features"}
+    assert {*OTHER} == named | {feature.word for feature in INPUTS}
 
 
 @pytest.mark.parametrize("gradients", GRAD)
@@ -133,13 +139,18 @@ def test_a_call_behind_others_does_what_it_does_where_it_is_checked(pair, gradie
 def test_every_part_of_the_key_is_needed(part, recorder: Recorder, monkeypatch) -> None:
     """The pairs of calls show it if a part of the key is missing."""
 
-    def shorter(*given: Any) -> Any:
-        key = key_of(*given)
+    def shorter(call: Call) -> Any:
+        key = key_of(call)
         return key and key[:part] + key[part + 1 :]
 
     expected = {name: checked(recorder, options) for name, (_, options) in PAIRS.items()}
-    monkeypatch.setattr(module, "key_of", shorter)
+    monkeypatch.setattr(run, "key_of", shorter)
     assert any(of_later(recorder, *PAIRS[name]) != expected[name] for name in PAIRS)
+
+
+def test_a_launch_lays_out_each_parameter_that_a_kernel_may_take() -> None:
+    taken = [parameter.name for parameter in KERNEL_PARAMETERS if parameter.kind not in FOUND]
+    assert sorted(NAMES) == sorted(taken) == sorted({*taken})
 
 
 def test_what_addresses_decide_is_looked_at_in_every_call(recorder: Recorder, checks: list[None]) -> None:
@@ -225,25 +236,28 @@ def test_no_more_plans_are_kept_than_so_many(on_cpu: Kernels, monkeypatch) -> No
     inputs = {n: [torch.randn(1, 2, n, 64, dtype=torch.float16) for _ in "qkv"] for n in range(1, 9)}
     expected = {n: attention(*given) for n, given in inputs.items()}
     for n in (*inputs, *inputs, 1, 1, 8):
-        assert torch.equal(attention(*inputs[n]), expected[n]) and len(module.plans) <= 3
+        assert torch.equal(attention(*inputs[n]), expected[n]) and len(run.plans) <= 3
 
 
 @pytest.mark.parametrize("lengths", [(0, 64), (64, 0), (70, 60)])
-def test_what_needs_more_than_a_launch_leaves_no_plan(lengths, on_cpu: Kernels) -> None:
-    q, k, v = (half(1, 2, n, 64) for n in (lengths[0], lengths[1], lengths[1]))
-    attention(q, k, v, causal=True)
-    assert not module.plans
+def test_rows_without_a_key_have_a_plan_too(lengths, on_cpu: Kernels, checks: list[None]) -> None:
+    for _ in range(2):
+        q, k, v = (torch.randn(1, 2, n, 64).half() for n in (lengths[0], lengths[1], lengths[1]))
+        found, lse = attention(q, k, v, causal=True, return_lse=True)
+        expected, of_rows = attention_and_lse(q, k, v, mask=CAUSAL, scale=64**-0.5, precise=False)
+        assert torch.equal(found, expected.half()) and torch.equal(lse, of_rows)
+    assert len(checks) == len(run.plans) == 1
 
 
 def test_a_refused_call_leaves_no_plan(on_cpu: Kernels, monkeypatch) -> None:
     def unbuildable(*_: object) -> None:
         raise InputError("it cannot be built")
 
-    monkeypatch.setattr(module, "kernel_of", unbuildable)
+    monkeypatch.setattr(compiled, "kernel_of", unbuildable)
     for _ in range(2):
         with pytest.raises(InputError, match="it cannot be built"):
             attention(**BASES["plain"])
-    assert not module.plans
+    assert not run.plans
 
 
 @pytest.mark.parametrize("traced", ["compiled", "without data"])
@@ -251,7 +265,7 @@ def test_what_is_traced_neither_takes_a_plan_nor_leaves_one(traced, on_cpu: Kern
     torch._dynamo.reset()
     options = BASES["plain"]
     call(options)
-    before, graphs = dict(module.plans), []
+    before, graphs = dict(run.plans), []
     monkeypatch.setattr(of_plans.Plan, "run", lambda *_: pytest.fail("a plan was taken"))
     if traced == "compiled":
 
@@ -265,7 +279,7 @@ def test_what_is_traced_neither_takes_a_plan_nor_leaves_one(traced, on_cpu: Kern
         with FakeTensorMode() as mode:
             found = attention(*map(mode.from_tensor, options.values()))
         assert found.shape == options["q"].shape
-    assert module.plans == before
+    assert run.plans == before
 
 
 def test_threads_share_plans(on_cpu: Kernels) -> None:
@@ -274,7 +288,7 @@ def test_threads_share_plans(on_cpu: Kernels) -> None:
         for n in range(6)
     ]
     expected = [call(case) for case in cases]
-    module.plans.clear()
+    run.plans.clear()
 
     def work(first: int) -> bool:
         order = [(first + n) % len(cases) for n in range(40)]
@@ -282,7 +296,7 @@ def test_threads_share_plans(on_cpu: Kernels) -> None:
 
     with ThreadPoolExecutor(8) as pool:
         assert all(pool.map(work, range(8)))
-    assert len(module.plans) == len(cases)
+    assert len(run.plans) == len(cases)
 
 
 @pytest.mark.parametrize("current, entered", [(None, 0), (1, 3)])

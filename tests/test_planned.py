@@ -16,7 +16,7 @@ from tl_attention.lab.leaderboard import submission
 from tl_attention.lab.measure import session
 from tl_attention.lab.measure.candidate import Candidate
 from tl_attention.lab.measure.compilation import Compiled
-from tl_attention.op import attention as module
+from tl_attention.op import compiled
 from tl_attention.program import derivation, planned
 from tl_attention.program.planned import Planned
 from tl_attention.schedule.files.named import resolve
@@ -81,9 +81,9 @@ def generated(monkeypatch):
 def test_a_first_call_derives_its_schedule_once(name, derived, generated) -> None:
     generated(name)
     kernel = KERNELS[name]
-    module._compiled.cache_clear()
-    found = module.kernel_of(kernel.schedule, kernel.variant)
-    module._compiled.cache_clear()
+    compiled._compiled.cache_clear()
+    found = compiled.kernel_of(kernel.schedule, kernel.variant)
+    compiled._compiled.cache_clear()
     assert found.verdict is not None and derived == [kernel.schedule]
 
 

@@ -21,8 +21,9 @@ from torch._subclasses import FakeTensorMode
 
 from tl_attention import InputError, ScheduleRefused, attention
 from tl_attention.compiler import generation, library
-from tl_attention.op import arguments
-from tl_attention.op.attention import Options, kernel_of
+from tl_attention.op import checks
+from tl_attention.op.attention import Options
+from tl_attention.op.compiled import kernel_of
 
 PAGE = (Path(__file__).parents[1] / "docs/pytorch-reference.md").read_text()
 
@@ -225,7 +226,7 @@ def test_a_device_that_is_no_known_card_is_refused(name, monkeypatch) -> None:
     if name == "another GPU":
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: DEVICES[name])
         monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Orin")
-        calls = [lambda: arguments.checked_card(torch.device("cuda", 0))]
+        calls = [lambda: checks.checked_card(torch.device("cuda", 0))]
     for refused in calls:
         with pytest.raises(InputError) as error:
             refused()

@@ -24,7 +24,7 @@ from sanitized_cases import SCHEDULES as OF_VARIANTS
 from sanitized_cases import VARIANTS, case, kernel, launch
 
 from tl_attention.kernels.preflight import refuse_unless_safe
-from tl_attention.op.attention import kernel_of
+from tl_attention.op.compiled import kernel_of
 from tl_attention.program.planned import Planned
 
 __all__ = ["on_cpu"]

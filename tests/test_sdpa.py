@@ -14,7 +14,7 @@ from torch.nn import attention as registry
 from torch.nn.attention.varlen import AuxRequest, varlen_attn
 
 from tl_attention import InputError, register_sdpa
-from tl_attention.op import arguments
+from tl_attention.op import checks
 from tl_attention.op.backward import taking
 from tl_attention.op.integrations import sdpa
 from tl_attention.oracle.reference import attention_and_lse, make_inputs
@@ -218,7 +218,7 @@ def test_another_gpu_is_refused(launches, monkeypatch):
     def refuse(device: torch.device) -> None:
         raise InputError("device: NVIDIA A100 has compute capability 8.0, expected 9.0")
 
-    monkeypatch.setattr(arguments, "checked_card", refuse)
+    monkeypatch.setattr(checks, "checked_card", refuse)
     with pytest.raises(InputError, match=r"^device: NVIDIA A100"):
         sdpa.sdpa_forward(*inputs(1, 2, 20, 20, 64))
     assert not launches

@@ -146,7 +146,7 @@ def test_a_cell_has_ours_beside_flash_twice_and_cudnn(batches) -> None:
 
 
 def test_our_gradients_are_the_rules_from_the_first_call_on(batches, monkeypatch) -> None:
-    monkeypatch.setattr(aten, "cudnn", lambda grad, *of: (cudnn.append(of[0].shape), of[0] * 0, of[1], of[2])[1:])
+    monkeypatch.setattr(aten, "cudnn", lambda given, *of: (cudnn.append(given.q.shape), given.q * 0, *given[2:4])[1:])
     monkeypatch.setattr(trial, "why_not", lambda *of, **may_run: "")
     cudnn: list = []
     row = measured(CELL, 3, 15, MACHINE, "cpu")

@@ -42,14 +42,14 @@ def operators(monkeypatch, on_cpu: Kernels, flash_on_cpu) -> list[tuple[str, int
     found: list[tuple[str, int]] = []
     flash2 = aten.flash2
 
-    def noted(grad, q, *of):
-        found.append(("flash2", q.shape[1]))
-        return flash2(grad, q, *of)
+    def noted(given, *of):
+        found.append(("flash2", given.q.shape[1]))
+        return flash2(given, *of)
 
-    def cudnn(grad, q, k, v, output, lse, causal, scale):
-        found.append(("cudnn", q.shape[2]))
-        rows = (x.transpose(1, 2) for x in (grad, q, k, v, output))
-        return tuple(x.transpose(1, 2) for x in flash2(*rows, lse, SHAPE.mask, scale))
+    def cudnn(given, causal, scale):
+        found.append(("cudnn", given.q.shape[2]))
+        rows = given.but(lambda x: x.transpose(1, 2))
+        return tuple(x.transpose(1, 2) for x in flash2(rows, SHAPE.mask, scale))
 
     monkeypatch.setattr(aten, "flash2", noted)
     monkeypatch.setattr(aten, "cudnn", cudnn)

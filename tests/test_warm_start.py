@@ -35,7 +35,7 @@ import json, sys
 import torch
 {before}
 from tl_attention import attention
-from tl_attention.op.attention import kernel_of, schedule_of
+from tl_attention.op.compiled import kernel_of, schedule_of
 from tl_attention.problem.variant import Variant
 
 kernel = kernel_of(schedule_of("seed", None, None), Variant(128, "float16"))

@@ -12,12 +12,14 @@ from typing import Any
 from torch import Tensor
 
 from tl_attention.errors import InputError, shown
-from tl_attention.op.arguments import unknown_argument
-from tl_attention.op.attention import attention
+from tl_attention.op.attend import attend
 from tl_attention.op.backward import deterministic as is_asked_for
-from tl_attention.op.operator import requires_gradient
+from tl_attention.op.batch import BATCHES
+from tl_attention.op.call import Call, Settings, values_of
+from tl_attention.op.gradients import requires_gradient
+from tl_attention.op.packed import Packed
 from tl_attention.op.scalars import plain
-from tl_attention.op.varlen import attention_varlen
+from tl_attention.op.unknown import unknown_argument
 
 __all__ = ["flash_attn_func", "flash_attn_varlen_func"]
 # Arguments that the kernels have nothing for; FlashAttention-2 has others of these.
@@ -69,8 +71,8 @@ def flash_attn_func(
         _check_given(dict(zip(LACKING, lacking)) | others, flash_attn_func)
     if deterministic is not False:
         _check_deterministic(deterministic, q, k, v)
-    options = _options(softmax_scale, causal, window_size, softcap, return_attn_probs)
-    return attention(q, k, v, layout="bshd", **options)
+    values, settings = values_of({"softcap": softcap}), Settings(causal, window_size, return_attn_probs)
+    return attend(Call(q, k, v, BATCHES["bshd"], values, None, None, softmax_scale, settings))
 
 
 def flash_attn_varlen_func(
@@ -113,16 +115,9 @@ def flash_attn_varlen_func(
         _check_given(dict(zip(LACKING, lacking)) | others, flash_attn_varlen_func)
     if deterministic is not False:
         _check_deterministic(deterministic, q, k, v)
-    options = _options(softmax_scale, causal, window_size, softcap, return_attn_probs)
-    where = cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k
-    return attention_varlen(q, k, v, *where, seqused_q=seqused_q, seqused_k=seqused_k, **options)
-
-
-def _options(
-    scale: float | None, causal: bool, window_size: tuple[int, int], softcap: float, lse: bool
-) -> dict[str, Any]:
-    """Returns the options of a call by the names that they have here."""
-    return {"scale": scale, "causal": causal, "window_size": window_size, "softcap": softcap, "return_lse": lse}
+    where = Packed(cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, max_seqlen_q, max_seqlen_k)
+    values, settings = values_of({"softcap": softcap}), Settings(causal, window_size, return_attn_probs)
+    return attend(Call(q, k, v, where, values, None, None, softmax_scale, settings))
 
 
 def _is_usual(lacking: tuple[object, ...], scale: object, causal: object) -> bool:

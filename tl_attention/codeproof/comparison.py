@@ -103,6 +103,7 @@ def _check_tensor(events: Sequence[Event], feature: Feature, tiles: Sequence[Row
         elif feature.changes_scores and event.kind == "product" and len(found) < max(begun, 1):
             raise Unsafe(f"it multiplies before it reads {tensor}")
         elif event.kind in ("store", "output") and [*zip(found[-1:], event.place[1:2])] != own[max(begun, 1) - 1 :][:1]:
-            raise Unsafe(f"it stores rows of head {event.place[1]} with {tensor} of heads {found[-1:]}")
+            due = ", ".join(f"{rows} with {head}" for head, rows in own[max(begun, 1) - 1 :][:1]) or "no more"
+            raise Unsafe(f"it stores rows of head {event.place[1]} with {tensor} of heads {found[-1:]}, expected {due}")
     if found != (heads := [head for head, _ in own]):
         raise Unsafe(f"it reads {tensor} of heads {found}, expected {heads}")

@@ -10,7 +10,7 @@ from tl_attention.codeproof.read.text import Kernel
 from tl_attention.codeproof.tiles.tensors import Tensor
 from tl_attention.codeproof.tiles.tiles import Tile
 from tl_attention.codeproof.verdict import Unsafe
-from tl_attention.problem.features import Parameter
+from tl_attention.problem.features import MAIN, Parameter
 from tl_attention.problem.shape import DTYPE_BYTES
 
 # CUDA's CUtensorMapDataType, CUtensorMapSwizzle and CUtensorMapL2promotion.
@@ -81,7 +81,7 @@ def check_signature(kernel: Kernel, plan: HostPlan, parameters: tuple[Parameter,
     names = tuple(parameter.name for parameter in parameters)
     if plan.arguments != names:
         raise Unsafe(f"its caller gives {', '.join(names)}, the host takes {', '.join(plan.arguments)}")
-    tensors = {p.name for p in parameters if p.kind not in ("scalar", "offsets", "merged") or p.name == "Tiles"}
+    tensors = {p.name for p in parameters if p.kind != "scalar" and MAIN in p.kernels}
     taken = [(name, KINDS.get(kind, kind)) for kind, name in kernel.signature.parameters]
     given = [(parameter.name, parameter.kind) for parameter in plan.parameters]
     if taken != given or plan.kernel != kernel.signature.name:

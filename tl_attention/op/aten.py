@@ -6,7 +6,8 @@ Neither is promised to stay. Each is called only where its schema is the one tha
 from __future__ import annotations
 
 import functools
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -39,10 +40,28 @@ def lacking(operator: str) -> str:
     return ""
 
 
+class Given(NamedTuple):
+    """A Given is what gradients are computed from: the output's gradient, and what the forward pass read and gave."""
+
+    grad: Tensor
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    output: Tensor
+    lse: Tensor
+
+    def but(self, change: Callable[[Tensor], Tensor]) -> Given:
+        """Returns this with all tensors changed but the LSE."""
+        return Given._make([*map(change, self[:5]), self.lse])
+
+
 def flash2(
-    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, output: Tensor, lse: Tensor, mask: Mask, scale: float | None,
-    offsets: tuple[Tensor, Tensor] | None = None, longest: tuple[int, int] | None = None,
-) -> tuple[Tensor, ...]:  # fmt: skip
+    given: Given,
+    mask: Mask,
+    scale: float | None,
+    offsets: tuple[Tensor, Tensor] | None = None,
+    longest: tuple[int, int] | None = None,
+) -> tuple[Tensor, ...]:
     """Returns the gradients of q, k and v by FlashAttention-2, whose masks are aligned at the bottom right, as ours are.
 
     Tensors are (batch, seq, heads, head_dim) with any strides, and the LSE (batch, heads, seq_q), contiguous. Of packed
@@ -52,36 +71,32 @@ def flash2(
     """
     if why := lacking(FLASH2):
         raise InputError(f"attention: {why}, expected that of torch 2.8 to 2.13 for a gradient")
-    given = q, k, v
-    if q.shape[-1] != v.shape[-1]:
+    _, q, k, v, _, _ = given
+    filled = q.shape[-1] != v.shape[-1]
+    if filled:
         size, scale = max(q.shape[-1], v.shape[-1]), q.shape[-1] ** -0.5 if scale is None else scale
-        grad, q, k, v, output = (_filled(x, size) for x in (grad, q, k, v, output))
+        given = given.but(lambda x: pad(x, (0, size - x.shape[-1])))
     # Without dropout nobody reads the state of its generator: made as PyTorch's own forward does. It is made anew, as what
     # is made while a graph is captured must not outlive the capture.
     state = q.new_empty((2,), dtype=torch.uint64), q.new_empty((), dtype=torch.uint64)
     left, right = sides(mask)
     most = longest or (q.shape[1], k.shape[1])
     found: tuple[Tensor, ...] = torch.ops.aten._flash_attention_backward(
-        *(grad, q, k, v, output, lse, *(offsets or (None, None)), *most, 0.0, mask == CAUSAL, *state),
+        *(*given, *(offsets or (None, None)), *most, 0.0, mask == CAUSAL, *state),
         scale=scale, window_size_left=left, window_size_right=right,
     )  # fmt: skip
-    if given[0].shape[-1] == given[2].shape[-1]:
+    if not filled:
         return found
-    return tuple(torch.empty_like(x).copy_(whole[..., : x.shape[-1]]) for x, whole in zip(given, found))
+    return tuple(torch.empty_like(x).copy_(whole[..., : x.shape[-1]]) for x, whole in zip((q, k, v), found))
 
 
-def _filled(tensor: Tensor, size: int) -> Tensor:
-    return pad(tensor, (0, size - tensor.shape[-1])) if tensor.shape[-1] < size else tensor
-
-
-def cudnn(
-    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, output: Tensor, lse: Tensor, causal: bool, scale: float | None
-) -> tuple[Tensor, ...]:
+def cudnn(given: Given, causal: bool, scale: float | None) -> tuple[Tensor, ...]:
     """Returns the gradients of q, k and v by cuDNN. Tensors are (batch, heads, seq, head_dim) with any strides.
 
     The LSE is (batch, heads, seq_q), contiguous. A causal mask is aligned at the top left, so it is ours only where there
     are as many queries as keys.
     """
+    grad, q, k, v, output, lse = given
     if _misplaced(grad):
         grad = torch.empty_like(output).copy_(grad)
     # PyTorch keeps cuDNN's plans by the places of q, k and v alone, though a plan also has those of the output and of its

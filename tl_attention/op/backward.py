@@ -14,7 +14,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tl_attention.op import arguments, aten, trial
+from tl_attention.op import aten, checks, trial
+from tl_attention.op.aten import Given
 from tl_attention.op.in_memory import BHSD
 from tl_attention.op.plan import MOST_KEPT
 from tl_attention.op.rows import Rows
@@ -118,57 +119,47 @@ def _new_shape(q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Shape:
     dtype = str(q.dtype).removeprefix("torch.")
     problem = AttentionShape(batch, heads, rows.count, seq_kv, head_dim, dtype, mask, v.shape[3], heads_kv)
     rules = backward_rules()
-    rule = rules.rules[rules.number(case_of(problem, arguments.checked_card(q.device).arch, deterministic()))]
+    rule = rules.rules[rules.number(case_of(problem, checks.checked_card(q.device).arch, deterministic()))]
     return Shape(rule.operator, 0 if _taken else rule.after, rule.versions, rows, mask)
 
 
 def dense(
-    grad: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    output: Tensor,
-    lse: Tensor,
-    sinks: Tensor | None = None,
-    *,
-    causal: bool,
-    scale: float | None,
-    window_size: Sequence[int],
-    layout: str,
+    given: Given, sinks: Tensor | None, *, causal: bool, scale: float | None, window_size: Sequence[int], layout: str
 ) -> Gradients:
     """Returns the gradients of `attention`'s q, k, v and sinks, with 0 for queries that see no key.
 
-    `grad` is the output's gradient; all tensors are in the layout of the call. `sinks` are None where no gradient of
-    them is needed, though the LSE has them.
+    Tensors are in the layout of the call. `sinks` are None where no gradient of them is needed, though the LSE has them.
     """
     if layout != BHSD:
-        grad, q, k, v, output = (x.transpose(1, 2) for x in (grad, q, k, v, output))
+        given = given.but(_swapped)
+    q, k, v = given[1:4]
     shape = shape_of(q, k, v, causal, (window_size[0], window_size[1]))
-    if not shape.operator:
-        found: tuple[Tensor, ...] = (torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v))
-    elif shape.rows.hidden:
-        seen, seen_q, seen_output, seen_lse = map(shape.rows.computed, (grad, q, output, lse))
-        found = _of_rows_with_keys(seen, seen_q, k, v, seen_output, seen_lse.contiguous(), shape, scale)
+    found: tuple[Tensor, ...] = ()
+    # The output of a row without keys is 0 whatever its sink.
+    seen = Given(*(x if x is k or x is v else shape.rows.computed(x) for x in given)) if shape.rows.hidden else given
+    if shape.operator:
+        found = _of_rows_with_keys(seen._replace(lse=seen.lse.contiguous()), shape, scale)
+    if shape.rows.hidden or not found:
         whole = torch.zeros_like(q)
-        shape.rows.computed(whole).copy_(found[0])
-        found = (whole, *found[1:])
-    else:
-        found = _of_rows_with_keys(grad, q, k, v, output, lse, shape, scale)
-    dq, dk, dv = found if layout == BHSD else (x.transpose(1, 2) for x in found)
+        if found:
+            shape.rows.computed(whole).copy_(found[0])
+        found = (whole, *(found[1:] or (torch.zeros_like(k), torch.zeros_like(v))))
+    dq, dk, dv = found if layout == BHSD else map(_swapped, found)
     if sinks is None:
         return dq, dk, dv, None
-    # The output of a row without keys is 0 whatever its sink.
-    grad, output, lse = map(shape.rows.computed, (grad, output, lse))
-    return dq, dk, dv, _of_sinks(sinks, lse, (grad.float() * output).sum(dim=3))
+    return dq, dk, dv, _of_sinks(sinks, seen.lse, (seen.grad.float() * seen.output).sum(dim=3))
 
 
-def _of_rows_with_keys(
-    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, output: Tensor, lse: Tensor, shape: Shape, scale: float | None
-) -> tuple[Tensor, ...]:
+def _swapped(x: Tensor) -> Tensor:
+    return x.transpose(1, 2)
+
+
+def _of_rows_with_keys(given: Given, shape: Shape, scale: float | None) -> tuple[Tensor, ...]:
     """Returns the gradients of q, k and v, (batch, heads, seq, head_dim), of which every query sees a key."""
+    q = given.q
     if shape.count(q.device) == CUDNN:
         try:
-            return aten.cudnn(grad, q, k, v, output, lse, shape.mask == CAUSAL, scale)
+            return aten.cudnn(given, shape.mask == CAUSAL, scale)
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
@@ -178,38 +169,25 @@ def _of_rows_with_keys(
             warnings.warn(
                 f"tl_attention: FlashAttention-2 has the gradients of q {tuple(q.shape)}: {said}", stacklevel=2
             )
-    grad, q, k, v, output = (x.transpose(1, 2) for x in (grad, q, k, v, output))
-    return tuple(x.transpose(1, 2) for x in aten.flash2(grad, q, k, v, output, lse, shape.mask, scale))
+    return tuple(map(_swapped, aten.flash2(given.but(_swapped), shape.mask, scale)))
 
 
 def packed(
-    grad: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    output: Tensor,
-    lse: Tensor,
-    sinks: Tensor | None,
-    cu_seqlens_q: Tensor,
-    cu_seqlens_k: Tensor,
-    max_seqlen_q: int,
-    max_seqlen_k: int,
-    *,
-    causal: bool,
-    scale: float | None,
-    window_size: Sequence[int],
-) -> Gradients:
+    given: Given, sinks: Tensor | None, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, max_seqlen_q: int, max_seqlen_k: int,
+    *, causal: bool, scale: float | None, window_size: Sequence[int],
+) -> Gradients:  # fmt: skip
     """Returns the gradients of `attention_varlen`'s q, k, v and sinks, as `dense` does of `attention`'s.
 
     They are 0 for rows that see no key, or no query, or are no sequence's, of which FlashAttention-2 writes none.
     """
+    grad, q, k, v, output, lse = given
     if 0 in (q.shape[0], q.shape[1], k.shape[0], cu_seqlens_q.shape[0] - 1):
-        dq, dk, dv = (torch.zeros_like(x) for x in (q, k, v))
+        dq, dk, dv = map(torch.zeros_like, (q, k, v))
         return dq, dk, dv, None if sinks is None else torch.zeros_like(sinks)
     # It takes the LSE of a row without keys for +inf, so that every exponential is 0.
     of_rows = lse.masked_fill(lse.isneginf(), float("inf"))
     mask, offsets, longest = masked(causal, window_size), (cu_seqlens_q, cu_seqlens_k), (max_seqlen_q, max_seqlen_k)
-    found = aten.flash2(grad, q, k, v, output, of_rows, mask, scale, offsets, longest)
+    found = aten.flash2(given._replace(lse=of_rows), mask, scale, offsets, longest)
     unused, without_queries = _unused(cu_seqlens_q, q), _unused(cu_seqlens_k, k)
     dq, dk, dv = (x.masked_fill_(of, 0) for x, of in zip(found, (unused, without_queries, without_queries)))
     dq.masked_fill_(of_rows.isposinf().t()[..., None], 0)

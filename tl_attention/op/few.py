@@ -44,9 +44,8 @@ def parts_of(shape: AttentionShape, schedule: Schedule, sms: int) -> Parts | Non
     if not may_have_parts(schedule):
         return None
     if shape.packed:
-        number = packed_parts(
-            shape.batch * shape.heads, row_heads(shape, schedule), (shape.seq_q, shape.seq_kv), schedule, sms
-        )
+        longest = shape.seq_q, shape.seq_kv
+        number = packed_parts(shape.batch * shape.heads, longest, row_heads(shape, schedule), schedule, sms)
         return Parts(number, 0) if number else None
     tiles = shape.batch * shape.heads * ceildiv(shape.seq_q, schedule.block_M)
     best = _soonest(tiles, ceildiv(shape.seq_kv, schedule.block_N), schedule, sms)
@@ -54,7 +53,7 @@ def parts_of(shape: AttentionShape, schedule: Schedule, sms: int) -> Parts | Non
     return best if best.number > 1 or merged_alone else None
 
 
-def packed_parts(heads: int, row_heads: int, longest: tuple[int, int], schedule: Schedule, sms: int) -> int:
+def packed_parts(heads: int, longest: tuple[int, int], row_heads: int, schedule: Schedule, sms: int) -> int:
     """Returns how many parts the keys of packed sequences have, 0 where all at once are computed sooner.
 
     There are so many heads of all sequences, of which `row_heads` lie together, and up to so many queries and keys.

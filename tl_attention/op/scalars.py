@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -38,13 +37,3 @@ def length(value: Any) -> Any:
     if type(value) is Tensor and value.dim() == 0 and value.device.type == "cpu":
         return value.item()
     return plain(value)
-
-
-def replaced(options: Mapping[str, Any], by: Callable[[Any], Any] = plain) -> dict[str, Any]:
-    """Returns those of a call's options that `by` changes, as they are then; {} where all are Python's own."""
-    found = {}
-    for name, value in options.items():
-        new = by(value)
-        if new is not value:
-            found[name] = new
-    return found

@@ -16,6 +16,7 @@ from torch import Tensor
 from tl_attention.compiler import store
 from tl_attention.compiler.toolchain import cache_enabled, cache_folder
 from tl_attention.op import aten
+from tl_attention.op.aten import Given
 from tl_attention.problem.mask import CAUSAL, FULL
 from tl_attention.schedule.files.backward import CUDNN
 
@@ -106,10 +107,10 @@ def tried(
     output = ((scores - lse[..., None]).exp() @ values).to(q.dtype)
     if of_rows:
         output, grad = (x.transpose(1, 2).contiguous().transpose(1, 2) for x in (output, grad))
-    rows = [x.transpose(1, 2) for x in (grad, q, k, v, output)]
-    wanted = aten.flash2(rows[0], rows[1], rows[2], rows[3], rows[4], lse.contiguous(), mask, scale)
+    given = Given(grad, q, k, v, output, lse.contiguous())
+    wanted = aten.flash2(given.but(lambda x: x.transpose(1, 2)), mask, scale)
     try:
-        found = aten.cudnn(grad, q, k, v, output, lse.contiguous(), causal, scale)
+        found = aten.cudnn(given, causal, scale)
     except torch.OutOfMemoryError:
         raise
     except RuntimeError as error:

@@ -28,6 +28,12 @@ STRIDE_WORDS: dict[str | int, str] = {
 EXPECTED_SCALE = f"2^-126 to {SCALES[1]:g}"
 
 
+# A launch runs these in this order: tiles of packed sequences are listed, queries of several heads gathered; the main one
+# computes, and another merges what it gave for parts of the keys.
+Kernel = Literal["listing", "gathering", "main", "merging"]
+MAIN: Kernel = "main"
+
+
 @dataclass(frozen=True)
 class Parameter:
     """A Parameter describes one parameter of a kernel, a tensor or a number, by its name, kind and dimensions.
@@ -35,7 +41,7 @@ class Parameter:
     `dims` are a tensor's dimensions by name, outermost first, contiguous. An input or an output is a tensor of the
     caller's, a scalar is a number; offsets say where packed sequences lie; a counter is a tensor that a launch finds
     zero and leaves zero, so the caller need not see it. An empty `dtype` is the variant's. An `optional` parameter is
-    there where the variant, or the schedule, asks for it.
+    there where the variant, or the schedule, asks for it. `kernels` says which kernels of a launch take the parameter.
     """
 
     name: str
@@ -43,6 +49,7 @@ class Parameter:
     dims: tuple[str | int, ...] = ()
     dtype: str = ""
     optional: bool = False
+    kernels: tuple[Kernel, ...] = (MAIN,)
 
     @property
     def strides(self) -> tuple[str, ...]:
@@ -57,19 +64,20 @@ class Parameter:
     @property
     def has_columns(self) -> bool:
         """Returns True if this is an input or output whose rows have a column for each number of a head."""
-        return self.kind in ("input", "output", "merged") and self.dims[-1] in ("head_dim", "head_dim_v")
+        return self.kind in ("input", "output") and self.dims[-1] in ("head_dim", "head_dim_v")
 
     @property
     def of_parts(self) -> Parameter:
         """Returns the parameter as a kernel of parts of the keys takes it, which writes a result of each part, in fp32."""
-        if self.kind != "output":
+        if self.kind != "output" or MAIN not in self.kernels:
             return self
-        return replace(self, dims=("results", *self.dims[1:]), dtype="float32", optional=False)
+        dims: tuple[str | int, ...] = ("results", *self.dims[1:])
+        return replace(self, dims=dims, dtype="float32", optional=False, kernels=(MAIN, "merging"))
 
     @property
     def merged(self) -> Parameter:
         """Returns the parameter as the kernel that merges parts takes it, with a number for each of the caller's heads."""
-        return replace(self, kind="merged", dims=("all_heads",))
+        return replace(self, kernels=("merging",), dims=("all_heads",))
 
     @property
     def packed(self) -> Parameter:
@@ -79,7 +87,7 @@ class Parameter:
         more heads, (results, rows, columns).
         """
         dims = tuple(dim for dim in self.dims if dim != "batch")
-        if self.kind == "merged":
+        if self.kind != "offsets" and MAIN not in self.kernels:
             # Rows of a query's heads, which the kernel has as rows of one head, lie here as the caller has them.
             dims = tuple({"heads": "all_heads", "seq_q": "all_rows"}.get(str(dim), dim) for dim in dims)
         if "results" in dims:

@@ -21,11 +21,11 @@ class Sizes(NamedTuple):
 # Where packed sequences begin and end, how many rows of each count, and room for the list of tiles that the launch makes
 # of it. A tensor of used lengths that is as long as the offsets stands for none.
 OFFSETS = (
-    Parameter("CuSeqlensQ", "offsets", ("bounds",), "int32"),
-    Parameter("CuSeqlensK", "offsets", ("bounds",), "int32"),
-    Parameter("SeqUsedQ", "offsets", ("used_q",), "int32"),
-    Parameter("SeqUsedK", "offsets", ("used_k",), "int32"),
-    Parameter("Tiles", "offsets", ("words",), "int32"),
+    Parameter("CuSeqlensQ", "offsets", ("bounds",), "int32", kernels=("listing",)),
+    Parameter("CuSeqlensK", "offsets", ("bounds",), "int32", kernels=("listing",)),
+    Parameter("SeqUsedQ", "offsets", ("used_q",), "int32", kernels=("listing",)),
+    Parameter("SeqUsedK", "offsets", ("used_k",), "int32", kernels=("listing",)),
+    Parameter("Tiles", "offsets", ("words",), "int32", kernels=("listing", "main")),
 )
 # How many words of 8 bytes the buffer has that a traced kernel writes to.
 TRACE_WORDS = 1 << 20
@@ -40,9 +40,9 @@ KERNEL_PARAMETERS = (
     *(Parameter(name, "scalar", dtype="int32", optional=True) for name in WINDOW),
     Parameter("head_rows", "scalar", dtype="int32", optional=True),
     Parameter("part_blocks", "scalar", dtype="int32", optional=True),
-    Parameter("Queries", "merged", ("batch", "heads", "seq_q", "head_dim"), optional=True),
-    Parameter("Merged", "merged", ("batch", "heads", "seq_q", "head_dim_v"), optional=True),
-    Parameter("MergedLSE", "merged", ("batch", "heads", "seq_q"), "float32", optional=True),
+    Parameter("Queries", "input", ("batch", "heads", "seq_q", "head_dim"), optional=True, kernels=("gathering",)),
+    Parameter("Merged", "output", ("batch", "heads", "seq_q", "head_dim_v"), optional=True, kernels=("merging",)),
+    Parameter("MergedLSE", "output", ("batch", "heads", "seq_q"), "float32", optional=True, kernels=("merging",)),
     *OFFSETS,
     Parameter("Trace", "trace", (TRACE_WORDS,), "int64", optional=True),
     Parameter("TileCounter", "counter", (2,), "int32", optional=True),

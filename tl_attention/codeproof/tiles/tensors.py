@@ -12,7 +12,7 @@ from math import prod
 from typing import Any
 
 from tl_attention.codeproof.run.threads import Value
-from tl_attention.problem.features import Parameter
+from tl_attention.problem.features import MAIN, Parameter
 from tl_attention.program.events import NO_BATCH
 
 BATCH, HEAD, ROW, COLUMN = range(4)
@@ -154,7 +154,7 @@ def packed_tensors(
             head = columns + ALIGNED * (2 + 3 * n)
             head, row = strides[p.name] if strides else (head, heads * head + ALIGNED * (3 + n))
             found[p.name] = Tensor((1, heads, rows, columns), (0, head, row, 1), True)
-        elif p.kind == "output":
+        elif p.kind == "output" and MAIN in p.kernels:
             heads, rows = shapes[p.name]
             found[p.name] = Tensor((1, heads, rows), (0, rows, 1), True)
     return found

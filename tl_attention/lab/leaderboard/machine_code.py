@@ -37,7 +37,7 @@ CLUSTER_DIMS = {plan.cluster}
 SHARED_BYTES = {plan.shared_bytes}
 
 
-def launch_plan(descriptor, Q, K, V, Output, softmax_scale):
+def launch_plan(descriptor, {parameters}):
     """Returns the grid, and the kernel's arguments in order.
 
     A TMA descriptor's dimensions are innermost first. Its strides are in bytes, without the innermost one. The last four
@@ -101,6 +101,7 @@ def launch_text(compiled: CompiledKernel) -> str:
     arguments = [descriptors.get(p.name) or f"ctypes.{CTYPES[p.kind].format(p.name)}" for p in plan.parameters]
     return LAUNCH.format(
         plan=plan,
+        parameters=", ".join(p.name for p in compiled.parameters if p.kind != "counter"),
         names=", ".join(size.name for size in plan.sizes),
         sizes=", ".join(f"{size.tensor}.shape[{size.axis}]" for size in plan.sizes),
         grid=_tuple(plan.grid),

@@ -43,13 +43,9 @@ ENTRY = '''def attention_kernel():
 
     @T.prim_func
     def attention(
-        Q: T.Tensor([batch, heads, seq_q, c.head_dim], c.dtype),
-        K: T.Tensor([batch, heads, seq_kv, c.head_dim], c.dtype),
-        V: T.Tensor([batch, heads, seq_kv, c.head_dim_v], c.dtype),
-        Output: T.Tensor([batch, heads, seq_q, c.head_dim_v], c.dtype),
-        softmax_scale: T.float32,
+        {parameters},
     ):
-        launch(SimpleNamespace(Q=Q, K=K, V=V, Output=Output, softmax_scale=softmax_scale), c)
+        launch(SimpleNamespace({given}), c)
 
     return attention
 '''
@@ -194,7 +190,7 @@ class _Program:
         # Constants stand behind the constants of which they are made.
         plain = [module for module in reversed(order) if module not in (*below, *macros)]
         behind = [*map(self._section, [*macros, *plain]), device_code_text(self._c.device_code)]
-        parts = [*map(self._section, below), constants_text(self._c), ENTRY, *behind]
+        parts = [*map(self._section, below), constants_text(self._c), entry(self._c.variant), *behind]
         return "\n\n".join(parts)
 
     def _section(self, module: Module) -> str:
@@ -297,6 +293,17 @@ def _offset(start: str, number: int) -> str:
 
 
 # --- the constants -------------------------------------------------------------------------------------------------
+
+
+def entry(variant: Variant) -> str:
+    """Returns the text of the prim_func, with the parameters that a variant's kernel takes, whose K and V have Q's heads."""
+    types = {}
+    for p in variant.parameters():
+        dims = (f"c.{dim}" if str(dim).startswith("head_dim") else dim for dim in p.dims)
+        heads = ", ".join(str(dim).replace("heads_kv", "heads") for dim in dims)
+        types[p.name] = f"T.Tensor([{heads}], c.dtype)" if p.dims else f"T.{p.dtype}"
+    parameters = ",\n        ".join(f"{name}: {of}" for name, of in types.items())
+    return ENTRY.format(parameters=parameters, given=", ".join(f"{name}={name}" for name in types))
 
 
 def constants_text(c: Constants) -> str:

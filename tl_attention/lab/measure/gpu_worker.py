@@ -16,10 +16,10 @@ from tl_attention.compiler.compile import CompiledKernel, compile_kernel
 from tl_attention.lab.measure import peers, timing
 from tl_attention.lab.measure.candidate import Candidate
 from tl_attention.lab.measure.records import PRODUCTS
-from tl_attention.op.few import results_of_parts, row_heads, work_of_packed_parts
+from tl_attention.op.launch import Launch
 from tl_attention.oracle import reference
 from tl_attention.oracle.reference import ErrorReport, each_sequence
-from tl_attention.problem.packed import words_of_list
+from tl_attention.problem.features import INPUTS
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.variant import Variant
 from tl_attention.schedule.schedule import Schedule
@@ -147,30 +147,17 @@ def _implementation(
             else peers.build(candidate.name, shape, q, k, v, offsets_of(shape) if shape.packed else None)
         )
         return lambda: _Result(peer(), None)
-    kernel, result = _kernel(candidate.schedule, candidate.variant), room_for_result(shape)
+    variant, result, parts = candidate.variant, room_for_result(shape), candidate.parts(shape)
     if candidate.strided:
         q, k, v, output = map(rows_together, (q, k, v, torch.full_like(result.output, float("nan"))))
         result = _Result(output, result.lse)
-    there = {f.name: asked.get(f.word, result.lse) for f in shape.asked.features}
-    there |= shape.mask.values(candidate.variant.mask.names)
-    there |= {"head_rows": shape.head_rows} if shape.head_rows else {}
-    if shape.packed:
-        there |= _offsets(candidate.schedule, shape)
-    scale = shape.head_dim**-0.5
-    output = result.output
-    if parts := candidate.parts(shape):
-        rows = (shape.heads, shape.totals[0]) if shape.packed else output.shape[:3]
-        lse = torch.empty(rows, device=DEVICE) if result.lse is None else result.lse
-        there |= {"Merged": output, "MergedLSE": lse}
-        if shape.packed:
-            there["Queries"], of_query = q, candidate.variant.row_heads
-            q, output, there["LSE"] = work_of_packed_parts(q, of_query, shape.head_dim_v, parts.number)
-        else:
-            there["part_blocks"] = parts.blocks
-            output, there["LSE"] = results_of_parts(output, parts.number)
+    launch = Launch.of(_kernel(candidate.schedule, variant).launch, candidate.schedule, variant, shape, parts)
+    offsets = launch.offsets(*offsets_of(shape), None, None, shape.totals[0]) if shape.packed else ()
+    values, tensors = tuple(asked.get(feature.word) for feature in INPUTS), (q, k, v, result.output)
+    arguments = launch.arguments(tensors, result.lse, shape.head_dim**-0.5, values, offsets)
 
     def run() -> _Result:
-        kernel(Q=q, K=k, V=v, Output=output, softmax_scale=scale, **there)
+        launch.kernel(*arguments)
         return result
 
     return run
@@ -186,15 +173,6 @@ def offsets_of(shape: AttentionShape, device: torch.device | str = DEVICE) -> tu
     both = zip(*shape.all_lengths)
     q, k = (torch.tensor([0, *accumulate(of)], dtype=torch.int32, device=device) for of in both)
     return q, k
-
-
-def _offsets(schedule: Schedule, shape: AttentionShape) -> dict[str, Tensor]:
-    """Returns what a kernel takes for packed sequences, by parameter; as many used lengths as offsets stand for none."""
-    q, k = offsets_of(shape)
-    rows = shape.totals[0] * row_heads(shape, schedule)
-    words = words_of_list(rows, shape.batch, schedule.block_M * schedule.kernel.cluster)
-    tiles = torch.empty(words, dtype=torch.int32, device=DEVICE)
-    return {"CuSeqlensQ": q, "CuSeqlensK": k, "SeqUsedQ": q, "SeqUsedK": k, "Tiles": tiles}
 
 
 def _unwritten(shape: AttentionShape) -> None:

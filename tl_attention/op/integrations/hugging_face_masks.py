@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tl_attention.op.gradients import is_traced
 from tl_attention.op.integrations.positions import masks_are_made
 from tl_attention.op.integrations.sequences import Note, Packing, Padding
-from tl_attention.op.operator import is_traced
 
 
 def mask_for(

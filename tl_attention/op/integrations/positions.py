@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from tl_attention.errors import InputError
+from tl_attention.op.gradients import is_traced
 from tl_attention.op.integrations.sequences import Note, Packing
-from tl_attention.op.operator import is_traced
 
 # This attribute of a tensor of positions is what a forward pass saw in it.
 SEEN = "tl_attention_seen"

@@ -17,16 +17,15 @@ from torch.nn.attention import SDPBackend, register_flash_attention_impl
 from torch.nn.functional import scaled_dot_product_attention
 
 from tl_attention.errors import InputError, shown
-from tl_attention.op.arguments import by_word
-from tl_attention.op.attention import attention
+from tl_attention.op.aten import Given
+from tl_attention.op.attend import attend
 from tl_attention.op.backward import dense
+from tl_attention.op.batch import BATCHES, Batch
+from tl_attention.op.call import NO_WINDOW, OFF, Call, Settings
+from tl_attention.op.gradients import check_has_gradient
 from tl_attention.op.integrations import NAME
-from tl_attention.op.varlen import attention_varlen
-from tl_attention.op.varlen_operator import check_has_backward
-from tl_attention.problem.mask import OPEN
-
-# PyTorch's calls have no softcap and no sinks.
-WITHOUT_FEATURES = by_word((0.0, None))
+from tl_attention.op.packed import Packed
+from tl_attention.problem.mask import OPEN, masked
 
 
 def register_sdpa() -> str:
@@ -124,8 +123,8 @@ def sdpa_forward(
     both lengths, and what dropout would have drawn.
     """
     output = torch.empty_like(query)
-    others = {"dropout_p": dropout_p, "return_debug_mask": return_debug_mask}
-    lse = _attend(output, query, key, value, "bhsd", _options(is_causal, scale), others)
+    _refuse({"dropout_p": dropout_p, "return_debug_mask": return_debug_mask})
+    lse = _attend(BATCHES["bhsd"], output, (query, key, value), scale, (is_causal, NO_WINDOW))
     return output, lse, None, None, query.shape[2], key.shape[2], *_of_no_dropout(query)
 
 
@@ -163,11 +162,13 @@ def flash_forward_into(
     what this torch has besides, such as pages of a cache.
     """
     others |= {"dropout_p": dropout_p, "return_debug_mask": return_debug_mask}
-    options = _options(is_causal, scale, window_size_left, window_size_right)
-    if cum_seq_q is None and cum_seq_k is None:
-        return _attend(out, query, key, value, "bshd", options, others)
-    offsets, longest = (cum_seq_q, cum_seq_k, None, others.pop("seqused_k", None)), (max_q, max_k)
-    return _attend_packed(out, query, key, value, offsets, longest, options, others)
+    left, right = (OPEN if side is None else side for side in (window_size_left, window_size_right))
+    where: Batch | Packed = BATCHES["bshd"]
+    if not (cum_seq_q is None and cum_seq_k is None):
+        # Those of no tensor are refused below.
+        where = Packed(cum_seq_q, cum_seq_k, None, others.pop("seqused_k", None), max_q, max_k)  # type: ignore[arg-type]
+    _refuse(others)
+    return _attend(where, out, (query, key, value), scale, (is_causal, (left, right)))
 
 
 def sdpa_backward(
@@ -192,7 +193,8 @@ def sdpa_backward(
     gradients is replaced, so none leads back here. Raises InputError for dropout, of a forward pass that was PyTorch's own.
     """
     _refuse({"dropout_p": dropout_p})
-    dq, dk, dv, _ = dense(grad_out, query, key, value, out, logsumexp, layout="bhsd", **_options(is_causal, scale))
+    options: dict[str, Any] = {"causal": is_causal, "window_size": NO_WINDOW, "scale": scale, "layout": "bhsd"}
+    dq, dk, dv, _ = dense(Given(grad_out, query, key, value, out, logsumexp), None, **options)
     return dq, dk, dv
 
 
@@ -210,51 +212,32 @@ def _of_no_dropout(query: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _attend(
-    out: Tensor, query: Tensor, key: Tensor, value: Tensor, layout: str, options: dict[str, Any], others: dict[str, Any]
+    where: Batch | Packed,
+    out: Tensor,
+    tensors: tuple[Tensor, Tensor, Tensor],
+    scale: float | None,
+    seen: tuple[bool, tuple[int, int]],
 ) -> Tensor:
-    """Computes attention on the kernels into `out`, and returns the LSE, fp32 (batch, heads, seq_q).
+    """Computes attention on the kernels into `out`, and returns the LSE, fp32 (batch, heads, seq_q) or packed (heads, rows).
 
-    Raises InputError where one of `others` is set: the kernels have none of these.
+    `seen` are whether attention is causal, and its window. Raises InputError for what PyTorch's backward lacks, or would
+    compute with another mask.
     """
-    _refuse(others)
-    if query.dim() == key.dim() == value.dim() == 4:
-        seq = 2 if layout == "bhsd" else 1
-        _check_lengths(
-            query.shape[seq], key.shape[seq], masked=options["causal"] or options["window_size"] != (OPEN, OPEN)
-        )
-        _check_head_dims(query, value)
+    query, key, value = tensors
+    of_batch = isinstance(where, Batch)
+    if query.dim() == key.dim() == value.dim() == len(where.dimensions):
+        if of_batch:
+            _check_lengths(*(where.canonical(x).shape[2] for x in (query, key)), masked=seen != (False, (OPEN, OPEN)))
+        if value.shape[-1] != query.shape[-1]:
+            raise InputError(f"sdpa: value has head_dim {value.shape[-1]}, expected query's {query.shape[-1]}")
+    call = Call(*tensors, where, OFF, out, None, scale, Settings(*seen, return_lse=True))
+    if not of_batch and any(x.requires_grad for x in tensors):
+        check_has_gradient(call, masked(*seen))
     # A tensor may require a gradient here: autograd is above.
     with torch.no_grad():
-        _, lse = attention(query, key, value, layout=layout, out=out, return_lse=True, **options)
-    return lse
-
-
-def _attend_packed(
-    out: Tensor,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    offsets: Any,
-    longest: tuple[int, int],
-    options: dict[str, Any],
-    others: dict[str, Any],
-) -> Tensor:
-    """Computes attention of packed sequences into `out`, and returns the LSE, fp32 (heads, rows).
-
-    Raises InputError as `_attend` does, and for gradients that PyTorch's backward would compute with another mask.
-    """
-    _refuse(others)
-    if query.dim() == value.dim() == 3:
-        _check_head_dims(query, value)
-    if query.requires_grad or key.requires_grad or value.requires_grad:
-        check_has_backward(offsets, longest, WITHOUT_FEATURES, **options)
-    cum_q, cum_k, _, used_k = offsets
-    with torch.no_grad():
-        _, lse = attention_varlen(
-            query, key, value, cum_q, cum_k, *longest, seqused_k=used_k, out=out, return_lse=True, **options
-        )
-    # PyTorch's own forward, and its backward, have +inf for a row that sees no key.
-    return lse.masked_fill_(lse.isneginf(), float("inf"))
+        _, lse = attend(call)
+    # PyTorch's own forward of packed sequences, and its backward, have +inf for a row that sees no key.
+    return lse if of_batch else lse.masked_fill_(lse.isneginf(), float("inf"))
 
 
 def _refuse(others: dict[str, Any]) -> None:
@@ -264,18 +247,6 @@ def _refuse(others: dict[str, Any]) -> None:
             continue
         found = "a tensor" if isinstance(given, Tensor) else shown(given)
         raise InputError(f"sdpa: {name} is {found}, which the kernels do not have, expected none")
-
-
-def _options(causal: bool, scale: float | None, *sides: int | None) -> dict[str, Any]:
-    """Returns options of PyTorch's as `attention` has them. A side of a window that is None, or not given, is open."""
-    window = tuple(OPEN if side is None else side for side in sides)
-    return {"causal": causal, "scale": scale, "window_size": window or (OPEN, OPEN)}
-
-
-def _check_head_dims(query: Tensor, value: Tensor) -> None:
-    """Raises InputError for a head_dim of V other than that of Q, for which PyTorch has no backward."""
-    if value.shape[-1] != query.shape[-1]:
-        raise InputError(f"sdpa: value has head_dim {value.shape[-1]}, expected query's {query.shape[-1]}")
 
 
 def _check_lengths(seq_q: int, seq_kv: int, *, masked: bool) -> None:

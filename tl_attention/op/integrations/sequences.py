@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from tl_attention.errors import InputError
-from tl_attention.op.operator import requires_gradient
+from tl_attention.op.gradients import requires_gradient
 from tl_attention.op.varlen import attention_varlen
 
 # This attribute of a mask is its Note.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,7 @@ from pathlib import Path
 from tl_attention.errors import InputError
 from tl_attention.problem.card import HOPPER
 from tl_attention.problem.features import BY_WORD, mix_rows
-from tl_attention.problem.mask import Mask, MaskKind, fitted, is_window
+from tl_attention.problem.mask import Mask, MaskKind, ceildiv, fitted, is_window
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.schedule.files import conditions
 from tl_attention.schedule.files.conditions import LENGTH_KEYS, LONGEST, Case, Conditions, Line, RuleFile
@@ -59,9 +60,7 @@ class Defaults(RuleFile[Rule]):
     def told_apart(self, case: Case) -> tuple[list[int], list[int]]:
         """Returns, sorted, (numbers of queries, numbers of keys) between which no rule tells cases like this one apart."""
         # Where none serves the kind, a refusal still names lengths of some rule.
-        rules = [self.rules[number] for number in self.of_kind(case.kind)] or self.rules
-        rows = (-(-edge // case.group) for edge in edges(rules, "rows"))
-        return sorted({*edges(rules, "seq_q"), *rows}), edges(rules, "seq_kv")
+        return told_apart([self.rules[number] for number in self.of_kind(case.kind)] or self.rules, case.group)
 
     def same_bits(self, case: Case) -> bool:
         """Says whether a case's rows have the same bits at all lengths anyhow, but those whose keys may be in parts.
@@ -166,6 +165,23 @@ def defaults() -> Defaults:
 def read(path: Path) -> Defaults:
     """Reads a YAML file of default rules as Defaults. Raises InputError with `file:line: key: message`."""
     return Defaults(*conditions.read(path, Rule))
+
+
+def told_apart(rules: Sequence[Rule], group: int) -> tuple[list[int], list[int]]:
+    """Returns, sorted, (numbers of queries, numbers of keys) between which no rule tells calls of so large a group apart."""
+    rows = (ceildiv(edge, group) for edge in edges(rules, "rows"))
+    return sorted({*edges(rules, "seq_q"), *rows}), edges(rules, "seq_kv")
+
+
+@functools.cache
+def _of_all_rules(group: int) -> tuple[list[int], list[int]]:
+    return told_apart(defaults().rules, group)
+
+
+def class_of_lengths(seq_q: int, seq_kv: int, group: int) -> tuple[int, int]:
+    """Returns numbers that are equal for lengths that no default rule tells apart, where so many heads share K and V."""
+    queries, keys = _of_all_rules(group)
+    return bisect_right(queries, seq_q), bisect_right(keys, seq_kv)
 
 
 def edges(rules: Sequence[Rule], key: str) -> list[int]:

@@ -1,0 +1,65 @@
+"""`attend` is what `attention` and `attention_varlen` do. It finds the way of a call that no plan serves."""
+
+from __future__ import annotations
+
+import operator
+
+import torch
+
+from tl_attention.op import checks, run
+from tl_attention.op.call import Call, Result, Settings
+from tl_attention.op.checks import Checked
+from tl_attention.op.eager import Graded, is_plain
+from tl_attention.op.gradients import check_has_gradient, forward_only, is_traced, requires_gradient
+from tl_attention.op.operator import call_operator
+from tl_attention.op.plan import Key, Plan, key_of
+from tl_attention.op.scalars import length, plain
+
+
+def attend(call: Call) -> Result:
+    """Computes a call. Raises InputError for what is not supported."""
+    return run.run(call, first)
+
+
+def first(call: Call, key: Key | None) -> Result:
+    """Computes a call that no plan serves, and keeps a plan for calls like it."""
+    traced = is_traced(call.q)
+    if ours := _with_pythons_numbers(call, traced):
+        return attend(ours)
+    found, needs_gradient = checks.checked(call), requires_gradient(*call[:3], *call.values)
+    if needs_gradient:
+        check_has_gradient(call, found.mask)
+        there = {"return_lse": call.settings.return_lse, "out": call.out is not None, "check": call.settings.check}
+        for name in (name for name, given in there.items() if given):
+            raise forward_only(name, "without it: the LSE has no gradient" if name == "return_lse" else "without it")
+    if traced or (needs_gradient and not is_plain()):
+        return call_operator(call)
+    if not needs_gradient:
+        return run.planned(call, key, found).run(call, found.scale)
+    plan = Graded(_of_forward(call, found), call.q.shape[-1] ** -0.5)
+    if key is not None and call.where.has_gradient_at_all_lengths(found.mask):
+        run.plans.keep(key, plan)
+    return plan.run(call, found.scale)
+
+
+@torch.no_grad()
+def _of_forward(call: Call, found: Checked) -> Plan:
+    """Returns the plan of a call's output and LSE, which the backward reads."""
+    call = call._replace(settings=call.settings._replace(return_lse=True))
+    key = key_of(call)
+    plan = run.plans.get(key)
+    if plan is not None and plan.serves(call):
+        return plan
+    return run.planned(call, key, found._replace(asked=found.asked.but(lse=True)))
+
+
+def _with_pythons_numbers(call: Call, traced: bool) -> Call | None:
+    """Returns the call with Python's own numbers for other libraries' scalars; None for a call that has none of these."""
+    settings, values = Settings._make(map(plain, call.settings)), tuple(map(plain, call.values))
+    where = call.where.with_lengths(plain if traced else length)
+    ours = call._replace(
+        where=where, scale=plain(call.scale),
+        settings=call.settings if all(map(operator.is_, settings, call.settings)) else settings,
+        values=call.values if all(map(operator.is_, values, call.values)) else values,
+    )  # fmt: skip
+    return None if all(map(operator.is_, ours, call)) else ours

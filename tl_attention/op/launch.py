@@ -1,0 +1,105 @@
+"""A launch's arguments have the names of the kernel's parameters: NAMES lists them, and `Launch.arguments` lays them out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tl_attention.op.call import Values
+from tl_attention.op.few import Parts, results_of_parts, work_of_packed_parts
+from tl_attention.problem.features import INPUTS
+from tl_attention.problem.mask import WINDOW
+from tl_attention.problem.packed import words_of_list
+from tl_attention.problem.shape import AttentionShape
+from tl_attention.problem.variant import OFFSETS, Variant
+from tl_attention.schedule.schedule import Schedule
+
+# What a launch finds by itself, and no caller gives.
+FOUND = ("counter", "trace")
+# The numbers that a launch's problem gives.
+NUMBERS = (*WINDOW, "head_rows", "part_blocks")
+# By parameter, what `arguments` lays out: where all keys are computed at once, no other kernel merges anything.
+TENSORS, MERGED, WHOLE = ("Q", "K", "V", "Output"), ("Queries", "Merged", "MergedLSE"), (None, None, None)
+NAMES = (*TENSORS, "softmax_scale", "LSE", *(f.name for f in INPUTS), *NUMBERS, *MERGED, *(p.name for p in OFFSETS))
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A Launch is a kernel, and what it takes whatever the call's tensors are.
+
+    `kernel` launches it, with arguments in its own order; `chosen` takes these out of all arguments. `features` are the
+    numbers that features have, in the order of INPUTS, and `of_call` the places of those that are tensors of the call;
+    `numbers` are those of NUMBERS. `parts` is how many parts of the keys the kernel computes, 0 where it computes all at
+    once. A tile has `rows` rows, of packed sequences those of `row_heads` heads for each query.
+    """
+
+    kernel: Callable[..., None]
+    chosen: Callable[[tuple[Any, ...]], tuple[Any, ...]]
+    features: Values
+    of_call: tuple[int, ...]
+    numbers: tuple[int | None, ...]
+    parts: int = 0
+    rows: int = 0
+    row_heads: int = 1
+
+    @classmethod
+    def of(
+        cls, kernel: Callable[..., None], schedule: Schedule, variant: Variant, shape: AttentionShape, parts: Parts | None = None
+    ) -> Launch:  # fmt: skip
+        """Makes the Launch of a schedule's kernel for a variant, which computes problems like this one."""
+        places = (NAMES.index(p.name) for p in variant.parameters() if p.kind not in FOUND)
+        features = [(place, f) for place, f in enumerate(INPUTS) if f.word in shape.asked]
+        number, part_blocks = parts or (0, None)
+        numbers = {**shape.mask.values(variant.mask.names), "head_rows": shape.head_rows, "part_blocks": part_blocks}
+        return cls(
+            kernel=kernel,
+            chosen=itemgetter(*places),
+            features=tuple(shape.asked[f.word] if f.is_number else None for f in INPUTS),
+            of_call=tuple(place for place, f in features if not f.is_number),
+            numbers=tuple(numbers.get(name) for name in NUMBERS),
+            parts=number,
+            rows=schedule.block_M * schedule.kernel.cluster,
+            row_heads=variant.row_heads,
+        )
+
+    def offsets(
+        self, cu_q: Tensor, cu_k: Tensor, used_q: Tensor | None, used_k: Tensor | None, total_q: int
+    ) -> tuple[Tensor, ...]:
+        """Returns what a kernel takes for where packed sequences lie, with room for the list of their tiles."""
+        words = words_of_list(total_q * self.row_heads, cu_q.shape[0] - 1, self.rows)
+        # Used lengths as long as the offsets stand for none.
+        return cu_q, cu_k, cu_q if used_q is None else used_q, cu_k if used_k is None else used_k, cu_q.new_empty(words)
+
+    def arguments(
+        self, tensors: Sequence[Tensor], lse: Tensor | None, scale: float, values: Values,
+        offsets: tuple[Tensor, ...] = (), parts: int = 0,
+    ) -> tuple[Any, ...]:  # fmt: skip
+        """Returns what the kernel takes, in its order.
+
+        `tensors` are q, k, v and the output, (batch, heads, rows, columns) or packed (rows, heads, columns), which lie as
+        kernels read them. Of packed sequences, `offsets` say where they lie, with room for the list of tiles, and `parts` how
+        many parts their keys have.
+        """
+        q, k, v, output = tensors
+        features: Sequence[Any] = self.features
+        if self.of_call:
+            features = [*features]
+            for place in self.of_call:
+                features[place] = values[place]
+        merged: tuple[Any, ...] = WHOLE
+        if parts := parts or self.parts:
+            # The kernel writes each part's results, and another one those of all keys.
+            if lse is None:
+                rows = output.shape[1::-1] if offsets else output.shape[:3]
+                lse = q.new_empty(rows, dtype=torch.float32)
+            merged = q, output, lse
+            if offsets:
+                q, output, lse = work_of_packed_parts(q, self.row_heads, output.shape[2], parts)
+            else:
+                output, lse = results_of_parts(output, parts)
+        return self.chosen((q, k, v, output, scale, lse, *features, *self.numbers, *merged, *offsets))

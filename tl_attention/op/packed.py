@@ -1,0 +1,320 @@
+"""The tensors of `attention_varlen` are packed: rows of sequences of any lengths, which lie one behind the other.
+
+Where sequences lie, tensors on the GPU say, and the host never reads them.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import operator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from tl_attention.errors import InputError, shown
+from tl_attention.op import checks, compiled
+from tl_attention.op.call import Call
+from tl_attention.op.checks import Checked, checked_output, prefixed
+from tl_attention.op.few import may_have_parts, packed_parts, packed_variant
+from tl_attention.op.in_memory import BHSD, check_place, whole_strides
+from tl_attention.op.launch import Launch
+from tl_attention.op.plan import LaidOut, Plan
+from tl_attention.problem.bounds import check_totals
+from tl_attention.problem.mask import WIDEST, Mask, shortened
+from tl_attention.problem.shape import AttentionShape
+from tl_attention.problem.variant import Variant
+from tl_attention.schedule.files.backward import packed_masks_alike
+from tl_attention.schedule.files.defaults import class_of_lengths, computed
+from tl_attention.schedule.schedule import Schedule
+
+NAMES = ("cu_seqlens_q", "cu_seqlens_k", "seqused_q", "seqused_k")
+LONGEST = ("max_seqlen_q", "max_seqlen_k")
+# Up to so many rows, keys and sequences together a plan's calls need no look at the bounds.
+FEW = 1 << 22
+# A window's sides are cut to this, or to the totals if these are more.
+LONG_SIDE = 1 << 24
+
+
+class PackedArguments(NamedTuple):
+    """PackedArguments hold what `attention_varlen` was given of where sequences lie.
+
+    Tensors are int32, (sequences + 1,) and of used rows (sequences,).
+    """
+
+    cu_seqlens_q: Tensor
+    cu_seqlens_k: Tensor
+    seqused_q: Tensor | None
+    seqused_k: Tensor | None
+    max_seqlen_q: int
+    max_seqlen_k: int
+
+
+class Packed(PackedArguments):
+    """A Packed says that tensors are (rows, heads, columns), where sequences begin, and how long the longest are."""
+
+    __slots__ = ()
+    function = "attention_varlen"
+    dimensions = ("total", "heads", "head_dim")
+    expected_dimensions = ("total_q, heads, head_dim", "total_k, heads_kv, head_dim")
+    layout = BHSD
+
+    @property
+    def tensors(self) -> dict[str, Tensor | None]:
+        """Returns the tensors that say where sequences lie by their names as arguments."""
+        return dict(zip(NAMES, self[:4]))
+
+    # --- for a key and its checks ---
+
+    def sizes(self, q: Tensor, k: Tensor, v: Tensor, out: Tensor | None) -> tuple[object, ...] | None:
+        """Returns the sizes of a call as its key has them, without a total and the number of sequences.
+
+        It returns None for a call that needs more checks than those of its key.
+        """
+        cu_q, cu_k, used_q, used_k, most_q, most_k = self
+        # A tensor of other dimensions raises a ValueError here, which says that there is no key.
+        (total_q, heads, head_dim), (total_k, heads_k, columns_k) = q.shape, k.shape
+        (total_v, heads_v, columns_v), (bounds,), (bounds_k,) = v.shape, cu_q.shape, cu_k.shape
+        if not (type(cu_q) is type(cu_k) is Tensor and cu_q.dtype is cu_k.dtype is torch.int32):
+            return None
+        if not (cu_q.device == cu_k.device == q.device and cu_q.is_contiguous() and cu_k.is_contiguous()):
+            return None
+        if used_q is not None or used_k is not None:
+            for used in (used_q, used_k):
+                if used is not None and not (type(used) is Tensor and _is_plain(used, q) and len(used) == bounds - 1):
+                    return None
+        if not type(most_q) is type(most_k) is int or most_q < 0 or most_k < 0:
+            return None
+        if bounds_k != bounds or bounds < 2 or total_v != total_k or not total_q or not total_k:
+            return None
+        if total_q + total_k + bounds > FEW or (out is not None and len(out) != total_q):
+            return None
+        of_out = None if out is None else tuple(out.shape[1:])
+        # The stride of a single row says nothing.
+        single, classes = (total_q == 1, total_k == 1), class_of_lengths(most_q, most_k, heads // (heads_k or 1) or 1)
+        return heads, head_dim, heads_k, columns_k, heads_v, columns_v, of_out, single, classes
+
+    def canonical(self, tensor: Any) -> Any:
+        """Returns the tensor itself, as there is one layout."""
+        return tensor
+
+    def check_offsets(self, q: Tensor) -> None:
+        """Raises InputError for offsets, used lengths or longest lengths that are wrong beside such a q.
+
+        Tensors are contiguous int32 of matching lengths on q's device. What they hold is not read.
+        """
+        for fault in self._faults_of_offsets(q):
+            raise InputError(f"attention_varlen: {fault}")
+
+    def _faults_of_offsets(self, q: Tensor) -> Iterator[str]:
+        for name, tensor in self.tensors.items():
+            of_used = name.startswith("seqused")
+            expected = (
+                f"expected contiguous torch.int32 {'(sequences,)' if of_used else '(sequences + 1,)'} on {q.device}"
+            )
+            if isinstance(tensor, Tensor) and not _is_plain(tensor, q):
+                lies = "" if tensor.is_contiguous() else "not contiguous "
+                yield f"{name} is {lies}{tensor.dtype} {tuple(tensor.shape)} on {tensor.device}, {expected}"
+            elif not (isinstance(tensor, Tensor) or (tensor is None and of_used)):
+                yield f"{name} is {type(tensor).__name__}, {expected}"
+        bounds = self.cu_seqlens_q.shape[0]
+        if not bounds:
+            yield "cu_seqlens_q has 0 offsets, expected one more than there are sequences"
+        for name, tensor in self.tensors.items():
+            wanted = bounds - 1 if name.startswith("seqused") else bounds
+            if tensor is not None and tensor.shape[0] != wanted:
+                yield f"{name} has {tensor.shape[0]} numbers, expected {wanted}, as cu_seqlens_q has {bounds}"
+        for name, most in zip(LONGEST, self[4:]):
+            if not isinstance(most, (int, torch.SymInt)) or isinstance(most, bool) or most < 0:
+                found, instead = shown(most), ""
+                if isinstance(most, Tensor):
+                    found = f"a tensor {tuple(most.shape)} on {most.device}"
+                    instead = "" if most.dim() else f": pass {name}.item()"
+                yield f"{name} is {found}, expected an integer of at least 0{instead}"
+
+    def results(self, call: Call, has_lse: bool) -> tuple[Tensor, Tensor | None]:
+        """Returns tensors for the output and, if there is one, the LSE (heads, rows)."""
+        rows, heads, _ = call.q.shape
+        output = call.q.new_empty((rows, heads, call.v.shape[2])) if call.out is None else call.out
+        return output, call.q.new_empty((heads, rows), dtype=torch.float32) if has_lse else None
+
+    def with_lengths(self, by: Callable[[Any], Any]) -> Packed:
+        """Returns this with the longest lengths that `by` makes of them; itself where these are the same."""
+        most = by(self.max_seqlen_q), by(self.max_seqlen_k)
+        return self if all(map(operator.is_, most, self[4:])) else Packed(*self[:4], *most)
+
+    # --- for the operator and gradients ---
+
+    operator = "forward_varlen"
+    gradient_schema = "Tensor cu_seqlens_q, Tensor cu_seqlens_k, SymInt max_seqlen_q, SymInt max_seqlen_k, "
+    schema = f"{gradient_schema}Tensor? seqused_q=None, Tensor? seqused_k=None, "
+    flag, layout_option = "zero_unused", ""
+    operator_options: ClassVar[dict[str, str]] = {}
+
+    @property
+    def operator_arguments(self) -> tuple[Any, ...]:
+        """Returns the operator's arguments that say where sequences lie, in the operator's order."""
+        return (*self.offsets, *self.longest.values(), *self[2:4])
+
+    @property
+    def offsets(self) -> tuple[Tensor, Tensor]:
+        """Returns the tensors that say where sequences lie, without those of used rows, which have no gradient."""
+        return self[:2]
+
+    @property
+    def longest(self) -> dict[str, int]:
+        """Returns the longest lengths by name, as PyTorch's integers, which have 64 bits."""
+        return {name: min(most, WIDEST) for name, most in zip(LONGEST, self[4:])}
+
+    @classmethod
+    def of_operator(cls, given: Sequence[Any], options: dict[str, Any]) -> tuple[Packed, Sequence[Any]]:
+        """Returns what an operator's arguments behind v, and its options, say, and the arguments that are left."""
+        cu_q, cu_k, most_q, most_k, *used = given[:6]
+        used_q, used_k = (*used, None, None)[:2]
+        return cls(cu_q, cu_k, used_q, used_k, most_q, most_k), given[6:]
+
+    def lacks_gradient(self, call: Call, mask: Mask) -> tuple[str, str] | None:
+        """Returns which lengths or mask have no gradient, and which have; None for those that have."""
+        if self.seqused_q is not None or self.seqused_k is not None:
+            return "seqused", "with sequences cut to their used rows"
+        if packed_masks_alike(mask, self.max_seqlen_k):
+            return None
+        instead = "with a right side that is closed, and shorter than max_seqlen_k"
+        return f"window_size {tuple(call.settings.window_size)}", instead
+
+    def has_gradient_at_all_lengths(self, mask: Mask) -> bool:
+        """Says whether calls of the same key have gradients where one has, whatever the longest sequence."""
+        return not mask.right
+
+    # --- for a plan ---
+
+    def plan(self, call: Call, found: Checked) -> Plan:
+        """Makes the plan of calls like this one. Raises InputError for what no kernel computes, or reads where it lies."""
+        q, k, v, settings = call.q, call.k, call.v, call.settings
+        (total_q, heads, head_dim), total_k, sequences = q.shape, k.shape[0], self.cu_seqlens_q.shape[0] - 1
+        card = checks.checked_card(q.device)
+        seq_q, seq_kv = (max(1, min(most, total)) for most, total in zip(self[4:], (total_q, total_k)))
+        # Kernels add a window's sides to lengths.
+        mask, shape = shortened(found.mask, max(LONG_SIDE, total_q, total_k)), None
+        if total_q and heads and sequences:
+            try:
+                check_totals(sequences, heads, total_q, total_k, seq_kv, mask)
+                # A schedule is chosen by one sequence of the longest lengths.
+                shape = AttentionShape(
+                    1, heads, seq_q, seq_kv, head_dim, str(q.dtype).removeprefix("torch."), mask, v.shape[2],
+                    k.shape[1], found.asked, packed=True,
+                )  # fmt: skip
+            except InputError as error:
+                raise prefixed(self.function, error) from None
+        for fault in self._faults_of_contents(total_q, total_k) if settings.check else ():
+            raise InputError(f"attention_varlen: {fault}")
+        for name, tensor in {"q": q, "k": k, "v": v, "out": checked_output(call)}.items():
+            check_place(name, tensor)
+        single, like_q = min(*q.shape[:2], *k.shape[:2]) <= 1, q.is_contiguous() and v.shape[2] == head_dim
+        common = q.device.index, head_dim**-0.5, found.asked, settings.return_lse, like_q, single
+        if shape is None:
+            return PackedPlan(None, *common)
+        shape, invariant = computed(shape, card.arch, settings.invariant, by_rules=call.schedule is None)
+        scheduled = compiled.schedule_of(call.schedule, shape, card, invariant)
+        sms = compiled.sms_of(q.device)
+        of = functools.partial(replace, sms=sms, arch=card.arch, invariant=invariant)
+        # None is compiled before the first call that runs on it.
+        whole = _launch(shape, scheduled, of(packed_variant(shape, scheduled, False)))
+        if settings.invariant is True or not may_have_parts(scheduled):
+            return PackedPlan(scheduled, *common, whole)
+        variant = of(packed_variant(shape, scheduled, True))
+        number = functools.partial(packed_parts, row_heads=variant.row_heads, schedule=scheduled, sms=sms)
+        return PackedPlan(scheduled, *common, whole, _launch(shape, scheduled, variant), number)
+
+    def _faults_of_contents(self, total_q: int, total_k: int) -> Iterator[str]:
+        """Yields what is wrong: offsets that fall or go beyond the tensors, lengths beyond the longest or the used.
+
+        It waits for the GPU.
+        """
+        cu_q, cu_k, used_q, used_k, *longest = self
+        for side, cu, used, total, most in zip("qk", (cu_q, cu_k), (used_q, used_k), (total_q, total_k), longest):
+            found, name = cu.tolist(), f"cu_seqlens_{side}"
+            lengths = [end - begin for begin, end in itertools.pairwise(found)]
+            if found[0] < 0 or found[-1] > total:
+                yield f"{name} goes from {found[0]} to {found[-1]}, expected 0 to at most the {total} rows that there are"
+            for n, (begin, end) in enumerate(itertools.pairwise(found)):
+                if end < begin:
+                    yield f"{name} falls from {begin} to {end} at sequence {n}, expected offsets that do not fall"
+            for n, of_one in enumerate(lengths if used is None else used.tolist()):
+                if used is not None and not 0 <= of_one <= lengths[n]:
+                    yield f"seqused_{side} has {of_one} for sequence {n}, expected 0 to its {lengths[n]} rows"
+                if of_one > most:
+                    yield f"sequence {n} has {of_one} rows of {side}, expected at most max_seqlen_{side}, {most}"
+
+
+def _launch(shape: AttentionShape, schedule: Schedule, variant: Variant) -> Callable[[], Launch]:
+    """Returns a function that gives the launch of the schedule's kernel for a variant, made once."""
+
+    @functools.cache
+    def made() -> Launch:
+        return Launch.of(compiled.kernel_of(schedule, variant).launch, schedule, variant, shape)
+
+    return made
+
+
+@dataclass(frozen=True, slots=True)
+class PackedPlan(Plan):
+    """A PackedPlan launches calls of packed sequences, whatever their lengths.
+
+    `like_q` says that outputs have the sizes and strides of q, `single` that a tensor has a dimension of length 1, or none.
+    `whole` gives the launch that computes all keys at once; it is None for calls without a row of a sequence. Where keys may
+    be in parts, `in_parts` gives the launch that computes these, and `parts_of` how many a call has, 0 for none.
+    """
+
+    like_q: bool
+    single: bool
+    whole: Callable[[], Launch] | None = None
+    in_parts: Callable[[], Launch] | None = None
+    parts_of: Callable[[int, tuple[int, int]], int] | None = None
+
+    def laid_out(self, call: Call, scale: float) -> LaidOut:
+        """Returns the output and the LSE of a call, and the kernel that writes them with its arguments."""
+        q, k, v, where, values, out, _, _, settings = call
+        assert isinstance(where, Packed)
+        cu_q, cu_k, used_q, used_k, most_q, most_k = where
+        (total_q, heads, _), result, lse, parts = q.shape, out, None, 0
+        if result is None:
+            # This takes less of the host's time, where it gives the same.
+            result = torch.empty_like(q) if self.like_q else q.new_empty((total_q, heads, v.shape[2]))
+        if self.has_lse:
+            lse = q.new_empty((heads, total_q), dtype=torch.float32)
+        if settings.zero_unused:
+            result.zero_()
+            if lse is not None:
+                lse.fill_(-float("inf"))
+        if self.whole is None:
+            return result, lse, None, ()
+        if self.parts_of is not None:
+            most = max(1, min(most_q, total_q)), max(1, min(most_k, k.shape[0]))
+            parts = self.parts_of((cu_q.shape[0] - 1) * heads, most)
+        launch = self.in_parts() if parts and self.in_parts else self.whole()
+        taken: tuple[Tensor, ...] = (q, k, v, result)
+        if self.single:
+            taken = tuple(map(_with_a_row, taken))
+        offsets = launch.offsets(cu_q, cu_k, used_q, used_k, total_q)
+        return result, lse, launch.kernel, launch.arguments(taken, lse, scale, values, offsets, parts)
+
+
+def _with_a_row(tensor: Tensor) -> Tensor:
+    """Returns a tensor as a kernel takes it, in which dimensions of length 1 have the strides of a contiguous tensor.
+
+    One without an element, which no kernel reads, becomes a row that is no sequence's.
+    """
+    if not tensor.numel():
+        return tensor.new_empty((1, *(max(size, 1) for size in tensor.shape[1:])))
+    return whole_strides(tensor) if 1 in tensor.shape else tensor
+
+
+def _is_plain(tensor: Any, q: Tensor) -> bool:
+    """Says whether an argument is a contiguous int32 tensor with one dimension on q's device, which is what it must be."""
+    if not isinstance(tensor, Tensor) or tensor.dim() != 1 or tensor.dtype != torch.int32:
+        return False
+    return tensor.device == q.device and tensor.is_contiguous()
