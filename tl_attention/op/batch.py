@@ -116,7 +116,7 @@ class Batch:
         output = checked_output(call)
         common = q.device.index, head_dim**-0.5, found.asked, settings.return_lse
         if shape is None or rows.hidden:
-            seen = self._seen(call, rows, self.canonical(output))
+            seen = self.seen(call, rows, self.canonical(output))
             plan = self.plan(seen, found) if shape else None
             return SomeRows(plan.schedule if plan else None, *common, rows, plan)
         taken = {"q": q, "k": k, "v": v, "out": output}
@@ -146,7 +146,7 @@ class Batch:
             views=None if as_given else tuple(map(_place, tensors.values())),
         )
 
-    def _seen(self, call: Call, rows: Rows, output: Tensor) -> Call:
+    def seen(self, call: Call, rows: Rows, output: Tensor) -> Call:
         """Returns the call of the queries that see a key, whose output goes to their rows of this one."""
         q, output = (self.canonical(rows.computed(self.canonical(x))) for x in (call.q, output))
         return call._replace(q=q, out=output)
@@ -203,7 +203,7 @@ class SomeRows(Plan):
         if lse is not None:
             self.rows.without_keys(lse).copy_(lse_without_keys(call, lse))
         if self.seen is not None:
-            found = self.seen.run(where._seen(call, self.rows, result), scale)
+            found = self.seen.run(where.seen(call, self.rows, result), scale)
             if lse is not None:
                 self.rows.computed(lse).copy_(found[1])
         return result if lse is None else (result, lse)

@@ -73,11 +73,6 @@ class Call(NamedTuple):
     settings: Settings
 
     @property
-    def by_word(self) -> dict[str, Any]:
-        """Returns a dict from each feature's word, such as `softcap`, to the call's value."""
-        return {feature.word: value for feature, value in zip(INPUTS, self.values, strict=True)}
-
-    @property
     def tensors_of_features(self) -> dict[str, Tensor]:
         """Returns a dict of the tensors that the call gives for features, such as `sinks`, by the feature's word."""
         there = zip(INPUTS, self.values, strict=True)

@@ -5,27 +5,17 @@ Where a call is traced, the operators of operator.py have the same gradients.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from tl_attention.op import backward
 from tl_attention.op.aten import Given
-from tl_attention.op.batch import Batch
 from tl_attention.op.call import Call, Result
-from tl_attention.op.operator import SINKS, call_operator, options_of_gradient
-from tl_attention.op.packed import Packed
+from tl_attention.op.operator import GRADIENTS, SINKS, call_operator, options_of_gradient
 from tl_attention.op.plan import Plan
 from tl_attention.problem.features import NOTHING, Asked
-
-# The function that computes gradients, and the operator that does.
-GRADIENTS: dict[type, tuple[Callable[..., Any], Callable[..., Any]]] = {
-    Batch: (backward.dense, torch.ops.tl_attention.backward),
-    Packed: (backward.packed, torch.ops.tl_attention.backward_varlen),
-}
 
 
 class Node(torch.autograd.Function):

@@ -76,12 +76,21 @@ def options_of_gradient(call: Call, scale: float | None) -> dict[str, Any]:
     }
 
 
-def define(kind: type[Batch] | type[Packed], compute: Callable[..., backward.Gradients]) -> None:
-    """Registers the operator of calls whose tensors lie like this, and that of its gradient, which `compute` computes."""
+def define(kind: type[Batch] | type[Packed], compute: Callable[..., backward.Gradients]) -> Callable[..., Any]:
+    """Registers the operator of calls whose tensors lie like this, and that of its gradient, which `compute` computes.
+
+    It returns the operator of the gradient.
+    """
     # Arguments that say where tensors lie stand between v and the features.
     between, layout = kind.schema.count(","), kind.layout_option
-    name, gradient = (f"tl_attention::{of}" for of in (kind.operator, kind.operator.replace("forward", "backward")))
-    ops = torch.ops.tl_attention
+    name, of_gradient = f"tl_attention::{kind.operator}", kind.operator.replace("forward", "backward")
+    _register(
+        f"tl_attention::{of_gradient}(Tensor grad, Tensor q, Tensor k, Tensor v, Tensor output, Tensor lse, Tensor? sinks, "
+        f"{kind.gradient_schema}*, bool causal, float? scale, int[2] window_size{layout and f', {layout}'}) "
+        "-> (Tensor, Tensor, Tensor, Tensor)",
+        *(_gradients_without_data, _all_tensors(compute), _no_second),
+    )
+    gradient: Callable[..., Any] = getattr(torch.ops.tl_attention, of_gradient)
 
     def call_of(q: Tensor, k: Tensor, v: Tensor, *given: Any, **options: Any) -> Call:
         """Returns the Call that the operator was given. Trailing tensors and options may be left out."""
@@ -122,9 +131,7 @@ def define(kind: type[Batch] | type[Packed], compute: Callable[..., backward.Gra
         # Read once: torch.utils.checkpoint computes again what is read, and refuses to do so twice.
         saved = ctx.saved_tensors
         needed = saved[5] is not None and ctx.needs_input_grad[3 + between + PER_HEAD.index(SINKS)]
-        found = getattr(ops, gradient.partition("::")[2])(
-            grad, *saved[:5], saved[5] if needed else None, *saved[6:], **ctx.own
-        )
+        found = gradient(grad, *saved[:5], saved[5] if needed else None, *saved[6:], **ctx.own)
         of_heads = (found[3] if needed and place == SINKS else None for place in PER_HEAD)
         return (*found[:3], *[None] * between, *of_heads)
 
@@ -134,11 +141,7 @@ def define(kind: type[Batch] | type[Packed], compute: Callable[..., backward.Gra
         f"int[2] window_size=[-1, -1], {options}bool? invariant=None) -> (Tensor, Tensor)",
         *(without_data, run, backward_of, setup_context),
     )
-    _register(
-        f"{gradient}(Tensor grad, Tensor q, Tensor k, Tensor v, Tensor output, Tensor lse, Tensor? sinks, {kind.gradient_schema}"
-        f"*, bool causal, float? scale, int[2] window_size{layout and f', {layout}'}) -> (Tensor, Tensor, Tensor, Tensor)",
-        *(_gradients_without_data, _all_tensors(compute), _no_second),
-    )
+    return gradient
 
 
 def _register(schema: str, fake: Callable[..., Any], run: Callable[..., Any], *of: Callable[..., Any]) -> None:
@@ -173,5 +176,8 @@ def _no_second(ctx: object, *grads: Tensor) -> None:
     raise InputError("attention: the gradient of a gradient is asked for, and there is none")
 
 
-define(Batch, backward.dense)
-define(Packed, backward.packed)
+# By where tensors lie, the function that computes gradients, and the operator that does.
+GRADIENTS: dict[type, tuple[Callable[..., Any], Callable[..., Any]]] = {
+    Batch: (backward.dense, define(Batch, backward.dense)),
+    Packed: (backward.packed, define(Packed, backward.packed)),
+}

@@ -211,8 +211,11 @@ class Packed(PackedArguments):
                 raise prefixed(self.function, error) from None
         for fault in self._faults_of_contents(total_q, total_k) if settings.check else ():
             raise InputError(f"attention_varlen: {fault}")
-        for name, tensor in {"q": q, "k": k, "v": v, "out": checked_output(call)}.items():
-            check_place(name, tensor)
+        if call.out is not None:
+            checked_output(call)
+        for name, tensor in {"q": q, "k": k, "v": v, "out": call.out}.items():
+            if tensor is not None:
+                check_place(name, tensor)
         single, like_q = min(*q.shape[:2], *k.shape[:2]) <= 1, q.is_contiguous() and v.shape[2] == head_dim
         common = q.device.index, head_dim**-0.5, found.asked, settings.return_lse, like_q, single
         if shape is None:
