@@ -130,6 +130,7 @@ def test_schedules_that_differ_give_different_code_and_equal_ones_the_same():
 
 
 PLAIN = Variant(128, "float16")
+PACKED = Variant(128, "float16", packed=True)
 
 
 def half(*size: int) -> torch.Tensor:
@@ -149,12 +150,26 @@ def test_without_a_counter_it_is_the_function_itself() -> None:
     assert launch_of(print, PLAIN.parameters()) is print
 
 
-def test_a_counter_comes_last(monkeypatch) -> None:
+def test_a_launch_finds_the_counter_and_room_for_the_list(monkeypatch) -> None:
     found: list[Any] = []
-    monkeypatch.setattr(library, "tile_counter", lambda device: ("counter", device))
+    monkeypatch.setattr(
+        library, "room_of", lambda device, words: ([], library.Room(f"counter on {device}", "room", words))
+    )
     q = half(1)
     launch_of(lambda *given: found.append(given), PLAIN.parameters("TileCounter"))(q, "others")
-    assert found == [(q, "others", ("counter", -1))]
+    packed = [p.name for p in PACKED.parameters("TileCounter")]
+    launch_of(lambda *given: found.append(given), PACKED.parameters("TileCounter"))(q, *packed[1:-2], 40)
+    assert found == [(q, "others", "counter on -1"), (q, *packed[1:-2], "room", "counter on -1")]
+
+
+def test_a_launch_that_fails_leaves_no_room_for_others(monkeypatch) -> None:
+    free: list[library.Room] = []
+    monkeypatch.setattr(library, "room_of", lambda device, words: (free, library.Room(0, 0, words)))
+    launch_of(lambda *given: None, PACKED.parameters())(half(1), *range(10))
+    assert len(free) == 1
+    with pytest.raises(TypeError):
+        launch_of(lambda q: None, PACKED.parameters())(half(1), *range(10))
+    assert len(free) == 1
 
 
 class Streams:
@@ -165,20 +180,36 @@ class Streams:
         monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: self.capturing)
         monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda device: self.stream, raising=False)
         monkeypatch.setattr(torch.cuda, "current_stream", lambda device: (device, self.stream))
-        monkeypatch.setattr(library, "_zeros", lambda stream: torch.zeros(2, dtype=torch.int32))
-        monkeypatch.setattr(library, "_counters", {})
-        zeros = torch.zeros
-        monkeypatch.setattr(torch, "zeros", lambda *size, device=None, **options: zeros(*size, **options))
+        monkeypatch.setattr(library, "_on", lambda stream, words: library._room(torch.device("cpu"), words))
+        monkeypatch.setattr(library, "_rooms", {})
+        for name in ("zeros", "empty"):
+            of = getattr(torch, name)
+            monkeypatch.setattr(torch, name, lambda size, *, of=of, dtype, device: of(size, dtype=dtype))
+
+    @staticmethod
+    def rooms(device: int, *words: int) -> list[library.Room]:
+        """Returns the rooms of launches that are under way at the same time, and puts them back."""
+        taken = [library.room_of(device, of) for of in words]
+        for free, room in taken:
+            free.append(room)
+        return [room for _, room in taken]
 
 
-def test_a_stream_of_a_device_has_one_counter_and_a_graph_one_for_each_launch(monkeypatch) -> None:
-    streams, found = Streams(monkeypatch), {}
+def test_launches_on_a_stream_share_a_room_unless_they_are_under_way_together_or_captured(monkeypatch) -> None:
+    streams, found = Streams(monkeypatch), []
     for device in (0, 1):
         for streams.stream in (0, 7):
-            found[device, streams.stream] = library.tile_counter(device)
-            assert library.tile_counter(device) is found[device, streams.stream]
+            (room,) = streams.rooms(device, 100)
+            assert streams.rooms(device, library.LEAST_WORDS) == [room] and not room.counter.any()
+            first, second = streams.rooms(device, 0, 100)
+            assert {id(first), id(second)} > {id(room)} and first.counter is not second.counter
+            found += [first, second]
     streams.capturing = True
-    counters = [*found.values(), *(library.tile_counter(1) for _ in range(2))]
-    assert len({id(counter) for counter in counters}) == 6
+    found += [room for _ in range(2) for room in streams.rooms(1, 40)]
+    assert len({id(room.tiles) for room in found}) == len({id(room.counter) for room in found}) == 10
+    assert found[-1].tiles.shape == (40,)
     streams.capturing = False
-    assert library.tile_counter(1) is found[1, 7]
+    # One that is too small goes, and a larger one has room for more than is asked for now.
+    (large,) = streams.rooms(1, library.LEAST_WORDS + 1)
+    assert large.tiles.shape == (2 * library.LEAST_WORDS,) and all(large is not room for room in found)
+    assert streams.rooms(1, library.LEAST_WORDS, 2 * library.LEAST_WORDS)[0] is large

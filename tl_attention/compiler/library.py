@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tl_attention.problem.features import Parameter
 
@@ -31,8 +31,10 @@ LIBRARIES = {
 }
 # What ELF files begin with, and the number of NVIDIA's GPUs among their machines.
 ELF, EM_CUDA = b"\x7fELF", 190
-# The counters of tiles, by device and stream.
-_counters: dict[tuple[int, int], torch.Tensor] = {}
+# A list of tiles is given room for at least so many numbers, and otherwise for a power of two.
+LEAST_WORDS = 1 << 12
+# The rooms that no launch has at the moment, by device and stream.
+_rooms: dict[tuple[int, int], list[Room]] = {}
 
 
 def load(file: Path) -> Any:
@@ -91,42 +93,78 @@ def _load_runtime() -> None:
 # --- its launch ------------------------------------------------------------------------------------------------------
 
 
-def launch_of(function: Callable[..., None], parameters: Sequence[Parameter]) -> Callable[..., None]:
-    """Returns a function that launches a kernel by its library's `function`, and passes a tile counter if it takes one.
+class Room(NamedTuple):
+    """A Room is memory of a GPU that one launch needs at a time, besides what the caller gives.
 
-    The arguments are the parameters in order, without the counter.
+    `counter` counts the tiles taken and the blocks done, int32 (2,). A kernel with the dynamic tile scheduler finds it at
+    zero and leaves it at zero. `tiles` has `words` numbers, int32, for the list that a launch makes of packed sequences.
     """
-    counters = [parameter.kind for parameter in parameters].count("counter")
-    if not counters:
+
+    counter: torch.Tensor
+    tiles: torch.Tensor
+    words: int
+
+
+def launch_of(function: Callable[..., None], parameters: Sequence[Parameter]) -> Callable[..., None]:
+    """Returns a function that launches a kernel by its library's `function`, and passes it a room, if it needs one.
+
+    The arguments are the parameters in order: without the counter, and for the list of tiles how many numbers it takes.
+    """
+    names = [parameter.name for parameter in parameters]
+    counts, lists = "TileCounter" in names, "Tiles" in names
+    if not counts and not lists:
         return function
-    assert counters == 1 and parameters[-1].kind == "counter", "expected one counter, as the last parameter"
-    return lambda q, *others: function(q, *others, tile_counter(q.get_device()))
+    assert "TileCounter" not in names[:-1], "expected the counter as the last parameter"
+    place = names.index("Tiles") if lists else 0
+
+    def launch(*given: Any) -> None:
+        device, arguments = given[0].get_device(), [*given]
+        free, room = room_of(device, given[place] if lists else 0)
+        if lists:
+            arguments[place] = room.tiles
+        if counts:
+            arguments.append(room.counter)
+        function(*arguments)
+        # The next launch on this stream follows this one, and the host is through with it.
+        free.append(room)
+
+    return launch
 
 
-def tile_counter(device: int) -> torch.Tensor:
-    """Returns the counter of tiles taken and blocks done, int32 (2,), of a CUDA device's current stream.
+def room_of(device: int, words: int) -> tuple[list[Room], Room]:
+    """Returns a room of so many words for a launch on a CUDA device's current stream, and the list of free ones it is from.
 
-    The device is the current device. A kernel with the dynamic tile scheduler takes its tiles from the counter. Every
-    launch finds the counter at zero and leaves it at zero, so launches that follow each other on a stream share one.
+    The device is the current device. Launches of several threads on one stream may begin before others have ended, so a
+    launch takes its room from the list and puts it back.
     """
     import torch  # Late: `compile.py` needs this module where no torch may be loaded.
 
     if torch.cuda.is_current_stream_capturing():
-        # A graph may be replayed on any stream, beside what runs on this one: it gets a counter of its own.
-        return torch.zeros(2, dtype=torch.int32, device=f"cuda:{device}")
+        # A graph may be replayed on any stream, beside what runs on this one: it gets a room of its own.
+        return [], _room(torch.device("cuda", device), words)
     # The number of the stream alone, as PyTorch's own compiler asks for it: its object takes longer to make.
     key = device, torch._C._cuda_getCurrentRawStream(device)
-    counter = _counters.get(key)
-    if counter is None:
-        # This thread may allocate from a pool that is given back, as where torch.compile warms up a CUDA graph. Pools
-        # are a thread's, so one that has none allocates what stays.
-        with ThreadPoolExecutor(1) as without_pool:
-            counter = _counters[key] = without_pool.submit(_zeros, torch.cuda.current_stream(device)).result()
-    return counter
+    free = _rooms.setdefault(key, [])
+    while free:
+        room = free.pop()
+        if room.words >= words:
+            return free, room
+    words = max(LEAST_WORDS, 1 << (words - 1).bit_length())
+    # This thread may allocate from a pool that is given back, as where torch.compile warms up a CUDA graph. Pools
+    # are a thread's, so one that has none allocates what stays.
+    with ThreadPoolExecutor(1) as without_pool:
+        return free, without_pool.submit(_on, torch.cuda.current_stream(device), words).result()
 
 
-def _zeros(stream: torch.cuda.Stream) -> torch.Tensor:
+def _on(stream: torch.cuda.Stream, words: int) -> Room:
     import torch
 
     with torch.cuda.stream(stream):
-        return torch.zeros(2, dtype=torch.int32, device=stream.device)
+        return _room(stream.device, words)
+
+
+def _room(device: torch.device, words: int) -> Room:
+    import torch
+
+    counter = torch.zeros(2, dtype=torch.int32, device=device)
+    return Room(counter, torch.empty(words, dtype=torch.int32, device=device), words)

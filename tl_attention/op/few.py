@@ -66,12 +66,16 @@ def packed_parts(heads: int, longest: tuple[int, int], row_heads: int, schedule:
     return number if number > 1 or row_heads > 1 else 0
 
 
-@functools.lru_cache(maxsize=4096)
 def _soonest(tiles: int, blocks: int, schedule: Schedule, sms: int) -> Parts:
     """Returns the parts of so many KV blocks of each of so many row tiles that a GPU of so many SMs computes soonest."""
-    at_once, blocks = sms * schedule.kernel.blocks_per_sm, max(1, blocks)
-    # More than two for each place would wait for each other.
-    most = max(1, min(blocks // (schedule.kernel.part_blocks or 1), 2 * at_once // tiles))
+    # A schedule's hash would take longer than the rest of this.
+    return _of_places(tiles, max(1, blocks), sms * schedule.kernel.blocks_per_sm, schedule.kernel.part_blocks or 1)
+
+
+@functools.lru_cache(maxsize=4096)
+def _of_places(tiles: int, blocks: int, at_once: int, least: int) -> Parts:
+    # More parts than two for each place would wait for each other.
+    most = max(1, min(blocks // least, 2 * at_once // tiles))
     found = {Parts(ceildiv(blocks, each), each) for each in (ceildiv(blocks, count) for count in range(1, most + 1))}
     return min(found, key=lambda parts: (_time(parts, tiles, at_once), parts))
 

@@ -26,6 +26,8 @@ NUMBERS = (*WINDOW, "head_rows", "part_blocks")
 # By parameter, what `arguments` lays out: where all keys are computed at once, no other kernel merges anything.
 TENSORS, MERGED, WHOLE = ("Q", "K", "V", "Output"), ("Queries", "Merged", "MergedLSE"), (None, None, None)
 NAMES = (*TENSORS, "softmax_scale", "LSE", *(f.name for f in INPUTS), *NUMBERS, *MERGED, *(p.name for p in OFFSETS))
+# Where packed sequences lie, as OFFSETS have it; a launch finds room for the list of tiles by its length.
+Offsets = tuple[Tensor, Tensor, Tensor, Tensor, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,21 +71,20 @@ class Launch:
 
     def offsets(
         self, cu_q: Tensor, cu_k: Tensor, used_q: Tensor | None, used_k: Tensor | None, total_q: int
-    ) -> tuple[Tensor, ...]:
-        """Returns what a kernel takes for where packed sequences lie, with room for the list of their tiles."""
+    ) -> Offsets:
+        """Returns what a launch takes for where packed sequences lie, with how many numbers the list of their tiles takes."""
         words = words_of_list(total_q * self.row_heads, cu_q.shape[0] - 1, self.rows)
         # Used lengths as long as the offsets stand for none.
-        return cu_q, cu_k, cu_q if used_q is None else used_q, cu_k if used_k is None else used_k, cu_q.new_empty(words)
+        return cu_q, cu_k, cu_q if used_q is None else used_q, cu_k if used_k is None else used_k, words
 
     def arguments(
         self, tensors: Sequence[Tensor], lse: Tensor | None, scale: float, values: Values,
-        offsets: tuple[Tensor, ...] = (), parts: int = 0,
+        offsets: Offsets | tuple[()] = (), parts: int = 0,
     ) -> tuple[Any, ...]:  # fmt: skip
         """Returns what the kernel takes, in its order.
 
         `tensors` are q, k, v and the output, (batch, heads, rows, columns) or packed (rows, heads, columns), which lie as
-        kernels read them. Of packed sequences, `offsets` say where they lie, with room for the list of tiles, and `parts` how
-        many parts their keys have.
+        kernels read them. Of packed sequences, `offsets` say where they lie, and `parts` how many parts their keys have.
         """
         q, k, v, output = tensors
         features: Sequence[Any] = self.features
