@@ -23,7 +23,7 @@ from tl_attention.op import checks as of_checks
 from tl_attention.op import compiled, run
 from tl_attention.op import plan as of_plans
 from tl_attention.op.batch import batch_of
-from tl_attention.op.call import OFF, Call, Settings
+from tl_attention.op.call import Call
 from tl_attention.op.launch import FOUND, NAMES
 from tl_attention.op.plan import key_of
 from tl_attention.oracle.reference import attention_and_lse
@@ -35,7 +35,7 @@ from tl_attention.schedule.files.schedule_file import load
 __all__ = ["on_cpu", "recorder"]
 
 GRAD = {"with gradients": torch.enable_grad, "without": torch.no_grad}
-KEY = key_of(Call(*(half(1, 1, 8, 64) for _ in "qkv"), batch_of("bhsd"), OFF, None, None, None, Settings()))
+KEY = key_of(Call(*(half(1, 1, 8, 64) for _ in "qkv"), batch_of("bhsd")))
 
 
 @pytest.fixture

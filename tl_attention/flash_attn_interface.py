@@ -15,7 +15,7 @@ from tl_attention.errors import InputError, shown
 from tl_attention.op.attend import attend
 from tl_attention.op.backward import deterministic as is_asked_for
 from tl_attention.op.batch import BATCHES
-from tl_attention.op.call import Call, Settings, values_of
+from tl_attention.op.call import Call, values_of
 from tl_attention.op.gradients import requires_gradient
 from tl_attention.op.packed import Packed
 from tl_attention.op.scalars import plain
@@ -71,8 +71,8 @@ def flash_attn_func(
         _check_given(dict(zip(LACKING, lacking)) | others, flash_attn_func)
     if deterministic is not False:
         _check_deterministic(deterministic, q, k, v)
-    values, settings = values_of({"softcap": softcap}), Settings(causal, window_size, return_attn_probs)
-    return attend(Call(q, k, v, BATCHES["bshd"], values, None, None, softmax_scale, settings))
+    values, flags = values_of({"softcap": softcap}), (causal, window_size, return_attn_probs)
+    return attend(Call(q, k, v, BATCHES["bshd"], values, None, None, softmax_scale, *flags))
 
 
 def flash_attn_varlen_func(
@@ -116,8 +116,8 @@ def flash_attn_varlen_func(
     if deterministic is not False:
         _check_deterministic(deterministic, q, k, v)
     where = Packed(cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, max_seqlen_q, max_seqlen_k)
-    values, settings = values_of({"softcap": softcap}), Settings(causal, window_size, return_attn_probs)
-    return attend(Call(q, k, v, where, values, None, None, softmax_scale, settings))
+    values, flags = values_of({"softcap": softcap}), (causal, window_size, return_attn_probs)
+    return attend(Call(q, k, v, where, values, None, None, softmax_scale, *flags))
 
 
 def _is_usual(lacking: tuple[object, ...], scale: object, causal: object) -> bool:

@@ -7,7 +7,7 @@ import operator
 import torch
 
 from tl_attention.op import checks, run
-from tl_attention.op.call import Call, Result, Settings
+from tl_attention.op.call import Call, Result
 from tl_attention.op.checks import Checked
 from tl_attention.op.eager import Graded, is_plain
 from tl_attention.op.gradients import check_has_gradient, forward_only, is_traced, requires_gradient
@@ -29,7 +29,7 @@ def first(call: Call, key: Key | None) -> Result:
     found, needs_gradient = checks.checked(call), requires_gradient(*call[:3], *call.values)
     if needs_gradient:
         check_has_gradient(call, found.mask)
-        there = {"return_lse": call.settings.return_lse, "out": call.out is not None, "check": call.settings.check}
+        there = {"return_lse": call.return_lse, "out": call.out is not None, "check": call.check}
         for name in (name for name, given in there.items() if given):
             raise forward_only(name, "without it: the LSE has no gradient" if name == "return_lse" else "without it")
     if traced or (needs_gradient and not is_plain()):
@@ -45,7 +45,7 @@ def first(call: Call, key: Key | None) -> Result:
 @torch.no_grad()
 def _of_forward(call: Call, found: Checked) -> Plan:
     """Returns the plan of a call's output and LSE, which the backward reads."""
-    call = call._replace(settings=call.settings._replace(return_lse=True))
+    call = call._replace(return_lse=True)
     key = key_of(call)
     plan = run.plans.get(key)
     if plan is not None and plan.serves(call):
@@ -55,11 +55,7 @@ def _of_forward(call: Call, found: Checked) -> Plan:
 
 def _with_pythons_numbers(call: Call, traced: bool) -> Call | None:
     """Returns the call with Python's own numbers for other libraries' scalars; None for a call that has none of these."""
-    settings, values = Settings._make(map(plain, call.settings)), tuple(map(plain, call.values))
-    where = call.where.with_lengths(plain if traced else length)
-    ours = call._replace(
-        where=where, scale=plain(call.scale),
-        settings=call.settings if all(map(operator.is_, settings, call.settings)) else settings,
-        values=call.values if all(map(operator.is_, values, call.values)) else values,
-    )  # fmt: skip
+    values, where = tuple(map(plain, call.values)), call.where.with_lengths(plain if traced else length)
+    values = call.values if all(map(operator.is_, values, call.values)) else values
+    ours = Call(*call[:3], where, values, *call[5:7], *map(plain, call[7:]))
     return None if all(map(operator.is_, ours, call)) else ours

@@ -8,8 +8,8 @@ from typing import Any, Literal, Unpack, overload
 from torch import Tensor
 
 from tl_attention.op.attend import first
-from tl_attention.op.batch import BATCHES, batch_of
-from tl_attention.op.call import NO_WINDOW, Call, Keywords, Result, Settings, made, values_of
+from tl_attention.op.batch import batch_of
+from tl_attention.op.call import NO_WINDOW, Call, Keywords, Result, made, values_of
 from tl_attention.op.in_memory import BHSD
 from tl_attention.op.run import run
 from tl_attention.op.unknown import without_a_name
@@ -99,6 +99,5 @@ def attention(
     if unnamed:
         raise without_a_name("attention", unnamed[0], behind="v")
     values = values_of(features, "attention", Options)
-    where = BATCHES[layout] if type(layout) is str and layout in BATCHES else batch_of(layout)
-    settings = made(Settings, (causal, window_size, return_lse, invariant, specialize, False, False))
-    return run(made(Call, (q, k, v, where, values, out, schedule, scale, settings)), first)
+    where, flags = batch_of(layout), (causal, window_size, return_lse, invariant, specialize, False, False)
+    return run(made(Call, (q, k, v, where, values, out, schedule, scale, *flags)), first)

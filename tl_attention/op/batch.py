@@ -90,7 +90,7 @@ class Batch:
         if masks_alike(mask, seq_q, seq_kv):
             return None
         return (
-            f"window_size {tuple(call.settings.window_size)}, {seq_q} queries and {seq_kv} keys",
+            f"window_size {tuple(call.window_size)}, {seq_q} queries and {seq_kv} keys",
             "with no more queries than keys",
         )
 
@@ -102,7 +102,7 @@ class Batch:
 
     def plan(self, call: Call, found: Checked) -> Plan:
         """Makes the plan of calls like this one. Raises InputError for what no kernel computes, or reads where it lies."""
-        q, k, v, settings = *map(self.canonical, call[:3]), call.settings
+        q, k, v = map(self.canonical, call[:3])
         (batch, heads, seq_q, head_dim), (heads_kv, seq_kv) = q.shape, k.shape[1:3]
         rows, mask = Rows.of(found.mask, seq_q, seq_kv), shortened(found.mask, max(seq_q, seq_kv))
         try:
@@ -114,15 +114,15 @@ class Batch:
             raise prefixed("attention", error) from None
         card = checks.checked_card(q.device)
         output = checked_output(call)
-        common = q.device.index, head_dim**-0.5, found.asked, settings.return_lse
+        common = q.device.index, head_dim**-0.5, found.asked, call.return_lse
         if shape is None or rows.hidden:
             seen = self.seen(call, rows, self.canonical(output))
             plan = self.plan(seen, found) if shape else None
             return SomeRows(plan.schedule if plan else None, *common, rows, plan)
         taken = {"q": q, "k": k, "v": v, "out": output}
         strided, tensors = placed(taken, self.layout)
-        in_parts = settings.invariant is not True and not settings.specialize
-        shape, invariant = computed(shape, card.arch, settings.invariant, by_rules=call.schedule is None)
+        in_parts = call.invariant is not True and not call.specialize
+        shape, invariant = computed(shape, card.arch, call.invariant, by_rules=call.schedule is None)
         apart = shape.group == 1 or keep_heads_apart(found.asked.features, in_parts=True)
         views = {} if apart else in_one_head(tensors, shape.heads_kv)
         # Heads whose rows cannot lie in one tile have the schedule of heads that share nothing.
@@ -134,7 +134,7 @@ class Batch:
         sms = compiled.sms_of(q.device)
         parts = parts_of(shape, scheduled, sms) if in_parts else None
         variant = replace(
-            shape.variant(settings.specialize, parts=parts is not None),
+            shape.variant(call.specialize, parts=parts is not None),
             strided=strided, sms=sms, arch=card.arch, invariant=invariant,
         )  # fmt: skip
         launch = Launch.of(compiled.kernel_of(scheduled, variant).launch, scheduled, variant, shape, parts)
@@ -170,7 +170,7 @@ class BatchPlan(Plan):
 
     def laid_out(self, call: Call, scale: float) -> LaidOut:
         """Returns the output and the LSE of a call, and the kernel that writes them with its arguments."""
-        q, k, v, _, values, out, _, _, _ = call
+        q, k, v, _, values, out, *_ = call
         if out is None:
             # This takes less of the host's time, where it gives the same.
             out = torch.empty_like(q) if self.like_q else q.new_empty_strided(*self.output)

@@ -43,18 +43,6 @@ class Keywords(TypedDict, total=False):
     invariant: bool | None
 
 
-class Settings(NamedTuple):
-    """Settings are the flags of a call, and its window."""
-
-    causal: bool = False
-    window_size: tuple[int, int] = NO_WINDOW
-    return_lse: bool = False
-    invariant: bool | None = None
-    specialize: bool = False
-    zero_unused: bool = False
-    check: bool = False
-
-
 class Call(NamedTuple):
     """A Call holds the arguments of one call as they were given.
 
@@ -66,11 +54,17 @@ class Call(NamedTuple):
     k: Tensor
     v: Tensor
     where: Any
-    values: Values
-    out: Tensor | None
-    schedule: Schedule | str | Path | None
-    scale: float | None
-    settings: Settings
+    values: Values = OFF
+    out: Tensor | None = None
+    schedule: Schedule | str | Path | None = None
+    scale: float | None = None
+    causal: bool = False
+    window_size: tuple[int, int] = NO_WINDOW
+    return_lse: bool = False
+    invariant: bool | None = None
+    specialize: bool = False
+    zero_unused: bool = False
+    check: bool = False
 
     @property
     def tensors_of_features(self) -> dict[str, Tensor]:

@@ -48,18 +48,16 @@ def checked(call: Call) -> Checked:
 
 
 def _checked_settings(call: Call) -> tuple[Mask, Asked]:
-    flags = call.settings._asdict()
-    window_size, invariant = flags.pop("window_size"), flags.pop("invariant")
-    for name, value in flags.items():
-        if not isinstance(value, bool):
-            raise InputError(f"attention: {name} is {shown(value)}, expected True or False")
-    if not (invariant is None or isinstance(invariant, bool)):
-        raise InputError(f"attention: invariant is {shown(invariant)}, expected True, False or None")
+    for name in ("causal", "return_lse", "specialize", "zero_unused", "check", "invariant"):
+        value = getattr(call, name)
+        if not (isinstance(value, bool) or (value is None and name == "invariant")):
+            expected = "True, False or None" if name == "invariant" else "True or False"
+            raise InputError(f"attention: {name} is {shown(value)}, expected {expected}")
     try:
-        mask = masked(call.settings.causal, window_size)
+        mask = masked(call.causal, call.window_size)
         given = ((f, value) for f, value in zip(INPUTS, call.values))
         there = {f.word: value if f.is_number else value is not None for f, value in given}
-        return mask, Asked(**there, lse=call.settings.return_lse)
+        return mask, Asked(**there, lse=call.return_lse)
     except InputError as error:
         raise prefixed("attention", error) from None
 

@@ -17,7 +17,7 @@ from tl_attention.errors import InputError
 from tl_attention.op import backward
 from tl_attention.op.aten import Given
 from tl_attention.op.batch import Batch
-from tl_attention.op.call import NO_WINDOW, OFF, Call, Result, Settings
+from tl_attention.op.call import NO_WINDOW, OFF, Call, Result
 from tl_attention.op.gradients import check_has_gradient, requires_gradient
 from tl_attention.op.in_memory import BHSD
 from tl_attention.op.packed import Packed
@@ -40,33 +40,33 @@ def call_operator(call: Call) -> Result:
 
     Raises InputError for arguments that the operator has not.
     """
-    where, settings, schedule = call.where, call.settings, call.schedule
-    for name, there in {"out": call.out is not None, "check": settings.check}.items():
+    where, schedule = call.where, call.schedule
+    for name, there in {"out": call.out is not None, "check": call.check}.items():
         if there:
             raise InputError(f"{where.function}: {name} is given {HERE}, expected none")
     if schedule is not None and not isinstance(schedule, (str, Path)):
         found = type(schedule).__name__
         raise InputError(f"{where.function}: schedule is {found} {HERE}, expected a name, a file or a label")
     options: dict[str, Any] = {
-        "causal": settings.causal,
+        "causal": call.causal,
         "scale": call.scale,
-        "window_size": settings.window_size,
+        "window_size": call.window_size,
         **{INPUTS[place].word: call.values[place] for place in NUMBERS},
         # The backward reads the LSE.
-        "return_lse": settings.return_lse or requires_gradient(*call[:3], *call.values),
+        "return_lse": call.return_lse or requires_gradient(*call[:3], *call.values),
         "schedule": None if schedule is None else str(schedule),
-        "invariant": settings.invariant,
-        where.flag: getattr(settings, where.flag),
+        "invariant": call.invariant,
+        where.flag: getattr(call, where.flag),
     }
     tensors = (call.values[place] for place in PER_HEAD)
     of = getattr(torch.ops.tl_attention, where.operator)
     output, lse = of(*call[:3], *where.operator_arguments, *tensors, **options, **where.operator_options)
-    return (output, lse) if settings.return_lse else output
+    return (output, lse) if call.return_lse else output
 
 
 def options_of_gradient(call: Call, scale: float | None) -> dict[str, Any]:
     """Returns what the gradients of a call need beside tensors."""
-    causal, window_size = call.settings[:2]
+    causal, window_size = call[8:10]
     return {
         "causal": causal,
         "scale": scale,
@@ -101,9 +101,8 @@ def define(kind: type[Batch] | type[Packed], compute: Callable[..., backward.Gra
         for place, tensor in zip(PER_HEAD, tensors):
             values[place] = tensor
         # A list from the dispatcher; only what has a hash leaves a plan.
-        window_size, flags = tuple(get("window_size", NO_WINDOW)), (get("specialize", False), get("zero_unused", False))
-        settings = Settings(get("causal", False), window_size, get("return_lse", False), get("invariant"), *flags)
-        return Call(q, k, v, where, tuple(values), None, get("schedule"), get("scale"), settings)
+        options["window_size"] = tuple(get("window_size", NO_WINDOW))
+        return Call(q, k, v, where, tuple(values), **{name: options[name] for name in Call._fields if name in options})
 
     def run(*given: Any, **options: Any) -> tuple[Tensor, Tensor]:
         call = call_of(*given, **options)
@@ -112,15 +111,15 @@ def define(kind: type[Batch] | type[Packed], compute: Callable[..., backward.Gra
 
     def without_data(*given: Any, **options: Any) -> tuple[Tensor, Tensor]:
         call = call_of(*given, **options)
-        output, lse = call.where.results(call, has_lse=call.settings.return_lse)
+        output, lse = call.where.results(call, has_lse=call.return_lse)
         return output, call.q.new_empty((0,), dtype=torch.float32) if lse is None else lse
 
     def setup_context(
         ctx: Any, inputs: Any, keyword_only_inputs: dict[str, Any], output: tuple[Tensor, Tensor]
     ) -> None:
         call = call_of(*inputs, **keyword_only_inputs)
-        check_has_gradient(call, masked(*call.settings[:2]))
-        if not call.settings.return_lse:
+        check_has_gradient(call, masked(*call[8:10]))
+        if not call.return_lse:
             raise InputError(f"{kind.function}: an input of {name} requires a gradient, expected return_lse=True then")
         ctx.save_for_backward(*call[:3], *output, call.values[SINKS], *call.where.offsets)
         ctx.own = options_of_gradient(call, call.scale)

@@ -183,7 +183,7 @@ class Packed(PackedArguments):
         if packed_masks_alike(mask, self.max_seqlen_k):
             return None
         instead = "with a right side that is closed, and shorter than max_seqlen_k"
-        return f"window_size {tuple(call.settings.window_size)}", instead
+        return f"window_size {tuple(call.window_size)}", instead
 
     def has_gradient_at_all_lengths(self, mask: Mask) -> bool:
         """Says whether calls of the same key have gradients where one has, whatever the longest sequence."""
@@ -193,7 +193,7 @@ class Packed(PackedArguments):
 
     def plan(self, call: Call, found: Checked) -> Plan:
         """Makes the plan of calls like this one. Raises InputError for what no kernel computes, or reads where it lies."""
-        q, k, v, settings = call.q, call.k, call.v, call.settings
+        q, k, v = call[:3]
         (total_q, heads, head_dim), total_k, sequences = q.shape, k.shape[0], self.cu_seqlens_q.shape[0] - 1
         card = checks.checked_card(q.device)
         seq_q, seq_kv = (max(1, min(most, total)) for most, total in zip(self[4:], (total_q, total_k)))
@@ -209,7 +209,7 @@ class Packed(PackedArguments):
                 )  # fmt: skip
             except InputError as error:
                 raise prefixed(self.function, error) from None
-        for fault in self._faults_of_contents(total_q, total_k) if settings.check else ():
+        for fault in self._faults_of_contents(total_q, total_k) if call.check else ():
             raise InputError(f"attention_varlen: {fault}")
         if call.out is not None:
             checked_output(call)
@@ -217,16 +217,16 @@ class Packed(PackedArguments):
             if tensor is not None:
                 check_place(name, tensor)
         single, like_q = min(*q.shape[:2], *k.shape[:2]) <= 1, q.is_contiguous() and v.shape[2] == head_dim
-        common = q.device.index, head_dim**-0.5, found.asked, settings.return_lse, like_q, single
+        common = q.device.index, head_dim**-0.5, found.asked, call.return_lse, like_q, single
         if shape is None:
             return PackedPlan(None, *common)
-        shape, invariant = computed(shape, card.arch, settings.invariant, by_rules=call.schedule is None)
+        shape, invariant = computed(shape, card.arch, call.invariant, by_rules=call.schedule is None)
         scheduled = compiled.schedule_of(call.schedule, shape, card, invariant)
         sms = compiled.sms_of(q.device)
         of = functools.partial(replace, sms=sms, arch=card.arch, invariant=invariant)
         # None is compiled before the first call that runs on it.
         whole = _launch(shape, scheduled, of(packed_variant(shape, scheduled, False)))
-        if settings.invariant is True or not may_have_parts(scheduled):
+        if call.invariant is True or not may_have_parts(scheduled):
             return PackedPlan(scheduled, *common, whole)
         variant = of(packed_variant(shape, scheduled, True))
         number = functools.partial(packed_parts, row_heads=variant.row_heads, schedule=scheduled, sms=sms)
@@ -280,16 +280,16 @@ class PackedPlan(Plan):
 
     def laid_out(self, call: Call, scale: float) -> LaidOut:
         """Returns the output and the LSE of a call, and the kernel that writes them with its arguments."""
-        q, k, v, where, values, out, _, _, settings = call
+        q, k, v, where, values, result, *_ = call
         assert isinstance(where, Packed)
         cu_q, cu_k, used_q, used_k, most_q, most_k = where
-        (total_q, heads, _), result, lse, parts = q.shape, out, None, 0
+        (total_q, heads, _), lse, parts = q.shape, None, 0
         if result is None:
             # This takes less of the host's time, where it gives the same.
             result = torch.empty_like(q) if self.like_q else q.new_empty((total_q, heads, v.shape[2]))
         if self.has_lse:
             lse = q.new_empty((heads, total_q), dtype=torch.float32)
-        if settings.zero_unused:
+        if call.zero_unused:
             result.zero_()
             if lse is not None:
                 lse.fill_(-float("inf"))

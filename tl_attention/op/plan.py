@@ -49,7 +49,7 @@ class Plan:
 
         Tensors must be aligned, no input may lie under `out`, and the schedule's file must be as it was.
         """
-        q, k, v, where, values, out, schedule, _, _ = call
+        q, k, v, where, values, out, schedule, *_ = call
         together = q.data_ptr() | k.data_ptr() | v.data_ptr()
         if out is not None:
             together |= out.data_ptr()
@@ -92,30 +92,24 @@ def key_of(call: Call) -> Key | None:
     No plan may be kept where an argument is no plain tensor, number, name or Schedule. Values that are equal, and right,
     mean the same: so 1 is not taken for a flag, nor 1.0 for a side of a window.
     """
-    q, k, v, where, values, out, schedule, _, settings = call
-    causal, window_size, return_lse, invariant, specialize, zero_unused, check = settings
-    if not (type(q) is type(k) is type(v) is Tensor):
-        return None
+    q, k, v, where, values, out, schedule, _, causal, window_size, return_lse, invariant, specialize, *others = call
     dtype, device = q.dtype, q.device
-    # What differs here is refused.
-    if not (k.dtype is v.dtype is dtype and k.device == v.device == device):
-        return None
-    if not (type(causal) is type(return_lse) is type(specialize) is type(zero_unused) is bool and check is False):
-        return None
-    if not (invariant is None or type(invariant) is bool):
-        return None
-    if window_size is not NO_WINDOW and not (type(window_size) is tuple and all(type(n) is int for n in window_size)):
-        return None
-    if schedule is not None and not isinstance(schedule, (str, Path, Schedule)):
+    if not (
+        type(q) is type(k) is type(v) is Tensor
+        # What differs here is refused.
+        and (k.dtype is v.dtype is dtype and k.device == v.device == device)
+        and (type(causal) is type(return_lse) is type(specialize) is type(others[0]) is bool and others[1] is False)
+        and (invariant is None or type(invariant) is bool)
+        and (window_size is NO_WINDOW or (type(window_size) is tuple and all(type(n) is int for n in window_size)))
+        and (schedule is None or isinstance(schedule, (str, Path, Schedule)))
+    ):
         return None
     # This asks what operator.requires_gradient asks, without its loop: every eager call comes by here.
     graded = torch.is_grad_enabled()
     needs_gradient = graded and (q.requires_grad or k.requires_grad or v.requires_grad)
+    of_out = strides = None
     if values is not OFF and not PLAIN.issuperset(map(type, values)):
         values = _described(values, graded)
-        if not values:
-            return None
-    of_out = strides = None
     if out is not None:
         if type(out) is not Tensor or (graded and out.requires_grad):
             return None
@@ -124,13 +118,10 @@ def key_of(call: Call) -> Key | None:
     if out is not None or not (q.is_contiguous() and k.is_contiguous() and v.is_contiguous()):
         strides = q.stride(), k.stride(), v.stride()
     sizes = where.sizes(q, k, v, out)
-    if sizes is None:
+    if not (sizes and values):
         return None
-    return (
-        *sizes,
-        *(strides, dtype, device, of_out, schedule, needs_gradient),
-        *(causal, window_size, return_lse, invariant, specialize, *values),
-    )
+    of_tensors = sizes, strides, dtype, device, of_out, needs_gradient
+    return of_tensors, schedule, causal, window_size, return_lse, invariant, specialize, values
 
 
 def _described(values: Values, graded: bool) -> Values:

@@ -8,7 +8,7 @@ from typing import Any, Literal, Unpack, overload
 from torch import Tensor
 
 from tl_attention.op.attend import first
-from tl_attention.op.call import NO_WINDOW, Call, Keywords, Result, Settings, made, values_of
+from tl_attention.op.call import NO_WINDOW, Call, Keywords, Result, made, values_of
 from tl_attention.op.packed import Packed
 from tl_attention.op.run import run
 from tl_attention.op.unknown import without_a_name
@@ -98,5 +98,5 @@ def attention_varlen(
         raise without_a_name("attention_varlen", unnamed[0], behind="max_seqlen_k")
     values = values_of(features, "attention_varlen", VarlenOptions)
     where = made(Packed, (cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, max_seqlen_q, max_seqlen_k))
-    settings = made(Settings, (causal, window_size, return_lse, invariant, False, zero_unused, check))
-    return run(made(Call, (q, k, v, where, values, out, schedule, scale, settings)), first)
+    flags = causal, window_size, return_lse, invariant, False, zero_unused, check
+    return run(made(Call, (q, k, v, where, values, out, schedule, scale, *flags)), first)

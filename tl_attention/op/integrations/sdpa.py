@@ -21,7 +21,7 @@ from tl_attention.op.aten import Given
 from tl_attention.op.attend import attend
 from tl_attention.op.backward import dense
 from tl_attention.op.batch import BATCHES, Batch
-from tl_attention.op.call import NO_WINDOW, OFF, Call, Settings
+from tl_attention.op.call import NO_WINDOW, OFF, Call
 from tl_attention.op.gradients import check_has_gradient
 from tl_attention.op.integrations import NAME
 from tl_attention.op.packed import Packed
@@ -230,7 +230,7 @@ def _attend(
             _check_lengths(*(where.canonical(x).shape[2] for x in (query, key)), masked=seen != (False, (OPEN, OPEN)))
         if value.shape[-1] != query.shape[-1]:
             raise InputError(f"sdpa: value has head_dim {value.shape[-1]}, expected query's {query.shape[-1]}")
-    call = Call(*tensors, where, OFF, out, None, scale, Settings(*seen, return_lse=True))
+    call = Call(*tensors, where, OFF, out, None, scale, *seen, return_lse=True)
     if not of_batch and any(x.requires_grad for x in tensors):
         check_has_gradient(call, masked(*seen))
     # A tensor may require a gradient here: autograd is above.
