@@ -11,12 +11,12 @@ from torch import Tensor
 
 from tl_attention.errors import InputError
 from tl_attention.op import checks, compiled
-from tl_attention.op.call import Call, Result
+from tl_attention.op.call import Call
 from tl_attention.op.checks import Checked, checked_output, prefixed
 from tl_attention.op.few import parts_of, put_together
-from tl_attention.op.in_memory import BHSD, DIMENSIONS, check_layout, empty, in_one_head, other_way, placed
+from tl_attention.op.in_memory import BHSD, DIMENSIONS, check_layout, in_one_head, other_way, placed
 from tl_attention.op.launch import Launch
-from tl_attention.op.plan import LaidOut, Plan
+from tl_attention.op.plan import LaidOut, Plan, of_any_call
 from tl_attention.op.rows import Rows
 from tl_attention.problem.features import INPUTS, keep_heads_apart
 from tl_attention.problem.mask import Mask, shortened
@@ -53,11 +53,10 @@ class Batch:
         """Returns a tensor of the layout as (batch, heads, rows, columns), or such a one in the layout."""
         return other_way(tensor, self.layout) if isinstance(tensor, Tensor) and tensor.dim() == 4 else tensor
 
-    def results(self, call: Call, has_lse: bool) -> tuple[Tensor, Tensor | None]:
-        """Returns tensors for the output and, if there is one, the LSE."""
-        q, v = self.canonical(call.q), self.canonical(call.v)
-        output = self.canonical(empty(q, (*q.shape[:3], v.shape[3]), self.layout)) if call.out is None else call.out
-        return output, q.new_empty(q.shape[:3], dtype=torch.float32) if has_lse else None
+    def sizes_of_lse(self, q: Tensor) -> tuple[int, ...]:
+        """Returns the sizes of the LSE beside such a q, (batch, heads, rows)."""
+        batch, one, other, _ = q.shape
+        return (batch, one, other) if self.layout == BHSD else (batch, other, one)
 
     def with_lengths(self, by: Any) -> Batch:
         """Returns this: a batch was given no lengths."""
@@ -113,13 +112,11 @@ class Batch:
         except InputError as error:
             raise prefixed("attention", error) from None
         card = checks.checked_card(q.device)
-        output = checked_output(call)
-        common = q.device.index, head_dim**-0.5, found.asked, call.return_lse
+        output, common = checked_output(call), of_any_call(call, found)
         if shape is None or rows.hidden:
-            seen = self.seen(call, rows, self.canonical(output))
-            plan = self.plan(seen, found) if shape else None
-            return SomeRows(plan.schedule if plan else None, *common, rows, plan)
-        taken = {"q": q, "k": k, "v": v, "out": output}
+            plan = self.plan(self.seen(call, rows, output), found) if shape else None
+            return SomeRows(*common, plan.schedule if plan else None, rows, plan)
+        taken = {"q": q, "k": k, "v": v, "out": self.canonical(output)}
         strided, tensors = placed(taken, self.layout)
         in_parts = call.invariant is not True and not call.specialize
         shape, invariant = computed(shape, card.arch, call.invariant, by_rules=call.schedule is None)
@@ -140,10 +137,9 @@ class Batch:
         launch = Launch.of(compiled.kernel_of(scheduled, variant).launch, scheduled, variant, shape, parts)
         as_given = self.layout == BHSD and all(_place(tensors[x]) == _place(tensor) for x, tensor in taken.items())
         return BatchPlan(
-            *(scheduled, *common, launch, _place(self.canonical(output)), _is_like(self.canonical(output), call.q)),
-            lse=((batch, heads, seq_q), (heads * seq_q, seq_q, 1)),
-            lse_view=tuple(tensors["q"].shape[:3]),
+            *(*common, scheduled, launch),
             views=None if as_given else tuple(map(_place, tensors.values())),
+            of_lse=tuple(tensors["q"].shape[:3]),
         )
 
     def seen(self, call: Call, rows: Rows, output: Tensor) -> Call:
@@ -154,35 +150,25 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class BatchPlan(Plan):
-    """A BatchPlan holds the sizes and strides by which calls of a batch are launched.
+    """A BatchPlan launches calls of a batch.
 
-    `output` and `lse` are those of results, in the caller's layout; `like_q` says that the output's are those of q. `views`
-    are those of q, k, v and the output as the kernel takes them, None where it takes them as they are, and `lse_view` are
-    the sizes of its LSE.
+    `views` are the sizes and strides of q, k, v and the output as the kernel takes them, None where it takes them as they
+    are, and `of_lse` are the sizes of its LSE.
     """
 
     launch: Launch
-    output: Place
-    like_q: bool
-    lse: Place
-    lse_view: tuple[int, ...]
     views: tuple[Place, ...] | None
+    of_lse: tuple[int, ...]
 
-    def laid_out(self, call: Call, scale: float) -> LaidOut:
-        """Returns the output and the LSE of a call, and the kernel that writes them with its arguments."""
-        q, k, v, _, values, out, *_ = call
-        if out is None:
-            # This takes less of the host's time, where it gives the same.
-            out = torch.empty_like(q) if self.like_q else q.new_empty_strided(*self.output)
-        result = output = out
-        of_rows = lse = q.new_empty_strided(*self.lse, dtype=torch.float32) if self.has_lse else None
+    def laid_out(self, call: Call, scale: float, result: Tensor, lse: Tensor | None) -> LaidOut:
+        """Returns the kernel that writes a call's results, with its arguments."""
+        q, k, v, launch = call.q, call.k, call.v, self.launch
         if self.views is not None:
             of_q, of_k, of_v, of_output = self.views
             q, k, v = q.as_strided(*of_q), k.as_strided(*of_k), v.as_strided(*of_v)
-            output = result.as_strided(*of_output)
-            of_rows = None if lse is None else lse.view(self.lse_view)
-        launch = self.launch
-        return result, lse, launch.kernel, launch.arguments((q, k, v, output), of_rows, scale, values)
+            result = result.as_strided(*of_output)
+            lse = None if lse is None else lse.view(self.of_lse)
+        return launch.kernel, launch.arguments((q, k, v, result), lse, scale, call.values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,10 +181,9 @@ class SomeRows(Plan):
     rows: Rows
     seen: Plan | None
 
-    def run(self, call: Call, scale: float) -> Result:
+    def laid_out(self, call: Call, scale: float, result: Tensor, lse: Tensor | None) -> LaidOut:
         """Computes the rows that see a key, and sets the others to 0, and their LSE to what a row without keys has."""
         where: Any = call.where
-        result, lse = where.results(call, self.has_lse)
         self.rows.without_keys(where.canonical(result)).zero_()
         if lse is not None:
             self.rows.without_keys(lse).copy_(lse_without_keys(call, lse))
@@ -206,7 +191,7 @@ class SomeRows(Plan):
             found = self.seen.run(where.seen(call, self.rows, result), scale)
             if lse is not None:
                 self.rows.computed(lse).copy_(found[1])
-        return result if lse is None else (result, lse)
+        return None, ()
 
 
 def lse_without_keys(call: Call, lse: Tensor) -> Tensor:
@@ -217,10 +202,6 @@ def lse_without_keys(call: Call, lse: Tensor) -> Tensor:
     there = zip(INPUTS, call.values, strict=True)
     scores = [value[:, None] for f, value in there if f.counts_once and value is not None]
     return torch.stack(scores).logsumexp(dim=0) if scores else lse.new_tensor(-float("inf"))
-
-
-def _is_like(output: Tensor, q: Tensor) -> bool:
-    return q.is_contiguous() and _place(output) == _place(q)
 
 
 def _place(tensor: Tensor) -> Place:

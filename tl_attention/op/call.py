@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, NamedTuple, TypedDict
 
+import torch
 from torch import Tensor
 
 from tl_attention.op.unknown import unknown_argument
@@ -65,6 +66,17 @@ class Call(NamedTuple):
     specialize: bool = False
     zero_unused: bool = False
     check: bool = False
+
+    def results(self, has_lse: bool, like_q: bool = False) -> tuple[Tensor, Tensor | None]:
+        """Returns tensors for the output, which is `out` if it is given, and for the LSE, None without one.
+
+        With `like_q` the output has the sizes and strides of q.
+        """
+        q, out = self.q, self.out
+        if out is None:
+            # The first takes less of the host's time.
+            out = torch.empty_like(q) if like_q else q.new_empty((*q.shape[:-1], self.v.shape[-1]))
+        return out, q.new_empty(self.where.sizes_of_lse(q), dtype=torch.float32) if has_lse else None
 
     @property
     def tensors_of_features(self) -> dict[str, Tensor]:

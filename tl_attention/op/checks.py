@@ -153,13 +153,10 @@ def checked_card(device: torch.device) -> Card:
 
 
 def checked_output(call: Call) -> Tensor:
-    """Returns the call's `out`, or a new tensor for the output, as `canonical` does of q.
-
-    Raises InputError for an `out` that cannot take the output.
-    """
-    where, out = call.where, call.out
-    if out is None:
-        return where.canonical(where.results(call, has_lse=False)[0])
+    """Returns the call's `out`, or a new tensor for the output. Raises InputError for an `out` that cannot take the output."""
+    where, (out, _) = call.where, call.results(has_lse=False)
+    if call.out is None:
+        return out
     check_is("out", out, where)
     if torch.is_grad_enabled() and out.requires_grad:
         raise InputError("attention: out requires a gradient, and there is no backward: call it under torch.no_grad()")
@@ -167,4 +164,4 @@ def checked_output(call: Call) -> Tensor:
     others = {name: tensor for name, tensor in where.tensors.items() if tensor is not None}
     inputs = {"q": q, "k": k, "v": v, **others, **call.tensors_of_features}
     check_out(output, (*q.shape[:-1], v.shape[-1]), inputs, where.layout)
-    return output
+    return out

@@ -34,11 +34,6 @@ def other_way(tensor: Any, layout: str) -> Any:
     return tensor if layout == BHSD else tensor.transpose(1, 2)
 
 
-def empty(like: Any, shape: tuple[int, ...], layout: str) -> Any:
-    """Returns a new tensor (batch, heads, seq, head_dim), contiguous in the layout, with dtype and device of `like`."""
-    return other_way(like.new_empty(_in_order(shape, layout)), layout)
-
-
 def check_out(out: Any, shape: tuple[int, ...], inputs: Mapping[str, Any], layout: str) -> None:
     """Raises InputError unless `out` has this shape, the inputs' dtype and device, and no overlap with them.
 

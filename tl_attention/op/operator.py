@@ -48,15 +48,11 @@ def call_operator(call: Call) -> Result:
         found = type(schedule).__name__
         raise InputError(f"{where.function}: schedule is {found} {HERE}, expected a name, a file or a label")
     options: dict[str, Any] = {
-        "causal": call.causal,
-        "scale": call.scale,
-        "window_size": call.window_size,
+        **{name: getattr(call, name) for name in ("causal", "scale", "window_size", "invariant", where.flag)},
         **{INPUTS[place].word: call.values[place] for place in NUMBERS},
         # The backward reads the LSE.
         "return_lse": call.return_lse or requires_gradient(*call[:3], *call.values),
         "schedule": None if schedule is None else str(schedule),
-        "invariant": call.invariant,
-        where.flag: getattr(call, where.flag),
     }
     tensors = (call.values[place] for place in PER_HEAD)
     of = getattr(torch.ops.tl_attention, where.operator)
@@ -66,14 +62,8 @@ def call_operator(call: Call) -> Result:
 
 def options_of_gradient(call: Call, scale: float | None) -> dict[str, Any]:
     """Returns what the gradients of a call need beside tensors."""
-    causal, window_size = call[8:10]
-    return {
-        "causal": causal,
-        "scale": scale,
-        "window_size": window_size,
-        **call.where.operator_options,
-        **call.where.longest,
-    }
+    own = {"causal": call.causal, "scale": scale, "window_size": call.window_size}
+    return own | call.where.operator_options | call.where.longest
 
 
 def define(kind: type[Batch] | type[Packed], compute: Callable[..., backward.Gradients]) -> Callable[..., Any]:
@@ -111,14 +101,14 @@ def define(kind: type[Batch] | type[Packed], compute: Callable[..., backward.Gra
 
     def without_data(*given: Any, **options: Any) -> tuple[Tensor, Tensor]:
         call = call_of(*given, **options)
-        output, lse = call.where.results(call, has_lse=call.return_lse)
+        output, lse = call.results(call.return_lse)
         return output, call.q.new_empty((0,), dtype=torch.float32) if lse is None else lse
 
     def setup_context(
         ctx: Any, inputs: Any, keyword_only_inputs: dict[str, Any], output: tuple[Tensor, Tensor]
     ) -> None:
         call = call_of(*inputs, **keyword_only_inputs)
-        check_has_gradient(call, masked(*call[8:10]))
+        check_has_gradient(call, masked(call.causal, call.window_size))
         if not call.return_lse:
             raise InputError(f"{kind.function}: an input of {name} requires a gradient, expected return_lse=True then")
         ctx.save_for_backward(*call[:3], *output, call.values[SINKS], *call.where.offsets)

@@ -22,7 +22,7 @@ from tl_attention.op.checks import Checked, checked_output, prefixed
 from tl_attention.op.few import may_have_parts, packed_parts, packed_variant
 from tl_attention.op.in_memory import BHSD, check_place, whole_strides
 from tl_attention.op.launch import Launch
-from tl_attention.op.plan import LaidOut, Plan
+from tl_attention.op.plan import LaidOut, Plan, of_any_call
 from tl_attention.problem.bounds import check_totals
 from tl_attention.problem.mask import WIDEST, Mask, shortened
 from tl_attention.problem.shape import AttentionShape
@@ -78,19 +78,17 @@ class Packed(PackedArguments):
         # A tensor of other dimensions raises a ValueError here, which says that there is no key.
         (total_q, heads, head_dim), (total_k, heads_k, columns_k) = q.shape, k.shape
         (total_v, heads_v, columns_v), (bounds,), (bounds_k,) = v.shape, cu_q.shape, cu_k.shape
-        if not (type(cu_q) is type(cu_k) is Tensor and cu_q.dtype is cu_k.dtype is torch.int32):
-            return None
-        if not (cu_q.device == cu_k.device == q.device and cu_q.is_contiguous() and cu_k.is_contiguous()):
-            return None
-        if used_q is not None or used_k is not None:
-            for used in (used_q, used_k):
-                if used is not None and not (type(used) is Tensor and _is_plain(used, q) and len(used) == bounds - 1):
-                    return None
-        if not type(most_q) is type(most_k) is int or most_q < 0 or most_k < 0:
-            return None
-        if bounds_k != bounds or bounds < 2 or total_v != total_k or not total_q or not total_k:
-            return None
-        if total_q + total_k + bounds > FEW or (out is not None and len(out) != total_q):
+        if not (
+            (type(cu_q) is type(cu_k) is Tensor and cu_q.dtype is cu_k.dtype is torch.int32)
+            and (cu_q.device == cu_k.device == q.device and cu_q.is_contiguous() and cu_k.is_contiguous())
+            and (
+                used_q is used_k is None
+                or all(x is None or (_is_plain(x, q) and len(x) == bounds - 1) for x in self[2:4])
+            )
+            and (type(most_q) is type(most_k) is int and most_q >= 0 and most_k >= 0)
+            and (bounds == bounds_k > 1 and total_k == total_v > 0 and 0 < total_q <= FEW - total_k - bounds)
+            and (out is None or len(out) == total_q)
+        ):
             return None
         of_out = None if out is None else tuple(out.shape[1:])
         # The stride of a single row says nothing.
@@ -135,11 +133,9 @@ class Packed(PackedArguments):
                     instead = "" if most.dim() else f": pass {name}.item()"
                 yield f"{name} is {found}, expected an integer of at least 0{instead}"
 
-    def results(self, call: Call, has_lse: bool) -> tuple[Tensor, Tensor | None]:
-        """Returns tensors for the output and, if there is one, the LSE (heads, rows)."""
-        rows, heads, _ = call.q.shape
-        output = call.q.new_empty((rows, heads, call.v.shape[2])) if call.out is None else call.out
-        return output, call.q.new_empty((heads, rows), dtype=torch.float32) if has_lse else None
+    def sizes_of_lse(self, q: Tensor) -> tuple[int, ...]:
+        """Returns the sizes of the LSE beside such a q, (heads, rows)."""
+        return tuple(q.shape[1::-1])
 
     def with_lengths(self, by: Callable[[Any], Any]) -> Packed:
         """Returns this with the longest lengths that `by` makes of them; itself where these are the same."""
@@ -216,10 +212,9 @@ class Packed(PackedArguments):
         for name, tensor in {"q": q, "k": k, "v": v, "out": call.out}.items():
             if tensor is not None:
                 check_place(name, tensor)
-        single, like_q = min(*q.shape[:2], *k.shape[:2]) <= 1, q.is_contiguous() and v.shape[2] == head_dim
-        common = q.device.index, head_dim**-0.5, found.asked, call.return_lse, like_q, single
+        common, single = of_any_call(call, found), min(*q.shape[:2], *k.shape[:2]) <= 1
         if shape is None:
-            return PackedPlan(None, *common)
+            return PackedPlan(*common, None, single)
         shape, invariant = computed(shape, card.arch, call.invariant, by_rules=call.schedule is None)
         scheduled = compiled.schedule_of(call.schedule, shape, card, invariant)
         sms = compiled.sms_of(q.device)
@@ -227,10 +222,10 @@ class Packed(PackedArguments):
         # None is compiled before the first call that runs on it.
         whole = _launch(shape, scheduled, of(packed_variant(shape, scheduled, False)))
         if call.invariant is True or not may_have_parts(scheduled):
-            return PackedPlan(scheduled, *common, whole)
+            return PackedPlan(*common, scheduled, single, whole)
         variant = of(packed_variant(shape, scheduled, True))
         number = functools.partial(packed_parts, row_heads=variant.row_heads, schedule=scheduled, sms=sms)
-        return PackedPlan(scheduled, *common, whole, _launch(shape, scheduled, variant), number)
+        return PackedPlan(*common, scheduled, single, whole, _launch(shape, scheduled, variant), number)
 
     def _faults_of_contents(self, total_q: int, total_k: int) -> Iterator[str]:
         """Yields what is wrong: offsets that fall or go beyond the tensors, lengths beyond the longest or the used.
@@ -267,34 +262,27 @@ def _launch(shape: AttentionShape, schedule: Schedule, variant: Variant) -> Call
 class PackedPlan(Plan):
     """A PackedPlan launches calls of packed sequences, whatever their lengths.
 
-    `like_q` says that outputs have the sizes and strides of q, `single` that a tensor has a dimension of length 1, or none.
+    `single` says that a tensor has a dimension of length 1, or none.
     `whole` gives the launch that computes all keys at once; it is None for calls without a row of a sequence. Where keys may
     be in parts, `in_parts` gives the launch that computes these, and `parts_of` how many a call has, 0 for none.
     """
 
-    like_q: bool
     single: bool
     whole: Callable[[], Launch] | None = None
     in_parts: Callable[[], Launch] | None = None
     parts_of: Callable[[int, tuple[int, int]], int] | None = None
 
-    def laid_out(self, call: Call, scale: float) -> LaidOut:
-        """Returns the output and the LSE of a call, and the kernel that writes them with its arguments."""
-        q, k, v, where, values, result, *_ = call
-        assert isinstance(where, Packed)
+    def laid_out(self, call: Call, scale: float, result: Tensor, lse: Tensor | None) -> LaidOut:
+        """Returns the kernel that writes a call's results, with its arguments."""
+        q, k, v, where, values, *_ = call
+        (total_q, heads, _), parts = q.shape, 0
         cu_q, cu_k, used_q, used_k, most_q, most_k = where
-        (total_q, heads, _), lse, parts = q.shape, None, 0
-        if result is None:
-            # This takes less of the host's time, where it gives the same.
-            result = torch.empty_like(q) if self.like_q else q.new_empty((total_q, heads, v.shape[2]))
-        if self.has_lse:
-            lse = q.new_empty((heads, total_q), dtype=torch.float32)
         if call.zero_unused:
             result.zero_()
             if lse is not None:
                 lse.fill_(-float("inf"))
         if self.whole is None:
-            return result, lse, None, ()
+            return None, ()
         if self.parts_of is not None:
             most = max(1, min(most_q, total_q)), max(1, min(most_k, k.shape[0]))
             parts = self.parts_of((cu_q.shape[0] - 1) * heads, most)
@@ -303,7 +291,7 @@ class PackedPlan(Plan):
         if self.single:
             taken = tuple(map(_with_a_row, taken))
         offsets = launch.offsets(cu_q, cu_k, used_q, used_k, total_q)
-        return result, lse, launch.kernel, launch.arguments(taken, lse, scale, values, offsets, parts)
+        return launch.kernel, launch.arguments(taken, lse, scale, values, offsets, parts)
 
 
 def _with_a_row(tensor: Tensor) -> Tensor:

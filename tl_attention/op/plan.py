@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from tl_attention.op.call import NO_WINDOW, OFF, Call, Result, Values
+from tl_attention.op.checks import Checked
 from tl_attention.op.in_memory import ALIGNMENT, share_memory
 from tl_attention.problem.features import Asked
 from tl_attention.schedule.files.named import resolve
@@ -24,8 +25,8 @@ from tl_attention.schedule.schedule import Schedule
 MOST_KEPT = 4096
 Key = tuple[object, ...]
 Kept = TypeVar("Kept")
-# The output and the LSE of a call, and the kernel that writes them, if any is needed, with its arguments.
-LaidOut = tuple[Tensor, Tensor | None, Callable[..., None] | None, tuple[Any, ...]]
+# The kernel of a call, None where it needs none, with its arguments.
+LaidOut = tuple[Callable[..., None] | None, tuple[Any, ...]]
 # Values of features that are no tensor are of these types.
 PLAIN = {float, int, type(None)}
 
@@ -34,15 +35,17 @@ PLAIN = {float, int, type(None)}
 class Plan:
     """A Plan launches calls like an earlier one without new checks.
 
-    `scale` is that of a call that gives none, and a given one has to go with the features `asked`; `has_lse` says whether the LSE is a result. Subclasses lay
-    out the tensors of a batch, and packed ones.
+    `scale` is that of a call that gives none, and a given one has to go with the features `asked`; `has_lse` says whether
+    the LSE is a result, and `like_q` that an output that is made has the sizes and strides of q. `schedule` is None where no
+    kernel is needed. Subclasses lay out the tensors of a batch, and packed ones.
     """
 
-    schedule: Schedule | None
     device: int | None
     scale: float
     asked: Asked
     has_lse: bool
+    like_q: bool
+    schedule: Schedule | None
 
     def serves(self, call: Call) -> bool:
         """Says whether this plan may launch a call of its key.
@@ -61,7 +64,8 @@ class Plan:
 
     def run(self, call: Call, scale: float) -> Result:
         """Launches the kernel on a call's tensors. Returns the output, or (output, LSE) if the plan has an LSE."""
-        result, lse, kernel, arguments = self.laid_out(call, scale)
+        result, lse = call.results(self.has_lse, self.like_q)
+        kernel, arguments = self.laid_out(call, scale, result, lse)
         if kernel is not None:
             # A launch makes the device the thread's current one. To look costs less than to put the same one back.
             if torch.cuda.current_device() == self.device:
@@ -71,9 +75,15 @@ class Plan:
                     kernel(*arguments)
         return result if lse is None else (result, lse)
 
-    def laid_out(self, call: Call, scale: float) -> LaidOut:
-        """Returns the results of a call, and the kernel that writes them with its arguments."""
+    def laid_out(self, call: Call, scale: float, result: Tensor, lse: Tensor | None) -> LaidOut:
+        """Returns the kernel that writes a call's results, with its arguments, after it has written what needs no kernel."""
         raise NotImplementedError
+
+
+def of_any_call(call: Call, found: Checked) -> tuple[int | None, float, Asked, bool, bool]:
+    """Returns the fields of a call's plan that are the same wherever its tensors lie, up to `schedule`."""
+    q, like_q = call.q, call.q.is_contiguous() and call.q.shape[-1] == call.v.shape[-1]
+    return q.device.index, q.shape[-1] ** -0.5, found.asked, call.return_lse, like_q
 
 
 class Plans(dict[Key | None, Kept]):
