@@ -96,14 +96,16 @@ def test_a_graph_of_few_queries_is_replayed_while_the_keys_grow() -> None:
         assert (result - torch.cat(wanted)[:, 0]).abs().max() < 1e-2
 
 
-def test_streams_and_threads_do_not_meet() -> None:
+@pytest.mark.parametrize("share", [False, True], ids=["streams", "one-stream"])
+def test_threads_do_not_meet(share: bool) -> None:
+    """Threads that share a stream put the list and the main kernel of a launch there one by one."""
     batches = [drawn([100 * n + 3, 40, 500], [200, 70 * n + 1, 900]) for n in range(1, 7)]
     wanted = [attention_varlen(*batch, 700, 900, causal=True) for batch in batches]
     torch.cuda.synchronize()
     wrong: list[int] = []
 
     def work(number: int) -> None:
-        stream = torch.cuda.Stream()
+        stream = torch.cuda.current_stream() if share else torch.cuda.Stream()
         with torch.cuda.stream(stream):
             for _ in range(20):
                 found = attention_varlen(*batches[number], 700, 900, causal=True)
