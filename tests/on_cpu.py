@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tl_attention.op import checks, compiled, run
+from tl_attention.op import checks, compiled, plan, run
 from tl_attention.op.plan import Plans
 from tl_attention.oracle.reference import attention_and_lse
 from tl_attention.problem.card import HOPPER
@@ -104,7 +104,7 @@ def take_for_a_gpu(monkeypatch: pytest.MonkeyPatch, kernel_of: Any, sms: int = H
     monkeypatch.setattr(compiled, "kernel_of", kernel_of)
     monkeypatch.setattr(compiled, "sms_of", lambda device: sms)
     monkeypatch.setattr(checks, "checked_card", lambda device: HOPPER)
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: None)
+    monkeypatch.setattr(plan, "current_device", lambda: None)
     monkeypatch.setattr(torch.cuda, "device", nullcontext)
 
 

@@ -309,7 +309,7 @@ def test_another_current_device_is_left_for_the_launch_alone(current, entered, r
         yield
         found.append(len(recorder.launches))
 
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: current)
+    monkeypatch.setattr(of_plans, "current_device", lambda: current)
     monkeypatch.setattr(torch.cuda, "device", entering)
     for _ in range(3):
         recorder.launches.clear()

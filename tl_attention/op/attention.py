@@ -99,5 +99,7 @@ def attention(
     if unnamed:
         raise without_a_name("attention", unnamed[0], behind="v")
     values = values_of(features, "attention", Options)
-    where, flags = batch_of(layout), (causal, window_size, return_lse, invariant, specialize, False, False)
-    return run(made(Call, (q, k, v, where, values, out, schedule, scale, *flags)), first)
+    where = batch_of(layout)
+    return run(made(Call, (
+        q, k, v, where, values, out, schedule, scale, causal, window_size, return_lse, invariant, specialize, False, False,
+    )), first)  # fmt: skip

@@ -34,17 +34,16 @@ Offsets = tuple[Tensor, Tensor, Tensor, Tensor, int]
 class Launch:
     """A Launch is a kernel, and what it takes whatever the call's tensors are.
 
-    `kernel` launches it, with arguments in its own order; `chosen` takes these out of all arguments. `features` are the
-    numbers that features have, in the order of INPUTS, and `of_call` the places of those that are tensors of the call;
-    `numbers` are those of NUMBERS. `parts` is how many parts of the keys the kernel computes, 0 where it computes all at
-    once. A tile has `rows` rows, of packed sequences those of `row_heads` heads for each query.
+    `kernel` launches it, with arguments in its own order; `chosen` takes these out of all arguments. `known` are the
+    numbers that features have, in the order of INPUTS, and those of NUMBERS, and `of_call` the places of features that
+    are tensors of the call. `parts` is how many parts of the keys the kernel computes, 0 where it computes all at once.
+    A tile has `rows` rows, of packed sequences those of `row_heads` heads for each query.
     """
 
     kernel: Callable[..., None]
     chosen: Callable[[tuple[Any, ...]], tuple[Any, ...]]
-    features: Values
+    known: Values
     of_call: tuple[int, ...]
-    numbers: tuple[int | None, ...]
     parts: int = 0
     rows: int = 0
     row_heads: int = 1
@@ -61,9 +60,8 @@ class Launch:
         return cls(
             kernel=kernel,
             chosen=itemgetter(*places),
-            features=tuple(shape.asked[f.word] if f.is_number else None for f in INPUTS),
+            known=(*(shape.asked[f.word] if f.is_number else None for f in INPUTS), *map(numbers.get, NUMBERS)),
             of_call=tuple(place for place, f in features if not f.is_number),
-            numbers=tuple(numbers.get(name) for name in NUMBERS),
             parts=number,
             rows=schedule.block_M * schedule.kernel.cluster,
             row_heads=variant.row_heads,
@@ -87,11 +85,11 @@ class Launch:
         kernels read them. Of packed sequences, `offsets` say where they lie, and `parts` how many parts their keys have.
         """
         q, k, v, output = tensors
-        features: Sequence[Any] = self.features
+        known: Sequence[Any] = self.known
         if self.of_call:
-            features = [*features]
+            known = [*known]
             for place in self.of_call:
-                features[place] = values[place]
+                known[place] = values[place]
         merged: tuple[Any, ...] = WHOLE
         if parts := parts or self.parts:
             # The kernel writes each part's results, and another one those of all keys.
@@ -103,4 +101,4 @@ class Launch:
                 q, output, lse = work_of_packed_parts(q, self.row_heads, output.shape[2], parts)
             else:
                 output, lse = results_of_parts(output, parts)
-        return self.chosen((q, k, v, output, scale, lse, *features, *self.numbers, *merged, *offsets))
+        return self.chosen((q, k, v, output, scale, lse, *known, *merged, *offsets))

@@ -274,9 +274,9 @@ class PackedPlan(Plan):
 
     def laid_out(self, call: Call, scale: float, result: Tensor, lse: Tensor | None) -> LaidOut:
         """Returns the kernel that writes a call's results, with its arguments."""
-        q, k, v, where, values, *_ = call
+        q, k, v = call.q, call.k, call.v
         (total_q, heads, _), parts = q.shape, 0
-        cu_q, cu_k, used_q, used_k, most_q, most_k = where
+        cu_q, cu_k, used_q, used_k, most_q, most_k = call.where
         if call.zero_unused:
             result.zero_()
             if lse is not None:
@@ -291,7 +291,7 @@ class PackedPlan(Plan):
         if self.single:
             taken = tuple(map(_with_a_row, taken))
         offsets = launch.offsets(cu_q, cu_k, used_q, used_k, total_q)
-        return launch.kernel, launch.arguments(taken, lse, scale, values, offsets, parts)
+        return launch.kernel, launch.arguments(taken, lse, scale, call.values, offsets, parts)
 
 
 def _with_a_row(tensor: Tensor) -> Tensor:

@@ -29,6 +29,8 @@ Kept = TypeVar("Kept")
 LaidOut = tuple[Callable[..., None] | None, tuple[Any, ...]]
 # Values of features that are no tensor are of these types.
 PLAIN = {float, int, type(None)}
+# torch.cuda's own function asks first whether CUDA has begun, which it has where tensors are on a GPU.
+current_device: Callable[[], int] = getattr(torch._C, "_cuda_getDevice", torch.cuda.current_device)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +54,12 @@ class Plan:
 
         Tensors must be aligned, no input may lie under `out`, and the schedule's file must be as it was.
         """
-        q, k, v, where, values, out, schedule, *_ = call
+        q, k, v, out, schedule = call.q, call.k, call.v, call.out, call.schedule
         together = q.data_ptr() | k.data_ptr() | v.data_ptr()
         if out is not None:
             together |= out.data_ptr()
-            if any(share_memory(out, x) for x in (q, k, v, *where.tensors.values(), *values) if isinstance(x, Tensor)):
+            inputs = (q, k, v, *call.where.tensors.values(), *call.values)
+            if any(isinstance(x, Tensor) and share_memory(out, x) for x in inputs):
                 return False
         if together % ALIGNMENT:
             return False
@@ -68,7 +71,7 @@ class Plan:
         kernel, arguments = self.laid_out(call, scale, result, lse)
         if kernel is not None:
             # A launch makes the device the thread's current one. To look costs less than to put the same one back.
-            if torch.cuda.current_device() == self.device:
+            if current_device() == self.device:
                 kernel(*arguments)
             else:
                 with torch.cuda.device(self.device):
@@ -102,13 +105,15 @@ def key_of(call: Call) -> Key | None:
     No plan may be kept where an argument is no plain tensor, number, name or Schedule. Values that are equal, and right,
     mean the same: so 1 is not taken for a flag, nor 1.0 for a side of a window.
     """
-    q, k, v, where, values, out, schedule, _, causal, window_size, return_lse, invariant, specialize, *others = call
+    (
+        q, k, v, where, values, out, schedule, _, causal, window_size, return_lse, invariant, specialize, zero_unused, check,
+    ) = call  # fmt: skip
     dtype, device = q.dtype, q.device
     if not (
         type(q) is type(k) is type(v) is Tensor
         # What differs here is refused.
         and (k.dtype is v.dtype is dtype and k.device == v.device == device)
-        and (type(causal) is type(return_lse) is type(specialize) is type(others[0]) is bool and others[1] is False)
+        and (type(causal) is type(return_lse) is type(specialize) is type(zero_unused) is bool and check is False)
         and (invariant is None or type(invariant) is bool)
         and (window_size is NO_WINDOW or (type(window_size) is tuple and all(type(n) is int for n in window_size)))
         and (schedule is None or isinstance(schedule, (str, Path, Schedule)))

@@ -98,5 +98,6 @@ def attention_varlen(
         raise without_a_name("attention_varlen", unnamed[0], behind="max_seqlen_k")
     values = values_of(features, "attention_varlen", VarlenOptions)
     where = made(Packed, (cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, max_seqlen_q, max_seqlen_k))
-    flags = causal, window_size, return_lse, invariant, False, zero_unused, check
-    return run(made(Call, (q, k, v, where, values, out, schedule, scale, *flags)), first)
+    return run(made(Call, (
+        q, k, v, where, values, out, schedule, scale, causal, window_size, return_lse, invariant, False, zero_unused, check,
+    )), first)  # fmt: skip
