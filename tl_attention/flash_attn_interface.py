@@ -126,6 +126,7 @@ def _attend(
             _check_deterministic(deterministic, *call[:3])
         return run(call, first)
     except InputError:
+        # Every argument at a wrong place is refused, so only refused calls are asked for their places.
         _check_places(call)
         raise
 
