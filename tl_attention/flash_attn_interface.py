@@ -7,17 +7,19 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from operator import is_
 from typing import Any
 
 from torch import Tensor
 
 from tl_attention.errors import InputError, shown
-from tl_attention.op.attend import attend
+from tl_attention.op.attend import first
 from tl_attention.op.backward import deterministic as is_asked_for
 from tl_attention.op.batch import BATCHES
-from tl_attention.op.call import Call, values_of
+from tl_attention.op.call import Call, Result, made, values_of
 from tl_attention.op.gradients import requires_gradient
 from tl_attention.op.packed import Packed
+from tl_attention.op.run import run
 from tl_attention.op.scalars import plain
 from tl_attention.op.unknown import unknown_argument
 
@@ -27,8 +29,8 @@ LACKING = ("qv", "q_descale", "k_descale", "v_descale", "attention_chunk", "num_
 FLASH_ATTENTION_2 = ("dropout_p", "alibi_slopes", "block_table")
 # The numbers among them, with the values that ask for nothing. Of the others None does.
 NUMBERS = {"attention_chunk": (0,), "num_splits": (0, 1), "dropout_p": (0.0,)}
-# Python has one object for each small integer.
-NO_CHUNK, ONE_SPLIT = 0, 1
+# What most calls give for LACKING and `deterministic`, known by its identity: Python has one object for each small integer.
+USUAL = (None, None, None, None, 0, 1, False)
 
 
 def flash_attn_func(
@@ -65,14 +67,9 @@ def flash_attn_func(
     Returns: the output (batch, seq_q, heads, head_dim_v) in q's dtype, or (output, LSE).
     Raises: InputError (a ValueError) for what is not supported, here or by `attention`.
     """
-    lacking = qv, q_descale, k_descale, v_descale, attention_chunk, num_splits
-    if others or not _is_usual(lacking, softmax_scale, causal):
-        _check_places(softmax_scale, causal)
-        _check_given(dict(zip(LACKING, lacking)) | others, flash_attn_func)
-    if deterministic is not False:
-        _check_deterministic(deterministic, q, k, v)
-    values, flags = values_of({"softcap": softcap}), (causal, window_size, return_attn_probs)
-    return attend(Call(q, k, v, BATCHES["bshd"], values, None, None, softmax_scale, *flags))
+    checked = qv, q_descale, k_descale, v_descale, attention_chunk, num_splits, deterministic
+    settings = softmax_scale, causal, window_size, return_attn_probs
+    return _attend(flash_attn_func, (q, k, v, BATCHES["bshd"]), softcap, settings, checked, others)
 
 
 def flash_attn_varlen_func(
@@ -109,27 +106,29 @@ def flash_attn_varlen_func(
         no sequence's are left as they are.
     Raises: InputError (a ValueError) for what is not supported, here or by `attention_varlen`.
     """
-    lacking = qv, q_descale, k_descale, v_descale, attention_chunk, num_splits
-    if others or not (seqused_q is None and _is_usual(lacking, softmax_scale, causal)):
-        _check_places(softmax_scale, causal, seqused_q)
-        _check_given(dict(zip(LACKING, lacking)) | others, flash_attn_varlen_func)
-    if deterministic is not False:
-        _check_deterministic(deterministic, q, k, v)
+    checked = qv, q_descale, k_descale, v_descale, attention_chunk, num_splits, deterministic
     where = Packed(cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, max_seqlen_q, max_seqlen_k)
-    values, flags = values_of({"softcap": softcap}), (causal, window_size, return_attn_probs)
-    return attend(Call(q, k, v, where, values, None, None, softmax_scale, *flags))
+    settings = softmax_scale, causal, window_size, return_attn_probs
+    return _attend(flash_attn_varlen_func, (q, k, v, where), softcap, settings, checked, others)
 
 
-def _is_usual(lacking: tuple[object, ...], scale: object, causal: object) -> bool:
-    """Says at once of most calls that they ask for nothing that there is not, and have their arguments in place."""
-    qv, q_descale, k_descale, v_descale, attention_chunk, num_splits = lacking
-    return (
-        qv is q_descale is k_descale is v_descale is None
-        and attention_chunk is NO_CHUNK
-        and num_splits is ONE_SPLIT
-        and (scale is None or (type(scale) is float and scale != 0))
-        and type(causal) is bool
-    )
+def _attend(
+    function: Callable[..., Any], tensors: tuple[Any, ...], softcap: float, settings: tuple[Any, ...],
+    checked: tuple[Any, ...], others: dict[str, Any],
+) -> Result:  # fmt: skip
+    """Computes a call of one of the functions above, if the arguments `checked` and `others` ask for nothing else."""
+    values = values_of({"softcap": softcap})
+    call: Call = made(Call, (*tensors, values, None, None, *settings, None, False, False, False))
+    try:
+        if others or not all(map(is_, checked, USUAL)):
+            *lacking, deterministic = checked
+            _check_given(dict(zip(LACKING, lacking)) | others, function)
+            _check_deterministic(deterministic, *call[:3])
+        return run(call, first)
+    except InputError:
+        # Every argument at a wrong place is refused, so only refused calls are asked for their places.
+        _check_places(call)
+        raise
 
 
 def _check_given(given: Mapping[str, Any], function: Callable[..., Any]) -> None:
@@ -147,20 +146,20 @@ def _check_given(given: Mapping[str, Any], function: Callable[..., Any]) -> None
             raise InputError(f"flash_attn: {name} is {shown(value)}, expected {expected}: the kernels have no other")
 
 
-def _check_places(scale: object, causal: object, seqused_q: object = None) -> None:
+def _check_places(call: Call) -> None:
     """Raises InputError where arguments seem to stand at FlashAttention-2's places, whose dropout_p is before the scale."""
-    number = plain(scale)
+    seqused_q, number = call.where.tensors.get("seqused_q"), plain(call.scale)
     is_number = not isinstance(number, bool) and (not isinstance(number, (int, float)) or number != 0)
     for name, value, is_right, expected in (
         ("seqused_q", seqused_q, seqused_q is None or isinstance(seqused_q, Tensor), "None or a tensor"),
-        ("softmax_scale", scale, is_number, "None or a number above 0"),
-        ("causal", causal, isinstance(plain(causal), bool), "True or False"),
+        ("softmax_scale", call.scale, is_number, "None or a number above 0"),
+        ("causal", call.causal, isinstance(plain(call.causal), bool), "True or False"),
     ):
         if not is_right:
             raise InputError(
                 f"flash_attn: {name} is {shown(value)}, expected {expected}: places are FlashAttention-3's, without "
                 "dropout_p; write dropout_p=0.0, softmax_scale=... and causal=..."
-            )
+            ) from None
 
 
 def _check_deterministic(flag: object, *inputs: Tensor) -> None:

@@ -72,10 +72,10 @@ def flash2(
     if why := lacking(FLASH2):
         raise InputError(f"attention: {why}, expected that of torch 2.8 to 2.13 for a gradient")
     _, q, k, v, _, _ = given
-    filled = q.shape[-1] != v.shape[-1]
-    if filled:
+    if q.shape[-1] != v.shape[-1]:
         size, scale = max(q.shape[-1], v.shape[-1]), q.shape[-1] ** -0.5 if scale is None else scale
-        given = given.but(lambda x: pad(x, (0, size - x.shape[-1])))
+        filled = flash2(given.but(lambda x: pad(x, (0, size - x.shape[-1]))), mask, scale, offsets, longest)
+        return tuple(torch.empty_like(x).copy_(whole[..., : x.shape[-1]]) for x, whole in zip((q, k, v), filled))
     # Without dropout nobody reads the state of its generator: made as PyTorch's own forward does. It is made anew, as what
     # is made while a graph is captured must not outlive the capture.
     state = q.new_empty((2,), dtype=torch.uint64), q.new_empty((), dtype=torch.uint64)
@@ -85,9 +85,7 @@ def flash2(
         *(*given, *(offsets or (None, None)), *most, 0.0, mask == CAUSAL, *state),
         scale=scale, window_size_left=left, window_size_right=right,
     )  # fmt: skip
-    if not filled:
-        return found
-    return tuple(torch.empty_like(x).copy_(whole[..., : x.shape[-1]]) for x, whole in zip((q, k, v), found))
+    return found
 
 
 def cudnn(given: Given, causal: bool, scale: float | None) -> tuple[Tensor, ...]:
@@ -97,7 +95,10 @@ def cudnn(given: Given, causal: bool, scale: float | None) -> tuple[Tensor, ...]
     are as many queries as keys.
     """
     grad, q, k, v, output, lse = given
-    if _misplaced(grad):
+    *outer, last = grad.stride()
+    unit = ALIGNMENT // grad.element_size()
+    # There cuDNN cannot read the gradient.
+    if last != 1 or any(stride % unit or not stride for stride in outer) or grad.data_ptr() % ALIGNMENT:
         grad = torch.empty_like(output).copy_(grad)
     # PyTorch keeps cuDNN's plans by the places of q, k and v alone, though a plan also has those of the output and of its
     # gradient built in. It takes a number of queries into the key besides, and uses it for nothing else: so calls whose
@@ -109,10 +110,3 @@ def cudnn(given: Given, causal: bool, scale: float | None) -> tuple[Tensor, ...]
         grad, q, k, v, output, lse.unsqueeze(3), *state, plan, k.shape[2], 0.0, causal, scale=scale
     )
     return found
-
-
-def _misplaced(tensor: Tensor) -> bool:
-    """Says whether cuDNN cannot read the tensor where it lies."""
-    *outer, last = tensor.stride()
-    unit = ALIGNMENT // tensor.element_size()
-    return last != 1 or any(stride % unit or not stride for stride in outer) or tensor.data_ptr() % ALIGNMENT != 0

@@ -54,20 +54,17 @@ class Shape:
             return CUDNN
         # What cuDNN loads for the first plan of a kind breaks the capture of a graph. Steps before a capture run on a
         # stream of their own: a graph is captured for many launches, which are worth a plan's time.
-        is_new = self.calls <= self.after and not _is_aside(device)
-        if is_new or _is_capturing(device) or trial.why_not(device, self.versions):
+        on_gpu = device.type == "cuda"
+        is_new = self.calls <= self.after and not (on_gpu and _is_aside(device))
+        if is_new or (on_gpu and torch.cuda.is_current_stream_capturing()) or trial.why_not(device, self.versions):
             return FLASH2
         self.has_plan = True
         return CUDNN
 
 
-def _is_capturing(device: torch.device) -> bool:
-    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
-
-
 def _is_aside(device: torch.device) -> bool:
-    """Says whether the current stream is none that programs use unless they ask for another one."""
-    return device.type == "cuda" and torch.cuda.current_stream(device) != torch.cuda.default_stream(device)
+    """Says whether a GPU's current stream is none that programs use unless they ask for another one."""
+    return torch.cuda.current_stream(device) != torch.cuda.default_stream(device)
 
 
 # The shapes that this process has had, by all that a plan of cuDNN's depends on, and the mask.
@@ -134,16 +131,13 @@ def dense(
         given = given.but(_swapped)
     q, k, v = given[1:4]
     shape = shape_of(q, k, v, causal, (window_size[0], window_size[1]))
-    found: tuple[Tensor, ...] = ()
     # The output of a row without keys is 0 whatever its sink.
     seen = Given(*(x if x is k or x is v else shape.rows.computed(x) for x in given)) if shape.rows.hidden else given
-    if shape.operator:
-        found = _of_rows_with_keys(seen._replace(lse=seen.lse.contiguous()), shape, scale)
-    if shape.rows.hidden or not found:
+    found = _of_rows_with_keys(seen._replace(lse=seen.lse.contiguous()), shape, scale)
+    if shape.rows.hidden:
         whole = torch.zeros_like(q)
-        if found:
-            shape.rows.computed(whole).copy_(found[0])
-        found = (whole, *(found[1:] or (torch.zeros_like(k), torch.zeros_like(v))))
+        shape.rows.computed(whole).copy_(found[0])
+        found = (whole, *found[1:])
     dq, dk, dv = found if layout == BHSD else map(_swapped, found)
     if sinks is None:
         return dq, dk, dv, None
@@ -157,6 +151,9 @@ def _swapped(x: Tensor) -> Tensor:
 def _of_rows_with_keys(given: Given, shape: Shape, scale: float | None) -> tuple[Tensor, ...]:
     """Returns the gradients of q, k and v, (batch, heads, seq, head_dim), of which every query sees a key."""
     q = given.q
+    if not shape.operator:
+        # There is no such query.
+        return tuple(map(torch.zeros_like, given[1:4]))
     if shape.count(q.device) == CUDNN:
         try:
             return aten.cudnn(given, shape.mask == CAUSAL, scale)

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import prod
+from types import SimpleNamespace
 from typing import Any
+
+import numpy as np
 
 from tl_attention.errors import InputError, shown
 
@@ -39,13 +42,10 @@ def check_out(out: Any, shape: tuple[int, ...], inputs: Mapping[str, Any], layou
 
     Its own elements must not overlap either. Shapes are (batch, heads, seq, head_dim).
     """
-    like = next(iter(inputs.values()))
-    found, wanted = ((x.dtype, x.device) for x in (out, like))
-    if tuple(out.shape) != tuple(shape) or found != wanted:
-        sizes, expected = (_in_order(tuple(x), layout) for x in (out.shape, shape))
-        raise InputError(
-            f"attention: out is {sizes} {found[0]} on {found[1]}, expected {expected} {wanted[0]} on {wanted[1]}"
-        )
+    of_each = (out, out.shape), (next(iter(inputs.values())), shape)
+    found, expected = (f"{_in_order(tuple(sizes), layout)} {x.dtype} on {x.device}" for x, sizes in of_each)
+    if found != expected:
+        raise InputError(f"attention: out is {found}, expected {expected}")
     if overlaps_itself(out):
         raise InputError(
             f"attention: out has strides {_in_order(out.stride(), layout)}, with which its elements may overlap each "
@@ -62,11 +62,9 @@ def placed(tensors: Mapping[str, Any], layout: str) -> tuple[bool, dict[str, Any
     Tensors are (batch, heads, seq, head_dim). Raises InputError for one that no kernel can read, or write,
     where it lies. The error says its name, and its strides as the caller sees them.
     """
-    strided = not all(tensor.is_contiguous() for tensor in tensors.values())
     for name, tensor in tensors.items():
-        if strided or tensor.data_ptr() % ALIGNMENT:
-            check_place(name, tensor, layout)
-    if not strided:
+        check_place(name, tensor, layout)
+    if all(tensor.is_contiguous() for tensor in tensors.values()):
         return False, dict(tensors)
     return True, {name: whole_strides(tensor) for name, tensor in tensors.items()}
 
@@ -80,20 +78,18 @@ def check_place(name: str, tensor: Any, layout: str = BHSD) -> None:
         return
     unit, offset = ALIGNMENT // tensor.element_size(), tensor.data_ptr() % ALIGNMENT
     *outer, last = zip(tensor.shape, tensor.stride())
-    misplaced = (last[0] > 1 and last[1] != 1) or any(n > 1 and (s % unit or s == 0) for n, s in outer)
-    if not misplaced and not offset:
-        return
-    shown = f"strides {_in_order(tensor.stride(), layout)}"
+    strides = f"strides {_in_order(tensor.stride(), layout)}"
     remedy = f"{name}.contiguous()" + (", and copy what it then has" if name == "out" else "")
-    if misplaced:
+    if (last[0] > 1 and last[1] != 1) or any(n > 1 and (s % unit or s == 0) for n, s in outer):
         raise InputError(
-            f"attention: {name} has {shown}, expected 1 for the last dimension and multiples of {unit} ({ALIGNMENT} "
+            f"attention: {name} has {strides}, expected 1 for the last dimension and multiples of {unit} ({ALIGNMENT} "
             f"bytes), not 0, for the others: pass {remedy}"
         )
-    which, remedy = (name, f"{name}.clone()") if tensor.is_contiguous() else (f"{name}, with {shown},", remedy)
-    raise InputError(
-        f"attention: {which} starts {offset} bytes after a multiple of {ALIGNMENT}, expected a multiple: pass {remedy}"
-    )
+    if offset:
+        which, remedy = (name, f"{name}.clone()") if tensor.is_contiguous() else (f"{name}, with {strides},", remedy)
+        raise InputError(
+            f"attention: {which} starts {offset} bytes after a multiple of {ALIGNMENT}, expected a multiple: pass {remedy}"
+        )
 
 
 def in_one_head(tensors: Mapping[str, Any], heads: int) -> dict[str, Any]:
@@ -124,10 +120,7 @@ def whole_strides(tensor: Any) -> Any:
 
 def _in_order(values: tuple[Any, ...], layout: str) -> tuple[Any, ...]:
     """Returns a tuple of four values for (batch, heads, seq, head_dim), the middle two swapped for layout "bshd"."""
-    if layout == BHSD:
-        return values
-    batch, heads, seq, last = values
-    return batch, seq, heads, last
+    return values if layout == BHSD else (values[0], values[2], values[1], values[3])
 
 
 # --- which elements are the same -----------------------------------------------------------------------------------
@@ -156,10 +149,8 @@ def share_memory(a: Any, b: Any) -> bool:
     (a_first, a_end), (b_first, b_end) = extent(a), extent(b)
     if a_end <= b_first or b_end <= a_first:
         return False
-    import numpy as np
-
     try:
-        return np.shares_memory(np.asarray(_Addresses(a)), np.asarray(_Addresses(b)), max_work=MOST_WORK)  # type: ignore
+        return np.shares_memory(_addresses(a), _addresses(b), max_work=MOST_WORK)  # type: ignore[arg-type]
     except np.exceptions.TooHardError:
         return True
 
@@ -170,18 +161,17 @@ def extent(tensor: Any) -> tuple[int, int]:
     return tensor.data_ptr(), tensor.data_ptr() + (last + 1) * tensor.element_size()
 
 
-class _Addresses:
-    """This class gives numpy a tensor's addresses, sizes and strides, so that it can look for overlaps.
+def _addresses(tensor: Any) -> Any:
+    """Returns an array of numpy that lies where the tensor does, so that numpy can look for overlaps.
 
     numpy reads no element, so the elements may lie on a GPU.
     """
-
-    def __init__(self, tensor: Any):
-        size = tensor.element_size()
-        self.__array_interface__ = {
-            "version": 3,
-            "shape": tuple(tensor.shape),
-            "typestr": f"|V{size}",
-            "data": (tensor.data_ptr(), True),
-            "strides": tuple(stride * size for stride in tensor.stride()),
-        }
+    size = tensor.element_size()
+    lies = {
+        "version": 3,
+        "shape": tuple(tensor.shape),
+        "typestr": f"|V{size}",
+        "data": (tensor.data_ptr(), True),
+        "strides": tuple(stride * size for stride in tensor.stride()),
+    }
+    return np.asarray(SimpleNamespace(__array_interface__=lies))

@@ -48,20 +48,19 @@ def why_not(device: torch.device, versions: tuple[str, ...], may_run: bool = Tru
     if not version:
         return "torch has no cuDNN"
     key = re.sub(r"[^\w.+]", "-", f"{version} {torch.__version__} {torch.cuda.get_device_name(device)}")
-    if key not in _outcomes:
-        found = _kept(key)
-        if found is None and not may_run:
+    found = _outcomes.get(key) or _kept(key)
+    if not found:
+        if not may_run:
             return f"cuDNN {version} has not been tried yet: the first call that would take it tries it"
-        if found is None:
-            try:
-                found = outcome(device)
-            except torch.OutOfMemoryError:
-                return f"there is no memory to try cuDNN {version}"
-            # Whole or not at all; where nothing can be written, the next process tries again.
-            if cache_enabled():
-                store.write(folder() / f"{key}.json", json.dumps({"outcome": found}).encode())
-        _outcomes[key] = found
-    return "" if _outcomes[key] == RIGHT else f"cuDNN {version} {_outcomes[key]}"
+        try:
+            found = outcome(device)
+        except torch.OutOfMemoryError:
+            return f"there is no memory to try cuDNN {version}"
+        # Whole or not at all; where nothing can be written, the next process tries again.
+        if cache_enabled():
+            store.write(_file(key), json.dumps({"outcome": found}).encode())
+    _outcomes[key] = found
+    return "" if found == RIGHT else f"cuDNN {version} {found}"
 
 
 _outcomes: dict[str, str] = {}
@@ -82,8 +81,7 @@ def outcome(device: torch.device) -> str:
     """Tries cuDNN beside FlashAttention-2, and returns RIGHT, or in words what is wrong. It takes some seconds."""
     for *sizes, causal, level in TRIED:
         for of_rows in (False, True):
-            wrong = tried(*sizes, causal=causal, level=level, of_rows=of_rows, device=device)
-            if wrong:
+            if wrong := tried(*sizes, causal=causal, level=level, of_rows=of_rows, device=device):
                 return f"{wrong} at {sizes[0]} queries, {sizes[1]} keys, head_dim {sizes[4]}, LSE near {level:g}"
     return RIGHT
 
@@ -97,18 +95,17 @@ def tried(
     With `of_rows` output and gradient lie as (batch, seq, heads, head_dim) does, while q, k and v do not.
     """
     q, k, v, grad = inputs(seq_q, seq_kv, heads, heads_kv, size, level, device)
-    mask = CAUSAL if causal else FULL
     scale = size**-0.5
-    scores = scale * q.float() @ k.float().repeat_interleave(heads // heads_kv, dim=1).mT
+    keys, values = (x.float().repeat_interleave(heads // heads_kv, dim=1) for x in (k, v))
+    scores = scale * q.float() @ keys.mT
     if causal:
         scores = scores.masked_fill(torch.ones_like(scores, dtype=torch.bool).triu(1), float("-inf"))
     lse = scores.logsumexp(dim=3)
-    values = v.float().repeat_interleave(heads // heads_kv, dim=1)
     output = ((scores - lse[..., None]).exp() @ values).to(q.dtype)
     if of_rows:
         output, grad = (x.transpose(1, 2).contiguous().transpose(1, 2) for x in (output, grad))
     given = Given(grad, q, k, v, output, lse.contiguous())
-    wanted = aten.flash2(given.but(lambda x: x.transpose(1, 2)), mask, scale)
+    wanted = aten.flash2(given.but(lambda x: x.transpose(1, 2)), CAUSAL if causal else FULL, scale)
     try:
         found = aten.cudnn(given, causal, scale)
     except torch.OutOfMemoryError:
@@ -134,16 +131,15 @@ def inputs(
     return [x.to(torch.bfloat16) for x in (q, k, v, grad)]
 
 
-def folder() -> Path:
-    """Returns the folder of outcomes, beside those of kernels."""
-    return cache_folder() / "tl_attention-cudnn"
+def _file(key: str) -> Path:
+    """Returns the file of an outcome, in a folder beside those of kernels."""
+    return cache_folder() / "tl_attention-cudnn" / f"{key}.json"
 
 
-def _kept(key: str) -> str | None:
-    if not cache_enabled():
-        return None
+def _kept(key: str) -> str:
+    """Returns the outcome that an earlier process has kept; "" if there is none, or its file is damaged."""
     try:
-        found = json.loads((folder() / f"{key}.json").read_text("utf-8"))["outcome"]
+        found = json.loads(_file(key).read_text("utf-8"))["outcome"] if cache_enabled() else ""
     except (OSError, ValueError, KeyError, TypeError):
-        return None
-    return found if isinstance(found, str) and found else None
+        return ""
+    return found if isinstance(found, str) else ""

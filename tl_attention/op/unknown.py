@@ -41,10 +41,9 @@ def unknown_argument(function: str, names: Iterable[str], known: Iterable[str]) 
     """Returns the error for the first of these unknown keywords, with the known argument that may be meant."""
     name, known = next(iter(names)), list(known)
     close = [found for found in (ELSEWHERE.get(name),) if found in known] or difflib.get_close_matches(name, known, n=1)
-    meant = next(iter(close), None)
     found = f"{function}: no argument is named {printable(name)[:60]}"
     if name in WITHOUT:
         return UnknownArgument(f"{found}: {WITHOUT[name]}")
-    return UnknownArgument(
-        f"{found}: did you mean {meant}?" if meant else f"{found}, expected some of {', '.join(known)}"
-    )
+    if close:
+        return UnknownArgument(f"{found}: did you mean {close[0]}?")
+    return UnknownArgument(f"{found}, expected some of {', '.join(known)}")

@@ -20,7 +20,7 @@ from tl_attention.errors import InputError, shown
 from tl_attention.op.aten import Given
 from tl_attention.op.attend import attend
 from tl_attention.op.backward import dense
-from tl_attention.op.batch import BATCHES, Batch
+from tl_attention.op.batch import BATCHES
 from tl_attention.op.call import NO_WINDOW, OFF, Call
 from tl_attention.op.gradients import check_has_gradient
 from tl_attention.op.integrations import NAME
@@ -56,32 +56,24 @@ class Active:
     def __init__(self) -> None:
         self._library: Library | None = implemented("CUDA")
         self._enabled = backends.flash_sdp_enabled(), backends.cudnn_sdp_enabled()
-        self._order = _order()
+        # SDPA's backends in the order in which it asks whether they take a call. To ask for the order before CUDA is
+        # initialised would take memory on a GPU that the process may not use.
+        self._order: list[int] | None = None
+        if torch.cuda.is_initialized():
+            _make_first_call()
+            self._order = torch._C._get_sdp_priority_order()
+            flash = SDPBackend.FLASH_ATTENTION.value
+            torch._C._set_sdp_priority_order([flash, *(backend for backend in self._order if backend != flash)])
         # Without an order cuDNN is off, because PyTorch will prefer it.
         _enable(flash=True, cudnn=self._enabled[1] and self._order is not None)
-        if self._order is not None:
-            flash: int = SDPBackend.FLASH_ATTENTION.value
-            torch._C._set_sdp_priority_order([flash, *(backend for backend in self._order if backend != flash)])
 
     def remove(self) -> None:
         """Restores PyTorch's own flash attention, and the settings from before the activation."""
-        flash, cudnn = self._enabled
-        _enable(flash=flash, cudnn=cudnn)
+        _enable(*self._enabled)
         if self._order is not None:
             torch._C._set_sdp_priority_order(self._order)
         # A library takes its registrations along.
         self._library = None
-
-
-def _order() -> list[int] | None:
-    """Returns SDPA's backends in the order in which it asks whether they take a call; None before CUDA is initialised.
-
-    To ask earlier would take memory on a GPU that the process may not use.
-    """
-    if not torch.cuda.is_initialized():
-        return None
-    _make_first_call()
-    return torch._C._get_sdp_priority_order()
 
 
 def _make_first_call() -> None:
@@ -90,7 +82,7 @@ def _make_first_call() -> None:
     scaled_dot_product_attention(nothing, nothing, nothing)
 
 
-def _enable(*, flash: bool, cudnn: bool) -> None:
+def _enable(flash: bool, cudnn: bool) -> None:
     backends.enable_flash_sdp(flash)
     backends.enable_cudnn_sdp(cudnn)
 
@@ -124,7 +116,7 @@ def sdpa_forward(
     """
     output = torch.empty_like(query)
     _refuse({"dropout_p": dropout_p, "return_debug_mask": return_debug_mask})
-    lse = _attend(BATCHES["bhsd"], output, (query, key, value), scale, (is_causal, NO_WINDOW))
+    lse = _attend(Call(query, key, value, BATCHES["bhsd"], OFF, output, None, scale, is_causal, NO_WINDOW, True))
     return output, lse, None, None, query.shape[2], key.shape[2], *_of_no_dropout(query)
 
 
@@ -163,39 +155,24 @@ def flash_forward_into(
     """
     others |= {"dropout_p": dropout_p, "return_debug_mask": return_debug_mask}
     left, right = (OPEN if side is None else side for side in (window_size_left, window_size_right))
-    where: Batch | Packed = BATCHES["bshd"]
+    where: Any = BATCHES["bshd"]
     if not (cum_seq_q is None and cum_seq_k is None):
         # Those of no tensor are refused below.
         where = Packed(cum_seq_q, cum_seq_k, None, others.pop("seqused_k", None), max_q, max_k)  # type: ignore[arg-type]
     _refuse(others)
-    return _attend(where, out, (query, key, value), scale, (is_causal, (left, right)))
+    return _attend(Call(query, key, value, where, OFF, out, None, scale, is_causal, (left, right), True))
 
 
-def sdpa_backward(
-    grad_out: Tensor,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    out: Tensor,
-    logsumexp: Tensor,
-    cum_seq_q: Tensor | None,
-    cum_seq_k: Tensor | None,
-    max_q: int,
-    max_k: int,
-    dropout_p: float,
-    is_causal: bool,
-    *state: Tensor,
-    scale: float | None = None,
-) -> tuple[Tensor, ...]:
+def sdpa_backward(*given: Any, scale: float | None = None) -> tuple[Tensor, ...]:
     """Computes SDPA's gradients of query, key and value as those of `attention`.
 
     Its arguments are those of aten's `_scaled_dot_product_flash_attention_backward`. None of the operators that compute
     gradients is replaced, so none leads back here. Raises InputError for dropout, of a forward pass that was PyTorch's own.
     """
+    *tensors, _cum_seq_q, _cum_seq_k, _max_q, _max_k, dropout_p, is_causal, _philox_seed, _philox_offset = given
     _refuse({"dropout_p": dropout_p})
-    options: dict[str, Any] = {"causal": is_causal, "window_size": NO_WINDOW, "scale": scale, "layout": "bhsd"}
-    dq, dk, dv, _ = dense(Given(grad_out, query, key, value, out, logsumexp), None, **options)
-    return dq, dk, dv
+    found = dense(Given(*tensors), None, causal=is_causal, scale=scale, window_size=NO_WINDOW, layout="bhsd")
+    return found[:3]
 
 
 REPLACED: dict[str, Callable[..., Any]] = {
@@ -211,50 +188,43 @@ def _of_no_dropout(query: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return query.new_empty(2, dtype=torch.uint64), query.new_empty((), dtype=torch.uint64), query.new_empty(0)
 
 
-def _attend(
-    where: Batch | Packed,
-    out: Tensor,
-    tensors: tuple[Tensor, Tensor, Tensor],
-    scale: float | None,
-    seen: tuple[bool, tuple[int, int]],
-) -> Tensor:
-    """Computes attention on the kernels into `out`, and returns the LSE, fp32 (batch, heads, seq_q) or packed (heads, rows).
+def _attend(call: Call) -> Tensor:
+    """Computes a call on the kernels into its `out`, and returns the LSE, fp32 (batch, heads, seq_q) or packed (heads, rows).
 
-    `seen` are whether attention is causal, and its window. Raises InputError for what PyTorch's backward lacks, or would
-    compute with another mask.
+    Raises InputError for what PyTorch's backward lacks, or would compute with another mask.
     """
-    query, key, value = tensors
-    of_batch = isinstance(where, Batch)
-    if query.dim() == key.dim() == value.dim() == len(where.dimensions):
-        if of_batch:
-            _check_lengths(*(where.canonical(x).shape[2] for x in (query, key)), masked=seen != (False, (OPEN, OPEN)))
-        if value.shape[-1] != query.shape[-1]:
-            raise InputError(f"sdpa: value has head_dim {value.shape[-1]}, expected query's {query.shape[-1]}")
-    call = Call(*tensors, where, OFF, out, None, scale, *seen, return_lse=True)
-    if not of_batch and any(x.requires_grad for x in tensors):
-        check_has_gradient(call, masked(*seen))
+    q, k, v, where = call[:4]
+    packed = isinstance(where, Packed)
+    if q.dim() == k.dim() == v.dim() == len(where.dimensions):
+        if not packed:
+            _check_lengths(call)
+        if v.shape[-1] != q.shape[-1]:
+            raise InputError(f"sdpa: value has head_dim {v.shape[-1]}, expected query's {q.shape[-1]}")
+    if packed and any(x.requires_grad for x in (q, k, v)):
+        check_has_gradient(call, masked(call.causal, call.window_size))
     # A tensor may require a gradient here: autograd is above.
     with torch.no_grad():
         _, lse = attend(call)
     # PyTorch's own forward of packed sequences, and its backward, have +inf for a row that sees no key.
-    return lse if of_batch else lse.masked_fill_(lse.isneginf(), float("inf"))
+    return lse.masked_fill_(lse.isneginf(), float("inf")) if packed else lse
 
 
 def _refuse(others: dict[str, Any]) -> None:
     """Raises InputError where one of `others` is set, except a number of splits that asks for none."""
     for name, given in others.items():
-        if given is None or (not isinstance(given, Tensor) and not given) or (name == "num_splits" and given == 1):
-            continue
-        found = "a tensor" if isinstance(given, Tensor) else shown(given)
-        raise InputError(f"sdpa: {name} is {found}, which the kernels do not have, expected none")
+        is_tensor = isinstance(given, Tensor)
+        if is_tensor or (given and (name, given) != ("num_splits", 1)):
+            found = "a tensor" if is_tensor else shown(given)
+            raise InputError(f"sdpa: {name} is {found}, which the kernels do not have, expected none")
 
 
-def _check_lengths(seq_q: int, seq_kv: int, *, masked: bool) -> None:
+def _check_lengths(call: Call) -> None:
     """Raises InputError if there are no keys, or if there is a mask and seq_q differs from seq_kv.
 
     These lengths mean something else to SDPA, or to its backward.
     """
-    if masked and seq_q != seq_kv:
+    seq_q, seq_kv = (call.where.canonical(x).shape[2] for x in call[:2])
+    if seq_q != seq_kv and (call.causal or call.window_size != NO_WINDOW):
         raise InputError(
             f"sdpa: a causal mask or a window of {seq_q} queries and {seq_kv} keys, expected as many keys as queries: "
             "SDPA lets them begin together, the kernels let them end together"
