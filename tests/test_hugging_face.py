@@ -190,7 +190,8 @@ def masks(sdpa_gives=True, **given):
     functions = {"causal_mask_function": plain, "bidirectional_mask_function": both_ways, "sdpa_mask": sdpa_mask}
     functions["packed_sequence_mask_function"] = lambda ids: lambda: None
     sizes = {"batch_size": 2, "q_length": 6, "kv_length": 10, "q_offset": 4, "kv_offset": 0}
-    return mask_for(SimpleNamespace(**functions), **sizes | {"mask_function": plain} | given), asked
+    passed = {"mask_function": plain, "attention_mask": None, "config": None, "allow_is_causal_skip": True}
+    return mask_for(SimpleNamespace(**functions), **sizes | passed | given), asked
 
 
 PADDED = torch.ones(2, 10, dtype=torch.bool)
