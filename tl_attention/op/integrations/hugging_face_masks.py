@@ -32,11 +32,13 @@ def mask_for(masks: Any, **given: Any) -> Tensor | None:
     q_length, kv_length = given["q_length"], given["kv_length"]
     q_offset, kv_offset = given["q_offset"], given["kv_offset"]
     mask_function, attention_mask = given["mask_function"], given["attention_mask"]
-    local_size = given.get("local_size")
+    config, local_size = given["config"], given.get("local_size")
     end = kv_offset + kv_length
     # A static cache counts in a tensor, and has keys that are not filled yet.
     end_together = isinstance(q_offset, int) and q_offset + q_length == end
-    window = local_size if local_size == _window_of(given["config"]) else None
+    # Beside an `attention_chunk_size`, `local_size` may be that.
+    has_chunks = getattr(config, "attention_chunk_size", None) is not None
+    window = local_size if not has_chunks and local_size == getattr(config, "sliding_window", None) else None
     hides = window if window is not None and kv_length > window else None
     causal = mask_function is masks.causal_mask_function or window is not None
     causal = causal and end_together and given["allow_is_causal_skip"]
@@ -74,15 +76,6 @@ def _keeps_apart(masks: Any, mask_function: Callable[..., Any]) -> bool:
     """Says whether a mask function, or one of those that it is made of, is Transformers' own of packed sequences."""
     of_ids = masks.packed_sequence_mask_function(None).__code__
     return any(part is of_ids for part in _parts(mask_function))
-
-
-def _window_of(config: Any) -> int | None:
-    """Returns the `sliding_window` of a model's config; None without one, or beside an `attention_chunk_size`.
-
-    With chunks `local_size` may be their size.
-    """
-    chunks = getattr(config, "attention_chunk_size", None)
-    return None if chunks is not None else getattr(config, "sliding_window", None)
 
 
 def _packed(masks: Any, mask_function: Callable[..., Any], window: int | None) -> Tensor | None:
