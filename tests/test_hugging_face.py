@@ -190,7 +190,8 @@ def masks(sdpa_gives=True, **given):
     functions = {"causal_mask_function": plain, "bidirectional_mask_function": both_ways, "sdpa_mask": sdpa_mask}
     functions["packed_sequence_mask_function"] = lambda ids: lambda: None
     sizes = {"batch_size": 2, "q_length": 6, "kv_length": 10, "q_offset": 4, "kv_offset": 0}
-    return mask_for(SimpleNamespace(**functions), **sizes | {"mask_function": plain} | given), asked
+    passed = {"mask_function": plain, "attention_mask": None, "config": None, "allow_is_causal_skip": True}
+    return mask_for(SimpleNamespace(**functions), **sizes | passed | given), asked
 
 
 PADDED = torch.ones(2, 10, dtype=torch.bool)
@@ -235,8 +236,8 @@ def test_of_a_mask_that_hides_nothing_all_queries_count(launches):
     )
     note = note_of(found)
     q, k, v = inputs(4, 6, 10)
-    for attention in (note.padding.attention, note.padding._taken_out(6).attention):
-        output = attention(q, k, v)
+    for sequences in (note.padding.sequences(q, k, v), note.padding._sequences(6, None)):
+        output = sequences.attention(q, k, v)
         for row, first in ((0, 1), (1, 0)):
             of = (x[row : row + 1] for x in (q, k[:, :, first:], v[:, :, first:]))
             exact, _ = attention_and_lse(*of, mask=FULL, scale=0.125, precise=False)
@@ -330,6 +331,12 @@ def test_tokens_that_follow_each_other_are_read_where_they_lie(launches, sdpa, c
         assert not found[row][~rows].any()
     (tensors,) = launches
     assert [tensors[name].data_ptr() == x.data_ptr() for name, x in (("K", k), ("V", v))] == [in_place] * 2
+
+
+def test_a_padded_batch_may_have_one_key(launches, sdpa):
+    q, k, v = inputs(4, 1, 1)
+    found, _ = attend(sdpa, LAYER, q, k, v, torch.tensor([[False], [True]]))
+    assert not found[0].any() and found[1, 0].equal(v[1, :, 0].repeat_interleave(2, 0)) and len(launches) == 1
 
 
 def test_a_padded_batch_that_needs_a_gradient_is_taken_out(launches, sdpa, flash_on_cpu):

@@ -1,5 +1,7 @@
 """Transformers' models keep packed sequences apart, on a Hopper GPU, or by the reference on the CPU."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from gradients import flash_on_cpu
@@ -21,6 +23,8 @@ from tiers import sampled
 from torch.nn.functional import pad
 
 from tl_attention import InputError
+from tl_attention.op.integrations.hugging_face_masks import mask_for
+from tl_attention.op.integrations.sequences import note_of
 
 __all__ = ["device", "flash_on_cpu", "launches"]
 pytestmark = [pytest.mark.transformers, pytest.mark.filterwarnings("ignore:.*`torch_dtype` is deprecated")]
@@ -69,6 +73,30 @@ def test_a_packed_batch_is_what_each_sequence_is_alone(launches, device, family,
     ours = logits(model, "tl_attention", use_cache=False, **batch)[0]
     assert [variant.packed for variant in launches] == [True] * LAYERS
     check_logits(model, ours, sequences)
+
+
+def test_only_a_causal_mask_or_a_window_of_packed_sequences_has_a_note():
+    from transformers import masking_utils as masks
+
+    ids, other = torch.tensor([[0, 0, 1, 1, 1]]), masks.sliding_window_causal_mask_function(2)
+    windowed, causal = masks.sliding_window_causal_mask_function(3), masks.causal_mask_function
+    apart = masks.packed_sequence_mask_function(ids)
+    count = getattr(masks, "remap_positions_for_packed_sequence", lambda within, _: within)
+    given = {"batch_size": 1, "q_length": 5, "kv_length": 5, "q_offset": 0, "kv_offset": 0, "attention_mask": None}
+    given |= {"allow_is_causal_skip": False, "config": SimpleNamespace(sliding_window=3)}
+    for within, window, is_ours in (
+        (causal, None, True),
+        (windowed, 3, True),
+        (causal, 3, False),
+        (other, 3, False),
+        (windowed, None, False),
+        (masks.or_masks(causal, masks.bidirectional_mask_function), None, False),
+    ):
+        mask_function = masks.and_masks(count(within, torch.arange(5)[None]), apart)
+        note = note_of(mask_for(masks, mask_function=mask_function, local_size=window, **given))
+        assert (note is not None) == is_ours
+        if is_ours:
+            assert note.packing.ids.tolist() == [[1, 1, 2, 2, 2]] and note.window == window
 
 
 ROWS = ((13, 4, 1), (1, 1, 16))

@@ -86,8 +86,7 @@ def attend(
         note = with_packing(note, others.get("position_ids"), query, key)
     asked = _features(others)
     mask, case = _mask_of(note, query, key), _not_ours(note, dropout, others)
-    if case is None:
-        assert note is not None
+    if note is not None and not case:
         try:
             return _on_kernels(query, key, value, note, mask, packed, {"scale": scaling, **asked}), None
         except InputError as error:
@@ -119,7 +118,7 @@ def _note(
     attention_mask: Tensor | None, query: Tensor, module: Any, is_causal: bool | None, sliding_window: int | None
 ) -> Note | None:
     """Returns what a layer's mask stands for; None for a mask that somebody else made."""
-    if attention_mask is not None and (noted := note_of(attention_mask)):
+    if noted := note_of(attention_mask):
         return noted
     causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
     if attention_mask is None:
@@ -142,14 +141,17 @@ def _on_kernels(
     query: Tensor, key: Tensor, value: Tensor, note: Note, mask: Mask, packed: Sequences | None, options: dict[str, Any]
 ) -> Tensor:
     """Computes the attention of a layer, whose mask has this note. Raises InputError for what the kernels do not have."""
-    padding = note.padding if note.padding and not note.padding.is_none else None
+    padding = note.padded
     if padding and packed:
         raise InputError("the batch is padded and packed")
     if padding and mask.left is not None and padding.has_gaps:
         raise InputError("a window over padding that lies between the tokens of a sequence")
     left, right = sides(mask)
-    if of := packed or (note.packing and note.packing.sequences) or padding:
-        return of.attention(query, key, value, window_size=(left, right), **options)
+    sequences = packed or (note.packing and note.packing.sequences)
+    if padding and not sequences:
+        sequences = padding.sequences(query, key, value)
+    if sequences:
+        return sequences.attention(query, key, value, window_size=(left, right), **options)
     q, k, v = (x.transpose(1, 2) for x in (query, key, value))
     return attention(q, k, v, layout="bshd", window_size=(left, right), **options)
 
@@ -164,8 +166,8 @@ def _features(others: dict[str, Any]) -> dict[str, Any]:
     return asked
 
 
-def _not_ours(note: Note | None, dropout: float, others: dict[str, Any]) -> str | None:
-    """Returns words on what a layer's call has that `attention` lacks, such as dropout; None if it has nothing."""
+def _not_ours(note: Note | None, dropout: float, others: dict[str, Any]) -> str:
+    """Returns words on what a layer's call has that `attention` lacks, such as dropout; none if it has nothing."""
     if note is None or not note.for_kernels:
         return "the mask is a tensor: a static cache, or neither causal nor a window"
     if dropout:
@@ -173,25 +175,29 @@ def _not_ours(note: Note | None, dropout: float, others: dict[str, Any]) -> str 
     if note.window is not None and not note.causal:
         return "a window that is not causal"
     for name, given in others.items():
-        if name not in WITHOUT_EFFECT and (
-            isinstance(given, Tensor) or (name in ("cache", "output_attentions") and given)
-        ):
+        has_effect = isinstance(given, Tensor) or (name in ("cache", "output_attentions") and given)
+        if has_effect and name not in WITHOUT_EFFECT:
             return f"the layer passes {name}"
-    return None
+    return ""
 
 
 def _for_sdpa(note: Note, mask: Mask, query: Tensor, key: Tensor) -> Tensor | None:
     """Returns the bool tensor with which SDPA computes this mask; None where SDPA needs no tensor for it.
 
-    Without a tensor SDPA lets causal queries and keys begin together.
+    It is (1 or batch, 1, seq_q, seq_kv). Without a tensor SDPA lets causal queries and keys begin together.
     """
     seq_q, seq_kv = query.shape[2], key.shape[2]
-    alone = note.packing is None and (note.padding is None or note.padding.is_none)
-    if alone and (mask == FULL or (mask == CAUSAL and seq_q in (1, seq_kv))):
+    padding, packing = note.padded, note.packing
+    if not padding and not packing and (mask == FULL or (mask == CAUSAL and seq_q in (1, seq_kv))):
         return None
     keys = torch.arange(seq_kv, device=query.device)
     own_keys = torch.arange(seq_kv - seq_q, seq_kv, device=query.device)[:, None]
-    return note.visible(~mask.hidden(keys, own_keys, seq_kv, TENSORS))
+    seen = ~mask.hidden(keys, own_keys, seq_kv, TENSORS)[None, None]
+    if padding:
+        seen = seen & padding.mask[:, None, None]
+    if packing:
+        seen = seen & (packing.ids[:, None, :, None] == packing.ids[:, None, None])
+    return seen
 
 
 def _warn(case: str) -> None:
@@ -199,12 +205,10 @@ def _warn(case: str) -> None:
 
     Cases that differ in numbers alone, such as a length that grows, count as one case. Compiled code cannot warn.
     """
-    if is_dynamo_compiling():
+    if is_dynamo_compiling() or (kind := re.sub(r"\d+", "#", case)) in _said:
         return
-    kind = re.sub(r"\d+", "#", case)
-    if kind not in _said:
-        _said.add(kind)
-        warnings.warn(f"tl_attention: SDPA runs instead: {case}", stacklevel=3)
+    _said.add(kind)
+    warnings.warn(f"tl_attention: SDPA runs instead: {case}", stacklevel=3)
 
 
 _said: set[str] = set()

@@ -21,13 +21,8 @@ SEEN = "tl_attention_seen"
 EXPECTED = "expected neither an attention_mask nor a cache (use_cache=False), or one sequence in each row"
 
 
-class _Forward(threading.local):
-    """A _Forward says, by an object, which forward pass this thread is in."""
-
-    now: object = None
-
-
-_forward = _Forward()
+# Its attribute `now` is an object that stands for the forward pass that this thread is in.
+_forward = threading.local()
 
 
 def masks_are_made() -> None:
@@ -48,13 +43,10 @@ def with_packing(note: Note, positions: object, query: Tensor, key: Tensor) -> N
     cached = key.shape[2] - query.shape[2]
     # A cache that only SDPA reads may have keys that are not filled yet, and other queries see other tokens.
     behind_cache = note.for_kernels and note.causal and cached > 0
-    if note.for_kernels and cached and not behind_cache:
-        return note
-    packing = _seen(note, positions, query)
+    packing = _seen(note, positions, query) if behind_cache or not cached or not note.for_kernels else None
     if packing is None:
         return note
-    is_padded = note.padding is not None and not note.padding.is_none
-    if behind_cache and packing.lowest < cached and not is_padded:
+    if behind_cache and packing.lowest < cached and not note.padded:
         raise InputError(
             f"transformers: position_ids begin at {packing.lowest}, but the cache holds {cached} tokens, as of packed "
             f"sequences: {EXPECTED}"
@@ -75,7 +67,7 @@ def _seen(note: Note, positions: object, query: Tensor) -> Packing | None:
     if not isinstance(positions, Tensor) or positions.shape not in ((1, seq_q), (batch, seq_q)) or seq_q == 1:
         return None
     # A tensor that is written to, within one forward pass or from one to the next, is another one.
-    now = _forward.now, None if positions.is_inference() else positions._version
+    now = getattr(_forward, "now", None), None if positions.is_inference() else positions._version
     seen: tuple[object, Packing] | None = getattr(positions, SEEN, None)
     if seen is None or seen[0] != now:
         counted = note.counted if note.padding is None else note.padding.of_queries

@@ -28,22 +28,29 @@ PACKING = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k")
 class Sequences:
     """Sequences says where those of a batch lie, as `attention_varlen` takes it.
 
-    `rows` and `keys` number the tokens that count among all queries and all keys of the batch; None stands for all.
+    `rows` and `keys` number the tokens that count among all queries and all keys of the batch; None stands for all. With
+    `used`, so many of each sequence's queries and keys count, and keys are read where they lie in memory.
     """
 
     cu_seqlens: tuple[Tensor, Tensor]
     longest: tuple[int, int]
     rows: Tensor | None = None
     keys: Tensor | None = None
+    used: tuple[Tensor, Tensor] | None = None
 
     def attention(self, query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Tensor:
         """Computes attention of tensors (batch, heads, seq, head_dim), with `options` of `attention_varlen`.
 
         Returns (batch, seq_q, heads, head_dim_v), 0 for queries that do not count.
         """
-        q, k, v = (_chosen(x, of) for x, of in ((query, self.rows), (key, self.keys), (value, self.keys)))
-        found = attention_varlen(q, k, v, *self.cu_seqlens, *self.longest, **options)
         batch, _, seq_q, _ = query.shape
+        q = _chosen(query, self.rows)
+        if self.used is None:
+            k, v = _chosen(key, self.keys), _chosen(value, self.keys)
+        else:
+            k, v = _in_place(key), _in_place(value)
+            options |= {"seqused_q": self.used[0], "seqused_k": self.used[1], "zero_unused": True}
+        found = attention_varlen(q, k, v, *self.cu_seqlens, *self.longest, **options)
         if self.rows is not None:
             found = found.new_zeros((batch * seq_q, *found.shape[1:])).index_copy(0, self.rows, found)
         return found.unflatten(0, (batch, seq_q))
@@ -79,85 +86,54 @@ class Padding:
     """
 
     def __init__(self, mask: Tensor, seq_q: int | None) -> None:
-        self.mask = mask
-        self._rows = None if seq_q is None else mask[:, mask.shape[1] - seq_q :]
-        runs = (mask & ~pad(mask, (1, -1))).sum(1)
-        found = [mask.sum(), mask.sum(1).max(), runs.max()]
-        if self._rows is not None:
-            found += [self._rows.sum(), self._rows.sum(1).max()]
-        self._numbers = _Numbers(torch.stack(found))
-        self._begins: dict[tuple[bool, int], tuple[Tensor, Tensor]] = {}
-
-    @property
-    def of_queries(self) -> Tensor:
-        """Returns the mask of the queries' own tokens, (batch, seq_q)."""
-        return self.mask if self._rows is None else self._rows
+        self.mask, self._has_other_queries = mask, seq_q is None
+        self.of_queries = mask if seq_q is None else mask[:, mask.shape[1] - seq_q :]
+        runs = mask & ~pad(mask, (1, -1))
+        counts = torch.stack([of.sum(1) for of in (self.of_queries, mask, runs)])
+        self._numbers = _Numbers(torch.stack([counts.sum(1), counts.max(1).values]))
+        self._found: dict[tuple[int, int | None], Sequences] = {}
 
     @property
     def is_none(self) -> bool:
         """Returns True if all tokens count."""
-        return self._numbers.read[0] == self.mask.numel()
+        return self._numbers.read[0][1] == self.mask.numel()
 
     @property
     def has_gaps(self) -> bool:
         """Returns True if a sequence has padding between its tokens."""
-        return self._numbers.read[2] > 1
+        return self._numbers.read[1][2] > 1
 
-    def attention(self, query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Tensor:
-        """Computes attention of tensors (batch, heads, seq, head_dim), with `options` of `attention_varlen`.
+    def sequences(self, query: Tensor, key: Tensor, value: Tensor) -> Sequences:
+        """Returns where the sequences of tensors (batch, heads, seq, head_dim) lie, found once for all layers.
 
         Tokens that follow each other are read where they lie, which only the forward pass can. Others are taken out first.
-
-        Returns (batch, seq_q, heads, head_dim_v), 0 for queries that do not count.
         """
-        batch, _, seq_q, _ = query.shape
-        keys, values = _in_place(key), _in_place(value)
-        if self.has_gaps or requires_gradient(query, key, value) or not keys or not values or keys[1] != values[1]:
-            return self._taken_out(seq_q).attention(query, key, value, **options)
-        q = query.transpose(1, 2).flatten(0, 1)
-        cu_q, used_q = self._lie(True, seq_q, seq_q)
-        cu_k, used_k = self._lie(False, key.shape[2], keys[1])
-        longest_k, longest_q = self._numbers.read[1], seq_q if self._rows is None else self._numbers.read[4]
-        found = attention_varlen(
-            q, keys[0], values[0], cu_q, cu_k, longest_q, longest_k, seqused_q=used_q, seqused_k=used_k, zero_unused=True,
-            **options,
-        )  # fmt: skip
-        return found.unflatten(0, (batch, seq_q))
+        between = _between(key)
+        if self.has_gaps or requires_gradient(query, key, value) or _between(value) != between:
+            between = None
+        known = query.shape[2], between
+        if known not in self._found:
+            self._found[known] = self._sequences(*known)
+        return self._found[known]
 
-    def _lie(self, of_queries: bool, seq: int, between: int) -> tuple[Tensor, Tensor]:
-        """Returns (where each sequence's tokens begin, and the end, how many there are), as int32.
+    def _sequences(self, seq_q: int, between: int | None) -> Sequences:
+        """Returns the sequences, for so many queries in each row of the batch.
 
-        Of the first token of a row of the batch to that of the next it is `between` rows.
+        Keys are read where they lie, `between` rows of memory from one row of the batch to the next. If that is None, the
+        tokens that count are taken out.
         """
-        known = of_queries, between
-        if known not in self._begins:
-            mask = self._rows if of_queries else self.mask
-            if mask is None:
-                mask = self.mask.new_ones((len(self.mask), seq))
-            numbers = torch.arange(len(mask), device=mask.device) * between
-            begins = pad(numbers + mask.int().argmax(1), (0, 1), value=(len(mask) - 1) * between + seq)
-            self._begins[known] = begins.to(torch.int32), mask.sum(1, dtype=torch.int32)
-        return self._begins[known]
-
-    def _taken_out(self, seq_q: int) -> Sequences:
-        """Returns the sequences of the tokens that count, for so many queries in each row of the batch."""
-        keys, longest_k, _, *of_rows = self._numbers.read
-        cu_k, of_keys = self._keys
-        if self._rows is None:
-            cu_q = torch.arange(len(self.mask) + 1, dtype=torch.int32, device=self.mask.device) * seq_q
-            return Sequences((cu_q, cu_k), (seq_q, longest_k), None, of_keys[:keys])
-        rows, longest_q = of_rows
-        cu_q, of_queries = self._queries
-        return Sequences((cu_q, cu_k), (longest_q, longest_k), of_queries[:rows], of_keys[:keys])
-
-    @cached_property
-    def _keys(self) -> tuple[Tensor, Tensor]:
-        return _counted(self.mask)
-
-    @cached_property
-    def _queries(self) -> tuple[Tensor, Tensor]:
-        assert self._rows is not None
-        return _counted(self._rows)
+        queries, keys, batch = self.of_queries, self.mask, len(self.mask)
+        (count_q, count_k, _), (longest_q, longest_k, _) = self._numbers.read
+        if self._has_other_queries:
+            queries, count_q, longest_q = keys.new_ones((batch, seq_q)), batch * seq_q, seq_q
+        if between is None:
+            row = torch.arange(batch, device=keys.device)
+            cu_q, of_queries = _taken_out(queries, row * seq_q, count_q)
+            cu_k, of_keys = _taken_out(keys, row * keys.shape[1], count_k)
+            return Sequences((cu_q, cu_k), (longest_q, longest_k), of_queries, of_keys)
+        cu_seqlens = _lying(queries, seq_q), _lying(keys, between)
+        used = queries.sum(1, dtype=torch.int32), keys.sum(1, dtype=torch.int32)
+        return Sequences(cu_seqlens, (longest_q, longest_k), used=used)
 
 
 class Packing:
@@ -172,14 +148,13 @@ class Packing:
     def __init__(self, numbers: Tensor, mask: Tensor | None, begins: Callable[[Tensor, Tensor], Tensor]) -> None:
         here = numbers[:, 1:]
         if mask is None:
-            anew, found = begins(numbers[:, :-1], here), []
+            mask, anew = torch.ones_like(numbers, dtype=torch.bool), begins(numbers[:, :-1], here)
         else:
             places = torch.arange(mask.shape[1], device=mask.device)
             before = torch.where(mask, places, -1).cummax(1).values[:, :-1]
             anew = begins(numbers.gather(1, before.clamp(min=0)), here) & (before >= 0) & mask[:, 1:]
-            found = [mask.sum()]
-        self._anew, self._mask = anew, mask
-        self._numbers = _Numbers(torch.stack([anew.sum(), numbers[:, 0].min(), *found]))
+        self._mask, self._first = mask, pad(anew, (1, 0), value=True)
+        self._numbers = _Numbers(torch.stack([anew.sum(), numbers[:, 0].min(), mask.sum()]))
 
     @property
     def is_none(self) -> bool:
@@ -194,61 +169,70 @@ class Packing:
     @cached_property
     def sequences(self) -> Sequences:
         """Returns where the sequences lie. A row without a token that counts has an empty one."""
-        first, (anew, _, *counted) = self._first, self._numbers.read
-        begins = torch.argsort(~first, stable=True)[: anew + len(self._anew)]
-        count, tokens = len(first), None
-        if self._mask is not None and counted != [count]:
-            counts, (count,) = self._mask.flatten(), counted
-            begins, tokens = (counts.cumsum(0) - counts.int())[begins], _counted(self._mask)[1][:count]
-        cu_seqlens, longest = pad(begins, (0, 1), value=count).to(torch.int32), self._anew.shape[1] + 1
+        anew, _, count = self._numbers.read
+        begins = torch.argsort(~self._first.flatten(), stable=True)[: anew + len(self._first)]
+        cu_seqlens, tokens = _taken_out(self._mask, begins, count)
+        longest = self._mask.shape[1]
         return Sequences((cu_seqlens, cu_seqlens), (longest, longest), tokens, tokens)
 
     @cached_property
     def ids(self) -> Tensor:
         """Returns the number of each token's sequence, (batch, tokens)."""
-        return self._first.cumsum(0).view(len(self._anew), -1)
-
-    @property
-    def _first(self) -> Tensor:
-        """Returns where sequences begin among all tokens, (batch * tokens,)."""
-        return pad(self._anew, (1, 0), value=True).flatten()
+        return self._first.flatten().cumsum(0).view_as(self._first)
 
 
-def _counted(mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns (where sequences begin when padding is left out, int32, the numbers of all tokens, those of padding last)."""
-    begins = pad(mask.sum(1).cumsum(0), (1, 0)).to(torch.int32)
-    return begins, torch.argsort(~mask.flatten(), stable=True)
+def _taken_out(mask: Tensor, begins: Tensor, count: int) -> tuple[Tensor, Tensor | None]:
+    """Returns (where sequences begin among the tokens that count, and the end, as int32, the numbers of these tokens).
 
-
-def _in_place(x: Tensor) -> tuple[Tensor, int] | None:
-    """Returns (rows of the same memory, how many of them are from one sequence to the next); None if that is no number.
-
-    The tensor is (batch, heads, seq, head_dim), the rows are (rows, heads, head_dim). In a cache the tokens of a head lie one
-    behind the other, so a row is a token of any head, and the next head begins `seq` rows later: rows overlap then.
+    Among all tokens of the batch, of which `count` count, sequences begin at `begins`. None numbers all of them.
     """
-    batch, heads, seq, head_dim = x.shape
-    if not x.numel():
-        return None
+    counts = mask.flatten()
+    before = counts.cumsum(0) - counts.int()
+    tokens = torch.argsort(~counts, stable=True)[:count] if count < len(counts) else None
+    return pad(before[begins], (0, 1), value=count).to(torch.int32), tokens
+
+
+def _lying(mask: Tensor, between: int) -> Tensor:
+    """Returns the row of memory in which each sequence's first token lies, and the number of all rows, as int32.
+
+    From one row of the batch to the next it is `between` rows of memory.
+    """
+    batch, tokens = mask.shape
+    first = torch.arange(batch, device=mask.device) * between + mask.int().argmax(1)
+    return pad(first, (0, 1), value=(batch - 1) * between + tokens).to(torch.int32)
+
+
+def _between(x: Tensor) -> int | None:
+    """Returns how many rows of memory it is from one row of the batch to the next; None if that is no number.
+
+    The tensor is (batch, heads, seq, head_dim). In a cache the tokens of a head lie one behind the other, so a row is a
+    token of any head, and the next head begins `seq` rows later: rows overlap then.
+    """
+    batch, _, seq, _ = x.shape
     # The stride of one token alone says nothing.
-    row = x.stride(2) if seq > 1 else x.stride(0)
-    between = x.stride(0) // row if row and batch > 1 else seq
-    if not row or (batch > 1 and (x.stride(0) % row or between < seq)):
+    if seq == 1 or not x.stride(2) or not x.numel():
         return None
-    return x.as_strided(((batch - 1) * between + seq, heads, head_dim), (row, x.stride(1), x.stride(3))), between
+    between, rest = divmod(x.stride(0), x.stride(2)) if batch > 1 else (seq, 0)
+    return None if rest or between < seq else between
+
+
+def _in_place(x: Tensor) -> Tensor:
+    """Returns the same memory as (rows, heads, head_dim)."""
+    batch, heads, seq, head_dim = x.shape
+    rows = (batch - 1) * x.stride(0) // x.stride(2) + seq
+    return x.as_strided((rows, heads, head_dim), (x.stride(2), x.stride(1), x.stride(3)))
 
 
 class _Numbers:
     """These numbers of a GPU are on their way to the host, beside its other work, from the beginning."""
 
     def __init__(self, numbers: Tensor) -> None:
-        self._here, self._event = numbers, None
-        if numbers.is_cuda:
-            here = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=True)
-            self._here, self._event = here.copy_(numbers, non_blocking=True), torch.cuda.Event()
-            self._event.record()
+        # Pinned memory, which no copy waits for.
+        self._here = numbers.to("cpu", non_blocking=True)
+        self._event = torch.cuda.current_stream(numbers.device).record_event() if numbers.is_cuda else None
 
     @cached_property
-    def read(self) -> list[int]:
+    def read(self) -> list[Any]:
         """Returns the numbers, and waits for them."""
         if self._event is not None:
             self._event.synchronize()
@@ -271,25 +255,17 @@ class Note:
     for_kernels: bool = True
     counted: Tensor | None = None
 
+    @property
+    def padded(self) -> Padding | None:
+        """Returns the padding if a token is padding."""
+        return self.padding if self.padding and not self.padding.is_none else None
+
     def put(self, mask: Tensor) -> Tensor:
         """Puts the note on a mask, and returns the mask."""
         setattr(mask, NOTE, self)
         return mask
 
-    def visible(self, seen: Tensor) -> Tensor:
-        """Returns, of a mask (seq_q, seq_kv) that is True where a query sees a key, what is left of it for each sequence.
 
-        It is (1 or batch, 1, seq_q, seq_kv).
-        """
-        seen = seen[None, None]
-        if self.padding is not None:
-            seen = seen & self.padding.mask[:, None, None]
-        if self.packing is not None:
-            ids = self.packing.ids
-            seen = seen & (ids[:, None, :, None] == ids[:, None, None])
-        return seen
-
-
-def note_of(mask: Tensor) -> Note | None:
+def note_of(mask: Tensor | None) -> Note | None:
     """Returns a mask's Note, if it has one."""
     return getattr(mask, NOTE, None)
