@@ -17,14 +17,14 @@ BUDGET = {
     "program": 1130,
     "kernels": 3450,
     "codeproof": 4780,
-    "compiler": 760,
-    "op": 2060,
+    "compiler": 780,
+    "op": 1910,
     "oracle": 420,
     "lab": 7630,
     "tools": 5220,
-    "tests": 27260,
-    "library": 15500,
-    "path": 8330,
+    "tests": 27310,
+    "library": 15370,
+    "path": 8190,
 }
 
 

@@ -180,11 +180,13 @@ class Streams:
         monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: self.capturing)
         monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda device: self.stream, raising=False)
         monkeypatch.setattr(torch.cuda, "current_stream", lambda device: (device, self.stream))
-        monkeypatch.setattr(library, "_on", lambda stream, words: library._room(torch.device("cpu"), words))
         monkeypatch.setattr(library, "_rooms", {})
-        for name in ("zeros", "empty"):
-            of = getattr(torch, name)
-            monkeypatch.setattr(torch, name, lambda size, *, of=of, dtype, device: of(size, dtype=dtype))
+        monkeypatch.setattr(library, "_room", self.room)
+
+    @staticmethod
+    def room(device: int, words: int, stream: object = None) -> library.Room:
+        assert stream is None or stream[0] == device
+        return library.Room(torch.zeros(2, dtype=torch.int32), torch.empty(words, dtype=torch.int32), words)
 
     @staticmethod
     def rooms(device: int, *words: int) -> list[library.Room]:

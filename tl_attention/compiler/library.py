@@ -141,7 +141,7 @@ def room_of(device: int, words: int) -> tuple[list[Room], Room]:
 
     if torch.cuda.is_current_stream_capturing():
         # A graph may be replayed on any stream, beside what runs on this one: it gets a room of its own.
-        return [], _room(torch.device("cuda", device), words)
+        return [], _room(device, words)
     # The number of the stream alone, as PyTorch's own compiler asks for it: its object takes longer to make.
     key = device, torch._C._cuda_getCurrentRawStream(device)
     free = _rooms.setdefault(key, [])
@@ -153,18 +153,13 @@ def room_of(device: int, words: int) -> tuple[list[Room], Room]:
     # This thread may allocate from a pool that is given back, as where torch.compile warms up a CUDA graph. Pools
     # are a thread's, so one that has none allocates what stays.
     with ThreadPoolExecutor(1) as without_pool:
-        return free, without_pool.submit(_on, torch.cuda.current_stream(device), words).result()
+        return free, without_pool.submit(_room, device, words, torch.cuda.current_stream(device)).result()
 
 
-def _on(stream: torch.cuda.Stream, words: int) -> Room:
+def _room(device: int, words: int, stream: torch.cuda.Stream | None = None) -> Room:
+    """Makes a room on this stream of a CUDA device, or without one on the current stream."""
     import torch
 
     with torch.cuda.stream(stream):
-        return _room(stream.device, words)
-
-
-def _room(device: torch.device, words: int) -> Room:
-    import torch
-
-    counter = torch.zeros(2, dtype=torch.int32, device=device)
-    return Room(counter, torch.empty(words, dtype=torch.int32, device=device), words)
+        counter = torch.zeros(2, dtype=torch.int32, device=f"cuda:{device}")
+        return Room(counter, torch.empty(words, dtype=torch.int32, device=counter.device), words)
