@@ -133,9 +133,11 @@ c = SimpleNamespace(
     group=1,
     strided=False,
     packed=False,
-    together=False,
     parts=False,
     row_heads=1,
+    tile_heads=1,
+    box=64,
+    idle_rows=0,
     sms=132,
     traced=False,
     invariant=False,
@@ -165,6 +167,7 @@ c = SimpleNamespace(
         fused_scale=True, row_max="row", row_sum="thread", rescale_threshold=0.0, exp2_polynomial=None
     ),
     rings_of_a_tile=False,
+    tile_rows=128,
 )
 
 
@@ -311,7 +314,7 @@ def block_state(given, c):
         P_shared=P_shared,
         tiles=None,
         batch=given.Q.shape[0],
-        heads=given.Q.shape[1],
+        heads=given.Q.shape[1] // c.tile_heads,
         seq_q=given.Q.shape[2],
         seq_kv=given.K.shape[2],
         scale=given.softmax_scale * LOG2_E,
@@ -371,7 +374,7 @@ def variables(s, c):
     part_blocks = None
     return Tile(
         first, blocks, first_row, head, bz, bz, seq_q, seq_kv, visible, cut,
-        turn=turn, base=base, number=tile, head_rows=None, row_heads=c.row_heads,
+        turn=turn, base=base, number=tile, row_heads=c.row_heads,
         result=result, part=part, part_blocks=part_blocks,
     )  # fmt: skip
 
@@ -430,7 +433,7 @@ def consume(tile, s, c):
 def work(wg, block, s, c, is_producer):
     """Works on a block's tiles in turn, as the producer warp if `is_producer`, else as the computing warpgroup `wg`."""
     tile = variables(s, c)
-    row_tiles = T.ceildiv(s.seq_q, c.block_M * c.kernel.cluster)
+    row_tiles = T.ceildiv(s.seq_q, c.tile_rows * c.kernel.cluster)
     put(tile.number, block // c.kernel.cluster)
     put(tile.turn, 0)
     put(tile.base, 0)
@@ -467,16 +470,16 @@ def reach(tile, s, c):
     # Blocks of a cluster load together: as many KV blocks as its last row needs.
     put(
         tile.blocks,
-        c.mask.end_block(tile.blocks, tile.end_key((tile.first_row + c.kernel.cluster) * c.block_M), c.block_N, T),
+        c.mask.end_block(tile.blocks, tile.end_key((tile.first_row + c.kernel.cluster) * c.tile_rows), c.block_N, T),
     )
     put(tile.blocks, T.max(tile.blocks, c.loop.least_blocks))
-    put(tile.first_row, (tile.first_row + s.rank) * c.block_M)
+    put(tile.first_row, (tile.first_row + s.rank) * c.tile_rows)
 
 
 @T.macro
 def see(tile, wg, s, c):
     """Sets a tile's first row to the warpgroup's own, and the bounds of the KV blocks that all of its rows see."""
-    put(tile.first_row, tile.first_row + wg * ROWS)
+    put(tile.first_row, tile.first_row + wg * c.box)
     put(tile.visible, tile.seq_kv // c.block_N)
     put(tile.visible, c.mask.end_whole(tile.visible, tile.first_key(tile.first_row), c.block_N, T))
 
@@ -502,7 +505,7 @@ class Tile:
     which are counted from the last one: those before number `visible` need no mask, but for those before number `cut`, where
     a window has a left edge. A thread block that works on tile after tile takes this one as its `turn`-th, and number
     `number` of the grid; its loads go on from number `base` of each ring. The rows may be those of warpgroup `wg` alone.
-    Where rows are those of several heads, each head has `head_rows` of them, or each query of a packed sequence `row_heads`.
+    Each query of a packed sequence may have the rows of `row_heads` heads.
     Of keys in parts these are part `part`, of `part_blocks` blocks but for the last, and results go where `result` says.
     """
 
@@ -520,7 +523,6 @@ class Tile:
     base: object = 0
     number: object = None
     wg: object = None
-    head_rows: object = None
     row_heads: int = 1
     result: object = None
     part: object = None
@@ -534,7 +536,7 @@ class Tile:
     @property
     def past_len(self):
         """Returns how many keys of the sequence precede its first query."""
-        return self.seq_kv - (self.queries_of(self.seq_q) if self.head_rows is None else self.head_rows)
+        return self.seq_kv - self.queries_of(self.seq_q)
 
     def kv_block(self, t):
         """Returns the number of the KV block that the tile takes t-th, from 0 on; it takes its last block first."""
@@ -545,17 +547,17 @@ class Tile:
         return rows if self.row_heads == 1 else T.truncdiv(rows, self.row_heads)
 
     def own_key(self, row):
-        """Returns the key at which the query of a row stands, which is one of several heads' rows if there are some."""
-        return (self.queries_of(row) if self.head_rows is None else T.truncmod(row, self.head_rows)) + self.past_len
+        """Returns the key at which the query of a row stands."""
+        return self.queries_of(row) + self.past_len
 
     def first_key(self, row):
-        """Returns the first key at which a query of the rows from `row` on stands, of several heads the first query's."""
-        return self.queries_of(row) + self.past_len if self.head_rows is None else self.past_len
+        """Returns the first key at which a query of the rows from `row` on stands."""
+        return self.queries_of(row) + self.past_len
 
     def end_key(self, row):
         """Returns the key behind the last at which a query of the rows before `row` stands."""
         # The sum in parentheses is a number: TileLang leaves out a 0 that is added, and keeps `+ 1 - 1`.
-        return self.queries_of(row + (self.row_heads - 1)) + self.past_len if self.head_rows is None else self.seq_kv
+        return self.queries_of(row + (self.row_heads - 1)) + self.past_len
 
 
 # --- the loop over the KV blocks of a tile ---------------------------------------------------------------------------
@@ -1032,7 +1034,7 @@ def hide(t, tile, s, c, value):
     """acc_s = value where the mask hides a key."""
     kv = tile.kv_block(t)
     for i, j in T.Parallel(ROWS, c.block_N):
-        own_key = tile.own_key(tile.first_row + i)
+        own_key = tile.own_key(tile.first_row + query_of(i, c))
         s.acc_s[i, j] = T.if_then_else(c.mask.hidden(j, own_key, tile.seq_kv, T, kv * c.block_N), value, s.acc_s[i, j])
 
 
@@ -1047,19 +1049,24 @@ def viewed(tensor, c):
     return tensor
 
 
-def rows_of(tensor, sequence, head, first, count, c, columns=None, length=None):
-    """Returns the slice of `count` rows of a sequence's head from row `first` on, with all columns or the first `columns`.
+def rows_of(tensor, sequence, head, first, count, c, columns=None, length=None, from_column=None):
+    """Returns the slice of `count` rows of a sequence's head from row `first` on, with its columns up to number `columns`.
 
     `sequence` is its batch; or where it begins, if it is packed, has `length` rows, and the tensor is a ragged view.
     `columns` is given for a tile that is wider than the tensor. TMA and the copies of TileLang fill columns and rows beyond
     the tensor's with 0, and store none.
     """
-    return tensor[sequence, head, first : first + count, :columns]
+    return tensor[sequence, head, first : first + count, from_column:columns]
 
 
 def kv_head(head, c):
-    """Returns the number of the head of K and V that belongs to this head of Q."""
+    """Returns the number of the head of K and V that belongs to a tile's head, which is that of Q unless a tile has several."""
     return head
+
+
+def query_of(row, c):
+    """Returns the number of a warpgroup's row among those of its head, whose rows lie behind each other."""
+    return row
 
 
 def first_of_row(tensor, sequence, head, row, c):
@@ -1069,7 +1076,8 @@ def first_of_row(tensor, sequence, head, row, c):
 
 def stored(registers, row, tile, s, c):
     """Returns the arguments of the device function that stores output rows, from `row` on, out of these registers."""
-    place = T.address_of(first_of_row(s.given.Output, tile.results, tile.head, row, c)), tile.seq_q - row
+    first = first_of_row(s.given.Output, tile.results, tile.head * c.tile_heads, row, c)
+    place = T.address_of(first), tile.seq_q - row
     return (registers, *place)
 
 

@@ -38,9 +38,9 @@ class GoldenKernel:
     options: Options = ()
     packed: bool = False
     invariant: bool = False
-    together: bool = False
     parts: bool = False
     row_heads: int = 1
+    tile_heads: int = 1
 
     @cached_property
     def schedule(self) -> Schedule:
@@ -51,8 +51,8 @@ class GoldenKernel:
     def variant(self) -> Variant:
         head_dim, head_dim_v = sizes_of(self.size)
         there = {"group": self.group, "optional": self.optional, "strided": self.strided, "sms": self.sms}
-        there |= {"packed": self.packed, "invariant": self.invariant, "together": self.together}
-        there |= {"parts": self.parts, "row_heads": self.row_heads}
+        there |= {"packed": self.packed, "invariant": self.invariant}
+        there |= {"parts": self.parts, "row_heads": self.row_heads, "tile_heads": self.tile_heads}
         return Variant(head_dim, self.dtype, self.mask, head_dim_v, self.sizes, **there)
 
 
@@ -161,13 +161,13 @@ PACKED: dict[str, GoldenKernel] = {
     "output_direct, packed": replace(asked("experiments/output_direct", RIGHT, FP16, "40/64"), packed=True),
 }
 # Rows of several heads in a tile.
-TOGETHER: dict[str, GoldenKernel] = {
-    "short, together": GoldenKernel("short", BOTH, BF16, optional=frozenset({"LSE", "softcap"}), together=True),
-    "best_causal, together": GoldenKernel("best_causal", CAUSAL, strided=True, together=True, options=OF_GROUP),
+OF_HEADS: dict[str, GoldenKernel] = {
+    "short, heads": GoldenKernel("short", BOTH, BF16, 72, 7, frozenset({"LSE", "softcap"}), tile_heads=7),
+    "best_causal, heads": GoldenKernel("best_causal", CAUSAL, group=4, strided=True, tile_heads=4, options=OF_GROUP),
 }
 # Keys in parts.
 PARTS: dict[str, GoldenKernel] = {
-    "short, parts": GoldenKernel("short", BOTH, BF16, 104, optional=frozenset({"Sinks"}), together=True, parts=True),
+    "short, parts": GoldenKernel("short", BOTH, BF16, 104, 3, frozenset({"Sinks"}), parts=True, tile_heads=3),
     "best_causal, parts": GoldenKernel("best_causal", CAUSAL, strided=True, group=4, parts=True, options=IN_PARTS),
     "d64, parts": GoldenKernel(
         "d64", RIGHT, size="64/40", optional=frozenset({"softcap"}), parts=True, options=IN_PARTS
@@ -182,7 +182,7 @@ PACKED_PARTS: dict[str, GoldenKernel] = {
         "best_causal", LEFT, size=96, group=3, packed=True, parts=True, options=IN_PARTS
     ),
 }
-KERNELS: dict[str, GoldenKernel] = {**PLAIN, **ASKED, **OTHERS, **PACKED, **TOGETHER, **PARTS, **PACKED_PARTS}
+KERNELS: dict[str, GoldenKernel] = {**PLAIN, **ASKED, **OTHERS, **PACKED, **OF_HEADS, **PARTS, **PACKED_PARTS}
 # The proofs of these kernels take longer than a second.
 LONG = (
     *("mma_sync, asked", "mma_sync_double", "mma_sync_double, asked", "mma_sync_rows_x2", "mma_sync_rows_x2, asked"),

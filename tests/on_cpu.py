@@ -55,10 +55,6 @@ class Kernels:
         there = {feature.word: tensors[feature.name] for feature in INPUTS if feature.name in tensors}
         scale, mask = tensors["softmax_scale"], mask_of(tensors, variant)
         q, k, v = given
-        if variant.together:
-            q = q.reshape(len(q), -1, tensors["head_rows"], q.shape[3])
-        elif "Sinks" in tensors:
-            q = q.reshape(len(q), len(tensors["Sinks"]), -1, q.shape[3])
         output, lse = attention_and_lse(q, k, v, mask=mask, scale=scale, precise=False, **there)
         names = ("Merged", "MergedLSE") if variant.parts else ("Output", "LSE")
         if variant.parts:

@@ -195,7 +195,8 @@ def test_one_query_has_keys_in_parts(on_cpu, sinks) -> None:
     for given in (inputs(1, 8, 1, 128, keys=3000), inputs(1, 8, 1, 128, heads_kv=2, keys=3000)):
         for variant in check(on_cpu, attention, given, **sinks):
             assert variant.parts and variant.acting == {NAME, "LSE"}
-            assert variant.group == (8 // given[1].shape[1] if OURS.apart else 1)
+            group = 8 // given[1].shape[1]
+            assert (variant.group, variant.tile_heads) == (group, 1 if OURS.apart else group)
     [variant] = check(on_cpu, attention_varlen, packed([1] * 3, [3000, 5, 900], 8, 2), **sinks)
     assert variant.parts and (variant.row_heads, variant.group) == ((1, 4) if OURS.apart else (4, 1))
 
@@ -203,15 +204,17 @@ def test_one_query_has_keys_in_parts(on_cpu, sinks) -> None:
 def test_rows_of_a_group_are_one_heads_or_apart(on_cpu) -> None:
     for options in ({}, {"causal": True}):
         [variant] = check(on_cpu, attention, inputs(2, 8, 5, 64, heads_kv=2, keys=41), **options)
-        assert variant.group == (4 if OURS.apart else 1)
-        assert variant.together == (not OURS.apart and "causal" in options)
+        assert (variant.group, variant.tile_heads) == (4, 1 if OURS.apart else 4)
     grouped = AttentionShape(1, 8, 1, 1, 128, heads_kv=2).asking(**{WORD: OURS.asked})
-    problems = {problem.group for problem, _ in of_any_lengths(grouped, resolve("short").schedule, False)}
-    assert problems == ({4} if OURS.apart else {1, 4})
+    heads = {heads for _, heads, _ in of_any_lengths(grouped, resolve("short").schedule, False)}
+    assert heads == ({1} if OURS.apart else {1, 4})
 
 
 def test_a_kernel_with_rows_of_heads_that_it_tells_apart_is_refused() -> None:
-    for name, rows in (("short", {"together": True}), ("grouped", {"packed": True, "parts": True, "row_heads": 4})):
+    for name, rows in (
+        ("short", {"group": 4, "tile_heads": 4}),
+        ("grouped", {"packed": True, "parts": True, "row_heads": 4}),
+    ):
         schedule = resolve(name).schedule
         variant = Variant(128, "float16", optional=frozenset({NAME}), **rows)
         if not OURS.apart:

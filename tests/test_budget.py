@@ -15,16 +15,16 @@ BUDGET = {
     "problem": 920,
     "schedule": 1850,
     "program": 1130,
-    "kernels": 3450,
-    "codeproof": 4780,
+    "kernels": 3580,
+    "codeproof": 4890,
     "compiler": 780,
     "op": 1910,
     "oracle": 420,
     "lab": 7630,
     "tools": 5220,
-    "tests": 27310,
-    "library": 15370,
-    "path": 8190,
+    "tests": 27370,
+    "library": 15580,
+    "path": 8300,
 }
 
 

@@ -47,7 +47,7 @@ VARIANTS = {
     "group": {"group": 2},
     "strided": {"strided": True},
     "packed": {"packed": True},
-    "together": {"together": True},
+    "tile_heads": {"tile_heads": 2},
     "parts": {"parts": True},
     "row_heads": {"row_heads": 2},
     "sms": {"sms": 114},

@@ -22,9 +22,11 @@ from tl_attention.compiler.toolchain import host_compiler
 from tl_attention.errors import ScheduleRefused
 from tl_attention.kernels.registry import lowering_of
 from tl_attention.kernels.warp_specialized.device_code import MERGE_PARTS
+from tl_attention.lab.measure import cell
 from tl_attention.lab.measure.candidate import called
+from tl_attention.lab.model.grid import Grid
 from tl_attention.op import batch
-from tl_attention.op.few import Parts, packed_variant, parts_of, put_together, results_of_parts, smallest_parts
+from tl_attention.op.few import Parts, in_one_tile, packed_variant, parts_of, results_of_parts, smallest_parts
 from tl_attention.oracle.reference import attention_and_lse
 from tl_attention.problem.card import HOPPER
 from tl_attention.problem.lengths import PART_BLOCKS, PARTS, Lengths
@@ -92,9 +94,12 @@ def test_packed_sequences_have_parts_where_that_is_sooner() -> None:
 def test_a_kernel_that_is_measured_has_the_parts_of_a_call() -> None:
     grouped = replace(ONE, heads=32, heads_kv=8)
     found = called("short_full", grouped, Planned(FEW))
-    together = put_together(grouped, FEW)
-    assert (found.shape, found.variant.parts) == (together, True)
-    assert found.parts(together) == parts_of(together, FEW, found.sms)
+    problem, heads = in_one_tile(grouped, FEW)
+    assert (found.shape, found.tile_heads, found.variant.parts) == (problem, heads, True) and heads == 4
+    assert found.parts(problem) == parts_of(problem, FEW, found.sms)
+    # A tile of 64 rows has 16 of each head, of which four queries fill a quarter.
+    assert 4 < cell.visited(found) < 4.1
+    assert len(Grid.of(found, 1).order) == grouped.batch * grouped.heads_kv
     # Small problems, on which it is verified, have parts too.
     small = replace(ONE, seq_kv=400)
     assert found.parts(small) == smallest_parts(small, FEW) == Parts(3, 1)

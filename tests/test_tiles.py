@@ -20,7 +20,7 @@ HEAD_DIM = 128
 
 
 def constants(head_dim: int = HEAD_DIM, **kernel: object) -> SimpleNamespace:
-    sizes = {"head_dim": head_dim, "head_dim_v": head_dim, "group": 1, "sms": HOPPER.sms}
+    sizes = {"head_dim": head_dim, "head_dim_v": head_dim, "group": 1, "tile_heads": 1, "sms": HOPPER.sms}
     return SimpleNamespace(kernel=KernelOptions(**kernel), mask=CAUSAL, **sizes)
 
 

@@ -65,8 +65,8 @@ CALLS = {
     "heads that may be put together": (
         "short --dtype bf16 --causal --group 4",
         {
-            ("short", Variant(128, "bfloat16", mask, group=group, together=together, parts=parts))
-            for mask, group, together in ((CAUSAL, 4, False), (CAUSAL, 1, True), (FULL, 1, False))
+            ("short", Variant(128, "bfloat16", mask, group=4, tile_heads=heads, parts=parts))
+            for mask, heads in ((CAUSAL, 1), (CAUSAL, 4), (FULL, 4))
             for parts in (False, True)
         },
     ),
@@ -77,10 +77,10 @@ CALLS = {
     "all that is optional, and another GPU": (
         "--no-causal --dtype fp16 --group 4 --softcap 30 --sinks --lse --strided --sms 114",
         {
-            (name, replace(ALL_THAT_IS_OPTIONAL, group=group, parts=parts))
-            for name, group, parts in (
-                *(("short_keys", 4, False), ("short", 4, False), ("softcap", 4, False)),
-                *(("short", 4, True), ("short", 1, True)),
+            (name, replace(ALL_THAT_IS_OPTIONAL, group=4, parts=parts, tile_heads=heads))
+            for name, parts, heads in (
+                *(("short_keys", False, 1), ("short", False, 1), ("softcap", False, 1)),
+                *(("short", True, 1), ("short", True, 4)),
             )
         },
     ),

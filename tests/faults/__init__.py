@@ -19,8 +19,8 @@ from faults import (
     softcap,
     statements,
     strides,
+    tile_heads,
     tiles,
-    together,
     waits,
     windows,
 )
@@ -44,7 +44,7 @@ THEMES = (
     windows,
     packed,
     parts,
-    together,
+    tile_heads,
 )
 TABLE: list[Row] = [
     row for theme in (*THEMES, pshared, fragments, lse, names, statements, samples) for row in theme.ROWS

@@ -168,7 +168,7 @@ def _check_descriptor(descriptor: Descriptor, tile: Tile, tensor: Tensor, sizes:
     wanted = {
         "dimensions": (dims, shape),
         "strides": (strides, in_bytes),
-        "box": (descriptor.box, (tile.panel, tile.rows, *[1] * (len(shape) - 2))),
+        "box": (descriptor.box, (tile.panel, tile.box_rows, *[1] * (len(shape) - 2))),
         "element strides": (descriptor.element_strides, (1,) * len(shape)),
         "data type": (descriptor.dtype, DATA_TYPES[dtype]),
         "interleaving": (descriptor.interleave, 0),

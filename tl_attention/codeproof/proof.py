@@ -126,8 +126,9 @@ class Proof(ABC):
     @property
     def cut(self) -> Cut:
         """Returns the Cut, by which the kernel cuts problems into row tiles and KV blocks."""
-        tile = self.schedule.block_M, self.schedule.block_N
-        return Cut(self.code.variant, self.rows, *tile, self.program.least_blocks, self.schedule.kv_order)
+        variant = self.code.variant
+        tile = variant.rows_of(self.schedule.block_M), self.schedule.block_N
+        return Cut(variant, self.rows, *tile, self.program.least_blocks, self.schedule.kv_order)
 
     @abstractmethod
     def sizes(self) -> Iterator[Sizes]:
@@ -273,7 +274,7 @@ class Proof(ABC):
 
         A size may be an array for many problems.
         """
-        read = numbers_read(self.code.variant, sizes, self.schedule.block_N)
+        read = numbers_read(self.code.variant, sizes)
         known = self.code.variant.dims(sizes) | self._offsets(sizes) | read
         return {
             p.name: tuple(known[d] for d in p.dims)
@@ -297,7 +298,7 @@ class Proof(ABC):
     def names(self, sizes: Sizes) -> dict[str, int]:
         """Returns, by name, the values that the kernel reads at run time, its sizes and, if strided, its strides."""
         strides = stride_values(self.code.parameters, self.tensors(sizes)) if self.code.variant.strided else {}
-        read = numbers_read(self.code.variant, sizes, self.schedule.block_N)
+        read = numbers_read(self.code.variant, sizes)
         return {**sizes._asdict(), **self._offsets(sizes), **strides, **read}
 
     def sample_tensors(self, sizes: Problems) -> dict[str, Tensor]:
@@ -323,13 +324,14 @@ class Proof(ABC):
     def sample_names(self, sizes: Problems) -> dict[str, Any]:
         """Returns, by name, the sizes of many problems and, if the variant is strided, their strides."""
         strides = stride_values(self.code.parameters, self.sample_tensors(sizes)) if self.code.variant.strided else {}
-        return {**sizes._asdict(), **strides, **numbers_read(self.code.variant, sizes, self.schedule.block_N)}
+        return {**sizes._asdict(), **strides, **numbers_read(self.code.variant, sizes)}
 
     def reading(self, sizes: Sizes) -> Reading:
         """Returns the tiles, products, tensors and boxes by which a run at these sizes is read as events."""
         boxes = {descriptor.name: descriptor.box[0] for descriptor in self.plan.descriptors}
         variant = self.code.variant
-        return Reading(self.tiles, self.products, self.tensors(sizes), variant.dtype, boxes, variant.parts)
+        heads = variant.tile_heads, variant.box
+        return Reading(self.tiles, self.products, self.tensors(sizes), variant.dtype, boxes, variant.parts, heads)
 
     def note(self, run: Run, *streams: Iterable[Event]) -> None:
         """Adds to the coverage a run whose events were all checked, and to the digest its streams of events."""

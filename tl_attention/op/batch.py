@@ -13,8 +13,8 @@ from tl_attention.errors import InputError
 from tl_attention.op import checks, compiled
 from tl_attention.op.call import Call
 from tl_attention.op.checks import Checked, checked_output, prefixed
-from tl_attention.op.few import parts_of, put_together
-from tl_attention.op.in_memory import BHSD, DIMENSIONS, check_layout, in_one_head, other_way, placed
+from tl_attention.op.few import in_one_tile, parts_of
+from tl_attention.op.in_memory import BHSD, DIMENSIONS, check_layout, other_way, placed
 from tl_attention.op.launch import Launch
 from tl_attention.op.plan import LaidOut, Plan, of_any_call
 from tl_attention.op.rows import Rows
@@ -120,26 +120,22 @@ class Batch:
         strided, tensors = placed(taken, self.layout)
         in_parts = call.invariant is not True and not call.specialize
         shape, invariant = computed(shape, card.arch, call.invariant, by_rules=call.schedule is None)
-        apart = shape.group == 1 or keep_heads_apart(found.asked.features, in_parts=True)
-        views = {} if apart else in_one_head(tensors, shape.heads_kv)
         # Heads whose rows cannot lie in one tile have the schedule of heads that share nothing.
+        apart = keep_heads_apart(found.asked.features, in_parts=True)
         scheduled = compiled.schedule_of(
-            call.schedule, shape if views else replace(shape, heads_kv=heads), card, invariant
+            call.schedule, replace(shape, heads_kv=heads) if apart else shape, card, invariant
         )
-        if views and (together := put_together(shape, scheduled, in_parts)) != shape:
-            shape, tensors = together, views
+        shape, tile_heads = in_one_tile(shape, scheduled, in_parts)
         sms = compiled.sms_of(q.device)
         parts = parts_of(shape, scheduled, sms) if in_parts else None
         variant = replace(
             shape.variant(call.specialize, parts=parts is not None),
-            strided=strided, sms=sms, arch=card.arch, invariant=invariant,
+            tile_heads=tile_heads, strided=strided, sms=sms, arch=card.arch, invariant=invariant,
         )  # fmt: skip
         launch = Launch.of(compiled.kernel_of(scheduled, variant).launch, scheduled, variant, shape, parts)
         as_given = self.layout == BHSD and all(_place(tensors[x]) == _place(tensor) for x, tensor in taken.items())
         return BatchPlan(
-            *(*common, scheduled, launch),
-            views=None if as_given else tuple(map(_place, tensors.values())),
-            of_lse=tuple(tensors["q"].shape[:3]),
+            *(*common, scheduled, launch), views=None if as_given else tuple(map(_place, tensors.values()))
         )
 
     def seen(self, call: Call, rows: Rows, output: Tensor) -> Call:
@@ -153,12 +149,11 @@ class BatchPlan(Plan):
     """A BatchPlan launches calls of a batch.
 
     `views` are the sizes and strides of q, k, v and the output as the kernel takes them, None where it takes them as they
-    are, and `of_lse` are the sizes of its LSE.
+    are.
     """
 
     launch: Launch
     views: tuple[Place, ...] | None
-    of_lse: tuple[int, ...]
 
     def laid_out(self, call: Call, scale: float, result: Tensor, lse: Tensor | None) -> LaidOut:
         """Returns the kernel that writes a call's results, with its arguments."""
@@ -167,7 +162,6 @@ class BatchPlan(Plan):
             of_q, of_k, of_v, of_output = self.views
             q, k, v = q.as_strided(*of_q), k.as_strided(*of_k), v.as_strided(*of_v)
             result = result.as_strided(*of_output)
-            lse = None if lse is None else lse.view(self.of_lse)
         return launch.kernel, launch.arguments((q, k, v, result), lse, scale, call.values)
 
 

@@ -7,9 +7,10 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from tl_attention.problem.features import keep_heads_apart
-from tl_attention.problem.mask import ceildiv
+from tl_attention.problem.mask import FULL, ceildiv
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.variant import Variant
+from tl_attention.problem.warpgroup import ROWS
 from tl_attention.schedule.schedule import Schedule
 
 # Times in those in which a thread block computes a KV block: a tile begins and ends, and another kernel merges parts.
@@ -26,13 +27,28 @@ class Parts(NamedTuple):
     blocks: int
 
 
-def put_together(shape: AttentionShape, schedule: Schedule, in_parts: bool = True) -> AttentionShape:
-    """Returns the problem that the schedule's kernel computes, in which a head may have the rows of several.
+def in_one_tile(shape: AttentionShape, schedule: Schedule, in_parts: bool = True) -> tuple[AttentionShape, int]:
+    """Returns the problem that the schedule's kernel computes, and how many heads of Q have rows in one of its tiles.
 
-    Of the kernels that read a number of each head, only the one that merges parts knows which rows are which head's.
+    They are those that share K and V, which are read once for all of them, if their rows of few queries then make fewer
+    tiles. The problem has no mask where a single query sees all keys. Of the kernels that read a number of each head, only
+    the one that merges parts knows which rows are which head's.
     """
     apart = shape.packed or keep_heads_apart(shape.asked.features, in_parts and may_have_parts(schedule))
-    return shape if apart or schedule.kernel.rows_of == "head" else shape.together(schedule.block_M)
+    # Of more heads than a tile has rows, equally many lie in each of several.
+    heads = next(number for number in range(min(shape.group, ROWS), 0, -1) if shape.group % number == 0)
+    if apart or schedule.kernel.rows_of == "head" or shape.seq_q > schedule.block_M:
+        return shape, 1
+    if tiles_of_heads(shape, schedule, heads) >= tiles_of_heads(shape, schedule, 1):
+        return shape, 1
+    alone = shape.seq_q == 1 and (shape.mask.left is None or shape.mask.left >= shape.seq_kv - 1)
+    return replace(shape, mask=FULL) if alone else shape, heads
+
+
+def tiles_of_heads(shape: AttentionShape, schedule: Schedule, tile_heads: int) -> int:
+    """Returns how many row tiles the problem has where so many heads have their rows in one."""
+    rows = replace(shape.variant(), tile_heads=tile_heads).rows_of(schedule.block_M)
+    return shape.batch * (shape.heads // tile_heads) * ceildiv(shape.seq_q, rows)
 
 
 def parts_of(shape: AttentionShape, schedule: Schedule, sms: int) -> Parts | None:
@@ -47,7 +63,7 @@ def parts_of(shape: AttentionShape, schedule: Schedule, sms: int) -> Parts | Non
         longest = shape.seq_q, shape.seq_kv
         number = packed_parts(shape.batch * shape.heads, longest, row_heads(shape, schedule), schedule, sms)
         return Parts(number, 0) if number else None
-    tiles = shape.batch * shape.heads * ceildiv(shape.seq_q, schedule.block_M)
+    tiles = tiles_of_heads(shape, schedule, in_one_tile(shape, schedule)[1])
     best = _soonest(tiles, ceildiv(shape.seq_kv, schedule.block_N), schedule, sms)
     merged_alone = keep_heads_apart(shape.asked.features, False) and not keep_heads_apart(shape.asked.features, True)
     return best if best.number > 1 or merged_alone else None
@@ -106,18 +122,20 @@ def smallest_parts(shape: AttentionShape, schedule: Schedule) -> Parts:
     return Parts(ceildiv(shape.seq_kv, blocks * schedule.block_N), blocks)
 
 
-def of_any_lengths(shape: AttentionShape, schedule: Schedule, invariant: bool) -> list[tuple[AttentionShape, bool]]:
-    """Returns the problems, and whether in parts, for which the schedule has a kernel in calls of any lengths.
+def of_any_lengths(
+    shape: AttentionShape, schedule: Schedule, invariant: bool
+) -> list[tuple[AttentionShape, int, bool]]:
+    """Returns the problems, heads of a tile, and whether in parts, of the schedule's kernels for calls of any lengths.
 
     `shape` is such a call of one query and one key.
     """
     lengths = (1, 2) if schedule.kernel.rows_of == "group" and not shape.packed else ()
     of_lengths = [replace(shape, seq_q=rows, seq_kv=rows) for rows in lengths]
-    problems = dict.fromkeys([shape, *(put_together(of_one, schedule) for of_one in of_lengths)])
+    problems = dict.fromkeys([(shape, 1), *(in_one_tile(of_one, schedule) for of_one in of_lengths)])
     parts = (False, True) if may_have_parts(schedule) and not invariant else (False,)
-    every = [(problem, in_parts) for problem in problems for in_parts in parts]
+    every = [(*problem, in_parts) for problem in problems for in_parts in parts]
     apart = {in_parts: keep_heads_apart(shape.asked.features, in_parts) for in_parts in parts}
-    return [(problem, in_parts) for problem, in_parts in every if problem == shape or not apart[in_parts]]
+    return [found for found in every if found[1] == 1 or not apart[found[2]]]
 
 
 def may_have_parts(schedule: Schedule) -> bool:

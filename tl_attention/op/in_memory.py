@@ -92,23 +92,6 @@ def check_place(name: str, tensor: Any, layout: str = BHSD) -> None:
         )
 
 
-def in_one_head(tensors: Mapping[str, Any], heads: int) -> dict[str, Any]:
-    """Returns the tensors with views of q and out that have so many heads, each with the rows of several.
-
-    It returns {} where these rows do not lie evenly in memory. Tensors are (batch, heads, seq, head_dim).
-    """
-    found = dict(tensors)
-    for name in ("q", "out"):
-        batch, every, rows, columns = tensors[name].shape
-        of_batch, of_head, of_row, last = tensors[name].stride()
-        if rows > 1 and of_head != rows * of_row:
-            return {}
-        group = every // heads
-        strides = (of_batch, group * of_head, of_row if rows > 1 else of_head, last)
-        found[name] = whole_strides(tensors[name].as_strided((batch, heads, group * rows, columns), strides))
-    return found
-
-
 def whole_strides(tensor: Any) -> Any:
     """Returns a view of the tensor in which dimensions of length 1 have the strides of a contiguous tensor.
 

@@ -22,7 +22,7 @@ from tl_attention.schedule.schedule import Schedule
 # What a launch finds by itself, and no caller gives.
 FOUND = ("counter", "trace")
 # The numbers that a launch's problem gives.
-NUMBERS = (*WINDOW, "head_rows", "part_blocks")
+NUMBERS = (*WINDOW, "part_blocks")
 # By parameter, what `arguments` lays out: where all keys are computed at once, no other kernel merges anything.
 TENSORS, MERGED, WHOLE = ("Q", "K", "V", "Output"), ("Queries", "Merged", "MergedLSE"), (None, None, None)
 NAMES = (*TENSORS, "softmax_scale", "LSE", *(f.name for f in INPUTS), *NUMBERS, *MERGED, *(p.name for p in OFFSETS))
@@ -56,7 +56,7 @@ class Launch:
         places = (NAMES.index(p.name) for p in variant.parameters() if p.kind not in FOUND)
         features = [(place, f) for place, f in enumerate(INPUTS) if f.word in shape.asked]
         number, part_blocks = parts or (0, None)
-        numbers = {**shape.mask.values(variant.mask.names), "head_rows": shape.head_rows, "part_blocks": part_blocks}
+        numbers = {**shape.mask.values(variant.mask.names), "part_blocks": part_blocks}
         return cls(
             kernel=kernel,
             chosen=itemgetter(*places),

@@ -80,7 +80,7 @@ def ends(most: int, rows: int, block_N: int) -> Iterator[Lengths]:
     """
     for blocks in range(1, most + 1):
         whole = blocks * block_N
-        for seq_q, seq_kv in ((rows - 3, whole - block_N // 3), (rows, whole), (1, whole - block_N + 1)):
+        for seq_q, seq_kv in ((max(1, rows - 3), whole - block_N // 3), (rows, whole), (1, whole - block_N + 1)):
             yield Lengths(min(seq_q, seq_kv), seq_kv)
 
 
@@ -134,14 +134,6 @@ def windows(mask: Mask, rows: int, block_N: int) -> Iterator[Mask]:
         yield Mask(None if mask.left is None else left, None if mask.right is None else right)
 
 
-def head_rows(seq_q: Any, block_N: int) -> Any:
-    """Returns how many rows each head has where rows of a proof's problem are those of several.
-
-    Queries stand to KV blocks as if there were one head.
-    """
-    return 1 + (seq_q - 1) % block_N
-
-
 # Of a proof's problem: how many parts its keys have, and how many KV blocks each.
 PARTS, PART_BLOCKS = 3, 2
 
@@ -160,12 +152,12 @@ def all_heads(sizes: Any) -> Any:
     return 4 * sizes.heads
 
 
-def numbers_read(variant: Variant, sizes: Any, block_N: int) -> dict[str, Any]:
+def numbers_read(variant: Variant, sizes: Any) -> dict[str, Any]:
     """Returns, by name, what a kernel of the variant reads of a proof's problem besides its sizes and strides.
 
-    That is the sides of a window, the rows of one of several heads, and what its parts are.
+    That is the sides of a window, and what its parts are.
     """
-    found = {"head_rows": head_rows(sizes.seq_q, block_N)} if variant.together else {}
+    found: dict[str, Any] = {}
     if variant.parts:
         found |= {"results": results(variant, sizes), "all_heads": all_heads(sizes)}
         found |= {"all_rows": sizes.seq_q} if variant.packed else {"part_blocks": PART_BLOCKS}
@@ -222,7 +214,9 @@ def drawn(mask: Mask, rows: int, block_N: int, group: int) -> Problems:
     past = np.arange(count) % block_N + block_N * draw.choice(
         [0, 1, 2, 3, 7, 1000, *(longest // block_N for longest in LONGEST)], count
     )
-    seq_q = draw.choice([1, rows - 3, rows, rows + 1, 2 * rows, 3 * rows, 9 * rows, 96 * rows, 8191 * rows], count)
+    seq_q = draw.choice(
+        [1, max(0, rows - 3), rows, rows + 1, 2 * rows, 3 * rows, 9 * rows, 96 * rows, 8191 * rows], count
+    )
     # Queries before the first key, up to all of them.
     past = np.where(draw.random(count) < 0.2, np.maximum(-seq_q, past - 3 * block_N), past)
     seq_kv = seq_q + past

@@ -11,7 +11,7 @@ from tl_attention.problem.bounds import check_sizes, check_totals
 from tl_attention.problem.features import NOTHING, Asked
 from tl_attention.problem.head_dims import HeadSize, check_head_dim, head_size, parse_head_size, sizes_of
 from tl_attention.problem.lengths import LENGTHS_TEXT, Lengths, lengths_text, parse_lengths
-from tl_attention.problem.mask import CAUSAL, FULL, Mask, ceildiv, masked, parse_window
+from tl_attention.problem.mask import CAUSAL, FULL, Mask, masked, parse_window
 from tl_attention.problem.variant import Sizes, Variant
 
 Dtype = Literal["float16", "bfloat16"]
@@ -42,8 +42,7 @@ class AttentionShape:
     Tensors are laid out (batch, heads, seq, head_dim). A shape is a list of sequences: `batch` sequences of seq_q
     queries and seq_kv keys, unless `lengths` gives those of each sequence; then seq_q and seq_kv are the largest. Any
     length may be 0. `packed` sequences lie one behind the other, without a batch. A query may see no key: then its
-    output is 0, and its LSE is -inf, or that of the scores that have no key. Rows of a head may be those of several, one
-    behind the other, with `head_rows` queries each; 0 stands for one.
+    output is 0, and its LSE is -inf, or that of the scores that have no key.
 
     K and V have `heads_kv` heads, each shared by equally many heads in a row of Q's `heads`; by default they have as
     many as Q. V and the output have `head_dim_v` columns, by default as many as Q and K. `asked` are the features that
@@ -62,7 +61,6 @@ class AttentionShape:
     asked: Asked = NOTHING
     lengths: tuple[Lengths, ...] = ()
     packed: bool = False
-    head_rows: int = 0
 
     def __post_init__(self) -> None:
         if self.heads_kv == 0:
@@ -96,7 +94,7 @@ class AttentionShape:
         for name in ("seq_q", "seq_kv"):
             if getattr(self, name) == 0:
                 raise InputError(f"shape: {name} is 0, expected an integer of at least 1")
-        if self.mask.rows_before(self.queries, self.seq_kv):
+        if self.mask.rows_before(self.seq_q, self.seq_kv):
             causal = self.mask == CAUSAL
             what, keys = (
                 (" causal attention", "seq_kv") if causal else (self.mask.suffix, f"seq_kv + {self.mask.right}")
@@ -154,7 +152,7 @@ class AttentionShape:
         found: dict[Unusual, bool] = {
             "sequences of different lengths": len(self.each) > 1,
             "a sequence of length 0": any(0 in lengths for lengths in self.each),
-            "rows without a key": any(self.mask.rows_before(*lengths) for lengths in self.apart.each),
+            "rows without a key": any(self.mask.rows_before(*lengths) for lengths in self.each),
         }
         return tuple(words for words, there in found.items() if there)
 
@@ -163,7 +161,7 @@ class AttentionShape:
         sizes, optional = self.sizes if fixed else None, frozenset(self.asked.parameters)
         mask, columns_v = self.mask if fixed else self.mask.read, self.head_dim_v
         found = Variant(self.head_dim, self.dtype, mask, columns_v, sizes, optional, self.group, packed=self.packed)
-        return replace(found, together=bool(self.head_rows), parts=parts)
+        return replace(found, parts=parts)
 
     def asking(self, **features: object) -> AttentionShape:
         """Returns a copy of the problem with these values for these features, such as softcap=30.0.
@@ -175,40 +173,9 @@ class AttentionShape:
         except InputError as error:
             raise InputError(f"shape: {error}") from None
 
-    def together(self, block_M: int) -> AttentionShape:
-        """Returns the problem in which heads that share K and V are rows of one head, if all of one fit a tile and fill fewer.
-
-        There K and V are read once for all of them. It has no mask where the queries see all keys, as a single one may.
-        Elsewhere it is the problem itself.
-        """
-        rows, left = self.group * self.seq_q, self.mask.left
-        fewer = ceildiv(rows, block_M) < self.group * ceildiv(self.seq_q, block_M)
-        if not fewer or self.seq_q > block_M or self.packed or self.lengths or self.head_rows:
-            return self
-        of_one = replace(self, heads=self.heads_kv, seq_q=rows)
-        if self.mask == FULL or (self.seq_q == 1 and (left is None or left >= self.seq_kv - 1)):
-            return replace(of_one, mask=FULL)
-        return replace(of_one, head_rows=self.seq_q)
-
-    @property
-    def apart(self) -> AttentionShape:
-        """Returns the problem in which each head has its own rows alone."""
-        if not self.head_rows:
-            return self
-        return replace(self, heads=self.heads * (self.seq_q // self.head_rows), seq_q=self.head_rows, head_rows=0)
-
-    @property
-    def queries(self) -> int:
-        """Returns how many queries a head has; its rows are these, or those of several heads."""
-        return self.head_rows or self.seq_q
-
     def resized(self, sizes: Sizes) -> AttentionShape:
-        """Returns the problem at other sizes; as many of Q's heads share one of K and V as before.
-
-        Where a head has the rows of several they are up to four.
-        """
-        head_rows = next(sizes.seq_q // n for n in (4, 3, 2, 1) if sizes.seq_q % n == 0) if self.head_rows else 0
-        return replace(self, **sizes._asdict(), heads_kv=sizes.heads // self.group, lengths=(), head_rows=head_rows)
+        """Returns the problem at other sizes; as many of Q's heads share one of K and V as before."""
+        return replace(self, **sizes._asdict(), heads_kv=sizes.heads // self.group, lengths=())
 
     def with_lengths(self, lengths: Sequence[Lengths], heads_kv: int) -> AttentionShape:
         """Returns the problem of other sequences; as many of Q's heads share one of K's and V's `heads_kv` as before."""
@@ -235,13 +202,13 @@ class AttentionShape:
     @property
     def past_len(self) -> int:
         """Returns how many keys precede the first query."""
-        return self.seq_kv - self.queries
+        return self.seq_kv - self.seq_q
 
     @property
     def pairs(self) -> int:
         """Returns how many (query, key) pairs of one head are not hidden, in all sequences."""
         if not self.lengths:
-            return self.batch * self.mask.pairs(self.queries, self.seq_kv) * (self.seq_q // max(self.queries, 1))
+            return self.batch * self.mask.pairs(self.seq_q, self.seq_kv)
         return sum(self.mask.pairs(*lengths) for lengths in self.lengths)
 
     @property

@@ -7,6 +7,7 @@ from tl_attention.problem.card import CARDS, HOPPER, Card
 from tl_attention.problem.features import INPUTS, RESULTS, Parameter, acting, features_of, mix_rows
 from tl_attention.problem.head_dims import HeadSize, head_size, tile_dim
 from tl_attention.problem.mask import FULL, WINDOW, Mask
+from tl_attention.problem.warpgroup import ROWS
 
 
 class Sizes(NamedTuple):
@@ -38,7 +39,6 @@ KERNEL_PARAMETERS = (
     Parameter("softmax_scale", "scalar", dtype="float32"),
     *(feature.parameter for feature in (*RESULTS, *INPUTS)),
     *(Parameter(name, "scalar", dtype="int32", optional=True) for name in WINDOW),
-    Parameter("head_rows", "scalar", dtype="int32", optional=True),
     Parameter("part_blocks", "scalar", dtype="int32", optional=True),
     Parameter("Queries", "input", ("batch", "heads", "seq_q", "head_dim"), optional=True, kernels=("gathering",)),
     Parameter("Merged", "output", ("batch", "heads", "seq_q", "head_dim_v"), optional=True, kernels=("merging",)),
@@ -60,8 +60,8 @@ class Variant:
     tiles have `tile_dim` and `tile_dim_v` columns, and columns beyond the tensors' are 0. The kernel is compiled for
     cards of `arch`, and runs on no other. A `packed` variant is of sequences of any lengths that follow each other in
     tensors (rows, heads, columns), all strided; where `row_heads` heads of Q share one of K and V, their rows of a query may
-    lie behind each other as rows of one head, to which the launch copies the caller's. With heads `together`, a head's rows
-    are those of several, one head's behind the other's, and the kernel reads how many rows each has: the mask counts these.
+    lie behind each other as rows of one head, to which the launch copies the caller's. A row tile may have rows of
+    `tile_heads` heads of Q that share one of K and V: a warpgroup has `box` rows of each, one head's behind the other's.
     A kernel of `parts` computes each of `part_blocks` KV blocks by itself: its results are the output in fp32 and the LSE of
     each part, one behind the other as more batches, or of packed sequences as more heads, where the list of tiles says how
     many blocks a part has. A persistent kernel fills a GPU of `sms` SMs; it computes the same on any. A kernel with a
@@ -82,9 +82,9 @@ class Variant:
     trace: frozenset[str] = frozenset()
     packed: bool = False
     invariant: bool = False
-    together: bool = False
     parts: bool = False
     row_heads: int = 1
+    tile_heads: int = 1
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "head_dim_v", self.head_dim_v or self.head_dim)
@@ -92,6 +92,24 @@ class Variant:
         if self.parts:
             object.__setattr__(self, "optional", self.optional | {"LSE"})
         object.__setattr__(self, "invariant", self.invariant and mix_rows(features_of(self.optional)))
+
+    @property
+    def box(self) -> int:
+        """Returns how many rows of each of its heads a warpgroup's tile has; its other rows are idle.
+
+        Rows of 32 columns stand in shared memory where 64 bytes are: a box begins at a multiple of 128.
+        """
+        rows = ROWS // self.tile_heads
+        return rows if self.tile_heads == 1 or self.tile_dim % 64 == 0 else rows // 2 * 2
+
+    @property
+    def idle_rows(self) -> int:
+        """Returns how many of a warpgroup's rows are no head's."""
+        return 0 if self.tile_heads == 1 else ROWS - self.tile_heads * self.box
+
+    def rows_of(self, block_M: int) -> int:
+        """Returns how many rows of each of its heads a tile of block_M rows has."""
+        return block_M if self.tile_heads == 1 else block_M // ROWS * self.box
 
     @property
     def acting(self) -> frozenset[str]:
@@ -135,7 +153,6 @@ class Variant:
     def parameters(self, *of_schedule: str) -> tuple[Parameter, ...]:
         """Returns a kernel's Parameters; optional ones only if this variant has them or these arguments name them."""
         asked = {*self.optional, *self.mask.names, *of_schedule, *(["Trace"] if self.trace else [])}
-        asked |= {"head_rows"} if self.together else set()
         asked |= {"Merged", "MergedLSE"} if self.parts else set()
         asked |= {"Queries" if self.packed else "part_blocks"} if self.parts else set()
         there = (p for p in KERNEL_PARAMETERS if not p.optional or p.name in asked)

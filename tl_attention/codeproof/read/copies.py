@@ -24,11 +24,13 @@ MASK = re.compile(r"\(uint16_t\)\((\d+)\)$")
 SHARED = r"\(\(\((?:half_t|bfloat16_t)\*\)(\w+)_shared\) \+ (.+?)\)"
 # A thread's copy of up to 16 bytes, of 2-byte elements.
 ELEMENTS = {"uint1": 2, "uint2": 4, "uint4": 8}
-PUT, PER_HEAD, HAND_OVER = "put", "of its head", "hand over"
+PUT, PER_HEAD, HAND_OVER, CLEAR = "put", "of its head", "hand over", "clear"
 # Tensors that have a number for each head.
 TENSORS = tuple(feature.name for feature in INPUTS if feature.per_head)
 # The bytes of the logarithms of a thread's two rows, and the number of rows.
 LSE_BYTES, LSE_ROWS = 8, 2
+# What a tile has of one head alone.
+ONE_HEAD = (1, 0)
 # A thread's number among all threads that compute, from the first on.
 OWN = "((int)threadIdx.x)"
 # The dtype of a device function, by whether the function is for bfloat16.
@@ -183,7 +185,21 @@ def _vector_output(match: re.Match[str], declared: Declared) -> Made:
     declared.register(registers)
     return seen(
         "rows of output", tensor, element=element, head_dim=int(head_dim), dtype=DTYPES[dtype], registers=registers,
-        index=index, rows=bound, row_stride=stride, bounded=bool(bounded),
+        index=index, rows=bound, row_stride=stride, bounded=bool(bounded), heads=ONE_HEAD,
+    )  # fmt: skip
+
+
+def _output_of_heads(match: re.Match[str], declared: Declared) -> Made:
+    """Returns the Made of a store of rows of several heads, in fp32 for parts; the device function knows columns and heads."""
+    dtype, *sizes, given, tensor, place, rest = match.groups()
+    columns, *heads = map(int, sizes)
+    rows, row_stride, head_stride = (declared.expression(text) for text in arguments(rest))
+    registers, index = registers_from(given)
+    declared.register(registers)
+    return seen(
+        "rows of output", tensor, element=declared.expression(place), head_dim=columns,
+        dtype=DTYPES[dtype] if dtype else "float32", registers=registers, index=index, rows=rows, row_stride=row_stride,
+        bounded=False, heads=tuple(heads), head_stride=head_stride,
     )  # fmt: skip
 
 
@@ -194,7 +210,7 @@ def _part_output(match: re.Match[str], declared: Declared) -> Made:
     return seen(
         "rows of output", tensor, element=declared.expression(place), head_dim=int(columns), dtype="float32",
         registers=registers, index=index, rows=declared.expression(rows),
-        row_stride=declared.expression(columns), bounded=False,
+        row_stride=declared.expression(columns), bounded=False, heads=ONE_HEAD,
     )  # fmt: skip
 
 
@@ -204,8 +220,8 @@ def _lse(match: re.Match[str], declared: Declared) -> Made:
     The bound is how many rows there may be. That each row is stored once, by one lane, is in the text of the device
     function. Which registers the function is given, and the scale, are for the numbers to show.
     """
-    given = arguments(match[1])
-    place = IN_GLOBAL.match(given[3]) if len(given) == 6 and given[5] == OWN else None
+    given, heads = arguments(match[3]), tuple(map(int, match.groups()[:2])) if match[1] else ONE_HEAD
+    place = IN_GLOBAL.match(given[3]) if len(given) == 6 + (heads != ONE_HEAD) and given[5] == OWN else None
     of_rows = [registers_from(text) for text in given[:2]]
     index = of_rows[0][1]
     there = all(
@@ -215,7 +231,8 @@ def _lse(match: re.Match[str], declared: Declared) -> Made:
     if not place or place[1] in declared.registers or not there or not declared.pure(given[2]):
         raise SyntaxError(f"a store of logarithms of a form that is not known: {match.string[:80]!r}")
     element, rows = declared.expression(place[2]), declared.expression(given[4])
-    return seen("rows of lse", place[1], element=element, rows=rows, index=index)
+    apart = {"head_stride": declared.expression(given[6])} if heads != ONE_HEAD else {}
+    return seen("rows of lse", place[1], element=element, rows=rows, index=index, heads=heads, **apart)
 
 
 def _put(match: re.Match[str], declared: Declared) -> Made:
@@ -232,6 +249,12 @@ def _put(match: re.Match[str], declared: Declared) -> Made:
         raise SyntaxError(f"a store of P of a form that is not known: {match.string[:80]!r}")
     buffer, element = declared.buffer(place[2]), declared.expression(place[3])
     return seen(PUT, buffer, element=element, form=(columns, DTYPES[match[4]], registers), columns=(first, end))
+
+
+def _clear(match: re.Match[str], declared: Declared) -> Made:
+    """Returns the Made of a warp's call that sets rows of a tile to 0, from one on; which they are is in its text."""
+    buffer, element = shared_address(match[3], declared)
+    return seen(CLEAR, buffer, element=element, form=(int(match[1]), int(match[2])))
 
 
 def _of_head(match: re.Match[str], declared: Declared) -> Made:
@@ -291,9 +314,22 @@ COPY_CALLS = (
     ),
     # tl_attention_store_lse(scores_max, denominator, (softmax_scale * ...), (&(LSE[...])), (seq_q - ...), ((int)threadIdx.x));
     # tl_attention_store_lse((&(scores_max[2])), (&(denominator[2])), ...
-    Call(OUTPUT, re.compile(r"tl_attention_store_lse\((.+)\);$"), _lse),
+    # tl_attention_store_lse_of<4, 16>(scores_max, ..., ((int)threadIdx.x), seq_q);
+    Call(OUTPUT, re.compile(r"tl_attention_store_lse(?:_of<(\d+), (\d+)>)?\((.+)\);$"), _lse),
+    # tl_attention_store_of<true, 128, 4, 16>(acc_o, (&(Output[...])), (seq_q - first_row_3), 128, ...);
+    # tl_attention_store_part_of<128, 4, 16>(...
+    Call(
+        OUTPUT,
+        re.compile(
+            r"tl_attention_store_(?:part_of<|of<(true|false), )(\d+), (\d+), (\d+)>"
+            r"\((\w+|\(&\(\w+\[\d+\]\)\)), \(&\((\w+)\[(.+)\]\)\), (.+)\);$"
+        ),
+        _output_of_heads,
+    ),
     # tl_attention_store_p<192, 0, 192, true>(acc_s, (&(((bfloat16_t*)P_shared)[(((int64_t)wg_2) * (int64_t)12288)])));
     Call(WRITE, re.compile(r"tl_attention_store_p<(\d+), (\d+), (\d+), (true|false)>\((\w+), (.+)\);$"), _put),
+    # tl_attention_clear<128, 63>((&(((half_t*)Q_shared)[(((int64_t)wg) * (int64_t)8192)])));
+    Call(WRITE, re.compile(r"tl_attention_clear<(\d+), (\d+)>\((.+)\);$"), _clear),
     # own[0] = Sinks[((int64_t)head_3)];
     Call(PER_HEAD, re.compile(rf"(\w+)\[0\] = ({'|'.join(TENSORS)})\[(.+)\];$"), _of_head),
 )

@@ -13,12 +13,13 @@ from functools import lru_cache
 import numpy as np
 
 from tl_attention.codeproof.comparison import LEFT_OUT
-from tl_attention.codeproof.read.copies import HAND_OVER, PER_HEAD, PUT
+from tl_attention.codeproof.read.copies import CLEAR, HAND_OVER, ONE_HEAD, PER_HEAD, PUT
 from tl_attention.codeproof.read.products import OF_AN_MMA
 from tl_attention.codeproof.run.run import Run
 from tl_attention.codeproof.run.thread_slice import Reading, ThreadSlice
 from tl_attention.codeproof.run.tile_copies import OF_A_TILE, TileCopies, p_in_shared, same_tile
 from tl_attention.codeproof.run.wgmma_groups import WgmmaGroups
+from tl_attention.codeproof.tiles.tensors import HEAD, Tensor
 from tl_attention.codeproof.tiles.tiles import Matrix, matrices
 from tl_attention.codeproof.verdict import Unsafe
 from tl_attention.problem.shape import DTYPE_BYTES
@@ -32,7 +33,7 @@ BY_ALL = {
     "wait", "sync", "signal", "cluster sync", "init fence", "fewer registers", "more registers", "arrive wgmma", "wgmma",
     "commit wgmma", "products wait", "operand fence", "exchange", "hold", "hold last", "resume", "mask",
     "commit copies", "copies wait", "rows of output", "rows of lse", PER_HEAD, PUT,
-    "fragment", "multiply",
+    "fragment", "multiply", CLEAR,
 }  # fmt: skip
 # The kinds that may stand among a product's instructions, or before its registers are fenced.
 OF_A_PRODUCT = {"operand fence", "fence", "wgmma", "commit wgmma", "products wait"}
@@ -50,6 +51,8 @@ class Stream:
         warpgroups = threads.y[own] if threads.ys > 1 else threads.x[own] // WARPGROUP
         self.products, self.moved = WgmmaGroups(reading, warpgroups), TileCopies(run, reading)
         self.stores = 0
+        # What barriers expect of boxes that are not whole tiles.
+        self.boxes: list[ThreadSlice] = []
 
     def events(self) -> Iterator[Event]:
         """Yields the process's events in order; successive arrivals at one barrier of several blocks are one event.
@@ -73,8 +76,11 @@ class Stream:
         gathered: list[ThreadSlice] = []
         for part in self._parts():
             self.products.check_registers(part)
+            if self._is_of_box(part):
+                self.boxes.append(part)
+                continue
             if gathered and part.seen.kind != "arithmetic" and not same_tile(gathered[0].seen, part.seen):
-                yield self.moved.event(gathered)
+                yield from self._moved(gathered)
                 gathered = []
             if part.seen.kind in OF_A_TILE and "element" in part.seen.values:
                 self.products.check_settled(part)
@@ -83,9 +89,29 @@ class Stream:
                 continue
             yield from self._event(part)
         if gathered:
-            yield self.moved.event(gathered)
-        if self.products.open is not None or self.stores:
+            yield from self._moved(gathered)
+        if self.products.open is not None or self.stores or self.boxes:
             raise Unsafe(f"{self.who} ends with a product or a store that is not committed")
+
+    def _is_of_box(self, part: ThreadSlice) -> bool:
+        tile = self.reading.tiles.get(part.seen.name.removesuffix("_full"))
+        return part.seen.kind == "expect" and tile is not None and tile.heads > 1
+
+    def _moved(self, parts: list[ThreadSlice]) -> Iterator[Event]:
+        """Yields the event of a tile that moves, behind that of its barrier where each box said what it brings."""
+        event = self.moved.event(parts)
+        if self.boxes:
+            tile = self.reading.tiles[event.name]
+            size = tile.box_rows * tile.panel * DTYPE_BYTES
+            wanted = [(f"{event.name}_full", event.index, size)] * len(tile.boxes())
+            for part in self.boxes:
+                part.by_one()
+            found = [(part.seen.name, part.one("index"), part.one("value")) for part in self.boxes]
+            if event.kind != "load" or found != wanted:
+                raise Unsafe(f"line {self.boxes[0].line}: boxes are expected as {found}, expected {wanted}")
+            yield Event("expect", f"{event.name}_full", event.index, 1)
+            self.boxes = []
+        yield event
 
     def _parts(self) -> Iterator[ThreadSlice]:
         mine: dict[int, tuple[np.ndarray, int]] = {}
@@ -173,6 +199,15 @@ class Stream:
     def _left_out(self, part: ThreadSlice) -> Iterator[Event]:
         yield Event(LEFT_OUT, index=part.seen.turn, value=part.one("value"))
 
+    def _clear(self, part: ThreadSlice) -> Iterator[Event]:
+        """Yields the event of a tile's idle rows that become 0; raises Unsafe for other rows."""
+        tile = self.reading.tiles.get(part.seen.name)
+        used = 0 if tile is None else tile.heads * tile.box_rows
+        slot, beyond = divmod(part.one("element"), tile.elements if tile else 1)
+        if tile is None or part.seen.values["form"] != (tile.columns, used) or tile.heads == 1 or beyond:
+            raise Unsafe(f"line {part.line}: it clears {part.seen.values['form']} of {part.seen.name}")
+        yield Event(CLEAR, part.seen.name, slot)
+
     # --- fragments -----------------------------------------------------------------------------------------------
 
     def _fragment(self, part: ThreadSlice) -> Iterator[Event]:
@@ -211,18 +246,28 @@ class Stream:
         batch, head, row, beyond = output.bounded(part.one("element"), part.one("rows"))
         values, of, apart = part.seen.values, part.one("head_dim"), part.one("row_stride")
         said = (part.seen.name, of, values["bounded"], values["dtype"], values["registers"], apart)
-        narrow = output.columns < product.columns and not self.reading.parts
+        self._check_heads(part, output)
+        narrow = output.columns < product.columns and not self.reading.parts and values["heads"] == ONE_HEAD
         dtype = "float32" if self.reading.parts else self.reading.dtype
         wanted = ("Output", output.columns, narrow, dtype, product.accumulators, output.row_stride)
         if said != wanted or beyond:
             raise Unsafe(f"line {part.line} stores {said} at another row than it has rows left from there")
         yield Event("output", index=part.one("index"), place=(row, head, batch))
 
+    def _check_heads(self, part: ThreadSlice, tensor: Tensor) -> None:
+        """Raises Unsafe unless rows are stored of the tile's heads, as far apart as the tensor has them."""
+        heads = part.seen.values["heads"]
+        apart = part.one("head_stride") if heads != ONE_HEAD else 0
+        wanted = (ONE_HEAD, 0) if self.reading.heads[0] == 1 else (self.reading.heads, tensor.strides[HEAD])
+        if (heads, apart) != wanted:
+            raise Unsafe(f"line {part.line} stores rows of heads {heads} that are {apart} apart, expected {wanted}")
+
     def _rows_of_lse(self, part: ThreadSlice) -> Iterator[Event]:
         name, tensors = part.seen.name, self.reading.tensors
         if name != "LSE" or name not in tensors:
             raise Unsafe(f"line {part.line} stores logarithms as {name}")
         batch, head, row, beyond = tensors[name].bounded(part.one("element"), part.one("rows"))
+        self._check_heads(part, tensors[name])
         if beyond:
             raise Unsafe(f"line {part.line} stores logarithms at another row than it has rows left from there")
         yield Event("lse", index=part.one("index"), place=(row, head, batch))
@@ -255,6 +300,7 @@ HANDLES: dict[str, Callable[[Stream, ThreadSlice], Iterator[Event] | None]] = {
     "left out": Stream._left_out,
     "commit store": Stream._commit_store,
     "stored": Stream._stored,
+    CLEAR: Stream._clear,
     "fragment": Stream._fragment,
     "multiply": Stream._multiply,
     PUT: lambda stream, part: iter((p_in_shared(part, stream.reading),)),

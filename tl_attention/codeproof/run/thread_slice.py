@@ -26,6 +26,8 @@ class Reading:
     boxes: Mapping[str, int]
     # Results are those of parts of the keys.
     parts: bool = False
+    # How many heads of Q have rows in a tile, and how many each for a warpgroup.
+    heads: tuple[int, int] = (1, 0)
 
 
 @dataclass(slots=True)

@@ -46,7 +46,11 @@ class TileCopies:
                 f"line {parts[0].line}: boxes of columns and elements {found} of {seen.name}, expected {tile.boxes()} "
                 f"from a slot of {tile.elements} on"
             )
-        places = {tuple(part.one(name) for name in ("row", "head", "batch")) for part in parts}
+        of_head = len(parts) // tile.heads
+        places = {
+            (part.one("row"), part.one("head") - number // of_head, part.one("batch"))
+            for number, part in enumerate(parts)
+        }
         if len(places) != 1:
             raise Unsafe(f"line {parts[0].line}: boxes of several tiles, {sorted(places)}")
         return slot, places.pop()

@@ -20,7 +20,7 @@ from tl_attention.codeproof.read.text import Kernel
 from tl_attention.codeproof.run.run import Run, Seen
 from tl_attention.codeproof.run.threads import Value
 from tl_attention.codeproof.tiles.row_tiles import RowTiles
-from tl_attention.codeproof.tiles.tensors import Tensor
+from tl_attention.codeproof.tiles.tensors import HEAD, Tensor
 from tl_attention.codeproof.verdict import Unsafe
 from tl_attention.problem.lengths import Problems, drawn, results
 from tl_attention.problem.mask import ceildiv
@@ -115,7 +115,9 @@ class Likeness:
             wrong = None
             for base in moves.get(name, (0,)):
                 # Zeros, instead of a row beyond the tensor, have no place.
-                moved = value if name not in moves else np.where(value == NONE, NONE, value - base)
+                moved = value - base if name in moves else value
+                if name == "source":
+                    moved = np.where(value == NONE, NONE, moved)
                 rest = moved[order]
                 differs = rest != rest[leaders]
                 if not differs.any():
@@ -211,7 +213,10 @@ class Likeness:
         elif seen.kind in ("output", "rows of output", "rows of lse"):
             name = "LSE" if seen.kind == "rows of lse" else "Output"
             row, head, batch = self._of_threads(place, *tiles.place_of_results())
-            yield "element", (self._tensor(name, place).element(batch, head, row),)
+            tensor = self._tensor(name, place)
+            yield "element", (tensor.element(batch, head, row),)
+            if "head_stride" in of:
+                yield "head_stride", (np.asarray(tensor.strides[HEAD]),)
             yield "rows", self._of_threads(place, tiles.sizes.seq_q - tiles.row)
         elif seen.kind == PER_HEAD:
             yield "value", self._of_threads(place, tiles.head)
@@ -280,10 +285,10 @@ def numbered(
         kept = ((sizes.seq_q > 0) | without_rows) & ((sizes.seq_kv > 0) | without_keys)
         sizes = Problems(*(size[kept] for size in sizes))
         row_tiles = ceildiv(sizes.seq_q, rows)
-        total = row_tiles * sizes.heads * results(variant, sizes)
+        total = row_tiles * (sizes.heads // variant.tile_heads) * results(variant, sizes)
         return sizes, _drawn_numbers(row_tiles, total)
     fixed = variant.sizes
-    total = ceildiv(fixed.seq_q, rows) * fixed.heads * fixed.batch
+    total = ceildiv(fixed.seq_q, rows) * (fixed.heads // variant.tile_heads) * fixed.batch
     number = np.unique([*range(min(FIRST, total)), *np.linspace(0, total - 1, BETWEEN).astype(int)])
     sizes = Problems(*(np.full(len(number), size) for size in fixed))
     return sizes, number

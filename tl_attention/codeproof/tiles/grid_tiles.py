@@ -15,7 +15,6 @@ from tl_attention.codeproof.run.run import Run, Seen
 from tl_attention.codeproof.run.thread_slice import Reading
 from tl_attention.codeproof.tiles.row_tiles import RowTiles
 from tl_attention.codeproof.verdict import Unsafe
-from tl_attention.problem.warpgroup import ROWS
 from tl_attention.program.events import NO_BATCH
 
 NONE = -1
@@ -65,11 +64,11 @@ def _wanted(of: RowTiles, warpgroups: int, optional: Collection[str]) -> Iterato
 
     The form is (what, warpgroup, places, which blocks must do so, which blocks may).
     """
-    there = of.there
+    there, box = of.there, of.cut.variant.box
     for group in range(warpgroups):
-        own = np.stack(np.broadcast_arrays(*of.place(ROWS * group)), axis=-1)
-        with_rows = there & (of.row + ROWS * group < of.sizes.seq_q)
-        results = np.stack(np.broadcast_arrays(*of.place_of_results(ROWS * group)), axis=-1)
+        own = np.stack(np.broadcast_arrays(*of.place(box * group)), axis=-1)
+        with_rows = there & (of.row + box * group < of.sizes.seq_q)
+        results = np.stack(np.broadcast_arrays(*of.place_of_results(box * group)), axis=-1)
         yield "Q", group, own, there, there
         for stored in ("output", *(("lse",) if "LSE" in optional else ())):
             yield stored, group, results, with_rows, there
@@ -86,7 +85,9 @@ def _wanted(of: RowTiles, warpgroups: int, optional: Collection[str]) -> Iterato
 def _loaded(seen: Seen, run: Run, reading: Reading) -> Any:
     place = _place(seen, run)
     if seen.name == "Q":
-        # One box for each warpgroup's rows.
+        # One box for each warpgroup's rows; of several heads it is the first one's.
+        if np.any(seen.values["element"] % reading.tiles["Q"].elements):
+            return
         slots = np.broadcast_to(seen.values["index"], len(seen.threads))
         yield "Q", slots, place
         return

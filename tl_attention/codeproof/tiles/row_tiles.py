@@ -17,7 +17,7 @@ import numpy as np
 from tl_attention.codeproof.run.threads import Value
 from tl_attention.codeproof.tiles.tensors import Tensor
 from tl_attention.codeproof.verdict import Unsafe
-from tl_attention.problem.lengths import PART_BLOCKS, Lengths, head_rows
+from tl_attention.problem.lengths import PART_BLOCKS, Lengths
 from tl_attention.problem.mask import INTEGERS, ceildiv
 from tl_attention.problem.tiling import kv_index, visited, whole_blocks
 from tl_attention.problem.variant import Variant
@@ -78,6 +78,11 @@ class RowTiles:
     result: Value | None = None
 
     @property
+    def box(self) -> int:
+        """Returns how many rows of a head a warpgroup has."""
+        return self.cut.variant.box
+
+    @property
     def _arithmetic(self) -> Any:
         return ARRAYS if isinstance(self.row, np.ndarray) else INTEGERS
 
@@ -100,10 +105,7 @@ class RowTiles:
         if heads > 1:
             of = Lengths(self.sizes.seq_q // heads, self.sizes.seq_kv)
             return of, first // heads, ceildiv(first + rows, heads) - first // heads
-        if not self.cut.variant.together:
-            return self.sizes, first, rows
-        of_head = head_rows(self.sizes.seq_q, self.cut.block_N)
-        return Lengths(of_head, self.sizes.seq_kv), 0 * first, of_head
+        return self.sizes, first, rows
 
     def whole(self, offset: int, rows: int) -> tuple[Value, Value]:
         """Returns (first, end) of the KV blocks of which `rows` rows, from the tile's `offset` on, see all keys."""

@@ -25,7 +25,8 @@ DEPTH = 16
 class Tile:
     """A Tile is a buffer of shared memory that has `slots` tiles of a tensor, swizzled or row after row.
 
-    The tensor may have fewer columns, `width` of them: the tile's other columns are 0.
+    The tensor may have fewer columns, `width` of them: the tile's other columns are 0. A tile may have rows of several
+    `heads`, `box` of each one behind the other's; the rows behind the last are idle.
     """
 
     buffer: str
@@ -34,6 +35,8 @@ class Tile:
     slots: int
     swizzled: bool = True
     of_tensor: int | None = None
+    heads: int = 1
+    box: int = 0
 
     @property
     def width(self) -> int:
@@ -69,9 +72,16 @@ class Tile:
         at = np.argsort(self.place(row, column))
         return row[at], column[at]
 
+    @property
+    def box_rows(self) -> int:
+        """Returns how many rows a TMA box has, which are of one head."""
+        return self.rows if self.heads == 1 else self.box
+
     def boxes(self) -> list[tuple[int, int]]:
-        """Returns (first column, element in the slot) of each TMA box."""
-        return [(column, column * self.rows) for column in range(0, self.columns, self.panel)]
+        """Returns (first column, element in the slot) of each TMA box, head by head."""
+        columns = range(0, self.columns, self.panel)
+        of_heads = range(0, self.heads * self.box_rows, self.box_rows)
+        return [(column, column * self.rows + row * self.panel) for row in of_heads for column in columns]
 
 
 @dataclass(frozen=True)

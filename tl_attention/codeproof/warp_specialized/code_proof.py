@@ -14,6 +14,7 @@ import numpy as np
 from tl_attention.codeproof.comparison import executed
 from tl_attention.codeproof.launch import check_no_listing, check_no_merging
 from tl_attention.codeproof.proof import MOST_KEYS, Proof
+from tl_attention.codeproof.read.copies import CLEAR
 from tl_attention.codeproof.run.run import Run
 from tl_attention.codeproof.run.stream import Stream
 from tl_attention.codeproof.run.thread_slice import Reading
@@ -57,11 +58,11 @@ class RolesProof(Proof):
     def tiles(self) -> dict[str, Tile]:
         variant, block_N = self.code.variant, self.schedule.block_N
         swizzled = {descriptor.tensor: descriptor.swizzle != 0 for descriptor in self.plan.descriptors}
-        through_registers = self.roles.q_in_registers
+        q_swizzled = not self.roles.q_in_registers or swizzled.get("Q", True)
         slots = self.roles.slots
         p = {"P": Tile("P", ROWS, block_N, slots("P"))} if self.roles.p_in_shared else {}
         return {
-            "Q": Tile("Q", ROWS, variant.tile_dim, slots("Q"), not through_registers or swizzled.get("Q", True)),
+            "Q": Tile("Q", ROWS, variant.tile_dim, slots("Q"), q_swizzled, heads=variant.tile_heads, box=variant.box),
             "K": Tile("K", block_N, variant.tile_dim, slots("K")),
             "V": Tile("V", block_N, variant.tile_dim_v, slots("V")),
             **p,
@@ -88,7 +89,7 @@ class RolesProof(Proof):
 
     @property
     def rows(self) -> int:
-        return self.schedule.block_M * self.schedule.kernel.cluster
+        return self.code.variant.rows_of(self.schedule.block_M) * self.schedule.kernel.cluster
 
     def check_code(self) -> None:
         variant = self.code.variant
@@ -111,7 +112,7 @@ class RolesProof(Proof):
         if self.roles.packed:
             yield from packed_sizes(self, heads)
             return
-        for lengths in self.lengths(self.program.span + 2, self.rows, ROWS):
+        for lengths in self.lengths(self.program.span + 2, self.rows, self.code.variant.box):
             yield Sizes(1, heads, *lengths)
         # Loops so long that no number in the code is larger: in batches, as heads times keys are bounded.
         yield Sizes(heads // self.code.variant.group, self.code.variant.group, 5, MOST_KEYS)
@@ -185,6 +186,15 @@ class RolesProof(Proof):
         if events[: len(begin)] != begin:
             raise Unsafe(f"{process} starts with {', '.join(map(str, events[: len(begin)]))}")
         rest = [*self.roles.together, *events[len(begin) :]]
+        if process.warpgroup < 0 and self.code.variant.idle_rows:
+            # Before the first load, of other rows; the warpgroups read behind the loads.
+            at = len(self.roles.together)
+            cleared = [*(Event(CLEAR, "Q", slot) for slot in range(self.roles.warpgroups)), Event("fence")]
+            if rest[at : at + len(cleared)] != cleared:
+                raise Unsafe(f"{process} does not begin with the idle rows of Q")
+            del rest[at : at + len(cleared)]
+        if any(event.kind == CLEAR for event in rest):
+            raise Unsafe(f"{process} clears rows of Q")
         if any("registers" in event.kind for event in rest):
             raise Unsafe(f"{process} moves registers again")
         return rest

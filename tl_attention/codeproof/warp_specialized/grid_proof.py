@@ -21,13 +21,14 @@ from tl_attention.codeproof.verdict import Unsafe
 from tl_attention.codeproof.warp_specialized.packed_proof import DrawnTiles, ListedTiles
 from tl_attention.kernels.warp_specialized.roles import Roles
 from tl_attention.kernels.warp_specialized.tile_order import placed, placed_in_list, workers
+from tl_attention.problem.bounds import GRID_YZ
 from tl_attention.problem.lengths import Lengths, Problems, cuts, results
 from tl_attention.problem.mask import ceildiv
 from tl_attention.problem.packed import PackedSizes, listed
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.tiling import SECTION_BYTES, row_tiles, taper
 from tl_attention.problem.variant import Sizes, Variant
-from tl_attention.problem.warpgroup import ROWS, WARPS
+from tl_attention.problem.warpgroup import WARPS
 from tl_attention.program.events import Event
 from tl_attention.schedule.schedule import Schedule
 
@@ -37,8 +38,8 @@ MOST_TURNS, MOST_TILES, SAMPLE = 64, 1 << 13, 1 << 11
 
 
 def whole_groups(heads: int, variant: Variant) -> int:
-    """Returns the smallest multiple of a group's heads that is at least `heads`."""
-    return ceildiv(heads, variant.group) * variant.group
+    """Returns the smallest multiple of a group's heads that has at least `heads` heads, or of tiles of several so many."""
+    return min(ceildiv(heads * variant.tile_heads, variant.group), GRID_YZ // variant.group) * variant.group
 
 
 def grids(schedule: Schedule, variant: Variant) -> Iterator[Sizes | PackedSizes]:
@@ -56,7 +57,7 @@ def _grids(schedule: Schedule, variant: Variant) -> Iterator[tuple[Sizes, list[t
 
     There are sequences of many tiles and of none, and problems without a tile.
     """
-    rows, group = schedule.block_M * schedule.kernel.cluster, variant.group
+    rows, group = variant.rows_of(schedule.block_M) * schedule.kernel.cluster, variant.group
     # One row tile of many heads, so that a number in the order of tiles is not divided by anything else.
     heads = whole_groups(9 * workers(schedule, variant), variant)
     yield Sizes(1, heads, rows, rows + 1), [(rows, rows + 1)]
@@ -68,7 +69,7 @@ def _grids(schedule: Schedule, variant: Variant) -> Iterator[tuple[Sizes, list[t
         sizes = Sizes(1, whole_groups(tapered // tiles + 4, variant), tiles * rows, tiles * rows)
         yield sizes, [(rows, 2 * rows), ((tiles - 1) * rows, tiles * rows)]
     # The window's edges lie in tiles of their own, with keys before and after them that no row of the tiles sees.
-    for seq_q, seq_kv in [*cuts(variant.mask, rows, schedule.block_N, ROWS)][:1]:
+    for seq_q, seq_kv in [*cuts(variant.mask, rows, schedule.block_N, variant.box)][:1]:
         within = Lengths(seq_q + 3 * rows, seq_kv + 4 * rows)
         yield Sizes(1, 3 * group, *within), [within, (rows, rows)]
     # No tile, for blocks that look for one.
@@ -91,7 +92,8 @@ class GridProof:
             self.total = self.row_tiles * results(proof.code.variant, sizes)
             return
         self.row_tiles = row_tiles(AttentionShape.of(proof.code.variant, sizes), proof.rows) * roles.cluster
-        self.total = self.row_tiles * sizes.heads * results(proof.code.variant, sizes)
+        variant = proof.code.variant
+        self.total = self.row_tiles * (sizes.heads // variant.tile_heads) * results(variant, sizes)
 
     def check(self) -> None:
         """Raises Unsafe unless the blocks work on all tiles of the grid, each once.
@@ -157,7 +159,8 @@ class GridProof:
         """Returns a number that tells each tile from all others. The batch of a packed tile tells the cluster's tile."""
         if self.roles.packed:
             return (of.head_of_results * self.row_tiles + of.batch * self.roles.cluster) + of.rank
-        return (of.results[1] * self.sizes.heads + of.head) * self.row_tiles + of.row // self.schedule.block_M
+        head = (of.results[1] * self.sizes.heads + of.head) // of.cut.variant.tile_heads
+        return head * self.row_tiles + of.row // of.cut.block_M
 
 
 # The first value of the counter of tiles, in each run.
@@ -186,7 +189,7 @@ def check_samples(proof: Proof, roles: Roles) -> None:
         # Of packed sequences it shows during a tile whether there is one behind it.
         behind = working.pop().there if roles.packed else None
         proof.check_alike(
-            working, threads, proof.sample_names(sizes), roles.warpgroups, ROWS, behind, cluster=cluster,
+            working, threads, proof.sample_names(sizes), roles.warpgroups, variant.box, behind, cluster=cluster,
             counter={"TileCounter": (counted, 0)}, start=start, workers=workers(schedule, variant), entries=problems,
         )  # fmt: skip
 
@@ -212,7 +215,7 @@ def turns(
     if variant.packed:
         total = sizes.row_tiles * results(variant, sizes.sizes)
     else:
-        total = ceildiv(sizes.seq_q, proof.rows) * sizes.heads * results(variant, sizes)
+        total = ceildiv(sizes.seq_q, proof.rows) * (sizes.heads // variant.tile_heads) * results(variant, sizes)
     found = []
     for _ in range(count):
         there = number < total
@@ -245,13 +248,14 @@ def _tiles(
     else:
         sizes = problems
         tile, head = placed(number, sizes, proof.rows, schedule, variant)
-        first, (result, head) = tile * cluster, divmod(head, sizes.heads)
+        first, (result, head) = tile * cluster, divmod(head, sizes.heads // variant.tile_heads)
+        head = head * variant.tile_heads
         part, batch = divmod(result, sizes.batch)
     own = (first, head, batch, there, part, result)
     first, head, batch, there, part, result = (np.repeat(numbers, cluster) for numbers in own)
     rank, of_blocks = np.arange(len(first)) % cluster, _of_blocks(sizes, cluster)
     of_part: Any = {"part": part, "result": result} if variant.parts else {}
-    row = (first + rank) * schedule.block_M
+    row = (first + rank) * proof.cut.block_M
     return RowTiles(proof.cut, of_blocks, row, head, batch, rank, there, tensors, begins=begins, **of_part)
 
 

@@ -87,7 +87,7 @@ class Lowering(ABC):
             self._refuse(["packed sequences of fixed sizes"] if variant.sizes else [])
         asked = features_of(variant.optional)
         kernel = schedule.kernel
-        of_group = variant.together or variant.row_heads > 1
+        of_group = variant.tile_heads > 1 or variant.row_heads > 1
         if (of_group and kernel.rows_of == "head") or (variant.parts and kernel.part_blocks is None):
             raise ValueError(f"{variant} of {schedule.label}, expected what its rows_of and part_blocks allow")
         if of_group and keep_heads_apart(asked, variant.parts):

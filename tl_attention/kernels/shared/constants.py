@@ -35,9 +35,11 @@ class Constants:
     group: int
     strided: bool
     packed: bool
-    together: bool
     parts: bool
     row_heads: int
+    tile_heads: int
+    box: int
+    idle_rows: int
     sms: int
     traced: bool
     invariant: bool
@@ -55,7 +57,8 @@ class Constants:
 class EmittedConstants(Constants):
     """EmittedConstants are Constants with the loop and the options of a kernel that is emitted operation by operation.
 
-    `macro_of(op, c)` gives an operation's macro. No option is left open. With `rings_of_a_tile`, rings of several
+    `macro_of(op, c)` gives an operation's macro. No option is left open. A tile has `tile_rows` rows of each
+    of its heads. With `rings_of_a_tile`, rings of several
     buffers begin anew with each tile.
     """
 
@@ -63,12 +66,14 @@ class EmittedConstants(Constants):
     kernel: KernelOptions
     softmax: SoftmaxOptions
     rings_of_a_tile: bool
+    tile_rows: int
     macro_of: Callable[..., Any]
 
 
 # Macros read these of the variant as constants of their own, by which a submission's branches are decided.
 AS_IN_VARIANT = (
-    "dtype", "mask", "narrow", "group", "strided", "packed", "together", "parts", "row_heads", "sms", "invariant",
+    "dtype", "mask", "narrow", "group", "strided", "packed", "parts", "row_heads", "tile_heads", "box", "idle_rows", "sms",
+    "invariant",
 )  # fmt: skip
 
 

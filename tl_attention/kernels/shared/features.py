@@ -82,13 +82,14 @@ def store_lse(rows, s, c):
     """Stores each row's LSE = ln 2 (scale scores_max + log2 total), or -inf where the row has seen no key."""
     T.call_extern(
         "handle",
-        "tl_attention_store_lse",
+        "tl_attention_store_lse" if c.tile_heads == 1 else f"tl_attention_store_lse_of<{c.tile_heads}, {c.box}>",
         rows.maxima,
         rows.totals,
         rows.scale,
-        T.address_of(number_of(s.given.LSE, rows.queries, rows.head, rows.first_row, c)),
+        T.address_of(number_of(s.given.LSE, rows.queries, rows.head * c.tile_heads, rows.first_row, c)),
         rows.seq_q - rows.first_row,
         T.get_thread_binding(),
+        *(() if c.tile_heads == 1 else (rows.seq_q,)),
     )
 
 

@@ -21,7 +21,7 @@ class Tile:
     which are counted from the last one: those before number `visible` need no mask, but for those before number `cut`, where
     a window has a left edge. A thread block that works on tile after tile takes this one as its `turn`-th, and number
     `number` of the grid; its loads go on from number `base` of each ring. The rows may be those of warpgroup `wg` alone.
-    Where rows are those of several heads, each head has `head_rows` of them, or each query of a packed sequence `row_heads`.
+    Each query of a packed sequence may have the rows of `row_heads` heads.
     Of keys in parts these are part `part`, of `part_blocks` blocks but for the last, and results go where `result` says.
     """
 
@@ -39,7 +39,6 @@ class Tile:
     base: object = 0
     number: object = None
     wg: object = None
-    head_rows: object = None
     row_heads: int = 1
     result: object = None
     part: object = None
@@ -53,7 +52,7 @@ class Tile:
     @property
     def past_len(self):
         """Returns how many keys of the sequence precede its first query."""
-        return self.seq_kv - (self.queries_of(self.seq_q) if self.head_rows is None else self.head_rows)
+        return self.seq_kv - self.queries_of(self.seq_q)
 
     def kv_block(self, t):
         """Returns the number of the KV block that the tile takes t-th, from 0 on; it takes its last block first."""
@@ -64,17 +63,17 @@ class Tile:
         return rows if self.row_heads == 1 else T.truncdiv(rows, self.row_heads)
 
     def own_key(self, row):
-        """Returns the key at which the query of a row stands, which is one of several heads' rows if there are some."""
-        return (self.queries_of(row) if self.head_rows is None else T.truncmod(row, self.head_rows)) + self.past_len
+        """Returns the key at which the query of a row stands."""
+        return self.queries_of(row) + self.past_len
 
     def first_key(self, row):
-        """Returns the first key at which a query of the rows from `row` on stands, of several heads the first query's."""
-        return self.queries_of(row) + self.past_len if self.head_rows is None else self.past_len
+        """Returns the first key at which a query of the rows from `row` on stands."""
+        return self.queries_of(row) + self.past_len
 
     def end_key(self, row):
         """Returns the key behind the last at which a query of the rows before `row` stands."""
         # The sum in parentheses is a number: TileLang leaves out a 0 that is added, and keeps `+ 1 - 1`.
-        return self.queries_of(row + (self.row_heads - 1)) + self.past_len if self.head_rows is None else self.seq_kv
+        return self.queries_of(row + (self.row_heads - 1)) + self.past_len
 
 
 def function_of(macro):

@@ -75,6 +75,7 @@ def emitted(
     k, v = planned.buffers
     return {
         "block_M": schedule.block_M,
+        "tile_rows": schedule.block_M,
         "block_N": schedule.block_N,
         "loop": Loop.of(program, named),
         "kernel": schedule.kernel.model_copy(update={"k_stages": k, "v_stages": v, **options}),

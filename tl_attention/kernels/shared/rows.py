@@ -28,8 +28,8 @@ def viewed(tensor, c):
     return ragged(tensor) if c.packed else tensor
 
 
-def rows_of(tensor, sequence, head, first, count, c, columns=None, length=None):
-    """Returns the slice of `count` rows of a sequence's head from row `first` on, with all columns or the first `columns`.
+def rows_of(tensor, sequence, head, first, count, c, columns=None, length=None, from_column=None):
+    """Returns the slice of `count` rows of a sequence's head from row `first` on, with its columns up to number `columns`.
 
     `sequence` is its batch; or where it begins, if it is packed, has `length` rows, and the tensor is a ragged view.
     `columns` is given for a tile that is wider than the tensor. TMA and the copies of TileLang fill columns and rows beyond
@@ -37,13 +37,18 @@ def rows_of(tensor, sequence, head, first, count, c, columns=None, length=None):
     """
     if c.packed:
         first = RAGGED_ROWS - length + first
-        return tensor[RAGGED_ROWS, sequence + length, head, first : first + count, :columns]
-    return tensor[sequence, head, first : first + count, :columns]
+        return tensor[RAGGED_ROWS, sequence + length, head, first : first + count, from_column:columns]
+    return tensor[sequence, head, first : first + count, from_column:columns]
 
 
 def kv_head(head, c):
-    """Returns the number of the head of K and V that belongs to this head of Q."""
-    return head if c.group == 1 else head // c.group
+    """Returns the number of the head of K and V that belongs to a tile's head, which is that of Q unless a tile has several."""
+    return head if c.group == c.tile_heads else head // (c.group // c.tile_heads)
+
+
+def query_of(row, c):
+    """Returns the number of a warpgroup's row among those of its head, whose rows lie behind each other."""
+    return row if c.tile_heads == 1 else row % c.box
 
 
 def first_of_row(tensor, sequence, head, row, c):
@@ -55,6 +60,13 @@ def first_of_row(tensor, sequence, head, row, c):
     return tensor[sequence, head, row, 0]
 
 
+def strides_of(tensor, c):
+    """Returns how many elements a row and a head of an output have from one to the next, as int64."""
+    if c.strided and not c.parts:
+        return tensor.strides[2], tensor.strides[1]
+    return T.int64(c.columns_v), T.int64(c.columns_v) * tensor.shape[2]
+
+
 def number_of(tensor, sequence, head, row, c):
     """Returns the element of a tensor that has one number for each row of a sequence's head, such as the LSE."""
     if c.packed:
@@ -64,7 +76,10 @@ def number_of(tensor, sequence, head, row, c):
 
 def stored(registers, row, tile, s, c):
     """Returns the arguments of the device function that stores output rows, from `row` on, out of these registers."""
-    place = T.address_of(first_of_row(s.given.Output, tile.results, tile.head, row, c)), tile.seq_q - row
+    first = first_of_row(s.given.Output, tile.results, tile.head * c.tile_heads, row, c)
+    place = T.address_of(first), tile.seq_q - row
+    if c.tile_heads > 1:
+        return (registers, *place, *strides_of(s.given.Output, c))
     if c.strided and not c.parts:
         return (registers, *place, s.given.Output.strides[0 if c.packed else 2])
     return (registers, *place)

@@ -16,6 +16,8 @@ from tl_attention.schedule.schedule import Schedule
 HOLD = read_device_code(__file__, "hold")
 GREW = read_device_code(__file__, "grew")
 STORE_P = read_device_code(__file__, "store_p")
+CLEAR = read_device_code(__file__, "clear")
+STORE_HEADS = read_device_code(__file__, "store_heads")
 STORE_PART = read_device_code(__file__, "store_part")
 MERGE_PARTS = read_device_code(__file__, "merge_parts")
 LIST_TILES = read_device_code(__file__, "list_tiles")
@@ -40,6 +42,10 @@ STRIDED_STORE_COLUMNS = STORE_COLUMNS.replaced(
 def device_code(schedule: Schedule, variant: Variant) -> list[DeviceCode]:
     """Returns the device functions that stand before a kernel, in their order. Some are there though none calls them."""
     found = [HOLD, STRIDED_STORE if variant.strided else STORE, GREW]
+    if variant.tile_heads > 1:
+        found.append(STORE_HEADS)
+    if variant.idle_rows:
+        found.append(CLEAR)
     if variant.head_dim_v < variant.tile_dim_v:
         found.append(STRIDED_STORE_COLUMNS if variant.strided else STORE_COLUMNS)
     if variant.parts:

@@ -92,6 +92,13 @@ def _one_block_computes_a_part(s: Keys) -> None:
         )
 
 
+def _rows_of_heads_lie_box_by_box(s: Keys) -> None:
+    for key, value in {"output": "vector", "q_operand": "shared"}.items():
+        if s.kernel.rows_of == "group" and getattr(s.kernel, key) != value:
+            found = f"group, expected with {key}: {value}: rows of several heads are loaded and stored head by head"
+            raise RuleBroken(found, "kernel", "rows_of", others=(("kernel", key),))
+
+
 def _two_take_turns(s: Keys) -> None:
     if s.kernel.ping_pong and s.block_M != 128:
         found = f"two warpgroups take turns, expected block_M 128, found {s.block_M}"
@@ -148,6 +155,7 @@ RULES: tuple[Check, ...] = (
     _the_polynomial_has_exponentials,
     _one_block_takes_a_tile,
     _one_block_computes_a_part,
+    _rows_of_heads_lie_box_by_box,
     _two_take_turns,
     _two_store_by_tma,
     _registers_fit_the_block,

@@ -22,6 +22,7 @@ from tl_attention.kernels.warp_specialized.launches import (
 from tl_attention.kernels.warp_specialized.operations import per_thread_layout
 from tl_attention.kernels.warp_specialized.packed import list_tiles, work_packed
 from tl_attention.kernels.warp_specialized.tiles import reset_counter, work, workers
+from tl_attention.kernels.warp_specialized.transfers import clear_idle_rows
 from tl_attention.problem.packed import TILE_WORDS, TILES_TOLD
 from tl_attention.problem.warpgroup import ALL_LANES, ROWS, TURN, WARP, WARPGROUP, WARPS
 
@@ -75,7 +76,7 @@ def grid(given, c):
     if c.kernel.tile_scheduler != "one_tile":
         return workers(c) * c.kernel.cluster
     batch, heads, seq_q, _ = given.Q.shape
-    return T.ceildiv(seq_q, c.block_M * c.kernel.cluster) * c.kernel.cluster * heads * batch
+    return T.ceildiv(seq_q, c.tile_rows * c.kernel.cluster) * c.kernel.cluster * (heads // c.tile_heads) * batch
 
 
 @T.macro
@@ -84,6 +85,8 @@ def producer(block, s, c):
     if c.kernel.registers is not None:
         T.set_max_nreg(c.kernel.registers[1], 0)
     if T.get_thread_binding(0) < WARP:
+        if c.idle_rows:
+            clear_idle_rows(s, c)
         if c.packed:
             work_packed(0, block, s, c, is_producer=True)
         else:
@@ -198,7 +201,7 @@ def block_state(given, c):
         P_shared=P_shared,
         tiles=tile_numbers(given.TileCounter, c) if c.packed or c.kernel.tile_scheduler == "dynamic" else None,
         batch=None if c.packed else (given.Output if c.parts else given.Q).shape[0],
-        heads=given.Q.shape[1],
+        heads=given.Q.shape[1] // c.tile_heads,
         seq_q=given.Q.shape[0 if c.packed else 2],
         seq_kv=given.K.shape[0 if c.packed else 2],
         scale=(factor_of(given, own, c) if c.features.at("factor") else given.softmax_scale) * LOG2_E,

@@ -92,6 +92,7 @@ class WarpSpecialized(Lowering):
         device_code = self.device_code(planned.schedule, variant)
         # Rings go on from tile to tile.
         of_schedule = emitted(planned, rings_of_a_tile=False, registers=split_registers(planned.schedule))
+        of_schedule["tile_rows"] = variant.rows_of(planned.schedule.block_M)
         return EmittedConstants(**of_variant(variant, device_code), **of_schedule, macro_of=macro_of)
 
     def launch(self) -> Any:

@@ -3,6 +3,7 @@
 import tilelang.language as T
 
 from tl_attention.kernels.shared.device_code import is_bf16
+from tl_attention.kernels.shared.rows import query_of
 from tl_attention.kernels.shared.softmax import LOG2_E, exponent, seen
 from tl_attention.kernels.warp_specialized.scores import change_scores, mask
 from tl_attention.kernels.warp_specialized.transfers import release, release_q, slot, wait_full
@@ -136,7 +137,7 @@ def of_sums(i, t, tile, s, c, masked):
     """
     growth = exponent(s.scores_max_prev[i], seen(s.scores_max[i], masked), s, c)
     if c.mask.left is not None and masked:
-        own_key, first_key = tile.own_key(tile.first_row + i), tile.kv_block(t) * c.block_N
+        own_key, first_key = tile.own_key(tile.first_row + query_of(i, c)), tile.kv_block(t) * c.block_N
         growth = T.if_then_else(c.mask.behind(c.block_N - 1, own_key, first_key), T.float32(0), growth)
     return T.exp2(growth)
 

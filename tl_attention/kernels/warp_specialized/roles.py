@@ -159,7 +159,7 @@ class Roles:
                     place = tile.place_of_kv(step - base) if tile and into else ()
                     yield from self._load(ring, slot, lap, block, into, step, place)
                 for warpgroup in range(self.warpgroups) if step == base else ():
-                    place = tile.place(ROWS * warpgroup) if tile else ()
+                    place = tile.place(tile.box * warpgroup) if tile else ()
                     yield from self._load(Q, warpgroup, turn % 2, block, (block,), turn, place)
                 if self.packed and step == base:
                     yield from self._hand_over(block, turn + 1)
@@ -203,7 +203,7 @@ class Roles:
     # --- the warpgroups that compute -----------------------------------------------------------------------------
 
     def _compute(self, process: Process, work: Work, start: int) -> Iterator[Event | Maybe]:
-        group, own = process.warpgroup, ROWS * process.warpgroup
+        group = process.warpgroup
         if self.take_turns and group == 1:
             yield Event("signal", NAMED, TURN, 2 * WARPGROUP)
         base = start
@@ -218,7 +218,7 @@ class Roles:
                 yield from (Event("fence"), self._release_q(process))
             for step in self.program.phases.steps(blocks):
                 if step.op.statement == "mask" and step.op.kind == "run":
-                    yield from (tile.mask(step.block, own, ROWS),) if tile else ()
+                    yield from (tile.mask(step.block, tile.box * group, tile.box),) if tile else ()
                 else:
                     number = base + step.block
                     yield from self._operation(
@@ -226,13 +226,13 @@ class Roles:
                     )
             if self.packed:
                 yield from (self._read_tile(turn), self._release_tile(process, turn))
-            yield from self._stored(tile, own) if tile else ()
+            yield from self._stored(tile, tile.box * group) if tile else ()
             if self.output_through_q:
                 # TileLang makes all warpgroups meet before a warpgroup writes where TileLang believes that others read.
                 yield Event("sync", NAMED, MEETING, WARPGROUP * self.warpgroups)
                 ours = Event("sync", NAMED, OWN + group, WARPGROUP)
                 yield from (Event("write", Q, group, reads=q), Event("fence"), ours)
-                place = tile.place(own) if tile else ()
+                place = tile.place(tile.box * group) if tile else ()
                 yield from (
                     Event("store", Q, group, reads=q, place=place),
                     Event("stored"),
@@ -255,7 +255,7 @@ class Roles:
 
         They store the rows that the problem has, and are a Maybe where it has none.
         """
-        rows = tile.rows_from(own, ROWS)
+        rows = tile.rows_from(own, tile.box)
         # Where each thread stores its own elements, the elements tell how many rows are stored.
         told = {"lse": 0, "output": rows if self.output == "direct" else 0}
         for kind in ("lse",) * ("LSE" in tile.tensors) + ("output",) * (not self.output_through_q):

@@ -3,6 +3,7 @@
 import tilelang.language as T
 
 from tl_attention.kernels.shared.features import ON_SCORES, changed_by, changes_at_once, operand_of
+from tl_attention.kernels.shared.rows import query_of
 from tl_attention.problem.warpgroup import ROWS
 
 
@@ -21,7 +22,7 @@ def hide(t, tile, s, c, value):
     """acc_s = value where the mask hides a key."""
     kv = tile.kv_block(t)
     for i, j in T.Parallel(ROWS, c.block_N):
-        own_key = tile.own_key(tile.first_row + i)
+        own_key = tile.own_key(tile.first_row + query_of(i, c))
         s.acc_s[i, j] = T.if_then_else(c.mask.hidden(j, own_key, tile.seq_kv, T, kv * c.block_N), value, s.acc_s[i, j])
 
 
@@ -52,5 +53,5 @@ def change_scores(t, tile, s, c, alone):
         else:
             for i, j in T.Parallel(ROWS, c.block_N):
                 key = tile.kv_block(t) * c.block_N + j
-                after = key - tile.own_key(tile.first_row + i)
+                after = key - tile.own_key(tile.first_row + query_of(i, c))
                 s.acc_s[i, j] = changed_by(name, s.acc_s[i, j], after, s, c)

@@ -8,7 +8,7 @@ import tilelang.language as T
 from tl_attention.kernels.shared.iterations import Tile, loop
 from tl_attention.kernels.warp_specialized.transfers import produce, release_q, store
 from tl_attention.problem.tiling import SECTION_BYTES, taper
-from tl_attention.problem.warpgroup import ROWS, WARP
+from tl_attention.problem.warpgroup import WARP
 
 
 @T.macro
@@ -36,7 +36,7 @@ def variables(s, c):
     part_blocks = (T.alloc_var("int32") if c.packed else s.given.part_blocks) if c.parts else None
     return Tile(
         first, blocks, first_row, head, q_begin if c.packed else bz, k_begin if c.packed else bz, seq_q, seq_kv, visible, cut,
-        turn=turn, base=base, number=tile, head_rows=s.given.head_rows if c.together else None, row_heads=c.row_heads,
+        turn=turn, base=base, number=tile, row_heads=c.row_heads,
         result=result, part=part, part_blocks=part_blocks,
     )  # fmt: skip
 
@@ -112,9 +112,8 @@ def in_taper(tile, row_tiles, heads, c):
 
 def by_sections(tile, row_tiles, heads, s, c):
     """Returns (row tile, head) of a tile number where a section's heads have their first tiles first, then the next."""
-    section = (
-        section_heads(heads, s.seq_kv, c) if c.group == 1 else section_heads(heads // c.group, s.seq_kv, c) * c.group
-    )
+    group = c.group // c.tile_heads
+    section = section_heads(heads, s.seq_kv, c) if group == 1 else section_heads(heads // group, s.seq_kv, c) * group
     first = tile // (section * row_tiles) * section
     within = tile % (section * row_tiles)
     width = T.min(section, heads - first)
@@ -151,7 +150,7 @@ def consume(tile, s, c):
 def work(wg, block, s, c, is_producer):
     """Works on a block's tiles in turn, as the producer warp if `is_producer`, else as the computing warpgroup `wg`."""
     tile = variables(s, c)
-    row_tiles = T.ceildiv(s.seq_q, c.block_M * c.kernel.cluster)
+    row_tiles = T.ceildiv(s.seq_q, c.tile_rows * c.kernel.cluster)
     put(tile.number, block // c.kernel.cluster)
     put(tile.turn, 0)
     put(tile.base, 0)
@@ -198,19 +197,19 @@ def reach(tile, s, c):
     # Blocks of a cluster load together: as many KV blocks as its last row needs.
     put(
         tile.blocks,
-        c.mask.end_block(tile.blocks, tile.end_key((tile.first_row + c.kernel.cluster) * c.block_M), c.block_N, T),
+        c.mask.end_block(tile.blocks, tile.end_key((tile.first_row + c.kernel.cluster) * c.tile_rows), c.block_N, T),
     )
     if c.parts:
         put(tile.blocks, T.min(tile.blocks, (tile.part + 1) * tile.part_blocks))
     put(tile.blocks, T.max(tile.blocks, c.loop.least_blocks))
-    put(tile.first_row, (tile.first_row + s.rank) * c.block_M)
+    put(tile.first_row, (tile.first_row + s.rank) * c.tile_rows)
 
 
 @T.macro
 def begin(tile, first_row, s, c):
     """Sets a tile's first KV block to the first that its rows reach back to, and counts the tile's blocks from it."""
     # Blocks of a cluster load together: from the first that its first row needs.
-    put(tile.first, c.mask.first_block(tile.first_key(first_row - s.rank * c.block_M), c.block_N, T))
+    put(tile.first, c.mask.first_block(tile.first_key(first_row - s.rank * c.tile_rows), c.block_N, T))
     if c.parts:
         put(tile.first, T.max(tile.first, tile.part * tile.part_blocks))
         if c.mask.left is not None:
@@ -222,13 +221,13 @@ def begin(tile, first_row, s, c):
 @T.macro
 def see(tile, wg, s, c):
     """Sets a tile's first row to the warpgroup's own, and the bounds of the KV blocks that all of its rows see."""
-    put(tile.first_row, tile.first_row + wg * ROWS)
+    put(tile.first_row, tile.first_row + wg * c.box)
     put(tile.visible, tile.seq_kv // c.block_N)
     put(tile.visible, c.mask.end_whole(tile.visible, tile.first_key(tile.first_row), c.block_N, T))
     if c.mask.left is not None or c.parts:
         put(tile.visible, tile.visible - tile.first)
     if c.mask.left is not None:
-        put(tile.cut, c.mask.first_whole(tile.end_key(tile.first_row + ROWS), c.block_N, T) - tile.first)
+        put(tile.cut, c.mask.first_whole(tile.end_key(tile.first_row + c.box), c.block_N, T) - tile.first)
 
 
 @T.macro

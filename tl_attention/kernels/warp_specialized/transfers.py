@@ -117,14 +117,46 @@ def multicast(c):
 def load_q(wg, tile, s, c):
     """Starts the TMA load of a warpgroup's rows of Q, once their buffer is free."""
     T.mbarrier_wait_parity(s.Q.empty[wg], tile.turn % 2 ^ 1)
-    columns = c.head_dim if c.narrow else None
+    if c.tile_heads == 1:
+        columns = c.head_dim if c.narrow else None
+        T.tma_copy(
+            rows_of(s.Q.source, tile.queries, tile.head, tile.first_row + wg * ROWS, ROWS, c, columns, tile.seq_q),
+            s.Q.shared[wg, :, :],
+            barrier=s.Q.full[wg],
+            leader_scope_threads=WARP,
+        )
+    else:
+        for member in T.unroll(c.tile_heads):
+            for panel in T.unroll(c.head_dim // panel_of(c)):
+                load_box(member, panel, wg, tile, s, c)
+    T.mbarrier_arrive(s.Q.full[wg])
+
+
+@T.macro
+def clear_idle_rows(s, c):
+    """Sets the rows of Q_shared that are no head's to 0, once: what lies there would slow down the rows of their warp."""
+    for wg in range(c.block_M // ROWS):
+        function = f"tl_attention_clear<{c.head_dim}, {ROWS - c.idle_rows}>"
+        T.call_extern("handle", function, T.address_of(s.Q.shared[wg, 0, 0]))
+    T.fence_proxy_async()
+
+
+def panel_of(c):
+    """Returns how many columns of a row of Q stand together in shared memory."""
+    return 64 if c.head_dim % 64 == 0 else 32
+
+
+@T.macro
+def load_box(member, panel, wg, tile, s, c):
+    """Starts the TMA load of a panel of a warpgroup's rows of one of its tile's heads."""
+    width, head = panel_of(c), tile.head * c.tile_heads + member
+    first, end = panel * width, (panel + 1) * width
     T.tma_copy(
-        rows_of(s.Q.source, tile.queries, tile.head, tile.first_row + wg * ROWS, ROWS, c, columns, tile.seq_q),
-        s.Q.shared[wg, :, :],
+        rows_of(s.Q.source, tile.queries, head, tile.first_row + wg * c.box, c.box, c, end, tile.seq_q, first),
+        s.Q.shared[wg, member * c.box : (member + 1) * c.box, first:end],
         barrier=s.Q.full[wg],
         leader_scope_threads=WARP,
     )
-    T.mbarrier_arrive(s.Q.full[wg])
 
 
 @T.macro
@@ -149,7 +181,9 @@ def store(tile, s, c):
             s.scores_scale[i] *= s.scores_max_prev[i]
     for i, j in T.Parallel(ROWS, c.head_dim_v):
         s.acc_o[i, j] *= s.scores_scale[i]
-    if c.parts:
+    if c.tile_heads > 1:
+        store_heads(tile, s, c)
+    elif c.parts:
         store_part(tile, s, c)
     else:
         STORES[c.kernel.output](tile, s, c)
@@ -179,6 +213,14 @@ def totals_of(total, tile, s):
 def store_vector(tile, s, c):
     """Stores a warpgroup's output rows, 16 bytes a lane. Lanes exchange what they hold."""
     T.call_extern("handle", stored_columns(c), *stored(s.acc_o.data, tile.first_row, tile, s, c))
+
+
+@T.macro
+def store_heads(tile, s, c):
+    """Stores a warpgroup's rows of each of its tile's heads."""
+    kind = "part_of<" if c.parts else f"of<{is_bf16(c)}, "
+    name = f"tl_attention_store_{kind}{c.columns_v}, {c.tile_heads}, {c.box}>"
+    T.call_extern("handle", name, *stored(s.acc_o.data, tile.first_row, tile, s, c))
 
 
 @T.macro

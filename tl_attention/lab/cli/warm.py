@@ -129,9 +129,10 @@ def warm(
             arch=on.arch,
             invariant=invariant,
             in_parts=in_parts,
+            tile_heads=heads,
         )
         for named, shape in wanted
-        for problem, in_parts in of_any_lengths(shape, named.schedule, invariant)
+        for problem, heads, in_parts in of_any_lengths(shape, named.schedule, invariant)
     ]
     # Two names may have one schedule.
     wanted_once = [*{(kernel.schedule, kernel.variant): kernel for kernel in kernels}.values()]
@@ -195,7 +196,8 @@ def _named(
 def _words(kernel: Candidate) -> str:
     """Describes a kernel in a line, with its schedule, head size, dtype, mask, features, SMs and arch."""
     variant = kernel.variant
-    group = [f"{variant.group} heads of Q for each of K and V"] if variant.group > 1 else []
+    together = ", their rows in one tile" if variant.tile_heads > 1 else ""
+    group = [f"{variant.group} heads of Q for each of K and V{together}"] if variant.group > 1 else []
     more = [
         *group,
         *sorted(variant.optional),

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from tl_attention.lab.measure.device import card_at_hand
 from tl_attention.lab.measure.records import SizesKnown
-from tl_attention.op.few import Parts, packed_variant, parts_of, put_together, smallest_parts
+from tl_attention.op.few import Parts, in_one_tile, packed_variant, parts_of, smallest_parts
 from tl_attention.problem.lengths import Lengths, edges, ends
 from tl_attention.problem.mask import ceildiv, is_window
 from tl_attention.problem.shape import AttentionShape
@@ -31,7 +31,7 @@ class Candidate:
     card's `arch` and a GPU of `sms` SMs, by default those of the GPU at hand. With `strided` it takes tensors of any
     strides, and the runner gives it tensors in which the heads of a row lie together, as those of packed sequences do. An
     `invariant` one is the kernel of calls whose rows have the same bits in every batch. One `in_parts` computes the keys
-    in parts, of small problems too.
+    in parts, of small problems too. Its tiles have the rows of `tile_heads` heads.
     """
 
     name: str
@@ -43,6 +43,7 @@ class Candidate:
     arch: str = field(default_factory=lambda: card_at_hand().arch)
     invariant: bool = False
     in_parts: bool = False
+    tile_heads: int = 1
 
     @property
     def schedule(self) -> Schedule | None:
@@ -77,7 +78,14 @@ class Candidate:
             there = packed_variant(self.shape, self.schedule, self.in_parts)
         else:
             there = self.shape.variant(self.fixed, parts=self.in_parts)
-        return replace(there, sms=self.sms, strided=self.strided, arch=self.arch, invariant=self.invariant)
+        return replace(
+            there,
+            tile_heads=self.tile_heads,
+            sms=self.sms,
+            strided=self.strided,
+            arch=self.arch,
+            invariant=self.invariant,
+        )
 
     def __str__(self) -> str:
         return f"{self.name}{' fixed' if self.fixed else ''} {self.shape.dtype}"
@@ -86,11 +94,11 @@ class Candidate:
 def called(name: str, shape: AttentionShape, planned: Planned) -> Candidate:
     """Returns the candidate that computes a problem as attention() does with this schedule on the GPU at hand.
 
-    Its heads may be put together, and its keys be in parts.
+    Heads may have their rows in one tile, and keys be in parts.
     """
-    # Inputs are drawn for the heads of the candidate's problem.
-    found = Candidate(name, put_together(shape, planned.schedule, in_parts=False), planned)
-    return replace(found, in_parts=parts_of(found.shape, planned.schedule, found.sms) is not None)
+    problem, heads = in_one_tile(shape, planned.schedule, in_parts=False)
+    found = Candidate(name, problem, planned, tile_heads=heads)
+    return replace(found, in_parts=parts_of(problem, planned.schedule, found.sms) is not None)
 
 
 class Verified(NamedTuple):

@@ -127,7 +127,8 @@ def visited(candidate: Candidate) -> float | None:
         return None
     # A cluster's tiles visit the same KV blocks.
     tiling = tiling_of(planned)
-    return visited_over_visible(candidate.shape, tiling.block_M * tiling.cluster, tiling.block_N, tiling.least_blocks)
+    rows = candidate.variant.rows_of(tiling.block_M) * tiling.cluster
+    return visited_over_visible(candidate.shape, rows, tiling.block_N, tiling.least_blocks)
 
 
 def _head_size(value: object) -> HeadSize:

@@ -89,24 +89,10 @@ def _expected(inputs: _Inputs, shape: AttentionShape) -> tuple[_Result, _Result]
         exacts, peers_ = zip(*each)
         return _packed(exacts), _packed(peers_)
     q, k, v, asked = inputs
-    if shape.head_rows:
-        both_apart = _expected(inputs._replace(q=_apart(q, shape)), shape.apart)
-        return _together(both_apart[0], shape), _together(both_apart[1], shape)
     options: dict[str, Any] = {"mask": shape.mask, "scale": shape.head_dim**-0.5, **asked}
     exact = _Result(*reference.attention_and_lse(q, k, v, precise=True, **options))
     lse = reference.lse_same_precision(q, k, **options) if "lse" in shape.asked else None
     return exact, _Result(reference.attention_same_precision(q, k, v, **options), lse)
-
-
-def _apart(x: Tensor, shape: AttentionShape) -> Tensor:
-    """Returns (batch, heads, rows, ...) of heads whose rows are those of several, with a head for each of these."""
-    return x.reshape(shape.batch, shape.apart.heads, shape.queries, *x.shape[3:])
-
-
-def _together(found: _Result, shape: AttentionShape) -> _Result:
-    """Returns a result of the problem whose heads are apart as one in which a head has the rows of several."""
-    rows = shape.batch, shape.heads, shape.seq_q
-    return _Result(found.output.reshape(*rows, -1), None if found.lse is None else found.lse.reshape(rows))
 
 
 def _packed(results: Sequence[_Result]) -> _Result:
@@ -226,9 +212,6 @@ def verify_some_rows(candidate: Candidate, seed: int) -> ErrorReport | str:
     if shape.packed:
         return _some_sequences(shape, seed, found)
     q, k, v, asked = drawn_inputs(shape, seed)
-    if shape.head_rows:
-        q, shape, lse = _apart(q, shape), shape.apart, None if found.lse is None else _apart(found.lse, shape)
-        found = _Result(_apart(found.output, candidate.shape), lse)
     # Queries and keys end together, so the last queries see the same keys by themselves.
     of_all = torch.linspace(0, shape.batch * shape.heads - 1, SOME_HEADS).long().unique().tolist()
     places = [divmod(number, shape.heads) for number in of_all]

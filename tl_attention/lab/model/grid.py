@@ -36,7 +36,8 @@ class Grid:
         """Returns the grid of a candidate's kernel, of which an SM holds `per_sm` thread blocks."""
         planned, shape = candidate.ours, candidate.shape
         schedule, tiling = planned.schedule, tiling_of(planned)
-        rows, heads = tiling.block_M * tiling.cluster, shape.batch * shape.heads
+        rows = candidate.variant.rows_of(tiling.block_M) * tiling.cluster
+        heads = shape.batch * (shape.heads // candidate.tile_heads)
         first_row = np.arange(tiles := row_tiles(shape, rows)) * rows
         at = [(int(row), rows, tiling.block_N) for row in first_row]
         seen = [visited(shape, shape.mask, *place, tiling.least_blocks) for place in at]

@@ -1,10 +1,9 @@
-"""Heads that share K and V are rows of one head for a kernel, where they are few."""
+"""Heads that share K and V have their rows in one tile, where they are few."""
 
 from __future__ import annotations
 
 import random
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
@@ -15,7 +14,7 @@ from torch import Tensor
 
 from tl_attention import ScheduleRefused, attention
 from tl_attention.kernels.registry import lowering_of
-from tl_attention.op.in_memory import in_one_head
+from tl_attention.op.few import in_one_tile
 from tl_attention.oracle.reference import attention_and_lse
 from tl_attention.problem.mask import CAUSAL, FULL, Mask
 from tl_attention.problem.shape import AttentionShape
@@ -31,38 +30,47 @@ def half(*size: int) -> Tensor:
 
 
 @pytest.mark.parametrize(
-    "shape, changed",
+    "shape, heads, mask",
     [
-        (ONE, {"seq_q": 4, "mask": FULL}),
-        (replace(ONE, mask=Mask(299, 0)), {"seq_q": 4, "mask": FULL}),
-        (replace(ONE, mask=FULL, seq_q=16), {"seq_q": 64}),
-        (ONE.asking(softcap=5.0, lse=True), {"seq_q": 4, "mask": FULL}),
-        (replace(ONE, seq_q=2), {"seq_q": 8, "head_rows": 2}),
-        (replace(ONE, mask=Mask(298, 0)), {"seq_q": 4, "head_rows": 1}),
-        (replace(ONE, mask=FULL, seq_q=40), {"seq_q": 160}),
-        (replace(ONE, mask=FULL, seq_q=64), {}),
-        (replace(ONE, mask=FULL, seq_q=65), {}),
-        (replace(ONE, heads_kv=12), {}),
-        (ONE.asking(sinks=True), {"seq_q": 4, "mask": FULL}),
-        (replace(ONE, packed=True), {}),
+        (ONE, 4, FULL),
+        (replace(ONE, mask=Mask(299, 0)), 4, FULL),
+        (replace(ONE, mask=FULL, seq_q=16), 4, FULL),
+        (ONE.asking(softcap=5.0, lse=True), 4, FULL),
+        (replace(ONE, seq_q=2), 4, CAUSAL),
+        (replace(ONE, mask=Mask(298, 0)), 4, Mask(298, 0)),
+        (replace(ONE, mask=FULL, seq_q=48), 4, FULL),
+        (replace(ONE, mask=FULL, seq_q=49), 1, FULL),
+        (replace(ONE, mask=FULL, seq_q=65), 1, FULL),
+        (replace(ONE, heads_kv=12), 1, CAUSAL),
+        (replace(ONE, heads=195), 13, FULL),
+        (replace(ONE, heads=3 * 128), 64, FULL),
+        (replace(ONE, heads=3 * 71), 1, CAUSAL),
+        (ONE.asking(sinks=True), 4, FULL),
+        (replace(ONE, packed=True), 1, CAUSAL),
     ],
     ids=str,
 )
-def test_they_are_where_their_rows_fill_fewer_tiles(shape: AttentionShape, changed: dict[str, Any]) -> None:
-    together = shape.together(64)
-    assert together == (replace(shape, heads=3, **changed) if changed else shape)
-    assert together.flops == shape.flops and together.variant().together == ("head_rows" in changed)
-    assert "head_rows" not in changed or together.apart == shape
+def test_they_are_where_their_rows_fill_fewer_tiles(shape: AttentionShape, heads: int, mask: Mask) -> None:
+    assert in_one_tile(shape, resolve("short_d64").schedule) == (replace(shape, mask=mask), heads)
 
 
-def test_a_view_has_their_rows_in_order_where_these_lie_evenly() -> None:
-    q = half(2, 6, 5, 8)
-    found = in_one_head({"q": q, "k": q, "out": q}, 3)
-    assert torch.equal(found["q"], q.view(2, 3, 10, 8)) and found["k"] is q
-    assert found["q"].data_ptr() == q.data_ptr()
-    assert not in_one_head({"q": q, "out": q.transpose(1, 2).contiguous().transpose(1, 2)}, 3)
-    one = half(2, 1, 6, 8).transpose(1, 2)
-    assert torch.equal(in_one_head({"q": one, "out": one}, 3)["q"], one.reshape(2, 3, 2, 8))
+@pytest.mark.parametrize(
+    "heads, columns, box, idle",
+    [
+        (1, 128, 64, 0),
+        (4, 128, 16, 0),
+        (3, 64, 21, 1),
+        (7, 256, 9, 1),
+        (5, 192, 12, 4),
+        (3, 96, 20, 4),
+        (7, 72, 8, 8),
+        (64, 128, 1, 0),
+        (33, 128, 1, 31),
+    ],
+)
+def test_a_warpgroup_has_as_many_rows_of_each_head(heads: int, columns: int, box: int, idle: int) -> None:
+    variant = Variant(columns, "float16", group=heads, tile_heads=heads)
+    assert (variant.box, variant.idle_rows, variant.rows_of(128)) == (box, idle, 2 * box)
 
 
 @pytest.mark.parametrize("layout", ["bhsd", "bshd"])
@@ -83,29 +91,24 @@ def test_a_call_gives_what_it_gives_head_by_head(layout, options, rows, on_cpu: 
         assert out.shape == wanted.shape and (out - wanted).abs().max() < 2e-3
         assert lse.shape == (2, 8, rows) and (lse - wanted_lse).abs().max() < 1e-3
     ((_, variant),) = on_cpu.asked
-    together = rows == 1 or layout == "bhsd"
     full = not options or (rows == 1 and "window_size" not in options)
-    assert (variant.group, variant.mask == FULL, variant.together) == (
-        1 if together else 4,
-        full,
-        together and not full,
-    )
+    assert (variant.group, variant.tile_heads, variant.mask == FULL) == (4, 4, full)
 
 
 def test_a_schedule_says_whether_they_are(on_cpu: Kernels) -> None:
     q, k = half(1, 4, 2, 128), half(1, 1, 300, 128)
-    for schedule, group in (("short", 1), ("best_causal", 4)):
+    for schedule, heads in (("short", 4), ("best_causal", 1)):
         on_cpu.asked.clear()
         attention(q, k, k, causal=True, schedule=schedule)
-        assert {(variant.group, variant.together) for _, variant in on_cpu.asked} == {(group, group == 1)}
+        assert {(variant.group, variant.tile_heads) for _, variant in on_cpu.asked} == {(4, heads)}
     with pytest.raises(ValueError, match="rows_of"):
         best = resolve("best").schedule
-        lowering_of(best).check_variant(best, Variant(128, "float16", together=True))
+        lowering_of(best).check_variant(best, Variant(128, "float16", group=4, tile_heads=4))
 
 
 def test_rows_of_heads_that_differ_are_refused_in_one_tile_unless_parts_are_merged() -> None:
     schedule = resolve("short").schedule
-    together = Variant(128, "float16", optional=frozenset({"Sinks"}), together=True)
+    together = Variant(128, "float16", optional=frozenset({"Sinks"}), group=4, tile_heads=4)
     lowering_of(schedule).check_variant(schedule, replace(together, parts=True))
     with pytest.raises(ScheduleRefused, match="sinks with rows of several heads in a tile, which lowering"):
         lowering_of(schedule).check_variant(schedule, together)
@@ -153,7 +156,7 @@ def fault(number: int, device: str) -> str:
 def test_few_queries_of_grouped_heads_are_right(on_cpu: Kernels) -> None:
     small = [n for n in range(400) if few_queries(n).batch * few_queries(n).heads * few_queries(n).seq_kv < 4000]
     assert len(small) > 30 and not [line for n in small[:40] if (line := fault(n, "cpu"))]
-    assert {variant.together for _, variant in on_cpu.asked} == {False, True}
+    assert {variant.tile_heads > 1 for _, variant in on_cpu.asked} == {False, True}
 
 
 @pytest.mark.gpu

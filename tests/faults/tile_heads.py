@@ -1,0 +1,62 @@
+"""These faults concern rows of several heads in one tile: `box` of each for a warpgroup, loaded and stored head by head."""
+
+from faults.table import Row, edit
+
+NONE = "it computes no rows of several heads in a tile"
+# Seven heads of 8 rows, 8 idle ones; four heads of 16; three of 21, in parts.
+SEVEN, FOUR, PARTS = "short, heads", "best_causal, heads", "short, parts"
+
+
+def row(name: str, kernel: str, words: str, *texts: str, **options: str) -> Row:
+    return Row(name, edit(kernel, words, *texts, **options), NONE)  # type: ignore[arg-type]
+
+
+ROWS = [
+    row("a box of the next group's head", FOUR, "boxes of several tiles",
+        r"\(\(head_2 \* 4\) \+ member\), bz_2", "((head_2 * 4) + (member + 1) % 4), bz_2"),
+    row("all boxes of one head", FOUR, "boxes of several tiles", r"\(\(head_2 \* 4\) \+ member\), bz_2", "(head_2 * 4), bz_2"),
+    row("heads of another group", FOUR, "load Q|Q of warpgroup", r"\(\(head_2 \* 4\) \+ member\), bz_2",
+        "((head_2 * 4) + (member + 4)), bz_2"),
+    row("a head too few", FOUR, "boxes of columns and elements|boxes are expected",
+        r"int member = 0; member < 4;", "int member = 0; member < 3;"),
+    row("boxes as far apart as a warpgroup's rows allow", SEVEN, "boxes of columns and elements",
+        r"\(member \* 256\)", "(member * 288)"),
+    row("a box over the one before", PARTS, "boxes of columns and elements", r"\(member \* 1344\)", "(member * 1280)"),
+    row("fewer bytes than a box has", FOUR, "boxes are expected as", r"expect_transaction\(2048\)", "expect_transaction(1024)"),
+    row("the bytes of a whole tile for each box", FOUR, "boxes are expected as",
+        r"expect_transaction\(2048\)", "expect_transaction(16384)"),
+    row("rows of a warpgroup as of one head", FOUR, "load Q", r"\(\(wg_1 \* 16\) \+ first_row_2\)", "((wg_1 * 64) + first_row_2)"),
+    row("rows of a tile as of one head", SEVEN, "expected|of warpgroup", r"        first_row = \(first_row \* 8\);",
+        "        first_row = (first_row * 64);"),
+    row("K of the head of Q", FOUR, "load K|K first", r"(tl::tma_load\(K_desc, .*), head_2, bz_2", r"\1, (head_2 * 4), bz_2"),
+    row("idle rows stay", SEVEN, "does not begin with the idle rows", r"      tl_attention_clear<96, 56>.*\n", ""),
+    row("the last head's rows are cleared", SEVEN, "it clears", r"tl_attention_clear<96, 56>", "tl_attention_clear<96, 48>"),
+    row("an idle row too few is cleared", PARTS, "it clears", r"tl_attention_clear<128, 63>", "tl_attention_clear<128, 64>"),
+    row("cleared rows of the next tile", SEVEN, "it clears", r"(tl_attention_clear<96, 56>.*Q_shared\)\[)0", r"\g<1>64"),
+    row("rows are cleared and TMA does not know", SEVEN, "does not begin with the idle rows",
+        r"(tl_attention_clear<96, 56>.*\n) *tl::fence_proxy_async\(\);\n", r"\1"),
+    row("rows are cleared by one lane", SEVEN, "threads of the producer", r"(      )(tl_attention_clear<96, 56>.*)",
+        r"\1if (((int)threadIdx.x) == 0) {\n\2\n}"),
+    row("an output of eight heads", SEVEN, "stores rows of heads", r"tl_attention_store_of<true, 72, 7, 8>",
+        "tl_attention_store_of<true, 72, 8, 8>"),
+    row("an output of more rows of a head", SEVEN, "stores rows of heads", r"tl_attention_store_of<true, 72, 7, 8>",
+        "tl_attention_store_of<true, 72, 7, 9>"),
+    row("an output of other columns", SEVEN, "stores", r"tl_attention_store_of<true, 72, 7, 8>",
+        "tl_attention_store_of<true, 96, 7, 8>"),
+    row("an output of the other dtype", SEVEN, "stores", r"tl_attention_store_of<true, 72", "tl_attention_store_of<false, 72"),
+    row("heads of the output as far apart as its rows", FOUR, "stores rows of heads|head_stride",
+        r"Output_row_stride, Output_head_stride\)", "Output_row_stride, Output_row_stride)"),
+    row("rows of the output as far apart as its heads", FOUR, "stores", r"Output_row_stride, Output_head_stride\)",
+        "Output_head_stride, Output_head_stride)"),
+    row("an output of each fourth head's", FOUR, "output", r"(tl_attention_store_of<.*Output_head_stride\)) \* \(int64_t\)4\)", r"\1 * (int64_t)1)"),
+    row("logarithms of one head", SEVEN, "stores rows of heads|is read", r"tl_attention_store_lse_of<7, 8>",
+        "tl_attention_store_lse_of<1, 8>"),
+    row("logarithms of heads that lie a row apart", SEVEN, "stores rows of heads|head_stride",
+        r"(tl_attention_store_lse_of<7, 8>.*\(\(int\)threadIdx\.x\)), seq_q\)", r"\1, (seq_q + 1))"),
+    row("a part of two heads", PARTS, "stores rows of heads", r"tl_attention_store_part_of<104, 3, 21>",
+        "tl_attention_store_part_of<104, 2, 21>"),
+    row("a second warpgroup's rows as of one head", FOUR, "expected output",
+        r"first_row_1 = \(\(wg_2 \* 16\) \+ first_row_1\);", "first_row_1 = ((wg_2 * 64) + first_row_1);"),
+    row("a window is cut for as many rows as a tile has", SEVEN, "expected mask|not masked",
+        r"( cut = .*) \+ 7\)( - seq_q)", r"\1 + 0)\2"),
+]  # fmt: skip
