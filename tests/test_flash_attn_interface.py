@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import inspect
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from gradients import flash_on_cpu
-from on_cpu import on_cpu
+from on_cpu import Kernels, on_cpu
 
 from tl_attention import InputError, attention, attention_varlen
 from tl_attention.flash_attn_interface import flash_attn_func, flash_attn_varlen_func
@@ -229,3 +230,19 @@ def test_a_gradient_is_only_as_deterministic_as_pytorch_is_asked_for(flash_on_cp
     finally:
         torch.use_deterministic_algorithms(False)
     assert q.grad is not None
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+def test_one_split_is_all_keys_at_once_and_0_as_many_as_take_least(compiled: bool, on_cpu: Kernels) -> None:
+    q, k = (torch.randn(1, rows, heads, 64, dtype=torch.float16) for rows, heads in ((1, 8), (9000, 2)))
+    cu_q, cu_k = (torch.tensor([0, x.shape[1]], dtype=torch.int32) for x in (q, k))
+    calls: dict[str, Any] = {
+        "dense": lambda **options: flash_attn_func(q, k, k, **options),
+        "packed": lambda **options: flash_attn_varlen_func(q[0], k[0], k[0], cu_q, cu_k, 1, 9000, **options),
+    }
+    for name, call in calls.items():
+        for options, parts in (({}, False), ({"num_splits": 0}, True)):
+            on_cpu.asked.clear()
+            of = torch.compile(call, backend="eager", fullgraph=True) if compiled else call
+            of(**options)
+            assert {variant.parts for _, variant in on_cpu.asked} == {parts}, (name, options)

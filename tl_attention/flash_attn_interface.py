@@ -57,7 +57,7 @@ def flash_attn_func(
 
     Args:
         softmax_scale, causal, window_size, softcap: as `scale` and the others of `attention`.
-        num_splits: 0 or 1, which both mean one part here.
+        num_splits: 1 for all keys at once, 0 for as many parts of them as take the least time.
         pack_gqa, sm_margin: hints, which change nothing here.
         deterministic: of the gradient. PyTorch's is so where `torch.use_deterministic_algorithms(True)` says so.
         qv, q_descale, k_descale, v_descale, attention_chunk: not supported.
@@ -118,12 +118,13 @@ def _attend(
 ) -> Result:  # fmt: skip
     """Computes a call of one of the functions above, if the arguments `checked` and `others` ask for nothing else."""
     values = values_of({"softcap": softcap})
-    call: Call = made(Call, (*tensors, values, None, None, *settings, None, False, False, False))
+    call: Call = made(Call, (*tensors, values, None, None, *settings, None, False, False, False, False))
     try:
         if others or not all(map(is_, checked, USUAL)):
             *lacking, deterministic = checked
             _check_given(dict(zip(LACKING, lacking)) | others, function)
             _check_deterministic(deterministic, *call[:3])
+            call = call._replace(in_parts=plain(lacking[-1]) == 0)
         return run(call, first)
     except InputError:
         # Every argument at a wrong place is refused, so only refused calls are asked for their places.

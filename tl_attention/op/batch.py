@@ -118,7 +118,7 @@ class Batch:
             return SomeRows(*common, plan.schedule if plan else None, rows, plan)
         taken = {"q": q, "k": k, "v": v, "out": self.canonical(output)}
         strided, tensors = placed(taken, self.layout)
-        in_parts = call.invariant is not True and not call.specialize
+        in_parts = call.in_parts and call.invariant is not True and not call.specialize
         shape, invariant = computed(shape, card.arch, call.invariant, by_rules=call.schedule is None)
         # Heads whose rows cannot lie in one tile have the schedule of heads that share nothing.
         apart = keep_heads_apart(found.asked.features, in_parts=True)

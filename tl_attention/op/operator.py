@@ -48,7 +48,10 @@ def call_operator(call: Call) -> Result:
         found = type(schedule).__name__
         raise InputError(f"{where.function}: schedule is {found} {HERE}, expected a name, a file or a label")
     options: dict[str, Any] = {
-        **{name: getattr(call, name) for name in ("causal", "scale", "window_size", "invariant", where.flag)},
+        **{
+            name: getattr(call, name)
+            for name in ("causal", "scale", "window_size", "invariant", "in_parts", where.flag)
+        },
         **{INPUTS[place].word: call.values[place] for place in NUMBERS},
         # The backward reads the LSE.
         "return_lse": call.return_lse or requires_gradient(*call[:3], *call.values),
@@ -127,7 +130,7 @@ def define(kind: type[Batch] | type[Packed], compute: Callable[..., backward.Gra
     options = f"{FLOATS}{layout and f'{layout}={BHSD!r}, '}bool return_lse=False, str? schedule=None, bool {kind.flag}=False, "
     _register(
         f"{name}(Tensor q, Tensor k, Tensor v, {kind.schema}{TENSORS}*, bool causal=False, float? scale=None, "
-        f"int[2] window_size=[-1, -1], {options}bool? invariant=None) -> (Tensor, Tensor)",
+        f"int[2] window_size=[-1, -1], {options}bool? invariant=None, bool in_parts=True) -> (Tensor, Tensor)",
         *(without_data, run, backward_of, setup_context),
     )
     return gradient

@@ -221,7 +221,7 @@ class Packed(PackedArguments):
         of = functools.partial(replace, sms=sms, arch=card.arch, invariant=invariant)
         # None is compiled before the first call that runs on it.
         whole = _launch(shape, scheduled, of(packed_variant(shape, scheduled, False)))
-        if call.invariant is True or not may_have_parts(scheduled):
+        if not call.in_parts or call.invariant is True or not may_have_parts(scheduled):
             return PackedPlan(*common, scheduled, single, whole)
         variant = of(packed_variant(shape, scheduled, True))
         number = functools.partial(packed_parts, row_heads=variant.row_heads, schedule=scheduled, sms=sms)

@@ -106,7 +106,7 @@ def key_of(call: Call) -> Key | None:
     mean the same: so 1 is not taken for a flag, nor 1.0 for a side of a window.
     """
     (
-        q, k, v, where, values, out, schedule, _, causal, window_size, return_lse, invariant, specialize, zero_unused, check,
+        q, k, v, where, values, out, schedule, _, causal, window_size, return_lse, invariant, specialize, zero_unused, check, in_parts,
     ) = call  # fmt: skip
     dtype, device = q.dtype, q.device
     if not (
@@ -136,7 +136,7 @@ def key_of(call: Call) -> Key | None:
     if not (sizes and values):
         return None
     of_tensors = sizes, strides, dtype, device, of_out, needs_gradient
-    return of_tensors, schedule, causal, window_size, return_lse, invariant, specialize, values
+    return of_tensors, schedule, causal, window_size, return_lse, invariant, specialize, in_parts, values
 
 
 def _described(values: Values, graded: bool) -> Values:
