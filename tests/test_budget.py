@@ -23,8 +23,8 @@ BUDGET = {
     "lab": 7630,
     "tools": 5220,
     "tests": 27370,
-    "library": 15580,
-    "path": 8300,
+    "library": 15600,
+    "path": 8320,
 }
 
 

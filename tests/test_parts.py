@@ -29,7 +29,7 @@ from tl_attention.op import batch
 from tl_attention.op.few import Parts, in_one_tile, packed_variant, parts_of, results_of_parts, smallest_parts
 from tl_attention.oracle.reference import attention_and_lse
 from tl_attention.problem.card import HOPPER
-from tl_attention.problem.lengths import PART_BLOCKS, PARTS, Lengths
+from tl_attention.problem.lengths import Lengths, part_blocks
 from tl_attention.problem.mask import CAUSAL, FULL, INTEGERS, Mask, ceildiv
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.tiling import visited
@@ -117,10 +117,12 @@ def test_each_block_that_a_tile_sees_is_in_one_part() -> None:
         cut = Cut(Variant(128, "float16", mask), 64, 64, 128, 1, "descending")
         tile = RowTiles(cut, sizes, row, 0, 0, 0, 1, {})
         seen = range(*visited(sizes, mask, row, 64, 128, 0, INTEGERS))
-        found = [range(*replace(tile, part=part, result=part).blocks) for part in range(PARTS)]
+        each = part_blocks(sizes.seq_kv)
+        parts = range(ceildiv(sizes.seq_kv, 128 * each) + 1)
+        found = [range(*replace(tile, part=part, result=part).blocks) for part in parts]
         assert [block for part in found for block in part if block in seen] == [*seen]
         for part, blocks in enumerate(found):
-            assert blocks and {block // PART_BLOCKS for block in blocks} == {part}
+            assert blocks and {block // each for block in blocks} == {part}
 
 
 def test_results_of_parts_are_more_batches() -> None:

@@ -41,7 +41,7 @@ from tl_attention.codeproof.verdict import GeneratedCode, Unsafe, Verdict
 from tl_attention.errors import InputError, ScheduleRefused
 from tl_attention.kernels.registry import lowering_of
 from tl_attention.kernels.shared.device_code import prelude
-from tl_attention.problem.lengths import Lengths, Problems, cuts, ends, numbers_read, windows, without_keys
+from tl_attention.problem.lengths import Lengths, Problems, cuts, ends, numbers_read, straddling, windows, without_keys
 from tl_attention.problem.packed import words_of_list
 from tl_attention.problem.variant import Sizes
 from tl_attention.program.events import Event, Expected
@@ -206,6 +206,8 @@ class Proof(ABC):
         yield from ends(most, rows, block_N)
         yield from cuts(mask, self.rows, block_N, edges)
         yield from without_keys(mask, self.rows, block_N)
+        if self.code.variant.parts or self.code.variant.tile_heads > 1:
+            yield from straddling(mask, self.rows, block_N)
 
     def check_alike(
         self,

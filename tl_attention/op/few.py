@@ -36,7 +36,9 @@ def in_one_tile(shape: AttentionShape, schedule: Schedule, in_parts: bool = True
     """
     apart = shape.packed or keep_heads_apart(shape.asked.features, in_parts and may_have_parts(schedule))
     # Of more heads than a tile has rows, equally many lie in each of several.
-    heads = next(number for number in range(min(shape.group, ROWS), 0, -1) if shape.group % number == 0)
+    # Windows that are open to the right need some rows of each, for the proof to see all that they may do.
+    most = ROWS if shape.mask.right in (None, 0) else 16
+    heads = next(number for number in range(min(shape.group, most), 0, -1) if shape.group % number == 0)
     if apart or schedule.kernel.rows_of == "head" or shape.seq_q > schedule.block_M:
         return shape, 1
     if tiles_of_heads(shape, schedule, heads) >= tiles_of_heads(shape, schedule, 1):

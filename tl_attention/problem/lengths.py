@@ -121,6 +121,22 @@ def cuts(mask: Mask, rows: int, block_N: int, together: int) -> Iterator[Lengths
     yield Lengths(seq_kv + before, seq_kv)
 
 
+def straddling(mask: Mask, queries: int, block_N: int) -> Iterator[Lengths]:
+    """Yields lengths at which an edge of the mask lies in one KV block for some of a tile's queries, else in the next.
+
+    It is so for the first tile, and where there is but one tile, for that.
+    """
+    at = (-1 - mask.right if mask.right is not None else None, mask.left)
+    for edge in (edge for edge in at if edge is not None):
+        past = block_N + edge - queries // 2
+        seq_q = max(queries, 2 * block_N - past)
+        # Both blocks are in one part: this many keys have parts of two at least.
+        seq_q += (past + seq_q) % 4 == 0
+        yield Lengths(seq_q, past + seq_q)
+    if mask.right is not None and mask.right < queries - 1:
+        yield Lengths(queries, 2 * block_N + max(1, (queries - mask.right) // 2))
+
+
 def windows(mask: Mask, rows: int, block_N: int) -> Iterator[Mask]:
     """Yields windows that a kernel may be called with if it reads its window's sides, else the mask itself.
 
@@ -134,8 +150,18 @@ def windows(mask: Mask, rows: int, block_N: int) -> Iterator[Mask]:
         yield Mask(None if mask.left is None else left, None if mask.right is None else right)
 
 
-# Of a proof's problem: how many parts its keys have, and how many KV blocks each.
-PARTS, PART_BLOCKS = 3, 2
+def parts(variant: Variant, sizes: Any) -> Any:
+    """Returns how many parts the keys of a proof's problem have, one to five, by its heads."""
+    return 1 + sizes.heads // variant.group % 5
+
+
+def part_blocks(seq_kv: Any) -> Any:
+    """Returns how many KV blocks a part of a sequence of a proof's problem has, by its number of keys.
+
+    They are one to four, or five more, or as many more as a quarter or half of the keys has, at 128 a block.
+    """
+    kind = seq_kv // 4 % 3
+    return 1 + seq_kv % 4 + (kind == 1) * 5 + (kind == 2) * (1 + seq_kv // 12 % 2) * (seq_kv // 512)
 
 
 def results(variant: Any, sizes: Any) -> Any:
@@ -144,7 +170,7 @@ def results(variant: Any, sizes: Any) -> Any:
     Of packed sequences it returns how many heads results have.
     """
     of_all = sizes.heads if variant.packed else sizes.batch
-    return PARTS * of_all if variant.parts else of_all
+    return parts(variant, sizes) * of_all if variant.parts else of_all
 
 
 def all_heads(sizes: Any) -> Any:
@@ -160,7 +186,7 @@ def numbers_read(variant: Variant, sizes: Any) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if variant.parts:
         found |= {"results": results(variant, sizes), "all_heads": all_heads(sizes)}
-        found |= {"all_rows": sizes.seq_q} if variant.packed else {"part_blocks": PART_BLOCKS}
+        found |= {"all_rows": sizes.seq_q} if variant.packed else {"part_blocks": part_blocks(sizes.seq_kv)}
     return found | variant.mask.values(WINDOW)
 
 

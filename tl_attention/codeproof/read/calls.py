@@ -20,7 +20,7 @@ from tl_attention.codeproof.read.text import Call
 from tl_attention.codeproof.run.run import Run, nothing, plain, seen
 from tl_attention.codeproof.run.threads import Class, settled
 from tl_attention.codeproof.verdict import Unsafe
-from tl_attention.problem.lengths import PART_BLOCKS
+from tl_attention.problem.lengths import part_blocks
 from tl_attention.problem.packed import TILE_WORDS, TILES_TOLD
 from tl_attention.program.events import NAMED, TILE
 
@@ -147,7 +147,7 @@ def _hand_over(match: re.Match[str], declared: Declared) -> Made:
             raise Unsafe(f"line {line + 1} hands over what is no entry of the list, or where none belongs")
         words = run.tiles.listed(threads).words(run.threads.place[leaders.threads], word // TILE_WORDS - 1)
         run.see(threads, line, HAND_OVER, name, index=run.value(place, threads) // TILE_WORDS)
-        for index, value in enumerate((*words, of_head, of_tile, PART_BLOCKS)):
+        for index, value in enumerate((*words, of_head, of_tile, part_blocks(words[-1]))):
             run.tiles.put(leaders, name, index, value)
 
     return Made(act)

@@ -17,7 +17,7 @@ import numpy as np
 from tl_attention.codeproof.run.threads import Value
 from tl_attention.codeproof.tiles.tensors import Tensor
 from tl_attention.codeproof.verdict import Unsafe
-from tl_attention.problem.lengths import PART_BLOCKS, Lengths
+from tl_attention.problem.lengths import Lengths, part_blocks
 from tl_attention.problem.mask import INTEGERS, ceildiv
 from tl_attention.problem.tiling import kv_index, visited, whole_blocks
 from tl_attention.problem.variant import Variant
@@ -94,7 +94,8 @@ class RowTiles:
         if self.part is None:
             return visited(of, cut.variant.mask, first, rows, cut.block_N, cut.least, self._arithmetic)
         start, end = visited(of, cut.variant.mask, first, rows, cut.block_N, 0, self._arithmetic)
-        own_start, own_end = self.part * PART_BLOCKS, (self.part + 1) * PART_BLOCKS
+        each = part_blocks(self.sizes.seq_kv)
+        own_start, own_end = self.part * each, (self.part + 1) * each
         start = self._arithmetic.min(self._arithmetic.max(start, own_start), own_end - 1)
         end = self._arithmetic.min(end, own_end)
         return start, self._arithmetic.max(end, start + cut.least)

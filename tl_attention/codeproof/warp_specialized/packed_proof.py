@@ -15,8 +15,8 @@ import numpy as np
 from tl_attention.codeproof.proof import MOST_KEYS
 from tl_attention.codeproof.verdict import Unsafe
 from tl_attention.problem.bounds import LARGEST, ROOM
-from tl_attention.problem.lengths import Lengths, Problems, drawn, results
-from tl_attention.problem.mask import Mask, ceildiv
+from tl_attention.problem.lengths import Lengths, Problems, drawn, results, straddling
+from tl_attention.problem.mask import ceildiv
 from tl_attention.problem.packed import PackedSizes, listed
 from tl_attention.problem.variant import Variant
 from tl_attention.problem.warpgroup import ROWS
@@ -40,15 +40,6 @@ def packed_sizes(proof: Any, heads: int) -> Iterator[PackedSizes]:
         before = lengths
     # Loops so long that no number in the code is larger.
     yield PackedSizes.of(heads, [(5, MOST_KEYS)], gap)
-
-
-def straddling(mask: Mask, queries: int, block_N: int) -> Iterator[Lengths]:
-    """Yields lengths at which an edge of the mask lies in the first KV block for some of a tile's queries, else in the next."""
-    at = (-1 - mask.right if mask.right is not None else None, mask.left)
-    for edge in (edge for edge in at if edge is not None):
-        past = block_N + edge - queries // 2
-        seq_q = max(queries, 2 * block_N - past)
-        yield Lengths(seq_q, past + seq_q)
 
 
 @dataclass(frozen=True)
