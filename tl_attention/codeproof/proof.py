@@ -200,7 +200,8 @@ class Proof(ABC):
     def lengths(self, most: int, rows: int, edges: int) -> Iterator[Lengths]:
         """Yields (seq_q, seq_kv) for loops of up to `most` KV blocks, all cuts by a window, and rows without keys.
 
-        The loops are of at most `rows` rows. `edges` rows are masked together.
+        The loops are of at most `rows` rows. `edges` rows are masked together. Where keys are in parts, or a tile has rows
+        of several heads, a tile straddles each edge of the mask, too.
         """
         mask, block_N = self.code.variant.mask, self.schedule.block_N
         yield from ends(most, rows, block_N)

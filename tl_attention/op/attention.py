@@ -101,5 +101,6 @@ def attention(
     values = values_of(features, "attention", Options)
     where = batch_of(layout)
     return run(made(Call, (
-        q, k, v, where, values, out, schedule, scale, causal, window_size, return_lse, invariant, specialize, False, False, True,
+        q, k, v, where, values, out, schedule, scale,
+        causal, window_size, return_lse, invariant, specialize, False, False, True,
     )), first)  # fmt: skip

@@ -106,7 +106,8 @@ def key_of(call: Call) -> Key | None:
     mean the same: so 1 is not taken for a flag, nor 1.0 for a side of a window.
     """
     (
-        q, k, v, where, values, out, schedule, _, causal, window_size, return_lse, invariant, specialize, zero_unused, check, in_parts,
+        q, k, v, where, values, out, schedule, _,
+        causal, window_size, return_lse, invariant, specialize, zero_unused, check, in_parts,
     ) = call  # fmt: skip
     dtype, device = q.dtype, q.device
     if not (

@@ -99,5 +99,6 @@ def attention_varlen(
     values = values_of(features, "attention_varlen", VarlenOptions)
     where = made(Packed, (cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, max_seqlen_q, max_seqlen_k))
     return run(made(Call, (
-        q, k, v, where, values, out, schedule, scale, causal, window_size, return_lse, invariant, False, zero_unused, check, True,
+        q, k, v, where, values, out, schedule, scale,
+        causal, window_size, return_lse, invariant, False, zero_unused, check, True,
     )), first)  # fmt: skip

@@ -57,9 +57,8 @@ class Constants:
 class EmittedConstants(Constants):
     """EmittedConstants are Constants with the loop and the options of a kernel that is emitted operation by operation.
 
-    `macro_of(op, c)` gives an operation's macro. No option is left open. A tile has `tile_rows` rows of each
-    of its heads. With `rings_of_a_tile`, rings of several
-    buffers begin anew with each tile.
+    `macro_of(op, c)` gives an operation's macro. No option is left open. A tile has `tile_rows` rows of each of its heads.
+    With `rings_of_a_tile`, rings of several buffers begin anew with each tile.
     """
 
     loop: Loop
