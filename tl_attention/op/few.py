@@ -39,9 +39,8 @@ def in_one_tile(shape: AttentionShape, schedule: Schedule, in_parts: bool = True
     # Windows that are open to the right need some rows of each, for the proof to see all that they may do.
     most = ROWS if shape.mask.right in (None, 0) else 16
     heads = next(number for number in range(min(shape.group, most), 0, -1) if shape.group % number == 0)
-    if apart or schedule.kernel.rows_of == "head" or shape.seq_q > schedule.block_M:
-        return shape, 1
-    if tiles_of_heads(shape, schedule, heads) >= tiles_of_heads(shape, schedule, 1):
+    apart = apart or schedule.kernel.rows_of == "head" or shape.seq_q > schedule.block_M
+    if apart or tiles_of_heads(shape, schedule, heads) >= tiles_of_heads(shape, schedule, 1):
         return shape, 1
     alone = shape.seq_q == 1 and (shape.mask.left is None or shape.mask.left >= shape.seq_kv - 1)
     return replace(shape, mask=FULL) if alone else shape, heads
