@@ -18,8 +18,9 @@ from tl_attention.errors import ScheduleRefused
 from tl_attention.kernels.shared.device_code import STORE_LSE
 from tl_attention.problem.mask import CAUSAL
 
-# The line that stores.
+# The line that stores: of one head's rows, and of several heads' in one tile.
 CALL = "tl_attention_store_lse("
+OF_HEADS = "tl_attention_store_lse_of<"
 ASKED = [name for name, kernel in KERNELS.items() if "LSE" in kernel.variant.optional and kernel.schedule.has_program]
 
 
@@ -27,7 +28,7 @@ def stores(source: str) -> list[int]:
     """Returns the numbers, from 0, of the lines that store the LSE: calls in the kernel, not the function that they call."""
     lines = source.splitlines()
     body = next(number for number, line in enumerate(lines) if "__launch_bounds__" in line)
-    return [number for number, line in enumerate(lines) if number > body and line.strip().startswith(CALL)]
+    return [number for number, line in enumerate(lines) if number > body and line.strip().startswith((CALL, OF_HEADS))]
 
 
 def line_of(code: Code) -> str:
