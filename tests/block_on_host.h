@@ -25,7 +25,7 @@ float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
 int4 make_int4(int x, int y, int z, int w) { return {x, y, z, w}; }
 constexpr int LANES = 32, THREADS = WARPS * LANES;
-struct { int x; } threadIdx, blockIdx, blockDim{THREADS};
+struct { int x; } threadIdx, blockIdx, blockDim{THREADS}, gridDim{1};
 
 // Threads take turns: one that waits for others gives up its turn until the last of them has come.
 jmp_buf turns, contexts[THREADS];
@@ -123,6 +123,7 @@ void __syncthreads() { block.wait(THREADS); }
 int __popc(unsigned x) { return __builtin_popcount(x); }
 int __ffs(unsigned x) { return __builtin_ffs(x); }
 void atomicMax(int* place, int value) { *place = max(*place, value); }
+void atomicAdd(unsigned long long* place, unsigned long long value) { *place += value; }
 float __log2f(float x) { return std::log2(x); }
 int __float_as_int(float x) { int bits; std::memcpy(&bits, &x, 4); return bits; }
 float __int_as_float(int bits) { float x; std::memcpy(&x, &bits, 4); return x; }

@@ -39,7 +39,6 @@ class GoldenKernel:
     packed: bool = False
     invariant: bool = False
     parts: bool = False
-    row_heads: int = 1
     tile_heads: int = 1
 
     @cached_property
@@ -52,7 +51,7 @@ class GoldenKernel:
         head_dim, head_dim_v = sizes_of(self.size)
         there = {"group": self.group, "optional": self.optional, "strided": self.strided, "sms": self.sms}
         there |= {"packed": self.packed, "invariant": self.invariant}
-        there |= {"parts": self.parts, "row_heads": self.row_heads, "tile_heads": self.tile_heads}
+        there |= {"parts": self.parts, "tile_heads": self.tile_heads}
         return Variant(head_dim, self.dtype, self.mask, head_dim_v, self.sizes, **there)
 
 
@@ -151,12 +150,11 @@ OTHERS: dict[str, GoldenKernel] = {
     "best, 114 SMs": GoldenKernel("best", sms=114),
     "best_causal, 114 SMs": GoldenKernel("best_causal", CAUSAL, sms=114),
 }
-# Packed sequences: by a counter and by turns, in a cluster, with each order of tiles, mask and kind of store.
+# Packed sequences: by a counter and by turns, in a cluster, with each mask and kind of store.
 PACKED: dict[str, GoldenKernel] = {
     "ragged, packed": GoldenKernel("ragged", dtype=BF16, packed=True),
     "best, packed": GoldenKernel("best", CAUSAL, packed=True),
-    "best_causal, packed": replace(asked("best_causal", CAUSAL, BF16, 128, 5), packed=True),
-    "sections, packed": replace(asked("experiments/causal/sections", BOTH, BF16, "192/128"), packed=True),
+    "best_causal, packed": replace(asked("best_causal", CAUSAL, BF16, 128, 5), packed=True, tile_heads=5),
     "output_tma, packed": replace(asked("experiments/output_tma", LEFT, BF16, 104), packed=True),
     "output_direct, packed": replace(asked("experiments/output_direct", RIGHT, FP16, "40/64"), packed=True),
 }
@@ -174,13 +172,11 @@ PARTS: dict[str, GoldenKernel] = {
     ),
     "short, parts, no mask": GoldenKernel("short", parts=True),
 }
-# Keys of packed sequences in parts, with rows of several heads for each query and of one.
+# Packed sequences that may be split, with rows of several heads in a tile and of one.
 PACKED_PARTS: dict[str, GoldenKernel] = {
-    "short, packed parts": replace(asked("short", BOTH, BF16, 128, 1), packed=True, parts=True, row_heads=4),
-    "grouped, packed parts": GoldenKernel("grouped", CAUSAL, BF16, packed=True, parts=True, row_heads=8),
-    "best_causal, packed parts": GoldenKernel(
-        "best_causal", LEFT, size=96, group=3, packed=True, parts=True, options=IN_PARTS
-    ),
+    "short, packed parts": replace(asked("short", BOTH, BF16, 128, 4), packed=True, parts=True, tile_heads=4),
+    "grouped, packed parts": GoldenKernel("grouped", CAUSAL, BF16, group=8, packed=True, parts=True, tile_heads=8),
+    "best_causal, packed parts": GoldenKernel("best_causal", LEFT, size=96, group=3, packed=True, parts=True),
 }
 KERNELS: dict[str, GoldenKernel] = {**PLAIN, **ASKED, **OTHERS, **PACKED, **OF_HEADS, **PARTS, **PACKED_PARTS}
 # The proofs of these kernels take longer than a second.

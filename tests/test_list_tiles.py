@@ -1,32 +1,57 @@
-"""The small kernel before the main one lists each row tile of packed sequences once, in two orders; here the host runs it."""
+"""The small kernel before the main one lists each row tile of packed sequences once, or each of its parts; here the host runs it."""
 
 from __future__ import annotations
 
 import random
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 from tiers import sampled
 
 from tl_attention.compiler.toolchain import host_compiler
-from tl_attention.kernels.warp_specialized.device_code import GATHER_ROWS, LIST_TILES
-from tl_attention.kernels.warp_specialized.launches import gathering_blocks
+from tl_attention.kernels.warp_specialized.device_code import LIST_TILES
 from tl_attention.problem.mask import INTEGERS, Mask, ceildiv, sides
-from tl_attention.problem.packed import TILE_WORDS, words_of_list
-from tl_attention.problem.variant import Variant
+from tl_attention.problem.packed import (
+    LEAST_BLOCKS,
+    QUERY_WORDS,
+    SHARE,
+    TILE_WORDS,
+    places_of_parts,
+    words_of_list,
+)
 
-# block_M, thread blocks of a cluster, block_N, and the heads whose rows lie behind each other for a query.
-TILES = ((128, 2, 176, 1), (128, 1, 128, 1), (192, 1, 96, 1), (64, 1, 128, 8), (64, 2, 64, 3), (128, 1, 80, 4))
-# Columns, and such heads.
-GATHERED = ((64, 1), (128, 8), (72, 3))
-# The second list is sorted by as many buckets.
+
+class Kernel(NamedTuple):
+    """A Kernel is what the one that lists tiles is compiled for; it splits sequences if `workers` blocks work at once."""
+
+    rows: int
+    cluster: int
+    block_N: int
+    block_M: int
+    tile_heads: int = 1
+    workers: int = 0
+
+    @property
+    def template(self) -> str:
+        split = (LEAST_BLOCKS, SHARE, self.workers) if self.workers else (0, 0, 0)
+        return f"tl_attention_list_tiles<{', '.join(map(str, (*self[:5], *split)))}>"
+
+
+KERNELS = (
+    Kernel(256, 2, 176, 128), Kernel(128, 1, 128, 128), Kernel(192, 1, 96, 192), Kernel(32, 1, 80, 128, 4),
+    Kernel(128, 1, 128, 128, 1, 132), Kernel(16, 1, 128, 128, 8, 132), Kernel(21, 1, 64, 64, 3, 264), Kernel(9, 1, 128, 64, 7, 20),
+)  # fmt: skip
+SPLITTING = [number for number, kernel in enumerate(KERNELS) if kernel.workers]
+# The list is sorted by as many buckets.
 BUCKETS = 32
 UNTOUCHED = [0x55555555] * 8
+NO_END = 2**31 - 1
 # 100 batches of 100 problems.
 BATCH = 100
 SEEDS = range(100)
@@ -37,20 +62,33 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Compiles the kernels for the host."""
     folder = tmp_path_factory.mktemp("listing")
     (folder / "list_tiles.h").write_text(LIST_TILES.text)
-    (folder / "gather_rows.h").write_text(GATHER_ROWS.text)
-    lists = ", ".join(f"tl_attention_list_tiles<{', '.join(map(str, tile))}>" for tile in TILES)
-    gathers = ", ".join(f"tl_attention_gather_rows<{columns}, {heads}>" for columns, heads in GATHERED)
-    defined = [f"-DLIST_KERNELS={lists}", f"-DGATHER_KERNELS={gathers}"]
-    compiler = [host_compiler() or "c++", "-std=c++20", "-O1", f"-I{folder}", *defined]
+    lists = ", ".join(kernel.template for kernel in KERNELS)
+    compiler = [host_compiler() or "c++", "-std=c++20", "-O1", f"-I{folder}", f"-DLIST_KERNELS={lists}"]
     subprocess.run([*compiler, Path(__file__).with_name("list_on_host.cpp"), "-o", folder / "run"], check=True)
     return folder / "run"
+
+
+class Place(NamedTuple):
+    """A Place says where a sequence's queries and keys begin, and how many it has."""
+
+    q_begin: int
+    queries: int
+    k_begin: int
+    keys: int
+
+
+class Item(NamedTuple):
+    """An Item is what the list should have of a tile, or of a part of it, and how many KV blocks that visits."""
+
+    entry: tuple[int, ...]
+    blocks: int
 
 
 @dataclass(frozen=True)
 class Packing:
     """A Packing is a problem of packed sequences, as a kernel that lists its tiles is told of it."""
 
-    tile: int
+    number: int
     mask: Mask
     begins_q: list[int]
     begins_k: list[int]
@@ -58,51 +96,106 @@ class Packing:
     used_k: list[int] | None
     queries: int
     keys: int
-    parts: int
+    kv_heads: int
 
     @property
-    def row_heads(self) -> int:
-        return TILES[self.tile][3]
+    def kernel(self) -> Kernel:
+        return KERNELS[self.number]
 
     @property
-    def rows(self) -> int:
-        """Returns how many rows a tile has."""
-        block_M, cluster, _, _ = TILES[self.tile]
-        return block_M * cluster
+    def room_for_parts(self) -> int:
+        """Returns how many places each head has for results of parts."""
+        return places_of_parts(self.kernel.workers, self.kv_heads)
 
     @property
     def words(self) -> int:
-        return words_of_list(self.queries * self.row_heads, len(self.begins_q) - 1, self.rows)
+        return words_of_list(self.queries, len(self.begins_q) - 1, self.kernel.rows, self.room_for_parts)
+
+    @property
+    def room(self) -> int:
+        """Returns for how many entries there is room. Sequences that overlap, as wrong offsets say it, may have more."""
+        return self.queries // self.kernel.rows + len(self.begins_q) - 1 + self.room_for_parts
+
+    @property
+    def room_for_queries(self) -> int:
+        return min(self.queries, self.room_for_parts // 2 * self.kernel.rows)
 
     def numbers(self) -> list[int]:
         """Returns what the program reads of the problem, with the offsets in the place of used lengths that are not there."""
         used = self.used_q or self.begins_q, self.used_k or self.begins_k
-        counts = len(self.begins_q), *map(len, used), self.queries * self.row_heads, self.keys, self.parts, self.words
-        return [0, self.tile, *sides(self.mask), *counts, *self.begins_q, *self.begins_k, *used[0], *used[1]]
+        results = self.room_for_parts * self.kv_heads * self.kernel.block_M
+        room = self.kv_heads * self.kernel.tile_heads, results, self.words
+        counts = len(self.begins_q), *map(len, used), self.queries, self.keys, *room
+        return [self.number, *sides(self.mask), *counts, *self.begins_q, *self.begins_k, *used[0], *used[1]]
 
     @property
-    def places(self) -> list[tuple[int, int, int, int]]:
-        """Returns where each sequence's queries and keys begin, and how many it has; wrong offsets are cut to the tensors."""
+    def places(self) -> list[Place]:
+        """Returns the Place of each sequence; wrong offsets are cut to the tensors."""
         of_q = cut(self.begins_q, self.used_q, self.queries)
-        return [(*q, *k) for q, k in zip(of_q, cut(self.begins_k, self.used_k, self.keys))]
+        return [Place(*q, *k) for q, k in zip(of_q, cut(self.begins_k, self.used_k, self.keys))]
+
+    def blocks(self, place: Place, tile: int) -> range:
+        """Returns the KV blocks that a row tile visits."""
+        rows, block_N, past = self.kernel.rows, self.kernel.block_N, place.keys - place.queries
+        end = self.mask.end_block(ceildiv(place.keys, block_N), (tile + 1) * rows + past, block_N, INTEGERS)
+        return range(self.mask.first_block(tile * rows + past, block_N, INTEGERS), max(end, 0))
+
+    def count(self, place: Place, tile: int) -> int:
+        blocks = self.blocks(place, tile)
+        return blocks.stop - blocks.start
+
+    @property
+    def most(self) -> int:
+        """Returns how many KV blocks a part has at most."""
+        if not self.kernel.workers:
+            return NO_END
+        twice = 0
+        for place in self.places:
+            if tiles := ceildiv(place.queries, self.kernel.rows):
+                twice += tiles * sum(max(0, self.count(place, tile)) for tile in (0, tiles - 1))
+        return max(LEAST_BLOCKS, ceildiv(twice * self.kv_heads * SHARE, 200 * self.kernel.workers))
+
+    def items(self) -> tuple[list[Item], list[tuple[int, ...]], int]:
+        """Returns the items of all tiles, sequence by sequence, the queries to be merged, and the longest item's KV blocks."""
+        rows, cluster, block_N = self.kernel[:3]
+        most, base, longest = self.most, 0, 0
+        items: list[Item] = []
+        merged: list[tuple[int, ...]] = []
+        for place in self.places:
+            tiles = range(ceildiv(place.queries, rows))
+            blocks = self.blocks(place, 0)
+            if len(tiles) == 1 and len(blocks) > most:
+                each = ceildiv(len(blocks), ceildiv(len(blocks), most))
+                parts = [blocks[first : first + each] for first in range(0, len(blocks), each)]
+                merged += [(place.q_begin + query, base, len(parts), query) for query in range(place.queries)]
+                for part in parts:
+                    base += 1
+                    items.append(Item((0, *place, part.start, part.stop, base), len(part)))
+                longest = max(longest, each)
+                continue
+            # Rows of a causal mask need the more keys the later they are.
+            for tile in reversed(tiles) if self.mask.grows else tiles:
+                items.append(Item((tile * cluster, *place, 0, NO_END, 0), self.count(place, tile)))
+            alone = self.kernel.workers and len(tiles) == 1
+            if tiles:
+                longest = max(longest, self.count(place, 0) if alone else ceildiv(place.keys, block_N))
+        return items, merged, longest
 
 
-def cut(begins: Sequence[int], used: Sequence[int] | None, total: int) -> list[tuple[int, int]]:
-    """Returns (first row, rows) of each sequence, none of which leaves a tensor of so many rows."""
-    found = []
+def cut(begins: Sequence[int], used: Sequence[int] | None, total: int) -> Iterator[tuple[int, int]]:
+    """Yields (first row, rows) of each sequence, none of which leaves a tensor of so many rows."""
     for n in range(len(begins) - 1):
         begin = min(max(begins[n], 0), total)
         length = min(max(begins[n + 1], begin), total) - begin
-        found.append((begin, length if used is None else min(max(used[n], 0), length)))
-    return found
+        yield begin, length if used is None else min(max(used[n], 0), length)
 
 
 def drawn(rng: random.Random) -> Packing:
     """Draws a problem of a few sequences, seldom of many; seldom with wrong offsets."""
     many, wrong = rng.random() < 0.01, rng.random() < 0.1
     sequences = rng.randint(1000, 2500) if many else rng.choice((1, 2, 3, 8, 40))
-    most_q, most_k = rng.choice((1, 5, 130) if many else (1, 5, 300, 3000)), rng.choice((1, 200, 5000))
-    left, right = rng.choice((None, 0, 5, 200, 3000)), rng.choice((None, 0, 0, 3, 500))
+    most_q, most_k = rng.choice((1, 5, 130) if many else (1, 1, 5, 300, 3000)), rng.choice((1, 200, 5000, 100_000, 100_000))
+    left, right = rng.choice((None, None, None, 0, 5, 200, 3000)), rng.choice((None, 0, 0, 3, 500))
 
     def offsets(most: int) -> tuple[list[int], list[int] | None, int]:
         lengths = [rng.choice((0, 1, most, rng.randint(0, most), rng.randint(0, most))) for _ in range(sequences)]
@@ -115,97 +208,53 @@ def drawn(rng: random.Random) -> Packing:
         return begins, used, total
 
     (begins_q, used_q, queries), (begins_k, used_k, keys) = offsets(most_q), offsets(most_k)
-    number, parts = rng.randrange(len(TILES)), rng.choice((1, 1, 2, 7, 40))
-    return Packing(number, Mask(left, right), begins_q, begins_k, used_q, used_k, queries, keys, parts)
-
-
-def listed(problem: Packing) -> tuple[list[tuple[int, ...]], list[int]]:
-    """Returns the entries of all row tiles, sequence by sequence, and the bucket that each is sorted into, the longest first."""
-    _, cluster, block_N, row_heads = TILES[problem.tile]
-    found, lengths, mask = [], [], problem.mask
-    longest = max((ceildiv(keys, block_N) for _, rows, _, keys in problem.places if rows), default=0)
-    for q_begin, queries, k_begin, keys in problem.places:
-        tiles = range(ceildiv(queries * row_heads, problem.rows))
-        # Rows of a causal mask need the more keys the later they are.
-        for tile in reversed(tiles) if mask.grows else tiles:
-            first_query, last_query = tile * problem.rows // row_heads, ((tile + 1) * problem.rows - 1) // row_heads
-            first_key, end_key = first_query + keys - queries, last_query + keys - queries + 1
-            end = mask.end_block(ceildiv(keys, block_N), end_key, block_N, INTEGERS)
-            lengths.append(max(end, 0) - mask.first_block(first_key, block_N, INTEGERS))
-            place = q_begin * row_heads, queries * row_heads, k_begin, keys
-            found.append((tile * cluster, *place, 0, 0, max(1, ceildiv(longest, problem.parts))))
-    buckets = [min(max(longest - length, 0) * BUCKETS // (longest + 1), BUCKETS - 1) for length in lengths]
-    return found[: room(problem)], buckets[: room(problem)]
-
-
-def room(problem: Packing) -> int:
-    """Returns for how many tiles there is room. Sequences that overlap, as wrong offsets say it, may have more."""
-    return ((problem.words - len(problem.begins_q)) // TILE_WORDS - 1) // 2
-
-
-def rows_of_tiles(problem: Packing, entries: Sequence[Sequence[int]]) -> np.ndarray:
-    """Returns for each row of the results whether a tile has it."""
-    found = np.zeros(problem.queries * problem.row_heads, dtype=bool)
-    for first, begin, length, *_ in entries:
-        first_row = first * TILES[problem.tile][0]
-        found[begin + first_row : begin + min(first_row + problem.rows, length)] = True
-    return found
-
-
-def rows_of_sequences(problem: Packing) -> np.ndarray:
-    """Returns for each row of the results whether it is a sequence's."""
-    found = np.zeros((problem.queries, problem.row_heads), dtype=bool)
-    for begin, queries, _, _ in problem.places:
-        found[begin : begin + queries] = True
-    return found.ravel()
+    number, heads = rng.choice((*range(len(KERNELS)), *SPLITTING, *SPLITTING)), rng.choice((1, 1, 2, 8, 32))
+    return Packing(number, Mask(left, right), begins_q, begins_k, used_q, used_k, queries, keys, heads)
 
 
 @pytest.mark.parametrize("seed", sampled(SEEDS, [0]))
-def test_each_row_tile_is_listed_once_in_both_orders(seed: int, program: Path) -> None:
+def test_each_row_tile_is_listed_once_or_its_parts(seed: int, program: Path) -> None:
     rng = random.Random(seed)
     problems = [drawn(rng) for _ in range(BATCH)]
     given = np.concatenate([np.array(problem.numbers(), dtype=np.int32) for problem in problems])
     output = subprocess.run([program], input=given.tobytes(), check=True, capture_output=True, timeout=500).stdout
-    found = np.frombuffer(output, dtype=np.int32)
+    found, split = np.frombuffer(output, dtype=np.int32), 0
     for problem in problems:
         own, found = found[: problem.words + len(UNTOUCHED)], found[problem.words + len(UNTOUCHED) :]
-        check(problem, own)
-    assert not found.size
+        split += check(problem, own)
+    assert not found.size and split > 2
 
 
-def check(problem: Packing, own: np.ndarray) -> None:
-    """Compares what the kernel left in the list, and behind it, with the model."""
-    tiles, buckets = listed(problem)
-    assert own[0] == len(tiles) and own[problem.words :].tolist() == UNTOUCHED
-    entries = own[TILE_WORDS : TILE_WORDS * (2 * len(tiles) + 1)].reshape(-1, TILE_WORDS)
-    by_sequence, longest_first = ([tuple(row) for row in half.tolist()] for half in np.split(entries, 2))
-    assert by_sequence == tiles
-    # Where keys are in parts, rows that no tile has stay marked.
-    assert np.array_equal(rows_of_tiles(problem, by_sequence), rows_of_sequences(problem)) or len(tiles) == room(
-        problem
-    )
+def check(problem: Packing, own: np.ndarray) -> bool:
+    """Compares what the kernel left in the list, and behind it, with the model; returns whether a sequence is split."""
+    items, merged, longest = problem.items()
+    items, merged = items[: problem.room], merged[: problem.room_for_queries]
+    assert own[0] == len(items) and own[problem.words :].tolist() == UNTOUCHED
+    entries = own[TILE_WORDS : TILE_WORDS * (len(items) + 1)].reshape(-1, TILE_WORDS)
+    buckets = [min(max(longest - item.blocks, 0) * BUCKETS // (longest + 1), BUCKETS - 1) for item in items]
     # Tiles of a bucket stay in their order.
-    assert longest_first == [tiles[n] for n in sorted(range(len(tiles)), key=lambda n: buckets[n])]
+    wanted = [items[n].entry for n in sorted(range(len(items)), key=lambda n: buckets[n])]
+    assert [*map(tuple, entries.tolist())] == wanted
+    if not problem.kernel.workers:
+        return False
+    begin = TILE_WORDS * (problem.room + 1)
+    assert own[1:4].tolist() == [len(merged), max((n for _, _, n, _ in merged), default=1), begin]
+    queries = own[begin : begin + QUERY_WORDS * len(merged)].reshape(-1, QUERY_WORDS)
+    assert [*map(tuple, queries.tolist())] == merged
+    return bool(merged)
 
 
-@pytest.mark.parametrize("kernel", range(len(GATHERED)))
-def test_queries_are_copied_and_rows_marked_as_no_sequences(kernel: int, program: Path) -> None:
-    """A kernel writes the LSE of its tiles' rows. What is still marked then is no sequence's."""
-    (columns, row_heads), rng = GATHERED[kernel], random.Random(kernel)
-    for queries in (1, 7, 500):
-        heads, gap = rng.choice((1, 3)), rng.choice((0, 8))
-        head_stride = columns + gap
-        row_stride = heads * row_heads * head_stride + gap
-        count = queries * row_heads
-        blocks = gathering_blocks(count, heads, Variant(columns, "float16"), INTEGERS)
-        given = [1, kernel, count, heads, row_stride, head_stride, columns, blocks, queries * row_stride]
-        output = subprocess.run(
-            [program], input=np.array(given, dtype=np.int32).tobytes(), check=True, capture_output=True
-        )
-        numbers = (np.arange(queries * row_stride, dtype=np.uint64) * 2654435761 % 2**32 >> 16).astype(np.uint16)
-        of_heads = numbers.reshape(queries, row_stride)[:, : heads * row_heads * head_stride]
-        wanted = of_heads.reshape(queries, heads, row_heads, head_stride)[..., :columns].swapaxes(1, 2)
-        size = 2 * count * heads * columns
-        assert np.array_equal(np.frombuffer(output.stdout[:size], dtype=np.uint16), wanted.ravel())
-        marks = np.frombuffer(output.stdout[size:], dtype=np.int32)
-        assert len(marks) == count * heads and (marks == -1).all()
+@pytest.mark.parametrize("seed", range(20))
+def test_parts_have_places_and_all_that_their_sequence_sees(seed: int) -> None:
+    """The model's parts, which the kernel's are, cover each block once, and have places of their own, of those there are."""
+    rng = random.Random(seed)
+    for problem in (drawn(rng) for _ in range(300)):
+        items, merged, _ = problem.items()
+        parts = [item.entry for item in items if item.entry[7]]
+        assert [entry[7] for entry in parts] == [*range(1, len(parts) + 1)] and len(parts) <= problem.room_for_parts
+        for place in problem.places:
+            own = [range(*entry[5:7]) for entry in parts if entry[1:5] == place]
+            queries = [query for query in merged if place.q_begin <= query[0] < place.q_begin + place.queries]
+            if own and problem.places.count(place) == 1:
+                assert [block for part in own for block in part] == [*problem.blocks(place, 0)]
+                assert len(queries) >= place.queries and all(part for part in own) and len(own) > 1

@@ -282,7 +282,7 @@ class Proof(ABC):
         return {
             p.name: tuple(known[d] for d in p.dims)
             for p in self.code.parameters
-            if not {"seq_q", "seq_kv", "all_heads"}.isdisjoint(p.dims) or p.kind == "offsets"
+            if not {"seq_q", "seq_kv", "results"}.isdisjoint(p.dims) or p.kind == "offsets"
         }
 
     def _offsets(self, sizes: Any) -> dict[str, Any]:
@@ -295,7 +295,7 @@ class Proof(ABC):
     def tensors(self, sizes: Sizes) -> dict[str, Tensor]:
         """Returns the kernel's tensors at these sizes, by name, each with its shape and its strides."""
         if self.code.variant.packed:
-            return packed_tensors(self.code.parameters, self._shapes(sizes))
+            return packed_tensors(self.code.parameters, self._shapes(sizes), self.code.variant.box)
         return tensors(self.code.parameters, self._shapes(sizes), self.code.variant.strided)
 
     def names(self, sizes: Sizes) -> dict[str, int]:
@@ -315,9 +315,8 @@ class Proof(ABC):
             for n, p in enumerate(self.code.parameters)
         }
         if self.code.variant.packed:
-            return packed_tensors(
-                self.code.parameters, shapes, {name: (head, row) for name, (_, head, row) in apart.items()}
-            )
+            strides = {name: (head, row) for name, (_, head, row) in apart.items()}
+            return packed_tensors(self.code.parameters, shapes, self.code.variant.box, strides)
         return {
             p.name: Tensor(shape, (*apart[p.name], 1) if strided and p.strides else contiguous(shape))
             for p in self.code.parameters
@@ -333,8 +332,8 @@ class Proof(ABC):
         """Returns the tiles, products, tensors and boxes by which a run at these sizes is read as events."""
         boxes = {descriptor.name: descriptor.box[0] for descriptor in self.plan.descriptors}
         variant = self.code.variant
-        heads = variant.tile_heads, variant.box
-        return Reading(self.tiles, self.products, self.tensors(sizes), variant.dtype, boxes, variant.parts, heads)
+        heads, split = (variant.tile_heads, variant.box), variant.parts and variant.packed
+        return Reading(self.tiles, self.products, self.tensors(sizes), variant.dtype, boxes, variant.parts, split, heads)
 
     def note(self, run: Run, *streams: Iterable[Event]) -> None:
         """Adds to the coverage a run whose events were all checked, and to the digest its streams of events."""

@@ -121,11 +121,11 @@ class Batch:
         in_parts = call.in_parts and call.invariant is not True and not call.specialize
         shape, invariant = computed(shape, card.arch, call.invariant, by_rules=call.schedule is None)
         # Heads whose rows cannot lie in one tile have the schedule of heads that share nothing.
-        apart = keep_heads_apart(found.asked.features, in_parts=True)
+        apart = keep_heads_apart(found.asked.features)
         scheduled = compiled.schedule_of(
             call.schedule, replace(shape, heads_kv=heads) if apart else shape, card, invariant
         )
-        shape, tile_heads = in_one_tile(shape, scheduled, in_parts)
+        shape, tile_heads = in_one_tile(shape, scheduled)
         sms = compiled.sms_of(q.device)
         parts = parts_of(shape, scheduled, sms) if in_parts else None
         variant = replace(

@@ -8,16 +8,13 @@ from typing import Any, NamedTuple
 
 from tl_attention.problem.features import keep_heads_apart
 from tl_attention.problem.mask import FULL, ceildiv
+from tl_attention.problem.packed import LEAST_BLOCKS, places_of_parts
 from tl_attention.problem.shape import AttentionShape
-from tl_attention.problem.variant import Variant
 from tl_attention.problem.warpgroup import ROWS
 from tl_attention.schedule.schedule import Schedule
 
 # Times in those in which a thread block computes a KV block: a tile begins and ends, and another kernel merges parts.
 TILE, MERGE, MERGE_PART = 1.5, 2.5, 0.03
-# Of packed sequences more rows than these queries have take longer to merge than few keys take to compute. In parts they
-# need room for another copy of the queries, and for outputs in fp32: 768 MB for so many rows of heads, of 128 columns.
-FEW_QUERIES, MANY_KEYS, MOST_ROWS = 16, 8192, 1 << 20
 
 
 class Parts(NamedTuple):
@@ -27,18 +24,19 @@ class Parts(NamedTuple):
     blocks: int
 
 
-def in_one_tile(shape: AttentionShape, schedule: Schedule, in_parts: bool = True) -> tuple[AttentionShape, int]:
+def in_one_tile(shape: AttentionShape, schedule: Schedule) -> tuple[AttentionShape, int]:
     """Returns the problem that the schedule's kernel computes, and how many heads of Q have rows in one of its tiles.
 
     They are those that share K and V, which are read once for all of them, if their rows of few queries then make fewer
-    tiles. The problem has no mask where a single query sees all keys. Of the kernels that read a number of each head, only
-    the one that merges parts knows which rows are which head's.
+    tiles, and of packed sequences always. The problem has no mask where a single query sees all keys.
     """
-    apart = shape.packed or keep_heads_apart(shape.asked.features, in_parts and may_have_parts(schedule))
     # Of more heads than a tile has rows, equally many lie in each of several.
     # Windows that are open to the right need some rows of each, for the proof to see all that they may do.
     most = ROWS if shape.mask.right in (None, 0) else 16
     heads = next(number for number in range(min(shape.group, most), 0, -1) if shape.group % number == 0)
+    apart = keep_heads_apart(shape.asked.features)
+    if shape.packed:
+        return shape, heads if schedule.kernel.groups_heads and not apart else 1
     apart = apart or schedule.kernel.rows_of == "head" or shape.seq_q > schedule.block_M
     if apart or tiles_of_heads(shape, schedule, heads) >= tiles_of_heads(shape, schedule, 1):
         return shape, 1
@@ -55,32 +53,32 @@ def tiles_of_heads(shape: AttentionShape, schedule: Schedule, tile_heads: int) -
 def parts_of(shape: AttentionShape, schedule: Schedule, sms: int) -> Parts | None:
     """Returns the parts in which a GPU of so many SMs computes the problem's keys soonest; None for all keys at once.
 
-    The schedule says how many KV blocks a part has at least. Sinks are added as parts are merged, if there be one, and rows
-    of packed sequences' heads are brought to where they belong; how many blocks a part of these has, the list of tiles says.
+    The schedule says how many KV blocks a part has at least.
     """
     if not may_have_parts(schedule):
         return None
-    if shape.packed:
-        longest = shape.seq_q, shape.seq_kv
-        number = packed_parts(shape.batch * shape.heads, longest, row_heads(shape, schedule), schedule, sms)
-        return Parts(number, 0) if number else None
     tiles = tiles_of_heads(shape, schedule, in_one_tile(shape, schedule)[1])
     best = _soonest(tiles, ceildiv(shape.seq_kv, schedule.block_N), schedule, sms)
-    merged_alone = keep_heads_apart(shape.asked.features, False) and not keep_heads_apart(shape.asked.features, True)
-    return best if best.number > 1 or merged_alone else None
+    return best if best.number > 1 else None
 
 
-def packed_parts(heads: int, longest: tuple[int, int], row_heads: int, schedule: Schedule, sms: int) -> int:
-    """Returns how many parts the keys of packed sequences have, 0 where all at once are computed sooner.
+def may_be_split(shape: AttentionShape, schedule: Schedule, sms: int) -> bool:
+    """Says whether packed sequences with the problem's heads may be split on a GPU of so many SMs, where they are long enough.
 
-    There are so many heads of all sequences, of which `row_heads` lie together, and up to so many queries and keys.
+    A split sequence has two places at least for the results of its parts.
     """
-    queries, keys = longest
-    if (queries > FEW_QUERIES and keys < MANY_KEYS) or heads * queries > MOST_ROWS:
-        return 0
-    tiles = heads // row_heads * ceildiv(queries * row_heads, schedule.block_M)
-    number = _soonest(tiles, ceildiv(keys, schedule.block_N), schedule, sms).number
-    return number if number > 1 or row_heads > 1 else 0
+    return schedule.kernel.splits_sequences and places(shape, schedule, sms) > 1
+
+
+def places(shape: AttentionShape, schedule: Schedule, sms: int) -> int:
+    """Returns how many places for results of parts each head of a tile has, where packed sequences are split."""
+    heads = shape.heads // in_one_tile(shape, schedule)[1]
+    return places_of_parts(sms * schedule.kernel.blocks_per_sm, heads)
+
+
+def keys_unsplit(schedule: Schedule) -> int:
+    """Returns how many keys a packed sequence has at most that is never split."""
+    return LEAST_BLOCKS * schedule.block_N
 
 
 def _soonest(tiles: int, blocks: int, schedule: Schedule, sms: int) -> Parts:
@@ -97,28 +95,8 @@ def _of_places(tiles: int, blocks: int, at_once: int, least: int) -> Parts:
     return min(found, key=lambda parts: (_time(parts, tiles, at_once), parts))
 
 
-def row_heads(shape: AttentionShape, schedule: Schedule) -> int:
-    """Returns how many heads of packed sequences have their rows behind each other for each query: those of a group, or 1.
-
-    A row tile has two queries at least.
-    """
-    apart = schedule.kernel.rows_of == "head" or keep_heads_apart(shape.asked.features, in_parts=True)
-    return 1 if apart or 2 * shape.group > schedule.block_M else shape.group
-
-
-def packed_variant(shape: AttentionShape, schedule: Schedule, in_parts: bool) -> Variant:
-    """Returns the variant of a schedule's kernel for packed sequences, whose keys may be in parts.
-
-    Rows of heads that share K and V are put together only as parts are merged, which brings them to where they belong.
-    """
-    found, heads = shape.variant(parts=in_parts), row_heads(shape, schedule) if in_parts else 1
-    return replace(found, row_heads=heads, group=shape.group // heads)
-
-
 def smallest_parts(shape: AttentionShape, schedule: Schedule) -> Parts:
-    """Returns as many parts of the problem's keys as the schedule allows, of packed sequences three."""
-    if shape.packed:
-        return Parts(3, 0)
+    """Returns as many parts of the problem's keys as the schedule allows."""
     blocks = schedule.kernel.part_blocks or 1
     return Parts(ceildiv(shape.seq_kv, blocks * schedule.block_N), blocks)
 
@@ -132,11 +110,10 @@ def of_any_lengths(
     """
     lengths = (1, 2) if schedule.kernel.rows_of == "group" and not shape.packed else ()
     of_lengths = [replace(shape, seq_q=rows, seq_kv=rows) for rows in lengths]
-    problems = dict.fromkeys([(shape, 1), *(in_one_tile(of_one, schedule) for of_one in of_lengths)])
-    parts = (False, True) if may_have_parts(schedule) and not invariant else (False,)
-    every = [(*problem, in_parts) for problem in problems for in_parts in parts]
-    apart = {in_parts: keep_heads_apart(shape.asked.features, in_parts) for in_parts in parts}
-    return [found for found in every if found[1] == 1 or not apart[found[2]]]
+    one = in_one_tile(shape, schedule) if shape.packed else (shape, 1)
+    problems = dict.fromkeys([one, *(in_one_tile(of_one, schedule) for of_one in of_lengths)])
+    may = schedule.kernel.splits_sequences if shape.packed else may_have_parts(schedule)
+    return [(*problem, in_parts) for problem in problems for in_parts in (False, True)[: 1 + (may and not invariant)]]
 
 
 def may_have_parts(schedule: Schedule) -> bool:
@@ -161,14 +138,8 @@ def results_of_parts(output: Any, parts: int) -> tuple[Any, Any]:
     return output.new_empty((*sizes, columns), dtype=torch.float32), output.new_empty(sizes, dtype=torch.float32)
 
 
-def work_of_packed_parts(q: Any, row_heads: int, columns: int, parts: int) -> tuple[Any, Any, Any]:
-    """Returns room for packed queries as the kernel takes them, and for the fp32 output and the LSE of each part of the keys.
-
-    A head has the rows of `row_heads` heads of q (rows, heads, head_dim), and each part more heads of results.
-    """
+def room_for_parts(q: Any, rows: int, columns: int) -> tuple[Any, Any]:
+    """Returns fp32 tensors for the output and the LSE of so many rows of tiles, of parts of packed sequences."""
     import torch
 
-    total, heads, head_dim = q.shape
-    rows, heads = total * row_heads, heads // row_heads
-    outputs = q.new_empty((parts * heads, rows, columns), dtype=torch.float32)
-    return q.new_empty((rows, heads, head_dim)), outputs, q.new_empty(outputs.shape[:2], dtype=torch.float32)
+    return q.new_empty((rows, columns), dtype=torch.float32), q.new_empty(rows, dtype=torch.float32)

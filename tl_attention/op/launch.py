@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from tl_attention.op.call import Values
-from tl_attention.op.few import Parts, results_of_parts, work_of_packed_parts
+from tl_attention.op.few import Parts, places, results_of_parts, room_for_parts
 from tl_attention.problem.features import INPUTS
 from tl_attention.problem.mask import WINDOW
 from tl_attention.problem.packed import words_of_list
@@ -24,7 +24,7 @@ FOUND = ("counter", "trace")
 # The numbers that a launch's problem gives.
 NUMBERS = (*WINDOW, "part_blocks")
 # By parameter, what `arguments` lays out: where all keys are computed at once, no other kernel merges anything.
-TENSORS, MERGED, WHOLE = ("Q", "K", "V", "Output"), ("Queries", "Merged", "MergedLSE"), (None, None, None)
+TENSORS, MERGED, WHOLE = ("Q", "K", "V", "Output"), ("Merged", "MergedLSE"), (None, None)
 NAMES = (*TENSORS, "softmax_scale", "LSE", *(f.name for f in INPUTS), *NUMBERS, *MERGED, *(p.name for p in OFFSETS))
 # Where packed sequences lie, as OFFSETS have it; a launch finds room for the list of tiles by its length.
 Offsets = tuple[Tensor, Tensor, Tensor, Tensor, int]
@@ -37,7 +37,8 @@ class Launch:
     `kernel` launches it, with arguments in its own order; `chosen` takes these out of all arguments. `known` are the
     numbers that features have, in the order of INPUTS, and those of NUMBERS, and `of_call` the places of features that
     are tensors of the call. `parts` is how many parts of the keys the kernel computes, 0 where it computes all at once.
-    A tile has `rows` rows, of packed sequences those of `row_heads` heads for each query.
+    A tile of packed sequences has `rows` queries; where these may be split, each head has results of parts in so many
+    `places`, and results have `rows_of_parts` rows.
     """
 
     kernel: Callable[..., None]
@@ -46,43 +47,46 @@ class Launch:
     of_call: tuple[int, ...]
     parts: int = 0
     rows: int = 0
-    row_heads: int = 1
+    places: int = 0
+    rows_of_parts: int = 0
 
     @classmethod
     def of(
         cls, kernel: Callable[..., None], schedule: Schedule, variant: Variant, shape: AttentionShape, parts: Parts | None = None
     ) -> Launch:  # fmt: skip
         """Makes the Launch of a schedule's kernel for a variant, which computes problems like this one."""
-        places = (NAMES.index(p.name) for p in variant.parameters() if p.kind not in FOUND)
+        taken = (NAMES.index(p.name) for p in variant.parameters() if p.kind not in FOUND)
         features = [(place, f) for place, f in enumerate(INPUTS) if f.word in shape.asked]
         number, part_blocks = parts or (0, None)
+        room = places(shape, schedule, variant.sms) if variant.packed and variant.parts else 0
         numbers = {**shape.mask.values(variant.mask.names), "part_blocks": part_blocks}
         return cls(
             kernel=kernel,
-            chosen=itemgetter(*places),
+            chosen=itemgetter(*taken),
             known=(*(shape.asked[f.word] if f.is_number else None for f in INPUTS), *map(numbers.get, NUMBERS)),
             of_call=tuple(place for place, f in features if not f.is_number),
             parts=number,
-            rows=schedule.block_M * schedule.kernel.cluster,
-            row_heads=variant.row_heads,
+            rows=variant.rows_of(schedule.block_M) * schedule.kernel.cluster,
+            places=room,
+            rows_of_parts=room * (shape.heads // variant.tile_heads) * schedule.block_M,
         )
 
     def offsets(
         self, cu_q: Tensor, cu_k: Tensor, used_q: Tensor | None, used_k: Tensor | None, total_q: int
     ) -> Offsets:
         """Returns what a launch takes for where packed sequences lie, with how many numbers the list of their tiles takes."""
-        words = words_of_list(total_q * self.row_heads, cu_q.shape[0] - 1, self.rows)
+        words = words_of_list(total_q, cu_q.shape[0] - 1, self.rows, self.places)
         # Used lengths as long as the offsets stand for none.
         return cu_q, cu_k, cu_q if used_q is None else used_q, cu_k if used_k is None else used_k, words
 
     def arguments(
         self, tensors: Sequence[Tensor], lse: Tensor | None, scale: float, values: Values,
-        offsets: Offsets | tuple[()] = (), parts: int = 0,
+        offsets: Offsets | tuple[()] = (),
     ) -> tuple[Any, ...]:  # fmt: skip
         """Returns what the kernel takes, in its order.
 
         `tensors` are q, k, v and the output, (batch, heads, rows, columns) or packed (rows, heads, columns), which lie as
-        kernels read them. Of packed sequences, `offsets` say where they lie, and `parts` how many parts their keys have.
+        kernels read them. Of packed sequences, `offsets` say where they lie.
         """
         q, k, v, output = tensors
         known: Sequence[Any] = self.known
@@ -91,14 +95,14 @@ class Launch:
             for place in self.of_call:
                 known[place] = values[place]
         merged: tuple[Any, ...] = WHOLE
-        if parts := parts or self.parts:
+        if self.parts or self.places:
             # The kernel writes each part's results, and another one those of all keys.
             if lse is None:
                 rows = output.shape[1::-1] if offsets else output.shape[:3]
                 lse = q.new_empty(rows, dtype=torch.float32)
-            merged = q, output, lse
+            merged = output, lse
             if offsets:
-                q, output, lse = work_of_packed_parts(q, self.row_heads, output.shape[2], parts)
+                output, lse = room_for_parts(q, self.rows_of_parts, output.shape[2])
             else:
-                output, lse = results_of_parts(output, parts)
+                output, lse = results_of_parts(output, self.parts)
         return self.chosen((q, k, v, output, scale, lse, *known, *merged, *offsets))

@@ -19,7 +19,7 @@ from tl_attention.errors import InputError, shown
 from tl_attention.op import checks, compiled
 from tl_attention.op.call import Call
 from tl_attention.op.checks import Checked, checked_output, prefixed
-from tl_attention.op.few import may_have_parts, packed_parts, packed_variant
+from tl_attention.op.few import in_one_tile, keys_unsplit, may_be_split
 from tl_attention.op.in_memory import BHSD, check_place, whole_strides
 from tl_attention.op.launch import Launch
 from tl_attention.op.plan import LaidOut, Plan, of_any_call
@@ -218,14 +218,15 @@ class Packed(PackedArguments):
         shape, invariant = computed(shape, card.arch, call.invariant, by_rules=call.schedule is None)
         scheduled = compiled.schedule_of(call.schedule, shape, card, invariant)
         sms = compiled.sms_of(q.device)
-        of = functools.partial(replace, sms=sms, arch=card.arch, invariant=invariant)
+        variant = replace(
+            shape.variant(), tile_heads=in_one_tile(shape, scheduled)[1], sms=sms, arch=card.arch, invariant=invariant
+        )
         # None is compiled before the first call that runs on it.
-        whole = _launch(shape, scheduled, of(packed_variant(shape, scheduled, False)))
-        if not call.in_parts or call.invariant is True or not may_have_parts(scheduled):
+        whole = _launch(shape, scheduled, variant)
+        if not call.in_parts or call.invariant is True or not may_be_split(shape, scheduled, sms):
             return PackedPlan(*common, scheduled, single, whole)
-        variant = of(packed_variant(shape, scheduled, True))
-        number = functools.partial(packed_parts, row_heads=variant.row_heads, schedule=scheduled, sms=sms)
-        return PackedPlan(*common, scheduled, single, whole, _launch(shape, scheduled, variant), number)
+        split = _launch(shape, scheduled, replace(variant, parts=True))
+        return PackedPlan(*common, scheduled, single, whole, split, keys_unsplit(scheduled))
 
     def _faults_of_contents(self, total_q: int, total_k: int) -> Iterator[str]:
         """Yields what is wrong: offsets that fall or go beyond the tensors, lengths beyond the longest or the used.
@@ -263,35 +264,34 @@ class PackedPlan(Plan):
     """A PackedPlan launches calls of packed sequences, whatever their lengths.
 
     `single` says that a tensor has a dimension of length 1, or none.
-    `whole` gives the launch that computes all keys at once; it is None for calls without a row of a sequence. Where keys may
-    be in parts, `in_parts` gives the launch that computes these, and `parts_of` how many a call has, 0 for none.
+    `whole` gives the launch that computes each sequence's keys at once; it is None for calls without a row of a sequence.
+    Where sequences may be split, `in_parts` gives the launch that splits some of those with more than `keys` keys.
     """
 
     single: bool
     whole: Callable[[], Launch] | None = None
     in_parts: Callable[[], Launch] | None = None
-    parts_of: Callable[[int, tuple[int, int]], int] | None = None
+    keys: int = 0
 
     def laid_out(self, call: Call, scale: float, result: Tensor, lse: Tensor | None) -> LaidOut:
         """Returns the kernel that writes a call's results, with its arguments."""
         q, k, v = call.q, call.k, call.v
-        (total_q, heads, _), parts = q.shape, 0
-        cu_q, cu_k, used_q, used_k, most_q, most_k = call.where
+        total_q = q.shape[0]
+        cu_q, cu_k, used_q, used_k, _, most_k = call.where
         if call.zero_unused:
             result.zero_()
             if lse is not None:
                 lse.fill_(-float("inf"))
         if self.whole is None:
             return None, ()
-        if self.parts_of is not None:
-            most = max(1, min(most_q, total_q)), max(1, min(most_k, k.shape[0]))
-            parts = self.parts_of((cu_q.shape[0] - 1) * heads, most)
-        launch = self.in_parts() if parts and self.in_parts else self.whole()
+        # Sequences with as many keys as queries, as in training, have no tile of few rows with many keys.
+        split = self.in_parts is not None and cu_q is not cu_k and min(most_k, k.shape[0]) > self.keys
+        launch = self.in_parts() if split and self.in_parts else self.whole()
         taken: tuple[Tensor, ...] = (q, k, v, result)
         if self.single:
             taken = tuple(map(_with_a_row, taken))
         offsets = launch.offsets(cu_q, cu_k, used_q, used_k, total_q)
-        return launch.kernel, launch.arguments(taken, lse, scale, call.values, offsets, parts)
+        return launch.kernel, launch.arguments(taken, lse, scale, call.values, offsets)
 
 
 def _with_a_row(tensor: Tensor) -> Tensor:

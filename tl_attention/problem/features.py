@@ -19,18 +19,16 @@ SCALES = 2.0**-126, 2.35e38
 STRIDE_WORDS: dict[str | int, str] = {
     "batch": "batch",
     "heads": "head",
-    "all_heads": "head",
     "heads_kv": "head",
     "seq_q": "row",
-    "all_rows": "row",
     "seq_kv": "row",
 }
 EXPECTED_SCALE = f"2^-126 to {SCALES[1]:g}"
 
 
-# A launch runs these in this order: tiles of packed sequences are listed, queries of several heads gathered; the main one
-# computes, and another merges what it gave for parts of the keys.
-Kernel = Literal["listing", "gathering", "main", "merging"]
+# A launch runs these in this order: tiles of packed sequences are listed; the main one computes, and another merges what
+# it gave for parts of the keys.
+Kernel = Literal["listing", "main", "merging"]
 MAIN: Kernel = "main"
 
 
@@ -76,25 +74,23 @@ class Parameter:
 
     @property
     def merged(self) -> Parameter:
-        """Returns the parameter as the kernel that merges parts takes it, with a number for each of the caller's heads."""
-        return replace(self, kernels=("merging",), dims=("all_heads",))
+        """Returns the parameter as the kernel that merges parts takes it, which alone does."""
+        return replace(self, kernels=("merging",))
 
     @property
     def packed(self) -> Parameter:
         """Returns the parameter as a kernel of packed sequences takes it, without a batch.
 
-        Of a tensor with columns all heads of a row lie together: it is (rows, heads, columns). Results of parts are those of
-        more heads, (results, rows, columns).
+        Of a tensor with columns all heads of a row lie together: it is (rows, heads, columns). Results of parts are rows of
+        tiles. What is merged the main kernel takes too: results of sequences that are not split go there.
         """
         dims = tuple(dim for dim in self.dims if dim != "batch")
-        if self.kind != "offsets" and MAIN not in self.kernels:
-            # Rows of a query's heads, which the kernel has as rows of one head, lie here as the caller has them.
-            dims = tuple({"heads": "all_heads", "seq_q": "all_rows"}.get(str(dim), dim) for dim in dims)
         if "results" in dims:
-            dims = (dims[0], *dims[2:])
+            dims = (dims[0], *dims[3:])
         elif self.has_columns:
             dims = (dims[1], dims[0], dims[2])
-        return replace(self, dims=dims)
+        kernels = (MAIN, *self.kernels) if self.kernels == ("merging",) else self.kernels
+        return replace(self, dims=dims, kernels=kernels)
 
 
 def in_range(scale: float) -> bool:
@@ -332,9 +328,9 @@ def acting(features: Iterable[Feature], in_parts: bool) -> tuple[Feature, ...]:
     return tuple(feature for feature in features if not (in_parts and feature.counts_once))
 
 
-def keep_heads_apart(features: Iterable[Feature], in_parts: bool) -> bool:
-    """Says whether rows of several heads cannot lie in one tile, as the main kernel reads a number of the tile's head."""
-    return any(feature.per_head for feature in acting(features, in_parts))
+def keep_heads_apart(features: Iterable[Feature]) -> bool:
+    """Says whether rows of several heads cannot lie in one tile, as scores change by a number of the tile's head."""
+    return any(feature.per_head and feature.changes_scores for feature in features)
 
 
 def taken_from(options: dict[str, Any]) -> dict[str, Any]:

@@ -26,6 +26,8 @@ ROWS = 64
 NEAR = range(-2, 3)
 # The most keys after a query's own that an interpreter's problem allows for.
 MOST_AFTER = 2048
+# Rows of tiles in which parts of a proof's packed sequences have their results.
+MOST_RESULTS = 1 << 20
 # How many problems each residue of seq_kv - seq_q has.
 OF_RESIDUE = 4
 LONGEST = 1 << 24, (1 << 31) - (1 << 20)
@@ -165,17 +167,8 @@ def part_blocks(seq_kv: Any) -> Any:
 
 
 def results(variant: Any, sizes: Any) -> Any:
-    """Returns how many batches of results a kernel of the variant has at these sizes of a proof's problem.
-
-    Of packed sequences it returns how many heads results have.
-    """
-    of_all = sizes.heads if variant.packed else sizes.batch
-    return parts(variant, sizes) * of_all if variant.parts else of_all
-
-
-def all_heads(sizes: Any) -> Any:
-    """Returns how many heads there are in a proof's problem whose heads have the rows of several."""
-    return 4 * sizes.heads
+    """Returns how many batches of results a kernel of the variant has at these sizes of a proof's problem of a batch."""
+    return parts(variant, sizes) * sizes.batch if variant.parts else sizes.batch
 
 
 def numbers_read(variant: Variant, sizes: Any) -> dict[str, Any]:
@@ -184,9 +177,10 @@ def numbers_read(variant: Variant, sizes: Any) -> dict[str, Any]:
     That is the sides of a window, and what its parts are.
     """
     found: dict[str, Any] = {}
-    if variant.parts:
-        found |= {"results": results(variant, sizes), "all_heads": all_heads(sizes)}
-        found |= {"all_rows": sizes.seq_q} if variant.packed else {"part_blocks": part_blocks(sizes.seq_kv)}
+    if variant.parts and variant.packed:
+        found = {"results": MOST_RESULTS}
+    elif variant.parts:
+        found = {"results": results(variant, sizes), "part_blocks": part_blocks(sizes.seq_kv)}
     return found | variant.mask.values(WINDOW)
 
 

@@ -13,10 +13,18 @@ from tl_attention.problem.mask import ceildiv
 if TYPE_CHECKING:
     import numpy as np
 
-# An entry of the list has so many numbers; so many stand before the first entry, of which the first is their count.
+# An entry of the list has so many numbers; so many stand before the first entry: how many entries there are, how many
+# queries of split sequences, the most parts of one, and where the list of these queries begins.
 TILE_WORDS = 8
-# Entries of the next tiles have so many places in shared memory: warps read a tile's entry until they store the tile.
-TILES_TOLD = 4
+# A query of a split sequence has so many: its row of the output, the first of its tile's places, how many parts there are,
+# and its number in the tile.
+QUERY_WORDS = 4
+# A sequence of one row tile is split where it has more KV blocks than this percentage of an equal share of all blocks, and
+# than so many.
+SHARE, LEAST_BLOCKS = 60, 4
+# Entries of the next tiles have so many places in shared memory, each with the tile's head behind the entry's numbers:
+# warps read a tile's entry until they store the tile.
+TILES_TOLD, TOLD_WORDS = 4, TILE_WORDS + 1
 
 
 class Place(NamedTuple):
@@ -55,12 +63,22 @@ class PackedSizes(NamedTuple):
         return cls(len(places), heads, q_begin + gap, k_begin + gap, tuple(places))
 
 
-def words_of_list(total_q: int, sequences: int, rows: int) -> int:
+def words_of_list(total_q: int, sequences: int, rows: int, places: int = 0) -> int:
     """Returns how many numbers the list of tiles of `rows` rows takes at most, for so many rows in so many sequences.
 
-    It has two entries for each tile, and where each sequence's tiles begin.
+    There may be results of parts in so many `places` of each head. The list has an entry for each tile or part, the queries
+    whose parts are merged, and where each sequence's entries, and its places, begin.
     """
-    return TILE_WORDS * (2 * (total_q // rows + sequences) + 1) + sequences + 1
+    entries, queries = total_q // rows + sequences + places, min(total_q, places // 2 * rows) if places else 0
+    return TILE_WORDS * (entries + 1) + QUERY_WORDS * queries + 2 * (sequences + 1)
+
+
+def places_of_parts(workers: int, heads: int) -> int:
+    """Returns how many places each of so many heads of K needs for parts' results, where so many blocks work at once.
+
+    Parts have more than SHARE percent of an equal share of all blocks, or are a sequence's last.
+    """
+    return 2 * workers * 100 // (SHARE * heads)
 
 
 def listed(places: Sequence[Place], rows: int, block_M: int) -> np.ndarray:

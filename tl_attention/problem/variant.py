@@ -26,7 +26,7 @@ OFFSETS = (
     Parameter("CuSeqlensK", "offsets", ("bounds",), "int32", kernels=("listing",)),
     Parameter("SeqUsedQ", "offsets", ("used_q",), "int32", kernels=("listing",)),
     Parameter("SeqUsedK", "offsets", ("used_k",), "int32", kernels=("listing",)),
-    Parameter("Tiles", "offsets", ("words",), "int32", kernels=("listing", "main")),
+    Parameter("Tiles", "offsets", ("words",), "int32", kernels=("listing", "main", "merging")),
 )
 # How many words of 8 bytes the buffer has that a traced kernel writes to.
 TRACE_WORDS = 1 << 20
@@ -40,7 +40,6 @@ KERNEL_PARAMETERS = (
     *(feature.parameter for feature in (*RESULTS, *INPUTS)),
     *(Parameter(name, "scalar", dtype="int32", optional=True) for name in WINDOW),
     Parameter("part_blocks", "scalar", dtype="int32", optional=True),
-    Parameter("Queries", "input", ("batch", "heads", "seq_q", "head_dim"), optional=True, kernels=("gathering",)),
     Parameter("Merged", "output", ("batch", "heads", "seq_q", "head_dim_v"), optional=True, kernels=("merging",)),
     Parameter("MergedLSE", "output", ("batch", "heads", "seq_q"), "float32", optional=True, kernels=("merging",)),
     *OFFSETS,
@@ -59,12 +58,11 @@ class Variant:
     tensor has a stride for every dimension but the last, which is contiguous. Head sizes are the tensors': a kernel's
     tiles have `tile_dim` and `tile_dim_v` columns, and columns beyond the tensors' are 0. The kernel is compiled for
     cards of `arch`, and runs on no other. A `packed` variant is of sequences of any lengths that follow each other in
-    tensors (rows, heads, columns), all strided; where `row_heads` heads of Q share one of K and V, their rows of a query may
-    lie behind each other as rows of one head, to which the launch copies the caller's. A row tile may have rows of
+    tensors (rows, heads, columns), all strided. A row tile may have rows of
     `tile_heads` heads of Q that share one of K and V: a warpgroup has `box` rows of each, one head's behind the other's.
     A kernel of `parts` computes each of `part_blocks` KV blocks by itself: its results are the output in fp32 and the LSE of
-    each part, one behind the other as more batches, or of packed sequences as more heads, where the list of tiles says how
-    many blocks a part has. A persistent kernel fills a GPU of `sms` SMs; it computes the same on any. A kernel with a
+    each part, one behind the other as more batches. Of packed sequences the list of tiles says which KV blocks are a part:
+    its results are rows of a tile, at a place of their own, and only split sequences have parts. A persistent kernel fills a GPU of `sms` SMs; it computes the same on any. A kernel with a
     `trace` notes the time at marks of these kinds, and takes the buffer that it notes them in. An `invariant` one computes
     a row alike whatever lies beside it, which is a kernel of its own where a feature does not.
     """
@@ -83,7 +81,6 @@ class Variant:
     packed: bool = False
     invariant: bool = False
     parts: bool = False
-    row_heads: int = 1
     tile_heads: int = 1
 
     def __post_init__(self) -> None:
@@ -114,7 +111,8 @@ class Variant:
     @property
     def acting(self) -> frozenset[str]:
         """Returns the parameters of the features that act in the main kernel, where a second one may merge parts."""
-        return frozenset(feature.name for feature in acting(features_of(self.optional), self.parts))
+        merged = self.parts and not self.packed
+        return frozenset(feature.name for feature in acting(features_of(self.optional), merged))
 
     def dims(self, sizes: Sizes) -> dict[str | int, Any]:
         """Returns a dict from the names of tensor dimensions, such as heads_kv, to their values at these sizes.
@@ -154,8 +152,8 @@ class Variant:
         """Returns a kernel's Parameters; optional ones only if this variant has them or these arguments name them."""
         asked = {*self.optional, *self.mask.names, *of_schedule, *(["Trace"] if self.trace else [])}
         asked |= {"Merged", "MergedLSE"} if self.parts else set()
-        asked |= {"Queries" if self.packed else "part_blocks"} if self.parts else set()
+        asked |= {"part_blocks"} if self.parts and not self.packed else set()
         there = (p for p in KERNEL_PARAMETERS if not p.optional or p.name in asked)
-        merging = self.optional - self.acting
+        merging = {feature.name for feature in features_of(self.optional) if self.parts and feature.counts_once}
         taken = (p.merged if p.name in merging else p.of_parts if self.parts else p for p in there)
         return tuple(p.packed if self.packed else p for p in taken if self.packed or p.kind != "offsets")

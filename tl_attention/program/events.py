@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 Read = tuple[str, int, int]
 # (row, head, batch), or (element, rows).
@@ -95,6 +95,8 @@ class AnyOrder(NamedTuple):
     events: frozenset[Event]
 
 
+# The name of events that store results of a part of a packed sequence, where some are not split.
+OF_PARTS = "parts"
 # What code must do, one after the other.
 Expected = Event | Maybe | AnyOrder
 
@@ -106,6 +108,8 @@ class PlacedTile(Protocol):
     def tensors(self) -> Container[str]: ...
     @property
     def box(self) -> int: ...
+    @property
+    def split(self) -> Any: ...
     def place(self, offset: int = 0) -> Place: ...
     def place_of_kv(self, block: int) -> Place: ...
     def place_of_results(self, offset: int = 0) -> Place: ...

@@ -20,8 +20,7 @@ from tl_attention.codeproof.read.text import Call
 from tl_attention.codeproof.run.run import Run, nothing, plain, seen
 from tl_attention.codeproof.run.threads import Class, settled
 from tl_attention.codeproof.verdict import Unsafe
-from tl_attention.problem.lengths import part_blocks
-from tl_attention.problem.packed import TILE_WORDS, TILES_TOLD
+from tl_attention.problem.packed import TILE_WORDS, TILES_TOLD, TOLD_WORDS
 from tl_attention.program.events import NAMED, TILE
 
 # A thread's block in its cluster.
@@ -83,7 +82,7 @@ def _drawn(match: re.Match[str], declared: Declared) -> Made | None:
     if name not in declared.numbers:
         return None
     # Of each tile there is one number, or all of its entry.
-    at, of_a_tile = declared.expression(place), 1 if declared.numbers[name] < TILE_WORDS else TILE_WORDS
+    at, of_a_tile = declared.expression(place), 1 if declared.numbers[name] < TOLD_WORDS else TOLD_WORDS
 
     def act(run: Run, threads: Class, line: int) -> None:
         slot = run.value(at, threads)
@@ -123,31 +122,28 @@ def _listed(match: re.Match[str], declared: Declared) -> Made | None:
 
 def _slot(text: str, declared: Declared) -> tuple[str, Expression]:
     match = IN_GLOBAL.match(text)
-    if not match or declared.numbers.get(match[1]) != TILES_TOLD * TILE_WORDS:
+    if not match or declared.numbers.get(match[1]) != TILES_TOLD * TOLD_WORDS:
         raise SyntaxError(f"{text[:80]!r} is no place for a tile's entry")
     return match[1], declared.expression(match[2])
 
 
 def _hand_over(match: re.Match[str], declared: Declared) -> Made:
-    """Returns the Made that puts a tile's entry, its head and its number into shared memory, once for each warp.
-
-    The last word of an entry is how many KV blocks a part of the keys has.
-    """
+    """Returns the Made that puts a tile's entry, and its head, into shared memory, once for each warp."""
     given = arguments(match[1])
-    source = IN_GLOBAL.match(given[1]) if len(given) == 4 else None
+    source = IN_GLOBAL.match(given[1]) if len(given) == 3 else None
     if not source or source[1] != "Tiles":
         raise SyntaxError(f"a hand-over of a form that is not known: {match.string[:80]!r}")
     name, place = _slot(given[0], declared)
-    entry, head, number = (declared.expression(text) for text in (source[2], *given[2:]))
+    entry, head = (declared.expression(text) for text in (source[2], given[2]))
 
     def act(run: Run, threads: Class, line: int) -> None:
-        values = (run.value(expression, threads) for expression in (place, entry, head, number))
-        leaders, (at, word, of_head, of_tile) = run.tiles.of_warps(threads, *values)
-        if (at % TILE_WORDS).any() or (word % TILE_WORDS).any():
+        values = (run.value(expression, threads) for expression in (place, entry, head))
+        leaders, (at, word, of_head) = run.tiles.of_warps(threads, *values)
+        if (at % TOLD_WORDS).any() or (word % TILE_WORDS).any():
             raise Unsafe(f"line {line + 1} hands over what is no entry of the list, or where none belongs")
         words = run.tiles.listed(threads).words(run.threads.place[leaders.threads], word // TILE_WORDS - 1)
-        run.see(threads, line, HAND_OVER, name, index=run.value(place, threads) // TILE_WORDS)
-        for index, value in enumerate((*words, of_head, of_tile, part_blocks(words[-1]))):
+        run.see(threads, line, HAND_OVER, name, index=run.value(place, threads) // TOLD_WORDS)
+        for index, value in enumerate((*words, of_head)):
             run.tiles.put(leaders, name, index, value)
 
     return Made(act)
@@ -158,10 +154,10 @@ def _hand_over_none(match: re.Match[str], declared: Declared) -> Made:
 
     def act(run: Run, threads: Class, line: int) -> None:
         leaders, (at,) = run.tiles.of_warps(threads, run.value(place, threads))
-        if (at % TILE_WORDS).any():
+        if (at % TOLD_WORDS).any():
             raise Unsafe(f"line {line + 1} hands over no tile where no entry belongs")
-        run.see(threads, line, HAND_OVER, name, index=run.value(place, threads) // TILE_WORDS)
-        for index in range(TILE_WORDS):
+        run.see(threads, line, HAND_OVER, name, index=run.value(place, threads) // TOLD_WORDS)
+        for index in range(TOLD_WORDS):
             run.tiles.put(leaders, name, index, -1)
 
     return Made(act)
@@ -190,7 +186,7 @@ CALLS = (
     Call(COUNTER, re.compile(r"cudaTriggerProgrammaticLaunchCompletion\(\);$"), nothing),
     # row_tiles = Tiles[0];
     Call(COUNTER, re.compile(r"(\w+) = Tiles\[0\];$"), _listed),
-    # tl_attention_hand_over((&(next_tile[((turn_2 & 1) * 8)])), (&(Tiles[...])), of_head, number_1);
+    # tl_attention_hand_over((&(next_tile[((turn_2 & 3) * 9)])), (&(Tiles[...])), (number % (heads / 4)));
     Call(COUNTER, re.compile(r"tl_attention_hand_over\((.+)\);$"), _hand_over),
     # tl_attention_hand_over_none((&(next_tile[0])));
     Call(COUNTER, re.compile(r"tl_attention_hand_over_none\((.+)\);$"), _hand_over_none),

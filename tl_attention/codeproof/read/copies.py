@@ -27,7 +27,7 @@ ELEMENTS = {"uint1": 2, "uint2": 4, "uint4": 8}
 PUT, PER_HEAD, HAND_OVER, CLEAR = "put", "of its head", "hand over", "clear"
 # Tensors that have a number for each head.
 TENSORS = tuple(feature.name for feature in INPUTS if feature.per_head)
-# The bytes of the logarithms of a thread's two rows, and the number of rows.
+# The bytes of numbers of a thread's two rows, such as logarithms, and the number of rows.
 LSE_BYTES, LSE_ROWS = 8, 2
 # What a tile has of one head alone.
 ONE_HEAD = (1, 0)
@@ -259,7 +259,15 @@ def _clear(match: re.Match[str], declared: Declared) -> Made:
 
 def _of_head(match: re.Match[str], declared: Declared) -> Made:
     declared.register(match[1])
-    return seen(PER_HEAD, match[2], value=declared.expression(match[3]))
+    return seen(PER_HEAD, match[2], value=declared.expression(match[3]), heads=ONE_HEAD)
+
+
+def _of_heads(match: re.Match[str], declared: Declared) -> Made:
+    """Returns the Made of a read of a number for each of a thread's two rows, of several heads from one on."""
+    if declared.registers.get(match[3]) != LSE_BYTES:
+        raise SyntaxError(f"numbers of heads of a form that is not known: {match.string[:80]!r}")
+    heads = int(match[1]), int(match[2])
+    return seen(PER_HEAD, match[4], value=declared.expression(match[5]), heads=heads)
 
 
 # These kinds are read for the place in memory. Which of a thread's registers is moved, or what zeros are, is for the
@@ -330,6 +338,14 @@ COPY_CALLS = (
     Call(WRITE, re.compile(r"tl_attention_store_p<(\d+), (\d+), (\d+), (true|false)>\((\w+), (.+)\);$"), _put),
     # tl_attention_clear<128, 63>((&(((half_t*)Q_shared)[(((int64_t)wg) * (int64_t)8192)])));
     Call(WRITE, re.compile(r"tl_attention_clear<(\d+), (\d+)>\((.+)\);$"), _clear),
+    # tl_attention_read_heads<4, 16>(own, (&(Sinks[(head_3 * 4)])));
+    Call(
+        PER_HEAD,
+        re.compile(
+            rf"tl_attention_read_heads<(\d+), (\d+)>\((\w+), \(&\(({'|'.join(TENSORS)})\[(.+)\]\)\)\);$"
+        ),
+        _of_heads,
+    ),
     # own[0] = Sinks[((int64_t)head_3)];
     Call(PER_HEAD, re.compile(rf"(\w+)\[0\] = ({'|'.join(TENSORS)})\[(.+)\];$"), _of_head),
 )

@@ -101,14 +101,12 @@ class Descriptor:
 class Listing:
     """A Listing is the launch of the kernel that lists the tiles of packed sequences, before the main one.
 
-    `launch` has the numbers behind its parameters: the cluster's if there is one, the grid's and the block's. Where the
-    queries are gathered, too, the grid has `blocks` blocks, which depend on their number.
+    `launch` has the numbers behind its parameters: the cluster's if there is one, the grid's and the block's.
     """
 
     kernel: str
     parameters: tuple[str, ...]
     launch: tuple[int, ...]
-    blocks: Expression | None = None
 
 
 @dataclass(frozen=True)
@@ -216,12 +214,9 @@ def _listing(call: Call, arguments: Arguments) -> Listing:
         match = INTEGER_NAME.fullmatch(slot.text)
         names.append(match[1] if match and slot.kind == "int" else slot.text)
     known = arguments.tensors | arguments.size_names | arguments.integers | arguments.stride_names
-    # A number of blocks that depends on sizes stands before the numbers of threads.
-    blocks = _arithmetic(call.slots[split - 1], arguments.size_names) if {*names[-1:]} - known else None
-    names = names[:-1] if blocks else names
     if call.descriptor or {*names} - known:
         raise unknown(f"{call.function} takes {', '.join(names)}")
-    return Listing(call.function, tuple(names), tuple(map(_integer, call.slots[split:])), blocks)
+    return Listing(call.function, tuple(names), tuple(map(_integer, call.slots[split:])))
 
 
 def _merging(call: Call, arguments: Arguments) -> Merging:

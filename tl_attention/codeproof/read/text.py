@@ -48,7 +48,7 @@ TAGS = {
     "scores": re.compile(r"(?:acc_s\[.+\]|\*\(float\d\*\)\(acc_s \+ .+\)) = "),
 }
 # The first lines of the kernel that merges parts.
-MERGES = re.compile(r" *cudaGridDependencySynchronize\(\); *tl_attention_merge<")
+MERGES = re.compile(r" *cudaGridDependencySynchronize\(\); *tl_attention_merge(?:_listed)?<")
 # The types of variables that a run follows: integers, and elements of global memory on their way.
 FOLLOWED = ("int ", "uint")
 # The kinds of lines that are a product's own.

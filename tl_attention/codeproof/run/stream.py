@@ -19,13 +19,15 @@ from tl_attention.codeproof.run.run import Run
 from tl_attention.codeproof.run.thread_slice import Reading, ThreadSlice
 from tl_attention.codeproof.run.tile_copies import OF_A_TILE, TileCopies, p_in_shared, same_tile
 from tl_attention.codeproof.run.wgmma_groups import WgmmaGroups
-from tl_attention.codeproof.tiles.tensors import HEAD, Tensor
+from tl_attention.codeproof.tiles.tensors import Tensor
 from tl_attention.codeproof.tiles.tiles import Matrix, matrices
 from tl_attention.codeproof.verdict import Unsafe
 from tl_attention.problem.shape import DTYPE_BYTES
 from tl_attention.problem.warpgroup import WARP, WARPGROUP
-from tl_attention.program.events import CLUSTER, TILE, Event
+from tl_attention.program.events import CLUSTER, OF_PARTS, TILE, Event
 
+# Where results go: those of parts, where there are some, and with them those of sequences that are not split.
+RESULTS = {"output": ("Output", "Merged"), "logarithms": ("LSE", "MergedLSE")}
 # The elements of a register.
 PAIR = 2
 # What all threads of a process do.
@@ -242,35 +244,51 @@ class Stream:
 
     def _rows_of_output(self, part: ThreadSlice) -> Iterator[Event]:
         product = next(p for p in self.reading.products.values() if p.b_transposed)
-        output = self.reading.tensors["Output"]
+        output = self._tensor_of(part, "output")
         batch, head, row, beyond = output.bounded(part.one("element"), part.one("rows"))
         values, of, apart = part.seen.values, part.one("head_dim"), part.one("row_stride")
         said = (part.seen.name, of, values["bounded"], values["dtype"], values["registers"], apart)
         self._check_heads(part, output)
-        narrow = output.columns < product.columns and not self.reading.parts and values["heads"] == ONE_HEAD
-        dtype = "float32" if self.reading.parts else self.reading.dtype
-        wanted = ("Output", output.columns, narrow, dtype, product.accumulators, output.row_stride)
+        of_part = self.reading.of_part(part.seen.name)
+        narrow = output.columns < product.columns and not of_part and values["heads"] == ONE_HEAD
+        dtype = "float32" if of_part else self.reading.dtype
+        wanted = (part.seen.name, output.columns, narrow, dtype, product.accumulators, output.row_stride)
         if said != wanted or beyond:
             raise Unsafe(f"line {part.line} stores {said} at another row than it has rows left from there")
-        yield Event("output", index=part.one("index"), place=(row, head, batch))
+        yield Event("output", self._name_of(part), part.one("index"), place=(row, head, batch))
+
+    def _name_of(self, part: ThreadSlice) -> str:
+        """Returns the name of a store's event, which says where some results are those of parts."""
+        return OF_PARTS if self.reading.split and self.reading.of_part(part.seen.name) else ""
+
+    def _tensor_of(self, part: ThreadSlice, kind: str) -> Tensor:
+        """Returns the tensor of a kind that a part stores to; raises Unsafe for another one."""
+        tensors = RESULTS[kind][: 1 + self.reading.split]
+        if part.seen.name not in tensors or part.seen.name not in self.reading.tensors:
+            raise Unsafe(f"line {part.line} stores {kind} as {part.seen.name}, expected {' or '.join(tensors)}")
+        return self.reading.tensors[part.seen.name]
+
+    def _of_its_head(self, part: ThreadSlice) -> Iterator[Event]:
+        heads = self.reading.heads if self.reading.heads[0] > 1 else ONE_HEAD
+        if part.seen.values["heads"] != heads:
+            raise Unsafe(f"line {part.line} reads {part.seen.name} of heads {part.seen.values['heads']}, expected {heads}")
+        yield Event(PER_HEAD, part.seen.name, value=part.one("value"))
 
     def _check_heads(self, part: ThreadSlice, tensor: Tensor) -> None:
         """Raises Unsafe unless rows are stored of the tile's heads, as far apart as the tensor has them."""
         heads = part.seen.values["heads"]
         apart = part.one("head_stride") if heads != ONE_HEAD else 0
-        wanted = (ONE_HEAD, 0) if self.reading.heads[0] == 1 else (self.reading.heads, tensor.strides[HEAD])
+        wanted = (ONE_HEAD, 0) if self.reading.heads[0] == 1 else (self.reading.heads, tensor.head_stride)
         if (heads, apart) != wanted:
             raise Unsafe(f"line {part.line} stores rows of heads {heads} that are {apart} apart, expected {wanted}")
 
     def _rows_of_lse(self, part: ThreadSlice) -> Iterator[Event]:
-        name, tensors = part.seen.name, self.reading.tensors
-        if name != "LSE" or name not in tensors:
-            raise Unsafe(f"line {part.line} stores logarithms as {name}")
-        batch, head, row, beyond = tensors[name].bounded(part.one("element"), part.one("rows"))
-        self._check_heads(part, tensors[name])
+        tensor = self._tensor_of(part, "logarithms")
+        batch, head, row, beyond = tensor.bounded(part.one("element"), part.one("rows"))
+        self._check_heads(part, tensor)
         if beyond:
             raise Unsafe(f"line {part.line} stores logarithms at another row than it has rows left from there")
-        yield Event("lse", index=part.one("index"), place=(row, head, batch))
+        yield Event("lse", self._name_of(part), part.one("index"), place=(row, head, batch))
 
 
 @lru_cache(maxsize=1 << 14)
@@ -304,6 +322,7 @@ HANDLES: dict[str, Callable[[Stream, ThreadSlice], Iterator[Event] | None]] = {
     "fragment": Stream._fragment,
     "multiply": Stream._multiply,
     PUT: lambda stream, part: iter((p_in_shared(part, stream.reading),)),
+    PER_HEAD: Stream._of_its_head,
     "rows of output": Stream._rows_of_output,
     "rows of lse": Stream._rows_of_lse,
     "arrive wgmma": lambda stream, part: stream.products.arrive(part),

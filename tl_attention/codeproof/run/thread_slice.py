@@ -24,10 +24,15 @@ class Reading:
     dtype: str
     # How many columns a row of a TMA box has, by descriptor.
     boxes: Mapping[str, int]
-    # Results are those of parts of the keys.
+    # Results are those of parts of the keys; of packed sequences only those of split ones.
     parts: bool = False
+    split: bool = False
     # How many heads of Q have rows in a tile, and how many each for a warpgroup.
     heads: tuple[int, int] = (1, 0)
+
+    def of_part(self, tensor: str) -> bool:
+        """Says whether results of parts go to the tensor; others have the dtype and the place of all keys' results."""
+        return self.parts and not (self.split and tensor.startswith("Merged"))
 
 
 @dataclass(slots=True)

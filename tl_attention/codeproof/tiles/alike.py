@@ -20,7 +20,7 @@ from tl_attention.codeproof.read.text import Kernel
 from tl_attention.codeproof.run.run import Run, Seen
 from tl_attention.codeproof.run.threads import Value
 from tl_attention.codeproof.tiles.row_tiles import RowTiles
-from tl_attention.codeproof.tiles.tensors import HEAD, Tensor
+from tl_attention.codeproof.tiles.tensors import Tensor
 from tl_attention.codeproof.verdict import Unsafe
 from tl_attention.problem.lengths import Problems, drawn, results
 from tl_attention.problem.mask import ceildiv
@@ -70,6 +70,7 @@ class Likeness:
         rows_left = np.clip(tiles.sizes.seq_q - tiles.row, 0, tiles.cut.block_M)
         columns = [tiles.rank, tiles.there, np.where(tiles.there, rows_left, NONE)]
         columns += [] if self.after is None else [self.after[turn]]
+        columns += [] if tiles.split is None else [tiles.split]
         before = zip(self.turns[:turn], self.blocks)
         columns += [np.where(earlier.there, end - start, 0) % period for earlier, (start, end) in before]
         for loop in (seen for seen in self.run.seen if seen.kind == "loop" and seen.turn == turn):
@@ -211,12 +212,11 @@ class Likeness:
                     tuple(self._inside(of, source, tensor, row, of_kv, place) for source, row in zip(sources, rows)),
                 )
         elif seen.kind in ("output", "rows of output", "rows of lse"):
-            name = "LSE" if seen.kind == "rows of lse" else "Output"
             row, head, batch = self._of_threads(place, *tiles.place_of_results())
-            tensor = self._tensor(name, place)
+            tensor = self._tensor(seen.name, place)
             yield "element", (tensor.element(batch, head, row),)
             if "head_stride" in of:
-                yield "head_stride", (np.asarray(tensor.strides[HEAD]),)
+                yield "head_stride", (np.asarray(tensor.head_stride),)
             yield "rows", self._of_threads(place, tiles.sizes.seq_q - tiles.row)
         elif seen.kind == PER_HEAD:
             yield "value", self._of_threads(place, tiles.head)

@@ -20,6 +20,8 @@ from tl_attention.program.events import NO_BATCH
 NONE = -1
 # Loads of K and V are remembered by the first and the last of a tile.
 FIRST, LAST = " first", " last"
+# Results of a part of a packed sequence lie elsewhere than those of all keys.
+OF_PART = " of a part"
 # What is done, by which warpgroup, and for each turn and block (row, head, batch), NONE where there was nothing.
 Done = dict[tuple[str, int], np.ndarray]
 
@@ -71,7 +73,11 @@ def _wanted(of: RowTiles, warpgroups: int, optional: Collection[str]) -> Iterato
         results = np.stack(np.broadcast_arrays(*of.place_of_results(box * group)), axis=-1)
         yield "Q", group, own, there, there
         for stored in ("output", *(("lse",) if "LSE" in optional else ())):
-            yield stored, group, results, with_rows, there
+            if of.split is None:
+                yield stored, group, results, with_rows, there
+                continue
+            for name, own in ((stored, ~of.split), (stored + OF_PART, of.split)):
+                yield name, group, results, with_rows & own, there & own
         for tensor in TENSORS:
             if tensor in optional:
                 yield tensor, group, np.stack([of.head] * 3, axis=-1), there, there
@@ -110,9 +116,9 @@ def _stored(seen: Seen, run: Run, reading: Reading) -> Any:
 
 
 def _rows(seen: Seen, run: Run, reading: Reading) -> Any:
-    name, tensor = ROWS_OF[seen.kind]
+    name = ROWS_OF[seen.kind] + (OF_PART if reading.split and reading.of_part(seen.name) else "")
     rows = np.broadcast_to(seen.values["rows"], len(seen.threads))
-    batch, head, row, beyond = reading.tensors[tensor].bounded(seen.values["element"], rows)
+    batch, head, row, beyond = reading.tensors[seen.name].bounded(seen.values["element"], rows)
     if np.any(beyond):
         raise Unsafe(f"line {seen.line + 1} stores at another row than it has rows left from there")
     yield name, run.threads.y[seen.threads], np.stack([row, head, batch], axis=-1)
@@ -139,8 +145,8 @@ def _of_head(seen: Seen, run: Run, reading: Reading) -> Any:
     yield seen.name, run.threads.y[seen.threads], np.stack([head, head, head], axis=-1)
 
 
-# What a process stores row by row, and where.
-ROWS_OF = {"rows of output": ("output", "Output"), "rows of lse": ("lse", "LSE")}
+# What a process stores row by row.
+ROWS_OF = {"rows of output": "output", "rows of lse": "lse"}
 PLACES: dict[str, Callable[[Seen, Run, Reading], Any]] = {
     "tma load": _loaded,
     "tma store": _stored,

@@ -17,10 +17,11 @@ import numpy as np
 from tl_attention.codeproof.run.threads import Value
 from tl_attention.codeproof.tiles.tensors import Tensor
 from tl_attention.codeproof.verdict import Unsafe
-from tl_attention.problem.lengths import Lengths, part_blocks
+from tl_attention.problem.lengths import Lengths
 from tl_attention.problem.mask import INTEGERS, ceildiv
 from tl_attention.problem.tiling import kv_index, visited, whole_blocks
 from tl_attention.problem.variant import Variant
+from tl_attention.problem.warpgroup import ROWS
 from tl_attention.program.events import Event, Maybe, Place
 
 # numpy's arithmetic under the names that a mask asks for.
@@ -31,10 +32,10 @@ class Entries(Protocol):
     """Entries say, for many blocks at once, what the list of tiles has, whose first entry is number 0."""
 
     def count(self, blocks: np.ndarray) -> Value:
-        """Returns how many tiles the first of the two lists has in each block's problem."""
+        """Returns how many entries the list has in each block's problem."""
 
     def words(self, blocks: np.ndarray, entries: np.ndarray) -> np.ndarray:
-        """Returns the numbers of these entries, (5, blocks); raises Unsafe for one that the list does not have."""
+        """Returns the numbers of these entries, (TILE_WORDS, blocks); raises Unsafe for one that the list does not have."""
 
 
 @dataclass(frozen=True)
@@ -73,8 +74,9 @@ class RowTiles:
     skipped: int = 0
     # Of packed sequences: the first row of the tile's sequence among all rows of Q, and of K and V.
     begins: tuple[Value, Value] | None = None
-    # Of keys in parts: which part the tile has, and the batch of its results, or of packed sequences their head.
-    part: Value | None = None
+    # Of keys in parts: the first KV block of the tile's part, and the one behind its last. A batch's results are those of
+    # batch `result`; those of a packed sequence are rows of tiles from `result` on, if that is not negative.
+    part: tuple[Value, Value] | None = None
     result: Value | None = None
 
     @property
@@ -90,29 +92,19 @@ class RowTiles:
     def blocks(self) -> tuple[Value, Value]:
         """Returns (first, end) of the KV blocks that each tile visits."""
         cut, first = self.cut, self.row - self.rank * self.cut.block_M
-        of, first, rows = self._queries(first, cut.rows)
         if self.part is None:
-            return visited(of, cut.variant.mask, first, rows, cut.block_N, cut.least, self._arithmetic)
-        start, end = visited(of, cut.variant.mask, first, rows, cut.block_N, 0, self._arithmetic)
-        each = part_blocks(self.sizes.seq_kv)
-        own_start, own_end = self.part * each, (self.part + 1) * each
+            return visited(self.sizes, cut.variant.mask, first, cut.rows, cut.block_N, cut.least, self._arithmetic)
+        start, end = visited(self.sizes, cut.variant.mask, first, cut.rows, cut.block_N, 0, self._arithmetic)
+        own_start, own_end = self.part
         start = self._arithmetic.min(self._arithmetic.max(start, own_start), own_end - 1)
         end = self._arithmetic.min(end, own_end)
-        return start, self._arithmetic.max(end, start + cut.least)
-
-    def _queries(self, first: Value, rows: int) -> tuple[Any, Value, Value]:
-        """Returns (lengths, first query, queries) of `rows` rows from `first` on: all where rows of several heads lie in a tile."""
-        heads = self.cut.variant.row_heads
-        if heads > 1:
-            of = Lengths(self.sizes.seq_q // heads, self.sizes.seq_kv)
-            return of, first // heads, ceildiv(first + rows, heads) - first // heads
-        return self.sizes, first, rows
+        # One block more would be another part's.
+        return start, self._arithmetic.max(end, start + 1)
 
     def whole(self, offset: int, rows: int) -> tuple[Value, Value]:
         """Returns (first, end) of the KV blocks of which `rows` rows, from the tile's `offset` on, see all keys."""
         cut = self.cut
-        of, first, queries = self._queries(self.row + offset, rows)
-        return whole_blocks(of, cut.variant.mask, first, queries, cut.block_N, self._arithmetic)
+        return whole_blocks(self.sizes, cut.variant.mask, self.row + offset, rows, cut.block_N, self._arithmetic)
 
     @property
     def queries(self) -> tuple[Value, Value]:
@@ -120,14 +112,14 @@ class RowTiles:
         return (0, self.batch) if self.begins is None else (self.begins[0], self.begins[0] + self.sizes.seq_q)
 
     @property
-    def results(self) -> tuple[Value, Value]:
-        """Returns (first row, batch) of the tile's results, as `queries` does for Q."""
-        return self.queries if self.result is None or self.begins is not None else (0, self.result)
+    def split(self) -> Any:
+        """Says whether the tile has a part of a packed sequence's keys; None where none is split."""
+        return None if self.result is None or self.begins is None else self.result >= 0
 
     @property
     def head_of_results(self) -> Value:
-        """Returns the head of the tile's results: each part of packed sequences' keys has its own."""
-        return self.head if self.result is None or self.begins is None else self.result
+        """Returns the head of the tile's results; rows of tiles with those of parts have none, 0."""
+        return self.place_of_results()[1]
 
     @property
     def keys(self) -> tuple[Value, Value]:
@@ -145,9 +137,20 @@ class RowTiles:
         return first + self.row + offset, self.head, batch
 
     def place_of_results(self, offset: int = 0) -> tuple[Value, Value, Value]:
-        """Returns (row, head, batch) of the results of the tile's row number `offset`, its first by default."""
-        first, batch = self.results
-        return first + self.row + offset, self.head_of_results, batch
+        """Returns (row, head, batch) of the results of the tile's row number `offset`, its first by default.
+
+        A warpgroup's rows begin at the offset.
+        """
+        row, head, batch = self.place(offset)
+        if self.result is None:
+            return row, head, batch
+        if self.begins is None:
+            return row, head, self.result
+        own = self.result + offset // self.box * ROWS
+        of_part = own, 0, own + self.sizes.seq_q - self.row - offset
+        if isinstance(self.result, np.ndarray):
+            return tuple(np.where(self.split, *both) for both in zip(of_part, (row, head, batch)))
+        return of_part if self.split else (row, head, batch)
 
     def place_of_block(self, number: Value) -> tuple[Value, Value, Value]:
         """Returns (row, head, batch) of the first row, in K and V, of KV block `number` of the sequence."""
@@ -159,10 +162,12 @@ class RowTiles:
     def one(self, number: int) -> RowTiles:
         """Returns the tile at index `number` of the arrays, as a RowTiles of plain numbers."""
         sizes = Lengths(*(int(length[number]) for length in (self.sizes.seq_q, self.sizes.seq_kv)))
-        names = ("row", "head", "batch", "rank", "there", *(("part", "result") if self.part is not None else ()))
+        names = ("row", "head", "batch", "rank", "there", *(("result",) if self.result is not None else ()))
         own: Any = {name: int(getattr(self, name)[number]) for name in names}
-        begins = None if self.begins is None else (int(self.begins[0][number]), int(self.begins[1][number]))
-        return replace(self, sizes=sizes, begins=begins, **own)
+        for name in ("begins", "part"):
+            pair = getattr(self, name)
+            own[name] = None if pair is None else (int(pair[0][number]), int(pair[1][number]))
+        return replace(self, sizes=sizes, **own)
 
     @property
     def count(self) -> int:

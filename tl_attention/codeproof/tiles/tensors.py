@@ -18,8 +18,8 @@ from tl_attention.program.events import NO_BATCH
 BATCH, HEAD, ROW, COLUMN = range(4)
 DIMENSION_OF: dict[str | int, int] = {
     "batch": BATCH,
-    **dict.fromkeys(("heads", "heads_kv", "all_heads"), HEAD),
-    **dict.fromkeys(("seq_q", "seq_kv", "all_rows"), ROW),
+    **dict.fromkeys(("heads", "heads_kv"), HEAD),
+    **dict.fromkeys(("seq_q", "seq_kv"), ROW),
 }
 # Elements of 16 bytes, of which all strides are multiples.
 ALIGNED = 8
@@ -32,12 +32,14 @@ class Tensor:
     """A Tensor has dimensions (batch, heads, rows, columns), and their strides in elements.
 
     The stride of the last dimension is 1. A `packed` one has a batch of 1 and a stride of 0 there: its rows are those of
-    all sequences, and what stands for the batch is the row behind the sequence's last.
+    all sequences, and what stands for the batch is the row behind the sequence's last. Results of parts of packed sequences
+    are rows of tiles: a tile's heads are `heads_apart` elements apart there.
     """
 
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     packed: bool = False
+    heads_apart: int = 0
 
     @property
     def rows(self) -> int:
@@ -48,6 +50,11 @@ class Tensor:
     def columns(self) -> int:
         """Returns the number of columns of a row."""
         return self.shape[COLUMN]
+
+    @property
+    def head_stride(self) -> int:
+        """Returns the number of elements from a head of a tile to the next."""
+        return self.heads_apart or self.strides[HEAD]
 
     @property
     def row_stride(self) -> int:
@@ -73,7 +80,7 @@ class Tensor:
         """
         places: dict[int, Value] = {}
         for dim in sorted(dims, key=lambda dim: (-self.strides[dim], dim)):
-            places[dim], element = divmod(element, self.strides[dim]) if self.strides[dim] else (0, element)
+            places[dim], element = divmod(element, self.strides[dim]) if self.strides[dim] else (0 * element, element)
         return (*(places[dim] for dim in dims), element)
 
     def bounded(self, element: Value, rows: Value) -> tuple[Value, Value, Value, Value]:
@@ -137,18 +144,19 @@ def tensors(parameters: Sequence[Parameter], shapes: dict[str, tuple[int, ...]],
 def packed_tensors(
     parameters: Sequence[Parameter],
     shapes: Mapping[str, tuple[Any, ...]],
+    box: int,
     strides: Mapping[str, tuple[int, int]] | None = None,
 ) -> dict[str, Tensor]:
     """Returns, by name, a packed Tensor for each parameter with rows; its strides are unlike any others.
 
     Tensors with columns are (rows, heads, columns), in which all heads of a row lie together, unless their strides of a
-    head and a row are given. The LSE is (heads, rows), and the output of parts (results, rows, columns), contiguous.
+    head and a row are given. The LSE is (heads, rows). Results of parts are rows of tiles, `box` of each head of a tile.
     """
     found = {}
     for n, p in enumerate(parameters):
-        if p.has_columns and "results" in p.dims:
-            heads, rows, columns = shapes[p.name]
-            found[p.name] = Tensor((1, *shapes[p.name]), (0, rows * columns, columns, 1), True)
+        if "results" in p.dims:
+            rows, columns = (*shapes[p.name], 1)[:2]
+            found[p.name] = Tensor((1, 1, rows, columns), (0, 0, columns, 1), True, box * columns)
         elif p.has_columns:
             rows, heads, columns = shapes[p.name]
             head = columns + ALIGNED * (2 + 3 * n)

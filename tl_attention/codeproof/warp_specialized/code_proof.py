@@ -36,7 +36,7 @@ from tl_attention.codeproof.warp_specialized.small_kernels import check_listing,
 from tl_attention.kernels.warp_specialized.dialect import split_registers
 from tl_attention.kernels.warp_specialized.roles import Roles, tile_lists
 from tl_attention.kernels.warp_specialized.tile_order import workers
-from tl_attention.problem.packed import TILE_WORDS, TILES_TOLD
+from tl_attention.problem.packed import TILES_TOLD, TOLD_WORDS
 from tl_attention.problem.variant import Sizes
 from tl_attention.problem.warpgroup import MEETING, ROWS, WARP, WARPS
 from tl_attention.program import races
@@ -80,7 +80,7 @@ class RolesProof(Proof):
     @property
     def numbers(self) -> dict[str, int]:
         if self.roles.packed:
-            return {"next_tile": TILES_TOLD * TILE_WORDS}
+            return {"next_tile": TILES_TOLD * TOLD_WORDS}
         return {"next_tile": 2} if self.roles.dynamic else {}
 
     @cached_property
@@ -94,13 +94,13 @@ class RolesProof(Proof):
     def check_code(self) -> None:
         variant = self.code.variant
         if variant.parts:
-            check_merging(self.kernel, self.plan, variant)
+            check_merging(self.kernel, self.plan, variant, self.schedule.block_M)
         else:
             check_no_merging(self.kernel, self.plan)
         if not self.roles.packed:
             check_no_listing(self.kernel, self.plan)
             return
-        tile = self.schedule.block_M, self.roles.cluster, self.schedule.block_N
+        tile = self.schedule.block_M, self.roles.cluster, self.schedule.block_N, workers(self.schedule, variant)
         check_listing(self.kernel, self.plan, tile, variant)
         for tiles in tile_lists(self.program):
             events = {process: tuple(self.roles.events(process, tiles)) for process in self.roles.processes}

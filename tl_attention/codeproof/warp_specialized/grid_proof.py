@@ -20,11 +20,11 @@ from tl_attention.codeproof.tiles.tensors import Tensor
 from tl_attention.codeproof.verdict import Unsafe
 from tl_attention.codeproof.warp_specialized.packed_proof import DrawnTiles, ListedTiles
 from tl_attention.kernels.warp_specialized.roles import Roles
-from tl_attention.kernels.warp_specialized.tile_order import placed, placed_in_list, workers
+from tl_attention.kernels.warp_specialized.tile_order import placed, workers
 from tl_attention.problem.bounds import GRID_YZ
-from tl_attention.problem.lengths import Lengths, Problems, cuts, results
+from tl_attention.problem.lengths import Lengths, Problems, cuts, part_blocks, results
 from tl_attention.problem.mask import ceildiv
-from tl_attention.problem.packed import PackedSizes, listed
+from tl_attention.problem.packed import PackedSizes
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.tiling import SECTION_BYTES, row_tiles, taper
 from tl_attention.problem.variant import Sizes, Variant
@@ -88,8 +88,8 @@ class GridProof:
         self.proof, self.roles, self.sizes = proof, roles, sizes
         self.schedule = proof.schedule
         if roles.packed:
-            self.row_tiles = len(listed(sizes.places, proof.rows, proof.schedule.block_M)) * roles.cluster
-            self.total = self.row_tiles * results(proof.code.variant, sizes)
+            self.row_tiles = len(ListedTiles.of(sizes, proof, 1).entries) * roles.cluster
+            self.total = self.row_tiles * (sizes.heads // proof.code.variant.tile_heads)
             return
         self.row_tiles = row_tiles(AttentionShape.of(proof.code.variant, sizes), proof.rows) * roles.cluster
         variant = proof.code.variant
@@ -157,9 +157,10 @@ class GridProof:
 
     def _number(self, of: RowTiles) -> np.ndarray:
         """Returns a number that tells each tile from all others. The batch of a packed tile tells the cluster's tile."""
+        tile_heads = of.cut.variant.tile_heads
         if self.roles.packed:
-            return (of.head_of_results * self.row_tiles + of.batch * self.roles.cluster) + of.rank
-        head = (of.results[1] * self.sizes.heads + of.head) // of.cut.variant.tile_heads
+            return (of.head // tile_heads * self.row_tiles + of.batch * self.roles.cluster) + of.rank
+        head = (of.place_of_results()[2] * self.sizes.heads + of.head) // tile_heads
         return head * self.row_tiles + of.row // of.cut.block_M
 
 
@@ -213,7 +214,7 @@ def turns(
     schedule, variant = proof.schedule, proof.code.variant
     scheduler, step = schedule.kernel.tile_scheduler, workers(schedule, variant)
     if variant.packed:
-        total = sizes.row_tiles * results(variant, sizes.sizes)
+        total = sizes.row_tiles * (sizes.sizes.heads // variant.tile_heads)
     else:
         total = ceildiv(sizes.seq_q, proof.rows) * (sizes.heads // variant.tile_heads) * results(variant, sizes)
     found = []
@@ -239,35 +240,39 @@ def _tiles(
     schedule, variant, cluster = proof.schedule, proof.code.variant, proof.schedule.kernel.cluster
     number, begins = np.where(there, number, 0), None
     if variant.packed:
-        sizes, row_tiles = problems.sizes, np.maximum(problems.row_tiles, 1)
-        at, result = placed_in_list(number, row_tiles, results(variant, sizes), sizes.seq_kv, schedule, variant)
-        part, head = divmod(result, sizes.heads)
-        batch, (first, q_begin, seq_q, k_begin, seq_kv) = problems.found(at, there)
-        sizes = sizes._replace(seq_q=seq_q, seq_kv=seq_kv)
+        # The list's first entry for each head, and then the next.
+        heads = problems.sizes.heads // variant.tile_heads
+        at, of_heads = divmod(number, heads)
+        batch, (first, q_begin, seq_q, k_begin, seq_kv, *part, place) = problems.found(at, there)
+        sizes = problems.sizes._replace(seq_q=seq_q, seq_kv=seq_kv)
         begins = np.repeat(q_begin, cluster), np.repeat(k_begin, cluster)
+        head = of_heads * variant.tile_heads
+        result = np.where(place > 0, ((place - 1) * heads + of_heads) * schedule.block_M, -1)
     else:
         sizes = problems
         tile, head = placed(number, sizes, proof.rows, schedule, variant)
         first, (result, head) = tile * cluster, divmod(head, sizes.heads // variant.tile_heads)
         head = head * variant.tile_heads
-        part, batch = divmod(result, sizes.batch)
-    own = (first, head, batch, there, part, result)
-    first, head, batch, there, part, result = (np.repeat(numbers, cluster) for numbers in own)
+        number_of_part, batch = divmod(result, sizes.batch)
+        each = part_blocks(sizes.seq_kv)
+        part = [number_of_part * each, (number_of_part + 1) * each]
+    own = (first, head, batch, there, result, *part)
+    first, head, batch, there, result, *part = (np.repeat(numbers, cluster) for numbers in own)
     rank, of_blocks = np.arange(len(first)) % cluster, _of_blocks(sizes, cluster)
-    of_part: Any = {"part": part, "result": result} if variant.parts else {}
+    of_part: Any = {"part": tuple(part), "result": result} if variant.parts else {}
     row = (first + rank) * proof.cut.block_M
     return RowTiles(proof.cut, of_blocks, row, head, batch, rank, there, tensors, begins=begins, **of_part)
 
 
 def entries_of(proof: Proof, sizes: Any) -> ListedTiles | None:
     """Returns the list of tiles that a run at these sizes reads, None for sequences of one length."""
-    return ListedTiles.of(sizes, proof.rows, proof.schedule.block_M, 1) if proof.code.variant.packed else None
+    return ListedTiles.of(sizes, proof, 1) if proof.code.variant.packed else None
 
 
 def of_clusters(proof: Proof, sizes: Any, count: int) -> Any:
     """Returns the problem of these sizes once for each of `count` clusters, as `turns` takes it."""
     if proof.code.variant.packed:
-        return ListedTiles.of(sizes, proof.rows, proof.schedule.block_M, count)
+        return ListedTiles.of(sizes, proof, count)
     return Problems(*(np.full(count, size) for size in sizes))
 
 

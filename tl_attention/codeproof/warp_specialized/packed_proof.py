@@ -1,7 +1,7 @@
 """Problems of packed sequences for the proof: the sizes and grids that it runs, and tiles drawn from many problems.
 
 Kernels take a list of tiles for granted, which a kernel before them writes: here it has other tiles, so that the place of
-each shows.
+each shows, and parts of long tiles.
 """
 
 from __future__ import annotations
@@ -15,69 +15,84 @@ import numpy as np
 from tl_attention.codeproof.proof import MOST_KEYS
 from tl_attention.codeproof.verdict import Unsafe
 from tl_attention.problem.bounds import LARGEST, ROOM
-from tl_attention.problem.lengths import Lengths, Problems, drawn, results, straddling
+from tl_attention.problem.lengths import Lengths, Problems, drawn, part_blocks
 from tl_attention.problem.mask import ceildiv
-from tl_attention.problem.packed import PackedSizes, listed
+from tl_attention.problem.packed import TILE_WORDS, PackedSizes, listed
 from tl_attention.problem.variant import Variant
-from tl_attention.problem.warpgroup import ROWS
 from tl_attention.schedule.schedule import Schedule
 
-# Sequences begin before this row.
-FARTHEST = 1 << 20
+# Sequences begin before this row, and results of parts are in fewer places.
+FARTHEST, MOST_PLACES = 1 << 20, 1 << 10
+# A tile of so many is whole, and others have at most as many parts.
+KINDS = 3
+# Behind all KV blocks.
+NO_END = (1 << 31) - 1
 Array = np.ndarray
 
 
 def packed_sizes(proof: Any, heads: int) -> Iterator[PackedSizes]:
-    """Yields the sizes, of so many heads, at which a kernel is proved: each length with the one before it, empty ones between."""
-    variant, gap = proof.code.variant, 2 * proof.rows
-    before = Lengths(proof.rows + 1, proof.rows + 5)
-    some = (*proof.lengths(proof.program.span + 2, proof.rows, ROWS), Lengths(proof.rows, 0))
-    few = straddling(variant.mask, proof.rows // variant.row_heads, proof.schedule.block_N)
-    for own in (*some, *(few if variant.row_heads > 1 else ())):
-        # A query has as many rows as heads lie behind each other.
-        lengths = Lengths(own.seq_q * variant.row_heads, own.seq_kv)
-        yield PackedSizes.of(heads, [lengths, Lengths(0, 7), before], gap)
+    """Yields the sizes, of so many heads, at which a kernel is proved: each length with the one before it, empty ones between.
+
+    Where sequences may be split, each has its first tile whole once.
+    """
+    gap, before = 2 * proof.rows, Lengths(proof.rows + 1, proof.rows + 5)
+    for lengths in (*proof.lengths(proof.program.span + 2, proof.rows, proof.code.variant.box), Lengths(proof.rows, 0)):
+        for more in range(KINDS if proof.code.variant.parts else 1):
+            yield PackedSizes.of(heads, [lengths, Lengths(0, 7), before], gap + more)
         before = lengths
     # Loops so long that no number in the code is larger.
     yield PackedSizes.of(heads, [(5, MOST_KEYS)], gap)
 
 
+def whole_or_parts(tiles: Array, keys: int, variant: Variant, block_N: int) -> Array:
+    """Returns entries for these tiles (tiles, 5) as the list has them: of keys in parts, all keys of a tile or some parts.
+
+    Every third tile is whole. Others have their first two parts, and their last. Which come first, the number of all keys
+    says.
+    """
+    entries = []
+    for number, tile in enumerate(tiles.tolist(), keys):
+        each, blocks = part_blocks(tile[4]), ceildiv(tile[4], block_N)
+        some = sorted({0, 1, (max(blocks, 1) - 1) // each})
+        first = number // KINDS % len(some)
+        parts = some[first:] + some[:first] if variant.parts and number % KINDS else ()
+        place = 1 + KINDS * (number - keys)
+        entries += [(*tile, part * each, (part + 1) * each, place + n) for n, part in enumerate(parts)]
+        entries += [] if parts else [(*tile, 0, NO_END, 0)]
+    return np.array(entries, dtype=np.int64).reshape(-1, TILE_WORDS)
+
+
 @dataclass(frozen=True)
 class ListedTiles:
-    """ListedTiles are both lists of one problem's tiles, for each of some clusters: the second is backwards behind tile 0.
-
-    Tile 0 begins both, as the proof looks at the first tile of each problem.
-    """
+    """ListedTiles are the list of one problem's tiles, for each of some clusters."""
 
     sizes: Problems
     row_tiles: Array
-    both: Array
-    ids: Array
+    entries: Array
 
     @classmethod
-    def of(cls, sizes: PackedSizes, rows: int, block_M: int, clusters: int) -> ListedTiles:
-        once = listed(sizes.places, rows, block_M)
-        numbers = np.arange(len(once))
+    def of(cls, sizes: PackedSizes, proof: Any, clusters: int) -> ListedTiles:
+        once = listed(sizes.places, proof.rows, proof.schedule.block_M)
+        entries = whole_or_parts(once, sizes.seq_kv, proof.code.variant, proof.schedule.block_N)
         of_clusters = Problems(*(np.full(clusters, size) for size in sizes[:4]))
-        both, ids = (np.concatenate([part, part[:1], part[:0:-1]]) for part in (once, numbers))
-        return cls(of_clusters, np.full(clusters, len(once)), both, ids)
+        return cls(of_clusters, np.full(clusters, len(entries)), entries)
 
     def found(self, at: Array, there: Array) -> tuple[Array, Array]:
-        """Returns (each entry's tile, the entry's five numbers), for these places in the lists, 0 where none is there."""
-        if not len(self.ids):
-            return np.zeros_like(at), np.zeros((5, len(at)), dtype=int)
+        """Returns (each entry's place, the entry's numbers), for these places in the list, 0 where none is there."""
+        if not len(self.entries):
+            return np.zeros_like(at), np.zeros((TILE_WORDS, len(at)), dtype=int)
         at = np.where(there, at, 0)
-        return self.ids[at], self.both[at].T
+        return at, self.entries[at].T
 
     def count(self, blocks: Array) -> Any:
-        """Returns how many tiles the first list has."""
-        return np.full(len(blocks), len(self.ids) // 2)
+        """Returns how many entries the list has."""
+        return np.full(len(blocks), len(self.entries))
 
     def words(self, blocks: Array, entries: Array) -> Array:
-        """Returns the numbers of these entries, (5, blocks); raises Unsafe for one that the lists do not have."""
-        if ((entries < 0) | (entries >= len(self.ids))).any():
-            raise Unsafe(f"it takes entry {int(entries.max())} of the {len(self.ids)} that the lists have")
-        return self.both[entries].T
+        """Returns the numbers of these entries, (TILE_WORDS, blocks); raises Unsafe for one that the list does not have."""
+        if ((entries < 0) | (entries >= len(self.entries))).any():
+            raise Unsafe(f"it takes entry {int(entries.max())} of the {len(self.entries)} that the list has")
+        return self.entries[entries].T
 
 
 @dataclass
@@ -113,8 +128,13 @@ class DrawnTiles:
             )
             first = np.clip(at, 0, tiles - 1) * schedule.kernel.cluster
             begins = draw.integers(0, FARTHEST, (2, count))
-            fields.append(np.stack([first, begins[0], q, begins[1], kv]))
-        of_results = results(variant, Problems(*[heads] * 4))
+            whole = draw.random(count) < (0.4 if variant.parts else 1)
+            each = part_blocks(kv)
+            part = (draw.random(count) * ceildiv(ceildiv(kv, schedule.block_N), each)).astype(int)
+            own = np.where(whole, 0, part * each), np.where(whole, NO_END, (part + 1) * each)
+            places = np.where(whole, 0, draw.integers(1, MOST_PLACES, count))
+            fields.append(np.stack([first, begins[0], q, begins[1], kv, *own, places]))
+        of_results = heads // variant.tile_heads
         row_tiles = np.minimum(draw.choice([1, 2, 3, 5, 9, 300, 20_000], count), (LARGEST - ROOM) // of_results)
         total = row_tiles * of_results
         ends = draw.integers(0, 50, count)
@@ -130,7 +150,7 @@ class DrawnTiles:
         return cls(sizes, row_tiles, np.clip(number, 0, total - 1), fields, schedule.kernel.cluster)
 
     def found(self, at: Array, there: Array) -> tuple[Array, Array]:
-        """Returns (each entry's place, the entry's five numbers) for the next turn; an entry met again is the same."""
+        """Returns (each entry's place, the entry's numbers) for the next turn; an entry met again is the same."""
         own = self.fields[len(self.ats)]
         for before, fields in zip(self.ats, self.found_fields):
             own = np.where(at == before, fields, own)
@@ -139,15 +159,15 @@ class DrawnTiles:
         return at, own
 
     def count(self, blocks: Array) -> Any:
-        """Returns how many tiles the first list of each block's problem has."""
+        """Returns how many entries the list of each block's problem has."""
         return self.row_tiles[blocks // self.cluster]
 
     def words(self, blocks: Array, entries: Array) -> Array:
-        """Returns the numbers of these entries, (5, blocks); raises Unsafe for one that is not a tile's."""
+        """Returns the numbers of these entries, (TILE_WORDS, blocks); raises Unsafe for one that is not a tile's."""
         cluster = blocks // self.cluster
-        found = np.full((5, len(blocks)), -1)
+        found = np.full((TILE_WORDS, len(blocks)), -1)
         for at, fields in zip(self.ats, self.found_fields):
             found = np.where(at[cluster] == entries, fields[:, cluster], found)
         if (found[2] < 0).any():
-            raise Unsafe("it takes an entry of the lists that is not its tile's")
+            raise Unsafe("it takes an entry of the list that is not its tile's")
         return found

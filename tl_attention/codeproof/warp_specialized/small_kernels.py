@@ -20,8 +20,6 @@ from tl_attention.kernels.warp_specialized.launches import (
     LISTING,
     MERGING,
     Call,
-    gathering_blocks,
-    gathering_call,
     listing_call,
     merging_blocks,
     merging_call,
@@ -31,8 +29,7 @@ from tl_attention.problem.mask import ceildiv
 from tl_attention.problem.variant import KERNEL_PARAMETERS, Variant
 
 SMALL = 'extern "C" __global__ void __launch_bounds__({threads}, 1) {kernel}({parameters}) {{\n  {synchronize}();\n{body}}}\n'
-FIRST_BLOCK = "  if (((int)blockIdx.x) == 0) {{\n    {call}  }}{otherwise}\n"
-OTHER_BLOCKS = " else {{\n    {call}  }}"
+FIRST_BLOCK = "  if (((int)blockIdx.x) == 0) {{\n    {call}  }}\n"
 NAME = re.compile(r"[A-Za-z_]\w*")
 INTEGERS = SimpleNamespace(ceildiv=ceildiv, truncdiv=operator.floordiv)
 
@@ -122,45 +119,38 @@ class SmallKernel:
         return f"{const}{POINTERS[self._tensors[name].dtype or self._variant.dtype]} {self._restrict}{name}"
 
 
-def check_listing(kernel: Kernel, plan: HostPlan, tile: tuple[int, int, int], variant: Variant) -> None:
+def check_listing(kernel: Kernel, plan: HostPlan, tile: tuple[int, int, int, int], variant: Variant) -> None:
     """Raises Unsafe unless the kernel that lists tiles is the stated one, called for these numbers, and launched so.
 
-    TileLang gives it the main kernel's clusters, of which the first block lists. Where keys are in parts its other
-    blocks gather the queries.
+    TileLang gives it the main kernel's clusters, of which the first block lists.
     """
-    cluster, parts = tile[1], variant.parts
+    cluster = tile[1]
     wanted = SmallKernel(variant, LISTING, "cudaTriggerProgrammaticLaunchCompletion", "__restrict__ ")
     call = wanted.call(listing_call(wanted.given, variant, tile, TEXTS))
-    gathering = wanted.call(gathering_call(wanted.given, variant, TEXTS)) if parts else ""
-    otherwise = OTHER_BLOCKS.format(call=gathering) if parts else ""
-    body = FIRST_BLOCK.format(call=call, otherwise=otherwise) if cluster > 1 or parts else f"  {call}"
+    body = FIRST_BLOCK.format(call=call) if cluster > 1 else f"  {call}"
     name = kernel.signature.name.removesuffix("_1")
     if kernel.listing != wanted.text(name, body):
         raise Unsafe(f"the kernel that lists the tiles is {kernel.listing[-200:]!r}")
-    launch = (*((cluster, 1, 1) if cluster > 1 else ()), *(() if parts else (cluster,)), LISTING, 1, 1)
-    blocks = plan.listing.blocks if plan.listing and parts else None
-    if plan.listing is None or plan.listing != Listing(name, wanted.parameters, launch, blocks):
+    launch = (*((cluster, 1, 1) if cluster > 1 else ()), cluster, LISTING, 1, 1)
+    if plan.listing != Listing(name, wanted.parameters, launch):
         raise Unsafe(f"the tiles are listed by {plan.listing}, expected {launch} of {name}")
-    of_block = LISTING // (variant.head_dim // 8)
-    for rows in (1, 2, of_block, of_block + 1, 4095) if parts else ():
-        stated = 1 + gathering_blocks(rows, 3, variant, INTEGERS)
-        if blocks is None or blocks.at({"seq_q": rows, "heads": 3}) != stated:
-            raise Unsafe(f"the queries are gathered by {blocks} blocks")
 
 
-def check_merging(kernel: Kernel, plan: HostPlan, variant: Variant) -> None:
+def check_merging(kernel: Kernel, plan: HostPlan, variant: Variant, block_M: int) -> None:
     """Raises Unsafe unless the kernel that merges parts is the stated one, launched with warps for all rows."""
     main, packed = kernel.signature.name, variant.packed
     name = f"{main.removesuffix('_1')}_2" if packed else f"{main}_1"
     wanted = SmallKernel(variant, MERGING, "cudaGridDependencySynchronize", "")
-    text = wanted.text(name, f"  {wanted.call(merging_call(wanted.given, variant, TEXTS))}")
+    text = wanted.text(name, f"  {wanted.call(merging_call(wanted.given, variant, block_M, TEXTS))}")
     if kernel.merging.rstrip("\n") != text.rstrip("\n"):
         raise Unsafe(f"the kernel that merges parts is {kernel.merging[-200:]!r}")
-    given = wanted.parameters
-    if plan.merging is None or plan.merging != Merging(name, given, plan.merging.blocks, (MERGING, 1, 1)):
-        raise Unsafe(f"parts are merged by {plan.merging}, expected {name} of {', '.join(given)}")
+    taken = wanted.parameters
+    if plan.merging is None or plan.merging != Merging(name, taken, plan.merging.blocks, (MERGING, 1, 1)):
+        raise Unsafe(f"parts are merged by {plan.merging}, expected {name} of {', '.join(taken)}")
     for rows, parts in itertools.product((1, 3, 8, 9, 4096), (1, 8, 9, 16, 17, 33, 200)):
-        batch, heads = 1 if packed else 2, 3
-        sizes = {"batch": batch, "heads": heads, "seq_q": rows, "results": (heads if packed else batch) * parts}
-        if plan.merging.blocks.at(sizes) != merging_blocks(batch * heads * rows, parts, INTEGERS):
+        batch, heads = 2, 3
+        sizes = {"batch": batch, "heads": heads, "seq_q": rows, "results": batch * parts}
+        q, output = ((first, heads, rows, 0) for first in (batch, batch * parts))
+        given = SimpleNamespace(Q=SimpleNamespace(shape=q), Output=SimpleNamespace(shape=output))
+        if plan.merging.blocks.at(sizes) != merging_blocks(given, variant, INTEGERS):
             raise Unsafe(f"the kernel that merges parts has {plan.merging.blocks} blocks")

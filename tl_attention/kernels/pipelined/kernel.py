@@ -30,7 +30,7 @@ def launch(given, c):
         first_row = bx * c.block_M
         past_len = seq_kv - seq_q
         if c.features.at("first"):
-            read(c.features.first, by, s)
+            read(c.features.first, by, s, c)
         scale = (factor_of(given, s.own, c) if c.features.at("factor") else given.softmax_scale) * LOG2_E
         blocks = c.mask.end_block(T.ceildiv(seq_kv, c.block_N), first_row + c.block_M + past_len, c.block_N, T)
         first = c.mask.first_block(first_row + past_len, c.block_N, T)
@@ -42,7 +42,7 @@ def launch(given, c):
         T.fill(s.scores_max, -T.infinity("float32"))
         head_kv = kv_head(by, c)
         if c.features.at("last"):
-            read(c.features.last, by, s)
+            read(c.features.last, by, s, c)
         for k in T.Pipelined(blocks, **(with_change(c.pipeline) if c.features.at("scores") else c.pipeline)):
             MMA0(given.K, bz, head_kv, kv_block(k, first, blocks, c), first_row, past_len, s, c)
             if c.features.at("scores"):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from tl_attention.errors import ScheduleRefused
 from tl_attention.problem.card import HOPPER, Card
-from tl_attention.problem.features import Feature, acting, features_of, keep_heads_apart
+from tl_attention.problem.features import Feature, features_of, keep_heads_apart
 from tl_attention.problem.head_dims import HeadSize
 from tl_attention.problem.shape import AttentionShape, Unusual
 from tl_attention.problem.variant import Variant
@@ -87,11 +87,14 @@ class Lowering(ABC):
             self._refuse(["packed sequences of fixed sizes"] if variant.sizes else [])
         asked = features_of(variant.optional)
         kernel = schedule.kernel
-        of_group = variant.tile_heads > 1 or variant.row_heads > 1
-        if (of_group and kernel.rows_of == "head") or (variant.parts and kernel.part_blocks is None):
+        of_group = variant.tile_heads > 1
+        grouped, split = kernel.rows_of == "group", kernel.part_blocks is not None
+        if variant.packed:
+            grouped, split = kernel.groups_heads, kernel.splits_sequences
+        if (of_group and not grouped) or (variant.parts and not split):
             raise ValueError(f"{variant} of {schedule.label}, expected what its rows_of and part_blocks allow")
-        if of_group and keep_heads_apart(asked, variant.parts):
-            per_head = ", ".join(feature.words for feature in acting(asked, variant.parts) if feature.per_head)
+        if of_group and keep_heads_apart(asked):
+            per_head = ", ".join(feature.words for feature in asked if keep_heads_apart([feature]))
             self._refuse([f"{per_head} with rows of several heads in a tile"])
         self._refuse(["fixed sizes in parts of the keys"] if variant.sizes and variant.parts else [])
         self._refuse([f.words for f in asked if not self.computes(schedule, f)])

@@ -36,7 +36,6 @@ class Constants:
     strided: bool
     packed: bool
     parts: bool
-    row_heads: int
     tile_heads: int
     box: int
     idle_rows: int
@@ -71,7 +70,7 @@ class EmittedConstants(Constants):
 
 # Macros read these of the variant as constants of their own, by which a submission's branches are decided.
 AS_IN_VARIANT = (
-    "dtype", "mask", "narrow", "group", "strided", "packed", "parts", "row_heads", "tile_heads", "box", "idle_rows", "sms",
+    "dtype", "mask", "narrow", "group", "strided", "packed", "parts", "tile_heads", "box", "idle_rows", "sms",
     "invariant",
 )  # fmt: skip
 

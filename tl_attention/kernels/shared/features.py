@@ -14,6 +14,7 @@ from tl_attention.kernels.shared.device_code import ON_SCORES
 from tl_attention.kernels.shared.rows import number_of
 from tl_attention.kernels.shared.softmax import HIGHEST, LOG2_E, tanh
 from tl_attention.problem.features import IN_ORDER
+from tl_attention.problem.warpgroup import ROWS
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,8 @@ class Totals:
     They are `count` rows of a head from `first_row` on, of the `seq_q` that a sequence has; `queries` says where it
     lies. Scores are scaled by `scale`. `total` is a fragment
     of theirs, `maxima` and `totals` are where a thread has its own in registers. Without a fragment two are None.
+    Where a packed sequence may be split, `row_of_part` is where the rows are among the results of parts, and `result` is 0
+    if it is not.
     """
 
     scale: object
@@ -55,16 +58,30 @@ class Totals:
     first_row: object
     count: object = None
     total: object = None
+    result: object = None
+    row_of_part: object = None
 
 
 @T.macro
 def add_sink(rows, s, c):
     """Adds a sink, one more score of each row, to the rows' maxima and to their sums of exponentials.
 
-    It is in natural units, neither scaled nor capped. A row has seen a key, so its maximum is finite.
+    It is in natural units, neither scaled nor capped. A row has seen a key, so its maximum is finite. To rows of a part it
+    is added as parts are merged.
     """
-    sink = sink_score(s.own["Sinks"][0], rows.scale)
+    if rows.result is None:
+        add_sinks(rows, s, c)
+    else:
+        T.fill(s.scores_max_prev, 1)
+        if rows.result == 0:
+            add_sinks(rows, s, c)
+
+
+@T.macro
+def add_sinks(rows, s, c):
+    of_tile = sink_score(s.own["Sinks"][0], rows.scale) if c.tile_heads == 1 else None
     for i in T.Parallel(rows.count):
+        sink = of_tile if c.tile_heads == 1 else sink_score(s.own["Sinks"][i], rows.scale)
         s.scores_max_prev[i] = s.scores_max[i]
         s.scores_max[i] = T.max(s.scores_max[i], sink)
         s.scores_max_prev[i] = T.exp2((s.scores_max_prev[i] - s.scores_max[i]) * rows.scale)
@@ -80,17 +97,27 @@ def sink_score(sink, per_score):
 @T.macro
 def store_lse(rows, s, c):
     """Stores each row's LSE = ln 2 (scale scores_max + log2 total), or -inf where the row has seen no key."""
-    T.call_extern(
-        "handle",
-        "tl_attention_store_lse" if c.tile_heads == 1 else f"tl_attention_store_lse_of<{c.tile_heads}, {c.box}>",
-        rows.maxima,
-        rows.totals,
-        rows.scale,
-        T.address_of(number_of(s.given.LSE, rows.queries, rows.head * c.tile_heads, rows.first_row, c)),
-        rows.seq_q - rows.first_row,
-        T.get_thread_binding(),
-        *(() if c.tile_heads == 1 else (rows.seq_q,)),
-    )
+    if rows.result is None:
+        T.call_extern("handle", *lse_of_rows(s.given.LSE, rows, c))
+    elif rows.result > 0:
+        T.call_extern("handle", *lse_at(s.given.LSE[rows.row_of_part], c.box, rows, c))
+    else:
+        T.call_extern("handle", *lse_of_rows(s.given.MergedLSE, rows, c))
+
+
+def lse_of_rows(tensor, rows, c):
+    """Returns the device function that stores the LSE of rows where their queries lie, with its arguments."""
+    first = number_of(tensor, rows.queries, rows.head * c.tile_heads, rows.first_row, c)
+    return lse_at(first, tensor.shape[1] if c.packed else rows.seq_q, rows, c)
+
+
+def lse_at(first, head_stride, rows, c):
+    """Returns the device function that stores the LSE of rows from an element on, with its arguments."""
+    place = T.address_of(first), rows.seq_q - rows.first_row, T.get_thread_binding()
+    if c.tile_heads == 1:
+        return ("tl_attention_store_lse", rows.maxima, rows.totals, rows.scale, *place)
+    name = f"tl_attention_store_lse_of<{c.tile_heads}, {c.box}>"
+    return (name, rows.maxima, rows.totals, rows.scale, *place, head_stride)
 
 
 # By the kernel's parameter.
@@ -187,23 +214,31 @@ def operand_of(name, s, c):
 
 @T.macro
 def own_values(c):
-    """Allocates a register for each feature that reads a number of a tile's head; returns them by feature name."""
-    return {name: own_value() for name in (*c.features.first, *c.features.last)}
+    """Allocates room for each feature that reads a number of a tile's head; returns it by feature name."""
+    return {name: own_value(c) for name in (*c.features.first, *c.features.last)}
 
 
 @T.macro
-def own_value():
-    """Allocates one fp32 register, for the number that a feature reads of a tile's head."""
-    own = T.alloc_local([1], "float32")
+def own_value(c):
+    """Allocates a fp32 register for the number that a feature reads of a tile's head, or a number of each row."""
+    own = T.alloc_local([1], "float32") if c.tile_heads == 1 else T.alloc_fragment([ROWS], "float32")
     # TileLang calls the register by this name.
     return own  # noqa: RET504
 
 
 @T.macro
-def read(names, head, s):
-    """Loads the number that each named feature has for this head into the feature's register."""
+def read(names, head, s, c):
+    """Loads the number that each named feature has for a tile's head, or for those of its rows, to the feature's registers."""
     for name in names:
-        s.own[name][0] = getattr(s.given, name)[head]
+        if c.tile_heads == 1:
+            s.own[name][0] = getattr(s.given, name)[head]
+        else:
+            T.call_extern("handle", *read_heads(getattr(s.given, name), s.own[name], head, c))
+
+
+def read_heads(tensor, own, head, c):
+    """Returns the device function that reads a number for each row of a tile of several heads, with its arguments."""
+    return f"tl_attention_read_heads<{c.tile_heads}, {c.box}>", own.data, T.address_of(tensor[head * c.tile_heads])
 
 
 @T.macro

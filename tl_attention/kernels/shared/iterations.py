@@ -21,8 +21,9 @@ class Tile:
     which are counted from the last one: those before number `visible` need no mask, but for those before number `cut`, where
     a window has a left edge. A thread block that works on tile after tile takes this one as its `turn`-th, and number
     `number` of the grid; its loads go on from number `base` of each ring. The rows may be those of warpgroup `wg` alone.
-    Each query of a packed sequence may have the rows of `row_heads` heads.
-    Of keys in parts these are part `part`, of `part_blocks` blocks but for the last, and results go where `result` says.
+    Of keys in parts these are part `part`, of `part_blocks` blocks but for the last, and results go where `result` says. Of a
+    packed sequence they are the blocks from `part_first` to before `part_end`, and `result` is one more than the place of
+    the part's results, 0 for a sequence that is not split.
     """
 
     first: object
@@ -39,41 +40,44 @@ class Tile:
     base: object = 0
     number: object = None
     wg: object = None
-    row_heads: int = 1
     result: object = None
     part: object = None
     part_blocks: object = None
+    part_first: object = None
+    part_end: object = None
 
     @property
     def results(self):
         """Returns where the tile's results go: where its queries lie, unless each part of the keys has its own."""
-        return self.queries if self.result is None else self.result
+        return self.queries if self.result is None or self.part_end is not None else self.result
+
+    @property
+    def blocks_of_part(self):
+        """Returns the first KV block of the tile's part, and the one behind its last, whatever the rows see of them."""
+        if self.part_end is not None:
+            return self.part_first, self.part_end
+        return self.part * self.part_blocks, (self.part + 1) * self.part_blocks
 
     @property
     def past_len(self):
         """Returns how many keys of the sequence precede its first query."""
-        return self.seq_kv - self.queries_of(self.seq_q)
+        return self.seq_kv - self.seq_q
 
     def kv_block(self, t):
         """Returns the number of the KV block that the tile takes t-th, from 0 on; it takes its last block first."""
         return self.first + self.blocks - 1 - t
 
-    def queries_of(self, rows):
-        """Returns how many queries have so many rows, whole ones."""
-        return rows if self.row_heads == 1 else T.truncdiv(rows, self.row_heads)
-
     def own_key(self, row):
         """Returns the key at which the query of a row stands."""
-        return self.queries_of(row) + self.past_len
+        return row + self.past_len
 
     def first_key(self, row):
         """Returns the first key at which a query of the rows from `row` on stands."""
-        return self.queries_of(row) + self.past_len
+        return row + self.past_len
 
     def end_key(self, row):
         """Returns the key behind the last at which a query of the rows before `row` stands."""
-        # The sum in parentheses is a number: TileLang leaves out a 0 that is added, and keeps `+ 1 - 1`.
-        return self.queries_of(row + (self.row_heads - 1)) + self.past_len
+        return row + self.past_len
 
 
 def function_of(macro):
@@ -98,11 +102,6 @@ def call_of(op, c, masked):
     return macro, {name: known[name] for name in parameters(macro) if name in known}
 
 
-def head_of_q(tile, s, c):
-    """Returns the head of Q whose rows a tile has. Of packed sequences in parts, that of the tile is the results'."""
-    return T.truncmod(tile.head, s.heads) if c.packed and c.parts else tile.head
-
-
 # --- the loop over the KV blocks of a tile ---------------------------------------------------------------------------
 
 
@@ -118,7 +117,7 @@ def loop(tile, s, c):
     unmasked = T.alloc_var("int32") if c.rings_of_a_tile or c.packed else 0
     again = T.alloc_var("int32") if (c.rings_of_a_tile or c.packed) and c.mask.left is not None else 0
     if c.features.at("first"):
-        read(c.features.first, head_of_q(tile, s, c), s)
+        read(c.features.first, tile.head, s, c)
     prologue(tile, s, c)
     # The first iteration from which on no block needs a mask.
     unmasked = T.max(T.min(tile.blocks - tile.visible + c.loop.masked_lag, tile.blocks + c.loop.end), c.loop.start)
@@ -140,7 +139,7 @@ def loop(tile, s, c):
             steady_masked(t + again, tile, s, c)
     if c.features.at("last"):
         # It arrives while the last products run.
-        read(c.features.last, head_of_q(tile, s, c), s)
+        read(c.features.last, tile.head, s, c)
     epilogue(tile.blocks, tile, s, c)
 
 

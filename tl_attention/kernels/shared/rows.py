@@ -6,6 +6,8 @@ Every tensor is (batch, heads, rows, columns), whatever its strides. Packed sequ
 
 import tilelang.language as T
 
+from tl_attention.problem.warpgroup import ROWS
+
 # A ragged view has dimensions so long that they end no sequence, and a stride of 2^34 elements, which wraps an address.
 RAGGED_ROWS, RAGGED_ENDS, WRAP = 2**30, 0x7FFF0000, 2**34
 
@@ -53,8 +55,6 @@ def query_of(row, c):
 
 def first_of_row(tensor, sequence, head, row, c):
     """Returns the first element of a row of a sequence's head, which lies in a packed tensor or in one with a batch."""
-    if c.packed and c.parts:
-        return tensor[head, sequence + row, 0]
     if c.packed:
         return tensor[sequence + row, head, 0]
     return tensor[sequence, head, row, 0]
@@ -62,6 +62,8 @@ def first_of_row(tensor, sequence, head, row, c):
 
 def strides_of(tensor, c):
     """Returns how many elements a row and a head of an output have from one to the next, as int64."""
+    if c.packed:
+        return tensor.strides[0], tensor.strides[1]
     if c.strided and not c.parts:
         return tensor.strides[2], tensor.strides[1]
     return T.int64(c.columns_v), T.int64(c.columns_v) * tensor.shape[2]
@@ -74,12 +76,23 @@ def number_of(tensor, sequence, head, row, c):
     return tensor[sequence, head, row]
 
 
+def whole_output(given, c):
+    """Returns the output that a tile with all keys goes to: of packed sequences in parts, that which parts are merged into."""
+    return given.Merged if c.packed and c.parts else given.Output
+
+
 def stored(registers, row, tile, s, c):
     """Returns the arguments of the device function that stores output rows, from `row` on, out of these registers."""
-    first = first_of_row(s.given.Output, tile.results, tile.head * c.tile_heads, row, c)
+    output = whole_output(s.given, c)
+    first = first_of_row(output, tile.results, tile.head * c.tile_heads, row, c)
     place = T.address_of(first), tile.seq_q - row
     if c.tile_heads > 1:
-        return (registers, *place, *strides_of(s.given.Output, c))
-    if c.strided and not c.parts:
-        return (registers, *place, s.given.Output.strides[0 if c.packed else 2])
+        return (registers, *place, *strides_of(output, c))
+    if c.strided and (c.packed or not c.parts):
+        return (registers, *place, output.strides[0 if c.packed else 2])
     return (registers, *place)
+
+
+def row_of_part(tile, s, c):
+    """Returns the first of a warpgroup's rows among the results of parts, where a packed tile has one place for each head."""
+    return ((tile.result - 1) * s.heads + tile.head) * c.block_M + tile.wg * ROWS

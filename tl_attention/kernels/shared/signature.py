@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import tilelang.language as T
 from tvm.script.ir_builder import tirx
 
+from tl_attention.kernels.shared.rows import whole_output
 from tl_attention.problem.mask import WINDOW, Mask
 from tl_attention.problem.variant import KERNEL_PARAMETERS, Sizes
 
@@ -48,8 +49,7 @@ class Signature:
             names = [dim for parameter in parameters if parameter.kind == "offsets" for dim in parameter.dims]
             self._dims |= {name: T.dynamic(name) for name in names}
         if variant.parts:
-            of_parts = ("results", "all_heads", *(["all_rows"] if variant.packed else []))
-            self._dims |= {name: T.dynamic(name) for name in of_parts}
+            self._dims["results"] = T.dynamic("results")
         self._types = {parameter.name: self._type(parameter) for parameter in parameters}
 
     def _type(self, parameter):
@@ -93,5 +93,5 @@ def aligned(given, c):
         T.assume(given.Q.strides[dim] % 8 == 0)
         T.assume(given.K.strides[dim] % 8 == 0)
         T.assume(given.V.strides[dim] % 8 == 0)
-        if not c.parts:
-            T.assume(given.Output.strides[dim] % 8 == 0)
+        if c.packed or not c.parts:
+            T.assume(whole_output(given, c).strides[dim] % 8 == 0)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tl_attention.kernels.shared.device_code import STORE, STRIDED_STORE, DeviceCode, code_of_features, read_device_code
+from tl_attention.problem.features import features_of
 from tl_attention.problem.variant import Variant
 from tl_attention.schedule.loop.exp2 import COEFFICIENTS
 from tl_attention.schedule.schedule import Schedule
@@ -17,12 +18,13 @@ HOLD = read_device_code(__file__, "hold")
 GREW = read_device_code(__file__, "grew")
 STORE_P = read_device_code(__file__, "store_p")
 CLEAR = read_device_code(__file__, "clear")
+READ_HEADS = read_device_code(__file__, "read_heads")
 STORE_HEADS = read_device_code(__file__, "store_heads")
 STORE_PART = read_device_code(__file__, "store_part")
 MERGE_PARTS = read_device_code(__file__, "merge_parts")
 LIST_TILES = read_device_code(__file__, "list_tiles")
 HAND_OVER = read_device_code(__file__, "hand_over")
-GATHER_ROWS = read_device_code(__file__, "gather_rows")
+MERGE_LISTED = read_device_code(__file__, "merge_listed")
 EXP2_POLYNOMIAL = read_device_code(__file__, "exp2_polynomial")
 NARROW = "The same of a tensor that has fewer columns than the tile: the last lanes of a row may have nothing to store."
 STORE_COLUMNS = STORE.replaced(
@@ -44,6 +46,8 @@ def device_code(schedule: Schedule, variant: Variant) -> list[DeviceCode]:
     found = [HOLD, STRIDED_STORE if variant.strided else STORE, GREW]
     if variant.tile_heads > 1:
         found.append(STORE_HEADS)
+    if variant.tile_heads > 1 and any(feature.per_head for feature in features_of(variant.acting)):
+        found.append(READ_HEADS)
     if variant.idle_rows:
         found.append(CLEAR)
     if variant.head_dim_v < variant.tile_dim_v:
@@ -53,7 +57,7 @@ def device_code(schedule: Schedule, variant: Variant) -> list[DeviceCode]:
     if variant.packed:
         found += [LIST_TILES, HAND_OVER]
     if variant.packed and variant.parts:
-        found.append(GATHER_ROWS)
+        found.append(MERGE_LISTED)
     if schedule.softmax.exp2_polynomial is not None:
         found.append(exp2_polynomial(COEFFICIENTS[schedule.softmax.exp2_polynomial.degree]))
     if schedule.kernel.p_operand == "shared":

@@ -12,18 +12,12 @@ from tl_attention.kernels.shared.features import factor_of, own_values
 from tl_attention.kernels.shared.rows import viewed
 from tl_attention.kernels.shared.signature import aligned, trace
 from tl_attention.kernels.shared.softmax import LOG2_E
-from tl_attention.kernels.warp_specialized.launches import (
-    MERGING,
-    merging_blocks,
-    merging_call,
-    number_of_parts,
-    number_of_rows,
-)
+from tl_attention.kernels.warp_specialized.launches import MERGING, merging_blocks, merging_call
 from tl_attention.kernels.warp_specialized.operations import per_thread_layout
 from tl_attention.kernels.warp_specialized.packed import list_tiles, work_packed
 from tl_attention.kernels.warp_specialized.tiles import reset_counter, work, workers
 from tl_attention.kernels.warp_specialized.transfers import clear_idle_rows
-from tl_attention.problem.packed import TILE_WORDS, TILES_TOLD
+from tl_attention.problem.packed import TILES_TOLD, TOLD_WORDS
 from tl_attention.problem.warpgroup import ALL_LANES, ROWS, TURN, WARP, WARPGROUP, WARPS
 
 
@@ -64,10 +58,9 @@ def merge_parts(given, c):
 
     Its thread blocks start beside those of the main kernel and wait for it to end, so that its launch takes no time.
     """
-    blocks = merging_blocks(number_of_rows(given, c.variant), number_of_parts(given, c.variant, T), T)
-    with T.Kernel(blocks, threads=MERGING) as (_,):
+    with T.Kernel(merging_blocks(given, c.variant, T), threads=MERGING) as (_,):
         T.pdl_sync()
-        function, arguments = merging_call(given, c.variant, T)
+        function, arguments = merging_call(given, c.variant, c.block_M, T)
         T.call_extern("handle", function, *arguments)
 
 
@@ -241,5 +234,5 @@ def tile_numbers(TileCounter, c):
     told = TILES_TOLD if c.packed else 2
     tile_full = T.alloc_barrier([WARP] * told)
     tile_empty = T.alloc_barrier([c.block_M // ROWS * WARPS] * told)
-    next_tile = T.alloc_shared([told, TILE_WORDS] if c.packed else [told], "int32", scope="shared")
+    next_tile = T.alloc_shared([told, TOLD_WORDS] if c.packed else [told], "int32", scope="shared")
     return TileNumbers(TileCounter, tile_full, tile_empty, next_tile)

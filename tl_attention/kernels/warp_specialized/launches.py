@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from tl_attention.kernels.shared.device_code import is_bf16
 from tl_attention.problem.mask import WINDOW, sides
+from tl_attention.problem.packed import LEAST_BLOCKS, SHARE
 from tl_attention.problem.variant import Variant
 from tl_attention.problem.warpgroup import WARP
 
@@ -25,68 +26,72 @@ class Call(NamedTuple):
     arguments: tuple[Any, ...]
 
 
-def listing_call(given: Any, variant: Variant, tile: tuple[int, int, int], ops: Any) -> Call:
+def listing_call(given: Any, variant: Variant, tile: tuple[int, int, int, int], ops: Any) -> Call:
     """Returns the call that writes the list of tiles, from where sequences begin and how many rows of each count.
 
-    A tile is (block_M, thread blocks of a cluster, block_N).
+    A tile is (block_M, thread blocks of a cluster, block_N, how many blocks or clusters work at once).
     """
     offsets = given.CuSeqlensQ, given.CuSeqlensK, given.SeqUsedQ, given.SeqUsedK
     of_window, read = zip(WINDOW, sides(variant.mask)), variant.mask.names
     window = (getattr(given, name) if name in read else side for name, side in of_window)
     bounds, used_q, used_k = (tensor.shape[0] for tensor in (given.CuSeqlensQ, given.SeqUsedQ, given.SeqUsedK))
     lengths = bounds, used_q, used_k, given.Q.shape[0], given.K.shape[0]
-    room = number_of_parts(given, variant, ops), given.Tiles.shape[0], ops.address_of(given.Tiles[0])
-    template = ", ".join(map(str, (*tile, variant.row_heads)))
+    results = given.Output.shape[0] if variant.parts else 0
+    block_M, cluster, block_N, workers = tile
+    of_tile = variant.rows_of(block_M) * cluster, cluster, block_N, block_M, variant.tile_heads
+    split = (LEAST_BLOCKS, SHARE, workers) if variant.parts else (0, 0, 0)
+    template = ", ".join(map(str, (*of_tile, *split)))
+    room = given.Q.shape[1], results, given.Tiles.shape[0], ops.address_of(given.Tiles[0])
     arguments = (*(tensor.data for tensor in offsets), *window, *lengths, *room)
     return Call(f"tl_attention_list_tiles<{template}>", arguments)
 
 
-def gathering_call(given: Any, variant: Variant, ops: Any) -> Call:
-    """Returns the call that copies the caller's queries, and marks all rows as no sequence's."""
-    rows = (ops.address_of(given.Queries[0, 0, 0]), *given.Queries.strides[:2], ops.address_of(given.Q[0, 0, 0]))
-    arguments = (*rows, ops.address_of(given.LSE[0, 0]), *given.Q.shape[:2])
-    return Call(f"tl_attention_gather_rows<{variant.head_dim}, {variant.row_heads}>", arguments)
-
-
-def gathering_blocks(rows: Any, heads: Any, variant: Variant, ops: Any) -> Any:
-    """Returns how many blocks copy the rows of queries, 16 bytes a thread, where rows of heads lie behind each other."""
-    return ops.ceildiv(rows * heads, LISTING // (variant.head_dim // 8))
-
-
-def merging_call(given: Any, variant: Variant, ops: Any) -> Call:
-    """Returns the call that merges a row's parts; packed rows may be those of several heads."""
-    template = f"{variant.head_dim_v}, {is_bf16(variant)}" + (f", {variant.row_heads}" if variant.packed else "")
+def merging_call(given: Any, variant: Variant, block_M: int, ops: Any) -> Call:
+    """Returns the call that merges a row's parts: of all rows of a batch, and of packed sequences of those that are listed."""
+    columns = f"{variant.head_dim_v}, {is_bf16(variant)}"
     merged = (ops.address_of(tensor[(0,) * len(tensor.shape)]) for tensor in (given.Merged, given.MergedLSE))
-    heads, seq_q = given.Q.shape[1], given.Q.shape[0 if variant.packed else 2]
-    sizes = number_of_parts(given, variant, ops), number_of_rows(given, variant), heads, seq_q
     # A sink counts once: no part adds it.
-    sinks = () if given.Sinks is None else (given.Sinks.data, given.Sinks.shape[0])
-    strides = row_strides(given.Merged, variant, ops)
-    arguments = (given.Output.data, given.LSE.data, *merged, *sizes, *strides, *sinks)
-    return Call(f"tl_attention_merge<{template}>", arguments)
+    sinks = () if given.Sinks is None else (given.Sinks.data,)
+    of_parts, strides = (given.Output.data, given.LSE.data, *merged), row_strides(given.Merged, variant, ops)
+    if variant.packed:
+        template = f"{columns}, {block_M}, {variant.tile_heads}, {variant.box}"
+        listed = given.Tiles.data, given.Q.shape[1], given.Q.shape[0]
+        return Call(f"tl_attention_merge_listed<{template}>", (*of_parts, *listed, *strides, *sinks))
+    sizes = number_of_parts(given, ops), number_of_rows(given), given.Q.shape[1], given.Q.shape[2]
+    return Call(f"tl_attention_merge<{columns}>", (*of_parts, *sizes, *strides, *sinks))
 
 
-def merging_blocks(rows: Any, parts: Any, ops: Any) -> Any:
-    """Returns how many blocks merge the parts of rows. The more parts, the fewer rows has a block, from eight to one."""
+def merging_blocks(given: Any, variant: Variant, ops: Any) -> Any:
+    """Returns how many blocks merge the parts of rows.
+
+    The more parts, the fewer rows has a block of a batch, from eight to one. Of packed sequences the host knows neither, and
+    the blocks fill the GPU.
+    """
+    if variant.packed:
+        return 2 * variant.sms
+    rows, parts = number_of_rows(given), number_of_parts(given, ops)
     of_block = 1 + ops.truncdiv(MERGING // WARP - 1, ops.ceildiv(parts, AT_ONCE))
     return ops.truncdiv(rows + of_block - 1, of_block)
 
 
-def number_of_rows(given: Any, variant: Variant) -> Any:
-    """Returns how many rows the results of all keys have."""
-    rows = given.Q.shape[:2] if variant.packed else given.Q.shape[:3]
-    return rows[1] * rows[0] if variant.packed else rows[0] * rows[1] * rows[2]
+def number_of_rows(given: Any) -> Any:
+    """Returns how many rows a batch's results of all keys have."""
+    batch, heads, seq_q, _ = given.Q.shape
+    return batch * heads * seq_q
 
 
-def number_of_parts(given: Any, variant: Variant, ops: Any) -> Any:
-    """Returns in how many parts keys are computed: results are those of more batches, of packed sequences of more heads."""
-    return ops.truncdiv(given.Output.shape[0], given.Q.shape[1 if variant.packed else 0]) if variant.parts else 1
+def number_of_parts(given: Any, ops: Any) -> Any:
+    """Returns in how many parts a batch's keys are computed, whose results are those of more batches."""
+    return ops.truncdiv(given.Output.shape[0], given.Q.shape[0])
 
 
 def row_strides(tensor: Any, variant: Variant, ops: Any) -> tuple[Any, ...]:
-    """Returns how many elements a batch, a head and a row of a tensor have from one to the next, as int64."""
+    """Returns how many elements a batch, a head and a row of a tensor have from one to the next, as int64.
+
+    A packed tensor has no batch.
+    """
     if variant.packed:
-        return ops.int64(0), tensor.strides[1], tensor.strides[0]
+        return tensor.strides[1], tensor.strides[0]
     if variant.strided:
         return tuple(tensor.strides[:3])
     _, heads, rows, columns = tensor.shape

@@ -1,45 +1,31 @@
 """The tiles of packed sequences: a small kernel before the main one lists them, the producer warp tells the others which comes.
 
-A list entry says where a sequence lies and which of its rows the tile has. The longest tiles come first.
+A list entry says where a sequence lies, which of its rows the tile has, and which KV blocks if the sequence is split. The
+longest tiles come first, each for all heads.
 """
 
 import tilelang.language as T
 
-from tl_attention.kernels.warp_specialized.launches import LISTING, gathering_blocks, gathering_call, listing_call
-from tl_attention.kernels.warp_specialized.tiles import (
-    ORDERS,
-    begin,
-    consume,
-    in_taper,
-    named,
-    put,
-    reach,
-    see,
-    variables,
-    workers,
-)
+from tl_attention.kernels.warp_specialized.launches import LISTING, listing_call
+from tl_attention.kernels.warp_specialized.tiles import begin, consume, named, put, reach, see, variables, workers
 from tl_attention.kernels.warp_specialized.transfers import produce_block, store
 from tl_attention.problem.packed import TILE_WORDS, TILES_TOLD
-from tl_attention.problem.warpgroup import ALL_LANES, ROWS, WARP
+from tl_attention.problem.warpgroup import ALL_LANES, WARP
 
 
 @T.macro
 def list_tiles(given, c):
     """Launches the kernel that writes the list of tiles.
 
-    Where keys are in parts its other blocks copy the queries. The main kernel starts meanwhile, and waits for this one's
-    end before it reads the list.
+    The main kernel starts meanwhile, and waits for this one's end before it reads the list.
     """
     # TileLang 0.1.15 gives all kernels of a function the same clusters.
-    blocks = 1 + gathering_blocks(*given.Q.shape[:2], c.variant, T) if c.parts else c.kernel.cluster
-    with T.Kernel(blocks, threads=LISTING) as (block,):
+    with T.Kernel(c.kernel.cluster, threads=LISTING) as (block,):
         T.pdl_trigger()
         if block == 0:
-            listing, arguments = listing_call(given, c.variant, (c.block_M, c.kernel.cluster, c.block_N), T)
+            tile = (c.block_M, c.kernel.cluster, c.block_N, workers(c))
+            listing, arguments = listing_call(given, c.variant, tile, T)
             T.call_extern("handle", listing, *arguments)
-        elif c.parts:
-            gathering, arguments = gathering_call(given, c.variant, T)
-            T.call_extern("handle", gathering, *arguments)
 
 
 @T.macro
@@ -56,11 +42,7 @@ def work_packed(wg, block, s, c, is_producer):
         number = block // c.kernel.cluster
         hand_over(number, row_tiles, 0, s, c)
     receive(tile, s, c, is_producer)
-    while tile.number >= 0:
-        if c.parts:
-            put(tile.part, tile.head // s.heads)
-            if is_producer:
-                put(tile.head, tile.head % s.heads)
+    while tile.first_row >= 0:
         reach(tile, s, c)
         if c.mask.left is not None or c.parts:
             begin(tile, tile.first_row, s, c)
@@ -92,41 +74,19 @@ def produce_packed(drawn, row_tiles, tile, s, c):
         produce_block(j + 1, tile, s, c)
 
 
-def heads_of_parts(s, c):
-    """Returns how many heads results have: of keys in parts each part has its own."""
-    return s.given.Output.shape[0] if c.parts else s.heads
-
-
-def listed(number, row_tiles, s, c):
-    """Returns (place in the lists, head) of a tile number, in the schedule's order of tiles.
-
-    The first list has the tiles sequence by sequence, the second the longest first.
-    """
-    row, head = ORDERS[c.kernel.tile_order](number, row_tiles, heads_of_parts(s, c), s, c)
-    if c.kernel.tile_order == "tapered":
-        return T.if_then_else(in_taper(number, row_tiles, heads_of_parts(s, c), c) < 0, row, row_tiles + row), head
-    return row_tiles + row, head
-
-
 @T.macro
 def hand_over(number, row_tiles, turn, s, c):
-    """Puts the entry of a tile where all warps read it, with its head and number, -1 behind the last tile."""
+    """Puts the entry of a tile where all warps read it, with its head, and -1 for all of it behind the last tile."""
     T.mbarrier_wait_parity(s.tiles.empty[turn % TILES_TOLD], turn // TILES_TOLD % 2 ^ 1)
-    if number < row_tiles * heads_of_parts(s, c):
+    if number < row_tiles * s.heads:
         T.assume(number >= 0)
-        T.assume(row_tiles > 0)
-        T.assume(heads_of_parts(s, c) > 0)
-        row = T.alloc_var("int32")
-        of_head = T.alloc_var("int32")
-        row = listed(number, row_tiles, s, c)[0]
-        of_head = listed(number, row_tiles, s, c)[1]
+        T.assume(s.heads > 0)
         T.call_extern(
             "handle",
             "tl_attention_hand_over",
             T.address_of(s.tiles.next[turn % TILES_TOLD, 0]),
-            T.address_of(s.given.Tiles[(row + 1) * TILE_WORDS]),
-            of_head,
-            number,
+            T.address_of(s.given.Tiles[(number // s.heads + 1) * TILE_WORDS]),
+            number % s.heads,
         )
     else:
         T.call_extern("handle", "tl_attention_hand_over_none", T.address_of(s.tiles.next[turn % TILES_TOLD, 0]))
@@ -134,7 +94,7 @@ def hand_over(number, row_tiles, turn, s, c):
 
 
 def told(word, tile, s):
-    """Returns a word of the entry that the producer warp hands over for this turn."""
+    """Returns a word of the entry that the producer warp hands over for this turn; behind the entry stands the head."""
     return s.tiles.next[tile.turn % TILES_TOLD, word]
 
 
@@ -142,17 +102,16 @@ def told(word, tile, s):
 def receive(tile, s, c, is_producer):
     """Waits for the entry that the producer warp hands over, and sets the tile's variables to it.
 
-    Warpgroups that compute need not know where rows begin: where those of Q do, they read when they store. They store by
-    the head of results, of which each part has its own, and the producer loads by that of Q.
+    Warpgroups that compute need not know where rows begin: where those of Q do, they read when they store.
     """
     T.mbarrier_wait_parity(s.tiles.full[tile.turn % TILES_TOLD], tile.turn // TILES_TOLD % 2)
     put(tile.first_row, told(0, tile, s))
     put(tile.seq_q, told(2, tile, s))
     put(tile.seq_kv, told(4, tile, s))
-    put(tile.head, told(5, tile, s))
-    put(tile.number, told(6, tile, s))
+    put(tile.head, told(TILE_WORDS, tile, s))
     if c.parts:
-        put(tile.part_blocks, told(7, tile, s))
+        put(tile.part_first, told(5, tile, s))
+        put(tile.part_end, told(6, tile, s))
     if is_producer:
         put(tile.queries, told(1, tile, s))
         put(tile.keys, told(3, tile, s))
@@ -167,7 +126,9 @@ def receive_rows(tile, wg, s, c):
     put(tile.first_row, told(0, tile, s))
     put(tile.queries, told(1, tile, s))
     put(tile.seq_q, told(2, tile, s))
-    put(tile.head, told(5, tile, s))
-    put(tile.first_row, (tile.first_row + s.rank) * c.block_M + wg * ROWS)
+    put(tile.head, told(TILE_WORDS, tile, s))
+    if c.parts:
+        put(tile.result, told(7, tile, s))
+    put(tile.first_row, (tile.first_row + s.rank) * c.tile_rows + wg * c.box)
     if T.shuffle_elect(WARP):
         T.mbarrier_arrive(s.tiles.empty[tile.turn % TILES_TOLD])

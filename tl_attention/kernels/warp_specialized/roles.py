@@ -20,6 +20,7 @@ from tl_attention.program.events import (
     EXPONENTIALS,
     NAMED,
     NO_BATCH,
+    OF_PARTS,
     TILE,
     Event,
     Maybe,
@@ -262,7 +263,7 @@ class Roles:
             place = tile.place_of_results(own)
             if self.packed and self.output == "direct" and kind == "output":
                 place = (*place[:2], NO_BATCH)
-            event = Event(kind, value=told[kind], place=place)
+            event = Event(kind, OF_PARTS if tile.split else "", value=told[kind], place=place)
             yield event if rows else Maybe(event)
 
     def _release_q(self, process: Process) -> Event:

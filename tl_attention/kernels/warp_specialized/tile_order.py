@@ -33,17 +33,6 @@ def placed(
     return (row_tiles - 1 - row if variant.mask.grows else row), head
 
 
-def placed_in_list(
-    number: np.ndarray, row_tiles: np.ndarray, heads: np.ndarray, keys: np.ndarray, schedule: Schedule, variant: Variant
-) -> tuple[np.ndarray, np.ndarray]:
-    """Returns (place in the lists, head) for each tile number of packed sequences, as `packed.py` says it for kernels.
-
-    The first list has `row_tiles` tiles, sequence by sequence, the second the same, the longest first.
-    """
-    row, head, last = ordered(number, row_tiles, heads, keys, schedule, variant)
-    return np.where(last, row_tiles + row, row), head
-
-
 def ordered(
     number: np.ndarray, row_tiles: np.ndarray, heads: np.ndarray, keys: np.ndarray, schedule: Schedule, variant: Variant
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

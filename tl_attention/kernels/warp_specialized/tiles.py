@@ -17,7 +17,7 @@ def variables(s, c):
 
     Without them TileLang would put expressions into the loops.
     """
-    tile = T.alloc_var("int32")
+    tile = None if c.packed else T.alloc_var("int32")
     turn = T.alloc_var("int32")
     base = T.alloc_var("int32")
     first_row = T.alloc_var("int32")
@@ -31,13 +31,15 @@ def variables(s, c):
     visible = T.alloc_var("int32")
     first = T.alloc_var("int32") if c.mask.left is not None or c.parts else 0
     cut = T.alloc_var("int32") if c.mask.left is not None else 0
-    result = T.alloc_var("int32") if c.parts and not c.packed else None
-    part = T.alloc_var("int32") if c.parts else None
-    part_blocks = (T.alloc_var("int32") if c.packed else s.given.part_blocks) if c.parts else None
+    result = T.alloc_var("int32") if c.parts else None
+    part = T.alloc_var("int32") if c.parts and not c.packed else None
+    part_blocks = s.given.part_blocks if c.parts and not c.packed else None
+    part_first = T.alloc_var("int32") if c.parts and c.packed else None
+    part_end = T.alloc_var("int32") if c.parts and c.packed else None
     return Tile(
         first, blocks, first_row, head, q_begin if c.packed else bz, k_begin if c.packed else bz, seq_q, seq_kv, visible, cut,
-        turn=turn, base=base, number=tile, row_heads=c.row_heads,
-        result=result, part=part, part_blocks=part_blocks,
+        turn=turn, base=base, number=tile,
+        result=result, part=part, part_blocks=part_blocks, part_first=part_first, part_end=part_end,
     )  # fmt: skip
 
 
@@ -200,7 +202,7 @@ def reach(tile, s, c):
         c.mask.end_block(tile.blocks, tile.end_key((tile.first_row + c.kernel.cluster) * c.tile_rows), c.block_N, T),
     )
     if c.parts:
-        put(tile.blocks, T.min(tile.blocks, (tile.part + 1) * tile.part_blocks))
+        put(tile.blocks, T.min(tile.blocks, tile.blocks_of_part[1]))
     put(tile.blocks, T.max(tile.blocks, c.loop.least_blocks))
     put(tile.first_row, (tile.first_row + s.rank) * c.tile_rows)
 
@@ -211,10 +213,10 @@ def begin(tile, first_row, s, c):
     # Blocks of a cluster load together: from the first that its first row needs.
     put(tile.first, c.mask.first_block(tile.first_key(first_row - s.rank * c.tile_rows), c.block_N, T))
     if c.parts:
-        put(tile.first, T.max(tile.first, tile.part * tile.part_blocks))
+        put(tile.first, T.max(tile.first, tile.blocks_of_part[0]))
         if c.mask.left is not None:
             # A part that lies before the window has its own last block, which is masked, not the window's first.
-            put(tile.first, T.min(tile.first, (tile.part + 1) * tile.part_blocks - 1))
+            put(tile.first, T.min(tile.first, tile.blocks_of_part[1] - 1))
     put(tile.blocks, T.max(tile.blocks - tile.first, c.loop.least_blocks))
 
 

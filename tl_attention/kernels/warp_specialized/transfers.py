@@ -10,7 +10,7 @@ import tilelang.language as T
 
 from tl_attention.kernels.shared.device_code import is_bf16
 from tl_attention.kernels.shared.features import Totals, at_totals
-from tl_attention.kernels.shared.rows import kv_head, rows_of, stored, viewed
+from tl_attention.kernels.shared.rows import kv_head, row_of_part, rows_of, stored, viewed
 from tl_attention.problem.warpgroup import OWN, ROWS, WARP, WARPGROUP
 
 
@@ -168,12 +168,12 @@ def store(tile, s, c):
     if c.softmax.row_sum == "thread":
         T.reduce_sum(s.denominator, s.scores_scale, dim=1)
         if c.features.at("totals"):
-            at_totals(totals_of(s.scores_scale, tile, s), s, c)
+            at_totals(totals_of(s.scores_scale, tile, s, c), s, c)
         for i in T.Parallel(ROWS):
             s.scores_scale[i] = inverse(s.scores_scale[i], c)
     else:
         if c.features.at("totals"):
-            at_totals(totals_of(s.denominator, tile, s), s, c)
+            at_totals(totals_of(s.denominator, tile, s, c), s, c)
         for i in T.Parallel(ROWS):
             s.scores_scale[i] = inverse(s.denominator[i], c)
     if c.features.rescales:
@@ -181,12 +181,29 @@ def store(tile, s, c):
             s.scores_scale[i] *= s.scores_max_prev[i]
     for i, j in T.Parallel(ROWS, c.head_dim_v):
         s.acc_o[i, j] *= s.scores_scale[i]
-    if c.tile_heads > 1:
+    if not (c.packed and c.parts):
+        store_rows(tile, s, c)
+    elif tile.result > 0:
+        store_at_place(tile, s, c)
+    else:
+        store_rows(tile, s, c)
+
+
+@T.macro
+def store_rows(tile, s, c):
+    """Stores a warpgroup's output rows where its queries lie, or of a part of a batch's keys in its results."""
+    if c.parts and not c.packed:
+        T.call_extern("handle", *stored_part(stored(s.acc_o.data, tile.first_row, tile, s, c), c))
+    elif c.tile_heads > 1:
         store_heads(tile, s, c)
-    elif c.parts:
-        store_part(tile, s, c)
     else:
         STORES[c.kernel.output](tile, s, c)
+
+
+@T.macro
+def store_at_place(tile, s, c):
+    """Stores a warpgroup's rows of a part of a packed sequence's keys, in fp32, at the part's own place."""
+    T.call_extern("handle", *stored_part(place_of_part(tile, s, c), c))
 
 
 def inverse(total, c):
@@ -194,7 +211,7 @@ def inverse(total, c):
     return T.if_then_else(total == 0, T.float32(0), 1.0 / total) if c.packed or c.parts else 1.0 / total
 
 
-def totals_of(total, tile, s):
+def totals_of(total, tile, s, c):
     """Returns the Totals of a warpgroup's rows, for features such as sinks and the LSE to act on."""
     return Totals(
         s.scale,
@@ -206,6 +223,8 @@ def totals_of(total, tile, s):
         tile.first_row,
         count=ROWS,
         total=total,
+        result=tile.result if c.packed and c.parts else None,
+        row_of_part=row_of_part(tile, s, c) if c.packed and c.parts else None,
     )
 
 
@@ -218,17 +237,25 @@ def store_vector(tile, s, c):
 @T.macro
 def store_heads(tile, s, c):
     """Stores a warpgroup's rows of each of its tile's heads."""
-    kind = "part_of<" if c.parts else f"of<{is_bf16(c)}, "
-    name = f"tl_attention_store_{kind}{c.columns_v}, {c.tile_heads}, {c.box}>"
+    name = f"tl_attention_store_of<{is_bf16(c)}, {of_heads(c)}>"
     T.call_extern("handle", name, *stored(s.acc_o.data, tile.first_row, tile, s, c))
 
 
-@T.macro
-def store_part(tile, s, c):
-    """Stores a warpgroup's rows of a part's output, in fp32."""
-    T.call_extern(
-        "handle", f"tl_attention_store_part<{c.columns_v}>", *stored(s.acc_o.data, tile.first_row, tile, s, c)
-    )
+def of_heads(c):
+    """Returns what a device function's template has of an output's columns, and of the heads in a tile."""
+    return f"{c.columns_v}, {c.tile_heads}, {c.box}"
+
+
+def stored_part(given, c):
+    """Returns the device function that stores a warpgroup's rows of a part's output, in fp32, with its arguments."""
+    name = f"tl_attention_store_part<{c.columns_v}>" if c.tile_heads == 1 else f"tl_attention_store_part_of<{of_heads(c)}>"
+    return (name, *given)
+
+
+def place_of_part(tile, s, c):
+    """Returns the arguments of the device function that stores rows of a part of a packed sequence."""
+    place = s.acc_o.data, T.address_of(s.given.Output[row_of_part(tile, s, c), 0]), tile.seq_q - tile.first_row
+    return place if c.tile_heads == 1 else (*place, T.int64(c.columns_v), T.int64(c.box * c.columns_v))
 
 
 def stored_columns(c):

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from tl_attention.lab.measure.device import card_at_hand
 from tl_attention.lab.measure.records import SizesKnown
-from tl_attention.op.few import Parts, in_one_tile, packed_variant, parts_of, smallest_parts
+from tl_attention.op.few import Parts, in_one_tile, keys_unsplit, may_be_split, parts_of, smallest_parts
 from tl_attention.problem.lengths import Lengths, edges, ends
 from tl_attention.problem.mask import ceildiv, is_window
 from tl_attention.problem.shape import AttentionShape
@@ -67,19 +67,15 @@ class Candidate:
 
     def parts(self, shape: AttentionShape) -> Parts | None:
         """Returns the parts of the keys of a problem that its kernel computes, None where it has none."""
-        if not self.in_parts or self.schedule is None:
+        if not self.in_parts or self.schedule is None or shape.packed:
             return None
         return parts_of(shape, self.schedule, self.sms) or smallest_parts(shape, self.schedule)
 
     @property
     def variant(self) -> Variant:
         """Returns the kernel variant to compile, from the problem and `fixed`, `sms`, `strided`, `arch` and `invariant`."""
-        if self.shape.packed and self.schedule is not None:
-            there = packed_variant(self.shape, self.schedule, self.in_parts)
-        else:
-            there = self.shape.variant(self.fixed, parts=self.in_parts)
         return replace(
-            there,
+            self.shape.variant(self.fixed, parts=self.in_parts),
             tile_heads=self.tile_heads,
             sms=self.sms,
             strided=self.strided,
@@ -96,8 +92,11 @@ def called(name: str, shape: AttentionShape, planned: Planned) -> Candidate:
 
     Heads may have their rows in one tile, and keys be in parts.
     """
-    problem, heads = in_one_tile(shape, planned.schedule, in_parts=False)
+    problem, heads = in_one_tile(shape, planned.schedule)
     found = Candidate(name, problem, planned, tile_heads=heads)
+    if shape.packed:
+        split = problem.seq_kv > keys_unsplit(planned.schedule) and may_be_split(problem, planned.schedule, found.sms)
+        return replace(found, in_parts=split)
     return replace(found, in_parts=parts_of(problem, planned.schedule, found.sms) is not None)
 
 

@@ -1,12 +1,12 @@
-// The producer warp hands over a tile's entry in the list, with its head and its number in places that are free.
+// The producer warp hands over a tile's entry in the list, and behind it its head, in a place that is free.
 
-__device__ __forceinline__ void tl_attention_hand_over(int* next, const int* entry, int head, int number) {
+__device__ __forceinline__ void tl_attention_hand_over(int* next, const int* entry, int head) {
   const int lane = threadIdx.x % 32;
-  if (lane < 8) next[lane] = lane == 5 ? head : lane == 6 ? number : entry[lane];
+  if (lane < 9) next[lane] = lane < 8 ? entry[lane] : head;
 }
 // No tile is left.
 __device__ __forceinline__ void tl_attention_hand_over_none(int* next) {
-  if (threadIdx.x % 32 < 8) next[threadIdx.x % 32] = -1;
+  if (threadIdx.x % 32 < 9) next[threadIdx.x % 32] = -1;
 }
 // Lane 0 alone gets the number.
 __device__ __forceinline__ int tl_attention_draw(int* counter, int workers) {

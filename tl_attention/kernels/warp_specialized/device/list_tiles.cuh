@@ -1,13 +1,30 @@
-// Row tiles of packed sequences, in two lists: sequence by sequence, so that tiles that run together share K and V in the
-// L2 cache, and the longest first. One block sorts them by how many KV blocks they have, in buckets, in which they stay in
-// their order. Each warp has as many tiles in a row as the others, and counts and places them 32 at a time. Offsets that are wrong are
-// cut to the tensors, so that no kernel gets beyond these.
+// Row tiles of packed sequences, the longest first. One block sorts them by how many KV blocks they have, in buckets, in
+// which they stay in their order. Each warp has as many tiles in a row as the others, and counts and places them 32 at a
+// time. With `least`, a sequence of one row tile may be split: it has an entry for each of its parts, equally long ones,
+// and each of its queries is listed to be merged. It is split where it has more than `least` blocks, and than `share`
+// percent of an equal share for each worker of all blocks of all heads. Offsets that are wrong are cut to the tensors, so
+// that no kernel gets beyond these.
 
 struct tl_attention_sequence { int begin, length; };
 __device__ __forceinline__ tl_attention_sequence tl_attention_sequence_of(const int* begins, const int* used, int n,
                                                                          bool all, int total) {
   const int begin = min(max(begins[n], 0), total), end = min(max(begins[n + 1], begin), total);
   return {begin, all ? end - begin : min(max(used[n], 0), end - begin)};
+}
+// The KV blocks that a row tile of a sequence visits, from `first` on.
+struct tl_attention_blocks { int first, end; };
+template <int rows, int block_N>
+__device__ __forceinline__ tl_attention_blocks tl_attention_blocks_of(int tile, int queries, int keys, int left, int right) {
+  const int past = keys - queries;
+  tl_attention_blocks found = {0, (keys + block_N - 1) / block_N};
+  if (right >= 0) found.end = min(found.end, max(0, (tile + 1) * rows - 1 + past + right + block_N) / block_N);
+  if (left >= 0) found.first = max(tile * rows + past - left, 0) / block_N;
+  return found;
+}
+// A part has so many of so many blocks, where parts of at most `most` are equally long.
+__device__ __forceinline__ int tl_attention_blocks_of_part(int blocks, int most) {
+  const int parts = (blocks + most - 1) / most;
+  return (blocks + parts - 1) / parts;
 }
 // The sum of all threads' values before this one's, and of all of them.
 __device__ __forceinline__ int tl_attention_sum_before(int value, int* of_warps, int* sum) {
@@ -30,34 +47,81 @@ __device__ __forceinline__ int tl_attention_sum_before(int value, int* of_warps,
   *sum = __shfl_sync(0xffffffff, before, 31);
   return own - value + (warp ? __shfl_sync(0xffffffff, before, warp - 1) : 0);
 }
-template <int block_M, int cluster, int block_N, int row_heads>
+template <int rows, int cluster, int block_N, int block_M, int tile_heads, int least, int share, int workers>
 __device__ __forceinline__ void tl_attention_list_tiles(
     const int* begins_q, const int* begins_k, const int* used_q, const int* used_k, int left, int right, int bounds,
-    int count_q, int count_k, int total_q, int total_k, int parts, int words, int* tiles) {
-  constexpr int rows = block_M * cluster, buckets = 32, warps = 32;
-  __shared__ int counts[buckets * warps], of_warps[warps], longest;
+    int count_q, int count_k, int total_q, int total_k, int all_heads, int results, int words, int* tiles) {
+  constexpr int buckets = 32, warps = 32;
+  __shared__ int counts[buckets * warps], of_warps[warps], longest, most_parts;
+  __shared__ unsigned long long all;
   const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32, batch = bounds - 1;
   const bool all_q = count_q == bounds, all_k = count_k == bounds;
-  const int queries = total_q / row_heads;
-  int* starts = tiles + words - bounds;
-  if (thread == 0) longest = 0;
-  int count = 0, most = 0;
+  const int heads = all_heads / tile_heads, places = least ? results / (block_M * heads) : 0;
+  const int room = total_q / rows + batch + places, room_of_queries = min(total_q, places / 2 * rows);
+  int *starts = tiles + words - bounds, *bases = starts - bounds;
+  int4* split_queries = (int4*)(tiles + 8 * (room + 1));
+  if (thread == 0) longest = 0, most_parts = 1, all = 0;
+  __syncthreads();
+  int most = INT_MAX;
+  if (least) {
+    unsigned long long own = 0;
+    for (int n = thread; n < batch; n += 32 * warps) {
+      const int queries = tl_attention_sequence_of(begins_q, used_q, n, all_q, total_q).length;
+      const int keys = tl_attention_sequence_of(begins_k, used_k, n, all_k, total_k).length, of_one = (queries + rows - 1) / rows;
+      // Of several tiles the first and the last tell.
+      for (int tile : {0, of_one - 1}) {
+        const tl_attention_blocks of = tl_attention_blocks_of<rows, block_N>(tile, queries, keys, left, right);
+        if (of_one) own += (unsigned long long)max(of.end - of.first, 0) * of_one;
+      }
+    }
+    #pragma unroll
+    for (int by = 16; by > 0; by /= 2) own += __shfl_xor_sync(0xffffffff, own, by);
+    if (lane == 0 && own) atomicAdd(&all, own);
+    __syncthreads();
+    // Twice all blocks are counted.
+    const unsigned long long parts_of_share = 200ull * workers;
+    most = (int)min(max((all * heads * share + parts_of_share - 1) / parts_of_share, (unsigned long long)least), 1ull << 30);
+  }
+  int count = 0, placed = 0, split = 0, most_blocks = 0;
   for (int first = 0; first < batch; first += 32 * warps) {
     const int n = first + thread;
-    int own = 0, sum;
+    int own = 0, own_parts = 0, sum;
+    tl_attention_sequence q = {0, 0};
     if (n < batch) {
-      own = (tl_attention_sequence_of(begins_q, used_q, n, all_q, queries).length * row_heads + rows - 1) / rows;
-      if (own) most = max(most, (tl_attention_sequence_of(begins_k, used_k, n, all_k, total_k).length + block_N - 1) / block_N);
+      q = tl_attention_sequence_of(begins_q, used_q, n, all_q, total_q);
+      const int keys = tl_attention_sequence_of(begins_k, used_k, n, all_k, total_k).length;
+      own = (q.length + rows - 1) / rows;
+      int blocks = (keys + block_N - 1) / block_N;
+      if (least && own == 1) {
+        const tl_attention_blocks of = tl_attention_blocks_of<rows, block_N>(0, q.length, keys, left, right);
+        blocks = of.end - of.first;
+        if (blocks > most) {
+          const int each = tl_attention_blocks_of_part(blocks, most);
+          own = own_parts = (blocks + each - 1) / each;
+          blocks = each;
+          atomicMax(&most_parts, own_parts);
+        }
+      }
+      if (own) most_blocks = max(most_blocks, blocks);
     }
     const int before = tl_attention_sum_before(own, of_warps, &sum);
     if (n < batch) starts[n] = count + before;
     count += sum;
+    if (least) {
+      const int base = placed + tl_attention_sum_before(own_parts, of_warps, &sum);
+      placed += sum;
+      if (n < batch) bases[n] = base;
+      const int listed = split + tl_attention_sum_before(own_parts ? q.length : 0, of_warps, &sum);
+      split += sum;
+      for (int query = 0; own_parts && query < q.length && listed + query < room_of_queries; ++query)
+        split_queries[listed + query] = make_int4(q.begin + query, base, own_parts, query);
+    }
   }
   counts[thread] = 0;
-  most = __reduce_max_sync(0xffffffff, most);
+  most_blocks = __reduce_max_sync(0xffffffff, most_blocks);
   __syncthreads();
-  if (lane == 0) atomicMax(&longest, most);
-  count = min(count, ((words - bounds) / 8 - 1) / 2);
+  if (lane == 0) atomicMax(&longest, most_blocks);
+  count = min(count, room);
   const int of_warp = (count + 32 * warps - 1) / (32 * warps) * 32;
   const int from = warp * of_warp, end = min(from + of_warp, count);
   __syncthreads();
@@ -72,27 +136,30 @@ __device__ __forceinline__ void tl_attention_list_tiles(
           const int middle = (n + beyond) / 2;
           if (starts[middle] <= number) n = middle; else beyond = middle;
         }
-        const tl_attention_sequence of_queries = tl_attention_sequence_of(begins_q, used_q, n, all_q, queries);
-        const tl_attention_sequence q = {of_queries.begin * row_heads, of_queries.length * row_heads};
+        const tl_attention_sequence q = tl_attention_sequence_of(begins_q, used_q, n, all_q, total_q);
         const tl_attention_sequence k = tl_attention_sequence_of(begins_k, used_k, n, all_k, total_k);
-        const int tile = number - starts[n], past = k.length - of_queries.length;
-        const int own = left < 0 && right >= 0 ? (q.length + rows - 1) / rows - 1 - tile : tile;
-        int last = (k.length + block_N - 1) / block_N, start = 0;
-        if (right >= 0) last = min(last, max(0, ((own + 1) * rows - 1) / row_heads + past + right + block_N) / block_N);
-        if (left >= 0) start = max(own * rows / row_heads + past - left, 0) / block_N;
-        const int bucket = min(max(longest - (last - start), 0) * buckets / (longest + 1), buckets - 1);
+        const int of_one = (q.length + rows - 1) / rows, own = number - starts[n];
+        int tile = left < 0 && right >= 0 ? of_one - 1 - own : own, place = 0;
+        if (least && of_one == 1) tile = 0;
+        tl_attention_blocks of = tl_attention_blocks_of<rows, block_N>(tile, q.length, k.length, left, right);
+        int own_end = INT_MAX;
+        if (least && of_one == 1 && of.end - of.first > most) {
+          const int each = tl_attention_blocks_of_part(of.end - of.first, most);
+          of.first += own * each;
+          own_end = of.end = min(of.first + each, of.end);
+          place = 1 + bases[n] + own;
+        }
+        const int bucket = min(max(longest - (of.end - of.first), 0) * buckets / (longest + 1), buckets - 1);
         const unsigned same = __match_any_sync(active, bucket);
-        int* place = counts + bucket * warps + warp;
-        const int at = *place + __popc(same & ((1u << lane) - 1));
+        int* before = counts + bucket * warps + warp;
+        const int at = *before + __popc(same & ((1u << lane) - 1));
         __syncwarp(active);
-        if (lane == __ffs(same) - 1) *place += __popc(same);
+        if (lane == __ffs(same) - 1) *before += __popc(same);
         __syncwarp(active);
         if (pass) {
-          const int4 low = make_int4(own * cluster, q.begin, q.length, k.begin), high = make_int4(k.length, 0, 0, max(1, (longest + parts - 1) / parts));
-          for (int* entry : {tiles + 8 + 8 * number, tiles + 8 + 8 * (count + at)}) {
-            ((int4*)entry)[0] = low;
-            ((int4*)entry)[1] = high;
-          }
+          int4* entry = (int4*)(tiles + 8 * (at + 1));
+          entry[0] = make_int4(tile * cluster, q.begin, q.length, k.begin);
+          entry[1] = make_int4(k.length, place ? of.first : 0, own_end, place);
         }
       }
     }
@@ -104,5 +171,8 @@ __device__ __forceinline__ void tl_attention_list_tiles(
       __syncthreads();
     }
   }
-  if (thread == 0) tiles[0] = count;
+  if (thread == 0) {
+    tiles[0] = count;
+    if (least) tiles[1] = min(split, room_of_queries), tiles[2] = most_parts, tiles[3] = 8 * (room + 1);
+  }
 }

@@ -1,8 +1,6 @@
 // Rows of parts of the keys become rows of all keys, as `merge` in op/partial.py says it. A lane has four columns of a row
 // in every 128, and loads those of eight parts at once. More parts have more warps, up to eight, whose sums are put
-// together. What a part has for a row of which it sees no key does not count, whatever it is. Of packed sequences, rows of
-// `row_heads` heads lie behind each other for each query. A row that is no sequence's is left alone: its LSE has the bits
-// that gather_rows.cuh gave it, all 1.
+// together. What a part has for a row of which it sees no key does not count, whatever it is.
 
 __device__ __forceinline__ float tl_attention_weight(float lse, float largest) {
   return lse == -INFINITY ? 0.0f : lse == largest ? 1.0f : exp2f((lse - largest) * 1.44269504f);
@@ -23,34 +21,34 @@ __device__ __forceinline__ void tl_attention_add(float4* sum, float scale, float
   sum->z = sum->z * scale + weight * (weight > 0.0f ? own.z : 0.0f);
   sum->w = sum->w * scale + weight * (weight > 0.0f ? own.w : 0.0f);
 }
-template <int columns, bool bf16, int row_heads = 0>
-__device__ __forceinline__ void tl_attention_merge(const float* outputs, const float* lses, void* merged, float* merged_lse,
-                                                   int parts, int rows, int heads, int seq_q, int64_t batch_stride,
-                                                   int64_t head_stride, int64_t row_stride,
-                                                   const float* sinks = nullptr, int all_heads = 1) {
+// Where parts' results of a row are: those of the first, and how many rows further those of the next.
+struct tl_attention_row { int64_t first, apart; int parts; };
+// How many rows a block of eight warps merges at once, of up to so many parts.
+__device__ __forceinline__ int tl_attention_rows_at_once(int parts) { return 1 + 7 / ((parts + 7) / 8); }
+// `of_row` warps merge a row together, and all warps of a block come here at once.
+template <int columns, bool bf16>
+__device__ __forceinline__ void tl_attention_merge_row(const float* outputs, const float* lses, tl_attention_row row,
+                                                       int of_row, bool there, const float* sink, void* merged,
+                                                       int64_t element, float* merged_lse) {
   constexpr int warps = 8, at_once = 8, panels = (columns + 127) / 128;
   __shared__ float4 sums[warps][32 * panels];
   __shared__ float maxima[warps], totals[warps];
-  const int of_block = 1 + (warps - 1) / ((parts + at_once - 1) / at_once), of_row = warps / of_block;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, rank = warp % of_row;
-  const int own_row = warp < of_block * of_row ? blockIdx.x * of_block + warp / of_row : rows, row = min(own_row, rows - 1);
-  const int of_head = row % seq_q, own_head = row / seq_q % heads, batch = row / seq_q / heads;
-  const int of_query = row_heads ? row_heads : 1, query = of_head / of_query, head = own_head * of_query + of_head % of_query;
   float largest = -INFINITY, total = 0.0f;
-  if (sinks && rank == 0) {
-    largest = sinks[row_heads ? head : row % (heads * seq_q) / (heads * seq_q / all_heads)];
+  if (sink && rank == 0) {
+    largest = *sink;
     if (lane % 8 == 0) total = tl_attention_weight(largest, largest);
   }
   float4 sum[panels] = {};
-  for (int first = rank * at_once; first < parts; first += of_row * at_once) {
+  for (int first = rank * at_once; first < row.parts; first += of_row * at_once) {
     const int own_part = first + lane % 8;
-    const float lse = own_part < parts ? lses[(int64_t)own_part * rows + row] : -INFINITY;
+    const float lse = own_part < row.parts ? lses[row.first + own_part * row.apart] : -INFINITY;
     float4 own[at_once][panels];
     #pragma unroll
     for (int n = 0; n < at_once; ++n) {
       #pragma unroll
       for (int panel = 0; panel < panels; ++panel) {
-        const int64_t of_part = (int64_t)min(first + n, parts - 1) * rows + row;
+        const int64_t of_part = row.first + min(first + n, row.parts - 1) * row.apart;
         own[n][panel] = __ldcg((const float4*)(outputs + of_part * columns + min(128 * panel + 4 * lane, columns - 4)));
       }
     }
@@ -87,11 +85,9 @@ __device__ __forceinline__ void tl_attention_merge(const float* outputs, const f
         tl_attention_add(&sum[panel], 1.0f, weight, sums[warp + n][32 * panel + lane]);
     }
   }
-  if (own_row >= rows || (row_heads && __float_as_int(lses[row]) == -1)) return;
-  if (lane == 0)
-    merged_lse[row_heads ? head * (seq_q / of_query) + query : row] =
-        largest > -INFINITY ? largest + 0.693147181f * __log2f(total) : -INFINITY;
-  unsigned* place = (unsigned*)merged + (batch * batch_stride + head * head_stride + query * row_stride) / 2;
+  if (!there) return;
+  if (lane == 0) *merged_lse = largest > -INFINITY ? largest + 0.693147181f * __log2f(total) : -INFINITY;
+  unsigned* place = (unsigned*)merged + element / 2;
   const float by = total > 0.0f ? 1.0f / total : 0.0f;
   #pragma unroll
   for (int panel = 0; panel < panels; ++panel) {
@@ -100,4 +96,17 @@ __device__ __forceinline__ void tl_attention_merge(const float* outputs, const f
       *(uint2*)(place + column / 2) = make_uint2(tl_attention_pack<bf16>(sum[panel].x * by, sum[panel].y * by),
                                                  tl_attention_pack<bf16>(sum[panel].z * by, sum[panel].w * by));
   }
+}
+// Rows of a batch, whose parts' results lie one behind the other as those of more batches.
+template <int columns, bool bf16>
+__device__ __forceinline__ void tl_attention_merge(const float* outputs, const float* lses, void* merged, float* merged_lse,
+                                                   int parts, int rows, int heads, int seq_q, int64_t batch_stride,
+                                                   int64_t head_stride, int64_t row_stride, const float* sinks = nullptr) {
+  constexpr int warps = 8;
+  const int of_block = tl_attention_rows_at_once(parts), of_row = warps / of_block, warp = threadIdx.x / 32;
+  const int own = warp < of_block * of_row ? blockIdx.x * of_block + warp / of_row : rows, row = min(own, rows - 1);
+  const int head = row / seq_q % heads;
+  const int64_t element = row / seq_q / heads * batch_stride + head * head_stride + row % seq_q * row_stride;
+  tl_attention_merge_row<columns, bf16>(outputs, lses, {row, rows, parts}, of_row, own < rows, sinks ? sinks + head : nullptr,
+                                        merged, element, merged_lse + row);
 }
