@@ -16,6 +16,7 @@ from tl_attention.problem.card import HOPPER
 from tl_attention.problem.features import INPUTS
 from tl_attention.problem.mask import Mask
 from tl_attention.problem.variant import Variant
+from tl_attention.problem.warpgroup import ROWS
 from tl_attention.schedule.schedule import Schedule
 
 # What a kernel does to its tensors after it has computed.
@@ -69,14 +70,11 @@ class Kernels:
 
     def compute_packed(self, tensors: dict[str, Any], variant: Variant) -> None:
         """Computes what the variant's kernel for packed sequences does, sequence by sequence."""
-        names = ("Queries", "Merged", "MergedLSE") if variant.parts else ("Q", "Output", "LSE")
-        given, results = names[0], [tensors.get(name) for name in names[1:]]
+        results = [tensors.get(name) for name in (("Merged", "MergedLSE") if variant.parts else ("Output", "LSE"))]
         if variant.parts:
-            # Rows of heads lie behind each other in the kernel's queries, and each part has results of its own.
-            (total, heads, columns), of_query = tensors["Queries"].shape, variant.row_heads
-            assert tensors["Q"].shape == (total * of_query, heads // of_query, columns)
-            parts, over = divmod(len(tensors["LSE"]), heads // of_query)
-            assert parts and not over and tensors["Output"].shape[:2] == tensors["LSE"].shape
+            # Each head of a tile has two places for results of parts at least.
+            places, over = divmod(len(tensors["LSE"]), tensors["Q"].shape[1] // variant.tile_heads * ROWS)
+            assert places > 1 and not over and len(tensors["Output"]) == len(tensors["LSE"])
         there = {feature.word: tensors[feature.name] for feature in INPUTS if feature.name in tensors}
         cu_q, cu_k, used_q, used_k = (tensors[n].tolist() for n in ("CuSeqlensQ", "CuSeqlensK", "SeqUsedQ", "SeqUsedK"))
         for n, (q_begin, k_begin) in enumerate(zip(cu_q[:-1], cu_k[:-1])):
@@ -84,7 +82,7 @@ class Kernels:
             rows, keys = (
                 used[n] if len(used) < len(cu) else cu[n + 1] - cu[n] for used, cu in ((used_q, cu_q), (used_k, cu_k))
             )
-            of = {given: (q_begin, rows), "K": (k_begin, keys), "V": (k_begin, keys)}
+            of = {"Q": (q_begin, rows), "K": (k_begin, keys), "V": (k_begin, keys)}
             q, k, v = (tensors[x][first : first + count].transpose(0, 1)[None] for x, (first, count) in of.items())
             scale, mask = tensors["softmax_scale"], mask_of(tensors, variant)
             output, lse = attention_and_lse(q, k, v, mask=mask, scale=scale, precise=False, **there)

@@ -162,8 +162,6 @@ RAGGED = tuple(
     )
 )
 BATCHES = 100
-# Into how many parts the keys of few queries are cut.
-PARTS = (1, 2, 3, 7, 33, 133)
 
 
 def ragged(kernel: Kernel, count: int = BATCHES) -> Iterator[PackedCase]:
@@ -195,12 +193,20 @@ def _length(most: int, rng: random.Random) -> int:
     return 0 if kind < 0.15 else 1 if kind < 0.3 else rng.randint(1, most)
 
 
-def few(kernel: Kernel, count: int, most: int = 5000) -> Iterator[PackedCase]:
+def mixed(kernel: Kernel, count: int, most: int = 5000) -> Iterator[PackedCase]:
+    """Draws what `few` does with one or two prompts among the sequences, of which some have keys before their queries."""
+    return few(kernel, count, most, prompts=True)
+
+
+def few(kernel: Kernel, count: int, most: int = 5000, prompts: bool = False) -> Iterator[PackedCase]:
     """Draws batches of few queries on up to so many keys, with sequences of no query and of no key among them."""
-    rng = random.Random(f"few {SEED} {kernel}")
+    rng = random.Random(f"{'mixed' if prompts else 'few'} {SEED} {kernel}")
     for _ in range(count):
         batch = rng.choice((1, 1, 2, 5, 20))
         lengths_q = tuple(rng.choice((0, 1, 1, 1, 2, 5, 16)) for _ in range(batch))
+        if prompts:
+            lengths_q = (*lengths_q, *(rng.randint(17, max(18, most // 4)) for _ in range(rng.choice((1, 1, 2)))))
+            batch = len(lengths_q)
         lengths_k = tuple(rng.choice((0, 1, 127, 128, 300, rng.randint(1, most), most)) for _ in range(batch))
         used = [tuple(rng.randint(0, n) for n in of) if rng.random() < 0.3 else None for of in (lengths_q, lengths_k)]
         yield PackedCase(

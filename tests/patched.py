@@ -198,7 +198,7 @@ def test_one_query_has_keys_in_parts(on_cpu, sinks) -> None:
             group = 8 // given[1].shape[1]
             assert (variant.group, variant.tile_heads) == (group, 1 if OURS.apart else group)
     [variant] = check(on_cpu, attention_varlen, packed([1] * 3, [3000, 5, 900], 8, 2), **sinks)
-    assert variant.parts and (variant.row_heads, variant.group) == ((1, 4) if OURS.apart else (4, 1))
+    assert variant.parts and (variant.tile_heads, variant.group) == (1 if OURS.apart else 4, 4)
 
 
 def test_rows_of_a_group_are_one_heads_or_apart(on_cpu) -> None:
@@ -213,7 +213,7 @@ def test_rows_of_a_group_are_one_heads_or_apart(on_cpu) -> None:
 def test_a_kernel_with_rows_of_heads_that_it_tells_apart_is_refused() -> None:
     for name, rows in (
         ("short", {"group": 4, "tile_heads": 4}),
-        ("grouped", {"packed": True, "parts": True, "row_heads": 4}),
+        ("grouped", {"packed": True, "parts": True, "group": 4, "tile_heads": 4}),
     ):
         schedule = resolve(name).schedule
         variant = Variant(128, "float16", optional=frozenset({NAME}), **rows)

@@ -49,7 +49,6 @@ VARIANTS = {
     "packed": {"packed": True},
     "tile_heads": {"tile_heads": 2},
     "parts": {"parts": True},
-    "row_heads": {"row_heads": 2},
     "sms": {"sms": 114},
     "arch": {"arch": "sm_86"},
     "trace": {"trace": frozenset({"tile", "end"})},

@@ -17,14 +17,7 @@ from tiers import sampled
 from tl_attention.compiler.toolchain import host_compiler
 from tl_attention.kernels.warp_specialized.device_code import LIST_TILES
 from tl_attention.problem.mask import INTEGERS, Mask, ceildiv, sides
-from tl_attention.problem.packed import (
-    LEAST_BLOCKS,
-    QUERY_WORDS,
-    SHARE,
-    TILE_WORDS,
-    places_of_parts,
-    words_of_list,
-)
+from tl_attention.problem.packed import LEAST_BLOCKS, QUERY_WORDS, SHARE, TILE_WORDS, places_of_parts, words_of_list
 
 
 class Kernel(NamedTuple):
@@ -194,7 +187,10 @@ def drawn(rng: random.Random) -> Packing:
     """Draws a problem of a few sequences, seldom of many; seldom with wrong offsets."""
     many, wrong = rng.random() < 0.01, rng.random() < 0.1
     sequences = rng.randint(1000, 2500) if many else rng.choice((1, 2, 3, 8, 40))
-    most_q, most_k = rng.choice((1, 5, 130) if many else (1, 1, 5, 300, 3000)), rng.choice((1, 200, 5000, 100_000, 100_000))
+    most_q, most_k = (
+        rng.choice((1, 5, 130) if many else (1, 1, 5, 300, 3000)),
+        rng.choice((1, 200, 5000, 100_000, 100_000)),
+    )
     left, right = rng.choice((None, None, None, 0, 5, 200, 3000)), rng.choice((None, 0, 0, 3, 500))
 
     def offsets(most: int) -> tuple[list[int], list[int] | None, int]:

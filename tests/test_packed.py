@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 import torch
 from on_cpu import Kernels, on_cpu
-from packed_cases import RAGGED, PackedCase, few, matrix, ragged
+from packed_cases import RAGGED, PackedCase, few, matrix, mixed, ragged
 from packed_check import faults
+from tiers import sampled
 from torch import Tensor
 
 from tl_attention import InputError, ScheduleRefused, attention, attention_varlen
@@ -53,6 +54,13 @@ def test_ragged_batches(kernel, on_cpu: Kernels) -> None:
 @pytest.mark.parametrize("kernel", RAGGED, ids=str)
 def test_few_queries_in_parts(kernel, on_cpu: Kernels) -> None:
     for seed, case in enumerate(few(kernel, 3, most=600)):
+        assert not [*faults(case, seed, "cpu")]
+    assert any(variant.parts for _, variant in on_cpu.asked)
+
+
+@pytest.mark.parametrize("kernel", sampled(RAGGED, RAGGED[::5]), ids=str)
+def test_few_queries_beside_prompts(kernel, on_cpu: Kernels) -> None:
+    for seed, case in enumerate(mixed(kernel, 3, most=600)):
         assert not [*faults(case, seed, "cpu")]
     assert any(variant.parts for _, variant in on_cpu.asked)
 

@@ -10,11 +10,8 @@ import sys
 
 import pytest
 import torch
-from on_cpu import forget_plans
-from packed_cases import PARTS, RAGGED, Kernel, few, matrix, ragged
+from packed_cases import BATCHES, RAGGED, Kernel, few, matrix, mixed, ragged
 from packed_check import fault_of
-
-from tl_attention.op import packed
 
 
 def wrong(cases) -> str:
@@ -42,8 +39,11 @@ def test_ragged_batches(kernel: Kernel) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("kernel", RAGGED, ids=str)
-def test_few_queries_in_any_number_of_parts(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
-    for parts in PARTS:
-        forget_plans(monkeypatch)
-        monkeypatch.setattr(packed, "packed_parts", lambda *given, parts=parts, **of_schedule: parts)
-        assert not wrong(few(kernel, 12))
+def test_few_queries_that_are_split(kernel: Kernel) -> None:
+    assert not wrong(few(kernel, 50))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kernel", RAGGED, ids=str)
+def test_few_queries_beside_prompts(kernel: Kernel) -> None:
+    assert not wrong(mixed(kernel, BATCHES))

@@ -26,7 +26,8 @@ from tl_attention.lab.measure import cell
 from tl_attention.lab.measure.candidate import called
 from tl_attention.lab.model.grid import Grid
 from tl_attention.op import batch
-from tl_attention.op.few import Parts, in_one_tile, packed_variant, parts_of, results_of_parts, smallest_parts
+from tl_attention.op.few import Parts, in_one_tile, may_be_split, parts_of, places, results_of_parts, smallest_parts
+from tl_attention.op.launch import Launch
 from tl_attention.oracle.reference import attention_and_lse
 from tl_attention.problem.card import HOPPER
 from tl_attention.problem.lengths import Lengths, part_blocks
@@ -66,29 +67,29 @@ def test_parts_fill_the_gpu_about_once(keys: int, heads: int) -> None:
 def test_few_keys_and_what_has_no_parts_have_none() -> None:
     assert parts_of(ONE, FEW, 132)
     assert parts_of(replace(ONE, seq_kv=500), FEW, 132) is None
-    # Sinks are added as parts are merged: there is one at least.
-    assert parts_of(replace(ONE, seq_kv=500).asking(sinks=True), FEW, 132) == Parts(1, 3)
     assert parts_of(ONE, resolve("best_causal").schedule, 132) is None
 
 
-def test_packed_sequences_have_parts_where_that_is_sooner() -> None:
+def test_packed_sequences_may_be_split_where_there_is_room_for_two_parts() -> None:
     packed = replace(ONE, packed=True, heads=32, heads_kv=8)
-    # Heads that share K and V lie together, so that even one part is merged.
-    assert parts_of(packed, FEW, 132) and parts_of(replace(packed, seq_kv=100), FEW, 132) == Parts(1, 0)
-    assert packed_variant(packed, FEW, True).row_heads == 4 and packed_variant(packed, FEW, True).group == 1
-    assert packed_variant(packed, FEW, False).row_heads == 1 and packed_variant(packed, FEW, False).group == 4
-    alone = replace(packed, heads_kv=32)
-    assert parts_of(alone, FEW, 132) and parts_of(replace(alone, batch=64), FEW, 132) is None
-    # A row tile has two queries, or heads apart.
-    assert packed_variant(replace(packed, heads=33, heads_kv=1), FEW, True).row_heads == 1
-    # Room for the parts is not asked for without a bound.
-    assert (
-        parts_of(replace(packed, batch=2**13), FEW, 132)
-        and parts_of(replace(packed, batch=2**13 + 1), FEW, 132) is None
-    )
-    # More queries are merged only where there are many keys.
-    assert parts_of(replace(packed, seq_q=17, seq_kv=8191), FEW, 132) is None
-    assert parts_of(replace(packed, seq_q=17, seq_kv=8192), FEW, 132)
+    assert may_be_split(packed, FEW, 132) and places(packed, FEW, 132) == 2 * 132 * 100 // (60 * 8) == 55
+    # So many heads of K and V fill the GPU.
+    assert may_be_split(replace(packed, heads=220, heads_kv=220), FEW, 132)
+    assert not may_be_split(replace(packed, heads=221, heads_kv=221), FEW, 132)
+    assert may_be_split(replace(packed, heads=884, heads_kv=221), FEW, 264)
+    for name in ("best", "experiments/output_tma", "experiments/one_tile"):
+        assert not may_be_split(packed, resolve(name).schedule, 132)
+
+
+@pytest.mark.parametrize("name, head_dim", [("ragged", 128), ("d64", 64), ("d256_causal", 256), ("short_d64", 64)])
+@pytest.mark.parametrize("heads, heads_kv", [(1, 1), (64, 8), (71, 71)])
+def test_room_for_parts_is_bounded_whatever_the_lengths(name: str, head_dim: int, heads: int, heads_kv: int) -> None:
+    """All parts of an H200 have at most 96 MB."""
+    schedule = resolve(name).schedule
+    shape = AttentionShape(1, heads, 1, 1 << 20, head_dim, heads_kv=heads_kv, packed=True)
+    variant = replace(shape.variant(parts=True), tile_heads=in_one_tile(shape, schedule)[1])
+    launch = Launch.of(lambda *given: None, schedule, variant, shape)
+    assert 0 < 4 * (head_dim + 1) * launch.rows_of_parts < 96e6
 
 
 def test_a_kernel_that_is_measured_has_the_parts_of_a_call() -> None:
@@ -119,7 +120,7 @@ def test_each_block_that_a_tile_sees_is_in_one_part() -> None:
         seen = range(*visited(sizes, mask, row, 64, 128, 0, INTEGERS))
         each = part_blocks(sizes.seq_kv)
         parts = range(ceildiv(sizes.seq_kv, 128 * each) + 1)
-        found = [range(*replace(tile, part=part, result=part).blocks) for part in parts]
+        found = [range(*replace(tile, part=(part * each, (part + 1) * each), result=part).blocks) for part in parts]
         assert [block for part in found for block in part if block in seen] == [*seen]
         for part, blocks in enumerate(found):
             assert blocks and {block // each for block in blocks} == {part}
@@ -136,7 +137,7 @@ def test_what_has_none_is_refused() -> None:
     variant = Variant(128, "float16", parts=True)
     check(variant)
     check(replace(variant, packed=True))
-    check(replace(variant, packed=True, row_heads=4))
+    check(replace(variant, packed=True, group=4, tile_heads=4))
     with pytest.raises(ScheduleRefused, match="fixed sizes in parts of the keys"):
         check(replace(variant, sizes=Sizes(1, 8, 4, 16384)))
     best = resolve("best").schedule

@@ -79,8 +79,8 @@ CALLS = {
         {
             (name, replace(ALL_THAT_IS_OPTIONAL, group=4, parts=parts, tile_heads=heads))
             for name, parts, heads in (
-                *(("short_keys", False, 1), ("short", False, 1), ("softcap", False, 1)),
-                *(("short", True, 1), ("short", True, 4)),
+                *(("short_keys", False, 1), ("short_keys", False, 4), ("softcap", False, 1)),
+                *(("short", parts, heads) for parts in (False, True) for heads in (1, 4)),
             )
         },
     ),
@@ -89,12 +89,8 @@ CALLS = {
         {
             (name, Variant(128, "bfloat16", mask, optional=frozenset({"LSE"}), packed=True, parts=parts))
             for mask, longest in ((FULL, "ragged"), (CAUSAL, "causal_late"))
-            for name, parts in (
-                ("short_keys", False),
-                ("short_packed", False),
-                ("short_packed", True),
-                (longest, False),
-            )
+            for name in ("short_keys", "short_packed", longest)
+            for parts in (False, True)
         },
     ),
     "whose rows have the same bits": (

@@ -333,7 +333,9 @@ class Proof(ABC):
         boxes = {descriptor.name: descriptor.box[0] for descriptor in self.plan.descriptors}
         variant = self.code.variant
         heads, split = (variant.tile_heads, variant.box), variant.parts and variant.packed
-        return Reading(self.tiles, self.products, self.tensors(sizes), variant.dtype, boxes, variant.parts, split, heads)
+        return Reading(
+            self.tiles, self.products, self.tensors(sizes), variant.dtype, boxes, variant.parts, split, heads
+        )
 
     def note(self, run: Run, *streams: Iterable[Event]) -> None:
         """Adds to the coverage a run whose events were all checked, and to the digest its streams of events."""

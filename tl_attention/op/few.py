@@ -10,7 +10,7 @@ from tl_attention.problem.features import keep_heads_apart
 from tl_attention.problem.mask import FULL, ceildiv
 from tl_attention.problem.packed import LEAST_BLOCKS, places_of_parts
 from tl_attention.problem.shape import AttentionShape
-from tl_attention.problem.warpgroup import ROWS
+from tl_attention.problem.variant import most_heads
 from tl_attention.schedule.schedule import Schedule
 
 # Times in those in which a thread block computes a KV block: a tile begins and ends, and another kernel merges parts.
@@ -30,9 +30,9 @@ def in_one_tile(shape: AttentionShape, schedule: Schedule) -> tuple[AttentionSha
     They are those that share K and V, which are read once for all of them, if their rows of few queries then make fewer
     tiles, and of packed sequences always. The problem has no mask where a single query sees all keys.
     """
-    # Of more heads than a tile has rows, equally many lie in each of several.
+    # Of more heads than a tile has boxes of rows, equally many lie in each of several.
     # Windows that are open to the right need some rows of each, for the proof to see all that they may do.
-    most = ROWS if shape.mask.right in (None, 0) else 16
+    most = most_heads(shape.head_dim) if shape.mask.right in (None, 0) else 16
     heads = next(number for number in range(min(shape.group, most), 0, -1) if shape.group % number == 0)
     apart = keep_heads_apart(shape.asked.features)
     if shape.packed:

@@ -278,14 +278,15 @@ class PackedPlan(Plan):
         q, k, v = call.q, call.k, call.v
         total_q = q.shape[0]
         cu_q, cu_k, used_q, used_k, _, most_k = call.where
+        # A sequence is split that has few queries on many keys: as many queries as keys, as in training, are none.
+        may = self.in_parts is not None and (total_q < k.shape[0] or used_q is not None)
         if call.zero_unused:
             result.zero_()
             if lse is not None:
                 lse.fill_(-float("inf"))
         if self.whole is None:
             return None, ()
-        # Sequences with as many keys as queries, as in training, have no tile of few rows with many keys.
-        split = self.in_parts is not None and cu_q is not cu_k and min(most_k, k.shape[0]) > self.keys
+        split = may and min(most_k, k.shape[0]) > self.keys
         launch = self.in_parts() if split and self.in_parts else self.whole()
         taken: tuple[Tensor, ...] = (q, k, v, result)
         if self.single:

@@ -48,6 +48,11 @@ KERNEL_PARAMETERS = (
 )
 
 
+def most_heads(head_dim: int) -> int:
+    """Returns how many heads may have rows in one tile: each has a box of a row, in rows of 32 columns of two."""
+    return ROWS if tile_dim(head_dim) % 64 == 0 else ROWS // 2
+
+
 @dataclass(frozen=True)
 class Variant:
     """A Variant describes what a kernel is compiled to compute, its head sizes, dtype, mask, features and arch.

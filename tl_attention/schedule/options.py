@@ -221,7 +221,6 @@ class KernelOptions(_Options):
         None, description="registers of a thread that computes and of the producer's (setmaxnreg); else by block_M"
     )
 
-
     @property
     def groups_heads(self) -> bool:
         """Says whether rows of several heads may be loaded and stored head by head."""

@@ -341,9 +341,7 @@ COPY_CALLS = (
     # tl_attention_read_heads<4, 16>(own, (&(Sinks[(head_3 * 4)])));
     Call(
         PER_HEAD,
-        re.compile(
-            rf"tl_attention_read_heads<(\d+), (\d+)>\((\w+), \(&\(({'|'.join(TENSORS)})\[(.+)\]\)\)\);$"
-        ),
+        re.compile(rf"tl_attention_read_heads<(\d+), (\d+)>\((\w+), \(&\(({'|'.join(TENSORS)})\[(.+)\]\)\)\);$"),
         _of_heads,
     ),
     # own[0] = Sinks[((int64_t)head_3)];

@@ -271,7 +271,9 @@ class Stream:
     def _of_its_head(self, part: ThreadSlice) -> Iterator[Event]:
         heads = self.reading.heads if self.reading.heads[0] > 1 else ONE_HEAD
         if part.seen.values["heads"] != heads:
-            raise Unsafe(f"line {part.line} reads {part.seen.name} of heads {part.seen.values['heads']}, expected {heads}")
+            raise Unsafe(
+                f"line {part.line} reads {part.seen.name} of heads {part.seen.values['heads']}, expected {heads}"
+            )
         yield Event(PER_HEAD, part.seen.name, value=part.one("value"))
 
     def _check_heads(self, part: ThreadSlice, tensor: Tensor) -> None:

@@ -248,7 +248,9 @@ def of_heads(c):
 
 def stored_part(given, c):
     """Returns the device function that stores a warpgroup's rows of a part's output, in fp32, with its arguments."""
-    name = f"tl_attention_store_part<{c.columns_v}>" if c.tile_heads == 1 else f"tl_attention_store_part_of<{of_heads(c)}>"
+    name = (
+        f"tl_attention_store_part<{c.columns_v}>" if c.tile_heads == 1 else f"tl_attention_store_part_of<{of_heads(c)}>"
+    )
     return (name, *given)
 
 
