@@ -134,7 +134,6 @@ c = SimpleNamespace(
     strided=False,
     packed=False,
     parts=False,
-    row_heads=1,
     tile_heads=1,
     box=64,
     idle_rows=0,
@@ -371,11 +370,12 @@ def variables(s, c):
     cut = 0
     result = None
     part = None
-    part_blocks = None
+    part_first = None
+    part_end = None
+    own = (part_first, part_end)
     return Tile(
         first, blocks, first_row, head, bz, bz, seq_q, seq_kv, visible, cut,
-        turn=turn, base=base, number=tile, row_heads=c.row_heads,
-        result=result, part=part, part_blocks=part_blocks,
+        turn=turn, base=base, number=tile, result=result, part=part, part_first=own[0], part_end=own[1],
     )  # fmt: skip
 
 
@@ -470,7 +470,7 @@ def reach(tile, s, c):
     # Blocks of a cluster load together: as many KV blocks as its last row needs.
     put(
         tile.blocks,
-        c.mask.end_block(tile.blocks, tile.end_key((tile.first_row + c.kernel.cluster) * c.tile_rows), c.block_N, T),
+        c.mask.end_block(tile.blocks, tile.own_key((tile.first_row + c.kernel.cluster) * c.tile_rows), c.block_N, T),
     )
     put(tile.blocks, T.max(tile.blocks, c.loop.least_blocks))
     put(tile.first_row, (tile.first_row + s.rank) * c.tile_rows)
@@ -481,7 +481,7 @@ def see(tile, wg, s, c):
     """Sets a tile's first row to the warpgroup's own, and the bounds of the KV blocks that all of its rows see."""
     put(tile.first_row, tile.first_row + wg * c.box)
     put(tile.visible, tile.seq_kv // c.block_N)
-    put(tile.visible, c.mask.end_whole(tile.visible, tile.first_key(tile.first_row), c.block_N, T))
+    put(tile.visible, c.mask.end_whole(tile.visible, tile.own_key(tile.first_row), c.block_N, T))
 
 
 @T.macro
@@ -505,8 +505,8 @@ class Tile:
     which are counted from the last one: those before number `visible` need no mask, but for those before number `cut`, where
     a window has a left edge. A thread block that works on tile after tile takes this one as its `turn`-th, and number
     `number` of the grid; its loads go on from number `base` of each ring. The rows may be those of warpgroup `wg` alone.
-    Each query of a packed sequence may have the rows of `row_heads` heads.
-    Of keys in parts these are part `part`, of `part_blocks` blocks but for the last, and results go where `result` says.
+    Of keys in parts these are part `part`, the blocks from `part_first` to before `part_end`, and results go where `result`
+    says: it is a batch, or of a packed sequence a place, counted from 1, or 0 if the sequence is not split.
     """
 
     first: object
@@ -523,41 +523,28 @@ class Tile:
     base: object = 0
     number: object = None
     wg: object = None
-    row_heads: int = 1
     result: object = None
     part: object = None
-    part_blocks: object = None
+    part_first: object = None
+    part_end: object = None
 
     @property
     def results(self):
-        """Returns where the tile's results go: where its queries lie, unless each part of the keys has its own."""
-        return self.queries if self.result is None else self.result
+        """Returns where results of all keys go, or of a part of a batch's: where the queries lie, or to its own batch."""
+        return self.queries if self.part is None else self.result
 
     @property
     def past_len(self):
         """Returns how many keys of the sequence precede its first query."""
-        return self.seq_kv - self.queries_of(self.seq_q)
+        return self.seq_kv - self.seq_q
 
     def kv_block(self, t):
         """Returns the number of the KV block that the tile takes t-th, from 0 on; it takes its last block first."""
         return self.first + self.blocks - 1 - t
 
-    def queries_of(self, rows):
-        """Returns how many queries have so many rows, whole ones."""
-        return rows if self.row_heads == 1 else T.truncdiv(rows, self.row_heads)
-
     def own_key(self, row):
         """Returns the key at which the query of a row stands."""
-        return self.queries_of(row) + self.past_len
-
-    def first_key(self, row):
-        """Returns the first key at which a query of the rows from `row` on stands."""
-        return self.queries_of(row) + self.past_len
-
-    def end_key(self, row):
-        """Returns the key behind the last at which a query of the rows before `row` stands."""
-        # The sum in parentheses is a number: TileLang leaves out a 0 that is added, and keeps `+ 1 - 1`.
-        return self.queries_of(row + (self.row_heads - 1)) + self.past_len
+        return row + self.past_len
 
 
 # --- the loop over the KV blocks of a tile ---------------------------------------------------------------------------
@@ -1001,6 +988,12 @@ def store(tile, s, c):
         s.scores_scale[i] = inverse(s.scores_scale[i], c)
     for i, j in T.Parallel(ROWS, c.head_dim_v):
         s.acc_o[i, j] *= s.scores_scale[i]
+    store_rows(tile, s, c)
+
+
+@T.macro
+def store_rows(tile, s, c):
+    """Stores a warpgroup's output rows where its queries lie, or of a part of a batch's keys in its results."""
     store_vector(tile, s, c)
 
 
@@ -1074,9 +1067,15 @@ def first_of_row(tensor, sequence, head, row, c):
     return tensor[sequence, head, row, 0]
 
 
+def whole_output(given, c):
+    """Returns the output that a tile with all keys goes to: of packed sequences in parts, that which parts are merged into."""
+    return given.Output
+
+
 def stored(registers, row, tile, s, c):
     """Returns the arguments of the device function that stores output rows, from `row` on, out of these registers."""
-    first = first_of_row(s.given.Output, tile.results, tile.head * c.tile_heads, row, c)
+    output = whole_output(s.given, c)
+    first = first_of_row(output, tile.results, tile.head * c.tile_heads, row, c)
     place = T.address_of(first), tile.seq_q - row
     return (registers, *place)
 

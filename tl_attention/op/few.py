@@ -36,7 +36,7 @@ def in_one_tile(shape: AttentionShape, schedule: Schedule) -> tuple[AttentionSha
     heads = next(number for number in range(min(shape.group, most), 0, -1) if shape.group % number == 0)
     apart = keep_heads_apart(shape.asked.features)
     if shape.packed:
-        return shape, heads if schedule.kernel.groups_heads and not apart else 1
+        return shape, heads if schedule.groups_heads and not apart else 1
     apart = apart or schedule.kernel.rows_of == "head" or shape.seq_q > schedule.block_M
     if apart or tiles_of_heads(shape, schedule, heads) >= tiles_of_heads(shape, schedule, 1):
         return shape, 1
@@ -67,7 +67,7 @@ def may_be_split(shape: AttentionShape, schedule: Schedule, sms: int) -> bool:
 
     A split sequence has two places at least for the results of its parts.
     """
-    return schedule.kernel.splits_sequences and places(shape, schedule, sms) > 1
+    return schedule.splits_sequences and places(shape, schedule, sms) > 1
 
 
 def places(shape: AttentionShape, schedule: Schedule, sms: int) -> int:
@@ -112,7 +112,7 @@ def of_any_lengths(
     of_lengths = [replace(shape, seq_q=rows, seq_kv=rows) for rows in lengths]
     one = in_one_tile(shape, schedule) if shape.packed else (shape, 1)
     problems = dict.fromkeys([one, *(in_one_tile(of_one, schedule) for of_one in of_lengths)])
-    may = schedule.kernel.splits_sequences if shape.packed else may_have_parts(schedule)
+    may = schedule.splits_sequences if shape.packed else may_have_parts(schedule)
     return [(*problem, in_parts) for problem in problems for in_parts in (False, True)[: 1 + (may and not invariant)]]
 
 

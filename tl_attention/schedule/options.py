@@ -221,17 +221,6 @@ class KernelOptions(_Options):
         None, description="registers of a thread that computes and of the producer's (setmaxnreg); else by block_M"
     )
 
-    @property
-    def groups_heads(self) -> bool:
-        """Says whether rows of several heads may be loaded and stored head by head."""
-        return self.output == "vector" and self.q_operand == "shared"
-
-    @property
-    def splits_sequences(self) -> bool:
-        """Says whether packed sequences may be split, each part with results of its own that another kernel merges."""
-        # TileLang gives the kernel that merges the parts the same clusters.
-        return self.cluster == 1 and self.tile_scheduler != "one_tile" and self.output == "vector"
-
 
 class Exp2Polynomial(_Options):
     """Which exponentials are computed by polynomial on the FMA units instead of MUFU.EX2."""

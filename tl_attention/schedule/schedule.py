@@ -67,6 +67,18 @@ class Schedule(Keys):
         return self.lowering, *blocks, *map(str, softmax.values())
 
     @property
+    def groups_heads(self) -> bool:
+        """Says whether rows of several heads may be loaded and stored head by head."""
+        return self.kernel.output == "vector" and self.kernel.q_operand == "shared"
+
+    @property
+    def splits_sequences(self) -> bool:
+        """Says whether packed sequences may be split, each part with results of its own that another kernel merges."""
+        kernel = self.kernel
+        # TileLang gives the kernel that merges the parts the same clusters.
+        return kernel.cluster == 1 and kernel.tile_scheduler != "one_tile" and kernel.output == "vector"
+
+    @property
     def label(self) -> str:
         """Returns the schedule as one word without spaces, which `Schedule.from_label` reads back.
 

@@ -90,7 +90,7 @@ class Lowering(ABC):
         of_group = variant.tile_heads > 1
         grouped, split = kernel.rows_of == "group", kernel.part_blocks is not None
         if variant.packed:
-            grouped, split = kernel.groups_heads, kernel.splits_sequences
+            grouped, split = schedule.groups_heads, schedule.splits_sequences
         if (of_group and not grouped) or (variant.parts and not split):
             raise ValueError(f"{variant} of {schedule.label}, expected what its rows_of and part_blocks allow")
         if of_group and keep_heads_apart(asked):

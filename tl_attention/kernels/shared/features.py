@@ -45,7 +45,7 @@ class Totals:
     They are `count` rows of a head from `first_row` on, of the `seq_q` that a sequence has; `queries` says where it
     lies. Scores are scaled by `scale`. `total` is a fragment
     of theirs, `maxima` and `totals` are where a thread has its own in registers. Without a fragment two are None.
-    Where a packed sequence may be split, `row_of_part` is where the rows are among the results of parts, and `result` is 0
+    Where a packed sequence may be split, `row_of_part` is where the rows are among the results of parts, and `place` is 0
     if it is not.
     """
 
@@ -58,7 +58,7 @@ class Totals:
     first_row: object
     count: object = None
     total: object = None
-    result: object = None
+    place: object = None
     row_of_part: object = None
 
 
@@ -69,11 +69,11 @@ def add_sink(rows, s, c):
     It is in natural units, neither scaled nor capped. A row has seen a key, so its maximum is finite. To rows of a part it
     is added as parts are merged.
     """
-    if rows.result is None:
+    if rows.place is None:
         add_sinks(rows, s, c)
     else:
         T.fill(s.scores_max_prev, 1)
-        if rows.result == 0:
+        if rows.place == 0:
             add_sinks(rows, s, c)
 
 
@@ -97,9 +97,9 @@ def sink_score(sink, per_score):
 @T.macro
 def store_lse(rows, s, c):
     """Stores each row's LSE = ln 2 (scale scores_max + log2 total), or -inf where the row has seen no key."""
-    if rows.result is None:
+    if rows.place is None:
         T.call_extern("handle", *lse_of_rows(s.given.LSE, rows, c))
-    elif rows.result > 0:
+    elif rows.place > 0:
         T.call_extern("handle", *lse_at(s.given.LSE[rows.row_of_part], c.box, rows, c))
     else:
         T.call_extern("handle", *lse_of_rows(s.given.MergedLSE, rows, c))

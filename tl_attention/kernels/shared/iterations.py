@@ -21,9 +21,8 @@ class Tile:
     which are counted from the last one: those before number `visible` need no mask, but for those before number `cut`, where
     a window has a left edge. A thread block that works on tile after tile takes this one as its `turn`-th, and number
     `number` of the grid; its loads go on from number `base` of each ring. The rows may be those of warpgroup `wg` alone.
-    Of keys in parts these are part `part`, of `part_blocks` blocks but for the last, and results go where `result` says. Of a
-    packed sequence they are the blocks from `part_first` to before `part_end`, and `result` is one more than the place of
-    the part's results, 0 for a sequence that is not split.
+    Of keys in parts these are part `part`, the blocks from `part_first` to before `part_end`, and results go where `result`
+    says: it is a batch, or of a packed sequence a place, counted from 1, or 0 if the sequence is not split.
     """
 
     first: object
@@ -42,21 +41,13 @@ class Tile:
     wg: object = None
     result: object = None
     part: object = None
-    part_blocks: object = None
     part_first: object = None
     part_end: object = None
 
     @property
     def results(self):
-        """Returns where the tile's results go: where its queries lie, unless each part of the keys has its own."""
-        return self.queries if self.result is None or self.part_end is not None else self.result
-
-    @property
-    def blocks_of_part(self):
-        """Returns the first KV block of the tile's part, and the one behind its last, whatever the rows see of them."""
-        if self.part_end is not None:
-            return self.part_first, self.part_end
-        return self.part * self.part_blocks, (self.part + 1) * self.part_blocks
+        """Returns where results of all keys go, or of a part of a batch's: where the queries lie, or to its own batch."""
+        return self.queries if self.part is None else self.result
 
     @property
     def past_len(self):
@@ -69,14 +60,6 @@ class Tile:
 
     def own_key(self, row):
         """Returns the key at which the query of a row stands."""
-        return row + self.past_len
-
-    def first_key(self, row):
-        """Returns the first key at which a query of the rows from `row` on stands."""
-        return row + self.past_len
-
-    def end_key(self, row):
-        """Returns the key behind the last at which a query of the rows before `row` stands."""
         return row + self.past_len
 
 

@@ -33,14 +33,18 @@ def variables(s, c):
     cut = T.alloc_var("int32") if c.mask.left is not None else 0
     result = T.alloc_var("int32") if c.parts else None
     part = T.alloc_var("int32") if c.parts and not c.packed else None
-    part_blocks = s.given.part_blocks if c.parts and not c.packed else None
     part_first = T.alloc_var("int32") if c.parts and c.packed else None
     part_end = T.alloc_var("int32") if c.parts and c.packed else None
+    own = blocks_of_part(part, s.given.part_blocks) if c.parts and not c.packed else (part_first, part_end)
     return Tile(
         first, blocks, first_row, head, q_begin if c.packed else bz, k_begin if c.packed else bz, seq_q, seq_kv, visible, cut,
-        turn=turn, base=base, number=tile,
-        result=result, part=part, part_blocks=part_blocks, part_first=part_first, part_end=part_end,
+        turn=turn, base=base, number=tile, result=result, part=part, part_first=own[0], part_end=own[1],
     )  # fmt: skip
+
+
+def blocks_of_part(part, part_blocks):
+    """Returns the first KV block of a part of a batch's keys, and the one behind its last."""
+    return part * part_blocks, (part + 1) * part_blocks
 
 
 def put(variable, value):
@@ -199,10 +203,10 @@ def reach(tile, s, c):
     # Blocks of a cluster load together: as many KV blocks as its last row needs.
     put(
         tile.blocks,
-        c.mask.end_block(tile.blocks, tile.end_key((tile.first_row + c.kernel.cluster) * c.tile_rows), c.block_N, T),
+        c.mask.end_block(tile.blocks, tile.own_key((tile.first_row + c.kernel.cluster) * c.tile_rows), c.block_N, T),
     )
     if c.parts:
-        put(tile.blocks, T.min(tile.blocks, tile.blocks_of_part[1]))
+        put(tile.blocks, T.min(tile.blocks, tile.part_end))
     put(tile.blocks, T.max(tile.blocks, c.loop.least_blocks))
     put(tile.first_row, (tile.first_row + s.rank) * c.tile_rows)
 
@@ -211,12 +215,12 @@ def reach(tile, s, c):
 def begin(tile, first_row, s, c):
     """Sets a tile's first KV block to the first that its rows reach back to, and counts the tile's blocks from it."""
     # Blocks of a cluster load together: from the first that its first row needs.
-    put(tile.first, c.mask.first_block(tile.first_key(first_row - s.rank * c.tile_rows), c.block_N, T))
+    put(tile.first, c.mask.first_block(tile.own_key(first_row - s.rank * c.tile_rows), c.block_N, T))
     if c.parts:
-        put(tile.first, T.max(tile.first, tile.blocks_of_part[0]))
+        put(tile.first, T.max(tile.first, tile.part_first))
         if c.mask.left is not None:
             # A part that lies before the window has its own last block, which is masked, not the window's first.
-            put(tile.first, T.min(tile.first, tile.blocks_of_part[1] - 1))
+            put(tile.first, T.min(tile.first, tile.part_end - 1))
     put(tile.blocks, T.max(tile.blocks - tile.first, c.loop.least_blocks))
 
 
@@ -225,11 +229,11 @@ def see(tile, wg, s, c):
     """Sets a tile's first row to the warpgroup's own, and the bounds of the KV blocks that all of its rows see."""
     put(tile.first_row, tile.first_row + wg * c.box)
     put(tile.visible, tile.seq_kv // c.block_N)
-    put(tile.visible, c.mask.end_whole(tile.visible, tile.first_key(tile.first_row), c.block_N, T))
+    put(tile.visible, c.mask.end_whole(tile.visible, tile.own_key(tile.first_row), c.block_N, T))
     if c.mask.left is not None or c.parts:
         put(tile.visible, tile.visible - tile.first)
     if c.mask.left is not None:
-        put(tile.cut, c.mask.first_whole(tile.end_key(tile.first_row + c.box), c.block_N, T) - tile.first)
+        put(tile.cut, c.mask.first_whole(tile.own_key(tile.first_row + c.box), c.block_N, T) - tile.first)
 
 
 @T.macro

@@ -223,7 +223,7 @@ def totals_of(total, tile, s, c):
         tile.first_row,
         count=ROWS,
         total=total,
-        result=tile.result if c.packed and c.parts else None,
+        place=tile.result,
         row_of_part=row_of_part(tile, s, c) if c.packed and c.parts else None,
     )
 
