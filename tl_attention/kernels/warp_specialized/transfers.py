@@ -223,7 +223,7 @@ def totals_of(total, tile, s, c):
         tile.first_row,
         count=ROWS,
         total=total,
-        place=tile.result,
+        place=tile.result if c.packed else None,
         row_of_part=row_of_part(tile, s, c) if c.packed and c.parts else None,
     )
 
