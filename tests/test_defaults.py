@@ -251,8 +251,9 @@ def test_rows_have_the_same_bits_at_all_lengths_but_for_a_head_size_and_a_softca
     for size, dtype, mask, packed in itertools.product(TILE_SIZES, DTYPES, masks, (False, True)):
         head_dim, head_dim_v = sizes_of(size)
         asked = problem(100, 900, head_dim, mask, dtype=dtype, head_dim_v=head_dim_v, packed=packed)
+        # Some packed sequences may be split, unless a call asks for the same bits.
         by_length = size == 96 and not (packed and mask.right != 0)
-        assert computed(asked, HOPPER.arch, None) == (asked, not by_length), asked
+        assert computed(asked, HOPPER.arch, None) == (asked, not by_length and not packed), asked
         assert not computed(asked.asking(softcap=30.0), HOPPER.arch, None)[1]
         # Nobody's rules choose a schedule that is named.
         assert computed(asked, HOPPER.arch, None, by_rules=False)[1]

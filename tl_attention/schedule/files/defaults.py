@@ -87,9 +87,10 @@ def _alike(schedule: str, other: str, most_keys: int) -> bool:
 
 
 @functools.cache
-def _has_parts(schedule: str) -> bool:
-    """Says whether the schedule of this name may compute keys in parts."""
-    return resolve(schedule).schedule.kernel.part_blocks is not None
+def _has_parts(name: str, packed: bool = False) -> bool:
+    """Says whether the schedule of this name may compute keys in parts, or some sequences' among packed ones."""
+    schedule = resolve(name).schedule
+    return schedule.splits_sequences if packed else schedule.kernel.part_blocks is not None
 
 
 @functools.lru_cache(MOST_KEPT)
@@ -115,7 +116,8 @@ def computed(
     case = Case.of(shape, arch)
     if invariant is None and by_rules:
         # A cache of keys that grows makes a new problem with each token, but not a new case.
-        invariant = _same_bits(case._replace(seq_q=1, seq_kv=1)) and not _has_parts(default_schedule(shape, arch))
+        may_split = _has_parts(default_schedule(shape, arch), shape.packed)
+        invariant = _same_bits(case._replace(seq_q=1, seq_kv=1)) and not may_split
     elif invariant is None:
         invariant = not mix_rows(shape.asked.features)
     if not shape.packed and is_window(shape.mask):
