@@ -15,6 +15,7 @@
 #define __device__
 #define __forceinline__ inline
 #define __shared__ static
+#define __align__(bytes) alignas(bytes)
 using std::max;
 using std::min;
 struct float4 { float x, y, z, w; };

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import random
 import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from functools import cached_property
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,7 +19,8 @@ from tiers import sampled
 from tl_attention.compiler.toolchain import host_compiler
 from tl_attention.kernels.warp_specialized.device_code import LIST_TILES
 from tl_attention.problem.mask import INTEGERS, Mask, ceildiv, sides
-from tl_attention.problem.packed import LEAST_BLOCKS, QUERY_WORDS, SHARE, TILE_WORDS, places_of_parts, words_of_list
+from tl_attention.problem.packed import LEAST_BLOCKS, QUERY_WORDS, TILE_WORDS, places_of_parts, words_of_list
+from tl_attention.problem.tiling import MERGE, TILE
 
 
 class Kernel(NamedTuple):
@@ -32,7 +35,7 @@ class Kernel(NamedTuple):
 
     @property
     def template(self) -> str:
-        split = (LEAST_BLOCKS, SHARE, self.workers) if self.workers else (0, 0, 0)
+        split = (LEAST_BLOCKS, self.workers, round(32 * TILE), round(32 * MERGE)) if self.workers else (0, 1, 0, 0)
         return f"tl_attention_list_tiles<{', '.join(map(str, (*self[:5], *split)))}>"
 
 
@@ -137,16 +140,55 @@ class Packing:
         blocks = self.blocks(place, tile)
         return blocks.stop - blocks.start
 
-    @property
+    @cached_property
+    def work(self) -> list[tuple[int, int, int]]:
+        """Returns each sequence's row tiles, and the KV blocks of the shortest and the longest of its first and its last."""
+        found = []
+        for place in self.places:
+            tiles = ceildiv(place.queries, self.kernel.rows)
+            ends = sorted(max(0, self.count(place, tile)) for tile in (0, tiles - 1)) if tiles else (0, 0)
+            found.append((tiles, *ends))
+        return found
+
+    @cached_property
     def most(self) -> int:
-        """Returns how many KV blocks a part has at most."""
+        """Returns how many KV blocks a part has at most: of 32 numbers that with which all takes the least time."""
         if not self.kernel.workers:
             return NO_END
-        twice = 0
-        for place in self.places:
-            if tiles := ceildiv(place.queries, self.kernel.rows):
-                twice += tiles * sum(max(0, self.count(place, tile)) for tile in (0, tiles - 1))
-        return max(LEAST_BLOCKS, ceildiv(twice * self.kv_heads * SHARE, 200 * self.kernel.workers))
+        twice = self.kv_heads * sum(tiles * (least + most) for tiles, least, most in self.work)
+        shares = [round(512 * 2 ** (-n / 8)) >> m for m in range(4) for n in range(8)]
+        tried = [max(LEAST_BLOCKS, ceildiv(twice * share, 512 * self.kernel.workers)) for share in shares]
+        times = [self.time(most) for most in tried]
+        return tried[times.index(min(times))]
+
+    def time(self, most: int) -> float:
+        """Returns how long all tiles take if parts have so many KV blocks at most, in 32nds of the time of a block."""
+        tiles = [
+            ((blocks, blocks // parts, parts) if parts > 1 else (count * (low + blocks) / 2, low, count), blocks, parts)
+            for count, low, blocks in self.work
+            for parts in (max(1, ceildiv(blocks, most)) if count == 1 else 1,)
+        ]
+        longest = max((ceildiv(blocks, parts) for _, blocks, parts in tiles), default=0)
+        split = [parts for _, _, parts in tiles if parts > 1]
+        long, of_long = 0, 0
+        for (total, low, count), blocks, parts in tiles:
+            high = ceildiv(blocks, parts)
+            if 2 * low > longest:
+                own, own_blocks = count, int(total)
+            elif 2 * high > longest:
+                own = blocks % parts if parts > 1 else max(1, count * (2 * high - longest) // (2 * (high - low)))
+                own_blocks = own * high if parts > 1 else own * (2 * high + longest) // 4
+            else:
+                continue
+            long, of_long = long + own * self.kv_heads, of_long + own_blocks * self.kv_heads
+        tile, workers = round(32 * TILE), self.kernel.workers
+        items = self.kv_heads * sum(count for (_, _, count), _, _ in tiles)
+        all_blocks = sum(count * (low + blocks) for count, low, blocks in self.work) // 2 * self.kv_heads
+        in_rounds = ceildiv(long, workers) * (32 * of_long // long + tile) if long else 0
+        found = max(in_rounds, (32 * all_blocks + tile * items) // workers, 32 * longest + tile)
+        if sum(split) > self.room_for_parts:
+            return math.inf
+        return found + (round(32 * MERGE) + max(split) if split else 0)
 
     def items(self) -> tuple[list[Item], list[tuple[int, ...]], int]:
         """Returns the items of all tiles, sequence by sequence, the queries to be merged, and the longest item's KV blocks."""
@@ -158,13 +200,14 @@ class Packing:
             tiles = range(ceildiv(place.queries, rows))
             blocks = self.blocks(place, 0)
             if len(tiles) == 1 and len(blocks) > most:
-                each = ceildiv(len(blocks), ceildiv(len(blocks), most))
-                parts = [blocks[first : first + each] for first in range(0, len(blocks), each)]
+                number = ceildiv(len(blocks), most)
+                ends = [*accumulate(len(blocks) // number + (n < len(blocks) % number) for n in range(number))]
+                parts = [blocks[first:end] for first, end in pairwise([0, *ends])]
                 merged += [(place.q_begin + query, base, len(parts), query) for query in range(place.queries)]
                 for part in parts:
                     base += 1
                     items.append(Item((0, *place, part.start, part.stop, base), len(part)))
-                longest = max(longest, each)
+                longest = max(longest, len(parts[0]))
                 continue
             # Rows of a causal mask need the more keys the later they are.
             for tile in reversed(tiles) if self.mask.grows else tiles:

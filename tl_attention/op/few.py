@@ -10,11 +10,9 @@ from tl_attention.problem.features import keep_heads_apart
 from tl_attention.problem.mask import FULL, ceildiv
 from tl_attention.problem.packed import LEAST_BLOCKS, places_of_parts
 from tl_attention.problem.shape import AttentionShape
+from tl_attention.problem.tiling import MERGE, MERGE_PART, TILE
 from tl_attention.problem.variant import most_heads
 from tl_attention.schedule.schedule import Schedule
-
-# Times in those in which a thread block computes a KV block: a tile begins and ends, and another kernel merges parts.
-TILE, MERGE, MERGE_PART = 1.5, 2.5, 0.03
 
 
 class Parts(NamedTuple):

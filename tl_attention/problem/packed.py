@@ -19,9 +19,8 @@ TILE_WORDS = 8
 # A query of a split sequence has so many: its row of the output, the first of its tile's places, how many parts there are,
 # and its number in the tile.
 QUERY_WORDS = 4
-# A sequence of one row tile is split where it has more KV blocks than this percentage of an equal share of all blocks, and
-# than so many.
-SHARE, LEAST_BLOCKS = 60, 4
+# A part has so many KV blocks at least, and so many workers' parts have places for their results for each worker.
+LEAST_BLOCKS, PARTS_OF_WORKER = 4, 4
 # Entries of the next tiles have so many places in shared memory, each with the tile's head behind the entry's numbers:
 # warps read a tile's entry until they store the tile.
 TILES_TOLD, TOLD_WORDS = 4, TILE_WORDS + 1
@@ -74,11 +73,8 @@ def words_of_list(total_q: int, sequences: int, rows: int, places: int = 0) -> i
 
 
 def places_of_parts(workers: int, heads: int) -> int:
-    """Returns how many places each of so many heads of K needs for parts' results, where so many blocks work at once.
-
-    Parts have more than SHARE percent of an equal share of all blocks, or are a sequence's last.
-    """
-    return 2 * workers * 100 // (SHARE * heads)
+    """Returns how many places each of so many heads of K has for parts' results, where so many blocks work at once."""
+    return PARTS_OF_WORKER * workers // heads
 
 
 def listed(places: Sequence[Place], rows: int, block_M: int) -> np.ndarray:

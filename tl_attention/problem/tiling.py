@@ -7,6 +7,8 @@ from typing import Any
 from tl_attention.problem.mask import INTEGERS, Mask, ceildiv
 from tl_attention.problem.shape import AttentionShape
 
+# Times in those in which a thread block computes a KV block: a tile begins and ends, and another kernel merges parts.
+TILE, MERGE, MERGE_PART = 1.5, 2.5, 0.03
 # K and V of the heads of a section fit in the L2 cache of an H100 (50 MB) beside everything else.
 SECTION_BYTES = 32 << 20
 # At most so many tiles for each worker are taken from the last heads together, the longest first.

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 
 from tl_attention.kernels.shared.device_code import is_bf16
 from tl_attention.problem.mask import WINDOW, sides
-from tl_attention.problem.packed import LEAST_BLOCKS, SHARE
+from tl_attention.problem.packed import LEAST_BLOCKS
+from tl_attention.problem.tiling import MERGE, TILE
 from tl_attention.problem.variant import Variant
 from tl_attention.problem.warpgroup import WARP
 
@@ -39,7 +40,8 @@ def listing_call(given: Any, variant: Variant, tile: tuple[int, int, int, int], 
     results = given.Output.shape[0] if variant.parts else 0
     block_M, cluster, block_N, workers = tile
     of_tile = variant.rows_of(block_M) * cluster, cluster, block_N, block_M, variant.tile_heads
-    split = (LEAST_BLOCKS, SHARE, workers) if variant.parts else (0, 0, 0)
+    # In 32nds of the time of a KV block.
+    split = (LEAST_BLOCKS, workers, round(32 * TILE), round(32 * MERGE)) if variant.parts else (0, 1, 0, 0)
     template = ", ".join(map(str, (*of_tile, *split)))
     room = given.Q.shape[1], results, given.Tiles.shape[0], ops.address_of(given.Tiles[0])
     arguments = (*(tensor.data for tensor in offsets), *window, *lengths, *room)

@@ -1,9 +1,9 @@
 // Row tiles of packed sequences, the longest first. One block sorts them by how many KV blocks they have, in buckets, in
 // which they stay in their order. Each warp has as many tiles in a row as the others, and counts and places them 32 at a
-// time. With `least`, a sequence of one row tile may be split: it has an entry for each of its parts, equally long ones,
-// and each of its queries is listed to be merged. It is split where it has more than `least` blocks, and than `share`
-// percent of an equal share for each worker of all blocks of all heads. Offsets that are wrong are cut to the tensors, so
-// that no kernel gets beyond these.
+// time. With `least`, a sequence of one row tile may be split: it has an entry for each of its parts, about equally long
+// ones, and each of its queries is listed to be merged. Each warp says how long all would take with parts of up to so many
+// blocks, from twice an equal share of all work for each worker to a seventh; the soonest is taken. Offsets that are wrong
+// are cut to the tensors, so that no kernel gets beyond these.
 
 struct tl_attention_sequence { int begin, length; };
 __device__ __forceinline__ tl_attention_sequence tl_attention_sequence_of(const int* begins, const int* used, int n,
@@ -21,10 +21,48 @@ __device__ __forceinline__ tl_attention_blocks tl_attention_blocks_of(int tile, 
   if (left >= 0) found.first = max(tile * rows + past - left, 0) / block_N;
   return found;
 }
-// A part has so many of so many blocks, where parts of at most `most` are equally long.
-__device__ __forceinline__ int tl_attention_blocks_of_part(int blocks, int most) {
-  const int parts = (blocks + most - 1) / most;
-  return (blocks + parts - 1) / parts;
+// What `tl_attention_time` asks of a sequence: its row tiles, and the blocks of the shortest and the longest of them.
+struct __align__(16) tl_attention_work { int tiles, least, most, pad; };
+__device__ __forceinline__ long long tl_attention_sum_of_warp(long long own) {
+  #pragma unroll
+  for (int by = 16; by > 0; by /= 2) own += __shfl_xor_sync(0xffffffff, own, by);
+  return own;
+}
+// How long all heads' tiles take, in 32nds of the time of a block, if one with more than `most` blocks is split: the longest
+// ones in as many rounds as there are, or all work in equal shares. It is negative where there is no room for the parts.
+template <int workers, int tile_time, int merge_time>
+__device__ __forceinline__ long long tl_attention_time(const tl_attention_work* work, int batch, int heads, int places, int most,
+                                                       long long all) {
+  int longest = 0, most_parts = 1;
+  long long items = 0, split = 0, blocks_of_long = 0, long_ones = 0;
+  for (int n = threadIdx.x % 32; n < batch; n += 32) {
+    const tl_attention_work of = work[n];
+    const int parts = of.tiles == 1 && of.most > most ? (of.most + most - 1) / most : 1;
+    longest = max(longest, (of.most + parts - 1) / parts);
+    items += parts > 1 ? parts : of.tiles;
+    if (parts > 1) split += parts, most_parts = max(most_parts, parts);
+  }
+  longest = __reduce_max_sync(0xffffffff, longest);
+  for (int n = threadIdx.x % 32; n < batch; n += 32) {
+    const tl_attention_work of = work[n];
+    const int parts = of.tiles == 1 && of.most > most ? (of.most + most - 1) / most : 1;
+    const int count = parts > 1 ? parts : of.tiles, low = parts > 1 ? of.most / parts : of.least;
+    const int high = (of.most + parts - 1) / parts;
+    long long own = 0, blocks = 0;
+    if (2 * (long long)low > longest) {
+      own = count, blocks = parts > 1 ? of.most : (long long)count * (low + high) / 2;
+    } else if (2 * (long long)high > longest) {
+      own = parts > 1 ? of.most % parts : max((long long)count * (2 * (long long)high - longest) / (2 * (high - low)), 1ll);
+      blocks = parts > 1 ? own * high : own * (2 * (long long)high + longest) / 4;
+    }
+    long_ones += own, blocks_of_long += blocks;
+  }
+  items = heads * tl_attention_sum_of_warp(items), split = tl_attention_sum_of_warp(split);
+  long_ones = heads * tl_attention_sum_of_warp(long_ones), blocks_of_long = heads * tl_attention_sum_of_warp(blocks_of_long);
+  most_parts = __reduce_max_sync(0xffffffff, most_parts);
+  const long long in_rounds = long_ones ? (long_ones + workers - 1) / workers * (32 * blocks_of_long / long_ones + tile_time) : 0;
+  const long long in_shares = (32 * all * heads + tile_time * items) / workers, alone = 32ll * longest + tile_time;
+  return split > places ? -1 : max(max(in_rounds, in_shares), alone) + (split ? merge_time + most_parts : 0);
 }
 // The sum of all threads' values before this one's, and of all of them.
 __device__ __forceinline__ int tl_attention_sum_before(int value, int* of_warps, int* sum) {
@@ -47,40 +85,53 @@ __device__ __forceinline__ int tl_attention_sum_before(int value, int* of_warps,
   *sum = __shfl_sync(0xffffffff, before, 31);
   return own - value + (warp ? __shfl_sync(0xffffffff, before, warp - 1) : 0);
 }
-template <int rows, int cluster, int block_N, int block_M, int tile_heads, int least, int share, int workers>
+template <int rows, int cluster, int block_N, int block_M, int tile_heads, int least, int workers, int tile_time,
+          int merge_time>
 __device__ __forceinline__ void tl_attention_list_tiles(
     const int* begins_q, const int* begins_k, const int* used_q, const int* used_k, int left, int right, int bounds,
     int count_q, int count_k, int total_q, int total_k, int all_heads, int results, int words, int* tiles) {
   constexpr int buckets = 32, warps = 32;
   __shared__ int counts[buckets * warps], of_warps[warps], longest, most_parts;
-  __shared__ unsigned long long all;
+  __shared__ unsigned long long twice_all;
+  __shared__ long long times[warps];
   const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32, batch = bounds - 1;
   const bool all_q = count_q == bounds, all_k = count_k == bounds;
   const int heads = all_heads / tile_heads, places = least ? results / (block_M * heads) : 0;
   const int room = total_q / rows + batch + places, room_of_queries = min(total_q, places / 2 * rows);
   int *starts = tiles + words - bounds, *bases = starts - bounds;
   int4* split_queries = (int4*)(tiles + 8 * (room + 1));
-  if (thread == 0) longest = 0, most_parts = 1, all = 0;
+  if (thread == 0) longest = 0, most_parts = 1, twice_all = 0;
   __syncthreads();
   int most = INT_MAX;
   if (least) {
-    unsigned long long own = 0;
+    // It stands where entries will: these are as many as sequences at least.
+    tl_attention_work* work = (tl_attention_work*)(tiles + 8);
+    long long own = 0;
     for (int n = thread; n < batch; n += 32 * warps) {
       const int queries = tl_attention_sequence_of(begins_q, used_q, n, all_q, total_q).length;
       const int keys = tl_attention_sequence_of(begins_k, used_k, n, all_k, total_k).length, of_one = (queries + rows - 1) / rows;
       // Of several tiles the first and the last tell.
-      for (int tile : {0, of_one - 1}) {
-        const tl_attention_blocks of = tl_attention_blocks_of<rows, block_N>(tile, queries, keys, left, right);
-        if (of_one) own += (unsigned long long)max(of.end - of.first, 0) * of_one;
-      }
+      const tl_attention_blocks first = tl_attention_blocks_of<rows, block_N>(0, queries, keys, left, right);
+      const tl_attention_blocks last = tl_attention_blocks_of<rows, block_N>(of_one - 1, queries, keys, left, right);
+      const int of_first = max(first.end - first.first, 0), of_last = max(last.end - last.first, 0);
+      work[n] = {of_one, of_one ? min(of_first, of_last) : 0, of_one ? max(of_first, of_last) : 0, 0};
+      if (of_one) own += (long long)(of_first + of_last) * of_one;
     }
-    #pragma unroll
-    for (int by = 16; by > 0; by /= 2) own += __shfl_xor_sync(0xffffffff, own, by);
-    if (lane == 0 && own) atomicAdd(&all, own);
+    own = tl_attention_sum_of_warp(own);
+    if (lane == 0) atomicAdd(&twice_all, (unsigned long long)own);
     __syncthreads();
-    // Twice all blocks are counted.
-    const unsigned long long parts_of_share = 200ull * workers;
-    most = (int)min(max((all * heads * share + parts_of_share - 1) / parts_of_share, (unsigned long long)least), 1ull << 30);
+    // Of 32 warps, eight halve the share.
+    constexpr int eighths[] = {512, 470, 431, 395, 362, 332, 304, 279};
+    const unsigned long long shares = twice_all * heads * (eighths[warp % 8] >> warp / 8), one = 512ull * workers;
+    const int own_most = (int)min(max((shares + one - 1) / one, (unsigned long long)least), 1ull << 30);
+    const long long time = tl_attention_time<workers, tile_time, merge_time>(work, batch, heads, places, own_most, twice_all / 2);
+    if (lane == 0) times[warp] = time;
+    if (lane == 0) of_warps[warp] = own_most;
+    __syncthreads();
+    long long soonest = -1;
+    for (int n = 0; n < warps; ++n)
+      if (times[n] >= 0 && (soonest < 0 || times[n] < soonest)) soonest = times[n], most = of_warps[n];
+    __syncthreads();
   }
   int count = 0, placed = 0, split = 0, most_blocks = 0;
   for (int first = 0; first < batch; first += 32 * warps) {
@@ -96,9 +147,8 @@ __device__ __forceinline__ void tl_attention_list_tiles(
         const tl_attention_blocks of = tl_attention_blocks_of<rows, block_N>(0, q.length, keys, left, right);
         blocks = of.end - of.first;
         if (blocks > most) {
-          const int each = tl_attention_blocks_of_part(blocks, most);
-          own = own_parts = (blocks + each - 1) / each;
-          blocks = each;
+          own = own_parts = (blocks + most - 1) / most;
+          blocks = (blocks + own - 1) / own;
           atomicMax(&most_parts, own_parts);
         }
       }
@@ -144,9 +194,9 @@ __device__ __forceinline__ void tl_attention_list_tiles(
         tl_attention_blocks of = tl_attention_blocks_of<rows, block_N>(tile, q.length, k.length, left, right);
         int own_end = INT_MAX;
         if (least && of_one == 1 && of.end - of.first > most) {
-          const int each = tl_attention_blocks_of_part(of.end - of.first, most);
-          of.first += own * each;
-          own_end = of.end = min(of.first + each, of.end);
+          const int blocks = of.end - of.first, parts = (blocks + most - 1) / most;
+          of.first += blocks / parts * own + min(own, blocks % parts);
+          own_end = of.end = of.first + blocks / parts + (own < blocks % parts);
           place = 1 + bases[n] + own;
         }
         const int bucket = min(max(longest - (of.end - of.first), 0) * buckets / (longest + 1), buckets - 1);
