@@ -8,7 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tl_attention.kernels.shared.device_code import STORE, STRIDED_STORE, DeviceCode, code_of_features, read_device_code
+from tl_attention.kernels.shared.device_code import (
+    STORE,
+    STORE_LSE,
+    STRIDED_STORE,
+    DeviceCode,
+    code_of_features,
+    read_device_code,
+)
 from tl_attention.problem.features import features_of
 from tl_attention.problem.variant import Variant
 from tl_attention.schedule.loop.exp2 import COEFFICIENTS
@@ -41,11 +48,43 @@ STRIDED_STORE_COLUMNS = STORE_COLUMNS.replaced(
 )
 
 
+# The same stores of rows of several heads in a tile.
+ROW, THERE = "row + 8 * half", "own.there(rows)"
+OF_ROW, AT_ROW = "const tl_attention_heads<heads, box> own({});", "own.place({}, head_stride)"
+STORE_OF = STRIDED_STORE_COLUMNS.replaced(
+    STORE_HEADS.about,
+    ("template <int columns, bool bf16>", "template <bool bf16, int columns, int heads, int box>"),
+    ("tl_attention_store_columns", "tl_attention_store_of"),
+    ("int64_t row_stride)", "int64_t row_stride, int64_t head_stride)"),
+    (f"{ROW} < rows", THERE),
+    (f"({ROW}) * (row_stride / 8)", f"{AT_ROW.format('row_stride')} / 8"),
+    ("half < 2; ++half) {", "half < 2; ++half) {\n    " + OF_ROW.format(ROW)),
+)
+STORE_PART_OF = STORE_PART.replaced(
+    STORE_HEADS.about,
+    ("template <int columns>", "template <int columns, int heads, int box>"),
+    ("tl_attention_store_part", "tl_attention_store_part_of"),
+    ("int rows)", "int rows, int64_t row_stride, int64_t head_stride)"),
+    (f"{ROW} < rows", THERE),
+    (f"({ROW}) * (columns / 2)", f"{AT_ROW.format('row_stride')} / 2"),
+    ("half < 2; ++half) {", "half < 2; ++half) {\n    " + OF_ROW.format(ROW)),
+)
+STORE_LSE_OF = STORE_LSE.replaced(
+    STORE_HEADS.about,
+    ("__device__", "template <int heads, int box> __device__"),
+    ("tl_attention_store_lse", "tl_attention_store_lse_of"),
+    ("int thread)", "int thread, int head_stride)"),
+    ("lane / 4;", "lane / 4;\n  const tl_attention_heads<heads, box> first(row), second(row + 8);"),
+    ("row < rows) lse[row]", "first.there(rows)) lse[first.place(1, head_stride)]"),
+    ("row + 8 < rows) lse[row + 8]", "second.there(rows)) lse[second.place(1, head_stride)]"),
+)
+
+
 def device_code(schedule: Schedule, variant: Variant) -> list[DeviceCode]:
     """Returns the device functions that stand before a kernel, in their order. Some are there though none calls them."""
     found = [HOLD, STRIDED_STORE if variant.strided else STORE, GREW]
     if variant.tile_heads > 1:
-        found.append(STORE_HEADS)
+        found += [STORE_HEADS, STORE_OF, STORE_PART_OF, STORE_LSE_OF]
     if variant.tile_heads > 1 and any(feature.per_head for feature in features_of(variant.acting)):
         found.append(READ_HEADS)
     if variant.idle_rows:
