@@ -4,16 +4,20 @@ Every kernel that stands here as it is shipped has another that is asked for eve
 a call are in one kernel, and each feature of a call with each option of a schedule. tests/test_golden.py checks that.
 """
 
+import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 from code_mutants.kernels import KERNELS as MUTATED
 
+from tl_attention.kernels.registry import lowering_of
 from tl_attention.problem.card import HOPPER
 from tl_attention.problem.head_dims import HeadSize, sizes_of
 from tl_attention.problem.mask import CAUSAL, FULL, Mask
 from tl_attention.problem.variant import Sizes, Variant
+from tl_attention.schedule.files.defaults import defaults
 from tl_attention.schedule.files.named import resolve
 from tl_attention.schedule.options import Exp2Polynomial
 from tl_attention.schedule.schedule import Schedule
@@ -178,7 +182,38 @@ PACKED_PARTS: dict[str, GoldenKernel] = {
     "grouped, packed parts": GoldenKernel("grouped", CAUSAL, BF16, group=8, packed=True, parts=True, tile_heads=8),
     "best_causal, packed parts": GoldenKernel("best_causal", LEFT, size=96, group=3, packed=True, parts=True),
 }
-KERNELS: dict[str, GoldenKernel] = {**PLAIN, **ASKED, **OTHERS, **PACKED, **OF_HEADS, **PARTS, **PACKED_PARTS}
+OF_FORMS = {**PLAIN, **ASKED, **OTHERS, **PACKED, **OF_HEADS, **PARTS, **PACKED_PARTS}
+
+
+def served() -> Iterator[GoldenKernel]:
+    """Yields each schedule that a default rule names, in the form that calls have which the rule serves, of heads in groups."""
+    for rule, packed in itertools.product(defaults().rules, (False, True)):
+        schedule = resolve(rule.schedule).schedule
+        if rule.packed not in (None, packed) or (packed and not lowering_of(schedule).computes_packed(schedule)):
+            continue
+        kernel, mask = schedule.kernel, FULL if "full" in rule.masks else CAUSAL
+        optional = frozenset({name for name, there in (("softcap", rule.softcap), ("LSE", rule.lse)) if there})
+        grouped = schedule.groups_heads if packed else kernel.rows_of == "group"
+        yield GoldenKernel(
+            *(rule.schedule, mask, BF16, rule.head_dims[0], 4 if packed or grouped else 1, optional),
+            packed=packed,
+            parts=schedule.splits_sequences if packed else kernel.part_blocks is not None,
+            tile_heads=4 if grouped else 1,
+        )
+
+
+def form(kernel: GoldenKernel) -> tuple[object, ...]:
+    """Returns what kernels of one schedule have in common that have one form."""
+    return kernel.name, kernel.packed, kernel.parts, kernel.tile_heads > 1
+
+
+# What the default rules serve in a form that no kernel before has: `make test-all` alone reads them.
+SERVED = {
+    f"{kernel.name}, served{' packed' * kernel.packed}": kernel
+    for kernel in served()
+    if form(kernel) not in map(form, OF_FORMS.values())
+}
+KERNELS: dict[str, GoldenKernel] = OF_FORMS | SERVED
 # The proofs of these kernels take longer than a second.
 LONG = (
     *("mma_sync, asked", "mma_sync_double", "mma_sync_double, asked", "mma_sync_rows_x2", "mma_sync_rows_x2, asked"),
@@ -186,4 +221,4 @@ LONG = (
     *("statements, asked", "waits_free, asked", "ws_fa3_192x96, asked", "ws_seed, asked"),
 )
 # `make test` proves every sixth one of the others, `make test-all` all.
-PROVED = [name for name in KERNELS if name not in LONG][::6]
+PROVED = [name for name in OF_FORMS if name not in LONG][::6]

@@ -6,15 +6,16 @@ from itertools import combinations, product
 
 import golden
 import pytest
-from golden_kernels import KERNELS
+from golden_kernels import KERNELS, OF_FORMS, form, served
 from tiers import exhaustive, sampled
 
 from tl_attention.problem.mask import CAUSAL
 from tl_attention.problem.variant import Variant
+from tl_attention.schedule.files.defaults import defaults
 from tl_attention.schedule.files.schedule_file import load
 from tl_attention.schedule.schedule import Schedule
 
-BYTES = 300_000
+BYTES = 200_000
 # No kernel has both.
 NEVER = {
     frozenset({"causal", "right"}): "a causal mask is a window that is closed on the right",
@@ -26,7 +27,7 @@ CALL = ("bf16", "causal", "left", "right", "narrow", "two sizes", "group", "stri
 PROVED = ("warp_specialized", "pipelined", "mma_sync")
 
 
-@pytest.mark.parametrize("name", sampled(KERNELS, [*KERNELS][::2]))
+@pytest.mark.parametrize("name", sampled(KERNELS, [*OF_FORMS][::2]))
 def test_it_was_lowered_from_what_the_package_traces_now(name: str) -> None:
     assert not golden.stale(name), f"{name}: {golden.STALE}"
 
@@ -42,6 +43,11 @@ def test_only_these_kernels_are_kept_in_a_file_of_a_sane_size() -> None:
     assert {*golden.index()} == {*golden.texts()} == {*KERNELS}, golden.STALE
     assert sum(file.stat().st_size for file in golden.FOLDER.iterdir()) < BYTES
     assert len(golden.names()) == len(KERNELS)
+
+
+def test_all_that_the_default_rules_serve_is_there() -> None:
+    assert {form(kernel) for kernel in served()} <= {form(kernel) for kernel in KERNELS.values()}
+    assert {rule.schedule for rule in defaults().rules} <= {kernel.name for kernel in KERNELS.values()}
 
 
 def of_call(variant: Variant) -> set[str]:
