@@ -85,9 +85,10 @@ ROWS = [
     row(
         "a number in the place of the head",
         COUNTED,
-        "expected",
+        "expected|at another row",
         r"(tl_attention_hand_over\(.*)\((number_2) % \(heads / 5\)\)",
         r"\1\2",
+        long=True,
     ),
     row(
         "the head of the tile behind the next",
@@ -99,9 +100,10 @@ ROWS = [
     row(
         "an entry for each head of Q",
         COUNTED,
-        LOADED,
+        "expected",
         r"(tl_attention_hand_over\(.*number_2\) / )\(\(\(int64_t\)heads\) / \(int64_t\)5\)",
         r"\1((int64_t)heads)",
+        long=True,
     ),
     row(
         "a word of the entry for the head of the producer",

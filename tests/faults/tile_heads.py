@@ -61,7 +61,7 @@ ROWS = [
     row("sinks of the head of K", FIVE, "with Sinks of heads|expected", r"(Sinks\[.*) \* \(int64_t\)5\)", r"\1 * (int64_t)1)"),
     row("sinks of four heads", FIVE, "reads Sinks of heads", "tl_attention_read_heads<5, 12>", "tl_attention_read_heads<4, 12>"),
     row("sinks of heads of more rows", FIVE, "reads Sinks of heads", "tl_attention_read_heads<5, 12>", "tl_attention_read_heads<5, 16>"),
-    row("sinks of the first row's head for both rows", FIVE, "numbers of heads|nothing that is known", r"tl_attention_read_heads<5, 12>\(own,.*",
+    row("sinks of the first row's head for both rows", FIVE, "reads Sinks of heads", r"tl_attention_read_heads<5, 12>\(own,.*",
         "own[0] = Sinks[((int64_t)head_3) * (int64_t)5];"),
     row("a window is cut for as many rows as a tile has", SEVEN, "expected mask|not masked",
         r"( cut = .*) \+ 7\)( - seq_q)", r"\1 + 0)\2"),
