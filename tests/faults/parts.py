@@ -142,7 +142,7 @@ ROWS = [
         r"tl_attention_merge_listed<128, true, 64, 4, 16>", "tl_attention_merge_listed<128, true, 64, 2, 16>"),
     row("packed rows are merged without sinks", PACKED, "the kernel that merges parts is",
         r"Merged_row_stride, Sinks\);", "Merged_row_stride);"),
-    row("packed rows are merged before they are there", PACKED, "the kernel that lists|is nothing that is known|cannot be read",
+    row("packed rows are merged before they are there", PACKED, "is nothing that is known|the kernel that merges parts",
         r"^  cudaGridDependencySynchronize\(\);\n(?=  tl_attention_merge_listed)", ""),
     row("packed rows are merged by another kernel's threads", PACKED, "parts are merged by",
         r"(\[\d+\]\.v_int64\) = \(\(int64_t\))256(\);)", r"\g<1>64\2", host=True, which="last"),
