@@ -3,8 +3,8 @@
 from faults.table import Row, edit
 
 NONE = "it computes no rows of several heads in a tile"
-# Seven heads of 8 rows, 8 idle ones; four heads of 16; three of 21, in parts.
-SEVEN, FOUR, PARTS = "short, heads", "best_causal, heads", "short, parts"
+# Seven heads of 8 rows, 8 idle ones; four heads of 16; three of 21, in parts; five of 12, with sinks.
+SEVEN, FOUR, PARTS, FIVE = "short, heads", "best_causal, heads", "short, parts", "best_causal, packed"
 
 
 def row(name: str, kernel: str, words: str, *texts: str, **options: str) -> Row:
@@ -57,6 +57,12 @@ ROWS = [
         "tl_attention_store_part_of<104, 2, 21>"),
     row("a second warpgroup's rows as of one head", FOUR, "expected output",
         r"first_row_1 = \(\(wg_2 \* 16\) \+ first_row_1\);", "first_row_1 = ((wg_2 * 64) + first_row_1);"),
+    row("sinks of the next head", FIVE, "with Sinks of heads|expected", r"(Sinks\[.*) \* \(int64_t\)5\)", r"\1 * (int64_t)5) + (int64_t)1"),
+    row("sinks of the head of K", FIVE, "with Sinks of heads|expected", r"(Sinks\[.*) \* \(int64_t\)5\)", r"\1 * (int64_t)1)"),
+    row("sinks of four heads", FIVE, "reads Sinks of heads", "tl_attention_read_heads<5, 12>", "tl_attention_read_heads<4, 12>"),
+    row("sinks of heads of more rows", FIVE, "reads Sinks of heads", "tl_attention_read_heads<5, 12>", "tl_attention_read_heads<5, 16>"),
+    row("sinks of the first row's head for both rows", FIVE, "reads Sinks of heads", r"tl_attention_read_heads<5, 12>\(own,.*",
+        "own[0] = Sinks[((int64_t)head_3) * (int64_t)5];"),
     row("a window is cut for as many rows as a tile has", SEVEN, "expected mask|not masked",
         r"( cut = .*) \+ 7\)( - seq_q)", r"\1 + 0)\2"),
 ]  # fmt: skip

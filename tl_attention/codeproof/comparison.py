@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from tl_attention.codeproof.read.copies import PER_HEAD
+from tl_attention.codeproof.read.nodes import PER_HEAD
 from tl_attention.codeproof.tiles.row_tiles import RowTiles
 from tl_attention.codeproof.verdict import Unsafe
 from tl_attention.problem.features import Feature, features_of
@@ -14,6 +14,10 @@ from tl_attention.program.events import AnyOrder, Event, Expected, Maybe
 Q_FULL = "Q_full"
 # The kind of an event: `value` iterations of a long loop are left out in the tile number `index`.
 LEFT_OUT = "left out"
+# The kind of an event: arithmetic with a number of the tile's head.
+COUNTS = "counts"
+# Events that are compared by `check_per_head`.
+OF_HEADS = PER_HEAD, COUNTS
 
 
 def executed(who: str, found: Sequence[Event], tiles: Sequence[RowTiles]) -> list[int]:
@@ -85,7 +89,7 @@ def check_per_head(events: Sequence[Event], parameters: Iterable[str], tiles: Se
     """Raises Unsafe unless a process reads each per-head tensor at the heads of exactly these tiles, once for each.
 
     The process does so before it stores rows of the tile and, where scores need the number, before the tile's first
-    product.
+    product. What counts once for a row is left out of tiles of parts.
     """
     for feature in features_of(parameters):
         if feature.per_head:
@@ -93,11 +97,13 @@ def check_per_head(events: Sequence[Event], parameters: Iterable[str], tiles: Se
 
 
 def _check_tensor(events: Sequence[Event], feature: Feature, tiles: Sequence[RowTiles]) -> None:
-    tensor, found, begun = feature.name, list[int](), 0
+    tensor, found, begun, counted = feature.name, list[int](), 0, set[int]()
     own = [(tile.head, tile.head_of_results) for tile in tiles]
     for event in events:
         if event.kind == PER_HEAD and event.name == tensor:
             found.append(event.value)
+        elif event.kind == COUNTS and event.name == tensor:
+            counted.add(max(begun, 1) - 1)
         elif event.kind == "wait" and event.name == Q_FULL:
             begun += 1
         elif feature.changes_scores and event.kind == "product" and len(found) < max(begun, 1):
@@ -107,3 +113,5 @@ def _check_tensor(events: Sequence[Event], feature: Feature, tiles: Sequence[Row
             raise Unsafe(f"it stores rows of head {event.place[1]} with {tensor} of heads {found[-1:]}, expected {due}")
     if found != (heads := [head for head, _ in own]):
         raise Unsafe(f"it reads {tensor} of heads {found}, expected {heads}")
+    if feature.counts_once and counted != (whole := {n for n, tile in enumerate(tiles) if not tile.split}):
+        raise Unsafe(f"{tensor} count in tiles {sorted(counted)}, expected {sorted(whole)}")

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from tl_attention.codeproof.comparison import check_per_head, compare
+from tl_attention.codeproof.comparison import OF_HEADS, check_per_head, compare
 from tl_attention.codeproof.launch import (
     check_descriptors,
     check_memory,
@@ -24,7 +24,6 @@ from tl_attention.codeproof.launch import (
     check_strides,
 )
 from tl_attention.codeproof.read.calls import CALLS
-from tl_attention.codeproof.read.copies import PER_HEAD
 from tl_attention.codeproof.read.host_plan import HostPlan, parse_host_source
 from tl_attention.codeproof.read.nodes import COUNTER, Step, every
 from tl_attention.codeproof.read.text import Kernel, read
@@ -248,7 +247,7 @@ class Proof(ABC):
         A process that `computes` must read the numbers of its tiles' heads, too.
         """
         check_per_head(found, self.code.variant.acting, tiles if computes else ())
-        compare(who, [event for event in found if event.kind != PER_HEAD], expected, tiles, alone)
+        compare(who, [event for event in found if event.kind not in OF_HEADS], expected, tiles, alone)
 
     # --- before any run ----------------------------------------------------------------------------------------
 

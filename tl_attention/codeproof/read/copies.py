@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from tl_attention.codeproof.read.declarations import Declared
 from tl_attention.codeproof.read.expression import Expression, arguments
-from tl_attention.codeproof.read.nodes import Made
+from tl_attention.codeproof.read.nodes import PER_HEAD, Made
 from tl_attention.codeproof.read.text import Call
 from tl_attention.codeproof.run.run import Run, plain, seen
 from tl_attention.codeproof.run.threads import Class
@@ -24,7 +24,7 @@ MASK = re.compile(r"\(uint16_t\)\((\d+)\)$")
 SHARED = r"\(\(\((?:half_t|bfloat16_t)\*\)(\w+)_shared\) \+ (.+?)\)"
 # A thread's copy of up to 16 bytes, of 2-byte elements.
 ELEMENTS = {"uint1": 2, "uint2": 4, "uint4": 8}
-PUT, PER_HEAD, HAND_OVER, CLEAR = "put", "of its head", "hand over", "clear"
+PUT, HAND_OVER, CLEAR = "put", "hand over", "clear"
 # Tensors that have a number for each head.
 TENSORS = tuple(feature.name for feature in INPUTS if feature.per_head)
 # The bytes of numbers of a thread's two rows, such as logarithms, and the number of rows.

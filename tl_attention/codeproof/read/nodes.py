@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 from tl_attention.codeproof.read.expression import Expression
 
 Act = Callable[[Any, Any, int], None]
-# The kind of a Step by which threads learn of tiles.
-COUNTER = "counter"
+# The kinds of a Step by which threads learn of tiles, and of one that reads a number of a tile's head.
+COUNTER, PER_HEAD = "counter", "of its head"
 
 
 class Made(NamedTuple):

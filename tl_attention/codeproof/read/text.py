@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from tl_attention.codeproof.read.declarations import Declared, declared_by
 from tl_attention.codeproof.read.expression import arguments
 from tl_attention.codeproof.read.nodes import (
+    PER_HEAD,
     Arithmetic,
     Assign,
     Declare,
@@ -152,7 +153,8 @@ class _Block(NamedTuple):
 class _Reader:
     """A _Reader parses the lines of a generated CUDA kernel into statements, and keeps the kind of each line.
 
-    `scopes` are the variables in reach, the function's own first. No name has two variables in reach.
+    `scopes` are the variables in reach, the function's own first. No name has two variables in reach. `of_head` are the
+    registers that have a number of a tile's head.
     """
 
     def __init__(self, calls: Sequence[Call], declared: Declared, parameters: Set[str]):
@@ -161,6 +163,7 @@ class _Reader:
         self.kinds: dict[int, str] = {}
         self.unrolled = False
         self.tags: dict[int, set[str]] = {}
+        self.of_head: set[str] = set()
 
     def block(self, lines: Iterator[tuple[int, str]], *variables: str) -> _Block:
         """Parses the statements up to a closing brace; `variables` are declared in front of them."""
@@ -226,13 +229,19 @@ class _Reader:
         elected, both, own = ELECT.match(condition), (*body, *otherwise), (number, middle, last)
         if elected and int(elected[1]) % WARP:
             raise SyntaxError(f"one of {elected[1]} threads is elected, expected warps")
-        if not elected and is_arithmetic(both):
+        if not elected and is_arithmetic(both) and not self.decides(condition, both):
             if not self.declared.pure(condition):
                 raise SyntaxError(f"line {number + 1}: the condition {condition[:80]!r} is nothing that is known")
             return self.arithmetic(own, both, self.declared.registers_in(condition))
         self.control(own, both)
         tree = None if elected else self.declared.expression(condition)
         return If(number, tree, int(elected[1]) if elected else None, body, otherwise, assigned_by(both))
+
+    def decides(self, condition: str, body: Sequence[Any]) -> bool:
+        """Says whether a branch decides, for all threads alike, whether a number of a tile's head counts in the tile."""
+        touched = Registers().union(*(node.registers for node in body if isinstance(node, Arithmetic))).touched
+        of_thread = "threadIdx" in condition or self.declared.registers_in(condition)
+        return not of_thread and not self.of_head.isdisjoint(touched)
 
     def control(self, own: Sequence[int], body: Sequence[Any]) -> None:
         """Marks a loop's or branch's own lines as control, and also as arithmetic if its body only computes numbers.
@@ -261,6 +270,7 @@ class _Reader:
             made = call.build(match, self.declared) if match else None
             if made is not None:
                 self.kinds[number] = call.kind
+                self.of_head |= self.declared.registers_in(text) if call.kind == PER_HEAD else set()
                 found = Registers() if call.kind in OF_PRODUCTS else Registers.of(self.declared.registers_in(text))
                 return [Step(number, call.kind, made.act, made.changes, tuple(self.declared.used), found)]
         assigned = ASSIGNED.match(text)

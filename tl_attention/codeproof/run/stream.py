@@ -12,8 +12,9 @@ from functools import lru_cache
 
 import numpy as np
 
-from tl_attention.codeproof.comparison import LEFT_OUT
-from tl_attention.codeproof.read.copies import CLEAR, HAND_OVER, ONE_HEAD, PER_HEAD, PUT
+from tl_attention.codeproof.comparison import COUNTS, LEFT_OUT
+from tl_attention.codeproof.read.copies import CLEAR, HAND_OVER, ONE_HEAD, PUT
+from tl_attention.codeproof.read.nodes import PER_HEAD
 from tl_attention.codeproof.read.products import OF_AN_MMA
 from tl_attention.codeproof.run.run import Run
 from tl_attention.codeproof.run.thread_slice import Reading, ThreadSlice
@@ -55,6 +56,8 @@ class Stream:
         self.stores = 0
         # What barriers expect of boxes that are not whole tiles.
         self.boxes: list[ThreadSlice] = []
+        # The registers that have a number of the tile's head, by the tensor that it is read from.
+        self.of_head: dict[str, frozenset[str]] = {}
 
     def events(self) -> Iterator[Event]:
         """Yields the process's events in order; successive arrivals at one barrier of several blocks are one event.
@@ -197,6 +200,8 @@ class Stream:
         self.products.computed()
         if part.seen.kind == "mask":
             yield Event("mask")
+        touched = part.seen.registers.touched
+        yield from (Event(COUNTS, tensor) for tensor, own in self.of_head.items() if not own.isdisjoint(touched))
 
     def _left_out(self, part: ThreadSlice) -> Iterator[Event]:
         yield Event(LEFT_OUT, index=part.seen.turn, value=part.one("value"))
@@ -274,6 +279,7 @@ class Stream:
             raise Unsafe(
                 f"line {part.line} reads {part.seen.name} of heads {part.seen.values['heads']}, expected {heads}"
             )
+        self.of_head[part.seen.name] = part.seen.registers.written
         yield Event(PER_HEAD, part.seen.name, value=part.one("value"))
 
     def _check_heads(self, part: ThreadSlice, tensor: Tensor) -> None:

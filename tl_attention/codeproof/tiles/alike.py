@@ -14,8 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from tl_attention.codeproof.read.copies import PER_HEAD
-from tl_attention.codeproof.read.nodes import Arithmetic, For, Step, While, every
+from tl_attention.codeproof.read.nodes import PER_HEAD, Arithmetic, For, Step, While, every
 from tl_attention.codeproof.read.text import Kernel
 from tl_attention.codeproof.run.run import Run, Seen
 from tl_attention.codeproof.run.threads import Value

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from tl_attention.codeproof.read.copies import PER_HEAD, TENSORS
+from tl_attention.codeproof.read.copies import TENSORS
+from tl_attention.codeproof.read.nodes import PER_HEAD
 from tl_attention.codeproof.run.run import Run, Seen
 from tl_attention.codeproof.run.thread_slice import Reading
 from tl_attention.codeproof.tiles.row_tiles import RowTiles
