@@ -17,7 +17,7 @@ import pytest
 from tiers import sampled
 
 from tl_attention.compiler.toolchain import host_compiler
-from tl_attention.kernels.warp_specialized.device_code import LIST_TILES
+from tl_attention.kernels.warp_specialized.device_code import LIST_TILES, TIME_OF_TILES
 from tl_attention.problem.mask import INTEGERS, Mask, ceildiv, sides
 from tl_attention.problem.packed import LEAST_BLOCKS, QUERY_WORDS, TILE_WORDS, places_of_parts, words_of_list
 from tl_attention.problem.tiling import MERGE, TILE
@@ -57,7 +57,7 @@ SEEDS = range(100)
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Compiles the kernels for the host."""
     folder = tmp_path_factory.mktemp("listing")
-    (folder / "list_tiles.h").write_text(LIST_TILES.text)
+    (folder / "list_tiles.h").write_text(TIME_OF_TILES.text + LIST_TILES.text)
     lists = ", ".join(kernel.template for kernel in KERNELS)
     compiler = [host_compiler() or "c++", "-std=c++20", "-O1", f"-I{folder}", f"-DLIST_KERNELS={lists}"]
     subprocess.run([*compiler, Path(__file__).with_name("list_on_host.cpp"), "-o", folder / "run"], check=True)

@@ -29,6 +29,7 @@ READ_HEADS = read_device_code(__file__, "read_heads")
 STORE_HEADS = read_device_code(__file__, "store_heads")
 STORE_PART = read_device_code(__file__, "store_part")
 MERGE_PARTS = read_device_code(__file__, "merge_parts")
+TIME_OF_TILES = read_device_code(__file__, "time_of_tiles")
 LIST_TILES = read_device_code(__file__, "list_tiles")
 HAND_OVER = read_device_code(__file__, "hand_over")
 MERGE_LISTED = read_device_code(__file__, "merge_listed")
@@ -94,7 +95,7 @@ def device_code(schedule: Schedule, variant: Variant) -> list[DeviceCode]:
     if variant.parts:
         found += [STORE_PART, MERGE_PARTS]
     if variant.packed:
-        found += [LIST_TILES, HAND_OVER]
+        found += [TIME_OF_TILES, LIST_TILES, HAND_OVER]
     if variant.packed and variant.parts:
         found.append(MERGE_LISTED)
     if schedule.softmax.exp2_polynomial is not None:

@@ -1,9 +1,9 @@
 // Row tiles of packed sequences, the longest first. One block sorts them by how many KV blocks they have, in buckets, in
 // which they stay in their order. Each warp has as many tiles in a row as the others, and counts and places them 32 at a
 // time. With `least`, a sequence of one row tile may be split: it has an entry for each of its parts, about equally long
-// ones, and each of its queries is listed to be merged. Each warp says how long all would take with parts of up to so many
-// blocks, from twice an equal share of all work for each worker to a seventh; the soonest is taken. Offsets that are wrong
-// are cut to the tensors, so that no kernel gets beyond these.
+// ones, and each of its queries is listed to be merged. Each warp tries another length of parts, from twice an equal share of
+// all work for each worker to a seventh; that with which all takes the least time is taken. Offsets that are wrong are cut to
+// the tensors, so that no kernel gets beyond these.
 
 struct tl_attention_sequence { int begin, length; };
 __device__ __forceinline__ tl_attention_sequence tl_attention_sequence_of(const int* begins, const int* used, int n,
@@ -20,49 +20,6 @@ __device__ __forceinline__ tl_attention_blocks tl_attention_blocks_of(int tile, 
   if (right >= 0) found.end = min(found.end, max(0, (tile + 1) * rows - 1 + past + right + block_N) / block_N);
   if (left >= 0) found.first = max(tile * rows + past - left, 0) / block_N;
   return found;
-}
-// What `tl_attention_time` asks of a sequence: its row tiles, and the blocks of the shortest and the longest of them.
-struct __align__(16) tl_attention_work { int tiles, least, most, pad; };
-__device__ __forceinline__ long long tl_attention_sum_of_warp(long long own) {
-  #pragma unroll
-  for (int by = 16; by > 0; by /= 2) own += __shfl_xor_sync(0xffffffff, own, by);
-  return own;
-}
-// How long all heads' tiles take, in 32nds of the time of a block, if one with more than `most` blocks is split: the longest
-// ones in as many rounds as there are, or all work in equal shares. It is negative where there is no room for the parts.
-template <int workers, int tile_time, int merge_time>
-__device__ __forceinline__ long long tl_attention_time(const tl_attention_work* work, int batch, int heads, int places, int most,
-                                                       long long all) {
-  int longest = 0, most_parts = 1;
-  long long items = 0, split = 0, blocks_of_long = 0, long_ones = 0;
-  for (int n = threadIdx.x % 32; n < batch; n += 32) {
-    const tl_attention_work of = work[n];
-    const int parts = of.tiles == 1 && of.most > most ? (of.most + most - 1) / most : 1;
-    longest = max(longest, (of.most + parts - 1) / parts);
-    items += parts > 1 ? parts : of.tiles;
-    if (parts > 1) split += parts, most_parts = max(most_parts, parts);
-  }
-  longest = __reduce_max_sync(0xffffffff, longest);
-  for (int n = threadIdx.x % 32; n < batch; n += 32) {
-    const tl_attention_work of = work[n];
-    const int parts = of.tiles == 1 && of.most > most ? (of.most + most - 1) / most : 1;
-    const int count = parts > 1 ? parts : of.tiles, low = parts > 1 ? of.most / parts : of.least;
-    const int high = (of.most + parts - 1) / parts;
-    long long own = 0, blocks = 0;
-    if (2 * (long long)low > longest) {
-      own = count, blocks = parts > 1 ? of.most : (long long)count * (low + high) / 2;
-    } else if (2 * (long long)high > longest) {
-      own = parts > 1 ? of.most % parts : max((long long)count * (2 * (long long)high - longest) / (2 * (high - low)), 1ll);
-      blocks = parts > 1 ? own * high : own * (2 * (long long)high + longest) / 4;
-    }
-    long_ones += own, blocks_of_long += blocks;
-  }
-  items = heads * tl_attention_sum_of_warp(items), split = tl_attention_sum_of_warp(split);
-  long_ones = heads * tl_attention_sum_of_warp(long_ones), blocks_of_long = heads * tl_attention_sum_of_warp(blocks_of_long);
-  most_parts = __reduce_max_sync(0xffffffff, most_parts);
-  const long long in_rounds = long_ones ? (long_ones + workers - 1) / workers * (32 * blocks_of_long / long_ones + tile_time) : 0;
-  const long long in_shares = (32 * all * heads + tile_time * items) / workers, alone = 32ll * longest + tile_time;
-  return split > places ? -1 : max(max(in_rounds, in_shares), alone) + (split ? merge_time + most_parts : 0);
 }
 // The sum of all threads' values before this one's, and of all of them.
 __device__ __forceinline__ int tl_attention_sum_before(int value, int* of_warps, int* sum) {
