@@ -14,7 +14,7 @@ import pytest
 import torch
 from code_mutants.kernels import lowered
 from code_mutants.reading import Code, prove
-from golden_kernels import BOTH, IN_PARTS, LEFT, GoldenKernel
+from golden_kernels import BOTH, LEFT, GoldenKernel
 from on_cpu import Kernels, on_cpu
 from torch import Tensor
 
@@ -109,8 +109,8 @@ ADDED = {
             "another tensor": ("best", "host", r"\bHeadScales( == NULL\) {|;)", r"Output\1", "launched with"),
             "twice": ("best", "source", re.escape(READ), READ + "\n" + READ, "it reads HeadScales of heads"),
             "of half": ("best", "source", re.escape(READ), f"if (((int)threadIdx.x) < 64) {{\n{READ}\n}}", "64 of the 128 threads"),
-            # There the tile's head is that of results.
-            "a part's head": ("packed parts", "source", r"(HeadScales\[)\((.*) % \(\(int64_t\)heads\)\)", r"\1\2", "HeadScales"),
+            # There results of parts are rows of tiles, which have no head.
+            "a part's head": ("packed parts", "source", r"(HeadScales\[\(\(int64_t\))head_\d+", r"\g<1>0", "HeadScales"),
         },
     ),
 }  # fmt: skip
@@ -127,9 +127,7 @@ KERNELS = {
     "seed, asked": GoldenKernel("seed", CAUSAL, "bfloat16", 104, optional=EVERY, group=2, strided=True),
     "packed": GoldenKernel("best_causal", CAUSAL, optional=frozenset({NAME, "Sinks"}), packed=True),
     "parts": GoldenKernel("short", BOTH, group=4, optional=frozenset({NAME, "Sinks"}), parts=True),
-    "packed parts": GoldenKernel(
-        "best_causal", LEFT, size=96, group=3, optional=EVERY, packed=True, parts=True, options=IN_PARTS
-    ),
+    "packed parts": GoldenKernel("best_causal", LEFT, size=96, group=3, optional=EVERY, packed=True, parts=True),
 }
 
 
