@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
+from itertools import accumulate
 from pathlib import Path
 
 import pytest
@@ -315,3 +316,28 @@ def test_streams_have_parts_of_their_own() -> None:
     torch.cuda.synchronize()
     for one, outputs in zip(wanted, found):
         assert all(torch.equal(one, output) for output in outputs)
+
+
+@pytest.mark.parametrize(
+    "queries, keys, parts",
+    [
+        ([1, 1], [900, 20], True),
+        ([1, 1], [600, 600], True),
+        # No sequence has more keys than a part has at least.
+        ([1, 1], [512, 20], False),
+        # As many queries as keys, as in training.
+        ([600, 3], [600, 3], False),
+        # Equal ones fill the GPU.
+        ([1] * 70, [600] * 70, False),
+        ([1] * 70, [600] * 69 + [6000], True),
+        ([40, *[1] * 20], [40, *[600] * 20], True),
+    ],
+    ids=str,
+)
+def test_packed_sequences_are_split_if_that_may_be_sooner(queries, keys, parts, on_cpu: Kernels) -> None:
+    q, k, v = half(sum(queries), 4, 64), half(sum(keys), 2, 64), half(sum(keys), 2, 64)
+    offsets = [torch.tensor([0, *accumulate(of)], dtype=torch.int32) for of in (queries, keys)]
+    for invariant in (None, True):
+        on_cpu.asked.clear()
+        attention_varlen(q, k, v, *offsets, max(queries), max(keys), invariant=invariant)
+        assert {variant.parts for _, variant in on_cpu.asked} == {parts and not invariant}

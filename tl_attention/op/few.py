@@ -68,6 +68,11 @@ def may_be_split(shape: AttentionShape, schedule: Schedule, sms: int) -> bool:
     return schedule.splits_sequences and places(shape, schedule, sms) > 1
 
 
+def splits_equal(sequences: int, keys: int, heads: int, schedule: Schedule, sms: int) -> bool:
+    """Says whether so many packed sequences of one row tile and equally many keys are computed sooner if they are split."""
+    return _soonest(sequences * heads, ceildiv(keys, schedule.block_N), schedule, sms).number > 1
+
+
 def places(shape: AttentionShape, schedule: Schedule, sms: int) -> int:
     """Returns how many places for results of parts each head of a tile has, where packed sequences are split."""
     heads = shape.heads // in_one_tile(shape, schedule)[1]

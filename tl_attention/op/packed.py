@@ -19,7 +19,7 @@ from tl_attention.errors import InputError, shown
 from tl_attention.op import checks, compiled
 from tl_attention.op.call import Call
 from tl_attention.op.checks import Checked, checked_output, prefixed
-from tl_attention.op.few import in_one_tile, keys_unsplit, may_be_split
+from tl_attention.op.few import in_one_tile, keys_unsplit, may_be_split, splits_equal
 from tl_attention.op.in_memory import BHSD, check_place, whole_strides
 from tl_attention.op.launch import Launch
 from tl_attention.op.plan import LaidOut, Plan, of_any_call
@@ -33,6 +33,8 @@ from tl_attention.schedule.schedule import Schedule
 
 NAMES = ("cu_seqlens_q", "cu_seqlens_k", "seqused_q", "seqused_k")
 LONGEST = ("max_seqlen_q", "max_seqlen_k")
+# Sequences are about equally long if the longest is so many times as long as all on average, at most.
+EQUAL = 1.25
 # Up to so many rows, keys and sequences together a plan's calls need no look at the bounds.
 FEW = 1 << 22
 # A window's sides are cut to this, or to the totals if these are more.
@@ -226,7 +228,10 @@ class Packed(PackedArguments):
         if not call.in_parts or call.invariant is True or not may_be_split(shape, scheduled, sms):
             return PackedPlan(*common, scheduled, single, whole)
         split = _launch(shape, scheduled, replace(variant, parts=True))
-        return PackedPlan(*common, scheduled, single, whole, split, keys_unsplit(scheduled))
+        return PackedPlan(
+            *common, scheduled, single, whole, split, keys_unsplit(scheduled),
+            functools.partial(splits_equal, heads=heads // variant.tile_heads, schedule=scheduled, sms=sms),
+        )  # fmt: skip
 
     def _faults_of_contents(self, total_q: int, total_k: int) -> Iterator[str]:
         """Yields what is wrong: offsets that fall or go beyond the tensors, lengths beyond the longest or the used.
@@ -265,29 +270,41 @@ class PackedPlan(Plan):
 
     `single` says that a tensor has a dimension of length 1, or none.
     `whole` gives the launch that computes each sequence's keys at once; it is None for calls without a row of a sequence.
-    Where sequences may be split, `in_parts` gives the launch that splits some of those with more than `keys` keys.
+    Where sequences may be split, `in_parts` gives the launch that splits some of those with more than `keys` keys, and
+    `splits_equal` says whether so many of one length are, with so many keys.
     """
 
     single: bool
     whole: Callable[[], Launch] | None = None
     in_parts: Callable[[], Launch] | None = None
     keys: int = 0
+    splits_equal: Callable[[int, int], bool] | None = None
+
+    def splits(self, call: Call) -> bool:
+        """Says whether one of the call's sequences may be split, as far as the host knows their lengths.
+
+        Only sequences of few queries on many keys are. As many queries as keys, as in training, are none.
+        """
+        cu_q, _, used_q, used_k, _, most_k = call.where
+        total_q, total_k, sequences = len(call.q), len(call.k), len(cu_q) - 1
+        longest = min(most_k, total_k)
+        if longest <= self.keys or (total_q >= total_k and used_q is None):
+            return False
+        are_equal = used_k is used_q is None and total_q == sequences and sequences * longest <= EQUAL * total_k
+        return not are_equal or self.splits_equal is None or self.splits_equal(sequences, longest)
 
     def laid_out(self, call: Call, scale: float, result: Tensor, lse: Tensor | None) -> LaidOut:
         """Returns the kernel that writes a call's results, with its arguments."""
         q, k, v = call.q, call.k, call.v
         total_q = q.shape[0]
-        cu_q, cu_k, used_q, used_k, _, most_k = call.where
-        # A sequence is split that has few queries on many keys: as many queries as keys, as in training, are none.
-        may = self.in_parts is not None and (total_q < k.shape[0] or used_q is not None)
+        cu_q, cu_k, used_q, used_k = call.where[:4]
         if call.zero_unused:
             result.zero_()
             if lse is not None:
                 lse.fill_(-float("inf"))
         if self.whole is None:
             return None, ()
-        split = may and min(most_k, k.shape[0]) > self.keys
-        launch = self.in_parts() if split and self.in_parts else self.whole()
+        launch = self.in_parts() if self.in_parts and self.splits(call) else self.whole()
         taken: tuple[Tensor, ...] = (q, k, v, result)
         if self.single:
             taken = tuple(map(_with_a_row, taken))
