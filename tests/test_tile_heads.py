@@ -48,6 +48,7 @@ def half(*size: int) -> Tensor:
         (ONE.asking(sinks=True), 4, FULL),
         (replace(ONE, packed=True), 4, CAUSAL),
         (replace(ONE, packed=True, seq_q=1000), 4, CAUSAL),
+        (replace(ONE, packed=True, heads=3 * 64), 64, CAUSAL),
         (replace(ONE, head_dim=72, heads=3 * 64), 32, FULL),
         (replace(ONE, head_dim=72, heads=3 * 64, mask=Mask(3, 3)), 16, Mask(3, 3)),
     ],
@@ -110,6 +111,9 @@ def test_a_schedule_says_whether_they_are(on_cpu: Kernels) -> None:
 
 
 def test_of_packed_sequences_they_always_are_where_a_schedule_can() -> None:
+    # A tile of a prompt has some rows of each.
+    many = replace(ONE, packed=True, heads=3 * 64)
+    assert [in_one_tile(many, resolve(name).schedule)[1] for name in ("best_causal", "short_packed")] == [16, 64]
     variant = Variant(128, "float16", optional=frozenset({"Sinks"}), group=4, tile_heads=4, packed=True)
     for name in ("best_causal", "short", "ragged"):
         lowering_of(resolve(name).schedule).check_variant(resolve(name).schedule, variant)

@@ -15,6 +15,10 @@ from tl_attention.problem.variant import most_heads
 from tl_attention.schedule.schedule import Schedule
 
 
+# Heads that lie in one tile where each must have some rows.
+SOME_HEADS = 16
+
+
 class Parts(NamedTuple):
     """Parts are how many a row tile's keys have, and of how many KV blocks each; the last may have fewer."""
 
@@ -28,9 +32,10 @@ def in_one_tile(shape: AttentionShape, schedule: Schedule) -> tuple[AttentionSha
     They are those that share K and V, which are read once for all of them, if their rows of few queries then make fewer
     tiles, and of packed sequences always. The problem has no mask where a single query sees all keys.
     """
-    # Of more heads than a tile has boxes of rows, equally many lie in each of several.
-    # Windows that are open to the right need some rows of each, for the proof to see all that they may do.
-    most = most_heads(shape.head_dim) if shape.mask.right in (None, 0) else 16
+    # Of more heads than a tile has boxes of rows, equally many lie in each of several. Windows that are open to the right
+    # need some rows of each, for the proof to see all that they may do, and prompts some, as each box is a load of its own.
+    few_boxes = shape.mask.right not in (None, 0) or (shape.packed and schedule.kernel.rows_of == "head")
+    most = SOME_HEADS if few_boxes else most_heads(shape.head_dim)
     heads = next(number for number in range(min(shape.group, most), 0, -1) if shape.group % number == 0)
     apart = keep_heads_apart(shape.asked.features)
     if shape.packed:
