@@ -120,6 +120,13 @@ int __reduce_max_sync(unsigned mask, int value) {
     return most;
   });
 }
+int __reduce_add_sync(unsigned mask, int value) {
+  return of_warp(mask, value, [&](const int* values) {
+    int sum = 0;
+    lanes_of(mask, [&](int lane) { return sum += values[lane], false; });
+    return sum;
+  });
+}
 void __syncthreads() { block.wait(THREADS); }
 int __popc(unsigned x) { return __builtin_popcount(x); }
 int __ffs(unsigned x) { return __builtin_ffs(x); }

@@ -13,8 +13,8 @@ __device__ __forceinline__ long long tl_attention_sum_of_warp(long long own) {
 template <int workers, int tile_time, int merge_time>
 __device__ __forceinline__ long long tl_attention_time(const tl_attention_work* work, int batch, int heads, int places, int most,
                                                        long long all) {
-  int longest = 0, most_parts = 1;
-  long long items = 0, split = 0, blocks_of_long = 0, long_ones = 0;
+  int longest = 0, most_parts = 1, items = 0, split = 0, long_ones = 0;
+  long long blocks_of_long = 0;
   for (int n = threadIdx.x % 32; n < batch; n += 32) {
     const tl_attention_work of = work[n];
     const int parts = of.tiles == 1 && of.most > most ? (of.most + most - 1) / most : 1;
@@ -35,12 +35,13 @@ __device__ __forceinline__ long long tl_attention_time(const tl_attention_work* 
       own = parts > 1 ? of.most % parts : max((long long)count * (2 * (long long)high - longest) / (2 * (high - low)), 1ll);
       blocks = parts > 1 ? own * high : own * (2 * (long long)high + longest) / 4;
     }
-    long_ones += own, blocks_of_long += blocks;
+    long_ones += (int)own, blocks_of_long += blocks;
   }
-  items = heads * tl_attention_sum_of_warp(items), split = tl_attention_sum_of_warp(split);
-  long_ones = heads * tl_attention_sum_of_warp(long_ones), blocks_of_long = heads * tl_attention_sum_of_warp(blocks_of_long);
-  most_parts = __reduce_max_sync(0xffffffff, most_parts);
-  const long long in_rounds = long_ones ? (long_ones + workers - 1) / workers * (32 * blocks_of_long / long_ones + tile_time) : 0;
-  const long long in_shares = (32 * all * heads + tile_time * items) / workers, alone = 32ll * longest + tile_time;
+  most_parts = __reduce_max_sync(0xffffffff, most_parts), split = __reduce_add_sync(0xffffffff, split);
+  const long long all_items = (long long)heads * __reduce_add_sync(0xffffffff, items);
+  const long long all_long = (long long)heads * __reduce_add_sync(0xffffffff, long_ones);
+  const long long of_long = heads * tl_attention_sum_of_warp(blocks_of_long);
+  const long long in_rounds = all_long ? (all_long + workers - 1) / workers * (32 * of_long / all_long + tile_time) : 0;
+  const long long in_shares = (32 * all * heads + tile_time * all_items) / workers, alone = 32ll * longest + tile_time;
   return split > places ? -1 : max(max(in_rounds, in_shares), alone) + (split ? merge_time + most_parts : 0);
 }
