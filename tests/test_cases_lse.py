@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from code_mutants.kernels import Kernel
 from code_mutants.reading import Code, of_numbers, prove
-from golden_kernels import KERNELS, PROVED
+from golden_kernels import KERNELS, OF_FORMS, PROVED
 from once import lowered, proved
 from tiers import exhaustive, sampled
 
@@ -21,7 +21,7 @@ from tl_attention.problem.mask import CAUSAL
 # The line that stores: of one head's rows, and of several heads' in one tile.
 CALL = "tl_attention_store_lse("
 OF_HEADS = "tl_attention_store_lse_of<"
-ASKED = [name for name, kernel in KERNELS.items() if "LSE" in kernel.variant.optional and kernel.schedule.has_program]
+ASKED = [name for name, kernel in OF_FORMS.items() if "LSE" in kernel.variant.optional and kernel.schedule.has_program]
 
 
 def stores(source: str) -> list[int]:

@@ -14,7 +14,6 @@ from tl_attention.problem.tiling import MERGE, MERGE_PART, TILE
 from tl_attention.problem.variant import most_heads
 from tl_attention.schedule.schedule import Schedule
 
-
 # Heads that lie in one tile where each must have some rows.
 SOME_HEADS = 16
 

@@ -15,7 +15,7 @@ import numpy as np
 from tl_attention.codeproof.proof import MOST_KEYS
 from tl_attention.codeproof.verdict import Unsafe
 from tl_attention.problem.bounds import LARGEST, ROOM
-from tl_attention.problem.lengths import Lengths, Problems, drawn, part_blocks
+from tl_attention.problem.lengths import Lengths, Problems, drawn, part_blocks, straddling
 from tl_attention.problem.mask import ceildiv
 from tl_attention.problem.packed import TILE_WORDS, PackedSizes, listed
 from tl_attention.problem.variant import Variant
@@ -23,6 +23,8 @@ from tl_attention.schedule.schedule import Schedule
 
 # Sequences begin before this row, and results of parts are in fewer places.
 FARTHEST, MOST_PLACES = 1 << 20, 1 << 10
+# A sequence between others.
+EMPTY = Lengths(0, 7)
 # A tile of so many is whole, and others have at most as many parts.
 KINDS = 3
 # Behind all KV blocks.
@@ -33,12 +35,17 @@ Array = np.ndarray
 def packed_sizes(proof: Any, heads: int) -> Iterator[PackedSizes]:
     """Yields the sizes, of so many heads, at which a kernel is proved: each length with the one before it, empty ones between.
 
-    Where sequences may be split, each has its first tile whole once.
+    Where sequences may be split, every third has its first tile whole, and those that straddle an edge of the mask have it
+    in each way.
     """
+    variant, block_N = proof.code.variant, proof.schedule.block_N
     gap, before = 2 * proof.rows, Lengths(proof.rows + 1, proof.rows + 5)
-    for lengths in (*proof.lengths(proof.program.span + 2, proof.rows, proof.code.variant.box), Lengths(proof.rows, 0)):
-        for more in range(KINDS if proof.code.variant.parts else 1):
-            yield PackedSizes.of(heads, [lengths, Lengths(0, 7), before], gap + more)
+    each_way = {*straddling(variant.mask, proof.rows, block_N)} if variant.parts else set()
+    every = (*proof.lengths(proof.program.span + 2, proof.rows, variant.box), Lengths(proof.rows, 0))
+    for number, lengths in enumerate(every):
+        for kind in range(KINDS) if lengths in each_way else (number,):
+            keys = sum(of.seq_kv for of in (lengths, EMPTY, before))
+            yield PackedSizes.of(heads, [lengths, EMPTY, before], gap + (kind - keys - gap) % KINDS)
         before = lengths
     # Loops so long that no number in the code is larger.
     yield PackedSizes.of(heads, [(5, MOST_KEYS)], gap)
