@@ -18,13 +18,13 @@ BUDGET = {
     "kernels": 3700,
     "codeproof": 4940,
     "compiler": 780,
-    "op": 1900,
+    "op": 1910,
     "oracle": 420,
     "lab": 7630,
     "tools": 5220,
-    "tests": 27620,
-    "library": 15790,
-    "path": 8450,
+    "tests": 27640,
+    "library": 15800,
+    "path": 8460,
 }
 
 

@@ -296,7 +296,6 @@ class PackedPlan(Plan):
     def laid_out(self, call: Call, scale: float, result: Tensor, lse: Tensor | None) -> LaidOut:
         """Returns the kernel that writes a call's results, with its arguments."""
         q, k, v = call.q, call.k, call.v
-        total_q = q.shape[0]
         cu_q, cu_k, used_q, used_k = call.where[:4]
         if call.zero_unused:
             result.zero_()
@@ -308,7 +307,7 @@ class PackedPlan(Plan):
         taken: tuple[Tensor, ...] = (q, k, v, result)
         if self.single:
             taken = tuple(map(_with_a_row, taken))
-        offsets = launch.offsets(cu_q, cu_k, used_q, used_k, total_q)
+        offsets = launch.offsets(cu_q, cu_k, used_q, used_k, len(q))
         return launch.kernel, launch.arguments(taken, lse, scale, call.values, offsets)
 
 
