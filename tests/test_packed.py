@@ -60,7 +60,7 @@ def test_few_queries_in_parts(kernel, on_cpu: Kernels) -> None:
 
 @pytest.mark.parametrize("kernel", sampled(RAGGED, RAGGED[::5]), ids=str)
 def test_few_queries_beside_prompts(kernel, on_cpu: Kernels) -> None:
-    for seed, case in enumerate(mixed(kernel, 3, most=600)):
+    for seed, case in enumerate(mixed(kernel, 5, most=700)):
         assert not [*faults(case, seed, "cpu")]
     assert any(variant.parts for _, variant in on_cpu.asked)
 
