@@ -49,26 +49,28 @@ STRIDED_STORE_COLUMNS = STORE_COLUMNS.replaced(
 )
 
 
-# The same stores of rows of several heads in a tile.
-ROW, THERE = "row + 8 * half", "own.there(rows)"
-OF_ROW, AT_ROW = "const tl_attention_heads<heads, box> own({});", "own.place({}, head_stride)"
+# The same stores of rows of several heads in a tile: where a row is, and whether it is there, its head says too.
+ROW = "row + 8 * half"
+PLACE = "own.place(row_stride, head_stride)"
+BY_HEAD = (
+    (f"{ROW} < rows", "own.there(rows)"),
+    ("half < 2; ++half) {", f"half < 2; ++half) {{\n    const tl_attention_heads<heads, box> own({ROW});"),
+)
 STORE_OF = STRIDED_STORE_COLUMNS.replaced(
     STORE_HEADS.about,
     ("template <int columns, bool bf16>", "template <bool bf16, int columns, int heads, int box>"),
     ("tl_attention_store_columns", "tl_attention_store_of"),
     ("int64_t row_stride)", "int64_t row_stride, int64_t head_stride)"),
-    (f"{ROW} < rows", THERE),
-    (f"({ROW}) * (row_stride / 8)", f"{AT_ROW.format('row_stride')} / 8"),
-    ("half < 2; ++half) {", "half < 2; ++half) {\n    " + OF_ROW.format(ROW)),
+    (f"({ROW}) * (row_stride / 8)", f"{PLACE} / 8"),
+    *BY_HEAD,
 )
 STORE_PART_OF = STORE_PART.replaced(
     STORE_HEADS.about,
     ("template <int columns>", "template <int columns, int heads, int box>"),
     ("tl_attention_store_part", "tl_attention_store_part_of"),
     ("int rows)", "int rows, int64_t row_stride, int64_t head_stride)"),
-    (f"{ROW} < rows", THERE),
-    (f"({ROW}) * (columns / 2)", f"{AT_ROW.format('row_stride')} / 2"),
-    ("half < 2; ++half) {", "half < 2; ++half) {\n    " + OF_ROW.format(ROW)),
+    (f"({ROW}) * (columns / 2)", f"{PLACE} / 2"),
+    *BY_HEAD,
 )
 STORE_LSE_OF = STORE_LSE.replaced(
     STORE_HEADS.about,
