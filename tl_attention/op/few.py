@@ -64,12 +64,12 @@ def parts_of(shape: AttentionShape, schedule: Schedule, sms: int) -> Parts | Non
     return best if best.number > 1 else None
 
 
-def may_be_split(shape: AttentionShape, schedule: Schedule, sms: int) -> bool:
-    """Says whether packed sequences with the problem's heads may be split on a GPU of so many SMs, where they are long enough.
+def may_be_split(heads: int, schedule: Schedule, sms: int) -> bool:
+    """Says whether packed sequences, of so many heads of tiles, may be split on a GPU of so many SMs, if they are long enough.
 
     A split sequence has two places at least for the results of its parts.
     """
-    return schedule.splits_sequences and places(shape, schedule, sms) > 1
+    return schedule.splits_sequences and places(heads, schedule, sms) > 1
 
 
 def splits_equal(sequences: int, keys: int, heads: int, schedule: Schedule, sms: int) -> bool:
@@ -77,9 +77,8 @@ def splits_equal(sequences: int, keys: int, heads: int, schedule: Schedule, sms:
     return _soonest(sequences * heads, ceildiv(keys, schedule.block_N), schedule, sms).number > 1
 
 
-def places(shape: AttentionShape, schedule: Schedule, sms: int) -> int:
-    """Returns how many places for results of parts each head of a tile has, where packed sequences are split."""
-    heads = shape.heads // in_one_tile(shape, schedule)[1]
+def places(heads: int, schedule: Schedule, sms: int) -> int:
+    """Returns how many places for results of parts each of so many heads of tiles has, where packed sequences are split."""
     return places_of_parts(sms * schedule.kernel.blocks_per_sm, heads)
 
 

@@ -58,7 +58,8 @@ class Launch:
         taken = (NAMES.index(p.name) for p in variant.parameters() if p.kind not in FOUND)
         features = [(place, f) for place, f in enumerate(INPUTS) if f.word in shape.asked]
         number, part_blocks = parts or (0, None)
-        room = places(shape, schedule, variant.sms) if variant.packed and variant.parts else 0
+        heads = shape.heads // variant.tile_heads
+        room = places(heads, schedule, variant.sms) if variant.packed and variant.parts else 0
         numbers = {**shape.mask.values(variant.mask.names), "part_blocks": part_blocks}
         return cls(
             kernel=kernel,
@@ -68,7 +69,7 @@ class Launch:
             parts=number,
             rows=variant.rows_of(schedule.block_M) * schedule.kernel.cluster,
             places=room,
-            rows_of_parts=room * (shape.heads // variant.tile_heads) * schedule.block_M,
+            rows_of_parts=room * heads * schedule.block_M,
         )
 
     def offsets(

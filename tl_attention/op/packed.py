@@ -220,17 +220,17 @@ class Packed(PackedArguments):
         shape, invariant = computed(shape, card.arch, call.invariant, by_rules=call.schedule is None)
         scheduled = compiled.schedule_of(call.schedule, shape, card, invariant)
         sms = compiled.sms_of(q.device)
-        variant = replace(
-            shape.variant(), tile_heads=in_one_tile(shape, scheduled)[1], sms=sms, arch=card.arch, invariant=invariant
-        )
+        tile_heads = in_one_tile(shape, scheduled)[1]
+        of_tiles = heads // tile_heads
+        variant = replace(shape.variant(), tile_heads=tile_heads, sms=sms, arch=card.arch, invariant=invariant)
         # None is compiled before the first call that runs on it.
         whole = _launch(shape, scheduled, variant)
-        if not call.in_parts or call.invariant is True or not may_be_split(shape, scheduled, sms):
+        if not call.in_parts or call.invariant is True or not may_be_split(of_tiles, scheduled, sms):
             return PackedPlan(*common, scheduled, single, whole)
         split = _launch(shape, scheduled, replace(variant, parts=True))
         return PackedPlan(
             *common, scheduled, single, whole, split, keys_unsplit(scheduled),
-            functools.partial(splits_equal, heads=heads // variant.tile_heads, schedule=scheduled, sms=sms),
+            functools.partial(splits_equal, heads=of_tiles, schedule=scheduled, sms=sms),
         )  # fmt: skip
 
     def _faults_of_contents(self, total_q: int, total_k: int) -> Iterator[str]:
