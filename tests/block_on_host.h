@@ -18,6 +18,7 @@
 #define __align__(bytes) alignas(bytes)
 using std::max;
 using std::min;
+struct float2 { float x, y; };
 struct float4 { float x, y, z, w; };
 struct uint2 { unsigned x, y; };
 struct uint4 { unsigned x, y, z, w; };
@@ -131,7 +132,8 @@ void __syncthreads() { block.wait(THREADS); }
 int __popc(unsigned x) { return __builtin_popcount(x); }
 int __ffs(unsigned x) { return __builtin_ffs(x); }
 void atomicMax(int* place, int value) { *place = max(*place, value); }
-void atomicAdd(unsigned long long* place, unsigned long long value) { *place += value; }
+void atomicAdd(int* place, int value) { *place += value; }
+float __fdividef(float a, float b) { return a / b; }
 float __log2f(float x) { return std::log2(x); }
 int __float_as_int(float x) { int bits; std::memcpy(&bits, &x, 4); return bits; }
 float __int_as_float(int bits) { float x; std::memcpy(&x, &bits, 4); return x; }

@@ -1,10 +1,10 @@
 // Runs the kernel that lists the tiles of packed sequences on the host. Problems are integers on stdin, and what the kernel
 // leaves goes to stdout: the list with what stands behind it.
-#define WARPS 32
+#define WARPS 16
 #include "block_on_host.h"
 #include "list_tiles.h"
 
-using List = void (*)(const int*, const int*, const int*, const int*, int, int, int, int, int, int, int, int, int, int, int*);
+using List = void (*)(const int*, const int*, const int*, const int*, int, int, int, int, int, int, int, int, int, int*);
 const List LISTS[] = {LIST_KERNELS};
 constexpr int UNTOUCHED = 0x55555555, BEHIND = 8;
 
@@ -23,7 +23,7 @@ void list(const std::vector<int>& numbers, bool from_last) {
   int* tiles = (int*)room.data();
   kernel = [&] {
     LISTS[numbers[0]](begins_q.data(), begins_k.data(), of_q.data(), of_k.data(), numbers[1], numbers[2], bounds, used_q,
-                      used_k, numbers[6], numbers[7], numbers[8], numbers[9], words, tiles);
+                      used_k, numbers[6], numbers[7], numbers[8], numbers[9], tiles);
   };
   run_block(from_last);
   std::fwrite(tiles, 4, words + BEHIND, stdout);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 import subprocess
@@ -19,8 +20,17 @@ from tiers import sampled
 from tl_attention.compiler.toolchain import host_compiler
 from tl_attention.kernels.warp_specialized.device_code import LIST_TILES, TIME_OF_TILES
 from tl_attention.problem.mask import INTEGERS, Mask, ceildiv, sides
-from tl_attention.problem.packed import LEAST_BLOCKS, QUERY_WORDS, TILE_WORDS, places_of_parts, words_of_list
-from tl_attention.problem.tiling import MERGE, TILE
+from tl_attention.problem.packed import (
+    LEAST_BLOCKS,
+    MERGE,
+    MOST_TILES,
+    QUERY_WORDS,
+    TILE_WORDS,
+    UNEVEN,
+    places_of_parts,
+    words_of_list,
+)
+from tl_attention.problem.tiling import TILE
 
 
 class Kernel(NamedTuple):
@@ -35,7 +45,8 @@ class Kernel(NamedTuple):
 
     @property
     def template(self) -> str:
-        split = (LEAST_BLOCKS, self.workers, round(32 * TILE), round(32 * MERGE)) if self.workers else (0, 1, 0, 0)
+        times = (round(32 * time) for time in (TILE, MERGE, UNEVEN))
+        split = (LEAST_BLOCKS, MOST_TILES, self.workers, *times) if self.workers else (0, 0, 1, 0, 0, 0)
         return f"tl_attention_list_tiles<{', '.join(map(str, (*self[:5], *split)))}>"
 
 
@@ -151,70 +162,70 @@ class Packing:
         return found
 
     @cached_property
-    def most(self) -> int:
-        """Returns how many KV blocks a part has at most: of 32 numbers that with which all takes the least time."""
-        if not self.kernel.workers:
-            return NO_END
-        twice = self.kv_heads * sum(tiles * (least + most) for tiles, least, most in self.work)
-        shares = [round(512 * 2 ** (-n / 8)) >> m for m in range(4) for n in range(8)]
-        tried = [max(LEAST_BLOCKS, ceildiv(twice * share, 512 * self.kernel.workers)) for share in shares]
-        times = [self.time(most) for most in tried]
-        return tried[times.index(min(times))]
+    def tried(self) -> list[int]:
+        """Returns how many KV blocks a part may have at most, of 32 lengths, which are shares of all work for each worker."""
+        blocks = self.kv_heads * sum(tiles * (least + most) for tiles, least, most in self.work) / 2
+        shares = (2 * blocks / self.kernel.workers * 2 ** (-n / 8) for n in range(32))
+        return [max(LEAST_BLOCKS, math.ceil(share)) for share in shares]
+
+    def parts(self, tiles: int, least: int, longest: int, most: int) -> int:
+        """Returns how many parts a sequence's tiles have, of which the first and the last have so many KV blocks."""
+        return ceildiv(longest, most) if tiles <= MOST_TILES and longest > most and 2 * least > longest else 1
 
     def time(self, most: int) -> float:
-        """Returns how long all tiles take if parts have so many KV blocks at most, in 32nds of the time of a block."""
-        tiles = [
-            ((blocks, blocks // parts, parts) if parts > 1 else (count * (low + blocks) / 2, low, count), blocks, parts)
-            for count, low, blocks in self.work
-            for parts in (max(1, ceildiv(blocks, most)) if count == 1 else 1,)
+        """Returns how long all tiles take if parts have so many KV blocks at most, in times of a block."""
+        # (Items, KV blocks of the shortest and the longest, parts) of a sequence.
+        items = [
+            (tiles * parts, least / parts, longest / parts, parts)
+            for tiles, least, longest in self.work
+            for parts in (self.parts(tiles, least, longest, most),)
+            if tiles
         ]
-        longest = max((ceildiv(blocks, parts) for _, blocks, parts in tiles), default=0)
-        split = [parts for _, _, parts in tiles if parts > 1]
-        long, of_long = 0, 0
-        for (total, low, count), blocks, parts in tiles:
-            high = ceildiv(blocks, parts)
-            if 2 * low > longest:
-                own, own_blocks = count, int(total)
-            elif 2 * high > longest:
-                own = blocks % parts if parts > 1 else max(1, count * (2 * high - longest) // (2 * (high - low)))
-                own_blocks = own * high if parts > 1 else own * (2 * high + longest) // 4
-            else:
-                continue
-            long, of_long = long + own * self.kv_heads, of_long + own_blocks * self.kv_heads
-        tile, workers = round(32 * TILE), self.kernel.workers
-        items = self.kv_heads * sum(count for (_, _, count), _, _ in tiles)
-        all_blocks = sum(count * (low + blocks) for count, low, blocks in self.work) // 2 * self.kv_heads
-        in_rounds = ceildiv(long, workers) * (32 * of_long // long + tile) if long else 0
-        found = max(in_rounds, (32 * all_blocks + tile * items) // workers, 32 * longest + tile)
-        if sum(split) > self.room_for_parts:
+        places = sum(count for count, _, _, parts in items if parts > 1)
+        if places > self.room_for_parts:
             return math.inf
-        return found + (round(32 * MERGE) + max(split) if split else 0)
+        longest, tile = max((math.ceil(high) for _, _, high, _ in items), default=0), round(32 * TILE) / 32
+        workers = self.kernel.workers
+        long, of_long = 0.0, 0.0
+        for count, low, high, _ in items:
+            begin = max(low, longest / 2)
+            if high >= begin:
+                own = count * ((high - begin) / (high - low) if high > low else 1)
+                long, of_long = long + own, of_long + own * (begin + high) / 2
+        all_items = self.kv_heads * sum(count for count, *_ in items)
+        all_blocks = self.kv_heads * sum(tiles * (least + longest) for tiles, least, longest in self.work) / 2
+        in_rounds = math.ceil(self.kv_heads * long / workers - 0.001) * (of_long / long + tile) if long else 0
+        in_shares = (all_blocks + tile * all_items) / workers + (all_items > workers) * round(32 * UNEVEN) / 32 * longest
+        merging = (round(32 * MERGE) + max(parts for *_, parts in items)) / 32 if places else 0
+        return max(in_rounds, in_shares, longest + tile) + merging
 
-    def items(self) -> tuple[list[Item], list[tuple[int, ...]], int]:
-        """Returns the items of all tiles, sequence by sequence, the queries to be merged, and the longest item's KV blocks."""
-        rows, cluster, block_N = self.kernel[:3]
-        most, base, longest = self.most, 0, 0
+    def items(self, most: int) -> tuple[list[Item], list[tuple[int, ...]], int]:
+        """Returns the items of all tiles, the queries to be merged, and the longest item's KV blocks.
+
+        Parts have `most` KV blocks at most, but for those of a tile between the first and the last. The order is that of
+        sequences.
+        """
+        rows, cluster = self.kernel[:2]
+        base, longest = 0, 0
         items: list[Item] = []
         merged: list[tuple[int, ...]] = []
-        for place in self.places:
-            tiles = range(ceildiv(place.queries, rows))
-            blocks = self.blocks(place, 0)
-            if len(tiles) == 1 and len(blocks) > most:
-                number = ceildiv(len(blocks), most)
-                ends = [*accumulate(len(blocks) // number + (n < len(blocks) % number) for n in range(number))]
-                parts = [blocks[first:end] for first, end in pairwise([0, *ends])]
-                merged += [(place.q_begin + query, base, len(parts), query) for query in range(place.queries)]
-                for part in parts:
-                    base += 1
-                    items.append(Item((0, *place, part.start, part.stop, base), len(part)))
-                longest = max(longest, len(parts[0]))
-                continue
+        for place, work in zip(self.places, self.work):
+            tiles, number = range(ceildiv(place.queries, rows)), self.parts(*work, most)
+            longest = max(longest, ceildiv(work[2], number))
             # Rows of a causal mask need the more keys the later they are.
             for tile in reversed(tiles) if self.mask.grows else tiles:
-                items.append(Item((tile * cluster, *place, 0, NO_END, 0), self.count(place, tile)))
-            alone = self.kernel.workers and len(tiles) == 1
-            if tiles:
-                longest = max(longest, self.count(place, 0) if alone else ceildiv(place.keys, block_N))
+                if number == 1:
+                    items.append(Item((tile * cluster, *place, 0, NO_END, 0), self.count(place, tile)))
+                    continue
+                blocks, own = self.blocks(place, tile), base + tile * number
+                ends = [*accumulate(len(blocks) // number + (n < len(blocks) % number) for n in range(number))]
+                parts = [blocks[first:end] for first, end in pairwise([0, *ends])]
+                entries = ((tile * cluster, *place, part.start, part.stop, own + n) for n, part in enumerate(parts, 1))
+                items += [Item(entry, entry[6] - entry[5]) for entry in entries]
+            if number > 1:
+                queries = range(place.queries)
+                merged += [(place.q_begin + n, base + n // rows * number, number, n % rows) for n in queries]
+                base += number * len(tiles)
         return items, merged, longest
 
 
@@ -266,7 +277,12 @@ def test_each_row_tile_is_listed_once_or_its_parts(seed: int, program: Path) -> 
 
 def check(problem: Packing, own: np.ndarray) -> bool:
     """Compares what the kernel left in the list, and behind it, with the model; returns whether a sequence is split."""
-    items, merged, longest = problem.items()
+    most = int(own[4]) if problem.kernel.workers else NO_END
+    if problem.kernel.workers:
+        # The kernel reckons in fewer bits.
+        assert min(abs(most - other) for other in problem.tried) <= 1
+        assert problem.time(most) <= 1.001 * min(map(problem.time, problem.tried))
+    items, merged, longest = problem.items(most)
     items, merged = items[: problem.room], merged[: problem.room_for_queries]
     assert own[0] == len(items) and own[problem.words :].tolist() == UNTOUCHED
     entries = own[TILE_WORDS : TILE_WORDS * (len(items) + 1)].reshape(-1, TILE_WORDS)
@@ -288,12 +304,17 @@ def test_parts_have_places_and_all_that_their_sequence_sees(seed: int) -> None:
     """The model's parts, which the kernel's are, cover each block once, and have places of their own, of those there are."""
     rng = random.Random(seed)
     for problem in (drawn(rng) for _ in range(300)):
-        items, merged, _ = problem.items()
+        most = min(problem.tried, key=problem.time) if problem.kernel.workers else NO_END
+        items, merged, _ = problem.items(most)
         parts = [item.entry for item in items if item.entry[7]]
-        assert [entry[7] for entry in parts] == [*range(1, len(parts) + 1)] and len(parts) <= problem.room_for_parts
+        assert sorted(entry[7] for entry in parts) == [*range(1, len(parts) + 1)]
+        assert len(parts) <= problem.room_for_parts
         for place in problem.places:
-            own = [range(*entry[5:7]) for entry in parts if entry[1:5] == place]
+            own = [entry for entry in parts if entry[1:5] == place]
             queries = [query for query in merged if place.q_begin <= query[0] < place.q_begin + place.queries]
             if own and problem.places.count(place) == 1:
-                assert [block for part in own for block in part] == [*problem.blocks(place, 0)]
-                assert len(queries) >= place.queries and all(part for part in own) and len(own) > 1
+                for tile, of_tile in itertools.groupby(own, key=lambda entry: entry[0] // problem.kernel.cluster):
+                    ranges = [range(*entry[5:7]) for entry in of_tile]
+                    assert [block for part in ranges for block in part] == [*problem.blocks(place, tile)]
+                    assert all(part for part in ranges) and len(ranges) > 1
+                assert len(queries) >= place.queries

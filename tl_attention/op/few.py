@@ -84,7 +84,7 @@ def places(heads: int, schedule: Schedule, sms: int) -> int:
 
 def keys_unsplit(schedule: Schedule) -> int:
     """Returns how many keys a packed sequence has at most that is never split."""
-    return LEAST_BLOCKS * schedule.block_N
+    return 2 * LEAST_BLOCKS * schedule.block_N
 
 
 def _soonest(tiles: int, blocks: int, schedule: Schedule, sms: int) -> Parts:

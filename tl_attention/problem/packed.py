@@ -19,8 +19,13 @@ TILE_WORDS = 8
 # A query of a split sequence has so many: its row of the output, the first of its tile's places, how many parts there are,
 # and its number in the tile.
 QUERY_WORDS = 4
-# A part has so many KV blocks at least, and so many workers' parts have places for their results for each worker.
-LEAST_BLOCKS, PARTS_OF_WORKER = 4, 4
+# What is told of a sequence while the list is made, where there are many, has so many.
+SEQUENCE_WORDS = 4
+# A part has so many KV blocks at least, a sequence that is split so many row tiles at most, and so many parts have places
+# for their results for each worker.
+LEAST_BLOCKS, MOST_TILES, PARTS_OF_WORKER = 2, 8, 4
+# In times of a KV block: what merging takes, and by how much of the longest item shares of all work are unequal.
+MERGE, UNEVEN = 4, 0.2
 # Entries of the next tiles have so many places in shared memory, each with the tile's head behind the entry's numbers:
 # warps read a tile's entry until they store the tile.
 TILES_TOLD, TOLD_WORDS = 4, TILE_WORDS + 1
@@ -66,10 +71,10 @@ def words_of_list(total_q: int, sequences: int, rows: int, places: int = 0) -> i
     """Returns how many numbers the list of tiles of `rows` rows takes at most, for so many rows in so many sequences.
 
     There may be results of parts in so many `places` of each head. The list has an entry for each tile or part, the queries
-    whose parts are merged, and where each sequence's entries, and its places, begin.
+    whose parts are merged, and what stands before those of each sequence.
     """
     entries, queries = total_q // rows + sequences + places, min(total_q, places // 2 * rows) if places else 0
-    return TILE_WORDS * (entries + 1) + QUERY_WORDS * queries + 2 * (sequences + 1)
+    return TILE_WORDS * (entries + 1) + QUERY_WORDS * queries + SEQUENCE_WORDS * sequences
 
 
 def places_of_parts(workers: int, heads: int) -> int:

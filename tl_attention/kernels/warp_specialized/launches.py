@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 
 from tl_attention.kernels.shared.device_code import is_bf16
 from tl_attention.problem.mask import WINDOW, sides
-from tl_attention.problem.packed import LEAST_BLOCKS
-from tl_attention.problem.tiling import MERGE, TILE
+from tl_attention.problem.packed import LEAST_BLOCKS, MERGE, MOST_TILES, UNEVEN
+from tl_attention.problem.tiling import TILE
 from tl_attention.problem.variant import Variant
 from tl_attention.problem.warpgroup import WARP
 
 # Threads of a block of each kernel, and how many parts a warp merges at once.
-LISTING, MERGING, AT_ONCE = 1024, 256, 8
+LISTING, MERGING, AT_ONCE = 512, 256, 8
 
 
 class Call(NamedTuple):
@@ -41,9 +41,10 @@ def listing_call(given: Any, variant: Variant, tile: tuple[int, int, int, int], 
     block_M, cluster, block_N, workers = tile
     of_tile = variant.rows_of(block_M) * cluster, cluster, block_N, block_M, variant.tile_heads
     # In 32nds of the time of a KV block.
-    split = (LEAST_BLOCKS, workers, round(32 * TILE), round(32 * MERGE)) if variant.parts else (0, 1, 0, 0)
+    times = (round(32 * time) for time in (TILE, MERGE, UNEVEN))
+    split = (LEAST_BLOCKS, MOST_TILES, workers, *times) if variant.parts else (0, 0, 1, 0, 0, 0)
     template = ", ".join(map(str, (*of_tile, *split)))
-    room = given.Q.shape[1], results, given.Tiles.shape[0], ops.address_of(given.Tiles[0])
+    room = given.Q.shape[1], results, ops.address_of(given.Tiles[0])
     arguments = (*(tensor.data for tensor in offsets), *window, *lengths, *room)
     return Call(f"tl_attention_list_tiles<{template}>", arguments)
 
