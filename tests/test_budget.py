@@ -15,7 +15,7 @@ BUDGET = {
     "problem": 920,
     "schedule": 1850,
     "program": 1140,
-    "kernels": 3700,
+    "kernels": 3720,
     "codeproof": 4940,
     "compiler": 780,
     "op": 1910,
@@ -23,8 +23,8 @@ BUDGET = {
     "lab": 7630,
     "tools": 5220,
     "tests": 27640,
-    "library": 15800,
-    "path": 8460,
+    "library": 15820,
+    "path": 8480,
 }
 
 

@@ -195,7 +195,9 @@ class Packing:
         all_items = self.kv_heads * sum(count for count, *_ in items)
         all_blocks = self.kv_heads * sum(tiles * (least + longest) for tiles, least, longest in self.work) / 2
         in_rounds = math.ceil(self.kv_heads * long / workers - 0.001) * (of_long / long + tile) if long else 0
-        in_shares = (all_blocks + tile * all_items) / workers + (all_items > workers) * round(32 * UNEVEN) / 32 * longest
+        in_shares = (all_blocks + tile * all_items) / workers + (all_items > workers) * round(
+            32 * UNEVEN
+        ) / 32 * longest
         merging = (round(32 * MERGE) + max(parts for *_, parts in items)) / 32 if places else 0
         return max(in_rounds, in_shares, longest + tile) + merging
 

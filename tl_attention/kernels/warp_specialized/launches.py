@@ -71,7 +71,7 @@ def merging_blocks(given: Any, variant: Variant, ops: Any) -> Any:
     the blocks fill the GPU.
     """
     if variant.packed:
-        return 2 * variant.sms
+        return 4 * variant.sms
     rows, parts = number_of_rows(given), number_of_parts(given, ops)
     of_block = 1 + ops.truncdiv(MERGING // WARP - 1, ops.ceildiv(parts, AT_ONCE))
     return ops.truncdiv(rows + of_block - 1, of_block)

@@ -29,36 +29,31 @@ __device__ __forceinline__ tl_attention_work tl_attention_work_of(int queries, i
   const int of_first = max(first.end - first.first, 0), of_last = max(last.end - last.first, 0);
   return tiles ? tl_attention_work{tiles, min(of_first, of_last), max(of_first, of_last), queries} : tl_attention_work{};
 }
+// The sum of the values of a lane and those before it, of so many lanes.
+template <int lanes>
+__device__ __forceinline__ int tl_attention_sum_up_to(int own) {
+  #pragma unroll
+  for (int by = 1; by < lanes; by *= 2) {
+    const int other = __shfl_up_sync(0xffffffff, own, by);
+    if (threadIdx.x % 32 >= by) own += other;
+  }
+  return own;
+}
 // The sums of all threads' values before this one's, in the place of its values, and of all of them.
 template <int count, int warps>
 __device__ __forceinline__ void tl_attention_sums_before(int (&values)[count], int (*of_warps)[warps], int (&sums)[count]) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   int own[count];
-  #pragma unroll
-  for (int n = 0; n < count; ++n) {
-    own[n] = values[n];
-    #pragma unroll
-    for (int by = 1; by < 32; by *= 2) {
-      const int other = __shfl_up_sync(0xffffffff, own[n], by);
-      if (lane >= by) own[n] += other;
-    }
-  }
+  for (int n = 0; n < count; ++n) own[n] = tl_attention_sum_up_to<32>(values[n]);
   __syncthreads();
-  #pragma unroll
   for (int n = 0; n < count; ++n)
     if (lane == 31) of_warps[n][warp] = own[n];
   __syncthreads();
-  #pragma unroll
   for (int n = 0; n < count; ++n) {
-    int before = of_warps[n][lane % warps];
-    #pragma unroll
-    for (int by = 1; by < warps; by *= 2) {
-      const int other = __shfl_up_sync(0xffffffff, before, by);
-      if (lane >= by) before += other;
-    }
+    const int before = tl_attention_sum_up_to<warps>(of_warps[n][lane % warps]);
     sums[n] = __shfl_sync(0xffffffff, before, warps - 1);
-    before = __shfl_sync(0xffffffff, before, max(warp - 1, 0));
-    values[n] = own[n] - values[n] + (warp ? before : 0);
+    const int of_warps_before = __shfl_sync(0xffffffff, before, max(warp - 1, 0));
+    values[n] = own[n] - values[n] + (warp ? of_warps_before : 0);
   }
 }
 // What stands before those of a sequence: entries of the list, places of parts, and queries to be merged; and how many parts
@@ -111,7 +106,6 @@ __device__ __forceinline__ void tl_attention_list_tiles(
     if (parts > 1) own[1 % sums] = own[0], own[2 % sums] = of.queries, atomicMax(&most_parts, parts);
     most_blocks = max(most_blocks, (of.most + parts - 1) / parts);
     tl_attention_sums_before<sums, warps>(own, of_warps, sum);
-    #pragma unroll
     for (int which = 0; which < sums; ++which) own[which] += all_before[which], all_before[which] += sum[which];
     if (n < batch) before[n] = {own[0], own[1 % sums], own[2 % sums], parts};
   }

@@ -48,8 +48,9 @@ __device__ __forceinline__ void tl_attention_merge_row(const float* outputs, con
     for (int n = 0; n < at_once; ++n) {
       #pragma unroll
       for (int panel = 0; panel < panels; ++panel) {
-        const int64_t of_part = row.first + min(first + n, row.parts - 1) * row.apart;
-        own[n][panel] = __ldcg((const float4*)(outputs + of_part * columns + min(128 * panel + 4 * lane, columns - 4)));
+        const int64_t of_part = row.first + (first + n) * row.apart;
+        const float4* place = (const float4*)(outputs + of_part * columns + min(128 * panel + 4 * lane, columns - 4));
+        own[n][panel] = first + n < row.parts ? __ldcg(place) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
       }
     }
     const float before = largest;
