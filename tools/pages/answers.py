@@ -156,10 +156,12 @@ def few_queries() -> str:
     rows = [row for row in read(record("generate")) if row.bars]
     cudnn, flash = (span(of, unit="x") for of in (speeds(rows, peer) for peer in ("cudnn", "flash2")))
     packed = speeds([row for row in read(record("packed-decode")) if row.group.endswith("_q1")], "fa3")
+    mixed = speeds(read(record("mixes")), "fa3")
     return (
         f"We have {geometric_mean(found):.3f}x the speed of the faster of the two in the mean of {len(found)} problems, "
         f"{span(found, unit='x')}, and of FlashAttention-3 with packed sequences of one query "
-        f"{geometric_mean(packed):.3f}x, {span(packed, unit='x')}. In a CUDA graph, a model's token has {cudnn} "
+        f"{geometric_mean(packed):.3f}x, {span(packed, unit='x')}, and of these beside prompts "
+        f"{geometric_mean(mixed):.3f}x, {span(mixed, unit='x')}. In a CUDA graph, a model's token has {cudnn} "
         f"the speed of SDPA's cuDNN, and {flash} that of SDPA's flash."
     )
 

@@ -29,6 +29,18 @@ PACKED = {
     "n256_1k": "256 on 1k",
     "drawn": "64 on 1 to 8k, drawn",
 }
+# What those in results/mixes.yaml mean: sequences of one query, and prompts beside them.
+MIXES = {
+    f"{name}_{prompt}": f"{number} and {words}"
+    for name, number in {"d8": 8, "d30": 30, "d120": 120}.items()
+    for prompt, words in {
+        "p512": "one of 512",
+        "p2k": "one of 2000",
+        "p8k": "one of 8000",
+        "4x1k": "four of 1000",
+    }.items()
+}
+MIXED_HEADS = ((32, 32), (32, 8), (64, 8), (28, 4))
 # Of a row of the table: the heads of K and V, and the queries.
 HEADS, QUERIES = (32, 8, 1), (1, 4, 16)
 
@@ -67,6 +79,19 @@ def packed_decode() -> str:
         f"({span(few)}), and those of 16 on 512, or 64 on 8k or 32k, {geometric_mean(some):.3f} x "
         f"({span(some)}). {measured_on(rows[0])}"
     )
+
+
+def mixes() -> str:
+    """Makes the table of sequences of one query beside prompts, beside FlashAttention-3."""
+    rows = read(record("mixes"))
+    found = {row.cell.removesuffix("-causal"): row.speed(OURS, "fa3") for row in rows}
+    lines = [
+        [words, *(f"{speed.ratio:.3f}" if (speed := found[f"h{q}_{kv}-{name}"]) else "" for q, kv in MIXED_HEADS)]
+        for name, words in MIXES.items()
+    ]
+    table = markdown(["of one query, and prompts", *(f"{q} heads on {kv}" for q, kv in MIXED_HEADS)], lines)
+    mean = geometric_mean([speed.ratio for speed in found.values() if speed])
+    return f"{table}\n\nThe geometric mean is {mean:.3f}. {measured_on(rows[0])}"
 
 
 def generation() -> str:

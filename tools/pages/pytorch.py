@@ -7,7 +7,7 @@ import json
 from pages import answers, backward, cells
 from pages import training as of_training
 from pages.cells import CARDS, PEERS, measured_on, read, record, speeds, spread
-from pages.decode import decode, generation, packed_decode
+from pages.decode import decode, generation, mixes, packed_decode
 from pages.defaults import said
 from pages.invariance import invariance
 from pages.made import RESULTS, filling
@@ -110,6 +110,7 @@ MADE = {
             "speed": speed,
             "decode": decode,
             "packed_decode": packed_decode,
+            "mixes": mixes,
             "generation": generation,
             "packed": packed,
             "training": training,

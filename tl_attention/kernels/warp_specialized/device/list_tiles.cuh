@@ -124,6 +124,8 @@ __device__ __forceinline__ void tl_attention_list_tiles(
   const int count = min(all_before[0], room), of_warp = (count + threads - 1) / threads * 32;
   const int from = warp * of_warp, end = min(from + of_warp, count);
   __syncthreads();
+  int4 entry[2];
+  int bucket = 0;
   #pragma unroll 1
   for (int pass = 0; pass < 2; ++pass) {
     #pragma unroll 1
@@ -131,21 +133,24 @@ __device__ __forceinline__ void tl_attention_list_tiles(
       const int number = first + lane;
       const unsigned active = __ballot_sync(0xffffffff, number < end);
       if (number < end) {
-        const int n = tl_attention_sequence_with(before, batch, 0, number), parts = least ? before[n].parts : 1;
-        const tl_attention_sequence q = tl_attention_sequence_of(begins_q, used_q, n, all_q, total_q);
-        const tl_attention_sequence k = tl_attention_sequence_of(begins_k, used_k, n, all_k, total_k);
-        const int own = number - before[n].entries, part = least ? own % parts : 0, in_order = least ? own / parts : own;
-        // Rows of a causal mask need the more keys the later they are.
-        const int tile = left < 0 && right >= 0 ? (q.length + rows - 1) / rows - 1 - in_order : in_order;
-        tl_attention_blocks of = tl_attention_blocks_of<rows, block_N>(tile, q.length, k.length, left, right);
-        int4 rest = {k.length, 0, INT_MAX, 0};
-        if (parts > 1) {
-          const int blocks = of.end - of.first;
-          of.first += blocks / parts * part + min(part, blocks % parts);
-          of.end = of.first + blocks / parts + (part < blocks % parts);
-          rest = {k.length, of.first, of.end, 1 + before[n].places + tile * parts + part};
+        // Of one tile for each thread the second pass knows the entry.
+        if (pass == 0 || of_warp > 32) {
+          const int n = tl_attention_sequence_with(before, batch, 0, number), parts = least ? before[n].parts : 1;
+          const tl_attention_sequence q = tl_attention_sequence_of(begins_q, used_q, n, all_q, total_q);
+          const tl_attention_sequence k = tl_attention_sequence_of(begins_k, used_k, n, all_k, total_k);
+          const int own = number - before[n].entries, part = least ? own % parts : 0, in_order = least ? own / parts : own;
+          // Rows of a causal mask need the more keys the later they are.
+          const int tile = left < 0 && right >= 0 ? (q.length + rows - 1) / rows - 1 - in_order : in_order;
+          tl_attention_blocks of = tl_attention_blocks_of<rows, block_N>(tile, q.length, k.length, left, right);
+          entry[0] = make_int4(tile * cluster, q.begin, q.length, k.begin), entry[1] = make_int4(k.length, 0, INT_MAX, 0);
+          if (parts > 1) {
+            const int blocks = of.end - of.first;
+            of.first += blocks / parts * part + min(part, blocks % parts);
+            of.end = of.first + blocks / parts + (part < blocks % parts);
+            entry[1] = make_int4(k.length, of.first, of.end, 1 + before[n].places + tile * parts + part);
+          }
+          bucket = min(max(longest - (of.end - of.first), 0) * buckets / (longest + 1), buckets - 1);
         }
-        const int bucket = min(max(longest - (of.end - of.first), 0) * buckets / (longest + 1), buckets - 1);
         const unsigned same = __match_any_sync(active, bucket);
         int* place = counts + bucket * warps + warp;
         const int at = *place + __popc(same & ((1u << lane) - 1));
@@ -153,8 +158,8 @@ __device__ __forceinline__ void tl_attention_list_tiles(
         if (lane == __ffs(same) - 1) *place += __popc(same);
         __syncwarp(active);
         if (pass) {
-          int4* entry = (int4*)(tiles + 8 * (at + 1));
-          entry[0] = make_int4(tile * cluster, q.begin, q.length, k.begin), entry[1] = rest;
+          int4* listed = (int4*)(tiles + 8 * (at + 1));
+          listed[0] = entry[0], listed[1] = entry[1];
         }
       }
     }
