@@ -5,6 +5,14 @@ from faults.table import Row, edit, says
 ONE_FIRST = "a block's warps take the same blocks: see the producer's first block, and the loop at the right edge"
 MASKS_ALL = "it masks each block: see a ragged block without a mask"
 ROWS = [
+    Row("a window reaches 1000 keys back at most",
+        edit("one_tile, asked", "expected", r"( first = \(max.+)window_left", r"\1min(window_left, 1000)"),
+        edit("seed, asked", "expected", r"- window_left\), 0\) >> 7", "- min(window_left, 1000)), 0) >> 7", which="all"),
+        edit("mma_sync_small, asked", "expected", r"( first = \(max.+)window_left", r"\1min(window_left, 1000)")),
+    Row("a window reaches 1000 keys ahead at most",
+        edit("one_tile, asked", "expected", r"\+ window_right\) \+ 431", "+ min(window_right, 1000)) + 431", which="all"),
+        edit("seed, asked", "expected", r"\+ window_right\) \+ 255", "+ min(window_right, 1000)) + 255", which="all"),
+        edit("mma_sync_small, asked", "expected", r"\+ window_right\) \+ 127", "+ min(window_right, 1000)) + 127")),
     Row("the producer's first block is one too early",
         edit("one_tile, asked", r"is wait K_empty\[1\] \(1\), expected sync cluster\[0\] \(0\)", r"( first = \(.+);", r"\1 - 1;"),
         edit("seed, asked", says("load K[1] (0) at (#, 128)", "load K[1] (0) at (#, 86)"),

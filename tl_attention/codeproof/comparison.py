@@ -98,7 +98,7 @@ def check_per_head(events: Sequence[Event], parameters: Iterable[str], tiles: Se
 
 def _check_tensor(events: Sequence[Event], feature: Feature, tiles: Sequence[RowTiles]) -> None:
     tensor, found, begun, counted = feature.name, list[int](), 0, set[int]()
-    own = [(tile.head, tile.head_of_results) for tile in tiles]
+    own = [(tile.head, tile.place_of_results()[1]) for tile in tiles]
     for event in events:
         if event.kind == PER_HEAD and event.name == tensor:
             found.append(event.value)

@@ -6,6 +6,7 @@ That is what is read, at which sizes, what ran, and the verdict.
 from __future__ import annotations
 
 import hashlib
+import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -40,7 +41,18 @@ from tl_attention.codeproof.verdict import GeneratedCode, Unsafe, Verdict
 from tl_attention.errors import InputError, ScheduleRefused
 from tl_attention.kernels.registry import lowering_of
 from tl_attention.kernels.shared.device_code import prelude
-from tl_attention.problem.lengths import Lengths, Problems, cuts, ends, numbers_read, straddling, windows, without_keys
+from tl_attention.problem.lengths import (
+    FAR,
+    Lengths,
+    Problems,
+    cuts,
+    ends,
+    far_windows,
+    numbers_read,
+    straddling,
+    windows,
+    without_keys,
+)
 from tl_attention.problem.packed import words_of_list
 from tl_attention.problem.variant import Sizes
 from tl_attention.program.events import Event, Expected
@@ -51,6 +63,8 @@ from tl_attention.schedule.schedule import Schedule
 MOST_ITERATIONS = 4096
 # The keys of the longest loops that are tried; most of their iterations are left out.
 MOST_KEYS = 1 << 24
+# A window that reaches far is tried at so many sizes.
+OF_FAR = 2
 
 
 class Proof(ABC):
@@ -164,7 +178,10 @@ class Proof(ABC):
             for mask in windows(code.variant.mask, self.rows, self.schedule.block_N):
                 # A window that is read at run time has a value now.
                 self.code = replace(code, variant=replace(code.variant, mask=mask))
-                self._check_all(fixed)
+                self._check_all(*([fixed], [fixed]) if fixed else (self.sizes(), self.grids()))
+            for mask in far_windows(code.variant.mask) if fixed is None else ():
+                self.code = replace(code, variant=replace(code.variant, mask=mask))
+                self._check_all(itertools.islice((of for of in self.sizes() if of.seq_kv > FAR), OF_FAR), ())
             self.code = code
             return self._verdict(fixed is not None)
         except SyntaxError as error:
@@ -175,16 +192,15 @@ class Proof(ABC):
             at = "" if self.at is None else f" (batch, heads, seq_q, seq_kv = {', '.join(map(str, self.at[:4]))})"
             raise refusal(f"{error}{at}") from None
 
-    def _check_all(self, fixed: Sizes | None) -> None:
-        """Raises Unsafe unless the kernel is right at all sizes that show something, or at these fixed ones."""
-        sizes, grids = ([fixed], [fixed]) if fixed else (list(self.sizes()), list(self.grids()))
+    def _check_all(self, sizes: Iterable[Any], grids: Iterable[Any]) -> None:
+        """Raises Unsafe unless the kernel is right at these sizes, in these grids, and in sample problems."""
         for self.at in sizes:
             tensors, shapes = self.tensors(self.at), self._shapes(self.at)
             check_descriptors(self.plan, self.tiles, tensors, shapes, self.names(self.at), self.code.variant.dtype)
             self.check_at(self.at, 0, 0)
         for self.at in grids:
             self.check_grid(self.at)
-        self._check_periods(fixed is not None)
+        self._check_periods(self.code.variant.sizes is not None)
         self.at = None
         self.check_samples()
 

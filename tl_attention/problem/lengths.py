@@ -31,6 +31,8 @@ MOST_RESULTS = 1 << 20
 # How many problems each residue of seq_kv - seq_q has.
 OF_RESIDUE = 4
 LONGEST = 1 << 24, (1 << 31) - (1 << 20)
+# A window that reaches far has sides of so many keys, and one more.
+FAR = 100_003
 
 
 class Lengths(NamedTuple):
@@ -150,6 +152,12 @@ def windows(mask: Mask, rows: int, block_N: int) -> Iterator[Mask]:
     long = rows + 3 * block_N
     for left, right in ((long + 17, 2 * block_N + 5), (3, 1), (0, long + 2)):
         yield Mask(None if mask.left is None else left, None if mask.right is None else right)
+
+
+def far_windows(mask: Mask) -> Iterator[Mask]:
+    """Yields a window that reaches farther than any number in a kernel that reads its window's sides, if it reads them."""
+    if mask.names:
+        yield Mask(*(None if side is None else FAR + number for number, side in enumerate((mask.left, mask.right))))
 
 
 def parts(variant: Variant, sizes: Any) -> Any:

@@ -117,11 +117,6 @@ class RowTiles:
         return None if self.result is None or self.begins is None else self.result >= 0
 
     @property
-    def head_of_results(self) -> Value:
-        """Returns the head of the tile's results; rows of tiles with those of parts have none, 0."""
-        return self.place_of_results()[1]
-
-    @property
     def keys(self) -> tuple[Value, Value]:
         """Returns (first row, batch) of the tile's sequence in K and V, as `queries` does for Q."""
         return (0, self.batch) if self.begins is None else (self.begins[1], self.begins[1] + self.sizes.seq_kv)

@@ -85,26 +85,23 @@ STORE_LSE_OF = STORE_LSE.replaced(
 
 def device_code(schedule: Schedule, variant: Variant) -> list[DeviceCode]:
     """Returns the device functions that stand before a kernel, in their order. Some are there though none calls them."""
-    found = [HOLD, STRIDED_STORE if variant.strided else STORE, GREW]
-    if variant.tile_heads > 1:
-        found += [STORE_HEADS, STORE_OF, STORE_PART_OF, STORE_LSE_OF]
-    if variant.tile_heads > 1 and any(feature.per_head for feature in features_of(variant.acting)):
-        found.append(READ_HEADS)
-    if variant.idle_rows:
-        found.append(CLEAR)
-    if variant.head_dim_v < variant.tile_dim_v:
-        found.append(STRIDED_STORE_COLUMNS if variant.strided else STORE_COLUMNS)
-    if variant.parts:
-        found += [STORE_PART, MERGE_PARTS]
-    if variant.packed:
-        found += [TIME_OF_TILES, LIST_TILES, HAND_OVER]
-    if variant.packed and variant.parts:
-        found.append(MERGE_LISTED)
-    if schedule.softmax.exp2_polynomial is not None:
-        found.append(exp2_polynomial(COEFFICIENTS[schedule.softmax.exp2_polynomial.degree]))
-    if schedule.kernel.p_operand == "shared":
-        found.append(STORE_P)
-    return [*found, *code_of_features(variant)]
+    strided, of_heads, polynomial = variant.strided, variant.tile_heads > 1, schedule.softmax.exp2_polynomial
+    per_head = of_heads and any(feature.per_head for feature in features_of(variant.acting))
+    exp2 = [] if polynomial is None else [exp2_polynomial(COEFFICIENTS[polynomial.degree])]
+    found = (
+        (True, HOLD, STRIDED_STORE if strided else STORE, GREW),
+        (of_heads, STORE_HEADS, STORE_OF, STORE_PART_OF, STORE_LSE_OF),
+        (per_head, READ_HEADS),
+        (variant.idle_rows, CLEAR),
+        (variant.head_dim_v < variant.tile_dim_v, STRIDED_STORE_COLUMNS if strided else STORE_COLUMNS),
+        (variant.parts, STORE_PART, MERGE_PARTS),
+        (variant.packed, TIME_OF_TILES, LIST_TILES, HAND_OVER),
+        (variant.packed and variant.parts, MERGE_LISTED),
+        (True, *exp2),
+        (schedule.kernel.p_operand == "shared", STORE_P),
+        (True, *code_of_features(variant)),
+    )
+    return [code for is_there, *codes in found if is_there for code in codes]
 
 
 def exp2_polynomial(coefficients: Sequence[float]) -> DeviceCode:
