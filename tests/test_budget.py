@@ -21,7 +21,7 @@ BUDGET = {
     "op": 1910,
     "oracle": 420,
     "lab": 7630,
-    "tools": 5220,
+    "tools": 5240,
     "tests": 27650,
     "library": 15825,
     "path": 8485,

@@ -7,6 +7,7 @@ warp's 16 rows, column 8 g + 2 (lane % 4) + c.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from tl_attention.kernels.shared.device_code import (
     STORE,
@@ -88,20 +89,20 @@ def device_code(schedule: Schedule, variant: Variant) -> list[DeviceCode]:
     strided, of_heads, polynomial = variant.strided, variant.tile_heads > 1, schedule.softmax.exp2_polynomial
     per_head = of_heads and any(feature.per_head for feature in features_of(variant.acting))
     exp2 = [] if polynomial is None else [exp2_polynomial(COEFFICIENTS[polynomial.degree])]
-    found = (
-        (True, HOLD, STRIDED_STORE if strided else STORE, GREW),
-        (of_heads, STORE_HEADS, STORE_OF, STORE_PART_OF, STORE_LSE_OF),
-        (per_head, READ_HEADS),
-        (variant.idle_rows, CLEAR),
-        (variant.head_dim_v < variant.tile_dim_v, STRIDED_STORE_COLUMNS if strided else STORE_COLUMNS),
-        (variant.parts, STORE_PART, MERGE_PARTS),
-        (variant.packed, TIME_OF_TILES, LIST_TILES, HAND_OVER),
-        (variant.packed and variant.parts, MERGE_LISTED),
-        (True, *exp2),
-        (schedule.kernel.p_operand == "shared", STORE_P),
-        (True, *code_of_features(variant)),
+    found: tuple[tuple[Any, Sequence[DeviceCode]], ...] = (
+        (True, (HOLD, STRIDED_STORE if strided else STORE, GREW)),
+        (of_heads, (STORE_HEADS, STORE_OF, STORE_PART_OF, STORE_LSE_OF)),
+        (per_head, (READ_HEADS,)),
+        (variant.idle_rows, (CLEAR,)),
+        (variant.head_dim_v < variant.tile_dim_v, (STRIDED_STORE_COLUMNS if strided else STORE_COLUMNS,)),
+        (variant.parts, (STORE_PART, MERGE_PARTS)),
+        (variant.packed, (TIME_OF_TILES, LIST_TILES, HAND_OVER)),
+        (variant.packed and variant.parts, (MERGE_LISTED,)),
+        (True, exp2),
+        (schedule.kernel.p_operand == "shared", (STORE_P,)),
+        (True, code_of_features(variant)),
     )
-    return [code for is_there, *codes in found if is_there for code in codes]
+    return [code for is_there, codes in found if is_there for code in codes]
 
 
 def exp2_polynomial(coefficients: Sequence[float]) -> DeviceCode:
