@@ -313,7 +313,7 @@ def block_state(given, c):
         P_shared=P_shared,
         tiles=None,
         batch=given.Q.shape[0],
-        heads=given.Q.shape[1] // c.tile_heads,
+        heads=given.Q.shape[1],
         seq_q=given.Q.shape[2],
         seq_kv=given.K.shape[2],
         scale=given.softmax_scale * LOG2_E,
@@ -1075,7 +1075,8 @@ def whole_output(given, c):
 def stored(registers, row, tile, s, c):
     """Returns the arguments of the device function that stores output rows, from `row` on, out of these registers."""
     output = whole_output(s.given, c)
-    first = first_of_row(output, tile.results, tile.head * c.tile_heads, row, c)
+    head = tile.head
+    first = first_of_row(output, tile.results, head, row, c)
     place = T.address_of(first), tile.seq_q - row
     return (registers, *place)
 

@@ -179,6 +179,9 @@ PARTS: dict[str, GoldenKernel] = {
 # Packed sequences that may be split, with rows of several heads in a tile and of one.
 PACKED_PARTS: dict[str, GoldenKernel] = {
     "short, packed parts": replace(asked("short", BOTH, BF16, 128, 4), packed=True, parts=True, tile_heads=4),
+    "short, packed subgroups": GoldenKernel(
+        "short", CAUSAL, BF16, group=7, optional=frozenset({"Sinks"}), packed=True, parts=True, tile_heads=4
+    ),
     "grouped, packed parts": GoldenKernel("grouped", CAUSAL, BF16, group=8, packed=True, parts=True, tile_heads=8),
     "best_causal, packed parts": GoldenKernel(
         "best_causal", LEFT, size=96, group=3, optional=frozenset({"Sinks"}), packed=True, parts=True

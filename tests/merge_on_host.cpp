@@ -74,10 +74,10 @@ template <int columns> double of_batch(int parts, int batch, int heads, int seq_
 }
 
 // Split sequences of so many queries and parts each. Rows of other sequences, every other one, are left alone.
-template <int columns, int tile_heads, int box>
+template <int columns, int group, int tile_heads, int box>
 double of_listed(const std::vector<std::pair<int, int>>& sequences, int kv_heads, bool has_sinks) {
-  constexpr int block_M = 128;
-  const int heads = kv_heads * tile_heads, begin = 16;
+  constexpr int block_M = 128, subgroups = (group + tile_heads - 1) / tile_heads;
+  const int heads = kv_heads * group, of_tiles = kv_heads * subgroups, begin = 16;
   std::vector<int> tiles(begin);
   int places = 0, most = 1, row = 3, count = 0;
   for (const auto& [queries, parts] : sequences) {
@@ -86,7 +86,7 @@ double of_listed(const std::vector<std::pair<int, int>>& sequences, int kv_heads
   }
   tiles[1] = count, tiles[2] = most, tiles[3] = begin;
   const int total_q = row + 2;
-  Results results(size_t(places) * kv_heads * block_M, columns, most);
+  Results results(size_t(places) * of_tiles * block_M, columns, most);
   const auto sinks = results.sinks(heads);
   std::vector<float> merged_lse(size_t(heads) * total_q, 7.0f);
   std::vector<uint16_t> merged(size_t(heads) * total_q * columns, 7);
@@ -96,7 +96,7 @@ double of_listed(const std::vector<std::pair<int, int>>& sequences, int kv_heads
   aligned.assign(tiles.size() / 4 + 1, {});
   std::memcpy((void*)aligned.data(), tiles.data(), 4 * tiles.size());
   kernel = [&] {
-    tl_attention_merge_listed<columns, true, block_M, tile_heads, box>(
+    tl_attention_merge_listed<columns, true, block_M, group, tile_heads, box>(
         results.outputs.data(), results.lses.data(), merged.data(), merged_lse.data(), (const int*)aligned.data(), heads,
         total_q, columns, row_stride, has_sinks ? sinks.data() : nullptr);
   };
@@ -109,8 +109,10 @@ double of_listed(const std::vector<std::pair<int, int>>& sequences, int kv_heads
     there[of_row] = true;
     for (int head = 0; head < heads; ++head) {
       std::vector<size_t> own;
+      const int subgroup = head % group / tile_heads, first = subgroup + 1 < subgroups ? subgroup * tile_heads : group - tile_heads;
+      const int of_tile = head / group * subgroups + subgroup, member = head % group - first;
       for (int part = 0; part < parts; ++part)
-        own.push_back((size_t(base + part) * kv_heads + head / tile_heads) * block_M + query / box * 64 + head % tile_heads * box + query % box);
+        own.push_back((size_t(base + part) * of_tiles + of_tile) * block_M + query / box * 64 + member * box + query % box);
       const uint16_t* found = &merged[of_row * row_stride + head * columns];
       worst = std::max(worst, results.error(own, has_sinks ? &sinks[head] : nullptr, found, merged_lse[head * total_q + of_row], columns));
     }
@@ -126,8 +128,8 @@ int main() {
     for (int parts : {1, 2, 9, 31, 33, 133})
       std::printf("%g %g %g %g\n", of_batch<128>(parts, 2, 3, 5, sinks), of_batch<64>(parts, 1, 2, 8, sinks),
                   of_batch<104>(parts, 1, 1, 6, sinks), of_batch<256>(parts, 1, 2, 3, sinks));
-    std::printf("%g %g %g %g\n", of_listed<128, 4, 16>({{1, 2}, {17, 8}, {32, 3}}, 2, sinks),
-                of_listed<96, 1, 64>({{1, 33}, {70, 2}}, 3, sinks), of_listed<72, 7, 8>({{16, 9}, {3, 2}}, 1, sinks),
-                of_listed<256, 3, 21>({{42, 2}, {1, 133}, {2, 17}}, 1, sinks));
+    std::printf("%g %g %g %g\n", of_listed<128, 4, 4, 16>({{1, 2}, {17, 8}, {32, 3}}, 2, sinks),
+                of_listed<96, 2, 1, 64>({{1, 33}, {70, 2}}, 3, sinks), of_listed<72, 13, 7, 8>({{16, 9}, {3, 2}}, 2, sinks),
+                of_listed<256, 3, 3, 21>({{42, 2}, {1, 133}, {2, 17}}, 1, sinks));
   }
 }

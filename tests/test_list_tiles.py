@@ -40,19 +40,18 @@ class Kernel(NamedTuple):
     cluster: int
     block_N: int
     block_M: int
-    tile_heads: int = 1
     workers: int = 0
 
     @property
     def template(self) -> str:
         times = (round(32 * time) for time in (TILE, MERGE, UNEVEN))
         split = (LEAST_BLOCKS, MOST_TILES, self.workers, *times) if self.workers else (0, 0, 1, 0, 0, 0)
-        return f"tl_attention_list_tiles<{', '.join(map(str, (*self[:5], *split)))}>"
+        return f"tl_attention_list_tiles<{', '.join(map(str, (*self[:4], *split)))}>"
 
 
 KERNELS = (
-    Kernel(256, 2, 176, 128), Kernel(128, 1, 128, 128), Kernel(192, 1, 96, 192), Kernel(32, 1, 80, 128, 4),
-    Kernel(128, 1, 128, 128, 1, 132), Kernel(16, 1, 128, 128, 8, 132), Kernel(21, 1, 64, 64, 3, 264), Kernel(9, 1, 128, 64, 7, 20),
+    Kernel(256, 2, 176, 128), Kernel(128, 1, 128, 128), Kernel(192, 1, 96, 192), Kernel(32, 1, 80, 128),
+    Kernel(128, 1, 128, 128, 132), Kernel(16, 1, 128, 128, 132), Kernel(21, 1, 64, 64, 264), Kernel(9, 1, 128, 64, 20),
 )  # fmt: skip
 SPLITTING = [number for number, kernel in enumerate(KERNELS) if kernel.workers]
 # The list is sorted by as many buckets.
@@ -131,7 +130,7 @@ class Packing:
         """Returns what the program reads of the problem, with the offsets in the place of used lengths that are not there."""
         used = self.used_q or self.begins_q, self.used_k or self.begins_k
         results = self.room_for_parts * self.kv_heads * self.kernel.block_M
-        room = self.kv_heads * self.kernel.tile_heads, results, self.words
+        room = self.kv_heads, results, self.words
         counts = len(self.begins_q), *map(len, used), self.queries, self.keys, *room
         return [self.number, *sides(self.mask), *counts, *self.begins_q, *self.begins_k, *used[0], *used[1]]
 

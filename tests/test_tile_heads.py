@@ -42,9 +42,9 @@ def half(*size: int) -> Tensor:
         (replace(ONE, mask=FULL, seq_q=49), 1, FULL),
         (replace(ONE, mask=FULL, seq_q=65), 1, FULL),
         (replace(ONE, heads_kv=12), 1, CAUSAL),
-        (replace(ONE, heads=195), 13, FULL),
+        (replace(ONE, heads=195), 33, FULL),
         (replace(ONE, heads=3 * 128), 64, FULL),
-        (replace(ONE, heads=3 * 71), 1, CAUSAL),
+        (replace(ONE, heads=3 * 71), 36, FULL),
         (ONE.asking(sinks=True), 4, FULL),
         (replace(ONE, packed=True), 4, CAUSAL),
         (replace(ONE, packed=True, seq_q=1000), 4, CAUSAL),
@@ -75,6 +75,21 @@ def test_they_are_where_their_rows_fill_fewer_tiles(shape: AttentionShape, heads
 def test_a_warpgroup_has_as_many_rows_of_each_head(heads: int, columns: int, box: int, idle: int) -> None:
     variant = Variant(columns, "float16", group=heads, tile_heads=heads)
     assert (variant.box, variant.idle_rows, variant.rows_of(128)) == (box, idle, 2 * box)
+
+
+@pytest.mark.parametrize(
+    "group, most", [(1, 64), (7, 64), (71, 64), (128, 64), (65, 64), (40, 16), (17, 16), (130, 32)]
+)
+def test_subgroups_have_all_heads_of_their_group_and_no_others(group: int, most: int) -> None:
+    tile_heads = -(-group // -(-group // most))
+    variant = Variant(128, "float16", group=group, tile_heads=tile_heads)
+    assert variant.subgroups == -(-group // most) and variant.heads_of_tiles(3 * group) == 3 * variant.subgroups
+    for kv in range(3):
+        own = range(kv * variant.subgroups, (kv + 1) * variant.subgroups)
+        heads = [range(first, first + tile_heads) for first in map(variant.first_head, own)]
+        assert {head for of_one in heads for head in of_one} == {*range(kv * group, (kv + 1) * group)}
+        # Fewer than there are subgroups are in two.
+        assert sum(map(len, heads)) - group < variant.subgroups
 
 
 @pytest.mark.parametrize("layout", ["bhsd", "bshd"])

@@ -5,6 +5,8 @@ from faults.table import Row, edit
 NONE = "it computes no rows of several heads in a tile"
 # Seven heads of 8 rows, 8 idle ones; four heads of 16; three of 21, in parts; five of 12, with sinks.
 SEVEN, FOUR, PARTS, FIVE = "short, heads", "best_causal, heads", "short, parts", "best_causal, packed"
+# Seven heads in two tiles of four, the second of which begins with the last head of the first.
+SUBGROUPS = "short, packed subgroups"
 
 
 def row(name: str, kernel: str, words: str, *texts: str, **options: str) -> Row:
@@ -65,4 +67,17 @@ ROWS = [
         "own[0] = Sinks[((int64_t)head_3) * (int64_t)5];"),
     row("a window is cut for as many rows as a tile has", SEVEN, "expected mask|not masked",
         r"( cut = .*) \+ 7\)( - seq_q)", r"\1 + 0)\2"),
+    row("a second subgroup's heads begin behind the first's", SUBGROUPS, "load Q|Q of warpgroup",
+        r"min\(\(\(head_2 & 1\) \* 4\), 3\)\) \+ member", "((head_2 & 1) * 4)) + member"),
+    row("subgroups are as many heads apart as tiles have", SUBGROUPS, "load Q|Q of warpgroup",
+        r"\(\(head_2 >> 1\) \* 7\)(.*) \+ member", r"((head_2 >> 1) * 8)\1 + member"),
+    row("an output of heads behind the first subgroup's", SUBGROUPS, "output",
+        r"min\(\(\(head_4 & 1\) \* 4\), 3\)\)\) \* Merged_head", "((head_4 & 1) * 4))) * Merged_head"),
+    row("logarithms of heads behind the first subgroup's", SUBGROUPS, "lse",
+        r"(MergedLSE\[.*), \(int64_t\)3\)", r"\1, (int64_t)4)"),
+    row("sinks of heads behind the first subgroup's", SUBGROUPS, "with Sinks of heads|expected",
+        r"(Sinks\[.*), \(int64_t\)3\)", r"\1, (int64_t)4)"),
+    row("K of a head for each subgroup", SUBGROUPS, "load K|K first", r"\(head_2 >> 1\), \(k_begin_1 ", "head_2, (k_begin_1 ", which="all"),
+    row("a subgroup of each group is listed", SUBGROUPS, "the kernel that lists the tiles",
+        r"\(\(heads / 7\) \* 2\), results", "(heads / 7), results"),
 ]  # fmt: skip

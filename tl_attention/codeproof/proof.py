@@ -41,18 +41,7 @@ from tl_attention.codeproof.verdict import GeneratedCode, Unsafe, Verdict
 from tl_attention.errors import InputError, ScheduleRefused
 from tl_attention.kernels.registry import lowering_of
 from tl_attention.kernels.shared.device_code import prelude
-from tl_attention.problem.lengths import (
-    FAR,
-    Lengths,
-    Problems,
-    cuts,
-    ends,
-    far_windows,
-    numbers_read,
-    straddling,
-    windows,
-    without_keys,
-)
+from tl_attention.problem.lengths import FAR, Lengths, Problems, at_edges, ends, far_windows, numbers_read, windows
 from tl_attention.problem.packed import words_of_list
 from tl_attention.problem.variant import Sizes
 from tl_attention.program.events import Event, Expected
@@ -218,12 +207,8 @@ class Proof(ABC):
         The loops are of at most `rows` rows. `edges` rows are masked together. Where keys are in parts, or a tile has rows
         of several heads, a tile straddles each edge of the mask, too.
         """
-        mask, block_N = self.code.variant.mask, self.schedule.block_N
-        yield from ends(most, rows, block_N)
-        yield from cuts(mask, self.rows, block_N, edges)
-        yield from without_keys(mask, self.rows, block_N)
-        if self.code.variant.parts or self.code.variant.tile_heads > 1:
-            yield from straddling(mask, self.rows, block_N)
+        yield from ends(most, rows, self.schedule.block_N)
+        yield from at_edges(self.code.variant, self.rows, self.schedule.block_N, edges)
 
     def check_alike(
         self,

@@ -31,11 +31,11 @@ def in_one_tile(shape: AttentionShape, schedule: Schedule) -> tuple[AttentionSha
     They are those that share K and V, which are read once for all of them, if their rows of few queries then make fewer
     tiles, and of packed sequences always. The problem has no mask where a single query sees all keys.
     """
-    # Of more heads than a tile has boxes of rows, equally many lie in each of several. Windows that are open to the right
-    # need some rows of each, for the proof to see all that they may do, and prompts some, as each box is a load of its own.
+    # Windows that are open to the right need some rows of each head, for the proof to see all that they may do, and prompts
+    # some, as each box is a load of its own. Of more heads than a tile may have equally many lie in each of several tiles.
     few_boxes = shape.mask.right not in (None, 0) or (shape.packed and schedule.kernel.rows_of == "head")
     most = SOME_HEADS if few_boxes else most_heads(shape.head_dim)
-    heads = next(number for number in range(min(shape.group, most), 0, -1) if shape.group % number == 0)
+    heads = ceildiv(shape.group, ceildiv(shape.group, most))
     apart = keep_heads_apart(shape.asked.features)
     if shape.packed:
         return shape, heads if schedule.groups_heads and not apart else 1
@@ -48,8 +48,8 @@ def in_one_tile(shape: AttentionShape, schedule: Schedule) -> tuple[AttentionSha
 
 def tiles_of_heads(shape: AttentionShape, schedule: Schedule, tile_heads: int) -> int:
     """Returns how many row tiles the problem has where so many heads have their rows in one."""
-    rows = replace(shape.variant(), tile_heads=tile_heads).rows_of(schedule.block_M)
-    return shape.batch * (shape.heads // tile_heads) * ceildiv(shape.seq_q, rows)
+    variant = replace(shape.variant(), tile_heads=tile_heads)
+    return shape.batch * variant.heads_of_tiles(shape.heads) * ceildiv(shape.seq_q, variant.rows_of(schedule.block_M))
 
 
 def parts_of(shape: AttentionShape, schedule: Schedule, sms: int) -> Parts | None:

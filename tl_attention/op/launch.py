@@ -58,7 +58,7 @@ class Launch:
         taken = (NAMES.index(p.name) for p in variant.parameters() if p.kind not in FOUND)
         features = [(place, f) for place, f in enumerate(INPUTS) if f.word in shape.asked]
         number, part_blocks = parts or (0, None)
-        heads = shape.heads // variant.tile_heads
+        heads = variant.heads_of_tiles(shape.heads)
         room = places(heads, schedule, variant.sms) if variant.packed and variant.parts else 0
         numbers = {**shape.mask.values(variant.mask.names), "part_blocks": part_blocks}
         return cls(

@@ -221,8 +221,8 @@ class Packed(PackedArguments):
         scheduled = compiled.schedule_of(call.schedule, shape, card, invariant)
         sms = compiled.sms_of(q.device)
         tile_heads = in_one_tile(shape, scheduled)[1]
-        of_tiles = heads // tile_heads
         variant = replace(shape.variant(), tile_heads=tile_heads, sms=sms, arch=card.arch, invariant=invariant)
+        of_tiles = variant.heads_of_tiles(heads)
         # None is compiled before the first call that runs on it.
         whole = _launch(shape, scheduled, variant)
         if not call.in_parts or call.invariant is True or not may_be_split(of_tiles, scheduled, sms):

@@ -202,6 +202,17 @@ def without_keys(mask: Mask, rows: int, block_N: int) -> Iterator[Lengths]:
         yield Lengths(keys + mask.right + rows + rows // 3, keys)
 
 
+def at_edges(variant: Variant, rows: int, block_N: int, together: int) -> Iterator[Lengths]:
+    """Yields lengths at which a window cuts KV blocks, those of `cuts`, and those of `without_keys`.
+
+    Where keys are in parts, or a tile has rows of several heads, a tile straddles each edge of the mask, too.
+    """
+    yield from cuts(variant.mask, rows, block_N, together)
+    yield from without_keys(variant.mask, rows, block_N)
+    if variant.parts or variant.tile_heads > 1:
+        yield from straddling(variant.mask, rows, block_N)
+
+
 def ragged(mask: Mask, block_M: int, block_N: int) -> tuple[Lengths, ...]:
     """Returns lengths of four sequences for the interpreter: ordinary, no queries, no keys, fewer keys than queries.
 

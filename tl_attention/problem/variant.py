@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from tl_attention.problem.card import CARDS, HOPPER, Card
 from tl_attention.problem.features import INPUTS, RESULTS, Parameter, acting, features_of, mix_rows
 from tl_attention.problem.head_dims import HeadSize, head_size, tile_dim
-from tl_attention.problem.mask import FULL, WINDOW, Mask
+from tl_attention.problem.mask import FULL, INTEGERS, WINDOW, Mask, ceildiv
 from tl_attention.problem.warpgroup import ROWS
 
 
@@ -65,6 +65,7 @@ class Variant:
     cards of `arch`, and runs on no other. A `packed` variant is of sequences of any lengths that follow each other in
     tensors (rows, heads, columns), all strided. A row tile may have rows of
     `tile_heads` heads of Q that share one of K and V: a warpgroup has `box` rows of each, one head's behind the other's.
+    More heads that share one are in `subgroups`, and some of them in two.
     A kernel of `parts` computes each of `part_blocks` KV blocks by itself: its results are the output in fp32 and the LSE of
     each part, one behind the other as more batches. Of packed sequences the list of tiles says which KV blocks are a part:
     its results are rows of a tile, at a place of their own, and only split sequences have parts. A persistent kernel fills a GPU of `sms` SMs; it computes the same on any. A kernel with a
@@ -94,6 +95,25 @@ class Variant:
         if self.parts:
             object.__setattr__(self, "optional", self.optional | {"LSE"})
         object.__setattr__(self, "invariant", self.invariant and mix_rows(features_of(self.optional)))
+
+    @property
+    def subgroups(self) -> int:
+        """Returns how many subgroups of heads that share rows of tiles the heads that share one of K and V are in."""
+        return ceildiv(self.group, self.tile_heads)
+
+    def heads_of_tiles(self, heads: Any) -> Any:
+        """Returns how many heads tiles have where Q has so many: a subgroup is one."""
+        return heads // self.group * self.subgroups
+
+    def first_head(self, of_tile: Any, ops: Any = INTEGERS) -> Any:
+        """Returns the first head of Q in a tile, of which the head is number `of_tile`.
+
+        The last subgroup of a group ends with it, so that it has as many heads as the others.
+        """
+        if self.group % self.tile_heads == 0:
+            return of_tile * self.tile_heads
+        within = ops.min(of_tile % self.subgroups * self.tile_heads, self.group - self.tile_heads)
+        return of_tile // self.subgroups * self.group + within
 
     @property
     def box(self) -> int:

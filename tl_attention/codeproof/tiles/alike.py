@@ -284,10 +284,10 @@ def numbered(
         kept = ((sizes.seq_q > 0) | without_rows) & ((sizes.seq_kv > 0) | without_keys)
         sizes = Problems(*(size[kept] for size in sizes))
         row_tiles = ceildiv(sizes.seq_q, rows)
-        total = row_tiles * (sizes.heads // variant.tile_heads) * results(variant, sizes)
+        total = row_tiles * variant.heads_of_tiles(sizes.heads) * results(variant, sizes)
         return sizes, _drawn_numbers(row_tiles, total)
     fixed = variant.sizes
-    total = ceildiv(fixed.seq_q, rows) * (fixed.heads // variant.tile_heads) * fixed.batch
+    total = ceildiv(fixed.seq_q, rows) * variant.heads_of_tiles(fixed.heads) * fixed.batch
     number = np.unique([*range(min(FIRST, total)), *np.linspace(0, total - 1, BETWEEN).astype(int)])
     sizes = Problems(*(np.full(len(number), size) for size in fixed))
     return sizes, number

@@ -15,7 +15,7 @@ from tl_attention.codeproof.run.run import Extent, Run
 from tl_attention.codeproof.run.threads import Threads
 from tl_attention.codeproof.tiles.alike import numbered
 from tl_attention.codeproof.tiles.grid_tiles import check_places
-from tl_attention.codeproof.tiles.row_tiles import RowTiles
+from tl_attention.codeproof.tiles.row_tiles import ARRAYS, RowTiles
 from tl_attention.codeproof.tiles.tensors import Tensor
 from tl_attention.codeproof.verdict import Unsafe
 from tl_attention.codeproof.warp_specialized.packed_proof import DrawnTiles, ListedTiles
@@ -39,7 +39,7 @@ MOST_TURNS, MOST_TILES, SAMPLE = 64, 1 << 13, 1 << 11
 
 def whole_groups(heads: int, variant: Variant) -> int:
     """Returns the smallest multiple of a group's heads that has at least `heads` heads, or of tiles of several so many."""
-    return min(ceildiv(heads * variant.tile_heads, variant.group), GRID_YZ // variant.group) * variant.group
+    return min(ceildiv(heads, variant.subgroups), GRID_YZ // variant.group) * variant.group
 
 
 def grids(schedule: Schedule, variant: Variant) -> Iterator[Sizes | PackedSizes]:
@@ -89,11 +89,11 @@ class GridProof:
         self.schedule = proof.schedule
         if roles.packed:
             self.row_tiles = len(ListedTiles.of(sizes, proof, 1).entries) * roles.cluster
-            self.total = self.row_tiles * (sizes.heads // proof.code.variant.tile_heads)
+            self.total = self.row_tiles * proof.code.variant.heads_of_tiles(sizes.heads)
             return
         self.row_tiles = row_tiles(AttentionShape.of(proof.code.variant, sizes), proof.rows) * roles.cluster
         variant = proof.code.variant
-        self.total = self.row_tiles * (sizes.heads // variant.tile_heads) * results(variant, sizes)
+        self.total = self.row_tiles * variant.heads_of_tiles(sizes.heads) * results(variant, sizes)
 
     def check(self) -> None:
         """Raises Unsafe unless the blocks work on all tiles of the grid, each once.
@@ -157,10 +157,12 @@ class GridProof:
 
     def _number(self, of: RowTiles) -> np.ndarray:
         """Returns a number that tells each tile from all others. The batch of a packed tile tells the cluster's tile."""
-        tile_heads = of.cut.variant.tile_heads
+        variant = of.cut.variant
+        group, own = divmod(of.head, variant.group)
+        head = group * variant.subgroups + ceildiv(own, variant.tile_heads)
         if self.roles.packed:
-            return (of.head // tile_heads * self.row_tiles + of.batch * self.roles.cluster) + of.rank
-        head = (of.place_of_results()[2] * self.sizes.heads + of.head) // tile_heads
+            return (head * self.row_tiles + of.batch * self.roles.cluster) + of.rank
+        head = of.place_of_results()[2] * variant.heads_of_tiles(self.sizes.heads) + head
         return head * self.row_tiles + of.row // of.cut.block_M
 
 
@@ -214,9 +216,9 @@ def turns(
     schedule, variant = proof.schedule, proof.code.variant
     scheduler, step = schedule.kernel.tile_scheduler, workers(schedule, variant)
     if variant.packed:
-        total = sizes.row_tiles * (sizes.sizes.heads // variant.tile_heads)
+        total = sizes.row_tiles * variant.heads_of_tiles(sizes.sizes.heads)
     else:
-        total = ceildiv(sizes.seq_q, proof.rows) * (sizes.heads // variant.tile_heads) * results(variant, sizes)
+        total = ceildiv(sizes.seq_q, proof.rows) * variant.heads_of_tiles(sizes.heads) * results(variant, sizes)
     found = []
     for _ in range(count):
         there = number < total
@@ -241,18 +243,18 @@ def _tiles(
     number, begins = np.where(there, number, 0), None
     if variant.packed:
         # The list's first entry for each head, and then the next.
-        heads = problems.sizes.heads // variant.tile_heads
+        heads = variant.heads_of_tiles(problems.sizes.heads)
         at, of_heads = divmod(number, heads)
         batch, (first, q_begin, seq_q, k_begin, seq_kv, *part, place) = problems.found(at, there)
         sizes = problems.sizes._replace(seq_q=seq_q, seq_kv=seq_kv)
         begins = np.repeat(q_begin, cluster), np.repeat(k_begin, cluster)
-        head = of_heads * variant.tile_heads
+        head = variant.first_head(of_heads, ARRAYS)
         result = np.where(place > 0, ((place - 1) * heads + of_heads) * schedule.block_M, -1)
     else:
         sizes = problems
         tile, head = placed(number, sizes, proof.rows, schedule, variant)
-        first, (result, head) = tile * cluster, divmod(head, sizes.heads // variant.tile_heads)
-        head = head * variant.tile_heads
+        first, (result, head) = tile * cluster, divmod(head, variant.heads_of_tiles(sizes.heads))
+        head = variant.first_head(head, ARRAYS)
         number_of_part, batch = divmod(result, sizes.batch)
         each = part_blocks(sizes.seq_kv)
         part = [number_of_part * each, (number_of_part + 1) * each]

@@ -141,7 +141,7 @@ class DrawnTiles:
             own = np.where(whole, 0, part * each), np.where(whole, NO_END, (part + 1) * each)
             places = np.where(whole, 0, draw.integers(1, MOST_PLACES, count))
             fields.append(np.stack([first, begins[0], q, begins[1], kv, *own, places]))
-        of_results = heads // variant.tile_heads
+        of_results = variant.heads_of_tiles(heads)
         row_tiles = np.minimum(draw.choice([1, 2, 3, 5, 9, 300, 20_000], count), (LARGEST - ROOM) // of_results)
         total = row_tiles * of_results
         ends = draw.integers(0, 50, count)

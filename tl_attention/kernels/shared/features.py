@@ -107,7 +107,8 @@ def store_lse(rows, s, c):
 
 def lse_of_rows(tensor, rows, c):
     """Returns the device function that stores the LSE of rows where their queries lie, with its arguments."""
-    first = number_of(tensor, rows.queries, rows.head * c.tile_heads, rows.first_row, c)
+    head = rows.head if c.tile_heads == 1 else c.variant.first_head(rows.head, T)
+    first = number_of(tensor, rows.queries, head, rows.first_row, c)
     return lse_at(first, tensor.shape[1] if c.packed else rows.seq_q, rows, c)
 
 
@@ -238,7 +239,11 @@ def read(names, head, s, c):
 
 def read_heads(tensor, own, head, c):
     """Returns the device function that reads a number for each row of a tile of several heads, with its arguments."""
-    return f"tl_attention_read_heads<{c.tile_heads}, {c.box}>", own.data, T.address_of(tensor[head * c.tile_heads])
+    return (
+        f"tl_attention_read_heads<{c.tile_heads}, {c.box}>",
+        own.data,
+        T.address_of(tensor[c.variant.first_head(head, T)]),
+    )
 
 
 @T.macro

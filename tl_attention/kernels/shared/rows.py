@@ -45,7 +45,7 @@ def rows_of(tensor, sequence, head, first, count, c, columns=None, length=None, 
 
 def kv_head(head, c):
     """Returns the number of the head of K and V that belongs to a tile's head, which is that of Q unless a tile has several."""
-    return head if c.group == c.tile_heads else head // (c.group // c.tile_heads)
+    return head if c.group == c.tile_heads else head // c.variant.subgroups
 
 
 def query_of(row, c):
@@ -84,7 +84,8 @@ def whole_output(given, c):
 def stored(registers, row, tile, s, c):
     """Returns the arguments of the device function that stores output rows, from `row` on, out of these registers."""
     output = whole_output(s.given, c)
-    first = first_of_row(output, tile.results, tile.head * c.tile_heads, row, c)
+    head = tile.head if c.tile_heads == 1 else c.variant.first_head(tile.head, T)
+    first = first_of_row(output, tile.results, head, row, c)
     place = T.address_of(first), tile.seq_q - row
     if c.tile_heads > 1:
         return (registers, *place, *strides_of(output, c))

@@ -69,7 +69,8 @@ def grid(given, c):
     if c.kernel.tile_scheduler != "one_tile":
         return workers(c) * c.kernel.cluster
     batch, heads, seq_q, _ = given.Q.shape
-    return T.ceildiv(seq_q, c.tile_rows * c.kernel.cluster) * c.kernel.cluster * (heads // c.tile_heads) * batch
+    of_tiles = heads if c.tile_heads == 1 else c.variant.heads_of_tiles(heads)
+    return T.ceildiv(seq_q, c.tile_rows * c.kernel.cluster) * c.kernel.cluster * of_tiles * batch
 
 
 @T.macro
@@ -194,7 +195,7 @@ def block_state(given, c):
         P_shared=P_shared,
         tiles=tile_numbers(given.TileCounter, c) if c.packed or c.kernel.tile_scheduler == "dynamic" else None,
         batch=None if c.packed else (given.Output if c.parts else given.Q).shape[0],
-        heads=given.Q.shape[1] // c.tile_heads,
+        heads=given.Q.shape[1] if c.tile_heads == 1 else c.variant.heads_of_tiles(given.Q.shape[1]),
         seq_q=given.Q.shape[0 if c.packed else 2],
         seq_kv=given.K.shape[0 if c.packed else 2],
         scale=(factor_of(given, own, c) if c.features.at("factor") else given.softmax_scale) * LOG2_E,

@@ -39,12 +39,12 @@ def listing_call(given: Any, variant: Variant, tile: tuple[int, int, int, int], 
     lengths = bounds, used_q, used_k, given.Q.shape[0], given.K.shape[0]
     results = given.Output.shape[0] if variant.parts else 0
     block_M, cluster, block_N, workers = tile
-    of_tile = variant.rows_of(block_M) * cluster, cluster, block_N, block_M, variant.tile_heads
+    of_tile = variant.rows_of(block_M) * cluster, cluster, block_N, block_M
     # In 32nds of the time of a KV block.
     times = (round(32 * time) for time in (TILE, MERGE, UNEVEN))
     split = (LEAST_BLOCKS, MOST_TILES, workers, *times) if variant.parts else (0, 0, 1, 0, 0, 0)
     template = ", ".join(map(str, (*of_tile, *split)))
-    room = given.Q.shape[1], results, ops.address_of(given.Tiles[0])
+    room = heads_of_tiles(given.Q.shape[1], variant, ops), results, ops.address_of(given.Tiles[0])
     arguments = (*(tensor.data for tensor in offsets), *window, *lengths, *room)
     return Call(f"tl_attention_list_tiles<{template}>", arguments)
 
@@ -57,7 +57,7 @@ def merging_call(given: Any, variant: Variant, block_M: int, ops: Any) -> Call:
     sinks = () if given.Sinks is None else (given.Sinks.data,)
     of_parts, strides = (given.Output.data, given.LSE.data, *merged), row_strides(given.Merged, variant, ops)
     if variant.packed:
-        template = f"{columns}, {block_M}, {variant.tile_heads}, {variant.box}"
+        template = f"{columns}, {block_M}, {variant.group}, {variant.tile_heads}, {variant.box}"
         listed = given.Tiles.data, given.Q.shape[1], given.Q.shape[0]
         return Call(f"tl_attention_merge_listed<{template}>", (*of_parts, *listed, *strides, *sinks))
     sizes = number_of_parts(given, ops), number_of_rows(given), given.Q.shape[1], given.Q.shape[2]
@@ -81,6 +81,12 @@ def number_of_rows(given: Any) -> Any:
     """Returns how many rows a batch's results of all keys have."""
     batch, heads, seq_q, _ = given.Q.shape
     return batch * heads * seq_q
+
+
+def heads_of_tiles(heads: Any, variant: Variant, ops: Any) -> Any:
+    """Returns how many heads tiles have where Q has so many."""
+    of_kv = heads if variant.tile_heads == 1 else ops.truncdiv(heads, variant.group)
+    return of_kv if variant.tile_heads == 1 or variant.subgroups == 1 else of_kv * variant.subgroups
 
 
 def number_of_parts(given: Any, ops: Any) -> Any:

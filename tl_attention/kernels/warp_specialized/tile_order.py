@@ -28,7 +28,12 @@ def placed(
     """
     row_tiles = np.maximum(ceildiv(sizes.seq_q, rows), 1)
     row, head, _ = ordered(
-        number, row_tiles, sizes.heads // variant.tile_heads * results(variant, sizes), sizes.seq_kv, schedule, variant
+        number,
+        row_tiles,
+        variant.heads_of_tiles(sizes.heads) * results(variant, sizes),
+        sizes.seq_kv,
+        schedule,
+        variant,
     )
     return (row_tiles - 1 - row if variant.mask.grows else row), head
 
@@ -50,7 +55,7 @@ def ordered(
         row = np.where(last, within // width, row)
         head = np.where(last, heads - width + within % width, head)
     if order == "sections":
-        columns, group = variant.tile_dim + variant.tile_dim_v, variant.group // variant.tile_heads
+        columns, group = variant.tile_dim + variant.tile_dim_v, variant.subgroups
         section = group * np.maximum(1, np.minimum(heads // group, SECTION_BYTES // (keys * columns * 2)))
         first, within = number // (section * row_tiles) * section, number % (section * row_tiles)
         width = np.minimum(section, heads - first)

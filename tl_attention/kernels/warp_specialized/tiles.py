@@ -118,7 +118,7 @@ def in_taper(tile, row_tiles, heads, c):
 
 def by_sections(tile, row_tiles, heads, s, c):
     """Returns (row tile, head) of a tile number where a section's heads have their first tiles first, then the next."""
-    group = c.group // c.tile_heads
+    group = 1 if c.group == 1 else c.variant.subgroups
     section = section_heads(heads, s.seq_kv, c) if group == 1 else section_heads(heads // group, s.seq_kv, c) * group
     first = tile // (section * row_tiles) * section
     within = tile % (section * row_tiles)

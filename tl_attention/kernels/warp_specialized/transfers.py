@@ -149,7 +149,7 @@ def panel_of(c):
 @T.macro
 def load_box(member, panel, wg, tile, s, c):
     """Starts the TMA load of a panel of a warpgroup's rows of one of its tile's heads."""
-    width, head = panel_of(c), tile.head * c.tile_heads + member
+    width, head = panel_of(c), c.variant.first_head(tile.head, T) + member
     first, end = panel * width, (panel + 1) * width
     T.tma_copy(
         rows_of(s.Q.source, tile.queries, head, tile.first_row + wg * c.box, c.box, c, end, tile.seq_q, first),

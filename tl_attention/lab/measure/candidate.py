@@ -95,7 +95,7 @@ def called(name: str, shape: AttentionShape, planned: Planned) -> Candidate:
     problem, heads = in_one_tile(shape, planned.schedule)
     found = Candidate(name, problem, planned, tile_heads=heads)
     if shape.packed:
-        may = may_be_split(problem.heads // heads, planned.schedule, found.sms)
+        may = may_be_split(found.variant.heads_of_tiles(problem.heads), planned.schedule, found.sms)
         return replace(found, in_parts=may and problem.seq_kv > keys_unsplit(planned.schedule))
     return replace(found, in_parts=parts_of(problem, planned.schedule, found.sms) is not None)
 

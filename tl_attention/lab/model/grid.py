@@ -37,7 +37,7 @@ class Grid:
         planned, shape = candidate.ours, candidate.shape
         schedule, tiling = planned.schedule, tiling_of(planned)
         rows = candidate.variant.rows_of(tiling.block_M) * tiling.cluster
-        heads = shape.batch * (shape.heads // candidate.tile_heads)
+        heads = shape.batch * candidate.variant.heads_of_tiles(shape.heads)
         first_row = np.arange(tiles := row_tiles(shape, rows)) * rows
         at = [(int(row), rows, tiling.block_N) for row in first_row]
         seen = [visited(shape, shape.mask, *place, tiling.least_blocks) for place in at]

@@ -69,17 +69,17 @@ __device__ __forceinline__ int tl_attention_sequence_with(const tl_attention_bef
   }
   return n;
 }
-template <int rows, int cluster, int block_N, int block_M, int tile_heads, int least, int most_tiles, int workers,
-          int tile_time, int merge_time, int uneven>
+template <int rows, int cluster, int block_N, int block_M, int least, int most_tiles, int workers, int tile_time,
+          int merge_time, int uneven>
 __device__ __forceinline__ void tl_attention_list_tiles(
     const int* begins_q, const int* begins_k, const int* used_q, const int* used_k, int left, int right, int bounds,
-    int count_q, int count_k, int total_q, int total_k, int all_heads, int results, int* tiles) {
+    int count_q, int count_k, int total_q, int total_k, int heads, int results, int* tiles) {
   constexpr int buckets = 32, warps = 16, threads = 32 * warps, most_near = 1024, sums = least ? 3 : 1;
   __shared__ int counts[buckets * warps], of_warps[sums][warps], longest, most_parts;
   __shared__ tl_attention_work near[most_near];
   const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32, batch = bounds - 1;
   const bool all_q = count_q == bounds, all_k = count_k == bounds;
-  const int heads = all_heads / tile_heads, places = least ? results / (block_M * heads) : 0;
+  const int places = least ? results / (block_M * heads) : 0;
   const int room = total_q / rows + batch + places, room_of_queries = min(total_q, places / 2 * rows);
   int4* split_queries = (int4*)(tiles + 8 * (room + 1));
   // A sequence's work becomes what stands before it; of many sequences behind the list.

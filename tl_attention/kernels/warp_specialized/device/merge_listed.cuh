@@ -2,20 +2,23 @@
 // places, how many parts there are, and its number in the tile. Parts' results lie as the rows of a tile do, of each part
 // one tile for each head of K.
 
-template <int columns, bool bf16, int block_M, int tile_heads, int box>
+template <int columns, bool bf16, int block_M, int group, int tile_heads, int box>
 __device__ __forceinline__ void tl_attention_merge_listed(const float* outputs, const float* lses, void* merged,
                                                           float* merged_lse, const int* tiles, int heads, int total_q,
                                                           int64_t head_stride, int64_t row_stride,
                                                           const float* sinks = nullptr) {
-  constexpr int warps = 8;
+  constexpr int warps = 8, subgroups = (group + tile_heads - 1) / tile_heads;
   const int4 told = *(const int4*)tiles;
   const int of_block = tl_attention_rows_at_once(told.z), of_row = warps / of_block, warp = threadIdx.x / 32;
-  const int rows = told.y * heads, kv_heads = heads / tile_heads;
+  const int rows = told.y * heads, of_tiles = heads / group * subgroups;
   for (int first = blockIdx.x * of_block; first < rows; first += gridDim.x * of_block) {
     const int own = warp < of_block * of_row ? first + warp / of_row : rows, row = min(own, rows - 1), head = row % heads;
     const int4 query = ((const int4*)(tiles + told.w))[row / heads];
-    const int of_tile = query.w / box * 64 + head % tile_heads * box + query.w % box;
-    const int64_t apart = (int64_t)kv_heads * block_M, place = query.y * apart + head / tile_heads * block_M + of_tile;
+    // The last subgroup ends with its group.
+    const int subgroup = head % group / tile_heads, member = head % group - min(subgroup * tile_heads, group - tile_heads);
+    const int of_tile = query.w / box * 64 + member * box + query.w % box;
+    const int64_t apart = (int64_t)of_tiles * block_M;
+    const int64_t place = query.y * apart + (head / group * subgroups + subgroup) * block_M + of_tile;
     tl_attention_merge_row<columns, bf16>(outputs, lses, {place, apart, query.z}, of_row, own < rows,
                                           sinks ? sinks + head : nullptr, merged,
                                           head * head_stride + query.x * row_stride,
