@@ -11,7 +11,8 @@ from tl_attention.problem.mask import FULL, ceildiv
 from tl_attention.problem.packed import LEAST_BLOCKS, places_of_parts
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.tiling import MERGE, MERGE_PART, TILE
-from tl_attention.problem.variant import most_heads
+from tl_attention.problem.variant import rows_of_box
+from tl_attention.problem.warpgroup import ROWS
 from tl_attention.schedule.schedule import Schedule
 
 # Heads that lie in one tile where each must have some rows.
@@ -34,7 +35,7 @@ def in_one_tile(shape: AttentionShape, schedule: Schedule) -> tuple[AttentionSha
     # Windows that are open to the right need some rows of each head, for the proof to see all that they may do, and prompts
     # some, as each box is a load of its own. Of more heads than a tile may have equally many lie in each of several tiles.
     few_boxes = shape.mask.right not in (None, 0) or (shape.packed and schedule.kernel.rows_of == "head")
-    most = SOME_HEADS if few_boxes else most_heads(shape.head_dim)
+    most = SOME_HEADS if few_boxes else ROWS // rows_of_box(shape.variant().tile_dim)
     heads = ceildiv(shape.group, ceildiv(shape.group, most))
     apart = keep_heads_apart(shape.asked.features)
     if shape.packed:

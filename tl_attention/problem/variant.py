@@ -48,9 +48,12 @@ KERNEL_PARAMETERS = (
 )
 
 
-def most_heads(head_dim: int) -> int:
-    """Returns how many heads may have rows in one tile: each has a box of a row, in rows of 32 columns of two."""
-    return ROWS if tile_dim(head_dim) % 64 == 0 else ROWS // 2
+def rows_of_box(columns: int) -> int:
+    """Returns how many rows a box of a tile of so many columns has at least, and a multiple of which it has.
+
+    Rows of 32 columns stand in shared memory where 64 bytes are: a box begins at a multiple of 128.
+    """
+    return 1 if columns % 64 == 0 else 2
 
 
 @dataclass(frozen=True)
@@ -117,12 +120,9 @@ class Variant:
 
     @property
     def box(self) -> int:
-        """Returns how many rows of each of its heads a warpgroup's tile has; its other rows are idle.
-
-        Rows of 32 columns stand in shared memory where 64 bytes are: a box begins at a multiple of 128.
-        """
-        rows = ROWS // self.tile_heads
-        return rows if self.tile_heads == 1 or self.tile_dim % 64 == 0 else rows // 2 * 2
+        """Returns how many rows of each of its heads a warpgroup's tile has; its other rows are idle."""
+        at_least = rows_of_box(self.tile_dim)
+        return ROWS // self.tile_heads // at_least * at_least
 
     @property
     def idle_rows(self) -> int:
