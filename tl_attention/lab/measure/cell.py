@@ -29,11 +29,13 @@ from tl_attention.schedule.key_words import KeyPath
 
 # Entries: what attention() runs, and what that is compared with.
 OURS = "ours"
-# Peers that are our own kernels: without a mask, without the LSE, for packed sequences of one length as a batch, where a
-# row's bits may depend on others, beside which ours is invariant, and, before a schedule's name, with that schedule.
-UNMASKED, WITHOUT_LSE, DENSE, NOT_INVARIANT, SCHEDULE = "unmasked", "without_lse", "dense", "not_invariant", "ours:"
+# Peers that are our own kernels: without a mask, without the LSE, for packed sequences of one length as a batch, for tensors
+# that lie as (batch, seq, heads, head_dim), where a row's bits may depend on others, beside which ours is invariant, and,
+# before a schedule's name, with that schedule.
+UNMASKED, WITHOUT_LSE, DENSE, BSHD, NOT_INVARIANT = "unmasked", "without_lse", "dense", "bshd", "not_invariant"
+SCHEDULE = "ours:"
 OTHERS = ("fa3", "cudnn", "flash2")
-OWN = (UNMASKED, WITHOUT_LSE, DENSE, NOT_INVARIANT)
+OWN = (UNMASKED, WITHOUT_LSE, DENSE, BSHD, NOT_INVARIANT)
 PEERS_TEXT = f"{', '.join((*OTHERS, *OWN))} or {SCHEDULE}SCHEDULE"
 
 
@@ -99,10 +101,10 @@ def _peer(name: str, cell: Cell) -> Candidate:
             shape, _ = computed(shape, card_at_hand().arch, invariant=False)
         elif name == DENSE:
             shape = replace(shape, packed=False, lengths=() if len(shape.each) == 1 else shape.lengths)
-        else:
+        elif name != BSHD:
             shape = replace(shape, mask=FULL) if name == UNMASKED else shape.asking(lse=False)
         # The dense kernel's numbers lie in memory as those of the packed sequences do.
-        return replace(_kernel(schedule_for(shape, cell.schedule), shape), strided=name == DENSE)
+        return replace(_kernel(schedule_for(shape, cell.schedule), shape), strided=name in (DENSE, BSHD))
     if name.startswith(SCHEDULE):
         return _kernel(resolve(name.removeprefix(SCHEDULE)), shape)
     return Candidate(name, shape)
