@@ -157,7 +157,7 @@ RAGGED = tuple(
         ("float16", 192, (2, 2), False, False, LEFT),
         ("bfloat16", 40, (4, 4), True, True, OPEN),
         ("float16", 72, (5, 5), False, True, BOTH),
-        ("bfloat16", 128, (6, 3), False, False, OPEN, True),
+        ("bfloat16", 128, (34, 2), False, False, OPEN, True),
         ("float16", 104, (2, 1), True, False, OPEN),
     )
 )

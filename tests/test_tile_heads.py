@@ -144,7 +144,7 @@ KINDS = 15
 def few_queries(number: int) -> Case:
     """Draws a call of a few queries, of grouped heads."""
     kind, rng = random.Random(f"kind {number % KINDS}"), random.Random(f"few queries {number}")
-    heads_kv, group = rng.choice(((1, 8), (2, 4), (3, 3), (1, 32), (8, 2), (2, 16), (1, 64), (4, 5)))
+    heads_kv, group = rng.choice(((1, 8), (2, 4), (3, 3), (1, 32), (8, 2), (2, 16), (1, 64), (4, 5), (1, 71), (2, 20)))
     seq_q, seq_kv = rng.choice((1, 1, 2, 4, 7, 16, 33)), rng.choice((1, 20, 63, 64, 65, 300, rng.randint(1, 5000)))
     sides = [rng.choice((0, 3, 64, 200, rng.randrange(seq_kv))) if kind.random() < 0.5 else -1 for _ in range(2)]
     return Case(
