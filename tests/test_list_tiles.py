@@ -22,7 +22,7 @@ from tl_attention.kernels.warp_specialized.device_code import LIST_TILES, TIME_O
 from tl_attention.problem.mask import INTEGERS, Mask, ceildiv, sides
 from tl_attention.problem.packed import (
     LEAST_BLOCKS,
-    MERGE,
+    MERGE_LISTED,
     MOST_TILES,
     QUERY_WORDS,
     TILE_WORDS,
@@ -44,7 +44,7 @@ class Kernel(NamedTuple):
 
     @property
     def template(self) -> str:
-        times = (round(32 * time) for time in (TILE, MERGE, UNEVEN))
+        times = (round(32 * time) for time in (TILE, MERGE_LISTED, UNEVEN))
         split = (LEAST_BLOCKS, MOST_TILES, self.workers, *times) if self.workers else (0, 0, 1, 0, 0, 0)
         return f"tl_attention_list_tiles<{', '.join(map(str, (*self[:4], *split)))}>"
 
@@ -197,7 +197,7 @@ class Packing:
         in_shares = (all_blocks + tile * all_items) / workers + (all_items > workers) * round(
             32 * UNEVEN
         ) / 32 * longest
-        merging = (round(32 * MERGE) + max(parts for *_, parts in items)) / 32 if places else 0
+        merging = (round(32 * MERGE_LISTED) + max(parts for *_, parts in items)) / 32 if places else 0
         return max(in_rounds, in_shares, longest + tile) + merging
 
     def items(self, most: int) -> tuple[list[Item], list[tuple[int, ...]], int]:

@@ -202,10 +202,9 @@ class Proof(ABC):
         return run
 
     def lengths(self, most: int, rows: int, edges: int) -> Iterator[Lengths]:
-        """Yields (seq_q, seq_kv) for loops of up to `most` KV blocks, all cuts by a window, and rows without keys.
+        """Yields (seq_q, seq_kv) for loops of up to `most` KV blocks, of at most `rows` rows, and those of `at_edges`.
 
-        The loops are of at most `rows` rows. `edges` rows are masked together. Where keys are in parts, or a tile has rows
-        of several heads, a tile straddles each edge of the mask, too.
+        `edges` rows are masked together.
         """
         yield from ends(most, rows, self.schedule.block_N)
         yield from at_edges(self.code.variant, self.rows, self.schedule.block_N, edges)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from tl_attention.problem.features import keep_heads_apart
+from tl_attention.problem.head_dims import tile_dim
 from tl_attention.problem.mask import FULL, ceildiv
 from tl_attention.problem.packed import LEAST_BLOCKS, places_of_parts
 from tl_attention.problem.shape import AttentionShape
@@ -35,7 +36,7 @@ def in_one_tile(shape: AttentionShape, schedule: Schedule) -> tuple[AttentionSha
     # Windows that are open to the right need some rows of each head, for the proof to see all that they may do, and prompts
     # some, as each box is a load of its own. Of more heads than a tile may have equally many lie in each of several tiles.
     few_boxes = shape.mask.right not in (None, 0) or (shape.packed and schedule.kernel.rows_of == "head")
-    most = SOME_HEADS if few_boxes else ROWS // rows_of_box(shape.variant().tile_dim)
+    most = SOME_HEADS if few_boxes else ROWS // rows_of_box(tile_dim(shape.head_dim))
     heads = ceildiv(shape.group, ceildiv(shape.group, most))
     apart = keep_heads_apart(shape.asked.features)
     if shape.packed:

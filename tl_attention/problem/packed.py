@@ -24,8 +24,9 @@ SEQUENCE_WORDS = 4
 # A part has so many KV blocks at least, a sequence that is split so many row tiles at most, and so many parts have places
 # for their results for each worker.
 LEAST_BLOCKS, MOST_TILES, PARTS_OF_WORKER = 2, 8, 4
-# In times of a KV block: what merging takes, and by how much of the longest item shares of all work are unequal.
-MERGE, UNEVEN = 4, 0.2
+# In times of a KV block: what merging listed queries takes, and by how much of the longest item shares of all work are
+# unequal.
+MERGE_LISTED, UNEVEN = 4, 0.2
 # Entries of the next tiles have so many places in shared memory, each with the tile's head behind the entry's numbers:
 # warps read a tile's entry until they store the tile.
 TILES_TOLD, TOLD_WORDS = 4, TILE_WORDS + 1

@@ -1,5 +1,7 @@
 """A Variant is what a kernel is compiled for beside its schedule. The kernel's parameters are here too."""
 
+import operator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -105,9 +107,11 @@ class Variant:
         """Returns how many subgroups of heads that share rows of tiles the heads that share one of K and V are in."""
         return ceildiv(self.group, self.tile_heads)
 
-    def heads_of_tiles(self, heads: Any) -> Any:
+    def heads_of_tiles(self, heads: Any, divide: Callable[[Any, int], Any] = operator.floordiv) -> Any:
         """Returns how many heads tiles have where Q has so many: a subgroup is one."""
-        return heads // self.group * self.subgroups
+        # Neither a factor of 1 nor a quotient that is multiplied again shows in generated code.
+        of_kv = heads if self.tile_heads == 1 else divide(heads, self.group)
+        return of_kv if self.subgroups in (1, self.group) else of_kv * self.subgroups
 
     def first_head(self, of_tile: Any, ops: Any = INTEGERS) -> Any:
         """Returns the first head of Q in a tile, of which the head is number `of_tile`.

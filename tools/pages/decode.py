@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import geometric_mean
 
-from pages.cells import SDPA, length, measured_on, read, record, span, spread
+from pages.cells import SDPA, length, measured_on, read, record, span, speeds, spread
 from tl_attention.lab.measure.cell import OURS
 from tl_attention.lab.measure.cell_records import CellRow
 from tl_attention.lab.show.cells import binding_peer
@@ -65,45 +65,42 @@ def decode() -> str:
 def packed_decode() -> str:
     """Makes the table of packed sequences of one query each beside FlashAttention-3, and says how fast those of more are."""
     rows = read(record("packed-decode"))
-    found = {row.cell.removesuffix("-causal"): row.speed(OURS, "fa3") for row in rows}
-    lines = [
-        [words, *(f"{speed.ratio:.3f}" if (speed := found[f"kv{heads}_q1-{name}"]) else "" for heads in HEADS)]
-        for name, words in PACKED.items()
-    ]
-    table = markdown(["sequences and their keys", *(f"32 heads on {heads}" for heads in HEADS)], lines)
-    few, some = (
-        [speed.ratio for cell, speed in found.items() if f"_{kind}-" in cell and speed] for kind in ("few", "some")
-    )
+    columns = {f"kv{heads}_q1": f"32 heads on {heads}" for heads in HEADS}
+    few, some = (speeds([row for row in rows if row.group.endswith(f"_{kind}")], "fa3") for kind in ("few", "some"))
     return (
-        f"{table}\n\nSequences of 4 or 16 queries, causal, on 2k or 8k keys have {geometric_mean(few):.3f} x its speed "
-        f"({span(few)}), and those of 16 on 512, or 64 on 8k or 32k, {geometric_mean(some):.3f} x "
-        f"({span(some)}). {measured_on(rows[0])}"
+        f"{_of_lengths(rows, 'sequences and their keys', PACKED, columns)}\n\nSequences of 4 or 16 queries, causal, on 2k or 8k "
+        f"keys have {geometric_mean(few):.3f} x its speed ({span(few)}), and those of 16 on 512, or 64 on 8k or 32k, "
+        f"{geometric_mean(some):.3f} x ({span(some)}). {measured_on(rows[0])}"
     )
 
 
 def mixes() -> str:
     """Makes the table of sequences of one query beside prompts, beside FlashAttention-3."""
     rows = read(record("mixes"))
-    found = {row.cell.removesuffix("-causal"): row.speed(OURS, "fa3") for row in rows}
-    lines = [
-        [words, *(f"{speed.ratio:.3f}" if (speed := found[f"h{q}_{kv}-{name}"]) else "" for q, kv in MIXED_HEADS)]
-        for name, words in MIXES.items()
-    ]
-    table = markdown(["of one query, and prompts", *(f"{q} heads on {kv}" for q, kv in MIXED_HEADS)], lines)
-    mean = geometric_mean([speed.ratio for speed in found.values() if speed])
-    return f"{table}\n\nThe geometric mean is {mean:.3f}. {measured_on(rows[0])}"
+    columns = {f"h{heads}_{kv}": f"{heads} heads on {kv}" for heads, kv in MIXED_HEADS}
+    table = _of_lengths(rows, "of one query, and prompts", MIXES, columns)
+    return f"{table}\n\nThe geometric mean is {geometric_mean(speeds(rows, 'fa3')):.3f}. {measured_on(rows[0])}"
+
+
+def _of_lengths(rows: Sequence[CellRow], heading: str, lengths: dict[str, str], groups: dict[str, str]) -> str:
+    """Makes a table of speeds beside FlashAttention-3: a row for each kind of lengths, a column for each group of cells.
+
+    Both map names in cells to words.
+    """
+    found = {row.cell.removesuffix("-causal"): _ratio(row, "fa3") for row in rows}
+    lines = [[words, *(found[f"{group}-{name}"] for group in groups)] for name, words in lengths.items()]
+    return markdown([heading, *groups.values()], lines)
+
+
+def _ratio(row: CellRow, peer: str) -> str:
+    return f"{speed.ratio:.3f}" if (speed := row.speed(OURS, peer)) else ""
 
 
 def generation() -> str:
     """Makes the table of a token of a model that generates, beside SDPA's backends."""
     rows = read(record("generate"))
     lines = [
-        [
-            HOW[row.group],
-            str(row.shape.seq_kv - 1),
-            f"{row.ours.median_ms:.3f}",
-            *(f"{found.ratio:.3f}" if (found := row.speed(OURS, peer)) else "" for peer in SDPA),
-        ]
+        [HOW[row.group], str(row.shape.seq_kv - 1), f"{row.ours.median_ms:.3f}", *(_ratio(row, peer) for peer in SDPA)]
         for row in rows
     ]
     table = markdown(["timed", "keys in the cache", "ms a token", *SDPA.values()], lines)

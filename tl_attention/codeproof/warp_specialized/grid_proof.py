@@ -87,13 +87,14 @@ class GridProof:
     def __init__(self, proof: Proof, roles: Roles, sizes: Any):
         self.proof, self.roles, self.sizes = proof, roles, sizes
         self.schedule = proof.schedule
+        variant = proof.code.variant
+        of_heads = variant.heads_of_tiles(sizes.heads)
         if roles.packed:
             self.row_tiles = len(ListedTiles.of(sizes, proof, 1).entries) * roles.cluster
-            self.total = self.row_tiles * proof.code.variant.heads_of_tiles(sizes.heads)
+            self.total = self.row_tiles * of_heads
             return
-        self.row_tiles = row_tiles(AttentionShape.of(proof.code.variant, sizes), proof.rows) * roles.cluster
-        variant = proof.code.variant
-        self.total = self.row_tiles * variant.heads_of_tiles(sizes.heads) * results(variant, sizes)
+        self.row_tiles = row_tiles(AttentionShape.of(variant, sizes), proof.rows) * roles.cluster
+        self.total = self.row_tiles * of_heads * results(variant, sizes)
 
     def check(self) -> None:
         """Raises Unsafe unless the blocks work on all tiles of the grid, each once.

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from tl_attention.kernels.shared.device_code import is_bf16
 from tl_attention.problem.mask import WINDOW, sides
-from tl_attention.problem.packed import LEAST_BLOCKS, MERGE, MOST_TILES, UNEVEN
+from tl_attention.problem.packed import LEAST_BLOCKS, MERGE_LISTED, MOST_TILES, UNEVEN
 from tl_attention.problem.tiling import TILE
 from tl_attention.problem.variant import Variant
 from tl_attention.problem.warpgroup import WARP
@@ -41,10 +41,10 @@ def listing_call(given: Any, variant: Variant, tile: tuple[int, int, int, int], 
     block_M, cluster, block_N, workers = tile
     of_tile = variant.rows_of(block_M) * cluster, cluster, block_N, block_M
     # In 32nds of the time of a KV block.
-    times = (round(32 * time) for time in (TILE, MERGE, UNEVEN))
+    times = (round(32 * time) for time in (TILE, MERGE_LISTED, UNEVEN))
     split = (LEAST_BLOCKS, MOST_TILES, workers, *times) if variant.parts else (0, 0, 1, 0, 0, 0)
     template = ", ".join(map(str, (*of_tile, *split)))
-    room = heads_of_tiles(given.Q.shape[1], variant, ops), results, ops.address_of(given.Tiles[0])
+    room = variant.heads_of_tiles(given.Q.shape[1], ops.truncdiv), results, ops.address_of(given.Tiles[0])
     arguments = (*(tensor.data for tensor in offsets), *window, *lengths, *room)
     return Call(f"tl_attention_list_tiles<{template}>", arguments)
 
@@ -81,12 +81,6 @@ def number_of_rows(given: Any) -> Any:
     """Returns how many rows a batch's results of all keys have."""
     batch, heads, seq_q, _ = given.Q.shape
     return batch * heads * seq_q
-
-
-def heads_of_tiles(heads: Any, variant: Variant, ops: Any) -> Any:
-    """Returns how many heads tiles have where Q has so many."""
-    of_kv = heads if variant.tile_heads == 1 else ops.truncdiv(heads, variant.group)
-    return of_kv if variant.tile_heads == 1 or variant.subgroups == 1 else of_kv * variant.subgroups
 
 
 def number_of_parts(given: Any, ops: Any) -> Any:

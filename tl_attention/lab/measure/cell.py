@@ -101,8 +101,10 @@ def _peer(name: str, cell: Cell) -> Candidate:
             shape, _ = computed(shape, card_at_hand().arch, invariant=False)
         elif name == DENSE:
             shape = replace(shape, packed=False, lengths=() if len(shape.each) == 1 else shape.lengths)
-        elif name != BSHD:
-            shape = replace(shape, mask=FULL) if name == UNMASKED else shape.asking(lse=False)
+        elif name == UNMASKED:
+            shape = replace(shape, mask=FULL)
+        elif name == WITHOUT_LSE:
+            shape = shape.asking(lse=False)
         # The dense kernel's numbers lie in memory as those of the packed sequences do.
         return replace(_kernel(schedule_for(shape, cell.schedule), shape), strided=name in (DENSE, BSHD))
     if name.startswith(SCHEDULE):

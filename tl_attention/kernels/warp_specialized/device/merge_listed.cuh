@@ -1,6 +1,6 @@
 // Rows of split sequences of packed ones, which list_tiles.cuh lists: a query's row of the output, the first of its tile's
 // places, how many parts there are, and its number in the tile. Parts' results lie as the rows of a tile do, of each part
-// one tile for each head of K.
+// one tile for each subgroup of heads.
 
 template <int columns, bool bf16, int block_M, int group, int tile_heads, int box>
 __device__ __forceinline__ void tl_attention_merge_listed(const float* outputs, const float* lses, void* merged,
