@@ -30,8 +30,9 @@ class Parts(NamedTuple):
 def in_one_tile(shape: AttentionShape, schedule: Schedule) -> tuple[AttentionShape, int]:
     """Returns the problem that the schedule's kernel computes, and how many heads of Q have rows in one of its tiles.
 
-    They are those that share K and V, which are read once for all of them, if their rows of few queries then make fewer
-    tiles, and of packed sequences always. The problem has no mask where a single query sees all keys.
+    They are those that share K and V, which are read once for all of them, and of packed sequences always. Of a batch they
+    are as many as make the fewest tiles of few queries: 64 rows of two heads fill a tile where ten rows of each of six leave
+    a fourth tile for the rest. The problem has no mask where a single query sees all keys.
     """
     # Windows that are open to the right need some rows of each head, for the proof to see all that they may do, and prompts
     # some, as each box is a load of its own. Of more heads than a tile may have equally many lie in each of several tiles.
@@ -41,10 +42,11 @@ def in_one_tile(shape: AttentionShape, schedule: Schedule) -> tuple[AttentionSha
     apart = keep_heads_apart(shape.asked.features)
     if shape.packed:
         return shape, heads if schedule.groups_heads and not apart else 1
-    apart = apart or schedule.kernel.rows_of == "head" or shape.seq_q > schedule.block_M
-    if apart or tiles_of_heads(shape, schedule, heads) >= tiles_of_heads(shape, schedule, 1):
+    if apart or schedule.kernel.rows_of == "head" or shape.seq_q > schedule.block_M:
         return shape, 1
-    alone = shape.seq_q == 1 and (shape.mask.left is None or shape.mask.left >= shape.seq_kv - 1)
+    numbers = [1, heads, *(number for number in range(heads - 1, 1, -1) if shape.group % number == 0)]
+    heads = min(numbers, key=lambda number: tiles_of_heads(shape, schedule, number))
+    alone = heads > 1 and shape.seq_q == 1 and (shape.mask.left is None or shape.mask.left >= shape.seq_kv - 1)
     return replace(shape, mask=FULL) if alone else shape, heads
 
 
@@ -59,7 +61,7 @@ def parts_of(shape: AttentionShape, schedule: Schedule, sms: int) -> Parts | Non
 
     The schedule says how many KV blocks a part has at least.
     """
-    if not may_have_parts(schedule):
+    if schedule.kernel.part_blocks is None:
         return None
     tiles = tiles_of_heads(shape, schedule, in_one_tile(shape, schedule)[1])
     best = _soonest(tiles, ceildiv(shape.seq_kv, schedule.block_N), schedule, sms)
@@ -116,17 +118,12 @@ def of_any_lengths(
 
     `shape` is such a call of one query and one key.
     """
-    lengths = (1, 2) if schedule.kernel.rows_of == "group" and not shape.packed else ()
-    of_lengths = [replace(shape, seq_q=rows, seq_kv=rows) for rows in lengths]
-    one = in_one_tile(shape, schedule) if shape.packed else (shape, 1)
-    problems = dict.fromkeys([one, *(in_one_tile(of_one, schedule) for of_one in of_lengths)])
-    may = schedule.splits_sequences if shape.packed else may_have_parts(schedule)
+    lengths = range(1, 2 if shape.packed else schedule.block_M + 1)
+    few = (in_one_tile(replace(shape, seq_q=rows, seq_kv=rows), schedule) for rows in lengths)
+    of_few = ((replace(shape, mask=problem.mask), heads) for problem, heads in few)
+    problems = dict.fromkeys(of_few if shape.packed else [(shape, 1), *of_few])
+    may = schedule.splits_sequences if shape.packed else schedule.kernel.part_blocks is not None
     return [(*problem, in_parts) for problem in problems for in_parts in (False, True)[: 1 + (may and not invariant)]]
-
-
-def may_have_parts(schedule: Schedule) -> bool:
-    """Says whether the schedule may compute keys in parts."""
-    return schedule.kernel.part_blocks is not None
 
 
 def _time(parts: Parts, tiles: int, at_once: int) -> float:

@@ -23,17 +23,22 @@ __device__ __forceinline__ void tl_attention_add(float4* sum, float scale, float
 }
 // Where parts' results of a row are: those of the first, and how many rows further those of the next.
 struct tl_attention_row { int64_t first, apart; int parts; };
-// How many rows a block of eight warps merges at once, of up to so many parts.
-__device__ __forceinline__ int tl_attention_rows_at_once(int parts) { return 1 + 7 / ((parts + 7) / 8); }
-// `of_row` warps merge a row together, and all warps of a block come here at once.
-template <int columns, bool bf16>
+// Of up to so many parts 2^row_bits of a block's eight warps merge a row, and 1 + 7 / eights rows are merged at once. The loads
+// wait for this, and a division would take as long as a load of its own.
+__device__ __forceinline__ int tl_attention_row_bits(int eights) { return (eights > 1) + (eights > 3) + (eights > 7); }
+__device__ __forceinline__ int tl_attention_rows_at_once(int eights) {
+  return eights == 3 ? 3 : 8 >> tl_attention_row_bits(eights);
+}
+// `of_row` warps merge a row together, and all warps of a block come here at once. `element` says where the row's output is,
+// which is not worked out before the loads.
+template <int columns, bool bf16, typename Element>
 __device__ __forceinline__ void tl_attention_merge_row(const float* outputs, const float* lses, tl_attention_row row,
                                                        int of_row, bool there, const float* sink, void* merged,
-                                                       int64_t element, float* merged_lse) {
+                                                       Element element, float* merged_lse) {
   constexpr int warps = 8, at_once = 8, panels = (columns + 127) / 128;
   __shared__ float4 sums[warps][32 * panels];
   __shared__ float maxima[warps], totals[warps];
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, rank = warp % of_row;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, rank = warp & (of_row - 1);
   float largest = -INFINITY, total = 0.0f;
   if (sink && rank == 0) {
     largest = *sink;
@@ -43,13 +48,13 @@ __device__ __forceinline__ void tl_attention_merge_row(const float* outputs, con
   for (int first = rank * at_once; first < row.parts; first += of_row * at_once) {
     const int own_part = first + lane % 8;
     const float lse = own_part < row.parts ? lses[row.first + own_part * row.apart] : -INFINITY;
+    const float* of_part = outputs + (row.first + first * row.apart) * columns;
     float4 own[at_once][panels];
     #pragma unroll
-    for (int n = 0; n < at_once; ++n) {
+    for (int n = 0; n < at_once; ++n, of_part += row.apart * columns) {
       #pragma unroll
       for (int panel = 0; panel < panels; ++panel) {
-        const int64_t of_part = row.first + (first + n) * row.apart;
-        const float4* place = (const float4*)(outputs + of_part * columns + min(128 * panel + 4 * lane, columns - 4));
+        const float4* place = (const float4*)(of_part + min(128 * panel + 4 * lane, columns - 4));
         own[n][panel] = first + n < row.parts ? __ldcg(place) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
       }
     }
@@ -88,7 +93,7 @@ __device__ __forceinline__ void tl_attention_merge_row(const float* outputs, con
   }
   if (!there) return;
   if (lane == 0) *merged_lse = largest > -INFINITY ? largest + 0.693147181f * __log2f(total) : -INFINITY;
-  unsigned* place = (unsigned*)merged + element / 2;
+  unsigned* place = (unsigned*)merged + element() / 2;
   const float by = total > 0.0f ? 1.0f / total : 0.0f;
   #pragma unroll
   for (int panel = 0; panel < panels; ++panel) {
@@ -103,11 +108,12 @@ template <int columns, bool bf16>
 __device__ __forceinline__ void tl_attention_merge(const float* outputs, const float* lses, void* merged, float* merged_lse,
                                                    int parts, int rows, int heads, int seq_q, int64_t batch_stride,
                                                    int64_t head_stride, int64_t row_stride, const float* sinks = nullptr) {
-  constexpr int warps = 8;
-  const int of_block = tl_attention_rows_at_once(parts), of_row = warps / of_block, warp = threadIdx.x / 32;
-  const int own = warp < of_block * of_row ? blockIdx.x * of_block + warp / of_row : rows, row = min(own, rows - 1);
-  const int head = row / seq_q % heads;
-  const int64_t element = row / seq_q / heads * batch_stride + head * head_stride + row % seq_q * row_stride;
-  tl_attention_merge_row<columns, bf16>(outputs, lses, {row, rows, parts}, of_row, own < rows, sinks ? sinks + head : nullptr,
-                                        merged, element, merged_lse + row);
+  const int eights = (parts + 7) / 8, row_bits = tl_attention_row_bits(eights), of_block = tl_attention_rows_at_once(eights);
+  const int own_row = threadIdx.x / 32 >> row_bits;
+  const int own = own_row < of_block ? blockIdx.x * of_block + own_row : rows, row = min(own, rows - 1);
+  const auto element = [&] {
+    return row / seq_q / heads * batch_stride + row / seq_q % heads * head_stride + row % seq_q * row_stride;
+  };
+  tl_attention_merge_row<columns, bf16>(outputs, lses, {row, rows, parts}, 1 << row_bits, own < rows,
+                                        sinks ? sinks + row / seq_q % heads : nullptr, merged, element, merged_lse + row);
 }
