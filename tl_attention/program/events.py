@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol
@@ -93,6 +93,33 @@ class AnyOrder(NamedTuple):
     """An AnyOrder, among the events that code must do, holds events that all come, each once, in any order."""
 
     events: frozenset[Event]
+
+
+class Loop(NamedTuple):
+    """A Loop, among the events that code must do, is `body` of each of `count` numbers from `first` on, in order."""
+
+    first: Any
+    count: Any
+    body: Callable[[Any], Iterable[Expected | Loop | Where]]
+
+
+class Where(NamedTuple):
+    """A Where, among the events that code must do, holds events that come where `condition` is 1, and not where it is 0."""
+
+    condition: Any
+    events: Iterable[Expected]
+
+
+def written_out(expected: Iterable[Expected | Loop | Where]) -> Iterator[Expected]:
+    """Yields what code must do one after the other, of loops and conditions whose numbers are known."""
+    for event in expected:
+        if isinstance(event, Loop):
+            for number in range(event.first, event.first + event.count):
+                yield from written_out(event.body(number))
+        elif isinstance(event, Where):
+            yield from event.events if event.condition else ()
+        else:
+            yield event
 
 
 # The name of events that store results of a part of a packed sequence, where some are not split.

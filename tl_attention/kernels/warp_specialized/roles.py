@@ -11,8 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from tl_attention.kernels.warp_specialized.dialect import Q_LOAD
+from tl_attention.problem.mask import INTEGERS
 from tl_attention.problem.packed import TILES_TOLD
 from tl_attention.problem.warpgroup import MEETING, OWN, ROWS, TURN, WARP, WARPGROUP, WARPS
 from tl_attention.program.events import (
@@ -23,6 +25,8 @@ from tl_attention.program.events import (
     OF_PARTS,
     TILE,
     Event,
+    Expected,
+    Loop,
     Maybe,
     P,
     Place,
@@ -30,13 +34,12 @@ from tl_attention.program.events import (
     Process,
     Q,
     Read,
+    Where,
+    written_out,
 )
 from tl_attention.program.program import Operation, Program
 from tl_attention.schedule.loop.table import Table, whole
 from tl_attention.schedule.schedule import Schedule
-
-# For each tile, how many of its KV blocks run, and where the tile lies, if that is asked for.
-Work = Sequence[tuple[int, PlacedTile | None]]
 
 
 @dataclass(frozen=True)
@@ -133,42 +136,65 @@ class Roles:
 
     def expected(
         self, process: Process, lengths: Sequence[int], tiles: Sequence[PlacedTile | None], *, start: int = 0
-    ) -> Iterator[Event | Maybe]:
+    ) -> Iterator[Expected]:
         """Yields all events of a process for these tiles, its masks and stores too where a tile's place is given.
 
         Masks and stores of rows concern the process alone. Events have their tiles' places. The process runs as if
         `start` loads of each ring, and as many tiles, had been before.
         """
-        run = self._produce if process.warpgroup < 0 else self._compute
-        yield from self.together
-        yield from run(process, [*zip(lengths, tiles, strict=True)], start)
-        yield from self.together
+        base = start
+        yield from (*self.together, *self.before_tiles(process))
+        for turn, (blocks, tile) in enumerate(zip(lengths, tiles, strict=True), start):
+            yield from written_out(self.of_tile(process, turn, base, blocks, tile))
+            base += blocks
+        yield from (*self.behind_tiles(process), *self.together)
 
     # --- the producer ------------------------------------------------------------------------------------------
 
-    def _produce(self, process: Process, work: Work, start: int) -> Iterator[Event]:
-        block, every_block = process.block, tuple(range(self.cluster))
-        base = start
+    def before_tiles(self, process: Process) -> Iterator[Event]:
+        """Yields what a process does before its first tile, behind the start of all processes."""
+        if process.warpgroup < 0 and self.packed:
+            yield from self._hand_over(process.block, 0)
+        if self.take_turns and process.warpgroup == 1:
+            yield Event("signal", NAMED, TURN, 2 * WARPGROUP)
         if self.packed:
-            yield from (*self._hand_over(block, 0), *self._next_tile(0))
-        for turn, (blocks, tile) in enumerate(work, start):
-            for step in range(base, base + blocks):
-                for load in self.program.loads:
-                    ring, slot, lap = self._place(load, step)
-                    # Block 0 loads for the whole cluster; every block expects the bytes.
-                    into = every_block if block == 0 else ()
-                    place = tile.place_of_kv(step - base) if tile and into else ()
-                    yield from self._load(ring, slot, lap, block, into, step, place)
-                for warpgroup in range(self.warpgroups) if step == base else ():
-                    place = tile.place(tile.box * warpgroup) if tile else ()
-                    yield from self._load(Q, warpgroup, turn % 2, block, (block,), turn, place)
-                if self.packed and step == base:
-                    yield from self._hand_over(block, turn + 1)
-            base += blocks
+            yield from self._next_tile(0)
+
+    def of_tile(
+        self, process: Process, turn: Any, base: Any, blocks: Any, tile: PlacedTile | None, ops: Any = INTEGERS
+    ) -> Iterator[Expected | Loop | Where]:
+        """Yields what a process does for its tile number `turn`, of `blocks` KV blocks, when `base` loads have been.
+
+        The numbers may be integers, or unknowns with their `ops`.
+        """
+        role = self._of_producer if process.warpgroup < 0 else self._of_consumer
+        yield from role(process, turn, base, blocks, tile, ops)
+
+    def _of_producer(
+        self, process: Process, turn: Any, base: Any, blocks: Any, tile: PlacedTile | None, ops: Any
+    ) -> Iterator[Expected | Loop | Where]:
+        # Block 0 loads for the whole cluster; every block expects the bytes.
+        block, into = process.block, tuple(range(self.cluster)) if process.block == 0 else ()
+
+        def first() -> Iterator[Event]:
+            for warpgroup in range(self.warpgroups):
+                place = tile.place(tile.box * warpgroup) if tile else ()
+                yield from self._load(Q, warpgroup, turn % 2, block, (block,), turn, place)
             if self.packed:
-                yield from self._next_tile(turn + 1)
-            elif self.dynamic:
-                yield from (*self._hand_over(block, turn), *self._next_tile(turn))
+                yield from self._hand_over(block, turn + 1)
+
+        def body(number: Any) -> Iterator[Expected | Loop | Where]:
+            for load in self.program.loads:
+                ring, slot, lap = self._place(load, base + number)
+                place = tile.place_of_kv(number) if tile and into else ()
+                yield from self._load(ring, slot, lap, block, into, base + number, place)
+            yield Where(1 - ops.min(number, 1), first())
+
+        yield Loop(0, blocks, body)
+        if self.packed:
+            yield from self._next_tile(turn + 1)
+        elif self.dynamic:
+            yield from (*self._hand_over(block, turn), *self._next_tile(turn))
 
     def _hand_over(self, block: int, turn: int) -> Iterator[Event]:
         slot, lap = self._place_of_tile(turn)
@@ -203,50 +229,53 @@ class Roles:
 
     # --- the warpgroups that compute -----------------------------------------------------------------------------
 
-    def _compute(self, process: Process, work: Work, start: int) -> Iterator[Event | Maybe]:
-        group = process.warpgroup
-        if self.take_turns and group == 1:
-            yield Event("signal", NAMED, TURN, 2 * WARPGROUP)
-        base = start
-        if self.packed:
-            yield from self._next_tile(0)
-        for turn, (blocks, tile) in enumerate(work, start):
-            yield Event("wait", "Q_full", group, turn % 2)
-            q = ((Q, group, turn),)
-            if self.q_in_registers:
-                yield Event("read", Q, group, reads=q)
-            if self.q_in_registers and not self.output_through_q:
-                yield from (Event("fence"), self._release_q(process))
-            for step in self.program.phases.steps(blocks):
-                if step.op.statement == "mask" and step.op.kind == "run":
-                    yield from (tile.mask(step.block, tile.box * group, tile.box),) if tile else ()
-                else:
-                    number = base + step.block
-                    yield from self._operation(
-                        process, step.op, number, () if self.q_in_registers else q, step.block == 0
-                    )
-            if self.packed:
-                yield from (self._read_tile(turn), self._release_tile(process, turn))
-            yield from self._stored(tile, tile.box * group) if tile else ()
-            if self.output_through_q:
-                # TileLang makes all warpgroups meet before a warpgroup writes where TileLang believes that others read.
-                yield Event("sync", NAMED, MEETING, WARPGROUP * self.warpgroups)
-                ours = Event("sync", NAMED, OWN + group, WARPGROUP)
-                yield from (Event("write", Q, group, reads=q), Event("fence"), ours)
-                place = tile.place(tile.box * group) if tile else ()
-                yield from (
-                    Event("store", Q, group, reads=q, place=place),
-                    Event("stored"),
-                    ours,
-                    self._release_q(process),
-                )
-            base += blocks
-            if self.packed:
-                yield from self._next_tile(turn + 1)
-            elif self.dynamic:
-                yield from (*self._next_tile(turn), self._release_tile(process, turn))
-        if self.take_turns and group == 0:
+    def behind_tiles(self, process: Process) -> Iterator[Event]:
+        """Yields what a process does behind its last tile, before the end of all processes."""
+        if self.take_turns and process.warpgroup == 0:
             yield Event("sync", NAMED, TURN, 2 * WARPGROUP)
+
+    def _of_consumer(
+        self, process: Process, turn: Any, base: Any, blocks: Any, tile: PlacedTile | None, ops: Any
+    ) -> Iterator[Expected | Loop | Where]:
+        group, phases = process.warpgroup, self.program.phases
+        yield Event("wait", "Q_full", group, turn % 2)
+        q = ((Q, group, turn),)
+        if self.q_in_registers:
+            yield Event("read", Q, group, reads=q)
+        if self.q_in_registers and not self.output_through_q:
+            yield from (Event("fence"), self._release_q(process))
+
+        def steps(iteration: Any, operations: Sequence[Operation]) -> Iterator[Expected]:
+            for op in operations:
+                block = iteration - op.lag
+                if op.statement == "mask" and op.kind == "run":
+                    yield from (tile.mask(block, tile.box * group, tile.box),) if tile else ()
+                else:
+                    # A tile's first block clears the accumulators.
+                    reads, opens = () if self.q_in_registers else q, 1 - ops.min(block, 1)
+                    yield from self._operation(process, op, base + block, reads, opens)
+
+        for iteration, operations in phases.prologue:
+            yield from steps(iteration, operations)
+        steady = phases.steady
+        yield Loop(steady.t, blocks + phases.end - steady.t, lambda number: steps(number, steady.operations))
+        for iteration, operations in phases.epilogue:
+            yield from steps(blocks + iteration, operations)
+        if self.packed:
+            yield from (self._read_tile(turn), self._release_tile(process, turn))
+        yield from self._stored(tile, tile.box * group) if tile else ()
+        if self.output_through_q:
+            # TileLang makes all warpgroups meet before a warpgroup writes where TileLang believes that others read.
+            yield Event("sync", NAMED, MEETING, WARPGROUP * self.warpgroups)
+            ours = Event("sync", NAMED, OWN + group, WARPGROUP)
+            yield from (Event("write", Q, group, reads=q), Event("fence"), ours)
+            place = tile.place(tile.box * group) if tile else ()
+            yield Event("store", Q, group, reads=q, place=place)
+            yield from (Event("stored"), ours, self._release_q(process))
+        if self.packed:
+            yield from self._next_tile(turn + 1)
+        elif self.dynamic:
+            yield from (*self._next_tile(turn), self._release_tile(process, turn))
 
     def _release_tile(self, process: Process, turn: int) -> Event:
         return Event("arrive", "tile_empty", self._place_of_tile(turn)[0], 1, (process.block,))
@@ -270,11 +299,11 @@ class Roles:
         return Event("arrive", "Q_empty", process.warpgroup, 1, (process.block,))
 
     def _operation(
-        self, process: Process, op: Operation, number: int, q: tuple[Read, ...], opens: bool
+        self, process: Process, op: Operation, number: Any, q: tuple[Read, ...], opens: Any
     ) -> Iterator[Event]:
         """Yields the events of an operation; `number` is the number of the operation's load in the ring.
 
-        With `q`, products read Q_shared. `opens` says whether the block is the first of its tile.
+        With `q`, products read Q_shared. `opens` is 1 where the block is the first of its tile, else 0.
         """
         match op.kind:
             case "issue":
@@ -284,7 +313,7 @@ class Roles:
                 read = set(map(whole, statement.reads))
                 reads = ((ring, slot, number), *(q if "Q_shared" in read else ()), *(p if "acc_s_cast" in read else ()))
                 # A product that adds to its accumulators clears them in a tile's first block, any other product always.
-                adds = int(not opens and not set(statement.writes).isdisjoint(statement.reads))
+                adds = (1 - opens) * int(not set(statement.writes).isdisjoint(statement.reads))
                 yield Event("product", ring, slot, reads=reads, place=(adds,))
             case "wait" if op.statement in self.table.products:
                 yield Event("products wait", value=op.outstanding)

@@ -1,0 +1,378 @@
+"""Facts are what holds of the symbols of terms at one place of the code: their bounds, and terms that are not negative.
+
+Within them terms become simpler, and statements are shown: by form, by intervals, or by the solver. What none of these
+shows is refused.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from math import inf
+from typing import Any
+
+from tl_attention.codeproof.terms.solver import Solver
+from tl_attention.codeproof.terms.term import (
+    CONSTANT,
+    HOLDS,
+    LEAST,
+    QUOTIENT,
+    SYMBOL,
+    Atom,
+    Refused,
+    Term,
+    below,
+    chosen,
+    holds,
+    quotient,
+    symbol,
+    term,
+)
+
+Range = tuple[float, float]
+ZERO, NOT_NEGATIVE = "= 0", ">= 0"
+# At so many drawn points a term is looked at before the solver is asked about it.
+POINTS = 48
+# Numbers are drawn up to 2 to the power of one of these.
+BITS = 3, 8, 12, 20, 31
+# Terms of more monomials get a name, and those of products.
+SHORT = 2
+# The most that a divisor of a remainder is, of which a part may be a remainder of its own.
+MOST_PARTS = 64
+
+
+@dataclass(frozen=True)
+class Name:
+    """A Name is a symbol that stands for a long term.
+
+    Its range holds where all facts hold that held where it was made.
+    """
+
+    term: Term
+    range: Range
+    made: frozenset[Term]
+
+
+@dataclass
+class Facts:
+    """Facts hold the bounds of symbols, `ranges`, the terms that are not negative here, and the names of long terms.
+
+    `shown` counts how statements were shown.
+    """
+
+    ranges: dict[str, Range] = field(default_factory=dict)
+    here: tuple[Term, ...] = ()
+    names: dict[str, Name] = field(default_factory=dict)
+    shown: Counter[str] = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        self._known: frozenset[Term] = frozenset()
+        self._memo: dict[Any, Any] = {}
+        self._memos: dict[tuple[Term, ...], dict[Any, Any]] = {(): self._memo}
+        self._points: list[dict[str, int]] = [{} for _ in range(POINTS)]
+        self._values: list[dict[Term, int]] = [{} for _ in range(POINTS)]
+        self.solver = Solver(self)
+
+    def symbol(self, name: str, low: float = -inf, high: float = inf) -> Term:
+        """Returns the symbol of this name, whose bounds are these wherever it stands."""
+        if self.ranges.setdefault(name, (low, high)) != (low, high):
+            raise AssertionError(f"{name} has the bounds {self.ranges[name]}, and now {low, high}")
+        return term(int(low)) if low == high else symbol(name)
+
+    @contextmanager
+    def assuming(self, *facts: Term | int) -> Iterator[None]:
+        """Holds these terms to be not negative, within a `with`."""
+        before = self.here
+        self._move((*before, *(fact for fact in map(term, facts) if fact not in self._known)))
+        try:
+            yield
+        finally:
+            self._move(before)
+
+    def _move(self, here: tuple[Term, ...]) -> None:
+        self.here, self._known = here, frozenset(here)
+        self._memo = self._memos.setdefault(here, {})
+
+    # --- intervals -----------------------------------------------------------------------------------------------
+
+    def range(self, of: Term, depth: int = 3) -> Range:
+        """Returns the least and the greatest number that a term may be, as intervals show it."""
+        key = ("range", of, depth)
+        if key not in self._memo:
+            self._memo[key] = self._range(of, depth)
+        return self._memo[key]
+
+    def _range(self, of: Term, depth: int) -> Range:
+        found = _sum(self._range_of(monomial, factor) for monomial, factor in of.parts.items())
+        if depth and len(of.parts) > 1:
+            for atom in of.atoms:
+                for part, rest in self._parts(of, atom):
+                    if len(rest.parts) < len(of.parts) + 2 and atom not in rest.atoms:
+                        other = _sum((part, self.range(rest, depth - 1)))
+                        found = max(found[0], other[0]), min(found[1], other[1])
+        return found
+
+    def _range_of(self, monomial: tuple[Atom, ...], factor: int) -> Range:
+        found: Range = (factor, factor)
+        for atom in monomial:
+            found = _times(found, self._range_of_atom(atom))
+        return found
+
+    def _range_of_atom(self, atom: Atom) -> Range:
+        if atom.kind == SYMBOL:
+            name = self.names.get(atom.name)
+            if name is None:
+                return self.ranges[atom.name]
+            return name.range if name.made <= self._known else self.range(name.term)
+        if atom.kind == HOLDS:
+            return 0, 1
+        low, high = self.range(atom.of)
+        if atom.kind == LEAST:
+            return min(0, low), min(0, high)
+        least, most = self.range(atom.by)
+        if least < 1:
+            return -inf, inf
+        by_low, by_high = (most, least) if low >= 0 else (least, least)
+        below_low = -inf if low == -inf else 0 if by_low == inf else low // by_low
+        return below_low, inf if high == inf else high // by_high if high >= 0 else -1
+
+    def _parts(self, of: Term, atom: Atom) -> Iterator[tuple[Range, Term]]:
+        """Yields ranges of a part of a term that has an atom, each with the rest of the term.
+
+        A part is a remainder, x - d * floor(x / d), or a greatest, x - min(0, x).
+        """
+        factor = of.parts.get((atom,), 0)
+        if atom.kind == QUOTIENT:
+            x, by = atom.of, atom.by
+            number = by.constant
+            # (x div e) mod (n / e), whose quotient is that of x by n
+            for e in range(2, number or 0) if factor and (number or 0) <= MOST_PARTS else ():
+                if number and number % e == 0 and factor % (number // e) == 0:
+                    times = -factor // (number // e)
+                    rest = of - times * quotient(x, term(e)) - factor * atom.term
+                    yield _times((times, times), (0, number // e - 1)), rest
+            multiple = by * atom.term
+            first, of_first = next(iter(multiple.parts.items()))
+            times, beyond = divmod(-of.parts.get(first, 0), of_first)
+            if times and not beyond:
+                most = self.range(by, 0)[1] - 1
+                yield _times((times, times), (0, most)), of - times * (x - multiple)
+        elif atom.kind == LEAST and factor < 0:
+            low, high = self.range(atom.of)
+            yield _times((-factor, -factor), (max(0, low), max(0, high))), of + factor * (atom.of - atom.term)
+
+    def not_negative(self, of: Term) -> bool:
+        """Says whether a term is seen to be not negative, by intervals and one fact."""
+        return self.range(of)[0] >= 0 or any(self.range(of - fact)[0] >= 0 for fact in self.here)
+
+    def sign(self, of: Term, least: int = 0) -> int:
+        """Returns 1 where a term is >= 0 for all values, -1 where it is <= -`least` for all, 0 where neither is shown."""
+        key = ("sign", of, least)
+        if key not in self._memo:
+            self._memo[key] = self._sign(of, least)
+        return self._memo[key]
+
+    def _sign(self, of: Term, least: int) -> int:
+        for sign, statement in ((1, of), (-1, -of - least)):
+            if self.not_negative(statement):
+                return sign
+        values = [value for value in self.values(of) if value is not None]
+        if len(values) < SHORT + 1:
+            return 0
+        for sign, statement, may in ((1, of, min(values) >= 0), (-1, -of - least, max(values) <= -least)):
+            if may and self.solver.shows(statement, NOT_NEGATIVE):
+                return sign
+        return 0
+
+    # --- simpler terms -------------------------------------------------------------------------------------------
+
+    def simpler(self, of: Term | int) -> Term:
+        """Returns a term that is equal to this one here, in simpler form."""
+        of = term(of)
+        key = ("simpler", of)
+        if key not in self._memo:
+            self._memo[key] = of.rebuilt(self._atom)
+        return self._memo[key]
+
+    def _atom(self, atom: Atom) -> Term:
+        key = ("atom", atom)
+        if key not in self._memo:
+            self._memo[key] = self._simpler_atom(atom)
+        return self._memo[key]
+
+    def _simpler_atom(self, atom: Atom) -> Term:
+        if atom.kind == SYMBOL:
+            low, high = self._range_of_atom(atom)
+            return term(int(low)) if low == high else atom.term
+        of = self.simpler(atom.of)
+        if atom.kind == QUOTIENT:
+            by = self.simpler(atom.by)
+            return quotient(of, by).rebuilt(lambda made: self._quotient(made) if made.kind == QUOTIENT else made.term)
+        if atom.kind == LEAST:
+            sign = self.sign(of)
+            return term(0) if sign > 0 else of if sign < 0 else below(of)
+        sign = self.sign(of, 1)
+        if sign:
+            return term(int(sign > 0))
+        return self._by_cases(of, holds) or holds(of)
+
+    def _quotient(self, atom: Atom) -> Term:
+        of, by = atom.of, atom.by
+        low, high = self.range(of)
+        number = by.constant
+        if number is None:
+            if self.sign(of) > 0 and self.sign(by - 1 - of) > 0:
+                return term(0)
+            return term(-1) if self.not_negative(-of - 1) and self.not_negative(of + by) else atom.term
+        if -inf < low and high < inf and low // number == high // number:
+            return term(int(low // number))
+        found = self._by_cases(of, lambda of: quotient(of, by))
+        if found is not None:
+            return found
+        return self.simpler(holds(of)) - 1 if -number <= low and high < number else atom.term
+
+    def _by_cases(self, of: Term, function: Any) -> Term | None:
+        """Returns a function of a term that is a number but for one condition; None for any other term."""
+        if len(of.atoms) != 1 or len(of.parts) > SHORT:
+            return None
+        (atom,) = of.atoms
+        if self._range_of_atom(atom) != (0, 1):
+            return None
+        constant, factor = of.parts.get(CONSTANT, 0), of.parts.get((atom,), 0)
+        return chosen(atom.term, function(term(constant + factor)), function(term(constant)))
+
+    # --- drawn points --------------------------------------------------------------------------------------------
+
+    def values(self, of: Term, everywhere: bool = False) -> list[int | None]:
+        """Returns a term's numbers at drawn points, None where these facts do not hold, if not `everywhere`."""
+        found: list[int | None] = []
+        for number, values in enumerate(self._values):
+            self._draw(number, of.symbols.union(*(fact.symbols for fact in self.here)))
+            point = self._points[number]
+            try:
+                holds_here = everywhere or all(fact.at(point, values) >= 0 for fact in self.here)
+                found.append(of.at(point, values) if holds_here else None)
+            except ZeroDivisionError:
+                found.append(None)
+        return found
+
+    def _draw(self, number: int, symbols: frozenset[str]) -> None:
+        point = self._points[number]
+        for name in sorted(symbols - point.keys()):
+            if name in self.names:
+                self._draw(number, self.names[name].term.symbols)
+                point[name] = self.names[name].term.at(point, self._values[number])
+            else:
+                point[name] = drawn(random.Random(f"{number} {name}"), self.ranges[name])
+
+    # --- names ---------------------------------------------------------------------------------------------------
+
+    def named(self, of: Term | int) -> Term:
+        """Returns a short term that is equal to this one here: a name, if this one is long.
+
+        Terms that are shown to be equal have one name.
+        """
+        of = self.simpler(of)
+        if len(of.parts) <= 1 and self._short(of) or of.constant is not None:
+            return of
+        here, everywhere = self.values(term(0)), self.values(of, everywhere=True)
+        for name, known in self.names.items():
+            if known.made <= self._known:
+                pairs = zip(everywhere, self.values(symbol(name), everywhere=True), here)
+                alike = [a == b for a, b, there in pairs if there is not None and a is not None and b is not None]
+                if known.term == of or (alike and all(alike) and self.solver.shows(known.term - of, ZERO)):
+                    return symbol(name)
+        if self._short(of):
+            return of
+        name = f"v{len(self.names)}"
+        low, high = self.range(of)
+        if low < 0 and self.sign(of) > 0:
+            low = 0
+        if low == 0 and self.sign(of - 1) > 0:
+            low = 1
+        self.names[name] = Name(of, (low, high), self._known)
+        return symbol(name)
+
+    def _short(self, of: Term) -> bool:
+        return (
+            len(of.parts) <= SHORT and all(len(monomial) <= 1 for monomial in of.parts) and all(map(_light, of.atoms))
+        )
+
+    def unnamed(self, of: Term) -> Term:
+        """Returns the term without names."""
+        key = ("unnamed", of)
+        if key not in self._memo:
+            self._memo[key] = of.rebuilt(self._unnamed)
+        return self._memo[key]
+
+    def _unnamed(self, atom: Atom) -> Term:
+        if atom.kind == SYMBOL:
+            return self.unnamed(self.names[atom.name].term) if atom.name in self.names else atom.term
+        of = self.unnamed(atom.of)
+        if atom.kind == QUOTIENT:
+            return quotient(of, self.unnamed(atom.by))
+        return below(of) if atom.kind == LEAST else holds(of)
+
+    # --- statements ----------------------------------------------------------------------------------------------
+
+    def show(self, what: str, of: Term | int, statement: str = ZERO) -> None:
+        """Raises Refused, with numbers if some are found, unless a term is 0 here, or not negative, for all values."""
+        of = self.simpler(of)
+        self.shown["all"] += 1
+        form = not of.parts or not self.unnamed(of).parts if statement == ZERO else self.not_negative(of)
+        if form:
+            self.shown["by form"] += 1
+            return
+        if self.solver.shows(of, statement):
+            return
+        found = self.example(of, statement)
+        numbers = ", ".join(f"{name} = {value}" for name, value in sorted(found.items())) if found else ""
+        raise Refused(f"{what}: {of} is not {statement}, {'where ' + numbers if found else 'or it is not known'}")
+
+    def example(self, of: Term, statement: str) -> dict[str, int] | None:
+        """Returns numbers of symbols for which a statement is false, None where none are found."""
+        near = self.solver.counter.get(of, {})
+        symbols = self.unnamed(of).symbols.union(*(self.unnamed(fact).symbols for fact in self.here))
+        plain, facts = self.unnamed(of), [self.unnamed(fact) for fact in self.here]
+        rng = random.Random(1)
+        for trial in range(2000):
+            numbers = {
+                name: near[name]
+                if name in near and (not trial or rng.random() < 0.7)
+                else drawn(rng, self.ranges[name])
+                for name in sorted(symbols)
+            }
+            memo: dict[Term, int] = {}
+            try:
+                value = plain.at(numbers, memo)
+                if (value != 0 if statement == ZERO else value < 0) and all(f.at(numbers, memo) >= 0 for f in facts):
+                    return numbers
+            except ZeroDivisionError:
+                continue
+        return None
+
+
+def drawn(rng: random.Random, bounds: Range) -> int:
+    """Draws an integer within bounds, at an end of them or of any number of bits."""
+    low, high = max(bounds[0], -(1 << 31)), min(bounds[1], 1 << 31)
+    found = round(2 ** (rng.random() * rng.choice(BITS)) - 1)
+    return int(min(high, max(low, low + found if low > 0 else found)))
+
+
+def _light(atom: Atom) -> bool:
+    return atom.kind == SYMBOL or (atom.kind == QUOTIENT and atom.by.constant is not None and len(atom.of.parts) == 1)
+
+
+def _sum(ranges: Any) -> Range:
+    low = high = 0.0
+    for own_low, own_high in ranges:
+        low, high = low + own_low, high + own_high
+    return low, high
+
+
+def _times(a: Range, b: Range) -> Range:
+    products = [0 if 0 in (x, y) else x * y for x in a for y in b]
+    return min(products), max(products)

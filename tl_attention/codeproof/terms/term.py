@@ -1,0 +1,419 @@
+"""A Term is an integer that depends on sizes: a polynomial over symbols, quotients, minima and conditions.
+
+Terms are kept in one form, by rules that hold for all integers: equal forms are equal numbers. What holds only within
+the bounds of sizes is not known here, but in facts.py.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property, lru_cache
+from math import gcd
+from typing import Any, NamedTuple
+from weakref import WeakValueDictionary
+
+SYMBOL, QUOTIENT, LEAST, HOLDS = "symbol", "quotient", "least", "holds"
+
+
+class Refused(Exception):
+    """A Refused says which arithmetic no term can stand for, or what could not be shown."""
+
+
+class Atom:
+    """An Atom is what a Term's polynomial is over; equal Atoms are one object.
+
+    A symbol has a name. A quotient is floor(`of` / `by`), with `by` above 0; a least is min(0, `of`); a holds is 1 where
+    `of` >= 0, else 0.
+    """
+
+    __slots__ = ("__weakref__", "by", "kind", "name", "number", "of")
+    known: WeakValueDictionary[tuple[object, ...], Atom] = WeakValueDictionary()
+    numbers = itertools.count()
+
+    def __init__(self, kind: str, name: str, of: Any, by: Any):
+        self.kind, self.name, self.of, self.by = kind, name, of, by
+        self.number = next(Atom.numbers)
+
+    @classmethod
+    def one(cls, kind: str, name: str = "", of: Term | None = None, by: Term | None = None) -> Atom:
+        """Returns the Atom of this kind."""
+        key = kind, name, of, by
+        return cls.known.get(key) or cls.known.setdefault(key, cls(kind, name, of, by))
+
+    @property
+    def term(self) -> Term:
+        """Returns the Term that is this Atom."""
+        return Term({(self,): 1})
+
+    def __str__(self) -> str:
+        match self.kind:
+            case "symbol":
+                return self.name
+            case "quotient":
+                return f"({self.of}) div ({self.by})"
+            case "least":
+                return f"min(0, {self.of})"
+        return f"[{self.of} >= 0]"
+
+
+Monomial = tuple[Atom, ...]
+CONSTANT: Monomial = ()
+
+
+class Term:
+    """A Term is a sum of monomials of Atoms with integer coefficients; it is never changed.
+
+    Operators are those of integers: `//` rounds down. A comparison is a Term of 0 or 1.
+    """
+
+    __slots__ = ("__dict__", "_hash", "parts")
+
+    def __init__(self, parts: Mapping[Monomial, int]):
+        self.parts = {monomial: factor for monomial, factor in parts.items() if factor}
+        self._hash = hash(frozenset(self.parts.items()))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def same(self, other: Term | int) -> bool:
+        """Says whether two Terms have one form, so that they are equal for all integers."""
+        return self.parts == term(other).parts
+
+    def __eq__(self, other: object) -> Any:
+        # A dict's keys are looked up by this; code's == is `equal`.
+        return isinstance(other, Term) and self.parts == other.parts
+
+    @property
+    def constant(self) -> int | None:
+        """Returns the number that the Term is, None if it depends on an Atom."""
+        if not self.parts:
+            return 0
+        return self.parts[CONSTANT] if len(self.parts) == 1 and CONSTANT in self.parts else None
+
+    @cached_property
+    def atoms(self) -> frozenset[Atom]:
+        return frozenset(atom for monomial in self.parts for atom in monomial)
+
+    @cached_property
+    def symbols(self) -> frozenset[str]:
+        """Returns the names of all symbols in the Term."""
+        own = frozenset(atom.name for atom in self.atoms if atom.kind == SYMBOL)
+        return own.union(*(part.symbols for atom in self.atoms for part in (atom.of, atom.by) if part is not None))
+
+    @cached_property
+    def leading(self) -> int:
+        """Returns the coefficient of the highest monomial, 0 for a number."""
+        rest = [monomial for monomial in self.parts if monomial]
+        return self.parts[max(rest, key=_rank)] if rest else 0
+
+    def __str__(self) -> str:
+        parts = sorted(self.parts.items(), key=lambda part: _rank(part[0]), reverse=True)
+        words = [_words(monomial, factor) for monomial, factor in parts]
+        return " + ".join(words).replace("+ -", "- ") or "0"
+
+    __repr__ = __str__
+    # NumPy leaves the operators to a Term.
+    __array_ufunc__ = None
+
+    # --- operators -----------------------------------------------------------------------------------------------
+
+    def __add__(self, other: Term | int) -> Term:
+        parts = dict(self.parts)
+        for monomial, factor in term(other).parts.items():
+            parts[monomial] = parts.get(monomial, 0) + factor
+        return Term(parts)
+
+    __radd__ = __add__
+
+    def __neg__(self) -> Term:
+        return Term({monomial: -factor for monomial, factor in self.parts.items()})
+
+    def __sub__(self, other: Term | int) -> Term:
+        return self + -term(other)
+
+    def __rsub__(self, other: Term | int) -> Term:
+        return term(other) - self
+
+    def __mul__(self, other: Term | int) -> Term:
+        parts: dict[Monomial, int] = {}
+        for first, factor in self.parts.items():
+            for second, by in term(other).parts.items():
+                monomial = _product(first, second)
+                parts[monomial] = parts.get(monomial, 0) + factor * by
+        return Term(parts)
+
+    __rmul__ = __mul__
+
+    def __floordiv__(self, other: Term | int) -> Term:
+        return quotient(self, term(other))
+
+    def __rfloordiv__(self, other: Term | int) -> Term:
+        return quotient(term(other), self)
+
+    def __mod__(self, other: Term | int) -> Term:
+        return self - term(other) * quotient(self, term(other))
+
+    def __rmod__(self, other: Term | int) -> Term:
+        return term(other) % self
+
+    def __divmod__(self, other: Term | int) -> tuple[Term, Term]:
+        return self // other, self % other
+
+    def __rdivmod__(self, other: Term | int) -> tuple[Term, Term]:
+        return divmod(term(other), self)
+
+    def __lt__(self, other: Term | int) -> Term:
+        return holds(term(other) - self - 1)
+
+    def __le__(self, other: Term | int) -> Term:
+        return holds(term(other) - self)
+
+    def __gt__(self, other: Term | int) -> Term:
+        return holds(self - other - 1)
+
+    def __ge__(self, other: Term | int) -> Term:
+        return holds(self - other)
+
+    def __rshift__(self, by: int) -> Term:
+        return quotient(self, term(1 << _known(by)))
+
+    def __lshift__(self, by: int) -> Term:
+        return self * (1 << _known(by))
+
+    def __and__(self, mask: int) -> Term:
+        """Returns the bits of a mask, which is no negative number: bits from `low` to `high` are a remainder."""
+        found, mask = term(0), _known(mask)
+        while mask:
+            low = (mask & -mask).bit_length() - 1
+            high = low + ((~(mask >> low)) & -(~(mask >> low))).bit_length() - 1
+            run = ((1 << (high - low)) - 1) << low
+            found += (self % (1 << high)) - (self % (1 << low))
+            mask &= ~run
+        return found
+
+    __rand__ = __and__
+
+    def __xor__(self, mask: int) -> Term:
+        return self + _known(mask) - 2 * (self & mask)
+
+    __rxor__ = __xor__
+
+    def __or__(self, mask: int) -> Term:
+        return self + _known(mask) - (self & mask)
+
+    __ror__ = __or__
+
+    def __bool__(self) -> bool:
+        if self.constant is None:
+            raise Refused(f"a truth value of {self}")
+        return bool(self.constant)
+
+    def __int__(self) -> int:
+        if self.constant is None:
+            raise Refused(f"{self} is no number")
+        return self.constant
+
+    __index__ = __int__
+
+    # --- values --------------------------------------------------------------------------------------------------
+
+    def at(self, numbers: Mapping[str, int], memo: dict[Term, int] | None = None) -> int:
+        """Returns the Term's number for numbers of its symbols; raises ZeroDivisionError where a divisor is 0."""
+        memo = {} if memo is None else memo
+        if self not in memo:
+            memo[self] = sum(
+                _times(factor, (_atom_at(atom, numbers, memo) for atom in monomial))
+                for monomial, factor in self.parts.items()
+            )
+        return memo[self]
+
+    def rebuilt(self, made: Callable[[Atom], Term]) -> Term:
+        """Returns the Term with what `made` returns in the place of each of its Atoms."""
+        found = term(0)
+        for monomial, factor in self.parts.items():
+            part = term(factor)
+            for atom in monomial:
+                part *= made(atom)
+            found += part
+        return found
+
+
+def term(value: Term | int) -> Term:
+    """Returns a number as a Term, and a Term as it is."""
+    return value if isinstance(value, Term) else _number(int(value))
+
+
+@lru_cache(maxsize=1 << 12)
+def _number(value: int) -> Term:
+    return Term({CONSTANT: value})
+
+
+def symbol(name: str) -> Term:
+    """Returns the Term of an unknown integer with this name."""
+    return Atom.one(SYMBOL, name).term
+
+
+# --- what operators do ---------------------------------------------------------------------------------------------
+
+
+def quotient(of: Term, by: Term) -> Term:
+    """Returns floor(of / by); the divisor is above 0, which whoever divides must have shown.
+
+    Multiples of the divisor stand before the quotient.
+    """
+    if not of.parts or by.same(1):
+        return of
+    number = by.constant
+    if number is None:
+        return _by_term(of, by)
+    if number < 1:
+        raise Refused(f"a quotient by {number}")
+    return _by_number(of, number)
+
+
+def _by_term(of: Term, by: Term) -> Term:
+    highest, factor = max(((m, f) for m, f in by.parts.items() if m), key=lambda part: _rank(part[0]))
+    multiples = {
+        rest: f // factor
+        for monomial, f in of.parts.items()
+        if f % factor == 0 and (rest := _without(monomial, highest)) is not None
+    }
+    if multiples:
+        whole = Term(multiples)
+        left = of - whole * by
+        if len(left.parts) < len(of.parts) or len(by.parts) == 1:
+            return whole + quotient(left, by)
+    if of.constant is not None and of.constant < 0:
+        return -1 - quotient(-of - 1, by)
+    if of.leading < 0:
+        return -Atom.one(QUOTIENT, of=by - 1 - of, by=by).term
+    return Atom.one(QUOTIENT, of=of, by=by).term
+
+
+def _by_number(of: Term, number: int) -> Term:
+    # The remainder of a coefficient is the one nearest to 0, that of the number is none below 0.
+    near = {m: (f + (number - 1) // 2 if m else f) // number for m, f in of.parts.items()}
+    whole = Term(near)
+    rest = of - whole * number
+    if rest.constant is not None:
+        return whole + rest.constant // number
+    if rest.leading < 0:
+        # floor(-x / n) = -floor((x + n - 1) / n)
+        return whole - quotient(number - 1 - rest, term(number))
+    shared = gcd(number, *(f for m, f in rest.parts.items() if m))
+    if shared > 1:
+        inner = {m: f // shared for m, f in rest.parts.items()}
+        return whole + quotient(Term(inner), term(number // shared))
+    [*monomials] = (m for m in rest.parts if m)
+    if len(monomials) == 1 and len(monomials[0]) == 1 and rest.parts[monomials[0]] == 1:
+        atom = monomials[0][0]
+        if atom.kind == QUOTIENT and atom.by.constant is not None:
+            # floor((floor(x / m) + c) / n) = floor((x + m c) / (m n))
+            apart = atom.by.constant
+            return whole + quotient(atom.of + apart * rest.parts.get(CONSTANT, 0), term(apart * number))
+    return whole + Atom.one(QUOTIENT, of=rest, by=term(number)).term
+
+
+def below(of: Term) -> Term:
+    """Returns min(0, of)."""
+    if of.constant is not None:
+        return term(min(0, of.constant))
+    # min(0, -x) = min(0, x) - x
+    return Atom.one(LEAST, of=of).term if of.leading > 0 else Atom.one(LEAST, of=-of).term + of
+
+
+def holds(of: Term) -> Term:
+    """Returns 1 where of >= 0, else 0."""
+    if of.constant is not None:
+        return term(int(of.constant >= 0))
+    shared = gcd(*(f for m, f in of.parts.items() if m))
+    if shared > 1:
+        of = Term({m: f // shared for m, f in of.parts.items()})
+    return Atom.one(HOLDS, of=of).term if of.leading > 0 else 1 - Atom.one(HOLDS, of=-of - 1).term
+
+
+def least(a: Term | int, b: Term | int) -> Term:
+    """Returns min(a, b)."""
+    return term(a) + below(term(b) - a)
+
+
+def most(a: Term | int, b: Term | int) -> Term:
+    """Returns max(a, b)."""
+    return term(b) - below(term(b) - a)
+
+
+def equal(a: Term | int, b: Term | int) -> Term:
+    """Returns 1 where a = b, else 0."""
+    return holds(term(a) - b) * holds(term(b) - a)
+
+
+def chosen(condition: Term | int, a: Term | int, b: Term | int) -> Term:
+    """Returns a where a condition of 0 or 1 is 1, else b."""
+    return term(b) + term(condition) * (term(a) - b)
+
+
+# --- monomials -----------------------------------------------------------------------------------------------------
+
+
+class _Rank(NamedTuple):
+    degree: int
+    numbers: tuple[int, ...]
+
+
+def _rank(monomial: Monomial) -> _Rank:
+    return _Rank(len(monomial), tuple(atom.number for atom in monomial))
+
+
+def _product(first: Monomial, second: Monomial) -> Monomial:
+    """Returns the product of two monomials; a condition times itself is itself."""
+    if not first or not second:
+        return first or second
+    found: list[Atom] = []
+    for atom in sorted((*first, *second), key=lambda atom: atom.number):
+        if not (found and found[-1] is atom and atom.kind == HOLDS):
+            found.append(atom)
+    return tuple(found)
+
+
+def _without(monomial: Monomial, part: Monomial) -> Monomial | None:
+    """Returns what is left of a monomial without a part of it, None if the part is none of it."""
+    left = list(monomial)
+    for atom in part:
+        if atom not in left:
+            return None
+        left.remove(atom)
+    return tuple(left)
+
+
+def _times(factor: int, values: Iterator[int]) -> int:
+    for value in values:
+        factor *= value
+    return factor
+
+
+def _atom_at(atom: Atom, numbers: Mapping[str, int], memo: dict[Term, int]) -> int:
+    if atom.kind == SYMBOL:
+        return numbers[atom.name]
+    value = atom.of.at(numbers, memo)
+    match atom.kind:
+        case "quotient":
+            return value // atom.by.at(numbers, memo)
+        case "least":
+            return min(0, value)
+    return int(value >= 0)
+
+
+def _words(monomial: Monomial, factor: int) -> str:
+    if not monomial:
+        return str(factor)
+    names = "*".join(map(str, monomial))
+    return {1: names, -1: f"-{names}"}.get(factor, f"{factor}*{names}")
+
+
+def _known(value: Any) -> int:
+    """Returns a number that bits are counted with; raises Refused for a negative one, or one that is not known."""
+    number = term(value).constant
+    if number is None or number < 0:
+        raise Refused(f"bits of {value}")
+    return number
