@@ -37,7 +37,10 @@ COMPARISONS = {"==", "!=", "<", "<=", ">", ">="}
 # What stands behind a value, and so not behind a cast.
 AFTER_A_VALUE = {")", "]", ",", "?", ":", "*", "/", "%", *(token for level in LEVELS for token in level)}
 # Operators that Python does not have for arrays, or has with another meaning than C.
-FUNCTIONS = {"/": "quotient", "%": "remainder", "&&": "both", "||": "either", "?": "select", "!": "negation"}
+FUNCTIONS = {
+    "/": "quotient", "%": "remainder", "&&": "both", "||": "either", "?": "select", "!": "negation", "==": "equal",
+    "!=": "unequal",
+}  # fmt: skip
 # What an expression that is not one of known integers raises.
 UNREADABLE = (NameError, SyntaxError, TypeError, ValueError, LookupError, ZeroDivisionError)
 

@@ -205,6 +205,8 @@ FORMS: dict[str, Any] = {
     "negation": lambda a: form(a) if form(a).kind != AFFINE else Form(THRESHOLD),
     "min": lambda a, b: _mixed(a, b),
     "max": lambda a, b: _mixed(a, b),
+    "equal": lambda a, b: a == b,
+    "unequal": lambda a, b: a != b,
     "int64_t": form,
     "__shfl_sync": lambda lanes, value, lane: form(value),
 }

@@ -182,7 +182,7 @@ class Run:
                 self.reached[node.line] = first // self.cluster + self.turn * self.workers
             try:
                 self._count(node.line, threads)
-                rest = RUNS[type(node)](self, node, threads)
+                rest = getattr(self, RUNS[type(node)])(node, threads)
             except UNREADABLE as error:
                 raise Unsafe(f"line {node.line + 1} cannot be read: {error}") from None
             if rest is None:
@@ -331,6 +331,7 @@ def nothing(match: re.Match[str], declared: Declared) -> Made:
     return Made(lambda run, threads, line: None)
 
 
-Runs = Callable[[Run, Any, Class], Class | None]
-RUNS: dict[type, Runs] = {Step: Run.step, Assign: Run.assign, Declare: Run.declare, For: Run.loop}
-RUNS |= {While: Run.repeat, Leave: Run.leave, If: Run.branch}
+# The method that runs a statement, by its type.
+RUNS = {
+    Step: "step", Assign: "assign", Declare: "declare", For: "loop", While: "repeat", Leave: "leave", If: "branch",
+}  # fmt: skip

@@ -51,7 +51,7 @@ class Stream:
     def __init__(self, run: Run, own: np.ndarray, who: str, reading: Reading):
         self.run, self.own, self.who, self.reading = run, own, who, reading
         threads = run.threads
-        warpgroups = threads.y[own] if threads.ys > 1 else threads.x[own] // WARPGROUP
+        warpgroups = threads.y[own] if threads.ys > 1 or threads.first_y else threads.x[own] // WARPGROUP
         self.products, self.moved = WgmmaGroups(reading, warpgroups), TileCopies(run, reading)
         self.stores = 0
         # What barriers expect of boxes that are not whole tiles.

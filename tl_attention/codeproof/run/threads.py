@@ -7,6 +7,7 @@ condition or loop the parts are one class again.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,13 +24,15 @@ class Threads:
     """Threads are all threads of some blocks, numbered, with each thread's x, y and block.
 
     Blocks come one after another, in each y before x. `place` is a block's index. `lanes` is 32, or 1 where the first
-    lane of a warp stands for all of it; `warps` says which warps of each y are there.
+    lane of a warp stands for all of it; `warps` says which warps of each y are there. There are `ys` of these, from
+    `first_y` on.
     """
 
     blocks: np.ndarray
     ys: int
     warps: tuple[int, ...]
     lanes: int = WARP
+    first_y: int = 0
     x: np.ndarray = field(init=False)
     y: np.ndarray = field(init=False)
     block: np.ndarray = field(init=False)
@@ -40,7 +43,7 @@ class Threads:
         x = np.concatenate([WARP * warp + lanes for warp in self.warps])
         places = self.ys * len(x)
         object.__setattr__(self, "x", np.tile(x, len(self.blocks) * self.ys))
-        object.__setattr__(self, "y", np.tile(np.repeat(np.arange(self.ys), len(x)), len(self.blocks)))
+        object.__setattr__(self, "y", np.tile(np.repeat(self.first_y + np.arange(self.ys), len(x)), len(self.blocks)))
         object.__setattr__(self, "block", np.repeat(self.blocks, places))
         object.__setattr__(self, "place", np.repeat(np.arange(len(self.blocks)), places))
 
@@ -160,6 +163,8 @@ NUMBERS: dict[str, Any] = {
     "select": _select,
     "both": lambda a, b: (a != 0) & (b != 0),
     "either": lambda a, b: (a != 0) | (b != 0),
+    "equal": operator.eq,
+    "unequal": operator.ne,
     "int64_t": lambda a: a,
     "negation": lambda a: np.logical_not(a) if isinstance(a, np.ndarray) else not a,
     "min": _least,

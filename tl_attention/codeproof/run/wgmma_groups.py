@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from tl_attention.codeproof.run.thread_slice import Reading, ThreadSlice
+from tl_attention.codeproof.terms.term import Term
 from tl_attention.codeproof.tiles.tiles import Product, Tile, k_major
 from tl_attention.codeproof.verdict import Unsafe
 from tl_attention.problem.shape import DTYPE_BYTES
@@ -101,7 +102,7 @@ class WgmmaGroups:
             if offset != product.b_offset(step) or (at != product.a_offset(step, warpgroup)).any():
                 raise Unsafe(f"line {line}: instruction {step} of a product reads other columns of its operands")
             slots.add(slot)
-            keeps.append(int(part.one("keeps") != 0))
+            keeps.append(kept if isinstance(kept := part.one("keeps"), Term) else int(kept != 0))
         if len(slots) != 1 or set(keeps[1:]) - {1}:
             raise Unsafe(f"line {line}: a product's instructions read slots {sorted(slots)} and keep {keeps}")
         slot = slots.pop()

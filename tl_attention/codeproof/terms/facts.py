@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import inf
@@ -16,7 +16,6 @@ from typing import Any
 
 from tl_attention.codeproof.terms.solver import Solver
 from tl_attention.codeproof.terms.term import (
-    CONSTANT,
     HOLDS,
     LEAST,
     QUOTIENT,
@@ -38,6 +37,8 @@ ZERO, NOT_NEGATIVE = "= 0", ">= 0"
 POINTS = 48
 # Numbers are drawn up to 2 to the power of one of these.
 BITS = 3, 8, 12, 20, 31
+# Conditions are looked at one by one in terms of so many atoms.
+MOST_CASES = 6
 # Terms of more monomials get a name, and those of products.
 SHORT = 2
 # The most that a divisor of a remainder is, of which a part may be a remainder of its own.
@@ -86,13 +87,14 @@ class Facts:
     def assuming(self, *facts: Term | int) -> Iterator[None]:
         """Holds these terms to be not negative, within a `with`."""
         before = self.here
-        self._move((*before, *(fact for fact in map(term, facts) if fact not in self._known)))
+        self.move((*before, *(fact for fact in map(term, facts) if fact not in self._known)))
         try:
             yield
         finally:
-            self._move(before)
+            self.move(before)
 
-    def _move(self, here: tuple[Term, ...]) -> None:
+    def move(self, here: tuple[Term, ...]) -> None:
+        """Makes these the terms that are not negative."""
         self.here, self._known = here, frozenset(here)
         self._memo = self._memos.setdefault(here, {})
 
@@ -118,10 +120,11 @@ class Facts:
     def _range_of(self, monomial: tuple[Atom, ...], factor: int) -> Range:
         found: Range = (factor, factor)
         for atom in monomial:
-            found = _times(found, self._range_of_atom(atom))
+            found = _times(found, self.range_of_atom(atom))
         return found
 
-    def _range_of_atom(self, atom: Atom) -> Range:
+    def range_of_atom(self, atom: Atom) -> Range:
+        """Returns the least and the greatest number that an atom may be."""
         if atom.kind == SYMBOL:
             name = self.names.get(atom.name)
             if name is None:
@@ -205,7 +208,7 @@ class Facts:
 
     def _simpler_atom(self, atom: Atom) -> Term:
         if atom.kind == SYMBOL:
-            low, high = self._range_of_atom(atom)
+            low, high = self.range_of_atom(atom)
             return term(int(low)) if low == high else atom.term
         of = self.simpler(atom.of)
         if atom.kind == QUOTIENT:
@@ -234,15 +237,15 @@ class Facts:
             return found
         return self.simpler(holds(of)) - 1 if -number <= low and high < number else atom.term
 
-    def _by_cases(self, of: Term, function: Any) -> Term | None:
-        """Returns a function of a term that is a number but for one condition; None for any other term."""
-        if len(of.atoms) != 1 or len(of.parts) > SHORT:
-            return None
-        (atom,) = of.atoms
-        if self._range_of_atom(atom) != (0, 1):
-            return None
-        constant, factor = of.parts.get(CONSTANT, 0), of.parts.get((atom,), 0)
-        return chosen(atom.term, function(term(constant + factor)), function(term(constant)))
+    def _by_cases(self, of: Term, function: Callable[[Term], Term]) -> Term | None:
+        """Returns a function of a term by the two cases of one of its conditions, None unless it is a number in both."""
+        for atom in of.atoms if len(of.atoms) <= MOST_CASES else ():
+            if atom.kind == HOLDS or self.range_of_atom(atom) == (0, 1):
+                there, not_there = (of.rebuilt(lambda one, at=at: term(at) if one is atom else one.term) for at in (1, 0))
+                values = [self.simpler(function(case)).constant for case in (there, not_there)]
+                if None not in values:
+                    return chosen(atom.term, *map(term, values))
+        return None
 
     # --- drawn points --------------------------------------------------------------------------------------------
 
@@ -283,16 +286,14 @@ class Facts:
             if known.made <= self._known:
                 pairs = zip(everywhere, self.values(symbol(name), everywhere=True), here)
                 alike = [a == b for a, b, there in pairs if there is not None and a is not None and b is not None]
-                if known.term == of or (alike and all(alike) and self.solver.shows(known.term - of, ZERO)):
+                if known.term == of or (alike and all(alike) and self.is_zero(symbol(name) - of)):
                     return symbol(name)
         if self._short(of):
             return of
         name = f"v{len(self.names)}"
         low, high = self.range(of)
-        if low < 0 and self.sign(of) > 0:
-            low = 0
-        if low == 0 and self.sign(of - 1) > 0:
-            low = 1
+        if low < 1:
+            low = 1 if self.sign(of - 1) > 0 else 0 if low < 0 and self.sign(of) > 0 else low
         self.names[name] = Name(of, (low, high), self._known)
         return symbol(name)
 
@@ -318,15 +319,38 @@ class Facts:
 
     # --- statements ----------------------------------------------------------------------------------------------
 
+    def is_zero(self, of: Term) -> bool:
+        """Says whether a term is shown to be 0 here, by form or by the solver."""
+        return self._zero_by_form(of) or self.solver.shows(self.merged(of), ZERO)
+
+    def _zero_by_form(self, of: Term) -> bool:
+        return not of.parts or not self.simpler(self.unnamed(of)).parts
+
+    def merged(self, of: Term) -> Term:
+        """Returns the term with one name for names in it that are shown to be equal here."""
+        names = sorted((atom.name for atom in of.atoms if atom.name in self.names), key=lambda name: int(name[1:]))
+        alike: dict[str, str] = {}
+        for number, name in enumerate(names):
+            for other in names[:number]:
+                if other not in alike and self._alike(name, other):
+                    alike[name] = other
+                    break
+        if not alike:
+            return of
+        return of.rebuilt(lambda atom: symbol(alike[atom.name]) if atom.name in alike else atom.term)
+
+    def _alike(self, name: str, other: str) -> bool:
+        apart = symbol(name) - symbol(other)
+        return not any(self.values(apart)) and (self._zero_by_form(apart) or self.solver.shows(apart, ZERO))
+
     def show(self, what: str, of: Term | int, statement: str = ZERO) -> None:
         """Raises Refused, with numbers if some are found, unless a term is 0 here, or not negative, for all values."""
         of = self.simpler(of)
         self.shown["all"] += 1
-        form = not of.parts or not self.unnamed(of).parts if statement == ZERO else self.not_negative(of)
-        if form:
+        if self._zero_by_form(of) if statement == ZERO else self.not_negative(of):
             self.shown["by form"] += 1
             return
-        if self.solver.shows(of, statement):
+        if self.is_zero(of) if statement == ZERO else self.solver.shows(of, statement):
             return
         found = self.example(of, statement)
         numbers = ", ".join(f"{name} = {value}" for name, value in sorted(found.items())) if found else ""

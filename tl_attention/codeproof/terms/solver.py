@@ -103,7 +103,7 @@ class _Query:
     def _product(self, monomial: tuple[Atom, ...]) -> None:
         z3 = self.z3
         value = self.found[monomial] = z3.Int("m" + "_".join(str(atom.number) for atom in monomial))
-        ranges = [self.facts._range_of_atom(atom) if atom.kind != QUOTIENT else (-inf, inf) for atom in monomial]
+        ranges = [self.facts.range_of_atom(atom) if atom.kind != QUOTIENT else (-inf, inf) for atom in monomial]
         factors = [self.monomial((atom,)) for atom in monomial]
         if all(low >= 0 for low, _ in ranges):
             self.solver.add(value >= 0, *(z3.Implies(factor == 0, value == 0) for factor in factors))

@@ -16,7 +16,7 @@ from weakref import WeakValueDictionary
 SYMBOL, QUOTIENT, LEAST, HOLDS = "symbol", "quotient", "least", "holds"
 
 
-class Refused(Exception):
+class Refused(ValueError):
     """A Refused says which arithmetic no term can stand for, or what could not be shown."""
 
 
@@ -80,9 +80,9 @@ class Term:
         """Says whether two Terms have one form, so that they are equal for all integers."""
         return self.parts == term(other).parts
 
-    def __eq__(self, other: object) -> Any:
-        # A dict's keys are looked up by this; code's == is `equal`.
-        return isinstance(other, Term) and self.parts == other.parts
+    def __eq__(self, other: object) -> bool:
+        # Whether both have one form, for dicts and sets: code's == is `equal`.
+        return self.parts == other.parts if isinstance(other, Term) else self.constant == other
 
     @property
     def constant(self) -> int | None:

@@ -178,6 +178,10 @@ class RowTiles:
         """Returns how many of `rows` rows, from the tile's `offset` on, the problem has."""
         return max(0, min(rows, self.sizes.seq_q - self.row - offset))
 
+    def of_rows(self, event: Event, offset: int) -> Event | Maybe:
+        """Returns the event of a warpgroup's rows, from the tile's `offset` on, a Maybe where the problem has none."""
+        return event if self.rows_from(offset, self.box) else Maybe(event)
+
     def kv(self, block: int) -> int:
         """Returns which KV block the loop takes `block`-th, from 0 on; raises Unsafe if the tile has no more blocks."""
         step, found = block + self.skipped, range(*self.blocks)

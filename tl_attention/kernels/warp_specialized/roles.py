@@ -292,8 +292,7 @@ class Roles:
             place = tile.place_of_results(own)
             if self.packed and self.output == "direct" and kind == "output":
                 place = (*place[:2], NO_BATCH)
-            event = Event(kind, OF_PARTS if tile.split else "", value=told[kind], place=place)
-            yield event if rows else Maybe(event)
+            yield tile.of_rows(Event(kind, OF_PARTS if tile.split else "", value=told[kind], place=place), own)
 
     def _release_q(self, process: Process) -> Event:
         return Event("arrive", "Q_empty", process.warpgroup, 1, (process.block,))

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 
-from tl_attention.problem.lengths import Problems, results
+from tl_attention.problem.lengths import results
 from tl_attention.problem.mask import ceildiv
 from tl_attention.problem.tiling import SECTION_BYTES, taper
 from tl_attention.problem.variant import Variant
 from tl_attention.schedule.schedule import Schedule
+
+# numpy's arithmetic on arrays of numbers.
+ARRAYS = SimpleNamespace(min=np.minimum, max=np.maximum, where=np.where)
 
 
 def workers(schedule: Schedule, variant: Variant) -> int:
@@ -20,27 +26,22 @@ def workers(schedule: Schedule, variant: Variant) -> int:
 
 
 def placed(
-    number: np.ndarray, sizes: Problems, rows: int, schedule: Schedule, variant: Variant
-) -> tuple[np.ndarray, np.ndarray]:
+    number: Any, sizes: Any, rows: int, schedule: Schedule, variant: Variant, ops: Any = ARRAYS
+) -> tuple[Any, Any]:
     """Returns (row tile, head counted over all batches) for each tile number, in the schedule's order of tiles.
 
-    The function says a second time, for the proof, what `tiles.py` says.
+    The function says a second time, for the proof, what `tiles.py` says. Numbers and sizes are arrays, or unknowns with
+    their `ops`.
     """
-    row_tiles = np.maximum(ceildiv(sizes.seq_q, rows), 1)
-    row, head, _ = ordered(
-        number,
-        row_tiles,
-        variant.heads_of_tiles(sizes.heads) * results(variant, sizes),
-        sizes.seq_kv,
-        schedule,
-        variant,
-    )
+    row_tiles = ops.max(ceildiv(sizes.seq_q, rows), 1)
+    heads = variant.heads_of_tiles(sizes.heads) * results(variant, sizes)
+    row, head, _ = ordered(number, row_tiles, heads, sizes.seq_kv, schedule, variant, ops)
     return (row_tiles - 1 - row if variant.mask.grows else row), head
 
 
 def ordered(
-    number: np.ndarray, row_tiles: np.ndarray, heads: np.ndarray, keys: np.ndarray, schedule: Schedule, variant: Variant
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    number: Any, row_tiles: Any, heads: Any, keys: Any, schedule: Schedule, variant: Variant, ops: Any = ARRAYS
+) -> tuple[Any, Any, Any]:
     """Returns (row tile, head, whether its head takes turns with others) for each tile number in the schedule's order.
 
     A head has `row_tiles` row tiles and `keys` keys.
@@ -49,15 +50,15 @@ def ordered(
     row, head = number % row_tiles, number // row_tiles
     if order == "tapered":
         together = taper(variant.tile_dim, variant.tile_dim_v) * workers(schedule, variant)
-        width = np.minimum(heads, ceildiv(together, row_tiles))
+        width = ops.min(heads, ceildiv(together, row_tiles))
         within = number - (heads - width) * row_tiles
         last = within >= 0
-        row = np.where(last, within // width, row)
-        head = np.where(last, heads - width + within % width, head)
+        row = ops.where(last, within // width, row)
+        head = ops.where(last, heads - width + within % width, head)
     if order == "sections":
         columns, group = variant.tile_dim + variant.tile_dim_v, variant.subgroups
-        section = group * np.maximum(1, np.minimum(heads // group, SECTION_BYTES // (keys * columns * 2)))
+        section = group * ops.max(1, ops.min(heads // group, SECTION_BYTES // (keys * columns * 2)))
         first, within = number // (section * row_tiles) * section, number % (section * row_tiles)
-        width = np.minimum(section, heads - first)
+        width = ops.min(section, heads - first)
         row, head = within // width, first + within % width
     return row, head, last

@@ -1,0 +1,102 @@
+"""The arithmetic of generated code's expressions where sizes are unknown: C's operators on Terms, within facts.
+
+A value is a number, an array with a number for each thread, or a Term; numbers and arrays are computed with as ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from tl_attention.codeproof.run.threads import NUMBERS, Value
+from tl_attention.codeproof.terms import term as terms
+from tl_attention.codeproof.terms.facts import Facts
+from tl_attention.codeproof.terms.term import Refused, Term, chosen, equal, holds, quotient, term
+from tl_attention.problem.mask import ceildiv
+
+
+class Arithmetic:
+    """An Arithmetic has C's operators, by the names that expressions call them by, and those that a Mask asks for."""
+
+    def __init__(self, facts: Facts):
+        self.facts = facts
+        own: dict[str, Callable[..., Term]] = {
+            "quotient": self.quotient,
+            "remainder": self.remainder,
+            "select": self.select,
+            "both": self.both,
+            "either": lambda a, b: 1 - (1 - self.truth(a)) * (1 - self.truth(b)),
+            "negation": lambda a: 1 - self.truth(a),
+            "equal": equal,
+            "unequal": lambda a, b: 1 - equal(a, b),
+            "min": self.least,
+            "max": self.most,
+        }
+        self.functions = {name: _either(function, own.get(name)) for name, function in NUMBERS.items()}
+        self.functions["__builtins__"] = {}
+        self.ops = SimpleNamespace(
+            min=self.functions["min"],
+            max=self.functions["max"],
+            ceildiv=ceildiv,
+            Or=self.functions["either"],
+            where=self.functions["select"],
+        )
+
+    def truth(self, value: Value) -> Term:
+        """Returns 1 where a value is not 0, else 0."""
+        found = self.facts.simpler(value)
+        low, high = self.facts.range(found)
+        return found if low >= 0 and high <= 1 else 1 - equal(found, 0)
+
+    def both(self, a: Value, b: Value) -> Term:
+        return self.facts.simpler(self.truth(a) * self.truth(b))
+
+    def select(self, condition: Value, a: Value, b: Value) -> Term:
+        """Returns a where a condition holds, else b."""
+        known = self.facts.simpler(self.truth(condition))
+        if known.constant is not None:
+            return term(a if known.constant else b)
+        return self.facts.simpler(chosen(known, a, b))
+
+    def least(self, a: Value, b: Value) -> Term:
+        return self.facts.named(terms.least(a, b))
+
+    def most(self, a: Value, b: Value) -> Term:
+        return self.facts.named(terms.most(a, b))
+
+    def quotient(self, a: Value, b: Value) -> Term:
+        """Returns C's quotient, which is rounded to 0; raises Refused where the divisor is not shown to be above 0."""
+        a, b = self.facts.simpler(a), self.facts.simpler(b)
+        if self.facts.sign(b - 1) < 1:
+            raise Refused(f"a quotient by {b}, which is not shown to be above 0")
+        sign = self.facts.sign(a)
+        if sign:
+            return self.facts.simpler(quotient(a, b) if sign > 0 else -quotient(-a, b))
+        # It is one more where a < 0, and b is no divisor of it.
+        return self.facts.simpler(quotient(a, b) + holds(terms.least(-a, a % b) - 1))
+
+    def remainder(self, a: Value, b: Value) -> Term:
+        return self.facts.simpler(term(a) - term(b) * self.quotient(a, b))
+
+
+def _either(of_numbers: Any, of_terms: Callable[..., Term] | None) -> Any:
+    """Returns a function that computes with numbers, or with Terms where one of its arguments is one."""
+    if of_terms is None:
+        return of_numbers
+
+    def function(*values: Value) -> Value:
+        if not any(isinstance(value, Term) for value in values):
+            return of_numbers(*values)
+        if any(isinstance(value, np.ndarray) for value in values):
+            raise Refused("numbers of threads and unknown sizes in one operation")
+        return known(of_terms(*values))
+
+    return function
+
+
+def known(value: Value) -> Value:
+    """Returns a Term that is a number as this number, any other value as it is."""
+    return value.constant if isinstance(value, Term) and value.constant is not None else value

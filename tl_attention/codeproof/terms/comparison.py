@@ -1,0 +1,209 @@
+"""This module compares what code does with what its Program expects, where sizes are unknown.
+
+Both have loops whose lengths are terms. A loop of the code is part of an expected one: what it leaves comes behind it,
+or before it, written out. All numbers of events are shown to be equal for all sizes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from tl_attention.codeproof.terms.facts import NOT_NEGATIVE, Facts
+from tl_attention.codeproof.terms.run import BRANCH, END, LEAVE, LOOP, OTHERWISE, TILES, facts_of
+from tl_attention.codeproof.terms.term import Term, term
+from tl_attention.codeproof.verdict import Unsafe
+from tl_attention.program.events import AnyOrder, Event, Expected, Loop, Maybe, Where
+
+
+class Unless(NamedTuple):
+    """An Unless, among the events that code must do, holds an event, and what is not negative where code leaves it out."""
+
+    event: Event
+    shown: tuple[tuple[str, Any], ...]
+    given: tuple[Any, ...] = ()
+
+
+@dataclass
+class Block:
+    """A Block is a loop, a condition or the loop over tiles in what code does, with what is inside of it.
+
+    `value` is its length or its condition, `index` its counter.
+    """
+
+    kind: str
+    value: Any = None
+    index: Any = None
+    inside: list[Event | Block] = field(default_factory=list)
+    otherwise: list[Event | Block] = field(default_factory=list)
+
+
+def blocks_of(events: Iterable[Event]) -> list[Event | Block]:
+    """Returns a process's events with those between two marks inside of Blocks."""
+    found: list[Event | Block] = []
+    open_: list[tuple[Block, list[Event | Block]]] = []
+    here = found
+    for event in events:
+        if event.kind in (LOOP, BRANCH, TILES):
+            block = Block(event.kind, event.value, event.index)
+            here.append(block)
+            open_.append((block, here))
+            here = block.inside
+        elif event.kind == OTHERWISE:
+            here = open_[-1][0].otherwise
+        elif event.kind == END:
+            _, here = open_.pop()
+        elif event.kind == LEAVE:
+            here.append(Block(LEAVE, event.value))
+        else:
+            here.append(event)
+    return found
+
+
+class Comparison:
+    """A Comparison shows that a process's events on one tile, any, are the expected ones; else raises Unsafe.
+
+    An event that concerns its process `alone` may stand anywhere. `placed` turns an event's place into numbers to show.
+    """
+
+    def __init__(
+        self,
+        facts: Facts,
+        who: str,
+        alone: Callable[[Event], bool],
+        placed: Callable[[Event], tuple[Any, ...]] = lambda event: event.place,
+    ):
+        self.facts, self.who, self.alone, self.placed = facts, who, alone, placed
+
+    def compare(self, found: list[Event | Block], expected: Iterable[Expected | Loop | Where | Unless]) -> None:
+        wanted = [*expected]
+        for one in found:
+            self._match(one, wanted)
+        while (head := self._head(wanted)) is not None:
+            if not self._may_skip(head):
+                raise Unsafe(f"{self.who} ends before {_words(head)}")
+            wanted.pop(0)
+
+    def _head(self, wanted: list[Any], opened: bool = True) -> Any:
+        """Returns what is expected next, None at the end.
+
+        A loop without iterations is none; one that has an iteration is that iteration, and the rest, if it is `opened`.
+        """
+        while wanted:
+            head = wanted[0]
+            if isinstance(head, Where):
+                condition = self.facts.simpler(head.condition)
+                if condition.constant is None:
+                    return head
+                wanted[:1] = [*head.events] if condition.constant else []
+            elif isinstance(head, Loop):
+                count = self.facts.simpler(head.count)
+                if self.facts.is_zero(count):
+                    wanted.pop(0)
+                elif opened and self.facts.sign(count - 1) > 0:
+                    wanted[:1] = [*head.body(head.first), Loop(head.first + 1, head.count - 1, head.body)]
+                else:
+                    return head
+            else:
+                return head
+        return None
+
+    def _match(self, one: Event | Block, wanted: list[Any]) -> None:
+        if isinstance(one, Block):
+            self._block(one, wanted)
+            return
+        while True:
+            head = self._head(wanted, opened=False)
+            if isinstance(head, Loop) and not self.alone(one):
+                head = self._head(wanted)
+            event = head.event if isinstance(head, (Maybe, Unless)) else head
+            if isinstance(event, Event) and _alike(one, event):
+                self._show_equal(one, event)
+                wanted.pop(0)
+                return
+            if self.alone(one):
+                return
+            if not self._may_skip(head):
+                raise Unsafe(f"{self.who} does {one}, expected {_words(head)}")
+            wanted.pop(0)
+
+    def _may_skip(self, head: Any) -> bool:
+        """Says whether code may leave out what is expected next; shows what must hold for that."""
+        if isinstance(head, Unless):
+            with self.facts.assuming(*head.given):
+                for what, shown in head.shown:
+                    self.facts.show(f"{self.who}: {what}", shown, NOT_NEGATIVE)
+            return True
+        return isinstance(head, Maybe)
+
+    def _block(self, block: Block, wanted: list[Any]) -> None:
+        if block.kind == LOOP:
+            head = self._head(wanted, opened=False)
+            while head is not None and not isinstance(head, Loop) and self._may_skip(head):
+                wanted.pop(0)
+                head = self._head(wanted, opened=False)
+            if not isinstance(head, Loop):
+                raise Unsafe(f"{self.who} has a loop, expected {_words(head)}")
+            trips = self.facts.simpler(block.value)
+            if self.facts.sign(trips) < 1:
+                trips = term(Arithmetic_most(self.facts, trips))
+            number = block.index
+            with self.facts.assuming(number, trips - 1 - number):
+                self.compare(block.inside, head.body(head.first + number))
+            wanted[0] = Loop(self.facts.named(head.first + trips), self.facts.simpler(head.count - trips), head.body)
+        elif block.kind == BRANCH and not (block.inside or block.otherwise):
+            # Its sides compute numbers.
+            return
+        elif block.kind == BRANCH:
+            head = self._head(wanted)
+            if not isinstance(head, Where):
+                raise Unsafe(f"{self.who} does {_inside(block)} where {block.value}, expected {_words(head)}")
+            self.facts.show(f"{self.who}: where {_inside(block)}", term(head.condition) - block.value)
+            with self.facts.assuming(*facts_of(term(block.value))):
+                self.compare(block.inside, head.events)
+            with self.facts.assuming(*facts_of(1 - term(block.value))):
+                self.compare(block.otherwise, ())
+            wanted.pop(0)
+        else:
+            raise Unsafe(f"{self.who} has a {block.kind} in the loop of another")
+
+    def _show_equal(self, one: Event, wanted: Event) -> None:
+        pairs = [("index", one.index, wanted.index), ("value", one.value, wanted.value)]
+        pairs += [("place", *both) for both in zip(one.place, self.placed(wanted), strict=True)]
+        pairs += [("index of what it reads", a[1], b[1]) for a, b in zip(one.reads, wanted.reads)]
+        for what, a, b in pairs:
+            self.facts.show(f"{self.who}: {what} of {one.kind} {one.name}", term(a) - b)
+
+
+def Arithmetic_most(facts: Facts, trips: Term) -> Term:
+    from tl_attention.codeproof.terms.term import most
+
+    return facts.named(most(trips, 0))
+
+
+def _alike(one: Event, wanted: Event) -> bool:
+    """Says whether two events are of one kind, whatever their numbers are."""
+    names = [[read[0] for read in event.reads] for event in (one, wanted)]
+    return (one.kind, one.name, one.blocks, names[0]) == (wanted.kind, wanted.name, wanted.blocks, names[1])
+
+
+def _words(head: Any) -> str:
+    match head:
+        case Loop():
+            return f"a loop of {head.count}"
+        case Where():
+            return f"what comes where {head.condition}"
+        case AnyOrder():
+            return f"one of {len(head.events)}"
+        case Maybe() | Unless():
+            return str(head.event)
+    return str(head or "none")
+
+
+def _inside(block: Block) -> str:
+    def kinds(inside: list[Event | Block]) -> Iterator[str]:
+        for one in inside:
+            yield one.kind
+
+    return ", ".join(kinds([*block.inside, *block.otherwise])) or "nothing"

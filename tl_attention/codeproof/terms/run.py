@@ -1,0 +1,144 @@
+"""A TermRun runs a kernel for the threads of one process and one tile, any, with sizes that are unknown.
+
+What depends on threads alone are numbers, as in any Run. A loop whose length is unknown runs its body once, for any of
+its iterations; a condition that is unknown runs both of its sides. What was seen has marks where such a loop or side
+begins and ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from tl_attention.codeproof.read.expression import Expression
+from tl_attention.codeproof.read.nodes import For, If, Leave, While
+from tl_attention.codeproof.read.text import Kernel
+from tl_attention.codeproof.run.run import Extent, Run
+from tl_attention.codeproof.run.threads import Class, Threads, Value
+from tl_attention.codeproof.terms.arithmetic import Arithmetic, known
+from tl_attention.codeproof.terms.facts import Facts
+from tl_attention.codeproof.terms.term import HOLDS, Term, chosen, term
+from tl_attention.codeproof.verdict import Unsafe
+
+# Marks among what was seen: a loop, the two sides of a condition, the loop over tiles and its way out, and their ends.
+LOOP, BRANCH, OTHERWISE, TILES, LEAVE, END = MARKS = "loop", "branch", "otherwise", "tiles", "leave", "end"
+
+
+class TermRun(Run):
+    """A TermRun is a Run in which values may be Terms.
+
+    `told.started` gives, for a variable that is carried from tile to tile, its value before the first one, what it is at
+    the start of any tile: by the variable's name and that value. `carried` has both, and `ends` what it is behind the tile.
+    """
+
+    def __init__(
+        self, kernel: Kernel, threads: Threads, names: Mapping[str, Value], facts: Facts, cluster: int, told: Any
+    ):
+        super().__init__(kernel, threads, names, Extent(1), cluster)
+        self.facts, self.tiles = facts, told
+        self._arithmetic = {**Arithmetic(facts).functions, "__shfl_sync": self._shuffle}
+        self.carried: dict[str, tuple[Value, Value]] = {}
+        self.ends: dict[str, Value | None] = {}
+        self.in_tile = False
+
+    def value(self, expression: Expression, threads: Class) -> Value:
+        found = super().value(expression, threads)
+        return known(self.facts.simpler(found)) if isinstance(found, Term) else found
+
+    def _count(self, line: int, threads: Class) -> None:
+        pass
+
+    def assign(self, node: Any, threads: Class) -> Class:
+        found = self.value(node.expression, threads)
+        threads.names[node.name] = known(self.facts.named(found)) if isinstance(found, Term) else found
+        return threads
+
+    def loop(self, node: For, threads: Class) -> Class:
+        trips = self.value(node.trips, threads)
+        if not isinstance(trips, Term):
+            return super().loop(node, threads)
+        number = self.facts.symbol(f"{node.variable}@{node.line + 1}", 0, float("inf"))
+        self.see(threads, node.line, LOOP, value=trips, index=number)
+        # What an iteration gets from the one before has no value here.
+        for name in node.assigned:
+            threads.names.pop(name, None)
+        threads.names[node.variable] = number
+        with self.facts.assuming(number, trips - 1 - number):
+            self.nodes(node.body, threads)
+        for name in node.assigned:
+            threads.names.pop(name, None)
+        self.see(threads, node.line, END)
+        return threads
+
+    def branch(self, node: If, threads: Class) -> Class:
+        condition = None if node.condition is None else self._truth(node.condition, threads)
+        if not isinstance(condition, Term):
+            return super().branch(node, threads)
+        before, sides = dict(threads.names), []
+        for kind, side, body in ((BRANCH, condition, node.body), (OTHERWISE, 1 - condition, node.otherwise)):
+            self.see(threads, node.line, kind, value=condition)
+            threads.names = dict(before)
+            with self.facts.assuming(*facts_of(side)):
+                if self.nodes(body, threads) is None:
+                    raise Unsafe(f"line {node.line + 1}: a way out of a loop under a condition")
+            sides.append(threads.names)
+        self.see(threads, node.line, END)
+        threads.names = before
+        for name in node.assigned:
+            values = [side.get(name) for side in sides]
+            if any(value is None or isinstance(value, np.ndarray) for value in values):
+                threads.names.pop(name, None)
+            else:
+                threads.names[name] = known(self.facts.named(chosen(condition, term(values[0]), term(values[1]))))
+        return threads
+
+    def _truth(self, condition: Expression, threads: Class) -> Value:
+        found = self.value(condition, threads)
+        if not isinstance(found, Term):
+            return found != 0 if isinstance(found, np.ndarray) else bool(found)
+        return known(self.facts.simpler(Arithmetic(self.facts).truth(found)))
+
+    def repeat(self, node: While, threads: Class) -> Class:
+        if self.in_tile:
+            raise Unsafe(f"line {node.line + 1}: a loop over tiles inside of another")
+        self.in_tile = True
+        self.carried = {}
+        for name in sorted(node.assigned):
+            before = threads.names.pop(name, None)
+            started = None if before is None else self.tiles.started(name, before)
+            if started is not None:
+                threads.names[name] = started
+                self.carried[name] = before, started
+        self.see(threads, node.line, TILES)
+        here = self.facts.here
+        try:
+            self.nodes(node.body, threads)
+        finally:
+            self.facts.move(here)
+        self.see(threads, node.line, END)
+        self.ends = {name: threads.names.get(name) for name in self.carried}
+        for name in node.assigned:
+            threads.names.pop(name, None)
+        return threads
+
+    def leave(self, node: Leave, threads: Class) -> Class | None:
+        condition = self._truth(node.condition, threads)
+        self.see(threads, node.line, LEAVE, value=condition)
+        # What holds of a tile that is there.
+        self.facts.move((*self.facts.here, *map(term, self.tiles.there)))
+        return threads
+
+
+def facts_of(condition: Term) -> list[Term]:
+    """Returns terms that are not negative where a condition is 1: those of each of its comparisons, and of the whole."""
+    found = [condition - 1]
+    if len(condition.parts) == 1:
+        ((monomial, factor),) = condition.parts.items()
+        found += [atom.of for atom in monomial if atom.kind == HOLDS and factor == 1]
+    negation = 1 - condition
+    if len(negation.parts) == 1:
+        ((monomial, factor),) = negation.parts.items()
+        found += [-atom.of - 1 for atom in monomial if len(monomial) == 1 and factor == 1 and atom.kind == HOLDS]
+    return found
