@@ -55,6 +55,7 @@ class Name:
     term: Term
     range: Range
     made: frozenset[Term]
+    values: list[int | None]
 
 
 @dataclass
@@ -73,12 +74,19 @@ class Facts:
         self._known: frozenset[Term] = frozenset()
         self._memo: dict[Any, Any] = {}
         self._memos: dict[tuple[Term, ...], dict[Any, Any]] = {(): self._memo}
+        self._below: dict[str, Term] = {}
         self._points: list[dict[str, int]] = [{} for _ in range(POINTS)]
         self._values: list[dict[Term, int]] = [{} for _ in range(POINTS)]
+        self._known_values: dict[Term, list[int | None]] = {}
         self.solver = Solver(self)
 
-    def symbol(self, name: str, low: float = -inf, high: float = inf) -> Term:
-        """Returns the symbol of this name, whose bounds are these wherever it stands."""
+    def symbol(self, name: str, low: float = -inf, high: float = inf, below: Term | None = None) -> Term:
+        """Returns the symbol of this name, whose bounds are these wherever it stands.
+
+        At drawn points its number is smaller than the one of `below`, so that more of the points are of use.
+        """
+        if below is not None:
+            self._below[name] = below
         if self.ranges.setdefault(name, (low, high)) != (low, high):
             raise AssertionError(f"{name} has the bounds {self.ranges[name]}, and now {low, high}")
         return term(int(low)) if low == high else symbol(name)
@@ -249,18 +257,30 @@ class Facts:
 
     # --- drawn points --------------------------------------------------------------------------------------------
 
-    def values(self, of: Term, everywhere: bool = False) -> list[int | None]:
-        """Returns a term's numbers at drawn points, None where these facts do not hold, if not `everywhere`."""
-        found: list[int | None] = []
-        for number, values in enumerate(self._values):
-            self._draw(number, of.symbols.union(*(fact.symbols for fact in self.here)))
-            point = self._points[number]
-            try:
-                holds_here = everywhere or all(fact.at(point, values) >= 0 for fact in self.here)
-                found.append(of.at(point, values) if holds_here else None)
-            except ZeroDivisionError:
-                found.append(None)
-        return found
+    def values(self, of: Term) -> list[int | None]:
+        """Returns a term's numbers at drawn points, None where these facts do not hold."""
+        return [value if there else None for value, there in zip(self._everywhere(of), self._there())]
+
+    def _there(self) -> list[bool]:
+        """Says at which points the facts hold."""
+        if "there" not in self._memo:
+            facts = [self._everywhere(fact) for fact in self.here]
+            points = range(POINTS)
+            self._memo["there"] = [all((fact[n] or 0) >= 0 and fact[n] is not None for fact in facts) for n in points]
+        return self._memo["there"]
+
+    def _everywhere(self, of: Term) -> list[int | None]:
+        """Returns a term's numbers at drawn points, whether these facts hold there or not; None where it has none."""
+        if of not in self._known_values:
+            found: list[int | None] = []
+            for number, values in enumerate(self._values):
+                self._draw(number, of.symbols)
+                try:
+                    found.append(of.at(self._points[number], values))
+                except ZeroDivisionError:
+                    found.append(None)
+            self._known_values[of] = found
+        return self._known_values[of]
 
     def _draw(self, number: int, symbols: frozenset[str]) -> None:
         point = self._points[number]
@@ -268,8 +288,14 @@ class Facts:
             if name in self.names:
                 self._draw(number, self.names[name].term.symbols)
                 point[name] = self.names[name].term.at(point, self._values[number])
-            else:
-                point[name] = drawn(random.Random(f"{number} {name}"), self.ranges[name])
+                continue
+            low, high = self.ranges[name]
+            if name in self._below:
+                self._draw(number, self._below[name].symbols)
+                most = self._below[name].at(point, self._values[number]) - 1
+                high = min(high, max(low, most))
+            rng = random.Random(f"{number} {name}")
+            point[name] = drawn(rng, (low, high)) if rng.random() < 0.5 else rng.randint(int(low), int(min(high, 1 << 40)))
 
     # --- names ---------------------------------------------------------------------------------------------------
 
@@ -281,12 +307,11 @@ class Facts:
         of = self.simpler(of)
         if len(of.parts) <= 1 and self._short(of) or of.constant is not None:
             return of
-        here, everywhere = self.values(term(0)), self.values(of, everywhere=True)
+        values, there = self._everywhere(of), self._there()
         for name, known in self.names.items():
             if known.made <= self._known:
-                pairs = zip(everywhere, self.values(symbol(name), everywhere=True), here)
-                alike = [a == b for a, b, there in pairs if there is not None and a is not None and b is not None]
-                if known.term == of or (alike and all(alike) and self.is_zero(symbol(name) - of)):
+                pairs = [(a, b) for a, b, here in zip(values, known.values, there) if here]
+                if known.term == of or (pairs and all(a == b for a, b in pairs) and self.is_zero(symbol(name) - of)):
                     return symbol(name)
         if self._short(of):
             return of
@@ -294,7 +319,7 @@ class Facts:
         low, high = self.range(of)
         if low < 1:
             low = 1 if self.sign(of - 1) > 0 else 0 if low < 0 and self.sign(of) > 0 else low
-        self.names[name] = Name(of, (low, high), self._known)
+        self.names[name] = Name(of, (low, high), self._known, values)
         return symbol(name)
 
     def _short(self, of: Term) -> bool:

@@ -59,7 +59,7 @@ class TermRun(Run):
         trips = self.value(node.trips, threads)
         if not isinstance(trips, Term):
             return super().loop(node, threads)
-        number = self.facts.symbol(f"{node.variable}@{node.line + 1}", 0, float("inf"))
+        number = self.facts.symbol(f"{node.variable}@{node.line + 1}", 0, float("inf"), below=trips)
         self.see(threads, node.line, LOOP, value=trips, index=number)
         # What an iteration gets from the one before has no value here.
         for name in node.assigned:

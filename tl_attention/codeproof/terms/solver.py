@@ -7,7 +7,7 @@ quotient is what its axiom says. So what z3 shows is true; what it cannot show n
 from __future__ import annotations
 
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tl_attention.codeproof.terms.term import CONSTANT, HOLDS, LEAST, QUOTIENT, SYMBOL, Atom, Term
 
@@ -40,102 +40,131 @@ class Solver:
     def _ask(self, of: Term, statement: str) -> bool:
         import z3
 
-        query = _Query(self.facts, z3)
+        query = Query(self.facts)
+        facts = [f"(>= {query.term(fact)} 0)" for fact in self.facts.here]
         value = query.term(of)
-        for fact in self.facts.here:
-            query.solver.add(query.term(fact) >= 0)
         query.relate_quotients()
-        query.solver.add(value != 0 if statement == "= 0" else value < 0)
-        found = query.solver.check()
+        for claim in (*facts, f"(distinct {value} 0)" if statement == "= 0" else f"(< {value} 0)"):
+            query.lines.append(f"(assert {claim})")
+        # A general solver spends seconds on what this one says at once.
+        solver = z3.SimpleSolver()
+        solver.set("rlimit", RESOURCES)
+        solver.from_string("\n".join(query.lines))
+        found = solver.check()
         self.facts.shown[f"solver: {found}"] += 1
         if found == z3.sat:
-            self.counter[of] = query.numbers()
-        return found == z3.unsat
+            model = solver.model()
+            values = {str(name): model[name] for name in model.decls() if name.arity() == 0}
+            self.counter[of] = query.numbers({n: v.as_long() for n, v in values.items() if z3.is_int_value(v)})
+        return bool(found == z3.unsat)
 
 
-class _Query:
-    """A _Query is one statement in z3's words."""
+class Query:
+    """A Query is what z3 is told before it is asked: `lines` of SMT-LIB."""
 
-    def __init__(self, facts: Facts, z3: Any):
-        # A general solver spends seconds on what this one says at once.
-        self.facts, self.z3, self.solver = facts, z3, z3.SimpleSolver()
-        self.solver.set("rlimit", RESOURCES)
-        self.found: dict[tuple[Atom, ...], Any] = {}
+    def __init__(self, facts: Facts):
+        self.facts = facts
+        self.lines: list[str] = []
+        self.names: dict[tuple[Atom, ...], str] = {}
 
-    def term(self, of: Term) -> Any:
-        parts = [factor * self.monomial(monomial) for monomial, factor in of.parts.items() if monomial]
-        return self.z3.Sum([self.z3.IntVal(of.parts.get(CONSTANT, 0)), *parts])
+    def term(self, of: Term) -> str:
+        """Returns the words for a term, whose monomials are told of first."""
+        parts = [_times(factor, self.monomial(monomial)) for monomial, factor in of.parts.items() if monomial]
+        parts += [_number(of.parts[CONSTANT])] if CONSTANT in of.parts else []
+        return f"(+ {' '.join(parts)})" if len(parts) > 1 else parts[0] if parts else "0"
 
-    def monomial(self, monomial: tuple[Atom, ...]) -> Any:
-        if monomial not in self.found:
+    def monomial(self, monomial: tuple[Atom, ...]) -> str:
+        """Returns the name of a monomial, which is told of first."""
+        if monomial not in self.names:
             condition = next((atom for atom in monomial if atom.kind == HOLDS), None)
             if condition is not None:
                 rest = tuple(atom for atom in monomial if atom is not condition)
-                one = self.monomial(rest) if rest else self.z3.IntVal(1)
-                self.found[monomial] = self.z3.If(self.term(condition.of) >= 0, one, self.z3.IntVal(0))
+                value = self.monomial(rest) if rest else "1"
+                self._define(monomial, f"(ite (>= {self.term(condition.of)} 0) {value} 0)")
+            elif len(monomial) == 1 and monomial[0].kind == LEAST:
+                of = self.term(monomial[0].of)
+                self._define(monomial, f"(ite (< {of} 0) {of} 0)")
             elif len(monomial) == 1:
                 self._atom(monomial[0])
             else:
                 self._product(monomial)
-        return self.found[monomial]
+        return self.names[monomial]
+
+    def _define(self, monomial: tuple[Atom, ...], value: str) -> None:
+        name = self.names[monomial] = _name(monomial)
+        self.lines.append(f"(define-fun {name} () Int {value})")
+
+    def _declare(self, monomial: tuple[Atom, ...]) -> str:
+        name = self.names[monomial] = _name(monomial)
+        self.lines.append(f"(declare-const {name} Int)")
+        return name
 
     def _atom(self, atom: Atom) -> None:
-        z3, facts = self.z3, self.facts
-        if atom.kind == LEAST:
-            of = self.term(atom.of)
-            self.found[(atom,)] = z3.If(of < 0, of, z3.IntVal(0))
-            return
-        value = self.found[(atom,)] = z3.Int(f"a{atom.number}")
+        facts, name = self.facts, self._declare((atom,))
         if atom.kind == QUOTIENT:
-            of, by = self.term(atom.of), self.term(atom.by)
-            multiple = self.term(atom.by * atom.term)
-            axiom = z3.And(multiple <= of, of - multiple <= by - 1)
+            of, by, multiple = self.term(atom.of), self.term(atom.by), self.term(atom.by * atom.term)
+            axiom = f"(and (<= {multiple} {of}) (<= (+ (- {of} {multiple}) 1) {by}))"
             # A quotient by what is not above 0 is any number.
-            self.solver.add(axiom if atom.by.constant else z3.Implies(by >= 1, axiom))
+            self.lines.append(f"(assert {axiom if atom.by.constant else f'(=> (>= {by} 1) {axiom})'})")
         elif atom.name in facts.names:
-            name = facts.names[atom.name]
-            self.solver.add(value == self.term(name.term))
-            made = z3.And([self.term(fact) >= 0 for fact in name.made])
-            self.solver.add(z3.Implies(made, z3.And(self._within(value, name.range))))
+            known = facts.names[atom.name]
+            self.lines.append(f"(assert (= {name} {self.term(known.term)}))")
+            made = " ".join(f"(>= {self.term(fact)} 0)" for fact in known.made)
+            for bound in _within(name, known.range):
+                self.lines.append(f"(assert {f'(=> (and {made}) {bound})' if made else bound})")
         else:
-            self.solver.add(*self._within(value, facts.ranges[atom.name]))
+            self.lines += [f"(assert {bound})" for bound in _within(name, facts.ranges[atom.name])]
 
     def _product(self, monomial: tuple[Atom, ...]) -> None:
-        z3 = self.z3
-        value = self.found[monomial] = z3.Int("m" + "_".join(str(atom.number) for atom in monomial))
+        # A quotient's axiom may be about this product, too.
+        name, factors = self._declare(monomial), [self.monomial((atom,)) for atom in monomial]
         ranges = [self.facts.range_of_atom(atom) if atom.kind != QUOTIENT else (-inf, inf) for atom in monomial]
-        factors = [self.monomial((atom,)) for atom in monomial]
         if all(low >= 0 for low, _ in ranges):
-            self.solver.add(value >= 0, *(z3.Implies(factor == 0, value == 0) for factor in factors))
-            if all(low >= 1 for low, _ in ranges):
-                self.solver.add(*(value >= factor for factor in factors))
-            elif all(low >= 1 for low, _ in ranges[1:]):
-                self.solver.add(value >= factors[0])
-
-    def _within(self, value: Any, bounds: tuple[float, float]) -> list[Any]:
-        low, high = bounds
-        return [*([value >= int(low)] if low > -inf else []), *([value <= int(high)] if high < inf else [])]
+            told = [f"(>= {name} 0)", *(f"(=> (= {factor} 0) (= {name} 0))" for factor in factors)]
+            for number, factor in enumerate(factors):
+                if all(low >= 1 for other, (low, _) in enumerate(ranges) if other != number):
+                    told.append(f"(>= {name} {factor})")
+            self.lines += [f"(assert {one})" for one in told]
 
     def relate_quotients(self) -> None:
-        """Adds that of two quotients by one number that of the greater term is not the smaller one."""
+        """Tells that of two quotients by one number that of the greater term is not the smaller one."""
         quotients = [
-            (atom.by.constant, self.term(atom.of), value)
-            for (atom, *more), value in list(self.found.items())
-            if not more and atom.kind == QUOTIENT and atom.by.constant
+            (monomial[0].by.constant, self.term(monomial[0].of), name)
+            for monomial, name in [*self.names.items()]
+            if len(monomial) == 1 and monomial[0].kind == QUOTIENT and monomial[0].by.constant
         ]
-        for number, (by, of, value) in enumerate(quotients):
-            for other_by, other, other_value in quotients[number + 1 :]:
+        for number, (by, of, name) in enumerate(quotients):
+            for other_by, other, other_name in quotients[number + 1 :]:
                 if by == other_by:
-                    implies = self.z3.Implies
-                    self.solver.add(
-                        implies(of <= other, value <= other_value), implies(of >= other, value >= other_value)
-                    )
+                    self.lines.append(f"(assert (=> (<= {of} {other}) (<= {name} {other_name})))")
+                    self.lines.append(f"(assert (=> (>= {of} {other}) (>= {name} {other_name})))")
 
-    def numbers(self) -> dict[str, int]:
+    def numbers(self, model: dict[str, int]) -> dict[str, int]:
         """Returns the symbols' numbers of z3's model, within their bounds."""
-        model, found = self.solver.model(), {}
-        for (atom, *more), value in self.found.items():
-            if not more and atom.kind == SYMBOL and atom.name in self.facts.ranges:
+        found = {}
+        for monomial, name in self.names.items():
+            atom = monomial[0]
+            if len(monomial) == 1 and atom.kind == SYMBOL and atom.name in self.facts.ranges and name in model:
                 low, high = self.facts.ranges[atom.name]
-                found[atom.name] = int(min(high, max(low, model.eval(value, model_completion=True).as_long())))
+                found[atom.name] = int(min(high, max(low, model[name])))
         return found
+
+
+def _name(monomial: tuple[Atom, ...]) -> str:
+    return "m" + "_".join(str(atom.number) for atom in monomial)
+
+
+def _number(value: int) -> str:
+    return str(value) if value >= 0 else f"(- {-value})"
+
+
+def _times(factor: int, name: str) -> str:
+    return name if factor == 1 else f"(* {_number(factor)} {name})"
+
+
+def _within(name: str, bounds: tuple[float, float]) -> list[str]:
+    low, high = bounds
+    return [
+        *([f"(>= {name} {_number(int(low))})"] if low > -inf else []),
+        *([f"(<= {name} {_number(int(high))})"] if high < inf else []),
+    ]

@@ -141,9 +141,9 @@ class TileProof:
             self.sizes.heads = self.variant.group * symbol("heads_kv", 1, GRID_YZ // self.variant.group)
         self.sizes.past_len = self.sizes.seq_kv - self.sizes.seq_q
         self.turn, self.base = symbol("turn", 0, LARGEST - ROOM), symbol("base", 0, LARGEST - 2**20)
-        self.number, self.cluster = symbol("number", 0, LARGEST), symbol("cluster", 0, 2**20)
         self.ops = Arithmetic(self.facts).ops
         self.total = ceildiv(self.sizes.seq_q, proof.rows) * self.variant.heads_of_tiles(self.sizes.heads) * self.sizes.batch
+        self.number, self.cluster = symbol("number", 0, LARGEST, below=self.total), symbol("cluster", 0, 2**20)
 
     @cached_property
     def names(self) -> dict[str, Value]:
