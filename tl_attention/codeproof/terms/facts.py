@@ -33,8 +33,8 @@ from tl_attention.codeproof.terms.term import (
 
 Range = tuple[float, float]
 ZERO, NOT_NEGATIVE = "= 0", ">= 0"
-# At so many drawn points a term is looked at before the solver is asked about it.
-POINTS = 48
+# At so many drawn points a term is looked at before the solver is asked about it; the facts hold at some of these.
+POINTS, SOME_POINTS = 48, 3
 # Numbers are drawn up to 2 to the power of one of these.
 BITS = 3, 8, 12, 20, 31
 # Conditions are looked at one by one in terms of so many atoms.
@@ -165,12 +165,13 @@ class Facts:
                     times = -factor // (number // e)
                     rest = of - times * quotient(x, term(e)) - factor * atom.term
                     yield _times((times, times), (0, number // e - 1)), rest
-            multiple = by * atom.term
-            first, of_first = next(iter(multiple.parts.items()))
-            times, beyond = divmod(-of.parts.get(first, 0), of_first)
-            if times and not beyond:
-                most = self.range(by, 0)[1] - 1
-                yield _times((times, times), (0, most)), of - times * (x - multiple)
+            for x, by in atom.quotients:
+                multiple = by * atom.term
+                first, of_first = next(iter(multiple.parts.items()))
+                times, beyond = divmod(-of.parts.get(first, 0), of_first)
+                if times and not beyond:
+                    most = self.range(by, 0)[1] - 1
+                    yield _times((times, times), (0, most)), of - times * (x - multiple)
         elif atom.kind == LEAST and factor < 0:
             low, high = self.range(atom.of)
             yield _times((-factor, -factor), (max(0, low), max(0, high))), of + factor * (atom.of - atom.term)
@@ -183,7 +184,9 @@ class Facts:
         """Returns 1 where a term is >= 0 for all values, -1 where it is <= -`least` for all, 0 where neither is shown."""
         key = ("sign", of, least)
         if key not in self._memo:
-            self._memo[key] = self._sign(of, least)
+            # What was shown from fewer facts holds here, too.
+            before = (self._memos.get(self.here[:number], {}).get(key, 0) for number in range(len(self.here)))
+            self._memo[key] = next(filter(None, before), 0) or self._sign(of, least)
         return self._memo[key]
 
     def _sign(self, of: Term, least: int) -> int:
@@ -191,10 +194,8 @@ class Facts:
             if self.not_negative(statement):
                 return sign
         values = [value for value in self.values(of) if value is not None]
-        if len(values) < SHORT + 1:
-            return 0
-        for sign, statement, may in ((1, of, min(values) >= 0), (-1, -of - least, max(values) <= -least)):
-            if may and self.solver.shows(statement, NOT_NEGATIVE):
+        for sign, statement in ((1, of), (-1, -of - least)) if len(values) >= SOME_POINTS else ():
+            if all(sign * value >= (least if sign < 0 else 0) for value in values) and self.solver.shows(statement, NOT_NEGATIVE):
                 return sign
         return 0
 
@@ -249,8 +250,8 @@ class Facts:
         """Returns a function of a term by the two cases of one of its conditions, None unless it is a number in both."""
         for atom in of.atoms if len(of.atoms) <= MOST_CASES else ():
             if atom.kind == HOLDS or self.range_of_atom(atom) == (0, 1):
-                there, not_there = (of.rebuilt(lambda one, at=at: term(at) if one is atom else one.term) for at in (1, 0))
-                values = [self.simpler(function(case)).constant for case in (there, not_there)]
+                cases = (of.rebuilt({atom: term(at)}.get) for at in (1, 0))
+                values = [self.simpler(function(case)).constant for case in cases]
                 if None not in values:
                     return chosen(atom.term, *map(term, values))
         return None
@@ -305,27 +306,25 @@ class Facts:
         Terms that are shown to be equal have one name.
         """
         of = self.simpler(of)
-        if len(of.parts) <= 1 and self._short(of) or of.constant is not None:
+        if (len(of.parts) <= 1 and _short(of)) or of.constant is not None:
             return of
         values, there = self._everywhere(of), self._there()
         for name, known in self.names.items():
             if known.made <= self._known:
                 pairs = [(a, b) for a, b, here in zip(values, known.values, there) if here]
-                if known.term == of or (pairs and all(a == b for a, b in pairs) and self.is_zero(symbol(name) - of)):
+                alike = bool(pairs) and all(a == b for a, b in pairs)
+                if known.term == of or (alike and self.is_zero(symbol(name) - of)):
                     return symbol(name)
-        if self._short(of):
+        if _short(of):
             return of
         name = f"v{len(self.names)}"
         low, high = self.range(of)
-        if low < 1:
-            low = 1 if self.sign(of - 1) > 0 else 0 if low < 0 and self.sign(of) > 0 else low
+        here = [value for value, there in zip(values, there) if there and value is not None]
+        for bound in (1, 0) if low < 1 else ():
+            if low < bound and (not here or min(here) >= bound) and self.solver.shows(of - bound, NOT_NEGATIVE):
+                low = bound
         self.names[name] = Name(of, (low, high), self._known, values)
         return symbol(name)
-
-    def _short(self, of: Term) -> bool:
-        return (
-            len(of.parts) <= SHORT and all(len(monomial) <= 1 for monomial in of.parts) and all(map(_light, of.atoms))
-        )
 
     def unnamed(self, of: Term) -> Term:
         """Returns the term without names."""
@@ -381,6 +380,12 @@ class Facts:
         numbers = ", ".join(f"{name} = {value}" for name, value in sorted(found.items())) if found else ""
         raise Refused(f"{what}: {of} is not {statement}, {'where ' + numbers if found else 'or it is not known'}")
 
+    def at_most(self, of: Term, most: Term, by: Term) -> Term:
+        """Returns the fact that a quotient of a term is not above that of a greater one, which the facts must show it is."""
+        self.show("a greater term", most - of, NOT_NEGATIVE)
+        self.show("a divisor", by - 1, NOT_NEGATIVE)
+        return quotient(most, by) - quotient(of, by)
+
     def example(self, of: Term, statement: str) -> dict[str, int] | None:
         """Returns numbers of symbols for which a statement is false, None where none are found."""
         near = self.solver.counter.get(of, {})
@@ -411,8 +416,13 @@ def drawn(rng: random.Random, bounds: Range) -> int:
     return int(min(high, max(low, low + found if low > 0 else found)))
 
 
+def _short(of: Term) -> bool:
+    """Says whether a term is so short that it needs no name: a sum of few numbers, symbols and quotients of such."""
+    return len(of.parts) <= SHORT and all(len(monomial) <= 1 for monomial in of.parts) and all(map(_light, of.atoms))
+
+
 def _light(atom: Atom) -> bool:
-    return atom.kind == SYMBOL or (atom.kind == QUOTIENT and atom.by.constant is not None and len(atom.of.parts) == 1)
+    return atom.kind == SYMBOL or (atom.kind == QUOTIENT and _short(atom.of) and _short(atom.by))
 
 
 def _sum(ranges: Any) -> Range:

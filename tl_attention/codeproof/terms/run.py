@@ -45,6 +45,8 @@ class TermRun(Run):
 
     def value(self, expression: Expression, threads: Class) -> Value:
         found = super().value(expression, threads)
+        if isinstance(found, np.ndarray) and found.dtype == object:
+            return np.array([self.facts.simpler(one) for one in found] + [None], dtype=object)[:-1]
         return known(self.facts.simpler(found)) if isinstance(found, Term) else found
 
     def _count(self, line: int, threads: Class) -> None:
@@ -74,6 +76,8 @@ class TermRun(Run):
 
     def branch(self, node: If, threads: Class) -> Class:
         condition = None if node.condition is None else self._truth(node.condition, threads)
+        if isinstance(condition, np.ndarray) and condition.dtype == object:
+            return self._each_by_itself(node, condition, threads)
         if not isinstance(condition, Term):
             return super().branch(node, threads)
         before, sides = dict(threads.names), []
@@ -94,10 +98,20 @@ class TermRun(Run):
                 threads.names[name] = known(self.facts.named(chosen(condition, term(values[0]), term(values[1]))))
         return threads
 
+    def _each_by_itself(self, node: If, condition: np.ndarray, threads: Class) -> Class:
+        """Runs what threads do each under a condition of its own, which can be nothing but a store of its elements."""
+        first = len(self.seen)
+        self.nodes(node.body, threads)
+        for seen in self.seen[first:]:
+            if seen.kind not in ("output", "arithmetic") or node.otherwise or "inside" in seen.values:
+                raise Unsafe(f"line {seen.line + 1} is run by threads where {condition[0]}, by others elsewhere")
+            seen.values["inside"] = condition
+        return threads
+
     def _truth(self, condition: Expression, threads: Class) -> Value:
         found = self.value(condition, threads)
         if not isinstance(found, Term):
-            return found != 0 if isinstance(found, np.ndarray) else bool(found)
+            return super()._truth(condition, threads) if getattr(found, "dtype", None) != object else found
         return known(self.facts.simpler(Arithmetic(self.facts).truth(found)))
 
     def repeat(self, node: While, threads: Class) -> Class:

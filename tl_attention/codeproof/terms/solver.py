@@ -91,21 +91,23 @@ class Query:
         return self.names[monomial]
 
     def _define(self, monomial: tuple[Atom, ...], value: str) -> None:
-        name = self.names[monomial] = _name(monomial)
+        name = self.names[monomial] = f"m{len(self.names)}"
         self.lines.append(f"(define-fun {name} () Int {value})")
 
     def _declare(self, monomial: tuple[Atom, ...]) -> str:
-        name = self.names[monomial] = _name(monomial)
+        name = self.names[monomial] = f"m{len(self.names)}"
         self.lines.append(f"(declare-const {name} Int)")
         return name
 
     def _atom(self, atom: Atom) -> None:
         facts, name = self.facts, self._declare((atom,))
         if atom.kind == QUOTIENT:
-            of, by, multiple = self.term(atom.of), self.term(atom.by), self.term(atom.by * atom.term)
-            axiom = f"(and (<= {multiple} {of}) (<= (+ (- {of} {multiple}) 1) {by}))"
-            # A quotient by what is not above 0 is any number.
-            self.lines.append(f"(assert {axiom if atom.by.constant else f'(=> (>= {by} 1) {axiom})'})")
+            for dividend, divisor in atom.quotients:
+                of, by, multiple = self.term(dividend), self.term(divisor), self.term(divisor * atom.term)
+                axiom = f"(and (<= {multiple} {of}) (<= (+ (- {of} {multiple}) 1) {by}))"
+                # A quotient by what is not above 0 is any number.
+                self.lines.append(f"(assert {axiom if divisor.constant else f'(=> (>= {by} 1) {axiom})'})")
+            self.lines += [f"(assert {bound})" for bound in _within(name, facts.range_of_atom(atom))]
         elif atom.name in facts.names:
             known = facts.names[atom.name]
             self.lines.append(f"(assert (= {name} {self.term(known.term)}))")
@@ -148,10 +150,6 @@ class Query:
                 low, high = self.facts.ranges[atom.name]
                 found[atom.name] = int(min(high, max(low, model[name])))
         return found
-
-
-def _name(monomial: tuple[Atom, ...]) -> str:
-    return "m" + "_".join(str(atom.number) for atom in monomial)
 
 
 def _number(value: int) -> str:

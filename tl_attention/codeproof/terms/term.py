@@ -6,14 +6,15 @@ the bounds of sizes is not known here, but in facts.py.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property, lru_cache
 from math import gcd
-from typing import Any, NamedTuple
+from typing import Any, ClassVar
 from weakref import WeakValueDictionary
 
-SYMBOL, QUOTIENT, LEAST, HOLDS = "symbol", "quotient", "least", "holds"
+import numpy as np
+
+QUOTIENT, SYMBOL, LEAST, HOLDS = KINDS = "quotient", "symbol", "least", "holds"
 
 
 class Refused(ValueError):
@@ -27,13 +28,14 @@ class Atom:
     `of` >= 0, else 0.
     """
 
-    __slots__ = ("__weakref__", "by", "kind", "name", "number", "of")
-    known: WeakValueDictionary[tuple[object, ...], Atom] = WeakValueDictionary()
-    numbers = itertools.count()
+    __slots__ = ("__weakref__", "by", "kind", "name", "of", "order")
+    known: ClassVar[WeakValueDictionary[tuple[object, ...], Atom]] = WeakValueDictionary()
 
     def __init__(self, kind: str, name: str, of: Any, by: Any):
         self.kind, self.name, self.of, self.by = kind, name, of, by
-        self.number = next(Atom.numbers)
+        # The order of Atoms in a form, which does not depend on what was made before.
+        words = str(self)
+        self.order = KINDS.index(kind), len(words), words
 
     @classmethod
     def one(cls, kind: str, name: str = "", of: Term | None = None, by: Term | None = None) -> Atom:
@@ -46,6 +48,15 @@ class Atom:
         """Returns the Term that is this Atom."""
         return Term({(self,): 1})
 
+    @property
+    def quotients(self) -> Iterator[tuple[Term, Term]]:
+        """Yields (dividend, divisor) of a quotient; a quotient of a quotient is one by both divisors, too."""
+        of, by = self.of, self.by
+        yield of, by
+        while len(of.parts) == 1 and of.leading == 1 and len(inner := [*of.atoms]) == 1 and inner[0].kind == QUOTIENT:
+            of, by = inner[0].of, by * inner[0].by
+            yield of, by
+
     def __str__(self) -> str:
         match self.kind:
             case "symbol":
@@ -55,6 +66,20 @@ class Atom:
             case "least":
                 return f"min(0, {self.of})"
         return f"[{self.of} >= 0]"
+
+
+Operator = Callable[["Term", Any], Any]
+
+
+def _of_each(operator: Operator) -> Operator:
+    """Makes an operator of a Term and a number one of a Term and an array, which has a number or a Term for each thread."""
+
+    def of_both(self: Term, other: Any) -> Any:
+        if isinstance(other, np.ndarray):
+            return np.array([operator(self, one) for one in other.tolist()] + [None], dtype=object)[:-1]
+        return operator(self, other)
+
+    return of_both
 
 
 Monomial = tuple[Atom, ...]
@@ -118,6 +143,7 @@ class Term:
 
     # --- operators -----------------------------------------------------------------------------------------------
 
+    @_of_each
     def __add__(self, other: Term | int) -> Term:
         parts = dict(self.parts)
         for monomial, factor in term(other).parts.items():
@@ -129,12 +155,15 @@ class Term:
     def __neg__(self) -> Term:
         return Term({monomial: -factor for monomial, factor in self.parts.items()})
 
+    @_of_each
     def __sub__(self, other: Term | int) -> Term:
         return self + -term(other)
 
+    @_of_each
     def __rsub__(self, other: Term | int) -> Term:
         return term(other) - self
 
+    @_of_each
     def __mul__(self, other: Term | int) -> Term:
         parts: dict[Monomial, int] = {}
         for first, factor in self.parts.items():
@@ -145,12 +174,14 @@ class Term:
 
     __rmul__ = __mul__
 
+    @_of_each
     def __floordiv__(self, other: Term | int) -> Term:
         return quotient(self, term(other))
 
     def __rfloordiv__(self, other: Term | int) -> Term:
         return quotient(term(other), self)
 
+    @_of_each
     def __mod__(self, other: Term | int) -> Term:
         return self - term(other) * quotient(self, term(other))
 
@@ -163,15 +194,19 @@ class Term:
     def __rdivmod__(self, other: Term | int) -> tuple[Term, Term]:
         return divmod(term(other), self)
 
+    @_of_each
     def __lt__(self, other: Term | int) -> Term:
         return holds(term(other) - self - 1)
 
+    @_of_each
     def __le__(self, other: Term | int) -> Term:
         return holds(term(other) - self)
 
+    @_of_each
     def __gt__(self, other: Term | int) -> Term:
         return holds(self - other - 1)
 
+    @_of_each
     def __ge__(self, other: Term | int) -> Term:
         return holds(self - other)
 
@@ -228,13 +263,14 @@ class Term:
             )
         return memo[self]
 
-    def rebuilt(self, made: Callable[[Atom], Term]) -> Term:
-        """Returns the Term with what `made` returns in the place of each of its Atoms."""
+    def rebuilt(self, made: Callable[[Atom], Term | None]) -> Term:
+        """Returns the Term with what `made` returns in the place of each of its Atoms, if that is not None."""
         found = term(0)
         for monomial, factor in self.parts.items():
             part = term(factor)
             for atom in monomial:
-                part *= made(atom)
+                found_atom = made(atom)
+                part *= atom.term if found_atom is None else found_atom
             found += part
         return found
 
@@ -284,6 +320,13 @@ def _by_term(of: Term, by: Term) -> Term:
         left = of - whole * by
         if len(left.parts) < len(of.parts) or len(by.parts) == 1:
             return whole + quotient(left, by)
+    if len(by.parts) == 1 and len(highest) + (factor > 1) > 1:
+        # floor(x / (a b)) = floor(floor(x / a) / b)
+        if of.constant is not None:
+            of, factor = quotient(of, term(factor)), 1
+        for atom in highest:
+            of = quotient(of, atom.term)
+        return quotient(of, term(factor))
     if of.constant is not None and of.constant < 0:
         return -1 - quotient(-of - 1, by)
     if of.leading < 0:
@@ -312,6 +355,8 @@ def _by_number(of: Term, number: int) -> Term:
             # floor((floor(x / m) + c) / n) = floor((x + m c) / (m n))
             apart = atom.by.constant
             return whole + quotient(atom.of + apart * rest.parts.get(CONSTANT, 0), term(apart * number))
+        if atom.kind == QUOTIENT and atom.of.constant is not None and len(rest.parts) == 1:
+            return whole + quotient(term(atom.of.constant // number), atom.by)
     return whole + Atom.one(QUOTIENT, of=rest, by=term(number)).term
 
 
@@ -356,13 +401,8 @@ def chosen(condition: Term | int, a: Term | int, b: Term | int) -> Term:
 # --- monomials -----------------------------------------------------------------------------------------------------
 
 
-class _Rank(NamedTuple):
-    degree: int
-    numbers: tuple[int, ...]
-
-
-def _rank(monomial: Monomial) -> _Rank:
-    return _Rank(len(monomial), tuple(atom.number for atom in monomial))
+def _rank(monomial: Monomial) -> tuple[object, ...]:
+    return len(monomial), [atom.order for atom in monomial]
 
 
 def _product(first: Monomial, second: Monomial) -> Monomial:
@@ -370,7 +410,7 @@ def _product(first: Monomial, second: Monomial) -> Monomial:
     if not first or not second:
         return first or second
     found: list[Atom] = []
-    for atom in sorted((*first, *second), key=lambda atom: atom.number):
+    for atom in sorted((*first, *second), key=lambda atom: atom.order):
         if not (found and found[-1] is atom and atom.kind == HOLDS):
             found.append(atom)
     return tuple(found)

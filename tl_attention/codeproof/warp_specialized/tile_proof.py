@@ -31,7 +31,7 @@ from tl_attention.kernels.warp_specialized.tile_order import placed, workers
 from tl_attention.problem.bounds import GRID_YZ, LARGEST, ROOM
 from tl_attention.problem.mask import WINDOW, Mask, ceildiv, sides
 from tl_attention.problem.shape import DTYPE_BYTES
-from tl_attention.problem.warpgroup import WARPS
+from tl_attention.problem.warpgroup import ROWS, WARPS
 from tl_attention.program.events import Event, Maybe, Place, Process
 
 # TMA reads tensors whose strides are multiples of 16 bytes.
@@ -86,6 +86,43 @@ class TermStream(Stream):
         else:
             yield from super()._event(part)
 
+    def _moved(self, parts: list[ThreadSlice]) -> Any:
+        if parts[0].seen.kind == "output":
+            yield self._elements(parts)
+        else:
+            yield from super()._moved(parts)
+
+    def _elements(self, parts: list[ThreadSlice]) -> Event:
+        """Returns the event of rows whose elements threads store each by itself, where the row is there.
+
+        Raises Unsafe unless they are all elements of a warpgroup's rows, each once.
+        """
+        seen, line = parts[0].seen, parts[0].line
+        tensor = self.reading.tensors[seen.name]
+        stride = term(tensor.row_stride)
+        stored = [
+            (term(element), term(inside), part.seen.values["elements"])
+            for part in parts
+            for element, inside in zip(part.all_of("element"), part.all_of("inside"))
+        ]
+        first = min((element for element, _, _ in stored), key=lambda element: element.parts.get((), 0))
+        places, rows = set(), {}
+        for element, inside, width in stored:
+            row, column = _within(element - first, stride)
+            if row.constant is None or column.constant is None:
+                raise Unsafe(f"line {line} stores an element {element - first} behind the first, which is in no row")
+            places |= {(row.constant, column.constant + n) for n in range(width)}
+            rows[row.constant] = inside
+        whole = {(row, column) for row in range(ROWS) for column in range(tensor.columns)}
+        if places != whole or len(stored) * stored[0][2] != len(whole):
+            raise Unsafe(f"line {line}: the output's elements are not those of {ROWS} rows, each once")
+        # How many rows are left is seen of a row that need not be there.
+        left = [atom.of + 1 + row for row, inside in rows.items() for atom in inside.atoms][:1] or [term(ROWS)]
+        for row, inside in rows.items():
+            if not self.run.facts.simpler(holds(left[0] - 1 - row)).same(inside):
+                raise Unsafe(f"line {line}: row {row} is stored where {inside}, expected where {left[0] - 1 - row} >= 0")
+        return Event("output", value=left[0], place=(first, left[0]))
+
     def _rows(self, part: ThreadSlice) -> Event:
         """Returns the event of rows that are stored, whose place is (first element, rows that are left from there)."""
         kind = {"rows of output": "output", "rows of lse": "lse"}[part.seen.kind]
@@ -97,7 +134,7 @@ class Told:
 
     def __init__(self, proof: TileProof):
         self.proof = proof
-        self.there = [proof.total - 1 - proof.number]
+        self.there = proof.there
         self.drawn = 0
 
     def started(self, name: str, before: Value) -> Term | None:
@@ -144,6 +181,13 @@ class TileProof:
         self.ops = Arithmetic(self.facts).ops
         self.total = ceildiv(self.sizes.seq_q, proof.rows) * self.variant.heads_of_tiles(self.sizes.heads) * self.sizes.batch
         self.number, self.cluster = symbol("number", 0, LARGEST, below=self.total), symbol("cluster", 0, 2**20)
+
+    @cached_property
+    def there(self) -> list[Term]:
+        """Returns what is not negative where the tile is there."""
+        row_tiles, last = ceildiv(self.sizes.seq_q, self.proof.rows), self.total - 1
+        with self.facts.assuming(last - self.number):
+            return [last - self.number, self.facts.at_most(self.number, last, row_tiles)]
 
     @cached_property
     def names(self) -> dict[str, Value]:
@@ -235,7 +279,7 @@ class TileProof:
             raise Unsafe(f"{process} does not begin a tile by asking whether it is there")
         show = self.facts.show
         show(f"{process}: the end of the tiles", term(leave.value) - holds(self.number - self.total))
-        with self.facts.assuming(self.total - 1 - self.number):
+        with self.facts.assuming(*self.there):
             tile = self.tile(process.block)
             first, end = tile.blocks
             count = self.facts.named(end - first)
@@ -271,6 +315,15 @@ class TileProof:
         row, head, batch = event.place
         tensor = self.tensors["Output" if event.kind == "output" else "LSE"]
         return tensor.element(batch, head, row), tile.sizes.seq_q - row
+
+
+def _within(element: Term, stride: Term) -> tuple[Term, Term]:
+    """Returns (row, column) of an element, by its form where the rows' stride is not known."""
+    if stride.constant is not None:
+        return divmod(element, stride)
+    ((monomial, factor),) = stride.parts.items()
+    row = term(element.parts.get(monomial, 0) // factor)
+    return row, element - row * stride
 
 
 def _alone(process: Process, event: Event) -> bool:
