@@ -104,10 +104,11 @@ class Loop(NamedTuple):
 
 
 class Where(NamedTuple):
-    """A Where, among the events that code must do, holds events that come where `condition` is 1, and not where it is 0."""
+    """A Where, among the events that code must do, holds events that come where `condition` is 1, and others where it is 0."""
 
     condition: Any
     events: Iterable[Expected]
+    otherwise: Iterable[Expected] = ()
 
 
 def written_out(expected: Iterable[Expected | Loop | Where]) -> Iterator[Expected]:
@@ -117,7 +118,7 @@ def written_out(expected: Iterable[Expected | Loop | Where]) -> Iterator[Expecte
             for number in range(event.first, event.first + event.count):
                 yield from written_out(event.body(number))
         elif isinstance(event, Where):
-            yield from event.events if event.condition else ()
+            yield from event.events if event.condition else event.otherwise
         else:
             yield event
 
@@ -142,7 +143,7 @@ class PlacedTile(Protocol):
     def place_of_results(self, offset: int = 0) -> Place: ...
     def mask(self, block: int, offset: int, rows: int) -> Event | Maybe: ...
     def rows_from(self, offset: int, rows: int) -> int: ...
-    def of_rows(self, event: Event, offset: int) -> Event | Maybe: ...
+    def of_rows(self, event: Event, offset: int) -> Event | Maybe | Where: ...
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from tl_attention.codeproof.read.nodes import COUNTER, Made
 from tl_attention.codeproof.read.products import PRODUCT_CALLS
 from tl_attention.codeproof.read.text import Call
 from tl_attention.codeproof.run.run import Run, nothing, plain, seen
-from tl_attention.codeproof.run.threads import Class, settled
+from tl_attention.codeproof.run.threads import Class, settled, some
 from tl_attention.codeproof.verdict import Unsafe
 from tl_attention.problem.packed import TILE_WORDS, TILES_TOLD, TOLD_WORDS
 from tl_attention.program.events import NAMED, TILE
@@ -98,7 +98,8 @@ def _count(match: re.Match[str], declared: Declared) -> Made:
     def act(run: Run, threads: Class, line: int) -> None:
         found = run.tiles.add(threads, counter, int(index), int(step))
         # Where each block has a problem of its own, the block is the last one there.
-        threads.names[variable] = 1 if run.lengths.ends and not run.whole else (found == int(last)) * 1
+        alone = run.lengths.ends and not run.whole
+        threads.names[variable] = 1 if alone else run.arithmetic["equal"](found, int(last)) * 1
 
     return Made(act, frozenset({variable}))
 
@@ -139,7 +140,7 @@ def _hand_over(match: re.Match[str], declared: Declared) -> Made:
     def act(run: Run, threads: Class, line: int) -> None:
         values = (run.value(expression, threads) for expression in (place, entry, head))
         leaders, (at, word, of_head) = run.tiles.of_warps(threads, *values)
-        if (at % TOLD_WORDS).any() or (word % TILE_WORDS).any():
+        if some(at % TOLD_WORDS) or some(word % TILE_WORDS):
             raise Unsafe(f"line {line + 1} hands over what is no entry of the list, or where none belongs")
         words = run.tiles.listed(threads).words(run.threads.place[leaders.threads], word // TILE_WORDS - 1)
         run.see(threads, line, HAND_OVER, name, index=run.value(place, threads) // TOLD_WORDS)
@@ -154,7 +155,7 @@ def _hand_over_none(match: re.Match[str], declared: Declared) -> Made:
 
     def act(run: Run, threads: Class, line: int) -> None:
         leaders, (at,) = run.tiles.of_warps(threads, run.value(place, threads))
-        if (at % TOLD_WORDS).any():
+        if some(at % TOLD_WORDS):
             raise Unsafe(f"line {line + 1} hands over no tile where no entry belongs")
         run.see(threads, line, HAND_OVER, name, index=run.value(place, threads) // TOLD_WORDS)
         for index in range(TOLD_WORDS):
@@ -170,7 +171,8 @@ def _draw_number(match: re.Match[str], declared: Declared) -> Made:
     def act(run: Run, threads: Class, line: int) -> None:
         leaders, _ = run.tiles.of_warps(threads)
         found = run.tiles.add(leaders, counter, int(index), 1) + int(first)
-        threads.names[variable] = settled(np.repeat(found, run.threads.lanes))
+        lanes = run.threads.lanes
+        threads.names[variable] = settled(np.repeat(found, lanes)) if isinstance(found, np.ndarray) else found
 
     return Made(act, frozenset({variable}))
 

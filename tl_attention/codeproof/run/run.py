@@ -120,7 +120,7 @@ class Run:
         # The tensor that a variable's elements come from, and how many elements it has, by variable.
         self.fetched: dict[str, tuple[str, int]] = {}
         self._broke: list[list[Class]] = []
-        self._arithmetic = {**NUMBERS, "__shfl_sync": self._shuffle}
+        self.arithmetic = {**NUMBERS, "__shfl_sync": self._shuffle}
         self._class: Class | None = None
         self.turn = 0
         # For whoever reads what was seen.
@@ -147,7 +147,7 @@ class Run:
     def value(self, expression: Expression, threads: Class) -> Value:
         """Returns an expression's value for a class of threads, one number or an array with one for each thread."""
         self._class = threads
-        return expression(self._arithmetic, threads.names)
+        return expression(self.arithmetic, threads.names)
 
     def see(self, threads: Class, line: int, kind: str, name: str = "", **values: Value) -> None:
         """Keeps what a line did for a class of threads, as a Seen with this kind, name and these values."""

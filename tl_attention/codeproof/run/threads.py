@@ -119,6 +119,11 @@ def settled(value: Value) -> Value:
     return value
 
 
+def some(value: Value) -> bool:
+    """Says whether a value is not 0, for some thread."""
+    return bool(value.any()) if isinstance(value, np.ndarray) else bool(value)
+
+
 def _quotient(a: Value, b: Value) -> Value:
     """Returns the quotient of two integers, or of arrays of them, rounded towards 0 as in C."""
     if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):

@@ -96,7 +96,7 @@ class Comparison:
                 condition = self.facts.simpler(head.condition)
                 if condition.constant is None:
                     return head
-                wanted[:1] = [*head.events] if condition.constant else []
+                wanted[:1] = [*(head.events if condition.constant else head.otherwise)]
             elif isinstance(head, Loop):
                 count = self.facts.simpler(head.count)
                 if self.facts.is_zero(count):
@@ -152,9 +152,6 @@ class Comparison:
             with self.facts.assuming(number, trips - 1 - number):
                 self.compare(block.inside, head.body(head.first + number))
             wanted[0] = Loop(self.facts.named(head.first + trips), self.facts.simpler(head.count - trips), head.body)
-        elif block.kind == BRANCH and not (block.inside or block.otherwise):
-            # Its sides compute numbers.
-            return
         elif block.kind == BRANCH:
             head = self._head(wanted)
             if not isinstance(head, Where):
@@ -163,7 +160,7 @@ class Comparison:
             with self.facts.assuming(*facts_of(term(block.value))):
                 self.compare(block.inside, head.events)
             with self.facts.assuming(*facts_of(1 - term(block.value))):
-                self.compare(block.otherwise, ())
+                self.compare(block.otherwise, head.otherwise)
             wanted.pop(0)
         else:
             raise Unsafe(f"{self.who} has a {block.kind} in the loop of another")

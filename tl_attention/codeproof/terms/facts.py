@@ -195,7 +195,9 @@ class Facts:
                 return sign
         values = [value for value in self.values(of) if value is not None]
         for sign, statement in ((1, of), (-1, -of - least)) if len(values) >= SOME_POINTS else ():
-            if all(sign * value >= (least if sign < 0 else 0) for value in values) and self.solver.shows(statement, NOT_NEGATIVE):
+            if all(sign * value >= (least if sign < 0 else 0) for value in values) and self.solver.shows(
+                statement, NOT_NEGATIVE
+            ):
                 return sign
         return 0
 
@@ -229,7 +231,8 @@ class Facts:
         sign = self.sign(of, 1)
         if sign:
             return term(int(sign > 0))
-        return self._by_cases(of, holds) or holds(of)
+        found = self._by_cases(of, holds)
+        return holds(of) if found is None else found
 
     def _quotient(self, atom: Atom) -> Term:
         of, by = atom.of, atom.by
@@ -296,7 +299,9 @@ class Facts:
                 most = self._below[name].at(point, self._values[number]) - 1
                 high = min(high, max(low, most))
             rng = random.Random(f"{number} {name}")
-            point[name] = drawn(rng, (low, high)) if rng.random() < 0.5 else rng.randint(int(low), int(min(high, 1 << 40)))
+            point[name] = (
+                drawn(rng, (low, high)) if rng.random() < 0.5 else rng.randint(int(low), int(min(high, 1 << 40)))
+            )
 
     # --- names ---------------------------------------------------------------------------------------------------
 

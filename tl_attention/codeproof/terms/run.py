@@ -38,14 +38,14 @@ class TermRun(Run):
     ):
         super().__init__(kernel, threads, names, Extent(1), cluster)
         self.facts, self.tiles = facts, told
-        self._arithmetic = {**Arithmetic(facts).functions, "__shfl_sync": self._shuffle}
+        self.arithmetic = {**Arithmetic(facts).functions, "__shfl_sync": self._shuffle}
         self.carried: dict[str, tuple[Value, Value]] = {}
         self.ends: dict[str, Value | None] = {}
         self.in_tile = False
 
     def value(self, expression: Expression, threads: Class) -> Value:
         found = super().value(expression, threads)
-        if isinstance(found, np.ndarray) and found.dtype == object:
+        if isinstance(found, np.ndarray) and found.dtype == np.dtype(object):
             return np.array([self.facts.simpler(one) for one in found] + [None], dtype=object)[:-1]
         return known(self.facts.simpler(found)) if isinstance(found, Term) else found
 
@@ -76,11 +76,11 @@ class TermRun(Run):
 
     def branch(self, node: If, threads: Class) -> Class:
         condition = None if node.condition is None else self._truth(node.condition, threads)
-        if isinstance(condition, np.ndarray) and condition.dtype == object:
+        if isinstance(condition, np.ndarray) and condition.dtype == np.dtype(object):
             return self._each_by_itself(node, condition, threads)
         if not isinstance(condition, Term):
             return super().branch(node, threads)
-        before, sides = dict(threads.names), []
+        before, sides, first = dict(threads.names), [], len(self.seen)
         for kind, side, body in ((BRANCH, condition, node.body), (OTHERWISE, 1 - condition, node.otherwise)):
             self.see(threads, node.line, kind, value=condition)
             threads.names = dict(before)
@@ -89,6 +89,9 @@ class TermRun(Run):
                     raise Unsafe(f"line {node.line + 1}: a way out of a loop under a condition")
             sides.append(threads.names)
         self.see(threads, node.line, END)
+        if all(seen.kind in MARKS for seen in self.seen[first:]):
+            # Its sides compute numbers.
+            del self.seen[first:]
         threads.names = before
         for name in node.assigned:
             values = [side.get(name) for side in sides]
@@ -111,7 +114,8 @@ class TermRun(Run):
     def _truth(self, condition: Expression, threads: Class) -> Value:
         found = self.value(condition, threads)
         if not isinstance(found, Term):
-            return super()._truth(condition, threads) if getattr(found, "dtype", None) != object else found
+            unknown = isinstance(found, np.ndarray) and found.dtype == np.dtype(object)
+            return found if unknown else super()._truth(condition, threads)
         return known(self.facts.simpler(Arithmetic(self.facts).truth(found)))
 
     def repeat(self, node: While, threads: Class) -> Class:

@@ -253,7 +253,8 @@ def _tiles(
         result = np.where(place > 0, ((place - 1) * heads + of_heads) * schedule.block_M, -1)
     else:
         sizes = problems
-        tile, head = placed(number, sizes, proof.rows, schedule, variant)
+        heads = variant.heads_of_tiles(sizes.heads) * results(variant, sizes)
+        tile, head = placed(number, sizes, heads, proof.rows, schedule, variant)
         first, (result, head) = tile * cluster, divmod(head, variant.heads_of_tiles(sizes.heads))
         head = variant.first_head(head, ARRAYS)
         number_of_part, batch = divmod(result, sizes.batch)

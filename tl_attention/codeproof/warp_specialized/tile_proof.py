@@ -6,6 +6,7 @@ Program expects is asked of the same Roles, RowTiles, Mask and order of tiles th
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import cached_property, partial
 from types import SimpleNamespace
@@ -15,24 +16,26 @@ import numpy as np
 
 from tl_attention.codeproof.comparison import OF_HEADS
 from tl_attention.codeproof.proof import Proof
-from tl_attention.codeproof.run.stream import HANDLES, Stream
+from tl_attention.codeproof.run.stream import Stream
 from tl_attention.codeproof.run.thread_slice import Reading, ThreadSlice
 from tl_attention.codeproof.run.threads import Class, Threads, Value
 from tl_attention.codeproof.terms.arithmetic import Arithmetic
 from tl_attention.codeproof.terms.comparison import Block, Comparison, Unless, blocks_of
 from tl_attention.codeproof.terms.facts import NOT_NEGATIVE, Facts
-from tl_attention.codeproof.terms.run import BRANCH, LEAVE, LOOP, MARKS, TILES, TermRun
+from tl_attention.codeproof.terms.run import LEAVE, MARKS, TILES, TermRun
 from tl_attention.codeproof.terms.term import Refused, Term, holds, term
-from tl_attention.codeproof.tiles.row_tiles import RowTiles
-from tl_attention.codeproof.tiles.tensors import Tensor, contiguous
+from tl_attention.codeproof.tiles.row_tiles import Cut, RowTiles
+from tl_attention.codeproof.tiles.tensors import Tensor, contiguous, packed_tensors
 from tl_attention.codeproof.verdict import Unsafe
 from tl_attention.kernels.warp_specialized.roles import Roles
 from tl_attention.kernels.warp_specialized.tile_order import placed, workers
 from tl_attention.problem.bounds import GRID_YZ, LARGEST, ROOM
 from tl_attention.problem.mask import WINDOW, Mask, ceildiv, sides
+from tl_attention.problem.packed import TOLD_WORDS
 from tl_attention.problem.shape import DTYPE_BYTES
+from tl_attention.problem.variant import Sizes
 from tl_attention.problem.warpgroup import ROWS, WARPS
-from tl_attention.program.events import Event, Maybe, Place, Process
+from tl_attention.program.events import OF_PARTS, TILE, Event, Loop, Process, Where
 
 # TMA reads tensors whose strides are multiples of 16 bytes.
 ALIGNED = 16 // DTYPE_BYTES
@@ -66,8 +69,21 @@ class TermTile(RowTiles):
     def rows_from(self, offset: int, rows: int) -> Any:
         return self.sizes.seq_q - self.row - offset
 
-    def of_rows(self, event: Event, offset: int) -> Event:
-        return event
+    @property
+    def split(self) -> None:
+        """Says nothing: `of_rows` tells where a tile has a part."""
+
+    def place_of_results(self, offset: int = 0) -> tuple[Value, Value, Value]:
+        row, head, batch = self.place(offset)
+        return row, head, batch if self.result is None or self.begins else self.result
+
+    def of_rows(self, event: Event, offset: int) -> Any:
+        """Returns the event of a warpgroup's rows, which are all stored, or of parts of packed sequences at their place."""
+        if self.begins is None or self.result is None:
+            return event
+        own = self.result + offset // self.box * ROWS
+        of_part = replace(event, name=OF_PARTS, place=(own, offset, 0))
+        return Where(self.there, (of_part,), (event,))
 
 
 class TermStream(Stream):
@@ -120,7 +136,9 @@ class TermStream(Stream):
         left = [atom.of + 1 + row for row, inside in rows.items() for atom in inside.atoms][:1] or [term(ROWS)]
         for row, inside in rows.items():
             if not self.run.facts.simpler(holds(left[0] - 1 - row)).same(inside):
-                raise Unsafe(f"line {line}: row {row} is stored where {inside}, expected where {left[0] - 1 - row} >= 0")
+                raise Unsafe(
+                    f"line {line}: row {row} is stored where {inside}, expected where {left[0] - 1 - row} >= 0"
+                )
         return Event("output", value=left[0], place=(first, left[0]))
 
     def _rows(self, part: ThreadSlice) -> Event:
@@ -130,35 +148,71 @@ class TermStream(Stream):
 
 
 class Told:
-    """Told is what a role is told of tiles: the numbers that a counter gives, which are unknown."""
+    """Told is what a role is told of tiles, which is unknown: numbers of a counter, and the words of entries."""
 
     def __init__(self, proof: TileProof):
-        self.proof = proof
-        self.there = proof.there
-        self.drawn = 0
+        self.proof, self.there = proof, proof.there
+        self.before = True
+        self.next_number: Value = proof.number + workers(proof.schedule, proof.variant)
 
     def started(self, name: str, before: Value) -> Term | None:
         """Returns what a variable that is carried from tile to tile is at any tile's start, None for one that is none."""
-        for prefix, start in (("turn", self.proof.turn), ("base", self.proof.base), ("tile", self.proof.number)):
-            if name.startswith(prefix):
-                return start
-        return None
+        self.before = False
+        for word in range(TOLD_WORDS):
+            if isinstance(before, Term) and before.same(self.proof.word("first", word)):
+                return self.proof.word("told", word)
+        starts = {
+            "turn": self.proof.turn,
+            "base": self.proof.base,
+            "tile": self.proof.number,
+            "number": self.proof.number,
+        }
+        return next((start for prefix, start in starts.items() if name.startswith(prefix)), None)
 
     def told(self, threads: Class) -> None:
         pass
 
+    def ended(self, threads: Class) -> None:
+        pass
+
+    def of_warps(self, threads: Class, *values: Value) -> tuple[Class, tuple[Value, ...]]:
+        return threads, values
+
     def add(self, threads: Class, counter: str, index: int, step: int) -> Value:
-        self.drawn += 1
-        return self.proof.facts.symbol(f"drawn{self.drawn}", 0, LARGEST)
+        return self.proof.facts.symbol(f"{counter}[{index}]", 0, LARGEST - ROOM)
 
     def set(self, threads: Class, counter: str, index: int, value: int) -> None:
         pass
 
+    def listed(self, threads: Class) -> Told:
+        return self
+
+    def count(self, blocks: Any) -> Term:
+        return self.proof.row_tiles
+
+    def words(self, blocks: Any, entry: Value) -> list[Value]:
+        """Returns nothing but notes which entry is handed over."""
+        self.proof.run.handed = entry
+        return []
+
     def put(self, threads: Class, name: str, word: Value, values: Value) -> None:
-        pass
+        run = self.proof.run
+        if self.proof.roles.packed and isinstance(values, Term):
+            run.seen[-1].values |= {"entry": run.handed, "head": values}
+        elif not self.proof.roles.packed:
+            self.next_number = values
 
     def get(self, threads: Class, name: str, word: Value) -> Value:
-        return self.proof.facts.symbol("next tile", 0, LARGEST)
+        """Returns a word of the tile that a slot has, which is this one, the first, or the next."""
+        slot, roles = self.proof.run.seen[-1].values["index"], self.proof.roles
+        if not roles.packed:
+            return self.proof.facts.symbol("next number", 0, LARGEST)
+        slots = roles.slots(TILE)
+        turns = {"first": term(0)} if self.before else {"told": self.proof.turn, "next": self.proof.turn + 1}
+        for which, turn in turns.items():
+            if self.proof.facts.is_zero(term(slot) - turn % slots):
+                return self.proof.word(which, word)
+        raise Refused(f"what is told of a tile is read in slot {slot}")
 
 
 class TileProof:
@@ -170,24 +224,52 @@ class TileProof:
         symbol = self.facts.symbol
         fixed = self.variant.sizes
         keys = int(self.schedule.kernel.tile_order == "sections")
-        bounds = {"batch": (1, GRID_YZ), "heads": (1, GRID_YZ), "seq_q": (1, LARGEST - ROOM), "seq_kv": (keys, LARGEST - ROOM)}
+        bounds = {
+            "batch": (1, GRID_YZ),
+            "heads": (1, GRID_YZ),
+            "seq_q": (1, LARGEST - ROOM),
+            "seq_kv": (keys, LARGEST - ROOM),
+        }
         if fixed:
             bounds = {name: (size, size) for name, size in fixed._asdict().items()}
         self.sizes = SimpleNamespace(**{name: symbol(name, *ends) for name, ends in bounds.items()})
         if self.variant.group > 1 and not fixed:
             self.sizes.heads = self.variant.group * symbol("heads_kv", 1, GRID_YZ // self.variant.group)
         self.sizes.past_len = self.sizes.seq_kv - self.sizes.seq_q
+        self.packed, of_tiles = roles.packed, self.variant.heads_of_tiles(self.sizes.heads)
+        self.parts = symbol("parts", 1, 2**16) if self.variant.parts and not self.packed else term(1)
+        self.row_tiles = symbol("row_tiles", 0, 2**26) if self.packed else ceildiv(self.sizes.seq_q, proof.rows)
+        self.of_results = of_tiles if self.packed else of_tiles * self.sizes.batch * self.parts
         self.turn, self.base = symbol("turn", 0, LARGEST - ROOM), symbol("base", 0, LARGEST - 2**20)
         self.ops = Arithmetic(self.facts).ops
-        self.total = ceildiv(self.sizes.seq_q, proof.rows) * self.variant.heads_of_tiles(self.sizes.heads) * self.sizes.batch
+        self.total = self.row_tiles * self.of_results
         self.number, self.cluster = symbol("number", 0, LARGEST, below=self.total), symbol("cluster", 0, 2**20)
 
     @cached_property
     def there(self) -> list[Term]:
-        """Returns what is not negative where the tile is there."""
-        row_tiles, last = ceildiv(self.sizes.seq_q, self.proof.rows), self.total - 1
+        """Returns what is not negative where the tile is there; of packed sequences the list of tiles has such entries."""
+        if self.packed:
+            row, seq_q, first, end = (self.word("told", word) for word in (0, 2, 5, 6))
+            return [row, seq_q - 1 - row * self.proof.cut.block_M, end - 1 - first]
+        last = self.total - 1
         with self.facts.assuming(last - self.number):
-            return [last - self.number, self.facts.at_most(self.number, last, row_tiles)]
+            return [last - self.number, self.facts.at_most(self.number, last, self.row_tiles)]
+
+    def word(self, which: str, number: int) -> Term:
+        """Returns a word of what is told of the first tile, of this one or of the next."""
+        rows = LARGEST // 2
+        bounds = (
+            (-1, rows),
+            (0, rows),
+            (1, rows),
+            (0, rows),
+            (0, rows),
+            (0, LARGEST),
+            (1, LARGEST),
+            (0, 2**26),
+            (0, GRID_YZ),
+        )
+        return self.facts.symbol(f"{which}.{number}", *bounds[number])
 
     @cached_property
     def names(self) -> dict[str, Value]:
@@ -195,7 +277,12 @@ class TileProof:
         found = {name: getattr(self.sizes, name) for name in ("batch", "heads", "seq_q", "seq_kv")}
         for name in self.variant.mask.names:
             found[name] = self.facts.symbol(name, 0, LARGEST - ROOM)
-        for parameter in self.proof.code.parameters:
+        if self.variant.parts and not self.packed:
+            part_blocks = self.facts.symbol("part_blocks", 1, 2**26)
+            found |= {"results": self.sizes.batch * self.parts, "part_blocks": part_blocks}
+        elif self.variant.parts:
+            found["results"] = self.facts.symbol("results", 1, LARGEST)
+        for parameter in self.proof.code.parameters if self.variant.strided else ():
             for stride in parameter.strides or ():
                 found[stride] = ALIGNED * self.facts.symbol(stride, 1, LARGEST)
         return found
@@ -210,33 +297,53 @@ class TileProof:
 
     @cached_property
     def tensors(self) -> dict[str, Tensor]:
-        known: dict[str | int, Any] = self.variant.dims(SimpleNamespace(**self._sizes)) if False else self._dims
-        found = {}
-        for parameter in self.proof.code.parameters:
-            if parameter.name in ("Output", "LSE", "Q", "K", "V") and parameter.dims:
-                shape = tuple(known[dim] for dim in parameter.dims)
-                strided = self.variant.strided and parameter.strides
-                strides = (*(self.names[name] for name in parameter.strides), 1) if strided else contiguous(shape)
-                found[parameter.name] = Tensor(shape, tuple(strides))
-        return found
-
-    @property
-    def _dims(self) -> dict[str | int, Any]:
+        """Returns the kernel's tensors by name, each with its shape and its strides."""
         sizes = {name: getattr(self.sizes, name) for name in ("batch", "heads", "seq_q", "seq_kv")}
-        heads_kv = sizes["heads"] if self.variant.group == 1 else sizes["heads"] // self.variant.group
-        return {**sizes, "heads_kv": heads_kv, "head_dim": self.variant.head_dim, "head_dim_v": self.variant.head_dim_v}
+        known = self.variant.dims(Sizes(**sizes)) | {"results": self.names.get("results", 0)}
+        parameters = [p for p in self.proof.code.parameters if p.dims and {*p.dims} <= {*known}]
+        strides = {p.name: tuple(self.names[name] for name in p.strides) for p in parameters if p.strides and self.variant.strided}
+        shapes = {p.name: tuple(known[dim] for dim in p.dims) for p in parameters}
+        if self.packed:
+            apart = {name: (of_head, of_row) for name, (of_row, of_head) in strides.items()}
+            return packed_tensors(parameters, shapes, self.variant.box, apart)
+        return {
+            name: Tensor(shape, (*strides[name], 1) if name in strides else contiguous(shape))
+            for name, shape in shapes.items()
+        }
 
     def tile(self, rank: int) -> TermTile:
-        """Returns the tile of this number, that of one block of its cluster."""
-        named, cluster = self.facts.named, self.roles.cluster
-        tile, head = map(named, placed(self.number, self.sizes, self.proof.rows, self.schedule, self.variant, self.ops))
-        batch, head = map(named, divmod(head, self.variant.heads_of_tiles(self.sizes.heads)))
+        """Returns the tile of this number, or the told one, that of one block of its cluster."""
         cut = replace(self.proof.cut, variant=replace(self.variant, mask=self.mask))
-        row = named((tile * cluster + rank) * cut.block_M)
-        head = self.variant.first_head(head, self.ops)
-        found = TermTile(cut, self.sizes, row, head, batch, rank, True, self.tensors)
+        found = self._told_tile(cut, rank) if self.packed else self._tile_of_number(cut, rank)
         found.facts = self.facts
         return found
+
+    def _told_tile(self, cut: Cut, rank: int) -> TermTile:
+        row, q_begin, seq_q, k_begin, seq_kv, first, end, place, of_heads = (
+            self.word("told", n) for n in range(TOLD_WORDS)
+        )
+        sizes = SimpleNamespace(seq_q=seq_q, seq_kv=seq_kv, past_len=seq_kv - seq_q, heads=self.sizes.heads)
+        heads = self.variant.heads_of_tiles(self.sizes.heads)
+        result = ((place - 1) * heads + of_heads) * self.schedule.block_M
+        own: Any = {"part": (first, end), "result": result} if self.variant.parts else {}
+        head, begins = self.variant.first_head(of_heads, self.ops), (q_begin, k_begin)
+        first_row = (row + rank) * cut.block_M
+        return TermTile(cut, sizes, first_row, head, 0, rank, holds(place - 1), self.tensors, begins=begins, **own)
+
+    def _tile_of_number(self, cut: Cut, rank: int) -> TermTile:
+        named, heads = self.facts.named, self.variant.heads_of_tiles(self.sizes.heads)
+        order = placed(self.number, self.sizes, self.of_results, self.proof.rows, self.schedule, self.variant, self.ops)
+        tile, head = map(named, order)
+        result, head = map(named, divmod(head, heads))
+        own: Any = {}
+        batch = result
+        if self.variant.parts:
+            part, batch = map(named, divmod(result, self.sizes.batch))
+            each = self.names["part_blocks"]
+            own = {"part": (part * each, (part + 1) * each), "result": result}
+        row = named((tile * self.roles.cluster + rank) * cut.block_M)
+        head = self.variant.first_head(head, self.ops)
+        return TermTile(cut, self.sizes, row, head, batch, rank, True, self.tensors, **own)
 
     def check(self) -> None:
         """Raises Unsafe unless all roles do for any tile what is expected."""
@@ -247,11 +354,32 @@ class TileProof:
             raise Unsafe(str(error)) from None
 
     def check_role(self, process: Process) -> None:
-        """Raises Unsafe unless a role does for any tile what is expected."""
-        alone = partial(_alone, process)
+        """Raises Unsafe unless a role does for any tile what is expected, and before and behind all tiles."""
         found = blocks_of(self._events(process))
-        [at] = (n for n, one in enumerate(found) if isinstance(one, Block) and one.kind == TILES)
-        self._run_of_tile(process, found[at], alone)
+        at = [number for number, one in enumerate(found) if isinstance(one, Block) and one.kind == TILES]
+        if len(at) != 1:
+            raise Unsafe(f"{process} has {len(at)} loops over tiles")
+        together = len(self.roles.together)
+        before, behind = self.proof._started(found[: at[0]], process)[together:], found[at[0] + 1 :]
+        compare = Comparison(self.facts, str(process), partial(_alone, process), self._placed).compare
+        compare(before, self._handed(self.roles.before_tiles(process), self.cluster))
+        self._check_tile(process, found[at[0]])
+        compare(behind, (*self.roles.behind_tiles(process), *self.roles.together))
+
+    def _handed(self, expected: Iterable[Any], number: Value) -> Iterator[Any]:
+        """Yields what is expected with what is handed over of the tile of a number, which may be none."""
+        for event in expected:
+            if isinstance(event, Loop):
+                body = event.body
+                yield event._replace(body=lambda t, body=body: self._handed(body(t), number))
+            elif isinstance(event, Where):
+                yield event._replace(events=[*self._handed(event.events, number)])
+            elif self.packed and event.kind == "take":
+                heads = self.of_results
+                there = replace(event, place=(number // heads, number % heads))
+                yield Where(holds(self.total - 1 - number), (there,), (event,))
+            else:
+                yield event
 
     def _events(self, process: Process) -> list[Event]:
         producer = process.warpgroup < 0
@@ -268,17 +396,25 @@ class TileProof:
         boxes = {descriptor.name: descriptor.box[0] for descriptor in self.proof.plan.descriptors}
         heads = self.variant.tile_heads, self.variant.box
         reading = Reading(
-            self.proof.tiles, self.proof.products, self.tensors, self.variant.dtype, boxes, self.variant.parts, False, heads
+            self.proof.tiles,
+            self.proof.products,
+            self.tensors,
+            self.variant.dtype,
+            boxes,
+            self.variant.parts,
+            False,
+            heads,
         )
         events = TermStream(self.run, np.arange(len(threads)), str(process), reading).events()
         return [event for event in events if event.kind not in OF_HEADS]
 
-    def _run_of_tile(self, process: Process, tiles: Block, alone: Any) -> None:
+    def _check_tile(self, process: Process, tiles: Block) -> None:
         leave, *inside = tiles.inside
         if not isinstance(leave, Block) or leave.kind != LEAVE:
             raise Unsafe(f"{process} does not begin a tile by asking whether it is there")
         show = self.facts.show
-        show(f"{process}: the end of the tiles", term(leave.value) - holds(self.number - self.total))
+        there = holds(self.word("told", 0) if self.packed else self.total - 1 - self.number)
+        show(f"{process}: the end of the tiles", term(leave.value) - (1 - there))
         with self.facts.assuming(*self.there):
             tile = self.tile(process.block)
             first, end = tile.blocks
@@ -287,7 +423,10 @@ class TileProof:
             show(f"{process}: a tile's KV blocks", count - least, NOT_NEGATIVE)
             with self.facts.assuming(count - least):
                 expected = self.roles.of_tile(process, self.turn, self.base, count, tile, self.ops)
-                Comparison(self.facts, str(process), alone, partial(self._placed, tile)).compare(inside, expected)
+                compare = Comparison(
+                    self.facts, str(process), partial(_alone, process), partial(self._placed, tile=tile)
+                )
+                compare.compare(inside, self._handed(expected, term(self.told.next_number)))
                 self._check_carried(process, count)
 
     def _check_carried(self, process: Process, count: Term) -> None:
@@ -297,24 +436,35 @@ class TileProof:
             end = self.run.ends[name]
             if end is None:
                 raise Unsafe(f"{process}: {name} has no value behind a tile")
-            if started is self.number:
+            if started is self.number and self.packed:
+                show(f"{process}: {name} at first", term(before) - self.cluster)
+                show(f"{process}: the number of the next tile", term(end) - self.told.next_number)
+            elif started is self.number:
                 show(f"{process}: {name} at first", term(before) - self.cluster)
                 if scheduler == "one_tile":
                     show(f"{process}: no tile behind the first", term(end) - self.total, NOT_NEGATIVE)
                 else:
                     step = workers(self.schedule, self.variant)
-                    wanted = started + step if scheduler == "static" else self.told.get(None, "", 0)
+                    wanted = started + step if scheduler == "static" else self.facts.symbol("next number", 0, LARGEST)
                     show(f"{process}: the number of the next tile", term(end) - wanted)
+            elif started.symbols <= {f"told.{word}" for word in range(TOLD_WORDS)}:
+                (symbol,) = started.symbols
+                wanted = self.word("next", int(symbol.partition(".")[2]))
+                show(f"{process}: what {name} tells of the next tile", term(end) - wanted)
             else:
                 show(f"{process}: {name} at first", before)
                 show(f"{process}: {name} behind a tile", term(end) - started - (1 if started is self.turn else count))
 
-    def _placed(self, tile: TermTile, event: Event) -> tuple[Any, ...]:
-        if event.kind not in ("output", "lse"):
+    def _placed(self, event: Event, tile: TermTile | None = None) -> tuple[Any, ...]:
+        if tile is None or event.kind not in ("output", "lse"):
             return event.place
         row, head, batch = event.place
-        tensor = self.tensors["Output" if event.kind == "output" else "LSE"]
-        return tensor.element(batch, head, row), tile.sizes.seq_q - row
+        whole = self.packed and self.variant.parts and not event.name
+        names = {"output": ("Output", "Merged"), "lse": ("LSE", "MergedLSE")}
+        tensor = self.tensors[names[event.kind][whole]]
+        if event.name:
+            return row * tensor.row_stride, tile.sizes.seq_q - tile.row - head
+        return tensor.element(0 if self.packed else batch, head, row), tile.sizes.seq_q + tile.queries[0] - row
 
 
 def _within(element: Term, stride: Term) -> tuple[Term, Term]:
@@ -330,6 +480,3 @@ def _alone(process: Process, event: Event) -> bool:
     from tl_attention.codeproof.warp_specialized.code_proof import _alone as of_numbers
 
     return of_numbers(process, {}, event)
-
-
-_ = (HANDLES, Maybe, Place, BRANCH, LOOP)

@@ -245,7 +245,7 @@ class Roles:
         if self.q_in_registers and not self.output_through_q:
             yield from (Event("fence"), self._release_q(process))
 
-        def steps(iteration: Any, operations: Sequence[Operation]) -> Iterator[Expected]:
+        def steps(iteration: Any, operations: Sequence[Operation]) -> Iterator[Expected | Loop | Where]:
             for op in operations:
                 block = iteration - op.lag
                 if op.statement == "mask" and op.kind == "run":
@@ -280,7 +280,7 @@ class Roles:
     def _release_tile(self, process: Process, turn: int) -> Event:
         return Event("arrive", "tile_empty", self._place_of_tile(turn)[0], 1, (process.block,))
 
-    def _stored(self, tile: PlacedTile, own: int) -> Iterator[Event | Maybe]:
+    def _stored(self, tile: PlacedTile, own: int) -> Iterator[Expected | Where]:
         """Yields the events by which a warpgroup stores its rows' LSE and output from registers.
 
         They store the rows that the problem has, and are a Maybe where it has none.

@@ -26,15 +26,14 @@ def workers(schedule: Schedule, variant: Variant) -> int:
 
 
 def placed(
-    number: Any, sizes: Any, rows: int, schedule: Schedule, variant: Variant, ops: Any = ARRAYS
+    number: Any, sizes: Any, heads: Any, rows: int, schedule: Schedule, variant: Variant, ops: Any = ARRAYS
 ) -> tuple[Any, Any]:
-    """Returns (row tile, head counted over all batches) for each tile number, in the schedule's order of tiles.
+    """Returns (row tile, head) for each tile number, in the schedule's order of tiles, of heads counted over all batches.
 
-    The function says a second time, for the proof, what `tiles.py` says. Numbers and sizes are arrays, or unknowns with
-    their `ops`.
+    The function says a second time, for the proof, what `tiles.py` says. Numbers, sizes and the number of heads are
+    arrays, or unknowns with their `ops`.
     """
     row_tiles = ops.max(ceildiv(sizes.seq_q, rows), 1)
-    heads = variant.heads_of_tiles(sizes.heads) * results(variant, sizes)
     row, head, _ = ordered(number, row_tiles, heads, sizes.seq_kv, schedule, variant, ops)
     return (row_tiles - 1 - row if variant.mask.grows else row), head
 
