@@ -152,6 +152,9 @@ class Comparison:
             with self.facts.assuming(number, trips - 1 - number):
                 self.compare(block.inside, head.body(head.first + number))
             wanted[0] = Loop(self.facts.named(head.first + trips), self.facts.simpler(head.count - trips), head.body)
+        elif block.kind == BRANCH and not (block.inside or block.otherwise):
+            # Its sides compute numbers.
+            return
         elif block.kind == BRANCH:
             head = self._head(wanted)
             if not isinstance(head, Where):

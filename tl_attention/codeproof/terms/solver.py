@@ -120,7 +120,7 @@ class Query:
     def _product(self, monomial: tuple[Atom, ...]) -> None:
         # A quotient's axiom may be about this product, too.
         name, factors = self._declare(monomial), [self.monomial((atom,)) for atom in monomial]
-        ranges = [self.facts.range_of_atom(atom) if atom.kind != QUOTIENT else (-inf, inf) for atom in monomial]
+        ranges = [self.facts.range_of_atom(atom) for atom in monomial]
         if all(low >= 0 for low, _ in ranges):
             told = [f"(>= {name} 0)", *(f"(=> (= {factor} 0) (= {name} 0))" for factor in factors)]
             for number, factor in enumerate(factors):

@@ -16,6 +16,7 @@ import numpy as np
 
 from tl_attention.codeproof.comparison import OF_HEADS
 from tl_attention.codeproof.proof import Proof
+from tl_attention.codeproof.read.copies import HAND_OVER
 from tl_attention.codeproof.run.stream import Stream
 from tl_attention.codeproof.run.thread_slice import Reading, ThreadSlice
 from tl_attention.codeproof.run.threads import Class, Threads, Value
@@ -99,6 +100,9 @@ class TermStream(Stream):
         elif kind in ("rows of output", "rows of lse"):
             self.products.check_settled(part)
             yield self._rows(part)
+        elif kind == HAND_OVER and "entry" in part.seen.values:
+            place = part.one("entry"), part.one("head")
+            yield from (replace(event, place=place) for event in super()._event(part))
         else:
             yield from super()._event(part)
 
@@ -134,10 +138,13 @@ class TermStream(Stream):
             raise Unsafe(f"line {line}: the output's elements are not those of {ROWS} rows, each once")
         # How many rows are left is seen of a row that need not be there.
         left = [atom.of + 1 + row for row, inside in rows.items() for atom in inside.atoms][:1] or [term(ROWS)]
-        for row, inside in rows.items():
-            if not self.run.facts.simpler(holds(left[0] - 1 - row)).same(inside):
+        facts = self.run.facts
+        with facts.assuming(*self.run.tiles.there):
+            wrong = [row for row, inside in rows.items() if not facts.simpler(holds(left[0] - 1 - row)).same(inside)]
+        for row in wrong[:1]:
+            if True:
                 raise Unsafe(
-                    f"line {line}: row {row} is stored where {inside}, expected where {left[0] - 1 - row} >= 0"
+                    f"line {line}: row {row} is stored where {rows[row]}, expected where {left[0] - 1 - row} >= 0"
                 )
         return Event("output", value=left[0], place=(first, left[0]))
 
@@ -179,7 +186,10 @@ class Told:
         return threads, values
 
     def add(self, threads: Class, counter: str, index: int, step: int) -> Value:
-        return self.proof.facts.symbol(f"{counter}[{index}]", 0, LARGEST - ROOM)
+        found = self.proof.facts.symbol(f"{counter}[{index}]", 0, LARGEST - ROOM)
+        if index == 0:
+            self.next_number = found + workers(self.proof.schedule, self.proof.variant)
+        return found
 
     def set(self, threads: Class, counter: str, index: int, value: int) -> None:
         pass
@@ -374,7 +384,7 @@ class TileProof:
                 yield event._replace(body=lambda t, body=body: self._handed(body(t), number))
             elif isinstance(event, Where):
                 yield event._replace(events=[*self._handed(event.events, number)])
-            elif self.packed and event.kind == "take":
+            elif self.packed and isinstance(event, Event) and event.kind == "take":
                 heads = self.of_results
                 there = replace(event, place=(number // heads, number % heads))
                 yield Where(holds(self.total - 1 - number), (there,), (event,))
@@ -402,7 +412,7 @@ class TileProof:
             self.variant.dtype,
             boxes,
             self.variant.parts,
-            False,
+            self.variant.parts and self.packed,
             heads,
         )
         events = TermStream(self.run, np.arange(len(threads)), str(process), reading).events()
