@@ -78,7 +78,7 @@ def test_a_store_that_was_not_asked_for_is_refused(name):
     with pytest.raises(ScheduleRefused, match="'.*' stands before the kernel"):
         prove(kernel.schedule, replace(code, variant=without, parameters=kept))
     asked = replace(plain.variant, optional=frozenset({"LSE"}))
-    with pytest.raises(ScheduleRefused, match="its caller gives|what stands before the kernel"):
+    with pytest.raises(ScheduleRefused, match="its caller gives|stands before the kernel"):
         prove(kernel.schedule, replace(plain, variant=asked, parameters=asked.parameters()))
 
 

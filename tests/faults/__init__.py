@@ -19,6 +19,7 @@ from faults import (
     softcap,
     statements,
     strides,
+    text,
     tile_heads,
     tiles,
     waits,
@@ -47,5 +48,5 @@ THEMES = (
     tile_heads,
 )
 TABLE: list[Row] = [
-    row for theme in (*THEMES, pshared, fragments, lse, names, statements, samples) for row in theme.ROWS
+    row for theme in (*THEMES, pshared, fragments, lse, names, statements, text, samples) for row in theme.ROWS
 ]

@@ -138,7 +138,7 @@ ROWS = [
         edit("output_tma, asked", says("lse (0) at (0, 1, 0)", "lse (0) at (0, 0, 0)"),
             r"\(\(int64_t\)head_(\d)\)", r"((int64_t)(head_\1 + 1))", within=STORE), NO_TMA_OUTPUT),
     Row("another device function of the LSE",
-        *edits(ASKED, "what stands before the kernel is not its prelude", r"row \+ 8 < rows", "row + 7 < rows")),
+        *edits(ASKED, "stands before the kernel, expected", r"row \+ 8 < rows", "row + 7 < rows")),
     Row("the output's address for that of the LSE",
         *edits(ASKED, "argument 1 of a call", r"(\.v_ptr\) = )LSE;", r"\1Output;", host=True)),
     Row("rows as many as the LSE has heads",

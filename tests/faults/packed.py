@@ -192,7 +192,7 @@ ROWS = [
         r"\(\(int\)blockIdx\.x\) == 0",
         "((int)blockIdx.x) <= 1",
     ),
-    row("another list", COUNTED, "what stands before the kernel", r"buckets = 32", "buckets = 16"),
+    row("another list", COUNTED, "stands before the kernel, expected", r"buckets = 32", "buckets = 16"),
     row(
         "a list without the used keys",
         COUNTED,

@@ -30,8 +30,7 @@ BEGIN_OF_PRELUDE = """#if defined(_MSC_VER) && !defined(__clang__) && _MSC_VER <
 #include <cuda.h>
 #undef alignas
 #define alignas _tl_orig_alignas
-#endif
-""".splitlines()
+#endif"""
 # Which of these headers a kernel has depends on what it calls.
 OF_CALLS = ("instruction/wgmma", "instruction/mma", "intrin", "atomic", "barrier", "copy_sm90", "copy", "cluster")
 OF_ALL = ("reduce", "scan", "ldsm", "threadblock_swizzle", "debug")
@@ -39,29 +38,18 @@ HEADERS = {"#include <math_constants.h>", *(f"#include <tl_templates/cuda/{name}
 END_OF_PRELUDE = """#ifdef ENABLE_BF16
 #include <tl_templates/cuda/cuda_bf16_fallbacks.cuh>
 #endif
-
-""".splitlines()
+"""
 
 
 def check_prelude(kernel: Kernel, functions: str) -> None:
-    """Raises Unsafe unless exactly `functions`, known headers and the kernel's declaration stand before the kernel."""
-    text = kernel.prelude + "\n"
-    if not text.startswith(functions):
-        raise Unsafe("what stands before the kernel is not its prelude")
-    lines = text.removeprefix(functions).splitlines()
-    of_listing = [prototype_of(kernel.listing)] if kernel.listing else []
-    of_merging = [prototype_of(kernel.merging)] if kernel.merging else []
-    end = [*END_OF_PRELUDE, *of_listing, kernel.signature.prototype, *of_merging]
-    middle = lines[len(BEGIN_OF_PRELUDE) : -len(end)]
-    if lines != [*BEGIN_OF_PRELUDE, *middle, *end] or len(middle) != len({*middle}) or not HEADERS.issuperset(middle):
-        known = {*BEGIN_OF_PRELUDE, *HEADERS, *end}
-        other = next((line for line in lines if line not in known), "a header in another place")
-        raise Unsafe(f"{other[:80]!r} stands before the kernel")
-
-
-def prototype_of(kernel: str) -> str:
-    """Returns the line that declares a kernel of this text."""
-    return re.sub(r"__launch_bounds__\(\d+, 1\) ", "", kernel.partition("\n")[0]).removesuffix(" {") + ";"
+    """Raises Unsafe unless exactly `functions`, known headers and the kernels' declarations stand before the kernels."""
+    kernels = [line for line in kernel.lines if "__launch_bounds__" in line]
+    headers = [line for line in dict.fromkeys(kernel.lines) if line in HEADERS]
+    declared = [re.sub(r"__launch_bounds__\(\d+, \d+\) ", "", line).removesuffix(" {") + ";" for line in kernels]
+    known = [functions + BEGIN_OF_PRELUDE, *headers, END_OF_PRELUDE, *declared, kernels[0]]
+    for number, (line, expected) in enumerate(zip(kernel.lines, "\n".join(known).split("\n")), 1):
+        if line != expected:
+            raise Unsafe(f"line {number}: {line[:100]!r} stands before the kernel, expected {expected[:100]!r}")
 
 
 def check_no_merging(kernel: Kernel, plan: HostPlan) -> None:
@@ -100,10 +88,9 @@ def check_signature(kernel: Kernel, plan: HostPlan, parameters: tuple[Parameter,
         raise Unsafe("the launch's descriptors are not those that the kernel takes")
 
 
-def check_scalars(kernel: Kernel, source: str, parameters: tuple[Parameter, ...]) -> None:
+def check_scalars(kernel: Kernel, parameters: tuple[Parameter, ...]) -> None:
     """Raises Unsafe unless the kernel's body names each of the parameters that are numbers."""
-    lines = source.splitlines()
-    body = "\n".join(lines[number] for number in kernel.kinds)
+    body = "\n".join(kernel.lines[number] for number in kernel.kinds)
     for parameter in parameters:
         if parameter.kind == "scalar" and not re.search(rf"\b{parameter.name}\b", body):
             raise Unsafe(f"it does not read {parameter.name}")

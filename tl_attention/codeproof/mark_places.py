@@ -81,7 +81,7 @@ def places(source: str, kinds: Iterable[str] = KINDS) -> tuple[Mark, ...]:
 
     Raises SyntaxError for code that the reader does not know.
     """
-    lines = source.splitlines()
+    lines = source.split("\n")
     found: list[Mark | None] = []
     for mark in _Places(lines, frozenset(kinds)).among(read(source, (*SPECIALISED, *CALLS)).body):
         last = found[-1] if found else None
@@ -102,7 +102,7 @@ def arrivals(source: str, marks: Sequence[Mark]) -> tuple[tuple[str, ...], ...]:
     """Returns for each mark of code the barriers at which a role arrives between this mark and the next, by their names."""
     found: list[list[str]] = [[] for _ in marks]
     lines = [mark.line for mark in marks]
-    for number, line in enumerate(source.splitlines()):
+    for number, line in enumerate(source.split("\n")):
         if (match := ARRIVAL.search(line)) and (before := bisect_right(lines, number)):
             found[before - 1].append(match[1] or NAMED_BARRIER)
     return tuple(tuple(dict.fromkeys(names)) for names in found)

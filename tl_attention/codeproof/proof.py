@@ -257,7 +257,7 @@ class Proof(ABC):
         check_equalities(self.kernel.body)
         check_prelude(self.kernel, prelude(lowering.device_code(self.schedule, self.code.variant)))
         check_signature(self.kernel, self.plan, self.code.parameters, self.code.variant.dtype)
-        check_scalars(self.kernel, self.code.source, self.code.parameters)
+        check_scalars(self.kernel, self.code.parameters)
         blocks, wanted = self.kernel.signature.blocks, self.schedule.kernel.blocks_per_sm
         if blocks != wanted:
             raise Unsafe(f"its registers are those of {blocks} blocks on an SM, expected {wanted}")
@@ -381,7 +381,7 @@ class Proof(ABC):
     def _verdict(self, fixed: bool) -> Verdict:
         kinds = self.kernel.kinds
         unreached = self.coverage.unreached(self.kernel, self.iterations, fixed)
-        lines = range(len(self.code.source.splitlines()))
+        lines = range(len(self.kernel.lines))
         return Verdict(tuple(kinds.get(line, "") for line in lines), unreached, self.digest.hexdigest())
 
 

@@ -62,10 +62,9 @@ class MmaSyncProof(RowTileProof):
             found, wanted = declared.registers.get(name), elements * BYTES.get(name, 2)
             if found != wanted:
                 raise Unsafe(f"{name} has {found or 'no'} bytes of a thread's registers, expected {wanted}")
-        lines = self.code.source.splitlines()
         for line, kind in self.kernel.kinds.items():
-            if kind == OTHERS and OF_FRAGMENTS.search(lines[line]):
-                raise Unsafe(f"line {line + 1} computes on a fragment: {lines[line].strip()[:80]!r}")
+            if kind == OTHERS and OF_FRAGMENTS.search(self.kernel.lines[line]):
+                raise Unsafe(f"line {line + 1} computes on a fragment: {self.kernel.lines[line].strip()[:80]!r}")
 
     # --- what a block does -------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from tl_attention.codeproof.read.expression import Expression, parsed
+from tl_attention.codeproof.read.lines import NUMBER
 from tl_attention.kernels.shared.device_code import ON_SCORES
 from tl_attention.problem.variant import KERNEL_PARAMETERS
 
@@ -29,8 +30,8 @@ DYNAMIC = re.compile(r"\s*extern __shared__ __align__\(1024\) uchar buf_dyn_shme
 ALLOCATIONS = (BUFFER, BARRIERS, BARRIER_NAME, NUMBERS, DYNAMIC)
 # tl::GmmaDescriptor desc_b;
 MATRIX = re.compile(r"\s*tl::GmmaDescriptor (\w+);$")
-# What no arithmetic on registers has: other statements, strings, directives, and operators that change a variable.
-FOREIGN = re.compile(r"[;{}#\"'\\`@$~]|\+\+|--|//|(?<![<>=!])=(?!=)")
+# What no arithmetic on registers has: other statements, and operators that change a variable.
+FOREIGN = re.compile(r"[;{}]|\+\+|--|(?<![<>=!])=(?!=)")
 # What is assigned:  acc_s[i] = ...   __1.x = ...   *(float2*)(acc_s + (i * 2)) = ...
 # ((half2*)(&__8))[0] = ...   (reinterpret_cast<__nv_bfloat162*>(&__8))[0] = ...
 TARGET = re.compile(
@@ -52,7 +53,7 @@ PURE = {
 }
 WORD = re.compile(r"[A-Za-z_]\w*")
 IDENTIFIER = re.compile(r"(?<![\w.])[A-Za-z_]\w*(?:::\w+)*(?:\.\w+)*")
-COMMENT, HEX_FLOAT = re.compile(r"/\*.*?\*/"), re.compile(r"0x[0-9a-f.]+p[+-]\d+f?")
+FLOAT = re.compile(NUMBER)
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,7 @@ class Declared:
 
     def pure(self, text: str) -> bool:
         """Says whether a text is an expression that reads registers and integers alone, and changes nothing."""
-        plain = HEX_FLOAT.sub("0", COMMENT.sub("", text))
+        plain = FLOAT.sub("0", text)
         used = IDENTIFIER.findall(plain)
         return not FOREIGN.search(plain) and all(
             name in self._pure or name.partition(".")[0] in self.registers for name in used

@@ -286,7 +286,7 @@ def _arguments(lines: list[str]) -> Arguments:
         .replace("SLOT", str(slot))
         for slot, match in enumerate(found)
     ]
-    expected = [line for text in (*forms, DEVICE.replace("NAME", tensors[0])) for line in text[1:].splitlines(True)]
+    expected = [line for text in (*forms, DEVICE.replace("NAME", tensors[0])) for line in re.findall(r".+\n", text)]
     if missing := [line for line in expected if line not in lines]:
         raise unknown(f"no definition {missing[0].strip()!r}")
     sizes, strides = [], []

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from tl_attention.codeproof.read.declarations import Declared, declared_by
 from tl_attention.codeproof.read.expression import arguments
+from tl_attention.codeproof.read.lines import lines_of
 from tl_attention.codeproof.read.nodes import (
     PER_HEAD,
     Arithmetic,
@@ -55,7 +56,6 @@ FOLLOWED = ("int ", "uint")
 # The kinds of lines that are a product's own.
 OF_PRODUCTS = {"product", "operand fence", "descriptor"}
 SIGNATURE = re.compile(r'extern "C" __global__ void __launch_bounds__\((\d+), (\d+)\) (\w+)\((.*)\) \{$')
-PROTOTYPE = 'extern "C" __global__ void {}({});'
 # __grid_constant__ const CUtensorMap K_desc    const half_t* __restrict__ K    int* Tiles    int seq_q
 # float softmax_scale    int64_t Output_row_stride
 PARAMETER = re.compile(
@@ -81,14 +81,13 @@ class Signature:
 
     The kinds are descriptors, tensors by address, integers and numbers. ptxas gives each of its `threads` no more
     registers than leave room for so many `blocks` on an SM. `pointers` are the types that the tensors by address have
-    in C++. `prototype` is the line that declares the same kernel.
+    in C++.
     """
 
     threads: int
     blocks: int
     name: str
     parameters: tuple[tuple[str, str], ...]
-    prototype: str
     pointers: tuple[tuple[str, str], ...]
 
     def of(self, kind: str) -> tuple[str, ...]:
@@ -98,13 +97,13 @@ class Signature:
 
 @dataclass
 class Kernel:
-    """A Kernel is generated code, parsed into prelude, declarations and statements, with the kind of each line.
+    """A Kernel is generated code, its lines, and these parsed into declarations and statements, with the kind of each line.
 
     `listing` is the text of the kernel that lists tiles, which stands before the main one, "" where there is none.
     `merging` is that of the kernel that merges parts, which stands behind it.
     """
 
-    prelude: str
+    lines: Sequence[str]
     listing: str
     signature: Signature
     declared: Declared
@@ -115,39 +114,41 @@ class Kernel:
 
 def read(source: str, calls: Sequence[Call]) -> Kernel:
     """Parses the kernel in generated CUDA; raises SyntaxError for a line that is none of what a kernel may have."""
-    lines = source.splitlines()
+    lines = lines_of(source)
     kernels = [n for n, line in enumerate(lines) if "__launch_bounds__" in line] or [len(lines)]
     end = kernels.pop() if len(kernels) > 1 and MERGES.match("".join(lines[kernels[-1] + 1 :][:2])) else len(lines)
-    first, begin = kernels[-1], kernels[0]
-    signature = _signature(lines[first] if first < len(lines) else "")
+    first = kernels[-1]
+    signature = _signature(first + 1, "".join(lines[first : first + 1]))
     body = lines[first + 1 : end]
     declared = Declared.of(body, (*signature.of("int"), *signature.of("int64_t")))
     reader = _Reader(calls, declared, {name for _, name in signature.parameters})
     numbered = iter(enumerate(map(str.strip, body), first + 1))
     block = reader.block(numbered)
-    if block.closing != "}" or any(text for _, text in numbered):
-        raise SyntaxError("the kernel's braces do not match")
-    prelude, listing = "\n".join(lines[:begin]), "\n".join(lines[begin:first])
-    return Kernel(prelude, listing, signature, declared, block.nodes, reader.kinds, "\n".join(lines[end:]))
+    ending = [(block.line, block.closing), *((number, text) for number, text in numbered if text)]
+    if [text for _, text in ending] != ["}"]:
+        number, text = ending[:2][-1]
+        raise SyntaxError(f"line {number + 1}: {text[:80]!r}, expected the kernel's last brace and nothing behind it")
+    listing = "\n".join(lines[kernels[0] : first])
+    return Kernel(lines, listing, signature, declared, block.nodes, reader.kinds, "\n".join(lines[end:]))
 
 
-def _signature(line: str) -> Signature:
+def _signature(number: int, line: str) -> Signature:
     match = SIGNATURE.match(line)
     parameters = [PARAMETER.match(text) for text in arguments(match[4])] if match else []
     if not match or not all(parameters):
-        raise SyntaxError(f"{line[:100]!r} is no kernel of a form that is known")
+        raise SyntaxError(f"line {number}: {line[:100]!r} is no kernel of a form that is known")
     kinds = ["descriptor" if p[1] else "address" if p[2] else p[3] for p in parameters if p]
     named = tuple((kind, p[4]) for kind, p in zip(kinds, parameters) if p)
     pointers = tuple((p[4], p[2]) for p in parameters if p and p[2])
-    return Signature(int(match[1]), int(match[2]), match[3], named, PROTOTYPE.format(match[3], match[4]), pointers)
+    return Signature(int(match[1]), int(match[2]), match[3], named, pointers)
 
 
 class _Block(NamedTuple):
     """A _Block is the statements up to a closing brace, the line that has the brace, and that line's number."""
 
     nodes: tuple[Any, ...]
-    closing: str = ""
-    line: int = -1
+    closing: str
+    line: int
 
 
 class _Reader:
@@ -179,7 +180,7 @@ class _Reader:
                 nodes += self.statement(number, text, lines)
             except SyntaxError as error:
                 raise error if "line " in str(error) else SyntaxError(f"line {number + 1}: {error}") from None
-        return _Block(joined(nodes))
+        raise SyntaxError("no brace ends the kernel")
 
     def declare(self, names: Iterable[str]) -> None:
         """Puts variables in reach from here on; raises SyntaxError where another of the same name is in reach."""
