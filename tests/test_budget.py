@@ -22,7 +22,7 @@ BUDGET = {
     "oracle": 420,
     "lab": 7630,
     "tools": 5240,
-    "tests": 27740,
+    "tests": 27750,
     "library": 15860,
     "path": 8515,
 }

@@ -8,6 +8,8 @@ from faults.table import SMALL, Row, edit, edits
 ENDS, SPACES = "\v\f\r\x1c\x1d\x1e\x85\u2028\u2029", "\t\x1f\xa0\u3000"
 BARRIER, END = r"^( *)__syncthreads\(\);$", r"^\}\n+\Z"
 KERNEL = r'^extern "C" __global__ void (__launch_bounds__.*)$'
+DECLARED = r'^extern "C" __global__ void (?!__).*\);$'
+OTHER = r'extern "C" __global__ void __launch_bounds__(32, 1) other(int a) {\n  cudaGridDependencySynchronize();\n'
 NOT_BEFORE, NOT_BEHIND = (
     r"line \d+: '{}.*' stands before the kernel, expected 'extern",
     r"line \d+: '{}', expected the kernel's last",
@@ -59,6 +61,16 @@ ROWS = [
         ("a variable behind the kernel's brace", r"\} int other;", "} int other;\n"),
         ("a brace too many", r"\}", "}\n}\n"),
     )),
+    Row("another kernel before the kernel", *edits(SMALL, "another kernel, expected no kernel before the main one",
+        DECLARED, r'extern "C" __global__ void other(int a);\n\g<0>',
+        KERNEL, OTHER + r"}\n__device__ int another;\n\g<0>", which="first")),
+    Row("another kernel behind the kernel", *edits(SMALL, "another kernel, expected no kernel behind the main one",
+        DECLARED, r'\g<0>\nextern "C" __global__ void other(int a);',
+        END, r"}\n" + OTHER + r"  tl_attention_merge<128, false>(a);\n}\n__device__ int another;\n", which="first")),
+    Row("a wait for a kernel that is none", *edits(SMALL, r"line \d+ has cudaGridDep.*, expected no kernel before",
+        BARRIER, r"\1cudaGridDependencySynchronize();\n\g<0>", which="first")),
+    Row("a sign to a kernel that is none", *edits(SMALL, r"line \d+ has cudaTrigger.*, expected no kernel behind",
+        BARRIER, r"\1cudaTriggerProgrammaticLaunchCompletion();\n\g<0>", which="first")),
     Row("a function behind the kernel that merges", edit("best_causal, parts", "the kernel that merges parts is",
         END, r"}\nint other() { return 0; }\n"), "it merges no parts"),
     Row("a function behind the kernel that lists", edit("best_causal, packed parts", "the kernel that lists the tiles is",

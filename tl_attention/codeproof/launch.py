@@ -12,6 +12,7 @@ from tl_attention.codeproof.tiles.tiles import Tile
 from tl_attention.codeproof.verdict import Unsafe
 from tl_attention.problem.features import MAIN, Parameter
 from tl_attention.problem.shape import DTYPE_BYTES
+from tl_attention.problem.variant import Variant
 
 # CUDA's CUtensorMapDataType, CUtensorMapSwizzle and CUtensorMapL2promotion.
 DATA_TYPES = {"float16": 6, "bfloat16": 9}
@@ -52,16 +53,19 @@ def check_prelude(kernel: Kernel, functions: str) -> None:
             raise Unsafe(f"line {number}: {line[:100]!r} stands before the kernel, expected {expected[:100]!r}")
 
 
-def check_no_merging(kernel: Kernel, plan: HostPlan) -> None:
-    """Raises Unsafe if there is another kernel behind the main one."""
-    if kernel.merging or plan.merging:
-        raise Unsafe("another kernel stands behind it")
+def check_alone(kernel: Kernel, plan: HostPlan, variant: Variant) -> None:
+    """Raises Unsafe if another kernel stands before or behind the main one, or this one calls for one, but where one must be.
 
-
-def check_no_listing(kernel: Kernel, plan: HostPlan) -> None:
-    """Raises Unsafe if there is another kernel before the main one."""
-    if kernel.listing or plan.listing:
-        raise Unsafe("another kernel stands before it")
+    TileLang launches a kernel that waits for the one before it beside that one, whatever it is.
+    """
+    others = {
+        "before": (variant.packed, kernel.listing or plan.listing, "cudaGridDependencySynchronize"),
+        "behind": (variant.parts, kernel.merging or plan.merging, "cudaTriggerProgrammaticLaunchCompletion"),
+    }
+    for where, (wanted, found, call) in others.items():
+        calls = [f"line {number + 1} has {call}" for number in kernel.kinds if call in kernel.lines[number]]
+        if not wanted and (found or calls):
+            raise Unsafe(f"{'another kernel' if found else calls[0]}, expected no kernel {where} the main one")
 
 
 def check_signature(kernel: Kernel, plan: HostPlan, parameters: tuple[Parameter, ...], dtype: str) -> None:

@@ -17,6 +17,7 @@ import numpy as np
 
 from tl_attention.codeproof.comparison import OF_HEADS, check_per_head, compare
 from tl_attention.codeproof.launch import (
+    check_alone,
     check_descriptors,
     check_memory,
     check_prelude,
@@ -255,6 +256,7 @@ class Proof(ABC):
         lowering = lowering_of(self.schedule)
         lowering.check_variant(self.schedule, self.code.variant)
         check_equalities(self.kernel.body)
+        check_alone(self.kernel, self.plan, self.code.variant)
         check_prelude(self.kernel, prelude(lowering.device_code(self.schedule, self.code.variant)))
         check_signature(self.kernel, self.plan, self.code.parameters, self.code.variant.dtype)
         check_scalars(self.kernel, self.code.parameters)

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from tl_attention.codeproof.comparison import executed
-from tl_attention.codeproof.launch import check_no_listing, check_no_merging
 from tl_attention.codeproof.proof import MOST_KEYS, Proof
 from tl_attention.codeproof.read.copies import CLEAR
 from tl_attention.codeproof.run.run import Run
@@ -95,10 +94,7 @@ class RolesProof(Proof):
         variant = self.code.variant
         if variant.parts:
             check_merging(self.kernel, self.plan, variant, self.schedule.block_M)
-        else:
-            check_no_merging(self.kernel, self.plan)
         if not self.roles.packed:
-            check_no_listing(self.kernel, self.plan)
             return
         tile = self.schedule.block_M, self.roles.cluster, self.schedule.block_N, workers(self.schedule, variant)
         check_listing(self.kernel, self.plan, tile, variant)
