@@ -52,6 +52,8 @@ ROWS = [
         "a comment before the kernel": "// other",
         "a declaration twice": 'extern "C" __global__ void other();',
     }.items()),
+    Row("a directive with a number", *edits(SMALL, "'#pragma unroll 1' is nothing that is known",
+        BARRIER, r"#pragma unroll 1\n\g<0>", which="first")),
     Row("a header twice", *edits(SMALL, "'#include <math_constants.h>' stands before the kernel, expected '#include <tl_",
         r"^#include <math_constants.h>\n", r"\g<0>\g<0>")),
     Row("an attribute of the kernel", *edits(SMALL, r"line \d+: .* is no kernel of a form that is known",
