@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from tl_attention.codeproof.comparison import OF_HEADS
+from tl_attention.codeproof.comparison import COUNTS, OF_HEADS
 from tl_attention.codeproof.proof import Proof
 from tl_attention.codeproof.read.copies import HAND_OVER
+from tl_attention.codeproof.read.nodes import PER_HEAD
 from tl_attention.codeproof.run.stream import Stream
 from tl_attention.codeproof.run.thread_slice import Reading, ThreadSlice
 from tl_attention.codeproof.run.threads import Class, Threads, Value
@@ -31,6 +32,7 @@ from tl_attention.codeproof.verdict import Unsafe
 from tl_attention.kernels.warp_specialized.roles import Roles
 from tl_attention.kernels.warp_specialized.tile_order import placed, workers
 from tl_attention.problem.bounds import GRID_YZ, LARGEST, ROOM
+from tl_attention.problem.features import features_of
 from tl_attention.problem.mask import WINDOW, Mask, ceildiv, sides
 from tl_attention.problem.packed import TOLD_WORDS
 from tl_attention.problem.shape import DTYPE_BYTES
@@ -146,12 +148,17 @@ class TermStream(Stream):
                 raise Unsafe(
                     f"line {line}: row {row} is stored where {rows[row]}, expected where {left[0] - 1 - row} >= 0"
                 )
-        return Event("output", value=left[0], place=(first, left[0]))
+        return Event("output", value=left[0], place=(first, left[0], tensor.row_stride, 0))
 
     def _rows(self, part: ThreadSlice) -> Event:
-        """Returns the event of rows that are stored, whose place is (first element, rows that are left from there)."""
-        kind = {"rows of output": "output", "rows of lse": "lse"}[part.seen.kind]
-        return Event(kind, self._name_of(part), part.one("index"), place=(part.one("element"), part.one("rows")))
+        """Returns the event of rows that are stored; its place says where, as `placed` does."""
+        kind, values = {"rows of output": "output", "rows of lse": "lse"}[part.seen.kind], part.seen.values
+        apart = (
+            part.one("row_stride") if kind == "output" else 1,
+            part.one("head_stride") if "head_stride" in values else 0,
+        )
+        place = part.one("element"), part.one("rows"), *apart
+        return Event(kind, self._name_of(part), part.one("index"), place=place)
 
 
 class Told:
@@ -311,7 +318,11 @@ class TileProof:
         sizes = {name: getattr(self.sizes, name) for name in ("batch", "heads", "seq_q", "seq_kv")}
         known = self.variant.dims(Sizes(**sizes)) | {"results": self.names.get("results", 0)}
         parameters = [p for p in self.proof.code.parameters if p.dims and {*p.dims} <= {*known}]
-        strides = {p.name: tuple(self.names[name] for name in p.strides) for p in parameters if p.strides and self.variant.strided}
+        strides = {
+            p.name: tuple(self.names[name] for name in p.strides)
+            for p in parameters
+            if p.strides and self.variant.strided
+        }
         shapes = {p.name: tuple(known[dim] for dim in p.dims) for p in parameters}
         if self.packed:
             apart = {name: (of_head, of_row) for name, (of_row, of_head) in strides.items()}
@@ -370,7 +381,7 @@ class TileProof:
         if len(at) != 1:
             raise Unsafe(f"{process} has {len(at)} loops over tiles")
         together = len(self.roles.together)
-        before, behind = self.proof._started(found[: at[0]], process)[together:], found[at[0] + 1 :]
+        before, behind = self.proof._started(found[: at[0]], process)[together:], without_heads(found[at[0] + 1 :])
         compare = Comparison(self.facts, str(process), partial(_alone, process), self._placed).compare
         compare(before, self._handed(self.roles.before_tiles(process), self.cluster))
         self._check_tile(process, found[at[0]])
@@ -415,8 +426,7 @@ class TileProof:
             self.variant.parts and self.packed,
             heads,
         )
-        events = TermStream(self.run, np.arange(len(threads)), str(process), reading).events()
-        return [event for event in events if event.kind not in OF_HEADS]
+        return [*TermStream(self.run, np.arange(len(threads)), str(process), reading).events()]
 
     def _check_tile(self, process: Process, tiles: Block) -> None:
         leave, *inside = tiles.inside
@@ -436,8 +446,34 @@ class TileProof:
                 compare = Comparison(
                     self.facts, str(process), partial(_alone, process), partial(self._placed, tile=tile)
                 )
-                compare.compare(inside, self._handed(expected, term(self.told.next_number)))
+                if process.warpgroup >= 0:
+                    self._check_heads(process, inside, tile)
+                compare.compare(without_heads(inside), self._handed(expected, term(self.told.next_number)))
                 self._check_carried(process, count)
+
+    def _check_heads(self, process: Process, found: list[Event | Block], tile: TermTile) -> None:
+        """Raises Unsafe unless each number of a tile's head is read once, and what counts once counts in whole tiles."""
+        for feature in features_of(self.variant.acting):
+            read = [one for one in found if isinstance(one, Event) and (one.kind, one.name) == (PER_HEAD, feature.name)]
+            if feature.per_head and len(read) != 1:
+                raise Unsafe(f"{process} reads {feature.name} {len(read)} times")
+            for one in read:
+                self.facts.show(f"{process}: the head of {feature.name}", term(one.value) - tile.head)
+            if feature.counts_once and self.packed and self.variant.parts:
+                self._check_counted(process, found, feature.name, tile.there)
+
+    def _check_counted(self, process: Process, found: list[Event | Block], name: str, split: Term) -> None:
+        counted = [
+            (term(block.value), side is block.otherwise)
+            for block in found
+            if isinstance(block, Block)
+            for side in (block.inside, block.otherwise)
+            if any(isinstance(one, Event) and (one.kind, one.name) == (COUNTS, name) for one in side)
+        ]
+        if len(counted) != 1:
+            raise Unsafe(f"{process}: {name} count {len(counted)} times")
+        for condition, otherwise in counted:
+            self.facts.show(f"{process}: where {name} count", (1 - condition if otherwise else condition) - (1 - split))
 
     def _check_carried(self, process: Process, count: Term) -> None:
         """Raises Unsafe unless what is carried from tile to tile is right at first, and behind a tile for the next."""
@@ -473,8 +509,22 @@ class TileProof:
         names = {"output": ("Output", "Merged"), "lse": ("LSE", "MergedLSE")}
         tensor = self.tensors[names[event.kind][whole]]
         if event.name:
-            return row * tensor.row_stride, tile.sizes.seq_q - tile.row - head
-        return tensor.element(0 if self.packed else batch, head, row), tile.sizes.seq_q + tile.queries[0] - row
+            element, left = row * tensor.row_stride, tile.sizes.seq_q - tile.row - head
+        else:
+            element = tensor.element(0 if self.packed else batch, head, row)
+            left = tile.sizes.seq_q + tile.queries[0] - row
+        return element, left, tensor.row_stride, tensor.head_stride if self.variant.tile_heads > 1 else 0
+
+
+def without_heads(found: list[Event | Block]) -> list[Event | Block]:
+    """Returns what a process does but for reads of numbers of heads, and arithmetic with these."""
+    kept: list[Event | Block] = []
+    for one in found:
+        if isinstance(one, Block):
+            kept.append(replace(one, inside=without_heads(one.inside), otherwise=without_heads(one.otherwise)))
+        elif one.kind not in OF_HEADS:
+            kept.append(one)
+    return kept
 
 
 def _within(element: Term, stride: Term) -> tuple[Term, Term]:
