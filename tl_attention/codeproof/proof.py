@@ -6,19 +6,14 @@ That is what is read, at which sizes, what ran, and the verdict.
 from __future__ import annotations
 
 import hashlib
-import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property
 from typing import Any
-
-import numpy as np
 
 from tl_attention.codeproof.comparison import OF_HEADS, check_per_head, compare
 from tl_attention.codeproof.launch import (
     check_alone,
-    check_descriptors,
     check_memory,
     check_prelude,
     check_scalars,
@@ -27,34 +22,26 @@ from tl_attention.codeproof.launch import (
 )
 from tl_attention.codeproof.read.calls import CALLS
 from tl_attention.codeproof.read.host_plan import HostPlan, parse_host_source
-from tl_attention.codeproof.read.nodes import COUNTER, Step, every
 from tl_attention.codeproof.read.text import Kernel, read
 from tl_attention.codeproof.run.coverage import Coverage
-from tl_attention.codeproof.run.iterations import Iterations, check_equalities
+from tl_attention.codeproof.run.iterations import Iterations
 from tl_attention.codeproof.run.run import Extent, Run
 from tl_attention.codeproof.run.thread_slice import Reading
 from tl_attention.codeproof.run.threads import Threads
-from tl_attention.codeproof.tiles.alike import Likeness, kv_loops
 from tl_attention.codeproof.tiles.row_tiles import Cut, RowTiles
-from tl_attention.codeproof.tiles.tensors import Tensor, contiguous, packed_tensors, stride_values, tensors
+from tl_attention.codeproof.tiles.tensors import Tensor, packed_tensors, stride_values, tensors
 from tl_attention.codeproof.tiles.tiles import Product, Tile
 from tl_attention.codeproof.verdict import GeneratedCode, Unsafe, Verdict
 from tl_attention.errors import InputError, ScheduleRefused
 from tl_attention.kernels.registry import lowering_of
 from tl_attention.kernels.shared.device_code import prelude
-from tl_attention.problem.lengths import FAR, Lengths, Problems, at_edges, ends, far_windows, numbers_read, windows
+from tl_attention.problem.lengths import numbers_read, windows
+from tl_attention.problem.mask import Mask
 from tl_attention.problem.packed import words_of_list
 from tl_attention.problem.variant import Sizes
 from tl_attention.program.events import Event, Expected
 from tl_attention.program.program import Program
 from tl_attention.schedule.schedule import Schedule
-
-# The longest period in iterations: a longer one would take too long to run.
-MOST_ITERATIONS = 4096
-# The keys of the longest loops that are tried; most of their iterations are left out.
-MOST_KEYS = 1 << 24
-# A window that reaches far is tried at so many sizes.
-OF_FAR = 2
 
 
 class Proof(ABC):
@@ -73,19 +60,6 @@ class Proof(ABC):
     @cached_property
     def plan(self) -> HostPlan:
         return parse_host_source(self.code.host_source)
-
-    @cached_property
-    def iterations(self) -> Iterations:
-        """Returns how the kernel's lines depend on loop counters; raises Unsafe if their period is too long to run."""
-        found = Iterations.of(self.kernel.body, self.cycles)
-        if found.period > MOST_ITERATIONS:
-            raise Unsafe(f"it repeats after {found.period} iterations, expected at most {MOST_ITERATIONS}")
-        return found
-
-    @property
-    @abstractmethod
-    def cycles(self) -> tuple[int, ...]:
-        """Returns, for each ring of buffers and for tiles, after how many loads the slots and parities repeat."""
 
     @property
     def lse(self) -> bool:
@@ -138,8 +112,11 @@ class Proof(ABC):
         """Yields the sizes at which the kernel is proved, where sizes are not fixed."""
 
     @abstractmethod
-    def grids(self) -> Iterator[Sizes]:
-        """Yields the sizes at which all tiles of the grid are looked at, where sizes are not fixed."""
+    def check_everywhere(self, mask: Mask, fixed: Sizes | None) -> None:
+        """Raises Unsafe unless the kernel is right at all sizes; its mask may have sides that are read at run time.
+
+        `mask` is one with sides that are numbers.
+        """
 
     @abstractmethod
     def check_at(self, sizes: Sizes, start: int, tile: int) -> None:
@@ -147,14 +124,6 @@ class Proof(ABC):
 
         The blocks run as if `start` loads of each ring, and as many tiles, had been before.
         """
-
-    @abstractmethod
-    def check_grid(self, sizes: Sizes) -> None:
-        """Raises Unsafe unless the blocks of a grid work on all of its tiles, each on the right rows of all tensors."""
-
-    @abstractmethod
-    def check_samples(self) -> None:
-        """Raises Unsafe if, in sample problems, a tile, head, sequence or size decides more than where tiles lie."""
 
     def check_code(self) -> None:  # noqa: B027
         """Raises Unsafe for faults that a lowering finds in its kernel without a run; by default checks nothing."""
@@ -165,13 +134,7 @@ class Proof(ABC):
             self._check_frame()
             self.check_code()
             code, fixed = self.code, self.code.variant.sizes
-            for mask in windows(code.variant.mask, self.rows, self.schedule.block_N):
-                # A window that is read at run time has a value now.
-                self.code = replace(code, variant=replace(code.variant, mask=mask))
-                self._check_all(*([fixed], [fixed]) if fixed else (self.sizes(), self.grids()))
-            for mask in far_windows(code.variant.mask) if fixed is None else ():
-                self.code = replace(code, variant=replace(code.variant, mask=mask))
-                self._check_all(itertools.islice((of for of in self.sizes() if of.seq_kv > FAR), OF_FAR), ())
+            self.check_everywhere(next(windows(code.variant.mask, self.rows, self.schedule.block_N)), fixed)
             self.code = code
             return self._verdict(fixed is not None)
         except SyntaxError as error:
@@ -182,57 +145,20 @@ class Proof(ABC):
             at = "" if self.at is None else f" (batch, heads, seq_q, seq_kv = {', '.join(map(str, self.at[:4]))})"
             raise refusal(f"{error}{at}") from None
 
-    def _check_all(self, sizes: Iterable[Any], grids: Iterable[Any]) -> None:
-        """Raises Unsafe unless the kernel is right at these sizes, in these grids, and in sample problems."""
-        for self.at in sizes:
-            tensors, shapes = self.tensors(self.at), self._shapes(self.at)
-            check_descriptors(self.plan, self.tiles, tensors, shapes, self.names(self.at), self.code.variant.dtype)
-            self.check_at(self.at, 0, 0)
-        for self.at in grids:
-            self.check_grid(self.at)
-        self._check_periods(self.code.variant.sizes is not None)
-        self.at = None
-        self.check_samples()
-
     def run(self, threads: Threads, names: Mapping[str, Any], tiles: int = 1, **how: Any) -> Run:
-        """Runs the kernel for these threads, and returns the Run; the repeating middle of long loops is left out."""
-        period = self.iterations.period
-        extent = Extent(tiles, self.program.span + period, period)
-        run = Run(self.kernel, threads, names, extent, iterations=self.iterations, sizes=self.at, **how)
+        """Runs the kernel for these threads, and returns the Run."""
+        run = Run(self.kernel, threads, names, self.extent(tiles), iterations=self.iterations, sizes=self.at, **how)
         run.go()
         return run
 
-    def lengths(self, most: int, rows: int, edges: int) -> Iterator[Lengths]:
-        """Yields (seq_q, seq_kv) for loops of up to `most` KV blocks, of at most `rows` rows, and those of `at_edges`.
+    def extent(self, tiles: int) -> Extent:
+        """Returns how much of `tiles` tiles of a block runs."""
+        return Extent(tiles)
 
-        `edges` rows are masked together.
-        """
-        yield from ends(most, rows, self.schedule.block_N)
-        yield from at_edges(self.code.variant, self.rows, self.schedule.block_N, edges)
-
-    def check_alike(
-        self,
-        turns: Sequence[RowTiles],
-        threads: Threads,
-        names: Mapping[str, Any],
-        ys: int,
-        rows: int,
-        after: np.ndarray | None = None,
-        **how: Any,
-    ) -> None:
-        """Runs blocks of many problems, and raises Unsafe unless they treat all of these tiles alike.
-
-        Each y has `rows` rows of its own. `after` is as in Likeness.
-        """
-        given = {**self.sample_names(turns[0].sizes), **names}
-        given = {n: value[threads.place] if isinstance(value, np.ndarray) else value for n, value in given.items()}
-        lengths = Extent(len(turns), ends=True)
-        run = Run(self.kernel, threads, given, lengths, iterations=self.iterations, whole=False, **how)
-        run.go()
-        self.coverage.note_trips(run)
-        found = Likeness(run, turns, self.iterations.period, after)
-        found.check()
-        found.check_loops(kv_loops(self.kernel), ys, rows, self.program)
+    @cached_property
+    def iterations(self) -> Iterations:
+        """Returns how the kernel's lines depend on loop counters, if that is asked for."""
+        return Iterations()
 
     def compare(
         self,
@@ -255,7 +181,6 @@ class Proof(ABC):
     def _check_frame(self) -> None:
         lowering = lowering_of(self.schedule)
         lowering.check_variant(self.schedule, self.code.variant)
-        check_equalities(self.kernel.body)
         check_alone(self.kernel, self.plan, self.code.variant)
         check_prelude(self.kernel, prelude(lowering.device_code(self.schedule, self.code.variant)))
         check_signature(self.kernel, self.plan, self.code.parameters, self.code.variant.dtype)
@@ -305,30 +230,6 @@ class Proof(ABC):
         read = numbers_read(self.code.variant, sizes)
         return {**sizes._asdict(), **self._offsets(sizes), **strides, **read}
 
-    def sample_tensors(self, sizes: Problems) -> dict[str, Tensor]:
-        """Returns the tensors of many problems at once, by name; their sizes are arrays.
-
-        Strides that are read at run time are the same in all problems.
-        """
-        shapes, strided = self._shapes(sizes), self.code.variant.strided
-        apart = {
-            p.name: (2**20 + 40 * n, 2**20 + 40 * n + 8, 2**20 + 40 * n + 16)
-            for n, p in enumerate(self.code.parameters)
-        }
-        if self.code.variant.packed:
-            strides = {name: (head, row) for name, (_, head, row) in apart.items()}
-            return packed_tensors(self.code.parameters, shapes, self.code.variant.box, strides)
-        return {
-            p.name: Tensor(shape, (*apart[p.name], 1) if strided and p.strides else contiguous(shape))
-            for p in self.code.parameters
-            if (shape := shapes.get(p.name))
-        }
-
-    def sample_names(self, sizes: Problems) -> dict[str, Any]:
-        """Returns, by name, the sizes of many problems and, if the variant is strided, their strides."""
-        strides = stride_values(self.code.parameters, self.sample_tensors(sizes)) if self.code.variant.strided else {}
-        return {**sizes._asdict(), **strides, **numbers_read(self.code.variant, sizes)}
-
     def reading(self, sizes: Sizes) -> Reading:
         """Returns the tiles, products, tensors and boxes by which a run at these sizes is read as events."""
         boxes = {descriptor.name: descriptor.box[0] for descriptor in self.plan.descriptors}
@@ -343,40 +244,10 @@ class Proof(ABC):
         self.coverage.note(run)
         self._digest(streams)
 
-    def note_places(self, run: Run, *streams: Iterable[Event]) -> None:
-        """Adds to the coverage a run of which only tiles' places were checked, and to the digest its streams."""
-        self.coverage.note_places(run, self._steps)
-        self._digest(streams)
-
-    @cached_property
-    def _steps(self) -> frozenset[int]:
-        """Returns the line numbers of the calls in the kernel's code, except the calls on a counter of tiles.
-
-        What a counter of tiles is left as shows where all tiles are looked at.
-        """
-        return frozenset(n.line for n in every(self.kernel.body) if isinstance(n, Step) and n.kind != COUNTER)
-
     def _digest(self, streams: Iterable[Iterable[Event]]) -> None:
         for stream in streams:
             told = [(e.kind, e.name, e.index, e.value, e.blocks, e.place, e.reads) for e in stream]
             self.digest.update(repr(told).encode())
-
-    def _check_periods(self, fixed: bool) -> None:
-        """Runs and checks tiles again where a line missed some iterations of a period, from each iteration of it on."""
-        tried: set[tuple[Sizes, int]] = set()
-        while wanting := self.coverage.wanting(self.iterations, fixed):
-            missing = [(line, core) for line, core in wanting if self.coverage.reached[line] not in tried]
-            if not missing:
-                return
-            place = self.coverage.reached[missing[-1][0]]
-            tried.add(place)
-            states = max(
-                self.iterations.states(*lacks) for lacks in missing if self.coverage.reached[lacks[0]] == place
-            )
-            self.at, tile = place
-            # From the first iteration too: the place may be of a run whose events were not looked at.
-            for start in range(states):
-                self.check_at(self.at, start, tile)
 
     # --- behind the runs ---------------------------------------------------------------------------------------
 

@@ -313,7 +313,7 @@ def _expression(text: str, known: frozenset[str]) -> Expression:
 def _value(node: ast.expr, sizes: Mapping[str, int]) -> int:
     if isinstance(node, ast.BinOp):
         found = OPERATORS[type(node.op)](_value(node.left, sizes), _value(node.right, sizes))
-        if found < 0:
+        if isinstance(found, int) and found < 0:
             raise unknown(f"the expression {ast.unparse(node)!r}, which is {found}")
         return found
     if isinstance(node, ast.Name):

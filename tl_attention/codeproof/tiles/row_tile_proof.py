@@ -2,32 +2,180 @@
 
 from __future__ import annotations
 
+import itertools
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
 from itertools import product
 from typing import Any
 
 import numpy as np
 
 from tl_attention.codeproof.comparison import executed
-from tl_attention.codeproof.proof import MOST_KEYS, Proof
+from tl_attention.codeproof.launch import check_descriptors
+from tl_attention.codeproof.proof import Proof
+from tl_attention.codeproof.read.nodes import COUNTER, Step, every
+from tl_attention.codeproof.run.iterations import Iterations, check_equalities
+from tl_attention.codeproof.run.run import Extent, Run
 from tl_attention.codeproof.run.stream import Stream
 from tl_attention.codeproof.run.threads import Threads, Value
-from tl_attention.codeproof.tiles.alike import numbered
+from tl_attention.codeproof.tiles.alike import Likeness, kv_loops, numbered
 from tl_attention.codeproof.tiles.row_tiles import RowTiles
-from tl_attention.codeproof.tiles.tensors import Tensor
+from tl_attention.codeproof.tiles.tensors import Tensor, contiguous, stride_values
 from tl_attention.codeproof.verdict import Unsafe
-from tl_attention.problem.lengths import Lengths, cuts
-from tl_attention.problem.mask import ceildiv
+from tl_attention.problem.lengths import (
+    FAR,
+    Lengths,
+    Problems,
+    at_edges,
+    cuts,
+    ends,
+    far_windows,
+    numbers_read,
+    windows,
+)
+from tl_attention.problem.mask import Mask, ceildiv
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.tiling import row_tiles
 from tl_attention.problem.variant import Sizes
 from tl_attention.problem.warpgroup import WARP
 from tl_attention.program.events import Event, Expected
 
+# The longest period in iterations: a longer one would take too long to run.
+MOST_ITERATIONS = 4096
+# The keys of the longest loops that are tried; most of their iterations are left out.
+MOST_KEYS = 1 << 24
+# A window that reaches far is tried at so many sizes.
+OF_FAR = 2
+
 
 class RowTileProof(Proof):
     """A RowTileProof proves a kernel whose grid has one block for each (row tile, head, batch)."""
+
+    @cached_property
+    def iterations(self) -> Iterations:
+        """Returns how the kernel's lines depend on loop counters; raises Unsafe if their period is too long to run."""
+        found = Iterations.of(self.kernel.body, self.cycles)
+        if found.period > MOST_ITERATIONS:
+            raise Unsafe(f"it repeats after {found.period} iterations, expected at most {MOST_ITERATIONS}")
+        return found
+
+    def check_everywhere(self, mask: Mask, fixed: Sizes | None) -> None:
+        """Raises Unsafe unless the kernel is right at all sizes; its mask may have sides that are read at run time.
+
+        `mask` is one with sides that are numbers.
+        """
+        check_equalities(self.kernel.body)
+        code = self.code
+        for own in windows(code.variant.mask, self.rows, self.schedule.block_N):
+            # A window that is read at run time has a value now.
+            self.code = replace(code, variant=replace(code.variant, mask=own))
+            self._check_all(*([fixed], [fixed]) if fixed else (self.sizes(), self.grids()))
+        for own in far_windows(code.variant.mask) if fixed is None else ():
+            self.code = replace(code, variant=replace(code.variant, mask=own))
+            self._check_all(itertools.islice((of for of in self.sizes() if of.seq_kv > FAR), OF_FAR), ())
+        self.code = code
+        self._check_periods(fixed is not None)
+
+    def extent(self, tiles: int) -> Extent:
+        """Returns how much runs: the repeating middle of long loops is left out."""
+        period = self.iterations.period
+        return Extent(tiles, self.program.span + period, period)
+
+    def _check_all(self, sizes: Iterable[Any], grids: Iterable[Any]) -> None:
+        """Raises Unsafe unless the kernel is right at these sizes, in these grids, and in sample problems."""
+        for self.at in sizes:
+            tensors, shapes = self.tensors(self.at), self._shapes(self.at)
+            check_descriptors(self.plan, self.tiles, tensors, shapes, self.names(self.at), self.code.variant.dtype)
+            self.check_at(self.at, 0, 0)
+        for self.at in grids:
+            self.check_grid(self.at)
+        self.at = None
+        self.check_samples()
+
+    def check_alike(
+        self,
+        turns: Sequence[RowTiles],
+        threads: Threads,
+        names: Mapping[str, Any],
+        ys: int,
+        rows: int,
+        after: np.ndarray | None = None,
+        **how: Any,
+    ) -> None:
+        """Runs blocks of many problems, and raises Unsafe unless they treat all of these tiles alike.
+
+        Each y has `rows` rows of its own. `after` is as in Likeness.
+        """
+        given = {**self.sample_names(turns[0].sizes), **names}
+        given = {n: value[threads.place] if isinstance(value, np.ndarray) else value for n, value in given.items()}
+        lengths = Extent(len(turns), ends=True)
+        run = Run(self.kernel, threads, given, lengths, iterations=self.iterations, whole=False, **how)
+        run.go()
+        self.coverage.note_trips(run)
+        found = Likeness(run, turns, self.iterations.period, after)
+        found.check()
+        found.check_loops(kv_loops(self.kernel), ys, rows, self.program)
+
+    def sample_tensors(self, sizes: Problems) -> dict[str, Tensor]:
+        """Returns the tensors of many problems at once, by name; their sizes are arrays.
+
+        Strides that are read at run time are the same in all problems.
+        """
+        shapes, strided = self._shapes(sizes), self.code.variant.strided
+        apart = {
+            p.name: (2**20 + 40 * n, 2**20 + 40 * n + 8, 2**20 + 40 * n + 16)
+            for n, p in enumerate(self.code.parameters)
+        }
+        return {
+            p.name: Tensor(shape, (*apart[p.name], 1) if strided and p.strides else contiguous(shape))
+            for p in self.code.parameters
+            if (shape := shapes.get(p.name))
+        }
+
+    def sample_names(self, sizes: Problems) -> dict[str, Any]:
+        """Returns, by name, the sizes of many problems and, if the variant is strided, their strides."""
+        strides = stride_values(self.code.parameters, self.sample_tensors(sizes)) if self.code.variant.strided else {}
+        return {**sizes._asdict(), **strides, **numbers_read(self.code.variant, sizes)}
+
+    def _check_periods(self, fixed: bool) -> None:
+        """Runs and checks tiles again where a line missed some iterations of a period, from each iteration of it on."""
+        tried: set[tuple[Sizes, int]] = set()
+        while wanting := self.coverage.wanting(self.iterations, fixed):
+            missing = [(line, core) for line, core in wanting if self.coverage.reached[line] not in tried]
+            if not missing:
+                return
+            place = self.coverage.reached[missing[-1][0]]
+            tried.add(place)
+            states = max(
+                self.iterations.states(*lacks) for lacks in missing if self.coverage.reached[lacks[0]] == place
+            )
+            self.at, tile = place
+            # From the first iteration too: the place may be of a run whose events were not looked at.
+            for start in range(states):
+                self.check_at(self.at, start, tile)
+
+    def note_places(self, run: Run, *streams: Iterable[Event]) -> None:
+        """Adds to the coverage a run of which only tiles' places were checked, and to the digest its streams."""
+        self.coverage.note_places(run, self._steps)
+        self._digest(streams)
+
+    @cached_property
+    def _steps(self) -> frozenset[int]:
+        """Returns the line numbers of the calls in the kernel's code, except the calls on a counter of tiles.
+
+        What a counter of tiles is left as shows where all tiles are looked at.
+        """
+        return frozenset(n.line for n in every(self.kernel.body) if isinstance(n, Step) and n.kind != COUNTER)
+
+    def lengths(self, most: int, rows: int, edges: int) -> Iterator[Lengths]:
+        """Yields (seq_q, seq_kv) for loops of up to `most` KV blocks, of at most `rows` rows, and those of `at_edges`.
+
+        `edges` rows are masked together.
+        """
+        yield from ends(most, rows, self.schedule.block_N)
+        yield from at_edges(self.code.variant, self.rows, self.schedule.block_N, edges)
 
     @property
     def longest_first(self) -> bool:

@@ -6,13 +6,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 
 from tl_attention.codeproof.comparison import executed
-from tl_attention.codeproof.proof import MOST_KEYS, Proof
+from tl_attention.codeproof.proof import Proof
 from tl_attention.codeproof.read.copies import CLEAR
 from tl_attention.codeproof.run.run import Run
 from tl_attention.codeproof.run.stream import Stream
@@ -21,25 +22,25 @@ from tl_attention.codeproof.run.threads import Threads
 from tl_attention.codeproof.tiles.tiles import Tile
 from tl_attention.codeproof.verdict import Unsafe
 from tl_attention.codeproof.warp_specialized.grid_proof import (
-    GridProof,
-    check_samples,
     entries_of,
     first_numbers,
-    grids,
     of_clusters,
     turns,
     whole_groups,
 )
 from tl_attention.codeproof.warp_specialized.packed_proof import packed_sizes
 from tl_attention.codeproof.warp_specialized.small_kernels import check_listing, check_merging
+from tl_attention.codeproof.warp_specialized.tile_proof import TileProof
 from tl_attention.kernels.warp_specialized.dialect import split_registers
 from tl_attention.kernels.warp_specialized.roles import Roles, tile_lists
 from tl_attention.kernels.warp_specialized.tile_order import workers
+from tl_attention.problem.lengths import ends
+from tl_attention.problem.mask import Mask
 from tl_attention.problem.packed import TILES_TOLD, TOLD_WORDS
 from tl_attention.problem.variant import Sizes
 from tl_attention.problem.warpgroup import MEETING, ROWS, WARP, WARPS
 from tl_attention.program import races
-from tl_attention.program.events import NAMED, TILE, Event, Process
+from tl_attention.program.events import NAMED, Event, Process
 
 IDLE = "an idle warp"
 # Tiles of a block that run one after another.
@@ -82,10 +83,6 @@ class RolesProof(Proof):
             return {"next_tile": TILES_TOLD * TOLD_WORDS}
         return {"next_tile": 2} if self.roles.dynamic else {}
 
-    @cached_property
-    def cycles(self) -> tuple[int, ...]:
-        return (2 * self.roles.slots(TILE), *(2 * depth for depth in self.program.buffers.values()))
-
     @property
     def rows(self) -> int:
         return self.code.variant.rows_of(self.schedule.block_M) * self.schedule.kernel.cluster
@@ -108,19 +105,18 @@ class RolesProof(Proof):
         if self.roles.packed:
             yield from packed_sizes(self, heads)
             return
-        for lengths in self.lengths(self.program.span + 2, self.rows, self.code.variant.box):
+        for lengths in ends(self.program.span + 2, self.rows, self.schedule.block_N):
             yield Sizes(1, heads, *lengths)
-        # Loops so long that no number in the code is larger: in batches, as heads times keys are bounded.
-        yield Sizes(heads // self.code.variant.group, self.code.variant.group, 5, MOST_KEYS)
 
-    def grids(self) -> Iterator[Any]:
-        return grids(self.schedule, self.code.variant)
-
-    def check_grid(self, sizes: Sizes) -> None:
-        GridProof(self, self.roles, sizes).check()
-
-    def check_samples(self) -> None:
-        check_samples(self, self.roles)
+    def check_everywhere(self, mask: Mask, fixed: Sizes | None) -> None:
+        """Raises Unsafe unless every role is right on any tile at all sizes, and with numbers on a few tiles, down to registers."""
+        of_terms = TileProof(self, self.roles)
+        of_terms.check()
+        self.coverage.ran |= of_terms.ran
+        self.code = replace(self.code, variant=replace(self.code.variant, mask=mask))
+        for sizes in [fixed] if fixed else self.sizes():
+            self.at = sizes
+            self.check_at(sizes, 0, 0)
 
     def check_at(self, sizes: Sizes, start: int, tile: int) -> None:
         cluster, reading = self.roles.cluster, self.reading(sizes)

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from tl_attention.codeproof.comparison import COUNTS, OF_HEADS
+from tl_attention.codeproof.launch import check_descriptors
 from tl_attention.codeproof.proof import Proof
 from tl_attention.codeproof.read.copies import HAND_OVER
 from tl_attention.codeproof.read.nodes import PER_HEAD
@@ -25,7 +26,7 @@ from tl_attention.codeproof.terms.arithmetic import Arithmetic
 from tl_attention.codeproof.terms.comparison import Block, Comparison, Unless, blocks_of
 from tl_attention.codeproof.terms.facts import NOT_NEGATIVE, Facts
 from tl_attention.codeproof.terms.run import LEAVE, MARKS, TILES, TermRun
-from tl_attention.codeproof.terms.term import Refused, Term, holds, term
+from tl_attention.codeproof.terms.term import Refused, Term, equal, holds, term
 from tl_attention.codeproof.tiles.row_tiles import Cut, RowTiles
 from tl_attention.codeproof.tiles.tensors import Tensor, contiguous, packed_tensors
 from tl_attention.codeproof.verdict import Unsafe
@@ -167,6 +168,9 @@ class Told:
     def __init__(self, proof: TileProof):
         self.proof, self.there = proof, proof.there
         self.before = True
+        # What is done with the counters: the threads that count blocks, and those that reset, each with the facts there.
+        self.counted: list[int] = []
+        self.resets: list[tuple[int, int, int, tuple[Term, ...]]] = []
         self.next_number: Value = proof.number + workers(proof.schedule, proof.variant)
 
     def started(self, name: str, before: Value) -> Term | None:
@@ -194,12 +198,21 @@ class Told:
 
     def add(self, threads: Class, counter: str, index: int, step: int) -> Value:
         found = self.proof.facts.symbol(f"{counter}[{index}]", 0, LARGEST - ROOM)
+        if index == 1:
+            self.counted.append(len(threads.threads))
         if index == 0:
             self.next_number = found + workers(self.proof.schedule, self.proof.variant)
         return found
 
     def set(self, threads: Class, counter: str, index: int, value: int) -> None:
-        pass
+        self.resets.append((index, value, len(threads.threads), self.proof.facts.here))
+
+    def check_counters(self, blocks: int) -> None:
+        """Raises Unsafe unless a thread of each block counts it behind its tiles, and the last one resets both counters."""
+        last = equal(self.proof.facts.symbol("TileCounter[1]", 0, LARGEST - ROOM), blocks - 1) - 1
+        by_last = [(*told, last in facts) for *told, facts in self.resets]
+        if self.counted != [1] or by_last != [(0, 0, 1, True), (1, 0, 1, True)]:
+            raise Unsafe(f"the counters of tiles are reset by {by_last}, expected the last of {blocks} blocks")
 
     def listed(self, threads: Class) -> Told:
         return self
@@ -217,7 +230,7 @@ class Told:
         if self.proof.roles.packed and isinstance(values, Term):
             run.seen[-1].values |= {"entry": run.handed, "head": values}
         elif not self.proof.roles.packed:
-            self.next_number = values
+            self.proof.facts.show("the number that is told of the next tile", term(values) - self.next_number)
 
     def get(self, threads: Class, name: str, word: Value) -> Value:
         """Returns a word of the tile that a slot has, which is this one, the first, or the next."""
@@ -237,6 +250,7 @@ class TileProof:
 
     def __init__(self, proof: Proof, roles: Roles):
         self.proof, self.roles, self.facts = proof, roles, Facts()
+        self.ran: set[int] = set()
         self.variant, self.schedule = proof.code.variant, proof.schedule
         symbol = self.facts.symbol
         fixed = self.variant.sizes
@@ -299,6 +313,10 @@ class TileProof:
             found |= {"results": self.sizes.batch * self.parts, "part_blocks": part_blocks}
         elif self.variant.parts:
             found["results"] = self.facts.symbol("results", 1, LARGEST)
+        for parameter in self.proof.code.parameters:
+            for dim in parameter.dims:
+                if isinstance(dim, str) and dim not in (*found, "heads_kv", "head_dim", "head_dim_v"):
+                    found[dim] = self.facts.symbol(dim, 1, LARGEST)
         for parameter in self.proof.code.parameters if self.variant.strided else ():
             for stride in parameter.strides or ():
                 found[stride] = ALIGNED * self.facts.symbol(stride, 1, LARGEST)
@@ -313,24 +331,38 @@ class TileProof:
         return Mask(left if own.left is not None else None, right if own.right is not None else None)
 
     @cached_property
+    def shapes(self) -> dict[str, tuple[Any, ...]]:
+        """Returns the shapes of the kernel's tensors, by name."""
+        known = self.variant.dims(Sizes(*(self.names[name] for name in Sizes._fields))) | self.names
+        return {p.name: tuple(known.get(dim, dim) for dim in p.dims) for p in self.proof.code.parameters if p.dims}
+
+    @cached_property
     def tensors(self) -> dict[str, Tensor]:
-        """Returns the kernel's tensors by name, each with its shape and its strides."""
-        sizes = {name: getattr(self.sizes, name) for name in ("batch", "heads", "seq_q", "seq_kv")}
-        known = self.variant.dims(Sizes(**sizes)) | {"results": self.names.get("results", 0)}
-        parameters = [p for p in self.proof.code.parameters if p.dims and {*p.dims} <= {*known}]
-        strides = {
-            p.name: tuple(self.names[name] for name in p.strides)
-            for p in parameters
-            if p.strides and self.variant.strided
-        }
-        shapes = {p.name: tuple(known[dim] for dim in p.dims) for p in parameters}
+        """Returns the kernel's tensors of rows, by name, each with its shape and its strides."""
+        rows = {"seq_q", "seq_kv", "results"}
+        parameters = [p for p in self.proof.code.parameters if not rows.isdisjoint(p.dims)]
+        strides = {p.name: tuple(self.names[name] for name in p.strides) for p in parameters if self.variant.strided}
         if self.packed:
-            apart = {name: (of_head, of_row) for name, (of_row, of_head) in strides.items()}
-            return packed_tensors(parameters, shapes, self.variant.box, apart)
+            apart = {name: (of[1], of[0]) for name, of in strides.items() if of}
+            return packed_tensors(parameters, self.shapes, self.variant.box, apart)
         return {
-            name: Tensor(shape, (*strides[name], 1) if name in strides else contiguous(shape))
-            for name, shape in shapes.items()
+            p.name: Tensor(
+                self.shapes[p.name], (*strides[p.name], 1) if strides.get(p.name) else contiguous(self.shapes[p.name])
+            )
+            for p in parameters
         }
+
+    def check_launch(self) -> None:
+        """Raises Unsafe unless the host's descriptors and grid are those of the tensors and tiles, at all sizes."""
+        proof, cluster = self.proof, self.roles.cluster
+        check_descriptors(proof.plan, proof.tiles, self.tensors, self.shapes, self.names, self.variant.dtype)
+        grid = [term(part.at(self.names)) for part in proof.plan.grid]
+        one_tile = self.schedule.kernel.tile_scheduler == "one_tile"
+        wanted = (self.total if one_tile else workers(self.schedule, self.variant)) * cluster
+        for found, expected in zip(grid, (wanted, 1, 1), strict=True):
+            self.facts.show("a number of blocks", found - expected)
+        if proof.plan.cluster != (cluster, 1, 1):
+            raise Unsafe(f"clusters of {proof.plan.cluster}, expected {cluster}")
 
     def tile(self, rank: int) -> TermTile:
         """Returns the tile of this number, or the told one, that of one block of its cluster."""
@@ -369,6 +401,7 @@ class TileProof:
     def check(self) -> None:
         """Raises Unsafe unless all roles do for any tile what is expected."""
         try:
+            self.check_launch()
             for process in self.roles.processes:
                 self.check_role(process)
         except Refused as error:
@@ -380,6 +413,10 @@ class TileProof:
         at = [number for number, one in enumerate(found) if isinstance(one, Block) and one.kind == TILES]
         if len(at) != 1:
             raise Unsafe(f"{process} has {len(at)} loops over tiles")
+        if process.warpgroup < 0 and self.roles.dynamic:
+            self.told.check_counters(workers(self.schedule, self.variant) * self.roles.cluster)
+        elif self.told.counted or self.told.resets:
+            raise Unsafe(f"{process} counts blocks or resets what counts tiles")
         together = len(self.roles.together)
         before, behind = self.proof._started(found[: at[0]], process)[together:], without_heads(found[at[0] + 1 :])
         compare = Comparison(self.facts, str(process), partial(_alone, process), self._placed).compare
@@ -414,6 +451,7 @@ class TileProof:
         self.told = Told(self)
         self.run = TermRun(self.proof.kernel, threads, names, self.facts, self.roles.cluster, self.told)
         self.run.go()
+        self.ran |= self.run.ran
         boxes = {descriptor.name: descriptor.box[0] for descriptor in self.proof.plan.descriptors}
         heads = self.variant.tile_heads, self.variant.box
         reading = Reading(
