@@ -10,11 +10,20 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from tl_attention.codeproof.terms.facts import NOT_NEGATIVE, Facts
+from tl_attention.codeproof.terms.facts import Facts
 from tl_attention.codeproof.terms.run import BRANCH, END, LEAVE, LOOP, OTHERWISE, TILES, facts_of
-from tl_attention.codeproof.terms.term import Term, term
+from tl_attention.codeproof.terms.term import most, term
 from tl_attention.codeproof.verdict import Unsafe
 from tl_attention.program.events import AnyOrder, Event, Expected, Loop, Maybe, Where
+
+# What the numbers of an event's place are, by how many they are.
+PLACES: dict[int, tuple[str, ...]] = {
+    0: (),
+    1: ("choice to keep the accumulators",),
+    2: ("entry, or first number,", "head, or second number,"),
+    3: ("row", "head", "batch"),
+    4: ("first element", "number of rows", "distance of rows", "distance of heads"),
+}
 
 
 class Unless(NamedTuple):
@@ -133,7 +142,7 @@ class Comparison:
         if isinstance(head, Unless):
             with self.facts.assuming(*head.given):
                 for what, shown in head.shown:
-                    self.facts.show(f"{self.who}: {what}", shown, NOT_NEGATIVE)
+                    self.facts.show(f"{self.who}: {what}", shown)
             return True
         return isinstance(head, Maybe)
 
@@ -147,7 +156,7 @@ class Comparison:
                 raise Unsafe(f"{self.who} has a loop, expected {_words(head)}")
             trips = self.facts.simpler(block.value)
             if self.facts.sign(trips) < 1:
-                trips = term(Arithmetic_most(self.facts, trips))
+                trips = self.facts.named(most(trips, 0))
             number = block.index
             with self.facts.assuming(number, trips - 1 - number):
                 self.compare(block.inside, head.body(head.first + number))
@@ -159,7 +168,7 @@ class Comparison:
             head = self._head(wanted)
             if not isinstance(head, Where):
                 raise Unsafe(f"{self.who} does {_inside(block)} where {block.value}, expected {_words(head)}")
-            self.facts.show(f"{self.who}: where {_inside(block)}", term(head.condition) - block.value)
+            self.facts.show_equal(f"{self.who}: where it does {_inside(block)}", block.value, head.condition)
             with self.facts.assuming(*facts_of(term(block.value))):
                 self.compare(block.inside, head.events)
             with self.facts.assuming(*facts_of(1 - term(block.value))):
@@ -169,23 +178,20 @@ class Comparison:
             raise Unsafe(f"{self.who} has a {block.kind} in the loop of another")
 
     def _show_equal(self, one: Event, wanted: Event) -> None:
+        words, placed = f"{one.kind} {one.name}".strip(), self.placed(wanted)
         pairs = [("index", one.index, wanted.index), ("value", one.value, wanted.value)]
-        pairs += [("place", *both) for both in zip(one.place, self.placed(wanted), strict=True)]
+        pairs += zip(PLACES[len(placed)], one.place, placed)
         pairs += [("index of what it reads", a[1], b[1]) for a, b in zip(one.reads, wanted.reads)]
-        for what, a, b in pairs:
-            self.facts.show(f"{self.who}: {what} of {one.kind} {one.name}", term(a) - b)
-
-
-def Arithmetic_most(facts: Facts, trips: Term) -> Term:
-    from tl_attention.codeproof.terms.term import most
-
-    return facts.named(most(trips, 0))
+        line = f"line {one.step}: " if one.step else ""
+        for what, found, expected in pairs:
+            self.facts.show_equal(f"{line}the {what} of {words} of {self.who}", found, expected)
 
 
 def _alike(one: Event, wanted: Event) -> bool:
     """Says whether two events are of one kind, whatever their numbers are."""
     names = [[read[0] for read in event.reads] for event in (one, wanted)]
-    return (one.kind, one.name, one.blocks, names[0]) == (wanted.kind, wanted.name, wanted.blocks, names[1])
+    own, other = ((event.kind, event.name, event.blocks, of) for event, of in zip((one, wanted), names))
+    return own == other
 
 
 def _words(head: Any) -> str:

@@ -37,6 +37,8 @@ ZERO, NOT_NEGATIVE = "= 0", ">= 0"
 POINTS, SOME_POINTS = 48, 3
 # Numbers are drawn up to 2 to the power of one of these.
 BITS = 3, 8, 12, 20, 31
+# A term's words are at most so long, or have names in them.
+MOST_WORDS = 240
 # Conditions are looked at one by one in terms of so many atoms.
 MOST_CASES = 6
 # Terms of more monomials get a name, and those of products.
@@ -372,23 +374,40 @@ class Facts:
         apart = symbol(name) - symbol(other)
         return not any(self.values(apart)) and (self._zero_by_form(apart) or self.solver.shows(apart, ZERO))
 
-    def show(self, what: str, of: Term | int, statement: str = ZERO) -> None:
-        """Raises Refused, with numbers if some are found, unless a term is 0 here, or not negative, for all values."""
+    def show_equal(self, what: str, found: Term | int, expected: Term | int) -> None:
+        """Raises Refused, with numbers if some are found, unless two terms are equal here for all values."""
+        apart = self.simpler(term(found) - expected)
+        self.shown["all"] += 1
+        if self._zero_by_form(apart):
+            self.shown["by form"] += 1
+        elif not self.is_zero(apart):
+            raise Refused(f"{what} is {self._words(found)}, expected {self._words(expected)}{self._where(apart, ZERO)}")
+
+    def show(self, what: str, of: Term | int) -> None:
+        """Raises Refused, with numbers if some are found, unless a term is not negative here for any value."""
         of = self.simpler(of)
         self.shown["all"] += 1
-        if self._zero_by_form(of) if statement == ZERO else self.not_negative(of):
+        if self.not_negative(of):
             self.shown["by form"] += 1
-            return
-        if self.is_zero(of) if statement == ZERO else self.solver.shows(of, statement):
-            return
+        elif not self.solver.shows(of, NOT_NEGATIVE):
+            raise Refused(f"{what}: {self._words(of)}, expected no number below 0{self._where(of, NOT_NEGATIVE)}")
+
+    def _words(self, of: Term | int) -> str:
+        """Returns words for a term, without names if that is short."""
+        plain = str(self.unnamed(term(of)))
+        return plain if len(plain) <= MOST_WORDS else str(of)
+
+    def _where(self, of: Term, statement: str) -> str:
+        """Returns words for numbers where a statement is false, or for that none are known."""
         found = self.example(of, statement)
-        numbers = ", ".join(f"{name} = {value}" for name, value in sorted(found.items())) if found else ""
-        raise Refused(f"{what}: {of} is not {statement}, {'where ' + numbers if found else 'or it is not known'}")
+        if not found:
+            return ", which is not shown, nor are numbers known where it is false"
+        return ", where " + ", ".join(f"{name} = {value}" for name, value in sorted(found.items()))
 
     def at_most(self, of: Term, most: Term, by: Term) -> Term:
         """Returns the fact that a quotient of a term is not above that of a greater one, which the facts must show it is."""
-        self.show("a greater term", most - of, NOT_NEGATIVE)
-        self.show("a divisor", by - 1, NOT_NEGATIVE)
+        self.show("a greater term less another", most - of)
+        self.show("a divisor less 1", by - 1)
         return quotient(most, by) - quotient(of, by)
 
     def example(self, of: Term, statement: str) -> dict[str, int] | None:

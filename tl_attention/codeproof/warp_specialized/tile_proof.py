@@ -24,7 +24,7 @@ from tl_attention.codeproof.run.thread_slice import Reading, ThreadSlice
 from tl_attention.codeproof.run.threads import Class, Threads, Value
 from tl_attention.codeproof.terms.arithmetic import Arithmetic
 from tl_attention.codeproof.terms.comparison import Block, Comparison, Unless, blocks_of
-from tl_attention.codeproof.terms.facts import NOT_NEGATIVE, Facts
+from tl_attention.codeproof.terms.facts import Facts
 from tl_attention.codeproof.terms.run import LEAVE, MARKS, TILES, TermRun
 from tl_attention.codeproof.terms.term import Refused, Term, equal, holds, term
 from tl_attention.codeproof.tiles.row_tiles import Cut, RowTiles
@@ -94,6 +94,10 @@ class TermStream(Stream):
     """A TermStream turns what a process was seen doing with terms into events; marks of loops stay among them."""
 
     def _event(self, part: ThreadSlice) -> Any:
+        """Yields the events of a part, with the line in the place of a step, which code does not show."""
+        yield from (replace(event, step=part.line) for event in self._events_of(part))
+
+    def _events_of(self, part: ThreadSlice) -> Any:
         kind = part.seen.kind
         if kind in MARKS:
             if part.count != len(self.own):
@@ -110,10 +114,8 @@ class TermStream(Stream):
             yield from super()._event(part)
 
     def _moved(self, parts: list[ThreadSlice]) -> Any:
-        if parts[0].seen.kind == "output":
-            yield self._elements(parts)
-        else:
-            yield from super()._moved(parts)
+        events = [self._elements(parts)] if parts[0].seen.kind == "output" else super()._moved(parts)
+        yield from (replace(event, step=parts[0].line) for event in events)
 
     def _elements(self, parts: list[ThreadSlice]) -> Event:
         """Returns the event of rows whose elements threads store each by itself, where the row is there.
@@ -230,7 +232,7 @@ class Told:
         if self.proof.roles.packed and isinstance(values, Term):
             run.seen[-1].values |= {"entry": run.handed, "head": values}
         elif not self.proof.roles.packed:
-            self.proof.facts.show("the number that is told of the next tile", term(values) - self.next_number)
+            self.proof.facts.show_equal("the number that is told of the next tile", values, self.next_number)
 
     def get(self, threads: Class, name: str, word: Value) -> Value:
         """Returns a word of the tile that a slot has, which is this one, the first, or the next."""
@@ -360,7 +362,7 @@ class TileProof:
         one_tile = self.schedule.kernel.tile_scheduler == "one_tile"
         wanted = (self.total if one_tile else workers(self.schedule, self.variant)) * cluster
         for found, expected in zip(grid, (wanted, 1, 1), strict=True):
-            self.facts.show("a number of blocks", found - expected)
+            self.facts.show_equal("the number of blocks", found, expected)
         if proof.plan.cluster != (cluster, 1, 1):
             raise Unsafe(f"clusters of {proof.plan.cluster}, expected {cluster}")
 
@@ -470,15 +472,14 @@ class TileProof:
         leave, *inside = tiles.inside
         if not isinstance(leave, Block) or leave.kind != LEAVE:
             raise Unsafe(f"{process} does not begin a tile by asking whether it is there")
-        show = self.facts.show
         there = holds(self.word("told", 0) if self.packed else self.total - 1 - self.number)
-        show(f"{process}: the end of the tiles", term(leave.value) - (1 - there))
+        self.facts.show_equal(f"the end of the tiles of {process}", leave.value, 1 - there)
         with self.facts.assuming(*self.there):
             tile = self.tile(process.block)
             first, end = tile.blocks
             count = self.facts.named(end - first)
             least = self.proof.program.least_blocks
-            show(f"{process}: a tile's KV blocks", count - least, NOT_NEGATIVE)
+            self.facts.show(f"a tile's KV blocks less {least}", count - least)
             with self.facts.assuming(count - least):
                 expected = self.roles.of_tile(process, self.turn, self.base, count, tile, self.ops)
                 compare = Comparison(
@@ -496,7 +497,7 @@ class TileProof:
             if feature.per_head and len(read) != 1:
                 raise Unsafe(f"{process} reads {feature.name} {len(read)} times")
             for one in read:
-                self.facts.show(f"{process}: the head of {feature.name}", term(one.value) - tile.head)
+                self.facts.show_equal(f"line {one.step}: the head of {feature.name} of {process}", one.value, tile.head)
             if feature.counts_once and self.packed and self.variant.parts:
                 self._check_counted(process, found, feature.name, tile.there)
 
@@ -511,33 +512,34 @@ class TileProof:
         if len(counted) != 1:
             raise Unsafe(f"{process}: {name} count {len(counted)} times")
         for condition, otherwise in counted:
-            self.facts.show(f"{process}: where {name} count", (1 - condition if otherwise else condition) - (1 - split))
+            here = 1 - condition if otherwise else condition
+            self.facts.show_equal(f"where {name} count for {process}", here, 1 - split)
 
     def _check_carried(self, process: Process, count: Term) -> None:
         """Raises Unsafe unless what is carried from tile to tile is right at first, and behind a tile for the next."""
-        show, scheduler = self.facts.show, self.schedule.kernel.tile_scheduler
+        show, scheduler = self.facts.show_equal, self.schedule.kernel.tile_scheduler
         for name, (before, started) in self.run.carried.items():
             end = self.run.ends[name]
             if end is None:
                 raise Unsafe(f"{process}: {name} has no value behind a tile")
             if started is self.number and self.packed:
-                show(f"{process}: {name} at first", term(before) - self.cluster)
-                show(f"{process}: the number of the next tile", term(end) - self.told.next_number)
+                show(f"{name} of {process} at first", before, self.cluster)
+                show(f"the next tile's number of {process}", end, self.told.next_number)
             elif started is self.number:
-                show(f"{process}: {name} at first", term(before) - self.cluster)
+                show(f"{name} of {process} at first", before, self.cluster)
                 if scheduler == "one_tile":
-                    show(f"{process}: no tile behind the first", term(end) - self.total, NOT_NEGATIVE)
+                    self.facts.show(f"no tile behind the first of {process}", term(end) - self.total)
                 else:
                     step = workers(self.schedule, self.variant)
                     wanted = started + step if scheduler == "static" else self.facts.symbol("next number", 0, LARGEST)
-                    show(f"{process}: the number of the next tile", term(end) - wanted)
+                    show(f"the next tile's number of {process}", end, wanted)
             elif started.symbols <= {f"told.{word}" for word in range(TOLD_WORDS)}:
                 (symbol,) = started.symbols
                 wanted = self.word("next", int(symbol.partition(".")[2]))
-                show(f"{process}: what {name} tells of the next tile", term(end) - wanted)
+                show(f"what {name} of {process} tells of the next tile", end, wanted)
             else:
-                show(f"{process}: {name} at first", before)
-                show(f"{process}: {name} behind a tile", term(end) - started - (1 if started is self.turn else count))
+                show(f"{name} of {process} at first", before, 0)
+                show(f"{name} of {process} behind a tile", end, started + (1 if started is self.turn else count))
 
     def _placed(self, event: Event, tile: TermTile | None = None) -> tuple[Any, ...]:
         if tile is None or event.kind not in ("output", "lse"):
