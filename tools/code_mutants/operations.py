@@ -74,6 +74,10 @@ class Mutant:
             del lines[self.line]
         else:
             lines[self.line] = self._changed(lines[self.line])
+        return self.with_lines(code, lines)
+
+    def with_lines(self, code: Code, lines: Sequence[str]) -> Code:
+        """Returns the code with these lines in the mutant's part."""
         text = "\n".join(lines)
         return replace(code, source=text) if self.part == DEVICE else replace(code, host_source=text)
 

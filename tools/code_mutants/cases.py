@@ -1,0 +1,242 @@
+"""Cases are many problems, each with a block that works on one of its tiles, drawn within the range of a mutant and at its ends.
+
+All of them run at once. Sizes are within the bounds of `problem/bounds.py`.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from code_mutants.packed_cases import packed_tiles
+from code_mutants.ranges import BLOCKS, KEYS, Range, log_drawn
+from code_mutants.watched_run import Change, WatchedRun, Widths, integers_of_arithmetic
+from tl_attention.codeproof.proof import Proof
+from tl_attention.codeproof.read.nodes import While, every
+from tl_attention.codeproof.read.text import Kernel
+from tl_attention.codeproof.run.iterations import Iterations, carried_by
+from tl_attention.codeproof.run.run import Extent
+from tl_attention.codeproof.run.threads import Threads
+from tl_attention.codeproof.tiles.row_tile_proof import RowTileProof
+from tl_attention.codeproof.warp_specialized.grid_proof import first_numbers, turns
+from tl_attention.errors import InputError
+from tl_attention.problem.bounds import GRID_YZ, check_sizes
+from tl_attention.problem.lengths import Problems, windows
+from tl_attention.problem.mask import WINDOW, Mask, ceildiv
+from tl_attention.problem.variant import Sizes, Variant
+from tl_attention.problem.warpgroup import WARP, WARPS
+
+# Tiles of a block that run one after another; of packed sequences it shows during a tile whether there is one behind it.
+TILES, PACKED_TILES = 2, 3
+MOST_PARTS = 6
+COUNTED = re.compile(r"(?:turn|base)(?:_\d+)?$")
+Array = np.ndarray
+Named = dict[str, int]
+
+
+@dataclass(frozen=True)
+class Cases:
+    """Cases have the sizes of each problem, the blocks of a cluster for each, and what the kernel reads at run time."""
+
+    proof: Proof
+    sizes: Problems
+    blocks: Array
+    names: dict[str, Any]
+    entries: Any = None
+
+    def __len__(self) -> int:
+        return len(self.sizes.heads)
+
+    def words(self, thread: int, run: WatchedRun) -> str:
+        """Says of which problem, and of which block, a thread is."""
+        place = int(run.threads.place[thread])
+        sizes = ", ".join(str(int(size[place // (len(self.blocks) // len(self))])) for size in self.sizes)
+        given = {name: value[place] for name, value in self.names.items() if isinstance(value, np.ndarray)}
+        more = {name: int(value) for name, value in given.items() if name not in Sizes._fields}
+        told = "".join(f", {name} {value}" for name, value in more.items())
+        return f"(batch, heads, seq_q, seq_kv) {sizes}, block {int(self.blocks[place])}{told}"
+
+    def run(self, change: Change | None, lanes: int, start: int) -> WatchedRun:
+        """Runs the kernel of the cases' proof on all of them, for `lanes` lanes of each warp.
+
+        It runs as if `start` loads of each ring, and as many tiles, had been before.
+        """
+        proof, code = self.proof, self.proof.code
+        kernel, how = proof.kernel, {}
+        if isinstance(proof, RowTileProof):
+            threads = Threads(0 * self.blocks, 1, tuple(range(kernel.signature.threads // WARP)), lanes)
+        else:
+            cluster = proof.schedule.kernel.cluster
+            threads = Threads(self.blocks, kernel.signature.threads // (WARP * WARPS), tuple(range(WARPS)), lanes)
+            how = {"cluster": cluster, "counter": {"TileCounter": (0, 0)}, "entries": self.entries}
+        names = {n: v[threads.place] if isinstance(v, np.ndarray) else v for n, v in self.names.items()}
+        run = WatchedRun(
+            kernel, threads, names, Extent(TILES, ends=True), whole=False, start=start, **how,
+            iterations=Iterations(carried=_carried(kernel)),
+            widths=Widths(frozenset(kernel.signature.of("int64_t"))), change=change,
+            integers=integers_of_arithmetic(kernel, code.source),
+        )  # fmt: skip
+        run.go()
+        return run
+
+    def of(self, proof: Proof) -> Cases:
+        """Returns the same cases for another text of the kernel."""
+        return replace(self, proof=proof)
+
+
+def _carried(kernel: Kernel) -> dict[int, set[str]]:
+    """Returns, for each loop over tiles, the variables in which it counts loads and tiles."""
+    loops = [node for node in every(kernel.body) if isinstance(node, While)]
+    return {loop.line: {n for n in carried_by(loop.body) if COUNTED.match(n)} for loop in loops}
+
+
+def drawn_cases(proof: Proof, of: Range | None, count: int, seed: str) -> Cases:
+    """Draws so many problems of a kernel, fewer where bounds refuse them; a range's subject is in it, or at its ends.
+
+    Equal arguments give equal cases.
+    """
+    draw, variant = random.Random(seed), proof.code.variant
+    proof.code = replace(proof.code, variant=replace(variant, mask=next(iter(windows(variant.mask, 1, 1)))))
+    if variant.packed:
+        return _packed(proof, of, count, draw)
+    every = [*_problems(proof, variant, of, count, draw)]
+    sizes = Problems(*(np.array([named[name] for named in every]) for name in Sizes._fields))
+    read = {name: np.array([named[name] for named in every]) for name in (*WINDOW, "part_blocks") if name in every[0]}
+    read |= {"results": sizes.batch * np.array([named["parts"] for named in every])} if variant.parts else {}
+    tiles = ceildiv(sizes.seq_q, proof.rows)
+    heads = variant.heads_of_tiles(sizes.heads)
+    total = tiles * heads * read.get("results", sizes.batch)
+    number = np.array([_number(int(each), draw) for each in total])
+    values = np.array([named.get("block", -1) for named in every])
+    if isinstance(proof, RowTileProof):
+        place = [
+            number % np.maximum(tiles, 1),
+            number // np.maximum(tiles, 1) % heads,
+            number // np.maximum(tiles, 1) // heads,
+        ]
+        if of and of.subject in BLOCKS:
+            own = BLOCKS.index(of.subject)
+            place[own] = np.where(values >= 0, values, place[own])
+        names = dict(zip(("blockIdx_x", "blockIdx_y", "blockIdx_z"), place))
+        return Cases(proof, sizes, np.arange(len(number)), {**proof.sample_names(sizes), **read, **names})
+    cluster = proof.schedule.kernel.cluster
+    number = np.where(values >= 0, values // cluster, number)
+    return _of_clusters(proof, sizes, number, read)
+
+
+def _of_clusters(proof: Proof, sizes: Problems, number: Array, read: dict[str, Any], entries: Any = None) -> Cases:
+    cluster = proof.schedule.kernel.cluster
+    number = first_numbers(proof.schedule, proof.code.variant, number)
+    blocks = np.repeat(number, cluster) * cluster + np.arange(len(number) * cluster) % cluster
+    names = proof.sample_names(Problems(*(np.repeat(size, cluster) for size in sizes)))
+    names |= {name: np.repeat(value, cluster) for name, value in read.items()}
+    return Cases(proof, sizes, blocks, names, entries)
+
+
+def _packed(proof: Proof, of: Range | None, count: int, draw: random.Random) -> Cases:
+    given = packed_tiles(proof, of, PACKED_TILES, count, draw)
+    # Which tiles come next is asked for in turn, as the run does.
+    turns(proof, given.tiles, given.tiles.number, PACKED_TILES, proof.sample_tensors(given.tiles.sizes))
+    return _of_clusters(proof, given.tiles.sizes, given.tiles.number, given.read, given.tiles)
+
+
+def _number(total: int, draw: random.Random) -> int:
+    """Draws the number of a tile: anywhere, or near an end."""
+    near = draw.randrange(40)
+    number = draw.choice([near, total - 1 - near, int(draw.random() * total)])
+    return min(max(number, 0), max(total - 1, 0))
+
+
+def _problems(proof: Proof, variant: Variant, of: Range | None, count: int, draw: random.Random) -> Iterator[Named]:
+    """Yields the sizes of problems, and what else the kernel reads, by name; `block` is a value of blockIdx."""
+    for _ in range(count):
+        if variant.sizes:
+            of_block = of is not None and of.subject in BLOCKS
+            yield variant.sizes._asdict() | ({"block": of.value(variant.group, draw)} if of and of_block else {})
+            continue
+        fixed = _fixed(proof, of, of.value(variant.group, draw), draw) if of else _end(variant, draw)
+        found = _drawn_sizes(proof, variant, draw) | fixed
+        if proof.schedule.kernel.tile_order == "sections":
+            found["seq_kv"] = max(found["seq_kv"], 1)
+        if _shrink(found, {*fixed}, variant):
+            yield found
+
+
+def _fixed(proof: Proof, of: Range, value: int, draw: random.Random) -> Named:
+    """Returns the sizes that follow from a value of a range's subject."""
+    group = proof.code.variant.group
+    if of.subject == "results":
+        parts = draw.choice([n for n in range(1, MOST_PARTS) if value % n == 0])
+        return {"batch": value // parts, "parts": parts}
+    if of.subject == BLOCKS[0] and isinstance(proof, RowTileProof):
+        return {"seq_q": (value + 1) * proof.rows - draw.randrange(proof.rows), "block": value}
+    if of.subject == BLOCKS[0]:
+        return {"block": value}
+    if of.subject == BLOCKS[1]:
+        return {"heads": (value // group + 1) * group, "block": value}
+    if of.subject == BLOCKS[2]:
+        return {"batch": value + 1, "block": value}
+    return {of.subject: value} if of.subject.isidentifier() else {}
+
+
+def _end(variant: Variant, draw: random.Random) -> Named:
+    """Returns, sometimes, a size that is as large or as small as it may be."""
+    ends = {"batch": (1, GRID_YZ), "heads": (variant.group, GRID_YZ // variant.group * variant.group)}
+    ends |= {"seq_q": (0, KEYS), "seq_kv": (0, KEYS)}
+    name = draw.choice([*ends])
+    return {name: draw.choice(ends[name])} if draw.random() < 0.25 else {}
+
+
+def _drawn_sizes(proof: Proof, variant: Variant, draw: random.Random) -> Named:
+    rows, block_N, group = proof.rows, proof.schedule.block_N, variant.group
+    small = draw.random() < 0.5
+    most = 9 * max(rows, block_N) if small else KEYS
+    lengths = [_near(log_drawn(draw, 1, most), tile, draw) for tile in (rows, block_N)]
+    if draw.random() < 0.4:
+        # Queries and keys of about one number, as they have in training.
+        lengths[1] = max(0, lengths[0] + draw.choice([0, 0, 1, draw.randrange(-block_N, block_N), 3 * block_N]))
+    found = {
+        "batch": log_drawn(draw, 1, 6 if small else GRID_YZ),
+        "heads": group * log_drawn(draw, 1, 9 if small else GRID_YZ // group),
+        "seq_q": lengths[0], "seq_kv": lengths[1],
+    }  # fmt: skip
+    sides = [side for side in WINDOW if side in {name for _, name in proof.kernel.signature.parameters}]
+    found |= {side: _near(log_drawn(draw, 0, 6 * block_N if small else KEYS), block_N, draw) for side in sides}
+    if variant.parts:
+        found |= {"parts": draw.randrange(1, MOST_PARTS), "part_blocks": log_drawn(draw, 1, 9 if small else KEYS >> 7)}
+    return found
+
+
+def _near(length: int, tile: int, draw: random.Random) -> int:
+    """Returns the length, or the whole tiles in it, or 1 more or less, or a number smaller than a tile."""
+    whole = max(length // tile, 1) * tile
+    return draw.choice([length, whole, whole - 1, whole + 1, min(length, draw.randrange(1, tile))])
+
+
+def _shrink(found: Named, fixed: set[str], variant: Variant) -> bool:
+    """Halves sizes that are not fixed until bounds allow the problem; returns False where they never do."""
+    least = {"batch": 1, "heads": variant.group, "seq_q": 1, "seq_kv": 1, **dict.fromkeys(WINDOW, 0)}
+    while not _allowed(found, variant):
+        open_ones = [name for name in least if name in found and name not in fixed and found[name] > least[name]]
+        if not open_ones:
+            return False
+        name = max(open_ones, key=lambda name: found[name] / max(least[name], 1))
+        found[name] = max(found[name] // 2 // max(least[name], 1) * max(least[name], 1), least[name])
+    return True
+
+
+def _allowed(found: Named, variant: Variant) -> bool:
+    mask = variant.mask
+    sides = [found.get(name, side) for name, side in zip(WINDOW, (mask.left, mask.right))]
+    every = found["batch"] * found.get("parts", 1)
+    heads = found["heads"]
+    try:
+        check_sizes(every, heads, heads // variant.group, found["seq_q"], found["seq_kv"], Mask(*sides))
+    except InputError:
+        return False
+    return True

@@ -1,0 +1,110 @@
+"""A machine judges mutants that the proof accepts: the code runs on the CPU with and without the change, in many cases.
+
+It is the reader's own run. All that threads do, with every value, must be the same.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+import numpy as np
+
+from code_mutants.cases import Cases, drawn_cases
+from code_mutants.integers import IntegerMutant
+from code_mutants.operations import DEVICE
+from code_mutants.ranges import KEYS, LANE, log_drawn
+from code_mutants.reading import Code
+from code_mutants.watched_run import Change
+from tl_attention.codeproof.proof import Proof
+from tl_attention.codeproof.read.expression import UNREADABLE, parsed
+from tl_attention.codeproof.read.host_plan import HostPlan, parse_host_source
+from tl_attention.codeproof.registry import PROOFS
+from tl_attention.codeproof.verdict import Unsafe
+from tl_attention.errors import InputError
+from tl_attention.problem.warpgroup import WARP
+from tl_attention.program.derivation import derive
+from tl_attention.schedule.schedule import Schedule
+
+SAME_EVENTS, OTHER_NUMBERS, DIFFERS = "same events", "same events, other integers for the numbers", "differs"
+UNMET = "no case has a difference"
+# How many cases there are in each run, for how many lanes of each warp, and how many loads and tiles were before: where
+# the change is of some lanes, and elsewhere.
+OF_LANES = tuple((64, WARP, start) for start in range(6))
+OF_SIZES = (*((96, 1, start) for start in range(6)), (32, WARP, 0), (32, WARP, 3))
+# Of the host's plan.
+CASES = 256
+SEED = "judged"
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A Judged says what came out for a mutant, in how many cases, and how many of them show the change."""
+
+    outcome: str
+    words: str = ""
+    cases: int = 0
+    met: int = 0
+
+
+def judge(schedule: Schedule, code: Code, mutant: IntegerMutant) -> Judged:
+    """Compares the code with and without the mutant's change."""
+    if mutant.part != DEVICE:
+        return _of_host(code.host_source, mutant.of(code).host_source)
+    before, after = (PROOFS[schedule.lowering](schedule, derive(schedule), text) for text in (code, mutant.of(code)))
+    change = None
+    if mutant.operation != "uncast":
+        change = Change(parsed(mutant.expression(code)).tree, parsed(mutant.changed(code)).tree)
+    cases = met = 0
+    outcome = SAME_EVENTS
+    of_lanes = mutant.range is not None and mutant.range.subject == LANE
+    for number, (count, lanes, start) in enumerate(OF_LANES if of_lanes else OF_SIZES):
+        drawn = drawn_cases(before, mutant.range, count, f"{SEED} {number}")
+        found = _compare(drawn, after, change, lanes, start)
+        if found.outcome == DIFFERS:
+            return found
+        cases, met = cases + found.cases, met + found.met
+        outcome = OTHER_NUMBERS if OTHER_NUMBERS in (found.outcome, outcome) else SAME_EVENTS
+    return Judged(outcome if met or mutant.range is None else UNMET, "", cases, met)
+
+
+def _compare(cases: Cases, after: Proof, change: Change | None, lanes: int, start: int) -> Judged:
+    """Runs cases with the code as it is, and with the change."""
+    before = cases.run(None, lanes, start)
+    try:
+        changed = cases.of(after).run(change, lanes, start)
+    except (Unsafe, *UNREADABLE, IndexError, OverflowError) as error:
+        return Judged(DIFFERS, f"it does not run: {error}", len(cases), len(cases))
+    met = len(np.unique(changed.threads.place[changed.met])) if change else len(cases)
+    for outcome, hashes in ((DIFFERS, "events"), (OTHER_NUMBERS, "numbers")):
+        other = np.flatnonzero(getattr(before, hashes) != getattr(changed, hashes))
+        if len(other):
+            blocks = len(np.unique(changed.threads.place[other]))
+            return Judged(outcome, f"{blocks} blocks, as {cases.words(int(other[0]), changed)}", len(cases), met)
+    return Judged(SAME_EVENTS, "", len(cases), met)
+
+
+def _of_host(before: str, after: str) -> Judged:
+    """Compares all that two plans of the host say, at drawn sizes and strides."""
+    plans = [parse_host_source(source) for source in (before, after)]
+    draw = random.Random(SEED)
+    names = [dimension.name for dimension in (*plans[0].sizes, *plans[0].strides)]
+    for _ in range(CASES):
+        sizes = {name: log_drawn(draw, 0, KEYS) for name in names}
+        try:
+            found = [_said(plan, sizes) for plan in plans]
+        except (InputError, ZeroDivisionError) as error:
+            return Judged(DIFFERS, str(error), CASES, CASES)
+        if found[0] != found[1]:
+            return Judged(DIFFERS, f"the plan at {sizes}", CASES, CASES)
+    return Judged(SAME_EVENTS, "", CASES, CASES)
+
+
+def _said(plan: HostPlan, sizes: dict[str, int]) -> tuple[object, ...]:
+    """Returns all numbers of a plan at these sizes."""
+    descriptors = [
+        (d.name, d.tensor, d.dtype, [e.at(sizes) for e in (*d.dims, *d.strides)], d.box, d.element_strides, d.options)
+        for d in plan.descriptors
+    ]
+    grids = [part.at(sizes) for part in (*plan.grid, *([plan.merging.blocks] if plan.merging else []))]
+    return descriptors, grids, plan.parameters, plan.block, plan.cluster, plan.shared_bytes, plan.listing

@@ -1,0 +1,103 @@
+"""Tiles of packed sequences are drawn as the proof draws them; what a mutant's range is of has values in it or at its ends."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from code_mutants.ranges import BLOCKS, KEYS, WORD_OF, WORDS, Range, log_drawn
+from tl_attention.codeproof.proof import Proof
+from tl_attention.codeproof.warp_specialized.packed_proof import DrawnTiles
+from tl_attention.problem.lengths import MOST_RESULTS
+from tl_attention.problem.mask import WINDOW, ceildiv
+
+Array = np.ndarray
+# How many of the tiles have a value of the range.
+SHARE = 0.8
+
+
+@dataclass(frozen=True)
+class PackedTiles:
+    """PackedTiles are drawn tiles, and what else the kernel reads at run time, by name."""
+
+    tiles: DrawnTiles
+    read: dict[str, Any]
+
+
+def packed_tiles(proof: Proof, of: Range | None, turns: int, count: int, draw: random.Random) -> PackedTiles:
+    """Draws at least `count` tiles, with the tiles that follow them."""
+    tiles = DrawnTiles.of(proof.schedule, proof.code.variant, proof.rows, turns)
+    some = np.array(sorted(draw.sample(range(len(tiles.number)), min(count, len(tiles.number)))))
+    for name in ("row_tiles", "number"):
+        setattr(tiles, name, getattr(tiles, name)[some])
+    tiles.sizes = type(tiles.sizes)(*(size[some] for size in tiles.sizes))
+    tiles.fields = [fields[:, some] for fields in tiles.fields]
+    block_N = proof.schedule.block_N
+    sides = [side for side in WINDOW if side in {name for _, name in proof.kernel.signature.parameters}]
+    read = {side: np.array([log_drawn(draw, 0, 6 * block_N) for _ in some]) for side in sides}
+    if of:
+        of_range = np.flatnonzero([draw.random() < SHARE for _ in some])
+        values = np.array([of.value(proof.code.variant.group, draw) for _ in of_range])
+        _set(proof, tiles, read, of, of_range, values, draw)
+    return PackedTiles(tiles, read)
+
+
+def _set(
+    proof: Proof, tiles: DrawnTiles, read: dict[str, Any], of: Range, at: Array, values: Array, draw: random.Random
+) -> None:
+    """Gives the tiles `at` these values of a range's subject, and other numbers that go with them."""
+    variant, sizes, subject = proof.code.variant, tiles.sizes, of.subject
+    word = WORD_OF.match(subject)
+    if subject in WINDOW:
+        read[subject][at] = values
+    elif subject == "results":
+        read["results"] = np.full(len(tiles.number), MOST_RESULTS)
+        read["results"][at] = values
+    elif subject == BLOCKS[0]:
+        tiles.number[at] = np.minimum(values // tiles.cluster, values)
+        tiles.row_tiles[at] = np.maximum(tiles.row_tiles[at], values + 1)
+    elif subject == "heads":
+        sizes.heads[at] = values
+    elif subject == "seq_q":
+        sizes.seq_q[at] = values
+        for fields in tiles.fields:
+            fields[1, at] = np.minimum(fields[1, at], values // 2)
+            fields[2, at] = np.clip(fields[2, at], 1, np.maximum(values - fields[1, at], 1))
+    elif word and word[1] == "head":
+        sizes.heads[at] = np.maximum(sizes.heads[at], (values // variant.subgroups + 1) * variant.group)
+    elif word:
+        for fields in tiles.fields:
+            _set_word(fields, WORDS.index(word[1]), at, values, proof)
+    heads = variant.heads_of_tiles(sizes.heads)
+    tiles.row_tiles = np.maximum(np.minimum(tiles.row_tiles, KEYS // np.maximum(heads, 1)), 1)
+    if subject == "heads" or (word and word[1] == "head"):
+        row_tile = np.array([log_drawn(draw, 0, int(most) - 1) for most in tiles.row_tiles[at]])
+        own = np.array([draw.choice([0, int(most) - 1, draw.randrange(int(most))]) for most in heads[at]])
+        tiles.number[at] = row_tile * heads[at] + (own if subject == "heads" else values)
+    tiles.number = np.clip(tiles.number, 0, tiles.row_tiles * heads - 1)
+    for fields in tiles.fields:
+        fields[0] = np.minimum(fields[0], (ceildiv(np.maximum(fields[2], 1), proof.rows) - 1) * tiles.cluster)
+
+
+def _set_word(fields: Array, word: int, at: Array, values: Array, proof: Proof) -> None:
+    """Sets a word of tiles' entries: first row, rows of Q and K, part and place of results."""
+    each, block_N = proof.code.variant.rows_of(proof.schedule.block_M), proof.schedule.block_N
+    name = WORDS[word]
+    fields[word, at] = values
+    if name == "first_row":
+        # Where it is asked for, it may be counted in rows already.
+        fields[0, at] = np.where(np.arange(len(at)) % 2, values, values // each)
+        fields[2, at] = np.maximum(fields[2, at], np.minimum((fields[0, at] + 1) * each, KEYS))
+    elif name in ("part_first", "part_end"):
+        # A part of one to eight KV blocks, which rows of a short sequence see.
+        blocks = 1 + np.arange(len(at)) % 8
+        fields[5, at] = values if name == "part_first" else np.maximum(values - blocks, 0)
+        fields[6, at] = values + blocks if name == "part_first" else values
+        fields[4, at] = np.clip(fields[4, at], np.minimum((values + blocks) * block_N, KEYS), KEYS)
+        fields[2, at] = np.where(blocks % 2, fields[2, at] % block_N + 1, fields[2, at])
+        fields[7, at] = np.maximum(fields[7, at], 1)
+    elif name == "seq_kv":
+        fields[5, at] = np.minimum(fields[5, at], values // block_N)

@@ -1,0 +1,172 @@
+"""A kernel is run by the reader's own run, and all that each thread does becomes one number: two kernels are compared so.
+
+Integers have 32 bits unless the code makes them wider. Of a long loop the first, the middle and the last iterations run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tl_attention.codeproof.read.declarations import WORD
+from tl_attention.codeproof.read.expression import Expression, Tree, walk
+from tl_attention.codeproof.read.nodes import Arithmetic, For, every
+from tl_attention.codeproof.read.text import Kernel
+from tl_attention.codeproof.run.run import Run, Seen
+from tl_attention.codeproof.run.threads import Class, Value, settled
+
+# Loops of so many iterations run whole, those that are written out and the others.
+UNROLLED, SHORT = 64, 8
+ON_REGISTERS = ("mask", "arithmetic")
+FACTORS = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F], dtype=np.uint64)
+OF_32_BITS = {"+", "-", "*", "<<"}
+Array = np.ndarray
+
+
+def narrow(value: Value) -> Value:
+    """Returns what an integer of 32 bits has where this value is assigned to it."""
+    return (value + (1 << 31)) % (1 << 32) - (1 << 31)
+
+
+def short(value: Value) -> Value:
+    """Returns what an integer of 16 bits has where this value is assigned to it."""
+    return (value + (1 << 15)) % (1 << 16) - (1 << 15)
+
+
+@dataclass(frozen=True)
+class Change:
+    """A Change is an expression's tree before and after a mutant; it shows where the two have different values."""
+
+    before: Tree
+    after: Tree
+
+
+@dataclass
+class Widths:
+    """Widths evaluate expressions in 32 bits, or 64 where an operand has these: all names in `wide`, and what is cast."""
+
+    wide: frozenset[str]
+    known: dict[int, tuple[Expression, Expression]] = field(default_factory=dict)
+
+    def of(self, expression: Expression) -> Expression:
+        """Returns the expression with each result of 32 bits cut to these."""
+        if id(expression) not in self.known:
+            self.known[id(expression)] = expression, Expression(self._cut(expression.tree)[0])
+        return self.known[id(expression)][1]
+
+    def _cut(self, tree: Tree) -> tuple[Tree, bool]:
+        kind, *parts = tree
+        if kind in ("number", "name"):
+            return tree, parts[0] in self.wide
+        if kind == "call":
+            given = [self._cut(part) for part in parts[1:]]
+            return (kind, parts[0], *(part for part, _ in given)), parts[0] == "int64_t" or any(w for _, w in given)
+        given = [self._cut(part) for part in parts]
+        wide = any(w for _, w in (given[:1] if kind in ("<<", ">>") else given))
+        found = (kind, *(part for part, _ in given))
+        return (found if wide or kind not in OF_32_BITS else ("call", "narrow", found)), wide
+
+
+@dataclass
+class WatchedRun(Run):
+    """A WatchedRun keeps for each thread a hash of what it did, and one of the integers that arithmetic on registers reads.
+
+    `met` says for which threads the change of a mutant, if it is given, made a difference somewhere.
+    """
+
+    widths: Widths = field(default_factory=lambda: Widths(frozenset()))
+    change: Change | None = None
+    integers: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._arithmetic |= {"narrow": narrow, "int": narrow, "short": short}
+        self.events, self.numbers = (np.zeros(len(self.threads), dtype=np.uint64) for _ in range(2))
+        self.met = np.zeros(len(self.threads), dtype=bool)
+        self._changed: dict[int, tuple[Expression, bool]] = {}
+        self._keys: dict[tuple[Any, ...], np.uint64] = {}
+
+    def value(self, expression: Expression, threads: Class) -> Value:
+        self._class = threads
+        if self.change and self._holds_change(expression):
+            before, after = (
+                self._evaluated(Expression(tree), threads) for tree in (self.change.before, self.change.after)
+            )
+            self.met[threads.threads] |= before != after
+        return self._evaluated(expression, threads)
+
+    def _evaluated(self, expression: Expression, threads: Class) -> Value:
+        return self.widths.of(expression)(self._arithmetic, threads.names)
+
+    def _holds_change(self, expression: Expression) -> bool:
+        assert self.change
+        if id(expression) not in self._changed:
+            self._changed[id(expression)] = expression, self.change.after in walk(expression.tree)
+        return self._changed[id(expression)][1]
+
+    def see(self, threads: Class, line: int, kind: str, name: str = "", **values: Value) -> None:
+        if kind == "copy":
+            # Nothing is read where a copy's condition is false.
+            values["source"] = np.where(np.asarray(values["inside"]) != 0, values["source"], -1)
+        self._fold(self.events, threads, (line, kind, name, self.turn), values)
+        if kind in ON_REGISTERS:
+            read = {n: threads.names[n] for n in self.integers.get(line, ()) if n in threads.names}
+            self._fold(self.numbers, threads, (line, kind, self.turn), read)
+        # The run looks at how many there are, and notes registers there.
+        self.seen.append(Seen(line, kind, name, threads.threads, {}, self.turn))
+
+    def _fold(self, hashes: Array, threads: Class, what: tuple[Any, ...], values: Mapping[str, Value]) -> None:
+        plain = {n: v for n, v in values.items() if not isinstance(v, (int, np.ndarray, np.integer))}
+        found = np.array([self._key(what, tuple(plain.items()))])
+        for name in sorted({*values} - {*plain}):
+            found = found * FACTORS[0] + np.asarray(values[name]).astype(np.int64).view(np.uint64)
+            found ^= found >> np.uint64(29)
+        found *= FACTORS[1]
+        hashes[threads.threads] = hashes[threads.threads] * FACTORS[0] ^ found ^ (found >> np.uint64(32))
+
+    def _key(self, *what: Any) -> np.uint64:
+        if what not in self._keys:
+            digest = hashlib.sha256(repr(what).encode()).digest()
+            self._keys[what] = np.uint64(int.from_bytes(digest[:8], "little"))
+        return self._keys[what]
+
+    def loop(self, node: For, threads: Class) -> Class:
+        trips = self.value(node.trips, threads)
+        self.see(threads, node.line, "loop", value=trips)
+        trips = np.broadcast_to(trips, threads.threads.shape)
+        for iteration, chosen in _iterations(trips, UNROLLED if node.unrolled else SHORT):
+            part = threads if chosen.all() else threads.part(chosen)
+            part.names[node.variable] = settled(iteration[chosen])
+            self.nodes(node.body, part)
+            threads.rejoin([part], node.assigned)
+        return threads
+
+
+def _iterations(trips: Array, whole: int) -> Iterator[tuple[Array, Array]]:
+    """Yields (iteration, which threads run it): all of up to `whole`, else the first three, a middle one, the last two."""
+    long = trips > whole
+    some = (0 * trips, 0 * trips + 1, 0 * trips + 2, trips // 2, trips - 2, trips - 1)
+    for number in range(max(len(some) if long.any() else 0, min(int(trips.max(initial=0)), whole))):
+        chosen = ~long & (trips > number)
+        if number < len(some):
+            iteration = np.where(long, some[number], number)
+            chosen |= long
+        else:
+            iteration = np.full_like(trips, number)
+        if chosen.any():
+            yield iteration, chosen
+
+
+def integers_of_arithmetic(kernel: Kernel, source: str) -> dict[int, tuple[str, ...]]:
+    """Returns the integers that arithmetic on registers names, by its first line."""
+    lines = source.split("\n")
+    found = {}
+    for node in every(kernel.body):
+        if isinstance(node, Arithmetic):
+            words = {word for line in node.lines for word in WORD.findall(lines[line])}
+            found[node.lines[0]] = tuple(sorted(words & kernel.declared.integers))
+    return found
