@@ -1,6 +1,7 @@
 """Puts faults into the generated code of shipped kernels, one at a time, and asks the proof about each.
 
     python tools/mutate_code.py run FOLDER [--kernel NAME]... [--jobs 2] [--timeout 120] [--numbers 300] [--sample 0]
+    python tools/mutate_code.py integers FOLDER [--count 5000] [--seed integers] [--jobs 2] [--timeout 120]
     python tools/mutate_code.py table FOLDER        what came out of each kernel's mutants, and what is left to judge
 
 Mutants are made of the kernel's body and of the host's lines that launch it. In lines that the proof reads: every line
@@ -11,19 +12,26 @@ statement. In the other lines: 300 of the first three kinds, drawn by a seed.
 A mutant is refused; or no C++; or equivalent: the same events, in a line wholly read, or the same machine code; or left
 to the numbers, by the kind of its line; or for a person to judge.
 
+`integers` draws mutants of integer expressions over all golden kernels: + 1 or - 1 in a range of a size, a window's side,
+a lane, a block or a told number, min, max, & and % with a number, other casts. What the proof accepts is run on the CPU
+beside the code as it is, in hundreds of cases in the range and at its ends: it is equivalent, or different.
+
 FOLDER keeps a file of JSON lines for each kernel. A run goes on where the last one ended; remove the folder when the
 proof changes.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from pathlib import Path
 
 import click
 from checkouts import HERE, Progress, options, outcomes
 from code_mutants.compiled import BATCH, errors_of, host_object, same_machine_code
+from code_mutants.golden_jobs import ask_and_judge, draw_of_all, golden, golden_names
 from code_mutants.kernels import KERNELS, lowered
 from code_mutants.operations import DEVICE, Mutant, mutants, sample
 from code_mutants.proving import ACCEPTED, BROKEN, TIMEOUT, Answer, ask
@@ -116,6 +124,33 @@ def run(
         if not proof_only:
             compile_accepted(name, code, found, rows, jobs)
         show(rows)
+
+
+@main.command()
+@click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
+@click.option("--count", type=click.IntRange(1), default=5000, show_default=True, help="mutants of all golden kernels")
+@click.option("--seed", default="integers", show_default=True)
+@options(timeout=120.0, of="proof")
+@click.option("--proof-only", is_flag=True, help="compile nothing: what is no C++ stays where it is")
+def integers(folder: Path, count: int, seed: str, jobs: int, timeout: float, proof_only: bool) -> None:
+    """Draw mutants of integers, ask the proof about each, and judge those that it accepts."""
+    sys.path.append(str(HERE.folder / "tests"))
+    folder.mkdir(parents=True, exist_ok=True)
+    found = draw_of_all(golden_names(), count, seed)
+    rows = Rows(folder / "integers.jsonl")
+    rows.begin_with({"kernel": "integers", "seed": seed, "digest": "", "mutants": len(found)})
+    missing = [mutant for mutant in found if mutant.key not in rows.found]
+    with HERE.processes(jobs, "tools", "tests") as pool:
+        answers = outcomes("proved and judged", pool, ask_and_judge, [[mutant] for mutant in missing], timeout)
+        for mutant, (future, why) in zip(missing, answers):
+            kind = TIMEOUT if isinstance(future.exception(), TimeoutError) else BROKEN
+            answer, judged = (Answer(kind, why), None) if why else future.result()
+            rows.add(mutant, answer, mutant.shown(golden(mutant.kernel)[1]))
+            of_judge = asdict(judged) if judged else {}
+            rows.learn(mutant.key, kernel=mutant.kernel, **of_judge)
+    for name in () if proof_only else dict.fromkeys(mutant.kernel for mutant in found):
+        compile_accepted(name, golden(name)[1], [mutant for mutant in found if mutant.kernel == name], rows, jobs)
+    show(rows)
 
 
 @main.command("table")

@@ -98,13 +98,13 @@ def _carried(kernel: Kernel) -> dict[int, set[str]]:
 def drawn_cases(proof: Proof, of: Range | None, count: int, seed: str) -> Cases:
     """Draws so many problems of a kernel, fewer where bounds refuse them; a range's subject is in it, or at its ends.
 
-    Equal arguments give equal cases.
+    Where bounds refuse all of these, the range is left alone. Equal arguments give equal cases.
     """
     draw, variant = random.Random(seed), proof.code.variant
     proof.code = replace(proof.code, variant=replace(variant, mask=next(iter(windows(variant.mask, 1, 1)))))
     if variant.packed:
         return _packed(proof, of, count, draw)
-    every = [*_problems(proof, variant, of, count, draw)]
+    every = [*_problems(proof, variant, of, count, draw)] or [*_problems(proof, variant, None, count, draw)]
     sizes = Problems(*(np.array([named[name] for named in every]) for name in Sizes._fields))
     read = {name: np.array([named[name] for named in every]) for name in (*WINDOW, "part_blocks") if name in every[0]}
     read |= {"results": sizes.batch * np.array([named["parts"] for named in every])} if variant.parts else {}

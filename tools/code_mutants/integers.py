@@ -42,17 +42,18 @@ WORD = re.compile(r"(?<![\w.:>])(?:[A-Za-z_]\w*|\d+)(?![\w.:(])")
 class IntegerMutant(Mutant):
     """An IntegerMutant changes the expression from column `place` to column `stop`.
 
-    It changes by 1 in a Range, or is put under min, max, & or % with a number, or a cast.
+    It changes by 1 in a Range, or is put under min, max, & or % with a number, or a cast. `kernel` is whose code it is of.
     """
 
     stop: int = 0
     number: int = 0
     range: Range | None = None
+    kernel: str = ""
 
     @property
     def key(self) -> str:
         limits = f"{self.range.above}<{self.range.subject}<{self.range.below}" if self.range else self.number
-        return f"{self.part}:{self.operation}:{self.line}:{self.place}-{self.stop}:{limits}"
+        return f"{self.part}:{self.operation}:{self.line}:{self.place}-{self.stop}:{limits}:{self.kernel}"
 
     def of(self, code: Code) -> Code:
         lines = getattr(code, self.part).split("\n")

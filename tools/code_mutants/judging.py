@@ -39,10 +39,10 @@ SEED = "judged"
 
 @dataclass(frozen=True)
 class Judged:
-    """A Judged says what came out for a mutant, in how many cases, and how many of them show the change."""
+    """A Judged says what came out for a mutant, in how many cases, how many show the change, and where one differs."""
 
-    outcome: str
-    words: str = ""
+    judged: str
+    differs: str = ""
     cases: int = 0
     met: int = 0
 
@@ -61,10 +61,10 @@ def judge(schedule: Schedule, code: Code, mutant: IntegerMutant) -> Judged:
     for number, (count, lanes, start) in enumerate(OF_LANES if of_lanes else OF_SIZES):
         drawn = drawn_cases(before, mutant.range, count, f"{SEED} {number}")
         found = _compare(drawn, after, change, lanes, start)
-        if found.outcome == DIFFERS:
+        if found.judged == DIFFERS:
             return found
         cases, met = cases + found.cases, met + found.met
-        outcome = OTHER_NUMBERS if OTHER_NUMBERS in (found.outcome, outcome) else SAME_EVENTS
+        outcome = OTHER_NUMBERS if OTHER_NUMBERS in (found.judged, outcome) else SAME_EVENTS
     return Judged(outcome if met or mutant.range is None else UNMET, "", cases, met)
 
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from code_mutants.kernels import KERNELS, lowered
 from code_mutants.operations import DELETED, DEVICE, Mutant
-from code_mutants.reading import prove
+from code_mutants.reading import Code, prove
 from tl_attention.errors import InputError
+from tl_attention.schedule.schedule import Schedule
 
 REFUSED, ACCEPTED, BROKEN, TIMEOUT = "refused", "accepted", "broken", "timeout"
 
@@ -29,9 +30,13 @@ class Answer:
 
 def ask(kernel: str, mutant: Mutant) -> Answer:
     """Returns what the proof says of the kernel's code with this change."""
-    code = mutant.of(lowered(KERNELS[kernel]))
+    return answer(KERNELS[kernel].schedule, lowered(KERNELS[kernel]), mutant)
+
+
+def answer(schedule: Schedule, code: Code, mutant: Mutant) -> Answer:
+    """Returns what the proof says of a code of the schedule with this change."""
     try:
-        verdict = prove(KERNELS[kernel].schedule, code)
+        verdict = prove(schedule, mutant.of(code))
     except InputError as error:
         return Answer(REFUSED, str(error))
     except Exception:

@@ -10,13 +10,19 @@ from typing import Any
 
 import click
 
+from code_mutants.integers import OPERATIONS as OF_INTEGERS
+from code_mutants.judging import DIFFERS, OTHER_NUMBERS, SAME_EVENTS
 from code_mutants.operations import DEVICE, Mutant
 from code_mutants.proving import ACCEPTED, BROKEN, REFUSED, Answer
 from code_mutants.reading import Code, Verdict, is_numbers, of_numbers
 
 Row = dict[str, Any]
 NOT_CPP, EQUIVALENT, NUMBERS, TO_JUDGE = "not C++", "equivalent", "numbers", "to judge"
-CLASSES = (REFUSED, NOT_CPP, EQUIVALENT, NUMBERS, TO_JUDGE, BROKEN)
+# Accepted, though it does something else.
+DIFFERENT = "different"
+CLASSES = (REFUSED, NOT_CPP, EQUIVALENT, NUMBERS, DIFFERENT, TO_JUDGE, BROKEN)
+# What a judgement by machine says of a mutant. Nothing said is to judge.
+JUDGED = {SAME_EVENTS: EQUIVALENT, OTHER_NUMBERS: f"{NUMBERS}: integers", DIFFERS: DIFFERENT}
 # These operations keep what small problems do, on purpose: equal events say nothing about them.
 OF_LARGE = ("conditional", "chosen", "cast")
 SAME, OTHER = "same machine code", "other machine code"
@@ -38,6 +44,8 @@ def class_of(row: Row, digest: str) -> str:
         return str(row["kind"])
     if row.get("machine") == SAME:
         return EQUIVALENT
+    if row.get("operation") in OF_INTEGERS:
+        return JUDGED.get(row.get("judged", ""), TO_JUDGE)
     if not digest or row["digest"] != digest:
         return TO_JUDGE
     if row.get("operation") == "swapped":
@@ -73,7 +81,10 @@ class Rows:
     def begin(self, kernel: str, code: Code, verdict: Verdict, count: int) -> None:
         """Notes which kernel and code the rows are of. Raises UsageError if the file has rows of something else."""
         text = sha256(f"{code.source}\0{code.host_source}".encode()).hexdigest()[:12]
-        head = {"kernel": kernel, "code": text, "digest": verdict.digest, "mutants": count}
+        self.begin_with({"kernel": kernel, "code": text, "digest": verdict.digest, "mutants": count})
+
+    def begin_with(self, head: Row) -> None:
+        """Notes what the rows are of. Raises UsageError if the file has rows of something else."""
         if self.head and self.head != head:
             raise click.UsageError(f"{self.file} has rows of {self.head}, expected {head}: remove it")
         if not self.head:

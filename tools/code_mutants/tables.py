@@ -6,10 +6,11 @@ from collections import Counter
 
 from rich.table import Table
 
+from code_mutants.integers import OPERATIONS as OF_INTEGERS
 from code_mutants.judged import reason
 from code_mutants.operations import OPERATIONS
 from code_mutants.proving import BROKEN
-from code_mutants.rows import CLASSES, NUMBERS, TO_JUDGE, Row, Rows, is_device
+from code_mutants.rows import CLASSES, DIFFERENT, NUMBERS, TO_JUDGE, Row, Rows, is_device
 
 WIDTH = 160
 
@@ -25,7 +26,7 @@ def table(rows: Rows) -> Table:
     shown = Table(title=f"{rows.head['kernel']}: {total:,} of {rows.head['mutants']:,} mutants, {share}")
     for heading in ("operation", *CLASSES, "all"):
         shown.add_column(heading, justify="left" if heading == "operation" else "right")
-    for operation in (f"{part}{operation}" for part in ("", "launch: ") for operation in OPERATIONS):
+    for operation in (f"{part}{operation}" for part in ("", "launch: ") for operation in (*OPERATIONS, *OF_INTEGERS)):
         line = [counts[operation, found] for found in CLASSES]
         if sum(line):
             shown.add_row(operation, *(f"{count:,}" if count else "" for count in line), f"{sum(line):,}")
@@ -45,13 +46,24 @@ def kinds_of_numbers(rows: Rows) -> str:
 
 
 def to_judge(rows: Rows) -> list[str]:
-    """Returns a line for each reason that a person has given, and for each mutant without one or at which the proof broke."""
-    left = [(row, found) for row, found in rows.classes() if found in (TO_JUDGE, BROKEN)]
-    reasons = Counter(reason(rows.head["kernel"], row) for row, found in left if found == TO_JUDGE)
+    """Returns a line for each reason that a person has given, and for each mutant without one or at which the proof broke.
+
+    A mutant that does something else needs a line, too.
+    """
+    left = [(row, found) for row, found in rows.classes() if found in (TO_JUDGE, DIFFERENT, BROKEN)]
+    reasons = Counter(_reason(rows, row) for row, found in left if found == TO_JUDGE)
     told = [f"judged, {count}: {why}" for why, count in reasons.items() if why]
     return told + [
-        f"{found}: {_operation(row)}, line {row['line']} ({row['kind']}): {row['shown'][:WIDTH]}"
-        + (f"  [{row['words'][:WIDTH]}]" if row["words"] else "")
+        f"{found}: {_operation(row)}, {_place(row)} ({row['kind']}): {row['shown'][:WIDTH]}"
+        + (f"  [{words[:WIDTH]}]" if (words := row["words"] or row.get("differs", "")) else "")
         for row, found in left
-        if found == BROKEN or not reason(rows.head["kernel"], row)
+        if found != TO_JUDGE or not _reason(rows, row)
     ]
+
+
+def _place(row: Row) -> str:
+    return f"{row['kernel']}, line {row['line']}" if "kernel" in row else f"line {row['line']}"
+
+
+def _reason(rows: Rows, row: Row) -> str:
+    return reason(row.get("kernel", rows.head["kernel"]), row)
