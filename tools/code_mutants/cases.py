@@ -17,7 +17,7 @@ from code_mutants.packed_cases import packed_tiles
 from code_mutants.ranges import BLOCKS, KEYS, Range, log_drawn
 from code_mutants.watched_run import Change, WatchedRun, Widths, integers_of_arithmetic
 from tl_attention.codeproof.proof import Proof
-from tl_attention.codeproof.read.nodes import While, every
+from tl_attention.codeproof.read.nodes import Assign, While, every
 from tl_attention.codeproof.read.text import Kernel
 from tl_attention.codeproof.run.iterations import Iterations, carried_by
 from tl_attention.codeproof.run.run import Extent
@@ -25,7 +25,8 @@ from tl_attention.codeproof.run.threads import Threads
 from tl_attention.codeproof.tiles.row_tile_proof import RowTileProof
 from tl_attention.codeproof.warp_specialized.grid_proof import first_numbers, turns
 from tl_attention.errors import InputError
-from tl_attention.problem.bounds import GRID_YZ, check_sizes
+from tl_attention.kernels.warp_specialized.tile_order import workers
+from tl_attention.problem.bounds import GRID_YZ, LARGEST, check_sizes
 from tl_attention.problem.lengths import Problems, windows
 from tl_attention.problem.mask import WINDOW, Mask, ceildiv
 from tl_attention.problem.variant import Sizes, Variant
@@ -41,12 +42,16 @@ Named = dict[str, int]
 
 @dataclass(frozen=True)
 class Cases:
-    """Cases have the sizes of each problem, the blocks of a cluster for each, and what the kernel reads at run time."""
+    """Cases have the sizes of each problem, the blocks of a cluster for each, and what the kernel reads at run time.
+
+    A block is one of the launch; how much `later` the number of its tile is than that of its first, it is told.
+    """
 
     proof: Proof
     sizes: Problems
     blocks: Array
     names: dict[str, Any]
+    later: Array
     entries: Any = None
 
     def __len__(self) -> int:
@@ -58,6 +63,7 @@ class Cases:
         sizes = ", ".join(str(int(size[place // (len(self.blocks) // len(self))])) for size in self.sizes)
         given = {name: value[place] for name, value in self.names.items() if isinstance(value, np.ndarray)}
         more = {name: int(value) for name, value in given.items() if name not in Sizes._fields}
+        more |= {"later by": int(self.later[place])} if self.later.any() else {}
         told = "".join(f", {name} {value}" for name, value in more.items())
         return f"(batch, heads, seq_q, seq_kv) {sizes}, block {int(self.blocks[place])}{told}"
 
@@ -74,6 +80,7 @@ class Cases:
             cluster = proof.schedule.kernel.cluster
             threads = Threads(self.blocks, kernel.signature.threads // (WARP * WARPS), tuple(range(WARPS)), lanes)
             how = {"cluster": cluster, "counter": {"TileCounter": (0, 0)}, "entries": self.entries}
+            how |= {"starts": _first_tiles(kernel), "later": self.later[threads.place]}
         names = {n: v[threads.place] if isinstance(v, np.ndarray) else v for n, v in self.names.items()}
         run = WatchedRun(
             kernel, threads, names, Extent(TILES, ends=True), whole=False, start=start, **how,
@@ -93,6 +100,12 @@ def _carried(kernel: Kernel) -> dict[int, set[str]]:
     """Returns, for each loop over tiles, the variables in which it counts loads and tiles."""
     loops = [node for node in every(kernel.body) if isinstance(node, While)]
     return {loop.line: {n for n in carried_by(loop.body) if COUNTED.match(n)} for loop in loops}
+
+
+def _first_tiles(kernel: Kernel) -> frozenset[int]:
+    """Returns the lines on which a block takes its own number, or its cluster's, for that of its first tile."""
+    taken = [node for node in every(kernel.body) if isinstance(node, Assign)]
+    return frozenset(node.line for node in taken if "blockIdx_x" in node.expression.names)
 
 
 def drawn_cases(proof: Proof, of: Range | None, count: int, seed: str) -> Cases:
@@ -123,19 +136,26 @@ def drawn_cases(proof: Proof, of: Range | None, count: int, seed: str) -> Cases:
             own = BLOCKS.index(of.subject)
             place[own] = np.where(values >= 0, values, place[own])
         names = dict(zip(("blockIdx_x", "blockIdx_y", "blockIdx_z"), place))
-        return Cases(proof, sizes, np.arange(len(number)), {**proof.sample_names(sizes), **read, **names})
-    cluster = proof.schedule.kernel.cluster
-    number = np.where(values >= 0, values // cluster, number)
+        return Cases(proof, sizes, np.arange(len(number)), {**proof.sample_names(sizes), **read, **names}, 0 * number)
+    own = values // proof.schedule.kernel.cluster
+    number = np.where(values >= 0, number - number % _workers(proof) + own, number)
     return _of_clusters(proof, sizes, number, read)
 
 
 def _of_clusters(proof: Proof, sizes: Problems, number: Array, read: dict[str, Any], entries: Any = None) -> Cases:
     cluster = proof.schedule.kernel.cluster
     number = first_numbers(proof.schedule, proof.code.variant, number)
-    blocks = np.repeat(number, cluster) * cluster + np.arange(len(number) * cluster) % cluster
+    own = number % _workers(proof)
+    blocks = np.repeat(own, cluster) * cluster + np.arange(len(number) * cluster) % cluster
     names = proof.sample_names(Problems(*(np.repeat(size, cluster) for size in sizes)))
     names |= {name: np.repeat(value, cluster) for name, value in read.items()}
-    return Cases(proof, sizes, blocks, names, entries)
+    return Cases(proof, sizes, blocks, names, np.repeat(number - own, cluster), entries)
+
+
+def _workers(proof: Proof) -> int:
+    """Returns how many clusters a launch has: one for each tile, or at most as many as run at once."""
+    one_tile = proof.schedule.kernel.tile_scheduler == "one_tile"
+    return LARGEST if one_tile else workers(proof.schedule, proof.code.variant)
 
 
 def _packed(proof: Proof, of: Range | None, count: int, draw: random.Random) -> Cases:

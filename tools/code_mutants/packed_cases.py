@@ -11,6 +11,7 @@ import numpy as np
 from code_mutants.ranges import BLOCKS, KEYS, WORD_OF, WORDS, Range, log_drawn
 from tl_attention.codeproof.proof import Proof
 from tl_attention.codeproof.warp_specialized.packed_proof import DrawnTiles
+from tl_attention.kernels.warp_specialized.tile_order import workers
 from tl_attention.problem.lengths import MOST_RESULTS
 from tl_attention.problem.mask import WINDOW, ceildiv
 
@@ -57,7 +58,7 @@ def _set(
         read["results"] = np.full(len(tiles.number), MOST_RESULTS)
         read["results"][at] = values
     elif subject == BLOCKS[0]:
-        tiles.number[at] = np.minimum(values // tiles.cluster, values)
+        tiles.number[at] += values // tiles.cluster - tiles.number[at] % workers(proof.schedule, variant)
         tiles.row_tiles[at] = np.maximum(tiles.row_tiles[at], values + 1)
     elif subject == "heads":
         sizes.heads[at] = values
@@ -78,7 +79,13 @@ def _set(
         own = np.array([draw.choice([0, int(most) - 1, draw.randrange(int(most))]) for most in heads[at]])
         tiles.number[at] = row_tile * heads[at] + (own if subject == "heads" else values)
     tiles.number = np.clip(tiles.number, 0, tiles.row_tiles * heads - 1)
+    # Rows of Q and K together are within bounds: those are fewer that the range is not of.
+    sides = sum((read[side] for side in WINDOW if side in read), 0 * tiles.number)
+    shorter = 4 if subject == "seq_q" or (word and word[1] in ("first_row", "seq_q", "q_begin")) else 2
     for fields in tiles.fields:
+        fields[shorter] = np.clip(
+            fields[shorter], 0, np.maximum(KEYS - sides - fields[6 - shorter] - fields[1] - fields[3], 1)
+        )
         fields[0] = np.minimum(fields[0], (ceildiv(np.maximum(fields[2], 1), proof.rows) - 1) * tiles.cluster)
 
 

@@ -6,7 +6,7 @@ Integers have 32 bits unless the code makes them wider. Of a long loop the first
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +14,7 @@ import numpy as np
 
 from tl_attention.codeproof.read.declarations import WORD
 from tl_attention.codeproof.read.expression import Expression, Tree, walk
-from tl_attention.codeproof.read.nodes import Arithmetic, For, every
+from tl_attention.codeproof.read.nodes import Arithmetic, Assign, For, every
 from tl_attention.codeproof.read.text import Kernel
 from tl_attention.codeproof.run.run import Run, Seen
 from tl_attention.codeproof.run.threads import Class, Value, settled
@@ -75,12 +75,15 @@ class Widths:
 class WatchedRun(Run):
     """A WatchedRun keeps for each thread a hash of what it did, and one of the integers that arithmetic on registers reads.
 
-    `met` says for which threads the change of a mutant, if it is given, made a difference somewhere.
+    `met` says for which threads the change of a mutant, if it is given, made a difference somewhere. On the lines `starts`
+    a block takes its first tile; it is as if it had worked on so many tiles before that this one is `later` by number.
     """
 
     widths: Widths = field(default_factory=lambda: Widths(frozenset()))
     change: Change | None = None
     integers: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    starts: frozenset[int] = frozenset()
+    later: Array = field(default_factory=lambda: np.zeros(0, dtype=int))
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -134,6 +137,21 @@ class WatchedRun(Run):
             self._keys[what] = np.uint64(int.from_bytes(digest[:8], "little"))
         return self._keys[what]
 
+    def nodes(self, nodes: Iterable[Any], threads: Class) -> Class | None:
+        for node in nodes:
+            own = OWN.get(type(node))
+            rest = own(self, node, threads) if own else super().nodes((node,), threads)
+            if rest is None:
+                return None
+            threads = rest
+        return threads
+
+    def assign(self, node: Assign, threads: Class) -> Class:
+        super().assign(node, threads)
+        if node.line in self.starts:
+            threads.names[node.name] = settled(threads.names[node.name] + self.later[threads.threads])
+        return threads
+
     def loop(self, node: For, threads: Class) -> Class:
         trips = self.value(node.trips, threads)
         self.see(threads, node.line, "loop", value=trips)
@@ -144,6 +162,10 @@ class WatchedRun(Run):
             self.nodes(node.body, part)
             threads.rejoin([part], node.assigned)
         return threads
+
+
+# What a WatchedRun does in its own way.
+OWN: dict[type, Callable[[WatchedRun, Any, Class], Class]] = {For: WatchedRun.loop, Assign: WatchedRun.assign}
 
 
 def _iterations(trips: Array, whole: int) -> Iterator[tuple[Array, Array]]:
