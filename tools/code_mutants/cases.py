@@ -137,8 +137,8 @@ def drawn_cases(proof: Proof, of: Range | None, count: int, seed: str) -> Cases:
             place[own] = np.where(values >= 0, values, place[own])
         names = dict(zip(("blockIdx_x", "blockIdx_y", "blockIdx_z"), place))
         return Cases(proof, sizes, np.arange(len(number)), {**proof.sample_names(sizes), **read, **names}, 0 * number)
-    own = values // proof.schedule.kernel.cluster
-    number = np.where(values >= 0, number - number % _workers(proof) + own, number)
+    of_blocks = number - number % _workers(proof) + values // proof.schedule.kernel.cluster
+    number = np.where(values >= 0, of_blocks, number)
     return _of_clusters(proof, sizes, number, read)
 
 

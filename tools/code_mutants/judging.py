@@ -20,6 +20,7 @@ from tl_attention.codeproof.proof import Proof
 from tl_attention.codeproof.read.expression import UNREADABLE, parsed
 from tl_attention.codeproof.read.host_plan import HostPlan, parse_host_source
 from tl_attention.codeproof.registry import PROOFS
+from tl_attention.codeproof.tiles.row_tile_proof import RowTileProof
 from tl_attention.codeproof.verdict import Unsafe
 from tl_attention.errors import InputError
 from tl_attention.problem.warpgroup import WARP
@@ -29,9 +30,9 @@ from tl_attention.schedule.schedule import Schedule
 SAME_EVENTS, OTHER_NUMBERS, DIFFERS = "same events", "same events, other integers for the numbers", "differs"
 UNMET = "no case has a difference"
 # How many cases there are in each run, for how many lanes of each warp, and how many loads and tiles were before: where
-# the change is of some lanes, and elsewhere.
-OF_LANES = tuple((64, WARP, start) for start in range(6))
-OF_SIZES = (*((96, 1, start) for start in range(6)), (32, WARP, 0), (32, WARP, 3))
+# the change is of some lanes, and elsewhere; for kernels whose blocks have one tile, and for others.
+OF_LANES = ((220, WARP, 0),), tuple((64, WARP, start) for start in range(6))
+OF_SIZES = ((560, 1, 0), (40, WARP, 0)), (*((96, 1, start) for start in range(6)), (32, WARP, 0), (32, WARP, 3))
 # Of the host's plan.
 CASES = 256
 SEED = "judged"
@@ -54,11 +55,12 @@ def judge(schedule: Schedule, code: Code, mutant: IntegerMutant) -> Judged:
     before, after = (PROOFS[schedule.lowering](schedule, derive(schedule), text) for text in (code, mutant.of(code)))
     change = None
     if mutant.operation != "uncast":
-        change = Change(parsed(mutant.expression(code)).tree, parsed(mutant.changed(code)).tree)
+        change = Change(parsed(mutant.expression(code)), parsed(mutant.changed(code)))
     cases = met = 0
     outcome = SAME_EVENTS
     of_lanes = mutant.range is not None and mutant.range.subject == LANE
-    for number, (count, lanes, start) in enumerate(OF_LANES if of_lanes else OF_SIZES):
+    runs = (OF_LANES if of_lanes else OF_SIZES)[not isinstance(before, RowTileProof)]
+    for number, (count, lanes, start) in enumerate(runs):
         drawn = drawn_cases(before, mutant.range, count, f"{SEED} {number}")
         found = _compare(drawn, after, change, lanes, start)
         if found.judged == DIFFERS:

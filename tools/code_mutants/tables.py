@@ -66,4 +66,4 @@ def _place(row: Row) -> str:
 
 
 def _reason(rows: Rows, row: Row) -> str:
-    return reason(row.get("kernel", rows.head["kernel"]), row)
+    return reason(str(row.get("kernel", rows.head["kernel"])), row)

@@ -39,10 +39,10 @@ def short(value: Value) -> Value:
 
 @dataclass(frozen=True)
 class Change:
-    """A Change is an expression's tree before and after a mutant; it shows where the two have different values."""
+    """A Change is an expression before and after a mutant's change, which shows where the two have different values."""
 
-    before: Tree
-    after: Tree
+    before: Expression
+    after: Expression
 
 
 @dataclass
@@ -96,9 +96,7 @@ class WatchedRun(Run):
     def value(self, expression: Expression, threads: Class) -> Value:
         self._class = threads
         if self.change and self._holds_change(expression):
-            before, after = (
-                self._evaluated(Expression(tree), threads) for tree in (self.change.before, self.change.after)
-            )
+            before, after = (self._evaluated(side, threads) for side in (self.change.before, self.change.after))
             self.met[threads.threads] |= before != after
         return self._evaluated(expression, threads)
 
@@ -108,7 +106,7 @@ class WatchedRun(Run):
     def _holds_change(self, expression: Expression) -> bool:
         assert self.change
         if id(expression) not in self._changed:
-            self._changed[id(expression)] = expression, self.change.after in walk(expression.tree)
+            self._changed[id(expression)] = expression, self.change.after.tree in walk(expression.tree)
         return self._changed[id(expression)][1]
 
     def see(self, threads: Class, line: int, kind: str, name: str = "", **values: Value) -> None:
@@ -147,9 +145,8 @@ class WatchedRun(Run):
         return threads
 
     def assign(self, node: Assign, threads: Class) -> Class:
-        super().assign(node, threads)
-        if node.line in self.starts:
-            threads.names[node.name] = settled(threads.names[node.name] + self.later[threads.threads])
+        value = narrow(self.value(node.expression, threads))
+        threads.names[node.name] = settled(value + self.later[threads.threads]) if node.line in self.starts else value
         return threads
 
     def loop(self, node: For, threads: Class) -> Class:
