@@ -21,8 +21,8 @@ BUDGET = {
     "op": 1910,
     "oracle": 420,
     "lab": 7630,
-    "tools": 5240,
-    "tests": 27750,
+    "tools": 5950,
+    "tests": 27820,
     "library": 15860,
     "path": 8515,
 }

@@ -21,6 +21,8 @@ KEYS = LARGEST - ROOM
 LARGEST_OF = {"batch": GRID_YZ, "heads": GRID_YZ, "seq_q": KEYS, "seq_kv": KEYS, "results": GRID_YZ}
 LARGEST_OF |= {"part_blocks": KEYS >> 7, "window_left": KEYS, "window_right": KEYS, LANE: 31}
 LARGEST_OF |= {BLOCKS[0]: 1 << 16, BLOCKS[1]: GRID_YZ, BLOCKS[2]: GRID_YZ}
+# These are never 0.
+FROM_1 = ("batch", "heads", "results", "part_blocks")
 # What a tile of packed sequences is told, by the name of the variable and the number of the word.
 WORDS = ("first_row", "q_begin", "seq_q", "k_begin", "seq_kv", "part_first", "part_end", "result", "head")
 LARGEST_WORD = {"first_row": KEYS, "q_begin": KEYS, "seq_q": KEYS, "k_begin": KEYS, "seq_kv": KEYS}
@@ -63,7 +65,7 @@ def largest(subject: str, variant: Variant) -> int:
 def drawn_range(subject: str, most: int, group: int, draw: random.Random) -> Range:
     """Draws a range of the subject, in which a value lies that it may have: of heads, a multiple of a group's."""
     step = group if subject == "heads" else 1
-    above = log_drawn(draw, 0, most - step)
+    above = log_drawn(draw, 0 if subject in FROM_1 else -1, most - step)
     within = (above // step + 1) * step
     return Range(subject, above, within + log_drawn(draw, 1, most - within + 1))
 
