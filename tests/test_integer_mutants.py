@@ -12,7 +12,7 @@ from code_mutants.proving import BROKEN, REFUSED
 from code_mutants.ranges import LANE, Range
 from code_mutants.rows import DIFFERENT, EQUIVALENT, TO_JUDGE, class_of
 from code_mutants.watched_run import Widths, narrow
-from tiers import exhaustive
+from tiers import exhaustive, sampled
 
 from tl_attention.codeproof.read.expression import parsed, walk
 from tl_attention.codeproof.registry import PROOFS
@@ -85,6 +85,16 @@ def test_cases_lie_in_the_range_and_at_its_ends(name, of):
     values = cases.blocks if name_of == "blockIdx_x" else np.asarray(cases.names[name_of])
     inside = (values > of.above) & (values < of.below)
     assert len(cases) > 200 and inside.mean() > 0.4 and not inside.all()
+
+
+@pytest.mark.parametrize("name", sampled(golden_names(), DRAWN))
+def test_a_kernel_runs_in_cases_of_each_range_that_is_drawn(name):
+    schedule, code = golden(name)
+    ranges = {mutant.range for mutant in draw_integers(code, 12, "ranges") if mutant.part == DEVICE}
+    for of in ranges:
+        proof = PROOFS[schedule.lowering](schedule, derive(schedule), code)
+        run = drawn_cases(proof, of, 48, "cases").run(None, 1, 2)
+        assert np.count_nonzero(run.events) == len(run.threads)
 
 
 def test_mutants_that_do_no_harm_have_the_same_events():

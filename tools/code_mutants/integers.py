@@ -32,8 +32,10 @@ OPERATIONS = (*FORMS,)
 # A range is drawn four times as often as another change, and the host's plan as every eighth place.
 TURNS = (*FORMS, *3 * (*RANGED,))
 OF_HOST = 8
+# The largest numbers, and how many draws there are for each mutant that is asked for.
 MOST, MOST_BITS = 1 << 20, 20
 ATTEMPTS = 200
+# Columns that are shown before and behind a change.
 CONTEXT = 30
 WORD = re.compile(r"(?<![\w.:>])(?:[A-Za-z_]\w*|\d+)(?![\w.:(])")
 
@@ -162,12 +164,12 @@ def is_wide(tree: Tree, wide: set[str]) -> bool:
 
 def host_places(source: str) -> dict[int, list[_Place]]:
     """Returns the expressions of each line of the host's code that sets an integer of the plan."""
+    there = sizes_of_host(source)
     found: dict[int, list[_Place]] = {}
     for match in SLOTS["int"].finditer(source):
         begin = match.start("VALUE")
         line, first = source.count("\n", 0, begin), begin - source.rindex("\n", 0, begin) - 1
         known = {*walk(parsed(match["VALUE"]).tree)}
-        there = sizes_of_host(source)
         found[line] = [
             _Place(HOST, line, "launch", first + start, first + stop, text, UNCAST in text, there)
             for start, stop in spans(match["VALUE"], known)

@@ -29,6 +29,7 @@ from tl_attention.schedule.schedule import Schedule
 
 SAME_EVENTS, OTHER_NUMBERS, DIFFERS = "same events", "same events, other integers for the numbers", "differs"
 UNMET = "no case has a difference"
+NOT_RUN = (Unsafe, *UNREADABLE, IndexError, OverflowError)
 # How many cases there are in each run, for how many lanes of each warp, and how many loads and tiles were before: where
 # the change is of some lanes, and elsewhere; for kernels whose blocks have one tile, and for others.
 OF_LANES = ((220, WARP, 0),), tuple((64, WARP, start) for start in range(6))
@@ -51,7 +52,7 @@ class Judged:
 def judge(schedule: Schedule, code: Code, mutant: IntegerMutant) -> Judged:
     """Compares the code with and without the mutant's change."""
     if mutant.part != DEVICE:
-        return _of_host(code.host_source, mutant.of(code).host_source)
+        return _of_host(code, mutant)
     before, after = (PROOFS[schedule.lowering](schedule, derive(schedule), text) for text in (code, mutant.of(code)))
     change = None
     if mutant.operation != "uncast":
@@ -75,7 +76,7 @@ def _compare(cases: Cases, after: Proof, change: Change | None, lanes: int, star
     before = cases.run(None, lanes, start)
     try:
         changed = cases.of(after).run(change, lanes, start)
-    except (Unsafe, *UNREADABLE, IndexError, OverflowError) as error:
+    except NOT_RUN as error:
         return Judged(DIFFERS, f"it does not run: {error}", len(cases), len(cases))
     met = len(np.unique(changed.threads.place[changed.met])) if change else len(cases)
     for outcome, hashes in ((DIFFERS, "events"), (OTHER_NUMBERS, "numbers")):
@@ -86,13 +87,15 @@ def _compare(cases: Cases, after: Proof, change: Change | None, lanes: int, star
     return Judged(SAME_EVENTS, "", len(cases), met)
 
 
-def _of_host(before: str, after: str) -> Judged:
-    """Compares all that two plans of the host say, at drawn sizes and strides."""
-    plans = [parse_host_source(source) for source in (before, after)]
+def _of_host(code: Code, mutant: IntegerMutant) -> Judged:
+    """Compares all that the host's plan says with and without the change, at drawn sizes and strides."""
+    plans = [parse_host_source(text.host_source) for text in (code, mutant.of(code))]
     draw = random.Random(SEED)
     names = [dimension.name for dimension in (*plans[0].sizes, *plans[0].strides)]
     for _ in range(CASES):
         sizes = {name: log_drawn(draw, 0, KEYS) for name in names}
+        if mutant.range:
+            sizes[mutant.range.subject] = mutant.range.value(code.variant.group, draw)
         try:
             found = [_said(plan, sizes) for plan in plans]
         except (InputError, ZeroDivisionError) as error:
