@@ -35,6 +35,8 @@ from tl_attention.problem.warpgroup import WARP, WARPS
 # Tiles of a block that run one after another; of packed sequences it shows during a tile whether there is one behind it.
 TILES, PACKED_TILES = 2, 3
 MOST_PARTS = 6
+# So many blocks find no tile.
+WITHOUT_TILE = 0.1
 COUNTED = re.compile(r"(?:turn|base)(?:_\d+)?$")
 Array = np.ndarray
 Named = dict[str, int]
@@ -124,9 +126,11 @@ def drawn_cases(proof: Proof, of: Range | None, count: int, seed: str) -> Cases:
     tiles = ceildiv(sizes.seq_q, proof.rows)
     heads = variant.heads_of_tiles(sizes.heads)
     total = tiles * heads * read.get("results", sizes.batch)
-    number = np.array([_number(int(each), draw) for each in total])
+    specialized = not isinstance(proof, RowTileProof)
+    beyond = workers(proof.schedule, variant) if specialized and _workers(proof) < LARGEST else 0
+    number = np.array([_number(int(each), beyond, draw) for each in total])
     values = np.array([named.get("block", -1) for named in every])
-    if isinstance(proof, RowTileProof):
+    if not specialized:
         place = [
             number % np.maximum(tiles, 1),
             number // np.maximum(tiles, 1) % heads,
@@ -165,9 +169,11 @@ def _packed(proof: Proof, of: Range | None, count: int, draw: random.Random) -> 
     return _of_clusters(proof, given.tiles.sizes, given.tiles.number, given.read, given.tiles)
 
 
-def _number(total: int, draw: random.Random) -> int:
-    """Draws the number of a tile: anywhere, or near an end."""
+def _number(total: int, beyond: int, draw: random.Random) -> int:
+    """Draws the number of a tile: anywhere, or near an end, or `beyond` the last one at most, where there is none."""
     near = draw.randrange(40)
+    if beyond and draw.random() < WITHOUT_TILE:
+        return total + draw.choice([0, draw.randrange(beyond)])
     number = draw.choice([near, total - 1 - near, int(draw.random() * total)])
     return min(max(number, 0), max(total - 1, 0))
 

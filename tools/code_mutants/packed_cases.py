@@ -18,6 +18,8 @@ from tl_attention.problem.mask import WINDOW, ceildiv
 Array = np.ndarray
 # How many of the tiles have a value of the range.
 SHARE = 0.8
+# So many blocks find no tile.
+WITHOUT_TILE = 0.1
 
 
 @dataclass(frozen=True)
@@ -42,13 +44,20 @@ def packed_tiles(proof: Proof, of: Range | None, turns: int, count: int, draw: r
     if of:
         of_range = np.flatnonzero([draw.random() < SHARE for _ in some])
         values = np.array([of.value(proof.code.variant.group, draw) for _ in of_range])
-        _set(proof, tiles, read, of, of_range, values, draw)
+        _set(proof, tiles, read, of, of_range, values)
+        if of.subject == "heads" or of_head(of):
+            _number_again(proof, tiles, of_range, values if of_head(of) else None, draw)
+    _within_bounds(proof, tiles, read, of, draw)
     return PackedTiles(tiles, read)
 
 
-def _set(
-    proof: Proof, tiles: DrawnTiles, read: dict[str, Any], of: Range, at: Array, values: Array, draw: random.Random
-) -> None:
+def of_head(of: Range) -> bool:
+    """Says whether a range is of the head that a tile is told."""
+    word = WORD_OF.match(of.subject)
+    return word is not None and word[1] == "head"
+
+
+def _set(proof: Proof, tiles: DrawnTiles, read: dict[str, Any], of: Range, at: Array, values: Array) -> None:
     """Gives the tiles `at` these values of a range's subject, and other numbers that go with them."""
     variant, sizes, subject = proof.code.variant, tiles.sizes, of.subject
     word = WORD_OF.match(subject)
@@ -72,20 +81,33 @@ def _set(
     elif word:
         for fields in tiles.fields:
             _set_word(fields, WORDS.index(word[1]), at, values, proof)
-    heads = variant.heads_of_tiles(sizes.heads)
+
+
+def _number_again(proof: Proof, tiles: DrawnTiles, at: Array, of_heads: Array | None, draw: random.Random) -> None:
+    """Draws the numbers of tiles `at` again: of these heads, or of any where None is given."""
+    heads = proof.code.variant.heads_of_tiles(tiles.sizes.heads)[at]
+    most = np.maximum(np.minimum(tiles.row_tiles[at], KEYS // heads), 1)
+    own = np.array([draw.choice([0, int(each) - 1, draw.randrange(int(each))]) for each in heads])
+    row_tile = np.array([log_drawn(draw, 0, int(each) - 1) for each in most])
+    tiles.number[at] = row_tile * heads + (own if of_heads is None else of_heads)
+
+
+def _within_bounds(
+    proof: Proof, tiles: DrawnTiles, read: dict[str, Any], of: Range | None, draw: random.Random
+) -> None:
+    """Makes numbers and rows smaller that are beyond bounds, those that the range is not of; some blocks get no tile."""
+    heads = proof.code.variant.heads_of_tiles(tiles.sizes.heads)
     tiles.row_tiles = np.maximum(np.minimum(tiles.row_tiles, KEYS // np.maximum(heads, 1)), 1)
-    if subject == "heads" or (word and word[1] == "head"):
-        row_tile = np.array([log_drawn(draw, 0, int(most) - 1) for most in tiles.row_tiles[at]])
-        own = np.array([draw.choice([0, int(most) - 1, draw.randrange(int(most))]) for most in heads[at]])
-        tiles.number[at] = row_tile * heads[at] + (own if subject == "heads" else values)
-    tiles.number = np.clip(tiles.number, 0, tiles.row_tiles * heads - 1)
-    # Rows of Q and K together are within bounds: those are fewer that the range is not of.
+    total = tiles.row_tiles * heads
+    none = np.array([draw.random() < WITHOUT_TILE for _ in total])
+    behind = np.array([draw.choice([0, draw.randrange(2 * int(each))]) for each in heads])
+    tiles.number = np.where(none, total + behind, np.clip(tiles.number, 0, total - 1))
     sides = sum((read[side] for side in WINDOW if side in read), 0 * tiles.number)
-    shorter = 4 if subject == "seq_q" or (word and word[1] in ("first_row", "seq_q", "q_begin")) else 2
+    word = WORD_OF.match(of.subject) if of else None
+    shorter = 4 if word and word[1] in ("first_row", "seq_q", "q_begin") else 2
     for fields in tiles.fields:
-        fields[shorter] = np.clip(
-            fields[shorter], 0, np.maximum(KEYS - sides - fields[6 - shorter] - fields[1] - fields[3], 1)
-        )
+        most = np.maximum(KEYS - sides - fields[6 - shorter] - fields[1] - fields[3], 1)
+        fields[shorter] = np.clip(fields[shorter], 0, most)
         fields[0] = np.minimum(fields[0], (ceildiv(np.maximum(fields[2], 1), proof.rows) - 1) * tiles.cluster)
 
 
