@@ -127,6 +127,8 @@ def test_what_no_case_meets_is_left_to_judge_and_what_masks_alone_read_to_the_nu
     # No call has so many batches. The first rows' number is copied for the mask.
     never = of_text("best", "j < blocks_2;", "blocks_2", "within -1", Range("batch", 70_000, 70_002))
     assert judged(never).judged == UNMET
+    elected = of_text("best", "K_full[0].init(", "0", "within -1", Range(LANE, 0, 9))
+    assert judged(elected).judged == SAME_EVENTS and judged(elected).met == 0
     copied = of_text("best_causal", "int first_row_3 = first_row_1;", "first_row_1", "within +1", HEADS)
     assert judged(copied).judged == OTHER_NUMBERS
 

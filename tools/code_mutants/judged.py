@@ -183,12 +183,6 @@ JUDGEMENTS: tuple[Judgement, ...] = (
         MULTICAST,
     ),
     Judgement(
-        "within [+]1|within -1",
-        "mbarrier|tma load|counter|descriptor",
-        r".*-> \(\(\d+ < \(\(\(int\)threadIdx\.x\) & 31\)",
-        "the lane that is elected is the first, and its number is 0",
-    ),
-    Judgement(
         "swapped",
         "output, numbers: registers",
         r"tl_attention_store<.*  <->  tile_full\[",

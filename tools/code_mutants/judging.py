@@ -19,6 +19,8 @@ from code_mutants.watched_run import Change
 from tl_attention.codeproof.proof import Proof
 from tl_attention.codeproof.read.expression import UNREADABLE, parsed
 from tl_attention.codeproof.read.host_plan import HostPlan, parse_host_source
+from tl_attention.codeproof.read.nodes import Arithmetic, If, every
+from tl_attention.codeproof.read.text import Kernel
 from tl_attention.codeproof.registry import PROOFS
 from tl_attention.codeproof.tiles.row_tile_proof import RowTileProof
 from tl_attention.codeproof.verdict import Unsafe
@@ -68,7 +70,16 @@ def judge(schedule: Schedule, code: Code, mutant: IntegerMutant) -> Judged:
             return found
         cases, met = cases + found.cases, met + found.met
         outcome = OTHER_NUMBERS if OTHER_NUMBERS in (found.judged, outcome) else SAME_EVENTS
-    return Judged(outcome if met or mutant.range is None else UNMET, "", cases, met)
+    if mutant.range and not met and not (of_lanes and mutant.line in _elected(before.kernel)):
+        outcome = UNMET
+    return Judged(outcome, "", cases, met)
+
+
+def _elected(kernel: Kernel) -> set[int]:
+    """Returns the lines that one lane of a warp runs: the first, as the proof has it. It is in no range above 0."""
+    branches = [node for node in every(kernel.body) if isinstance(node, If) and node.elect is not None]
+    inside = [node for branch in branches for node in every(branch.body)]
+    return {node.line for node in inside if not isinstance(node, Arithmetic)}
 
 
 def _compare(cases: Cases, after: Proof, change: Change | None, lanes: int, start: int) -> Judged:

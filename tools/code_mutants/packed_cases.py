@@ -40,7 +40,7 @@ def packed_tiles(proof: Proof, of: Range | None, turns: int, count: int, draw: r
     tiles.fields = [fields[:, some] for fields in tiles.fields]
     block_N = proof.schedule.block_N
     sides = [side for side in WINDOW if side in {name for _, name in proof.kernel.signature.parameters}]
-    read = {side: np.array([log_drawn(draw, 0, 6 * block_N) for _ in some]) for side in sides}
+    read = {side: np.array([log_drawn(draw, 0, draw.choice([6 * block_N, KEYS])) for _ in some]) for side in sides}
     if of:
         of_range = np.flatnonzero([draw.random() < SHARE for _ in some])
         values = np.array([of.value(proof.code.variant.group, draw) for _ in of_range])
