@@ -21,7 +21,7 @@ BUDGET = {
     "op": 1910,
     "oracle": 420,
     "lab": 7630,
-    "tools": 5950,
+    "tools": 5980,
     "tests": 27820,
     "library": 15860,
     "path": 8515,

@@ -185,4 +185,4 @@ def test_no_drawn_mutant_of_all_golden_kernels_passes(chunk):
         if said.outcome == BROKEN or (by_machine and not harmless):
             words = by_machine.differs if by_machine else said.words
             passed.append(f"{mutant.kernel}, {mutant.part} line {mutant.line + 1}: {row['shown']} [{words}]")
-    assert passed == []
+    assert not passed, "\n".join(passed)

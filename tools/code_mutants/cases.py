@@ -200,13 +200,15 @@ def _fixed(proof: Proof, of: Range, value: int, draw: random.Random) -> Named:
         parts = draw.choice([n for n in range(1, MOST_PARTS) if value % n == 0])
         return {"batch": value // parts, "parts": parts}
     if of.subject == BLOCKS[0] and isinstance(proof, RowTileProof):
-        return {"seq_q": (value + 1) * proof.rows - draw.randrange(proof.rows), "block": value}
+        tiles = value + 1 + log_drawn(draw, 0, value + 8)
+        return {"seq_q": tiles * proof.rows - draw.randrange(proof.rows), "block": value}
     if of.subject == BLOCKS[0]:
         return {"block": value}
     if of.subject == BLOCKS[1]:
-        return {"heads": (value // group + 1) * group, "block": value}
+        groups = value // group + 1 + log_drawn(draw, 0, (GRID_YZ - value) // group)
+        return {"heads": min(groups, GRID_YZ // group) * group, "block": value}
     if of.subject == BLOCKS[2]:
-        return {"batch": value + 1, "block": value}
+        return {"batch": min(value + 1 + log_drawn(draw, 0, GRID_YZ - value), GRID_YZ), "block": value}
     return {of.subject: value} if of.subject.isidentifier() else {}
 
 

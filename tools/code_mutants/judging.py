@@ -13,7 +13,7 @@ import numpy as np
 from code_mutants.cases import Cases, drawn_cases
 from code_mutants.integers import IntegerMutant
 from code_mutants.operations import DEVICE
-from code_mutants.ranges import KEYS, LANE, log_drawn
+from code_mutants.ranges import KEYS, LANE, Range, log_drawn, subjects
 from code_mutants.reading import Code
 from code_mutants.watched_run import Change
 from tl_attention.codeproof.proof import Proof
@@ -35,7 +35,7 @@ NOT_RUN = (Unsafe, *UNREADABLE, IndexError, OverflowError)
 # How many cases there are in each run, for how many lanes of each warp, and how many loads and tiles were before: where
 # the change is of some lanes, and elsewhere; for kernels whose blocks have one tile, and for others.
 OF_LANES = ((220, WARP, 0),), tuple((64, WARP, start) for start in range(6))
-OF_SIZES = ((560, 1, 0), (40, WARP, 0)), (*((96, 1, start) for start in range(6)), (32, WARP, 0), (32, WARP, 3))
+OF_SIZES = (*((140, 1, 0),) * 4, (40, WARP, 0)), (*((96, 1, start) for start in range(6)), (32, WARP, 0), (32, WARP, 3))
 # Of the host's plan.
 CASES = 256
 SEED = "judged"
@@ -64,7 +64,8 @@ def judge(schedule: Schedule, code: Code, mutant: IntegerMutant) -> Judged:
     of_lanes = mutant.range is not None and mutant.range.subject == LANE
     runs = (OF_LANES if of_lanes else OF_SIZES)[not isinstance(before, RowTileProof)]
     for number, (count, lanes, start) in enumerate(runs):
-        drawn = drawn_cases(before, mutant.range, count, f"{SEED} {number}")
+        of = mutant.range or (_around(mutant, before, f"{SEED} {number}") if number % 2 else None)
+        drawn = drawn_cases(before, of, count, f"{SEED} {number}")
         found = _compare(drawn, after, change, lanes, start)
         if found.judged == DIFFERS:
             return found
@@ -73,6 +74,17 @@ def judge(schedule: Schedule, code: Code, mutant: IntegerMutant) -> Judged:
     if mutant.range and not met and not (of_lanes and mutant.line in _elected(before.kernel)):
         outcome = UNMET
     return Judged(outcome, "", cases, met)
+
+
+def _around(mutant: IntegerMutant, proof: Proof, seed: str) -> Range | None:
+    """Draws where min, max, & or % with the mutant's number may begin to show: a size near a multiple, or tiles so many."""
+    draw = random.Random(f"{seed} {mutant.key}")
+    sizes = [subject for subject in subjects(proof.kernel)[mutant.line] if subject.isidentifier()]
+    if not sizes or not mutant.number:
+        return None
+    scale = draw.choice([1, proof.rows, proof.schedule.block_N])
+    at = (mutant.number + (mutant.operation == "bits")) * scale * draw.choice([1, 1, 2, 3])
+    return Range(draw.choice(sizes), max(at - 2, 0), at + draw.choice([2, 2 * scale, at]))
 
 
 def _elected(kernel: Kernel) -> set[int]:
