@@ -13,7 +13,7 @@ import numpy as np
 from code_mutants.cases import Cases, drawn_cases
 from code_mutants.integers import IntegerMutant
 from code_mutants.operations import DEVICE
-from code_mutants.ranges import KEYS, LANE, Range, log_drawn, subjects
+from code_mutants.ranges import KEYS, LANE, Range, largest, log_drawn, subjects
 from code_mutants.reading import Code
 from code_mutants.watched_run import Change
 from tl_attention.codeproof.proof import Proof
@@ -67,7 +67,7 @@ def judge(schedule: Schedule, code: Code, mutant: IntegerMutant) -> Judged:
         of = mutant.range or (_around(mutant, before, f"{SEED} {number}") if number % 2 else None)
         drawn = drawn_cases(before, of, count, f"{SEED} {number}")
         found = _compare(drawn, after, change, lanes, start)
-        if found.judged == DIFFERS:
+        if found.judged in (DIFFERS, UNMET):
             return found
         cases, met = cases + found.cases, met + found.met
         outcome = OTHER_NUMBERS if OTHER_NUMBERS in (found.judged, outcome) else SAME_EVENTS
@@ -84,7 +84,8 @@ def _around(mutant: IntegerMutant, proof: Proof, seed: str) -> Range | None:
         return None
     scale = draw.choice([1, proof.rows, proof.schedule.block_N])
     at = (mutant.number + (mutant.operation == "bits")) * scale * draw.choice([1, 1, 2, 3])
-    return Range(draw.choice(sizes), max(at - 2, 0), at + draw.choice([2, 2 * scale, at]))
+    of = Range(draw.choice(sizes), max(at - 2, 0), at + draw.choice([2, 2 * scale, at]))
+    return of if of.below <= largest(of.subject, proof.code.variant) else None
 
 
 def _elected(kernel: Kernel) -> set[int]:
@@ -96,7 +97,10 @@ def _elected(kernel: Kernel) -> set[int]:
 
 def _compare(cases: Cases, after: Proof, change: Change | None, lanes: int, start: int) -> Judged:
     """Runs cases with the code as it is, and with the change."""
-    before = cases.run(None, lanes, start)
+    try:
+        before = cases.run(None, lanes, start)
+    except NOT_RUN as error:
+        return Judged(UNMET, f"the code without the change does not run: {error}")
     try:
         changed = cases.of(after).run(change, lanes, start)
     except NOT_RUN as error:
