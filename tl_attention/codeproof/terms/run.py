@@ -19,7 +19,7 @@ from tl_attention.codeproof.run.run import Extent, Run
 from tl_attention.codeproof.run.threads import Class, Threads, Value
 from tl_attention.codeproof.terms.arithmetic import Arithmetic, known
 from tl_attention.codeproof.terms.facts import Facts
-from tl_attention.codeproof.terms.term import HOLDS, Term, chosen, term
+from tl_attention.codeproof.terms.term import HOLDS, Refused, Term, chosen, term
 from tl_attention.codeproof.verdict import Unsafe
 
 # Marks among what was seen: a loop, the two sides of a condition, the loop over tiles and its way out, and their ends.
@@ -44,10 +44,25 @@ class TermRun(Run):
         self.in_tile = False
 
     def value(self, expression: Expression, threads: Class) -> Value:
-        found = super().value(expression, threads)
+        try:
+            found = super().value(expression, threads)
+        except Refused:
+            # NumPy asks for the truth of each comparison in an array of terms.
+            found = self._of_each(expression, threads)
         if isinstance(found, np.ndarray) and found.dtype == np.dtype(object):
             return np.array([self.facts.simpler(one) for one in found] + [None], dtype=object)[:-1]
         return known(self.facts.simpler(found)) if isinstance(found, Term) else found
+
+    def _of_each(self, expression: Expression, threads: Class) -> Value:
+        """Returns an expression's values for a class of threads, one after the other, where their numbers differ."""
+        given = {name: threads.names[name] for name in expression.names if name in threads.names}
+        if not any(isinstance(value, np.ndarray) for value in given.values()):
+            return super().value(expression, threads)
+        found = []
+        for thread in range(len(threads.threads)):
+            own = {name: value[thread] if isinstance(value, np.ndarray) else value for name, value in given.items()}
+            found.append(term(expression(self.arithmetic, own)))
+        return np.array([*found, None], dtype=object)[:-1]
 
     def _count(self, line: int, threads: Class) -> None:
         pass

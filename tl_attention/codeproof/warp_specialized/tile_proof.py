@@ -6,7 +6,7 @@ Program expects is asked of the same Roles, RowTiles, Mask and order of tiles th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import cached_property, partial
 from types import SimpleNamespace
@@ -26,7 +26,7 @@ from tl_attention.codeproof.terms.arithmetic import Arithmetic
 from tl_attention.codeproof.terms.comparison import Block, Comparison, Unless, blocks_of
 from tl_attention.codeproof.terms.facts import Facts
 from tl_attention.codeproof.terms.run import LEAVE, MARKS, TILES, TermRun
-from tl_attention.codeproof.terms.term import Refused, Term, equal, holds, term
+from tl_attention.codeproof.terms.term import Refused, Term, equal, holds, least, term
 from tl_attention.codeproof.tiles.row_tiles import Cut, RowTiles
 from tl_attention.codeproof.tiles.tensors import Tensor, contiguous, packed_tensors
 from tl_attention.codeproof.verdict import Unsafe
@@ -39,7 +39,7 @@ from tl_attention.problem.packed import TOLD_WORDS
 from tl_attention.problem.shape import DTYPE_BYTES
 from tl_attention.problem.variant import Sizes
 from tl_attention.problem.warpgroup import ROWS, WARPS
-from tl_attention.program.events import OF_PARTS, TILE, Event, Loop, Process, Where
+from tl_attention.program.events import OF_PARTS, TILE, Event, Loop, Maybe, Process, Where
 
 # TMA reads tensors whose strides are multiples of 16 bytes.
 ALIGNED = 16 // DTYPE_BYTES
@@ -71,6 +71,10 @@ class TermTile(RowTiles):
         return Unless(Event("mask"), shown, (self.sizes.seq_q - self.row - offset - 1,))
 
     def rows_from(self, offset: int, rows: int) -> Any:
+        return self._arithmetic.min(self.left(offset), rows)
+
+    def left(self, offset: int) -> Any:
+        """Returns how many rows the problem has from the tile's `offset` on, which may be none."""
         return self.sizes.seq_q - self.row - offset
 
     @property
@@ -84,7 +88,7 @@ class TermTile(RowTiles):
     def of_rows(self, event: Event, offset: int) -> Any:
         """Returns the event of a warpgroup's rows, which are all stored, or of parts of packed sequences at their place."""
         if self.begins is None or self.result is None:
-            return event
+            return Maybe(event) if self.facts.sign(term(self.left(offset)), 0) < 0 else event
         own = self.result + offset // self.box * ROWS
         of_part = replace(event, name=OF_PARTS, place=(own, offset, 0))
         return Where(self.there, (of_part,), (event,))
@@ -92,6 +96,9 @@ class TermTile(RowTiles):
 
 class TermStream(Stream):
     """A TermStream turns what a process was seen doing with terms into events; marks of loops stay among them."""
+
+    # How many rows are left from the process's first one on.
+    left: Callable[[], Any]
 
     def _event(self, part: ThreadSlice) -> Any:
         """Yields the events of a part, with the line in the place of a step, which code does not show."""
@@ -128,7 +135,9 @@ class TermStream(Stream):
         stored = [
             (term(element), term(inside), part.seen.values["elements"])
             for part in parts
-            for element, inside in zip(part.all_of("element"), part.all_of("inside"))
+            for element, inside in zip(
+                part.all_of("element"), part.all_of("inside") if "inside" in part.seen.values else [1] * part.count
+            )
         ]
         first = min((element for element, _, _ in stored), key=lambda element: element.parts.get((), 0))
         places, rows = set(), {}
@@ -138,20 +147,17 @@ class TermStream(Stream):
                 raise Unsafe(f"line {line} stores an element {element - first} behind the first, which is in no row")
             places |= {(row.constant, column.constant + n) for n in range(width)}
             rows[row.constant] = inside
-        whole = {(row, column) for row in range(ROWS) for column in range(tensor.columns)}
+        whole = {(row, column) for row in rows for column in range(tensor.columns)}
         if places != whole or len(stored) * stored[0][2] != len(whole):
-            raise Unsafe(f"line {line}: the output's elements are not those of {ROWS} rows, each once")
+            raise Unsafe(f"line {line}: the output's elements are not those of whole rows, each once")
         # How many rows are left is seen of a row that need not be there.
-        left = [atom.of + 1 + row for row, inside in rows.items() for atom in inside.atoms][:1] or [term(ROWS)]
         facts = self.run.facts
         with facts.assuming(*self.run.tiles.there):
-            wrong = [row for row, inside in rows.items() if not facts.simpler(holds(left[0] - 1 - row)).same(inside)]
-        for row in wrong[:1]:
-            if True:
-                raise Unsafe(
-                    f"line {line}: row {row} is stored where {rows[row]}, expected where {left[0] - 1 - row} >= 0"
-                )
-        return Event("output", value=left[0], place=(first, left[0], tensor.row_stride, 0))
+            left = self.left()
+            for row in sorted({*range(ROWS), *rows}):
+                facts.show_equal(f"line {line}: where row {row} is stored", rows.get(row, 0), holds(left - 1 - row))
+            left = facts.simpler(least(left, ROWS))
+        return Event("output", value=left, place=(first, left, tensor.row_stride, 0))
 
     def _rows(self, part: ThreadSlice) -> Event:
         """Returns the event of rows that are stored; its place says where, as `placed` does."""
@@ -466,7 +472,9 @@ class TileProof:
             self.variant.parts and self.packed,
             heads,
         )
-        return [*TermStream(self.run, np.arange(len(threads)), str(process), reading).events()]
+        stream = TermStream(self.run, np.arange(len(threads)), str(process), reading)
+        stream.left = lambda: self.tile(process.block).left(self.variant.box * process.warpgroup)
+        return [*stream.events()]
 
     def _check_tile(self, process: Process, tiles: Block) -> None:
         leave, *inside = tiles.inside
@@ -553,6 +561,8 @@ class TileProof:
         else:
             element = tensor.element(0 if self.packed else batch, head, row)
             left = tile.sizes.seq_q + tile.queries[0] - row
+        if event.kind == "output" and self.schedule.kernel.output == "direct":
+            left = self.ops.min(left, ROWS)
         return element, left, tensor.row_stride, tensor.head_stride if self.variant.tile_heads > 1 else 0
 
 
