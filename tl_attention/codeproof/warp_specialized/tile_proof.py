@@ -88,7 +88,7 @@ class TermTile(RowTiles):
     def of_rows(self, event: Event, offset: int) -> Any:
         """Returns the event of a warpgroup's rows, which are all stored, or of parts of packed sequences at their place."""
         if self.begins is None or self.result is None:
-            return Maybe(event) if self.facts.sign(term(self.left(offset)), 0) < 0 else event
+            return Maybe(event) if self.facts.sign(term(-self.left(offset))) > 0 else event
         own = self.result + offset // self.box * ROWS
         of_part = replace(event, name=OF_PARTS, place=(own, offset, 0))
         return Where(self.there, (of_part,), (event,))
