@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 
 from tl_attention.codeproof.run.threads import NUMBERS, Value
-from tl_attention.codeproof.terms import term as terms
+from tl_attention.codeproof.terms import choices
+from tl_attention.codeproof.terms.choices import chosen, equal
 from tl_attention.codeproof.terms.facts import Facts
-from tl_attention.codeproof.terms.term import Refused, Term, chosen, equal, holds, quotient, term
+from tl_attention.codeproof.terms.term import Refused, Term, holds, quotient, term
 from tl_attention.problem.mask import ceildiv
 
 
@@ -62,10 +63,10 @@ class Arithmetic:
         return self.facts.simpler(chosen(known, a, b))
 
     def least(self, a: Value, b: Value) -> Term:
-        return self.facts.named(terms.least(a, b))
+        return self.facts.named(choices.least(a, b))
 
     def most(self, a: Value, b: Value) -> Term:
-        return self.facts.named(terms.most(a, b))
+        return self.facts.named(choices.most(a, b))
 
     def quotient(self, a: Value, b: Value) -> Term:
         """Returns C's quotient, which is rounded to 0; raises Refused where the divisor is not shown to be above 0."""
@@ -76,7 +77,7 @@ class Arithmetic:
         if sign:
             return self.facts.simpler(quotient(a, b) if sign > 0 else -quotient(-a, b))
         # It is one more where a < 0, and b is no divisor of it.
-        return self.facts.simpler(quotient(a, b) + holds(terms.least(-a, a % b) - 1))
+        return self.facts.simpler(quotient(a, b) + holds(choices.least(-a, a % b) - 1))
 
     def remainder(self, a: Value, b: Value) -> Term:
         return self.facts.simpler(term(a) - term(b) * self.quotient(a, b))

@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from tl_attention.codeproof.terms.choices import most
 from tl_attention.codeproof.terms.facts import Facts
 from tl_attention.codeproof.terms.run import BRANCH, END, LEAVE, LOOP, OTHERWISE, TILES, facts_of
-from tl_attention.codeproof.terms.term import most, term
+from tl_attention.codeproof.terms.term import term
 from tl_attention.codeproof.verdict import Unsafe
 from tl_attention.program.events import AnyOrder, Event, Expected, Loop, Maybe, Where
 

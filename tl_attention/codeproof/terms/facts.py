@@ -14,6 +14,9 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Any
 
+from tl_attention.codeproof.terms.choices import chosen
+from tl_attention.codeproof.terms.intervals import Intervals, Name
+from tl_attention.codeproof.terms.points import POINTS, Points, drawn, number_of
 from tl_attention.codeproof.terms.solver import Solver
 from tl_attention.codeproof.terms.term import (
     HOLDS,
@@ -24,62 +27,37 @@ from tl_attention.codeproof.terms.term import (
     Refused,
     Term,
     below,
-    chosen,
     holds,
     quotient,
     symbol,
     term,
 )
 
-Range = tuple[float, float]
 ZERO, NOT_NEGATIVE = "= 0", ">= 0"
-# At so many drawn points a term is looked at before the solver is asked about it; the facts hold at some of these.
-POINTS, SOME_POINTS = 48, 3
-# Numbers are drawn up to 2 to the power of one of these.
-BITS = 3, 8, 12, 20, 31
+# Facts hold at so many drawn points, if what is seen there counts.
+SOME_POINTS = 3
 # A term's words are at most so long, or have names in them.
 MOST_WORDS = 240
 # Conditions are looked at one by one in terms of so many atoms.
 MOST_CASES = 6
 # Terms of more monomials get a name, and those of products.
 SHORT = 2
-# The most that a divisor of a remainder is, of which a part may be a remainder of its own.
-MOST_PARTS = 64
-
-
-@dataclass(frozen=True)
-class Name:
-    """A Name is a symbol that stands for a long term.
-
-    Its range holds where all facts hold that held where it was made.
-    """
-
-    term: Term
-    range: Range
-    made: frozenset[Term]
-    values: list[int | None]
 
 
 @dataclass
-class Facts:
+class Facts(Intervals):
     """Facts hold the bounds of symbols, `ranges`, the terms that are not negative here, and the names of long terms.
 
     `shown` counts how statements were shown.
     """
 
-    ranges: dict[str, Range] = field(default_factory=dict)
     here: tuple[Term, ...] = ()
-    names: dict[str, Name] = field(default_factory=dict)
     shown: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
-        self._known: frozenset[Term] = frozenset()
-        self._memo: dict[Any, Any] = {}
+        super().__post_init__()
         self._memos: dict[tuple[Term, ...], dict[Any, Any]] = {(): self._memo}
-        self._below: dict[str, Term] = {}
-        self._points: list[dict[str, int]] = [{} for _ in range(POINTS)]
-        self._values: list[dict[Term, int]] = [{} for _ in range(POINTS)]
-        self._known_values: dict[Term, list[int | None]] = {}
+        self.points = Points(self.ranges)
         self.solver = Solver(self)
 
     def symbol(self, name: str, low: float = -inf, high: float = inf, below: Term | None = None) -> Term:
@@ -88,7 +66,7 @@ class Facts:
         At drawn points its number is smaller than the one of `below`, so that more of the points are of use.
         """
         if below is not None:
-            self._below[name] = below
+            self.points.below[name] = below
         if self.ranges.setdefault(name, (low, high)) != (low, high):
             raise AssertionError(f"{name} has the bounds {self.ranges[name]}, and now {low, high}")
         return term(int(low)) if low == high else symbol(name)
@@ -108,75 +86,7 @@ class Facts:
         self.here, self._known = here, frozenset(here)
         self._memo = self._memos.setdefault(here, {})
 
-    # --- intervals -----------------------------------------------------------------------------------------------
-
-    def range(self, of: Term, depth: int = 3) -> Range:
-        """Returns the least and the greatest number that a term may be, as intervals show it."""
-        key = ("range", of, depth)
-        if key not in self._memo:
-            self._memo[key] = self._range(of, depth)
-        return self._memo[key]
-
-    def _range(self, of: Term, depth: int) -> Range:
-        found = _sum(self._range_of(monomial, factor) for monomial, factor in of.parts.items())
-        if depth and len(of.parts) > 1:
-            for atom in of.atoms:
-                for part, rest in self._parts(of, atom):
-                    if len(rest.parts) < len(of.parts) + 2 and atom not in rest.atoms:
-                        other = _sum((part, self.range(rest, depth - 1)))
-                        found = max(found[0], other[0]), min(found[1], other[1])
-        return found
-
-    def _range_of(self, monomial: tuple[Atom, ...], factor: int) -> Range:
-        found: Range = (factor, factor)
-        for atom in monomial:
-            found = _times(found, self.range_of_atom(atom))
-        return found
-
-    def range_of_atom(self, atom: Atom) -> Range:
-        """Returns the least and the greatest number that an atom may be."""
-        if atom.kind == SYMBOL:
-            name = self.names.get(atom.name)
-            if name is None:
-                return self.ranges[atom.name]
-            return name.range if name.made <= self._known else self.range(name.term)
-        if atom.kind == HOLDS:
-            return 0, 1
-        low, high = self.range(atom.of)
-        if atom.kind == LEAST:
-            return min(0, low), min(0, high)
-        least, most = self.range(atom.by)
-        if least < 1:
-            return -inf, inf
-        by_low, by_high = (most, least) if low >= 0 else (least, least)
-        below_low = -inf if low == -inf else 0 if by_low == inf else low // by_low
-        return below_low, inf if high == inf else high // by_high if high >= 0 else -1
-
-    def _parts(self, of: Term, atom: Atom) -> Iterator[tuple[Range, Term]]:
-        """Yields ranges of a part of a term that has an atom, each with the rest of the term.
-
-        A part is a remainder, x - d * floor(x / d), or a greatest, x - min(0, x).
-        """
-        factor = of.parts.get((atom,), 0)
-        if atom.kind == QUOTIENT:
-            x, by = atom.of, atom.by
-            number = by.constant
-            # (x div e) mod (n / e), whose quotient is that of x by n
-            for e in range(2, number or 0) if factor and (number or 0) <= MOST_PARTS else ():
-                if number and number % e == 0 and factor % (number // e) == 0:
-                    times = -factor // (number // e)
-                    rest = of - times * quotient(x, term(e)) - factor * atom.term
-                    yield _times((times, times), (0, number // e - 1)), rest
-            for x, by in atom.quotients:
-                multiple = by * atom.term
-                first, of_first = next(iter(multiple.parts.items()))
-                times, beyond = divmod(-of.parts.get(first, 0), of_first)
-                if times and not beyond:
-                    most = self.range(by, 0)[1] - 1
-                    yield _times((times, times), (0, most)), of - times * (x - multiple)
-        elif atom.kind == LEAST and factor < 0:
-            low, high = self.range(atom.of)
-            yield _times((-factor, -factor), (max(0, low), max(0, high))), of + factor * (atom.of - atom.term)
+    # --- signs ---------------------------------------------------------------------------------------------------
 
     def not_negative(self, of: Term) -> bool:
         """Says whether a term is seen to be not negative, by intervals and one fact."""
@@ -265,45 +175,15 @@ class Facts:
 
     def values(self, of: Term) -> list[int | None]:
         """Returns a term's numbers at drawn points, None where these facts do not hold."""
-        return [value if there else None for value, there in zip(self._everywhere(of), self._there())]
+        return [value if there else None for value, there in zip(self.points.values(of), self._there())]
 
     def _there(self) -> list[bool]:
         """Says at which points the facts hold."""
         if "there" not in self._memo:
-            facts = [self._everywhere(fact) for fact in self.here]
-            points = range(POINTS)
-            self._memo["there"] = [all((fact[n] or 0) >= 0 and fact[n] is not None for fact in facts) for n in points]
+            facts = [self.points.values(fact) for fact in self.here]
+            self._memo["there"] = [all(value is not None and value >= 0 for value in at) for at in zip(*facts)]
+            self._memo["there"] = self._memo["there"] or [True] * POINTS
         return self._memo["there"]
-
-    def _everywhere(self, of: Term) -> list[int | None]:
-        """Returns a term's numbers at drawn points, whether these facts hold there or not; None where it has none."""
-        if of not in self._known_values:
-            found: list[int | None] = []
-            for number, values in enumerate(self._values):
-                self._draw(number, of.symbols)
-                try:
-                    found.append(of.at(self._points[number], values))
-                except ZeroDivisionError:
-                    found.append(None)
-            self._known_values[of] = found
-        return self._known_values[of]
-
-    def _draw(self, number: int, symbols: frozenset[str]) -> None:
-        point = self._points[number]
-        for name in sorted(symbols - point.keys()):
-            if name in self.names:
-                self._draw(number, self.names[name].term.symbols)
-                point[name] = self.names[name].term.at(point, self._values[number])
-                continue
-            low, high = self.ranges[name]
-            if name in self._below:
-                self._draw(number, self._below[name].symbols)
-                most = self._below[name].at(point, self._values[number]) - 1
-                high = min(high, max(low, most))
-            rng = random.Random(f"{number} {name}")
-            point[name] = (
-                drawn(rng, (low, high)) if rng.random() < 0.5 else rng.randint(int(low), int(min(high, 1 << 40)))
-            )
 
     # --- names ---------------------------------------------------------------------------------------------------
 
@@ -315,7 +195,7 @@ class Facts:
         of = self.simpler(of)
         if (len(of.parts) <= 1 and _short(of)) or of.constant is not None:
             return of
-        values, there = self._everywhere(of), self._there()
+        values, there = self.points.values(of), self._there()
         for name, known in self.names.items():
             if known.made <= self._known:
                 pairs = [(a, b) for a, b, here in zip(values, known.values, there) if here]
@@ -331,6 +211,7 @@ class Facts:
             if low < bound and (not here or min(here) >= bound) and self.solver.shows(of - bound, NOT_NEGATIVE):
                 low = bound
         self.names[name] = Name(of, (low, high), self._known, values)
+        self.points.terms[name] = of
         return symbol(name)
 
     def unnamed(self, of: Term) -> Term:
@@ -425,19 +306,14 @@ class Facts:
             }
             memo: dict[Term, int] = {}
             try:
-                value = plain.at(numbers, memo)
-                if (value != 0 if statement == ZERO else value < 0) and all(f.at(numbers, memo) >= 0 for f in facts):
+                value = number_of(plain, numbers, memo)
+                if (value != 0 if statement == ZERO else value < 0) and all(
+                    number_of(f, numbers, memo) >= 0 for f in facts
+                ):
                     return numbers
             except ZeroDivisionError:
                 continue
         return None
-
-
-def drawn(rng: random.Random, bounds: Range) -> int:
-    """Draws an integer within bounds, at an end of them or of any number of bits."""
-    low, high = max(bounds[0], -(1 << 31)), min(bounds[1], 1 << 31)
-    found = round(2 ** (rng.random() * rng.choice(BITS)) - 1)
-    return int(min(high, max(low, low + found if low > 0 else found)))
 
 
 def _short(of: Term) -> bool:
@@ -447,15 +323,3 @@ def _short(of: Term) -> bool:
 
 def _light(atom: Atom) -> bool:
     return atom.kind == SYMBOL or (atom.kind == QUOTIENT and _short(atom.of) and _short(atom.by))
-
-
-def _sum(ranges: Any) -> Range:
-    low = high = 0.0
-    for own_low, own_high in ranges:
-        low, high = low + own_low, high + own_high
-    return low, high
-
-
-def _times(a: Range, b: Range) -> Range:
-    products = [0 if 0 in (x, y) else x * y for x in a for y in b]
-    return min(products), max(products)

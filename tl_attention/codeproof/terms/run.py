@@ -18,8 +18,9 @@ from tl_attention.codeproof.read.text import Kernel
 from tl_attention.codeproof.run.run import Extent, Run
 from tl_attention.codeproof.run.threads import Class, Threads, Value
 from tl_attention.codeproof.terms.arithmetic import Arithmetic, known
+from tl_attention.codeproof.terms.choices import chosen
 from tl_attention.codeproof.terms.facts import Facts
-from tl_attention.codeproof.terms.term import HOLDS, Refused, Term, chosen, term
+from tl_attention.codeproof.terms.term import HOLDS, Refused, Term, term
 from tl_attention.codeproof.verdict import Unsafe
 
 # Marks among what was seen: a loop, the two sides of a condition, the loop over tiles and its way out, and their ends.

@@ -185,14 +185,8 @@ class Term:
     def __mod__(self, other: Term | int) -> Term:
         return self - term(other) * quotient(self, term(other))
 
-    def __rmod__(self, other: Term | int) -> Term:
-        return term(other) % self
-
     def __divmod__(self, other: Term | int) -> tuple[Term, Term]:
         return self // other, self % other
-
-    def __rdivmod__(self, other: Term | int) -> tuple[Term, Term]:
-        return divmod(term(other), self)
 
     @_of_each
     def __lt__(self, other: Term | int) -> Term:
@@ -232,12 +226,8 @@ class Term:
     def __xor__(self, mask: int) -> Term:
         return self + _known(mask) - 2 * (self & mask)
 
-    __rxor__ = __xor__
-
     def __or__(self, mask: int) -> Term:
         return self + _known(mask) - (self & mask)
-
-    __ror__ = __or__
 
     def __bool__(self) -> bool:
         if self.constant is None:
@@ -249,19 +239,7 @@ class Term:
             raise Refused(f"{self} is no number")
         return self.constant
 
-    __index__ = __int__
-
-    # --- values --------------------------------------------------------------------------------------------------
-
-    def at(self, numbers: Mapping[str, int], memo: dict[Term, int] | None = None) -> int:
-        """Returns the Term's number for numbers of its symbols; raises ZeroDivisionError where a divisor is 0."""
-        memo = {} if memo is None else memo
-        if self not in memo:
-            memo[self] = sum(
-                _times(factor, (_atom_at(atom, numbers, memo) for atom in monomial))
-                for monomial, factor in self.parts.items()
-            )
-        return memo[self]
+    # --- other terms ---------------------------------------------------------------------------------------------
 
     def rebuilt(self, made: Callable[[Atom], Term | None]) -> Term:
         """Returns the Term with what `made` returns in the place of each of its Atoms, if that is not None."""
@@ -378,26 +356,6 @@ def holds(of: Term) -> Term:
     return Atom.one(HOLDS, of=of).term if of.leading > 0 else 1 - Atom.one(HOLDS, of=-of - 1).term
 
 
-def least(a: Term | int, b: Term | int) -> Term:
-    """Returns min(a, b)."""
-    return term(a) + below(term(b) - a)
-
-
-def most(a: Term | int, b: Term | int) -> Term:
-    """Returns max(a, b)."""
-    return term(b) - below(term(b) - a)
-
-
-def equal(a: Term | int, b: Term | int) -> Term:
-    """Returns 1 where a = b, else 0."""
-    return holds(term(a) - b) * holds(term(b) - a)
-
-
-def chosen(condition: Term | int, a: Term | int, b: Term | int) -> Term:
-    """Returns a where a condition of 0 or 1 is 1, else b."""
-    return term(b) + term(condition) * (term(a) - b)
-
-
 # --- monomials -----------------------------------------------------------------------------------------------------
 
 
@@ -424,24 +382,6 @@ def _without(monomial: Monomial, part: Monomial) -> Monomial | None:
             return None
         left.remove(atom)
     return tuple(left)
-
-
-def _times(factor: int, values: Iterator[int]) -> int:
-    for value in values:
-        factor *= value
-    return factor
-
-
-def _atom_at(atom: Atom, numbers: Mapping[str, int], memo: dict[Term, int]) -> int:
-    if atom.kind == SYMBOL:
-        return numbers[atom.name]
-    value = atom.of.at(numbers, memo)
-    match atom.kind:
-        case "quotient":
-            return value // atom.by.at(numbers, memo)
-        case "least":
-            return min(0, value)
-    return int(value >= 0)
 
 
 def _words(monomial: Monomial, factor: int) -> str:

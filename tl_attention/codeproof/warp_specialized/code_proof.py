@@ -110,7 +110,7 @@ class RolesProof(Proof):
 
     def check_everywhere(self, mask: Mask, fixed: Sizes | None) -> None:
         """Raises Unsafe unless every role is right on any tile at all sizes, and with numbers on a few tiles, down to registers."""
-        of_terms = TileProof(self, self.roles)
+        of_terms = TileProof(self, self.roles, _alone, self._started)
         of_terms.check()
         self.coverage.ran |= of_terms.ran
         self.code = replace(self.code, variant=replace(self.code.variant, mask=mask))

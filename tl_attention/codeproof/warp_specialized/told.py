@@ -1,0 +1,101 @@
+"""What roles are told of tiles, by a counter and by the list of packed sequences' tiles, is unknown to the proof."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tl_attention.codeproof.run.threads import Class, Value
+from tl_attention.codeproof.terms.choices import equal
+from tl_attention.codeproof.terms.run import TermRun
+from tl_attention.codeproof.terms.term import Refused, Term, term
+from tl_attention.codeproof.verdict import Unsafe
+from tl_attention.codeproof.warp_specialized.unknowns import Unknowns
+from tl_attention.kernels.warp_specialized.tile_order import workers
+from tl_attention.problem.bounds import LARGEST, ROOM
+from tl_attention.problem.packed import TOLD_WORDS
+from tl_attention.program.events import TILE
+
+
+class Told:
+    """Told is what a role is told of tiles, which is unknown: numbers of a counter, and the words of entries."""
+
+    run: TermRun
+    handed: Value = 0
+
+    def __init__(self, proof: Unknowns):
+        self.proof, self.there = proof, proof.there
+        self.before = True
+        # What is done with the counters: the threads that count blocks, and those that reset, each with the facts there.
+        self.counted: list[int] = []
+        self.resets: list[tuple[int, int, int, tuple[Term, ...]]] = []
+        self.next_number: Value = proof.number + workers(proof.schedule, proof.variant)
+
+    def started(self, name: str, before: Value) -> Term | None:
+        """Returns what a variable that is carried from tile to tile is at any tile's start, None for one that is none."""
+        self.before = False
+        for word in range(TOLD_WORDS):
+            if isinstance(before, Term) and before.same(self.proof.word("first", word)):
+                return self.proof.word("told", word)
+        starts = {
+            "turn": self.proof.turn,
+            "base": self.proof.base,
+            "tile": self.proof.number,
+            "number": self.proof.number,
+        }
+        return next((start for prefix, start in starts.items() if name.startswith(prefix)), None)
+
+    def told(self, threads: Class) -> None:
+        pass
+
+    def ended(self, threads: Class) -> None:
+        pass
+
+    def of_warps(self, threads: Class, *values: Value) -> tuple[Class, tuple[Value, ...]]:
+        return threads, values
+
+    def add(self, threads: Class, counter: str, index: int, step: int) -> Value:
+        found = self.proof.facts.symbol(f"{counter}[{index}]", 0, LARGEST - ROOM)
+        if index == 1:
+            self.counted.append(len(threads.threads))
+        if index == 0:
+            self.next_number = found + workers(self.proof.schedule, self.proof.variant)
+        return found
+
+    def set(self, threads: Class, counter: str, index: int, value: int) -> None:
+        self.resets.append((index, value, len(threads.threads), self.proof.facts.here))
+
+    def check_counters(self, blocks: int) -> None:
+        """Raises Unsafe unless a thread of each block counts it behind its tiles, and the last one resets both counters."""
+        last = equal(self.proof.facts.symbol("TileCounter[1]", 0, LARGEST - ROOM), blocks - 1) - 1
+        by_last = [(*told, last in facts) for *told, facts in self.resets]
+        if self.counted != [1] or by_last != [(0, 0, 1, True), (1, 0, 1, True)]:
+            raise Unsafe(f"the counters of tiles are reset by {by_last}, expected the last of {blocks} blocks")
+
+    def listed(self, threads: Class) -> Told:
+        return self
+
+    def count(self, blocks: Any) -> Term:
+        return self.proof.row_tiles
+
+    def words(self, blocks: Any, entry: Value) -> list[Value]:
+        """Returns nothing but notes which entry is handed over."""
+        self.handed = entry
+        return []
+
+    def put(self, threads: Class, name: str, word: Value, values: Value) -> None:
+        if self.proof.roles.packed and isinstance(values, Term):
+            self.run.seen[-1].values |= {"entry": self.handed, "head": values}
+        elif not self.proof.roles.packed:
+            self.proof.facts.show_equal("the number that is told of the next tile", values, self.next_number)
+
+    def get(self, threads: Class, name: str, word: Value) -> Value:
+        """Returns a word of the tile that a slot has, which is this one, the first, or the next."""
+        slot, roles = self.run.seen[-1].values["index"], self.proof.roles
+        if not roles.packed:
+            return self.proof.facts.symbol("next number", 0, LARGEST)
+        slots = roles.slots(TILE)
+        turns = {"first": term(0)} if self.before else {"told": self.proof.turn, "next": self.proof.turn + 1}
+        for which, turn in turns.items():
+            if self.proof.facts.is_zero(term(slot) - turn % slots):
+                return self.proof.word(which, int(word))
+        raise Refused(f"what is told of a tile is read in slot {slot}")
