@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 
 Read = tuple[str, int, int]
 # (row, head, batch), or (element, rows).
-Place = tuple[int, ...]
+Place = tuple[Any, ...]
 # In the place of a batch: elements that are stored one by one do not show which packed sequence they are of.
 NO_BATCH = -1
 # The word before an event's place in messages, by the event's kind; "at" for other kinds.
@@ -55,7 +55,7 @@ class Event:
     blocks: tuple[int, ...] = ()
     step: int = 0
     reads: tuple[Read, ...] = ()
-    place: tuple[int, ...] = ()
+    place: Place = ()
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Event) and self._shown == other._shown

@@ -7,10 +7,8 @@ shows is refused.
 from __future__ import annotations
 
 import random
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from math import inf
 from typing import Any
 
@@ -44,15 +42,8 @@ MOST_CASES = 6
 SHORT = 2
 
 
-@dataclass
 class Facts(Intervals):
-    """Facts hold the bounds of symbols, `ranges`, the terms that are not negative here, and the names of long terms.
-
-    `shown` counts how statements were shown.
-    """
-
-    here: tuple[Term, ...] = ()
-    shown: Counter[str] = field(default_factory=Counter)
+    """Facts are Intervals that make terms simpler, name them, and show statements about them."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -168,7 +159,7 @@ class Facts(Intervals):
                 cases = (of.rebuilt({atom: term(at)}.get) for at in (1, 0))
                 values = [self.simpler(function(case)).constant for case in cases]
                 if None not in values:
-                    return chosen(atom.term, *map(term, values))
+                    return chosen(atom.term, term(values[0] or 0), term(values[1] or 0))
         return None
 
     # --- drawn points --------------------------------------------------------------------------------------------
@@ -281,7 +272,9 @@ class Facts(Intervals):
     def _where(self, of: Term, statement: str) -> str:
         """Returns words for numbers where a statement is false, or for that none are known."""
         found = self.example(of, statement)
-        if not found:
+        if found == {}:
+            return ""
+        if found is None:
             return ", which is not shown, nor are numbers known where it is false"
         return ", where " + ", ".join(f"{name} = {value}" for name, value in sorted(found.items()))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import inf
@@ -29,10 +30,15 @@ class Name:
 
 @dataclass
 class Intervals:
-    """Intervals hold the bounds of symbols, `ranges`, and the names of long terms."""
+    """Intervals hold the bounds of symbols, `ranges`, the names of long terms, and the terms that are not negative `here`.
+
+    `shown` counts how statements were shown.
+    """
 
     ranges: dict[str, Range] = field(default_factory=dict)
     names: dict[str, Name] = field(default_factory=dict)
+    here: tuple[Term, ...] = ()
+    shown: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
         # The facts that hold, and what was worked out under them.

@@ -26,6 +26,9 @@ from tl_attention.codeproof.verdict import Unsafe
 # Marks among what was seen: a loop, the two sides of a condition, the loop over tiles and its way out, and their ends.
 LOOP, BRANCH, OTHERWISE, TILES, LEAVE, END = MARKS = "loop", "branch", "otherwise", "tiles", "leave", "end"
 
+# What stands for a variable that has no value.
+ARRAY = np.zeros(0)
+
 
 class TermRun(Run):
     """A TermRun is a Run in which values may be Terms.
@@ -33,6 +36,9 @@ class TermRun(Run):
     `told.started` gives, for a variable that is carried from tile to tile, its value before the first one, what it is at
     the start of any tile: by the variable's name and that value. `carried` has both, and `ends` what it is behind the tile.
     """
+
+    # What the process is told of tiles.
+    tiles: Any
 
     def __init__(
         self, kernel: Kernel, threads: Threads, names: Mapping[str, Value], facts: Facts, cluster: int, told: Any
@@ -110,11 +116,10 @@ class TermRun(Run):
             del self.seen[first:]
         threads.names = before
         for name in node.assigned:
-            values = [side.get(name) for side in sides]
-            if any(value is None or isinstance(value, np.ndarray) for value in values):
-                threads.names.pop(name, None)
-            else:
-                threads.names[name] = known(self.facts.named(chosen(condition, term(values[0]), term(values[1]))))
+            values = [term(side[name]) for side in sides if not isinstance(side.get(name, ARRAY), np.ndarray)]
+            threads.names.pop(name, None)
+            if len(values) == len(sides):
+                threads.names[name] = known(self.facts.named(chosen(condition, *values)))
         return threads
 
     def _each_by_itself(self, node: If, condition: np.ndarray, threads: Class) -> Class:

@@ -7,12 +7,9 @@ quotient is what its axiom says. So what z3 shows is true; what it cannot show n
 from __future__ import annotations
 
 from math import inf
-from typing import TYPE_CHECKING
 
+from tl_attention.codeproof.terms.intervals import Intervals
 from tl_attention.codeproof.terms.term import CONSTANT, HOLDS, LEAST, QUOTIENT, SYMBOL, Atom, Term
-
-if TYPE_CHECKING:
-    from tl_attention.codeproof.terms.facts import Facts
 
 # What z3 may spend on a statement, in its own units, of which a second has a few million: an answer never depends on how
 # busy a machine is.
@@ -25,7 +22,7 @@ class Solver:
     `counter` has numbers of symbols, by term, for which z3 says that a statement about it is false.
     """
 
-    def __init__(self, facts: Facts):
+    def __init__(self, facts: Intervals):
         self.facts = facts
         self.counter: dict[Term, dict[str, int]] = {}
         self._answers: dict[tuple[Term, str, tuple[Term, ...]], bool] = {}
@@ -62,7 +59,7 @@ class Solver:
 class Query:
     """A Query is what z3 is told before it is asked: `lines` of SMT-LIB."""
 
-    def __init__(self, facts: Facts):
+    def __init__(self, facts: Intervals):
         self.facts = facts
         self.lines: list[str] = []
         self.names: dict[tuple[Atom, ...], str] = {}

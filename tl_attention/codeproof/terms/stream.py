@@ -10,7 +10,7 @@ from tl_attention.codeproof.read.copies import HAND_OVER
 from tl_attention.codeproof.run.stream import Stream
 from tl_attention.codeproof.run.thread_slice import ThreadSlice
 from tl_attention.codeproof.terms.choices import least
-from tl_attention.codeproof.terms.run import MARKS
+from tl_attention.codeproof.terms.run import MARKS, TermRun
 from tl_attention.codeproof.terms.term import Term, holds, term
 from tl_attention.codeproof.verdict import Unsafe
 from tl_attention.problem.warpgroup import ROWS
@@ -20,6 +20,7 @@ from tl_attention.program.events import Event
 class TermStream(Stream):
     """A TermStream turns what a process was seen doing with terms into events; marks of loops stay among them."""
 
+    run: TermRun
     # How many rows are left from the process's first one on.
     left: Callable[[], Any]
 
@@ -73,10 +74,9 @@ class TermStream(Stream):
         whole = {(row, column) for row in rows for column in range(tensor.columns)}
         if places != whole or len(stored) * stored[0][2] != len(whole):
             raise Unsafe(f"line {line}: the output's elements are not those of whole rows, each once")
-        # How many rows are left is seen of a row that need not be there.
         facts = self.run.facts
         with facts.assuming(*self.run.tiles.there):
-            left = self.left()
+            left: Any = self.left()
             for row in sorted({*range(ROWS), *rows}):
                 facts.show_equal(f"line {line}: where row {row} is stored", rows.get(row, 0), holds(left - 1 - row))
             left = facts.simpler(least(left, ROWS))

@@ -74,26 +74,26 @@ class TileProof(Unknowns):
     def check_role(self, process: Process) -> None:
         """Raises Unsafe unless a role does for any tile what is expected, and before and behind all tiles."""
         found = blocks_of(self._events(process))
-        at = [number for number, one in enumerate(found) if isinstance(one, Block) and one.kind == TILES]
-        if len(at) != 1:
-            raise Unsafe(f"{process} has {len(at)} loops over tiles")
+        tiles = [(number, one) for number, one in enumerate(found) if isinstance(one, Block) and one.kind == TILES]
+        if len(tiles) != 1:
+            raise Unsafe(f"{process} has {len(tiles)} loops over tiles")
+        ((at, loop),) = tiles
         if process.warpgroup < 0 and self.roles.dynamic:
             self.told.check_counters(workers(self.schedule, self.variant) * self.roles.cluster)
         elif self.told.counted or self.told.resets:
             raise Unsafe(f"{process} counts blocks or resets what counts tiles")
         together = len(self.roles.together)
-        before, behind = self.started(found[: at[0]], process)[together:], without_heads(found[at[0] + 1 :])
+        before, behind = self.started(found[:at], process)[together:], without_heads(found[at + 1 :])
         compare = Comparison(self.facts, str(process), partial(self.alone, process, {}), self._placed).compare
         compare(before, self._handed(self.roles.before_tiles(process), self.cluster))
-        self._check_tile(process, found[at[0]])
+        self._check_tile(process, loop)
         compare(behind, (*self.roles.behind_tiles(process), *self.roles.together))
 
     def _handed(self, expected: Iterable[Any], number: Value) -> Iterator[Any]:
         """Yields what is expected with what is handed over of the tile of a number, which may be none."""
         for event in expected:
             if isinstance(event, Loop):
-                body = event.body
-                yield event._replace(body=lambda t, body=body: self._handed(body(t), number))
+                yield event._replace(body=partial(self._of_body, event.body, number))
             elif isinstance(event, Where):
                 yield event._replace(events=[*self._handed(event.events, number)])
             elif self.packed and isinstance(event, Event) and event.kind == "take":
@@ -102,6 +102,9 @@ class TileProof(Unknowns):
                 yield Where(holds(self.total - 1 - number), (there,), (event,))
             else:
                 yield event
+
+    def _of_body(self, body: Callable[[Any], Iterable[Any]], number: Value, iteration: Any) -> Iterator[Any]:
+        return self._handed(body(iteration), number)
 
     def _events(self, process: Process) -> list[Event]:
         producer = process.warpgroup < 0

@@ -40,7 +40,7 @@ class TermTile(RowTiles):
 
     @cached_property
     def blocks(self) -> tuple[Value, Value]:
-        first, end = RowTiles.blocks.func(self)
+        first, end = super().blocks
         first, count = self.facts.named(first), self.facts.named(end - first)
         return first, first + count
 

@@ -27,7 +27,6 @@ from tl_attention.program.events import (
     Event,
     Expected,
     Loop,
-    Maybe,
     P,
     Place,
     PlacedTile,

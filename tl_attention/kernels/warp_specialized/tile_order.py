@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from tl_attention.problem.lengths import results
 from tl_attention.problem.mask import ceildiv
 from tl_attention.problem.tiling import SECTION_BYTES, taper
 from tl_attention.problem.variant import Variant

@@ -1,0 +1,184 @@
+"""Every rule by which terms become simpler keeps their numbers, and what is shown of terms holds at all drawn points."""
+
+import random
+
+import numpy as np
+import pytest
+from tiers import exhaustive, sampled
+
+from tl_attention.codeproof.run.threads import NUMBERS
+from tl_attention.codeproof.terms import choices as of_choices
+from tl_attention.codeproof.terms import facts as of_facts
+from tl_attention.codeproof.terms import term as of_terms
+from tl_attention.codeproof.terms.arithmetic import Arithmetic
+from tl_attention.codeproof.terms.choices import chosen, equal, least, most
+from tl_attention.codeproof.terms.facts import NOT_NEGATIVE, ZERO, Facts
+from tl_attention.codeproof.terms.points import drawn, number_of
+from tl_attention.codeproof.terms.term import Atom, Refused, Term, holds, quotient, term
+
+# Bounds of symbols: sizes, a number that may be negative, a lane, and a choice.
+RANGES = {
+    "heads": (1, 65535),
+    "seq_q": (1, 1 << 30),
+    "keys": (0, 1 << 30),
+    "past": (-(1 << 30), 1 << 30),
+    "lane": (0, 31),
+}
+NUMBERS_OF_CODE = (1, 2, 3, 4, 7, 8, 16, 31, 64, 96, 127, 128, 176, 512)
+# What code does with two values, and the same for numbers.
+OPERATORS = {
+    "+": (lambda a, b: a + b, lambda a, b: a + b),
+    "-": (lambda a, b: a - b, lambda a, b: a - b),
+    "<": (lambda a, b: a < b, lambda a, b: int(a < b)),
+    ">=": (lambda a, b: a >= b, lambda a, b: int(a >= b)),
+    "==": (equal, lambda a, b: int(a == b)),
+    "min": (least, min),
+    "max": (most, max),
+}
+OF_A_NUMBER = {
+    "*": (lambda a, n: a * n, lambda a, n: a * n),
+    "//": (lambda a, n: a // n, lambda a, n: a // n),
+    "%": (lambda a, n: a % n, lambda a, n: a % n),
+    "&": (lambda a, n: a & n, lambda a, n: a & n),
+    "^": (lambda a, n: a ^ n, lambda a, n: a ^ n),
+    "|": (lambda a, n: a | n, lambda a, n: a | n),
+    ">>": (lambda a, n: a >> n % 8, lambda a, n: a >> n % 8),
+}
+CHUNKS = range(100)
+
+
+def facts() -> Facts:
+    found = Facts()
+    for name, bounds in RANGES.items():
+        found.symbol(name, *bounds)
+    return found
+
+
+def numbers(rng: random.Random) -> dict[str, int]:
+    return {name: drawn(rng, bounds) for name, bounds in RANGES.items()}
+
+
+class Made:
+    """A random term, with the same computed on numbers."""
+
+    def __init__(self, rng: random.Random, depth: int):
+        self.function, self.term = None, None
+        if depth == 0 or rng.random() < 0.15:
+            name = rng.choice([*RANGES])
+            self.term, self.at = of_terms.symbol(name), lambda at: at[name]
+            return
+        a = Made(rng, depth - 1)
+        if rng.random() < 0.5:
+            of, n = rng.choice([*OF_A_NUMBER.values()]), rng.choice(NUMBERS_OF_CODE)
+            self.term, self.at = term(of[0](a.term, n)), lambda at: of[1](a.at(at), n)
+            return
+        b = Made(rng, depth - 1)
+        kind = rng.random()
+        if kind < 0.15:
+            # A quotient by a term, which is above 0.
+            self.term, self.at = quotient(a.term, most(b.term, 1)), lambda at: a.at(at) // max(b.at(at), 1)
+        elif kind < 0.3:
+            self.term = chosen(holds(a.term - 3), b.term, a.term)
+            self.at = lambda at: b.at(at) if a.at(at) >= 3 else a.at(at)
+        else:
+            of = rng.choice([*OPERATORS.values()])
+            self.term, self.at = term(of[0](a.term, b.term)), lambda at: of[1](a.at(at), b.at(at))
+
+
+def check_forms(seed: int) -> None:
+    """A term's number is that of what it was made of; a simpler form, a name and a form without names have the same."""
+    rng, here = random.Random(f"terms {seed}"), facts()
+    made = Made(rng, rng.randint(1, 4))
+    known = [of_terms.symbol("seq_q") - of_terms.symbol("keys"), 100 - of_terms.symbol("lane")]
+    with here.assuming(*rng.sample(known, rng.randint(0, 2))):
+        forms = [made.term, here.simpler(made.term), here.unnamed(here.named(made.term)), here.merged(made.term)]
+        low, high = here.range(made.term)
+        for _ in range(12):
+            at = numbers(rng)
+            if all(number_of(fact, at, {}) >= 0 for fact in here.here):
+                wanted = made.at(at)
+                found = [number_of(here.unnamed(form), at, {}) for form in forms]
+                assert found == [wanted] * len(forms), (seed, at, [str(form) for form in forms])
+                assert low <= wanted <= high, (seed, at, str(made.term), low, high)
+
+
+@pytest.mark.parametrize("chunk", sampled(CHUNKS, [0, 1]))
+def test_every_rule_keeps_the_numbers_of_terms(chunk: int) -> None:
+    for seed in range(100 * chunk, 100 * chunk + 100):
+        check_forms(seed)
+
+
+@pytest.mark.parametrize(
+    "name, wrong",
+    [
+        ("quotient", lambda of, by: of if by.same(1) else Atom.one("quotient", of=of + 1, by=by).term),
+        ("below", lambda of: Atom.one("least", of=of - 1).term),
+        ("holds", lambda of: Atom.one("holds", of=of - 1).term),
+    ],
+)
+def test_a_false_rule_shows(name: str, wrong: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (of_terms, of_facts, of_choices):
+        monkeypatch.setattr(module, name, wrong, raising=False)
+    with pytest.raises(AssertionError):
+        for seed in range(200):
+            check_forms(seed)
+
+
+@pytest.mark.parametrize("chunk", sampled(CHUNKS, [0]))
+def test_what_is_shown_holds_at_drawn_numbers(chunk: int) -> None:
+    for seed in range(20 * chunk, 20 * chunk + 20):
+        rng, here = random.Random(f"shown {seed}"), facts()
+        a, b = Made(rng, 2), Made(rng, 2)
+        shown = [of for of in (a.term, b.term, a.term - b.term, most(a.term, b.term) - a.term) if here.sign(of) > 0]
+        same = here.is_zero(a.term - b.term)
+        for _ in range(200):
+            at = numbers(rng)
+            assert all(number_of(of, at, {}) >= 0 for of in shown), (seed, at)
+            assert not same or a.at(at) == b.at(at), (seed, at)
+
+
+@exhaustive
+@pytest.mark.parametrize("chunk", CHUNKS)
+def test_c_divides_towards_0(chunk: int) -> None:
+    rng = random.Random(f"division {chunk}")
+    here = facts()
+    arithmetic = Arithmetic(here).functions
+    for _ in range(50):
+        made, by = Made(rng, 2), rng.choice(NUMBERS_OF_CODE)
+        for name in ("quotient", "remainder"):
+            found = term(arithmetic[name](made.term, by))
+            for at in (numbers(rng) for _ in range(20)):
+                wanted = NUMBERS[name](made.at(at), by)
+                assert number_of(here.unnamed(found), at, {}) == wanted, (str(made.term), by, at)
+
+
+def test_refusals_have_both_terms_and_numbers() -> None:
+    here = facts()
+    keys = of_terms.symbol("keys")
+    with pytest.raises(Refused, match=r"^a row is keys \+ 1, expected keys$"):
+        here.show_equal("a row", keys + 1, keys)
+    with pytest.raises(Refused, match=r"^a row is keys, expected 7, where keys = \d+$"):
+        here.show_equal("a row", keys, 7)
+    with pytest.raises(Refused, match=r"^a row: keys - 7, expected no number below 0, where keys = [0-6]$"):
+        here.show("a row", keys - 7)
+    here.show_equal("a row", (keys + 127) // 128 * 128 % 128, 0)
+    assert here.solver.shows(keys, NOT_NEGATIVE) and not here.solver.shows(keys, ZERO)
+
+
+def test_a_fact_holds_where_it_is_assumed_alone() -> None:
+    here = facts()
+    seq_q, keys = of_terms.symbol("seq_q"), of_terms.symbol("keys")
+    with here.assuming(seq_q - keys):
+        assert here.simpler(least(seq_q, keys)).same(keys) and here.named(least(seq_q, keys + 7)) is not None
+    assert not here.simpler(least(seq_q, keys)).same(keys)
+    with pytest.raises(Refused, match="a truth value of"):
+        bool(seq_q)
+    with pytest.raises(Refused, match="a quotient by 0"):
+        _ = seq_q // 0
+
+
+def test_numbers_of_threads_make_a_term_for_each() -> None:
+    lanes, keys = np.arange(3), of_terms.symbol("keys")
+    assert [str(one) for one in keys + lanes] == ["keys", "keys + 1", "keys + 2"]
+    assert [str(one) for one in lanes * keys] == ["0", "keys", "2*keys"]
+    assert all(isinstance(one, Term) for one in lanes < keys)
