@@ -71,7 +71,7 @@ def test_a_line_that_only_a_grid_reaches_is_proved_in_all_of_its_states():
     parity = re.compile(r"(K_full\[\(\(\(\w+ \+ t\) \+ 1\) & 1\)\]\.wait\(.* & 3\) >> )1\)\);")
     faulty, found = parity.subn(r"\g<1>2));", code.source)
     assert found == 1
-    with pytest.raises(ScheduleRefused, match=r"is wait (K_full\[[01]\]) \(0\), expected wait \1 \(1\)"):
+    with pytest.raises(ScheduleRefused, match=r"the value of wait K_full of warpgroup \d of block \d is 0, expected"):
         reading.prove(kernel.schedule, replace(code, source=faulty))
 
 

@@ -66,8 +66,9 @@ class Told:
 
     def check_counters(self, blocks: int) -> None:
         """Raises Unsafe unless a thread of each block counts it behind its tiles, and the last one resets both counters."""
-        last = equal(self.proof.facts.symbol("TileCounter[1]", 0, LARGEST - ROOM), blocks - 1) - 1
-        by_last = [(*told, last in facts) for *told, facts in self.resets]
+        simpler = self.proof.facts.simpler
+        last = simpler(equal(self.proof.facts.symbol("TileCounter[1]", 0, LARGEST - ROOM), blocks - 1) - 1)
+        by_last = [(*told, last in map(simpler, facts)) for *told, facts in self.resets]
         if self.counted != [1] or by_last != [(0, 0, 1, True), (1, 0, 1, True)]:
             raise Unsafe(f"the counters of tiles are reset by {by_last}, expected the last of {blocks} blocks")
 

@@ -106,7 +106,12 @@ class Unknowns:
         self.turn, self.base = symbol("turn", 0, LARGEST - ROOM), symbol("base", 0, LARGEST - 2**20)
         self.ops = Arithmetic(self.facts).ops
         self.total = self.row_tiles * self.of_results
-        self.number, self.cluster = symbol("number", 0, LARGEST, below=self.total), symbol("cluster", 0, 2**20)
+        self.number = symbol("number", 0, LARGEST, below=self.total)
+        # Which of those that work at once a cluster is, or of all.
+        clusters = (
+            LARGEST if self.schedule.kernel.tile_scheduler == "one_tile" else workers(self.schedule, self.variant)
+        )
+        self.cluster = symbol("cluster", 0, clusters - 1)
 
     @cached_property
     def there(self) -> list[Term]:
