@@ -16,7 +16,7 @@ from tl_attention.codeproof.terms.term import Term, holds, term
 from tl_attention.codeproof.tiles.row_tiles import Cut, RowTiles
 from tl_attention.codeproof.tiles.tensors import Tensor, contiguous, packed_tensors
 from tl_attention.kernels.warp_specialized.roles import Roles
-from tl_attention.kernels.warp_specialized.tile_order import placed
+from tl_attention.kernels.warp_specialized.tile_order import placed, workers
 from tl_attention.problem.bounds import GRID_YZ, LARGEST, ROOM
 from tl_attention.problem.mask import WINDOW, Mask, ceildiv, sides
 from tl_attention.problem.packed import TOLD_WORDS
