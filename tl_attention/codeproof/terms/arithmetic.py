@@ -6,6 +6,7 @@ A value is a number, an array with a number for each thread, or a Term; numbers 
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import repeat
 from types import SimpleNamespace
 from typing import Any
 
@@ -84,11 +85,17 @@ class Arithmetic:
 
 
 def _either(of_numbers: Any, of_terms: Callable[..., Term] | None) -> Any:
-    """Returns a function that computes with numbers, or with Terms where one of its arguments is one."""
+    """Returns a function that computes with numbers, or with Terms where one of its arguments is one or has one."""
     if of_terms is None:
         return of_numbers
 
     def function(*values: Value) -> Value:
+        arrays = [value for value in values if isinstance(value, np.ndarray)]
+        if any(value.dtype == np.dtype(object) for value in arrays):
+            of_each = [value.tolist() if isinstance(value, np.ndarray) else repeat(value) for value in values]
+            found = [function(*each) for each in zip(*of_each)]
+            unknown = any(isinstance(one, Term) for one in found)
+            return np.array([*found, None], dtype=object)[:-1] if unknown else np.array(found)
         if not any(isinstance(value, Term) for value in values):
             return of_numbers(*values)
         if any(isinstance(value, np.ndarray) for value in values):
