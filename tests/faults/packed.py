@@ -6,7 +6,6 @@ from faults.table import Row, edit
 NONE = "it computes no packed sequences"
 # A counter, LSE and everything else that a call can ask for; turns in a cluster.
 COUNTED, TURNS = "best_causal, packed", "best, packed"
-LOADED = r"is load .* at \(.*\), expected load .* at \("
 
 
 def row(name: str, kernel: str, words: str, *texts: str, long: bool = False, **options: bool | str) -> Row:
@@ -25,14 +24,14 @@ ROWS = [
     row(
         "Q of the keys' sequence",
         COUNTED,
-        LOADED,
+        r"the row of load Q of the producer of block 0 is told\.4 \+ told\.3 - told\.2 \+ 24\*told\.0, expected",
         r"(tma_load\(Q_desc.*)\(q_begin_2 \+ seq_q_\d\), 1073741824",
         r"\1(k_begin_1 + seq_kv_2), 1073741824",
     ),
     row(
         "V's box ends behind its sequence",
         COUNTED,
-        LOADED,
+        "the row of load V of the producer",
         r"(tma_load\(V_desc.*) \+ seq_kv_2\), 1073741824",
         r"\1 + seq_kv_2 + 1), 1073741824",
         which="first",
@@ -69,7 +68,7 @@ ROWS = [
     row(
         "the next tile's entry",
         COUNTED,
-        LOADED,
+        r"the entry, or first number, of take tile of the producer of block 0 is \(cluster\) div \(heads_kv\) \+ 1, expected",
         r"(tl_attention_hand_over\(.*)\+ \(int64_t\)8\)\]",
         r"\1+ (int64_t)16)]",
         which="first",
@@ -170,7 +169,7 @@ ROWS = [
         r"tl_attention_draw(\1, 131)",
     ),
     row("turns of another length", TURNS, "work on|expected", r"number = \(number \+ 66\)", "number = (number + 65)"),
-    row("no first tile", TURNS, "is read where no tile is waited for", r"\(0 <= first_row\)", "(1 <= first_row)"),
+    row("no first tile", TURNS, "the end of the tiles of the producer", r"\(0 <= first_row\)", "(1 <= first_row)"),
     row(
         "tiles listed for other rows",
         COUNTED,
