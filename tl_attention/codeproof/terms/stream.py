@@ -64,16 +64,20 @@ class TermStream(Stream):
             )
         ]
         first = min((element for element, _, _ in stored), key=lambda element: element.parts.get((), 0))
-        places, rows = set(), {}
+        places, mixed = set[tuple[int, int]](), list[int]()
+        rows: dict[int, Term] = {}
         for element, inside, width in stored:
             row, column = _within(element - first, stride)
             if row.constant is None or column.constant is None:
                 raise Unsafe(f"line {line} stores an element {element - first} behind the first, which is in no row")
             places |= {(row.constant, column.constant + n) for n in range(width)}
-            rows[row.constant] = inside
+            if not rows.setdefault(row.constant, inside).same(inside):
+                mixed.append(row.constant)
         whole = {(row, column) for row in rows for column in range(tensor.columns)}
         if places != whole or len(stored) * stored[0][2] != len(whole):
             raise Unsafe(f"line {line}: the output's elements are not those of whole rows, each once")
+        if mixed:
+            raise Unsafe(f"line {line}: some elements of row {mixed[0]} are stored where others are not")
         facts = self.run.facts
         with facts.assuming(*self.run.tiles.there):
             left: Any = self.left()

@@ -107,6 +107,9 @@ class RolesProof(Proof):
             return
         for lengths in ends(self.program.span + 2, self.rows, self.schedule.block_N):
             yield Sizes(1, heads, *lengths)
+        # No tile, for blocks that look for one: the terms' problems have rows.
+        if self.schedule.kernel.tile_scheduler != "one_tile":
+            yield Sizes(2, 2 * self.code.variant.group, 0, self.rows)
 
     def check_everywhere(self, mask: Mask, fixed: Sizes | None) -> None:
         """Raises Unsafe unless every role is right on any tile at all sizes, and with numbers on a few tiles, down to registers."""

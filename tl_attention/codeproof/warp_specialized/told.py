@@ -26,7 +26,7 @@ class Told:
         self.proof, self.there = proof, proof.there
         self.before = True
         # What is done with the counters: the threads that count blocks, and those that reset, each with the facts there.
-        self.counted: list[int] = []
+        self.counted: list[tuple[int, tuple[Term, ...]]] = []
         self.resets: list[tuple[int, int, int, tuple[Term, ...]]] = []
         self.next_number: Value = proof.number + workers(proof.schedule, proof.variant)
 
@@ -54,9 +54,11 @@ class Told:
         return threads, values
 
     def add(self, threads: Class, counter: str, index: int, step: int) -> Value:
+        if step != 1:
+            raise Unsafe(f"{counter}[{index}] grows by {step}, expected 1")
         found = self.proof.facts.symbol(f"{counter}[{index}]", 0, LARGEST - ROOM)
         if index == 1:
-            self.counted.append(len(threads.threads))
+            self.counted.append((len(threads.threads), self.proof.facts.here))
         if index == 0:
             self.next_number = found + workers(self.proof.schedule, self.proof.variant)
         return found
@@ -69,8 +71,11 @@ class Told:
         simpler = self.proof.facts.simpler
         last = simpler(equal(self.proof.facts.symbol("TileCounter[1]", 0, LARGEST - ROOM), blocks - 1) - 1)
         by_last = [(*told, last in map(simpler, facts)) for *told, facts in self.resets]
-        if self.counted != [1] or by_last != [(0, 0, 1, True), (1, 0, 1, True)]:
+        if self.counted != [(1, ())] or by_last != [(0, 0, 1, True), (1, 0, 1, True)]:
             raise Unsafe(f"the counters of tiles are reset by {by_last}, expected the last of {blocks} blocks")
+        with self.proof.facts.assuming(last):
+            for fact in (fact for *_, facts in self.resets for fact in facts):
+                self.proof.facts.show("the last block does not always reset the counters of tiles", fact)
 
     def listed(self, threads: Class) -> Told:
         return self
