@@ -14,17 +14,17 @@ BUDGET = {
     "tl_attention": 170,
     "problem": 940,
     "schedule": 1850,
-    "program": 1140,
+    "program": 1150,
     "kernels": 3740,
-    "codeproof": 4940,
+    "codeproof": 6220,
     "compiler": 780,
     "op": 1910,
     "oracle": 420,
     "lab": 7630,
-    "tools": 5980,
-    "tests": 27820,
-    "library": 15860,
-    "path": 8515,
+    "tools": 6050,
+    "tests": 27910,
+    "library": 17160,
+    "path": 8540,
 }
 
 

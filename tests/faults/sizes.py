@@ -92,9 +92,9 @@ ROWS = [
         edit("output_direct, asked", "fill beyond the end of Q_desc: 1, expected 0",
             *argument("Q_desc", 23, number(0), "((int64_t)1)"), host=True), ONE_DESCRIPTOR, WHOLE_TILES),
     Row("a direct store with no bound of columns",
-        edit("output_direct, narrow", "the output's elements are not those of 64 rows, each once", r" && \(i_\d+ < 10\)"),
+        edit("output_direct, narrow", "the output's elements are not those of whole rows, each once", r" && \(i_\d+ < 10\)"),
         DIRECT, WHOLE_TILES),
     Row("a direct store of fewer columns",
-        edit("output_direct, narrow", "the output's elements are not those of 64 rows, each once", r"( && \(i_\d+ < )10\)",
+        edit("output_direct, narrow", "the output's elements are not those of whole rows, each once", r"( && \(i_\d+ < )10\)",
             r"\g<1>8)"), DIRECT, WHOLE_TILES),
 ]  # fmt: skip

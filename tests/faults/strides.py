@@ -104,7 +104,7 @@ ROWS = [
         edit("output_direct, asked", r"stores an element 8\*Output_head_stride behind the first, which is in no row",
             r"\(\(int64_t\)first_row_6\)\) \* Output_row_stride", "((int64_t)first_row_6)) * Output_head_stride"), DIRECT),
     Row("direct stores of contiguous rows",
-        edit("output_direct, asked", "the output's elements are not those of 64 rows, each once",
+        edit("output_direct, asked", "the output's elements are not those of whole rows, each once",
             r"\(\(int64_t\)first_row_6\)\) \* Output_row_stride", "((int64_t)first_row_6)) * (int64_t)64"), DIRECT),
     Row("a copy of K by Q's rows", MAPS,
         edit("seed, asked", "columns of K are not where they belong in its tile",

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from code_mutants.drawn_tiles import DrawnTiles
 from code_mutants.ranges import BLOCKS, KEYS, WORD_OF, WORDS, Range, log_drawn
 from tl_attention.codeproof.proof import Proof
-from tl_attention.codeproof.warp_specialized.packed_proof import DrawnTiles
 from tl_attention.kernels.warp_specialized.tile_order import workers
 from tl_attention.problem.lengths import MOST_RESULTS
 from tl_attention.problem.mask import WINDOW, ceildiv

@@ -87,7 +87,7 @@ class WatchedRun(Run):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._arithmetic |= {"narrow": narrow, "int": narrow, "short": short}
+        self.arithmetic |= {"narrow": narrow, "int": narrow, "short": short}
         self.events, self.numbers = (np.zeros(len(self.threads), dtype=np.uint64) for _ in range(2))
         self.met = np.zeros(len(self.threads), dtype=bool)
         self._changed: dict[int, tuple[Expression, bool]] = {}
@@ -101,7 +101,7 @@ class WatchedRun(Run):
         return self._evaluated(expression, threads)
 
     def _evaluated(self, expression: Expression, threads: Class) -> Value:
-        return self.widths.of(expression)(self._arithmetic, threads.names)
+        return self.widths.of(expression)(self.arithmetic, threads.names)
 
     def _holds_change(self, expression: Expression) -> bool:
         assert self.change

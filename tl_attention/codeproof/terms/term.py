@@ -1,7 +1,6 @@
 """A Term is an integer that depends on sizes: a polynomial over symbols, quotients, minima and conditions.
 
-Terms are kept in one form, by rules that hold for all integers: equal forms are equal numbers. What holds only within
-the bounds of sizes is not known here, but in facts.py.
+Terms have one form, by rules that hold for all integers. What holds within bounds alone facts.py knows.
 """
 
 from __future__ import annotations
@@ -225,6 +224,8 @@ class Term:
 
     def __xor__(self, mask: int) -> Term:
         return self + _known(mask) - 2 * (self & mask)
+
+    __rxor__ = __xor__
 
     def __or__(self, mask: int) -> Term:
         return self + _known(mask) - (self & mask)

@@ -1,0 +1,127 @@
+"""Tiles are drawn from many problems at once, at which mutated code runs beside the code as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tl_attention.codeproof.proof import Proof
+from tl_attention.codeproof.tiles.tensors import Tensor, contiguous, packed_tensors, stride_values
+from tl_attention.codeproof.verdict import Unsafe
+from tl_attention.codeproof.warp_specialized.packed_proof import NO_END
+from tl_attention.problem.bounds import LARGEST, ROOM
+from tl_attention.problem.lengths import Problems, drawn, numbers_read, part_blocks
+from tl_attention.problem.mask import ceildiv
+from tl_attention.problem.packed import TILE_WORDS
+from tl_attention.problem.variant import Variant
+from tl_attention.schedule.schedule import Schedule
+
+# Sequences begin before this row, and results of parts are in fewer places.
+FARTHEST, MOST_PLACES = 1 << 20, 1 << 10
+Array = np.ndarray
+
+
+@dataclass
+class DrawnTiles:
+    """DrawnTiles are tiles of many problems, one for each turn of each cluster, whose problem it is.
+
+    `number` is each cluster's first tile. `found` must be asked for one turn after the other.
+    """
+
+    sizes: Problems
+    row_tiles: Array
+    number: Array
+    fields: Sequence[Array]
+    cluster: int
+    ats: list[Array] = field(default_factory=list)
+    found_fields: list[Array] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, schedule: Schedule, variant: Variant, rows: int, turns: int) -> DrawnTiles:
+        draw = np.random.default_rng(37)
+        problems = drawn(variant.mask, rows, schedule.block_N, variant.group)
+        kept = problems.seq_q > 0
+        heads, seq_q, seq_kv = (size[kept] for size in problems[1:])
+        count = len(heads)
+        fields = []
+        for turn in range(turns):
+            order = draw.permutation(count) if turn else np.arange(count)
+            q, kv = seq_q[order], seq_kv[order]
+            tiles = ceildiv(q, rows)
+            near = draw.integers(0, 8, count)
+            at = np.where(
+                near < 3, near, np.where(near < 6, tiles - 1 - near % 3, (draw.random(count) * tiles).astype(int))
+            )
+            first = np.clip(at, 0, tiles - 1) * schedule.kernel.cluster
+            begins = draw.integers(0, FARTHEST, (2, count))
+            whole = draw.random(count) < (0.4 if variant.parts else 1)
+            each = part_blocks(kv)
+            part = (draw.random(count) * ceildiv(ceildiv(kv, schedule.block_N), each)).astype(int)
+            own = np.where(whole, 0, part * each), np.where(whole, NO_END, (part + 1) * each)
+            places = np.where(whole, 0, draw.integers(1, MOST_PLACES, count))
+            fields.append(np.stack([first, begins[0], q, begins[1], kv, *own, places]))
+        of_results = variant.heads_of_tiles(heads)
+        row_tiles = np.minimum(draw.choice([1, 2, 3, 5, 9, 300, 20_000], count), (LARGEST - ROOM) // of_results)
+        total = row_tiles * of_results
+        ends = draw.integers(0, 50, count)
+        chosen = draw.integers(0, 3, count)
+        number = np.where(
+            chosen == 0, ends, np.where(chosen == 1, total - 1 - ends, (draw.random(count) * total).astype(int))
+        )
+        totals = (
+            FARTHEST + np.max([each[2] for each in fields], axis=0),
+            FARTHEST + np.max([each[4] for each in fields], axis=0),
+        )
+        sizes = Problems(np.full(count, turns), heads, *totals)
+        return cls(sizes, row_tiles, np.clip(number, 0, total - 1), fields, schedule.kernel.cluster)
+
+    def found(self, at: Array, there: Array) -> tuple[Array, Array]:
+        """Returns (each entry's place, the entry's numbers) for the next turn; an entry met again is the same."""
+        own = self.fields[len(self.ats)]
+        for before, fields in zip(self.ats, self.found_fields):
+            own = np.where(at == before, fields, own)
+        self.ats.append(np.where(there, at, -1))
+        self.found_fields.append(own)
+        return at, own
+
+    def count(self, blocks: Array) -> Any:
+        """Returns how many entries the list of each block's problem has."""
+        return self.row_tiles[blocks // self.cluster]
+
+    def words(self, blocks: Array, entries: Array) -> Array:
+        """Returns the numbers of these entries, (TILE_WORDS, blocks); raises Unsafe for one that is not a tile's."""
+        cluster = blocks // self.cluster
+        found = np.full((TILE_WORDS, len(blocks)), -1)
+        for at, fields in zip(self.ats, self.found_fields):
+            found = np.where(at[cluster] == entries, fields[:, cluster], found)
+        if (found[2] < 0).any():
+            raise Unsafe("it takes an entry of the list that is not its tile's")
+        return found
+
+
+def sample_tensors(proof: Proof, sizes: Problems) -> dict[str, Tensor]:
+    """Returns the tensors of many problems at once, by name; their sizes are arrays.
+
+    Strides that are read at run time are the same in all problems.
+    """
+    shapes, strided = proof._shapes(sizes), proof.code.variant.strided
+    apart = {
+        p.name: (2**20 + 40 * n, 2**20 + 40 * n + 8, 2**20 + 40 * n + 16) for n, p in enumerate(proof.code.parameters)
+    }
+    if proof.code.variant.packed:
+        strides = {name: (head, row) for name, (_, head, row) in apart.items()}
+        return packed_tensors(proof.code.parameters, shapes, proof.code.variant.box, strides)
+    return {
+        p.name: Tensor(shape, (*apart[p.name], 1) if strided and p.strides else contiguous(shape))
+        for p in proof.code.parameters
+        if (shape := shapes.get(p.name))
+    }
+
+
+def sample_names(proof: Proof, sizes: Problems) -> dict[str, Any]:
+    """Returns, by name, the sizes of many problems and, if the variant is strided, their strides."""
+    strides = stride_values(proof.code.parameters, sample_tensors(proof, sizes)) if proof.code.variant.strided else {}
+    return {**sizes._asdict(), **strides, **numbers_read(proof.code.variant, sizes)}
