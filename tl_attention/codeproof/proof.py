@@ -29,13 +29,13 @@ from tl_attention.codeproof.run.run import Extent, Run
 from tl_attention.codeproof.run.thread_slice import Reading
 from tl_attention.codeproof.run.threads import Threads
 from tl_attention.codeproof.tiles.row_tiles import Cut, RowTiles
-from tl_attention.codeproof.tiles.tensors import Tensor, packed_tensors, stride_values, tensors
+from tl_attention.codeproof.tiles.tensors import Tensor, contiguous, packed_tensors, stride_values, tensors
 from tl_attention.codeproof.tiles.tiles import Product, Tile
 from tl_attention.codeproof.verdict import GeneratedCode, Unsafe, Verdict
 from tl_attention.errors import InputError, ScheduleRefused
 from tl_attention.kernels.registry import lowering_of
 from tl_attention.kernels.shared.device_code import prelude
-from tl_attention.problem.lengths import numbers_read, windows
+from tl_attention.problem.lengths import Problems, numbers_read, windows
 from tl_attention.problem.mask import Mask
 from tl_attention.problem.packed import words_of_list
 from tl_attention.problem.variant import Sizes
@@ -229,6 +229,30 @@ class Proof(ABC):
         strides = stride_values(self.code.parameters, self.tensors(sizes)) if self.code.variant.strided else {}
         read = numbers_read(self.code.variant, sizes)
         return {**sizes._asdict(), **self._offsets(sizes), **strides, **read}
+
+    def sample_tensors(self, sizes: Problems) -> dict[str, Tensor]:
+        """Returns the tensors of many problems at once, by name; their sizes are arrays.
+
+        Strides that are read at run time are the same in all problems.
+        """
+        shapes, strided = self._shapes(sizes), self.code.variant.strided
+        apart = {
+            p.name: (2**20 + 40 * n, 2**20 + 40 * n + 8, 2**20 + 40 * n + 16)
+            for n, p in enumerate(self.code.parameters)
+        }
+        if self.code.variant.packed:
+            strides = {name: (head, row) for name, (_, head, row) in apart.items()}
+            return packed_tensors(self.code.parameters, shapes, self.code.variant.box, strides)
+        return {
+            p.name: Tensor(shape, (*apart[p.name], 1) if strided and p.strides else contiguous(shape))
+            for p in self.code.parameters
+            if (shape := shapes.get(p.name))
+        }
+
+    def sample_names(self, sizes: Problems) -> dict[str, Any]:
+        """Returns, by name, the sizes of many problems and, if the variant is strided, their strides."""
+        strides = stride_values(self.code.parameters, self.sample_tensors(sizes)) if self.code.variant.strided else {}
+        return {**sizes._asdict(), **strides, **numbers_read(self.code.variant, sizes)}
 
     def reading(self, sizes: Sizes) -> Reading:
         """Returns the tiles, products, tensors and boxes by which a run at these sizes is read as events."""

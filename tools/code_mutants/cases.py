@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from code_mutants.drawn_tiles import sample_names, sample_tensors
 from code_mutants.packed_cases import packed_tiles
 from code_mutants.ranges import BLOCKS, KEYS, Range, log_drawn
 from code_mutants.watched_run import Change, WatchedRun, Widths, integers_of_arithmetic
@@ -141,7 +140,7 @@ def drawn_cases(proof: Proof, of: Range | None, count: int, seed: str) -> Cases:
             own = BLOCKS.index(of.subject)
             place[own] = np.where(values >= 0, values, place[own])
         names = dict(zip(("blockIdx_x", "blockIdx_y", "blockIdx_z"), place))
-        return Cases(proof, sizes, np.arange(len(number)), {**sample_names(proof, sizes), **read, **names}, 0 * number)
+        return Cases(proof, sizes, np.arange(len(number)), {**proof.sample_names(sizes), **read, **names}, 0 * number)
     of_blocks = number - number % _workers(proof) + values // proof.schedule.kernel.cluster
     number = np.where(values >= 0, of_blocks, number)
     return _of_clusters(proof, sizes, number, read)
@@ -152,7 +151,7 @@ def _of_clusters(proof: Proof, sizes: Problems, number: Array, read: dict[str, A
     number = first_numbers(proof.schedule, proof.code.variant, number)
     own = number % _workers(proof)
     blocks = np.repeat(own, cluster) * cluster + np.arange(len(number) * cluster) % cluster
-    names = sample_names(proof, Problems(*(np.repeat(size, cluster) for size in sizes)))
+    names = proof.sample_names(Problems(*(np.repeat(size, cluster) for size in sizes)))
     names |= {name: np.repeat(value, cluster) for name, value in read.items()}
     return Cases(proof, sizes, blocks, names, np.repeat(number - own, cluster), entries)
 
@@ -166,7 +165,7 @@ def _workers(proof: Proof) -> int:
 def _packed(proof: Proof, of: Range | None, count: int, draw: random.Random) -> Cases:
     given = packed_tiles(proof, of, PACKED_TILES, count, draw)
     # Which tiles come next is asked for in turn, as the run does.
-    turns(proof, given.tiles, given.tiles.number, PACKED_TILES, sample_tensors(proof, given.tiles.sizes))
+    turns(proof, given.tiles, given.tiles.number, PACKED_TILES, proof.sample_tensors(given.tiles.sizes))
     return _of_clusters(proof, given.tiles.sizes, given.tiles.number, given.read, given.tiles)
 
 

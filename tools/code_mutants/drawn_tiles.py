@@ -8,12 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from tl_attention.codeproof.proof import Proof
-from tl_attention.codeproof.tiles.tensors import Tensor, contiguous, packed_tensors, stride_values
 from tl_attention.codeproof.verdict import Unsafe
 from tl_attention.codeproof.warp_specialized.packed_proof import NO_END
 from tl_attention.problem.bounds import LARGEST, ROOM
-from tl_attention.problem.lengths import Problems, drawn, numbers_read, part_blocks
+from tl_attention.problem.lengths import Problems, drawn, part_blocks
 from tl_attention.problem.mask import ceildiv
 from tl_attention.problem.packed import TILE_WORDS
 from tl_attention.problem.variant import Variant
@@ -100,28 +98,3 @@ class DrawnTiles:
         if (found[2] < 0).any():
             raise Unsafe("it takes an entry of the list that is not its tile's")
         return found
-
-
-def sample_tensors(proof: Proof, sizes: Problems) -> dict[str, Tensor]:
-    """Returns the tensors of many problems at once, by name; their sizes are arrays.
-
-    Strides that are read at run time are the same in all problems.
-    """
-    shapes, strided = proof._shapes(sizes), proof.code.variant.strided
-    apart = {
-        p.name: (2**20 + 40 * n, 2**20 + 40 * n + 8, 2**20 + 40 * n + 16) for n, p in enumerate(proof.code.parameters)
-    }
-    if proof.code.variant.packed:
-        strides = {name: (head, row) for name, (_, head, row) in apart.items()}
-        return packed_tensors(proof.code.parameters, shapes, proof.code.variant.box, strides)
-    return {
-        p.name: Tensor(shape, (*apart[p.name], 1) if strided and p.strides else contiguous(shape))
-        for p in proof.code.parameters
-        if (shape := shapes.get(p.name))
-    }
-
-
-def sample_names(proof: Proof, sizes: Problems) -> dict[str, Any]:
-    """Returns, by name, the sizes of many problems and, if the variant is strided, their strides."""
-    strides = stride_values(proof.code.parameters, sample_tensors(proof, sizes)) if proof.code.variant.strided else {}
-    return {**sizes._asdict(), **strides, **numbers_read(proof.code.variant, sizes)}

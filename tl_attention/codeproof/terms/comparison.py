@@ -6,7 +6,7 @@ or before it, written out. All numbers of events are shown to be equal for all s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -15,7 +15,7 @@ from tl_attention.codeproof.terms.facts import Facts
 from tl_attention.codeproof.terms.run import BRANCH, END, LEAVE, LOOP, OTHERWISE, TILES, facts_of
 from tl_attention.codeproof.terms.term import term
 from tl_attention.codeproof.verdict import Unsafe
-from tl_attention.program.events import AnyOrder, Event, Expected, Loop, Maybe, Where
+from tl_attention.program.events import Event, Expected, Loop, Maybe, Where
 
 # What the numbers of an event's place are, by how many they are.
 PLACES: dict[int, tuple[str, ...]] = {
@@ -201,16 +201,10 @@ def _words(head: Any) -> str:
             return f"a loop of {head.count}"
         case Where():
             return f"what comes where {head.condition}"
-        case AnyOrder():
-            return f"one of {len(head.events)}"
         case Maybe() | Unless():
             return str(head.event)
     return str(head or "none")
 
 
 def _inside(block: Block) -> str:
-    def kinds(inside: list[Event | Block]) -> Iterator[str]:
-        for one in inside:
-            yield one.kind
-
-    return ", ".join(kinds([*block.inside, *block.otherwise])) or "nothing"
+    return ", ".join(one.kind for one in (*block.inside, *block.otherwise))

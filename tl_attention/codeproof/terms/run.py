@@ -45,7 +45,8 @@ class TermRun(Run):
     ):
         super().__init__(kernel, threads, names, Extent(1), cluster)
         self.facts, self.tiles = facts, told
-        self.arithmetic = {**Arithmetic(facts).functions, "__shfl_sync": self._shuffle}
+        self._of_terms = Arithmetic(facts)
+        self.arithmetic = {**self._of_terms.functions, "__shfl_sync": self._shuffle}
         self.carried: dict[str, tuple[Value, Value]] = {}
         self.ends: dict[str, Value | None] = {}
         self.in_tile = False
@@ -137,7 +138,7 @@ class TermRun(Run):
         if not isinstance(found, Term):
             unknown = isinstance(found, np.ndarray) and found.dtype == np.dtype(object)
             return found if unknown else super()._truth(condition, threads)
-        return known(self.facts.simpler(Arithmetic(self.facts).truth(found)))
+        return known(self.facts.simpler(self._of_terms.truth(found)))
 
     def repeat(self, node: While, threads: Class) -> Class:
         if self.in_tile:

@@ -22,19 +22,9 @@ from tl_attention.codeproof.run.stream import Stream
 from tl_attention.codeproof.run.threads import Threads, Value
 from tl_attention.codeproof.tiles.alike import Likeness, kv_loops, numbered
 from tl_attention.codeproof.tiles.row_tiles import RowTiles
-from tl_attention.codeproof.tiles.tensors import Tensor, contiguous, stride_values
+from tl_attention.codeproof.tiles.tensors import Tensor
 from tl_attention.codeproof.verdict import Unsafe
-from tl_attention.problem.lengths import (
-    FAR,
-    Lengths,
-    Problems,
-    at_edges,
-    cuts,
-    ends,
-    far_windows,
-    numbers_read,
-    windows,
-)
+from tl_attention.problem.lengths import FAR, Lengths, at_edges, cuts, ends, far_windows, windows
 from tl_attention.problem.mask import Mask, ceildiv
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.tiling import row_tiles
@@ -75,8 +65,6 @@ class RowTileProof(Proof):
         for own in far_windows(code.variant.mask) if fixed is None else ():
             self.code = replace(code, variant=replace(code.variant, mask=own))
             self._check_all(itertools.islice((of for of in self.sizes() if of.seq_kv > FAR), OF_FAR), ())
-        self.code = code
-        self._check_periods(fixed is not None)
 
     def extent(self, tiles: int) -> Extent:
         """Returns how much runs: the repeating middle of long loops is left out."""
@@ -91,6 +79,7 @@ class RowTileProof(Proof):
             self.check_at(self.at, 0, 0)
         for self.at in grids:
             self.check_grid(self.at)
+        self._check_periods(self.code.variant.sizes is not None)
         self.at = None
         self.check_samples()
 
@@ -117,27 +106,6 @@ class RowTileProof(Proof):
         found = Likeness(run, turns, self.iterations.period, after)
         found.check()
         found.check_loops(kv_loops(self.kernel), ys, rows, self.program)
-
-    def sample_tensors(self, sizes: Problems) -> dict[str, Tensor]:
-        """Returns the tensors of many problems at once, by name; their sizes are arrays.
-
-        Strides that are read at run time are the same in all problems.
-        """
-        shapes, strided = self._shapes(sizes), self.code.variant.strided
-        apart = {
-            p.name: (2**20 + 40 * n, 2**20 + 40 * n + 8, 2**20 + 40 * n + 16)
-            for n, p in enumerate(self.code.parameters)
-        }
-        return {
-            p.name: Tensor(shape, (*apart[p.name], 1) if strided and p.strides else contiguous(shape))
-            for p in self.code.parameters
-            if (shape := shapes.get(p.name))
-        }
-
-    def sample_names(self, sizes: Problems) -> dict[str, Any]:
-        """Returns, by name, the sizes of many problems and, if the variant is strided, their strides."""
-        strides = stride_values(self.code.parameters, self.sample_tensors(sizes)) if self.code.variant.strided else {}
-        return {**sizes._asdict(), **strides, **numbers_read(self.code.variant, sizes)}
 
     def _check_periods(self, fixed: bool) -> None:
         """Runs and checks tiles again where a line missed some iterations of a period, from each iteration of it on."""

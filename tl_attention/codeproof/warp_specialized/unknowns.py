@@ -33,10 +33,11 @@ class TermTile(RowTiles):
     """A TermTile is a row tile, any, whose place and sizes are terms."""
 
     facts: Facts
+    ops: Any
 
     @property
     def _arithmetic(self) -> Any:
-        return Arithmetic(self.facts).ops
+        return self.ops
 
     @cached_property
     def blocks(self) -> tuple[Value, Value]:
@@ -52,7 +53,7 @@ class TermTile(RowTiles):
         """Returns the mask of a KV block as an Unless: it may be left out where all keys are seen, or no row is there."""
         kv, (first, end) = self.kv(block), self.whole(offset, rows)
         shown = ("an unmasked KV block has hidden keys behind", end - 1 - kv), ("or before", kv - first)
-        return Unless(Event("mask"), shown, (self.sizes.seq_q - self.row - offset - 1,))
+        return Unless(Event("mask"), shown, (self.left(offset) - 1,))
 
     def rows_from(self, offset: int, rows: int) -> Any:
         return self._arithmetic.min(self.left(offset), rows)
@@ -193,7 +194,7 @@ class Unknowns:
         """Returns the tile of this number, or the told one, that of one block of its cluster."""
         cut = replace(self.proof.cut, variant=replace(self.variant, mask=self.mask))
         found = self._told_tile(cut, rank) if self.packed else self._tile_of_number(cut, rank)
-        found.facts = self.facts
+        found.facts, found.ops = self.facts, self.ops
         return found
 
     def _told_tile(self, cut: Cut, rank: int) -> TermTile:
