@@ -27,7 +27,6 @@ from tl_attention.codeproof.verdict import Unsafe
 from tl_attention.codeproof.warp_specialized.told import Told
 from tl_attention.codeproof.warp_specialized.unknowns import TermTile, Unknowns
 from tl_attention.kernels.warp_specialized.roles import Roles
-from tl_attention.kernels.warp_specialized.tile_order import workers
 from tl_attention.problem.bounds import LARGEST
 from tl_attention.problem.features import features_of
 from tl_attention.problem.packed import TOLD_WORDS
@@ -55,8 +54,7 @@ class TileProof(Unknowns):
         proof, cluster = self.proof, self.roles.cluster
         check_descriptors(proof.plan, proof.tiles, self.tensors, self.shapes, self.names, self.variant.dtype)
         grid = [term(part.at(self.names)) for part in proof.plan.grid]
-        one_tile = self.schedule.kernel.tile_scheduler == "one_tile"
-        wanted = (self.total if one_tile else workers(self.schedule, self.variant)) * cluster
+        wanted = (self.total if self.one_tile else self.workers) * cluster
         for found, expected in zip(grid, (wanted, 1, 1), strict=True):
             self.facts.show_equal("the number of blocks", found, expected)
         if proof.plan.cluster != (cluster, 1, 1):
@@ -79,7 +77,7 @@ class TileProof(Unknowns):
             raise Unsafe(f"{process} has {len(tiles)} loops over tiles")
         ((at, loop),) = tiles
         if process.warpgroup < 0 and self.roles.dynamic:
-            self.told.check_counters(workers(self.schedule, self.variant) * self.roles.cluster)
+            self.told.check_counters(self.workers * self.roles.cluster)
         elif self.told.counted or self.told.resets:
             raise Unsafe(f"{process} counts blocks or resets what counts tiles")
         together = len(self.roles.together)
@@ -184,21 +182,19 @@ class TileProof(Unknowns):
 
     def _check_carried(self, process: Process, count: Term) -> None:
         """Raises Unsafe unless what is carried from tile to tile is right at first, and behind a tile for the next."""
-        show, scheduler = self.facts.show_equal, self.schedule.kernel.tile_scheduler
+        show = self.facts.show_equal
         for name, (before, started) in self.run.carried.items():
             end = self.run.ends[name]
             if end is None:
                 raise Unsafe(f"{process}: {name} has no value behind a tile")
-            if started is self.number and self.packed:
+            if started is self.number:
                 show(f"{name} of {process} at first", before, self.cluster)
-                show(f"the next tile's number of {process}", end, self.told.next_number)
-            elif started is self.number:
-                show(f"{name} of {process} at first", before, self.cluster)
-                if scheduler == "one_tile":
+                if self.one_tile:
                     self.facts.show(f"no tile behind the first of {process}", term(end) - self.total)
                 else:
-                    step = workers(self.schedule, self.variant)
-                    wanted = started + step if scheduler == "static" else self.facts.symbol("next number", 0, LARGEST)
+                    # Of a batch a number that a counter gives is read where it is told.
+                    read = self.roles.dynamic and not self.packed
+                    wanted = self.facts.symbol("next number", 0, LARGEST) if read else self.told.next_number
                     show(f"the next tile's number of {process}", end, wanted)
             elif started.symbols <= {f"told.{word}" for word in range(TOLD_WORDS)}:
                 (symbol,) = started.symbols

@@ -10,7 +10,6 @@ from tl_attention.codeproof.terms.run import TermRun
 from tl_attention.codeproof.terms.term import Refused, Term, term
 from tl_attention.codeproof.verdict import Unsafe
 from tl_attention.codeproof.warp_specialized.unknowns import Unknowns
-from tl_attention.kernels.warp_specialized.tile_order import workers
 from tl_attention.problem.bounds import LARGEST, ROOM
 from tl_attention.problem.packed import TOLD_WORDS
 from tl_attention.program.events import TILE
@@ -28,7 +27,7 @@ class Told:
         # What is done with the counters: the threads that count blocks, and those that reset, each with the facts there.
         self.counted: list[tuple[int, tuple[Term, ...]]] = []
         self.resets: list[tuple[int, int, int, tuple[Term, ...]]] = []
-        self.next_number: Value = proof.number + workers(proof.schedule, proof.variant)
+        self.next_number: Value = proof.number + proof.workers
 
     def started(self, name: str, before: Value) -> Term | None:
         """Returns what a variable that is carried from tile to tile is at any tile's start, None for one that is none."""
@@ -60,7 +59,7 @@ class Told:
         if index == 1:
             self.counted.append((len(threads.threads), self.proof.facts.here))
         if index == 0:
-            self.next_number = found + workers(self.proof.schedule, self.proof.variant)
+            self.next_number = found + self.proof.workers
         return found
 
     def set(self, threads: Class, counter: str, index: int, value: int) -> None:

@@ -109,10 +109,9 @@ class Unknowns:
         self.total = self.row_tiles * self.of_results
         self.number = symbol("number", 0, LARGEST, below=self.total)
         # Which of those that work at once a cluster is, or of all.
-        clusters = (
-            LARGEST if self.schedule.kernel.tile_scheduler == "one_tile" else workers(self.schedule, self.variant)
-        )
-        self.cluster = symbol("cluster", 0, clusters - 1)
+        self.workers = workers(self.schedule, self.variant)
+        self.one_tile = self.schedule.kernel.tile_scheduler == "one_tile"
+        self.cluster = symbol("cluster", 0, (LARGEST if self.one_tile else self.workers) - 1)
 
     @cached_property
     def there(self) -> list[Term]:
