@@ -104,10 +104,10 @@ ADDED = {
         apart=True,
         said="head_scales",
         faults={
-            "not read": ("best", "source", re.escape(READ), "", "it multiplies before it reads HeadScales"),
+            "not read": ("best", "source", re.escape(READ), "", "reads HeadScales 0 times"),
             "another head": ("best", "source", re.escape(READ), OTHER_HEAD, "HeadScales"),
             "another tensor": ("best", "host", r"\bHeadScales( == NULL\) {|;)", r"Output\1", "launched with"),
-            "twice": ("best", "source", re.escape(READ), READ + "\n" + READ, "it reads HeadScales of heads"),
+            "twice": ("best", "source", re.escape(READ), READ + "\n" + READ, "reads HeadScales 2 times"),
             "of half": ("best", "source", re.escape(READ), f"if (((int)threadIdx.x) < 64) {{\n{READ}\n}}", "64 of the 128 threads"),
             # There results of parts are rows of tiles, which have no head.
             "a part's head": ("packed parts", "source", r"(HeadScales\[\(\(int64_t\))head_\d+", r"\g<1>0", "HeadScales"),

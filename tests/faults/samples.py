@@ -54,7 +54,7 @@ ROWS = [
             r"^( +)(K_empty\[.*\]\.arrive\(.*\);)$", "\\1if (((int)blockIdx.x) != 131) {\n\\2\n}", which="first"),
         ONE_TILE),
     Row("a release that late blocks leave out",
-        edit("best", "some of the threads of warpgroup 0 of block 0 have a branch of unknown sizes",
+        edit("best", "some of the threads of warpgroup 0 of block [01] have a branch of unknown sizes",
             r"^( +)(K_empty\[.*\]\.arrive\(.*\);)$", "\\1if (((int)blockIdx.x) < 131) {\n\\2\n}", which="first"),
         ONE_TILE, long=True),
     Row("a barrier that few heads have",

@@ -32,6 +32,19 @@ class WgmmaGroups:
         self.fenced: set[str] = set()
         self.unfenced: set[str] = set()
 
+    def copy(self) -> WgmmaGroups:
+        """Returns WgmmaGroups with the same products in flight and the same fences."""
+        found = WgmmaGroups(self.reading, self.warpgroups)
+        found.in_flight, found.fenced, found.unfenced = deque(self.in_flight), set(self.fenced), set(self.unfenced)
+        return found
+
+    def join(self, other: WgmmaGroups, line: int) -> None:
+        """Takes what holds on both of two ways to a line; raises Unsafe where not the same products are in flight."""
+        if self.open is not None or other.open is not None or self.in_flight != other.in_flight:
+            raise Unsafe(f"line {line}: on one of two ways to it a product is in flight, on the other not")
+        self.fenced &= other.fenced
+        self.unfenced |= other.unfenced
+
     def check_settled(self, part: ThreadSlice) -> None:
         """Raises Unsafe for a step that comes between a product's lines, or before the product's registers are fenced."""
         if self.open is not None:

@@ -6,11 +6,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from tl_attention.codeproof.read.copies import HAND_OVER
 from tl_attention.codeproof.run.stream import Stream
-from tl_attention.codeproof.run.thread_slice import ThreadSlice
+from tl_attention.codeproof.run.thread_slice import Reading, ThreadSlice
+from tl_attention.codeproof.run.wgmma_groups import WgmmaGroups
 from tl_attention.codeproof.terms.choices import least
-from tl_attention.codeproof.terms.run import MARKS, TermRun
+from tl_attention.codeproof.terms.run import BRANCH, END, LOOP, MARKS, OTHERWISE, TILES, TermRun
 from tl_attention.codeproof.terms.term import Term, holds, term
 from tl_attention.codeproof.verdict import Unsafe
 from tl_attention.problem.warpgroup import ROWS
@@ -24,6 +27,11 @@ class TermStream(Stream):
     # How many rows are left from the process's first one on.
     left: Callable[[], Any]
 
+    def __init__(self, run: TermRun, own: np.ndarray, who: str, reading: Reading):
+        super().__init__(run, own, who, reading)
+        # The products before each condition or loop that is open, or behind the first side of a condition.
+        self.ways: list[WgmmaGroups] = []
+
     def _event(self, part: ThreadSlice) -> Any:
         """Yields the events of a part, with the line in the place of a step, which code does not show."""
         yield from (replace(event, step=part.line) for event in self._events_of(part))
@@ -33,6 +41,7 @@ class TermStream(Stream):
         if kind in MARKS:
             if part.count != len(self.own):
                 raise Unsafe(f"line {part.line}: some of the threads of {self.who} have a {kind} of unknown sizes")
+            self._mark(kind, part.line)
             index, value = (part.seen.values.get(name, 0) for name in ("index", "value"))
             yield Event(kind, index=index, value=value)
         elif kind in ("rows of output", "rows of lse"):
@@ -43,6 +52,17 @@ class TermStream(Stream):
             yield from (replace(event, place=place) for event in super()._event(part))
         else:
             yield from super()._event(part)
+
+    def _mark(self, kind: str, line: int) -> None:
+        """Raises Unsafe unless products and stores are in flight alike on all ways through a condition or a loop."""
+        if self.stores or self.boxes:
+            raise Unsafe(f"line {line}: {self.who} has a store that is not committed, or a box that is not loaded")
+        if kind in (LOOP, BRANCH, TILES):
+            self.ways.append(self.products.copy())
+        elif kind == OTHERWISE:
+            self.ways[-1], self.products = self.products, self.ways[-1]
+        elif kind == END:
+            self.products.join(self.ways.pop(), line)
 
     def _moved(self, parts: list[ThreadSlice]) -> Any:
         events = [self._elements(parts)] if parts[0].seen.kind == "output" else super()._moved(parts)
