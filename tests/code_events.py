@@ -3,7 +3,7 @@
 import numpy as np
 
 from tl_attention.codeproof.pipelined.code_proof import PipelinedProof
-from tl_attention.codeproof.run.run import Extent, Run
+from tl_attention.codeproof.run.run import Run
 from tl_attention.codeproof.run.stream import Stream
 from tl_attention.codeproof.run.threads import Threads
 from tl_attention.codeproof.verdict import GeneratedCode
@@ -25,7 +25,7 @@ def role_events(
     proof = RolesProof(schedule, derive(schedule), code)
     cluster, warpgroups = schedule.kernel.cluster, schedule.block_M // 64
     threads = Threads(np.arange(clusters * cluster), warpgroups + 1, tuple(range(WARPS)))
-    run = Run(proof.kernel, threads, sizes._asdict(), Extent(tiles), cluster, {"TileCounter": (0, 0)})
+    run = Run(proof.kernel, threads, sizes._asdict(), tiles, cluster, {"TileCounter": (0, 0)})
     run.go()
     found = {}
     for block in range(clusters * cluster):
@@ -34,7 +34,7 @@ def role_events(
             process = Process(block, group, WARPS if group >= 0 else 1)
             mine = (threads.block == block) & (threads.y == group % (warpgroups + 1))
             own = np.flatnonzero(mine & (threads.x < process.warps * WARP))
-            found[process] = list(Stream(run, own, str(process), proof.reading(sizes)).events())
+            found[process] = list(Stream(run, own, str(process), proof.reading(proof.tensors(sizes))).events())
     return found
 
 
@@ -43,6 +43,6 @@ def block_events(schedule: Schedule, code: GeneratedCode, sizes: Sizes) -> list[
     proof = PipelinedProof(schedule, derive(schedule), code)
     threads = Threads(np.array([0]), 1, tuple(range(schedule.threads // WARP)))
     names = {**sizes._asdict(), "blockIdx_x": 0, "blockIdx_y": 0, "blockIdx_z": 0}
-    run = Run(proof.kernel, threads, names, Extent(1))
+    run = Run(proof.kernel, threads, names)
     run.go()
-    return list(Stream(run, np.arange(len(threads)), "the block", proof.reading(sizes)).events())
+    return list(Stream(run, np.arange(len(threads)), "the block", proof.reading(proof.tensors(sizes))).events())

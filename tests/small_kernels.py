@@ -6,11 +6,10 @@ import numpy as np
 
 from tl_attention.codeproof.read.calls import CALLS
 from tl_attention.codeproof.read.text import Kernel, read
-from tl_attention.codeproof.run.iterations import Iterations
-from tl_attention.codeproof.run.run import Extent, Run, Seen
+from tl_attention.codeproof.run.run import Run, Seen
 from tl_attention.codeproof.run.threads import Threads
 
-WHOLE = Extent(1 << 62)
+WHOLE = 1 << 62
 
 
 def kernel(body: str, sizes: Iterable[str] = ("n", "m")) -> Kernel:
@@ -26,13 +25,11 @@ def line_of(body: str, text: str) -> int:
     return found
 
 
-def ran(
-    body: str, lengths: Extent = WHOLE, blocks: int = 1, ys: int = 1, warps: int = 2, start: int = 0, **names: int
-) -> Run:
+def ran(body: str, tiles: int = WHOLE, blocks: int = 1, ys: int = 1, warps: int = 2, **names: int) -> Run:
     """Runs a kernel with this body by all threads of some blocks of one cluster."""
     small = kernel(body, names or ("unused",))
     threads = Threads(np.arange(blocks), ys, tuple(range(warps)))
-    found = Run(small, threads, names, lengths, blocks, iterations=Iterations.of(small.body), start=start)
+    found = Run(small, threads, names, tiles, blocks)
     found.go()
     return found
 

@@ -13,10 +13,9 @@ from tl_attention import InputError, attention
 from tl_attention.lab.measure.candidate import verified_on
 from tl_attention.lab.measure.records import Row, problem_of
 from tl_attention.oracle.interpret import verify
-from tl_attention.problem.lengths import cuts
 from tl_attention.problem.mask import CAUSAL, FULL, Mask, fitted, masked
 from tl_attention.problem.shape import AttentionShape
-from tl_attention.problem.tiling import INTEGERS, visited_over_visible
+from tl_attention.problem.tiling import visited_over_visible
 from tl_attention.problem.variant import Sizes, Variant
 from tl_attention.program.derivation import derive
 
@@ -41,26 +40,6 @@ def test_which_scores_a_masked_block_hides_is_left_to_the_numbers():
     for line in conditions:
         source = source.replace(line, line.replace("||", "&&"))
     reading.prove(kernel.schedule, replace(code, source=source))
-
-
-@pytest.mark.parametrize("mask", [Mask(5, 0), Mask(127, 128), Mask(176, 175), Mask(left=70), Mask(right=33)], ids=str)
-@pytest.mark.parametrize("rows,block_N,together", [(256, 176, 64), (128, 128, 64), (128, 64, 128)])
-def test_the_sizes_of_a_proof_show_how_a_window_cuts(mask, rows, block_N, together):
-    begins, ends, whole = set(), set(), set()
-    for seq_q, seq_kv in cuts(mask, rows, block_N, together):
-        shape = AttentionShape(1, 1, seq_q, seq_kv, 64, mask=mask)
-        first = shape.past_len
-        begins.add((first - (mask.left or 0)) % block_N)
-        ends.add((first + rows + (mask.right or 0)) % block_N)
-        whole.add(mask.first_whole(first + together, block_N, INTEGERS) - mask.first_block(first, block_N, INTEGERS))
-        assert mask.right is None or first + rows + mask.right < seq_kv or first < 0
-    assert begins >= {0, block_N - 1} and ends >= {0, 1}
-    assert len(whole) > 1 or mask.left is None
-
-
-def test_only_a_window_has_such_sizes():
-    for mask in (FULL, CAUSAL):
-        assert not [*cuts(mask, 128, 128, 64)]
 
 
 @pytest.mark.parametrize("mask", [Mask(100, 60), Mask(5, 0), Mask(left=176), Mask(right=40)], ids=str)

@@ -5,35 +5,7 @@ from __future__ import annotations
 import pytest
 from small_kernels import barriers, kernel, line_of, ran, synced
 
-from tl_attention.codeproof.run.run import Extent
 from tl_attention.codeproof.verdict import Unsafe
-
-
-@pytest.mark.parametrize("head, period", [(1, 1), (3, 2), (4, 6), (7, 4)])
-def test_of_a_long_loop_head_and_tail_run_and_whole_periods_are_left_out(head, period):
-    lengths = Extent(1, head, period)
-    for count in range(200):
-        iterations = list(lengths.iterations(count))
-        ran_, left_out = [t for t, _ in iterations], sum(out for _, out in iterations)
-        assert len(ran_) + left_out == count and ran_ == sorted(set(ran_))
-        assert left_out % period == 0
-        if count <= head + 2 * period:
-            assert (ran_, left_out) == (list(range(count)), 0)
-            continue
-        tail = [t for t in ran_ if t >= head]
-        assert ran_[:head] == list(range(head)) and tail == list(range(tail[0], count))
-        assert period <= len(tail) < 2 * period and left_out > 0
-        # It is said where the loop goes on again.
-        assert [t for t, out in iterations if out] == [tail[0]] and tail[0] - head == left_out
-
-
-def test_what_is_left_out_of_a_loop_is_seen():
-    body = "  for (int t = 0; t < n; ++t) {\n    tl::__sync_thread_partial((t % 3), 128);\n  }\n"
-    run = ran(body, Extent(1, 2, 3), n=20)
-    assert [t for t, _ in synced(run)] == [0, 1, *(t % 3 for t in range(17, 20))]
-    assert [seen.values["value"] for seen in run.seen if seen.kind == "left out"] == [15]
-    assert [t for t, _ in synced(ran(body, n=7))] == [t % 3 for t in range(7)]
-
 
 CONDITION = """
   int slot = 5;
@@ -90,9 +62,8 @@ def test_blocks_leave_a_loop_each_at_its_own_time():
     assert (barriers(run, 0), barriers(run, 64)) == ([0, 1, 2, 11], [0, 1, 10])
 
 
-def test_so_many_tiles_run_and_from_where_it_is_told():
-    assert barriers(ran(LOOP, Extent(2), n=100), 0) == [0, 1, 10]
-    assert barriers(ran(LOOP, Extent(1), start=5, n=100), 0) == [5, 14]
+def test_so_many_tiles_run():
+    assert barriers(ran(LOOP, 2, n=100), 0) == [0, 1, 10]
 
 
 def elected(lanes: int, **more) -> list[int]:

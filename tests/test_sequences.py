@@ -24,7 +24,7 @@ from tl_attention.oracle.reference import (
     make_inputs,
 )
 from tl_attention.oracle.tile import Tile, Tiles
-from tl_attention.problem.lengths import Lengths, drawn, ragged, without_keys
+from tl_attention.problem.lengths import Lengths, ragged
 from tl_attention.problem.mask import CAUSAL, FULL, Mask
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.tiling import kv_blocks, row_tiles
@@ -169,19 +169,6 @@ def test_a_lowering_says_that_it_does_not_compute_them_yet(name):
     with pytest.raises(ScheduleRefused, match="rows without a key, which lowering"):
         lowering_of(schedule).check_variant(schedule, Variant(64, "float16", CAUSAL, sizes=Sizes(1, 1, 9, 5)))
     assert not refusal_of(Candidate(name, AttentionShape(1, 1, 5, 9, 128, mask=CAUSAL), Planned(schedule)))
-
-
-@masks
-def test_the_proofs_problems_have_them(mask):
-    problems = drawn(MASKS[mask], 128, 64, 1)
-    closed = MASKS[mask].right is not None
-    keyless = (problems.seq_q > 0) & (problems.past_len < -(MASKS[mask].right or 0)) & closed
-    assert (problems.seq_q == 0).any() and (problems.seq_kv == 0).any() and keyless.any() == closed
-    for seq_q, seq_kv in without_keys(MASKS[mask], 128, 64):
-        shape = AttentionShape(1, 1, seq_q, seq_kv, 64, mask=MASKS[mask])
-        assert seq_q > 128 and not visible(MASKS[mask], Lengths(seq_q, seq_kv))[:128].any()
-        # A block that is masked whole, as kernels have no loop without any.
-        assert len(kv_blocks(shape, 128, 64, 0)) == 1
 
 
 def test_a_sequence_without_queries_has_no_tile_and_one_without_keys_a_masked_block():

@@ -12,48 +12,21 @@ from tl_attention.program.events import AnyOrder, Event, Expected, Maybe
 
 # A tile begins with the wait for this barrier, where a block works on several tiles.
 Q_FULL = "Q_full"
-# The kind of an event: `value` iterations of a long loop are left out in the tile number `index`.
-LEFT_OUT = "left out"
 # The kind of an event: arithmetic with a number of the tile's head.
 COUNTS = "counts"
 # Events that are compared by `check_per_head`.
 OF_HEADS = PER_HEAD, COUNTS
 
 
-def executed(who: str, found: Sequence[Event], tiles: Sequence[RowTiles]) -> list[int]:
-    """Returns how many KV blocks of each tile a process ran, less those that a long loop left out in the middle.
-
-    Raises Unsafe where they are fewer than a loop may have, or belong to no tile.
-    """
-    counts = [tile.count for tile in tiles]
-    for event in found:
-        if event.kind == LEFT_OUT:
-            if event.index >= len(counts):
-                raise Unsafe(f"{who} runs a loop where it has no tile")
-            counts[event.index] -= event.value
-    for tile, count in zip(tiles, counts):
-        if count < tile.cut.least:
-            raise Unsafe(f"a loop of {who} has more iterations than its tile has KV blocks")
-    return counts
-
-
 def compare(
-    who: str,
-    found: Iterable[Event],
-    expected: Iterator[Expected],
-    tiles: Sequence[RowTiles],
-    alone: Callable[[Event], bool] = lambda event: False,
+    who: str, found: Iterable[Event], expected: Iterator[Expected], alone: Callable[[Event], bool] = lambda event: False
 ) -> None:
     """Raises Unsafe unless the events `found` are those `expected` in order, apart from optional and unordered ones.
 
-    The next expected event is asked for late: only after its tile, one of `tiles`, has learned how many of its KV
-    blocks were left out. An event that concerns its process `alone` may stand anywhere.
+    An event that concerns its process `alone` may stand anywhere.
     """
     number, wanted, among = -1, None, set[Event]()
     for event in found:
-        if event.kind == LEFT_OUT:
-            tiles[event.index].skip(event.value)
-            continue
         number += 1
         while True:
             if wanted is None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -24,18 +25,17 @@ from tl_attention.codeproof.read.calls import CALLS
 from tl_attention.codeproof.read.host_plan import HostPlan, parse_host_source
 from tl_attention.codeproof.read.text import Kernel, read
 from tl_attention.codeproof.run.coverage import Coverage
-from tl_attention.codeproof.run.iterations import Iterations
-from tl_attention.codeproof.run.run import Extent, Run
+from tl_attention.codeproof.run.run import Run
 from tl_attention.codeproof.run.thread_slice import Reading
 from tl_attention.codeproof.run.threads import Threads
 from tl_attention.codeproof.tiles.row_tiles import Cut, RowTiles
-from tl_attention.codeproof.tiles.tensors import Tensor, contiguous, packed_tensors, stride_values, tensors
+from tl_attention.codeproof.tiles.tensors import Tensor, packed_tensors, stride_values, tensors
 from tl_attention.codeproof.tiles.tiles import Product, Tile
 from tl_attention.codeproof.verdict import GeneratedCode, Unsafe, Verdict
 from tl_attention.errors import InputError, ScheduleRefused
 from tl_attention.kernels.registry import lowering_of
 from tl_attention.kernels.shared.device_code import prelude
-from tl_attention.problem.lengths import Problems, numbers_read, windows
+from tl_attention.problem.lengths import FAR, numbers_read
 from tl_attention.problem.mask import Mask
 from tl_attention.problem.packed import words_of_list
 from tl_attention.problem.variant import Sizes
@@ -51,7 +51,7 @@ class Proof(ABC):
         self.schedule, self.program, self.code = schedule, program, code
         self.digest = hashlib.sha256()
         self.coverage = Coverage()
-        self.at: Sizes | None = None
+        self.at: Any = None
 
     @cached_property
     def kernel(self) -> Kernel:
@@ -112,18 +112,12 @@ class Proof(ABC):
         """Yields the sizes at which the kernel is proved, where sizes are not fixed."""
 
     @abstractmethod
-    def check_everywhere(self, mask: Mask, fixed: Sizes | None) -> None:
-        """Raises Unsafe unless the kernel is right at all sizes; its mask may have sides that are read at run time.
-
-        `mask` is one with sides that are numbers.
-        """
+    def check_terms(self) -> Coverage:
+        """Raises Unsafe unless the kernel is right at all sizes; returns the Coverage of its runs with terms."""
 
     @abstractmethod
-    def check_at(self, sizes: Sizes, start: int, tile: int) -> None:
-        """Raises Unsafe unless sample blocks, the first on tile number `tile`, make the right events at these sizes.
-
-        The blocks run as if `start` loads of each ring, and as many tiles, had been before.
-        """
+    def check_at(self, sizes: Any) -> None:
+        """Raises Unsafe unless blocks make the right events at these sizes, down to registers."""
 
     def check_code(self) -> None:  # noqa: B027
         """Raises Unsafe for faults that a lowering finds in its kernel without a run; by default checks nothing."""
@@ -134,8 +128,15 @@ class Proof(ABC):
             self._check_frame()
             self.check_code()
             code, fixed = self.code, self.code.variant.sizes
-            self.check_everywhere(next(windows(code.variant.mask, self.rows, self.schedule.block_N)), fixed)
-            self.code = code
+            self.coverage = self.check_terms()
+            # Now a window that is read at run time has sides that are numbers.
+            sides = (None if side is None else FAR for side in (code.variant.mask.left, code.variant.mask.right))
+            if code.variant.mask.names:
+                self.code = replace(code, variant=replace(code.variant, mask=Mask(*sides)))
+            for sizes in [fixed] if fixed else self.sizes():
+                self.at = sizes
+                self.check_at(sizes)
+            self.at, self.code = None, code
             return self._verdict(fixed is not None)
         except SyntaxError as error:
             raise refusal(f"it cannot be read: {error}") from None
@@ -146,19 +147,10 @@ class Proof(ABC):
             raise refusal(f"{error}{at}") from None
 
     def run(self, threads: Threads, names: Mapping[str, Any], tiles: int = 1, **how: Any) -> Run:
-        """Runs the kernel for these threads, and returns the Run."""
-        run = Run(self.kernel, threads, names, self.extent(tiles), iterations=self.iterations, sizes=self.at, **how)
+        """Runs `tiles` tiles of the kernel's blocks for these threads, and returns the Run."""
+        run = Run(self.kernel, threads, names, tiles, **how)
         run.go()
         return run
-
-    def extent(self, tiles: int) -> Extent:
-        """Returns how much of `tiles` tiles of a block runs."""
-        return Extent(tiles)
-
-    @cached_property
-    def iterations(self) -> Iterations:
-        """Returns how the kernel's lines depend on loop counters, if that is asked for."""
-        return Iterations()
 
     def compare(
         self,
@@ -174,7 +166,7 @@ class Proof(ABC):
         A process that `computes` must read the numbers of its tiles' heads, too.
         """
         check_per_head(found, self.code.variant.acting, tiles if computes else ())
-        compare(who, [event for event in found if event.kind not in OF_HEADS], expected, tiles, alone)
+        compare(who, [event for event in found if event.kind not in OF_HEADS], expected, alone)
 
     # --- before any run ----------------------------------------------------------------------------------------
 
@@ -198,7 +190,7 @@ class Proof(ABC):
 
     # --- for the runs ------------------------------------------------------------------------------------------
 
-    def _shapes(self, sizes: Any) -> dict[str, tuple[int, ...]]:
+    def shapes(self, sizes: Any) -> dict[str, tuple[int, ...]]:
         """Returns, by name, the shapes at these sizes of all tensors that have rows, and of where sequences lie.
 
         A size may be an array for many problems.
@@ -221,8 +213,8 @@ class Proof(ABC):
     def tensors(self, sizes: Sizes) -> dict[str, Tensor]:
         """Returns the kernel's tensors at these sizes, by name, each with its shape and its strides."""
         if self.code.variant.packed:
-            return packed_tensors(self.code.parameters, self._shapes(sizes), self.code.variant.box)
-        return tensors(self.code.parameters, self._shapes(sizes), self.code.variant.strided)
+            return packed_tensors(self.code.parameters, self.shapes(sizes), self.code.variant.box)
+        return tensors(self.code.parameters, self.shapes(sizes), self.code.variant.strided)
 
     def names(self, sizes: Sizes) -> dict[str, int]:
         """Returns, by name, the values that the kernel reads at run time, its sizes and, if strided, its strides."""
@@ -230,38 +222,12 @@ class Proof(ABC):
         read = numbers_read(self.code.variant, sizes)
         return {**sizes._asdict(), **self._offsets(sizes), **strides, **read}
 
-    def sample_tensors(self, sizes: Problems) -> dict[str, Tensor]:
-        """Returns the tensors of many problems at once, by name; their sizes are arrays.
-
-        Strides that are read at run time are the same in all problems.
-        """
-        shapes, strided = self._shapes(sizes), self.code.variant.strided
-        apart = {
-            p.name: (2**20 + 40 * n, 2**20 + 40 * n + 8, 2**20 + 40 * n + 16)
-            for n, p in enumerate(self.code.parameters)
-        }
-        if self.code.variant.packed:
-            strides = {name: (head, row) for name, (_, head, row) in apart.items()}
-            return packed_tensors(self.code.parameters, shapes, self.code.variant.box, strides)
-        return {
-            p.name: Tensor(shape, (*apart[p.name], 1) if strided and p.strides else contiguous(shape))
-            for p in self.code.parameters
-            if (shape := shapes.get(p.name))
-        }
-
-    def sample_names(self, sizes: Problems) -> dict[str, Any]:
-        """Returns, by name, the sizes of many problems and, if the variant is strided, their strides."""
-        strides = stride_values(self.code.parameters, self.sample_tensors(sizes)) if self.code.variant.strided else {}
-        return {**sizes._asdict(), **strides, **numbers_read(self.code.variant, sizes)}
-
-    def reading(self, sizes: Sizes) -> Reading:
-        """Returns the tiles, products, tensors and boxes by which a run at these sizes is read as events."""
+    def reading(self, tensors: Mapping[str, Tensor]) -> Reading:
+        """Returns the tiles, products and boxes by which a run with these tensors is read as events."""
         boxes = {descriptor.name: descriptor.box[0] for descriptor in self.plan.descriptors}
         variant = self.code.variant
         heads, split = (variant.tile_heads, variant.box), variant.parts and variant.packed
-        return Reading(
-            self.tiles, self.products, self.tensors(sizes), variant.dtype, boxes, variant.parts, split, heads
-        )
+        return Reading(self.tiles, self.products, tensors, variant.dtype, boxes, variant.parts, split, heads)
 
     def note(self, run: Run, *streams: Iterable[Event]) -> None:
         """Adds to the coverage a run whose events were all checked, and to the digest its streams of events."""
@@ -277,7 +243,7 @@ class Proof(ABC):
 
     def _verdict(self, fixed: bool) -> Verdict:
         kinds = self.kernel.kinds
-        unreached = self.coverage.unreached(self.kernel, self.iterations, fixed)
+        unreached = self.coverage.unreached(self.kernel, fixed)
         lines = range(len(self.kernel.lines))
         return Verdict(tuple(kinds.get(line, "") for line in lines), unreached, self.digest.hexdigest())
 

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tl_attention.problem.bounds import GRID_YZ, LARGEST, PAIRS, ROOM
 from tl_attention.problem.mask import WINDOW, Mask, ceildiv
 
 if TYPE_CHECKING:
@@ -28,10 +27,7 @@ NEAR = range(-2, 3)
 MOST_AFTER = 2048
 # Rows of tiles in which parts of a proof's packed sequences have their results.
 MOST_RESULTS = 1 << 20
-# How many problems each residue of seq_kv - seq_q has.
-OF_RESIDUE = 4
-LONGEST = 1 << 24, (1 << 31) - (1 << 20)
-# A window that reaches far has sides of so many keys, and one more.
+# The sides, in keys, of a window that is read at run time where a proof runs with numbers: it reaches far.
 FAR = 100_003
 
 
@@ -102,45 +98,6 @@ def edges(mask: Mask, block_N: int) -> Iterator[Lengths]:
         yield Lengths(rows + right, before + past + rows + right)
 
 
-def cuts(mask: Mask, rows: int, block_N: int, together: int) -> Iterator[Lengths]:
-    """Yields lengths at which a window cuts the KV blocks of a first tile of `rows` rows; none for other masks.
-
-    The lengths have every way in which an edge falls into blocks: at the first key of a block, at the last, and
-    between. That is so for the edges of the tile, and for those of its first `together` rows, which are masked
-    together. One has queries before the first key.
-    """
-    if mask.left is None and not mask.right:
-        return
-    left, right = mask.left or 0, mask.right or 0
-    # Keys before the first query, modulo block_N: where the tile's first key begins a block and ends one, where the
-    # first rows' first whole block begins and their last one ends, where the tile's last key ends a block and begins one.
-    own = left - together + 1
-    at = (left, left - 1, own, own + 1, -right - 1, -right - 2, -right - rows, 1 - right - rows)
-    for edge in dict.fromkeys(edge % block_N for edge in at):
-        past = left + block_N + (edge - left) % block_N
-        seq_q = right + rows + block_N // 3
-        yield Lengths(seq_q, past + seq_q)
-    before = min(right, block_N + 3) if mask.right is not None else block_N + 3
-    seq_kv = left + right + rows
-    yield Lengths(seq_kv + before, seq_kv)
-
-
-def straddling(mask: Mask, queries: int, block_N: int) -> Iterator[Lengths]:
-    """Yields lengths at which an edge of the mask lies in one KV block for some of a tile's queries, else in the next.
-
-    It is so for the first tile, and where there is but one tile, for that.
-    """
-    at = (-1 - mask.right if mask.right is not None else None, mask.left)
-    for edge in (edge for edge in at if edge is not None):
-        past = block_N + edge - queries // 2
-        seq_q = max(queries, 2 * block_N - past)
-        # Both blocks are in one part: this many keys have parts of two at least.
-        seq_q += (past + seq_q) % 4 == 0
-        yield Lengths(seq_q, past + seq_q)
-    if mask.right is not None and mask.right < queries - 1:
-        yield Lengths(queries, 2 * block_N + max(1, (queries - mask.right) // 2))
-
-
 def windows(mask: Mask, rows: int, block_N: int) -> Iterator[Mask]:
     """Yields windows that a kernel may be called with if it reads its window's sides, else the mask itself.
 
@@ -152,12 +109,6 @@ def windows(mask: Mask, rows: int, block_N: int) -> Iterator[Mask]:
     long = rows + 3 * block_N
     for left, right in ((long + 17, 2 * block_N + 5), (3, 1), (0, long + 2)):
         yield Mask(None if mask.left is None else left, None if mask.right is None else right)
-
-
-def far_windows(mask: Mask) -> Iterator[Mask]:
-    """Yields a window that reaches farther than any number in a kernel that reads its window's sides, if it reads them."""
-    if mask.names:
-        yield Mask(*(None if side is None else FAR + number for number, side in enumerate((mask.left, mask.right))))
 
 
 def parts(variant: Variant, sizes: Any) -> Any:
@@ -192,27 +143,6 @@ def numbers_read(variant: Variant, sizes: Any) -> dict[str, Any]:
     return found | variant.mask.values(WINDOW)
 
 
-def without_keys(mask: Mask, rows: int, block_N: int) -> Iterator[Lengths]:
-    """Yields lengths at which all rows of a first tile of `rows` rows, and some of the next, see no key.
-
-    It yields none where a mask lets all rows see a key.
-    """
-    if mask.right is not None:
-        keys = block_N + 3
-        yield Lengths(keys + mask.right + rows + rows // 3, keys)
-
-
-def at_edges(variant: Variant, rows: int, block_N: int, together: int) -> Iterator[Lengths]:
-    """Yields lengths at which a window cuts KV blocks, those of `cuts`, and those of `without_keys`.
-
-    Where keys are in parts, or a tile has rows of several heads, a tile straddles each edge of the mask, too.
-    """
-    yield from cuts(variant.mask, rows, block_N, together)
-    yield from without_keys(variant.mask, rows, block_N)
-    if variant.parts or variant.tile_heads > 1:
-        yield from straddling(variant.mask, rows, block_N)
-
-
 def ragged(mask: Mask, block_M: int, block_N: int) -> tuple[Lengths, ...]:
     """Returns lengths of four sequences for the interpreter: ordinary, no queries, no keys, fewer keys than queries.
 
@@ -237,35 +167,3 @@ class Problems(NamedTuple):
     def past_len(self) -> np.ndarray:
         """Returns how many keys precede the first query of each problem."""
         return self.seq_kv - self.seq_q
-
-
-def drawn(mask: Mask, rows: int, block_N: int, group: int) -> Problems:
-    """Draws problems with every residue of seq_kv - seq_q modulo block_N, and with all kinds of batches and heads.
-
-    Some problems have queries that stand before the first key, some have rows that see no key, and some have sequences
-    of length 0. Equal arguments give equal problems. Tiles have `rows` rows; `group` heads of Q share one of K and V.
-    """
-    # numpy is imported late: light commands import this file.
-    import numpy as np
-
-    draw = np.random.default_rng(29)
-    count = OF_RESIDUE * block_N
-    past = np.arange(count) % block_N + block_N * draw.choice(
-        [0, 1, 2, 3, 7, 1000, *(longest // block_N for longest in LONGEST)], count
-    )
-    seq_q = draw.choice(
-        [1, max(0, rows - 3), rows, rows + 1, 2 * rows, 3 * rows, 9 * rows, 96 * rows, 8191 * rows], count
-    )
-    # Queries before the first key, up to all of them.
-    past = np.where(draw.random(count) < 0.2, np.maximum(-seq_q, past - 3 * block_N), past)
-    seq_kv = seq_q + past
-    # No queries, on keys as before, and no keys.
-    without = draw.random(count)
-    seq_q, seq_kv = np.where(without < 0.02, 0, seq_q), np.where(without > 0.98, 0, seq_kv)
-    batch = draw.choice([1, 2, 5, 9, 300, 20_000, GRID_YZ], count)
-    heads = group * draw.choice([1, 2, 5, 9, 300, 3000, 20_000, GRID_YZ], count)
-    most = np.minimum(LARGEST // np.maximum(np.maximum(seq_q, seq_kv), 1), GRID_YZ) // group * group
-    heads = np.maximum(np.minimum(heads, most), group)
-    tiles, pairs = (seq_q // 64 + 2) * heads, seq_q.astype(float) * seq_kv * heads
-    batch = np.minimum(batch, np.minimum((LARGEST - ROOM) // tiles, PAIRS // np.maximum(pairs, 1)))
-    return Problems(np.maximum(batch, 1).astype(int), heads, seq_q, seq_kv)

@@ -17,11 +17,12 @@ stays in flight until an operation needs its result or overwrites its operands.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from tl_attention.program.events import Expected, Loop, Where
 from tl_attention.schedule.dialect import Model
 from tl_attention.schedule.loop.table import Table
 
@@ -88,6 +89,23 @@ class Phases:
     def least_blocks(self) -> int:
         """Returns the number of KV blocks, at least 1, of a loop that is only prologue and epilogue."""
         return max(1, self.steady.t - self.end)
+
+    def events(self, blocks: Any, of: Callable[[Any, Operation], Iterable[Expected | Where]]) -> Iterator[Any]:
+        """Yields what a loop over `blocks` KV blocks, at least `least_blocks`, must do: events and a Loop.
+
+        `of` gives what one operation does for a block. The numbers may be integers, or unknowns.
+        """
+
+        def iteration(t: Any, operations: Sequence[Operation]) -> Iterator[Expected | Where]:
+            for op in operations:
+                yield from of(t - op.lag, op)
+
+        for t, operations in self.prologue:
+            yield from iteration(t, operations)
+        first, steady = self.steady
+        yield Loop(first, blocks + self.end - first, lambda t: iteration(t, steady))
+        for t, operations in self.epilogue:
+            yield from iteration(blocks + t, operations)
 
     def iterations(self, blocks: int) -> Iterator[Iteration]:
         """Yields the iterations of a loop over `blocks` KV blocks, which are at least `least_blocks`, in order."""

@@ -6,7 +6,6 @@ All of them run at once. Sizes are within the bounds of `problem/bounds.py`.
 from __future__ import annotations
 
 import random
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,17 +16,16 @@ from code_mutants.packed_cases import packed_tiles
 from code_mutants.ranges import BLOCKS, KEYS, Range, log_drawn
 from code_mutants.watched_run import Change, WatchedRun, Widths, integers_of_arithmetic
 from tl_attention.codeproof.proof import Proof
-from tl_attention.codeproof.read.nodes import Assign, While, every
+from tl_attention.codeproof.read.nodes import Assign, every
 from tl_attention.codeproof.read.text import Kernel
-from tl_attention.codeproof.run.iterations import Iterations, carried_by
-from tl_attention.codeproof.run.run import Extent
 from tl_attention.codeproof.run.threads import Threads
 from tl_attention.codeproof.tiles.row_tile_proof import RowTileProof
-from tl_attention.codeproof.warp_specialized.grid_proof import first_numbers, turns
+from tl_attention.codeproof.tiles.tensors import Tensor, contiguous, packed_tensors, stride_values
+from tl_attention.codeproof.warp_specialized.grid_proof import turns
 from tl_attention.errors import InputError
 from tl_attention.kernels.warp_specialized.tile_order import workers
 from tl_attention.problem.bounds import GRID_YZ, LARGEST, check_sizes
-from tl_attention.problem.lengths import Problems, windows
+from tl_attention.problem.lengths import Problems, numbers_read, windows
 from tl_attention.problem.mask import WINDOW, Mask, ceildiv
 from tl_attention.problem.variant import Sizes, Variant
 from tl_attention.problem.warpgroup import WARP, WARPS
@@ -37,7 +35,6 @@ TILES, PACKED_TILES = 2, 3
 MOST_PARTS = 6
 # So many blocks find no tile.
 WITHOUT_TILE = 0.1
-COUNTED = re.compile(r"(?:turn|base)(?:_\d+)?$")
 Array = np.ndarray
 Named = dict[str, int]
 
@@ -81,12 +78,15 @@ class Cases:
         else:
             cluster = proof.schedule.kernel.cluster
             threads = Threads(self.blocks, kernel.signature.threads // (WARP * WARPS), tuple(range(WARPS)), lanes)
-            how = {"cluster": cluster, "counter": {"TileCounter": (0, 0)}, "entries": self.entries}
+            how = {
+                "cluster": cluster,
+                "counter": {"TileCounter": (0, _workers(proof) * cluster - 1)},
+                "entries": self.entries,
+            }
             how |= {"starts": _first_tiles(kernel), "later": self.later[threads.place]}
         names = {n: v[threads.place] if isinstance(v, np.ndarray) else v for n, v in self.names.items()}
         run = WatchedRun(
-            kernel, threads, names, Extent(TILES, ends=True), whole=False, start=start, **how,
-            iterations=Iterations(carried=_carried(kernel)),
+            kernel, threads, names, TILES, whole=False, start=start, **how,
             widths=Widths(frozenset(kernel.signature.of("int64_t"))), change=change,
             integers=integers_of_arithmetic(kernel, code.source),
         )  # fmt: skip
@@ -96,12 +96,6 @@ class Cases:
     def of(self, proof: Proof) -> Cases:
         """Returns the same cases for another text of the kernel."""
         return replace(self, proof=proof)
-
-
-def _carried(kernel: Kernel) -> dict[int, set[str]]:
-    """Returns, for each loop over tiles, the variables in which it counts loads and tiles."""
-    loops = [node for node in every(kernel.body) if isinstance(node, While)]
-    return {loop.line: {n for n in carried_by(loop.body) if COUNTED.match(n)} for loop in loops}
 
 
 def _first_tiles(kernel: Kernel) -> frozenset[int]:
@@ -140,7 +134,7 @@ def drawn_cases(proof: Proof, of: Range | None, count: int, seed: str) -> Cases:
             own = BLOCKS.index(of.subject)
             place[own] = np.where(values >= 0, values, place[own])
         names = dict(zip(("blockIdx_x", "blockIdx_y", "blockIdx_z"), place))
-        return Cases(proof, sizes, np.arange(len(number)), {**proof.sample_names(sizes), **read, **names}, 0 * number)
+        return Cases(proof, sizes, np.arange(len(number)), {**_names(proof, sizes), **read, **names}, 0 * number)
     of_blocks = number - number % _workers(proof) + values // proof.schedule.kernel.cluster
     number = np.where(values >= 0, of_blocks, number)
     return _of_clusters(proof, sizes, number, read)
@@ -148,12 +142,35 @@ def drawn_cases(proof: Proof, of: Range | None, count: int, seed: str) -> Cases:
 
 def _of_clusters(proof: Proof, sizes: Problems, number: Array, read: dict[str, Any], entries: Any = None) -> Cases:
     cluster = proof.schedule.kernel.cluster
-    number = first_numbers(proof.schedule, proof.code.variant, number)
+    if _workers(proof) == 1:
+        # A single worker's code has no cluster number: it begins with the first tile.
+        number = np.zeros_like(number)
     own = number % _workers(proof)
     blocks = np.repeat(own, cluster) * cluster + np.arange(len(number) * cluster) % cluster
-    names = proof.sample_names(Problems(*(np.repeat(size, cluster) for size in sizes)))
+    names = _names(proof, Problems(*(np.repeat(size, cluster) for size in sizes)))
     names |= {name: np.repeat(value, cluster) for name, value in read.items()}
     return Cases(proof, sizes, blocks, names, np.repeat(number - own, cluster), entries)
+
+
+def _tensors(proof: Proof, sizes: Problems) -> dict[str, Tensor]:
+    """Returns the tensors of many problems at once, by name; strides that are read at run time are the same in all."""
+    parameters, shapes, variant = proof.code.parameters, proof.shapes(sizes), proof.code.variant
+    apart = {p.name: tuple(2**20 + 40 * n + 8 * dim for dim in range(3)) for n, p in enumerate(parameters)}
+    if variant.packed:
+        strides = {name: (head, row) for name, (_, head, row) in apart.items()}
+        return packed_tensors(parameters, shapes, variant.box, strides)
+    return {
+        p.name: Tensor(shape, (*apart[p.name], 1) if variant.strided and p.strides else contiguous(shape))
+        for p in parameters
+        if (shape := shapes.get(p.name))
+    }
+
+
+def _names(proof: Proof, sizes: Problems) -> dict[str, Any]:
+    """Returns, by name, the sizes of many problems and, if the variant is strided, their strides."""
+    variant = proof.code.variant
+    strides = stride_values(proof.code.parameters, _tensors(proof, sizes)) if variant.strided else {}
+    return {**sizes._asdict(), **strides, **numbers_read(variant, sizes)}
 
 
 def _workers(proof: Proof) -> int:
@@ -165,7 +182,7 @@ def _workers(proof: Proof) -> int:
 def _packed(proof: Proof, of: Range | None, count: int, draw: random.Random) -> Cases:
     given = packed_tiles(proof, of, PACKED_TILES, count, draw)
     # Which tiles come next is asked for in turn, as the run does.
-    turns(proof, given.tiles, given.tiles.number, PACKED_TILES, proof.sample_tensors(given.tiles.sizes))
+    turns(proof, given.tiles, given.tiles.number, PACKED_TILES, _tensors(proof, given.tiles.sizes))
     return _of_clusters(proof, given.tiles.sizes, given.tiles.number, given.read, given.tiles)
 
 

@@ -10,15 +10,18 @@ import numpy as np
 
 from tl_attention.codeproof.verdict import Unsafe
 from tl_attention.codeproof.warp_specialized.packed_proof import NO_END
-from tl_attention.problem.bounds import LARGEST, ROOM
-from tl_attention.problem.lengths import Problems, drawn, part_blocks
-from tl_attention.problem.mask import ceildiv
+from tl_attention.problem.bounds import GRID_YZ, LARGEST, PAIRS, ROOM
+from tl_attention.problem.lengths import Problems, part_blocks
+from tl_attention.problem.mask import Mask, ceildiv
 from tl_attention.problem.packed import TILE_WORDS
 from tl_attention.problem.variant import Variant
 from tl_attention.schedule.schedule import Schedule
 
 # Sequences begin before this row, and results of parts are in fewer places.
 FARTHEST, MOST_PLACES = 1 << 20, 1 << 10
+# How many problems each residue of seq_kv - seq_q has.
+OF_RESIDUE = 4
+LONGEST = 1 << 24, (1 << 31) - (1 << 20)
 Array = np.ndarray
 
 
@@ -98,3 +101,32 @@ class DrawnTiles:
         if (found[2] < 0).any():
             raise Unsafe("it takes an entry of the list that is not its tile's")
         return found
+
+
+def drawn(mask: Mask, rows: int, block_N: int, group: int) -> Problems:
+    """Draws problems with every residue of seq_kv - seq_q modulo block_N, and with all kinds of batches and heads.
+
+    Some problems have queries that stand before the first key, some have rows that see no key, and some have sequences
+    of length 0. Equal arguments give equal problems. Tiles have `rows` rows; `group` heads of Q share one of K and V.
+    """
+    draw = np.random.default_rng(29)
+    count = OF_RESIDUE * block_N
+    past = np.arange(count) % block_N + block_N * draw.choice(
+        [0, 1, 2, 3, 7, 1000, *(longest // block_N for longest in LONGEST)], count
+    )
+    seq_q = draw.choice(
+        [1, max(0, rows - 3), rows, rows + 1, 2 * rows, 3 * rows, 9 * rows, 96 * rows, 8191 * rows], count
+    )
+    # Queries before the first key, up to all of them.
+    past = np.where(draw.random(count) < 0.2, np.maximum(-seq_q, past - 3 * block_N), past)
+    seq_kv = seq_q + past
+    # No queries, on keys as before, and no keys.
+    without = draw.random(count)
+    seq_q, seq_kv = np.where(without < 0.02, 0, seq_q), np.where(without > 0.98, 0, seq_kv)
+    batch = draw.choice([1, 2, 5, 9, 300, 20_000, GRID_YZ], count)
+    heads = group * draw.choice([1, 2, 5, 9, 300, 3000, 20_000, GRID_YZ], count)
+    most = np.minimum(LARGEST // np.maximum(np.maximum(seq_q, seq_kv), 1), GRID_YZ) // group * group
+    heads = np.maximum(np.minimum(heads, most), group)
+    tiles, pairs = (seq_q // 64 + 2) * heads, seq_q.astype(float) * seq_kv * heads
+    batch = np.minimum(batch, np.minimum((LARGEST - ROOM) // tiles, PAIRS // np.maximum(pairs, 1)))
+    return Problems(np.maximum(batch, 1).astype(int), heads, seq_q, seq_kv)

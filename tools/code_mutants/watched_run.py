@@ -6,6 +6,7 @@ Integers have 32 bits unless the code makes them wider. Of a long loop the first
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,16 +15,19 @@ import numpy as np
 
 from tl_attention.codeproof.read.declarations import WORD
 from tl_attention.codeproof.read.expression import Expression, Tree, walk
-from tl_attention.codeproof.read.nodes import Arithmetic, Assign, For, every
+from tl_attention.codeproof.read.nodes import Arithmetic, Assign, For, While, every
 from tl_attention.codeproof.read.text import Kernel
 from tl_attention.codeproof.run.run import Run, Seen
 from tl_attention.codeproof.run.threads import Class, Value, settled
+from tl_attention.codeproof.tiles.tile_numbers import TileNumbers
 
 # Loops of so many iterations run whole, those that are written out and the others.
 UNROLLED, SHORT = 64, 8
 ON_REGISTERS = ("mask", "arithmetic")
 FACTORS = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F], dtype=np.uint64)
 OF_32_BITS = {"+", "-", "*", "<<"}
+# What a block counts, tile by tile: tiles and loads.
+COUNTED = re.compile(r"(?:turn|base)(?:_\d+)?$")
 Array = np.ndarray
 
 
@@ -75,7 +79,7 @@ class Widths:
 class WatchedRun(Run):
     """A WatchedRun keeps for each thread a hash of what it did, and one of the integers that arithmetic on registers reads.
 
-    `met` says for which threads the change of a mutant, if it is given, made a difference somewhere. On the lines `starts`
+    What loops over tiles count begins with `start`. `met` says for which threads the change of a mutant, if it is given, made a difference somewhere. On the lines `starts`
     a block takes its first tile; it is as if it had worked on so many tiles before that this one is `later` by number.
     """
 
@@ -84,9 +88,11 @@ class WatchedRun(Run):
     integers: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     starts: frozenset[int] = frozenset()
     later: Array = field(default_factory=lambda: np.zeros(0, dtype=int))
+    start: int = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self.tiles = OfEach(self.threads, self.counter, self.whole, self.entries)
         self.arithmetic |= {"narrow": narrow, "int": narrow, "short": short}
         self.events, self.numbers = (np.zeros(len(self.threads), dtype=np.uint64) for _ in range(2))
         self.met = np.zeros(len(self.threads), dtype=bool)
@@ -149,6 +155,11 @@ class WatchedRun(Run):
         threads.names[node.name] = settled(value + self.later[threads.threads]) if node.line in self.starts else value
         return threads
 
+    def repeat(self, node: While, threads: Class) -> Class:
+        for name in (name for name in node.assigned if COUNTED.match(name) and name in threads.names):
+            threads.names[name] += self.start
+        return super().repeat(node, threads)
+
     def loop(self, node: For, threads: Class) -> Class:
         trips = self.value(node.trips, threads)
         self.see(threads, node.line, "loop", value=trips)
@@ -162,7 +173,17 @@ class WatchedRun(Run):
 
 
 # What a WatchedRun does in its own way.
-OWN: dict[type, Callable[[WatchedRun, Any, Class], Class]] = {For: WatchedRun.loop, Assign: WatchedRun.assign}
+OWN: dict[type, Callable[[WatchedRun, Any, Class], Class]] = {
+    For: WatchedRun.loop, While: WatchedRun.repeat, Assign: WatchedRun.assign,
+}  # fmt: skip
+
+
+class OfEach(TileNumbers):
+    """OfEach are the TileNumbers of blocks that have a problem each, in which the block is the last that ends."""
+
+    def add(self, threads: Class, counter: str, index: int, step: int) -> Array:
+        found = super().add(threads, counter, index, step)
+        return np.full_like(found, found[0]) if index else found
 
 
 def _iterations(trips: Array, whole: int) -> Iterator[tuple[Array, Array]]:

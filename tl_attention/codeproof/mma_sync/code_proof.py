@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from functools import cached_property
+from typing import Any
 
 from tl_attention.codeproof.mma_sync.fragment_layout import KEEP_Q, OF_D, FragmentLayout
 from tl_attention.codeproof.run.stream import fragment, multiply
@@ -18,15 +19,13 @@ from tl_attention.codeproof.tiles.tiles import SIDE, Matrix, Tile
 from tl_attention.codeproof.verdict import Unsafe
 from tl_attention.kernels.mma_sync.dialect import Q_LOAD
 from tl_attention.kernels.mma_sync.resources import BUFFERS
-from tl_attention.program.events import AnyOrder, Event, Expected, Place
+from tl_attention.program.events import AnyOrder, Event, Expected, Loop, Place
 from tl_attention.program.program import Operation
 from tl_attention.schedule.loop.table import whole
 
 # The buffer that a statement's fragments are of, and their load.
 FRAGMENTS = {"frag_q": ("Q", Q_LOAD), "frag_k": ("K", "load_k"), "frag_v": ("V", "load_v"), KEEP_Q: ("Q", Q_LOAD)}
 ACCUMULATORS = {"mma0": "acc_s", "mma1": "acc_o"}
-# For each array of fragments, the KV block and the matrix that each register holds.
-Registers = dict[str, dict[int, tuple[int, Matrix]]]
 # Arrays with a known content: nothing but an ldmatrix may write them.
 OF_FRAGMENTS = re.compile(rf"\b(?:{'|'.join(BUFFERS.values())})\b")
 OTHERS = "numbers: arithmetic"
@@ -65,17 +64,16 @@ class MmaSyncProof(RowTileProof):
         for line, kind in self.kernel.kinds.items():
             if kind == OTHERS and OF_FRAGMENTS.search(self.kernel.lines[line]):
                 raise Unsafe(f"line {line + 1} computes on a fragment: {self.kernel.lines[line].strip()[:80]!r}")
+        self._check_registers()
 
     # --- what a block does -------------------------------------------------------------------------------------
 
-    def expected(self, tile: RowTiles, executed: int) -> Iterator[Expected]:
-        registers: Registers = {}
+    def expected(self, tile: RowTiles, blocks: Any) -> Iterator[Expected | Loop]:
         yield from self._load("Q", 0, tile.copied("Q"))
-        for op, block in self.program.phases.steps(executed):
-            yield from self._operation(op, block, tile, registers)
+        yield from self.program.phases.events(blocks, lambda block, op: self._operation(op, block, tile))
         yield from self._stores(tile)
 
-    def _operation(self, op: Operation, block: int, tile: RowTiles, registers: Registers) -> Iterator[Expected]:
+    def _operation(self, op: Operation, block: Any, tile: RowTiles) -> Iterator[Expected]:
         name = whole(op.statement)
         if op.kind == "issue":
             buffer = name.removeprefix("load_").upper()
@@ -85,9 +83,8 @@ class MmaSyncProof(RowTileProof):
         elif op.kind == "sync":
             yield Event("sync")
         elif op.kind == "keep" or name in FRAGMENTS:
-            yield self._fragments(KEEP_Q if op.kind == "keep" else op.statement, block, registers)
+            yield self._fragments(KEEP_Q if op.kind == "keep" else op.statement, block)
         elif name in ACCUMULATORS:
-            self._check_registers(op.statement, block, registers)
             yield self._products[op.statement]
         elif name == "mask":
             yield tile.mask(block, 0, self.rows)
@@ -96,20 +93,18 @@ class MmaSyncProof(RowTileProof):
         """Yields the two events of a tile's load, its copies to the buffer's slot and the commit of their group."""
         yield from (Event("load", buffer, slot, place=place), Event("commit copies"))
 
-    def _fragments(self, statement: str, block: int, registers: Registers) -> AnyOrder:
-        """Returns the loads of a statement's fragments, in any order, and enters in `registers` what they load."""
+    def _fragments(self, statement: str, block: Any) -> AnyOrder:
+        """Returns the loads of a statement's fragments, in any order."""
         buffer, load = FRAGMENTS[whole(statement)]
-        block = 0 if load == Q_LOAD else block
-        name, matrices = f"{buffer}_local", self.pieces.loaded(statement)
-        registers.setdefault(name, {}).update((at, (block, matrix)) for at, matrix in matrices.items())
-        slot = block % self.program.buffers.get(load, 1)
+        slot = 0 if load == Q_LOAD else block % self.program.buffers[load]
         if (statement, slot) not in self._loaded:
+            name, matrices = f"{buffer}_local", self.pieces.loaded(statement)
             events = frozenset(fragment(buffer, slot, name, at, matrix) for at, matrix in matrices.items())
             self._loaded[statement, slot] = AnyOrder(events)
         return self._loaded[statement, slot]
 
     @cached_property
-    def _loaded(self) -> dict[tuple[str, int], AnyOrder]:
+    def _loaded(self) -> dict[tuple[str, Any], AnyOrder]:
         """Returns the cache of the fragment loads that were asked for, by (statement, slot)."""
         return {}
 
@@ -128,12 +123,26 @@ class MmaSyncProof(RowTileProof):
             if whole(statement) in ACCUMULATORS
         }
 
-    def _check_registers(self, statement: str, block: int, registers: Registers) -> None:
-        """Raises Unsafe unless `registers` holds each matrix, of the right KV block, that a statement multiplies."""
-        for (name, at), matrix in self.pieces.needed(statement).items():
-            of, held = 0 if name == BUFFERS["frag_q"] else block, registers.get(name, {}).get(at, "nothing")
-            if held != (of, matrix):
-                raise Unsafe(f"{statement}({block}) multiplies {held} of {name}[{at}], expected {of, matrix}")
+    def _check_registers(self) -> None:
+        """Raises Unsafe unless each statement finds each matrix, of the right KV block, that it multiplies in registers.
+
+        That is so of the Program, in loops so long that they repeat.
+        """
+        for blocks in range(self.program.least_blocks, 2 * self.program.span):
+            registers: dict[tuple[str, int], tuple[int, Matrix]] = {}
+            for op, block in self.program.phases.steps(blocks):
+                statement = KEEP_Q if op.kind == "keep" else op.statement
+                if whole(statement) in FRAGMENTS:
+                    buffer, load = FRAGMENTS[whole(statement)]
+                    of = 0 if load == Q_LOAD else block
+                    registers |= {
+                        (f"{buffer}_local", at): (of, matrix) for at, matrix in self.pieces.loaded(statement).items()
+                    }
+                elif whole(statement) in ACCUMULATORS and op.kind != "sync":
+                    for (name, at), matrix in self.pieces.needed(statement).items():
+                        wanted = 0 if name == BUFFERS["frag_q"] else block, matrix
+                        if (held := registers.get((name, at), "nothing")) != wanted:
+                            raise Unsafe(f"{statement}({block}) multiplies {held} of {name}[{at}], expected {wanted}")
 
     def _stores(self, tile: RowTiles) -> Iterator[Event]:
         """Yields the events that store a tile's LSE, if it has one, and then its output.

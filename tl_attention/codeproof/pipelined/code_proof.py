@@ -8,14 +8,18 @@ last is not waited for). So what TileLang generated is checked, not what it was 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property
+from math import lcm
+from typing import Any
 
 from tl_attention.codeproof.pipelined.replay import OUTPUT, WAITS, Q, check_waits
+from tl_attention.codeproof.terms.comparison import Block
 from tl_attention.codeproof.tiles.row_tile_proof import RowTileProof
 from tl_attention.codeproof.tiles.row_tiles import RowTiles
 from tl_attention.codeproof.tiles.tiles import Tile
-from tl_attention.program.events import Event, Expected, Maybe
-from tl_attention.program.program import unroll
+from tl_attention.program.events import Event, Expected, Loop
+from tl_attention.program.program import Operation
 
 
 class PipelinedProof(RowTileProof):
@@ -34,11 +38,9 @@ class PipelinedProof(RowTileProof):
             "V": Tile("V", schedule.block_N, variant.tile_dim_v, buffers["V"], of_tensor=variant.head_dim_v),
         }
 
-    def expected(self, tile: RowTiles, executed: int) -> Iterator[Expected]:
+    def expected(self, tile: RowTiles, blocks: Any) -> Iterator[Expected | Loop]:
         yield Event("write", Q, place=tile.copied(Q))
-        for step in unroll(self.program.consumer, executed, self.program.table.products):
-            if step.op.kind == "issue":
-                yield from self._issue(step.op.statement, step.block, tile)
+        yield from self.program.phases.events(blocks, lambda block, op: self._operation(op, block, tile))
         if self.lse:
             yield Event("lse", place=tile.place())
         if any(descriptor.tensor == OUTPUT for descriptor in self.plan.descriptors):
@@ -48,11 +50,14 @@ class PipelinedProof(RowTileProof):
         else:
             yield Event("output", value=tile.rows_from(0, self.rows), place=tile.place())
 
-    def _issue(self, statement: str, block: int, tile: RowTiles) -> Iterator[Event | Maybe]:
-        """Yields the expected events of a statement, which is a load or the product of a loaded tile.
+    def _operation(self, op: Operation, block: Any, tile: RowTiles) -> Iterator[Expected]:
+        """Yields the expected events of an operation, if that is to issue a load or the product of a loaded tile.
 
         A product adds to what its accumulators have, which is -inf where scores are hidden.
         """
+        if op.kind != "issue":
+            return
+        statement = op.statement
         load, *_ = self.program.table.loads_of(statement) or (statement,)
         ring = load.removeprefix("load_").upper()
         slot = block % self.program.buffers[load]
@@ -64,23 +69,30 @@ class PipelinedProof(RowTileProof):
         reads = ((ring, slot, block), *(((Q, 0, 0),) if ring == "K" else ()))
         yield Event("product", ring, slot, reads=reads, place=(1,))
 
-    def checked(self, found: Sequence[Event]) -> Sequence[Event]:
-        # Waits and barriers may stand anywhere, as long as they are enough.
+    def alone(self, event: Event | Block) -> bool:
+        return event.kind in WAITS
+
+    def check_numbers(self, found: Sequence[Event]) -> None:
         check_waits(found)
-        return [*_masked([event for event in found if event.kind not in WAITS])]
 
+    def ordered(self, found: Iterable[Event | Block]) -> Iterator[Event | Block]:
+        """Yields what a block does with all masks before a product of K merged into one, right before that product.
 
-def _masked(events: Iterable[Event]) -> Iterator[Event]:
-    """Yields the events with all masks before a product of K merged into one, right before that product.
+        The masks may stand anywhere behind the product before. Behind the last one they hide nothing.
+        """
+        masked = False
+        for one in found:
+            if isinstance(one, Block):
+                one = replace(one, inside=[*self.ordered(one.inside)])
+            if isinstance(one, Event) and one.kind == "mask":
+                masked = True
+                continue
+            if masked and (isinstance(one, Block) or (one.kind == "product" and one.name == "K")):
+                yield Event("mask")
+                masked = False
+            yield one
 
-    The masks may stand anywhere behind the product before.
-    """
-    masked = False
-    for event in events:
-        if event.kind == "mask":
-            masked = True
-            continue
-        if event.kind == "product" and event.name == "K":
-            yield from (Event("mask"),) * masked
-            masked = False
-        yield event
+    @property
+    def loops(self) -> Iterable[int]:
+        # Waits and barriers may stand anywhere, as long as they are enough in loops so long that they repeat.
+        return range(1, self.program.span + lcm(*self.program.buffers.values()) + 2)

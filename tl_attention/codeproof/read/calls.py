@@ -97,9 +97,7 @@ def _count(match: re.Match[str], declared: Declared) -> Made:
 
     def act(run: Run, threads: Class, line: int) -> None:
         found = run.tiles.add(threads, counter, int(index), int(step))
-        # Where each block has a problem of its own, the block is the last one there.
-        alone = run.lengths.ends and not run.whole
-        threads.names[variable] = 1 if alone else run.arithmetic["equal"](found, int(last)) * 1
+        threads.names[variable] = run.arithmetic["equal"](found, int(last)) * 1
 
     return Made(act, frozenset({variable}))
 

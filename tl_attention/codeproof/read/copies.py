@@ -9,7 +9,7 @@ from tl_attention.codeproof.read.declarations import Declared
 from tl_attention.codeproof.read.expression import Expression, arguments
 from tl_attention.codeproof.read.nodes import PER_HEAD, Made
 from tl_attention.codeproof.read.text import Call
-from tl_attention.codeproof.run.run import Run, plain, seen
+from tl_attention.codeproof.run.run import ZEROS, Run, plain, seen
 from tl_attention.codeproof.run.threads import Class
 from tl_attention.codeproof.tiles.tensors import RAGGED_ROWS
 from tl_attention.problem.features import INPUTS
@@ -97,7 +97,7 @@ def _cp_async(match: re.Match[str], declared: Declared) -> Made:
 def _fetch(match: re.Match[str], declared: Declared) -> Made | None:
     """Returns the Made that notes from where in global memory a line loads a variable, or None if it does not.
 
-    The value that the run keeps for the variable is the place that its elements are from. A variable of -1 is zeros.
+    The value that the run keeps for the variable is the place that its elements are from.
     """
     variable, words, tensor, place = match.groups()
     if variable not in declared.registers or tensor in declared.registers:
@@ -107,6 +107,7 @@ def _fetch(match: re.Match[str], declared: Declared) -> Made | None:
     def act(run: Run, threads: Class, line: int) -> None:
         threads.names[variable] = run.value(source, threads)
         run.fetched[variable] = (tensor, ELEMENTS[words])
+        run.inside.pop(variable, None)
 
     return Made(act, frozenset({variable}))
 
@@ -115,7 +116,7 @@ def _zeros(match: re.Match[str], declared: Declared) -> Made | None:
     variable = match[1]
 
     def act(run: Run, threads: Class, line: int) -> None:
-        threads.names[variable] = -1
+        threads.names[variable] = ZEROS
 
     return Made(act, frozenset({variable}))
 
@@ -130,9 +131,10 @@ def _write(match: re.Match[str], declared: Declared) -> Made | None:
     def act(run: Run, threads: Class, line: int) -> None:
         tensor, elements = run.fetched.get(variable, ("", ELEMENTS[words]))
         source = threads.names[variable] if tensor else 0
+        known = {"inside": run.inside[variable]} if variable in run.inside else {}
         run.see(
             threads, line, "write", buffer, element=run.value(element, threads), tensor=tensor, source=source,
-            elements=elements,
+            elements=elements, **known,
         )  # fmt: skip
 
     return Made(act)

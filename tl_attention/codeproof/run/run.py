@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,13 +30,14 @@ from tl_attention.codeproof.read.nodes import (
     While,
 )
 from tl_attention.codeproof.read.text import Call, Kernel
-from tl_attention.codeproof.run.affine import Core
-from tl_attention.codeproof.run.iterations import Iterations
-from tl_attention.codeproof.run.threads import NUMBERS, Class, Threads, Value, settled
+from tl_attention.codeproof.run.threads import NUMBERS, Class, Threads, Value
 from tl_attention.codeproof.tiles.row_tiles import Entries
 from tl_attention.codeproof.tiles.tile_numbers import TileNumbers
 from tl_attention.codeproof.verdict import Unsafe
 from tl_attention.problem.warpgroup import WARP
+
+# The place from which a variable of zeros was loaded.
+ZEROS = -1
 
 
 @dataclass(slots=True)
@@ -55,70 +56,35 @@ class Seen:
     registers: Registers = NO_REGISTERS
 
 
-@dataclass(frozen=True)
-class Extent:
-    """An Extent says how many tiles of a block run, and how many iterations of each long loop, its middle left out.
-
-    If a loop has more than `head` + 2 * `period` iterations, the first `head` and at least the last `period` run, and
-    between them a multiple of `period` is left out. `ends` runs the first and the last iteration alone, for all threads
-    together however long their loops are.
-    """
-
-    tiles: int
-    head: int = 1 << 62
-    period: int = 1
-    ends: bool = False
-
-    def iterations(self, count: int) -> Iterator[tuple[int, int]]:
-        """Yields (iteration, how many were left out right before it) for each iteration that runs, of `count`."""
-        rest = count - self.head
-        if rest <= 2 * self.period:
-            yield from ((t, 0) for t in range(count))
-            return
-        left_out = (rest - self.period) // self.period * self.period
-        yield from ((t, 0) for t in range(self.head))
-        yield from ((t, left_out if t == self.head + left_out else 0) for t in range(self.head + left_out, count))
-
-
 @dataclass
 class Run:
     """A Run executes a kernel for all threads of some blocks, and keeps what each line did.
 
-    `seen` is what happened, `ran` the lines that ran, `outcomes` the outcomes of each condition. `whole` is whether the
-    blocks are those of a launch, and work on all of its tiles; `workers` is how many clusters there are. `sizes` are those
-    of the problem, and `entries` the list of packed sequences' tiles. `reached` has,
-    for each line, the number of the first tile that the line ran for.
-
-    `turn` counts the tiles of a block. What loops over tiles count starts with `start`; `residues` are, modulo the
-    period, the values of what a line has modulo one. `compared` has, for each comparison with something counted, how
-    far the counted side was above the other, and in which iterations. `trips` has the most iterations that a loop had
-    for a thread, by the name of its counter.
+    `seen` is what happened, `ran` the lines that ran, `outcomes` the outcomes of each condition. Of each block `most`
+    tiles run; `turn` counts them. `whole` is whether the blocks are those of a launch, and work on all of its tiles.
+    `entries` is the list of packed sequences' tiles. `trips` has the most iterations that a loop had for a thread, by the
+    name of its counter.
     """
 
     kernel: Kernel
     threads: Threads
     names: Mapping[str, Value]
-    lengths: Extent
+    most: int = 1
     cluster: int = 1
     counter: Mapping[str, Sequence[int]] = field(default_factory=dict)
-    iterations: Iterations = field(default_factory=lambda: Iterations())
-    start: int = 0
     whole: bool = True
-    workers: int = 0
-    sizes: Any = None
     entries: Entries | None = None
 
     def __post_init__(self) -> None:
         self.seen: list[Seen] = []
         self.ran: set[int] = set()
-        self.reached: dict[int, int] = {}
         self.outcomes: dict[int, set[bool]] = defaultdict(set)
-        self.residues: dict[tuple[int, Core], set[int]] = defaultdict(set)
         self.trips: dict[str, int] = defaultdict(int)
-        self.compared: dict[tuple[int, int], set[tuple[int, tuple[str, ...]]]] = defaultdict(set)
         self.tiles = TileNumbers(self.threads, self.counter, self.whole, self.entries)
         # The tensor that a variable's elements come from, and how many elements it has, by variable.
         self.fetched: dict[str, tuple[str, int]] = {}
+        # Where it was loaded, by variable, if that is not known for each thread; elsewhere it is zeros.
+        self.inside: dict[str, Value] = {}
         self._broke: list[list[Class]] = []
         self.arithmetic = {**NUMBERS, "__shfl_sync": self._shuffle}
         self._class: Class | None = None
@@ -176,12 +142,8 @@ class Run:
                 self.see(threads, node.lines[0], "mask" if node.mask else "arithmetic")
                 self.seen[-1].registers = node.registers
                 continue
-            if node.line not in self.ran:
-                self.ran.add(node.line)
-                first = int(self.threads.block[threads.threads[0]])
-                self.reached[node.line] = first // self.cluster + self.turn * self.workers
+            self.ran.add(node.line)
             try:
-                self._count(node.line, threads)
                 rest = getattr(self, RUNS[type(node)])(node, threads)
             except UNREADABLE as error:
                 raise Unsafe(f"line {node.line + 1} cannot be read: {error}") from None
@@ -190,21 +152,9 @@ class Run:
             threads = rest
         return threads
 
-    def _count(self, line: int, threads: Class) -> None:
-        """Notes in which iterations, modulo the period, a line ran, and how the line's comparisons came out."""
-        for core in self.iterations.cores.get(line, ()):
-            value = sum(factor * threads.names[name] for name, factor in core) % self.iterations.states(line, core)
-            self.residues[line, core].update(value.tolist() if isinstance(value, np.ndarray) else (value,))
-        for number, comparison in enumerate(self.iterations.comparisons.get(line, ())):
-            above = comparison.sign * self.value(comparison.above, threads)
-            at = tuple(str(threads.names[name]) for name in comparison.counted)
-            self.compared[line, number].add((int(np.max(above)), at))
-
     def step(self, node: Step, threads: Class) -> Class:
         before = len(self.seen)
         node.act(self, threads, node.line)
-        if self.lengths.ends and before == len(self.seen):
-            self.see(threads, node.line, "step", node.kind)
         for seen in self.seen[before:]:
             seen.registers = node.registers
         return threads
@@ -221,37 +171,18 @@ class Run:
         trips = self.value(node.trips, threads)
         if not node.unrolled:
             self.trips[node.variable] = max(self.trips[node.variable], int(np.max(trips)))
-        if self.lengths.ends and node.trips.constant is None:
-            return self._ends(node, threads, trips)
         parts = []
         for count, part in threads.split(trips):
             parts.append(part)
-            # A loop that is written out is of one tile.
-            for t, left_out in ((t, 0) for t in range(count)) if node.unrolled else self.lengths.iterations(count):
-                if left_out:
-                    self.see(part, node.line, "left out", value=left_out)
+            for t in range(count):
                 part.names[node.variable] = t
                 self.nodes(node.body, part)
         threads.rejoin(parts, node.assigned)
         return threads
 
-    def _ends(self, node: For, threads: Class, trips: Value) -> Class:
-        """Runs the first and the last iteration of a loop, for the threads that have such iterations."""
-        self.see(threads, node.line, "loop", value=trips)
-        trips = np.broadcast_to(trips, threads.threads.shape)
-        for chosen, iteration in ((trips >= 1, np.zeros_like(trips)), (trips >= 2, trips - 1)):
-            if chosen.any():
-                part = threads.part(chosen)
-                part.names[node.variable] = settled(iteration[chosen])
-                self.nodes(node.body, part)
-                threads.rejoin([part], node.assigned)
-        return threads
-
     def repeat(self, node: While, threads: Class) -> Class:
         parts, ended = [threads], []
-        for name in self.iterations.carried.get(node.line, ()) if self.start else ():
-            threads.names[name] += self.start
-        for turn in range(self.lengths.tiles):
+        for turn in range(self.most):
             self.turn = turn
             if not parts:
                 break

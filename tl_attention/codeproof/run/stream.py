@@ -12,13 +12,13 @@ from functools import lru_cache
 
 import numpy as np
 
-from tl_attention.codeproof.comparison import COUNTS, LEFT_OUT
+from tl_attention.codeproof.comparison import COUNTS
 from tl_attention.codeproof.read.copies import CLEAR, HAND_OVER, ONE_HEAD, PUT
 from tl_attention.codeproof.read.nodes import PER_HEAD
 from tl_attention.codeproof.read.products import OF_AN_MMA
 from tl_attention.codeproof.run.run import Run
 from tl_attention.codeproof.run.thread_slice import Reading, ThreadSlice
-from tl_attention.codeproof.run.tile_copies import OF_A_TILE, TileCopies, p_in_shared, same_tile
+from tl_attention.codeproof.run.tile_copies import OF_A_TILE, TileCopies, in_ring, p_in_shared, same_tile
 from tl_attention.codeproof.run.wgmma_groups import WgmmaGroups
 from tl_attention.codeproof.tiles.tensors import Tensor
 from tl_attention.codeproof.tiles.tiles import Matrix, matrices
@@ -203,9 +203,6 @@ class Stream:
         touched = part.seen.registers.touched
         yield from (Event(COUNTS, tensor) for tensor, own in self.of_head.items() if not own.isdisjoint(touched))
 
-    def _left_out(self, part: ThreadSlice) -> Iterator[Event]:
-        yield Event(LEFT_OUT, index=part.seen.turn, value=part.one("value"))
-
     def _clear(self, part: ThreadSlice) -> Iterator[Event]:
         """Yields the event of a tile's idle rows that become 0; raises Unsafe for other rows."""
         tile = self.reading.tiles.get(part.seen.name)
@@ -221,12 +218,13 @@ class Stream:
         name, values = part.seen.name, part.seen.values
         if name not in self.reading.tiles:
             raise Unsafe(f"line {part.line}: a fragment of {name}, which is no tile")
-        found = matrices(self.reading.tiles[name], part.all_of("element"), values["count"], values["transposed"])
+        ring, places = in_ring(part, self.reading.tiles[name])
+        found = matrices(self.reading.tiles[name], places, values["count"], values["transposed"])
         if found is None:
             raise Unsafe(f"line {part.line}: its lanes give addresses that are no rows of 8 x 8 matrices of {name}")
         slot, brought = found
         for at, matrix in enumerate(brought):
-            yield fragment(name, slot, values["registers"], part.one("at") + PAIR * at, matrix)
+            yield fragment(name, ring + slot, values["registers"], part.one("at") + PAIR * at, matrix)
 
     def _multiply(self, part: ThreadSlice) -> Iterator[Event]:
         (d, at), *operands = ((part.seen.values[operand], part.one(f"{operand}_at")) for operand in "dab")
@@ -323,7 +321,6 @@ HANDLES: dict[str, Callable[[Stream, ThreadSlice], Iterator[Event] | None]] = {
     "mask": Stream._compute,
     "arithmetic": Stream._compute,
     "exchange": Stream._compute,
-    "left out": Stream._left_out,
     "commit store": Stream._commit_store,
     "stored": Stream._stored,
     CLEAR: Stream._clear,

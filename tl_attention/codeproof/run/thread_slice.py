@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from tl_attention.codeproof.run.run import Seen
-from tl_attention.codeproof.run.threads import Value
+from tl_attention.codeproof.run.threads import PER_THREAD, Value
+from tl_attention.codeproof.terms.spread import Spread, of_threads
+from tl_attention.codeproof.terms.term import Term
 from tl_attention.codeproof.tiles.tensors import Tensor
 from tl_attention.codeproof.tiles.tiles import Product, Tile
 from tl_attention.codeproof.verdict import Unsafe
@@ -46,26 +49,29 @@ class ThreadSlice:
     def of(self, name: str) -> Value:
         """Returns the value of this name for these threads, an array with one for each where they differ."""
         value = self.seen.values[name]
-        return value[self.mine] if isinstance(value, np.ndarray) and self.count < len(value) else value
+        return value[self.mine] if isinstance(value, PER_THREAD) and self.count < len(value) else value
 
     def one(self, name: str) -> int:
         """Returns the one value of this name that all of these threads have; raises Unsafe where they differ."""
         value = self.of(name)
-        if not isinstance(value, np.ndarray):
+        if not isinstance(value, PER_THREAD):
             return value
-        if (value != value[0]).any():
+        arrays = value.parts.values() if isinstance(value, Spread) else (value,)
+        if any((of != of[0]).any() for of in arrays):
             raise Unsafe(f"line {self.seen.line + 1}: {name} differs between threads of one role")
-        return value[0].item()
+        return value[0] if isinstance(value, Spread) else value[0].item()
 
     @property
     def line(self) -> int:
         """Returns the line's number, from 1."""
         return self.seen.line + 1
 
-    def all_of(self, name: str) -> np.ndarray:
-        """Returns the value of this name for each of these threads, always as an array."""
+    def all_of(self, name: str) -> Any:
+        """Returns the value of this name for each of these threads, always as an array or, of Terms, a Spread."""
         value = self.of(name)
-        return value if isinstance(value, np.ndarray) else np.full(self.count, value)
+        if isinstance(value, Term):
+            return of_threads(value, self.count)
+        return value if isinstance(value, PER_THREAD) else np.full(self.count, value)
 
     def by_one(self) -> None:
         """Raises Unsafe unless exactly one thread of the process runs the line."""

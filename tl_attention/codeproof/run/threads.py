@@ -14,9 +14,11 @@ from typing import Any
 
 import numpy as np
 
+from tl_attention.codeproof.terms.spread import Spread, merged, numbers
 from tl_attention.problem.warpgroup import WARP
 
-Value = Any  # int, or an array of one value for each thread of a class
+Value = Any  # int or Term, or an array or a Spread of one value for each thread of a class
+PER_THREAD = np.ndarray, Spread
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,7 @@ class Class:
     def part(self, chosen: np.ndarray) -> Class:
         """Returns a new class of the threads for which `chosen` is true, with variables of its own."""
         taken = {
-            name: settled(value[chosen]) if isinstance(value, np.ndarray) else value
+            name: settled(value[chosen]) if isinstance(value, PER_THREAD) else value
             for name, value in self.names.items()
         }
         return Class(self.threads[chosen], taken)
@@ -105,11 +107,8 @@ class Class:
         if same and sum(len(threads) for threads, _ in found) == len(self.threads):
             self.names[name] = first
             return
-        merged = np.empty(len(self.threads), dtype=np.int64)
-        merged[:] = self.names.get(name, 0)
-        for threads, value in found:
-            merged[np.searchsorted(self.threads, threads)] = value
-        self.names[name] = settled(merged)
+        places = [(np.searchsorted(self.threads, threads), value) for threads, value in found]
+        self.names[name] = settled(numbers(merged(self.names.get(name, 0), len(self.threads), places)))
 
 
 def settled(value: Value) -> Value:

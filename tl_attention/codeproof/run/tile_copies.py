@@ -6,13 +6,16 @@ rows that follow each other in one head.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from tl_attention.codeproof.read.copies import PUT
-from tl_attention.codeproof.run.run import Run, Seen
+from tl_attention.codeproof.run.run import ZEROS, Run, Seen
 from tl_attention.codeproof.run.thread_slice import Reading, ThreadSlice
+from tl_attention.codeproof.run.threads import Value
+from tl_attention.codeproof.terms.spread import Spread, each, numbers, of_threads, split
+from tl_attention.codeproof.terms.term import CONSTANT, known
 from tl_attention.codeproof.tiles.tiles import Tile
 from tl_attention.codeproof.verdict import Unsafe
 from tl_attention.program.events import Event
@@ -29,7 +32,7 @@ class TileCopies:
 
     def event(self, parts: Sequence[ThreadSlice]) -> Event:
         """Returns the one event that the parts of a tile make together; raises Unsafe if they are no whole tile."""
-        return MOVES[parts[0].seen.kind](self, parts)
+        return getattr(self, MOVES[parts[0].seen.kind])(parts)
 
     def _boxes(self, parts: Sequence[ThreadSlice]) -> tuple[int, tuple[int, ...]]:
         """Returns (slot, (row, head, batch)) of a tile's TMA boxes; raises Unsafe unless they are all of its boxes."""
@@ -72,35 +75,36 @@ class TileCopies:
         (slot, place), name = self._boxes(parts), parts[0].seen.name
         return Event("store", name, slot, reads=((name, slot, 0),), place=place)
 
-    def _elements(self, parts: Sequence[ThreadSlice]) -> tuple[np.ndarray, int]:
-        """Returns (each access's first element, how many elements every access touches, 0 if they differ in that)."""
+    def _width(self, parts: Sequence[ThreadSlice]) -> int:
+        """Returns how many elements every access touches, 0 if they differ in that."""
         sizes = {part.seen.values["elements"] for part in parts}
-        return _all("element", parts), sizes.pop() if len(sizes) == 1 else 0
+        return sizes.pop() if len(sizes) == 1 else 0
 
-    def _whole_slot(self, parts: Sequence[ThreadSlice]) -> int:
-        """Returns the slot of a buffer that the threads touch; raises Unsafe unless they touch each element once."""
+    def _whole_slot(self, parts: Sequence[ThreadSlice]) -> tuple[Value, list[np.ndarray]]:
+        """Returns the slot of a buffer that threads touch, and each part's places there; raises Unsafe unless each is touched once."""
         seen = parts[0].seen
         tile = self.reading.tiles[seen.name]
-        elements, width = self._elements(parts)
-        slot = int(elements.min()) // tile.elements
+        found = [in_ring(part, tile) for part in parts]
+        elements = np.concatenate([places for _, places in found])
+        slot, width = int(elements.min()) // tile.elements, self._width(parts)
         wanted = np.arange(slot * tile.elements, (slot + 1) * tile.elements, width or 1)
-        if len(elements) != len(wanted) or (np.sort(elements) != wanted).any():
+        if len({ring for ring, _ in found}) != 1 or len(elements) != len(wanted) or (np.sort(elements) != wanted).any():
             raise Unsafe(f"line {parts[0].line}: {seen.kind} of {seen.name} is not of one slot, each element once")
-        return slot
+        return found[0][0] + slot, [places - slot * tile.elements for _, places in found]
 
     def _access(self, parts: Sequence[ThreadSlice]) -> Event:
         seen = parts[0].seen
-        slot = self._whole_slot(parts)
+        slot, places = self._whole_slot(parts)
         if seen.values.get("tensor"):
-            return Event(seen.kind, seen.name, slot, place=self._origin(parts, slot))
+            return Event(seen.kind, seen.name, slot, place=self._origin(parts, places))
         return Event(seen.kind, seen.name, slot, reads=((seen.name, slot, 0),))
 
     def _copy(self, parts: Sequence[ThreadSlice]) -> Event:
-        slot = self._whole_slot(parts)
-        return Event("load", parts[0].seen.name, slot, place=self._origin(parts, slot))
+        slot, places = self._whole_slot(parts)
+        return Event("load", parts[0].seen.name, slot, place=self._origin(parts, places))
 
-    def _origin(self, parts: Sequence[ThreadSlice], slot: int) -> tuple[int, int]:
-        """Returns (offset in the tensor, number of rows) of a copied tile; raises Unsafe for misplaced elements.
+    def _origin(self, parts: Sequence[ThreadSlice], places: Sequence[np.ndarray]) -> tuple[Value, Value]:
+        """Returns (offset in the tensor, rows) of a copied tile; raises Unsafe for misplaced elements.
 
         Each element must be in its place, or be zero behind the tensor.
         """
@@ -108,26 +112,42 @@ class TileCopies:
         tile, line = self.reading.tiles[name], parts[0].line
         if seen.values["tensor"] != name:
             raise Unsafe(f"line {line}: rows of {seen.values['tensor']} into {name}")
-
-        source, place = _all("source", parts), _all("element", parts) - slot * tile.elements
-        inside = _all("inside", parts) != 0 if "inside" in seen.values else source >= 0
+        sources = [of_threads(part.all_of("source"), part.count) for part in parts]
+        first = next(
+            known(of[int(there[0])]) for of, at in zip(sources, places) if len(there := np.flatnonzero(at == 0))
+        )
         # Where copies have no condition, zeros have no source.
-        known = np.ones_like(inside) if "inside" in seen.values else inside
-        first = int(source[place == 0][0])
-        row, column = (origin[place] for origin in tile.origins)
-        misplaced = source != first + row * self.reading.tensors[name].row_stride + column
-        if not known[place == 0][0] or misplaced[known].any():
-            raise Unsafe(f"line {line}: columns of {name} are not where they belong in its tile")
-        rows = int(inside.sum()) * seen.values["elements"] // tile.width
-        if (inside != ((row < rows) & (column < tile.width))).any():
+        conditional = "inside" in seen.values
+        copied: dict[tuple[int, bool], Value] = {}
+        for part, source, place in zip(parts, sources, places):
+            row, column = (origin[place] for origin in tile.origins)
+            there = (
+                part.all_of("inside") if conditional else each(lambda one: int(one != ZEROS), source).parts[CONSTANT]
+            )
+            at = slice(None) if conditional else there != 0
+            rows = Spread({CONSTANT: row[at]}) * self.reading.tensors[name].row_stride
+            apart = numbers(source[at] - first - rows - column[at])
+            if isinstance(apart, Spread) or apart.any():
+                raise Unsafe(f"line {line}: columns of {name} are not where they belong in its tile")
+            for (of_row, of_tensor), inside in alike(there, row, column < tile.width):
+                if copied.setdefault((of_row, bool(of_tensor)), inside) != inside:
+                    raise Unsafe(f"line {line}: not all columns of the rows of {name} are copied")
+        if any(inside for (_, of_tensor), inside in copied.items() if not of_tensor):
             raise Unsafe(f"line {line}: not all columns of the rows of {name} are copied")
-        return first, rows
+        return first, self.rows([copied[row, True] for row in range(tile.rows)], line)
+
+    def rows(self, inside: Sequence[Value], line: int) -> Value:
+        """Returns how many rows threads copy or store; raises Unsafe unless these are the first ones."""
+        count = sum(map(bool, inside))
+        if not all(inside[:count]):
+            raise Unsafe(f"line {line}: it leaves out a row before others")
+        return count
 
     def _output(self, parts: Sequence[ThreadSlice]) -> Event:
         """Returns the event of storing rows of the output; raises Unsafe unless threads store each element once."""
         seen = parts[0].seen
         tensor = self.reading.tensors[seen.name]
-        elements, width = self._elements(parts)
+        elements, width = np.concatenate([part.all_of("element") for part in parts]), self._width(parts)
         batch, head, row, column = tensor.place(elements)
         first, last = int(row.min()), int(row.max())
         wanted = np.arange(0, (last - first + 1) * tensor.columns, width)
@@ -138,9 +158,22 @@ class TileCopies:
         return Event("output", place=(first, int(head[0]), int(batch[0])), value=last - first + 1)
 
 
-def _all(name: str, parts: Sequence[ThreadSlice]) -> np.ndarray:
-    """Returns the value `name` of each thread of all parts, one part after the other, as one array."""
-    return np.concatenate([part.all_of(name) for part in parts])
+def in_ring(part: ThreadSlice, tile: Tile) -> tuple[Value, np.ndarray]:
+    """Returns the slot that the elements of all threads have in common, and how far behind its start each one lies."""
+    beside, places = split(part.all_of("element"))
+    slot = beside // tile.elements
+    beyond = (beside - slot * tile.elements).constant
+    if beyond is None:
+        raise Unsafe(f"line {part.line}: elements of no slot of {part.seen.name}, from {beside} on")
+    return known(slot), places + beyond
+
+
+def alike(value: Value, *of: np.ndarray) -> Iterator[tuple[tuple[int, ...], Value]]:
+    """Yields (numbers, value) of threads, of those that are alike in these one alone."""
+    spread = of_threads(value, len(of[0]))
+    table = np.stack([*of, *(np.broadcast_to(part, len(of[0])) for part in spread.parts.values())], axis=1)
+    for at in np.unique(table, axis=0, return_index=True)[1].tolist():
+        yield tuple(int(one[at]) for one in of), known(spread[at])
 
 
 def same_tile(first: Seen, seen: Seen) -> bool:
@@ -151,14 +184,10 @@ def same_tile(first: Seen, seen: Seen) -> bool:
     return seen.kind == first.kind and seen.name == first.name and "element" in seen.values and first.line == seen.line
 
 
+# The method that makes the event, by the kind of its parts.
 MOVES = {
-    "tma load": TileCopies._load,
-    "tma store": TileCopies._store,
-    "copy": TileCopies._copy,
-    "write": TileCopies._access,
-    "read": TileCopies._access,
-    "output": TileCopies._output,
-}
+    "tma load": "_load", "tma store": "_store", "copy": "_copy", "write": "_access", "read": "_access", "output": "_output",
+}  # fmt: skip
 
 
 def p_in_shared(part: ThreadSlice, reading: Reading) -> Event:

@@ -1,22 +1,20 @@
 """The arithmetic of generated code's expressions where sizes are unknown: C's operators on Terms, within facts.
 
-A value is a number, an array with a number for each thread, or a Term; numbers and arrays are computed with as ever.
+A value is a number, a Term, or an array or a Spread with one for each thread; numbers are computed with as ever.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import repeat
 from types import SimpleNamespace
 from typing import Any
-
-import numpy as np
 
 from tl_attention.codeproof.run.threads import NUMBERS, Value
 from tl_attention.codeproof.terms import choices
 from tl_attention.codeproof.terms.choices import chosen, equal
 from tl_attention.codeproof.terms.facts import Facts
-from tl_attention.codeproof.terms.term import Refused, Term, holds, quotient, term
+from tl_attention.codeproof.terms.spread import Spread, each
+from tl_attention.codeproof.terms.term import Refused, Term, holds, known, quotient, term
 from tl_attention.problem.mask import ceildiv
 
 
@@ -85,26 +83,15 @@ class Arithmetic:
 
 
 def _either(of_numbers: Any, of_terms: Callable[..., Term] | None) -> Any:
-    """Returns a function that computes with numbers, or with Terms where one of its arguments is one or has one."""
+    """Returns a function that computes with numbers, or with Terms or a Spread where one of its arguments is one."""
     if of_terms is None:
         return of_numbers
 
     def function(*values: Value) -> Value:
-        arrays = [value for value in values if isinstance(value, np.ndarray)]
-        if any(value.dtype == np.dtype(object) for value in arrays):
-            of_each = [value.tolist() if isinstance(value, np.ndarray) else repeat(value) for value in values]
-            found = [function(*each) for each in zip(*of_each)]
-            unknown = any(isinstance(one, Term) for one in found)
-            return np.array([*found, None], dtype=object)[:-1] if unknown else np.array(found)
+        if any(isinstance(value, Spread) for value in values):
+            return each(function, *values)
         if not any(isinstance(value, Term) for value in values):
             return of_numbers(*values)
-        if any(isinstance(value, np.ndarray) for value in values):
-            raise Refused("numbers of threads and unknown sizes in one operation")
         return known(of_terms(*values))
 
     return function
-
-
-def known(value: Value) -> Value:
-    """Returns a Term that is a number as this number, any other value as it is."""
-    return value.constant if isinstance(value, Term) and value.constant is not None else value

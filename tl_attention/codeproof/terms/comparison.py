@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 from tl_attention.codeproof.terms.choices import most
 from tl_attention.codeproof.terms.facts import Facts
 from tl_attention.codeproof.terms.run import BRANCH, END, LEAVE, LOOP, OTHERWISE, TILES, facts_of
-from tl_attention.codeproof.terms.term import term
+from tl_attention.codeproof.terms.term import holds, term
 from tl_attention.codeproof.verdict import Unsafe
-from tl_attention.program.events import Event, Expected, Loop, Maybe, Where
+from tl_attention.program.events import AnyOrder, Event, Expected, Loop, Maybe, Where
 
 # What the numbers of an event's place are, by how many they are.
 PLACES: dict[int, tuple[str, ...]] = {
@@ -25,6 +25,12 @@ PLACES: dict[int, tuple[str, ...]] = {
     3: ("row", "head", "batch"),
     4: ("first element", "number of rows", "distance of rows", "distance of heads"),
 }
+
+
+class Inside(NamedTuple):
+    """Inside says of each row of a tile where threads copy or store it: it is a condition for each."""
+
+    rows: tuple[Any, ...]
 
 
 class Unless(NamedTuple):
@@ -128,6 +134,14 @@ class Comparison:
             if isinstance(head, Loop) and not self.alone(one):
                 head = self._head(wanted)
             event = head.event if isinstance(head, (Maybe, Unless)) else head
+            if isinstance(head, AnyOrder):
+                # Their places are numbers.
+                wanted[0] = head = {_by_itself(each): each for each in head.events}
+            if isinstance(head, dict) and (among := head.pop(_by_itself(one), None)):
+                self._show_equal(one, among)
+                if not head:
+                    wanted.pop(0)
+                return
             if isinstance(event, Event) and _alike(one, event):
                 self._show_equal(one, event)
                 wanted.pop(0)
@@ -185,7 +199,18 @@ class Comparison:
         pairs += [("index of what it reads", a[1], b[1]) for a, b in zip(one.reads, wanted.reads)]
         line = f"line {one.step}: " if one.step else ""
         for what, found, expected in pairs:
-            self.facts.show_equal(f"{line}the {what} of {words} of {self.who}", found, expected)
+            if isinstance(found, Inside):
+                self._show_inside(f"{line}where {words} of {self.who} has row", found.rows, expected)
+            else:
+                self.facts.show_equal(f"{line}the {what} of {words} of {self.who}", found, expected)
+
+    def _show_inside(self, words: str, rows: tuple[Any, ...], left: Any) -> None:
+        """Shows that so many rows are copied or stored as are left, which may be fewer than none, or more than these."""
+        if all(inside == 1 for inside in rows):
+            self.facts.show(f"{words} {len(rows) - 1}", left - len(rows))
+            return
+        for row, inside in enumerate(rows):
+            self.facts.show_equal(f"{words} {row}", inside, holds(term(left) - 1 - row))
 
 
 def _alike(one: Event, wanted: Event) -> bool:
@@ -195,8 +220,15 @@ def _alike(one: Event, wanted: Event) -> bool:
     return own == other
 
 
+def _by_itself(event: Event) -> tuple[object, ...]:
+    """Returns what tells an event from others that may come in any order: all but the slot."""
+    return event.kind, event.name, event.place, tuple(read[:2] for read in event.reads), event.value
+
+
 def _words(head: Any) -> str:
     match head:
+        case dict():
+            return f"one of {len(head)} such as {min(head.values(), key=str)}"
         case Loop():
             return f"a loop of {head.count}"
         case Where():

@@ -226,6 +226,14 @@ class Facts(Intervals):
         """Says whether a term is shown to be 0 here, by form or by the solver."""
         return self._zero_by_form(of) or self.solver.shows(self.merged(of), ZERO)
 
+    def decided(self, condition: Term | int) -> Term:
+        """Returns a condition as 0 or 1 if it is shown to be that here, else in simpler form."""
+        of = self.simpler(condition)
+        seen = {value for value in self.values(of) if value is not None} if of.constant is None else set()
+        if len(seen) == 1 and self.is_zero(of - (value := seen.pop())):
+            return term(value)
+        return of
+
     def _zero_by_form(self, of: Term) -> bool:
         return not of.parts or not self.simpler(self.unnamed(of)).parts
 

@@ -15,19 +15,17 @@ import numpy as np
 from tl_attention.codeproof.read.expression import Expression
 from tl_attention.codeproof.read.nodes import For, If, Leave, While
 from tl_attention.codeproof.read.text import Kernel
-from tl_attention.codeproof.run.run import Extent, Run
-from tl_attention.codeproof.run.threads import Class, Threads, Value
-from tl_attention.codeproof.terms.arithmetic import Arithmetic, known
+from tl_attention.codeproof.run.run import ZEROS, Run
+from tl_attention.codeproof.run.threads import Class, Threads, Value, settled
+from tl_attention.codeproof.terms.arithmetic import Arithmetic
 from tl_attention.codeproof.terms.choices import chosen
 from tl_attention.codeproof.terms.facts import Facts
-from tl_attention.codeproof.terms.term import HOLDS, Refused, Term, term
+from tl_attention.codeproof.terms.spread import Spread, each, numbers
+from tl_attention.codeproof.terms.term import CONSTANT, HOLDS, Term, known, term
 from tl_attention.codeproof.verdict import Unsafe
 
 # Marks among what was seen: a loop, the two sides of a condition, the loop over tiles and its way out, and their ends.
 LOOP, BRANCH, OTHERWISE, TILES, LEAVE, END = MARKS = "loop", "branch", "otherwise", "tiles", "leave", "end"
-
-# What stands for a variable that has no value.
-ARRAY = np.zeros(0)
 
 
 class TermRun(Run):
@@ -43,7 +41,7 @@ class TermRun(Run):
     def __init__(
         self, kernel: Kernel, threads: Threads, names: Mapping[str, Value], facts: Facts, cluster: int, told: Any
     ):
-        super().__init__(kernel, threads, names, Extent(1), cluster)
+        super().__init__(kernel, threads, names, cluster=cluster)
         self.facts, self.tiles = facts, told
         self._of_terms = Arithmetic(facts)
         self.arithmetic = {**self._of_terms.functions, "__shfl_sync": self._shuffle}
@@ -52,28 +50,15 @@ class TermRun(Run):
         self.in_tile = False
 
     def value(self, expression: Expression, threads: Class) -> Value:
-        try:
-            found = super().value(expression, threads)
-        except Refused:
-            # NumPy asks for the truth of each comparison in an array of terms.
-            found = self._of_each(expression, threads)
-        if isinstance(found, np.ndarray) and found.dtype == np.dtype(object):
-            return np.array([self.facts.simpler(one) for one in found] + [None], dtype=object)[:-1]
-        return known(self.facts.simpler(found)) if isinstance(found, Term) else found
-
-    def _of_each(self, expression: Expression, threads: Class) -> Value:
-        """Returns an expression's values for a class of threads, one after the other, where their numbers differ."""
+        self._class = threads
         given = {name: threads.names[name] for name in expression.names if name in threads.names}
-        if not any(isinstance(value, np.ndarray) for value in given.values()):
-            return super().value(expression, threads)
-        found = []
-        for thread in range(len(threads.threads)):
-            own = {name: value[thread] if isinstance(value, np.ndarray) else value for name, value in given.items()}
-            found.append(term(expression(self.arithmetic, own)))
-        return np.array([*found, None], dtype=object)[:-1]
-
-    def _count(self, line: int, threads: Class) -> None:
-        pass
+        if any(isinstance(value, Term | Spread) for value in given.values()):
+            given = {
+                name: Spread({CONSTANT: value}) if isinstance(value, np.ndarray) else value
+                for name, value in given.items()
+            }
+        found = expression(self.arithmetic, given)
+        return known(self.facts.simpler(found)) if isinstance(found, Term) else settled(numbers(found))
 
     def assign(self, node: Any, threads: Class) -> Class:
         found = self.value(node.expression, threads)
@@ -99,7 +84,7 @@ class TermRun(Run):
 
     def branch(self, node: If, threads: Class) -> Class:
         condition = None if node.condition is None else self._truth(node.condition, threads)
-        if isinstance(condition, np.ndarray) and condition.dtype == np.dtype(object):
+        if isinstance(condition, Spread):
             return self._each_by_itself(node, condition, threads)
         if not isinstance(condition, Term):
             return super().branch(node, threads)
@@ -117,28 +102,41 @@ class TermRun(Run):
             del self.seen[first:]
         threads.names = before
         for name in node.assigned:
-            values = [term(side[name]) for side in sides if not isinstance(side.get(name, ARRAY), np.ndarray)]
+            values = [term(side[name]) for side in sides if isinstance(side.get(name), int | Term)]
             threads.names.pop(name, None)
             if len(values) == len(sides):
                 threads.names[name] = known(self.facts.named(chosen(condition, *values)))
         return threads
 
-    def _each_by_itself(self, node: If, condition: np.ndarray, threads: Class) -> Class:
-        """Runs what threads do each under a condition of its own, which can be nothing but a store of its elements."""
+    def _each_by_itself(self, node: If, condition: Spread, threads: Class) -> Class:
+        """Runs what threads do each under a condition of its own: they store their elements, or load them, else zeros."""
         first = len(self.seen)
+        self.nodes(node.otherwise, threads)
+        behind = len(self.seen)
+        zeros = {name for name in node.assigned if threads.names.pop(name, None) == ZEROS}
         self.nodes(node.body, threads)
-        for seen in self.seen[first:]:
-            if seen.kind not in ("output", "arithmetic") or node.otherwise or "inside" in seen.values:
+        for number, seen in enumerate(self.seen[first:], first):
+            if (seen.kind, number < behind) != ("output", False) and seen.kind != "arithmetic":
                 raise Unsafe(f"line {seen.line + 1} is run by threads where {condition[0]}, by others elsewhere")
+            if "inside" in seen.values:
+                raise Unsafe(f"line {seen.line + 1} is run by threads under two conditions")
             seen.values["inside"] = condition
+        for name in node.assigned:
+            if name in zeros:
+                self.inside[name] = condition
+            else:
+                threads.names.pop(name, None)
         return threads
 
     def _truth(self, condition: Expression, threads: Class) -> Value:
         found = self.value(condition, threads)
-        if not isinstance(found, Term):
-            unknown = isinstance(found, np.ndarray) and found.dtype == np.dtype(object)
-            return found if unknown else super()._truth(condition, threads)
-        return known(self.facts.simpler(self._of_terms.truth(found)))
+        if isinstance(found, Spread):
+            found = numbers(each(lambda one: self.facts.simpler(self._of_terms.truth(one)), found))
+        if isinstance(found, Term):
+            found = known(self.facts.decided(self._of_terms.truth(found)))
+        return (
+            found if isinstance(found, Term | Spread) else found != 0 if isinstance(found, np.ndarray) else bool(found)
+        )
 
     def repeat(self, node: While, threads: Class) -> Class:
         if self.in_tile:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,12 +11,14 @@ import numpy as np
 from tl_attention.codeproof.read.copies import HAND_OVER
 from tl_attention.codeproof.run.stream import Stream
 from tl_attention.codeproof.run.thread_slice import Reading, ThreadSlice
+from tl_attention.codeproof.run.tile_copies import TileCopies, alike
 from tl_attention.codeproof.run.wgmma_groups import WgmmaGroups
-from tl_attention.codeproof.terms.choices import least
+from tl_attention.codeproof.terms.comparison import Inside
 from tl_attention.codeproof.terms.run import BRANCH, END, LOOP, MARKS, OTHERWISE, TILES, TermRun
-from tl_attention.codeproof.terms.term import Term, holds, term
+from tl_attention.codeproof.terms.spread import Spread, numbers, of_threads
+from tl_attention.codeproof.terms.term import CONSTANT, Term, known
 from tl_attention.codeproof.verdict import Unsafe
-from tl_attention.problem.warpgroup import ROWS
+from tl_attention.problem.warpgroup import ROWS, WARPGROUP
 from tl_attention.program.events import Event
 
 
@@ -24,11 +26,10 @@ class TermStream(Stream):
     """A TermStream turns what a process was seen doing with terms into events; marks of loops stay among them."""
 
     run: TermRun
-    # How many rows are left from the process's first one on.
-    left: Callable[[], Any]
 
     def __init__(self, run: TermRun, own: np.ndarray, who: str, reading: Reading):
         super().__init__(run, own, who, reading)
+        self.moved = TermCopies(run, reading, max(len(own) // WARPGROUP, 1))
         # The products before each condition or loop that is open, or behind the first side of a condition.
         self.ways: list[WgmmaGroups] = []
 
@@ -65,46 +66,7 @@ class TermStream(Stream):
             self.products.join(self.ways.pop(), line)
 
     def _moved(self, parts: list[ThreadSlice]) -> Any:
-        events = [self._elements(parts)] if parts[0].seen.kind == "output" else super()._moved(parts)
-        yield from (replace(event, step=parts[0].line) for event in events)
-
-    def _elements(self, parts: list[ThreadSlice]) -> Event:
-        """Returns the event of rows whose elements threads store each by itself, where the row is there.
-
-        Raises Unsafe unless they are all elements of a warpgroup's rows, each once.
-        """
-        seen, line = parts[0].seen, parts[0].line
-        tensor = self.reading.tensors[seen.name]
-        stride = term(tensor.row_stride)
-        stored = [
-            (term(element), term(inside), part.seen.values["elements"])
-            for part in parts
-            for element, inside in zip(
-                part.all_of("element"), part.all_of("inside") if "inside" in part.seen.values else [1] * part.count
-            )
-        ]
-        first = min((element for element, _, _ in stored), key=lambda element: element.parts.get((), 0))
-        places, mixed = set[tuple[int, int]](), list[int]()
-        rows: dict[int, Term] = {}
-        for element, inside, width in stored:
-            row, column = _within(element - first, stride)
-            if row.constant is None or column.constant is None:
-                raise Unsafe(f"line {line} stores an element {element - first} behind the first, which is in no row")
-            places |= {(row.constant, column.constant + n) for n in range(width)}
-            if not rows.setdefault(row.constant, inside).same(inside):
-                mixed.append(row.constant)
-        whole = {(row, column) for row in rows for column in range(tensor.columns)}
-        if places != whole or len(stored) * stored[0][2] != len(whole):
-            raise Unsafe(f"line {line}: the output's elements are not those of whole rows, each once")
-        if mixed:
-            raise Unsafe(f"line {line}: some elements of row {mixed[0]} are stored where others are not")
-        facts = self.run.facts
-        with facts.assuming(*self.run.tiles.there):
-            left: Any = self.left()
-            for row in sorted({*range(ROWS), *rows}):
-                facts.show_equal(f"line {line}: where row {row} is stored", rows.get(row, 0), holds(left - 1 - row))
-            left = facts.simpler(least(left, ROWS))
-        return Event("output", value=left, place=(first, left, tensor.row_stride, 0))
+        yield from (replace(event, step=parts[0].line) for event in super()._moved(parts))
 
     def _rows(self, part: ThreadSlice) -> Event:
         """Returns the event of rows that are stored; its place says where, as `placed` does."""
@@ -117,10 +79,47 @@ class TermStream(Stream):
         return Event(kind, self._name_of(part), part.one("index"), place=place)
 
 
-def _within(element: Term, stride: Term) -> tuple[Term, Term]:
-    """Returns (row, column) of an element, by its form where the rows' stride is not known."""
-    if stride.constant is not None:
-        return divmod(element, stride)
-    ((monomial, factor),) = stride.parts.items()
-    row = term(element.parts.get(monomial, 0) // factor)
-    return row, element - row * stride
+class TermCopies(TileCopies):
+    """TermCopies are TileCopies whose elements and rows may be Terms; which rows are there is Inside."""
+
+    def __init__(self, run: TermRun, reading: Reading, warpgroups: int):
+        super().__init__(run, reading)
+        self.warpgroups = warpgroups
+
+    def rows(self, inside: Sequence[Any], line: int) -> Inside:
+        return Inside(tuple(inside))
+
+    def _output(self, parts: Sequence[ThreadSlice]) -> Event:
+        """Returns the event of rows whose elements threads store each by itself, where the row is there.
+
+        Raises Unsafe unless they are all elements of the warpgroups' rows, each once.
+        """
+        seen, line = parts[0].seen, parts[0].line
+        tensor, width = self.reading.tensors[seen.name], self._width(parts)
+        first = known(of_threads(parts[0].all_of("element"), parts[0].count)[0])
+        places, stored = [], dict[int, Any]()
+        for part in parts:
+            row, column = _within(of_threads(part.all_of("element"), part.count) - first, tensor.row_stride, line)
+            places += [row * tensor.columns + column + n for n in range(width)]
+            for (at,), inside in alike(part.all_of("inside") if "inside" in part.seen.values else 1, row):
+                if stored.setdefault(at, inside) != inside:
+                    raise Unsafe(f"line {line}: some elements of row {at} are stored where others are not")
+        found = np.sort(np.concatenate(places))
+        count = self.warpgroups * ROWS
+        if len(found) != count * tensor.columns or (found != np.arange(len(found))).any():
+            raise Unsafe(f"line {line}: the output's elements are not those of whole rows, each once")
+        rows: Any = self.rows([stored[row] for row in range(count)], line)
+        return Event("output", value=rows, place=(first, rows, tensor.row_stride, 0))
+
+
+def _within(apart: Any, stride: Any, line: int) -> tuple[np.ndarray, np.ndarray]:
+    """Returns (rows, columns) of elements so far behind the first, by their form where the rows' stride is not known."""
+    row: Any = 0
+    if isinstance(stride, Term):
+        ((monomial, factor),) = stride.parts.items()
+        row = apart.parts.get(monomial, np.zeros(len(apart), dtype=np.int64)) // factor
+        apart = apart - Spread({CONSTANT: row}) * stride
+    found = numbers(apart)
+    if isinstance(found, Spread):
+        raise Unsafe(f"line {line} stores an element {found[0]} behind the first, which is in no row")
+    return (row, found) if isinstance(stride, Term) else np.divmod(found, stride)

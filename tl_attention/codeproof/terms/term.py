@@ -70,13 +70,11 @@ class Atom:
 Operator = Callable[["Term", Any], Any]
 
 
-def _of_each(operator: Operator) -> Operator:
-    """Makes an operator of a Term and a number one of a Term and an array, which has a number or a Term for each thread."""
+def _of_terms(operator: Operator) -> Operator:
+    """Makes an operator one of a Term and a Term or a number; with what threads have a Spread has its own."""
 
     def of_both(self: Term, other: Any) -> Any:
-        if isinstance(other, np.ndarray):
-            return np.array([operator(self, one) for one in other.tolist()] + [None], dtype=object)[:-1]
-        return operator(self, other)
+        return operator(self, other) if isinstance(other, Term | int | np.integer) else NotImplemented
 
     return of_both
 
@@ -142,7 +140,7 @@ class Term:
 
     # --- operators -----------------------------------------------------------------------------------------------
 
-    @_of_each
+    @_of_terms
     def __add__(self, other: Term | int) -> Term:
         parts = dict(self.parts)
         for monomial, factor in term(other).parts.items():
@@ -154,15 +152,15 @@ class Term:
     def __neg__(self) -> Term:
         return Term({monomial: -factor for monomial, factor in self.parts.items()})
 
-    @_of_each
+    @_of_terms
     def __sub__(self, other: Term | int) -> Term:
         return self + -term(other)
 
-    @_of_each
+    @_of_terms
     def __rsub__(self, other: Term | int) -> Term:
         return term(other) - self
 
-    @_of_each
+    @_of_terms
     def __mul__(self, other: Term | int) -> Term:
         parts: dict[Monomial, int] = {}
         for first, factor in self.parts.items():
@@ -173,45 +171,45 @@ class Term:
 
     __rmul__ = __mul__
 
-    @_of_each
+    @_of_terms
     def __floordiv__(self, other: Term | int) -> Term:
         return quotient(self, term(other))
 
     def __rfloordiv__(self, other: Term | int) -> Term:
         return quotient(term(other), self)
 
-    @_of_each
+    @_of_terms
     def __mod__(self, other: Term | int) -> Term:
         return self - term(other) * quotient(self, term(other))
 
     def __divmod__(self, other: Term | int) -> tuple[Term, Term]:
         return self // other, self % other
 
-    @_of_each
+    @_of_terms
     def __lt__(self, other: Term | int) -> Term:
         return holds(term(other) - self - 1)
 
-    @_of_each
+    @_of_terms
     def __le__(self, other: Term | int) -> Term:
         return holds(term(other) - self)
 
-    @_of_each
+    @_of_terms
     def __gt__(self, other: Term | int) -> Term:
         return holds(self - other - 1)
 
-    @_of_each
+    @_of_terms
     def __ge__(self, other: Term | int) -> Term:
         return holds(self - other)
 
     def __rshift__(self, by: int) -> Term:
-        return quotient(self, term(1 << _known(by)))
+        return quotient(self, term(1 << _bits(by)))
 
     def __lshift__(self, by: int) -> Term:
-        return self * (1 << _known(by))
+        return self * (1 << _bits(by))
 
     def __and__(self, mask: int) -> Term:
         """Returns the bits of a mask, which is no negative number: bits from `low` to `high` are a remainder."""
-        found, mask = term(0), _known(mask)
+        found, mask = term(0), _bits(mask)
         while mask:
             low = (mask & -mask).bit_length() - 1
             high = low + ((~(mask >> low)) & -(~(mask >> low))).bit_length() - 1
@@ -223,12 +221,12 @@ class Term:
     __rand__ = __and__
 
     def __xor__(self, mask: int) -> Term:
-        return self + _known(mask) - 2 * (self & mask)
+        return self + _bits(mask) - 2 * (self & mask)
 
     __rxor__ = __xor__
 
     def __or__(self, mask: int) -> Term:
-        return self + _known(mask) - (self & mask)
+        return self + _bits(mask) - (self & mask)
 
     def __bool__(self) -> bool:
         if self.constant is None:
@@ -262,6 +260,11 @@ def term(value: Term | int) -> Term:
 @lru_cache(maxsize=1 << 12)
 def _number(value: int) -> Term:
     return Term({CONSTANT: value})
+
+
+def known(value: Any) -> Any:
+    """Returns a Term that is a number as this number, any other value as it is."""
+    return value.constant if isinstance(value, Term) and value.constant is not None else value
 
 
 def symbol(name: str) -> Term:
@@ -392,7 +395,7 @@ def _words(monomial: Monomial, factor: int) -> str:
     return {1: names, -1: f"-{names}"}.get(factor, f"{factor}*{names}")
 
 
-def _known(value: Any) -> int:
+def _bits(value: Any) -> int:
     """Returns a number that bits are counted with; raises Refused for a negative one, or one that is not known."""
     number = term(value).constant
     if number is None or number < 0:

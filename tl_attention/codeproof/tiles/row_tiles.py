@@ -58,8 +58,7 @@ class RowTiles:
     """A RowTiles is the place of a row tile in its problem, as numbers, or of many tiles, as arrays.
 
     `row` is a tile's first row, `rank` its number among the tiles that share KV blocks. `there` is false where a block
-    has no tile any more. The middle of a long loop is skipped. Block numbers of one tile ignore the gap; `skipped` says
-    how many blocks were skipped so far.
+    has no tile any more.
     """
 
     cut: Cut
@@ -71,7 +70,6 @@ class RowTiles:
     rank: Value
     there: Value
     tensors: Mapping[str, Tensor]
-    skipped: int = 0
     # Of packed sequences: the first row of the tile's sequence among all rows of Q, and of K and V.
     begins: tuple[Value, Value] | None = None
     # Of keys in parts: the first KV block of the tile's part, and the one behind its last. A batch's results are those of
@@ -170,10 +168,6 @@ class RowTiles:
         first, end = self.blocks
         return end - first
 
-    def skip(self, blocks: int) -> None:
-        """Counts the next `blocks` KV blocks of a long loop as left out, so that later block numbers ignore them."""
-        self.skipped += blocks
-
     def rows_from(self, offset: int, rows: int) -> int:
         """Returns how many of `rows` rows, from the tile's `offset` on, the problem has."""
         return max(0, min(rows, self.sizes.seq_q - self.row - offset))
@@ -184,10 +178,10 @@ class RowTiles:
 
     def kv(self, block: int) -> int:
         """Returns which KV block the loop takes `block`-th, from 0 on; raises Unsafe if the tile has no more blocks."""
-        step, found = block + self.skipped, range(*self.blocks)
-        if step >= len(found):
+        found = range(*self.blocks)
+        if block >= len(found):
             raise Unsafe(f"it takes more than the {len(found)} KV blocks of rows from {self.row} on")
-        return kv_index(step, found, self.cut.kv_order)
+        return kv_index(block, found, self.cut.kv_order)
 
     def place_of_kv(self, block: int) -> Place:
         """Returns (row, head, batch) of the first row, in K and V, of the KV block that the loop takes `block`-th."""

@@ -6,28 +6,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 
-from tl_attention.codeproof.comparison import executed
 from tl_attention.codeproof.proof import Proof
 from tl_attention.codeproof.read.copies import CLEAR
+from tl_attention.codeproof.run.coverage import Coverage
 from tl_attention.codeproof.run.run import Run
 from tl_attention.codeproof.run.stream import Stream
 from tl_attention.codeproof.run.thread_slice import Reading
 from tl_attention.codeproof.run.threads import Threads
 from tl_attention.codeproof.tiles.tiles import Tile
 from tl_attention.codeproof.verdict import Unsafe
-from tl_attention.codeproof.warp_specialized.grid_proof import (
-    entries_of,
-    first_numbers,
-    of_clusters,
-    turns,
-    whole_groups,
-)
+from tl_attention.codeproof.warp_specialized.grid_proof import entries_of, of_clusters, turns, whole_groups
 from tl_attention.codeproof.warp_specialized.packed_proof import packed_sizes
 from tl_attention.codeproof.warp_specialized.small_kernels import check_listing, check_merging
 from tl_attention.codeproof.warp_specialized.tile_proof import TileProof
@@ -35,7 +28,6 @@ from tl_attention.kernels.warp_specialized.dialect import split_registers
 from tl_attention.kernels.warp_specialized.roles import Roles, tile_lists
 from tl_attention.kernels.warp_specialized.tile_order import workers
 from tl_attention.problem.lengths import ends
-from tl_attention.problem.mask import Mask
 from tl_attention.problem.packed import TILES_TOLD, TOLD_WORDS
 from tl_attention.problem.variant import Sizes
 from tl_attention.problem.warpgroup import MEETING, ROWS, WARP, WARPS
@@ -111,35 +103,31 @@ class RolesProof(Proof):
         if self.schedule.kernel.tile_scheduler != "one_tile":
             yield Sizes(2, 2 * self.code.variant.group, 0, self.rows)
 
-    def check_everywhere(self, mask: Mask, fixed: Sizes | None) -> None:
-        """Raises Unsafe unless every role is right on any tile at all sizes, and with numbers on a few tiles, down to registers."""
-        of_terms = TileProof(self, self.roles, _alone, self._started)
-        of_terms.check()
-        self.coverage.ran |= of_terms.ran
-        self.code = replace(self.code, variant=replace(self.code.variant, mask=mask))
-        for sizes in [fixed] if fixed else self.sizes():
-            self.at = sizes
-            self.check_at(sizes, 0, 0)
+    def check_terms(self) -> Coverage:
+        """Raises Unsafe unless every role is right on any tile at all sizes; returns which lines ran."""
+        return TileProof(self, self.roles, _alone, self._started).check()
 
-    def check_at(self, sizes: Sizes, start: int, tile: int) -> None:
-        cluster, reading = self.roles.cluster, self.reading(sizes)
-        threads = Threads(tile * cluster + np.arange(cluster), self.roles.warpgroups + 1, tuple(range(WARPS)))
-        # Of packed sequences it is told during a tile that there is none behind it.
-        counted = tile if self.roles.packed else 0
+    def check_at(self, sizes: Any) -> None:
+        cluster, reading = self.roles.cluster, self.reading(self.tensors(sizes))
+        threads = Threads(np.arange(cluster), self.roles.warpgroups + 1, tuple(range(WARPS)))
+        counter = {"TileCounter": (0, 0)}
         run = self.run(
-            threads, self.names(sizes), 1 if start else TILES, cluster=cluster, counter={"TileCounter": (counted, 0)},
-            start=start, whole=False, workers=workers(self.schedule, self.code.variant), entries=entries_of(self, sizes),
-        )  # fmt: skip
-        number = first_numbers(self.schedule, self.code.variant, np.array([tile]))
-        working = turns(self, of_clusters(self, sizes, 1), number, run.lengths.tiles, reading.tensors, counted)
+            threads,
+            self.names(sizes),
+            TILES,
+            cluster=cluster,
+            counter=counter,
+            whole=False,
+            entries=entries_of(self, sizes),
+        )
+        working = turns(self, of_clusters(self, sizes, 1), np.array([0]), TILES, reading.tensors)
         users: dict[tuple[int, int], Process] = {}
         streams = {}
         for process in self.roles.processes:
             stream = Stream(run, self._threads(run, process), str(process), reading)
             found = streams[process] = self._started(list(stream.events()), process)
             tiles = [of.one(process.block) for of in working if of.there[process.block]]
-            lengths = executed(str(process), found, tiles)
-            expected = self.roles.expected(process, lengths, tiles, start=start)
+            expected = self.roles.expected(process, [tile.count for tile in tiles], tiles)
             alone = partial(_alone, process, users)
             self.compare(str(process), found, expected, tiles, alone, computes=process.warpgroup >= 0)
         self._check_idle(run, reading)

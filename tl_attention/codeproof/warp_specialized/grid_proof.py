@@ -16,7 +16,6 @@ from tl_attention.problem.bounds import GRID_YZ
 from tl_attention.problem.lengths import Problems, part_blocks, results
 from tl_attention.problem.mask import ceildiv
 from tl_attention.problem.variant import Variant
-from tl_attention.schedule.schedule import Schedule
 
 
 def whole_groups(heads: int, variant: Variant) -> int:
@@ -26,15 +25,6 @@ def whole_groups(heads: int, variant: Variant) -> int:
 
 # More than any problem's tiles.
 NO_TILE = 1 << 40
-
-
-def first_numbers(schedule: Schedule, variant: Variant, number: np.ndarray) -> np.ndarray:
-    """Returns each cluster's first tile number, which is the cluster's own, or 0 if one worker takes all tiles.
-
-    A single worker's code has no cluster number: it begins with the first tile.
-    """
-    alone = workers(schedule, variant) == 1 and schedule.kernel.tile_scheduler != "one_tile"
-    return np.zeros_like(number) if alone else number
 
 
 def turns(

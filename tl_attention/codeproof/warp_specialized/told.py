@@ -9,7 +9,7 @@ from tl_attention.codeproof.terms.choices import equal
 from tl_attention.codeproof.terms.run import TermRun
 from tl_attention.codeproof.terms.term import Refused, Term, term
 from tl_attention.codeproof.verdict import Unsafe
-from tl_attention.codeproof.warp_specialized.unknowns import Unknowns
+from tl_attention.codeproof.warp_specialized.unknowns import UnknownTiles
 from tl_attention.problem.bounds import LARGEST, ROOM
 from tl_attention.problem.packed import TOLD_WORDS
 from tl_attention.program.events import TILE
@@ -21,7 +21,7 @@ class Told:
     run: TermRun
     handed: Value = 0
 
-    def __init__(self, proof: Unknowns):
+    def __init__(self, proof: UnknownTiles):
         self.proof, self.there = proof, proof.there
         self.before = True
         # What is done with the counters: the threads that count blocks, and those that reset, each with the facts there.

@@ -236,7 +236,7 @@ class Roles:
     def _of_consumer(
         self, process: Process, turn: Any, base: Any, blocks: Any, tile: PlacedTile | None, ops: Any
     ) -> Iterator[Expected | Loop | Where]:
-        group, phases = process.warpgroup, self.program.phases
+        group = process.warpgroup
         yield Event("wait", "Q_full", group, turn % 2)
         q = ((Q, group, turn),)
         if self.q_in_registers:
@@ -244,22 +244,15 @@ class Roles:
         if self.q_in_registers and not self.output_through_q:
             yield from (Event("fence"), self._release_q(process))
 
-        def steps(iteration: Any, operations: Sequence[Operation]) -> Iterator[Expected | Loop | Where]:
-            for op in operations:
-                block = iteration - op.lag
-                if op.statement == "mask" and op.kind == "run":
-                    yield from (tile.mask(block, tile.box * group, tile.box),) if tile else ()
-                else:
-                    # A tile's first block clears the accumulators.
-                    reads, opens = () if self.q_in_registers else q, 1 - ops.min(block, 1)
-                    yield from self._operation(process, op, base + block, reads, opens)
+        def done(block: Any, op: Operation) -> Iterator[Expected | Where]:
+            if op.statement == "mask" and op.kind == "run":
+                yield from (tile.mask(block, tile.box * group, tile.box),) if tile else ()
+            else:
+                # A tile's first block clears the accumulators.
+                reads, opens = () if self.q_in_registers else q, 1 - ops.min(block, 1)
+                yield from self._operation(process, op, base + block, reads, opens)
 
-        for iteration, operations in phases.prologue:
-            yield from steps(iteration, operations)
-        steady = phases.steady
-        yield Loop(steady.t, blocks + phases.end - steady.t, lambda number: steps(number, steady.operations))
-        for iteration, operations in phases.epilogue:
-            yield from steps(blocks + iteration, operations)
+        yield from self.program.phases.events(blocks, done)
         if self.packed:
             yield from (self._read_tile(turn), self._release_tile(process, turn))
         yield from self._stored(tile, tile.box * group) if tile else ()
