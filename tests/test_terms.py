@@ -1,6 +1,7 @@
 """Every rule by which terms become simpler keeps their numbers, and what is shown of terms holds at all drawn points."""
 
 import random
+from functools import partial
 
 import numpy as np
 import pytest
@@ -14,7 +15,9 @@ from tl_attention.codeproof.terms.arithmetic import Arithmetic
 from tl_attention.codeproof.terms.choices import chosen, equal, least, most
 from tl_attention.codeproof.terms.facts import NOT_NEGATIVE, ZERO, Facts
 from tl_attention.codeproof.terms.points import drawn, number_of
-from tl_attention.codeproof.terms.term import Atom, Refused, Term, holds, quotient, term
+from tl_attention.codeproof.terms.spread import Spread, each, merged, split
+from tl_attention.codeproof.terms.spread import numbers as numbers_of_threads
+from tl_attention.codeproof.terms.term import CONSTANT, Atom, Refused, holds, quotient, term
 
 # Bounds of symbols: sizes, a number that may be negative, a lane, and a choice.
 RANGES = {
@@ -177,8 +180,36 @@ def test_a_fact_holds_where_it_is_assumed_alone() -> None:
         _ = seq_q // 0
 
 
-def test_numbers_of_threads_make_a_term_for_each() -> None:
-    lanes, keys = np.arange(3), of_terms.symbol("keys")
-    assert [str(one) for one in keys + lanes] == ["keys", "keys + 1", "keys + 2"]
-    assert [str(one) for one in lanes * keys] == ["0", "keys", "2*keys"]
-    assert all(isinstance(one, Term) for one in lanes < keys)
+# What is done with a value of threads, and the same with the value of one.
+OF_THREADS = (
+    *(of for of, _ in (*OPERATORS.values(),)[:4]), *(partial(each, of) for of in (equal, least, most)),
+    lambda a, b: b - a, lambda a, b: b <= a, lambda a, b: a * b,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_threads_have_each_the_term_of_its_own_numbers(seed: int) -> None:
+    rng = random.Random(f"threads {seed}")
+    lanes = np.array([rng.choice([0, 1, 5, 31]) for _ in range(8)])
+    values = [Spread({CONSTANT: lanes}), Spread({CONSTANT: lanes // 2})]
+    alone = [[term(int(lane)), term(int(lane) // 2)] for lane in lanes]
+    for _ in range(rng.randint(1, 4)):
+        of, n = rng.choice(OF_THREADS), rng.choice(NUMBERS_OF_CODE)
+        other = rng.choice([of_terms.symbol("seq_q") // 3, of_terms.symbol("keys"), n, values[1]])
+        by_number = rng.choice([of for of, _ in OF_A_NUMBER.values()])
+        values[0] = by_number(of(values[0], other), n)
+        for own in alone:
+            # An operator of Spreads is one of Terms, too.
+            given = own[1] if other is values[1] else term(other)
+            own[0] = term(by_number(of.args[0](own[0], given) if isinstance(of, partial) else of(own[0], given), n))
+    assert [values[0][thread] for thread in range(8)] == [own[0] for own in alone]
+    own, places = alone[3][0], np.array([3, 5])
+    joined = merged(values[0], 8, [(places, values[0][places] + 1)])
+    assert joined[3] == own + 1 and joined[2] == alone[2][0]
+    assert [*np.unique(numbers_of_threads(values[1]))] == [*np.unique(lanes // 2)]
+    assert split(values[1] + of_terms.symbol("keys"))[0] == of_terms.symbol("keys")
+
+
+def test_threads_that_differ_in_more_than_numbers_have_nothing_in_common() -> None:
+    with pytest.raises(Refused, match="differ by more than numbers"):
+        split(Spread({CONSTANT: np.arange(3)}) * of_terms.symbol("keys"))

@@ -68,7 +68,7 @@ ROWS = [
     row(
         "the next tile's entry",
         COUNTED,
-        r"the entry, or first number, of take tile of the producer of block 0 is \(cluster\) div \(heads_kv\) \+ 1, expected",
+        r"the entry of take tile of the producer of block 0 is \(cluster\) div \(heads_kv\) \+ 1, expected",
         r"(tl_attention_hand_over\(.*)\+ \(int64_t\)8\)\]",
         r"\1+ (int64_t)16)]",
         which="first",

@@ -17,7 +17,6 @@ from code_mutants.ranges import BLOCKS, KEYS, Range, log_drawn
 from code_mutants.watched_run import Change, WatchedRun, Widths, integers_of_arithmetic
 from tl_attention.codeproof.proof import Proof
 from tl_attention.codeproof.read.nodes import Assign, every
-from tl_attention.codeproof.read.text import Kernel
 from tl_attention.codeproof.run.threads import Threads
 from tl_attention.codeproof.tiles.row_tile_proof import RowTileProof
 from tl_attention.codeproof.tiles.tensors import Tensor, contiguous, packed_tensors, stride_values
@@ -52,6 +51,8 @@ class Cases:
     names: dict[str, Any]
     later: Array
     entries: Any = None
+    # The lines on which a block takes its own number, or its cluster's, for that of its first tile.
+    starts: frozenset[int] = frozenset()
 
     def __len__(self) -> int:
         return len(self.sizes.heads)
@@ -83,7 +84,7 @@ class Cases:
                 "counter": {"TileCounter": (0, _workers(proof) * cluster - 1)},
                 "entries": self.entries,
             }
-            how |= {"starts": _first_tiles(kernel), "later": self.later[threads.place]}
+            how |= {"starts": self.starts, "later": self.later[threads.place]}
         names = {n: v[threads.place] if isinstance(v, np.ndarray) else v for n, v in self.names.items()}
         run = WatchedRun(
             kernel, threads, names, TILES, whole=False, start=start, **how,
@@ -96,12 +97,6 @@ class Cases:
     def of(self, proof: Proof) -> Cases:
         """Returns the same cases for another text of the kernel."""
         return replace(self, proof=proof)
-
-
-def _first_tiles(kernel: Kernel) -> frozenset[int]:
-    """Returns the lines on which a block takes its own number, or its cluster's, for that of its first tile."""
-    taken = [node for node in every(kernel.body) if isinstance(node, Assign)]
-    return frozenset(node.line for node in taken if "blockIdx_x" in node.expression.names)
 
 
 def drawn_cases(proof: Proof, of: Range | None, count: int, seed: str) -> Cases:
@@ -149,7 +144,9 @@ def _of_clusters(proof: Proof, sizes: Problems, number: Array, read: dict[str, A
     blocks = np.repeat(own, cluster) * cluster + np.arange(len(number) * cluster) % cluster
     names = _names(proof, Problems(*(np.repeat(size, cluster) for size in sizes)))
     names |= {name: np.repeat(value, cluster) for name, value in read.items()}
-    return Cases(proof, sizes, blocks, names, np.repeat(number - own, cluster), entries)
+    taken = [node for node in every(proof.kernel.body) if isinstance(node, Assign)]
+    starts = frozenset(node.line for node in taken if "blockIdx_x" in node.expression.names)
+    return Cases(proof, sizes, blocks, names, np.repeat(number - own, cluster), entries, starts)
 
 
 def _tensors(proof: Proof, sizes: Problems) -> dict[str, Tensor]:

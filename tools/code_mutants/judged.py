@@ -49,6 +49,12 @@ JUDGEMENTS: tuple[Judgement, ...] = (
         "more blocks are masked than need it, each row by row",
     ),
     Judgement(
+        "min|bits|modulo|within -1",
+        "integer",
+        r"(int )?visible(_\d+)? =",
+        "more blocks are masked than need it, each row by row: fewer the proof would refuse",
+    ),
+    Judgement(
         "deleted|swapped",
         "fence",
         r"tl::fence_proxy_async\(\);($|  <->  for \(int j = 0; j < blocks_2)",

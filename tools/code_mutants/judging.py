@@ -30,8 +30,8 @@ from tl_attention.program.derivation import derive
 from tl_attention.schedule.schedule import Schedule
 
 SAME_EVENTS, OTHER_NUMBERS, DIFFERS = "same events", "same events, other integers for the numbers", "differs"
-UNMET = "no case has a difference"
-NOT_RUN = (Unsafe, *UNREADABLE, IndexError, OverflowError)
+UNMET, NOT_RUN = "no case has a difference", "no thread gets there"
+FAILED = (Unsafe, *UNREADABLE, IndexError, OverflowError)
 # How many cases there are in each run, for how many lanes of each warp, and how many loads and tiles were before: where
 # the change is of some lanes, and elsewhere; for kernels whose blocks have one tile, and for others.
 OF_LANES = ((220, WARP, 0),), tuple((64, WARP, start) for start in range(6))
@@ -60,19 +60,19 @@ def judge(schedule: Schedule, code: Code, mutant: IntegerMutant) -> Judged:
     if mutant.operation != "uncast":
         change = Change(parsed(mutant.expression(code)), parsed(mutant.changed(code)))
     cases = met = 0
-    outcome = SAME_EVENTS
+    outcome, ran = SAME_EVENTS, set[int]()
     of_lanes = mutant.range is not None and mutant.range.subject == LANE
     runs = (OF_LANES if of_lanes else OF_SIZES)[not isinstance(before, RowTileProof)]
     for number, (count, lanes, start) in enumerate(runs):
         of = mutant.range or (_around(mutant, before, f"{SEED} {number}") if number % 2 else None)
         drawn = drawn_cases(before, of, count, f"{SEED} {number}")
-        found = _compare(drawn, after, change, lanes, start)
+        found = _compare(drawn, after, change, lanes, start, ran)
         if found.judged in (DIFFERS, UNMET):
             return found
         cases, met = cases + found.cases, met + found.met
         outcome = OTHER_NUMBERS if OTHER_NUMBERS in (found.judged, outcome) else SAME_EVENTS
     if mutant.range and not met and not (of_lanes and mutant.line in _elected(before.kernel)):
-        outcome = UNMET
+        outcome = UNMET if mutant.line in ran else NOT_RUN
     return Judged(outcome, "", cases, met)
 
 
@@ -95,16 +95,17 @@ def _elected(kernel: Kernel) -> set[int]:
     return {node.line for node in inside if not isinstance(node, Arithmetic)}
 
 
-def _compare(cases: Cases, after: Proof, change: Change | None, lanes: int, start: int) -> Judged:
-    """Runs cases with the code as it is, and with the change."""
+def _compare(cases: Cases, after: Proof, change: Change | None, lanes: int, start: int, ran: set[int]) -> Judged:
+    """Runs cases with the code as it is, and with the change, and adds the lines that run."""
     try:
         before = cases.run(None, lanes, start)
-    except NOT_RUN as error:
+    except FAILED as error:
         return Judged(UNMET, f"the code without the change does not run: {error}")
     try:
         changed = cases.of(after).run(change, lanes, start)
-    except NOT_RUN as error:
+    except FAILED as error:
         return Judged(DIFFERS, f"it does not run: {error}", len(cases), len(cases))
+    ran |= changed.ran
     met = len(np.unique(changed.threads.place[changed.met])) if change else len(cases)
     for outcome, hashes in ((DIFFERS, "events"), (OTHER_NUMBERS, "numbers")):
         other = np.flatnonzero(getattr(before, hashes) != getattr(changed, hashes))

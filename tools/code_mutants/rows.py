@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from code_mutants.integers import OPERATIONS as OF_INTEGERS
-from code_mutants.judging import DIFFERS, OTHER_NUMBERS, SAME_EVENTS
+from code_mutants.judging import DIFFERS, NOT_RUN, OTHER_NUMBERS, SAME_EVENTS
 from code_mutants.operations import DEVICE, Mutant
 from code_mutants.proving import ACCEPTED, BROKEN, REFUSED, Answer
 from code_mutants.reading import Code, Verdict, is_numbers, of_numbers
@@ -22,7 +22,7 @@ NOT_CPP, EQUIVALENT, NUMBERS, TO_JUDGE = "not C++", "equivalent", "numbers", "to
 DIFFERENT = "different"
 CLASSES = (REFUSED, NOT_CPP, EQUIVALENT, NUMBERS, DIFFERENT, TO_JUDGE, BROKEN)
 # What a judgement by machine says of a mutant. Nothing said is to judge.
-JUDGED = {SAME_EVENTS: EQUIVALENT, OTHER_NUMBERS: f"{NUMBERS}: integers", DIFFERS: DIFFERENT}
+JUDGED = {SAME_EVENTS: EQUIVALENT, NOT_RUN: EQUIVALENT, OTHER_NUMBERS: f"{NUMBERS}: integers", DIFFERS: DIFFERENT}
 # These operations keep what small problems do, on purpose: equal events say nothing about them.
 OF_LARGE = ("conditional", "chosen", "cast")
 SAME, OTHER = "same machine code", "other machine code"

@@ -46,18 +46,15 @@ def kinds_of_numbers(rows: Rows) -> str:
 
 
 def to_judge(rows: Rows) -> list[str]:
-    """Returns a line for each reason that a person has given, and for each mutant without one or at which the proof broke.
-
-    A mutant that does something else needs a line, too.
-    """
+    """Returns a line for each reason that a person has given, and for each mutant without one or at which the proof broke."""
     left = [(row, found) for row, found in rows.classes() if found in (TO_JUDGE, DIFFERENT, BROKEN)]
-    reasons = Counter(_reason(rows, row) for row, found in left if found == TO_JUDGE)
+    reasons = Counter(_reason(rows, row) for row, found in left if found != BROKEN)
     told = [f"judged, {count}: {why}" for why, count in reasons.items() if why]
     return told + [
         f"{found}: {_operation(row)}, {_place(row)} ({row['kind']}): {row['shown'][:WIDTH]}"
         + (f"  [{words[:WIDTH]}]" if (words := row["words"] or row.get("differs", "")) else "")
         for row, found in left
-        if found != TO_JUDGE or not _reason(rows, row)
+        if found == BROKEN or not _reason(rows, row)
     ]
 
 

@@ -144,6 +144,8 @@ class WatchedRun(Run):
     def nodes(self, nodes: Iterable[Any], threads: Class) -> Class | None:
         for node in nodes:
             own = OWN.get(type(node))
+            if own:
+                self.ran.add(node.line)
             rest = own(self, node, threads) if own else super().nodes((node,), threads)
             if rest is None:
                 return None
@@ -162,7 +164,8 @@ class WatchedRun(Run):
 
     def loop(self, node: For, threads: Class) -> Class:
         trips = self.value(node.trips, threads)
-        self.see(threads, node.line, "loop", value=trips)
+        # A loop of fewer than no iterations has none.
+        self.see(threads, node.line, "loop", value=np.maximum(trips, 0))
         trips = np.broadcast_to(trips, threads.threads.shape)
         for iteration, chosen in _iterations(trips, UNROLLED if node.unrolled else SHORT):
             part = threads if chosen.all() else threads.part(chosen)

@@ -21,16 +21,23 @@ from tl_attention.program.events import AnyOrder, Event, Expected, Loop, Maybe, 
 PLACES: dict[int, tuple[str, ...]] = {
     0: (),
     1: ("choice to keep the accumulators",),
-    2: ("entry, or first number,", "head, or second number,"),
+    2: ("first element, or column,", "number of rows, or end,"),
     3: ("row", "head", "batch"),
     4: ("first element", "number of rows", "distance of rows", "distance of heads"),
 }
+
+
+# The same for what a tile is taken from.
+OF_A_TAKE = "entry", "head"
 
 
 class Inside(NamedTuple):
     """Inside says of each row of a tile where threads copy or store it: it is a condition for each."""
 
     rows: tuple[Any, ...]
+
+    def __repr__(self) -> str:
+        return f"{len(self.rows)} rows, the last where {self.rows[-1]}"
 
 
 class Unless(NamedTuple):
@@ -195,7 +202,7 @@ class Comparison:
     def _show_equal(self, one: Event, wanted: Event) -> None:
         words, placed = f"{one.kind} {one.name}".strip(), self.placed(wanted)
         pairs = [("index", one.index, wanted.index), ("value", one.value, wanted.value)]
-        pairs += zip(PLACES[len(placed)], one.place, placed)
+        pairs += zip(OF_A_TAKE if one.kind == "take" else PLACES[len(placed)], one.place, placed)
         pairs += [("index of what it reads", a[1], b[1]) for a, b in zip(one.reads, wanted.reads)]
         line = f"line {one.step}: " if one.step else ""
         for what, found, expected in pairs:

@@ -30,8 +30,8 @@ class TermStream(Stream):
     def __init__(self, run: TermRun, own: np.ndarray, who: str, reading: Reading):
         super().__init__(run, own, who, reading)
         self.moved = TermCopies(run, reading, max(len(own) // WARPGROUP, 1))
-        # The products before each condition or loop that is open, or behind the first side of a condition.
-        self.ways: list[WgmmaGroups] = []
+        # Of each condition and loop that is open: the condition, and the products before it, or behind its first side.
+        self.ways: list[tuple[Any, WgmmaGroups]] = []
 
     def _event(self, part: ThreadSlice) -> Any:
         """Yields the events of a part, with the line in the place of a step, which code does not show."""
@@ -39,11 +39,13 @@ class TermStream(Stream):
 
     def _events_of(self, part: ThreadSlice) -> Any:
         kind = part.seen.kind
+        if kind == "arithmetic":
+            self._check_always(part)
         if kind in MARKS:
             if part.count != len(self.own):
                 raise Unsafe(f"line {part.line}: some of the threads of {self.who} have a {kind} of unknown sizes")
-            self._mark(kind, part.line)
             index, value = (part.seen.values.get(name, 0) for name in ("index", "value"))
+            self._mark(kind, value, part.line)
             yield Event(kind, index=index, value=value)
         elif kind in ("rows of output", "rows of lse"):
             self.products.check_settled(part)
@@ -54,16 +56,24 @@ class TermStream(Stream):
         else:
             yield from super()._event(part)
 
-    def _mark(self, kind: str, line: int) -> None:
+    def _mark(self, kind: str, value: Any, line: int) -> None:
         """Raises Unsafe unless products and stores are in flight alike on all ways through a condition or a loop."""
         if self.stores or self.boxes:
             raise Unsafe(f"line {line}: {self.who} has a store that is not committed, or a box that is not loaded")
         if kind in (LOOP, BRANCH, TILES):
-            self.ways.append(self.products.copy())
+            self.ways.append((value if kind == BRANCH else None, self.products.copy()))
         elif kind == OTHERWISE:
-            self.ways[-1], self.products = self.products, self.ways[-1]
+            condition, before = self.ways.pop()
+            self.ways.append((condition, self.products))
+            self.products = before
         elif kind == END:
-            self.products.join(self.ways.pop(), line)
+            self.products.join(self.ways.pop()[1], line)
+
+    def _check_always(self, part: ThreadSlice) -> None:
+        """Raises Unsafe for arithmetic under a condition, unless it is with a number of a head, which counts in some tiles."""
+        conditions = [condition for condition, _ in self.ways if condition is not None]
+        if conditions and all(map(part.seen.registers.touched.isdisjoint, self.of_head.values())):
+            raise Unsafe(f"line {part.line} computes where {conditions[-1]}, and not elsewhere")
 
     def _moved(self, parts: list[ThreadSlice]) -> Any:
         yield from (replace(event, step=parts[0].line) for event in super()._moved(parts))

@@ -138,8 +138,6 @@ class Term:
     # NumPy leaves the operators to a Term.
     __array_ufunc__ = None
 
-    # --- operators -----------------------------------------------------------------------------------------------
-
     @_of_terms
     def __add__(self, other: Term | int) -> Term:
         parts = dict(self.parts)
@@ -238,8 +236,6 @@ class Term:
             raise Refused(f"{self} is no number")
         return self.constant
 
-    # --- other terms ---------------------------------------------------------------------------------------------
-
     def rebuilt(self, made: Callable[[Atom], Term | None]) -> Term:
         """Returns the Term with what `made` returns in the place of each of its Atoms, if that is not None."""
         found = term(0)
@@ -254,7 +250,12 @@ class Term:
 
 def term(value: Term | int) -> Term:
     """Returns a number as a Term, and a Term as it is."""
-    return value if isinstance(value, Term) else _number(int(value))
+    if isinstance(value, Term):
+        return value
+    try:
+        return _number(int(value))
+    except TypeError:
+        raise Refused("threads have one value each, expected one for all") from None
 
 
 @lru_cache(maxsize=1 << 12)

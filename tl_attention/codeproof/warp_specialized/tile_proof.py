@@ -6,9 +6,11 @@ Program expects is asked of the same Roles, RowTiles, Mask and order of tiles th
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -24,14 +26,20 @@ from tl_attention.codeproof.tiles.term_proof import without_heads
 from tl_attention.codeproof.verdict import Unsafe
 from tl_attention.codeproof.warp_specialized.told import Told
 from tl_attention.codeproof.warp_specialized.unknowns import UnknownTiles
+from tl_attention.kernels.warp_specialized.launches import merging_blocks
 from tl_attention.kernels.warp_specialized.roles import Roles
 from tl_attention.problem.bounds import LARGEST
+from tl_attention.problem.mask import ceildiv
 from tl_attention.problem.packed import TOLD_WORDS
 from tl_attention.problem.warpgroup import WARPS
 from tl_attention.program.events import Event, Loop, Process, Where
 
 Alone = Callable[[Process, dict[tuple[int, int], Process], Event], bool]
 Started = Callable[[list[Any], Process], list[Any]]
+
+
+# The operators of launches on unknown sizes, which are not negative.
+TERMS = SimpleNamespace(ceildiv=ceildiv, truncdiv=operator.floordiv)
 
 
 class TileProof(UnknownTiles):
@@ -50,6 +58,10 @@ class TileProof(UnknownTiles):
             cluster = self.roles.cluster
             blocks = (self.total if self.one_tile else self.workers) * cluster
             self.check_launch(blocks, 1, 1, cluster=cluster)
+            if merging := self.proof.plan.merging:
+                given = SimpleNamespace(**{name: SimpleNamespace(shape=shape) for name, shape in self.shapes.items()})
+                found, wanted = merging.blocks.at(self.names), merging_blocks(given, self.variant, TERMS)
+                self.facts.show_equal("the number of blocks that merge parts", found, wanted)
             for process in self.roles.processes:
                 self.check_role(process)
         except Refused as error:
