@@ -6,6 +6,7 @@ from tl_attention.codeproof.pipelined.code_proof import PipelinedProof
 from tl_attention.codeproof.run.run import Run
 from tl_attention.codeproof.run.stream import Stream
 from tl_attention.codeproof.run.threads import Threads
+from tl_attention.codeproof.tiles.unknowns import Unknowns
 from tl_attention.codeproof.verdict import GeneratedCode
 from tl_attention.codeproof.warp_specialized.code_proof import RolesProof
 from tl_attention.problem.variant import Sizes
@@ -27,14 +28,14 @@ def role_events(
     threads = Threads(np.arange(clusters * cluster), warpgroups + 1, tuple(range(WARPS)))
     run = Run(proof.kernel, threads, sizes._asdict(), tiles, cluster, {"TileCounter": (0, 0)})
     run.go()
-    found = {}
+    found, reading = {}, proof.reading(Unknowns.of_numbers(proof, sizes).tensors)
     for block in range(clusters * cluster):
         for group in range(-1, warpgroups):
             # The producer is the first warp behind the warpgroups that compute.
             process = Process(block, group, WARPS if group >= 0 else 1)
             mine = (threads.block == block) & (threads.y == group % (warpgroups + 1))
             own = np.flatnonzero(mine & (threads.x < process.warps * WARP))
-            found[process] = list(Stream(run, own, str(process), proof.reading(proof.tensors(sizes))).events())
+            found[process] = [*Stream(run, own, str(process), reading).events()]
     return found
 
 
@@ -45,4 +46,5 @@ def block_events(schedule: Schedule, code: GeneratedCode, sizes: Sizes) -> list[
     names = {**sizes._asdict(), "blockIdx_x": 0, "blockIdx_y": 0, "blockIdx_z": 0}
     run = Run(proof.kernel, threads, names)
     run.go()
-    return list(Stream(run, np.arange(len(threads)), "the block", proof.reading(proof.tensors(sizes))).events())
+    reading = proof.reading(Unknowns.of_numbers(proof, sizes).tensors)
+    return [*Stream(run, np.arange(len(threads)), "the block", reading).events()]

@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import Any
 
-from tl_attention.codeproof.comparison import OF_HEADS, check_per_head, compare
 from tl_attention.codeproof.launch import (
     check_alone,
     check_memory,
@@ -27,19 +25,15 @@ from tl_attention.codeproof.read.text import Kernel, read
 from tl_attention.codeproof.run.coverage import Coverage
 from tl_attention.codeproof.run.run import Run
 from tl_attention.codeproof.run.thread_slice import Reading
-from tl_attention.codeproof.run.threads import Threads
-from tl_attention.codeproof.tiles.row_tiles import Cut, RowTiles
-from tl_attention.codeproof.tiles.tensors import Tensor, packed_tensors, stride_values, tensors
+from tl_attention.codeproof.tiles.row_tiles import Cut
+from tl_attention.codeproof.tiles.tensors import Tensor
 from tl_attention.codeproof.tiles.tiles import Product, Tile
 from tl_attention.codeproof.verdict import GeneratedCode, Unsafe, Verdict
 from tl_attention.errors import InputError, ScheduleRefused
 from tl_attention.kernels.registry import lowering_of
 from tl_attention.kernels.shared.device_code import prelude
-from tl_attention.problem.lengths import FAR, numbers_read
-from tl_attention.problem.mask import Mask
-from tl_attention.problem.packed import words_of_list
 from tl_attention.problem.variant import Sizes
-from tl_attention.program.events import Event, Expected
+from tl_attention.program.events import Event
 from tl_attention.program.program import Program
 from tl_attention.schedule.schedule import Schedule
 
@@ -127,16 +121,12 @@ class Proof(ABC):
         try:
             self._check_frame()
             self.check_code()
-            code, fixed = self.code, self.code.variant.sizes
+            fixed = self.code.variant.sizes
             self.coverage = self.check_terms()
-            # Now a window that is read at run time has sides that are numbers.
-            sides = (None if side is None else FAR for side in (code.variant.mask.left, code.variant.mask.right))
-            if code.variant.mask.names:
-                self.code = replace(code, variant=replace(code.variant, mask=Mask(*sides)))
             for sizes in [fixed] if fixed else self.sizes():
                 self.at = sizes
                 self.check_at(sizes)
-            self.at, self.code = None, code
+            self.at = None
             return self._verdict(fixed is not None)
         except SyntaxError as error:
             raise refusal(f"it cannot be read: {error}") from None
@@ -145,28 +135,6 @@ class Proof(ABC):
         except Unsafe as error:
             at = "" if self.at is None else f" (batch, heads, seq_q, seq_kv = {', '.join(map(str, self.at[:4]))})"
             raise refusal(f"{error}{at}") from None
-
-    def run(self, threads: Threads, names: Mapping[str, Any], tiles: int = 1, **how: Any) -> Run:
-        """Runs `tiles` tiles of the kernel's blocks for these threads, and returns the Run."""
-        run = Run(self.kernel, threads, names, tiles, **how)
-        run.go()
-        return run
-
-    def compare(
-        self,
-        who: str,
-        found: Sequence[Event],
-        expected: Iterator[Expected],
-        tiles: Sequence[RowTiles],
-        alone: Callable[[Event], bool] = lambda event: False,
-        computes: bool = True,
-    ) -> None:
-        """Raises Unsafe unless the events `found` of a process are those that are expected of it on these tiles.
-
-        A process that `computes` must read the numbers of its tiles' heads, too.
-        """
-        check_per_head(found, self.code.variant.acting, tiles if computes else ())
-        compare(who, [event for event in found if event.kind not in OF_HEADS], expected, alone)
 
     # --- before any run ----------------------------------------------------------------------------------------
 
@@ -189,38 +157,6 @@ class Proof(ABC):
             raise Unsafe(f"its numbers in shared memory are {declared.numbers}")
 
     # --- for the runs ------------------------------------------------------------------------------------------
-
-    def shapes(self, sizes: Any) -> dict[str, tuple[int, ...]]:
-        """Returns, by name, the shapes at these sizes of all tensors that have rows, and of where sequences lie.
-
-        A size may be an array for many problems.
-        """
-        read = numbers_read(self.code.variant, sizes)
-        known = self.code.variant.dims(sizes) | self._offsets(sizes) | read
-        return {
-            p.name: tuple(known[d] for d in p.dims)
-            for p in self.code.parameters
-            if not {"seq_q", "seq_kv", "results"}.isdisjoint(p.dims) or p.kind == "offsets"
-        }
-
-    def _offsets(self, sizes: Any) -> dict[str, Any]:
-        """Returns, by name, how long the tensors are that say where packed sequences lie, {} for others."""
-        if not self.code.variant.packed:
-            return {}
-        words = words_of_list(sizes.seq_q, sizes.batch, self.rows)
-        return {"bounds": sizes.batch + 1, "used_q": sizes.batch, "used_k": sizes.batch, "words": words}
-
-    def tensors(self, sizes: Sizes) -> dict[str, Tensor]:
-        """Returns the kernel's tensors at these sizes, by name, each with its shape and its strides."""
-        if self.code.variant.packed:
-            return packed_tensors(self.code.parameters, self.shapes(sizes), self.code.variant.box)
-        return tensors(self.code.parameters, self.shapes(sizes), self.code.variant.strided)
-
-    def names(self, sizes: Sizes) -> dict[str, int]:
-        """Returns, by name, the values that the kernel reads at run time, its sizes and, if strided, its strides."""
-        strides = stride_values(self.code.parameters, self.tensors(sizes)) if self.code.variant.strided else {}
-        read = numbers_read(self.code.variant, sizes)
-        return {**sizes._asdict(), **self._offsets(sizes), **strides, **read}
 
     def reading(self, tensors: Mapping[str, Tensor]) -> Reading:
         """Returns the tiles, products and boxes by which a run with these tensors is read as events."""

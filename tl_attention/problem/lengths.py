@@ -10,14 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from tl_attention.problem.mask import WINDOW, Mask, ceildiv
+from tl_attention.problem.mask import Mask, ceildiv
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from tl_attention.problem.variant import Variant
 
 # Rows that are masked together, at least.
 ROWS = 64
@@ -25,10 +24,6 @@ ROWS = 64
 NEAR = range(-2, 3)
 # The most keys after a query's own that an interpreter's problem allows for.
 MOST_AFTER = 2048
-# Rows of tiles in which parts of a proof's packed sequences have their results.
-MOST_RESULTS = 1 << 20
-# The sides, in keys, of a window that is read at run time where a proof runs with numbers: it reaches far.
-FAR = 100_003
 
 
 class Lengths(NamedTuple):
@@ -109,38 +104,6 @@ def windows(mask: Mask, rows: int, block_N: int) -> Iterator[Mask]:
     long = rows + 3 * block_N
     for left, right in ((long + 17, 2 * block_N + 5), (3, 1), (0, long + 2)):
         yield Mask(None if mask.left is None else left, None if mask.right is None else right)
-
-
-def parts(variant: Variant, sizes: Any) -> Any:
-    """Returns how many parts the keys of a proof's problem have, one to five, by its heads."""
-    return 1 + sizes.heads // variant.group % 5
-
-
-def part_blocks(seq_kv: Any) -> Any:
-    """Returns how many KV blocks a part of a sequence of a proof's problem has, by its number of keys.
-
-    They are one to four, or five more, or as many more as a quarter or half of the keys has, at 128 a block.
-    """
-    kind = seq_kv // 4 % 3
-    return 1 + seq_kv % 4 + (kind == 1) * 5 + (kind == 2) * (1 + seq_kv // 12 % 2) * (seq_kv // 512)
-
-
-def results(variant: Any, sizes: Any) -> Any:
-    """Returns how many batches of results a kernel of the variant has at these sizes of a proof's problem of a batch."""
-    return parts(variant, sizes) * sizes.batch if variant.parts else sizes.batch
-
-
-def numbers_read(variant: Variant, sizes: Any) -> dict[str, Any]:
-    """Returns, by name, what a kernel of the variant reads of a proof's problem besides its sizes and strides.
-
-    That is the sides of a window, and what its parts are.
-    """
-    found: dict[str, Any] = {}
-    if variant.parts and variant.packed:
-        found = {"results": MOST_RESULTS}
-    elif variant.parts:
-        found = {"results": results(variant, sizes), "part_blocks": part_blocks(sizes.seq_kv)}
-    return found | variant.mask.values(WINDOW)
 
 
 def ragged(mask: Mask, block_M: int, block_N: int) -> tuple[Lengths, ...]:

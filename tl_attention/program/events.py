@@ -8,10 +8,8 @@ from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
 Read = tuple[str, int, int]
-# (row, head, batch), or (element, rows).
+# (row, head, batch), (element, rows), or (element, rows, distance of rows, distance of heads).
 Place = tuple[Any, ...]
-# In the place of a batch: elements that are stored one by one do not show which packed sequence they are of.
-NO_BATCH = -1
 # The word before an event's place in messages, by the event's kind; "at" for other kinds.
 PLACES = {"product": "keeping", "put": "of columns"}
 CLUSTER, NAMED, TILE, Q, P, EXPONENTIALS = "cluster", "named barrier", "tile", "Q", "P", "exponentials"
@@ -41,7 +39,8 @@ class Event:
     output, lse         store rows of the output from registers, and the logarithms of rows
     fragment, multiply  load a matrix of a tile into the register `reads`; multiply the matrices of `reads`
 
-    `place` says where in a tensor a tile starts: its (row, head, batch), or the (element, rows) of copies by threads.
+    `place` says where in a tensor a tile starts: its (row, head, batch), or the (element, rows) of copies by threads, with the
+    distances of rows and of heads where they store.
     `place` is empty where nobody asks for a tile's place. For a product `place` is whether the product keeps what its
     accumulators had, for `put` the (first, end) of the columns, for a fragment where its matrix lies in its tile.
     `reads` has the (buffer, index, step) that must be there. `step` is the number of a load, which code does not show:
@@ -136,14 +135,11 @@ class PlacedTile(Protocol):
     def tensors(self) -> Container[str]: ...
     @property
     def box(self) -> int: ...
-    @property
-    def split(self) -> Any: ...
     def place(self, offset: int = 0) -> Place: ...
     def place_of_kv(self, block: int) -> Place: ...
-    def place_of_results(self, offset: int = 0) -> Place: ...
-    def mask(self, block: int, offset: int, rows: int) -> Event | Maybe: ...
-    def rows_from(self, offset: int, rows: int) -> int: ...
-    def of_rows(self, event: Event, offset: int) -> Event | Maybe | Where: ...
+    def stored(self, kind: str, offset: int = 0) -> Place: ...
+    def mask(self, block: int, offset: int, rows: int) -> Any: ...
+    def of_rows(self, event: Event, offset: int) -> Any: ...
 
 
 @dataclass(frozen=True)

@@ -12,19 +12,17 @@ from typing import Any
 
 import numpy as np
 
-from code_mutants.packed_cases import packed_tiles
+from code_mutants.packed_cases import MOST_RESULTS, packed_tiles
 from code_mutants.ranges import BLOCKS, KEYS, Range, log_drawn
 from code_mutants.watched_run import Change, WatchedRun, Widths, integers_of_arithmetic
 from tl_attention.codeproof.proof import Proof
 from tl_attention.codeproof.read.nodes import Assign, every
 from tl_attention.codeproof.run.threads import Threads
 from tl_attention.codeproof.tiles.row_tile_proof import RowTileProof
-from tl_attention.codeproof.tiles.tensors import Tensor, contiguous, packed_tensors, stride_values
-from tl_attention.codeproof.warp_specialized.grid_proof import turns
 from tl_attention.errors import InputError
 from tl_attention.kernels.warp_specialized.tile_order import workers
 from tl_attention.problem.bounds import GRID_YZ, LARGEST, check_sizes
-from tl_attention.problem.lengths import Problems, numbers_read, windows
+from tl_attention.problem.lengths import Problems, windows
 from tl_attention.problem.mask import WINDOW, Mask, ceildiv
 from tl_attention.problem.variant import Sizes, Variant
 from tl_attention.problem.warpgroup import WARP, WARPS
@@ -34,6 +32,8 @@ TILES, PACKED_TILES = 2, 3
 MOST_PARTS = 6
 # So many blocks find no tile.
 WITHOUT_TILE = 0.1
+# More than any problem's tiles.
+NO_TILE = 1 << 40
 Array = np.ndarray
 Named = dict[str, int]
 
@@ -149,25 +149,11 @@ def _of_clusters(proof: Proof, sizes: Problems, number: Array, read: dict[str, A
     return Cases(proof, sizes, blocks, names, np.repeat(number - own, cluster), entries, starts)
 
 
-def _tensors(proof: Proof, sizes: Problems) -> dict[str, Tensor]:
-    """Returns the tensors of many problems at once, by name; strides that are read at run time are the same in all."""
-    parameters, shapes, variant = proof.code.parameters, proof.shapes(sizes), proof.code.variant
-    apart = {p.name: tuple(2**20 + 40 * n + 8 * dim for dim in range(3)) for n, p in enumerate(parameters)}
-    if variant.packed:
-        strides = {name: (head, row) for name, (_, head, row) in apart.items()}
-        return packed_tensors(parameters, shapes, variant.box, strides)
-    return {
-        p.name: Tensor(shape, (*apart[p.name], 1) if variant.strided and p.strides else contiguous(shape))
-        for p in parameters
-        if (shape := shapes.get(p.name))
-    }
-
-
 def _names(proof: Proof, sizes: Problems) -> dict[str, Any]:
-    """Returns, by name, the sizes of many problems and, if the variant is strided, their strides."""
-    variant = proof.code.variant
-    strides = stride_values(proof.code.parameters, _tensors(proof, sizes)) if variant.strided else {}
-    return {**sizes._asdict(), **strides, **numbers_read(variant, sizes)}
+    """Returns, by name, the sizes of many problems, and what is the same in all: strides, each unlike the others."""
+    strides = [stride for parameter in proof.code.parameters for stride in parameter.strides]
+    of_parts = {"results": MOST_RESULTS} if proof.code.variant.packed and proof.code.variant.parts else {}
+    return {**sizes._asdict(), **{name: 2**20 + 40 * n for n, name in enumerate(strides)}, **of_parts}
 
 
 def _workers(proof: Proof) -> int:
@@ -178,9 +164,20 @@ def _workers(proof: Proof) -> int:
 
 def _packed(proof: Proof, of: Range | None, count: int, draw: random.Random) -> Cases:
     given = packed_tiles(proof, of, PACKED_TILES, count, draw)
+    tiles, step = given.tiles, workers(proof.schedule, proof.code.variant)
+    heads = proof.code.variant.heads_of_tiles(tiles.sizes.heads)
+    number, counted = tiles.number, 0
     # Which tiles come next is asked for in turn, as the run does.
-    turns(proof, given.tiles, given.tiles.number, PACKED_TILES, _tensors(proof, given.tiles.sizes))
-    return _of_clusters(proof, given.tiles.sizes, given.tiles.number, given.read, given.tiles)
+    for _ in range(PACKED_TILES):
+        there = number < tiles.row_tiles * heads
+        tiles.found(np.where(there, number, 0) // heads, there)
+        if proof.schedule.kernel.tile_scheduler == "dynamic":
+            # A block without a tile draws no other one.
+            number = np.where(there, counted + np.cumsum(there) - 1 + step, NO_TILE)
+            counted += int(there.sum())
+        else:
+            number = number + step
+    return _of_clusters(proof, tiles.sizes, tiles.number, given.read, tiles)
 
 
 def _number(total: int, beyond: int, draw: random.Random) -> int:

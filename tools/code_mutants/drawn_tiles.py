@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from tl_attention.codeproof.verdict import Unsafe
-from tl_attention.codeproof.warp_specialized.packed_proof import NO_END
+from tl_attention.codeproof.warp_specialized.packed_proof import NO_END, part_blocks
 from tl_attention.problem.bounds import GRID_YZ, LARGEST, PAIRS, ROOM
-from tl_attention.problem.lengths import Problems, part_blocks
+from tl_attention.problem.lengths import Problems
 from tl_attention.problem.mask import Mask, ceildiv
 from tl_attention.problem.packed import TILE_WORDS
 from tl_attention.problem.variant import Variant

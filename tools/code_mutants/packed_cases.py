@@ -12,10 +12,11 @@ from code_mutants.drawn_tiles import DrawnTiles
 from code_mutants.ranges import BLOCKS, KEYS, WORD_OF, WORDS, Range, log_drawn
 from tl_attention.codeproof.proof import Proof
 from tl_attention.kernels.warp_specialized.tile_order import workers
-from tl_attention.problem.lengths import MOST_RESULTS
 from tl_attention.problem.mask import WINDOW, ceildiv
 
 Array = np.ndarray
+# Rows of tiles in which parts of sequences have their results.
+MOST_RESULTS = 1 << 20
 # How many of the tiles have a value of the range.
 SHARE = 0.8
 # So many blocks find no tile.

@@ -14,7 +14,7 @@ from typing import Any
 from tl_attention.codeproof.mma_sync.fragment_layout import KEEP_Q, OF_D, FragmentLayout
 from tl_attention.codeproof.run.stream import fragment, multiply
 from tl_attention.codeproof.tiles.row_tile_proof import RowTileProof
-from tl_attention.codeproof.tiles.row_tiles import RowTiles
+from tl_attention.codeproof.tiles.row_tiles import RowTile
 from tl_attention.codeproof.tiles.tiles import SIDE, Matrix, Tile
 from tl_attention.codeproof.verdict import Unsafe
 from tl_attention.kernels.mma_sync.dialect import Q_LOAD
@@ -68,12 +68,12 @@ class MmaSyncProof(RowTileProof):
 
     # --- what a block does -------------------------------------------------------------------------------------
 
-    def expected(self, tile: RowTiles, blocks: Any) -> Iterator[Expected | Loop]:
+    def expected(self, tile: RowTile, blocks: Any) -> Iterator[Expected | Loop]:
         yield from self._load("Q", 0, tile.copied("Q"))
         yield from self.program.phases.events(blocks, lambda block, op: self._operation(op, block, tile))
         yield from self._stores(tile)
 
-    def _operation(self, op: Operation, block: Any, tile: RowTiles) -> Iterator[Expected]:
+    def _operation(self, op: Operation, block: Any, tile: RowTile) -> Iterator[Any]:
         name = whole(op.statement)
         if op.kind == "issue":
             buffer = name.removeprefix("load_").upper()
@@ -144,7 +144,7 @@ class MmaSyncProof(RowTileProof):
                         if (held := registers.get((name, at), "nothing")) != wanted:
                             raise Unsafe(f"{statement}({block}) multiplies {held} of {name}[{at}], expected {wanted}")
 
-    def _stores(self, tile: RowTiles) -> Iterator[Event]:
+    def _stores(self, tile: RowTile) -> Iterator[Event]:
         """Yields the events that store a tile's LSE, if it has one, and then its output.
 
         Each stores 16 rows of all warps, from their own registers.
@@ -152,4 +152,4 @@ class MmaSyncProof(RowTileProof):
         of_output = self.pieces.head_dim // SIDE * OF_D
         for kind, registers in (("lse", 2),) * self.lse + (("output", of_output),):
             for i in range(self.pieces.products):
-                yield Event(kind, index=i * registers, place=tile.place(i * self.pieces.rows))
+                yield Event(kind, index=i * registers, place=tile.stored(kind, i * self.pieces.rows))

@@ -16,7 +16,7 @@ from typing import Any
 from tl_attention.codeproof.pipelined.replay import OUTPUT, WAITS, Q, check_waits
 from tl_attention.codeproof.terms.comparison import Block
 from tl_attention.codeproof.tiles.row_tile_proof import RowTileProof
-from tl_attention.codeproof.tiles.row_tiles import RowTiles
+from tl_attention.codeproof.tiles.row_tiles import RowTile
 from tl_attention.codeproof.tiles.tiles import Tile
 from tl_attention.program.events import Event, Expected, Loop
 from tl_attention.program.program import Operation
@@ -38,19 +38,19 @@ class PipelinedProof(RowTileProof):
             "V": Tile("V", schedule.block_N, variant.tile_dim_v, buffers["V"], of_tensor=variant.head_dim_v),
         }
 
-    def expected(self, tile: RowTiles, blocks: Any) -> Iterator[Expected | Loop]:
+    def expected(self, tile: RowTile, blocks: Any) -> Iterator[Expected | Loop]:
         yield Event("write", Q, place=tile.copied(Q))
         yield from self.program.phases.events(blocks, lambda block, op: self._operation(op, block, tile))
         if self.lse:
-            yield Event("lse", place=tile.place())
+            yield Event("lse", place=tile.stored("lse"))
         if any(descriptor.tensor == OUTPUT for descriptor in self.plan.descriptors):
             # The output goes through the buffer of Q.
             yield Event("write", Q, reads=((Q, 0, 0),))
             yield Event("store", Q, reads=((Q, 0, 0),), place=tile.place())
         else:
-            yield Event("output", value=tile.rows_from(0, self.rows), place=tile.place())
+            yield Event("output", place=tile.stored("output"))
 
-    def _operation(self, op: Operation, block: Any, tile: RowTiles) -> Iterator[Expected]:
+    def _operation(self, op: Operation, block: Any, tile: RowTile) -> Iterator[Any]:
         """Yields the expected events of an operation, if that is to issue a load or the product of a loaded tile.
 
         A product adds to what its accumulators have, which is -inf where scores are hidden.

@@ -11,6 +11,8 @@ from tl_attention.codeproof.read.expression import Expression
 Act = Callable[[Any, Any, int], None]
 # The kinds of a Step by which threads learn of tiles, and of one that reads a number of a tile's head.
 COUNTER, PER_HEAD = "counter", "of its head"
+# The kind of an event: arithmetic with a number of the tile's head.
+COUNTS = "counts"
 
 
 class Made(NamedTuple):

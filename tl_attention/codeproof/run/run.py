@@ -31,8 +31,7 @@ from tl_attention.codeproof.read.nodes import (
 )
 from tl_attention.codeproof.read.text import Call, Kernel
 from tl_attention.codeproof.run.threads import NUMBERS, Class, Threads, Value
-from tl_attention.codeproof.tiles.row_tiles import Entries
-from tl_attention.codeproof.tiles.tile_numbers import TileNumbers
+from tl_attention.codeproof.tiles.tile_numbers import Entries, TileNumbers
 from tl_attention.codeproof.verdict import Unsafe
 from tl_attention.problem.warpgroup import WARP
 

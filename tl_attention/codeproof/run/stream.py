@@ -9,17 +9,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
-from tl_attention.codeproof.comparison import COUNTS
 from tl_attention.codeproof.read.copies import CLEAR, HAND_OVER, ONE_HEAD, PUT
-from tl_attention.codeproof.read.nodes import PER_HEAD
+from tl_attention.codeproof.read.nodes import COUNTS, PER_HEAD
 from tl_attention.codeproof.read.products import OF_AN_MMA
 from tl_attention.codeproof.run.run import Run
 from tl_attention.codeproof.run.thread_slice import Reading, ThreadSlice
+from tl_attention.codeproof.run.threads import Value
 from tl_attention.codeproof.run.tile_copies import OF_A_TILE, TileCopies, in_ring, p_in_shared, same_tile
 from tl_attention.codeproof.run.wgmma_groups import WgmmaGroups
+from tl_attention.codeproof.terms.run import BRANCH, END, LOOP, MARKS, OTHERWISE, TILES
+from tl_attention.codeproof.tiles.row_tiles import RESULTS
 from tl_attention.codeproof.tiles.tensors import Tensor
 from tl_attention.codeproof.tiles.tiles import Matrix, matrices
 from tl_attention.codeproof.verdict import Unsafe
@@ -27,8 +30,6 @@ from tl_attention.problem.shape import DTYPE_BYTES
 from tl_attention.problem.warpgroup import WARP, WARPGROUP
 from tl_attention.program.events import CLUSTER, OF_PARTS, TILE, Event
 
-# Where results go: those of parts, where there are some, and with them those of sequences that are not split.
-RESULTS = {"output": ("Output", "Merged"), "logarithms": ("LSE", "MergedLSE")}
 # The elements of a register.
 PAIR = 2
 # What all threads of a process do.
@@ -52,10 +53,14 @@ class Stream:
         self.run, self.own, self.who, self.reading = run, own, who, reading
         threads = run.threads
         warpgroups = threads.y[own] if threads.ys > 1 or threads.first_y else threads.x[own] // WARPGROUP
-        self.products, self.moved = WgmmaGroups(reading, warpgroups), TileCopies(run, reading)
+        self.products = WgmmaGroups(reading, warpgroups)
+        self.moved = TileCopies(run, reading, max(len(own) // WARPGROUP, 1))
         self.stores = 0
         # What barriers expect of boxes that are not whole tiles.
         self.boxes: list[ThreadSlice] = []
+        # Of each condition and loop of unknown sizes that is open: the condition, and the products before it, or behind its
+        # first side.
+        self.ways: list[tuple[Any, WgmmaGroups]] = []
         # The registers that have a number of the tile's head, by the tensor that it is read from.
         self.of_head: dict[str, frozenset[str]] = {}
 
@@ -116,7 +121,7 @@ class Stream:
                 raise Unsafe(f"line {self.boxes[0].line}: boxes are expected as {found}, expected {wanted}")
             yield Event("expect", f"{event.name}_full", event.index, 1)
             self.boxes = []
-        yield event
+        yield replace(event, step=parts[0].line)
 
     def _parts(self) -> Iterator[ThreadSlice]:
         mine: dict[int, tuple[np.ndarray, int]] = {}
@@ -131,10 +136,14 @@ class Stream:
                 yield ThreadSlice(seen, *mine[key])
 
     def _event(self, part: ThreadSlice) -> Iterator[Event]:
+        """Yields the events of a part, with the line in the place of a step, which code does not show."""
+        yield from (replace(event, step=part.line) for event in self._events_of(part))
+
+    def _events_of(self, part: ThreadSlice) -> Iterator[Event]:
         seen = part.seen
         if seen.kind in BY_ALL and part.count != len(self.own):
             raise Unsafe(f"line {part.line}: {part.count} of the {len(self.own)} threads of {self.who} run it")
-        if seen.kind not in OF_A_PRODUCT:
+        if seen.kind not in OF_A_PRODUCT and seen.kind not in MARKS:
             self.products.check_settled(part)
         handle = HANDLES.get(seen.kind)
         if handle:
@@ -142,6 +151,31 @@ class Stream:
         else:
             index, value = (part.one(name) if name in seen.values else 0 for name in ("index", "value"))
             yield Event(seen.kind, seen.name, index, value)
+
+    # --- conditions and loops of unknown sizes -------------------------------------------------------------------
+
+    def _mark(self, part: ThreadSlice) -> Iterator[Event]:
+        """Yields a mark; raises Unsafe unless products and stores are in flight alike on all ways to it."""
+        kind, values = part.seen.kind, part.seen.values
+        if part.count != len(self.own):
+            raise Unsafe(f"line {part.line}: some of the threads of {self.who} have a {kind} of unknown sizes")
+        if self.stores or self.boxes:
+            raise Unsafe(f"line {part.line}: {self.who} has a store that is not committed, or a box that is not loaded")
+        if kind in (LOOP, BRANCH, TILES):
+            self.ways.append((values["value"] if kind == BRANCH else None, self.products.copy()))
+        elif kind == OTHERWISE:
+            condition, before = self.ways.pop()
+            self.ways.append((condition, self.products))
+            self.products = before
+        elif kind == END:
+            self.products.join(self.ways.pop()[1], part.line)
+        yield Event(kind, index=values.get("index", 0), value=values.get("value", 0))
+
+    def _check_always(self, part: ThreadSlice) -> None:
+        """Raises Unsafe for arithmetic under a condition, unless it is with a number of a head, which counts in some tiles."""
+        conditions = [condition for condition, _ in self.ways if condition is not None]
+        if conditions and all(map(part.seen.registers.touched.isdisjoint, self.of_head.values())):
+            raise Unsafe(f"line {part.line} computes where {conditions[-1]}, and not elsewhere")
 
     # --- barriers ----------------------------------------------------------------------------------------------
 
@@ -179,7 +213,9 @@ class Stream:
     def _hand_over(self, part: ThreadSlice) -> Iterator[Event]:
         if part.count != len(self.own):
             raise Unsafe(f"line {part.line}: not all threads of {self.who} hand over a tile")
-        yield Event("take", TILE, part.one("index"), blocks=(int(self.run.rank_of(part.seen.threads[part.mine][0])),))
+        place = (part.one("entry"), part.one("head")) if "entry" in part.seen.values else ()
+        rank = int(self.run.rank_of(part.seen.threads[part.mine][0]))
+        yield Event("take", TILE, part.one("index"), blocks=(rank,), place=place)
 
     def _read_number(self, part: ThreadSlice) -> Iterator[Event]:
         if part.count != len(self.own):
@@ -198,6 +234,8 @@ class Stream:
 
     def _compute(self, part: ThreadSlice) -> Iterator[Event]:
         self.products.computed()
+        if part.seen.kind == "arithmetic":
+            self._check_always(part)
         if part.seen.kind == "mask":
             yield Event("mask")
         touched = part.seen.registers.touched
@@ -247,18 +285,27 @@ class Stream:
 
     def _rows_of_output(self, part: ThreadSlice) -> Iterator[Event]:
         product = next(p for p in self.reading.products.values() if p.b_transposed)
-        output = self._tensor_of(part, "output")
-        batch, head, row, beyond = output.bounded(part.one("element"), part.one("rows"))
-        values, of, apart = part.seen.values, part.one("head_dim"), part.one("row_stride")
-        said = (part.seen.name, of, values["bounded"], values["dtype"], values["registers"], apart)
-        self._check_heads(part, output)
+        tensor, values = self._tensor_of(part, "output"), part.seen.values
         of_part = self.reading.of_part(part.seen.name)
-        narrow = output.columns < product.columns and not of_part and values["heads"] == ONE_HEAD
-        dtype = "float32" if of_part else self.reading.dtype
-        wanted = (part.seen.name, output.columns, narrow, dtype, product.accumulators, output.row_stride)
-        if said != wanted or beyond:
-            raise Unsafe(f"line {part.line} stores {said} at another row than it has rows left from there")
-        yield Event("output", self._name_of(part), part.one("index"), place=(row, head, batch))
+        said = part.one("head_dim"), values["bounded"], values["dtype"], values["registers"]
+        narrow = tensor.columns < product.columns and not of_part and values["heads"] == ONE_HEAD
+        wanted = tensor.columns, narrow, "float32" if of_part else self.reading.dtype, product.accumulators
+        if said != wanted:
+            raise Unsafe(f"line {part.line} stores {said}, expected {wanted}")
+        yield self._rows("output", part, part.one("row_stride"))
+
+    def _rows_of_lse(self, part: ThreadSlice) -> Iterator[Event]:
+        self._tensor_of(part, "lse")
+        yield self._rows("lse", part, 1)
+
+    def _rows(self, kind: str, part: ThreadSlice, apart: Value) -> Event:
+        """Returns the event of rows that are stored from an element on, so far apart."""
+        heads = part.seen.values["heads"]
+        wanted = ONE_HEAD if self.reading.heads[0] == 1 else self.reading.heads
+        if heads != wanted:
+            raise Unsafe(f"line {part.line} stores rows of heads {heads}, expected {wanted}")
+        place = part.one("element"), part.one("rows"), apart, part.one("head_stride") if heads != ONE_HEAD else 0
+        return Event(kind, self._name_of(part), part.one("index"), place=place)
 
     def _name_of(self, part: ThreadSlice) -> str:
         """Returns the name of a store's event, which says where some results are those of parts."""
@@ -280,22 +327,6 @@ class Stream:
         self.of_head[part.seen.name] = part.seen.registers.written
         yield Event(PER_HEAD, part.seen.name, value=part.one("value"))
 
-    def _check_heads(self, part: ThreadSlice, tensor: Tensor) -> None:
-        """Raises Unsafe unless rows are stored of the tile's heads, as far apart as the tensor has them."""
-        heads = part.seen.values["heads"]
-        apart = part.one("head_stride") if heads != ONE_HEAD else 0
-        wanted = (ONE_HEAD, 0) if self.reading.heads[0] == 1 else (self.reading.heads, tensor.head_stride)
-        if (heads, apart) != wanted:
-            raise Unsafe(f"line {part.line} stores rows of heads {heads} that are {apart} apart, expected {wanted}")
-
-    def _rows_of_lse(self, part: ThreadSlice) -> Iterator[Event]:
-        tensor = self._tensor_of(part, "logarithms")
-        batch, head, row, beyond = tensor.bounded(part.one("element"), part.one("rows"))
-        self._check_heads(part, tensor)
-        if beyond:
-            raise Unsafe(f"line {part.line} stores logarithms at another row than it has rows left from there")
-        yield Event("lse", self._name_of(part), part.one("index"), place=(row, head, batch))
-
 
 @lru_cache(maxsize=1 << 14)
 def fragment(tile: str, slot: int, registers: str, at: int, matrix: Matrix) -> Event:
@@ -310,6 +341,7 @@ def multiply(into: str, at: int, a: tuple[str, int], b: tuple[str, int]) -> Even
 
 
 HANDLES: dict[str, Callable[[Stream, ThreadSlice], Iterator[Event] | None]] = {
+    **dict.fromkeys(MARKS, Stream._mark),
     "arrive": Stream._arrive,
     "init": Stream._init,
     "expect": Stream._expect,

@@ -7,6 +7,7 @@ rows that follow each other in one head.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -14,10 +15,12 @@ from tl_attention.codeproof.read.copies import PUT
 from tl_attention.codeproof.run.run import ZEROS, Run, Seen
 from tl_attention.codeproof.run.thread_slice import Reading, ThreadSlice
 from tl_attention.codeproof.run.threads import Value
+from tl_attention.codeproof.terms.comparison import Inside
 from tl_attention.codeproof.terms.spread import Spread, each, numbers, of_threads, split
-from tl_attention.codeproof.terms.term import CONSTANT, known
+from tl_attention.codeproof.terms.term import CONSTANT, Term, known
 from tl_attention.codeproof.tiles.tiles import Tile
 from tl_attention.codeproof.verdict import Unsafe
+from tl_attention.problem.warpgroup import ROWS
 from tl_attention.program.events import Event
 
 # The kinds of which several together fill, read or write a tile.
@@ -27,8 +30,8 @@ OF_A_TILE = {"tma load", "tma store", "copy", "write", "output", "read"}
 class TileCopies:
     """TileCopies makes one event of all the boxes, copies or stores by which a process moves one tile."""
 
-    def __init__(self, run: Run, reading: Reading):
-        self.run, self.reading = run, reading
+    def __init__(self, run: Run, reading: Reading, warpgroups: int):
+        self.run, self.reading, self.warpgroups = run, reading, warpgroups
 
     def event(self, parts: Sequence[ThreadSlice]) -> Event:
         """Returns the one event that the parts of a tile make together; raises Unsafe if they are no whole tile."""
@@ -103,8 +106,8 @@ class TileCopies:
         slot, places = self._whole_slot(parts)
         return Event("load", parts[0].seen.name, slot, place=self._origin(parts, places))
 
-    def _origin(self, parts: Sequence[ThreadSlice], places: Sequence[np.ndarray]) -> tuple[Value, Value]:
-        """Returns (offset in the tensor, rows) of a copied tile; raises Unsafe for misplaced elements.
+    def _origin(self, parts: Sequence[ThreadSlice], places: Sequence[np.ndarray]) -> tuple[Value, Inside]:
+        """Returns (offset in the tensor, which rows) of a copied tile; raises Unsafe for misplaced elements.
 
         Each element must be in its place, or be zero behind the tensor.
         """
@@ -134,28 +137,44 @@ class TileCopies:
                     raise Unsafe(f"line {line}: not all columns of the rows of {name} are copied")
         if any(inside for (_, of_tensor), inside in copied.items() if not of_tensor):
             raise Unsafe(f"line {line}: not all columns of the rows of {name} are copied")
-        return first, self.rows([copied[row, True] for row in range(tile.rows)], line)
-
-    def rows(self, inside: Sequence[Value], line: int) -> Value:
-        """Returns how many rows threads copy or store; raises Unsafe unless these are the first ones."""
-        count = sum(map(bool, inside))
-        if not all(inside[:count]):
-            raise Unsafe(f"line {line}: it leaves out a row before others")
-        return count
+        return first, Inside(tuple(copied[row, True] for row in range(tile.rows)))
 
     def _output(self, parts: Sequence[ThreadSlice]) -> Event:
-        """Returns the event of storing rows of the output; raises Unsafe unless threads store each element once."""
-        seen = parts[0].seen
-        tensor = self.reading.tensors[seen.name]
-        elements, width = np.concatenate([part.all_of("element") for part in parts]), self._width(parts)
-        batch, head, row, column = tensor.place(elements)
-        first, last = int(row.min()), int(row.max())
-        wanted = np.arange(0, (last - first + 1) * tensor.columns, width)
-        found = np.sort((row - first) * tensor.columns + column)
-        whole = len(found) == len(wanted) and (found == wanted).all() and (column < tensor.columns).all()
-        if not whole or head.min() != head.max() or batch.min() != batch.max():
-            raise Unsafe(f"line {parts[0].line}: the output's elements are not those of whole rows, each once")
-        return Event("output", place=(first, int(head[0]), int(batch[0])), value=last - first + 1)
+        """Returns the event of rows whose elements threads store each by itself, where the row is there.
+
+        Raises Unsafe unless they are all elements of the warpgroups' rows, each once.
+        """
+        seen, line = parts[0].seen, parts[0].line
+        tensor, width = self.reading.tensors[seen.name], self._width(parts)
+        first = known(of_threads(parts[0].all_of("element"), parts[0].count)[0])
+        places, stored = [], dict[int, Any]()
+        for part in parts:
+            row, column = _within(of_threads(part.all_of("element"), part.count) - first, tensor.row_stride, line)
+            places += [row * tensor.columns + column + n for n in range(width)]
+            for (at,), inside in alike(part.all_of("inside") if "inside" in part.seen.values else 1, row):
+                if stored.setdefault(at, inside) != inside:
+                    raise Unsafe(f"line {line}: some elements of row {at} are stored where others are not")
+        wanted = [np.arange(row * tensor.columns, (row + 1) * tensor.columns) for row in sorted(stored)]
+        count = self.warpgroups * ROWS
+        if not {*stored} <= {*range(count)} or not np.array_equal(
+            np.sort(np.concatenate(places)), np.concatenate(wanted)
+        ):
+            raise Unsafe(f"line {line}: the output's elements are not those of whole rows, each once")
+        rows = Inside(tuple(stored.get(row, 0) for row in range(count)))
+        return Event("output", place=(first, rows, tensor.row_stride, 0))
+
+
+def _within(apart: Any, stride: Any, line: int) -> tuple[np.ndarray, np.ndarray]:
+    """Returns (rows, columns) of elements so far behind the first, by their form where the rows' stride is not known."""
+    row: Any = 0
+    if isinstance(stride, Term):
+        ((monomial, factor),) = stride.parts.items()
+        row = apart.parts.get(monomial, np.zeros(len(apart), dtype=np.int64)) // factor
+        apart = apart - Spread({CONSTANT: row}) * stride
+    found = numbers(apart)
+    if isinstance(found, Spread):
+        raise Unsafe(f"line {line} stores an element {found[0]} behind the first, which is in no row")
+    return (row, found) if isinstance(stride, Term) else np.divmod(found, stride)
 
 
 def in_ring(part: ThreadSlice, tile: Tile) -> tuple[Value, np.ndarray]:

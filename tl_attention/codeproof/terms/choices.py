@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tl_attention.codeproof.terms.term import Term, below, holds, term
+from typing import Any
+
+from tl_attention.codeproof.terms.term import HOLDS, Term, below, holds, term
 
 
 def least(a: Term | int, b: Term | int) -> Term:
@@ -23,3 +25,16 @@ def equal(a: Term | int, b: Term | int) -> Term:
 def chosen(condition: Term | int, a: Term | int, b: Term | int) -> Term:
     """Returns a where a condition of 0 or 1 is 1, else b."""
     return term(b) + term(condition) * (term(a) - b)
+
+
+def not_negative(condition: Any) -> Term | None:
+    """Returns what is not negative exactly where a condition of one comparison is 1, None for any other."""
+    for of, sign in ((term(condition), 1), (1 - term(condition), -1)):
+        if (
+            len(of.parts) == 1
+            and len(of.atoms) == 1
+            and (atom := next(iter(of.atoms))).kind == HOLDS
+            and of.leading == 1
+        ):
+            return atom.of if sign > 0 else -atom.of - 1
+    return None

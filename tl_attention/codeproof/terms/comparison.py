@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from tl_attention.codeproof.terms.choices import most
+from tl_attention.codeproof.terms.choices import most, not_negative
 from tl_attention.codeproof.terms.facts import Facts
 from tl_attention.codeproof.terms.run import BRANCH, END, LEAVE, LOOP, OTHERWISE, TILES, facts_of
 from tl_attention.codeproof.terms.term import holds, term
@@ -87,17 +87,11 @@ def blocks_of(events: Iterable[Event]) -> list[Event | Block]:
 class Comparison:
     """A Comparison shows that a process's events on one tile, any, are the expected ones; else raises Unsafe.
 
-    An event that concerns its process `alone` may stand anywhere. `placed` turns an event's place into numbers to show.
+    An event that concerns its process `alone` may stand anywhere.
     """
 
-    def __init__(
-        self,
-        facts: Facts,
-        who: str,
-        alone: Callable[[Event], bool],
-        placed: Callable[[Event], tuple[Any, ...]] = lambda event: event.place,
-    ):
-        self.facts, self.who, self.alone, self.placed = facts, who, alone, placed
+    def __init__(self, facts: Facts, who: str, alone: Callable[[Event], bool]):
+        self.facts, self.who, self.alone = facts, who, alone
 
     def compare(self, found: list[Event | Block], expected: Iterable[Expected | Loop | Where | Unless]) -> None:
         wanted = [*expected]
@@ -200,7 +194,7 @@ class Comparison:
             raise Unsafe(f"{self.who} has a {block.kind} in the loop of another")
 
     def _show_equal(self, one: Event, wanted: Event) -> None:
-        words, placed = f"{one.kind} {one.name}".strip(), self.placed(wanted)
+        words, placed = f"{one.kind} {one.name}".strip(), wanted.place
         pairs = [("index", one.index, wanted.index), ("value", one.value, wanted.value)]
         pairs += zip(OF_A_TAKE if one.kind == "take" else PLACES[len(placed)], one.place, placed)
         pairs += [("index of what it reads", a[1], b[1]) for a, b in zip(one.reads, wanted.reads)]
@@ -215,6 +209,11 @@ class Comparison:
         """Shows that so many rows are copied or stored as are left, which may be fewer than none, or more than these."""
         if all(inside == 1 for inside in rows):
             self.facts.show(f"{words} {len(rows) - 1}", left - len(rows))
+            return
+        there: set[Any] = {None if (of := not_negative(inside)) is None else of + row for row, inside in enumerate(rows)}
+        if len(there) == 1 and None not in there:
+            # So many rows are left for all of the conditions.
+            self.facts.show_equal(f"{words}s", there.pop(), left - 1)
             return
         for row, inside in enumerate(rows):
             self.facts.show_equal(f"{words} {row}", inside, holds(term(left) - 1 - row))

@@ -252,10 +252,9 @@ def term(value: Term | int) -> Term:
     """Returns a number as a Term, and a Term as it is."""
     if isinstance(value, Term):
         return value
-    try:
-        return _number(int(value))
-    except TypeError:
-        raise Refused("threads have one value each, expected one for all") from None
+    if hasattr(value, "__len__"):
+        raise Refused("threads have values of their own, expected one for all")
+    return _number(int(value))
 
 
 @lru_cache(maxsize=1 << 12)
@@ -271,9 +270,6 @@ def known(value: Any) -> Any:
 def symbol(name: str) -> Term:
     """Returns the Term of an unknown integer with this name."""
     return Atom.one(SYMBOL, name).term
-
-
-# --- what operators do ---------------------------------------------------------------------------------------------
 
 
 def quotient(of: Term, by: Term) -> Term:

@@ -1,7 +1,6 @@
 """This module is the oracle of tiles: it says which rows a tile has, and which KV blocks the tile visits.
 
-It also says which of the KV blocks need a mask, and where rows lie. It answers for one tile, or for arrays of tiles of
-many problems.
+It also says which of the KV blocks need a mask, and where rows lie. Places and sizes are numbers, or unknowns.
 """
 
 from __future__ import annotations
@@ -9,33 +8,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from types import SimpleNamespace
-from typing import Any, Protocol
-
-import numpy as np
+from typing import Any
 
 from tl_attention.codeproof.run.threads import Value
+from tl_attention.codeproof.terms.comparison import Unless
+from tl_attention.codeproof.terms.facts import Facts
+from tl_attention.codeproof.terms.term import term
 from tl_attention.codeproof.tiles.tensors import Tensor
-from tl_attention.codeproof.verdict import Unsafe
-from tl_attention.problem.lengths import Lengths
-from tl_attention.problem.mask import INTEGERS, ceildiv
-from tl_attention.problem.tiling import kv_index, visited, whole_blocks
+from tl_attention.problem.tiling import visited, whole_blocks
 from tl_attention.problem.variant import Variant
 from tl_attention.problem.warpgroup import ROWS
-from tl_attention.program.events import Event, Maybe, Place
+from tl_attention.program.events import OF_PARTS, Event, Maybe, Where
 
-# numpy's arithmetic under the names that a mask asks for.
-ARRAYS = SimpleNamespace(min=np.minimum, max=np.maximum, ceildiv=ceildiv, Or=np.logical_or)
-
-
-class Entries(Protocol):
-    """Entries say, for many blocks at once, what the list of tiles has, whose first entry is number 0."""
-
-    def count(self, blocks: np.ndarray) -> Value:
-        """Returns how many entries the list has in each block's problem."""
-
-    def words(self, blocks: np.ndarray, entries: np.ndarray) -> np.ndarray:
-        """Returns the numbers of these entries, (TILE_WORDS, blocks); raises Unsafe for one that the list does not have."""
+# The tensors that results go to, and of packed sequences those of parts and those of all keys.
+RESULTS = {"output": ("Output", "Merged"), "lse": ("LSE", "MergedLSE")}
 
 
 @dataclass(frozen=True)
@@ -54,157 +40,121 @@ class Cut:
 
 
 @dataclass
-class RowTiles:
-    """A RowTiles is the place of a row tile in its problem, as numbers, or of many tiles, as arrays.
+class RowTile:
+    """A RowTile is the place of a row tile in its problem, whose sizes may be unknown within some facts.
 
-    `row` is a tile's first row, `rank` its number among the tiles that share KV blocks. `there` is false where a block
-    has no tile any more.
+    `row` is the tile's first row, `rank` its number among the tiles that share KV blocks.
     """
 
     cut: Cut
-    # Problems, or the Lengths of one.
+    # The problem's, or those of one sequence.
     sizes: Any
     row: Value
     head: Value
     batch: Value
-    rank: Value
-    there: Value
+    rank: int
     tensors: Mapping[str, Tensor]
+    facts: Facts
+    # The arithmetic of sizes.
+    ops: Any
     # Of packed sequences: the first row of the tile's sequence among all rows of Q, and of K and V.
     begins: tuple[Value, Value] | None = None
     # Of keys in parts: the first KV block of the tile's part, and the one behind its last. A batch's results are those of
-    # batch `result`; those of a packed sequence are rows of tiles from `result` on, if that is not negative.
+    # batch `result`; those of a packed sequence, where it is `split`, are rows of tiles from `result` on.
     part: tuple[Value, Value] | None = None
     result: Value | None = None
+    split: Value = 0
 
     @property
     def box(self) -> int:
         """Returns how many rows of a head a warpgroup has."""
         return self.cut.variant.box
 
-    @property
-    def _arithmetic(self) -> Any:
-        return ARRAYS if isinstance(self.row, np.ndarray) else INTEGERS
-
     @cached_property
     def blocks(self) -> tuple[Value, Value]:
-        """Returns (first, end) of the KV blocks that each tile visits."""
-        cut, first = self.cut, self.row - self.rank * self.cut.block_M
-        if self.part is None:
-            return visited(self.sizes, cut.variant.mask, first, cut.rows, cut.block_N, cut.least, self._arithmetic)
-        start, end = visited(self.sizes, cut.variant.mask, first, cut.rows, cut.block_N, 0, self._arithmetic)
-        own_start, own_end = self.part
-        start = self._arithmetic.min(self._arithmetic.max(start, own_start), own_end - 1)
-        end = self._arithmetic.min(end, own_end)
-        # One block more would be another part's.
-        return start, self._arithmetic.max(end, start + 1)
+        """Returns (first, end) of the KV blocks that the tile visits."""
+        cut, first, ops = self.cut, self.row - self.rank * self.cut.block_M, self.ops
+        least = cut.least if self.part is None else 0
+        start, end = visited(self.sizes, cut.variant.mask, first, cut.rows, cut.block_N, least, ops)
+        if self.part is not None:
+            own_start, own_end = self.part
+            start = ops.min(ops.max(start, own_start), own_end - 1)
+            # One block more would be another part's.
+            end = ops.max(ops.min(end, own_end), start + 1)
+        start, count = self.facts.named(start), self.facts.named(end - start)
+        return start, start + count
+
+    @property
+    def count(self) -> Value:
+        """Returns how many KV blocks the tile has."""
+        first, end = self.blocks
+        return self.facts.named(end - first)
 
     def whole(self, offset: int, rows: int) -> tuple[Value, Value]:
         """Returns (first, end) of the KV blocks of which `rows` rows, from the tile's `offset` on, see all keys."""
         cut = self.cut
-        return whole_blocks(self.sizes, cut.variant.mask, self.row + offset, rows, cut.block_N, self._arithmetic)
+        return whole_blocks(self.sizes, cut.variant.mask, self.row + offset, rows, cut.block_N, self.ops)
 
-    @property
-    def queries(self) -> tuple[Value, Value]:
-        """Returns (first row, batch) of the tile's sequence in Q; for packed ones the batch is the row behind the last."""
-        return (0, self.batch) if self.begins is None else (self.begins[0], self.begins[0] + self.sizes.seq_q)
+    def kv(self, block: Value) -> Value:
+        """Returns which KV block the loop takes `block`-th, from 0 on."""
+        first, end = self.blocks
+        return end - 1 - block if self.cut.kv_order == "descending" else first + block
 
-    @property
-    def split(self) -> Any:
-        """Says whether the tile has a part of a packed sequence's keys; None where none is split."""
-        return None if self.result is None or self.begins is None else self.result >= 0
+    def left(self, offset: int = 0) -> Value:
+        """Returns how many rows the problem has from the tile's `offset` on, which may be none or less."""
+        return self.sizes.seq_q - self.row - offset
 
-    @property
-    def keys(self) -> tuple[Value, Value]:
-        """Returns (first row, batch) of the tile's sequence in K and V, as `queries` does for Q."""
-        return (0, self.batch) if self.begins is None else (self.begins[1], self.begins[1] + self.sizes.seq_kv)
-
-    @property
-    def head_kv(self) -> Value:
-        """Returns the number of the head of K and V that the tile's query head uses."""
-        return self.head // self.cut.variant.group
+    # --- places --------------------------------------------------------------------------------------------------
 
     def place(self, offset: int = 0) -> tuple[Value, Value, Value]:
-        """Returns (row, head, batch) of the tile's row number `offset`, its first by default."""
-        first, batch = self.queries
+        """Returns (row, head, batch) of the tile's row number `offset`, its first by default.
+
+        Of packed sequences the batch is the row behind the sequence's last.
+        """
+        first, batch = (0, self.batch) if self.begins is None else (self.begins[0], self.begins[0] + self.sizes.seq_q)
         return first + self.row + offset, self.head, batch
 
-    def place_of_results(self, offset: int = 0) -> tuple[Value, Value, Value]:
-        """Returns (row, head, batch) of the results of the tile's row number `offset`, its first by default.
+    def place_of_kv(self, block: Value) -> tuple[Value, Value, Value]:
+        """Returns (row, head, batch) of the first row, in K and V, of the KV block that the loop takes `block`-th."""
+        first, batch = (0, self.batch) if self.begins is None else (self.begins[1], self.begins[1] + self.sizes.seq_kv)
+        return first + self.cut.block_N * self.kv(block), self.head // self.cut.variant.group, batch
 
-        A warpgroup's rows begin at the offset.
+    def copied(self, tensor: str, block: Value | None = None) -> tuple[Value, Value]:
+        """Returns (first element, rows that the tensor has from there) of a KV block, or of Q's row tile if it is None."""
+        row, head, batch = self.place() if block is None else self.place_of_kv(block)
+        left = self.left() if block is None else self.sizes.seq_kv - row
+        return self.tensors[tensor].element(batch, head, row), left
+
+    def stored(self, kind: str, offset: int = 0) -> tuple[Value, ...]:
+        """Returns (first element, rows left, distance of rows, distance of heads) of a result of all of a row's keys.
+
+        The rows begin at the tile's `offset`; `kind` is output or lse.
         """
         row, head, batch = self.place(offset)
-        if self.result is None:
-            return row, head, batch
-        if self.begins is None:
-            return row, head, self.result
-        own = self.result + offset // self.box * ROWS
-        of_part = own, 0, own + self.sizes.seq_q - self.row - offset
-        if isinstance(self.result, np.ndarray):
-            return tuple(np.where(self.split, *both) for both in zip(of_part, (row, head, batch)))
-        return of_part if self.split else (row, head, batch)
+        if self.begins is not None:
+            batch = 0
+        elif self.result is not None:
+            batch = self.result
+        tensor = self.tensors[RESULTS[kind][self.begins is not None and self.result is not None]]
+        return tensor.element(batch, head, row), self.left(offset), *self._apart(tensor)
 
-    def place_of_block(self, number: Value) -> tuple[Value, Value, Value]:
-        """Returns (row, head, batch) of the first row, in K and V, of KV block `number` of the sequence."""
-        first, batch = self.keys
-        return first + self.cut.block_N * number, self.head_kv, batch
+    def of_rows(self, event: Event, offset: int) -> Any:
+        """Returns the event of storing rows from an offset on: a Maybe where there is none, or where they are of parts another."""
+        if self.begins is None or self.result is None:
+            return Maybe(event) if self.facts.sign(term(-self.left(offset))) > 0 else event
+        tensor = self.tensors[RESULTS[event.kind][0]]
+        element = (self.result + offset // self.box * ROWS) * tensor.row_stride
+        place = element, self.left(offset), *self._apart(tensor)
+        return Where(self.split, (replace(event, name=OF_PARTS, place=place),), (event,))
 
-    # --- of one tile -------------------------------------------------------------------------------------------
+    def _apart(self, tensor: Tensor) -> tuple[Value, Value]:
+        return tensor.row_stride, tensor.head_stride if self.cut.variant.tile_heads > 1 else 0
 
-    def one(self, number: int) -> RowTiles:
-        """Returns the tile at index `number` of the arrays, as a RowTiles of plain numbers."""
-        sizes = Lengths(*(int(length[number]) for length in (self.sizes.seq_q, self.sizes.seq_kv)))
-        names = ("row", "head", "batch", "rank", "there", *(("result",) if self.result is not None else ()))
-        own: Any = {name: int(getattr(self, name)[number]) for name in names}
-        for name in ("begins", "part"):
-            pair = getattr(self, name)
-            own[name] = None if pair is None else (int(pair[0][number]), int(pair[1][number]))
-        return replace(self, sizes=sizes, **own)
+    def mask(self, block: Value, offset: int, rows: int) -> Unless:
+        """Returns the event that masks `rows` rows, from the tile's `offset` on, in the loop's `block`-th KV block.
 
-    @property
-    def count(self) -> int:
-        """Returns how many KV blocks the tile has."""
-        first, end = self.blocks
-        return end - first
-
-    def rows_from(self, offset: int, rows: int) -> int:
-        """Returns how many of `rows` rows, from the tile's `offset` on, the problem has."""
-        return max(0, min(rows, self.sizes.seq_q - self.row - offset))
-
-    def of_rows(self, event: Event, offset: int) -> Event | Maybe:
-        """Returns the event of a warpgroup's rows, from the tile's `offset` on, a Maybe where the problem has none."""
-        return event if self.rows_from(offset, self.box) else Maybe(event)
-
-    def kv(self, block: int) -> int:
-        """Returns which KV block the loop takes `block`-th, from 0 on; raises Unsafe if the tile has no more blocks."""
-        found = range(*self.blocks)
-        if block >= len(found):
-            raise Unsafe(f"it takes more than the {len(found)} KV blocks of rows from {self.row} on")
-        return kv_index(block, found, self.cut.kv_order)
-
-    def place_of_kv(self, block: int) -> Place:
-        """Returns (row, head, batch) of the first row, in K and V, of the KV block that the loop takes `block`-th."""
-        return self.place_of_block(self.kv(block))
-
-    def copied(self, tensor: str, block: int | None = None) -> Place:
-        """Returns (first element, rows) to copy of a tensor's KV block, or of Q's row tile if `block` is None.
-
-        The rows are those that the tensor has there.
+        It may be left out where all keys are seen, or no row is there.
         """
-        if block is None:
-            first, rows = self.tensors[tensor].element(self.batch, self.head, self.row), self.cut.block_M
-            return first, self.rows_from(0, rows)
-        # A tile beyond the keys is never issued; its number tells which rows it must have.
-        row, head, batch = self.place_of_kv(block)
-        rows = max(0, min(self.cut.block_N, self.sizes.seq_kv - row))
-        return self.tensors[tensor].element(batch, head, row), rows
-
-    def mask(self, block: int, offset: int, rows: int) -> Event | Maybe:
-        """Returns the event that masks `rows` rows in the loop's `block`-th KV block, a Maybe where no key is hidden.
-
-        The rows are those from the tile's `offset` on. Where they do not see all of the block the mask is needed, else
-        it may be there.
-        """
-        hides = self.row + offset < self.sizes.seq_q and self.kv(block) not in range(*self.whole(offset, rows))
-        return Event("mask") if hides else Maybe(Event("mask"))
+        kv, (first, end) = self.kv(block), self.whole(offset, rows)
+        shown = ("an unmasked KV block has hidden keys behind", end - 1 - kv), ("or before", kv - first)
+        return Unless(Event("mask"), shown, (self.left(offset) - 1,))

@@ -7,13 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import permutations
 from math import prod
 from typing import Any
 
 from tl_attention.codeproof.run.threads import Value
 from tl_attention.problem.features import MAIN, Parameter
-from tl_attention.program.events import NO_BATCH
 
 BATCH, HEAD, ROW, COLUMN = range(4)
 DIMENSION_OF: dict[str | int, int] = {
@@ -68,33 +66,6 @@ class Tensor:
         """
         return sum(place * stride for place, stride in zip((batch, head, row), self.strides))
 
-    def place(self, element: Value) -> tuple[Value, Value, Value, Value]:
-        """Returns (batch, head, row, column) of an element's offset; of packed rows the batch is NO_BATCH, as none shows."""
-        batch, head, row, column = self.split(element)
-        return (NO_BATCH + 0 * row if self.packed else batch), head, row, column
-
-    def split(self, element: Value, dims: Sequence[int] = (BATCH, HEAD, ROW)) -> tuple[Value, ...]:
-        """Splits an element's offset into its index in each of the dimensions `dims`, and what is left beyond them.
-
-        With all dimensions given that is the element's column.
-        """
-        places: dict[int, Value] = {}
-        for dim in sorted(dims, key=lambda dim: (-self.strides[dim], dim)):
-            places[dim], element = divmod(element, self.strides[dim]) if self.strides[dim] else (0 * element, element)
-        return (*(places[dim] for dim in dims), element)
-
-    def bounded(self, element: Value, rows: Value) -> tuple[Value, Value, Value, Value]:
-        """Returns (batch, head, row, elements past the row's start) of an offset with `rows` rows left in its head.
-
-        `rows` may be 0.
-        """
-        if self.packed:
-            head, row, beyond = self.split(element, (HEAD, ROW))
-            return row + rows, head, row, beyond
-        row = self.rows - rows
-        batch, head, beyond = self.split(element - row * self.row_stride, (BATCH, HEAD))
-        return batch, head, row, beyond
-
     @property
     def boxed(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Returns (dimensions, strides in elements), innermost first, of the view that TMA's boxes are taken from.
@@ -111,34 +82,6 @@ class Tensor:
 def contiguous(shape: Sequence[int]) -> tuple[int, ...]:
     """Returns the strides, in elements, of a contiguous tensor of this shape."""
     return tuple(prod(shape[dim + 1 :]) for dim in range(len(shape)))
-
-
-def told_apart(number: int, shape: Sequence[int]) -> tuple[int, ...]:
-    """Returns padded strides for a tensor's shape, each unlike the others and unlike those for any other `number`.
-
-    All dimensions are padded, each by more. They are nested in an order of the tensor's own: in one rows are innermost,
-    in another they lie between heads.
-    """
-    orders = [order for order in permutations((BATCH, HEAD, ROW)) if order != (BATCH, HEAD, ROW)]
-    strides, extent = {COLUMN: 1}, shape[COLUMN]
-    for depth, dim in enumerate(reversed(orders[number % len(orders)])):
-        strides[dim] = -(-extent // ALIGNED) * ALIGNED + ALIGNED * (1 + 3 * number + depth)
-        extent = strides[dim] * shape[dim]
-    return tuple(strides[dim] for dim in (BATCH, HEAD, ROW, COLUMN))
-
-
-def tensors(parameters: Sequence[Parameter], shapes: dict[str, tuple[int, ...]], strided: bool) -> dict[str, Tensor]:
-    """Returns, by name, a Tensor for each parameter that has a shape, contiguous unless `strided`.
-
-    Strides are read at run time where `strided`, and are unlike any others.
-    """
-    laid = [p for p in parameters if p.name in shapes]
-    return {
-        p.name: Tensor(
-            shapes[p.name], told_apart(n, shapes[p.name]) if strided and p.strides else contiguous(shapes[p.name])
-        )
-        for n, p in enumerate(laid)
-    }
 
 
 def packed_tensors(
@@ -166,13 +109,3 @@ def packed_tensors(
             heads, rows = shapes[p.name]
             found[p.name] = Tensor((1, heads, rows), (0, rows, 1), True)
     return found
-
-
-def stride_values(parameters: Sequence[Parameter], found: dict[str, Tensor]) -> dict[str, int]:
-    """Returns the strides of the found tensors by the names under which a kernel reads them."""
-    return {
-        name: found[p.name].strides[DIMENSION_OF[dim]]
-        for p in parameters
-        if p.name in found
-        for name, dim in zip(p.strides, p.dims)
-    }

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from tl_attention.codeproof.comparison import COUNTS, OF_HEADS
 from tl_attention.codeproof.launch import check_descriptors
-from tl_attention.codeproof.read.nodes import PER_HEAD
+from tl_attention.codeproof.read.nodes import COUNTS, PER_HEAD
+from tl_attention.codeproof.run.threads import Value
 from tl_attention.codeproof.terms.comparison import Block
-from tl_attention.codeproof.terms.term import Term, term
-from tl_attention.codeproof.tiles.unknowns import TermTile, Unknowns
+from tl_attention.codeproof.terms.term import Term, known, term
+from tl_attention.codeproof.tiles.row_tiles import RowTile
+from tl_attention.codeproof.tiles.unknowns import Unknowns
 from tl_attention.codeproof.verdict import Unsafe
 from tl_attention.problem.features import features_of
 from tl_attention.program.events import Event
@@ -28,44 +30,43 @@ class TermProof(Unknowns):
         if plan.cluster != (cluster, 1, 1):
             raise Unsafe(f"clusters of {plan.cluster}, expected {cluster}")
 
-    def check_heads(self, who: str, found: list[Event | Block], tile: TermTile) -> None:
-        """Raises Unsafe unless each number of a tile's head is read once, and what counts once counts in whole tiles."""
+    def check_heads(self, who: str, found: list[Event | Block], tile: RowTile) -> None:
+        """Raises Unsafe unless each number of a tile's head is read once, before what needs it, and counts in whole tiles."""
         for feature in features_of(self.variant.acting):
-            read = [one for one in found if isinstance(one, Event) and (one.kind, one.name) == (PER_HEAD, feature.name)]
-            if feature.per_head and len(read) != 1:
-                raise Unsafe(f"{who} reads {feature.name} {len(read)} times")
+            needing = {"product", "store", "output"} if feature.changes_scores else {"store", "output"}
+            order = [one for one in flat(found) if one.name == feature.name or one.kind in needing]
+            read = [one for one in order if (one.kind, one.name) == (PER_HEAD, feature.name)]
+            if feature.per_head and (len(read) != 1 or order[0] is not read[0]):
+                first = f", first where it does {order[0].kind}" if read and order else ""
+                raise Unsafe(f"{who} reads {feature.name} {len(read)} times{first}")
             for one in read:
                 self.facts.show_equal(f"line {one.step}: the head of {feature.name} of {who}", one.value, tile.head)
             if feature.counts_once and self.packed and self.variant.parts:
-                self._check_counted(who, found, feature.name, tile.there)
+                self._check_counted(who, found, feature.name, tile.split)
 
-    def _check_counted(self, who: str, found: list[Event | Block], name: str, split: Term) -> None:
-        counted = [
-            (term(block.value), side is block.otherwise)
-            for block in found
-            if isinstance(block, Block)
-            for side in (block.inside, block.otherwise)
-            if any(isinstance(one, Event) and (one.kind, one.name) == (COUNTS, name) for one in side)
-        ]
-        if len(counted) != 1:
-            raise Unsafe(f"{who}: {name} count {len(counted)} times")
-        for condition, otherwise in counted:
-            here = 1 - condition if otherwise else condition
-            self.facts.show_equal(f"where {name} count for {who}", here, 1 - split)
+    def _check_counted(self, who: str, found: list[Event | Block], name: str, split: Value) -> None:
+        sides: list[tuple[Term, list[Event | Block]]] = []
+        for one in found:
+            if isinstance(one, Block):
+                sides += [(term(one.value), one.inside), (1 - term(one.value), one.otherwise)]
+            else:
+                sides.append((term(1), [one]))
+        counts = [there for there, side in sides if any((e.kind, e.name) == (COUNTS, name) for e in flat(side))]
+        if isinstance(known(split), int):
+            # Of numbers the condition is known, too.
+            counts = [term(int(bool(counts)))]
+        if len(counts) != 1:
+            raise Unsafe(f"{who}: {name} count {len(counts)} times")
+        self.facts.show_equal(f"where {name} count for {who}", counts[0], 1 - term(split))
 
-    def placed(self, event: Event, tile: TermTile | None = None) -> tuple[Any, ...]:
-        if tile is None or event.kind not in ("output", "lse"):
-            return event.place
-        row, head, batch = event.place
-        whole = self.packed and self.variant.parts and not event.name
-        names = {"output": ("Output", "Merged"), "lse": ("LSE", "MergedLSE")}
-        tensor = self.tensors[names[event.kind][whole]]
-        if event.name:
-            element, left = row * tensor.row_stride, tile.sizes.seq_q - tile.row - head
+
+def flat(found: Iterable[Event | Block]) -> Iterator[Event]:
+    """Yields events, and those inside of blocks."""
+    for one in found:
+        if isinstance(one, Block):
+            yield from (*flat(one.inside), *flat(one.otherwise))
         else:
-            element = tensor.element(0 if self.packed else batch, head, row)
-            left = tile.sizes.seq_q + tile.queries[0] - row
-        return element, left, tensor.row_stride, tensor.head_stride if self.variant.tile_heads > 1 else 0
+            yield one
 
 
 def without_heads(found: list[Event | Block]) -> list[Event | Block]:
@@ -74,6 +75,6 @@ def without_heads(found: list[Event | Block]) -> list[Event | Block]:
     for one in found:
         if isinstance(one, Block):
             kept.append(replace(one, inside=without_heads(one.inside), otherwise=without_heads(one.otherwise)))
-        elif one.kind not in OF_HEADS:
+        elif one.kind not in (PER_HEAD, COUNTS):
             kept.append(one)
     return kept

@@ -9,12 +9,22 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import InitVar, dataclass
+from typing import Protocol
 
 import numpy as np
 
 from tl_attention.codeproof.run.threads import Class, Threads, Value, settled
-from tl_attention.codeproof.tiles.row_tiles import Entries
 from tl_attention.codeproof.verdict import Unsafe
+
+
+class Entries(Protocol):
+    """Entries are the list of tiles that each block reads, whose first entry is number 0."""
+
+    def count(self, blocks: np.ndarray) -> Value:
+        """Returns how many entries the list has in each block's problem."""
+
+    def words(self, blocks: np.ndarray, entries: np.ndarray) -> np.ndarray:
+        """Returns the numbers of these entries, (TILE_WORDS, blocks); raises Unsafe for one that the list does not have."""
 
 
 @dataclass

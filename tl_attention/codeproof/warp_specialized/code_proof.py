@@ -18,16 +18,21 @@ from tl_attention.codeproof.run.run import Run
 from tl_attention.codeproof.run.stream import Stream
 from tl_attention.codeproof.run.thread_slice import Reading
 from tl_attention.codeproof.run.threads import Threads
+from tl_attention.codeproof.terms.comparison import Comparison
+from tl_attention.codeproof.tiles.row_tiles import RowTile
+from tl_attention.codeproof.tiles.term_proof import without_heads
 from tl_attention.codeproof.tiles.tiles import Tile
 from tl_attention.codeproof.verdict import Unsafe
-from tl_attention.codeproof.warp_specialized.grid_proof import entries_of, of_clusters, turns, whole_groups
-from tl_attention.codeproof.warp_specialized.packed_proof import packed_sizes
+from tl_attention.codeproof.warp_specialized.packed_proof import ListedTiles, packed_sizes
 from tl_attention.codeproof.warp_specialized.small_kernels import check_listing, check_merging
 from tl_attention.codeproof.warp_specialized.tile_proof import TileProof
+from tl_attention.codeproof.warp_specialized.unknowns import UnknownTiles
 from tl_attention.kernels.warp_specialized.dialect import split_registers
 from tl_attention.kernels.warp_specialized.roles import Roles, tile_lists
 from tl_attention.kernels.warp_specialized.tile_order import workers
+from tl_attention.problem.bounds import GRID_YZ
 from tl_attention.problem.lengths import ends
+from tl_attention.problem.mask import ceildiv
 from tl_attention.problem.packed import TILES_TOLD, TOLD_WORDS
 from tl_attention.problem.variant import Sizes
 from tl_attention.problem.warpgroup import MEETING, ROWS, WARP, WARPS
@@ -93,7 +98,9 @@ class RolesProof(Proof):
 
     def sizes(self) -> Iterator[Any]:
         # So many heads that each block has TILES tiles.
-        heads = whole_groups(TILES * workers(self.schedule, self.code.variant), self.code.variant)
+        variant = self.code.variant
+        heads = ceildiv(TILES * workers(self.schedule, variant), variant.subgroups)
+        heads = min(heads, GRID_YZ // variant.group) * variant.group
         if self.roles.packed:
             yield from packed_sizes(self, heads)
             return
@@ -101,37 +108,40 @@ class RolesProof(Proof):
             yield Sizes(1, heads, *lengths)
         # No tile, for blocks that look for one: the terms' problems have rows.
         if self.schedule.kernel.tile_scheduler != "one_tile":
-            yield Sizes(2, 2 * self.code.variant.group, 0, self.rows)
+            yield Sizes(2, 2 * variant.group, 0, self.rows)
 
     def check_terms(self) -> Coverage:
         """Raises Unsafe unless every role is right on any tile at all sizes; returns which lines ran."""
         return TileProof(self, self.roles, _alone, self._started).check()
 
     def check_at(self, sizes: Any) -> None:
-        cluster, reading = self.roles.cluster, self.reading(self.tensors(sizes))
+        cluster, entries = self.roles.cluster, ListedTiles.of(sizes, self) if self.roles.packed else None
+        given = (
+            {"row_tiles": len(entries.entries)} if entries else {"parts": 2, "part_blocks": self.program.span // 2 + 1}
+        )
+        found = UnknownTiles.of_numbers(self, sizes, self.roles, **given)
         threads = Threads(np.arange(cluster), self.roles.warpgroups + 1, tuple(range(WARPS)))
         counter = {"TileCounter": (0, 0)}
-        run = self.run(
-            threads,
-            self.names(sizes),
-            TILES,
-            cluster=cluster,
-            counter=counter,
-            whole=False,
-            entries=entries_of(self, sizes),
-        )
-        working = turns(self, of_clusters(self, sizes, 1), np.array([0]), TILES, reading.tensors)
-        users: dict[tuple[int, int], Process] = {}
-        streams = {}
+        run = Run(self.kernel, threads, found.names, TILES, cluster, counter, whole=False, entries=entries)
+        run.go()
+        reading, users, streams = self.reading(found.tensors), dict[tuple[int, int], Process](), list[list[Any]]()
         for process in self.roles.processes:
-            stream = Stream(run, self._threads(run, process), str(process), reading)
-            found = streams[process] = self._started(list(stream.events()), process)
-            tiles = [of.one(process.block) for of in working if of.there[process.block]]
-            expected = self.roles.expected(process, [tile.count for tile in tiles], tiles)
+            stream: Any = Stream(run, self._threads(run, process), str(process), reading)
+            events: list[Any] = self._started([*stream.events()], process)
+            tiles = found.first_tiles(entries.entries if entries else None, TILES, process.block)
+            self._check_heads(found, process, events, tiles)
+            expected = self.roles.expected(process, [int(tile.count) for tile in tiles], tiles)
             alone = partial(_alone, process, users)
-            self.compare(str(process), found, expected, tiles, alone, computes=process.warpgroup >= 0)
+            Comparison(found.facts, str(process), alone).compare(without_heads(events), expected)
+            streams.append(events)
         self._check_idle(run, reading)
-        self.note(run, *streams.values())
+        self.note(run, *streams)
+
+    def _check_heads(self, found: UnknownTiles, process: Process, events: list[Any], tiles: Sequence[RowTile]) -> None:
+        """Raises Unsafe unless a warpgroup reads the numbers of its tiles' heads, tile by tile."""
+        begins = [n for n, event in enumerate(events) if (event.kind, event.name) == ("wait", "Q_full")]
+        for tile, begin, end in zip(tiles, begins, (*begins[1:], len(events))) if process.warpgroup >= 0 else ():
+            found.check_heads(str(process), events[begin:end], tile)
 
     def _check_idle(self, run: Run, reading: Reading) -> None:
         """Raises Unsafe if an idle warp beside the producer warp does more than start and end with the block."""

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tl_attention.codeproof.verdict import Unsafe
-from tl_attention.problem.lengths import Lengths, Problems, ends, part_blocks
+from tl_attention.problem.lengths import Lengths, ends
 from tl_attention.problem.mask import ceildiv
 from tl_attention.problem.packed import TILE_WORDS, PackedSizes, listed
 from tl_attention.problem.variant import Variant
@@ -58,27 +58,25 @@ def whole_or_parts(tiles: Array, keys: int, variant: Variant, block_N: int) -> A
     return np.array(entries, dtype=np.int64).reshape(-1, TILE_WORDS)
 
 
+def part_blocks(seq_kv: Any) -> Any:
+    """Returns how many KV blocks a part of a sequence of a proof's problem has, by its number of keys.
+
+    They are one to four, or five more, or as many more as a quarter or half of the keys has, at 128 a block.
+    """
+    kind = seq_kv // 4 % 3
+    return 1 + seq_kv % 4 + (kind == 1) * 5 + (kind == 2) * (1 + seq_kv // 12 % 2) * (seq_kv // 512)
+
+
 @dataclass(frozen=True)
 class ListedTiles:
-    """ListedTiles are the list of one problem's tiles, for each of some clusters."""
+    """ListedTiles are the list of one problem's tiles, which the blocks of a launch read."""
 
-    sizes: Problems
-    row_tiles: Array
     entries: Array
 
     @classmethod
-    def of(cls, sizes: PackedSizes, proof: Any, clusters: int) -> ListedTiles:
+    def of(cls, sizes: PackedSizes, proof: Any) -> ListedTiles:
         once = listed(sizes.places, proof.rows, proof.schedule.block_M)
-        entries = whole_or_parts(once, sizes.seq_kv, proof.code.variant, proof.schedule.block_N)
-        of_clusters = Problems(*(np.full(clusters, size) for size in sizes[:4]))
-        return cls(of_clusters, np.full(clusters, len(entries)), entries)
-
-    def found(self, at: Array, there: Array) -> tuple[Array, Array]:
-        """Returns (each entry's place, the entry's numbers), for these places in the list, 0 where none is there."""
-        if not len(self.entries):
-            return np.zeros_like(at), np.zeros((TILE_WORDS, len(at)), dtype=int)
-        at = np.where(there, at, 0)
-        return at, self.entries[at].T
+        return cls(whole_or_parts(once, sizes.seq_kv, proof.code.variant, proof.schedule.block_N))
 
     def count(self, blocks: Array) -> Any:
         """Returns how many entries the list has."""

@@ -17,10 +17,10 @@ import numpy as np
 
 from tl_attention.codeproof.proof import Proof
 from tl_attention.codeproof.run.coverage import Coverage
+from tl_attention.codeproof.run.stream import Stream
 from tl_attention.codeproof.run.threads import Threads, Value
 from tl_attention.codeproof.terms.comparison import Block, Comparison, blocks_of
 from tl_attention.codeproof.terms.run import LEAVE, TILES, TermRun
-from tl_attention.codeproof.terms.stream import TermStream
 from tl_attention.codeproof.terms.term import Refused, Term, holds, term
 from tl_attention.codeproof.tiles.term_proof import without_heads
 from tl_attention.codeproof.verdict import Unsafe
@@ -50,6 +50,7 @@ class TileProof(UnknownTiles):
 
     def __init__(self, proof: Proof, roles: Roles, alone: Alone, started: Started):
         super().__init__(proof, roles)
+        self.coverage = Coverage()
         self.alone, self.started = alone, started
 
     def check(self) -> Coverage:
@@ -81,7 +82,7 @@ class TileProof(UnknownTiles):
             raise Unsafe(f"{process} counts blocks or resets what counts tiles")
         together = len(self.roles.together)
         before, behind = self.started(found[:at], process)[together:], without_heads(found[at + 1 :])
-        compare = Comparison(self.facts, str(process), partial(self.alone, process, {}), self.placed).compare
+        compare = Comparison(self.facts, str(process), partial(self.alone, process, {})).compare
         compare(before, self._handed(self.roles.before_tiles(process), self.cluster))
         self._check_tile(process, loop)
         compare(behind, (*self.roles.behind_tiles(process), *self.roles.together))
@@ -116,7 +117,7 @@ class TileProof(UnknownTiles):
         self.told.run = self.run = TermRun(self.proof.kernel, threads, names, self.facts, self.roles.cluster, self.told)
         self.run.go()
         self.coverage.note(self.run)
-        stream = TermStream(self.run, np.arange(len(threads)), str(process), self.proof.reading(self.tensors))
+        stream = Stream(self.run, np.arange(len(threads)), str(process), self.proof.reading(self.tensors))
         return [*stream.events()]
 
     def _check_tile(self, process: Process, tiles: Block) -> None:
@@ -127,15 +128,12 @@ class TileProof(UnknownTiles):
         self.facts.show_equal(f"the end of the tiles of {process}", leave.value, 1 - there)
         with self.facts.assuming(*self.there):
             tile = self.tile(process.block)
-            first, end = tile.blocks
-            count = self.facts.named(end - first)
+            count = tile.count
             least = self.proof.program.least_blocks
             self.facts.show(f"a tile's KV blocks less {least}", count - least)
             with self.facts.assuming(count - least):
                 expected = self.roles.of_tile(process, self.turn, self.base, count, tile, self.ops)
-                compare = Comparison(
-                    self.facts, str(process), partial(self.alone, process, {}), partial(self.placed, tile=tile)
-                )
+                compare = Comparison(self.facts, str(process), partial(self.alone, process, {}))
                 if process.warpgroup >= 0:
                     self.check_heads(str(process), inside, tile)
                 compare.compare(without_heads(inside), self._handed(expected, term(self.told.next_number)))

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
+
 from tl_attention.codeproof.proof import Proof
-from tl_attention.codeproof.terms.term import Term, holds
+from tl_attention.codeproof.run.threads import Value
+from tl_attention.codeproof.terms.term import Term, holds, term
+from tl_attention.codeproof.tiles.row_tiles import RowTile
 from tl_attention.codeproof.tiles.term_proof import TermProof
-from tl_attention.codeproof.tiles.unknowns import TermTile
 from tl_attention.kernels.warp_specialized.roles import Roles
 from tl_attention.kernels.warp_specialized.tile_order import placed, workers
 from tl_attention.problem.bounds import GRID_YZ, LARGEST, ROOM
@@ -20,11 +24,11 @@ from tl_attention.problem.packed import TOLD_WORDS
 class UnknownTiles(TermProof):
     """UnknownTiles know any tile of a kernel whose blocks work on tile after tile."""
 
-    def __init__(self, proof: Proof, roles: Roles):
+    def __init__(self, proof: Proof, roles: Roles, *, given: Mapping[str, int] | None = None):
         # A section of heads is as long as its keys let it be: there are some.
-        super().__init__(proof, int(proof.schedule.kernel.tile_order == "sections"))
+        super().__init__(proof, int(proof.schedule.kernel.tile_order == "sections"), given=given)
         self.roles, of_tiles = roles, self.variant.heads_of_tiles(self.sizes.heads)
-        symbol = self.facts.symbol
+        symbol = self.symbol
         self.row_tiles = symbol("row_tiles", 0, 2**26) if self.packed else ceildiv(self.sizes.seq_q, proof.rows)
         self.of_results = of_tiles if self.packed else of_tiles * self.sizes.batch * self.parts
         self.turn, self.base = symbol("turn", 0, LARGEST - ROOM), symbol("base", 0, LARGEST - 2**20)
@@ -59,26 +63,44 @@ class UnknownTiles(TermProof):
             (0, 2**26),
             (0, GRID_YZ),
         )
-        return self.facts.symbol(f"{which}.{number}", *bounds[number])
+        return self.symbol(f"{which}.{number}", *bounds[number])
 
-    def tile(self, rank: int) -> TermTile:
+    def tile(self, rank: int) -> RowTile:
         """Returns the tile of this number, or the told one, that of one block of its cluster."""
-        return self._told_tile(rank) if self.packed else self._tile_of_number(rank)
+        if self.packed:
+            return self.tile_of_words([self.word("told", word) for word in range(TOLD_WORDS)], rank)
+        return self.tile_of_number(self.number, rank)
 
-    def _told_tile(self, rank: int) -> TermTile:
-        row, q_begin, seq_q, k_begin, seq_kv, first, end, place, of_heads = (
-            self.word("told", n) for n in range(TOLD_WORDS)
-        )
+    def first_tiles(self, entries: np.ndarray | None, most: int, rank: int) -> list[RowTile]:
+        """Returns the first tiles, at most so many, of one block of the first cluster, by numbers; `entries` are the list's."""
+        found: list[RowTile] = []
+        number, heads = 0, self.variant.heads_of_tiles(self.sizes.heads)
+        while len(found) < most and number < int(self.total):
+            if entries is None:
+                found.append(self.tile_of_number(number, rank))
+            else:
+                found.append(self.tile_of_words([*entries[number // heads].tolist(), number % heads], rank))
+            # No other block takes a number of the counter.
+            number = len(found) - 1 + self.workers if self.roles.dynamic else number + self.workers
+            if self.one_tile:
+                break
+        return found
+
+    def tile_of_words(self, words: Sequence[Value], rank: int) -> RowTile:
+        """Returns the tile that is told by these words of a list, that of one block of a cluster."""
+        row, q_begin, seq_q, k_begin, seq_kv, first, end, place, of_heads = words
         sizes = SimpleNamespace(seq_q=seq_q, seq_kv=seq_kv, past_len=seq_kv - seq_q, heads=self.sizes.heads)
         heads = self.variant.heads_of_tiles(self.sizes.heads)
         result = ((place - 1) * heads + of_heads) * self.schedule.block_M
         own: Any = {"part": (first, end), "result": result} if self.variant.parts else {}
         head, row = self.variant.first_head(of_heads, self.ops), (row + rank) * self.proof.cut.block_M
-        return self.tile_at(row, head, 0, rank, sizes=sizes, there=holds(place - 1), begins=(q_begin, k_begin), **own)
+        split = holds(term(place) - 1)
+        return self.tile_at(row, head, 0, rank, sizes=sizes, split=split, begins=(q_begin, k_begin), **own)
 
-    def _tile_of_number(self, rank: int) -> TermTile:
+    def tile_of_number(self, number: Value, rank: int) -> RowTile:
+        """Returns the tile of this number, that of one block of a cluster."""
         named, heads = self.facts.named, self.variant.heads_of_tiles(self.sizes.heads)
-        order = placed(self.number, self.sizes, self.of_results, self.proof.rows, self.schedule, self.variant, self.ops)
+        order = placed(number, self.sizes, self.of_results, self.proof.rows, self.schedule, self.variant, self.ops)
         tile, head = map(named, order)
         result, head = map(named, divmod(head, heads))
         own: Any = {}

@@ -21,8 +21,6 @@ from tl_attention.program.events import (
     CLUSTER,
     EXPONENTIALS,
     NAMED,
-    NO_BATCH,
-    OF_PARTS,
     TILE,
     Event,
     Expected,
@@ -277,14 +275,8 @@ class Roles:
 
         They store the rows that the problem has, and are a Maybe where it has none.
         """
-        rows = tile.rows_from(own, tile.box)
-        # Where each thread stores its own elements, the elements tell how many rows are stored.
-        told = {"lse": 0, "output": rows if self.output == "direct" else 0}
         for kind in ("lse",) * ("LSE" in tile.tensors) + ("output",) * (not self.output_through_q):
-            place = tile.place_of_results(own)
-            if self.packed and self.output == "direct" and kind == "output":
-                place = (*place[:2], NO_BATCH)
-            yield tile.of_rows(Event(kind, OF_PARTS if tile.split else "", value=told[kind], place=place), own)
+            yield tile.of_rows(Event(kind, place=tile.stored(kind, own)), own)
 
     def _release_q(self, process: Process) -> Event:
         return Event("arrive", "Q_empty", process.warpgroup, 1, (process.block,))
