@@ -11,10 +11,17 @@ Offsets of elements have 64 bits. These numbers have 32 bits in all lowerings:
 - The KV blocks that a persistent block has loaded in a launch, of 64 rows and 16 keys or more. 8 blocks or more take an
   equal share of the tiles, nearly: then each loads fewer than 2^31 blocks.
 
+Where a tile has rows of several heads, so many that fewer than 64 are used, memory bounds the tiles: no output is as long
+as `MEMORY`. Parts of the keys are so few that they are tiles at most as often as the bound of tiles allows.
+
 Every schedule has the same bounds, so a few problems are refused that some schedules could run.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 from tl_attention.errors import InputError, shown
 from tl_attention.problem.mask import Mask
@@ -29,21 +36,48 @@ GRID_YZ = 65_535
 # 2^33 or so.
 PAIRS = 2**47
 
+# No tensor in a GPU's memory has as many bytes.
+MEMORY = 2**39
+
+
+class Bound(NamedTuple):
+    """A Bound is the largest value that a size of a problem may have, with its words.
+
+    `size` computes it from sizes by name, which are integers here, and unknown in the proof of kernels.
+    """
+
+    words: str
+    size: Callable[[Any], Any]
+    most: int
+
+
+# `sides` are both sides of the window together.
+SIZES = (
+    Bound("batch", lambda of: of.batch, GRID_YZ),
+    Bound("heads", lambda of: of.heads, GRID_YZ),
+    Bound("seq_q + seq_kv", lambda of: of.seq_q + of.seq_kv, LARGEST - ROOM),
+    Bound("seq_q + seq_kv + both sides of the window", lambda of: of.seq_q + of.seq_kv + of.sides, LARGEST - ROOM),
+    Bound("heads * seq_q", lambda of: of.heads * of.seq_q, LARGEST),
+    Bound("heads_kv * seq_kv", lambda of: of.heads_kv * of.seq_kv, LARGEST),
+    Bound("batch * heads * (seq_q // 64 + 2)", lambda of: of.batch * of.heads * (of.seq_q // 64 + 2), LARGEST - ROOM),
+)
+# Of packed sequences `seq_q` and `seq_kv` are totals, as kernels have them.
+TOTALS = (
+    Bound("heads", lambda of: of.heads, GRID_YZ),
+    Bound("total_q + total_k + both sides of the window", lambda of: of.seq_q + of.seq_kv + of.sides, LARGEST - ROOM),
+    # In the list of tiles 16 numbers for each, and one for each sequence.
+    Bound("total_q + 64 * sequences", lambda of: of.seq_q + 64 * of.batch, LARGEST // 2),
+    Bound("heads * (total_q // 64 + sequences)", lambda of: of.heads * (of.seq_q // 64 + of.batch), LARGEST - ROOM),
+)
+
 
 def check_totals(sequences: int, heads: int, total_q: int, total_k: int, longest: int, mask: Mask) -> None:
     """Raises InputError if packed sequences are too many for 32-bit integers, or for the run time.
 
     `longest` is the most keys of a sequence. The message names the size and the bound.
     """
-    sides = (mask.left or 0) + (mask.right or 0)
-    _check(
-        ("heads", heads, GRID_YZ),
-        ("total_q + total_k + both sides of the window", total_q + total_k + sides, LARGEST - ROOM),
-        # In the list of tiles 16 numbers for each, and one for each sequence.
-        ("total_q + 64 * sequences", total_q + 64 * sequences, LARGEST // 2),
-        ("heads * (total_q // 64 + sequences)", heads * (total_q // 64 + sequences), LARGEST - ROOM),
-        ("heads * total_q * max_seqlen_k", heads * total_q * longest, PAIRS),
-    )
+    pairs = Bound("heads * total_q * max_seqlen_k", lambda of: of.heads * of.seq_q * longest, PAIRS)
+    _check((*TOTALS, pairs), mask, batch=sequences, heads=heads, seq_q=total_q, seq_kv=total_k)
 
 
 def check_sizes(batch: int, heads: int, heads_kv: int, seq_q: int, seq_kv: int, mask: Mask) -> None:
@@ -51,21 +85,15 @@ def check_sizes(batch: int, heads: int, heads_kv: int, seq_q: int, seq_kv: int, 
 
     The message names the size and the bound.
     """
-    sides, every = (mask.left or 0) + (mask.right or 0), batch * heads
-    _check(
-        ("batch", batch, GRID_YZ),
-        ("heads", heads, GRID_YZ),
-        ("seq_q + seq_kv", seq_q + seq_kv, LARGEST - ROOM),
-        ("seq_q + seq_kv + both sides of the window", seq_q + seq_kv + sides, LARGEST - ROOM),
-        ("heads * seq_q", heads * seq_q, LARGEST),
-        ("heads_kv * seq_kv", heads_kv * seq_kv, LARGEST),
-        ("batch * heads * (seq_q // 64 + 2)", every * (seq_q // 64 + 2), LARGEST - ROOM),
-        ("batch * heads * pairs of a query and a key that it sees", every * mask.pairs(seq_q, seq_kv), PAIRS),
-    )
+    words = "batch * heads * pairs of a query and a key that it sees"
+    pairs = Bound(words, lambda of: of.batch * of.heads * mask.pairs(of.seq_q, of.seq_kv), PAIRS)
+    sizes = {"batch": batch, "heads": heads, "heads_kv": heads_kv, "seq_q": seq_q, "seq_kv": seq_kv}
+    _check((*SIZES, pairs), mask, **sizes)
 
 
-def _check(*bounds: tuple[str, int, int]) -> None:
-    """Raises InputError for the first size that is beyond its bound; each is (name, value, largest allowed value)."""
-    for what, value, most in bounds:
-        if value > most:
-            raise InputError(f"{what} is {shown(value)}, expected at most {most}")
+def _check(bounds: tuple[Bound, ...], mask: Mask, **sizes: int) -> None:
+    """Raises InputError for the first size that is beyond its bound."""
+    found = SimpleNamespace(sides=(mask.left or 0) + (mask.right or 0), **sizes)
+    for words, size, most in bounds:
+        if size(found) > most:
+            raise InputError(f"{words} is {shown(size(found))}, expected at most {most}")
