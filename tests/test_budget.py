@@ -12,19 +12,19 @@ from code_lines import code_lines, count
 SLACK = 40
 BUDGET = {
     "tl_attention": 170,
-    "problem": 940,
+    "problem": 880,
     "schedule": 1850,
-    "program": 1150,
+    "program": 1160,
     "kernels": 3740,
-    "codeproof": 6220,
+    "codeproof": 5370,
     "compiler": 780,
     "op": 1910,
     "oracle": 420,
     "lab": 7630,
-    "tools": 6050,
-    "tests": 27910,
-    "library": 17160,
-    "path": 8540,
+    "tools": 6090,
+    "tests": 27510,
+    "library": 16240,
+    "path": 8470,
 }
 
 

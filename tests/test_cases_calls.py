@@ -13,8 +13,11 @@ from once import lowered
 from tiers import sampled
 
 from tl_attention.codeproof.read.host_plan import parse_host_source
-from tl_attention.codeproof.tiles.tensors import Tensor, contiguous, told_apart
+from tl_attention.codeproof.registry import PROOFS
+from tl_attention.codeproof.tiles.unknowns import Unknowns
 from tl_attention.errors import ScheduleRefused
+from tl_attention.problem.variant import Sizes
+from tl_attention.program.derivation import derive
 
 BOTH = ("softcap", "Sinks")
 READ = r"( *)own\[0\] = Sinks\[\(\(int64_t\)(\w+|\(\(int\)blockIdx\.y\))\)\];\n"
@@ -82,20 +85,12 @@ def test_copies_of_strided_rows_take_16_bytes():
         assert f"if (!((({tensor}_row_stride % (int64_t)8) == (int64_t)0)))" in code.host_source
 
 
-def test_the_strides_of_a_proof_tell_all_dimensions_apart():
-    shape = (2, 3, 50, 64)
-    found = [told_apart(number, shape) for number in range(4)]
-    every = [stride for strides in found for stride in strides[:3]]
-    assert len({*every}) == len(every) and all(stride % 8 == 0 for stride in every)
-    orders = {tuple(sorted(range(3), key=lambda dim: strides[dim])) for strides in found}
-    assert len(orders) == 4 and (2, 1, 0) not in orders
-    for strides in (*found, contiguous(shape)):
-        tensor = Tensor(shape, strides)
-        for place in ((0, 0, 0), (1, 2, 49), (1, 0, 7)):
-            assert tensor.split(tensor.element(*place) + 5) == (*place, 5)
-            for rows in (50, 1, 0, -3):
-                first = tensor.element(*place[:2], 50 - rows)
-                assert tensor.bounded(first, rows) == (*place[:2], 50 - rows, 0)
+def test_the_strides_of_a_run_with_numbers_are_unlike_each_other():
+    kernel = KERNELS["mma_sync_small, asked"]
+    proof = PROOFS["mma_sync"](kernel.schedule, derive(kernel.schedule), lowered(kernel))
+    names = Unknowns.of_numbers(proof, Sizes(2, 6, 50, 64)).names
+    strides = [names[stride] for parameter in proof.code.parameters for stride in parameter.strides]
+    assert len({*strides}) == len(strides) == 12 and all(stride % 8 == 0 for stride in strides)
 
 
 def test_a_contiguous_kernel_is_not_taken_for_a_strided_one():

@@ -19,12 +19,12 @@ from tl_attention.problem.variant import Variant
 from tl_attention.program.derivation import derive
 
 
-def test_no_grid_of_a_proof_cuts_a_group():
+def test_no_problem_of_a_proof_cuts_a_group():
     for group in (1, 2, 3, 5, 8, 40):
         variant = Variant(128, "float16", group=group)
         seed = shipped()["seed"]
         proof = PipelinedProof(seed, derive(seed), GeneratedCode("", "", variant, variant.parameters()))
-        assert all(sizes.heads % group == 0 for sizes in proof.grids())
+        assert all(sizes.heads % group == 0 for sizes in proof.sizes())
 
 
 def test_the_text_of_a_shape_says_which_heads_are_shared():

@@ -18,7 +18,9 @@ from on_cpu import Kernels, forget_plans, on_cpu
 from torch import Tensor
 
 from tl_attention import attention, attention_varlen
-from tl_attention.codeproof.tiles.row_tiles import Cut, RowTiles
+from tl_attention.codeproof.terms.facts import Facts
+from tl_attention.codeproof.tiles.row_tiles import Cut, RowTile
+from tl_attention.codeproof.warp_specialized.packed_proof import part_blocks
 from tl_attention.compiler.toolchain import host_compiler
 from tl_attention.errors import ScheduleRefused
 from tl_attention.kernels.registry import lowering_of
@@ -31,7 +33,7 @@ from tl_attention.op.few import Parts, in_one_tile, may_be_split, parts_of, plac
 from tl_attention.op.launch import Launch
 from tl_attention.oracle.reference import attention_and_lse
 from tl_attention.problem.card import HOPPER
-from tl_attention.problem.lengths import Lengths, part_blocks
+from tl_attention.problem.lengths import Lengths
 from tl_attention.problem.mask import CAUSAL, FULL, INTEGERS, Mask, ceildiv
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.tiling import visited
@@ -116,11 +118,12 @@ def test_each_block_that_a_tile_sees_is_in_one_part() -> None:
         mask, sizes = Mask(*sides), Lengths(rng.randint(1, 200), rng.randint(129, 768))
         row = rng.randrange(0, sizes.seq_q, 64)
         cut = Cut(Variant(128, "float16", mask), 64, 64, 128, 1, "descending")
-        tile = RowTiles(cut, sizes, row, 0, 0, 0, 1, {})
+        tile = RowTile(cut, sizes, row, 0, 0, 0, {}, Facts(), INTEGERS)
         seen = range(*visited(sizes, mask, row, 64, 128, 0, INTEGERS))
         each = part_blocks(sizes.seq_kv)
         parts = range(ceildiv(sizes.seq_kv, 128 * each) + 1)
-        found = [range(*replace(tile, part=(part * each, (part + 1) * each), result=part).blocks) for part in parts]
+        own = [replace(tile, part=(part * each, (part + 1) * each), result=part) for part in parts]
+        found = [range(*map(int, one.blocks)) for one in own]
         assert [block for part in found for block in part if block in seen] == [*seen]
         for part, blocks in enumerate(found):
             assert blocks and {block // each for block in blocks} == {part}

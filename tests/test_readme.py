@@ -6,16 +6,20 @@ import csv
 import hashlib
 import json
 import re
+from dataclasses import replace
 from math import prod
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from golden_kernels import KERNELS
 from mutations import SCHEDULES
+from once import lowered, reading
 from pages import answers, cells, results
 from pages.cells import read
 
 from tl_attention import __version__
+from tl_attention.errors import ScheduleRefused
 from tl_attention.lab.cli import main
 from tl_attention.lab.leaderboard.contract import read_device_code
 from tl_attention.lab.measure.records import Row, read_rows
@@ -184,6 +188,17 @@ def test_the_refusals_shown_are_what_check_prints(tmp_path, monkeypatch):
     mended = re.search(r"With one more line in `mine.yaml`, `(stage: .*)`, it is proved safe", README)[1]
     Path("mine.yaml").write_text(f"{files[README]}{mended}\n")
     assert "mine.yaml: proved safe" in CliRunner().invoke(main, ["check", "mine.yaml"]).output
+
+
+def test_the_fault_shown_is_refused_in_these_words():
+    code = lowered(KERNELS["best"])
+    line, before, after = re.search(r"If line (\d+) .* from `(.*)` to\s+`(.*)`", PROOF).groups()
+    lines = code.source.split("\n")
+    assert lines[int(line) - 1].strip() == before
+    lines[int(line) - 1] = after
+    with pytest.raises(ScheduleRefused) as refused:
+        reading.prove(KERNELS["best"].schedule, replace(code, source="\n".join(lines)))
+    assert f"    {str(refused.value).partition('is not safe: ')[2]}\n" in PROOF
 
 
 def test_the_schedule_shown_ships() -> None:

@@ -1,6 +1,6 @@
 """These faults concern P in shared memory."""
 
-from faults.table import Row, edit, says
+from faults.table import Row, edit
 
 FENCE = r"^ *tl::fence_proxy_async\(\);\n"
 STORE = r"^ *tl_attention_store_p<.*\n"
@@ -70,7 +70,7 @@ ROWS = [
     Row("P put after its wait was left out",
         edit("p_shared", "acc_o is used before the wait for the product into it", WAIT, "", which="last"), P_IN_REGISTERS),
     Row("columns of P that are not put",
-        edit("p_shared", says("put P[0] (0) of columns (0, 176)", "put P[0] (0)"), r"store_p<192, 0, 192",
+        edit("p_shared", r"does put P\[0\] \(0\) of columns \(0, 176\), expected put P", r"store_p<192, 0, 192",
             "store_p<192, 0, 176", which="last"), P_IN_REGISTERS),
     Row("P's tile of fewer columns",
         edit("p_shared", "of a form that is not known", r"store_p<192, 0, 192", "store_p<176, 0, 176", which="last"), P_IN_REGISTERS),

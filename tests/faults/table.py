@@ -105,12 +105,6 @@ def edits(kernels: tuple[str, ...], words: str | tuple[str, ...], *texts: str, *
     return [edit(kernel, own, *texts, **options) for kernel, own in zip(kernels, said, strict=True)]
 
 
-def says(found: str, expected: str) -> str:
-    """Returns a pattern of a refusal that found one thing and expected another, each as it stands but # for any number."""
-    begin = "" if found.startswith("(") else "is "
-    return re.escape(f"{begin}{found}, expected {expected}").replace(r"\#", r"-?\d+")
-
-
 def each(kernel: str, words: str, lines: str, pattern: str = ".+", replacement: str = "") -> Edit:
     """Makes a fault of each line that starts with `lines`: the line goes, or the pattern in it is replaced."""
     return edit(kernel, words, pattern, replacement, within=lines, which="each")

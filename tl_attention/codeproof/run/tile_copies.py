@@ -135,7 +135,7 @@ class TileCopies:
             for (of_row, of_tensor), inside in alike(there, row, column < tile.width):
                 if copied.setdefault((of_row, bool(of_tensor)), inside) != inside:
                     raise Unsafe(f"line {line}: not all columns of the rows of {name} are copied")
-        if any(inside for (_, of_tensor), inside in copied.items() if not of_tensor):
+        if any(inside != 0 for (_, of_tensor), inside in copied.items() if not of_tensor):
             raise Unsafe(f"line {line}: not all columns of the rows of {name} are copied")
         return first, Inside(tuple(copied[row, True] for row in range(tile.rows)))
 

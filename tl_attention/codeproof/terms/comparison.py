@@ -210,7 +210,9 @@ class Comparison:
         if all(inside == 1 for inside in rows):
             self.facts.show(f"{words} {len(rows) - 1}", left - len(rows))
             return
-        there: set[Any] = {None if (of := not_negative(inside)) is None else of + row for row, inside in enumerate(rows)}
+        there: set[Any] = {
+            None if (of := not_negative(inside)) is None else of + row for row, inside in enumerate(rows)
+        }
         if len(there) == 1 and None not in there:
             # So many rows are left for all of the conditions.
             self.facts.show_equal(f"{words}s", there.pop(), left - 1)
@@ -222,7 +224,9 @@ class Comparison:
 def _alike(one: Event, wanted: Event) -> bool:
     """Says whether two events are of one kind, whatever their numbers are."""
     names = [[read[0] for read in event.reads] for event in (one, wanted)]
-    own, other = ((event.kind, event.name, event.blocks, of) for event, of in zip((one, wanted), names))
+    own, other = (
+        (event.kind, event.name, event.blocks, len(event.place), of) for event, of in zip((one, wanted), names)
+    )
     return own == other
 
 

@@ -188,7 +188,7 @@ class Facts(Intervals):
             return of
         values, there = self.points.values(of), self._there()
         for name, known in self.names.items():
-            if known.made <= self._known:
+            if self._known.issuperset(known.made):
                 pairs = [(a, b) for a, b, here in zip(values, known.values, there) if here]
                 alike = bool(pairs) and all(a == b for a, b in pairs)
                 if known.term == of or (alike and self.is_zero(symbol(name) - of)):
@@ -201,7 +201,7 @@ class Facts(Intervals):
         for bound in (1, 0) if low < 1 else ():
             if low < bound and (not here or min(here) >= bound) and self.solver.shows(of - bound, NOT_NEGATIVE):
                 low = bound
-        self.names[name] = Name(of, (low, high), self._known, values)
+        self.names[name] = Name(of, (low, high), self.here, values)
         self.points.terms[name] = of
         return symbol(name)
 

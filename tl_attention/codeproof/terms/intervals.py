@@ -24,7 +24,7 @@ class Name:
 
     term: Term
     range: Range
-    made: frozenset[Term]
+    made: tuple[Term, ...]
     values: list[int | None]
 
 
@@ -74,7 +74,7 @@ class Intervals:
             name = self.names.get(atom.name)
             if name is None:
                 return self.ranges[atom.name]
-            return name.range if name.made <= self._known else self.range(name.term)
+            return name.range if self._known.issuperset(name.made) else self.range(name.term)
         if atom.kind == HOLDS:
             return 0, 1
         low, high = self.range(atom.of)

@@ -121,6 +121,8 @@ class TermRun(Run):
             if "inside" in seen.values:
                 raise Unsafe(f"line {seen.line + 1} is run by threads under two conditions")
             seen.values["inside"] = condition
+        if not zeros and all(seen.kind == "arithmetic" for seen in self.seen[first:]):
+            raise Unsafe(f"line {node.line + 1}: threads compute where {condition[0]}, and not elsewhere")
         for name in node.assigned:
             if name in zeros:
                 self.inside[name] = condition

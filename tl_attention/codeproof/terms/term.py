@@ -114,8 +114,8 @@ class Term:
         return self.parts[CONSTANT] if len(self.parts) == 1 and CONSTANT in self.parts else None
 
     @cached_property
-    def atoms(self) -> frozenset[Atom]:
-        return frozenset(atom for monomial in self.parts for atom in monomial)
+    def atoms(self) -> tuple[Atom, ...]:
+        return tuple(dict.fromkeys(atom for monomial in self.parts for atom in monomial))
 
     @cached_property
     def symbols(self) -> frozenset[str]:
