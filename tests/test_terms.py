@@ -15,6 +15,7 @@ from tl_attention.codeproof.terms.arithmetic import Arithmetic
 from tl_attention.codeproof.terms.choices import chosen, equal, least, most
 from tl_attention.codeproof.terms.facts import NOT_NEGATIVE, ZERO, Facts
 from tl_attention.codeproof.terms.points import drawn, number_of
+from tl_attention.codeproof.terms.solver import Query
 from tl_attention.codeproof.terms.spread import Spread, each, merged, split
 from tl_attention.codeproof.terms.spread import numbers as numbers_of_threads
 from tl_attention.codeproof.terms.term import CONSTANT, Atom, Refused, holds, quotient, term
@@ -213,3 +214,41 @@ def test_threads_have_each_the_term_of_its_own_numbers(seed: int) -> None:
 def test_threads_that_differ_in_more_than_numbers_have_nothing_in_common() -> None:
     with pytest.raises(Refused, match="differ by more than numbers"):
         split(Spread({CONSTANT: np.arange(3)}) * of_terms.symbol("keys"))
+
+
+def check_fits(seed: int) -> bool:
+    """Says whether a result is said to fit 32 bits; checks that it does, wherever the bounds hold."""
+    rng, here = random.Random(f"fits {seed}"), facts()
+    heads, seq_q, keys = (of_terms.symbol(name) for name in ("heads", "seq_q", "keys"))
+    for bound in (2**31 - 1 - heads * seq_q, 2**31 - 2**16 - seq_q - keys, 2**31 - 1 - 3 * heads * keys):
+        here.bounds[bound] = None
+    made, tiles = Made(rng, 1).term, term(keys) // rng.choice((64, 128))
+    of = rng.choice((heads * (seq_q // 2), seq_q * rng.choice((1, 3)), (seq_q + 127) // 128 * least(heads, made)))
+    of += rng.choice((0, keys, tiles * rng.choice((1, 64, 128, 200)), -keys, heads * keys, 2 * heads * tiles))
+    try:
+        here.show_fits(of)
+    except Refused:
+        return False
+    for _ in range(300):
+        at = {**numbers(rng), "heads": rng.choice((1, 2, 7, 65535)), "keys": int(2 ** rng.uniform(0, 30))}
+        at["seq_q"] = rng.choice((1, int(2 ** rng.uniform(0, 30)), (2**31 - 1) // at["heads"]))
+        if at["seq_q"] < RANGES["seq_q"][1] and all(number_of(bound, at, {}) >= 0 for bound in here.bounds):
+            assert -(2**31) <= number_of(here.unnamed(of), at, {}) < 2**31, (seed, at, str(of))
+    return True
+
+
+def test_what_is_said_to_fit_32_bits_does() -> None:
+    assert 20 < sum(map(check_fits, range(120))) < 100
+
+
+@pytest.mark.parametrize("wrong", ["the other way round", "at most 5"])
+def test_a_false_relation_of_products_shows(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def relate(self: Query) -> None:
+        names = [name for monomial, name in self.names.items() if len(monomial) > 1]
+        told = ["(assert (<= {} {}))".format(*names[:2])] if wrong == "the other way round" else []
+        self.lines += [*told[: len(names) - 1], *(f"(assert (<= {name} 5))" for name in names if not told)]
+
+    monkeypatch.setattr(Query, "relate_products", relate)
+    with pytest.raises(AssertionError):
+        for seed in range(120):
+            check_fits(seed)

@@ -11,8 +11,9 @@ Offsets of elements have 64 bits. These numbers have 32 bits in all lowerings:
 - The KV blocks that a persistent block has loaded in a launch, of 64 rows and 16 keys or more. 8 blocks or more take an
   equal share of the tiles, nearly: then each loads fewer than 2^31 blocks.
 
-Where a tile has rows of several heads, so many that fewer than 64 are used, memory bounds the tiles: no output is as long
-as `MEMORY`. Parts of the keys are so few that they are tiles at most as often as the bound of tiles allows.
+The proof of generated code shows from these bounds that no result leaves its 32 bits, and takes three more for granted: the
+tiles of a launch are 2^31 - 2^16 at most, parts of keys and parts in a list begin within the keys, and a persistent block
+loads no more than its share.
 
 Every schedule has the same bounds, so a few problems are refused that some schedules could run.
 """
@@ -35,9 +36,6 @@ GRID_YZ = 65_535
 # Pairs that take an H200 100 seconds at head_dim 128. In tiles of 64 x 16 they are 2^37 blocks, in those that ship
 # 2^33 or so.
 PAIRS = 2**47
-
-# No tensor in a GPU's memory has as many bytes.
-MEMORY = 2**39
 
 
 class Bound(NamedTuple):

@@ -59,7 +59,8 @@ def _place(texts: Sequence[str], declared: Declared) -> dict[str, Expression]:
     column, row, head, end, wrap = given
     if wrap.constant != RAGGED_ROWS:
         raise SyntaxError(f"a box of a ragged view at {texts[-1]}, expected {RAGGED_ROWS}")
-    of_all = Expression(("-", ("+", row.tree, end.tree), ("number", RAGGED_ROWS)))
+    # TMA adds them with more than 32 bits.
+    of_all = Expression(("-", ("+", ("call", "int64_t", row.tree), end.tree), ("number", RAGGED_ROWS)))
     return {"column": column, "row": of_all, "head": head, "batch": end}
 
 

@@ -34,6 +34,8 @@ SHIFTS, BITS = {"<<", ">>"}, 32
 # An integer may be shifted by a block's rank in its cluster, which is small.
 RANK = ("name", "tl__block_rank_in_cluster")
 COMPARISONS = {"==", "!=", "<", "<=", ">", ">="}
+# Operators that are right modulo 2^32: a result in range is right even where something that it is made of is not.
+OF_A_RING = {"+", "-", "*", "<<", "negative"}
 # What stands behind a value, and so not behind a cast.
 AFTER_A_VALUE = {")", "]", ",", "?", ":", "*", "/", "%", *(token for level in LEVELS for token in level)}
 # Operators that Python does not have for arrays, or has with another meaning than C.
@@ -72,6 +74,20 @@ class Expression:
     def code(self) -> CodeType:
         """Compiles the expression to Python, where operators of C that Python lacks are calls of functions."""
         return compile(_python(self.tree), str(self.tree)[:80], "eval")
+
+    @cached_property
+    def _fitting(self) -> dict[frozenset[str], CodeType]:
+        return {}
+
+    def fitting(self, wide: frozenset[str]) -> CodeType:
+        """Compiles the expression with a call of `fits` for each result of 32 bits, where these names have 64.
+
+        Results are those that something else than sums and products is made of, and the expression's own.
+        """
+        wide &= self.names
+        if wide not in self._fitting:
+            self._fitting[wide] = compile(_python(self.tree, wide, False), str(self.tree)[:80], "eval")
+        return self._fitting[wide]
 
     def __call__(self, arithmetic: dict[str, Any], names: Mapping[str, Any]) -> Any:
         """Evaluates the expression for values of its names, with the functions of `arithmetic` for operators of C.
@@ -199,14 +215,36 @@ def _call(name: str, tokens: _Tokens) -> Tree:
     return ("call", name, *given) if given else ("name", name)
 
 
-def _python(tree: Tree) -> str:
+def is_wide(tree: Tree, wide: frozenset[str]) -> bool:
+    """Says whether an expression has 64 bits in C++, where these names have 64."""
+    kind, *parts = tree
+    if kind == "number":
+        return bool(parts[0] >> (BITS - 1))
+    if kind == "name":
+        return parts[0] in wide
+    if kind in (*COMPARISONS, "!", "&&", "||"):
+        return False
+    given = parts[:1] if kind in SHIFTS else parts[1:] if kind in ("call", "?") else parts
+    return parts[0] == "int64_t" or any(is_wide(part, wide) for part in given)
+
+
+def _python(tree: Tree, wide: frozenset[str] | None = None, of_ring: bool = True, depth: int = 0) -> str:
+    """Returns an expression in Python; where `wide` is given, with calls of `fits`, unless it is part of a sum or product."""
     kind, *parts = tree
     if kind in ("number", "name"):
         return str(parts[0])
+    own = kind in OF_A_RING and wide is not None and not is_wide(tree, wide)
+    texts = [_python(part, wide, own, depth + 1) for part in (parts[1:] if kind == "call" else parts)]
+    if kind == "?" and wide is not None:
+        # What is not chosen is not computed.
+        condition, here = f"(_{depth} := {texts[0]})", f"_{depth}"
+        texts = [condition, f"({texts[1]} if may({here}) else 0)", f"({texts[2]} if may(negation({here})) else 0)"]
     if kind == "call":
-        return f"{parts[0]}({', '.join(map(_python, parts[1:]))})"
+        return f"{parts[0]}({', '.join(texts)})"
     if kind == "negative":
-        return f"(-{_python(parts[0])})"
-    if kind in FUNCTIONS:
-        return f"{FUNCTIONS[kind]}({', '.join(map(_python, parts))})"
-    return f"({_python(parts[0])} {kind} {_python(parts[1])})"
+        found = f"(-{texts[0]})"
+    elif kind in FUNCTIONS:
+        found = f"{FUNCTIONS[kind]}({', '.join(texts)})"
+    else:
+        found = f"({texts[0]} {kind} {texts[1]})"
+    return f"fits({found})" if own and not of_ring else found

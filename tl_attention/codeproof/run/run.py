@@ -31,6 +31,7 @@ from tl_attention.codeproof.read.nodes import (
 )
 from tl_attention.codeproof.read.text import Call, Kernel
 from tl_attention.codeproof.run.threads import NUMBERS, Class, Threads, Value
+from tl_attention.codeproof.terms.term import Refused
 from tl_attention.codeproof.tiles.tile_numbers import Entries, TileNumbers
 from tl_attention.codeproof.verdict import Unsafe
 from tl_attention.problem.warpgroup import WARP
@@ -144,6 +145,8 @@ class Run:
             self.ran.add(node.line)
             try:
                 rest = getattr(self, RUNS[type(node)])(node, threads)
+            except Refused as error:
+                raise Unsafe(f"line {node.line + 1}: {error}") from None
             except UNREADABLE as error:
                 raise Unsafe(f"line {node.line + 1} cannot be read: {error}") from None
             if rest is None:

@@ -18,7 +18,7 @@ from tl_attention.codeproof.terms.spread import Spread, merged, numbers
 from tl_attention.problem.warpgroup import WARP
 
 Value = Any  # int or Term, or an array or a Spread of one value for each thread of a class
-PER_THREAD = np.ndarray, Spread
+PER_THREAD = np.ndarray | Spread
 
 
 @dataclass(frozen=True)

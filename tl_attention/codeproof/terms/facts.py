@@ -31,6 +31,8 @@ from tl_attention.codeproof.terms.term import (
     term,
 )
 
+# The greatest number of 32 bits.
+LARGEST = 2**31 - 1
 ZERO, NOT_NEGATIVE = "= 0", ">= 0"
 # Facts hold at so many drawn points, if what is seen there counts.
 SOME_POINTS = 3
@@ -50,6 +52,8 @@ class Facts(Intervals):
         self._memos: dict[tuple[Term, ...], dict[Any, Any]] = {(): self._memo}
         self.points = Points(self.ranges)
         self.solver = Solver(self)
+        # What is not negative at all sizes within bounds; it is asked for where results must fit.
+        self.bounds: dict[Term, None] = {}
 
     def symbol(self, name: str, low: float = -inf, high: float = inf, below: Term | None = None) -> Term:
         """Returns the symbol of this name, whose bounds are these wherever it stands.
@@ -184,7 +188,8 @@ class Facts(Intervals):
         Terms that are shown to be equal have one name.
         """
         of = self.simpler(of)
-        if (len(of.parts) <= 1 and _short(of)) or of.constant is not None:
+        by_term = any(atom.kind == QUOTIENT and atom.by.constant is None for atom in of.atoms)
+        if (len(of.parts) <= 1 and _short(of) and not by_term) or of.constant is not None:
             return of
         values, there = self.points.values(of), self._there()
         for name, known in self.names.items():
@@ -271,6 +276,19 @@ class Facts(Intervals):
             self.shown["by form"] += 1
         elif not self.solver.shows(of, NOT_NEGATIVE):
             raise Refused(f"{what}: {self._words(of)}, expected no number below 0{self._where(of, NOT_NEGATIVE)}")
+
+    def show_fits(self, of: Term) -> None:
+        """Raises Refused, with numbers if some are found, unless a term fits 32 bits here for all values within bounds."""
+        of = self.simpler(of)
+        key = ("fits", of)
+        if key in self._memo:
+            return
+        for left in (LARGEST - of, of + LARGEST + 1):
+            if not self.not_negative(left) and not self.solver.shows(left, NOT_NEGATIVE, self.bounds):
+                with self.assuming(*self.bounds):
+                    where = self._where(left, NOT_NEGATIVE)
+                raise Refused(f"{self._words(of)} does not fit 32 bits{where}")
+        self._memo[key] = True
 
     def _words(self, of: Term | int) -> str:
         """Returns words for a term, without names if that is short."""

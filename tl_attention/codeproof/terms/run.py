@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from tl_attention.codeproof.read.expression import Expression
+from tl_attention.codeproof.read.expression import Expression, is_wide
 from tl_attention.codeproof.read.nodes import For, If, Leave, While
 from tl_attention.codeproof.read.text import Kernel
 from tl_attention.codeproof.run.run import ZEROS, Run
-from tl_attention.codeproof.run.threads import Class, Threads, Value, settled
+from tl_attention.codeproof.run.threads import PER_THREAD, Class, Threads, Value, settled
 from tl_attention.codeproof.terms.arithmetic import Arithmetic
 from tl_attention.codeproof.terms.choices import chosen
 from tl_attention.codeproof.terms.facts import Facts
@@ -44,7 +44,9 @@ class TermRun(Run):
         super().__init__(kernel, threads, names, cluster=cluster)
         self.facts, self.tiles = facts, told
         self._of_terms = Arithmetic(facts)
-        self.arithmetic = {**self._of_terms.functions, "__shfl_sync": self._shuffle}
+        self.arithmetic = {**self._of_terms.functions, "__shfl_sync": self._shuffle, "fits": self._fits}
+        self.arithmetic["may"] = lambda condition: isinstance(condition, PER_THREAD | Term) or bool(condition)
+        self.wide = frozenset(kernel.signature.of("int64_t"))
         self.carried: dict[str, tuple[Value, Value]] = {}
         self.ends: dict[str, Value | None] = {}
         self.in_tile = False
@@ -57,11 +59,22 @@ class TermRun(Run):
                 name: Spread({CONSTANT: value}) if isinstance(value, np.ndarray) else value
                 for name, value in given.items()
             }
-        found = expression(self.arithmetic, given)
+        constant = expression.constant
+        found = eval(expression.fitting(self.wide), self.arithmetic, given) if constant is None else constant
         return known(self.facts.simpler(found)) if isinstance(found, Term) else settled(numbers(found))
+
+    def _fits(self, value: Value) -> Value:
+        """Returns a result of 32 bits; raises Refused unless it is shown to be in range for all sizes."""
+        for one in (value[0], value[len(value) - 1]) if isinstance(value, Spread) else (value,):
+            if isinstance(one, Term):
+                self.facts.show_fits(one)
+        return value
 
     def assign(self, node: Any, threads: Class) -> Class:
         found = self.value(node.expression, threads)
+        if is_wide(node.expression.tree, self.wide):
+            # The variable has 32 bits.
+            self._fits(found)
         threads.names[node.name] = known(self.facts.named(found)) if isinstance(found, Term) else found
         return threads
 

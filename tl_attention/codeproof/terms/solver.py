@@ -6,10 +6,13 @@ quotient is what its axiom says. So what z3 shows is true; what it cannot show n
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from itertools import permutations
 from math import inf
 
 from tl_attention.codeproof.terms.intervals import Intervals
-from tl_attention.codeproof.terms.term import CONSTANT, HOLDS, LEAST, QUOTIENT, SYMBOL, Atom, Term
+from tl_attention.codeproof.terms.term import CONSTANT, HOLDS, LEAST, QUOTIENT, SYMBOL, Atom, Term, without
 
 # What z3 may spend on a statement, in its own units, of which a second has a few million: an answer never depends on how
 # busy a machine is.
@@ -27,20 +30,22 @@ class Solver:
         self.counter: dict[Term, dict[str, int]] = {}
         self._answers: dict[tuple[Term, str, tuple[Term, ...]], bool] = {}
 
-    def shows(self, of: Term, statement: str) -> bool:
-        """Says whether z3 shows that a term is 0, or not negative, wherever the facts hold."""
-        key = (of, statement, self.facts.here)
+    def shows(self, of: Term, statement: str, bounds: Iterable[Term] = ()) -> bool:
+        """Says whether z3 shows that a term is 0, or not negative, wherever the facts hold, and these bounds."""
+        key = (of, statement, (*self.facts.here, *bounds))
         if key not in self._answers:
-            self._answers[key] = self._ask(of, statement)
+            self._answers[key] = self._ask(of, statement, [*bounds])
         return self._answers[key]
 
-    def _ask(self, of: Term, statement: str) -> bool:
+    def _ask(self, of: Term, statement: str, bounds: list[Term]) -> bool:
         import z3
 
         query = Query(self.facts)
-        facts = [f"(>= {query.term(fact)} 0)" for fact in self.facts.here]
+        facts = [f"(>= {query.term(fact)} 0)" for fact in (*self.facts.here, *bounds)]
         value = query.term(of)
         query.relate_quotients()
+        if bounds:
+            query.relate_products()
         for claim in (*facts, f"(distinct {value} 0)" if statement == "= 0" else f"(< {value} 0)"):
             query.lines.append(f"(assert {claim})")
         # A general solver spends seconds on what this one says at once.
@@ -63,10 +68,14 @@ class Query:
         self.facts = facts
         self.lines: list[str] = []
         self.names: dict[tuple[Atom, ...], str] = {}
+        # How often a monomial stands in what is told of.
+        self.factors: dict[tuple[Atom, ...], set[int]] = defaultdict(lambda: {1})
 
     def term(self, of: Term) -> str:
         """Returns the words for a term, whose monomials are told of first."""
         parts = [_times(factor, self.monomial(monomial)) for monomial, factor in of.parts.items() if monomial]
+        for monomial, factor in of.parts.items():
+            self.factors[monomial].add(abs(factor))
         parts += [_number(of.parts[CONSTANT])] if CONSTANT in of.parts else []
         return f"(+ {' '.join(parts)})" if len(parts) > 1 else parts[0] if parts else "0"
 
@@ -101,7 +110,7 @@ class Query:
         if atom.kind == QUOTIENT:
             for dividend, divisor in atom.quotients:
                 of, by, multiple = self.term(dividend), self.term(divisor), self.term(divisor * atom.term)
-                axiom = f"(and (<= {multiple} {of}) (<= (+ (- {of} {multiple}) 1) {by}))"
+                axiom = f"(and (<= {multiple} {of}) (<= (+ (- {of} {multiple}) 1) {by}) (=> (>= {of} 0) (<= 0 {name} {of})))"
                 # A quotient by what is not above 0 is any number.
                 self.lines.append(f"(assert {axiom if divisor.constant else f'(=> (>= {by} 1) {axiom})'})")
             self.lines += [f"(assert {bound})" for bound in _within(name, facts.range_of_atom(atom))]
@@ -137,6 +146,19 @@ class Query:
                 if by == other_by:
                     self.lines.append(f"(assert (=> (<= {of} {other}) (<= {name} {other_name})))")
                     self.lines.append(f"(assert (=> (>= {of} {other}) (>= {name} {other_name})))")
+
+    def relate_products(self) -> None:
+        """Tells of two products with a common part, which is not negative, that the one with the greater rest is not smaller."""
+        for one, other in permutations([monomial for monomial in self.names if len(monomial) > 1], 2):
+            shared = tuple((Counter(one) & Counter(other)).elements())
+            if not shared or any(self.facts.range_of_atom(atom)[0] < 0 for atom in shared):
+                continue
+            rests = [without(monomial, shared) for monomial in (one, other)]
+            a, b = (self.monomial(rest) if rest else "1" for rest in rests)
+            for times in sorted(self.factors[other]):
+                products = self.names[one], _times(times, self.names[other])
+                for order in ("<=", ">="):
+                    self.lines.append(f"(assert (=> ({order} {a} {_times(times, b)}) ({order} {' '.join(products)})))")
 
     def numbers(self, model: dict[str, int]) -> dict[str, int]:
         """Returns the symbols' numbers of z3's model, within their bounds."""

@@ -292,7 +292,7 @@ def _by_term(of: Term, by: Term) -> Term:
     multiples = {
         rest: f // factor
         for monomial, f in of.parts.items()
-        if f % factor == 0 and (rest := _without(monomial, highest)) is not None
+        if f % factor == 0 and (rest := without(monomial, highest)) is not None
     }
     if multiples:
         whole = Term(multiples)
@@ -375,7 +375,7 @@ def _product(first: Monomial, second: Monomial) -> Monomial:
     return tuple(found)
 
 
-def _without(monomial: Monomial, part: Monomial) -> Monomial | None:
+def without(monomial: Monomial, part: Monomial) -> Monomial | None:
     """Returns what is left of a monomial without a part of it, None if the part is none of it."""
     left = list(monomial)
     for atom in part:

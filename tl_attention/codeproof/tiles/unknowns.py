@@ -16,7 +16,7 @@ from tl_attention.codeproof.terms.facts import Facts
 from tl_attention.codeproof.terms.term import term
 from tl_attention.codeproof.tiles.row_tiles import RowTile
 from tl_attention.codeproof.tiles.tensors import Tensor, contiguous, packed_tensors
-from tl_attention.problem.bounds import GRID_YZ, LARGEST, ROOM
+from tl_attention.problem.bounds import GRID_YZ, LARGEST, ROOM, SIZES, TOTALS
 from tl_attention.problem.mask import WINDOW, Mask, sides
 from tl_attention.problem.shape import DTYPE_BYTES
 from tl_attention.problem.variant import Sizes
@@ -52,6 +52,14 @@ class Unknowns:
         self.packed = self.variant.packed
         self.parts = symbol("parts", 1, 2**16) if self.variant.parts and not self.packed else term(1)
         self.ops = Arithmetic(self.facts).ops
+        of = SimpleNamespace(**vars(self.sizes), heads_kv=self.sizes.heads // self.variant.group)
+        of.sides = sum(symbol(name, 0, LARGEST - ROOM) for name in self.variant.mask.names)
+        for bound in TOTALS if self.packed else SIZES:
+            self.bound(bound.most - bound.size(of))
+
+    def bound(self, of: Any) -> None:
+        """Holds a term to be not negative, where results must fit their types."""
+        self.facts.bounds[term(of)] = None
 
     @classmethod
     def of_numbers(cls, proof: Proof, sizes: Any, *more: Any, **given: int) -> Self:

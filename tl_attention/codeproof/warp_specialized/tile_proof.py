@@ -114,6 +114,9 @@ class TileProof(UnknownTiles):
             "tl__block_rank_in_cluster": process.block,
         }
         self.told = Told(self)
+        with self.facts.assuming(*self.there):
+            # What follows from its place is known where code computes it.
+            self.tile(process.block)
         self.told.run = self.run = TermRun(self.proof.kernel, threads, names, self.facts, self.roles.cluster, self.told)
         self.run.go()
         self.coverage.note(self.run)

@@ -31,9 +31,17 @@ class UnknownTiles(TermProof):
         symbol = self.symbol
         self.row_tiles = symbol("row_tiles", 0, 2**26) if self.packed else ceildiv(self.sizes.seq_q, proof.rows)
         self.of_results = of_tiles if self.packed else of_tiles * self.sizes.batch * self.parts
-        self.turn, self.base = symbol("turn", 0, LARGEST - ROOM), symbol("base", 0, LARGEST - 2**20)
+        self.turn, self.base = symbol("turn", 0, LARGEST - ROOM), symbol("base", 0, LARGEST - 2**28)
         self.total = self.row_tiles * self.of_results
-        self.number = symbol("number", 0, LARGEST, below=self.total)
+        self.number = symbol("number", 0, LARGEST - ROOM // 2, below=self.total)
+        # Tiles have 64 rows or more, or they are so few that calls share them among heads.
+        self.bound(LARGEST - ROOM - self.total)
+        if self.packed:
+            # The list names sequences and parts that are there.
+            q_begin, seq_q, k_begin, seq_kv, first = (self.word("told", word) for word in range(1, 6))
+            self.bound(self.sizes.seq_q - q_begin - seq_q)
+            self.bound(self.sizes.seq_kv - k_begin - seq_kv)
+            self.bound(seq_kv - first * self.schedule.block_N)
         # Which of those that work at once a cluster is, or of all.
         self.workers = workers(self.schedule, self.variant)
         self.one_tile = self.schedule.kernel.tile_scheduler == "one_tile"
@@ -102,12 +110,18 @@ class UnknownTiles(TermProof):
         named, heads = self.facts.named, self.variant.heads_of_tiles(self.sizes.heads)
         order = placed(number, self.sizes, self.of_results, self.proof.rows, self.schedule, self.variant, self.ops)
         tile, head = map(named, order)
+        # An order of tiles numbers each tile of each head once, as tests of the orders show.
+        for within, count in ((tile, self.row_tiles), (head, self.of_results)):
+            self.bound(within)
+            self.bound(count - 1 - within)
         result, head = map(named, divmod(head, heads))
         own: Any = {}
         batch = result
         if self.variant.parts:
             part, batch = map(named, divmod(result, self.sizes.batch))
             each = self.names["part_blocks"]
+            # The last part begins within the keys, and this one is not behind it.
+            self.bound(self.sizes.seq_kv // self.schedule.block_N - part * each)
             own = {"part": (part * each, (part + 1) * each), "result": result}
         row = named((tile * self.roles.cluster + rank) * self.proof.cut.block_M)
         head = self.variant.first_head(head, self.ops)
