@@ -49,7 +49,7 @@ class Solver:
         for claim in (*facts, f"(distinct {value} 0)" if statement == "= 0" else f"(< {value} 0)"):
             query.lines.append(f"(assert {claim})")
         # A general solver spends seconds on what this one says at once.
-        solver = z3.SimpleSolver()
+        solver = z3.SimpleSolver(ctx=z3.Context())
         solver.set("rlimit", RESOURCES)
         solver.from_string("\n".join(query.lines))
         found = solver.check()
