@@ -25,6 +25,7 @@ from tl_attention.codeproof.read.text import Kernel, read
 from tl_attention.codeproof.run.coverage import Coverage
 from tl_attention.codeproof.run.run import Run
 from tl_attention.codeproof.run.thread_slice import Reading
+from tl_attention.codeproof.terms.term import Refused
 from tl_attention.codeproof.tiles.row_tiles import Cut
 from tl_attention.codeproof.tiles.tensors import Tensor
 from tl_attention.codeproof.tiles.tiles import Product, Tile
@@ -107,11 +108,11 @@ class Proof(ABC):
 
     @abstractmethod
     def check_terms(self) -> Coverage:
-        """Raises Unsafe unless the kernel is right at all sizes; returns the Coverage of its runs with terms."""
+        """Raises Unsafe or Refused unless the kernel is right at all sizes; returns the Coverage of its runs with terms."""
 
     @abstractmethod
     def check_at(self, sizes: Any) -> None:
-        """Raises Unsafe unless blocks make the right events at these sizes, down to registers."""
+        """Raises Unsafe or Refused unless blocks make the right events at these sizes, down to registers."""
 
     def check_code(self) -> None:  # noqa: B027
         """Raises Unsafe for faults that a lowering finds in its kernel without a run; by default checks nothing."""
@@ -132,7 +133,7 @@ class Proof(ABC):
             raise refusal(f"it cannot be read: {error}") from None
         except InputError as error:
             raise refusal(str(error)) from None
-        except Unsafe as error:
+        except (Unsafe, Refused) as error:
             at = "" if self.at is None else f" (batch, heads, seq_q, seq_kv = {', '.join(map(str, self.at[:4]))})"
             raise refusal(f"{error}{at}") from None
 

@@ -21,7 +21,7 @@ from tl_attention.codeproof.run.stream import Stream
 from tl_attention.codeproof.run.threads import Threads, Value
 from tl_attention.codeproof.terms.comparison import Block, Comparison, blocks_of
 from tl_attention.codeproof.terms.run import LEAVE, TILES, TermRun
-from tl_attention.codeproof.terms.term import Refused, Term, holds, term
+from tl_attention.codeproof.terms.term import Term, holds, term
 from tl_attention.codeproof.tiles.term_proof import without_heads
 from tl_attention.codeproof.verdict import Unsafe
 from tl_attention.codeproof.warp_specialized.told import Told
@@ -54,19 +54,16 @@ class TileProof(UnknownTiles):
         self.alone, self.started = alone, started
 
     def check(self) -> Coverage:
-        """Raises Unsafe unless all roles do for any tile what is expected; returns which lines ran."""
-        try:
-            cluster = self.roles.cluster
-            blocks = (self.total if self.one_tile else self.workers) * cluster
-            self.check_launch(blocks, 1, 1, cluster=cluster)
-            if merging := self.proof.plan.merging:
-                given = SimpleNamespace(**{name: SimpleNamespace(shape=shape) for name, shape in self.shapes.items()})
-                found, wanted = merging.blocks.at(self.names), merging_blocks(given, self.variant, TERMS)
-                self.facts.show_equal("the number of blocks that merge parts", found, wanted)
-            for process in self.roles.processes:
-                self.check_role(process)
-        except Refused as error:
-            raise Unsafe(str(error)) from None
+        """Raises Unsafe or Refused unless all roles do for any tile what is expected; returns which lines ran."""
+        cluster = self.roles.cluster
+        blocks = (self.total if self.one_tile else self.workers) * cluster
+        self.check_launch(blocks, 1, 1, cluster=cluster)
+        if merging := self.proof.plan.merging:
+            given = SimpleNamespace(**{name: SimpleNamespace(shape=shape) for name, shape in self.shapes.items()})
+            found, wanted = merging.blocks.at(self.names), merging_blocks(given, self.variant, TERMS)
+            self.facts.show_equal("the number of blocks that merge parts", found, wanted)
+        for process in self.roles.processes:
+            self.check_role(process)
         return self.coverage
 
     def check_role(self, process: Process) -> None:
