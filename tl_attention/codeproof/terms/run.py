@@ -124,18 +124,19 @@ class TermRun(Run):
     def _each_by_itself(self, node: If, condition: Spread, threads: Class) -> Class:
         """Runs what threads do each under a condition of its own: they store their elements, or load them, else zeros."""
         first = len(self.seen)
+        where = next(one for n in range(len(condition)) if (one := condition[n]).constant is None)
         self.nodes(node.otherwise, threads)
         behind = len(self.seen)
         zeros = {name for name in node.assigned if threads.names.pop(name, None) == ZEROS}
         self.nodes(node.body, threads)
         for number, seen in enumerate(self.seen[first:], first):
             if (seen.kind, number < behind) != ("output", False) and seen.kind != "arithmetic":
-                raise Unsafe(f"line {seen.line + 1} is run by threads where {condition[0]}, by others elsewhere")
+                raise Unsafe(f"line {seen.line + 1} is run by a thread where {where}, by others elsewhere")
             if "inside" in seen.values:
                 raise Unsafe(f"line {seen.line + 1} is run by threads under two conditions")
             seen.values["inside"] = condition
         if not zeros and all(seen.kind == "arithmetic" for seen in self.seen[first:]):
-            raise Unsafe(f"line {node.line + 1}: threads compute where {condition[0]}, and not elsewhere")
+            raise Unsafe(f"line {node.line + 1}: a thread computes where {where}, and not elsewhere")
         for name in node.assigned:
             if name in zeros:
                 self.inside[name] = condition
