@@ -41,16 +41,6 @@ FAULTS: dict[str, tuple[str, str, Edits]] = {
     ),
     # These two show at some lengths only: `ends_of` has them.
     "a score left out that only a whole last block has": ("arithmetic", "one_tile", ((r"i_10 < 88", "i_10 < 87"),)),
-    "a softmax left out of four and five blocks": (
-        "arithmetic",
-        "prefetch",
-        (
-            (
-                r"(\(max\(\(\(seq_kv \+ 127\) / 128\), )3(\) \+ kv_1\) < \(\(.*\{\n *\*\(float2\*\)\(scores_max_prev)",
-                r"\g<1>6\2",
-            ),
-        ),
-    ),
     "scores converted twice": ("arithmetic", "seed", ((r"(\(&__23\)\)\[1\] = .*\(&v__30\)\)\[)1", r"\g<1>0"),)),
     "a key more hidden": ("mask", "best", ((r"(\(\(\(seq_kv \+ )176(\) - \(blocks_3 \* 176\)\) <= )", r"\g<1>175\2"),)),
     "another register stored": ("registers", "seed", ((r"(stmatrix.*acc_o\[\(+i_29 \* 8\) \+ )7", r"\g<1>6"),)),

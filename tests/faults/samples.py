@@ -129,4 +129,9 @@ ROWS = [
         "its arithmetic is under conditions of the loop alone",
         edit("seed", "computes where", r"(<= \(\(seq_kv \+ )127(\) >> 7\)\) \|\| .*\{\n *\*\(float2\*\)\(scores_max_prev)",
             r"\g<1>126\2"), "its arithmetic is under conditions of the loop alone", long=True),
+    Row("a softmax left out of four and five blocks",
+        "its arithmetic is under conditions of the loop alone",
+        edit("prefetch", "computes where .*, and not elsewhere",
+            r"(\(max\(\(\(seq_kv \+ 127\) / 128\), )3(\) \+ kv_1\) < \(\(.*\{\n *\*\(float2\*\)\(scores_max_prev)",
+            r"\g<1>6\2"), "its arithmetic is under conditions of the loop alone"),
 ]  # fmt: skip

@@ -172,7 +172,7 @@ class Stream:
         yield Event(kind, index=values.get("index", 0), value=values.get("value", 0))
 
     def _check_always(self, part: ThreadSlice) -> None:
-        """Raises Unsafe for arithmetic under a condition, unless it is with a number of a head, which counts in some tiles."""
+        """Raises Unsafe for what computes under a condition, unless with a number of a head, which counts in some tiles."""
         conditions = [condition for condition, _ in self.ways if condition is not None]
         if conditions and all(map(part.seen.registers.touched.isdisjoint, self.of_head.values())):
             raise Unsafe(f"line {part.line} computes where {conditions[-1]}, and not elsewhere")
@@ -234,7 +234,7 @@ class Stream:
 
     def _compute(self, part: ThreadSlice) -> Iterator[Event]:
         self.products.computed()
-        if part.seen.kind == "arithmetic":
+        if part.seen.kind != "mask":
             self._check_always(part)
         if part.seen.kind == "mask":
             yield Event("mask")
