@@ -16,14 +16,14 @@ BUDGET = {
     "schedule": 1850,
     "program": 1160,
     "kernels": 3740,
-    "codeproof": 5450,
+    "codeproof": 5460,
     "compiler": 780,
     "op": 1910,
     "oracle": 420,
     "lab": 7630,
     "tools": 6090,
     "tests": 27570,
-    "library": 16320,
+    "library": 16330,
     "path": 8470,
 }
 

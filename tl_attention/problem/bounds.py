@@ -11,9 +11,8 @@ Offsets of elements have 64 bits. These numbers have 32 bits in all lowerings:
 - The KV blocks that a persistent block has loaded in a launch, of 64 rows and 16 keys or more. 8 blocks or more take an
   equal share of the tiles, nearly: then each loads fewer than 2^31 blocks.
 
-The proof of generated code shows from these bounds that no result leaves its 32 bits, and takes three more for granted: the
-tiles of a launch are 2^31 - 2^16 at most, parts of keys and parts in a list begin within the keys, and a persistent block
-loads no more than its share.
+The proof of generated code shows from these bounds that products of sizes which no variable holds stay in 32 bits, and takes for
+granted that the tiles of a launch are 2^31 - 2^16 at most, and that parts of keys begin within the keys.
 
 Every schedule has the same bounds, so a few problems are refused that some schedules could run.
 """

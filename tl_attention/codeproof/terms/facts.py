@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from math import inf
+from math import gcd, inf
 from typing import Any
 
 from tl_attention.codeproof.terms.choices import chosen
@@ -283,6 +283,10 @@ class Facts(Intervals):
         key = ("fits", of)
         if key in self._memo:
             return
+        if not (self.not_negative(LARGEST - of) and self.not_negative(of + LARGEST + 1)):
+            # A multiple of what has a name, which bounds know, is one by that name.
+            times = gcd(*of.parts.values())
+            of = times * self.named(Term({monomial: factor // times for monomial, factor in of.parts.items()}))
         for left in (LARGEST - of, of + LARGEST + 1):
             if not self.not_negative(left) and not self.solver.shows(left, NOT_NEGATIVE, self.bounds):
                 with self.assuming(*self.bounds):
