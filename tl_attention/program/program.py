@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from tl_attention.program.events import Expected, Loop, Where
+from tl_attention.program.events import Loop, written_out
 from tl_attention.schedule.dialect import Model
 from tl_attention.schedule.loop.table import Table
 
@@ -90,13 +90,13 @@ class Phases:
         """Returns the number of KV blocks, at least 1, of a loop that is only prologue and epilogue."""
         return max(1, self.steady.t - self.end)
 
-    def events(self, blocks: Any, of: Callable[[Any, Operation], Iterable[Expected | Where]]) -> Iterator[Any]:
+    def events(self, blocks: Any, of: Callable[[Any, Operation], Iterable[Any]]) -> Iterator[Any]:
         """Yields what a loop over `blocks` KV blocks, at least `least_blocks`, must do: events and a Loop.
 
         `of` gives what one operation does for a block. The numbers may be integers, or unknowns.
         """
 
-        def iteration(t: Any, operations: Sequence[Operation]) -> Iterator[Expected | Where]:
+        def iteration(t: Any, operations: Sequence[Operation]) -> Iterator[Any]:
             for op in operations:
                 yield from of(t - op.lag, op)
 
@@ -107,20 +107,14 @@ class Phases:
         for t, operations in self.epilogue:
             yield from iteration(blocks + t, operations)
 
-    def iterations(self, blocks: int) -> Iterator[Iteration]:
-        """Yields the iterations of a loop over `blocks` KV blocks, which are at least `least_blocks`, in order."""
-        assert blocks >= self.least_blocks, f"{blocks} blocks, expected at least {self.least_blocks}"
-        yield from self.prologue
-        for t in range(self.steady.t, blocks + self.end):
-            yield Iteration(t, self.steady.operations)
-        for t, operations in self.epilogue:
-            yield Iteration(blocks + t, operations)
-
     def steps(self, blocks: int) -> Iterator[Step]:
-        """Yields Steps, operations of a loop over `blocks` KV blocks in order, each with the number of its block."""
-        for t, operations in self.iterations(blocks):
-            for op in operations:
-                yield Step(op, t - op.lag)
+        """Yields Steps, operations of a loop over `blocks` KV blocks in order, each with the number of its block.
+
+        The blocks are at least `least_blocks`.
+        """
+        assert blocks >= self.least_blocks, f"{blocks} blocks, expected at least {self.least_blocks}"
+        steps: Iterator[Any] = written_out(self.events(blocks, lambda block, op: [Step(op, block)]))
+        yield from steps
 
 
 def unroll(operations: Sequence[Operation], blocks: int, products: Collection[str]) -> Iterator[Step]:

@@ -234,10 +234,10 @@ class Stream:
 
     def _compute(self, part: ThreadSlice) -> Iterator[Event]:
         self.products.computed()
-        if part.seen.kind != "mask":
-            self._check_always(part)
         if part.seen.kind == "mask":
             yield Event("mask")
+        else:
+            self._check_always(part)
         touched = part.seen.registers.touched
         yield from (Event(COUNTS, tensor) for tensor, own in self.of_head.items() if not own.isdisjoint(touched))
 

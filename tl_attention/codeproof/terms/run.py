@@ -157,9 +157,9 @@ class TermRun(Run):
             found = numbers(each(lambda one: self.facts.simpler(self._of_terms.truth(one)), found))
         if isinstance(found, Term):
             found = known(self.facts.decided(self._of_terms.truth(found)))
-        return (
-            found if isinstance(found, Term | Spread) else found != 0 if isinstance(found, np.ndarray) else bool(found)
-        )
+        if isinstance(found, Term | Spread):
+            return found
+        return found != 0 if isinstance(found, np.ndarray) else bool(found)
 
     def repeat(self, node: While, threads: Class) -> Class:
         if self.in_tile:

@@ -14,11 +14,6 @@ from tl_attention.codeproof.run.threads import Value
 from tl_attention.problem.features import MAIN, Parameter
 
 BATCH, HEAD, ROW, COLUMN = range(4)
-DIMENSION_OF: dict[str | int, int] = {
-    "batch": BATCH,
-    **dict.fromkeys(("heads", "heads_kv"), HEAD),
-    **dict.fromkeys(("seq_q", "seq_kv"), ROW),
-}
 # Elements of 16 bytes, of which all strides are multiples.
 ALIGNED = 8
 # Of a ragged view; 2^30 strides of the last dimension and of a row are 2^64 bytes.

@@ -15,14 +15,11 @@ from tl_attention.codeproof.terms.arithmetic import Arithmetic
 from tl_attention.codeproof.terms.facts import Facts
 from tl_attention.codeproof.terms.term import term
 from tl_attention.codeproof.tiles.row_tiles import RowTile
-from tl_attention.codeproof.tiles.tensors import Tensor, contiguous, packed_tensors
+from tl_attention.codeproof.tiles.tensors import ALIGNED, Tensor, contiguous, packed_tensors
 from tl_attention.problem.bounds import GRID_YZ, LARGEST, ROOM, SIZES, TOTALS
 from tl_attention.problem.mask import WINDOW, Mask, sides
-from tl_attention.problem.shape import DTYPE_BYTES
 from tl_attention.problem.variant import Sizes
 
-# TMA reads tensors whose strides are multiples of 16 bytes.
-ALIGNED = 16 // DTYPE_BYTES
 # In a problem with numbers: the least of strides, in 16 bytes, and the keys of a window's sides that are read at run time.
 OTHERS, FAR = 2**14, 100_003
 
