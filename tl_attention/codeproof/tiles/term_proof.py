@@ -1,4 +1,4 @@
-"""What the proofs by terms of all lowerings share: the launch, places of results, and numbers of a tile's head."""
+"""This module holds what the proofs by terms of all lowerings share: launch, places, numbers of a tile's head."""
 
 from __future__ import annotations
 
