@@ -23,4 +23,10 @@ ROWS = [
     Row("a product of 64 bits in a variable of 32",
         edit("best, asked", r"line \d+: .* does not fit 32 bits, where",
             r"int bz_3 = (\w+);", r"int bz_3 = (\1 * Output_batch_stride);"), OTHERS),
+    Row("a row's number of 32 bits that counts elements",
+        edit("best", r"line \d+: .* does not fit 32 bits, where",
+            r"\(\(int64_t\)first_row_3\) \* \(int64_t\)128", "(int64_t)(first_row_3 * 128)"), OTHERS),
+    Row("a variable of 32 bits that counts elements",
+        edit("best", r"line \d+: .* does not fit 32 bits, where",
+            r"(first_row_3 = .*);", r"\1;\n    int elements = first_row_3 * 128;"), OTHERS),
 ]  # fmt: skip

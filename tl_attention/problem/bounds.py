@@ -11,8 +11,9 @@ Offsets of elements have 64 bits. These numbers have 32 bits in all lowerings:
 - The KV blocks that a persistent block has loaded in a launch, of 64 rows and 16 keys or more. 8 blocks or more take an
   equal share of the tiles, nearly: then each loads fewer than 2^31 blocks.
 
-The proof of generated code shows from these bounds that products of sizes which no variable holds stay in 32 bits, and takes for
-granted that the tiles of a launch are 2^31 - 2^16 at most, and that parts of keys begin within the keys.
+The proof of generated code shows from these bounds that each result of 32 bits fits. It takes for granted what follows from
+them of blocks and tiles: a launch has 2^31 - 2^16 tiles at most, a block loads fewer than 2^31 KV blocks, and parts of
+keys begin within the keys.
 
 Every schedule has the same bounds, so a few problems are refused that some schedules could run.
 """

@@ -80,7 +80,7 @@ class Expression:
         return {}
 
     def fitting(self, wide: frozenset[str]) -> CodeType:
-        """Compiles the expression with a call of `fits` for each result of 32 bits that multiplies two that are no numbers.
+        """Compiles the expression with a call of `fits` for each result of 32 bits.
 
         These names have 64 bits. Results are those that something else than sums and products is made of.
         """
@@ -247,12 +247,4 @@ def _python(tree: Tree, wide: frozenset[str] | None = None, of_ring: bool = True
         found = f"{FUNCTIONS[kind]}({', '.join(texts)})"
     else:
         found = f"({texts[0]} {kind} {texts[1]})"
-    return f"fits({found})" if own and not of_ring and _multiplies(tree) else found
-
-
-def _multiplies(tree: Tree) -> bool:
-    """Says whether a sum or product has a product of two that are no numbers."""
-    kind, *parts = tree
-    if kind not in OF_A_RING:
-        return False
-    return (kind == "*" and all(part[0] != "number" for part in parts)) or any(map(_multiplies, parts))
+    return f"fits({found})" if own and not of_ring else found

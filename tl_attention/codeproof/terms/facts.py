@@ -195,7 +195,8 @@ class Facts(Intervals):
         for name, known in self.names.items():
             if self._known.issuperset(known.made):
                 pairs = [(a, b) for a, b, here in zip(values, known.values, there) if here]
-                alike = bool(pairs) and all(a == b for a, b in pairs)
+                # Terms that may be 0 always would be one with multiples of each other.
+                alike = any(a for a, _ in pairs) and all(a == b for a, b in pairs)
                 if known.term == of or (alike and self.is_zero(symbol(name) - of)):
                     return symbol(name)
         if _short(of):

@@ -52,10 +52,7 @@ class TermRun(Run):
         self.in_tile = False
 
     def value(self, expression: Expression, threads: Class) -> Value:
-        return self._evaluated(expression, threads, fits=True)
-
-    def _evaluated(self, expression: Expression, threads: Class, fits: bool) -> Value:
-        """Returns an expression's value; where `fits`, each result of 32 bits is shown to be in range."""
+        """Returns an expression's value; raises Refused unless each result of 32 bits is shown to be in range."""
         self._class = threads
         given = {name: threads.names[name] for name in expression.names if name in threads.names}
         if any(isinstance(value, Term | Spread) for value in given.values()):
@@ -63,10 +60,8 @@ class TermRun(Run):
                 name: Spread({CONSTANT: value}) if isinstance(value, np.ndarray) else value
                 for name, value in given.items()
             }
-        if fits and expression.constant is None:
-            found = eval(expression.fitting(self.wide), self.arithmetic, given)
-        else:
-            found = expression(self.arithmetic, given)
+        constant = expression.constant
+        found = eval(expression.fitting(self.wide), self.arithmetic, given) if constant is None else constant
         return known(self.facts.simpler(found)) if isinstance(found, Term) else settled(numbers(found))
 
     def _fits(self, value: Value) -> Value:
@@ -77,8 +72,7 @@ class TermRun(Run):
         return value
 
     def assign(self, node: Any, threads: Class) -> Class:
-        # Numbers of tiles are among them: problem/bounds.py says why they fit.
-        found = self._evaluated(node.expression, threads, fits=False)
+        found = self.value(node.expression, threads)
         if is_wide(node.expression.tree, self.wide):
             # The variable has 32 bits.
             self._fits(found)

@@ -110,8 +110,12 @@ class UnknownTiles(TermProof):
         named, heads = self.facts.named, self.variant.heads_of_tiles(self.sizes.heads)
         order = placed(number, self.sizes, self.of_results, self.proof.rows, self.schedule, self.variant, self.ops)
         tile, head = map(named, order)
-        # An order of tiles numbers each tile of each head once, as tests of the orders show.
-        for within, count in ((tile, self.row_tiles), (head, self.of_results)):
+        # An order of tiles numbers each tile of each head once, as tests of the orders show. Some count them from the end.
+        for within, count in (
+            (named(self.row_tiles - 1 - tile), self.row_tiles),
+            (tile, self.row_tiles),
+            (head, self.of_results),
+        ):
             self.bound(within)
             self.bound(count - 1 - within)
         result, head = map(named, divmod(head, heads))
