@@ -22,7 +22,8 @@ from tl_attention.problem.shape import AttentionShape
 from tl_attention.program.derivation import derive
 from tl_attention.program.machine import Policy
 from tl_attention.program.program import Model, Operation, Program
-from tl_attention.schedule.files.schedule_file import load, load_file
+from tl_attention.schedule.files.named import resolve
+from tl_attention.schedule.files.schedule_file import load
 from tl_attention.schedule.keys import PRODUCER
 from tl_attention.schedule.loop.attention import SOURCE
 from tl_attention.schedule.loop.table import chunk_names, split_table, whole
@@ -54,16 +55,15 @@ def enough(cases: int, counts: Counter[str], least: Mapping[str, int]) -> Iterat
 
 @cache
 def shipped() -> dict[str, Schedule]:
-    """Returns every shipped schedule that has a Program, by name."""
-    loaded = {path.stem: load(path) for path in sorted(SCHEDULES.glob("*.yaml"))}
+    """Returns the schedules at the top that have a Program, and the seed's variants, by the last part of their names."""
+    paths = [*SCHEDULES.glob("*.yaml"), *SCHEDULES.glob("experiments/seed/*.yaml")]
+    loaded = {path.stem: load(path) for path in sorted(paths, key=lambda path: path.name)}
     return {name: schedule for name, schedule in loaded.items() if schedule.has_program}
 
 
 def fitting_head_dim(name: str) -> int:
     """Returns a head size up to 128 for which the tile of a shipped schedule fits."""
-    return min(
-        128, max(columns for size in load_file(SCHEDULES / f"{name}.yaml").head_dims for columns in sizes_of(size))
-    )
+    return min(128, max(columns for size in resolve(name).head_dims for columns in sizes_of(size)))
 
 
 def with_options(schedule: Schedule, rng: random.Random) -> Schedule:

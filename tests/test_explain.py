@@ -13,6 +13,7 @@ from tl_attention.kernels.registry import lowering_of
 from tl_attention.lab.files.schema import json_schema
 from tl_attention.lab.show.explain import explain
 from tl_attention.program.planned import Planned
+from tl_attention.schedule.files.named import resolve
 from tl_attention.schedule.files.schedule_file import load
 from tl_attention.schedule.options import OPTION_KEYS, OPTION_PATHS, words_of
 from tl_attention.schedule.schedule import changed_options
@@ -140,7 +141,7 @@ registers: 138 of 255 for fragments: acc_s 64, acc_s_cast 32, acc_o 32, row vect
 
 @pytest.mark.parametrize("name, head_dim", RESOURCES)
 def test_what_a_schedule_takes_of_the_sm_is_shown_with_what_there_is(name, head_dim) -> None:
-    assert RESOURCES[name, head_dim] in explain(Planned(load(SCHEDULES / f"{name}.yaml")), head_dim=head_dim)
+    assert RESOURCES[name, head_dim] in explain(Planned(resolve(name).schedule), head_dim=head_dim)
 
 
 @pytest.mark.parametrize("name", shipped())
@@ -158,16 +159,16 @@ def test_the_sums_shown_are_those_that_the_limits_have(name) -> None:
 
 def test_explain_says_what_is_proved_and_then_what_is_refused(cli) -> None:
     """`check` refuses seed_stages4 at head_dim 128: its Program is proved, but its tile does not fit."""
-    refused = cli("explain", SCHEDULES / "seed_stages4.yaml", "--head-dim", 128)
+    refused = cli("explain", "seed_stages4", "--head-dim", 128)
     assert refused.exit_code == 2 and "Steady state" in refused.stdout and "shared memory: 294,912 of" in refused.stdout
     assert refused.stdout.endswith("\n\nproved: every read sees the value that source order gives it\n")
     assert "refused: num_stages: needs 294,912 bytes of shared memory, the SM has 232,448" in refused.stderr
-    fits = cli("explain", SCHEDULES / "seed_stages4.yaml", "--head-dim", 64)
+    fits = cli("explain", "seed_stages4", "--head-dim", 64)
     assert fits.exit_code == 0 and fits.stdout.endswith("\nfits the SM at head_dim 64\n") and not fits.stderr
 
 
 def test_explain_is_for_the_head_sizes_that_the_file_is_meant_for_unless_another_is_asked_for(cli) -> None:
-    stages4 = cli("explain", SCHEDULES / "seed_stages4.yaml")
+    stages4 = cli("explain", "seed_stages4")
     assert stages4.exit_code == 0 and stages4.stdout.endswith("\nfits the SM at head_dim 64\n")
     inferred = cli("explain", SCHEDULES / "inferred.yaml")
     assert inferred.exit_code == 0 and "proved" not in inferred.stdout and ", head_dim 128\n" in inferred.stdout

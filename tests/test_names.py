@@ -38,7 +38,7 @@ def test_every_schedule_file_has_the_name_that_is_its_path() -> None:
     assert catalogue.names() == sorted(name for name in paths if "/" not in name)
     assert catalogue.folders() == [
         "experiments",
-        *(f"experiments/{name}" for name in ("causal", "p_shared")),
+        *(f"experiments/{name}" for name in ("causal", "p_shared", "seed")),
         *(f"ladders/{name}" for name in ("fa4", "rtx3090", "rtx5090", "worklog")),
         "mma_sync",
     ]
@@ -59,8 +59,8 @@ def test_what_ships_is_what_pyproject_puts_into_the_wheel() -> None:
     shipped |= {*(ROOT / "results").rglob("*.yaml")}
     shipped |= {*(ROOT / "tl_attention").rglob("*.cuh")}
     assert shipped <= covered, shipped - covered
-    packages = {f"tl_attention.{path.parent.name}" for path in (ROOT / "tl_attention").glob("*/__init__.py")}
-    assert packages <= set(tool["packages"])
+    rooms = {path.parent.relative_to(ROOT) for path in (ROOT / "tl_attention").rglob("*.py")}
+    assert {".".join(room.parts) for room in rooms} <= set(tool["packages"])
 
 
 @pytest.mark.parametrize("name", ["best", "seed", "experiments/no_ping_pong", "experiments/causal/block_N_144"])
@@ -75,6 +75,17 @@ def test_a_name_is_the_shipped_schedule_whatever_the_folder_holds(empty) -> None
     Path("best").write_text("no schedule")
     assert resolve("seed").schedule == load(SCHEDULES / "seed.yaml")
     assert resolve("best").schedule == load(SCHEDULES / "best.yaml")
+
+
+def test_of_a_name_in_a_folder_its_last_part_is_enough_if_it_is_the_only_one(empty) -> None:
+    found = resolve("seed_64x64")
+    assert found.schedule == load(SCHEDULES / "experiments/seed/seed_64x64.yaml")
+    assert (found.name, found.text) == ("seed_64x64", "seed_64x64")
+    Path("mine.yaml").write_text("base: seed_64x64\nblock_N: 96\n")
+    assert resolve("mine.yaml").schedule == resolve("seed_64x96").schedule
+    # What a folder holds goes before it.
+    shutil.copy(SCHEDULES / "best.yaml", "seed_64x64")
+    assert resolve("./seed_64x64").schedule == load(SCHEDULES / "best.yaml")
 
 
 def test_a_file_is_read_by_its_suffix_or_because_it_is_there(empty) -> None:
@@ -97,7 +108,8 @@ def test_a_label_is_a_schedule_without_a_file() -> None:
         ("bets", "no schedule is named 'bets': did you mean best? `tl-attention list` shows all"),
         ("Seed", "did you mean seed? "),
         ("schedules/seed", "no schedule is named 'schedules/seed': did you mean seed? "),
-        ("block_M_192", "did you mean experiments/block_M_192? `tl-attention list --all` shows all"),
+        ("blok_M_192", "did you mean experiments/block_M_192 or "),
+        ("ptx", "no schedule is named 'ptx', expected a name that"),
         ("rows", "did you mean experiments/causal/rows or mma_sync/rows? "),
         (
             "xyzzy",
@@ -188,7 +200,7 @@ def test_shipped_schedules_are_safe_where_they_are_meant_for(names, cli, empty) 
 
 
 def test_a_head_size_that_a_file_is_not_meant_for_is_refused_at_its_line(error_of, empty, monkeypatch) -> None:
-    path = SCHEDULES / "seed_stages4.yaml"
+    path = SCHEDULES / "experiments/seed/seed_stages4.yaml"
     words = f"{path}:5: refused: head_dims: it is meant for head_dim 64, not 128"
     for command in ("run", "bench"):
         assert error_of(command, "seed_stages4", "--shape", "4,64,8192,128") == words

@@ -48,7 +48,7 @@ def test_scale_strides_and_fixed_sizes():
 def test_an_unsafe_schedule_is_refused_before_it_runs():
     q, k, v = fresh(1, 1, 64, 64, 128)
     with pytest.raises(ScheduleRefused, match="bytes of shared memory"):
-        attention(q, k, v, schedule="schedules/seed_stages4.yaml")
+        attention(q, k, v, schedule="schedules/experiments/seed/seed_stages4.yaml")
 
 
 @pytest.mark.gpu

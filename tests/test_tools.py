@@ -73,7 +73,10 @@ def test_names_inside_of_others_stay_and_a_text_without_a_kernel_is_none():
 
 @exhaustive
 def test_a_checkout_is_lowered_to_the_text_that_was_compiled():
-    cases = [Case("best.yaml", "float16", 128, False), Case("seed_stages4.yaml", "float16", 128, False)]
+    cases = [
+        Case("best.yaml", "float16", 128, False),
+        Case("experiments/seed/seed_stages4.yaml", "float16", 128, False),
+    ]
     best, too_large = same_code.lower_all(HERE, cases, jobs=1, timeout_s=300)
     packed = re.search(r'^DEVICE_CODE = "(\w+)"', (ROOT / "leaderboard_submit.py").read_text(), re.MULTILINE)
     assert packed and best.kind == "code" and same_code.name(best) == packed[1]

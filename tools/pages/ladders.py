@@ -8,7 +8,7 @@ from functools import cache, partial
 from pathlib import Path
 
 from pages.ladder_sections import more
-from pages.made import RESULTS, Make, laid_out
+from pages.made import RESULTS, SCHEDULES, Make, laid_out
 from tl_attention.lab.files.ladder_file import Ladder, Step, load_ladder, record_name
 from tl_attention.lab.measure.records import Row, read_rows
 from tl_attention.lab.show import ladder as shown
@@ -73,7 +73,8 @@ def step_lines(step: Step, ladder: Ladder, rows: Mapping[str, Row]) -> Iterator[
     if step.why:
         yield step.why
     if step.schedule:
-        yield f"The schedule is [`{step.schedule.name}`](../../schedules/{step.schedule.name}.yaml)."
+        file = step.schedule.sources[0].path.relative_to(SCHEDULES)
+        yield f"The schedule is [`{step.schedule.name}`](../../schedules/{file})."
     changed = [f"- {line}" for line in shown.changes(step, ladder, rows)]
     yield "\n".join([*changed, *(f"- {line}" for line in worth(step, ladder, rows))])
 

@@ -42,6 +42,12 @@ def path_of(name: str) -> Path | None:
     return path if NAME.fullmatch(name) and os.path.isfile(path) else None
 
 
+def in_a_folder(last: str) -> Path | None:
+    """Returns the path of the one schedule in folders whose name ends in this part; None for none, or several."""
+    found = [name for name in all_names() if _last(name) == last]
+    return path_of(found[0]) if len(found) == 1 else None
+
+
 def unknown(text: str, folder: Path = Path()) -> InputError:
     """Returns an InputError that no schedule has this name, with the file or the names that may be meant instead.
 
@@ -60,11 +66,15 @@ def unknown(text: str, folder: Path = Path()) -> InputError:
 
 
 def closest(text: str) -> list[str]:
-    """Returns up to 3 shipped names whose last part is the text's, or else up to 3 that are spelled like the text."""
-    known = all_names()
-    last = text.rpartition("/")[2]
-    same = [name for name in known if name.rpartition("/")[2] == last]
-    return same[:MOST_SUGGESTED] or difflib.get_close_matches(text, known, n=MOST_SUGGESTED, cutoff=0.7)
+    """Returns up to 3 shipped names whose last part is the text's, or else up to 3 whose last part is spelled like it."""
+    last, known = _last(text), all_names()
+    close = difflib.get_close_matches(last, {_last(name): None for name in known}, n=MOST_SUGGESTED, cutoff=0.7)
+    parts = [last] if last in close else close
+    return [name for part in parts for name in known if _last(name) == part][:MOST_SUGGESTED]
+
+
+def _last(name: str) -> str:
+    return name.rpartition("/")[2]
 
 
 def _root() -> Path:

@@ -30,8 +30,9 @@ def resolve(what: str | Path) -> Named:
     """Returns the Named schedule that a text gives by a shipped name, a file, a configuration's notation or a label.
 
     A name that ships comes first, whatever the current folder holds. Text that ends in .yaml or .yml, or that is the path
-    of a file, is read. Other text that begins with ( is the notation of a configuration. Raises InputError that says where
-    the mistake is, or which names come closest.
+    of a file, is read. Other text that begins with ( is the notation of a configuration. Of a name in a folder of the
+    catalogue its last part is enough, where it is the only one. Raises InputError that says where the mistake is, or which
+    names come closest.
     """
     text = what if isinstance(what, str) else os.fspath(what)
     kept = _kept.get(text)
@@ -92,4 +93,7 @@ def _resolved(text: str) -> Named:
         return Named(text, text, schedule_of(configuration), (configuration.head_dim,))
     if LABEL.match(text):
         return Named(text, text, Schedule.from_label(text))
-    raise catalogue.unknown(text)
+    path = catalogue.in_a_folder(text)
+    if path is None:
+        raise catalogue.unknown(text)
+    return replace(load_file(path), name=text, text=text)

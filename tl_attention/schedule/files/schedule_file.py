@@ -201,7 +201,7 @@ def _base_path(file: YamlFile, where: str) -> Path:
         has_none = ": base has no default, remove the line where there is none" if text is None else ""
         raise InputError(f"{where}expected a schedule's name or a file, such as best, found {shown(text)}{has_none}")
     if not text.endswith(catalogue.SUFFIXES):
-        path = catalogue.path_of(text)
+        path = catalogue.path_of(text) or catalogue.in_a_folder(text)
         if path is None:
             raise InputError(f"{where}{catalogue.unknown(text, file.path.parent)}")
         return path
