@@ -12,7 +12,7 @@ from test_toolchain import toolkit
 from tl_attention.compiler import generation, store, toolchain
 from tl_attention.compiler.compile import compile_kernel
 from tl_attention.errors import InputError
-from tl_attention.lab.measure import doctor
+from tl_attention.lab.measure import doctor, machine
 from tl_attention.lab.measure.machine import Gpu
 from tl_attention.problem.card import CARDS
 from tl_attention.problem.variant import Variant
@@ -171,3 +171,30 @@ def test_a_trial_that_fails_says_what_the_compiler_said(tmp_path) -> None:
     (home / "bin/nvcc").write_text("#!/bin/sh\necho 'x.h(3): fatal error: y.h: No such file or directory'\nexit 1\n")
     fact = doctor._trial(toolchain.Nvcc(home, "PATH", "13.0.88", "13.0.88"))
     assert fact.fault.startswith("x.h(3): fatal error: y.h: No such file or directory; the toolkit may be incomplete")
+
+
+def test_a_commit_is_changed_by_what_is_measured_and_names_the_first_file(tmp_path, monkeypatch) -> None:
+    def git(*arguments: str) -> None:
+        who = ("-c", "user.name=a", "-c", "user.email=a@example.com")
+        subprocess.run(["git", "-C", str(tmp_path), *who, *arguments], check=True, capture_output=True)
+
+    monkeypatch.setattr(machine, "CHECKOUT", tmp_path)
+    commit = machine.commit.__wrapped__
+    assert commit() is None
+    for name in ("schedules/best.yaml", "tools/make.py", "results/a.jsonl"):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_text("first")
+    git("init", "-q")
+    git("add", ".")
+    git("commit", "-qm", "first")
+    clean = commit()
+    assert clean is not None and len(clean) == 12
+    (tmp_path / "results/a.jsonl").write_text("a record more")
+    (tmp_path / "carried").write_text("a folder that travels")
+    assert commit() == clean
+    (tmp_path / "tools/new.py").write_text("not added")
+    assert commit() == f"{clean}, changed: tools/new.py"
+    for name in ("tools/make.py", "schedules/best.yaml"):
+        (tmp_path / name).write_text("second")
+    git("add", ".")
+    assert commit() == f"{clean}, changed: schedules/best.yaml"

@@ -20,6 +20,8 @@ from tl_attention.lab.measure.device import card_at_hand, visible_gpus
 from tl_attention.problem.card import KNOWN, card_of
 
 CHECKOUT = Path(__file__).parents[2]
+# What a kernel and its times follow from. Records, pages and what lies beside them do not count.
+MEASURED = ("tl_attention", "schedules", "tools")
 
 
 @dataclass(frozen=True)
@@ -63,11 +65,16 @@ def package(name: str) -> str | None:
 
 @functools.cache
 def commit() -> str | None:
-    """Returns the checkout's commit, `c0f9511a2b3c` or `c0f9511a2b3c, changed`; None where the package is no checkout."""
+    """Returns the checkout's commit, None where the package is no checkout.
+
+    If files of MEASURED differ from the commit, the first one is told: `c0f9511a2b3c, changed: schedules/best.yaml`.
+    """
     if not (CHECKOUT / ".git").exists():
         return None
-    head, changes = _git("rev-parse", "--short=12", "HEAD"), _git("status", "--porcelain")
-    return f"{head}, changed" if head and changes else head or None
+    head = _git("rev-parse", "--short=12", "HEAD")
+    files = _git("diff", "--name-only", "HEAD", "--", *MEASURED)
+    files = files or _git("ls-files", "--others", "--exclude-standard", "--", *MEASURED)
+    return f"{head}, changed: {files.splitlines()[0]}" if head and files else head or None
 
 
 def _git(*arguments: str) -> str:
