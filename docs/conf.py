@@ -7,7 +7,7 @@ leads nowhere, an anchor that is none, and every other warning is an error. Font
 import re
 from pathlib import Path
 
-from docutils.nodes import document
+from docutils.nodes import document, entry
 from sphinx.addnodes import pending_xref
 from sphinx.application import Sphinx
 
@@ -23,6 +23,9 @@ highlight_language = "text"
 
 # Anchors of headings as GitHub makes them.
 myst_heading_anchors = 4
+
+# Cells of more characters are words; numbers with their range have fewer.
+LONG = 32
 
 html_theme = "furo"
 html_title = "tl-attention"
@@ -47,7 +50,15 @@ def pages_of_their_own(app: Sphinx, name: str, text: list[str]) -> None:
     text[0] = re.sub(r"\[([^\]]+)\]\(_extra/([^)]+)\)", r'<a href="../\2">\1</a>', text[0])
 
 
+def sentences_wrap(app: Sphinx, doctree: document) -> None:
+    """Marks the cells of tables that hold words: they wrap where numbers do not."""
+    for cell in doctree.findall(entry):
+        if len(cell.astext()) > LONG:
+            cell["classes"].append("words")
+
+
 def setup(app: Sphinx) -> None:
     """Called by Sphinx."""
     app.connect("source-read", pages_of_their_own)
     app.connect("doctree-read", folders_are_text)
+    app.connect("doctree-read", sentences_wrap)

@@ -22,7 +22,7 @@ BUDGET = {
     "oracle": 420,
     "lab": 7630,
     "tools": 6100,
-    "tests": 27620,
+    "tests": 27640,
     "library": 16330,
     "path": 8470,
 }

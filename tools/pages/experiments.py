@@ -25,17 +25,17 @@ def section(experiments: Experiments) -> str:
     lines = [
         [
             f"`{one.name}`",
+            f"{one.speed:.3f} ({min(speeds):.3f}-{max(speeds):.3f})",
+            "true" if one.came_true else "no",
             load_file(experiments.path(one.name)).summary,
             one.words.rstrip("."),
-            "true" if one.came_true else "no",
-            f"{one.speed:.3f} ({min(speeds):.3f}-{max(speeds):.3f})",
             f"{rows[one.name].median_ms:.3f}",
             wait(rows[one.name]),
         ]
         for one in found
         if (speeds := rows[one.name].speeds(base))
     ]
-    table = markdown(["experiment", "change", "prediction", "true?", "speed (range)", "ms", "wait"], lines)
+    table = markdown(["experiment", "speed (range)", "true?", "change", "prediction", "ms", "wait"], lines)
     return (
         f"## {experiments.base}, {base.shape}\n\n{true} of {len(found)} predictions came true.\n\n{table}\n\n"
         f"`results/{experiments.record}`: {measured_on(base)}"

@@ -25,6 +25,9 @@ DRAWN = {
 SCHEDULES = ("seed", "inferred", "fa3_overlap", "ws_seed", "best", "best_causal", "d256_causal", "mma_sync")
 COMPARED = ("experiment-", "causal-", "fa3-d", "fa3-softcap_16k")
 BASES = ("experiment-best", "causal-best_causal")
+# The two that the page opens with, and what leads back from it.
+OPENED = ("seed", "best")
+BACK = ' <small>of <a href="docs/timelines.html">tl-attention</a></small>'
 # The page has so many cycles of each: a tile's begin, and enough iterations.
 CYCLES = 100_000
 
@@ -53,8 +56,8 @@ def begin_of(timeline: Timeline) -> Timeline:
 def site() -> str:
     """Makes the page of the begins of all schedules and of what is compared with them."""
     others = sorted(path.stem for path in FOLDER.glob("*.json") if path.stem.startswith(COMPARED))
-    names = (*SCHEDULES, *(name for name in others if name not in BASES))
-    return page.text([begin_of(recorded_timeline(name)) for name in names])
+    names = dict.fromkeys((*OPENED, *SCHEDULES, *(name for name in others if name not in BASES)))
+    return page.text([begin_of(recorded_timeline(name)) for name in names], BACK)
 
 
 MADE: dict[str, Callable[[], str]] = {

@@ -15,7 +15,7 @@ from tl_attention.lab.trace.flows import flows
 from tl_attention.lab.trace.timeline import Span, Timeline
 
 TEMPLATE = Path(__file__).with_name("page.html")
-DATA, OF_KINDS = "/*TIMELINES*/[]", "/*COLOURS*/{}"
+DATA, OF_KINDS, BACK = "/*TIMELINES*/[]", "/*COLOURS*/{}", "<!--BACK-->"
 
 
 def write(timelines: Sequence[Timeline], file: Path) -> None:
@@ -23,11 +23,11 @@ def write(timelines: Sequence[Timeline], file: Path) -> None:
     user_file.write(file, text(timelines), PAGE)
 
 
-def text(timelines: Sequence[Timeline]) -> str:
-    """Returns the text of a page of these timelines."""
+def text(timelines: Sequence[Timeline], back: str = "") -> str:
+    """Returns the text of a page of these timelines, with what leads `back`, in HTML, behind its title."""
     # No name can end the element that holds the data.
     told = json.dumps([*map(_told, timelines)], separators=(",", ":")).replace("<", "\\u003c")
-    return TEMPLATE.read_text().replace(OF_KINDS, json.dumps(COLOURS)).replace(DATA, told)
+    return TEMPLATE.read_text().replace(OF_KINDS, json.dumps(COLOURS)).replace(BACK, back).replace(DATA, told)
 
 
 def _told(timeline: Timeline) -> dict[str, Any]:
