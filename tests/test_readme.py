@@ -9,13 +9,14 @@ import re
 from dataclasses import replace
 from math import prod
 from pathlib import Path
+from statistics import median
 
 import pytest
 from click.testing import CliRunner
 from golden_kernels import KERNELS
 from mutations import SCHEDULES
 from once import lowered, reading
-from pages import answers, cells, results
+from pages import answers, cells, model, results
 from pages.cells import read
 
 from tl_attention import __version__
@@ -126,6 +127,18 @@ def test_the_first_output_is_the_records(monkeypatch, capsys):
     share = row.error_max_abs / row.error_max_abs_budget
     assert f"the largest error is {share:.0%} of the allowed error".replace("%", " %") in README
     assert f"The kernel has {row.percent_of_matmul:.1f} % of the rate" in README
+
+
+def test_how_far_the_model_errs_is_the_records() -> None:
+    error = median(model.error_of_time(case) for case in model.judged() if not model.is_neighbour(case))
+    assert f"with a median error of {100 * error:.1f} %" in " ".join(README.split())
+
+
+def test_versions_that_tests_run_with_are_those_that_are_pinned() -> None:
+    pins = dict(re.findall(r"^(\w+)==(\d+\.\d+)", (ROOT / "constraints.txt").read_text(), re.MULTILINE))
+    [oldest] = re.findall(r'"transformers>=([\d.]+),', (ROOT / "pyproject.toml").read_text())
+    words = f"2.11 (H100, H200) and {pins['torch']} (CPU), and with Transformers {oldest} and {pins['transformers']}."
+    assert f"Tests run with PyTorch {words}" in " ".join(README.split())
 
 
 def test_the_tables_are_the_records() -> None:
