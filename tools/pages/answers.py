@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from collections.abc import Sequence
 from statistics import geometric_mean, median
 
 from measurements.losses import judged
@@ -15,7 +16,7 @@ from pages.made import RESULTS, Make
 from pages.outcomes import EXPERIMENTS, outcomes
 from tl_attention.lab.files.ladder_file import ladder_names, load_ladder, record_name
 from tl_attention.lab.leaderboard.results import Evaluation, read_evaluation
-from tl_attention.lab.measure.cell import OURS
+from tl_attention.lab.measure.cell import NOT_INVARIANT, OURS
 from tl_attention.lab.measure.cell_records import CellRow
 from tl_attention.lab.measure.records import Comparison, parse_object, read_lines, read_rows
 from tl_attention.lab.show.ladder import by_name
@@ -92,6 +93,22 @@ def of_cell(row: CellRow) -> str:
     return f"head_dim {row.shape.head_size}{causal}, {length(row.shape.seq_kv)} keys"
 
 
+def packed_sequences() -> str:
+    """Gives our speed with packed sequences."""
+    found = speeds(read(record("packed")), "fa3")
+    return f"In {len(found)} problems we have {_mean(found)} the speed of FlashAttention-3."
+
+
+def same_bits() -> str:
+    """Gives the speed of invariant calls, where they run other kernels than others."""
+    found = speeds(read(record("invariance")), NOT_INVARIANT)
+    return f"Where another kernel runs for it, {_mean(found)} the speed of a call without."
+
+
+def _mean(ratios: Sequence[float]) -> str:
+    return f"{geometric_mean(ratios):.3f}x ({span(ratios, unit='x')})"
+
+
 def fastest_schedule() -> str:
     """Names the fastest schedule and its time, without and with a causal mask, in bf16."""
     found = []
@@ -158,7 +175,7 @@ def few_queries() -> str:
     packed = speeds([row for row in read(record("packed-decode")) if row.group.endswith("_q1")], "fa3")
     mixed = speeds(read(record("mixes")), "fa3")
     return (
-        f"We have {geometric_mean(found):.3f}x the speed of the faster of the two in the mean of {len(found)} problems, "
+        f"We have {geometric_mean(found):.3f}x the speed of the faster of FlashAttention-3 and cuDNN in the mean of {len(found)} problems, "
         f"{span(found, unit='x')}, and of FlashAttention-3 with packed sequences of one query "
         f"{geometric_mean(packed):.3f}x, {span(packed, unit='x')}, and of these beside prompts "
         f"{geometric_mean(mixed):.3f}x, {span(mixed, unit='x')}. In a CUDA graph, a model's token has {cudnn} "
@@ -192,10 +209,11 @@ def counters() -> str:
 def other_cards() -> str:
     """Gives the speed on the H200 of the backend for other cards."""
     rows = read(RESULTS / "cells-mma-h200.jsonl")
-    ratios = speeds([row for row in rows if row.group in {"mma", "mma_d64", "mma_L"}], "flash2")
+    small = speeds([row for row in rows if row.group == "mma_small"], "flash2")
     return (
-        f"`mma_sync` compiles for them and has not run on one; on an H200 it has {span(ratios, 2, 'x')} "
-        "the speed of FlashAttention-2."
+        f"Kernels by `mma.sync` compile for them and have not run on one. On an H200 they have "
+        f"{span(speeds(rows, 'flash2'), 2, 'x')} the speed of FlashAttention-2; `mma_sync_small`, which RTX cards take at "
+        f"head_dim 128, has {small[0]:.2f}x, causal {small[1]:.2f}x."
     )
 
 
@@ -205,8 +223,8 @@ ANSWERS: dict[str, Make] = {
     **{
         answer.__name__: answer
         for answer in (
-            *(problem_l, head_sizes, lengths, few_queries, fastest_schedule, experiments, ladders),
-            *(submission, call, training, counters, other_cards),
+            *(problem_l, head_sizes, lengths, few_queries, packed_sequences, same_bits, fastest_schedule),
+            *(experiments, ladders, submission, call, training, counters, other_cards),
         )
     },
 }

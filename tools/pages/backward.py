@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from statistics import geometric_mean
 
-from pages.cells import SDPA, about_lengths, divided, later, over_lengths, read, span, speeds
+from pages.cells import ALONE, SDPA, about_lengths, divided, over_lengths, read, span, speeds
 from pages.made import RESULTS
 from tl_attention.lab.measure.cell import OURS
 from tl_attention.lab.measure.cell_records import CellRow, Timed
@@ -24,18 +24,15 @@ def section(rows: Sequence[CellRow]) -> str:
 
 def _parts(rows: Sequence[CellRow]) -> Iterator[str]:
     of_lengths, others = divided(rows)
-    yield f"{about_lengths((of_lengths or rows)[0])}{later(rows)}"
-    yield _operators(rows)
+    yield f"{about_lengths((of_lengths or rows)[0])} {_operators(rows)}"
     for peer, name in SDPA.items():
         if found := speeds(of_lengths, peer):
             yield (
-                f"Beside {name}, in {len(found)} of {len(of_lengths)} problems, our speed is {geometric_mean(found):.3f} in the "
-                f"geometric mean, and {min(found):.3f} where it is the lowest:"
+                f"vs. {name}: geometric mean {geometric_mean(found):.3f} of {len(found)} problems, lowest {min(found):.3f}"
             )
             yield over_lengths(of_lengths, {peer: name})
     if others:
-        headings = ("problem: batch, heads, length, head_dim", "ms", "speed", "beside")
-        yield markdown(headings, [line for row in others for line in _beside_each(row)])
+        yield markdown(ALONE, [line for row in others for line in _beside_each(row)])
 
 
 def _operators(rows: Sequence[CellRow]) -> str:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from pathlib import Path
 from statistics import geometric_mean
-from typing import Any
 
 from pages.made import RESULTS
 from tl_attention.lab.measure import records
@@ -17,7 +16,7 @@ from tl_attention.lab.show.cells import binding_peer
 from tl_attention.lab.show.report import PEER_NAMES
 from tl_attention.lab.show.table import markdown, number
 from tl_attention.problem.head_dims import sizes_of
-from tl_attention.problem.mask import CAUSAL, kind_of
+from tl_attention.problem.mask import CAUSAL
 from tl_attention.problem.shape import AttentionShape
 
 SHORT = {"float16": "fp16", "bfloat16": "bf16"}
@@ -29,6 +28,7 @@ LENGTHS = (1024, 4096, 16384)
 PICTURE = "docs/speed.svg"
 PEERS = {name: PEER_NAMES[name] for name in ("fa3", "cudnn")}
 SDPA = {"flash2": "SDPA's flash", "cudnn": "SDPA's cuDNN"}
+ALONE = ("problem: batch, heads, length, head_dim", "ms", "speed", "vs.")
 NAMES = {**PEER_NAMES, "unmasked": "our rate without a mask", "without_lse": "ours without the LSE"}
 
 
@@ -74,7 +74,7 @@ def all_cards() -> list[CellRow]:
 
 def section(rows: Sequence[CellRow]) -> str:
     """Makes the section of speed: the picture, and the tables of each card."""
-    parts = [f"![Speed beside {PEERS['fa3']}]({Path(PICTURE).name})\n"]
+    parts = [f"![Speed vs. {PEERS['fa3']}]({Path(PICTURE).name})\n", f"{about_lengths(rows[0])}\n"]
     for device in dict.fromkeys(row.device for row in rows):
         parts.extend(of_card([row for row in rows if row.device == device]))
     return "\n".join(parts)
@@ -84,32 +84,10 @@ def of_card(rows: Sequence[CellRow]) -> Iterator[str]:
     """Writes the heading and the tables of one card."""
     of_lengths, others = divided(rows)
     yield f"### On one {rows[0].device}\n"
-    yield f"{about_lengths(rows[0])}\n"
     if of_lengths:
         yield f"{over_lengths(of_lengths)}\n"
     if others:
-        headings = ("problem: batch, heads, length, head_dim", "ms", "speed", "beside")
-        yield f"{markdown(headings, list(map(alone, others)))}\n"
-    yield from (f"{words}\n" for words in other_runs(rows))
-
-
-def other_runs(rows: Sequence[CellRow]) -> Iterator[str]:
-    """Says which lines come from another run than the first run; the first run's date and commit stand above the table."""
-    runs: dict[tuple[str | None, ...], dict[str, dict[str, None]]] = {}
-    for row in rows:
-        of_run = runs.setdefault((row.device, row.run, row.commit), {})
-        softcap = f"softcap {row.shape.asked['softcap']:g}" if row.shape.asked["softcap"] else "no softcap"
-        lines = f"head_dim {row.shape.head_size} with {heads_of(row.shape)} heads and {softcap}"
-        of_run.setdefault(lines, {})[kind_of(row.shape.mask)] = None
-    for (device, run, commit), of_run in list(runs.items())[1:]:
-        words = " and of ".join(f"{lines} (mask {', '.join(masks)})" for lines, masks in of_run.items())
-        yield f"The lines of {words} are from another run: {device}, {run}, commit {commit}."
-
-
-def later(rows: Sequence[Measured], group: Callable[[Any], str] = attrgetter("group")) -> str:
-    """Names the groups of rows that are of a later run than the first."""
-    groups = {group(row): row.run for row in rows if row.run != rows[0].run}
-    return f" Measured later, {max(groups.values())}: {', '.join(groups)}." if groups else ""
+        yield f"{markdown(ALONE, list(map(alone, others)))}\n"
 
 
 def divided(rows: Sequence[CellRow]) -> tuple[list[CellRow], list[CellRow]]:
@@ -122,11 +100,9 @@ def divided(rows: Sequence[CellRow]) -> tuple[list[CellRow], list[CellRow]]:
 
 
 def about_lengths(row: CellRow) -> str:
-    """Says what was measured, where and how."""
-    return (
-        f"Where lengths stand beside each other, the speeds are in {row.shape.dtype}, and the batch is "
-        f"{row.shape.batch * row.shape.seq_kv} / length. {measured_on(row)}"
-    )
+    """Says what the tables over lengths have in common."""
+    tokens = row.shape.batch * row.shape.seq_kv
+    return f"In the tables over lengths the speeds are in {SHORT[row.shape.dtype]}, and the batch is {tokens} / length."
 
 
 def measured_on(row: Measured) -> str:

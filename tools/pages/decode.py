@@ -1,11 +1,11 @@
-"""Makes the tables of few queries on many keys in docs/pytorch.md: of a batch, of packed sequences, and of a model's token."""
+"""Makes the tables of few queries on many keys in docs/pytorch-measurements.md: of a batch, of packed sequences, and of a model's token."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from statistics import geometric_mean
 
-from pages.cells import SDPA, length, measured_on, read, record, span, speeds, spread
+from pages.cells import SDPA, length, read, record, speeds, spread
 from tl_attention.lab.measure.cell import OURS
 from tl_attention.lab.measure.cell_records import CellRow
 from tl_attention.lab.show.cells import binding_peer
@@ -57,9 +57,9 @@ def decode() -> str:
     lengths, batches = (sorted({getattr(row.shape, of) for row in rows}) for of in ("seq_kv", "batch"))
     about = (
         f"Geometric means over batches of {', '.join(map(str, batches))} and {length(lengths[0])} to {length(lengths[-1])} keys, "
-        "in parentheses the lowest and the highest; FlashAttention-3 chooses its own splits."
+        "with the lowest and the highest."
     )
-    return f"{markdown(headings, lines)}\n\n{about} {_behind(rows)} {measured_on(rows[0])}"
+    return f"{markdown(headings, lines)}\n\n{about} {_behind(rows)}"
 
 
 def packed_decode() -> str:
@@ -68,9 +68,8 @@ def packed_decode() -> str:
     columns = {f"kv{heads}_q1": f"32 heads on {heads}" for heads in HEADS}
     few, some = (speeds([row for row in rows if row.group.endswith(f"_{kind}")], "fa3") for kind in ("few", "some"))
     return (
-        f"{_of_lengths(rows, 'sequences and their keys', PACKED, columns)}\n\nSequences of 4 or 16 queries, causal, on 2k or 8k "
-        f"keys have {geometric_mean(few):.3f} x its speed ({span(few)}), and those of 16 on 512, or 64 on 8k or 32k, "
-        f"{geometric_mean(some):.3f} x ({span(some)}). {measured_on(rows[0])}"
+        f"{_of_lengths(rows, 'sequences and their keys', PACKED, columns)}\n\nCausal sequences of 4 or 16 queries on 2k or 8k "
+        f"keys have a speed of {spread(few)}; 16 queries on 512 keys, and 64 on 8k or 32k, have {spread(some)}."
     )
 
 
@@ -79,7 +78,7 @@ def mixes() -> str:
     rows = read(record("mixes"))
     columns = {f"h{heads}_{kv}": f"{heads} heads on {kv}" for heads, kv in MIXED_HEADS}
     table = _of_lengths(rows, "of one query, and prompts", MIXES, columns)
-    return f"{table}\n\nThe geometric mean is {geometric_mean(speeds(rows, 'fa3')):.3f}. {measured_on(rows[0])}"
+    return f"{table}\n\nThe geometric mean is {geometric_mean(speeds(rows, 'fa3')):.3f}."
 
 
 def _of_lengths(rows: Sequence[CellRow], heading: str, lengths: dict[str, str], groups: dict[str, str]) -> str:
@@ -103,8 +102,7 @@ def generation() -> str:
         [HOW[row.group], str(row.shape.seq_kv - 1), f"{row.ours.median_ms:.3f}", *(_ratio(row, peer) for peer in SDPA)]
         for row in rows
     ]
-    table = markdown(["timed", "keys in the cache", "ms a token", *SDPA.values()], lines)
-    return f"{table}\n\n{measured_on(rows[0])}"
+    return markdown(["timed", "keys in the cache", "ms a token", *SDPA.values()], lines)
 
 
 def beside(rows: Sequence[CellRow]) -> list[float]:
@@ -128,7 +126,6 @@ def _behind(rows: Sequence[CellRow]) -> str:
         for ratio in beside([row])
         if ratio < 0.97 and row.ours.median_ms
     ]
-    verb = "is" if len(behind) == 1 else "are"
-    but = f" but {len(behind)}, which {verb} {max(behind):.2f} us behind at most" if behind else ""
+    most = f" (by {max(behind):.2f} us at most)" if behind else ""
     faster = sum(ratio >= 1 for ratio in found)
-    return f"Of {len(found)} cells {faster} are at least as fast, and all have at least 0.97 of the speed{but}."
+    return f"Of {len(found)} cells, {faster} are at least as fast, and {len(behind) or 'none'} are below 0.97{most}."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from statistics import geometric_mean
 
-from pages.cells import SHORT, later, length, measured_on, read, record, speeds
+from pages.cells import SHORT, length, read, record, speeds
 from tl_attention.lab.measure.cell import NOT_INVARIANT
 from tl_attention.lab.measure.cell_records import CellRow
 from tl_attention.lab.measure.records import grouped
@@ -27,4 +27,4 @@ def invariance() -> str:
         found = speeds(of_case, NOT_INVARIANT)
         lengths = ", ".join(length(row.shape.seq_kv) for row in of_case)
         lines.append([*words, lengths, f"{geometric_mean(found):.3f}", f"{min(found):.3f}"])
-    return f"{measured_on(rows[0])}{later(rows)}\n\n{markdown(HEADINGS, lines)}"
+    return markdown(HEADINGS, lines)

@@ -1,13 +1,11 @@
-"""Makes the tables of packed sequences' speed in docs/pytorch.md from their record."""
+"""Makes the tables of packed sequences' speed in docs/pytorch-measurements.md from their record."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from operator import attrgetter
-from statistics import geometric_mean
 
-from pages.answers import medians_of_calls
-from pages.cells import later, measured_on, read, record, span, speeds
+from pages.cells import read, record, span, speeds, spread
 from tl_attention.lab.measure.cell import DENSE, OURS
 from tl_attention.lab.measure.cell_records import CellRow
 from tl_attention.lab.measure.records import grouped
@@ -35,25 +33,14 @@ def packed() -> str:
     dense = [row for row in rows if DENSE in row.peers]
     of_group = {group: speeds(of, "fa3") for group, of in grouped(rows, attrgetter("group")).items()}
     latent = [
-        f"{words}: {span(of_group[of])} x FlashAttention-3 causal, {span(of_group[f'{of}_context'])} x unmasked"
+        f"{words}, causal {span(of_group[of])}, unmasked {span(of_group[f'{of}_context'])}"
         for of, words in MLA.items()
     ]
     equal = speeds(dense, DENSE)
     return (
         f"{markdown(['sequences', *HEADS.values()], lines)}\n\n"
-        f"With head_dim 192 of q and k and 128 of v, and the LSE, as a prefill of multi-head latent attention has it, "
-        f"{'; '.join(latent)}. Equal lengths have {geometric_mean(equal):.3f} x the speed of `attention()` on the same tensors, seen as a batch "
-        f"({span(equal)}). {measured_on(rows[0])}"
-        f"{later(rows)}\n\n{_host()}"
-    )
-
-
-def _host() -> str:
-    """Says what a call costs the host, ours and FlashAttention-3's."""
-    found = medians_of_calls()
-    return (
-        f"A call of few rows takes {found['attention_varlen']:.0f} us of the host's time, FlashAttention-3's "
-        f"{found['fa3 varlen']:.0f} us ([measurements](pytorch-measurements.md#what-a-call-costs))."
+        f"With head_dim 192/128 and the LSE, as in a prefill of multi-head latent attention (MLA), speeds are: "
+        f"{'; '.join(latent)}. Equal lengths have {spread(equal)} of the speed of `attention()` on the same batch."
     )
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 
-from pages import answers, backward, cells
+from pages import backward, cells
 from pages import training as of_training
-from pages.cells import CARDS, PEERS, measured_on, read, record, speeds, spread
+from pages.cells import CARDS, PEERS, divided, read, record, speeds, spread
 from pages.decode import decode, generation, mixes, packed_decode
 from pages.defaults import said
 from pages.invariance import invariance
@@ -22,7 +22,7 @@ HOST, OPERATOR = (RESULTS / f"{name}-h200.jsonl" for name in ("host", "operator"
 
 
 def speed() -> str:
-    """Makes the table of the forward pass beside the peers in bf16, a line for each kind of problem and card."""
+    """Makes the table of speed vs. the peers in bf16, a line for each kind of problem and card."""
     grids = {card: [row for row in read(record("grid", card)) if row.shape.dtype == "bfloat16"] for card in CARDS}
     cells = read(record("cells"))
     kinds: list[tuple[str, str, list[CellRow]]] = [
@@ -32,25 +32,22 @@ def speed() -> str:
             for size, group in (("64", "d64"), ("96", "d96"), ("192/128", "d192_128"), ("192", "d192"), ("256", "d256"))
         ),
         ("head_dim 128, softcap 30", "h200", [row for row in cells if row.group == "softcap"]),
-        *((few_queries(row), "h200", [row]) for row in cells if row.group == "short"),
+        *(
+            (words, "h200", [row for row in read(record(stem)) if row.group.startswith(of)])
+            for words, stem, of in (
+                ("1 to 16 queries, 2k to 128k keys", "decode", "b"),
+                ("packed", "packed", ""),
+                ("packed, 1 to 64 queries a sequence", "packed-decode", ""),
+                ("packed, one query a sequence beside prompts", "mixes", ""),
+            )
+        ),
+        ("forward and backward, 1k to 16k tokens", "h200", divided(read(backward.RECORD))[0]),
     ]
     lines = [
         [what, card.upper(), str(len(rows)), *(spread(speeds(rows, peer)) for peer in PEERS)]
         for what, card, rows in kinds
     ]
     return markdown(["problems", "card", "how many", *PEERS.values()], lines)
-
-
-def few_queries(row: CellRow) -> str:
-    """Names the problem that is the nearest to decoding."""
-    shape = row.shape
-    return f"{shape.seq_q} queries on {shape.seq_kv} keys, batch {shape.batch}, {shape.heads} heads"
-
-
-def training() -> str:
-    """Compares a training run with SDPA's attentions, and forward plus backward alone."""
-    told = (("A training run", answers.training()), ("Forward plus backward alone", backward.answer()))
-    return "\n".join(f"- {what}: {words[0].lower()}{words[1:]}" for what, words in told)
 
 
 def rules() -> str:
@@ -67,25 +64,20 @@ def host() -> str:
     """Says what a call costs the host, and how long the first result of a process takes."""
     lines = [json.loads(line) for line in HOST.read_text().splitlines()]
     first = next(line for line in lines if "median_ms" in line)
-    told = []
-    for method, calls in grouped([line for line in lines if "median_us" in line], lambda line: line["method"]).items():
-        unit = "forward and backward" if "forward and backward" in method else "a call"
-        table = markdown(
-            [unit, "problem", "median, us", "a tenth is faster than", "a tenth is slower than"],
+    headings = ["problem", "median, us", "a tenth is faster than", "a tenth is slower than"]
+    told = [
+        markdown(
+            ["forward and backward" if "forward and backward" in method else "a call", *headings],
             [
                 [call["candidate"], call["problem"], *(f"{call[key]:.1f}" for key in ("median_us", "p10_us", "p90_us"))]
                 for call in calls
             ],
         )
-        asked = (
-            "What a call costs the host" if unit == "a call" else "How long forward and backward take, from the host"
-        )
-        about = f"{calls[0]['n']} calls of each; {method}; {calls[0]['run']}, commit {calls[0]['commit']}"
-        told.append(f"{asked}, {about}:\n\n{table}")
+        for method, calls in grouped([line for line in lines if "median_us" in line], lambda line: line["method"]).items()
+    ]
     told.append(
         f"The first result of a new process takes {first['median_ms']:.0f} ms, of which {first['of_it_import_ms']:.0f} are the "
-        f"import (median of {first['n']}, the slowest {max(first['all_ms']):.0f}); {first['method']}. {first['device']}, "
-        f"{first['run']}, commit {first['commit']}."
+        f"import (median of {first['n']}, the slowest {max(first['all_ms']):.0f})."
     )
     return "\n\n".join(told)
 
@@ -99,28 +91,21 @@ def operator() -> str:
         if (speed := row.speed(OURS, "kernel")) and row.repeatability is not None
     ]
     headings = ["call", "problem", "ms", "speed of the bare kernel's", "equal code entered twice differs by"]
-    about = f"The GPU beside the bare kernel, launched with tensors that are there. {measured_on(rows[0])}"
-    return f"{about}\n\n{markdown(headings, lines)}"
+    return markdown(headings, lines)
 
 
 MADE = {
-    **filling(
-        "docs/pytorch.md",
-        {
-            "speed": speed,
-            "decode": decode,
-            "packed_decode": packed_decode,
-            "mixes": mixes,
-            "generation": generation,
-            "packed": packed,
-            "training": training,
-        },
-    ),
+    **filling("docs/pytorch.md", {"speed": speed}),
     **filling("docs/pytorch-reference.md", {"defaults": rules}),
     **filling(
         "docs/pytorch-measurements.md",
         {
             "speed": lambda: cells.section(cells.all_cards()),
+            "decode": decode,
+            "packed_decode": packed_decode,
+            "mixes": mixes,
+            "generation": generation,
+            "packed": packed,
             "training": lambda: of_training.section(of_training.read()),
             "llama": of_training.llama,
             "new shapes": of_training.new_shapes,

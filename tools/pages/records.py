@@ -9,6 +9,7 @@ from typing import Any
 
 from pages.made import RESULTS
 from tl_attention.lab.measure.records import parse_object, read_lines
+from tl_attention.lab.show.table import markdown
 
 COUNT = re.compile(r"(\d+) rounds, ")
 # tl-attention's own version stands in the record's line, not among the other versions.
@@ -54,7 +55,7 @@ def records(files: Sequence[str]) -> dict[str, object]:
     rows = [row for of_file in every.values() for row in of_file]
     return {
         "of": {file: made(of_file, methods) for file, of_file in every.items()},
-        "methods": "\n".join(f"- {letter}: {words}." for words, letter in methods.items()),
+        "methods": markdown(["method", "what it is"], [[letter, f"{words}."] for words, letter in methods.items()]),
         "machine": machine(rows),
         "devices": " and one ".join(sorted({row["device"] for row in rows})),
     }
@@ -63,14 +64,14 @@ def records(files: Sequence[str]) -> dict[str, object]:
 def made(rows: Sequence[dict[str, Any]], methods: dict[str, str]) -> Made:
     """Says how a record of these lines was made; a method that is new gets the next letter."""
     first = rows[0]
+    runs = sorted({f"{row.get('run', '')[:10]} {row['commit']}".strip() for row in rows})
     letters = [methods.setdefault(COUNT.sub("", row["method"]), chr(ord("A") + len(methods))) for row in rows]
     counts = sorted({int(found[1]) for row in rows if (found := COUNT.search(row["method"]))})
     rounds = " or ".join(map(str, counts))
     cells = (
         first["device"],
-        first.get("run", "-")[:10],
-        first["commit"],
-        first["versions"][OWN],
+        "; ".join(runs),
+        " and ".join(sorted({row["versions"][OWN] for row in rows})),
         f"{rounds} rounds" if rounds else samples(rows),
         ", ".join(dict.fromkeys(letters)),
     )

@@ -27,8 +27,8 @@ BASELINE = "best"
 LEFT_OUT = "shared kB"
 BENCHES = ("bench-h200-L.jsonl", "bench-h200-L-causal.jsonl")
 EVALUATIONS = {
-    **{record("evaluate", card).name: "These are its times beside cuDNN" for card in CARDS},
-    "evaluate-cold-h200.jsonl": "The submission also passes with an empty kernel cache, where it is compiled first",
+    **{record("evaluate", card).name: "Times vs. cuDNN" for card in CARDS},
+    "evaluate-cold-h200.jsonl": "With an empty kernel cache, where it is compiled first",
 }
 # Dtype and peer of the grid's lines: each has a line for each card, without and with a causal mask.
 GRID_LINES = (("bfloat16", "fa3"), ("bfloat16", "cudnn"), ("float16", "cudnn"))
@@ -56,7 +56,6 @@ def page() -> str:
         mean=grid_mean(),
         shortest=shortest_causal(),
         benches="\n\n".join(benches()),
-        work_log=work_log(),
         evaluations="\n\n".join(evaluations()),
     )
     return f"{text}\n"

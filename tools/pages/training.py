@@ -9,7 +9,7 @@ from pathlib import Path
 from measurements.losses import NAMES, TrainingRun, judged
 from measurements.steps import RULE, SDPA, Steps, ratios
 
-from pages.cells import heads_of, later, measured_on, span
+from pages.cells import heads_of, span
 from pages.made import RESULTS
 from tl_attention.lab.measure.records import grouped, read_all, shape_of
 from tl_attention.lab.show.table import markdown
@@ -39,10 +39,7 @@ def section(runs: Sequence[TrainingRun]) -> str:
 def losses(runs: Sequence[TrainingRun], *picture: str) -> str:
     """Makes the setting, a line for each attention, and a verdict for each seed, of a record of losses."""
     seeds, first = judged(runs), runs[0]
-    about = (
-        f"{first.layers} layers, attention {shape_of(first.problem)}, {first.steps} steps, AdamW at {first.rate:g}; "
-        f"{measured_on(first)}"
-    )
+    about = f"{first.layers} layers, attention {shape_of(first.problem)}, {first.steps} steps, AdamW at {first.rate:g}."
     lines = [
         [
             words,
@@ -52,7 +49,7 @@ def losses(runs: Sequence[TrainingRun], *picture: str) -> str:
         for name, words in NAMES.items()
     ]
     headings = ["attention", *(f"last loss, seed {seed.seed}" for seed in seeds), "steps per second"]
-    verdicts = "\n".join(f"- {seed.verdict}" for seed in seeds)
+    verdicts = markdown(["judgement"], [[seed.verdict] for seed in seeds])
     return "\n\n".join([about, *picture, markdown(headings, lines), verdicts])
 
 
@@ -72,16 +69,15 @@ def llama() -> str:
             seen = ", ".join(f"`{name}`" for name in row.seen if not name.startswith(OPERATORS))
             lines.append([row.model, heads_of(row.shape), f"`{row.attention}`", f"{row.step_ms:.2f}", share, seen])
     first = rows[0]
-    about = f"{first.layers} layers, attention {first.shape} in the first line; {measured_on(first)}"
-    about += later(rows, lambda row: row.model)
+    about = f"{first.layers} layers, attention {first.shape} in the first line."
     headings = ["model", "heads", "attention", "ms a step", f"time / {SDPA}'s", "kernels of attention"]
     parts = [about, markdown(headings, lines)]
     if masked := grouped(
         [row for row in rows if row.attention != SDPA and OUR_KERNEL not in row.seen], lambda row: row.model
     ):
         parts.append(
-            f"{', '.join(masked)}: Transformers gives SDPA a mask tensor, with which PyTorch does not take flash, so cuDNN "
-            "computes attention with and without `register_sdpa`."
+            f"{', '.join(masked)}: Transformers gives SDPA a mask tensor, so cuDNN computes attention with and without "
+            "`register_sdpa`."
         )
     return "\n\n".join([*parts, losses(read(LLAMA_LOSSES))])
 
@@ -104,9 +100,6 @@ def new_shapes() -> str:
         for row in rows
     ]
     first = rows[0]
-    about = f"{len(first.seqs)} steps of each; {first.layers} layers, attention of at most {first.shape}; {measured_on(first)}"
-    plan = (
-        f"The first backward of a shape by cuDNN takes {statistics.median(plans):.0f} ms longer than the third (median of "
-        f"{len(plans)} shapes)."
-    )
+    about = f"{len(first.seqs)} steps of each; {first.layers} layers, attention of at most {first.shape}."
+    plan = f"cuDNN's first backward of a shape takes {statistics.median(plans):.0f} ms longer than the third (median of {len(plans)})."
     return "\n\n".join([about, markdown(["backward by", "ms a step", "time / FlashAttention-2's"], lines), plan])
