@@ -25,6 +25,7 @@ def speed() -> str:
     """Makes the table of speed vs. the peers in bf16, a line for each kind of problem and card."""
     grids = {card: [row for row in read(record("grid", card)) if row.shape.dtype == "bfloat16"] for card in CARDS}
     cells = read(record("cells"))
+    few = [row for row in read(record("decode")) if row.group.startswith("b")]
     kinds: list[tuple[str, str, list[CellRow]]] = [
         *(("head_dim 128, 1k to 32k tokens", card, rows) for card, rows in grids.items()),
         *(
@@ -32,13 +33,14 @@ def speed() -> str:
             for size, group in (("64", "d64"), ("96", "d96"), ("192/128", "d192_128"), ("192", "d192"), ("256", "d256"))
         ),
         ("head_dim 128, softcap 30", "h200", [row for row in cells if row.group == "softcap"]),
+        ("1 query, 2k to 128k keys", "h200", [row for row in few if row.shape.seq_q == 1]),
+        ("4 or 16 queries, 2k to 128k keys", "h200", [row for row in few if row.shape.seq_q > 1]),
         *(
-            (words, "h200", [row for row in read(record(stem)) if row.group.startswith(of)])
-            for words, stem, of in (
-                ("1 to 16 queries, 2k to 128k keys", "decode", "b"),
-                ("packed", "packed", ""),
-                ("packed, 1 to 64 queries a sequence", "packed-decode", ""),
-                ("packed, one query a sequence beside prompts", "mixes", ""),
+            (words, "h200", read(record(stem)))
+            for words, stem in (
+                ("packed", "packed"),
+                ("packed, 1 to 64 queries a sequence", "packed-decode"),
+                ("packed, sequences of one query with prompts", "mixes"),
             )
         ),
         ("forward and backward, 1k to 16k tokens", "h200", divided(read(backward.RECORD))[0]),
