@@ -33,8 +33,7 @@ def packed() -> str:
     dense = [row for row in rows if DENSE in row.peers]
     of_group = {group: speeds(of, "fa3") for group, of in grouped(rows, attrgetter("group")).items()}
     latent = [
-        f"{words}, causal {span(of_group[of])}, unmasked {span(of_group[f'{of}_context'])}"
-        for of, words in MLA.items()
+        f"{words}, causal {span(of_group[of])}, unmasked {span(of_group[f'{of}_context'])}" for of, words in MLA.items()
     ]
     equal = speeds(dense, DENSE)
     return (

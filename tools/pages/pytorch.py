@@ -75,7 +75,9 @@ def host() -> str:
                 for call in calls
             ],
         )
-        for method, calls in grouped([line for line in lines if "median_us" in line], lambda line: line["method"]).items()
+        for method, calls in grouped(
+            [line for line in lines if "median_us" in line], lambda line: line["method"]
+        ).items()
     ]
     told.append(
         f"The first result of a new process takes {first['median_ms']:.0f} ms, of which {first['of_it_import_ms']:.0f} are the "
