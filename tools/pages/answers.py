@@ -63,8 +63,7 @@ def problem_l() -> str:
         )
 
     return " ".join(
-        f"Beside {PEER_NAMES[peer]} in {dtype}, our speed is {told(group, peer, False)}; with a causal mask it is "
-        f"{told(group, peer, True)}."
+        f"In {dtype} vs. {PEER_NAMES[peer]}: {told(group, peer, False)}; with a causal mask {told(group, peer, True)}."
         for dtype, group, peer in (("bf16", "L", "fa3"), ("fp16", "L_fp16", "cudnn"))
     )
 
@@ -76,7 +75,7 @@ def lengths() -> str:
         ratios = speeds(read(record("grid", card)), "fa3")
         mean = geometric_mean(ratios)
         found.append(f"{span(ratios, unit='x')} on the {card.upper()} (geometric mean {mean:.3f}x)")
-    return f"In {len(ratios)} problems in bf16, our speed beside FlashAttention-3 is {' and '.join(found)}."
+    return f"In {len(ratios)} problems in bf16, our speed vs. FlashAttention-3 is {' and '.join(found)}."
 
 
 def head_sizes() -> str:
@@ -175,11 +174,9 @@ def few_queries() -> str:
     packed = speeds([row for row in read(record("packed-decode")) if row.group.endswith("_q1")], "fa3")
     mixed = speeds(read(record("mixes")), "fa3")
     return (
-        f"We have {geometric_mean(found):.3f}x the speed of the faster of FlashAttention-3 and cuDNN in the mean of {len(found)} problems, "
-        f"{span(found, unit='x')}, and of FlashAttention-3 with packed sequences of one query "
-        f"{geometric_mean(packed):.3f}x, {span(packed, unit='x')}, and of these beside prompts "
-        f"{geometric_mean(mixed):.3f}x, {span(mixed, unit='x')}. In a CUDA graph, a model's token has {cudnn} "
-        f"the speed of SDPA's cuDNN, and {flash} that of SDPA's flash."
+        f"In {len(found)} problems we have {_mean(found)} the speed of the faster of FlashAttention-3 and cuDNN. Packed, with one "
+        f"query a sequence, we have {_mean(packed)} that of FlashAttention-3, and with prompts {_mean(mixed)}. A model's token in "
+        f"a CUDA graph has {cudnn} the speed of SDPA's cuDNN, and {flash} that of SDPA's flash."
     )
 
 

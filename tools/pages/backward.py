@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from statistics import geometric_mean
 
-from pages.cells import ALONE, SDPA, about_lengths, divided, over_lengths, read, span, speeds
+from pages.cells import ALONE, SDPA, about_lengths, divided, over_lengths, read, span, speeds, spread
 from pages.made import RESULTS
 from tl_attention.lab.measure.cell import OURS
 from tl_attention.lab.measure.cell_records import CellRow, Timed
@@ -27,9 +27,7 @@ def _parts(rows: Sequence[CellRow]) -> Iterator[str]:
     yield f"{about_lengths((of_lengths or rows)[0])} {_operators(rows)}"
     for peer, name in SDPA.items():
         if found := speeds(of_lengths, peer):
-            yield (
-                f"vs. {name}: geometric mean {geometric_mean(found):.3f} of {len(found)} problems, lowest {min(found):.3f}"
-            )
+            yield (f"Vs. {name} in {len(found)} problems, our speed is {spread(found)}:")
             yield over_lengths(of_lengths, {peer: name})
     if others:
         yield markdown(ALONE, [line for row in others for line in _beside_each(row)])
