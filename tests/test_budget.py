@@ -21,8 +21,8 @@ BUDGET = {
     "op": 1910,
     "oracle": 420,
     "lab": 7630,
-    "tools": 6100,
-    "tests": 27640,
+    "tools": 6030,
+    "tests": 27650,
     "library": 16330,
     "path": 8470,
 }
