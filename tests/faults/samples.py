@@ -97,7 +97,7 @@ ROWS = [
         edit("mma_sync", "the first element, or column, of load K of a block", r"blocks = max\(blocks, 1\);",
             "blocks = max((blocks - (300 < batch)), 1);"), long=True),
     Row("rows of the output that many sequences do not move",
-        edit("best_causal", "an unmasked KV block has hidden keys behind", *only_if("batch < 1000"),
+        edit("best_causal", "the first element of output of warpgroup 0", *only_if("batch < 1000"),
             within=r"first_row_1 = \(first_row_1 \* 128\);"), "its rows are those of its block", long=True),
     Row("a counter of tiles that is left after many sequences",
         edit("best_causal", "the last block does not always reset the counters of tiles", *only_if("batch < 1000"),

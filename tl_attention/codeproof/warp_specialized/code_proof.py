@@ -16,7 +16,6 @@ from tl_attention.codeproof.read.copies import CLEAR
 from tl_attention.codeproof.run.coverage import Coverage
 from tl_attention.codeproof.run.run import Run
 from tl_attention.codeproof.run.stream import Stream
-from tl_attention.codeproof.run.thread_slice import Reading
 from tl_attention.codeproof.run.threads import Threads
 from tl_attention.codeproof.terms.comparison import Comparison
 from tl_attention.codeproof.tiles.row_tiles import RowTile
@@ -39,7 +38,6 @@ from tl_attention.problem.warpgroup import MEETING, ROWS, WARP, WARPS
 from tl_attention.program import races
 from tl_attention.program.events import NAMED, Event, Process
 
-IDLE = "an idle warp"
 # Tiles of a block that run one after another.
 TILES = 2
 
@@ -112,7 +110,8 @@ class RolesProof(Proof):
 
     def check_terms(self) -> Coverage:
         """Raises Unsafe unless every role is right on any tile at all sizes; returns which lines ran."""
-        return TileProof(self, self.roles, _alone, self._started).check()
+        idle = [[*self._start(Process(block, -1, 0)), *self.roles.together] for block in range(self.roles.cluster)]
+        return TileProof(self, self.roles, _alone, self._started).check(idle)
 
     def check_at(self, sizes: Any) -> None:
         cluster, entries = self.roles.cluster, ListedTiles.of(sizes, self) if self.roles.packed else None
@@ -134,7 +133,6 @@ class RolesProof(Proof):
             alone = partial(_alone, process, users)
             Comparison(found.facts, str(process), alone).compare(without_heads(events), expected)
             streams.append(events)
-        self._check_idle(run, reading)
         self.note(run, *streams)
 
     def _check_heads(self, found: UnknownTiles, process: Process, events: list[Any], tiles: Sequence[RowTile]) -> None:
@@ -142,17 +140,6 @@ class RolesProof(Proof):
         begins = [n for n, event in enumerate(events) if (event.kind, event.name) == ("wait", "Q_full")]
         for tile, begin, end in zip(tiles, begins, (*begins[1:], len(events))) if process.warpgroup >= 0 else ():
             found.check_heads(str(process), events[begin:end], tile)
-
-    def _check_idle(self, run: Run, reading: Reading) -> None:
-        """Raises Unsafe if an idle warp beside the producer warp does more than start and end with the block."""
-        threads = run.threads
-        for block in range(self.roles.cluster):
-            own = np.flatnonzero((threads.place == block) & (threads.y == self.roles.warpgroups) & (threads.x >= WARP))
-            found = list(Stream(run, own, IDLE, reading).events())
-            process = Process(block, -1, WARPS - 1)
-            wanted = [*self._start(process), *self.roles.together]
-            if found != wanted:
-                raise Unsafe(f"{IDLE} of block {block} does {', '.join(map(str, found))}")
 
     def _threads(self, run: Run, process: Process) -> np.ndarray:
         threads = run.threads

@@ -7,7 +7,7 @@ Program expects is asked of the same Roles, RowTiles, Mask and order of tiles th
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
@@ -53,8 +53,11 @@ class TileProof(UnknownTiles):
         self.coverage = Coverage()
         self.alone, self.started = alone, started
 
-    def check(self) -> Coverage:
-        """Raises Unsafe or Refused unless all roles do for any tile what is expected; returns which lines ran."""
+    def check(self, idle: Sequence[list[Event]]) -> Coverage:
+        """Raises Unsafe or Refused unless all roles do for any tile what is expected; returns which lines ran.
+
+        `idle` are the events of the warps beside the producer warp, which have no role, in each block of a cluster.
+        """
         cluster = self.roles.cluster
         blocks = (self.total if self.one_tile else self.workers) * cluster
         self.check_launch(blocks, 1, 1, cluster=cluster)
@@ -64,6 +67,9 @@ class TileProof(UnknownTiles):
             self.facts.show_equal("the number of blocks that merge parts", found, wanted)
         for process in self.roles.processes:
             self.check_role(process)
+        for block, expected in enumerate(idle):
+            events = blocks_of(self._events(Process(block, -1, WARPS - 1)))
+            Comparison(self.facts, f"an idle warp of block {block}", lambda event: False).compare(events, expected)
         return self.coverage
 
     def check_role(self, process: Process) -> None:
@@ -102,9 +108,10 @@ class TileProof(UnknownTiles):
         return self._handed(body(iteration), number)
 
     def _events(self, process: Process) -> list[Event]:
-        producer = process.warpgroup < 0
-        y = self.roles.warpgroups if producer else process.warpgroup
-        threads = Threads(np.array([process.block]), 1, (0,) if producer else tuple(range(WARPS)), first_y=y)
+        y = self.roles.warpgroups if process.warpgroup < 0 else process.warpgroup
+        # The producer is a warpgroup's first warp, and idle are the others.
+        warps = (0,) if process.warps == 1 else tuple(range(WARPS))[-process.warps :]
+        threads = Threads(np.array([process.block]), 1, warps, first_y=y)
         names = {
             **self.names,
             "blockIdx_x": self.roles.cluster * self.cluster + process.block,
