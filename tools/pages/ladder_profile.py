@@ -73,4 +73,4 @@ def stalls(ladder: Ladder) -> str:
     rows = [row for row in read_all(ProfileRow, RECORD) if row.shape == ladder.shape and row.name in names]
     table = profile.stall_table(rows)
     shown = markdown([names.get(heading, heading) for heading in table.headings], table.rows)
-    return laid_out("stalls", row=rows[0], table=shown)
+    return laid_out("stalls", table=shown)

@@ -18,11 +18,8 @@ from tl_attention.lab.show.table import markdown
 # Students climb the ladders in this order.
 ORDER = ("rtx5090", "rtx3090", "rtx3090_tuned", "worklog", "fa4")
 NOTHING = "-"
-# What a plain product is.
-PLAIN = {
-    "matmul": "a product of two matrices of 8192 x 8192",
-    "mma_sync": "a loop that does nothing but mma.sync m16n8k16 on registers, on all SMs, for at least 0.2 s",
-}
+# What a plain product is: see texts/ladders.md.
+PLAIN = {"matmul": "of 8192 x 8192 matrices", "mma_sync": "by mma.sync"}
 
 
 def record_of(name: str) -> Path:
@@ -47,7 +44,6 @@ def page(ladder: Ladder, record: Sequence[Row]) -> str:
     """Makes the page of one ladder, from the first step to the last."""
     rows = shown.by_name(record, ladder)
     row = next(row for row in rows.values() if row.median_ms)
-    peer = next(iter(ladder.peers))
     text = laid_out(
         "ladder",
         ladder=ladder,
@@ -55,68 +51,52 @@ def page(ladder: Ladder, record: Sequence[Row]) -> str:
         title=capital(ladder.title),
         cited=cited(ladder),
         sizes="compiled for exactly this problem" if ladder.fixed else "sizes read at run time",
-        versions=", ".join(f"{name} {row.versions[name]}" for name in ("torch", "tilelang") if name in row.versions),
-        record=record_of(ladder.name).name,
         product=PLAIN[ladder.product],
         table=shown.table(ladder, rows).markdown(),
-        peer=PEER_NAMES[peer],
-        ratio="median of paired ratios" if rows[peer].rounds_ms else "ratio of two medians",
-        steps="\n\n".join(part.strip() for step in ladder.steps for part in step_lines(step, ladder, rows)),
+        steps="\n\n".join(part.strip() for step in ladder.steps for part in step_parts(step, ladder, rows)),
         more=more(ladder, record),
     )
     return f"{text}\n"
 
 
-def step_lines(step: Step, ladder: Ladder, rows: Mapping[str, Row]) -> Iterator[str]:
-    """Yields the parts of a step: its lesson, what changed in the file and in the code, and what the step was worth."""
+def step_parts(step: Step, ladder: Ladder, rows: Mapping[str, Row]) -> Iterator[str]:
+    """Yields the parts of a step: its lesson, and a table of what changed in the file, in the code and in speed."""
     yield f"### {step.name}: {step.idea}"
-    if step.why:
-        yield step.why
+    yield from filter(None, (step.why, step.note))
     if step.schedule:
-        file = step.schedule.sources[0].path.relative_to(SCHEDULES)
-        yield f"The schedule is [`{step.schedule.name}`](../../schedules/{file})."
-    changed = [f"- {line}" for line in shown.changes(step, ladder, rows)]
-    yield "\n".join([*changed, *(f"- {line}" for line in worth(step, ladder, rows))])
-
-
-def worth(step: Step, ladder: Ladder, rows: Mapping[str, Row]) -> Iterator[str]:
-    """Says what a step gained, with the interval in which the gain lies."""
-    row = rows.get(step.name)
-    if row is None or row.median_ms is None or row.tflops is None:
-        return
-    share = f"{row.tflops:.0f} TFLOPS, which is {row.percent_of_matmul:.1f} % of the plain product"
-    if row.against is None or step.against is None:
-        yield share
-        return
-    interval = row.against.interval
-    between = f" (95 % interval: {1 / interval[1]:.3f} to {1 / interval[0]:.3f})" if interval else ""
-    yield f"{share}, and {1 / row.against.ratio:.3f}x the speed of {step.against}{between}"
+        name, file = step.schedule.name, step.schedule.sources[0].path.relative_to(SCHEDULES)
+        found = [line.partition(": ")[::2] for line in shown.changes(step, ladder, rows) if line != step.note]
+        if step.name in rows and (against := rows[step.name].against):
+            ends = (
+                ""
+                if against.interval is None
+                else ", 95 % interval {:.3f} to {:.3f}".format(*(1 / end for end in reversed(against.interval)))
+            )
+            found.append((f"speed / {step.against}", f"{1 / against.ratio:.3f}{ends}"))
+        yield markdown(("schedule", f"[`{name}`](../../schedules/{file})"), found)
 
 
 # --- all of them -----------------------------------------------------------------------------------------------
 
 
 def index(ladders: list[Ladder], records: Mapping[str, Mapping[str, Row]]) -> str:
-    """Makes the index: the way through the ladders, and each text's headline beside what was measured here."""
-    listed = "\n".join(
-        f"{number}. [{capital(found.title)}]({found.name}.md), after {cited(found)}. {found.story}"
-        for number, found in enumerate(ladders, 1)
-    )
+    """Makes the index: how to read a ladder, and each text's headline beside what was measured here."""
     headings = (
+        "ladder",
         "text",
         "what the text reached on its own card",
         "the same step here",
-        "speed of that step beside its peers",
+        "speed of that step vs. its peers",
         "the fastest step here, if another",
     )
     lines = [headline(found, records[found.name]) for found in ladders]
     names = "\n".join(found.name for found in ladders)
-    return f"{laid_out('ladders', listed=listed, table=markdown(headings, lines), names=names)}\n"
+    return f"{laid_out('ladders', table=markdown(headings, lines), names=names)}\n"
 
 
 def cited(ladder: Ladder) -> str:
     """Cites the text by its authors and title, with its address if known."""
-    return f"{ladder.source}, see {ladder.link}" if ladder.link else ladder.source
+    return f"{ladder.source}: {ladder.link}" if ladder.link else ladder.source
 
 
 def headline(ladder: Ladder, rows: Mapping[str, Row]) -> tuple[str, ...]:
@@ -128,7 +108,7 @@ def headline(ladder: Ladder, rows: Mapping[str, Row]) -> tuple[str, ...]:
     least = min(rows[step.name].median_ms or math.inf for step in ladder.measured)
     # The first that is as fast as the fastest, but for what the clock does.
     fastest = next(one for step in ladder.measured if (one := rows[step.name]).median_ms < 1.003 * least)  # type: ignore[operator]
-    text = (ladder.source.partition(",")[0], ladder.headline.text)
+    text = f"[{capital(ladder.title)}]({ladder.name}.md)", cited(ladder), ladder.headline.text
     return *text, reached(row), beside or NOTHING, NOTHING if fastest is row else reached(fastest)
 
 
