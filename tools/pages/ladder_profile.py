@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pages.made import RESULTS, laid_out
+from pages.made import RESULTS
 from tl_attention.lab.files.ladder_file import Ladder
 from tl_attention.lab.measure import counters
 from tl_attention.lab.measure.profile import ProfileRow
@@ -68,9 +68,8 @@ def _share(row: ProfileRow) -> str:
 
 
 def stalls(ladder: Ladder) -> str:
-    """Says what warps wait for in each step, as percent of all stalls."""
+    """Makes the table of what warps wait for in each step, as percent of all stalls."""
     names = {step.schedule.name: step.name for step in ladder.measured if step.schedule} | PEER_NAMES
     rows = [row for row in read_all(ProfileRow, RECORD) if row.shape == ladder.shape and row.name in names]
     table = profile.stall_table(rows)
-    shown = markdown([names.get(heading, heading) for heading in table.headings], table.rows)
-    return laid_out("stalls", table=shown)
+    return markdown([names.get(heading, heading) for heading in table.headings], table.rows)

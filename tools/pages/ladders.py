@@ -67,12 +67,9 @@ def step_parts(step: Step, ladder: Ladder, rows: Mapping[str, Row]) -> Iterator[
         name, file = step.schedule.name, step.schedule.sources[0].path.relative_to(SCHEDULES)
         found = [line.partition(": ")[::2] for line in shown.changes(step, ladder, rows) if line != step.note]
         if step.name in rows and (against := rows[step.name].against):
-            ends = (
-                ""
-                if against.interval is None
-                else ", 95 % interval {:.3f} to {:.3f}".format(*(1 / end for end in reversed(against.interval)))
-            )
-            found.append((f"speed / {step.against}", f"{1 / against.ratio:.3f}{ends}"))
+            ends = [1 / end for end in reversed(against.interval or ())]
+            between = ", 95 % interval {:.3f} to {:.3f}".format(*ends) if ends else ""
+            found.append((f"speed / {step.against}", f"{1 / against.ratio:.3f}{between}"))
         yield markdown(("schedule", f"[`{name}`](../../schedules/{file})"), found)
 
 
