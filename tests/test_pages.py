@@ -12,10 +12,11 @@ from tiers import sampled
 from tl_attention.schedule.loop.attention import SOURCE
 
 ROOT = Path(__file__).parents[1]
-FIRST, READING = (ROOT / f"docs/{name}.md" for name in ("first-schedule", "reading-a-schedule"))
+FIRST, READING, QUESTIONS = (ROOT / f"docs/{name}.md" for name in ("first-schedule", "reading-a-schedule", "questions"))
+QUICK = [(READING, 1), (QUESTIONS, 1)]
 
 
-@pytest.mark.parametrize("page,commands", sampled([(FIRST, 6), (READING, 1)], [(READING, 1)]))
+@pytest.mark.parametrize("page,commands", sampled([(FIRST, 6), *QUICK], QUICK))
 def test_the_commands_of_a_page_print_what_it_shows(page, commands, tmp_path) -> None:
     ran = list(run_page(page.read_text(), tmp_path))
     assert len(ran) == commands
@@ -28,6 +29,11 @@ def test_the_parts_of_schedules_shown_are_those_that_ship(page) -> None:
     parts = [text for language, text in blocks(page.read_text()) if language == "yaml" and "base:" not in text]
     ship = [path.read_text() for path in (ROOT / "schedules").glob("*.yaml")]
     assert len(parts) == 1 and all(any(part in text for text in ship) for part in parts)
+
+
+def test_the_compiler_that_gave_the_counts_is_the_pinned_one() -> None:
+    [said] = re.findall(r"nvcc ([\d.]+\d)", FIRST.read_text())
+    assert f"nvidia-cuda-nvcc=={said} " in (ROOT / "constraints.txt").read_text()
 
 
 def test_the_statements_are_those_of_the_loop() -> None:
