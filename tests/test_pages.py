@@ -9,8 +9,6 @@ import pytest
 from page_commands import agrees, blocks, run_page
 from tiers import sampled
 
-from tl_attention.schedule.loop.attention import SOURCE
-
 ROOT = Path(__file__).parents[1]
 FIRST, READING, QUESTIONS = (ROOT / f"docs/{name}.md" for name in ("first-schedule", "reading-a-schedule", "questions"))
 QUICK = [(READING, 1), (QUESTIONS, 1)]
@@ -34,8 +32,3 @@ def test_the_parts_of_schedules_shown_are_those_that_ship(page) -> None:
 def test_the_compiler_that_gave_the_counts_is_the_pinned_one() -> None:
     [said] = re.findall(r"nvcc ([\d.]+\d)", FIRST.read_text())
     assert f"nvidia-cuda-nvcc=={said} " in (ROOT / "constraints.txt").read_text()
-
-
-def test_the_statements_are_those_of_the_loop() -> None:
-    rows = re.findall(r"^\| (\d+) \| `(\w+)` \| `(.*)` \|$", READING.read_text(), re.MULTILINE)
-    assert rows == [(str(n), statement.name, statement.formula) for n, statement in enumerate(SOURCE.statements)]

@@ -20,6 +20,7 @@ from pages import (
     model,
     pytorch,
     results,
+    schedules,
     training,
     where_time_goes,
 )
@@ -33,6 +34,7 @@ from tl_attention.errors import InputError
 from tl_attention.lab.cli.command import fail
 
 FOLDER = "docs/pictures"
+PAGES = (backward_rules, cards, defaults, experiments, ladders, model, pytorch, results, schedules, where_time_goes)
 PICTURES = {
     f"{FOLDER}/{name}.svg": draw
     for module in (ladder, lengths, grid, predictions, errors)
@@ -42,11 +44,7 @@ PICTURES = {
     training.PICTURE: lambda results: of_training.drawn(training.read()),
 }
 TEXTS: dict[str, Make] = {
-    **{
-        path: make
-        for page in (backward_rules, cards, defaults, experiments, ladders, model, pytorch, results, where_time_goes)
-        for path, make in page.MADE.items()
-    },
+    **{path: make for page in PAGES for path, make in page.MADE.items()},
     **{f"{FOLDER}/iterations-{name}.svg": partial(iterations.svg, name) for name in iterations.DRAWN},
     **timelines.MADE,
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 from pages.cells import SHORT
 from pages.made import RESULTS, filling, laid_out
@@ -33,12 +33,7 @@ def section(rows: Sequence[Row]) -> str:
     cards = [card for card in CARDS.values() if any(row.arch == card.arch for row in rows)]
     of = {f"TileLang {row.versions['tilelang']}, nvcc {row.nvcc}, ptxas {row.ptxas}" for row in rows}
     return laid_out(
-        "cards",
-        compilers="; ".join(sorted(of)),
-        run_on=CARDS[RUN_ON],
-        limits=limits(cards),
-        table=table(rows, cards),
-        reasons="\n".join(reasons(rows)),
+        "cards", compilers="; ".join(sorted(of)), run_on=CARDS[RUN_ON], limits=limits(cards), table=table(rows, cards)
     )
 
 
@@ -86,16 +81,6 @@ def _cell(row: Row) -> str:
     if row.registers is None:
         return "-"
     return f"{row.registers}, {row.stack_bytes}, {row.shared_bytes:,}, {blocks_per_sm(row)}"
-
-
-def reasons(rows: Sequence[Row]) -> Iterator[str]:
-    """Says why kernels are not there, each reason once."""
-    whose: dict[tuple[str, str], dict[str, None]] = {}
-    for row in rows:
-        if row.registers is None:
-            whose.setdefault((row.status, row.reason), {})[f"`{row.name}`"] = None
-    for (status, reason), names in whose.items():
-        yield f"- {status}: {', '.join(names)}: {reason}"
 
 
 MADE = filling("docs/CARDS.md", {"cards": lambda: section(read_rows(RECORD))})

@@ -18,8 +18,6 @@ from tl_attention.lab.show.table import markdown
 # Students climb the ladders in this order.
 ORDER = ("rtx5090", "rtx3090", "rtx3090_tuned", "worklog", "fa4")
 NOTHING = "-"
-# What a plain product is: see texts/ladders.md.
-PLAIN = {"matmul": "of 8192 x 8192 matrices", "mma_sync": "by mma.sync"}
 
 
 def record_of(name: str) -> Path:
@@ -51,7 +49,6 @@ def page(ladder: Ladder, record: Sequence[Row]) -> str:
         title=capital(ladder.title),
         cited=cited(ladder),
         sizes="compiled for exactly this problem" if ladder.fixed else "sizes read at run time",
-        product=PLAIN[ladder.product],
         table=shown.table(ladder, rows).markdown(),
         steps="\n\n".join(part.strip() for step in ladder.steps for part in step_parts(step, ladder, rows)),
         more=more(ladder, record),
