@@ -232,27 +232,14 @@ def speeds(*groups: str, causal: bool | None = None) -> dict[int, float]:
     return {row.shape.seq_kv: row.speed("ours", "flash2").ratio for row in rows}
 
 
-def test_the_speeds_are_those_of_the_record() -> None:
-    for group, heading in (("mma", "head_dim 128, 16 heads"), ("mma_d64", "head_dim 64, 32 heads")):
-        for causal in (False, True):
-            [line] = [text for text in SECTION.splitlines() if text.startswith(f"| {heading}{', causal' * causal} |")]
-            found = [float(cell) for cell in line.split("|")[2:-1] if cell.strip()]
-            of_record = speeds(group, causal=causal)
-            assert found == [round(of_record[seq], 3) for seq in sorted(of_record)]
-    whole, causal = (speeds("mma_L", causal=causal)[8192] for causal in (False, True))
-    assert f"they have {whole:.2f}x its speed, and {causal:.2f}x with a causal mask." in WORDS
+def test_the_speeds_said_are_those_of_the_record() -> None:
+    plain, causal = (speeds("mma_small", causal=causal)[4096] for causal in (False, True))
+    assert f"it has {plain:.3f}x the speed of FlashAttention-2 without a mask, and {causal:.3f}x with a" in WORDS
     ratios = [row.speed("ours", "flash2").ratio for row in RECORD if row.group in ("mma", "mma_L")]
     mean = prod(ratios) ** (1 / len(ratios))
-    assert f"with L included, is {mean:.3f}, and the lowest is {min(ratios):.3f}." in WORDS and len(ratios) == 12
+    assert f"the geometric mean of `mma_sync` is {mean:.3f}, and the lowest is {min(ratios):.3f}." in WORDS
+    assert len(ratios) == 12
     assert mean >= 1 and min(ratios) >= 0.95
-
-
-def test_the_rate_of_each_idea_is_the_records() -> None:
-    shown = re.findall(r"^\| (?:`([\w/]+)`|FlashAttention-2) \| [^|]* \| (\d+) \|$", SECTION, re.MULTILINE)
-    rates = {row.name: row.tflops for row in read_rows(ROOT / "results/bench-mma-h200-L.jsonl")}
-    assert len(shown) == 11
-    for name, rate in shown:
-        assert round(rates[name.rpartition("/")[2] or "flash2"]) == int(rate), name
 
 
 def test_the_readme_has_the_range_of_the_speeds() -> None:

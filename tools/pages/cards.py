@@ -1,21 +1,24 @@
-"""Makes the tables of docs/CARDS.md from results/cards.jsonl."""
+"""Makes the tables of docs/CARDS.md from the records of other cards and of mma_sync."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from pages.cells import SHORT
-from pages.made import RESULTS, filling, laid_out
+from pages.cells import SHORT, over_lengths, read
+from pages.made import RESULTS, SCHEDULES, filling, laid_out
 from tl_attention.kernels.registry import lowering_of
 from tl_attention.lab.measure.records import Row, read_rows
+from tl_attention.lab.show.report import PEER_NAMES
 from tl_attention.lab.show.table import markdown
 from tl_attention.problem.card import CARDS, Card
 from tl_attention.problem.head_dims import sizes_of
 from tl_attention.problem.mask import CAUSAL
 from tl_attention.program.planned import Planned
+from tl_attention.schedule.files.schedule_file import load_file
 from tl_attention.schedule.schedule import Schedule
 
 RECORD = RESULTS / "cards.jsonl"
+SPEEDS, IDEAS = RESULTS / "cells-mma-h200.jsonl", RESULTS / "bench-mma-h200-L.jsonl"
 # Kernels for this arch have run where the project's records were made.
 RUN_ON = "sm_90a"
 
@@ -83,4 +86,15 @@ def _cell(row: Row) -> str:
     return f"{row.registers}, {row.stack_bytes}, {row.shared_bytes:,}, {blocks_per_sm(row)}"
 
 
-MADE = filling("docs/CARDS.md", {"cards": lambda: section(read_rows(RECORD))})
+def ideas() -> str:
+    """Makes the table of the rate of each schedule of mma_sync, and of peers, the fastest first."""
+    summaries = {path.stem: load_file(path).summary for path in SCHEDULES.glob("**/*.yaml") if "mma_sync" in str(path)}
+    lines = [
+        (PEER_NAMES.get(row.name, f"`{row.name}`"), summaries.get(row.name, ""), f"{row.tflops:.0f}")
+        for row in sorted(read_rows(IDEAS), key=lambda row: -(row.tflops or 0))
+    ]
+    return markdown(("schedule", "idea", "TFLOPS"), lines)
+
+
+PARTS = {"speeds": lambda: over_lengths(read(SPEEDS), {"flash2": PEER_NAMES["flash2"]}), "ideas": ideas}
+MADE = filling("docs/CARDS.md", {**PARTS, "cards": lambda: section(read_rows(RECORD))})
