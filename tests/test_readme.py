@@ -22,7 +22,7 @@ from pages.cells import read
 from tl_attention import __version__
 from tl_attention.errors import ScheduleRefused
 from tl_attention.lab.cli import main
-from tl_attention.lab.leaderboard.contract import read_device_code
+from tl_attention.lab.leaderboard.contract import MAX_BYTES, RANKED_LINES, read_device_code
 from tl_attention.lab.measure.records import Row, read_rows
 from tl_attention.lab.show.console import show_tables
 from tl_attention.lab.show.explain import explain
@@ -171,12 +171,13 @@ def test_the_submission_evaluated_is_the_one_here(card):
     assert said and (row["sha256"] == hashlib.sha256(source).hexdigest() or row.get("packed") == said)
 
 
-def test_the_submissions_times_are_the_records() -> None:
+def test_the_submissions_times_and_limits_are_those_of_the_records_and_the_contract() -> None:
     text = " ".join((ROOT / "docs/leaderboard.md").read_text().split())
-    assert answers.submission() in text and results.work_log() in text
-    lines = cells.record("evaluate", "h200").read_text().splitlines()
-    timed = {row["name"]: row["rows"][-1]["timing"] for row in map(json.loads, lines)}
-    assert f"The machine code takes {timed['leaderboard_submit_cubin']['best_ms']:.2f} ms at best on the H200" in text
+    assert answers.submission() in text and f"{MAX_BYTES:,} bytes" in text
+    found = re.search(r"batch (\d) at length (\d+), (\d) at (\d+) and (\d) at (\d+)", text)
+    assert found and [*map(int, found.groups())] == [n for one in RANKED_LINES for n in (one.batch_size, one.seq_len)]
+    board, gpu = (line.split()[-1] for line in (ROOT / "leaderboard_submit.py").read_text().splitlines()[:2])
+    assert f"--gpu {gpu} --leaderboard {board} " in text
 
 
 PROOF = (ROOT / "docs/proof.md").read_text()
