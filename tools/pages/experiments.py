@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pages.cells import measured_on
 from pages.made import RESULTS, Make, laid_out
 from pages.outcomes import EXPERIMENTS, NOISE, Experiments, outcomes
 from tl_attention.lab.measure.records import Row, read_rows
@@ -36,10 +35,7 @@ def section(experiments: Experiments) -> str:
         if (speeds := rows[one.name].speeds(base))
     ]
     table = markdown(["experiment", "speed (range)", "true?", "change", "prediction", "ms", "wait"], lines)
-    return (
-        f"## {experiments.base}, {base.shape}\n\n{true} of {len(found)} predictions came true.\n\n{table}\n\n"
-        f"`results/{experiments.record}`: {measured_on(base)}"
-    )
+    return f"## {experiments.base}, {base.shape}\n\n{true} of {len(found)} predictions came true.\n\n{table}"
 
 
 def wait(row: Row) -> str:
