@@ -32,3 +32,8 @@ def test_the_parts_of_schedules_shown_are_those_that_ship(page) -> None:
 def test_the_compiler_that_gave_the_counts_is_the_pinned_one() -> None:
     [said] = re.findall(r"nvcc ([\d.]+\d)", FIRST.read_text())
     assert f"nvidia-cuda-nvcc=={said} " in (ROOT / "constraints.txt").read_text()
+
+
+def test_the_timelines_that_commands_show_are_there() -> None:
+    paths = {path for page in (ROOT / "docs").glob("*.md") for path in re.findall(r"--of (\S+)", page.read_text())}
+    assert paths and all((ROOT / path).is_file() for path in paths), paths
