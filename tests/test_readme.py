@@ -116,7 +116,7 @@ def timed(record: str, dtype: str, name: str) -> Row:
 def test_the_one_number_is_the_records() -> None:
     assert answers.one_number() in " ".join(README.split())
     [medians] = re.findall(r"\*\*.*\*\*", answers.one_number())
-    assert f"In bf16 it has {medians} of FlashAttention-3" in " ".join((ROOT / "docs/index.md").read_text().split())
+    assert f"In bf16 it has {medians}, vs. FlashAttention-3" in " ".join((ROOT / "docs/index.md").read_text().split())
 
 
 def test_the_first_output_is_the_records(monkeypatch, capsys):

@@ -28,7 +28,7 @@ def keys() -> str:
         )
         takes = [name for name, lowering in LOWERINGS.items() if lowering.dialect.takes(path)]
         lines.append((f"`{path}`", key["description"], words, ", ".join(takes)))
-    return markdown(("key", "what it says", "default", "optional, taken by"), lines)
+    return markdown(("key", "what it says", "default", "only for"), lines)
 
 
 def _keys(properties: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
