@@ -49,7 +49,7 @@ _HOME = {
 }
 
 # Last: the lowerings register with the schedules that ask for them.
-import tl_attention.kernels.registry  # noqa: E402, F401
+from tl_attention.kernels import registry as _registry  # noqa: E402, F401
 
 
 def __getattr__(name: str) -> Any:
@@ -63,5 +63,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    # What is imported late is there too.
-    return sorted({*globals(), *__all__})
+    # What is imported late is there too, and nothing that only this file needs.
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})
