@@ -22,7 +22,7 @@ BUDGET = {
     "oracle": 420,
     "lab": 7630,
     "tools": 6030,
-    "tests": 27650,
+    "tests": 27660,
     "library": 16330,
     "path": 8470,
 }

@@ -16,7 +16,7 @@ from tl_attention.codeproof.terms.choices import chosen, equal, least, most
 from tl_attention.codeproof.terms.facts import NOT_NEGATIVE, ZERO, Facts
 from tl_attention.codeproof.terms.points import drawn, number_of
 from tl_attention.codeproof.terms.solver import Query
-from tl_attention.codeproof.terms.spread import Spread, each, merged, split
+from tl_attention.codeproof.terms.spread import Spread, each, ends, merged, split
 from tl_attention.codeproof.terms.spread import numbers as numbers_of_threads
 from tl_attention.codeproof.terms.term import CONSTANT, Atom, Refused, holds, quotient, term
 
@@ -252,3 +252,21 @@ def test_a_false_relation_of_products_shows(wrong: str, monkeypatch: pytest.Monk
     with pytest.raises(AssertionError):
         for seed in range(120):
             check_fits(seed)
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_the_ends_of_a_spread_are_above_and_below_every_thread(seed):
+    rng, here = random.Random(f"ends {seed}"), facts()
+    heads, lane = of_terms.symbol("heads"), of_terms.symbol("lane")
+    steps = np.array([rng.choice((0, 3, 5)) for _ in range(64)])
+    value = Spread({CONSTANT: steps}) * heads + np.array([rng.randrange(-9, 9) for _ in range(64)]) + lane
+    found = [*ends(value)]
+    for number in range(len(value)):
+        apart = [(one - value[number]).constant for one in found if (one - value[number]).constant is not None]
+        assert min(apart) <= 0 <= max(apart)
+    assert len(found) <= 6
+    # One thread in the middle that leaves 32 bits is enough.
+    far = np.where(np.arange(64) == rng.randrange(1, 63), 1 << 31, 0)
+    with pytest.raises(Refused, match="does not fit 32 bits"):
+        for one in ends(Spread({CONSTANT: far}) + lane):
+            here.show_fits(one)

@@ -20,7 +20,7 @@ from tl_attention.codeproof.run.threads import PER_THREAD, Class, Threads, Value
 from tl_attention.codeproof.terms.arithmetic import Arithmetic
 from tl_attention.codeproof.terms.choices import chosen
 from tl_attention.codeproof.terms.facts import Facts
-from tl_attention.codeproof.terms.spread import Spread, each, numbers
+from tl_attention.codeproof.terms.spread import Spread, each, ends, numbers
 from tl_attention.codeproof.terms.term import CONSTANT, HOLDS, Term, known, term
 from tl_attention.codeproof.verdict import Unsafe
 
@@ -66,7 +66,7 @@ class TermRun(Run):
 
     def _fits(self, value: Value) -> Value:
         """Returns a result of 32 bits; raises Refused unless it is shown to be in range for all sizes."""
-        for one in (value[0], value[len(value) - 1]) if isinstance(value, Spread) else (value,):
+        for one in ends(value) if isinstance(value, Spread) else [value]:
             if isinstance(one, Term):
                 self.facts.show_fits(one)
         return value

@@ -6,7 +6,7 @@ Sums and products by numbers are computed for all threads at once, anything else
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -110,6 +110,18 @@ def each(function: Callable[..., Value], *values: Value) -> Spread:
         terms = [Term(parts) for parts in given]
         found.append(function(*(one if one.constant is None else one.constant for one in terms)))
     return gathered(found, which.reshape(-1))
+
+
+def ends(value: Spread) -> Iterator[Term]:
+    """Yields the greatest and the smallest of terms that differ by numbers, for all threads."""
+    others = [monomial for monomial in value.parts if monomial != CONSTANT]
+    table = np.stack([np.zeros(len(value), dtype=np.int64), *(value.parts[one] for one in others)], axis=1)
+    alike, which = np.unique(table, axis=0, return_inverse=True)
+    constants = of_threads(value, len(value)).parts[CONSTANT]
+    for number, row in enumerate(alike.tolist()):
+        here = constants[which.reshape(-1) == number]
+        for constant in {int(here.min()), int(here.max())}:
+            yield Term({**dict(zip(others, row[1:])), CONSTANT: constant})
 
 
 def gathered(found: Sequence[Value], which: np.ndarray) -> Spread:
