@@ -34,6 +34,7 @@ from tl_attention.schedule.files.schedule_file import load
 ROOT = Path(__file__).parent.parent
 
 README = (ROOT / "README.md").read_text()
+GUIDE = (ROOT / "docs/pytorch.md").read_text()
 
 
 def test_the_changelog_begins_with_this_version_and_its_date() -> None:
@@ -261,3 +262,8 @@ def test_the_difference_and_the_steady_state_shown_are_true() -> None:
     shown = SECTION.partition("waits and barriers follow from it\n")[2].splitlines()[: len(steady)]
     for line, told in zip(steady, shown):
         assert line.strip().startswith(told.strip().removesuffix(", ...")), told
+
+
+def test_the_speed_of_one_query_is_the_guides() -> None:
+    [line] = re.findall(r"^\| 1 query, 2k to 128k keys \| H200 \| \d+ \| (\S+) (\(.*?\)) \|", GUIDE, re.MULTILINE)
+    assert f"One query on 2k to 128k keys has {line[0]}x the speed in the mean {line[1]}" in " ".join(README.split())

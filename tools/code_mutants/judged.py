@@ -51,8 +51,14 @@ JUDGEMENTS: tuple[Judgement, ...] = (
     Judgement(
         "min|bits|modulo|within -1",
         "integer",
-        r"(int )?visible(_\d+)? =",
+        r"(int )?visible(_\d+)? =|.*\(blocks \+ 1\) - ?\{visible -> ",
         "more blocks are masked than need it, each row by row: fewer the proof would refuse",
+    ),
+    Judgement(
+        r"within \+1",
+        "integer",
+        r"visible(_\d+)? = \(+seq_kv /\{\d+ -> ",
+        "a greater divisor: more blocks are masked than need it, each row by row",
     ),
     Judgement(
         "deleted|swapped",

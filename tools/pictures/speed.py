@@ -54,7 +54,8 @@ def drawn(rows: Sequence[CellRow], peer: str = "fa3") -> Figure:
     every = speeds(rows, peer)
     axes.axhline(1, color=TEXT, linewidth=1.4)
     axes.set_ylim(min(0.9, math.floor(20 * min(every)) / 20), max(1.1, math.ceil(20 * max(every)) / 20))
-    names = [f"head_dim {size}\n{len(speeds(found, peer))} problems" for size, found in groups.items()]
+    sizes = [" and ".join(sorted({str(row.shape.head_size) for row in found})) for found in groups.values()]
+    names = [f"head_dim {size}\n{len(speeds(of, peer))} problems" for size, of in zip(sizes, groups.values())]
     axes.set_xticks(range(len(groups)), names)
     axes.tick_params(axis="x", length=0)
     axes.set_ylabel(f"speed / speed of {NAMES[peer]}")
