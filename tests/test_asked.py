@@ -58,7 +58,7 @@ def test_a_softcap_that_is_none_is_refused(softcap) -> None:
         PLAIN.asking(softcap=softcap)
 
 
-def test_run_and_bench_ask_for_them(cli, monkeypatch, tmp_path, seed_path) -> None:
+def test_run_asks_for_them(cli, monkeypatch, tmp_path, seed_path) -> None:
     seen = []
 
     def measure(candidates, record, progress, **options) -> list[Row]:
@@ -67,9 +67,8 @@ def test_run_and_bench_ask_for_them(cli, monkeypatch, tmp_path, seed_path) -> No
 
     monkeypatch.setattr(bench, "measure", measure)
     options = ("--softcap", "20", "--sinks", "--lse", "--dtype", "bf16", "--output", tmp_path / "rows.jsonl")
-    for command in ("run", "bench"):
-        assert cli(command, seed_path, "--shape", "2,6/3,64,96,128", *options).exit_code == 0
-    assert seen == [PLAIN.asking(softcap=20.0, sinks=True, lse=True)] * 2
+    assert cli("run", seed_path, "--shape", "2,6/3,64,96,128", *options).exit_code == 0
+    assert seen == [PLAIN.asking(softcap=20.0, sinks=True, lse=True)]
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ def test_sizes_beyond_a_bound_are_refused_with_both(text, error_of) -> None:
     with pytest.raises(InputError) as error:
         AttentionShape.parse(text)
     assert str(error.value) == f"shape: {REFUSED[text]}"
-    assert error_of("which", "--shape", text) == str(error.value)
+    assert error_of("explain", "--call", "--shape", text) == str(error.value)
 
 
 def test_a_window_is_counted_too() -> None:

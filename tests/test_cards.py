@@ -155,9 +155,7 @@ def test_lowerings_that_multiply_by_wgmma_are_for_hopper_alone(name):
     assert LOWERINGS[name].archs == ("sm_90a",)
 
 
-@pytest.mark.parametrize(
-    "check", [check_limits, refuse_unless_safe, lambda *of: list(verdicts(of[0], None, [of[1]], of[2]))]
-)
+@pytest.mark.parametrize("check", [check_limits, refuse_unless_safe, lambda *of: list(verdicts(of[0], [of[1]], of[2]))])
 def test_a_schedule_is_refused_for_a_card_that_its_lowering_is_not_for(check):
     words = "lowering: warp_specialized runs on sm_90a (H100, H200), not on sm_86 (RTX 3090)"
     check(Planned(BEST), 128, HOPPER)

@@ -76,15 +76,16 @@ def test_on_another_gpu_nothing_is_launched_and_a_line_says_so(measured, no_gpu)
     assert [(row.arch, row.status, row.device) for row in found.rows] == [("sm_86", "checked_on_cpu", None)]
 
 
-@pytest.mark.parametrize("asked", [(), ("--arch", "sm_89")])
-def test_on_the_gpu_at_hand_it_is_launched_for_as_many_sms_as_that_has(asked, measured, no_gpu) -> None:
+@pytest.mark.parametrize(
+    "words, peers", [(["run", "--arch", "sm_89"], set()), (["run"], set()), (["bench"], {"cudnn"})]
+)
+def test_on_the_gpu_at_hand_it_is_launched_for_as_many_sms_as_that_has(words, peers, measured, no_gpu) -> None:
     no_gpu(RTX_4080)
-    found = measured("bench", OF_OTHER_CARDS, *asked, *SHAPE)
+    found = measured(*words, OF_OTHER_CARDS, *SHAPE)
     assert "nothing is launched" not in found.result.stderr and ("sample", OF_OTHER_CARDS) in found.gpu.calls
     assert [(variant.arch, variant.sms) for variant in found.asked] == [("sm_89", 76)]
     assert {(row.name, row.arch, row.status) for row in found.rows} == {
-        (OF_OTHER_CARDS, "sm_89", "ok"),
-        ("cudnn", "sm_89", "ok"),
+        (name, "sm_89", "ok") for name in (OF_OTHER_CARDS, *peers)
     }
 
 
@@ -97,9 +98,9 @@ def test_a_gpu_that_is_no_card_may_compile_for_one(measured, no_gpu) -> None:
 
 def test_bench_takes_the_schedules_of_the_card(measured, no_gpu) -> None:
     no_gpu(RTX_4080)
-    found = measured("bench", *SHAPE, "--no-peers")
+    found = measured("bench", *SHAPE)
     assert found.result.exit_code == 0, found.result.output
-    assert {row.name for row in found.rows} == {OF_OTHER_CARDS}
+    assert {row.name for row in found.rows} == {OF_OTHER_CARDS, "cudnn"}
     assert re.search(
         r"left out: \d+ of \d+ schedules: inferred, pipelined, warp_specialized is not for sm_89 \(RTX 4090\)",
         found.result.stderr,
@@ -133,12 +134,12 @@ def test_check_of_a_card_takes_what_is_for_it(cli) -> None:
     assert "best:" not in result.stdout
 
 
-def test_which_and_warm_are_about_the_card(cli) -> None:
+def test_explain_of_a_call_and_warm_are_about_the_card(cli) -> None:
     shape = ("--shape", "1,2,256,64")
-    assert cli("which", "--arch", "sm_86", *shape).stdout.startswith(f"{OF_OTHER_CARDS}\n")
-    assert not cli("which", *shape).stdout.startswith(OF_OTHER_CARDS)
+    assert cli("explain", "--call", "--arch", "sm_86", *shape).stdout.startswith(f"{OF_OTHER_CARDS}\n")
+    assert not cli("explain", "--call", *shape).stdout.startswith(OF_OTHER_CARDS)
     for command in (
-        ("which", "--arch", "sm_86", "--shape", "1,2,256,256"),
+        ("explain", "--call", "--arch", "sm_86", "--shape", "1,2,256,256"),
         ("warm", "--arch", "sm_86", "--head-dim", 256),
     ):
         result = cli(*command)
@@ -148,7 +149,16 @@ def test_which_and_warm_are_about_the_card(cli) -> None:
 
 
 def test_a_card_that_is_none_is_told(error_of) -> None:
-    assert "'sm_75' is not one of 'sm_80', 'sm_86', 'sm_89', 'sm_90a', 'sm_120'" in error_of("check", "--arch", "sm_75")
+    words = (
+        "'sm_75' is no card, expected one of a100, sm_80, rtx3090, sm_86, rtx4090, sm_89, h100, h200, sm_90a, sm_90, "
+    )
+    assert words in error_of("check", "--arch", "sm_75")
+
+
+def test_a_card_goes_by_its_name_too(cli) -> None:
+    shown = [cli("check", OF_OTHER_CARDS, "--arch", name).stdout for name in ("sm_86", "rtx3090", "RTX 3090", "a100")]
+    assert shown[0] == shown[1] == shown[2] != shown[3] and "on sm_80 (A100)" in shown[3]
+    assert "error" not in cli("check", "best", "--arch", "H200").output
 
 
 # --- attention() -----------------------------------------------------------------------------------------------------

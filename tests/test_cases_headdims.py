@@ -102,7 +102,9 @@ def test_what_is_made_for_another_size_is_told(cli, error_of) -> None:
         in (found)
     )
     assert "head_dim 192 + 2 buffers * block_N 144 * head_dim_v 128) * 2 bytes after 1,024 that hold" in found
-    assert "it is meant for head_dim 192/128, not 192" in error_of("run", "d192_128", "--shape", "1,1,64,192")
+    assert "is for head_dim 192/128, not 192: expected --shape 1,1,64,192/128" in error_of(
+        "run", "d192_128", "--shape", "1,1,64,192"
+    )
     found = error_of("check", "experiments/output_tma", "--head-dim", "192/128")
     assert "tma goes through Q's tile, of 192 columns, and the output's has 128: expected vector or direct" in found
 

@@ -301,14 +301,21 @@ def test_a_bad_file_of_cells_is_one_line(name, tmp_path, error_of) -> None:
     assert re.match(r".*cells\.yaml:\d+: ", message) and words in message, message
 
 
-def test_a_cell_is_chosen_by_its_name(cli, error_of, tmp_path) -> None:
+def test_a_cell_is_chosen_by_its_name(cli, error_of, tmp_path, monkeypatch) -> None:
     (tmp_path / "cells.yaml").write_text(FILE)
-    lines = cli(
-        "compare", tmp_path / "cells.yaml", "--list", "--only", "*-causal", "--only", "win*"
-    ).stdout.splitlines()
-    assert [line.split()[0] for line in lines] == ["d128-1k-causal", "window-2k"]
-    assert lines[0].endswith("(2, 4, 1024, 128) bfloat16 causal: fa3 0.995, cudnn")
-    assert "'d64' is no cell of" in error_of("compare", tmp_path / "cells.yaml", "--only", "d64")
+    chosen: list[Cell] = []
+    monkeypatch.setattr("tl_attention.lab.measure.cells.measure", lambda cells, *_, **__: chosen.extend(cells) or [])
+    options = ("--only", "*-causal", "--only", "win*", "-o", tmp_path / "rows.jsonl")
+    assert cli("compare", tmp_path / "cells.yaml", *options).exit_code == 0
+    assert [cell.name for cell in chosen] == ["d128-1k-causal", "window-2k"]
+    assert str(chosen[0].shape) == "(2, 4, 1024, 128) bfloat16 causal"
+    for text, words in (
+        ("zz", "expected some of 'd128-*', "),
+        ("d128", "did you mean 'd128-*'?"),
+        ("wind", "'wind*'?"),
+    ):
+        error = error_of("compare", tmp_path / "cells.yaml", "--only", text)
+        assert f"'{text}' is no cell of" in error and words in error
 
 
 @pytest.fixture

@@ -8,9 +8,10 @@ from conftest import ROOT, python
 
 import tl_attention
 from tl_attention.lab.cli import main
+from tl_attention.lab.measure.device import VisibleGpu
 from tl_attention.lab.measure.records import read_rows
 from tl_attention.problem.head_dims import is_meant
-from tl_attention.schedule.files.schedule_file import load, load_file
+from tl_attention.schedule.files.schedule_file import load_file
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 BLOCKED = "import sys; sys.modules.update(torch=None, tilelang=None, tvm=None, numpy=None); "
@@ -24,8 +25,8 @@ INFERRED = str(ROOT / "schedules" / "inferred.yaml")
         (["check", "best", INFERRED], "proved safe"),
         (["explain", "schedules/seed.yaml"], "Steady state"),
         (["diff", "seed", "schedules/best.yaml", "--no-code"], "program: differs"),
-        (["schema"], "json-schema.org"),
-        (["which", "--causal"], "best_causal"),
+        (["check", "--schema"], "json-schema.org"),
+        (["explain", "--call", "--causal"], "best_causal"),
         (["explain", INFERRED], "the compiler decides"),
         (["report", "rows.jsonl"], "seed"),
         (["submit", "--help"], "--evaluate"),
@@ -57,14 +58,6 @@ def test_the_version_is_that_of_the_project(cli) -> None:
     assert cli("--version").stdout.strip() == tl_attention.__version__
 
 
-def test_list_shows_every_shipped_schedule_with_its_label(cli, schedules_dir, monkeypatch, tmp_path) -> None:
-    monkeypatch.chdir(tmp_path)
-    for options, pattern in (((), "*.yaml"), (("--all",), "**/*.yaml")):
-        lines = dict(line.split() for line in cli("list", "--labels", *options).stdout.splitlines())
-        paths = {path.relative_to(schedules_dir).with_suffix(""): path for path in schedules_dir.glob(pattern)}
-        assert lines == {str(name): load(path).label for name, path in paths.items()}
-
-
 def test_check_says_what_is_proved_and_what_has_no_program(cli, seed_path) -> None:
     result = cli("check", seed_path, INFERRED, "--head-dim", 64)
     assert result.exit_code == 0 and not result.stderr
@@ -78,13 +71,12 @@ def test_a_file_that_is_named_twice_is_looked_at_once(cli, seed_path) -> None:
     assert cli("check", seed_path, seed_path).stdout.count("proved safe") == 1
 
 
-@pytest.mark.parametrize("model", ["synchronous", "asynchronous"])
-def test_explain_shows_the_phases_and_proves_them(model, cli, seed_path) -> None:
-    result = cli("explain", seed_path, "--model", model)
+def test_explain_shows_the_phases_and_proves_them(cli, seed_path) -> None:
+    result = cli("explain", seed_path)
     assert result.exit_code == 0 and result.stdout.startswith(
         "seed: first of the CS149 class leaderboard, in 2025\nlowering pipelined: "
     )
-    for words in (f"{model} model", "Prologue", "Steady state", "Epilogue", "\nproved: every read"):
+    for words in ("synchronous model", "Prologue", "Steady state", "Epilogue", "\nproved: every read"):
         assert words in result.stdout
 
 
@@ -168,30 +160,26 @@ def test_run_takes_one_dtype_and_bench_both_unless_told(cli, fake_runner, tmp_pa
     assert dtypes == [["float16"], ["float16", "bfloat16"], ["bfloat16"]]
 
 
-def test_the_options_of_run_reach_the_runner(cli, fake_runner, tmp_path, seed_path) -> None:
-    options = [
-        "--shape",
-        "1,2,64,128,64",
-        "--causal",
-        "--sizes",
-        "both",
-        "--rounds",
-        "7",
-        "--seed",
-        "3",
-        "--dtype",
-        "fp16",
-        "--dtype",
-        "float16",
-    ]
-    result = cli("run", seed_path, *options, "--output", tmp_path / "rows.jsonl")
-    assert result.exit_code == 0
-    [(candidates, options)] = fake_runner.calls
-    assert [(str(c.shape), c.fixed) for c in candidates] == [
-        ("(1, 2, 64/128, 64) float16 causal", False),
-        ("(1, 2, 64/128, 64) float16 causal", True),
-    ]
-    assert (options["rounds"], options["seed"], options["peers"]) == (7, 3, ())
+def test_the_options_of_run_and_bench_reach_the_runner(cli, fake_runner, tmp_path, seed_path) -> None:
+    options = ["--shape", "1,2,64,128,64", "--causal", "--dtype", "fp16", "--dtype", "float16"]
+    for command in ("run --seed 3", "bench --sizes both --rounds 7"):
+        assert cli(*command.split(), seed_path, *options, "-o", tmp_path / "rows.jsonl").exit_code == 0
+    (of_run, told), (of_bench, timed) = fake_runner.calls
+    shape = "(1, 2, 64/128, 64) float16 causal"
+    assert [(str(c.shape), c.fixed) for c in of_run] == [(shape, False)]
+    assert [(str(c.shape), c.fixed) for c in of_bench] == [(shape, False), (shape, True)]
+    assert (told["rounds"], told["seed"], told["peers"]) == (5, 3, ())
+    assert (timed["rounds"], timed["seed"], timed["peers"]) == (7, None, None)
+
+
+@pytest.mark.parametrize("command", ["run", "bench"])
+def test_a_head_size_is_that_of_the_default_sizes(command, cli, error_of, fake_runner, tmp_path, seed_path) -> None:
+    options = ("--dtype", "fp16", "-o", tmp_path / "rows.jsonl")
+    assert cli(command, seed_path, "--head-dim", "64", *options).exit_code == 0
+    [([candidate], _)] = fake_runner.calls
+    assert str(candidate.shape) == "(4, 64, 8192, 64) float16"
+    words = "--head-dim: expected it without --shape, which names the head_dim too"
+    assert error_of(command, seed_path, "--head-dim", "64", "--shape", "1,2,64,64", *options) == words
 
 
 def test_results_go_to_a_new_file_of_runs_which_git_ignores_unless_told(
@@ -212,7 +200,6 @@ FOR_128 = sorted(path.stem for path in (ROOT / "schedules").glob("*.yaml") if is
     "gpus, arguments, names",
     [
         (0, [], ["seed", "fa3_overlap", "best", "best_causal"]),
-        (0, ["--every"], FOR_128),
         (1, [], FOR_128),
         (0, ["schedules/prefetch.yaml"], ["prefetch"]),
     ],
@@ -221,17 +208,11 @@ def test_without_a_gpu_bench_takes_a_few_schedules_unless_told(
     gpus, arguments, names, cli, fake_runner, tmp_path, monkeypatch
 ) -> None:
     monkeypatch.chdir(ROOT)
-    monkeypatch.setattr("tl_attention.lab.cli.measure.visible_gpus", lambda: ("GPU-0",) * gpus)
+    gpu = VisibleGpu("GPU-0", "NVIDIA H200", (9, 0))
+    monkeypatch.setattr("tl_attention.lab.measure.device.visible_gpus", lambda: (gpu,) * gpus)
     result = cli("bench", *arguments, "--dtype", "fp16", "--output", tmp_path / "rows.jsonl")
     assert result.exit_code == 0 and [row.name for row in read_rows(tmp_path / "rows.jsonl")] == names
-    assert ("4 of" in result.stderr and "--every takes all" in result.stderr) == (len(names) == 4)
-
-
-def test_every_and_named_schedules_are_told_to_exclude_each_other(error_of, seed_path) -> None:
-    words = "--every takes every schedule at the top, expected no others beside it"
-    assert words in error_of("bench", "--every", seed_path)
-    # Of `list` and `check` it is the experiments too, which no bench is meant to take by a word.
-    assert "No such option" in error_of("bench", "--all")
+    assert ("4 of" in result.stderr and "others are taken by name" in result.stderr) == (len(names) == 4)
 
 
 def test_two_files_of_the_same_name_keep_their_folders(cli, fake_runner, tmp_path, seed_path) -> None:

@@ -170,10 +170,10 @@ def test_a_schedule_is_packed_first_and_names_are_told_apart_and_printable(cli, 
 )
 def test_one_that_misses_the_contract_fails_and_has_the_class_harness_lines(status, tight, code, words, cli, fake):
     fake.status, fake.tight = status, tight
-    result = cli("submit", "--evaluate", "other.py", "other.py", "--lines", "lines.txt", "--mode", "test")
+    result = cli("submit", "--evaluate", "other.py", "other.py", "--lines", "lines.txt")
     assert result.exit_code == code and words in result.stdout
-    assert result.stdout.startswith(f"test.0: status={status}\ncheck: ")
-    assert fake.calls == [("other.py", HONEST, (LINE,), "test", "cuda")]
+    assert result.stdout.startswith("benchmark.0: runs=3, ") and "\ncheck: " in result.stdout
+    assert fake.calls == [("other.py", HONEST, (LINE,), "benchmark", "cuda")]
 
 
 @pytest.mark.parametrize("name", BASELINES)

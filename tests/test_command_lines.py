@@ -14,7 +14,6 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import click
@@ -31,19 +30,17 @@ from tl_attention.kernels import preflight
 from tl_attention.lab.cli import main
 from tl_attention.lab.cli.options import HeadSizeType
 from tl_attention.lab.cli.outputs import OutputFile
-from tl_attention.lab.files.kinds import CHROME, MACHINE, PAGE, PICTURE, RECORD, SCHEMA, SUBMISSION, TIMELINE, Kind
-from tl_attention.lab.files.schema import json_schema
+from tl_attention.lab.files.kinds import CHROME, MACHINE, PAGE, PICTURE, RECORD, SUBMISSION, TIMELINE, Kind
 from tl_attention.lab.leaderboard import evaluate, submission
 from tl_attention.lab.leaderboard.results import Evaluation, LineResult, Outcome
-from tl_attention.lab.measure import bench, cells, compilation, doctor, peers, profile
+from tl_attention.lab.measure import bench, cells, compilation, doctor
 from tl_attention.lab.measure.cell_records import CellRow
-from tl_attention.lab.measure.profile import ProfileRow
 from tl_attention.lab.measure.records import parse_line, problem_of
 from tl_attention.lab.model import machine as machines
-from tl_attention.lab.model import prediction, probes
+from tl_attention.lab.model import prediction
 from tl_attention.lab.model import timeline as predicted_timeline
 from tl_attention.lab.show import diff
-from tl_attention.lab.trace import chrome, counted, page, picture, recording
+from tl_attention.lab.trace import chrome, page, picture, recording
 
 # --- the folder --------------------------------------------------------------------------------------------------------
 
@@ -67,6 +64,7 @@ LINKS = {"link.yaml": "mine.yaml", "link.json": "timeline.json", "link.jsonl": "
 HARD_LINKS = {"hard.json": "timeline.json"}
 NEW = (
     "new.json",
+    "new.chrome.json",
     "new.jsonl",
     "new.html",
     "new.svg",
@@ -120,13 +118,12 @@ def ours(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ours]:
         **made(PICTURE, "picture.svg", "picture.png"),
         **{name: Ours(RECORD, lines_of(f"{record}.jsonl")[0]) for name, record in rows.items()},
         "machine.yaml": Ours(MACHINE, (machines.FOLDER / "h200.yaml").read_bytes()),
-        "schema.json": Ours(SCHEMA, json_schema().encode()),
         "leaderboard_submit.py": Ours(SUBMISSION, (ROOT / "leaderboard_submit.py").read_bytes()),
     }
 
 
 def test_a_kind_is_known_of_each_file_that_is_written_and_of_no_other(ours) -> None:
-    kinds = (CHROME, MACHINE, PAGE, PICTURE, RECORD, SCHEMA, SUBMISSION, TIMELINE)
+    kinds = (CHROME, MACHINE, PAGE, PICTURE, RECORD, SUBMISSION, TIMELINE)
     for name, found in ours.items():
         assert [kind for kind in kinds if kind.begins.match(found.data)] == [found.kind], name
     for name, data in FOREIGN.items():
@@ -163,7 +160,6 @@ def what_is_there() -> dict[str, bytes]:
 def stand_ins(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes all that compiles, times or predicts return at once, and a schedule be proved once."""
     cell = parse_line(CellRow, lines_of("cells-h200.jsonl")[0], "here")
-    counted_row = parse_line(ProfileRow, lines_of("profile-h200.jsonl")[0], "here")
     packed = (ROOT / "leaderboard_submit.py").read_text()
 
     def recorded(rows: list[Any], record: Any) -> list[Any]:
@@ -199,13 +195,6 @@ def stand_ins(monkeypatch: pytest.MonkeyPatch) -> None:
         rows = tuple(LineResult(line, Outcome("pass", "", 1.0), True, True) for line in lines)
         return Evaluation(name, "", mode, device, {}, Outcome("pass", "", 1.0), rows)
 
-    def interrupted(seconds: float) -> None:
-        raise KeyboardInterrupt
-
-    class Probes(dict):
-        def __missing__(self, name: str) -> float:
-            return 2.0
-
     safe, known = preflight.refuse_unless_safe, dict[Any, Any]()
 
     def proved_once(planned: Any, *of: Any) -> None:
@@ -223,30 +212,18 @@ def stand_ins(monkeypatch: pytest.MonkeyPatch) -> None:
         (bench, "measure", lambda found, record, *_, **__: recorded([*map(row_of, found)], record)),
         (bench, "climb", lambda found, card, record, *_, **__: recorded(steps_of(found), record)),
         (cells, "measure", lambda found, record, *_, **__: recorded([*map(cell_of, found)], record)),
-        (
-            profile,
-            "measure",
-            lambda found, record, *_, **__: recorded(
-                [ProfileRow.of_candidate(one, metrics=counted_row.metrics) for one in found], record
-            ),
-        ),
-        (peers, "why_not", lambda *_: None),
         (prediction, "predict", predicted),
         (predicted_timeline, "predicted", lambda *_: timeline()),
         (recording, "record", lambda *_: timeline()),
-        (counted, "record_and_count", lambda *_: timeline()),
         (submission, "pack", lambda *_: packed),
         (evaluate, "evaluate", evaluated),
         (compilation, "check_can_be_filled", lambda: None),
         (compilation, "fill", lambda found: ((kernel, None) for kernel in found)),
         (diff, "code", lambda *_: ["the code is the same"]),
         (doctor, "examine", lambda: iter([doctor.Fact("python", "3")])),
-        (probes, "measure", Probes),
     ):
         monkeypatch.setattr(module, name, stand_in)
-    for name in ("profile", "trace", "calibrate"):
-        monkeypatch.setattr(sys.modules[f"tl_attention.lab.cli.{name}"], "visible_gpus", lambda: ("a GPU",))
-    monkeypatch.setattr(sys.modules["tl_attention.lab.cli.predict"], "time", SimpleNamespace(sleep=interrupted))
+    monkeypatch.setattr(sys.modules["tl_attention.lab.cli.trace"], "visible_gpus", lambda: ("a GPU",))
 
 
 LINE = re.compile(r":\d+: |: \d+ more mistakes")
@@ -263,15 +240,13 @@ WORDS: dict[str, tuple[str, ...]] = {
     "blocks": ("0,1", "3"),
     "marks": ("tile,wait,end", "tile,end"),
     "only": ("d64-*", "*"),
-    "peers": ("fa3", "cudnn,flash2"),
     "baseline": ("cudnn", "seed"),
-    "name": ("worklog", "ladder-mine.yaml", "fa4"),
+    "ladder": ("worklog", "ladder-mine.yaml", "fa4"),
+    "card": ("h100", "sm_86", "RTX 3090"),
     "cells": ("cells.yaml",),
     "lines": ("lines.txt",),
-    "watch": ("mine.yaml",),
     "recorded": ("timeline.json", "other.json", "link.json"),
-    "record": ("profile.jsonl", "rows.jsonl"),
-    "results": ("rows.jsonl", "cells.jsonl", "evaluated.jsonl", "link.jsonl"),
+    "results": ("rows.jsonl", "cells.jsonl", "evaluated.jsonl", "profile.jsonl", "link.jsonl"),
     "files": ("best", "mine.yaml", "other.py", "leaderboard_submit.py"),
 }
 BAD = (

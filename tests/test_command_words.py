@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 import pytest
+from front_desk import options
 
 from tl_attention.compiler import generation, toolchain
 from tl_attention.errors import InputError
@@ -55,6 +56,22 @@ def test_the_help_of_a_command_has_sentences_examples_and_words_for_each_option(
         assert not isinstance(option, click.Option) or (option.help and not option.help.startswith(("[", "of ")))
 
 
+@pytest.mark.parametrize("option", ["--head-dim", "--shape", "--output", "--causal", "--arch", "--seed", "--ladder"])
+def test_an_option_is_of_one_kind_in_every_command(option) -> None:
+    found = {
+        (type(one.type), "-o" in one.opts)
+        for command in COMMANDS.values()
+        for one in command.params
+        if option in one.opts
+    }
+    assert len(found) == 1 and found.pop()[1] == (option == "--output")
+
+
+def test_a_newcomer_meets_few_commands_and_options() -> None:
+    found = options()
+    assert len(found) <= 13 and sum(found.values()) <= 80
+
+
 @pytest.mark.parametrize("name,example", EXAMPLES, ids=[example for _, example in EXAMPLES])
 def test_an_example_is_a_command_that_can_be_typed(name, example) -> None:
     program, command, *arguments = shlex.split(example)
@@ -94,8 +111,23 @@ MISTAKES = {
         ["check", "nine"],
         "no schedule is named 'nine', expected a name that `tl-attention list` shows",
     ),
-    "another arch": (["check", "best", "--arch", "sm_91"], "'sm_91' is not one of 'sm_80', 'sm_86', 'sm_89', 'sm_90a'"),
-    "an arch with a letter too many": (["check", "best", "--arch", "sm_80a"], "'sm_80a' is not one of"),
+    "another arch": (["check", "best", "--arch", "sm_91"], "'sm_91' is no card, expected one of a100, sm_80, rtx3090"),
+    "an arch with a letter too many": (["check", "best", "--arch", "sm_80a"], "'sm_80a' is no card, expected one of"),
+    "the head size of another": (
+        ["run", "d64", "--shape", "1,16,1024,128"],
+        "d64 is for head_dim 64, not 128: expected --shape 1,16,1024,64",
+    ),
+    "a schedule and a call": (["explain", "best", "--call"], "expected neither a SCHEDULE nor --cycles beside it"),
+    "a call that is not asked for": (["explain", "best", "--causal"], "--causal is of a call: expected --call, and no"),
+    "neither schedule nor call": (["explain"], "expected a SCHEDULE, or --call for what attention() takes for a call"),
+    "the schema of a schedule": (
+        ["check", "best", "--schema"],
+        "--schema checks nothing: expected no SCHEDULES beside",
+    ),
+    "a group of cells": (["compare", "--only", "d64"], "cells.yaml: did you mean 'd64-*'?"),
+    "a cell": (["compare", "--only", "softcap-4k-casual"], "cells.yaml: did you mean softcap-4k-causal?"),
+    "no cell": (["compare", "--only", "zz"], "expected some of 'd64-*', 'd96-*', 'd192-*'"),
+    "a ladder": (["bench", "--ladder", "worklgo"], "no ladder is named 'worklgo': did you mean worklog?"),
 }
 
 
@@ -110,19 +142,53 @@ def test_a_mistake_is_told_with_what_to_type(name, error_of, here) -> None:
 
 
 def test_the_plain_name_of_an_arch_is_the_one_that_kernels_are_compiled_for(cli) -> None:
-    results = [cli("which", "--arch", arch).stdout for arch in ("sm_90", "sm_90a", "sm_80")]
+    results = [cli("explain", "--call", "--arch", arch).stdout for arch in ("sm_90", "sm_90a", "sm_80")]
     assert results[0] == results[1] != results[2]
 
 
 def test_report_takes_the_newest_record_and_says_which(cli, here) -> None:
     (here / "runs").mkdir()
     line = (ROOT / "results/bench-h200-L.jsonl").read_text().splitlines()[0]
-    for age, name in enumerate(("run-b.jsonl", "run-a.jsonl", "profile-c.jsonl", "note.txt")):
+    for age, name in enumerate(("run-b.jsonl", "run-a.jsonl", "note.txt")):
         Path("runs", name).write_text(f"{line}\n")
         os.utime(Path("runs", name), ns=(age, age))
     result = cli("report")
     assert (result.exit_code, result.stderr) == (0, "runs/run-a.jsonl, the newest of 2 in runs/\n")
     assert result.stdout == cli("report", "runs/run-a.jsonl").stdout and not cli("report", "runs/run-a.jsonl").stderr
+    of_folder = cli("report", "runs")
+    assert (of_folder.stdout, of_folder.stderr) == (result.stdout, result.stderr)
+
+
+def test_a_record_and_cells_that_ship_are_found_from_any_folder(cli, error_of, here) -> None:
+    name = "results/bench-h200-L.jsonl"
+    result = cli("report", name)
+    assert result.exit_code == 0 and "best" in result.stdout
+    assert result.stderr == f"{name}: not here; it ships, as {ROOT / name}\n"
+    told = cli("compare", "results/decode.yaml", "--only", "nothing").stderr
+    assert f"it ships, as {ROOT}/results/decode.yaml" in told and "no cell of" in told
+    assert error_of("report", "results/nothing.jsonl").endswith("cannot be read: No such file or directory")
+    Path("results").mkdir()
+    shutil.copy(ROOT / "results/bench-h200-L-causal.jsonl", name)
+    assert "causal" in cli("report", name).stdout and not cli("report", name).stderr
+
+
+GONE = [(name, option) for name, command in COMMANDS.items() for option in command.gone]
+
+
+@pytest.mark.parametrize("name", main.gone)
+def test_a_command_that_has_gone_is_answered_with_what_stands_for_it(name, error_of) -> None:
+    for more in ((), ("--causal",), ("best",)):
+        assert error_of(name, *more) == f"{name} {main.gone[name]}"
+    for words in re.findall("`tl-attention (.+?)`", main.gone[name]):
+        command, *arguments = words.split()
+        assert not command.startswith("-") or command in ("--help", "--version")
+        assert command.startswith("-") or COMMANDS[command].make_context(command, arguments)
+
+
+@pytest.mark.parametrize("name, option", GONE, ids=map(" ".join, GONE))
+def test_an_option_that_has_gone_is_answered_with_what_stands_for_it(name, option, error_of) -> None:
+    assert option not in {opt for of in COMMANDS[name].params for opt in (*of.opts, *of.secondary_opts)}
+    assert error_of(name, option) == f"{name}: {option} {COMMANDS[name].gone[option]}"
 
 
 @pytest.mark.parametrize(
@@ -148,7 +214,6 @@ def test_the_head_size_is_that_of_the_schedules_file(arguments, size, names, cli
 def test_so_it_is_where_nothing_is_measured(cli) -> None:
     assert cli("check", "d64").stdout == "d64: proved safe at head_dim 64\n"
     assert "tile: 192 queries x 112 keys, head_dim 96\n" in cli("explain", "d96").stdout
-    assert cli("profile", "d64", "--theory").stdout.startswith("d64 (runtime), (4, 64, 8192, 64) float16, theory")
 
 
 OPENINGS = {

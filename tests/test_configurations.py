@@ -247,7 +247,7 @@ def test_it_is_meant_for_its_own_head_dim(cli):
     for command in (("run", EXAMPLE, "--shape", "1,2,64,64"), ("bench", EXAMPLE, "--shape", "1,2,64,64")):
         result = cli(*command)
         assert result.exit_code == 2
-        assert result.stderr == f"error: {EXAMPLE}: refused: it is meant for head_dim 128, not 64\n"
+        assert result.stderr == f"error: {EXAMPLE} is for head_dim 128, not 64: expected --shape 1,2,64,128\n"
     refused = cli("check", "(128, 128, 64, 4): async+load_0_0_2_fragments")
     assert refused.exit_code == 2 and "refused: needs 280 registers per thread for fragments alone" in refused.stderr
 
@@ -255,7 +255,9 @@ def test_it_is_meant_for_its_own_head_dim(cli):
 def test_a_label_is_refused_for_a_head_size_in_one_line_too(cli):
     label = SHIPPED["mma_sync"].label
     result = cli("run", label, "--shape", "1,2,64,192")
-    assert result.exit_code == 2 and result.stderr.endswith("it is meant for head_dim 64 and 128, not 192\n")
+    assert result.exit_code == 2 and result.stderr.endswith(
+        "is for head_dim 64 and 128, not 192: expected --shape 1,2,64,64\n"
+    )
 
 
 def test_a_submission_needs_a_name_that_a_file_gives(cli, tmp_path):

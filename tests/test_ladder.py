@@ -16,7 +16,7 @@ from tl_attention.lab.files.ladder_file import ladder_names, load_ladder
 from tl_attention.lab.measure import bench, peers, published
 from tl_attention.lab.measure.candidate import Candidate
 from tl_attention.lab.measure.published import space
-from tl_attention.lab.measure.records import PRODUCTS, Row, problem_of
+from tl_attention.lab.measure.records import PRODUCTS, Row, problem_of, read_rows
 from tl_attention.lab.measure.session import Session
 from tl_attention.lab.measure.trials import SILENT
 from tl_attention.lab.show import ladder
@@ -110,29 +110,45 @@ def test_a_mistake_in_a_ladder_is_told_with_its_line(small, old, new, message) -
 
 
 def test_an_unknown_ladder_names_the_known_ones(error_of) -> None:
-    assert "expected one of fa4, rtx3090" in error_of("ladder", "everest")
+    for command in ("bench", "report"):
+        assert "expected one of fa4, rtx3090" in error_of(command, "--ladder", "everest")
 
 
-def test_the_command_lists_them(cli) -> None:
-    result = cli("ladder")
-    assert result.exit_code == 0
-    for name in ladder_names():
-        assert name in result.stdout and load_ladder(name).source in result.stdout
+def test_bench_climbs_a_ladder_and_report_shows_its_record(cli, monkeypatch, tmp_path) -> None:
+    asked, rows = [], read_rows(folder("results") / "ladder-worklog-h200.jsonl")
+
+    def climb(ladder, card, record, progress, rounds) -> list[Row]:
+        asked.append((ladder.name, rounds))
+        for row in rows:
+            record(row)
+        return rows
+
+    monkeypatch.setattr(bench, "climb", climb)
+    output = tmp_path / "rows.jsonl"
+    results = [cli("bench", "--ladder", "worklog", *rounds, "-o", output) for rounds in ((), ("--rounds", "3"))]
+    assert asked == [("worklog", bench.LADDER_ROUNDS), ("worklog", 3)]
+    shown = [*results, cli("report", "--ladder", "worklog"), cli("report", "--ladder", "worklog", output)]
+    assert all(result.exit_code == 0 for result in shown)
+    first, *others = (result.stdout.rpartition(" rows in ")[0].rpartition("\n")[0] for result in shown)
+    assert "keys against" in first and others == [first] * 3
 
 
-def test_options_without_a_ladder_are_a_mistake(error_of) -> None:
-    assert "no NAME beside the options, expected one of fa4, " in error_of("ladder", "--recorded")
+def test_the_tables_of_a_ladder_are_not_those_of_rows(error_of) -> None:
+    for more in (["--markdown"], ["--baseline", "cudnn"]):
+        assert "expected neither --markdown nor --baseline" in error_of("report", "--ladder", "fa4", *more)
 
 
 def test_a_record_of_an_unknown_card_is_told(error_of, tmp_path) -> None:
     record = tmp_path / "rows.jsonl"
     record.write_text((folder("results") / "ladder-worklog-h200.jsonl").read_text().replace("sm_90a", "sm_99", 1))
-    error = error_of("ladder", "worklog", "--of", record)
+    error = error_of("report", "--ladder", "worklog", record)
     assert error == f"{record}:1: arch: expected 'sm_80', 'sm_86', 'sm_89', 'sm_90a' or 'sm_120', found 'sm_99'"
 
 
-def test_a_record_and_the_shipped_one_are_not_both_shown(error_of, tmp_path) -> None:
-    assert "expected one of them" in error_of("ladder", "fa4", "--recorded", "--of", tmp_path)
+def test_a_record_of_something_else_is_told(error_of) -> None:
+    record = folder("results") / "bench-h200-L-causal.jsonl"
+    words = f"{record}: no row of {load_ladder('fa4').shape}, expected a record of the ladder fa4"
+    assert error_of("report", "--ladder", "fa4", record) == words
 
 
 # --- runs on a stand-in ----------------------------------------------------------------------------------------

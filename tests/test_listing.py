@@ -1,4 +1,4 @@
-"""`list` and the recorded times that it shows; `which`, the rule that says so, and what was passed over."""
+"""`list` and the recorded times that it shows; `explain --call`, the rule that says so, and what was passed over."""
 
 import json
 import re
@@ -163,7 +163,7 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_the_schedule_the_rule_and_those_above_it_are_shown(cli, name) -> None:
     arguments, schedule, case = CASES[name]
-    result = cli("which", *arguments)
+    result = cli("explain", "--call", *arguments)
     assert result.exit_code == 0 and not result.stderr
     of_forward = result.stdout.partition("\ngradients: ")[0]
     lines = of_forward.splitlines()
@@ -178,7 +178,7 @@ def test_the_schedule_the_rule_and_those_above_it_are_shown(cli, name) -> None:
 
 
 def test_a_rule_is_passed_over_for_its_first_condition_that_is_not_met(cli) -> None:
-    lines = cli("which", "--shape", "1,1,90,64").stdout.splitlines()
+    lines = cli("explain", "--call", "--shape", "1,1,90,64").stdout.splitlines()
     passed = [line.split(": ", 1)[1] for line in lines if line.startswith("  line ")]
     assert passed[:2] == ["short_keys: seq_q up to 64", "short_d64: seq_q up to 64"]
     assert passed[12:14] == ["softcap_causal: masks causal, window, causal_window", "softcap: softcap true"]
@@ -200,7 +200,7 @@ GRADIENTS = {
 @pytest.mark.parametrize("name", GRADIENTS)
 def test_the_operator_of_the_gradients_is_shown_with_its_rule(cli, name) -> None:
     arguments, operator, condition = GRADIENTS[name]
-    result = cli("which", *arguments)
+    result = cli("explain", "--call", *arguments)
     assert result.exit_code == 0 and not result.stderr
     said, _, rest = result.stdout.partition("\ngradients: ")[2].partition("\n")
     assert said.startswith(operator) and condition in rest.partition("\npassed over")[0]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -10,6 +9,7 @@ from itertools import repeat
 from pathlib import Path
 from types import SimpleNamespace
 
+import measure
 import pytest
 import simpy
 import yaml
@@ -35,8 +35,6 @@ from tl_attention.program.planned import Planned
 from tl_attention.schedule.files.named import resolve
 
 H200 = machines.load("h200")
-# The package has a function of this name too.
-command = importlib.import_module("tl_attention.lab.cli.predict")
 # A machine on which an instruction takes a cycle and nothing disturbs anything.
 ONE = ("fma", "fma_beside", "slot_beside", "alu_beside", "mufu_beside", "stall_beside")
 OF_PRODUCTS = {"wgmma_columns": 2.0, "wgmma_issue_columns": 64.0, "wgmma_queue": 4.0}
@@ -309,7 +307,7 @@ def test_a_microbenchmark_that_gave_up_is_told() -> None:
 
 
 def test_calibrate_without_a_gpu_is_one_line(tmp_path) -> None:
-    done = CliRunner().invoke(main, ["calibrate", "--output", str(tmp_path / "mine.yaml")])
+    done = CliRunner().invoke(measure.main, ["calibrate", "--output", str(tmp_path / "mine.yaml")])
     assert done.exit_code == 2 and done.output == (
         "error: calibrate: no GPU of sm_90a here, expected one: what is measured needs it\n"
     )
@@ -322,23 +320,6 @@ def test_predict_names_what_it_cannot_predict_below_the_others() -> None:
     assert done.exit_code == 2 and "no schedule, expected the name or file of one" in done.output
 
 
-def test_a_watched_file_is_seen_at_once_and_whenever_it_is_saved(tmp_path, monkeypatch) -> None:
-    path = tmp_path / "mine.yaml"
-    path.write_text("base: best\n")
-    pauses = iter(range(10))
-
-    def sleep(seconds: float) -> None:
-        if next(pauses) == 3:
-            path.write_text("base: seed # another length\n")
-
-    monkeypatch.setattr(command.time, "sleep", sleep)
-    saves = command._saves(path)
-    assert next(saves) is None and next(saves) is None
-    assert next(pauses) == 4
-    with pytest.raises(InputError, match="^--watch: no file .*none.yaml, expected a schedule's"):
-        next(command._saves(tmp_path / "none.yaml"))
-
-
 @exhaustive
 def test_the_microbenchmarks_compile_and_multiply_in_groups() -> None:
     source = probes.compile_probes().get_kernel_source()
@@ -348,7 +329,7 @@ def test_the_microbenchmarks_compile_and_multiply_in_groups() -> None:
 @pytest.mark.gpu
 def test_calibrate_measures_the_gpu_here(tmp_path) -> None:
     path = tmp_path / "mine.yaml"
-    done = CliRunner().invoke(main, ["calibrate", "--output", str(path)])
+    done = CliRunner().invoke(measure.main, ["calibrate", "--output", str(path)])
     assert done.exit_code == 0, done.output
     found = machines.load(str(path))
     # An exponential takes a warp's quarter 8 cycles, and a wgmma a cycle for two columns, on every Hopper GPU.

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import pickle
 import time
-from importlib import import_module
 from pathlib import Path
 
+import measure
 import pytest
 import torch
+from click.testing import CliRunner, Result
+from measurements import profile as of_profile
 from ncu_sample import BF16, FP16, fake_ncu, marked
 
 from tl_attention.errors import InputError
@@ -26,8 +28,6 @@ from tl_attention.program.planned import Planned
 from tl_attention.schedule.files.named import resolve
 
 SHAPE = AttentionShape.parse("4,64,8192,128")
-# Its package has the command under the module's name.
-COMMAND = import_module("tl_attention.lab.cli.profile")
 NAMES = ("seed", "best", "fa3_overlap", "experiments/cluster_1")
 
 
@@ -38,6 +38,11 @@ def rows(*names: str) -> dict[str, ProfileRow]:
         label = resolve(name).schedule.label
         found[name] = ProfileRow(name, label, "runtime", problem_of(SHAPE), launch.kernel, 1, launch.metrics, run="now")
     return {name: found[name] for name in names or NAMES}
+
+
+def measured(*arguments: object) -> Result:
+    """Runs a measurement of tools/ in this process."""
+    return CliRunner().invoke(measure.main, [str(argument) for argument in arguments])
 
 
 def metric_of(what: str) -> str:
@@ -53,7 +58,7 @@ def machine(monkeypatch) -> None:
     common = {"device": "stand-in", "run": "2026-01-01T00:00:00Z", "versions": {"torch": "2"}}
     monkeypatch.setattr(profile, "gpu_fields", lambda what: dict(common))
     monkeypatch.setattr(profile, "compile_all", lambda found: dict.fromkeys(found, Compiled("code")))
-    monkeypatch.setattr(COMMAND, "visible_gpus", lambda: ("a GPU",))
+    monkeypatch.setattr(of_profile, "visible_gpus", lambda: ("a GPU",))
 
 
 def test_the_command_records_each_kernel_and_shows_it_again(cli, machine, tmp_path, monkeypatch) -> None:
@@ -61,17 +66,17 @@ def test_the_command_records_each_kernel_and_shows_it_again(cli, machine, tmp_pa
     fake_ncu(tmp_path, monkeypatch, f"cat {tmp_path / 'sample'}")
     monkeypatch.setenv("COLUMNS", "160")
     output = tmp_path / "profile.jsonl"
-    result = cli("profile", "seed", "best", "--seed", 7, "--output", output)
+    result = measured("profile", "seed", "best", "--seed", 7, "--output", output)
     assert result.exit_code == 0, result.output
     seed, best = read_all(ProfileRow, output)
     assert (seed.name, best.name) == ("seed", "best") and seed.metrics == rows()["seed"].metrics
     assert (best.sizes, best.kernel, best.launches, best.seed) == ("runtime", "attention_kernel", 1, 7)
     assert best.method == METHOD and best.device == "stand-in" and best.versions["ncu"] == "2025.3.1.0"
     assert best.shape == SHAPE and best.label == resolve("best").schedule.label
-    again = cli("profile", "--of", output)
-    assert again.exit_code == 0 and again.stdout == result.stdout
-    alone = cli("profile", "best", "--of", output)
-    assert "best (runtime)" in alone.stdout and "seed (runtime)" not in alone.stdout
+    again = cli("report", output)
+    assert again.exit_code == 0 and f"{again.stdout}2 rows in {output}\n" == result.stdout
+    pasted = cli("report", output, "--markdown").stdout
+    assert "seed (runtime), " in pasted and "| what | measured | theory | measured / theory |" in pasted
 
 
 def test_of_a_peers_launches_the_longest_counts(machine, tmp_path, monkeypatch) -> None:
@@ -87,28 +92,29 @@ def test_of_a_peers_launches_the_longest_counts(machine, tmp_path, monkeypatch) 
     assert "the longest of 2 launches" in shown.title(row) and row.tiling is None
 
 
-def test_a_hanging_ncu_costs_one_line_and_leaves_no_record(cli, machine, tmp_path, monkeypatch) -> None:
+def test_a_hanging_ncu_costs_one_line_and_leaves_no_record(machine, tmp_path, monkeypatch) -> None:
     fake_ncu(tmp_path, monkeypatch, "sleep 600")
     monkeypatch.setattr(profile, "JOB_TIMEOUT_S", 1.0)
     monkeypatch.setattr(profile, "START_TIMEOUT_S", 0.0)
     output = tmp_path / "profile.jsonl"
-    result = cli("profile", "seed", "--output", output)
+    result = measured("profile", "seed", "--output", output)
     assert result.exit_code == 2 and "error: ncu: no answer within 1 s, killed" in result.stderr
     assert not output.exists()
 
 
-def test_a_kernel_that_cannot_be_compiled_is_named(cli, machine, tmp_path, monkeypatch) -> None:
+def test_a_kernel_that_cannot_be_compiled_is_named(machine, tmp_path, monkeypatch) -> None:
     fake_ncu(tmp_path, monkeypatch, "exit 1")
     failed = Compiled(status="compile_error", error="nvcc said no")
     monkeypatch.setattr(profile, "compile_all", lambda found: dict.fromkeys(found, failed))
-    result = cli("profile", "seed", "--output", tmp_path / "profile.jsonl")
+    result = measured("profile", "seed", "--output", tmp_path / "profile.jsonl")
     assert result.exit_code == 2 and "error: seed float16: compile_error: nvcc said no" in result.stderr
 
 
-def test_without_a_gpu_it_says_so_and_theory_is_shown(cli, error_of, monkeypatch) -> None:
-    monkeypatch.setattr(COMMAND, "visible_gpus", lambda: ())
-    assert "no GPU here, expected one of compute capability" in error_of("profile", "best")
-    result = cli("profile", "best", "seed", "--peers", "fa3", "--theory")
+def test_without_a_gpu_it_says_so_and_theory_is_shown(monkeypatch) -> None:
+    monkeypatch.setattr(of_profile, "visible_gpus", lambda: ())
+    refused = measured("profile", "best")
+    assert refused.exit_code == 2 and "no GPU here, expected one of compute capability" in refused.stderr
+    result = measured("profile", "best", "seed", "--peers", "fa3", "--theory")
     assert result.exit_code == 0 and "35.232 GB = 32.812 GiB" in result.stdout
     assert "arrived in SMs  69.256 GB = 64.500 GiB" in result.stdout and "stalls" not in result.stdout
 
@@ -118,20 +124,17 @@ def test_without_a_gpu_it_says_so_and_theory_is_shown(cli, error_of, monkeypatch
     [
         ([], "no schedule, expected the name or file of one"),
         (["best", "--peers", "fa9", "--theory"], "--peers: 'fa9' is no peer, expected some of fa3, cudnn, flash2"),
-        (["--theory", "--recorded"], "expected one of them"),
-        (["--of", "/nowhere"], "/nowhere: cannot be read"),
     ],
 )
-def test_bad_options_are_one_line(error_of, arguments, message) -> None:
-    assert message in error_of("profile", *arguments)
+def test_bad_options_are_one_line(arguments, message) -> None:
+    result = measured("profile", *arguments)
+    assert result.exit_code == 2 and result.stderr.startswith("error: ") and result.stderr.count("\n") == 1
+    assert message in result.stderr
 
 
-def test_a_record_without_the_named_schedule_says_what_it_has(error_of, tmp_path) -> None:
-    path = tmp_path / "profile.jsonl"
-    path.write_text(rows()["seed"].to_json() + "\n")
-    assert "no row of 'best', expected some of seed" in error_of("profile", "best", "--of", path)
-    path.write_text("")
-    assert "no rows, expected those that profile recorded" in error_of("profile", "--of", path)
+def test_the_theory_is_at_the_head_size_of_the_schedule() -> None:
+    shown = measured("profile", "d64", "--theory").stdout
+    assert shown.startswith("d64 (runtime), (4, 64, 8192, 64) float16, theory")
 
 
 # --- the process under ncu -------------------------------------------------------------------------------------

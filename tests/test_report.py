@@ -250,7 +250,7 @@ def test_brackets_and_bars_in_a_name_are_shown_as_they_are(cli, tmp_path) -> Non
     assert "| a[/bold]\\|b |" in cli("report", results.path, "--markdown").stdout
 
 
-@pytest.mark.parametrize("options", [(), ("--markdown",), ("--markdown", "--loops")])
+@pytest.mark.parametrize("options", [(), ("--markdown",)])
 def test_no_control_character_of_a_name_or_a_reason_reaches_the_terminal(options, cli, tmp_path) -> None:
     results = ResultsFile(tmp_path / "rows.jsonl")
     results.append(row("\x1b[31mred\n", status="refused", reason="\x1b]0;title\x07", device="\x9b1m"))

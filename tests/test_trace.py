@@ -53,6 +53,7 @@ def file(tmp_path: Path) -> Path:
             "ragged: packed sequences, expected a batch of one length: nothing is recorded",
         ),
         (("best",), "no GPU here, expected one of compute capability"),
+        (("best",), "; `trace best --predict` and `trace --of FILE` need none"),
     ],
 )
 def test_what_cannot_be_traced_is_one_line(arguments, words, error_of) -> None:
@@ -61,17 +62,15 @@ def test_what_cannot_be_traced_is_one_line(arguments, words, error_of) -> None:
 
 def test_what_cannot_be_shown_is_one_line(error_of, file, tmp_path) -> None:
     assert "expected a schedule, or timelines" in error_of("trace", "best", "--of", file)
-    assert "--ncu: expected a schedule to record, not --of" in error_of("trace", "--of", file, "--ncu")
-    assert "--output: expected a schedule to record" in error_of("trace", "--of", file, "--output", tmp_path / "x.json")
+    words = "x.json: a timeline, expected a schedule to record, not --of"
+    assert words in error_of("trace", "--of", file, "--output", tmp_path / "x.json")
     damaged = tmp_path / "damaged.json"
     damaged.write_text(file.read_text()[:-20])
     assert f"{damaged}: no timeline" in error_of("trace", "--of", damaged)
 
 
-@pytest.mark.parametrize(
-    "option,ending", [("output", "json"), ("chrome", "json"), ("page", "html"), ("picture", "svg")]
-)
-def test_a_file_that_cannot_be_written_is_told_before_anything_runs(option, ending, error_of, file, tmp_path) -> None:
+@pytest.mark.parametrize("ending", ["json", "chrome.json", "html", "svg"])
+def test_a_file_that_cannot_be_written_is_told_before_anything_runs(ending, error_of, file, tmp_path) -> None:
     """It is told before the GPU that is not here."""
     folder, below_file = tmp_path / f"folder.{ending}", file / f"some.{ending}"
     folder.mkdir()
@@ -80,14 +79,14 @@ def test_a_file_that_cannot_be_written_is_told_before_anything_runs(option, endi
         (below_file, "Not a directory"),
         (Path(f"/proc/none/some.{ending}"), "No such file or directory"),
     ):
-        arguments = [("best",)] if option == "output" else [("best",), ("--of", file)]
+        arguments = [("best",)] if ending == "json" else [("best",), ("--of", file)]
         for shown in arguments:
-            assert error_of("trace", *shown, f"--{option}", path) == f"{path}: cannot be written: {reason}"
+            assert error_of("trace", *shown, "--output", path) == f"{path}: cannot be written: {reason}"
 
 
 def test_timelines_are_shown_without_a_gpu(cli, file, tmp_path) -> None:
-    chrome, html = tmp_path / "new" / "chrome.json", tmp_path / "new" / "page.html"
-    result = cli("trace", "--of", file, "--chrome", chrome, "--page", html)
+    chrome, html = tmp_path / "new" / "the.chrome.json", tmp_path / "new" / "page.html"
+    result = cli("trace", "--of", file, "-o", chrome, "--output", html)
     assert result.exit_code == 0
     for words in (
         "some, (1, 2, 256, 128) float16, a GPU, thread block 7",
@@ -99,8 +98,8 @@ def test_timelines_are_shown_without_a_gpu(cli, file, tmp_path) -> None:
         assert words in result.stdout
     assert "registers" not in result.stdout and f"written: {html}" in result.stderr
     assert json.loads(chrome.read_text())["traceEvents"] and "/*TIMELINES*/" not in html.read_text()
-    two = cli("trace", "--of", file, "--of", file, "--chrome", chrome)
-    assert two.exit_code == 2 and "--chrome: 2 timelines, expected one" in two.stderr
+    two = cli("trace", "--of", file, "--of", file, "--output", chrome)
+    assert two.exit_code == 2 and "a Chrome trace: 2 timelines, expected one" in two.stderr
 
 
 def test_a_roles_parts_are_its_whole_tiles() -> None:

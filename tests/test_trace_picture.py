@@ -179,20 +179,20 @@ def file(tmp_path: Path) -> Path:
 
 def test_the_command_draws_and_says_the_path(cli, file, tmp_path) -> None:
     drawn = tmp_path / "new" / "drawn.svg"
-    result = cli("trace", "--of", file, "--picture", drawn)
+    result = cli("trace", "--of", file, "-o", drawn)
     assert result.exit_code == 0 and drawn.stat().st_size > 1000 and f"written: {drawn}" in result.stderr
     assert "critical path of two iterations: 50 % tensor pipe mma0, 30 % load K" in result.stdout
 
 
 def test_what_cannot_be_drawn_is_one_line(error_of, cli, file, tmp_path, monkeypatch) -> None:
     def error(name: str, count: int = 1) -> str:
-        return error_of("trace", *("--of", file) * count, "--picture", tmp_path / name)
+        return error_of("trace", *("--of", file) * count, "-o", tmp_path / name)
 
-    assert "--picture: 'drawn.jpg', expected a name that ends in .svg or .png" in error("drawn.jpg")
-    assert "--picture: 'svg', expected a name that ends in .svg or .png" in error("svg")
-    assert "--picture: 4 timelines, expected at most 3" in error("drawn.svg", 4)
+    for name in ("drawn.jpg", "svg"):
+        assert error(name) == f"--output: {name!r}, expected a name that ends in .chrome.json, .json, .html, .svg, .png"
+    assert "a picture: 4 timelines, expected at most 3" in error("drawn.svg", 4)
     of_two_tiles().write(tmp_path / "two.json")
-    result = cli("trace", "--of", file, "--of", tmp_path / "two.json", "--picture", tmp_path / "drawn.svg")
+    result = cli("trace", "--of", file, "--of", tmp_path / "two.json", "-o", tmp_path / "drawn.svg")
     assert result.exit_code == 2 and not (tmp_path / "drawn.svg").exists()
     assert result.stderr.startswith("error: some: the timeline shows no two steady iterations")
     monkeypatch.delattr("tl_attention.lab.trace.picture")

@@ -20,8 +20,7 @@ READERS = {
     "a schedule": (["check"], ".yaml", "larger than 64 KiB, which no schedule is"),
     "cells": (["compare"], ".yaml", "larger than 64 KiB, which no schedule is"),
     "a record": (["report"], ".jsonl", "larger than 64 MiB, which no record is"),
-    "a ladder's record": (["ladder", "worklog", "--of"], ".jsonl", "larger than 64 MiB, which no record is"),
-    "profiles": (["profile", "--of"], ".jsonl", "larger than 64 MiB, which no record is"),
+    "a ladder's record": (["report", "--ladder", "worklog"], ".jsonl", "larger than 64 MiB, which no record is"),
     "test lines": (["submit", "--evaluate", SUBMISSION, "--lines"], ".txt", "larger than 64 MiB, which no record is"),
     "a submission": (["submit", "--check"], ".py", "larger than 64 MiB, which no submission is"),
 }
@@ -40,10 +39,13 @@ def test_what_never_ends_and_a_pipe_that_nobody_writes_to_are_told_at_once(name,
 # A command that would write over what another made, and what its one line says.
 RECORDING = '{"form":"tl-attention timeline 3","about":{}}'
 LOST = {
-    "a schedule, by schema": (["schema", "-o", "mine.yaml"], "mine.yaml: is there already, and is not a JSON Schema"),
-    "a schedule, by a page": (
-        ["trace", "best", "--predict", "--page", "mine.yaml"],
-        "mine.yaml: is there already, and is not a page of timelines: expected a new file, or a page of timelines to replace",
+    "a page of mine": (
+        ["trace", "best", "--predict", "-o", "mine.html"],
+        "mine.html: is there already, and is not a page of timelines: expected a new file, or a page of timelines to replace",
+    ),
+    "a schedule, by a timeline": (
+        ["trace", "best", "--predict", "-o", "mine.yaml"],
+        "--output: 'mine.yaml', expected a name that ends in .chrome.json, .json, .html, .svg, .png",
     ),
     "a schedule, by a row": (
         ["run", "best", "--output", "mine.yaml"],
@@ -53,17 +55,14 @@ LOST = {
         ["run", "mine.yaml", "--output", "link.yaml"],
         "link.yaml: --output writes it and the command reads it, expected a new file, or a record to add to",
     ),
-    "a machine's file": (
-        ["calibrate", "--machine", "machine.yaml", "-o", "machine.yaml"],
-        "machine.yaml: --output writes it and the command reads it, expected a new file",
-    ),
+    "a machine's file": (["run", "best", "-o", "machine.yaml"], "machine.yaml: is there already, and is not a record"),
     "a recording, by its trace": (
-        ["trace", "--of", "a.json", "--chrome", "a.json"],
-        "a.json: --chrome writes it and the command reads it, expected a new file",
+        ["trace", "--of", "a.json", "-o", "hard.chrome.json"],
+        "hard.chrome.json: --output writes it and the command reads it, expected a new file",
     ),
     "a recording, by its page": (
-        ["trace", "--of", "a.json", "--page", "hard.json"],
-        "hard.json: --page writes it and the command reads it, expected a new file",
+        ["trace", "--of", "a.json", "-o", "hard.html"],
+        "hard.html: --output writes it and the command reads it, expected a new file",
     ),
     "an older recording": (
         ["trace", "best", "--output", "a.json"],
@@ -78,8 +77,8 @@ LOST = {
         "other.py: is there already, and is not a record",
     ),
     "a page, by another file": (
-        ["trace", "--of", "a.json", "--page", "new", "--chrome", "./new"],
-        "new: --chrome and --page both write it, expected a file for each",
+        ["trace", "--of", "a.json", "-o", "new.html", "-o", "./new.html"],
+        "new.html: named twice as an output, expected another file",
     ),
     "what is in no folder": (
         ["submit", "best", "-o", "no/way/x.py"],
@@ -96,7 +95,7 @@ LOST = {
 def test_no_command_writes_over_what_it_did_not_make(name, error_of, tmp_path, monkeypatch) -> None:
     arguments, words = LOST[name]
     monkeypatch.chdir(tmp_path)
-    there = {"mine.yaml": "base: best\n", "a.json": RECORDING, "other.py": "x = 1\n"}
+    there = {"mine.yaml": "base: best\n", "a.json": RECORDING, "other.py": "x = 1\n", "mine.html": "<title>x</title>"}
     there |= {
         "machine.yaml": (FOLDER / "h200.yaml").read_text(),
         "rows.jsonl": '{"name": "seed", "problem": {"batch": 1}}\n',
@@ -104,9 +103,11 @@ def test_no_command_writes_over_what_it_did_not_make(name, error_of, tmp_path, m
     for file, text in there.items():
         Path(file).write_text(text)
     Path("link.yaml").symlink_to("mine.yaml")
-    Path("hard.json").hardlink_to("a.json")
+    links = ("hard.chrome.json", "hard.html")
+    for link in links:
+        Path(link).hardlink_to("a.json")
     assert words in error_of(*arguments)
-    assert {path.name for path in Path().iterdir()} == {*there, "link.yaml", "hard.json"}
+    assert {path.name for path in Path().iterdir()} == {*there, "link.yaml", *links}
     assert all(Path(file).read_text() == text for file, text in there.items())
     assert not Path("/tl-attention-nope").exists()
 

@@ -63,19 +63,23 @@ CALLS = {
         | {(name, Variant(128, "bfloat16", CAUSAL)) for name in ("short_keys", "short", "best_causal")},
     ),
     "heads that may be put together": (
-        "short --dtype bf16 --causal --group 4",
+        "short --dtype bf16 --causal --shape 1,8/2,4096,128",
         {
             ("short", Variant(128, "bfloat16", mask, group=4, tile_heads=heads, parts=parts))
             for mask, heads in ((CAUSAL, 1), (CAUSAL, 4), (FULL, 4))
             for parts in (False, True)
         },
     ),
-    "a schedule, and two head sizes": (
-        "seed --head-dim 64 --head-dim 128/64 --dtype fp16 --dtype float16 --no-causal",
-        {("seed", Variant(64, "float16")), ("seed", Variant(128, "float16", head_dim_v=64))},
+    "a schedule, and a head size": (
+        "seed --head-dim 128/64 --dtype fp16 --dtype float16 --no-causal",
+        {("seed", Variant(128, "float16", head_dim_v=64))},
+    ),
+    "schedules of two head sizes": (
+        "d64 d256 --dtype fp16 --no-causal",
+        {("d64", Variant(64, "float16")), ("d256", Variant(256, "float16"))},
     ),
     "all that is optional, and another GPU": (
-        "--no-causal --dtype fp16 --group 4 --softcap 30 --sinks --lse --strided --sms 114",
+        "--no-causal --dtype fp16 --shape 8,32/8,4096,128 --softcap 30 --sinks --lse --strided --sms 114",
         {
             (name, replace(ALL_THAT_IS_OPTIONAL, group=4, parts=parts, tile_heads=heads))
             for name, parts, heads in (
@@ -85,7 +89,7 @@ CALLS = {
         },
     ),
     "packed sequences": (
-        "--packed --dtype bf16 --lse",
+        "--shape 8x4096+100/300,16,128 --dtype bf16 --lse",
         {
             (name, Variant(128, "bfloat16", mask, optional=frozenset({"LSE"}), packed=True, parts=parts))
             for mask, longest in ((FULL, "ragged"), (CAUSAL, "causal_late"))
@@ -125,8 +129,8 @@ def test_the_kernels_of_the_calls_that_the_options_name_are_compiled_each_once(n
 
 
 def test_a_line_says_what_is_compiled(filled, cli) -> None:
-    more = ["--group", "4", "--sinks", "--lse", "--strided", "--head-dim", "192/128", "--dtype", "bf16", "--causal"]
-    assert cli("warm", "d192_128_causal", *more).stdout == (
+    more = "--shape 1,4/1,64,192/128 --sinks --lse --strided --dtype bf16 --causal"
+    assert cli("warm", "d192_128_causal", *more.split()).stdout == (
         "d192_128_causal head_dim 192/128 bfloat16 causal, 4 heads of Q for each of K and V, LSE, Sinks, strided, "
         f"{HOPPER.sms} SMs: was there already\n"
     )
@@ -141,15 +145,16 @@ def test_schedules_that_are_not_meant_for_a_head_size_are_left_out_with_a_line(f
 BAD = {
     "a schedule that is none": (["bets"], "did you mean best?"),
     "a head size that is none": (["--head-dim", "100"], "head_dim 100 is not supported"),
-    "a schedule for another head size": (["d256", "--head-dim", "128"], "is meant for head_dim 256, not 128"),
+    "a schedule for another head size": (["d256", "--head-dim", "128"], "d256 is for head_dim 256, not 128"),
     "dtype": (["--dtype", "fp8"], "'fp8' is not one of"),
     "window": (["--window", "-2,0"], "window_size is (-2, 0), expected two integers"),
     "a window wider than any sequence": (
         ["--window", "99999999999,5"],
-        "window: '99999999999,5' hides no key of a sequence, expected at most 1073741824 keys on a side",
+        "--window: '99999999999,5' hides no key of a sequence, expected at most 1073741824 keys on a side",
     ),
     "softcap": (["--softcap", "-1"], "softcap is -1.0, expected 0, which is off"),
-    "group": (["--group", "0"], "0 is not in the range x>=1"),
+    "a shape that is none": (["--shape", "1,8/0,64,128"], "'1,8/0,64,128' is not a shape"),
+    "two head sizes": (["--shape", "1,8,64,128", "--head-dim", "64"], "--head-dim: expected it without --shape"),
     "sms": (["--sms", "0"], "0 is not in the range 1<=x<=1024"),
     "a label that is not safe": (["inferred_64x128_t7"], "inferred_64x128_t7"),
 }

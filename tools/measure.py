@@ -1,14 +1,28 @@
 """Measures and records what no command of tl-attention measures.
 
-    python tools/measure.py backward|cards|cudnn-inputs|generate|host|llama|new-shapes|operator|training --output FILE
+    python tools/measure.py MEASUREMENT --output FILE
 
-`cards` needs no GPU, the others need an H100 or H200. `tools/make.py` makes the pages of the records.
+`--help` names the measurements. `cards` needs no GPU, the others need an H100 or H200. `tools/make.py` makes the pages of
+the records.
 """
 
 from __future__ import annotations
 
 import click
-from measurements import backward, cards, cudnn_inputs, generate, host, llama, new_shapes, operator, training
+from measurements import (
+    backward,
+    calibrate,
+    cards,
+    cudnn_inputs,
+    generate,
+    host,
+    llama,
+    new_shapes,
+    operator,
+    profile,
+    timeline,
+    training,
+)
 
 from tl_attention.lab.cli.command import OneLineErrors
 
@@ -18,7 +32,8 @@ def main() -> None:
     """Measure and record what no command of tl-attention measures."""
 
 
-for measurement in (backward, cards, cudnn_inputs, generate, host, llama, new_shapes, operator, training):
+MEASUREMENTS = (backward, calibrate, cards, cudnn_inputs, generate, host, llama, new_shapes, operator, profile)
+for measurement in (*MEASUREMENTS, timeline, training):
     main.add_command(measurement.main, measurement.__name__.rpartition(".")[2].replace("_", "-"))
 
 if __name__ == "__main__":

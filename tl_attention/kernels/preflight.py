@@ -13,7 +13,6 @@ from tl_attention.program.derivation import PLACE_KEYS
 from tl_attention.program.limits import check_fits, of_another
 from tl_attention.program.planned import Planned
 from tl_attention.program.program import Program
-from tl_attention.schedule.dialect import Model
 from tl_attention.schedule.schedule import Schedule
 
 # Of a broken dependence.
@@ -56,13 +55,13 @@ def proofs(schedule: Schedule, program: Program) -> Iterator[str]:
         raise
 
 
-def verdicts(planned: Planned, model: Model | None, sizes: Sequence[HeadSize], card: Card = HOPPER) -> Iterator[str]:
+def verdicts(planned: Planned, sizes: Sequence[HeadSize], card: Card = HOPPER) -> Iterator[str]:
     """Proves the schedule's Program, then checks the SM's limits at each size; yields a line of text for what holds.
 
-    Raises ScheduleRefused for what does not. `refuse_unless_safe` asks the same. The Program comes first, in the model
-    that is asked for: its proof is worth seeing where only the tile is too large.
+    Raises ScheduleRefused for what does not. `refuse_unless_safe` asks the same. The Program comes first:
+    its proof is worth seeing where only the tile is too large.
     """
-    if program := planned.in_model(model):
+    if program := planned.program:
         yield from (f"proved: {proved}" for proved in proofs(planned.schedule, program))
     for size in sizes:
         check_limits(planned, size, card)

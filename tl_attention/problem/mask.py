@@ -169,12 +169,13 @@ def _is_side(side: object) -> bool:
     return isinstance(side, int) and not isinstance(side, bool) and OPEN <= side <= WIDEST
 
 
-def parse_window(text: str) -> tuple[int, ...]:
-    """Returns the integers that a text such as `1023,0` names. Raises InputError for any other text."""
+def parse_window(text: str) -> tuple[int, int]:
+    """Returns the two integers that a text such as `1023,0` names. Raises InputError for any other text."""
     try:
-        return tuple(int(side) for side in text.split(","))
+        left, right = map(int, text.split(","))
     except ValueError:
-        raise InputError(f"window: {text[:40]!r} is none, expected {WINDOW_TEXT}, such as 1023,0") from None
+        raise InputError(f"--window: {text[:40]!r} is none, expected LEFT,RIGHT such as 1024,0") from None
+    return left, right
 
 
 def shortened(mask: Mask, most: int) -> Mask:

@@ -7,7 +7,6 @@ from functools import cached_property
 
 from tl_attention.program.derivation import derive
 from tl_attention.program.program import Program
-from tl_attention.schedule.dialect import Model
 from tl_attention.schedule.schedule import Schedule
 
 
@@ -24,15 +23,6 @@ class Planned:
         Raises ScheduleRefused where none can be derived.
         """
         return derive(self.schedule) if self.schedule.has_program else None
-
-    def in_model(self, model: Model | None) -> Program | None:
-        """Returns the Program for a model of the machine, for the lowering's own model where `model` is None.
-
-        It returns None, and raises, as `program` does.
-        """
-        if model in (None, self.schedule.dialect.model) or not self.schedule.has_program:
-            return self.program
-        return derive(self.schedule, model)
 
     @property
     def buffers(self) -> tuple[int, int]:

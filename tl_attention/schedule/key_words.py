@@ -72,8 +72,8 @@ def short(text: str) -> str:
     return text if len(text) <= FOUND_CHARACTERS else f"{text[:FOUND_CHARACTERS]}..."
 
 
-def suggestion(text: str, choices: Sequence[str]) -> str:
+def suggestion(text: str, choices: Sequence[str], cutoff: float = 0.7) -> str:
     """Returns `did you mean mma1? ` with the choice that is spelled most like the text; "" where none is close."""
     by_lower = {choice.lower(): choice for choice in choices}
-    close = difflib.get_close_matches(text.lower(), by_lower, n=1, cutoff=0.7)
+    close = difflib.get_close_matches(text.lower(), by_lower, n=1, cutoff=cutoff)
     return f"did you mean {by_lower[close[0]]}? " if close else ""

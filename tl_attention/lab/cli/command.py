@@ -7,8 +7,9 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from itertools import pairwise
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -17,6 +18,7 @@ import click
 from tl_attention.errors import InputError, ScheduleRefused, printable
 from tl_attention.lab.cli.outputs import check_outputs
 from tl_attention.schedule.files.named import Named
+from tl_attention.schedule.key_words import suggestion
 
 # Errors of stdout: the reader has gone, or the disk is full.
 CANNOT_PRINT = {errno.EPIPE, errno.ENOSPC}
@@ -61,10 +63,18 @@ class OneLineErrors(click.Group):
             sys.exit(1)
         sys.exit(code if isinstance(code, int) else 0)
 
+    # What stands for each command that has gone.
+    gone: Mapping[str, str] = {}
+
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
-        if not args[0].startswith("-") and args[0] not in self.commands:
+        name = args[0]
+        if name in self.gone:
+            raise InputError(f"{name} {self.gone[name]}")
+        if not name.startswith("-") and name not in self.commands:
             names = ", ".join(sorted(self.commands))
-            raise click.UsageError(f"no command {args[0][:40]!r}, expected one of {names}", ctx)
+            raise click.UsageError(
+                f"no command {name[:40]!r}{meant(name, self.commands) or f', expected one of {names}'}", ctx
+            )
         return super().resolve_command(ctx, args)
 
 
@@ -166,6 +176,14 @@ def naming(named: Named) -> Iterator[None]:
         raise named.refused(refusal) from None
 
 
+def meant(text: str, known: Collection[str]) -> str:
+    """Returns `: did you mean run?` of the name that is spelled most like a text; "" where none is close."""
+    found = suggestion(text, [*known], cutoff=0.6)
+    return f": {found.rstrip()}" if found else ""
+
+
+# Words that do not stand behind an option that is on or off.
+SWITCHES = ("true", "false", "yes", "no", "on", "off", "1", "0")
 # The indent of what an example does, which stands below the example.
 INDENT = 2
 
@@ -173,17 +191,34 @@ INDENT = 2
 class Command(click.Command):
     """A `Command` checks what it may write before it begins, and ends its help with examples.
 
-    `examples` maps each example, without `tl-attention`, to what it does.
+    `examples` maps each example, without `tl-attention`, to what it does. `gone` says of each option that the command had
+    what stands for it.
     """
 
-    def __init__(self, *args: Any, examples: Mapping[str, str], **kwargs: Any) -> None:
+    def __init__(
+        self, *args: Any, examples: Mapping[str, str], gone: Mapping[str, str] | None = None, **kwargs: Any
+    ) -> None:
         super().__init__(*args, **kwargs)
         self.examples = {f"tl-attention {text}": words for text, words in examples.items()}
+        self.gone = gone or {}
 
     @property
     def summary(self) -> str:
         """Returns the first paragraph of the help, on one line."""
         return " ".join((self.help or "").partition("\n\n")[0].split())
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        switches = [option for option in self.params if isinstance(option, click.Option) and option.is_flag]
+        flags = {name for option in switches for name in (*option.opts, *option.secondary_opts)}
+        for option, value in pairwise(args):
+            if option in flags and value.lower() in SWITCHES:
+                raise click.UsageError(f"{option} takes no value, found {value!r}", ctx)
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            if words := self.gone.get(error.option_name):
+                raise InputError(f"{self.name}: {error.option_name} {words}") from None
+            raise
 
     def invoke(self, ctx: click.Context) -> Any:
         check_outputs(ctx)

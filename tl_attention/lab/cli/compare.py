@@ -3,25 +3,34 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from tl_attention import shipped
-from tl_attention.errors import InputError, printable
-from tl_attention.lab.cli.command import FAILED, command
+from tl_attention.errors import InputError
+from tl_attention.lab.cli.command import FAILED, command, meant
 from tl_attention.lab.cli.measure import record_path, recording
-from tl_attention.lab.cli.options import FILE, output_option, rounds_option, seed_option
+from tl_attention.lab.cli.options import FILE, output_option, rounds_option
 from tl_attention.lab.cli.schedules import resolve_all, texts_of
+
+if TYPE_CHECKING:
+    from tl_attention.lab.measure.cell import Cell
 
 
 @command(
     examples={
         "compare --only 'd64-*'": "the cells of head_dim 64",
         "compare --with mine.yaml": "a file of yours in each cell too",
-        "compare --list": "the cells, without measuring them",
-    }
+        "compare results/decode.yaml": "the cells of another file",
+    },
+    gone={
+        "--list": "is gone: the cells stand in the file, by default results/cells.yaml",
+        "--seed": "is gone: the seed of each cell is in its row",
+    },
 )
 @click.argument("cells", required=False, type=FILE)
 @click.option(
@@ -34,18 +43,10 @@ from tl_attention.lab.cli.schedules import resolve_all, texts_of
     metavar="SCHEDULE",
     help="measure this schedule too, in the cells whose head_dim it is meant for",
 )
-@rounds_option(2, "how often every entry is timed, in turn  [default: 15]")
-@seed_option
+@rounds_option("how often every entry is timed, in turn  [default: 15]")
 @output_option
-@click.option("--list", "listed", is_flag=True, help="list the cells and what they compare, and measure nothing")
 def compare(
-    cells: Path | None,
-    only: tuple[str, ...],
-    others: tuple[str, ...],
-    rounds: int | None,
-    seed: int | None,
-    output: Path | None,
-    listed: bool,
+    cells: Path | None, only: tuple[str, ...], others: tuple[str, ...], rounds: int | None, output: Path | None
 ) -> None:
     """Time attention() beside its peers in many problems, the cells of a file.
 
@@ -59,14 +60,8 @@ def compare(
     found = load_cells(file)
     chosen = [cell for cell in found if not only or any(fnmatchcase(cell.name, glob) for glob in only)]
     if not chosen:
-        names = ", ".join(cell.name for cell in found)
-        raise InputError(f"--only: {' '.join(only)[:80]!r} is no cell of {file}, expected some of {names}")
+        raise InputError(f"--only: {' '.join(only)[:80]!r} is no cell of {file}{_meant(only[0], found)}")
     named = resolve_all(texts_of(others)) if others else []
-    if listed:
-        for cell in chosen:
-            peers = ", ".join(peer if bar is None else f"{peer} {bar:g}" for peer, bar in cell.peers.items())
-            click.echo(printable(f"{cell.name:24} {cell.shape}: {peers}"))
-        return
     from tl_attention.lab.measure.cell_records import CellRow
     from tl_attention.lab.measure.cells import measure
     from tl_attention.lab.measure.session import ROUNDS_AGAINST
@@ -80,8 +75,17 @@ def compare(
             append(row)
             progress.say(summary(row))
 
-        rows = measure(chosen, record, progress, rounds=rounds or ROUNDS_AGAINST, others=named, seed=seed)
+        rows = measure(chosen, record, progress, rounds=rounds or ROUNDS_AGAINST, others=named)
     show_cells(rows)
     Output().say(f"{counted(len(rows), 'cell')} in {path}")
     if any(row.ours.median_ms is None for row in rows):
         sys.exit(FAILED)
+
+
+def _meant(text: str, cells: Sequence[Cell]) -> str:
+    """Says which glob of cells or which cell a text may mean, or else which groups of cells there are."""
+    for glob in (f"{text}-*", f"{text}*") if text else ():
+        if any(fnmatchcase(cell.name, glob) for cell in cells):
+            return f": did you mean '{glob}'?"
+    groups = ", ".join(repr(f"{group}-*") for group in dict.fromkeys(cell.group for cell in cells))
+    return meant(text, [cell.name for cell in cells]) or f", expected some of {groups}"

@@ -6,12 +6,11 @@ import click
 
 from tl_attention.errors import InputError, printable
 from tl_attention.lab.cli.command import Problems, command, naming
-from tl_attention.lab.cli.options import arch_option, card_for, dtype_option, head_dim_option
+from tl_attention.lab.cli.options import arch_option, card_for, causal_option, head_dim_option
 from tl_attention.lab.cli.schedules import prove
 from tl_attention.problem.card import Card
 from tl_attention.problem.head_dims import HeadSize, sizes_of
-from tl_attention.problem.mask import WINDOW_TEXT, masked, parse_window
-from tl_attention.problem.shape import DTYPE_NAMES, AttentionShape
+from tl_attention.problem.shape import AttentionShape
 from tl_attention.schedule.files.named import Named, resolve
 
 
@@ -20,7 +19,8 @@ from tl_attention.schedule.files.named import Named, resolve
         "diff best mine.yaml": "two schedules",
         "diff best mine.yaml --no-code": "without compiling them",
         "diff best best_causal --causal": "with the code of a causal mask",
-    }
+    },
+    gone={"--dtype": "is gone: the code is of fp16", "--window": "is gone: the code has a causal mask or none"},
 )
 @click.argument("a")
 @click.argument("b")
@@ -31,14 +31,10 @@ from tl_attention.schedule.files.named import Named, resolve
     show_default=True,
     help="compile both schedules, and compare registers, spills, and the instructions and waits of the loop",
 )
-@dtype_option("the code's dtype")
 @head_dim_option("the head size  [default: each size that a schedule is meant for; the code has the largest of both]")
-@click.option("--causal", is_flag=True, help="the code has a causal mask")
-@click.option("--window", default="-1,-1", help=f"the code has a sliding window {WINDOW_TEXT}")
+@causal_option
 @arch_option
-def diff(
-    a: str, b: str, with_code: bool, dtype: str, head_dim: HeadSize | None, causal: bool, window: str, card: Card | None
-) -> None:
+def diff(a: str, b: str, with_code: bool, head_dim: HeadSize | None, causal: bool, card: Card | None) -> None:
     """Show what differs between two schedules: their keys, their order of operations and their machine code.
 
     Both are proved safe as well, or refused. Without --no-code both are compiled, which takes half a minute.
@@ -61,9 +57,7 @@ def diff(
     problems.finish()
     if of_code is not None:
         # Sizes are read at run time, so any will do.
-        mask = masked(causal, parse_window(window))
-        columns, columns_v = sizes_of(of_code)
-        shape = AttentionShape(1, 1, 128, 128, columns, DTYPE_NAMES[dtype], mask, columns_v)
+        shape = AttentionShape.parse(f"1,1,128,{of_code}", causal=causal)
         _print(diff.code(*schedules, names, shape, on))
 
 

@@ -1,4 +1,4 @@
-"""`run` and `bench` compile, verify and time schedules."""
+"""`run` compiles, verifies and times a schedule, by what all commands that measure schedules share."""
 
 from __future__ import annotations
 
@@ -22,18 +22,15 @@ from tl_attention.lab.cli.options import (
     feature_options,
     of_card,
     output_option,
-    rounds_option,
     say_not_launched,
     seed_option,
     shape_for,
-    shape_of_schedule,
-    sizes_option,
-    together,
+    sizes_options,
     window_option,
 )
-from tl_attention.lab.cli.schedules import meant_for, resolve_all, schedule_argument, schedules_argument, texts_of
-from tl_attention.lab.measure.device import another_gpu, visible_gpus
-from tl_attention.problem.card import HOPPER, Card
+from tl_attention.lab.cli.schedules import meant_for, resolve_all, schedule_argument
+from tl_attention.problem.card import Card
+from tl_attention.problem.head_dims import HeadSize
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.program.planned import Planned
 
@@ -47,8 +44,8 @@ if TYPE_CHECKING:
 RUNS = Path("runs")
 # Rows that are not a failure: a refusal is the answer to a schedule that cannot run.
 GOOD = ("ok", "refused", "checked_on_cpu", "compiled")
-# The schedules that bench takes where nothing can be timed: each compilation takes 7 s of a core.
-WITHOUT_GPU = ("seed", "fa3_overlap", "best", "best_causal")
+# How often a kernel is timed, in turn with the others.
+ROUNDS = 5
 
 
 def record_path(output: Path | None, name: str, suffix: str = ".jsonl") -> Path:
@@ -77,22 +74,6 @@ def recording(path: Path, what: str = "rows") -> Iterator[tuple[Callable[[Measur
         sys.exit(FAILED)
 
 
-run_options = together(
-    shape_of_schedule,
-    dtype_option(
-        "the inputs' dtype; may be given twice  [default: fp16 for run, fp16 and bf16 for bench]", several=True
-    ),
-    causal_option,
-    window_option,
-    feature_options,
-    sizes_option("runtime", "fixed", "both"),
-    rounds_option(1, "how often every kernel is timed, in turn", default=5, show_default=True),
-    seed_option,
-    arch_option,
-    output_option,
-)
-
-
 @command(
     # What is left over is told below.
     context_settings={"allow_extra_args": True},
@@ -101,11 +82,22 @@ run_options = together(
         "run mine.yaml --causal --dtype bf16": "a file of yours, with a causal mask",
         "run d64 --shape 1,16,4096,64": "another problem",
     },
+    gone={
+        "--sizes": "is gone: `bench NAME --sizes fixed` compiles for one size",
+        "--rounds": "is gone: `bench NAME --rounds N` times more often",
+    },
 )
 @schedule_argument
-@run_options
+@sizes_options
+@dtype_option("the inputs' dtype; may be given twice  [default: fp16]", several=True)
+@causal_option
+@window_option
+@feature_options
+@seed_option
+@arch_option
+@output_option
 @click.pass_context
-def run(context: click.Context, /, schedule: str, **options: Any) -> None:
+def run(context: click.Context, /, schedule: str, dtypes: tuple[str, ...], **options: Any) -> None:
     """Compile, verify and time one schedule.
 
     Without a GPU the kernel is compiled, its numbers are checked on the CPU, and nothing is timed. The last lines show
@@ -115,46 +107,7 @@ def run(context: click.Context, /, schedule: str, **options: Any) -> None:
         given = [schedule, *context.args]
         names = " ".join(map(shlex.quote, given))
         raise InputError(f"run: {len(given)} schedules, expected one; `tl-attention bench {names}` measures several")
-    _measure("run", [schedule], refuse=True, peers=(), **options)
-
-
-@command(
-    examples={
-        "bench": "the schedules at the top of schedules/",
-        "bench best mine.yaml --causal": "these two, with a causal mask",
-        "bench experiments --no-peers": "a folder, and no peers beside it",
-    }
-)
-@schedules_argument
-@run_options
-@click.option("--every", is_flag=True, help="take every schedule at the top, also where there is no GPU")
-@click.option(
-    "--peers/--no-peers", default=True, show_default=True, help="measure cuDNN, FlashAttention-2 and -3 beside them"
-)
-def bench(
-    schedules: tuple[str, ...], every: bool, peers: bool, dtypes: tuple[str, ...], card: Card | None, **options: Any
-) -> None:
-    """Compile, verify and time several schedules, and rank them beside cuDNN and FlashAttention.
-
-    Without a SCHEDULE it takes those at the top of schedules/. Without a GPU it compiles them and checks their numbers on
-    the CPU, and takes only seed, fa3_overlap, best and best_causal, unless --every is given.
-    """
-    if every and schedules:
-        raise InputError(f"--every takes every schedule at the top, expected no others beside it, found {schedules[0]}")
-    texts = texts_of(schedules) if schedules else default_schedules(every, card_for(card))
-    dtypes = dtypes or ("fp16", "bf16")
-    _measure("bench", texts, refuse=False, peers=None if peers else (), dtypes=dtypes, card=card, **options)
-
-
-def default_schedules(every: bool, card: Card) -> list[str]:
-    """Returns all top schedules' names, but only four if `every` is false and `card` is a Hopper that is not here."""
-    texts, is_timed = texts_of(()), visible_gpus() and not another_gpu(card.arch)
-    if every or is_timed or card.arch != HOPPER.arch:
-        return texts
-    click.echo(
-        f"no GPU: {len(WITHOUT_GPU)} of {len(texts)} schedules, {', '.join(WITHOUT_GPU)}; --every takes all", err=True
-    )
-    return list(WITHOUT_GPU)
+    measure("run", [schedule], refuse=True, peers=(), dtypes=dtypes or ("fp16",), **options)
 
 
 def candidates(
@@ -163,6 +116,7 @@ def candidates(
     *,
     refuse: bool,
     shape: str | None,
+    head_dim: HeadSize | None = None,
     sizes: str = "runtime",
     dtype: str = "fp16",
     dtypes: Sequence[str] = (),
@@ -174,9 +128,9 @@ def candidates(
     safe raises InputError too; otherwise it gets a row.
     """
     runnable = of_card(resolve_all(texts), on)
-    sizes_text = shape_for(shape, runnable)
+    sizes_text = shape_for(shape, head_dim, runnable)
     shapes = [AttentionShape.parse(sizes_text, dtype=each, **problem) for each in dtypes or (dtype,)]
-    schedules = [(named, Planned(named.schedule)) for named in meant_for(runnable, shapes[0].head_size)]
+    schedules = [(named, Planned(named.schedule)) for named in meant_for(runnable, shapes[0].head_size, shape)]
     if refuse:
         from tl_attention.kernels.preflight import refuse_unless_safe
 
@@ -196,15 +150,15 @@ def candidates(
     ]
 
 
-def _measure(
+def measure(
     command: str,
     texts: Sequence[str],
     *,
-    card: Card | None,
     output: Path | None,
-    rounds: int,
-    seed: int | None,
     peers: Sequence[str] | None,
+    card: Card | None = None,
+    rounds: int | None = None,
+    seed: int | None = None,
     **problem: Any,
 ) -> None:
     """Measures schedules, appends the rows to a file and shows them. Exits with 1 if one failed, 2 if none may run.
@@ -212,13 +166,13 @@ def _measure(
     `problem` is what `candidates` takes.
     """
     found = candidates(texts, card_for(card), **problem)
-    from tl_attention.lab.measure.bench import measure
+    from tl_attention.lab.measure import bench
     from tl_attention.lab.show.console import show
 
     path = record_path(output, command)
     with recording(path) as (record, progress):
         arch = card.arch if card else None
-        rows = measure(found, record, progress, rounds=rounds, seed=seed, arch=arch, peers=peers)
+        rows = bench.measure(found, record, progress, rounds=rounds or ROUNDS, seed=seed, arch=arch, peers=peers)
     show(rows, path, loops=command == "run")
     if predicted := _predicted(found, rows):
         from tl_attention.lab.show.console import show_predicted

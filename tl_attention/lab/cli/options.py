@@ -6,13 +6,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from tl_attention.errors import InputError, printable
 from tl_attention.lab.cli.command import naming
-from tl_attention.lab.cli.outputs import NamedFile, OutputFile
+from tl_attention.lab.cli.outputs import OutputFile, ReadFile
 from tl_attention.lab.files.kinds import RECORD
 from tl_attention.lab.measure.device import another_gpu, card_at_hand, card_of_arch
-from tl_attention.problem.card import ARCHS, HOPPER, Card
+from tl_attention.problem.card import CARDS, HOPPER, Card
 from tl_attention.problem.features import FEATURES
 from tl_attention.problem.head_dims import SUPPORTED, HeadSize, check_head_dim, is_meant, parse_head_size
 from tl_attention.problem.mask import WINDOW_TEXT
@@ -20,29 +21,39 @@ from tl_attention.problem.shape import DTYPE_NAMES, SHAPE_TEXT
 from tl_attention.schedule.files.named import Named
 
 
-class ArchType(click.Choice[str]):
-    """An `ArchType` is the type of a click option that takes the arch of a known card, such as sm_80 or sm_90a.
-
-    An arch with an `a` goes by its plain name too: kernels need all of sm_90a.
-    """
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        text = f"{value}a" if f"{value}a" in ARCHS else value
-        return super().convert(text, param, ctx)
+def _spelled(name: str) -> str:
+    return name.lower().replace(" ", "")
 
 
-def arch_option(command: Any) -> Any:
-    """Adds the option `--arch` to a command, which gets the card of that arch as `card`, or None without it.
+# An arch by its own name, by that without the `a`, as kernels need all of sm_90a, and by the names of its cards.
+ARCH_OF = {
+    _spelled(name): card.arch
+    for card in CARDS.values()
+    for name in (*card.name.split(","), card.arch, card.arch.removesuffix("a"))
+}
 
-    The card has the SMs of the GPU at hand if that is the card.
-    """
-    return click.option(
-        "--arch",
-        "card",
-        type=ArchType(ARCHS),
-        callback=lambda context, parameter, arch: arch and card_of_arch(arch),
-        help="the card to compile and check for  [default: the GPU here, or sm_90a where there is none]",
-    )(command)
+
+class CardType(click.ParamType):
+    """A `CardType` is the type of a click option that takes the name of a known card, such as h100, or its arch."""
+
+    name = "card"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Card:
+        if isinstance(value, Card):
+            return value
+        arch = ARCH_OF.get(_spelled(str(value)))
+        if arch is None:
+            self.fail(f"{str(value)[:40]!r} is no card, expected one of {', '.join(ARCH_OF)}", param, ctx)
+        return card_of_arch(arch)
+
+
+# The card has the SMs of the GPU at hand if that is such a card. It is None where nobody has chosen.
+arch_option = click.option(
+    "--arch",
+    "card",
+    type=CardType(),
+    help="the card to compile and check for, such as a100 or sm_86  [default: the GPU here, or h100 where there is none]",
+)
 
 
 def card_for(asked: Card | None, *schedules: Named) -> Card:
@@ -112,11 +123,10 @@ HEAD_SIZE = HeadSizeType()
 
 
 Decorator = Callable[[Any], Any]
-FILE = NamedFile()
+FILE = ReadFile()
 # More would take days, and tell no more.
 MOST_ROUNDS = 10_000
 DEFAULT_SIZES, DEFAULT_HEAD_SIZE = "4,64,8192", 128
-DEFAULT_SHAPE = f"{DEFAULT_SIZES},{DEFAULT_HEAD_SIZE}"
 
 
 def together(*options: Decorator) -> Decorator:
@@ -128,14 +138,6 @@ def together(*options: Decorator) -> Decorator:
         return command
 
     return add
-
-
-def shape_option(without: str, **options: Any) -> Decorator:
-    """Returns the decorator that adds `--shape`, the problem's sizes, to a command.
-
-    The help says what is taken `without` it.
-    """
-    return click.option("--shape", help=f"the problem's sizes: {SHAPE_TEXT}  [default: {without}]", **options)
 
 
 def dtype_option(help: str, several: bool = False) -> Decorator:
@@ -150,19 +152,21 @@ def head_dim_option(help: str) -> Decorator:
     return click.option("--head-dim", type=HEAD_SIZE, help=help)
 
 
-def sizes_option(*kinds: str) -> Decorator:
-    """Returns the decorator that adds `--sizes`, one of these kinds and by default the first, to a command."""
-    words = "the kernel reads the sizes at run time, or is compiled for exactly this shape"
-    return click.option("--sizes", type=click.Choice(kinds), default=kinds[0], show_default=True, help=words)
+def rounds_option(help: str) -> Decorator:
+    """Returns the decorator that adds `--rounds` to a command, how often each entry is timed."""
+    return click.option("--rounds", type=click.IntRange(2, MOST_ROUNDS), help=help)
 
 
-def rounds_option(least: int, help: str, **default: Any) -> Decorator:
-    """Returns the decorator that adds `--rounds` to a command, how often each entry is timed, `least` or more."""
-    return click.option("--rounds", type=click.IntRange(least, MOST_ROUNDS), help=help, **default)
-
-
-# The text that it gives is None where nobody has chosen: `shape_for` then takes the schedules' head size.
-shape_of_schedule = shape_option(f"{DEFAULT_SIZES} and the schedule's head_dim, {DEFAULT_HEAD_SIZE} if it has several")
+# None where nobody has chosen: see `shape_for`.
+shape_option = click.option(
+    "--shape", help=f"the problem's sizes: {SHAPE_TEXT}  [default: {DEFAULT_SIZES} and the head size of --head-dim]"
+)
+sizes_options = together(
+    shape_option,
+    head_dim_option(
+        f"the head size  [default: the schedule's, {DEFAULT_HEAD_SIZE} if it has several or there is none]"
+    ),
+)
 causal_option = click.option("--causal", is_flag=True, help="a query sees no key behind its own")
 window_option = click.option("--window", default="-1,-1", help=f"a sliding window {WINDOW_TEXT}")
 # The command takes each by its word.
@@ -175,11 +179,12 @@ feature_options = together(
     )
 )
 # The problem of a command that takes one dtype.
-problem_options = together(shape_of_schedule, dtype_option("the inputs' dtype"), causal_option)
+problem_options = together(sizes_options, dtype_option("the inputs' dtype"), causal_option)
 seed_option = click.option(
     "--seed", type=click.IntRange(0, 2**31 - 1), help="the seed of the inputs  [default: a new one, which is recorded]"
 )
 output_option = click.option(
+    "-o",
     "--output",
     type=OutputFile(RECORD),
     help="the file that results are added to, as JSON lines  [default: a new file in runs/]",
@@ -197,13 +202,26 @@ def some_of(option: str, text: str, known: Sequence[str], otherwise: str) -> lis
     return found
 
 
-def shape_for(text: str | None, schedules: Sequence[Named]) -> str:
-    """Returns `text` unless it is None, else the default sizes with a head size that the schedules are meant for."""
-    return f"{DEFAULT_SIZES},{head_size_for(schedules)}" if text is None else text
+def given(context: click.Context, *but: str) -> str:
+    """Returns the first option or argument that the user gave, but for those that the command gets as `but`; "" for none."""
+    for parameter in context.command.params:
+        name = str(parameter.name)
+        if name not in but and context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            return parameter.opts[-1] if isinstance(parameter, click.Option) else parameter.human_readable_name
+    return ""
+
+
+def shape_for(text: str | None, head_dim: HeadSize | None, schedules: Sequence[Named] = ()) -> str:
+    """Returns `text` unless it is None, else the default sizes with `head_dim` or one that the schedules are meant for."""
+    if text is None:
+        return f"{DEFAULT_SIZES},{head_dim or head_size_for(schedules)}"
+    if head_dim is not None:
+        raise InputError("--head-dim: expected it without --shape, which names the head_dim too")
+    return text
 
 
 def head_size_for(schedules: Sequence[Named]) -> HeadSize:
-    """Returns 128 where any of the schedules is meant for it, else the first head size that the first schedule names."""
-    if any(is_meant(DEFAULT_HEAD_SIZE, named.head_dims) for named in schedules):
+    """Returns 128 where any of the schedules is meant for it or there is none, else the first head size that the first schedule names."""
+    if not schedules or any(is_meant(DEFAULT_HEAD_SIZE, named.head_dims) for named in schedules):
         return DEFAULT_HEAD_SIZE
     return schedules[0].head_dims[0]

@@ -1,25 +1,27 @@
-"""`report` shows the tables of what `run`, `bench`, `compare` and `submit --evaluate` recorded."""
+"""`report` shows the tables of what `run`, `bench`, `compare`, `submit --evaluate` and tools/measure.py profile recorded."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import click
 
 from tl_attention.errors import InputError, printable
 from tl_attention.lab.cli.command import command
+from tl_attention.lab.cli.ladder import ladder_option, show_record
 from tl_attention.lab.cli.measure import RUNS
 from tl_attention.lab.cli.options import FILE
 
 if TYPE_CHECKING:
     from tl_attention.lab.leaderboard.results import Evaluation
     from tl_attention.lab.measure.cell_records import CellRow
+    from tl_attention.lab.measure.profile import ProfileRow
     from tl_attention.lab.measure.records import Row
 
-# What `profile` wrote it shows itself: `tl-attention profile --of FILE`.
-OTHER_KIND = "profile-"
+    Entry: TypeAlias = "Row | CellRow | ProfileRow | _Evaluated"
 
 
 class _Evaluated(NamedTuple):
@@ -37,35 +39,46 @@ class _Evaluated(NamedTuple):
     examples={
         "report": "the newest record in runs/",
         "report mine.jsonl --baseline seed": "another one, with speeds relative to seed",
-        "report results/bench-h200-L.jsonl --markdown": "tables to paste into a page",
-    }
+        "report results/bench-h200-L.jsonl --markdown": "a record that ships, as tables to paste into a page",
+        "report --ladder worklog": "the record of a ladder that ships, and what each step changed",
+    },
+    gone={"--loops": "is gone: `run NAME` shows the loops of the machine code"},
 )
 @click.argument("results", nargs=-1, type=FILE)
 @click.option("--markdown", is_flag=True, help="print the tables in Markdown, with all columns")
-@click.option("--loops", is_flag=True, help="show the loops of each kernel's machine code too, as run does")
 @click.option(
     "--baseline", help="the peer or schedule that ratios are relative to  [default: cudnn, where there is a row of it]"
 )
-def report(results: tuple[Path, ...], markdown: bool, loops: bool, baseline: str | None) -> None:
-    """Show recorded rows as tables, those of the newest file in runs/ where no file is named.
+@ladder_option("show the rows of this ladder, by default those of its record that ships, with what each step changed")
+def report(results: tuple[Path, ...], markdown: bool, baseline: str | None, ladder: str | None) -> None:
+    """Show recorded rows as tables, those of the newest file in runs/ where no file is named. A folder is its newest file.
 
-    There is a table for each run and problem, and for the cells of `compare` one for each run. A line that is not a row is
-    named on stderr and skipped. The exit code is 0 if there was anything to show.
+    There is a table for each run and problem, for the cells of `compare` one for each run, and for counters of `profile`
+    one for each kernel, beside what theory says. A line that is not a row is named on stderr and skipped. The exit code is
+    0 if there was anything to show.
     """
+    files = [_newest(path) if os.path.isdir(path) else path for path in results]
+    if ladder is not None:
+        if markdown or baseline:
+            raise InputError("--ladder: expected neither --markdown nor --baseline beside it")
+        show_record(ladder, files)
+        return
     from tl_attention.lab.leaderboard import results as evaluations_of
     from tl_attention.lab.measure.cell_records import CellRow
+    from tl_attention.lab.measure.profile import ProfileRow
     from tl_attention.lab.measure.records import Row, grouped
-    from tl_attention.lab.show import cells, report
-    from tl_attention.lab.show.console import Output, show_cells, show_tables
+    from tl_attention.lab.show import cells, profile, report
+    from tl_attention.lab.show.console import Output, show_cells, show_profiles, show_tables
 
-    results = results or (_newest(),)
-    found, bad = _read(results)
+    files = files or [_newest(RUNS)]
+    found, bad = _read(files)
     if not found:
         nothing = "no rows, expected the JSON lines that run, bench, compare or submit --evaluate recorded"
-        raise InputError(bad[0] if bad else f"{results[0]}: {nothing}")
+        raise InputError(bad[0] if bad else f"{files[0]}: {nothing}")
     rows = [entry for entry in found if isinstance(entry, Row)]
     of_cells = [entry for entry in found if isinstance(entry, CellRow)]
     evaluated = [entry for entry in found if isinstance(entry, _Evaluated)]
+    profiled = [entry for entry in found if isinstance(entry, ProfileRow)]
     report.check_baseline(rows, baseline, also=[entry.name for entry in evaluated])
     for line in bad:
         click.echo(f"skipped: {printable(line)}", err=True)
@@ -75,43 +88,41 @@ def report(results: tuple[Path, ...], markdown: bool, loops: bool, baseline: str
         against = beside if beside in dict(evaluations) else None
         tables.append(evaluations_of.table(group[0].heading, evaluations, against))
     if not markdown:
-        show_tables(report.by_problem(rows), baseline, loops)
+        show_tables(report.by_problem(rows), baseline)
         show_cells(of_cells)
         for table in tables:
             Output().fitting(table)
+        if profiled:
+            show_profiles(profiled)
         return
     for of_problem in report.by_problem(rows):
-        loops_of = ["```", *report.loop_lines(of_problem), "```\n"] if loops else []
-        click.echo("\n".join([report.table(of_problem, baseline).section(), *loops_of]))
+        click.echo(report.table(of_problem, baseline).section())
     for of_run in cells.by_run(of_cells):
         click.echo(cells.markdown(of_run))
-    for table in tables:
+    for table in (*tables, *profile.tables(profiled)):
         click.echo(table.section())
 
 
-def _newest() -> Path:
-    """Returns the path of the newest .jsonl file in runs/ that `profile` did not write, and names it on stderr.
-
-    Raises InputError where there is none.
-    """
-    found = [path for path in RUNS.glob("*.jsonl") if not path.name.startswith(OTHER_KIND) and path.is_file()]
+def _newest(folder: Path) -> Path:
+    """Returns the path of the newest .jsonl file in a folder, and names it on stderr. Raises InputError where there is none."""
+    found = [path for path in folder.glob("*.jsonl") if path.is_file()]
     if not found:
         raise InputError(
-            f"report: no record in {RUNS}/, expected a file that `tl-attention run` or `bench` has written"
+            f"report: no record in {folder}/, expected a file that `tl-attention run` or `bench` has written"
         )
     newest = max(found, key=lambda path: (path.stat().st_mtime_ns, path.name))
-    click.echo(printable(f"{newest}, the newest of {len(found)} in {RUNS}/"), err=True)
+    click.echo(printable(f"{newest}, the newest of {len(found)} in {folder}/"), err=True)
     return newest
 
 
-def _read(paths: Sequence[Path]) -> tuple[list[Row | CellRow | _Evaluated], list[str]]:
+def _read(paths: Sequence[Path]) -> tuple[list[Entry], list[str]]:
     """Reads files, and returns a list of their rows, cells and evaluations, and a list of messages on other lines.
 
     Raises InputError for a file that cannot be read.
     """
     from tl_attention.lab.measure.records import read_lines
 
-    found: list[Row | CellRow | _Evaluated] = []
+    found: list[Entry] = []
     wrong: list[str] = []
     for path in paths:
         lines, bad = read_lines(path), []
@@ -126,14 +137,17 @@ def _read(paths: Sequence[Path]) -> tuple[list[Row | CellRow | _Evaluated], list
     return found, wrong
 
 
-def _entry(line: bytes, where: str, path: Path) -> Row | CellRow | _Evaluated:
+def _entry(line: bytes, where: str, path: Path) -> Entry:
     from tl_attention.lab.leaderboard.results import is_evaluation, read_evaluation, title
     from tl_attention.lab.measure.cell_records import CellRow, is_cell
+    from tl_attention.lab.measure.profile import ProfileRow, is_profile
     from tl_attention.lab.measure.records import Row, parse_line, parse_object
 
     values = parse_object(line, where)
     if is_cell(values):
         return parse_line(CellRow, line, where)
+    if is_profile(values):
+        return parse_line(ProfileRow, line, where)
     if not is_evaluation(values):
         return parse_line(Row, line, where)
     name, evaluation = read_evaluation(line, values, where)

@@ -9,30 +9,22 @@ import textwrap
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING
 
 import click
 
 from tl_attention.errors import InputError, printable
 from tl_attention.lab.cli.command import Problems, command, naming
-from tl_attention.lab.cli.options import DEFAULT_SIZES, arch_option, card_for, head_dim_option, of_card
-from tl_attention.lab.cli.outputs import OutputFile
-from tl_attention.lab.files import user_file
-from tl_attention.lab.files.kinds import SCHEMA
+from tl_attention.lab.cli.options import arch_option, card_for, given, head_dim_option, of_card
 from tl_attention.problem.card import HOPPER, Card
-from tl_attention.problem.head_dims import HeadSize, is_meant, named_head_dims, sizes_of
+from tl_attention.problem.head_dims import HeadSize, is_meant, named_head_dims
 from tl_attention.problem.mask import CAUSAL, FULL
-from tl_attention.problem.shape import AttentionShape
 from tl_attention.program.planned import Planned
-from tl_attention.schedule.dialect import Model
 from tl_attention.schedule.files import catalogue
 from tl_attention.schedule.files.named import Named, expand, resolve
 
 if TYPE_CHECKING:
     from tl_attention.lab.measure.records import Row
-    from tl_attention.lab.show.explain import Costs
-    from tl_attention.program.program import Operation, Program
 
 schedule_argument = click.argument("schedule")
 schedules_argument = click.argument("schedules", nargs=-1)
@@ -78,14 +70,17 @@ def told_apart(schedules: Sequence[Named]) -> list[Named]:
     return [named if times[named.name] == 1 else replace(named, name=named.text) for named in schedules]
 
 
-def meant_for(schedules: Sequence[Named], size: HeadSize) -> list[Named]:
+def meant_for(schedules: Sequence[Named], size: HeadSize, shape: str | None = None) -> list[Named]:
     """Returns the schedules that are meant for this head size, and prints a line for each that is not.
 
-    Raises InputError where no schedule is meant for it.
+    Raises InputError where no schedule is meant for it. The error has the option to give in place of `shape`, the text of
+    --shape, or of --head-dim.
     """
     meant = [named for named in schedules if is_meant(size, named.head_dims)]
     if not meant:
-        schedules[0].refuse_unmeant(size)
+        text, sizes = schedules[0].text, schedules[0].head_dims
+        instead = f"--shape {shape.rpartition(',')[0]},{sizes[0]}" if shape else f"--head-dim {sizes[0]}"
+        raise InputError(f"{text} is for {named_head_dims(sizes)}, not {size}: expected {instead}")
     for named in schedules:
         if named not in meant:
             click.echo(f"left out: {printable(named.text)} {named.meant_for}, not {size}", err=True)
@@ -97,17 +92,37 @@ def meant_for(schedules: Sequence[Named], size: HeadSize) -> list[Named]:
         "check mine.yaml": "at the head sizes that the file is meant for",
         "check best --head-dim 256": "at another head size",
         "check --all": "every schedule that ships",
+        "check --schema": "the JSON Schema of schedule files, for editors",
     }
 )
 @schedules_argument
 @all_option
 @head_dim_option("the head size  [default: each size that a schedule is meant for]")
 @arch_option
-def check(schedules: tuple[str, ...], every: bool, head_dim: HeadSize | None, card: Card | None) -> None:
+@click.option(
+    "--schema", is_flag=True, help="print the JSON Schema by which editors complete and check files, and check nothing"
+)
+@click.pass_context
+def check(
+    context: click.Context,
+    /,
+    schedules: tuple[str, ...],
+    every: bool,
+    head_dim: HeadSize | None,
+    card: Card | None,
+    schema: bool,
+) -> None:
     """Prove that schedules are safe, or say which dependence or limit each of them breaks.
 
     It compiles nothing and needs no GPU. Without a SCHEDULE it checks those at the top of schedules/.
     """
+    if schema:
+        if stray := given(context, "schema"):
+            raise InputError(f"--schema checks nothing: expected no {stray} beside it")
+        from tl_attention.lab.files.schema import json_schema
+
+        click.echo(json_schema(), nl=False)
+        return
     problems, texts = Problems(), texts_of(schedules, every)
     if card is not None and not schedules:
         texts = [named.text for named in of_card(resolve_all(texts), card)]
@@ -136,93 +151,6 @@ def prove(named: Named, head_dims: Sequence[HeadSize], card: Card) -> None:
             check_limits(planned, head_dim, card)
 
 
-@command(
-    examples={
-        "explain best": "one that ships",
-        "explain mine.yaml --head-dim 64": "a file of yours, with a narrower head",
-        "explain seed --model asynchronous": "the same order with work in flight",
-        "explain best --cycles": "with what each wait costs, which a model of the SM predicts",
-    }
-)
-@schedule_argument
-@click.option(
-    "--model",
-    type=click.Choice(get_args(Model)),
-    help="synchronous waits for every product at once; asynchronous keeps products and loads in flight  [default: as "
-    "the schedule's lowering runs it]",
-)
-@head_dim_option("the head size  [default: the largest that the schedule is meant for]")
-@click.option(
-    "--cycles", is_flag=True, help="compile the kernel, and predict what each wait and issue of an iteration costs"
-)
-@arch_option
-def explain(schedule: str, model: Model | None, head_dim: HeadSize | None, cycles: bool, card: Card | None) -> None:
-    """Show what a schedule does: what it takes of an SM, its options, and who waits for whom in an iteration.
-
-    The last lines say what is proved of it.
-    """
-    from tl_attention.kernels.preflight import check_card, verdicts
-    from tl_attention.lab.show.explain import explain as text
-
-    named = resolve(schedule)
-    head_dims, on = named.head_dims if head_dim is None else (head_dim,), card_for(card, named)
-    with naming(named):
-        check_card(named.schedule, on)
-        planned = Planned(named.schedule)
-        head_size = max(head_dims, key=sizes_of)
-        costs, opening = None, printable(named.in_words)
-        if cycles:
-            if planned.in_model(model) is not planned.program:
-                raise InputError("--cycles: expected no --model but that of the schedule's lowering")
-            costs, of_iteration = _costs(named, planned, head_size, on)
-            opening = f"{opening}\n{of_iteration}"
-        click.echo(text(planned, model, head_size, on, opening, costs))
-        for verdict in verdicts(planned, model, head_dims, on):
-            click.echo(verdict)
-
-
-def _costs(named: Named, planned: Planned, head_size: HeadSize, card: Card) -> tuple[Costs, str]:
-    """Returns what gives the predicted cycles of a wait or issue, and a line on the iteration and the problem."""
-    from tl_attention.lab.measure.candidate import Candidate
-    from tl_attention.lab.model.machine import load
-    from tl_attention.lab.model.prediction import predict
-    from tl_attention.lab.model.timeline import shown_as
-
-    machine, shape = load(), AttentionShape.parse(f"{DEFAULT_SIZES},{head_size}")
-    found = predict(Candidate(named.name, shape, planned, sms=machine.sms, arch=card.arch), machine)
-    # What has no Program is not predicted.
-    assert planned.program is not None
-    steady = planned.program.phases.steady.operations
-    alike = Counter(shown_as(planned.program, op) for op in steady)
-
-    def costs(program: Program, op: Operation) -> float | None:
-        act = shown_as(program, op)
-        cycles = found.waits.get(" ".join(act)) if act else None
-        # Of waits that have one name the mean is known.
-        return cycles / found.blocks / alike[act] if cycles else None
-
-    return costs, (
-        f"predicted for {found.shape} on {machine.device}: {found.iteration:,.0f} cycles an iteration, "
-        f"{found.ms:.3f} ms a launch"
-    )
-
-
-@command(examples={"schema": "to stdout", "schema --output schedule.schema.json": "to a file"})
-@click.option("-o", "--output", type=OutputFile(SCHEMA), help="the file to write  [default: stdout]")
-def schema(output: Path | None) -> None:
-    """Print the JSON Schema with which editors complete and check schedule files.
-
-    The first line of a schedule file names it: see any file of schedules/.
-    """
-    from tl_attention.lab.files.schema import json_schema
-
-    if output is None:
-        click.echo(json_schema(), nl=False)
-        return
-    user_file.write(output, json_schema(), SCHEMA)
-    click.echo(f"wrote {printable(str(output))}")
-
-
 WIDTH = 80
 # A longer name has a line of its own.
 LONGEST_NAME = 36
@@ -236,25 +164,20 @@ LEAST_SUMMARY = 24
         "list --all": "the experiments and ladders too",
         "list best mine.yaml": "these two",
     },
+    gone={"--labels": "is gone: `explain NAME` shows a schedule's label"},
 )
 @schedules_argument
 @all_option
-@click.option("--labels", is_flag=True, help="show each name with its label, and nothing else")
-def list_command(schedules: tuple[str, ...], every: bool, labels: bool) -> None:
+def list_command(schedules: tuple[str, ...], every: bool) -> None:
     """Show the schedules that ship, with what each is for and its recorded times.
 
     Without a SCHEDULE it shows those at the top of schedules/. Times of one table were recorded in one run.
     """
     problems = Problems()
     found = _resolved(texts_of(schedules, every), problems)
-    for line in _labels(found) if labels else _listing(found):
+    for line in _listing(found):
         click.echo(line)
     problems.finish()
-
-
-def _labels(schedules: Sequence[Named]) -> list[str]:
-    width = max((len(printable(named.name)) for named in schedules), default=0)
-    return [f"{printable(named.name):{width}}  {named.schedule.label}" for named in schedules]
 
 
 def _listing(schedules: Sequence[Named]) -> list[str]:

@@ -34,13 +34,14 @@ BASELINES = {"cudnn": Path(__file__).parents[1] / "leaderboard" / "baseline_cudn
         "submit best": f"pack it into {DEFAULT_OUTPUT}",
         f"submit --check {DEFAULT_OUTPUT}": "pack it again, and compare",
         "submit --evaluate best mine.yaml": "run both as the leaderboard does",
-    }
+    },
+    gone={"--mode": "is gone: outputs are checked and timed"},
 )
 @click.argument("files", nargs=-1, required=True)
 @click.option(
     "-o",
     "--output",
-    type=OutputFile(lambda options: RECORD if options["evaluate"] else SUBMISSION),
+    type=OutputFile(lambda path, options: RECORD if options["evaluate"] else SUBMISSION),
     help=f"the packed file  [default: {DEFAULT_OUTPUT}]; with --evaluate the JSON lines  [default: a new one in {RUNS}/]",
 )
 @click.option(
@@ -50,11 +51,6 @@ BASELINES = {"cudnn": Path(__file__).parents[1] / "leaderboard" / "baseline_cudn
 @click.option("--against", type=click.Choice(list(BASELINES)), help="with --evaluate: run this baseline too")
 @click.option(
     "--lines", type=FILE, help="with --evaluate: the file of test lines to run  [default: the leaderboard's three]"
-)
-@click.option(
-    "--mode",
-    type=click.Choice(["test", "benchmark"]),
-    help="with --evaluate: whether outputs are checked only, or timed too  [default: benchmark]",
 )
 @click.option(
     "--device",
@@ -115,13 +111,7 @@ def _check(path: Path) -> bool:
 
 
 def _evaluate(
-    files: list[str],
-    output: Path | None,
-    *,
-    against: str | None,
-    lines: Path | None,
-    mode: str | None,
-    device: str | None,
+    files: list[str], output: Path | None, *, against: str | None, lines: Path | None, device: str | None
 ) -> bool:
     """Runs submissions and schedules as the leaderboard does, and says whether all pass at both tolerances.
 
@@ -149,7 +139,7 @@ def _evaluate(
     found: list[tuple[str, results.Evaluation]] = []
     record = ResultsFile(record_path(output, "evaluate"))
     for name, (file, source) in zip(names, sources):
-        found.append((name, evaluate(file, source, tests, mode or "benchmark", device or "cuda")))
+        found.append((name, evaluate(file, source, tests, "benchmark", device or "cuda")))
         record.append_json(json.dumps({"name": name} | found[-1][1].to_json()), of=name)
         heading = f"# {printable(name)}\n" if len(names) > 1 else ""
         click.echo(heading + "\n".join(results.class_lines(found[-1][1])))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,81 +12,81 @@ import click
 from tl_attention.errors import InputError, printable
 from tl_attention.lab.cli.command import command
 from tl_attention.lab.cli.measure import candidates, record_path
-from tl_attention.lab.cli.options import (
-    FILE,
-    card_for,
-    feature_options,
-    problem_options,
-    seed_option,
-    some_of,
-    window_option,
-)
+from tl_attention.lab.cli.options import FILE, card_for, problem_options, some_of
 from tl_attention.lab.cli.outputs import OutputFile
 from tl_attention.lab.files import user_file
-from tl_attention.lab.files.kinds import CHROME, PAGE, PICTURE, TIMELINE
+from tl_attention.lab.files.kinds import CHROME, PAGE, PICTURE, TIMELINE, Kind
 from tl_attention.lab.measure.device import card_of_arch, visible_gpus
 from tl_attention.problem.card import KNOWN
 
 if TYPE_CHECKING:
-    from tl_attention.lab.trace.timeline import Timeline, Window
+    from tl_attention.lab.measure.candidate import Candidate
+    from tl_attention.lab.trace.timeline import Timeline
 
 # What mma.sync loads into registers is for those who ask: a mark before each of these loads takes much time.
 DEFAULT = "tile,wait,issue,load,vector,store,end"
+# Iterations of each role that are noted.
+ITERATIONS = 220
+# The longer ending comes first.
+KINDS = {".chrome.json": CHROME, ".json": TIMELINE, ".html": PAGE, ".svg": PICTURE, ".png": PICTURE}
+
+
+def _kind_of(path: Path, options: Mapping[str, Any] | None = None) -> Kind:
+    """Returns the kind of file that a name's ending asks for."""
+    if kind := next((kind for ending, kind in KINDS.items() if path.name.endswith(ending)), None):
+        return kind
+    raise InputError(f"--output: {printable(path.name)[:60]!r}, expected a name that ends in {', '.join(KINDS)}")
+
+
+blocks_option = click.option(
+    "--blocks", default="0,1,2,3", show_default=True, help="the thread blocks to trace, by number"
+)
+marks_option = click.option("--marks", default=DEFAULT, show_default=True, help="what marks stand before")
+IN_TOOLS = "is now of `python tools/measure.py timeline`, in a checkout"
 
 
 @command(
     examples={
-        "trace best --page best.html": "what each role of four thread blocks did, as a page to zoom into",
+        "trace best -o best.html": "what each role of four thread blocks did, as a page to zoom into",
         "trace best_causal --causal --blocks 0,5": "two other thread blocks",
-        "trace --of one.json --of other.json --page both.html": "two timelines above each other, without a GPU",
-        "trace --of one.json --picture one.svg": "two iterations as a picture, with the critical path",
-        "trace best --predict --of one.json --page both.html": "what a model says, below what was measured",
-    }
+        "trace --of one.json --of other.json -o both.html": "two timelines above each other, without a GPU",
+        "trace --of one.json -o one.svg": "two iterations as a picture, with the critical path",
+        "trace best --predict --of one.json -o both.html": "what a model says, below what was measured",
+    },
+    gone={
+        "--page": "is now `--output FILE.html`",
+        "--picture": "is now `--output FILE.svg` or `--output FILE.png`",
+        "--chrome": "is now `--output FILE.chrome.json`",
+        "--machine": "is gone: the model is of an H200",
+        **dict.fromkeys(("--skip", "--iterations", "--seed", "--ncu"), IN_TOOLS),
+        **dict.fromkeys(("--window", "--softcap", "--sinks", "--lse"), IN_TOOLS),
+    },
 )
 @click.argument("schedule", required=False, metavar="[SCHEDULE]")
 @problem_options
-@window_option
-@feature_options
-@click.option("--blocks", default="0,1,2,3", show_default=True, help="the thread blocks to trace, by number")
-@click.option("--marks", default=DEFAULT, show_default=True, help="what marks stand before")
-@click.option(
-    "--skip", type=click.IntRange(0), default=0, show_default=True, help="leave out each role's first iterations"
-)
-@click.option(
-    "--iterations", type=click.IntRange(1), default=220, show_default=True, help="iterations of each role to note"
-)
-@seed_option
-@click.option(
-    "--ncu", is_flag=True, help="have NVIDIA's ncu count the tensor pipe's work too, of the kernel with marks"
-)
-@click.option("--output", type=OutputFile(TIMELINE), help="the timeline's file, a new one  [default: in runs/]")
+@blocks_option
+@marks_option
 @click.option(
     "--of", "recorded", type=FILE, multiple=True, help="show this timeline, and run nothing; several times: all"
 )
-@click.option("--predict", is_flag=True, help="have a model of the SM run the kernel, without a GPU and without marks")
+@click.option("--predict", is_flag=True, help="have a model of an H200 run the kernel, without a GPU and without marks")
 @click.option(
-    "--machine", default="h200", show_default=True, help="the GPU to predict for: a name, or a file of its numbers"
-)
-@click.option("--chrome", type=OutputFile(CHROME), help="write it as a trace for ui.perfetto.dev too")
-@click.option("--page", type=OutputFile(PAGE), help="write it as one HTML page too")
-@click.option(
-    "--picture", type=OutputFile(PICTURE), help="draw two steady iterations and their critical path too: .svg or .png"
+    "-o",
+    "--output",
+    "outputs",
+    type=OutputFile(_kind_of),
+    multiple=True,
+    help="a file, by its ending: .json the timeline, a new one; .html a page; .svg or .png two steady iterations and "
+    "their critical path; .chrome.json a trace for ui.perfetto.dev; may be given several times  [default: a timeline in "
+    "runs/]",
 )
 def trace(
     schedule: str | None,
     blocks: str,
     marks: str,
-    skip: int,
-    iterations: int,
-    seed: int | None,
-    ncu: bool,
-    output: Path | None,
     recorded: tuple[Path, ...],
     predict: bool,
-    machine: str,
-    chrome: Path | None,
-    page: Path | None,
-    picture: Path | None,
+    outputs: tuple[Path, ...],
     **problem: Any,
 ) -> None:
     """Run a schedule's kernel with marks, and show what each of its roles did when.
@@ -99,53 +99,51 @@ def trace(
         raise InputError("--predict: expected a schedule to predict")
     if bool(schedule) == bool(recorded) and not predict:
         raise InputError("trace: expected a schedule, or timelines to show by --of")
-    if recorded and not predict and output:
-        raise InputError("--output: expected a schedule to record, not --of")
-    if ncu and (recorded or predict):
-        raise InputError(f"--ncu: expected a schedule to record, not {'--predict' if predict else '--of'}")
+    files = [(path, _kind_of(path)) for path in outputs]
+    results = [path for path, kind in files if kind is TIMELINE]
+    if results and not schedule:
+        raise InputError(f"{results[0]}: a timeline, expected a schedule to record, not --of")
     shown = len(recorded) + bool(schedule)
-    if chrome and shown > 1:
-        raise InputError(f"--chrome: {shown} timelines, expected one")
-    draw = _drawing(picture, shown) if picture else None
-    from tl_attention.lab.trace.timeline import Timeline, Window
+    if shown > 1 and any(kind is CHROME for _, kind in files):
+        raise InputError(f"a Chrome trace: {shown} timelines, expected one")
+    writers = {path: _writer(path, kind, shown) for path, kind in files if kind is not TIMELINE}
+    from tl_attention.lab.trace.timeline import Timeline
 
     timelines = [Timeline.read(path) for path in recorded]
     if schedule:
-        # Another process may begin in the same second, and neither replaces what the other wrote.
-        result = output if predict else record_path(output, f"trace-{os.getpid()}", ".json")
-        if result:
-            user_file.check_writable(result, TIMELINE)
-        if predict:
-            timelines.append(_predicted(schedule, problem, machine))
-        else:
-            window = Window(_numbers(blocks), skip, iterations)
-            timelines.append(_recorded(schedule, problem, _kinds(marks), window, seed, ncu))
-        if result:
-            _written(result, timelines[-1].write)
+        if not predict:
+            # Another process may begin in the same second, and neither replaces what the other wrote.
+            results = results or [record_path(None, f"trace-{os.getpid()}", ".json")]
+        for path in results:
+            user_file.check_writable(path, TIMELINE)
+        timelines.append(_predicted(schedule, problem) if predict else _recorded(schedule, problem, blocks, marks))
+        for path in results:
+            _written(path, timelines[-1].write)
     _show(timelines)
-    if chrome:
-        from tl_attention.lab.trace import chrome as of_chrome
-
-        _written(chrome, lambda file: of_chrome.write(timelines[0], file))
-    if page:
-        from tl_attention.lab.trace import page as of_page
-
-        _written(page, lambda file: of_page.write(timelines, file))
-    if picture and draw:
-        _written(picture, lambda file: draw(timelines, file))
+    for path, write in writers.items():
+        _written(path, lambda file, write=write: write(timelines, file))  # type: ignore[misc]
 
 
-def _drawing(picture: Path, timelines: int) -> Callable[[Sequence[Timeline], Path], None]:
-    """Returns what draws a picture to a file. Raises InputError where that cannot be, before any kernel has run."""
+def _writer(path: Path, kind: Kind, timelines: int) -> Callable[[Sequence[Timeline], Path], None]:
+    """Returns what writes timelines to a file of this kind. Raises InputError where that cannot be, before any kernel has run."""
+    if kind is PAGE:
+        from tl_attention.lab.trace import page
+
+        return page.write
+    if kind is CHROME:
+        from tl_attention.lab.trace import chrome
+
+        return lambda found, file: chrome.write(found[0], file)
     try:
-        from tl_attention.lab.trace import picture as of_picture
+        from tl_attention.lab.trace import picture
     except ImportError as error:
-        raise InputError(f'--picture: {error}, expected what `pip install "tl-attention[pictures]"` has') from None
-    of_picture.check(picture, timelines)
-    return of_picture.write
+        raise InputError(f'{path}: {error}, expected what `pip install "tl-attention[pictures]"` has') from None
+    picture.check(timelines)
+    return picture.write
 
 
-def _kinds(marks: str) -> frozenset[str]:
+def kinds_of(marks: str) -> frozenset[str]:
+    """Returns the kinds of marks that a text names, separated by commas. Raises InputError for any other text."""
     from tl_attention.codeproof.mark_places import KINDS
 
     kinds = some_of("--marks", marks, KINDS, "nothing to mark")
@@ -154,32 +152,40 @@ def _kinds(marks: str) -> frozenset[str]:
     return frozenset(kinds)
 
 
-def _numbers(blocks: str) -> tuple[int, ...]:
+def numbers_of(blocks: str) -> tuple[int, ...]:
+    """Returns the numbers of thread blocks that a text names, separated by commas. Raises InputError for any other text."""
     try:
         return tuple(int(number) for number in blocks.split(","))
     except ValueError:
         raise InputError(f"--blocks: {blocks[:40]!r} is no list of numbers, such as 0,1,2") from None
 
 
-def _recorded(
-    schedule: str, problem: dict[str, Any], kinds: frozenset[str], window: Window, seed: int | None, ncu: bool
-) -> Timeline:
+def to_record(schedule: str, problem: dict[str, Any]) -> Candidate:
+    """Returns the kernel to record. Raises InputError where there is no GPU to run it, and for packed sequences."""
     (candidate,) = candidates([schedule], card_for(None), refuse=True, **problem)
     if candidate.shape.packed:
         raise InputError(f"{candidate.name}: packed sequences, expected a batch of one length: nothing is recorded")
     if not visible_gpus():
-        raise InputError(f"trace: no GPU here, expected one of compute capability {KNOWN}; --of needs none")
-    from tl_attention.lab.trace.counted import record_and_count
+        raise InputError(
+            f"trace: no GPU here, expected one of compute capability {KNOWN}; `trace {schedule} --predict` and "
+            "`trace --of FILE` need none"
+        )
+    return candidate
+
+
+def _recorded(schedule: str, problem: dict[str, Any], blocks: str, marks: str) -> Timeline:
+    kinds, numbers, candidate = kinds_of(marks), numbers_of(blocks), to_record(schedule, problem)
     from tl_attention.lab.trace.recording import record
+    from tl_attention.lab.trace.timeline import Window
 
-    return (record_and_count if ncu else record)(candidate, kinds, window, seed)
+    return record(candidate, kinds, Window(numbers, 0, ITERATIONS))
 
 
-def _predicted(schedule: str, problem: dict[str, Any], machine: str) -> Timeline:
+def _predicted(schedule: str, problem: dict[str, Any]) -> Timeline:
     from tl_attention.lab.model.machine import load
     from tl_attention.lab.model.timeline import predicted
 
-    on = load(machine)
+    on = load()
     (candidate,) = candidates([schedule], card_of_arch(on.arch), refuse=True, **problem)
     return predicted(candidate, on)
 

@@ -11,13 +11,14 @@ import click
 from tl_attention.errors import InputError, printable
 from tl_attention.lab.cli.command import FAILED, Problems, command
 from tl_attention.lab.cli.options import (
-    DEFAULT_HEAD_SIZE,
-    HEAD_SIZE,
     arch_option,
     dtype_option,
     feature_options,
+    head_dim_option,
     head_size_for,
     of_card,
+    shape_for,
+    shape_option,
     window_option,
 )
 from tl_attention.lab.cli.schedules import meant_for, prove, resolve_all, schedules_argument, texts_of
@@ -43,34 +44,25 @@ MOST_SMS = 1024
     examples={
         "warm --head-dim 64 --dtype bf16": "the kernels that attention() takes by default",
         "warm mine.yaml --causal --lse": "a file of yours, for training",
-        "warm --arch sm_80 --sms 108": "for another machine with an A100",
-    }
+        "warm --shape 1,32/8,4096,64 --arch a100": "grouped heads, for another machine with an A100",
+    },
+    gone={
+        "--group": "is gone: `--shape 1,32/8,4096,128` says it, with heads of Q/heads of K and V",
+        "--packed": "is gone: `--shape 8x4096,32,128` says it, with packed sequences",
+    },
 )
 @schedules_argument
-@click.option(
-    "--head-dim",
-    "sizes",
-    multiple=True,
-    type=HEAD_SIZE,
-    help="a head size; may be given several times  [default: that of each SCHEDULE, 128 without any]",
-)
+@shape_option
+@head_dim_option("the head size  [default: that of each SCHEDULE, 128 without any]")
 @dtype_option("the dtype of calls; may be given twice  [default: fp16 and bf16]", several=True)
 @click.option("--causal/--no-causal", default=None, help="calls with a causal mask, or without one  [default: both]")
 @window_option
-@click.option(
-    "--group",
-    type=click.IntRange(min=1),
-    default=1,
-    show_default=True,
-    help="how many heads of Q share a head of K and V",
-)
 @feature_options
 @click.option(
     "--strided",
     is_flag=True,
     help="for calls with views or layout bshd: tensors of any strides, instead of contiguous ones",
 )
-@click.option("--packed", is_flag=True, help="for calls of attention_varlen: packed sequences")
 @click.option("--invariant", is_flag=True, help="for calls with invariant=True")
 @arch_option
 @click.option(
@@ -80,7 +72,8 @@ MOST_SMS = 1024
 )
 def warm(
     schedules: tuple[str, ...],
-    sizes: Sequence[HeadSize],
+    shape: str | None,
+    head_dim: HeadSize | None,
     dtypes: Sequence[str],
     causal: bool | None,
     window: str,
@@ -88,32 +81,35 @@ def warm(
     invariant: bool,
     card: Card | None,
     sms: int | None,
-    **options: Any,
+    **asked: Any,
 ) -> None:
     """Compile kernels ahead of time, so that the first attention() call of a process finds them. It needs no GPU.
 
     Without a SCHEDULE these are the kernels that attention() takes by default. A kernel serves all batches, heads and
-    lengths, and all windows that are closed on the same sides. The options say for which calls: --lse, for instance, is
-    for calls that return the LSE or have a gradient.
+    lengths, and all windows that are closed on the same sides. The options say for which calls: of a shape these are the
+    head size, how many heads of Q share one of K and V, and whether sequences are packed. --lse is for calls that return
+    the LSE or have a gradient.
     """
     # A mistake in any file or option is told before the first slow import.
     on = card or card_at_hand()
-    asked = of_card(resolve_all(texts_of(schedules)), on) if schedules else []
+    named = of_card(resolve_all(texts_of(schedules)), on) if schedules else []
     kinds = (False, True) if causal is None else (causal,)
     masks = dict.fromkeys(masked(is_causal, _window(window)) for is_causal in kinds)
-    own_sizes = [head_size_for([named]) for named in asked] or [DEFAULT_HEAD_SIZE]
+    of_calls = AttentionShape.parse(shape_for(shape, head_dim, named))
+    is_sized = shape is not None or head_dim is not None
+    sizes = [of_calls.head_size] if is_sized or not named else [head_size_for([one]) for one in named]
     shapes = [
-        _any_lengths(size, mask=mask, dtype=parse_dtype(dtype), **options)
-        for size in dict.fromkeys(sizes or own_sizes)
+        _any_lengths(of_calls, size, mask, parse_dtype(dtype)).asking(**asked)
+        for size in dict.fromkeys(sizes)
         for dtype in dict.fromkeys(dtypes or ("fp16", "bf16"))
         for mask in masks
     ]
-    wanted = [(named, shape) for shape in shapes for named in _named(asked, shape, on, invariant, bool(sizes))]
+    wanted = [(one, shape) for shape in shapes for one in _named(named, shape, on, invariant, is_sized)]
     problems = Problems()
     # Only head sizes matter here.
-    for (_, size), named in {(named.text, shape.head_size): named for named, shape in wanted}.items():
+    for (_, size), one in {(one.text, shape.head_size): one for one, shape in wanted}.items():
         with problems.each():
-            prove(named, [size], on)
+            prove(one, [size], on)
     problems.finish()
 
     from tl_attention.lab.measure.candidate import Candidate
@@ -123,7 +119,7 @@ def warm(
     check_can_be_filled()
     kernels = [
         Candidate(
-            *(named.name, problem, Planned(named.schedule)),
+            *(one.name, problem, Planned(one.schedule)),
             sms=sms or on.sms,
             strided=strided,
             arch=on.arch,
@@ -131,8 +127,8 @@ def warm(
             in_parts=in_parts,
             tile_heads=heads,
         )
-        for named, shape in wanted
-        for problem, heads, in_parts in of_any_lengths(shape, named.schedule, invariant)
+        for one, shape in wanted
+        for problem, heads, in_parts in of_any_lengths(shape, one.schedule, invariant)
     ]
     # Two names may have one schedule.
     wanted_once = [*{(kernel.schedule, kernel.variant): kernel for kernel in kernels}.values()]
@@ -161,22 +157,24 @@ def _filled(kernels: Sequence[Candidate]) -> bool:
     return not failed
 
 
-def _window(text: str) -> tuple[int, ...]:
+def _window(text: str) -> tuple[int, int]:
     sides = parse_window(text)
     if max(sides) > MOST_KEYS:
         raise InputError(
-            f"window: {text[:40]!r} hides no key of a sequence, expected at most {MOST_KEYS} keys on a side"
+            f"--window: {text[:40]!r} hides no key of a sequence, expected at most {MOST_KEYS} keys on a side"
         )
     return sides
 
 
-def _any_lengths(size: HeadSize, *, group: int, mask: Mask, dtype: str, packed: bool, **asked: Any) -> AttentionShape:
-    """Returns a problem with these head sizes, group, mask, dtype and features, whose batch and lengths are 1.
+def _any_lengths(of_calls: AttentionShape, size: HeadSize, mask: Mask, dtype: str) -> AttentionShape:
+    """Returns a problem with the heads and packing of these calls, and with this head size, mask and dtype.
 
-    A kernel serves all batches and lengths.
+    A kernel serves all batches and lengths, which are 1.
     """
     head_dim, head_dim_v = sizes_of(size)
-    return AttentionShape(1, group, 1, 1, head_dim, dtype, mask, head_dim_v, heads_kv=1, packed=packed).asking(**asked)
+    return AttentionShape(
+        *(1, of_calls.group, 1, 1, head_dim, dtype, mask, head_dim_v), heads_kv=1, packed=of_calls.packed
+    )
 
 
 def _named(

@@ -55,11 +55,6 @@ PICTURE = Kind(
         rb'(?s)<\?xml [^>]*>\s*<!DOCTYPE svg .*?\n<g id="figure_1">|\x89PNG\r\n\x1a\n.{,200}' + PICTURE_TITLE.encode()
     ),
 )
-SCHEMA = Kind(
-    "a JSON Schema of schedules",
-    "replace",
-    re.compile(rb'(?s)\{\s*"\$schema": "[^"\n]*",.*"title": "tl-attention schedule"'),
-)
 SUBMISSION = Kind(
     "a packed submission",
     "replace",

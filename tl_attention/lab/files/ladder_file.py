@@ -29,6 +29,7 @@ from tl_attention.schedule.files import yaml_text
 from tl_attention.schedule.files.named import Named, resolve
 from tl_attention.schedule.files.yaml_text import checked
 from tl_attention.schedule.key_errors import RuleBroken
+from tl_attention.schedule.key_words import suggestion
 
 START, SUFFIX = "ladder-", ".yaml"
 
@@ -176,7 +177,13 @@ def load_ladder(name: str | Path) -> Ladder:
     text = str(name)
     path = Path(text) if text.endswith(SUFFIX) else _root() / f"{START}{text}{SUFFIX}"
     if not os.path.isfile(path):
-        raise InputError(f"no ladder is named {text[:60]!r}, expected one of {', '.join(ladder_names())}, or a file")
+        known = ladder_names()
+        instead = (
+            f": {meant.rstrip()}"
+            if (meant := suggestion(text, known))
+            else f", expected one of {', '.join(known)}, or a file"
+        )
+        raise InputError(f"no ladder is named {text[:60]!r}{instead}")
     file = yaml_text.read(path)
     ladder = checked(file, Ladder, file.fields)
     ladder._name = path.stem.removeprefix(START)

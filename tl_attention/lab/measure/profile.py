@@ -8,7 +8,7 @@ from __future__ import annotations
 import pickle
 import secrets
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -65,6 +65,11 @@ class ProfileRow(Measured):
         """Returns a counter's value in bytes, converted if it counts sectors; None if it was not counted."""
         value = self.metrics.get(metric)
         return value if value is None or "sectors" not in metric else value * SECTOR_BYTES
+
+
+def is_profile(values: Mapping[str, Any]) -> bool:
+    """Says whether the object of a line of results has the key `metrics`, as what ncu counted has."""
+    return "metrics" in values
 
 
 # The kernel of torch.cuda._sleep, launched before each job: a peer may launch any number of kernels.

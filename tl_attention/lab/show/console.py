@@ -17,8 +17,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from tl_attention.errors import printable
 from tl_attention.lab.measure import records
 from tl_attention.lab.measure.cell_records import CellRow
+from tl_attention.lab.measure.profile import ProfileRow
 from tl_attention.lab.measure.records import Row, grouped
-from tl_attention.lab.show import cells, report
+from tl_attention.lab.show import cells, profile, report
 from tl_attention.lab.show.table import Table
 
 # The time between two lines of progress where stderr is a file: a kernel takes more to compile, a round of samples less.
@@ -193,6 +194,15 @@ def show(rows: Sequence[Row], path: Path, loops: bool = False) -> None:
         output.say("recorded on another machine, for the same generated CUDA and the same problem:")
         output.say(*(f"  {line}" for line in elsewhere))
     output.say(f"{counted(len(rows), 'row')} in {path}")
+
+
+def show_profiles(rows: Sequence[ProfileRow]) -> None:
+    """Prints tables of what ncu counted of kernels, beside what theory says, and the lines below them."""
+    output = Output()
+    for table in profile.tables(rows):
+        output.fitting(table)
+        output.say("")
+    output.say(*profile.below(rows))
 
 
 def show_predicted(rows: Sequence[Row], predicted: Mapping[report.Kernel, str]) -> None:

@@ -13,7 +13,6 @@ from tl_attention.problem.warpgroup import WARP
 from tl_attention.program.limits import fragments_text, of_another, shared_text
 from tl_attention.program.planned import Planned
 from tl_attention.program.program import Iteration, Operation, Program, offset
-from tl_attention.schedule.dialect import Model
 from tl_attention.schedule.options import OPTION_KEYS, words_of
 from tl_attention.schedule.schedule import Schedule
 
@@ -71,19 +70,14 @@ SAID = {
 
 
 def explain(
-    planned: Planned,
-    model: Model | None = None,
-    head_dim: HeadSize = 128,
-    card: Card = HOPPER,
-    opening: str = "",
-    costs: Costs | None = None,
+    planned: Planned, head_dim: HeadSize = 128, card: Card = HOPPER, opening: str = "", costs: Costs | None = None
 ) -> str:
     """Returns a text on what a schedule takes of the card's SM, on its options, and on its Program.
 
-    The Program is in the lowering's own model by default, and comes as prologue, steady state and epilogue. `opening`
-    says in words what the schedule is, and comes first. With `costs` the operations of the steady state have their cycles.
+    The Program comes as prologue, steady state and epilogue. `opening` says in words what the schedule is, and comes
+    first. With `costs` the operations of the steady state have their cycles.
     """
-    schedule, program = planned.schedule, planned.in_model(model)
+    schedule, program = planned.schedule, planned.program
     what = f"lowering {schedule.lowering}: {schedule.dialect.words}"
     first, label = f"{opening}\n{what}" if opening else what, f"label: {schedule.label}"
     if program is None:
@@ -94,7 +88,7 @@ def explain(
     options = [f"options, {SET} where the file sets them:", *option_lines(schedule)] if schedule.dialect.options else []
     parts = [
         first,
-        f"{_heading(schedule, program)}\n{_resources(planned, head_dim, card)}",
+        f"{_heading(program)}\n{_resources(planned, head_dim, card)}",
         "\n".join(options),
         label,
         *program_parts(schedule, program, costs),
@@ -105,7 +99,7 @@ def explain(
 def program_parts(schedule: Schedule, program: Program, costs: Costs | None = None) -> list[str]:
     """Returns, as one text each, a Program's producer if it has one, steady state, prologue and epilogue."""
     phases = program.phases
-    placed = program.model == schedule.dialect.model and not schedule.dialect.emitted
+    placed = not schedule.dialect.emitted
     note = f" ({PLACED} of the model: TileLang places it)" if placed else ""
     lines = partial(_lines, program, placed)
     return [
@@ -116,15 +110,13 @@ def program_parts(schedule: Schedule, program: Program, costs: Costs | None = No
     ]
 
 
-def _heading(schedule: Schedule, program: Program) -> str:
+def _heading(program: Program) -> str:
     note = {
         "synchronous": "every product is waited for at once; loads are issued by the threads that compute",
         "asynchronous": "products stay in flight until an operation needs them; a producer issues the loads",
     }[program.model]
-    own = program.model == schedule.dialect.model
-    other = "" if own else f", not the {schedule.dialect.model} one of lowering {schedule.lowering}"
     least = f"; the loop runs at least {program.least_blocks} blocks" if program.least_blocks > 1 else ""
-    return f"{program.model} model{other}: {note}\nbuffers: {program.rings}{least}"
+    return f"{program.model} model: {note}\nbuffers: {program.rings}{least}"
 
 
 def _resources(planned: Planned, head_dim: HeadSize, card: Card) -> str:

@@ -32,6 +32,11 @@ def table(row: ProfileRow) -> Table:
     return Table.plain(title(row), HEADINGS, list(_lines(row, counters.COUNTERS)))
 
 
+def tables(rows: Sequence[ProfileRow]) -> list[Table]:
+    """Makes a table of each kernel's counters, and then one of the stalls of each run and problem."""
+    return [*map(table, rows), *map(stall_table, by_problem(rows))]
+
+
 def traffic_table(rows: Sequence[ProfileRow]) -> Table:
     """Makes one table of the bytes that several kernels move, each measured beside what theory says."""
     lines = [(row.name, *line) for row in rows for line in _lines(row, BYTES)]

@@ -37,7 +37,7 @@ def below(timeline: Timeline) -> Iterator[str]:
     about = timeline.about
     roles = of_block(timeline, timeline.lines[0].block)
     if not roles:
-        yield "no role shows a whole tile: --iterations notes more of them"
+        yield "no role shows a whole tile: `python tools/measure.py timeline --iterations` notes more of them"
     busy = tensor_pipe(timeline, [*roles.values()])
     if busy is not None:
         also = f"; ncu counts {about.ncu.percent:.1f} % in the whole kernel with these marks" if about.ncu else ""

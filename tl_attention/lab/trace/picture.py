@@ -12,7 +12,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from tl_attention.errors import InputError, printable
+from tl_attention.errors import InputError
 from tl_attention.lab.files import user_file
 from tl_attention.lab.files.kinds import PICTURE
 from tl_attention.lab.trace.colours import COLOURS
@@ -20,7 +20,6 @@ from tl_attention.lab.trace.critical import TENSOR_PIPE, Segment, critical_path,
 from tl_attention.lab.trace.flights import in_flight
 from tl_attention.lab.trace.shares import of_block, tensor_pipe
 from tl_attention.lab.trace.sheet import (
-    FORMATS,
     GRID,
     INK,
     NORMAL,
@@ -50,13 +49,10 @@ LONGEST_NAME = 18
 UNBROKEN = "\N{NO-BREAK SPACE}%\N{NO-BREAK SPACE}"
 
 
-def check(file: Path, timelines: int) -> None:
-    """Raises InputError unless a picture of so many timelines can be drawn to a file with this name."""
-    if file.suffix[1:] not in FORMATS:
-        endings = " or ".join(f".{kind}" for kind in FORMATS)
-        raise InputError(f"--picture: {printable(file.name)[:60]!r}, expected a name that ends in {endings}")
+def check(timelines: int) -> None:
+    """Raises InputError unless a picture of so many timelines can be drawn."""
     if timelines > MOST:
-        raise InputError(f"--picture: {timelines} timelines, expected at most {MOST}")
+        raise InputError(f"a picture: {timelines} timelines, expected at most {MOST}")
 
 
 def write(timelines: Sequence[Timeline], file: Path) -> None:

@@ -1,4 +1,4 @@
-"""`which` shows what attention() takes for a call that names no schedule: the schedule, and the operator of its gradients.
+"""This module shows what attention() takes for a call that names no schedule: the schedule, and the operator of its gradients.
 
 It imports nothing heavy.
 """
@@ -11,19 +11,7 @@ from typing import Any
 
 import click
 
-from tl_attention.lab.cli.command import command
-from tl_attention.lab.cli.options import (
-    DEFAULT_SHAPE,
-    arch_option,
-    card_for,
-    causal_option,
-    dtype_option,
-    feature_options,
-    shape_option,
-    window_option,
-)
 from tl_attention.op.rows import Rows
-from tl_attention.problem.card import Card
 from tl_attention.problem.mask import masked, parse_window
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.schedule.files.backward import BackwardRule, backward_rules, case_of, masks_alike, packed_masks_alike
@@ -31,32 +19,12 @@ from tl_attention.schedule.files.conditions import Case, RuleFile
 from tl_attention.schedule.files.defaults import computed, defaults
 
 
-@command(
-    examples={
-        "which --causal": "the default problem with a causal mask",
-        "which --shape 1,32/8,4096,64 --dtype bf16": "grouped heads, head_dim 64",
-        "which --shape 1,32,1,4096,128 --invariant": "one that computes a row as for any other length",
-        "which --arch sm_86": "on an RTX 3090",
-    }
-)
-@shape_option(DEFAULT_SHAPE, default=DEFAULT_SHAPE)
-@dtype_option("the inputs' dtype")
-@causal_option
-@window_option
-@feature_options
-@click.option(
-    "--invariant/--not-invariant", default=None, help="a row has the same bits whatever the lengths, or need not"
-)
-@arch_option
-def which(
-    shape: str, dtype: str, causal: bool, window: str, invariant: bool | None, card: Card | None, **asked: Any
-) -> None:
-    """Show which schedule attention() takes for a call that names none, which operator its gradients take, and why.
+def explain_call(shape: str, arch: str, invariant: bool | None, *, causal: bool, window: str, **asked: Any) -> None:
+    """Prints the rules that a call of these options takes, and above each those that it passes over, and why.
 
-    Below each are the rules above its own, each with the first condition that the call does not meet.
+    `asked` is what `AttentionShape.parse` takes beside the mask, which may hide all keys of a query.
     """
-    arch = card_for(card).arch
-    seen = _seen(AttentionShape.parse(shape, dtype=dtype, **asked), causal, window)
+    seen = _seen(AttentionShape.parse(shape, **asked), causal, window)
     problem, invariant = computed(seen, arch, invariant)
     case, found = Case.of(problem, arch), defaults()
     number = found.number(case, invariant)
