@@ -14,6 +14,8 @@ import pytest
 import simpy
 import yaml
 from click.testing import CliRunner
+from measurements import probes
+from measurements.calibration import MEASURED, calibrated, text
 from model_code import in_store
 from tiers import exhaustive
 
@@ -21,8 +23,7 @@ from tl_attention.errors import InputError, ScheduleRefused
 from tl_attention.lab.cli import main
 from tl_attention.lab.measure.candidate import Candidate
 from tl_attention.lab.model import machine as machines
-from tl_attention.lab.model import prediction, probes
-from tl_attention.lab.model.calibration import MEASURED, calibrated, text
+from tl_attention.lab.model import prediction
 from tl_attention.lab.model.grid import Grid
 from tl_attention.lab.model.instructions import loops, read
 from tl_attention.lab.model.machine import NUMBERS, Machine

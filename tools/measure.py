@@ -19,6 +19,7 @@ from measurements import (
     llama,
     new_shapes,
     operator,
+    probes,
     profile,
     timeline,
     training,
@@ -32,8 +33,8 @@ def main() -> None:
     """Measure and record what no command of tl-attention measures."""
 
 
-MEASUREMENTS = (backward, calibrate, cards, cudnn_inputs, generate, host, llama, new_shapes, operator, profile)
-for measurement in (*MEASUREMENTS, timeline, training):
+MEASUREMENTS = (backward, calibrate, cards, cudnn_inputs, generate, host, llama, new_shapes, operator)
+for measurement in (*MEASUREMENTS, probes, profile, timeline, training):
     main.add_command(measurement.main, measurement.__name__.rpartition(".")[2].replace("_", "-"))
 
 if __name__ == "__main__":

@@ -33,8 +33,8 @@ def main(machine: str, output: Path) -> None:
     card = card_at_hand()
     if not visible_gpus() or card.arch != base.arch:
         raise InputError(f"calibrate: no GPU of {base.arch} here, expected one: what is measured needs it")
-    from tl_attention.lab.model import probes
-    from tl_attention.lab.model.calibration import calibrated, text
+    from measurements import probes
+    from measurements.calibration import calibrated, text
 
     today, known = datetime.datetime.now(datetime.UTC).date().isoformat(), gpu()
     device, driver = (known.name, known.driver) if known else ("unknown", "unknown")

@@ -1,7 +1,7 @@
-"""This module measures one SM of a Hopper GPU by microbenchmarks: how long instructions, barriers and copies take.
+"""Measures one SM of a Hopper GPU by microbenchmarks: how long instructions, barriers and copies take.
 
 The benchmarks are `probes.cu`, one TileLang kernel that runs one of them in each launch. All times are cycles of the SM's
-clock. `python -m tl_attention.lab.model.probes` prints what `measure` returns as JSON.
+clock. `python tools/measure.py probes` prints what `measure` returns as JSON.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
+
+import click
 
 from tl_attention.problem.card import HOPPER
 
@@ -309,5 +311,7 @@ def measure() -> dict[str, float | list[float]]:
     return {name: value for part in parts for name, value in part}
 
 
-if __name__ == "__main__":
-    print(json.dumps(measure(), indent=1))
+@click.command()
+def main() -> None:
+    """Print what one SM of the GPU here does, as JSON."""
+    click.echo(json.dumps(measure(), indent=1))
