@@ -73,9 +73,9 @@ MISTAKES = {
     "statement 18": ("[14]", "[18]", 9, ["group[5][0]: 18 is no statement", "0 to 17", "load_k, mask"]),
     "statement -1": ("[14]", "[-1]", 9, ["group[5][0]: -1 is no statement", "0 to 17"]),
     "statement foo": ("[14]", "[foo]", 9, ["group[5][0]: 'foo' is no statement", "rescale, load_v, mma1"]),
-    "statement in capitals": ("[14]", "[MMA1]", 9, ["group[5][0]: 'MMA1' is no statement, did you mean mma1? "]),
-    "misspelt statement": ("[14]", "[rowmax]", 9, ["'rowmax' is no statement, did you mean row_max? Expected"]),
-    "misspelt chunk": ("[14]", "[exp_1]", 9, ["'exp_1' is no statement, did you mean exp.1? "]),
+    "statement in capitals": ("[14]", "[MMA1]", 9, ["group[5][0]: 'MMA1' is no statement, did you mean mma1?"]),
+    "misspelt statement": ("[14]", "[rowmax]", 9, ["'rowmax' is no statement, did you mean row_max?"]),
+    "misspelt chunk": ("[14]", "[exp_1]", 9, ["'exp_1' is no statement, did you mean exp.1?"]),
     "misspelt statement of a wait": (
         "",
         "wait_before: {mma1: Rescale}\n",

@@ -84,7 +84,7 @@ MISTAKES = {
     "null of an unknown key": ("base: best\nblock: null\n", "2: block: unknown key, did you mean block_N?"),
     "own statement": (
         "base: best\nwait_before: {mma1: exp_1}\n",
-        "2: wait_before.mma1: 'exp_1' is no statement, did you mean exp.1? ",
+        "2: wait_before.mma1: 'exp_1' is no statement, did you mean exp.1?",
     ),
     "two lines of summary": ("base: best\nsummary: |\n  a\n  b\n", "2: summary: expected one line of printable text"),
     "escape in the summary": (

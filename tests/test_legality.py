@@ -48,7 +48,7 @@ CASES = {
     ),
     "a load placed behind its reader": (
         schedule([3, 0, 1, 2, -1, 4], [0, 0, 0, 0, -1, 0]),
-        "deadlock: the consumer waits to wait load_k(0)",
+        "deadlock: the consumer waits for load_k(0)",
     ),
 }
 
@@ -75,7 +75,7 @@ def test_a_producer_that_the_order_of_acquires_blocks_is_refused():
 
 def test_num_stages_must_tell_the_buffers_that_placed_loads_get():
     late = shipped()["prefetch_late"].model_copy(update={"num_stages": 2})
-    with pytest.raises(ScheduleRefused, match="give 1 buffers of K_shared and 1 of V_shared: expected num_stages 1"):
+    with pytest.raises(ScheduleRefused, match="give 1 buffer of K_shared and 1 of V_shared: expected num_stages 1"):
         refuse_unless_safe(Planned(late), 128)
 
 

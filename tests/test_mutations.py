@@ -168,7 +168,7 @@ def test_so_are_mutants_with_options_and_a_wait_that_has_no_place_is_refused(sha
             program = derive_small(schedule, model)
         except ScheduleRefused as refused:
             assert re.match(
-                r"wait_before\.mma\d: .* between the issue of |release_before\.load_.: .* comes before mma\d.* is done",
+                r"wait_before\.mma\d: .* between the issue of |release_before\.load_.: .* comes before the end of mma\d",
                 str(refused),
             )
             counts["refused by a rule"] += 1

@@ -178,9 +178,9 @@ def test_a_release_shows_up_where_it_is_asked_for(place, model):
 @pytest.mark.parametrize(
     "load, place, words",
     [
-        ("load_k", "max_prev", "max_prev(t) comes before mma0(t) is done, which reads K_shared"),
-        ("load_k", "mma1", "mma1(t-1) comes before mma0(t) is done, which reads K_shared"),
-        ("load_v", "exp.0", "exp.0(t) comes before mma1(t-1) is done, which reads V_shared"),
+        ("load_k", "max_prev", "max_prev(t) comes before the end of mma0(t), which reads K_shared"),
+        ("load_k", "mma1", "mma1(t-1) comes before the end of mma0(t), which reads K_shared"),
+        ("load_v", "exp.0", "exp.0(t) comes before the end of mma1(t-1), which reads V_shared"),
     ],
 )
 def test_a_release_before_its_reader_is_done_is_refused_with_the_places_that_it_may_have(load, place, words):
@@ -197,7 +197,7 @@ def test_a_release_before_its_reader_is_done_is_refused_with_the_places_that_it_
 
 def test_a_reader_that_is_done_last_leaves_no_statement_to_release_its_buffer_before():
     last = fa3(*CHUNKED, split=TWO, mma1=1 + len(CHUNKED), release_before={"load_v": "cast"})
-    with pytest.raises(ScheduleRefused, match="comes before mma1.* is done.*: no statement comes later, remove it"):
+    with pytest.raises(ScheduleRefused, match="comes before the end of mma1.*: no statement comes later, remove it"):
         derive(last, "synchronous")
 
 
@@ -207,7 +207,7 @@ def test_a_release_that_comes_too_late_for_the_producer_deadlocks_with_one_buffe
     late = Schedule.from_label(f"{label}~release_before.load_k=rescale")
     check(derive(late))
     words = refusal(Schedule.from_label(f"{label}~kernel.k_stages=1~release_before.load_k=rescale"))
-    assert words.startswith("deadlock: the consumer waits to wait load_k(1); the producer waits to acquire load_k(1)")
+    assert words.startswith("deadlock: the consumer waits for load_k(1); the producer waits to acquire load_k(1)")
     assert words.endswith("(buffers: K_shared 1, V_shared 2)")
     check(derive(Schedule.from_label(f"{label}~kernel.k_stages=1~release_before.load_k=cast")))
 

@@ -149,7 +149,7 @@ ROWS = [
     Row("too little shared memory",
         edit("best", "it has 1.99994 buffers for load_q from byte 180224 on, the Program has 2",
             *passed(16, number(212992), "((int64_t)212991)"), host=True),
-        edit("seed", "it has 1 buffers for load_v from byte 98304 on, the Program has 2", number(163840),
+        edit("seed", "it has 1 buffer for load_v from byte 98304 on, the Program has 2", number(163840),
             "((int64_t)131072)", host=True),
         edit("mma_sync_small", "it has 0 buffers for load_v from byte 32768 on, the Program has 1",
             *argument("K", 15, number(49152), "((int64_t)32768)"), host=True)),

@@ -7,7 +7,7 @@ IN_PLACE = "see V in K's shared memory"
 NO_ROLES = "it has no roles, turns, clusters or counters: all threads do the same for the grid's tile"
 ROWS = [
     Row("a ring with a buffer less", IN_PLACE,
-        edit("seed_causal", "1 buffers for load_k from byte 32768 on, the Program has 2",
+        edit("seed_causal", "1 buffer for load_k from byte 32768 on, the Program has 2",
             r"void\* V_shared = \(\(void\*\)\(\(char\*\)buf_dyn_shmem \+ 98304\)\);",
             "void* V_shared = ((void*)((char*)buf_dyn_shmem + 65536));", which="all"), IN_PLACE),
     Row("a structure that cannot be read",

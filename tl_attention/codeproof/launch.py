@@ -123,7 +123,7 @@ def check_memory(kernel: Kernel, plan: HostPlan, tiles: Mapping[str, Tile]) -> N
         slot = tile.elements * DTYPE_BYTES
         if size != tile.slots * slot or start % 1024:
             raise Unsafe(
-                f"it has {size / slot:g} buffers for load_{name.lower()} from byte {start} on, the Program has {tile.slots}"
+                f"it has {'1 buffer' if size == slot else f'{size / slot:g} buffers'} for load_{name.lower()} from byte {start} on, the Program has {tile.slots}"
             )
 
 

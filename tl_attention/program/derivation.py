@@ -281,7 +281,7 @@ class _Iteration:
             expected = f"expected one of {', '.join(later)}" if later else "no statement comes later, remove it"
             raise _misplaced(
                 *("release_before", load, f"{before}({offset(-self.stage[before])})"),
-                f"comes before {reader}({offset(-self.stage[reader] - passed)}) is done, which reads {buffer}: {expected}",
+                f"comes before the end of {reader}({offset(-self.stage[reader] - passed)}), which reads {buffer}: {expected}",
             )
         return wanted, self.stage[reader] + passed
 

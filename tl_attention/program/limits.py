@@ -112,14 +112,19 @@ def of_another(card: Card) -> str:
     return "" if card.arch == HOPPER.arch else f" of {card}"
 
 
+def buffers(count: int) -> str:
+    """Returns a number of buffers in words."""
+    return "1 buffer" if count == 1 else f"{count} buffers"
+
+
 def shared_text(schedule: Schedule, size: HeadSize, rings: tuple[int, int]) -> str:
     """Returns the formula of the bytes in shared memory as text, from the tile's sizes and the numbers of buffers."""
     M, N, (k, v), (columns, columns_v) = schedule.block_M, schedule.block_N, rings, sizes_of(tile_size(size))
     if columns == columns_v:
         tiles = [f"(block_M {M} + ({k} + {v} buffers) * block_N {N}) * head_dim {columns}"]
     else:
-        tiles = [f"(block_M {M} + {k} buffers * block_N {N}) * head_dim {columns}"]
-        tiles.append(f"{v} buffers * block_N {N} * head_dim_v {columns_v}")
+        tiles = [f"(block_M {M} + {buffers(k)} * block_N {N}) * head_dim {columns}"]
+        tiles.append(f"{buffers(v)} * block_N {N} * head_dim_v {columns_v}")
     if schedule.kernel.p_operand == "shared":
         tiles.append(f"block_M {M} * block_N {N} of P")
     elements = " + ".join(tiles)

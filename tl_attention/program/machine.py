@@ -30,7 +30,8 @@ class Deadlock(Exception):
 
     def __init__(self, blocked: dict[str, Step]):
         waits = "; ".join(
-            f"the {role} waits to {step.op.kind} {step.op.statement}({step.block})" for role, step in blocked.items()
+            f"the {role} waits {'for' if step.op.kind == 'wait' else f'to {step.op.kind}'} {step.op.statement}({step.block})"
+            for role, step in blocked.items()
         )
         super().__init__(f"deadlock: {waits}")
         self.blocked = blocked

@@ -16,12 +16,13 @@ from tl_attention.errors import InputError
 from tl_attention.schedule.key_words import KeyPath, dotted, line_of, shown, suggestion
 
 Model = type[BaseModel]
-# For each key that has keys below it, an example of one.
-EXAMPLES = {
+# For each key that has keys below it, an example of one; of a list of two numbers, one whose second fits every first.
+EXAMPLES: dict[str, Any] = {
     "kernel": {"cluster": 1},
     "softmax": {"row_max": "thread"},
     "exp2_polynomial": {"every": 4},
     "split": {"exp": [48, 128]},
+    "registers": [240, 24],
     "wait_before": {"mma1": "exp.1"},
     "release_before": {"load_k": "cast"},
 }
@@ -133,7 +134,7 @@ def _meant(key: KeyPath, value: Any, model: Model | None) -> str:
     if inner := model_of(field.annotation):
         return _meant_below(str(name), value, tuple(inner.model_fields))
     if "tuple" in str(field.annotation) and isinstance(value, (int, str)) and " " not in str(value):
-        return f": expected brackets around it, {name}: [{value}]"
+        return f": expected brackets around it, {line_of((name,), [value, *EXAMPLES.get(name, ())[1:]])}"
     if isinstance(value, str) and re.fullmatch(r"-?[0-9]+", value) and field.annotation is int:
         return f": expected {value} without quotes"
     return ""

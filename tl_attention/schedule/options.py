@@ -30,20 +30,12 @@ def _to_name(statement: Any) -> Any:
         return NAMES[statement]
     if isinstance(statement, str) and (statement in NUMBER or CHUNK.fullmatch(statement)):
         return statement
-    guess = suggestion(statement, EVERY_NAME) if isinstance(statement, str) else ""
-    raise PydanticCustomError(
-        "statement",
-        "{found} is no statement, {expected} a number 0 to {last}, one of {names}, or a chunk of {split}: exp.0 to "
-        "exp.{most}",
-        {
-            "found": shown(statement),
-            "expected": f"{guess}Expected" if guess else "expected",
-            "last": len(NAMES) - 1,
-            "names": ", ".join(NAMES),
-            "split": " or ".join(IN_CHUNKS),
-            "most": MOST_CHUNKS - 1,
-        },
+    words = suggestion(statement, EVERY_NAME).rstrip() if isinstance(statement, str) else ""
+    words = words or (
+        f"expected a number 0 to {len(NAMES) - 1}, one of {', '.join(NAMES)}, or a chunk of {' or '.join(IN_CHUNKS)}: "
+        f"exp.0 to exp.{MOST_CHUNKS - 1}"
     )
+    raise PydanticCustomError("statement", "{words}", {"words": f"{shown(statement)} is no statement, {words}"})
 
 
 StatementName = Annotated[

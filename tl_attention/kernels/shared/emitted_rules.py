@@ -6,6 +6,7 @@ from collections.abc import Collection
 
 from tl_attention.schedule.dialect import Check
 from tl_attention.schedule.key_errors import RuleBroken
+from tl_attention.schedule.key_words import line_of
 from tl_attention.schedule.keys import Keys
 from tl_attention.schedule.loop.attention import FRAGMENTS
 from tl_attention.schedule.loop.table import Table, whole
@@ -53,8 +54,11 @@ def _chunks_have_all_keys(name: str) -> Check:
     def check(s: Keys) -> None:
         widths = s.split.columns(name)
         if widths and sum(widths) != s.block_N:
+            # The number of chunks stays: groups and waits name them.
+            last = s.block_N - sum(widths[:-1])
+            line = f": write `{line_of(('split', name), [*widths[:-1], last])}`" if last > 0 else ""
             raise RuleBroken(
-                f"{sum(widths)} columns in total, expected block_N {s.block_N}",
+                f"{sum(widths)} columns in total, expected block_N {s.block_N}{line}",
                 *("split", name),
                 others=(("block_N",),),
             )

@@ -24,7 +24,7 @@ def threads_fit_the_tile(s: Keys) -> None:
     if s.threads != 2 * s.block_M:
         raise RuleBroken(
             f"{s.threads} threads do not fit block_M {s.block_M}: each warpgroup of {WARPGROUP} threads computes {ROWS} "
-            f"rows, so expected 2 * {s.block_M} = {2 * s.block_M}",
+            f"rows, so write `threads: {2 * s.block_M}`",
             "threads",
             others=(("block_M",),),
         )

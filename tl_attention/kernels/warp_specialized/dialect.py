@@ -101,14 +101,14 @@ def _rows_of_heads_lie_box_by_box(s: Keys) -> None:
 
 def _two_take_turns(s: Keys) -> None:
     if s.kernel.ping_pong and s.block_M != 128:
-        found = f"two warpgroups take turns, expected block_M 128, found {s.block_M}"
+        found = f"two warpgroups take turns, found block_M {s.block_M}: expected 128, or write `kernel: {{ping_pong: false}}`"
         raise RuleBroken(found, "kernel", "ping_pong", others=(("block_M",),))
 
 
 def _two_store_by_tma(s: Keys) -> None:
     # TileLang 0.1.15 computes the address of a third warpgroup's rows wrongly.
     if s.kernel.output == "tma" and s.block_M > 128:
-        found = f"tma, expected block_M of at most 128, found {s.block_M}"
+        found = f"tma, found block_M {s.block_M}: expected at most 128, or write `kernel: {{output: vector}}`"
         raise RuleBroken(found, "kernel", "output", others=(("block_M",),))
 
 
