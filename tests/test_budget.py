@@ -21,7 +21,7 @@ BUDGET = {
     "op": 1910,
     "oracle": 420,
     "lab": 7340,
-    "tools": 6350,
+    "tools": 6360,
     "tests": 27660,
     "library": 16330,
     "path": 8470,

@@ -111,6 +111,10 @@ MISTAKES = {
         ["check", "nine"],
         "no schedule is named 'nine', expected a name that `tl-attention list` shows",
     ),
+    "a name that ships, as a file": (
+        ["check", "best.yml"],
+        "no file best.yml is here: did you mean best, which ships?",
+    ),
     "another arch": (["check", "best", "--arch", "sm_91"], "'sm_91' is no card, expected one of a100, sm_80, rtx3090"),
     "an arch with a letter too many": (["check", "best", "--arch", "sm_80a"], "'sm_80a' is no card, expected one of"),
     "the head size of another": (

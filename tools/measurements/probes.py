@@ -15,6 +15,8 @@ from typing import Any
 
 import click
 
+from tl_attention.errors import InputError
+from tl_attention.lab.measure.device import card_at_hand, visible_gpus
 from tl_attention.problem.card import HOPPER
 
 # The probes, in the order of the kernel's numbers. Those of CHAIN + a probe are its dependent chain.
@@ -167,8 +169,6 @@ class Probes:
     def __init__(self) -> None:
         import torch
 
-        from tl_attention.lab.measure.device import card_at_hand
-
         card = card_at_hand()
         self.kernel, self.sms = compile_probes(card.arch), card.sms
         self.marks = torch.empty((self.sms, WARPS, MARKS), dtype=torch.int32, device="cuda")
@@ -314,4 +314,6 @@ def measure() -> dict[str, float | list[float]]:
 @click.command()
 def main() -> None:
     """Print what one SM of the GPU here does, as JSON."""
+    if not visible_gpus():
+        raise InputError(f"probes: no GPU here, expected one of {HOPPER}")
     click.echo(json.dumps(measure(), indent=1))

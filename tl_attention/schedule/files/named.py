@@ -87,6 +87,9 @@ def _resolved(text: str) -> Named:
     if os.path.isdir(text) or (not text.endswith(SUFFIXES) and text and catalogue.names(text.strip("/"))):
         raise InputError(f"{text}: a folder of schedules, expected one of them, such as {expand(text)[0]}")
     if text.endswith(SUFFIXES) or os.path.exists(text):
+        name = text.rpartition(".")[0]
+        if catalogue.path_of(name) and not os.path.lexists(text):
+            raise InputError(f"no file {text} is here: did you mean {name}, which ships?")
         return load_file(text)
     if text.startswith(NOTATION):
         configuration = parse(text)
