@@ -14,7 +14,7 @@ from tl_attention.errors import InputError, shown
 from tl_attention.op.call import Call
 from tl_attention.op.in_memory import check_out
 from tl_attention.op.scalars import plain
-from tl_attention.problem.card import CARDS, Card, card_of
+from tl_attention.problem.card import KNOWN, Card, card_of
 from tl_attention.problem.features import BY_WORD, INPUTS, Asked, scale_of
 from tl_attention.problem.head_dims import check_head_dim, head_size
 from tl_attention.problem.mask import Mask, masked
@@ -144,11 +144,14 @@ def prefixed(function: str, error: InputError) -> InputError:
 # --- of a call that runs on a GPU -------------------------------------------------------------------------------------
 
 
+# What a caller without such a device may do.
+ELSEWHERE = "torch.nn.functional.scaled_dot_product_attention computes it there, and `tl-attention run` tries schedules"
+
+
 def checked_card(device: torch.device) -> Card:
     """Returns the Card that describes a CUDA device's GPU. Raises InputError for other devices and for unknown GPUs."""
     if device.type != "cuda":
-        known = ", ".join(card.name for card in CARDS.values())
-        raise InputError(f"attention: the tensors are on {device}, expected a CUDA device ({known})")
+        raise InputError(f"attention: the tensors are on {device}, expected a CUDA device of {KNOWN}; {ELSEWHERE}")
     return card_of(torch.cuda.get_device_capability(device), torch.cuda.get_device_name(device))
 
 
