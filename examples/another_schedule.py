@@ -7,7 +7,7 @@ from common import compare, on_a_gpu
 
 from tl_attention import attention
 
-# `tl-attention list` shows all names, and `tl-attention which` shows the schedule that runs if you name none.
+# `tl-attention list` shows all names, and `tl-attention explain --call` shows the schedule that runs if you name none.
 ON_HOPPER = ("best", "fa3_overlap", "ws_fa3_64x128", "seed")
 # These schedules use mma.sync, which every card since the A100 has.
 ON_ANY_CARD = ("mma_sync", "mma_sync_small")

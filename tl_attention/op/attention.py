@@ -81,7 +81,7 @@ def attention(
         out: a tensor to write the output to, which is also returned. It may be strided as the inputs may, and must not
             share an element with them or with sinks.
         schedule: a name (`tl-attention list` shows them), a file, a label or a Schedule. By default the case decides, as
-            `tl-attention which` shows. A file is read again only after it has changed.
+            `tl-attention explain --call` shows. A file is read again only after it has changed.
         specialize: compile for exactly these sizes instead of for all sizes.
         invariant: give a row of the output the same bits whatever the batch, the lengths and the number of queries, here
             and in `attention_varlen`. The schedule is then one that computes rows as that for any length does, a window
@@ -90,7 +90,7 @@ def attention(
 
     Under torch.compile and torch.export the call is the operator `torch.ops.tl_attention.forward`, which takes neither
     `out` nor a Schedule. Gradients of q, k, v and sinks come from cuDNN's backward or PyTorch's FlashAttention-2, as
-    `tl-attention which` shows. There are none with a softcap, return_lse or out. Rows that see no key have a gradient of 0.
+    `tl-attention explain --call` shows; none with a softcap, return_lse or out. Rows that see no key have gradient 0.
 
     Returns: the output (batch, heads, seq_q, head_dim_v) in q's dtype, contiguous in its layout, or `out`.
     Raises: InputError (a ValueError) for anything that is not supported. A schedule that cannot run raises
