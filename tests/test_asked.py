@@ -7,10 +7,9 @@ import pytest
 from tl_attention.errors import InputError
 from tl_attention.kernels.shared.device_code import ON_SCORES
 from tl_attention.kernels.shared.features import IN_KERNEL
-from tl_attention.lab.measure import bench
 from tl_attention.lab.measure.candidate import verified_on
 from tl_attention.lab.measure.peers import why_not
-from tl_attention.lab.measure.records import Row, problem_of, shape_of
+from tl_attention.lab.measure.records import problem_of, shape_of
 from tl_attention.oracle.features import IN_ORACLE
 from tl_attention.oracle.reference import make_asked
 from tl_attention.problem.features import FEATURES, INPUTS, taken_from
@@ -56,19 +55,6 @@ def test_each_feature_is_in_the_kernels_and_the_oracle_and_inputs_have_the_words
 def test_a_softcap_that_is_none_is_refused(softcap) -> None:
     with pytest.raises(InputError, match="shape: softcap is .*, expected 0, which is off"):
         PLAIN.asking(softcap=softcap)
-
-
-def test_run_asks_for_them(cli, monkeypatch, tmp_path, seed_path) -> None:
-    seen = []
-
-    def measure(candidates, record, progress, **options) -> list[Row]:
-        seen.extend(candidate.shape for candidate in candidates)
-        return [Row("seed", "", "runtime", problem_of(candidates[0].shape), "ok")]
-
-    monkeypatch.setattr(bench, "measure", measure)
-    options = ("--softcap", "20", "--sinks", "--lse", "--dtype", "bf16", "--output", tmp_path / "rows.jsonl")
-    assert cli("run", seed_path, "--shape", "2,6/3,64,96,128", *options).exit_code == 0
-    assert seen == [PLAIN.asking(softcap=20.0, sinks=True, lse=True)]
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,6 @@ OPTIONS = {
     "causal": (["--shape", "1,2,65,64,128", "--causal"], ["causal", "seq_q 65 and seq_kv 64", "no key"]),
     "softcap": (["--softcap", "-1"], ["shape: softcap is -1.0", "expected 0, which is off"]),
     "dtype": (["--dtype", "fp8"], ["--dtype", "'fp8' is not one of", "fp16"]),
-    "window of one side": (["--window", "1024"], ["--window: '1024' is none, expected LEFT,RIGHT such as 1024,0"]),
     "a value of a switch": (["--causal", "true"], ["--causal takes no value, found 'true'"]),
     "seed": (["--seed", "-1"], ["--seed", "0<=x"]),
     "unknown option": (["--warmup", "3"], ["No such option", "--warmup", "--help"]),
@@ -33,8 +32,7 @@ OPTIONS = {
 
 
 OF_BENCH = {
-    "rounds": (["--rounds", "0"], ["--rounds", "2<=x<=10000"]),
-    "rounds without an end": (["--rounds", "99999999999"], ["--rounds", "2<=x<=10000"]),
+    "rounds": (["--rounds", "99999999999"], ["--rounds", "2<=x<=10000"]),
     "sizes": (["--sizes", "dynamic"], ["--sizes", "'runtime', 'fixed', 'both'"]),
     "a ladder and a schedule": (["--ladder", "fa4"], ["--ladder names the schedules", "no SCHEDULES beside it"]),
 }
@@ -79,15 +77,25 @@ def test_a_missing_argument_is_told(error_of) -> None:
     assert "Missing argument 'SCHEDULE'" in error_of("run")
 
 
-@pytest.mark.parametrize("command", ["run", "bench"])
-def test_a_results_file_that_cannot_be_written_is_told_before_anything_starts(command, error_of, tmp_path, seed_path):
+@pytest.mark.parametrize(
+    "words, ending",
+    [
+        ("run seed", "jsonl"),
+        ("bench seed", "jsonl"),
+        *(("trace best", end) for end in ("json", "chrome.json", "html", "svg")),
+    ],
+)
+def test_a_file_that_cannot_be_written_is_told_before_anything_starts(words, ending, error_of, tmp_path):
+    """It is told before the GPU that is not here."""
     (tmp_path / "file").write_text("")
+    folder = tmp_path / f"folder.{ending}"
+    folder.mkdir()
     for path, reason in (
-        (tmp_path, "Is a directory"),
-        (tmp_path / "file" / "rows.jsonl", "Not a directory"),
-        (Path("/proc/none/rows.jsonl"), "No such file"),
+        (folder, "Is a directory"),
+        (tmp_path / "file" / f"some.{ending}", "Not a directory"),
+        (Path(f"/proc/none/some.{ending}"), "No such file or directory"),
     ):
-        assert f"{path}: cannot be written: " in error_of(command, seed_path, "--output", path), reason
+        assert error_of(*words.split(), "--output", path) == f"{path}: cannot be written: {reason}"
 
 
 def test_run_on_a_gpu_that_is_no_known_card_ends_in_one_line_and_leaves_no_empty_file(

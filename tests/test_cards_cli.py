@@ -156,9 +156,9 @@ def test_a_card_that_is_none_is_told(error_of) -> None:
 
 
 def test_a_card_goes_by_its_name_too(cli) -> None:
-    shown = [cli("check", OF_OTHER_CARDS, "--arch", name).stdout for name in ("sm_86", "rtx3090", "RTX 3090", "a100")]
-    assert shown[0] == shown[1] == shown[2] != shown[3] and "on sm_80 (A100)" in shown[3]
-    assert "error" not in cli("check", "best", "--arch", "H200").output
+    for names in (("sm_86", "rtx3090", "RTX 3090"), ("sm_80", "a100"), ("sm_90a", "sm_90", "H200", "h100")):
+        [shown] = {cli("explain", "--call", "--shape", "1,2,256,64", "--arch", name).stdout for name in names}
+        assert (f"case    {names[0]} " in shown) == (names[0] != "sm_90a")
 
 
 # --- attention() -----------------------------------------------------------------------------------------------------

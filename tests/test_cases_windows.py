@@ -106,7 +106,10 @@ def test_commands_take_a_window(cli, error_of, tmp_path):
     shape = AttentionShape.parse("1,2,9,64", causal=True, window="3,7")
     assert shape.mask == Mask(3, 0) and AttentionShape.parse("1,2,9,64", window="3,7").mask == Mask(3, 7)
     for window in ("3", "a,b", "-2,0", "1,2,3"):
-        assert "window" in error_of("run", "seed", "--shape", "1,1,9,64", "--window", window)
+        words = (
+            "window_size is (-2, 0)" if window == "-2,0" else f"{window!r} is none, expected LEFT,RIGHT such as 1024,0"
+        )
+        assert words in error_of("run", "seed", "--shape", "1,1,9,64", "--window", window)
 
 
 def test_how_much_is_computed_for_what_is_seen():

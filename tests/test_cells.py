@@ -309,13 +309,8 @@ def test_a_cell_is_chosen_by_its_name(cli, error_of, tmp_path, monkeypatch) -> N
     assert cli("compare", tmp_path / "cells.yaml", *options).exit_code == 0
     assert [cell.name for cell in chosen] == ["d128-1k-causal", "window-2k"]
     assert str(chosen[0].shape) == "(2, 4, 1024, 128) bfloat16 causal"
-    for text, words in (
-        ("zz", "expected some of 'd128-*', "),
-        ("d128", "did you mean 'd128-*'?"),
-        ("wind", "'wind*'?"),
-    ):
-        error = error_of("compare", tmp_path / "cells.yaml", "--only", text)
-        assert f"'{text}' is no cell of" in error and words in error
+    assert "'wind' is no cell of" in (error := error_of("compare", tmp_path / "cells.yaml", "--only", "wind"))
+    assert error.endswith(": did you mean 'wind*'?")
 
 
 @pytest.fixture

@@ -162,11 +162,11 @@ def test_run_takes_one_dtype_and_bench_both_unless_told(cli, fake_runner, tmp_pa
 
 def test_the_options_of_run_and_bench_reach_the_runner(cli, fake_runner, tmp_path, seed_path) -> None:
     options = ["--shape", "1,2,64,128,64", "--causal", "--dtype", "fp16", "--dtype", "float16"]
-    for command in ("run --seed 3", "bench --sizes both --rounds 7"):
+    for command in ("run --seed 3 --softcap 20 --sinks --lse", "bench --sizes both --rounds 7"):
         assert cli(*command.split(), seed_path, *options, "-o", tmp_path / "rows.jsonl").exit_code == 0
     (of_run, told), (of_bench, timed) = fake_runner.calls
     shape = "(1, 2, 64/128, 64) float16 causal"
-    assert [(str(c.shape), c.fixed) for c in of_run] == [(shape, False)]
+    assert [(str(c.shape), c.fixed) for c in of_run] == [(f"{shape}, softcap 20, sinks, LSE", False)]
     assert [(str(c.shape), c.fixed) for c in of_bench] == [(shape, False), (shape, True)]
     assert (told["rounds"], told["seed"], told["peers"]) == (5, 3, ())
     assert (timed["rounds"], timed["seed"], timed["peers"]) == (7, None, None)
@@ -174,12 +174,10 @@ def test_the_options_of_run_and_bench_reach_the_runner(cli, fake_runner, tmp_pat
 
 @pytest.mark.parametrize("command", ["run", "bench"])
 def test_a_head_size_is_that_of_the_default_sizes(command, cli, error_of, fake_runner, tmp_path, seed_path) -> None:
-    options = ("--dtype", "fp16", "-o", tmp_path / "rows.jsonl")
-    assert cli(command, seed_path, "--head-dim", "64", *options).exit_code == 0
-    [([candidate], _)] = fake_runner.calls
-    assert str(candidate.shape) == "(4, 64, 8192, 64) float16"
+    asked = (command, seed_path, "--head-dim", "64", "-o", tmp_path / "rows.jsonl")
+    assert cli(*asked).exit_code == 0 and str(fake_runner.calls[0][0][0].shape) == "(4, 64, 8192, 64) float16"
     words = "--head-dim: expected it without --shape, which names the head_dim too"
-    assert error_of(command, seed_path, "--head-dim", "64", "--shape", "1,2,64,64", *options) == words
+    assert error_of(*asked, "--shape", "1,2,64,64") == words
 
 
 def test_results_go_to_a_new_file_of_runs_which_git_ignores_unless_told(

@@ -117,10 +117,6 @@ MISTAKES = {
     ),
     "another arch": (["check", "best", "--arch", "sm_91"], "'sm_91' is no card, expected one of a100, sm_80, rtx3090"),
     "an arch with a letter too many": (["check", "best", "--arch", "sm_80a"], "'sm_80a' is no card, expected one of"),
-    "the head size of another": (
-        ["run", "d64", "--shape", "1,16,1024,128"],
-        "d64 is for head_dim 64, not 128: expected --shape 1,16,1024,64",
-    ),
     "a schedule and a call": (["explain", "best", "--call"], "expected neither a SCHEDULE nor --cycles beside it"),
     "a call that is not asked for": (["explain", "best", "--causal"], "--causal is of a call: expected --call, and no"),
     "neither schedule nor call": (["explain"], "expected a SCHEDULE, or --call for what attention() takes for a call"),
@@ -145,11 +141,6 @@ def test_a_mistake_is_told_with_what_to_type(name, error_of, here) -> None:
     assert words in error_of(*arguments)
 
 
-def test_the_plain_name_of_an_arch_is_the_one_that_kernels_are_compiled_for(cli) -> None:
-    results = [cli("explain", "--call", "--arch", arch).stdout for arch in ("sm_90", "sm_90a", "sm_80")]
-    assert results[0] == results[1] != results[2]
-
-
 def test_report_takes_the_newest_record_and_says_which(cli, here) -> None:
     (here / "runs").mkdir()
     line = (ROOT / "results/bench-h200-L.jsonl").read_text().splitlines()[0]
@@ -159,8 +150,7 @@ def test_report_takes_the_newest_record_and_says_which(cli, here) -> None:
     result = cli("report")
     assert (result.exit_code, result.stderr) == (0, "runs/run-a.jsonl, the newest of 2 in runs/\n")
     assert result.stdout == cli("report", "runs/run-a.jsonl").stdout and not cli("report", "runs/run-a.jsonl").stderr
-    of_folder = cli("report", "runs")
-    assert (of_folder.stdout, of_folder.stderr) == (result.stdout, result.stderr)
+    assert cli("report", "runs").output == result.output
 
 
 def test_a_record_and_cells_that_ship_are_found_from_any_folder(cli, error_of, here) -> None:
@@ -183,10 +173,8 @@ GONE = [(name, option) for name, command in COMMANDS.items() for option in comma
 def test_a_command_that_has_gone_is_answered_with_what_stands_for_it(name, error_of) -> None:
     for more in ((), ("--causal",), ("best",)):
         assert error_of(name, *more) == f"{name} {main.gone[name]}"
-    for words in re.findall("`tl-attention (.+?)`", main.gone[name]):
-        command, *arguments = words.split()
-        assert not command.startswith("-") or command in ("--help", "--version")
-        assert command.startswith("-") or COMMANDS[command].make_context(command, arguments)
+    for command, *arguments in map(str.split, re.findall(r"`tl-attention (\w.+?)`", main.gone[name])):
+        assert COMMANDS[command].make_context(command, arguments)
 
 
 @pytest.mark.parametrize("name, option", GONE, ids=map(" ".join, GONE))

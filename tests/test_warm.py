@@ -146,13 +146,11 @@ BAD = {
     "a schedule that is none": (["bets"], "did you mean best?"),
     "a head size that is none": (["--head-dim", "100"], "head_dim 100 is not supported"),
     "a schedule for another head size": (["d256", "--head-dim", "128"], "d256 is for head_dim 256, not 128"),
-    "dtype": (["--dtype", "fp8"], "'fp8' is not one of"),
     "window": (["--window", "-2,0"], "window_size is (-2, 0), expected two integers"),
     "a window wider than any sequence": (
         ["--window", "99999999999,5"],
         "--window: '99999999999,5' hides no key of a sequence, expected at most 1073741824 keys on a side",
     ),
-    "softcap": (["--softcap", "-1"], "softcap is -1.0, expected 0, which is off"),
     "a shape that is none": (["--shape", "1,8/0,64,128"], "'1,8/0,64,128' is not a shape"),
     "two head sizes": (["--shape", "1,8,64,128", "--head-dim", "64"], "--head-dim: expected it without --shape"),
     "sms": (["--sms", "0"], "0 is not in the range 1<=x<=1024"),
