@@ -28,7 +28,7 @@ OF_RUN = "is gone: `run NAME` has it"
         "bench --ladder worklog": "the steps of a ladder, and what each changed",
     },
     gone={
-        "--every": "is gone: `bench $(ls schedules/*.yaml)` takes every file",
+        "--every": "is gone: `bench schedules` takes every file of the folder",
         "--peers": "is gone: peers are always measured, and `run` measures none",
         "--no-peers": "is gone: `run` measures no peers",
         "--seed": OF_RUN,
