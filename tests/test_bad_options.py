@@ -73,10 +73,6 @@ def test_no_command_shows_the_help_and_fails(cli) -> None:
     assert result.exit_code == 2 and not result.stdout and "Look at schedules:" in result.stderr
 
 
-def test_a_missing_argument_is_told(error_of) -> None:
-    assert "Missing argument 'SCHEDULE'" in error_of("run")
-
-
 @pytest.mark.parametrize(
     "words, ending",
     [

@@ -119,6 +119,8 @@ MISTAKES = {
     "an arch with a letter too many": (["check", "best", "--arch", "sm_80a"], "'sm_80a' is no card, expected one of"),
     "a schedule and a call": (["explain", "best", "--call"], "expected neither a SCHEDULE nor --cycles beside it"),
     "a call that is not asked for": (["explain", "best", "--causal"], "--causal is of a call: expected --call, and no"),
+    "no schedule": (["run"], "Missing argument 'SCHEDULE'"),
+    "nothing to predict": (["predict"], "predict: no schedule, expected the name or file of one, such as best"),
     "neither schedule nor call": (["explain"], "expected a SCHEDULE, or --call for what attention() takes for a call"),
     "the schema of a schedule": (
         ["check", "best", "--schema"],

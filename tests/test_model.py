@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from itertools import repeat
@@ -307,16 +308,12 @@ def test_a_microbenchmark_that_gave_up_is_told() -> None:
         calibrated({**PROBES, "ex2": -1.0}, H200, "", "", "", 132)
 
 
-def test_calibrate_without_a_gpu_is_one_line(tmp_path) -> None:
-    done = CliRunner().invoke(measure.main, ["calibrate", "--output", str(tmp_path / "mine.yaml")])
-    assert done.exit_code == 2 and done.output == (
-        "error: calibrate: no GPU of sm_90a here, expected one: what is measured needs it\n"
-    )
-
-
-def test_predict_needs_a_schedule() -> None:
-    done = CliRunner().invoke(main, ["predict"])
-    assert done.exit_code == 2 and "no schedule, expected the name or file of one" in done.output
+def test_calibrate_without_a_gpu_and_of_its_own_output_is_one_line(tmp_path) -> None:
+    there = shutil.copy(machines.FOLDER / "h200.yaml", tmp_path / "machine.yaml")
+    no_gpu = "error: calibrate: no GPU of sm_90a here, expected one: what is measured needs it\n"
+    for output, words in ((tmp_path / "mine.yaml", no_gpu), (there, "--output writes it and the command reads it")):
+        done = CliRunner().invoke(measure.main, ["calibrate", "--machine", str(there), "--output", str(output)])
+        assert done.exit_code == 2 and words in done.output
 
 
 @exhaustive

@@ -114,27 +114,18 @@ def test_without_a_gpu_it_says_so_and_theory_is_shown(monkeypatch) -> None:
     monkeypatch.setattr(of_profile, "visible_gpus", lambda: ())
     refused = measured("profile", "best")
     assert refused.exit_code == 2 and "no GPU here, expected one of compute capability" in refused.stderr
+    at_its_size = "d64 (runtime), (4, 64, 8192, 64) float16, theory"
+    assert measured("profile", "d64", "--theory").stdout.startswith(at_its_size)
     result = measured("profile", "best", "seed", "--peers", "fa3", "--theory")
     assert result.exit_code == 0 and "35.232 GB = 32.812 GiB" in result.stdout
     assert "arrived in SMs  69.256 GB = 64.500 GiB" in result.stdout and "stalls" not in result.stdout
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ([], "no schedule, expected the name or file of one"),
-        (["best", "--peers", "fa9", "--theory"], "--peers: 'fa9' is no peer, expected some of fa3, cudnn, flash2"),
-    ],
-)
-def test_bad_options_are_one_line(arguments, message) -> None:
-    result = measured("profile", *arguments)
-    assert result.exit_code == 2 and result.stderr.startswith("error: ") and result.stderr.count("\n") == 1
-    assert message in result.stderr
-
-
-def test_the_theory_is_at_the_head_size_of_the_schedule() -> None:
-    shown = measured("profile", "d64", "--theory").stdout
-    assert shown.startswith("d64 (runtime), (4, 64, 8192, 64) float16, theory")
+def test_bad_options_are_one_line() -> None:
+    wrong = (["best", "--peers", "fa9", "--theory"], "--peers: 'fa9' is no peer, expected some of fa3, cudnn, flash2")
+    for words, message in (([], "profile: no schedule, expected the name or file of one, such as best"), wrong):
+        result = measured("profile", *words)
+        assert (result.exit_code, result.stderr) == (2, f"error: {message}\n")
 
 
 # --- the process under ncu -------------------------------------------------------------------------------------

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import pickle
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import measure
 import pytest
 import torch
 from browser import browser
+from click.testing import CliRunner
 from golden_kernels import KERNELS
 from once import lowered
 from tiers import exhaustive
@@ -23,7 +27,7 @@ from tl_attention.lab.cli.options import card_for
 from tl_attention.lab.measure.candidate import Candidate
 from tl_attention.lab.measure.counters import TENSOR_PIPE, Launch
 from tl_attention.lab.show.timeline import below
-from tl_attention.lab.trace import counted, page
+from tl_attention.lab.trace import counted, page, recording
 from tl_attention.lab.trace.about import Counted
 from tl_attention.lab.trace.recording import roles_of
 from tl_attention.lab.trace.shares import of_block, shares_of, tensor_pipe
@@ -122,6 +126,18 @@ def test_ncu_counts_the_same_kernel_with_marks(monkeypatch) -> None:
     assert found.about.ncu == Counted(TENSOR_PIPE, 59.5, "1.2")
     assert seen == [(["-m", "tl_attention.lab.trace.counted"], (CANDIDATE, *asked, 3), [TENSOR_PIPE])]
     assert "; ncu counts 59.5 % in the whole kernel with these marks" in next(below(found))
+
+
+@pytest.mark.parametrize("ncu", [(), ("--ncu",)])
+def test_any_window_of_any_problem_is_recorded_by_tools(ncu, tmp_path, monkeypatch) -> None:
+    seen: list[Any] = []
+    monkeypatch.setattr(*((counted, "record_and_count") if ncu else (recording, "record")), lambda *of: seen.append(of))
+    monkeypatch.setattr(sys.modules["tl_attention.lab.cli.trace"], "visible_gpus", lambda: ("a GPU",))
+    words = f"timeline seed --shape 1,2,256,128 --softcap 30 --skip 3 --iterations 9 --seed 1 -o {tmp_path}/new.json"
+    CliRunner().invoke(measure.main, [*words.split(), *ncu])
+    [(candidate, _, window, seed)] = seen
+    assert (str(candidate.shape), seed) == ("(1, 2, 256, 128) float16, softcap 30", 1)
+    assert window == Window((0, 1, 2, 3), 3, 9)
 
 
 def test_the_tensor_pipe_is_busy_as_long_as_its_instructions_take() -> None:

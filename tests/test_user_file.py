@@ -12,7 +12,6 @@ import pytest
 from tl_attention.errors import InputError
 from tl_attention.lab.files import user_file
 from tl_attention.lab.files.kinds import MACHINE
-from tl_attention.lab.model.machine import FOLDER
 
 SUBMISSION = Path(__file__).parents[1] / "leaderboard_submit.py"
 NEVER_ENDS = "/dev/zero"
@@ -55,7 +54,6 @@ LOST = {
         ["run", "mine.yaml", "--output", "link.yaml"],
         "link.yaml: --output writes it and the command reads it, expected a new file, or a record to add to",
     ),
-    "a machine's file": (["run", "best", "-o", "machine.yaml"], "machine.yaml: is there already, and is not a record"),
     "a recording, by its trace": (
         ["trace", "--of", "a.json", "-o", "hard.chrome.json"],
         "hard.chrome.json: --output writes it and the command reads it, expected a new file",
@@ -96,10 +94,7 @@ def test_no_command_writes_over_what_it_did_not_make(name, error_of, tmp_path, m
     arguments, words = LOST[name]
     monkeypatch.chdir(tmp_path)
     there = {"mine.yaml": "base: best\n", "a.json": RECORDING, "other.py": "x = 1\n", "mine.html": "<title>x</title>"}
-    there |= {
-        "machine.yaml": (FOLDER / "h200.yaml").read_text(),
-        "rows.jsonl": '{"name": "seed", "problem": {"batch": 1}}\n',
-    }
+    there |= {"rows.jsonl": '{"name": "seed", "problem": {"batch": 1}}\n'}
     for file, text in there.items():
         Path(file).write_text(text)
     Path("link.yaml").symlink_to("mine.yaml")

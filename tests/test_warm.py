@@ -145,7 +145,10 @@ def test_schedules_that_are_not_meant_for_a_head_size_are_left_out_with_a_line(f
 BAD = {
     "a schedule that is none": (["bets"], "did you mean best?"),
     "a head size that is none": (["--head-dim", "100"], "head_dim 100 is not supported"),
-    "a schedule for another head size": (["d256", "--head-dim", "128"], "d256 is for head_dim 256, not 128"),
+    "a schedule for another head size": (
+        ["d256", "--shape", "1,8,64,128"],
+        "d256 is for head_dim 256, not 128: expected --shape 1,8,64,256",
+    ),
     "window": (["--window", "-2,0"], "window_size is (-2, 0), expected two integers"),
     "a window wider than any sequence": (
         ["--window", "99999999999,5"],

@@ -15,7 +15,7 @@ from pathlib import Path
 import click
 
 from tl_attention.errors import InputError, printable
-from tl_attention.lab.cli.outputs import OutputFile
+from tl_attention.lab.cli.outputs import OutputFile, check_outputs
 from tl_attention.lab.files import user_file
 from tl_attention.lab.files.kinds import MACHINE
 from tl_attention.lab.measure.device import card_at_hand, visible_gpus
@@ -29,7 +29,7 @@ from tl_attention.lab.model import machine as machines
 def main(machine: str, output: Path) -> None:
     """Measure what an SM of the GPU here does, for `tl-attention predict --machine FILE`."""
     base = machines.load(machine)
-    user_file.check_writable(output, MACHINE)
+    check_outputs(click.get_current_context())
     card = card_at_hand()
     if not visible_gpus() or card.arch != base.arch:
         raise InputError(f"calibrate: no GPU of {base.arch} here, expected one: what is measured needs it")

@@ -18,6 +18,7 @@ import click
 from tl_attention.errors import InputError
 from tl_attention.lab.cli.measure import candidates, record_path, recording
 from tl_attention.lab.cli.options import card_for, output_option, problem_options, seed_option, some_of
+from tl_attention.lab.cli.outputs import check_outputs
 from tl_attention.lab.cli.schedules import schedules_argument, texts_of
 from tl_attention.lab.measure import profile
 from tl_attention.lab.measure.candidate import Candidate
@@ -43,6 +44,7 @@ def main(
     """Count what kernels do, and show each counter beside what theory says of it."""
     if not schedules:
         raise InputError("profile: no schedule, expected the name or file of one, such as best")
+    check_outputs(click.get_current_context())
     names = some_of("--peers", peers, PEERS, "no peer")
     found = candidates(texts_of(schedules), card_for(None), refuse=True, **problem)
     shape = found[0].shape

@@ -14,10 +14,9 @@ from typing import Any
 import click
 
 from tl_attention.lab.cli.options import feature_options, problem_options, seed_option, window_option
-from tl_attention.lab.cli.outputs import OutputFile
+from tl_attention.lab.cli.outputs import OutputFile, check_outputs
 from tl_attention.lab.cli.schedules import schedule_argument
 from tl_attention.lab.cli.trace import ITERATIONS, blocks_option, kinds_of, marks_option, numbers_of, to_record
-from tl_attention.lab.files import user_file
 from tl_attention.lab.files.kinds import TIMELINE
 
 
@@ -47,11 +46,11 @@ def main(
     **problem: Any,
 ) -> None:
     """Run a schedule's kernel with marks, and record what each of its roles did when."""
-    user_file.check_writable(output, TIMELINE)
+    check_outputs(click.get_current_context())
     kinds, numbers, candidate = kinds_of(marks), numbers_of(blocks), to_record(schedule, problem)
-    from tl_attention.lab.trace.counted import record_and_count
-    from tl_attention.lab.trace.recording import record
+    from tl_attention.lab.trace import counted, recording
     from tl_attention.lab.trace.timeline import Window
 
-    (record_and_count if ncu else record)(candidate, kinds, Window(numbers, skip, iterations), seed).write(output)
+    record = counted.record_and_count if ncu else recording.record
+    record(candidate, kinds, Window(numbers, skip, iterations), seed).write(output)
     click.echo(f"written: {output}")

@@ -104,7 +104,7 @@ def warm(
         for dtype in dict.fromkeys(dtypes or ("fp16", "bf16"))
         for mask in masks
     ]
-    wanted = [(one, shape) for shape in shapes for one in _named(named, shape, on, invariant, is_sized)]
+    wanted = [(one, call) for call in shapes for one in _named(named, call, on, invariant, is_sized, shape)]
     problems = Problems()
     # Only head sizes matter here.
     for (_, size), one in {(one.text, shape.head_size): one for one, shape in wanted}.items():
@@ -178,14 +178,14 @@ def _any_lengths(of_calls: AttentionShape, size: HeadSize, mask: Mask, dtype: st
 
 
 def _named(
-    asked: Sequence[Named], shape: AttentionShape, card: Card, invariant: bool, sizes_given: bool
+    asked: Sequence[Named], shape: AttentionShape, card: Card, invariant: bool, is_sized: bool, text: str | None
 ) -> list[Named]:
     """Returns the schedules to compile for a shape, the defaults if `asked` is empty, else those for its head size.
 
-    Each of `asked` is for its own head size or, if sizes are given, for each that it is meant for.
+    Each of `asked` is for its own head size or, if one is asked for, by --shape's `text` or --head-dim, for that.
     """
-    if asked and sizes_given:
-        return meant_for(asked, shape.head_size)
+    if asked and is_sized:
+        return meant_for(asked, shape.head_size, text)
     if asked:
         return [named for named in asked if head_size_for([named]) == shape.head_size]
     return [resolve(name) for name in default_schedules(shape, card.arch, invariant)]
