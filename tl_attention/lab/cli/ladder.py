@@ -25,7 +25,11 @@ if TYPE_CHECKING:
 
 def ladder_option(help: str) -> Decorator:
     """Returns the decorator that adds `--ladder`, the name of one that ships or a file, to a command, with this help."""
-    return click.option("--ladder", metavar="NAME", help=f"{help}; or a file in the form of results/ladder-*.yaml")
+    return click.option(
+        "--ladder",
+        metavar="NAME",
+        help=f"{help}: its name, such as worklog, or a file in the form of results/ladder-*.yaml",
+    )
 
 
 def climb(name: str, rounds: int | None, output: Path | None) -> None:
