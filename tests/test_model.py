@@ -308,12 +308,14 @@ def test_a_microbenchmark_that_gave_up_is_told() -> None:
         calibrated({**PROBES, "ex2": -1.0}, H200, "", "", "", 132)
 
 
-def test_calibrate_without_a_gpu_and_of_its_own_output_is_one_line(tmp_path) -> None:
+def test_what_the_microbenchmarks_cannot_measure_or_write_is_one_line(tmp_path) -> None:
     there = shutil.copy(machines.FOLDER / "h200.yaml", tmp_path / "machine.yaml")
     no_gpu = "error: calibrate: no GPU of sm_90a here, expected one: what is measured needs it\n"
     for output, words in ((tmp_path / "mine.yaml", no_gpu), (there, "--output writes it and the command reads it")):
         done = CliRunner().invoke(measure.main, ["calibrate", "--machine", str(there), "--output", str(output)])
         assert done.exit_code == 2 and words in done.output
+    done = CliRunner().invoke(measure.main, ["probes"])
+    assert (done.exit_code, done.output) == (2, "error: probes: no GPU here, expected one of sm_90a (H100, H200)\n")
 
 
 @exhaustive

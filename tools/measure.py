@@ -8,24 +8,15 @@ the records.
 
 from __future__ import annotations
 
+from importlib import import_module
+
 import click
-from measurements import (
-    backward,
-    calibrate,
-    cards,
-    cudnn_inputs,
-    generate,
-    host,
-    llama,
-    new_shapes,
-    operator,
-    probes,
-    profile,
-    timeline,
-    training,
-)
 
 from tl_attention.lab.cli.command import OneLineErrors
+
+MEASUREMENTS = (
+    "backward calibrate cards cudnn_inputs generate host llama new_shapes operator probes profile timeline training"
+)
 
 
 @click.group(cls=OneLineErrors)
@@ -33,9 +24,8 @@ def main() -> None:
     """Measure and record what no command of tl-attention measures."""
 
 
-MEASUREMENTS = (backward, calibrate, cards, cudnn_inputs, generate, host, llama, new_shapes, operator)
-for measurement in (*MEASUREMENTS, probes, profile, timeline, training):
-    main.add_command(measurement.main, measurement.__name__.rpartition(".")[2].replace("_", "-"))
+for name in MEASUREMENTS.split():
+    main.add_command(import_module(f"measurements.{name}").main, name.replace("_", "-"))
 
 if __name__ == "__main__":
     main()
