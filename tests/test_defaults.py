@@ -1,4 +1,4 @@
-"""defaults.yaml says which schedule serves a call that names none, and `which` shows the rule."""
+"""defaults.yaml says which schedule serves a call that names none, and `explain --call` shows the rule."""
 
 import itertools
 import random
