@@ -96,8 +96,8 @@ def test_the_code_is_compared_by_its_fingerprint_its_counts_and_its_waits(cli) -
 @exhaustive
 def test_the_code_of_equal_schedules_is_equal(cli, tmp_path) -> None:
     (tmp_path / "mine.yaml").write_text("base: best\n")
-    last = parts(cli, "best", tmp_path / "mine.yaml", "--dtype", "bf16", "--head-dim", 64, "--causal")[-1]
-    assert last.startswith("code: head_dim 64 bfloat16 causal: equal, ")
+    last = parts(cli, "best", tmp_path / "mine.yaml", "--head-dim", 64, "--causal")[-1]
+    assert last.startswith("code: head_dim 64 float16 causal: equal, ")
 
 
 def test_a_schedule_that_cannot_run_is_refused_behind_what_can_be_shown(cli, tmp_path) -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 
 import pytest
 from page_commands import agrees, blocks, run_page
 from tiers import sampled
+
+from tl_attention.lab.cli import main
 
 ROOT = Path(__file__).parents[1]
 FIRST, READING, QUESTIONS = (ROOT / f"docs/{name}.md" for name in ("first-schedule", "reading-a-schedule", "questions"))
@@ -37,3 +40,14 @@ def test_the_compiler_that_gave_the_counts_is_the_pinned_one() -> None:
 def test_the_timelines_that_commands_show_are_there() -> None:
     paths = {path for page in (ROOT / "docs").glob("*.md") for path in re.findall(r"--of (\S+)", page.read_text())}
     assert paths and all((ROOT / path).is_file() for path in paths), paths
+
+
+def test_each_command_that_a_page_shows_can_be_typed() -> None:
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]
+    shown = re.compile(
+        r"^(?:    |\$ )tl-attention (.+?)(?: +#.*)?$|`tl-attention ([^`]*(?:FILE|\.\.\.)[^`]*)`", re.MULTILINE
+    )
+    commands = {a or b for page in pages for a, b in shown.findall(page.read_text())}
+    assert len(commands) > 40
+    for name, *words in map(shlex.split, sorted(commands)):
+        assert main.commands[name].make_context(name, words)
