@@ -22,7 +22,7 @@ BUDGET = {
     "oracle": 420,
     "lab": 7340,
     "tools": 6360,
-    "tests": 27660,
+    "tests": 27670,
     "library": 16330,
     "path": 8470,
 }

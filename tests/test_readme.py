@@ -13,6 +13,7 @@ from statistics import median
 
 import pytest
 from click.testing import CliRunner
+from front_desk import pages as pages_words
 from golden_kernels import KERNELS
 from mutations import SCHEDULES
 from once import lowered, reading
@@ -267,3 +268,8 @@ def test_the_difference_and_the_steady_state_shown_are_true() -> None:
 def test_the_speed_of_one_query_is_the_guides() -> None:
     [line] = re.findall(r"^\| 1 query, 2k to 128k keys \| H200 \| \d+ \| (\S+) (\(.*?\)) \|", GUIDE, re.MULTILINE)
     assert f"One query on 2k to 128k keys has {line[0]}x the speed in the mean {line[1]}" in " ".join(README.split())
+
+
+def test_the_pages_are_short_enough_to_be_read() -> None:
+    found = pages_words()
+    assert sum(found.values()) <= 20_000 and max(found.values()) <= 2500
