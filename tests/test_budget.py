@@ -21,7 +21,7 @@ BUDGET = {
     "op": 1910,
     "oracle": 420,
     "lab": 7340,
-    "tools": 6360,
+    "tools": 6370,
     "tests": 27670,
     "library": 16330,
     "path": 8470,
