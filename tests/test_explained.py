@@ -33,10 +33,12 @@ SOFTMAX = (
 
 
 def experiments() -> dict[str, Schedule]:
-    """Returns experiments, one of those with the same Program and the same options that change the statements' code."""
+    """Returns experiments by roles, one of those with the same Program and options that change the statements' code."""
     found: dict[object, tuple[str, Schedule]] = {}
     for path in sorted(SCHEDULES.glob("experiments/**/*.yaml")):
         schedule = load(path)
+        if schedule.lowering != "warp_specialized":
+            continue
         key = (
             schedule.kernel.q_operand,
             schedule.kernel.p_operand,

@@ -37,7 +37,7 @@ ROWS = [
     Row("fragments of the next columns", DESCRIPTORS, DESCRIPTORS,
         each("mma_sync_small", r"a block does fragment [QKV]\b.*, expected one of", FRAGMENTS, r" \^ ", r" ^ 2 ^ ")),
     Row("fragments of the next rows", DESCRIPTORS, DESCRIPTORS,
-        each("mma_sync_small", rf"{OTHER}|addresses that are no rows of 8 x 8 matrices",
+        each("mma_sync_small", rf"{OTHER}|does fragment .*, expected one of|addresses that are no rows of 8 x 8 matrices",
             FRAGMENTS, r"_shared\)\[", r"_shared)[512 + ")),
     Row("a register of a fragment that is computed", DESCRIPTORS, DESCRIPTORS,
         each("mma_sync_small", "computes on a fragment", PRODUCTS, r"(tl::.*)", r"V_local[0] = acc_s_cast[0];\n\1")),

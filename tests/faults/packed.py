@@ -107,7 +107,7 @@ ROWS = [
     row(
         "a word of the entry for the head of the producer",
         COUNTED,
-        "expected",
+        "does not fit 32 bits|expected",
         r"\+ 8\)\];",
         "+ 4)];",
         within="head = next_tile",

@@ -131,8 +131,8 @@ ROWS = [
             r"((?s:.*)\n) *tl::warpgroup_arrive\(\);\n" r" *#.*\n *for \(int ki_\d+ .*\n *tl::wgmma_rs<.*\n *\}\n *tl"
             r"::warpgroup_commit_batch\(\);\n",
             r"\1", which="first"),
-        each("mma_sync_small", r"expected one of \d+ such as multiply", PRODUCTS)),
-    Row("no product, two buffers", ONE_CODE, ONE_CODE, each("mma_sync_double", r"expected one of \d+ such as multiply", PRODUCTS)),
+        each("mma_sync_small", r"(expected|before) one of \d+ such as multiply", PRODUCTS)),
+    Row("no product, two buffers", ONE_CODE, ONE_CODE, each("mma_sync_double", r"(expected|before) one of \d+ such as multiply", PRODUCTS)),
     Row("a product of one warp",
         *edits(SMALL[:2],
             ("32 of the 128 threads of warpgroup 0 of block 0 run it", "32 of the 256 threads of a block run it"),

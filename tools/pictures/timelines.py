@@ -27,7 +27,7 @@ COMPARED = ("experiment-", "causal-", "fa3-d", "fa3-softcap_16k")
 BASES = ("experiment-best", "causal-best_causal")
 # The two that the page opens with, and what leads back from it.
 OPENED = ("seed", "best")
-BACK = ' <small>of <a href="docs/timelines.html">tl-attention</a></small>'
+BACK = ' <small>of <a href="docs/index.html">tl-attention</a></small>'
 # The page has so many cycles of each: a tile's begin, and enough iterations.
 CYCLES = 100_000
 

@@ -237,6 +237,8 @@ def _by_itself(event: Event) -> tuple[object, ...]:
 
 def _words(head: Any) -> str:
     match head:
+        case AnyOrder():
+            return _words({each: each for each in head.events})
         case dict():
             return f"one of {len(head)} such as {min(head.values(), key=str)}"
         case Loop():
