@@ -21,7 +21,7 @@ BUDGET = {
     "op": 1910,
     "oracle": 420,
     "lab": 7340,
-    "tools": 6370,
+    "tools": 6390,
     "tests": 27670,
     "library": 16330,
     "path": 8470,

@@ -127,7 +127,9 @@ def drawn_cases(proof: Proof, of: Range | None, count: int, seed: str) -> Cases:
         ]
         if of and of.subject in BLOCKS:
             own = BLOCKS.index(of.subject)
-            place[own] = np.where(values >= 0, values, place[own])
+            # A kernel of fixed sizes has no such blocks, however large the range is.
+            there = (values >= 0) & (values < (tiles, heads, read.get("results", sizes.batch))[own])
+            place[own] = np.where(there, values, place[own])
         names = dict(zip(("blockIdx_x", "blockIdx_y", "blockIdx_z"), place))
         return Cases(proof, sizes, np.arange(len(number)), {**_names(proof, sizes), **read, **names}, 0 * number)
     of_blocks = number - number % _workers(proof) + values // proof.schedule.kernel.cluster

@@ -55,6 +55,19 @@ JUDGEMENTS: tuple[Judgement, ...] = (
         "more blocks are masked than need it, each row by row: fewer the proof would refuse",
     ),
     Judgement(
+        r"within [+-]1",
+        ".*",
+        r".*\{[^{}]* -> \(\(\d\d+ < \(\(int\)blockIdx\.[xyz]\) && ",
+        "of its sizes, (1, 2, 100, 200), a launch has two blocks",
+        "seed, fixed",
+    ),
+    Judgement(
+        r"within \+1|max",
+        "integer",
+        r"int cut(_\d+)? = ?\{|.*\(blocks_\d+ -\{cut_\d+ -> ",
+        "more blocks are masked at the window's left side than need it: fewer the proof would refuse",
+    ),
+    Judgement(
         r"within \+1",
         "integer",
         r"visible(_\d+)? = \(+seq_kv /\{\d+ -> ",
