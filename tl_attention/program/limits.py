@@ -112,9 +112,9 @@ def of_another(card: Card) -> str:
     return "" if card.arch == HOPPER.arch else f" of {card}"
 
 
-def buffers(count: int) -> str:
+def buffers(count: float) -> str:
     """Returns a number of buffers in words."""
-    return "1 buffer" if count == 1 else f"{count} buffers"
+    return "1 buffer" if count == 1 else f"{count:g} buffers"
 
 
 def shared_text(schedule: Schedule, size: HeadSize, rings: tuple[int, int]) -> str:

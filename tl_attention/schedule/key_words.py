@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 KeyPath = tuple[str | int, ...]
@@ -70,6 +70,12 @@ def listed(texts: Sequence[str]) -> str:
 def short(text: str) -> str:
     """Returns the text, or its first 40 characters and dots where it is longer."""
     return text if len(text) <= FOUND_CHARACTERS else f"{text[:FOUND_CHARACTERS]}..."
+
+
+def meant(text: str, known: Iterable[str], cutoff: float = 0.6) -> str:
+    """Returns `: did you mean run?` of the name that is spelled most like a text; "" where none is close."""
+    found = suggestion(text, [*known], cutoff)
+    return f": {found.rstrip()}" if found else ""
 
 
 def suggestion(text: str, choices: Sequence[str], cutoff: float = 0.7) -> str:

@@ -30,9 +30,8 @@ from tl_attention.codeproof.terms.term import (
     symbol,
     term,
 )
+from tl_attention.problem.bounds import LARGEST
 
-# The greatest number of 32 bits.
-LARGEST = 2**31 - 1
 ZERO, NOT_NEGATIVE = "= 0", ">= 0"
 # Facts hold at so many drawn points, if what is seen there counts.
 SOME_POINTS = 3

@@ -53,10 +53,10 @@ class TileProof(UnknownTiles):
         self.coverage = Coverage()
         self.alone, self.started = alone, started
 
-    def check(self, idle: Sequence[list[Event]]) -> Coverage:
+    def check(self, idle: Sequence[Event]) -> Coverage:
         """Raises Unsafe or Refused unless all roles do for any tile what is expected; returns which lines ran.
 
-        `idle` are the events of the warps beside the producer warp, which have no role, in each block of a cluster.
+        `idle` are the events of the warps beside the producer warp, which have no role.
         """
         cluster = self.roles.cluster
         blocks = (self.total if self.one_tile else self.workers) * cluster
@@ -67,9 +67,9 @@ class TileProof(UnknownTiles):
             self.facts.show_equal("the number of blocks that merge parts", found, wanted)
         for process in self.roles.processes:
             self.check_role(process)
-        for block, expected in enumerate(idle):
+        for block in range(cluster):
             events = blocks_of(self._events(Process(block, -1, WARPS - 1)))
-            Comparison(self.facts, f"an idle warp of block {block}", lambda event: False).compare(events, expected)
+            Comparison(self.facts, f"an idle warp of block {block}", lambda event: False).compare(events, idle)
         return self.coverage
 
     def check_role(self, process: Process) -> None:

@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from itertools import pairwise
 from types import FrameType
@@ -18,7 +18,7 @@ import click
 from tl_attention.errors import InputError, ScheduleRefused, printable
 from tl_attention.lab.cli.outputs import check_outputs
 from tl_attention.schedule.files.named import Named
-from tl_attention.schedule.key_words import suggestion
+from tl_attention.schedule.key_words import meant
 
 # Errors of stdout: the reader has gone, or the disk is full.
 CANNOT_PRINT = {errno.EPIPE, errno.ENOSPC}
@@ -174,12 +174,6 @@ def naming(named: Named) -> Iterator[None]:
         yield
     except ScheduleRefused as refusal:
         raise named.refused(refusal) from None
-
-
-def meant(text: str, known: Collection[str]) -> str:
-    """Returns `: did you mean run?` of the name that is spelled most like a text; "" where none is close."""
-    found = suggestion(text, [*known], cutoff=0.6)
-    return f": {found.rstrip()}" if found else ""
 
 
 # Words that do not stand behind an option that is on or off.

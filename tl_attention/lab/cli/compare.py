@@ -12,10 +12,11 @@ import click
 
 from tl_attention import shipped
 from tl_attention.errors import InputError
-from tl_attention.lab.cli.command import FAILED, command, meant
+from tl_attention.lab.cli.command import FAILED, command
 from tl_attention.lab.cli.measure import record_path, recording
 from tl_attention.lab.cli.options import FILE, output_option, rounds_option
 from tl_attention.lab.cli.schedules import resolve_all, texts_of
+from tl_attention.schedule.key_words import meant
 
 if TYPE_CHECKING:
     from tl_attention.lab.measure.cell import Cell

@@ -29,7 +29,7 @@ from tl_attention.schedule.files import yaml_text
 from tl_attention.schedule.files.named import Named, resolve
 from tl_attention.schedule.files.yaml_text import checked
 from tl_attention.schedule.key_errors import RuleBroken
-from tl_attention.schedule.key_words import suggestion
+from tl_attention.schedule.key_words import meant
 
 START, SUFFIX = "ladder-", ".yaml"
 
@@ -178,11 +178,7 @@ def load_ladder(name: str | Path) -> Ladder:
     path = Path(text) if text.endswith(SUFFIX) else _root() / f"{START}{text}{SUFFIX}"
     if not os.path.isfile(path):
         known = ladder_names()
-        instead = (
-            f": {meant.rstrip()}"
-            if (meant := suggestion(text, known))
-            else f", expected one of {', '.join(known)}, or a file"
-        )
+        instead = meant(text, known, cutoff=0.7) or f", expected one of {', '.join(known)}, or a file"
         raise InputError(f"no ladder is named {text[:60]!r}{instead}")
     file = yaml_text.read(path)
     ladder = checked(file, Ladder, file.fields)
