@@ -141,6 +141,13 @@ def test_what_is_shown_holds_at_drawn_numbers(chunk: int) -> None:
             assert not same or a.at(at) == b.at(at), (seed, at)
 
 
+@pytest.mark.parametrize("by", [1, 2, 3, 4, 6, 64, 96, 128])
+def test_a_quotient_that_is_rounded_up_has_one_form(by: int) -> None:
+    x, y = (of_terms.symbol(name) for name in "xy")
+    for of in (x, 3 * x, x + 5, x + y, x - y, y - x, 64 * x, x // 64, x // 64 + 1, x * (y // 3)):
+        assert (-(-of // by)).same((of + by - 1) // by), f"{of} by {by}"
+
+
 @exhaustive
 @pytest.mark.parametrize("chunk", CHUNKS)
 def test_c_divides_towards_0(chunk: int) -> None:

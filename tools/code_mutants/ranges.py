@@ -45,8 +45,10 @@ class Range:
     def value(self, group: int, draw: random.Random) -> int:
         """Draws a value: the first or the last in the range, one between, or sometimes one right outside."""
         step = group if self.subject == "heads" else 1
-        first, last = self.above // step + 1, (self.below - 1) // step
-        between = log_drawn(draw, first, max(first, last))
+        first = self.above // step + 1
+        # A range may lie between two multiples.
+        last = max((self.below - 1) // step, first)
+        between = log_drawn(draw, first, last)
         return step * draw.choice([first, last, between, between, draw.choice([max(first - 1, 1), last + 1])])
 
 

@@ -314,6 +314,13 @@ def _by_term(of: Term, by: Term) -> Term:
 
 
 def _by_number(of: Term, number: int) -> Term:
+    shared = gcd(number, *(f for m, f in of.parts.items() if m))
+    if shared > 1:
+        inner = {m: f // shared for m, f in of.parts.items()}
+        return quotient(Term(inner), term(number // shared))
+    if number == 2 and of.leading < 0:
+        # floor(-x / 2) = -floor((x + 1) / 2), here since no remainder of 2 is below 0.
+        return -quotient(1 - of, term(2))
     # The remainder of a coefficient is the one nearest to 0, that of the number is none below 0.
     near = {m: (f + (number - 1) // 2 if m else f) // number for m, f in of.parts.items()}
     whole = Term(near)
@@ -323,10 +330,6 @@ def _by_number(of: Term, number: int) -> Term:
     if rest.leading < 0:
         # floor(-x / n) = -floor((x + n - 1) / n)
         return whole - quotient(number - 1 - rest, term(number))
-    shared = gcd(number, *(f for m, f in rest.parts.items() if m))
-    if shared > 1:
-        inner = {m: f // shared for m, f in rest.parts.items()}
-        return whole + quotient(Term(inner), term(number // shared))
     [*monomials] = (m for m in rest.parts if m)
     if len(monomials) == 1 and len(monomials[0]) == 1 and rest.parts[monomials[0]] == 1:
         atom = monomials[0][0]
