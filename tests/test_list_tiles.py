@@ -26,6 +26,7 @@ from tl_attention.problem.packed import (
     MOST_TILES,
     QUERY_WORDS,
     TILE_WORDS,
+    TURNS_FROM,
     UNEVEN,
     places_of_parts,
     words_of_list,
@@ -40,18 +41,20 @@ class Kernel(NamedTuple):
     cluster: int
     block_N: int
     block_M: int
+    taper: int
     workers: int = 0
 
     @property
     def template(self) -> str:
         times = (round(32 * time) for time in (TILE, MERGE_LISTED, UNEVEN))
         split = (LEAST_BLOCKS, MOST_TILES, self.workers, *times) if self.workers else (0, 0, 1, 0, 0, 0)
-        return f"tl_attention_list_tiles<{', '.join(map(str, (*self[:4], *split)))}>"
+        return f"tl_attention_list_tiles<{', '.join(map(str, (*self[:5], *split)))}>"
 
 
 KERNELS = (
-    Kernel(256, 2, 176, 128), Kernel(128, 1, 128, 128), Kernel(192, 1, 96, 192), Kernel(32, 1, 80, 128),
-    Kernel(128, 1, 128, 128, 132), Kernel(16, 1, 128, 128, 132), Kernel(21, 1, 64, 64, 264), Kernel(9, 1, 128, 64, 20),
+    Kernel(256, 2, 176, 128, 264), Kernel(128, 1, 128, 128, 20), Kernel(192, 1, 96, 192, 1), Kernel(32, 1, 80, 128, 528),
+    Kernel(128, 1, 128, 128, 528, 132), Kernel(16, 1, 128, 128, 528, 132), Kernel(21, 1, 64, 64, 40, 264),
+    Kernel(9, 1, 128, 64, 1, 20),
 )  # fmt: skip
 SPLITTING = [number for number, kernel in enumerate(KERNELS) if kernel.workers]
 # The list is sorted by as many buckets.
@@ -286,14 +289,18 @@ def check(problem: Packing, own: np.ndarray) -> bool:
     items, merged, longest = problem.items(most)
     items, merged = items[: problem.room], merged[: problem.room_for_queries]
     assert own[0] == len(items) and own[problem.words :].tolist() == UNTOUCHED
-    entries = own[TILE_WORDS : TILE_WORDS * (len(items) + 1)].reshape(-1, TILE_WORDS)
+    # The list has a second order where heads come one after the other, the last of which take turns.
+    in_turns = min(problem.kv_heads, ceildiv(problem.kernel.taper, max(len(items), 1)))
+    assert own[TURNS_FROM] == problem.kv_heads - in_turns
+    count = len(items) * (1 + (in_turns < problem.kv_heads))
+    entries = own[TILE_WORDS : TILE_WORDS * (count + 1)].reshape(-1, TILE_WORDS)
     buckets = [min(max(longest - item.blocks, 0) * BUCKETS // (longest + 1), BUCKETS - 1) for item in items]
     # Tiles of a bucket stay in their order.
     wanted = [items[n].entry for n in sorted(range(len(items)), key=lambda n: buckets[n])]
-    assert [*map(tuple, entries.tolist())] == wanted
+    assert [*map(tuple, entries.tolist())] == [*wanted, *(item.entry for item in items)][:count]
     if not problem.kernel.workers:
         return False
-    begin = TILE_WORDS * (problem.room + 1)
+    begin = TILE_WORDS * (2 * problem.room + 1)
     assert own[1:4].tolist() == [len(merged), max((n for _, _, n, _ in merged), default=1), begin]
     queries = own[begin : begin + QUERY_WORDS * len(merged)].reshape(-1, QUERY_WORDS)
     assert [*map(tuple, queries.tolist())] == merged

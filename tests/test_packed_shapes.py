@@ -105,4 +105,4 @@ def test_the_list_has_each_tile_once() -> None:
     assert found[:, 0].tolist() == [0, 2, 4, 0, 0]
     assert np.array_equal(found[:, 1:], [sizes.places[n] for n in (0, 0, 0, 2, 3)])
     assert len(found) <= sizes.seq_q // 128 + len(sizes.places)
-    assert words_of_list(sizes.seq_q, 4, 128) == 8 * (sizes.seq_q // 128 + 4 + 1) + 4 * 4
+    assert words_of_list(sizes.seq_q, 4, 128) == 8 * (2 * (sizes.seq_q // 128 + 4) + 1) + 4 * 4

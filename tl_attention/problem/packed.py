@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     import numpy as np
 
 # An entry of the list has so many numbers; so many stand before the first entry: how many entries there are, how many
-# queries of split sequences, the most parts of one, and where the list of these queries begins.
-TILE_WORDS = 8
+# queries of split sequences, the most parts of one, and where the list of these queries begins. The word behind these is
+# the first of the heads that take turns, tile by tile.
+TILE_WORDS, TURNS_FROM = 8, 5
 # A query of a split sequence has so many: its row of the output, the first of its tile's places, how many parts there are,
 # and its number in the tile.
 QUERY_WORDS = 4
@@ -71,11 +72,11 @@ class PackedSizes(NamedTuple):
 def words_of_list(total_q: int, sequences: int, rows: int, places: int = 0) -> int:
     """Returns how many numbers the list of tiles of `rows` rows takes at most, for so many rows in so many sequences.
 
-    There may be results of parts in so many `places` of each head. The list has an entry for each tile or part, the queries
-    whose parts are merged, and what stands before those of each sequence.
+    There may be results of parts in so many `places` of each head. The list has two entries for each tile or part, one in each
+    order, the queries whose parts are merged, and what stands before those of each sequence.
     """
     entries, queries = total_q // rows + sequences + places, min(total_q, places // 2 * rows) if places else 0
-    return TILE_WORDS * (entries + 1) + QUERY_WORDS * queries + SEQUENCE_WORDS * sequences
+    return TILE_WORDS * (2 * entries + 1) + QUERY_WORDS * queries + SEQUENCE_WORDS * sequences
 
 
 def places_of_parts(workers: int, heads: int) -> int:

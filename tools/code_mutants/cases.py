@@ -167,12 +167,11 @@ def _workers(proof: Proof) -> int:
 def _packed(proof: Proof, of: Range | None, count: int, draw: random.Random) -> Cases:
     given = packed_tiles(proof, of, PACKED_TILES, count, draw)
     tiles, step = given.tiles, workers(proof.schedule, proof.code.variant)
-    heads = proof.code.variant.heads_of_tiles(tiles.sizes.heads)
     number, counted = tiles.number, 0
     # Which tiles come next is asked for in turn, as the run does.
     for _ in range(PACKED_TILES):
-        there = number < tiles.row_tiles * heads
-        tiles.found(np.where(there, number, 0) // heads, there)
+        there = number < tiles.row_tiles * tiles.heads
+        tiles.found(tiles.entry(np.where(there, number, 0)), there)
         if proof.schedule.kernel.tile_scheduler == "dynamic":
             # A block without a tile draws no other one.
             number = np.where(there, counted + np.cumsum(there) - 1 + step, NO_TILE)

@@ -10,6 +10,7 @@ import numpy as np
 
 from tl_attention.codeproof.verdict import Unsafe
 from tl_attention.codeproof.warp_specialized.packed_proof import NO_END, part_blocks
+from tl_attention.kernels.warp_specialized.tile_order import listed
 from tl_attention.problem.bounds import GRID_YZ, LARGEST, PAIRS, ROOM
 from tl_attention.problem.lengths import Problems
 from tl_attention.problem.mask import Mask, ceildiv
@@ -37,6 +38,8 @@ class DrawnTiles:
     number: Array
     fields: Sequence[Array]
     cluster: int
+    variant: Variant
+    in_turns: Array
     ats: list[Array] = field(default_factory=list)
     found_fields: list[Array] = field(default_factory=list)
 
@@ -77,7 +80,29 @@ class DrawnTiles:
             FARTHEST + np.max([each[4] for each in fields], axis=0),
         )
         sizes = Problems(np.full(count, turns), heads, *totals)
-        return cls(sizes, row_tiles, np.clip(number, 0, total - 1), fields, schedule.kernel.cluster)
+        in_turns = np.where(draw.random(count) < 0.3, 1, draw.integers(1, of_results + 1))
+        number = np.clip(number, 0, total - 1)
+        return cls(sizes, row_tiles, number, fields, schedule.kernel.cluster, variant, in_turns)
+
+    @property
+    def heads(self) -> Array:
+        """Returns how many heads tiles have."""
+        return self.variant.heads_of_tiles(self.sizes.heads)
+
+    @property
+    def first_in_turns(self) -> Array:
+        """Returns the first of the heads that take turns, tile by tile."""
+        return np.maximum(self.heads - self.in_turns, 0)
+
+    def number_of(self, row_tile: Array, head: Array, at: Array) -> Array:
+        """Returns the numbers of the row tiles of these heads, in the problems `at`."""
+        row_tiles, first = self.row_tiles[at], self.first_in_turns[at]
+        by_turns = first * row_tiles + row_tile * (self.heads[at] - first) + head - first
+        return np.where(head < first, head * row_tiles + row_tile, by_turns)
+
+    def entry(self, number: Array) -> Array:
+        """Returns the entry of the list of each problem's tile of this number."""
+        return listed(number, self.row_tiles, self.heads, self.first_in_turns)[0]
 
     def found(self, at: Array, there: Array) -> tuple[Array, Array]:
         """Returns (each entry's place, the entry's numbers) for the next turn; an entry met again is the same."""
@@ -91,6 +116,10 @@ class DrawnTiles:
     def count(self, blocks: Array) -> Any:
         """Returns how many entries the list of each block's problem has."""
         return self.row_tiles[blocks // self.cluster]
+
+    def turns_from(self, blocks: Array) -> Any:
+        """Returns the first of the heads that take turns."""
+        return self.first_in_turns[blocks // self.cluster]
 
     def words(self, blocks: Array, entries: Array) -> Array:
         """Returns the numbers of these entries, (TILE_WORDS, blocks); raises Unsafe for one that is not a tile's."""

@@ -35,7 +35,7 @@ def packed_tiles(proof: Proof, of: Range | None, turns: int, count: int, draw: r
     """Draws at least `count` tiles, with the tiles that follow them."""
     tiles = DrawnTiles.of(proof.schedule, proof.code.variant, proof.rows, turns)
     some = np.array(sorted(draw.sample(range(len(tiles.number)), min(count, len(tiles.number)))))
-    for name in ("row_tiles", "number"):
+    for name in ("row_tiles", "number", "in_turns"):
         setattr(tiles, name, getattr(tiles, name)[some])
     tiles.sizes = type(tiles.sizes)(*(size[some] for size in tiles.sizes))
     tiles.fields = [fields[:, some] for fields in tiles.fields]
@@ -47,7 +47,7 @@ def packed_tiles(proof: Proof, of: Range | None, turns: int, count: int, draw: r
         values = np.array([of.value(proof.code.variant.group, draw) for _ in of_range])
         _set(proof, tiles, read, of, of_range, values)
         if of.subject == "heads" or of_head(of):
-            _number_again(proof, tiles, of_range, values if of_head(of) else None, draw)
+            _number_again(tiles, of_range, values if of_head(of) else None, draw)
     _within_bounds(proof, tiles, read, of, draw)
     return PackedTiles(tiles, read)
 
@@ -84,20 +84,20 @@ def _set(proof: Proof, tiles: DrawnTiles, read: dict[str, Any], of: Range, at: A
             _set_word(fields, WORDS.index(word[1]), at, values, proof)
 
 
-def _number_again(proof: Proof, tiles: DrawnTiles, at: Array, of_heads: Array | None, draw: random.Random) -> None:
+def _number_again(tiles: DrawnTiles, at: Array, of_heads: Array | None, draw: random.Random) -> None:
     """Draws the numbers of tiles `at` again: of these heads, or of any where None is given."""
-    heads = proof.code.variant.heads_of_tiles(tiles.sizes.heads)[at]
+    heads = tiles.heads[at]
     most = np.maximum(np.minimum(tiles.row_tiles[at], KEYS // heads), 1)
     own = np.array([draw.choice([0, int(each) - 1, draw.randrange(int(each))]) for each in heads])
     row_tile = np.array([log_drawn(draw, 0, int(each) - 1) for each in most])
-    tiles.number[at] = row_tile * heads + (own if of_heads is None else of_heads)
+    tiles.number[at] = tiles.number_of(row_tile, own if of_heads is None else of_heads, at)
 
 
 def _within_bounds(
     proof: Proof, tiles: DrawnTiles, read: dict[str, Any], of: Range | None, draw: random.Random
 ) -> None:
     """Makes numbers and rows smaller that are beyond bounds, those that the range is not of; some blocks get no tile."""
-    heads = proof.code.variant.heads_of_tiles(tiles.sizes.heads)
+    heads = tiles.heads
     tiles.row_tiles = np.maximum(np.minimum(tiles.row_tiles, KEYS // np.maximum(heads, 1)), 1)
     total = tiles.row_tiles * heads
     none = np.array([draw.random() < WITHOUT_TILE for _ in total])

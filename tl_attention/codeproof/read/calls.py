@@ -20,7 +20,7 @@ from tl_attention.codeproof.read.text import Call
 from tl_attention.codeproof.run.run import Run, nothing, plain, seen
 from tl_attention.codeproof.run.threads import Class, settled, some
 from tl_attention.codeproof.verdict import Unsafe
-from tl_attention.problem.packed import TILE_WORDS, TILES_TOLD, TOLD_WORDS
+from tl_attention.problem.packed import TILE_WORDS, TILES_TOLD, TOLD_WORDS, TURNS_FROM
 from tl_attention.program.events import NAMED, TILE
 
 # A thread's block in its cluster.
@@ -110,11 +110,15 @@ def _reset(match: re.Match[str], declared: Declared) -> Made | None:
 
 
 def _listed(match: re.Match[str], declared: Declared) -> Made | None:
-    """Returns the Made that sets a variable to the number of tiles in the list, which stands before the entries."""
-    variable = match[1]
+    """Returns the Made that sets a variable to a number that stands before the list's entries.
+
+    It is the number of tiles, or the first of the heads that take turns.
+    """
+    variable, word = match[1], int(match[2])
 
     def act(run: Run, threads: Class, line: int) -> None:
-        threads.names[variable] = settled(run.tiles.listed(threads).count(run.threads.place[threads.threads]))
+        listed, blocks = run.tiles.listed(threads), run.threads.place[threads.threads]
+        threads.names[variable] = settled(listed.turns_from(blocks) if word else listed.count(blocks))
 
     return Made(act, frozenset({variable}))
 
@@ -184,9 +188,9 @@ CALLS = (
     ),
     # cudaTriggerProgrammaticLaunchCompletion();
     Call(COUNTER, re.compile(r"cudaTriggerProgrammaticLaunchCompletion\(\);$"), nothing),
-    # row_tiles = Tiles[0];
-    Call(COUNTER, re.compile(r"(\w+) = Tiles\[0\];$"), _listed),
-    # tl_attention_hand_over((&(next_tile[((turn_2 & 3) * 9)])), (&(Tiles[...])), (number % (heads / 4)));
+    # row_tiles = Tiles[0];    turns_from = Tiles[5];
+    Call(COUNTER, re.compile(rf"(\w+) = Tiles\[(0|{TURNS_FROM})\];$"), _listed),
+    # tl_attention_hand_over((&(next_tile[((turn_2 & 3) * 9)])), (&(Tiles[...])), head);
     Call(COUNTER, re.compile(r"tl_attention_hand_over\((.+)\);$"), _hand_over),
     # tl_attention_hand_over_none((&(next_tile[0])));
     Call(COUNTER, re.compile(r"tl_attention_hand_over_none\((.+)\);$"), _hand_over_none),

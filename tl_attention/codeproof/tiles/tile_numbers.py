@@ -21,7 +21,10 @@ class Entries(Protocol):
     """Entries are the list of tiles that each block reads, whose first entry is number 0."""
 
     def count(self, blocks: np.ndarray) -> Value:
-        """Returns how many entries the list has in each block's problem."""
+        """Returns how many tiles each head has in each block's problem, which have an entry each in both orders."""
+
+    def turns_from(self, blocks: np.ndarray) -> Value:
+        """Returns the first of the heads that take turns, tile by tile."""
 
     def words(self, blocks: np.ndarray, entries: np.ndarray) -> np.ndarray:
         """Returns the numbers of these entries, (TILE_WORDS, blocks); raises Unsafe for one that the list does not have."""

@@ -116,9 +116,9 @@ class RolesProof(Proof):
 
     def check_at(self, sizes: Any) -> None:
         cluster, entries = self.roles.cluster, ListedTiles.of(sizes, self) if self.roles.packed else None
-        given = (
-            {"row_tiles": len(entries.entries)} if entries else {"parts": 2, "part_blocks": self.program.span // 2 + 1}
-        )
+        given = {"parts": 2, "part_blocks": self.program.span // 2 + 1}
+        if entries:
+            given = {"row_tiles": len(entries.entries) // 2, "in_turns": entries.in_turns}
         found = UnknownTiles.of_numbers(self, sizes, self.roles, **given)
         threads = Threads(np.arange(cluster), self.roles.warpgroups + 1, tuple(range(WARPS)))
         counter = {"TileCounter": (0, 0)}

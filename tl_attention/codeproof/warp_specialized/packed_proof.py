@@ -69,18 +69,26 @@ def part_blocks(seq_kv: Any) -> Any:
 
 @dataclass(frozen=True)
 class ListedTiles:
-    """ListedTiles are the list of one problem's tiles, which the blocks of a launch read."""
+    """ListedTiles are the list of one problem's tiles, which the blocks of a launch read: all in one order, then in another."""
 
     entries: Array
+    heads: int
+    in_turns: int
 
     @classmethod
     def of(cls, sizes: PackedSizes, proof: Any) -> ListedTiles:
         once = listed(sizes.places, proof.rows, proof.schedule.block_M)
-        return cls(whole_or_parts(once, sizes.seq_kv, proof.code.variant, proof.schedule.block_N))
+        found = whole_or_parts(once, sizes.seq_kv, proof.code.variant, proof.schedule.block_N)
+        heads = proof.code.variant.heads_of_tiles(sizes.heads)
+        return cls(np.concatenate([found, found[::-1]]), heads, 1 + sizes.seq_kv % heads)
 
     def count(self, blocks: Array) -> Any:
-        """Returns how many entries the list has."""
-        return np.full(len(blocks), len(self.entries))
+        """Returns how many tiles each head has."""
+        return np.full(len(blocks), len(self.entries) // 2)
+
+    def turns_from(self, blocks: Array) -> Any:
+        """Returns the first of the heads that take turns."""
+        return np.full(len(blocks), self.heads - self.in_turns)
 
     def words(self, blocks: Array, entries: Array) -> Array:
         """Returns the numbers of these entries, (TILE_WORDS, blocks); raises Unsafe for one that the list does not have."""

@@ -98,9 +98,10 @@ class TileProof(UnknownTiles):
             elif isinstance(event, Where):
                 yield event._replace(events=[*self._handed(event.events, number)])
             elif self.packed and isinstance(event, Event) and event.kind == "take":
-                heads = self.of_results
-                there = replace(event, place=(number // heads, number % heads))
-                yield Where(holds(self.total - 1 - number), (there,), (event,))
+                is_there = self.total - 1 - number
+                with self.facts.assuming(is_there):
+                    there = replace(event, place=self.listed(number))
+                yield Where(holds(is_there), (there,), (event,))
             else:
                 yield event
 

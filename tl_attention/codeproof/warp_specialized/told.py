@@ -82,6 +82,9 @@ class Told:
     def count(self, blocks: Any) -> Term:
         return self.proof.row_tiles
 
+    def turns_from(self, blocks: Any) -> Term:
+        return self.proof.turns_from
+
     def words(self, blocks: Any, entry: Value) -> list[Value]:
         """Returns nothing but notes which entry is handed over."""
         self.handed = entry

@@ -15,7 +15,7 @@ from tl_attention.codeproof.terms.term import Term, holds, term
 from tl_attention.codeproof.tiles.row_tiles import RowTile
 from tl_attention.codeproof.tiles.term_proof import TermProof
 from tl_attention.kernels.warp_specialized.roles import Roles
-from tl_attention.kernels.warp_specialized.tile_order import placed, workers
+from tl_attention.kernels.warp_specialized.tile_order import listed, placed, workers
 from tl_attention.problem.bounds import GRID_YZ, LARGEST, ROOM
 from tl_attention.problem.mask import ceildiv
 from tl_attention.problem.packed import TOLD_WORDS
@@ -30,6 +30,8 @@ class UnknownTiles(TermProof):
         self.roles, of_tiles = roles, self.variant.heads_of_tiles(self.sizes.heads)
         symbol = self.symbol
         self.row_tiles = symbol("row_tiles", 0, 2**26) if self.packed else ceildiv(self.sizes.seq_q, proof.rows)
+        # How many of the last heads take turns the list of packed sequences' tiles says: one or more.
+        self.turns_from = of_tiles - symbol("in_turns", 1, GRID_YZ, below=of_tiles + 1) if self.packed else 0
         self.of_results = of_tiles if self.packed else of_tiles * self.sizes.batch * self.parts
         self.turn, self.base = symbol("turn", 0, LARGEST - ROOM), symbol("base", 0, LARGEST - 2**28)
         self.total = self.row_tiles * self.of_results
@@ -37,7 +39,9 @@ class UnknownTiles(TermProof):
         # Tiles have 64 rows or more, or they are so few that calls share them among heads.
         self.bound(LARGEST - ROOM - self.total)
         if self.packed:
-            # The list names sequences and parts that are there.
+            # The list names heads, sequences and parts that are there.
+            self.bound(self.turns_from)
+            self.bound(self.total - self.turns_from * self.row_tiles)
             q_begin, seq_q, k_begin, seq_kv, first = (self.word("told", word) for word in range(1, 6))
             self.bound(self.sizes.seq_q - q_begin - seq_q)
             self.bound(self.sizes.seq_kv - k_begin - seq_kv)
@@ -82,17 +86,22 @@ class UnknownTiles(TermProof):
     def first_tiles(self, entries: np.ndarray | None, most: int, rank: int) -> list[RowTile]:
         """Returns the first tiles, at most so many, of one block of the first cluster, by numbers; `entries` are the list's."""
         found: list[RowTile] = []
-        number, heads = 0, self.variant.heads_of_tiles(self.sizes.heads)
+        number = 0
         while len(found) < most and number < int(self.total):
             if entries is None:
                 found.append(self.tile_of_number(number, rank))
             else:
-                found.append(self.tile_of_words([*entries[number // heads].tolist(), number % heads], rank))
+                entry, head = self.listed(number)
+                found.append(self.tile_of_words([*entries[int(entry)].tolist(), head], rank))
             # No other block takes a number of the counter.
             number = len(found) - 1 + self.workers if self.roles.dynamic else number + self.workers
             if self.one_tile:
                 break
         return found
+
+    def listed(self, number: Value) -> tuple[Value, Value]:
+        """Returns (entry, head) of the tile of this number."""
+        return listed(number, self.row_tiles, self.of_results, self.turns_from, self.ops)
 
     def tile_of_words(self, words: Sequence[Value], rank: int) -> RowTile:
         """Returns the tile that is told by these words of a list, that of one block of a cluster."""

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from tl_attention.kernels.shared.device_code import is_bf16
 from tl_attention.problem.mask import WINDOW, sides
 from tl_attention.problem.packed import LEAST_BLOCKS, MERGE_LISTED, MOST_TILES, UNEVEN
-from tl_attention.problem.tiling import TILE
+from tl_attention.problem.tiling import TILE, taper
 from tl_attention.problem.variant import Variant
 from tl_attention.problem.warpgroup import WARP
 
@@ -39,7 +39,8 @@ def listing_call(given: Any, variant: Variant, tile: tuple[int, int, int, int], 
     lengths = bounds, used_q, used_k, given.Q.shape[0], given.K.shape[0]
     results = given.Output.shape[0] if variant.parts else 0
     block_M, cluster, block_N, workers = tile
-    of_tile = variant.rows_of(block_M) * cluster, cluster, block_N, block_M
+    in_turns = taper(variant.tile_dim, variant.tile_dim_v) * workers
+    of_tile = variant.rows_of(block_M) * cluster, cluster, block_N, block_M, in_turns
     # In 32nds of the time of a KV block.
     times = (round(32 * time) for time in (TILE, MERGE_LISTED, UNEVEN))
     split = (LEAST_BLOCKS, MOST_TILES, workers, *times) if variant.parts else (0, 0, 1, 0, 0, 0)

@@ -37,6 +37,16 @@ def placed(
     return (row_tiles - 1 - row if variant.mask.grows else row), head
 
 
+def listed(number: Any, row_tiles: Any, heads: Any, turns_from: Any, ops: Any = ARRAYS) -> tuple[Any, Any]:
+    """Returns (entry of the list, head) for each number of a tile of packed sequences, as `packed.py` says it for kernels.
+
+    Heads from `turns_from` on take turns tile by tile.
+    """
+    within, width = number - turns_from * row_tiles, heads - turns_from
+    entry = ops.where(within >= 0, within // width, row_tiles + number % row_tiles)
+    return entry, ops.where(within >= 0, turns_from + within % width, number // row_tiles)
+
+
 def ordered(
     number: Any, row_tiles: Any, heads: Any, keys: Any, schedule: Schedule, variant: Variant, ops: Any = ARRAYS
 ) -> tuple[Any, Any, Any]:

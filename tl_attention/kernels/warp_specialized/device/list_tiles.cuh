@@ -1,5 +1,6 @@
-// Row tiles of packed sequences, the longest first. One block sorts them by how many KV blocks they have, in buckets, in
-// which they stay in their order. Each warp has as many tiles in a row as the others, and counts and places them 32 at a
+// Row tiles of packed sequences, the longest first, for the heads that take turns. Behind these, where there are other heads,
+// all stand once more, sequence by sequence. One block sorts them
+// by how many KV blocks they have, in buckets, in which they stay in their order. Each warp has as many tiles in a row as the others, and counts and places them 32 at a
 // time. With `least`, a sequence of few row tiles may be split: each tile has an entry for each of its parts, about equally
 // long ones, and each query is listed to be merged. Offsets that are wrong are cut to the tensors, so that no kernel gets
 // beyond these.
@@ -69,7 +70,7 @@ __device__ __forceinline__ int tl_attention_sequence_with(const tl_attention_bef
   }
   return n;
 }
-template <int rows, int cluster, int block_N, int block_M, int least, int most_tiles, int workers, int tile_time,
+template <int rows, int cluster, int block_N, int block_M, int taper, int least, int most_tiles, int workers, int tile_time,
           int merge_time, int uneven>
 __device__ __forceinline__ void tl_attention_list_tiles(
     const int* begins_q, const int* begins_k, const int* used_q, const int* used_k, int left, int right, int bounds,
@@ -81,7 +82,7 @@ __device__ __forceinline__ void tl_attention_list_tiles(
   const bool all_q = count_q == bounds, all_k = count_k == bounds;
   const int places = least ? results / (block_M * heads) : 0;
   const int room = total_q / rows + batch + places, room_of_queries = min(total_q, places / 2 * rows);
-  int4* split_queries = (int4*)(tiles + 8 * (room + 1));
+  int4* split_queries = (int4*)(tiles + 8 * (2 * room + 1));
   // A sequence's work becomes what stands before it; of many sequences behind the list.
   tl_attention_work* work = batch <= most_near ? near : (tl_attention_work*)(split_queries + room_of_queries);
   tl_attention_before* before = (tl_attention_before*)work;
@@ -121,7 +122,8 @@ __device__ __forceinline__ void tl_attention_list_tiles(
       split_queries[number] = make_int4(row, before[n].places + query / rows * parts, parts, query % rows);
     }
   }
-  const int count = min(all_before[0], room), of_warp = (count + threads - 1) / threads * 32;
+  const int count = min(all_before[0], room), in_turns = min(heads, (taper - 1) / max(count, 1) + 1);
+  const int of_warp = (count + threads - 1) / threads * 32;
   const int from = warp * of_warp, end = min(from + of_warp, count);
   __syncthreads();
   int4 entry[2];
@@ -158,8 +160,10 @@ __device__ __forceinline__ void tl_attention_list_tiles(
         if (lane == __ffs(same) - 1) *place += __popc(same);
         __syncwarp(active);
         if (pass) {
-          int4* listed = (int4*)(tiles + 8 * (at + 1));
-          listed[0] = entry[0], listed[1] = entry[1];
+          for (int list = 0; list < 1 + (in_turns < heads); ++list) {
+            int4* listed = (int4*)(tiles + 8 * (1 + (list ? count + number : at)));
+            listed[0] = entry[0], listed[1] = entry[1];
+          }
         }
       }
     }
@@ -172,8 +176,8 @@ __device__ __forceinline__ void tl_attention_list_tiles(
     }
   }
   if (thread == 0) {
-    tiles[0] = count;
+    tiles[0] = count, tiles[5] = heads - in_turns;
     if constexpr (least > 0)
-      tiles[1] = min(all_before[2], room_of_queries), tiles[2] = most_parts, tiles[3] = 8 * (room + 1), tiles[4] = most;
+      tiles[1] = min(all_before[2], room_of_queries), tiles[2] = most_parts, tiles[3] = 8 * (2 * room + 1), tiles[4] = most;
   }
 }
