@@ -21,6 +21,7 @@ from tl_attention.compiler.toolchain import host_compiler
 from tl_attention.kernels.warp_specialized.device_code import LIST_TILES, TIME_OF_TILES
 from tl_attention.problem.mask import INTEGERS, Mask, ceildiv, sides
 from tl_attention.problem.packed import (
+    FEW,
     LEAST_BLOCKS,
     MERGE_LISTED,
     MOST_TILES,
@@ -91,6 +92,10 @@ class Item(NamedTuple):
 
     entry: tuple[int, ...]
     blocks: int
+
+    def of_few(self, rows: int) -> bool:
+        """Says whether the sequence has one row tile, or is split."""
+        return self.entry[7] > 0 or self.entry[2] <= rows
 
 
 @dataclass(frozen=True)
@@ -289,15 +294,17 @@ def check(problem: Packing, own: np.ndarray) -> bool:
     items, merged, longest = problem.items(most)
     items, merged = items[: problem.room], merged[: problem.room_for_queries]
     assert own[0] == len(items) and own[problem.words :].tolist() == UNTOUCHED
-    # The list has a second order where heads come one after the other, the last of which take turns.
-    in_turns = min(problem.kv_heads, ceildiv(problem.kernel.taper, max(len(items), 1)))
-    assert own[TURNS_FROM] == problem.kv_heads - in_turns
-    count = len(items) * (1 + (in_turns < problem.kv_heads))
+    many = [item for item in items if not item.of_few(problem.kernel.rows)]
+    # They have a second order where heads come one after the other, the last of which take turns.
+    in_turns = min(problem.kv_heads, ceildiv(problem.kernel.taper, max(len(many), 1)))
+    assert own[TURNS_FROM] == problem.kv_heads - in_turns and own[FEW] == len(items) - len(many)
+    count = len(items) + len(many) * (in_turns < problem.kv_heads)
     entries = own[TILE_WORDS : TILE_WORDS * (count + 1)].reshape(-1, TILE_WORDS)
     buckets = [min(max(longest - item.blocks, 0) * BUCKETS // (longest + 1), BUCKETS - 1) for item in items]
     # Tiles of a bucket stay in their order.
-    wanted = [items[n].entry for n in sorted(range(len(items)), key=lambda n: buckets[n])]
-    assert [*map(tuple, entries.tolist())] == [*wanted, *(item.entry for item in items)][:count]
+    order = sorted(range(len(items)), key=lambda n: (not items[n].of_few(problem.kernel.rows), buckets[n]))
+    wanted = [*(items[n].entry for n in order), *(item.entry for item in many)]
+    assert [*map(tuple, entries.tolist())] == wanted[:count]
     if not problem.kernel.workers:
         return False
     begin = TILE_WORDS * (2 * problem.room + 1)

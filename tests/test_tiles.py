@@ -6,11 +6,13 @@ import heapq
 from collections.abc import Sequence
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import tilelang.language as T
 from tvm import arith
 
 from tl_attention.kernels.warp_specialized import tiles
+from tl_attention.kernels.warp_specialized.tile_order import listed
 from tl_attention.kernels.warp_specialized.tiles import SECTION_BYTES, section_heads, taper
 from tl_attention.problem.card import HOPPER
 from tl_attention.problem.mask import CAUSAL
@@ -52,6 +54,18 @@ def test_every_tile_is_taken_once(order, row_tiles, heads):
     everything = {(row, head) for row in range(row_tiles) for head in range(heads)}
     found = places(order, row_tiles, heads)
     assert len(found) == len(everything) and set(found) == everything
+
+
+@pytest.mark.parametrize("few,many,heads,turns_from", [(0, 1, 1, 0), (5, 7, 3, 0), (5, 7, 3, 2), (9, 40, 33, 12)])
+def test_every_packed_tile_is_taken_once(few, many, heads, turns_from):
+    entries, of_heads = listed(np.arange((few + many) * heads), few, many, heads, turns_from)
+    found = [*zip(entries.tolist(), of_heads.tolist())]
+    # Tiles of few queries are those of all heads, one after the other.
+    expected = [(entry, head) for entry in range(few) for head in range(heads)]
+    # Heads that take no turns have the list's second order, in which their tiles follow each other.
+    expected += [(few + many + tile, head) for head in range(turns_from) for tile in range(many)]
+    expected += [(few + tile, head) for tile in range(many) for head in range(turns_from, heads)]
+    assert found == expected
 
 
 @pytest.mark.parametrize("head_dim", [HEAD_DIM, 192, 256])

@@ -168,5 +168,7 @@ ROWS = [
     row("no tile is split", OF_TWO, "the kernel that lists the tiles",
         r"(tl_attention_list_tiles<.*), 2, 8, 132, 48, 128, 6>", r"\1, 0, 0, 1, 0, 0, 0>"),
     row("parts are listed for places of other rows", OF_TWO, "the kernel that lists the tiles",
-        r"(tl_attention_list_tiles<16, 1, 128), 128, 2,", r"\1, 64, 2,"),
+        r"(tl_attention_list_tiles<16, 1, 128), 128, 528, 2,", r"\1, 64, 528, 2,"),
+    row("more heads take turns", OF_TWO, "the kernel that lists the tiles",
+        r"(tl_attention_list_tiles<16, 1, 128), 128, 528, 2,", r"\1, 128, 529, 2,"),
 ]  # fmt: skip

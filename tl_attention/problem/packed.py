@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     import numpy as np
 
 # An entry of the list has so many numbers; so many stand before the first entry: how many entries there are, how many
-# queries of split sequences, the most parts of one, and where the list of these queries begins. The word behind these is
-# the first of the heads that take turns, tile by tile.
-TILE_WORDS, TURNS_FROM = 8, 5
+# queries of split sequences, the most parts of one, and where the list of these queries begins. Behind these stand
+# the first of the heads that take turns, tile by tile, and how many entries are of sequences of few queries.
+TILE_WORDS, TURNS_FROM, FEW = 8, 5, 6
 # A query of a split sequence has so many: its row of the output, the first of its tile's places, how many parts there are,
 # and its number in the tile.
 QUERY_WORDS = 4

@@ -142,7 +142,7 @@ class KernelOptions(_Options):
     tile_order: Literal["rows", "tapered", "sections"] = _choice(
         "rows",
         rows="row tiles of one head after another, each head's longest first",
-        tapered="row tiles of the last heads from the longest to the shortest, to end with these",
+        tapered="row tiles of the last heads from the longest to the shortest, to end with these; packed ones always are",
         sections="row tiles in sections of heads whose K and V fit in L2, the longest tiles first",
     )
     blocks_per_sm: StrictInt = _option(

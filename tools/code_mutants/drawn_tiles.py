@@ -39,6 +39,7 @@ class DrawnTiles:
     fields: Sequence[Array]
     cluster: int
     variant: Variant
+    many: Array
     in_turns: Array
     ats: list[Array] = field(default_factory=list)
     found_fields: list[Array] = field(default_factory=list)
@@ -82,12 +83,18 @@ class DrawnTiles:
         sizes = Problems(np.full(count, turns), heads, *totals)
         in_turns = np.where(draw.random(count) < 0.3, 1, draw.integers(1, of_results + 1))
         number = np.clip(number, 0, total - 1)
-        return cls(sizes, row_tiles, number, fields, schedule.kernel.cluster, variant, in_turns)
+        many = np.where(draw.random(count) < 0.3, row_tiles, draw.integers(0, row_tiles + 1))
+        return cls(sizes, row_tiles, number, fields, schedule.kernel.cluster, variant, many, in_turns)
 
     @property
     def heads(self) -> Array:
         """Returns how many heads tiles have."""
         return self.variant.heads_of_tiles(self.sizes.heads)
+
+    @property
+    def of_few(self) -> Array:
+        """Returns how many tiles are of sequences of few queries."""
+        return np.maximum(self.row_tiles - self.many, 0)
 
     @property
     def first_in_turns(self) -> Array:
@@ -96,13 +103,16 @@ class DrawnTiles:
 
     def number_of(self, row_tile: Array, head: Array, at: Array) -> Array:
         """Returns the numbers of the row tiles of these heads, in the problems `at`."""
-        row_tiles, first = self.row_tiles[at], self.first_in_turns[at]
-        by_turns = first * row_tiles + row_tile * (self.heads[at] - first) + head - first
-        return np.where(head < first, head * row_tiles + row_tile, by_turns)
+        heads, few, first = self.heads[at], self.of_few[at], self.first_in_turns[at]
+        many, of_many = self.row_tiles[at] - few, row_tile - few
+        by_turns = first * many + of_many * (heads - first) + head - first
+        behind = np.where(head < first, head * many + of_many, by_turns)
+        return np.where(of_many < 0, row_tile * heads + head, few * heads + behind)
 
     def entry(self, number: Array) -> Array:
         """Returns the entry of the list of each problem's tile of this number."""
-        return listed(number, self.row_tiles, self.heads, self.first_in_turns)[0]
+        many = np.maximum(self.row_tiles - self.of_few, 1)
+        return listed(number, self.of_few, many, self.heads, self.first_in_turns)[0]
 
     def found(self, at: Array, there: Array) -> tuple[Array, Array]:
         """Returns (each entry's place, the entry's numbers) for the next turn; an entry met again is the same."""
@@ -116,6 +126,10 @@ class DrawnTiles:
     def count(self, blocks: Array) -> Any:
         """Returns how many entries the list of each block's problem has."""
         return self.row_tiles[blocks // self.cluster]
+
+    def few(self, blocks: Array) -> Any:
+        """Returns how many tiles of each block's problem are of sequences of few queries."""
+        return self.of_few[blocks // self.cluster]
 
     def turns_from(self, blocks: Array) -> Any:
         """Returns the first of the heads that take turns."""

@@ -35,7 +35,7 @@ def packed_tiles(proof: Proof, of: Range | None, turns: int, count: int, draw: r
     """Draws at least `count` tiles, with the tiles that follow them."""
     tiles = DrawnTiles.of(proof.schedule, proof.code.variant, proof.rows, turns)
     some = np.array(sorted(draw.sample(range(len(tiles.number)), min(count, len(tiles.number)))))
-    for name in ("row_tiles", "number", "in_turns"):
+    for name in ("row_tiles", "number", "many", "in_turns"):
         setattr(tiles, name, getattr(tiles, name)[some])
     tiles.sizes = type(tiles.sizes)(*(size[some] for size in tiles.sizes))
     tiles.fields = [fields[:, some] for fields in tiles.fields]

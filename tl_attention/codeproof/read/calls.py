@@ -20,7 +20,7 @@ from tl_attention.codeproof.read.text import Call
 from tl_attention.codeproof.run.run import Run, nothing, plain, seen
 from tl_attention.codeproof.run.threads import Class, settled, some
 from tl_attention.codeproof.verdict import Unsafe
-from tl_attention.problem.packed import TILE_WORDS, TILES_TOLD, TOLD_WORDS, TURNS_FROM
+from tl_attention.problem.packed import FEW, TILE_WORDS, TILES_TOLD, TOLD_WORDS, TURNS_FROM
 from tl_attention.program.events import NAMED, TILE
 
 # A thread's block in its cluster.
@@ -112,13 +112,14 @@ def _reset(match: re.Match[str], declared: Declared) -> Made | None:
 def _listed(match: re.Match[str], declared: Declared) -> Made | None:
     """Returns the Made that sets a variable to a number that stands before the list's entries.
 
-    It is the number of tiles, or the first of the heads that take turns.
+    It is the number of tiles, of those of sequences of few queries, or the first of the heads that take turns.
     """
     variable, word = match[1], int(match[2])
 
     def act(run: Run, threads: Class, line: int) -> None:
         listed, blocks = run.tiles.listed(threads), run.threads.place[threads.threads]
-        threads.names[variable] = settled(listed.turns_from(blocks) if word else listed.count(blocks))
+        found = {0: listed.count, FEW: listed.few, TURNS_FROM: listed.turns_from}[word]
+        threads.names[variable] = settled(found(blocks))
 
     return Made(act, frozenset({variable}))
 
@@ -188,8 +189,8 @@ CALLS = (
     ),
     # cudaTriggerProgrammaticLaunchCompletion();
     Call(COUNTER, re.compile(r"cudaTriggerProgrammaticLaunchCompletion\(\);$"), nothing),
-    # row_tiles = Tiles[0];    turns_from = Tiles[5];
-    Call(COUNTER, re.compile(rf"(\w+) = Tiles\[(0|{TURNS_FROM})\];$"), _listed),
+    # row_tiles = Tiles[0];
+    Call(COUNTER, re.compile(rf"(\w+) = Tiles\[(0|{FEW}|{TURNS_FROM})\];$"), _listed),
     # tl_attention_hand_over((&(next_tile[((turn_2 & 3) * 9)])), (&(Tiles[...])), head);
     Call(COUNTER, re.compile(r"tl_attention_hand_over\((.+)\);$"), _hand_over),
     # tl_attention_hand_over_none((&(next_tile[0])));

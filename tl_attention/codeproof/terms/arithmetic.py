@@ -12,7 +12,7 @@ from typing import Any
 from tl_attention.codeproof.run.threads import NUMBERS, Value
 from tl_attention.codeproof.terms import choices
 from tl_attention.codeproof.terms.choices import chosen, equal
-from tl_attention.codeproof.terms.facts import Facts
+from tl_attention.codeproof.terms.facts import NOT_NEGATIVE, Facts
 from tl_attention.codeproof.terms.spread import Spread, each
 from tl_attention.codeproof.terms.term import Refused, Term, holds, known, quotient, term
 from tl_attention.problem.mask import ceildiv
@@ -70,7 +70,8 @@ class Arithmetic:
     def quotient(self, a: Value, b: Value) -> Term:
         """Returns C's quotient, which is rounded to 0; raises Refused where the divisor is not shown to be above 0."""
         a, b = self.facts.simpler(a), self.facts.simpler(b)
-        if self.facts.sign(b - 1) < 1:
+        # Few drawn numbers may be here, from which a sign is guessed before it is shown.
+        if self.facts.sign(b - 1) < 1 and not self.facts.solver.shows(b - 1, NOT_NEGATIVE):
             raise Refused(f"a quotient by {b}, which is not shown to be above 0")
         sign = self.facts.sign(a)
         if sign:

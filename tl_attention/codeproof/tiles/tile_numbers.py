@@ -21,7 +21,10 @@ class Entries(Protocol):
     """Entries are the list of tiles that each block reads, whose first entry is number 0."""
 
     def count(self, blocks: np.ndarray) -> Value:
-        """Returns how many tiles each head has in each block's problem, which have an entry each in both orders."""
+        """Returns how many tiles each head has in each block's problem."""
+
+    def few(self, blocks: np.ndarray) -> Value:
+        """Returns how many of them are of sequences of few queries; the others have a second entry each."""
 
     def turns_from(self, blocks: np.ndarray) -> Value:
         """Returns the first of the heads that take turns, tile by tile."""

@@ -118,7 +118,7 @@ class RolesProof(Proof):
         cluster, entries = self.roles.cluster, ListedTiles.of(sizes, self) if self.roles.packed else None
         given = {"parts": 2, "part_blocks": self.program.span // 2 + 1}
         if entries:
-            given = {"row_tiles": len(entries.entries) // 2, "in_turns": entries.in_turns}
+            given = {"few": entries.of_few, "many": entries.many, "in_turns": entries.in_turns}
         found = UnknownTiles.of_numbers(self, sizes, self.roles, **given)
         threads = Threads(np.arange(cluster), self.roles.warpgroups + 1, tuple(range(WARPS)))
         counter = {"TileCounter": (0, 0)}

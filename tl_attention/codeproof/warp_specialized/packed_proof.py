@@ -69,9 +69,10 @@ def part_blocks(seq_kv: Any) -> Any:
 
 @dataclass(frozen=True)
 class ListedTiles:
-    """ListedTiles are the list of one problem's tiles, which the blocks of a launch read: all in one order, then in another."""
+    """ListedTiles are the list of one problem's tiles, which the blocks of a launch read: all, then `many` in another order."""
 
     entries: Array
+    many: int
     heads: int
     in_turns: int
 
@@ -80,11 +81,21 @@ class ListedTiles:
         once = listed(sizes.places, proof.rows, proof.schedule.block_M)
         found = whole_or_parts(once, sizes.seq_kv, proof.code.variant, proof.schedule.block_N)
         heads = proof.code.variant.heads_of_tiles(sizes.heads)
-        return cls(np.concatenate([found, found[::-1]]), heads, 1 + sizes.seq_kv % heads)
+        many = max(1, len(found) * (sizes.seq_kv % 4) // 3)
+        return cls(np.concatenate([found, found[::-1][:many]]), many, heads, 1 + sizes.seq_kv % heads)
+
+    @property
+    def of_few(self) -> int:
+        """Returns how many tiles are as those of sequences of few queries."""
+        return len(self.entries) - 2 * self.many
 
     def count(self, blocks: Array) -> Any:
         """Returns how many tiles each head has."""
-        return np.full(len(blocks), len(self.entries) // 2)
+        return np.full(len(blocks), self.of_few + self.many)
+
+    def few(self, blocks: Array) -> Any:
+        """Returns how many tiles are as those of sequences of few queries."""
+        return np.full(len(blocks), self.of_few)
 
     def turns_from(self, blocks: Array) -> Any:
         """Returns the first of the heads that take turns."""

@@ -82,7 +82,10 @@ class Told:
     def count(self, blocks: Any) -> Term:
         return self.proof.row_tiles
 
-    def turns_from(self, blocks: Any) -> Term:
+    def few(self, blocks: Any) -> Value:
+        return self.proof.few
+
+    def turns_from(self, blocks: Any) -> Value:
         return self.proof.turns_from
 
     def words(self, blocks: Any, entry: Value) -> list[Value]:

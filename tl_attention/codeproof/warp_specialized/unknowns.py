@@ -29,9 +29,11 @@ class UnknownTiles(TermProof):
         super().__init__(proof, int(proof.schedule.kernel.tile_order == "sections"), given=given)
         self.roles, of_tiles = roles, self.variant.heads_of_tiles(self.sizes.heads)
         symbol = self.symbol
-        self.row_tiles = symbol("row_tiles", 0, 2**26) if self.packed else ceildiv(self.sizes.seq_q, proof.rows)
-        # How many of the last heads take turns the list of packed sequences' tiles says: one or more.
-        self.turns_from = of_tiles - symbol("in_turns", 1, GRID_YZ, below=of_tiles + 1) if self.packed else 0
+        if self.packed:
+            # How many tiles are of sequences of few queries, or of many, the list says, and how many of the last heads take turns.
+            self.few, self.many = symbol("few", 0, 2**26), symbol("many", 0, 2**26)
+            self.turns_from = of_tiles - symbol("in_turns", 1, GRID_YZ, below=of_tiles + 1)
+        self.row_tiles = self.few + self.many if self.packed else ceildiv(self.sizes.seq_q, proof.rows)
         self.of_results = of_tiles if self.packed else of_tiles * self.sizes.batch * self.parts
         self.turn, self.base = symbol("turn", 0, LARGEST - ROOM), symbol("base", 0, LARGEST - 2**28)
         self.total = self.row_tiles * self.of_results
@@ -41,7 +43,7 @@ class UnknownTiles(TermProof):
         if self.packed:
             # The list names heads, sequences and parts that are there.
             self.bound(self.turns_from)
-            self.bound(self.total - self.turns_from * self.row_tiles)
+            self.bound(self.of_results * self.many - self.turns_from * self.many)
             q_begin, seq_q, k_begin, seq_kv, first = (self.word("told", word) for word in range(1, 6))
             self.bound(self.sizes.seq_q - q_begin - seq_q)
             self.bound(self.sizes.seq_kv - k_begin - seq_kv)
@@ -101,7 +103,7 @@ class UnknownTiles(TermProof):
 
     def listed(self, number: Value) -> tuple[Value, Value]:
         """Returns (entry, head) of the tile of this number."""
-        return listed(number, self.row_tiles, self.of_results, self.turns_from, self.ops)
+        return listed(number, self.few, self.many, self.of_results, self.turns_from, self.ops)
 
     def tile_of_words(self, words: Sequence[Value], rank: int) -> RowTile:
         """Returns the tile that is told by these words of a list, that of one block of a cluster."""

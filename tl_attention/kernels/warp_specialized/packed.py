@@ -1,8 +1,9 @@
 """The tiles of packed sequences: a small kernel before the main one lists them, the producer warp tells the others which comes.
 
 A list entry says where a sequence lies, which of its rows the tile has, and which KV blocks if the sequence is split. Tiles
-come head by head and sequence by sequence, so that those at work share K and V in the L2 cache. The last heads take turns,
-the longest tiles first, as the last tile to end keeps all others waiting.
+of sequences of few queries come first, the longest first, each for all heads, as heads lie side by side in memory. Then come
+tiles of the others, head by head and sequence by sequence, so that those at work share K and V in the L2 cache. The last
+heads take turns, the longest tiles first, as the last tile to end keeps all others waiting.
 """
 
 import tilelang.language as T
@@ -10,7 +11,7 @@ import tilelang.language as T
 from tl_attention.kernels.warp_specialized.launches import LISTING, listing_call
 from tl_attention.kernels.warp_specialized.tiles import begin, consume, named, put, reach, see, variables, workers
 from tl_attention.kernels.warp_specialized.transfers import produce_block, store
-from tl_attention.problem.packed import TILE_WORDS, TILES_TOLD, TURNS_FROM
+from tl_attention.problem.packed import FEW, TILE_WORDS, TILES_TOLD, TURNS_FROM
 from tl_attention.problem.warpgroup import ALL_LANES, WARP
 
 
@@ -37,13 +38,15 @@ def work_packed(wg, block, s, c, is_producer):
     put(tile.base, 0)
     if is_producer:
         row_tiles = T.alloc_var("int32")
+        few = T.alloc_var("int32")
         turns_from = T.alloc_var("int32")
         number = T.alloc_var("int32")
         T.pdl_sync()
         row_tiles = s.given.Tiles[0]
+        few = s.given.Tiles[FEW]
         turns_from = s.given.Tiles[TURNS_FROM]
         number = block // c.kernel.cluster
-        hand_over(number, row_tiles, turns_from, 0, s, c)
+        hand_over(number, row_tiles, few, turns_from, 0, s, c)
     receive(tile, s, c, is_producer)
     while tile.first_row >= 0:
         reach(tile, s, c)
@@ -54,7 +57,7 @@ def work_packed(wg, block, s, c, is_producer):
                 number = T.call_extern("int32", "tl_attention_draw", T.address_of(s.tiles.counter[0]), workers(c))
             else:
                 number = number + workers(c)
-            produce_packed(number, row_tiles, turns_from, named(tile, c), s, c)
+            produce_packed(number, row_tiles, few, turns_from, named(tile, c), s, c)
         else:
             see(tile, wg, s, c)
             consume(named(tile, c, wg), s, c)
@@ -66,40 +69,49 @@ def work_packed(wg, block, s, c, is_producer):
 
 
 @T.macro
-def produce_packed(drawn, row_tiles, turns_from, tile, s, c):
+def produce_packed(drawn, row_tiles, few, turns_from, tile, s, c):
     """Loads one tile, and hands over the next one behind the first loads: these run while it is found.
 
     Lane 0 has `drawn` its number from the counter, which takes a microsecond to answer.
     """
     produce_block(0, tile, s, c)
     number = T.call_extern("int32", "__shfl_sync", T.uint32(ALL_LANES), drawn, 0)
-    hand_over(number, row_tiles, turns_from, tile.turn + 1, s, c)
+    hand_over(number, row_tiles, few, turns_from, tile.turn + 1, s, c)
     for j in T.serial(tile.blocks - 1):
         produce_block(j + 1, tile, s, c)
 
 
 @T.macro
-def hand_over(number, row_tiles, turns_from, turn, s, c):
-    """Puts the entry of a tile where all warps read it, with its head, and -1 for all of it behind the last tile."""
+def hand_over(number, row_tiles, few, turns_from, turn, s, c):
+    """Puts the entry of a tile where all warps read it, with its head, and -1 for all of it behind the last tile.
+
+    Of the list's `row_tiles` entries `few` are of sequences of few queries. Heads from `turns_from` on take turns.
+    """
     T.mbarrier_wait_parity(s.tiles.empty[turn % TILES_TOLD], turn // TILES_TOLD % 2 ^ 1)
     if number < row_tiles * s.heads:
-        entry = T.alloc_var("int32")
-        head = T.alloc_var("int32")
+        T.assume(s.heads > 0)
+        next_entry = T.alloc_var("int32")
+        next_head = T.alloc_var("int32")
+        behind = T.alloc_var("int32")
         within = T.alloc_var("int32")
-        within = number - turns_from * row_tiles
-        # No number here is negative.
-        if within < 0:
-            entry = row_tiles + T.truncmod(number, row_tiles)
-            head = T.truncdiv(number, row_tiles)
+        behind = number - few * s.heads
+        within = behind - turns_from * (row_tiles - few)
+        # No number is negative that is divided.
+        if behind < 0:
+            next_entry = T.truncdiv(number, s.heads)
+            next_head = T.truncmod(number, s.heads)
+        elif within < 0:
+            next_entry = row_tiles + T.truncmod(behind, row_tiles - few)
+            next_head = T.truncdiv(behind, row_tiles - few)
         else:
-            entry = T.truncdiv(within, s.heads - turns_from)
-            head = turns_from + T.truncmod(within, s.heads - turns_from)
+            next_entry = few + T.truncdiv(within, s.heads - turns_from)
+            next_head = turns_from + T.truncmod(within, s.heads - turns_from)
         T.call_extern(
             "handle",
             "tl_attention_hand_over",
             T.address_of(s.tiles.next[turn % TILES_TOLD, 0]),
-            T.address_of(s.given.Tiles[(entry + 1) * TILE_WORDS]),
-            head,
+            T.address_of(s.given.Tiles[(next_entry + 1) * TILE_WORDS]),
+            next_head,
         )
     else:
         T.call_extern("handle", "tl_attention_hand_over_none", T.address_of(s.tiles.next[turn % TILES_TOLD, 0]))

@@ -37,14 +37,16 @@ def placed(
     return (row_tiles - 1 - row if variant.mask.grows else row), head
 
 
-def listed(number: Any, row_tiles: Any, heads: Any, turns_from: Any, ops: Any = ARRAYS) -> tuple[Any, Any]:
+def listed(number: Any, few: Any, many: Any, heads: Any, turns_from: Any, ops: Any = ARRAYS) -> tuple[Any, Any]:
     """Returns (entry of the list, head) for each number of a tile of packed sequences, as `packed.py` says it for kernels.
 
-    Heads from `turns_from` on take turns tile by tile.
+    Of the entries `few` are of sequences of few queries, `many` of others, whose heads from `turns_from` on take turns.
     """
-    within, width = number - turns_from * row_tiles, heads - turns_from
-    entry = ops.where(within >= 0, within // width, row_tiles + number % row_tiles)
-    return entry, ops.where(within >= 0, turns_from + within % width, number // row_tiles)
+    behind, width = number - few * heads, heads - turns_from
+    within = behind - turns_from * many
+    entry = ops.where(within >= 0, few + within // width, few + many + behind % many)
+    head = ops.where(within >= 0, turns_from + within % width, behind // many)
+    return ops.where(behind >= 0, entry, number // heads), ops.where(behind >= 0, head, number % heads)
 
 
 def ordered(

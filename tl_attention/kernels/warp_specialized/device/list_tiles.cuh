@@ -1,6 +1,6 @@
-// Row tiles of packed sequences, the longest first, for the heads that take turns. Behind these, where there are other heads,
-// all stand once more, sequence by sequence. One block sorts them
-// by how many KV blocks they have, in buckets, in which they stay in their order. Each warp has as many tiles in a row as the others, and counts and places them 32 at a
+// Row tiles of packed sequences: first those of sequences of one row tile and of split ones, the longest first; then those of
+// others, the longest first, for the heads that take turns, and once more, sequence by sequence, if there are other heads. One
+// block sorts them by how many KV blocks they have, in buckets, in which they stay in their order. Each warp has as many tiles in a row as the others, and counts and places them 32 at a
 // time. With `least`, a sequence of few row tiles may be split: each tile has an entry for each of its parts, about equally
 // long ones, and each query is listed to be merged. Offsets that are wrong are cut to the tensors, so that no kernel gets
 // beyond these.
@@ -58,7 +58,7 @@ __device__ __forceinline__ void tl_attention_sums_before(int (&values)[count], i
   }
 }
 // What stands before those of a sequence: entries of the list, places of parts, and queries to be merged; and how many parts
-// each of its tiles has.
+// each of its tiles has. One that is not split has no places, but entries of those that stand sequence by sequence.
 struct __align__(16) tl_attention_before { int entries, places, queries, parts; };
 // The last sequence with at most so many of `which` before its own, which has that of this number.
 __device__ __forceinline__ int tl_attention_sequence_with(const tl_attention_before* all, int batch, int which, int number) {
@@ -75,8 +75,8 @@ template <int rows, int cluster, int block_N, int block_M, int taper, int least,
 __device__ __forceinline__ void tl_attention_list_tiles(
     const int* begins_q, const int* begins_k, const int* used_q, const int* used_k, int left, int right, int bounds,
     int count_q, int count_k, int total_q, int total_k, int heads, int results, int* tiles) {
-  constexpr int buckets = 32, warps = 16, threads = 32 * warps, most_near = 1024, sums = least ? 3 : 1;
-  __shared__ int counts[buckets * warps], of_warps[sums][warps], longest, most_parts;
+  constexpr int buckets = 32, warps = 16, threads = 32 * warps, most_near = 1024, sums = least ? 4 : 2;
+  __shared__ int counts[2 * buckets * warps], of_warps[sums][warps], longest, most_parts;
   __shared__ tl_attention_work near[most_near];
   const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32, batch = bounds - 1;
   const bool all_q = count_q == bounds, all_k = count_k == bounds;
@@ -103,31 +103,31 @@ __device__ __forceinline__ void tl_attention_list_tiles(
     const int n = begin + thread;
     const tl_attention_work of = n < batch ? work[n] : tl_attention_work{};
     const int parts = least ? tl_attention_parts_of<most_tiles>(of, most, by_most) : 1;
-    int own[sums] = {of.tiles * parts}, sum[sums];
-    if (parts > 1) own[1 % sums] = own[0], own[2 % sums] = of.queries, atomicMax(&most_parts, parts);
+    const bool few = parts > 1 || of.tiles == 1;
+    int own[sums] = {of.tiles * parts, few ? 0 : of.tiles}, sum[sums];
+    if (parts > 1) own[2 % sums] = own[0], own[3 % sums] = of.queries, atomicMax(&most_parts, parts);
     most_blocks = max(most_blocks, (of.most + parts - 1) / parts);
     tl_attention_sums_before<sums, warps>(own, of_warps, sum);
     for (int which = 0; which < sums; ++which) own[which] += all_before[which], all_before[which] += sum[which];
-    if (n < batch) before[n] = {own[0], own[1 % sums], own[2 % sums], parts};
+    if (n < batch) before[n] = {own[0], own[few ? 2 % sums : 1], own[3 % sums], parts};
   }
-  counts[thread] = 0;
+  counts[thread] = counts[threads + thread] = 0;
   most_blocks = __reduce_max_sync(0xffffffff, most_blocks);
   __syncthreads();
   if (lane == 0) atomicMax(&longest, most_blocks);
   if constexpr (least > 0) {
     #pragma unroll 1
-    for (int number = thread; number < min(all_before[2], room_of_queries); number += threads) {
+    for (int number = thread; number < min(all_before[3 % sums], room_of_queries); number += threads) {
       const int n = tl_attention_sequence_with(before, batch, 2, number), query = number - before[n].queries;
       const int row = tl_attention_sequence_of(begins_q, used_q, n, all_q, total_q).begin + query, parts = before[n].parts;
       split_queries[number] = make_int4(row, before[n].places + query / rows * parts, parts, query % rows);
     }
   }
-  const int count = min(all_before[0], room), in_turns = min(heads, (taper - 1) / max(count, 1) + 1);
-  const int of_warp = (count + threads - 1) / threads * 32;
+  const int count = min(all_before[0], room), of_warp = (count + threads - 1) / threads * 32;
   const int from = warp * of_warp, end = min(from + of_warp, count);
   __syncthreads();
   int4 entry[2];
-  int bucket = 0;
+  int bucket = 0, in_sequence = 0, of_few = 0, in_turns = heads;
   #pragma unroll 1
   for (int pass = 0; pass < 2; ++pass) {
     #pragma unroll 1
@@ -152,6 +152,8 @@ __device__ __forceinline__ void tl_attention_list_tiles(
             entry[1] = make_int4(k.length, of.first, of.end, 1 + before[n].places + tile * parts + part);
           }
           bucket = min(max(longest - (of.end - of.first), 0) * buckets / (longest + 1), buckets - 1);
+          in_sequence = -1;
+          if (parts == 1 && q.length > rows) bucket += buckets, in_sequence = before[n].places + own;
         }
         const unsigned same = __match_any_sync(active, bucket);
         int* place = counts + bucket * warps + warp;
@@ -160,8 +162,8 @@ __device__ __forceinline__ void tl_attention_list_tiles(
         if (lane == __ffs(same) - 1) *place += __popc(same);
         __syncwarp(active);
         if (pass) {
-          for (int list = 0; list < 1 + (in_turns < heads); ++list) {
-            int4* listed = (int4*)(tiles + 8 * (1 + (list ? count + number : at)));
+          for (int list = 0; list < 1 + (in_turns < heads && in_sequence >= 0); ++list) {
+            int4* listed = (int4*)(tiles + 8 * (1 + (list ? count + in_sequence : at)));
             listed[0] = entry[0], listed[1] = entry[1];
           }
         }
@@ -169,15 +171,18 @@ __device__ __forceinline__ void tl_attention_list_tiles(
     }
     __syncthreads();
     if (pass == 0) {
-      int own[1] = {counts[thread]}, sum[1];
+      const int first = counts[2 * thread];
+      int own[1] = {first + counts[2 * thread + 1]}, sum[1];
       tl_attention_sums_before<1, warps>(own, of_warps, sum);
-      counts[thread] = own[0];
+      counts[2 * thread] = own[0], counts[2 * thread + 1] = own[0] + first;
+      __syncthreads();
+      of_few = counts[buckets * warps], in_turns = min(heads, (taper - 1) / max(count - of_few, 1) + 1);
       __syncthreads();
     }
   }
   if (thread == 0) {
-    tiles[0] = count, tiles[5] = heads - in_turns;
+    tiles[0] = count, tiles[5] = heads - in_turns, tiles[6] = of_few;
     if constexpr (least > 0)
-      tiles[1] = min(all_before[2], room_of_queries), tiles[2] = most_parts, tiles[3] = 8 * (2 * room + 1), tiles[4] = most;
+      tiles[1] = min(all_before[3 % sums], room_of_queries), tiles[2] = most_parts, tiles[3] = 8 * (2 * room + 1), tiles[4] = most;
   }
 }
