@@ -406,7 +406,7 @@ def values_of(turn, base, first, blocks, first_row, head, bz, q_begin, seq_q, k_
 
 def workers(c):
     """Returns how many blocks, or clusters of blocks, fill the GPU."""
-    return c.sms // c.kernel.cluster
+    return max(1, c.sms * c.kernel.blocks_per_sm // c.kernel.cluster)
 
 
 def place(tile, row_tiles, heads, s, c):
@@ -493,7 +493,7 @@ def advance(tile, row_tiles, s, c, is_producer):
 # The loop over KV blocks is emitted from the Program: a call of a macro for each operation.
 #
 # Every macro takes `(t, tile, s, c)`: the KV block, counted from the first to be worked on; where the tile is; the memory of
-# the thread block; and the constants. What it needs besides, it takes by name. A submission has the same calls written out.
+# the thread block; and the constants. What it needs besides, it takes by name.
 
 
 @dataclass(frozen=True)
@@ -552,11 +552,7 @@ class Tile:
 
 @T.macro
 def loop(tile, s, c):
-    """Runs the loop over a tile's KV blocks, from the last to the first, with masks only for blocks that need one.
-
-    Blocks that lie before number `visible` need no mask, but for those before number `cut`, where a window has a left
-    edge.
-    """
+    """Runs the loop over a tile's KV blocks, from the last to the first, with masks only for blocks that need one."""
     # Variables where slots of rings are counted from them, or nothing is known of a tile's lengths: TileLang would work
     # the bounds out for each slot.
     unmasked = 0
@@ -718,10 +714,7 @@ def cast(t, tile, s, c, columns=None):
 
 @T.macro
 def row_sum_of_thread(t, tile, s, c, columns=None):
-    """Adds a thread's own acc_s in `columns` (None for all) to denominator, which the first chunk scales before.
-
-    The factor is scores_scale.
-    """
+    """Adds a thread's acc_s in `columns` (None for all) to denominator, which the first chunk scales by scores_scale."""
     if columns is None or columns[0] == 0:
         for i, lane in T.Parallel(ROWS, 4):
             s.denominator[i, lane] *= s.scores_scale[i]
@@ -767,10 +760,7 @@ def issue_mma0(t, tile, s, c):
 
 
 def issue_mma1(t, tile, s, c):
-    """Starts the product acc_o += P V for a KV block, or acc_o = P V for a tile's first, and does not wait for it.
-
-    Nothing else initialises acc_o.
-    """
+    """Starts acc_o += P V for a KV block, or acc_o = P V for a tile's first, which initialises it, and does not wait."""
     return T.wgmma_gemm(
         s.acc_s_cast,
         s.V.shared[slot(s.V, tile.base + t), :, :],
@@ -907,10 +897,7 @@ def release_q(wg, s):
 
 @T.macro
 def produce(tile, s, c):
-    """Loads one tile's KV blocks and its rows of Q.
-
-    Q comes after the first blocks: its buffer is free later than theirs.
-    """
+    """Loads one tile's KV blocks, and its rows of Q behind the first block: the buffer of Q is free later."""
     for j in T.serial(tile.blocks):
         produce_block(j, tile, s, c)
 
@@ -979,10 +966,7 @@ def load_q(wg, tile, s, c):
 
 @T.macro
 def store(tile, s, c):
-    """Stores acc_o / denominator as a warpgroup's output rows, after features have acted on the rows' totals.
-
-    `kernel.output` chooses the kind of store.
-    """
+    """Stores acc_o / denominator as a warpgroup's output rows, after features have acted on the rows' totals."""
     T.reduce_sum(s.denominator, s.scores_scale, dim=1)
     for i in T.Parallel(ROWS):
         s.scores_scale[i] = inverse(s.scores_scale[i], c)

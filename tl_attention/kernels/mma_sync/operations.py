@@ -220,10 +220,7 @@ def exp(t, tile, s, c, masked, columns=None):
 
 @T.macro
 def row_sum(t, tile, s, c, columns=None):
-    """Adds a thread's own acc_s in `columns` (None for all) to denominator, which the first chunk scales before.
-
-    The factor is scores_scale.
-    """
+    """Adds a thread's acc_s in `columns` (None for all) to denominator, which the first chunk scales by scores_scale."""
     first, end = chunk_of(columns, c.block_N)
     if first == 0:
         for r in T.unroll(2 * (c.block_M // c.rows)):

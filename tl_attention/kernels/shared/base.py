@@ -127,7 +127,7 @@ class Lowering(ABC):
     def constants(self, planned: Planned, variant: Variant) -> Constants:
         """Returns the Constants that a schedule and a variant determine for the kernel, such as tile sizes and mask.
 
-        A submission carries them. Imports tilelang.
+        Imports tilelang.
         """
 
     @abstractmethod

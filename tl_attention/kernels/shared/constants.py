@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from tl_attention.kernels.shared.device_code import DeviceCode, prelude
@@ -68,18 +68,11 @@ class EmittedConstants(Constants):
     macro_of: Callable[..., Any]
 
 
-# Macros read these of the variant as constants of their own, by which a submission's branches are decided.
-AS_IN_VARIANT = (
-    "dtype", "mask", "narrow", "group", "strided", "packed", "parts", "tile_heads", "box", "idle_rows", "sms",
-    "invariant",
-)  # fmt: skip
-
-
 def of_variant(variant: Variant, device_code: Sequence[DeviceCode]) -> dict[str, Any]:
     """Returns, by name, the constants of a kernel that its variant determines, such as the mask. Imports tilelang."""
     from tl_attention.kernels.shared.features import Places
 
-    return {
+    of_kernel = {
         "variant": variant,
         "device_code": device_code,
         "features": Places.of(variant.acting),
@@ -87,5 +80,7 @@ def of_variant(variant: Variant, device_code: Sequence[DeviceCode]) -> dict[str,
         "head_dim_v": variant.tile_dim_v,
         "columns_v": variant.head_dim_v,
         "traced": bool(variant.trace),
-        **{name: getattr(variant, name) for name in AS_IN_VARIANT},
     }
+    # The others are the variant's own, by its name for them.
+    names = (field.name for field in fields(Constants) if hasattr(variant, field.name))
+    return {name: getattr(variant, name) for name in names} | of_kernel

@@ -12,7 +12,7 @@ from tl_attention.problem.variant import Variant
 class DeviceCode(NamedTuple):
     """A DeviceCode is the CUDA text of device functions, and `about`, which says what they are for.
 
-    A kernel gets the text alone; a submission has both.
+    A kernel gets the text alone.
     """
 
     about: str

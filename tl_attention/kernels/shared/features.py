@@ -137,8 +137,7 @@ class Places(NamedTuple):
     """Places lists, for each place where features act, the features of a kernel that act there, by parameter name.
 
     Those at `scores` change them, and those at `factor` may change their factor too, or alone. `first` and `last` read a
-    number of a tile's head: before its first scores, and before its last products. A kernel asks `at(place)` before it uses
-    one: what a submission has none of, it does not carry.
+    number of a tile's head: before its first scores, and before its last products.
     """
 
     factor: tuple[str, ...]

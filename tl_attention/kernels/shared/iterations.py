@@ -1,7 +1,7 @@
 """The loop over KV blocks is emitted from the Program: a call of a macro for each operation.
 
 Every macro takes `(t, tile, s, c)`: the KV block, counted from the first to be worked on; where the tile is; the memory of
-the thread block; and the constants. What it needs besides, it takes by name. A submission has the same calls written out.
+the thread block; and the constants. What it needs besides, it takes by name.
 """
 
 from dataclasses import dataclass
@@ -90,11 +90,7 @@ def call_of(op, c, masked):
 
 @T.macro
 def loop(tile, s, c):
-    """Runs the loop over a tile's KV blocks, from the last to the first, with masks only for blocks that need one.
-
-    Blocks that lie before number `visible` need no mask, but for those before number `cut`, where a window has a left
-    edge.
-    """
+    """Runs the loop over a tile's KV blocks, from the last to the first, with masks only for blocks that need one."""
     # Variables where slots of rings are counted from them, or nothing is known of a tile's lengths: TileLang would work
     # the bounds out for each slot.
     unmasked = T.alloc_var("int32") if c.rings_of_a_tile or c.packed else 0

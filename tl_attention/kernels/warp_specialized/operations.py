@@ -191,10 +191,7 @@ def put_columns(columns, c):
 
 @T.macro
 def row_sum_of_thread(t, tile, s, c, columns=None):
-    """Adds a thread's own acc_s in `columns` (None for all) to denominator, which the first chunk scales before.
-
-    The factor is scores_scale.
-    """
+    """Adds a thread's acc_s in `columns` (None for all) to denominator, which the first chunk scales by scores_scale."""
     if columns is None or columns[0] == 0:
         for i, lane in T.Parallel(ROWS, 4):
             s.denominator[i, lane] *= s.scores_scale[i]
@@ -256,10 +253,7 @@ def issue_mma0(t, tile, s, c):
 
 
 def issue_mma1(t, tile, s, c):
-    """Starts the product acc_o += P V for a KV block, or acc_o = P V for a tile's first, and does not wait for it.
-
-    Nothing else initialises acc_o.
-    """
+    """Starts acc_o += P V for a KV block, or acc_o = P V for a tile's first, which initialises it, and does not wait."""
     return T.wgmma_gemm(
         s.P_shared[tile.wg, :, :] if c.kernel.p_operand == "shared" else s.acc_s_cast,
         s.V.shared[slot(s.V, tile.base + t), :, :],

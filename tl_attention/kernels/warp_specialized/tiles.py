@@ -74,9 +74,7 @@ def values_of(turn, base, first, blocks, first_row, head, bz, q_begin, seq_q, k_
 
 def workers(c):
     """Returns how many blocks, or clusters of blocks, fill the GPU."""
-    if c.kernel.blocks_per_sm > 1:
-        return c.sms * c.kernel.blocks_per_sm // c.kernel.cluster
-    return c.sms // c.kernel.cluster if c.sms > c.kernel.cluster else 1
+    return max(1, c.sms * c.kernel.blocks_per_sm // c.kernel.cluster)
 
 
 def place(tile, row_tiles, heads, s, c):

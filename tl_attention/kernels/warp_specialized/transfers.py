@@ -57,10 +57,7 @@ def release_q(wg, s):
 
 @T.macro
 def produce(tile, s, c):
-    """Loads one tile's KV blocks and its rows of Q.
-
-    Q comes after the first blocks: its buffer is free later than theirs.
-    """
+    """Loads one tile's KV blocks, and its rows of Q behind the first block: the buffer of Q is free later."""
     for j in T.serial(tile.blocks):
         produce_block(j, tile, s, c)
 
@@ -161,10 +158,7 @@ def load_box(member, panel, wg, tile, s, c):
 
 @T.macro
 def store(tile, s, c):
-    """Stores acc_o / denominator as a warpgroup's output rows, after features have acted on the rows' totals.
-
-    `kernel.output` chooses the kind of store.
-    """
+    """Stores acc_o / denominator as a warpgroup's output rows, after features have acted on the rows' totals."""
     if c.softmax.row_sum == "thread":
         T.reduce_sum(s.denominator, s.scores_scale, dim=1)
         if c.features.at("totals"):
