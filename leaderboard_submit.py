@@ -21,6 +21,8 @@ import lzma
 import sys
 from dataclasses import dataclass
 from types import SimpleNamespace
+from typing import Any
+from typing import NamedTuple
 
 import torch
 
@@ -69,105 +71,8 @@ except Exception as error:
 
 # --- the TileLang program ------------------------------------------------------------------------------------------
 
-# A mask says which keys a query sees.
-
-
-@dataclass(frozen=True)
-class Mask:
-    """A Mask lets a query see the keys from `left` before its own key to `right` after it; None is an open side.
-
-    Query i stands at key i + past_len, past_len = seq_kv - seq_q: queries and keys end together.
-
-    For a tile with queries at first_key to end_key - 1, the KV blocks from `first_block` to `end_block` are needed, and
-    of these only the blocks from `first_whole` to `end_whole` need no mask.
-
-    The methods work on Python ints, torch tensors and TileLang expressions; `ops` supplies min, max, ceildiv and Or for
-    that kind of number, as `tilelang.language` does for its own. `own_key` is where a query stands; `key` counts from
-    key `first` on.
-    """
-
-    left: int | None = None
-    right: int | None = None
-
-    def hidden(self, key, own_key, seq_kv, ops, first=0):
-        """Returns True where a key, counted from key `first` on, is hidden from the query that stands at `own_key`."""
-        end = seq_kv
-        too_late = key >= end - first
-        return too_late
-
-    def end_block(self, blocks, end_key, block_N, ops):
-        """Returns the index after the last KV block that a query before key `end_key` reaches, at most `blocks`."""
-        return blocks
-
-    def end_whole(self, blocks, first_key, block_N, ops):
-        """Returns the index after the last KV block whose last key all queries at key `first_key` or later reach.
-
-        It is at most `blocks`, which counts full blocks.
-        """
-        return blocks
-
-
-# These are a warpgroup's numbers, and those of named barriers.
-
-
-WARP = 32
-WARPS = 4  # of a warpgroup
-WARPGROUP = WARPS * WARP
-ROWS = 64  # of a warpgroup: wgmma's M
-ALL_LANES = 0xFFFFFFFF
-
-# Named barriers. Two warpgroups wait at TURN and TURN + 1 for their turns.
-TURN = 1
-
-
-# What the schedule and the problem fix.
-#
-# The steady state of the loop runs from iteration `start` to the number of KV blocks plus `end`. A block that needs a mask
-# is worked on up to `masked_lag` iterations after the one of its number.
-c = SimpleNamespace(
-    dtype="float16",
-    head_dim=128,
-    head_dim_v=128,
-    columns_v=128,
-    narrow=False,
-    group=1,
-    strided=False,
-    packed=False,
-    parts=False,
-    tile_heads=1,
-    box=64,
-    idle_rows=0,
-    sms=132,
-    traced=False,
-    invariant=False,
-    mask=Mask(left=None, right=None),
-    block_M=128,
-    block_N=176,
-    loop=SimpleNamespace(end=0, least_blocks=1, loads=("load_k", "load_v"), start=1, masked_lag=0, mask_lag=0),
-    kernel=SimpleNamespace(
-        k_stages=2,
-        v_stages=2,
-        tile_scheduler="static",
-        tile_order="rows",
-        blocks_per_sm=1,
-        cluster=2,
-        rows_of="head",
-        part_blocks=None,
-        ping_pong=True,
-        q_operand="shared",
-        p_operand="registers",
-        output="vector",
-        waits="loose",
-        swizzle=True,
-        ldmatrix="x4",
-        registers=(240, 24),
-    ),
-    softmax=SimpleNamespace(
-        fused_scale=True, row_max="row", row_sum="thread", rescale_threshold=0.0, exp2_polynomial=None
-    ),
-    rings_of_a_tile=False,
-    tile_rows=128,
-)
+# The loop is that of the schedule. What it calls stands below: the functions of the package that packed this file which
+# run while TileLang traces this kernel, to the letter.
 
 
 def attention_kernel():
@@ -187,314 +92,167 @@ def attention_kernel():
     return attention
 
 
-# In this FlashAttention forward a producer warp loads, and warpgroups compute with products in flight.
+@T.macro
+def prologue(tile, s, c):
+    """Runs the iterations before the steady state, in which some operations have no block yet."""
+    take_turn(0, tile, s, c)
+    wait_k(0, tile, s, c)
+    issue_mma0(0, tile, s, c)  # in flight: mma0(0)
+    pass_turn(0, tile, s, c)
+    max_prev(0, tile, s, c)
+    wait_mma0(0, tile, s, c, outstanding=0)  # in flight: nothing
+    release_k(0, tile, s, c)
+    mask(0, tile, s, c)
+    row_max(0, tile, s, c, masked=True)
+    scale(0, tile, s, c, masked=True)
+    exp(0, tile, s, c, masked=True, columns=(0, 48))
+    exp(0, tile, s, c, masked=True, columns=(48, 176))
+    row_sum_of_thread(0, tile, s, c)
+    cast(0, tile, s, c)
+
+
+@T.macro
+def steady(t, tile, s, c):
+    """Runs iteration t of the steady state, whose block needs no mask."""
+    take_turn(t, tile, s, c)
+    wait_k(t, tile, s, c)
+    issue_mma0(t, tile, s, c)  # in flight: mma0(t)
+    wait_v(t - 1, tile, s, c)
+    issue_mma1(t - 1, tile, s, c)  # in flight: mma0(t), mma1(t - 1)
+    pass_turn(t, tile, s, c)
+    max_prev(t, tile, s, c)
+    wait_mma0(t, tile, s, c, outstanding=1)  # in flight: mma1(t - 1)
+    release_k(t, tile, s, c)
+    row_max(t, tile, s, c, masked=False)
+    scale(t, tile, s, c, masked=False)
+    exp(t, tile, s, c, masked=False, columns=(0, 48))
+    hold_last(t, tile, s, c, registers=(0, 24))
+    wait_mma1(t - 1, tile, s, c, outstanding=0)  # in flight: nothing
+    release_v(t - 1, tile, s, c)
+    exp(t, tile, s, c, masked=False, columns=(48, 176))
+    row_sum_of_thread(t, tile, s, c)
+    cast(t, tile, s, c)
+    rescale(t, tile, s, c)
+
+
+@T.macro
+def epilogue(blocks, tile, s, c):
+    """Runs the iterations after the steady state, in which some operations have no block any more."""
+    release_rows_of_q(blocks - 1, tile, s, c)
+    take_turn(blocks, tile, s, c)
+    wait_v(blocks - 1, tile, s, c)
+    issue_mma1(blocks - 1, tile, s, c)  # in flight: mma1(blocks - 1)
+    pass_turn(blocks, tile, s, c)
+    wait_mma1(blocks - 1, tile, s, c, outstanding=0)  # in flight: nothing
+    release_v(blocks - 1, tile, s, c)
+
+
+# Other schedules and problems need these: this kernel never comes to them.
+aligned = at_totals = begin = blocks_of_part = by_sections = change_scores = clear_idle_rows = draw_tile = None
+factor_of = hide_from_neighbours = list_tiles = load_box = maximum_of_chains = maximum_of_threads = merge_parts = None
+own_values = panel_of = ragged = read = reset_counter = steady_masked = store_at_place = store_direct = None
+store_heads = store_tma = stored_part = strides_of = take_tile = tapered = tile_numbers = totals_of = trace = None
+work_packed = None
+
+
+# These are a warpgroup's numbers, and those of named barriers.
+
+WARP = 32
+WARPS = 4  # of a warpgroup
+WARPGROUP = WARPS * WARP
+ROWS = 64  # of a warpgroup: wgmma's M
+ALL_LANES = 0xFFFFFFFF
+
+# Named barriers. Two warpgroups wait at TURN and TURN + 1 for their turns.
+TURN = 1
+
+
+# The online softmax is that of FlashAttention-2 (Dao, 2023, algorithm 1), in base 2: exp(x) = exp2(x log2 e).
+
+LOG2_E = 1.4426950408889634
+
+
+def finite(scores_max):
+    """Returns a row's maximum, or 0 where that is -inf, as of a row that has seen no key. -inf - -inf would be NaN."""
+    return T.if_then_else(scores_max == -T.infinity("float32"), T.float32(0), scores_max)
+
+
+def exponent(score, scores_max, s, c):
+    """Returns scale * (score - scores_max), a base-2 exponent, multiplied out if softmax.fused_scale is set."""
+    return score * s.scale - scores_max * s.scale if c.softmax.fused_scale else (score - scores_max) * s.scale
+
+
+def seen(scores_max, masked):
+    """Returns a row's maximum for exponents; if `masked`, 0 in place of -inf, for a row that has seen no key."""
+    return finite(scores_max) if masked else scores_max
+
+
+# Kernels learn here where rows of a tensor lie, and their proofs in `codeproof/tiles/tensors.py`.
 #
-# threadIdx.y is the warpgroup: those that compute, 64 rows each, then the producer's. KV blocks come from the last to the
-# first, so that those that need a mask come first. Rings of buffers go on from one row tile of a block to its next.
+# Every tensor is (batch, heads, rows, columns), whatever its strides. Packed sequences lie one behind the other in tensors
+# (rows, heads, columns).
+
+# A ragged view has dimensions so long that they end no sequence, and a stride of 2^34 elements, which wraps an address.
+RAGGED_ROWS, RAGGED_ENDS, WRAP = 2**30, 0x7FFF0000, 2**34
 
 
-@T.macro
-def launch(given, c):
-    """Launches the thread blocks; in each, the last warpgroup is the producer and the others compute."""
-    warpgroups = c.block_M // ROWS
-    with T.Kernel(
-        grid(given, c), threads=(WARPGROUP, warpgroups + 1), cluster_dims=c.kernel.cluster, prelude=c.prelude
-    ) as (block,):
-        s = block_state(given, c)
-        T.cluster_sync()
-        ty = T.get_thread_binding(1)
-        if ty == warpgroups:
-            producer(block, s, c)
-        else:
-            consumer(ty, block, s, c)
-        T.cluster_sync()
+def viewed(tensor, c):
+    """Returns the view of a tensor that TMA's boxes are taken from, which is ragged for packed sequences."""
+    return ragged(tensor) if c.packed else tensor
 
 
-def grid(given, c):
-    """Returns the number of thread blocks, one per tile if tile_scheduler is one_tile, else as many as fill the GPU."""
-    return workers(c) * c.kernel.cluster
+def rows_of(tensor, sequence, head, first, count, c, columns=None, length=None, from_column=None):
+    """Returns the slice of `count` rows of a sequence's head from row `first` on, with its columns up to number `columns`.
 
-
-@T.macro
-def producer(block, s, c):
-    """Runs the producer's warpgroup, whose first warp loads all tiles and whose other warps are idle."""
-    T.set_max_nreg(c.kernel.registers[1], 0)
-    if T.get_thread_binding(0) < WARP:
-        work(0, block, s, c, is_producer=True)
-
-
-@T.macro
-def consumer(ty, block, s, c):
-    """Runs one warpgroup that computes its 64 rows of each tile of the block."""
-    T.set_max_nreg(c.kernel.registers[0], 1)
-    # Broadcast, so that ptxas knows it, and the products' descriptors, to be the same in all lanes of a warp.
-    wg = T.alloc_var("int32")
-    wg = T.call_extern("int32", "__shfl_sync", T.uint32(ALL_LANES), ty, 0)
-    # Warpgroup 0 goes first: 1 gives it the turn, and it takes the last turn that is given.
-    if wg == 1:
-        T.named_barrier_arrive(TURN, 2 * WARPGROUP)
-    work(wg, block, s, c, is_producer=False)
-    if wg == 0:
-        T.sync_threads(TURN, 2 * WARPGROUP)
-
-
-@dataclass(frozen=True)
-class Ring:
-    """A Ring is `depth` buffers for a tensor's tiles in shared memory, each with a full and an empty mbarrier.
-
-    Q has one buffer for each warpgroup's rows.
+    `sequence` is its batch; or where it begins, if it is packed, has `length` rows, and the tensor is a ragged view.
+    `columns` is given for a tile that is wider than the tensor. TMA and the copies of TileLang fill columns and rows beyond
+    the tensor's with 0, and store none.
     """
-
-    source: object
-    shared: object
-    full: object
-    empty: object
-    depth: object = None
+    if c.packed:
+        first = RAGGED_ROWS - length + first
+        return tensor[RAGGED_ROWS, sequence + length, head, first : first + count, from_column:columns]
+    return tensor[sequence, head, first : first + count, from_column:columns]
 
 
-@dataclass(frozen=True)
-class State:
-    """State holds what a block's macros share under the name `s`, its tensors, rings, fragments and sizes.
-
-    What a schedule does not use is None. `own` has what features read of a head; scores times `scale` are exponents of
-    2. `rank` is the thread block's among those of its cluster.
-    """
-
-    Q: object
-    K: object
-    V: object
-    given: object
-    own: object
-    acc_s: object
-    acc_s_cast: object
-    acc_o: object
-    scores_max: object
-    scores_max_prev: object
-    scores_scale: object
-    denominator: object
-    Q_local: object
-    P_shared: object
-    tiles: object
-    batch: object
-    heads: object
-    seq_q: object
-    seq_kv: object
-    scale: object
-    rank: object
+def kv_head(head, c):
+    """Returns the number of the head of K and V that belongs to a tile's head, which is that of Q unless a tile has several."""
+    return head if c.group == c.tile_heads else head // c.variant.subgroups
 
 
-@T.macro
-def block_state(given, c):
-    """Allocates a block's shared buffers, mbarriers and fragments, and returns them with the tensors as a State."""
-    warpgroups = c.block_M // ROWS
-    Q_shared = T.alloc_shared([warpgroups, ROWS, c.head_dim], c.dtype)
-    K_shared = T.alloc_shared([c.kernel.k_stages, c.block_N, c.head_dim], c.dtype)
-    V_shared = T.alloc_shared([c.kernel.v_stages, c.block_N, c.head_dim_v], c.dtype)
-    P_shared = None
-    fragments = warpgroup_state(c)
-    Q_local = None
-    own = None
-    # Full barriers count the producer warp's lanes, and bytes; empty ones the warps that compute.
-    readers = warpgroups * WARPS * c.kernel.cluster
-    Q_full = T.alloc_barrier([WARP] * warpgroups)
-    Q_empty = T.alloc_barrier([WARPS] * warpgroups)
-    K_full = T.alloc_barrier([WARP] * c.kernel.k_stages)
-    V_full = T.alloc_barrier([WARP] * c.kernel.v_stages)
-    K_empty = T.alloc_barrier([readers] * c.kernel.k_stages)
-    V_empty = T.alloc_barrier([readers] * c.kernel.v_stages)
-    return State(
-        Q=Ring(viewed(given.Q, c), Q_shared, Q_full, Q_empty),
-        K=Ring(viewed(given.K, c), K_shared, K_full, K_empty, c.kernel.k_stages),
-        V=Ring(viewed(given.V, c), V_shared, V_full, V_empty, c.kernel.v_stages),
-        given=given,
-        own=own,
-        **fragments,
-        Q_local=Q_local,
-        P_shared=P_shared,
-        tiles=None,
-        batch=given.Q.shape[0],
-        heads=given.Q.shape[1],
-        seq_q=given.Q.shape[2],
-        seq_kv=given.K.shape[2],
-        scale=given.softmax_scale * LOG2_E,
-        rank=T.block_rank_in_cluster(),
-    )
+def query_of(row, c):
+    """Returns the number of a warpgroup's row among those of its head, whose rows lie behind each other."""
+    return row if c.tile_heads == 1 else row % c.box
 
 
-@T.macro
-def warpgroup_state(c):
-    """Allocates the fragments for 64 rows of scores, output and online softmax, and returns them by name."""
-    acc_s = T.alloc_fragment([ROWS, c.block_N], "float32")
-    acc_s_cast = T.alloc_fragment([ROWS, c.block_N], c.dtype)
-    acc_o = T.alloc_fragment([ROWS, c.head_dim_v], "float32")
-    scores_max = T.alloc_fragment([ROWS], "float32")
-    scores_max_prev = T.alloc_fragment([ROWS], "float32")
-    scores_scale = T.alloc_fragment([ROWS], "float32")
-    denominator = T.alloc_fragment([ROWS, 4], "float32")
-    T.annotate_layout({denominator: per_thread_layout()})
-    return {
-        "acc_s": acc_s,
-        "acc_s_cast": acc_s_cast,
-        "acc_o": acc_o,
-        "scores_max": scores_max,
-        "scores_max_prev": scores_max_prev,
-        "scores_scale": scores_scale,
-        "denominator": denominator,
-    }
+def first_of_row(tensor, sequence, head, row, c):
+    """Returns the first element of a row of a sequence's head, which lies in a packed tensor or in one with a batch."""
+    if c.packed:
+        return tensor[sequence + row, head, 0]
+    return tensor[sequence, head, row, 0]
 
 
-# A thread block computes tile after tile: which is next, where it lies, and what each role does of it.
-#
-# A tile here is that of a whole cluster, block_M rows for each of its blocks, until a warpgroup sees its own rows.
+def whole_output(given, c):
+    """Returns the output that a tile with all keys goes to: of packed sequences in parts, that which parts are merged into."""
+    return given.Merged if c.packed and c.parts else given.Output
 
 
-@T.macro
-def variables(s, c):
-    """Allocates the variables of a Tile, which each next tile of the block uses again, and returns the Tile.
-
-    Without them TileLang would put expressions into the loops.
-    """
-    tile = T.alloc_var("int32")
-    turn = T.alloc_var("int32")
-    base = T.alloc_var("int32")
-    first_row = T.alloc_var("int32")
-    head = T.alloc_var("int32")
-    bz = T.alloc_var("int32")
-    q_begin = None
-    seq_q = s.seq_q
-    k_begin = None
-    seq_kv = s.seq_kv
-    blocks = T.alloc_var("int32")
-    visible = T.alloc_var("int32")
-    first = 0
-    cut = 0
-    result = None
-    part = None
-    part_first = None
-    part_end = None
-    own = (part_first, part_end)
-    return Tile(
-        first, blocks, first_row, head, bz, bz, seq_q, seq_kv, visible, cut,
-        turn=turn, base=base, number=tile, result=result, part=part, part_first=own[0], part_end=own[1],
-    )  # fmt: skip
-
-
-def put(variable, value):
-    """Assigns a value to a variable of a tile. TileLang itself assigns to names only."""
-    T.buffer_store(variable.buffer, value, variable.indices)
-
-
-def named(tile, c, wg=None):
-    """Returns warpgroup `wg`'s tile with its numbers as named variables: other variables would go into every expression."""
-    bz, q_begin, k_begin = (tile.queries, None, None)
-    own = values_of(
-        tile.turn, tile.base, tile.first, tile.blocks, tile.first_row, tile.head, bz, q_begin, tile.seq_q, k_begin, tile.seq_kv,
-        tile.visible, tile.cut, tile.result, c,
-    )  # fmt: skip
-    return Tile(**{**vars(tile), **own, "wg": wg})
-
-
-@T.macro
-def values_of(turn, base, first, blocks, first_row, head, bz, q_begin, seq_q, k_begin, seq_kv, visible, cut, result, c):
-    """Returns these numbers of a Tile, which get names in the generated code because they are a macro's parameters."""
-    return {
-        "turn": turn, "base": base, "first": first, "blocks": blocks, "first_row": first_row, "head": head, "seq_q": seq_q,
-        "seq_kv": seq_kv, "queries": bz, "keys": bz, "visible": visible,
-        "cut": cut, "result": result,
-    }  # fmt: skip
-
-
-def workers(c):
-    """Returns how many blocks, or clusters of blocks, fill the GPU."""
-    return max(1, c.sms * c.kernel.blocks_per_sm // c.kernel.cluster)
-
-
-def place(tile, row_tiles, heads, s, c):
-    """Returns (row tile, head counted over all batches) of a tile number, in the schedule's order of tiles."""
-    row, head = by_rows(tile, row_tiles, heads, s, c)
-    return row, head
-
-
-def by_rows(tile, row_tiles, heads, s, c):
-    """Returns (row tile, head) of a tile number where all tiles of a head come before the next head's."""
-    return tile % row_tiles, tile // row_tiles
-
-
-@T.macro
-def consume(tile, s, c):
-    """Computes acc_o and denominator of a warpgroup's rows of a tile, once its rows of Q have arrived."""
-    T.fill(s.denominator, 0)
-    T.fill(s.scores_max, -T.infinity("float32"))
-    T.mbarrier_wait_parity(s.Q.full[tile.wg], tile.turn % 2)
-    loop(tile, s, c)
-
-
-@T.macro
-def work(wg, block, s, c, is_producer):
-    """Works on a block's tiles in turn, as the producer warp if `is_producer`, else as the computing warpgroup `wg`."""
-    tile = variables(s, c)
-    row_tiles = T.ceildiv(s.seq_q, c.tile_rows * c.kernel.cluster)
-    put(tile.number, block // c.kernel.cluster)
-    put(tile.turn, 0)
-    put(tile.base, 0)
-    while tile.number < row_tiles * s.heads * s.batch:
-        locate(tile, row_tiles, s, c)
-        if is_producer:
-            produce(named(tile, c), s, c)
-        else:
-            see(tile, wg, s, c)
-            consume(named(tile, c, wg), s, c)
-            store(named(tile, c, wg), s, c)
-        put(tile.base, tile.base + tile.blocks)
-        advance(tile, row_tiles, s, c, is_producer=is_producer)
-        put(tile.turn, tile.turn + 1)
-
-
-@T.macro
-def locate(tile, row_tiles, s, c):
-    """Sets a tile's first row, head and sequence from its number, and the number of KV blocks up to its last one."""
-    put(tile.first_row, place(tile.number, row_tiles, s.batch * s.heads, s, c)[0] * c.kernel.cluster)
-    put(tile.head, place(tile.number, row_tiles, s.batch * s.heads, s, c)[1])
-    reach(tile, s, c)
-    put(tile.queries, tile.head // s.heads)
-    put(tile.head, tile.head % s.heads)
-
-
-@T.macro
-def reach(tile, s, c):
-    """Sets the number of KV blocks up to a tile's last one, and the first of the block's own rows, in rows.
-
-    Before that is counted in multiples of block_M, and of the whole cluster's tile.
-    """
-    put(tile.blocks, T.ceildiv(tile.seq_kv, c.block_N))
-    # Blocks of a cluster load together: as many KV blocks as its last row needs.
-    put(
-        tile.blocks,
-        c.mask.end_block(tile.blocks, tile.own_key((tile.first_row + c.kernel.cluster) * c.tile_rows), c.block_N, T),
-    )
-    put(tile.blocks, T.max(tile.blocks, c.loop.least_blocks))
-    put(tile.first_row, (tile.first_row + s.rank) * c.tile_rows)
-
-
-@T.macro
-def see(tile, wg, s, c):
-    """Sets a tile's first row to the warpgroup's own, and the bounds of the KV blocks that all of its rows see."""
-    put(tile.first_row, tile.first_row + wg * c.box)
-    put(tile.visible, tile.seq_kv // c.block_N)
-    put(tile.visible, c.mask.end_whole(tile.visible, tile.own_key(tile.first_row), c.block_N, T))
-
-
-@T.macro
-def advance(tile, row_tiles, s, c, is_producer):
-    """Sets the tile's number to that of the block's next tile, as kernel.tile_scheduler decides."""
-    put(tile.number, tile.number + workers(c))
+def stored(registers, row, tile, s, c):
+    """Returns the arguments of the device function that stores output rows, from `row` on, out of these registers."""
+    output = whole_output(s.given, c)
+    head = tile.head if c.tile_heads == 1 else c.variant.first_head(tile.head, T)
+    first = first_of_row(output, tile.results, head, row, c)
+    place = T.address_of(first), tile.seq_q - row
+    if c.tile_heads > 1:
+        return (registers, *place, *strides_of(output, c))
+    if c.strided and (c.packed or not c.parts):
+        return (registers, *place, output.strides[0 if c.packed else 2])
+    return (registers, *place)
 
 
 # The loop over KV blocks is emitted from the Program: a call of a macro for each operation.
 #
 # Every macro takes `(t, tile, s, c)`: the KV block, counted from the first to be worked on; where the tile is; the memory of
 # the thread block; and the constants. What it needs besides, it takes by name.
-
 
 @dataclass(frozen=True)
 class Tile:
@@ -555,73 +313,491 @@ def loop(tile, s, c):
     """Runs the loop over a tile's KV blocks, from the last to the first, with masks only for blocks that need one."""
     # Variables where slots of rings are counted from them, or nothing is known of a tile's lengths: TileLang would work
     # the bounds out for each slot.
-    unmasked = 0
-    again = 0
+    unmasked = T.alloc_var("int32") if c.rings_of_a_tile or c.packed else 0
+    again = T.alloc_var("int32") if (c.rings_of_a_tile or c.packed) and c.mask.left is not None else 0
+    if c.features.at("first"):
+        read(c.features.first, tile.head, s, c)
     prologue(tile, s, c)
     # The first iteration from which on no block needs a mask.
     unmasked = T.max(T.min(tile.blocks - tile.visible + c.loop.masked_lag, tile.blocks + c.loop.end), c.loop.start)
-    for t in T.serial(tile.blocks + c.loop.end - unmasked):
-        steady(t + unmasked, tile, s, c)
+    # If all queries see the last key, only its block can be ragged, and a short loop padded.
+    if c.mask.right is not None or c.loop.least_blocks + c.loop.masked_lag > c.loop.start:
+        for t in T.serial(unmasked - c.loop.start):
+            # Of one iteration at most the number is known, and with it the slots of rings that begin with the tile.
+            one_at_most = c.mask.right is None and c.loop.least_blocks + c.loop.masked_lag == c.loop.start + 1
+            steady_masked(c.loop.start if one_at_most and c.rings_of_a_tile else t + c.loop.start, tile, s, c)
+    if c.mask.left is None:
+        for t in T.serial(tile.blocks + c.loop.end - unmasked):
+            steady(t + unmasked, tile, s, c)
+    else:
+        # The first iteration from which on blocks need one again, which come last.
+        again = T.max(T.min(tile.blocks - tile.cut + c.loop.mask_lag, tile.blocks + c.loop.end), unmasked)
+        for t in T.serial(again - unmasked):
+            steady(t + unmasked, tile, s, c)
+        for t in T.serial(tile.blocks + c.loop.end - again):
+            steady_masked(t + again, tile, s, c)
+    if c.features.at("last"):
+        # It arrives while the last products run.
+        read(c.features.last, tile.head, s, c)
     epilogue(tile.blocks, tile, s, c)
 
 
+# CUDA device functions do what TileLang cannot say; they stand before the kernels that call them.
+
+def is_bf16(c: Any) -> str:
+    """Returns the text "true" if the kernel's dtype is bfloat16, else "false", for C++ templates."""
+    return "true" if c.dtype == "bfloat16" else "false"
+
+
+# A feature of a call acts at a few places that every kernel has; no kernel knows a feature.
+#
+# Behind the products, scores change, or their factor does; before the last products, what a row's total needs is read; at the
+# rows' totals, scores without a key are added and results stored. `c.features` has the features of each place. What one reads
+# of a head comes to registers, `s.own`, by the parameter's name.
+
+class Places(NamedTuple):
+    """Places lists, for each place where features act, the features of a kernel that act there, by parameter name.
+
+    Those at `scores` change them, and those at `factor` may change their factor too, or alone. `first` and `last` read a
+    number of a tile's head: before its first scores, and before its last products.
+    """
+
+    factor: tuple[str, ...]
+    scores: tuple[str, ...]
+    first: tuple[str, ...]
+    last: tuple[str, ...]
+    totals: tuple[str, ...]
+    rescales: bool
+
+    def at(self, *places):
+        """Says whether the kernel has a feature at one of these places."""
+        return any(getattr(self, place) for place in places)
+
+
+# A mask says which keys a query sees.
+
+@dataclass(frozen=True)
+class Mask:
+    """A Mask lets a query see the keys from `left` before its own key to `right` after it; None is an open side.
+
+    Query i stands at key i + past_len, past_len = seq_kv - seq_q: queries and keys end together.
+
+    For a tile with queries at first_key to end_key - 1, the KV blocks from `first_block` to `end_block` are needed, and
+    of these only the blocks from `first_whole` to `end_whole` need no mask.
+
+    The methods work on Python ints, torch tensors and TileLang expressions; `ops` supplies min, max, ceildiv and Or for
+    that kind of number, as `tilelang.language` does for its own. `own_key` is where a query stands; `key` counts from
+    key `first` on.
+    """
+
+    left: int | None = None
+    right: int | None = None
+
+    @property
+    def grows(self) -> bool:
+        """Returns True if later queries see more keys, as under a causal mask."""
+        return self.left is None and self.right is not None
+
+    def hidden(self, key: Any, own_key: Any, seq_kv: Any, ops: Any, first: Any = 0) -> Any:
+        """Returns True where a key, counted from key `first` on, is hidden from the query that stands at `own_key`."""
+        end = seq_kv if self.right is None else ops.min(seq_kv, own_key + 1 + self.right)
+        too_late = key >= end - first
+        return too_late if self.left is None else ops.Or(too_late, self.behind(key, own_key, first))
+
+    def end_block(self, blocks: Any, end_key: Any, block_N: Any, ops: Any) -> Any:
+        """Returns the index after the last KV block that a query before key `end_key` reaches, at most `blocks`."""
+        return blocks if self.right is None else ops.min(blocks, ops.ceildiv(end_key + self.right, block_N))
+
+    def end_whole(self, blocks: Any, first_key: Any, block_N: Any, ops: Any) -> Any:
+        """Returns the index after the last KV block whose last key all queries at key `first_key` or later reach.
+
+        It is at most `blocks`, which counts full blocks.
+        """
+        return blocks if self.right is None else ops.min(blocks, (first_key + 1 + self.right) // block_N)
+
+
+# Features such as softcap change scores before their maximum, and the mask hides some.
+
 @T.macro
-def prologue(tile, s, c):
-    """Runs the iterations before the steady state, in which some operations have no block yet."""
-    take_turn(0, tile, s, c)
-    wait_k(0, tile, s, c)
-    issue_mma0(0, tile, s, c)  # in flight: mma0(0)
-    pass_turn(0, tile, s, c)
-    max_prev(0, tile, s, c)
-    wait_mma0(0, tile, s, c, outstanding=0)  # in flight: nothing
-    release_k(0, tile, s, c)
-    mask(0, tile, s, c)
-    row_max(0, tile, s, c, masked=True)
-    scale(0, tile, s, c, masked=True)
-    exp(0, tile, s, c, masked=True, columns=(0, 48))
-    exp(0, tile, s, c, masked=True, columns=(48, 176))
-    row_sum_of_thread(0, tile, s, c)
-    cast(0, tile, s, c)
+def mask(t, tile, s, c):
+    """acc_s = -inf where the mask hides a key, after features such as softcap have changed the scores."""
+    if c.features.at("scores"):
+        if c.invariant:
+            hide_from_neighbours(t, tile, s, c)
+        change_scores(t, tile, s, c, alone=True)
+    hide(t, tile, s, c, -T.infinity("float32"))
 
 
 @T.macro
-def steady(t, tile, s, c):
-    """Runs iteration t of the steady state, whose block needs no mask."""
-    take_turn(t, tile, s, c)
-    wait_k(t, tile, s, c)
-    issue_mma0(t, tile, s, c)  # in flight: mma0(t)
-    wait_v(t - 1, tile, s, c)
-    issue_mma1(t - 1, tile, s, c)  # in flight: mma0(t), mma1(t - 1)
-    pass_turn(t, tile, s, c)
-    max_prev(t, tile, s, c)
-    wait_mma0(t, tile, s, c, outstanding=1)  # in flight: mma1(t - 1)
-    release_k(t, tile, s, c)
-    row_max(t, tile, s, c, masked=False)
-    scale(t, tile, s, c, masked=False)
-    exp(t, tile, s, c, masked=False, columns=(0, 48))
-    hold_last(t, tile, s, c, registers=(0, 24))
-    wait_mma1(t - 1, tile, s, c, outstanding=0)  # in flight: nothing
-    release_v(t - 1, tile, s, c)
-    exp(t, tile, s, c, masked=False, columns=(48, 176))
-    row_sum_of_thread(t, tile, s, c)
-    cast(t, tile, s, c)
-    rescale(t, tile, s, c)
+def hide(t, tile, s, c, value):
+    """acc_s = value where the mask hides a key."""
+    kv = tile.kv_block(t)
+    for i, j in T.Parallel(ROWS, c.block_N):
+        own_key = tile.own_key(tile.first_row + query_of(i, c))
+        s.acc_s[i, j] = T.if_then_else(c.mask.hidden(j, own_key, tile.seq_kv, T, kv * c.block_N), value, s.acc_s[i, j])
+
+
+# Tiles move between global and shared memory here: rings of buffers, the producer warp's loads by TMA, a warpgroup's stores.
+#
+# The producer warp loads as far ahead as the rings allow.
+#
+# Load number `step` of a ring is in slot step % depth. The phase of a full barrier ends when a load has arrived, that of an
+# empty one when all have read it.
+
+def slot(ring, step):
+    """Returns the index of the ring's slot that load number `step` fills."""
+    return step % ring.depth
+
+
+def parity(ring, step):
+    """Returns the parity, 0 or 1, of the mbarrier phase of load number `step`; it changes with each lap."""
+    return step // ring.depth % 2
+
+
+def wait_full(ring, step):
+    """Waits until load number `step` of the ring has arrived."""
+    return T.mbarrier_wait_parity(ring.full[slot(ring, step)], parity(ring, step))
+
+
+def wait_empty(ring, step):
+    """Waits until the slot of load number `step` is empty; at first it is."""
+    return T.mbarrier_wait_parity(ring.empty[slot(ring, step)], parity(ring, step) ^ 1)
 
 
 @T.macro
-def epilogue(blocks, tile, s, c):
-    """Runs the iterations after the steady state, in which some operations have no block any more."""
-    release_rows_of_q(blocks - 1, tile, s, c)
-    take_turn(blocks, tile, s, c)
-    wait_v(blocks - 1, tile, s, c)
-    issue_mma1(blocks - 1, tile, s, c)  # in flight: mma1(blocks - 1)
-    pass_turn(blocks, tile, s, c)
-    wait_mma1(blocks - 1, tile, s, c, outstanding=0)  # in flight: nothing
-    release_v(blocks - 1, tile, s, c)
+def release(ring, at, c):
+    """Signals once per warp, to each block of the cluster, that the ring's slot `at` has been read.
+
+    The warp's lanes have waited together.
+    """
+    if T.shuffle_elect(WARP):
+        if c.kernel.cluster == 1:
+            T.mbarrier_arrive(ring.empty[at])
+        else:
+            for rank in T.unroll(c.kernel.cluster):
+                T.ptx_arrive_cluster_barrier(ring.empty[at], rank)
+
+
+@T.macro
+def release_q(wg, s):
+    """Signals once per warp that its warpgroup's rows of Q_shared have been read."""
+    if T.shuffle_elect(WARP):
+        T.mbarrier_arrive(s.Q.empty[wg])
+
+
+@T.macro
+def produce(tile, s, c):
+    """Loads one tile's KV blocks, and its rows of Q behind the first block: the buffer of Q is free later."""
+    for j in T.serial(tile.blocks):
+        produce_block(j, tile, s, c)
+
+
+@T.macro
+def produce_block(j, tile, s, c):
+    """Loads a tile's j-th KV block, and behind the first its rows of Q."""
+    for name in c.loop.loads:
+        LOADS[name](j, tile, s, c)
+    if j == 0:
+        for wg in range(c.block_M // ROWS):
+            load_q(wg, tile, s, c)
+
+
+@T.macro
+def load_k(j, tile, s, c):
+    load(s.K, tile.base + j, tile.kv_block(j), tile, c)
+
+
+@T.macro
+def load_v(j, tile, s, c):
+    load(s.V, tile.base + j, tile.kv_block(j), tile, c)
+
+
+LOADS = {"load_k": load_k, "load_v": load_v}
+
+
+@T.macro
+def load(ring, step, kv, tile, c):
+    """Starts the TMA load of KV block `kv` as load number `step` of the ring, once its slot is free."""
+    wait_empty(ring, step)
+    # As many columns as the tile has, where the tensor has fewer.
+    columns = ring.shared.shape[2] if c.narrow else None
+    head = kv_head(tile.head, c)
+    T.tma_copy(
+        rows_of(ring.source, tile.keys, head, kv * c.block_N, c.block_N, c, columns, tile.seq_kv),
+        ring.shared[slot(ring, step), :, :],
+        barrier=ring.full[slot(ring, step)],
+        leader_scope_threads=WARP,
+        **multicast(c),
+    )
+    T.mbarrier_arrive(ring.full[slot(ring, step)])
+
+
+def multicast(c):
+    """Returns the keyword that makes a TMA load go to all blocks of a cluster, as a dict, {} without a cluster.
+
+    All of them expect the bytes of every load, which the first block issues for all.
+    """
+    return {"cluster_mask": 2**c.kernel.cluster - 1} if c.kernel.cluster > 1 else {}
+
+
+@T.macro
+def load_q(wg, tile, s, c):
+    """Starts the TMA load of a warpgroup's rows of Q, once their buffer is free."""
+    T.mbarrier_wait_parity(s.Q.empty[wg], tile.turn % 2 ^ 1)
+    if c.tile_heads == 1:
+        columns = c.head_dim if c.narrow else None
+        T.tma_copy(
+            rows_of(s.Q.source, tile.queries, tile.head, tile.first_row + wg * ROWS, ROWS, c, columns, tile.seq_q),
+            s.Q.shared[wg, :, :],
+            barrier=s.Q.full[wg],
+            leader_scope_threads=WARP,
+        )
+    else:
+        for member in T.unroll(c.tile_heads):
+            for panel in T.unroll(c.head_dim // panel_of(c)):
+                load_box(member, panel, wg, tile, s, c)
+    T.mbarrier_arrive(s.Q.full[wg])
+
+
+@T.macro
+def store(tile, s, c):
+    """Stores acc_o / denominator as a warpgroup's output rows, after features have acted on the rows' totals."""
+    if c.softmax.row_sum == "thread":
+        T.reduce_sum(s.denominator, s.scores_scale, dim=1)
+        if c.features.at("totals"):
+            at_totals(totals_of(s.scores_scale, tile, s, c), s, c)
+        for i in T.Parallel(ROWS):
+            s.scores_scale[i] = inverse(s.scores_scale[i], c)
+    else:
+        if c.features.at("totals"):
+            at_totals(totals_of(s.denominator, tile, s, c), s, c)
+        for i in T.Parallel(ROWS):
+            s.scores_scale[i] = inverse(s.denominator[i], c)
+    if c.features.rescales:
+        for i in T.Parallel(ROWS):
+            s.scores_scale[i] *= s.scores_max_prev[i]
+    for i, j in T.Parallel(ROWS, c.head_dim_v):
+        s.acc_o[i, j] *= s.scores_scale[i]
+    if not (c.packed and c.parts):
+        store_rows(tile, s, c)
+    elif tile.result > 0:
+        store_at_place(tile, s, c)
+    else:
+        store_rows(tile, s, c)
+
+
+@T.macro
+def store_rows(tile, s, c):
+    """Stores a warpgroup's output rows where its queries lie, or of a part of a batch's keys in its results."""
+    if c.parts and not c.packed:
+        T.call_extern("handle", *stored_part(stored(s.acc_o.data, tile.first_row, tile, s, c), c))
+    elif c.tile_heads > 1:
+        store_heads(tile, s, c)
+    else:
+        STORES[c.kernel.output](tile, s, c)
+
+
+def inverse(total, c):
+    """Returns 1 / total, and 0 for the total of a row that sees no key, as packed sequences and parts of the keys have."""
+    return T.if_then_else(total == 0, T.float32(0), 1.0 / total) if c.packed or c.parts else 1.0 / total
+
+
+@T.macro
+def store_vector(tile, s, c):
+    """Stores a warpgroup's output rows, 16 bytes a lane. Lanes exchange what they hold."""
+    T.call_extern("handle", stored_columns(c), *stored(s.acc_o.data, tile.first_row, tile, s, c))
+
+
+def stored_columns(c):
+    """Returns the name of the device function that stores output rows of c.columns_v columns, at most the tile's."""
+    if c.columns_v == c.head_dim_v:
+        return f"tl_attention_store<{c.head_dim_v}, {is_bf16(c)}>"
+    return f"tl_attention_store_columns<{c.columns_v}, {is_bf16(c)}>"
+
+
+STORES = {"direct": store_direct, "vector": store_vector, "tma": store_tma}
+
+
+# A thread block computes tile after tile: which is next, where it lies, and what each role does of it.
+#
+# A tile here is that of a whole cluster, block_M rows for each of its blocks, until a warpgroup sees its own rows.
+
+@T.macro
+def variables(s, c):
+    """Allocates the variables of a Tile, which each next tile of the block uses again, and returns the Tile.
+
+    Without them TileLang would put expressions into the loops.
+    """
+    tile = None if c.packed else T.alloc_var("int32")
+    turn = T.alloc_var("int32")
+    base = T.alloc_var("int32")
+    first_row = T.alloc_var("int32")
+    head = T.alloc_var("int32")
+    bz = None if c.packed else T.alloc_var("int32")
+    q_begin = T.alloc_var("int32") if c.packed else None
+    seq_q = T.alloc_var("int32") if c.packed else s.seq_q
+    k_begin = T.alloc_var("int32") if c.packed else None
+    seq_kv = T.alloc_var("int32") if c.packed else s.seq_kv
+    blocks = T.alloc_var("int32")
+    visible = T.alloc_var("int32")
+    first = T.alloc_var("int32") if c.mask.left is not None or c.parts else 0
+    cut = T.alloc_var("int32") if c.mask.left is not None else 0
+    result = T.alloc_var("int32") if c.parts else None
+    part = T.alloc_var("int32") if c.parts and not c.packed else None
+    part_first = T.alloc_var("int32") if c.parts and c.packed else None
+    part_end = T.alloc_var("int32") if c.parts and c.packed else None
+    own = blocks_of_part(part, s.given.part_blocks) if c.parts and not c.packed else (part_first, part_end)
+    return Tile(
+        first, blocks, first_row, head, q_begin if c.packed else bz, k_begin if c.packed else bz, seq_q, seq_kv, visible, cut,
+        turn=turn, base=base, number=tile, result=result, part=part, part_first=own[0], part_end=own[1],
+    )  # fmt: skip
+
+
+def put(variable, value):
+    """Assigns a value to a variable of a tile. TileLang itself assigns to names only."""
+    T.buffer_store(variable.buffer, value, variable.indices)
+
+
+def named(tile, c, wg=None):
+    """Returns warpgroup `wg`'s tile with its numbers as named variables: other variables would go into every expression."""
+    bz, q_begin, k_begin = (None, tile.queries, tile.keys) if c.packed else (tile.queries, None, None)
+    own = values_of(
+        tile.turn, tile.base, tile.first, tile.blocks, tile.first_row, tile.head, bz, q_begin, tile.seq_q, k_begin, tile.seq_kv,
+        tile.visible, tile.cut, tile.result, c,
+    )  # fmt: skip
+    return Tile(**{**vars(tile), **own, "wg": wg})
+
+
+@T.macro
+def values_of(turn, base, first, blocks, first_row, head, bz, q_begin, seq_q, k_begin, seq_kv, visible, cut, result, c):
+    """Returns these numbers of a Tile, which get names in the generated code because they are a macro's parameters."""
+    return {
+        "turn": turn, "base": base, "first": first, "blocks": blocks, "first_row": first_row, "head": head, "seq_q": seq_q,
+        "seq_kv": seq_kv, "queries": q_begin if c.packed else bz, "keys": k_begin if c.packed else bz, "visible": visible,
+        "cut": cut, "result": result,
+    }  # fmt: skip
+
+
+def workers(c):
+    """Returns how many blocks, or clusters of blocks, fill the GPU."""
+    return max(1, c.sms * c.kernel.blocks_per_sm // c.kernel.cluster)
+
+
+def place(tile, row_tiles, heads, s, c):
+    """Returns (row tile, head counted over all batches) of a tile number, in the schedule's order of tiles."""
+    row, head = ORDERS[c.kernel.tile_order](tile, row_tiles, heads, s, c)
+    if c.mask.grows:
+        # A head's last tile is its longest.
+        row = row_tiles - 1 - row
+    return row, head
+
+
+def by_rows(tile, row_tiles, heads, s, c):
+    """Returns (row tile, head) of a tile number where all tiles of a head come before the next head's."""
+    return tile % row_tiles, tile // row_tiles
+
+
+ORDERS = {"rows": by_rows, "tapered": tapered, "sections": by_sections}
+
+
+@T.macro
+def consume(tile, s, c):
+    """Computes acc_o and denominator of a warpgroup's rows of a tile, once its rows of Q have arrived."""
+    T.fill(s.denominator, 0)
+    T.fill(s.scores_max, -T.infinity("float32"))
+    T.mbarrier_wait_parity(s.Q.full[tile.wg], tile.turn % 2)
+    if c.kernel.q_operand == "registers":
+        T.copy(s.Q.shared[tile.wg, :, :], s.Q_local)
+        if c.kernel.output != "tma":
+            # An arrival alone holds back no load by TMA: it would write over rows that are still being read.
+            T.fence_proxy_async()
+            release_q(tile.wg, s)
+    loop(tile, s, c)
+
+
+@T.macro
+def work(wg, block, s, c, is_producer):
+    """Works on a block's tiles in turn, as the producer warp if `is_producer`, else as the computing warpgroup `wg`."""
+    tile = variables(s, c)
+    row_tiles = T.ceildiv(s.seq_q, c.tile_rows * c.kernel.cluster)
+    put(tile.number, block // c.kernel.cluster)
+    put(tile.turn, 0)
+    put(tile.base, 0)
+    while tile.number < row_tiles * s.heads * s.batch:
+        locate(tile, row_tiles, s, c)
+        if c.mask.left is not None or c.parts:
+            begin(tile, tile.first_row, s, c)
+        if is_producer:
+            produce(named(tile, c), s, c)
+            if c.kernel.tile_scheduler == "dynamic":
+                # After the loads: the counter takes a microsecond to answer.
+                draw_tile(tile.turn, s, c)
+        else:
+            see(tile, wg, s, c)
+            consume(named(tile, c, wg), s, c)
+            store(named(tile, c, wg), s, c)
+        put(tile.base, tile.base + tile.blocks)
+        advance(tile, row_tiles, s, c, is_producer=is_producer)
+        put(tile.turn, tile.turn + 1)
+
+
+@T.macro
+def locate(tile, row_tiles, s, c):
+    """Sets a tile's first row, head and sequence from its number, and the number of KV blocks up to its last one."""
+    put(tile.first_row, place(tile.number, row_tiles, s.batch * s.heads, s, c)[0] * c.kernel.cluster)
+    put(tile.head, place(tile.number, row_tiles, s.batch * s.heads, s, c)[1])
+    if c.parts:
+        put(tile.result, tile.head // s.heads)
+        put(tile.part, tile.result // s.given.Q.shape[0])
+    reach(tile, s, c)
+    put(tile.queries, tile.head // s.heads)
+    put(tile.head, tile.head % s.heads)
+    if c.parts:
+        put(tile.queries, tile.result % s.given.Q.shape[0])
+
+
+@T.macro
+def reach(tile, s, c):
+    """Sets the number of KV blocks up to a tile's last one, and the first of the block's own rows, in rows.
+
+    Before that is counted in multiples of block_M, and of the whole cluster's tile.
+    """
+    put(tile.blocks, T.ceildiv(tile.seq_kv, c.block_N))
+    # Blocks of a cluster load together: as many KV blocks as its last row needs.
+    put(
+        tile.blocks,
+        c.mask.end_block(tile.blocks, tile.own_key((tile.first_row + c.kernel.cluster) * c.tile_rows), c.block_N, T),
+    )
+    if c.parts:
+        put(tile.blocks, T.min(tile.blocks, tile.part_end))
+    put(tile.blocks, T.max(tile.blocks, c.loop.least_blocks))
+    put(tile.first_row, (tile.first_row + s.rank) * c.tile_rows)
+
+
+@T.macro
+def see(tile, wg, s, c):
+    """Sets a tile's first row to the warpgroup's own, and the bounds of the KV blocks that all of its rows see."""
+    put(tile.first_row, tile.first_row + wg * c.box)
+    put(tile.visible, tile.seq_kv // c.block_N)
+    put(tile.visible, c.mask.end_whole(tile.visible, tile.own_key(tile.first_row), c.block_N, T))
+    if c.mask.left is not None or c.parts:
+        put(tile.visible, tile.visible - tile.first)
+    if c.mask.left is not None:
+        put(tile.cut, c.mask.first_whole(tile.own_key(tile.first_row + c.box), c.block_N, T) - tile.first)
+
+
+@T.macro
+def advance(tile, row_tiles, s, c, is_producer):
+    """Sets the tile's number to that of the block's next tile, as kernel.tile_scheduler decides."""
+    if c.kernel.tile_scheduler == "one_tile":
+        put(tile.number, row_tiles * s.heads * s.batch)
+    elif c.kernel.tile_scheduler == "static":
+        put(tile.number, tile.number + workers(c))
+    else:
+        take_tile(tile.number, tile.turn, s, is_producer=is_producer)
 
 
 # Each operation of an iteration has a macro; vector statements work on the 64 rows of one warpgroup.
-
 
 # --- what a thread has ---------------------------------------------------------------------------------------------
 
@@ -653,7 +829,9 @@ def max_prev(t, tile, s, c):
 @T.macro
 def row_max(t, tile, s, c, masked):
     """scores_max = max(scores_max, max_j acc_s), with scores as features change them; the mask did so if `masked`."""
-    maximum_of_row(s.scores_max, s, c)
+    if c.features.at("scores") and not masked:
+        change_scores(t, tile, s, c, alone=False)
+    MAXIMUM[c.softmax.row_max](s.scores_max, s, c)
 
 
 @T.macro
@@ -661,6 +839,8 @@ def maximum_of_row(row_maximum, s, c):
     """row_maximum = max_j acc_s, or the larger of that and its old value if the rescale threshold is 0."""
     T.reduce_max(s.acc_s, row_maximum, dim=1, clear=c.softmax.rescale_threshold != 0)
 
+
+MAXIMUM = {"thread": maximum_of_threads, "chains": maximum_of_chains, "row": maximum_of_row}
 
 # --- the exponentials ----------------------------------------------------------------------------------------------
 
@@ -679,6 +859,9 @@ def of_sums(i, t, tile, s, c, masked):
     rounding may make the factor differ from 1 where the maximum stays.
     """
     growth = exponent(s.scores_max_prev[i], seen(s.scores_max[i], masked), s, c)
+    if c.mask.left is not None and masked:
+        own_key, first_key = tile.own_key(tile.first_row + query_of(i, c)), tile.kv_block(t) * c.block_N
+        growth = T.if_then_else(c.mask.behind(c.block_N - 1, own_key, first_key), T.float32(0), growth)
     return T.exp2(growth)
 
 
@@ -692,7 +875,12 @@ def exp(t, tile, s, c, masked, columns=None):
 
 def exp2(x, i, j, c):
     """Returns 2^x, computed by a polynomial on the FMA units for the registers that softmax.exp2_polynomial chooses."""
-    return T.exp2(x)
+    if c.softmax.exp2_polynomial is None:
+        return T.exp2(x)
+    first, every = c.softmax.exp2_polynomial.first, c.softmax.exp2_polynomial.every
+    register = j // 8 * 4 + i // 8 % 2 * 2 + j % 2
+    chosen = T.And(register >= first, (register - first) % every == 0)
+    return T.if_then_else(chosen, T.call_extern("float32", "tl_attention_exp2", x), T.exp2(x))
 
 
 @T.macro
@@ -750,7 +938,7 @@ def issue_mma0(t, tile, s, c):
     TileLang commits each product as a group of its own, which waits count.
     """
     return T.wgmma_gemm(
-        s.Q.shared[tile.wg, :, :],
+        s.Q_local if c.kernel.q_operand == "registers" else s.Q.shared[tile.wg, :, :],
         s.K.shared[slot(s.K, tile.base + t), :, :],
         s.acc_s,
         transpose_B=True,
@@ -762,7 +950,7 @@ def issue_mma0(t, tile, s, c):
 def issue_mma1(t, tile, s, c):
     """Starts acc_o += P V for a KV block, or acc_o = P V for a tile's first, which initialises it, and does not wait."""
     return T.wgmma_gemm(
-        s.acc_s_cast,
+        s.P_shared[tile.wg, :, :] if c.kernel.p_operand == "shared" else s.acc_s_cast,
         s.V.shared[slot(s.V, tile.base + t), :, :],
         s.acc_o,
         clear_accum=t == 0,
@@ -817,7 +1005,7 @@ def pass_turn(t, tile, s, c):
 
 def never_negative(s, c):
     """Returns a number that a hold compares with 0. A head's own factor, which nothing has checked, is left out."""
-    return s.scale
+    return s.given.softmax_scale * LOG2_E if c.features.at("first") else s.scale
 
 
 def hold_last(t, tile, s, c, registers):
@@ -828,249 +1016,214 @@ def hold_last(t, tile, s, c, registers):
     return T.call_extern("handle", f"tl_attention_hold_last<{registers[1] - 1}>", s.acc_s.data, never_negative(s, c))
 
 
-# The online softmax is that of FlashAttention-2 (Dao, 2023, algorithm 1), in base 2: exp(x) = exp2(x log2 e).
-
-
-LOG2_E = 1.4426950408889634
-
-
-def finite(scores_max):
-    """Returns a row's maximum, or 0 where that is -inf, as of a row that has seen no key. -inf - -inf would be NaN."""
-    return T.if_then_else(scores_max == -T.infinity("float32"), T.float32(0), scores_max)
-
-
-def exponent(score, scores_max, s, c):
-    """Returns scale * (score - scores_max), a base-2 exponent, multiplied out if softmax.fused_scale is set."""
-    return score * s.scale - scores_max * s.scale
-
-
-def seen(scores_max, masked):
-    """Returns a row's maximum for exponents; if `masked`, 0 in place of -inf, for a row that has seen no key."""
-    return finite(scores_max) if masked else scores_max
-
-
-# Tiles move between global and shared memory here: rings of buffers, the producer warp's loads by TMA, a warpgroup's stores.
+# In this FlashAttention forward a producer warp loads, and warpgroups compute with products in flight.
 #
-# The producer warp loads as far ahead as the rings allow.
-#
-# Load number `step` of a ring is in slot step % depth. The phase of a full barrier ends when a load has arrived, that of an
-# empty one when all have read it.
+# threadIdx.y is the warpgroup: those that compute, 64 rows each, then the producer's. KV blocks come from the last to the
+# first, so that those that need a mask come first. Rings of buffers go on from one row tile of a block to its next.
+
+@T.macro
+def launch(given, c):
+    """Launches the thread blocks; in each, the last warpgroup is the producer and the others compute."""
+    warpgroups = c.block_M // ROWS
+    if c.packed:
+        list_tiles(given, c)
+    with T.Kernel(
+        grid(given, c), threads=(WARPGROUP, warpgroups + 1), cluster_dims=c.kernel.cluster, prelude=c.prelude
+    ) as (block,):
+        if c.kernel.blocks_per_sm > 1:
+            T.annotate_min_blocks_per_sm(c.kernel.blocks_per_sm)
+        if c.parts:
+            T.pdl_trigger()
+        if c.strided:
+            aligned(given, c)
+        s = block_state(given, c)
+        if c.traced:
+            trace(given)
+        if c.kernel.cluster > 1:
+            T.cluster_sync()
+        ty = T.get_thread_binding(1)
+        if ty == warpgroups:
+            producer(block, s, c)
+        else:
+            consumer(ty, block, s, c)
+        if c.kernel.cluster > 1:
+            T.cluster_sync()
+    if c.parts:
+        merge_parts(given, c)
 
 
-def slot(ring, step):
-    """Returns the index of the ring's slot that load number `step` fills."""
-    return step % ring.depth
-
-
-def parity(ring, step):
-    """Returns the parity, 0 or 1, of the mbarrier phase of load number `step`; it changes with each lap."""
-    return step // ring.depth % 2
-
-
-def wait_full(ring, step):
-    """Waits until load number `step` of the ring has arrived."""
-    return T.mbarrier_wait_parity(ring.full[slot(ring, step)], parity(ring, step))
-
-
-def wait_empty(ring, step):
-    """Waits until the slot of load number `step` is empty; at first it is."""
-    return T.mbarrier_wait_parity(ring.empty[slot(ring, step)], parity(ring, step) ^ 1)
+def grid(given, c):
+    """Returns the number of thread blocks, one per tile if tile_scheduler is one_tile, else as many as fill the GPU."""
+    if c.kernel.tile_scheduler != "one_tile":
+        return workers(c) * c.kernel.cluster
+    batch, heads, seq_q, _ = given.Q.shape
+    of_tiles = heads if c.tile_heads == 1 else c.variant.heads_of_tiles(heads)
+    return T.ceildiv(seq_q, c.tile_rows * c.kernel.cluster) * c.kernel.cluster * of_tiles * batch
 
 
 @T.macro
-def release(ring, at, c):
-    """Signals once per warp, to each block of the cluster, that the ring's slot `at` has been read.
+def producer(block, s, c):
+    """Runs the producer's warpgroup, whose first warp loads all tiles and whose other warps are idle."""
+    if c.kernel.registers is not None:
+        T.set_max_nreg(c.kernel.registers[1], 0)
+    if T.get_thread_binding(0) < WARP:
+        if c.idle_rows:
+            clear_idle_rows(s, c)
+        if c.packed:
+            work_packed(0, block, s, c, is_producer=True)
+        else:
+            work(0, block, s, c, is_producer=True)
+        if c.kernel.tile_scheduler == "dynamic":
+            reset_counter(s, c)
 
-    The warp's lanes have waited together.
+
+@T.macro
+def consumer(ty, block, s, c):
+    """Runs one warpgroup that computes its 64 rows of each tile of the block."""
+    if c.kernel.registers is not None:
+        T.set_max_nreg(c.kernel.registers[0], 1)
+    # Broadcast, so that ptxas knows it, and the products' descriptors, to be the same in all lanes of a warp.
+    wg = T.alloc_var("int32")
+    wg = T.call_extern("int32", "__shfl_sync", T.uint32(ALL_LANES), ty, 0)
+    if c.kernel.ping_pong:
+        # Warpgroup 0 goes first: 1 gives it the turn, and it takes the last turn that is given.
+        if wg == 1:
+            T.named_barrier_arrive(TURN, 2 * WARPGROUP)
+    if c.packed:
+        work_packed(wg, block, s, c, is_producer=False)
+    else:
+        work(wg, block, s, c, is_producer=False)
+    if c.kernel.ping_pong:
+        if wg == 0:
+            T.sync_threads(TURN, 2 * WARPGROUP)
+
+
+@dataclass(frozen=True)
+class Ring:
+    """A Ring is `depth` buffers for a tensor's tiles in shared memory, each with a full and an empty mbarrier.
+
+    Q has one buffer for each warpgroup's rows.
     """
-    if T.shuffle_elect(WARP):
-        for rank in T.unroll(c.kernel.cluster):
-            T.ptx_arrive_cluster_barrier(ring.empty[at], rank)
+
+    source: object
+    shared: object
+    full: object
+    empty: object
+    depth: object = None
+
+
+@dataclass(frozen=True)
+class State:
+    """State holds what a block's macros share under the name `s`, its tensors, rings, fragments and sizes.
+
+    What a schedule does not use is None. `own` has what features read of a head; scores times `scale` are exponents of
+    2. `rank` is the thread block's among those of its cluster.
+    """
+
+    Q: object
+    K: object
+    V: object
+    given: object
+    own: object
+    acc_s: object
+    acc_s_cast: object
+    acc_o: object
+    scores_max: object
+    scores_max_prev: object
+    scores_scale: object
+    denominator: object
+    Q_local: object
+    P_shared: object
+    tiles: object
+    batch: object
+    heads: object
+    seq_q: object
+    seq_kv: object
+    scale: object
+    rank: object
 
 
 @T.macro
-def release_q(wg, s):
-    """Signals once per warp that its warpgroup's rows of Q_shared have been read."""
-    if T.shuffle_elect(WARP):
-        T.mbarrier_arrive(s.Q.empty[wg])
-
-
-@T.macro
-def produce(tile, s, c):
-    """Loads one tile's KV blocks, and its rows of Q behind the first block: the buffer of Q is free later."""
-    for j in T.serial(tile.blocks):
-        produce_block(j, tile, s, c)
-
-
-@T.macro
-def produce_block(j, tile, s, c):
-    """Loads a tile's j-th KV block, and behind the first its rows of Q."""
-    for name in c.loop.loads:
-        LOADS[name](j, tile, s, c)
-    if j == 0:
-        for wg in range(c.block_M // ROWS):
-            load_q(wg, tile, s, c)
-
-
-@T.macro
-def load_k(j, tile, s, c):
-    load(s.K, tile.base + j, tile.kv_block(j), tile, c)
-
-
-@T.macro
-def load_v(j, tile, s, c):
-    load(s.V, tile.base + j, tile.kv_block(j), tile, c)
-
-
-LOADS = {"load_k": load_k, "load_v": load_v}
-
-
-@T.macro
-def load(ring, step, kv, tile, c):
-    """Starts the TMA load of KV block `kv` as load number `step` of the ring, once its slot is free."""
-    wait_empty(ring, step)
-    # As many columns as the tile has, where the tensor has fewer.
-    columns = None
-    head = kv_head(tile.head, c)
-    T.tma_copy(
-        rows_of(ring.source, tile.keys, head, kv * c.block_N, c.block_N, c, columns, tile.seq_kv),
-        ring.shared[slot(ring, step), :, :],
-        barrier=ring.full[slot(ring, step)],
-        leader_scope_threads=WARP,
-        **multicast(c),
+def block_state(given, c):
+    """Allocates a block's shared buffers, mbarriers and fragments, and returns them with the tensors as a State."""
+    warpgroups = c.block_M // ROWS
+    Q_shared = T.alloc_shared([warpgroups, ROWS, c.head_dim], c.dtype)
+    K_shared = T.alloc_shared([c.kernel.k_stages, c.block_N, c.head_dim], c.dtype)
+    V_shared = T.alloc_shared([c.kernel.v_stages, c.block_N, c.head_dim_v], c.dtype)
+    P_shared = T.alloc_shared([warpgroups, ROWS, c.block_N], c.dtype) if c.kernel.p_operand == "shared" else None
+    fragments = warpgroup_state(c)
+    Q_local = T.alloc_fragment([ROWS, c.head_dim], c.dtype) if c.kernel.q_operand == "registers" else None
+    own = own_values(c) if c.features.at("first", "last") else None
+    # Full barriers count the producer warp's lanes, and bytes; empty ones the warps that compute.
+    readers = warpgroups * WARPS * c.kernel.cluster
+    Q_full = T.alloc_barrier([WARP] * warpgroups)
+    Q_empty = T.alloc_barrier([WARPS] * warpgroups)
+    K_full = T.alloc_barrier([WARP] * c.kernel.k_stages)
+    V_full = T.alloc_barrier([WARP] * c.kernel.v_stages)
+    K_empty = T.alloc_barrier([readers] * c.kernel.k_stages)
+    V_empty = T.alloc_barrier([readers] * c.kernel.v_stages)
+    return State(
+        Q=Ring(viewed(given.Q, c), Q_shared, Q_full, Q_empty),
+        K=Ring(viewed(given.K, c), K_shared, K_full, K_empty, c.kernel.k_stages),
+        V=Ring(viewed(given.V, c), V_shared, V_full, V_empty, c.kernel.v_stages),
+        given=given,
+        own=own,
+        **fragments,
+        Q_local=Q_local,
+        P_shared=P_shared,
+        tiles=tile_numbers(given.TileCounter, c) if c.packed or c.kernel.tile_scheduler == "dynamic" else None,
+        batch=None if c.packed else (given.Output if c.parts else given.Q).shape[0],
+        heads=given.Q.shape[1] if c.tile_heads == 1 else c.variant.heads_of_tiles(given.Q.shape[1]),
+        seq_q=given.Q.shape[0 if c.packed else 2],
+        seq_kv=given.K.shape[0 if c.packed else 2],
+        scale=(factor_of(given, own, c) if c.features.at("factor") else given.softmax_scale) * LOG2_E,
+        rank=T.block_rank_in_cluster() if c.kernel.cluster > 1 else 0,
     )
-    T.mbarrier_arrive(ring.full[slot(ring, step)])
-
-
-def multicast(c):
-    """Returns the keyword that makes a TMA load go to all blocks of a cluster, as a dict, {} without a cluster.
-
-    All of them expect the bytes of every load, which the first block issues for all.
-    """
-    return {"cluster_mask": 2**c.kernel.cluster - 1}
 
 
 @T.macro
-def load_q(wg, tile, s, c):
-    """Starts the TMA load of a warpgroup's rows of Q, once their buffer is free."""
-    T.mbarrier_wait_parity(s.Q.empty[wg], tile.turn % 2 ^ 1)
-    columns = None
-    T.tma_copy(
-        rows_of(s.Q.source, tile.queries, tile.head, tile.first_row + wg * ROWS, ROWS, c, columns, tile.seq_q),
-        s.Q.shared[wg, :, :],
-        barrier=s.Q.full[wg],
-        leader_scope_threads=WARP,
-    )
-    T.mbarrier_arrive(s.Q.full[wg])
+def warpgroup_state(c):
+    """Allocates the fragments for 64 rows of scores, output and online softmax, and returns them by name."""
+    acc_s = T.alloc_fragment([ROWS, c.block_N], "float32")
+    acc_s_cast = T.alloc_fragment([ROWS, c.block_N], c.dtype) if c.kernel.p_operand == "registers" else None
+    acc_o = T.alloc_fragment([ROWS, c.head_dim_v], "float32")
+    scores_max = T.alloc_fragment([ROWS], "float32")
+    scores_max_prev = T.alloc_fragment([ROWS], "float32")
+    scores_scale = T.alloc_fragment([ROWS], "float32")
+    denominator = T.alloc_fragment([ROWS, 4] if c.softmax.row_sum == "thread" else [ROWS], "float32")
+    if c.softmax.row_sum == "thread":
+        T.annotate_layout({denominator: per_thread_layout()})
+    return {
+        "acc_s": acc_s,
+        "acc_s_cast": acc_s_cast,
+        "acc_o": acc_o,
+        "scores_max": scores_max,
+        "scores_max_prev": scores_max_prev,
+        "scores_scale": scores_scale,
+        "denominator": denominator,
+    }
 
 
-@T.macro
-def store(tile, s, c):
-    """Stores acc_o / denominator as a warpgroup's output rows, after features have acted on the rows' totals."""
-    T.reduce_sum(s.denominator, s.scores_scale, dim=1)
-    for i in T.Parallel(ROWS):
-        s.scores_scale[i] = inverse(s.scores_scale[i], c)
-    for i, j in T.Parallel(ROWS, c.head_dim_v):
-        s.acc_o[i, j] *= s.scores_scale[i]
-    store_rows(tile, s, c)
-
-
-@T.macro
-def store_rows(tile, s, c):
-    """Stores a warpgroup's output rows where its queries lie, or of a part of a batch's keys in its results."""
-    store_vector(tile, s, c)
-
-
-def inverse(total, c):
-    """Returns 1 / total, and 0 for the total of a row that sees no key, as packed sequences and parts of the keys have."""
-    return 1.0 / total
-
-
-@T.macro
-def store_vector(tile, s, c):
-    """Stores a warpgroup's output rows, 16 bytes a lane. Lanes exchange what they hold."""
-    T.call_extern("handle", stored_columns(c), *stored(s.acc_o.data, tile.first_row, tile, s, c))
-
-
-def stored_columns(c):
-    """Returns the name of the device function that stores output rows of c.columns_v columns, at most the tile's."""
-    return f"tl_attention_store<{c.head_dim_v}, {is_bf16(c)}>"
-
-
-# Features such as softcap change scores before their maximum, and the mask hides some.
-
-
-@T.macro
-def mask(t, tile, s, c):
-    """acc_s = -inf where the mask hides a key, after features such as softcap have changed the scores."""
-    hide(t, tile, s, c, -T.infinity("float32"))
-
-
-@T.macro
-def hide(t, tile, s, c, value):
-    """acc_s = value where the mask hides a key."""
-    kv = tile.kv_block(t)
-    for i, j in T.Parallel(ROWS, c.block_N):
-        own_key = tile.own_key(tile.first_row + query_of(i, c))
-        s.acc_s[i, j] = T.if_then_else(c.mask.hidden(j, own_key, tile.seq_kv, T, kv * c.block_N), value, s.acc_s[i, j])
-
-
-# Kernels learn here where rows of a tensor lie, and their proofs in `codeproof/tiles/tensors.py`.
+# What the schedule and the problem fix.
 #
-# Every tensor is (batch, heads, rows, columns), whatever its strides. Packed sequences lie one behind the other in tensors
-# (rows, heads, columns).
-
-
-def viewed(tensor, c):
-    """Returns the view of a tensor that TMA's boxes are taken from, which is ragged for packed sequences."""
-    return tensor
-
-
-def rows_of(tensor, sequence, head, first, count, c, columns=None, length=None, from_column=None):
-    """Returns the slice of `count` rows of a sequence's head from row `first` on, with its columns up to number `columns`.
-
-    `sequence` is its batch; or where it begins, if it is packed, has `length` rows, and the tensor is a ragged view.
-    `columns` is given for a tile that is wider than the tensor. TMA and the copies of TileLang fill columns and rows beyond
-    the tensor's with 0, and store none.
-    """
-    return tensor[sequence, head, first : first + count, from_column:columns]
-
-
-def kv_head(head, c):
-    """Returns the number of the head of K and V that belongs to a tile's head, which is that of Q unless a tile has several."""
-    return head
-
-
-def query_of(row, c):
-    """Returns the number of a warpgroup's row among those of its head, whose rows lie behind each other."""
-    return row
-
-
-def first_of_row(tensor, sequence, head, row, c):
-    """Returns the first element of a row of a sequence's head, which lies in a packed tensor or in one with a batch."""
-    return tensor[sequence, head, row, 0]
-
-
-def whole_output(given, c):
-    """Returns the output that a tile with all keys goes to: of packed sequences in parts, that which parts are merged into."""
-    return given.Output
-
-
-def stored(registers, row, tile, s, c):
-    """Returns the arguments of the device function that stores output rows, from `row` on, out of these registers."""
-    output = whole_output(s.given, c)
-    head = tile.head
-    first = first_of_row(output, tile.results, head, row, c)
-    place = T.address_of(first), tile.seq_q - row
-    return (registers, *place)
-
-
-# CUDA device functions do what TileLang cannot say; they stand before the kernels that call them.
-
-
-def is_bf16(c):
-    """Returns the text "true" if the kernel's dtype is bfloat16, else "false", for C++ templates."""
-    return "false"
+# The steady state of the loop runs from iteration `start` to the number of KV blocks plus `end`. A block that needs a mask
+# is worked on up to `masked_lag` iterations after the one of its number.
+c = SimpleNamespace(
+    variant=SimpleNamespace(subgroups=1),
+    features=Places(factor=(), scores=(), first=(), last=(), totals=(), rescales=False), dtype="float16", head_dim=128,
+    head_dim_v=128, columns_v=128, narrow=False, group=1, strided=False, packed=False, parts=False, tile_heads=1,
+    box=64, idle_rows=0, sms=132, traced=False, invariant=False, mask=Mask(left=None, right=None), block_M=128,
+    block_N=176,
+    loop=SimpleNamespace(end=0, least_blocks=1, loads=("load_k", "load_v"), start=1, masked_lag=0, mask_lag=0),
+    kernel=SimpleNamespace(
+        k_stages=2, v_stages=2, tile_scheduler="static", tile_order="rows", blocks_per_sm=1, cluster=2, ping_pong=True,
+        q_operand="shared", p_operand="registers", output="vector", registers=(240, 24),
+    ),
+    softmax=SimpleNamespace(
+        fused_scale=True, row_max="row", row_sum="thread", rescale_threshold=0.0, exp2_polynomial=None,
+    ),
+    rings_of_a_tile=False, tile_rows=128,
+)
 
 
 # CUDA device functions stand before the kernel.
@@ -1148,7 +1301,6 @@ __device__ __forceinline__ bool tl_attention_grew(const float* scores_scale) {
 }
 """
 
-
 # --- the launch of the machine code --------------------------------------------------------------------------------
 
 KERNEL_NAME = "attention_kernel"
@@ -1166,46 +1318,19 @@ def launch_plan(descriptor, Q, K, V, Output, softmax_scale):
     batch, heads, seq_q, seq_kv = Q.shape[0], Q.shape[1], Q.shape[2], K.shape[2]
     return (132, 1, 1), (
         descriptor(
-            K,
-            dtype=6,
-            dims=(128, seq_kv, heads, batch),
-            strides=(256, seq_kv * 256, seq_kv * heads * 256),
-            box=(64, 176, 1, 1),
-            element_strides=(1, 1, 1, 1),
-            interleave=0,
-            swizzle=3,
-            l2_promotion=2,
-            oob_fill=0,
+            K, dtype=6, dims=(128, seq_kv, heads, batch), strides=(256, seq_kv * 256, seq_kv * heads * 256),
+            box=(64, 176, 1, 1), element_strides=(1, 1, 1, 1), interleave=0, swizzle=3, l2_promotion=2, oob_fill=0,
         ),
         ctypes.c_void_p(Output.data_ptr()),
         descriptor(
-            Q,
-            dtype=6,
-            dims=(128, seq_q, heads, batch),
-            strides=(256, seq_q * 256, seq_q * heads * 256),
-            box=(64, 64, 1, 1),
-            element_strides=(1, 1, 1, 1),
-            interleave=0,
-            swizzle=3,
-            l2_promotion=2,
-            oob_fill=0,
+            Q, dtype=6, dims=(128, seq_q, heads, batch), strides=(256, seq_q * 256, seq_q * heads * 256),
+            box=(64, 64, 1, 1), element_strides=(1, 1, 1, 1), interleave=0, swizzle=3, l2_promotion=2, oob_fill=0,
         ),
         descriptor(
-            V,
-            dtype=6,
-            dims=(128, seq_kv, heads, batch),
-            strides=(256, seq_kv * 256, seq_kv * heads * 256),
-            box=(64, 176, 1, 1),
-            element_strides=(1, 1, 1, 1),
-            interleave=0,
-            swizzle=3,
-            l2_promotion=2,
-            oob_fill=0,
+            V, dtype=6, dims=(128, seq_kv, heads, batch), strides=(256, seq_kv * 256, seq_kv * heads * 256),
+            box=(64, 176, 1, 1), element_strides=(1, 1, 1, 1), interleave=0, swizzle=3, l2_promotion=2, oob_fill=0,
         ),
-        ctypes.c_int32(batch),
-        ctypes.c_int32(heads),
-        ctypes.c_int32(seq_kv),
-        ctypes.c_int32(seq_q),
+        ctypes.c_int32(batch), ctypes.c_int32(heads), ctypes.c_int32(seq_kv), ctypes.c_int32(seq_q),
         ctypes.c_float(softmax_scale),
     )
 
@@ -1290,9 +1415,7 @@ class MachineCode:
 
 TARGET = {"kind": "cuda", "arch": "sm_90a"}
 PASS_CONFIGS = {
-    "tl.enable_fast_math": True,
-    "tl.disable_safe_memory_legalize": True,
-    "tl.disable_buffer_init_check": True,
+    "tl.enable_fast_math": True, "tl.disable_safe_memory_legalize": True, "tl.disable_buffer_init_check": True,
 }
 HEAD_DIM = 128
 
@@ -1361,12 +1484,8 @@ def custom_kernel(data):
 # --- the machine code ----------------------------------------------------------------------------------------------
 
 NVRTC_OPTIONS = (
-    "--gpu-architecture=sm_90a",
-    "--std=c++20",
-    "--device-as-default-execution-space",
-    "--disable-warnings",
-    "--pre-include=tl_templates/cuda/nvrtc_std.h",
-    "--use_fast_math",
+    "--gpu-architecture=sm_90a", "--std=c++20", "--device-as-default-execution-space", "--disable-warnings",
+    "--pre-include=tl_templates/cuda/nvrtc_std.h", "--use_fast_math",
 )
 # It guards against damage; where the machine code comes from is for `submit --check` to show.
 CUBIN_SHA256 = "e424a174226dd9a617172919962226cc47276606cfe478093b7e4943e1fe11e5"

@@ -260,10 +260,11 @@ def test_where_a_compiler_is_missing_the_error_points_to_doctor(monkeypatch) -> 
 
 
 def test_submit_says_all_that_is_missing_at_once(error_of, here, monkeypatch) -> None:
-    there = {"ruff": "0.1.0", "libcst": None, "nvidia-cuda-nvrtc-cu12": None}
+    there = {"nvidia-cuda-cccl-cu12": "12.8.90", "nvidia-cuda-nvrtc-cu12": None}
     real = submission.package
     monkeypatch.setattr(submission, "package", lambda name: there[name] if name in there else real(name))
-    command = "`pip install nvidia-cuda-nvrtc-cu12==12.9.86 ruff==0.17.6 'libcst>=1.8,<2'` (here is ruff 0.1.0)"
+    packages = "nvidia-cuda-nvrtc-cu12==12.9.86 nvidia-cuda-cccl-cu12==12.9.27"
+    command = f"`pip install {packages}` (here is nvidia-cuda-cccl-cu12 12.8.90)"
     for arguments in (["submit", "best"], ["submit", "--check", str(ROOT / "leaderboard_submit.py")]):
         assert error_of(*arguments) == f"submit: missing packages: {command}"
 

@@ -4,7 +4,7 @@ from conftest import python
 from test_rooms import MODULES, imported, room
 
 # What only `tl_attention.lab`, submissions and pictures import.
-OF_THE_LAB = ("click", "rich", "pebble", "simpy", "pynvml", "matplotlib", "libcst")
+OF_THE_LAB = ("click", "rich", "pebble", "simpy", "pynvml", "matplotlib")
 CALLS = """
 import sys
 from importlib.abc import MetaPathFinder

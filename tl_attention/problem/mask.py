@@ -70,29 +70,29 @@ class Mask:
         """Returns True if later queries see more keys, as under a causal mask."""
         return self.left is None and self.right is not None
 
-    def hidden(self, key, own_key, seq_kv, ops, first=0):
+    def hidden(self, key: Any, own_key: Any, seq_kv: Any, ops: Any, first: Any = 0) -> Any:
         """Returns True where a key, counted from key `first` on, is hidden from the query that stands at `own_key`."""
         end = seq_kv if self.right is None else ops.min(seq_kv, own_key + 1 + self.right)
         too_late = key >= end - first
         return too_late if self.left is None else ops.Or(too_late, self.behind(key, own_key, first))
 
-    def behind(self, key, own_key, first=0):
+    def behind(self, key: Any, own_key: Any, first: Any = 0) -> Any:
         """Returns True where a key, counted from key `first` on, lies before all that the query at `own_key` sees."""
         return key < own_key - self.left - first
 
-    def first_block(self, first_key, block_N, ops):
+    def first_block(self, first_key: Any, block_N: Any, ops: Any) -> Any:
         """Returns the index of the first KV block that a query at key `first_key` or later reaches back to."""
         return 0 if self.left is None else ops.max(first_key - self.left, 0) // block_N
 
-    def end_block(self, blocks, end_key, block_N, ops):
+    def end_block(self, blocks: Any, end_key: Any, block_N: Any, ops: Any) -> Any:
         """Returns the index after the last KV block that a query before key `end_key` reaches, at most `blocks`."""
         return blocks if self.right is None else ops.min(blocks, ops.ceildiv(end_key + self.right, block_N))
 
-    def first_whole(self, end_key, block_N, ops):
+    def first_whole(self, end_key: Any, block_N: Any, ops: Any) -> Any:
         """Returns the index of the first KV block whose first key all queries that stand before `end_key` reach."""
         return 0 if self.left is None else ops.ceildiv(ops.max(end_key - 1 - self.left, 0), block_N)
 
-    def end_whole(self, blocks, first_key, block_N, ops):
+    def end_whole(self, blocks: Any, first_key: Any, block_N: Any, ops: Any) -> Any:
         """Returns the index after the last KV block whose last key all queries at key `first_key` or later reach.
 
         It is at most `blocks`, which counts full blocks.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tl_attention.problem.variant import Variant
 
@@ -72,6 +72,6 @@ def code_of_features(variant: Variant) -> list[DeviceCode]:
     return [*([softcap] if "softcap" in variant.acting else []), *code_of_totals(variant)]
 
 
-def is_bf16(c):
+def is_bf16(c: Any) -> str:
     """Returns the text "true" if the kernel's dtype is bfloat16, else "false", for C++ templates."""
     return "true" if c.dtype == "bfloat16" else "false"

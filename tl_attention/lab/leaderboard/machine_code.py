@@ -16,6 +16,7 @@ from tl_attention.codeproof.read.host_plan import Descriptor, Expression, parse_
 from tl_attention.compiler.compile import CompiledKernel
 from tl_attention.compiler.compiler_errors import first_error
 from tl_attention.errors import InputError
+from tl_attention.lab.leaderboard.python_text import enclosed
 
 NVRTC = "nvidia-cuda-nvrtc-cu12"
 # As in the extra `submit` of pyproject.toml. The second and third hold the toolkit's headers.
@@ -44,7 +45,7 @@ def launch_plan(descriptor, {parameters}):
     numbers are those of CUDA's enumerations.
     """
     {names} = {sizes}
-    return {grid}, ({arguments})
+    return {grid}, {arguments}
 '''
 CTYPES = {"pointer": "c_void_p({}.data_ptr())", "int": "c_int32({})", "float": "c_float({})"}
 
@@ -105,16 +106,15 @@ def launch_text(compiled: CompiledKernel) -> str:
         names=", ".join(size.name for size in plan.sizes),
         sizes=", ".join(f"{size.tensor}.shape[{size.axis}]" for size in plan.sizes),
         grid=_tuple(plan.grid),
-        arguments=", ".join(arguments),
+        arguments=enclosed("(", arguments, ")", 4),
     )
 
 
 def _descriptor(d: Descriptor) -> str:
-    numbers = ", ".join(f"{name}={value}" for name, value in d.options.items())
-    return (
-        f"descriptor({d.tensor}, dtype={d.dtype}, dims={_tuple(d.dims)}, strides={_tuple(d.strides)}, box={d.box}, "
-        f"element_strides={d.element_strides}, {numbers})"
-    )
+    numbers = (f"{name}={value}" for name, value in d.options.items())
+    tensor = (f"dtype={d.dtype}", f"dims={_tuple(d.dims)}", f"strides={_tuple(d.strides)}")
+    of_box = (f"box={d.box}", f"element_strides={d.element_strides}")
+    return enclosed("descriptor(", (d.tensor, *tensor, *of_box, *numbers), ")", 8)
 
 
 def _tuple(expressions: tuple[Expression, ...]) -> str:

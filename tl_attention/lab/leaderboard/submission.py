@@ -9,9 +9,6 @@ import base64
 import hashlib
 import lzma
 import re
-import shlex
-import subprocess
-import sys
 import textwrap
 from collections.abc import Callable
 from functools import partial
@@ -26,11 +23,12 @@ from tl_attention.compiler.compile import compile_kernel
 from tl_attention.compiler.compiler_errors import serialised_because
 from tl_attention.compiler.generation import target
 from tl_attention.compiler.sass import TOOLS, check_not_serialised, read_loops, tool
-from tl_attention.errors import InputError, ScheduleRefused
+from tl_attention.errors import InputError, ScheduleRefused, shown
 from tl_attention.kernels.registry import lowering_of
 from tl_attention.kernels.shared.base import FAST_MATH
 from tl_attention.lab.leaderboard import machine_code
 from tl_attention.lab.leaderboard.contract import FORBIDDEN_WORD, MAX_BYTES, constants, read_submission
+from tl_attention.lab.leaderboard.python_text import WIDTH, enclosed, literal
 from tl_attention.lab.measure.doctor import refusal
 from tl_attention.lab.measure.machine import package
 from tl_attention.problem.variant import Variant
@@ -38,14 +36,10 @@ from tl_attention.program.planned import Planned
 from tl_attention.schedule.schedule import Schedule
 
 TEMPLATE = Path(__file__).parent / "templates" / "submission.py.in"
+# What a template defines, or imports as a whole.
+OWN_NAME = re.compile(r"^(?:def |class |import )?(\w+)(?: = |[.:(]|$)", re.MULTILINE)
 # The leaderboard's only problem.
 VARIANT = Variant(head_dim=128, dtype="float16")
-# This release of ruff formats a file; other releases may format it in another way.
-RUFF = "0.17.6"
-# libcst edits the text of a program, and all of these releases edit it alike.
-LIBCST = ">=1.8,<2"
-WIDTH = 120
-FORMAT = ("format", "--isolated", f"--line-length={WIDTH}", "--config=format.skip-magic-trailing-comma=true", "-")
 
 
 def pack(name: str, schedule: Schedule) -> str:
@@ -56,7 +50,7 @@ def pack(name: str, schedule: Schedule) -> str:
     that cannot run.
     """
     check_all_there()
-    from tl_attention.lab.leaderboard.program import program_text
+    from tl_attention.lab.leaderboard.program import packed_program
 
     if not re.fullmatch(r"[\w.+-]+(/[\w.+-]+)*", name):
         raise InputError(f"schedule name {name[:60]!r}, expected letters, digits, '.', '+', '-', '_' and '/' only")
@@ -73,24 +67,29 @@ def pack(name: str, schedule: Schedule) -> str:
         check_not_serialised(read_loops(cubin), lambda: serialised_because(log))
     except ScheduleRefused as refusal:
         raise ScheduleRefused(f"in NVRTC {machine_code.VERSION}'s machine code {refusal}") from None
+    template = TEMPLATE.read_text(encoding="utf-8")
+    own_names = ("PASS_CONFIGS", "NVRTC_OPTIONS", *OWN_NAME.findall(template + machine_code.LAUNCH))
+    program = packed_program(planned, VARIANT, own_names)
+    configs = (f"{literal(key)}: {literal(value)}" for key, value in lowering.pass_configs.items())
     keys = schedule.model_dump(mode="json", exclude_defaults=True)
     xz = base64.b64encode(lzma.compress(cubin, preset=9 | lzma.PRESET_EXTREME)).decode()
-    text = Template(TEMPLATE.read_text(encoding="utf-8")).substitute(
+    text = Template(template).substitute(
         name=name,
         schedule=yaml.safe_dump(keys, sort_keys=False, default_flow_style=None, width=100),
         version=str(package("tilelang")).split("+")[0],
         nvrtc=machine_code.VERSION,
         device_code=compiled.fingerprint,
-        program=program_text(planned, VARIANT),
+        imports="\n".join(program.imports),
+        program=program.text,
         launch=machine_code.launch_text(compiled),
-        target=target(VARIANT.arch),
-        pass_configs=dict(lowering.pass_configs),
+        target=literal(target(VARIANT.arch)),
+        pass_configs=enclosed("PASS_CONFIGS = {", configs, "}"),
         head_dim=VARIANT.head_dim,
-        nvrtc_options=options,
+        nvrtc_options=enclosed("NVRTC_OPTIONS = (", map(literal, options), ")"),
         cubin_sha256=hashlib.sha256(cubin).hexdigest(),
         cubin_xz="\n".join(textwrap.wrap(xz, WIDTH)),
     )
-    return within_limits(name, formatted(text))
+    return within_limits(name, text)
 
 
 def check(path: Path) -> tuple[str, str, int]:
@@ -117,16 +116,15 @@ def check(path: Path) -> tuple[str, str, int]:
     return hashlib.sha256(carried).hexdigest(), constants(again)["CUBIN_SHA256"], differs
 
 
-def formatted(text: str) -> str:
-    """Returns the text as ruff formats it."""
-    command = [sys.executable, "-m", "ruff", *FORMAT]
-    return subprocess.run(command, input=text, capture_output=True, text=True, check=True).stdout
-
-
 def within_limits(name: str, text: str) -> str:
-    """Returns the text unchanged, or raises InputError if it is too large or has a word that a server rejects."""
-    if FORBIDDEN_WORD in text.lower():
-        raise InputError(f"{name}: not packed, one server rejects every file that holds the word {FORBIDDEN_WORD!r}")
+    """Returns the text unchanged, or raises InputError if it is too large or has a word that a server rejects.
+
+    The error names the word's line.
+    """
+    found = next((line.strip() for line in text.splitlines() if FORBIDDEN_WORD in line.lower()), None)
+    if found is not None:
+        refused = f"one server rejects every file that holds the word {FORBIDDEN_WORD!r}"
+        raise InputError(f"{name}: not packed, {refused}, found {shown(found)}")
     if len(text.encode()) > MAX_BYTES:
         raise InputError(f"{name}: not packed, {len(text.encode()):,} bytes, the servers take {MAX_BYTES:,}")
     return text
@@ -142,12 +140,10 @@ def check_all_there() -> None:
     """
     import torch
 
-    pinned = machine_code.PACKAGES | {"ruff": RUFF}
+    pinned = machine_code.PACKAGES
     there = {name: package(name) for name in pinned}
     absent = [f"{name}=={version}" for name, version in pinned.items() if there[name] != version]
     others = [f"{name} {there[name]}" for name, version in pinned.items() if there[name] not in (None, version)]
-    if package("libcst") is None:
-        absent.append(f"libcst{LIBCST}")
     needed: dict[str, Callable[[], object]] = {
         "nvcc": lambda: toolchain.chosen(torch.version.cuda),
         "a C++ compiler": toolchain.check_host_compiler,
@@ -157,7 +153,7 @@ def check_all_there() -> None:
     parts = []
     if absent:
         here = f" (here is {', '.join(others)})" if others else ""
-        parts.append(f"missing packages: `pip install {' '.join(map(shlex.quote, absent))}`{here}")
+        parts.append(f"missing packages: `pip install {' '.join(absent)}`{here}")
     if tools:
         parts.append(f"missing tools: {', '.join(tools)}{toolchain.SEE_DOCTOR}")
     if parts:

@@ -1,0 +1,34 @@
+"""A class has methods that do not run, and so has a table functions."""
+
+from made_up.near import base64
+
+SCALE, NEVER = 3, 4
+
+
+# A pair of numbers.
+class Pair:
+    """A Pair."""
+
+    def __init__(self, first):
+        self.first = first
+
+    def never(self):
+        return base64() + self.first
+
+    def twice(self):
+        return self.first * 2
+
+
+def put(constants):
+    return Pair(SCALE).twice()
+
+
+def other(constants):
+    return NEVER
+
+
+def chosen(constants):
+    return CHOICES[constants.dtype](constants)
+
+
+CHOICES = {"float16": put, "bfloat16": other}
