@@ -20,9 +20,9 @@ BUDGET = {
     "compiler": 780,
     "op": 1910,
     "oracle": 420,
-    "lab": 7360,
+    "lab": 7390,
     "tools": 6390,
-    "tests": 27670,
+    "tests": 27680,
     "library": 16330,
     "path": 8470,
 }

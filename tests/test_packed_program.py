@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import tilelang.transform
 from code_mutants.kernels import generated
+from made_up import far
 from made_up.kernel import launch
 from mma_sync_schedules import SHIPPED as FAMILY_AND_TOP
 from mma_sync_schedules import head_dim
@@ -27,7 +28,7 @@ from submissions import SCHEDULES, import_file
 from tiers import sampled
 from tvm import IRModule, tirx
 
-from tl_attention.errors import ScheduleRefused
+from tl_attention.errors import InputError, ScheduleRefused
 from tl_attention.kernels.registry import LOWERINGS, lowering_of
 from tl_attention.kernels.shared.signature import prim_func
 from tl_attention.lab.leaderboard import program, source
@@ -94,7 +95,7 @@ PACKED = SCHEDULES | {f"option {n}": schedule for n, schedule in enumerate(COVER
 
 def whole(packed: program.Program) -> str:
     """Returns a packed program as the text of a module."""
-    return "\n".join(["import tilelang.language as T", *packed.imports, packed.text])
+    return "\n".join(["import tilelang.language as T", *packed.imports, *packed.of_tilelang, packed.text])
 
 
 def traced(packed: program.Program, folder: Path) -> tirx.PrimFunc:
@@ -209,7 +210,12 @@ def test_kernels_are_written_as_their_authors_like(tmp_path, monkeypatch) -> Non
     planned = Planned(SCHEDULES["best"])
     found = packed_program(planned, VARIANT, taken=["base64"])
     assert "def put(" in found.text and "def far_put(" in found.text and "def near_base64(" in found.text
-    assert "absent = other = None\n" in found.text and "def never" not in found.text
+    assert "absent = late = other = None\n" in found.text and "def never" not in found.text
+    assert [line for line in whole(found).splitlines() if "made_up" in line or "TL" in line] == []
     assert '# A pair of numbers.\nclass Pair:\n    """A Pair."""\n\n    def __init__(' in found.text
+    assert found.of_tilelang == ("from tvm import tirx",) and set(found.imports) > {"import operator as numbers"}
     own = prim_func(launch, best.constants(planned, VARIANT), VARIANT, ())
-    assert plain(traced(found, tmp_path)) == plain(own) and "T.float16(21.0)" in own.script()
+    assert plain(traced(found, tmp_path)) == plain(own) and 'T.Cast("float16", 21)' in own.script()
+    monkeypatch.setitem(far.CHOICES, "float16", far.late)
+    with pytest.raises(InputError, match="^made_up.far: late imports when it is called, expected imports above it$"):
+        packed_program(planned, VARIANT)

@@ -5,7 +5,7 @@ from math import floor as whole
 
 import tilelang.language as T
 
-import made_up.near as near
+import made_up.near
 from made_up import far
 from made_up.far import SCALE, chosen
 from made_up.near import put as write
@@ -14,7 +14,7 @@ from made_up.near import put as write
 @T.macro
 def launch(given, constants):
     with T.Kernel(1, threads=32):
-        value = chosen(constants) + far.put(constants) + near.base64() + numbers.add(SCALE, whole(1.5))
+        value = chosen(constants) + far.put(constants) + made_up.near.base64() + numbers.add(SCALE, whole(1.5))
         write(given.Output, value)
         if constants.strided:
             absent(given)

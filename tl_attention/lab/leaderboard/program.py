@@ -16,6 +16,7 @@ from functools import partial
 from graphlib import TopologicalSorter
 from typing import Any, NamedTuple
 
+from tl_attention.errors import InputError
 from tl_attention.kernels.registry import lowering_of
 from tl_attention.kernels.shared import iterations
 from tl_attention.kernels.shared.constants import Constants, EmittedConstants
@@ -56,14 +57,17 @@ CONSTANTS = """\
 # The steady state of the loop runs from iteration `start` to the number of KV blocks plus `end`. A block that needs a mask
 # is worked on up to `masked_lag` iterations after the one of its number.
 """
-TILELANG = "import tilelang.language as T"
 ABSENT = "# Other schedules and problems need these: this kernel never comes to them."
 
 
 class Program(NamedTuple):
-    """A Program is the text of a TileLang program, and the statements by which it imports what is not the package's."""
+    """A Program is the text of a TileLang program, and the statements by which it imports what is not the package's.
+
+    `of_tilelang` are those that only a machine with TileLang can run.
+    """
 
     imports: tuple[str, ...]
+    of_tilelang: tuple[str, ...]
     text: str
 
 
@@ -87,7 +91,9 @@ def packed_program(planned: Planned, variant: Variant, taken: Iterable[str] = ()
     prim_func(noted, c, variant, lowering.counters(planned.schedule))
     collected = _Collected(c, seen, taken)
     text = collected.text(_place_of(launch))
-    return Program(tuple(sorted(collected.imports)), text)
+    imports = sorted(collected.imports)
+    of_tilelang = [line for line in imports if re.match(r"(from|import) (tilelang|tvm)\b", line)]
+    return Program(tuple(line for line in imports if line not in of_tilelang), tuple(of_tilelang), text)
 
 
 def _note(seen: Seen, frame: Any, event: str, argument: Any) -> None:
@@ -162,14 +168,19 @@ class _Collected:
         """Returns the text of a definition, of a class only with the methods that ran, and the definitions that it uses."""
         module = source.read(place.module)
         text = module.text(place.name, partial(self._ran, place.module))
+        [tree] = ast.parse(text).body
+        if any(isinstance(part, (ast.Import, ast.ImportFrom)) for part in ast.walk(tree)):
+            raise InputError(f"{place.module}: {place.name} imports when it is called, expected imports above it")
         uses, names = [], {}
-        for part in source.used(ast.parse(text).body[0]):
-            meaning = module.meaning(part)
+        for part in source.used(tree):
+            meaning, statement = module.meaning(part), module.others.get(getattr(part, "id", ""), "")
             if meaning and meaning.name:
                 uses.append(meaning)
                 names[part] = self._name_of(meaning)
-            elif isinstance(part, ast.Name) and module.others.get(part.id, TILELANG) != TILELANG:
-                self.imports.add(module.others[part.id])
+            elif statement.startswith("import tilelang.language as "):
+                names[part] = "T"
+            elif statement:
+                self.imports.add(statement)
         text = source.renamed(text, {part: name for part, name in names.items() if ast.unparse(part) != name})
         return re.sub(rf"^(def|class) {place.name}\b", rf"\1 {self._name_of(place)}", text, flags=re.MULTILINE), uses
 

@@ -6,7 +6,7 @@ import ast
 import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from importlib.util import find_spec
+from importlib.util import find_spec, resolve_name
 from pathlib import Path
 from typing import NamedTuple
 
@@ -71,17 +71,31 @@ def read(name: str) -> Source:
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
             source.definitions[node.name] = (end, node)
         elif isinstance(node, (ast.Assign, ast.AnnAssign)):
-            source.definitions.update(dict.fromkeys(_stored(node), (end, node)))
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            names = (name for target in targets for name in _stored(target))
+            source.definitions.update(dict.fromkeys(names, (end, node)))
         elif isinstance(node, (ast.Import, ast.ImportFrom)):
-            of = getattr(node, "module", None)
             for alias in node.names:
-                if (of or alias.name).partition(".")[0] == PACKAGE:
-                    own = found(Place(of, alias.name)) if of else Place(alias.name, "")
-                    source.imports[alias.asname or alias.name] = own
-                statement = ast.ImportFrom(of, [alias], 0) if of else ast.Import([alias])
-                source.others[alias.asname or alias.name] = ast.unparse(statement)
+                _note_import(source, node, alias)
         end = node.end_lineno or 0
     return source
+
+
+def _note_import(source: Source, node: ast.Import | ast.ImportFrom, alias: ast.alias) -> None:
+    if isinstance(node, ast.ImportFrom):
+        of = resolve_name("." * node.level + (node.module or ""), source.name.rpartition(".")[0])
+        own, place, statement = (
+            alias.asname or alias.name,
+            Place(of, alias.name),
+            f"from {of} import {ast.unparse(alias)}",
+        )
+    else:
+        root = alias.name.partition(".")[0]
+        own, place, statement = alias.asname or root, Place(alias.name if alias.asname else root, ""), ast.unparse(node)
+    if place.module.partition(".")[0] != PACKAGE:
+        source.others[own] = statement
+    else:
+        source.imports[own] = found(place) if place.name else place
 
 
 def found(place: Place) -> Place:
@@ -105,14 +119,15 @@ def used(node: ast.AST) -> Iterator[ast.expr]:
             yield from (name for name in used(part) if isinstance(getattr(name, "ctx", None), ast.Load))
         return
     own = {part.arg for part in ast.walk(node) if isinstance(part, ast.arg)}
-    own |= _stored(node) if isinstance(node, ast.FunctionDef) else set()
+    if isinstance(node, ast.FunctionDef):
+        own |= _stored(node) | {str(getattr(part, "name", "")) for part in ast.walk(node)}
     for part in ast.walk(node):
         if isinstance(part, ast.Attribute) or (isinstance(part, ast.Name) and part.id not in own):
             yield part
 
 
 def _stored(node: ast.AST) -> set[str]:
-    """Returns the names that a function or an assignment gives a value."""
+    """Returns the names that are given a value."""
     return {part.id for part in ast.walk(node) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)}
 
 

@@ -80,6 +80,7 @@ def pack(name: str, schedule: Schedule) -> str:
         nvrtc=machine_code.VERSION,
         device_code=compiled.fingerprint,
         imports="\n".join(program.imports),
+        of_tilelang="".join(f"\n    {line}" for line in program.of_tilelang),
         program=program.text,
         launch=machine_code.launch_text(compiled),
         target=literal(target(VARIANT.arch)),
