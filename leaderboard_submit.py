@@ -71,8 +71,8 @@ except Exception as error:
 
 # --- the TileLang program ------------------------------------------------------------------------------------------
 
-# The loop is that of the schedule. What it calls stands below: the functions of the package that packed this file which
-# run while TileLang traces this kernel, to the letter.
+# The loop is the schedule's, written out. Below it stand the functions that run while TileLang traces this kernel, as they
+# are in the package that packed this file.
 
 
 def attention_kernel():
