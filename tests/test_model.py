@@ -25,12 +25,14 @@ from tl_attention.lab.cli import main
 from tl_attention.lab.measure.candidate import Candidate
 from tl_attention.lab.model import machine as machines
 from tl_attention.lab.model import prediction
+from tl_attention.lab.model.barrier import Barrier, Meeting
 from tl_attention.lab.model.grid import Grid
 from tl_attention.lab.model.instructions import loops, read
 from tl_attention.lab.model.machine import NUMBERS, Machine
 from tl_attention.lab.model.prediction import predict
-from tl_attention.lab.model.sm import Account, Barrier, Meeting, Quarter
+from tl_attention.lab.model.sm import Quarter
 from tl_attention.lab.model.steps import Mark, Step, step, tile_code
+from tl_attention.lab.model.warp import Account
 from tl_attention.problem.mask import CAUSAL
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.program.planned import Planned

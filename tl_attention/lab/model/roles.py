@@ -8,10 +8,12 @@ from itertools import accumulate, repeat
 from typing import NamedTuple
 
 from tl_attention.kernels.warp_specialized.roles import Roles
+from tl_attention.lab.model.barrier import Barrier, Meeting
 from tl_attention.lab.model.machine import Machine
-from tl_attention.lab.model.sm import THREADS, Account, Barrier, Meeting, Quarter
+from tl_attention.lab.model.sm import Quarter
 from tl_attention.lab.model.steps import ARRIVE, SIGNAL, SYNC, WAIT, TileCode
 from tl_attention.lab.model.tensor_core import Running
+from tl_attention.lab.model.warp import THREADS, Account
 from tl_attention.problem.head_dims import HeadSize, sizes_of
 from tl_attention.problem.warpgroup import ROWS, WARPGROUP
 from tl_attention.program.events import CLUSTER, NAMED, Event, Process

@@ -16,8 +16,8 @@ from tl_attention.lab.model.grid import Grid
 from tl_attention.lab.model.machine import Machine
 from tl_attention.lab.model.prediction import compiled, predict_code
 from tl_attention.lab.model.roles import run
-from tl_attention.lab.model.sm import COPIES, THREADS, Account
 from tl_attention.lab.model.steps import columns
+from tl_attention.lab.model.warp import COPIES, THREADS, Account
 from tl_attention.lab.trace.about import About, Predicted
 from tl_attention.lab.trace.flows import FULL
 from tl_attention.lab.trace.timeline import Line, Timeline, What
