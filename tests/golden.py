@@ -35,11 +35,11 @@ STALE = "the golden code is stale: run `make golden`, and commit what it changes
 
 @dataclass(frozen=True)
 class Entry:
-    """An entry is what kernels.json says of one kernel: its key, and the SHA-256 of its device code and of its host code."""
+    """An entry is what kernels.json says of one kernel: its key, and the SHA-256 of its device code and of the host's plan."""
 
     key: str
     source: str
-    host_source: str
+    host_plan: str
 
 
 def key(kernel: GoldenKernel) -> str:
@@ -52,7 +52,7 @@ def key(kernel: GoldenKernel) -> str:
 
 def entry(kernel: GoldenKernel, code: Code) -> Entry:
     """Returns what kernels.json would say of a kernel with this code."""
-    return Entry(key(kernel), _hash(code.source), _hash(code.host_source))
+    return Entry(key(kernel), _hash(code.source), _hash(code.host_plan))
 
 
 @functools.cache
@@ -63,7 +63,7 @@ def index() -> dict[str, Entry]:
 
 @functools.cache
 def texts() -> dict[str, tuple[str, str]]:
-    """Reads the device code and the host code of every kernel, by its name."""
+    """Reads the device code and the host's plan of every kernel, by its name."""
     return {name: (source, host) for name, (source, host) in json.loads(lzma.decompress(TEXTS.read_bytes())).items()}
 
 
@@ -106,7 +106,7 @@ def main(arguments: list[str]) -> None:
         print(line)
     FOLDER.mkdir(exist_ok=True)
     written = {name: entries.get(name) or known[0][name] for name in sorted(KERNELS)}
-    both = {name: (made[name].source, made[name].host_source) if name in made else known[1][name] for name in written}
+    both = {name: (made[name].source, made[name].host_plan) if name in made else known[1][name] for name in written}
     INDEX.write_text(json.dumps({name: asdict(found) for name, found in written.items()}, indent=1) + "\n")
     TEXTS.write_bytes(lzma.compress(json.dumps(both).encode(), preset=9 | lzma.PRESET_EXTREME))
     print(f"{len(made)} of {len(KERNELS)} kernels were lowered; {TEXTS.name} has {TEXTS.stat().st_size:,} bytes")
@@ -118,7 +118,7 @@ def changes(before: dict[str, tuple[str, str]], made: dict[str, Code], gone: Ite
         if name not in before:
             yield f"{name}: new"
             continue
-        for part, old, new in zip(("CUDA", "host code"), before[name], (now.source, now.host_source)):
+        for part, old, new in zip(("CUDA", "the plan of the host"), before[name], (now.source, now.host_plan)):
             lines = [*unified_diff(old.splitlines(), new.splitlines(), n=0, lineterm="")][2:]
             added, removed = (sum(line.startswith(sign) for line in lines) for sign in "+-")
             if lines:

@@ -65,7 +65,7 @@ def test_a_thread_is_counted_among_those_that_compute():
 def test_without_it_nothing_of_it_is_there():
     for name in ("best", "seed"):
         code = lowered(KERNELS[name])
-        assert "LSE" not in code.source + code.host_source and CALL not in code.source
+        assert "LSE" not in code.source + code.host_plan and CALL not in code.source
 
 
 @pytest.mark.parametrize("name", ["best", "seed"])

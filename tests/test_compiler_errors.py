@@ -1,5 +1,6 @@
 """If a kernel cannot be built, the reason is the compiler's own first error, from texts of nvcc and TileLang."""
 
+import importlib
 import logging
 
 import pytest
@@ -133,45 +134,53 @@ def test_a_pipeline_that_tilelang_cannot_lower_says_so():
     assert told.endswith("use fewer buffers (TypeError: Downcast from tirx.Sub to ir.IntImm failed.)")
 
 
-def test_the_reason_of_a_kernel_is_that_of_its_compiler(monkeypatch):
-    import tilelang
+@pytest.fixture
+def lowering_fails(monkeypatch):
+    """Has TileLang's lowering do something else, and leaves no kernel that is finished."""
 
-    def fails(*arguments, **options):
+    def by(fails) -> str:
+        monkeypatch.setattr(importlib.import_module("tilelang.engine.lower"), "lower_to_host_device_ir", fails)
+        monkeypatch.setenv("TILELANG_DISABLE_CACHE", "1")
+        seed = shipped()["seed"]
+        with pytest.raises(InputError) as error:
+            compile_kernel(seed, Variant(64, "float16"))
+        return str(error.value).removeprefix(f"{seed.label}: TileLang cannot compile it: ")
+
+    return by
+
+
+def test_the_reason_of_a_kernel_is_that_of_its_compiler(lowering_fails):
+    def fails(*arguments):
         raise RuntimeError("extern ...\nCompilation error:\nx.cu(1): error: expected a ;\n\nCommand: nvcc x.cu\n")
 
-    monkeypatch.setattr(tilelang, "compile", fails)
-    # No kernel that is finished.
-    monkeypatch.setenv("TILELANG_DISABLE_CACHE", "1")
-    seed = shipped()["seed"]
-    with pytest.raises(InputError) as error:
-        compile_kernel(seed, Variant(64, "float16"))
-    assert str(error.value) == f"{seed.label}: TileLang cannot compile it: nvcc: x.cu(1): error: expected a ;"
+    assert lowering_fails(fails) == "nvcc: x.cu(1): error: expected a ;"
 
 
 FULL = "/tmp/x: No space left on device"
 LINKED = f"Compilation error:\ng++: error: {FULL}\n\nCommand line: g++ -shared -o /tmp/x\n"
 
 
-def test_on_a_full_disk_nothing_is_printed_and_the_reason_is_one_line(monkeypatch, capfd):
+def test_on_a_full_disk_nothing_is_printed_and_the_reason_is_one_line(lowering_fails, capfd):
     """The full disk has TileLang's cache, and TileLang tells its log, or it has the temporary files, where TileLang links."""
-    import tilelang
 
-    class Kernel:
-        @property
-        def adapter(self):
-            raise RuntimeError(LINKED)
+    def fails(*arguments):
+        for log in ("tilelang", "tilelang.cache.binary_cache", "tilelang.cache.kernel_cache"):
+            logging.getLogger(log).error("Error during atomic cache save\n%s", LINKED)
+        raise RuntimeError(LINKED)
 
-    def compiled(*arguments, **options):
-        logging.getLogger("tilelang.cache.kernel_cache").error("Error during atomic cache save\n%s", LINKED)
-        return Kernel()
-
-    monkeypatch.setattr(tilelang, "compile", compiled)
-    monkeypatch.setenv("TILELANG_DISABLE_CACHE", "1")
-    seed = shipped()["seed"]
-    with pytest.raises(InputError) as error:
-        compile_kernel(seed, Variant(64, "float16"))
-    assert str(error.value) == f"{seed.label}: TileLang cannot compile it: nvcc: g++: error: {FULL}"
+    assert lowering_fails(fails) == f"nvcc: g++: error: {FULL}"
     assert capfd.readouterr() == ("", "")
+
+
+def test_a_host_function_of_another_form_is_a_refusal(lowering_fails):
+    def fails(*arguments):
+        from tilelang import tvm
+
+        return tvm.IRModule({}), tvm.IRModule({})
+
+    assert lowering_fails(fails).startswith(
+        "the kernel that TileLang 0.1.15 generates is not safe: host code: 0 functions, expected __tvm_ffi_attention: "
+    )
 
 
 def test_a_disassembler_that_fails_says_why():

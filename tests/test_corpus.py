@@ -95,7 +95,7 @@ def test_what_is_kept_is_what_is_compiled(drawn: Path) -> None:
     cases = {rebuilt(case)[0].lowering: case for case in corpus.read(drawn)}
     for case in cases.values():
         compiled = compile_kernel(*rebuilt(case))
-        assert (compiled.source, compiled.host_source) == (case.source, case.host_source), case
+        assert (compiled.source, compiled.host_plan) == (case.source, case.host_plan), case
         assert compiled.generated == generated(case)
 
 
@@ -165,4 +165,4 @@ def test_it_holds_so_many_kernels_in_a_file_of_a_sane_size() -> None:
 def test_lowering_gives_the_same_text(lowering: str) -> None:
     case = next(case for case in cases() if rebuilt(case)[0].lowering == lowering)
     made = lower(case)
-    assert (made.source, made.host_source) == (case.source, case.host_source), f"{case}: draw the corpus anew"
+    assert (made.source, made.host_plan) == (case.source, case.host_plan), f"{case}: draw the corpus anew"

@@ -10,7 +10,6 @@ from once import lowered, proved
 from specialized import REST, fa3
 from tiers import exhaustive, sampled
 
-from tl_attention.codeproof.read.host_plan import parse_host_source
 from tl_attention.errors import ScheduleRefused
 from tl_attention.kernels.preflight import refuse_unless_safe
 from tl_attention.kernels.registry import lowering_of
@@ -146,7 +145,7 @@ MADE = {
 def test_a_kernel_is_made_and_proved_for_as_many(name):
     kernel, grid, blocks = MADE[name]
     code = lowered(kernel)
-    plan = parse_host_source(code.host_source)
+    plan = code.plan
     assert plan.grid[0].at({}) == grid and f"__launch_bounds__(256, {blocks})" in code.source
     assert proved(kernel).digest
 
@@ -157,7 +156,7 @@ def test_a_block_for_each_tile_may_share_its_sm_too(tmp_path):
     file.with_suffix(".yaml").write_text("base: short_d64\nkernel: {tile_scheduler: one_tile, part_blocks: null}\n")
     kernel = Kernel(str(file), head_dim=64)
     code = lowered(kernel)
-    assert parse_host_source(code.host_source).grid[0].at({"batch": 8, "heads": 32, "seq_q": 65}) == 512
+    assert code.plan.grid[0].at({"batch": 8, "heads": 32, "seq_q": 65}) == 512
     assert proved(kernel).digest
 
 
@@ -176,7 +175,7 @@ def test_other_orders_of_tiles_fill_every_place(options, sms, grid, tmp_path):
     file.with_suffix(".yaml").write_text(f"base: short_d64\nkernel: {{{options}, part_blocks: null}}\n")
     kernel = Kernel(str(file), causal=True, head_dim=64, sms=sms)
     code = lowered(kernel)
-    assert parse_host_source(code.host_source).grid[0].at({}) == grid
+    assert code.plan.grid[0].at({}) == grid
     assert proved(kernel).digest
 
 

@@ -167,7 +167,7 @@ def test_marks_that_do_anything_else_are_refused(fault):
 
 def test_code_without_marks_is_left_alone():
     code = lowered(KERNELS["best"])
-    plain = GeneratedCode(code.source, code.host_source, code.variant, code.parameters)
+    plain = GeneratedCode(code.source, code.host_plan, code.variant, code.parameters)
     assert without_marks(plain) is plain
 
 

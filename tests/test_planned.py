@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import nullcontext
-from types import SimpleNamespace
 
 import golden
 import pytest
@@ -63,12 +62,11 @@ def generated(monkeypatch):
 
     def of(name: str) -> None:
         code = golden.code(name)
-        made = SimpleNamespace(get_kernel_source=lambda: code.source, get_host_source=lambda: code.host_source)
         for what, instead in {
             "in_force": nullcontext,
             "check_host_compiler": lambda: None,
-            "compiled": lambda program, *of: made,
-            "_library": lambda kernel: b"a library",
+            "lowered": lambda program, *of: (None, code.source, code.host_plan),
+            "_linked": lambda module: b"a library",
         }.items():
             monkeypatch.setattr(generation, what, instead)
         monkeypatch.setattr("tl_attention.compiler.compile.cache_enabled", lambda: False)

@@ -51,7 +51,7 @@ def serialised() -> CompiledKernel:
         raise AssertionError("it is not run")
 
     nvcc = chosen(torch.version.cuda)
-    return CompiledKernel(no_library, source, code.host_source, nvcc, code.variant, code.parameters, None)
+    return CompiledKernel(no_library, source, code.host_plan, nvcc, code.variant, code.parameters, None)
 
 
 @exhaustive

@@ -15,7 +15,6 @@ from stand_in import compiled_for
 from tiers import sampled
 
 from tl_attention import attention
-from tl_attention.codeproof.read.host_plan import parse_host_source
 from tl_attention.errors import ScheduleRefused
 from tl_attention.lab.measure import device
 from tl_attention.lab.measure.candidate import Candidate
@@ -49,7 +48,7 @@ MADE = {
 def test_a_kernel_is_made_and_proved_for_any_number(name):
     kernel, blocks = MADE[name]
     code = lowered(kernel)
-    assert parse_host_source(code.host_source).grid[0].at({}) == blocks
+    assert code.plan.grid[0].at({}) == blocks
     assert proved(kernel).digest
 
 

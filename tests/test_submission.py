@@ -22,7 +22,6 @@ from submissions import COMMITTED, ROOT, SCHEDULES, import_file, run_beside, tex
 from test_packed_program import undefined
 from tiers import exhaustive, sampled
 
-from tl_attention.codeproof.read.host_plan import parse_host_source
 from tl_attention.compiler.compile import compile_kernel
 from tl_attention.compiler.sass import cuobjdump
 from tl_attention.errors import InputError
@@ -116,7 +115,7 @@ def test_the_committed_file_is_what_another_process_makes(tmp_path):
 @pytest.mark.parametrize("name", sampled(SCHEDULES, ["best"]))
 def test_it_launches_as_planned(name, tmp_path):
     module = import_file(tmp_path / "packed.py", text(name))
-    plan = parse_host_source(compile_kernel(SCHEDULES[name], VARIANT).host_source)
+    plan = compile_kernel(SCHEDULES[name], VARIANT).generated.plan
     q, k, output = (torch.zeros(2, 3, rows, 1, dtype=torch.float16) for rows in (200, 300, 200))
     tensors = {"Q": q, "K": k, "V": k, "Output": output}
     grid, arguments = module.launch_plan(lambda *tensor, **given: (tensor, given), *tensors.values(), 0.5)

@@ -59,7 +59,7 @@ def test_the_verdict_of_a_case(before, after, verdict):
     assert bool(why) == (verdict not in (same_code.EQUAL_TEXT, same_code.SAME_REFUSAL))
 
 
-def test_the_host_code_can_be_left_out_and_a_difference_is_shown_with_its_line():
+def test_the_host_plan_can_be_left_out_and_a_difference_is_shown_with_its_line():
     assert same_code.compared(code(TEXT), code(TEXT, "another launch"), kernel_only=True)[0] == same_code.EQUAL_TEXT
     assert same_code.first_difference("a\nb\n", "a\nc\n") == "line 2:\n- b\n+ c"
     assert same_code.first_difference("a\n", "a\nb\n") == "line 2:\n- (the end)\n+ b"

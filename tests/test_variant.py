@@ -71,7 +71,7 @@ def launched(code: str) -> HostPlan:
     one = Expression("1")
     return HostPlan(
         "attention_kernel", (), (), tuple(Taken(name, kinds.get(kind, kind)) for kind, name in taken), (one,) * 3,
-        (128, 3, 1), (1, 1, 1), 0, (),
+        (128, 3, 1), (1, 1, 1), 0, (), (), None, None,
     )  # fmt: skip
 
 
@@ -80,7 +80,7 @@ def test_generated_code_that_takes_something_else_is_refused(more, counters):
     """Tensors other than the variant's, whether the launch gives them or not, are refused."""
     code = SIGNATURE.format(more)
     plan = launched(code)
-    descriptors = tuple(SimpleNamespace(name=name) for name in ("K_desc", "Q_desc"))
+    descriptors = tuple(SimpleNamespace(name=name, dims=(), strides=()) for name in ("K_desc", "Q_desc"))
 
     def check(code: str, plan: HostPlan, *names: str) -> None:
         parameters = VARIANTS[0].parameters(*names)

@@ -4,7 +4,7 @@
     python tools/corpus.py compare FILE [--jobs 2] [--only TEXT]
 
 `draw` walks at random from the shipped schedules, in both lowerings, by the seed below. It keeps the schedules that the
-package accepts before it compiles, lowers each for a random variant to CUDA and to the host's C, without nvcc, and runs
+package accepts before it compiles, lowers each for a random variant to CUDA and the host's plan, without nvcc, and runs
 the proof.
 
 `compare` lowers nothing: the package judges the stored cases. The command shows every verdict that differs, and how
@@ -32,7 +32,7 @@ from tl_attention.lab.measure.machine import commit
 
 SEED = 10
 # So far back the compression finds equal text: a thousand kernels.
-WINDOW = [{"id": lzma.FILTER_LZMA2, "preset": 6, "dict_size": 2**26}]
+WINDOW = [{"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME, "dict_size": 2**26}]
 SHOWN = 400
 
 

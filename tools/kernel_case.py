@@ -39,7 +39,7 @@ class GeneratedCase:
     """A case is one kernel as TileLang generated it, and what the package said of the kernel.
 
     `schedule` is YAML, the keys that are not at their defaults. `sizes` has batch, heads, seq_q and seq_kv, or is None
-    for sizes of run time. `source` is the CUDA text and `host_source` the host's C: both are empty where TileLang
+    for sizes of run time. `source` is the CUDA text and `host_plan` the host's plan: both are empty where TileLang
     failed. `verdict` is ACCEPTED, the refusal with its kind, or NOT_LOWERED and why. `commit` is the package's, and
     `proof_s` the seconds of a core that the proof took.
     """
@@ -52,7 +52,7 @@ class GeneratedCase:
     causal: bool
     sizes: tuple[int, int, int, int] | None = None
     source: str = ""
-    host_source: str = ""
+    host_plan: str = ""
     verdict: str = ""
     proof_s: float = 0.0
     commit: str = ""
@@ -128,10 +128,10 @@ def lower(case: GeneratedCase) -> GeneratedCase:
     schedule, variant = rebuilt(case)
     program = lowering_of(schedule).prim_func(Planned(schedule), variant)
     try:
-        source, host_source = generated_by_tilelang(program, schedule, variant)
+        source, host_plan = generated_by_tilelang(program, schedule, variant)
     except Exception as error:  # TileLang raises many kinds.
         return replace(case, verdict=f"{NOT_LOWERED}{telling_line(error)}")
-    found = replace(case, source=source, host_source=host_source)
+    found = replace(case, source=source, host_plan=host_plan)
     verdict, seconds = judge(found)
     return replace(found, verdict=verdict, proof_s=seconds)
 
@@ -155,4 +155,4 @@ def generated(case: GeneratedCase) -> GeneratedCode:
     """Returns what the proof reads."""
     schedule, variant = rebuilt(case)
     parameters = variant.parameters(*lowering_of(schedule).counters(schedule))
-    return GeneratedCode(case.source, case.host_source, variant, parameters)
+    return GeneratedCode(case.source, case.host_plan, variant, parameters)

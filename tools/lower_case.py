@@ -32,7 +32,7 @@ class Case:
 class Outcome:
     """An outcome says what became of a case. Its `kind` is
 
-    code: `text` is the CUDA text, `host` the host's C;
+    code: `text` is the CUDA text, `host` the host's plan as JSON;
     refused: `text` is what the user is told, by preflight, TileLang or the proof of the generated code;
     broken: `text` is the traceback of an error that is not one of the package's own, or says that the process died.
     """
@@ -77,6 +77,6 @@ def lower_case(checkout: Path, case: Case) -> Outcome:
             kernel = compile_kernel(schedule, variant(head_dim=case.head_dim, dtype=case.dtype, mask=mask))
         except tl_attention.InputError as error:
             return Outcome("refused", f"{type(error).__name__}: {error}")
-        return Outcome("code", kernel.source, kernel.host_source)
+        return Outcome("code", kernel.source, kernel.host_plan)
     except Exception:
         return Outcome("broken", traceback.format_exc())

@@ -4,7 +4,7 @@
     python tools/mutate_code.py integers FOLDER [--count 5000] [--seed integers] [--jobs 2] [--timeout 120]
     python tools/mutate_code.py table FOLDER        what came out of each kernel's mutants, and what is left to judge
 
-Mutants are made of the kernel's body and of the host's lines that launch it. In lines that the proof reads: every line
+Mutants are made of the kernel's body and of the host's plan, by its lines of JSON. In lines that the proof reads: every line
 deleted, every two neighbouring statements that synchronise swapped, every integer changed (by 1, 2 and 3 where it
 steers), and every line rewritten with a condition, another choice, a cast, a declaration, another type or a second
 statement. In the other lines: 300 of the first three kinds, drawn by a seed.
@@ -30,7 +30,7 @@ from pathlib import Path
 
 import click
 from checkouts import HERE, Progress, options, outcomes
-from code_mutants.compiled import BATCH, errors_of, host_object, same_machine_code
+from code_mutants.compiled import BATCH, errors_of, same_machine_code
 from code_mutants.golden_jobs import ask_and_judge, draw_of_all, golden, golden_names
 from code_mutants.kernels import KERNELS, lowered
 from code_mutants.operations import DEVICE, Mutant, mutants, sample
@@ -78,13 +78,13 @@ def _left(rows: Rows, mutant: Mutant) -> bool:
 
 
 def machine(code: Code, mutant: Mutant) -> dict[str, str]:
-    """Says whether a mutant compiles, and to the same machine code as the kernel."""
+    """Says whether a mutant compiles, and to the same machine code as the kernel; of the host's plan, whether it is equal."""
     changed = mutant.of(code)
     try:
         if mutant.part == DEVICE:
             same = same_machine_code(code.source, changed.source)
         else:
-            same = host_object(code.host_source) == host_object(changed.host_source)
+            same = code.plan == changed.plan
     except NotCompiled as error:
         return {"error": str(error)}
     return {"machine": SAME if same else OTHER}

@@ -8,8 +8,8 @@ checks each case, lowers it to CUDA text and proves the text, without nvcc.
 
 Text is compared with the names of the kernel, its parameters and its variables normalised: equal text is equal machine
 code. Only text that differs is compiled, and its SASS and resource usage are compared. A refusal is an outcome too, and
-so is its message. The host's code, which sets the launch and the TMA descriptors, must be the same as well;
---kernel-only leaves the host's code out.
+so is its message. The host's plan, which has the launch and the TMA descriptors, must be the same as well;
+--kernel-only leaves the host's plan out.
 
 The exit code is 1 if any case differs or breaks.
 """
@@ -71,7 +71,7 @@ def compared(before: Outcome, after: Outcome, kernel_only: bool) -> tuple[str, s
         why = f"- {before.kind}: {_told(before)}\n+ {after.kind}: {_told(after)}"
         return (SAME_REFUSAL, "") if before == after else (DIFFERENT, why)
     if not kernel_only and before.host != after.host:
-        return DIFFERENT, f"the host's code, {first_difference(before.host, after.host)}"
+        return DIFFERENT, f"the host's plan, {first_difference(before.host, after.host)}"
     texts = normalised(before.text), normalised(after.text)
     if texts[0] == texts[1] or same_but_for_variables(*texts):
         return EQUAL_TEXT, ""
@@ -113,7 +113,7 @@ def show(verdicts: dict[Case, tuple[str, str]]) -> None:
 @click.argument("folders", metavar="BEFORE AFTER", nargs=2, type=FOLDER)
 @options(timeout=300.0)
 @click.option("--only", default="", help="cases whose name contains this, such as 'best bf16 128'")
-@click.option("--kernel-only", is_flag=True, help="leave the host's code out")
+@click.option("--kernel-only", is_flag=True, help="leave the host's plan out")
 def main(folders: tuple[Path, Path], jobs: int, timeout: float, only: str, kernel_only: bool) -> None:
     """Compare the kernels of two checkouts."""
     checkouts = [*map(Checkout, folders)]

@@ -10,11 +10,6 @@ K_LOAD_OF_8 = r"(tma_load_multicast\(K_desc, .*, \(head_2 >> )3(\), bz_2\);)"
 V_IN_LOOP = r"(V_shared\)\[\(*k \+ 1\) & 1\) \* 16384\).*&\(V\[.*\(int\)blockIdx\.y\)\) / \(int64_t\))5\)"
 
 
-def of_descriptor(name: str, slot: int) -> str:
-    """Returns a pattern of the host's code, up to the value of one argument of a descriptor, and with the value."""
-    return rf"(?s)(void\* {name}_desc = stack_\d;.*?\[{slot}\]\.v_int64\) = )[^;]*;"
-
-
 def copies(name: str, pattern: str, replacement: str) -> Edit:
     """Makes a fault of each copy of K or V by cp.async."""
     loads = rf"{COPIES}.*{name}_shared"
@@ -111,18 +106,18 @@ ROWS = [
         edit("best, asked", "the head of load K of the producer", K_LOAD,
             r"\1((head_2 / 5) + ((200 <= head_2) ? 1 : 0))\2"), NOT_SEEN, long=True),
     Row("K has Q's heads",
-        edit("best, asked", "dimensions of K_desc", of_descriptor("K", 6), r"\1((int64_t)heads);", host=True), NO_HEAD_MAP),
+        edit("best, asked", "dimensions of K_desc", "descriptors.K_desc.dims.2", "heads", host=True), NO_HEAD_MAP),
     Row("K has heads of a group twice as large",
-        edit("best, asked", "dimensions of K_desc", of_descriptor("K", 6), r"\1((int64_t)(heads / 10));", host=True), NO_HEAD_MAP),
-    Row("K's batches are as far apart as Q's", edit("best, asked", "strides of K_desc", of_descriptor("K", 11),
-            r"\1(((int64_t)(seq_kv * heads)) * (int64_t)256);", host=True),
+        edit("best, asked", "dimensions of K_desc", "descriptors.K_desc.dims.2", "heads // 10", host=True), NO_HEAD_MAP),
+    Row("K's batches are as far apart as Q's", edit("best, asked", "strides of K_desc", "descriptors.K_desc.strides.2",
+            "seq_kv * heads * 256", host=True),
         edit("seed, asked", "the first element, or column, of load K of a block",
             r"(K_shared\)\[\(*k & 1\) \* 16384\).*)K_batch_stride", r"\1Q_batch_stride"),
         copies("K", "K_batch_stride", "Q_batch_stride")),
     Row("V has Q's heads",
-        edit("best, asked", "dimensions of V_desc", of_descriptor("V", 6), r"\1((int64_t)heads);", host=True), NO_HEAD_MAP),
+        edit("best, asked", "dimensions of V_desc", "descriptors.V_desc.dims.2", "heads", host=True), NO_HEAD_MAP),
     Row("Q has K's heads",
-        edit("best, asked", "dimensions of Q_desc", of_descriptor("Q", 6), r"\1((int64_t)(heads / 5));", host=True), NO_HEAD_MAP),
+        edit("best, asked", "dimensions of Q_desc", "descriptors.Q_desc.dims.2", "heads // 5", host=True), NO_HEAD_MAP),
     Row("K of the last heads is not loaded", TENSOR_MAP, edit("seed, asked", "where load K of a block has row", INSIDE, r"\g<1>10)"),
         ROWS_ALONE),
 ]  # fmt: skip

@@ -1,27 +1,32 @@
-"""Patterns here find values in the host's code, in the calls that make TMA descriptors and that launch."""
+"""Faults here change values of the host's plan, each by its path in the plan, such as descriptors.K_desc.box.1.
+
+What only C can do wrong is not read any more: an argument's type, number or place on the stack of a call, a call that is
+left out or fails, memory of a descriptor that another one has, a check that assigns. `tests/test_host_ir.py` changes IR.
+"""
+
+import json
+from collections.abc import Iterable
+from typing import Any
 
 
-def slot(number: int, value: str, after: str) -> str:
-    """Returns a pattern of an argument, up to its value, of the call with first argument `after`."""
-    return rf"(v_ptr\) = {after};\n(?:(?!.*FunctionCall).*\n)*?.*\[{number}\]\.v_\w+\) = ){value};"
+def edited(text: str, edits: Iterable[tuple[str, str]]) -> str:
+    """Returns the plan with other values at these paths; an entry of a list has its number or its name."""
+    plan = json.loads(text)
+    for path, value in edits:
+        *steps, last = path.split(".")
+        place = plan
+        for step in steps:
+            place = place[_key(place, step)]
+        key = _key(place, last)
+        before = place[key]
+        # An expression is a text of its own.
+        place[key] = {"text": value} if isinstance(before, dict) else type(before)(value)
+        assert place[key] != before, f"{path} is {value} already"
+    return json.dumps(plan, indent=1)
 
 
-def argument(after: str, number: int, value: str, other: str) -> tuple[str, str]:
-    """Returns a pattern of an argument of the call with first argument `after`, and what stands in its place."""
-    return slot(number, value, after), rf"\g<1>{other};"
-
-
-def address(after: str, number: int, value: str, other: str) -> tuple[str, str]:
-    """Returns a pattern of an argument that is an address, which the code compares with NULL first, and what replaces it."""
-    null = rf"(v_ptr\) = {after};\n(?:(?!.*FunctionCall).*\n)*?  if \(){value}( == NULL\) \{{\n"
-    return null + rf"(?:.*\n)*?.*\[{number}\]\.v_ptr\) = ){value};", rf"\g<1>{other}\g<2>{other};"
-
-
-def passed(number: int, value: str, other: str) -> tuple[str, str]:
-    """Replaces an argument of the kernel "best": its pointers and sizes, then cluster, grid, block and shared memory."""
-    return argument("Output", number, value, other)
-
-
-def number(value: int) -> str:
-    """Returns how the host's code writes a number."""
-    return rf"\(\(int64_t\){value}\)"
+def _key(place: Any, step: str) -> Any:
+    if isinstance(place, dict):
+        return step
+    names = [entry["name"] if isinstance(entry, dict) and "name" in entry else None for entry in place]
+    return names.index(step) if step in names else int(step)

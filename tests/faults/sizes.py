@@ -1,6 +1,5 @@
 """These faults concern head sizes: of K and V, and of their tiles."""
 
-from faults.host import argument, number
 from faults.table import Row, edit, edits
 
 COLUMNS = r" && \(\(\(\(int\)threadIdx\.x\) & 15\) < 13\)"
@@ -75,22 +74,22 @@ ROWS = [
             rf"(    if \(.* < seq_q\)){COLUMNS}(\)+ \{{\n *condval = \*\(uint4)", r"\1\2"), WHOLE_TILES),
     Row("K as wide as its tile",
         edit("output_direct, asked", r"dimensions of K_desc: \(64, .*, expected \(40, ",
-            *argument("K_desc", 4, number(40), "((int64_t)64)"), host=True), ONE_DESCRIPTOR, WHOLE_TILES),
+            "descriptors.K_desc.dims.0", "64", host=True), ONE_DESCRIPTOR, WHOLE_TILES),
     Row("boxes of the tensor's columns",
         edit("p_shared, asked", r"box of V_desc: \(40, .*, expected \(64, ",
-            *argument("V_desc", 12, number(64), "((int64_t)40)"), host=True), ONE_DESCRIPTOR, WHOLE_TILES),
+            "descriptors.V_desc.box.0", "40", host=True), ONE_DESCRIPTOR, WHOLE_TILES),
     Row("V as wide as K",
         edit("d192_128_causal, asked", r"dimensions of V_desc: \(136, .*, expected \(104, ",
-            *argument("V_desc", 4, number(104), "((int64_t)136)"), host=True), ONE_DESCRIPTOR, WHOLE_TILES),
+            "descriptors.V_desc.dims.0", "136", host=True), ONE_DESCRIPTOR, WHOLE_TILES),
     Row("a panel of 128 bytes",
         edit("d96_causal, asked", r"box of K_desc: \(64, .*, expected \(32, ",
-            *argument("K_desc", 12, number(32), "((int64_t)64)"), host=True), ONE_DESCRIPTOR, WHOLE_TILES),
+            "descriptors.K_desc.box.0", "64", host=True), ONE_DESCRIPTOR, WHOLE_TILES),
     Row("a swizzle of 128 bytes",
         edit("d96_causal, asked", "swizzle of K_desc: 3, expected 2",
-            *argument("K_desc", 21, number(2), "((int64_t)3)"), host=True), ONE_DESCRIPTOR, WHOLE_TILES),
+            "descriptors.K_desc.swizzle", "3", host=True), ONE_DESCRIPTOR, WHOLE_TILES),
     Row("what is beyond as NaN",
         edit("output_direct, asked", "fill beyond the end of Q_desc: 1, expected 0",
-            *argument("Q_desc", 23, number(0), "((int64_t)1)"), host=True), ONE_DESCRIPTOR, WHOLE_TILES),
+            "descriptors.Q_desc.oob_fill", "1", host=True), ONE_DESCRIPTOR, WHOLE_TILES),
     Row("a direct store with no bound of columns",
         edit("output_direct, narrow", r"some elements of row \d+ are stored where others are not", r" && \(i_\d+ < 10\)"),
         DIRECT, WHOLE_TILES),

@@ -53,9 +53,8 @@ ROWS = [
         *edits(ASKED[:2], "value differs between threads", READ, r"\1own[0] = Sinks[((int)threadIdx.x)];\n"),
         NO_SINKS),
     Row("the scale for the softcap",
-        *edits(ASKED[:2], "is launched with", r"\(\(double\)softcap\)", "((double)softmax_scale)", host=True),
+        *edits(ASKED[:2], "is launched with", "parameters.softcap.name", "softmax_scale", host=True),
         NO_SINKS),
     Row("V's address for the sinks'",
-        *edits(ASKED[:2], "in the form that TileLang|is launched with",
-            r"(stack_ffi_any\)\[\d+\]\.v_ptr\) = )Sinks;\n", r"\1V;\n", host=True), NO_SINKS),
+        *edits(ASKED[:2], "is launched with", "parameters.Sinks.name", "V", host=True), NO_SINKS),
 ]  # fmt: skip

@@ -8,6 +8,7 @@ from typing import Any
 from golden_kernels import KERNELS
 from once import Kernel, lowered
 
+from faults.host import edited
 from faults.others import OTHERS
 from tl_attention.codeproof.verdict import GeneratedCode
 
@@ -22,7 +23,7 @@ ASKED = ("best, asked", "seed, asked", "mma_sync_small, asked")
 class Edit:
     """An edit has patterns, what replaces them in a kernel's code, and the words of the refusal.
 
-    Patterns match in the whole source, or in each line of the kernel's body that starts with `within`. `which` says
+    Of the host's plan they are paths and values, as `host.py` takes them. Patterns match in the whole source, or in each line of the kernel's body that starts with `within`. `which` says
     which of several matches is meant: "only" checks that there is one, "each" makes of each line a fault of its own.
     """
 
@@ -40,10 +41,10 @@ class Edit:
     def faulty(self) -> list[GeneratedCode]:
         """Returns the kernel's code with the fault: once, or for each line."""
         code = lowered(self.of)
-        part = "host_source" if self.host else "source"
-        text = getattr(code, part)
-        sources = self._lines(text) if self.within else self._text(text)
-        return [replace(code, **{part: source}) for source in sources]
+        if self.host:
+            return [replace(code, host_plan=edited(code.host_plan, self.edits))]
+        sources = self._lines(code.source) if self.within else self._text(code.source)
+        return [replace(code, source=source) for source in sources]
 
     def _text(self, text: str) -> Iterator[str]:
         for pattern, replacement in self.edits:

@@ -1,4 +1,4 @@
-"""This module checks what stands around a kernel: the prelude, the signature, and the launch, read off the host's code."""
+"""This module checks what stands around a kernel: the prelude, the signature, and the launch, the host's plan."""
 
 from __future__ import annotations
 

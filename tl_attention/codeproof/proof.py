@@ -20,7 +20,7 @@ from tl_attention.codeproof.launch import (
     check_strides,
 )
 from tl_attention.codeproof.read.calls import CALLS
-from tl_attention.codeproof.read.host_plan import HostPlan, parse_host_source
+from tl_attention.codeproof.read.host_plan import HostPlan
 from tl_attention.codeproof.read.text import Kernel, read
 from tl_attention.codeproof.run.coverage import Coverage
 from tl_attention.codeproof.run.run import Run
@@ -52,9 +52,9 @@ class Proof(ABC):
     def kernel(self) -> Kernel:
         return read(self.code.source, CALLS)
 
-    @cached_property
+    @property
     def plan(self) -> HostPlan:
-        return parse_host_source(self.code.host_source)
+        return self.code.plan
 
     @property
     def lse(self) -> bool:

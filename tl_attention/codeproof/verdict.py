@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from tl_attention.problem.features import Parameter
 from tl_attention.problem.variant import Variant
+
+if TYPE_CHECKING:
+    from tl_attention.codeproof.read.host_plan import HostPlan
 
 
 class Unsafe(Exception):
@@ -15,23 +19,25 @@ class Unsafe(Exception):
 
 @dataclass(frozen=True)
 class GeneratedCode:
-    """GeneratedCode is the CUDA and the host's C that TileLang made of a schedule, with variant and parameters."""
+    """GeneratedCode is the CUDA and the host's plan, as JSON, that TileLang made of a schedule, with variant and parameters."""
 
     source: str
-    host_source: str
+    host_plan: str
     variant: Variant
     parameters: tuple[Parameter, ...]
 
     @cached_property
-    def shared_bytes(self) -> int:
-        """Returns how many bytes of dynamic shared memory a block gets, read off the launch in the host code.
-
-        Raises InputError where that cannot be read.
-        """
+    def plan(self) -> HostPlan:
+        """Returns the HostPlan; raises InputError where it cannot be read."""
         # Late: a kernel that was proved before is loaded without the proof.
-        from tl_attention.codeproof.read.host_plan import parse_host_source
+        from tl_attention.codeproof.read.host_plan import from_json
 
-        return parse_host_source(self.host_source).shared_bytes
+        return from_json(self.host_plan)
+
+    @property
+    def shared_bytes(self) -> int:
+        """Returns how many bytes of dynamic shared memory a block gets at the launch; raises InputError as `plan` does."""
+        return self.plan.shared_bytes
 
 
 @dataclass(frozen=True)

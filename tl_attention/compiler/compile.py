@@ -74,7 +74,7 @@ class CompiledKernel:
 
     kernel: Callable[..., None]
     source: str
-    host_source: str
+    host_plan: str
     nvcc: Nvcc
     variant: Variant
     parameters: tuple[Parameter, ...]
@@ -98,8 +98,8 @@ class CompiledKernel:
 
     @cached_property
     def generated(self) -> GeneratedCode:
-        """Returns the generated device and host code with variant and parameters, as the proof reads them."""
-        return GeneratedCode(self.source, self.host_source, self.variant, self.parameters)
+        """Returns the generated code and the host's plan with variant and parameters, as the proof reads them."""
+        return GeneratedCode(self.source, self.host_plan, self.variant, self.parameters)
 
     @property
     def fingerprint(self) -> str:
@@ -194,7 +194,7 @@ def compile_kernel(schedule: Schedule, variant: Variant, planned: Planned | None
         found = made, _loaded(made.library)
     finished, function = found
     return CompiledKernel(
-        function, finished.source, finished.host_source, nvcc, variant, parameters, finished.verdict, finished.library
+        function, finished.source, finished.host_plan, nvcc, variant, parameters, finished.verdict, finished.library
     )
 
 

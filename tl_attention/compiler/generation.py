@@ -1,7 +1,7 @@
 """This module has TileLang trace and compile a schedule's kernel, and proves the result.
 
-Only this module asks TileLang for anything. TileLang takes what it compiled before from its own disk cache, which knows
-the trace and not the schedule.
+Only this module asks TileLang for anything. A kernel is lowered here step by step, so that the host's plan comes from
+the very IR that is compiled. TileLang's cache of kernels, which keeps no IR, is left out; its cache of machine code is not.
 """
 
 from __future__ import annotations
@@ -12,9 +12,11 @@ import functools
 import logging
 import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
+from tl_attention.codeproof.proof import refusal
+from tl_attention.codeproof.read.host_ir import plan_of
+from tl_attention.codeproof.read.host_plan import to_json
 from tl_attention.codeproof.registry import check_generated
 from tl_attention.codeproof.verdict import GeneratedCode
 from tl_attention.compiler.compiler_errors import telling_line
@@ -30,8 +32,7 @@ from tl_attention.problem.variant import Variant
 from tl_attention.program.planned import Planned
 from tl_attention.schedule.schedule import Schedule
 
-# TileLang 0.1.15 notes a kernel's folder in its disk cache in this attribute. The library there has this name.
-KERNEL_FOLDER, LIBRARY = "_tilelang_cache_path", "executable.so"
+LIBRARY, BACKEND = "executable.so", "tvm_ffi"
 # TileLang gives generated device code to the function of this name, and compiles what it returns.
 POSTPROCESS = "tilelang_callback_cuda_postproc"
 # TileLang calls nvcc with these options for a kernel's machine code.
@@ -55,38 +56,32 @@ def generate(
         program = lowering.prim_func(planned, variant)
         try:
             with marking(variant.trace):
-                kernel = compiled(program, variant.arch, dict(lowering.pass_configs))
-            library = _library(kernel)
+                module, source, plan = lowered(program, variant.arch, dict(lowering.pass_configs))
+            library = _linked(module)
+        except InputError as error:
+            raise refusal(str(error)) from None
         except Exception as error:  # TileLang raises many kinds; the user's question is always which schedule and why.
             raise InputError(f"{schedule.label}: TileLang cannot compile it: {telling_line(error)}") from error
-    code = GeneratedCode(kernel.get_kernel_source(), kernel.get_host_source(), variant, parameters)
+    code = GeneratedCode(source, plan, variant, parameters)
     plain = without_marks(code)
     verdict = check_generated(schedule, planned.program, plain) if planned.program else None
-    return Finished(library, code.source, code.host_source, verdict)
+    return Finished(library, source, plan, verdict)
 
 
 @contextlib.contextmanager
 def marking(kinds: frozenset[str]) -> Iterator[None]:
-    """Has TileLang compile kernels with marks of these kinds in their code while the context lasts; without kinds, as always.
-
-    TileLang's cache of kernels knows nothing of marks, so it is left out.
-    """
+    """Has TileLang compile kernels with marks of these kinds in their code while the context lasts; without kinds, as always."""
     if not kinds:
         yield
         return
     import tvm_ffi
-    from tilelang.env import env
 
     from tl_attention.codeproof.marks import marked
 
     tvm_ffi.register_global_func(POSTPROCESS, f=lambda source, target: marked(source, kinds)[0], override=True)
-    caches = env.is_cache_enabled()
-    env.disable_cache()
     try:
         yield
     finally:
-        if caches:
-            env.enable_cache()
         tvm_ffi.registry.remove_global_func(POSTPROCESS)
 
 
@@ -95,7 +90,6 @@ def without_marks(code: GeneratedCode) -> GeneratedCode:
     if not code.variant.trace:
         return code
     from tl_attention.codeproof.marks import unmarked
-    from tl_attention.codeproof.proof import refusal
 
     try:
         return dataclasses.replace(code, source=unmarked(code.source, code.variant.trace)[0])
@@ -103,17 +97,48 @@ def without_marks(code: GeneratedCode) -> GeneratedCode:
         raise refusal(str(error)) from None
 
 
-def compiled(program: Any, arch: str, pass_configs: dict[str, Any] | None = None) -> Any:
-    """Compiles a prim_func by TileLang for an arch, without TileLang's log, and returns the kernel.
+def lowered(program: Any, arch: str, pass_configs: dict[str, Any], compiles: bool = True) -> tuple[Any, str, str]:
+    """Returns what TileLang makes of a prim_func for an arch: (module to link, CUDA, the host's plan as JSON).
+
+    The module has machine code if it `compiles`; then the caller holds the compiler `in_force`. Raises InputError where
+    the host's IR cannot be read.
+    """
+    from tilelang import tvm
+    from tilelang.backend.module import create_backend_context
+    from tilelang.engine.lower import (
+        device_codegen,
+        device_codegen_without_compile,
+        host_codegen,
+        lower_to_host_device_ir,
+    )
+    from tilelang.transform.pass_config import normalize_pass_configs
+
+    _silence()
+    context = create_backend_context(target(arch), None, BACKEND)
+    with tvm.transform.PassContext(opt_level=3, config=normalize_pass_configs(pass_configs)), context.target:
+        host, device, *_ = lower_to_host_device_ir(program, context)
+        plan = to_json(plan_of(host))
+        device_code = (device_codegen if compiles else device_codegen_without_compile)(device, context)
+        module = host_codegen(host, context)
+    module.import_module(device_code)
+    return module, device_code.inspect_source(), plan
+
+
+def _silence() -> None:
+    """Silences TileLang, which logs to stdout, also where only its cache is full. Failures are raised besides."""
+    for chatty in ("tilelang", "tilelang.cache.kernel_cache"):
+        logging.getLogger(chatty).setLevel(logging.CRITICAL)
+
+
+def compiled(program: Any, arch: str) -> Any:
+    """Compiles a prim_func by TileLang for an arch, and returns the kernel.
 
     The caller holds the compiler `in_force`.
     """
     import tilelang
 
-    for chatty in ("tilelang", "tilelang.cache.kernel_cache"):
-        # TileLang logs to stdout, also where only its cache is full. Failures are raised besides.
-        logging.getLogger(chatty).setLevel(logging.CRITICAL)
-    return tilelang.compile(program, target=target(arch), pass_configs=pass_configs, execution_backend="tvm_ffi")
+    _silence()
+    return tilelang.compile(program, target=target(arch), execution_backend=BACKEND)
 
 
 def machine_code(source: str, arch: str) -> bytes:
@@ -154,15 +179,12 @@ def target(arch: str) -> dict[str, str]:
     return {"kind": "cuda", "arch": arch}
 
 
-def _library(kernel: Any) -> bytes:
-    """Returns the kernel's shared library, from TileLang's disk cache, or linked where the cache lacks the library."""
-    kept = getattr(kernel, KERNEL_FOLDER, None)
-    if kept and (library := Path(kept, LIBRARY)).is_file():
-        return library.read_bytes()
+def _linked(module: Any) -> bytes:
+    """Compiles a lowered module's C, and returns the kernel's shared library."""
     with scratch_folder() as folder:
-        linked = folder / LIBRARY
-        kernel.adapter.get_exportable_executable().export_library(str(linked))
-        return linked.read_bytes()
+        library = folder / LIBRARY
+        module.export_library(str(library))
+        return library.read_bytes()
 
 
 @functools.cache

@@ -1,6 +1,6 @@
 """This module keeps finished kernels on disk, a file each.
 
-A file has a kernel's shared library, the text that the library was made of, and the proof's verdict. It is named by the
+A file has a kernel's shared library, the text that the library was made of, the host's plan, and the proof's verdict. It is named by the
 key of its kernel, and ends with a seal over its name and all that stands before. A file that is not exactly what was
 written is taken for absent, and replaced by whoever makes the kernel again. Files are written whole or not at all, so
 any number of processes may write at once. Where nothing can be written, kernels are made again every time.
@@ -55,14 +55,14 @@ HEADERS = ("TL_TEMPLATE_PATH", "TL_CUTLASS_PATH")
 
 @dataclass(frozen=True)
 class Finished:
-    """A `Finished` holds the library of a compiled kernel, its CUDA and host C, and the proof's verdict on these.
+    """A `Finished` holds the library of a compiled kernel, its CUDA and the host's plan, and the proof's verdict on these.
 
     `verdict` is None for a schedule without a Program.
     """
 
     library: bytes
     source: str
-    host_source: str
+    host_plan: str
     verdict: Verdict | None
 
 
@@ -82,8 +82,8 @@ def read(file: Path) -> Finished | None:
     if seal != _seal(file, body):
         return None
     texts = len(body) - LENGTH - int(body[-LENGTH:], 16)
-    source, host_source, verdict = json.loads(body[texts:-LENGTH])
-    return Finished(body[:texts], source, host_source, _verdict(verdict))
+    source, host_plan, verdict = json.loads(body[texts:-LENGTH])
+    return Finished(body[:texts], source, host_plan, _verdict(verdict))
 
 
 def keep(file: Path, kernel: Finished) -> None:
@@ -92,7 +92,7 @@ def keep(file: Path, kernel: Finished) -> None:
     Raises InputError where others may write to its folders.
     """
     verdict = kernel.verdict and asdict(kernel.verdict)
-    texts = json.dumps([kernel.source, kernel.host_source, verdict]).encode()
+    texts = json.dumps([kernel.source, kernel.host_plan, verdict]).encode()
     body = kernel.library + texts + f"{len(texts):0{LENGTH}x}".encode()
     write(file, body + _seal(file, body))
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 import re
 import subprocess
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-from machine_code import OPTIONS, NotCompiled, includes, machine_code, nvcc, package
-
-from tl_attention.compiler.compiler_errors import first_error
+from machine_code import OPTIONS, NotCompiled, includes, machine_code, nvcc
 
 # Kernels that the front end reads at a time: it spends most of its 2.5 s on the headers.
 BATCH = 40
@@ -83,17 +80,3 @@ def _by_kernel(output: str) -> dict[int, str]:
 def same_machine_code(before: str, after: str) -> bool:
     """Says whether two device sources give the same SASS. Raises NotCompiled where a source gives none."""
     return machine_code(before) == machine_code(after)
-
-
-@functools.cache
-def host_object(source: str) -> bytes:
-    """Compiles the host's code with the C compiler, and returns the object file. Raises NotCompiled."""
-    tvm, ffi = package("tilelang") / "3rdparty/tvm/include", package("tvm_ffi")
-    folders: Iterable[Path] = (tvm, ffi / "include", ffi / "3rdparty/dlpack/include")
-    with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "host.c").write_text(source)
-        command = ["gcc", "-c", "-O2", "-w", *(f"-I{path}" for path in folders), "-o", "host.o", "host.c"]
-        told = subprocess.run(command, cwd=folder, capture_output=True, text=True)
-        if told.returncode:
-            raise NotCompiled(first_error(told.stderr))
-        return (Path(folder) / "host.o").read_bytes()

@@ -13,11 +13,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from code_mutants.operations import DEVICE, HOST, Mutant
-from code_mutants.ranges import BLOCKS, LARGEST_OF, Range, drawn_range, largest, log_drawn, sizes_of_host, subjects
+from code_mutants.ranges import BLOCKS, LARGEST_OF, Range, drawn_range, largest, log_drawn, subjects
 from code_mutants.reading import Code
 from tl_attention.codeproof.read.calls import CALLS
 from tl_attention.codeproof.read.expression import Tree, parsed, walk
-from tl_attention.codeproof.read.host_calls import SLOTS
 from tl_attention.codeproof.read.nodes import every, expressions_of
 from tl_attention.codeproof.read.text import Kernel, read
 
@@ -37,6 +36,8 @@ MOST, MOST_BITS = 1 << 20, 20
 ATTEMPTS = 200
 # Columns that are shown before and behind a change.
 CONTEXT = 30
+# A line of the host's plan with an expression, or with an integer.
+OF_PLAN = re.compile(r' *(?:"text": "([^"]+)"|(?:"\w+": )?(\d+),?)')
 WORD = re.compile(r"(?<![\w.:>])(?:[A-Za-z_]\w*|\d+)(?![\w.:(])")
 
 
@@ -162,26 +163,26 @@ def is_wide(tree: Tree, wide: set[str]) -> bool:
     return any(is_wide(part, wide) for part in parts)
 
 
-def host_places(source: str) -> dict[int, list[_Place]]:
-    """Returns the expressions of each line of the host's code that sets an integer of the plan."""
-    there = sizes_of_host(source)
+def host_places(code: Code) -> dict[int, list[_Place]]:
+    """Returns the expressions of each line of the host's plan that is an integer or an expression."""
+    there = tuple(sorted({size.name for size in code.plan.sizes} & {*LARGEST_OF}))
     found: dict[int, list[_Place]] = {}
-    for match in SLOTS["int"].finditer(source):
-        begin = match.start("VALUE")
-        line, first = source.count("\n", 0, begin), begin - source.rindex("\n", 0, begin) - 1
-        known = {*walk(parsed(match["VALUE"]).tree)}
-        found[line] = [
-            _Place(HOST, line, "launch", first + start, first + stop, text, UNCAST in text, there)
-            for start, stop in spans(match["VALUE"], known)
-            for text in (match["VALUE"][start:stop],)
-        ]
+    for line, whole in enumerate(code.host_plan.split("\n")):
+        if match := OF_PLAN.fullmatch(whole):
+            # The reader knows C's division.
+            text, first = (match[1] or match[2]).replace("//", "/ "), match.start(match.lastindex or 0)
+            known = {*walk(parsed(text).tree)}
+            found[line] = [
+                _Place(HOST, line, "launch", first + start, first + stop, whole[first:][start:stop], False, there)
+                for start, stop in spans(text, known)
+            ]
     return found
 
 
 def draw_integers(code: Code, count: int, seed: str) -> list[IntegerMutant]:
     """Draws so many mutants, or fewer where the code has no such ones. No two are equal, and each line is as likely."""
     kernel, draw = read_again(code), random.Random(seed)
-    trees, parts = trees_of(kernel), {DEVICE: places(code, kernel), HOST: host_places(code.host_source)}
+    trees, parts = trees_of(kernel), {DEVICE: places(code, kernel), HOST: host_places(code)}
     found: dict[str, IntegerMutant] = {}
     for _ in range(ATTEMPTS * count):
         if len(found) == count:

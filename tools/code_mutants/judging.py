@@ -18,7 +18,7 @@ from code_mutants.reading import Code
 from code_mutants.watched_run import Change
 from tl_attention.codeproof.proof import Proof
 from tl_attention.codeproof.read.expression import UNREADABLE, parsed
-from tl_attention.codeproof.read.host_plan import HostPlan, parse_host_source
+from tl_attention.codeproof.read.host_plan import HostPlan
 from tl_attention.codeproof.read.nodes import Arithmetic, If, every
 from tl_attention.codeproof.read.text import Kernel
 from tl_attention.codeproof.registry import PROOFS
@@ -117,7 +117,7 @@ def _compare(cases: Cases, after: Proof, change: Change | None, lanes: int, star
 
 def _of_host(code: Code, mutant: IntegerMutant) -> Judged:
     """Compares all that the host's plan says with and without the change, at drawn sizes and strides."""
-    plans = [parse_host_source(text.host_source) for text in (code, mutant.of(code))]
+    plans = [code.plan, mutant.of(code).plan]
     draw = random.Random(SEED)
     names = [dimension.name for dimension in (*plans[0].sizes, *plans[0].strides)]
     for _ in range(CASES):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from code_mutants.reading import Code
-from tl_attention.compiler.generation import target
+from tl_attention.compiler import generation
 from tl_attention.kernels.registry import lowering_of
 from tl_attention.problem.card import HOPPER
 from tl_attention.problem.mask import CAUSAL, FULL
@@ -83,12 +83,7 @@ def lowered(kernel: Kernel) -> Code:
 
 
 def generated(program: Any, schedule: Schedule, variant: Variant) -> tuple[str, str]:
-    """Returns the CUDA and the host code that TileLang generates of a prim_func, as it is compiled for the schedule."""
-    from tilelang import tvm
-    from tilelang.engine.lower import lower
-
-    for_card = target(variant.arch)
-    options = tvm.transform.PassContext(opt_level=3, config=dict(lowering_of(schedule).pass_configs))
-    with options, tvm.target.Target(for_card):
-        artifact = lower(program, target=for_card, enable_host_codegen=True)
-    return artifact.kernel_source, artifact.rt_mod.inspect_source()
+    """Returns the CUDA and the host's plan that TileLang makes of a prim_func, as it is compiled for the schedule."""
+    options = dict(lowering_of(schedule).pass_configs)
+    _, source, plan = generation.lowered(program, variant.arch, options, compiles=False)
+    return source, plan

@@ -18,7 +18,7 @@ from code_mutants.reading import Code, Verdict, is_numbers, reads_of_launch, syn
 from code_mutants.rewrites import REWRITES
 from code_mutants.statements import Span, neighbours
 
-DEVICE, HOST = "source", "host_source"
+DEVICE, HOST = "source", "host_plan"
 DELETED, SWAPPED = "deleted", "swapped"
 CHANGES: dict[str, Callable[[int], int]] = {
     **{f"{by:+}": partial(operator.add, by) for by in (1, -1, 2, -2, 3, -3)},
@@ -79,7 +79,7 @@ class Mutant:
     def with_lines(self, code: Code, lines: Sequence[str]) -> Code:
         """Returns the code with these lines in the mutant's part."""
         text = "\n".join(lines)
-        return replace(code, source=text) if self.part == DEVICE else replace(code, host_source=text)
+        return replace(code, source=text) if self.part == DEVICE else replace(code, host_plan=text)
 
     def _changed(self, line: str) -> str:
         match = INTEGER.match(line, self.place)
@@ -136,7 +136,7 @@ def mutants(code: Code, verdict: Verdict, numbers: int, seed: str) -> list[Mutan
     found += _swaps(lines, verdict.kinds)
     found += [mutant for line in read for mutant in _integers(DEVICE, line, lines[line], verdict.kinds[line])]
     found += [mutant for line in read for mutant in _rewrites(line, lines[line], verdict.kinds[line])]
-    launch = code.host_source.split("\n")
+    launch = code.host_plan.split("\n")
     for line in reads_of_launch(launch):
         found += [Mutant(HOST, DELETED, line, "launch"), *_integers(HOST, line, launch[line], "launch")]
     drawn = draw(lines, verdict.kinds, numbers, seed)
@@ -181,7 +181,8 @@ def _rewrites(line: int, text: str, kind: str) -> Iterator[Mutant]:
 
 
 def _integers(part: str, line: int, text: str, kind: str) -> Iterator[Mutant]:
-    bare = COMMENT.sub(lambda comment: " " * len(comment[0]), text)
+    # In the host's plan // divides.
+    bare = text if part == HOST else COMMENT.sub(lambda comment: " " * len(comment[0]), text)
     for match in INTEGER.finditer(bare):
         for operation in CHANGES if kind.startswith(CONTROL) else FEW:
             change = CHANGES[operation]

@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from tl_attention.codeproof.read.host_calls import SIZE
 from tl_attention.codeproof.read.nodes import COUNTER, Step, every, expressions_of
 from tl_attention.codeproof.read.text import Kernel
 from tl_attention.problem.bounds import GRID_YZ, LARGEST, ROOM
@@ -95,8 +94,3 @@ def _told(
             _told(getattr(node, inner, ()), known, sizes, found)
         if isinstance(node, Step) and node.kind == COUNTER:
             known = (*known, *sorted(name for name in node.assigned - {*known} if WORD_OF.match(name)))
-
-
-def sizes_of_host(source: str) -> tuple[str, ...]:
-    """Returns the sizes that the host's code reads off tensors, of which a range may be."""
-    return tuple(sorted({match[1] for match in SIZE.finditer(source)} & {*LARGEST_OF}))

@@ -80,7 +80,7 @@ class Rows:
 
     def begin(self, kernel: str, code: Code, verdict: Verdict, count: int) -> None:
         """Notes which kernel and code the rows are of. Raises UsageError if the file has rows of something else."""
-        text = sha256(f"{code.source}\0{code.host_source}".encode()).hexdigest()[:12]
+        text = sha256(f"{code.source}\0{code.host_plan}".encode()).hexdigest()[:12]
         self.begin_with({"kernel": kernel, "code": text, "digest": verdict.digest, "mutants": count})
 
     def begin_with(self, head: Row) -> None:

@@ -1,1 +1,1 @@
-"""This folder reads generated CUDA, and the C that launches it, into trees of known lines."""
+"""This folder reads generated CUDA into trees of known lines, and the launch off TVM's IR."""

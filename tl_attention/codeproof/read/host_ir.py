@@ -12,8 +12,16 @@ import re
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from tl_attention.codeproof.read.host_calls import Dimension, unknown
-from tl_attention.codeproof.read.host_plan import Descriptor, Expression, HostPlan, Listing, Merging, Parameter
+from tl_attention.codeproof.read.host_plan import (
+    Descriptor,
+    Dimension,
+    Expression,
+    HostPlan,
+    Listing,
+    Merging,
+    Parameter,
+    unknown,
+)
 from tl_attention.problem.shape import DTYPE_BYTES
 
 FUNCTION = "__tvm_ffi_attention"
@@ -21,8 +29,8 @@ SET_DEVICE, CREATE_TILED = "__tvm_set_device", "__tvm_tensormap_create_tiled"
 # The tensor that only the kernel that merges parts takes.
 MERGED = "Merged"
 # The kernel's own parameters, the last of which is a scalar of the call, are followed by the cluster's x y z if there is
-# one, the grid's x or x y z, the block's x y z and the bytes of dynamic shared memory.
-CLUSTER = {5: False, 7: False, 8: True, 10: True}
+# one, the grid's x or x y z, the block's x y z and the bytes of dynamic shared memory: so many numbers, of a cluster so many.
+CLUSTER = {5: 0, 7: 0, 8: 3, 10: 3}
 # These stand around statements, and nothing is done for them.
 ATTRIBUTES = ("storage_alignment", "device_id", "device_type", "compute_scope", "tl.assume")
 OPERATORS = {"Add": "+", "Sub": "-", "Mul": "*", "FloorDiv": "//", "Div": "//", "FloorMod": "%"}
@@ -50,6 +58,7 @@ FORMS: dict[Kind, dict[str, str]] = {
         "{0}": "choose(({0}.type_index == 3), float32(float64.get(args, {1}, 15)), float32(int64.get(args, {1}, 15)))",
     },
 }
+NAME = re.compile(r"[A-Za-z_][\w.]*")
 DEVICE = "int32.get({0}_handle, 0, 9)"
 MEMORY = "handle.memory('tvm_ffi_any', 16)"
 SIZE = re.compile(r"int32\(attention\.(\w+)\.shape\[(\d)\]\)")
@@ -74,14 +83,16 @@ def plan_of(module: Any) -> HostPlan:
     if (host.calls[0][1], host.calls[-1][1]) != (["2", "dev_id"], ["0"]):
         raise unknown(f"{SET_DEVICE} of {', '.join(host.calls[0][1])}, and a return of {', '.join(host.calls[-1][1])}")
     descriptors = tuple(names.descriptor(texts) for _, texts in host.calls[1 : 1 + made])
-    merging = names.merging(*launches.pop()) if len(launches) > 1 and MERGED in launches[-1][1] else None
+    merges = len(launches) > 1 and MERGED in launches[-1][1] and len(launches[-1][1]) > 4
+    merging = names.merging(*launches.pop()) if merges else None
     main, texts = launches.pop()
     listing = names.listing(*launches.pop()) if launches else None
     if launches or names.memory != [descriptor.name for descriptor in descriptors]:
         raise unknown(f"{len(launches)} kernels more, and the descriptors {', '.join(names.memory)}")
     own, cluster, grid, numbers = names.launch(texts)
     return HostPlan(
-        main, names.sizes, descriptors, own, grid, numbers[:3], cluster, numbers[3], names.arguments, names.strides, listing, merging
+        main, names.sizes, descriptors, own, grid, numbers[:3], cluster, numbers[3], names.arguments, names.strides,
+        listing, merging,
     )  # fmt: skip
 
 
@@ -120,7 +131,7 @@ class _Host:
     def _text(self, node: Any) -> str:
         """Returns an expression as text of Python; raises InputError for a node or function that is not known."""
         kind, text = type(node).__name__, self._text
-        if kind == "Var" and self._variables.setdefault(node.name, node).same_as(node):
+        if kind == "Var" and NAME.fullmatch(node.name) and self._variables.setdefault(node.name, node).same_as(node):
             return str(node.name)
         if kind in ("IntImm", "StringImm"):
             return repr(node.value)
@@ -145,7 +156,7 @@ class _Names:
     def __init__(self, bound: dict[str, str]):
         numbered = [name.removesuffix(".type_index") for name in bound if name.endswith(".type_index")]
         self.arguments = tuple(name.removesuffix("_handle") for name in numbered)
-        self.kinds: dict[str, str] = {}
+        self.kinds: dict[str, Any] = {}
         expected: dict[str, str] = {}
         for number, name in enumerate(self.arguments):
             is_integer = bound.get(name) == FORMS["int"]["{0}"].format(name, number)
@@ -208,26 +219,25 @@ class _Names:
         launch = [_expression(text) for text in texts[split:]]
         if not split or len(launch) not in CLUSTER:
             raise unknown(f"the kernel takes {split} arguments and {len(launch)} of the launch")
-        clusters = 3 if CLUSTER[len(launch)] else 0
+        clusters = CLUSTER[len(launch)]
         cluster = tuple(map(_integer, texts[split : split + clusters])) or (1, 1, 1)
         grid = (*launch[clusters:-4], Expression("1"), Expression("1"))[:3]
-        return self._parameters(texts[:split]), cluster, grid, tuple(map(_integer, texts[-4:]))
+        parameters = tuple(Parameter(name, self.kinds[name]) for name in self._known(texts[:split]))
+        return parameters, cluster, grid, tuple(map(_integer, texts[-4:]))
 
     def listing(self, kernel: str, texts: Sequence[str]) -> Listing:
         """Returns the launch of the kernel that lists tiles."""
         split = next((number for number, text in enumerate(texts) if text.isdecimal()), len(texts))
-        names = tuple(parameter.name for parameter in self._parameters(texts[:split]))
-        return Listing(kernel, names, tuple(map(_integer, texts[split:])))
+        return Listing(kernel, self._known(texts[:split]), tuple(map(_integer, texts[split:])))
 
     def merging(self, kernel: str, texts: Sequence[str]) -> Merging:
         """Returns the launch of the kernel that merges parts; its last arguments are the number of blocks, and threads."""
-        names = tuple(parameter.name for parameter in self._parameters(texts[:-4]))
-        return Merging(kernel, names, _expression(texts[-4]), tuple(map(_integer, texts[-3:])))
+        return Merging(kernel, self._known(texts[:-4]), _expression(texts[-4]), tuple(map(_integer, texts[-3:])))
 
-    def _parameters(self, texts: Sequence[str]) -> tuple[Parameter, ...]:
+    def _known(self, texts: Sequence[str]) -> tuple[str, ...]:
         if missing := [text for text in texts if text not in self.kinds]:
             raise unknown(f"a kernel's parameter {missing[0]}, expected one of {', '.join(sorted(self.kinds))}")
-        return tuple(Parameter(text, self.kinds[text]) for text in texts)  # type: ignore[arg-type]
+        return tuple(texts)
 
 
 def _integer(text: str) -> int:

@@ -1,7 +1,7 @@
 """This module makes the machine code that a submission carries, and the Python text that launches it.
 
-The machine code is the same bytes on every machine. NVRTC 12.9 compiles it from the generated CUDA; the launch is read
-off the host code that TileLang generated. A cubin of CUDA 12 loads into every driver of CUDA 12 and newer. 12.9 is the
+The machine code is the same bytes on every machine. NVRTC 12.9 compiles it from the generated CUDA; the launch is the
+HostPlan that was proved. A cubin of CUDA 12 loads into every driver of CUDA 12 and newer. 12.9 is the
 first release of CUDA 12 in which ptxas keeps the products of `best` in flight. NVRTC is the only complete compiler of
 CUDA 12 on the package registry.
 """
@@ -12,7 +12,7 @@ import ctypes
 from importlib.metadata import distribution
 from pathlib import Path
 
-from tl_attention.codeproof.read.host_plan import Descriptor, Expression, parse_host_source
+from tl_attention.codeproof.read.host_plan import Descriptor, Expression
 from tl_attention.compiler.compile import CompiledKernel
 from tl_attention.compiler.compiler_errors import first_error
 from tl_attention.errors import InputError
@@ -93,11 +93,11 @@ def _installed(package: str, wanted: str) -> Path:
 
 
 def launch_text(compiled: CompiledKernel) -> str:
-    """Returns Python text with a kernel's launch constants and the function `launch_plan`, read off its host code.
+    """Returns Python text with a kernel's launch constants and the function `launch_plan`, of its HostPlan.
 
-    A submission's loader reads them. Raises InputError for unknown host code.
+    A submission's loader reads them.
     """
-    plan = parse_host_source(compiled.host_source)
+    plan = compiled.generated.plan
     descriptors = {d.name: _descriptor(d) for d in plan.descriptors}
     arguments = [descriptors.get(p.name) or f"ctypes.{CTYPES[p.kind].format(p.name)}" for p in plan.parameters]
     return LAUNCH.format(
