@@ -140,6 +140,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "no scalar": (lambda: called(KERNEL, lambda tirx, given: [*given[:14], *given[18:]]), "the kernel takes 0 arguments and"),
     "a number of the launch less": (lambda: called(KERNEL, lambda tirx, given: given[:-2]), "17 arguments and 6 of the launch"),
     "a tensor of another's address": (lambda: of_value("K", "K_handle", "V_handle"), r"K = handle.get\(V_handle, 0, 1\)"),
+    "the LSE where the output belongs": (lambda: of_value("LSE", "LSE_handle", "Output_handle"), r"LSE = handle.get\(Output_handle"),
     "a tensor of another argument": (lambda: of_value("attention.K.shape", "K_handle", "V_handle"), r"attention.K.shape = handle.get"),
     "the device of another tensor": (lambda: of_value("dev_id", "Q_handle", "K_handle"), r"dev_id = int32.get\(K_handle, 0, 9\)"),
     "half of a size": (lambda: bound("seq_q", lambda tirx, node: tirx.Bind(node.var, node.value // 2)), "seq_q = "),

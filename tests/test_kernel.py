@@ -66,12 +66,12 @@ def test_the_code_as_generated_is_the_programs(name, mask):
     tile, of_k, of_v = 128 * 128 * 2, program.buffers["load_k"], program.buffers["load_v"]
     assert (schedule.block_M, schedule.block_N) == (128, 128)
     assert read(code.source, CALLS).declared.buffers == {"Q": 0, "K": tile, "V": tile * (1 + of_k)}
-    assert code.shared_bytes == tile * (1 + of_k + of_v)
+    assert code.plan.shared_bytes == tile * (1 + of_k + of_v)
     for blocks in (program.least_blocks, 8):
         run = block_events(schedule, code, Sizes(1, 1, 1, blocks * schedule.block_N))
         for kind in ("load", "product"):
             assert Counter(event.name for event in run if event.kind == kind) == {"K": blocks, "V": blocks}
-    assert code.shared_bytes == shared_bytes(Planned(schedule), 128)
+    assert code.plan.shared_bytes == shared_bytes(Planned(schedule), 128)
 
 
 @exhaustive
@@ -81,7 +81,7 @@ def test_the_compiled_kernel_is_that_code_and_has_the_registers_that_it_needs(na
     compiled = compile_kernel(schedule, variant)
     assert (compiled.source, compiled.shared_bytes) == (
         lowered(Given(schedule, variant)).source,
-        compiled.generated.shared_bytes,
+        compiled.generated.plan.shared_bytes,
     )
     assert compiled.report.registers >= lowering_of(schedule).resources(Planned(schedule), 128).fragment_registers * 0.8
 
@@ -109,7 +109,7 @@ def test_an_order_for_which_tilelang_waits_too_little_is_refused():
 def test_fixed_sizes_without_a_steady_state_are_proved_too():
     kernel = KERNELS["seed, fixed"]
     assert proved(kernel).digest
-    assert lowered(kernel).shared_bytes == shared_bytes(Planned(kernel.schedule), 128)
+    assert lowered(kernel).plan.shared_bytes == shared_bytes(Planned(kernel.schedule), 128)
 
 
 @exhaustive

@@ -1,7 +1,9 @@
 """Faults here change values of the host's plan, each by its path in the plan, such as descriptors.K_desc.box.1.
 
-What only C can do wrong is not read any more: an argument's type, number or place on the stack of a call, a call that is
-left out or fails, memory of a descriptor that another one has, a check that assigns. `tests/test_host_ir.py` changes IR.
+Faults that only the C has are not read any more: "a descriptor that is not an address" and "an argument that is not an
+integer" (an argument's type on the stack of a call), "a descriptor that is not made" (a call of no arguments), "an
+assumption of another form" (a check that assigns). "A tensor of another's address", "the LSE where the output belongs" and
+"a descriptor made in another's place" are changes of the IR, in `tests/test_host_ir.py`.
 """
 
 import json

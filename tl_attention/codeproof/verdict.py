@@ -34,11 +34,6 @@ class GeneratedCode:
 
         return from_json(self.host_plan)
 
-    @property
-    def shared_bytes(self) -> int:
-        """Returns how many bytes of dynamic shared memory a block gets at the launch; raises InputError as `plan` does."""
-        return self.plan.shared_bytes
-
 
 @dataclass(frozen=True)
 class Verdict:

@@ -112,7 +112,7 @@ class CompiledKernel:
     @property
     def shared_bytes(self) -> int:
         """Returns the bytes of dynamic shared memory of one block, read off the launch."""
-        return self.generated.shared_bytes
+        return self.generated.plan.shared_bytes
 
     @cached_property
     def cubin(self) -> bytes:
