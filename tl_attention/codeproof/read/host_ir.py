@@ -147,7 +147,7 @@ class _Host:
             return f"{text(node.buffer.data)}[{', '.join(map(text, node.indices))}]"
         if kind == "Call" and (function := PURE.get(node.op.name.removeprefix("tirx."))):
             return f"{node.dtype}.{function}({', '.join(map(text, node.args))})"
-        raise unknown(f"the expression {kind} {getattr(node, 'name', '')}".rstrip())
+        raise unknown(f"the expression {kind} {getattr(getattr(node, 'op', node), 'name', '')}".rstrip())
 
 
 class _Names:
