@@ -17,7 +17,7 @@ The package exports
     ScheduleRefused        is raised for a schedule that cannot run; it is an InputError
 
 `tl_attention.flash_attn_interface` has FlashAttention-3's functions.
-`help(tl_attention.attention)` has shapes, dtypes, layouts and errors. A kernel is compiled by the first call that needs it.
+`help(tl_attention.attention)` has shapes, dtypes, layouts and errors. The first call that needs a kernel compiles it.
 Importing the package imports neither torch nor TileLang: the exports import them when they are first used.
 """
 

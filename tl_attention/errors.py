@@ -25,7 +25,7 @@ class ScheduleRefused(InputError):
     The message names the dependence or the limit that the schedule breaks.
 
     Attributes:
-        key: the path of the schedule's key to blame, such as ("split", "exp"). It is empty if no single key is to blame.
+        key: the path of the schedule's key to blame, such as ("split", "exp"); empty if no single key is to blame.
         others: the paths of other keys that may be at fault, the likeliest first.
     """
 

@@ -29,7 +29,7 @@ LACKING = ("qv", "q_descale", "k_descale", "v_descale", "attention_chunk", "num_
 FLASH_ATTENTION_2 = ("dropout_p", "alibi_slopes", "block_table")
 # The numbers among them, with the values that ask for nothing. Of the others None does.
 NUMBERS = {"attention_chunk": (0,), "num_splits": (0, 1), "dropout_p": (0.0,)}
-# What most calls give for LACKING and `deterministic`, known by its identity: Python has one object for each small integer.
+# What most calls give for LACKING and `deterministic`, compared by identity: Python has one object per small integer.
 USUAL = (None, None, None, None, 0, 1, False)
 
 
@@ -102,8 +102,8 @@ def flash_attn_varlen_func(
 
     The arguments are those of `flash_attn_func`, and those of `attention_varlen` that say where sequences lie.
 
-    Returns: the output (rows, heads, head_dim_v) in q's dtype, or (output, LSE), the LSE fp32 (heads, rows). Rows that are
-        no sequence's are left as they are.
+    Returns: the output (rows, heads, head_dim_v) in q's dtype, or (output, LSE), the LSE fp32 (heads, rows). Rows of no
+        sequence are left as they are.
     Raises: InputError (a ValueError) for what is not supported, here or by `attention_varlen`.
     """
     checked = qv, q_descale, k_descale, v_descale, attention_chunk, num_splits, deterministic
@@ -148,7 +148,7 @@ def _check_given(given: Mapping[str, Any], function: Callable[..., Any]) -> None
 
 
 def _check_places(call: Call) -> None:
-    """Raises InputError where arguments seem to stand at FlashAttention-2's places, whose dropout_p is before the scale."""
+    """Raises InputError if arguments seem to be in FlashAttention-2's order, which has dropout_p before the scale."""
     seqused_q, number = call.where.tensors.get("seqused_q"), plain(call.scale)
     is_number = not isinstance(number, bool) and (not isinstance(number, (int, float)) or number != 0)
     for name, value, is_right, expected in (

@@ -1,1 +1,1 @@
-"""This room says what is computed, as plain data: sizes, dtype, mask, features and tiles, the variant, and the cards."""
+"""This room says what is computed, as plain data: sizes, dtype, mask, features, tiles, the variant and the cards."""

@@ -2,18 +2,18 @@
 
 Offsets of elements have 64 bits. These numbers have 32 bits in all lowerings:
 
-- Rows and keys: a query's own key, the ends of blocks, the sides of a window. Each is a sum of at most seq_q, seq_kv and
-  both sides, rounded up to tiles.
+- Rows and keys: a query's own key, the ends of blocks, the sides of a window. Each is a sum of at most seq_q, seq_kv
+  and both sides, rounded up to tiles.
 - Heads times length, which the host multiplies for TMA's strides.
 - Tiles of all heads, of 64 rows or more. A cluster of two rounds them up by one a head; the counter goes beyond them.
-- The heads of a section (`tile_order: sections`). Keys times bytes may overflow there: 1 to all heads are right, and what
-  comes out is cut to that.
+- The heads of a section (`tile_order: sections`). Keys times bytes may overflow there: any number from 1 to all heads
+  is right, and the result is cut to that range.
 - The KV blocks that a persistent block has loaded in a launch, of 64 rows and 16 keys or more. 8 blocks or more take an
   equal share of the tiles, nearly: then each loads fewer than 2^31 blocks.
 
-The proof of generated code shows from these bounds that each result of 32 bits fits. It takes for granted what follows from
-them of blocks and tiles: a launch has 2^31 - 2^16 tiles at most, a block loads fewer than 2^31 KV blocks, and parts of
-keys begin within the keys.
+The proof of generated code shows from these bounds that each result of 32 bits fits. It takes for granted what follows
+from them for blocks and tiles: a launch has at most 2^31 - 2^16 tiles, a block loads fewer than 2^31 KV blocks, and
+parts of keys begin within the keys.
 
 Every schedule has the same bounds, so a few problems are refused that some schedules could run.
 """

@@ -21,21 +21,19 @@ SHARED_GRANULE = 128
 class Card:
     """A Card describes a GPU as kernels see it, by its number of SMs and the limits of one SM.
 
-    The system keeps a part of each block's shared memory. `arch` is what the compiler is asked for, `name` the GPUs
-    that it runs on, `sms` how many SMs the largest of them has. Sources: CUDA C++ Programming Guide, technical
-    specifications per compute capability; cuda_occupancy.h of the CUDA toolkit for how registers and shared memory are
-    given out; the GPUs' data sheets for the SMs.
+    Sources: CUDA C++ Programming Guide, technical specifications per compute capability; cuda_occupancy.h of the CUDA
+    toolkit for how registers and shared memory are given out; the GPUs' data sheets for the SMs.
     """
 
-    arch: Arch
-    name: str
+    arch: Arch  # what the compiler is asked for
+    name: str  # the GPUs that code for `arch` runs on
     capability: tuple[int, int]
-    sms: int
+    sms: int  # SMs of the largest of these GPUs
     shared_bytes_per_sm: int
     shared_bytes_per_block: int
     threads_per_sm: int
     blocks_per_sm: int
-    shared_bytes_reserved: int = KIB
+    shared_bytes_reserved: int = KIB  # of each block's shared memory, kept by the system
     registers_per_sm: int = 65_536
     registers_per_thread: int = 255
     registers_granule: int = 8

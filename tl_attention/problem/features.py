@@ -1,8 +1,8 @@
 """A feature is what a call may ask for beside its sizes, dtype and mask; FEATURES has one row for each.
 
-All other code asks these rows. What a feature computes stands in three more places: in `kernels/shared/features.py` for the
-kernels, in `oracle/features.py` for the numbers that kernels are held to, and in the docstring of `attention`, which
-has an argument for each feature. This module also says what a parameter of a kernel is, and which scales there may be.
+All other code asks these rows. What a feature computes stands in three more places: in `kernels/shared/features.py` for
+the kernels, in `oracle/features.py` for the numbers that kernels are held to, and in the docstring of `attention`,
+which has an argument for each feature. This module also says what a kernel's parameter is, and which scales there are.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from tl_attention.errors import InputError, shown
 
-# The least normal number of fp32, and one near the largest whose product with log2 e is still finite: kernels multiply by both.
+# The least normal number of fp32, and one near the largest that stays finite when a kernel multiplies it by log2 e.
 SCALES = 2.0**-126, 2.35e38
 # The word in the name of a dimension's stride.
 STRIDE_WORDS: dict[str | int, str] = {
@@ -26,28 +26,24 @@ STRIDE_WORDS: dict[str | int, str] = {
 EXPECTED_SCALE = f"2^-126 to {SCALES[1]:g}"
 
 
-# A launch runs these in this order: tiles of packed sequences are listed; the main one computes, and another merges what
-# it gave for parts of the keys.
+# A launch runs these in order: one lists the tiles of packed sequences, the main one computes, and one merges the main
+# one's results for parts of the keys.
 Kernel = Literal["listing", "main", "merging"]
 MAIN: Kernel = "main"
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """A Parameter describes one parameter of a kernel, a tensor or a number, by its name, kind and dimensions.
-
-    `dims` are a tensor's dimensions by name, outermost first, contiguous. An input or an output is a tensor of the
-    caller's, a scalar is a number; offsets say where packed sequences lie; a counter is a tensor that a launch finds
-    zero and leaves zero, so the caller need not see it. An empty `dtype` is the variant's. An `optional` parameter is
-    there where the variant, or the schedule, asks for it. `kernels` says which kernels of a launch take the parameter.
-    """
+    """A Parameter describes one parameter of a kernel, a tensor or a number, by its name, kind and dimensions."""
 
     name: str
+    # An input or an output is a tensor of the caller's, and a scalar is a number. Offsets say where packed sequences
+    # lie. A counter is a tensor that a launch finds zero and leaves zero, so the caller need not see it.
     kind: str
-    dims: tuple[str | int, ...] = ()
-    dtype: str = ""
-    optional: bool = False
-    kernels: tuple[Kernel, ...] = (MAIN,)
+    dims: tuple[str | int, ...] = ()  # names of a tensor's dimensions, outermost first, contiguous
+    dtype: str = ""  # "" is the variant's
+    optional: bool = False  # whether only some variants or schedules ask for the parameter
+    kernels: tuple[Kernel, ...] = (MAIN,)  # the kernels of a launch that take the parameter
 
     @property
     def strides(self) -> tuple[str, ...]:
@@ -66,7 +62,7 @@ class Parameter:
 
     @property
     def of_parts(self) -> Parameter:
-        """Returns the parameter as a kernel of parts of the keys takes it, which writes a result of each part, in fp32."""
+        """Returns the parameter for a kernel of parts of the keys, which writes each part's result in fp32."""
         if self.kind != "output" or MAIN not in self.kernels:
             return self
         dims: tuple[str | int, ...] = ("results", *self.dims[1:])
@@ -81,8 +77,8 @@ class Parameter:
     def packed(self) -> Parameter:
         """Returns the parameter as a kernel of packed sequences takes it, without a batch.
 
-        Of a tensor with columns all heads of a row lie together: it is (rows, heads, columns). Results of parts are rows of
-        tiles. What is merged the main kernel takes too: results of sequences that are not split go there.
+        A tensor with columns is (rows, heads, columns). Results of parts are rows of tiles. The main kernel takes the
+        merged tensors too, because results of sequences that are not split go there.
         """
         dims = tuple(dim for dim in self.dims if dim != "batch")
         if "results" in dims:
@@ -131,35 +127,24 @@ def _softcap_with_scale(value: float, scale: float) -> None:
 # Each feature is one object, so features are compared by identity.
 @dataclass(frozen=True, eq=False)
 class Feature:
-    """A Feature describes what a call may ask for, such as softcap, sinks or the LSE; `word` names it.
+    """A Feature describes what a call may ask for, such as softcap, sinks or the LSE."""
 
-    The word stands in a problem, in records, cells and rules, and on the command line.
-
-    `argument` is what `attention` takes for the feature, `parameter` what a kernel takes, and `acts` says where it acts:
-    the properties say what follows. `check` returns the number that a value means, or raises InputError;
-    `check_with_scale` raises InputError for a value that does not go with a scale. `help` describes the option, `words`
-    are what a refusal calls the feature, `elsewhere` are what other libraries call the argument, and `transformers` is
-    what a layer of Transformers calls it. `peers` maps each peer that has the feature to the name of its argument.
-    `has_gradient` says whether a call with the feature may have a gradient.
-
-    The interpreter verifies kernels at the value `tried`; a tensor has `tried` for its first head, and one more for each
-    further head. On a GPU tensors are `drawn`: normal numbers of this mean and standard deviation.
-    """
-
-    word: str
-    argument: str
-    acts: Acts
-    parameter: Parameter
-    help: str
-    words: str
+    word: str  # its name in a problem, in records, cells and rules, and on the command line
+    argument: str  # what `attention` takes for it
+    acts: Acts  # where it acts; the properties say what follows
+    parameter: Parameter  # what a kernel takes for it
+    help: str  # describes the option
+    words: str  # what a refusal calls the feature
+    # Returns the number that a value means, or raises InputError.
     check: Callable[[object], float] = float  # type: ignore[assignment]
+    # Raises InputError for a value that does not go with a scale.
     check_with_scale: Callable[[float, float], None] = lambda value, scale: None
-    elsewhere: tuple[str, ...] = ()
-    transformers: str = ""
-    peers: Mapping[str, str] = field(default_factory=dict)
-    has_gradient: bool = False
-    tried: float = 1.0
-    drawn: tuple[float, float] = (0.0, 1.0)
+    elsewhere: tuple[str, ...] = ()  # what other libraries call the argument
+    transformers: str = ""  # what a layer of Transformers calls it
+    peers: Mapping[str, str] = field(default_factory=dict)  # by peer that has the feature, the name of its argument
+    has_gradient: bool = False  # whether a call with the feature may have a gradient
+    tried: float = 1.0  # the interpreter's value; a tensor has it for its first head, and 1 more for each further head
+    drawn: tuple[float, float] = (0.0, 1.0)  # mean and standard deviation of a tensor's normal numbers on a GPU
 
     @property
     def name(self) -> str:
@@ -212,8 +197,8 @@ class Feature:
         return f"{self.word} {value:g}" if self.is_number else self.words.removeprefix("the ")
 
 
-# Inputs have the words of their arguments. The tensors among them are positional arguments of the operator, in this order:
-# a new one comes behind those that there are.
+# Inputs have the words of their arguments. The tensors among them are positional arguments of the operator, in this
+# order: a new one comes last.
 FEATURES = (
     Feature(
         "softcap",
@@ -266,11 +251,11 @@ NUMBERS = tuple(feature for feature in FEATURES if feature.is_number)
 class Asked(Mapping[str, Value]):
     """An Asked maps words of features that a problem asks for to their values; every other feature is off.
 
-    It is hashable. `pairs` are words and values. `Asked(softcap=30.0, lse=True)` raises InputError for a value that is
-    none, and TypeError for a word that is none.
+    It is hashable. `Asked(softcap=30.0, lse=True)` raises InputError for a value that is none, and TypeError for a word
+    that is none.
     """
 
-    pairs: tuple[tuple[str, Value], ...]
+    pairs: tuple[tuple[str, Value], ...]  # (word, value)
 
     def __init__(self, **values: object) -> None:
         if unknown := values.keys() - BY_WORD.keys():

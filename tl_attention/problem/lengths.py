@@ -96,7 +96,7 @@ def edges(mask: Mask, block_N: int) -> Iterator[Lengths]:
 def windows(mask: Mask, rows: int, block_N: int) -> Iterator[Mask]:
     """Yields windows that a kernel may be called with if it reads its window's sides, else the mask itself.
 
-    A long window leaves some blocks of a tile of `rows` rows whole, a short one none, and one has keys after a query alone.
+    A long window leaves some blocks of a tile of `rows` rows whole, a short one none. A third has only later keys.
     """
     if not mask.names:
         yield mask

@@ -37,8 +37,8 @@ class Mask:
     key `first` on.
     """
 
-    left: int | None = None
-    right: int | None = None
+    left: int | None = None  # keys that a query sees before its own
+    right: int | None = None  # and after it
 
     @property
     def suffix(self) -> str:
@@ -49,7 +49,7 @@ class Mask:
 
     @property
     def read(self) -> "Mask":
-        """Returns the mask of a kernel that reads a window's sides at run time: names of its parameters stand for them."""
+        """Returns the mask of a kernel that reads a window's sides at run time, with its parameters' names as sides."""
         if not is_window(self):
             return self
         return Mask(*(None if side is None else cast(Any, name) for name, side in zip(WINDOW, (self.left, self.right))))
@@ -125,7 +125,7 @@ def _sum_from_0(first: int, count: int) -> int:
     return (max(last, 0) * max(last + 1, 0) - max(first - 1, 0) * max(first, 0)) // 2
 
 
-# --- windows as users give them ------------------------------------------------------------------------------------------
+# --- windows as users give them -----------------------------------------------------------------------------------
 
 OPEN = -1
 # Of a side: PyTorch's operators take integers of 64 bits.

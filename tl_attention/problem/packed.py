@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 # queries of split sequences, the most parts of one, and where the list of these queries begins. Behind these stand
 # the first of the heads that take turns, tile by tile, and how many entries are of sequences of few queries.
 TILE_WORDS, TURNS_FROM, FEW = 8, 5, 6
-# A query of a split sequence has so many: its row of the output, the first of its tile's places, how many parts there are,
-# and its number in the tile.
+# A query of a split sequence has these: its row of the output, the first of its tile's places, the number of parts, and
+# its number in the tile.
 QUERY_WORDS = 4
 # What is told of a sequence while the list is made, where there are many, has so many.
 SEQUENCE_WORDS = 4
-# A part has so many KV blocks at least, a sequence that is split so many row tiles at most, and so many parts have places
-# for their results for each worker.
+# The least KV blocks of a part, the most row tiles of a sequence that is split, and the parts that have places for
+# their results for each worker.
 LEAST_BLOCKS, MOST_TILES, PARTS_OF_WORKER = 2, 8, 4
 # In times of a KV block: what merging listed queries takes, and by how much of the longest item shares of all work are
 # unequal.
@@ -48,12 +48,12 @@ class Place(NamedTuple):
 
 
 class PackedSizes(NamedTuple):
-    """PackedSizes are the sizes of a problem of packed sequences, in the place of Sizes: `seq_q` and `seq_kv` are totals."""
+    """PackedSizes are the sizes of a problem of packed sequences, in the place of Sizes."""
 
     batch: int
     heads: int
-    seq_q: int
-    seq_kv: int
+    seq_q: int  # of all sequences together
+    seq_kv: int  # likewise
     places: tuple[Place, ...]
 
     @classmethod
@@ -72,8 +72,8 @@ class PackedSizes(NamedTuple):
 def words_of_list(total_q: int, sequences: int, rows: int, places: int = 0) -> int:
     """Returns how many numbers the list of tiles of `rows` rows takes at most, for so many rows in so many sequences.
 
-    There may be results of parts in so many `places` of each head. The list has two entries for each tile or part, one in each
-    order, the queries whose parts are merged, and what stands before those of each sequence.
+    Each head may have results of parts in so many `places`. The list has two entries for each tile or part, one in
+    each order, the queries whose parts are merged, and what stands before those of each sequence.
     """
     entries, queries = total_q // rows + sequences + places, min(total_q, places // 2 * rows) if places else 0
     return TILE_WORDS * (2 * entries + 1) + QUERY_WORDS * queries + SEQUENCE_WORDS * sequences

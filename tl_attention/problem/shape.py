@@ -39,28 +39,22 @@ def check_dtype(dtype: str) -> None:
 class AttentionShape:
     """An AttentionShape describes one attention forward by its sizes, dtype, mask and features.
 
-    Tensors are laid out (batch, heads, seq, head_dim). A shape is a list of sequences: `batch` sequences of seq_q
-    queries and seq_kv keys, unless `lengths` gives those of each sequence; then seq_q and seq_kv are the largest. Any
-    length may be 0. `packed` sequences lie one behind the other, without a batch. A query may see no key: then its
-    output is 0, and its LSE is -inf, or that of the scores that have no key.
-
-    K and V have `heads_kv` heads, each shared by equally many heads in a row of Q's `heads`; by default they have as
-    many as Q. V and the output have `head_dim_v` columns, by default as many as Q and K. `asked` are the features that
-    are asked for.
+    Tensors are laid out (batch, heads, seq, head_dim). A shape is a list of sequences. Any length may be 0. A query may
+    see no key: then its output is 0, and its LSE is -inf, or that of the scores that have no key.
     """
 
-    batch: int
-    heads: int
-    seq_q: int
-    seq_kv: int
-    head_dim: int
+    batch: int  # number of sequences
+    heads: int  # of Q
+    seq_q: int  # queries of each sequence, or the most where `lengths` gives those of each
+    seq_kv: int  # keys, likewise
+    head_dim: int  # columns of Q and K
     dtype: str = "float16"
     mask: Mask = FULL
-    head_dim_v: int = 0
-    heads_kv: int = 0
-    asked: Asked = NOTHING
-    lengths: tuple[Lengths, ...] = ()
-    packed: bool = False
+    head_dim_v: int = 0  # columns of V and the output, by default head_dim
+    heads_kv: int = 0  # of K and V, each shared by equally many heads of Q in a row; by default as many as Q has
+    asked: Asked = NOTHING  # the features that are asked for
+    lengths: tuple[Lengths, ...] = ()  # those of each sequence, where they differ
+    packed: bool = False  # whether sequences lie one behind the other, without a batch
 
     def __post_init__(self) -> None:
         if self.heads_kv == 0:
@@ -178,7 +172,7 @@ class AttentionShape:
         return replace(self, **sizes._asdict(), heads_kv=sizes.heads // self.group, lengths=())
 
     def with_lengths(self, lengths: Sequence[Lengths], heads_kv: int) -> AttentionShape:
-        """Returns the problem of other sequences; as many of Q's heads share one of K's and V's `heads_kv` as before."""
+        """Returns the problem of other sequences and `heads_kv`; as many heads of Q share one of K and V as before."""
         batch, seq_q, seq_kv = _all_of(lengths)
         resized = self.resized(Sizes(batch, heads_kv * self.group, seq_q, seq_kv))
         return replace(resized, lengths=tuple(lengths))
@@ -276,7 +270,7 @@ class AttentionShape:
 
 
 def _all_of(lengths: Sequence[Lengths]) -> tuple[int, int, int]:
-    """Returns (how many lengths there are, most queries, most keys). Raises InputError if there are none."""
+    """Returns (how many lengths there are, most queries, most keys), or raises InputError if there are none."""
     if not lengths:
         raise InputError("shape: there are no lengths, expected those of at least one sequence")
     return len(lengths), max(of_one.seq_q for of_one in lengths), max(of_one.seq_kv for of_one in lengths)

@@ -14,27 +14,23 @@ LSE_BYTES = 4
 
 @dataclass(frozen=True)
 class Tiling:
-    """A Tiling holds what a kernel's memory traffic depends on, tiles of block_M queries and blocks of block_N keys.
-
-    A tile visits at least `least_blocks` KV blocks. `cluster` tiles of neighbouring rows share each load of K and V,
-    and so visit the same blocks.
-
-    `whole_boxes` says whether a load past the end of a tensor counts whole. TMA's boxes do: ncu counts the rows beyond
-    the last key on an H200 as if they were there, and rows of Q and columns are taken to be no other. cp.async is told
-    how much there is, and fetches no more.
-    """
+    """A Tiling holds what a kernel's memory traffic depends on, tiles of block_M queries and blocks of block_N keys."""
 
     block_M: int
     block_N: int
-    cluster: int = 1
-    least_blocks: int = 1
+    cluster: int = 1  # tiles of neighbouring rows that share each load of K and V, and so visit the same blocks
+    least_blocks: int = 1  # KV blocks that a tile visits at least
+    # Whether a load past the end of a tensor counts whole. TMA's boxes do: ncu counts the rows beyond the last key on
+    # an H200 as if they were there, and rows of Q and columns are taken to be no other. cp.async is told how much
+    # there is, and fetches no more.
     whole_boxes: bool = False
 
 
 def inputs(shape: AttentionShape) -> int:
     """Returns the bytes of Q, K and V, each once, which is the least that can be read from DRAM.
 
-    2 x batch x (heads x seq_q x head_dim + heads_kv x seq_kv x (head_dim + head_dim_v)). Sinks, 4 bytes a head, are left out.
+    That is 2 x batch x (heads x seq_q x head_dim + heads_kv x seq_kv x (head_dim + head_dim_v)). Sinks, which take
+    4 bytes a head, are left out.
     """
     rows, keys = shape.totals
     of_q = shape.heads * rows * shape.head_dim
@@ -54,8 +50,8 @@ def outputs(shape: AttentionShape) -> int:
 def read_from_l2(shape: AttentionShape, tiling: Tiling) -> int:
     """Returns the bytes that the SMs read from L2, where a load that a cluster shares counts once.
 
-    2 x batch x heads x (rows of Q x head_dim + keys x (head_dim + head_dim_v)): each tile's rows once, and for each cluster
-    the keys of the KV blocks that it visits.
+    That is 2 x batch x heads x (rows of Q x head_dim + keys x (head_dim + head_dim_v)): each tile's rows once, and for
+    each cluster the keys of the KV blocks that it visits.
     """
     return _loaded(shape, tiling, times=1)
 

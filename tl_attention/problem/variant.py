@@ -21,8 +21,8 @@ class Sizes(NamedTuple):
     seq_kv: int
 
 
-# Where packed sequences begin and end, how many rows of each count, and room for the list of tiles that the launch makes
-# of it. A tensor of used lengths that is as long as the offsets stands for none.
+# Where packed sequences begin and end, how many rows of each count, and room for the list of tiles that the launch
+# makes from that. A tensor of used lengths that is as long as the offsets stands for none.
 OFFSETS = (
     Parameter("CuSeqlensQ", "offsets", ("bounds",), "int32", kernels=("listing",)),
     Parameter("CuSeqlensK", "offsets", ("bounds",), "int32", kernels=("listing",)),
@@ -62,37 +62,32 @@ def rows_of_box(columns: int) -> int:
 class Variant:
     """A Variant describes what a kernel is compiled to compute, its head sizes, dtype, mask, features and arch.
 
-    `head_dim` is that of Q and K, `head_dim_v` that of V and the output, by default the same. `sizes` None leaves
-    the sizes to run time. `optional` names the parameters of the features that there are. `group` heads of Q share
-    one of K and V: `Sizes.heads` counts Q's. `strided` leaves to run time, too, how the caller's tensors lie in
-    memory: each tensor has a stride for every dimension but the last, which is contiguous. Head sizes are the
-    tensors': a kernel's tiles have `tile_dim` and `tile_dim_v` columns, and columns beyond the tensors' are 0. The
-    kernel is compiled for cards of `arch`, and runs on no other. A `packed` variant is of sequences of any lengths
-    that follow each other in tensors (rows, heads, columns), all strided. A row tile may have rows of `tile_heads`
-    heads of Q that share one of K and V: a warpgroup has `box` rows of each, one head's behind the other's. More
-    heads than a tile has rows for are in `subgroups`, and some of them in two. A kernel of `parts` computes each of
-    `part_blocks` KV blocks by itself: its results are the output in fp32 and the LSE of each part, one behind the
-    other as more batches. Of packed sequences the list of tiles says which KV blocks are a part: its results are
-    rows of a tile, at a place of their own, and only split sequences have parts. A persistent kernel fills a GPU of
-    `sms` SMs; it computes the same on any. A kernel with a `trace` notes the time at marks of these kinds, and
-    takes the buffer that it notes them in. An `invariant` one computes a row alike whatever lies beside it, which
-    is a kernel of its own where a feature does not.
+    Head sizes are the tensors'. A kernel's tiles have `tile_dim` and `tile_dim_v` columns; columns beyond the tensors'
+    are 0.
     """
 
-    head_dim: int
+    head_dim: int  # of Q and K
     dtype: str
     mask: Mask = FULL
-    head_dim_v: int = 0
-    sizes: Sizes | None = None
-    optional: frozenset[str] = frozenset()
-    group: int = 1
+    head_dim_v: int = 0  # of V and the output, by default head_dim
+    sizes: Sizes | None = None  # None leaves the sizes to run time
+    optional: frozenset[str] = frozenset()  # names of the parameters of the features that there are
+    group: int = 1  # heads of Q that share one of K and V; `Sizes.heads` counts Q's
+    # Leaves to run time, too, how the caller's tensors lie in memory: each tensor has a stride for every dimension but
+    # the last, which is contiguous.
     strided: bool = False
-    sms: int = HOPPER.sms
-    arch: str = HOPPER.arch
-    trace: frozenset[str] = frozenset()
-    packed: bool = False
+    sms: int = HOPPER.sms  # SMs of the GPU that a persistent kernel fills; it computes the same on any
+    arch: str = HOPPER.arch  # the kernel runs on cards of this arch only
+    trace: frozenset[str] = frozenset()  # the kernel notes the time at marks of these kinds, in a buffer that it takes
+    packed: bool = False  # sequences of any lengths follow each other in tensors (rows, heads, columns), all strided
+    # Computes a row alike whatever lies beside it, which is a kernel of its own where a feature does not.
     invariant: bool = False
+    # Each part of `part_blocks` KV blocks is computed by itself: the results are the output in fp32 and the LSE of each
+    # part, one behind the other as more batches. For packed sequences the list of tiles says which KV blocks are a
+    # part: its results are rows of a tile, at a place of their own, and only split sequences have parts.
     parts: bool = False
+    # Heads of Q that share one of K and V and have rows in one row tile: a warpgroup has `box` rows of each, one head's
+    # behind the other's. More heads than a tile has rows for are in `subgroups`, and some of them in two.
     tile_heads: int = 1
 
     def __post_init__(self) -> None:

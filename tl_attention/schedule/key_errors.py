@@ -98,7 +98,7 @@ def _entries(count: int | None) -> str:
     return "1 entry" if count == 1 else f"{count} entries"
 
 
-# --- what the author meant ---------------------------------------------------------------------------------------------
+# --- what the author meant --------------------------------------------------------------------------------------------
 
 
 def _unknown(key: KeyPath, value: Any, model: Model | None) -> str:
@@ -193,7 +193,7 @@ def _homes(name: str, model: Model | None, above: KeyPath = ()) -> Iterator[KeyP
         yield from _homes(name, model_of(field.annotation), (*above, key))
 
 
-# --- which keys there are ------------------------------------------------------------------------------------------------
+# --- which keys there are ---------------------------------------------------------------------------------------------
 
 
 def model_of(annotation: Any) -> Model | None:
