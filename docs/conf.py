@@ -1,7 +1,8 @@
 """The site: the repository's Markdown as pages, under the paths that they have here, so that links work in both.
 
-Its source folder is the repository's root: `make site`. A link to another file of the repository is a download; one that
-leads nowhere, an anchor that is none, and every other warning is an error. Fonts and scripts are all of the site's own.
+Its source folder is the repository's root: `make site`. A link to another file of the repository is a download. A link
+that leads nowhere, an anchor that is none, and every other warning is an error. Fonts and scripts are all of the site's
+own.
 """
 
 import re
@@ -46,7 +47,7 @@ def folders_are_text(app: Sphinx, doctree: document) -> None:
 
 
 def pages_of_their_own(app: Sphinx, name: str, text: list[str]) -> None:
-    """Lets a link to a page of _extra, which stands at the top of the site, lead there with its fragment: not a download."""
+    """Lets a link to a page of _extra, which stands at the top of the site, keep its fragment: it is no download."""
     text[0] = re.sub(r"\[([^\]]+)\]\(_extra/([^)]+)\)", r'<a href="../\2">\1</a>', text[0])
 
 

@@ -23,7 +23,7 @@ def on_a_gpu(example: Callable[[str], None]) -> None:
 
 
 def compare(what: str, output: torch.Tensor, expected: torch.Tensor, tolerance: float = 2e-2) -> None:
-    """Print the largest difference. Raise AssertionError if it exceeds `tolerance`, which allows for bf16's rounding."""
+    """Print the largest difference. Raise AssertionError if it exceeds `tolerance`, which allows for bf16 rounding."""
     difference = (output.float() - expected.float()).abs().max().item()
     print(f"{what}: {tuple(output.shape)} {output.dtype}, largest difference {difference:.1e}")
     torch.testing.assert_close(output.float(), expected.float(), atol=tolerance, rtol=tolerance)

@@ -1,4 +1,4 @@
-"""A model generates: each token's keys and values are written into a cache that grows in place, and its query reads them."""
+"""A model generates: each token's keys and values go into a cache that grows in place, and its query reads them."""
 
 from __future__ import annotations
 

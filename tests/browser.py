@@ -52,7 +52,7 @@ def browser() -> Iterator[Any]:
 
 
 def faults(driver: Any, page: Path, width: int, tables: Sequence[int], scheme: str = "light") -> Iterator[str]:
-    """Says what is wrong with a page that is so many pixels wide; its tables should have so many rows, headers included."""
+    """Says what is wrong with a page of this width in pixels; its tables should have so many rows, headers included."""
     from selenium.webdriver.support.ui import WebDriverWait
 
     # A window cannot be as narrow as a telephone.
@@ -87,7 +87,7 @@ def has_shadow(attachment: str, image: str) -> bool:
 
 
 def letters(address: str) -> float:
-    """Returns the pixels of an SVG's smallest letters: text, or outlines, which are scaled by a hundredth of their points."""
+    """Returns the pixels of an SVG's smallest letters: of text, or of outlines, which are scaled by points / 100."""
     svg = Path(unquote(urlsplit(address).path)).read_text()
     of_text = [
         float(size) for size in re.findall(r'font-size="([\d.]+)"|font:[^;"]*?([\d.]+)px', svg) for size in size if size

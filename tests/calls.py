@@ -1,4 +1,4 @@
-"""Calls of attention() here differ in one thing, and each says what it does: which kernel it launches, how, or its error."""
+"""Calls of attention() here differ in one thing, and each says which kernel it launches and how, or its error."""
 
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -208,7 +208,7 @@ def call(options: Options) -> Any:
 
 @pytest.fixture
 def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
-    """Makes `attention` take CPU and meta tensors for those of two GPUs with different numbers of SMs, and launch nothing."""
+    """Makes `attention` take CPU and meta tensors for those of two GPUs that differ in SMs, and launch nothing."""
     found = Recorder()
     take_for_a_gpu(monkeypatch, found.kernel_of)
     monkeypatch.setattr(compiled, "sms_of", lambda device: SMS[device.type])

@@ -2,8 +2,8 @@
 
     python tests/code_lines.py [CHECKOUT]
 
-CUDA beside the kernels (`*.cuh`) counts like Python. What somebody reads who wants to know one kernel from YAML to result
-is the path: problem, schedule, program, what kernels share, the warp-specialised kernel, and op.
+CUDA beside the kernels (`*.cuh`) counts like Python. The path is what somebody reads who wants to know one kernel from
+YAML to result: problem, schedule, program, what kernels share, the warp-specialised kernel, and op.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def files(folder: Path) -> list[Path]:
 
 
 def count(root: Path = ROOT) -> Counter[str]:
-    """Returns the lines of each room, of tools and of tests, of the `library` (all but the laboratory) and of the `path`."""
+    """Returns the lines of each room, tools, tests, the `library` (all but the laboratory) and the `path`."""
     found: Counter[str] = Counter()
     package = root / PACKAGE
     for path in files(package):

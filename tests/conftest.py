@@ -1,4 +1,4 @@
-"""Tests share what is here: the command line in this process, the seed schedule with one line changed, and the GPU tests."""
+"""Tests share the command line in this process, the seed schedule with one line changed, and the GPU's marks."""
 
 import compileall
 import json

@@ -49,7 +49,7 @@ class EventProgram:
 
 
 def event_programs() -> Iterator[EventProgram]:
-    """Yields programs of every form and option, with one or two warps in a warpgroup; the shortest also with all four."""
+    """Yields programs of every form and option, with one or two warps a warpgroup; the shortest also with all four."""
     for form in FORMS:
         for option, keys in OPTIONS.items():
             schedule = overlap(form, **keys)

@@ -1,4 +1,4 @@
-"""Waits for the GPU with a limit. If a kernel hangs or fails, its process is of no more use: every later call fails too."""
+"""Waits for the GPU with a limit. After a kernel that hangs or fails, every later call of its process fails too."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""Computes gradients of attention in fp64, and stands in for PyTorch's backwards, FlashAttention-2's and cuDNN's, on the CPU."""
+"""Computes gradients of attention in fp64, and stands in for FlashAttention-2's and cuDNN's backward on the CPU."""
 
 from collections.abc import Callable, Iterator
 
@@ -20,7 +20,7 @@ def visible(seq_q: int, seq_kv: int, left: int = OPEN, right: int = OPEN) -> Ten
 
 
 def visible_to_flash(seq_q: int, seq_kv: int, left: int, right: int) -> Tensor:
-    """Says which keys a query sees, as FlashAttention-2 does: a side that alone is open becomes seq_kv, beyond every key."""
+    """Says which keys a query sees, as FlashAttention-2 does: a side that alone is open becomes seq_kv."""
     left, right = (OPEN if side >= seq_kv else side for side in (left, right))
     if (left == OPEN) != (right == OPEN):
         left, right = (seq_kv if side == OPEN else side for side in (left, right))
@@ -49,7 +49,7 @@ def exact(
 def _from_lse(
     grad: Tensor, q: Tensor, k: Tensor, v: Tensor, output: Tensor, lse: Tensor, seen: Tensor, scale: float
 ) -> tuple[Tensor, ...]:
-    """Computes gradients from output and LSE, (batch, heads, seq, head_dim) and without the last, as the operators do."""
+    """Computes gradients from output and LSE as the operators do: (batch, heads, seq, head_dim), and no head_dim."""
     dO, Q, K, V, output = (x.double() for x in (grad, q, k, v, output))
     K, V = (x.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for x in (K, V))
     P = (scale * Q @ K.transpose(2, 3) - lse[..., None]).exp().masked_fill(~seen, 0)
@@ -65,11 +65,9 @@ def _flash(
     grad, q, k, v, output, lse, cum_q, cum_k, max_q, max_k, dropout, causal, rng_state, unused, *, scale=None, finite=True,
     **window,
 ):  # fmt: skip
-    """Computes gradients from output and LSE as FlashAttention does, in fp64. All are (batch, seq, heads, head_dim).
-
-    Packed sequences are (rows, heads, head_dim). It writes no gradient of rows that are no sequence's.
-    """
+    """Computes gradients from output and LSE as FlashAttention does, in fp64 and for (batch, seq, heads, head_dim)."""
     if cum_q is not None:
+        # Packed sequences are (rows, heads, head_dim). Rows that are no sequence's get no gradient.
         gradients = tuple(torch.full_like(x, torch.nan) for x in (q, k, v))
         for n in range(len(cum_q) - 1):
             of_q, of_k = (slice(*cum[n : n + 2].tolist()) for cum in (cum_q, cum_k))

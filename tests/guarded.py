@@ -21,7 +21,7 @@ class Guarded:
     memory: Tensor
 
     def around(self) -> Tensor:
-        """Returns the memory's bits with zeros for the tensor's elements: a write to the tensor may not change these bits."""
+        """Returns the memory's bits with zeros for the tensor's elements: a write to the tensor may not change them."""
         inside = torch.zeros_like(self.memory, dtype=torch.bool)
         strides, offset = self.tensor.stride(), self.tensor.storage_offset()
         inside.as_strided(self.tensor.shape, strides, offset).fill_(True)
@@ -34,7 +34,7 @@ def bits(x: Tensor) -> Tensor:
 
 
 def guarded(sizes: tuple[int, ...], like: Tensor, memory: str, layout: str, fill: float) -> Guarded:
-    """Makes a tensor of these sizes (batch, heads, seq, head_dim), with dtype and device of `like`; all memory is `fill`.
+    """Makes a tensor (batch, heads, seq, head_dim) with the dtype and device of `like`; all its memory is `fill`.
 
     `memory` says how the tensor lies: contiguous in the layout, transposed from the other layout, or sliced from wider
     rows.

@@ -13,8 +13,8 @@ SIZE = 2 * 1 * 2 * 16 * 8
 
 HONEST = "import torch\ncustom_kernel = lambda data: torch.nn.functional.scaled_dot_product_attention(*data)\n"
 
-# Of a submission in whose `folder` the right outputs are, for calls before which the inputs change by CHANGES. `plan` is
-# what the worker was told, from its frame, `done` says what an honest process says.
+# Of a submission in whose `folder` the right outputs are, for calls before which the inputs change by CHANGES. `plan`
+# is what the worker was told, from its frame; `done` says what an honest process says.
 CHANGES = ((3, 5, 1, 2), (0, 0, 0, 0), (15, 14, 3, 1))
 PREAMBLE = (
     f"""\
@@ -48,7 +48,7 @@ def note(value):
 
 
 def forging(code: str) -> str:
-    """Returns a submission that, when it is imported for a test, does what it likes in the worker's place, and leaves."""
+    """Returns a submission that does what it likes in the worker's place when a test imports it, and then leaves."""
     return "custom_kernel = print\nif plan['line']:\n" + indent(f"{code}\nos._exit(0)\n", "    ")
 
 

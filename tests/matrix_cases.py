@@ -20,7 +20,7 @@ LAYOUTS = ("bhsd", "bshd")
 REPEATED = "repeated"
 MEMORIES = ("contiguous", "transposed", "sliced", "packed")
 OUTS = ("none", "contiguous", "sliced")
-# (softcap, what Q is multiplied with): scores of a quarter of the cap as FlashAttention-3's test has them, and large ones.
+# (softcap, factor of Q): scores of a quarter of the cap, as FlashAttention-3's test has them, and large ones.
 CAPS = ((15.0, 3.75), (30.0, 1.0), (50.0, 16.0))
 NO_CAP = ((0.0, 1.0),)
 SCALES = ("default", 0.0625)

@@ -106,7 +106,7 @@ class Kernel:
 
     @cached_property
     def scheduled(self) -> Schedule:
-        """Returns the kernel's schedule: the default for its number of queries and many keys unless the kernel names one."""
+        """Returns the kernel's schedule: its own, or the default for its number of queries and many keys."""
         return self._schedule(self.masked)
 
     def _schedule(self, mask: Mask) -> Schedule:
@@ -115,7 +115,7 @@ class Kernel:
         sizes = (1, heads, seq_q, LONG, head_dim, self.dtype, mask, head_dim_v, heads_kv)
         shape = AttentionShape(*sizes).asking(softcap=30.0 * self.capped, sinks=self.sinks, lse=self.lse)
         found = schedule_of(None if self.schedule == "default" else self.schedule, shape, HOPPER).model_dump()
-        # Which heads are put together, and in how many parts keys are, other tests draw: here a kernel has all its cases.
+        # Other tests draw which heads are put together, and how many parts keys have: here a kernel has all its cases.
         return Schedule(**found | {"kernel": found["kernel"] | {"rows_of": "head", "part_blocks": None}})
 
     @property
@@ -129,7 +129,7 @@ class Kernel:
         )
 
     def runs(self, seq_q: int, seq_kv: int) -> bool:
-        """Says whether this kernel runs at these lengths: no side of its window is open there, and its tensors may lie so."""
+        """Says whether this kernel runs at these lengths: its window has no open side, and tensors may lie so."""
         rows = Rows.of(self.masked, seq_q, seq_kv)
         kept = fitted(self.masked, rows.count, seq_kv) == self.masked
         # The queries that are computed are a part of the tensor where others see no key.

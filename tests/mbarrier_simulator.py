@@ -24,7 +24,7 @@ from tl_attention.program.events import CLUSTER, Event, Process
 
 
 class Machine:
-    """A machine runs a program. Its State is a list of numbers; the first numbers are the place of each warp in its run.
+    """A machine runs a program. Its State is a list of numbers, of which the first are each warp's place in its run.
 
     Choices are numbered: the warps, then the starts of blocks, then all that is ever in flight.
     """

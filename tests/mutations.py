@@ -55,7 +55,7 @@ def enough(cases: int, counts: Counter[str], least: Mapping[str, int]) -> Iterat
 
 @cache
 def shipped() -> dict[str, Schedule]:
-    """Returns the schedules at the top that have a Program, and the seed's variants, by the last part of their names."""
+    """Returns the schedules at the top that have a Program, and the seed's variants, by the last part of the name."""
     paths = [*SCHEDULES.glob("*.yaml"), *SCHEDULES.glob("experiments/seed/*.yaml")]
     loaded = {path.stem: load(path) for path in sorted(paths, key=lambda path: path.name)}
     return {name: schedule for name, schedule in loaded.items() if schedule.has_program}
@@ -122,7 +122,7 @@ def with_options(schedule: Schedule, rng: random.Random) -> Schedule:
 
 
 def _parts_of(statement: str) -> list[str]:
-    """Returns the statements that are part of this one; for a split statement, those that are part of its first chunk."""
+    """Returns the statements that are part of this one; for a split statement, those of its first chunk."""
     return [part for part, partner in TABLE.fused.items() if statement in (partner, f"{partner}.0")]
 
 
@@ -143,7 +143,7 @@ def derive_small(schedule: Schedule, model: Model) -> Program:
 
 
 def mutate(schedule: Schedule, rng: random.Random) -> Schedule:
-    """Changes a schedule's order or number of buffers one to four times at random; it stays well-formed, maybe illegal."""
+    """Changes a schedule's order or number of buffers one to four times at random; it stays well-formed."""
     return walk(schedule, rng, rng.randint(1, 4), lambda name: name in groups.MOVES or name == "num_stages")
 
 

@@ -1,4 +1,4 @@
-"""The tests of packed sequences have these cases: FlashAttention-3's matrix of them, and ragged batches drawn besides."""
+"""The tests of packed sequences have these cases: FlashAttention-3's matrix of them, and ragged batches drawn here."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ def _length(most: int, rng: random.Random) -> int:
 
 
 def mixed(kernel: Kernel, count: int, most: int = 5000) -> Iterator[PackedCase]:
-    """Draws what `few` does with one or two prompts among the sequences, of which some have keys before their queries."""
+    """Draws what `few` does with one or two prompts among the sequences, some of which have keys before them."""
     return few(kernel, count, most, prompts=True)
 
 

@@ -52,7 +52,7 @@ def biased(call: Call, q: Tensor, *others: Any, **options: Any) -> tuple[Tensor,
 
 
 def scaled(call: Call, q: Tensor, *others: Any, **options: Any) -> tuple[Tensor, Tensor]:
-    """Scores have the factor of their queries: (batch, heads, seq, head_dim), or packed ones (rows, heads, head_dim)."""
+    """Scores have the factor of their queries: (batch, heads, seq, head_dim), or packed (rows, heads, head_dim)."""
     of_heads = SCALES[: q.shape[1]].reshape(-1, *[1] * (q.dim() - 2))
     return call(q * of_heads.to(q.dtype), *others, return_lse=True, **options)
 
@@ -63,17 +63,14 @@ Fault = tuple[str, str, str, str, str]
 
 @dataclass(frozen=True)
 class Added:
-    """An Added is the feature of a patch: a call's value, what a problem has of it, and how to say the same without it.
+    """An Added is the feature of a patch, with what a test needs to call it and to break it."""
 
-    `wrong` are values that are none, and what refuses them. `apart` says that heads have tiles of their own.
-    """
-
-    value: Any
-    asked: Any
-    same: Callable[..., tuple[Tensor, Tensor]]
-    wrong: tuple[Any, ...]
-    expected: str
-    apart: bool
+    value: Any  # of a call
+    asked: Any  # what a problem has of it
+    same: Callable[..., tuple[Tensor, Tensor]]  # says the same without the feature
+    wrong: tuple[Any, ...]  # values that are none
+    expected: str  # what refuses them
+    apart: bool  # heads have tiles of their own
     said: str
     faults: dict[str, Fault]
 
@@ -144,7 +141,7 @@ def value(heads: int) -> Any:
 
 
 def check(on_cpu: Kernels, call: Any, given: list[Any], **options: Any) -> set[Variant]:
-    """Holds a call with the feature to one without it, and returns the variants that it asks for, which kernels have."""
+    """Holds a call with the feature to one without it, and returns the variants that it asks for."""
     wanted = OURS.same(call, *given, **options)
     on_cpu.asked.clear()
     # The second call takes the plan that the first has left.

@@ -18,10 +18,11 @@ SHARED = 0.5
 
 @dataclass(frozen=True)
 class Box:
-    """A box is a line of text as it is drawn: its size in points, and its edges in pixels from the upper left corner."""
+    """A box is a line of text as it is drawn."""
 
     text: str
-    size: float
+    size: float  # in points
+    # The edges are pixels from the upper left corner.
     left: float
     top: float
     right: float

@@ -42,7 +42,7 @@ def compile_by_name(candidate: Candidate) -> Compiled:
 
 
 def failed_reads(file: Path, kernel: Finished) -> int:
-    """Counts failed reads for test_store.py. Before each read the same kernel was written, by this process and by others."""
+    """Counts failed reads for test_store.py. Before each read this process and others wrote the same kernel."""
     failed = 0
     for _ in range(300):
         store.keep(file, kernel)

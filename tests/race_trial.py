@@ -19,10 +19,10 @@ ORDERS = 200
 
 @dataclass(frozen=True)
 class Trial:
-    """A trial has what the proof says of a program in each of its own orders, None for accepted, and what some order does."""
+    """A trial has what the proof says of a program in each of its own orders, and what some order does."""
 
     program: EventProgram
-    refusals: tuple[Unsafe | None, ...]
+    refusals: tuple[Unsafe | None, ...]  # None for accepted
     fault: str | None
     all_orders: bool
 
@@ -78,7 +78,7 @@ def trial(program: EventProgram, seed: int) -> Trial:
 
 
 def simulated(program: EventProgram, seed: int, quick: bool = False) -> tuple[str | None, bool]:
-    """Returns (what goes wrong in some order, whether all orders were tried); `quick` looks for a likely fault first."""
+    """Returns (what goes wrong in some order, whether all orders were tried); `quick` tries a likely fault first."""
     machine, rng = Machine(program.roles, program.counts), random.Random(seed)
     if quick and (fault := tried(machine, ORDERS // 10, rng)):
         return str(fault), False

@@ -1,4 +1,4 @@
-"""compute-sanitizer checks one ragged case of each variant; this module, run as a program, launches one lowering's cases.
+"""compute-sanitizer checks one ragged case of each variant; run as a program, this launches one lowering's cases.
 
 Numbers are drawn on the CPU and copied, so that nothing but the kernels runs on the GPU.
 """

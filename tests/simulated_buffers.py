@@ -12,7 +12,7 @@ Buffer = tuple[int, str, int]
 
 
 class Reads:
-    """Reads have a number for each warp and buffer that the TMA fills and the warp reads: 1 after a read, until a fence."""
+    """Reads have a number for each warp and buffer that the TMA fills and the warp reads: 1 from a read to a fence."""
 
     def __init__(
         self, warps: Iterable[Own], roles: Mapping[Process, Sequence[Event]], slot: Callable[[object, int], int]
@@ -100,7 +100,7 @@ class Puts:
         return [Operation(do, changes=changes)] if mine else []
 
     def product(self, own: Own, event: Event) -> list[Operation]:
-        """Issues a product of all parts of its warpgroup; all parts must be there when the first warp issues the product."""
+        """Issues a product of all parts of its warpgroup, which must be there when its first warp issues it."""
         wanted, readings, bits = [], [], 0
         for name, index, step in event.reads:
             if name in self.names:

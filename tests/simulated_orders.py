@@ -47,7 +47,7 @@ def explore(machine: Machine, states: int) -> Fault | None:
 
 
 def _run_alone(machine: Machine, futures: list[list[Masks]], state: State) -> list[int]:
-    """Goes on while one choice is enough, and returns the choices where one is not. Raises Fault."""
+    """Goes on while one choice is enough, and returns the choices where one is not, or raises Fault."""
     while True:
         choices = machine.choices(state)
         if not choices:
@@ -119,7 +119,7 @@ def _run_by_chance(machine: Machine, rng: random.Random) -> None:
 
 
 def _ranking(machine: Machine, rng: random.Random) -> list[int]:
-    """Ranks the choices: the first that is ready is taken. FLIGHT is anything in flight that the list does not name."""
+    """Ranks the choices, of which the first that is ready is taken; FLIGHT is any that is in flight and not named."""
     ranking = [*range(machine.lasting)]
     rng.shuffle(ranking)
     ranking.insert(rng.choice((0, len(ranking), rng.randrange(len(ranking)))), FLIGHT)

@@ -1,4 +1,4 @@
-"""Numbers are the state of a simulated cluster; operations change them by the rules that mbarrier_simulator.py states."""
+"""Numbers are a simulated cluster's state; operations change them by the rules that mbarrier_simulator.py states."""
 
 from collections.abc import Callable, Iterable
 

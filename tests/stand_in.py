@@ -108,7 +108,7 @@ def on_a_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def compiled_for(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Variant]]:
-    """Yields what `attention` compiles for CPU tensors, which pass as tensors of a GPU with 114 SMs; kernels do nothing."""
+    """Yields what `attention` compiles for CPU tensors, taken for those of a GPU with 114 SMs; kernels do nothing."""
     asked: list[Variant] = []
 
     def kernel_of(schedule: object, variant: Variant) -> Any:

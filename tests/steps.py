@@ -91,7 +91,7 @@ def drawn(seed: int, device: str, dtype: torch.dtype = torch.bfloat16) -> Tensor
 
 
 def gradients(block: Block, x: Tensor, call: Callable[[Tensor], Tensor] | None = None) -> Gradients:
-    """Returns the gradients of one step, of the hidden states and of all weights; `call` runs the module in its place."""
+    """Returns the gradients of one step: of the hidden states and of all weights; `call` runs in the module's place."""
     block.zero_grad(set_to_none=True)
     x = x.detach().requires_grad_()
     output = block(x) if call is None else call(x)

@@ -1,7 +1,7 @@
 """A feature takes few files: each patch adds one to a copy of the package, where it passes from the call to the proof.
 
-A patch is what somebody would commit: `score_bias.patch` adds a number to every score, `head_scales.patch` multiplies the
-scores of each head. When one no longer applies, change it with the code that it patches, and keep it within MOST_FILES.
+A patch is what somebody would commit: `score_bias.patch` adds a number to every score, `head_scales.patch` multiplies
+each head's scores. When one no longer applies, change it with the code that it patches, and keep it within MOST_FILES.
 """
 
 from __future__ import annotations

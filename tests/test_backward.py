@@ -178,7 +178,7 @@ ON_GPU = {
 
 
 def sdpas(q, k, v, grad, window, layout) -> list[Tensor]:
-    """Returns gradients of PyTorch's fused attention, (batch, heads, seq, head_dim): of flash where flash has the mask."""
+    """Returns gradients of PyTorch's fused attention, (batch, heads, seq, head_dim): of flash if it has the mask."""
     inputs = [x.detach().requires_grad_() for x in bhsd((q, k, v), layout)]
     group = inputs[0].shape[1] // inputs[1].shape[1]
     seen = visible(inputs[0].shape[2], inputs[1].shape[2], *window).cuda()

@@ -59,7 +59,7 @@ def train(sizes: tuple[int, ...] = SQUARE, of: Callable[..., Tensor] = attention
     return [*torch.autograd.grad(of(*inputs, **options), inputs, grad)]
 
 
-# --- the rules ---------------------------------------------------------------------------------------------------------
+# --- the rules --------------------------------------------------------------------------------------------------------
 
 
 def cases() -> Iterator[Case]:
@@ -138,7 +138,7 @@ def test_a_file_of_rules_is_read_with_the_lines_of_its_rules(tmp_path) -> None:
     assert found.rules[0].served == "square true, seq_kv_mod_128 64" and found.rules[1].served == "any case"
 
 
-# --- which operator a call takes ---------------------------------------------------------------------------------------
+# --- which operator a call takes --------------------------------------------------------------------------------------
 
 # Sizes as in test_backward.py, options, and the operator. A rule is tested at both sides of each of its edges.
 CALLS = {
@@ -231,7 +231,7 @@ def test_where_cudnn_is_switched_off_it_computes_no_gradient(on_cpu: Kernels, op
     assert operators.taken == [CUDNN, FLASH2, CUDNN]
 
 
-# --- its first calls ---------------------------------------------------------------------------------------------------
+# --- its first calls --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -289,7 +289,7 @@ def test_the_table_of_shapes_stays_small(on_cpu: Kernels, operators: Operators, 
     assert first is again
 
 
-# --- what cuDNN cannot do ----------------------------------------------------------------------------------------------
+# --- what cuDNN cannot do ---------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -356,7 +356,7 @@ def test_that_memory_is_full_is_no_refusal(on_cpu: Kernels, operators: Operators
     assert operators.taken == [CUDNN, CUDNN]
 
 
-# --- how gradients lie in memory ---------------------------------------------------------------------------------------
+# --- how gradients lie in memory --------------------------------------------------------------------------------------
 
 # How the output's gradient, (1, 2, 65, 64), may lie.
 PLACES: dict[str, Callable[[Tensor], Tensor]] = {

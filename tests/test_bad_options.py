@@ -1,4 +1,4 @@
-"""Bad options, outputs and machines give one line on stderr and exit code 2; no traceback, and nothing is left behind."""
+"""Bad options, outputs and machines give one line on stderr and exit code 2: no traceback, and nothing left behind."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Every candidate ends as one row with a status and a reason, whatever happens to the candidate. A stand-in plays the GPU."""
+"""Every candidate ends as one row with a status and a reason, whatever happens to it. A stand-in plays the GPU."""
 
 import json
 from pathlib import Path

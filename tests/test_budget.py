@@ -1,6 +1,6 @@
 """Each room has a budget of code lines, as `python tests/code_lines.py` counts them.
 
-Whoever makes a room grow says in the commit what leaves, or raises the room's line here in that commit, with the reason.
+Whoever makes a room grow says in the commit what leaves, or raises the room's line here in that commit and says why.
 Where a room has shrunk by more than SLACK, its line here follows.
 """
 

@@ -1,4 +1,4 @@
-"""Tests check cards: their limits, which GPU is which, what a lowering is compiled for, and what is refused on which card."""
+"""Tests check cards: their limits, which GPU is which, a lowering's target, and what is refused on which card."""
 
 import re
 from dataclasses import replace
@@ -21,8 +21,8 @@ from tl_attention.schedule.files.conditions import Case
 
 BEST = shipped()["best"]
 SHAPE = AttentionShape(1, 2, 64, 64, 128)
-# CUDA C++ Programming Guide, technical specifications per compute capability: KiB of shared memory of an SM and of a block,
-# threads and blocks of an SM.
+# CUDA C++ Programming Guide, technical specifications per compute capability: KiB of shared memory of an SM and of a
+# block, threads and blocks of an SM.
 SPECIFIED = {
     (8, 0): (164, 163, 2048, 32),
     (8, 6): (100, 99, 1536, 16),

@@ -1,4 +1,4 @@
-"""`--arch` names a card that is not at hand: commands compile, check and speak for it. attention() takes a card at hand."""
+"""`--arch` names a card that is not at hand: commands compile, check and speak for it; attention() does not."""
 
 import re
 from types import SimpleNamespace
@@ -36,7 +36,7 @@ def no_gpu(monkeypatch):
 
 @pytest.fixture
 def measured(monkeypatch, on_a_machine, tmp_path, cli):
-    """Runs `run` or `bench` with stand-ins, and returns the rows, the command's result, and what the GPU was asked to do."""
+    """Runs `run` or `bench` with stand-ins, and returns the rows, the command's result, and what the GPU had to do."""
     gpu, asked = Gpu(), []
 
     class Noting(Compilers):

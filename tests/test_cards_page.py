@@ -33,7 +33,7 @@ def row(name: str, arch: str, registers: int | None, dtype: str = "float16", mas
 
 
 def test_the_blocks_of_an_sm_count_the_producer_and_the_mbarriers() -> None:
-    """`short_d64` has 128 threads that compute and 128 that load; two blocks fit an SM, launched with 128 registers a thread."""
+    """`short_d64` has 128 threads that compute and 128 that load; two blocks fit an SM, of 128 registers a thread."""
     problem = problem_of(AttentionShape(1, 1, 128, 128, 64))
     rows = [replace(row("short_d64", "sm_90a", registers), problem=problem) for registers in (128, 136, 168)]
     assert [*map(cards.blocks_per_sm, rows)] == [2, 1, 1]

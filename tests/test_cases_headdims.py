@@ -76,7 +76,7 @@ def test_what_no_kernel_takes_is_refused_in_one_line(columns, words) -> None:
     assert "\n" not in str(error.value)
 
 
-# --- the schedules that run them ---------------------------------------------------------------------------------------
+# --- the schedules that run them --------------------------------------------------------------------------------------
 
 
 def default_of(size: HeadSize, mask: Mask) -> str:
@@ -109,7 +109,7 @@ def test_what_is_made_for_another_size_is_told(cli, error_of) -> None:
     assert "tma goes through Q's tile, of 192 columns, and the output's has 128: expected vector or direct" in found
 
 
-# --- the oracle --------------------------------------------------------------------------------------------------------
+# --- the oracle -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("size", ["8", "104", "192/128", "64/128", "256/40"])
@@ -129,7 +129,7 @@ def test_the_reference_takes_v_of_another_head_size() -> None:
     assert v.shape[3] == 128 and torch.allclose(attention_fp64(q, k, v, mask=FULL, scale=0.1), wanted, atol=1e-12)
 
 
-# --- the generated code ------------------------------------------------------------------------------------------------
+# --- the generated code -----------------------------------------------------------------------------------------------
 
 
 def test_only_a_kernel_that_needs_it_carries_the_bounded_store() -> None:

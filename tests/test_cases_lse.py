@@ -1,4 +1,4 @@
-"""A device function stores the LSE, by one line that is read and proved. The faults of the LSE are in tests/faults/lse.py."""
+"""A device function stores the LSE, by one line that is read and proved. The LSE's faults: tests/faults/lse.py."""
 
 import ctypes
 import re
@@ -25,7 +25,7 @@ ASKED = [name for name, kernel in OF_FORMS.items() if "LSE" in kernel.variant.op
 
 
 def stores(source: str) -> list[int]:
-    """Returns the numbers, from 0, of the lines that store the LSE: calls in the kernel, not the function that they call."""
+    """Returns the numbers, from 0, of the kernel's lines that store the LSE: calls, not the function that they call."""
     lines = source.splitlines()
     body = next(number for number, line in enumerate(lines) if "__launch_bounds__" in line)
     return [number for number, line in enumerate(lines) if number > body and line.strip().startswith((CALL, OF_HEADS))]
@@ -38,7 +38,7 @@ def line_of(code: Code) -> str:
 
 @pytest.mark.parametrize("name", sampled(ASKED, [*(name for name in ASKED if name in PROVED), "fa3_pipelined, asked"]))
 def test_the_proof_reads_and_reaches_the_lines_that_store_it(name):
-    """One line stores the LSE, or one that of a part and one that of all keys; in mma_sync there is one for 16 rows of a warp."""
+    """One line stores the LSE, or one a part's and one that of all keys; mma_sync has one for 16 rows of a warp."""
     verdict, variant = proved(KERNELS[name]), KERNELS[name].variant
     found = stores(lowered(KERNELS[name]).source)
     assert len(found) == 1 + (variant.packed and variant.parts) or KERNELS[name].schedule.lowering == "mma_sync"
@@ -82,7 +82,7 @@ def test_a_store_that_was_not_asked_for_is_refused(name):
         prove(kernel.schedule, replace(plain, variant=asked, parameters=asked.parameters()))
 
 
-# --- what is left to the numbers ---------------------------------------------------------------------------------------
+# --- what is left to the numbers --------------------------------------------------------------------------------------
 
 
 # tests/test_op_lse.py shows them on a GPU.

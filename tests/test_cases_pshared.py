@@ -1,4 +1,4 @@
-"""A warp puts P in shared memory: tests check where, and in which order with products. Faults: tests/faults/pshared.py."""
+"""Tests check where a warp puts P in shared memory, and in which order with products. Faults: faults/pshared.py."""
 
 import functools
 import re
@@ -51,7 +51,7 @@ def test_every_line_that_puts_p_runs(name):
 
 
 def test_the_wait_for_mma1_comes_before_the_cast_that_overwrites_its_operand():
-    """The wait is as with P in registers: statements read and write the same. An order that cannot have it is refused."""
+    """The wait is as with P in registers, as statements read and write the same. Other orders are refused."""
     with pytest.raises(
         ScheduleRefused, match=r"^cast\(t\) overwrites acc_s_cast before mma1\(t-1\), emitted later, has"
     ):

@@ -38,7 +38,7 @@ def cell(group: str = "d128", shape: AttentionShape = SHAPE, **options) -> Cell:
 
 @pytest.fixture
 def run(monkeypatch) -> Callable[..., dict[str, CellRow]]:
-    """Gives a function that measures cells on a stand-in, and returns rows by name; recorded rows read back as they were."""
+    """Gives a function that measures cells on a stand-in, and returns rows by name as they are read back."""
 
     def of(some: list[Cell], gpu: Gpu, **options) -> dict[str, CellRow]:
         monkeypatch.setattr(session, "Worker", lambda: gpu)
@@ -122,7 +122,7 @@ def test_the_lse_is_compared_with_the_same_schedule_without_it(run) -> None:
 
 
 def test_an_invariant_kernel_is_compared_with_the_faster_one() -> None:
-    """Invariant kernels differ under a window that hides nothing, with a softcap, and where keys choose the schedule."""
+    """Invariant kernels differ under a window that hides nothing, with a softcap, and if keys choose the schedule."""
     shapes = (
         replace(SHAPE, mask=Mask(5000, 5000)),
         SHAPE.asking(softcap=30.0),
@@ -315,7 +315,7 @@ def test_a_cell_is_chosen_by_its_name(cli, error_of, tmp_path, monkeypatch) -> N
 
 @pytest.fixture
 def compared(cli, monkeypatch, tmp_path, on_a_machine) -> Callable[..., tuple[Any, Path]]:
-    """Gives a function that runs `compare` on cells of FILE and a stand-in with a fault, and returns result and record."""
+    """Gives a function that runs `compare` on cells of FILE and a faulty stand-in, and returns result and record."""
 
     def run(*only: str, fault: CallFailed | None = None) -> tuple[Any, Path]:
         gpu = Gpu({} if fault is None else {("sample", "best_causal"): fault}, ms=lambda of: 1.0)

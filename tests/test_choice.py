@@ -1,4 +1,4 @@
-"""A configuration is chosen: some kernels are left out for a reason, others are timed in turn. Stand-ins compile and time."""
+"""A configuration is chosen: some kernels are left out for a reason, others timed in turn, all by stand-ins."""
 
 import pytest
 from stand_in import Compilers, Gpu, on_a_machine
@@ -30,7 +30,7 @@ def named(options: str, tile: str = "128, 64, 64, 4") -> Configuration:
 
 
 class Pool(Compilers):
-    """This pool compiles each candidate to code of its own, but for what `found` has: (code, report), or what went wrong."""
+    """This pool compiles each candidate to code of its own; `found` has other (code, report), or what went wrong."""
 
     def __init__(self, found: dict[Configuration, tuple[str, StaticReport] | Compiled] | None = None):
         super().__init__()

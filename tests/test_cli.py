@@ -106,7 +106,7 @@ def test_explain_of_inferred_says_that_there_is_no_program(cli) -> None:
 
 @pytest.fixture
 def fake_runner(monkeypatch):
-    """Makes rows without compiling: notes what `bench.measure` is given, and gives rows of the status that a test wants."""
+    """Makes rows without compiling: notes what `bench.measure` is given, and gives rows of the status a test wants."""
     from tl_attention.lab.measure import bench
     from tl_attention.lab.measure.records import Row, problem_of
 

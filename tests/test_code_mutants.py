@@ -1,4 +1,4 @@
-"""The proof lets no mutant of `tools/mutate_code.py` pass that it must not; a person has judged some that do no harm."""
+"""The proof passes no mutant of `tools/mutate_code.py` but those that a person has judged to do no harm."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ SEED = "CI"
 
 
 def passed(name: str, file: Path, count: int = COUNT) -> list[str]:
-    """Returns the sample's mutants that are C++, and neither refused, equivalent, the numbers' nor judged by a person."""
+    """Returns the sample's C++ mutants that are neither refused, equivalent, the numbers' nor judged by a person."""
     code = lowered(KERNELS[name])
     verdict = proved(KERNELS[name])
     found = sample(mutants(code, verdict, NUMBERS, SEED), count, SEED)

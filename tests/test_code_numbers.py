@@ -96,7 +96,7 @@ WRONG = sorted({kernel for _, kernel, _ in ALL.values()})
 
 @pytest.mark.parametrize("kernel", sampled(WRONG, WRONG[::3]))
 def test_faults_of_the_numbers_pass_the_proof(kernel):
-    """All faults of a kernel are put in at once: one in something that is read would be refused whatever the others are."""
+    """All faults of a kernel are put in at once: a fault in what is read would be refused whatever the others are."""
     prove(KERNELS[kernel].schedule, with_faults(kernel, [name for name, (_, of, _) in ALL.items() if of == kernel]))
 
 

@@ -36,8 +36,8 @@ def draw(rng: random.Random) -> Given | None:
     }
     produced = rng.random() < 0.4
     if produced:
-        # The loads run ahead as far as their buffers let them; elsewhere their places say how many buffers there are. The
-        # loop over masked blocks may have fewer iterations than there are buffers.
+        # The loads run ahead as far as their buffers let them; elsewhere their places say how many buffers there are.
+        # The loop over masked blocks may have fewer iterations than there are buffers.
         kernel |= {"k_stages": rng.choice((1, 2, 5)), "v_stages": rng.choice((1, 2))}
     loads = [
         PRODUCER if produced and "load_" in group[0] else order for group, order in zip(given["group"], given["order"])

@@ -1,4 +1,4 @@
-"""The warp-specialised kernel as generated runs the events of its roles, and nothing of its masked loop may be left out."""
+"""The warp-specialised kernel as generated runs its roles' events, and its masked loop needs each of its lines."""
 
 import re
 from collections import Counter
@@ -120,7 +120,7 @@ SYNCHRONISES = {
 
 
 def check(kernel: Kernel) -> None:
-    """Checks that the proof refuses the loop without any one of its waits, arrivals, turns, waits for products and holds."""
+    """Checks that the proof refuses the loop without any one of its lines of SYNCHRONISES."""
     schedule = kernel.schedule
     assert proved(kernel).digest
     code = lowered(kernel)

@@ -42,7 +42,7 @@ from tl_attention.lab.model import timeline as predicted_timeline
 from tl_attention.lab.show import diff
 from tl_attention.lab.trace import chrome, page, picture, recording
 
-# --- the folder --------------------------------------------------------------------------------------------------------
+# --- the folder -------------------------------------------------------------------------------------------------------
 
 FOREIGN = {
     "mine.yaml": SCHEDULE_TEXT,
@@ -153,7 +153,7 @@ def what_is_there() -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in found}
 
 
-# --- the stand-ins -----------------------------------------------------------------------------------------------------
+# --- the stand-ins ----------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -230,7 +230,7 @@ LINE = re.compile(r":\d+: |: \d+ more mistakes")
 SEVERAL = re.compile(r"\d+ of \d+ schedules have errors\n$")
 DEFAULT = "leaderboard_submit.py"
 
-# --- the lines ---------------------------------------------------------------------------------------------------------
+# --- the lines --------------------------------------------------------------------------------------------------------
 
 SCHEDULES = ("seed", "best", "mine.yaml", "folder", "d64", "ws_fa3_192x96")
 WORDS: dict[str, tuple[str, ...]] = {
@@ -309,7 +309,7 @@ def line_of(draw: random.Random, files: list[str]) -> list[str]:
 
 
 def complaints(result: Any) -> Iterator[str]:
-    """Yields what is wrong with how a command ended: a traceback, or no line, or several, on what was wrong with the words."""
+    """Yields what is wrong with how a command ended: a traceback, or no line or several on what was wrong."""
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         yield "".join(traceback.format_exception(result.exception)[-3:])
     if result.exit_code == 2:

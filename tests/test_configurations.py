@@ -1,4 +1,4 @@
-"""Kernels of "flash attention from scratch" are read and written in its notation, wherever a schedule's name is taken."""
+"""Kernels of "flash attention from scratch" are read and written in its notation, wherever a schedule is named."""
 
 import re
 from itertools import product
@@ -156,7 +156,7 @@ def steady(options: str) -> list[Operation]:
 
 
 def test_eager_copies_come_behind_the_barrier_that_frees_their_buffer():
-    """V(t) is copied at the iteration's first barrier, and K(t+1) behind the softmax, before V(t)'s fragments are loaded."""
+    """V(t) is copied at the iteration's first barrier; K(t+1) after the softmax, before V(t)'s fragments are loaded."""
     operations = steady("async+eager+swizzled+load_2_2_2_fragments")
     two_barriers = ["wait load_k, 0", "sync", "issue load_v", "wait load_v, 0", "sync", "issue load_k"]
     assert told(tuple(operations)) == two_barriers

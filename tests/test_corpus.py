@@ -1,4 +1,4 @@
-"""The corpus of generated code is drawn by its seed and judged again; the proof refuses no good kernel of tests/corpus.xz."""
+"""The corpus of generated code is drawn by its seed and judged again; the proof refuses no good kernel of it."""
 
 import lzma
 import time
@@ -133,7 +133,8 @@ BYTES, LEAST = 400_000, 300
 PARTS = 150
 # Every so many parts are judged in make test-all; `tools/corpus.py compare tests/corpus.xz` judges them all.
 EACH = 3
-# What the proof refuses, by the words of its verdict: faults of TileLang's pipeline, and loads that the reader does not know.
+# What the proof refuses, by its verdict's words: faults of TileLang's pipeline, and loads that the reader does not
+# know.
 REFUSED = ("does not wait for", "buffers for load_k from byte", "is nothing that is known")
 
 

@@ -16,7 +16,7 @@ CPU = torch.device("cpu")
 
 @pytest.fixture
 def nan_below(operators: Operators, monkeypatch) -> None:
-    """Has cuDNN give NaN in dQ as cuDNN 9.19 does: of 64 keys beyond a multiple of 128, for low LSEs, without a mask."""
+    """Has cuDNN give NaN in dQ as cuDNN 9.19 does: of 64 keys past a multiple of 128, for low LSEs, without a mask."""
     right = aten.cudnn
 
     def cudnn(given, causal, scale):

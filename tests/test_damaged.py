@@ -104,15 +104,15 @@ def test_every_file_that_ships_is_read() -> None:
     assert all(rows_of(RESULTS / name) for name in RECORDS)
 
 
-# --- damaged files -----------------------------------------------------------------------------------------------------
+# --- damaged files ----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A Kind of file has the form that damages are drawn for, examples, small ones, and a function that reads and shows one."""
+    """A Kind of file has the form that damages are drawn for, examples, and a function that reads and shows one."""
 
     form: str
-    examples: Callable[[Path], list[bytes]]
+    examples: Callable[[Path], list[bytes]]  # small ones
     show: Callable[[Path], object]
 
 

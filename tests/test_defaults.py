@@ -63,7 +63,7 @@ def problem(seq_q: int, seq_kv: int, head_dim: int = 128, mask: Mask = FULL, **o
     return AttentionShape(2, 8, seq_q, seq_kv, head_dim, mask=mask, **others)
 
 
-# --- which rule serves a case ------------------------------------------------------------------------------------------
+# --- which rule serves a case -----------------------------------------------------------------------------------------
 
 
 def test_the_first_rule_whose_conditions_all_hold_serves_a_case(rules) -> None:
@@ -136,7 +136,7 @@ def test_every_mask_is_of_one_kind() -> None:
     assert [mask for mask, kind in kinds.items() if "causal" in kind] == [m for m in kinds if m.right == 0]
 
 
-# --- what a file of rules may not be -----------------------------------------------------------------------------------
+# --- what a file of rules may not be ----------------------------------------------------------------------------------
 
 # Replace this in the rules above by this; then the line, and what the message says.
 MISTAKES = {
@@ -167,7 +167,7 @@ def test_a_mistake_in_the_rules_is_told_in_one_line_with_file_and_line(name, rul
     assert message.startswith(f"{tmp_path}/rules.yaml:{line}: ") and words in message and "\n" not in message, message
 
 
-# --- the file that ships -----------------------------------------------------------------------------------------------
+# --- the file that ships ----------------------------------------------------------------------------------------------
 
 
 def test_it_ships_with_the_package_and_is_no_schedule(cli) -> None:

@@ -1,10 +1,10 @@
-"""Gradients of drawn calls err by at most twice what PyTorch's FlashAttention in the same dtype does, and none is a NaN.
+"""Gradients of drawn calls err by at most twice what PyTorch's FlashAttention in the same dtype does; none is NaN.
 
 The operator is the rule's from the first call on. Lengths have all residues of 64 and 128, LSEs lie from -2000 to 2000,
 and some queries see no key. An input that cuDNN gives a NaN for must not reach it.
 
-Where gradients are made of few numbers, as with one or two keys, each of both errors is what a few roundings happen to give.
-So a call that errs more is judged once more, by the mean squares over AGAIN draws of its tensors.
+Where gradients are made of few numbers, as with one or two keys, a few roundings decide both errors. So a call that
+errs more is judged once more, by the mean squares over AGAIN draws of its tensors.
 
     python tests/test_drawn_gradients.py
 
@@ -44,7 +44,7 @@ WINDOWS = ((OPEN, OPEN), (OPEN, 0), (70, 0))
 
 
 class Drawn(NamedTuple):
-    """A Drawn is a call: its sizes, window, dtype, the level of its scores, whether it has sinks, and how its gradient lies."""
+    """A Drawn is a call of attention whose gradients are computed."""
 
     batch: int
     heads: int
@@ -54,9 +54,9 @@ class Drawn(NamedTuple):
     size: int
     window: tuple[int, int]
     dtype: torch.dtype
-    level: float | None
+    level: float | None  # of the scores
     sinks: bool
-    swapped: bool
+    swapped: bool  # the output's gradient lies transposed
 
     @classmethod
     def by(cls, draw: random.Random) -> Drawn:
@@ -127,8 +127,8 @@ def gradients(call: Callable[..., Tensor], grad: Tensor, inputs: list[Tensor]) -
 def by_flash_attentions_arithmetic(inputs: list[Tensor], grad: Tensor, seen: Tensor) -> list[Tensor]:
     """Computes the gradients with the roundings of FlashAttention, for masks and sinks that PyTorch lacks.
 
-    Scores and LSEs are in fp32; weights, the output and the scores' gradients are rounded to the dtype. The output's weights
-    are rounded before they are divided by their sum, so that a row's largest is 1.
+    Scores and LSEs are in fp32; weights, the output and the scores' gradients are rounded to the dtype. The output's
+    weights are rounded before they are divided by their sum, so that a row's largest is 1.
     """
     (q, k, v, *sinks), dtype = [x.float() for x in inputs], inputs[0].dtype
     group, scale = q.shape[1] // k.shape[1], q.shape[3] ** -0.5
@@ -146,7 +146,7 @@ def by_flash_attentions_arithmetic(inputs: list[Tensor], grad: Tensor, seen: Ten
 
 
 def errors_of_pytorch(case: Drawn, inputs: list[Tensor], grad: Tensor, wanted: list[Tensor]) -> list[float]:
-    """Returns the error of PyTorch's FlashAttention in the case's dtype for each gradient; with sinks, of its arithmetic."""
+    """Returns each gradient's error by PyTorch's FlashAttention in the case's dtype; with sinks, by its arithmetic."""
     seen = visible(case.seq_q, case.seq_kv, *case.window).to(DEVICE)
     if case.sinks:
         found = by_flash_attentions_arithmetic(inputs, grad, seen)
@@ -169,11 +169,11 @@ def norm(tensor: Tensor) -> float:
 
 
 class Error(NamedTuple):
-    """An Error is how far gradients are from fp64's, ours and PyTorch's, and how far all of the dtype may be; as norms."""
+    """An Error is how far gradients are from fp64's, as norms."""
 
     ours: float
     pytorchs: float
-    floor: float
+    floor: float  # how far all of the dtype may be
 
     def good(self) -> bool:
         return self.ours <= 2 * max(self.pytorchs, self.floor)

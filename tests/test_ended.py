@@ -1,4 +1,4 @@
-"""A command that is ended from outside, by SIGTERM above all, leaves no process, no empty file and no warning behind."""
+"""A command ended from outside, by SIGTERM above all, leaves no process, no empty file and no warning behind."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""The examples run as they are on a GPU; elsewhere they run on the CPU with the fp64 reference as kernels, card by card."""
+"""The examples run as they are on a GPU; on the CPU they run with the fp64 reference as kernels, card by card."""
 
 import sys
 from collections.abc import Callable
@@ -61,7 +61,7 @@ def test_an_example_fails_if_a_kernel_is_wrong(name, on_cpu, flash_on_cpu) -> No
 
 @pytest.fixture
 def on_card(monkeypatch, on_cpu, flash_on_cpu) -> Callable[[str, str], Kernels]:
-    """Gives a function that runs an example as on a GPU of this arch, and returns the kernels that the example asked for.
+    """Gives a function that runs an example as on a GPU of this arch, and returns the kernels that it asked for.
 
     The card can have each of these kernels.
     """

@@ -1,4 +1,4 @@
-"""`explain` lists the Program, which is what the kernel does as TileLang traced it; the proof reads the generated code."""
+"""`explain` lists the Program, which is what the kernel does as TileLang traced it and as the proof reads it."""
 
 from collections.abc import Iterator, Sequence
 from itertools import product
@@ -65,7 +65,7 @@ Token = tuple
 
 
 def listed(phase: Phase, schedule: Schedule, unmasked: bool = False) -> list[Token]:
-    """Returns a phase's operations as a kernel has them; if `unmasked`, without those that only a boundary block needs."""
+    """Returns a phase's operations as a kernel has them; if `unmasked`, without those of boundary blocks alone."""
     table = schedule.table
     rings = {load: table.ring_of(load)[0] for load in table.loads}
     tokens: list[Token] = []
@@ -112,7 +112,8 @@ def merged(tokens: Sequence[Token], shared: set[str]) -> list[Token]:
         if not isinstance(what, TracedStatement):
             found.append((kind, what))
             continue
-        # Q in registers is a copy, P in shared memory the cast scores; the product of block 0 clears what the others accumulate into.
+        # Q in registers is a copy, P in shared memory the cast scores; block 0's product clears what others accumulate
+        # into.
         copied = {{"Q_local": "Q_shared", "P_shared": "acc_s_cast"}.get(buffer, buffer) for buffer in what.reads}
         reads |= (copied - what.writes if kind == "product" else copied) & shared
         writes = what.writes & shared
@@ -126,7 +127,7 @@ def merged(tokens: Sequence[Token], shared: set[str]) -> list[Token]:
 
 
 def in_loop(before: list[Emitted], after: list[Emitted], schedule: Schedule) -> tuple[list[Token], list[Token]]:
-    """Cuts prologue and epilogue to the loop's parts: behind the wait for Q, and up to the factors that scale the output."""
+    """Cuts prologue and epilogue to the loop's parts: after the wait for Q, and up to the scaling of the output."""
     before = before[before.index(("wait", "Q")) + 1 :]
     if schedule.kernel.q_operand == "registers":
         assert before[0][1].writes == {"Q_local"}

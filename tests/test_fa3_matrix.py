@@ -1,4 +1,4 @@
-"""flash_attn_func makes the 5,040 calls of FlashAttention-3's own forward test on a Hopper GPU, with windows drawn for each.
+"""flash_attn_func makes the 5,040 calls of FlashAttention-3's forward test on a Hopper GPU, with windows drawn.
 
     pytest -m gpu -n 15 --dist worksteal tests/test_fa3_matrix.py
 

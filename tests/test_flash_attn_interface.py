@@ -1,4 +1,4 @@
-"""The functions of FlashAttention-3 have its arguments, layout and results, on the CPU with the reference as kernels."""
+"""The functions of FlashAttention-3 have its arguments, layout and results, on the CPU with the fp64 reference."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The formula says which floating-point instructions of the softmax the machine code has, and what fusing the scale saves."""
+"""The formula says which float instructions of the softmax the machine code has, and what fusing the scale saves."""
 
 from dataclasses import replace
 from pathlib import Path

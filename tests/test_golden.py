@@ -85,7 +85,7 @@ def computed(lowering: str) -> list[str]:
 
 @pytest.mark.parametrize("lowering", PROVED)
 def test_each_pair_of_features_is_in_some_kernel(lowering: str) -> None:
-    """The pairs are two features of a call, and each feature of a call with each option that a schedule of the set has."""
+    """The pairs are two features of a call, and each feature with each option that a schedule of the set has."""
     there: dict[str, set[str]] = defaultdict(set)
     for kernel in KERNELS.values():
         if kernel.schedule.lowering == lowering:

@@ -1,4 +1,4 @@
-"""Tests check the attention and the masks for Transformers without Transformers: a layer, SDPA and masks are stand-ins."""
+"""Tests check the attention and masks for Transformers without it: a layer, SDPA and masks are stand-ins."""
 
 import sys
 import warnings
@@ -180,7 +180,7 @@ def both_ways() -> None:
 
 
 def masks(sdpa_gives=True, **given):
-    """Returns what mask_for gives for 6 queries behind 4 keys, and with which arguments it called SDPA's mask function."""
+    """Returns what mask_for gives for 6 queries after 4 keys, and the arguments of its call of SDPA's mask function."""
     asked = []
 
     def sdpa_mask(**arguments):

@@ -76,7 +76,7 @@ def test_the_constraints_are_true_for_the_cuda_build_of_their_torch(python) -> N
 
 
 def exact_pins(torch: str) -> set[str]:
-    """Returns the packages that this torch requires in one exact version, itself or by what we both take of its toolkit."""
+    """Returns the packages that this torch requires in one exact version, itself or through our toolkit's packages."""
     toolkit, extras = toolkit_of(torch)
     parts = [
         text for extra in extras | OURS["cuda-toolkit"].extras for text in REGISTRY["cuda-toolkit"][toolkit][extra]
@@ -117,7 +117,7 @@ def test_every_dependency_is_pinned_by_the_constraints() -> None:
 
 
 def test_the_installed_toolkit_is_of_one_release_and_that_of_a_torch_that_is_built_for_cuda() -> None:
-    """This very environment is tested; if nvcc comes from the machine and not from packages, there is nothing to compare."""
+    """This environment is tested; if nvcc comes from the machine and not from packages, nothing can be compared."""
     versions = {d.metadata["Name"]: d.version for d in importlib.metadata.distributions()}
     parts = ("nvidia-cuda-nvcc", "nvidia-cuda-crt", "nvidia-nvvm", "nvidia-cuda-runtime")
     assert len({release(versions[part]) for part in parts if part in versions and "nvidia-cuda-nvcc" in versions}) <= 1

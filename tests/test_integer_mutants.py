@@ -1,4 +1,4 @@
-"""Tests check the mutants of integers of `tools/mutate_code.py`: what is drawn, what a machine judges, what the proof lets pass."""
+"""Tests check the integer mutants of `tools/mutate_code.py`: how they are drawn, judged by a run, and proved."""
 
 import numpy as np
 import pytest

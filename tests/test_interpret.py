@@ -218,7 +218,7 @@ def test_the_maximum_is_kept_in_a_row_until_it_would_grow_by_more_than_the_thres
 
 
 def test_the_polynomial_computes_the_elements_of_its_registers():
-    """Thread 0 of a warpgroup has rows 0 and 8, and columns 0 and 1 of every eight, in registers in the order of wgmma."""
+    """Thread 0 of a warpgroup holds rows 0 and 8, and columns 0 and 1 of every eight, in wgmma's register order."""
     thread_0 = [(i, 8 * g + c) for g in range(6) for i in (0, 8) for c in (0, 1)]
     for every, first in ((1, 0), (4, 0), (3, 2), (5, 7)):
         chosen = on_fma_units(Exp2Polynomial(every=every, first=first), 64, 48)

@@ -1,7 +1,8 @@
 """With invariant=True a row has the same bits whatever is beside it, on a Hopper GPU.
 
 A prompt is computed whole, then again in calls that are drawn: some of its rows or all, alone, in a batch, or packed
-between neighbours of any lengths, by kernels for all SMs or for 100. On the CPU stand-ins show that the calls are right.
+between neighbours of any lengths, by kernels for all SMs or for 100. On the CPU stand-ins show that the calls are
+right.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The kernel as TileLang sees it agrees with statement table and Program; its launch is its library's. Nothing here runs."""
+"""The kernel as TileLang sees it agrees with statement table and Program; its launch is its library's."""
 
 from collections import Counter
 from dataclasses import replace
@@ -100,7 +100,7 @@ def test_a_loop_that_overwrites_a_buffer_in_use_is_refused():
 
 @exhaustive
 def test_an_order_for_which_tilelang_waits_too_little_is_refused():
-    """V is loaded before K in one iteration: the wait before mma0 leaves K's load in flight, and a GPU's result is wrong."""
+    """V is loaded before K: the wait before mma0 leaves K's load in flight, and a GPU's result would be wrong."""
     label = "pipelined_128x128_t256_n2_0o1s0_1-2o2s0_3-10o3s0_11o4s0_12o5s0_13p_14o0s1"
     with pytest.raises(ScheduleRefused, match=r"mma0\(1\) does not wait for load_k\(1\)"):
         proved(Given(Schedule.from_label(label), Variant(128, "float16")))

@@ -233,7 +233,7 @@ def test_the_change_of_a_loop_has_every_kind_that_differs_and_the_rest() -> None
 
 @exhaustive
 def test_the_loop_of_products_has_nothing_else_in_it() -> None:
-    """The loops, compiled for the card, have the products that `flops` counts, and nothing that loads, stores or spills."""
+    """The loops, compiled for the card, have the products that `flops` counts, and no load, store or spill."""
     from tl_attention.compiler.generation import compile_products, machine_code
     from tl_attention.compiler.sass import cuobjdump, read_loops
 

@@ -1,4 +1,4 @@
-"""A refusal says the broken dependence in words, or the deadlock; only orders that break an edge of the graph are refused."""
+"""A refusal names the broken dependence, or the deadlock; only orders that break an edge of the graph are refused."""
 
 import random
 from collections import Counter
@@ -64,7 +64,7 @@ def test_a_broken_dependence_is_refused_in_words(name, model):
 
 
 def test_a_producer_that_the_order_of_acquires_blocks_is_refused():
-    """V is loaded first with one buffer: V(1) waits for MMA1(0), which follows MMA0(1), which waits for K(1) behind V(1)."""
+    """V is loaded first with one buffer: V(1) needs MMA1(0), which follows MMA0(1), which needs K(1), behind V(1)."""
     group = [[13], [1, 2], SOFTMAX, [12], [0], [14]]
     blocked = schedule([-1, 0, 3, 1, -1, 2], [-1, 0, 0, 1, -1, 1], group, num_stages=1)
     with pytest.raises(ScheduleRefused, match=r"deadlock: .*the producer waits to acquire load_v\(1\)"):
@@ -121,7 +121,7 @@ def test_chunks_depend_on_each_other_where_their_columns_meet() -> None:
 
 
 def broken(program: Program) -> list[Dependence]:
-    """Returns the edges between the consumer's statements that its order breaks; a load of the producer waits by itself."""
+    """Returns the edges between the consumer's statements that its order breaks; loads need no order, as they wait."""
     emitted = [op for op in program.consumer if op.kind in ("run", "issue")]
     start = {op.statement: op.lag * len(emitted) + place for place, op in enumerate(emitted)}
     return [
@@ -163,7 +163,7 @@ def test_an_order_is_refused_if_and_only_if_it_breaks_an_edge(shard) -> None:
 
 
 def without(edge: Dependence) -> Schedule:
-    """Returns source order but for one edge: its second statement comes right before its first, or a block ahead of all."""
+    """Returns source order but for one edge: its second statement is right before its first, or a block before all."""
     names = [name for name in SOURCE.names if name not in SOURCE.loads]
     stage = dict.fromkeys(names, 0)
     if edge.distance:

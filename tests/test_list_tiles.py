@@ -1,4 +1,4 @@
-"""The small kernel before the main one lists each row tile of packed sequences once, or each of its parts; here the host runs it."""
+"""The kernel before the main one lists packed sequences' row tiles, or their parts, once each; the host runs it."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ from tl_attention.problem.tiling import TILE
 
 
 class Kernel(NamedTuple):
-    """A Kernel is what the one that lists tiles is compiled for; it splits sequences if `workers` blocks work at once."""
+    """A Kernel is what the kernel that lists tiles is compiled for."""
 
     rows: int
     cluster: int
     block_N: int
     block_M: int
     taper: int
-    workers: int = 0
+    workers: int = 0  # if any, sequences are split for so many blocks at once
 
     @property
     def template(self) -> str:
@@ -127,7 +127,7 @@ class Packing:
 
     @property
     def room(self) -> int:
-        """Returns for how many entries there is room. Sequences that overlap, as wrong offsets say it, may have more."""
+        """Returns for how many entries there is room. Sequences that overlap by wrong offsets may have more."""
         return self.queries // self.kernel.rows + len(self.begins_q) - 1 + self.room_for_parts
 
     @property
@@ -135,7 +135,7 @@ class Packing:
         return min(self.queries, self.room_for_parts // 2 * self.kernel.rows)
 
     def numbers(self) -> list[int]:
-        """Returns what the program reads of the problem, with the offsets in the place of used lengths that are not there."""
+        """Returns what the program reads of the problem; offsets stand where used lengths are not given."""
         used = self.used_q or self.begins_q, self.used_k or self.begins_k
         results = self.room_for_parts * self.kv_heads * self.kernel.block_M
         room = self.kv_heads, results, self.words
@@ -160,7 +160,7 @@ class Packing:
 
     @cached_property
     def work(self) -> list[tuple[int, int, int]]:
-        """Returns each sequence's row tiles, and the KV blocks of the shortest and the longest of its first and its last."""
+        """Returns each sequence's row tiles, and the fewest and most KV blocks of its first and its last tile."""
         found = []
         for place in self.places:
             tiles = ceildiv(place.queries, self.kernel.rows)
@@ -170,7 +170,7 @@ class Packing:
 
     @cached_property
     def tried(self) -> list[int]:
-        """Returns how many KV blocks a part may have at most, of 32 lengths, which are shares of all work for each worker."""
+        """Returns the most KV blocks of a part, of 32 lengths, which are shares of all work for each worker."""
         blocks = self.kv_heads * sum(tiles * (least + most) for tiles, least, most in self.work) / 2
         shares = (2 * blocks / self.kernel.workers * 2 ** (-n / 8) for n in range(32))
         return [max(LEAST_BLOCKS, math.ceil(share)) for share in shares]
@@ -211,8 +211,8 @@ class Packing:
     def items(self, most: int) -> tuple[list[Item], list[tuple[int, ...]], int]:
         """Returns the items of all tiles, the queries to be merged, and the longest item's KV blocks.
 
-        Parts have `most` KV blocks at most, but for those of a tile between the first and the last. The order is that of
-        sequences.
+        Parts have `most` KV blocks at most, except those of tiles between the first and the last. Sequences are in
+        their order.
         """
         rows, cluster = self.kernel[:2]
         base, longest = 0, 0
@@ -316,7 +316,7 @@ def check(problem: Packing, own: np.ndarray) -> bool:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_parts_have_places_and_all_that_their_sequence_sees(seed: int) -> None:
-    """The model's parts, which the kernel's are, cover each block once, and have places of their own, of those there are."""
+    """The model's parts, which are the kernel's, cover each block once and have distinct places that exist."""
     rng = random.Random(seed)
     for problem in (drawn(rng) for _ in range(300)):
         most = min(problem.tried, key=problem.time) if problem.kernel.workers else NO_END

@@ -1,4 +1,4 @@
-"""Tests check the LSE on the CPU: the references, the interpreter in every kind of kernel, and what `attention` refuses."""
+"""Tests check the LSE on the CPU: references, the interpreter in every kind of kernel, and refused calls."""
 
 import math
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""A mask's answers are compared with every query and key; the sizes at which kernels are verified show all its edges."""
+"""A mask's answers are compared with every query and key; the sizes that verify kernels show all its edges."""
 
 import itertools
 import random

@@ -1,4 +1,4 @@
-"""The list of the matrix test has what it must have, and the check of a case accepts what is right and finds each fault."""
+"""The matrix test's list has what it must have; the check of a case accepts what is right and finds each fault."""
 
 import math
 from dataclasses import replace

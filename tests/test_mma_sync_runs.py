@@ -133,7 +133,7 @@ def with_phases(program: Program, phases: Phases) -> Program:
 
 
 def faults(program: Program) -> Iterator[tuple[str, Program]]:
-    """Yields Programs with one fault: a wait, barrier or load of Q's registers left out, a wait for less, a shorter ring.
+    """Yields Programs with one fault: a wait, barrier or load of Q's registers gone, a weaker wait, a shorter ring.
 
     A wait for less leaves one more in flight; a shorter ring has one buffer less.
     """

@@ -134,7 +134,7 @@ def test_labels_say_chunks_of_fragments_and_read_back():
     assert changed(kernel={"swizzle": False}).label.partition("~")[2].startswith("kernel.swizzle=off~")
 
 
-# What the threads do for copies in an iteration. Both loads are behind a barrier that is needed anyhow: two of them a block.
+# What the threads do for copies in an iteration. Both loads are behind a barrier that is needed anyhow: two a block.
 TWO_BARRIERS = ["wait load_k, 0", "sync", "issue load_v", "wait load_v, 0", "sync", "issue load_k"]
 STEADY = {
     **dict.fromkeys(SHIPPED, TWO_BARRIERS),

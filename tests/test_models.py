@@ -1,4 +1,4 @@
-"""Transformers' models, tiny and with random weights, run on the kernels: on a Hopper GPU, or by the reference on the CPU."""
+"""Transformers' models, tiny and with random weights, run on the kernels on a Hopper GPU, or on the CPU's reference."""
 
 import pytest
 import torch

@@ -129,7 +129,7 @@ def named_read(
 
 
 def judged(schedule: Schedule, program: Program, problems: Problems) -> str:
-    """Says what became of a mutant; fails unless an accepted one is right and a refused one names a read that differs."""
+    """Says what became of a mutant; an accepted one must be right, and a refused one name a read that changes."""
     label = f"{schedule.label} {program.model}"
     violation = find_violation(program)
     results = set(outcomes(program, problems, schedule.kv_order, schedule.softmax))

@@ -100,7 +100,7 @@ def test_parts_of_the_keys_merged_are_the_whole(name, dtype):
 
 
 def errors_with_value(fault: str) -> bool:
-    """Says whether a kernel's LSE is within its budget if its store gets another value. It runs in a process of its own."""
+    """Says, in a process of its own, whether a kernel's LSE is within its budget if its store gets another value."""
     import tilelang
     from tilelang.engine.callback import register_cuda_postproc
 

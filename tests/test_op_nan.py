@@ -1,4 +1,4 @@
-"""NaN and infinity in the inputs of attention() stay where they belong: in rows and heads that see them, on a Hopper GPU."""
+"""NaN and infinity in inputs of attention() stay in the rows and heads that see them, on a Hopper GPU."""
 
 from __future__ import annotations
 
@@ -25,10 +25,7 @@ PAST = SEQ_KV - SEQ_Q
 
 @dataclass(frozen=True)
 class Problem:
-    """A problem says with `exact` that a hidden key does nothing, wherever it lies.
-
-    Otherwise a hidden key may do something in a KV block in which other rows see it.
-    """
+    """A problem is a call in whose inputs NaN and infinity are put."""
 
     head_dim: int
     causal: bool = False
@@ -36,6 +33,7 @@ class Problem:
     softcap: float = 0.0
     spread: float = 1.0
     schedule: str | None = None
+    # A hidden key does nothing, wherever it lies; else it may in a KV block in which other rows see it.
     exact: bool = True
 
     @property
@@ -45,7 +43,7 @@ class Problem:
 
     @property
     def near(self) -> int:
-        """Returns how far from rows that see a key other rows may still visit the key's KV block: two tiles and a block."""
+        """Returns how far from rows that see a key others may still visit its KV block: two tiles and a block."""
         schedule = schedule_of(self.schedule, self.shape, HOPPER)
         return 2 * schedule.block_M + schedule.block_N
 

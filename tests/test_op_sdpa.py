@@ -118,7 +118,7 @@ def gradients(block: Block, x: Tensor, grad: Tensor) -> list[Tensor]:
 def beside_flash(
     launches: list[Variant], step: Callable[[], list[Tensor]], in_fp64: Callable[[], list[Tensor]]
 ) -> None:
-    """Compares the gradients of a step with PyTorch's flash and with fp64; the step launches one kernel, the others none."""
+    """Compares a step's gradients with PyTorch's flash and with fp64; the step launches one kernel, the others none."""
     ours = step()
     assert len(launches) == 1
     restore_flash_attention_impl()
@@ -170,7 +170,7 @@ def test_a_compiled_module(launches):
     torch.testing.assert_close(list(found), eager, atol=0.05, rtol=0.05)
 
 
-# --- packed sequences ----------------------------------------------------------------------------------------------------
+# --- packed sequences -------------------------------------------------------------------------------------------------
 
 LENGTHS = (300, 1, 517, 64, 128, 129)
 
@@ -185,7 +185,7 @@ def packed(heads_kv: int = 8) -> tuple[list[Tensor], Tensor]:
 
 
 def in_fp64(q: Tensor, k: Tensor, v: Tensor, seen: Callable[[Tensor], Tensor]) -> Tensor:
-    """Computes attention of each packed sequence in fp64; `seen` gives a mask for how many keys each is behind a query."""
+    """Computes attention of each packed sequence in fp64; `seen` makes a mask of query number minus key number."""
     outputs = []
     for one, two, three in zip(*(x.double().split(LENGTHS) for x in (q, k, v))):
         places = torch.arange(len(one), device="cuda")

@@ -1,4 +1,4 @@
-"""`torch.ops.tl_attention.forward_varlen` works with torch.compile, torch.export and opcheck, on the CPU with stand-ins."""
+"""`torch.ops.tl_attention.forward_varlen` works with torch.compile, torch.export and opcheck, on stand-ins."""
 
 from __future__ import annotations
 

@@ -190,7 +190,7 @@ KINDS = 12
 
 
 def of_parts(number: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, Case]]:
-    """Yields calls of a few queries, and what they are, whose keys are in this number of parts, or in nearly as many."""
+    """Yields calls of a few queries, and what they are, whose keys are in about this number of parts."""
     kind, rng = random.Random(f"kind {number % KINDS}"), random.Random(f"{number} parts")
 
     def forced(shape: AttentionShape, schedule: Schedule, sms: int) -> Parts:

@@ -1,4 +1,4 @@
-"""A schedule splits statements and places waits and releases: tests check what it derives, and what is refused in words."""
+"""A schedule splits statements and places waits and releases: tests check what it derives and what it refuses."""
 
 from __future__ import annotations
 

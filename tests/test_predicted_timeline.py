@@ -1,4 +1,4 @@
-"""A predicted timeline has the form of a measured one, so that every view shows it; `explain` and `run` show predictions too."""
+"""A predicted timeline has a measured one's form, so every view shows it, as `explain` and `run` show predictions."""
 
 from __future__ import annotations
 

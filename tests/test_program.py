@@ -137,7 +137,7 @@ def test_buffers_of_a_placed_load_follow_its_distance_to_the_reader():
 
 
 def test_the_seeds_pipeline_arguments_are_tilelangs():
-    """Each statement has an entry; consumers are a stage later, a load num_stages - 1 before its reader, and loads first."""
+    """Each statement has an entry; consumers are a stage later, a load num_stages - 1 before its reader, and first."""
     arguments = pipeline_arguments(derive(shipped()["seed"]))
     assert arguments == {
         "order": [0, 2, 3, 6, 7, 8, 9, 10, 11, 12, 13, 14, 4, 1, 5],
@@ -270,7 +270,7 @@ def test_the_passes_may_come_in_any_order(form, waits) -> None:
 
 
 class Whole(Program):
-    """In a whole Program the consumer does what the passes made of it; loops that the kernel lengthens are as derived."""
+    """In a whole Program the consumer does what the passes made of it; loops that the kernel lengthens are derived."""
 
     def roles(self, blocks: int) -> dict[str, tuple[Step, ...]]:
         roles = super().roles(blocks)

@@ -42,7 +42,7 @@ def compiled() -> CompiledKernel:
 
 @pytest.fixture
 def serialised() -> CompiledKernel:
-    """Returns the causal kernel as it is generated, but with accumulators touched while their products are in flight."""
+    """Returns the generated causal kernel, with accumulators touched while their products are in flight."""
     code = lowered(KERNELS[NAME])
     source, waits = re.subn(r"(tl::wait_wgmma<\d>)", r"acc_s[0] += 1.0f; acc_o[0] += 1.0f; \1", code.source)
     assert waits

@@ -262,7 +262,7 @@ def test_a_warp_that_has_exited_is_waited_for_all_the_same():
 
 @pytest.mark.parametrize("options", sampled(LEFT_OUT, ["both"]))
 def test_a_barrier_operation_can_be_left_out_only_where_others_do_its_work(options):
-    """The last release of Q is an exception. Block 1 loads nothing, so it need not wait for a buffer that block 0 needs."""
+    """The last release of Q is an exception: block 1 loads nothing, so it waits for no buffer that block 0 needs."""
     roles = roles_of(overlap(**OPTIONS[options]))
     rng = random.Random(0)
     whole = events_of(roles, TILES)

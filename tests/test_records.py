@@ -228,7 +228,7 @@ def test_a_file_of_something_else_is_one_line_beside_what_is_shown(tmp_path, cli
 
 
 def test_every_shipped_record_is_shown_and_so_is_what_a_half_line_stands_between(cli, tmp_path) -> None:
-    # Trainings and the host's time are no table of times: docs/pytorch-measurements.md shows them. Profiles have a command of their own.
+    # Trainings and the host's time are no table of times (docs/pytorch-measurements.md), and profiles have a command.
     records = (Path(__file__).parents[1] / "results").glob("*.jsonl")
     shipped = sorted(path for path in records if not path.name.startswith(("training", "host", "profile")))
     (tmp_path / "half.jsonl").write_text(f"{ROW.to_json()}\n{ROW.to_json()[:70]}\n{REFUSED.to_json()}\n")

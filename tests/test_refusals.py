@@ -1,4 +1,4 @@
-"""Each refusal's sentence agrees with the order in which the Program emits its statements; an executor of its own judges."""
+"""An executor judges whether each refusal's sentence agrees with the order in which the Program emits statements."""
 
 from __future__ import annotations
 

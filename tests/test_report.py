@@ -1,4 +1,4 @@
-"""Tables are views of the rows: they are ranked, one for each run and problem, with the speed relative to a baseline."""
+"""Tables are views of the rows: ranked, one for each run and problem, with the speed relative to a baseline."""
 
 from __future__ import annotations
 

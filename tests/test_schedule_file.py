@@ -51,7 +51,7 @@ def test_the_schema_completes_the_names_of_statements(validator) -> None:
 
 
 def single_mistakes() -> Iterator[tuple[str, Any]]:
-    """Yields (key, wrong value): every kind of value for every key of the seed, where it is wrong for each use of the key."""
+    """Yields (key, wrong value): every kind of value for every key of the seed, if it is wrong for each of its uses."""
     for key in ("block_M", "block_N", "threads", "num_stages"):
         for value in (True, None, "128", [128], {"x": 1}, 0, -64, 10_000, 100.5):
             yield key, value

@@ -1,4 +1,4 @@
-"""Tests check the provider for SDPA without a GPU: registration, activation, and forwards with the reference as kernels."""
+"""Tests check the provider for SDPA without a GPU: registration, activation, and forwards on the fp64 reference."""
 
 from __future__ import annotations
 
@@ -250,7 +250,7 @@ def test_through_aten_a_refusal_is_our_error(through_aten):
     with pytest.raises(InputError, match=r"^sdpa: dropout_p is 0.5"):
         aten._scaled_dot_product_flash_attention(*inputs(1, 2, 20, 20, 64), 0.5)
     assert not through_aten
-    # And PyTorch's checks of what a kernel returns agree: shapes, strides and dtypes are those of its own meta function.
+    # PyTorch's checks of what a kernel returns agree: shapes, strides and dtypes are those of its own meta function.
     q, k, v = inputs(1, 2, 20, 30, 64)
     meta = aten._scaled_dot_product_flash_attention(*(x.to("meta") for x in (q, k, v)))
     real = aten._scaled_dot_product_flash_attention(q, k, v)
@@ -260,7 +260,7 @@ def test_through_aten_a_refusal_is_our_error(through_aten):
     assert real[0].equal(sdpa.sdpa_forward(q, k, v)[0]) and len(through_aten) == 2
 
 
-# --- packed sequences ----------------------------------------------------------------------------------------------------
+# --- packed sequences -------------------------------------------------------------------------------------------------
 
 LENGTHS = ((5, 9), (0, 7), (6, 6), (8, 3))
 

@@ -93,7 +93,7 @@ def test_variants_are_verified_with_what_is_optional(name):
 @exhaustive
 @pytest.mark.parametrize("model", ["synchronous", "asynchronous"])
 def test_a_row_max_that_caps_what_it_reads_needs_no_other_order(model):
-    """The tables do not say that row_max writes acc_s: what must come after that write comes after the maximum anyway."""
+    """The tables do not say that row_max writes acc_s: what must follow that write follows the maximum anyway."""
     rng = random.Random(11)
     verdicts = set()
     programmed = [schedule for schedule in shipped().values() if schedule.has_program]

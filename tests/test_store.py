@@ -1,4 +1,4 @@
-"""Finished kernels lie on disk: tests check which file is taken for one, and what may go wrong with a file or its folder."""
+"""Finished kernels lie on disk: tests check which file is taken for one, and what a file or folder may break."""
 
 from __future__ import annotations
 

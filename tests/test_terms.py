@@ -1,4 +1,4 @@
-"""Every rule by which terms become simpler keeps their numbers, and what is shown of terms holds at all drawn points."""
+"""Every rule that makes terms simpler keeps their numbers, and what is shown of terms holds at all drawn points."""
 
 import random
 from functools import partial

@@ -41,7 +41,7 @@ def places(order: str, row_tiles: int, heads: int, head_dim: int = HEAD_DIM, sec
 
 
 def imbalance(found: Sequence[tuple[int, int]]) -> float:
-    """Returns the time that workers wait for the last one, over their work; each takes the next tile, of row + 1 blocks."""
+    """Returns the workers' wait for the last one over their work; each takes the next tile, of row + 1 blocks."""
     ends = [0] * HOPPER.sms
     for row, _ in found:
         heapq.heapreplace(ends, ends[0] + row + 1)

@@ -189,7 +189,7 @@ def test_without_a_gpu_it_says_so(command, tmp_path, monkeypatch) -> None:
     assert done.stderr == f"error: {command}: no GPU here, expected one of compute capability {KNOWN}\n"
 
 
-# --- the operator --------------------------------------------------------------------------------------------------------
+# --- the operator -----------------------------------------------------------------------------------------------------
 
 # Milliseconds of the bare kernel, attention() and the operator.
 TIMES = {"kernel": 2.0, "ours": 2.0, "operator": 2.5}

@@ -1,4 +1,4 @@
-"""Training steps with new lengths, and of a Llama, are timed in turn: tests check on the CPU who computes, and the records."""
+"""Training steps with new lengths, and of a Llama: tests check on the CPU who computes, and the records."""
 
 from __future__ import annotations
 

@@ -164,7 +164,7 @@ def test_products_fly_from_issue_to_the_end_of_their_wait():
 
 
 def hold(events: list[dict]) -> None:
-    """Holds events to the Trace Event Format: fields by phase, named threads, spans side by side, arrows from slice to slice."""
+    """Holds events to the Trace Event Format: fields by phase, named threads, no two spans at once, arrows."""
     named, slices, arrows = set(), defaultdict(list), defaultdict(list)
     for event in events:
         place = event["pid"], event.get("tid")

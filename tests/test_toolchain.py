@@ -1,4 +1,4 @@
-"""Tests check which nvcc is chosen, that each nvcc has a cache of its own, and what `doctor` says where there is none."""
+"""Tests check which nvcc is chosen, that each has its own cache, and what `doctor` says where there is none."""
 
 from __future__ import annotations
 

@@ -217,7 +217,7 @@ const frame = () => new Promise(requestAnimationFrame);
 @exhaustive
 @pytest.mark.browser
 def test_a_browser_shows_a_page_of_20_mb_and_zooms_without_delay(tmp_path) -> None:
-    """It is on the screen within 10 s, and answers the wheel within 0.5 s. Lanes below the window are drawn when they scroll in."""
+    """It is on the screen in 10 s, and answers the wheel in 0.5 s. Lanes are drawn when they scroll into view."""
     file = tmp_path / "page.html"
     page.write([long_timeline(16, 2300)], file)
     assert file.stat().st_size > 20e6

@@ -1,4 +1,4 @@
-"""Tests check the training beside SDPA's attentions: judgement, record, page and picture, and a tiny training on the CPU."""
+"""Tests check the training beside SDPA's attentions: judgement, record, page and picture, and a tiny run on the CPU."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def run(attention: str, seed: int, losses: list[float], **fields) -> TrainingRun
 
 
 def drawn(seed: int, ours: float = 1.0, **fields) -> list[TrainingRun]:
-    """Makes three attentions' losses that fall from 3 to 2 and differ by waves: ours from flash's by `ours` times as much."""
+    """Makes attentions' losses that fall from 3 to 2, plus waves: cuDNN's is one wave from flash's, and ours `ours`."""
     flash = [2 + math.exp(-n / 20) + 0.1 * seed for n in range(STEPS)]
     wave = [1e-5 * n * (-1) ** n for n in range(1, STEPS + 1)]
     losses = {"ours": ours, "flash2": 0.0, "cudnn": 1.0}
@@ -68,7 +68,8 @@ def test_up_to_twice_the_difference_of_flash_and_cudnn_is_allowed(ours) -> None:
 def test_more_is_not_even_at_one_step() -> None:
     runs = [*drawn(1), *drawn(2)]
     spoilt = list(runs[0].losses)
-    # The 20 steps that end with step 30 have a place for another 1.05e-5 x 20 a step, of which 19 steps later none is left.
+    # The 20 steps that end with step 30 have room for another 1.05e-5 x 20 a step, of which 19 steps later none is
+    # left.
     spoilt[29] += 0.02
     found = judged([replace(runs[0], losses=tuple(spoilt)), *runs[1:]])
     assert found[0].outside == list(range(30, 50)) and not found[0].ok and found[1].ok

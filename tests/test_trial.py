@@ -1,4 +1,4 @@
-"""A version of cuDNN that no record covers is tried once: tests use stand-ins on the CPU, and a version nobody knows."""
+"""A version of cuDNN that no record covers is tried once: tests use stand-ins on the CPU, and a made-up version."""
 
 from __future__ import annotations
 

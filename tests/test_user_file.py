@@ -1,4 +1,4 @@
-"""A user may name what is no file, or has no end: one line says so at once. A full disk costs nothing that was there."""
+"""A user may name what is no file, or has no end: one line says so at once. A full disk costs nothing."""
 
 from __future__ import annotations
 

@@ -229,7 +229,7 @@ def test_it_compiles_into_the_cache_and_finds_the_kernel_there_the_second_time(c
     assert lines[1] == f"seed head_dim 128 float16, {HOPPER.sms} SMs: was there already\n"
 
 
-# --- which schedules serve a call of any lengths -----------------------------------------------------------------------
+# --- which schedules serve a call of any lengths ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("mask", [FULL, CAUSAL, Mask(100, 0), Mask(100, 7)], ids=str)

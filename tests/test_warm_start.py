@@ -1,4 +1,4 @@
-"""Tests check the first kernel of a process: what is imported if the kernel is in the store, and how kernels get there."""
+"""Tests check a process's first kernel: what is imported if the store has it, and how kernels get there."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def compiled() -> Finished:
 
 @pytest.fixture
 def file(compiled, tmp_path, monkeypatch) -> Path:
-    """Returns where the seed's kernel belongs in an empty store of its own, beside what TileLang has compiled before."""
+    """Returns where the seed's kernel belongs in an empty store, beside links to what TileLang compiled before."""
     own, root = toolchain.cache_folder(), tmp_path / "cache"
     monkeypatch.setenv("TILELANG_CACHE_DIR", str(root))
     file = store_file(SEED, VARIANT, toolchain.chosen(torch.version.cuda))

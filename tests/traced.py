@@ -13,7 +13,7 @@ PIPELINE_KEYS = ("tl_pipeline_order", "num_stages")
 
 @dataclass(frozen=True)
 class TracedStatement:
-    """A traced statement is one of the pipelined loop as TileLang traced it, with the buffers that it reads and writes."""
+    """A traced statement is one of the pipelined loop as TileLang traced it, with the buffers it reads and writes."""
 
     kind: str
     reads: frozenset[str]
@@ -43,7 +43,7 @@ CALLS = {
 
 
 def specialized_phases(prim_func: tirx.PrimFunc) -> tuple[list[Emitted], list[list[Emitted]], list[Emitted]]:
-    """Returns what a computing warpgroup does, in order: before the loops over KV blocks, in each of them, and after them."""
+    """Returns what a computing warpgroup does, in order: before the loops over KV blocks, in each, and after them."""
     sequences: list[tirx.SeqStmt] = []
     post_order_visit(prim_func.body, lambda node: sequences.append(node) if isinstance(node, tirx.SeqStmt) else None)
     entries = max((_entries(sequence) for sequence in sequences), key=lambda found: sum(map(_is_block_loop, found)))
