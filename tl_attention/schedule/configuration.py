@@ -44,26 +44,20 @@ MOST_SHOWN = 80
 class Configuration:
     """A Configuration is one kernel of "flash attention from scratch", with its tile, warps and options.
 
-    K and V come by cp.async: `async` is always on.
-
-    `q_fragments`, `k_fragments`, `v_fragments` are how many fragments are loaded at a time: WHOLE or STEP; a whole Q
-    stays in registers. `eager` copies K and V as early as their buffers are free, `buffer` loads a step's fragments
-    before the product of the step before, `opt_softmax` has the scale inside the exponent's FMA.
-
-    Raises InputError that names what is wrong and what was expected.
+    K and V come by cp.async: `async` is always on. Raises InputError that names what is wrong and what was expected.
     """
 
     head_dim: int
     block_M: int
     block_N: int
     warps: int
-    eager: bool = False
+    eager: bool = False  # copies K and V as early as their buffers are free
     swizzled: bool = False
-    q_fragments: int = STEP
-    k_fragments: int = STEP
-    v_fragments: int = STEP
-    buffer: bool = False
-    opt_softmax: bool = False
+    q_fragments: int = STEP  # fragments loaded at a time, WHOLE or STEP; a whole Q stays in registers
+    k_fragments: int = STEP  # likewise
+    v_fragments: int = STEP  # likewise
+    buffer: bool = False  # loads a step's fragments before the product of the step before
+    opt_softmax: bool = False  # has the scale inside the exponent's FMA
 
     def __post_init__(self) -> None:
         if not 0 < self.head_dim <= TILE_DIMS[-1] or self.head_dim % STEP_COLUMNS:
@@ -117,7 +111,7 @@ def parse(text: str) -> Configuration:
         raise InputError(f"configuration {text[:MOST_SHOWN]!r}: {error}") from None
 
 
-# --- as a schedule of the mma.sync lowering: its options are places in the order, and keys ------------------------------
+# --- as a schedule of the mma.sync lowering: its options are places in the order, and keys ----------------------------
 
 LOWERING = "mma_sync"
 SOFTMAX = ("max_prev", "max_init", "row_max", "max_merge", "scale", "exp", "row_sum", "sum_merge", "rescale")
@@ -126,9 +120,9 @@ SOFTMAX = ("max_prev", "max_init", "row_max", "max_merge", "scale", "exp", "row_
 def schedule_of(configuration: Configuration) -> Schedule:
     """Returns the mma_sync schedule whose kernel copies, loads, multiplies and waits as the configuration says.
 
-    An iteration computes the scores of a KV block, their softmax, and the output of the same block. Where it is `eager`,
-    V(t) is copied right behind the barrier with which iteration t starts, and K(t+1) right behind the softmax, before the
-    fragments of V(t) are loaded; else each is copied where its fragments are needed. Raises InputError where the tile
+    An iteration computes the scores of a KV block, their softmax, and the output of the same block. If it is `eager`,
+    V(t) is copied right behind the barrier with which iteration t starts, and K(t+1) right behind the softmax, before
+    the fragments of V(t) are loaded; else each is copied where its fragments are needed. Raises InputError if the tile
     breaks a rule of the lowering.
     """
     try:
@@ -177,10 +171,7 @@ def _steps(columns: int) -> tuple[int, ...] | None:
 
 
 def _multiplied(product: str, loads: dict[str, int], widths: tuple[int, ...] | None, buffer: bool) -> list[str]:
-    """Returns the names of a product's steps and of the loads of their fragments, in the order in which they run.
-
-    `loads` says how many fragments each load brings at a time. With `buffer` a load comes a step before its product.
-    """
+    """Returns the names of a product's steps and of the loads of their fragments, in the order in which they run."""
     multiplied = chunk_names(product, widths)
     steps = len(multiplied)
     order = [name for load, count in loads.items() if count == WHOLE for name in chunk_names(load, widths)]

@@ -23,26 +23,19 @@ Check = Callable[[Any], None]
 
 @dataclass(frozen=True, eq=False)
 class Dialect:
-    """A Dialect describes a lowering to schedules by its words, keys, statements, rules and passes.
-
-    `words` say in the JSON Schema what the lowering does. `model` is how it drives the machine; None where the compiler
-    decides the order and there is no Program. `table` has the statements of its loop, `own_statements` those that a
-    schedule places beside the source's, `absent` those that the loop of a given schedule lacks. `options` are the
-    optional keys that the lowering takes, whole (`softmax`) or one by one (`kernel.k_stages`), and `rules` are what
-    else it asks of a schedule. `passes` turn the derived Program into the one that the kernel runs. `emitted` says that
-    the kernel runs that Program operation by operation; otherwise the compiler places everything but the loads and
-    products.
-    """
+    """A Dialect describes a lowering to schedules by its words, keys, statements, rules and passes."""
 
     name: str
-    words: str
-    model: Model | None
-    table: Table = SOURCE
-    own_statements: tuple[str, ...] = ()
-    absent: Callable[[Any], tuple[str, ...]] = lambda keys: ()
-    options: tuple[str, ...] = ()
-    rules: tuple[Check, ...] = ()
-    passes: tuple[Pass, ...] = ()
+    words: str  # what the lowering does, for the JSON Schema
+    model: Model | None  # how it drives the machine; None if the compiler decides the order and there is no Program
+    table: Table = SOURCE  # the statements of its loop
+    own_statements: tuple[str, ...] = ()  # those that a schedule places in addition to the source's
+    absent: Callable[[Any], tuple[str, ...]] = lambda keys: ()  # those that the loop of a given schedule lacks
+    options: tuple[str, ...] = ()  # optional keys that it takes, whole (`softmax`) or one by one (`kernel.k_stages`)
+    rules: tuple[Check, ...] = ()  # what else it asks of a schedule
+    passes: tuple[Pass, ...] = ()  # they turn the derived Program into the one that the kernel runs
+    # Whether the kernel runs that Program operation by operation; otherwise the compiler places everything but the
+    # loads and products.
     emitted: bool = False
 
     def takes(self, path: str) -> bool:

@@ -31,8 +31,10 @@ EXAMPLES: dict[str, Any] = {
 class RuleBroken(ValueError):
     """RuleBroken is raised for keys that break a rule, such as one between two keys, and holds the key to blame.
 
-    `key` is its path, such as ("order", 2), and `others` are the other keys of the rule. If a file changes
-    only one of the others, the line of that key is blamed. `advice` is what to do about `key`.
+    Attributes:
+        key: its path, such as ("order", 2).
+        others: the other keys of the rule. If a file changes only one of these, the line of that key is blamed.
+        advice: what to do about `key`.
     """
 
     def __init__(self, reason: str, *key: str | int, others: tuple[KeyPath, ...] = (), advice: str = ""):
@@ -120,10 +122,7 @@ def _unknown(key: KeyPath, value: Any, model: Model | None) -> str:
 
 
 def _meant(key: KeyPath, value: Any, model: Model | None) -> str:
-    """Returns advice on a value of the wrong kind, such as to remove its quotes; "" where there is none.
-
-    The words end a message, behind what was found.
-    """
+    """Returns advice on a value of the wrong kind, such as to remove its quotes; "" where there is none."""
     name = key[-1] if key else ""
     field = _field_at(model, key)
     if isinstance(name, int) or field is None:
@@ -158,10 +157,7 @@ def _meant_below(name: str, value: Any, keys: tuple[str, ...]) -> str:
 
 
 def _dotted(name: str, above: KeyPath, model: Model | None) -> KeyPath | None:
-    """Returns the path of the known key that a name with dots means, below `above` or the top; None if there is none.
-
-    An unknown last part is replaced by the known key that is spelled most like it.
-    """
+    """Returns the path of the known key that a dotted name means, below `above` or the top; None if it means none."""
     parts = tuple(name.split("."))
     for start in (above, ()):
         below = _keys_at(model, (*start, *parts[:-1]))
@@ -173,10 +169,7 @@ def _dotted(name: str, above: KeyPath, model: Model | None) -> KeyPath | None:
 
 
 def _elsewhere(name: str, value: Any, homes: list[KeyPath], above: KeyPath) -> str:
-    """Returns the message that a key stands at the wrong place, with its right places and a line to write.
-
-    `homes` are the right places. The line is for the first of them that the value fits.
-    """
+    """Returns the message that a key stands at the wrong place, with its right places, `homes`, and a line to write."""
     if () in homes:
         return f"unknown key here: {name} is no key of {dotted(above).rstrip(': ')}, remove the spaces before it"
     fits = [home for home in homes if isinstance(value, list) == (home[0] == "split")] or homes
@@ -206,10 +199,7 @@ def model_of(annotation: Any) -> Model | None:
 
 
 def _model_at(model: Model | None, path: Sequence[str | int]) -> Model | None:
-    """Returns the pydantic model of the keys below a path in `model`; None where no keys are.
-
-    A place in a list leads to the model of the list's entries.
-    """
+    """Returns the pydantic model of the keys below a path in `model`, through entries of lists; None if none are."""
     for part in path:
         if isinstance(part, str):
             model = model_of(model.model_fields[part].annotation) if model and part in model.model_fields else None

@@ -24,7 +24,7 @@ def dotted(key: KeyPath) -> str:
 
 
 def shown(value: Any) -> str:
-    """Returns words that show a value in an error message, at most 40 characters, and only the kind of a dict or None."""
+    """Returns at most 40 characters that show a value in an error message; of a dict or None only its kind."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if value is None:

@@ -33,10 +33,7 @@ def _known_lowering(name: Any) -> Any:
 
 
 def _describe_lowerings(schema: dict[str, Any]) -> None:
-    """Puts the names and words of all registered lowerings into the JSON Schema of the key `lowering`.
-
-    It runs when the JSON Schema is made: some may be registered after this module is imported.
-    """
+    """Puts the lowerings registered by then, with their words, into the JSON Schema of the key `lowering`."""
     schema["description"] = "; ".join(f"{dialect.name}: {dialect.words}" for dialect in dialects())
     schema["enum"] = [dialect.name for dialect in dialects()]
 
@@ -44,11 +41,8 @@ def _describe_lowerings(schema: dict[str, Any]) -> None:
 class Keys(BaseModel):
     """One schedule: tile, threads, number of buffers, and the group, order and stage of the loop's statements.
 
-    `group` partitions the 15 statements (by name, or by number 0 to 14 in source order), or the chunks that `split` makes
-    of them. `order` and `stage` have one entry for each group. A group of stage s works on KV block t - s in steady-state
-    iteration t, and `order` is its position in that iteration. `-1` in both marks a producer group: one load, which runs
-    ahead by `num_stages` buffers. `lowering: inferred` leaves order, stage and group to the compiler. `warp_specialized`
-    adds a producer warpgroup, and takes the keys from `kernel` to `release_before`.
+    `lowering: inferred` leaves order, stage and group to the compiler. `warp_specialized` adds a producer warpgroup,
+    and takes the keys from `kernel` to `release_before`.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", title="tl-attention schedule")

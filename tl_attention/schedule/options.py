@@ -25,7 +25,7 @@ EVERY_NAME = (*NAMES, *(f"{name}.{chunk}" for name in IN_CHUNKS for chunk in ran
 
 
 def _to_name(statement: Any) -> Any:
-    """Returns the name of a statement that is given by number or name. Raises PydanticCustomError for anything else."""
+    """Returns the name of a statement that is given by number or name, or raises PydanticCustomError."""
     if isinstance(statement, int) and not isinstance(statement, bool) and 0 <= statement < len(NAMES):
         return NAMES[statement]
     if isinstance(statement, str) and (statement in NUMBER or CHUNK.fullmatch(statement)):
@@ -53,19 +53,15 @@ StatementName = Annotated[
 ]
 
 
-# --- an option: its default, its limits, and its values in words -------------------------------------------------------
+# --- an option: its default, its limits, and its values in words ------------------------------------------------------
 
 
 class _Words:
-    """_Words holds, for each value of an option, the words that say what the option does at this value.
-
-    `explain` shows the words of the value in force. `any_value` are the words for a value without words of its own,
-    formatted with that value: {0}, or {0.every} for one of its keys. If `any_value` is empty, the words of all other
-    values describe the key in the JSON Schema.
-    """
+    """_Words holds, for each value of an option, the words that say what the option does at this value."""
 
     def __init__(self, values: Mapping[Any, str], any_value: str):
         self._values = values
+        # Words for a value without words of its own, formatted with it: {0}, or {0.every} for one of its keys.
         self._any_value = any_value
 
     def of(self, value: Any) -> str:
@@ -76,10 +72,7 @@ class _Words:
         return "" if value is None else self._any_value.format(text)
 
     def __call__(self, schema: dict[str, Any]) -> None:
-        """Sets the key's description in its JSON Schema to the words of all values, unless there is `any_value`.
-
-        pydantic calls this.
-        """
+        """Sets the key's description in pydantic's JSON Schema to the words of all values, if they are all it has."""
         if not self._any_value:
             of_each = (
                 f"{value if isinstance(value, str) else shown(value)}: {words}" for value, words in self._values.items()
@@ -88,18 +81,12 @@ class _Words:
 
 
 def _option(default: Any, values: Mapping[Any, str] | None = None, any_value: str = "", **limits: Any) -> Any:
-    """Returns the pydantic field of an optional key, with its default, its limits and the words for its values.
-
-    `values` and `any_value` are those of `_Words`.
-    """
+    """Returns the pydantic field of an optional key, with its default, its limits and the words for its values."""
     return Field(default, json_schema_extra=_Words(values or {}, any_value), **limits)
 
 
 def _choice(default: str, **values: str) -> Any:
-    """Returns the pydantic field of an optional key whose value is a word, with what each word does.
-
-    The key's type lists the words.
-    """
+    """Returns the pydantic field of an optional key whose value is a word, with what each word does."""
     return _option(default, values)
 
 

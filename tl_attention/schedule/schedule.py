@@ -1,7 +1,7 @@
 """`Schedule` is the frozen description of one kernel.
 
-`rules.py` has the rules between its keys. The limits of a problem and a GPU are in program/limits.py, and program/legality.py
-proves the dependences.
+`rules.py` has the rules between its keys. program/limits.py has the limits of a problem and a GPU, and
+program/legality.py proves the dependences.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Schedule(Keys):
         num_stages: buffers of K, and of V, in shared memory.
         group: a tuple of groups; a group is a tuple of statement names, which stand together in the loop.
         order: for each group its position in an iteration; -1 marks a producer, a load that runs ahead.
-        stage: for each group how many iterations it lags: in iteration t it works on KV block t - stage. -1 as in order.
+        stage: for each group how many iterations it lags: in iteration t it works on KV block t - stage; -1 as above.
         kv_order: "ascending" or "descending", the order in which KV blocks are visited.
         kernel: how the kernel uses the GPU, such as clusters and operands.
         softmax: how the softmax is computed.
@@ -100,8 +100,8 @@ class Schedule(Keys):
     def from_label(cls, label: str) -> Schedule:
         """Returns the schedule whose `label` is this text.
 
-        Raises InputError (a ValueError) for text that is no label, for keys that break a rule, and for a label that is not
-        spelled as `label` spells it.
+        Raises InputError (a ValueError) for text that is no label, for keys that break a rule, and for a label that is
+        not spelled as `label` spells it.
         """
         order_part, *option_parts = label.split("~")
         head = re.fullmatch(rf"([a-z_]+?)_({N})x({N})_t({N})_n({N})(_desc)?((?:_[^_]+)*)", order_part)
@@ -135,10 +135,7 @@ EXAMPLE_LABEL = "pipelined_128x128_t256_n2_0p_1-2o0s0_3-11o3s0_12o1s1_13p_14o2s1
 
 
 def _runs(group: tuple[str, ...]) -> str:
-    """Returns a group's statements as one text of their numbers, in which consecutive numbers form a range.
-
-    Statements 3, 4, 5, 9 and chunk 1 of 8 give 3-5+9+8.1.
-    """
+    """Returns a group's statements by number, such as 3-5+9+8.1 for statements 3, 4, 5, 9 and chunk 1 of 8."""
     runs: list[list[int | str]] = []
     for name in group:
         number = NUMBER[whole(name)]
@@ -163,7 +160,7 @@ def _from_runs(text: str) -> list[int | str]:
     return statements
 
 
-# --- options as parts of a label: `kernel.cluster=1`, `split.exp=48+128` ------------------------------------------------
+# --- options as parts of a label: `kernel.cluster=1`, `split.exp=48+128` ----------------------------------------------
 
 
 def changed_options(schedule: BaseModel) -> Iterator[tuple[str, Any]]:
@@ -195,10 +192,7 @@ def _text(value: Any) -> str:
 
 
 def _options_from_label(parts: list[str]) -> dict[str, Any]:
-    """Returns a label's options, texts such as `kernel.cluster=1`, as nested dicts. It does not check the values.
-
-    pydantic does later. Raises InputError for a part that is no option.
-    """
+    """Returns a label's options, texts such as `kernel.cluster=1`, as nested dicts of values that pydantic checks."""
     fields: dict[str, Any] = {}
     for part in parts:
         path, equals, text = part.partition("=")

@@ -20,11 +20,7 @@ Version = Annotated[str, Field(pattern=r"^\d+\.\d+\.\d+ with torch \d+\.\d+$")]
 
 
 class BackwardRule(Conditions):
-    """A rule names the operator that computes the gradients of calls that meet its conditions.
-
-    `after` is how many calls of a shape the operator flash2 serves before this one does. `versions` are cuDNN's with
-    torch's, as `9.19.0 with torch 2.11`, under which the record was made.
-    """
+    """A rule names the operator that computes the gradients of calls that meet its conditions."""
 
     keys: ClassVar[tuple[str, ...]] = (*KEYS, "square", "seq_kv_mod_128", "deterministic")
     length_keys: ClassVar[tuple[str, ...]] = (*LENGTH_KEYS, "square", "seq_kv_mod_128")
@@ -33,8 +29,8 @@ class BackwardRule(Conditions):
     seq_kv_mod_128: Annotated[int, Field(strict=True, ge=0, lt=128)] | None = None
     deterministic: StrictBool | None = None
     operator: Literal["flash2", "cudnn"]
-    after: Annotated[int, Field(strict=True, ge=0)] = 0
-    versions: tuple[Version, ...] = ()
+    after: Annotated[int, Field(strict=True, ge=0)] = 0  # calls of a shape that flash2 serves before this operator does
+    versions: tuple[Version, ...] = ()  # of cuDNN and torch when the record was made, as `9.19.0 with torch 2.11`
 
 
 class BackwardRules(RuleFile[BackwardRule]):

@@ -66,7 +66,7 @@ def unknown(text: str, folder: Path = Path()) -> InputError:
 
 
 def closest(text: str) -> list[str]:
-    """Returns up to 3 shipped names whose last part is the text's, or else up to 3 whose last part is spelled like it."""
+    """Returns up to 3 shipped names whose last part is the text's, else up to 3 whose last part is spelled like it."""
     last, known = _last(text), all_names()
     close = difflib.get_close_matches(last, {_last(name): None for name in known}, n=MOST_SUGGESTED, cutoff=0.7)
     parts = [last] if last in close else close

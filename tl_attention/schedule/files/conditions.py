@@ -31,22 +31,18 @@ NONE_YET = "none yet"
 
 
 class Case(NamedTuple):
-    """A Case holds the facts of one call by which rules choose its schedule, or its backward.
-
-    That is its head size, dtype and mask, its lengths, the heads of Q that share a K, the words of its features, the card
-    that it runs on, and whether a gradient must have the same bits twice.
-    """
+    """A Case holds the facts of one call by which rules choose its schedule, or its backward."""
 
     head_size: HeadSize
     dtype: str
     mask: MaskKind
     seq_q: int
     seq_kv: int
-    group: int
-    asked: frozenset[str]
-    arch: str = HOPPER.arch
+    group: int  # heads of Q that share one of K
+    asked: frozenset[str]  # the words of its features
+    arch: str = HOPPER.arch  # of the card that it runs on
     packed: bool = False
-    deterministic: bool = False
+    deterministic: bool = False  # whether a gradient must have the same bits twice
 
     @classmethod
     def of(cls, shape: AttentionShape, arch: str = HOPPER.arch) -> Case:
@@ -105,15 +101,15 @@ Line = Annotated[str, Field(min_length=1), AfterValidator(one_line)]
 class Conditions(BaseModel):
     """Conditions say which calls a rule is for, one sentence why, and the record that shows it.
 
-    A condition that is left out always holds, except `archs`: without it a rule is for Hopper. `head_dims` are sizes of
-    tiles. A smaller tensor has the next larger tile; K and V of two sizes that are not named together have the larger
-    one's.
+    A condition that is left out always holds, except `archs`: without it a rule is for Hopper.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     keys: ClassVar[tuple[str, ...]] = KEYS
     length_keys: ClassVar[tuple[str, ...]] = LENGTH_KEYS
 
+    # Sizes of tiles. A smaller tensor has the next larger tile. K and V of two sizes that are not named together have
+    # the larger one's.
     head_dims: Annotated[tuple[TileSize, ...], Field(min_length=1), AfterValidator(each_once)] = TILE_SIZES
     dtypes: Annotated[tuple[Dtype, ...], Field(min_length=1), AfterValidator(each_once)] = DTYPES
     masks: Annotated[tuple[MaskKind, ...], Field(min_length=1), AfterValidator(each_once)] = MASK_KINDS
@@ -182,7 +178,7 @@ class RuleFile(Generic[Rules]):
 
     @functools.cached_property
     def of_kind(self) -> Callable[[Case], list[int]]:
-        """Returns a function from a kind to the indexes of the rules whose conditions, but those on lengths, it meets."""
+        """Returns a function from a kind to the indexes of the rules that it meets, conditions on lengths left out."""
 
         def found(kind: Case) -> list[int]:
             facts, of = kind.facts, self.rules[0]

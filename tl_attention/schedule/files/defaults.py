@@ -58,7 +58,7 @@ class Defaults(RuleFile[Rule]):
         return next((rule for rule in of_kind if rule.model_fields_set.isdisjoint(LENGTH_KEYS)), None)
 
     def told_apart(self, case: Case) -> tuple[list[int], list[int]]:
-        """Returns, sorted, (numbers of queries, numbers of keys) between which no rule tells cases like this one apart."""
+        """Returns, sorted, (numbers of queries, numbers of keys) between which no rule distinguishes such cases."""
         # Where none serves the kind, a refusal still names lengths of some rule.
         return told_apart([self.rules[number] for number in self.of_kind(case.kind)] or self.rules, case.group)
 
@@ -108,10 +108,10 @@ def computed(
 ) -> tuple[AttentionShape, bool]:
     """Returns (the problem that a kernel computes for a call, whether the kernel is an invariant one).
 
-    With `invariant` None that is where it costs nothing, and keys are not in parts; the default rules only count where
-    they choose the schedule.
-    The problem has no side of the mask that hides no key, unless rows would be computed otherwise by the rules' schedule
-    for what is left. Packed sequences keep both sides, as any may be longest.
+    With `invariant` None the kernel is invariant where that costs nothing, and keys are not in parts. The default rules
+    only count where they choose the schedule.
+    The problem has no side of the mask that hides no key, unless rows would be computed otherwise by the rules'
+    schedule for what is left. Packed sequences keep both sides, as any may be longest.
     """
     case = Case.of(shape, arch)
     if invariant is None and by_rules:
@@ -170,7 +170,7 @@ def read(path: Path) -> Defaults:
 
 
 def told_apart(rules: Sequence[Rule], group: int) -> tuple[list[int], list[int]]:
-    """Returns, sorted, (numbers of queries, numbers of keys) between which no rule tells calls of so large a group apart."""
+    """Returns, sorted, (numbers of queries, numbers of keys) between which no rule distinguishes calls of a group."""
     rows = (ceildiv(edge, group) for edge in edges(rules, "rows"))
     return sorted({*edges(rules, "seq_q"), *rows}), edges(rules, "seq_kv")
 
@@ -181,7 +181,7 @@ def _of_all_rules(group: int) -> tuple[list[int], list[int]]:
 
 
 def class_of_lengths(seq_q: int, seq_kv: int, group: int) -> tuple[int, int]:
-    """Returns numbers that are equal for lengths that no default rule tells apart, where so many heads share K and V."""
+    """Returns numbers that are equal for lengths that no default rule distinguishes, where `group` heads share K, V."""
     queries, keys = _of_all_rules(group)
     return bisect_right(queries, seq_q), bisect_right(keys, seq_kv)
 

@@ -123,7 +123,7 @@ def _of_rule(files: Sequence[YamlFile], rule: Check, broken: RuleBroken) -> Told
 
 
 def _of_file(key: KeyPath) -> KeyPath:
-    """Returns a key's path up to the first index of a list. A file gives a list with all of its entries."""
+    """Returns a key's path up to the first index of a list, as a file gives a list with all of its entries."""
     return key[: next((depth for depth, part in enumerate(key) if isinstance(part, int)), len(key))]
 
 

@@ -29,10 +29,10 @@ _kept: dict[str, Named] = {}
 def resolve(what: str | Path) -> Named:
     """Returns the Named schedule that a text gives by a shipped name, a file, a configuration's notation or a label.
 
-    A name that ships comes first, whatever the current folder holds. Text that ends in .yaml or .yml, or that is the path
-    of a file, is read. Other text that begins with ( is the notation of a configuration. Of a name in a folder of the
-    catalogue its last part is enough, where it is the only one. Raises InputError that says where the mistake is, or which
-    names come closest.
+    A name that ships comes first, whatever the current folder holds. Text that ends in .yaml or .yml, or that is the
+    path of a file, is read. Other text that begins with ( is the notation of a configuration. The last part of a name
+    in a folder of the catalogue is enough if no other name has it. Raises InputError that says where the mistake is,
+    or which names come closest.
     """
     text = what if isinstance(what, str) else os.fspath(what)
     kept = _kept.get(text)
@@ -51,9 +51,9 @@ def load(what: str | Path) -> Schedule:
     A file is read again only after it, or a file that it names as its base, has changed.
 
     Args:
-        what: the name of a schedule that ships (`tl-attention list` shows them), the path of a file NAME.yaml or NAME.yml,
-            a label as `Schedule.label` gives it, or the notation of a configuration, which begins with "(". A name that
-            ships goes before a file of the same name.
+        what: the name of a schedule that ships (`tl-attention list` shows them), the path of a file NAME.yaml or
+            NAME.yml, a label as `Schedule.label` gives it, or the notation of a configuration, which begins with "(".
+            A name that ships goes before a file of the same name.
 
     Returns: the Schedule. Its keys obey every rule between keys; whether it is safe and fits the GPU is checked when
         `attention` first uses it.

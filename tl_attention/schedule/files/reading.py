@@ -30,10 +30,7 @@ def read(path: Path, most_bytes: int, kind: str) -> tuple[bytes, os.stat_result]
 
 
 def _at_once(path: str, flags: int) -> int:
-    """Opens a path, and returns its file descriptor, without waiting for a pipe's writer.
-
-    A pipe without a writer reads as empty; a pipe with a writer gives what that writes.
-    """
+    """Opens a path without waiting for a pipe's writer: a pipe without one reads as empty."""
     descriptor = os.open(path, flags | os.O_NONBLOCK)
     os.set_blocking(descriptor, True)
     return descriptor

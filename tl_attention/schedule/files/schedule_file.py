@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 def one_line(text: str) -> str:
-    """Checks that a text is one line that a terminal can show, and returns it. Raises PydanticCustomError for another."""
+    """Returns a text that is one line that a terminal can show. Raises PydanticCustomError for any other."""
     if not text.isprintable():
         raise PydanticCustomError("one_line", "expected one line of printable text")
     return text
@@ -79,17 +79,14 @@ FILE_KEYS = tuple(name for name in ScheduleKeys.model_fields if name not in Sche
 
 @dataclass(frozen=True)
 class Named:
-    """A Named is a schedule with its name in tables, the user's text for it, and the head sizes that it is meant for.
-
-    `sources` are the files that the schedule was read from, its bases last; a configuration and a label have none.
-    """
+    """A Named is a schedule with its name in tables, the user's text for it, and the head sizes it is meant for."""
 
     name: str
     text: str
     schedule: Schedule
     head_dims: tuple[HeadSize, ...] = DEFAULT_HEAD_DIMS
     summary: str = ""
-    sources: tuple[YamlFile, ...] = ()
+    sources: tuple[YamlFile, ...] = ()  # the files that it was read from, its bases last; () for a label or notation
 
     @property
     def in_words(self) -> str:
@@ -123,10 +120,7 @@ class Named:
         return self._refused(str(refusal), refusal.key, *refusal.others)
 
     def _refused(self, message: str, key: KeyPath, *others: KeyPath) -> InputError:
-        """Returns an InputError of the message with file and line of the key, or of `base` if only a base has the key.
-
-        Of several keys, the one to blame is the first that stands in the outermost file with any of them.
-        """
+        """Returns an InputError with file and line of the first of the keys in the outermost file that has any of them."""
         if not self.sources:
             return InputError(f"{self.text}: refused: {message}")
         written = (path for source in self.sources for path in (key, *others) if source.has(path) == len(path))
@@ -134,10 +128,7 @@ class Named:
         return InputError(blamed(self.sources, found, message + self._unmeant(found), "refused: ")[1])
 
     def _unmeant(self, key: KeyPath) -> str:
-        """Returns a hint that the base is meant for other head sizes; "" where that explains no mistake in a key.
-
-        The head sizes may be why a key of the base is wrong, unless the file itself gives that key or head sizes.
-        """
+        """Returns a hint that the base is meant for other head sizes; "" if the file itself gives the key or such sizes."""
         own, *bases = self.sources
         meant = next((base.fields["head_dims"] for base in bases if "head_dims" in base.fields), None)
         if own.gives(key) or own.gives(("head_dims",)) or not meant:
@@ -171,10 +162,7 @@ def load_file(path: str | Path) -> Named:
 
 
 def _with_bases(file: YamlFile) -> tuple[YamlFile, ...]:
-    """Returns a tuple of the file, its base, the base of that base, and so on.
-
-    Raises InputError for more than 4 bases, for a file that is its own base, and for a base that is no schedule's file.
-    """
+    """Returns the file, its base, the base of that base, and so on, or raises InputError for a base that cannot be."""
     sources = [file]
     while "base" in sources[-1].fields:
         last = sources[-1]
@@ -214,10 +202,7 @@ def _base_path(file: YamlFile, where: str) -> Path:
 
 
 def _merged(sources: tuple[YamlFile, ...]) -> dict[str, Any]:
-    """Returns the merged keys of a file and its bases, without keys about a file, such as `summary`.
-
-    They are the keys of the last base, changed by each file before it.
-    """
+    """Returns the keys of the last base, changed by each file before it, without keys about a file like `summary`."""
     found = [{k: v for k, v in source.fields.items() if k not in FILE_KEYS} for source in sources]
     return functools.reduce(lambda base, own: _merge(base, own, Schedule), reversed(found), {})
 

@@ -35,8 +35,8 @@ DECIMAL = {
     f"{YAML_TAG}int": (re.compile(r"-?(0|[1-9][0-9]*)"), "integer, expected one such as 128"),
     f"{YAML_TAG}float": (re.compile(r"[^_:]*"), "number, expected one such as 8.0"),
 }
-# libyaml is 20 times as fast as PyYAML's own parser. What it takes of a text of these characters alone, both read alike;
-# of others, such as tabs and `?`, it takes more.
+# libyaml is 20 times as fast as PyYAML's own parser. Both read alike what libyaml takes of a text of these characters
+# alone; with others, such as tabs and `?`, it takes more.
 FAST = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 READ_ALIKE = re.compile(r"[\n ->@-~]*")
 
@@ -68,14 +68,11 @@ class Fault:
 
 @dataclass(frozen=True)
 class YamlFile:
-    """A YamlFile holds the nested keys of one file, the file's stamp when it was read, and the faults of its text.
-
-    `lines` has the line of each key and of each entry of a list, by its path; that of () is the first with a key.
-    """
+    """A YamlFile holds the nested keys of one file, the file's stamp when it was read, and the faults of its text."""
 
     path: Path
     fields: dict[str, Any]
-    lines: dict[KeyPath, int]
+    lines: dict[KeyPath, int]  # by path, the line of each key and list entry; that of () is the first with a key
     stamp: Stamp
     faults: tuple[Fault, ...] = ()
 
@@ -173,7 +170,7 @@ def _text(path: Path) -> tuple[str, Stamp]:
 
 
 def _compose(text: str, path: Path) -> yaml.Node:
-    """Parses a YAML text, and returns its root node. Raises InputError unless the text is plain YAML."""
+    """Returns the root node of a YAML text, or raises InputError unless the text is plain YAML."""
     if READ_ALIKE.fullmatch(text):
         # Only PyYAML's own parser has the words for what is wrong.
         with suppress(InputError, yaml.YAMLError):
@@ -189,10 +186,7 @@ def _compose(text: str, path: Path) -> yaml.Node:
 
 
 def _plain(text: str, path: Path, loader: Any) -> yaml.Node:
-    """Returns a text's root node, parsed by PyYAML's `loader`. Raises YAMLError, and InputError unless it is plain YAML.
-
-    Plain YAML is one document with no tags, anchors or aliases, and with little nesting.
-    """
+    """Returns the root node of a text that is one document without tags, anchors, aliases and much nesting."""
     nesting = documents = 0
     # Events come from an iterative parser; composing first could exhaust the stack on a deep file.
     for event in yaml.parse(text, Loader=loader):
@@ -215,11 +209,7 @@ def _plain(text: str, path: Path, loader: Any) -> yaml.Node:
 
 
 def _construct(node: yaml.Node, lines: dict[KeyPath, int], faults: list[Fault], at: KeyPath = ()) -> Any:
-    """Returns a YAML node as dicts, lists and values, and puts the line of each key and entry below into `lines`.
-
-    Mistakes go to `faults`. A key that is there twice has its first value; a value with a fault is None.
-    `_compose` has bounded the nesting.
-    """
+    """Returns a YAML node as dicts, lists and values, and adds to `lines` and `faults`; a faulty value is None."""
     if isinstance(node, yaml.SequenceNode):
         lines.update({(*at, number): entry.start_mark.line + 1 for number, entry in enumerate(node.value)})
         return [_construct(entry, lines, faults, (*at, number)) for number, entry in enumerate(node.value)]
@@ -240,10 +230,7 @@ def _construct(node: yaml.Node, lines: dict[KeyPath, int], faults: list[Fault], 
 
 
 def _value(node: yaml.Node, faults: list[Fault], at: KeyPath) -> Any:
-    """Returns the Python value of a YAML scalar. If it cannot be read, adds a Fault to `faults` and returns None.
-
-    A fault inside a list names the list's key. Numbers must be decimal.
-    """
+    """Returns the Python value of a YAML scalar, or None after adding a Fault if it cannot be read."""
     name = at
     while isinstance(name[-1], int):
         name = name[:-1]
@@ -261,7 +248,7 @@ def _value(node: yaml.Node, faults: list[Fault], at: KeyPath) -> Any:
     return None
 
 
-# --- what is wrong with text that is no YAML, in the words of its author: a tab, a missing colon, an open bracket ------
+# --- what is wrong with text that is no YAML, in the words of its author: a tab, a missing colon, an open bracket -----
 #
 # PyYAML says what its parser met. The line of the text says what the author left out.
 
@@ -325,10 +312,7 @@ def _not_closed(opened: re.Match[str], began: int, at: int, is_key: bool) -> tup
 
 
 def _second_colon(lines: list[str], at: int, column: int) -> tuple[int, str]:
-    """Explains a colon that the YAML parser refused where no key can stand, and returns (line to blame, message).
-
-    Two colons are on one line, a key is indented too far, or the line before has no colon.
-    """
+    """Explains a colon that the YAML parser refused where no key can stand, and returns (line to blame, message)."""
     line = lines[at]
     key = KEY.match(line)
     if key and column > key.end("key") + 1 and key["value"]:

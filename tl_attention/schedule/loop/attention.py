@@ -52,8 +52,8 @@ SOURCE = Table(
     output=("acc_o", "denominator"),
     splittable={"exp": _SCORES, "row_sum": _SCORES, "cast": _SCORES, "rescale": _OUTPUT},
 )
-# The loads of fragments from shared memory, statements of loops that multiply registers, each with its product: both are
-# cut along that product's inner dimension.
+# The loads of fragments from shared memory, statements of loops that multiply registers, each with its product. Both
+# are cut along that product's inner dimension.
 FRAGMENTS = {"frag_q": "mma0", "frag_k": "mma0", "frag_v": "mma1"}
 
 # What a schedule names, by number: those of the source, then those that only some loops have.

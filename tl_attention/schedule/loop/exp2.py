@@ -1,4 +1,4 @@
-"""A polynomial gives 2^x without MUFU.EX2: 2^floor(x) p(x - floor(x)), with polynomials p that kernel and interpreter share."""
+"""A polynomial p, shared by kernel and interpreter, gives 2^x without MUFU.EX2: 2^floor(x) p(x - floor(x))."""
 
 from __future__ import annotations
 

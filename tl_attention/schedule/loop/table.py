@@ -14,32 +14,24 @@ Identity = Literal["copy", "zero", "maximum"]
 
 @dataclass(frozen=True)
 class Statement:
-    """A Statement is one line of a loop's body, with its kind and the buffers that it reads and writes.
-
-    `reads` and `writes` name buffers of the kernel. A `load` is asynchronous and fills a ring buffer; a `product` may
-    be in flight after it was issued; a `vector` statement is done when the next one starts. `code` names what it
-    computes, by which the interpreter has it. `boundary_only` ones run for blocks that may have hidden keys alone.
-
-    `columns` are the first column and the end of a chunk, None for a whole statement; `first_chunk_reads` has what only
-    the first chunk reads, `later_chunks_read` what all the others read besides.
-
-    Of the values it is known that an `of_block` statement writes another one for every KV block, whatever it reads, as
-    a load always does; that others write a `constant`; and where one passes an input on unchanged, to the bit, by its
-    `identity`: a `copy` its first, `zero` its first where that is 0, a `maximum` the one beside -inf.
-    """
+    """A Statement is one line of a loop's body, with its kind and the buffers that it reads and writes."""
 
     name: str
+    # A `load` is asynchronous and fills a ring buffer. A `product` may be in flight after it was issued. A `vector`
+    # statement is done when the next one starts.
     kind: StatementKind
-    reads: tuple[str, ...]
-    writes: tuple[str, ...]
+    reads: tuple[str, ...]  # buffers of the kernel
+    writes: tuple[str, ...]  # likewise
     formula: str
-    code: str
-    boundary_only: bool = False
-    columns: tuple[int, int] | None = None
-    first_chunk_reads: tuple[str, ...] = ()
-    later_chunks_read: tuple[str, ...] = ()
-    of_block: bool = False
-    constant: str | None = None
+    code: str  # the interpreter's name for what it computes
+    boundary_only: bool = False  # whether it runs only for blocks that may have hidden keys
+    columns: tuple[int, int] | None = None  # first column and end of a chunk, None for a whole statement
+    first_chunk_reads: tuple[str, ...] = ()  # what only the first chunk reads
+    later_chunks_read: tuple[str, ...] = ()  # what all other chunks read besides
+    of_block: bool = False  # whether it writes another value for every KV block, whatever it reads, as a load does
+    constant: str | None = None  # the value that it writes, if that is always the same
+    # When it passes an input on unchanged, to the bit: a `copy` its first, `zero` its first where that is 0, a
+    # `maximum` the one beside -inf.
     identity: Identity | None = None
 
 
@@ -55,21 +47,19 @@ def statement(
 class Table:
     """A table has the statements of one kernel's loop, in source order.
 
-    `initial` has the values that the code before the loop gives to buffers, `output` the buffers that the code after it
-    reads. `splittable` has the statements that can be cut into chunks (`exp.0`), each with the buffers whose columns
-    are cut with it (`acc_s[0:48]`). Schedules speak of the statements of `attention.SOURCE`: `fused` has those that are
-    part of another one here, `moved` those that run right before another one, wherever the schedule has them.
-    Chunks of a buffer that is `slotted` share registers: `slots` says how many of them there is room for (`slots.py`).
+    Schedules name the statements of `attention.SOURCE`, of which some are fused or moved here.
     """
 
     statements: tuple[Statement, ...]
-    initial: Mapping[str, str] = field(default_factory=dict, hash=False)
-    output: tuple[str, ...] = ()
+    initial: Mapping[str, str] = field(default_factory=dict, hash=False)  # buffers' values before the loop
+    output: tuple[str, ...] = ()  # the buffers that the code after the loop reads
+    # Statements that can be cut into chunks (`exp.0`), with the buffers whose columns are cut, too (`acc_s[0:48]`).
     splittable: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
-    fused: Mapping[str, str] = field(default_factory=dict, hash=False)
+    fused: Mapping[str, str] = field(default_factory=dict, hash=False)  # statements that are part of another one
+    # Statements that run right before another one, wherever the schedule has them.
     moved: Mapping[str, str] = field(default_factory=dict, hash=False)
-    slotted: tuple[str, ...] = ()
-    slots: Mapping[str, int] = field(default_factory=dict, hash=False)
+    slotted: tuple[str, ...] = ()  # buffers whose chunks share registers
+    slots: Mapping[str, int] = field(default_factory=dict, hash=False)  # how many chunks there is room for (`slots.py`)
 
     @cached_property
     def names(self) -> tuple[str, ...]:
