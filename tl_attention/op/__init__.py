@@ -1,4 +1,4 @@
 """This room is `attention` and `attention_varlen` for PyTorch: arguments, plans, operators, gradients and `merge`.
 
-It chooses a schedule for a call and launches the kernel. Its `integrations/` enter both into other libraries' registries.
+It chooses a schedule for a call and launches the kernel. `integrations/` enters both into other libraries' registries.
 """

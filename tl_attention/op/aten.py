@@ -29,7 +29,7 @@ EXPECTED = {
 
 @functools.cache
 def lacking(operator: str) -> str:
-    """Returns in words why this torch has no such operator, or another one; "" if it has the one that is called here."""
+    """Returns why this torch has no such operator, or another one; "" if it has the one that is called here."""
     name = NAMES[operator]
     if not hasattr(torch.ops.aten, name):
         return f"torch {torch.__version__} has no aten.{name}"
@@ -62,7 +62,7 @@ def flash2(
     offsets: tuple[Tensor, Tensor] | None = None,
     longest: tuple[int, int] | None = None,
 ) -> tuple[Tensor, ...]:
-    """Returns the gradients of q, k and v by FlashAttention-2, whose masks are aligned at the bottom right, as ours are.
+    """Returns the gradients of q, k and v by FlashAttention-2, whose masks end together as ours do.
 
     Tensors are (batch, seq, heads, head_dim) with any strides, and the LSE (batch, heads, seq_q), contiguous. Of packed
     sequences, with `offsets` of q and of k, they are (rows, heads, head_dim), and the LSE (heads, rows). The heads of V
@@ -76,8 +76,8 @@ def flash2(
         size, scale = max(q.shape[-1], v.shape[-1]), q.shape[-1] ** -0.5 if scale is None else scale
         filled = flash2(given.but(lambda x: pad(x, (0, size - x.shape[-1]))), mask, scale, offsets, longest)
         return tuple(torch.empty_like(x).copy_(whole[..., : x.shape[-1]]) for x, whole in zip((q, k, v), filled))
-    # Without dropout nobody reads the state of its generator: made as PyTorch's own forward does. It is made anew, as what
-    # is made while a graph is captured must not outlive the capture.
+    # Without dropout nobody reads the state of its generator: made as PyTorch's own forward does. It is made anew,
+    # because what is made while a graph is captured must not outlive the capture.
     state = q.new_empty((2,), dtype=torch.uint64), q.new_empty((), dtype=torch.uint64)
     left, right = sides(mask)
     most = longest or (q.shape[1], k.shape[1])
@@ -91,8 +91,8 @@ def flash2(
 def cudnn(given: Given, causal: bool, scale: float | None) -> tuple[Tensor, ...]:
     """Returns the gradients of q, k and v by cuDNN. Tensors are (batch, heads, seq, head_dim) with any strides.
 
-    The LSE is (batch, heads, seq_q), contiguous. A causal mask is aligned at the top left, so it is ours only where there
-    are as many queries as keys.
+    The LSE is (batch, heads, seq_q), contiguous. A causal mask is aligned at the top left, so it is ours only where
+    there are as many queries as keys.
     """
     grad, q, k, v, output, lse = given
     *outer, last = grad.stride()
@@ -100,8 +100,8 @@ def cudnn(given: Given, causal: bool, scale: float | None) -> tuple[Tensor, ...]
     # There cuDNN cannot read the gradient.
     if last != 1 or any(stride % unit or not stride for stride in outer) or grad.data_ptr() % ALIGNMENT:
         grad = torch.empty_like(output).copy_(grad)
-    # PyTorch keeps cuDNN's plans by the places of q, k and v alone, though a plan also has those of the output and of its
-    # gradient built in. It takes a number of queries into the key besides, and uses it for nothing else: so calls whose
+    # PyTorch keeps cuDNN's plans by the places of q, k and v alone, though a plan also has those of the output and of
+    # its gradient built in. The key also has a number of queries, which PyTorch uses for nothing else: so calls whose
     # plans differ must differ in it, from PyTorch's own calls, too, whose output lies elsewhere.
     plan = hash((output.stride(), grad.stride()))
     # Of the state of dropout's generator nothing is read.

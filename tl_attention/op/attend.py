@@ -54,7 +54,7 @@ def _of_forward(call: Call, found: Checked) -> Plan:
 
 
 def _with_pythons_numbers(call: Call, traced: bool) -> Call | None:
-    """Returns the call with Python's own numbers for other libraries' scalars; None for a call that has none of these."""
+    """Returns the call with Python's own numbers for other libraries' scalars; None for a call without any."""
     values, where = tuple(map(plain, call.values)), call.where.with_lengths(plain if traced else length)
     values = call.values if all(map(operator.is_, values, call.values)) else values
     ours = Call(*call[:3], where, values, *call[5:7], *map(plain, call[7:]))

@@ -55,8 +55,8 @@ def attention(
 
     q is (batch, heads, seq_q, head_dim), k is (batch, heads_kv, seq_kv, head_dim) and v is (batch, heads_kv, seq_kv,
     head_dim_v). All three are fp16 or all three are bf16, and they lie on one GPU. Lengths may be anything, 0 included.
-    heads is a multiple of heads_kv: head h of q uses head h // (heads / heads_kv) of k and v. head_dim and head_dim_v are
-    multiples of 8 up to 256. Products accumulate in fp32. GPUs other than Hopper support the cases that
+    heads is a multiple of heads_kv: head h of q uses head h // (heads / heads_kv) of k and v. head_dim and head_dim_v
+    are multiples of 8 up to 256. Products accumulate in fp32. GPUs other than Hopper support the cases that
     schedule/files/defaults.yaml names for them.
 
     Nothing is copied: views are read as they lie. The last dimension must be contiguous, and the address and the stride
@@ -76,17 +76,18 @@ def attention(
         sinks: fp32 of shape (heads,): one more score in each row of a head, which is neither scaled nor capped and has
             no value, so it only enters the denominator.
         layout: "bhsd" as above, or "bshd" where q, k, v and the output are (batch, seq, heads, head_dim).
-        return_lse: return (output, LSE). The LSE (log-sum-exp) is each row's natural logarithm of the sum of exp(score),
-            its sink included: fp32 of shape (batch, heads, seq_q), -inf for a row that sees no key and has no sink.
+        return_lse: return (output, LSE). The LSE (log-sum-exp) is each row's natural logarithm of the sum of
+            exp(score), its sink included: fp32 of shape (batch, heads, seq_q), -inf for a row without key and sink.
         out: a tensor to write the output to, which is also returned. It may be strided as the inputs may, and must not
             share an element with them or with sinks.
-        schedule: a name (`tl-attention list` shows them), a file, a label or a Schedule. By default the case decides, as
-            `tl-attention explain --call` shows. A file is read again only after it has changed.
+        schedule: a name (`tl-attention list` shows them), a file, a label or a Schedule. By default the case decides,
+            as `tl-attention explain --call` shows. A file is read again only after it has changed.
         specialize: compile for exactly these sizes instead of for all sizes.
-        invariant: give a row of the output the same bits whatever the batch, the lengths and the number of queries, here
-            and in `attention_varlen`. The schedule is then one that computes rows as that for any length does, a window
-            that hides no key is left out only where rows stay as they are, and a softcap is computed row by row. None:
-            where there is no softcap, no keys may be in parts, and the default rules choose no other schedules for it.
+        invariant: give a row of the output the same bits whatever the batch, the lengths and the number of queries,
+            here and in `attention_varlen`. The schedule is then one that computes rows as that for any length does, a
+            window that hides no key is left out only where rows stay as they are, and a softcap is computed row by row.
+            None: where there is no softcap, no keys may be in parts, and the default rules choose no other schedules
+            for it.
 
     Under torch.compile and torch.export the call is the operator `torch.ops.tl_attention.forward`, which takes neither
     `out` nor a Schedule. Gradients of q, k, v and sinks come from cuDNN's backward or PyTorch's FlashAttention-2, as

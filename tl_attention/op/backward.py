@@ -1,7 +1,7 @@
 """The gradients of q, k, v and sinks: which of PyTorch's operators computes them, and what is done around it.
 
-The first rule of schedule/files/backward.yaml that serves a call names the operator. A shape's first calls take FlashAttention-2,
-as cuDNN builds a plan for each new shape.
+The first rule of schedule/files/backward.yaml that serves a call names the operator. A shape's first calls take
+FlashAttention-2, as cuDNN builds a plan for each new shape.
 """
 
 from __future__ import annotations
@@ -30,20 +30,15 @@ Gradients = tuple[Tensor, Tensor, Tensor, Tensor | None]
 
 @dataclass(slots=True)
 class Shape:
-    """A Shape says which operator computes the gradients of calls of one shape, and counts these calls.
+    """A Shape says which operator computes the gradients of calls of one shape, and counts these calls."""
 
-    `operator` serves all calls but the first `after`; it is empty where no query sees a key. `versions` are cuDNN's that
-    it is known to be right with. `rows` are the queries that see a key, and `mask` is that of these. `has_plan` says
-    whether cuDNN has served the shape.
-    """
-
-    operator: str = ""
+    operator: str = ""  # serves all calls but the first `after`; "" if no query sees a key
     after: int = 0
-    versions: tuple[str, ...] = ()
-    rows: Rows = NO_ROWS
-    mask: Mask = FULL
+    versions: tuple[str, ...] = ()  # cuDNN's that it is known to be right with
+    rows: Rows = NO_ROWS  # the queries that see a key
+    mask: Mask = FULL  # of these queries
     calls: int = 0
-    has_plan: bool = False
+    has_plan: bool = False  # whether cuDNN has served the shape
 
     def count(self, device: torch.device) -> str:
         """Counts a call on this device, and returns the operator that computes its gradients."""
@@ -125,7 +120,7 @@ def dense(
 ) -> Gradients:
     """Returns the gradients of `attention`'s q, k, v and sinks, with 0 for queries that see no key.
 
-    Tensors are in the layout of the call. `sinks` are None where no gradient of them is needed, though the LSE has them.
+    Tensors are in the layout of the call. `sinks` are None if no gradient of them is needed, though the LSE has them.
     """
     if layout != BHSD:
         given = given.but(_swapped)
@@ -196,11 +191,9 @@ def packed(
 
 
 def _of_sinks(sinks: Tensor, lse: Tensor, products: Tensor) -> Tensor:
-    """Returns the gradient of the sinks, -sum over rows of exp(sink - LSE) dO . O, fp32 (heads,).
-
-    A sink's weight in a row is exp(sink - LSE). It has no value, so its score's gradient lacks the product with one.
-    The LSE and the products dO . O of rows are (batch, heads, rows) or (heads, rows).
-    """
+    """Returns the gradient of the sinks, fp32 (heads,), from the LSE and dO . O of rows, ([batch,] heads, rows)."""
+    # -sum over rows of exp(sink - LSE) dO . O. A sink's weight in a row is exp(sink - LSE). It has no value, so its
+    # score's gradient lacks the product with one.
     found = ((sinks[:, None] - lse).exp() * products).sum(dim=-1).neg()
     return found.sum(dim=0) if found.dim() == 2 else found
 

@@ -100,7 +100,7 @@ class Batch:
     # --- for a plan ---
 
     def plan(self, call: Call, found: Checked) -> Plan:
-        """Makes the plan of calls like this one. Raises InputError for what no kernel computes, or reads where it lies."""
+        """Makes the plan of calls like this one. Raises InputError for what no kernel computes or reads in place."""
         q, k, v = map(self.canonical, call[:3])
         (batch, heads, seq_q, head_dim), (heads_kv, seq_kv) = q.shape, k.shape[1:3]
         rows, mask = Rows.of(found.mask, seq_q, seq_kv), shortened(found.mask, max(seq_q, seq_kv))
@@ -146,13 +146,10 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class BatchPlan(Plan):
-    """A BatchPlan launches calls of a batch.
-
-    `views` are the sizes and strides of q, k, v and the output as the kernel takes them, None where it takes them as they
-    are.
-    """
+    """A BatchPlan launches calls of a batch."""
 
     launch: Launch
+    # Sizes and strides of q, k, v and the output as the kernel takes them; None if it takes them as they are.
     views: tuple[Place, ...] | None
 
     def laid_out(self, call: Call, scale: float, result: Tensor, lse: Tensor | None) -> LaidOut:
@@ -167,13 +164,10 @@ class BatchPlan(Plan):
 
 @dataclass(frozen=True, slots=True)
 class SomeRows(Plan):
-    """A SomeRows is the plan of calls of which some rows see no key, and need no kernel.
-
-    `seen` is that of the others, None without any.
-    """
+    """A SomeRows is the plan of calls of which some rows see no key, and need no kernel."""
 
     rows: Rows
-    seen: Plan | None
+    seen: Plan | None  # that of the other rows, None if there are none
 
     def laid_out(self, call: Call, scale: float, result: Tensor, lse: Tensor | None) -> LaidOut:
         """Computes the rows that see a key, and sets the others to 0, and their LSE to what a row without keys has."""

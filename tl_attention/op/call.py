@@ -45,15 +45,13 @@ class Keywords(TypedDict, total=False):
 
 
 class Call(NamedTuple):
-    """A Call holds the arguments of one call as they were given.
-
-    `where` is a `Batch`, and then q, k and v are (batch, heads, rows, columns) in its layout; or it is a `Packed`, and they
-    are (rows, heads, columns). Without `in_parts` all keys are computed at once.
-    """
+    """A Call holds the arguments of one call as they were given."""
 
     q: Tensor
     k: Tensor
     v: Tensor
+    # A `Batch`, and then q, k and v are (batch, heads, rows, columns) in its layout; or a `Packed`, and they are (rows,
+    # heads, columns).
     where: Any
     values: Values = OFF
     out: Tensor | None = None
@@ -66,7 +64,7 @@ class Call(NamedTuple):
     specialize: bool = False
     zero_unused: bool = False
     check: bool = False
-    in_parts: bool = True
+    in_parts: bool = True  # False: all keys are computed at once
 
     def results(self, has_lse: bool, like_q: bool = False) -> tuple[Tensor, Tensor | None]:
         """Returns tensors for the output, which is `out` if it is given, and for the LSE, None without one.

@@ -22,7 +22,7 @@ from tl_attention.problem.shape import check_dtype
 
 
 class Checked(NamedTuple):
-    """A Checked is what a call whose arguments are right asks for: its mask, its features and the scale of its scores."""
+    """A Checked is what a call with right arguments asks for: its mask, its features and the scale of its scores."""
 
     mask: Mask
     asked: Asked
@@ -63,7 +63,7 @@ def _checked_settings(call: Call) -> tuple[Mask, Asked]:
 
 
 def checked_scale(scale: float, asked: Asked) -> float:
-    """Returns the scale of the scores as a float. Raises InputError for a scale that is wrong, or wrong with these features."""
+    """Returns the scale of the scores as a float. Raises InputError for a wrong one, or one these features forbid."""
     try:
         # Every call with a scale comes by here.
         scale = scale_of(scale if type(scale) is float else plain(scale))
@@ -75,10 +75,7 @@ def checked_scale(scale: float, asked: Asked) -> float:
 
 
 def _check_dense(**tensors: object) -> None:
-    """Raises InputError for a tensor without strides, which is a sparse or nested one. Other objects pass.
-
-    Most questions to such a tensor raise another error.
-    """
+    """Raises InputError for a sparse or nested tensor, to which most questions raise another error."""
     for name, tensor in tensors.items():
         if isinstance(tensor, Tensor) and (tensor.is_nested or tensor.layout != torch.strided):
             kind = "nested" if tensor.is_nested else tensor.layout
@@ -156,7 +153,7 @@ def checked_card(device: torch.device) -> Card:
 
 
 def checked_output(call: Call) -> Tensor:
-    """Returns the call's `out`, or a new tensor for the output. Raises InputError for an `out` that cannot take the output."""
+    """Returns the call's `out`, or a new tensor for the output. Raises InputError for an `out` that cannot take it."""
     where, (out, _) = call.where, call.results(has_lse=False)
     if call.out is None:
         return out

@@ -60,9 +60,9 @@ def is_plain() -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Graded:
-    """A Graded is the plan of calls that need a gradient: it makes a Node of each. `plan` is that of the forward pass."""
+    """A Graded is the plan of calls that need a gradient: it makes a Node of each."""
 
-    plan: Plan
+    plan: Plan  # of the forward pass
     scale: float
     # A softcap has no gradient, and no other feature limits the scale.
     asked: Asked = NOTHING

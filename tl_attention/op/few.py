@@ -30,12 +30,13 @@ class Parts(NamedTuple):
 def in_one_tile(shape: AttentionShape, schedule: Schedule) -> tuple[AttentionShape, int]:
     """Returns the problem that the schedule's kernel computes, and how many heads of Q have rows in one of its tiles.
 
-    They are those that share K and V, which are read once for all of them, and of packed sequences always. Of a batch they
-    are as many as make the fewest tiles of few queries: 64 rows of two heads fill a tile where ten rows of each of six leave
-    a fourth tile for the rest. The problem has no mask where a single query sees all keys.
+    They are heads that share K and V, which are read once for all of them. For packed sequences these are all; for a
+    batch they are as many as make the fewest tiles of few queries: 64 rows of two heads fill a tile where ten rows of
+    each of six leave a fourth tile for the rest. The problem has no mask where a single query sees all keys.
     """
-    # Windows that are open to the right need some rows of each head, for the proof to see all that they may do, and prompts
-    # some, as each box is a load of its own. Of more heads than a tile may have equally many lie in each of several tiles.
+    # Windows that are open to the right need some rows of each head, for the proof to see all that they may do. Prompts
+    # need some, as each box is a load of its own. If there are more heads than a tile may have, several tiles have
+    # equally many.
     few_boxes = shape.mask.right not in (None, 0) or (shape.packed and schedule.kernel.rows_of == "head")
     most = SOME_HEADS if few_boxes else ROWS // rows_of_box(tile_dim(shape.head_dim))
     heads = ceildiv(shape.group, ceildiv(shape.group, most))
@@ -69,7 +70,7 @@ def parts_of(shape: AttentionShape, schedule: Schedule, sms: int) -> Parts | Non
 
 
 def may_be_split(heads: int, schedule: Schedule, sms: int) -> bool:
-    """Says whether packed sequences, of so many heads of tiles, may be split on a GPU of so many SMs, if they are long enough.
+    """Says whether packed sequences that are long enough, of so many heads of tiles, may be split on so many SMs.
 
     A split sequence has two places at least for the results of its parts.
     """
@@ -77,12 +78,12 @@ def may_be_split(heads: int, schedule: Schedule, sms: int) -> bool:
 
 
 def splits_equal(sequences: int, keys: int, heads: int, schedule: Schedule, sms: int) -> bool:
-    """Says whether so many packed sequences of one row tile and equally many keys are computed sooner if they are split."""
+    """Says whether so many packed sequences of one row tile and equally many keys are computed sooner if split."""
     return _soonest(sequences * heads, ceildiv(keys, schedule.block_N), schedule, sms).number > 1
 
 
 def places(heads: int, schedule: Schedule, sms: int) -> int:
-    """Returns how many places for results of parts each of so many heads of tiles has, where packed sequences are split."""
+    """Returns how many places for results of parts each of so many heads of tiles has if packed sequences are split."""
     return places_of_parts(sms * schedule.kernel.blocks_per_sm, heads)
 
 
@@ -92,7 +93,7 @@ def keys_unsplit(schedule: Schedule) -> int:
 
 
 def _soonest(tiles: int, blocks: int, schedule: Schedule, sms: int) -> Parts:
-    """Returns the parts of so many KV blocks of each of so many row tiles that a GPU of so many SMs computes soonest."""
+    """Returns the parts, of so many KV blocks of each of so many row tiles, that so many SMs compute soonest."""
     # A schedule's hash would take longer than the rest of this.
     return _of_places(tiles, max(1, blocks), sms * schedule.kernel.blocks_per_sm, schedule.kernel.part_blocks or 1)
 
@@ -132,7 +133,7 @@ def _time(parts: Parts, tiles: int, at_once: int) -> float:
 
 
 def results_of_parts(output: Any, parts: int) -> tuple[Any, Any]:
-    """Returns fp32 tensors for the output and the LSE of each part of a problem with this output, as more batches of it.
+    """Returns fp32 tensors for the output and the LSE of each part of a problem with this output, as more batches.
 
     PyTorch's allocator keeps their memory for the next call, apart for each stream and for each captured graph.
     """

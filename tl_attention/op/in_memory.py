@@ -145,10 +145,7 @@ def extent(tensor: Any) -> tuple[int, int]:
 
 
 def _addresses(tensor: Any) -> Any:
-    """Returns an array of numpy that lies where the tensor does, so that numpy can look for overlaps.
-
-    numpy reads no element, so the elements may lie on a GPU.
-    """
+    """Returns a numpy array that lies where the tensor does, for a search for overlaps, which reads no element."""
     size = tensor.element_size()
     lies = {
         "version": 3,

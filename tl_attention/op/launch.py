@@ -1,4 +1,4 @@
-"""A launch's arguments have the names of the kernel's parameters: NAMES lists them, and `Launch.arguments` lays them out."""
+"""A launch's arguments have the names of the kernel's parameters: NAMES lists and `Launch.arguments` lays them out."""
 
 from __future__ import annotations
 
@@ -32,23 +32,16 @@ Offsets = tuple[Tensor, Tensor, Tensor, Tensor, int]
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A Launch is a kernel, and what it takes whatever the call's tensors are.
+    """A Launch is a kernel, and what it takes whatever the call's tensors are."""
 
-    `kernel` launches it, with arguments in its own order; `chosen` takes these out of all arguments. `known` are the
-    numbers that features have, in the order of INPUTS, and those of NUMBERS, and `of_call` the places of features that
-    are tensors of the call. `parts` is how many parts of the keys the kernel computes, 0 where it computes all at once.
-    A tile of packed sequences has `rows` queries; where these may be split, each head has results of parts in so many
-    `places`, and results have `rows_of_parts` rows.
-    """
-
-    kernel: Callable[..., None]
-    chosen: Callable[[tuple[Any, ...]], tuple[Any, ...]]
-    known: Values
-    of_call: tuple[int, ...]
-    parts: int = 0
-    rows: int = 0
-    places: int = 0
-    rows_of_parts: int = 0
+    kernel: Callable[..., None]  # launches it, with arguments in its own order
+    chosen: Callable[[tuple[Any, ...]], tuple[Any, ...]]  # takes these out of all arguments
+    known: Values  # the numbers that features have, in the order of INPUTS, and those of NUMBERS
+    of_call: tuple[int, ...]  # the places of features that are tensors of the call
+    parts: int = 0  # parts of the keys that the kernel computes, 0 if it computes all at once
+    rows: int = 0  # queries of a tile of packed sequences
+    places: int = 0  # each head's places for results of parts, if packed sequences may be split
+    rows_of_parts: int = 0  # rows of these results
 
     @classmethod
     def of(
@@ -75,7 +68,7 @@ class Launch:
     def offsets(
         self, cu_q: Tensor, cu_k: Tensor, used_q: Tensor | None, used_k: Tensor | None, total_q: int
     ) -> Offsets:
-        """Returns what a launch takes for where packed sequences lie, with how many numbers the list of their tiles takes."""
+        """Returns what a launch takes for where packed sequences lie, with the length of the list of their tiles."""
         words = words_of_list(total_q, cu_q.shape[0] - 1, self.rows, self.places)
         # Used lengths as long as the offsets stand for none.
         return cu_q, cu_k, cu_q if used_q is None else used_q, cu_k if used_k is None else used_k, words
@@ -86,8 +79,8 @@ class Launch:
     ) -> tuple[Any, ...]:  # fmt: skip
         """Returns what the kernel takes, in its order.
 
-        `tensors` are q, k, v and the output, (batch, heads, rows, columns) or packed (rows, heads, columns), which lie as
-        kernels read them. Of packed sequences, `offsets` say where they lie.
+        `tensors` are q, k, v and the output, (batch, heads, rows, columns) or packed (rows, heads, columns), which lie
+        as kernels read them. `offsets` say where packed sequences lie.
         """
         q, k, v, output = tensors
         known: Sequence[Any] = self.known

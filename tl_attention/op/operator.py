@@ -1,7 +1,7 @@
-"""The operators `torch.ops.tl_attention.forward` and `forward_varlen` are the calls for torch.compile, torch.export and autograd.
+"""The operators `forward` and `forward_varlen` of `torch.ops.tl_attention` serve torch.compile, export and autograd.
 
-One factory makes both, each with its schema, its results without data, and the operator of its gradient, which backward.py
-computes.
+One factory makes both, each with its schema, its results without data, and the operator of its gradient, which
+backward.py computes.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def define(kind: type[Batch] | type[Packed], compute: Callable[..., backward.Gra
     gradient: Callable[..., Any] = getattr(torch.ops.tl_attention, of_gradient)
 
     def call_of(q: Tensor, k: Tensor, v: Tensor, *given: Any, **options: Any) -> Call:
-        """Returns the Call that the operator was given. Trailing tensors and options may be left out."""
+        """Returns the Call that the operator was given, whose trailing tensors and options may be left out."""
         where, tensors = kind.of_operator(given, options)
         get, values = options.get, [*OFF]
         for place in NUMBERS:
@@ -137,10 +137,7 @@ def define(kind: type[Batch] | type[Packed], compute: Callable[..., backward.Gra
 
 
 def _register(schema: str, fake: Callable[..., Any], run: Callable[..., Any], *of: Callable[..., Any]) -> None:
-    """Registers an operator: what it returns without data, what it runs on every device, and its gradient.
-
-    Errors of what it runs name the devices that have no kernel.
-    """
+    """Registers an operator: what it returns without data, what it runs on every device, and its gradient."""
     name, _, arguments = schema.partition("(")
     torch.library.define(name, f"({arguments}")
     torch.library.register_fake(name)(fake)

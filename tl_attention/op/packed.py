@@ -190,7 +190,7 @@ class Packed(PackedArguments):
     # --- for a plan ---
 
     def plan(self, call: Call, found: Checked) -> Plan:
-        """Makes the plan of calls like this one. Raises InputError for what no kernel computes, or reads where it lies."""
+        """Makes the plan of calls like this one. Raises InputError for what no kernel computes or reads in place."""
         q, k, v = call[:3]
         (total_q, heads, head_dim), total_k, sequences = q.shape, k.shape[0], self.cu_seqlens_q.shape[0] - 1
         card = checks.checked_card(q.device)
@@ -234,10 +234,7 @@ class Packed(PackedArguments):
         )  # fmt: skip
 
     def _faults_of_contents(self, total_q: int, total_k: int) -> Iterator[str]:
-        """Yields what is wrong: offsets that fall or go beyond the tensors, lengths beyond the longest or the used.
-
-        It waits for the GPU.
-        """
+        """Yields what is wrong with offsets and lengths on the GPU, for which it waits."""
         cu_q, cu_k, used_q, used_k, *longest = self
         for side, cu, used, total, most in zip("qk", (cu_q, cu_k), (used_q, used_k), (total_q, total_k), longest):
             found, name = cu.tolist(), f"cu_seqlens_{side}"
@@ -266,18 +263,15 @@ def _launch(shape: AttentionShape, schedule: Schedule, variant: Variant) -> Call
 
 @dataclass(frozen=True, slots=True)
 class PackedPlan(Plan):
-    """A PackedPlan launches calls of packed sequences, whatever their lengths.
+    """A PackedPlan launches calls of packed sequences, whatever their lengths."""
 
-    `single` says that a tensor has a dimension of length 1, or none.
-    `whole` gives the launch that computes each sequence's keys at once; it is None for calls without a row of a sequence.
-    Where sequences may be split, `in_parts` gives the launch that splits some of those with more than `keys` keys, and
-    `splits_equal` says whether so many of one length are, with so many keys.
-    """
-
-    single: bool
+    single: bool  # whether a tensor has a dimension of length 1, or none
+    # Gives the launch that computes each sequence's keys at once; None for calls without a row of a sequence.
     whole: Callable[[], Launch] | None = None
+    # Where sequences may be split, gives the launch that splits some of those with more than `keys` keys.
     in_parts: Callable[[], Launch] | None = None
     keys: int = 0
+    # From a number of sequences of one length and the number of their keys to whether they are split.
     splits_equal: Callable[[int, int], bool] | None = None
 
     def splits(self, call: Call) -> bool:
@@ -312,17 +306,14 @@ class PackedPlan(Plan):
 
 
 def _with_a_row(tensor: Tensor) -> Tensor:
-    """Returns a tensor as a kernel takes it, in which dimensions of length 1 have the strides of a contiguous tensor.
-
-    One without an element, which no kernel reads, becomes a row that is no sequence's.
-    """
+    """Returns a tensor with contiguous strides of dimensions of length 1, and an empty one as a row of no sequence."""
     if not tensor.numel():
         return tensor.new_empty((1, *(max(size, 1) for size in tensor.shape[1:])))
     return whole_strides(tensor) if 1 in tensor.shape else tensor
 
 
 def _is_plain(tensor: Any, q: Tensor) -> bool:
-    """Says whether an argument is a contiguous int32 tensor with one dimension on q's device, which is what it must be."""
+    """Says whether an argument is a contiguous int32 tensor with one dimension on q's device, as it must be."""
     if not isinstance(tensor, Tensor) or tensor.dim() != 1 or tensor.dtype != torch.int32:
         return False
     return tensor.device == q.device and tensor.is_contiguous()

@@ -15,11 +15,11 @@ def merge(outputs: Tensor, lses: Tensor) -> tuple[Tensor, Tensor]:
     LSEs. All computation is in fp32, on the device of the inputs. Gradients pass through.
 
     Args:
-        outputs: (parts, batch, heads, seq, head_dim), of any floating-point dtype; each part is normalised by the sum of
-            its own exponentials. There is at least one part.
+        outputs: (parts, batch, heads, seq, head_dim), of any floating-point dtype; each part is normalised by the sum
+            of its own exponentials. There is at least one part.
         lses: (parts, batch, heads, seq), fp32: the natural logarithm of each row's sum of exponentials in a part.
 
-    Returns: the output (batch, heads, seq, head_dim) in the dtype of `outputs`, and the LSE (batch, heads, seq) in fp32.
+    Returns: the output (batch, heads, seq, head_dim) in the dtype of `outputs`, and the LSE (batch, heads, seq), fp32.
         A row that sees no key in any part gets 0, and the LSE -inf. A part whose LSE is +inf has a sum that overflows
         fp32 and outweighs the others: the row gets the mean of the outputs of such parts, and the LSE +inf.
     Raises: InputError (a ValueError) if shapes, dtypes or devices do not fit together.

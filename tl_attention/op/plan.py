@@ -37,17 +37,15 @@ current_device: Callable[[], int] = getattr(torch._C, "_cuda_getDevice", torch.c
 class Plan:
     """A Plan launches calls like an earlier one without new checks.
 
-    `scale` is that of a call that gives none, and a given one has to go with the features `asked`; `has_lse` says whether
-    the LSE is a result, and `like_q` that an output that is made has the sizes and strides of q. `schedule` is None where no
-    kernel is needed. Subclasses lay out the tensors of a batch, and packed ones.
+    Subclasses lay out the tensors of a batch, and packed ones.
     """
 
     device: int | None
-    scale: float
-    asked: Asked
-    has_lse: bool
-    like_q: bool
-    schedule: Schedule | None
+    scale: float  # of a call that gives none
+    asked: Asked  # features, which a given scale has to go with
+    has_lse: bool  # whether the LSE is a result
+    like_q: bool  # whether an output that is made has the sizes and strides of q
+    schedule: Schedule | None  # None if no kernel is needed
 
     def serves(self, call: Call) -> bool:
         """Says whether this plan may launch a call of its key.
@@ -79,7 +77,7 @@ class Plan:
         return result if lse is None else (result, lse)
 
     def laid_out(self, call: Call, scale: float, result: Tensor, lse: Tensor | None) -> LaidOut:
-        """Returns the kernel that writes a call's results, with its arguments, after it has written what needs no kernel."""
+        """Returns the kernel that writes a call's results, with its arguments, after writing what needs no kernel."""
         raise NotImplementedError
 
 
@@ -102,8 +100,8 @@ class Plans(dict[Key | None, Kept]):
 def key_of(call: Call) -> Key | None:
     """Returns the tuple of all that a call's plan depends on, its key; None where a type allows no plan.
 
-    No plan may be kept where an argument is no plain tensor, number, name or Schedule. Values that are equal, and right,
-    mean the same: so 1 is not taken for a flag, nor 1.0 for a side of a window.
+    No plan may be kept where an argument is no plain tensor, number, name or Schedule. Values that are equal, and
+    right, mean the same: so 1 is not taken for a flag, nor 1.0 for a side of a window.
     """
     (
         q, k, v, where, values, out, schedule, _,
@@ -141,10 +139,7 @@ def key_of(call: Call) -> Key | None:
 
 
 def _described(values: Values, graded: bool) -> Values:
-    """Returns the values, each tensor as (shape, dtype, device, contiguous, whether it needs a gradient).
-
-    Returns () if one of them cannot be in a key.
-    """
+    """Returns the values with tensors as what of them counts in a key; () if one cannot be in a key."""
     found: list[object] = []
     for value in values:
         if type(value) in PLAIN:

@@ -12,9 +12,7 @@ from tl_attention.problem.mask import Mask
 class Rows:
     """Rows count a call's queries, `seq_q` in all, of which the first `hidden` see no key.
 
-    The output has a row for each query. Queries and keys end together, so the first see none.
-
-    Tensors are (batch, heads, seq_q) or (batch, heads, seq_q, head_dim).
+    Tensors are (batch, heads, seq_q) or (batch, heads, seq_q, head_dim), with a row for each query.
     """
 
     seq_q: int

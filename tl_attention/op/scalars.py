@@ -1,4 +1,4 @@
-"""Scalars that other libraries pass become Python's own, so that a call has a plan and the checks one kind of number."""
+"""Scalars of other libraries become Python's own, so that a call has a plan and the checks see one kind of number."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PYTHONS = {"b": bool, "i": int, "u": int, "f": float}
 
 
 def plain(value: Any) -> Any:
-    """Returns NumPy's scalar, or array without dimensions, as Python's bool, int or float, and other values as they are.
+    """Returns NumPy's scalar, or array without dimensions, as Python's bool, int or float, and other values unchanged.
 
     A window is returned with such sides.
     """

@@ -1,4 +1,4 @@
-"""A version of cuDNN that no record covers is tried once, on inputs that public reports found wrong or that are like them.
+"""A version of cuDNN that no record covers is tried once, on inputs like those that public reports found wrong.
 
 The outcome is kept beside the kernels. cuDNN computes no gradient where a trial failed.
 """
@@ -21,9 +21,9 @@ from tl_attention.problem.mask import CAUSAL, FULL
 from tl_attention.schedule.files.backward import CUDNN
 
 RIGHT = "right"
-# Queries, keys, heads of q and of K, head size, whether causal, and about which LSE all rows have. cuDNN's reports are of
-# LSEs below -88.7, whose exponential fp32 does not have, and of lengths that end within a block (pytorch#196678,
-# trl#7181). One query (cudnn-frontend#1072), and 64 keys beyond a multiple of 128, no rule gives to cuDNN.
+# Queries, keys, heads of q and of K, head size, whether causal, and about which LSE all rows have. cuDNN's reports are
+# of LSEs below -88.7, whose exponential fp32 does not have, and of lengths that end within a block (pytorch#196678,
+# trl#7181). No rule gives cuDNN one query (cudnn-frontend#1072), or 64 keys beyond a multiple of 128.
 TRIED = (
     (192, 192, 4, 4, 128, True, -120.0),
     (448, 200, 4, 2, 64, False, -120.0),

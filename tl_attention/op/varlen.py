@@ -65,8 +65,8 @@ def attention_varlen(
 
     q is (total_q, heads, head_dim), k is (total_k, heads_kv, head_dim) and v is (total_k, heads_kv, head_dim_v), on a
     Hopper GPU; dtypes, head sizes, grouped heads and strides are as for `attention`. Sequence n has the rows
-    cu_seqlens_q[n] to cu_seqlens_q[n + 1] of q, and the keys cu_seqlens_k[n] to cu_seqlens_k[n + 1]. Any length may be 0,
-    and there may be more sequences than rows.
+    cu_seqlens_q[n] to cu_seqlens_q[n + 1] of q, and the keys cu_seqlens_k[n] to cu_seqlens_k[n + 1]. Any length may be
+    0, and there may be more sequences than rows.
 
     Queries and keys of a sequence end together: causal and window_size count from there. A query that sees no key gives
     0, and an LSE of -inf (or its sink). No sequence's rows enter another's result, not even a NaN.
@@ -76,8 +76,8 @@ def attention_varlen(
 
     Args:
         cu_seqlens_q: contiguous int32 (sequences + 1,) on q's GPU; so is cu_seqlens_k.
-        max_seqlen_q: at least the longest sequence's queries; max_seqlen_k its keys. Each is an integer, or a tensor on the
-            CPU that has one. They choose the schedule and the parts of the keys alone, so larger ones are right, too.
+        max_seqlen_q: at least the longest sequence's queries; max_seqlen_k its keys. Each is an integer, or a tensor on
+            the CPU that has one. They only choose the schedule and the parts of the keys, so larger ones are right.
         seqused_q: contiguous int32 (sequences,): only so many of each sequence's rows count, and queries and keys end
             with these; so does seqused_k.
         causal, scale, window_size, softcap, sinks, schedule, invariant: as for `attention`.
@@ -87,9 +87,9 @@ def attention_varlen(
         check: check the contents of offsets and used lengths.
 
     Under torch.compile and torch.export the call is the operator `torch.ops.tl_attention.forward_varlen`, which takes
-    neither `out` nor a Schedule nor `check`. Gradients of q, k, v and sinks come from PyTorch's FlashAttention-2. There are
-    none with a softcap, return_lse, out, check, seqused, or a window that is open on the right alone: that backward may
-    mask otherwise then. Rows that see no key, and rows that are no sequence's, have a gradient of 0.
+    neither `out` nor a Schedule nor `check`. Gradients of q, k, v and sinks come from PyTorch's FlashAttention-2. There
+    are none with a softcap, return_lse, out, check, seqused, or a window that is open on the right alone: that backward
+    may mask otherwise then. Rows that see no key, and rows that are no sequence's, have a gradient of 0.
 
     Returns: the output (total_q, heads, head_dim_v) in q's dtype, contiguous, or `out`.
     Raises: InputError (a ValueError) for anything that is not supported, as `attention` does.

@@ -23,13 +23,13 @@ Change = Callable[[Tensor, Tensor], Tensor]
 class InOracle:
     """An InOracle holds the functions by which the reference and the interpreter compute one feature.
 
-    A feature's value is a number, or that of one head. `scores(value)` returns the change of scaled scores by
-    definition. A kernel changes what its product gives, before that is scaled by `factor`: `products(value, factor)`
-    returns that change, None where there is none, and the factor that scales the rest. A value that counts once is a score
-    itself, and has none of these functions.
+    A feature's value is a number, or that of one head. A value that counts once is a score itself, and has none of
+    these functions.
     """
 
-    scores: Callable[[Any], Change] | None = None
+    scores: Callable[[Any], Change] | None = None  # from the value to the change of scaled scores, by definition
+    # From the value and the factor to the change that a kernel makes of what its product gives, before that is scaled,
+    # None where there is none, and to the factor that scales the rest.
     products: Callable[[Any, float], tuple[Change | None, float]] | None = None
 
 

@@ -42,9 +42,10 @@ def interpret(
 ) -> Tensor:
     """Computes attention by running the Program on the CPU under an adversary, `policy`, in tiles of any size.
 
-    `inputs` are q (batch, heads, seq_q, head_dim), k (batch, heads_kv, seq_kv, head_dim) and v (batch, heads_kv, seq_kv,
-    head_dim_v), fp16 or bf16; returns (batch, heads, seq_q, head_dim_v) in q's dtype. Each row's logarithm is written to
-    `lse`, fp32 (batch, heads, seq_q). `asked` are features by word: numbers, or tensors (heads,). Raises machine.Deadlock.
+    `inputs` are q (batch, heads, seq_q, head_dim), k (batch, heads_kv, seq_kv, head_dim) and v (batch, heads_kv,
+    seq_kv, head_dim_v), fp16 or bf16; returns (batch, heads, seq_q, head_dim_v) in q's dtype. Each row's logarithm is
+    written to `lse`, fp32 (batch, heads, seq_q). `asked` are features by word: numbers, or tensors (heads,). Raises
+    machine.Deadlock.
     """
     code = {**STATEMENT_CODE, **tiles.code}
     q, k, v = inputs

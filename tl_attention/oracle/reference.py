@@ -29,14 +29,12 @@ AT_ONCE = 1 << 22
 
 @dataclass(frozen=True)
 class ErrorReport:
-    """An ErrorReport holds the largest and the rms error of an output against fp64, and the budget of each.
-
-    `rms` is ||out - ref|| / ||ref||. The budget is twice the error of PyTorch's attention in the same precision;
-    the largest single error may also differ by one rounding of the largest output.
-    """
+    """An ErrorReport holds the largest and the rms error of an output against fp64, and the budget of each."""
 
     max_abs: float
-    rms: float
+    rms: float  # ||out - ref|| / ||ref||
+    # Budgets are twice the error of PyTorch's attention in the same precision. That of the largest error also has one
+    # rounding of the largest output.
     budget_max_abs: float
     budget_rms: float
     finite: bool
@@ -250,19 +248,13 @@ def _error(output: Tensor, exact: Tensor) -> tuple[float, float, bool]:
 
 
 def _after(seq_q: int, seq_kv: int, first: int, last: int, device: torch.device) -> Tensor:
-    """Returns a tensor (rows, keys) of how far each key lies after the place of each query row `first` to `last` - 1.
-
-    Queries and keys end together.
-    """
+    """Returns how far each key lies after the place of each query row `first` to `last` - 1, (rows, keys)."""
     places = torch.arange(first, last, device=device)[:, None] + (seq_kv - seq_q)
     return torch.arange(seq_kv, device=device)[None, :] - places
 
 
 def _visible(mask: Mask, after: Tensor) -> Tensor:
-    """Returns a bool tensor that is True where a query sees the key that lies `after` the query's own place.
-
-    This function states on its own what a mask means: `problem.mask`, which everything else asks, is held to it.
-    """
+    """Returns True where a query sees the key `after` its own place; `problem.mask` is tested against this function."""
     visible = torch.ones_like(after, dtype=torch.bool)
     if mask.left is not None:
         visible &= after >= -mask.left

@@ -32,17 +32,15 @@ Observer = Callable[[str, int, str, Tensor], None]
 
 @dataclass(frozen=True)
 class Tiles:
-    """Tiles holds the settings of a loop that is interpreted, its tile sizes, order of KV blocks and softmax.
-
-    `code` replaces what some statements of the loop's table name. `observer(statement, block, buffer, value)` sees every read.
-    """
+    """Tiles holds the settings of a loop that is interpreted, its tile sizes, order of KV blocks and softmax."""
 
     block_M: int
     block_N: int
     kv_order: str = "ascending"
     softmax: SoftmaxOptions = field(default_factory=SoftmaxOptions)
+    # Replaces the code that some statements of the loop's table name.
     code: Mapping[str, Callable[[Tile], None]] = field(default_factory=dict)
-    observer: Observer | None = None
+    observer: Observer | None = None  # sees (statement, block, buffer, value) of every read
 
 
 class Tile:
@@ -50,21 +48,20 @@ class Tile:
 
     acc_s is (block_M, block_N) fp32, acc_s_cast the same in the inputs' dtype, acc_o (block_M, head_dim_v) fp32, the
     row vectors (block_M,) fp32. Ring buffers are read and written in the slot of the statement that runs, and a chunk
-    of a split statement works on its `columns` of a whole buffer. `inputs` are Q, K and V, `blocks` the KV blocks of
-    the tile, `asked` the values of features of this head, `code` what the statements of the table name.
+    of a split statement works on its `columns` of a whole buffer.
     """
 
     def __init__(
         self,
         shape: AttentionShape,
-        inputs: Mapping[str, Tensor],
+        inputs: Mapping[str, Tensor],  # Q, K and V
         tiles: Tiles,
         index: int,
-        blocks: range,
+        blocks: range,  # the KV blocks of the tile
         table: Table,
         scale: float,
-        asked: Mapping[str, Any],
-        code: Mapping[str, Callable[[Tile], None]],
+        asked: Mapping[str, Any],  # the values of this head's features
+        code: Mapping[str, Callable[[Tile], None]],  # what the statements of the table name
     ):
         self.statements, self.rings, self.code = table.by_name, table.rings, code
         self.given = table.inputs
@@ -129,10 +126,7 @@ class Tile:
         return torch.where(denominator == 0, 0.0, self.buffers["acc_o"] * factor / denominator).to(self.dtype)
 
     def _with_more_scores(self) -> tuple[Tensor, Tensor | float]:
-        """Returns the denominators (block_M, 1) with scores such as sinks added, and the factor for acc_o.
-
-        The scores added have no key.
-        """
+        """Returns the denominators (block_M, 1) with keyless scores such as sinks added, and the factor for acc_o."""
         scores_max, denominator = (self.buffers[name][:, None] for name in ("scores_max", "denominator"))
         whole: Tensor | float = 1.0
         for more in self.more_scores:
@@ -214,10 +208,7 @@ def _max_init(t: Tile) -> None:
 
 
 def _change(t: Tile) -> None:
-    """Changes a Tile's acc_s as features such as softcap do, but keeps scores that are -inf because they are hidden.
-
-    This is a part of row_max.
-    """
+    """Changes a Tile's acc_s as features such as softcap do, but keeps hidden scores at -inf."""
     for change in t.changes:
         keys, own_keys = _places(t)
         scores = t["acc_s"]
@@ -287,10 +278,7 @@ def _cast(t: Tile) -> None:
 
 
 def _frag(t: Tile) -> None:
-    """Copies the running statement's columns of Q or K, or rows of V, from shared memory into a fragment.
-
-    They are a part along the product's inner dimension.
-    """
+    """Copies the running statement's columns of Q or K, or rows of V, from shared memory into a fragment."""
     [source], [fragment] = t.entry.reads, t.entry.writes
     t[fragment] = t[source][t.columns] if source == "V_shared" else t[source][:, t.columns]
 

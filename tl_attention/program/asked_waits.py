@@ -55,10 +55,7 @@ def asked_waits_of(label: str) -> Asked | None:
 
 
 def _exponentials(schedule: Schedule, statement: str) -> int:
-    """Returns how many exponentials a thread computes by MUFU in a statement, 0 for one that computes none.
-
-    They are those of its rows' scores_scale, or of its columns that no polynomial computes.
-    """
+    """Returns how many exponentials a thread computes by MUFU in a statement, 0 for one that computes none."""
     if statement == "scale":
         return ROWS_OF_A_THREAD
     if whole(statement) != "exp":

@@ -22,13 +22,13 @@ PLACE_KEYS = ("order",), ("group",), ("stage",), ("split",)
 class Dependence(NamedTuple):
     """A Dependence is an order that two statements must keep, because both touch a buffer and one writes it.
 
-    `later` of KV block k + `distance` may not start before `earlier` of block k is done with `buffer`. By `kind`, flow:
-    one writes what the other reads; anti: one reads what the other overwrites; output: both write the buffer.
+    `later` of KV block k + `distance` may not start before `earlier` of block k is done with `buffer`.
     """
 
     earlier: str
     later: str
     distance: int
+    # flow: one writes what the other reads; anti: one reads what the other overwrites; output: both write the buffer.
     kind: DependenceKind
     buffer: str
 
@@ -102,10 +102,7 @@ def derive(schedule: Schedule, model: Model | None = None) -> Program:
 
 
 def _as_the_kernel_has_it(emission: list[tuple[str, int]], table: Table) -> list[tuple[str, int]]:
-    """Returns the (statement, stage) pairs without fused statements, and with moved ones where the table puts them.
-
-    A moved statement stands right before the one that the table names.
-    """
+    """Returns the (statement, stage) pairs without fused statements, and with moved ones where the table puts them."""
     kept = []
     for name, stage in emission:
         kept += [(moved, stage) for moved, before in table.moved.items() if before == name]
@@ -125,10 +122,7 @@ def _placed_buffers(load: str, emission: list[tuple[str, int]], table: Table) ->
 
 
 class _Iteration:
-    """An _Iteration derives the operations of one iteration, waits and releases among them, from the emission order.
-
-    When a statement is done is written as (iterations since it was issued, place in the order before which it is done).
-    """
+    """An _Iteration derives the operations of one iteration, waits and releases among them, from the emission order."""
 
     def __init__(
         self,
@@ -145,6 +139,7 @@ class _Iteration:
         self.moved = {before: [m for m, b in table.moved.items() if b == before] for before in table.moved.values()}
         self.place = {name: index for index, (name, _) in enumerate(emission)}
         self.stage = dict(emission)
+        # When each statement is done: (iterations since it was issued, place in the order before which it is done).
         at_once = {name: (0, place + 1) for name, place in self.place.items()}
         if model == "synchronous":
             self.done = at_once
@@ -176,10 +171,7 @@ class _Iteration:
         yield from self._completions(len(self.emission))
 
     def _completions(self, place: int) -> Iterator[Operation]:
-        """Yields the waits for the products that must be done at this place in the order, each with its releases.
-
-        The releases that a schedule places here follow.
-        """
+        """Yields the waits for products that must be done at this place, each with its releases, and set releases."""
         due = [
             (name, self.stage[name] + self.done[name][0]) for name in self.table.products if self.done[name][1] == place
         ]
@@ -192,10 +184,7 @@ class _Iteration:
                 yield Operation("release", load, lag)
 
     def _releases(self, reader: str, lag: int) -> Iterator[Operation]:
-        """Yields the releases of the buffers that a statement, done now, was the last to read.
-
-        It leaves out releases that the schedule places.
-        """
+        """Yields the unplaced releases of the buffers whose last reader is this statement, which is done now."""
         for load in self.table.loads_of(reader):
             if load not in self.released and self._last_reader(load) == reader:
                 yield Operation("release", load, lag)
@@ -207,10 +196,7 @@ class _Iteration:
         )
 
     def _in_issue_order(self, done: dict[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:
-        """Returns, by product, when it is done, (iterations later, place), no later than any product issued after it.
-
-        Products end in issue order.
-        """
+        """Returns, by product, when it is done, (iterations later, place): products end in issue order."""
         return {
             name: min(
                 (passed + (self.place[other] < self.place[name]), place) for other, (passed, place) in done.items()
@@ -219,11 +205,7 @@ class _Iteration:
         }
 
     def _earlier(self, product: str, before: str, derived: tuple[int, int]) -> tuple[int, int]:
-        """Returns when a product is done, (iterations later, place), if a schedule asks for its wait before `before`.
-
-        The wait stands at the last `before` that comes by the derived place. Raises ScheduleRefused if it does not come
-        after the product's issue.
-        """
+        """Returns (iterations later, place) where a product is done if a schedule asks for its wait before `before`."""
         passed, place = derived
 
         def done(name: str) -> tuple[int, int]:
@@ -243,11 +225,7 @@ class _Iteration:
         return done(before)
 
     def _awaited(self, load: str, before: str) -> tuple[int, int]:
-        """Returns (lag, place in the order) of the wait for a load that is to stand before the statement `before`.
-
-        That is the last `before` that comes by the load's first reader. Raises ScheduleRefused for one that does not
-        come after the load's issue, if another statement does.
-        """
+        """Returns (lag, place in the order) of the wait for a load that is to stand before the statement `before`."""
         first = min(self.table.readers[load], key=lambda name: (self.stage[name], self.place[name]))
 
         def at(name: str) -> tuple[int, int]:
@@ -268,11 +246,7 @@ class _Iteration:
         return at(before)
 
     def _later(self, load: str, before: str) -> tuple[int, int]:
-        """Returns (place in the order, lag) of the release of a load's buffer that a schedule asks for before `before`.
-
-        The release is in the iteration in which the buffer's reader is done. Raises ScheduleRefused for a statement
-        that has gone by then: it would come again an iteration later, which nobody who names it means.
-        """
+        """Returns (place in the order, lag) of the release that a schedule asks for before `before`."""
         reader, buffer = self._last_reader(load), self.table.ring_of(load)
         passed, place = self.done[reader]
         wanted = self._named(before)
@@ -291,10 +265,7 @@ class _Iteration:
         return [name for name, _ in self.emission if name not in self.unnamed]
 
     def _named(self, statement: str) -> int:
-        """Returns the place in the order of a statement, or of the first of the moved ones that stand right before it.
-
-        A schedule cannot name the moved statements.
-        """
+        """Returns the place in the order of a statement, or of the first moved one that stands right before it."""
         return min(self.place[name] for name in (statement, *self.moved.get(statement, ())))
 
     def _first_conflict(self, name: str, edges: tuple[Dependence, ...]) -> tuple[int, int]:
@@ -307,10 +278,7 @@ class _Iteration:
         raise AssertionError(f"nothing ever needs {name}")
 
     def _follow_each_other(self, edge: Dependence) -> bool:
-        """Returns True if a dependence is between two products that accumulate into the same registers.
-
-        The second of these may be issued at once.
-        """
+        """Returns True if a dependence is between two products that accumulate into the same registers."""
         statements = self.table.by_name[edge.earlier], self.table.by_name[edge.later]
         return all(s.kind == "product" and edge.buffer in s.writes for s in statements)
 

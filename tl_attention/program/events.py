@@ -17,43 +17,37 @@ CLUSTER, NAMED, TILE, Q, P, EXPONENTIALS = "cluster", "named barrier", "tile", "
 
 @dataclass(frozen=True, eq=False)
 class Event:
-    """An Event is one act of a warpgroup or the producer, of a `kind` such as wait or load, mostly on `name[index]`.
+    """An Event is one act of a warpgroup or the producer, of a `kind` such as wait or load, mostly on `name[index]`."""
 
-    wait, arrive        mbarrier: for the phase of parity `value`; `value` arrivals of each warp at each of `blocks`
-    expect              mbarrier: the bytes of `value` loads
-    sync, signal        named barrier of `value` threads: with waiting, and without
-    load, take          fill the buffer with load number `step`: by TMA, in `blocks`; with a tile's number
-    product             issue a product that reads the buffer, in flight until `products wait` leaves `value` of them
-    read, write         by the threads themselves; `write` goes over what was loaded
-    put                 fill columns of the buffer with what the threads computed, number `step`: a product may read
-                        them after a `fence` of each thread, and a barrier of all of them
-    hold, hold last     keep exponentials `index` up to `value` before what follows, or `index` alone; `resume` keeps
-                        the exponentials that follow behind it
-    store, stored       store the output by TMA, out of the buffer, after a `fence`; `stored` waits for the store
-    fence               between what the threads do themselves and the TMA: the TMA sees what the threads wrote, and
-                        does not write over what the threads still read
-    init, init fence    in code alone: an mbarrier that counts `value` arrivals, and the fence that shows all of them to
-                        the TMA
-
-    mask                hide scores of KV block `step`, where that is needed; this and the following are in code alone
-    output, lse         store rows of the output from registers, and the logarithms of rows
-    fragment, multiply  load a matrix of a tile into the register `reads`; multiply the matrices of `reads`
-
-    `place` says where in a tensor a tile starts: its (row, head, batch), or the (element, rows) of copies by threads, with the
-    distances of rows and of heads where they store.
-    `place` is empty where nobody asks for a tile's place. For a product `place` is whether the product keeps what its
-    accumulators had, for `put` the (first, end) of the columns, for a fragment where its matrix lies in its tile.
-    `reads` has the (buffer, index, step) that must be there. `step` is the number of a load, which code does not show:
-    it takes no part in ==.
-    """
-
+    # wait, arrive        mbarrier: for the phase of parity `value`; `value` arrivals of each warp at each of `blocks`
+    # expect              mbarrier: the bytes of `value` loads
+    # sync, signal        named barrier of `value` threads: with waiting, and without
+    # load, take          fill the buffer with load number `step`: by TMA, in `blocks`; with a tile's number
+    # product             issue a product that reads the buffer, in flight until `products wait` leaves `value` of them
+    # read, write         by the threads themselves; `write` goes over what was loaded
+    # put                 fill columns of the buffer with what the threads computed, number `step`: a product may read
+    #                     them after a `fence` of each thread, and a barrier of all of them
+    # hold, hold last     keep exponentials `index` up to `value` before what follows, or `index` alone; `resume` keeps
+    #                     the exponentials that follow behind it
+    # store, stored       store the output by TMA, out of the buffer, after a `fence`; `stored` waits for the store
+    # fence               between what the threads do themselves and the TMA: the TMA sees what the threads wrote, and
+    #                     does not write over what the threads still read
+    # In code alone:
+    # init, init fence    an mbarrier that counts `value` arrivals, and the fence that shows all of them to the TMA
+    # mask                hide scores of KV block `step`, where that is needed
+    # output, lse         store rows of the output from registers, and the logarithms of rows
+    # fragment, multiply  load a matrix of a tile into the register `reads`; multiply the matrices of `reads`
     kind: str
     name: str = ""
     index: int = 0
     value: int = 0
     blocks: tuple[int, ...] = ()
-    step: int = 0
-    reads: tuple[Read, ...] = ()
+    step: int = 0  # the number of a load, which code does not show, so that it takes no part in ==
+    reads: tuple[Read, ...] = ()  # the (buffer, index, step) that must be there
+    # Where in a tensor a tile starts: its (row, head, batch), or the (element, rows) of copies by threads, with the
+    # distances of rows and of heads where they store; () where nobody asks for that. For a product: whether it keeps
+    # what its accumulators had. For `put`: the (first, end) of the columns. For a fragment: where its matrix lies in
+    # its tile.
     place: Place = ()
 
     def __eq__(self, other: object) -> bool:
@@ -64,7 +58,7 @@ class Event:
 
     @cached_property
     def _shown(self) -> tuple[object, ...]:
-        """Returns a tuple of all fields of an event to compare, but the numbers of loads, which code does not show."""
+        """Returns all fields to compare, without the numbers of loads."""
         reads = tuple(read[:2] for read in self.reads)
         return self.kind, self.name, self.index, self.value, self.blocks, self.place, reads
 
@@ -103,11 +97,11 @@ class Loop(NamedTuple):
 
 
 class Where(NamedTuple):
-    """A Where, among the events that code must do, holds events that come where `condition` is 1, and others where it is 0."""
+    """A Where, among the events that code must do, holds events that come on a condition, and others without it."""
 
     condition: Any
-    events: Iterable[Expected]
-    otherwise: Iterable[Expected] = ()
+    events: Iterable[Expected]  # where `condition` is 1
+    otherwise: Iterable[Expected] = ()  # where it is 0
 
 
 def written_out(expected: Iterable[Expected | Loop | Where]) -> Iterator[Expected]:
@@ -129,7 +123,7 @@ Expected = Event | Maybe | AnyOrder
 
 
 class PlacedTile(Protocol):
-    """A PlacedTile says where a row tile, a KV block of it and its results lie, and which mask and rows a warpgroup has."""
+    """A PlacedTile says where a row tile, its KV blocks and its results lie, and a warpgroup's mask and rows."""
 
     @property
     def tensors(self) -> Container[str]: ...

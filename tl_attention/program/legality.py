@@ -46,10 +46,7 @@ class _WrongRead(Exception):
 
 
 class _Symbols:
-    """A _Symbols runs statements on numbers that stand for values, and keeps what each buffer holds.
-
-    If `expected` is given, every read is compared with it, and a wrong one raises _WrongRead.
-    """
+    """A _Symbols runs statements on numbers that stand for values, and keeps what each buffer holds."""
 
     def __init__(self, table: Table, numbers: dict, expected: dict[tuple[str, int, str], Write] | None = None):
         self.statements, self.rings_of = table.by_name, table.rings
@@ -93,10 +90,7 @@ class _Symbols:
         return self._number(("constant", value))
 
     def _passed_on(self, entry: Statement, inputs: list[int]) -> int | None:
-        """Returns the number of the input that a statement passes on unchanged, or None where it computes a value.
-
-        No order is wrong for a statement that passes its input on.
-        """
+        """Returns the number of the input that a statement passes on unchanged, or None where it computes a value."""
         if entry.identity == "copy" or (entry.identity == "zero" and inputs[0] == self.zero):
             return inputs[0]
         if entry.identity == "maximum" and self.minus_inf in inputs:

@@ -25,28 +25,19 @@ DYNAMIC_ALIGNMENT = 1024
 
 @dataclass(frozen=True)
 class Resources:
-    """Resources are the shared memory, mbarriers and registers that a block takes, and the registers that it may take.
+    """Resources are the shared memory, mbarriers and registers that a block takes, and the registers it may take."""
 
-    `rings` has the numbers of buffers of K_shared and of V_shared, `shared_bytes` what these and Q_shared take.
-    `barriers` has the pairs of mbarriers, one for full and one for empty, by what they guard; `barrier_bytes` is what
-    the mbarriers take of static shared memory. `fragments` has the registers per thread of each fragment that lives
-    across statements, `registers` how many registers each thread that computes may have, `launched` how many a thread
-    is launched with. Where setmaxnreg moves registers, `split` has the registers of a thread that computes and of a
-    producer's thread. `producer_threads` is the number of threads that only load. `blocks` is the number of blocks on
-    the SM, this one among them. `team` is the number of threads that compute rows together.
-    """
-
-    rings: tuple[int, int]
-    shared_bytes: int
-    fragments: Mapping[str, int]
-    registers: int
-    launched: int
-    barriers: Mapping[str, int]
-    barrier_bytes: int = 0
-    split: tuple[int, ...] | None = None
-    producer_threads: int = 0
-    blocks: int = 1
-    team: int = WARPGROUP
+    rings: tuple[int, int]  # numbers of buffers of K_shared and of V_shared
+    shared_bytes: int  # what these and Q_shared take
+    fragments: Mapping[str, int]  # registers per thread of each fragment that lives across statements
+    registers: int  # that each thread that computes may have
+    launched: int  # registers that a thread is launched with
+    barriers: Mapping[str, int]  # pairs of mbarriers, one for full and one for empty, by what they guard
+    barrier_bytes: int = 0  # what the mbarriers take of static shared memory
+    split: tuple[int, ...] | None = None  # with setmaxnreg, registers of a thread that computes and of a producer's
+    producer_threads: int = 0  # threads that only load
+    blocks: int = 1  # blocks on the SM, this one among them
+    team: int = WARPGROUP  # threads that compute rows together
 
     @property
     def static_bytes(self) -> int:

@@ -22,30 +22,29 @@ class Rule(StrEnum):
 
     The rules are sound, not complete: what no rule refuses runs in every order; a few safe programs are refused. The
     strict rules stay: with them what a barrier counts and what a buffer holds can be said without looking at an order.
-    These rules refuse a little that would run as well:
-
-    - early, count: an arrival too many, or one that may count for another phase, where nobody waits for either any more;
-    - deadlock: the cluster's barrier does not wait for a warp that has exited, so one warp may be there more often;
-    - threads: a named barrier may serve other numbers of threads at other times, if never two at once;
-    - one warp: a warp of several could be elected to load, but events do not say which;
-    - overwrite: who reads a load is known by its number, also where a load of the same number comes twice.
+    Where a rule refuses a little that would run as well, its comment says so under "strict".
     """
 
     # Of barriers.
+    # Strict: the cluster's barrier does not wait for a warp that has exited, so one warp may be there more often.
     DEADLOCK = "deadlock"
     LEFT_OVER = "left over"
+    # Strict: nobody may wait any more for an arrival too many, or for one that may count for another phase.
     EARLY = "early"  # an arrival, expected bytes or a load for a phase that may not have begun
-    COUNT = "count"  # more arrivals than a phase counts
+    COUNT = "count"  # more arrivals than a phase counts; strict like "early"
     MISSED = "missed"  # a wait whose barrier may be a phase further by then
     BYTES = "bytes"  # a phase that can end before the bytes of its load are expected
+    # Strict: a named barrier may serve other numbers of threads at other times, if never two at once.
     THREADS = "threads"  # a named barrier of so many threads, and of others
     # Of shared memory.
     NOT_SEEN = "not seen"  # a read before what it reads is there for sure
     OTHER = "other"  # a read of a buffer that holds something else
+    # Strict: a load is known by its number, also where a load of the same number comes twice.
     OVERWRITE = "overwrite"  # a load, or a write, over what may still be read
     LANDING = "landing"  # a load over one that may still land
     # A write that is stored, multiplied or loaded over, without a fence and a barrier of the warpgroup; a read, too.
     PROXY = "proxy"
+    # Strict: a warp of several could be elected to load, but events do not say which.
     ONE_WARP = "one warp"  # a load, or its expected bytes, by several warps
     # Of the beginning and the end.
     NOT_STARTED = "not started"
@@ -66,15 +65,13 @@ def unsafe(rule: Rule, reason: str) -> Unsafe:
 
 
 class Agent:
-    """An Agent runs events, and has a vector clock of all that comes before its next one; `number` is its own entry.
-
-    `met` is the last of its own events that came back in another agent's clock: all warps of the agent have made that
-    event.
-    """
+    """An Agent runs events, and has a vector clock of all that comes before its next one."""
 
     def __init__(self, name: str, number: int, clock_size: int):
+        # `number` is the agent's own entry in clocks.
         self.name, self.number = name, number
         self.clock: Clock = [0] * clock_size
+        # The last of its own events that came back in another agent's clock: all warps of the agent have made it.
         self.met = 0
 
     def __str__(self) -> str:
@@ -199,10 +196,7 @@ class Barrier:
         )
 
     def _ends(self) -> bool:
-        """Ends the phase if all arrivals came and all expected loads landed, and returns True if it ended.
-
-        Raises Unsafe if it can end before its bytes are expected, or before a wait has seen the phase before.
-        """
+        """Ends the phase if all arrivals came and all expected loads landed, and returns True if it ended."""
         if self.pending or self.expected != self.landed:
             return False
         # An arrival has to come after the bytes are expected: all arrivals may come before any load lands.

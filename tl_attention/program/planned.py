@@ -1,4 +1,4 @@
-"""A Planned is a schedule with its Program. All who make and prove a kernel get it from whoever asked for the kernel."""
+"""A Planned is a schedule with its Program. Whoever asks for a kernel gives it to all who make and prove the kernel."""
 
 from __future__ import annotations
 

@@ -32,22 +32,21 @@ CONSUMER, PRODUCER = "consumer", "producer"
 class Operation(NamedTuple):
     """An Operation is one act of each iteration for one statement, such as to run, issue, await or release it.
 
-    In iteration t it concerns KV block t - lag. `kind` is one of
-
-    run         a vector statement
-    issue       a load or a product
-    wait        until that load has arrived, or until no more than `outstanding` products, or loads that are waited for in
-                groups, are in flight, which were issued after that one
-    acquire     a free buffer for that load
-    release     the buffer that the load filled
-    turn, pass  wait for the turn to issue products; give it to the other warpgroup
-    sync        all threads: what each has waited for is there for all, and what it has read may be written over
-    keep        Q in registers, for all blocks
-    hold        the exponentials in `registers` (first, end) come before what follows; hold_last: the last of them does
-    share       what all warps wrote of that statement's result is there for products, which read it from shared memory
-    resume      the exponentials that follow come after what stands before
+    In iteration t it concerns KV block t - lag.
     """
 
+    # run         a vector statement
+    # issue       a load or a product
+    # wait        until that load has arrived, or until at most `outstanding` products, or loads that are waited for in
+    #             groups, are in flight that were issued after that one
+    # acquire     a free buffer for that load
+    # release     the buffer that the load filled
+    # turn, pass  wait for the turn to issue products; give it to the other warpgroup
+    # sync        all threads: what each has waited for is there for all, and what it has read may be written over
+    # keep        Q in registers, for all blocks
+    # hold        exponentials in `registers` (first, end) come before what follows; hold_last: only the last of them
+    # share       what all warps wrote of that statement's result is there for products to read from shared memory
+    # resume      the exponentials that follow come after what stands before
     kind: str
     statement: str
     lag: int
@@ -71,13 +70,10 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True)
 class Phases:
-    """Phases are the iterations of a role's loop, the prologue, the iteration that repeats, and the epilogue.
-
-    The one that repeats does so from its t on.
-    """
+    """Phases are the iterations of a role's loop, the prologue, the iteration that repeats, and the epilogue."""
 
     prologue: tuple[Iteration, ...]
-    steady: Iteration
+    steady: Iteration  # repeats from its t on
     epilogue: tuple[Iteration, ...]
 
     @property
@@ -159,18 +155,16 @@ def phases_of(operations: Sequence[Operation], blocks: int, products: Collection
 
 @dataclass(frozen=True)
 class Program:
-    """A Program has the operations of one iteration for each role, and the number of buffers of each load's ring.
-
-    `passes` turn the phases of the consumer's iterations into the phases that run, one pass after another. `emitted`
-    says that the kernel runs the operations one after another as they are; otherwise TileLang places them.
-    """
+    """A Program has the operations of one iteration for each role, and the number of buffers of each load's ring."""
 
     table: Table
     model: Model
     consumer: tuple[Operation, ...]
     producer: tuple[Operation, ...]
     buffers: dict[str, int]
+    # They turn the phases of the consumer's iterations into the phases that run, one pass after another.
     passes: tuple[Callable[[Phases], Phases], ...] = field(default=(), compare=False, repr=False)
+    # Whether the kernel runs the operations one after another as they are; otherwise TileLang places them.
     emitted: bool = field(default=False, compare=False, repr=False)
 
     def roles(self, blocks: int) -> dict[str, tuple[Step, ...]]:

@@ -10,14 +10,12 @@ from tl_attention.program.mbarrier import Agent, Rule, unsafe
 
 
 class Buffer:
-    """A Buffer tracks which load, number `step`, is in a buffer of shared memory, and when agents read and wrote it.
-
-    An agent sees the load once `entry` of the agent's clock is at least `least`. The load came by TMA, or by threads;
-    if `computed`, by the threads of its writer.
-    """
+    """A Buffer tracks which load, number `step`, is in a buffer of shared memory, and when agents read and wrote it."""
 
     def __init__(self, step: int, entry: int, least: int, *, by_tma: bool = False, computed: bool = False):
+        # An agent sees the load once `entry` of the agent's clock is at least `least`.
         self.step, self.entry, self.least = step, entry, least
+        # The load came by TMA, or by threads; if `computed`, by the threads of its writer.
         self.by_tma, self.computed = by_tma, computed
         # When each agent has last read the buffer, None while something in flight reads it.
         self.reads: dict[Agent, int | None] = {}

@@ -35,13 +35,14 @@ def register_transformers() -> str:
     """Registers the kernels with Transformers under the name "tl_attention", and returns that name.
 
     Registering changes no model yet. `model.set_attn_implementation(name)`, or
-    `from_pretrained(..., attn_implementation=name)`, switches a model to the kernels. They run causal and full attention,
-    cached generation, windows, padded and packed batches, and the other arguments of `attention` that layers have, on fp16
-    and bf16 tensors on a GPU. Under autocast tensors are taken in its dtype. Training works; a softcap has no gradient.
+    `from_pretrained(..., attn_implementation=name)`, switches a model to the kernels. They run causal and full
+    attention, cached generation, windows, padded and packed batches, and the other arguments of `attention` that layers
+    have, on fp16 and bf16 tensors on a GPU. Under autocast tensors are taken in its dtype. Training works; a softcap
+    has no gradient.
 
-    SDPA runs all other cases: static caches, dropout, and tensors that `attention` refuses. A warning says so once for each
-    case. A layer that has a softcap or sinks raises InputError then, because SDPA has none of them. So does a row of packed
-    sequences, which `position_ids` show, with a static cache: its mask would let them see each other.
+    SDPA runs all other cases: static caches, dropout, and tensors that `attention` refuses. A warning says so once for
+    each case. A layer that has a softcap or sinks raises InputError then, because SDPA has none of them. So does a row
+    of packed sequences, which `position_ids` show, with a static cache: its mask would let them see each other.
 
     Returns: "tl_attention".
     Raises: InputError (a ValueError) if Transformers is not installed.
@@ -73,11 +74,11 @@ def attend(
 ) -> tuple[Tensor, None]:
     """Computes the attention of a layer on the kernels or, with a warning, on SDPA if they do not support it.
 
-    Tensors are (batch, heads, seq, head_dim). Packed sequences lie where a collator says (`cu_seq_lens_q` and its fellows),
-    or where the tokens' positions begin anew.
+    Tensors are (batch, heads, seq, head_dim). Packed sequences lie where a collator says (`cu_seq_lens_q` and its
+    fellows), or where the tokens' positions begin anew.
 
-    Returns (batch, seq_q, heads, head_dim), 0 for tokens of padding that ask, and no weights.
-    Raises InputError for packed sequences that would see each other: behind a cache, or with a mask that is only SDPA's.
+    Returns (batch, seq_q, heads, head_dim), 0 for queries of padding, and no weights.
+    Raises InputError for packed sequences that would see each other: behind a cache, or with a mask of SDPA's only.
     """
     query, key, value = _of_autocast(query, key, value)
     packed = given_sequences(others)
@@ -140,7 +141,7 @@ def _mask_of(note: Note | None, query: Tensor, key: Tensor) -> Mask:
 def _on_kernels(
     query: Tensor, key: Tensor, value: Tensor, note: Note, mask: Mask, packed: Sequences | None, options: dict[str, Any]
 ) -> Tensor:
-    """Computes the attention of a layer, whose mask has this note. Raises InputError for what the kernels do not have."""
+    """Computes the attention of a layer with this note, or raises InputError for what the kernels do not have."""
     padding = note.padded
     if padding and packed:
         raise InputError("the batch is padded and packed")
@@ -182,12 +183,10 @@ def _not_ours(note: Note | None, dropout: float, others: dict[str, Any]) -> str:
 
 
 def _for_sdpa(note: Note, mask: Mask, query: Tensor, key: Tensor) -> Tensor | None:
-    """Returns the bool tensor with which SDPA computes this mask; None where SDPA needs no tensor for it.
-
-    It is (1 or batch, 1, seq_q, seq_kv). Without a tensor SDPA lets causal queries and keys begin together.
-    """
+    """Returns SDPA's bool tensor of this mask, (1 or batch, 1, seq_q, seq_kv); None where SDPA needs none."""
     seq_q, seq_kv = query.shape[2], key.shape[2]
     padding, packing = note.padded, note.packing
+    # Without a tensor SDPA lets causal queries and keys begin together.
     if not padding and not packing and (mask == FULL or (mask == CAUSAL and seq_q in (1, seq_kv))):
         return None
     keys = torch.arange(seq_kv, device=query.device)
@@ -201,10 +200,8 @@ def _for_sdpa(note: Note, mask: Mask, query: Tensor, key: Tensor) -> Tensor | No
 
 
 def _warn(case: str) -> None:
-    """Warns, once for each case, that SDPA runs instead of the kernels.
-
-    Cases that differ in numbers alone, such as a length that grows, count as one case. Compiled code cannot warn.
-    """
+    """Warns, once for each case, that SDPA runs instead of the kernels."""
+    # Cases that differ in numbers alone, such as a length that grows, count as one case. Compiled code cannot warn.
     if is_dynamo_compiling() or (kind := re.sub(r"\d+", "#", case)) in _said:
         return
     _said.add(kind)

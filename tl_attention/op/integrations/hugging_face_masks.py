@@ -1,8 +1,8 @@
 """This module makes the masks of Transformers' models that run on the kernels.
 
-Transformers makes a mask once for a forward pass, and passes it to the attention of each layer. None stands for a causal
-mask whose queries and keys end together, or for no mask where a layer is not causal. Others carry a Note, which says
-what they stand for: a window, padding, packed sequences, or what SDPA alone takes.
+Transformers makes a mask once for a forward pass, and passes it to the attention of each layer. None stands for a
+causal mask whose queries and keys end together, or for no mask where a layer is not causal. Others carry a Note, which
+says what they stand for: a window, padding, packed sequences, or what SDPA alone takes.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from tl_attention.op.integrations.sequences import Note, Packing, Padding
 
 
 def mask_for(masks: Any, **given: Any) -> Tensor | None:
-    """Returns None for a causal mask without padding, a mask with a Note for what else the kernels have, else SDPA's mask.
+    """Returns None for a causal mask without padding, a mask with a Note for others of the kernels', else SDPA's mask.
 
     SDPA's is (batch, 1, q_length, kv_length). A batch's padding is `attention_mask` (batch, keys) itself, and packed
-    sequences are their numbers (batch, tokens). `masks` is Transformers' module `masking_utils`, and `given` is what its
-    `sdpa_mask` would get.
+    sequences are their numbers (batch, tokens). `masks` is Transformers' module `masking_utils`, and `given` is what
+    its `sdpa_mask` would get.
     """
     if not is_traced(None):
         masks_are_made()
@@ -79,11 +79,9 @@ def _keeps_apart(masks: Any, mask_function: Callable[..., Any]) -> bool:
 
 
 def _packed(masks: Any, mask_function: Callable[..., Any], window: int | None) -> Tensor | None:
-    """Returns the numbers of packed sequences, (batch, tokens), if this mask is causal, or a window, in each of them.
-
-    Transformers finds packed sequences in the tokens' positions, and puts their mask function together of a few known ones.
-    A function that is made of others leaves the mask to SDPA.
-    """
+    """Returns the numbers of packed sequences, (batch, tokens), if this mask is causal, or a window, in each."""
+    # Transformers finds packed sequences in the tokens' positions, and composes their mask function from a few known
+    # ones. A function that is composed from others leaves the mask to SDPA.
     if not _keeps_apart(masks, mask_function):
         return None
     parts = _parts(mask_function)

@@ -33,8 +33,8 @@ def masks_are_made() -> None:
 def with_packing(note: Note, positions: object, query: Tensor, key: Tensor) -> Note:
     """Returns a layer's note, with the packing that the positions (1 or batch, seq_q) of the queries' tokens show.
 
-    The GPU's values are looked at once in a forward pass. They are not for one query a row, in code that is traced, while a
-    CUDA graph is captured, and for positions of several axes.
+    The GPU's values are looked at once in a forward pass. They are not looked at for one query a row, in code that is
+    traced, while a CUDA graph is captured, and for positions of several axes.
     Raises InputError where sequences are packed and a mask, or a cache, does not keep them apart.
     """
     # First, so that traced code depends on no length.
@@ -62,7 +62,7 @@ def with_packing(note: Note, positions: object, query: Tensor, key: Tensor) -> N
 
 
 def _seen(note: Note, positions: object, query: Tensor) -> Packing | None:
-    """Returns what positions show, and looks at those that this forward pass has not seen; None for what is not looked at."""
+    """Returns what positions show, looked at once a forward pass; None for what is not looked at."""
     batch, _, seq_q, _ = query.shape
     if not isinstance(positions, Tensor) or positions.shape not in ((1, seq_q), (batch, seq_q)) or seq_q == 1:
         return None
@@ -77,8 +77,6 @@ def _seen(note: Note, positions: object, query: Tensor) -> Packing | None:
 
 
 def _begin_anew(before: Tensor, here: Tensor) -> Tensor:
-    """Says where a sequence begins behind another one.
-
-    Positions only grow within a sequence; some grow in steps, or stay for the tokens of an image.
-    """
+    """Says where a sequence begins behind another one."""
+    # Positions only grow within a sequence; some grow in steps, or stay for the tokens of an image.
     return (here < before) | (here == 0)

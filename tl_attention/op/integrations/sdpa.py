@@ -1,7 +1,7 @@
 """This module runs SDPA on the kernels, as a provider for torch.nn.attention's registry of flash implementations.
 
-While it is active, `attention` replaces the forward pass of aten's flash attention on CUDA, and the gradients of SDPA are
-those of `attention`, which start from the output and the LSE that the forward pass returns.
+While it is active, `attention` replaces the forward pass of aten's flash attention on CUDA, and the gradients of SDPA
+are those of `attention`, which start from the output and the LSE that the forward pass returns.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ def register_sdpa() -> str:
     tensor, its other backends run as before.
 
     Returns: "tl_attention".
-    Raises: nothing itself. A call of SDPA on these kernels raises InputError (a ValueError) for dropout, for a causal mask
-        with seq_q != seq_kv, and for whatever `attention` does not support. One of packed sequences raises it for pages
-        of a cache, and for whatever `attention_varlen` does not support.
+    Raises: nothing itself. A call of SDPA on these kernels raises InputError (a ValueError) for dropout, for a causal
+        mask with seq_q != seq_kv, and for whatever `attention` does not support. One of packed sequences raises it for
+        pages of a cache, and for whatever `attention_varlen` does not support.
     """
     register_flash_attention_impl(NAME, register_fn=Active)
     return NAME
@@ -123,8 +123,8 @@ def sdpa_forward(
 def flash_forward(query: Tensor, *arguments: Any, **options: Any) -> tuple[Tensor, ...]:
     """Computes attention on the kernels with the arguments and results of aten's `_flash_attention_forward`.
 
-    Tensors are (batch, seq, heads, head_dim), or (rows, heads, head_dim) of packed sequences. Returns the output, the LSE,
-    and what dropout would have drawn.
+    Tensors are (batch, seq, heads, head_dim), or (rows, heads, head_dim) of packed sequences. Returns the output, the
+    LSE, and what dropout would have drawn.
     """
     output = torch.empty_like(query)
     return output, flash_forward_into(output, query, *arguments, **options), *_of_no_dropout(query)
@@ -167,7 +167,7 @@ def sdpa_backward(*given: Any, scale: float | None = None) -> tuple[Tensor, ...]
     """Computes SDPA's gradients of query, key and value as those of `attention`.
 
     Its arguments are those of aten's `_scaled_dot_product_flash_attention_backward`. None of the operators that compute
-    gradients is replaced, so none leads back here. Raises InputError for dropout, of a forward pass that was PyTorch's own.
+    gradients is replaced, so none leads back here. Raises InputError for dropout, which only PyTorch's own forward has.
     """
     *tensors, _cum_seq_q, _cum_seq_k, _max_q, _max_k, dropout_p, is_causal, _philox_seed, _philox_offset = given
     _refuse({"dropout_p": dropout_p})
@@ -189,10 +189,7 @@ def _of_no_dropout(query: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _attend(call: Call) -> Tensor:
-    """Computes a call on the kernels into its `out`, and returns the LSE, fp32 (batch, heads, seq_q) or packed (heads, rows).
-
-    Raises InputError for what PyTorch's backward lacks, or would compute with another mask.
-    """
+    """Computes a call into its `out`, and returns the LSE, fp32 (batch, heads, seq_q) or packed (heads, rows)."""
     q, k, v, where = call[:4]
     packed = isinstance(where, Packed)
     if q.dim() == k.dim() == v.dim() == len(where.dimensions):
@@ -219,10 +216,7 @@ def _refuse(others: dict[str, Any]) -> None:
 
 
 def _check_lengths(call: Call) -> None:
-    """Raises InputError if there are no keys, or if there is a mask and seq_q differs from seq_kv.
-
-    These lengths mean something else to SDPA, or to its backward.
-    """
+    """Raises InputError if there are no keys, or if there is a mask and seq_q differs from seq_kv."""
     seq_q, seq_kv = (call.where.canonical(x).shape[2] for x in call[:2])
     if seq_q != seq_kv and (call.causal or call.window_size != NO_WINDOW):
         raise InputError(

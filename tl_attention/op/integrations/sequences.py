@@ -1,4 +1,4 @@
-"""The tokens of a batch of Transformers make sequences: all of a row of the batch, or what padding leaves, or packed ones.
+"""The tokens of a batch of Transformers make sequences: all of a row, or what padding leaves, or packed ones.
 
 A `Note` on a mask says so to the attention of each layer. What it finds out, it finds out once for all layers.
 """
@@ -26,16 +26,13 @@ PACKING = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k")
 
 @dataclass(frozen=True)
 class Sequences:
-    """Sequences says where those of a batch lie, as `attention_varlen` takes it.
-
-    `rows` and `keys` number the tokens that count among all queries and all keys of the batch; None stands for all. With
-    `used`, so many of each sequence's queries and keys count, and keys are read where they lie in memory.
-    """
+    """Sequences says where those of a batch lie, as `attention_varlen` takes it."""
 
     cu_seqlens: tuple[Tensor, Tensor]
     longest: tuple[int, int]
-    rows: Tensor | None = None
-    keys: Tensor | None = None
+    rows: Tensor | None = None  # numbers of the tokens that count among all queries of the batch; None stands for all
+    keys: Tensor | None = None  # likewise among all keys
+    # So many of each sequence's queries and keys count, and keys are read where they lie in memory.
     used: tuple[Tensor, Tensor] | None = None
 
     def attention(self, query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Tensor:
@@ -81,8 +78,8 @@ def given_sequences(others: dict[str, Any]) -> Sequences | None:
 class Padding:
     """Padding says which tokens of a batch only fill it up, by `mask` (batch, keys), which is False there.
 
-    The last `seq_q` keys are the queries' own, which only count where those do; None stands for other queries, which all
-    count. What the host needs to know is on its way to it from the beginning; whoever asks first waits.
+    The last `seq_q` keys are the queries' own, which only count where those do; None stands for other queries, which
+    all count. What the host needs to know is on its way to it from the beginning; whoever asks first waits.
     """
 
     def __init__(self, mask: Tensor, seq_q: int | None) -> None:
@@ -106,7 +103,7 @@ class Padding:
     def sequences(self, query: Tensor, key: Tensor, value: Tensor) -> Sequences:
         """Returns where the sequences of tensors (batch, heads, seq, head_dim) lie, found once for all layers.
 
-        Tokens that follow each other are read where they lie, which only the forward pass can. Others are taken out first.
+        Tokens that follow each other are read where they lie, which only the forward pass can. Others are gathered.
         """
         between = _between(key)
         if self.has_gaps or requires_gradient(query, key, value) or _between(value) != between:
@@ -117,11 +114,7 @@ class Padding:
         return self._found[known]
 
     def _sequences(self, seq_q: int, between: int | None) -> Sequences:
-        """Returns the sequences, for so many queries in each row of the batch.
-
-        Keys are read where they lie, `between` rows of memory from one row of the batch to the next. If that is None, the
-        tokens that count are taken out.
-        """
+        """Returns the sequences for `seq_q` queries a row; keys are read in place if `between`, else gathered."""
         queries, keys, batch = self.of_queries, self.mask, len(self.mask)
         (count_q, count_k, _), (longest_q, longest_k, _) = self._numbers.read
         if self._has_other_queries:
@@ -139,10 +132,10 @@ class Padding:
 class Packing:
     """A Packing says where sequences begin that lie behind each other in the rows of a batch.
 
-    Each token has one of `numbers` (batch, tokens). A sequence begins with each row, and where `begins(before, here)` holds of
-    the number of the token before and its own. Tokens count where `mask` (batch, tokens) is True; None stands for all, and
-    others are as if they were not there. What the host needs to know is on its way to it from the beginning; whoever asks
-    first waits.
+    Each token has one of `numbers` (batch, tokens). A sequence begins with each row, and where `begins(before, here)`
+    holds for the number of the token before and its own. Tokens count where `mask` (batch, tokens) is True; None stands
+    for all, and others are as if they were not there. What the host needs to know is on its way to it from the
+    beginning; whoever asks first waits.
     """
 
     def __init__(self, numbers: Tensor, mask: Tensor | None, begins: Callable[[Tensor, Tensor], Tensor]) -> None:
@@ -182,10 +175,7 @@ class Packing:
 
 
 def _taken_out(mask: Tensor, begins: Tensor, count: int) -> tuple[Tensor, Tensor | None]:
-    """Returns (where sequences begin among the tokens that count, and the end, as int32, the numbers of these tokens).
-
-    Among all tokens of the batch, of which `count` count, sequences begin at `begins`. None numbers all of them.
-    """
+    """Returns (int32 offsets of the sequences among the `count` tokens that count, the numbers of these or None)."""
     counts = mask.flatten()
     before = counts.cumsum(0) - counts.int()
     tokens = torch.argsort(~counts, stable=True)[:count] if count < len(counts) else None
@@ -193,21 +183,16 @@ def _taken_out(mask: Tensor, begins: Tensor, count: int) -> tuple[Tensor, Tensor
 
 
 def _lying(mask: Tensor, between: int) -> Tensor:
-    """Returns the row of memory in which each sequence's first token lies, and the number of all rows, as int32.
-
-    From one row of the batch to the next it is `between` rows of memory.
-    """
+    """Returns, int32, the row of memory in which each sequence's first token lies, and the number of all rows."""
     batch, tokens = mask.shape
     first = torch.arange(batch, device=mask.device) * between + mask.int().argmax(1)
     return pad(first, (0, 1), value=(batch - 1) * between + tokens).to(torch.int32)
 
 
 def _between(x: Tensor) -> int | None:
-    """Returns how many rows of memory it is from one row of the batch to the next; None if that is no number.
-
-    The tensor is (batch, heads, seq, head_dim). In a cache the tokens of a head lie one behind the other, so a row is a
-    token of any head, and the next head begins `seq` rows later: rows overlap then.
-    """
+    """Returns how many rows of memory it is from one row of the batch to the next; None if that is no number."""
+    # In a cache the tokens of a head lie one behind the other, so a row is a token of any head, and the next head
+    # begins `seq` rows later: rows overlap then.
     batch, _, seq, _ = x.shape
     # The stride of one token alone says nothing.
     if seq == 1 or not x.stride(2) or not x.numel():
@@ -241,19 +226,14 @@ class _Numbers:
 
 @dataclass
 class Note:
-    """A Note says what a mask that layers get stands for: causal or not, the keys in a window, and which tokens count.
-
-    With `padding` some tokens may only fill up the batch. With a `packing` rows may hold several sequences. A mask that only
-    SDPA computes has a note too, without `for_kernels`: it keeps no packed sequences apart, and `counted` (batch, seq_q) is
-    False for queries of padding.
-    """
+    """A Note says what a mask that layers get stands for."""
 
     causal: bool
-    window: int | None = None
-    padding: Padding | None = None
-    packing: Packing | None = None
-    for_kernels: bool = True
-    counted: Tensor | None = None
+    window: int | None = None  # the keys in it
+    padding: Padding | None = None  # some tokens may only fill up the batch
+    packing: Packing | None = None  # rows may hold several sequences
+    for_kernels: bool = True  # False: only SDPA computes the mask, which keeps no packed sequences apart
+    counted: Tensor | None = None  # for such a mask (batch, seq_q), False for queries of padding
 
     @property
     def padded(self) -> Padding | None:

@@ -120,7 +120,7 @@ class Named:
         return self._refused(str(refusal), refusal.key, *refusal.others)
 
     def _refused(self, message: str, key: KeyPath, *others: KeyPath) -> InputError:
-        """Returns an InputError with file and line of the first of the keys in the outermost file that has any of them."""
+        """Returns an InputError with file and line of the first of the keys in the outermost file with any of them."""
         if not self.sources:
             return InputError(f"{self.text}: refused: {message}")
         written = (path for source in self.sources for path in (key, *others) if source.has(path) == len(path))
@@ -128,7 +128,7 @@ class Named:
         return InputError(blamed(self.sources, found, message + self._unmeant(found), "refused: ")[1])
 
     def _unmeant(self, key: KeyPath) -> str:
-        """Returns a hint that the base is meant for other head sizes; "" if the file itself gives the key or such sizes."""
+        """Returns a hint that the base is meant for other head sizes; "" if the file gives the key or head sizes."""
         own, *bases = self.sources
         meant = next((base.fields["head_dims"] for base in bases if "head_dims" in base.fields), None)
         if own.gives(key) or own.gives(("head_dims",)) or not meant:
