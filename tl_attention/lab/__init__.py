@@ -1,1 +1,1 @@
-"""This part is the laboratory: what authors and tuners of schedules run. It imports the library, which imports none of it."""
+"""This part is the laboratory, which authors and tuners of schedules run. The library imports none of it."""

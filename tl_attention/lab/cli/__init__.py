@@ -29,9 +29,9 @@ from tl_attention.lab.cli.warm import warm
 def main(context: click.Context) -> None:
     """FlashAttention's forward pass, whose pipeline schedule is a YAML file.
 
-    A SCHEDULE is the name of one that ships or a file NAME.yaml. Commands that take several also take a folder of files.
+    A SCHEDULE is the name of one that ships or a file NAME.yaml. Commands that take several take a folder of files too.
 
-    Start with `tl-attention doctor`, then `tl-attention run best`. `tl-attention COMMAND --help` shows a command's options.
+    Start with `tl-attention doctor`, then `tl-attention run best`. `tl-attention COMMAND --help` shows its options.
     """
     if context.invoked_subcommand is None:
         click.echo(context.get_help(), err=True)

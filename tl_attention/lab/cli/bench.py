@@ -1,4 +1,4 @@
-"""`bench` compiles, verifies and times several schedules, or the steps of a ladder, and ranks them beside each other."""
+"""`bench` compiles, verifies and times several schedules, or the steps of a ladder, and ranks them."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ def bench(
 ) -> None:
     """Compile, verify and time several schedules, and rank them beside cuDNN and FlashAttention.
 
-    Without a SCHEDULE it takes those at the top of schedules/. Without a GPU it compiles them and checks their numbers on
-    the CPU, and takes only seed, fa3_overlap, best and best_causal. A ladder retells how a text tuned its kernel, a
+    Without a SCHEDULE it takes those at the top of schedules/. Without a GPU it compiles them and checks their numbers
+    on the CPU, and takes only seed, fa3_overlap, best and best_causal. A ladder retells how a text tuned its kernel, a
     schedule for each step.
     """
     if ladder is not None:

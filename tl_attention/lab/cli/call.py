@@ -1,4 +1,4 @@
-"""This module shows what attention() takes for a call that names no schedule: the schedule, and the operator of its gradients.
+"""This module shows what attention() takes for a call without a schedule: a schedule, and the gradients' operator.
 
 It imports nothing heavy.
 """
@@ -59,10 +59,7 @@ def _without_gradient(problem: AttentionShape) -> str:
 
 
 def _show(of: RuleFile[Any], number: int, case: Case, taken: Sequence[str], invariant: bool = False) -> None:
-    """Shows the rule of this index, and those that were passed over, each with a condition that is not met.
-
-    `taken` are what the rules name. Only an `invariant` case passes over rules whose conditions are all met.
-    """
+    """Shows the rule of this index and those that were passed over; `taken` has what the rules name."""
     rule = of.rules[number]
     for name, text in {
         "case": case,
@@ -76,6 +73,7 @@ def _show(of: RuleFile[Any], number: int, case: Case, taken: Sequence[str], inva
         click.echo("\npassed over, with the first condition that the case does not meet:")
     for passed, other in above:
         unmet = other.unmet(case)
+        # Only an invariant case passes over rules whose conditions are all met.
         assert unmet is not None or invariant, "the first rule that serves a case is taken"
         why = other.condition(unmet) if unmet else "computes a row otherwise than the schedule of any length does"
         click.echo(f"  line {of.line(passed)}: {taken[passed]}: {why}")

@@ -80,11 +80,7 @@ class OneLineErrors(click.Group):
 
 @contextmanager
 def _ended_by_signals() -> Iterator[None]:
-    """Makes the first signal of each kind, SIGINT, SIGTERM or SIGHUP, raise `Ended` inside the block.
-
-    The second of a kind ends the process at once. A signal that is ignored, as under nohup, or that has a
-    handler of its own, is left alone.
-    """
+    """Makes the first signal of each kind, SIGINT, SIGTERM or SIGHUP, raise `Ended` inside the block."""
     before = {number: signal.getsignal(number) for number in ENDING}
 
     def end(number: int, frame: FrameType | None) -> None:
@@ -96,7 +92,8 @@ def _ended_by_signals() -> Iterator[None]:
         signal.signal(number, signal.SIG_DFL)
         raise Ended(BY_SIGNAL + number)
 
-    # Elsewhere than in the main thread no handler can be set.
+    # Elsewhere than in the main thread no handler can be set. A signal that is ignored, as under nohup, or that has a
+    # handler of its own, is left alone.
     is_main = threading.current_thread() is threading.main_thread()
     caught = {number: handler for number, handler in before.items() if is_main and handler in BY_DEFAULT}
     for number in caught:
@@ -185,8 +182,8 @@ INDENT = 2
 class Command(click.Command):
     """A `Command` checks what it may write before it begins, and ends its help with examples.
 
-    `examples` maps each example, without `tl-attention`, to what it does. `gone` says of each option that the command had
-    what stands for it.
+    `examples` maps each example, without `tl-attention`, to what it does. `gone` says of each option that the command
+    had what stands for it.
     """
 
     def __init__(

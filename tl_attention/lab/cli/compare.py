@@ -51,9 +51,9 @@ def compare(
 ) -> None:
     """Time attention() beside its peers in many problems, the cells of a file.
 
-    Without CELLS the file is results/cells.yaml. The entries of a cell are timed in turn, and a ratio is the median of the
-    rounds' ratios. The first peer is entered twice, which shows how well a time repeats. --only and --with may be given
-    several times.
+    Without CELLS the file is results/cells.yaml. The entries of a cell are timed in turn, and a ratio is the median of
+    the rounds' ratios. The first peer is entered twice, which shows how well a time repeats. --only and --with may be
+    given several times.
     """
     from tl_attention.lab.measure.cell import load_cells
 

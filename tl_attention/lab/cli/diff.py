@@ -62,7 +62,7 @@ def diff(a: str, b: str, with_code: bool, head_dim: HeadSize | None, causal: boo
 
 
 def _shared_head_dim(a: Named, b: Named) -> HeadSize:
-    """Returns the largest head size that both schedules are meant for. Raises InputError where there is none."""
+    """Returns the largest head size that both schedules are meant for, or raises InputError."""
     shared = set(a.head_dims) & set(b.head_dims)
     if not shared:
         meant = ", ".join(f"{named.text} {named.meant_for}" for named in (a, b))

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def ladder_option(help: str) -> Decorator:
-    """Returns the decorator that adds `--ladder`, the name of one that ships or a file, to a command, with this help."""
+    """Returns the decorator that gives a command `--ladder`, the name of one that ships or a file, with this help."""
     return click.option(
         "--ladder",
         metavar="NAME",

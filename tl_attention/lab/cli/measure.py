@@ -124,8 +124,8 @@ def candidates(
 ) -> list[Candidate]:
     """Returns a Candidate to measure for each schedule, dtype and kind of sizes, all for one problem on one card.
 
-    Without `dtypes` it is for `dtype` alone. A mistake in any file or size raises InputError before the first slow import. If `refuse`, a schedule that is not
-    safe raises InputError too; otherwise it gets a row.
+    Without `dtypes` it is for `dtype` alone. A mistake in any file or size raises InputError before the first slow
+    import. So does a schedule that is not safe if `refuse`; otherwise it gets a row.
     """
     runnable = of_card(resolve_all(texts), on)
     sizes_text = shape_for(shape, head_dim, runnable)
@@ -185,10 +185,7 @@ def measure(
 
 
 def _predicted(candidates: Sequence[Candidate], rows: Sequence[Row]) -> dict[Kernel, str]:
-    """Returns for each kernel that was compiled and not timed its predicted time, or why it has none, in words.
-
-    Of kernels for cards that no model knows it returns nothing.
-    """
+    """Returns for each kernel that was compiled and not timed its predicted time, or why it has none, in words."""
     from tl_attention.lab.show.report import NOT_TIMED, kernel_of
 
     # A row without a fingerprint is of a kernel that was not compiled.
@@ -200,6 +197,7 @@ def _predicted(candidates: Sequence[Candidate], rows: Sequence[Row]) -> dict[Ker
     from tl_attention.lab.show.console import ProgressBar
 
     machine = load()
+    # Of kernels for cards that no model knows nothing is said.
     known = [one for one in candidates if kernel_of(one) in untimed and one.arch == machine.arch]
     found: dict[Kernel, str] = {}
     with ProgressBar() as progress:

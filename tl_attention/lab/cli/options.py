@@ -192,7 +192,7 @@ output_option = click.option(
 
 
 def some_of(option: str, text: str, known: Sequence[str], otherwise: str) -> list[str]:
-    """Returns the words of an option's text, which are separated by commas. Raises InputError for one that is not known.
+    """Returns the words of an option's text, which commas separate. Raises InputError for one that is not known.
 
     The error says what such a word is `otherwise`.
     """
@@ -203,7 +203,7 @@ def some_of(option: str, text: str, known: Sequence[str], otherwise: str) -> lis
 
 
 def given(context: click.Context, *but: str) -> str:
-    """Returns the first option or argument that the user gave, but for those that the command gets as `but`; "" for none."""
+    """Returns the first option or argument that the user gave, except those that the command gets as `but`, or ""."""
     for parameter in context.command.params:
         name = str(parameter.name)
         if name not in but and context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
@@ -212,7 +212,7 @@ def given(context: click.Context, *but: str) -> str:
 
 
 def shape_for(text: str | None, head_dim: HeadSize | None, schedules: Sequence[Named] = ()) -> str:
-    """Returns `text` unless it is None, else the default sizes with `head_dim` or one that the schedules are meant for."""
+    """Returns `text` unless it is None, else the default sizes with `head_dim`, or one that the schedules have."""
     if text is None:
         return f"{DEFAULT_SIZES},{head_dim or head_size_for(schedules)}"
     if head_dim is not None:
@@ -221,7 +221,7 @@ def shape_for(text: str | None, head_dim: HeadSize | None, schedules: Sequence[N
 
 
 def head_size_for(schedules: Sequence[Named]) -> HeadSize:
-    """Returns 128 where any of the schedules is meant for it or there is none, else the first head size that the first schedule names."""
+    """Returns 128 if a schedule is meant for it or there is none, else the first head size of the first schedule."""
     if not schedules or any(is_meant(DEFAULT_HEAD_SIZE, named.head_dims) for named in schedules):
         return DEFAULT_HEAD_SIZE
     return schedules[0].head_dims[0]

@@ -1,4 +1,4 @@
-"""A command's outputs are checked before it begins: each is a file of its own, no input, and of the kind that is written."""
+"""A command's outputs are checked before it begins: each is a file of its own, no input, and of the right kind."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SHIPPED = "results"
 
 
 class NamedFile(click.Path):
-    """A `NamedFile` is the type of an option or argument that names a file. Who reads or writes it says what is wrong there."""
+    """A `NamedFile` is the type of an option or argument that names a file. Its reader or writer says what is wrong."""
 
     def __init__(self) -> None:
         super().__init__(path_type=Path)
@@ -46,7 +46,7 @@ class ReadFile(NamedFile):
 
 
 class OutputFile(NamedFile):
-    """An `OutputFile` is the type of an option whose file the command writes. The kind may depend on its name and on options."""
+    """An `OutputFile` is the type of an option whose file the command writes. Name and options may decide its kind."""
 
     def __init__(self, kind: Kind | KindOf):
         super().__init__()

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 def predict(schedules: tuple[str, ...], machine: str, **problem: Any) -> None:
     """Predict how long kernels take on a GPU that need not be here, and what limits them.
 
-    A model runs each kernel's machine code on one SM: docs/model.md says how far it can be trusted. A kernel is compiled first
-    where that was not done before. Of a single schedule its resources and waits are shown too.
+    A model runs each kernel's machine code on one SM: docs/model.md says how far it can be trusted. A kernel is
+    compiled first where that was not done before. Of a single schedule its resources and waits are shown too.
     """
     from tl_attention.lab.model.machine import load
 
@@ -43,7 +43,7 @@ def predict(schedules: tuple[str, ...], machine: str, **problem: Any) -> None:
 
 
 def _predict(texts: Sequence[str], on: Machine, problem: dict[str, Any]) -> None:
-    """Shows the predictions of schedules, and a line for each that has none. Exits with 2 if one has none."""
+    """Shows the predictions of schedules and a line for each that has none; exits with 2 if there is one."""
     from tl_attention.lab.model.prediction import check
     from tl_attention.lab.model.prediction import predict as predicted
     from tl_attention.lab.show.console import Output, ProgressBar

@@ -1,4 +1,4 @@
-"""`report` shows the tables of what `run`, `bench`, `compare`, `submit --evaluate` and tools/measure.py profile recorded."""
+"""`report` shows what `run`, `bench`, `compare`, `submit --evaluate` and tools/measure.py profile recorded."""
 
 from __future__ import annotations
 
@@ -25,11 +25,9 @@ if TYPE_CHECKING:
 
 
 class _Evaluated(NamedTuple):
-    """An `_Evaluated` is a leaderboard evaluation read from a file, with its name and its table's heading.
+    """An `_Evaluated` is a leaderboard evaluation read from a file."""
 
-    Evaluations of one file, mode and device stand in one table if they ran the same lines.
-    """
-
+    # Of its table: evaluations of one file, mode and device stand in one table if they ran the same lines.
     heading: str
     name: str
     evaluation: Evaluation
@@ -51,11 +49,11 @@ class _Evaluated(NamedTuple):
 )
 @ladder_option("show the rows of this ladder, by default those of its record that ships, with what each step changed")
 def report(results: tuple[Path, ...], markdown: bool, baseline: str | None, ladder: str | None) -> None:
-    """Show recorded rows as tables, those of the newest file in runs/ where no file is named. A folder is its newest file.
+    """Show recorded rows as tables, those of the newest file in runs/ if none is named. A folder is its newest file.
 
-    There is a table for each run and problem, for the cells of `compare` one for each run, and for counters of `profile`
-    one for each kernel, beside what theory says. A line that is not a row is named on stderr and skipped. The exit code is
-    0 if there was anything to show.
+    There is a table for each run and problem, for the cells of `compare` one for each run, and for counters of
+    `profile` one for each kernel, beside what theory says. A line that is not a row is named on stderr and skipped. The
+    exit code is 0 if there was anything to show.
     """
     files = [_newest(path) if os.path.isdir(path) else path for path in results]
     if ladder is not None:
@@ -104,7 +102,7 @@ def report(results: tuple[Path, ...], markdown: bool, baseline: str | None, ladd
 
 
 def _newest(folder: Path) -> Path:
-    """Returns the path of the newest .jsonl file in a folder, and names it on stderr. Raises InputError where there is none."""
+    """Returns the path of the newest .jsonl file in a folder, and names it on stderr."""
     found = [path for path in folder.glob("*.jsonl") if path.is_file()]
     if not found:
         raise InputError(
@@ -116,10 +114,7 @@ def _newest(folder: Path) -> Path:
 
 
 def _read(paths: Sequence[Path]) -> tuple[list[Entry], list[str]]:
-    """Reads files, and returns a list of their rows, cells and evaluations, and a list of messages on other lines.
-
-    Raises InputError for a file that cannot be read.
-    """
+    """Returns a list of the files' rows, cells and evaluations, and a list of messages on other lines."""
     from tl_attention.lab.measure.records import read_lines
 
     found: list[Entry] = []

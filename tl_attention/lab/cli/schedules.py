@@ -73,8 +73,8 @@ def told_apart(schedules: Sequence[Named]) -> list[Named]:
 def meant_for(schedules: Sequence[Named], size: HeadSize, shape: str | None = None) -> list[Named]:
     """Returns the schedules that are meant for this head size, and prints a line for each that is not.
 
-    Raises InputError where no schedule is meant for it. The error has the option to give in place of `shape`, the text of
-    --shape, or of --head-dim.
+    Raises InputError where no schedule is meant for it. The error has the option to give in place of `shape`, the text
+    of --shape, or of --head-dim.
     """
     meant = [named for named in schedules if is_meant(size, named.head_dims)]
     if not meant:
@@ -181,10 +181,8 @@ def list_command(schedules: tuple[str, ...], every: bool) -> None:
 
 
 def _listing(schedules: Sequence[Named]) -> list[str]:
-    """Returns the lines that `list` shows, a table of schedules and times for each folder of the catalogue.
-
-    A table's times are of one run: times of two runs are not compared.
-    """
+    """Returns the lines that `list` shows, a table of schedules and times for each folder of the catalogue."""
+    # A table's times are of one run: times of two runs are not compared.
     parts: dict[str, list[Named]] = {}
     for named in schedules:
         parts.setdefault(named.name.rpartition("/")[0] if named.name == named.text else "", []).append(named)
@@ -225,10 +223,8 @@ def _heading(columns: Sequence[Sequence[Row]]) -> list[str]:
 
 
 def _time(named: Named, column: Sequence[Row]) -> str:
-    """Returns the schedule's recorded time as 6 characters, blanks where no row of the column is for it.
-
-    A row counts if the schedule is meant for its head size: another file may have the same schedule for another size.
-    """
+    """Returns the schedule's recorded time as 6 characters, blanks where no row of the column is for it."""
+    # Another file may have the same schedule for another head size.
     mine = (
         row for row in column if row.label == named.schedule.label and is_meant(row.shape.head_size, named.head_dims)
     )

@@ -85,7 +85,7 @@ def submit(files: tuple[str, ...], output: Path | None, check: bool, evaluate: b
 
 
 def _packed(text: str) -> str:
-    """Packs a schedule, given by name or file, and returns the submission's text. Raises InputError for a .py file."""
+    """Packs a schedule, given by name or file, and returns the submission's text."""
     # Any other file may be a schedule, whatever its name: `resolve` says what it is not.
     if _is_submission(text) and text.endswith(".py"):
         raise InputError(f"{text}: expected a schedule's name or file; a submission file is run with --evaluate")
@@ -113,11 +113,7 @@ def _check(path: Path) -> bool:
 def _evaluate(
     files: list[str], output: Path | None, *, against: str | None, lines: Path | None, device: str | None
 ) -> bool:
-    """Runs submissions and schedules as the leaderboard does, and says whether all pass at both tolerances.
-
-    Schedules among the files are packed into submissions first. It records all and prints their rows. The baseline's
-    verdict does not count.
-    """
+    """Runs submissions and packed schedules as the leaderboard does, records all, and says whether all pass."""
     from tl_attention.lab.leaderboard import contract, results
     from tl_attention.lab.leaderboard.evaluate import evaluate
     from tl_attention.lab.measure.results_file import ResultsFile
@@ -150,10 +146,7 @@ def _evaluate(
 
 
 def _check_can_run(files: Sequence[str], read: Mapping[str, bytes], device: str) -> None:
-    """Raises InputError where the device is not here, or cannot run one of the files; packing takes a minute.
-
-    `read` has the bytes of those that are submission files.
-    """
+    """Raises InputError unless the device is here and can run the files, of which `read` has the submissions' bytes."""
     from tl_attention.lab.leaderboard.contract import read_device_code
 
     if device == "cuda":

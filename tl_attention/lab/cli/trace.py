@@ -92,8 +92,8 @@ def trace(
     """Run a schedule's kernel with marks, and show what each of its roles did when.
 
     A mark notes the SM's clock, and says what follows it: a wait, the issue of a product, a load, a group of vector
-    statements. So each cycle of a role has a name. The end of a product is seen at the wait for it alone. Marks take time,
-    and change what ptxas makes of the code around them: how much is said below the table.
+    statements. So each cycle of a role has a name. The end of a product is seen at the wait for it alone. Marks take
+    time, and change what ptxas makes of the code around them: how much is said below the table.
     """
     if predict and not schedule:
         raise InputError("--predict: expected a schedule to predict")
@@ -125,7 +125,7 @@ def trace(
 
 
 def _writer(path: Path, kind: Kind, timelines: int) -> Callable[[Sequence[Timeline], Path], None]:
-    """Returns what writes timelines to a file of this kind. Raises InputError where that cannot be, before any kernel has run."""
+    """Returns what writes timelines to a file of this kind, or raises InputError before any kernel has run."""
     if kind is PAGE:
         from tl_attention.lab.trace import page
 
@@ -153,7 +153,7 @@ def kinds_of(marks: str) -> frozenset[str]:
 
 
 def numbers_of(blocks: str) -> tuple[int, ...]:
-    """Returns the numbers of thread blocks that a text names, separated by commas. Raises InputError for any other text."""
+    """Returns the numbers of thread blocks that a text names, between commas. Raises InputError for other texts."""
     try:
         return tuple(int(number) for number in blocks.split(","))
     except ValueError:

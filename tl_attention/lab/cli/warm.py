@@ -86,9 +86,9 @@ def warm(
     """Compile kernels ahead of time, so that the first attention() call of a process finds them. It needs no GPU.
 
     Without a SCHEDULE these are the kernels that attention() takes by default. A kernel serves all batches, heads and
-    lengths, and all windows that are closed on the same sides. The options say for which calls: of a shape these are the
-    head size, how many heads of Q share one of K and V, and whether sequences are packed. --lse is for calls that return
-    the LSE or have a gradient.
+    lengths, and all windows that are closed on the same sides. The options say for which calls: of a shape these are
+    the head size, how many heads of Q share one of K and V, and whether sequences are packed. --lse is for calls that
+    return the LSE or have a gradient.
     """
     # A mistake in any file or option is told before the first slow import.
     on = card or card_at_hand()
@@ -167,10 +167,7 @@ def _window(text: str) -> tuple[int, int]:
 
 
 def _any_lengths(of_calls: AttentionShape, size: HeadSize, mask: Mask, dtype: str) -> AttentionShape:
-    """Returns a problem with the heads and packing of these calls, and with this head size, mask and dtype.
-
-    A kernel serves all batches and lengths, which are 1.
-    """
+    """Returns a problem with the heads and packing of these calls; a kernel serves all batches and lengths: 1 here."""
     head_dim, head_dim_v = sizes_of(size)
     return AttentionShape(
         *(1, of_calls.group, 1, 1, head_dim, dtype, mask, head_dim_v), heads_kv=1, packed=of_calls.packed
@@ -180,10 +177,8 @@ def _any_lengths(of_calls: AttentionShape, size: HeadSize, mask: Mask, dtype: st
 def _named(
     asked: Sequence[Named], shape: AttentionShape, card: Card, invariant: bool, is_sized: bool, text: str | None
 ) -> list[Named]:
-    """Returns the schedules to compile for a shape, the defaults if `asked` is empty, else those for its head size.
-
-    Each of `asked` is for its own head size or, if one is asked for, by --shape's `text` or --head-dim, for that.
-    """
+    """Returns the schedules to compile for a shape, the defaults if `asked` is empty, else those for its head size."""
+    # --shape's `text` or --head-dim asks for a size; otherwise each of `asked` is for its own.
     if asked and is_sized:
         return meant_for(asked, shape.head_size, text)
     if asked:

@@ -1,4 +1,4 @@
-"""JSON that a user names is checked as a whole before any of it is used: its numbers, then types and ranges by a model."""
+"""JSON that a user names is checked as a whole before it is used: numbers first, then types and ranges by a model."""
 
 from __future__ import annotations
 

@@ -11,13 +11,10 @@ HEAD = 64 * 1024
 
 @dataclass(frozen=True)
 class Kind:
-    """A Kind has a name with its article, what is done to a file of it that is there already, and how such files begin.
+    """A Kind is a kind of file that commands write."""
 
-    `done` is "replace" or "add to"; without it, nothing is done to a file that is there.
-    """
-
-    name: str
-    done: str
+    name: str  # with its article
+    done: str  # to a file that is there already: "replace", "add to" or "", which is nothing
     begins: re.Pattern[bytes]
 
     def instead(self) -> str:

@@ -61,17 +61,12 @@ class _Keys(BaseModel):
 
 
 class Step(_Keys):
-    """A Step is one idea by which a published text made its kernel faster, and the schedule here that applies it.
-
-    `schedule` is None where the step has no meaning here, which `note` then says.
-
-    `against` is the name of the step that this one is measured against: unless given, the last one before it that has a
-    schedule.
-    """
+    """A Step is one idea by which a published text made its kernel faster, and the schedule here that applies it."""
 
     name: Short = Field(description="unique in the ladder")
     idea: Text = Field(description="what it adds, in a few words")
-    schedule: OfSchedule | None = None
+    schedule: OfSchedule | None = None  # None where the step has no meaning here, which `note` then says
+    # The step that this one is measured against: unless given, the last one before it that has a schedule.
     against: str | None = None
     text: Figure | None = Field(None, description="the text's own figure")
     why: str = Field("", description="the lesson: what was in the way, and what the step does about it")
@@ -93,11 +88,7 @@ class Headline(_Keys):
 
 
 def _in_order(steps: tuple[Step, ...]) -> tuple[Step, ...]:
-    """Returns the steps with `against` filled in, by default with the last earlier step that has a schedule.
-
-    Raises RuleBroken for a name that an earlier step has, for a step with neither schedule nor note, and for an
-    `against` that is no earlier step with a schedule.
-    """
+    """Returns the steps, which must be right, with `against` filled in: by default the last with a schedule before."""
     found: list[Step] = []
     for number, step in enumerate(steps):
         if any(step.name == earlier.name for earlier in found):

@@ -31,17 +31,15 @@ def json_schema() -> str:
 
 
 def _loosened(model: Schema, models: dict[str, Schema]) -> Schema:
-    """Makes all keys of a model's JSON Schema optional, in place, and returns a schema of what a whole file must give.
-
-    Null is allowed where there is a default. The schemas below are changed too. What they allow then is what a file
-    with a base may give.
-    """
+    """Makes the keys of a model's JSON Schema optional, in place, and returns a schema of what a whole file must give."""
     must: Schema = {"required": required} if (required := model.pop("required", None)) else {}
     whole: Schema = {}
     for key, entry in model["properties"].items():
         choices = entry.get("anyOf", [entry])
         inner = next((choice["$ref"].rpartition("/")[2] for choice in choices if "$ref" in choice), None)
+        # Those of nested models are loosened too. Then they allow what a file with a base may give.
         of_key = _loosened(models[inner], models) if inner else {}
+        # Null is allowed where there is a default.
         if "default" in entry and NULL not in choices:
             said = {word: entry.pop(word) for word in ("default", "description")}
             model["properties"][key] = {"anyOf": [entry, NULL], **said}
@@ -51,10 +49,7 @@ def _loosened(model: Schema, models: dict[str, Schema]) -> Schema:
 
 
 class _UntitledKeys(GenerateJsonSchema):
-    """This generator makes a JSON Schema whose keys have no titles.
-
-    A title that repeats the key would hide its description in an editor.
-    """
+    """This generator makes a JSON Schema whose keys have no titles, which would hide descriptions in an editor."""
 
     def field_title_should_be_set(self, schema: Any) -> bool:
         return False

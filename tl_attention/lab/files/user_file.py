@@ -105,7 +105,7 @@ def told_of(path: Path) -> Iterator[None]:
 
 @contextmanager
 def _unfinished(path: Path) -> Iterator[tuple[Path, Path]]:
-    """Yields the path of a file to write first, and that of the file which it is to replace. The first is gone behind the block."""
+    """Yields the path of a file to write first, which the block's end removes, and that of the file to replace."""
     target = Path(os.path.realpath(path))
     unfinished = target.with_name(f"{target.name}.{uuid4().hex}")
     try:

@@ -116,10 +116,7 @@ def climb(
 
 
 def _mark_same_code(tickets: Sequence[Ticket]) -> None:
-    """Sets each row's `same_code_as` to the name of the first candidate before it with the same code, None without one.
-
-    The code is the generated code, for the same dtype. It does not matter which of them was compiled first.
-    """
+    """Sets each row's `same_code_as` to the first candidate before it with its generated code and dtype, or None."""
     first_with: dict[tuple[str, str], str] = {}
     for ticket in tickets:
         candidate, fingerprint = ticket.candidate, ticket.row.fingerprint
@@ -181,10 +178,7 @@ def _candidate(configuration: Configuration, shape: AttentionShape, card: Card) 
 
 
 def _prune(tickets: Mapping[Configuration, Ticket], session: Session, card: Card) -> None:
-    """Completes, untimed, the rows of configurations that spill too much, fit no SM or repeat earlier machine code.
-
-    These rows say why.
-    """
+    """Completes, untimed, the rows of configurations that spill too much, fit no SM or repeat earlier machine code."""
     first_with: dict[str, str] = {}
     for configuration, ticket in tickets.items():
         row = ticket.row

@@ -25,25 +25,21 @@ MANY = 2100
 
 @dataclass(frozen=True)
 class Candidate:
-    """A candidate is a schedule's kernel or a peer, under a name and for one problem.
-
-    `schedule` is None for a peer; `fixed` compiles for exactly the problem's sizes. A candidate is compiled for a
-    card's `arch` and a GPU of `sms` SMs, by default those of the GPU at hand. With `strided` it takes tensors of any
-    strides, and the runner gives it tensors in which the heads of a row lie together, as those of packed sequences do. An
-    `invariant` one is the kernel of calls whose rows have the same bits in every batch. One `in_parts` computes the keys
-    in parts, of small problems too. Its tiles have the rows of `tile_heads` heads.
-    """
+    """A candidate is a schedule's kernel or a peer, under a name and for one problem."""
 
     name: str
     shape: AttentionShape
-    planned: Planned | None = None
-    fixed: bool = False
+    planned: Planned | None = None  # None for a peer
+    fixed: bool = False  # compiled for exactly the problem's sizes
+    # It is compiled for a GPU of so many SMs and this arch.
     sms: int = field(default_factory=lambda: card_at_hand().sms)
+    # It takes tensors of any strides. The runner gives it tensors in which the heads of a row lie together, as those of
+    # packed sequences do.
     strided: bool = False
     arch: str = field(default_factory=lambda: card_at_hand().arch)
-    invariant: bool = False
-    in_parts: bool = False
-    tile_heads: int = 1
+    invariant: bool = False  # the kernel of batch-invariant calls, whose rows have the same bits in every batch
+    in_parts: bool = False  # split-KV, for small problems too
+    tile_heads: int = 1  # whose rows a tile has
 
     @property
     def schedule(self) -> Schedule | None:
@@ -73,7 +69,7 @@ class Candidate:
 
     @property
     def variant(self) -> Variant:
-        """Returns the kernel variant to compile, from the problem and `fixed`, `sms`, `strided`, `arch` and `invariant`."""
+        """Returns the kernel variant to compile, from the problem and the fields that change the kernel."""
         return replace(
             self.shape.variant(self.fixed, parts=self.in_parts),
             tile_heads=self.tile_heads,
@@ -101,10 +97,10 @@ def called(name: str, shape: AttentionShape, planned: Planned) -> Candidate:
 
 
 class Verified(NamedTuple):
-    """A `Verified` is a problem to verify a kernel on, its shape and the factor `spread` by which Q is multiplied."""
+    """A `Verified` is a problem to verify a kernel on."""
 
     shape: AttentionShape
-    spread: float = 1.0
+    spread: float = 1.0  # the factor by which Q is multiplied
 
     def __str__(self) -> str:
         return f"{self.shape}{'' if self.spread == 1.0 else f', Q x {self.spread:g}'}"
@@ -119,11 +115,11 @@ def verified_on(shape: AttentionShape, fixed: bool, planned: Planned | None = No
 
 
 def small_ones(shape: AttentionShape, planned: Planned | None = None) -> list[Verified]:
-    """Lists small versions of a problem to verify with: ragged ones and, if `planned`, each begin and end of its loop."""
+    """Lists small versions of a problem to verify with: ragged ones and, if `planned`, its loop's begins and ends."""
     if shape.packed:
         return [*map(Verified, small_packed(shape, planned))]
     sizes = [(1, 3, 1000, 1777), (2, 5, 1, 300), (1, 2, 129, 192), (3, 1, 63, 63), (1, 1, 1, 1), (1, 2, 700, 2500)]
-    # Many more tiles than an H200 has SMs, and short: the next one's loads come while a tile's last reads are under way.
+    # Many more tiles than an H200 has SMs, and short: the next one's loads come while a tile's last reads are running.
     sizes.append((4, 110, 200, 200))
     # Many batches, and many heads: whatever holds some bits of their numbers shows.
     sizes += [(MANY, 1, 20, 20), (1, ceildiv(MANY, shape.group), 20, 20)]

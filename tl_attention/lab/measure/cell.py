@@ -29,9 +29,9 @@ from tl_attention.schedule.key_words import KeyPath
 
 # Entries: what attention() runs, and what that is compared with.
 OURS = "ours"
-# Peers that are our own kernels: without a mask, without the LSE, for packed sequences of one length as a batch, for tensors
-# that lie as (batch, seq, heads, head_dim), where a row's bits may depend on others, beside which ours is invariant, and,
-# before a schedule's name, with that schedule.
+# Peers that are our own kernels: without a mask, without the LSE, for packed sequences of one length as a batch, for
+# tensors that lie as (batch, seq, heads, head_dim), where a row's bits may depend on others, beside which ours is
+# invariant, and, before a schedule's name, with that schedule.
 UNMASKED, WITHOUT_LSE, DENSE, BSHD, NOT_INVARIANT = "unmasked", "without_lse", "dense", "bshd", "not_invariant"
 SCHEDULE = "ours:"
 OTHERS = ("fa3", "cudnn", "flash2")
@@ -41,21 +41,17 @@ PEERS_TEXT = f"{', '.join((*OTHERS, *OWN))} or {SCHEDULE}SCHEDULE"
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell is one problem of the benchmark, with the peers to time it against and the speeds that are asked for.
-
-    `peers` maps each peer to the lowest speed that is asked for, our rate as a part of the peer's, or to None where
-    there is no such bar. The first peer is entered twice, which shows the repeatability. `schedule` runs the problem,
-    by default the schedule that attention() takes. `mean` is the bar of the group's geometric mean against the first
-    peer. Calls are timed in a CUDA `graph`, or one by one.
-    """
+    """A cell is one problem of the benchmark, with the peers to time it against and the speeds that are asked for."""
 
     group: str
     shape: AttentionShape
+    # The lowest speed that is asked for, our rate as a part of each peer's, or None where there is no such bar. The
+    # first peer is entered twice, which shows the repeatability.
     peers: Mapping[str, float | None]
-    schedule: str | None = None
-    mean: float | None = None
+    schedule: str | None = None  # by default the one that attention() takes
+    mean: float | None = None  # the bar of the group's geometric mean against the first peer
     lengths: str = ""
-    graph: bool = False
+    graph: bool = False  # calls are timed in a CUDA graph, not one by one
 
     @property
     def name(self) -> str:
@@ -179,15 +175,12 @@ GroupKeys = create_model(
 
 
 class CellsKeys(BaseModel):
-    """A CellsKeys holds a file's groups of cells by name, and a cell's tokens where its group gives no batch.
-
-    Calls of all of them are timed in a CUDA `graph`, or one by one.
-    """
+    """A CellsKeys holds the groups of cells of a file, by name."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    tokens: Length = 32768
-    graph: StrictBool = False
+    tokens: Length = 32768  # of a cell whose group gives no batch
+    graph: StrictBool = False  # calls are timed in a CUDA graph, not one by one
     groups: Annotated[dict[Name, dict[str, Any]], Field(min_length=1)]
 
 
@@ -222,7 +215,7 @@ def _cells(file: YamlFile, name: str, group: _GroupKeys, tokens: int) -> Iterato
 def _cell(
     file: YamlFile, group_at: KeyPath, at: KeyPath, group: _GroupKeys, lengths: str, make: Callable[[], AttentionShape]
 ) -> Cell:
-    """Makes a cell of a group from its shape. Raises InputError with the line of what is wrong, the shape's at `at`."""
+    """Makes a cell of a group from its shape, or raises InputError with a line of the file, the shape's at `at`."""
     try:
         shape = make()
     except InputError as error:

@@ -23,21 +23,17 @@ Verdict = Literal["met", "within repeatability", "missed", "not measured"]
 
 @dataclass(frozen=True)
 class Timed:
-    """A `Timed` records the status, error and times of one entry of a cell.
-
-    `rounds_ms` are milliseconds of one call for each round, the mean of the round's `calls`. `flops` are those of the
-    entry's own problem, masked pairs left out. `error` is the entry's largest error as a part of the budget.
-    """
+    """A `Timed` records the status, error and times of one entry of a cell."""
 
     name: str
     what: str
-    flops: Annotated[int, Field(gt=0)]
+    flops: Annotated[int, Field(gt=0)]  # of the entry's own problem, masked pairs left out
     status: Status = "ok"
     reason: str = ""
     fingerprint: str | None = None
-    error: float | None = None
-    calls: int = 0
-    rounds_ms: tuple[Positive, ...] = ()
+    error: float | None = None  # the largest, as a part of the budget
+    calls: int = 0  # of a round
+    rounds_ms: tuple[Positive, ...] = ()  # of one call, for each round the mean of its calls
     sm_clock_mhz: int | None = None
 
     @property
@@ -58,21 +54,16 @@ class Timed:
 
 @dataclass(frozen=True)
 class CellRow(Measured):
-    """A `CellRow` records the entries of one cell, ours and its peers', with their times and the bars asked for.
-
-    The entries were sampled in turn in one process, so their rounds are pairs. `peers` maps the entries that ours is
-    compared with to the lowest speeds that are asked for, our rate as a part of the peer's. `mean` is the bar of the
-    geometric mean of the group's cells against the first peer. `visited` is how many pairs our kernel computes for each
-    visible pair.
-    """
+    """A `CellRow` records the entries of one cell, ours and its peers', with their times and the bars asked for."""
 
     cell: str
     group: str
     problem: dict[str, Any]
-    entries: tuple[Timed, ...]
+    entries: tuple[Timed, ...]  # sampled in turn in one process, so their rounds are pairs
+    # The lowest speeds that are asked for, our rate as a part of the peer's, of the entries that ours is compared with.
     peers: dict[str, float | None]
-    mean: float | None = None
-    visited: float | None = None
+    mean: float | None = None  # the bar of the geometric mean of the group's cells against the first peer
+    visited: float | None = None  # how many pairs our kernel computes for each visible pair
 
     def check(self) -> None:
         if self.entry(OURS) is None:

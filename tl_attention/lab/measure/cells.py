@@ -1,4 +1,4 @@
-"""`measure` compiles and verifies the kernels of all cells, then samples the entries of one cell after another in turn."""
+"""`measure` compiles and verifies the kernels of all cells, then samples each cell's entries in turn."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ VERIFY_TIMEOUT_S = 120.0
 # The batch, heads of K and V, queries and keys at which a kernel is verified, beside smaller ones.
 BATCH, HEADS_KV, SEQ_Q, SEQ_KV = 2, 2, 1500, 2100
 PACKED = [Lengths(1500, 2100), Lengths(0, 9), Lengths(300, 200), Lengths(40, 0)]
-# A peer's error may be this many times our own budget: a peer approximates tanh, for one. A peer that computes something
-# else, under another mask or with other heads, is off by hundreds.
+# A peer's error may be this many times our own budget: a peer approximates tanh, for one. A peer that computes
+# something else, under another mask or with other heads, is off by hundreds.
 PEER_BUDGETS = 16.0
 
 
@@ -73,10 +73,7 @@ def _small(candidate: Candidate) -> Candidate:
 
 
 def _verified(session: Session, candidates: Sequence[Candidate], progress: Progress) -> dict[Candidate, Row]:
-    """Compiles and verifies the candidates, and returns the row of each by candidate.
-
-    Each is verified while others are compiled.
-    """
+    """Compiles and verifies the candidates, each while others are compiled, and returns the row of each."""
     tickets = [session.add(candidate) for candidate in candidates]
     progress.phase("compile and verify", len(tickets))
     for ticket in session.compiled(tickets):
@@ -107,10 +104,7 @@ def _checked(session: Session, entry: Entry, kernels: Mapping[Candidate, Row]) -
 
 
 def _row(session: Session, cell: Cell, timed: dict[Entry, Timed], rounds: int) -> CellRow:
-    """Times the entries of a cell that are `ok` in turn, if ours and a peer are among them, and returns the cell's row.
-
-    An entry that breaks the worker is left out, and the others are sampled anew.
-    """
+    """Times a cell's `ok` entries in turn, if ours and a peer are among them, and returns the cell's row."""
     again: list[Timed] = []
     batches = GraphBatch if cell.graph else Batch
     while not again and (order := _order(cell, timed)):
@@ -118,6 +112,7 @@ def _row(session: Session, cell: Cell, timed: dict[Entry, Timed], rounds: int) -
         try:
             samples = sample(session.worker, candidates, seed=session.seed, rounds=rounds, batches=batches)
         except BrokeWorker as broke:
+            # It is left out, and the others are sampled anew.
             for entry in order:
                 if entry.candidate == broke.candidate:
                     timed[entry] = replace(timed[entry], status=broke.status, reason=f"timing: {broke}")

@@ -25,13 +25,11 @@ from tl_attention.lab.measure.candidate import Candidate
 
 @dataclass(frozen=True)
 class Compiled:
-    """A `Compiled` holds a candidate's fingerprint, machine code report and compile time, or why it failed to compile.
-
-    If the compiler made nothing, `status` and `error` say why.
-    """
+    """A `Compiled` holds what was compiled of a candidate, or why it failed to compile."""
 
     fingerprint: str | None = None
     report: StaticReport | None = None
+    # With `error`, why the compiler made nothing.
     status: Literal["ok", "refused", "compile_error"] = "ok"
     error: str = ""
     seconds: float = 0.0
@@ -109,7 +107,7 @@ def compile_each(
             futures = {_submitted(pool, compile, candidate, timeout_s): candidate for candidate in waiting}
             waiting = []
             for future in as_completed(futures):
-                # A process that dies before pebble knows its candidate breaks the pool, and with it all that waits there.
+                # A process that dies before pebble knows its candidate breaks the pool, and all that waits there.
                 if tries_left and isinstance(future.exception(), BrokenProcessPool):
                     waiting.append(futures[future])
                 else:
@@ -125,12 +123,9 @@ def compile_all(candidates: Sequence[Candidate]) -> dict[Candidate, Compiled]:
 
 
 def _started(processes: int) -> ProcessPool:
-    """Starts a pool of so many spawned processes, from a thread of its own, and returns the pool.
-
-    A signal that ends the command raises in the main thread: a process that is half started there would print a
-    traceback.
-    """
+    """Starts a pool of so many spawned processes, and returns the pool."""
     pool = ProcessPool(max_workers=processes, context=multiprocessing.get_context("spawn"))
+    # A signal that ends the command raises in the main thread: a process half started there would print a traceback.
     starting = threading.Thread(target=lambda: pool.active)
     starting.start()
     starting.join()

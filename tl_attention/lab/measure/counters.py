@@ -35,18 +35,15 @@ SECTOR_BYTES = 32
 
 @dataclass(frozen=True)
 class Counter:
-    """A counter is one of ncu's metrics, under its name in tables.
-
-    A plain number, which has no unit, is shown with `digits`. Of bytes and sectors `theory` says how many bytes a problem
-    moves, None where the kernel's tiles are not known, and `words` say what ncu and theory count.
-    """
+    """A counter is one of ncu's metrics, under its name in tables."""
 
     what: str
     metric: str
     unit: Literal["", "%", "ns", "byte", "sector"] = ""
-    digits: int = 0
+    digits: int = 0  # of a plain number, which has no unit
+    # How many bytes a problem moves, for bytes and sectors; None where the kernel's tiles are not known.
     theory: Callable[[AttentionShape, Tiling | None], int | None] = lambda shape, tiling: None
-    words: str = ""
+    words: str = ""  # what ncu and theory count
 
 
 def _inputs(shape: AttentionShape, tiling: Tiling | None) -> int:
@@ -131,10 +128,10 @@ _FIRST_HEADING, _KERNEL = "ID", "Kernel Name"
 
 @dataclass(frozen=True)
 class Launch:
-    """A launch holds a kernel's name, as ncu prints it, and the value of each of METRICS that ncu counted."""
+    """A launch is one launch of a kernel that ncu counted."""
 
-    kernel: str
-    metrics: dict[str, float]
+    kernel: str  # as ncu prints it
+    metrics: dict[str, float]  # of METRICS
 
 
 def parse(text: str) -> list[Launch]:
@@ -264,10 +261,7 @@ class Ncu:
 
 
 def _run(command: Sequence[str], timeout_s: float) -> tuple[int, str, str]:
-    """Runs a command for `timeout_s` at most, and returns (exit code, stdout, stderr).
-
-    Raises InputError at the limit, and for a command that cannot be started.
-    """
+    """Runs a command for `timeout_s` at most, and returns (exit code, stdout, stderr)."""
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
         try:
             process = subprocess.Popen(
@@ -293,10 +287,7 @@ def _text(file: IO[bytes]) -> str:
 
 
 def _reason(output: str, errors: str) -> str:
-    """Returns why a run of ncu failed, as ncu's error or warning and the last line of stderr say.
-
-    ncu's own words are in its output; a traceback's last line says what happened to the command.
-    """
+    """Returns why a run of ncu failed: ncu's error or warning in its output, and a traceback's last line on stderr."""
     lines = output.splitlines()
     own = [line for line in lines if line.startswith("==ERROR==")][:1]
     own = own or [line for line in lines if line.startswith("==WARNING==")][-1:]

@@ -15,14 +15,11 @@ CAPABILITY_MAJOR, CAPABILITY_MINOR, SMS = 75, 76, 16
 
 
 class VisibleGpu(NamedTuple):
-    """A VisibleGpu is a GPU that CUDA shows to this process.
+    """A VisibleGpu is a GPU that CUDA shows to this process."""
 
-    It has its UUID as NVML spells that, its name, its compute capability, and its number of SMs.
-    """
-
-    uuid: str
+    uuid: str  # as NVML spells it
     name: str
-    capability: tuple[int, int]
+    capability: tuple[int, int]  # its compute capability
     sms: int = HOPPER.sms
 
     @property

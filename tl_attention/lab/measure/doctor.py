@@ -34,15 +34,13 @@ UNKNOWN = "unknown: NVML does not answer"
 
 @dataclass(frozen=True)
 class Fact:
-    """A fact names a thing that `run` needs and its value on this machine, with any fault or hint.
-
-    `fault` says why `run` would fail, `hint` what could be better; both name a command where there is one.
-    """
+    """A fact names a thing that `run` needs and its value on this machine."""
 
     name: str
     value: str
-    fault: str = ""
-    hint: str = ""
+    # Both name a command where there is one.
+    fault: str = ""  # why `run` would fail
+    hint: str = ""  # what could be better
 
 
 def examine() -> Iterator[Fact]:
@@ -134,10 +132,7 @@ def _compilers(torch_cuda: str | None) -> Iterator[Fact]:
 
 
 def _trial(nvcc: Nvcc) -> Fact:
-    """Compiles the headers of a kernel with this nvcc, and returns as a fact whether that works.
-
-    A toolkit that is installed in part, or mixed, fails here and not before.
-    """
+    """Compiles a kernel's headers with this nvcc: a toolkit that is incomplete, or mixed, fails here and not before."""
     if _tilelang().fault:
         return Fact("compiles", "not tried: TileLang cannot be imported")
     started, arch = time.monotonic(), card_at_hand().arch

@@ -31,25 +31,19 @@ SOME_ROWS, SOME_HEADS = 128, 8
 
 
 class _Inputs(NamedTuple):
-    """An `_Inputs` holds q, k, v (batch, heads, seq, head_dim), and a value for each feature that the problem asks for.
+    """An `_Inputs` holds the inputs of a call of attention."""
 
-    The values are by the feature's word; some are (heads,) tensors. Packed sequences are (rows, heads, head_dim).
-    """
-
-    q: Tensor
+    q: Tensor  # q, k and v are (batch, heads, seq, head_dim), or (rows, heads, head_dim) for packed sequences.
     k: Tensor
     v: Tensor
-    asked: dict[str, Any]
+    asked: dict[str, Any]  # a value for each feature of the problem, by the feature's word; some are (heads,) tensors
 
 
 class _Result(NamedTuple):
-    """A result is an output (batch, heads, seq_q, head_dim_v), and the LSE (batch, heads, seq_q) where it is asked for.
+    """A `_Result` holds the results of a call of attention."""
 
-    Packed sequences have (rows, heads, head_dim_v) and (heads, rows).
-    """
-
-    output: Tensor
-    lse: Tensor | None
+    output: Tensor  # (batch, heads, seq_q, head_dim_v), or (rows, heads, head_dim_v) for packed sequences
+    lse: Tensor | None  # (batch, heads, seq_q) or (heads, rows), where it is asked for
 
     def copy(self) -> _Result:
         return _Result(self.output.clone(), None if self.lse is None else self.lse.clone())
@@ -155,17 +149,14 @@ def rows_together(x: Tensor) -> Tensor:
 
 
 def offsets_of(shape: AttentionShape, device: torch.device | str = DEVICE) -> tuple[Tensor, Tensor]:
-    """Returns where a shape's packed sequences begin in Q and in K, each int32 (sequences + 1,) on the GPU, or another device."""
+    """Returns where a shape's packed sequences begin in Q and in K, int32 (sequences + 1,), on the GPU or `device`."""
     both = zip(*shape.all_lengths)
     q, k = (torch.tensor([0, *accumulate(of)], dtype=torch.int32, device=device) for of in both)
     return q, k
 
 
 def _unwritten(shape: AttentionShape) -> None:
-    """Fills with NaN the tensors that kernels write for this shape.
-
-    Nothing that a kernel leaves out may look as if it had been computed.
-    """
+    """Fills with NaN the tensors that kernels write, so that nothing looks computed that a kernel leaves out."""
     for tensor in room_for_result(shape):
         if tensor is not None:
             tensor.fill_(float("nan"))

@@ -26,15 +26,12 @@ MEASURED = ("tl_attention", "schedules", "tools")
 
 @dataclass(frozen=True)
 class Gpu:
-    """A `Gpu` holds the name of a GPU, its driver's version, its power limit and the newest CUDA, as NVML says.
-
-    `cuda` is the newest that the driver runs, such as 13.0. The power limit is in watts, None where NVML does not tell.
-    """
+    """A `Gpu` holds what NVML says of a GPU."""
 
     name: str
-    driver: str
-    cuda: str
-    power_limit_w: float | None
+    driver: str  # its version
+    cuda: str  # the newest that the driver runs, such as 13.0
+    power_limit_w: float | None  # None where NVML does not tell
 
 
 def software() -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Peers stand beside our kernels: other implementations of attention, called as their users would, and plain products."""
+"""Peers are other implementations of attention, called as their users would, and plain products of matrices."""
 
 from __future__ import annotations
 

@@ -32,19 +32,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ProfileRow(Measured):
-    """A `ProfileRow` records what ncu counted for one kernel on one problem.
-
-    `metrics` are in base units: ns, bytes, sectors, cycles, percent. `kernel` is the kernel's name in the generated
-    code. A peer may launch several kernels: `launches` says how many, and `kernel` and `metrics` are those of the one
-    that took longest. A row without metrics has only what theory says.
-    """
+    """A `ProfileRow` records what ncu counted for one kernel on one problem."""
 
     name: str
     label: str
     sizes: SizesKnown
     problem: dict[str, Any]
-    kernel: str = ""
+    kernel: str = ""  # its name in the generated code; of several that a peer launches, the one that took longest
     launches: int = 0
+    # In base units: ns, bytes, sectors, cycles, percent. A row without metrics has only what theory says.
     metrics: dict[str, float] = field(default_factory=dict)
 
     @classmethod
@@ -129,10 +125,7 @@ def measure(
 
 
 def _compile(candidates: Sequence[Candidate], progress: Progress) -> None:
-    """Compiles the candidates that are no peers into the store, and raises InputError for one that cannot be compiled.
-
-    The process under ncu takes the kernels from the store.
-    """
+    """Compiles the candidates that are no peers into the store, from which the process under ncu takes the kernels."""
     ours = [candidate for candidate in candidates if candidate.schedule]
     progress.phase("compile", len(ours))
     for candidate, compiled in compile_all(ours).items():

@@ -33,16 +33,13 @@ def space() -> Iterator[Configuration]:
 
 @dataclass(frozen=True)
 class Published:
-    """A Published is a published result, a configuration with its TFLOPS at 4096 keys and what it takes of an SM.
-
-    `registers` and `stack_bytes`, which are spilled, are a thread's; `shared_bytes` are a block's.
-    """
+    """A Published is a published result, a configuration with its speed and what it takes of an SM."""
 
     configuration: Configuration
-    tflops: float
-    registers: int
-    stack_bytes: int
-    shared_bytes: int
+    tflops: float  # at 4096 keys
+    registers: int  # of a thread
+    stack_bytes: int  # that a thread spills
+    shared_bytes: int  # of a block
     warps_per_sm: int
 
 

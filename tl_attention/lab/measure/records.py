@@ -1,4 +1,4 @@
-"""A record keeps rows of a run as JSON lines. Some records ship with the package, and tables are views (`lab/show/`)."""
+"""A record keeps rows of a run as JSON lines. Some ship with the package, and tables are views (`lab/show/`)."""
 
 from __future__ import annotations
 
@@ -36,14 +36,13 @@ Positive = Annotated[float, Field(gt=0)]
 class Comparison:
     """A comparison holds a candidate's time as a part of an incumbent's, one ratio for each round.
 
-    Both were sampled in turn in one process, and which of them came first changed with each round. `ratios` come from
-    the medians of the round's calls: below 1 the candidate was faster. The clock that both ran at in a round falls out
-    of its ratio. `incumbent` is the incumbent's label, or a peer's name. `fingerprint` is that of the incumbent's code,
-    None for a peer.
+    Both were sampled in turn in one process, and which of them came first changed with each round.
     """
 
-    incumbent: str
-    fingerprint: str | None
+    incumbent: str  # its label, or a peer's name
+    fingerprint: str | None  # of the incumbent's code, None for a peer
+    # From the medians of the round's calls: below 1 the candidate was faster. The clock that both ran at in a round
+    # falls out of its ratio.
     ratios: Annotated[tuple[Positive, ...], Field(min_length=1)]
 
     @classmethod
@@ -72,11 +71,9 @@ class Comparison:
 
 
 def _skipped(rounds: int) -> int | None:
-    """Returns how many of `rounds` sorted ratios a 95 % interval leaves out at each end; None for too few rounds.
-
-    This is order statistics. Each ratio falls on either side of the median like a fair coin. The median lies outside of
-    the remaining ratios where at most that many fall on one side.
-    """
+    """Returns how many of `rounds` sorted ratios a 95 % interval leaves out at each end; None for too few rounds."""
+    # Order statistics: each ratio falls on either side of the median like a fair coin. The median lies outside of the
+    # remaining ratios where at most that many fall on one side.
     outside, skipped = 0.0, None
     for count in range(rounds // 2):
         outside += 2 * comb(rounds, count) / 2**rounds
@@ -110,17 +107,15 @@ Status = Literal[
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """Every line of a record has these fields, which say where, when and how it was measured.
-
-    `nvcc` and `ptxas` are the versions of the chosen compilers, `driver` is "unknown" where NVML does not tell. `arch`
-    is the arch of the card that schedules were compiled for: Hopper's in records from before there were others.
-    """
+    """Every line of a record has these fields, which say where, when and how it was measured."""
 
     method: str | None = None
+    # Of the card that schedules were compiled for: Hopper's in records from before there were others.
     arch: Arch = HOPPER.arch
     device: str | None = None
-    driver: str | None = None
+    driver: str | None = None  # "unknown" where NVML does not tell
     power_limit_w: float | None = None
+    # The versions of the chosen compilers.
     nvcc: str | None = None
     ptxas: str | None = None
     commit: str | None = None
@@ -139,7 +134,7 @@ class Measured:
         return shape_of(vars(self)["problem"])
 
     def check(self) -> None:
-        """Raises InputError where fields do not go together. Classes of lines check theirs; each by itself has its type."""
+        """Raises InputError where fields, each of its type, do not fit together; classes of lines check their own."""
 
     def to_json(self) -> str:
         """Returns the line as JSON text, without empty or non-finite values and with the fields of `Measured` last.
@@ -158,15 +153,7 @@ Key = TypeVar("Key", bound=Hashable)
 
 @dataclass(frozen=True)
 class Row(Measured):
-    """A row records the status, errors, times and compiled code of one candidate on one problem.
-
-    Times are in milliseconds. `percent_of_matmul` is relative to the rate of the same run's plain product, which
-    `product` names: matmul, or mma_sync for nothing but that instruction on registers.
-
-    `rounds_ms` has the median of each round's calls: rows of one run are compared round by round. `fingerprint` names
-    the generated code, and `machine_code` what ptxas made of it: several generated codes may have one machine code.
-    `against` is set for a candidate that was sampled against an incumbent.
-    """
+    """A row records the status, errors, times and compiled code of one candidate on one problem."""
 
     name: str
     label: str
@@ -174,8 +161,8 @@ class Row(Measured):
     problem: dict[str, Any]
     status: Status
     reason: str = ""
-    fingerprint: str | None = None
-    machine_code: str | None = None
+    fingerprint: str | None = None  # of the generated code
+    machine_code: str | None = None  # what ptxas made of it: several generated codes may have one machine code
     same_code_as: str | None = None
     registers: Annotated[int, Field(gt=0)] | None = None
     stack_bytes: int | None = None
@@ -190,13 +177,13 @@ class Row(Measured):
     p10_ms: Positive | None = None
     p90_ms: Positive | None = None
     n: int = 0
-    rounds_ms: tuple[Positive, ...] = ()
+    rounds_ms: tuple[Positive, ...] = ()  # the median of each round's calls: rows of one run are compared by round
     tflops: float | None = None
-    product: str = MATMUL
+    product: str = MATMUL  # the run's plain product: matmul, or mma_sync for nothing but that instruction on registers
     matmul_tflops: float | None = None
-    percent_of_matmul: float | None = None
+    percent_of_matmul: float | None = None  # of the rate of the plain product
     sm_clock_mhz: int | None = None
-    against: Comparison | None = None
+    against: Comparison | None = None  # for a candidate that was sampled against an incumbent
 
     def check(self) -> None:
         if self.median_ms is not None and None in (self.p10_ms, self.p90_ms):

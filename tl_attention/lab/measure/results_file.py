@@ -52,11 +52,9 @@ class ResultsFile:
 
 
 def _append(file: FileIO, line: bytes) -> None:
-    """Writes a line at the end of a regular file, under an exclusive lock. A line that fits only in part is cut off again.
-
-    The system takes the lock back from a process that dies. A file system without locks is an error: lines could be lost
-    there in silence.
-    """
+    """Writes a line at the end of a regular file, or nothing of it, under an exclusive lock."""
+    # The system takes the lock back from a process that dies. A file system without locks is an error: lines could be
+    # lost there in silence.
     fcntl.flock(file, fcntl.LOCK_EX)
     size = os.fstat(file.fileno()).st_size
     if size and os.pread(file.fileno(), 1, size - 1) != b"\n":

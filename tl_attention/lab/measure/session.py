@@ -188,10 +188,7 @@ class Session:
     def _sample(
         self, plain: Candidate, tickets: Sequence[Ticket], rounds: int, progress: Progress
     ) -> dict[Candidate, Samples] | None:
-        """Returns the samples of a plain product and of the tickets' candidates, None if a candidate broke the worker.
-
-        The ticket of that candidate is done. Raises CallFailed if the plain product broke the worker.
-        """
+        """Returns samples of a plain product and of the tickets' candidates, None if a candidate broke the worker."""
         unverified = next((ticket for ticket in tickets if not ticket.is_verified), None)
         if unverified:
             raise ValueError(f"{unverified.candidate} is not verified, expected to time only what is")
@@ -217,14 +214,11 @@ class Session:
 
 @dataclass(eq=False)
 class Ticket:
-    """A ticket holds a session's candidate and its `row`, filled as the candidate is compiled, verified and timed.
-
-    The row is complete, and recorded, where the ticket is `done`.
-    """
+    """A ticket holds a session's candidate and its row."""
 
     candidate: Candidate
-    row: Row
-    done: bool = False
+    row: Row  # filled as the candidate is compiled, verified and timed
+    done: bool = False  # the row is complete, and recorded
 
     @property
     def is_verified(self) -> bool:

@@ -31,12 +31,12 @@ GRAPH_METHOD = (
 
 @dataclass(frozen=True)
 class Timing:
-    """A `Timing` summarises the times of one candidate, in milliseconds, over `n` single calls."""
+    """A `Timing` summarises the times of one candidate."""
 
     median_ms: float
     p10_ms: float
     p90_ms: float
-    n: int
+    n: int  # single calls
     sm_clock_mhz: int | None
 
     @classmethod

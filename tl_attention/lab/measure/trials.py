@@ -86,13 +86,11 @@ UNLOAD_TIMEOUT_S, LOAD_TIMEOUT_S, SAMPLE_TIMEOUT_S = 120.0, 120.0, 60.0
 
 @dataclass
 class Samples:
-    """A `Samples` holds a candidate's times in milliseconds, a list for each round, and the known SM clocks.
+    """A `Samples` holds a candidate's times and the SM's clocks."""
 
-    In batches of `calls` calls, the list has one number, their mean.
-    """
-
-    calls: int = 1
-    rounds_ms: list[list[float]] = field(default_factory=list)
+    calls: int = 1  # of a batch
+    rounds_ms: list[list[float]] = field(default_factory=list)  # of each round a batch's mean, or each call's time
+    # Those that are known.
     clocks_mhz: list[int] = field(default_factory=list)
 
     def add(self, times: list[float], clock_mhz: int | None) -> None:

@@ -1,4 +1,4 @@
-"""This module goes from a tile's cycles to a kernel's: which thread blocks take which tiles, and when the last one ends."""
+"""This module goes from a tile's cycles to a kernel's: which blocks take which tiles, and when the last one ends."""
 
 from __future__ import annotations
 
@@ -18,17 +18,14 @@ from tl_attention.problem.tiling import row_tiles, visited, whole_blocks
 class Grid:
     """A Grid has the row tiles of a problem in the order in which a kernel's workers take them.
 
-    A worker is a thread block, or a cluster of them, and its tile the rows of all of them; `workers` run at once. `blocks`
-    has the number of KV blocks of each row tile of a head, `masked` how many of these need a mask, and `order` the row tile
-    of each tile number. If `strided`, worker w takes the tiles w, w + workers and so on; otherwise a worker takes the next
-    tile when it is free.
+    A worker is a thread block, or a cluster of them, and its tile the rows of all of them.
     """
 
-    blocks: np.ndarray
-    masked: np.ndarray
-    order: np.ndarray
-    workers: int
-    strided: bool
+    blocks: np.ndarray  # the number of KV blocks of each row tile of a head
+    masked: np.ndarray  # how many of these need a mask
+    order: np.ndarray  # the row tile of each tile number
+    workers: int  # that run at once
+    strided: bool  # worker w takes the tiles w, w + workers and so on; otherwise the next one when it is free
     cluster: int
 
     @classmethod

@@ -1,8 +1,8 @@
 """This module reads a kernel's machine code with what each instruction tells the scheduler of its warp.
 
-On Hopper an instruction is 128 bits, and 21 of the upper word are for the warp scheduler: the cycles until the warp's next
-instruction, the scoreboards that the instruction sets, and those that it waits for. NVIDIA documents none of this. The
-fields are those of Volta, in Jia et al., "Dissecting the NVIDIA Volta GPU Architecture via Microbenchmarking" (2018).
+On Hopper an instruction is 128 bits, and 21 of the upper word are for the warp scheduler: the cycles until the warp's
+next instruction, and the scoreboards that the instruction sets and waits for. NVIDIA documents none of this. The fields
+are those of Volta, in Jia et al., "Dissecting the NVIDIA Volta GPU Architecture via Microbenchmarking" (2018).
 """
 
 from __future__ import annotations
@@ -22,17 +22,12 @@ CONTROL, SCOREBOARDS = 41, 6
 
 @dataclass(frozen=True)
 class Instruction(sass.Instruction):
-    """An Instruction is one line of machine code, with what it tells the scheduler.
+    """An Instruction is one line of machine code, with what it tells the scheduler."""
 
-    After it the warp's next instruction may issue `stall` cycles later. `write` is the scoreboard that is set until the
-    result is there, `read` the one until the operands have been read, None where there is none. The instruction issues when
-    all scoreboards in `waits` are clear.
-    """
-
-    stall: int
-    write: int | None
-    read: int | None
-    waits: tuple[int, ...]
+    stall: int  # cycles until the warp's next instruction may issue
+    write: int | None  # the scoreboard that is set until the result is there
+    read: int | None  # the one that is set until the operands have been read
+    waits: tuple[int, ...]  # scoreboards that must be clear before the instruction issues
 
     @cached_property
     def name(self) -> str:
@@ -48,7 +43,7 @@ class Instruction(sass.Instruction):
 
 @dataclass(frozen=True)
 class Loop:
-    """A Loop is a range of instructions that a branch at its end runs again; `first` and `end` index the code."""
+    """A Loop is a range of the code's instructions that a branch at its end runs again."""
 
     first: int
     end: int

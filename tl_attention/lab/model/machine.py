@@ -24,20 +24,20 @@ MOST_SMS = 1024
 
 
 def _number(words: str, gt: float | None = None, le: float | None = None) -> Any:
-    """Returns the field of a number of 0 or more. It may have to be above `gt`, and at most `le`."""
+    """Returns the field of a number of 0 or more, above `gt` and at most `le` if these are given."""
     return field(metadata={"words": words, "limits": (gt, le)})
 
 
 @dataclass(frozen=True)
 class Machine:
-    """A Machine holds a GPU's numbers, in cycles of an SM unless their words say otherwise. `sources` says where each is from."""
+    """A Machine holds a GPU's numbers, in cycles of an SM unless their words say otherwise."""
 
     device: str
     driver: str
     date: str
     arch: str
     sms: int
-    sources: dict[str, str] = field(repr=False)
+    sources: dict[str, str] = field(repr=False)  # where each number is from
 
     fma: float = _number("a quarter's FMA pipe, for each FFMA, FMUL and FADD of a warp")
     imad: float = _number("the same for each IMAD")
@@ -107,7 +107,7 @@ class Machine:
         return f"{self.device}, driver {self.driver}, {self.date}"
 
     def clock(self, busy: float) -> float:
-        """Returns the SM clock in MHz at which a kernel runs whose tensor core multiplies `busy` of the time, from 0 to 1.
+        """Returns the SM clock in MHz of a kernel whose tensor core multiplies `busy` of the time, from 0 to 1.
 
         The card is limited in power: the more it multiplies, the lower its clock.
         """
@@ -158,7 +158,7 @@ class MachineKeys(BaseModel):
 
 
 def load(name: str = USUAL) -> Machine:
-    """Returns the machine of this name among those that ship, or of a file. Raises InputError with file, line and key."""
+    """Returns the machine of this name that ships, or that of a file. Raises InputError with file, line and key."""
     path = Path(name) if name.endswith(".yaml") else FOLDER / f"{name}.yaml"
     if not path.suffix == ".yaml" or (path.parent == FOLDER and not os.path.isfile(path)):
         raise InputError(f"no machine {name[:40]!r}, expected {' or '.join(names())}, or a file NAME.yaml")

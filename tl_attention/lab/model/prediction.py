@@ -22,31 +22,27 @@ from tl_attention.problem.shape import AttentionShape
 TILES, MOST_BLOCKS = 2, 8
 # Iterations of a tile's steady loop that do not count.
 FIRST_ITERATIONS = 2
-# Two warps may fall into a good rhythm or a bad one by a few cycles. So a kernel runs on several machines, which differ a
-# little in how long barriers and loads take, and the mean counts: for each number the factors by which it is changed.
+# A few cycles decide whether two warps fall into a good rhythm or a bad one. So a kernel runs on several machines,
+# which differ a little in how long barriers and loads take, and the mean counts: for each number the factors that
+# change it.
 VARIED = {"named_barrier": (1.0, 1.3, 0.7), "mbarrier": (1.0, 0.85, 1.15), "tma_latency": (1.0, 1.1, 0.9)}
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """A Prediction is what the model says of a candidate's kernel on a machine.
-
-    `cycles` are those of the SM that works longest, at `clock_mhz`. `iteration` is the cycles of a KV block in the steady loop,
-    `tile` those of a tile of `blocks` KV blocks. `busy` has, by resource, the part of the time in which it is taken, and
-    `waits` the cycles of a consumer's waits and issues in a tile, by kind and name.
-    """
+    """A Prediction is what the model says of a candidate's kernel on a machine."""
 
     name: str
     shape: AttentionShape
     machine: str
-    cycles: float
+    cycles: float  # of the SM that works longest
     clock_mhz: float
-    iteration: float
-    tile: float
-    blocks: int
+    iteration: float  # cycles of a KV block in the steady loop
+    tile: float  # cycles of a tile
+    blocks: int  # KV blocks of that tile
     instructions: int
-    busy: dict[str, float]
-    waits: dict[str, float]
+    busy: dict[str, float]  # the part of the time in which each resource is taken
+    waits: dict[str, float]  # cycles of a consumer's waits and issues in a tile, by kind and name
 
     @property
     def ms(self) -> float:

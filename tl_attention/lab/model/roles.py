@@ -36,7 +36,7 @@ class _Block(NamedTuple):
     number: int
 
     def products(self) -> Iterator[str]:
-        """Yields the names of the products that a consumer issues, in order; code with branches may have more of the last."""
+        """Yields the names of a consumer's products in order, then the last's again: branches may have more of it."""
         program = self.planned.program
         assert program is not None
         operations = (step.op for blocks, _ in self.lengths for step in program.phases.steps(blocks))
@@ -116,7 +116,7 @@ class _Barriers:
         return self._found[key]
 
     def _count(self, event: Event) -> int:
-        """Returns how many roles arrive in a phase: one warp stands for a warpgroup, and a cluster's blocks are alike."""
+        """Returns how many roles arrive in a phase: a warp stands for a warpgroup, and a cluster's blocks are alike."""
         if event.name == NAMED:
             return max(1, event.value // WARPGROUP)
         return 1 if event.name.endswith(FULL) or event.name == "Q_empty" else self.roles.warpgroups

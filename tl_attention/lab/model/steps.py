@@ -51,25 +51,19 @@ LATENCIES = {
 
 
 class Step(NamedTuple):
-    """A Step is an instruction with its costs in cycles.
-
-    It takes `pipe` of its quarter for `busy` cycles, and its result is there after `latency`. The warp's next instruction
-    issues `stall` cycles later at the earliest. It waits for the scoreboards in `waits`, and sets `write` until its result is
-    there, `read` until its operands have been read; -1 is none. `number` has the columns of a product, and for a wait how many
-    groups of products or copies it leaves in flight. `closes` says that a group of products ends with this one.
-    """
+    """A Step is an instruction with its costs in cycles."""
 
     kind: str
     instruction: Instruction
-    pipe: str
-    busy: float
-    latency: float
-    stall: int
-    waits: tuple[int, ...]
-    write: int
-    read: int
-    number: int = 0
-    closes: bool = False
+    pipe: str  # of its quarter
+    busy: float  # how long it takes the pipe
+    latency: float  # until its result is there
+    stall: int  # until the warp's next instruction at the earliest
+    waits: tuple[int, ...]  # scoreboards that it waits for
+    write: int  # the scoreboard that it sets until its result is there, -1 for none
+    read: int  # the scoreboard that it sets until its operands have been read, -1 for none
+    number: int = 0  # a product's columns, or how many groups of products or copies a wait leaves in flight
+    closes: bool = False  # a group of products ends with this one
 
     @property
     def columns(self) -> int:
@@ -110,14 +104,12 @@ class Mark(NamedTuple):
 
 @dataclass(frozen=True)
 class TileCode:
-    """A TileCode is the code of a tile as a consumer runs it: straight code, a loop over KV blocks, straight code and so on.
+    """A TileCode is the code of a tile as a consumer runs it."""
 
-    `sections` begin and end with straight code. Where there are two loops, the first is for KV blocks that need a mask.
-    `again` says that a thread block runs the code for one tile after another.
-    """
-
+    # Straight code, a loop over KV blocks, straight code and so on, with straight code at the end. Where there are two
+    # loops, the first is for KV blocks that need a mask.
     sections: tuple[tuple[Step, ...], ...]
-    again: bool
+    again: bool  # a thread block runs the code for one tile after another
 
     @property
     def loops(self) -> int:
@@ -167,7 +159,7 @@ def columns(steps: Sequence[Step]) -> int:
 
 
 def tile_code(code: Sequence[Instruction], machine: Machine) -> TileCode:
-    """Returns the code of a consumer's tile: what the outermost loop with products encloses, or else all of a consumer."""
+    """Returns the code of a consumer's tile: what the outermost loop with products encloses, or else all its code."""
     found = loops(code)
     inner = [loop for loop in found if not any(loop.encloses(other) for other in found)]
     outer = [loop for loop in found if loop not in inner]
@@ -178,9 +170,7 @@ def tile_code(code: Sequence[Instruction], machine: Machine) -> TileCode:
 
 
 def _consumer(code: Sequence[Instruction]) -> tuple[int, int]:
-    """Returns the range of a consumer's code: between where it takes registers and where the producer gives its own away.
-
-    It is all code up to the last exit where there is no producer.
-    """
+    """Returns the range of a consumer's code."""
+    # From where it takes registers to where a producer gives its own away; without one, all up to the last exit.
     at = {i.opcode.split(".")[1]: n for n, i in enumerate(code) if i.name == "USETMAXREG"}
     return (at["TRY_ALLOC"] + 1, at["DEALLOC"]) if {"TRY_ALLOC", "DEALLOC"} <= set(at) else (0, main_end(code))

@@ -1,7 +1,7 @@
 """The tensor core of a quarter: the products that wait for it, and which warp gets the next place among them.
 
-Microbenchmarks show the rules (`results/probes/`): wgmma instructions of all warps run one after another in the order of their
-issue, and no more than a few are issued ahead. Where two warps wait to issue, the one that began first gets more places.
+Microbenchmarks show the rules (`results/probes/`): wgmma instructions of all warps run one after another, in the order
+of their issue, and few are issued ahead. Where two warps wait to issue, the one that began first gets more places.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A predicted timeline has the lines of a simulated thread block's roles, in the form of a measured one.
 
-So every view of a measured timeline shows a predicted one too. Machine code does not say which statements it computes: what a
-role does between its waits and products has the names of the statements that the Program has there.
+So every view of a measured timeline shows a predicted one too. Machine code does not say which statements it computes:
+what a role does between waits and products has the names of the statements that the Program has there.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def shown_as(program: Program, op: Operation) -> tuple[str, str] | None:
 
 
 def _computed(account: Account, acts: Iterable[tuple[str, str]]) -> dict[tuple[str, str], deque[str]]:
-    """Returns for each wait and issue of an account, by kind and name, the statements behind its first one, second one and so on."""
+    """Returns the statements behind each wait and issue of an account, by kind and name and in order."""
     seen = {(note.kind, note.name) for note in account.notes}
     found: defaultdict[tuple[str, str], deque[str]] = defaultdict(deque)
     shown = (act for act in acts if act[0] == "vector" or act in seen)

@@ -1,4 +1,4 @@
-"""This module shows cells as a table. Below it come geometric means, which bars are met, and why entries are missing."""
+"""This module shows cells as a table. Below come geometric means, which bars are met, and why entries are missing."""
 
 from __future__ import annotations
 
@@ -102,10 +102,7 @@ def _first(row: CellRow) -> tuple[str, str | None]:
 
 
 def _pairs(row: CellRow) -> Iterator[tuple[str, str]]:
-    """Yields (entry, peer) names to compare, ours with each peer, other schedules with the peer entered twice.
-
-    Where no peer was entered twice, only ours is compared.
-    """
+    """Yields (entry, peer) names to compare, ours with each peer, other schedules with a peer that is entered twice."""
     yield from ((OURS, peer) for peer in row.peers)
     for entry in row.entries:
         if entry.name != OURS and entry.name.removesuffix(AGAIN) not in row.peers and row.reference:
@@ -113,10 +110,7 @@ def _pairs(row: CellRow) -> Iterator[tuple[str, str]]:
 
 
 def _beside(row: CellRow, without: str | None) -> Iterator[str]:
-    """Yields a text of name and speed for each timed pair that a cell compares, except ours against the peer `without`.
-
-    A peer's name stands for ours against that peer.
-    """
+    """Yields the name, a peer's for ours, and the speed of each timed pair, except ours against the peer `without`."""
     for name, peer in _pairs(row):
         speed = row.speed(name, peer)
         if speed and (name, peer) != (OURS, without):

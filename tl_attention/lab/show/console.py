@@ -22,7 +22,7 @@ from tl_attention.lab.measure.records import Row, grouped
 from tl_attention.lab.show import cells, profile, report
 from tl_attention.lab.show.table import Table
 
-# The time between two lines of progress where stderr is a file: a kernel takes more to compile, a round of samples less.
+# Where stderr is a file, progress takes a line so often: a kernel takes longer to compile, a round of samples less.
 LINE_INTERVAL_S = 2.0
 Of = TypeVar("Of")
 

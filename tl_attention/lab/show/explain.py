@@ -42,10 +42,7 @@ def is_set(schedule: Schedule, key: str, name: str) -> bool:
 
 
 def _shown(value: Any) -> str:
-    """Returns a space and an option's value as a file spells it, "" if the value is no bool, number or string.
-
-    Other values are chunks and nested options, which words describe.
-    """
+    """Returns a space and an option's value as a file spells it, "" for chunks and nested options."""
     if isinstance(value, bool):
         return f" {value}".lower()
     return f" {value}" if isinstance(value, str | int | float) else ""
@@ -120,10 +117,7 @@ def _heading(program: Program) -> str:
 
 
 def _resources(planned: Planned, head_dim: HeadSize, card: Card) -> str:
-    """Returns a text on a kernel's tile, and on the threads, shared memory, mbarriers and registers that it takes.
-
-    Of the card's shared memory and registers it says how much there is.
-    """
+    """Returns a text on a kernel's tile, and what it takes: threads, shared memory, mbarriers and registers."""
     schedule = planned.schedule
     M, N = schedule.block_M, schedule.block_N
     takes = lowering_of(schedule).resources(planned, head_dim, card)

@@ -1,4 +1,4 @@
-"""This module shows a ladder as a table, what each step changed, and each tile's best configuration beside the text's."""
+"""This module shows a ladder as a table, each step's changes, and each tile's best configuration beside the text's."""
 
 from __future__ import annotations
 
@@ -112,10 +112,7 @@ def loop_change(before: Loop, after: Loop) -> str:
 
 
 def _gain(row: Row, against: str | None, ladder: Ladder) -> str:
-    """Returns, as text, how many times as fast a row is as the step it goes on from, "" if not compared.
-
-    The number is the median of paired ratios. The text names that step, unless it is the step before.
-    """
+    """Returns how many times as fast a row is as the step it goes on from, named unless it is the one before."""
     if row.against is None or against is None:
         return ""
     order = [step.name for step in ladder.measured]
@@ -251,10 +248,7 @@ def best_of_tiles(rows: Sequence[Row]) -> Table:
 def _cells(
     configuration: Configuration, tflops: float | None, most: float, takes: tuple[int, int, int, int] | None
 ) -> Iterator[str]:
-    """Yields a line's cells for a configuration's options, rate, percent of the best rate and resources.
-
-    The resources are registers, stack and shared memory in bytes, and warps.
-    """
+    """Yields a line's cells: options, rate, percent of the best, registers, bytes of stack, shared KiB, and warps."""
     yield str(configuration).partition(": ")[2].removeprefix(f"{ALWAYS_ON}+")
     yield from ("", "") if tflops is None else (f"{tflops:.1f}", f"{100 * tflops / most:.1f}")
     if takes is None:

@@ -168,10 +168,7 @@ def recorded_for(row: Row, recorded: Sequence[Row]) -> Row | None:
 
 
 def _other_machine_code(row: Row, found: Row) -> str:
-    """Returns words that name both rows' compilers if their machine code differs or may differ, else "".
-
-    A record that is old does not say what its machine code is.
-    """
+    """Returns words that name both rows' compilers if their machine code differs or, in old records, may differ."""
     compilers = [
         f"nvcc {of.nvcc} with ptxas {of.ptxas}" if of.nvcc else "an unrecorded compiler" for of in (found, row)
     ]
@@ -182,10 +179,7 @@ def _other_machine_code(row: Row, found: Row) -> str:
 
 
 def _who(group: Sequence[Row], rows: Sequence[Row]) -> str:
-    """Returns the names of a group of rows with their sizes, and with dtype or problem if these differ in `rows`.
-
-    An example is `seed, best (runtime); wide (runtime, fixed)`.
-    """
+    """Returns a group's names with their sizes and what differs: `seed, best (runtime); wide (runtime, fixed)`."""
     shapes = {row.shape for row in rows}
     several_dtypes = len({shape.dtype for shape in shapes}) > 1
     several_problems = len({replace(shape, dtype=DTYPES[0]) for shape in shapes}) > 1

@@ -29,27 +29,21 @@ def number(value: float | None, digits: int = 0, scale: float = 1.0) -> str:
 
 
 class Column(NamedTuple):
-    """A column has a heading, and a function that returns a row's cell as text.
-
-    A narrow terminal keeps the columns of a low `rank` first.
-    """
+    """A column of a table shows one thing of each row."""
 
     heading: str
-    cell: Callable[[Any], str]
-    rank: int = 0
+    cell: Callable[[Any], str]  # returns a row's cell as text
+    rank: int = 0  # A narrow terminal keeps low ranks first.
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table has a title, headings, and rows whose cells are text.
-
-    `priority` lists the columns in the order in which a narrow terminal keeps them.
-    """
+    """A table has a title, headings, and rows whose cells are text."""
 
     title: str
     headings: tuple[str, ...]
     rows: list[tuple[str, ...]]
-    priority: tuple[int, ...]
+    priority: tuple[int, ...]  # the columns in the order in which a narrow terminal keeps them
 
     @classmethod
     def of(cls, title: str, columns: Sequence[Column], rows: Iterable[Any]) -> Table:

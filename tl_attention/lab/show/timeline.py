@@ -33,7 +33,7 @@ def table(timeline: Timeline) -> Table:
 
 
 def below(timeline: Timeline) -> Iterator[str]:
-    """Yields lines that say how busy the tensor pipe was, and what the marks changed; a predicted timeline has no marks."""
+    """Yields lines on how busy the tensor pipe was, and what the marks changed; a predicted timeline has no marks."""
     about = timeline.about
     roles = of_block(timeline, timeline.lines[0].block)
     if not roles:

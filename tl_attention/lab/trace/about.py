@@ -18,24 +18,24 @@ ONLY = ConfigDict(extra="forbid")
 
 @dataclass(frozen=True)
 class Counted:
-    """A Counted is in how many percent of the SMs' active cycles ncu saw the tensor pipes busy, by which counter."""
+    """A Counted says how busy ncu saw the tensor pipes."""
 
     __pydantic_config__: ClassVar[ConfigDict] = ONLY
 
     counter: OneLine
-    percent: Annotated[float, Field(ge=0, le=1000)]
+    percent: Annotated[float, Field(ge=0, le=1000)]  # of the SMs' active cycles
     version: OneLine | None
 
 
 @dataclass(frozen=True)
 class Predicted:
-    """A Predicted says which machine a predicted timeline is of, a launch's milliseconds, and the KV blocks of a tile."""
+    """A Predicted says of which machine a predicted timeline is, and what the model says of a launch."""
 
     __pydantic_config__: ClassVar[ConfigDict] = ONLY
 
     machine: OneLine
-    ms: Amount
-    blocks: Count
+    ms: Amount  # of a launch
+    blocks: Count  # KV blocks of a tile
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,7 @@
 """A timeline is written as a Chrome trace: a process for each SM, a thread for each role and for what it has in flight.
 
-The form is the JSON object of the Trace Event Format, which chrome://tracing and ui.perfetto.dev open. Spans are complete
-events, and an arrow leads from the arrival that ended a wait to the wait's end.
+The form is the JSON object of the Trace Event Format, which chrome://tracing and ui.perfetto.dev open. Spans are
+complete events, and an arrow leads from the arrival that ended a wait to the wait's end.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ def record_and_count(candidate: Candidate, kinds: frozenset[str], window: Window
 
 
 def main(path: str) -> None:
-    """Runs the traced kernel of a file of pickled (candidate, kinds, window, seed), the second time with the profiler on."""
+    """Runs the traced kernel of a file's pickled (candidate, kinds, window, seed) twice, the second time profiled."""
     import torch
 
     candidate, kinds, window, seed = pickle.loads(Path(path).read_bytes())

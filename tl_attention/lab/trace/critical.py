@@ -1,7 +1,8 @@
 """The critical path is what the end of a tile had to wait for: found backward, from role to role and through products.
 
-A role's time is on it until a wait that something else ended. Where another role's arrival ended the wait, the path goes
-on in that role, before the arrival. Where a product ended it, the path goes through the tensor pipe to the product's issue.
+A role's time is on it until a wait that something else ended. Where another role's arrival ended it, the path goes on
+in that role, before the arrival. Where a product ended it, the path goes through the tensor pipe to the product's
+issue.
 """
 
 from __future__ import annotations
@@ -24,21 +25,18 @@ UNKNOWN = What("not noted", "")
 
 
 class Segment(NamedTuple):
-    """A Segment is a part of the path, from cycle `start` to cycle `end`, and what took that time.
+    """A Segment is a part of the path, and what took that time."""
 
-    `line` is the index of the role's line. A wait that begins in another role is the way of that role's arrival.
-    """
-
-    line: int
-    start: int
+    line: int  # the index of the role's line
+    start: int  # a cycle, as is `end`
     end: int
-    what: What
+    what: What  # A wait that begins in another role is the way of that role's arrival.
 
 
 def critical_path(timeline: Timeline, window: Steady) -> list[Segment]:
     """Returns the part of the tile's critical path in a window, first segments first; together they are all of it.
 
-    The path begins at the tile's end, in the role that issued the last product, so that the window's end is not special.
+    The path begins at the tile's end, in the role that issued the last product: so the window's end is not special.
     """
     walk = _Walk(timeline, timeline.lines[window.line].block)
     path = walk.back(walk.last_issuer(window.tile_end), window.tile_end, window.begin)

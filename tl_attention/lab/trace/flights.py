@@ -1,7 +1,7 @@
 """A flight is the time in which work goes on without the role that began it: a product, or a load.
 
-When work ended is seen at the wait for it alone. So a product is in flight from its issue to the end of the wait for it,
-and a load is on its way from its first instruction until the first wait for it is over.
+The end of work is seen at the wait for it alone. So a product is in flight from its issue to the end of the wait for
+it, and a load is on its way from its first instruction until the first wait for it is over.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Lane = list[Span]
 
 
 def flights(timeline: Timeline) -> list[list[tuple[str, Lane]]]:
-    """Returns for each line of a timeline the lanes of what it has in flight, with their names; a name may have several."""
+    """Returns the lanes of what each line of a timeline has in flight, with their names; a name may have several."""
     found: list[list[tuple[str, Lane]]] = [[] for _ in timeline.lines]
     for spans in timeline.blocks.values():
         ends: dict[tuple[int, Span], int] = {}

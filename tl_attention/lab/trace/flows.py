@@ -1,9 +1,9 @@
 """A Flow says which role's arrival made it possible that a role of the same thread block went on after a wait.
 
-How sure that is depends on the wait. A load is told by its tile and KV block, but when its data came is seen at the wait
-alone. Where roles take turns, make room or meet, it is the last arrival in the time of the wait. An arrival lies in a span:
-at its end where the role issues products, as it arrives behind them, else at its begin. BAR.SYNC lets the instructions
-behind it begin before it stops the role: then the wait shows in the next span.
+How sure that is depends on the wait. A load is told by its tile and KV block, but when its data came is seen at the
+wait alone. Where roles take turns, make room or meet, it is the last arrival in the time of the wait. An arrival lies
+in a span: at its end where the role issues products, as it arrives behind them, else at its begin. BAR.SYNC lets the
+instructions behind it begin before it stops the role: then the wait shows in the next span.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ Spans = Mapping[int, Sequence[Span]]
 
 
 class Flow(NamedTuple):
-    """A Flow goes from cycle `start` of the line with index `line` to the Span `wait`, of the line with index `to`, that it ended."""
+    """A Flow goes from an arrival in one line to the wait in another that the arrival ended."""
 
-    line: int
-    start: int
-    to: int
+    line: int  # the index of the arrival's line
+    start: int  # the arrival's cycle
+    to: int  # the index of the wait's line
     wait: Span
 
 
 class Awaited(NamedTuple):
-    """An Awaited is a Span `wait` of the line with index `to`, and the Span `load` that it is for, of the line with index `line`."""
+    """An Awaited is a wait, and the load that it is for."""
 
-    to: int
+    to: int  # the index of the wait's line
     wait: Span
-    line: int
+    line: int  # the index of the load's line
     load: Span
 
 

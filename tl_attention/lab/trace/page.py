@@ -44,11 +44,7 @@ def _told(timeline: Timeline) -> dict[str, Any]:
 
 
 def _lanes(timeline: Timeline) -> Iterator[dict[str, Any]]:
-    """Yields a lane for each role of each thread block, and those of what it has in flight.
-
-    Spans are (first cycle since the timeline's begin, cycles, number of what it is, tile, number in the tile), and where
-    another role's arrival ended a wait, its role and its cycle.
-    """
+    """Yields a lane for each role of each thread block, and those of what it has in flight."""
     whats = {what: number for number, what in enumerate(timeline.whats)}
     ended = {(flow.to, flow.wait): flow for flow in sorted(flows(timeline), key=lambda flow: flow.start)}
     for number, (line, flying) in enumerate(zip(timeline.lines, flights(timeline))):
@@ -58,6 +54,7 @@ def _lanes(timeline: Timeline) -> Iterator[dict[str, Any]]:
             for s in spans:
                 flow = ended.get((number, s))
                 by = (timeline.lines[flow.line].role, flow.start - zero) if flow else ()
+                # From the timeline's begin; at the end the role and the cycle of the arrival that ended a wait.
                 yield s.start - zero, s.end - s.start, whats[s.what], s.tile, s.number, *by
 
         name = f"SM {line.sm}, block {line.block}, {timeline.roles[line.role]}"

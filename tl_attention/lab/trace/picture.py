@@ -90,16 +90,13 @@ def _legend(sheet: Sheet, kinds: set[str], top: float) -> None:
 
 @dataclass(frozen=True)
 class _Row:
-    """A _Row is a role, or its products of one name in flight, with its spans in the window.
-
-    `line` is the index of the role's line, and `top` counts from the panel's.
-    """
+    """A _Row is a role, or its products of one name in flight."""
 
     name: str
-    line: int
+    line: int  # the index of the role's line
     product: str
-    spans: Sequence[Span]
-    top: float
+    spans: Sequence[Span]  # in the window
+    top: float  # from the panel's
 
     @property
     def height(self) -> int:
@@ -236,7 +233,7 @@ class _Panel:
         )
 
     def _points(self) -> Iterator[tuple[float, float]]:
-        """Yields the corners of the path. It runs below a row's boxes, and across to another row where it goes on there."""
+        """Yields the corners of the path, which runs below a row's boxes, and across to another where it goes on."""
         before: Segment | None = None
         for segment in self.path:
             product = segment.what.name if segment.what.kind == TENSOR_PIPE else ""

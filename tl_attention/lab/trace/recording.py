@@ -108,7 +108,7 @@ class Traced:
 
 
 def roles_of(source: str) -> tuple[str, ...]:
-    """Returns the names of the roles in a thread block of a kernel's code without marks, in the order of their threads."""
+    """Returns the names of the roles in a block of a kernel's code without marks, in the order of their threads."""
     together, count = threads_of_role(source), roles_in(source)
     consumers = tuple(f"consumer {n}" for n in range(count - 1))
     if "threadIdx.y" in source:
@@ -119,7 +119,7 @@ def roles_of(source: str) -> tuple[str, ...]:
 
 
 def values_of(candidate: Candidate, seed: int) -> dict[str, Any]:
-    """Returns the arguments of a candidate's kernel on the GPU, by name: inputs drawn by the seed, room for the results."""
+    """Returns the arguments of a candidate's kernel on the GPU, by name: inputs by the seed, room for results."""
     shape = candidate.shape
     (q, k, v, asked), (output, lse) = gpu_worker.drawn_inputs(shape, seed), gpu_worker.room_for_result(shape)
     values: dict[str, Any] = {"Q": q, "K": k, "V": v, "Output": output, "softmax_scale": shape.head_dim**-0.5}
@@ -140,10 +140,7 @@ def _beside(run: Callable[[], None], run_traced: Callable[[], None]) -> tuple[li
 
 
 def _tile_cycles(few: Timeline, found: Timeline) -> tuple[float, float] | None:
-    """Returns the mean cycles of a tile in each of two timelines of the same roles, of as many first tiles as both show.
-
-    It is None where one shows no whole tile.
-    """
+    """Returns the mean cycles of a tile in two timelines, of as many first tiles as both show; None without a tile."""
     ends = [[tile_ends(timeline, line) for line in timeline.lines] for timeline in (few, found)]
     tiles = min(len(of_line) for of_timeline in ends for of_line in of_timeline) - 1
     if tiles < 1:
@@ -153,13 +150,11 @@ def _tile_cycles(few: Timeline, found: Timeline) -> tuple[float, float] | None:
 
 
 def _product_cycles(candidate: Candidate, traced: Traced) -> dict[str, float]:
-    """Returns for how many cycles a role's product of a KV block keeps the tensor pipe of its SM busy.
-
-    A wgmma m64nNk16 takes N / 2.
-    """
+    """Returns for how many cycles a role's product of a KV block keeps the tensor pipe of its SM busy."""
     schedule, variant = candidate.ours.schedule, candidate.variant
     rows = schedule.block_M / sum(role != "producer" for role in traced.roles)
     if threads_of_role(traced.kernel.source) == WARPGROUP:
+        # A wgmma m64nNk16 takes N / 2.
         of_column = rows / ROWS / 2 / DEPTH
     else:
         of_column = rows / MMA_ROWS / MMA_COLUMNS * MMA_CYCLES / QUARTERS / DEPTH

@@ -15,21 +15,17 @@ PRODUCTS = frozenset({What("wait", "mma0"), What("wait", "mma1")})
 
 @dataclass(frozen=True)
 class Shares:
-    """Shares are the cycles of one role in whole tiles, from the first mark of a tile to that of the last, by What.
-
-    `boundary` has those of the parts that lie between the last wait for a product in a tile and the first issue in the
-    next one. `issues` counts the products that the role issued meanwhile, by name.
-    """
+    """Shares are the cycles of one role in whole tiles, from the first mark of a tile to that of the last."""
 
     tiles: int
     cycles: int
     parts: Mapping[What, int]
-    boundary: Mapping[What, int]
-    issues: Mapping[str, int]
+    boundary: Mapping[What, int]  # of `parts`, between a tile's last wait for a product and the next one's first issue
+    issues: Mapping[str, int]  # the products that the role issued meanwhile, by name
 
     @property
     def kv_blocks(self) -> int:
-        """Returns for how many KV blocks the role issued products: where one of them is issued in parts, the other counts."""
+        """Returns for how many KV blocks the role issued products: the product that is not issued in parts counts."""
         return min(self.issues.values(), default=0)
 
     def of(self, kind: str) -> float:
@@ -68,10 +64,10 @@ def of_block(timeline: Timeline, block: int) -> dict[str, Shares]:
 
 
 def tensor_pipe(timeline: Timeline, shares: Sequence[Shares]) -> float | None:
-    """Returns the part of the time, 0 to 1, in which the tensor pipe of an SM works, from the roles of one of its blocks.
+    """Returns the part of the time, 0 to 1, in which an SM's tensor pipe works, from the roles of one of its blocks.
 
-    `about` has the cycles of a KV block's products, and how many such blocks the SM holds. It is None where these are not
-    known, or the marks do not count KV blocks: without issues, or where each fragment of mma.sync is marked.
+    `about` has the cycles of a KV block's products, and how many such blocks the SM holds. It is None where these are
+    not known, or the marks do not count KV blocks: without issues, or where each fragment of mma.sync is marked.
     """
     about, kinds = timeline.about, {what.kind for what in timeline.whats}
     if "issue" not in kinds or "fragments" in kinds or not about.product_cycles:

@@ -32,7 +32,7 @@ STYLE: dict[Any, Any] = {
     "svg.hashsalt": "tl-attention",
     "path.simplify": False,
 }
-# How each format is written: without dates and versions, a PNG with a title, by which it is known, and more pixels, for fine screens.
+# How each format is written: no dates or versions; a PNG has a title, by which it is known, and many pixels.
 FORMATS: dict[str, dict[str, Any]] = {
     "svg": {"metadata": {"Date": None, "Creator": None, "Format": None, "Type": None}},
     "png": {"metadata": {"Software": None, "Title": PICTURE_TITLE}, "dpi": 2 * INCH},

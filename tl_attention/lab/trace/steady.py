@@ -16,16 +16,13 @@ FIRST = What("issue", "mma0")
 
 
 class Steady(NamedTuple):
-    """A Steady is two iterations of a role: from cycle `begin` to `middle`, and from there to `end`.
+    """A Steady is two iterations of a role: from cycle `begin` to `middle`, and from there to `end`."""
 
-    `line` is the index of the role's line, `tile_end` the cycle at which the role ends the iterations' tile.
-    """
-
-    line: int
+    line: int  # the index of the role's line
     begin: int
     middle: int
     end: int
-    tile_end: int
+    tile_end: int  # the cycle at which the role ends the iterations' tile
 
     @property
     def cycles(self) -> float:
@@ -63,7 +60,7 @@ def _of_tiles(timeline: Timeline, line: Line) -> Iterator[tuple[int, list[int]]]
 
 
 def _usual(begins: Sequence[int]) -> tuple[int, int, int]:
-    """Returns the begins of two iterations, and the end, from the middle half: those whose lengths are nearest to the median."""
+    """Returns the begins of two iterations, and the end, from the middle half, with lengths nearest to the median."""
     middle = len(begins) / 2 - 1.5
     lengths = [end - begin for begin, end in pairwise(begins)]
     median = statistics.median(lengths)

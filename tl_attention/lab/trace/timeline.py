@@ -1,6 +1,6 @@
 """A Timeline says what each role of some thread blocks did from when to when, in cycles of its SM's clock.
 
-A measured one is decoded from the buffer in which a kernel's threads noted the time (`decoded`). A file has one as JSON.
+A measured one is decoded from the buffer where a kernel's threads noted the time (`decoded`). A file holds JSON.
 """
 
 from __future__ import annotations
@@ -46,54 +46,43 @@ class What(NamedTuple):
 
 
 class Span(NamedTuple):
-    """A Span is one thing that a role did, from cycle `start` to cycle `end`.
-
-    It was the role's `number`-th of this kind and name in its tile number `tile`, both from 0 on: the number of the KV
-    block where there is one of it for each.
-    """
+    """A Span is one thing that a role did, from cycle `start` to cycle `end`."""
 
     what: What
     start: int
     end: int
-    tile: int
-    number: int
+    tile: int  # the role's tile, from 0 on
+    number: int  # of this kind and name in the tile, from 0 on: the KV block's where there is one of it for each
 
 
 @dataclass(frozen=True)
 class Line:
-    """A Line is what one role of a thread block noted: the times of its marks, in cycles, and which marks they are.
-
-    `sm` is the SM on which the block ran. At cycle `clock` of that SM the GPU's own timer stood at `wall_ns`.
-    """
+    """A Line is what one role of a thread block noted."""
 
     __pydantic_config__: ClassVar[ConfigDict] = ONLY
 
     block: Count
     role: Count
-    sm: Count
-    wall_ns: Time
-    clock: Time
-    times: tuple[Time, ...]
-    marks: tuple[Count, ...]
+    sm: Count  # on which the block ran
+    wall_ns: Time  # the GPU's own timer
+    clock: Time  # the SM's cycle at that time
+    times: tuple[Time, ...]  # of the marks, in cycles
+    marks: tuple[Count, ...]  # which marks they are
 
 
 @dataclass(frozen=True)
 class Timeline:
-    """A Timeline has the lines of all roles that were traced, what each mark means, and how it came about.
-
-    `roles` are their names. The SM clock ran at `mhz`. Between a mark and the next one the role arrives at the barriers
-    that `arrives` names for the mark.
-    """
+    """A Timeline has the lines of all roles that were traced, what each mark means, and how it came about."""
 
     about: About
-    roles: Annotated[tuple[OneLine, ...], Field(min_length=1)]
-    mhz: Annotated[float, Field(ge=1, le=100_000)]
-    whats: tuple[What, ...]
-    arrives: tuple[tuple[OneLine, ...], ...]
+    roles: Annotated[tuple[OneLine, ...], Field(min_length=1)]  # their names
+    mhz: Annotated[float, Field(ge=1, le=100_000)]  # of the SM clock
+    whats: tuple[What, ...]  # of each mark
+    arrives: tuple[tuple[OneLine, ...], ...]  # of each mark, the barriers at which the role arrives until the next one
     lines: Annotated[tuple[Line, ...], Field(min_length=1)]
 
     def zero(self, line: Line) -> float:
-        """Returns the cycle of a line's SM at which the first traced thread block began, the same for all lines of an SM."""
+        """Returns the cycle of a line's SM at which the first traced block began, the same for all lines of an SM."""
         first = min(other.wall_ns for other in self.lines)
         # The GPU's timer goes on in steps of 32 ns, so that each line of an SM would say something else.
         own = next(other for other in self.lines if other.sm == line.sm)
@@ -119,7 +108,7 @@ class Timeline:
         return found
 
     def write(self, file: Path) -> None:
-        """Writes the timeline as JSON. Behind a line's first time stand how many cycles each is after the one before."""
+        """Writes the timeline as JSON. After a line's first time each is told by the cycles since the one before."""
         told = asdict(self) | {"about": self.about.known()}
         for line in told["lines"]:
             line["times"] = np.diff(line["times"], prepend=0).tolist()
@@ -154,7 +143,7 @@ class _File(Timeline):
 
 
 def _check(line: Line, number: int, roles: int, marks: int) -> None:
-    """Raises RuleBroken unless a line is of one of the roles, its times do not fall, and each is of a mark that there is."""
+    """Raises RuleBroken unless a line is of one of the roles, and its times do not fall and are of known marks."""
     of, place = f"thread block {line.block}, role {line.role}", ("lines", number)
     if not 0 <= line.role < roles:
         raise RuleBroken(f"{of}, expected a role below {roles}", *place, "role")
@@ -171,12 +160,10 @@ def _check(line: Line, number: int, roles: int, marks: int) -> None:
 
 @dataclass(frozen=True)
 class Window:
-    """A Window says which thread blocks are traced, and from which iteration on how many of each role are kept.
-
-    Iterations are those of all loops that have marks: one over tiles counts once a tile, one over KV blocks once a block.
-    """
+    """A Window says which thread blocks are traced, and which iterations of each role are kept."""
 
     blocks: tuple[int, ...]
+    # Of all loops that have marks: one over tiles counts once a tile, one over KV blocks once a block.
     skip: int
     iterations: int
 
