@@ -189,8 +189,8 @@ def seen(scores_max, masked):
 
 # Kernels learn here where rows of a tensor lie, and their proofs in `codeproof/tiles/tensors.py`.
 #
-# Every tensor is (batch, heads, rows, columns), whatever its strides. Packed sequences lie one behind the other in tensors
-# (rows, heads, columns).
+# Every tensor is (batch, heads, rows, columns), whatever its strides. Packed sequences lie one behind the other in
+# tensors (rows, heads, columns).
 
 # A ragged view has dimensions so long that they end no sequence, and a stride of 2^34 elements, which wraps an address.
 RAGGED_ROWS, RAGGED_ENDS, WRAP = 2**30, 0x7FFF0000, 2**34
@@ -202,11 +202,11 @@ def viewed(tensor, c):
 
 
 def rows_of(tensor, sequence, head, first, count, c, columns=None, length=None, from_column=None):
-    """Returns the slice of `count` rows of a sequence's head from row `first` on, with its columns up to number `columns`.
+    """Returns the slice of `count` rows of a sequence's head from row `first` on, with its columns up to `columns`.
 
     `sequence` is its batch; or where it begins, if it is packed, has `length` rows, and the tensor is a ragged view.
-    `columns` is given for a tile that is wider than the tensor. TMA and the copies of TileLang fill columns and rows beyond
-    the tensor's with 0, and store none.
+    `columns` is given for a tile that is wider than the tensor. TMA and the copies of TileLang fill columns and rows
+    beyond the tensor's with 0, and store none.
     """
     if c.packed:
         first = RAGGED_ROWS - length + first
@@ -215,7 +215,7 @@ def rows_of(tensor, sequence, head, first, count, c, columns=None, length=None, 
 
 
 def kv_head(head, c):
-    """Returns the number of the head of K and V that belongs to a tile's head, which is that of Q unless a tile has several."""
+    """Returns the head of K and V that belongs to a tile's head, which is a head of Q unless a tile has several."""
     return head if c.group == c.tile_heads else head // c.variant.subgroups
 
 
@@ -232,7 +232,7 @@ def first_of_row(tensor, sequence, head, row, c):
 
 
 def whole_output(given, c):
-    """Returns the output that a tile with all keys goes to: of packed sequences in parts, that which parts are merged into."""
+    """Returns the output of tiles with all keys: for packed sequences in parts, the one that parts are merged into."""
     return given.Merged if c.packed and c.parts else given.Output
 
 
@@ -251,44 +251,35 @@ def stored(registers, row, tile, s, c):
 
 # The loop over KV blocks is emitted from the Program: a call of a macro for each operation.
 #
-# Every macro takes `(t, tile, s, c)`: the KV block, counted from the first to be worked on; where the tile is; the memory of
-# the thread block; and the constants. What it needs besides, it takes by name.
+# Every macro takes `(t, tile, s, c)`: the KV block, counted from the first to be worked on; where the tile is; the memory
+# of the thread block; and the constants. What it needs besides, it takes by name.
 
 @dataclass(frozen=True)
 class Tile:
-    """A Tile names the rows of one head and sequence that a loop works on, and the KV blocks that these rows need.
+    """A Tile names the rows of one head and sequence that a loop works on, and the KV blocks that these rows need."""
 
-    The rows are those from `first_row` on, of the `seq_q` of its sequence, which has `seq_kv` keys; `queries` and `keys` are
-    its batch, or the first of its rows among those of packed sequences. There are `blocks` KV blocks from block `first` on,
-    which are counted from the last one: those before number `visible` need no mask, but for those before number `cut`, where
-    a window has a left edge. A thread block that works on tile after tile takes this one as its `turn`-th, and number
-    `number` of the grid; its loads go on from number `base` of each ring. The rows may be those of warpgroup `wg` alone.
-    Of keys in parts these are part `part`, the blocks from `part_first` to before `part_end`, and results go where `result`
-    says: it is a batch, or of a packed sequence a place, counted from 1, or 0 if the sequence is not split.
-    """
-
-    first: object
-    blocks: object
+    first: object  # the first KV block
+    blocks: object  # how many KV blocks there are; the loop takes the last one first
     first_row: object
     head: object
-    queries: object
-    keys: object
-    seq_q: object
-    seq_kv: object
-    visible: object
-    cut: object
-    turn: object = 0
-    base: object = 0
-    number: object = None
-    wg: object = None
-    result: object = None
-    part: object = None
-    part_first: object = None
-    part_end: object = None
+    queries: object  # the batch, or the first row of the sequence's queries among those of packed sequences
+    keys: object  # likewise of its keys
+    seq_q: object  # queries of the sequence
+    seq_kv: object  # its keys
+    visible: object  # so many of the blocks, from the first on, need no mask
+    cut: object  # but so many of these need one, where a window has a left edge
+    turn: object = 0  # how many tiles the thread block has taken before this one
+    base: object = 0  # how many loads of each ring came before this tile's
+    number: object = None  # of the tile in the grid
+    wg: object = None  # the warpgroup, if the rows are only one's
+    result: object = None  # where a part's results go: a batch, or a packed place from 1 on, 0 if it is not split
+    part: object = None  # which part of the keys this is
+    part_first: object = None  # its first block
+    part_end: object = None  # the block behind its last
 
     @property
     def results(self):
-        """Returns where results of all keys go, or of a part of a batch's: where the queries lie, or to its own batch."""
+        """Returns where results go: where the queries lie, or for a part of a batch's keys to its own batch."""
         return self.queries if self.part is None else self.result
 
     @property
@@ -351,21 +342,17 @@ def is_bf16(c: Any) -> str:
 
 # A feature of a call acts at a few places that every kernel has; no kernel knows a feature.
 #
-# Behind the products, scores change, or their factor does; before the last products, what a row's total needs is read; at the
-# rows' totals, scores without a key are added and results stored. `c.features` has the features of each place. What one reads
-# of a head comes to registers, `s.own`, by the parameter's name.
+# Behind the products, scores change, or their factor does; before the last products, what a row's total needs is read; at
+# the rows' totals, scores without a key are added and results stored. `c.features` has the features of each place. A
+# feature's values of a head come to registers, `s.own`, by the parameter's name.
 
 class Places(NamedTuple):
-    """Places lists, for each place where features act, the features of a kernel that act there, by parameter name.
+    """Places lists, for each place where features act, the features of a kernel that act there, by parameter name."""
 
-    Those at `scores` change them, and those at `factor` may change their factor too, or alone. `first` and `last` read a
-    number of a tile's head: before its first scores, and before its last products.
-    """
-
-    factor: tuple[str, ...]
-    scores: tuple[str, ...]
-    first: tuple[str, ...]
-    last: tuple[str, ...]
+    factor: tuple[str, ...]  # may change the scores' factor, too or alone
+    scores: tuple[str, ...]  # change scores
+    first: tuple[str, ...]  # read a number of a tile's head before its first scores
+    last: tuple[str, ...]  # read one before its last products
     totals: tuple[str, ...]
     rescales: bool
 
@@ -390,8 +377,8 @@ class Mask:
     key `first` on.
     """
 
-    left: int | None = None
-    right: int | None = None
+    left: int | None = None  # keys that a query sees before its own
+    right: int | None = None  # and after it
 
     @property
     def grows(self) -> bool:
@@ -437,12 +424,12 @@ def hide(t, tile, s, c, value):
         s.acc_s[i, j] = T.if_then_else(c.mask.hidden(j, own_key, tile.seq_kv, T, kv * c.block_N), value, s.acc_s[i, j])
 
 
-# Tiles move between global and shared memory here: rings of buffers, the producer warp's loads by TMA, a warpgroup's stores.
+# Tiles move between global and shared memory here: rings of buffers, a producer warp's TMA loads, stores of output.
 #
 # The producer warp loads as far ahead as the rings allow.
 #
-# Load number `step` of a ring is in slot step % depth. The phase of a full barrier ends when a load has arrived, that of an
-# empty one when all have read it.
+# Load number `step` of a ring is in slot step % depth. The phase of a full barrier ends when a load has arrived, that of
+# an empty one when all have read it.
 
 def slot(ring, step):
     """Returns the index of the ring's slot that load number `step` fills."""
@@ -598,7 +585,7 @@ def store_rows(tile, s, c):
 
 
 def inverse(total, c):
-    """Returns 1 / total, and 0 for the total of a row that sees no key, as packed sequences and parts of the keys have."""
+    """Returns 1 / total, or 0 for the total of a row that sees no key, as packed sequences and parts of keys have."""
     return T.if_then_else(total == 0, T.float32(0), 1.0 / total) if c.packed or c.parts else 1.0 / total
 
 
@@ -659,7 +646,7 @@ def put(variable, value):
 
 
 def named(tile, c, wg=None):
-    """Returns warpgroup `wg`'s tile with its numbers as named variables: other variables would go into every expression."""
+    """Returns warpgroup `wg`'s tile with its numbers as named variables; others would go into every expression."""
     bz, q_begin, k_begin = (None, tile.queries, tile.keys) if c.packed else (tile.queries, None, None)
     own = values_of(
         tile.turn, tile.base, tile.first, tile.blocks, tile.first_row, tile.head, bz, q_begin, tile.seq_q, k_begin, tile.seq_kv,
@@ -902,7 +889,7 @@ def cast(t, tile, s, c, columns=None):
 
 @T.macro
 def row_sum_of_thread(t, tile, s, c, columns=None):
-    """Adds a thread's acc_s in `columns` (None for all) to denominator, which the first chunk scales by scores_scale."""
+    """Adds a thread's acc_s in `columns`, or all, to denominator, which the first chunk scales by scores_scale."""
     if columns is None or columns[0] == 0:
         for i, lane in T.Parallel(ROWS, 4):
             s.denominator[i, lane] *= s.scores_scale[i]
@@ -948,7 +935,7 @@ def issue_mma0(t, tile, s, c):
 
 
 def issue_mma1(t, tile, s, c):
-    """Starts acc_o += P V for a KV block, or acc_o = P V for a tile's first, which initialises it, and does not wait."""
+    """Starts acc_o += P V for a KV block, or acc_o = P V for a tile's first, which initialises it; does not wait."""
     return T.wgmma_gemm(
         s.P_shared[tile.wg, :, :] if c.kernel.p_operand == "shared" else s.acc_s_cast,
         s.V.shared[slot(s.V, tile.base + t), :, :],
@@ -1116,15 +1103,14 @@ class Ring:
 class State:
     """State holds what a block's macros share under the name `s`, its tensors, rings, fragments and sizes.
 
-    What a schedule does not use is None. `own` has what features read of a head; scores times `scale` are exponents of
-    2. `rank` is the thread block's among those of its cluster.
+    What a schedule does not use is None.
     """
 
     Q: object
     K: object
     V: object
     given: object
-    own: object
+    own: object  # what features read of a head
     acc_s: object
     acc_s_cast: object
     acc_o: object
@@ -1139,8 +1125,8 @@ class State:
     heads: object
     seq_q: object
     seq_kv: object
-    scale: object
-    rank: object
+    scale: object  # scores times this are exponents of 2
+    rank: object  # the thread block's among those of its cluster
 
 
 @T.macro

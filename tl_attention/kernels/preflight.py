@@ -1,4 +1,4 @@
-"""A schedule is checked here without a compiler: the limits of the SM, the dependences, and how the roles go together."""
+"""A schedule is checked here without a compiler: the limits of the SM, the dependences, and how the roles interact."""
 
 from __future__ import annotations
 
@@ -71,7 +71,8 @@ def verdicts(planned: Planned, sizes: Sequence[HeadSize], card: Card = HOPPER) -
 def check_limits(planned: Planned, size: HeadSize, card: Card = HOPPER) -> None:
     """Raises ScheduleRefused where a card's SM cannot hold the schedule's tile and buffers.
 
-    It does so too for a card that the lowering is not compiled for, and for a num_stages other than the loads' places give.
+    It does so too for a card that the lowering is not compiled for, and for a num_stages that the loads' places do not
+    give.
     """
     schedule = planned.schedule
     check_card(schedule, card)

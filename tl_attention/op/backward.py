@@ -191,7 +191,7 @@ def packed(
 
 
 def _of_sinks(sinks: Tensor, lse: Tensor, products: Tensor) -> Tensor:
-    """Returns the gradient of the sinks, fp32 (heads,), from the LSE and dO . O of rows, ([batch,] heads, rows)."""
+    """Returns the sinks' gradient, fp32 (heads,), from LSEs and products dO O of rows, ([batch,] heads, rows)."""
     # -sum over rows of exp(sink - LSE) dO . O. A sink's weight in a row is exp(sink - LSE). It has no value, so its
     # score's gradient lacks the product with one.
     found = ((sinks[:, None] - lse).exp() * products).sum(dim=-1).neg()

@@ -42,15 +42,12 @@ LONG_SIDE = 1 << 24
 
 
 class PackedArguments(NamedTuple):
-    """PackedArguments hold what `attention_varlen` was given of where sequences lie.
+    """PackedArguments hold what `attention_varlen` was given of where sequences lie."""
 
-    Tensors are int32, (sequences + 1,) and of used rows (sequences,).
-    """
-
-    cu_seqlens_q: Tensor
-    cu_seqlens_k: Tensor
-    seqused_q: Tensor | None
-    seqused_k: Tensor | None
+    cu_seqlens_q: Tensor  # int32 (sequences + 1,)
+    cu_seqlens_k: Tensor  # likewise
+    seqused_q: Tensor | None  # int32 (sequences,)
+    seqused_k: Tensor | None  # likewise
     max_seqlen_q: int
     max_seqlen_k: int
 

@@ -39,13 +39,10 @@ PAIRS = 2**47
 
 
 class Bound(NamedTuple):
-    """A Bound is the largest value that a size of a problem may have, with its words.
-
-    `size` computes it from sizes by name, which are integers here, and unknown in the proof of kernels.
-    """
+    """A Bound is the largest value that a size of a problem may have, with its words."""
 
     words: str
-    size: Callable[[Any], Any]
+    size: Callable[[Any], Any]  # computes it from sizes by name: integers here, unknown in the proof of kernels
     most: int
 
 

@@ -18,13 +18,10 @@ COLUMNS_PER_EXPONENTIAL = 2
 
 @dataclass(frozen=True)
 class Asked:
-    """An Asked counts the exponentials that a thread computes by MUFU per iteration, in all and before each wait.
+    """An Asked counts the exponentials that a thread computes by MUFU in an iteration of the steady state."""
 
-    The iteration is one of the steady state; the waits are those for products.
-    """
-
-    exponentials: int
-    product_waits: tuple[int, ...]
+    exponentials: int  # in all
+    product_waits: tuple[int, ...]  # before each wait for a product
 
 
 def asked_waits(planned: Planned) -> Asked | None:

@@ -1,1 +1,1 @@
-"""This lowering reads fragments by ldmatrix, multiplies by mma.sync and loads by cp.async, on every card from Ampere on."""
+"""This lowering reads fragments by ldmatrix, multiplies by mma.sync and loads by cp.async, on cards from Ampere on."""

@@ -99,8 +99,8 @@ RULES: tuple[Check, ...] = (
 # Q's load comes before all others, once a tile.
 Q_LOAD = "load_q"
 SYNC = Operation("sync", "threads", 0)
-# How often the steady state is repeated in the loops that are looked at: short ones, and one that shows all that it can be
-# in, as rings have 8 buffers at most.
+# How often the steady state is repeated in the loops that are looked at: short ones, and one that shows every state, as
+# rings have 8 buffers at most.
 REPEATED = (0, 1, 2, 3, 24)
 # A load, and its KV block.
 Load = tuple[str, int]
@@ -125,10 +125,7 @@ def waits_and_barriers(phases: Phases, schedule: Schedule, buffers: Mapping[str,
 
 
 def _before_first_reader(phases: Phases, table: Table, *added: Operation) -> Phases:
-    """Returns the phases with these operations added before the first iteration that reads Q.
-
-    Q may be read from shared memory or from registers.
-    """
+    """Returns the phases with these operations added before the first iteration that reads Q."""
     readers = {s.name for s in table.statements if s.kind != "load" and table.inputs.intersection(s.reads)}
     reads = [any(op.statement in readers for op in operations) for _, operations in phases.prologue]
     first = [*reads, True].index(True)
@@ -137,10 +134,7 @@ def _before_first_reader(phases: Phases, table: Table, *added: Operation) -> Pha
 
 
 def _placed(phases: Phases, table: Table, buffers: Mapping[str, int]) -> Phases:
-    """Returns the phases with the waits and barriers that they need, without barriers that can be left out.
-
-    Raises _NotWaitedFor where Q is read before anything is waited for.
-    """
+    """Returns the phases with the waits and barriers that they need, without barriers that can be left out."""
     needed = _Needed()
     while (more := _needed_besides(phases, table, buffers, needed)) != needed:
         needed = more
@@ -160,10 +154,7 @@ def _placed(phases: Phases, table: Table, buffers: Mapping[str, int]) -> Phases:
 
 
 def _needed_besides(phases: Phases, table: Table, buffers: Mapping[str, int], needed: _Needed) -> _Needed:
-    """Returns `needed` with the waits and barriers added that loops of several lengths still lack.
-
-    The result equals `needed` where that is enough.
-    """
+    """Returns `needed`, with any waits and barriers added that loops of several lengths still lack."""
     found = needed.copy()
     for repeated in REPEATED:
         state = _State(table, buffers, found)
@@ -189,21 +180,15 @@ def _unrolled(phases: Phases, repeated: int) -> Iterator[tuple[Place, Operation,
 
 
 class _NotWaitedFor(Exception):
-    """This error means that a statement reads Q before any wait covers the copies of Q.
-
-    All other copies have their own waits.
-    """
+    """This error means that a statement reads Q before any wait covers the copies of Q."""
 
 
 @dataclass
 class _Needed:
-    """A _Needed holds the places that need a barrier before them, and the number of copy groups that each wait leaves.
+    """A _Needed holds the barriers and the waits that a loop needs."""
 
-    The groups that a wait leaves are in flight after it.
-    """
-
-    barriers: set[Place] = field(default_factory=set)
-    waits: dict[Place, int] = field(default_factory=dict)
+    barriers: set[Place] = field(default_factory=set)  # the places that need one before them
+    waits: dict[Place, int] = field(default_factory=dict)  # how many copy groups each wait leaves in flight
 
     def copy(self) -> _Needed:
         return _Needed({*self.barriers}, dict(self.waits))
@@ -225,14 +210,14 @@ class _State:
 
     def __init__(self, table: Table, buffers: Mapping[str, int], needed: _Needed):
         self.table, self.buffers, self.needed = table, buffers, needed
-        # Each load is a group.
+        # Each load is a group, in the order of their issue.
         self.groups: list[Load] = [(Q_LOAD, 0)]
         # How many of them are there for the thread that waited, and for all of them.
         self.arrived = self.shared = 0
         self.read: set[Load] = set()
 
     def step(self, place: Place, op: Operation, block: int) -> None:
-        """Replays one operation on a KV block, and notes a wait or barrier that it needs. Raises _NotWaitedFor."""
+        """Replays one operation on a KV block, and notes a wait or barrier that it needs."""
         if place in self.needed.barriers:
             self.meet()
         if op.kind == "wait":
@@ -254,10 +239,7 @@ class _State:
             self.arrived = max(self.arrived, len(self.groups) - self.needed.waits[place])
 
     def group(self, load: Load) -> int:
-        """Returns the index of a load's group of copies in the order of their issue, 0 if the load was not issued.
-
-        What is read before it is loaded is for the proof of the values to refuse.
-        """
+        """Returns the index of a load's group, or 0 if the load was not issued, which the proof of values refuses."""
         return self.groups.index(load) if load in self.groups else 0
 
     def reads(self, place: Place, op: Operation, block: int) -> None:

@@ -57,10 +57,7 @@ def work(bx, by, bz, s, c):
 
 @dataclass(frozen=True)
 class State:
-    """State holds what a block's macros share under the name `s`, its tensors, tiles, registers and sizes.
-
-    Scores times `scale` are exponents of 2. `past_len` keys are before query 0.
-    """
+    """State holds what a block's macros share under the name `s`, its tensors, tiles, registers and sizes."""
 
     given: object
     Q_shared: object
@@ -78,8 +75,8 @@ class State:
     denominator: object
     seq_q: object
     seq_kv: object
-    past_len: object
-    scale: object
+    past_len: object  # keys before query 0
+    scale: object  # scores times this are exponents of 2
     thread: object
 
 

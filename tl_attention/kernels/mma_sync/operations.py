@@ -1,7 +1,7 @@
 """Each operation of an iteration is emitted by a macro, or by a function that gives an expression.
 
-Each is called with `(t, tile, s, c)`, and what it needs besides by name. `t` is a KV block of the tile, counted from the
-first one to be worked on; `s` is the memory of the thread block, `c` the constants.
+Each is called with `(t, tile, s, c)`, and what it needs besides by name. `t` is a KV block of the tile, counted from
+the first one to be worked on; `s` is the memory of the thread block, `c` the constants.
 """
 
 import tilelang.language as T
@@ -220,7 +220,7 @@ def exp(t, tile, s, c, masked, columns=None):
 
 @T.macro
 def row_sum(t, tile, s, c, columns=None):
-    """Adds a thread's acc_s in `columns` (None for all) to denominator, which the first chunk scales by scores_scale."""
+    """Adds a thread's acc_s in `columns`, or all, to denominator, which the first chunk scales by scores_scale."""
     first, end = chunk_of(columns, c.block_N)
     if first == 0:
         for r in T.unroll(2 * (c.block_M // c.rows)):

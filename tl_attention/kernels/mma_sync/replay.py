@@ -1,4 +1,4 @@
-"""This module proves that the waits and barriers of a Program for mma.sync are enough, whichever code runs the Program."""
+"""This module proves that the waits and barriers of a Program for mma.sync suffice, whichever code runs the Program."""
 
 from __future__ import annotations
 
@@ -10,14 +10,11 @@ from tl_attention.program.program import Program, Step
 
 
 class _Slot:
-    """A _Slot is the state of one tile in shared memory between its copy and its last reader.
-
-    It says which block the tile is of, whether its copies have arrived, whether all threads see them, and whether a
-    warp may still read them.
-    """
+    """A _Slot is the state of one tile in shared memory between its copy and its last reader."""
 
     def __init__(self, block: int):
         self.block = block
+        # Whether the tile's copies have arrived, all threads see them, and a warp may still read them.
         self.arrived = self.seen = self.being_read = False
 
 

@@ -24,17 +24,13 @@ BUFFERS = {"frag_q": "Q_local", "frag_k": "K_local", "frag_v": "V_local"}
 
 
 class Chunk(NamedTuple):
-    """A Chunk is the part of an operand that a statement loads or multiplies, as steps of 16 columns from `first` on.
-
-    There are `steps` steps, or all where that is None. `q`, `k` and `v` are where the first of them is among the
-    fragments that there is room for.
-    """
+    """A Chunk is the part of an operand that a statement loads or multiplies, in steps of 16 columns from `first`."""
 
     first: int = 0
-    steps: int | None = None
-    q: int = 0
-    k: int = 0
-    v: int = 0
+    steps: int | None = None  # how many; None for all
+    q: int = 0  # where the first step is among the fragments of Q that there is room for
+    k: int = 0  # of K
+    v: int = 0  # of V
 
 
 class Fragments(NamedTuple):
@@ -48,13 +44,10 @@ class Fragments(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class FragmentConstants(EmittedConstants):
-    """FragmentConstants are the constants of an mma.sync kernel, with its threads and the fragments of its statements.
-
-    All warps together compute `rows` rows at a time.
-    """
+    """FragmentConstants are the constants of an mma.sync kernel, with its threads and its statements' fragments."""
 
     threads: int
-    rows: int
+    rows: int  # that all warps together compute at a time
     fragments: Fragments
 
 
@@ -136,10 +129,10 @@ def resources(planned: Planned, size: HeadSize, card: Card) -> Resources:
 def fragment_registers(schedule: Schedule, head_dim: int) -> dict[str, int]:
     """Returns, by buffer, the fewest registers that a thread needs at mma0 or at mma1, whichever needs more.
 
-    A thread has block_M / threads of a row's columns: of acc_s and acc_o in fp32, of acc_s_cast and Q packed by two; and
-    of K and V a warp's part, packed by two. acc_s_cast takes the place of acc_s. Of what comes from shared memory again
-    for each block one step of 16 columns is counted, however many the order has in flight: ptxas moves a load to the
-    product that needs it where registers are few.
+    A thread has block_M / threads of a row's columns: of acc_s and acc_o in fp32, of acc_s_cast and Q packed by two;
+    and of K and V a warp's part, packed by two. acc_s_cast takes the place of acc_s. Of what comes from shared memory
+    again for each block one step of 16 columns is counted, however many the order has in flight: ptxas moves a load to
+    the product that needs it where registers are few.
     """
     M, N, threads = schedule.block_M, schedule.block_N, schedule.threads
     keeps_q = schedule.kernel.q_operand == "registers"

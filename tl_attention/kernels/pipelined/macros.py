@@ -11,13 +11,10 @@ from tl_attention.kernels.shared.softmax import finite
 
 @dataclass(frozen=True)
 class State:
-    """State holds what a block's macros share under the name `s`, its tensors, tiles and fragments.
-
-    `own` is what features read of a head.
-    """
+    """State holds what a block's macros share under the name `s`, its tensors, tiles and fragments."""
 
     given: object
-    own: object
+    own: object  # what features read of a head
     seq_q: object
     Q_shared: object
     K_shared: object

@@ -32,16 +32,14 @@ class Lowering(ABC):
     """A Lowering is one way to turn a schedule into a TileLang kernel.
 
     `registry.py` lists all of them, and `codeproof/registry.py` the proof of what each generates.
-    `dialect` is how schedules see it, `pass_configs` are TileLang's options for its kernels, and `archs` the cards that it
-    is compiled for.
 
-    Every process imports the lowerings, for their dialects, also one that calls a kernel which was finished before: what
-    makes kernels is imported by the methods that do so.
+    Every process imports the lowerings, for their dialects, also one that calls a kernel which was finished before. So
+    only the methods that make kernels import what they need for that.
     """
 
-    dialect: ClassVar[Dialect]
-    archs: ClassVar[tuple[str, ...]]
-    pass_configs: ClassVar[Mapping[str, object]] = {FAST_MATH: True}
+    dialect: ClassVar[Dialect]  # how schedules see it
+    archs: ClassVar[tuple[str, ...]]  # the cards that it is compiled for
+    pass_configs: ClassVar[Mapping[str, object]] = {FAST_MATH: True}  # TileLang's options for its kernels
 
     @abstractmethod
     def resources(self, planned: Planned, size: HeadSize, card: Card = HOPPER) -> Resources:

@@ -20,18 +20,17 @@ if TYPE_CHECKING:
 class Constants:
     """Constants are the values that a kernel is traced with, such as its dtype, mask and tile sizes.
 
-    They are fixed by the variant, and by the schedule's tile. `device_code` stands before the kernel. A tile of a narrow
-    tensor has more columns than the tensor: `head_dim` and `head_dim_v` are the tile's, `columns_v` V's.
+    They are fixed by the variant, and by the schedule's tile.
     """
 
     variant: Variant
-    device_code: Sequence[DeviceCode]
+    device_code: Sequence[DeviceCode]  # stands before the kernel
     features: Places
     dtype: str
-    head_dim: int
-    head_dim_v: int
-    columns_v: int
-    narrow: bool
+    head_dim: int  # the tile's columns of Q and K
+    head_dim_v: int  # its columns of V
+    columns_v: int  # V's own
+    narrow: bool  # whether a tensor has fewer columns than its tile
     group: int
     strided: bool
     packed: bool
@@ -54,18 +53,14 @@ class Constants:
 
 @dataclass(frozen=True, kw_only=True)
 class EmittedConstants(Constants):
-    """EmittedConstants are Constants with the loop and the options of a kernel that is emitted operation by operation.
-
-    `macro_of(op, c)` gives an operation's macro. No option is left open. A tile has `tile_rows` rows of each of its heads.
-    With `rings_of_a_tile`, rings of several buffers begin anew with each tile.
-    """
+    """EmittedConstants are Constants with the loop and options of a kernel that is emitted operation by operation."""
 
     loop: Loop
-    kernel: KernelOptions
+    kernel: KernelOptions  # no option is left open
     softmax: SoftmaxOptions
-    rings_of_a_tile: bool
-    tile_rows: int
-    macro_of: Callable[..., Any]
+    rings_of_a_tile: bool  # whether rings of several buffers begin anew with each tile
+    tile_rows: int  # rows that a tile has of each of its heads
+    macro_of: Callable[..., Any]  # called with (op, c), gives an operation's macro
 
 
 def of_variant(variant: Variant, device_code: Sequence[DeviceCode]) -> dict[str, Any]:

@@ -10,20 +10,17 @@ from tl_attention.problem.variant import Variant
 
 
 class DeviceCode(NamedTuple):
-    """A DeviceCode is the CUDA text of device functions, and `about`, which says what they are for.
+    """A DeviceCode is the CUDA text of device functions, with words on them."""
 
-    A kernel gets the text alone.
-    """
-
-    about: str
-    text: str
+    about: str  # what they are for
+    text: str  # all that a kernel gets
 
     def behind(self, other: DeviceCode) -> DeviceCode:
         """Returns this code with the other's text before its own."""
         return DeviceCode(self.about, other.text.rstrip("\n") + self.text)
 
     def replaced(self, about: str, *pairs: tuple[str, str]) -> DeviceCode:
-        """Returns the code with other texts in the place of these, one pair after another, and with `about` of its own."""
+        """Returns the code with texts replaced by others, one pair after another, and with `about` of its own."""
         text = self.text
         for old, new in pairs:
             text = text.replace(old, new)

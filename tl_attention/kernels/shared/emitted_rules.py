@@ -1,4 +1,4 @@
-"""These rules hold for lowerings that emit the loop operation by operation, with the softmax of `schedule/loop/emitted.py`."""
+"""These rules hold for lowerings that emit the loop operation by operation, with the softmax of `loop/emitted.py`."""
 
 from __future__ import annotations
 

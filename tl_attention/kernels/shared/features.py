@@ -1,8 +1,8 @@
 """A feature of a call acts at a few places that every kernel has; no kernel knows a feature.
 
-Behind the products, scores change, or their factor does; before the last products, what a row's total needs is read; at the
-rows' totals, scores without a key are added and results stored. `c.features` has the features of each place. What one reads
-of a head comes to registers, `s.own`, by the parameter's name.
+Behind the products, scores change, or their factor does; before the last products, what a row's total needs is read; at
+the rows' totals, scores without a key are added and results stored. `c.features` has the features of each place. A
+feature's values of a head come to registers, `s.own`, by the parameter's name.
 """
 
 from dataclasses import dataclass
@@ -21,53 +21,43 @@ from tl_attention.problem.warpgroup import ROWS
 class InKernel:
     """An InKernel holds the functions by which one feature acts in a kernel, one per place, None where it does not act.
 
-    Scores are what Q K^T gives, and the kernel scales them by a `factor` before the softmax, in natural units: log2 e comes
-    after it.
-
-    `score(x, after, factor, value)` is what becomes of a score whose key lies `after` keys behind its query's own place
-    (make a float of that integer before a condition on it: the proof follows conditions on integers), and
-    `factor_behind(factor, value)` the factor from then on; `value` is the feature's, of the tile's head where heads differ.
-    `operand(factor, value)` is what the device function that does so for all scores of a thread is given beside them.
-    `totals(rows, s, c)`, a macro, changes the rows' maxima and totals, or stores something of them; one that adds a score
-    leaves in scores_max_prev what the output must be multiplied by.
+    Scores are what Q K^T gives, and the kernel scales them by a `factor` before the softmax, in natural units: log2 e
+    comes after it. `value` is the feature's, of the tile's head where heads differ.
     """
 
+    # (x, after, factor, value): what becomes of a score whose key lies `after` keys behind its query's own place. Make
+    # a float of that integer before a condition on it: the proof follows conditions on integers.
     score: Any = None
-    factor_behind: Any = None
-    operand: Any = None
+    factor_behind: Any = None  # (factor, value): the factor from then on
+    operand: Any = None  # (factor, value): what the device function for all scores of a thread takes besides these
+    # (rows, s, c): a macro that changes the rows' maxima and totals, or stores something of them. If it adds a score,
+    # it leaves in scores_max_prev what the output must be multiplied by.
     totals: Any = None
 
 
 @dataclass(frozen=True)
 class Totals:
-    """Totals describes rows of one head, with their maxima and sums of exponentials, for a feature that acts on them.
+    """Totals describes rows of one head, with their maxima and sums of exponentials, for a feature acting on them."""
 
-    They are `count` rows of a head from `first_row` on, of the `seq_q` that a sequence has; `queries` says where it
-    lies. Scores are scaled by `scale`. `total` is a fragment
-    of theirs, `maxima` and `totals` are where a thread has its own in registers. Without a fragment two are None.
-    Where a packed sequence may be split, `row_of_part` is where the rows are among the results of parts, and `place` is 0
-    if it is not.
-    """
-
-    scale: object
-    maxima: object
-    totals: object
-    queries: object
-    seq_q: object
+    scale: object  # of the scores
+    maxima: object  # where a thread has its own in registers
+    totals: object  # likewise
+    queries: object  # where the sequence lies
+    seq_q: object  # how many rows it has
     head: object
     first_row: object
-    count: object = None
-    total: object = None
-    place: object = None
-    row_of_part: object = None
+    count: object = None  # of the rows, if there is a fragment
+    total: object = None  # the fragment of their sums
+    place: object = None  # where packed sequences may be split, 0 if this one is not; else None
+    row_of_part: object = None  # where packed sequences may be split, where the rows are among the results of parts
 
 
 @T.macro
 def add_sink(rows, s, c):
     """Adds a sink, one more score of each row, to the rows' maxima and to their sums of exponentials.
 
-    It is in natural units, neither scaled nor capped. A row has seen a key, so its maximum is finite. To rows of a part it
-    is added as parts are merged.
+    It is in natural units, neither scaled nor capped. A row has seen a key, so its maximum is finite. Rows of a part
+    get it when parts are merged.
     """
     if rows.place is None:
         add_sinks(rows, s, c)
@@ -134,16 +124,12 @@ IN_KERNEL = {
 
 
 class Places(NamedTuple):
-    """Places lists, for each place where features act, the features of a kernel that act there, by parameter name.
+    """Places lists, for each place where features act, the features of a kernel that act there, by parameter name."""
 
-    Those at `scores` change them, and those at `factor` may change their factor too, or alone. `first` and `last` read a
-    number of a tile's head: before its first scores, and before its last products.
-    """
-
-    factor: tuple[str, ...]
-    scores: tuple[str, ...]
-    first: tuple[str, ...]
-    last: tuple[str, ...]
+    factor: tuple[str, ...]  # may change the scores' factor, too or alone
+    scores: tuple[str, ...]  # change scores
+    first: tuple[str, ...]  # read a number of a tile's head before its first scores
+    last: tuple[str, ...]  # read one before its last products
     totals: tuple[str, ...]
     rescales: bool
 
@@ -228,7 +214,7 @@ def own_value(c):
 
 @T.macro
 def read(names, head, s, c):
-    """Loads the number that each named feature has for a tile's head, or for those of its rows, to the feature's registers."""
+    """Loads each named feature's number for a tile's head, or for those of its rows, to the feature's registers."""
     for name in names:
         if c.tile_heads == 1:
             s.own[name][0] = getattr(s.given, name)[head]

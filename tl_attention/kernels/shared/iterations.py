@@ -1,7 +1,7 @@
 """The loop over KV blocks is emitted from the Program: a call of a macro for each operation.
 
-Every macro takes `(t, tile, s, c)`: the KV block, counted from the first to be worked on; where the tile is; the memory of
-the thread block; and the constants. What it needs besides, it takes by name.
+Every macro takes `(t, tile, s, c)`: the KV block, counted from the first to be worked on; where the tile is; the memory
+of the thread block; and the constants. What it needs besides, it takes by name.
 """
 
 from dataclasses import dataclass
@@ -14,39 +14,30 @@ from tl_attention.kernels.shared.features import read
 
 @dataclass(frozen=True)
 class Tile:
-    """A Tile names the rows of one head and sequence that a loop works on, and the KV blocks that these rows need.
+    """A Tile names the rows of one head and sequence that a loop works on, and the KV blocks that these rows need."""
 
-    The rows are those from `first_row` on, of the `seq_q` of its sequence, which has `seq_kv` keys; `queries` and `keys` are
-    its batch, or the first of its rows among those of packed sequences. There are `blocks` KV blocks from block `first` on,
-    which are counted from the last one: those before number `visible` need no mask, but for those before number `cut`, where
-    a window has a left edge. A thread block that works on tile after tile takes this one as its `turn`-th, and number
-    `number` of the grid; its loads go on from number `base` of each ring. The rows may be those of warpgroup `wg` alone.
-    Of keys in parts these are part `part`, the blocks from `part_first` to before `part_end`, and results go where `result`
-    says: it is a batch, or of a packed sequence a place, counted from 1, or 0 if the sequence is not split.
-    """
-
-    first: object
-    blocks: object
+    first: object  # the first KV block
+    blocks: object  # how many KV blocks there are; the loop takes the last one first
     first_row: object
     head: object
-    queries: object
-    keys: object
-    seq_q: object
-    seq_kv: object
-    visible: object
-    cut: object
-    turn: object = 0
-    base: object = 0
-    number: object = None
-    wg: object = None
-    result: object = None
-    part: object = None
-    part_first: object = None
-    part_end: object = None
+    queries: object  # the batch, or the first row of the sequence's queries among those of packed sequences
+    keys: object  # likewise of its keys
+    seq_q: object  # queries of the sequence
+    seq_kv: object  # its keys
+    visible: object  # so many of the blocks, from the first on, need no mask
+    cut: object  # but so many of these need one, where a window has a left edge
+    turn: object = 0  # how many tiles the thread block has taken before this one
+    base: object = 0  # how many loads of each ring came before this tile's
+    number: object = None  # of the tile in the grid
+    wg: object = None  # the warpgroup, if the rows are only one's
+    result: object = None  # where a part's results go: a batch, or a packed place from 1 on, 0 if it is not split
+    part: object = None  # which part of the keys this is
+    part_first: object = None  # its first block
+    part_end: object = None  # the block behind its last
 
     @property
     def results(self):
-        """Returns where results of all keys go, or of a part of a batch's: where the queries lie, or to its own batch."""
+        """Returns where results go: where the queries lie, or for a part of a batch's keys to its own batch."""
         return self.queries if self.part is None else self.result
 
     @property

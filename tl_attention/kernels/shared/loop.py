@@ -10,18 +10,15 @@ from tl_attention.program.program import Iteration, Operation, Program
 
 
 class Loop(NamedTuple):
-    """A Loop is a Program's prologue, steady iteration and epilogue, with what a kernel needs to emit them.
-
-    `steady` repeats from `start` up to `end`, which counts from the number of blocks. `loads` is the producer's order;
-    `named` is what a statement's macro takes by name, (first, end) of a chunk's columns among it.
-    """
+    """A Loop is a Program's prologue, steady iteration and epilogue, with what a kernel needs to emit them."""
 
     prologue: tuple[Iteration, ...]
-    steady: Iteration
+    steady: Iteration  # repeats from `start` up to `end`
     epilogue: tuple[Iteration, ...]
-    end: int
+    end: int  # counts from the number of blocks
     least_blocks: int
-    loads: tuple[str, ...]
+    loads: tuple[str, ...]  # in the producer's order
+    # What a statement's macro takes by name, (first, end) of a chunk's columns among it.
     named: dict[str, dict[str, Any]]
 
     @property

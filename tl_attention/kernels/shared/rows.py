@@ -1,7 +1,7 @@
 """Kernels learn here where rows of a tensor lie, and their proofs in `codeproof/tiles/tensors.py`.
 
-Every tensor is (batch, heads, rows, columns), whatever its strides. Packed sequences lie one behind the other in tensors
-(rows, heads, columns).
+Every tensor is (batch, heads, rows, columns), whatever its strides. Packed sequences lie one behind the other in
+tensors (rows, heads, columns).
 """
 
 import tilelang.language as T
@@ -15,9 +15,9 @@ RAGGED_ROWS, RAGGED_ENDS, WRAP = 2**30, 0x7FFF0000, 2**34
 def ragged(tensor):
     """Returns a view of a packed tensor (rows, heads, columns) of which a box of TMA ends with its sequence.
 
-    Row r of a sequence is in row 2^30 - length + r of the view, which has 2^30 rows: a box is filled with 0 behind them,
-    and stores nothing there. The rows are counted from the sequence's end, and from 2^30 rows before that: the last
-    dimension adds 2^64 bytes less 2^30 rows. Triton's tools/ragged_tma.py has the idea.
+    Row r of a sequence is in row 2^30 - length + r of the view, which has 2^30 rows: a box is filled with 0 behind
+    them, and stores nothing there. The rows are counted from the sequence's end, and from 2^30 rows before that: the
+    last dimension adds 2^64 bytes less 2^30 rows. Triton's tools/ragged_tma.py has the idea.
     """
     _, heads, columns = tensor.shape
     row, head, _ = tensor.strides
@@ -31,11 +31,11 @@ def viewed(tensor, c):
 
 
 def rows_of(tensor, sequence, head, first, count, c, columns=None, length=None, from_column=None):
-    """Returns the slice of `count` rows of a sequence's head from row `first` on, with its columns up to number `columns`.
+    """Returns the slice of `count` rows of a sequence's head from row `first` on, with its columns up to `columns`.
 
     `sequence` is its batch; or where it begins, if it is packed, has `length` rows, and the tensor is a ragged view.
-    `columns` is given for a tile that is wider than the tensor. TMA and the copies of TileLang fill columns and rows beyond
-    the tensor's with 0, and store none.
+    `columns` is given for a tile that is wider than the tensor. TMA and the copies of TileLang fill columns and rows
+    beyond the tensor's with 0, and store none.
     """
     if c.packed:
         first = RAGGED_ROWS - length + first
@@ -44,7 +44,7 @@ def rows_of(tensor, sequence, head, first, count, c, columns=None, length=None, 
 
 
 def kv_head(head, c):
-    """Returns the number of the head of K and V that belongs to a tile's head, which is that of Q unless a tile has several."""
+    """Returns the head of K and V that belongs to a tile's head, which is a head of Q unless a tile has several."""
     return head if c.group == c.tile_heads else head // c.variant.subgroups
 
 
@@ -77,7 +77,7 @@ def number_of(tensor, sequence, head, row, c):
 
 
 def whole_output(given, c):
-    """Returns the output that a tile with all keys goes to: of packed sequences in parts, that which parts are merged into."""
+    """Returns the output of tiles with all keys: for packed sequences in parts, the one that parts are merged into."""
     return given.Merged if c.packed and c.parts else given.Output
 
 
@@ -95,5 +95,5 @@ def stored(registers, row, tile, s, c):
 
 
 def row_of_part(tile, s, c):
-    """Returns the first of a warpgroup's rows among the results of parts, where a packed tile has one place for each head."""
+    """Returns the first of a warpgroup's rows among the results of parts, for a packed tile's place for each head."""
     return ((tile.result - 1) * s.heads + tile.head) * c.block_M + tile.wg * ROWS

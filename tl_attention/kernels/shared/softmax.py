@@ -4,7 +4,7 @@ import tilelang.language as T
 
 LOG2_E = 1.4426950408889634
 
-# Up to which |x| these are coefficients of tanh(x) / x by powers of x^2: of the least maximum relative error, 4.3e-6 and
+# By the largest |x|, the coefficients of tanh(x) / x by powers of x^2 with the least maximum relative error, 4.3e-6 and
 # 6e-7. The first, of scores up to 11 under a cap of 30, is off by 5e-5 there, where fp16 rounds P by 5e-4.
 TANH = {
     0.375: (0.9999957, -0.33278066, 0.12264758),

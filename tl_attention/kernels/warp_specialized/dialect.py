@@ -1,4 +1,4 @@
-"""Schedules see the warp-specialised kernel like this: its statements, its rules, what it adds to a Program, what it takes."""
+"""Schedules see the warp-specialised kernel like this: its statements, rules, passes of a Program, and resources."""
 
 from __future__ import annotations
 
@@ -113,11 +113,9 @@ def _two_store_by_tma(s: Keys) -> None:
 
 
 def _registers_fit_the_block(s: Keys) -> None:
-    """Raises RuleBroken unless `kernel.registers` fits the registers that the block is launched with.
-
-    setmaxnreg moves registers from the producer to the others, and waits for ever for registers that are not there (PTX
-    ISA, setmaxnreg).
-    """
+    """Raises RuleBroken unless `kernel.registers` fits the registers that the block is launched with."""
+    # setmaxnreg moves registers from the producer to the others, and waits for ever for registers that are not there
+    # (PTX ISA, setmaxnreg).
     if s.kernel.registers is None:
         return
     computes, loads = s.kernel.registers
@@ -295,8 +293,8 @@ def _everywhere(phases: Phases, change: Change) -> Phases:
 MBARRIER_BYTES, TILE_NUMBER_BYTES = 8, 4
 TILE_NUMBER = "tile number"
 
-# Registers per thread of the warpgroups that compute and of the producer's, by block_M and the blocks of an SM: they share
-# those of the launch. With one warpgroup that has the SM to itself that gives every thread 255 already.
+# Registers per thread of the warpgroups that compute and of the producer's, by block_M and the blocks of an SM. They
+# share those of the launch. One warpgroup that has the SM to itself has 255 per thread already.
 SPLIT_REGISTERS: dict[tuple[int, int], tuple[int, int]] = {
     (128, 1): (240, 24),
     (192, 1): (160, 32),

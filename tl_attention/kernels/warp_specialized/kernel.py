@@ -138,15 +138,14 @@ class TileNumbers:
 class State:
     """State holds what a block's macros share under the name `s`, its tensors, rings, fragments and sizes.
 
-    What a schedule does not use is None. `own` has what features read of a head; scores times `scale` are exponents of
-    2. `rank` is the thread block's among those of its cluster.
+    What a schedule does not use is None.
     """
 
     Q: object
     K: object
     V: object
     given: object
-    own: object
+    own: object  # what features read of a head
     acc_s: object
     acc_s_cast: object
     acc_o: object
@@ -161,8 +160,8 @@ class State:
     heads: object
     seq_q: object
     seq_kv: object
-    scale: object
-    rank: object
+    scale: object  # scores times this are exponents of 2
+    rank: object  # the thread block's among those of its cluster
 
 
 @T.macro

@@ -1,8 +1,8 @@
-"""Two small kernels may stand beside the main one in its launch: one before it lists row tiles, one behind it merges parts.
+"""A launch may have two small kernels beside the main one: one before it lists row tiles, one behind it merges parts.
 
 What they call, and how many thread blocks they have, is stated here for the kernel and for the proof. Both give the
-tensors that the kernel takes, `given`, and `ops`, which has TileLang's names for what is done with these. The proof's are
-texts, or numbers.
+tensors that the kernel takes, `given`, and `ops`, which has TileLang's names for what is done with these. The proof's
+are texts, or numbers.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def listing_call(given: Any, variant: Variant, tile: tuple[int, int, int, int], 
 
 
 def merging_call(given: Any, variant: Variant, block_M: int, ops: Any) -> Call:
-    """Returns the call that merges a row's parts: of all rows of a batch, and of packed sequences of those that are listed."""
+    """Returns the call that merges the parts of all rows of a batch, or of the listed rows of packed sequences."""
     columns = f"{variant.head_dim_v}, {is_bf16(variant)}"
     merged = (ops.address_of(tensor[(0,) * len(tensor.shape)]) for tensor in (given.Merged, given.MergedLSE))
     # A sink counts once: no part adds it.
@@ -68,8 +68,8 @@ def merging_call(given: Any, variant: Variant, block_M: int, ops: Any) -> Call:
 def merging_blocks(given: Any, variant: Variant, ops: Any) -> Any:
     """Returns how many blocks merge the parts of rows.
 
-    The more parts, the fewer rows has a block of a batch, from eight to one. Of packed sequences the host knows neither, and
-    the blocks fill the GPU.
+    For a batch, the more parts there are, the fewer rows a block has, from eight to one. For packed sequences the host
+    knows neither, and the blocks fill the GPU.
     """
     if variant.packed:
         return 4 * variant.sms

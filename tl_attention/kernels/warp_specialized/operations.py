@@ -101,7 +101,7 @@ def maximum_of_threads(row_maximum, s, c):
 
 @T.macro
 def maximum_of_chains(row_maximum, s, c):
-    """row_maximum = max(scores_max, max_j acc_s), a thread's even and odd columns in chains, each half as long as one."""
+    """row_maximum = max(scores_max, max_j acc_s), with a thread's even and odd columns in chains of half the length."""
     of_chain = T.alloc_fragment([ROWS, 8], "float32")
     T.annotate_layout({of_chain: per_chain_layout()})
     for i, chain in T.Parallel(ROWS, 8):
@@ -191,7 +191,7 @@ def put_columns(columns, c):
 
 @T.macro
 def row_sum_of_thread(t, tile, s, c, columns=None):
-    """Adds a thread's acc_s in `columns` (None for all) to denominator, which the first chunk scales by scores_scale."""
+    """Adds a thread's acc_s in `columns`, or all, to denominator, which the first chunk scales by scores_scale."""
     if columns is None or columns[0] == 0:
         for i, lane in T.Parallel(ROWS, 4):
             s.denominator[i, lane] *= s.scores_scale[i]
@@ -253,7 +253,7 @@ def issue_mma0(t, tile, s, c):
 
 
 def issue_mma1(t, tile, s, c):
-    """Starts acc_o += P V for a KV block, or acc_o = P V for a tile's first, which initialises it, and does not wait."""
+    """Starts acc_o += P V for a KV block, or acc_o = P V for a tile's first, which initialises it; does not wait."""
     return T.wgmma_gemm(
         s.P_shared[tile.wg, :, :] if c.kernel.p_operand == "shared" else s.acc_s_cast,
         s.V.shared[slot(s.V, tile.base + t), :, :],

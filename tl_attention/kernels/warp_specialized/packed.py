@@ -1,9 +1,9 @@
-"""The tiles of packed sequences: a small kernel before the main one lists them, the producer warp tells the others which comes.
+"""A small kernel lists the tiles of packed sequences, and the producer warp tells the others which tile comes next.
 
-A list entry says where a sequence lies, which of its rows the tile has, and which KV blocks if the sequence is split. Tiles
-of sequences of few queries come first, the longest first, each for all heads, as heads lie side by side in memory. Then come
-tiles of the others, head by head and sequence by sequence, so that those at work share K and V in the L2 cache. The last
-heads take turns, the longest tiles first, as the last tile to end keeps all others waiting.
+A list entry says where a sequence lies, which of its rows the tile has, and which KV blocks if the sequence is split.
+Tiles of sequences of few queries come first, longest first, each for all heads, as heads lie side by side in memory.
+Then the others come, head by head and sequence by sequence, so that tiles at work share K and V in the L2 cache. The
+last heads take turns, the longest tiles first, as the last tile to end keeps all others waiting.
 """
 
 import tilelang.language as T
@@ -146,7 +146,7 @@ def receive(tile, s, c, is_producer):
 def receive_rows(tile, wg, s, c):
     """Reads again where a warpgroup's rows of Q lie, and frees the entry's place for a later tile.
 
-    Kept in registers, these numbers would take the room of the loop's bounds, which ptxas then works out in each iteration.
+    Kept in registers, they would take the room of the loop's bounds, which ptxas then works out in each iteration.
     """
     put(tile.first_row, told(0, tile, s))
     put(tile.queries, told(1, tile, s))

@@ -41,17 +41,13 @@ from tl_attention.schedule.schedule import Schedule
 
 @dataclass(frozen=True)
 class Roles:
-    """Roles derives, for one cluster, the events of its producer warps and of its warpgroups that compute.
-
-    Where a counter gives the tiles, a producer warp tells the others a tile's number before the tile, and of `packed`
-    sequences the tile's place too, the next one's behind a tile's first loads.
-    """
+    """Roles derives, for one cluster, the events of its producer warps and of its warpgroups that compute."""
 
     program: Program
     warpgroups: int
     cluster: int
-    dynamic: bool
-    packed: bool
+    dynamic: bool  # a counter gives the tiles: a producer warp tells the others a tile's number before the tile
+    packed: bool  # it tells the tile's place too, the next one's behind a tile's first loads
     q_in_registers: bool
     p_in_shared: bool
     output: str
@@ -271,10 +267,7 @@ class Roles:
         return Event("arrive", "tile_empty", self._place_of_tile(turn)[0], 1, (process.block,))
 
     def _stored(self, tile: PlacedTile, own: int) -> Iterator[Expected | Where]:
-        """Yields the events by which a warpgroup stores its rows' LSE and output from registers.
-
-        They store the rows that the problem has, and are a Maybe where it has none.
-        """
+        """Yields the events by which a warpgroup stores its rows' LSE and output from registers."""
         for kind in ("lse",) * ("LSE" in tile.tensors) + ("output",) * (not self.output_through_q):
             yield tile.of_rows(Event(kind, place=tile.stored(kind, own)), own)
 
@@ -284,10 +277,7 @@ class Roles:
     def _operation(
         self, process: Process, op: Operation, number: Any, q: tuple[Read, ...], opens: Any
     ) -> Iterator[Event]:
-        """Yields the events of an operation; `number` is the number of the operation's load in the ring.
-
-        With `q`, products read Q_shared. `opens` is 1 where the block is the first of its tile, else 0.
-        """
+        """Yields the events of an operation on load `number` of a ring, in a tile's first block if `opens` is 1."""
         match op.kind:
             case "issue":
                 ring, slot, _ = self._place(self.table.loads_of(op.statement)[0], number)

@@ -27,7 +27,7 @@ def workers(schedule: Schedule, variant: Variant) -> int:
 def placed(
     number: Any, sizes: Any, heads: Any, rows: int, schedule: Schedule, variant: Variant, ops: Any = ARRAYS
 ) -> tuple[Any, Any]:
-    """Returns (row tile, head) for each tile number, in the schedule's order of tiles, of heads counted over all batches.
+    """Returns (row tile, head) for each tile number, in the schedule's order, with heads counted over all batches.
 
     The function says a second time, for the proof, what `tiles.py` says. Numbers, sizes and the number of heads are
     arrays, or unknowns with their `ops`.
@@ -38,7 +38,7 @@ def placed(
 
 
 def listed(number: Any, few: Any, many: Any, heads: Any, turns_from: Any, ops: Any = ARRAYS) -> tuple[Any, Any]:
-    """Returns (entry of the list, head) for each number of a tile of packed sequences, as `packed.py` says it for kernels.
+    """Returns (entry of the list, head) for each number of a tile of packed sequences, as `packed.py` does for kernels.
 
     Of the entries `few` are of sequences of few queries, `many` of others, whose heads from `turns_from` on take turns.
     """

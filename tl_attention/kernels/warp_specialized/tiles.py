@@ -53,7 +53,7 @@ def put(variable, value):
 
 
 def named(tile, c, wg=None):
-    """Returns warpgroup `wg`'s tile with its numbers as named variables: other variables would go into every expression."""
+    """Returns warpgroup `wg`'s tile with its numbers as named variables; others would go into every expression."""
     bz, q_begin, k_begin = (None, tile.queries, tile.keys) if c.packed else (tile.queries, None, None)
     own = values_of(
         tile.turn, tile.base, tile.first, tile.blocks, tile.first_row, tile.head, bz, q_begin, tile.seq_q, k_begin, tile.seq_kv,

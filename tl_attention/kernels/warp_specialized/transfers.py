@@ -1,9 +1,9 @@
-"""Tiles move between global and shared memory here: rings of buffers, the producer warp's loads by TMA, a warpgroup's stores.
+"""Tiles move between global and shared memory here: rings of buffers, a producer warp's TMA loads, stores of output.
 
 The producer warp loads as far ahead as the rings allow.
 
-Load number `step` of a ring is in slot step % depth. The phase of a full barrier ends when a load has arrived, that of an
-empty one when all have read it.
+Load number `step` of a ring is in slot step % depth. The phase of a full barrier ends when a load has arrived, that of
+an empty one when all have read it.
 """
 
 import tilelang.language as T
@@ -131,7 +131,7 @@ def load_q(wg, tile, s, c):
 
 @T.macro
 def clear_idle_rows(s, c):
-    """Sets the rows of Q_shared that are no head's to 0, once: what lies there would slow down the rows of their warp."""
+    """Sets the rows of Q_shared that are no head's to 0, once: what lies there would slow down their warps."""
     for wg in range(c.block_M // ROWS):
         function = f"tl_attention_clear<{c.head_dim}, {ROWS - c.idle_rows}>"
         T.call_extern("handle", function, T.address_of(s.Q.shared[wg, 0, 0]))
@@ -201,7 +201,7 @@ def store_at_place(tile, s, c):
 
 
 def inverse(total, c):
-    """Returns 1 / total, and 0 for the total of a row that sees no key, as packed sequences and parts of the keys have."""
+    """Returns 1 / total, or 0 for the total of a row that sees no key, as packed sequences and parts of keys have."""
     return T.if_then_else(total == 0, T.float32(0), 1.0 / total) if c.packed or c.parts else 1.0 / total
 
 
