@@ -149,7 +149,6 @@ def _changed(program: EventProgram, rng: random.Random) -> EventProgram:
 
 
 def _changes(program: EventProgram, event: Event) -> list[Callable[[Event, random.Random], Event]]:
-    """Returns the changes that an event can have."""
     changes: list[Callable[[Event, random.Random], Event]] = []
     if event.kind == "wait":
         changes += [_other_parity]

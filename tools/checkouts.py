@@ -82,7 +82,7 @@ def failure(future: ProcessFuture, timeout_s: float) -> str:
 def outcomes(
     what: str, pool: ProcessPool, work: Callable[..., Any], jobs: Sequence[Sequence[Any]], timeout_s: float
 ) -> Iterator[tuple[ProcessFuture, str]]:
-    """Calls `work` with the arguments of each job, and yields its future and why it has no result, in the jobs' order."""
+    """Calls `work` with each job's arguments, and yields its future and why it has no result, in the jobs' order."""
     progress = Progress(what, len(jobs))
     for future in [pool.schedule(work, job, timeout=timeout_s) for job in jobs]:
         why = failure(future, timeout_s)

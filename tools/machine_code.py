@@ -25,7 +25,7 @@ class NotCompiled(Exception):
 
 
 def normalised(text: str) -> str:
-    """Renames the kernel in CUDA text to `kernel`, and its parameters to `parameter_0`, `parameter_1`, ... in their order."""
+    """Renames the kernel in CUDA text to `kernel`, and its parameters in order to `parameter_0`, `parameter_1`, ..."""
     names: dict[str, str] = {}
     for kernel, parameters in SIGNATURE.findall(text):
         names[kernel] = "kernel"
@@ -36,7 +36,7 @@ def normalised(text: str) -> str:
 
 
 def same_but_for_variables(before: str, after: str) -> bool:
-    """Says whether two texts are equal up to the names of variables that they declare; no two variables may get one name."""
+    """Says whether two texts are equal up to names of variables that they declare, no two of which become one."""
     words = [TOKEN.findall(text) for text in (before, after)]
     if len(words[0]) != len(words[1]):
         return False

@@ -2,8 +2,8 @@
 
     python tools/measure.py MEASUREMENT --output FILE
 
-`--help` names the measurements. `cards` needs no GPU, the others need an H100 or H200. `tools/make.py` makes the pages of
-the records.
+`--help` names the measurements. `cards` needs no GPU, the others need an H100 or H200. `tools/make.py` makes the pages
+of the records.
 """
 
 from __future__ import annotations

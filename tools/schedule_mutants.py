@@ -70,10 +70,10 @@ class Mutant(NamedTuple):
 
 
 class Judged(NamedTuple):
-    """A judgement has what became of a mutant: an outcome, such as RIGHT, and a refusal's reason without its numbers."""
+    """A judgement has what became of a mutant."""
 
-    outcome: str
-    reason: str
+    outcome: str  # such as RIGHT
+    reason: str  # of a refusal, without its numbers
     label: str
 
 
@@ -107,7 +107,7 @@ def accepted(rng: random.Random, count: int) -> Iterator[Mutant]:
 
 
 def judged(mutant: Mutant) -> Judged:
-    """Says what the package makes of a mutant, and what the interpreter computes if it is accepted or its order refused."""
+    """Says what the package makes of a mutant, and what it computes if it is accepted or its order is refused."""
     schedule, variant = mutant
     label = f"{schedule.label} {variant.head_size} {variant.dtype}{variant.mask.suffix}"
     try:
@@ -118,7 +118,7 @@ def judged(mutant: Mutant) -> Judged:
 
 
 def _refused(mutant: Mutant) -> str:
-    """Says whether a mutant that is refused for its values computes right numbers; other mutants break a limit, or race."""
+    """Says whether a mutant refused for its values computes right numbers; others break a limit, or race."""
     try:
         program = derive(mutant.schedule)
     except ScheduleRefused:
@@ -133,7 +133,7 @@ def _refused(mutant: Mutant) -> str:
 
 
 def _is_right(mutant: Mutant) -> bool:
-    """Says whether both runs of the interpreter are right. Raises Deadlock."""
+    """Says whether both runs of the interpreter are right, or raises Deadlock."""
     reports = verify(derive(mutant.schedule), mutant.schedule, mutant.variant)
     return all(report.ok for report in reports.values())
 

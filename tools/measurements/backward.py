@@ -3,13 +3,14 @@
     python tools/measure.py backward --output results/backward-h200.jsonl
     python tools/measure.py backward --only 'd128-*' --output FILE
 
-Our entry is a forward that stores the LSE too, then the backward that the rules of backward.yaml name, from the first call
-on. Lines are cells as those of `tl-attention compare`, which `tl-attention report` shows: entries are sampled in turn in
-one process, SDPA's flash twice. A dense problem has 32768 tokens. A causal window stands beside FlashAttention-2 and
-FlexAttention, and packed sequences beside PyTorch's `varlen_attn`.
+Our entry is a forward that stores the LSE too, then the backward that the rules of backward.yaml name, from the first
+call on. Lines are cells as those of `tl-attention compare`, which `tl-attention report` shows: entries are sampled in
+turn in one process, SDPA's flash twice. A dense problem has 32768 tokens. A causal window stands beside
+FlashAttention-2 and FlexAttention, and packed sequences beside PyTorch's `varlen_attn`.
 
 Gradients are first compared with fp64's at small sizes. At the cell's own sizes, those of all entries must be about the
-same. A peer that does not run is in the row, with its reason. The script takes about 4 minutes on an H200, of which one compiles.
+same. A peer that does not run is in the row, with its reason. The script takes about 4 minutes on an H200, of which one
+compiles.
 """
 
 from __future__ import annotations
@@ -117,7 +118,7 @@ def small(shape: AttentionShape) -> AttentionShape:
     return shape.resized(CHECKED._replace(heads=CHECKED.heads * shape.group))
 
 
-# --- entries -----------------------------------------------------------------------------------------------------------
+# --- entries ----------------------------------------------------------------------------------------------------------
 
 
 def forward_of(name: str, shape: AttentionShape, q: Tensor, k: Tensor, v: Tensor) -> Callable[[], Tensor]:
@@ -225,7 +226,7 @@ def gradients_by(shape: AttentionShape, q: Tensor, k: Tensor, v: Tensor) -> str:
     return shape_of(q, k, v, False, (left, right)).count(q.device)
 
 
-# --- a cell ------------------------------------------------------------------------------------------------------------
+# --- a cell -----------------------------------------------------------------------------------------------------------
 
 
 def error_of(shape: AttentionShape, seed: int, device: str) -> float:
@@ -243,7 +244,7 @@ def distances(found: Sequence[Tensor], wanted: Sequence[Tensor]) -> list[float]:
 
 
 def flops_of(shape: AttentionShape) -> int:
-    """Returns the FLOP of a forward and a backward: of seven products four have the columns of Q, and three those of V."""
+    """Returns the FLOP of a forward and a backward: of seven products four have Q's columns, and three those of V."""
     columns = shape.head_dim + shape.head_dim_v
     return shape.flops // columns * (4 * shape.head_dim + 3 * shape.head_dim_v)
 
@@ -253,7 +254,7 @@ class Disagrees(Exception):
 
 
 def measured(cell: Cell, seed: int, rounds: int, common: dict[str, Any], device: str = "cuda") -> CellRow:
-    """Measures a cell: the first peer, ours, the other peers and the first again, of those that run and agree with ours."""
+    """Measures a cell: the first peer, ours, other peers and the first again, of those that run and agree with ours."""
     shape, named = cell.shape, schedule_for(cell.shape.asking(lse=True)).name
     entries = {name: Timed(name, WORDS.get((cell.group, name), name), flops_of(shape)) for name in (OURS, *cell.peers)}
     batches: dict[str, Batch] = {}
@@ -283,7 +284,7 @@ def measured(cell: Cell, seed: int, rounds: int, common: dict[str, Any], device:
 def batches_of(
     entries: dict[str, Timed], shape: AttentionShape, inputs: Sequence[Tensor], grad: Tensor
 ) -> dict[str, Batch]:
-    """Makes a batch of each entry. One that does not run, or disagrees with ours, has none, and says why in `entries`."""
+    """Makes a batch of each entry. One that does not run, or disagrees with ours, has none; `entries` says why."""
     batches: dict[str, Batch] = {}
     own: Sequence[Tensor] = ()
     for name, entry in entries.items():
@@ -316,7 +317,7 @@ def compile_ours(problems: Sequence[AttentionShape]) -> None:
 
 
 def means(rows: Sequence[CellRow]) -> Iterator[str]:
-    """Says the geometric mean and the lowest of our speeds beside each of SDPA's backends, over the cells of all lengths."""
+    """Says the geometric mean and the lowest of our speeds beside each of SDPA's backends, over all lengths."""
     of_lengths = [row for row in rows if row.group in OVER_LENGTHS]
     for peer in BESIDE_SDPA:
         found = {row.cell: speed.ratio for row in of_lengths if (speed := row.speed(OURS, peer))}

@@ -1,4 +1,4 @@
-"""`calibrated` makes a machine of what microbenchmarks measured on a GPU, and of another machine's numbers for the rest."""
+"""`calibrated` makes a machine of what microbenchmarks measured on a GPU, and of another's numbers for the rest."""
 
 from __future__ import annotations
 

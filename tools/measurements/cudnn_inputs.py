@@ -1,4 +1,4 @@
-"""Tries cuDNN's backward beside FlashAttention-2's at every number of keys beyond a multiple of 128, and at several LSEs.
+"""Tries cuDNN's backward beside FlashAttention-2's at each number of keys past a multiple of 128, and several LSEs.
 
     python tools/measure.py cudnn-inputs --output results/training-cudnn-inputs-h200.jsonl
 
@@ -34,16 +34,13 @@ METHOD = (
 
 @dataclass(frozen=True)
 class Tried(Measured):
-    """A Tried says with which inputs of a problem, and of fewer keys, cuDNN's gradients were wrong.
+    """A Tried says with which inputs of a problem, and of fewer keys, cuDNN's gradients were wrong."""
 
-    `cudnn` are the versions of cuDNN and torch. `levels` are the LSEs that rows have, about. An input is a number of keys
-    and a level; `tried` counts them, and each of `wrong` is the number of keys, the level, and what was wrong.
-    """
-
-    cudnn: str
+    cudnn: str  # the versions of cuDNN and torch
     problem: dict[str, Any]
-    levels: tuple[float, ...]
-    tried: int
+    levels: tuple[float, ...]  # the LSEs that rows have, about
+    tried: int  # inputs, which are a number of keys and a level
+    # Of each input the number of keys, the level, and what was wrong.
     wrong: tuple[tuple[int, float, str], ...] = ()
 
 

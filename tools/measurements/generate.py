@@ -4,8 +4,8 @@
 
 The model is a Llama of Transformers from a config, with random weights. Its cache is there, and grows in place. Entries
 are sampled in turn: as a CUDA graph of one token's step, and step by step from Python, where the host's time counts.
-Before that the graph's tokens must be those of the same steps without a graph, and `what` says how many tokens are those
-of Transformers' own attention, "eager". The script takes about a minute on an H200, and needs no network.
+Before that the graph's tokens must be those of the same steps without a graph, and `what` says how many tokens are
+those of Transformers' own attention, "eager". The script takes about a minute on an H200, and needs no network.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def _layer_class() -> type[Any]:
 
 
 def equal_tokens(of: Generation, attend: Any, in_graph: bool) -> int:
-    """Returns how many tokens are those that "eager" generates, each behind eager's. Raises InputError for a graph's own."""
+    """Returns how many tokens are those of "eager", each behind eager's. Raises InputError for a graph's own tokens."""
     token, equal = torch.full((1, 1), 5, device=of.device), 0
     for at in range(TOKENS):
         wanted = of.logits(token, at, (EAGER, nullcontext)).argmax()

@@ -13,7 +13,7 @@ backends are forced around all calls of a round, so what forcing costs does not 
 --first measures the first result of a new process, with kernels in the disk cache. Before the clock starts torch is
 imported, the device is initialised and the inputs are there; then tl_attention is imported, called and waited for.
 
---backward measures forward and backward of one short problem, where the host's time counts: loops of calls, with one wait
+--backward measures forward and backward of one short problem, where the host's time counts: loops of calls, with a wait
 for the GPU at the end of each loop. The calls that the rules give to FlashAttention-2 first are over before.
 
 The output has a line of JSON for each candidate, with everything that it was measured with. The exit code is 2 where
@@ -98,7 +98,7 @@ Timer = Callable[[Candidate, int], list[int]]
 
 
 def candidates() -> list[Candidate]:
-    """Returns our candidates and their peers: SDPA, and FlashAttention-3 for packed sequences, which must be installed."""
+    """Returns our candidates and their peers: SDPA and, for packed sequences, FlashAttention-3, which must be there."""
     if reason := peers.why_not(peers.FA3, PACKED):
         raise InputError(f"host: {reason}, expected it for the calls of packed sequences")
     q, k, v = make_inputs(SHAPE, seed=1, device="cuda")

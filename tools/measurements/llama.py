@@ -1,14 +1,17 @@
 """Trains a Llama of Transformers with SDPA's own attention and with ours, and compares step times and losses.
 
-    python tools/measure.py llama --output results/training-llama-h200.jsonl --losses results/training-llama-losses-h200.jsonl
+    python tools/measure.py llama --output results/training-llama-h200.jsonl \\
+        --losses results/training-llama-losses-h200.jsonl
 
-Models are made from a config, with random weights: 8 layers with 16 heads of 128, and with 32 heads on 8. Each is trained
-eagerly and compiled, with SDPA as it is, with SDPA on our kernels (register_sdpa), and with Transformers' layers on our
-kernels (register_transformers). Blocks of steps take turns. Users get the same: the backward is chosen by rule, whose first
-100 calls of a shape are over before the clock starts. `seen` has the attention's operators and kernels of one step.
+Models are made from a config, with random weights: 8 layers with 16 heads of 128, and with 32 heads on 8. Each is
+trained eagerly and compiled, with SDPA as it is, with SDPA on our kernels (register_sdpa), and with Transformers'
+layers on our kernels (register_transformers). Blocks of steps take turns. Users get the same: the backward is chosen by
+rule, whose first 100 calls of a shape are over before the clock starts. `seen` has the attention's operators and
+kernels of one step.
 
-The losses of shorter trainings with ours, SDPA's flash and SDPA's cuDNN are judged as `training` does (losses.py). The exit
-code is 1 if a seed fails, or if ours takes more than 1.01 times SDPA's time. The script takes about 4 minutes on an H200.
+The losses of shorter trainings with ours, SDPA's flash and SDPA's cuDNN are judged as `training` does (losses.py). The
+exit code is 1 if a seed fails, or if ours takes more than 1.01 times SDPA's time. The script takes about 4 minutes on
+an H200.
 """
 
 from __future__ import annotations
@@ -108,7 +111,7 @@ def llama_of(shape: AttentionShape, layers: int, seed: int, device: str) -> Any:
     return model.to(torch.bfloat16).train()
 
 
-# --- times -------------------------------------------------------------------------------------------------------------
+# --- times ------------------------------------------------------------------------------------------------------------
 
 
 class Training:
@@ -182,7 +185,7 @@ def attention_in(run: Callable[[], object], device: str) -> tuple[str, ...]:
     return tuple(sorted(name for name in names if ATTENTION.search(name) and not AROUND.search(name)))
 
 
-# --- losses ------------------------------------------------------------------------------------------------------------
+# --- losses -----------------------------------------------------------------------------------------------------------
 
 
 class Logits(torch.nn.Module):

@@ -23,18 +23,15 @@ BLOCK, WARM_UP_BLOCKS = 10, 2
 
 @dataclass(frozen=True)
 class TrainingRun(Measured):
-    """A run is one training of a model with so many layers, each with this problem's attention.
-
-    `losses` has the loss of each step, as far as losses are finite; `block_s` has the seconds of each BLOCK steps.
-    """
+    """A run is one training of a model."""
 
     attention: str
-    problem: dict[str, Any]
+    problem: dict[str, Any]  # of each layer's attention
     layers: int
     rate: float
     steps: int
-    losses: tuple[float, ...]
-    block_s: tuple[float, ...] = ()
+    losses: tuple[float, ...]  # of each step, as far as losses are finite
+    block_s: tuple[float, ...] = ()  # the seconds of each BLOCK steps
 
     @property
     def steps_per_second(self) -> float | None:
@@ -50,22 +47,17 @@ def smoothed(losses: Sequence[float], over: int = SMOOTHED_OVER) -> list[float]:
 
 @dataclass(frozen=True)
 class Judged:
-    """This is the judgement of one seed. Its lists have an entry for each step from SMOOTHED_OVER on.
-
-    `smooth` has the smoothed losses of each attention. `apart` is the smoothed absolute difference of our loss and
-    flash's. `allowed` is MOST times the largest such difference of flash and cuDNN up to that step. `of_means` is the
-    largest apart / allowed if losses are smoothed before they are subtracted. It is reported and not judged: such
-    differences cancel, also between flash and cuDNN. `spread` is how far apart flash's seeds end. `broken` says which
-    attention's loss is not finite, and where.
-    """
+    """This is the judgement of one seed. Its lists have an entry for each step from SMOOTHED_OVER on."""
 
     seed: int
-    smooth: dict[str, list[float]]
-    apart: list[float]
-    allowed: list[float]
+    smooth: dict[str, list[float]]  # the smoothed losses of each attention
+    apart: list[float]  # the smoothed absolute difference of our loss and flash's
+    allowed: list[float]  # MOST times the largest such difference of flash and cuDNN up to that step
+    # The largest apart / allowed if losses are smoothed before they are subtracted. It is reported and not judged: such
+    # differences cancel, also between flash and cuDNN.
     of_means: float
-    spread: float
-    broken: str = ""
+    spread: float  # how far apart flash's seeds end
+    broken: str = ""  # which attention's loss is not finite, and where
 
     @property
     def outside(self) -> list[int]:
@@ -150,5 +142,5 @@ def _allowed(between: Sequence[float]) -> list[float]:
 
 
 def _part(apart: Sequence[float], allowed: Sequence[float]) -> float:
-    """Returns the largest quotient of a distance and the allowed one; infinite if 0 is allowed and the distance is not 0."""
+    """Returns the largest distance by the allowed one, infinite if 0 is allowed and the distance is not 0."""
     return max((a / b if b else math.inf for a, b in zip(apart, allowed) if a), default=0.0)

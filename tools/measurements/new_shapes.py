@@ -2,11 +2,11 @@
 
     python tools/measure.py new-shapes --output results/training-new-shapes-h200.jsonl
 
-cuDNN builds a plan for each new shape, and the rules of backward.yaml take it only after some calls of one. So where every
-step has a new length, a step by rule should take as long as one with FlashAttention-2 alone. The model is that of
-examples/transformer_block.py with 8 layers. Steps of the three take turns on one model, and no length comes twice. A line
-is recorded for each of the three. The exit code is 1 if steps by rule take more than 1.05 times as long as FlashAttention-2's.
-The script takes about a minute on an H200.
+cuDNN builds a plan for each new shape, and the rules of backward.yaml take it only after some calls of one. So where
+every step has a new length, a step by rule should take as long as one with FlashAttention-2 alone. The model is that of
+examples/transformer_block.py with 8 layers. Steps of the three take turns on one model, and no length comes twice. A
+line is recorded for each of the three. The exit code is 1 if steps by rule take more than 1.05 times as long as
+FlashAttention-2's. The script takes about a minute on an H200.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from tl_attention.op.backward import taking
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.schedule.files.backward import CUDNN, FLASH2
 
-# In these contexts the backward is chosen by rule, is FlashAttention-2, and is what the rule names from the first call on.
+# In these contexts the backward is chosen by rule, is FlashAttention-2, and is the rule's from the first call on.
 WAYS: Mapping[str, Callable[[], AbstractContextManager[Any]]] = {
     RULE: nullcontext,
     FLASH2: partial(taking, FLASH2),
@@ -94,7 +94,7 @@ def _batches(tokens: Tensor, turns: Sequence[Sequence[int]]) -> Iterator[Tensor]
 
 
 def plan_ms(shape: AttentionShape, count: int, device: str) -> tuple[float, ...]:
-    """Returns how many milliseconds longer the first backward of a new shape takes than the third, for so many shapes."""
+    """Returns how many milliseconds longer a new shape's first backward takes than its third, for so many shapes."""
     found = []
     with taking():
         # Longer than every length above.

@@ -49,10 +49,10 @@ Call = Callable[[], Tensor]
 
 
 class Flow(Batch):
-    """A flow is a batch of calls that are enqueued while they run: the host's time counts where the GPU waits for it."""
+    """A flow is a batch of calls that are enqueued while they run: the host's time counts if the GPU waits for it."""
 
     def sample(self) -> tuple[float, int | None]:
-        """Returns the milliseconds of one call, as the mean over a batch, and the SM clock in MHz while the batch ran."""
+        """Returns the milliseconds of one call, as the mean over a batch, and the SM clock in MHz during the batch."""
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         self._call()
         start.record()

@@ -1,7 +1,7 @@
 """Measures one SM of a Hopper GPU by microbenchmarks: how long instructions, barriers and copies take.
 
-The benchmarks are `probes.cu`, one TileLang kernel that runs one of them in each launch. All times are cycles of the SM's
-clock. `python tools/measure.py probes` prints what `measure` returns as JSON.
+The benchmarks are `probes.cu`, one TileLang kernel that runs one of them in each launch. All times are cycles of the
+SM's clock. `python tools/measure.py probes` prints what `measure` returns as JSON.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ WARPS, MARKS, NONE = 8, 64, 0xFFFFFFFF
 QUEUED, DELAYS = 19, (60, 130, 200, 300, 400, 700, 1100)
 # Copies in flight at once, and the bytes of each.
 SLOTS, SLOT = 4, 16384
-# Bytes of shared memory: A of 64 rows and 128 columns, B of up to 256 rows and 128 columns, or of 128 and 192; mbarriers.
+# Bytes of shared memory: A of 64 rows and 128 columns, B of up to 256 rows and 128, or of 128 and 192; mbarriers.
 B_AT, BARRIERS_AT = 16384, 16384 + 65536 + 65536
 SHARED = BARRIERS_AT + 1024
-# Bytes in global memory: of the buffer, of a part that the L2 holds, and where what is overwritten to empty the L2 begins.
+# Bytes in global memory: of the buffer, of a part that the L2 holds, and where the part begins that empties the L2.
 BUFFER, COMMON, FLUSHED = 1 << 30, 8 << 20, 512 << 20
 # Named barriers, and how long a wait may last.
 ALIGN, TURN, PATIENCE = 1, 2, 1 << 26
@@ -107,7 +107,7 @@ def product_text(width: int) -> str:
 
 
 def probes_kernel() -> Any:
-    """Returns a TileLang prim_func that runs one probe on `blocks` blocks, as `tl_attention_probe` in probes.cu says."""
+    """Returns a TileLang prim_func that runs a probe on `blocks` blocks, as `tl_attention_probe` in probes.cu says."""
     import tilelang.language as T
 
     blocks = T.dynamic("blocks")
@@ -145,7 +145,7 @@ def compile_probes(arch: str = HOPPER.arch) -> Any:
 
 
 def since(start: int, mark: int) -> int:
-    """Returns the cycles from one mark to another, at most 2^31 before it or after; a mark is the clock's lower half."""
+    """Returns the cycles from one mark to another, from -2^31 to 2^31; a mark is the lower half of the clock."""
     return (mark - start + (1 << 31)) % (1 << 32) - (1 << 31)
 
 
@@ -191,7 +191,7 @@ class Probes:
         return self.blocks(probe, iterations, **options)[0]
 
     def burst(self, probe: str, kind: str, width: int) -> list[float]:
-        """Returns the marks of products on an idle tensor pipe, as cycles from the first: the last is when all have ended."""
+        """Returns the marks of products on an idle tensor pipe, in cycles from the first to the end of all."""
         warp = self.one(probe, size=width, from_registers=kind == "rs")[0]
         return [since(warp[0], mark) for mark in warp[: 14 if probe == "BURST_EACH" else 3]]
 
@@ -216,13 +216,13 @@ class Probes:
             yield f"wgmma_{name}", round(since(warp[5], warp[CHUNKS - 5]) / CHUNK / (CHUNKS - 10), 3)
 
     def queues(self) -> Iterator[Named]:
-        """Yields when two warpgroups' products of 176 columns have ended, the first one's and the second one's, by delay."""
+        """Yields when two warpgroups' products of 176 columns have ended, the first's and the second's, by delay."""
         for delay in DELAYS:
             runs = [self.one("QUEUE", ROUNDS + n % 2, groups=2, size=delay) for n in range(REPEATS)]
             yield f"two_queues_{delay}", [median(warps[warp][QUEUED] for warps in runs) for warp in (0, 4)]
 
     def vector(self) -> Iterator[Named]:
-        """Yields the cycles for each instruction of a warp: of one or two in each quarter, in chains, beside products."""
+        """Yields the cycles of each instruction of a warp: of one or two in a quarter, in chains, beside products."""
 
         def took(probe: str, bodies: int, groups: int) -> float:
             return span(self.one(probe, bodies, groups=groups)[: 4 * groups])
@@ -245,7 +245,7 @@ class Probes:
                 yield f"{probe.lower()}_{ending}_interval", FAILED if failed else round(median(intervals), 3)
 
     def barriers(self) -> Iterator[Named]:
-        """Yields what it takes from one warpgroup's arrival to the end of another's wait, and what rounds of two take."""
+        """Yields what it takes from a warpgroup's arrival to the end of another's wait, and what rounds of two take."""
 
         def handover(probe: str) -> float:
             warps = self.one(probe, groups=2)

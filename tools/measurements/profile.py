@@ -3,9 +3,9 @@
     python tools/measure.py profile best seed --output FILE
     python tools/measure.py profile best --theory
 
-Every kernel runs once as a warm-up and once under ncu, in one process. The clocks are not fixed, so a duration differs from
-that of `tl-attention bench`. Of a peer that launches several kernels the longest one counts. `tl-attention report FILE` shows
-what was recorded. The theory needs no GPU.
+Every kernel runs once as a warm-up and once under ncu, in one process. The clocks are not fixed, so a duration differs
+from that of `tl-attention bench`. Of a peer that launches several kernels the longest one counts.
+`tl-attention report FILE` shows what was recorded. The theory needs no GPU.
 """
 
 from __future__ import annotations

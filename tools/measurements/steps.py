@@ -1,4 +1,4 @@
-"""Training steps with several attentions, which take turns, are recorded and compared by the median of paired ratios."""
+"""Training steps with several attentions take turns, and are recorded and compared by the median of paired ratios."""
 
 from __future__ import annotations
 
@@ -18,22 +18,17 @@ SDPA, RULE = "sdpa", "rule"
 
 @dataclass(frozen=True)
 class Steps(Measured):
-    """A Steps has the times of one attention's blocks of training steps, which took turns with other attentions' blocks.
+    """A Steps has the times of one attention's blocks of training steps, which took turns with other attentions'."""
 
-    `model` says what was trained; each of its layers has this problem's attention. `seqs` are the lengths of blocks whose
-    lengths differ: then the problem is the longest. `seen` names the attention's operators and kernels that a profiler
-    saw in one step. `plan_ms` is how much longer a new shape's first backward takes than a later one.
-    """
-
-    model: str
+    model: str  # what was trained
     attention: str
-    problem: dict[str, Any]
+    problem: dict[str, Any]  # of each layer's attention
     layers: int
     steps: Annotated[int, Field(gt=0)]
     block_s: tuple[Positive, ...]
-    seqs: tuple[int, ...] = ()
-    seen: tuple[str, ...] = ()
-    plan_ms: tuple[float, ...] = ()
+    seqs: tuple[int, ...] = ()  # the lengths of blocks whose lengths differ: then the problem is the longest
+    seen: tuple[str, ...] = ()  # the attention's operators and kernels that a profiler saw in one step
+    plan_ms: tuple[float, ...] = ()  # how much longer a new shape's first backward takes than a later one
 
     @property
     def step_ms(self) -> float:
@@ -42,7 +37,7 @@ class Steps(Measured):
 
 
 def ratios(rows: Sequence[Steps], to: str) -> dict[str, float]:
-    """Returns the times of attentions as parts of the time of the one named `to`: medians over rounds, without itself."""
+    """Returns the times of attentions as parts of the time of the one named `to`: medians over rounds, without `to`."""
     by_name = {row.attention: row for row in rows}
     other = by_name.pop(to)
     return {

@@ -1,9 +1,9 @@
-"""Records a timeline as `tl-attention trace` does, of any problem and window of iterations, and has ncu count beside it.
+"""Records a timeline as `tl-attention trace` does, of any problem and window, and has ncu count beside it.
 
     python tools/measure.py timeline best --softcap 30 --skip 100 --iterations 80 --output FILE
     python tools/measure.py timeline best --ncu --output FILE
 
-`tl-attention trace --of FILE` shows it. With --skip no loads are shown on their way: roles then begin in different tiles.
+`tl-attention trace --of FILE` shows it. With --skip no loads are shown in flight: roles then begin in other tiles.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ FAILED = 1
 
 @dataclass(frozen=True)
 class Setting:
-    """A setting says what is trained: a model of so many layers, on which problem, for how many steps and at which rate."""
+    """A setting says what is trained, for how many steps and at which rate."""
 
     shape: AttentionShape
     layers: int = 4

@@ -66,7 +66,7 @@ def resized(keys: Keys, block_N: int) -> Change:
 
 
 def _columns(keys: Keys, statement: str) -> list[tuple[int, ...]]:
-    """Returns the columns of a statement's chunks, for a whole one all that it may have: head_dim is not the schedule's."""
+    """Returns the columns of a statement's chunks; a whole one may have those of any head_dim."""
     if columns := keys.split.columns(statement):
         return [columns]
     return [(keys.block_N,)] if statement in OF_KEYS else [sizes_of(size)[1:] for size in DEFAULT_HEAD_DIMS]

@@ -1,1 +1,1 @@
-"""Pages are made from records and schedules: each has a module here, and its words in texts/; `tools/make.py` writes it."""
+"""Pages are made from records and schedules by `tools/make.py`: each has a module here, and its words in texts/."""

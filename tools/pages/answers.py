@@ -32,7 +32,7 @@ def of_l(card: str, group: str, peer: str, causal: bool) -> Comparison:
 
 
 def one_number() -> str:
-    """Says how fast tl-attention is, for README and index: median and range of each card, and medians with a causal mask."""
+    """Says how fast tl-attention is, for README and index: each card's median and range, and its causal medians."""
     full, causal = ({card: of_l(card, "L", "fa3", causal) for card in CARDS} for causal in (False, True))
     medians = " and ".join(
         f"{speed.ratio:.3f}x{the} on an {card.upper()}" for the, (card, speed) in zip((" the speed", ""), full.items())

@@ -60,7 +60,7 @@ def spread(ratios: Sequence[float]) -> str:
 
 
 def read_all(card: str) -> list[CellRow]:
-    """Reads a card's cells and, at the tables' lengths and in the same dtype, its grid; the smallest head comes first."""
+    """Reads a card's cells and, at the tables' lengths and in the same dtype, its grid; the smallest head is first."""
     cells = read(record("cells", card))
     dtype = cells[0].shape.dtype
     grid = [row for row in read(record("grid", card)) if row.shape.seq_kv in LENGTHS and row.shape.dtype == dtype]

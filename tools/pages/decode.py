@@ -1,4 +1,4 @@
-"""Makes the tables of few queries on many keys in docs/pytorch-measurements.md: of a batch, of packed sequences, and of a model's token."""
+"""Makes tables of docs/pytorch-measurements.md, of few queries on many keys: a batch, packed, a model's token."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def decode() -> str:
 
 
 def packed_decode() -> str:
-    """Makes the table of packed sequences of one query each beside FlashAttention-3, and says how fast those of more are."""
+    """Makes the table of packed sequences of one query beside FlashAttention-3, and says how fast those of more are."""
     rows = read(record("packed-decode"))
     columns = {f"kv{heads}_q1": f"32 heads on {heads}" for heads in HEADS}
     few, some = (speeds([row for row in rows if row.group.endswith(f"_{kind}")], "fa3") for kind in ("few", "some"))
@@ -82,10 +82,7 @@ def mixes() -> str:
 
 
 def _of_lengths(rows: Sequence[CellRow], heading: str, lengths: dict[str, str], groups: dict[str, str]) -> str:
-    """Makes a table of speeds beside FlashAttention-3: a row for each kind of lengths, a column for each group of cells.
-
-    Both map names in cells to words.
-    """
+    """Makes a table of speeds beside FlashAttention-3 from two maps of names in cells to words, of rows and columns."""
     found = {row.cell.removesuffix("-causal"): _ratio(row, "fa3") for row in rows}
     lines = [[words, *(found[f"{group}-{name}"] for group in groups)] for name, words in lengths.items()]
     return markdown([heading, *groups.values()], lines)

@@ -43,7 +43,7 @@ def by_formula(schedule: Schedule, head_dim: int) -> dict[str, int]:
 
 
 def counted(schedule: Schedule, head_dim: int, loops: Sequence[Loop]) -> dict[str, int]:
-    """Counts the instructions of the steady loop, for one KV block. Raises InputError unless it has a block's products."""
+    """Counts the steady loop's instructions for a KV block. Raises InputError unless it has a block's products."""
     products = products_of_a_block(schedule, head_dim)
     loop = steady(loops)
     found = loop.products if loop else 0

@@ -23,7 +23,7 @@ from tl_attention.lab.show.table import markdown
 from tl_attention.problem.mask import CAUSAL
 
 GRID = record("grid")
-# What emulating every 10th exponential gained in the text, in percent: heads on heads of K and V, causal, dtype; 1k to 32k.
+# What emulating every 10th exponential gained in the text, in percent: heads on KV heads, causal, dtype; 1k to 32k.
 TEXT_GAINS: dict[tuple[int, int, bool, str], tuple[float, ...]] = {
     (16, 16, False, "bf16"): (0.8, 1.1, 0.2, 2.9, 2.5, 2.3),
     (16, 16, False, "fp16"): (0.8, 1.1, 2.2, 2.0, 2.5, 3.1),
@@ -88,7 +88,7 @@ def _floats(ladder: Ladder, rows: Mapping[str, Row], name: str) -> tuple[dict[st
 
 
 def grid_and_time(ladder: Ladder, rows: Sequence[Row]) -> dict[str, object]:
-    """Returns where the time of each step goes, and the text's 48 problems: its change here, and ours beside the peers."""
+    """Returns where each step's time goes, and the text's 48 problems: its change here, and ours beside the peers."""
     cells = read_cells(GRID)
     lengths = sorted({cell.shape.seq_kv for cell in cells})
     groups = grouped(cells, panels.key_of)

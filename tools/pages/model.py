@@ -1,7 +1,7 @@
 """Makes the tables of docs/model.md: what the model predicted, and what was measured.
 
-A pair of schedules counts if the intervals of their ratios do not overlap. The schedules that the model was fitted to do not
-count. A model of rank r has (1 + r) / 2 of the pairs the right way round.
+A pair of schedules counts if the intervals of their ratios do not overlap. The schedules that the model was fitted to
+do not count. A model of rank r has (1 + r) / 2 of the pairs the right way round.
 """
 
 from __future__ import annotations
@@ -34,22 +34,19 @@ MISSES = ("block_M_192", "v_stages_3", "wait_exactly_after_64")
 
 
 class Case(NamedTuple):
-    """A Case is a schedule in a cell, with its time and its ratio to the cell's default, both measured and predicted.
-
-    `least` and `most` are the interval of the measured ratio, `per_key` the instructions of the
-    loop for each key, `default_per_key` those of the default.
-    """
+    """A Case is a schedule in a cell, with its time and its ratio to the cell's default, measured and predicted."""
 
     cell: str
     schedule: str
     ms: float
     ratio: float
+    # The interval of the measured ratio.
     least: float
     most: float
     predicted_ms: float
     predicted_ratio: float
-    per_key: float
-    default_per_key: float
+    per_key: float  # the loop's instructions for each key
+    default_per_key: float  # the same of the default
 
 
 class Rank(NamedTuple):
@@ -107,7 +104,7 @@ def judged(gpu: str = "h200") -> list[Case]:
 
 
 def rank(found: Sequence[Case], of: Callable[[Case], float], near: bool = False) -> Rank:
-    """Returns how well `of` ranks pairs of one cell; `near` takes only those within 5 % of the cell's fastest schedule."""
+    """Returns how well `of` ranks pairs of one cell; `near` takes those within 5 % of the cell's fastest schedule."""
     fastest: dict[str, float] = {}
     for case in found:
         fastest[case.cell] = min(case.ratio, fastest.get(case.cell, case.ratio))
@@ -143,7 +140,7 @@ def constant_error(found: Sequence[Case]) -> float:
 
 
 def counted_error(found: Sequence[Case]) -> float:
-    """Returns the median error of the ratios of neighbours, if instructions for a key are compared with the default's."""
+    """Returns the median error of neighbours' ratios, if a key's instructions are compared with the default's."""
     return median(abs(case.per_key / case.default_per_key / case.ratio - 1) for case in found if is_neighbour(case))
 
 

@@ -1,4 +1,4 @@
-"""Reads the predictions of the experiments, as words and as intervals of speed, and compares them with what was measured."""
+"""Reads the experiments' predictions, as words and as intervals of speed, and compares them with measurements."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ class Interval:
 
 @dataclass(frozen=True)
 class Outcome:
-    """An outcome has what was predicted of an experiment, in words and as an interval, and the speed that was measured."""
+    """An outcome has what was predicted of an experiment, and what was measured."""
 
     name: str
-    words: str
+    words: str  # what was predicted
     predicted: Interval
-    speed: float
+    speed: float  # that was measured
 
     @property
     def came_true(self) -> bool:

@@ -27,7 +27,7 @@ MLA = {"mla16": "16 heads", "mla128": "128 heads"}
 
 
 def packed() -> str:
-    """Makes the tables: each kind of lengths beside FlashAttention-3 without a mask and with a causal one, then latent attention."""
+    """Makes the tables: each kind of lengths beside FlashAttention-3, full and causal, then latent attention."""
     rows = read(record("packed"))
     lines = [[words, *(_both(rows, of, name) for of in HEADS)] for name, words in LENGTHS.items()]
     dense = [row for row in rows if DENSE in row.peers]

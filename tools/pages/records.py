@@ -19,11 +19,11 @@ EVALUATED = "the leaderboard's own: CUDA events around each call, as many calls 
 
 @dataclass(frozen=True)
 class Made:
-    """A Made says how a record was made: cells of its line, the number of its rounds, and the names of its schedules."""
+    """A Made says how a record was made."""
 
-    cells: tuple[str, ...]
-    rounds: str
-    names: str
+    cells: tuple[str, ...]  # of the record's line in a table
+    rounds: str  # how many
+    names: str  # of its schedules
 
     def __str__(self) -> str:
         return " | ".join(self.cells)

@@ -76,7 +76,7 @@ def benches() -> Iterator[str]:
 
 
 def grid_table(of: Sequence[tuple[str, str]]) -> str:
-    """Makes a line for each dtype and peer, mask and card at 16 heads, a column for each length, and one for problem L."""
+    """Makes a line for each dtype and peer, mask and card at 16 heads, a column for each length, and a line for L."""
     cells = {card: [row for row in read(record("grid", card)) if row.shape.heads == 16] for card in CARDS}
     lengths = sorted({row.shape.seq_kv for rows in cells.values() for row in rows})
     lines = [

@@ -1,7 +1,7 @@
 """Makes the tables of docs/where-the-time-goes.md, and that of a ladder, from the timelines in results/timelines/.
 
-A role that issues products is counted by KV block: so tiles of several lengths compare. What lies between the last product
-of a tile and the first one of the next is its boundary.
+A role that issues products is counted by KV block: so tiles of several lengths compare. What lies between the last
+product of a tile and the first one of the next is its boundary.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ COLUMNS = ("issues", "vector", "waits for products", "for data", "for room", "fo
 # Links to the page begin with two or three steady iterations of a schedule.
 TIMELINES_PAGE, SHOWN = "_extra/timelines.html", "30000+8000"
 COUNTED = RESULTS / "profile-experiments-h200.jsonl"
-# Experiments with a prediction that did not come true, by the prefix of their timelines, and the folders of their names.
+# Experiments with a prediction that failed, by the prefix of their timelines, and the folders of their names.
 FOLDERS = {"experiment": ("experiments",), "causal": ("experiments", "causal")}
 WRONG = (
     *(f"wait_exactly_after_{columns}" for columns in (16, 32, 64, 80, 112)),
@@ -93,7 +93,7 @@ class Roles:
         return found
 
     def in_loop(self, columns: Iterable[str] = COLUMNS) -> float:
-        """Returns the mean cycles of a KV block, without the boundaries of tiles, that go to some columns of the table."""
+        """Returns the mean cycles of a KV block, without tiles' boundaries, that go to some columns of the table."""
         inside = ((_inside(one), one.kv_blocks) for one in self.multiplying)
         return mean(sum(parts[name] for name in columns) / kv_blocks for parts, kv_blocks in inside)
 
@@ -270,7 +270,7 @@ def cases() -> str:
 
 
 def steps(names: Mapping[str, str]) -> str:
-    """Makes the table of a ladder's steps, {step: timeline}: how busy the tensor pipe was, and where a role's time goes."""
+    """Makes the table of {step: timeline}: how busy the tensor pipe was, and where a role's time goes."""
     lines = [
         (step, f"{100 * found.busy:.1f} %", *split(found)) for step, found in zip(names, map(recorded, names.values()))
     ]

@@ -1,4 +1,4 @@
-"""Draws the error of each verified output as a part of its budget, by dtype, mask and head size: ours, and the peers'."""
+"""Draws each verified output's error as a part of its budget, by dtype, mask and head size: ours and the peers'."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ STYLE: dict[Any, Any] = {
 
 
 class Picture:
-    """The picture has two iterations: buffers on the left, the threads' operations in the middle, products on the right."""
+    """The picture has two iterations: buffers on the left, the threads' operations, and products on the right."""
 
     def __init__(self, program: Program) -> None:
         self.program, self.shown = program, Iterations(program)
@@ -136,7 +136,7 @@ class Picture:
         self._text(MARGIN, y + 7, "Time runs down, not to scale.", SMALL, ha="left", color=FAINT)
 
     def _named_box(self, x: float, width: float, start: int, end: int, name: str, **style: Any) -> None:
-        """Draws a box from the middle of one row to that of another, as far as rows are shown, with a name where it fits."""
+        """Draws a box from the middle of one row to that of another, as far as shown, with a name where it fits."""
         top, bottom = self._y(start), self._y(end)
         if bottom <= top:
             return

@@ -190,10 +190,10 @@ def share_of_product(axes: Axes, product: float, words: str) -> None:
 
 @dataclass(frozen=True)
 class Beside:
-    """Our figures and the text's are in percent, one for each step, None where there is none; `unit` says what 100 % is."""
+    """Our figures and the text's stand beside each other in percent, one for each step."""
 
-    unit: str
-    ours: tuple[float | None, ...]
+    unit: str  # what 100 % is
+    ours: tuple[float | None, ...]  # None where a step has no figure
     text: tuple[float | None, ...]
 
 

@@ -1,4 +1,4 @@
-"""Draws TFLOPS over the length of the sequence, a panel for each mask, number of heads and dtype, all peers beside ours."""
+"""Draws TFLOPS over the length of the sequence, a panel for each mask, heads and dtype, all peers beside ours."""
 
 from __future__ import annotations
 

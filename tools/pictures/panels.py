@@ -31,7 +31,7 @@ def key_of(row: CellRow) -> Key:
 
 
 def by_panel(rows: Sequence[CellRow]) -> dict[Key, list[CellRow]]:
-    """Returns the cells of each series by length; series without a mask come first, and else the record's order holds."""
+    """Returns the cells of each series by length; series without a mask first, and else in the record's order."""
     found = grouped(rows, key_of)
     ordered = sorted(found, key=lambda key: key.mask != FULL)
     return {key: sorted(found[key], key=lambda row: row.shape.seq_kv) for key in ordered}

@@ -15,14 +15,11 @@ SHOWN = 2
 
 @dataclass(frozen=True)
 class Row:
-    """A row is one operation of the threads that compute, or vector statements of one KV block that follow each other.
-
-    `block` is counted from the block of iteration t; it is None where the operation concerns none.
-    """
+    """A row is one operation of the threads that compute, or successive vector statements of one KV block."""
 
     iteration: int
     operations: tuple[Operation, ...]
-    block: int | None
+    block: int | None  # counted from the block of iteration t; None where the operation concerns none
 
     @property
     def kind(self) -> str:
@@ -31,11 +28,12 @@ class Row:
 
 @dataclass(frozen=True)
 class Filled:
-    """A KV block fills a buffer of a ring: it is on its way from row `start` on, read from `ready` on, released at `end`."""
+    """A KV block fills a buffer of a ring."""
 
     load: str
     slot: int
     block: int
+    # Rows: it is on its way from `start` on, read from `ready` on, and released at `end`.
     start: int
     ready: int
     end: int
@@ -108,7 +106,7 @@ class Iterations:
         ]
 
     def _row(self, kind: str, statement: str, block: int) -> int:
-        """Returns the row in which an operation is done for a block; it may lie before or behind the rows that are shown."""
+        """Returns the row in which an operation is done for a block; it may lie before or behind the shown rows."""
         row, lag = next(
             (row, op.lag)
             for row, ops in enumerate(self._steady)

@@ -1,4 +1,4 @@
-"""Pictures share a style: sizes, colours that differ in grey too, and settings that give the same bytes on each machine."""
+"""Pictures share sizes, colours that differ in grey too, and settings that give the same bytes on each machine."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def json_schema() -> str:
 
 
 def _loosened(model: Schema, models: dict[str, Schema]) -> Schema:
-    """Makes the keys of a model's JSON Schema optional, in place, and returns a schema of what a whole file must give."""
+    """Makes a model's JSON Schema's keys optional, in place, and returns a schema of what a whole file must give."""
     must: Schema = {"required": required} if (required := model.pop("required", None)) else {}
     whole: Schema = {}
     for key, entry in model["properties"].items():
