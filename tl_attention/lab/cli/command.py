@@ -180,16 +180,13 @@ INDENT = 2
 
 
 class Command(click.Command):
-    """A `Command` checks what it may write before it begins, and ends its help with examples.
-
-    `examples` maps each example, without `tl-attention`, to what it does. `gone` says of each option that the command
-    had what stands for it.
-    """
+    """A `Command` checks what it may write before it begins, and ends its help with examples."""
 
     def __init__(
         self, *args: Any, examples: Mapping[str, str], gone: Mapping[str, str] | None = None, **kwargs: Any
     ) -> None:
         super().__init__(*args, **kwargs)
+        # What each example does, and what stands for each option that the command had.
         self.examples = {f"tl-attention {text}": words for text, words in examples.items()}
         self.gone = gone or {}
 

@@ -38,20 +38,18 @@ Compiling = Generator[tuple[Candidate, Compiled], None, None]
 class Session:
     """A session checks, compiles, verifies and times candidates in one run, and makes one row of each.
 
-    `record` gets a row as soon as the row is complete. `seed`, of the inputs, is fresh by default. `arch` is the arch
-    of the card to compile for, by default the card at hand: nothing is launched on a GPU of another arch. `compilers`
-    compile candidates, and `worker` is the process that has the GPU; the session ends both. Raises InputError where no
-    nvcc can compile, or, unless an arch is given, where the GPU is no known card.
-
-    Its methods raise CallFailed where the machine fails, not a candidate.
+    Raises InputError where no nvcc can compile, or, unless an arch is given, where the GPU is no known card. Its
+    methods raise CallFailed where the machine fails, not a candidate.
     """
 
     def __init__(
         self,
-        record: Callable[[Row], object],
+        record: Callable[[Row], object],  # gets a row as soon as the row is complete
         *,
-        seed: int | None = None,
+        seed: int | None = None,  # of the inputs, by default a fresh one
+        # Of the card to compile for, by default the card at hand: nothing is launched on a GPU of another arch.
         arch: str | None = None,
+        # The session ends both: what compiles candidates, and the process that has the GPU.
         compilers: Callable[[Sequence[Candidate]], Compiling] | None = None,
         worker: Worker | None = None,
     ):
