@@ -62,7 +62,7 @@ def flash2(
     offsets: tuple[Tensor, Tensor] | None = None,
     longest: tuple[int, int] | None = None,
 ) -> tuple[Tensor, ...]:
-    """Returns the gradients of q, k and v by FlashAttention-2, whose masks end together as ours do.
+    """Returns the gradients of q, k and v by FlashAttention-2, whose masks are aligned bottom right as ours are.
 
     Tensors are (batch, seq, heads, head_dim) with any strides, and the LSE (batch, heads, seq_q), contiguous. Of packed
     sequences, with `offsets` of q and of k, they are (rows, heads, head_dim), and the LSE (heads, rows). The heads of V

@@ -77,7 +77,7 @@ def attention(
             no value, so it only enters the denominator.
         layout: "bhsd" as above, or "bshd" where q, k, v and the output are (batch, seq, heads, head_dim).
         return_lse: return (output, LSE). The LSE (log-sum-exp) is each row's natural logarithm of the sum of
-            exp(score), its sink included: fp32 of shape (batch, heads, seq_q), -inf for a row without key and sink.
+            exp(score), its sink included: fp32 of shape (batch, heads, seq_q), -inf for a row without a key or a sink.
         out: a tensor to write the output to, which is also returned. It may be strided as the inputs may, and must not
             share an element with them or with sinks.
         schedule: a name (`tl-attention list` shows them), a file, a label or a Schedule. By default the case decides,

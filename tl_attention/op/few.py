@@ -30,8 +30,8 @@ class Parts(NamedTuple):
 def in_one_tile(shape: AttentionShape, schedule: Schedule) -> tuple[AttentionShape, int]:
     """Returns the problem that the schedule's kernel computes, and how many heads of Q have rows in one of its tiles.
 
-    They are heads that share K and V, which are read once for all of them. For packed sequences these are all; for a
-    batch they are as many as make the fewest tiles of few queries: 64 rows of two heads fill a tile where ten rows of
+    They are heads that share K and V, which are read once for all of them. For packed sequences that is always so; for
+    a batch they are as many as make the fewest tiles of few queries: 64 rows of two heads fill a tile where ten rows of
     each of six leave a fourth tile for the rest. The problem has no mask where a single query sees all keys.
     """
     # Windows that are open to the right need some rows of each head, for the proof to see all that they may do. Prompts

@@ -95,5 +95,5 @@ def stored(registers, row, tile, s, c):
 
 
 def row_of_part(tile, s, c):
-    """Returns the first of a warpgroup's rows among the results of parts, for a packed tile's place for each head."""
+    """Returns the first of a warpgroup's rows among results of parts, of which a packed tile has a place per head."""
     return ((tile.result - 1) * s.heads + tile.head) * c.block_M + tile.wg * ROWS

@@ -85,7 +85,7 @@ STORE_LSE_OF = STORE_LSE.replaced(
 
 
 def device_code(schedule: Schedule, variant: Variant) -> list[DeviceCode]:
-    """Returns the device functions that stand before a kernel, in their order, some of which none may call."""
+    """Returns the device functions that stand before a kernel, in their order, though none may call some of them."""
     strided, of_heads, polynomial = variant.strided, variant.tile_heads > 1, schedule.softmax.exp2_polynomial
     per_head = of_heads and any(feature.per_head for feature in features_of(variant.acting))
     exp2 = [] if polynomial is None else [exp2_polynomial(COEFFICIENTS[polynomial.degree])]
