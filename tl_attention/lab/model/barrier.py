@@ -39,11 +39,11 @@ class Barrier:
 
 
 class Meeting(NamedTuple):
-    """A Meeting is a warp's next act at a barrier of this name: to wait for the end of `phase`, or to arrive."""
+    """A Meeting is a warp's next act at a barrier of this name: to wait, or to arrive."""
 
     name: str
     barrier: Barrier
-    phase: int = 0
+    phase: int = 0  # whose end a warp waits for
 
 
 # Gives the next meeting of a kind in a warp's order; None where nobody waits for it.

@@ -1,7 +1,7 @@
 """A discrete-event simulation of one SM: warps share a quarter's issue slots and pipes, its tensor core, and barriers.
 
-The four quarters of an SM do the same at the same time, as a warpgroup has a warp in each. So one quarter is simulated, with
-a warp for each warpgroup or, for a kernel by mma.sync, for every four warps.
+The four quarters of an SM do the same at the same time, as a warpgroup has a warp in each. So one quarter is simulated,
+with a warp for each warpgroup or, for a kernel by mma.sync, for every four warps.
 """
 
 from __future__ import annotations

@@ -35,25 +35,20 @@ Until = Generator[simpy.Event, Any, float]
 
 
 class Note(NamedTuple):
-    """A Note says that from cycle `at` on a warp does what `kind` and `name` say, such as ("wait", "K_full").
-
-    They are the words of a timeline. An "arrive" lasts no time, and changes nothing of what the warp does.
-    """
+    """A Note says from which cycle on a warp does what, in the words of a timeline, such as ("wait", "K_full")."""
 
     at: float
-    kind: str
+    kind: str  # An "arrive" lasts no time, and changes nothing of what the warp does.
     name: str
 
 
 @dataclass
 class Account:
-    """An Account is what a warp did: its notes, and when it got to each mark.
-
-    `waited` has the cycles of its waits and issues, by kind and name.
-    """
+    """An Account is what a warp did."""
 
     notes: list[Note] = field(default_factory=list)
-    marks: dict[tuple[object, ...], float] = field(default_factory=dict)
+    marks: dict[tuple[object, ...], float] = field(default_factory=dict)  # when the warp got to each
+    # The cycles of its waits and issues, by kind and name.
     waited: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
 
     def note(self, at: float, kind: str, name: str = "") -> None:
@@ -109,8 +104,8 @@ class Shared:
 class Warp:
     """A Warp runs steps in order, against the other warps of its quarter.
 
-    `meet` gives the barriers that it waits and arrives at, `products` the names of the groups of products that it issues, in
-    their order.
+    `meet` gives the barriers that it waits and arrives at, `products` the names of the groups of products that it
+    issues, in their order.
     """
 
     def __init__(self, name: tuple[int, int], shared: Shared, meet: Meetings, products: Iterator[str]):
