@@ -34,7 +34,7 @@ def test_every_option_in_force_is_shown_and_those_of_the_file_are_marked() -> No
         "  kernel.k_stages: K_shared has num_stages buffers",
         "* kernel.v_stages 3: buffers of V_shared",
         "* kernel.tile_scheduler dynamic: persistent, the next row tile comes from a counter in global memory",
-        "* kernel.tile_order tapered: row tiles of the last heads from the longest to the shortest, to end with these",
+        "* kernel.tile_order tapered: row tiles of the last heads from the longest to the shortest, to end with these; packed ones always are",
         "  kernel.blocks_per_sm 1: a thread block has an SM to itself",
         "* kernel.cluster 1: no cluster, every thread block loads its own K and V",
         "  kernel.rows_of head: a row tile has rows of one head",
