@@ -15,16 +15,16 @@ BUDGET = {
     "problem": 880,
     "schedule": 1860,
     "program": 1160,
-    "kernels": 3730,
-    "codeproof": 5450,
-    "compiler": 780,
+    "kernels": 3760,
+    "codeproof": 5330,
+    "compiler": 790,
     "op": 1910,
     "oracle": 420,
-    "lab": 7390,
+    "lab": 7410,
     "tools": 6390,
-    "tests": 27680,
-    "library": 16330,
-    "path": 8470,
+    "tests": 27740,
+    "library": 16240,
+    "path": 8500,
 }
 
 
