@@ -44,7 +44,7 @@ END_OF_PRELUDE = """#ifdef ENABLE_BF16
 
 
 def check_prelude(kernel: Kernel, functions: str) -> None:
-    """Raises Unsafe unless exactly `functions`, known headers and the kernels' declarations stand before the kernels."""
+    """Raises Unsafe unless `functions`, known headers and declarations, and nothing else, stand before the kernels."""
     kernels = [line for line in kernel.lines if "__launch_bounds__" in line]
     headers = [line for line in dict.fromkeys(kernel.lines) if line in HEADERS]
     declared = [re.sub(r"__launch_bounds__\(\d+, \d+\) ", "", line).removesuffix(" {") + ";" for line in kernels]
@@ -55,7 +55,7 @@ def check_prelude(kernel: Kernel, functions: str) -> None:
 
 
 def check_alone(kernel: Kernel, plan: HostPlan, variant: Variant) -> None:
-    """Raises Unsafe if another kernel stands before or behind the main one, or this one calls for one, but where one must be.
+    """Raises Unsafe if another kernel stands before or behind the main one, or is called for, where none must be.
 
     TileLang launches a kernel that waits for the one before it beside that one, whatever it is.
     """
@@ -70,7 +70,7 @@ def check_alone(kernel: Kernel, plan: HostPlan, variant: Variant) -> None:
 
 
 def check_signature(kernel: Kernel, plan: HostPlan, parameters: tuple[Parameter, ...], dtype: str) -> None:
-    """Raises Unsafe unless the launch gives the kernel what it takes, in its order, and as many threads as it is made for."""
+    """Raises Unsafe unless the launch has the kernel's parameters, in order, and the threads that it is made for."""
     names = tuple(parameter.name for parameter in parameters)
     if plan.arguments != names:
         raise Unsafe(f"its caller gives {', '.join(names)}, the host takes {', '.join(plan.arguments)}")

@@ -1,4 +1,4 @@
-"""This module finds the places in generated code at which a role begins to do something else, and says what it does there.
+"""This module finds the places in generated code at which a role begins to do something else, and what it does there.
 
 The time between two such places has a name then: a wait, the issue of a product, a load, a group of vector statements.
 """
@@ -40,7 +40,7 @@ PRODUCT_OF = {"acc_s": "mma0", "acc_o": "mma1"}
 NUMBERED = re.compile(r"_\d+$")
 TENSOR = re.compile(r"\b([QKV])(?:_desc|_shared)\b")
 ACCUMULATOR = re.compile(rf"\((?:reinterpret_cast<float\*>\()?({'|'.join(PRODUCT_OF)}) \+ ")
-# Where TileLang itself specialises warps, as in `inferred`, all mbarriers are one array, and each ring has a place in it:
+# Where TileLang itself specialises warps, as in `inferred`, all mbarriers are one array, with a place for each ring:
 # mbarrier[(kv & 1)]    mbarrier[((kv & 1) + 4)]    mbarrier[8]
 PLACE = re.compile(r"\bmbarrier\[(?:(\d+)|\([^]]* \+ (\d+)\)|[^]]+)\]")
 LOADED = re.compile(rf"tl::tma_load\((\w)_desc, {PLACE.pattern}")
@@ -54,17 +54,14 @@ SPECIALISED = (
 
 @dataclass(frozen=True)
 class Mark:
-    """A Mark is a place before line number `line` of generated code, and what follows it there, by kind and name.
-
-    A name is that of a barrier, a product or a tensor, or vector statements with + between them.
-    """
+    """A Mark is a place before line number `line` of generated code, and what follows it there, by kind and name."""
 
     line: int
     kind: str
-    name: str = ""
+    name: str = ""  # of a barrier, a product or a tensor, or of vector statements with + between them
 
     def goes_on(self, other: Mark) -> bool:
-        """Says whether another mark right behind this one is part of the same: of vector statements, or of one product."""
+        """Says whether a mark right behind this one belongs to the same vector statements or product."""
         if self.kind != other.kind:
             return False
         # What sets up a product has no name.
@@ -77,7 +74,7 @@ class Mark:
 
 
 def places(source: str, kinds: Iterable[str] = KINDS) -> tuple[Mark, ...]:
-    """Returns the places for marks of these kinds in generated code, of each ITERATION and BORDER, in the order of its lines.
+    """Returns the places for marks of these kinds, and of each ITERATION and BORDER, in the order of the code's lines.
 
     Raises SyntaxError for code that the reader does not know.
     """
@@ -99,7 +96,7 @@ def places(source: str, kinds: Iterable[str] = KINDS) -> tuple[Mark, ...]:
 
 
 def arrivals(source: str, marks: Sequence[Mark]) -> tuple[tuple[str, ...], ...]:
-    """Returns for each mark of code the barriers at which a role arrives between this mark and the next, by their names."""
+    """Returns for each mark the names of the barriers at which a role arrives between this mark and the next."""
     found: list[list[str]] = [[] for _ in marks]
     lines = [mark.line for mark in marks]
     for number, line in enumerate(source.split("\n")):
@@ -109,7 +106,7 @@ def arrivals(source: str, marks: Sequence[Mark]) -> tuple[tuple[str, ...], ...]:
 
 
 class _Places:
-    """A _Places goes through the statements of a kernel with these lines, and says which of these kinds of things each does."""
+    """A _Places goes through a kernel's statements, and says which of these kinds of things each does."""
 
     def __init__(self, lines: Sequence[str], kinds: frozenset[str]):
         self.lines, self.kinds = [line.strip() for line in lines], kinds

@@ -19,8 +19,8 @@ from tl_attention.problem.warpgroup import WARP, WARPGROUP
 # timer, the SM's clock at the same time, and the SM's number + 1. Behind byte RECORDS there are records: one has a slot
 # of 4 bytes for each of MOST_BLOCKS blocks, each role and each mark, with the lower half of the SM's clock, or 0 where
 # the role did not come by. A role goes on to the next record in each iteration of a loop that has marks, so that none
-# has to be counted: a mark is two instructions, one that reads the clock and, later, a store. Nothing is stored LIMIT bytes
-# behind RECORDS or later, and a thread that notes nothing begins there.
+# has to be counted: a mark is two instructions, one that reads the clock and, later, a store. Nothing is stored LIMIT
+# bytes behind RECORDS or later, and a thread that notes nothing begins there.
 HEAD, OWN, MOST_BLOCKS, MOST_SLOTS = 32, 3, 16, 1024
 RECORDS = 8192
 LIMIT = 8 * TRACE_WORDS - RECORDS - 4 * MOST_SLOTS

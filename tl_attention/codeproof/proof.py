@@ -108,7 +108,7 @@ class Proof(ABC):
 
     @abstractmethod
     def check_terms(self) -> Coverage:
-        """Raises Unsafe or Refused unless the kernel is right at all sizes; returns the Coverage of its runs with terms."""
+        """Returns the Coverage of runs with terms; raises Unsafe or Refused unless the kernel is right at all sizes."""
 
     @abstractmethod
     def check_at(self, sizes: Any) -> None:

@@ -19,7 +19,7 @@ class Unsafe(Exception):
 
 @dataclass(frozen=True)
 class GeneratedCode:
-    """GeneratedCode is the CUDA and the host's plan, as JSON, that TileLang made of a schedule, with variant and parameters."""
+    """GeneratedCode is the CUDA, and the host's plan as JSON, that TileLang made of a schedule for a variant."""
 
     source: str
     host_plan: str
@@ -37,14 +37,8 @@ class GeneratedCode:
 
 @dataclass(frozen=True)
 class Verdict:
-    """A Verdict is the proof's result for code that it accepts, with each line's kind and the lines that never run.
+    """A Verdict is the proof's result for code that it accepts; code that is not accepted raises ScheduleRefused."""
 
-    Code that is not accepted raises ScheduleRefused.
-
-    `kinds` says of every line of the source what it is read as, and is "" outside the kernel's body; `unreached` has
-    the numbers, from 0, of the lines that can never run. `digest` is the digest of all events, coordinates and bytes.
-    """
-
-    kinds: tuple[str, ...]
-    unreached: tuple[int, ...]
-    digest: str
+    kinds: tuple[str, ...]  # what every line of the source is read as, "" outside the kernel's body
+    unreached: tuple[int, ...]  # the numbers, from 0, of the lines that can never run
+    digest: str  # of all events, coordinates and bytes

@@ -1,4 +1,4 @@
-"""This module proves the generated mma.sync kernel against the Program: all operations, each with all its parts, in order.
+"""This module proves the generated mma.sync kernel against the Program: all operations, with all parts, in order.
 
 The proof reads more of registers than other lowerings' proofs: which matrix of which KV block each register of a
 fragment has, and that each product finds there what it multiplies.
@@ -124,7 +124,7 @@ class MmaSyncProof(RowTileProof):
         }
 
     def _check_registers(self) -> None:
-        """Raises Unsafe unless each statement finds each matrix, of the right KV block, that it multiplies in registers.
+        """Raises Unsafe unless each statement finds in registers each matrix of the right KV block that it multiplies.
 
         That is so of the Program, in loops so long that they repeat.
         """

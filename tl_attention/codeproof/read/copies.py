@@ -1,4 +1,4 @@
-"""This module reads the calls that move tiles, by TMA, by cp.async and by the threads, and numbers of heads and rows."""
+"""This module reads the calls that move tiles (TMA, cp.async, the threads' own), and numbers of heads and rows."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ def _vector_output(match: re.Match[str], declared: Declared) -> Made:
 
 
 def _output_of_heads(match: re.Match[str], declared: Declared) -> Made:
-    """Returns the Made of a store of rows of several heads, in fp32 for parts; the device function knows columns and heads."""
+    """Returns the Made of a store of rows of several heads, which the device function knows; fp32 for parts."""
     dtype, *sizes, given, tensor, place, rest = match.groups()
     columns, *heads = map(int, sizes)
     rows, row_stride, head_stride = (declared.expression(text) for text in arguments(rest))
@@ -323,7 +323,7 @@ COPY_CALLS = (
         re.compile(r"tl_attention_store_part<(\d+)>\((\w+|\(&\(\w+\[\d+\]\)\)), \(&\((\w+)\[(.+)\]\)\), (.+)\);$"),
         _part_output,
     ),
-    # tl_attention_store_lse(scores_max, denominator, (softmax_scale * ...), (&(LSE[...])), (seq_q - ...), ((int)threadIdx.x));
+    # tl_attention_store_lse(scores_max, denominator, (softmax_scale * ...), (&(LSE[...])), (seq_q - ...), ...);
     # tl_attention_store_lse((&(scores_max[2])), (&(denominator[2])), ...
     # tl_attention_store_lse_of<4, 16>(scores_max, ..., ((int)threadIdx.x), seq_q);
     Call(OUTPUT, re.compile(r"tl_attention_store_lse(?:_of<(\d+), (\d+)>)?\((.+)\);$"), _lse),

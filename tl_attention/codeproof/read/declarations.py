@@ -1,4 +1,4 @@
-"""This module reads what a generated kernel declares, registers, shared memory and mbarriers, and arithmetic on registers."""
+"""This module reads declarations of registers, shared memory and mbarriers, and arithmetic on registers."""
 
 from __future__ import annotations
 
@@ -58,19 +58,14 @@ FLOAT = re.compile(NUMBER)
 
 @dataclass(frozen=True)
 class Declared:
-    """A Declared holds the registers, integers, shared buffers and mbarriers that a kernel declares, by name.
+    """A Declared holds the registers, integers, shared buffers and mbarriers that a kernel declares, by name."""
 
-    It has the bytes of each variable in registers, the integers, the offsets of buffers in dynamic shared memory, the
-    number of mbarriers of each array, and the number of integers of each array in shared memory. `dynamic` says whether
-    dynamic shared memory is declared. The kernel's own integer parameters are among the integers.
-    """
-
-    registers: dict[str, int]
-    integers: frozenset[str]
-    buffers: dict[str, int]
-    barriers: dict[str, int]
-    numbers: dict[str, int]
-    dynamic: bool
+    registers: dict[str, int]  # bytes of each variable in registers
+    integers: frozenset[str]  # with the kernel's own integer parameters
+    buffers: dict[str, int]  # offsets in dynamic shared memory
+    barriers: dict[str, int]  # how many mbarriers each array has
+    numbers: dict[str, int]  # how many integers each array in shared memory has
+    dynamic: bool  # whether dynamic shared memory is declared
     # The expressions that were parsed since this list was cleared.
     used: list[Expression] = field(default_factory=list)
 

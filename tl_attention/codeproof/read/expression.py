@@ -229,7 +229,7 @@ def is_wide(tree: Tree, wide: frozenset[str]) -> bool:
 
 
 def _python(tree: Tree, wide: frozenset[str] | None = None, of_ring: bool = True, depth: int = 0) -> str:
-    """Returns an expression in Python; where `wide` is given, with calls of `fits`, unless it is part of a sum or product."""
+    """Returns an expression in Python; where `wide` is given, with calls of `fits` around whole sums and products."""
     kind, *parts = tree
     if kind in ("number", "name"):
         return str(parts[0])

@@ -28,8 +28,9 @@ FUNCTION = "__tvm_ffi_attention"
 SET_DEVICE, CREATE_TILED = "__tvm_set_device", "__tvm_tensormap_create_tiled"
 # The tensor that only the kernel that merges parts takes.
 MERGED = "Merged"
-# The kernel's own parameters, the last of which is a scalar of the call, are followed by the cluster's x y z if there is
-# one, the grid's x or x y z, the block's x y z and the bytes of dynamic shared memory: so many numbers, of a cluster so many.
+# Behind the kernel's own parameters, the last of which is a scalar of the call, come the cluster's x y z if there is
+# one, the grid's x or x y z, the block's x y z and the bytes of dynamic shared memory. By how many these are: how many
+# of them are the cluster's.
 CLUSTER = {5: 0, 7: 0, 8: 3, 10: 3}
 # These stand around statements, and nothing is done for them.
 ATTRIBUTES = ("storage_alignment", "device_id", "device_type", "compute_scope", "tl.assume")
@@ -40,7 +41,7 @@ PURE = {"tvm_struct_get": "get", "handle_add_byte_offset": "add", "isnullptr": "
 PURE |= {"tvm_stack_alloca": "memory"}
 CALL, RETURN = "tvm_call_packed", "ret"
 
-# What the names of an argument are bound to, by its own name and its number. Fields of DLPack's structures have numbers.
+# What an argument's names are bound to, by its own name and its number. Fields of DLPack's structures have numbers.
 Kind = Literal["pointer", "int", "float"]
 FORMS: dict[Kind, dict[str, str]] = {
     "pointer": {
@@ -66,7 +67,7 @@ STRIDE = re.compile(r"int64\.choose\(bool\.is_null\(attention\.(\w+)\.strides\),
 
 
 def plan_of(module: Any) -> HostPlan:
-    """Returns the HostPlan of a lowered module of TVM that is the host function; raises InputError for an unknown form."""
+    """Returns the HostPlan of TVM's lowered module of the host function; raises InputError for an unknown form."""
     functions = [*module.functions.values()]
     if [function.attrs["global_symbol"] for function in functions] != [FUNCTION]:
         raise unknown(f"{len(functions)} functions, expected {FUNCTION}")
@@ -97,15 +98,12 @@ def plan_of(module: Any) -> HostPlan:
 
 
 class _Host:
-    """A _Host has the texts of a host function's IR: what its names are bound to, and the calls that it makes, in order.
-
-    Texts name variables, so no two variables may have one name.
-    """
+    """A _Host has the texts of a host function's IR; they name variables, so no two variables may have one name."""
 
     def __init__(self, body: Any):
         self._variables: dict[str, Any] = {}
-        self.bound: dict[str, str] = {}
-        self.calls: list[tuple[str, list[str]]] = []
+        self.bound: dict[str, str] = {}  # what names are bound to
+        self.calls: list[tuple[str, list[str]]] = []  # (function, arguments), in order
         self._read(body)
 
     def _read(self, node: Any) -> None:
@@ -151,7 +149,7 @@ class _Host:
 
 
 class _Names:
-    """The _Names of a host function are its arguments, and the sizes, strides and descriptors that it gives names to."""
+    """The _Names of a host function are its arguments, and the sizes, strides and descriptors that it names."""
 
     def __init__(self, bound: dict[str, str]):
         numbered = [name.removesuffix(".type_index") for name in bound if name.endswith(".type_index")]
@@ -178,7 +176,7 @@ class _Names:
         self.kinds |= {size.name: "int" for size in self.sizes} | {stride.name: "int64_t" for stride in self.strides}
 
     def _dimensions(self, form: re.Pattern[str], left: dict[str, str]) -> tuple[Dimension, ...]:
-        """Takes the names that are bound to dimensions of tensors from those that are left, and returns the dimensions."""
+        """Returns the dimensions of tensors that names are bound to, and takes these names from those that are left."""
         matches = {name: match for name, text in left.items() if (match := form.fullmatch(text))}
         found = [
             Dimension(name, match[1], int(match[2])) for name, match in matches.items() if match[1] in self.tensors
@@ -190,8 +188,8 @@ class _Names:
     def descriptor(self, texts: Sequence[str]) -> Descriptor:
         """Returns the TMA descriptor of a call; raises InputError for other arguments.
 
-        The call has the arguments desc, dtype, rank, address, dims, strides with the innermost, box, element strides, and
-        four enumerations.
+        The call has the arguments desc, dtype, rank, address, dims, strides with the innermost, box, element strides,
+        and four enumerations.
         """
         rank = _integer(texts[2]) if len(texts) > 4 else 0
         if len(texts) != 8 + 4 * rank or not 1 <= rank <= 5:
@@ -231,7 +229,7 @@ class _Names:
         return Listing(kernel, self._known(texts[:split]), tuple(map(_integer, texts[split:])))
 
     def merging(self, kernel: str, texts: Sequence[str]) -> Merging:
-        """Returns the launch of the kernel that merges parts; its last arguments are the number of blocks, and threads."""
+        """Returns the launch of the kernel that merges parts; its last arguments are its blocks and threads."""
         return Merging(kernel, self._known(texts[:-4]), _expression(texts[-4]), tuple(map(_integer, texts[-3:])))
 
     def _known(self, texts: Sequence[str]) -> tuple[str, ...]:

@@ -17,8 +17,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from tl_attention.errors import InputError
 
-# Something is subtracted from a number alone. From sizes of 0 and up no value may be negative: for others C and Python agree,
-# also on division, which C rounds towards 0 and Python down.
+# Something is subtracted from a number alone. From sizes of 0 and up no value may be negative: C and Python agree on
+# the others, also on division, which C rounds towards 0 and Python down.
 OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -30,10 +30,7 @@ OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
 
 @dataclass(frozen=True)
 class Dimension:
-    """A Dimension is a named size or stride that the host reads at run time off dimension `axis` of a tensor.
-
-    Strides count elements.
-    """
+    """A Dimension is a size, or a stride in elements, that the host reads at run time off axis `axis` of a tensor."""
 
     name: str
     tensor: str
@@ -42,10 +39,7 @@ class Dimension:
 
 @dataclass(frozen=True)
 class Expression:
-    """An Expression is integer arithmetic over the runtime sizes and strides, as Python text.
-
-    None of its values is negative.
-    """
+    """An Expression is integer arithmetic over runtime sizes and strides, as Python text; no value is negative."""
 
     text: str
 
@@ -67,30 +61,24 @@ class Expression:
 
 @dataclass(frozen=True)
 class Parameter:
-    """A Parameter is one parameter of the kernel, a pointer, an integer or a float32, with the name of what it gets.
-
-    A pointer is to a tensor or a descriptor.
-    """
+    """A Parameter is one parameter of the kernel, a pointer, an integer or a float32, with the name of what it gets."""
 
     name: str
-    kind: Literal["pointer", "int", "int64_t", "float"]
+    kind: Literal["pointer", "int", "int64_t", "float"]  # a pointer is to a tensor or a descriptor
 
 
 @dataclass(frozen=True)
 class Descriptor:
-    """A Descriptor holds the arguments of one cuTensorMapEncodeTiled, innermost dimension first.
-
-    `strides` are in bytes and leave out the innermost stride, as CUDA does. The numbers of `dtype`, `interleave`,
-    `swizzle`, `l2_promotion` and `oob_fill` are those of CUDA's enumerations.
-    """
+    """A Descriptor holds the arguments of one cuTensorMapEncodeTiled, innermost dimension first."""
 
     name: str
     tensor: str
-    dtype: int
+    dtype: int  # a number of CUDA's enumeration
     dims: tuple[Expression, ...]
-    strides: tuple[Expression, ...]
+    strides: tuple[Expression, ...]  # in bytes, without the innermost, as CUDA has them
     box: tuple[int, ...]
     element_strides: tuple[int, ...]
+    # These are numbers of CUDA's enumerations.
     interleave: int
     swizzle: int
     l2_promotion: int
@@ -104,35 +92,26 @@ class Descriptor:
 
 @dataclass(frozen=True)
 class Listing:
-    """A Listing is the launch of the kernel that lists the tiles of packed sequences, before the main one.
-
-    `launch` has the numbers behind its parameters: the cluster's if there is one, the grid's and the block's.
-    """
+    """A Listing is the launch of the kernel that lists the tiles of packed sequences, before the main one."""
 
     kernel: str
     parameters: tuple[str, ...]
-    launch: tuple[int, ...]
+    launch: tuple[int, ...]  # the numbers behind the parameters: the cluster's if there is one, the grid's, the block's
 
 
 @dataclass(frozen=True)
 class Merging:
-    """A Merging is the launch of the kernel that merges the results of parts of the keys, behind the main one.
-
-    It has a grid of `blocks` blocks, of so many threads.
-    """
+    """A Merging is the launch of the kernel that merges the results of parts of the keys, behind the main one."""
 
     kernel: str
     parameters: tuple[str, ...]
-    blocks: Expression
-    threads: tuple[int, ...]
+    blocks: Expression  # of the grid
+    threads: tuple[int, ...]  # of a block
 
 
 @dataclass(frozen=True)
 class HostPlan:
-    """A HostPlan is everything that the host does before and at the launch of one kernel.
-
-    `arguments` names what the host function is called with, in order.
-    """
+    """A HostPlan is everything that the host does before and at the launch of one kernel."""
 
     kernel: str
     sizes: tuple[Dimension, ...]
@@ -142,7 +121,7 @@ class HostPlan:
     block: tuple[int, int, int]
     cluster: tuple[int, int, int]
     shared_bytes: int
-    arguments: tuple[str, ...]
+    arguments: tuple[str, ...]  # names of what the host function is called with, in order
     strides: tuple[Dimension, ...]
     listing: Listing | None
     merging: Merging | None

@@ -16,12 +16,9 @@ COUNTS = "counts"
 
 
 class Made(NamedTuple):
-    """A Made is what a parsed call does when it runs, as a function, with the variables that it changes.
+    """A Made is what a parsed call does when it runs, as a function, with the variables that it changes."""
 
-    `act` takes (the run, the class of threads, the line). `changes` are the variables.
-    """
-
-    act: Act
+    act: Act  # takes (the run, the class of threads, the line)
     changes: frozenset[str] = frozenset()
 
 
@@ -101,14 +98,11 @@ class Leave:
 
 @dataclass
 class If:
-    """An If is a branch on a condition, or, where that is None, a branch for elected lanes.
-
-    `elect` is 32 where one lane of each warp goes in, a multiple of 32 where one of so many threads goes in, and 0
-    where one thread of each y does.
-    """
+    """An If is a branch on a condition, or, where that is None, a branch for elected lanes."""
 
     line: int
     condition: Expression | None
+    # 32 where one lane of each warp goes in, a multiple of 32 where one of so many threads does, 0 where one of each y.
     elect: int | None
     body: tuple[Any, ...]
     otherwise: tuple[Any, ...]
@@ -117,13 +111,10 @@ class If:
 
 @dataclass
 class Arithmetic:
-    """An Arithmetic is a group of lines that do nothing but compute on registers.
-
-    `mask` says whether they hide scores.
-    """
+    """An Arithmetic is a group of lines that do nothing but compute on registers."""
 
     lines: tuple[int, ...]
-    mask: bool = False
+    mask: bool = False  # whether they hide scores
     registers: Registers = NO_REGISTERS
 
 

@@ -65,30 +65,22 @@ PARAMETER = re.compile(
 
 @dataclass(frozen=True)
 class Call:
-    """A Call is a form of line that a kernel may have, a pattern and a function that builds what the line does.
-
-    The function gets a match of the pattern, and what the kernel declares.
-    """
+    """A Call is a form of line that a kernel may have, a pattern and a function that builds what the line does."""
 
     kind: str
     pattern: re.Pattern[str]
-    build: Callable[[re.Match[str], Declared], Made | None]
+    build: Callable[[re.Match[str], Declared], Made | None]  # of a match of the pattern, and what the kernel declares
 
 
 @dataclass(frozen=True)
 class Signature:
-    """A Signature is a kernel's name, its parameters in order and by kind, and its launch bounds.
-
-    The kinds are descriptors, tensors by address, integers and numbers. ptxas gives each of its `threads` no more
-    registers than leave room for so many `blocks` on an SM. `pointers` are the types that the tensors by address have
-    in C++.
-    """
+    """A Signature is a kernel's name, its parameters in order and by kind, and its launch bounds."""
 
     threads: int
-    blocks: int
+    blocks: int  # of an SM: ptxas gives each thread no more registers than leave room for so many
     name: str
-    parameters: tuple[tuple[str, str], ...]
-    pointers: tuple[tuple[str, str], ...]
+    parameters: tuple[tuple[str, str], ...]  # by kind: descriptors, tensors by address, integers and numbers
+    pointers: tuple[tuple[str, str], ...]  # the types in C++ of the tensors by address
 
     def of(self, kind: str) -> tuple[str, ...]:
         """Returns the names of the parameters of a kind (descriptor, address, int, int64_t or float)."""
@@ -97,19 +89,15 @@ class Signature:
 
 @dataclass
 class Kernel:
-    """A Kernel is generated code, its lines, and these parsed into declarations and statements, with the kind of each line.
-
-    `listing` is the text of the kernel that lists tiles, which stands before the main one, "" where there is none.
-    `merging` is that of the kernel that merges parts, which stands behind it.
-    """
+    """A Kernel is generated code: its lines, and these parsed into declarations and statements."""
 
     lines: Sequence[str]
-    listing: str
+    listing: str  # the kernel that lists tiles, before the main one, "" where there is none
     signature: Signature
     declared: Declared
     body: tuple[Any, ...]
-    kinds: dict[int, str]
-    merging: str = ""
+    kinds: dict[int, str]  # of lines, by number
+    merging: str = ""  # the kernel that merges parts, behind the main one
 
 
 def read(source: str, calls: Sequence[Call]) -> Kernel:
@@ -152,19 +140,15 @@ class _Block(NamedTuple):
 
 
 class _Reader:
-    """A _Reader parses the lines of a generated CUDA kernel into statements, and keeps the kind of each line.
-
-    `scopes` are the variables in reach, the function's own first. No name has two variables in reach. `of_head` are the
-    registers that have a number of a tile's head.
-    """
+    """A _Reader parses the lines of a generated CUDA kernel into statements, and keeps the kind of each line."""
 
     def __init__(self, calls: Sequence[Call], declared: Declared, parameters: Set[str]):
         self.calls, self.declared = calls, declared
-        self.scopes = [set(parameters)]
+        self.scopes = [set(parameters)]  # variables in reach, the function's own first; no name has two of them
         self.kinds: dict[int, str] = {}
         self.unrolled = False
         self.tags: dict[int, set[str]] = {}
-        self.of_head: set[str] = set()
+        self.of_head: set[str] = set()  # registers that have a number of a tile's head
 
     def block(self, lines: Iterator[tuple[int, str]], *variables: str) -> _Block:
         """Parses the statements up to a closing brace; `variables` are declared in front of them."""
@@ -239,7 +223,7 @@ class _Reader:
         return If(number, tree, int(elected[1]) if elected else None, body, otherwise, assigned_by(both))
 
     def decides(self, condition: str, body: Sequence[Any]) -> bool:
-        """Says whether a branch decides, for all threads alike, whether a number of a tile's head counts in the tile."""
+        """Says whether a branch decides, for all threads alike, whether a number of a head counts in the tile."""
         touched = Registers().union(*(node.registers for node in body if isinstance(node, Arithmetic))).touched
         of_thread = "threadIdx" in condition or self.declared.registers_in(condition)
         return not of_thread and not self.of_head.isdisjoint(touched)
@@ -254,7 +238,7 @@ class _Reader:
             self.kinds[line] = "control, numbers: arithmetic" if only_numbers(body) else "control"
 
     def arithmetic(self, own: Sequence[int], body: Sequence[Any], read: Set[str] = frozenset()) -> Arithmetic:
-        """Joins a loop or branch of arithmetic into one statement; `read` are the registers that the condition reads."""
+        """Joins a loop or branch of arithmetic into one statement; the condition reads the registers `read`."""
         body = [node for node in body if isinstance(node, Arithmetic)]
         inner = tuple(line for node in body for line in node.lines)
         mask = set().union(*(self.tags.get(line, set()) for line in inner)) == TAGS.keys()

@@ -23,14 +23,11 @@ OF_A_THREAD = frozenset({"threadIdx_x", "threadIdx_y", "tl__block_rank_in_cluste
 
 @dataclass
 class Coverage:
-    """A Coverage gathers from all runs of a kernel which lines ran, and how conditions went.
-
-    `trips` has the most iterations that a loop had, by the name of its counter.
-    """
+    """A Coverage gathers from all runs of a kernel which lines ran, and how conditions went."""
 
     ran: set[int] = field(default_factory=set)
     outcomes: dict[int, set[bool]] = field(default_factory=lambda: defaultdict(set))
-    trips: dict[str, int] = field(default_factory=dict)
+    trips: dict[str, int] = field(default_factory=dict)  # most iterations of a loop, by its counter's name
 
     def note(self, run: Run) -> None:
         """Adds a run whose events were all checked."""
@@ -54,7 +51,7 @@ class Coverage:
                     raise Unsafe(f"line {lines[0] + 1} does not run at any size that is tried")
                 dead.extend(lines)
             if isinstance(node, (For, While)):
-                # Behind more buffers than a mask's edge has KV blocks no iteration is left for a loop that would repeat.
+                # With more buffers than a mask's edge has KV blocks, no iteration is left for a loop that would repeat.
                 empty = isinstance(node, For) and self.trips.get(node.variable) == 0
                 self._look(node.body, never or empty, dead, fixed)
             elif isinstance(node, If):

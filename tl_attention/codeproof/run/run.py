@@ -42,44 +42,35 @@ ZEROS = -1
 
 @dataclass(slots=True)
 class Seen:
-    """A Seen is what a line did in a run, of which kind and with which values, for the threads of a class.
-
-    `threads` has their numbers. Each value is one for all threads, or has one for each of them.
-    """
+    """A Seen is what a line did in a run, of which kind and with which values, for the threads of a class."""
 
     line: int
     kind: str
     name: str
-    threads: np.ndarray
-    values: dict[str, Value]
+    threads: np.ndarray  # their numbers
+    values: dict[str, Value]  # each one value for all threads, or one for each of them
     turn: int
     registers: Registers = NO_REGISTERS
 
 
 @dataclass
 class Run:
-    """A Run executes a kernel for all threads of some blocks, and keeps what each line did.
-
-    `seen` is what happened, `ran` the lines that ran, `outcomes` the outcomes of each condition. Of each block `most`
-    tiles run; `turn` counts them. `whole` is whether the blocks are those of a launch, and work on all of its tiles.
-    `entries` is the list of packed sequences' tiles. `trips` has the most iterations that a loop had for a thread, by the
-    name of its counter.
-    """
+    """A Run executes a kernel for all threads of some blocks, and keeps what each line did."""
 
     kernel: Kernel
     threads: Threads
     names: Mapping[str, Value]
-    most: int = 1
+    most: int = 1  # the tiles of each block that run
     cluster: int = 1
     counter: Mapping[str, Sequence[int]] = field(default_factory=dict)
-    whole: bool = True
-    entries: Entries | None = None
+    whole: bool = True  # whether the blocks are those of a launch, and work on all of its tiles
+    entries: Entries | None = None  # the list of packed sequences' tiles
 
     def __post_init__(self) -> None:
         self.seen: list[Seen] = []
-        self.ran: set[int] = set()
-        self.outcomes: dict[int, set[bool]] = defaultdict(set)
-        self.trips: dict[str, int] = defaultdict(int)
+        self.ran: set[int] = set()  # the lines that ran
+        self.outcomes: dict[int, set[bool]] = defaultdict(set)  # of each condition
+        self.trips: dict[str, int] = defaultdict(int)  # most iterations of a loop for a thread, by its counter's name
         self.tiles = TileNumbers(self.threads, self.counter, self.whole, self.entries)
         # The tensor that a variable's elements come from, and how many elements it has, by variable.
         self.fetched: dict[str, tuple[str, int]] = {}
@@ -88,7 +79,7 @@ class Run:
         self._broke: list[list[Class]] = []
         self.arithmetic = {**NUMBERS, "__shfl_sync": self._shuffle}
         self._class: Class | None = None
-        self.turn = 0
+        self.turn = 0  # counts each block's tiles
         # For whoever reads what was seen.
         self.noted: dict[tuple[str, int], np.ndarray] = {}
 

@@ -44,10 +44,7 @@ OF_A_PRODUCT = {"operand fence", "fence", "wgmma", "commit wgmma", "products wai
 
 
 class Stream:
-    """A Stream turns what one process, the threads `own` of a run, was seen doing into events.
-
-    `reading` says how they are read, `who` is the process in messages.
-    """
+    """A Stream turns what one process, the threads `own` of a run, was seen doing into events, as `reading` says."""
 
     def __init__(self, run: Run, own: np.ndarray, who: str, reading: Reading):
         self.run, self.own, self.who, self.reading = run, own, who, reading
@@ -58,7 +55,7 @@ class Stream:
         self.stores = 0
         # What barriers expect of boxes that are not whole tiles.
         self.boxes: list[ThreadSlice] = []
-        # Of each condition and loop of unknown sizes that is open: the condition, and the products before it, or behind its
+        # Of each open condition and loop of unknown sizes: the condition, and the products before it, or behind its
         # first side.
         self.ways: list[tuple[Any, WgmmaGroups]] = []
         # The registers that have a number of the tile's head, by the tensor that it is read from.
@@ -172,7 +169,7 @@ class Stream:
         yield Event(kind, index=values.get("index", 0), value=values.get("value", 0))
 
     def _check_always(self, part: ThreadSlice) -> None:
-        """Raises Unsafe for what computes under a condition, unless with a number of a head, which counts in some tiles."""
+        """Raises Unsafe for computing under a condition, unless with a head's number, which counts in some tiles."""
         conditions = [condition for condition, _ in self.ways if condition is not None]
         if conditions and all(map(part.seen.registers.touched.isdisjoint, self.of_head.values())):
             raise Unsafe(f"line {part.line} computes where {conditions[-1]}, and not elsewhere")

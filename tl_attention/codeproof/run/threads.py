@@ -23,18 +23,14 @@ PER_THREAD = np.ndarray | Spread
 
 @dataclass(frozen=True)
 class Threads:
-    """Threads are all threads of some blocks, numbered, with each thread's x, y and block.
-
-    Blocks come one after another, in each y before x. `place` is a block's index. `lanes` is 32, or 1 where the first
-    lane of a warp stands for all of it; `warps` says which warps of each y are there. There are `ys` of these, from
-    `first_y` on.
-    """
+    """Threads are all threads of some blocks, numbered block after block, in each by y, then by x."""
 
     blocks: np.ndarray
-    ys: int
-    warps: tuple[int, ...]
-    lanes: int = WARP
+    ys: int  # how many y there are, from `first_y` on
+    warps: tuple[int, ...]  # those of each y that are there
+    lanes: int = WARP  # 32, or 1 where the first lane of a warp stands for all of it
     first_y: int = 0
+    # Of each thread; `place` is the index of its block.
     x: np.ndarray = field(init=False)
     y: np.ndarray = field(init=False)
     block: np.ndarray = field(init=False)
@@ -55,12 +51,9 @@ class Threads:
 
 @dataclass
 class Class:
-    """A Class is threads that all conditions so far sent the same way, and the values of their variables.
+    """A Class is threads that all conditions so far sent the same way, and the values of their variables."""
 
-    The threads are numbers, in order.
-    """
-
-    threads: np.ndarray
+    threads: np.ndarray  # numbers, in order
     names: dict[str, Value]
 
     def whole_warps(self, lanes: int) -> bool:

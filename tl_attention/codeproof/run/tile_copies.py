@@ -84,7 +84,7 @@ class TileCopies:
         return sizes.pop() if len(sizes) == 1 else 0
 
     def _whole_slot(self, parts: Sequence[ThreadSlice]) -> tuple[Value, list[np.ndarray]]:
-        """Returns the slot of a buffer that threads touch, and each part's places there; raises Unsafe unless each is touched once."""
+        """Returns the slot that threads touch, and each part's places; raises Unsafe unless each is touched once."""
         seen = parts[0].seen
         tile = self.reading.tiles[seen.name]
         found = [in_ring(part, tile) for part in parts]
@@ -165,7 +165,7 @@ class TileCopies:
 
 
 def _within(apart: Any, stride: Any, line: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns (rows, columns) of elements so far behind the first, by their form where the rows' stride is not known."""
+    """Returns (rows, columns) of elements so far behind the first, by form where the rows' stride is not known."""
     row: Any = 0
     if isinstance(stride, Term):
         ((monomial, factor),) = stride.parts.items()

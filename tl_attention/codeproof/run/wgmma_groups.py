@@ -1,4 +1,4 @@
-"""This module reads the products of one process: the instructions between warpgroup_arrive and commit, waits and fences.
+"""This module reads one process's products: the instructions between warpgroup_arrive and commit, waits and fences.
 
 A wait names no register. So before a product, and behind the wait for it, the code must fence the registers that the
 product reads and writes, or the compiler may move what computes on them.
@@ -20,13 +20,10 @@ from tl_attention.program.events import Event, Read
 
 
 class WgmmaGroups:
-    """WgmmaGroups makes events of the wgmma instructions, fences and waits of a process, and checks them.
-
-    `warpgroups` has the number of each thread's warpgroup in its block.
-    """
+    """WgmmaGroups makes events of the wgmma instructions, fences and waits of a process, and checks them."""
 
     def __init__(self, reading: Reading, warpgroups: np.ndarray):
-        self.reading, self.warpgroups = reading, warpgroups
+        self.reading, self.warpgroups = reading, warpgroups  # of each thread, the warpgroup's number in its block
         self.in_flight: deque[Product] = deque()
         self.open: list[ThreadSlice] | None = None
         self.fenced: set[str] = set()
@@ -46,7 +43,7 @@ class WgmmaGroups:
         self.unfenced |= other.unfenced
 
     def check_settled(self, part: ThreadSlice) -> None:
-        """Raises Unsafe for a step that comes between a product's lines, or before the product's registers are fenced."""
+        """Raises Unsafe for a step between a product's lines, or before the product's registers are fenced."""
         if self.open is not None:
             raise Unsafe(f"line {part.line}: {part.seen.kind} stands among a product's instructions")
         if self.unfenced:

@@ -41,7 +41,7 @@ class Inside(NamedTuple):
 
 
 class Unless(NamedTuple):
-    """An Unless, among the events that code must do, holds an event, and what is not negative where code leaves it out."""
+    """An Unless, among the events that code must do, is an event, with what is not negative where it is left out."""
 
     event: Event
     shown: tuple[tuple[str, Any], ...]
@@ -50,14 +50,11 @@ class Unless(NamedTuple):
 
 @dataclass
 class Block:
-    """A Block is a loop, a condition or the loop over tiles in what code does, with what is inside of it.
-
-    `value` is its length or its condition, `index` its counter.
-    """
+    """A Block is a loop, a condition or the loop over tiles in what code does, with what is inside of it."""
 
     kind: str
-    value: Any = None
-    index: Any = None
+    value: Any = None  # its length or condition
+    index: Any = None  # its counter
     inside: list[Event | Block] = field(default_factory=list)
     otherwise: list[Event | Block] = field(default_factory=list)
 
@@ -206,7 +203,7 @@ class Comparison:
                 self.facts.show_equal(f"{line}the {what} of {words} of {self.who}", found, expected)
 
     def _show_inside(self, words: str, rows: tuple[Any, ...], left: Any) -> None:
-        """Shows that so many rows are copied or stored as are left, which may be fewer than none, or more than these."""
+        """Shows that as many rows are copied or stored as are left, which may be below 0, or more than these."""
         if all(inside == 1 for inside in rows):
             self.facts.show(f"{words} {len(rows) - 1}", left - len(rows))
             return

@@ -87,7 +87,7 @@ class Facts(Intervals):
         return self.range(of)[0] >= 0 or any(self.range(of - fact)[0] >= 0 for fact in self.here)
 
     def sign(self, of: Term, least: int = 0) -> int:
-        """Returns 1 where a term is >= 0 for all values, -1 where it is <= -`least` for all, 0 where neither is shown."""
+        """Returns 1 if a term is >= 0 for all values, -1 if it is <= -`least` for all, 0 if neither is shown."""
         key = ("sign", of, least)
         if key not in self._memo:
             # What was shown from fewer facts holds here, too.
@@ -156,7 +156,7 @@ class Facts(Intervals):
         return self.simpler(holds(of)) - 1 if -number <= low and high < number else atom.term
 
     def _by_cases(self, of: Term, function: Callable[[Term], Term]) -> Term | None:
-        """Returns a function of a term by the two cases of one of its conditions, None unless it is a number in both."""
+        """Returns a function of a term by two cases of one of its conditions, None unless it is a number in both."""
         for atom in of.atoms if len(of.atoms) <= MOST_CASES else ():
             if atom.kind == HOLDS or self.range_of_atom(atom) == (0, 1):
                 cases = (of.rebuilt({atom: term(at)}.get) for at in (1, 0))
@@ -278,7 +278,7 @@ class Facts(Intervals):
             raise Refused(f"{what}: {self._words(of)}, expected no number below 0{self._where(of, NOT_NEGATIVE)}")
 
     def show_fits(self, of: Term) -> None:
-        """Raises Refused, with numbers if some are found, unless a term fits 32 bits here for all values within bounds."""
+        """Raises Refused, with numbers if found, unless a term fits 32 bits here for all values within bounds."""
         of = self.simpler(of)
         key = ("fits", of)
         if key in self._memo:
@@ -309,7 +309,7 @@ class Facts(Intervals):
         return ", where " + ", ".join(f"{name} = {value}" for name, value in sorted(found.items()))
 
     def at_most(self, of: Term, most: Term, by: Term) -> Term:
-        """Returns the fact that a quotient of a term is not above that of a greater one, which the facts must show it is."""
+        """Returns the fact that a term's quotient is not above that of one that the facts must show to be greater."""
         self.show("a greater term less another", most - of)
         self.show("a divisor less 1", by - 1)
         return quotient(most, by) - quotient(of, by)

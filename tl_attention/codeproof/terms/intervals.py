@@ -17,28 +17,22 @@ MOST_PARTS = 64
 
 @dataclass(frozen=True)
 class Name:
-    """A Name is a symbol that stands for a long term.
-
-    Its range holds where all facts hold that held where it was made.
-    """
+    """A Name is a symbol that stands for a long term."""
 
     term: Term
-    range: Range
-    made: tuple[Term, ...]
+    range: Range  # holds where all of `made` hold
+    made: tuple[Term, ...]  # the facts that held where it was made
     values: list[int | None]
 
 
 @dataclass
 class Intervals:
-    """Intervals hold the bounds of symbols, `ranges`, the names of long terms, and the terms that are not negative `here`.
+    """Intervals hold the bounds of symbols, the names of long terms, and the terms that are not negative."""
 
-    `shown` counts how statements were shown.
-    """
-
-    ranges: dict[str, Range] = field(default_factory=dict)
-    names: dict[str, Name] = field(default_factory=dict)
-    here: tuple[Term, ...] = ()
-    shown: Counter[str] = field(default_factory=Counter)
+    ranges: dict[str, Range] = field(default_factory=dict)  # bounds of symbols
+    names: dict[str, Name] = field(default_factory=dict)  # of long terms
+    here: tuple[Term, ...] = ()  # not negative
+    shown: Counter[str] = field(default_factory=Counter)  # how statements were shown
 
     def __post_init__(self) -> None:
         # The facts that hold, and what was worked out under them.

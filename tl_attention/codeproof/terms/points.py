@@ -15,15 +15,12 @@ BITS = 3, 8, 12, 20, 31
 
 
 class Points:
-    """Points have numbers for the symbols within `ranges`, each `below` the number of a term if there is one for it.
-
-    Symbols that are names have the numbers of their `terms`.
-    """
+    """Points have numbers for symbols within `ranges`."""
 
     def __init__(self, ranges: Mapping[str, Range]):
         self.ranges = ranges
-        self.below: dict[str, Term] = {}
-        self.terms: dict[str, Term] = {}
+        self.below: dict[str, Term] = {}  # a symbol's number is below the number of its term here
+        self.terms: dict[str, Term] = {}  # symbols that are names have the numbers of these terms
         self._numbers: list[dict[str, int]] = [{} for _ in range(POINTS)]
         self._memos: list[dict[Term, int]] = [{} for _ in range(POINTS)]
         self._values: dict[Term, list[int | None]] = {}

@@ -29,13 +29,10 @@ LOOP, BRANCH, OTHERWISE, TILES, LEAVE, END = MARKS = "loop", "branch", "otherwis
 
 
 class TermRun(Run):
-    """A TermRun is a Run in which values may be Terms.
+    """A TermRun is a Run in which values may be Terms."""
 
-    `told.started` gives, for a variable that is carried from tile to tile, its value before the first one, what it is at
-    the start of any tile: by the variable's name and that value. `carried` has both, and `ends` what it is behind the tile.
-    """
-
-    # What the process is told of tiles.
+    # What the process is told of tiles. Its `started` takes the name of a variable that is carried from tile to tile,
+    # and its value before the first tile, and returns its value at the start of any tile.
     tiles: Any
 
     def __init__(
@@ -47,8 +44,8 @@ class TermRun(Run):
         self.arithmetic = {**self._of_terms.functions, "__shfl_sync": self._shuffle, "fits": self._fits}
         self.arithmetic["may"] = lambda condition: isinstance(condition, PER_THREAD | Term) or bool(condition)
         self.wide = frozenset(kernel.signature.of("int64_t"))
-        self.carried: dict[str, tuple[Value, Value]] = {}
-        self.ends: dict[str, Value | None] = {}
+        self.carried: dict[str, tuple[Value, Value]] = {}  # (before the first tile, at any tile's start), by name
+        self.ends: dict[str, Value | None] = {}  # behind the tile, by name
         self.in_tile = False
 
     def value(self, expression: Expression, threads: Class) -> Value:
@@ -123,7 +120,7 @@ class TermRun(Run):
         return threads
 
     def _each_by_itself(self, node: If, condition: Spread, threads: Class) -> Class:
-        """Runs what threads do each under a condition of its own: they store their elements, or load them, else zeros."""
+        """Runs what threads do each under its own condition: they store their elements, or load them, else zeros."""
         first = len(self.seen)
         where = next(one for n in range(len(condition)) if (one := condition[n]).constant is None)
         self.nodes(node.otherwise, threads)
@@ -187,7 +184,7 @@ class TermRun(Run):
 
 
 def facts_of(condition: Term) -> list[Term]:
-    """Returns terms that are not negative where a condition is 1: those of each of its comparisons, and of the whole."""
+    """Returns terms that are not negative where a condition is 1: of each of its comparisons, and of the whole."""
     found = [condition - 1]
     if len(condition.parts) == 1:
         ((monomial, factor),) = condition.parts.items()

@@ -1,7 +1,7 @@
 """The solver, z3, shows statements about terms that their form does not show.
 
-A statement is encoded with linear arithmetic alone: a product of unknowns is a number of its own, with its bounds, and a
-quotient is what its axiom says. So what z3 shows is true; what it cannot show need not be false.
+A statement is encoded with linear arithmetic alone: a product of unknowns is a number of its own, with its bounds, and
+a quotient is what its axiom says. So what z3 shows is true; what it cannot show need not be false.
 """
 
 from __future__ import annotations
@@ -14,19 +14,17 @@ from math import inf
 from tl_attention.codeproof.terms.intervals import Intervals
 from tl_attention.codeproof.terms.term import CONSTANT, HOLDS, LEAST, QUOTIENT, SYMBOL, Atom, Term, without
 
-# What z3 may spend on a statement, in its own units, of which a second has a few million: an answer never depends on how
-# busy a machine is.
+# What z3 may spend on a statement, in its own units, of which a second has a few million: an answer never depends on
+# how busy a machine is.
 RESOURCES = 2_000_000
 
 
 class Solver:
-    """A Solver asks z3 about statements under the facts of a place, and remembers its answers.
-
-    `counter` has numbers of symbols, by term, for which z3 says that a statement about it is false.
-    """
+    """A Solver asks z3 about statements under the facts of a place, and remembers its answers."""
 
     def __init__(self, facts: Intervals):
         self.facts = facts
+        # By term, numbers of symbols for which z3 says that a statement about the term is false.
         self.counter: dict[Term, dict[str, int]] = {}
         self._answers: dict[tuple[Term, str, tuple[Term, ...]], bool] = {}
 
@@ -148,7 +146,7 @@ class Query:
                     self.lines.append(f"(assert (=> (>= {of} {other}) (>= {name} {other_name})))")
 
     def relate_products(self) -> None:
-        """Tells of two products with a common part, which is not negative, that the one with the greater rest is not smaller."""
+        """Tells of two products with a common part >= 0 that the one with the greater rest is not smaller."""
         for one, other in permutations([monomial for monomial in self.names if len(monomial) > 1], 2):
             shared = tuple((Counter(one) & Counter(other)).elements())
             if not shared or any(self.facts.range_of_atom(atom)[0] < 0 for atom in shared):

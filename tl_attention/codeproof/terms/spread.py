@@ -150,7 +150,7 @@ def merged(before: Value, count: int, found: Iterable[tuple[np.ndarray, Value]])
 
 
 def split(value: Value) -> tuple[Term, np.ndarray]:
-    """Returns what the terms of all threads have in common, and their numbers; raises Refused where they differ in more."""
+    """Returns what all threads' terms have in common, and their numbers; raises Refused where they differ in more."""
     parts = {CONSTANT: 0, **parts_of(value)}
     numbers = parts.pop(CONSTANT)
     if any((of != of[0]).any() for of in parts.values()):

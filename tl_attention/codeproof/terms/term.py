@@ -23,7 +23,7 @@ class Refused(ValueError):
 class Atom:
     """An Atom is what a Term's polynomial is over; equal Atoms are one object.
 
-    A symbol has a name. A quotient is floor(`of` / `by`), with `by` above 0; a least is min(0, `of`); a holds is 1 where
+    A symbol has a name. A quotient is floor(`of` / `by`), with `by` above 0; a least is min(0, `of`); a holds is 1 if
     `of` >= 0, else 0.
     """
 

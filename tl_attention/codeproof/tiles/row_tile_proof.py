@@ -28,7 +28,7 @@ WHO = "a block"
 
 
 class BlockProof(TermProof):
-    """A BlockProof proves what any block of one generated kernel does for its row tile, at all sizes or with numbers."""
+    """A BlockProof proves what any block of a generated kernel does for its row tile, at all sizes or with numbers."""
 
     proof: RowTileProof
 
@@ -91,7 +91,7 @@ class RowTileProof(Proof):
         return found
 
     def check_numbers(self, found: Sequence[Event]) -> None:
-        """Raises Unsafe where those of a block's events that may stand anywhere are not enough, in a run with numbers."""
+        """Raises Unsafe if, in a run with numbers, a block's events that may stand anywhere are not enough."""
 
     @cached_property
     def threads(self) -> Threads:

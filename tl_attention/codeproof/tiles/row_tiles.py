@@ -26,41 +26,35 @@ RESULTS = {"output": ("Output", "Merged"), "lse": ("LSE", "MergedLSE")}
 
 @dataclass(frozen=True)
 class Cut:
-    """A Cut says how a kernel of a variant cuts problems into row tiles and KV blocks, and in which order it takes the blocks.
-
-    `rows` rows share KV blocks, `block_M` of them are one block's. A tile has `least` KV blocks or more.
-    """
+    """A Cut says how a variant's kernel cuts problems into row tiles and KV blocks, and the order of these blocks."""
 
     variant: Variant
-    rows: int
-    block_M: int
+    rows: int  # that share KV blocks
+    block_M: int  # of these rows, those of one block
     block_N: int
-    least: int
+    least: int  # KV blocks of a tile
     kv_order: str
 
 
 @dataclass
 class RowTile:
-    """A RowTile is the place of a row tile in its problem, whose sizes may be unknown within some facts.
-
-    `row` is the tile's first row, `rank` its number among the tiles that share KV blocks.
-    """
+    """A RowTile is the place of a row tile in its problem, whose sizes may be unknown within some facts."""
 
     cut: Cut
     # The problem's, or those of one sequence.
     sizes: Any
-    row: Value
+    row: Value  # the first
     head: Value
     batch: Value
-    rank: int
+    rank: int  # among the tiles that share KV blocks
     tensors: Mapping[str, Tensor]
     facts: Facts
     # The arithmetic of sizes.
     ops: Any
     # Of packed sequences: the first row of the tile's sequence among all rows of Q, and of K and V.
     begins: tuple[Value, Value] | None = None
-    # Of keys in parts: the first KV block of the tile's part, and the one behind its last. A batch's results are those of
-    # batch `result`; those of a packed sequence, where it is `split`, are rows of tiles from `result` on.
+    # Of keys in parts: the first KV block of the tile's part, and the one behind its last. A batch's results are those
+    # of batch `result`; those of a packed sequence, where it is `split`, are rows of tiles from `result` on.
     part: tuple[Value, Value] | None = None
     result: Value | None = None
     split: Value = 0
@@ -120,7 +114,7 @@ class RowTile:
         return first + self.cut.block_N * self.kv(block), self.head // self.cut.variant.group, batch
 
     def copied(self, tensor: str, block: Value | None = None) -> tuple[Value, Value]:
-        """Returns (first element, rows that the tensor has from there) of a KV block, or of Q's row tile if it is None."""
+        """Returns (first element, rows that the tensor has from there) of a KV block, for None of Q's row tile."""
         row, head, batch = self.place() if block is None else self.place_of_kv(block)
         left = self.left() if block is None else self.sizes.seq_kv - row
         return self.tensors[tensor].element(batch, head, row), left
@@ -139,7 +133,7 @@ class RowTile:
         return tensor.element(batch, head, row), self.left(offset), *self._apart(tensor)
 
     def of_rows(self, event: Event, offset: int) -> Any:
-        """Returns the event of storing rows from an offset on: a Maybe where there is none, or where they are of parts another."""
+        """Returns the event that stores rows from an offset on: a Maybe where there is none, another for parts."""
         if self.begins is None or self.result is None:
             return Maybe(event) if self.facts.sign(term(-self.left(offset))) > 0 else event
         tensor = self.tensors[RESULTS[event.kind][0]]

@@ -22,16 +22,14 @@ RAGGED_ROWS, RAGGED_ENDS, WRAP = 2**30, 0x7FFF0000, 2**34
 
 @dataclass(frozen=True)
 class Tensor:
-    """A Tensor has dimensions (batch, heads, rows, columns), and their strides in elements.
-
-    The stride of the last dimension is 1. A `packed` one has a batch of 1 and a stride of 0 there: its rows are those of
-    all sequences, and what stands for the batch is the row behind the sequence's last. Results of parts of packed sequences
-    are rows of tiles: a tile's heads are `heads_apart` elements apart there.
-    """
+    """A Tensor has dimensions (batch, heads, rows, columns), and their strides in elements."""
 
     shape: tuple[int, ...]
-    strides: tuple[int, ...]
+    strides: tuple[int, ...]  # the last is 1
+    # Whether its batch is 1, with a stride of 0: its rows are those of all sequences, and what stands for the batch is
+    # the row behind the sequence's last.
     packed: bool = False
+    # Elements between a tile's heads in results of parts of packed sequences, which are rows of tiles.
     heads_apart: int = 0
 
     @property
@@ -88,7 +86,7 @@ def packed_tensors(
     """Returns, by name, a packed Tensor for each parameter with rows; its strides are unlike any others.
 
     Tensors with columns are (rows, heads, columns), in which all heads of a row lie together, unless their strides of a
-    head and a row are given. The LSE is (heads, rows). Results of parts are rows of tiles, `box` of each head of a tile.
+    head and a row are given. The LSE is (heads, rows). Results of parts are rows of tiles, `box` of each of its heads.
     """
     found = {}
     for n, p in enumerate(parameters):

@@ -22,7 +22,7 @@ class TermProof(Unknowns):
     """A TermProof shows of one generated kernel what holds at all sizes."""
 
     def check_launch(self, *blocks: Any, cluster: int = 1) -> None:
-        """Raises Unsafe unless the host's descriptors are those of the tensors and tiles, and the grid has these blocks."""
+        """Raises Unsafe unless the descriptors are those of the tensors and tiles, and the grid has these blocks."""
         plan = self.proof.plan
         check_descriptors(plan, self.proof.tiles, self.tensors, self.shapes, self.names, self.variant.dtype)
         for found, expected in zip(plan.grid, blocks, strict=True):
@@ -31,7 +31,7 @@ class TermProof(Unknowns):
             raise Unsafe(f"clusters of {plan.cluster}, expected {cluster}")
 
     def check_heads(self, who: str, found: list[Event | Block], tile: RowTile) -> None:
-        """Raises Unsafe unless each number of a tile's head is read once, before what needs it, and counts in whole tiles."""
+        """Raises Unsafe unless each number of a head is read once, before what needs it, and counts in whole tiles."""
         for feature in features_of(self.variant.acting):
             needing = {"product", "store", "output"} if feature.changes_scores else {"store", "output"}
             order = [one for one in flat(found) if one.name == feature.name or one.kind in needing]

@@ -30,21 +30,17 @@ class Entries(Protocol):
         """Returns the first of the heads that take turns, tile by tile."""
 
     def words(self, blocks: np.ndarray, entries: np.ndarray) -> np.ndarray:
-        """Returns the numbers of these entries, (TILE_WORDS, blocks); raises Unsafe for one that the list does not have."""
+        """Returns these entries' numbers, (TILE_WORDS, blocks); raises Unsafe for one that is not in the list."""
 
 
 @dataclass
 class TileNumbers:
-    """TileNumbers keeps the counters of tiles, and what warps have been told of tiles, for all threads of a run.
-
-    `counter` has each counter's values when the run begins. `whole` is whether all threads of the launch run. `entries`
-    is the list of packed sequences' tiles.
-    """
+    """TileNumbers keeps the counters of tiles, and what warps have been told of tiles, for all threads of a run."""
 
     threads: Threads
-    counter: InitVar[Mapping[str, Sequence[int]]]
-    whole: bool
-    entries: Entries | None
+    counter: InitVar[Mapping[str, Sequence[int]]]  # each counter's values when the run begins
+    whole: bool  # whether all threads of the launch run
+    entries: Entries | None  # the list of packed sequences' tiles
 
     def __post_init__(self, counter: Mapping[str, Sequence[int]]) -> None:
         self.counters = {name: list(values) for name, values in counter.items()}
@@ -84,7 +80,7 @@ class TileNumbers:
     def get(self, threads: Class, name: str, word: Value) -> Value:
         """Returns what threads read of a tile in shared memory: after a warp's n-th wait that of the n-th tile.
 
-        In which of its places the tile is the events say. Raises Unsafe where none is waited for, or nothing is written.
+        The events say in which of its places the tile is. Raises Unsafe if none is waited for, or nothing is written.
         """
         warps, first, count = np.unique(threads.threads // self.threads.lanes, return_index=True, return_counts=True)
         blocks = self.threads.place[threads.threads[first]]

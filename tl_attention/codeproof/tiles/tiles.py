@@ -23,18 +23,15 @@ DEPTH = 16
 
 @dataclass(frozen=True)
 class Tile:
-    """A Tile is a buffer of shared memory that has `slots` tiles of a tensor, swizzled or row after row.
-
-    The tensor may have fewer columns, `width` of them: the tile's other columns are 0. A tile may have rows of several
-    `heads`, `box` of each one behind the other's; the rows behind the last are idle.
-    """
+    """A Tile is a buffer of shared memory that has `slots` tiles of a tensor, swizzled or row after row."""
 
     buffer: str
     rows: int
     columns: int
     slots: int
     swizzled: bool = True
-    of_tensor: int | None = None
+    of_tensor: int | None = None  # the tensor's columns, if they are fewer: the tile's others are 0
+    # A tile may have rows of several heads, `box` of each one behind the other's; the rows behind the last are idle.
     heads: int = 1
     box: int = 0
 
@@ -86,17 +83,14 @@ class Tile:
 
 @dataclass(frozen=True)
 class Product:
-    """A Product is accumulators = [accumulators +] A B, where A has 64 rows for each warpgroup.
-
-    `a` is a Tile, or the name of registers; `b` is K-major as K is for Q K^T, or not, as V is for P V.
-    """
+    """A Product is accumulators = [accumulators +] A B, where A has 64 rows for each warpgroup."""
 
     accumulators: str
-    a: Tile | str
+    a: Tile | str  # or the name of registers
     b: Tile
     columns: int
     depth: int
-    b_transposed: bool
+    b_transposed: bool  # false where B is K-major, as K in Q K^T; true for V in P V
 
     @property
     def steps(self) -> int:
@@ -160,15 +154,12 @@ def _along_k(step: int, tile: Tile) -> int:
 
 
 class Matrix(NamedTuple):
-    """A Matrix says where an 8 x 8 matrix starts in its tile, for the first warp.
-
-    The next warp's matrix is `apart` rows further down, or the same matrix where `apart` is 0.
-    """
+    """A Matrix says where an 8 x 8 matrix starts in its tile, for the first warp."""
 
     row: int
     column: int
     transposed: bool
-    apart: int = 0
+    apart: int = 0  # so many rows further down is the next warp's matrix; 0 where it is the same matrix
 
 
 Brought = tuple[int, tuple[Matrix, ...]]

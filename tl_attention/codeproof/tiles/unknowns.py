@@ -1,4 +1,4 @@
-"""The unknowns of a kernel's proof: sizes, strides and sides of the window, with tensors and tiles that follow from them."""
+"""The unknowns of a kernel's proof: sizes, strides and the window's sides, with tensors and tiles that follow."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tl_attention.problem.bounds import GRID_YZ, LARGEST, ROOM, SIZES, TOTALS
 from tl_attention.problem.mask import WINDOW, Mask, sides
 from tl_attention.problem.variant import Sizes
 
-# In a problem with numbers: the least of strides, in 16 bytes, and the keys of a window's sides that are read at run time.
+# In a problem with numbers: the least stride, in 16 bytes, and the keys of a window's sides that are read at run time.
 OTHERS, FAR = 2**14, 100_003
 
 
@@ -60,7 +60,7 @@ class Unknowns:
 
     @classmethod
     def of_numbers(cls, proof: Proof, sizes: Any, *more: Any, **given: int) -> Self:
-        """Returns what follows from numbers: these sizes, a window that reaches far, strides unlike each other, and `given`."""
+        """Returns what follows from numbers: these sizes, a far window, strides unlike each other, and `given`."""
         read = [name for p in proof.code.parameters for name in (*p.dims, *p.strides) if isinstance(name, str)]
         others = {name: OTHERS + 37 * number for number, name in enumerate(dict.fromkeys(read))}
         named = {name: getattr(sizes, name) for name in Sizes._fields}

@@ -1,4 +1,4 @@
-"""This module proves the generated warp-specialised kernel: its threads run the events of their roles, on the right tiles.
+"""This module proves the generated warp-specialised kernel: threads run their roles' events, on the right tiles.
 
 `races.py` has proved these events; what else could make threads wait for each other is refused.
 """

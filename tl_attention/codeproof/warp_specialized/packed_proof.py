@@ -1,7 +1,7 @@
 """Problems of packed sequences at which the proof runs kernels with numbers, and the lists of their tiles.
 
-Kernels take a list of tiles for granted, which a kernel before them writes: here it has other tiles, so that the place of
-each shows, and parts of long tiles.
+Kernels take a list of tiles for granted, which a kernel before them writes: here it has other tiles, so that the place
+of each shows, and parts of long tiles.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ def packed_sizes(proof: Any, heads: int) -> Iterator[PackedSizes]:
 
 
 def whole_or_parts(tiles: Array, keys: int, variant: Variant, block_N: int) -> Array:
-    """Returns entries for these tiles (tiles, 5) as the list has them: of keys in parts, all keys of a tile or some parts.
+    """Returns entries for these tiles (tiles, 5) as the list has them: of keys in parts, all of a tile or some parts.
 
-    Every third tile is whole. Others have their first two parts, and their last. Which come first, the number of all keys
-    says.
+    Every third tile is whole. Others have their first two parts, and their last. The number of all keys says which come
+    first.
     """
     entries = []
     for number, tile in enumerate(tiles.tolist(), keys):
@@ -69,7 +69,7 @@ def part_blocks(seq_kv: Any) -> Any:
 
 @dataclass(frozen=True)
 class ListedTiles:
-    """ListedTiles are the list of one problem's tiles, which the blocks of a launch read: all, then `many` in another order."""
+    """ListedTiles are the list of a problem's tiles that a launch's blocks read: all, then `many` in another order."""
 
     entries: Array
     many: int
@@ -102,7 +102,7 @@ class ListedTiles:
         return np.full(len(blocks), self.heads - self.in_turns)
 
     def words(self, blocks: Array, entries: Array) -> Array:
-        """Returns the numbers of these entries, (TILE_WORDS, blocks); raises Unsafe for one that the list does not have."""
+        """Returns these entries' numbers, (TILE_WORDS, blocks); raises Unsafe for one that is not in the list."""
         if ((entries < 0) | (entries >= len(self.entries))).any():
             raise Unsafe(f"it takes entry {int(entries.max())} of the {len(self.entries)} that the list has")
         return self.entries[entries].T

@@ -1,7 +1,7 @@
-"""This module compares the kernels that list tiles and merge parts, to the letter, with what `launches.py` states of them.
+"""This module compares the kernels that list tiles and merge parts, to the letter, with what `launches.py` says.
 
-It gives that module texts in the place of TileLang's tensors and numbers, so that what comes back is the text that TileLang
-generates.
+It gives that module texts in the place of TileLang's tensors and numbers, so that what comes back is the text that
+TileLang generates.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class TensorText:
 
 
 class SmallKernel:
-    """A SmallKernel is a kernel of calls of device functions, as TileLang writes it, with the parameters that it takes."""
+    """A SmallKernel is a kernel of calls of device functions, as TileLang writes it, with its parameters."""
 
     def __init__(self, variant: Variant, threads: int, synchronize: str, restrict: str):
         self._variant, self._threads, self._synchronize, self._restrict = variant, threads, synchronize, restrict
@@ -104,7 +104,7 @@ class SmallKernel:
         )
 
     def _pointer(self, name: str) -> str:
-        """Returns the parameter that is a tensor's address. Of a tensor that is passed whole TileLang knows that it is read."""
+        """Returns the parameter that is a tensor's address; TileLang knows of a tensor passed whole that it is read."""
         const = "const " if name in self._arguments else ""
         return f"{const}{POINTERS[self._tensors[name].dtype or self._variant.dtype]} {self._restrict}{name}"
 

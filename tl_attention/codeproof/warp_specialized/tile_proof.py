@@ -1,7 +1,7 @@
 """This module proves, for all sizes, that a role of a warp-specialised kernel does for any tile what its Program says.
 
-The sizes, the tile's number, the tiles and the loads that have been before, and the window's sides are unknown. What the
-Program expects is asked of the same Roles, RowTiles, Mask and order of tiles that numbers are asked of.
+The sizes, the tile's number, the tiles and the loads that have been before, and the window's sides are unknown. What
+the Program expects is asked of the same Roles, RowTiles, Mask and order of tiles that numbers are asked of.
 """
 
 from __future__ import annotations

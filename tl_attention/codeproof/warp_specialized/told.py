@@ -24,13 +24,13 @@ class Told:
     def __init__(self, proof: UnknownTiles):
         self.proof, self.there = proof, proof.there
         self.before = True
-        # What is done with the counters: the threads that count blocks, and those that reset, each with the facts there.
+        # What is done with the counters: the threads that count blocks, and that reset, each with the facts there.
         self.counted: list[tuple[int, tuple[Term, ...]]] = []
         self.resets: list[tuple[int, int, int, tuple[Term, ...]]] = []
         self.next_number: Value = proof.number + proof.workers
 
     def started(self, name: str, before: Value) -> Term | None:
-        """Returns what a variable that is carried from tile to tile is at any tile's start, None for one that is none."""
+        """Returns the value at any tile's start of a variable that is carried from tile to tile, None for others."""
         self.before = False
         for word in range(TOLD_WORDS):
             if isinstance(before, Term) and before.same(self.proof.word("first", word)):
@@ -66,7 +66,7 @@ class Told:
         self.resets.append((index, value, len(threads.threads), self.proof.facts.here))
 
     def check_counters(self, blocks: int) -> None:
-        """Raises Unsafe unless a thread of each block counts it behind its tiles, and the last one resets both counters."""
+        """Raises Unsafe unless a thread of each block counts it behind its tiles, and the last resets both counters."""
         simpler = self.proof.facts.simpler
         last = simpler(equal(self.proof.facts.symbol("TileCounter[1]", 0, LARGEST - ROOM), blocks - 1) - 1)
         by_last = [(*told, last in map(simpler, facts)) for *told, facts in self.resets]

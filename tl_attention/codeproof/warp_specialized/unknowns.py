@@ -1,4 +1,4 @@
-"""The unknowns of the proof of roles: a tile's place among all tiles, loads and tiles before it, and what is told of it."""
+"""The unknowns of the proof of roles: a tile's place among all, loads and tiles before it, and what is told of it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ class UnknownTiles(TermProof):
         self.roles, of_tiles = roles, self.variant.heads_of_tiles(self.sizes.heads)
         symbol = self.symbol
         if self.packed:
-            # How many tiles are of sequences of few queries, or of many, the list says, and how many of the last heads take turns.
+            # The list says how many tiles are of sequences of few queries, how many of sequences of many, and how many
+            # of the last heads take turns.
             self.few, self.many = symbol("few", 0, 2**26), symbol("many", 0, 2**26)
             self.turns_from = of_tiles - symbol("in_turns", 1, GRID_YZ, below=of_tiles + 1)
         self.row_tiles = self.few + self.many if self.packed else ceildiv(self.sizes.seq_q, proof.rows)
@@ -55,7 +56,7 @@ class UnknownTiles(TermProof):
 
     @cached_property
     def there(self) -> list[Term]:
-        """Returns what is not negative where the tile is there; of packed sequences the list of tiles has such entries."""
+        """Returns what is not negative where the tile is there; lists of packed sequences' tiles have such entries."""
         if self.packed:
             row, seq_q, first, end = (self.word("told", word) for word in (0, 2, 5, 6))
             return [row, seq_q - 1 - row * self.proof.cut.block_M, end - 1 - first]
@@ -86,7 +87,7 @@ class UnknownTiles(TermProof):
         return self.tile_of_number(self.number, rank)
 
     def first_tiles(self, entries: np.ndarray | None, most: int, rank: int) -> list[RowTile]:
-        """Returns the first tiles, at most so many, of one block of the first cluster, by numbers; `entries` are the list's."""
+        """Returns the first tiles, `most` at most, of a block of the first cluster, by number or the list's entries."""
         found: list[RowTile] = []
         number = 0
         while len(found) < most and number < int(self.total):
@@ -121,7 +122,7 @@ class UnknownTiles(TermProof):
         named, heads = self.facts.named, self.variant.heads_of_tiles(self.sizes.heads)
         order = placed(number, self.sizes, self.of_results, self.proof.rows, self.schedule, self.variant, self.ops)
         tile, head = map(named, order)
-        # An order of tiles numbers each tile of each head once, as tests of the orders show. Some count them from the end.
+        # An order of tiles numbers each tile of each head once, as tests of the orders show. Some count from the end.
         for within, count in (
             (named(self.row_tiles - 1 - tile), self.row_tiles),
             (tile, self.row_tiles),
