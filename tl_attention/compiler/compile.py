@@ -47,17 +47,13 @@ def fingerprint(source: str) -> str:
 
 @dataclass(frozen=True)
 class StaticReport:
-    """A static report holds the registers, stack, shared memory and loops that a compiled kernel has.
+    """A static report holds the registers, stack, shared memory and loops that a compiled kernel has."""
 
-    Registers and bytes of stack (spills) are per thread, bytes of shared memory per block. `machine_code` names the
-    machine code; other sources that give the same machine code share the name.
-    """
-
-    registers: int
-    stack_bytes: int
-    shared_bytes: int
+    registers: int  # of a thread
+    stack_bytes: int  # of a thread: spills
+    shared_bytes: int  # of a block
     loops: tuple[Loop, ...] = ()
-    machine_code: str | None = None
+    machine_code: str | None = None  # a name: sources that give the same machine code share it
 
     def __str__(self) -> str:
         spills = f"{self.stack_bytes} bytes of spills" if self.stack_bytes else "no spills"
@@ -66,20 +62,16 @@ class StaticReport:
 
 @dataclass(frozen=True)
 class CompiledKernel:
-    """A compiled kernel holds a function to launch, its generated code, nvcc, variant, parameters and verdict.
+    """A compiled kernel holds a function to launch, its generated code, nvcc, variant, parameters and verdict."""
 
-    `kernel` is the function of its library; `nvcc` made its machine code. `verdict` is the proof's verdict on the
-    generated code, None for a schedule without a Program. `library` is the library's bytes, None where there is none.
-    """
-
-    kernel: Callable[..., None]
+    kernel: Callable[..., None]  # the library's function
     source: str
     host_plan: str
-    nvcc: Nvcc
+    nvcc: Nvcc  # made the machine code
     variant: Variant
     parameters: tuple[Parameter, ...]
-    verdict: Verdict | None
-    library: bytes | None = field(default=None, repr=False)
+    verdict: Verdict | None  # the proof's on the generated code, None for a schedule without a Program
+    library: bytes | None = field(default=None, repr=False)  # its bytes, None where there is none
 
     def __call__(self, **arguments: Any) -> None:
         """Launches the kernel on the current CUDA stream, with arguments by the parameters' names.

@@ -1,7 +1,7 @@
 """This module has TileLang trace and compile a schedule's kernel, and proves the result.
 
 Only this module asks TileLang for anything. A kernel is lowered here step by step, so that the host's plan comes from
-the very IR that is compiled. TileLang's cache of kernels, which keeps no IR, is left out; its cache of machine code is not.
+the very IR that is compiled. TileLang's cache of kernels, which keeps no IR, is not used; its cache of machine code is.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def generate(
 
 @contextlib.contextmanager
 def marking(kinds: frozenset[str]) -> Iterator[None]:
-    """Has TileLang compile kernels with marks of these kinds in their code while the context lasts; without kinds, as always."""
+    """Has TileLang compile kernels with marks of these kinds, if any, in their code while the context lasts."""
     if not kinds:
         yield
         return
@@ -86,7 +86,7 @@ def marking(kinds: frozenset[str]) -> Iterator[None]:
 
 
 def without_marks(code: GeneratedCode) -> GeneratedCode:
-    """Returns generated code without its marks, for the proof; raises ScheduleRefused where these are not as they must be."""
+    """Returns generated code without its marks, for the proof; raises ScheduleRefused for marks of another form."""
     if not code.variant.trace:
         return code
     from tl_attention.codeproof.marks import unmarked

@@ -94,14 +94,11 @@ def _load_runtime() -> None:
 
 
 class Room(NamedTuple):
-    """A Room is memory of a GPU that one launch needs at a time, besides what the caller gives.
+    """A Room is memory of a GPU that one launch needs at a time, besides what the caller gives."""
 
-    `counter` counts the tiles taken and the blocks done, int32 (2,). A kernel with the dynamic tile scheduler finds it at
-    zero and leaves it at zero. `tiles` has `words` numbers, int32, for the list that a launch makes of packed sequences.
-    """
-
+    # Tiles taken and blocks done, int32 (2,). A kernel with the dynamic tile scheduler finds and leaves it at zero.
     counter: torch.Tensor
-    tiles: torch.Tensor
+    tiles: torch.Tensor  # int32 (words,), for the list that a launch makes of packed sequences
     words: int
 
 
@@ -132,10 +129,10 @@ def launch_of(function: Callable[..., None], parameters: Sequence[Parameter]) ->
 
 
 def room_of(device: int, words: int) -> tuple[list[Room], Room]:
-    """Returns a room of so many words for a launch on a CUDA device's current stream, and the list of free ones it is from.
+    """Returns a room of so many words for a launch on a CUDA device's current stream, and the list that it is from.
 
     The device is the current device. Launches of several threads on one stream may begin before others have ended, so a
-    launch takes its room from the list and puts it back.
+    launch takes its room from the list of free ones and puts it back.
     """
     import torch  # Late: `compile.py` needs this module where no torch may be loaded.
 

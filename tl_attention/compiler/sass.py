@@ -63,19 +63,15 @@ ARRIVE = re.compile(r"SYNCS\.ARRIVE(?!\S*\.A0)")
 
 @dataclass(frozen=True)
 class Loop:
-    """A `Loop` counts the instructions, exponentials and waits of one loop of machine code that issues products.
-
-    `counts` says how many instructions of each kind the body has. `product_waits`, `barrier_waits` (on mbarriers) and
-    `arrives` (at them) have an entry for each such instruction: the number of exponentials that stand before it in the
-    body.
-    """
+    """A `Loop` counts the instructions, exponentials and waits of one loop of machine code that issues products."""
 
     instructions: int
-    counts: dict[str, int]
+    counts: dict[str, int]  # instructions of the body, by kind
     exponentials: int
+    # Each has, for each such instruction, the number of exponentials that stand before it in the body.
     product_waits: tuple[int, ...] = ()
-    barrier_waits: tuple[int, ...] = ()
-    arrives: tuple[int, ...] = ()
+    barrier_waits: tuple[int, ...] = ()  # on mbarriers
+    arrives: tuple[int, ...] = ()  # at mbarriers
 
     @property
     def products(self) -> int:
@@ -193,7 +189,7 @@ def cuobjdump(cubin: bytes, option: str) -> str:
 
 
 def tool(name: str) -> str:
-    """Returns the path of cuobjdump or nvdisasm, from its pip package, the PATH or CUDA's folder, or raises InputError."""
+    """Returns cuobjdump's or nvdisasm's path, from its pip package, the PATH or CUDA's folder; raises InputError."""
     package = f"nvidia-cuda-{name}"
     for candidate in (*packaged(package, name), shutil.which(name), f"/usr/local/cuda/bin/{name}"):
         if candidate and Path(candidate).is_file():

@@ -1,4 +1,4 @@
-"""A temporary file, for a program that takes files alone, lies in a folder of its own. One line says where it cannot."""
+"""A temporary file, for a program that takes only files, lies in its own folder; one line says where it cannot."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def scratch_folder() -> Iterator[Path]:
 
 @contextmanager
 def scratch_file(name: str, content: bytes) -> Iterator[Path]:
-    """Yields a file of this name and content, which is gone behind the block. Raises InputError where it cannot be written."""
+    """Yields a file of this name and content, for the block; raises InputError if it cannot be written."""
     with scratch_folder() as folder:
         file = folder / name
         with told():

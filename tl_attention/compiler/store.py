@@ -1,9 +1,10 @@
 """This module keeps finished kernels on disk, a file each.
 
-A file has a kernel's shared library, the text that the library was made of, the host's plan, and the proof's verdict. It is named by the
-key of its kernel, and ends with a seal over its name and all that stands before. A file that is not exactly what was
-written is taken for absent, and replaced by whoever makes the kernel again. Files are written whole or not at all, so
-any number of processes may write at once. Where nothing can be written, kernels are made again every time.
+A file has a kernel's shared library, the text that the library was made of, the host's plan, and the proof's verdict.
+It is named by the key of its kernel, and ends with a seal over its name and all that stands before. A file that is not
+exactly what was written is taken for absent, and replaced by whoever makes the kernel again. Files are written whole or
+not at all, so any number of processes may write at once. Where nothing can be written, kernels are made again every
+time.
 
 The key is a hash of everything that changes a kernel's code, its proof, or whether its library can be loaded. It needs
 neither an import of TileLang nor a trace: the key names what these read instead of what they make. The compiler is
@@ -55,15 +56,12 @@ HEADERS = ("TL_TEMPLATE_PATH", "TL_CUTLASS_PATH")
 
 @dataclass(frozen=True)
 class Finished:
-    """A `Finished` holds the library of a compiled kernel, its CUDA and the host's plan, and the proof's verdict on these.
-
-    `verdict` is None for a schedule without a Program.
-    """
+    """A `Finished` holds the library of a compiled kernel, and the code and the verdict that belong to it."""
 
     library: bytes
-    source: str
+    source: str  # the CUDA
     host_plan: str
-    verdict: Verdict | None
+    verdict: Verdict | None  # the proof's, None for a schedule without a Program
 
 
 def read(file: Path) -> Finished | None:

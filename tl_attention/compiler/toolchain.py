@@ -50,17 +50,13 @@ NO_CACHE_VARIABLE, TRUE = "TILELANG_DISABLE_CACHE", ("1", "true", "yes", "on")
 
 @dataclass(frozen=True)
 class Nvcc:
-    """An `Nvcc` holds a CUDA toolkit's folder, where it was found, and its versions of nvcc and ptxas.
-
-    The versions are such as 13.0.88. `fault` says in a few words why the toolkit cannot compile, and is empty where
-    nothing is known against it.
-    """
+    """An `Nvcc` holds a CUDA toolkit's folder, where it was found, and its versions of nvcc and ptxas."""
 
     home: Path
-    source: str
-    version: str
-    ptxas: str
-    fault: str = ""
+    source: str  # where it was found
+    version: str  # such as 13.0.88
+    ptxas: str  # a version too
+    fault: str = ""  # a few words on why the toolkit cannot compile, "" where nothing is known against it
 
     @property
     def release(self) -> str:

@@ -1,9 +1,9 @@
 """This module runs submissions under the contract of the class leaderboard, and checks their outputs.
 
 A submission runs in processes of its own (worker.py), which write the outputs' bytes to files. This process draws the
-inputs anew and compares these bytes with attention in fp64 (checked.py). So nothing of a submission is imported, executed or
-unpickled outside its own processes. That is no sandbox: a submission runs as the same user and on its own clock, so it
-could change other programs of that user, and report times that are not true.
+inputs anew and compares these bytes with attention in fp64 (checked.py). So nothing of a submission is imported,
+executed or unpickled outside its own processes. That is no sandbox: a submission runs as the same user and on its own
+clock, so it could change other programs of that user, and report times that are not true.
 """
 
 from __future__ import annotations

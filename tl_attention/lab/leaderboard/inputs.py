@@ -18,16 +18,12 @@ ROWS = 4
 
 
 class Change(NamedTuple):
-    """A change holds four offsets along seq_len: where keys and queries change, and where their new values are.
+    """A change holds four offsets along seq_len: where keys and queries change, and where their new values are."""
 
-    The new values are in the second inputs. `key` and `row` are where they go, `key_from` and `row_from` where they
-    come from.
-    """
-
-    key: int
-    key_from: int
-    row: int
-    row_from: int
+    key: int  # where new keys go
+    key_from: int  # where they come from, in the second inputs
+    row: int  # where new queries go
+    row_from: int  # where they come from
 
 
 class Inputs:

@@ -10,13 +10,10 @@ from tl_attention.lab.leaderboard.timed import MAX_REPEATS, MIN_REPEATS
 
 
 class Limits(NamedTuple):
-    """Limits say how long after a timed call's end its output may be read, and the device become idle.
+    """Limits say how long after a timed call's end its output may be read, and the device become idle."""
 
-    An honest submission's output is read after two launches. Its device time is shorter than the host's by what is
-    left of clearing L2, and by a few launches.
-    """
-
-    read_ms: float
+    read_ms: float  # an honest submission's output is read after two launches
+    # An honest device time is shorter than the host's by what is left of clearing L2, and by a few launches.
     idle_ms: float
 
 
@@ -27,22 +24,17 @@ LATE_ONE_IN = 10
 
 
 class Message(BaseModel):
-    """A message is the report of a submission's process about itself. The submission can forge it.
-
-    Each timed call has its time, the time that reading rows of its output took, the host's time from the call to an idle
-    device, and the change of inputs before it (inputs.py). `kept` is the number of the call whose whole output was
-    written to a file.
-    """
+    """A message is the report of a submission's process about itself. The submission can forge it."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
     error: str
-    samples_ms: tuple[FiniteFloat, ...] = ()
-    read_ms: tuple[FiniteFloat, ...] = ()
-    wall_ms: tuple[FiniteFloat, ...] = ()
+    samples_ms: tuple[FiniteFloat, ...] = ()  # each timed call's time
+    read_ms: tuple[FiniteFloat, ...] = ()  # the time that reading rows of its output took
+    wall_ms: tuple[FiniteFloat, ...] = ()  # the host's time from the call to an idle device
     elapsed_s: FiniteFloat = 0.0
-    changes: tuple[tuple[int, int, int, int], ...] = ()
-    kept: int = -1
+    changes: tuple[tuple[int, int, int, int], ...] = ()  # of inputs before each timed call (inputs.py)
+    kept: int = -1  # the number of the call whose whole output was written to a file
 
     def check(self) -> None:
         """Raises ValueError unless each of a possible number of timed calls has everything."""

@@ -1,8 +1,8 @@
 """This module prints the TileLang program of a schedule as one text.
 
-The loop is printed from the Program. What it calls stands below it to the letter: every function of the package that runs
-while TileLang traces the kernel. Other functions are None, where one that runs names them. The constants have what is asked
-of them.
+The loop is printed from the Program. What it calls stands below it to the letter: every function of the package that
+runs while TileLang traces the kernel. Other functions are None, where one that runs names them. The constants have what
+is asked of them.
 """
 
 from __future__ import annotations
@@ -61,13 +61,10 @@ ABSENT = "# Other schedules and problems need these: this kernel never comes to 
 
 
 class Program(NamedTuple):
-    """A Program is the text of a TileLang program, and the statements by which it imports what is not the package's.
-
-    `of_tilelang` are those that only a machine with TileLang can run.
-    """
+    """A Program is the text of a TileLang program, and the statements by which it imports what is not the package's."""
 
     imports: tuple[str, ...]
-    of_tilelang: tuple[str, ...]
+    of_tilelang: tuple[str, ...]  # imports that only a machine with TileLang can run
     text: str
 
 
@@ -122,8 +119,8 @@ class _Collected:
     def text(self, launch: Place) -> str:
         """Returns the program as one text, in which `launch` is the macro that the kernel begins in.
 
-        In order it has the entry, the loop, the package's modules, each below those that it imports, the constants, and the
-        device functions.
+        In order it has the entry, the loop, the package's modules, each below those that it imports, the constants, and
+        the device functions.
         """
         entry = entry_text(self._c.variant, self._name_of(launch))
         self._add(launch)
@@ -165,7 +162,7 @@ class _Collected:
         return any((path, line) in self._seen for line in lines)
 
     def _definition(self, place: Place) -> tuple[str, list[Place]]:
-        """Returns the text of a definition, of a class only with the methods that ran, and the definitions that it uses."""
+        """Returns a definition's text, of a class only with the methods that ran, and the definitions that it uses."""
         module = source.read(place.module)
         text = module.text(place.name, partial(self._ran, place.module))
         [tree] = ast.parse(text).body
@@ -227,7 +224,7 @@ class _Collected:
 
 
 def entry_text(variant: Variant, launch: str) -> str:
-    """Returns the text of the prim_func, with the parameters that a variant's kernel takes, whose K and V have Q's heads."""
+    """Returns the text of the prim_func, with the parameters of a variant's kernel, whose K and V have Q's heads."""
     types = {}
     for p in variant.parameters():
         dims = (f"c.{dim}" if str(dim).startswith("head_dim") else dim for dim in p.dims)

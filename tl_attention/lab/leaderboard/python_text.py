@@ -17,8 +17,8 @@ def literal(value: object) -> str:
 def enclosed(opening: str, parts: Iterable[str], closing: str, indent: int = 0, before: int = 0) -> str:
     """Returns parts with commas between two brackets: on a line if they fit, else on lines of their own.
 
-    The line is indented by `indent`, has `before` characters before the bracket, and ends with a bracket or a comma behind
-    that. A part that is several lines shares none of them.
+    The line is indented by `indent`, has `before` characters before the bracket, and ends with a bracket or a comma
+    behind that. A part that is several lines shares none of them.
     """
     parts = [*parts]
     line = f"{opening}{', '.join(parts)}{closing}"

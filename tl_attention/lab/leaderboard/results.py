@@ -20,12 +20,9 @@ TIMES = ("mean", "std", "err", "best", "worst")
 
 @dataclass(frozen=True)
 class Timing:
-    """A timing holds the times of one test, their mean, spread and percentiles, and why timing stopped.
+    """A timing holds the times of one test, their mean, spread and percentiles, and why timing stopped."""
 
-    A cool card can stop after three runs and look 10 % faster: `n` belongs beside the mean.
-    """
-
-    n: int
+    n: int  # belongs beside the mean: a cool card can stop after three runs and look 10 % faster
     mean_ms: Positive
     std_ms: float
     err_ms: float
@@ -53,51 +50,40 @@ def summarize(samples_ms: Sequence[float], elapsed_s: float, method: str) -> Tim
 
 @dataclass(frozen=True)
 class Outcome:
-    """An outcome says how a submission's process ended, and the verdict on what it did.
+    """An outcome says how a submission's process ended, and the verdict on what it did."""
 
-    `status` is pass, wrong (the output), error (an exception, or nothing to judge), crash, timeout or not run (the
-    import failed). `reason` is one line, `log` the end of what the process printed, `seconds` the process's wall time.
-    """
-
+    # pass, wrong (the output), error (an exception, or nothing to judge), crash, timeout or not run (the import failed)
     status: str
-    reason: str
-    seconds: float
-    log: str = ""
+    reason: str  # one line
+    seconds: float  # the process's wall time
+    log: str = ""  # the end of what the process printed
 
 
 @dataclass(frozen=True)
 class LineResult:
-    """A line result holds the outcome, verdicts, error and times of one submission on one test line.
-
-    `accepted` is the contract's verdict (rtol = atol = 1e-2), `tight` the verdict at 1e-3. The outcome's reason says
-    how an accepted output misses 1e-3. `way` is the form that a packed file says it runs, "" if the file says none.
-    """
+    """A line result holds the outcome, verdicts, error and times of one submission on one test line."""
 
     line: TestLine
-    outcome: Outcome
-    accepted: bool = False
-    tight: bool = False
+    outcome: Outcome  # its reason says how an accepted output misses 1e-3
+    accepted: bool = False  # the contract's verdict (rtol = atol = 1e-2)
+    tight: bool = False  # the verdict at 1e-3
     max_abs_error: float | None = None
     timing: Timing | None = None
-    way: str = ""
+    way: str = ""  # the form that a packed file says it runs, "" if the file says none
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """An evaluation holds the results of one submission, of its first import and of each test line.
-
-    `parent_import` is the first import, before all tests; `rows` are the tests. `packed` is what the file says of its
-    generated device code and its compilers: see contract.py.
-    """
+    """An evaluation holds the results of one submission, of its first import and of each test line."""
 
     submission: str
     sha256: str
     mode: str
     device: str
     environment: Mapping[str, str]
-    parent_import: Outcome
-    rows: Annotated[tuple[LineResult, ...], Field(min_length=1)]
-    packed: Mapping[str, Any] = field(default_factory=dict)
+    parent_import: Outcome  # the first import, before all tests
+    rows: Annotated[tuple[LineResult, ...], Field(min_length=1)]  # the tests
+    packed: Mapping[str, Any] = field(default_factory=dict)  # the file on its device code and compilers: contract.py
 
     @property
     def accepted(self) -> bool:

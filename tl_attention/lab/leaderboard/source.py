@@ -22,22 +22,19 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class Source:
-    """A Source is a module of the package as text.
-
-    `definitions` has each top-level definition by name, with the line behind the one before it. `imports` says where each
-    name from the package is defined, and `others` by which statement another is imported.
-    """
+    """A Source is a module of the package as text."""
 
     name: str
     path: str
     docstring: str
     lines: tuple[str, ...]
+    # Each top-level definition by name, with the line behind the definition before it.
     definitions: dict[str, tuple[int, ast.stmt]] = field(default_factory=dict)
-    imports: dict[str, Place] = field(default_factory=dict)
-    others: dict[str, str] = field(default_factory=dict)
+    imports: dict[str, Place] = field(default_factory=dict)  # where each name from the package is defined
+    others: dict[str, str] = field(default_factory=dict)  # the statement that imports each other name
 
     def meaning(self, node: ast.expr) -> Place | None:
-        """Returns what a name, or an attribute of an imported module, means here; None for what is not the package's."""
+        """Returns what a name, or an attribute of an imported module, means here, None if it is not the package's."""
         if isinstance(node, ast.Attribute):
             of = self.meaning(node.value)
             return found(Place(of.module, node.attr)) if of and not of.name else None
@@ -45,7 +42,7 @@ class Source:
         return Place(self.name, name) if name in self.definitions else self.imports.get(name)
 
     def text(self, name: str, keeps: Callable[[ast.stmt], bool]) -> str:
-        """Returns a definition's text with the comment above it, of a class only with the methods that `keeps` names."""
+        """Returns a definition's text with the comment above it, of a class only the methods that `keeps` names."""
         begin, node = self.definitions[name]
         if not isinstance(node, ast.ClassDef):
             return "".join(self.lines[begin : node.end_lineno])

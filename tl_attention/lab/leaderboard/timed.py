@@ -1,4 +1,4 @@
-"""This file times calls of a submission by the leaderboard's rule, and reads every output as soon as its call has ended.
+"""This file times a submission's calls by the leaderboard's rule, and reads every output as soon as its call has ended.
 
 It stands beside the submission. Torch is imported late, as the package takes the stop rule from here.
 """
@@ -42,15 +42,12 @@ class HostEvent:
 
 
 class Timer:
-    """A timer times calls on one device.
-
-    It takes the clock, the random numbers and torch's functions when it is made, before the submission is imported:
-    what the submission puts in their places later is not called.
-    """
+    """A timer times calls on one device."""
 
     def __init__(self, device: str) -> None:
         import torch
 
+        # Taken before the submission is imported: what it puts in the places of these later is not called.
         self.clock, self.randrange = perf_counter, random.SystemRandom().randrange
         self.tensor = torch.Tensor
         self.copy, self.part, self.zero = torch.Tensor.copy_, torch.Tensor.__getitem__, torch.Tensor.zero_

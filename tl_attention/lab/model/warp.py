@@ -63,7 +63,7 @@ class Account:
 
 
 class Shared:
-    """A Shared is what the warps of a quarter share: the slot that issues instructions, the pipes, and the tensor core."""
+    """A Shared is what the warps of a quarter share: the slot that issues instructions, the pipes, the tensor core."""
 
     def __init__(self, machine: Machine):
         self.env, self.machine = simpy.Environment(), machine
