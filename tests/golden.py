@@ -35,7 +35,7 @@ STALE = "the golden code is stale: run `make golden`, and commit what it changes
 
 @dataclass(frozen=True)
 class Entry:
-    """An entry is what kernels.json says of one kernel: its key, and the SHA-256 of its device code and of the host's plan."""
+    """An entry of kernels.json has a kernel's key, and the SHA-256 of its device code and of the host's plan."""
 
     key: str
     source: str
@@ -43,7 +43,7 @@ class Entry:
 
 
 def key(kernel: GoldenKernel) -> str:
-    """Returns a hash of what TileLang lowers: the traced program, the options of its passes, the target, and its version."""
+    """Returns a hash of what TileLang lowers: the traced program, the passes' options, the target, and its version."""
     lowering = lowering_of(kernel.schedule)
     program = lowering.prim_func(Planned(kernel.schedule), kernel.variant).script(show_meta=True)
     made_of = [program, dict(lowering.pass_configs), target(kernel.variant.arch), version("tilelang")]
@@ -87,7 +87,7 @@ def lowered_again(name: str) -> Code:
 
 
 def stale(name: str) -> bool:
-    """Says whether a kernel is not in the golden code, was made of something else, or has a text that is not its hash."""
+    """Says whether golden code lacks a kernel, has it made of something else, or has a text that is not its hash."""
     if name not in index() or name not in texts():
         return True
     return index()[name] != entry(KERNELS[name], code(name))

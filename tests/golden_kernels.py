@@ -146,7 +146,7 @@ ASKED: dict[str, GoldenKernel] = {
     "ws_seed, asked": asked("ws_seed", CAUSAL, BF16, "40/64"),
     "ws_three_stages, asked": asked("ws_three_stages", BOTH, BF16, "72/64"),
 }
-# Sizes that are fixed when the kernel is compiled, with more tiles than clusters and with fewer, and another number of SMs.
+# Sizes fixed when the kernel is compiled, with more tiles than clusters and with fewer, and another number of SMs.
 OTHERS: dict[str, GoldenKernel] = {
     "best, fixed": GoldenKernel("best", CAUSAL, sizes=Sizes(2, 9, 1000, 2000)),
     "mma_sync, fixed": GoldenKernel("mma_sync", CAUSAL, sizes=Sizes(1, 6, 200, 700)),
@@ -191,7 +191,7 @@ OF_FORMS = {**PLAIN, **ASKED, **OTHERS, **PACKED, **OF_HEADS, **PARTS, **PACKED_
 
 
 def served() -> Iterator[GoldenKernel]:
-    """Yields each schedule that a default rule names, in the form that calls have which the rule serves, of heads in groups."""
+    """Yields each schedule that a default rule names, in the form of the calls that the rule serves, with GQA."""
     for rule, packed in itertools.product(defaults().rules, (False, True)):
         schedule = resolve(rule.schedule).schedule
         if rule.packed not in (None, packed) or (packed and not lowering_of(schedule).computes_packed(schedule)):

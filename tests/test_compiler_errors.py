@@ -161,7 +161,7 @@ LINKED = f"Compilation error:\ng++: error: {FULL}\n\nCommand line: g++ -shared -
 
 
 def test_on_a_full_disk_nothing_is_printed_and_the_reason_is_one_line(lowering_fails, capfd):
-    """The full disk has TileLang's cache, and TileLang tells its log, or it has the temporary files, where TileLang links."""
+    """The full disk has TileLang's cache, and TileLang logs that, or the temporary files, where TileLang links."""
 
     def fails(*arguments):
         for log in ("tilelang", "tilelang.cache.binary_cache", "tilelang.cache.kernel_cache"):

@@ -46,7 +46,7 @@ def host() -> Any:
 
 
 def changed(kind: str, change: Callable[[Any], Any]) -> Any:
-    """Returns the host function with the nodes of a kind as `change` has them, which returns None to leave one alone."""
+    """Returns the host function with nodes of a kind as `change` returns them; for None a node stays as it is."""
 
     [(variable, function)] = host().functions.items()
     body = tvm().tirx.stmt_functor.ir_transform(function.body, None, change, [f"tirx.{kind}"])
@@ -62,7 +62,7 @@ def bound(name: str, change: Callable[[Any, Any], Any]) -> Any:
 
 
 def called(function: str, change: Callable[[Any, list[Any]], list[Any]]) -> Any:
-    """Changes the arguments of the calls of a function: `change` gets tirx and the arguments, with the function's name."""
+    """Changes the arguments of a function's calls: `change` gets tirx, and the arguments with the function's name."""
     tirx = tvm().tirx
 
     def of(node: Any) -> Any:

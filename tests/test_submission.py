@@ -1,4 +1,4 @@
-"""The packed file: what it holds, how it launches, which of its forms it runs, and that `submit --check` makes it again."""
+"""The packed file: what it holds, how it launches, which form it runs, and that `submit --check` makes it again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Draws accepted schedules, stores the code that TileLang makes of them, and compares proofs' verdicts with stored ones.
+"""Draws accepted schedules, stores the code that TileLang makes of them, and compares proofs' verdicts with the stored.
 
     python tools/corpus.py draw FILE [--cases 2000] [--pipelined 500] [--jobs 2]
     python tools/corpus.py compare FILE [--jobs 2] [--only TEXT]

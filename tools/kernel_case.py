@@ -79,7 +79,7 @@ def draw_random(seed: int, number: int, lowering: str) -> tuple[GeneratedCase, i
 
 
 def _random_schedule(lowering: str, rng: random.Random) -> Schedule:
-    """Walks a few random steps from a shipped schedule, more steps of the tile, and steps of the options if it has any."""
+    """Walks a few random steps from a shipped schedule, more of the tile, and some of the options if it has any."""
     # Late: it is in tests/.
     from mutations import shipped, with_options
 
@@ -97,7 +97,7 @@ def _random_schedule(lowering: str, rng: random.Random) -> Schedule:
 
 
 def _random_variant(rng: random.Random) -> Variant:
-    """Draws a variant. A third of the variants have fixed sizes: a few rows or thousands, ragged or multiples of a tile."""
+    """Draws a variant; a third of them have fixed sizes: a few rows or thousands, ragged or multiples of a tile."""
     mask, sizes = rng.choice((FULL, CAUSAL)), None
     if rng.random() < 1 / 3:
         seqs = [rng.choice((1, 64, 128)) * rng.randint(1, 2 ** rng.randint(1, 6)) for _ in "qk"]
@@ -124,7 +124,7 @@ def rebuilt(case: GeneratedCase) -> tuple[Schedule, Variant]:
 
 
 def lower(case: GeneratedCase) -> GeneratedCase:
-    """Returns the case with its verdict and its code, which TileLang makes as for `compile_kernel`, but without nvcc."""
+    """Returns the case with its verdict and code, which TileLang makes as for `compile_kernel`, but without nvcc."""
     schedule, variant = rebuilt(case)
     program = lowering_of(schedule).prim_func(Planned(schedule), variant)
     try:

@@ -4,17 +4,17 @@
     python tools/mutate_code.py integers FOLDER [--count 5000] [--seed integers] [--jobs 2] [--timeout 120]
     python tools/mutate_code.py table FOLDER        what came out of each kernel's mutants, and what is left to judge
 
-Mutants are made of the kernel's body and of the host's plan, by its lines of JSON. In lines that the proof reads: every line
-deleted, every two neighbouring statements that synchronise swapped, every integer changed (by 1, 2 and 3 where it
+Mutants are made of the kernel's body and of the host's plan, by its lines of JSON. In lines that the proof reads: every
+line deleted, every two neighbouring statements that synchronise swapped, every integer changed (by 1, 2 and 3 where it
 steers), and every line rewritten with a condition, another choice, a cast, a declaration, another type or a second
 statement. In the other lines: 300 of the first three kinds, drawn by a seed.
 
 A mutant is refused; or no C++; or equivalent: the same events, in a line wholly read, or the same machine code; or left
 to the numbers, by the kind of its line; or for a person to judge.
 
-`integers` draws mutants of integer expressions over all golden kernels: + 1 or - 1 in a range of a size, a window's side,
-a lane, a block or a told number, min, max, & and % with a number, other casts. What the proof accepts is run on the CPU
-beside the code as it is, in hundreds of cases in the range and at its ends: it is equivalent, or different.
+`integers` draws mutants of integer expressions over all golden kernels: + 1 or - 1 in a range of a size, a window's
+side, a lane, a block or a told number, min, max, & and % with a number, other casts. What the proof accepts is run on
+the CPU beside the code as it is, in hundreds of cases in the range and at its ends: it is equivalent, or different.
 
 FOLDER keeps a file of JSON lines for each kernel. A run goes on where the last one ended; remove the folder when the
 proof changes.
@@ -78,7 +78,7 @@ def _left(rows: Rows, mutant: Mutant) -> bool:
 
 
 def machine(code: Code, mutant: Mutant) -> dict[str, str]:
-    """Says whether a mutant compiles, and to the same machine code as the kernel; of the host's plan, whether it is equal."""
+    """Says whether a mutant compiles, and to the kernel's machine code; of the host's plan, whether it is equal."""
     changed = mutant.of(code)
     try:
         if mutant.part == DEVICE:

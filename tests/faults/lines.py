@@ -1,4 +1,4 @@
-"""Lines of mma_sync kernels that copy, wait, meet, load a fragment, multiply, store or loop start as these patterns say."""
+"""These patterns match lines of mma_sync kernels that copy, wait, meet, load a fragment, multiply, store or loop."""
 
 WAITS, SYNCS, COMMITS = r"tl::cp_async_wait<", r"__syncthreads\(\);", r"tl::cp_async_commit\(\);"
 COPIES, CHECKED = r"tl::cp_async_gs", r"tl::cp_async_gs_conditional"

@@ -1,4 +1,4 @@
-"""These faults are in statements, directives and declarations of the C++, and in reads of registers before they are set."""
+"""Faults in statements, directives and declarations of the C++, and in reads of registers before they are set."""
 
 from faults.table import LARGE, Row, edit, edits
 

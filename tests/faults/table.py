@@ -23,8 +23,9 @@ ASKED = ("best, asked", "seed, asked", "mma_sync_small, asked")
 class Edit:
     """An edit has patterns, what replaces them in a kernel's code, and the words of the refusal.
 
-    Of the host's plan they are paths and values, as `host.py` takes them. Patterns match in the whole source, or in each line of the kernel's body that starts with `within`. `which` says
-    which of several matches is meant: "only" checks that there is one, "each" makes of each line a fault of its own.
+    Of the host's plan they are paths and values, as `host.py` takes them. Patterns match in the whole source, or in
+    each line of the kernel's body that starts with `within`. `which` says which of several matches is meant: "only"
+    checks that there is one, "each" makes of each line a fault of its own.
     """
 
     kernel: str

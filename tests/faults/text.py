@@ -1,4 +1,4 @@
-"""These faults are in the text: lines that Python and C++ cut at other places, comments, directives, and other functions."""
+"""Faults in the text: lines that Python and C++ cut at other places, comments, directives, and other functions."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""These faults concern rows of several heads in one tile: `box` of each for a warpgroup, loaded and stored head by head."""
+"""Faults in rows of several heads in one tile: `box` of each for a warpgroup, loaded and stored head by head."""
 
 from faults.table import Row, edit
 

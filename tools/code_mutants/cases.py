@@ -1,4 +1,4 @@
-"""Cases are many problems, each with a block that works on one of its tiles, drawn within the range of a mutant and at its ends.
+"""Cases are problems, each with a block that works on one of its tiles, drawn in a mutant's range and at its ends.
 
 All of them run at once. Sizes are within the bounds of `problem/bounds.py`.
 """
@@ -27,7 +27,7 @@ from tl_attention.problem.mask import WINDOW, Mask, ceildiv
 from tl_attention.problem.variant import Sizes, Variant
 from tl_attention.problem.warpgroup import WARP, WARPS
 
-# Tiles of a block that run one after another; of packed sequences it shows during a tile whether there is one behind it.
+# A block's tiles that run one after another; of packed sequences a tile shows whether there is one behind it.
 TILES, PACKED_TILES = 2, 3
 MOST_PARTS = 6
 # So many blocks find no tile.

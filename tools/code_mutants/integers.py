@@ -1,7 +1,7 @@
-"""Mutants of integer expressions are drawn by a seed: of the device code that the proof reads, and of the host's plan.
+"""Mutants of integer expressions, of the device code that the proof reads and the host's plan, are drawn by a seed.
 
-An expression is one that the reader knows: its tree stands in the tree of what the reader made of the line. Each line is
-as likely as any other, then each expression in the line.
+An expression is one that the reader knows: its tree stands in the tree of what the reader made of the line. Each line
+is as likely as any other, then each expression in the line.
 """
 
 from __future__ import annotations
@@ -43,15 +43,12 @@ WORD = re.compile(r"(?<![\w.:>])(?:[A-Za-z_]\w*|\d+)(?![\w.:(])")
 
 @dataclass(frozen=True)
 class IntegerMutant(Mutant):
-    """An IntegerMutant changes the expression from column `place` to column `stop`.
-
-    It changes by 1 in a Range, or is put under min, max, & or % with a number, or a cast. `kernel` is whose code it is of.
-    """
+    """An IntegerMutant changes the expression from column `place` to column `stop`."""
 
     stop: int = 0
-    number: int = 0
-    range: Range | None = None
-    kernel: str = ""
+    number: int = 0  # of the min, max, & or % that the expression is put under; a cast has none
+    range: Range | None = None  # where the expression changes by 1
+    kernel: str = ""  # whose code it is of
 
     @property
     def key(self) -> str:
@@ -199,7 +196,7 @@ def draw_integers(code: Code, count: int, seed: str) -> list[IntegerMutant]:
 
 
 def _fitting(operation: str, of_line: Sequence[_Place]) -> Iterator[_Place]:
-    """Yields the expressions that an operation changes: casts wide ones, no number beside a number, ranges where there are any."""
+    """Yields what an operation changes: a cast wide expressions, a number those that are none, a range subjects."""
     for place in of_line:
         fits = place.wide if operation in CASTS else not place.literal if operation in NUMBERED else place.subjects
         if fits and (operation != "uncast" or place.casts):
@@ -232,7 +229,7 @@ NUMBERS: dict[str, Callable[[random.Random], int]] = {
 
 
 def _changes(mutant: IntegerMutant, code: Code, trees: dict[int, set[Tree]]) -> bool:
-    """Says whether the reader sees the change in this line, or another cast. Template arguments and the like are no place."""
+    """Says whether the reader sees the change in this line, or another cast; not so in template arguments."""
     if mutant.part == HOST or mutant.operation in CASTS:
         return True
     try:

@@ -77,7 +77,7 @@ def judge(schedule: Schedule, code: Code, mutant: IntegerMutant) -> Judged:
 
 
 def _around(mutant: IntegerMutant, proof: Proof, seed: str) -> Range | None:
-    """Draws where min, max, & or % with the mutant's number may begin to show: a size near a multiple, or tiles so many."""
+    """Draws where min, max, & or % with the mutant's number may show first: sizes near a multiple, or so many tiles."""
     draw = random.Random(f"{seed} {mutant.key}")
     sizes = [subject for subject in subjects(proof.kernel)[mutant.line] if subject.isidentifier()]
     if not sizes or not mutant.number:

@@ -22,9 +22,9 @@ SCHEDULES = Path(__file__).parents[2] / "schedules"
 
 @dataclass(frozen=True)
 class Kernel:
-    """A kernel is a schedule and the variant that it is compiled for. `file` is the path under schedules/, without .yaml."""
+    """A kernel is a schedule and the variant that it is compiled for."""
 
-    file: str
+    file: str  # path under schedules/, without .yaml
     causal: bool = False
     dtype: str = "float16"
     head_dim: int = 128
@@ -45,9 +45,9 @@ class Kernel:
         )
 
 
-# These kernels have all lowerings with a Program, both masks, the fastest schedules; multicast, tiles from a counter, in
-# sections and tapered, turns, an output by TMA, Q in registers, P in shared memory, a rescale that waits for a threshold,
-# both dtypes and head sizes; fragments by ldmatrix, with one buffer and with two.
+# These kernels have all lowerings with a Program, both masks, the fastest schedules; multicast, tiles from a counter,
+# in sections and tapered, turns, an output by TMA, Q in registers, P in shared memory, a rescale that waits for a
+# threshold, both dtypes and head sizes; fragments by ldmatrix, with one buffer and with two.
 KERNELS: dict[str, Kernel] = {
     "best": Kernel("best"),
     "best_causal": Kernel("best_causal", causal=True),

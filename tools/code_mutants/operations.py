@@ -1,4 +1,4 @@
-"""A mutant of generated code has a line deleted or rewritten, two neighbouring statements swapped, or an integer changed.
+"""A mutant of generated code has a line deleted or rewritten, two neighbours swapped, or an integer changed.
 
 Only lines that the proof reads are rewritten: a line gets a condition, another choice, a cast, a declaration, another
 type or a second statement.
@@ -191,7 +191,7 @@ def _integers(part: str, line: int, text: str, kind: str) -> Iterator[Mutant]:
 
 
 def sample(found: Sequence[Mutant], count: int, seed: str) -> list[Mutant]:
-    """Draws `count` mutants, one of each operation on each part of the code in turn; the numbers' lines count as a part."""
+    """Draws `count` mutants, one of each operation on each part in turn; the numbers' lines count as a part."""
     generator = random.Random(seed)
     groups: dict[tuple[str, str, bool], list[Mutant]] = {}
     for mutant in generator.sample(found, len(found)):

@@ -1,4 +1,4 @@
-"""Tiles of packed sequences are drawn as the proof draws them; what a mutant's range is of has values in it or at its ends."""
+"""Tiles of packed sequences are drawn as in the proof; the subject of a mutant's range is in it or at its ends."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def _number_again(tiles: DrawnTiles, at: Array, of_heads: Array | None, draw: ra
 def _within_bounds(
     proof: Proof, tiles: DrawnTiles, read: dict[str, Any], of: Range | None, draw: random.Random
 ) -> None:
-    """Makes numbers and rows smaller that are beyond bounds, those that the range is not of; some blocks get no tile."""
+    """Makes numbers and rows beyond bounds smaller, but for the range's subject; some blocks get no tile."""
     heads = tiles.heads
     tiles.row_tiles = np.maximum(np.minimum(tiles.row_tiles, KEYS // np.maximum(heads, 1)), 1)
     total = tiles.row_tiles * heads

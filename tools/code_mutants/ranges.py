@@ -1,4 +1,4 @@
-"""A range is where a mutant's change shows: a size, a window's side, a lane, a block or a tile's number between two constants."""
+"""A range is where a mutant's change shows: a size, a side of a window, a lane, a block or a tile, between bounds."""
 
 from __future__ import annotations
 

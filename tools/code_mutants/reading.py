@@ -32,7 +32,7 @@ def is_numbers(kind: str) -> bool:
 
 
 def of_numbers(kind: str) -> str:
-    """Returns what of a line of this kind is left to the numbers: "numbers: layout" of "load, numbers: layout", else ""."""
+    """Returns what a line of this kind leaves to the numbers: "numbers: layout" of "load, numbers: layout", else ""."""
     return kind[kind.index(NUMBERS) :] if NUMBERS in kind else ""
 
 

@@ -65,7 +65,7 @@ def is_device(row: Row) -> bool:
 
 
 class Rows:
-    """Rows are the file of one kernel. What is learnt of a mutant is added as a line of its own, under the mutant's key."""
+    """Rows are the file of one kernel. What is learnt of a mutant is added as its own line, under the mutant's key."""
 
     def __init__(self, file: Path):
         self.file = file

@@ -46,7 +46,7 @@ def kinds_of_numbers(rows: Rows) -> str:
 
 
 def to_judge(rows: Rows) -> list[str]:
-    """Returns a line for each reason that a person has given, and for each mutant without one or at which the proof broke."""
+    """Returns a line for each reason of a person, and for each mutant without one or at which the proof broke."""
     left = [(row, found) for row, found in rows.classes() if found in (TO_JUDGE, DIFFERENT, BROKEN)]
     reasons = Counter(_reason(rows, row) for row, found in left if found != BROKEN)
     told = [f"judged, {count}: {why}" for why, count in reasons.items() if why]

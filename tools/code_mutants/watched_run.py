@@ -1,6 +1,6 @@
-"""A kernel is run by the reader's own run, and all that each thread does becomes one number: two kernels are compared so.
+"""The reader's own run runs a kernel, and all that each thread does becomes one number: two kernels are compared so.
 
-Integers have 32 bits unless the code makes them wider. Of a long loop the first, the middle and the last iterations run.
+Integers have 32 bits unless the code makes them wider. A long loop runs its first, middle and last iterations.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ class Change:
 
 @dataclass
 class Widths:
-    """Widths evaluate expressions in 32 bits, or 64 where an operand has these: all names in `wide`, and what is cast."""
+    """Widths evaluate expressions in 32 bits, or in 64 where an operand has 64."""
 
-    wide: frozenset[str]
+    wide: frozenset[str]  # names that have 64 bits, as casts have
     known: dict[int, tuple[Expression, Expression]] = field(default_factory=dict)
 
     def of(self, expression: Expression) -> Expression:
@@ -77,25 +77,22 @@ class Widths:
 
 @dataclass
 class WatchedRun(Run):
-    """A WatchedRun keeps for each thread a hash of what it did, and one of the integers that arithmetic on registers reads.
-
-    What loops over tiles count begins with `start`. `met` says for which threads the change of a mutant, if it is given, made a difference somewhere. On the lines `starts`
-    a block takes its first tile; it is as if it had worked on so many tiles before that this one is `later` by number.
-    """
+    """A WatchedRun keeps a hash of what each thread did, and one of integers that arithmetic on registers reads."""
 
     widths: Widths = field(default_factory=lambda: Widths(frozenset()))
-    change: Change | None = None
+    change: Change | None = None  # of a mutant
     integers: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
-    starts: frozenset[int] = frozenset()
+    starts: frozenset[int] = frozenset()  # the lines on which a block takes its first tile
+    # How much later than the block's first the number of its tile is, as if it had worked on tiles before.
     later: Array = field(default_factory=lambda: np.zeros(0, dtype=int))
-    start: int = 0
+    start: int = 0  # where what loops over tiles count begins
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.tiles = OfEach(self.threads, self.counter, self.whole, self.entries)
         self.arithmetic |= {"narrow": narrow, "int": narrow, "short": short}
         self.events, self.numbers = (np.zeros(len(self.threads), dtype=np.uint64) for _ in range(2))
-        self.met = np.zeros(len(self.threads), dtype=bool)
+        self.met = np.zeros(len(self.threads), dtype=bool)  # whether the change made a difference somewhere
         self._changed: dict[int, tuple[Expression, bool]] = {}
         self._keys: dict[tuple[Any, ...], np.uint64] = {}
 
@@ -190,7 +187,7 @@ class OfEach(TileNumbers):
 
 
 def _iterations(trips: Array, whole: int) -> Iterator[tuple[Array, Array]]:
-    """Yields (iteration, which threads run it): all of up to `whole`, else the first three, a middle one, the last two."""
+    """Yields (iteration, which threads run it): all of up to `whole`, else the first 3, a middle one, the last 2."""
     long = trips > whole
     some = (0 * trips, 0 * trips + 1, 0 * trips + 2, trips // 2, trips - 2, trips - 1)
     for number in range(max(len(some) if long.any() else 0, min(int(trips.max(initial=0)), whole))):
