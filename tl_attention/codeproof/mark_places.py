@@ -176,13 +176,11 @@ class _Places:
             yield Mark(line, "wait", self._barrier(line))
 
     def _barrier(self, line: int) -> str:
-        """Returns the name of the mbarrier in a line, which in an array of all of them is that of a load.
-
-        A wait is for what is loaded by the barriers of the same place, or for room for the load behind it.
-        """
+        """Returns the name of the mbarrier in a line, which in an array of all of them is that of a load."""
         place = PLACE.match(self.lines[line])
         if not place:
             return self.lines[line].partition("[")[0]
+        # A wait is for what is loaded by the barriers of the same place, or for room for the load behind it.
         loads = [(number, load) for number, text in enumerate(self.lines) if (load := LOADED.match(text))]
         full = [load[1] for _, load in loads if load.groups()[1:] == place.groups()]
         empty = [load[1] for number, load in loads if number > line]

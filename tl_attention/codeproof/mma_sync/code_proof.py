@@ -124,10 +124,8 @@ class MmaSyncProof(RowTileProof):
         }
 
     def _check_registers(self) -> None:
-        """Raises Unsafe unless each statement finds in registers each matrix of the right KV block that it multiplies.
-
-        That is so of the Program, in loops so long that they repeat.
-        """
+        """Raises Unsafe unless each statement finds each matrix that it multiplies, of its KV block, in registers."""
+        # In the Program's order, with loops so long that they repeat.
         for blocks in range(self.program.least_blocks, 2 * self.program.span):
             registers: dict[tuple[str, int], tuple[int, Matrix]] = {}
             for op, block in self.program.phases.steps(blocks):
@@ -145,10 +143,7 @@ class MmaSyncProof(RowTileProof):
                             raise Unsafe(f"{statement}({block}) multiplies {held} of {name}[{at}], expected {wanted}")
 
     def _stores(self, tile: RowTile) -> Iterator[Event]:
-        """Yields the events that store a tile's LSE, if it has one, and then its output.
-
-        Each stores 16 rows of all warps, from their own registers.
-        """
+        """Yields the events that store a tile's LSE, if it has one, then its output; each stores all warps' 16 rows."""
         of_output = self.pieces.head_dim // SIDE * OF_D
         for kind, registers in (("lse", 2),) * self.lse + (("output", of_output),):
             for i in range(self.pieces.products):

@@ -51,10 +51,7 @@ class PipelinedProof(RowTileProof):
             yield Event("output", place=tile.stored("output"))
 
     def _operation(self, op: Operation, block: Any, tile: RowTile) -> Iterator[Any]:
-        """Yields the expected events of an operation, if that is to issue a load or the product of a loaded tile.
-
-        A product adds to what its accumulators have, which is -inf where scores are hidden.
-        """
+        """Yields the expected events of an operation, if that is to issue a load or the product of a loaded tile."""
         if op.kind != "issue":
             return
         statement = op.statement
@@ -67,6 +64,7 @@ class PipelinedProof(RowTileProof):
         if ring == "K":
             yield tile.mask(block, 0, self.rows)
         reads = ((ring, slot, block), *(((Q, 0, 0),) if ring == "K" else ()))
+        # It adds to what its accumulators have, which is -inf where scores are hidden.
         yield Event("product", ring, slot, reads=reads, place=(1,))
 
     def alone(self, event: Event | Block) -> bool:

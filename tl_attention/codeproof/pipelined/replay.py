@@ -27,17 +27,14 @@ class Load(NamedTuple):
 
 
 class _Replay:
-    """A _Replay tracks where each tile is, who can see the tile, and who may overwrite it.
-
-    Data that threads wrote, by themselves or by cp.async, must have arrived (for the thread that wrote it), be past a
-    barrier of all threads (for the others), and past a fence (for the asynchronous proxy of products and TMA). For
-    cp.async TileLang accepts a fence that comes behind the copy's issue; NVIDIA's own loops over cp.async have no
-    fence.
-    """
+    """A _Replay tracks where each tile is, who can see the tile, and who may overwrite it."""
 
     def __init__(self) -> None:
         self.slots: dict[tuple[str, int], Load] = {}
         self.groups: list[set[Load]] = [set()]
+        # What threads wrote, by themselves or by cp.async, must have arrived (for the thread that wrote it), be past a
+        # barrier of all threads (for the others), and past a fence (for the asynchronous proxy of products and TMA).
+        # For cp.async TileLang accepts a fence behind the copy's issue; NVIDIA's own loops over cp.async have no fence.
         self.arrived, self.seen, self.fenced = set[Load](), set[Load](), set[Load]()
         self.in_flight, self.read, self.free = set[Load](), set[Load](), set[Load]()
         # How often each buffer was filled, and how many products read each ring.

@@ -55,10 +55,8 @@ def _named(kind: str) -> Callable[[re.Match[str], Declared], Made | None]:
 
 
 def _exchange(match: re.Match[str], declared: Declared) -> Made | None:
-    """Returns the Made of an AllReduce among four lanes, or None unless it updates one variable in registers.
-
-    All lanes of a warp must run it.
-    """
+    """Returns the Made of an AllReduce among four lanes, None unless it updates one variable in registers."""
+    # All lanes of a warp must run it.
     if match[1] != match[3] or match[1] not in declared.registers:
         return None
     return seen("exchange", value=int(match[2]))
@@ -110,10 +108,8 @@ def _reset(match: re.Match[str], declared: Declared) -> Made | None:
 
 
 def _listed(match: re.Match[str], declared: Declared) -> Made | None:
-    """Returns the Made that sets a variable to a number that stands before the list's entries.
-
-    It is the number of tiles, of those of sequences of few queries, or the first of the heads that take turns.
-    """
+    """Returns the Made that sets a variable to a number that stands before the list's entries."""
+    # The number of tiles, of those of sequences of few queries, or the first of the heads that take turns.
     variable, word = match[1], int(match[2])
 
     def act(run: Run, threads: Class, line: int) -> None:

@@ -48,14 +48,11 @@ def shared_address(text: str, declared: Declared) -> tuple[str, Expression]:
 
 
 def _place(texts: Sequence[str], declared: Declared) -> dict[str, Expression]:
-    """Parses the coordinates of a TMA box, and returns the expressions by name, as column, row, head and batch.
-
-    A box of a ragged view, with five coordinates, has the row among those of all sequences, and for the batch the row
-    behind its sequence's last.
-    """
+    """Parses the coordinates of a TMA box, and returns the expressions by name, as column, row, head and batch."""
     given = [declared.expression(text) for text in texts]
     if len(given) == 4:
         return dict(zip(("column", "row", "head", "batch"), given, strict=True))
+    # Of a ragged view: the row among those of all sequences, and for the batch the row behind its sequence's last.
     column, row, head, end, wrap = given
     if wrap.constant != RAGGED_ROWS:
         raise SyntaxError(f"a box of a ragged view at {texts[-1]}, expected {RAGGED_ROWS}")
@@ -96,10 +93,7 @@ def _cp_async(match: re.Match[str], declared: Declared) -> Made:
 
 
 def _fetch(match: re.Match[str], declared: Declared) -> Made | None:
-    """Returns the Made that notes from where in global memory a line loads a variable, or None if it does not.
-
-    The value that the run keeps for the variable is the place that its elements are from.
-    """
+    """Returns the Made that keeps, as a variable's value, where in global memory a line loads it, None for no load."""
     variable, words, tensor, place = match.groups()
     if variable not in declared.registers or tensor in declared.registers:
         return None
@@ -218,11 +212,9 @@ def _part_output(match: re.Match[str], declared: Declared) -> Made:
 
 
 def _lse(match: re.Match[str], declared: Declared) -> Made:
-    """Returns the Made of a call that stores the LSE, with place and bound; raises SyntaxError for other forms.
-
-    The bound is how many rows there may be. That each row is stored once, by one lane, is in the text of the device
-    function. Which registers the function is given, and the scale, are for the numbers to show.
-    """
+    """Returns the Made of a call that stores the LSE, with place and bound; raises SyntaxError for other forms."""
+    # The bound is how many rows there may be. That each row is stored once, by one lane, is in the text of the device
+    # function. Which registers the function is given, and the scale, are for the numbers to show.
     given, heads = arguments(match[3]), tuple(map(int, match.groups()[:2])) if match[1] else ONE_HEAD
     place = IN_GLOBAL.match(given[3]) if len(given) == 6 + (heads != ONE_HEAD) and given[5] == OWN else None
     of_rows = [registers_from(text) for text in given[:2]]
@@ -239,12 +231,10 @@ def _lse(match: re.Match[str], declared: Declared) -> Made:
 
 
 def _put(match: re.Match[str], declared: Declared) -> Made:
-    """Returns the Made of a call that stores columns of P in shared memory; raises SyntaxError for other forms.
-
-    It keeps the place, the columns and the width of the tile. That a warp puts its own 16 rows where a product reads
-    them, each once, is in the text of the device function, as is the conversion. Which registers go there is for the
-    numbers to show.
-    """
+    """Returns the Made of a call that stores columns of P in shared memory; raises SyntaxError for other forms."""
+    # It keeps the place, the columns and the width of the tile. That a warp puts its own 16 rows where a product reads
+    # them, each once, is in the text of the device function, as is the conversion. Which registers go there is for the
+    # numbers to show.
     columns, first, end = map(int, match.groups()[:3])
     registers, place = match[5], IN_SHARED.match(match[6])
     # A thread has two rows of 64, and every fourth pair of columns.

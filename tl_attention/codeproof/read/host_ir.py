@@ -245,5 +245,5 @@ def _integer(text: str) -> int:
 
 
 def _expression(text: str) -> Expression:
-    """Leaves out casts to 64 bits. No cast changes a value, as every value is a size and far below 2**63."""
+    """Leaves out casts to 64 bits, which change no value, as every value is a size and far below 2**63."""
     return Expression(ast.unparse(ast.parse(text.replace("int64(", "("))))

@@ -62,10 +62,8 @@ def _offset(match: re.Match[str], declared: Declared) -> Made:
 
 
 def _operand(text: str, declared: Declared) -> tuple[bool, str, Expression]:
-    """Parses a wgmma's operand into (is it a descriptor, its name, an offset); raises SyntaxError for another text.
-
-    The offset counts units of 16 bytes for a descriptor, elements for registers.
-    """
+    """Parses a wgmma's operand into (is it a descriptor, its name, an offset); raises SyntaxError for another text."""
+    # The offset counts units of 16 bytes for a descriptor, elements for registers.
     matrix, registers = DESCRIPTOR.match(text), REGISTERS.match(text.removesuffix(")") if text[0] == "(" else text)
     if matrix:
         return True, matrix[1], declared.expression(matrix[2])
@@ -146,10 +144,7 @@ def _multiply(match: re.Match[str], declared: Declared) -> Made:
 
 
 def _exchange(match: re.Match[str], declared: Declared) -> Made | None:
-    """Returns the Made of a shuffle among lanes, or None if its variable is not in registers.
-
-    All lanes of a warp must run it.
-    """
+    """Returns the Made of a shuffle among lanes, which all of a warp must run, None if its variable is no register."""
     if match[1] not in declared.registers:
         return None
     return seen("exchange")

@@ -214,10 +214,8 @@ class Run:
         return found != 0 if isinstance(found, np.ndarray) else bool(found)
 
     def _elected(self, node: If, threads: Class) -> np.ndarray:
-        """Returns a bool for each thread, true if a branch elects it; raises Unsafe unless whole warps get there.
-
-        The hardware may take any lane of a warp that has come together.
-        """
+        """Returns a bool for each thread, true if a branch elects it; raises Unsafe unless whole warps get there."""
+        # The hardware may take any lane of a warp that has come together.
         if not threads.whole_warps(self.threads.lanes):
             raise Unsafe(f"line {node.line + 1} elects a lane of a part of a warp")
         x = self.threads.x[threads.threads]

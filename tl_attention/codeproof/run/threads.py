@@ -132,10 +132,7 @@ def _remainder(a: Value, b: Value) -> Value:
 
 
 def _check_divisor(b: Value) -> None:
-    """Raises ZeroDivisionError if a divisor, or one of an array of divisors, is 0.
-
-    There numpy only warns, and gives a number.
-    """
+    """Raises ZeroDivisionError if a divisor, or one of an array, is 0, where numpy only warns and gives a number."""
     if not np.all(b):
         raise ZeroDivisionError("integer division or modulo by zero")
 

@@ -107,10 +107,8 @@ class TileCopies:
         return Event("load", parts[0].seen.name, slot, place=self._origin(parts, places))
 
     def _origin(self, parts: Sequence[ThreadSlice], places: Sequence[np.ndarray]) -> tuple[Value, Inside]:
-        """Returns (offset in the tensor, which rows) of a copied tile; raises Unsafe for misplaced elements.
-
-        Each element must be in its place, or be zero behind the tensor.
-        """
+        """Returns (offset in the tensor, which rows) of a copied tile; raises Unsafe for misplaced elements."""
+        # Each element must be in its place, or be zero behind the tensor.
         seen, name = parts[0].seen, parts[0].seen.name
         tile, line = self.reading.tiles[name], parts[0].line
         if seen.values["tensor"] != name:
@@ -140,10 +138,8 @@ class TileCopies:
         return first, Inside(tuple(copied[row, True] for row in range(tile.rows)))
 
     def _output(self, parts: Sequence[ThreadSlice]) -> Event:
-        """Returns the event of rows whose elements threads store each by itself, where the row is there.
-
-        Raises Unsafe unless they are all elements of the warpgroups' rows, each once.
-        """
+        """Returns the event of rows whose elements threads store each by itself, where the row is there."""
+        # They must be all elements of the warpgroups' rows, each once.
         seen, line = parts[0].seen, parts[0].line
         tensor, width = self.reading.tensors[seen.name], self._width(parts)
         first = known(of_threads(parts[0].all_of("element"), parts[0].count)[0])

@@ -82,12 +82,10 @@ def blocks_of(events: Iterable[Event]) -> list[Event | Block]:
 
 
 class Comparison:
-    """A Comparison shows that a process's events on one tile, any, are the expected ones; else raises Unsafe.
-
-    An event that concerns its process `alone` may stand anywhere.
-    """
+    """A Comparison shows that a process's events on one tile, any, are the expected ones; else raises Unsafe."""
 
     def __init__(self, facts: Facts, who: str, alone: Callable[[Event], bool]):
+        # An event that concerns its process `alone` may stand anywhere.
         self.facts, self.who, self.alone = facts, who, alone
 
     def compare(self, found: list[Event | Block], expected: Iterable[Expected | Loop | Where | Unless]) -> None:
@@ -100,10 +98,8 @@ class Comparison:
             wanted.pop(0)
 
     def _head(self, wanted: list[Any], opened: bool = True) -> Any:
-        """Returns what is expected next, None at the end.
-
-        A loop without iterations is none; one that has an iteration is that iteration, and the rest, if it is `opened`.
-        """
+        """Returns what is expected next, None at the end."""
+        # A loop without iterations is none; one that has an iteration is that iteration, and the rest, if `opened`.
         while wanted:
             head = wanted[0]
             if isinstance(head, Where):

@@ -82,10 +82,8 @@ class Intervals:
         return below_low, inf if high == inf else high // by_high if high >= 0 else -1
 
     def _parts(self, of: Term, atom: Atom) -> Iterator[tuple[Range, Term]]:
-        """Yields ranges of a part of a term that has an atom, each with the rest of the term.
-
-        A part is a remainder, x - d * floor(x / d), or a greatest, x - min(0, x).
-        """
+        """Yields ranges of a part of a term that has an atom, each with the rest of the term."""
+        # A part is a remainder, x - d * floor(x / d), or a greatest, x - min(0, x).
         factor = of.parts.get((atom,), 0)
         if atom.kind == QUOTIENT:
             x, by = atom.of, atom.by

@@ -132,10 +132,8 @@ class Product:
 
 
 def _layout(panel: int, leading: int) -> tuple[int, int, int]:
-    """Returns a wgmma descriptor's template (swizzle, leading offset, stride offset) for a panel's width.
-
-    The swizzle is of 128, 64 or 32 bytes. The offsets count units of 16 bytes.
-    """
+    """Returns a wgmma descriptor's template (swizzle, leading offset, stride offset) for a panel's width."""
+    # The swizzle is of 128, 64 or 32 bytes. The offsets count units of 16 bytes.
     return (1 + PANELS.index(panel), leading, 8 * panel * DTYPE_BYTES // 16)
 
 

@@ -149,10 +149,8 @@ class RolesProof(Proof):
         return np.flatnonzero(mine)
 
     def _started(self, events: list[Event], process: Process) -> list[Event]:
-        """Returns a process's events after its start, behind a cluster's meeting; raises Unsafe if the start is wrong.
-
-        The mbarriers must be initialised first, and registers moved next, once.
-        """
+        """Returns a process's events after its start and a cluster's meeting; raises Unsafe if the start is wrong."""
+        # The mbarriers must be initialised first, and registers moved next, once.
         counts = {
             Event("init", name, slot, count)
             for name, count in self.roles.counts.items()
@@ -181,10 +179,7 @@ class RolesProof(Proof):
         return rest
 
     def _start(self, process: Process) -> list[Event]:
-        """Returns the expected events of a process between the mbarriers' initialisation and its role.
-
-        The process sees all barriers, and moves registers.
-        """
+        """Returns the events, expected before a process's role, by which it sees all barriers, and moves registers."""
         split = split_registers(self.schedule)
         kind = "fewer registers" if process.warpgroup < 0 else "more registers"
         moved = [Event(kind, value=split[process.warpgroup < 0])] if split else []
@@ -192,10 +187,7 @@ class RolesProof(Proof):
 
 
 def _alone(process: Process, users: dict[tuple[int, int], Process], event: Event) -> bool:
-    """Returns True if an event is a fence, or a barrier among the process's own threads, so no other process sees it.
-
-    Raises Unsafe where two processes of a block both use that named barrier.
-    """
+    """Says whether an event is a fence, or a barrier of the process alone; raises Unsafe if another process uses it."""
     if event.kind == "sync" and event.name == NAMED and event.value == process.warps * WARP and event.index >= MEETING:
         user = users.setdefault((process.block, event.index), process)
         if user != process:

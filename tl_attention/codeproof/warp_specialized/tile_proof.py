@@ -43,14 +43,12 @@ TERMS = SimpleNamespace(ceildiv=ceildiv, truncdiv=operator.floordiv)
 
 
 class TileProof(UnknownTiles):
-    """A TileProof proves what one generated kernel's roles do for any tile, at all sizes.
-
-    `alone` says which events concern their process alone, which `started` takes the start of its events from.
-    """
+    """A TileProof proves what one generated kernel's roles do for any tile, at all sizes."""
 
     def __init__(self, proof: Proof, roles: Roles, alone: Alone, started: Started):
         super().__init__(proof, roles)
         self.coverage = Coverage()
+        # Whether an event concerns its process alone; a process's events, without those of its start.
         self.alone, self.started = alone, started
 
     def check(self, idle: Sequence[Event]) -> Coverage:
