@@ -204,11 +204,9 @@ def store_file(schedule: Schedule, variant: Variant, nvcc: Nvcc) -> Path:
 
 
 def _stored(file: Path, schedule: Schedule) -> tuple[Finished, Any] | None:
-    """Returns (kernel, its loaded function) from a file of the store; None where no kernel is proved and can be loaded.
-
-    A schedule without a Program has no proof.
-    """
+    """Returns (kernel, its loaded function) from a file of the store, None where none is proved and can be loaded."""
     finished = store.read(file)
+    # A schedule without a Program has no proof.
     if finished is None or (finished.verdict is None) is schedule.has_program:
         return None
     try:
@@ -218,19 +216,14 @@ def _stored(file: Path, schedule: Schedule) -> tuple[Finished, Any] | None:
 
 
 def _loaded(text: bytes) -> Any:
-    """Loads a kernel's library from its bytes, and returns its function.
-
-    The library stays loaded when its file is gone.
-    """
+    """Loads a kernel's library from its bytes, and returns its function."""
+    # The library stays loaded when its file is gone.
     with scratch_file(f"kernel{store.SUFFIX}", text) as file:
         return library.load(file)
 
 
 def _check_supported(variant: Variant) -> None:
-    """Raises InputError for a variant of unsupported head_dim, negative window or unknown optional parameters.
-
-    No kernel computes it, even if the interpreter can run it.
-    """
+    """Raises InputError for a head_dim, window or optional parameter of no kernel, which the interpreter may run."""
     check_head_dim(variant.head_size)
     if not variant.mask.names and min(variant.mask.left or 0, variant.mask.right or 0) < 0:
         raise InputError(f"{variant} is not supported, expected a window of at least 0")

@@ -125,7 +125,7 @@ def lowered(program: Any, arch: str, pass_configs: dict[str, Any], compiles: boo
 
 
 def _silence() -> None:
-    """Silences TileLang, which logs to stdout, also where only its cache is full. Failures are raised besides."""
+    """Silences TileLang, which logs to stdout, also where only its cache is full, and raises failures besides."""
     for chatty in ("tilelang", "tilelang.cache.kernel_cache"):
         logging.getLogger(chatty).setLevel(logging.CRITICAL)
 

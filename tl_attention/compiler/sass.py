@@ -237,11 +237,9 @@ def _loop(body: Iterable[Instruction]) -> Loop:
 
 
 def _bodies(code: Sequence[Instruction]) -> Iterator[set[int]]:
-    """Yields the natural loops with products, each as the indices of its instructions.
-
-    A branch back closes a loop only where its target is on every way to the branch: the code that retries a wait stands
-    behind the kernel's end and branches back too. Such code runs rarely, and is left out of the body.
-    """
+    """Yields the natural loops with products, each as the indices of its instructions."""
+    # A branch back closes a loop only where its target is on every way to the branch: the code that retries a wait
+    # stands behind the kernel's end and branches back too. Such code runs rarely, and is left out of the body.
     successors = _successors(code)
     predecessors: list[list[int]] = [[] for _ in code]
     backward: dict[int, list[int]] = {}

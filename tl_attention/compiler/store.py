@@ -112,10 +112,7 @@ def write(file: Path, data: bytes) -> None:
 
 
 def _bytes(file: Path) -> bytes:
-    """Returns the bytes of a regular file of at most MOST_BYTES, b"" for anything else.
-
-    Raises OSError, and InputError as `trust` does.
-    """
+    """Returns a regular file's bytes, b"" beyond MOST_BYTES or of others; raises OSError, and InputError as `trust`."""
     with open(os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as opened:
         found = os.fstat(opened.fileno())
         if not stat.S_ISREG(found.st_mode) or found.st_size > MOST_BYTES:
@@ -132,10 +129,7 @@ def _verdict(kept: dict[str, Any] | None) -> Verdict | None:
 
 
 def _seal(file: Path, body: bytes) -> bytes:
-    """Returns a hash of a file's name and content, the seal that ends the file.
-
-    It ties the content to the name, and so to the kernel's key.
-    """
+    """Returns the seal that ends a file: a hash that ties its content to its name, and so to the kernel's key."""
     return sha256(file.name.encode() + b"\n" + body).hexdigest().encode()
 
 
@@ -198,9 +192,6 @@ def _size(file: Path) -> int | None:
 
 
 def _foreign(variable: str) -> str | None:
-    """Returns the folder that an environment variable names, None if unset or inside TileLang's own folder.
-
-    TileLang itself sets the variable to its own.
-    """
+    """Returns the folder that a variable names, None if unset or in TileLang's own folder, as TileLang sets it."""
     named, own = os.environ.get(variable), tilelang_folder()
     return None if not named or (own and Path(named).resolve().is_relative_to(own)) else named

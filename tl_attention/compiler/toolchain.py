@@ -245,10 +245,7 @@ def can_be_written(folder: Path) -> bool:
 
 
 def _import_tilelang(folder: Path) -> None:
-    """Imports TileLang with this folder as its cache.
-
-    TileLang makes its cache's folder when it is imported, and cannot be imported where that fails.
-    """
+    """Imports TileLang with this folder as its cache, which TileLang makes at its import, or cannot be imported."""
     before = os.environ.get(CACHE_VARIABLE)
     os.environ[CACHE_VARIABLE] = str(folder)
     try:
@@ -299,10 +296,8 @@ def _version(tool: Path) -> str | None:
 
 
 def _header_fault(home: Path, nvcc: str) -> str:
-    """Returns why the toolkit's headers do not fit an nvcc of this version, "" where they fit.
-
-    nvcc refuses headers of another release, in the middle of a compilation.
-    """
+    """Returns why the toolkit's headers do not fit an nvcc of this version, "" where they fit."""
+    # nvcc refuses headers of another release, in the middle of a compilation.
     try:
         text = (home / HEADER).read_text(errors="replace")
     except OSError:

@@ -73,10 +73,8 @@ def check_private(folder: Path) -> None:
 
 
 def _way(path: Path, is_above: bool = False, links: int = 0) -> Iterator[tuple[str, os.stat_result, bool]]:
-    """Yields (path, lstat, whether the way goes on) of each folder, link and file that leads to, or is, a file.
-
-    `is_above` says whether the way goes on from the path itself. `links` is how many links led to this path.
-    """
+    """Yields (path, lstat, whether the way goes on) of each folder, link and file that leads to, or is, a file."""
+    # `is_above`: whether the way goes on from the path itself. `links`: how many links led to this path.
     for part in (*reversed(path.parents), path):
         try:
             found = os.lstat(str(part))

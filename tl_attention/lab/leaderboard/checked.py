@@ -45,10 +45,8 @@ Compared = tuple[str, torch.Tensor, Sequence[torch.Tensor]]
 
 
 def _outputs(folder: Path, line: TestLine, device: str, message: Message) -> Iterator[Compared]:
-    """Yields each output, or the rows of it that were read, with words for where it is, and the inputs of its call.
-
-    The inputs are those that the process had: they are drawn anew, and changed before each timed call.
-    """
+    """Yields each output, or the rows of it that were read, with words for where it is, and the inputs of its call."""
+    # The inputs are those that the process had: they are drawn anew, and changed before each timed call.
     first, second = (generate_input(**asdict(replace(line, seed=line.seed + n)), device=device) for n in (0, 1))
     inputs = Inputs(first, second)
     q, k, v = inputs.data
@@ -68,7 +66,7 @@ def _outputs(folder: Path, line: TestLine, device: str, message: Message) -> Ite
 
 
 def _read(file: Path, like: torch.Tensor) -> torch.Tensor:
-    """Reads a tensor's bytes from a file. Its shape, dtype and device are those of `like`."""
+    """Reads a tensor's bytes from a file, with the shape, dtype and device of `like`."""
     content, size = bytearray(file.read_bytes()), like.numel() * like.element_size()
     if len(content) != size:
         raise ValueError(f"the output's file has {len(content):,} bytes, expected {size:,}")

@@ -87,10 +87,7 @@ def evaluate(
 
 
 def _tested(folder: Path, line: TestLine, mode: str, device: str, test_s: float) -> LineResult:
-    """Runs one test line in a process of its own, checks the outputs here, and returns the result.
-
-    That process makes the second import, the calls and the timing.
-    """
+    """Tests one line: a process of its own imports again, calls and times; the outputs are checked here."""
     import torch
 
     from tl_attention.lab.leaderboard.checked import check

@@ -154,10 +154,7 @@ def _timed(cell: Callable[[Timing], str]) -> Callable[[_Line], str]:
 
 
 def _ratio(time: str) -> Callable[[_Line], str]:
-    """Returns a function that makes a line's cell, the baseline's time divided by the line's own.
-
-    `time` names the time, such as `mean_ms`. The cell is "" where one of the two is missing.
-    """
+    """Returns a function of a line's cell, the baseline's `time` (as mean_ms) by the line's, "" if one is missing."""
 
     def cell(line: _Line) -> str:
         ours, theirs = line.row.timing, line.baseline and line.baseline.timing

@@ -52,12 +52,10 @@ def main() -> None:
 
 
 def _prepared(line: dict, outputs: str, device: str, mode: str, **_: object) -> Callable[[Callable], dict[str, Any]]:
-    """Imports the judge's files, before the submission is imported, and returns a function that tests its kernel.
-
-    The test calls the kernel on the inputs of two seeds and, for "benchmark", times calls in between. The folder
-    `outputs` gets the whole outputs of both calls, and of the timed calls one whole output and the rows that were read.
-    It returns what the message says of the timed calls.
-    """
+    """Imports the judge's files, before the submission is imported, and returns a function that tests its kernel."""
+    # The test calls the kernel on the inputs of two seeds and, for "benchmark", times calls in between. The folder
+    # `outputs` gets the whole outputs of both calls, and of the timed calls one whole output and the rows that were
+    # read. It returns what the message says of the timed calls.
     from inputs import Inputs
     from outputs import Outputs
     from reference import generate_input
