@@ -192,6 +192,6 @@ def _size(file: Path) -> int | None:
 
 
 def _foreign(variable: str) -> str | None:
-    """Returns the folder that a variable names, None if unset or in TileLang's own folder, as TileLang sets it."""
+    """Returns the folder that a variable names, None if unset or in TileLang's folder, as TileLang itself sets it."""
     named, own = os.environ.get(variable), tilelang_folder()
     return None if not named or (own and Path(named).resolve().is_relative_to(own)) else named

@@ -245,7 +245,7 @@ def can_be_written(folder: Path) -> bool:
 
 
 def _import_tilelang(folder: Path) -> None:
-    """Imports TileLang with this folder as its cache, which TileLang makes at its import, or cannot be imported."""
+    """Imports TileLang with this folder as its cache; the import makes the folder, and fails where it cannot."""
     before = os.environ.get(CACHE_VARIABLE)
     os.environ[CACHE_VARIABLE] = str(folder)
     try:

@@ -47,6 +47,7 @@ class Stream:
     """A Stream turns what one process, the threads `own` of a run, was seen doing into events, as `reading` says."""
 
     def __init__(self, run: Run, own: np.ndarray, who: str, reading: Reading):
+        # `who` is the process in messages.
         self.run, self.own, self.who, self.reading = run, own, who, reading
         threads = run.threads
         warpgroups = threads.y[own] if threads.ys > 1 or threads.first_y else threads.x[own] // WARPGROUP

@@ -31,7 +31,7 @@ class Intervals:
 
     ranges: dict[str, Range] = field(default_factory=dict)  # bounds of symbols
     names: dict[str, Name] = field(default_factory=dict)  # of long terms
-    here: tuple[Term, ...] = ()  # not negative
+    here: tuple[Term, ...] = ()  # what is not negative here
     shown: Counter[str] = field(default_factory=Counter)  # how statements were shown
 
     def __post_init__(self) -> None:
