@@ -295,7 +295,8 @@ def _by_term(of: Term, by: Term) -> Term:
         if f % factor == 0 and (rest := without(monomial, highest)) is not None
     }
     if multiples:
-        left = of - (whole := Term(multiples)) * by
+        whole = Term(multiples)
+        left = of - whole * by
         if len(left.parts) < len(of.parts) or len(by.parts) == 1:
             return whole + quotient(left, by)
     if len(by.parts) == 1 and len(highest) + (factor > 1) > 1:
@@ -316,10 +317,8 @@ def _by_number(of: Term, number: int) -> Term:
     shared = gcd(number, *(f for m, f in of.parts.items() if m))
     if shared > 1:
         return quotient(Term({m: f // shared for m, f in of.parts.items()}), term(number // shared))
-    if number == 2 and of.leading < 0:
-        return -quotient(1 - of, term(2))  # As below: no remainder of 2 is below 0.
-    # The remainder of a coefficient is the one nearest to 0, that of the number is none below 0.
-    near = {m: (f + (number - 1) // 2 if m else f) // number for m, f in of.parts.items()}
+    # The remainder of a coefficient is the one nearest to 0, of 2 that of its sign; that of the number is none below 0.
+    near = {m: (f + ((number - 1) // 2 or f < 0) if m else f) // number for m, f in of.parts.items()}
     whole = Term(near)
     rest = of - whole * number
     if rest.constant is not None:
