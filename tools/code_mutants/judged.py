@@ -68,6 +68,12 @@ JUDGEMENTS: tuple[Judgement, ...] = (
         "more blocks are masked at the window's left side than need it: fewer the proof would refuse",
     ),
     Judgement(
+        "min",
+        ".*",
+        r".*\{number_1 -> min\(\(number_1\), \d{3,}\)\}",
+        "the first tile's number is that of a cluster, of which there are fewer; the run has later tiles there, too",
+    ),
+    Judgement(
         r"within \+1",
         "integer",
         r"visible(_\d+)? = \(+seq_kv /\{\d+ -> ",
