@@ -21,7 +21,7 @@ BUDGET = {
     "op": 1910,
     "oracle": 420,
     "lab": 7410,
-    "tools": 6390,
+    "tools": 6400,
     "tests": 27740,
     "library": 16240,
     "path": 8500,

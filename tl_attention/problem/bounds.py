@@ -59,6 +59,7 @@ SIZES = (
 # Of packed sequences `seq_q` and `seq_kv` are totals, as kernels have them.
 TOTALS = (
     Bound("heads", lambda of: of.heads, GRID_YZ),
+    Bound("total_k", lambda of: of.seq_kv, LARGEST // 2),
     Bound("total_q + total_k + both sides of the window", lambda of: of.seq_q + of.seq_kv + of.sides, LARGEST - ROOM),
     # In the list of tiles 16 numbers for each, and one for each sequence.
     Bound("total_q + 64 * sequences", lambda of: of.seq_q + 64 * of.batch, LARGEST // 2),

@@ -57,15 +57,22 @@ JUDGEMENTS: tuple[Judgement, ...] = (
     Judgement(
         r"within [+-]1",
         ".*",
-        r".*\{[^{}]* -> \(\(\d\d+ < \(\(int\)blockIdx\.[xyz]\) && ",
-        "of its sizes, (1, 2, 100, 200), a launch has two blocks",
-        "seed, fixed",
+        r".*\{[^{}]* -> \(\(\d+ < \(\(int\)blockIdx\.[xyz]\) && ",
+        "of its sizes, a launch has so few blocks that none is in the range",
+        "(seed|mma_sync), fixed",
     ),
     Judgement(
         r"within \+1|max",
         "integer",
         r"int cut(_\d+)? = ?\{|.*\(blocks_\d+ -\{cut_\d+ -> ",
         "more blocks are masked at the window's left side than need it: fewer the proof would refuse",
+    ),
+    Judgement(
+        r"within [+-]1",
+        ".*",
+        r".* -> \(\(\d+ < first_row_1 && first_row_1 < \d+\)",
+        "a tile begins at a multiple of its rows, none of which is in the range",
+        ".*packed.*",
     ),
     Judgement(
         "min",
