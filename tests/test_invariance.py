@@ -8,12 +8,17 @@ right.
 from __future__ import annotations
 
 import random
+import re
+import subprocess
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from code_mutants.kernels import generated
 from on_cpu import Kernels, forget_plans, on_cpu
 from packed_check import offsets_of
 from tiers import exhaustive
@@ -21,9 +26,13 @@ from torch import Tensor
 
 from tl_attention import attention, attention_varlen
 from tl_attention.compiler.compile import compile_kernel
+from tl_attention.compiler.generation import OPTIONS
+from tl_attention.compiler.toolchain import host_compiler, in_force
+from tl_attention.kernels.registry import lowering_of
 from tl_attention.op import compiled
 from tl_attention.problem.mask import CAUSAL, FULL, Mask, kind_of, masked
 from tl_attention.problem.variant import Variant
+from tl_attention.program.planned import Planned
 from tl_attention.schedule.files.named import resolve
 
 __all__ = ["on_cpu"]
@@ -212,6 +221,33 @@ def test_loops_of_equal_arithmetic_have_the_same_floating_point_instructions(nam
         for loop in compile_kernel(resolve(of).schedule, variant).report.loops:
             found.add(tuple(loop.counts.get(kind, 0) for kind in ("HGMMA", "FFMA", "FMUL", "FADD", "MUFU", "FMNMX")))
     assert len(found) == 1
+
+
+@exhaustive
+@pytest.mark.parametrize("name", ALIKE)
+def test_the_compiler_fuses_no_product_and_sum_of_its_own(name: str, tmp_path: Path) -> None:
+    """What it fuses depends on the code around: in one packed kernel it once left one product of 64 apart."""
+    head_dim, head_dim_v, *_, (of, mask, *packed) = ALIKE[name]
+    schedule = resolve(of).schedule
+    variant = Variant(head_dim, "float16", mask, head_dim_v, packed=bool(packed), strided=bool(packed))
+    source, _ = generated(lowering_of(schedule).prim_func(Planned(schedule), variant), schedule, variant)
+    as_it_is, unfused = (arithmetic_of(source, tmp_path, *more) for more in ((), ("-fmad=false",)))
+    assert as_it_is == unfused and as_it_is["fma"] > as_it_is["ex2"] > 0
+
+
+def arithmetic_of(source: str, folder: Path, *more: str) -> Counter[str]:
+    """Counts the float instructions of the PTX that nvcc makes of device code."""
+    from tilelang.env import CUTLASS_INCLUDE_DIR, TILELANG_TEMPLATE_PATH
+
+    code, ptx = folder / "kernel.cu", folder / "kernel.ptx"
+    code.write_text(source)
+    options = [option for option in OPTIONS if option != "-cubin"] + [f"-I{TILELANG_TEMPLATE_PATH}"]
+    with in_force() as nvcc:
+        command = [nvcc.home / "bin/nvcc", f"-ccbin={host_compiler()}", *options, f"-I{CUTLASS_INCLUDE_DIR}"]
+        subprocess.run([*command, "-arch=sm_90a", "-ptx", *more, "-o", ptx, code], check=True, capture_output=True)
+    return Counter(
+        re.findall(r"^\s+(?:@!?%p\d+ )?(fma|mul|add|sub|neg|ex2)[.\w]*\.f32\s", ptx.read_text(), re.MULTILINE)
+    )
 
 
 @pytest.mark.gpu

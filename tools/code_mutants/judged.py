@@ -35,6 +35,9 @@ MULTICAST = "best|q_registers|output_tma|p_shared|sections|one_tile|ws_seed|ws_t
 PIPELINED = "seed|seed_causal|fa3_pipelined|prefetch|three_stages"
 # Names, numbers and operators; a change as it is shown.
 SUM, CHANGED = r"[\w (+*)>-]*", r"\{[^{}]* -> [^{}]*\}"
+LEFT_TO_NUMBERS = (
+    "the mask alone reads it, which is left to the numbers: many rows are behind row 2000 in what is verified"
+)
 JUDGEMENTS: tuple[Judgement, ...] = (
     Judgement(
         INTEGER,
@@ -70,9 +73,24 @@ JUDGEMENTS: tuple[Judgement, ...] = (
     Judgement(
         r"within [+-]1",
         ".*",
-        r".* -> \(\(\d+ < first_row_1 && first_row_1 < \d+\)",
+        r".* -> \(\(\d+ < first_row(_1)? && first_row(_1)? < \d+\)",
         "a tile begins at a multiple of its rows, none of which is in the range",
         ".*packed.*",
+    ),
+    Judgement("min|modulo|within -1", "integer", r"first_row_1 = ?\(?\{.*first_row_1", LEFT_TO_NUMBERS, ".*packed"),
+    Judgement(
+        r"within \+1",
+        "mbarrier",
+        r".* -> \(\(1[1-9]\d{8} < seq_(q|kv)(_\d)? && ",
+        "all sequences have at most 2^30 queries and 2^30 keys together",
+        ".*packed",
+    ),
+    Judgement(
+        r"within \+1",
+        "counter",
+        r"head = next_tile\[\(\(\(turn &\{3 -> ",
+        "it is the first tile's head, where turn is 0: of later ones the change is refused",
+        ".*packed",
     ),
     Judgement(
         "min",
@@ -171,13 +189,7 @@ JUDGEMENTS: tuple[Judgement, ...] = (
         rf"visible = min\({CHANGED}, ",
         "more blocks are masked than need it, each row by row",
     ),
-    Judgement(
-        "chosen",
-        "integer",
-        rf"int first_row_3 = {CHANGED}",
-        "the mask alone reads it, which is left to the numbers: many rows are behind row 2000 in what is verified",
-        "best_causal",
-    ),
+    Judgement("chosen", "integer", rf"int first_row_3 = {CHANGED}", LEFT_TO_NUMBERS, "best_causal"),
     Judgement(
         "chosen",
         "integer",

@@ -48,7 +48,8 @@ PURE = {
     *("int2", "int4", "make_int2", "make_int4"),
     *("half2", "__nv_bfloat162", "reinterpret_cast", "make_float2", "make_float4", "make_uint4", "x", "y", "z", "w"),
     *("max", "min", "exp2f", "fabsf", "log2f", "CUDART_INF_F", "__float22half2_rn", "__float22bfloat162_rn"),
-    *("__pack_half2", "__pack_nv_bfloat162", "tl_attention_exp2", "tl_attention_grew", *SCALARS),
+    *("__fmaf_rn", "__pack_half2", "__pack_nv_bfloat162", "tl_attention_exp2", "tl_attention_grew"),
+    *SCALARS,
     *("threadIdx.x", "blockIdx.x", "tl::block_rank_in_cluster", *(f"{name}_all_near" for name in ON_SCORES.values())),
 }
 WORD = re.compile(r"[A-Za-z_]\w*")

@@ -220,15 +220,20 @@ def exp(t, tile, s, c, masked, columns=None):
 
 @T.macro
 def row_sum(t, tile, s, c, columns=None):
-    """Adds a thread's acc_s in `columns`, or all, to denominator, which the first chunk scales by scores_scale."""
+    """Adds a thread's acc_s in `columns`, or all, to denominator, which the first chunk scales by scores_scale.
+
+    The scaling is one FMA with the row's first score, whatever the compiler would fuse.
+    """
     first, end = chunk_of(columns, c.block_N)
     if first == 0:
         for r in T.unroll(2 * (c.block_M // c.rows)):
-            s.denominator[r] *= s.scores_scale[r]
+            first_score = s.acc_s[score_at(r // 2, 0, r % 2 * 2, c)]
+            s.denominator[r] = T.fma(s.denominator[r], s.scores_scale[r], first_score)
     for r in T.unroll(2 * (c.block_M // c.rows)):
         for j in T.unroll((end - first) // 8):
             for e in T.unroll(2):
-                s.denominator[r] += s.acc_s[score_at(r // 2, first // 8 + j, r % 2 * 2 + e, c)]
+                if first + j + e > 0:
+                    s.denominator[r] += s.acc_s[score_at(r // 2, first // 8 + j, r % 2 * 2 + e, c)]
 
 
 @T.macro

@@ -21,7 +21,7 @@ def finite(scores_max):
 
 def exponent(score, scores_max, s, c):
     """Returns scale * (score - scores_max), a base-2 exponent, multiplied out if softmax.fused_scale is set."""
-    return score * s.scale - scores_max * s.scale if c.softmax.fused_scale else (score - scores_max) * s.scale
+    return T.fma(score, s.scale, -(scores_max * s.scale)) if c.softmax.fused_scale else (score - scores_max) * s.scale
 
 
 def seen(scores_max, masked):

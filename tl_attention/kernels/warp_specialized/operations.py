@@ -38,6 +38,11 @@ def lane_of(column):
     return column // 2 % 4
 
 
+def first_of_lane(column):
+    """Says whether a column is the first that its lane has."""
+    return T.And(column < 8, column % 2 == 0)
+
+
 def per_chain_layout():
     """Returns the layout of a (64, 8) fragment in which each of a row's four lanes has two elements of that row.
 
@@ -191,12 +196,17 @@ def put_columns(columns, c):
 
 @T.macro
 def row_sum_of_thread(t, tile, s, c, columns=None):
-    """Adds a thread's acc_s in `columns`, or all, to denominator, which the first chunk scales by scores_scale."""
-    if columns is None or columns[0] == 0:
+    """Adds a thread's acc_s in `columns`, or all, to denominator, which the first chunk scales by scores_scale.
+
+    The scaling is one FMA with the lane's first score, whatever the compiler would fuse: rows have the same bits in
+    every kernel.
+    """
+    scales = columns is None or columns[0] == 0
+    if scales:
         for i, lane in T.Parallel(ROWS, 4):
-            s.denominator[i, lane] *= s.scores_scale[i]
+            s.denominator[i, lane] = T.fma(s.denominator[i, lane], s.scores_scale[i], s.acc_s[i, 2 * lane])
     for i, j in T.Parallel(ROWS, c.block_N):
-        if columns is None or inside(columns, j):
+        if (columns is None or inside(columns, j)) and not (scales and first_of_lane(j)):
             s.denominator[i, lane_of(j)] += s.acc_s[i, j]
 
 
@@ -206,7 +216,7 @@ def row_sum(t, tile, s, c):
     row_total = T.alloc_fragment([ROWS], "float32")
     T.reduce_sum(s.acc_s, row_total, dim=1)
     for i in T.Parallel(ROWS):
-        s.denominator[i] = s.denominator[i] * s.scores_scale[i] + row_total[i]
+        s.denominator[i] = T.fma(s.denominator[i], s.scores_scale[i], row_total[i])
 
 
 @T.macro
