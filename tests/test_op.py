@@ -123,9 +123,7 @@ def test_rows_of_q_are_not_written_over_while_they_are_read(keys):
 def test_accepted_mutants_are_right_to_the_last_one(lowering, count):
     rng = random.Random(7)
     accepted: dict[str, Candidate] = {}
-    sources = [schedule for schedule in shipped().values() if schedule.lowering == lowering]
-    if lowering == "warp_specialized":
-        sources += [load(path) for path in EXPERIMENTS]
+    sources = [s for s in (*shipped().values(), *map(load, EXPERIMENTS)) if s.lowering == lowering]
     while len(accepted) < count:
         schedule = mutate(rng.choice(sources), rng)
         if lowering == "warp_specialized":
