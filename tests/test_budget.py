@@ -21,8 +21,8 @@ BUDGET = {
     "op": 1910,
     "oracle": 420,
     "lab": 7410,
-    "tools": 6400,
-    "tests": 27740,
+    "tools": 6420,
+    "tests": 27760,
     "library": 16240,
     "path": 8500,
 }
