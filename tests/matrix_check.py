@@ -13,8 +13,8 @@ from matrix_cases import REPEATED, Case
 from torch import Tensor
 
 from tl_attention import InputError, attention
+from tl_attention.lab.oracle.reference import attention_and_lse, compare, compare_lse
 from tl_attention.op.in_memory import other_way
-from tl_attention.oracle.reference import attention_and_lse, compare, compare_lse
 from tl_attention.schedule.schedule import Schedule
 
 # The issue allows an LSE this error, whatever its budget.

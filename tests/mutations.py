@@ -13,9 +13,15 @@ from moves import groups
 from moves.space import walk
 
 from tl_attention.kernels.warp_specialized.dialect import TABLE
-from tl_attention.oracle.interpret import interpret
-from tl_attention.oracle.reference import ErrorReport, attention_fp64, attention_same_precision, compare, make_inputs
-from tl_attention.oracle.tile import Tiles
+from tl_attention.lab.oracle.interpret import interpret
+from tl_attention.lab.oracle.reference import (
+    ErrorReport,
+    attention_fp64,
+    attention_same_precision,
+    compare,
+    make_inputs,
+)
+from tl_attention.lab.oracle.tile import Tiles
 from tl_attention.problem.head_dims import sizes_of
 from tl_attention.problem.mask import CAUSAL
 from tl_attention.problem.shape import AttentionShape

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from tl_attention.lab.oracle.reference import attention_and_lse
 from tl_attention.op import checks, compiled, plan, run
 from tl_attention.op.plan import Plans
-from tl_attention.oracle.reference import attention_and_lse
 from tl_attention.problem.card import HOPPER
 from tl_attention.problem.features import INPUTS
 from tl_attention.problem.mask import Mask

@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import Tensor
 
-from tl_attention.oracle.reference import attention_fp64, attention_same_precision, compare, make_inputs
+from tl_attention.lab.oracle.reference import attention_fp64, attention_same_precision, compare, make_inputs
 from tl_attention.problem.mask import OPEN, masked
 from tl_attention.problem.shape import AttentionShape
 

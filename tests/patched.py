@@ -24,9 +24,9 @@ from tl_attention.kernels.registry import lowering_of
 from tl_attention.kernels.shared.features import Places
 from tl_attention.lab.measure.peers import why_not
 from tl_attention.lab.measure.records import problem_of, read_rows, shape_of
+from tl_attention.lab.oracle import features as in_oracle
+from tl_attention.lab.oracle.interpret import verify
 from tl_attention.op.few import of_any_lengths
-from tl_attention.oracle import features as in_oracle
-from tl_attention.oracle.interpret import verify
 from tl_attention.problem.features import BY_WORD
 from tl_attention.problem.mask import CAUSAL, FULL, Mask
 from tl_attention.problem.shape import AttentionShape

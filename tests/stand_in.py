@@ -9,15 +9,15 @@ import pytest
 import torch
 from on_cpu import launched, take_for_a_gpu
 
-from tl_attention.compiler.compile import StaticReport
 from tl_attention.compiler.toolchain import Nvcc
+from tl_attention.lab.machine_code.of_kernel import StaticReport
 from tl_attention.lab.measure import gpu_worker, machine, peers, timing
 from tl_attention.lab.measure.candidate import Candidate
 from tl_attention.lab.measure.compilation import Compiled
 from tl_attention.lab.measure.pool import CallFailed
 from tl_attention.lab.measure.records import MATMUL
+from tl_attention.lab.oracle.reference import ErrorReport
 from tl_attention.op import compiled
-from tl_attention.oracle.reference import ErrorReport
 from tl_attention.problem.variant import Variant
 
 GOOD = ErrorReport(1e-4, 1e-4, 2e-4, 2e-4, True)

@@ -10,8 +10,8 @@ from tl_attention.kernels.shared.features import IN_KERNEL
 from tl_attention.lab.measure.candidate import verified_on
 from tl_attention.lab.measure.peers import why_not
 from tl_attention.lab.measure.records import problem_of, shape_of
-from tl_attention.oracle.features import IN_ORACLE
-from tl_attention.oracle.reference import make_asked
+from tl_attention.lab.oracle.features import IN_ORACLE
+from tl_attention.lab.oracle.reference import make_asked
 from tl_attention.problem.features import FEATURES, INPUTS, taken_from
 from tl_attention.problem.mask import CAUSAL, Mask
 from tl_attention.problem.shape import AttentionShape

@@ -14,7 +14,7 @@ from tl_attention.lab.measure.pool import CallFailed
 from tl_attention.lab.measure.records import MATMUL, read_rows
 from tl_attention.lab.measure.results_file import ResultsFile
 from tl_attention.lab.measure.trials import SILENT, Silent
-from tl_attention.oracle.reference import ErrorReport, worst_of
+from tl_attention.lab.oracle.reference import ErrorReport, worst_of
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.program.planned import Planned
 from tl_attention.schedule.files.schedule_file import load

@@ -12,19 +12,18 @@ from code_lines import code_lines, count
 SLACK = 40
 BUDGET = {
     "tl_attention": 170,
-    "problem": 880,
+    "problem": 850,
     "schedule": 1860,
     "program": 1160,
-    "kernels": 3760,
+    "kernels": 3740,
     "codeproof": 5330,
-    "compiler": 790,
+    "compiler": 550,
     "op": 1910,
-    "oracle": 420,
-    "lab": 7410,
+    "lab": 8140,
     "tools": 6420,
-    "tests": 27760,
-    "library": 16240,
-    "path": 8500,
+    "tests": 27770,
+    "library": 15520,
+    "path": 8470,
 }
 
 

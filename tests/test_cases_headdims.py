@@ -10,8 +10,8 @@ from once import lowered
 from tl_attention import InputError, attention
 from tl_attention.kernels.preflight import check_limits
 from tl_attention.lab.measure.records import problem_of
-from tl_attention.oracle.interpret import POLICIES, verify
-from tl_attention.oracle.reference import attention_fp64, make_inputs
+from tl_attention.lab.oracle.interpret import POLICIES, verify
+from tl_attention.lab.oracle.reference import attention_fp64, make_inputs
 from tl_attention.problem.head_dims import TILE_DIMS, HeadSize, is_meant, parse_head_size, sizes_of, tile_dim
 from tl_attention.problem.mask import CAUSAL, FULL, Mask
 from tl_attention.problem.shape import AttentionShape

@@ -9,10 +9,10 @@ from tl_attention.codeproof.verdict import GeneratedCode
 from tl_attention.errors import InputError
 from tl_attention.lab.measure.candidate import MANY, verified_on
 from tl_attention.lab.measure.records import Row, parse_line, problem_of
+from tl_attention.lab.oracle.interpret import POLICIES, interpret
+from tl_attention.lab.oracle.reference import attention_fp64, attention_same_precision, compare, make_inputs
+from tl_attention.lab.oracle.tile import Tiles
 from tl_attention.op.rows import Rows
-from tl_attention.oracle.interpret import POLICIES, interpret
-from tl_attention.oracle.reference import attention_fp64, attention_same_precision, compare, make_inputs
-from tl_attention.oracle.tile import Tiles
 from tl_attention.problem.mask import CAUSAL, FULL, Mask
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.variant import Variant

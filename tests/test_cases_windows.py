@@ -12,7 +12,7 @@ from tiers import exhaustive, sampled
 from tl_attention import InputError, attention
 from tl_attention.lab.measure.candidate import verified_on
 from tl_attention.lab.measure.records import Row, problem_of
-from tl_attention.oracle.interpret import verify
+from tl_attention.lab.oracle.interpret import verify
 from tl_attention.problem.mask import CAUSAL, FULL, Mask, fitted, masked
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.tiling import visited_over_visible

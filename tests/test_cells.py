@@ -20,7 +20,7 @@ from tl_attention.lab.measure.cells import measure
 from tl_attention.lab.measure.pool import CallFailed
 from tl_attention.lab.measure.records import parse_line
 from tl_attention.lab.measure.trials import SILENT
-from tl_attention.oracle.reference import ErrorReport
+from tl_attention.lab.oracle.reference import ErrorReport
 from tl_attention.problem.mask import FULL, Mask
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.schedule.files.named import resolve

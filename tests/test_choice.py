@@ -3,8 +3,8 @@
 import pytest
 from stand_in import Compilers, Gpu, on_a_machine
 
-from tl_attention.compiler.compile import StaticReport
 from tl_attention.errors import InputError
+from tl_attention.lab.machine_code.of_kernel import StaticReport
 from tl_attention.lab.measure import gpu_worker
 from tl_attention.lab.measure.bench import MOST_STACK_BYTES, choose
 from tl_attention.lab.measure.candidate import Candidate
@@ -13,8 +13,8 @@ from tl_attention.lab.measure.pool import CallFailed
 from tl_attention.lab.measure.published import space
 from tl_attention.lab.measure.records import MATMUL, Row
 from tl_attention.lab.measure.session import Session
+from tl_attention.lab.oracle.reference import ErrorReport
 from tl_attention.lab.show.ladder import counted
-from tl_attention.oracle.reference import ErrorReport
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.program.planned import Planned
 from tl_attention.schedule.configuration import Configuration, parse, schedule_of

@@ -9,8 +9,8 @@ from tiers import exhaustive
 
 from tl_attention.compiler.compile import compile_kernel
 from tl_attention.compiler.compiler_errors import LONGEST, telling_line
-from tl_attention.compiler.sass import cuobjdump
 from tl_attention.errors import InputError
+from tl_attention.lab.machine_code.sass import cuobjdump
 from tl_attention.problem.variant import Variant
 
 KERNEL = 'extern "C" __global__ void copy(float* x) {\n  // error: not an error of the compiler\n  x[0] = 1;%s\n}\n'

@@ -11,9 +11,10 @@ from tiers import exhaustive
 from tl_attention.compiler.compile import compile_kernel
 from tl_attention.errors import InputError, ScheduleRefused
 from tl_attention.kernels.preflight import refuse_unless_safe
+from tl_attention.lab.machine_code.of_kernel import MachineCode
 from tl_attention.lab.measure.published import space
+from tl_attention.lab.oracle.interpret import verify
 from tl_attention.op import compiled
-from tl_attention.oracle.interpret import verify
 from tl_attention.problem.card import CARDS
 from tl_attention.problem.mask import CAUSAL, FULL, Mask
 from tl_attention.problem.shape import AttentionShape
@@ -217,8 +218,8 @@ def test_they_are_compiled_for_an_rtx_3090_and_the_generated_code_is_proved(text
     one = parse(text)
     kernel = compile_kernel(schedule_of(one), Variant(one.head_dim, "float16", FULL, arch=RTX_3090.arch))
     assert kernel.verdict is not None
-    assert kernel.report.shared_bytes == (one.block_M + 2 * one.block_N) * one.head_dim * 2
-    assert kernel.report.registers <= RTX_3090.registers_per_thread
+    assert MachineCode(kernel).report.shared_bytes == (one.block_M + 2 * one.block_N) * one.head_dim * 2
+    assert MachineCode(kernel).report.registers <= RTX_3090.registers_per_thread
 
 
 # --- where names are taken

@@ -21,7 +21,6 @@ from tiers import sampled
 from timelines import timeline
 
 from tl_attention.compiler import compile, store
-from tl_attention.compiler.sass import cuobjdump
 from tl_attention.compiler.scratch import scratch_file
 from tl_attention.errors import InputError
 from tl_attention.lab.cli.report import _entry
@@ -29,6 +28,7 @@ from tl_attention.lab.files.ladder_file import ladder_names, load_ladder
 from tl_attention.lab.leaderboard import results as evaluations
 from tl_attention.lab.leaderboard.contract import RANKED_LINES, read_test_lines
 from tl_attention.lab.leaderboard.evaluate import evaluate
+from tl_attention.lab.machine_code.sass import cuobjdump
 from tl_attention.lab.measure.cell import load_cells
 from tl_attention.lab.measure.cell_records import CellRow
 from tl_attention.lab.measure.profile import ProfileRow

@@ -136,7 +136,7 @@ def test_a_torch_for_cuda_12_is_refused_before_anything_is_compiled_or_loaded(
     def fails(*args, **options):
         raise AssertionError("nothing may be asked for")
 
-    for module, name in ((store, "read"), (generation, "generate"), (generation, "compiled"), (toolchain, "found")):
+    for module, name in ((store, "read"), (generation, "generate"), (toolchain, "found")):
         monkeypatch.setattr(module, name, fails)
     for asked in (lambda: compile_kernel(SEED, VARIANT), lambda: toolchain.in_force().__enter__()):
         with pytest.raises(InputError) as error:

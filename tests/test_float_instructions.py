@@ -8,8 +8,9 @@ from pages.float_instructions import by_formula, counted, products_of_a_block
 from tiers import exhaustive
 
 from tl_attention.compiler.compile import compile_kernel
-from tl_attention.compiler.sass import Loop
 from tl_attention.errors import InputError
+from tl_attention.lab.machine_code.of_kernel import MachineCode
+from tl_attention.lab.machine_code.sass import Loop
 from tl_attention.lab.measure.records import read_rows
 from tl_attention.problem.mask import FULL
 from tl_attention.problem.variant import Variant
@@ -29,7 +30,7 @@ def test_the_machine_code_has_what_the_formula_says_fused_and_not():
     text = "(128, 64, 32, 4): async+eager+swizzled+load_2_2_2_fragments"
     variant = Variant(128, "float16", FULL, arch="sm_86")
     schedules = of(text), of(f"{text}+opt_softmax")
-    found = [counted(s, variant.head_dim, compile_kernel(s, variant).report.loops) for s in schedules]
+    found = [counted(s, variant.head_dim, MachineCode(compile_kernel(s, variant)).report.loops) for s in schedules]
     assert found == [by_formula(schedule, variant.head_dim) for schedule in schedules]
     # One for each score of a thread.
     assert sum(found[0].values()) - sum(found[1].values()) == 16

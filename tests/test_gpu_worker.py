@@ -14,7 +14,7 @@ from tl_attention.lab.measure.candidate import Candidate
 from tl_attention.lab.measure.cell import Cell
 from tl_attention.lab.measure.cells import measure
 from tl_attention.lab.measure.trials import SILENT
-from tl_attention.oracle.reference import attention_same_precision, lse_same_precision
+from tl_attention.lab.oracle.reference import attention_same_precision, lse_same_precision
 from tl_attention.problem.mask import CAUSAL, Mask
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.program.planned import Planned

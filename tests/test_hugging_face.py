@@ -11,11 +11,11 @@ from on_cpu import on_cpu
 from torch._subclasses import FakeTensorMode
 
 from tl_attention import InputError, register_transformers
+from tl_attention.lab.oracle.reference import attention_and_lse, make_inputs
 from tl_attention.op.integrations import hugging_face
 from tl_attention.op.integrations.hugging_face import attend
 from tl_attention.op.integrations.hugging_face_masks import mask_for
 from tl_attention.op.integrations.sequences import Note, note_of
-from tl_attention.oracle.reference import attention_and_lse, make_inputs
 from tl_attention.problem.mask import CAUSAL, FULL, Mask
 from tl_attention.problem.shape import AttentionShape
 

@@ -11,9 +11,9 @@ from specialized import CHUNKED, REST, TWO, fa3
 from tiers import sampled
 
 from tl_attention.lab.measure.candidate import SHARP
-from tl_attention.oracle.interpret import POLICIES, interpret, verify
-from tl_attention.oracle.reference import attention_fp64, attention_same_precision, compare, make_inputs
-from tl_attention.oracle.tile import Tiles, exp2, on_fma_units
+from tl_attention.lab.oracle.interpret import POLICIES, interpret, verify
+from tl_attention.lab.oracle.reference import attention_fp64, attention_same_precision, compare, make_inputs
+from tl_attention.lab.oracle.tile import Tiles, exp2, on_fma_units
 from tl_attention.problem.mask import CAUSAL, FULL, Mask
 from tl_attention.problem.shape import DTYPES, AttentionShape
 from tl_attention.problem.variant import Variant

@@ -26,9 +26,10 @@ from torch import Tensor
 
 from tl_attention import attention, attention_varlen
 from tl_attention.compiler.compile import compile_kernel
-from tl_attention.compiler.generation import OPTIONS
 from tl_attention.compiler.toolchain import host_compiler, in_force
 from tl_attention.kernels.registry import lowering_of
+from tl_attention.lab.machine_code.nvcc import OPTIONS
+from tl_attention.lab.machine_code.of_kernel import MachineCode
 from tl_attention.op import compiled
 from tl_attention.problem.mask import CAUSAL, FULL, Mask, kind_of, masked
 from tl_attention.problem.variant import Variant
@@ -218,7 +219,7 @@ def test_loops_of_equal_arithmetic_have_the_same_floating_point_instructions(nam
     found = set()
     for of, mask, *packed in kernels:
         variant = Variant(head_dim, "bfloat16", mask, head_dim_v, packed=bool(packed))
-        for loop in compile_kernel(resolve(of).schedule, variant).report.loops:
+        for loop in MachineCode(compile_kernel(resolve(of).schedule, variant)).report.loops:
             found.add(tuple(loop.counts.get(kind, 0) for kind in ("HGMMA", "FFMA", "FMUL", "FADD", "MUFU", "FMNMX")))
     assert len(found) == 1
 

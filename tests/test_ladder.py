@@ -9,11 +9,10 @@ import pytest
 from stand_in import Compilers, Gpu, on_a_machine
 from tiers import exhaustive
 
-from tl_attention.compiler.sass import Loop
 from tl_attention.errors import InputError
-from tl_attention.kernels.mma_sync import mma_peak
 from tl_attention.lab.files.ladder_file import ladder_names, load_ladder
-from tl_attention.lab.measure import bench, peers, published
+from tl_attention.lab.machine_code.sass import Loop
+from tl_attention.lab.measure import bench, mma_peak, peers, published
 from tl_attention.lab.measure.candidate import Candidate
 from tl_attention.lab.measure.published import space
 from tl_attention.lab.measure.records import PRODUCTS, Row, problem_of, read_rows
@@ -234,8 +233,9 @@ def test_the_change_of_a_loop_has_every_kind_that_differs_and_the_rest() -> None
 @exhaustive
 def test_the_loop_of_products_has_nothing_else_in_it() -> None:
     """The loops, compiled for the card, have the products that `flops` counts, and no load, store or spill."""
-    from tl_attention.compiler.generation import compile_products, machine_code
-    from tl_attention.compiler.sass import cuobjdump, read_loops
+    from tl_attention.lab.machine_code.nvcc import machine_code
+    from tl_attention.lab.machine_code.sass import cuobjdump, read_loops
+    from tl_attention.lab.measure.mma_peak import compile_products
 
     cubin = machine_code(compile_products("float16", HOPPER.arch, 132).get_kernel_source(), HOPPER.arch)
     loops = read_loops(cubin)

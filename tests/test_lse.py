@@ -9,8 +9,8 @@ from mutations import SCHEDULES
 
 from tl_attention import InputError, attention
 from tl_attention.lab.measure.candidate import SHARP
-from tl_attention.oracle.interpret import POLICIES, interpret, verify
-from tl_attention.oracle.reference import (
+from tl_attention.lab.oracle.interpret import POLICIES, interpret, verify
+from tl_attention.lab.oracle.reference import (
     LSE_ROUNDING,
     attention_fp64,
     compare_lse,
@@ -18,7 +18,7 @@ from tl_attention.oracle.reference import (
     lse_same_precision,
     make_inputs,
 )
-from tl_attention.oracle.tile import Tiles
+from tl_attention.lab.oracle.tile import Tiles
 from tl_attention.problem.mask import CAUSAL, FULL, Mask
 from tl_attention.problem.shape import DTYPES, AttentionShape
 from tl_attention.problem.variant import Variant
@@ -113,7 +113,7 @@ def test_every_polynomial_is_within_the_budget():
 
 
 def test_a_wrong_sum_shows(monkeypatch):
-    from tl_attention.oracle.tile import Tile
+    from tl_attention.lab.oracle.tile import Tile
 
     schedule = load(SCHEDULES / "best.yaml")
     right = Tile.lse

@@ -16,6 +16,7 @@ from tl_attention.codeproof.verdict import GeneratedCode
 from tl_attention.compiler.compile import compile_kernel
 from tl_attention.compiler.generation import without_marks
 from tl_attention.errors import ScheduleRefused
+from tl_attention.lab.machine_code.of_kernel import MachineCode
 from tl_attention.problem.variant import Variant
 
 OF_LOWERINGS = ["best", "mma_sync", "seed", "inferred", "inferred, asked"]
@@ -177,7 +178,7 @@ def test_a_kernel_with_marks_is_compiled_and_proved(name):
     """But for its marks it is the same text. Where there is a Program, that is proved too."""
     kernel = KERNELS[name]
     traced = compile_kernel(kernel.schedule, replace(kernel.variant, trace=frozenset(KINDS)))
-    assert "tl_attention_begin<" in traced.source and traced.report.loops
+    assert "tl_attention_begin<" in traced.source and MachineCode(traced).report.loops
     assert [p.name for p in traced.parameters][-1] == "Trace"
     assert traced.verdict.digest if traced.verdict else name.startswith("inferred")
     without = unmarked(traced.source, KINDS)[0]

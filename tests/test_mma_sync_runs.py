@@ -18,7 +18,7 @@ from tl_attention.kernels.preflight import refuse_unless_safe
 from tl_attention.lab.measure.bench import measure
 from tl_attention.lab.measure.candidate import Candidate
 from tl_attention.lab.measure.trials import SILENT
-from tl_attention.oracle.interpret import verify
+from tl_attention.lab.oracle.interpret import verify
 from tl_attention.problem.mask import CAUSAL, FULL, Mask
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.variant import Variant

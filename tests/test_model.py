@@ -249,7 +249,8 @@ def test_a_kernel_whose_code_has_no_loop_has_no_prediction_and_says_so(monkeypat
     straight, of_tiles = code(WGMMA, exit), code(WGMMA, ("@P0 BRA 0x0", word(5)), exit)
     for name, listing in (("seed", straight), ("mma_sync", straight), ("best", straight), ("best", of_tiles)):
         kernel = SimpleNamespace(disassembly=listing, blocks_per_sm=1)
-        monkeypatch.setattr(prediction, "compile_kernel", lambda *_, kernel=kernel: kernel)
+        monkeypatch.setattr(prediction, "compile_kernel", lambda *_: None)
+        monkeypatch.setattr(prediction, "MachineCode", lambda _, kernel=kernel: kernel)
         with pytest.raises(InputError, match=rf"^{name}: no loop over KV blocks in the machine code, expected more"):
             predict(candidate(name), H200)
 

@@ -180,7 +180,7 @@ def attention(wrong=lambda output, calls: None):
     calls: list[int] = []
 
     def kernel(Q, K, V, Output, softmax_scale):
-        from tl_attention.oracle.reference import attention_same_precision
+        from tl_attention.lab.oracle.reference import attention_same_precision
 
         calls.append(1)
         Output.copy_(attention_same_precision(Q, K, V, mask=CAUSAL, scale=softmax_scale))

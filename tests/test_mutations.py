@@ -24,8 +24,8 @@ from tiers import exhaustive, sampled
 
 from tl_attention.errors import ScheduleRefused
 from tl_attention.lab.measure.candidate import SHARP
-from tl_attention.oracle.interpret import POLICIES
-from tl_attention.oracle.tile import STATEMENT_CODE, Tile, Tiles
+from tl_attention.lab.oracle.interpret import POLICIES
+from tl_attention.lab.oracle.tile import STATEMENT_CODE, Tile, Tiles
 from tl_attention.problem.mask import CAUSAL
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.program.derivation import derive

@@ -16,7 +16,8 @@ from test_cases_lse import VALUES, with_value
 
 from tl_attention import attention, merge
 from tl_attention.compiler.compile import compile_kernel
-from tl_attention.oracle.reference import compare_lse, lse_fp64, lse_same_precision
+from tl_attention.lab.machine_code.of_kernel import MachineCode
+from tl_attention.lab.oracle.reference import compare_lse, lse_fp64, lse_same_precision
 from tl_attention.problem.mask import FULL
 from tl_attention.problem.variant import Sizes, Variant
 from tl_attention.schedule.files.schedule_file import load
@@ -128,8 +129,8 @@ def test_it_compiles_without_more_spills(name):
     """The LSE takes a few instructions outside of the loop; the loop is as without it."""
     kernel = with_lse(name)
     plain = Variant(128, kernel.dtype, kernel.variant.mask)
-    without = compile_kernel(kernel.schedule, plain).report
-    report = compile_kernel(kernel.schedule, kernel.variant).report
+    without = MachineCode(compile_kernel(kernel.schedule, plain)).report
+    report = MachineCode(compile_kernel(kernel.schedule, kernel.variant)).report
     assert kernel.variant.optional == LSE
     assert report.shared_bytes == without.shared_bytes
     assert report.registers <= without.registers and report.stack_bytes <= without.stack_bytes + 16

@@ -18,7 +18,7 @@ from test_op_schedules import LARGE, some_cases
 
 from tl_attention import ScheduleRefused, attention
 from tl_attention.compiler.compile import compile_kernel
-from tl_attention.oracle.reference import make_inputs
+from tl_attention.lab.oracle.reference import make_inputs
 from tl_attention.problem.mask import CAUSAL
 from tl_attention.problem.shape import DTYPES, AttentionShape
 from tl_attention.problem.variant import Variant

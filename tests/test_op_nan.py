@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from tl_attention import attention
+from tl_attention.lab.oracle.reference import make_inputs
 from tl_attention.op.compiled import schedule_of
-from tl_attention.oracle.reference import make_inputs
 from tl_attention.problem.card import HOPPER
 from tl_attention.problem.mask import masked
 from tl_attention.problem.shape import AttentionShape

@@ -7,13 +7,13 @@ import pytest
 
 from tl_attention.errors import InputError
 from tl_attention.kernels.registry import lowering_of
+from tl_attention.lab.measure import traffic
 from tl_attention.lab.measure.candidate import Candidate, small_packed
 from tl_attention.lab.measure.cell import DENSE, entries, load_cells
 from tl_attention.lab.measure.records import problem_of, shape_of
 from tl_attention.lab.model.machine import load
 from tl_attention.lab.model.prediction import predict
-from tl_attention.oracle.reference import attention_and_lse, each_sequence, make_inputs
-from tl_attention.problem import traffic
+from tl_attention.lab.oracle.reference import attention_and_lse, each_sequence, make_inputs
 from tl_attention.problem.lengths import Lengths, lengths_text, parse_lengths
 from tl_attention.problem.packed import PackedSizes, listed, words_of_list
 from tl_attention.problem.shape import AttentionShape

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tl_attention import InputError, merge
-from tl_attention.oracle.reference import attention_fp64, compare, lse_fp64, make_inputs
+from tl_attention.lab.oracle.reference import attention_fp64, compare, lse_fp64, make_inputs
 from tl_attention.problem.mask import FULL
 from tl_attention.problem.shape import DTYPES, AttentionShape
 

@@ -28,10 +28,10 @@ from tl_attention.kernels.warp_specialized.device_code import MERGE_LISTED, MERG
 from tl_attention.lab.measure import cell
 from tl_attention.lab.measure.candidate import called
 from tl_attention.lab.model.grid import Grid
+from tl_attention.lab.oracle.reference import attention_and_lse
 from tl_attention.op import batch
 from tl_attention.op.few import Parts, in_one_tile, may_be_split, parts_of, places, results_of_parts, smallest_parts
 from tl_attention.op.launch import Launch
-from tl_attention.oracle.reference import attention_and_lse
 from tl_attention.problem.card import HOPPER
 from tl_attention.problem.lengths import Lengths
 from tl_attention.problem.mask import CAUSAL, FULL, INTEGERS, Mask, ceildiv

@@ -19,6 +19,7 @@ from torch import Tensor
 from torch._subclasses import FakeTensorMode
 
 from tl_attention import InputError, attention
+from tl_attention.lab.oracle.reference import attention_and_lse
 from tl_attention.op import checks as of_checks
 from tl_attention.op import compiled, run
 from tl_attention.op import plan as of_plans
@@ -26,7 +27,6 @@ from tl_attention.op.batch import batch_of
 from tl_attention.op.call import Call
 from tl_attention.op.launch import FOUND, NAMES
 from tl_attention.op.plan import key_of
-from tl_attention.oracle.reference import attention_and_lse
 from tl_attention.problem.features import INPUTS
 from tl_attention.problem.mask import CAUSAL
 from tl_attention.problem.variant import KERNEL_PARAMETERS

@@ -11,7 +11,7 @@ from overlap import FORMS, overlap
 
 from tl_attention.kernels.pipelined.constants import pipeline_arguments
 from tl_attention.kernels.warp_specialized.dialect import PASSES
-from tl_attention.oracle.interpret import verify
+from tl_attention.lab.oracle.interpret import verify
 from tl_attention.problem.mask import CAUSAL
 from tl_attention.problem.variant import Variant
 from tl_attention.program.derivation import derive

@@ -16,11 +16,11 @@ from once import Given, Kernel, lowered
 from tiers import exhaustive
 
 from tl_attention.compiler.compile import CompiledKernel, compile_kernel
-from tl_attention.compiler.compiler_errors import serialised_because
-from tl_attention.compiler.generation import said_of
-from tl_attention.compiler.sass import steady
 from tl_attention.compiler.toolchain import chosen
 from tl_attention.kernels.registry import LOWERINGS
+from tl_attention.lab.machine_code.nvcc import said_of, serialised_because
+from tl_attention.lab.machine_code.of_kernel import MachineCode
+from tl_attention.lab.machine_code.sass import steady
 from tl_attention.lab.measure import compilation
 from tl_attention.lab.measure.candidate import Candidate
 from tl_attention.problem.mask import CAUSAL, FULL
@@ -56,7 +56,7 @@ def serialised() -> CompiledKernel:
 
 @exhaustive
 def test_a_kernels_loop_has_the_instructions_that_its_tile_needs(compiled):
-    loop = steady(compiled.report.loops)
+    loop = steady(MachineCode(compiled).report.loops)
     per_product = {"mma0": VARIANT.head_dim // 16, "mma1": SCHEDULE.block_N // 16}
     assert loop.products == sum(per_product.values()) == 19
     scores = SCHEDULE.block_M * SCHEDULE.block_N // SCHEDULE.threads
@@ -69,7 +69,7 @@ def test_a_kernels_loop_has_the_instructions_that_its_tile_needs(compiled):
     assert len(loop.product_waits) == 2 and len(loop.barrier_waits) >= 2 and len(loop.arrives) >= 2
     for places in (loop.product_waits, loop.barrier_waits, loop.arrives):
         assert list(places) == sorted(places) and 0 <= places[0] <= places[-1] <= 90
-    assert "spills" in str(compiled.report) and "HGMMA" not in str(compiled.report)
+    assert "spills" in str(MachineCode(compiled).report) and "HGMMA" not in str(MachineCode(compiled).report)
 
 
 EXACT = sorted((SCHEDULES / "experiments").rglob("*exact*.yaml"))
@@ -80,7 +80,7 @@ EXACT = sorted((SCHEDULES / "experiments").rglob("*exact*.yaml"))
 def test_the_wait_is_where_the_schedule_has_it(path):
     schedule = load(path)
     mask = CAUSAL if path.parent.name == "causal" else FULL
-    loop = steady(compile_kernel(schedule, replace(VARIANT, mask=mask)).report.loops)
+    loop = steady(MachineCode(compile_kernel(schedule, replace(VARIANT, mask=mask))).report.loops)
     # A thread has two rows and every fourth pair of columns; the two exponentials of scores_scale may come before.
     columns = schedule.split.exp[0]
     assert columns // 2 <= max(loop.product_waits) <= columns // 2 + 2
@@ -109,7 +109,7 @@ def test_the_release_is_where_the_schedule_has_it():
     schedule = Schedule(
         **options | {"group": group, "split": {"exp": [32, 64, 32]}, "release_before": {"load_v": "exp.2"}}
     )
-    loop = steady(compile_kernel(schedule, replace(VARIANT, mask=CAUSAL)).report.loops)
+    loop = steady(MachineCode(compile_kernel(schedule, replace(VARIANT, mask=CAUSAL))).report.loops)
     assert 16 <= max(loop.product_waits) <= 18 and 48 <= loop.arrives[-1] <= 50
 
 

@@ -32,7 +32,7 @@ TOOLS = ("memcheck", "racecheck", "synccheck")
 PROGRAM = """
 import sys, torch
 from tl_attention import attention
-from tl_attention.oracle.reference import make_inputs
+from tl_attention.lab.oracle.reference import make_inputs
 from tl_attention.problem.shape import AttentionShape
 
 q, k, v = make_inputs(AttentionShape(1, 2, 200, 333, int(sys.argv[3])), seed=1, device="cuda")

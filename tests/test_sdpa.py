@@ -14,10 +14,10 @@ from torch.nn import attention as registry
 from torch.nn.attention.varlen import AuxRequest, varlen_attn
 
 from tl_attention import InputError, register_sdpa
+from tl_attention.lab.oracle.reference import attention_and_lse, make_inputs
 from tl_attention.op import checks
 from tl_attention.op.backward import taking
 from tl_attention.op.integrations import sdpa
-from tl_attention.oracle.reference import attention_and_lse, make_inputs
 from tl_attention.problem.mask import CAUSAL, FULL, Mask
 from tl_attention.problem.shape import AttentionShape
 

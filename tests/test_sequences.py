@@ -15,15 +15,15 @@ from tl_attention.kernels.registry import lowering_of
 from tl_attention.lab.measure.candidate import Candidate
 from tl_attention.lab.measure.compilation import refusal_of
 from tl_attention.lab.measure.records import problem_of
-from tl_attention.oracle.interpret import POLICIES, interpret, verify
-from tl_attention.oracle.reference import (
+from tl_attention.lab.oracle.interpret import POLICIES, interpret, verify
+from tl_attention.lab.oracle.reference import (
     attention_and_lse,
     attention_fp64,
     attention_same_precision,
     lse_fp64,
     make_inputs,
 )
-from tl_attention.oracle.tile import Tile, Tiles
+from tl_attention.lab.oracle.tile import Tile, Tiles
 from tl_attention.problem.lengths import Lengths, ragged
 from tl_attention.problem.mask import CAUSAL, FULL, Mask
 from tl_attention.problem.shape import AttentionShape

@@ -13,7 +13,7 @@ from tl_attention.lab.measure.candidate import Candidate
 from tl_attention.lab.measure.compilation import Compiled
 from tl_attention.lab.measure.records import CONFIDENCE, Comparison, Row, parse_line
 from tl_attention.lab.measure.session import Session
-from tl_attention.oracle.reference import ErrorReport
+from tl_attention.lab.oracle.reference import ErrorReport
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.program.planned import Planned
 

@@ -15,9 +15,9 @@ from tiers import exhaustive, sampled
 from tl_attention import ScheduleRefused
 from tl_attention.kernels.shared.device_code import SOFTCAP, SOFTCAP_BY_ROW
 from tl_attention.kernels.shared.softmax import TANH
-from tl_attention.oracle.interpret import POLICIES, interpret, verify
-from tl_attention.oracle.reference import attention_fp64, attention_same_precision, compare, make_inputs
-from tl_attention.oracle.tile import Tiles
+from tl_attention.lab.oracle.interpret import POLICIES, interpret, verify
+from tl_attention.lab.oracle.reference import attention_fp64, attention_same_precision, compare, make_inputs
+from tl_attention.lab.oracle.tile import Tiles
 from tl_attention.problem.mask import CAUSAL, FULL, Mask
 from tl_attention.problem.shape import DTYPES, AttentionShape
 from tl_attention.problem.variant import Variant

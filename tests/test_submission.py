@@ -23,13 +23,13 @@ from test_packed_program import undefined
 from tiers import exhaustive, sampled
 
 from tl_attention.compiler.compile import compile_kernel
-from tl_attention.compiler.sass import cuobjdump
 from tl_attention.errors import InputError
 from tl_attention.lab.leaderboard import machine_code, submission
 from tl_attention.lab.leaderboard.contract import MAX_BYTES, constants, read_device_code
 from tl_attention.lab.leaderboard.program import packed_program
 from tl_attention.lab.leaderboard.python_text import WIDTH, enclosed, literal
 from tl_attention.lab.leaderboard.submission import VARIANT
+from tl_attention.lab.machine_code.sass import cuobjdump
 from tl_attention.program.planned import Planned
 from tl_attention.schedule.files.schedule_file import load
 

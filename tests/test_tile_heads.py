@@ -14,8 +14,8 @@ from torch import Tensor
 
 from tl_attention import attention
 from tl_attention.kernels.registry import lowering_of
+from tl_attention.lab.oracle.reference import attention_and_lse
 from tl_attention.op.few import in_one_tile
-from tl_attention.oracle.reference import attention_and_lse
 from tl_attention.problem.mask import CAUSAL, FULL, Mask
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.variant import Variant

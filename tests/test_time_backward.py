@@ -23,8 +23,8 @@ from tl_attention.lab.measure.cell import Cell
 from tl_attention.lab.measure.cell_records import CellRow
 from tl_attention.lab.measure.compilation import Compiled
 from tl_attention.lab.measure.records import parse_line
+from tl_attention.lab.oracle.reference import make_inputs
 from tl_attention.op import aten, trial
-from tl_attention.oracle.reference import make_inputs
 from tl_attention.problem.card import KNOWN
 from tl_attention.problem.mask import CAUSAL, FULL, Mask, is_window
 from tl_attention.problem.shape import AttentionShape

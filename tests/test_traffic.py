@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tl_attention.lab.measure.candidate import tiling_of
+from tl_attention.lab.measure.traffic import Tiling, arriving_in_sms, inputs, outputs, read_from_l2
 from tl_attention.problem.head_dims import tile_dim
 from tl_attention.problem.shape import AttentionShape
-from tl_attention.problem.traffic import Tiling, arriving_in_sms, inputs, outputs, read_from_l2
 from tl_attention.program.planned import Planned
 from tl_attention.schedule.files.named import resolve
 

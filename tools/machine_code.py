@@ -69,7 +69,7 @@ def cubin(text: str) -> bytes:
 @functools.cache
 def machine_code(text: str) -> str:
     """Returns resource usage and SASS of CUDA text, with addresses and encodings. Raises NotCompiled."""
-    from tl_attention.compiler.sass import cuobjdump
+    from tl_attention.lab.machine_code.sass import cuobjdump
 
     code = cubin(text)
     return cuobjdump(code, "--dump-resource-usage") + cuobjdump(code, "--dump-sass")

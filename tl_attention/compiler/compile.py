@@ -1,14 +1,11 @@
-"""This module loads or compiles a schedule's kernel for a card, and reports on the kernel. It needs nvcc, no GPU.
+"""This module loads or compiles a schedule's kernel for a card. It needs nvcc, no GPU.
 
 A kernel in the store is loaded without the modules that make and prove kernels, so these are imported late.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import re
-import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -29,13 +26,10 @@ from tl_attention.problem.variant import KERNEL_PARAMETERS, Variant
 from tl_attention.schedule.schedule import Schedule
 
 if TYPE_CHECKING:
-    from tl_attention.compiler.sass import Loop
     from tl_attention.program.planned import Planned
 
 # The folder of finished kernels, in the nvcc's folder of the cache.
 FOLDER = "tl-attention"
-# What the name of a disassembly in that folder ends with.
-DISASSEMBLY = ".sass.z"
 # The optional parameters that a variant may ask for. A schedule asks for the counter.
 OPTIONAL = frozenset(p.name for p in KERNEL_PARAMETERS if p.optional and p.kind not in ("counter", "trace"))
 
@@ -43,21 +37,6 @@ OPTIONAL = frozenset(p.name for p in KERNEL_PARAMETERS if p.optional and p.kind 
 def fingerprint(source: str) -> str:
     """Returns the first 12 hex digits of the SHA-256 of generated device code, which name the kernel in records."""
     return hashlib.sha256(source.encode()).hexdigest()[:12]
-
-
-@dataclass(frozen=True)
-class StaticReport:
-    """A static report holds the registers, stack, shared memory and loops that a compiled kernel has."""
-
-    registers: int  # of a thread
-    stack_bytes: int  # of a thread: spills
-    shared_bytes: int  # of a block
-    loops: tuple[Loop, ...] = ()
-    machine_code: str | None = None  # a name: sources that give the same machine code share it
-
-    def __str__(self) -> str:
-        spills = f"{self.stack_bytes} bytes of spills" if self.stack_bytes else "no spills"
-        return f"{self.registers} registers, {spills}, {self.shared_bytes:,} bytes of shared memory"
 
 
 @dataclass(frozen=True)
@@ -105,61 +84,6 @@ class CompiledKernel:
     def shared_bytes(self) -> int:
         """Returns the bytes of dynamic shared memory of one block, read off the launch."""
         return self.generated.plan.shared_bytes
-
-    @cached_property
-    def cubin(self) -> bytes:
-        """Returns the machine code, from the library, or built again where there is no library."""
-        found = library.machine_code_in(self.library) if self.library else None
-        if found is None:
-            from tl_attention.compiler.generation import machine_code
-
-            found = machine_code(self.source, self.variant.arch)
-        return found
-
-    @property
-    def blocks_per_sm(self) -> int:
-        """Returns how many thread blocks of the kernel an SM of its card holds at once.
-
-        Raises ScheduleRefused as `report` does.
-        """
-        from tl_attention.codeproof.marks import threads_in
-
-        report, threads = self.report, threads_in(self.source)
-        return self.variant.card.blocks_that_fit(threads, report.registers, report.shared_bytes)
-
-    @cached_property
-    def disassembly(self) -> str:
-        """Returns the disassembly of the machine code, from the cache or, which takes a second, made anew."""
-        from tl_attention.compiler.sass import cuobjdump
-
-        name = f"{hashlib.sha256(self.cubin).hexdigest()}{DISASSEMBLY}"
-        file = cache_folder() / self.nvcc.cache / FOLDER / name if cache_enabled() else None
-        if file:
-            with contextlib.suppress(OSError, zlib.error, UnicodeDecodeError):
-                return zlib.decompress(file.read_bytes()).decode()
-        text = cuobjdump(self.cubin, "--dump-sass")
-        if file:
-            store.write(file, zlib.compress(text.encode(), 1))
-        return text
-
-    @cached_property
-    def report(self) -> StaticReport:
-        """Returns a StaticReport of registers, spills and loops, read off the cubin, and shared memory, off the launch.
-
-        Raises ScheduleRefused for serialised products. `compile_kernel` does not: such a kernel is slow but right, and
-        disassembling a kernel would take half a second of each process that calls it.
-        """
-        from tl_attention.compiler.compiler_errors import serialised_because
-        from tl_attention.compiler.generation import said_of
-        from tl_attention.compiler.sass import check_not_serialised, code_name, cuobjdump, parse
-
-        usage = cuobjdump(self.cubin, "--dump-resource-usage")
-        found = [(int(registers), int(stack)) for registers, stack in re.findall(r"REG:(\d+) STACK:(\d+) ", usage)]
-        assert found, f"cuobjdump printed no resource usage: {usage[:200]}"
-        loops = parse(self.disassembly)
-        check_not_serialised(loops, lambda: serialised_because(said_of(self.source, self.variant.arch)))
-        # Small kernels list tiles, or merge parts.
-        return StaticReport(*max(found), self.shared_bytes, loops, code_name(self.disassembly))
 
 
 def compile_kernel(schedule: Schedule, variant: Variant, planned: Planned | None = None) -> CompiledKernel:

@@ -15,8 +15,6 @@ OUTPUT = re.compile(r"^Compilation error:\n(.*?)(?:^Command: |\Z)", re.MULTILINE
 ERROR = re.compile(r"\b(?:error|fatal)\s*:")
 # nvcc and ptxas end with this; a reason, if they gave one, stands before it.
 GIVES_UP = re.compile(r"(?:nvcc|ptxas) (?:fatal|error)\s*:")
-# ptxas says this of products that it serialises, with another number for each reason.
-SERIALISED = re.compile(r"\(C75\d\d\).*\bserialized\b.*")
 WARNING = re.compile(r"\b(?:warning|Remark)\b")
 # `  3 |   code`, `    |   ^`, or carets alone.
 SHOWN_CODE = re.compile(r"\d*\s*\||\W*$")
@@ -59,12 +57,6 @@ def first_error(output: str) -> str:
         return error[:LONGEST]
     said = [line for line in lines if not WARNING.search(line) and not SHOWN_CODE.match(line)]
     return "; ".join(said[:3])[:LONGEST] or "it failed and printed nothing"
-
-
-def serialised_because(output: str) -> str:
-    """Returns the line in which ptxas says why it serialises products; "" where ptxas serialises none."""
-    said = SERIALISED.search(output)
-    return " ".join(said[0].split()) if said else ""
 
 
 def _lines(text: str) -> list[str]:

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import logging
-import subprocess
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,13 +18,12 @@ from tl_attention.codeproof.read.host_plan import to_json
 from tl_attention.codeproof.registry import check_generated
 from tl_attention.codeproof.verdict import GeneratedCode
 from tl_attention.compiler.compiler_errors import telling_line
-from tl_attention.compiler.scratch import scratch_file, scratch_folder
+from tl_attention.compiler.scratch import scratch_folder
 from tl_attention.compiler.store import Finished
-from tl_attention.compiler.toolchain import Nvcc, check_host_compiler, host_compiler, in_force
+from tl_attention.compiler.toolchain import check_host_compiler, in_force
 from tl_attention.errors import InputError
 from tl_attention.kernels.preflight import refuse_unless_safe
 from tl_attention.kernels.registry import lowering_of
-from tl_attention.kernels.shared.base import FAST_MATH
 from tl_attention.problem.features import Parameter
 from tl_attention.problem.variant import Variant
 from tl_attention.program.planned import Planned
@@ -35,8 +32,6 @@ from tl_attention.schedule.schedule import Schedule
 LIBRARY, BACKEND = "executable.so", "tvm_ffi"
 # TileLang gives generated device code to the function of this name, and compiles what it returns.
 POSTPROCESS = "tilelang_callback_cuda_postproc"
-# TileLang calls nvcc with these options for a kernel's machine code.
-OPTIONS = ("-cubin", "-O3", "-lineinfo", "-std=c++20", "--use_fast_math")
 
 
 def generate(
@@ -113,7 +108,7 @@ def lowered(program: Any, arch: str, pass_configs: dict[str, Any], compiles: boo
     )
     from tilelang.transform.pass_config import normalize_pass_configs
 
-    _silence()
+    silence()
     context = create_backend_context(target(arch), None, BACKEND)
     with tvm.transform.PassContext(opt_level=3, config=normalize_pass_configs(pass_configs)), context.target:
         host, device, *_ = lower_to_host_device_ir(program, context)
@@ -124,54 +119,10 @@ def lowered(program: Any, arch: str, pass_configs: dict[str, Any], compiles: boo
     return module, device_code.inspect_source(), plan
 
 
-def _silence() -> None:
+def silence() -> None:
     """Silences TileLang, which logs to stdout, also where only its cache is full, and raises failures besides."""
     for chatty in ("tilelang", "tilelang.cache.kernel_cache"):
         logging.getLogger(chatty).setLevel(logging.CRITICAL)
-
-
-def compiled(program: Any, arch: str) -> Any:
-    """Compiles a prim_func by TileLang for an arch, and returns the kernel.
-
-    The caller holds the compiler `in_force`.
-    """
-    import tilelang
-
-    _silence()
-    return tilelang.compile(program, target=target(arch), execution_backend=BACKEND)
-
-
-def machine_code(source: str, arch: str) -> bytes:
-    """Returns the cubin of generated device code for a card's arch, from TileLang's binary cache or built again."""
-    with in_force():
-        from tilelang.cuda.backend import tilelang_callback_cuda_compile
-        from tvm.target import Target
-
-        return bytes(tilelang_callback_cuda_compile(source, Target(target(arch)), {FAST_MATH: True}))
-
-
-def said_of(source: str, arch: str) -> str:
-    """Returns what nvcc and ptxas print when they compile generated device code for an arch.
-
-    They are called anew: TileLang keeps binaries, not words.
-    """
-    with in_force() as nvcc:
-        done = call_nvcc(nvcc, source, arch)
-    return done.stdout + done.stderr
-
-
-def call_nvcc(nvcc: Nvcc, source: str, arch: str, timeout_s: float | None = None) -> subprocess.CompletedProcess[str]:
-    """Compiles device code by nvcc as TileLang does, and returns the ended process, but keeps no machine code.
-
-    Raises subprocess.TimeoutExpired.
-    """
-    from tilelang.env import CUTLASS_INCLUDE_DIR, TILELANG_TEMPLATE_PATH
-
-    with scratch_file("kernel.cu", source.encode()) as file:
-        included = (f"-I{place}" for place in (TILELANG_TEMPLATE_PATH, CUTLASS_INCLUDE_DIR))
-        options = (f"-ccbin={host_compiler()}", f"-arch={arch}", *OPTIONS, *included)
-        command = [str(nvcc.home / "bin/nvcc"), *options, "-o", str(file.with_suffix(".cubin")), str(file)]
-        return subprocess.run(command, capture_output=True, text=True, timeout=timeout_s)
 
 
 def target(arch: str) -> dict[str, str]:
@@ -185,15 +136,3 @@ def _linked(module: Any) -> bytes:
         library = folder / LIBRARY
         module.export_library(str(library))
         return library.read_bytes()
-
-
-@functools.cache
-def compile_products(dtype: str, arch: str, sms: int) -> Any:
-    """Compiles a kernel of nothing but products by mma.sync, for a dtype and a card's arch and SMs.
-
-    It is a function of Source, Output and the number of iterations: `kernels/mma_sync/mma_peak.py` says what they are.
-    """
-    with in_force():
-        from tl_attention.kernels.mma_sync.mma_peak import products_kernel
-
-        return compiled(products_kernel(dtype=dtype, sms=sms), arch)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
-import struct
 import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -29,8 +28,6 @@ LIBRARIES = {
     "libtvm_compiler.so": ctypes.RTLD_LOCAL,
     "libtilelang.so": ctypes.RTLD_LOCAL,
 }
-# What ELF files begin with, and the number of NVIDIA's GPUs among their machines.
-ELF, EM_CUDA = b"\x7fELF", 190
 # A list of tiles is given room for at least so many numbers, and otherwise for a power of two.
 LEAST_WORDS = 1 << 12
 # The rooms that no launch has at the moment, by device and stream.
@@ -48,23 +45,6 @@ def load(file: Path) -> Any:
     import tvm_ffi
 
     return tvm_ffi.load_module(file)[FUNCTION]
-
-
-def machine_code_in(library: bytes) -> bytes | None:
-    """Returns the cubin that a kernel's library holds, None where there is none.
-
-    It is an ELF file inside an ELF file, up to the end of its last table of headers.
-    """
-    at = library.find(ELF, 1)
-    while at > 0:
-        (machine,) = struct.unpack_from("<H", library, at + 18)
-        if machine == EM_CUDA:
-            programs, sections = struct.unpack_from("<QQ", library, at + 32)
-            *sizes, _ = struct.unpack_from("<HHHHH", library, at + 54)
-            ends = programs + sizes[0] * sizes[1], sections + sizes[2] * sizes[3]
-            return library[at : at + max(ends)]
-        at = library.find(ELF, at + 1)
-    return None
 
 
 def tilelang_folder() -> Path | None:

@@ -82,7 +82,7 @@ def on_shape(kernel: Any, problem: Verified, seed: int, device: str = "cuda") ->
     """Runs a kernel on one problem: the output is full of NaN before, and the memory around it is marked."""
     import torch
 
-    from tl_attention.oracle.reference import attention_fp64, attention_same_precision, compare, make_inputs
+    from tl_attention.lab.oracle.reference import attention_fp64, attention_same_precision, compare, make_inputs
 
     shape = problem.shape
     options: dict[str, Any] = {"mask": shape.mask, "scale": shape.head_dim**-0.5}

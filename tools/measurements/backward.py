@@ -45,9 +45,9 @@ from tl_attention.lab.measure.machine import gpu_fields
 from tl_attention.lab.measure.records import problem_of
 from tl_attention.lab.measure.results_file import ResultsFile
 from tl_attention.lab.measure.timing import Batch
+from tl_attention.lab.oracle.reference import each_sequence, make_inputs
 from tl_attention.lab.show.cells import summary
 from tl_attention.op.backward import shape_of, taking
-from tl_attention.oracle.reference import each_sequence, make_inputs
 from tl_attention.problem.lengths import Lengths
 from tl_attention.problem.mask import CAUSAL, FULL, TENSORS, Mask, is_window, sides
 from tl_attention.problem.shape import AttentionShape

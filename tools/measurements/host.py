@@ -47,9 +47,9 @@ from tl_attention.lab.measure.gpu_worker import offsets_of
 from tl_attention.lab.measure.machine import gpu_fields
 from tl_attention.lab.measure.results_file import ResultsFile
 from tl_attention.lab.measure.trials import in_turn
+from tl_attention.lab.oracle.reference import make_inputs
 from tl_attention.op.attention import attention
 from tl_attention.op.varlen import attention_varlen
-from tl_attention.oracle.reference import make_inputs
 from tl_attention.problem.lengths import Lengths
 from tl_attention.problem.mask import CAUSAL
 from tl_attention.problem.shape import AttentionShape

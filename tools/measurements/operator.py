@@ -31,7 +31,7 @@ from tl_attention.lab.measure.cell_records import AGAIN, CellRow, Timed
 from tl_attention.lab.measure.machine import gpu_fields
 from tl_attention.lab.measure.records import problem_of
 from tl_attention.lab.measure.timing import LEAST_CALLS, Batch, sm_clock_mhz
-from tl_attention.oracle.reference import make_inputs
+from tl_attention.lab.oracle.reference import make_inputs
 from tl_attention.problem.mask import CAUSAL, FULL
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.program.planned import Planned

@@ -137,8 +137,8 @@ def probes_kernel() -> Any:
 @functools.cache
 def compile_probes(arch: str = HOPPER.arch) -> Any:
     """Compiles the probes for an arch, and returns the kernel."""
-    from tl_attention.compiler.generation import compiled
     from tl_attention.compiler.toolchain import in_force
+    from tl_attention.lab.measure.mma_peak import compiled
 
     with in_force():
         return compiled(probes_kernel(), arch)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tl_attention.compiler.sass import Loop, steady
 from tl_attention.errors import InputError
+from tl_attention.lab.machine_code.sass import Loop, steady
 from tl_attention.problem.warpgroup import WARP
 from tl_attention.schedule.schedule import Schedule
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from pages.made import RESULTS
 from tl_attention.lab.files.ladder_file import Ladder
-from tl_attention.lab.measure import counters
+from tl_attention.lab.measure import counters, traffic
 from tl_attention.lab.measure.profile import ProfileRow
 from tl_attention.lab.measure.records import read_all
 from tl_attention.lab.show import profile
 from tl_attention.lab.show.report import PEER_NAMES
 from tl_attention.lab.show.table import markdown
-from tl_attention.problem import traffic
 from tl_attention.problem.card import HOPPER
 
 RECORD = RESULTS / "profile-h200.jsonl"

@@ -13,7 +13,7 @@ from tl_attention.lab.leaderboard.contract import TestLine
 from tl_attention.lab.leaderboard.inputs import Change, Inputs
 from tl_attention.lab.leaderboard.message import Message
 from tl_attention.lab.leaderboard.reference import generate_input
-from tl_attention.oracle.reference import attention_fp64
+from tl_attention.lab.oracle.reference import attention_fp64
 from tl_attention.problem.mask import FULL
 
 # The leaderboard accepts outputs within the first of these. The mean |output| of the ranked test is 0.015, where 1e-2

@@ -20,15 +20,15 @@ import yaml
 
 from tl_attention.compiler import toolchain
 from tl_attention.compiler.compile import compile_kernel
-from tl_attention.compiler.compiler_errors import serialised_because
 from tl_attention.compiler.generation import target
-from tl_attention.compiler.sass import TOOLS, check_not_serialised, read_loops, tool
 from tl_attention.errors import InputError, ScheduleRefused, shown
 from tl_attention.kernels.registry import lowering_of
 from tl_attention.kernels.shared.base import FAST_MATH
 from tl_attention.lab.leaderboard import machine_code
 from tl_attention.lab.leaderboard.contract import FORBIDDEN_WORD, MAX_BYTES, constants, read_submission
 from tl_attention.lab.leaderboard.python_text import WIDTH, enclosed, literal
+from tl_attention.lab.machine_code.nvcc import serialised_because
+from tl_attention.lab.machine_code.sass import TOOLS, check_not_serialised, read_loops, tool
 from tl_attention.lab.measure.doctor import refusal
 from tl_attention.lab.measure.machine import package
 from tl_attention.problem.variant import Variant

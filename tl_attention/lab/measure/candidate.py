@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 from tl_attention.lab.measure.device import card_at_hand
 from tl_attention.lab.measure.records import SizesKnown
+from tl_attention.lab.measure.traffic import Tiling
 from tl_attention.op.few import Parts, in_one_tile, keys_unsplit, may_be_split, parts_of, smallest_parts
 from tl_attention.problem.lengths import Lengths, edges, ends
 from tl_attention.problem.mask import ceildiv, is_window
 from tl_attention.problem.shape import AttentionShape
-from tl_attention.problem.traffic import Tiling
 from tl_attention.problem.variant import Sizes, Variant
 from tl_attention.program.planned import Planned
 from tl_attention.schedule.schedule import Schedule

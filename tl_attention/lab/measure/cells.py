@@ -15,7 +15,7 @@ from tl_attention.lab.measure.records import Row, problem_of
 from tl_attention.lab.measure.session import ROUNDS_AGAINST, Session
 from tl_attention.lab.measure.timing import Batch, GraphBatch
 from tl_attention.lab.measure.trials import BrokeWorker, Progress, Samples, sample
-from tl_attention.oracle.reference import ErrorReport
+from tl_attention.lab.oracle.reference import ErrorReport
 from tl_attention.problem.card import KNOWN
 from tl_attention.problem.lengths import Lengths
 from tl_attention.problem.variant import Sizes

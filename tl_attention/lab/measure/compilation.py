@@ -16,10 +16,11 @@ from typing import Any, Literal
 from pebble import ProcessExpired, ProcessPool
 
 from tl_attention.compiler import toolchain
-from tl_attention.compiler.compile import StaticReport, compile_kernel, is_finished
+from tl_attention.compiler.compile import compile_kernel, is_finished
 from tl_attention.errors import InputError, ScheduleRefused
 from tl_attention.kernels.preflight import refuse_unless_safe
 from tl_attention.kernels.registry import lowering_of
+from tl_attention.lab.machine_code.of_kernel import MachineCode, StaticReport
 from tl_attention.lab.measure.candidate import Candidate
 
 
@@ -68,7 +69,7 @@ def compile_candidate(candidate: Candidate, with_report: bool = True) -> Compile
     started = time.monotonic()
     try:
         kernel = compile_kernel(candidate.ours.schedule, candidate.variant)
-        report = kernel.report if with_report else None
+        report = MachineCode(kernel).report if with_report else None
         return Compiled(kernel.fingerprint, report, seconds=time.monotonic() - started)
     except ScheduleRefused as refusal:
         return Compiled(status="refused", error=str(refusal))

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import IO, Literal
 
 from tl_attention.errors import InputError
-from tl_attention.problem import traffic
+from tl_attention.lab.measure import traffic
+from tl_attention.lab.measure.traffic import Tiling
 from tl_attention.problem.shape import AttentionShape
-from tl_attention.problem.traffic import Tiling
 
 # Some of ncu's metrics.
 DURATION = "gpu__time_duration.sum"

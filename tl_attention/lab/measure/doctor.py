@@ -16,11 +16,11 @@ from tl_attention import __version__
 from tl_attention.compiler import toolchain
 from tl_attention.compiler.compile import FOLDER
 from tl_attention.compiler.compiler_errors import first_error
-from tl_attention.compiler.generation import call_nvcc
-from tl_attention.compiler.sass import TOOLS, tool
 from tl_attention.compiler.store import SUFFIX
 from tl_attention.compiler.toolchain import Nvcc
 from tl_attention.errors import InputError
+from tl_attention.lab.machine_code.nvcc import call_nvcc
+from tl_attention.lab.machine_code.sass import TOOLS, tool
 from tl_attention.lab.measure.device import card_at_hand, visible_gpus
 from tl_attention.lab.measure.machine import commit, gpu, package
 from tl_attention.problem.card import HOPPER, card_of

@@ -16,9 +16,9 @@ from tl_attention.compiler.compile import CompiledKernel, compile_kernel
 from tl_attention.lab.measure import peers, timing
 from tl_attention.lab.measure.candidate import Candidate
 from tl_attention.lab.measure.records import PRODUCTS
+from tl_attention.lab.oracle import reference
+from tl_attention.lab.oracle.reference import ErrorReport, each_sequence
 from tl_attention.op.launch import Launch
-from tl_attention.oracle import reference
-from tl_attention.oracle.reference import ErrorReport, each_sequence
 from tl_attention.problem.features import INPUTS
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.variant import Variant

@@ -26,7 +26,7 @@ def product_flops(name: str) -> int:
     if name == MATMUL:
         return 2 * MATMUL_SIZE**3
     # Late: TileLang's language takes a second to import.
-    from tl_attention.kernels.mma_sync import mma_peak
+    from tl_attention.lab.measure import mma_peak
 
     return mma_peak.flops(card_at_hand().sms, ITERATIONS)
 
@@ -44,12 +44,11 @@ def build_product(name: str, dtype: torch.dtype, device: torch.device) -> Callab
     if name == MATMUL:
         a, b = normal(MATMUL_SIZE, MATMUL_SIZE), normal(MATMUL_SIZE, MATMUL_SIZE)
         return lambda: a @ b
-    from tl_attention.compiler.generation import compile_products
-    from tl_attention.kernels.mma_sync import mma_peak
+    from tl_attention.lab.measure import mma_peak
     from tl_attention.problem.warpgroup import WARP
 
     card = card_at_hand()
-    kernel = compile_products(str(dtype).removeprefix("torch."), card.arch, card.sms)
+    kernel = mma_peak.compile_products(str(dtype).removeprefix("torch."), card.arch, card.sms)
     source = normal(mma_peak.WARPS * WARP, mma_peak.ELEMENTS)
     sums = torch.empty(card.sms, mma_peak.WARPS * WARP, device=device)
 

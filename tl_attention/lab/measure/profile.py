@@ -21,7 +21,7 @@ from tl_attention.lab.measure.compilation import compile_all
 from tl_attention.lab.measure.counters import DURATION, METHOD, SECTOR_BYTES, Ncu, of_jobs
 from tl_attention.lab.measure.machine import gpu_fields
 from tl_attention.lab.measure.records import Measured, SizesKnown, problem_of
-from tl_attention.problem.traffic import Tiling
+from tl_attention.lab.measure.traffic import Tiling
 from tl_attention.program.planned import Planned
 from tl_attention.schedule.schedule import Schedule
 

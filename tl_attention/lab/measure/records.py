@@ -16,9 +16,9 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Field
 
-from tl_attention.compiler.sass import Loop
 from tl_attention.errors import InputError
 from tl_attention.lab.files import json_text
+from tl_attention.lab.machine_code.sass import Loop
 from tl_attention.problem.card import HOPPER, Arch
 from tl_attention.problem.features import taken_from
 from tl_attention.problem.lengths import LENGTHS_TEXT, lengths_text, parse_lengths

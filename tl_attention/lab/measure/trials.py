@@ -12,8 +12,8 @@ from typing import Any, Protocol, TypeVar
 from tl_attention.lab.measure import gpu_worker, timing
 from tl_attention.lab.measure.candidate import Candidate, verified_on
 from tl_attention.lab.measure.pool import CallFailed, Worker
-from tl_attention.oracle import interpret
-from tl_attention.oracle.reference import ErrorReport, worst_of
+from tl_attention.lab.oracle import interpret
+from tl_attention.lab.oracle.reference import ErrorReport, worst_of
 
 
 class Progress(Protocol):

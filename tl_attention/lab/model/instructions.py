@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from tl_attention.compiler import sass
+from tl_attention.lab.machine_code import sass
 
 LINE = re.compile(sass.INSTRUCTION.pattern + rf"\s+{sass.WORD.pattern}\s*\n\s+{sass.WORD.pattern}", re.M)
 TARGET = re.compile(r"0x([0-9a-f]+)$")

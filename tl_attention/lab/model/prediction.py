@@ -8,6 +8,7 @@ from statistics import mean
 
 from tl_attention.compiler.compile import compile_kernel
 from tl_attention.errors import InputError
+from tl_attention.lab.machine_code.of_kernel import MachineCode
 from tl_attention.lab.measure.candidate import Candidate
 from tl_attention.lab.model.grid import Grid
 from tl_attention.lab.model.instructions import read
@@ -85,7 +86,8 @@ def compiled(candidate: Candidate, machine: Machine) -> tuple[TileCode, int]:
     planned = candidate.ours
     try:
         kernel = compile_kernel(planned.schedule, candidate.variant, planned)
-        code, per_sm = tile_code(read(kernel.disassembly), machine), kernel.blocks_per_sm
+        of_kernel = MachineCode(kernel)
+        code, per_sm = tile_code(read(of_kernel.disassembly), machine), of_kernel.blocks_per_sm
     except InputError as error:
         raise InputError(f"{candidate.name}: {error}") from None
     # Where there is one loop alone in a kernel of several tiles, it is that of the tiles.

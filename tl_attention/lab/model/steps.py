@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
-from tl_attention.compiler import sass
+from tl_attention.lab.machine_code import sass
 from tl_attention.lab.model.instructions import Instruction, loops, main_end
 from tl_attention.lab.model.machine import Machine
 

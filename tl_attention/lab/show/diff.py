@@ -122,7 +122,7 @@ def _spelled(value: Any) -> str:
 
 def _facts(compiled: Compiled) -> dict[str, str]:
     """Returns, as text by name, compiled code's fingerprint, registers, spills, shared memory and steady loop."""
-    from tl_attention.compiler.sass import steady
+    from tl_attention.lab.machine_code.sass import steady
 
     report, loop = compiled.report, steady(compiled.report.loops) if compiled.report else None
     assert report is not None and compiled.fingerprint is not None

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from tl_attention.compiler.sass import Loop, steady
 from tl_attention.errors import ScheduleRefused
 from tl_attention.kernels.registry import lowering_of
 from tl_attention.lab.files.ladder_file import Ladder, Step
+from tl_attention.lab.machine_code.sass import Loop, steady
 from tl_attention.lab.measure import published
 from tl_attention.lab.measure.records import Row, grouped
 from tl_attention.lab.show.diff import changed_keys

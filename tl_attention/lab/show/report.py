@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from tl_attention.compiler.sass import describe
 from tl_attention.errors import InputError, printable
+from tl_attention.lab.machine_code.sass import describe
 from tl_attention.lab.measure.candidate import Candidate
 from tl_attention.lab.measure.records import PRODUCTS, Row, grouped
 from tl_attention.lab.show.table import Column, Table, number

@@ -17,8 +17,9 @@ import torch
 
 from tl_attention.codeproof.mark_places import arrivals
 from tl_attention.codeproof.marks import roles_in, threads_of_role, unmarked
-from tl_attention.compiler.compile import CompiledKernel, compile_kernel
-from tl_attention.compiler.sass import steady
+from tl_attention.compiler.compile import compile_kernel
+from tl_attention.lab.machine_code.of_kernel import MachineCode
+from tl_attention.lab.machine_code.sass import steady
 from tl_attention.lab.measure import gpu_worker, timing
 from tl_attention.lab.measure.candidate import Candidate
 from tl_attention.lab.measure.machine import gpu_fields
@@ -58,6 +59,7 @@ def record(candidate: Candidate, kinds: frozenset[str], window: Window, seed: in
     traced, of_tiles = Traced(candidate, kinds), Traced(candidate, OF_TILES)
     found, few = traced.timeline(window, values), of_tiles.timeline(replace(window, skip=0), values)
     marked = traced.kernel
+    of_plain, of_marked = MachineCode(plain), MachineCode(marked)
     ratios, mhz = _beside(lambda: plain(**values), lambda: marked(**values, Trace=traced.buffer))
     about = About(
         **common,
@@ -72,11 +74,11 @@ def record(candidate: Candidate, kinds: frozenset[str], window: Window, seed: in
         time_with_marks=(statistics.median(ratios), min(ratios), max(ratios)),
         tile_cycles=_tile_cycles(few, found),
         product_cycles=_product_cycles(candidate, traced),
-        blocks_of_sm=traced.kernel.blocks_per_sm,
+        blocks_of_sm=of_marked.blocks_per_sm,
         machine_code={
-            **{kind: (_places(plain).get(kind), places) for kind, places in _places(marked).items()},
-            "registers": (plain.report.registers, marked.report.registers),
-            "bytes of spills": (plain.report.stack_bytes, marked.report.stack_bytes),
+            **{kind: (_places(of_plain).get(kind), places) for kind, places in _places(of_marked).items()},
+            "registers": (of_plain.report.registers, of_marked.report.registers),
+            "bytes of spills": (of_plain.report.stack_bytes, of_marked.report.stack_bytes),
         },
     )
     return replace(found, about=about, mhz=mhz)
@@ -164,7 +166,7 @@ def _product_cycles(candidate: Candidate, traced: Traced) -> dict[str, float]:
     }
 
 
-def _places(kernel: CompiledKernel) -> dict[str, tuple[int, ...]]:
+def _places(code: MachineCode) -> dict[str, tuple[int, ...]]:
     """Returns after how many exponentials each wait of the steady loop's machine code stands, by kind of wait."""
-    loop = steady(kernel.report.loops)
+    loop = steady(code.report.loops)
     return {kind: (*places,) for kind, places in loop.places.items()} if loop else {}

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tl_attention.oracle.features import changes_of_products, more_scores
+from tl_attention.lab.oracle.features import changes_of_products, more_scores
 from tl_attention.problem.mask import TENSORS
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.tiling import kv_index

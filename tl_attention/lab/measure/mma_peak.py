@@ -1,9 +1,16 @@
 """This kernel only multiplies, by mma.sync m16n8k16, from registers to registers: this lowering's speed of light."""
 
-from types import SimpleNamespace
+from __future__ import annotations
 
+import functools
+from types import SimpleNamespace
+from typing import Any
+
+import tilelang
 import tilelang.language as T
 
+from tl_attention.compiler.generation import BACKEND, silence, target
+from tl_attention.compiler.toolchain import in_force
 from tl_attention.kernels.mma_sync.operations import multiply
 from tl_attention.problem.warpgroup import WARP
 
@@ -56,3 +63,22 @@ def products_kernel(*, dtype, sms):
             Output[block, thread] = total
 
     return products
+
+
+@functools.cache
+def compile_products(dtype: str, arch: str, sms: int) -> Any:
+    """Compiles `products_kernel` for a dtype and a card's arch and SMs.
+
+    It is a function of Source, Output and the number of iterations.
+    """
+    with in_force():
+        return compiled(products_kernel(dtype=dtype, sms=sms), arch)
+
+
+def compiled(program: Any, arch: str) -> Any:
+    """Compiles a prim_func by TileLang for an arch, and returns the kernel.
+
+    The caller holds the compiler `in_force`.
+    """
+    silence()
+    return tilelang.compile(program, target=target(arch), execution_backend=BACKEND)

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tl_attention.oracle.features import changes, more_scores, of_head
+from tl_attention.lab.oracle.features import changes, more_scores, of_head
 from tl_attention.problem.features import INPUTS, Feature
 from tl_attention.problem.mask import CAUSAL, FULL, Mask
 from tl_attention.problem.shape import AttentionShape

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tl_attention.oracle.features import of_head as of_one_head
-from tl_attention.oracle.reference import ErrorReport, attention_and_lse, compare, compare_lse, make_inputs
-from tl_attention.oracle.tile import STATEMENT_CODE, Tile, Tiles
+from tl_attention.lab.oracle.features import of_head as of_one_head
+from tl_attention.lab.oracle.reference import ErrorReport, attention_and_lse, compare, compare_lse, make_inputs
+from tl_attention.lab.oracle.tile import STATEMENT_CODE, Tile, Tiles
 from tl_attention.problem.features import INPUTS, features_of
 from tl_attention.problem.lengths import ragged, windows
 from tl_attention.problem.mask import Mask

@@ -1,0 +1,55 @@
+"""These functions call nvcc for generated device code as TileLang does, for its machine code or for its words."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+
+from tl_attention.compiler.generation import target
+from tl_attention.compiler.scratch import scratch_file
+from tl_attention.compiler.toolchain import Nvcc, host_compiler, in_force
+from tl_attention.kernels.shared.base import FAST_MATH
+
+# TileLang calls nvcc with these options for a kernel's machine code.
+OPTIONS = ("-cubin", "-O3", "-lineinfo", "-std=c++20", "--use_fast_math")
+# ptxas says this of products that it serialises, with another number for each reason.
+SERIALISED = re.compile(r"\(C75\d\d\).*\bserialized\b.*")
+
+
+def machine_code(source: str, arch: str) -> bytes:
+    """Returns the cubin of generated device code for a card's arch, from TileLang's binary cache or built again."""
+    with in_force():
+        from tilelang.cuda.backend import tilelang_callback_cuda_compile
+        from tvm.target import Target
+
+        return bytes(tilelang_callback_cuda_compile(source, Target(target(arch)), {FAST_MATH: True}))
+
+
+def said_of(source: str, arch: str) -> str:
+    """Returns what nvcc and ptxas print when they compile generated device code for an arch.
+
+    They are called anew: TileLang keeps binaries, not words.
+    """
+    with in_force() as nvcc:
+        done = call_nvcc(nvcc, source, arch)
+    return done.stdout + done.stderr
+
+
+def call_nvcc(nvcc: Nvcc, source: str, arch: str, timeout_s: float | None = None) -> subprocess.CompletedProcess[str]:
+    """Compiles device code by nvcc as TileLang does, and returns the ended process, but keeps no machine code.
+
+    Raises subprocess.TimeoutExpired.
+    """
+    from tilelang.env import CUTLASS_INCLUDE_DIR, TILELANG_TEMPLATE_PATH
+
+    with scratch_file("kernel.cu", source.encode()) as file:
+        included = (f"-I{place}" for place in (TILELANG_TEMPLATE_PATH, CUTLASS_INCLUDE_DIR))
+        options = (f"-ccbin={host_compiler()}", f"-arch={arch}", *OPTIONS, *included)
+        command = [str(nvcc.home / "bin/nvcc"), *options, "-o", str(file.with_suffix(".cubin")), str(file)]
+        return subprocess.run(command, capture_output=True, text=True, timeout=timeout_s)
+
+
+def serialised_because(output: str) -> str:
+    """Returns the line in which ptxas says why it serialises products; "" where ptxas serialises none."""
+    said = SERIALISED.search(output)
+    return " ".join(said[0].split()) if said else ""
