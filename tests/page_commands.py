@@ -13,7 +13,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+from conftest import ROOT
+
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE = re.compile(r"# (\w+\.yaml)\n")
 COMMAND = "tl-attention"

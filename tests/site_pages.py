@@ -10,7 +10,8 @@ from itertools import groupby
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-ROOT = Path(__file__).parents[1]
+from conftest import ROOT
+
 # As `make site` has them.
 ARGUMENTS = ("-m", "sphinx", "-W", "--keep-going", "-n", "-q", "-c", "docs")
 # Attributes that name a file, and elements that a browser fetches it for.

@@ -7,12 +7,12 @@ from functools import cache
 from pathlib import Path
 from types import ModuleType
 
+from conftest import ROOT
 from once import Given, shared
 
 from tl_attention.lab.leaderboard.submission import VARIANT, pack
 from tl_attention.schedule.files.schedule_file import load
 
-ROOT = Path(__file__).parents[1]
 COMMITTED = ROOT / "leaderboard_submit.py"
 # One schedule of each lowering.
 SCHEDULES = {name: load(ROOT / "schedules" / f"{name}.yaml") for name in ("best", "seed", "mma_sync", "inferred")}

@@ -14,8 +14,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from conftest import ROOT
 
-ROOT, HERE = Path(__file__).parents[1], Path(__file__).parent
+HERE = Path(__file__).parent
 PATCHES = ("score_bias.patch", "head_scales.patch")
 MOST_FILES = 5
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from conftest import ROOT
 from gradients import OPEN, Operators, exact, operators, visible
 from on_cpu import Kernels, on_cpu
 from test_backward import drawn, found_and_exact
@@ -31,7 +32,6 @@ from tl_attention.schedule.files.backward import CUDNN, FILE, FLASH2, BackwardRu
 from tl_attention.schedule.files.conditions import NONE_YET, Case
 
 __all__ = ["on_cpu", "operators"]
-ROOT = Path(__file__).parents[1]
 AFTER = 2
 SQUARE = (1, 2, 2, 65, 65, 64)
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 import yaml
+from conftest import ROOT
 
 from tl_attention.errors import InputError
 from tl_attention.lab.measure.records import read_rows
 from tl_attention.schedule.files.schedule_file import MOST_BASES, ScheduleKeys, load, load_file
 
-ROOT = Path(__file__).parents[1]
 SCHEDULES = ROOT / "schedules"
 BEST = load(SCHEDULES / "best.yaml")
 CAUSAL = load(SCHEDULES / "best_causal.yaml")

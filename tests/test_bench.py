@@ -1,9 +1,9 @@
 """Every candidate ends as one row with a status and a reason, whatever happens to it. A stand-in plays the GPU."""
 
 import json
-from pathlib import Path
 
 import pytest
+from conftest import ROOT
 from mutations import shipped
 from stand_in import GOOD, Compilers, Gpu, on_a_machine
 
@@ -157,7 +157,7 @@ def test_without_a_gpu_what_has_no_program_is_compiled_and_every_step_is_told(mo
         def advance(self, what: str) -> None:
             told.append(what)
 
-    inferred = load(Path(__file__).parents[1] / "schedules/inferred.yaml")
+    inferred = load(ROOT / "schedules/inferred.yaml")
     schedules = {"inferred": inferred, "seed": shipped()["seed"], "seed_stages4": shipped()["seed_stages4"]}
     candidates = [Candidate(name, SHAPE, Planned(schedule)) for name, schedule in schedules.items()]
     rows = {row.name: row for row in bench.measure(candidates, lambda row: None, Told())}

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import ROOT
 from stand_in import Compilers, Gpu, on_a_machine
 
 from tl_attention.errors import InputError
@@ -27,7 +28,6 @@ from tl_attention.schedule.files.named import resolve
 
 __all__ = ["on_a_machine"]
 pytestmark = pytest.mark.usefixtures("on_a_machine")
-ROOT = Path(__file__).parents[1]
 SHAPE = AttentionShape(2, 4, 1024, 1024, 128, "bfloat16")
 WRONG = ErrorReport(1.0, 1.0, 2e-4, 2e-4, True)
 

@@ -5,12 +5,12 @@ import multiprocessing
 import re
 from collections.abc import Iterable
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from code_mutants.kernels import KERNELS
 from code_mutants.on_gpu import RIGHT, run
 from code_mutants.reading import Code, of_numbers, prove
+from conftest import ROOT
 from machine_code import cubin
 from once import lowered
 from pebble import ProcessPool
@@ -20,7 +20,7 @@ from tl_attention.codeproof.read import text
 from tl_attention.codeproof.read.calls import CALLS
 
 Edits = tuple[tuple[str, str], ...]
-DESIGN = Path(__file__).parents[1] / "docs" / "DESIGN.md"
+DESIGN = ROOT / "docs" / "DESIGN.md"
 # A product of the output's columns and of the scales or inverse sums of their rows.
 OF_OUTPUT = r"\(acc_o \+ [^\n]*\n[^\n]*scores_scale[^\n]*\n *__\d+\.x = )\((v_\w+\.x)\*v_\w+\.x\)"
 LEFT_OUT = (r"(i_\d+ < )88(; \+\+i_\d+\) \{\n(?: *if .*\n)? *denominator)", r"\g<1>87\2")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 import pytest
+from conftest import ROOT
 from front_desk import options
 
 from tl_attention.compiler import generation, toolchain
@@ -18,7 +19,6 @@ from tl_attention.lab.leaderboard import submission
 from tl_attention.lab.measure import bench
 from tl_attention.schedule.files.named import expand, resolve
 
-ROOT = Path(__file__).parents[1]
 COMMANDS = {name: command for name, command in main.commands.items() if isinstance(command, Command)}
 EXAMPLES = [(name, example) for name, command in COMMANDS.items() for example in command.examples]
 # What the examples call a file of the reader's own.

@@ -7,10 +7,10 @@ import timeit
 import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import ROOT
 
 from tl_attention.errors import InputError
 from tl_attention.kernels.preflight import check_limits
@@ -25,7 +25,6 @@ from tl_attention.schedule.files.conditions import FLAGS, KEYS, LONGEST, NONE_YE
 from tl_attention.schedule.files.defaults import FILE, Rule, computed, default_schedule, default_schedules
 from tl_attention.schedule.files.named import resolve
 
-ROOT = Path(__file__).parents[1]
 # Line 2: short queries; line 8: others of the same size.
 RULES = """\
 rules:

@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 import pytest
 from click.testing import CliRunner, Result
+from conftest import ROOT
 
 from tl_attention.lab.cli.command import ENDING, OneLineErrors
 
@@ -78,7 +79,7 @@ def test_bench_leaves_no_process_no_empty_file_and_no_warning(tmp_path) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "tl_attention", *command],
         cwd=tmp_path,
-        env=os.environ | {"TILELANG_CACHE_DIR": str(tmp_path / "cache"), "PYTHONPATH": str(Path(__file__).parents[1])},
+        env=os.environ | {"TILELANG_CACHE_DIR": str(tmp_path / "cache"), "PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

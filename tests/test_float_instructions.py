@@ -1,9 +1,9 @@
 """The formula says which float instructions of the softmax the machine code has, and what fusing the scale saves."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
+from conftest import ROOT
 from pages.float_instructions import by_formula, counted, products_of_a_block
 from tiers import exhaustive
 
@@ -17,7 +17,7 @@ from tl_attention.problem.variant import Variant
 from tl_attention.schedule.configuration import parse, schedule_of
 from tl_attention.schedule.schedule import Schedule
 
-RECORD = Path(__file__).parents[1] / "results/ladder-rtx3090_tuned-h200.jsonl"
+RECORD = ROOT / "results/ladder-rtx3090_tuned-h200.jsonl"
 KERNEL_5 = "(128, 64, 64, 4): async+eager+swizzled+load_2_2_2_fragments+buffer"
 
 

@@ -1,9 +1,8 @@
 """The host's plan says how a kernel is launched; its JSON is the plan, or is refused."""
 
-from pathlib import Path
-
 import golden
 import pytest
+from conftest import ROOT
 from once import Given, lowered
 
 from tl_attention.codeproof.read.host_plan import Expression, HostPlan, from_json, to_json
@@ -13,7 +12,7 @@ from tl_attention.schedule.files.schedule_file import load
 from tl_attention.schedule.schedule import Schedule
 
 INFERRED = Schedule(lowering="inferred", block_M=128, block_N=128, threads=256, num_stages=2)
-SCHEDULES = {"seed": load(Path(__file__).parents[1] / "schedules" / "seed.yaml"), "inferred": INFERRED}
+SCHEDULES = {"seed": load(ROOT / "schedules" / "seed.yaml"), "inferred": INFERRED}
 SIZES = {"batch": 2, "heads": 3, "seq_q": 200, "seq_kv": 300}
 
 

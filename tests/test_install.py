@@ -8,14 +8,13 @@ it). A CPU build of torch requires none of it, and would hide a conflict.
 import importlib.metadata
 import json
 import tomllib
-from pathlib import Path
 
 import pytest
+from conftest import ROOT
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
-ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 REGISTRY = json.loads((ROOT / "tests/registry_metadata.json").read_text())
 OURS = {canonicalize_name(r.name): r for r in map(Requirement, PROJECT["dependencies"])}

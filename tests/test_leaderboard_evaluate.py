@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from conftest import ROOT
 from harness import LINE, calling
 
 from tl_attention.compiler import toolchain
@@ -22,7 +23,7 @@ from tl_attention.lab.leaderboard.results import (
 from tl_attention.lab.leaderboard.timed import MAX_REPEATS, stop_reason
 from tl_attention.lab.measure.machine import machine_text
 
-RECORDS = Path(__file__).parents[1] / "results"
+RECORDS = ROOT / "results"
 
 
 def test_ranked_lines_parse_back_in_any_order_and_from_a_file(tmp_path: Path) -> None:

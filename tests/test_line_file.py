@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from conftest import ROOT
 
 from tl_attention.errors import InputError
 from tl_attention.lab.measure.results_file import ResultsFile
 
-ROOT = Path(__file__).parents[1]
 WRITERS, LINES = 10, 1000
 # Appends `count` lines that name their writer, once the file of the start exists.
 WRITER = """

@@ -6,13 +6,13 @@ import shutil
 from pathlib import Path
 
 import pytest
+from conftest import ROOT
 
 from tl_attention.lab.measure import records as measured
 from tl_attention.lab.measure.records import read_rows
 from tl_attention.schedule.files import catalogue
 from tl_attention.schedule.files.defaults import FILE, defaults
 
-ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results"
 
 

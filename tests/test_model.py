@@ -15,6 +15,7 @@ import pytest
 import simpy
 import yaml
 from click.testing import CliRunner
+from conftest import ROOT
 from measurements import probes
 from measurements.calibration import MEASURED, calibrated, text
 from model_code import in_store
@@ -79,7 +80,7 @@ def ends(warps: Iterable[list[Step | Mark]], machine: Machine = EVEN) -> list[fl
 
 
 FFMA = ("FFMA R0, R1, R2, R3", word(1))
-PROBES_FOLDER = Path(__file__).parents[1] / "results/probes"
+PROBES_FOLDER = ROOT / "results/probes"
 END, MET, ISSUED = ("end", ""), ("met", ""), ("issued", "")
 WGMMA = ("HGMMA.64x128x16.F32.BF16 R24, gdesc[UR4], R24, gsb0", word(1))
 WAITED = ("WARPGROUP.DEPBAR.LE gsb0, 0x0", word(2))

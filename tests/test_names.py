@@ -9,6 +9,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from conftest import ROOT
 from tiers import exhaustive, sampled
 
 import tl_attention
@@ -18,7 +19,6 @@ from tl_attention.schedule.files import catalogue
 from tl_attention.schedule.files.named import expand, resolve
 from tl_attention.schedule.files.schedule_file import load
 
-ROOT = Path(__file__).parents[1]
 SCHEDULES = ROOT / "schedules"
 
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import re
 import shlex
-from pathlib import Path
 
 import pytest
+from conftest import ROOT
 from page_commands import agrees, blocks, run_page
 from tiers import sampled
 
 from tl_attention.lab.cli import main
 
-ROOT = Path(__file__).parents[1]
 FIRST, READING, QUESTIONS = (ROOT / f"docs/{name}.md" for name in ("first-schedule", "reading-a-schedule", "questions"))
 QUICK = [(READING, 1), (QUESTIONS, 1)]
 

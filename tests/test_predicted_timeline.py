@@ -6,12 +6,12 @@ import functools
 import json
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from conftest import ROOT
 from model_code import in_store
 
 from tl_attention.lab.cli import main
@@ -32,7 +32,7 @@ from tl_attention.problem.shape import AttentionShape
 from tl_attention.program.planned import Planned
 from tl_attention.schedule.files.named import resolve
 
-RECORDED = Path(__file__).parents[1] / "results/timelines/best.json"
+RECORDED = ROOT / "results/timelines/best.json"
 L = "4,64,8192,128"
 
 

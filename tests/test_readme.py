@@ -13,6 +13,7 @@ from statistics import median
 
 import pytest
 from click.testing import CliRunner
+from conftest import ROOT
 from front_desk import pages as pages_words
 from golden_kernels import KERNELS
 from mutations import SCHEDULES
@@ -31,8 +32,6 @@ from tl_attention.lab.show.report import PEER_NAMES
 from tl_attention.problem.mask import CAUSAL
 from tl_attention.program.planned import Planned
 from tl_attention.schedule.files.schedule_file import load
-
-ROOT = Path(__file__).parent.parent
 
 README = (ROOT / "README.md").read_text()
 GUIDE = (ROOT / "docs/pytorch.md").read_text()

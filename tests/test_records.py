@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from conftest import ROOT, python
 
 from tl_attention.errors import InputError
 from tl_attention.lab.measure.cell import OURS
@@ -18,7 +16,7 @@ from tl_attention.lab.measure.results_file import ResultsFile
 from tl_attention.problem.mask import CAUSAL, FULL
 from tl_attention.problem.shape import AttentionShape
 
-EVALUATED = Path(__file__).parents[1] / "results/evaluate-h200.jsonl"
+EVALUATED = ROOT / "results/evaluate-h200.jsonl"
 CELLS = EVALUATED.with_name("cells-h200.jsonl")
 PROBLEM = {"batch": 1, "heads": 2, "seq_q": 64, "seq_kv": 64, "head_dim": 128, "dtype": "float16", "causal": False}
 ROW = Row(
@@ -99,14 +97,7 @@ results.append(ROW)
 
 def test_a_row_that_fits_by_half_leaves_the_rows_before_it_and_no_half_line(tmp_path) -> None:
     path = tmp_path / "rows.jsonl"
-    here = Path(__file__).parent
-    done = subprocess.run(
-        [sys.executable, "-c", FULL_DISK, str(path), str(here)],
-        capture_output=True,
-        text=True,
-        timeout=30,
-        env=os.environ | {"PYTHONPATH": str(here.parent)},
-    )
+    done = python("-c", FULL_DISK, str(path), str(Path(__file__).parent))
     assert done.returncode == 0, done.stderr
     line = f"{path}: the row of seed cannot be written: File too large; rows before it, which are kept: 1"
     assert done.stdout.splitlines() == [line, line]
@@ -229,7 +220,7 @@ def test_a_file_of_something_else_is_one_line_beside_what_is_shown(tmp_path, cli
 
 def test_every_shipped_record_is_shown_and_so_is_what_a_half_line_stands_between(cli, tmp_path) -> None:
     # Trainings and the host's time are no table of times (docs/pytorch-measurements.md), and profiles have a command.
-    records = (Path(__file__).parents[1] / "results").glob("*.jsonl")
+    records = (ROOT / "results").glob("*.jsonl")
     shipped = sorted(path for path in records if not path.name.startswith(("training", "host", "profile")))
     (tmp_path / "half.jsonl").write_text(f"{ROW.to_json()}\n{ROW.to_json()[:70]}\n{REFUSED.to_json()}\n")
     result = cli("report", *shipped, tmp_path / "half.jsonl")

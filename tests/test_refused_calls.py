@@ -9,13 +9,13 @@ import math
 import re
 from collections.abc import Callable
 from contextlib import nullcontext
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from calls import half
+from conftest import ROOT
 from on_cpu import take_for_a_gpu
 from torch._subclasses import FakeTensorMode
 
@@ -25,7 +25,7 @@ from tl_attention.op import checks
 from tl_attention.op.attention import Options
 from tl_attention.op.compiled import kernel_of
 
-PAGE = (Path(__file__).parents[1] / "docs/pytorch-reference.md").read_text()
+PAGE = (ROOT / "docs/pytorch-reference.md").read_text()
 
 
 def call(of_q: tuple[int, ...] = (1, 8, 64, 64), of_k: tuple[int, ...] = (), **others: Any) -> None:

@@ -6,9 +6,9 @@ import ast
 import functools
 import re
 from graphlib import TopologicalSorter
-from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+from conftest import ROOT
+
 PACKAGE = ROOT / "tl_attention"
 DESIGN = (ROOT / "docs/DESIGN.md").read_text()
 LIST = DESIGN[DESIGN.index("    tl_attention/\n") :].partition("\n\n")[0]

@@ -12,10 +12,10 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
-from pathlib import Path
 
 import pytest
 import torch
+from conftest import ROOT
 from mma_sync_schedules import TOP, head_dim
 from mutations import SCHEDULES
 from on_cpu import Kernels, on_cpu
@@ -40,7 +40,6 @@ attention(q, k, v, causal=sys.argv[2] == "causal", schedule=sys.argv[1])
 torch.cuda.synchronize()
 print("it ran")
 """
-ROOT = Path(__file__).parents[1]
 # Each tensor is an allocation of its own, whose end memcheck knows.
 PATH = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
 ENVIRONMENT = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1", "PYTHONPATH": PATH}

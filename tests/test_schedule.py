@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import random
-from pathlib import Path
 
 import pytest
 import yaml
+from conftest import ROOT
 from specialized import HUNDREDS, hundred
 
 from tl_attention.errors import InputError
@@ -16,7 +16,7 @@ from tl_attention.schedule.loop.attention import NUMBER, SOURCE
 from tl_attention.schedule.options import OPTION_PATHS
 from tl_attention.schedule.schedule import EXAMPLE_LABEL, Schedule
 
-SHIPPED = {path.stem: load(path) for path in sorted((Path(__file__).parents[1] / "schedules").glob("*.yaml"))}
+SHIPPED = {path.stem: load(path) for path in sorted((ROOT / "schedules").glob("*.yaml"))}
 SEED = SHIPPED["seed"]
 
 

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 import yaml
+from conftest import ROOT
 
 from tl_attention.errors import InputError
 from tl_attention.schedule.files import yaml_text
 from tl_attention.schedule.files.schedule_file import ScheduleKeys, load
 from tl_attention.schedule.loop.attention import NAMES
 
-ROOT = Path(__file__).parents[1]
 COMMITTED = ROOT / "schedules" / "schedule.schema.json"
 SEED = yaml.safe_load((ROOT / "schedules" / "seed.yaml").read_text())
 INFERRED = {"lowering": "inferred", "block_M": 128, "block_N": 128, "threads": 256, "num_stages": 2}

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from conftest import ROOT
 from mutations import shipped
 from tiers import exhaustive
 
@@ -16,7 +17,6 @@ from tl_attention.compiler import toolchain
 from tl_attention.errors import InputError
 from tl_attention.problem.variant import Variant
 
-ROOT = Path(__file__).parents[1]
 SEED, VARIANT = shipped()["seed"], Variant(128, "float16")
 
 

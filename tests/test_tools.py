@@ -5,16 +5,14 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import same_code
 from checkouts import Checkout
+from conftest import ROOT
 from lower_case import Case, Outcome
 from machine_code import normalised
 from tiers import exhaustive
-
-ROOT = Path(__file__).parents[1]
 
 HERE = Checkout(ROOT)
 TEXT = """

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
 from click.testing import CliRunner
+from conftest import ROOT
 from matplotlib.axes import Axes
 
-sys.path.append(str(Path(__file__).parents[1] / "examples"))
+sys.path.append(str(ROOT / "examples"))
 
 import measure
 from measurements import training

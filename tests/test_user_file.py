@@ -8,12 +8,13 @@ import resource
 from pathlib import Path
 
 import pytest
+from conftest import ROOT
 
 from tl_attention.errors import InputError
 from tl_attention.lab.files import user_file
 from tl_attention.lab.files.kinds import MACHINE
 
-SUBMISSION = Path(__file__).parents[1] / "leaderboard_submit.py"
+SUBMISSION = ROOT / "leaderboard_submit.py"
 NEVER_ENDS = "/dev/zero"
 READERS = {
     "a schedule": (["check"], ".yaml", "larger than 64 KiB, which no schedule is"),

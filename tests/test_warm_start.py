@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from conftest import ROOT
 from mutations import shipped
 from submissions import INFERRED
 from tiers import exhaustive, sampled
@@ -25,7 +26,6 @@ from tl_attention.errors import ScheduleRefused
 from tl_attention.problem.variant import Variant
 from tl_attention.schedule.schedule import Schedule
 
-ROOT = Path(__file__).parents[1]
 SEED, VARIANT = shipped()["seed"], Variant(128, "float16")
 # What a kernel that is in the store needs of the proof: its verdict.
 OF_THE_PROOF = {"tl_attention.codeproof", "tl_attention.codeproof.verdict"}
