@@ -14,6 +14,13 @@ FORMS: dict[str, dict[str, Any]] = {
     "one warpgroup": {"block_M": 64, "block_N": 128, "threads": 128},
     "three warpgroups": {"block_M": 192, "block_N": 96, "threads": 384},
 }
+CAST_IN_CHUNKS = [["cast.0", "cast.1"] if group == ("cast",) else group for group in shipped()["fa3_overlap"].group]
+# P in shared memory, its cast in two chunks, two warpgroups that take turns, the output by TMA.
+IN_CHUNKS = Schedule(
+    **shipped()["fa3_overlap"].model_dump()
+    | {"block_N": 128, "split": {"cast": (48, 80)}, "group": CAST_IN_CHUNKS}
+    | {"kernel": {"p_operand": "shared", "ping_pong": True, "output": "tma"}}
+)
 
 
 def overlap(form: str = "overlap", **kernel: Any) -> Schedule:

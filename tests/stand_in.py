@@ -1,4 +1,4 @@
-"""Stands in for compilers and a GPU in tests of what is measured."""
+"""Stands in for toolkits, compilers, their kernels and a GPU."""
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -9,6 +9,8 @@ import pytest
 import torch
 from on_cpu import launched, take_for_a_gpu
 
+from tl_attention.codeproof.verdict import Verdict
+from tl_attention.compiler.store import Finished
 from tl_attention.compiler.toolchain import Nvcc
 from tl_attention.lab.machine_code.of_kernel import StaticReport
 from tl_attention.lab.measure import gpu_worker, machine, peers, timing
@@ -25,6 +27,27 @@ BROKEN = {
     "unbuildable": Compiled(status="compile_error", error="nvcc said no"),
     "racing": Compiled(status="refused", error="mma0(1) does not wait for load_k(1)"),
 }
+# A finished kernel, to be kept and read: nothing loads its library.
+KERNEL = Finished(
+    b"\x7fELF" + bytes(range(256)) * 100,
+    "device\n",
+    "host \u00e9\n",
+    Verdict(("", "wait", "numbers: exponential") * 1000, (1, 2), "abc"),
+)
+
+
+def toolkit(folder: Path, version: str, headers: str | None = None, ptxas: bool = True) -> Path:
+    """Makes a folder that answers as a CUDA toolkit of this version does."""
+    (folder / "bin").mkdir(parents=True)
+    for tool in ("nvcc", "ptxas") if ptxas else ("nvcc",):
+        path = folder / "bin" / tool
+        path.write_text(f"#!/bin/sh\necho 'Cuda compilation tools, release {version[:4]}, V{version}'\n")
+        path.chmod(0o755)
+    if headers:
+        major, minor = headers.split(".")
+        (folder / "include").mkdir()
+        (folder / "include/cuda_runtime_api.h").write_text(f"#define CUDART_VERSION  {major}0{minor}0\n")
+    return folder
 
 
 def code_of(candidate: Candidate) -> str:

@@ -1,14 +1,14 @@
 """A device function stores the LSE, by one line that is read and proved. The LSE's faults: tests/faults/lse.py."""
 
 import ctypes
-import re
 import subprocess
 from dataclasses import replace
 
 import pytest
 from code_mutants.kernels import Kernel
-from code_mutants.reading import Code, of_numbers, prove
+from code_mutants.reading import of_numbers, prove
 from golden_kernels import KERNELS, OF_FORMS, PROVED
+from lse_line import CALL, VALUES, line_of, stores, with_value
 from once import lowered, proved
 from tiers import exhaustive, sampled
 
@@ -18,22 +18,7 @@ from tl_attention.errors import ScheduleRefused
 from tl_attention.kernels.shared.device_code import STORE_LSE
 from tl_attention.problem.mask import CAUSAL
 
-# The line that stores: of one head's rows, and of several heads' in one tile.
-CALL = "tl_attention_store_lse("
-OF_HEADS = "tl_attention_store_lse_of<"
 ASKED = [name for name, kernel in OF_FORMS.items() if "LSE" in kernel.variant.optional and kernel.schedule.has_program]
-
-
-def stores(source: str) -> list[int]:
-    """Returns the numbers, from 0, of the kernel's lines that store the LSE: calls, not the function that they call."""
-    lines = source.splitlines()
-    body = next(number for number, line in enumerate(lines) if "__launch_bounds__" in line)
-    return [number for number, line in enumerate(lines) if number > body and line.strip().startswith((CALL, OF_HEADS))]
-
-
-def line_of(code: Code) -> str:
-    [number] = stores(code.source)
-    return code.source.splitlines()[number]
 
 
 @pytest.mark.parametrize("name", sampled(ASKED, [*(name for name in ASKED if name in PROVED), "fa3_pipelined, asked"]))
@@ -83,24 +68,6 @@ def test_a_store_that_was_not_asked_for_is_refused(name):
 
 
 # --- what is left to the numbers --------------------------------------------------------------------------------------
-
-
-# tests/test_op_lse.py shows them on a GPU.
-VALUES = {
-    "the maximum before the last block": ("best", r"store_lse\(scores_max,", "store_lse(scores_max_prev,"),
-    "a sum of one thread": ("best", r", scores_scale, ", ", denominator, "),
-    "a scale of natural units": ("best", r"0x1\.71547652b82fep\+0f/\*1\.442695e\+00\*/", "0x1p+0f/*1.000000e+00*/"),
-    "the sum of the last block": ("seed", r", denominator, ", ", scores_sum, "),
-}
-
-
-def with_value(code: Code, fault: str) -> Code:
-    """Returns the code of a kernel with another value passed to its store."""
-    _, pattern, replacement = VALUES[fault]
-    line = line_of(code)
-    changed, found = re.subn(pattern, replacement, line)
-    assert found == 1, f"{pattern!r} matches {found} times in {line!r}"
-    return replace(code, source=code.source.replace(line, changed))
 
 
 @pytest.mark.parametrize("fault", sampled(VALUES, ["a sum of one thread", "the sum of the last block"]))

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from conftest import ROOT
 from damage import damaged
-from test_store import KERNEL
+from stand_in import KERNEL
 from test_trace_picture import timeline as two_iterations
 from tiers import sampled
 from timelines import timeline

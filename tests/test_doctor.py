@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from conftest import python
 from mutations import shipped
-from test_toolchain import toolkit
+from stand_in import toolkit
 
 from tl_attention.compiler import generation, store, toolchain
 from tl_attention.compiler.compile import compile_kernel

@@ -9,10 +9,10 @@ from dataclasses import replace
 import pytest
 import torch
 from code_mutants.kernels import KERNELS, Kernel, lowered
+from lse_line import VALUES, with_value
 from mutations import SCHEDULES
 from on_gpu import check, fresh, problem
 from pebble import ProcessPool
-from test_cases_lse import VALUES, with_value
 
 from tl_attention import attention, merge
 from tl_attention.compiler.compile import compile_kernel

@@ -7,10 +7,10 @@ import math
 
 import pytest
 import torch
-from faults.others import CHUNKED
 from matrix_kernels import AXES
 from mutations import SCHEDULES
 from on_gpu import check, fresh
+from overlap import IN_CHUNKS
 from test_op_lse import RAGGED
 
 from tl_attention import attention
@@ -83,7 +83,7 @@ def test_what_lies_behind_2_to_the_31_elements_is_read_and_written(seq_q, seq_kv
 P_SHARED = {
     "three warpgroups": resolve("experiments/p_shared/block_N_192").schedule,
     "narrow panels": resolve("experiments/p_shared/block_N_176").schedule,
-    "chunks": CHUNKED,
+    "chunks": IN_CHUNKS,
 }
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from pool_jobs import failed_reads
+from stand_in import KERNEL
 from tiers import sampled
 
 from tl_attention.codeproof.verdict import Verdict
@@ -19,8 +20,6 @@ from tl_attention.compiler import store
 from tl_attention.compiler.store import Finished, keep, read
 from tl_attention.errors import InputError
 
-VERDICT = Verdict(("", "wait", "numbers: exponential") * 1000, (1, 2), "abc")
-KERNEL = Finished(b"\x7fELF" + bytes(range(256)) * 100, "device\n", "host \u00e9\n", VERDICT)
 KERNELS = {
     "proved": KERNEL,
     "without a Program": replace(KERNEL, verdict=None),

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from conftest import ROOT
 from mutations import shipped
+from stand_in import toolkit
 from tiers import exhaustive
 
 from tl_attention.compiler import toolchain
@@ -18,20 +19,6 @@ from tl_attention.errors import InputError
 from tl_attention.problem.variant import Variant
 
 SEED, VARIANT = shipped()["seed"], Variant(128, "float16")
-
-
-def toolkit(folder: Path, version: str, headers: str | None = None, ptxas: bool = True) -> Path:
-    """Makes a folder that answers as a CUDA toolkit of this version does."""
-    (folder / "bin").mkdir(parents=True)
-    for tool in ("nvcc", "ptxas") if ptxas else ("nvcc",):
-        path = folder / "bin" / tool
-        path.write_text(f"#!/bin/sh\necho 'Cuda compilation tools, release {version[:4]}, V{version}'\n")
-        path.chmod(0o755)
-    if headers:
-        major, minor = headers.split(".")
-        (folder / "include").mkdir()
-        (folder / "include/cuda_runtime_api.h").write_text(f"#define CUDART_VERSION  {major}0{minor}0\n")
-    return folder
 
 
 @pytest.fixture
