@@ -28,7 +28,7 @@ test-all: test $(OLDEST)/ready
 golden: $(READY)
 	$(VENV)/bin/python tests/golden.py $(ARGS)
 
-# A warning is an error: links that lead nowhere too. tests/test_site.py builds it by the same command.
+# A warning is an error: links that lead nowhere too. tests/lab/test_site.py builds it by the same command.
 site: $(READY)
 	rm -rf build/doctrees build/site
 	$(VENV)/bin/python -m sphinx -W --keep-going -n -q -c docs -d build/doctrees . build/site

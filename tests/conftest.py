@@ -34,7 +34,7 @@ NEEDS: dict[str, tuple[Callable[[], bool], str]] = {
 
 
 def python(*arguments: str, cwd: str | Path = ROOT, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Runs Python in a process of its own, which finds the package, the tests and the tools."""
+    """Runs Python in a process of its own, which finds the package, what all tests share, and the tools."""
     folders = [str(ROOT), str(ROOT / "tests"), str(ROOT / "tools"), os.environ.get("PYTHONPATH", "")]
     return subprocess.run(
         [sys.executable, *arguments],

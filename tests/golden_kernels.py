@@ -1,7 +1,7 @@
 """Tests read the generated code of these kernels: one covering set, which tests/golden/ keeps as text.
 
 Every kernel that stands here as it is shipped has another that is asked for everything at once. So each two features of
-a call are in one kernel, and each feature of a call with each option of a schedule. tests/test_golden.py checks that.
+a call are in one kernel, and each feature of a call with each option of a schedule. proof/test_golden.py checks that.
 """
 
 import itertools

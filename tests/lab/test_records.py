@@ -78,7 +78,6 @@ import resource, sys
 from pathlib import Path
 from tl_attention.errors import InputError
 from tl_attention.lab.measure.results_file import ResultsFile
-sys.path.insert(0, sys.argv[2])
 from test_records import ROW
 results = ResultsFile(Path(sys.argv[1]))
 results.append(ROW)
@@ -97,7 +96,7 @@ results.append(ROW)
 
 def test_a_row_that_fits_by_half_leaves_the_rows_before_it_and_no_half_line(tmp_path) -> None:
     path = tmp_path / "rows.jsonl"
-    done = python("-c", FULL_DISK, str(path), str(Path(__file__).parent))
+    done = python("-c", FULL_DISK, str(path), cwd=Path(__file__).parent)
     assert done.returncode == 0, done.stderr
     line = f"{path}: the row of seed cannot be written: File too large; rows before it, which are kept: 1"
     assert done.stdout.splitlines() == [line, line]

@@ -37,7 +37,7 @@ def test_the_feature_of_a_patch_passes_from_the_call_to_the_proof(patch: str, tm
     subprocess.run(["git", "apply", HERE / patch], cwd=tmp_path, check=True, env={**os.environ, "GIT_DIR": "/nowhere"})
     # Python finds the copy of the package first.
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/patched.py"],
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/library/patched.py"],
         cwd=tmp_path,
         env={key: value for key, value in os.environ.items() if not key.startswith("PYTEST")}
         | {"PYTHONPATH": str(tmp_path)},

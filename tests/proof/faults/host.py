@@ -3,7 +3,7 @@
 Faults that only the C has are not read any more: "a descriptor that is not an address" and "an argument that is not an
 integer" (an argument's type on the stack of a call), "a descriptor that is not made" (a call of no arguments), "an
 assumption of another form" (a check that assigns). "A tensor of another's address", "the LSE where the output belongs"
-and "a descriptor made in another's place" are changes of the IR, in `tests/test_host_ir.py`.
+and "a descriptor made in another's place" are changes of the IR, in `tests/proof/test_host_ir.py`.
 """
 
 import json

@@ -1,6 +1,6 @@
 """flash_attn_func makes the 5,040 calls of FlashAttention-3's forward test on a Hopper GPU, with windows drawn.
 
-    pytest -m gpu -n 15 --dist worksteal tests/test_fa3_matrix.py
+    pytest -m gpu -n 15 --dist worksteal tests/library/test_fa3_matrix.py
 
 A test has the calls that share kernels: those of one dtype, head size, softcap and number of heads.
 """

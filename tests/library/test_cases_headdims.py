@@ -1,4 +1,4 @@
-"""Tests check how head sizes are told, and which schedules run them. Their faults are in tests/faults/sizes.py."""
+"""Tests check how head sizes are told, and which schedules run them. Their faults: proof/faults/sizes.py."""
 
 import re
 

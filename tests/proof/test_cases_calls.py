@@ -1,6 +1,6 @@
 """The proof says what it leaves to the numbers of code with a softcap, sinks and strides.
 
-Faults of such code stand in tests/faults/softcap.py and strides.py.
+Faults of such code stand in faults/softcap.py and strides.py.
 """
 
 import re

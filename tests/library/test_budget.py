@@ -1,4 +1,4 @@
-"""Each room has a budget of code lines, as `python tests/code_lines.py` counts them.
+"""Each room has a budget of code lines, as `python tests/library/code_lines.py` counts them.
 
 Whoever makes a room grow says in the commit what leaves, or raises the room's line here in that commit and says why.
 Where a room has shrunk by more than SLACK, its line here follows.
@@ -21,7 +21,10 @@ BUDGET = {
     "op": 1910,
     "lab": 8140,
     "tools": 6420,
-    "tests": 27770,
+    "tests": 1080,
+    "tests/library": 13840,
+    "tests/proof": 4770,
+    "tests/lab": 8100,
     "library": 15520,
     "path": 8470,
 }

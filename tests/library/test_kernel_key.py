@@ -137,7 +137,7 @@ def shipped_keys() -> list[str]:
 @pytest.mark.parametrize("seed", sampled(["1", "2"], ["1"]))
 def test_every_process_has_the_same_keys(seed) -> None:
     script = "import test_kernel_key; print(*test_kernel_key.shipped_keys())"
-    done = python("-c", script, PYTHONHASHSEED=seed)
+    done = python("-c", script, cwd=Path(__file__).parent, PYTHONHASHSEED=seed)
     assert done.stdout.split() == shipped_keys(), done.stderr
     # Some files say only for which other head size a schedule is meant.
     assert len({*shipped_keys()}) == len({*shipped().values()}) > 40

@@ -1,4 +1,4 @@
-"""Tests check where windows cut, and what users may say. On a GPU: test_op_cases.py. Faults: faults/windows.py."""
+"""Tests check where windows cut, and what users may say. GPU: test_op_cases.py. Faults: proof/faults/windows.py."""
 
 from dataclasses import replace
 

@@ -131,7 +131,7 @@ FILE = Path(__file__).parent / "corpus.xz"
 BYTES, LEAST = 400_000, 300
 # As many tests, so that they run beside each other.
 PARTS = 150
-# Every so many parts are judged in make test-all; `tools/corpus.py compare tests/corpus.xz` judges them all.
+# Every so many parts are judged in make test-all; `tools/corpus.py compare tests/proof/corpus.xz` judges them all.
 EACH = 3
 # What the proof refuses, by its verdict's words: faults of TileLang's pipeline, and loads that the reader does not
 # know.

@@ -1,6 +1,6 @@
 """attention() runs schedules of mma_sync on a GPU; any machine can check the list of its cases.
 
-pytest -m gpu -n 15 --dist worksteal tests/test_op_mma_sync.py      # 36 kernels
+pytest -m gpu -n 15 --dist worksteal tests/library/test_op_mma_sync.py      # 36 kernels
 """
 
 from __future__ import annotations

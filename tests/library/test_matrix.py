@@ -2,7 +2,7 @@
 
 The budget is against fp64. The test takes a few minutes on 16 cores, mostly to compile:
 
-    pytest -m gpu -n 15 --dist worksteal tests/test_matrix.py
+    pytest -m gpu -n 15 --dist worksteal tests/library/test_matrix.py
 
 test_matrix_cases.py checks the list, and the check of a case; test_fa3_matrix.py has FlashAttention-3's own calls.
 """

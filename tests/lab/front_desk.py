@@ -1,6 +1,6 @@
 """Counts what a newcomer meets: commands and their options, and the words of docs/ and of the README.
 
-    python tests/front_desk.py
+    python tests/lab/front_desk.py
 
 Words are those outside of code and of tables that are made from records: a table that somebody wrote counts.
 """
@@ -14,7 +14,7 @@ from pathlib import Path
 
 import click
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT / "tools"))
 
 FENCED = re.compile(r"^( *)(```+|~~~+).*?^\1\2 *$", re.DOTALL | re.MULTILINE)

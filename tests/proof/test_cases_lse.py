@@ -1,4 +1,4 @@
-"""A device function stores the LSE, by one line that is read and proved. The LSE's faults: tests/faults/lse.py."""
+"""A device function stores the LSE, by one line that is read and proved. The LSE's faults: faults/lse.py."""
 
 import ctypes
 import subprocess

@@ -1,4 +1,4 @@
-"""Grouped heads are compiled, proved, compared with a reference and recorded. Their faults: tests/faults/heads.py."""
+"""Grouped heads are compiled, proved, compared with a reference and recorded. Their faults: proof/faults/heads.py."""
 
 import pytest
 import torch

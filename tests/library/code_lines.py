@@ -1,6 +1,6 @@
 """Counts lines of code, room by room: without blank lines, comments, docstrings and imports.
 
-    python tests/code_lines.py [CHECKOUT]
+    python tests/library/code_lines.py [CHECKOUT]
 
 CUDA beside the kernels (`*.cuh`) counts like Python. The path is what somebody reads who wants to know one kernel from
 YAML to result: problem, schedule, program, what kernels share, the warp-specialised kernel, and op.
@@ -17,9 +17,9 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 LAB, PACKAGE = "lab", "tl_attention"
-BESIDE = ("tools", "tests")
+TOOLS, TESTS = "tools", "tests"
 # These rooms have a budget each; a file that is in none of them counts for the package's top.
 ROOMS = ("problem", "schedule", "program", "kernels", "codeproof", "compiler", "op", LAB)
 PATH = ("problem", "schedule", "program", "kernels/shared", "kernels/warp_specialized", "op")
@@ -54,7 +54,7 @@ def files(folder: Path) -> list[Path]:
 
 
 def count(root: Path = ROOT) -> Counter[str]:
-    """Returns the lines of each room, tools, tests, the `library` (all but the laboratory) and the `path`."""
+    """Returns the lines of each room, of tools, of each folder of tests, of all but the laboratory, and of the path."""
     found: Counter[str] = Counter()
     package = root / PACKAGE
     for path in files(package):
@@ -63,8 +63,9 @@ def count(root: Path = ROOT) -> Counter[str]:
         found[room] += lines
         found["library"] += lines * (room != LAB)
         found["path"] += lines * str(place).startswith(tuple(f"{part}/" for part in PATH))
-    for folder in BESIDE:
-        found[folder] = sum(map(code_lines, files(root / folder)))
+    found[TOOLS] = sum(map(code_lines, files(root / TOOLS)))
+    for path in files(root / TESTS):
+        found["/".join(path.relative_to(root).parts[:-1][:2])] += code_lines(path)
     return found
 
 

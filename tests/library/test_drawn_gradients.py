@@ -6,7 +6,7 @@ and some queries see no key. An input that cuDNN gives a NaN for must not reach 
 Where gradients are made of few numbers, as with one or two keys, a few roundings decide both errors. So a call that
 errs more is judged once more, by the mean squares over AGAIN draws of its tensors.
 
-    python tests/test_drawn_gradients.py
+    PYTHONPATH=tests python tests/library/test_drawn_gradients.py
 
 compiles the kernels of all calls, with a process for each core. Where they are not there, each test compiles its own.
 """

@@ -1,6 +1,6 @@
 """compute-sanitizer runs on small ragged shapes: the fastest kernels, and each variant in both lowerings.
 
-pytest -m gpu tests/test_sanitizer.py -k variant     # three minutes on 16 cores: it starts processes of its own
+pytest -m gpu tests/library/test_sanitizer.py -k variant     # three minutes on 16 cores: it starts processes of its own
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
+from pathlib import Path
 
 import pytest
 import torch
@@ -41,7 +42,7 @@ torch.cuda.synchronize()
 print("it ran")
 """
 # Each tensor is an allocation of its own, whose end memcheck knows.
-PATH = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+PATH = os.pathsep.join([str(ROOT), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")])
 ENVIRONMENT = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1", "PYTHONPATH": PATH}
 MOST_PROCESSES = 16
 
@@ -89,7 +90,7 @@ def test_each_variant_is_clean_in_both_lowerings():
     with ProcessPool(processes, context=multiprocessing.get_context("spawn")) as pool:
         for future in [pool.schedule(compiled, variant, timeout=300) for variant in variants]:
             future.result()
-    program = ROOT / "tests/sanitized_cases.py"
+    program = Path(__file__).with_name("sanitized_cases.py")
     runs = list(product(TOOLS, OF_VARIANTS))
     with ThreadPoolExecutor(len(runs)) as threads:
         answers = threads.map(lambda run: sanitized(run[0], program, run[1]), runs)

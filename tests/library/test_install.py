@@ -8,6 +8,7 @@ it). A CPU build of torch requires none of it, and would hide a conflict.
 import importlib.metadata
 import json
 import tomllib
+from pathlib import Path
 
 import pytest
 from conftest import ROOT
@@ -16,7 +17,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-REGISTRY = json.loads((ROOT / "tests/registry_metadata.json").read_text())
+REGISTRY = json.loads(Path(__file__).with_name("registry_metadata.json").read_text())
 OURS = {canonicalize_name(r.name): r for r in map(Requirement, PROJECT["dependencies"])}
 LINUX = {"sys_platform": "linux", "platform_system": "Linux", "platform_machine": "x86_64", "os_name": "posix"}
 

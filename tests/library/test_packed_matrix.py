@@ -1,6 +1,6 @@
 """attention_varlen makes FlashAttention-3's 6,336 calls of packed sequences, and 2,000 ragged ones, on a Hopper GPU.
 
-    pytest -m gpu -n 15 --dist worksteal tests/test_packed_matrix.py
+    pytest -m gpu -n 15 --dist worksteal tests/library/test_packed_matrix.py
 
 test_packed.py has cases of every kind on the CPU, and sees that the check of a case finds faults.
 """
