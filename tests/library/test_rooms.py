@@ -70,6 +70,17 @@ def test_nothing_is_imported_in_a_circle() -> None:
     TopologicalSorter({name: imported(name) for name in MODULES if name != "tl_attention"}).prepare()
 
 
+def test_each_folder_of_tests_runs_alone() -> None:
+    """A test imports from its own folder, and from what all share, which is directly in tests/."""
+    folders = [ROOT / "tests" / name for name in ("library", "proof", "lab")]
+    assert {path.parent for path in (ROOT / "tests").rglob("test_*.py")} == {*folders}
+    for folder in folders:
+        elsewhere = {path.stem for other in folders if other != folder for path in other.rglob("*.py")}
+        for path in folder.rglob("*.py"):
+            named = re.findall(r"^\s*(?:from|import) (\w+)", path.read_text(), re.MULTILINE)
+            assert elsewhere.isdisjoint(named), path
+
+
 def test_no_file_is_long() -> None:
     long = {
         str(path.relative_to(ROOT)): count
