@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from moves import groups
-from moves.space import walk
 
 from tl_attention.kernels.warp_specialized.dialect import TABLE
 from tl_attention.lab.oracle.interpret import interpret
@@ -22,6 +20,8 @@ from tl_attention.lab.oracle.reference import (
     make_inputs,
 )
 from tl_attention.lab.oracle.tile import Tiles
+from tl_attention.lab.search import groups
+from tl_attention.lab.search.neighbours import walk
 from tl_attention.problem.head_dims import sizes_of
 from tl_attention.problem.mask import CAUSAL
 from tl_attention.problem.shape import AttentionShape

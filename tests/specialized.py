@@ -4,10 +4,10 @@ import functools
 import random
 from typing import Any
 
-from moves.choices import choices
 from mutations import shipped, with_options
 from tiers import sampled
 
+from tl_attention.lab.search.choices import choices
 from tl_attention.schedule.options import KernelOptions, SoftmaxOptions
 from tl_attention.schedule.schedule import Schedule
 

@@ -14,7 +14,6 @@ from pathlib import Path
 import yaml
 from code_mutants.kernels import generated as generated_by_tilelang
 from lower_case import DTYPES
-from moves.space import walk
 
 from tl_attention.codeproof.registry import check_generated
 from tl_attention.codeproof.verdict import GeneratedCode
@@ -22,6 +21,7 @@ from tl_attention.compiler.compiler_errors import telling_line
 from tl_attention.errors import InputError, ScheduleRefused
 from tl_attention.kernels.preflight import refuse_unless_safe
 from tl_attention.kernels.registry import lowering_of
+from tl_attention.lab.search.neighbours import walk
 from tl_attention.problem import shape
 from tl_attention.problem.mask import CAUSAL, FULL
 from tl_attention.problem.variant import Sizes, Variant

@@ -22,11 +22,11 @@ from typing import NamedTuple
 
 import click
 import torch
-from moves.space import walk
 
 from tl_attention.errors import ScheduleRefused
 from tl_attention.kernels.preflight import refuse_unless_safe
 from tl_attention.lab.oracle.interpret import verify
+from tl_attention.lab.search.neighbours import walk
 from tl_attention.problem.head_dims import sizes_of
 from tl_attention.problem.mask import CAUSAL, FULL
 from tl_attention.problem.shape import DTYPES

@@ -4,13 +4,13 @@ import json
 import re
 
 import pytest
-from moves.choices import choices
 from mutations import SCHEDULES, fitting_head_dim, shipped
 from specialized import CHUNKED, HUNDREDS, REST, TWO, fa3, hundred
 
 from tl_attention.errors import ScheduleRefused
 from tl_attention.kernels.registry import lowering_of
 from tl_attention.lab.files.schema import json_schema
+from tl_attention.lab.search.choices import choices
 from tl_attention.lab.show.explain import explain
 from tl_attention.program.planned import Planned
 from tl_attention.schedule.files.named import resolve

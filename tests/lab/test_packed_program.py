@@ -19,7 +19,6 @@ from made_up import far
 from made_up.kernel import launch
 from mma_sync_schedules import SHIPPED as FAMILY_AND_TOP
 from mma_sync_schedules import head_dim
-from moves.choices import choices
 from mutations import shipped
 from overlap import FORMS, overlap
 from pydantic.fields import FieldInfo
@@ -34,6 +33,7 @@ from tl_attention.kernels.shared.signature import prim_func
 from tl_attention.lab.leaderboard import program, source
 from tl_attention.lab.leaderboard.program import packed_program
 from tl_attention.lab.leaderboard.submission import VARIANT
+from tl_attention.lab.search.choices import choices
 from tl_attention.problem.mask import CAUSAL, FULL, Mask
 from tl_attention.problem.variant import Variant
 from tl_attention.program.derivation import derive

@@ -7,11 +7,11 @@ from itertools import islice
 from typing import Annotated, Literal
 
 import pytest
-from moves.choices import choices
-from moves.space import moves, neighbours, random_neighbour
 from mutations import shipped
 from pydantic import BaseModel, Field
 
+from tl_attention.lab.search.choices import choices
+from tl_attention.lab.search.neighbours import moves, neighbours, random_neighbour
 from tl_attention.schedule.files.named import resolve
 from tl_attention.schedule.options import Exp2Polynomial, KernelOptions, Releases, SoftmaxOptions, Split, Waits
 from tl_attention.schedule.schedule import Schedule

@@ -14,9 +14,9 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from moves import chunks, groups
-from moves.choices import choices
-from moves.groups import Change
+from tl_attention.lab.search import chunks, groups
+from tl_attention.lab.search.choices import choices
+from tl_attention.lab.search.groups import Change
 from tl_attention.schedule.keys import Keys
 from tl_attention.schedule.options import OPTION_KEYS
 from tl_attention.schedule.schedule import Schedule

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from moves.groups import Change, as_keys
+from tl_attention.lab.search.groups import Change, as_keys
 from tl_attention.problem.head_dims import DEFAULT_HEAD_DIMS, sizes_of
 from tl_attention.schedule.keys import Keys
 from tl_attention.schedule.loop.attention import FRAGMENTS, SOURCE, SPLITTABLE

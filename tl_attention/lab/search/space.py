@@ -1,0 +1,79 @@
+"""A space lists, in a YAML file that a person edits, the values that a search may choose for each key of a schedule."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, StrictInt, model_validator
+
+from tl_attention.lab.search.choices import choices
+from tl_attention.schedule.files import yaml_text
+from tl_attention.schedule.key_errors import RuleBroken
+from tl_attention.schedule.key_words import shown, suggestion
+from tl_attention.schedule.keys import Keys
+from tl_attention.schedule.loop.attention import SPLITTABLE
+from tl_attention.schedule.options import MOST_CHUNKS, OPTIONS, Releases, Waits
+
+DEFAULT = Path(__file__).with_name("space.yaml")
+# The options of a schedule whose values a space lists, key by key.
+LISTED = ("kernel", "softmax")
+Values = Annotated[tuple[Any, ...], Field(min_length=1)]
+Most = Annotated[StrictInt, Field(ge=1, le=MOST_CHUNKS)]
+
+
+class Space(BaseModel):
+    """A Space has the values that a search may choose, each key's in a tuple.
+
+    Keys that it does not list keep the default of `Schedule`; the threads follow from the row tile.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    lowering: Annotated[Values, Field(max_length=1)] = ("warp_specialized",)
+    kv_order: Values = ("ascending",)
+    block_M: Values
+    block_N: Values
+    num_stages: Values
+    stages: Annotated[StrictInt, Field(ge=1, le=4, description="a statement lags by fewer than so many KV blocks")] = 1
+    chunks: Annotated[dict[str, Most], Field(description="statements that may be cut, and into how many chunks")] = {}
+    ahead: Annotated[dict[str, Values], Field(description="whether a load runs ahead, true unless given")] = {}
+    wait_before: tuple[str, ...] = ()
+    release_before: tuple[str, ...] = ()
+    kernel: dict[str, Values] = {}
+    softmax: dict[str, Values] = {}
+
+    @model_validator(mode="after")
+    def _has_what_a_schedule_has(self) -> Space:
+        for key in ("lowering", "kv_order", "block_M", "block_N", "num_stages"):
+            _refuse_unknown(getattr(self, key), choices(Keys.model_fields[key]), key)
+        for key in LISTED:
+            fields = OPTIONS[key].model_fields
+            for name, values in getattr(self, key).items():
+                _refuse_unknown([name], fields, key)
+                _refuse_unknown(values, choices(fields[name]), key, name)
+        _refuse_unknown(self.chunks, SPLITTABLE, "chunks")
+        _refuse_unknown(self.wait_before, Waits.model_fields, "wait_before")
+        _refuse_unknown(self.release_before, Releases.model_fields, "release_before")
+        return self
+
+    @property
+    def keys(self) -> dict[str, tuple[Any, ...]]:
+        """Returns the values of each key of a schedule that has one value, by the key's path such as kernel.cluster."""
+        alone = ("lowering", "kv_order", "block_M", "block_N", "num_stages")
+        options = {f"{key}.{name}": values for key in LISTED for name, values in getattr(self, key).items()}
+        return {key: getattr(self, key) for key in alone} | options
+
+
+def _refuse_unknown(values: Any, known: Any, *path: str) -> None:
+    """Raises RuleBroken for the first value that is not among those that are known, where any is."""
+    for value in values:
+        if known and not any(value == one and type(value) is type(one) for one in known):
+            expected = suggestion(str(value), [*map(str, known)]) or f"expected one of {', '.join(map(shown, known))}"
+            raise RuleBroken(f"{shown(value)} is no value, {expected}", *path)
+
+
+def read(path: Path = DEFAULT) -> Space:
+    """Reads a space from its file. Raises InputError with file, line and key for what it cannot be."""
+    file = yaml_text.read(path)
+    return yaml_text.checked(file, Space, file.fields)
