@@ -15,14 +15,14 @@ from math import prod
 from typing import Any
 
 from tl_attention.lab.search.groups import as_keys
-from tl_attention.lab.search.space import Space
+from tl_attention.lab.search.space import Space, plain
 from tl_attention.program.derivation import dependences
 from tl_attention.schedule.dialect import dialect_of
 from tl_attention.schedule.keys import Keys
 from tl_attention.schedule.loop.attention import NUMBER
 from tl_attention.schedule.loop.table import chunk_names, whole
 from tl_attention.schedule.options import CHUNK_UNIT
-from tl_attention.schedule.schedule import Schedule
+from tl_attention.schedule.schedule import Schedule, changed_options
 
 # A value for each parameter, by the parameter's name.
 Point = dict[str, Any]
@@ -111,6 +111,10 @@ class Parameters:
         for name, value in found.items():
             if value not in self.values.get(name, (True,)):
                 raise ValueError(f"{name} is {value}, expected one of {', '.join(map(str, self.values[name]))}")
+        listed = (*self.space.keys, *self.places, *(f"split.{cut}" for cut in self.space.chunks))
+        for name, value in changed_options(schedule):
+            if name not in listed:
+                raise ValueError(f"{name} is {value}, expected its default: the space does not list this key")
         return {name: found[name] for name in self.values}
 
     def _keys(self, point: Mapping[str, Any]) -> dict[str, Any]:
@@ -200,4 +204,4 @@ def _at(schedule: Schedule, path: str) -> Any:
     found: Any = schedule
     for name in path.split("."):
         found = getattr(found, name)
-    return found
+    return plain(found)

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, model_validator
 
 from tl_attention.lab.search.choices import choices
+from tl_attention.schedule.dialect import dialects
 from tl_attention.schedule.files import yaml_text
 from tl_attention.schedule.key_errors import RuleBroken
 from tl_attention.schedule.key_words import shown, suggestion
@@ -45,13 +46,14 @@ class Space(BaseModel):
 
     @model_validator(mode="after")
     def _has_what_a_schedule_has(self) -> Space:
-        for key in ("lowering", "kv_order", "block_M", "block_N", "num_stages"):
+        _refuse_unknown(self.lowering, [dialect.name for dialect in dialects()], "lowering")
+        for key in ("kv_order", "block_M", "block_N", "num_stages"):
             _refuse_unknown(getattr(self, key), choices(Keys.model_fields[key]), key)
         for key in LISTED:
             fields = OPTIONS[key].model_fields
             for name, values in getattr(self, key).items():
                 _refuse_unknown([name], fields, key)
-                _refuse_unknown(values, choices(fields[name]), key, name)
+                _refuse_unknown(values, [*map(plain, choices(fields[name]))], key, name)
         _refuse_unknown(self.chunks, SPLITTABLE, "chunks")
         _refuse_unknown(self.wait_before, Waits.model_fields, "wait_before")
         _refuse_unknown(self.release_before, Releases.model_fields, "release_before")
@@ -63,6 +65,13 @@ class Space(BaseModel):
         alone = ("lowering", "kv_order", "block_M", "block_N", "num_stages")
         options = {f"{key}.{name}": values for key in LISTED for name, values in getattr(self, key).items()}
         return {key: getattr(self, key) for key in alone} | options
+
+
+def plain(value: Any) -> Any:
+    """Returns a key's value as YAML has it: a list for a tuple, a dict of what is not the default for a model."""
+    if isinstance(value, BaseModel):
+        return value.model_dump(exclude_defaults=True)
+    return [*value] if isinstance(value, tuple) else value
 
 
 def _refuse_unknown(values: Any, known: Any, *path: str) -> None:
