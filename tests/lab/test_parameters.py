@@ -6,6 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from conftest import ROOT
 from mutations import shipped
 from tiers import sampled
 
@@ -17,7 +18,7 @@ from tl_attention.program.planned import Planned
 from tl_attention.schedule.files.schedule_file import load
 from tl_attention.schedule.schedule import Schedule
 
-EXPERIMENTS = sorted((Path(__file__).parents[1] / "schedules/experiments").rglob("*.yaml"))
+EXPERIMENTS = sorted((ROOT / "schedules/experiments").rglob("*.yaml"))
 SCHEDULES = [*shipped().values(), *map(load, EXPERIMENTS)]
 
 
