@@ -115,6 +115,27 @@ def on_cpu(monkeypatch: pytest.MonkeyPatch) -> Kernels:
     return kernels
 
 
+@pytest.fixture
+def launches(on_cpu: Kernels) -> list[dict[str, Any]]:
+    """Returns a list that gets the tensors of each launch."""
+    found: list[dict[str, Any]] = []
+    on_cpu.fault = found.append
+    return found
+
+
+class Graphs(list[Any]):
+    """This backend of torch.compile keeps the graphs that it is given, and runs them as they are."""
+
+    def __call__(self, graph: Any, inputs: Any) -> Any:
+        self.append(graph)
+        return graph
+
+
+def both(found: Any) -> tuple[Tensor, ...]:
+    """Returns what a call gave as a tuple, with an LSE or without."""
+    return found if isinstance(found, tuple) else (found,)
+
+
 def memory_of(tensor: Tensor) -> Tensor:
     """Returns all elements of the memory that a tensor is a part of."""
     return torch.empty(0, dtype=tensor.dtype).set_(tensor.untyped_storage())

@@ -13,9 +13,10 @@ from tl_attention.codeproof.verdict import Verdict
 from tl_attention.compiler.store import Finished
 from tl_attention.compiler.toolchain import Nvcc
 from tl_attention.lab.machine_code.of_kernel import StaticReport
-from tl_attention.lab.measure import gpu_worker, machine, peers, timing
+from tl_attention.lab.measure import device, gpu_worker, machine, peers, timing
 from tl_attention.lab.measure.candidate import Candidate
 from tl_attention.lab.measure.compilation import Compiled
+from tl_attention.lab.measure.device import VisibleGpu, card_at_hand
 from tl_attention.lab.measure.pool import CallFailed
 from tl_attention.lab.measure.records import MATMUL
 from tl_attention.lab.oracle.reference import ErrorReport
@@ -127,6 +128,19 @@ def on_a_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "chosen", lambda cuda: Nvcc(Path(), "PATH", "13.0.88", "13.0.89"))
     monkeypatch.setattr(machine, "gpu", lambda: machine.Gpu("stand-in", "580.1", "13.0", 700.0))
     monkeypatch.setattr(machine, "commit", lambda: "c0f9511a2b3c")
+
+
+@pytest.fixture
+def gpus(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
+    """Yields a function that makes only those GPUs visible that it is given; there is none before."""
+
+    def stand(*found: VisibleGpu) -> None:
+        monkeypatch.setattr(device, "visible_gpus", lambda: found)
+        card_at_hand.cache_clear()
+
+    stand()
+    yield stand
+    card_at_hand.cache_clear()
 
 
 @pytest.fixture

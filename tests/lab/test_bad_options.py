@@ -10,63 +10,6 @@ from conftest import ROOT, python
 
 from tl_attention.lab.measure.device import VisibleGpu
 
-OPTIONS = {
-    "head_dim": (["--shape", "4,64,8192,100"], ["head_dim 100 is not supported", "a multiple of 8 up to 256"]),
-    "shape of words": (["--shape", "big"], ["'big' is not a shape", "batch,heads,seq,head_dim"]),
-    "shape with x": (["--shape", "4x64x8192x128"], ["is not a shape", "4,64,8192,128"]),
-    "shape of three": (["--shape", "4,64,8192"], ["is not a shape"]),
-    "shape of six": (["--shape", "1,1,1,1,1,64"], ["is not a shape"]),
-    "empty shape": (["--shape", ""], ["'' is not a shape"]),
-    "shape of zero": (["--shape", "0,64,8192,128"], ["batch is 0", "at least 1"]),
-    "negative shape": (["--shape", "1,-64,8192,128"], ["heads is -64", "at least 1"]),
-    "float in shape": (["--shape", "1,64,8192.0,128"], ["is not a shape"]),
-    "5000 digits": (["--shape", f"{'9' * 5000},1,1,128"], ["is not a shape"]),
-    "causal": (["--shape", "1,2,65,64,128", "--causal"], ["causal", "seq_q 65 and seq_kv 64", "no key"]),
-    "softcap": (["--softcap", "-1"], ["shape: softcap is -1.0", "expected 0, which is off"]),
-    "dtype": (["--dtype", "fp8"], ["--dtype", "'fp8' is not one of", "fp16"]),
-    "a value of a switch": (["--causal", "true"], ["--causal takes no value, found 'true'"]),
-    "seed": (["--seed", "-1"], ["--seed", "0<=x"]),
-    "unknown option": (["--warmup", "3"], ["No such option", "--warmup", "--help"]),
-    "option without value": (["--shape"], ["--shape", "requires an argument"]),
-}
-
-
-OF_BENCH = {
-    "rounds": (["--rounds", "99999999999"], ["--rounds", "2<=x<=10000"]),
-    "sizes": (["--sizes", "dynamic"], ["--sizes", "'runtime', 'fixed', 'both'"]),
-    "a ladder and a schedule": (["--ladder", "fa4"], ["--ladder names the schedules", "no SCHEDULES beside it"]),
-}
-
-
-@pytest.mark.parametrize("name", OF_BENCH)
-def test_a_bad_option_of_bench_is_told_before_anything_starts(name, error_of, seed_path) -> None:
-    options, words = OF_BENCH[name]
-    message = error_of("bench", seed_path, *options)
-    assert [word for word in words if word not in message] == [], message
-
-
-@pytest.mark.parametrize("name", OPTIONS)
-def test_a_bad_option_is_told_before_anything_starts(name, error_of, seed_path) -> None:
-    options, words = OPTIONS[name]
-    message = error_of("run", seed_path, *options)
-    assert [word for word in words if word not in message] == [], message
-
-
-def test_check_tells_a_head_dim_that_no_kernel_has(error_of, seed_path) -> None:
-    words = "head_dim 100 is not supported, expected a multiple of 8 up to 256"
-    assert error_of("check", seed_path, "--head-dim", "100") == words
-    assert "'x' is no head size, expected a multiple of 8" in error_of("check", seed_path, "--head-dim", "x")
-
-
-def test_an_unknown_command_lists_the_commands(error_of) -> None:
-    names = "bench, check, compare, diff, doctor, explain, list, predict, report, run, submit, trace, warm"
-    assert error_of("verify") == f"no command 'verify', expected one of {names} (see --help)"
-
-
-def test_a_command_that_is_misspelt_is_guessed(error_of) -> None:
-    assert error_of("rum", "best") == "no command 'rum': did you mean run? (see --help)"
-    assert "did you mean explain?" in error_of("explian", "best")
-
 
 def test_no_command_shows_the_help_and_fails(cli) -> None:
     result = cli()

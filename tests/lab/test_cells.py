@@ -1,7 +1,6 @@
 """Files of cells, and cells: each is measured beside its peers, whatever becomes of the others. A stand-in times."""
 
 import json
-import re
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import count
@@ -11,6 +10,7 @@ from typing import Any
 import pytest
 from conftest import ROOT
 from stand_in import Compilers, Gpu, on_a_machine
+from told import TEXTS
 
 from tl_attention.errors import InputError
 from tl_attention.lab.measure import session
@@ -211,23 +211,7 @@ def test_without_a_gpu_there_is_nothing_to_time(run, monkeypatch) -> None:
         run([cell()], gpu)
 
 
-FILE = """\
-tokens: 2048
-groups:
-  d128:
-    heads: 4
-    head_dim: 128
-    causal: [false, true]
-    seq: [1024]
-    peers: {fa3: 0.995, cudnn: null}
-  window:
-    heads: 4
-    head_dim: 128
-    window: [255, 0]
-    causal: [true]
-    seq: [2048]
-    peers: {unmasked: 0.7}
-"""
+FILE = TEXTS["cells"]["text"]
 
 
 def test_the_cells_that_ship_are_those_of_the_issue() -> None:
@@ -256,52 +240,7 @@ def test_the_cells_that_ship_are_those_of_the_issue() -> None:
     assert by_name["short-4k"].shape.sizes == (8, 32, 64, 4096)
 
 
-BAD = {
-    "no file of cells": ("block_M: 128", "1: block_M: unknown key, expected one of tokens, graph, groups"),
-    "an unknown key": (FILE.replace("heads: 4", "head: 4", 1), "4: groups.d128.head: unknown key, did you mean heads?"),
-    "a key too few": (FILE.replace("    heads: 4\n", "", 1), "groups.d128.heads: the key is missing"),
-    "a head_dim": (FILE.replace("head_dim: 128", "head_dim: 100", 1), "3: groups.d128: shape: head_dim 100 is not"),
-    "a word as head_dim": (
-        FILE.replace("head_dim: 128", "head_dim: big", 1),
-        "5: groups.d128.head_dim: expected a mult",
-    ),
-    "a peer": (FILE.replace("fa3", "fa4"), "8: groups.d128.peers.fa4: 'fa4' is no peer, expected fa3, cudnn"),
-    "a schedule as peer": (
-        FILE.replace("fa3", "ours:bst"),
-        "8: groups.d128.peers.ours:bst: no schedule is named 'bst'",
-    ),
-    "no peer": (FILE.replace("{fa3: 0.995, cudnn: null}", "{}"), "8: groups.d128.peers: "),
-    "a bar": (FILE.replace("0.995", "-1"), "8: groups.d128.peers.fa3: "),
-    "a length": (FILE.replace("[1024]", "[1000]"), "7: groups.d128.seq: 1000 does not divide the 2048 tokens"),
-    "no list": (
-        FILE.replace("[1024]", "1024"),
-        "7: groups.d128.seq: expected a list, found 1024: expected brackets around it",
-    ),
-    "heads": (FILE.replace("heads: 4", "heads: 4\n    heads_kv: 3", 1), "groups.d128: shape: 4 heads, expected a mult"),
-    "a schedule": (FILE.replace("heads: 4", "schedule: d96\n    heads: 4", 1), "4: groups.d128.schedule: "),
-    "a softcap": (FILE.replace("heads: 4", "softcap: -1.0\n    heads: 4", 1), "shape: softcap is -1.0"),
-    "lengths beside seq": (
-        FILE.replace("heads: 4", "lengths: {a: 2x9}\n    heads: 4", 1),
-        "groups.d128: expected either seq, numbers of keys, or lengths",
-    ),
-    "lengths that are none": (
-        FILE.replace("seq: [1024]", "lengths: {a: 2y9}", 1),
-        "groups.d128.lengths.a: shape: '1x2y9,4/4,128' is not a shape",
-    ),
-    "a window": (FILE.replace("[255, 0]", "[-2, 0]"), "12: groups.window.window[0]: expected at least -1, found -2"),
-}
-
-
-@pytest.mark.parametrize("name", BAD)
-def test_a_bad_file_of_cells_is_one_line(name, tmp_path, error_of) -> None:
-    text, words = BAD[name]
-    assert text != FILE
-    (tmp_path / "cells.yaml").write_text(text)
-    message = error_of("compare", tmp_path / "cells.yaml")
-    assert re.match(r".*cells\.yaml:\d+: ", message) and words in message, message
-
-
-def test_a_cell_is_chosen_by_its_name(cli, error_of, tmp_path, monkeypatch) -> None:
+def test_a_cell_is_chosen_by_its_name(cli, tmp_path, monkeypatch) -> None:
     (tmp_path / "cells.yaml").write_text(FILE)
     chosen: list[Cell] = []
     monkeypatch.setattr("tl_attention.lab.measure.cells.measure", lambda cells, *_, **__: chosen.extend(cells) or [])
@@ -309,8 +248,6 @@ def test_a_cell_is_chosen_by_its_name(cli, error_of, tmp_path, monkeypatch) -> N
     assert cli("compare", tmp_path / "cells.yaml", *options).exit_code == 0
     assert [cell.name for cell in chosen] == ["d128-1k-causal", "window-2k"]
     assert str(chosen[0].shape) == "(2, 4, 1024, 128) bfloat16 causal"
-    assert "'wind' is no cell of" in (error := error_of("compare", tmp_path / "cells.yaml", "--only", "wind"))
-    assert error.endswith(": did you mean 'wind*'?")
 
 
 @pytest.fixture

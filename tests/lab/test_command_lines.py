@@ -63,16 +63,8 @@ FOREIGN = {
 LINKS = {"link.yaml": "mine.yaml", "link.json": "timeline.json", "link.jsonl": "rows.jsonl"}
 HARD_LINKS = {"hard.json": "timeline.json"}
 NEW = (
-    "new.json",
-    "new.chrome.json",
-    "new.jsonl",
-    "new.html",
-    "new.svg",
-    "new.png",
-    "new.yaml",
-    "new.py",
-    "sub/new.jsonl",
-    "no/way/new.jsonl",
+    *("new.json", "new.chrome.json", "new.jsonl", "new.html", "new.svg", "new.png", "new.yaml", "new.py"),
+    *("sub/new.jsonl", "no/way/new.jsonl"),
 )
 NOWHERE = (
     "/dev/null",

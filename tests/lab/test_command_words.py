@@ -23,7 +23,6 @@ COMMANDS = {name: command for name, command in main.commands.items() if isinstan
 EXAMPLES = [(name, example) for name, command in COMMANDS.items() for example in command.examples]
 # What the examples call a file of the reader's own.
 MINE = ("mine.yaml", "mine.jsonl")
-CONFIGURATION = "(128, 64, 64, 4): async+eager+swizzled+load_0_2_0_fragments+buffer+opt_softmax"
 
 
 @pytest.fixture
@@ -81,65 +80,6 @@ def test_an_example_is_a_command_that_can_be_typed(name, example) -> None:
         assert text in MINE or [resolve(one) for one in expand(text)]
     for path in given.get("results", ()):
         assert path.name in MINE or (ROOT / path).is_file()
-
-
-MISTAKES = {
-    "run of two": (
-        ["run", "best", "my file.yaml"],
-        "run: 2 schedules, expected one; `tl-attention bench best 'my file.yaml'`",
-    ),
-    "run of three": (
-        ["run", "a", "b", "c"],
-        "run: 3 schedules, expected one; `tl-attention bench a b c` measures several",
-    ),
-    "no record": (
-        ["report"],
-        "report: no record in runs/, expected a file that `tl-attention run` or `bench` has written",
-    ),
-    "a name beside its file": (["check", "mine"], "no schedule is named 'mine': did you mean the file mine.yaml?"),
-    "the other suffix": (["explain", "other"], "no schedule is named 'other': did you mean the file other.yml?"),
-    "a file in a folder": (
-        ["run", "sub/deep"],
-        "no schedule is named 'sub/deep': did you mean the file sub/deep.yaml?",
-    ),
-    "as a base": (
-        ["check", "on.yaml"],
-        "on.yaml:1: base: no schedule is named 'mine': did you mean the file mine.yaml?",
-    ),
-    "beside no file": (
-        ["check", "nine"],
-        "no schedule is named 'nine', expected a name that `tl-attention list` shows",
-    ),
-    "a name that ships, as a file": (
-        ["check", "best.yml"],
-        "no file best.yml is here: did you mean best, which ships?",
-    ),
-    "another arch": (["check", "best", "--arch", "sm_91"], "'sm_91' is no card, expected one of a100, sm_80, rtx3090"),
-    "an arch with a letter too many": (["check", "best", "--arch", "sm_80a"], "'sm_80a' is no card, expected one of"),
-    "a schedule and a call": (["explain", "best", "--call"], "expected neither a SCHEDULE nor --cycles beside it"),
-    "a call that is not asked for": (["explain", "best", "--causal"], "--causal is of a call: expected --call, and no"),
-    "no schedule": (["run"], "Missing argument 'SCHEDULE'"),
-    "nothing to predict": (["predict"], "predict: no schedule, expected the name or file of one, such as best"),
-    "neither schedule nor call": (["explain"], "expected a SCHEDULE, or --call for what attention() takes for a call"),
-    "the schema of a schedule": (
-        ["check", "best", "--schema"],
-        "--schema checks nothing: expected no SCHEDULES beside",
-    ),
-    "a group of cells": (["compare", "--only", "d64"], "cells.yaml: did you mean 'd64-*'?"),
-    "a cell": (["compare", "--only", "softcap-4k-casual"], "cells.yaml: did you mean softcap-4k-causal?"),
-    "no cell": (["compare", "--only", "zz"], "expected some of 'd64-*', 'd96-*', 'd192-*'"),
-    "a ladder": (["bench", "--ladder", "worklgo"], "no ladder is named 'worklgo': did you mean worklog?"),
-}
-
-
-@pytest.mark.parametrize("name", MISTAKES)
-def test_a_mistake_is_told_with_what_to_type(name, error_of, here) -> None:
-    (here / "sub").mkdir()
-    for file in ("mine.yaml", "other.yml", "sub/deep.yaml"):
-        shutil.copy(ROOT / "schedules/seed.yaml", file)
-    Path("on.yaml").write_text("base: mine\n")
-    arguments, words = MISTAKES[name]
-    assert words in error_of(*arguments)
 
 
 def test_report_takes_the_newest_record_and_says_which(cli, here) -> None:
@@ -202,43 +142,6 @@ def test_the_head_size_is_that_of_the_schedules_file(arguments, size, names, cli
     monkeypatch.setattr(bench, "measure", lambda candidates, *others, **options: asked.extend(candidates) or [])
     cli(*arguments, "--dtype", "fp16")
     assert [(str(one.shape.head_size), one.name) for one in asked] == [(size, name) for name in names]
-
-
-def test_so_it_is_where_nothing_is_measured(cli) -> None:
-    assert cli("check", "d64").stdout == "d64: proved safe at head_dim 64\n"
-    assert "tile: 192 queries x 112 keys, head_dim 96\n" in cli("explain", "d96").stdout
-
-
-OPENINGS = {
-    "seed": ("seed", "seed: first of the CS149 class leaderboard, in 2025"),
-    "a file": ("mine.yaml", "mine: mine, for a test"),
-    "a file without a summary": ("on.yaml", "on: mine.yaml with another block_N and threads"),
-    "a file that changes nothing": ("same.yaml", "same: best unchanged"),
-    "a whole file without a summary": ("whole.yaml", "whole: its file has no summary"),
-    "a configuration": (CONFIGURATION, CONFIGURATION),
-}
-
-
-@pytest.mark.parametrize("name", OPENINGS)
-def test_explain_opens_with_what_the_schedule_is(name, cli, here) -> None:
-    whole = (ROOT / "schedules/seed.yaml").read_text()
-    Path("mine.yaml").write_text("base: seed\nsummary: mine, for a test\n")
-    Path("on.yaml").write_text("base: mine.yaml\nblock_N: 64\nthreads: 256\n")
-    Path("same.yaml").write_text("base: best\n")
-    Path("whole.yaml").write_text(re.sub(r"^summary:.*\n", "", whole, flags=re.MULTILINE))
-    text, opening = OPENINGS[name]
-    result = cli("explain", text)
-    assert result.exit_code == 0, result.output
-    lines = result.stdout.splitlines()
-    schedule = resolve(text).schedule
-    assert lines[:3] == [opening, f"lowering {schedule.lowering}: {schedule.dialect.words}", ""]
-    assert lines.count(f"label: {schedule.label}") == 1
-
-
-def test_explain_of_a_label_does_not_open_with_it(cli) -> None:
-    label = resolve("best").schedule.label
-    lines = cli("explain", label).stdout.splitlines()
-    assert lines[0].startswith("lowering warp_specialized: ") and f"label: {label}" in lines
 
 
 def test_where_a_compiler_is_missing_the_error_points_to_doctor(monkeypatch) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import random
-import re
 import resource
 import tempfile
 from collections.abc import Callable
@@ -238,23 +237,6 @@ def test_a_damaged_file_is_one_line_or_is_shown(name, first, count, tmp_path) ->
         except Exception as error:
             raise AssertionError(f"{name}, damage {number}: {error!r}") from error
     assert refused > count / 3 or name == "kernel"
-
-
-@pytest.mark.parametrize(
-    "old,new,words",
-    [
-        ("arch: sm_90a", "arch: xx", "5: arch: expected 'sm_80', 'sm_86', 'sm_89', 'sm_90a' or 'sm_120', found 'xx'"),
-        ("sms: 132", "sms: 0", "6: sms: expected at least 1, found 0"),
-        (" fma: {value: 1,", " fma: {value: .inf,", "8: numbers.fma.value: expected a finite number, found inf"),
-        (" fma: {value: 1,", " fmb: {value: 1,", "8: numbers.fmb: unknown key, expected one of fma, imad"),
-        ("tma_bytes: {value: 47,", "tma_bytes: {value: 0,", "numbers.tma_bytes.value: expected more than 0, found 0"),
-    ],
-)
-def test_a_machine_that_is_none_is_one_line(old, new, words, tmp_path, error_of) -> None:
-    file, text = tmp_path / "m.yaml", (machine.FOLDER / "h200.yaml").read_text()
-    assert text.count(old) == 1
-    file.write_text(text.replace(old, new))
-    assert re.match(f"{file}:", said := error_of("predict", "best", "--machine", file)) and words in said
 
 
 @pytest.mark.parametrize(

@@ -48,8 +48,9 @@ def quick(monkeypatch):
         (lambda patch: patch.setitem(sys.modules, "tilelang", None), "TileLang: it cannot be imported"),
         (lambda patch: patch.setitem(sys.modules, "torch", None), "torch: torch cannot be imported"),
         (lambda patch: patch.setenv("PATH", "/nowhere"), "C++ compiler: nvcc needs one: apt-get install g++"),
+        (lambda patch: patch.setenv("CXX", "/nowhere/icpx"), "C++ compiler: nvcc needs one"),
     ],
-    ids=["nvcc", "TileLang", "torch", "C++ compiler"],
+    ids=["nvcc", "TileLang", "torch", "C++ compiler", "CXX, which TileLang takes"],
 )
 def test_doctor_fails_with_what_is_missing(missing, words, quick, cli, monkeypatch) -> None:
     missing(monkeypatch)
@@ -158,12 +159,6 @@ def test_doctor_says_that_a_torch_for_cuda_12_is_refused_and_still_looks_at_the_
 
 def test_what_needs_no_compiler_runs_beside_a_torch_for_cuda_12(torch_for_cuda_12, cli) -> None:
     assert cli("check", "seed").exit_code == cli("list").exit_code == 0
-
-
-def test_the_cxx_that_tilelang_takes_is_the_one_that_is_looked_for(quick, cli, monkeypatch) -> None:
-    monkeypatch.setenv("CXX", "/nowhere/icpx")
-    result = cli("doctor")
-    assert result.exit_code == 1 and "error: C++ compiler: nvcc needs one" in result.stderr
 
 
 def test_a_trial_that_fails_says_what_the_compiler_said(tmp_path) -> None:

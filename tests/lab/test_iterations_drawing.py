@@ -6,7 +6,7 @@ import pytest
 from picture_text import boxes, faults
 from pictures import iterations
 from pictures.steady_state import Iterations
-from pictures.style import SMALL, lightness
+from pictures.style import SMALL
 
 from tl_attention.program.derivation import derive
 from tl_attention.program.program import Program
@@ -34,12 +34,6 @@ def test_each_name_in_a_box_fits_it(name) -> None:
         if around:
             box = min(around, key=lambda box: box.width * box.height)
             assert box.x0 <= label.x0 and label.x1 <= box.x1, text.get_text()
-
-
-def test_neighbouring_blocks_differ_in_grey() -> None:
-    shades = [lightness(shade) for shade in iterations.SHADES]
-    assert all(abs(one - other) > 5 for one, other in zip(shades, [*shades[1:], shades[0]]))
-    assert all(shade - lightness(iterations.INK) > 40 for shade in shades), "black letters are read on each"
 
 
 @pytest.mark.parametrize("name", ["seed", "best", "ws_seed", "fa3_overlap", "prefetch", "three_stages"])

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from stand_in import Compilers, Gpu, on_a_machine
 from tiers import exhaustive
+from told import TEXTS
 
-from tl_attention.errors import InputError
 from tl_attention.lab.files.ladder_file import ladder_names, load_ladder
 from tl_attention.lab.machine_code.sass import Loop
 from tl_attention.lab.measure import bench, mma_peak, peers, published
@@ -29,21 +29,7 @@ from tl_attention.shipped import folder
 
 __all__ = ["on_a_machine"]
 
-SMALL = """title: three steps
-source: nobody
-story: up
-headline: {step: two, text: the second is the faster one}
-method: by hand
-unit: TFLOPS
-shape: 1,2,256,128
-product: mma_sync
-peers: {cudnn: 97.5, flash2: null}
-steps:
-  - {name: one, idea: the seed, schedule: seed}
-  - {name: two, idea: K loaded first, schedule: source_order, text: 62.5}
-  - {name: three, idea: on another card, note: it has no such unit}
-  - {name: four, idea: three buffers, schedule: seed_stages3, against: one}
-"""
+SMALL = TEXTS["ladder"]["text"]
 
 
 @pytest.fixture
@@ -79,40 +65,6 @@ def test_a_step_goes_on_from_the_one_before_or_from_the_named_one(small) -> None
     assert found.peers == {"cudnn": 97.5, "flash2": None}
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
-        (
-            "schedule: seed}",
-            "schedule: sead}",
-            r"ladder-small\.yaml:11: steps\[0\]\.schedule: no schedule is named 'sead'",
-        ),
-        (
-            "against: one",
-            "against: nine",
-            r":14: steps\[3\]\.against: 'nine' is no earlier step, expected one of one, two",
-        ),
-        ("against: one", "against: four", r":14: steps\[3\]\.against: 'four' is no earlier step"),
-        ("name: two", "name: one", r":12: steps\[1\]\.name: 'one' is the name of an earlier step, expected another"),
-        (", note: it has no such unit", "", r":13: steps\[2\]: a step without a schedule, expected a note"),
-        ("text: 62.5", "text: -1", r":12: steps\[1\]\.text: "),
-        ("text: 62.5", "txt: 62.5", r":12: steps\[1\]\.txt: unknown key"),
-        ("unit: TFLOPS\n", "", r"unit: the key is missing"),
-        ("1,2,256,128", "1,2,256", r":7: shape: "),
-        ("mma_sync", "mma", r":8: product: "),
-    ],
-)
-def test_a_mistake_in_a_ladder_is_told_with_its_line(small, old, new, message) -> None:
-    small.write_text(SMALL.replace(old, new, 1))
-    with pytest.raises(InputError, match=message):
-        load_ladder(small)
-
-
-def test_an_unknown_ladder_names_the_known_ones(error_of) -> None:
-    for command in ("bench", "report"):
-        assert "expected one of fa4, rtx3090" in error_of(command, "--ladder", "everest")
-
-
 def test_bench_climbs_a_ladder_and_report_shows_its_record(cli, monkeypatch, tmp_path) -> None:
     asked, rows = [], read_rows(folder("results") / "ladder-worklog-h200.jsonl")
 
@@ -130,24 +82,6 @@ def test_bench_climbs_a_ladder_and_report_shows_its_record(cli, monkeypatch, tmp
     assert all(result.exit_code == 0 for result in shown)
     first, *others = (result.stdout.rpartition(" rows in ")[0].rpartition("\n")[0] for result in shown)
     assert "keys against" in first and others == [first] * 3
-
-
-def test_the_tables_of_a_ladder_are_not_those_of_rows(error_of) -> None:
-    for more in (["--markdown"], ["--baseline", "cudnn"]):
-        assert "expected neither --markdown nor --baseline" in error_of("report", "--ladder", "fa4", *more)
-
-
-def test_a_record_of_an_unknown_card_is_told(error_of, tmp_path) -> None:
-    record = tmp_path / "rows.jsonl"
-    record.write_text((folder("results") / "ladder-worklog-h200.jsonl").read_text().replace("sm_90a", "sm_99", 1))
-    error = error_of("report", "--ladder", "worklog", record)
-    assert error == f"{record}:1: arch: expected 'sm_80', 'sm_86', 'sm_89', 'sm_90a' or 'sm_120', found 'sm_99'"
-
-
-def test_a_record_of_something_else_is_told(error_of) -> None:
-    record = folder("results") / "bench-h200-L-causal.jsonl"
-    words = f"{record}: no row of {load_ladder('fa4').shape}, expected a record of the ladder fa4"
-    assert error_of("report", "--ladder", "fa4", record) == words
 
 
 # --- runs on a stand-in ----------------------------------------------------------------------------------------
@@ -174,18 +108,6 @@ def test_a_step_is_compared_with_the_one_that_it_goes_on_from(small, monkeypatch
     rows, _ = run(small, monkeypatch, lambda candidate: times[candidate.name])
     assert rows["one"].against is None and rows["cudnn"].against is None
     assert rows["two"].against.ratios == (0.5,) * 6 and rows["four"].against.ratios == (0.75,) * 6
-    found = load_ladder(small)
-    table = shown.table(found, rows)
-    lines = {line[0]: dict(zip(table.headings, line)) for line in table.rows}
-    assert lines["two"]["speed / step before"] == "2.000" and lines["four"]["speed / step before"] == "1.333 (one)"
-    assert (
-        lines["two"]["text"] == "62.5"
-        and lines["cuDNN"]["text"] == "97.5"
-        and lines["FlashAttention-2"]["ms (p10-p90)"] == "-"
-    )
-    assert lines["three"]["ms (p10-p90)"] == shown.NOTHING
-    below = "\n".join(shown.below(found, rows))
-    assert "keys against one: num_stages: 2 -> 3" in below and "  it has no such unit" in below
 
 
 def test_a_ladder_that_chooses_has_a_row_of_each_configuration_and_a_second_of_the_best(

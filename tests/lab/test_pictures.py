@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -55,22 +54,6 @@ def test_the_picture_drawn_by_hand_has_a_title_the_card_and_the_date_of_the_reco
     assert f"of {loop.counts['HGMMA']} in the loop" in svg
     assert f"TileLang {row.versions['tilelang']}, nvcc {row.nvcc}, {row.device}, {row.run[:10]}" in svg
     assert "The life of a KV block, from YAML to machine code</text>" in svg
-
-
-# --- text and colours ------------------------------------------------------------------------------------------
-
-
-def test_colours_are_apart_in_grey_and_words_are_read_on_them() -> None:
-    of_names = [style.lightness(colour) for colour in style.COLOURS.values()]
-    assert all(later - earlier > 10 for earlier, later in pairwise(of_names))
-    assert len(set(style.MARKERS.values())) == len(set(map(str, style.DASHES.values()))) == len(style.COLOURS)
-    middle = len(grid.COLOURS) // 2 - 1
-    of_map = [style.lightness(colour) for colour in grid.COLOURS]
-    assert grid.colour_of(1.0) == grid.COLOURS[middle] and of_map[middle] == max(of_map)
-    assert all(b - a > 5 for a, b in pairwise(of_map[: middle + 1]))
-    assert all(a - b > 5 for a, b in pairwise(of_map[middle:]))
-    assert all(abs(style.lightness(style.ink_on(c)) - style.lightness(c)) > 40 for c in grid.COLOURS)
-    assert (style.lightness("#000000"), round(style.lightness("#ffffff"))) == (0, 100)
 
 
 MEASURED = {"device": "NVIDIA H200", "power_limit_w": 700.0, "run": "2026-01-02T03:04:05Z"}

@@ -123,13 +123,6 @@ def test_trace_shows_it_below_a_recorded_one_in_every_view(tmp_path) -> None:
     assert json.loads((tmp_path / "the.chrome.json").read_text())["traceEvents"]
 
 
-def test_what_cannot_be_is_one_line() -> None:
-    no_program = "inferred: no Program, expected a schedule whose lowering follows one: nothing is predicted"
-    for words, line in ((("--of", RECORDED), "--predict: expected a schedule to predict"), (("inferred",), no_program)):
-        done = cli("trace", "--predict", *words)
-        assert (done.exit_code, done.output) == (2, f"error: {line}\n")
-
-
 def test_explain_says_what_each_wait_costs() -> None:
     done = cli("explain", "best", "--cycles")
     assert done.exit_code == 0, done.output

@@ -145,32 +145,6 @@ def test_every_job_is_warm_before_the_first_is_profiled_and_has_a_mark(tmp_path,
     assert done == [("load", jobs[0], 3), ("load", jobs[1], 3), "start", "mark", "best", "mark", "fa3", "stop"]
 
 
-# --- tables ----------------------------------------------------------------------------------------------------
-
-
-def test_stalls_are_percent_of_all_stalls() -> None:
-    seed, best = rows("seed", "best").values()
-    assert sum(shown.stalls(seed).values()) == pytest.approx(100)
-    # As warps per issued instruction: 0.99 of 4.23.
-    assert shown.stalls(seed)["barrier"] == pytest.approx(100 * 0.99 / 4.23, abs=0.2)
-    table = shown.stall_table([seed, best])
-    headings, lines = table.headings, table.rows
-    assert headings == ("stall", "seed", "best", "delta")
-    assert lines[0] == ("barrier", "23.39 %", "37.15 %", "+13.76 %")
-    assert "selected" not in [line[0] for line in lines] and "sleeping" not in [line[0] for line in lines]
-    assert shown.stall_table([seed]).headings == ("stall", "seed")
-    assert shown.stall_table([seed, best, best]).headings == ("stall", "seed", "best", "best")
-
-
-def test_what_was_not_counted_is_named() -> None:
-    row = rows()["seed"]
-    metrics = {name: value for name, value in row.metrics.items() if name != counters.ARRIVED}
-    without = ProfileRow(row.name, row.label, row.sizes, row.problem, row.kernel, 1, metrics)
-    assert any(line == f"seed: not counted: {counters.ARRIVED}" for line in shown.below([without]))
-    arrived = {line[0]: line[1:] for line in shown.table(without).rows}["arrived in SMs"]
-    assert arrived == ("", "69.256 GB = 64.500 GiB", "")
-
-
 # --- ncu's table -----------------------------------------------------------------------------------------------
 
 

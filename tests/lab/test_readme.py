@@ -46,69 +46,6 @@ def test_it_is_short_enough_to_be_read() -> None:
     assert len(README.splitlines()) <= 160 and len(README.split()) <= 1800
 
 
-# What a page says at the first place where it has the term.
-TERMS = {
-    "README.md": {
-        "schedule": "a YAML file, called a *schedule*: it says in which order",
-        "sinks": "sinks (learned logits that only enter the softmax's denominator)",
-        "LSE": "the LSE is each row's log of the sum of exponentials",
-        "peer": "A *peer* is another implementation that is timed beside ours",
-        "KV block": "KV blocks: tiles of keys and values",
-        "stage": "`stage` s means that in iteration t the group works on KV block t - s",
-        "producer": "A load with -1 in both is a *producer*: it runs ahead",
-    },
-    "docs/first-schedule.md": {
-        "KV block": "*KV blocks*, which are tiles of keys and values",
-        "producer": "which makes them *producers*: a warp that only loads",
-        "consumer": "The warps that compute are the *consumers*",
-        "Program": "the list of operations that `explain` shows (the *Program*)",
-    },
-    "docs/reading-a-schedule.md": {
-        "KV block": "*KV blocks*, which are tiles of `block_N` keys",
-        "producer": "makes a load a *producer*: it runs ahead of the iterations",
-        "consumer": "The *consumers*, which are the warpgroups (128 threads) that compute",
-        "cluster": "a *cluster* (thread blocks that share their loads)",
-        "lowering": "*lowering*, which is the way in which a kernel is built",
-    },
-    "docs/DESIGN.md": {
-        "producer": "the *producer* warp, which loads",
-        "consumer": "the *consumers*, which compute",
-        "peer": "A *peer* in this list is another implementation that is timed beside ours",
-        "cluster": "a *cluster* (thread blocks that share their loads)",
-        "LSE": "the LSE (each row's log of the sum of exponentials)",
-        "sinks": "sinks (learned logits that only enter the softmax's denominator)",
-    },
-    "docs/schedules.md": {
-        "Program": "the Program (the list of operations that follows from the schedule)",
-        "KV block": "KV blocks (tiles of keys and values)",
-        "producer": "*producer*, which is a load that runs ahead of the loop",
-    },
-    "docs/proof.md": {
-        "Program": "a *Program*: the list of operations of one iteration",
-        "producer": "the *producer* warp that loads",
-        "consumer": "the *consumer* warpgroups that compute",
-    },
-    "docs/pytorch.md": {
-        "sink": "sinks=sinks)  # per head, one more score in the softmax's denominator, with no value",
-        "LSE": "The *LSE* (log-sum-exp) of a row is the logarithm of its softmax's denominator",
-    },
-    "docs/pytorch-reference.md": {"LSE": "the *LSE* too: each row's natural logarithm of the sum of exp(score)"},
-    "docs/pytorch-measurements.md": {"peer": "A *peer* is\nanother implementation that is timed beside ours"},
-    "docs/CARDS.md": {"fragments": "which load fragments (8 x 8 pieces of a tile in registers)"},
-}
-
-
-@pytest.mark.parametrize("page", TERMS)
-def test_a_term_is_explained_where_it_first_stands(page) -> None:
-    text = " ".join((ROOT / page).read_text().split())
-    for term, explained in TERMS[page].items():
-        words = " ".join(explained.split())
-        assert words in text, term
-        # Words of code and of links, as `num_stages` and schedules.md, are not the term's.
-        first = re.search(rf"(?<![\w/_-]){term}s?(?![\w./_:-]*\w)", text)
-        assert first and text.index(words) <= first.start() < text.index(words) + len(words), term
-
-
 def timed(record: str, dtype: str, name: str) -> Row:
     rows = read_rows(ROOT / "results" / record)
     return next(r for r in rows if (r.name, r.problem["dtype"]) == (name, dtype) and r.sizes in ("runtime", "peer"))

@@ -372,11 +372,6 @@ def test_a_file_that_holds_something_else_is_one_clear_line(error_of, tmp_path, 
     assert words in error_of("submit", "--check", written(tmp_path, changes))
 
 
-def test_files_that_cannot_be_read_are_one_clear_line(error_of):
-    assert "\\x1b[31mred.py: cannot be read" in error_of("submit", "--check", "\x1b[31mred.py")
-    assert "2 files, expected one" in error_of("submit", "--check", str(COMMITTED), str(COMMITTED))
-
-
 # --- what the cubin is made by -------------------------------------------------------------------------------------
 
 

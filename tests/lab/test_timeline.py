@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import json
-from collections import defaultdict
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from conftest import ROOT
 from timelines import ABOUT, CLOCK, NOTED, WHATS, WINDOW, timeline, written
 
 from tl_attention.codeproof.mark_places import NAMED_BARRIER
 from tl_attention.codeproof.marks import HEAD, LIMIT, MOST_BLOCKS, RECORDS
 from tl_attention.errors import InputError
-from tl_attention.lab.trace import chrome
 from tl_attention.lab.trace.flights import flights, in_flight, lanes
 from tl_attention.lab.trace.flows import flows
 from tl_attention.lab.trace.timeline import Line, Span, Timeline, What, Window, decoded
@@ -96,64 +92,6 @@ def test_a_file_has_all_of_it(tmp_path):
     assert Timeline.read(tmp_path / "trace.json") == timeline()
 
 
-@pytest.mark.parametrize(
-    "change,words",
-    [
-        (lambda told: told.update(form="another"), "form: expected 'tl-attention timeline 3', found 'another'"),
-        (lambda told: told.pop("lines"), "lines: the key is missing"),
-        (lambda told: told["about"].pop("name"), "about.name: the key is missing"),
-        (lambda told: told["about"].update(shape=[1]), r"about.shape: expected text, found the list \[1\]"),
-        (lambda told: told["about"].update(gpu="x"), "about.gpu: unknown key"),
-        (lambda told: told["about"].update(tile_cycles=[1.0]), "about.tile_cycles"),
-        (lambda told: told["lines"][0].update(role=0.0), r"lines\[0\].role: expected an integer, found 0.0"),
-        (lambda told: told["lines"][0]["marks"].__setitem__(2, 1.5), r"lines\[0\].marks\[2\]: expected an integer"),
-        (
-            lambda told: told["lines"][0].update(block=[1]),
-            r"lines\[0\].block: expected an integer, found the list \[1\]",
-        ),
-        (lambda told: told["lines"][0].update(times={"x": 1}), r"lines\[0\].times: expected a list, found a mapping"),
-        (lambda told: told["lines"][0].update(clock=2**63), r"lines\[0\].clock: "),
-        (
-            lambda told: told["lines"][0]["times"].__setitem__(0, 2**63 - 1),
-            r"lines\[0\].times: .* fall or are too large",
-        ),
-        (lambda told: told.update(mhz="x"), "mhz: expected a number, .* found 'x'"),
-        (lambda told: told.update(mhz=0), "mhz: expected at least 1"),
-        (lambda told: told.update(lines=[]), "lines: expected at least 1 entry"),
-        (lambda told: told.update(mhz=10**400), "the number 1000.* is not finite, or too large for a float"),
-        (lambda told: told.update(whats=told["whats"][:-1]), "arrives: 5 entries, expected 4, one a mark"),
-        (
-            lambda told: told["lines"][0].update(role=2),
-            r"lines\[0\].role: thread block 7, role 2, expected a role below 2",
-        ),
-        (
-            lambda told: told["lines"][1]["times"].pop(),
-            r"lines\[1\].times: thread block 7, role 1 has 11 times and 12 marks",
-        ),
-        (
-            lambda told: told["lines"][0]["marks"].__setitem__(2, 9),
-            r"lines\[0\].marks: thread block 7, role 0 has a mark 9, expected one below 5",
-        ),
-    ],
-)
-def test_a_damaged_file_is_one_line(tmp_path, change, words):
-    file = tmp_path / "trace.json"
-    timeline().write(file)
-    told = json.loads(file.read_text())
-    change(told)
-    file.write_text(json.dumps(told))
-    with pytest.raises(InputError, match=f"^{file}: no timeline: .*{words}") as refused:
-        Timeline.read(file)
-    assert "\n" not in str(refused.value)
-
-
-def test_a_file_that_is_not_there_or_no_json_is_one_line(tmp_path):
-    (tmp_path / "text").write_text("{")
-    for name, words in (("text", "no timeline: "), ("nothing", "cannot be read: No such file")):
-        with pytest.raises(InputError, match=f"^{tmp_path / name}: {words}"):
-            Timeline.read(tmp_path / name)
-
-
 # --- the Chrome trace ------------------------------------------------------------------------------------------------
 
 
@@ -161,76 +99,6 @@ def test_products_fly_from_issue_to_the_end_of_their_wait():
     found = timeline()
     flown = in_flight([*found.spans(found.lines[0])])
     assert [(span.start - CLOCK, span.end - CLOCK) for span in flown["mma0"]] == [(10, 70), (90, 99), (125, 190)]
-
-
-def hold(events: list[dict]) -> None:
-    """Holds events to the Trace Event Format: fields by phase, named threads, no two spans at once, arrows."""
-    named, slices, arrows = set(), defaultdict(list), defaultdict(list)
-    for event in events:
-        place = event["pid"], event.get("tid")
-        if event["ph"] == "M":
-            assert event["name"] in ("process_name", "thread_name") and isinstance(event["args"]["name"], str)
-            named.add(place)
-            continue
-        assert {"name", "cat", "ts", "pid", "tid"} <= event.keys() and {place, (event["pid"], None)} <= named
-        if event["ph"] == "X":
-            assert event["dur"] >= 0 and event["ts"] >= (slices[place] or [(0, 0)])[-1][1] - 1e-3
-            slices[place].append((event["ts"], event["ts"] + event["dur"]))
-        else:
-            assert event["ph"] in ("s", "f") and (event["ph"] == "s" or event["bp"] == "e")
-            arrows[event["cat"], event["id"]].append((event["ph"], event["ts"], place, event["name"]))
-    for (first, begin, _, name), (last, end, _, same) in arrows.values():
-        assert (first, last, name) == ("s", "f", same) and begin <= end
-    for arrow in arrows.values():
-        assert all(any(a - 1e-3 <= ts <= b + 1e-3 for a, b in slices[place]) for _, ts, place, _ in arrow)
-
-
-def written_events(found: Timeline, tmp_path) -> list[dict]:
-    chrome.write(found, tmp_path / "chrome.json")
-    told = json.loads((tmp_path / "chrome.json").read_text())
-    assert told["displayTimeUnit"] == "ns"
-    return told["traceEvents"]
-
-
-def test_a_chrome_trace_is_what_the_format_says(tmp_path):
-    events = written_events(timeline(), tmp_path)
-    hold(events)
-    assert len({(event["pid"], event["tid"]) for event in events if event["ph"] == "X"}) == 8
-
-
-def test_blocks_of_one_sm_have_threads_of_their_own(tmp_path):
-    found = timeline()
-    events = written_events(replace(found, lines=tuple(replace(line, sm=7) for line in found.lines)), tmp_path)
-    hold(events)
-    assert len({(event["pid"], event["tid"]) for event in events if event["ph"] == "X"}) == 8
-
-
-@pytest.mark.parametrize("name", ["best", "seed"])
-def test_recorded_timelines_are_such_traces_with_arrows(name, tmp_path):
-    events = written_events(Timeline.read(ROOT / "results/timelines" / f"{name}.json"), tmp_path)
-    hold(events)
-    assert sum(event["ph"] == "s" for event in events) > 700
-    names = {event["args"]["name"] for event in events if event["name"] == "thread_name"}
-    assert ("block 0, producer: V on its way" in names) == (name == "best")
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda events: events.pop(0),
-        lambda events: next(event for event in events if event["ph"] == "X").pop("dur"),
-        lambda events: next(event for event in events if event["ph"] == "X").update(dur=1e9),
-        lambda events: next(event for event in events if event["ph"] == "f").update(id=10**9),
-        lambda events: next(event for event in events if event["ph"] == "f").update(ts=1e9),
-        lambda events: next(event for event in events if event["ph"] == "s").update(tid=77),
-        lambda events: next(event for event in events if event["ph"] == "f").pop("bp"),
-    ],
-)
-def test_the_reader_of_the_format_refuses_another(change, tmp_path):
-    events = written_events(Timeline.read(ROOT / "results/timelines/seed.json"), tmp_path)
-    change(events)
-    with pytest.raises((AssertionError, KeyError, ValueError)):
-        hold(events)
 
 
 # --- who ended a wait ------------------------------------------------------------------------------------------------
@@ -336,16 +204,6 @@ def test_a_window_that_begins_later_shows_no_loads():
 def test_spans_lie_in_as_few_lanes_as_hold_them():
     spans = [Span(PRODUCT, *times, 0, 0) for times in ((0, 10), (5, 20), (10, 15), (12, 30), (20, 21))]
     assert [[span.start for span in lane] for lane in lanes(spans[::-1])] == [[0, 10, 20], [5], [12]]
-
-
-def test_sms_are_aligned_by_the_wall_clock():
-    found = timeline()
-    begun = [event["ts"] for event in chrome.events_of(found) if event["ph"] == "X" and event["name"] == "tile"]
-    assert begun[0] == 0.0 and found.zero(found.lines[0]) == CLOCK and found.zero(found.lines[2]) == CLOCK - 2000
-    faster = replace(found, mhz=2000.0)
-    assert faster.zero(faster.lines[2]) == CLOCK - 4000
-    issue = next(event for event in chrome.events_of(faster) if event.get("cat") == "issue")
-    assert issue["ts"] == 10 / 2000 and issue["dur"] == 20 / 2000
 
 
 def test_a_line_without_marks_is_no_damage():

@@ -142,38 +142,6 @@ def test_schedules_that_are_not_meant_for_a_head_size_are_left_out_with_a_line(f
     assert result.exit_code == 0 and "left out: d256 is meant for head_dim 256, not 128" in result.stderr
 
 
-BAD = {
-    "a schedule that is none": (["bets"], "did you mean best?"),
-    "a head size that is none": (["--head-dim", "100"], "head_dim 100 is not supported"),
-    "a schedule for another head size": (
-        ["d256", "--shape", "1,8,64,128"],
-        "d256 is for head_dim 256, not 128: expected --shape 1,8,64,256",
-    ),
-    "window": (["--window", "-2,0"], "window_size is (-2, 0), expected two integers"),
-    "a window wider than any sequence": (
-        ["--window", "99999999999,5"],
-        "--window: '99999999999,5' hides no key of a sequence, expected at most 1073741824 keys on a side",
-    ),
-    "a shape that is none": (["--shape", "1,8/0,64,128"], "'1,8/0,64,128' is not a shape"),
-    "two head sizes": (["--shape", "1,8,64,128", "--head-dim", "64"], "--head-dim: expected it without --shape"),
-    "sms": (["--sms", "0"], "0 is not in the range 1<=x<=1024"),
-    "a label that is not safe": (["inferred_64x128_t7"], "inferred_64x128_t7"),
-}
-
-
-@pytest.mark.parametrize("name", BAD)
-def test_bad_input_is_told_in_one_line_before_anything_is_compiled(name, filled, error_of) -> None:
-    options, words = BAD[name]
-    assert words in error_of("warm", *options)
-    assert not filled
-
-
-def test_a_schedule_that_is_refused_is_told_with_its_line(filled, error_of, changed_seed) -> None:
-    path = changed_seed("3,                              1,      -1,    2]", "1, 2, -1, 3]")
-    assert "refused: order: scale(t) overwrites scores_scale" in error_of("warm", path)
-    assert not filled
-
-
 def test_a_kernel_that_fails_is_told_and_the_others_are_still_compiled(filled, cli, monkeypatch) -> None:
     def fill(candidates: Sequence[Candidate]) -> Iterator[tuple[Candidate, Compiled | None]]:
         for candidate in candidates:

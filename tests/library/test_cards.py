@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pytest
 from mutations import shipped
+from stand_in import gpus
 
 from tl_attention.errors import InputError, ScheduleRefused
 from tl_attention.kernels.preflight import check_limits, refuse_unless_safe, verdicts
 from tl_attention.kernels.registry import LOWERINGS, lowering_of
-from tl_attention.lab.measure import device
 from tl_attention.lab.measure.device import VisibleGpu, another_gpu, card_at_hand
 from tl_attention.lab.show.explain import explain
 from tl_attention.problem.card import ARCHS, CARDS, HOPPER, Card, card_of, known_card
@@ -19,6 +19,7 @@ from tl_attention.program.limits import check_fits
 from tl_attention.program.planned import Planned
 from tl_attention.schedule.files.conditions import Case
 
+__all__ = ["gpus"]
 BEST = shipped()["best"]
 SHAPE = AttentionShape(1, 2, 64, 64, 128)
 # CUDA C++ Programming Guide, technical specifications per compute capability: KiB of shared memory of an SM and of a
@@ -30,18 +31,6 @@ SPECIFIED = {
     (9, 0): (228, 227, 2048, 32),
     (12, 0): (100, 99, 1536, 24),
 }
-
-
-@pytest.fixture
-def gpus(monkeypatch):
-    """Gives a function that sets the visible GPUs from here on."""
-
-    def stand(*found: VisibleGpu) -> None:
-        monkeypatch.setattr(device, "visible_gpus", lambda: found)
-        card_at_hand.cache_clear()
-
-    yield stand
-    card_at_hand.cache_clear()
 
 
 def test_the_cards_are_those_of_the_guide():

@@ -92,23 +92,6 @@ def test_every_size_has_a_default_that_is_meant_for_it_and_fits() -> None:
             check_limits(Planned(named.schedule), size)
 
 
-def test_what_is_made_for_another_size_is_told(cli, error_of) -> None:
-    assert cli("check", "d192_128").stdout == "d192_128: proved safe at head_dim 192/128\n"
-    assert cli("check", "best", "--head-dim", "104").stdout == "best: proved safe at head_dim 104\n"
-    found = error_of("check", "experiments/block_N_144", "--head-dim", "192/128")
-    memory = (128 * 192 + 2 * 144 * 192 + 2 * 144 * 128) * 2 + 1024
-    assert (
-        f"needs {memory:,} bytes of shared memory, the SM has 232,448: ((block_M 128 + 2 buffers * block_N 144) * "
-        in (found)
-    )
-    assert "head_dim 192 + 2 buffers * block_N 144 * head_dim_v 128) * 2 bytes after 1,024 that hold" in found
-    assert "is for head_dim 192/128, not 192: expected --shape 1,1,64,192/128" in error_of(
-        "run", "d192_128", "--shape", "1,1,64,192"
-    )
-    found = error_of("check", "experiments/output_tma", "--head-dim", "192/128")
-    assert "tma goes through Q's tile, of 192 columns, and the output's has 128: expected vector or direct" in found
-
-
 # --- the oracle -------------------------------------------------------------------------------------------------------
 
 

@@ -9,7 +9,7 @@ from test_mma_sync_table import told
 from tiers import exhaustive
 
 from tl_attention.compiler.compile import compile_kernel
-from tl_attention.errors import InputError, ScheduleRefused
+from tl_attention.errors import ScheduleRefused
 from tl_attention.kernels.preflight import refuse_unless_safe
 from tl_attention.lab.machine_code.of_kernel import MachineCode
 from tl_attention.lab.measure.published import space
@@ -55,43 +55,6 @@ def test_reading_undoes_writing_whatever_is_on():
     ]
     assert len(found) == 16 * 8 - 8 == len({str(one) for one in found})
     assert [parse(str(one)) for one in found] == found
-
-
-@pytest.mark.parametrize(
-    "text, words",
-    [
-        *(
-            (text, r"expected \(head_dim, block_M, block_N, warps\): async\[\+eager\]")
-            for text in (
-                "(128, 64, 64): async",
-                "(128, 64, 64, -4): async",
-                "(128, 64, 64, 04): async+load_2_2_2_fragments",
-                "(128, 64, 64, 4)",
-                "(128, 64, 64, 4): eager+load_2_2_2_fragments",
-                "(128, 64, 64, 4): async+eager",
-                "(128, 64, 64, 4): async+eagre+load_2_2_2_fragments",
-                "(128, 64, 64, 4): async+load_0_0_fragments",
-                "(128, 64, 64, 4): async+async+load_2_2_2_fragments",
-                "(128, 64, 64, 4): async+load_2_2_2_fragments+load_0_2_2_fragments",
-                "(128, 64, 64, 4): async+swizzled+eager+load_2_2_2_fragments",
-            )
-        ),
-        ("(128, 64, 64, 4): async+load_0_4_2_fragments", "4 fragments of K at a time, expected 0, .* or 2, one step's"),
-        ("(128, 64, 64, 3): async+load_2_2_2_fragments", "threads: expected a multiple of 128, found 96$"),
-        ("(128, 96, 64, 4): async+load_2_2_2_fragments", "block_M: expected a multiple of 64, found 96$"),
-        ("(128, 64, 24, 4): async+load_2_2_2_fragments", "block_N: expected a multiple of 16, found 24$"),
-        ("(100, 64, 64, 4): async+load_2_2_2_fragments", "head_dim 100, expected a multiple of 16 up to 256$"),
-        ("(512, 64, 64, 4): async+load_2_2_2_fragments", "head_dim 512, expected a multiple of 16 up to 256$"),
-        ("(128, 64, 64, 4): async+load_0_0_0_fragments+buffer", "none can come a step before its product; expected no"),
-        ("(128, 64, 64, 16): async+load_2_2_2_fragments", "512 threads do not fit block_M 64: each of 16 warps"),
-    ],
-)
-def test_a_mistake_is_one_line_with_what_is_wrong_and_what_was_expected(cli, text, words):
-    with pytest.raises(InputError, match=rf"(?s)^configuration '\({text[1:12]}.*' ?:? .*{words}") as error:
-        resolve(text)
-    assert len(str(error.value).splitlines()) == 1
-    result = cli("check", text)
-    assert result.exit_code == 2 and result.stderr.startswith("error: configuration ") and result.stdout == ""
 
 
 # --- schedules
@@ -231,27 +194,3 @@ def test_the_notation_is_a_schedules_name():
     assert found.schedule == schedule_of(parse(EXAMPLE)) and resolve(EXAMPLE) is found
     shape = AttentionShape(1, 2, 256, 256, 128)
     assert compiled.schedule_of(EXAMPLE, shape, RTX_3090) == found.schedule
-
-
-def test_commands_take_it_as_a_name(cli):
-    proved = cli("check", EXAMPLE, "--arch", "sm_86")
-    assert proved.exit_code == 0
-    assert proved.stdout == f"{EXAMPLE}: proved safe at head_dim 128 on sm_86 (RTX 3090)\n"
-    told = cli("explain", EXAMPLE)
-    assert told.exit_code == 0 and "keep     Q in registers" in told.stdout
-    other = EXAMPLE.replace("+buffer", "")
-    differs = cli("diff", EXAMPLE, other, "--no-code")
-    assert differs.exit_code == 0 and "group" in differs.stdout
-
-
-def test_it_is_meant_for_its_own_head_dim(error_of):
-    for text, sizes in ((EXAMPLE, "128"), (SHIPPED["mma_sync"].label, "64 and 128")):
-        instead = f"expected --shape 1,2,64,{sizes.split()[0]}"
-        assert error_of("run", text, "--shape", "1,2,64,192") == f"{text} is for head_dim {sizes}, not 192: {instead}"
-    words = "refused: needs 280 registers per thread for fragments alone"
-    assert words in error_of("check", "(128, 128, 64, 4): async+load_0_0_2_fragments")
-
-
-def test_a_submission_needs_a_name_that_a_file_gives(cli, tmp_path):
-    result = cli("submit", EXAMPLE, "--output", str(tmp_path / "out.py"))
-    assert result.exit_code == 2 and "no name for the submission" in result.stderr

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from gradients import flash_on_cpu
-from on_cpu import on_cpu
+from on_cpu import launches, on_cpu
 from torch._subclasses import FakeTensorMode
 
 from tl_attention import InputError, register_transformers
@@ -19,21 +19,13 @@ from tl_attention.op.integrations.sequences import Note, note_of
 from tl_attention.problem.mask import CAUSAL, FULL, Mask
 from tl_attention.problem.shape import AttentionShape
 
-__all__ = ["flash_on_cpu", "on_cpu"]
+__all__ = ["flash_on_cpu", "launches", "on_cpu"]
 LAYER = SimpleNamespace(is_causal=True)
 
 
 @pytest.fixture(autouse=True)
 def nothing_said(monkeypatch) -> None:
     monkeypatch.setattr(hugging_face, "_said", set())
-
-
-@pytest.fixture
-def launches(on_cpu) -> list[dict]:
-    """Returns a list that gets the tensors of each launch."""
-    found: list[dict] = []
-    on_cpu.fault = found.append
-    return found
 
 
 class Sdpa:

@@ -13,7 +13,6 @@ from tiers import exhaustive, sampled
 from tl_attention.errors import ScheduleRefused
 from tl_attention.kernels.preflight import refuse_unless_safe
 from tl_attention.kernels.registry import lowering_of
-from tl_attention.lab.show.explain import explain
 from tl_attention.problem.card import HOPPER, Card
 from tl_attention.problem.mask import CAUSAL
 from tl_attention.problem.shape import AttentionShape
@@ -216,11 +215,3 @@ def test_setmaxnreg_moves_what_a_share_has():
 def test_what_does_not_fit_beside_the_others_is_refused_with_the_arithmetic(schedule, head_dim, words):
     with pytest.raises(ScheduleRefused, match=words):
         refuse_unless_safe(Planned(schedule), head_dim)
-
-
-def test_explain_and_label_have_it():
-    text = explain(Planned(SHORT))
-    assert "shared memory: 115,712 of 115,712 bytes" in text and "registers: 122 of 232 for fragments" in text
-    assert "* kernel.blocks_per_sm 2: 2 thread blocks share an SM" in text
-    assert "  kernel.blocks_per_sm 1: a thread block has an SM to itself" in explain(Planned(shipped()["best"]))
-    assert Schedule.from_label(SHORT.label) == SHORT and "kernel.blocks_per_sm=2" in SHORT.label

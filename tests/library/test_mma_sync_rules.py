@@ -1,6 +1,5 @@
 """mma_sync refuses by rules, each with its words and its key."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +8,7 @@ from mma_sync_schedules import EAGER, SHIPPED, changed
 from mutations import SCHEDULES, shipped
 from pydantic import ValidationError
 
-from tl_attention.errors import InputError, ScheduleRefused
+from tl_attention.errors import ScheduleRefused
 from tl_attention.kernels.preflight import refuse_unless_safe
 from tl_attention.kernels.registry import lowering_of
 from tl_attention.problem.mask import FULL
@@ -17,77 +16,7 @@ from tl_attention.problem.variant import Variant
 from tl_attention.program.derivation import derive
 from tl_attention.program.planned import Planned
 from tl_attention.program.program import Operation
-from tl_attention.schedule.files.schedule_file import load
 from tl_attention.schedule.schedule import Schedule
-
-# Of a file that says `base: mma_sync/eager`: its lines, and the error.
-REFUSED = {
-    "rows for each warp": (
-        "block_M: 192\nthreads: 256",
-        "threads: 256 threads do not fit block_M 192: each of 8 warps computes 16 rows at a time, so expected block_M to be "
-        "a multiple of 128",
-    ),
-    "keys of mma1": ("split: {mma1: [16, 16, 16, 32]}", "split.mma1: 80 columns in total, expected block_N 64"),
-    "an option of warp_specialized": (
-        "kernel: {cluster: 1}",
-        "kernel.cluster: only lowering warp_specialized takes it, remove it from lowering mma_sync",
-    ),
-    "another": ("kernel: {ping_pong: true}", "kernel.ping_pong: only lowering warp_specialized takes it, remove it"),
-    "of the softmax": ("softmax: {row_max: chains}", "softmax.row_max: only lowering warp_specialized takes it"),
-    "a wait for a product": (
-        "wait_before: {mma1: exp}",
-        "wait_before.mma1: only lowering warp_specialized takes it, remove it from lowering mma_sync",
-    ),
-    "a release": ("release_before: {load_k: exp}", "release_before: only lowering warp_specialized takes it"),
-    "a chunk that is none": (
-        "wait_before: {load_k: mma0}",
-        "wait_before.load_k: no statement mma0 in this schedule: split.mma0",
-    ),
-    "fragments are cut with their product": (
-        "wait_before: {load_k: frag_k}",
-        "wait_before.load_k: no statement frag_k in this schedule: split.mma0 cuts it into frag_k.0 to frag_k.7",
-    ),
-    "Q stays in registers": (
-        "kernel: {q_operand: registers}",
-        "group[1]: no statement frag_q.0 in this schedule: lowering mma_sync has none with these options",
-    ),
-    "buffers that the place decides": (
-        "kernel: {k_stages: 1}",
-        "kernel.k_stages: load_k has a position, which says how many buffers it fills: expected -1 for it, or no k_stages",
-    ),
-    "a fused statement": (
-        "wait_before: {load_k: max_init}",
-        "wait_before.load_k: max_init has no place of its own here, expected another statement",
-    ),
-}
-# Options of this lowering alone, in a file that says `base: best`.
-REFUSED_ELSEWHERE = {
-    "kernel: {swizzle: false}": "kernel.swizzle: only lowering mma_sync takes it, remove it from lowering warp_specialized",
-    "kernel: {ldmatrix: x2}": "kernel.ldmatrix: only lowering mma_sync takes it",
-    "split: {mma0: [64, 64]}": "split.mma0: only lowering mma_sync takes it",
-    "wait_before: {load_k: exp.0}": "wait_before.load_k: only lowering mma_sync takes it",
-}
-
-
-def error_of(tmp_path: Path, base: str, text: str) -> str:
-    """Returns the error of a file of this base, with its line and its key in front."""
-    file = tmp_path / "mine.yaml"
-    file.write_text(f"base: {base}\n{text}\n")
-    with pytest.raises(InputError) as error:
-        load(file)
-    assert "\n" not in str(error.value)
-    return str(error.value).partition(".yaml:")[2].partition(": ")[2]
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_what_it_does_not_take_is_refused_in_one_line(name, tmp_path):
-    text, words = REFUSED[name]
-    assert words in error_of(tmp_path, "mma_sync/eager", text)
-
-
-@pytest.mark.parametrize("text", REFUSED_ELSEWHERE)
-def test_others_do_not_take_its_options(text, tmp_path):
-    assert REFUSED_ELSEWHERE[text] in error_of(tmp_path, "best", text)
 
 
 def test_others_have_no_loads_of_fragments():

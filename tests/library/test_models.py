@@ -118,21 +118,22 @@ def test_padding_between_tokens(launches, device):
         logits(model_of("Gemma2", device), "tl_attention", behind, attention_mask=whole)
 
 
-def test_an_encoder_sees_no_padding(launches, device):
+@pytest.mark.parametrize("is_padded", [False, True])
+def test_an_encoder_sees_all_tokens_and_no_padding(launches, device, is_padded):
     import transformers
 
     torch.manual_seed(5)
     sizes = {"hidden_size": 128, "intermediate_size": 64, "num_hidden_layers": LAYERS, "num_attention_heads": 4}
     config = transformers.BertConfig(**sizes, vocab_size=97, initializer_range=0.15)
     model = transformers.BertModel(config, add_pooling_layer=False).to(device, torch.bfloat16).eval()
-    ids, mask = padded(device, "right")
+    ids, mask = padded(device, "right") if is_padded else (tokens(device, 2, 15), None)
     found = []
     for implementation in ("tl_attention", "sdpa"):
         model.set_attn_implementation(implementation)
         with torch.no_grad():
             found.append(model(ids, attention_mask=mask).last_hidden_state.double())
     assert (found[0] - found[1]).norm() <= 0.05 * found[1].norm()
-    assert [variant.packed for variant in launches] == [True] * LAYERS
+    assert [(variant.packed, variant.mask) for variant in launches] == [(is_padded, FULL)] * LAYERS
 
 
 def test_a_static_cache_runs_on_sdpa_and_is_right(launches, device):
@@ -145,22 +146,6 @@ def test_a_static_cache_runs_on_sdpa_and_is_right(launches, device):
             model.set_attn_implementation(implementation)
             found.append(model.generate(ids, cache_implementation="static", **options))
     assert found[0].equal(found[1])
-
-
-def test_an_encoder_sees_all_tokens(launches, device):
-    import transformers
-
-    torch.manual_seed(5)
-    sizes = {"hidden_size": 128, "intermediate_size": 64, "num_hidden_layers": LAYERS, "num_attention_heads": 4}
-    config = transformers.BertConfig(**sizes, vocab_size=97, initializer_range=0.15)
-    model = transformers.BertModel(config, add_pooling_layer=False).to(device, torch.bfloat16).eval()
-    found = []
-    for implementation in ("tl_attention", "sdpa"):
-        model.set_attn_implementation(implementation)
-        with torch.no_grad():
-            found.append(model(tokens(device, 2, 15)).last_hidden_state.double())
-    assert (found[0] - found[1]).norm() <= 0.05 * found[1].norm()
-    assert [variant.mask for variant in launches] == [FULL] * LAYERS
 
 
 @pytest.mark.parametrize("device", [pytest.param("cuda", marks=pytest.mark.gpu)], indirect=True)

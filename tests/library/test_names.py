@@ -102,37 +102,6 @@ def test_a_label_is_a_schedule_without_a_file() -> None:
     assert (found.schedule.label, found.sources, found.head_dims) == (label, (), (64, 128))
 
 
-@pytest.mark.parametrize(
-    "text, words",
-    [
-        ("bets", "no schedule is named 'bets': did you mean best? `tl-attention list` shows all"),
-        ("Seed", "did you mean seed? "),
-        ("schedules/seed", "no schedule is named 'schedules/seed': did you mean seed? "),
-        ("blok_M_192", "did you mean experiments/block_M_192 or "),
-        ("ptx", "no schedule is named 'ptx', expected a name that"),
-        ("rows", "did you mean experiments/causal/rows or mma_sync/rows? "),
-        (
-            "xyzzy",
-            "no schedule is named 'xyzzy', expected a name that `tl-attention list` shows, a file NAME.yaml or a",
-        ),
-        ("", "no schedule is named ''"),
-        ("../schedules/best", "did you mean best? "),
-        ("experiments/../best", "did you mean best? "),
-        ("none.yaml", "none.yaml: cannot be read: No such file"),
-        ("pipelined_128x128_t256_n2x", "label: 'pipelined_128x128_t256_n2x' is not a schedule's label"),
-        ("experiments", "experiments: a folder of schedules, expected one of them, such as experiments/block_M_192"),
-        (".", ".: a folder without schedules"),
-        ("a\0.yaml", "cannot be read: no file has such a name"),
-        ("a\0", r"no schedule is named 'a\x00'"),
-        ("x" * 5000, "no schedule is named 'xxx"),
-    ],
-)
-def test_what_no_schedule_is_called_is_told_in_one_line(text, words, empty) -> None:
-    with pytest.raises(InputError) as error:
-        resolve(text)
-    assert words in str(error.value) and "\n" not in str(error.value) and len(str(error.value)) < 300
-
-
 def test_a_folder_is_its_schedules_sorted_and_a_part_of_the_catalogue_is_its_names(empty) -> None:
     Path("mine").mkdir()
     for name in ("b.yaml", "a.yaml", "note.txt"):
@@ -143,13 +112,6 @@ def test_a_folder_is_its_schedules_sorted_and_a_part_of_the_catalogue_is_its_nam
     Path("mine2").mkdir()
     with pytest.raises(InputError, match=r"mine2: a folder without schedules, expected files \*\.yaml in it"):
         expand("mine2")
-
-
-@pytest.mark.parametrize("command", ["explain", "run", "submit"])
-def test_a_command_for_one_schedule_tells_a_folder_and_a_schedule_in_it(command, error_of, empty) -> None:
-    Path("mine").mkdir()
-    shutil.copy(SCHEDULES / "seed.yaml", "mine/a.yaml")
-    assert error_of(command, "mine") == "mine: a folder of schedules, expected one of them, such as mine/a.yaml"
 
 
 def test_commands_for_many_schedules_take_a_folder(cli, empty) -> None:
@@ -197,19 +159,6 @@ def test_shipped_schedules_are_safe_where_they_are_meant_for(names, cli, empty) 
     assert lines["best"] == "proved safe at head_dim 64 and 128"
 
 
-def test_a_head_size_that_a_file_is_not_meant_for_is_refused_with_the_one_to_ask_for(
-    error_of, empty, monkeypatch
-) -> None:
-    path = SCHEDULES / "experiments/seed/seed_stages4.yaml"
-    words = "seed_stages4 is for head_dim 64, not 128: expected"
-    for command in ("run", "bench"):
-        assert error_of(command, "seed_stages4", "--shape", "4,64,8192,128") == f"{words} --shape 4,64,8192,64"
-        assert error_of(command, "seed_stages4", "--head-dim", "128") == f"{words} --head-dim 64"
-    assert error_of("submit", "seed_stages4") == f"{path}:5: refused: head_dims: it is meant for head_dim 64, not 128"
-    assert "needs 294,912 bytes" in error_of("check", "seed_stages4", "--head-dim", "128")
-    assert resolve("best").meant_for == "is meant for head_dim 64 and 128"
-
-
 def test_bench_leaves_out_aloud_what_is_not_meant_for_the_head_size(cli, empty, monkeypatch) -> None:
     from tl_attention.lab.measure import bench
 
@@ -223,27 +172,6 @@ def test_bench_leaves_out_aloud_what_is_not_meant_for_the_head_size(cli, empty, 
     names.clear()
     cli("bench", *catalogue.names(), "--dtype", "fp16", "--shape", "1,1,64,64")
     assert names == [name for name in catalogue.names() if 64 in resolve(name).head_dims]
-
-
-@pytest.mark.parametrize("command", [["list"], ["check"], ["bench"], ["run"], ["explain"], ["diff", "best"]])
-def test_an_empty_argument_names_no_schedule(command, error_of, empty) -> None:
-    assert error_of(*command, "").startswith("no schedule is named '', expected a name that ")
-
-
-@pytest.mark.parametrize(
-    "arguments, words",
-    [
-        (["list"], "best"),
-        (["check", "best"], "best: proved safe"),
-        (["explain", "best"], "Steady state"),
-        (["check", "--schema"], "json-schema.org"),
-        (["diff", "best", "seed", "--no-code"], "lowering: warp_specialized -> pipelined"),
-        (["report", ROOT / "results/bench-h200-L-causal.jsonl"], "best_causal"),
-    ],
-)
-def test_commands_work_from_an_empty_folder_and_leave_it_empty(arguments, words, cli, empty) -> None:
-    result = cli(*arguments)
-    assert result.exit_code == 0 and words in result.stdout and not list(empty.iterdir())
 
 
 @exhaustive

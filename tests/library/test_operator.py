@@ -11,7 +11,7 @@ import pytest
 import torch
 from gradients import flash_on_cpu
 from mutations import SCHEDULES
-from on_cpu import Kernels, on_cpu
+from on_cpu import Graphs, Kernels, both, on_cpu
 from tiers import sampled
 from torch import Tensor
 from torch._subclasses import FakeTensorMode
@@ -46,10 +46,6 @@ def drawn(options: dict[str, Any], seq_q: int = 5, seq_kv: int = 9, batch: int =
     return [half(batch, *((n, h) if swapped else (h, n)), d, **more) for h, n, d in lengths]
 
 
-def both(found: Any) -> tuple[Tensor, ...]:
-    return found if isinstance(found, tuple) else (found,)
-
-
 @pytest.fixture(autouse=True)
 def nothing_compiled_before() -> None:
     torch._dynamo.reset()
@@ -68,13 +64,8 @@ def test_a_compiled_call_has_no_break_and_gives_what_the_call_gives(name, backen
 @pytest.mark.parametrize("layout", ["bhsd", "bshd"])
 def test_one_graph_serves_all_lengths(layout, on_cpu: Kernels) -> None:
     options = {"causal": True, "layout": layout, "return_lse": True}
-    graphs = []
-
-    def counted(graph: Any, inputs: Any) -> Any:
-        graphs.append(graph)
-        return graph
-
-    call = torch.compile(lambda *inputs: attention(*inputs, **options), fullgraph=True, dynamic=True, backend=counted)
+    graphs = Graphs()
+    call = torch.compile(lambda *inputs: attention(*inputs, **options), fullgraph=True, dynamic=True, backend=graphs)
     # Sizes that are equal in the first call are one symbol to PyTorch.
     for lengths in ((5, 9, 3), (7, 7, 2), (12, 300, 4), (9, 5, 3)):
         inputs = drawn(options, *lengths)

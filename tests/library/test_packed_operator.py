@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from gradients import exact, flash_on_cpu, visible
-from on_cpu import Kernels, on_cpu
+from on_cpu import Graphs, Kernels, both, on_cpu
 from test_packed import half, offsets
 from torch import Tensor
 from torch._subclasses import FakeTensorMode
@@ -41,10 +41,6 @@ def drawn(*lengths: tuple[int, int], **more: Any) -> list[Tensor]:
 LENGTHS = (5, 9), (0, 7), (6, 3)
 
 
-def both(found: Any) -> tuple[Tensor, ...]:
-    return found if isinstance(found, tuple) else (found,)
-
-
 def used(found: Any, options: dict[str, Any]) -> list[Tensor]:
     """Returns what a call computed, without rows that are left as they were."""
     return [*both(found)] if options.get("zero_unused") or "seqused_q" not in options else []
@@ -62,17 +58,12 @@ def test_a_compiled_call_has_no_break_and_gives_what_the_call_gives(name, on_cpu
 
 
 def test_one_graph_serves_all_batches(on_cpu: Kernels) -> None:
-    graphs = []
-
-    def counted(graph: Any, inputs: Any) -> Any:
-        graphs.append(graph)
-        return graph
-
+    graphs = Graphs()
     call = torch.compile(
         lambda q, k, v, cu_q, cu_k, most_q, most_k: attention_varlen(q, k, v, cu_q, cu_k, most_q, most_k, causal=True),
         fullgraph=True,
         dynamic=True,
-        backend=counted,
+        backend=graphs,
     )
     # Sizes that are equal in the first call are one symbol to PyTorch, and there are 4 heads.
     for lengths in ((*LENGTHS, (8, 1)), ((7, 8), (2, 3)), ((30, 40), (12, 11), (9, 10), (3, 4)), ((70, 90), (5, 6))):

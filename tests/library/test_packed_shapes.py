@@ -39,20 +39,6 @@ def test_lengths_are_read_as_they_are_written(text) -> None:
     assert parse_lengths(lengths_text(found)) == found
 
 
-@pytest.mark.parametrize(
-    "text", ["8y,4,64", "8x-1,4,64", "0x5,4,64", "1x5,4", "2x5+,4,64", "2x5,4/3,64", "2x5,4,65", "9999999x1,1,64"]
-)
-def test_a_text_that_names_none_gets_one_line(text) -> None:
-    with pytest.raises(InputError, match="shape: ") as refusal:
-        AttentionShape.parse(text)
-    assert "\n" not in str(refusal.value)
-
-
-def test_a_number_that_is_missing_is_no_packed_problem() -> None:
-    with pytest.raises(InputError, match="is not a shape"):
-        AttentionShape.parse("8,4096,64")
-
-
 def test_bytes_and_pairs_are_those_of_all_sequences() -> None:
     shape = AttentionShape.parse("500+3/70+0/9,4/2,64", causal=True)
     alone = [shape.sequence(n) for n in range(3)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import random
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 from conftest import ROOT
+from told import MISTAKES, file_of
 
 from tl_attention.errors import InputError
 from tl_attention.schedule.files import yaml_text
@@ -71,10 +71,10 @@ def single_mistakes() -> Iterator[tuple[str, Any]]:
     yield from (("pipeline", 1), ("block_m", 128))
 
 
-MISTAKES = list(single_mistakes())
+WRONG = list(single_mistakes())
 
 
-@pytest.mark.parametrize("key, value", MISTAKES, ids=[f"{key}={value}"[:40] for key, value in MISTAKES])
+@pytest.mark.parametrize("key, value", WRONG, ids=[f"{key}={value}"[:40] for key, value in WRONG])
 def test_the_schema_rejects_a_single_mistake_that_the_loader_rejects(key, value, validator, tmp_path) -> None:
     fields = copy.deepcopy(SEED) | {key: value}
     assert not loads(fields, tmp_path)
@@ -92,20 +92,6 @@ def test_the_schema_and_the_loader_know_the_same_defaults(key, validator, tmp_pa
     fields = {name: value for name, value in SEED.items() if name != key}
     assert loads(fields, tmp_path) and validator.is_valid(fields)
     assert validator.schema["properties"][key]["default"] == ScheduleKeys(**fields).model_dump()[key]
-
-
-BROKEN_RULES = (
-    *(("threads", value) for value in (128, 512)),
-    *((key, value) for key in ("order", "stage", "group") for value in (None, [])),
-    *((key, [*SEED[key][:-1], 18]) for key in ("order", "stage")),
-    *(("group", [*SEED["group"][:-1], group]) for group in ([], [14, 14])),
-)
-
-
-@pytest.mark.parametrize("key, value", BROKEN_RULES, ids=str)
-def test_rules_between_keys_are_for_the_loader(key, value, validator, tmp_path) -> None:
-    fields = SEED | {key: value}
-    assert not loads(fields, tmp_path) and validator.is_valid(fields)
 
 
 @pytest.mark.parametrize("key", ["group", "order", "stage"])
@@ -138,36 +124,13 @@ def test_what_editors_do_to_a_file_does_not_matter(change, tmp_path, seed_path) 
     assert load(path) == load(seed_path)
 
 
-def test_a_mistake_in_a_list_over_many_lines_is_shown_at_its_own_line(tmp_path) -> None:
-    path = tmp_path / "lines.yaml"
-    path.write_text(yaml.safe_dump(SEED | {"order": [-1, 0, 3, 1, -1, 99]}, default_flow_style=False, sort_keys=False))
-    line = path.read_text().splitlines().index("- 99") + 1
-    with pytest.raises(InputError, match=rf"lines\.yaml:{line}: order\[5\]: position 99, expected each of 0 to 3"):
-        load(path)
-
-
 # --- mistakes --------------------------------------------------------------------------------------------------------
-
-
-# The files and, to the letter, what `tl-attention check` says of them.
-TABLE = yaml.safe_load(Path(__file__).with_name("yaml_mistakes.yaml").read_text())
-
-
-@pytest.mark.parametrize("row", TABLE, ids=lambda row: row["mistake"])
-def test_every_mistake_has_its_line_and_its_words(row, mine, cli, monkeypatch, tmp_path) -> None:
-    mine(row["file"])
-    monkeypatch.chdir(tmp_path)
-    result = cli("check", "mine.yaml")
-    assert result.exit_code == 2 and not result.stdout
-    assert [line.removeprefix("error: ") for line in result.stderr.splitlines()] == row["says"]
-    # The words of PyYAML's parser and of pydantic are theirs.
-    assert not re.search(r"token|scalar|block mapping|flow sequence|mapping values|pydantic", result.stderr)
 
 
 def test_a_file_is_read_alike_by_libyaml_and_without_it(tmp_path, monkeypatch) -> None:
     """The files are those that ship and those with mistakes, with a character more or another."""
     draw, path = random.Random(7), tmp_path / "mine.yaml"
-    texts = [file.read_text() for file in (ROOT / "schedules").rglob("*.yaml")] + [row["file"] for row in TABLE]
+    texts = [file.read_text() for file in (ROOT / "schedules").rglob("*.yaml")] + [file_of(row) for row in MISTAKES]
     for text in draw.choices([text for text in texts if 0 < len(text) < 2000], k=500):
         at = draw.randrange(len(text))
         path.write_text(

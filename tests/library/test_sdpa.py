@@ -9,7 +9,7 @@ from itertools import product
 import pytest
 import torch
 from gradients import exact, flash_on_cpu, operators, visible
-from on_cpu import on_cpu
+from on_cpu import launches, on_cpu
 from torch.nn import attention as registry
 from torch.nn.attention.varlen import AuxRequest, varlen_attn
 
@@ -21,7 +21,7 @@ from tl_attention.op.integrations import sdpa
 from tl_attention.problem.mask import CAUSAL, FULL, Mask
 from tl_attention.problem.shape import AttentionShape
 
-__all__ = ["flash_on_cpu", "on_cpu", "operators"]
+__all__ = ["flash_on_cpu", "launches", "on_cpu", "operators"]
 aten = torch.ops.aten
 # Those that this torch has.
 REPLACED = [name for name in sdpa.REPLACED if hasattr(aten, name)]
@@ -35,14 +35,6 @@ def restored():
     yield
     if registry.current_flash_attention_impl():
         registry.restore_flash_attention_impl()
-
-
-@pytest.fixture
-def launches(on_cpu) -> list[dict]:
-    """Returns a list that gets the tensors of each launch."""
-    found: list[dict] = []
-    on_cpu.fault = found.append
-    return found
 
 
 @pytest.fixture

@@ -11,20 +11,19 @@ from code_mutants.reading import prove
 from golden_kernels import KERNELS
 from mutations import shipped
 from once import lowered, proved
-from stand_in import compiled_for
+from stand_in import compiled_for, gpus
 from tiers import sampled
 
 from tl_attention import attention
 from tl_attention.errors import ScheduleRefused
-from tl_attention.lab.measure import device
 from tl_attention.lab.measure.candidate import Candidate
-from tl_attention.lab.measure.device import VisibleGpu, card_at_hand
+from tl_attention.lab.measure.device import VisibleGpu
 from tl_attention.problem.card import HOPPER
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.variant import Variant
 from tl_attention.program.planned import Planned
 
-__all__ = ["compiled_for"]
+__all__ = ["compiled_for", "gpus"]
 
 STATIC, DYNAMIC = KERNELS["best, 114 SMs"], KERNELS["best_causal, 114 SMs"]
 # A kernel, and its blocks: with clusters of two an odd SM is left out, and there is one cluster at least.
@@ -70,7 +69,7 @@ def test_attention_asks_the_device(compiled_for):
 
 
 @pytest.mark.parametrize(
-    "gpus,sms,arch",
+    "visible,sms,arch",
     [
         ((), HOPPER.sms, "sm_90a"),
         (
@@ -86,13 +85,9 @@ def test_attention_asks_the_device(compiled_for):
         ((VisibleGpu("GPU-0", "Orin", (8, 7), 16),), HOPPER.sms, "sm_90a"),
     ],
 )
-def test_what_is_measured_is_compiled_for_the_gpu_at_hand(gpus, sms, arch, monkeypatch):
-    monkeypatch.setattr(device, "visible_gpus", lambda: gpus)
-    card_at_hand.cache_clear()
-    try:
-        candidate = Candidate("best", AttentionShape(1, 2, 64, 64, 128), Planned(shipped()["best"]))
-    finally:
-        card_at_hand.cache_clear()
+def test_what_is_measured_is_compiled_for_the_gpu_at_hand(visible, sms, arch, gpus):
+    gpus(*visible)
+    candidate = Candidate("best", AttentionShape(1, 2, 64, 64, 128), Planned(shipped()["best"]))
     assert (candidate.sms, candidate.variant.sms) == (sms, sms)
     assert (candidate.arch, candidate.variant.arch) == (arch, arch)
     assert replace(candidate, sms=66).variant == replace(candidate.variant, sms=66)

@@ -10,7 +10,6 @@ import zlib
 from dataclasses import dataclass
 from functools import cached_property
 
-from tl_attention.codeproof.marks import threads_in
 from tl_attention.compiler import store
 from tl_attention.compiler.compile import FOLDER, CompiledKernel
 from tl_attention.compiler.toolchain import cache_enabled, cache_folder
@@ -84,6 +83,9 @@ class MachineCode:
 
         Raises ScheduleRefused as `report` does.
         """
+        # Late: reading generated code takes NumPy, which a report of records does without.
+        from tl_attention.codeproof.marks import threads_in
+
         report, threads = self.report, threads_in(self.kernel.source)
         return self.kernel.variant.card.blocks_that_fit(threads, report.registers, report.shared_bytes)
 
