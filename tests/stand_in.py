@@ -12,7 +12,7 @@ from on_cpu import launched, take_for_a_gpu
 from tl_attention.codeproof.verdict import Verdict
 from tl_attention.compiler.store import Finished
 from tl_attention.compiler.toolchain import Nvcc
-from tl_attention.lab.machine_code.of_kernel import StaticReport
+from tl_attention.lab.machine_code.sass import StaticReport
 from tl_attention.lab.measure import device, gpu_worker, machine, peers, timing
 from tl_attention.lab.measure.candidate import Candidate
 from tl_attention.lab.measure.compilation import Compiled

@@ -10,7 +10,7 @@ from stand_in import Compilers, on_a_machine
 from tiers import exhaustive
 
 from tl_attention.kernels.registry import LOWERINGS
-from tl_attention.lab.machine_code.of_kernel import StaticReport
+from tl_attention.lab.machine_code.sass import StaticReport
 from tl_attention.lab.measure import session
 from tl_attention.lab.measure.compilation import Compiled
 from tl_attention.lab.measure.records import Row, problem_of, read_rows

@@ -4,7 +4,7 @@ import pytest
 from stand_in import Compilers, Gpu, on_a_machine
 
 from tl_attention.errors import InputError
-from tl_attention.lab.machine_code.of_kernel import StaticReport
+from tl_attention.lab.machine_code.sass import StaticReport
 from tl_attention.lab.measure import gpu_worker
 from tl_attention.lab.measure.bench import MOST_STACK_BYTES, choose
 from tl_attention.lab.measure.candidate import Candidate

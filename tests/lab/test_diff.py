@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 from tiers import exhaustive
 
-from tl_attention.lab.machine_code.of_kernel import StaticReport
-from tl_attention.lab.machine_code.sass import Loop
+from tl_attention.lab.machine_code.sass import Loop, StaticReport
 from tl_attention.lab.measure.compilation import Compiled
 from tl_attention.lab.show import diff
 from tl_attention.schedule.files.named import resolve

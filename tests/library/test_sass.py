@@ -11,8 +11,15 @@ from mutations import SCHEDULES, shipped
 
 from tl_attention.errors import InputError, ScheduleRefused
 from tl_attention.lab.machine_code import sass
-from tl_attention.lab.machine_code.of_kernel import StaticReport
-from tl_attention.lab.machine_code.sass import Loop, check_not_serialised, code_name, describe, parse, steady
+from tl_attention.lab.machine_code.sass import (
+    Loop,
+    StaticReport,
+    check_not_serialised,
+    code_name,
+    describe,
+    parse,
+    steady,
+)
 from tl_attention.lab.measure.records import Row, read_rows
 from tl_attention.lab.measure.results_file import ResultsFile
 from tl_attention.lab.show.report import loop_lines

@@ -10,31 +10,17 @@ import zlib
 from dataclasses import dataclass
 from functools import cached_property
 
+from tl_attention.codeproof.marks import threads_in
 from tl_attention.compiler import store
 from tl_attention.compiler.compile import FOLDER, CompiledKernel
 from tl_attention.compiler.toolchain import cache_enabled, cache_folder
 from tl_attention.lab.machine_code.nvcc import machine_code, said_of, serialised_because
-from tl_attention.lab.machine_code.sass import Loop, check_not_serialised, code_name, cuobjdump, parse
+from tl_attention.lab.machine_code.sass import StaticReport, check_not_serialised, code_name, cuobjdump, parse
 
 # What the name of a disassembly in the store's folder ends with.
 DISASSEMBLY = ".sass.z"
 # What ELF files begin with, and the number of NVIDIA's GPUs among their machines.
 ELF, EM_CUDA = b"\x7fELF", 190
-
-
-@dataclass(frozen=True)
-class StaticReport:
-    """A static report holds the registers, stack, shared memory and loops that a compiled kernel has."""
-
-    registers: int  # of a thread
-    stack_bytes: int  # of a thread: spills
-    shared_bytes: int  # of a block
-    loops: tuple[Loop, ...] = ()
-    machine_code: str | None = None  # a name: sources that give the same machine code share it
-
-    def __str__(self) -> str:
-        spills = f"{self.stack_bytes} bytes of spills" if self.stack_bytes else "no spills"
-        return f"{self.registers} registers, {spills}, {self.shared_bytes:,} bytes of shared memory"
 
 
 @dataclass(frozen=True)
@@ -83,9 +69,6 @@ class MachineCode:
 
         Raises ScheduleRefused as `report` does.
         """
-        # Late: reading generated code takes NumPy, which a report of records does without.
-        from tl_attention.codeproof.marks import threads_in
-
         report, threads = self.report, threads_in(self.kernel.source)
         return self.kernel.variant.card.blocks_that_fit(threads, report.registers, report.shared_bytes)
 

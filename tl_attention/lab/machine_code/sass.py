@@ -115,6 +115,21 @@ class Loop:
         return f"of {self.exponentials} exponentials: {'; '.join(parts) or 'no waits'}"
 
 
+@dataclass(frozen=True)
+class StaticReport:
+    """A static report holds the registers, stack, shared memory and loops that a compiled kernel has."""
+
+    registers: int  # of a thread
+    stack_bytes: int  # of a thread: spills
+    shared_bytes: int  # of a block
+    loops: tuple[Loop, ...] = ()
+    machine_code: str | None = None  # a name: sources that give the same machine code share it
+
+    def __str__(self) -> str:
+        spills = f"{self.stack_bytes} bytes of spills" if self.stack_bytes else "no spills"
+        return f"{self.registers} registers, {spills}, {self.shared_bytes:,} bytes of shared memory"
+
+
 def read_loops(cubin: bytes) -> tuple[Loop, ...]:
     """Disassembles a cubin, and returns its innermost loops with products in the order of the code.
 

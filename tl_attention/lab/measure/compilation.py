@@ -20,7 +20,7 @@ from tl_attention.compiler.compile import compile_kernel, is_finished
 from tl_attention.errors import InputError, ScheduleRefused
 from tl_attention.kernels.preflight import refuse_unless_safe
 from tl_attention.kernels.registry import lowering_of
-from tl_attention.lab.machine_code.of_kernel import MachineCode, StaticReport
+from tl_attention.lab.machine_code.sass import StaticReport
 from tl_attention.lab.measure.candidate import Candidate
 
 
@@ -66,6 +66,9 @@ def compile_candidate(candidate: Candidate, with_report: bool = True) -> Compile
 
     What fails to compile is returned, not raised. Other processes take the kernel from the store.
     """
+    # Late: it reads generated code, which takes NumPy, and rows are shown without.
+    from tl_attention.lab.machine_code.of_kernel import MachineCode
+
     started = time.monotonic()
     try:
         kernel = compile_kernel(candidate.ours.schedule, candidate.variant)
