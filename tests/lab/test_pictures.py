@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
+import matplotlib
 import pytest
 from make import FOLDER as FOLDER_OF_PICTURES
 from make import PICTURES
+from matplotlib.font_manager import fontManager
 from pages import cells, outcomes
 from pages.cells import read
 from pages.made import RESULTS, ROOT
@@ -20,6 +23,7 @@ from tl_attention.errors import InputError
 from tl_attention.lab.files.ladder_file import Ladder, load_ladder
 from tl_attention.lab.measure.cell_records import CellRow, Timed
 from tl_attention.lab.measure.records import Row, problem_of, read_rows
+from tl_attention.lab.trace.fonts import own_fonts_first
 from tl_attention.problem.mask import CAUSAL, FULL
 from tl_attention.problem.shape import AttentionShape
 
@@ -165,3 +169,11 @@ def test_a_record_without_a_timed_step_is_refused(tmp_path) -> None:
     refused = {"one": Row("one", "one", "runtime", problem_of(found.shape), "refused")}
     with pytest.raises(InputError, match=r"ladder-some-h200.jsonl: no step of the ladder some was timed"):
         ladder.of_rows(found, refused, "ladder-some-h200.jsonl")
+
+
+def test_a_font_of_the_system_does_not_take_the_place_of_matplotlibs_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    fonts = [entry for entry in fontManager.ttflist if entry.name == "DejaVu Sans"]
+    of_the_system = [replace(entry, fname=f"/elsewhere/{entry.fname.rpartition('/')[2]}") for entry in fonts]
+    monkeypatch.setattr(fontManager, "ttflist", [*of_the_system, *fontManager.ttflist])
+    own_fonts_first.__wrapped__()
+    assert fontManager.findfont("DejaVu Sans").startswith(matplotlib.get_data_path())

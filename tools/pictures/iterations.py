@@ -17,6 +17,7 @@ from matplotlib.patches import Rectangle
 
 from pictures.steady_state import Iterations, Row
 from tl_attention.lab.show.explain import SHOWN_AS, words
+from tl_attention.lab.trace.fonts import own_fonts_first
 from tl_attention.program.derivation import derive
 from tl_attention.program.program import Program, offset
 from tl_attention.schedule.files.named import resolve
@@ -172,6 +173,7 @@ def picture(name: str) -> Picture:
 def svg(name: str) -> str:
     """Returns the text of a schedule's SVG, the same each time."""
     file = io.StringIO()
+    own_fonts_first()
     with matplotlib.style.context(["default", STYLE]):
         picture(name).figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None})
     return "\n".join(line.rstrip() for line in file.getvalue().splitlines()) + "\n"

@@ -9,6 +9,7 @@ import matplotlib.style
 
 from tl_attention.lab.measure.cell import OURS
 from tl_attention.lab.show.report import PEER_NAMES
+from tl_attention.lab.trace.fonts import own_fonts_first
 
 # Keywords of a line, a mark or a text of matplotlib's.
 Style = dict[str, Any]
@@ -55,6 +56,7 @@ RC: Style = {
 
 def styled() -> AbstractContextManager[None]:
     """Returns the context in which figures are made and saved, whatever a machine's own settings are."""
+    own_fonts_first()
     return matplotlib.style.context(["default", RC], after_reset=True)
 
 

@@ -17,6 +17,7 @@ from matplotlib.textpath import text_to_path
 
 from tl_attention.lab.files.kinds import PICTURE_TITLE
 from tl_attention.lab.trace.colours import COLOURS
+from tl_attention.lab.trace.fonts import own_fonts_first
 
 WIDTH, INCH, POINT = 800, 96, 4 / 3
 # Of letters, in points: nothing is smaller than SMALL.
@@ -41,6 +42,7 @@ FORMATS: dict[str, dict[str, Any]] = {
 
 def styled() -> AbstractContextManager[None]:
     """Returns the context in which sheets are made and saved, whatever a machine's own settings are."""
+    own_fonts_first()
     return matplotlib.style.context(["default", STYLE], after_reset=True)
 
 
@@ -125,6 +127,7 @@ class Sheet:
 
 def width_of(text: str, size: float = SMALL, weight: str = "normal") -> float:
     """Returns the width of a line of text."""
+    own_fonts_first()
     font = FontProperties(family="DejaVu Sans", size=size, weight=weight)
     width, _, _ = text_to_path.get_text_width_height_descent(text, font, False)
     return float(width) * POINT
