@@ -151,7 +151,7 @@ def epilogue(blocks, tile, s, c):
 aligned = at_totals = begin = blocks_of_part = by_sections = change_scores = clear_idle_rows = draw_tile = None
 factor_of = hide_from_neighbours = list_tiles = load_box = maximum_of_chains = maximum_of_threads = merge_parts = None
 own_values = panel_of = ragged = read = reset_counter = steady_masked = store_at_place = store_direct = None
-store_heads = store_tma = stored_part = strides_of = take_tile = tapered = tile_numbers = totals_of = trace = None
+store_heads = store_tma = stored_part = strides_of = take_tile = tapered = tile_scheduler = totals_of = trace = None
 work_packed = None
 
 
@@ -182,8 +182,8 @@ def exponent(score, scores_max, s, c):
     return T.fma(score, s.scale, -(scores_max * s.scale)) if c.softmax.fused_scale else (score - scores_max) * s.scale
 
 
-def seen(scores_max, masked):
-    """Returns a row's maximum for exponents; if `masked`, 0 in place of -inf, for a row that has seen no key."""
+def finite_max(scores_max, masked):
+    """Returns a row's maximum to subtract from scores; if `masked`, 0 in place of -inf (no key seen yet)."""
     return finite(scores_max) if masked else scores_max
 
 
@@ -236,7 +236,7 @@ def whole_output(given, c):
     return given.Merged if c.packed and c.parts else given.Output
 
 
-def stored(registers, row, tile, s, c):
+def store_arguments(registers, row, tile, s, c):
     """Returns the arguments of the device function that stores output rows, from `row` on, out of these registers."""
     output = whole_output(s.given, c)
     head = tile.head if c.tile_heads == 1 else c.variant.first_head(tile.head, T)
@@ -255,8 +255,8 @@ def stored(registers, row, tile, s, c):
 # of the thread block; and the constants. What it needs besides, it takes by name.
 
 @dataclass(frozen=True)
-class Tile:
-    """A Tile names the rows of one head and sequence that a loop works on, and the KV blocks that these rows need."""
+class LoopTile:
+    """A LoopTile names the rows of one head and sequence that a loop works on, and the KV blocks that these need."""
 
     first: object  # the first KV block
     blocks: object  # how many KV blocks there are; the loop takes the last one first
@@ -346,8 +346,8 @@ def is_bf16(c: Any) -> str:
 # the rows' totals, scores without a key are added and results stored. `c.features` has the features of each place. A
 # feature's values of a head come to registers, `s.own`, by the parameter's name.
 
-class Places(NamedTuple):
-    """Places lists, for each place where features act, the features of a kernel that act there, by parameter name."""
+class FeaturePlaces(NamedTuple):
+    """FeaturePlaces list, for each place where features act in a kernel, the parameters of those that act there."""
 
     factor: tuple[str, ...]  # may change the scores' factor, too or alone
     scores: tuple[str, ...]  # change scores
@@ -357,7 +357,7 @@ class Places(NamedTuple):
     rescales: bool
 
     def at(self, *places):
-        """Says whether the kernel has a feature at one of these places."""
+        """Says whether a feature of the kernel acts at one of these places."""
         return any(getattr(self, place) for place in places)
 
 
@@ -577,7 +577,7 @@ def store(tile, s, c):
 def store_rows(tile, s, c):
     """Stores a warpgroup's output rows where its queries lie, or of a part of a batch's keys in its results."""
     if c.parts and not c.packed:
-        T.call_extern("handle", *stored_part(stored(s.acc_o.data, tile.first_row, tile, s, c), c))
+        T.call_extern("handle", *stored_part(store_arguments(s.acc_o.data, tile.first_row, tile, s, c), c))
     elif c.tile_heads > 1:
         store_heads(tile, s, c)
     else:
@@ -592,10 +592,10 @@ def inverse(total, c):
 @T.macro
 def store_vector(tile, s, c):
     """Stores a warpgroup's output rows, 16 bytes a lane. Lanes exchange what they hold."""
-    T.call_extern("handle", stored_columns(c), *stored(s.acc_o.data, tile.first_row, tile, s, c))
+    T.call_extern("handle", store_function(c), *store_arguments(s.acc_o.data, tile.first_row, tile, s, c))
 
 
-def stored_columns(c):
+def store_function(c):
     """Returns the name of the device function that stores output rows of c.columns_v columns, at most the tile's."""
     if c.columns_v == c.head_dim_v:
         return f"tl_attention_store<{c.head_dim_v}, {is_bf16(c)}>"
@@ -611,7 +611,7 @@ STORES = {"direct": store_direct, "vector": store_vector, "tma": store_tma}
 
 @T.macro
 def variables(s, c):
-    """Allocates the variables of a Tile, which each next tile of the block uses again, and returns the Tile.
+    """Allocates the variables of a LoopTile, which each next tile of the block uses again, and returns the LoopTile.
 
     Without them TileLang would put expressions into the loops.
     """
@@ -634,7 +634,7 @@ def variables(s, c):
     part_first = T.alloc_var("int32") if c.parts and c.packed else None
     part_end = T.alloc_var("int32") if c.parts and c.packed else None
     own = blocks_of_part(part, s.given.part_blocks) if c.parts and not c.packed else (part_first, part_end)
-    return Tile(
+    return LoopTile(
         first, blocks, first_row, head, q_begin if c.packed else bz, k_begin if c.packed else bz, seq_q, seq_kv, visible, cut,
         turn=turn, base=base, number=tile, result=result, part=part, part_first=own[0], part_end=own[1],
     )  # fmt: skip
@@ -652,12 +652,12 @@ def named(tile, c, wg=None):
         tile.turn, tile.base, tile.first, tile.blocks, tile.first_row, tile.head, bz, q_begin, tile.seq_q, k_begin, tile.seq_kv,
         tile.visible, tile.cut, tile.result, c,
     )  # fmt: skip
-    return Tile(**{**vars(tile), **own, "wg": wg})
+    return LoopTile(**{**vars(tile), **own, "wg": wg})
 
 
 @T.macro
 def values_of(turn, base, first, blocks, first_row, head, bz, q_begin, seq_q, k_begin, seq_kv, visible, cut, result, c):
-    """Returns these numbers of a Tile, which get names in the generated code because they are a macro's parameters."""
+    """Returns these numbers of a LoopTile, which get names in generated code because they are a macro's parameters."""
     return {
         "turn": turn, "base": base, "first": first, "blocks": blocks, "first_row": first_row, "head": head, "seq_q": seq_q,
         "seq_kv": seq_kv, "queries": q_begin if c.packed else bz, "keys": k_begin if c.packed else bz, "visible": visible,
@@ -745,7 +745,7 @@ def locate(tile, row_tiles, s, c):
 
 @T.macro
 def reach(tile, s, c):
-    """Sets the number of KV blocks up to a tile's last one, and the first of the block's own rows, in rows.
+    """Sets a tile's number of KV blocks, up to the last that it needs, and the first row of the thread block.
 
     Before that is counted in multiples of block_M, and of the whole cluster's tile.
     """
@@ -763,7 +763,7 @@ def reach(tile, s, c):
 
 @T.macro
 def see(tile, wg, s, c):
-    """Sets a tile's first row to the warpgroup's own, and the bounds of the KV blocks that all of its rows see."""
+    """Sets a tile's first row to the warpgroup's own, and the bounds of the KV blocks that need no mask."""
     put(tile.first_row, tile.first_row + wg * c.box)
     put(tile.visible, tile.seq_kv // c.block_N)
     put(tile.visible, c.mask.end_whole(tile.visible, tile.own_key(tile.first_row), c.block_N, T))
@@ -841,16 +841,16 @@ MAXIMUM = {"thread": maximum_of_threads, "chains": maximum_of_chains, "row": max
 def scale(t, tile, s, c, masked):
     """scores_scale = exp2(scale (scores_max_prev - scores_max))."""
     for i in T.Parallel(ROWS):
-        s.scores_scale[i] = of_sums(i, t, tile, s, c, masked)
+        s.scores_scale[i] = factor_of_sums(i, t, tile, s, c, masked)
 
 
-def of_sums(i, t, tile, s, c, masked):
-    """Returns the factor of row i's earlier sums: 1 if all keys of the block lie before those that the row sees.
+def factor_of_sums(i, t, tile, s, c, masked):
+    """Returns the factor that rescales row i's earlier sum; 1 where all keys of the block lie before the row's window.
 
     Such blocks come last, as many as the tile's other rows need, and must change none of the row's bits. Elsewhere a
     rounding may make the factor differ from 1 where the maximum stays.
     """
-    growth = exponent(s.scores_max_prev[i], seen(s.scores_max[i], masked), s, c)
+    growth = exponent(s.scores_max_prev[i], finite_max(s.scores_max[i], masked), s, c)
     if c.mask.left is not None and masked:
         own_key, first_key = tile.own_key(tile.first_row + query_of(i, c)), tile.kv_block(t) * c.block_N
         growth = T.if_then_else(c.mask.behind(c.block_N - 1, own_key, first_key), T.float32(0), growth)
@@ -862,7 +862,7 @@ def exp(t, tile, s, c, masked, columns=None):
     """acc_s = exp2(scale (acc_s - scores_max)), in `columns` (first, end) or in all if None."""
     for i, j in T.Parallel(ROWS, c.block_N):
         if columns is None or inside(columns, j):
-            s.acc_s[i, j] = exp2(exponent(s.acc_s[i, j], seen(s.scores_max[i], masked), s, c), i, j, c)
+            s.acc_s[i, j] = exp2(exponent(s.acc_s[i, j], finite_max(s.scores_max[i], masked), s, c), i, j, c)
 
 
 def exp2(x, i, j, c):
@@ -1167,7 +1167,7 @@ def block_state(given, c):
         **fragments,
         Q_local=Q_local,
         P_shared=P_shared,
-        tiles=tile_numbers(given.TileCounter, c) if c.packed or c.kernel.tile_scheduler == "dynamic" else None,
+        tiles=tile_scheduler(given.TileCounter, c) if c.packed or c.kernel.tile_scheduler == "dynamic" else None,
         batch=None if c.packed else (given.Output if c.parts else given.Q).shape[0],
         heads=given.Q.shape[1] if c.tile_heads == 1 else c.variant.heads_of_tiles(given.Q.shape[1]),
         seq_q=given.Q.shape[0 if c.packed else 2],
@@ -1206,10 +1206,10 @@ def warpgroup_state(c):
 # is worked on up to `masked_lag` iterations after the one of its number.
 c = SimpleNamespace(
     variant=SimpleNamespace(subgroups=1),
-    features=Places(factor=(), scores=(), first=(), last=(), totals=(), rescales=False), dtype="float16", head_dim=128,
-    head_dim_v=128, columns_v=128, narrow=False, group=1, strided=False, packed=False, parts=False, tile_heads=1,
-    box=64, idle_rows=0, sms=132, traced=False, invariant=False, mask=Mask(left=None, right=None), block_M=128,
-    block_N=176,
+    features=FeaturePlaces(factor=(), scores=(), first=(), last=(), totals=(), rescales=False), dtype="float16",
+    head_dim=128, head_dim_v=128, columns_v=128, narrow=False, group=1, strided=False, packed=False, parts=False,
+    tile_heads=1, box=64, idle_rows=0, sms=132, traced=False, invariant=False, mask=Mask(left=None, right=None),
+    block_M=128, block_N=176,
     loop=SimpleNamespace(end=0, least_blocks=1, loads=("load_k", "load_v"), start=1, masked_lag=0, mask_lag=0),
     kernel=SimpleNamespace(
         k_stages=2, v_stages=2, tile_scheduler="static", tile_order="rows", blocks_per_sm=1, cluster=2, ping_pong=True,

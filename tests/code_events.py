@@ -28,7 +28,7 @@ def role_events(
     threads = Threads(np.arange(clusters * cluster), warpgroups + 1, tuple(range(WARPS)))
     run = Run(proof.kernel, threads, sizes._asdict(), tiles, cluster, {"TileCounter": (0, 0)})
     run.go()
-    found, reading = {}, proof.reading(Unknowns.of_numbers(proof, sizes).tensors)
+    found, reading = {}, proof.reading(Unknowns.from_numbers(proof, sizes).tensors)
     for block in range(clusters * cluster):
         for group in range(-1, warpgroups):
             # The producer is the first warp behind the warpgroups that compute.
@@ -46,5 +46,5 @@ def block_events(schedule: Schedule, code: GeneratedCode, sizes: Sizes) -> list[
     names = {**sizes._asdict(), "blockIdx_x": 0, "blockIdx_y": 0, "blockIdx_z": 0}
     run = Run(proof.kernel, threads, names)
     run.go()
-    reading = proof.reading(Unknowns.of_numbers(proof, sizes).tensors)
+    reading = proof.reading(Unknowns.from_numbers(proof, sizes).tensors)
     return [*Stream(run, np.arange(len(threads)), "the block", reading).events()]

@@ -76,7 +76,7 @@ def asked(
 
 FP16, BF16 = "float16", "bfloat16"
 # Windows whose sides the kernel reads.
-LEFT, RIGHT, BOTH = (mask.read for mask in (Mask(left=1), Mask(right=1), Mask(1, 1)))
+LEFT, RIGHT, BOTH = (mask.runtime for mask in (Mask(left=1), Mask(right=1), Mask(1, 1)))
 # mma_sync does not compute these features.
 NO_CAP = ("softcap", "Sinks")
 # Vector statements in another form than any of the fast schedules has.

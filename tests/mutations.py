@@ -19,7 +19,7 @@ from tl_attention.lab.oracle.reference import (
     compare,
     make_inputs,
 )
-from tl_attention.lab.oracle.tile import Tiles
+from tl_attention.lab.oracle.tile import Settings
 from tl_attention.lab.search import groups
 from tl_attention.lab.search.neighbours import walk
 from tl_attention.problem.head_dims import sizes_of
@@ -203,6 +203,6 @@ class SmallProblem:
     ) -> ErrorReport:
         """Interprets the Program on the problem. Raises Deadlock."""
         output = interpret(
-            program, self.inputs, Tiles(BLOCK_M, BLOCK_N, kv_order, softmax), mask=CAUSAL, scale=SCALE, policy=policy
+            program, self.inputs, Settings(BLOCK_M, BLOCK_N, kv_order, softmax), mask=CAUSAL, scale=SCALE, policy=policy
         )
         return compare(output, self.exact, self.peer)

@@ -123,9 +123,9 @@ class Gpu:
 def on_a_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes this machine look as if it had compilers and an idle GPU, without pauses."""
     monkeypatch.setattr(timing, "PAUSE_S", 0.0)
-    for batches in (timing.Batch, timing.GraphBatch):
+    for batches in (timing.TimedBatch, timing.GraphBatch):
         monkeypatch.setattr(batches, "pause_s", 0.0)
-    monkeypatch.setattr(machine, "chosen", lambda cuda: Nvcc(Path(), "PATH", "13.0.88", "13.0.89"))
+    monkeypatch.setattr(machine, "chosen_nvcc", lambda cuda: Nvcc(Path(), "PATH", "13.0.88", "13.0.89"))
     monkeypatch.setattr(machine, "gpu", lambda: machine.Gpu("stand-in", "580.1", "13.0", 700.0))
     monkeypatch.setattr(machine, "commit", lambda: "c0f9511a2b3c")
 

@@ -13,7 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from tl_attention.errors import InputError, shown
-from tl_attention.op.attend import first
+from tl_attention.op.attend import first_call
 from tl_attention.op.backward import deterministic as is_asked_for
 from tl_attention.op.batch import BATCHES
 from tl_attention.op.call import Call, Result, made, values_of
@@ -125,7 +125,7 @@ def _attend(
             _check_given(dict(zip(LACKING, lacking)) | others, function)
             _check_deterministic(deterministic, *call[:3])
             call = call._replace(in_parts=plain(lacking[-1]) == 0)
-        return run(call, first)
+        return run(call, first_call)
     except InputError:
         # Every argument at a wrong place is refused, so only refused calls are asked for their places.
         _check_places(call)

@@ -77,9 +77,9 @@ def machine_code(text: str) -> str:
 
 def nvcc() -> str:
     """Returns the path of the nvcc that is found first."""
-    from tl_attention.compiler.toolchain import chosen
+    from tl_attention.compiler.toolchain import chosen_nvcc
 
-    return str(chosen(None).home / "bin/nvcc")
+    return str(chosen_nvcc(None).home / "bin/nvcc")
 
 
 def includes() -> tuple[str, ...]:

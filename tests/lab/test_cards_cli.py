@@ -156,7 +156,7 @@ def test_a_case_that_the_card_has_no_schedule_for_is_refused_in_one_line(options
 
 def test_a_schedule_of_another_card_is_refused_before_it_is_compiled(on_a_4080, monkeypatch) -> None:
     monkeypatch.setattr("tl_attention.op.compiled.kernel_of", kernel_of)
-    monkeypatch.setattr("tl_attention.compiler.generation.in_force", lambda: pytest.fail("it was compiled"))
+    monkeypatch.setattr("tl_attention.compiler.generation.use_nvcc", lambda: pytest.fail("it was compiled"))
     q = torch.zeros(1, 2, 64, 64, dtype=torch.float16)
     with pytest.raises(InputError, match=r"^lowering: warp_specialized runs on sm_90a \(H100, H200\), not on sm_89"):
         attention(q, q, q, schedule="best")

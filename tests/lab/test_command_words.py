@@ -149,7 +149,7 @@ def test_where_a_compiler_is_missing_the_error_points_to_doctor(monkeypatch) -> 
     with pytest.raises(
         InputError, match=r"^nvcc: none that can compile in .*; `tl-attention doctor` shows all that is missing$"
     ):
-        toolchain.chosen(None)
+        toolchain.chosen_nvcc(None)
     monkeypatch.setattr(toolchain, "host_compiler", lambda: None)
     for name in ("CXX", "CC"):
         monkeypatch.delenv(name, raising=False)

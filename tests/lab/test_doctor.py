@@ -109,7 +109,7 @@ def test_machine_code_of_a_newer_cuda_than_the_drivers_is_a_fault(nvcc, driver, 
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.setattr(doctor, "gpu", lambda: Gpu("NVIDIA H100", "570.1", driver, 700.0))
     monkeypatch.setattr(doctor, "visible_gpus", lambda: (("GPU-0", "NVIDIA H100", (9, 0)),))
-    monkeypatch.setattr(toolchain, "chosen", lambda cuda: toolchain.Nvcc(Path(), "PATH", nvcc, nvcc))
+    monkeypatch.setattr(toolchain, "chosen_nvcc", lambda cuda: toolchain.Nvcc(Path(), "PATH", nvcc, nvcc))
     result = cli("doctor")
     assert (
         result.exit_code == 1
@@ -137,9 +137,9 @@ def test_a_torch_for_cuda_12_is_refused_before_anything_is_compiled_or_loaded(
     def fails(*args, **options):
         raise AssertionError("nothing may be asked for")
 
-    for module, name in ((store, "read"), (generation, "generate"), (toolchain, "found")):
+    for module, name in ((store, "read"), (generation, "generate"), (toolchain, "nvccs")):
         monkeypatch.setattr(module, name, fails)
-    for asked in (lambda: compile_kernel(SEED, VARIANT), lambda: toolchain.in_force().__enter__()):
+    for asked in (lambda: compile_kernel(SEED, VARIANT), lambda: toolchain.use_nvcc().__enter__()):
         with pytest.raises(InputError) as error:
             asked()
         assert str(error.value) == torch_for_cuda_12

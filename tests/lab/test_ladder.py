@@ -122,7 +122,7 @@ def test_a_ladder_that_chooses_has_a_row_of_each_configuration_and_a_second_of_t
     monkeypatch.setattr(bench, "Session", session)
     monkeypatch.setattr(bench, "space", lambda: [c for c in space() if c.tile == (128, 128, 64, 4)])
     rows = bench.climb(load_ladder(small), HOPPER, lambda row: None, SILENT, rounds=2, seed=1)
-    of_each, best = ladder.of_record(rows)
+    of_each, best = ladder.shown_record(rows)
     assert len(of_each) == 30 and len(best) == 1 and "load_2_2_0" in best[0].name
     refused = [row for row in of_each if row.status == "refused"]
     assert refused and all("load_0_" in row.name for row in refused)

@@ -112,7 +112,7 @@ def test_the_summaries_of_the_shipped_records_are_those_of_their_samples(name: s
 @pytest.mark.parametrize("fault", ["", "it has no ptxas"])
 def test_the_environment_names_the_nvcc_that_compiles_here_where_any_can(fault: str, monkeypatch) -> None:
     nvcc = toolchain.Nvcc(Path("/cuda"), "PATH", "13.0.88", "13.0.89", fault)
-    monkeypatch.setattr(toolchain, "found", lambda: iter([nvcc]))
+    monkeypatch.setattr(toolchain, "nvccs", lambda: iter([nvcc]))
     found = machine_text("cpu")
     assert [found.get(name) for name in ("nvcc", "ptxas")] == ([None, None] if fault else ["13.0.88", "13.0.89"])
 

@@ -24,13 +24,13 @@ from tl_attention.lab.cli import main
 from tl_attention.lab.measure.candidate import Candidate
 from tl_attention.lab.model import machine as machines
 from tl_attention.lab.model import prediction
-from tl_attention.lab.model.barrier import Barrier, Meeting
+from tl_attention.lab.model.barrier import Meeting, SimulatedBarrier
 from tl_attention.lab.model.grid import Grid
 from tl_attention.lab.model.instructions import loops, read
 from tl_attention.lab.model.machine import NUMBERS, Machine
 from tl_attention.lab.model.prediction import predict
 from tl_attention.lab.model.sm import Quarter
-from tl_attention.lab.model.steps import Mark, Step, step, tile_code
+from tl_attention.lab.model.steps import WarpMark, WarpStep, step, tile_code
 from tl_attention.lab.model.warp import Account
 from tl_attention.problem.mask import CAUSAL
 from tl_attention.problem.shape import AttentionShape
@@ -59,21 +59,21 @@ def code(*lines: tuple[str, str]) -> str:
     )
 
 
-def steps(*lines: tuple[str, str], machine: Machine = EVEN) -> list[Step]:
+def steps(*lines: tuple[str, str], machine: Machine = EVEN) -> list[WarpStep]:
     return [step(instruction, machine) for instruction in read(code(*lines))]
 
 
-def ran(warps: Iterable[list[Step | Mark]], machine: Machine = EVEN) -> list[Account]:
+def ran(warps: Iterable[list[WarpStep | WarpMark]], machine: Machine = EVEN) -> list[Account]:
     """Returns the accounts of warps that ran against each other and met nobody, each with a mark at its end."""
     quarter = Quarter(machine)
     for n, of_warp in enumerate(warps):
         # A mark with two words is no tile.
-        quarter.env.process(quarter.warp((0, n), [*of_warp, Mark(END)], lambda kind: None, repeat("mma")))
+        quarter.env.process(quarter.warp((0, n), [*of_warp, WarpMark(END)], lambda kind: None, repeat("mma")))
     quarter.env.run()
     return [*quarter.accounts.values()]
 
 
-def ends(warps: Iterable[list[Step | Mark]], machine: Machine = EVEN) -> list[float]:
+def ends(warps: Iterable[list[WarpStep | WarpMark]], machine: Machine = EVEN) -> list[float]:
     return [account.marks[END] for account in ran(warps, machine)]
 
 
@@ -127,7 +127,7 @@ def test_products_run_one_after_the_other_and_their_wait_ends_with_them() -> Non
 
 
 def test_a_warp_with_a_full_queue_of_products_waits() -> None:
-    [account] = ran([[*steps(*[WGMMA] * 12), Mark(ISSUED), *steps(WAITED)]])
+    [account] = ran([[*steps(*[WGMMA] * 12), WarpMark(ISSUED), *steps(WAITED)]])
     # One multiplies and three wait: the last one issues when the eighth is over.
     assert account.marks[ISSUED] == pytest.approx(8 * 64, abs=16)
     assert account.marks[END] == 12 * 64 + 2
@@ -162,7 +162,7 @@ def test_instructions_of_the_fma_pipe_take_time_from_the_tensor_core() -> None:
 
 def test_a_barriers_phase_ends_with_its_last_arrival() -> None:
     env = simpy.Environment()
-    barrier = Barrier(env, 2)
+    barrier = SimulatedBarrier(env, 2)
     barrier.arrive(10)
     barrier.arrive(40)
     env.run(until=barrier.over(0))
@@ -171,10 +171,10 @@ def test_a_barriers_phase_ends_with_its_last_arrival() -> None:
 
 def test_warps_meet_at_barriers() -> None:
     quarter = Quarter(EVEN)
-    barrier = Barrier(quarter.env, 2)
+    barrier = SimulatedBarrier(quarter.env, 2)
     sync = steps(("BAR.SYNC 0x0", word(1)))
     for n, before in enumerate((5, 50)):
-        found = [*steps(*[FFMA] * before), *sync, Mark(MET)]
+        found = [*steps(*[FFMA] * before), *sync, WarpMark(MET)]
         quarter.env.process(quarter.warp((0, n), found, lambda kind: Meeting("threads", barrier), repeat("mma")))
     quarter.env.run()
     met = [account.marks[MET] for account in quarter.accounts.values()]

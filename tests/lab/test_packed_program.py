@@ -93,12 +93,12 @@ TRACED = {
 PACKED = SCHEDULES | {f"option {n}": schedule for n, schedule in enumerate(COVERING)}
 
 
-def whole(packed: program.Program) -> str:
+def whole(packed: program.ProgramText) -> str:
     """Returns a packed program as the text of a module."""
     return "\n".join(["import tilelang.language as T", *packed.imports, *packed.of_tilelang, packed.text])
 
 
-def traced(packed: program.Program, folder: Path) -> tirx.PrimFunc:
+def traced(packed: program.ProgramText, folder: Path) -> tirx.PrimFunc:
     """Returns the prim_func of a packed program."""
     return import_file(folder / "packed.py", whole(packed)).attention_kernel()
 

@@ -81,7 +81,7 @@ def test_a_cell_that_was_not_timed_is_an_empty_one() -> None:
     assert "| 128 | 40 on 8 |  | 1.100 |  |  |  | 1.100 |" in cells.section(rows).splitlines()
 
 
-@pytest.mark.parametrize("draw", [lengths.of_rows, grid.of_rows])
+@pytest.mark.parametrize("draw", [lengths.figure, grid.figure])
 @pytest.mark.parametrize("rows", [
     read(RESULTS / "cells-h200.jsonl"),
     [cell(seq, {"ours": 1.0, "fa3": speed}) for seq, speed in ((1024, 0.81), (4096, 1.3))],
@@ -168,7 +168,7 @@ def test_a_record_without_a_timed_step_is_refused(tmp_path) -> None:
     found = some(tmp_path)
     refused = {"one": Row("one", "one", "runtime", problem_of(found.shape), "refused")}
     with pytest.raises(InputError, match=r"ladder-some-h200.jsonl: no step of the ladder some was timed"):
-        ladder.of_rows(found, refused, "ladder-some-h200.jsonl")
+        ladder.figure(found, refused, "ladder-some-h200.jsonl")
 
 
 def test_a_font_of_the_system_does_not_take_the_place_of_matplotlibs_own(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,7 @@ from tl_attention.lab.model.machine import Machine
 from tl_attention.lab.model.timeline import predicted
 from tl_attention.lab.trace.critical import critical_path
 from tl_attention.lab.trace.flows import flows
-from tl_attention.lab.trace.shares import of_block, tensor_pipe
+from tl_attention.lab.trace.shares import shares_of_block, tensor_pipe
 from tl_attention.lab.trace.steady import steady
 from tl_attention.lab.trace.timeline import Timeline, What
 from tl_attention.problem.shape import AttentionShape
@@ -58,7 +58,7 @@ def cli(*arguments: object) -> Result:
 def test_the_roles_of_best_do_what_its_program_says() -> None:
     found = timeline("best")
     assert found.roles == ("consumer 0", "consumer 1", "producer")
-    roles = of_block(found, 0)
+    roles = shares_of_block(found, 0)
     # 8192 keys are 46 blocks of 176 and the rest.
     for role in ("consumer 0", "consumer 1"):
         assert roles[role].issues == {"mma0": 47 * roles[role].tiles, "mma1": 47 * roles[role].tiles}
@@ -81,12 +81,13 @@ def test_the_roles_of_best_do_what_its_program_says() -> None:
 
 def test_it_is_near_the_recorded_one_of_a_kernel_with_marks() -> None:
     found, recorded = timeline("best"), Timeline.read(RECORDED)
-    ours, theirs = of_block(found, 0)["consumer 0"], of_block(recorded, recorded.lines[0].block)["consumer 0"]
+    ours = shares_of_block(found, 0)["consumer 0"]
+    theirs = shares_of_block(recorded, recorded.lines[0].block)["consumer 0"]
     assert ours.cycles / ours.tiles == pytest.approx(theirs.cycles / theirs.tiles, rel=0.1)
     for what in ("row_max+scale+exp", "exp+row_sum+cast+rescale"):
         parts = (of.parts[What("vector", what)] / of.cycles for of in (ours, theirs))
         assert abs(next(parts) - next(parts)) < 0.03
-    busy = tensor_pipe(found, [*of_block(found, 0).values()])
+    busy = tensor_pipe(found, [*shares_of_block(found, 0).values()])
     assert busy and 0.82 < busy < 0.92
 
 

@@ -18,7 +18,7 @@ from tl_attention.errors import InputError
 from tl_attention.lab.measure import counters, gpu_worker, profile
 from tl_attention.lab.measure.candidate import Candidate
 from tl_attention.lab.measure.compilation import Compiled
-from tl_attention.lab.measure.counters import METHOD, METRICS, Ncu, known_of, of_jobs, parse
+from tl_attention.lab.measure.counters import METHOD, METRICS, Ncu, countable, parse, split_by_job
 from tl_attention.lab.measure.profile import ProfileRow
 from tl_attention.lab.measure.records import problem_of, read_all
 from tl_attention.lab.measure.trials import SILENT
@@ -186,13 +186,13 @@ def test_another_table_is_refused(old, new, message) -> None:
 def test_only_what_this_ncu_knows_is_asked_for() -> None:
     query = "Chip gh100\nsm__throughput   Throughput %\ndram__bytes_read  Counter byte\n"
     asked = ["sm__throughput.avg.pct", "lts__t_bytes.sum", "dram__bytes_read.sum", "launch__registers_per_thread"]
-    assert known_of(asked, query) == ["sm__throughput.avg.pct", "dram__bytes_read.sum", "launch__registers_per_thread"]
-    assert known_of(asked, "an ncu that lists nothing\n") == asked
+    assert countable(asked, query) == ["sm__throughput.avg.pct", "dram__bytes_read.sum", "launch__registers_per_thread"]
+    assert countable(asked, "an ncu that lists nothing\n") == asked
 
 
 def test_launches_between_two_marks_are_one_jobs() -> None:
-    mark, one, two = (counters.Launch(name, {}) for name in ("at::spin_kernel(long)", "one", "two"))
-    assert of_jobs([mark, one, mark, one, two], "spin_kernel", 2) == [[one], [one, two]]
+    mark, one, two = (counters.CountedLaunch(name, {}) for name in ("at::spin_kernel(long)", "one", "two"))
+    assert split_by_job([mark, one, mark, one, two], "spin_kernel", 2) == [[one], [one, two]]
     for wrong, message in (
         ([one], "one is its first launch"),
         ([mark, one], r"profiled 1 kernels \(launches: 1\), expected 2"),
@@ -200,7 +200,7 @@ def test_launches_between_two_marks_are_one_jobs() -> None:
         ([], "launches: none"),
     ):
         with pytest.raises(InputError, match=message):
-            of_jobs(wrong, "spin_kernel", 2)
+            split_by_job(wrong, "spin_kernel", 2)
 
 
 # --- ncu -------------------------------------------------------------------------------------------------------

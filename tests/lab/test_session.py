@@ -11,7 +11,7 @@ from stand_in import GOOD, Compilers, Gpu, on_a_machine
 
 from tl_attention.lab.measure.candidate import Candidate
 from tl_attention.lab.measure.compilation import Compiled
-from tl_attention.lab.measure.records import CONFIDENCE, Comparison, Row, parse_line
+from tl_attention.lab.measure.records import CONFIDENCE, RoundRatios, Row, parse_line
 from tl_attention.lab.measure.session import Session
 from tl_attention.lab.oracle.reference import ErrorReport
 from tl_attention.problem.shape import AttentionShape
@@ -114,12 +114,12 @@ def test_what_is_not_verified_is_not_timed() -> None:
     assert gpu.named("sample") == []
 
 
-def of(*ratios: float) -> Comparison:
-    return Comparison("seed", "f757c4ee1c97", ratios)
+def of(*ratios: float) -> RoundRatios:
+    return RoundRatios("seed", "f757c4ee1c97", ratios)
 
 
 def test_ratios_are_those_of_each_round() -> None:
-    found = Comparison.of("seed", None, [1.0, 2.2, 0.9], [1.0, 2.0, 1.0])
+    found = RoundRatios.of("seed", None, [1.0, 2.2, 0.9], [1.0, 2.0, 1.0])
     assert found.ratios == pytest.approx((1.0, 1.1, 0.9)) and found.ratio == 1.0
 
 

@@ -30,7 +30,7 @@ def test_a_batch_that_began_before_it_was_enqueued_is_taken_again(monkeypatch) -
     monkeypatch.setattr(torch.cuda, "_sleep", slept.append)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     monkeypatch.setattr(timing, "sm_clock_mhz", lambda: 1500)
-    batch = timing.Batch(lambda: None)
+    batch = timing.TimedBatch(lambda: None)
     assert slept == [timing.FIRST_HOLD, 2 * timing.FIRST_HOLD, 4 * timing.FIRST_HOLD] and batch.calls == 4
     assert batch.sample() == (7.5 / 4, 1500) and len(slept) == 4
     monkeypatch.setattr(Event, "query", lambda self: True)

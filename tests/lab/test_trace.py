@@ -25,12 +25,12 @@ from tl_attention.compiler.compile import compile_kernel
 from tl_attention.lab.cli.measure import candidates
 from tl_attention.lab.cli.options import card_for
 from tl_attention.lab.measure.candidate import Candidate
-from tl_attention.lab.measure.counters import TENSOR_PIPE, Launch
+from tl_attention.lab.measure.counters import TENSOR_PIPE, CountedLaunch
 from tl_attention.lab.show.timeline import below
 from tl_attention.lab.trace import counted, page, recording
 from tl_attention.lab.trace.about import Counted
 from tl_attention.lab.trace.recording import roles_of
-from tl_attention.lab.trace.shares import of_block, shares_of, tensor_pipe
+from tl_attention.lab.trace.shares import shares_of, shares_of_block, tensor_pipe
 from tl_attention.lab.trace.timeline import Line, Timeline, What, Window
 from tl_attention.problem.shape import AttentionShape
 
@@ -57,7 +57,7 @@ def test_a_roles_parts_are_its_whole_tiles() -> None:
     shares = shares_of(found, found.lines[0])
     assert shares and (shares.tiles, shares.cycles, sum(shares.parts.values())) == (2, 200, 200)
     # (10, 30), (90, 95) and (125, 150).
-    assert shares.parts[What("issue", "mma0")] == 50 and shares.of("issue") == 0.25
+    assert shares.parts[What("issue", "mma0")] == 50 and shares.share("issue") == 0.25
     assert shares.issues == {"mma0": 3}
     assert shares_of(found, Line(0, 0, 0, 0, 0, (5, 9), (0, 1))) is None
 
@@ -76,7 +76,7 @@ def test_ncu_counts_the_same_kernel_with_marks(monkeypatch) -> None:
     class Counting:
         def profile(self, command, metrics, timeout_s):
             seen.append((command[1:3], pickle.loads(Path(command[3]).read_bytes()), metrics))
-            return [Launch("attention_kernel", {TENSOR_PIPE: 59.5})]
+            return [CountedLaunch("attention_kernel", {TENSOR_PIPE: 59.5})]
 
         def version(self):
             return "1.2"
@@ -104,7 +104,7 @@ def test_any_window_of_any_problem_is_recorded_by_tools(ncu, tmp_path, monkeypat
 
 def test_the_tensor_pipe_is_busy_as_long_as_its_instructions_take() -> None:
     found = timeline()
-    roles = [*of_block(found, 7).values()]
+    roles = [*shares_of_block(found, 7).values()]
     assert tensor_pipe(found, roles) == pytest.approx(2 * 3 * 20 / 200)
     two_blocks = replace(found, about=replace(found.about, blocks_of_sm=2))
     assert tensor_pipe(two_blocks, roles) == pytest.approx(2 * 2 * 3 * 20 / 200)
@@ -227,7 +227,7 @@ def test_every_role_is_seen_on_a_gpu_and_the_output_is_the_same(name, tmp_path) 
     for line in found.lines:
         shares = shares_of(found, line)
         assert shares and sum(shares.parts.values()) == shares.cycles
-    busy = tensor_pipe(found, [*of_block(found, 0).values()])
+    busy = tensor_pipe(found, [*shares_of_block(found, 0).values()])
     assert busy is None if name == "mma_sync" else busy and 0.1 < busy < 1
     found.write(tmp_path / "found.json")
     assert Timeline.read(tmp_path / "found.json") == found

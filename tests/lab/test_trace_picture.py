@@ -16,7 +16,7 @@ from timelines import timeline as of_two_tiles
 
 from tl_attention.errors import InputError
 from tl_attention.lab.trace import critical, picture, sheet
-from tl_attention.lab.trace.critical import Segment, critical_path, told
+from tl_attention.lab.trace.critical import Segment, critical_path, path_in_words
 from tl_attention.lab.trace.flows import Flow
 from tl_attention.lab.trace.steady import Steady, steady
 from tl_attention.lab.trace.timeline import Line, Timeline, What
@@ -101,7 +101,7 @@ def test_the_path_goes_through_products_and_across_barriers() -> None:
     ]
     expected = [Segment(n, at + a, at + b, what) for at in (2000, 3000) for n, a, b, what in iteration]
     assert critical_path(found, steady(found)) == expected
-    assert told(expected) == "50 % tensor pipe mma0, 30 % load K, 20 % wait (10 % K_empty, 10 % K_full)"
+    assert path_in_words(expected) == "50 % tensor pipe mma0, 30 % load K, 20 % wait (10 % K_empty, 10 % K_full)"
 
 
 def test_the_path_stays_in_a_role_that_waits_for_nothing(monkeypatch) -> None:

@@ -106,7 +106,7 @@ CALLS = {
     ),
     "a window that is causal with and without the word": (
         "best_causal --dtype fp16 --window 1023,0",
-        {("best_causal", Variant(128, "float16", Mask(1023, 0).read))},
+        {("best_causal", Variant(128, "float16", Mask(1023, 0).runtime))},
     ),
 }
 

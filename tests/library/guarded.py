@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tl_attention.op.in_memory import other_way
+from tl_attention.op.in_memory import as_bhsd
 
 # Elements before and behind, and of each row where it is sliced: 16 bytes, so that what lies behind them is aligned.
 BORDER = 4096
@@ -47,7 +47,7 @@ def guarded(sizes: tuple[int, ...], like: Tensor, memory: str, layout: str, fill
         (batch * heads * seq * (columns + pad) + 2 * BORDER,), fill, dtype=like.dtype, device=like.device
     )
     tensor = whole[BORDER : len(whole) - BORDER].view(batch, *outer, columns + pad)[..., pad:]
-    return Guarded(other_way(tensor, order), whole)
+    return Guarded(as_bhsd(tensor, order), whole)
 
 
 def packed(sizes: list[tuple[int, ...]], like: Tensor, fill: float) -> list[Guarded]:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from tl_attention import InputError, attention
 from tl_attention.lab.oracle.reference import attention_and_lse, compare, compare_lse
-from tl_attention.op.in_memory import other_way
+from tl_attention.op.in_memory import as_bhsd
 from tl_attention.schedule.schedule import Schedule
 
 # The issue allows an LSE this error, whatever its budget.
@@ -92,8 +92,8 @@ def faults(case: Case, seed: int, device: str, call: Call = attention) -> Iterat
     inputs = [bits(x) for x in inputs]
     before = [x.clone() for x in inputs]
     around = given.out.around() if given.out else None
-    q, k, v = (other_way(place.tensor, case.layout) for place in given.places)
-    out = other_way(given.out.tensor, case.layout) if given.out else None
+    q, k, v = (as_bhsd(place.tensor, case.layout) for place in given.places)
+    out = as_bhsd(given.out.tensor, case.layout) if given.out else None
     options: dict[str, Any] = {"softcap": case.cap[0], "sinks": given.sinks}
     try:
         result = call(
@@ -130,7 +130,7 @@ def _wrong(
     options: dict[str, Any],
 ) -> Iterator[str]:
     sizes = (case.batch, case.heads, case.seq_q, case.head_dim_v)
-    if output.dtype != values[0].dtype or tuple(other_way(output, case.layout).shape) != sizes:
+    if output.dtype != values[0].dtype or tuple(as_bhsd(output, case.layout).shape) != sizes:
         yield f"the output is {tuple(output.shape)} {output.dtype}"
         return
     if out is not None and output is not out:
@@ -140,7 +140,7 @@ def _wrong(
     if lse is not None and (tuple(lse.shape), lse.dtype, lse.is_contiguous()) != (sizes[:3], torch.float32, True):
         yield f"the LSE is {tuple(lse.shape)} {lse.dtype}"
         return
-    output = other_way(output, case.layout)
+    output = as_bhsd(output, case.layout)
     if not output.numel():
         return
     options = options | {"mask": case.mask, "scale": case.factor}

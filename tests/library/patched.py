@@ -21,12 +21,12 @@ from torch import Tensor
 import tl_attention
 from tl_attention import InputError, ScheduleRefused, attention, attention_varlen
 from tl_attention.kernels.registry import lowering_of
-from tl_attention.kernels.shared.features import Places
+from tl_attention.kernels.shared.features import FeaturePlaces
 from tl_attention.lab.measure.peers import why_not
 from tl_attention.lab.measure.records import problem_of, read_rows, shape_of
 from tl_attention.lab.oracle import features as in_oracle
 from tl_attention.lab.oracle.interpret import verify
-from tl_attention.op.few import of_any_lengths
+from tl_attention.op.few import kernels_for_any_lengths
 from tl_attention.problem.features import BY_WORD
 from tl_attention.problem.mask import CAUSAL, FULL, Mask
 from tl_attention.problem.shape import AttentionShape
@@ -201,7 +201,7 @@ def test_rows_of_a_group_are_one_heads_or_apart(on_cpu) -> None:
         [variant] = check(on_cpu, attention, inputs(2, 8, 5, 64, heads_kv=2, keys=41), **options)
         assert (variant.group, variant.tile_heads) == (4, 1 if OURS.apart else 4)
     grouped = AttentionShape(1, 8, 1, 1, 128, heads_kv=2).asking(**{WORD: OURS.asked})
-    heads = {heads for _, heads, _ in of_any_lengths(grouped, resolve("short").schedule, False)}
+    heads = {heads for _, heads, _ in kernels_for_any_lengths(grouped, resolve("short").schedule, False)}
     assert heads == ({1} if OURS.apart else {1, 4})
 
 
@@ -266,7 +266,7 @@ def test_a_rule_may_ask_for_it(tmp_path) -> None:
     file.write_text(FILE.read_text().replace("rules:\n", RULE))
     found = read(file)
     shapes = SHAPE, SHAPE.asking(**{WORD: OURS.asked})
-    assert [found.rules[found.number(Case.of(shape))].schedule for shape in shapes] == ["short_keys", "d64"]
+    assert [found.rules[found.choose(Case.of(shape))].schedule for shape in shapes] == ["short_keys", "d64"]
 
 
 @pytest.mark.parametrize("name", KERNELS)
@@ -297,8 +297,8 @@ def test_generated_code_with_a_fault_is_refused(fault) -> None:
 
 def test_a_kernel_that_forgets_it_is_refused(monkeypatch) -> None:
     """TileLang leaves a parameter out of the host's IR if the kernel does not use it."""
-    nowhere = Places.of([])
-    monkeypatch.setattr(Places, "of", lambda parameters: nowhere)
+    nowhere = FeaturePlaces.of([])
+    monkeypatch.setattr(FeaturePlaces, "of", lambda parameters: nowhere)
     kernel = GoldenKernel("seed", FULL, optional=frozenset({NAME}))
     with pytest.raises(InputError, match=f"host code: (no definition of .*{NAME}|the expression Call tirx)"):
         prove(kernel.schedule, lowered(kernel))

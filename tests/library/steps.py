@@ -138,11 +138,11 @@ def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
     """Makes steps run at the test's Place, SDPA on the kernels included; on the CPU stand-ins compute."""
     found: Place = request.param
     monkeypatch.setattr(backward, "_shapes", {})
-    with backward.taking(found.operator) if found.operator else nullcontext():
+    with backward.force_operator(found.operator) if found.operator else nullcontext():
         if found.device == "cpu":
             take_for_a_gpu(monkeypatch, Kernels().kernel_of)
             request.getfixturevalue("operators")
-            ours = sdpa.implemented("CPU")
+            ours = sdpa.register_kernels("CPU")
             yield found
             ours._destroy()
             return

@@ -12,7 +12,7 @@ from tl_attention.lab.measure.peers import why_not
 from tl_attention.lab.measure.records import problem_of, shape_of
 from tl_attention.lab.oracle.features import IN_ORACLE
 from tl_attention.lab.oracle.reference import make_asked
-from tl_attention.problem.features import FEATURES, INPUTS, taken_from
+from tl_attention.problem.features import FEATURES, INPUTS, take_features
 from tl_attention.problem.mask import CAUSAL, Mask
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.variant import Sizes
@@ -71,6 +71,6 @@ def test_a_softcap_that_is_none_is_refused(softcap) -> None:
     ],
 )
 def test_a_peer_says_why_it_cannot(peer, fields, words) -> None:
-    asked = taken_from(fields)
+    asked = take_features(fields)
     reason = why_not(peer, replace(PLAIN, **fields).asking(**asked))
     assert words in reason and bool(reason) == bool(words)

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from tl_attention import InputError, attention
-from tl_attention.op.backward import taking
+from tl_attention.op.backward import force_operator
 from tl_attention.op.rows import Rows
 from tl_attention.problem.mask import fitted, masked, sides
 from tl_attention.schedule.files.backward import FLASH2, masks_alike
@@ -202,7 +202,7 @@ def test_gradients_err_by_at_most_twice_what_sdpas_do(name, dtype, layout) -> No
     sinks = torch.linspace(-2, 3, sizes[1], device="cuda", requires_grad=True) if "sinks" in name else None
     hidden = Rows.of(masked(False, window), sizes[3], sizes[4]).hidden
     for operator in (FLASH2, None):
-        with taking(operator):
+        with force_operator(operator):
             found, expected = found_and_exact(*tensors, window, layout, sinks=sinks)
         assert not found[0][:, :, :hidden].any()
         if sinks is not None:

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from tl_attention import InputError, attention, attention_varlen
 from tl_attention.op import aten, backward, checks
-from tl_attention.op.backward import Shape, taking
+from tl_attention.op.backward import GradShape, force_operator
 from tl_attention.op.integrations import sdpa
 from tl_attention.problem.card import ARCHS, CARDS
 from tl_attention.problem.head_dims import TILE_SIZES
@@ -49,7 +49,7 @@ def after(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 @pytest.fixture
 def at_once() -> Iterator[None]:
     """Has a shape's first call take the rule's operator."""
-    with taking():
+    with force_operator():
         yield
 
 
@@ -73,8 +73,8 @@ def test_each_rule_serves_some_case_and_the_last_serves_all() -> None:
     found, serving = backward_rules(), set()
     for case in cases():
         assert found.rules[-1].unmet(case) is None, case
-        serving.add(found.number(case))
-        assert found.number(case) == next(number for number, rule in enumerate(found.rules) if rule.unmet(case) is None)
+        serving.add(found.choose(case))
+        assert found.choose(case) == next(number for number, rule in enumerate(found.rules) if rule.unmet(case) is None)
     assert serving == {*range(len(found.rules))} and found.rules[-1].operator == FLASH2
 
 
@@ -200,13 +200,13 @@ def test_another_card_takes_flash2(on_cpu: Kernels, operators: Operators, at_onc
     monkeypatch.setattr(checks, "checked_card", lambda device: CARDS["sm_80"])
     q, k, v, grad = (x.detach() for x in drawn(SQUARE, "bhsd"))
     own = {"causal": False, "scale": None, "window_size": (OPEN, OPEN), "layout": "bhsd"}
-    backward.dense(aten.Given(grad, q, k, v, torch.zeros_like(q), torch.zeros(1, 2, 65)), None, **own)
+    backward.dense(aten.Saved(grad, q, k, v, torch.zeros_like(q), torch.zeros(1, 2, 65)), None, **own)
     assert operators.taken == [FLASH2]
 
 
 def test_a_measurement_takes_the_operator_that_it_names(on_cpu: Kernels, operators: Operators, after) -> None:
     for operator in (CUDNN, FLASH2):
-        with taking(operator):
+        with force_operator(operator):
             train()
     train()
     assert operators.taken == [CUDNN, FLASH2, FLASH2] and len(backward._shapes) == 1
@@ -254,7 +254,7 @@ def through_sdpa(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 def test_counts_are_those_of_a_shape_whoever_calls(on_cpu: Kernels, operators: Operators, after) -> None:
     torch._dynamo.reset()
     compiled = torch.compile(attention, fullgraph=True, backend="aot_eager")
-    library = sdpa.implemented("CPU")
+    library = sdpa.register_kernels("CPU")
     try:
         found = [train(of=of) for of in (through_sdpa, compiled, attention, through_sdpa, compiled)]
     finally:
@@ -272,7 +272,7 @@ def test_cudnn_serves_steps_aside_at_once_and_no_capture_builds_a_plan(
     monkeypatch.setattr(torch.cuda, "default_stream", lambda device: "default")
     captures = iter([True, False, True])
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: next(captures))
-    shape, device = Shape(CUDNN, AFTER, cudnn_versions()), torch.device("cuda", 0)
+    shape, device = GradShape(CUDNN, AFTER, cudnn_versions()), torch.device("cuda", 0)
     if not aside:
         assert [shape.count(device) for _ in range(AFTER)] == [FLASH2] * AFTER
     # The capture of a shape that is new, a call outside, and a capture behind it.
@@ -340,7 +340,7 @@ def test_a_shape_that_cudnn_refuses_is_flash2s_from_then_on(on_cpu: Kernels, ope
     train()
     train((1, 2, 2, 66, 66, 64))
     assert operators.taken == [CUDNN, *4 * [FLASH2], CUDNN]
-    with taking(FLASH2):
+    with force_operator(FLASH2):
         assert all(all(map(torch.equal, gradients, train())) for gradients in found)
 
 
@@ -392,7 +392,7 @@ def test_outputs_that_lie_otherwise_take_no_plan_of_others_nor_of_pytorchs_own_c
     state = (lse, lse, None, None, None)
     own = torch.ops.aten._scaled_dot_product_cudnn_attention_backward
     for of_output, of_grad in itertools.product([*PLACES.values()][:2], repeat=2):
-        given = aten.Given(of_grad(grad), q, k, v, of_output(output), lse)
+        given = aten.Saved(of_grad(grad), q, k, v, of_output(output), lse)
         found = [aten.cudnn(given, False, None)]
         if of_output is of_grad is Tensor.clone:
             found.append(own(*given[:5], lse[..., None], *state, 65, 65, 0.0, False))

@@ -11,7 +11,7 @@ from tl_attention.lab.measure.candidate import MANY, verified_on
 from tl_attention.lab.measure.records import Row, parse_line, problem_of
 from tl_attention.lab.oracle.interpret import POLICIES, interpret
 from tl_attention.lab.oracle.reference import attention_fp64, attention_same_precision, compare, make_inputs
-from tl_attention.lab.oracle.tile import Tiles
+from tl_attention.lab.oracle.tile import Settings
 from tl_attention.op.rows import Rows
 from tl_attention.problem.mask import CAUSAL, FULL, Mask
 from tl_attention.problem.shape import AttentionShape
@@ -97,7 +97,7 @@ def test_the_interpreter_shares_heads(heads, heads_kv, name, mask):
     options = {"mask": mask, "scale": 0.125}
     exact, peer = attention_fp64(q, k, v, **options), attention_same_precision(q, k, v, **options)
     for policy in POLICIES.values():
-        tiles = Tiles(32, 16, schedule.kv_order)
+        tiles = Settings(32, 16, schedule.kv_order)
         error = compare(interpret(derive(schedule), (q, k, v), tiles, policy=policy, **options), exact, peer)
         assert error.ok, str(error)
 

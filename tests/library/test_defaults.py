@@ -22,7 +22,13 @@ from tl_attention.problem.shape import DTYPES, AttentionShape
 from tl_attention.program.planned import Planned
 from tl_attention.schedule.files import defaults
 from tl_attention.schedule.files.conditions import FLAGS, KEYS, LONGEST, NONE_YET, Case
-from tl_attention.schedule.files.defaults import FILE, Rule, computed, default_schedule, default_schedules
+from tl_attention.schedule.files.defaults import (
+    FILE,
+    DefaultRule,
+    computed_problem,
+    default_schedule,
+    default_schedules,
+)
 from tl_attention.schedule.files.named import resolve
 
 # Line 2: short queries; line 8: others of the same size.
@@ -76,7 +82,7 @@ def test_the_first_rule_whose_conditions_all_hold_serves_a_case(rules) -> None:
         (64, 1024, 96, "d96"),
     ):
         case = Case.of(problem(seq_q, seq_kv, head_dim))
-        assert found.rules[found.number(case)].schedule == name, case
+        assert found.rules[found.choose(case)].schedule == name, case
 
 
 @pytest.mark.parametrize(
@@ -93,7 +99,7 @@ def test_the_first_rule_whose_conditions_all_hold_serves_a_case(rules) -> None:
 )
 def test_every_condition_tells_cases_apart(rules, condition, serves, other) -> None:
     found = rules("seq_q: up to 64\n    seq_kv: from 1024", condition)
-    assert [found.number(Case.of(shape)) for shape in (serves, other)] == [0, 1]
+    assert [found.choose(Case.of(shape)) for shape in (serves, other)] == [0, 1]
     assert found.rules[0].conditions == ["head_dims 64, 128", re.sub(r"[][:]", "", condition)]
 
 
@@ -101,7 +107,7 @@ def test_every_condition_tells_cases_apart(rules, condition, serves, other) -> N
 def test_what_is_optional_tells_cases_apart(rules, condition, value) -> None:
     found = rules("seq_q: up to 64\n    seq_kv: from 1024", f"{condition}: true")
     cases = [Case.of(problem(9, 9).asking(**asked)) for asked in ({}, {condition: value}, {"sinks": True})]
-    assert [found.number(case) for case in cases] == [1, 0, 1] and str(cases[1]).endswith(f"group 1, {condition}")
+    assert [found.choose(case) for case in cases] == [1, 0, 1] and str(cases[1]).endswith(f"group 1, {condition}")
     assert found.rules[0].conditions == ["head_dims 64, 128", f"{condition} true"]
 
 
@@ -115,17 +121,17 @@ def test_a_rule_is_for_hopper_unless_it_names_cards(rules) -> None:
         "group 1, expected head_dims 64, 128, seq_q up to 8; or a schedule by its name"
     )
     with pytest.raises(InputError, match=f"^{re.escape(words)}$"):
-        found.number(Case.of(problem(9, 9), "sm_86"))
+        found.choose(Case.of(problem(9, 9), "sm_86"))
     with pytest.raises(InputError, match="group 1, expected a schedule by its name$"):
-        found.number(Case.of(problem(9, 9), "sm_89"))
+        found.choose(Case.of(problem(9, 9), "sm_89"))
 
 
 def test_an_invariant_case_takes_the_first_schedule_that_computes_rows_as_that_of_any_length(rules) -> None:
     case = Case.of(problem(64, 1024))
-    assert [rules().number(case, invariant) for invariant in (False, True)] == [0, 1]
+    assert [rules().choose(case, invariant) for invariant in (False, True)] == [0, 1]
     # Equal keys in a block, and an order of their own: the chunks of a sum come one behind the other.
     found = rules("seed_64x128", "ragged")
-    assert [found.number(case, invariant) for invariant in (False, True)] == [0, 0]
+    assert [found.choose(case, invariant) for invariant in (False, True)] == [0, 0]
 
 
 def test_every_mask_is_of_one_kind() -> None:
@@ -175,7 +181,7 @@ def test_it_ships_with_the_package_and_is_no_schedule(cli) -> None:
     assert "defaults" not in cli("list", "--all").stdout
 
 
-def told_apart(rules: Sequence[Rule]) -> Iterator[Case]:
+def told_apart(rules: Sequence[DefaultRule]) -> Iterator[Case]:
     """Yields one case of each kind that the rules tell apart: of values for which all rules say the same, the first."""
     values: dict[str, Sequence[Any]] = {"head_dims": TILE_SIZES, "dtypes": DTYPES, "masks": MASK_KINDS, "archs": ARCHS}
     values |= {key: defaults.edges(rules, key) for key in ("seq_q", "seq_kv", "rows")}
@@ -195,7 +201,7 @@ def test_the_rules_serve_every_case_on_hopper_and_each_rule_serves_some() -> Non
     serving = {(case.arch, found.find(case)) for case in cases}
     assert (HOPPER.arch, None) not in serving
     # Some serve only calls whose rows have the same bits at all lengths.
-    serving |= {(case.arch, found.number(case, invariant=True)) for case in cases if case.arch == HOPPER.arch}
+    serving |= {(case.arch, found.choose(case, invariant=True)) for case in cases if case.arch == HOPPER.arch}
     assert {number for _, number in serving} >= {*range(len(found.rules))}
 
 
@@ -203,7 +209,8 @@ def test_an_invariant_call_computes_rows_alike_whatever_its_lengths_and_packed_o
     found = defaults.defaults()
     cases = [case for case in told_apart(found.rules) if case.arch == HOPPER.arch]
     for case in cases:
-        rule, wanted = found.rules[found.number(case, invariant=True)], found.of_any_length(case._replace(packed=False))
+        rule = found.rules[found.choose(case, invariant=True)]
+        wanted = found.rule_for_any_length(case._replace(packed=False))
         assert wanted is not None and rule.alike(wanted), case
     assert len(cases) > 1000
 
@@ -252,10 +259,10 @@ def test_rows_have_the_same_bits_at_all_lengths_but_for_a_head_size_and_a_softca
         asked = problem(100, 900, head_dim, mask, dtype=dtype, head_dim_v=head_dim_v, packed=packed)
         # Some packed sequences may be split, unless a call asks for the same bits.
         by_length = size == 96 and not (packed and mask.right != 0)
-        assert computed(asked, HOPPER.arch, None) == (asked, not by_length and not packed), asked
-        assert not computed(asked.asking(softcap=30.0), HOPPER.arch, None)[1]
+        assert computed_problem(asked, HOPPER.arch, None) == (asked, not by_length and not packed), asked
+        assert not computed_problem(asked.asking(softcap=30.0), HOPPER.arch, None)[1]
         # Nobody's rules choose a schedule that is named.
-        assert computed(asked, HOPPER.arch, None, by_rules=False)[1]
+        assert computed_problem(asked, HOPPER.arch, None, by_rules=False)[1]
         # In one KV block rows have the bits that they have in a larger one.
         names = {*default_schedules(asked, invariant=True)} - {"short_keys"}
         assert len({resolve(name).schedule.arithmetic(LONGEST) for name in names}) == 1
@@ -268,15 +275,15 @@ def test_an_invariant_call_leaves_out_the_sides_of_a_window_that_hide_no_key_whe
         head_dim, head_dim_v = sizes_of(size)
         asked = problem(100, 900, head_dim, wide, head_dim_v=head_dim_v, packed=packed)
         left_over = wide if packed else FULL if size in (64, "192/128", 256) else open_left
-        assert computed(asked, HOPPER.arch, True) == (replace(asked, mask=left_over), True)
+        assert computed_problem(asked, HOPPER.arch, True) == (replace(asked, mask=left_over), True)
         causal = replace(asked, mask=Mask(900, 0))
-        assert computed(causal, HOPPER.arch, True)[0].mask == (causal.mask if packed else CAUSAL)
+        assert computed_problem(causal, HOPPER.arch, True)[0].mask == (causal.mask if packed else CAUSAL)
         # Of a window that hides keys all stays.
         some = replace(asked, mask=Mask(800, 50))
-        assert computed(some, HOPPER.arch, True) == (some, True)
+        assert computed_problem(some, HOPPER.arch, True) == (some, True)
         if not packed:
             assert all(
-                computed(replace(asked, mask=wide), HOPPER.arch, *how)[0].mask == FULL
+                computed_problem(replace(asked, mask=wide), HOPPER.arch, *how)[0].mask == FULL
                 for how in ((False,), (True, False))
             )
 

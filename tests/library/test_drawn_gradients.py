@@ -249,7 +249,7 @@ def test_drawn_gradients_err_by_at_most_twice_what_pytorchs_do(block, monkeypatc
         function = getattr(aten, name)
         monkeypatch.setattr(aten, name, lambda *given, f=function, n=name: (taken.update([n]), f(*given))[1])
     found, again = {}, 0
-    with backward.taking():
+    with backward.force_operator():
         for number in range(CASES):
             seed = first + 1000 * block + number
             case = Drawn.by(random.Random(seed))

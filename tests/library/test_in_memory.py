@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tl_attention import InputError, attention
-from tl_attention.op.in_memory import check_layout, check_out, other_way, overlaps_itself, placed, share_memory
+from tl_attention.op.in_memory import as_bhsd, check_layout, check_out, overlaps_itself, placed, share_memory
 
 
 def half(*size: int) -> torch.Tensor:
@@ -76,7 +76,7 @@ REFUSED = {
 def test_other_strides_are_refused_with_the_tensor_its_strides_and_what_to_do(name, argument, layout):
     tensor = REFUSED[name]
     with pytest.raises(InputError) as error:
-        placed({argument: other_way(tensor, layout)}, layout)
+        placed({argument: as_bhsd(tensor, layout)}, layout)
     words = str(error.value)
     assert f"{argument} has strides {tuple(tensor.stride())}, expected" in words
     assert f"{argument}.contiguous()" in words and "\n" not in words
@@ -98,7 +98,7 @@ def test_a_tensor_that_does_not_start_at_16_bytes_is_told_by_name(offset):
 
 def test_layouts():
     bshd = half(2, 5, 4, 64)
-    assert other_way(bshd, "bshd").shape == (2, 4, 5, 64) and other_way(bshd, "bhsd") is bshd
+    assert as_bhsd(bshd, "bshd").shape == (2, 4, 5, 64) and as_bhsd(bshd, "bhsd") is bshd
     for layout in ("bhsd", "bshd"):
         check_layout(layout)
     for layout in ("sbhd", "", None, 3, ["bhsd"]):

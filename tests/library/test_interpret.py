@@ -13,7 +13,7 @@ from tiers import sampled
 from tl_attention.lab.measure.candidate import SHARP
 from tl_attention.lab.oracle.interpret import POLICIES, interpret, verify
 from tl_attention.lab.oracle.reference import attention_fp64, attention_same_precision, compare, make_inputs
-from tl_attention.lab.oracle.tile import Tiles, exp2, on_fma_units
+from tl_attention.lab.oracle.tile import Settings, exp2, on_fma_units
 from tl_attention.problem.mask import CAUSAL, FULL, Mask
 from tl_attention.problem.shape import DTYPES, AttentionShape
 from tl_attention.problem.variant import Variant
@@ -65,7 +65,7 @@ def test_ragged_sizes_every_mask_and_both_directions(kv_order, dtype, seq_q, seq
     exact, peer = attention_fp64(q, k, v, **options), attention_same_precision(q, k, v, **options)
     for name in ("seed", "ws_seed"):
         program = derive(shipped()[name])
-        output = interpret(program, (q, k, v), Tiles(32, 16, kv_order), policy=LATE, **options)
+        output = interpret(program, (q, k, v), Settings(32, 16, kv_order), policy=LATE, **options)
         error = compare(output, exact, peer)
         assert error.ok, f"{name}: {error}"
 
@@ -126,7 +126,7 @@ def test_a_maximum_that_is_not_the_rows_own_shows_where_scores_lie_far_apart(dty
     for spread, code, ok in ((1.0, short_maximum, True), (SHARP, short_maximum, False), (SHARP, None, True)):
         q, k, v = make_inputs(AttentionShape(1, 1, 256, 300, 64, dtype), 3, spread=spread)
         exact, peer = attention_fp64(q, k, v, **options), attention_same_precision(q, k, v, **options)
-        tiles = Tiles(64, 32, code={"row_max": code} if code else {})
+        tiles = Settings(64, 32, code={"row_max": code} if code else {})
         output = interpret(program, (q, k, v), tiles, policy=LATE, **options)
         assert compare(output, exact, peer).ok == ok
 
@@ -140,7 +140,7 @@ def test_late_and_early_differ_in_when_products_run():
     q, k, v = make_inputs(AttentionShape(1, 1, 64, 128, 64), 0)
     options = {"mask": FULL, "scale": 0.125}
     exact, peer = attention_fp64(q, k, v, **options), attention_same_precision(q, k, v, **options)
-    given = (q, k, v), Tiles(64, 16)
+    given = (q, k, v), Settings(64, 16)
     assert compare(interpret(unwaited, *given, policy=EARLY, **options), exact, peer).ok
     assert not compare(interpret(unwaited, *given, policy=LATE, **options), exact, peer).ok
 
@@ -169,7 +169,7 @@ def run(schedule, softmax: SoftmaxOptions = SoftmaxOptions(), observer=None, blo
     return interpret(
         derive(schedule),
         (q, k, v),
-        Tiles(128, block_N, "descending", softmax, observer=observer),
+        Settings(128, block_N, "descending", softmax, observer=observer),
         mask=CAUSAL,
         scale=0.125,
         policy=LATE,

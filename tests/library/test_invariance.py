@@ -26,7 +26,7 @@ from torch import Tensor
 
 from tl_attention import attention, attention_varlen
 from tl_attention.compiler.compile import compile_kernel
-from tl_attention.compiler.toolchain import host_compiler, in_force
+from tl_attention.compiler.toolchain import host_compiler, use_nvcc
 from tl_attention.kernels.registry import lowering_of
 from tl_attention.lab.machine_code.nvcc import OPTIONS
 from tl_attention.lab.machine_code.of_kernel import MachineCode
@@ -193,7 +193,7 @@ def test_a_window_as_long_as_the_keys_is_left_out_where_rows_stay_as_they_are(on
             assert torch.equal(wide, attention(q, q, q))
 
 
-WINDOW = Mask(1, 1).read
+WINDOW = Mask(1, 1).runtime
 # Of head sizes, schedules of equal arithmetic: each with a mask, and whether it is for packed sequences.
 ALIKE = {
     "64": (64, 64, ("d64", FULL), ("d64_causal", CAUSAL), ("best_causal", CAUSAL), ("best_causal", WINDOW, True)),
@@ -202,7 +202,7 @@ ALIKE = {
         128,
         128,
         ("best_causal", CAUSAL),
-        ("best_causal", Mask(None, 1).read),
+        ("best_causal", Mask(None, 1).runtime),
         ("best_causal", WINDOW, True),
     ),
     "192": (192, 192, ("d192", FULL), ("d192_ragged", FULL, True)),
@@ -243,7 +243,7 @@ def arithmetic_of(source: str, folder: Path, *more: str) -> Counter[str]:
     code, ptx = folder / "kernel.cu", folder / "kernel.ptx"
     code.write_text(source)
     options = [option for option in OPTIONS if option != "-cubin"] + [f"-I{TILELANG_TEMPLATE_PATH}"]
-    with in_force() as nvcc:
+    with use_nvcc() as nvcc:
         command = [nvcc.home / "bin/nvcc", f"-ccbin={host_compiler()}", *options, f"-I{CUTLASS_INCLUDE_DIR}"]
         subprocess.run([*command, "-arch=sm_90a", "-ptx", *more, "-o", ptx, code], check=True, capture_output=True)
     return Counter(

@@ -157,7 +157,9 @@ def test_without_a_counter_it_is_the_function_itself() -> None:
 def test_a_launch_finds_the_counter_and_room_for_the_list(monkeypatch) -> None:
     found: list[Any] = []
     monkeypatch.setattr(
-        library, "room_of", lambda device, words: ([], library.Room(f"counter on {device}", "room", words))
+        library,
+        "launch_memory",
+        lambda device, words: ([], library.LaunchMemory(f"counter on {device}", "room", words)),
     )
     q = half(1)
     launch_of(lambda *given: found.append(given), PLAIN.parameters("TileCounter"))(q, "others")
@@ -167,8 +169,8 @@ def test_a_launch_finds_the_counter_and_room_for_the_list(monkeypatch) -> None:
 
 
 def test_a_launch_that_fails_leaves_no_room_for_others(monkeypatch) -> None:
-    free: list[library.Room] = []
-    monkeypatch.setattr(library, "room_of", lambda device, words: (free, library.Room(0, 0, words)))
+    free: list[library.LaunchMemory] = []
+    monkeypatch.setattr(library, "launch_memory", lambda device, words: (free, library.LaunchMemory(0, 0, words)))
     launch_of(lambda *given: None, PACKED.parameters())(half(1), *range(10))
     assert len(free) == 1
     with pytest.raises(TypeError):
@@ -184,18 +186,18 @@ class Streams:
         monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: self.capturing)
         monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda device: self.stream, raising=False)
         monkeypatch.setattr(torch.cuda, "current_stream", lambda device: (device, self.stream))
-        monkeypatch.setattr(library, "_rooms", {})
-        monkeypatch.setattr(library, "_room", self.room)
+        monkeypatch.setattr(library, "_free", {})
+        monkeypatch.setattr(library, "_allocate", self.room)
 
     @staticmethod
-    def room(device: int, words: int, stream: object = None) -> library.Room:
+    def room(device: int, words: int, stream: object = None) -> library.LaunchMemory:
         assert stream is None or stream[0] == device
-        return library.Room(torch.zeros(2, dtype=torch.int32), torch.empty(words, dtype=torch.int32), words)
+        return library.LaunchMemory(torch.zeros(2, dtype=torch.int32), torch.empty(words, dtype=torch.int32), words)
 
     @staticmethod
-    def rooms(device: int, *words: int) -> list[library.Room]:
+    def rooms(device: int, *words: int) -> list[library.LaunchMemory]:
         """Returns the rooms of launches that are under way at the same time, and puts them back."""
-        taken = [library.room_of(device, of) for of in words]
+        taken = [library.launch_memory(device, of) for of in words]
         for free, room in taken:
             free.append(room)
         return [room for _, room in taken]

@@ -14,7 +14,7 @@ from tiers import sampled
 
 from tl_attention.compiler import library
 from tl_attention.compiler import store as module
-from tl_attention.compiler.store import MAKING, PACKAGE, SOURCES, TOOLS, VERSION, installed, kernel_key, text_version
+from tl_attention.compiler.store import MAKING, PACKAGE, SOURCES, TOOLS, VERSION, kernel_key, package_hash, source_hash
 from tl_attention.compiler.toolchain import FLAGS, Nvcc
 from tl_attention.problem.mask import CAUSAL
 from tl_attention.problem.variant import Sizes, Variant
@@ -68,12 +68,12 @@ def test_another_variant_has_another_key(name, nvcc) -> None:
 
 
 def of_another(package: str) -> Callable[[str], str]:
-    return lambda name: "another" if name == package else installed(name)
+    return lambda name: "another" if name == package else package_hash(name)
 
 
 PATCHES = {
-    "TileLang": (module, "installed", of_another("tilelang")),
-    "tvm-ffi": (module, "installed", of_another("apache-tvm-ffi")),
+    "TileLang": (module, "package_hash", of_another("tilelang")),
+    "tvm-ffi": (module, "package_hash", of_another("apache-tvm-ffi")),
     "text of the package": (module, "VERSION", VERSION[::-1]),
     "machine": (platform, "machine", lambda: "another"),
 }
@@ -120,13 +120,13 @@ def test_a_package_is_known_by_its_files_or_its_version(tmp_path, monkeypatch) -
         (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
         if record is not None:
             (folder / "RECORD").write_text(record)
-        installed.cache_clear()
-        return installed(name)
+        package_hash.cache_clear()
+        return package_hash(name)
 
     monkeypatch.syspath_prepend(str(tmp_path))
-    assert installed("tlanother") == "" != install("tlanother", None)
+    assert package_hash("tlanother") == "" != install("tlanother", None)
     assert install("tlanother", "x.so,sha256=a,1\n") != install("tlanother", "x.so,sha256=b,1\n")
-    installed.cache_clear()
+    package_hash.cache_clear()
 
 
 def shipped_keys() -> list[str]:
@@ -164,19 +164,19 @@ def test_the_version_is_of_all_that_makes_and_proves_a_kernel() -> None:
 def test_every_file_of_it_changes_the_version(tmp_path) -> None:
     copy = tmp_path / "tl_attention"
     shutil.copytree(PACKAGE, copy)
-    assert text_version(copy) == VERSION
+    assert source_hash(copy) == VERSION
     files = [file for kind in SOURCES for room in MAKING for file in (copy / room).rglob(kind)]
     assert copy / "kernels/warp_specialized/device/list_tiles.cuh" in files
     for file in [copy / "errors.py", *files]:
         text = file.read_text()
         file.write_text(text + "\n")
-        assert text_version(copy) != VERSION, file
+        assert source_hash(copy) != VERSION, file
         file.write_text(text)
     for changed in ("lab/show/report.py", "lab/model/steps.py", "kernels/__pycache__/registry.cpython-311.pyc"):
         (copy / changed).parent.mkdir(exist_ok=True)
         (copy / changed).write_text("x")
     # As an editor leaves it.
     (copy / "program/.#races.py").symlink_to("nobody@nowhere")
-    assert text_version(copy) == VERSION
+    assert source_hash(copy) == VERSION
     (copy / "program/races.py").rename(copy / "program/races_.py")
-    assert text_version(copy) != VERSION
+    assert source_hash(copy) != VERSION

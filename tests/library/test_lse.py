@@ -18,7 +18,7 @@ from tl_attention.lab.oracle.reference import (
     lse_same_precision,
     make_inputs,
 )
-from tl_attention.lab.oracle.tile import Tiles
+from tl_attention.lab.oracle.tile import Settings
 from tl_attention.problem.mask import CAUSAL, FULL, Mask
 from tl_attention.problem.shape import DTYPES, AttentionShape
 from tl_attention.problem.variant import Variant
@@ -97,7 +97,7 @@ def test_ragged_sizes_and_every_mask(dtype, seq_q, seq_kv, mask, spread):
     for name in ("seed", "ws_seed"):
         lse = torch.full((2, 3, seq_q), float("nan"))
         program = derive(load(SCHEDULES / f"{name}.yaml"))
-        interpret(program, (q, k, v), Tiles(32, 16), policy=LATE, lse=lse, **options)
+        interpret(program, (q, k, v), Settings(32, 16), policy=LATE, lse=lse, **options)
         error = compare_lse(lse, exact, peer)
         assert error.ok, f"{name}: {error}"
 
@@ -113,11 +113,11 @@ def test_every_polynomial_is_within_the_budget():
 
 
 def test_a_wrong_sum_shows(monkeypatch):
-    from tl_attention.lab.oracle.tile import Tile
+    from tl_attention.lab.oracle.tile import InterpretedTile
 
     schedule = load(SCHEDULES / "best.yaml")
-    right = Tile.lse
-    monkeypatch.setattr(Tile, "lse", lambda tile: right(tile) * 1.01)
+    right = InterpretedTile.lse
+    monkeypatch.setattr(InterpretedTile, "lse", lambda tile: right(tile) * 1.01)
     errors = verify(derive(schedule), schedule, Variant(64, "float16", optional=LSE), seed=3)
     assert {name for name, error in errors.items() if not error.ok} == {"late LSE", "early LSE"}
 
@@ -141,7 +141,7 @@ def test_the_output_is_as_without():
     options = {"mask": FULL, "scale": 0.1}
     program = derive(load(SCHEDULES / "seed.yaml"))
     both = [
-        interpret(program, (q, k, v), Tiles(32, 16), policy=LATE, lse=lse, **options)
+        interpret(program, (q, k, v), Settings(32, 16), policy=LATE, lse=lse, **options)
         for lse in (None, torch.empty(1, 1, 30))
     ]
     assert torch.equal(*both)

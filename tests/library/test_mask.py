@@ -9,7 +9,7 @@ import tilelang.language as T
 import torch
 from tvm import arith
 
-from tl_attention.lab.measure.candidate import Verified, ends_of, verified_on
+from tl_attention.lab.measure.candidate import VerifiedProblem, ends_of, verified_on
 from tl_attention.problem.lengths import edges
 from tl_attention.problem.mask import CAUSAL, FULL, TENSORS, Mask
 from tl_attention.problem.shape import AttentionShape
@@ -128,7 +128,7 @@ def test_where_a_mask_ends_the_loop_every_query_sees_a_key_and_tiles_of_one_prob
 
 
 def test_a_kernel_for_fixed_sizes_is_verified_at_these_alone() -> None:
-    assert verified_on(SHAPE, fixed=True, planned=Planned(resolve("seed").schedule)) == [Verified(SHAPE)]
+    assert verified_on(SHAPE, fixed=True, planned=Planned(resolve("seed").schedule)) == [VerifiedProblem(SHAPE)]
 
 
 @pytest.mark.parametrize("block_N", [64, 80, 128, 176])

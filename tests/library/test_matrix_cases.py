@@ -17,7 +17,7 @@ from tiers import exhaustive
 
 from tl_attention import InputError, attention
 from tl_attention.op import checks
-from tl_attention.op.in_memory import other_way
+from tl_attention.op.in_memory import as_bhsd
 
 __all__ = ["on_cpu"]
 
@@ -44,14 +44,14 @@ def call_on_meta(case: Case, schedule: Any) -> None:
     read, out = places(case, like)
     sinks = torch.empty(case.heads, device="meta") if case.sinks else None
     attention(
-        *(other_way(place.tensor, case.layout) for place in read),
+        *(as_bhsd(place.tensor, case.layout) for place in read),
         causal=case.causal,
         window_size=case.window,
         softcap=case.cap[0],
         sinks=sinks,
         layout=case.layout,
         return_lse=case.lse,
-        out=other_way(out.tensor, case.layout) if out else None,
+        out=as_bhsd(out.tensor, case.layout) if out else None,
         schedule=schedule,
     )
 

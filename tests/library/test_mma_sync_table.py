@@ -11,7 +11,7 @@ from tiers import exhaustive
 
 from tl_attention.compiler.compile import fingerprint
 from tl_attention.errors import ScheduleRefused
-from tl_attention.kernels.mma_sync.resources import Chunk, fragments, of_schedule
+from tl_attention.kernels.mma_sync.resources import Chunk, fragments, schedule_values
 from tl_attention.lab.show.explain import explain
 from tl_attention.problem.mask import CAUSAL
 from tl_attention.problem.variant import Variant
@@ -117,7 +117,7 @@ def test_q_in_registers_is_loaded_by_no_statement():
 
 def test_the_kernel_is_told_how_many_buffers_each_ring_has():
     stages = {
-        name: of_schedule(Planned(SHIPPED[f"mma_sync/{name}"]))["kernel"]
+        name: schedule_values(Planned(SHIPPED[f"mma_sync/{name}"]))["kernel"]
         for name in ("eager", "double_k", "double_both")
     }
     assert {name: (kernel.k_stages, kernel.v_stages) for name, kernel in stages.items()} == {
@@ -234,12 +234,12 @@ def test_one_idea_is_one_to_three_lines(name):
 @pytest.mark.parametrize("name", IDEAS)
 def test_one_idea_is_another_kernel(name):
     before, after = SHIPPED[IDEAS[name]], SHIPPED[name]
-    assert of_schedule(Planned(before)) != of_schedule(Planned(after))
+    assert schedule_values(Planned(before)) != schedule_values(Planned(after))
     assert (derive(before).phases == derive(after).phases) == (name in SAME_PROGRAM)
 
 
 def test_no_two_are_the_same():
-    configured = {name: (head_dim(name), of_schedule(Planned(schedule))) for name, schedule in SHIPPED.items()}
+    configured = {name: (head_dim(name), schedule_values(Planned(schedule))) for name, schedule in SHIPPED.items()}
     for a, b in combinations(SHIPPED, 2):
         assert SHIPPED[a] != SHIPPED[b] and FILES[a].summary != FILES[b].summary and configured[a] != configured[b]
 

@@ -25,7 +25,7 @@ from tiers import exhaustive, sampled
 from tl_attention.errors import ScheduleRefused
 from tl_attention.lab.measure.candidate import SHARP
 from tl_attention.lab.oracle.interpret import POLICIES
-from tl_attention.lab.oracle.tile import STATEMENT_CODE, Tile, Tiles
+from tl_attention.lab.oracle.tile import STATEMENT_CODE, InterpretedTile, Settings
 from tl_attention.problem.mask import CAUSAL
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.program.derivation import derive
@@ -76,13 +76,13 @@ def outcomes(
     return results
 
 
-def tile(program: Program, problem: SmallProblem, blocks: int, kv_order: str, observer) -> Tile:
+def tile(program: Program, problem: SmallProblem, blocks: int, kv_order: str, observer) -> InterpretedTile:
     q, k, v = (x[0, 0] for x in problem.inputs)
     shape = AttentionShape(1, 1, len(q), len(k), q.shape[1], mask=CAUSAL)
-    return Tile(
+    return InterpretedTile(
         shape,
         {"Q": q, "K": k, "V": v},
-        Tiles(BLOCK_M, BLOCK_N, kv_order, observer=observer),
+        Settings(BLOCK_M, BLOCK_N, kv_order, observer=observer),
         index=0,
         blocks=range(blocks),
         table=program.table,

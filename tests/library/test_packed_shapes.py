@@ -15,7 +15,7 @@ from tl_attention.lab.model.machine import load
 from tl_attention.lab.model.prediction import predict
 from tl_attention.lab.oracle.reference import attention_and_lse, each_sequence, make_inputs
 from tl_attention.problem.lengths import Lengths, lengths_text, parse_lengths
-from tl_attention.problem.packed import PackedSizes, listed, words_of_list
+from tl_attention.problem.packed import PackedSizes, tile_list, words_of_list
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.tiling import visited_over_visible
 from tl_attention.program.planned import Planned
@@ -42,8 +42,8 @@ def test_lengths_are_read_as_they_are_written(text) -> None:
 def test_bytes_and_pairs_are_those_of_all_sequences() -> None:
     shape = AttentionShape.parse("500+3/70+0/9,4/2,64", causal=True)
     alone = [shape.sequence(n) for n in range(3)]
-    assert traffic.inputs(shape) == sum(map(traffic.inputs, alone))
-    assert traffic.outputs(shape) == sum(map(traffic.outputs, alone))
+    assert traffic.input_bytes(shape) == sum(map(traffic.input_bytes, alone))
+    assert traffic.output_bytes(shape) == sum(map(traffic.output_bytes, alone))
     one = AttentionShape.parse("1x500,4/2,64", causal=True)
     assert visited_over_visible(one, 128, 64) == visited_over_visible(one.sequence(0), 128, 64)
 
@@ -87,8 +87,8 @@ def test_the_cells_that_ship_are_of_packed_sequences() -> None:
 
 def test_the_list_has_each_tile_once() -> None:
     sizes = PackedSizes.of(3, [Lengths(300, 5), Lengths(0, 9), Lengths(128, 7), Lengths(1, 0)], 64)
-    found = listed(sizes.places, 128, 64)
+    found = tile_list(sizes.spans, 128, 64)
     assert found[:, 0].tolist() == [0, 2, 4, 0, 0]
-    assert np.array_equal(found[:, 1:], [sizes.places[n] for n in (0, 0, 0, 2, 3)])
-    assert len(found) <= sizes.seq_q // 128 + len(sizes.places)
+    assert np.array_equal(found[:, 1:], [sizes.spans[n] for n in (0, 0, 0, 2, 3)])
+    assert len(found) <= sizes.seq_q // 128 + len(sizes.spans)
     assert words_of_list(sizes.seq_q, 4, 128) == 8 * (2 * (sizes.seq_q // 128 + 4) + 1) + 4 * 4

@@ -30,13 +30,21 @@ from tl_attention.lab.measure.candidate import called
 from tl_attention.lab.model.grid import Grid
 from tl_attention.lab.oracle.reference import attention_and_lse
 from tl_attention.op import batch
-from tl_attention.op.few import Parts, in_one_tile, may_be_split, parts_of, places, results_of_parts, smallest_parts
+from tl_attention.op.few import (
+    KeySplit,
+    finest_split,
+    may_be_split,
+    packed_heads,
+    result_places,
+    results_of_parts,
+    split_plan,
+)
 from tl_attention.op.launch import Launch
 from tl_attention.problem.card import HOPPER
 from tl_attention.problem.lengths import Lengths
 from tl_attention.problem.mask import CAUSAL, FULL, INTEGERS, Mask, ceildiv
 from tl_attention.problem.shape import AttentionShape
-from tl_attention.problem.tiling import visited
+from tl_attention.problem.tiling import visited_blocks
 from tl_attention.problem.variant import Sizes, Variant
 from tl_attention.program.planned import Planned
 from tl_attention.schedule.files.named import resolve
@@ -55,7 +63,7 @@ def half(*size: int) -> Tensor:
 @pytest.mark.parametrize("keys", [2000, 5000, 16384, 131072])
 def test_parts_fill_the_gpu_about_once(keys: int, heads: int) -> None:
     shape = replace(ONE, seq_kv=keys, heads=heads, heads_kv=heads)
-    found = parts_of(shape, FEW, HOPPER.sms)
+    found = split_plan(shape, FEW, HOPPER.sms)
     blocks = ceildiv(keys, FEW.block_N)
     if heads == 100:
         assert found is None
@@ -63,18 +71,18 @@ def test_parts_fill_the_gpu_about_once(keys: int, heads: int) -> None:
         assert found and ceildiv(blocks, found.blocks) == found.number > 1
         assert heads * found.number <= HOPPER.sms
     # More SMs have more parts, and tiles that are as many as SMs have none.
-    assert heads < 33 or parts_of(replace(shape, batch=9), FEW, HOPPER.sms) is None
-    assert keys < 16384 or heads > 8 or found.number > parts_of(shape, FEW, 32).number  # type: ignore[union-attr]
+    assert heads < 33 or split_plan(replace(shape, batch=9), FEW, HOPPER.sms) is None
+    assert keys < 16384 or heads > 8 or found.number > split_plan(shape, FEW, 32).number  # type: ignore[union-attr]
 
 
 def test_few_keys_and_what_has_no_parts_have_none() -> None:
-    assert parts_of(ONE, FEW, 132)
-    assert parts_of(replace(ONE, seq_kv=500), FEW, 132) is None
-    assert parts_of(ONE, resolve("best_causal").schedule, 132) is None
+    assert split_plan(ONE, FEW, 132)
+    assert split_plan(replace(ONE, seq_kv=500), FEW, 132) is None
+    assert split_plan(ONE, resolve("best_causal").schedule, 132) is None
 
 
 def test_packed_sequences_may_be_split_where_there_is_room_for_two_parts() -> None:
-    assert may_be_split(8, FEW, 132) and places(8, FEW, 132) == 4 * 132 // 8 == 66
+    assert may_be_split(8, FEW, 132) and result_places(8, FEW, 132) == 4 * 132 // 8 == 66
     # So many heads of K and V fill the GPU.
     assert may_be_split(264, FEW, 132)
     assert not may_be_split(265, FEW, 132)
@@ -89,7 +97,7 @@ def test_room_for_parts_is_bounded_whatever_the_lengths(name: str, head_dim: int
     """All parts of an H200 have at most 96 MB."""
     schedule = resolve(name).schedule
     shape = AttentionShape(1, heads, 1, 1 << 20, head_dim, heads_kv=heads_kv, packed=True)
-    variant = replace(shape.variant(parts=True), tile_heads=in_one_tile(shape, schedule)[1])
+    variant = replace(shape.variant(parts=True), tile_heads=packed_heads(shape, schedule)[1])
     launch = Launch.of(lambda *given: None, schedule, variant, shape)
     assert 0 < 4 * (head_dim + 1) * launch.rows_of_parts < 96e6
 
@@ -97,15 +105,15 @@ def test_room_for_parts_is_bounded_whatever_the_lengths(name: str, head_dim: int
 def test_a_kernel_that_is_measured_has_the_parts_of_a_call() -> None:
     grouped = replace(ONE, heads=32, heads_kv=8)
     found = called("short_full", grouped, Planned(FEW))
-    problem, heads = in_one_tile(grouped, FEW)
+    problem, heads = packed_heads(grouped, FEW)
     assert (found.shape, found.tile_heads, found.variant.parts) == (problem, heads, True) and heads == 4
-    assert found.parts(problem) == parts_of(problem, FEW, found.sms)
+    assert found.parts(problem) == split_plan(problem, FEW, found.sms)
     # A tile of 64 rows has 16 of each head, of which four queries fill a quarter.
     assert 4 < cell.visited(found) < 4.1
     assert len(Grid.of(found, 1).order) == grouped.batch * grouped.heads_kv
     # Small problems, on which it is verified, have parts too.
     small = replace(ONE, seq_kv=400)
-    assert found.parts(small) == smallest_parts(small, FEW) == Parts(3, 1)
+    assert found.parts(small) == finest_split(small, FEW) == KeySplit(3, 1)
     many = called("short_full", replace(ONE, batch=100), Planned(FEW))
     assert many.parts(many.shape) is None and not many.variant.parts
 
@@ -119,7 +127,7 @@ def test_each_block_that_a_tile_sees_is_in_one_part() -> None:
         row = rng.randrange(0, sizes.seq_q, 64)
         cut = Cut(Variant(128, "float16", mask), 64, 64, 128, 1, "descending")
         tile = RowTile(cut, sizes, row, 0, 0, 0, {}, Facts(), INTEGERS)
-        seen = range(*visited(sizes, mask, row, 64, 128, 0, INTEGERS))
+        seen = range(*visited_blocks(sizes, mask, row, 64, 128, 0, INTEGERS))
         each = part_blocks(sizes.seq_kv)
         parts = range(ceildiv(sizes.seq_kv, 128 * each) + 1)
         own = [replace(tile, part=(part * each, (part + 1) * each), result=part) for part in parts]
@@ -193,10 +201,10 @@ def of_parts(number: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str
     """Yields calls of a few queries, and what they are, whose keys are in about this number of parts."""
     kind, rng = random.Random(f"kind {number % KINDS}"), random.Random(f"{number} parts")
 
-    def forced(shape: AttentionShape, schedule: Schedule, sms: int) -> Parts:
+    def forced(shape: AttentionShape, schedule: Schedule, sms: int) -> KeySplit:
         blocks = ceildiv(shape.seq_kv, schedule.block_N)
         each = ceildiv(blocks, number)
-        return Parts(ceildiv(blocks, each), each)
+        return KeySplit(ceildiv(blocks, each), each)
 
     for head_dim, mask in ((128, "full"), (128, "causal"), (kind.choice((64, 128, 192, 256)), "window")):
         heads_kv, group = rng.choice(((1, 1), (2, 4), (1, 8), (3, 1), (1, 33)))
@@ -229,7 +237,7 @@ def of_parts(number: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str
         )
         with monkeypatch.context() as patched:
             forget_plans(patched)
-            patched.setattr(batch, "parts_of", forced)
+            patched.setattr(batch, "split_plan", forced)
             yield f"{number} parts, {case}", case
 
 

@@ -8,7 +8,7 @@ import torch
 from torch._subclasses import FakeTensorMode
 
 from tl_attention.op.integrations import positions, sequences
-from tl_attention.op.integrations.positions import masks_are_made, with_packing
+from tl_attention.op.integrations.positions import begin_forward, with_packing
 from tl_attention.op.integrations.sequences import Note, Packing, Padding
 
 
@@ -100,12 +100,12 @@ def test_positions_may_have_another_dtype(dtype) -> None:
 
 def test_they_are_looked_at_once_in_a_forward_pass(looks) -> None:
     q, places = heads(6, 2), PLACES.clone()
-    masks_are_made()
+    begin_forward()
     notes = [with_packing(Note(True, window), places, q, q) for window in (None, 3, None)]
     assert len(looks) == 1 and {id(note.packing) for note in notes} == {id(notes[0].packing)}
     assert [note.window for note in notes] == [None, 3, None]
     assert notes[0].packing.sequences.cu_seqlens[0].tolist() == [0, 3, 5, 6, 9, 11, 12]
-    masks_are_made()
+    begin_forward()
     padding = Padding((torch.arange(6) < 3).expand(2, -1), 6)
     assert with_packing(Note(True, padding=padding), places, q, q).packing is None and len(looks) == 3
     places.copy_(torch.arange(6))

@@ -16,9 +16,9 @@ from once import Given, Kernel, lowered
 from tiers import exhaustive
 
 from tl_attention.compiler.compile import CompiledKernel, compile_kernel
-from tl_attention.compiler.toolchain import chosen
+from tl_attention.compiler.toolchain import chosen_nvcc
 from tl_attention.kernels.registry import LOWERINGS
-from tl_attention.lab.machine_code.nvcc import said_of, serialised_because
+from tl_attention.lab.machine_code.nvcc import compiler_messages, serialised_because
 from tl_attention.lab.machine_code.of_kernel import MachineCode
 from tl_attention.lab.machine_code.sass import steady
 from tl_attention.lab.measure import compilation
@@ -50,7 +50,7 @@ def serialised() -> CompiledKernel:
     def no_library(*arguments: object) -> None:
         raise AssertionError("it is not run")
 
-    nvcc = chosen(torch.version.cuda)
+    nvcc = chosen_nvcc(torch.version.cuda)
     return CompiledKernel(no_library, source, code.host_plan, nvcc, code.variant, code.parameters, None)
 
 
@@ -115,7 +115,7 @@ def test_the_release_is_where_the_schedule_has_it():
 
 @exhaustive
 def test_of_products_that_stay_in_flight_ptxas_says_nothing(compiled):
-    assert not serialised_because(said_of(compiled.source, VARIANT.arch))
+    assert not serialised_because(compiler_messages(compiled.source, VARIANT.arch))
 
 
 @exhaustive

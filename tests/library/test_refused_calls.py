@@ -169,7 +169,7 @@ def no_kernel(monkeypatch) -> None:
         pytest.fail("it was not refused before its kernel is compiled")
 
     take_for_a_gpu(monkeypatch, kernel_of)
-    monkeypatch.setattr(generation, "in_force", compiled)
+    monkeypatch.setattr(generation, "use_nvcc", compiled)
     monkeypatch.setattr(library, "load", compiled)
 
 

@@ -23,7 +23,7 @@ from tl_attention.lab.machine_code.sass import (
 from tl_attention.lab.measure.records import Row, read_rows
 from tl_attention.lab.measure.results_file import ResultsFile
 from tl_attention.lab.show.report import loop_lines
-from tl_attention.program.asked_waits import Asked, asked_waits, asked_waits_of
+from tl_attention.program.asked_waits import AskedWaits, asked_waits, asked_waits_of
 from tl_attention.program.planned import Planned
 from tl_attention.schedule.files.schedule_file import load
 from tl_attention.schedule.schedule import Schedule
@@ -243,11 +243,12 @@ def test_the_loops_of_a_row_are_lines(tmp_path, cli):
 
 def test_where_the_schedule_asks_for_its_waits_stands_beside_where_they_are():
     loop = Loop(600, {"HGMMA": 16}, 66, (0, 12), (), (0, 12))
-    assert loop.places_beside(Asked(66, (0, 18))) == (
+    assert loop.places_beside(AskedWaits(66, (0, 18))) == (
         "of 66 exponentials: waits for products after 0, 12 (the schedule asks: 0, 18); arrives after 0, 12"
     )
     # Two iterations in one body, code that waits for no product: there is no place to compare.
-    assert "asks" not in loop.places_beside(Asked(33, (0, 9))) + Loop(9, {}, 66).places_beside(Asked(66, (0, 18)))
+    assert "asks" not in loop.places_beside(AskedWaits(33, (0, 9)))
+    assert "asks" not in Loop(9, {}, 66).places_beside(AskedWaits(66, (0, 18)))
 
 
 ROW = read_rows(SCHEDULES.parent / "results/experiments-h200.jsonl")
@@ -266,14 +267,14 @@ def test_an_iteration_asks_for_as_many_exponentials_as_the_machine_code_has(row)
 
 def test_the_places_asked_for_follow_the_order_chunks_and_the_polynomial():
     best = load(SCHEDULES / "best.yaml").model_dump()
-    assert asked_waits(Planned(Schedule(**best))) == Asked(2 + 88, (0, 2 + 24))
-    assert asked_waits(Planned(Schedule(**best | {"wait_before": {}}))) == Asked(90, (0, 90))
+    assert asked_waits(Planned(Schedule(**best))) == AskedWaits(2 + 88, (0, 2 + 24))
+    assert asked_waits(Planned(Schedule(**best | {"wait_before": {}}))) == AskedWaits(90, (0, 90))
     # Exponentials 0, 4, 8, ... of a thread by polynomial: 6 of the first 24, 22 of 88.
     polynomial = {"exp2_polynomial": {"every": 4, "first": 0}}
-    assert asked_waits(Planned(Schedule(**best | {"softmax": polynomial}))) == Asked(2 + 66, (0, 2 + 18))
+    assert asked_waits(Planned(Schedule(**best | {"softmax": polynomial}))) == AskedWaits(2 + 66, (0, 2 + 18))
     # Products waited for where they are issued: MMA0, Rescale, MMA1, then the exponentials.
-    assert asked_waits(Planned(shipped()["seed"])) == Asked(66, (0, 0))
-    assert asked_waits(Planned(shipped()["source_order"])) == Asked(66, (0, 66))
+    assert asked_waits(Planned(shipped()["seed"])) == AskedWaits(66, (0, 0))
+    assert asked_waits(Planned(shipped()["source_order"])) == AskedWaits(66, (0, 66))
 
 
 def test_rows_whose_label_is_no_schedules_have_nothing_beside():

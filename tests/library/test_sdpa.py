@@ -16,7 +16,7 @@ from torch.nn.attention.varlen import AuxRequest, varlen_attn
 from tl_attention import InputError, register_sdpa
 from tl_attention.lab.oracle.reference import attention_and_lse, make_inputs
 from tl_attention.op import checks
-from tl_attention.op.backward import taking
+from tl_attention.op.backward import force_operator
 from tl_attention.op.integrations import sdpa
 from tl_attention.problem.mask import CAUSAL, FULL, Mask
 from tl_attention.problem.shape import AttentionShape
@@ -40,7 +40,7 @@ def restored():
 @pytest.fixture
 def through_aten(launches):
     """Registers the forwards for the CPU as activation registers them for CUDA."""
-    library = sdpa.implemented("CPU")
+    library = sdpa.register_kernels("CPU")
     yield launches
     library._destroy()
 
@@ -222,7 +222,7 @@ def test_through_aten_its_gradients_come_from_the_output_and_the_lse_of_the_kern
     tensors = [x.requires_grad_() for x in inputs(2, 4, 70, 70, 64, heads_kv=2)]
     grad = torch.randn(tensors[0].shape, generator=torch.Generator().manual_seed(3)).bfloat16()
     wanted = exact(*tensors, grad, visible(70, 70, right=0 if causal else -1), 0.2)
-    with taking(None):
+    with force_operator(None):
         output, *_ = aten._scaled_dot_product_flash_attention(*tensors, 0.0, causal, scale=0.2)
         found = torch.autograd.grad(output, tensors, grad)
     for ours, theirs in zip(found, wanted, strict=True):

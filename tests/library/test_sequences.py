@@ -23,7 +23,7 @@ from tl_attention.lab.oracle.reference import (
     lse_fp64,
     make_inputs,
 )
-from tl_attention.lab.oracle.tile import Tile, Tiles
+from tl_attention.lab.oracle.tile import InterpretedTile, Settings
 from tl_attention.problem.lengths import Lengths, ragged
 from tl_attention.problem.mask import CAUSAL, FULL, Mask
 from tl_attention.problem.shape import AttentionShape
@@ -68,8 +68,8 @@ def test_a_problem_is_a_list_of_lengths(mask):
 
 def test_equal_lengths_are_the_usual_case():
     equal, listed = AttentionShape(3, 2, 9, 11, 64), AttentionShape.ragged([(9, 11)] * 3, 2, 64)
-    assert (equal.pairs, equal.each, equal.sequence(2)) == (listed.pairs, listed.each, listed.sequence(2))
-    assert not equal.unusual and not listed.unusual
+    assert equal.distinct_lengths == listed.distinct_lengths and equal.sequence(2) == listed.sequence(2)
+    assert equal.pairs == listed.pairs and not equal.unusual and not listed.unusual
 
 
 def test_no_other_number_of_lengths_or_longest_is_taken():
@@ -126,7 +126,7 @@ def test_the_interpreter_is_right_for_each_sequence(name, mask):
         keyless = torch.from_numpy(~visible(MASKS[mask], lengths).any(axis=1))
         for policy in POLICIES.values():
             lse = torch.empty(q.shape[:3])
-            tiles = Tiles(32, 16, schedule.kv_order, schedule.softmax)
+            tiles = Settings(32, 16, schedule.kv_order, schedule.softmax)
             output = interpret(derive(schedule), (q, k, v), tiles, policy=policy, lse=lse, **options)
             assert (output[:, :, keyless] == 0).all() and lse[:, :, keyless].isneginf().all()
             error, of_peer = ((found.double() - exact).abs() for found in (output, peer))
@@ -146,7 +146,8 @@ def test_what_is_verified_has_empty_sequences_and_rows_without_a_key():
 def test_a_row_without_a_key_that_is_no_0_is_wrong(monkeypatch):
     """The result is divided as in a kernel, by a total that is 0."""
     schedule = shipped()["best_causal"]
-    monkeypatch.setattr(Tile, "result", lambda t: (t.buffers["acc_o"] / t.buffers["denominator"][:, None]).to(t.dtype))
+    divided = lambda t: (t.buffers["acc_o"] / t.buffers["denominator"][:, None]).to(t.dtype)  # noqa: E731
+    monkeypatch.setattr(InterpretedTile, "result", divided)
     errors = verify(derive(schedule), schedule, Variant(64, "float16", CAUSAL), seed=1)
     assert not any(error.finite for error in errors.values())
 

@@ -17,7 +17,7 @@ from tl_attention.kernels.shared.device_code import SOFTCAP, SOFTCAP_BY_ROW
 from tl_attention.kernels.shared.softmax import TANH
 from tl_attention.lab.oracle.interpret import POLICIES, interpret, verify
 from tl_attention.lab.oracle.reference import attention_fp64, attention_same_precision, compare, make_inputs
-from tl_attention.lab.oracle.tile import Tiles
+from tl_attention.lab.oracle.tile import Settings
 from tl_attention.problem.mask import CAUSAL, FULL, Mask
 from tl_attention.problem.shape import DTYPES, AttentionShape
 from tl_attention.problem.variant import Variant
@@ -76,7 +76,7 @@ def test_the_interpreter_is_right(case, dtype, seq_q, seq_kv, mask):
     exact, peer = attention_fp64(q, k, v, **options), attention_same_precision(q, k, v, **options)
     for name in BOTH:
         for policy in (LATE, EARLY):
-            output = interpret(derive(shipped()[name]), (q, k, v), Tiles(32, 16), policy=policy, **options)
+            output = interpret(derive(shipped()[name]), (q, k, v), Settings(32, 16), policy=policy, **options)
             error = compare(output, exact, peer)
             assert error.ok, f"{name}: {error}"
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from tl_attention import attention
 from tl_attention.kernels.registry import lowering_of
 from tl_attention.lab.oracle.reference import attention_and_lse
-from tl_attention.op.few import in_one_tile
+from tl_attention.op.few import packed_heads
 from tl_attention.problem.mask import CAUSAL, FULL, Mask
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.variant import Variant
@@ -58,7 +58,7 @@ def half(*size: int) -> Tensor:
     ids=str,
 )
 def test_they_are_where_their_rows_fill_fewer_tiles(shape: AttentionShape, heads: int, mask: Mask) -> None:
-    assert in_one_tile(shape, resolve("short_d64").schedule) == (replace(shape, mask=mask), heads)
+    assert packed_heads(shape, resolve("short_d64").schedule) == (replace(shape, mask=mask), heads)
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_a_schedule_says_whether_they_are(on_cpu: Kernels) -> None:
 def test_of_packed_sequences_they_always_are_where_a_schedule_can() -> None:
     # A tile of a prompt has some rows of each.
     many = replace(ONE, packed=True, heads=3 * 64)
-    assert [in_one_tile(many, resolve(name).schedule)[1] for name in ("best_causal", "short_packed")] == [16, 64]
+    assert [packed_heads(many, resolve(name).schedule)[1] for name in ("best_causal", "short_packed")] == [16, 64]
     variant = Variant(128, "float16", optional=frozenset({"Sinks"}), group=4, tile_heads=4, packed=True)
     for name in ("best_causal", "short", "ragged"):
         lowering_of(resolve(name).schedule).check_variant(resolve(name).schedule, variant)

@@ -12,7 +12,7 @@ import tilelang.language as T
 from tvm import arith
 
 from tl_attention.kernels.warp_specialized import tiles
-from tl_attention.kernels.warp_specialized.tile_order import listed
+from tl_attention.kernels.warp_specialized.tile_order import entry_and_head
 from tl_attention.kernels.warp_specialized.tiles import SECTION_BYTES, section_heads, taper
 from tl_attention.problem.card import HOPPER
 from tl_attention.problem.mask import CAUSAL
@@ -58,7 +58,7 @@ def test_every_tile_is_taken_once(order, row_tiles, heads):
 
 @pytest.mark.parametrize("few,many,heads,turns_from", [(0, 1, 1, 0), (5, 7, 3, 0), (5, 7, 3, 2), (9, 40, 33, 12)])
 def test_every_packed_tile_is_taken_once(few, many, heads, turns_from):
-    entries, of_heads = listed(np.arange((few + many) * heads), few, many, heads, turns_from)
+    entries, of_heads = entry_and_head(np.arange((few + many) * heads), few, many, heads, turns_from)
     found = [*zip(entries.tolist(), of_heads.tolist())]
     # Tiles of few queries are those of all heads, one after the other.
     expected = [(entry, head) for entry in range(few) for head in range(heads)]

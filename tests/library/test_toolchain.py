@@ -36,16 +36,16 @@ def test_the_first_of_torchs_release_is_chosen_and_without_one_the_first(places,
     packages = toolkit(tmp_path / "a", "13.2.86", "13.2")
     system = toolkit(tmp_path / "b", "13.0.88", "13.0")
     places(packages=packages, PATH=system)
-    assert toolchain.chosen("13.2").source == "packages" and toolchain.chosen("13.0").source == "PATH"
-    assert toolchain.chosen(None).version == toolchain.chosen("13.1").version == "13.2.86"
-    assert toolchain.chosen("13.0").ptxas == "13.0.88" and toolchain.chosen("13.0").release == "13.0"
+    assert toolchain.chosen_nvcc("13.2").source == "packages" and toolchain.chosen_nvcc("13.0").source == "PATH"
+    assert toolchain.chosen_nvcc(None).version == toolchain.chosen_nvcc("13.1").version == "13.2.86"
+    assert toolchain.chosen_nvcc("13.0").ptxas == "13.0.88" and toolchain.chosen_nvcc("13.0").release == "13.0"
 
 
 def test_a_folder_that_two_places_name_is_asked_once(places, tmp_path) -> None:
     home = toolkit(tmp_path / "a", "13.0.88", "13.0")
     (tmp_path / "link").symlink_to(home)
     places(CUDA_HOME=tmp_path / "link", PATH=home)
-    assert [nvcc.source for nvcc in toolchain.found()] == ["CUDA HOME"]
+    assert [nvcc.source for nvcc in toolchain.nvccs()] == ["CUDA HOME"]
 
 
 @pytest.mark.parametrize(
@@ -61,10 +61,10 @@ def test_a_toolkit_that_cannot_compile_is_passed_over_and_named_where_it_is_the_
 ) -> None:
     broken, whole = make(tmp_path / "broken"), toolkit(tmp_path / "whole", "13.0.88", "13.0")
     places(packages=broken, PATH=whole)
-    assert toolchain.chosen("13.5").home == whole.resolve()
+    assert toolchain.chosen_nvcc("13.5").home == whole.resolve()
     places(packages=broken)
     with pytest.raises(InputError) as error:
-        toolchain.chosen("13.0")
+        toolchain.chosen_nvcc("13.0")
     assert words in str(error.value)
     assert "pip install 'cuda-toolkit[cccl,crt,cudart,nvcc,nvvm]==13.0.*'" in str(error.value)
 
@@ -73,9 +73,9 @@ def test_what_does_not_answer_is_no_nvcc(places, tmp_path) -> None:
     home = toolkit(tmp_path / "a", "13.0.88", "13.0")
     (home / "bin/nvcc").write_text("#!/bin/sh\nexit 1\n")
     places(packages=home, PATH=tmp_path / "nowhere")
-    assert not list(toolchain.found())
+    assert not list(toolchain.nvccs())
     with pytest.raises(InputError, match="none that can compile in the Python packages, CUDA_HOME, the PATH and"):
-        toolchain.chosen(None)
+        toolchain.chosen_nvcc(None)
 
 
 def test_each_compiler_has_a_cache_of_its_own_and_tilelang_is_left_as_it_was(places, tmp_path) -> None:
@@ -87,7 +87,7 @@ def test_each_compiler_has_a_cache_of_its_own_and_tilelang_is_left_as_it_was(pla
     for version in ("13.0.88", "13.5.37"):
         home = toolkit(tmp_path / version, version, version[:4])
         places(packages=home)
-        with toolchain.in_force() as nvcc:
+        with toolchain.use_nvcc() as nvcc:
             assert tilelang_nvcc.get_nvcc_compiler() == str(home.resolve() / "bin/nvcc")
             assert Path(env.TILELANG_CACHE_DIR).parents[1] == Path(before[1]) and nvcc.version == version
             folders.append(env.TILELANG_CACHE_DIR)
@@ -100,7 +100,7 @@ def test_a_compilation_that_fails_leaves_tilelang_as_it_was() -> None:
     from tilelang.env import env
 
     before = tilelang_nvcc.CUDA_HOME, env.TILELANG_CACHE_DIR
-    with pytest.raises(ZeroDivisionError), toolchain.in_force():
+    with pytest.raises(ZeroDivisionError), toolchain.use_nvcc():
         1 / 0
     assert before == (tilelang_nvcc.CUDA_HOME, env.TILELANG_CACHE_DIR)
 
@@ -113,7 +113,7 @@ def test_a_cache_that_cannot_be_written_is_replaced_for_the_time_of_a_compilatio
     places(packages=toolkit(tmp_path / "a", "13.0.88", "13.0"))
     (tmp_path / "a file").write_text("")
     monkeypatch.setenv("TILELANG_CACHE_DIR", str(tmp_path / "a file/cache"))
-    with toolchain.in_force():
+    with toolchain.use_nvcc():
         passing = Path(env.TILELANG_CACHE_DIR)
         assert passing.is_dir() and not passing.is_relative_to(tmp_path)
     assert not passing.exists() and Path(env.TILELANG_CACHE_DIR) == tmp_path / "a file/cache"

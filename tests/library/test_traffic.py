@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tl_attention.lab.measure.candidate import tiling_of
-from tl_attention.lab.measure.traffic import Tiling, arriving_in_sms, inputs, outputs, read_from_l2
+from tl_attention.lab.measure.traffic import Tiling, input_bytes, l2_bytes, output_bytes, sm_bytes
 from tl_attention.problem.head_dims import tile_dim
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.program.planned import Planned
@@ -27,24 +27,24 @@ L = AttentionShape.parse("4,64,8192,128")
 def test_theory_is_what_ncu_counted(schedule, from_l2, arrived) -> None:
     tiling = tiling_of(Planned(resolve(schedule).schedule))
     if from_l2:
-        assert read_from_l2(L, tiling) == pytest.approx(from_l2, rel=0.01)
+        assert l2_bytes(L, tiling) == pytest.approx(from_l2, rel=0.01)
     if arrived:
-        assert arriving_in_sms(L, tiling) == pytest.approx(arrived, rel=0.01)
+        assert sm_bytes(L, tiling) == pytest.approx(arrived, rel=0.01)
 
 
 def test_a_cluster_of_flash_attention_3_reads_as_much() -> None:
-    assert read_from_l2(L, Tiling(128, 176, cluster=2, whole_boxes=True)) == pytest.approx(32 * 1_101_006_442, rel=0.01)
+    assert l2_bytes(L, Tiling(128, 176, cluster=2, whole_boxes=True)) == pytest.approx(32 * 1_101_006_442, rel=0.01)
 
 
 def test_dram_reads_and_writes_each_tensor_once() -> None:
-    assert inputs(L) == pytest.approx(1_611_156_992, rel=0.01) and inputs(L) == 1.5 * 2**30
-    assert outputs(L) == 2**29
+    assert input_bytes(L) == pytest.approx(1_611_156_992, rel=0.01) and input_bytes(L) == 1.5 * 2**30
+    assert output_bytes(L) == 2**29
 
 
 def test_fewer_heads_of_k_and_v_and_another_head_dim_v_count() -> None:
     shape = AttentionShape.parse("1,4/2,32,96,192/128", lse=True)
-    assert inputs(shape) == 2 * (4 * 32 * 192 + 2 * 96 * (192 + 128))
-    assert outputs(shape) == 4 * 32 * (2 * 128 + 4)
+    assert input_bytes(shape) == 2 * (4 * 32 * 192 + 2 * 96 * (192 + 128))
+    assert output_bytes(shape) == 4 * 32 * (2 * 128 + 4)
 
 
 def counted(shape: AttentionShape, tiling: Tiling) -> tuple[int, int]:
@@ -86,4 +86,4 @@ def counted(shape: AttentionShape, tiling: Tiling) -> tuple[int, int]:
 )
 def test_every_tile_loads_the_keys_that_its_mask_leaves(tiling, size, window) -> None:
     shape = AttentionShape.parse(f"2,4/2,150,170,{size}", **window)
-    assert (read_from_l2(shape, tiling), arriving_in_sms(shape, tiling)) == counted(shape, tiling)
+    assert (l2_bytes(shape, tiling), sm_bytes(shape, tiling)) == counted(shape, tiling)

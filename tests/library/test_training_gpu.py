@@ -138,7 +138,7 @@ def test_deterministic_algorithms_give_all_gradients_the_same_bits(way: str, det
             output = attention(q, k, v, causal=True, layout="bshd", sinks=sinks if way == "sinks" else None)
         return torch.autograd.grad(output, inputs if way != "dense" else inputs[:3], grad)
 
-    with backward.taking():
+    with backward.force_operator():
         first = step()
         for _ in range(4):
             assert all(map(torch.equal, step(), first))
@@ -157,7 +157,7 @@ PLANS = [
 
 def by_ours(q: Tensor, k: Tensor, v: Tensor, grad: Tensor, by: str) -> tuple[Tensor, ...]:
     """Returns the gradients of (batch, heads, seq, head_dim) through our kernel and cuDNN."""
-    with backward.taking("cudnn"):
+    with backward.force_operator("cudnn"):
         if by == "attention":
             return torch.autograd.grad(attention(q, k, v, causal=True), (q, k, v), grad)
         activate_flash_attention_impl(register_sdpa())

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from tl_attention import attention
 from tl_attention.op import aten, trial
-from tl_attention.op.backward import taking
+from tl_attention.op.backward import force_operator
 from tl_attention.op.trial import TRIED, why_not
 from tl_attention.schedule.files.backward import CUDNN, FLASH2
 
@@ -155,7 +155,7 @@ def test_a_call_takes_what_the_trial_allows(cache: Path, operators: Operators, o
             kept.unlink()
         operators.fault = spoil
         *inputs, grad = drawn((1, 2, 2, 65, 65, 64), "bhsd")
-        with taking():
+        with force_operator():
             attention(*inputs).backward(grad)
             operators.taken.clear()
             attention(*inputs).backward(grad)

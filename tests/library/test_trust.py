@@ -121,11 +121,11 @@ def test_no_kernel_is_read_compiled_or_kept_in_a_cache_that_all_may_write_to(ope
     monkeypatch.setattr(store, "_bytes", lambda file: pytest.fail("it was read"))
     with pytest.raises(InputError, match=f"^{open_to_all}: others may write to it, .*: chmod go-w {open_to_all}$"):
         compile_kernel(resolve("seed").schedule, Variant(128, "float16"))
-    with pytest.raises(InputError, match="others may write to it"), toolchain.in_force():
+    with pytest.raises(InputError, match="others may write to it"), toolchain.use_nvcc():
         pytest.fail("TileLang was to load what is there")
     assert not [*open_to_all.iterdir()]
     monkeypatch.setenv("TILELANG_DISABLE_CACHE", "1")
-    with toolchain.in_force():
+    with toolchain.use_nvcc():
         pass
     assert not [*open_to_all.iterdir()], "switched off, it is neither asked nor used"
 
@@ -140,10 +140,10 @@ def test_the_command_line_tells_it_before_anything_is_compiled(command, open_to_
 
 def test_what_tilelang_keeps_is_in_a_folder_that_no_other_may_enter(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("TILELANG_CACHE_DIR", str(tmp_path / "cache"))
-    with toolchain.in_force() as nvcc:
+    with toolchain.use_nvcc() as nvcc:
         pass
     folder = tmp_path / "cache" / nvcc.cache / toolchain.FOLDER
     assert folder.stat().st_mode & 0o777 == 0o700
     folder.chmod(0o755)
-    with pytest.raises(InputError, match=f"^{folder}: others may enter it, .*: rm -r {folder}$"), toolchain.in_force():
+    with pytest.raises(InputError, match=f"^{folder}: others may enter it, .*: rm -r {folder}$"), toolchain.use_nvcc():
         pytest.fail("a program may have left files there that all may write to")

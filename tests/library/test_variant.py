@@ -10,8 +10,8 @@ from mutations import shipped
 
 from tl_attention.codeproof.launch import check_signature
 from tl_attention.codeproof.read.calls import CALLS
-from tl_attention.codeproof.read.host_plan import Expression, HostPlan
-from tl_attention.codeproof.read.host_plan import Parameter as Taken
+from tl_attention.codeproof.read.host_plan import HostPlan, SizeExpression
+from tl_attention.codeproof.read.host_plan import LaunchParameter as Taken
 from tl_attention.codeproof.read.text import read
 from tl_attention.codeproof.verdict import Unsafe
 from tl_attention.compiler.compile import compile_kernel
@@ -68,7 +68,7 @@ def launched(code: str) -> HostPlan:
     """Returns a launch that gives what a signature takes."""
     taken = read(code, CALLS).signature.parameters
     kinds = {"descriptor": "pointer", "address": "pointer"}
-    one = Expression("1")
+    one = SizeExpression("1")
     return HostPlan(
         "attention_kernel", (), (), tuple(Taken(name, kinds.get(kind, kind)) for kind, name in taken), (one,) * 3,
         (128, 3, 1), (1, 1, 1), 0, (), (), None, None,

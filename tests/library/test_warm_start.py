@@ -93,7 +93,7 @@ def file(compiled, tmp_path, monkeypatch) -> Path:
     """Returns where the seed's kernel belongs in an empty store, beside links to what TileLang compiled before."""
     own, root = toolchain.cache_folder(), tmp_path / "cache"
     monkeypatch.setenv("TILELANG_CACHE_DIR", str(root))
-    file = store_file(SEED, VARIANT, toolchain.chosen(torch.version.cuda))
+    file = store_file(SEED, VARIANT, toolchain.chosen_nvcc(torch.version.cuda))
     file.parent.mkdir(parents=True)
     beside = file.parent.with_name(toolchain.FOLDER)
     beside.mkdir(mode=0o700)
@@ -229,6 +229,6 @@ def test_a_schedule_without_a_program_has_no_verdict(file, generated) -> None:
 
 def test_another_compiler_finds_nothing(compiled, file, generated, monkeypatch) -> None:
     store.keep(file, compiled)
-    other = replace(toolchain.chosen(torch.version.cuda), ptxas="13.0.89")
-    monkeypatch.setattr(compilation, "chosen", lambda cuda: other)
+    other = replace(toolchain.chosen_nvcc(torch.version.cuda), ptxas="13.0.89")
+    monkeypatch.setattr(compilation, "chosen_nvcc", lambda cuda: other)
     assert compile_kernel(SEED, VARIANT).nvcc == other and generated == [SEED]

@@ -6,7 +6,7 @@ import numpy as np
 
 from tl_attention.codeproof.read.calls import CALLS
 from tl_attention.codeproof.read.text import Kernel, read
-from tl_attention.codeproof.run.run import Run, Seen
+from tl_attention.codeproof.run.run import Observation, Run
 from tl_attention.codeproof.run.threads import Threads
 
 WHOLE = 1 << 62
@@ -39,7 +39,7 @@ def synced(run: Run) -> list[tuple[int, list[int]]]:
     return [(seen.values["index"], seen.threads.tolist()) for seen in _syncs(run)]
 
 
-def _syncs(run: Run) -> list[Seen]:
+def _syncs(run: Run) -> list[Observation]:
     return [seen for seen in run.seen if seen.kind == "sync"]
 
 

@@ -84,7 +84,7 @@ def test_copies_of_strided_rows_take_16_bytes():
 def test_the_strides_of_a_run_with_numbers_are_unlike_each_other():
     kernel = KERNELS["mma_sync_small, asked"]
     proof = PROOFS["mma_sync"](kernel.schedule, derive(kernel.schedule), lowered(kernel))
-    names = Unknowns.of_numbers(proof, Sizes(2, 6, 50, 64)).names
+    names = Unknowns.from_numbers(proof, Sizes(2, 6, 50, 64)).names
     strides = [names[stride] for parameter in proof.code.parameters for stride in parameter.strides]
     assert len({*strides}) == len(strides) == 12 and all(stride % 8 == 0 for stride in strides)
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from code_mutants.kernels import Kernel
-from code_mutants.reading import of_numbers, prove
+from code_mutants.reading import numbers_in, prove
 from golden_kernels import KERNELS, OF_FORMS, PROVED
 from lse_line import CALL, VALUES, line_of, stores, with_value
 from once import lowered, proved
@@ -75,7 +75,7 @@ def test_a_fault_of_the_value_passes_the_proof(fault):
     kernel = KERNELS[f"{VALUES[fault][0]}, asked"]
     code = with_value(lowered(kernel), fault)
     [number] = stores(code.source)
-    assert of_numbers(prove(kernel.schedule, code).kinds[number]) == "numbers: registers"
+    assert numbers_in(prove(kernel.schedule, code).kinds[number]) == "numbers: registers"
 
 
 HARNESS = """

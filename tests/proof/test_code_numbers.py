@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from code_mutants.kernels import KERNELS
 from code_mutants.on_gpu import RIGHT, run
-from code_mutants.reading import Code, of_numbers, prove
+from code_mutants.reading import Code, numbers_in, prove
 from conftest import ROOT
 from machine_code import cubin
 from once import lowered
@@ -88,7 +88,7 @@ def kinds(kernel: str) -> list[str]:
     """Returns what of each line of a kernel's source is left to the numbers, else ""."""
     source = lowered(KERNELS[kernel]).source
     found = text.read(source, CALLS).kinds
-    return [of_numbers(found.get(line, "")).removeprefix("numbers: ") for line in range(len(source.splitlines()))]
+    return [numbers_in(found.get(line, "")).removeprefix("numbers: ") for line in range(len(source.splitlines()))]
 
 
 def documented() -> set[str]:

@@ -19,7 +19,7 @@ from tl_attention.schedule.keys import PRODUCER
 from tl_attention.schedule.schedule import Schedule
 
 FILES = ["mma_sync", *(f"mma_sync/{path.stem}" for path in sorted((SCHEDULES / "mma_sync").glob("*.yaml")))]
-MASKS = (FULL, CAUSAL, Mask(1, 1).read, Mask(1, None).read, Mask(None, 1).read)
+MASKS = (FULL, CAUSAL, Mask(1, 1).runtime, Mask(1, None).runtime, Mask(None, 1).runtime)
 DRAWN = 12
 
 

@@ -5,7 +5,7 @@ import pytest
 from conftest import ROOT
 from once import Given, lowered
 
-from tl_attention.codeproof.read.host_plan import Expression, HostPlan, from_json, to_json
+from tl_attention.codeproof.read.host_plan import HostPlan, SizeExpression, from_json, to_json
 from tl_attention.errors import InputError
 from tl_attention.problem.variant import Variant
 from tl_attention.schedule.files.schedule_file import load
@@ -82,6 +82,6 @@ def test_another_text_is_refused(plans, old, new, message):
 
 
 def test_an_expression_is_never_negative():
-    assert [Expression("(seq_q + 191) // 192").at({"seq_q": rows}) for rows in (1, 192, 193)] == [1, 1, 2]
+    assert [SizeExpression("(seq_q + 191) // 192").at({"seq_q": rows}) for rows in (1, 192, 193)] == [1, 1, 2]
     with pytest.raises(InputError, match="the expression '1 - seq_q', which is -1"):
-        Expression("(1 - seq_q) * 0").at({"seq_q": 2})
+        SizeExpression("(1 - seq_q) * 0").at({"seq_q": 2})

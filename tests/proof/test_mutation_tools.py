@@ -20,7 +20,7 @@ from pebble import ProcessPool
 from rich.console import Console
 from tiers import exhaustive
 
-from tl_attention.lab.measure.candidate import Verified
+from tl_attention.lab.measure.candidate import VerifiedProblem
 from tl_attention.problem.mask import CAUSAL
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.variant import Variant
@@ -204,7 +204,7 @@ def _outside(output, calls):
 ])  # fmt: skip
 def test_an_output_is_held_to_the_oracle_and_to_its_place(wrong, outcome):
     shape = AttentionShape(1, 2, 70, 90, 64, "float16", CAUSAL)
-    assert on_shape(attention(wrong), Verified(shape), 1, "cpu").outcome == outcome
+    assert on_shape(attention(wrong), VerifiedProblem(shape), 1, "cpu").outcome == outcome
 
 
 @exhaustive

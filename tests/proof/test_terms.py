@@ -11,14 +11,14 @@ from tl_attention.codeproof.run.threads import NUMBERS
 from tl_attention.codeproof.terms import choices as of_choices
 from tl_attention.codeproof.terms import facts as of_facts
 from tl_attention.codeproof.terms import term as of_terms
-from tl_attention.codeproof.terms.arithmetic import Arithmetic
+from tl_attention.codeproof.terms.arithmetic import TermOperators
 from tl_attention.codeproof.terms.choices import chosen, equal, least, most
 from tl_attention.codeproof.terms.facts import NOT_NEGATIVE, ZERO, Facts
 from tl_attention.codeproof.terms.points import drawn, number_of
 from tl_attention.codeproof.terms.solver import Query
-from tl_attention.codeproof.terms.spread import Spread, each, ends, merged, split
+from tl_attention.codeproof.terms.spread import Spread, apply, extremes, split_common, with_updates
 from tl_attention.codeproof.terms.spread import numbers as numbers_of_threads
-from tl_attention.codeproof.terms.term import CONSTANT, Atom, Refused, holds, quotient, term
+from tl_attention.codeproof.terms.term import CONSTANT, Atom, Refused, is_not_negative, quotient, term
 
 # Bounds of symbols: sizes, a number that may be negative, a lane, and a choice.
 RANGES = {
@@ -82,7 +82,7 @@ class Made:
             # A quotient by a term, which is above 0.
             self.term, self.at = quotient(a.term, most(b.term, 1)), lambda at: a.at(at) // max(b.at(at), 1)
         elif kind < 0.3:
-            self.term = chosen(holds(a.term - 3), b.term, a.term)
+            self.term = chosen(is_not_negative(a.term - 3), b.term, a.term)
             self.at = lambda at: b.at(at) if a.at(at) >= 3 else a.at(at)
         else:
             of = rng.choice([*OPERATORS.values()])
@@ -116,8 +116,8 @@ def test_every_rule_keeps_the_numbers_of_terms(chunk: int) -> None:
     "name, wrong",
     [
         ("quotient", lambda of, by: of if by.same(1) else Atom.one("quotient", of=of + 1, by=by).term),
-        ("below", lambda of: Atom.one("least", of=of - 1).term),
-        ("holds", lambda of: Atom.one("holds", of=of - 1).term),
+        ("negative_part", lambda of: Atom.one("least", of=of - 1).term),
+        ("is_not_negative", lambda of: Atom.one("holds", of=of - 1).term),
     ],
 )
 def test_a_false_rule_shows(name: str, wrong: object, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,7 +153,7 @@ def test_a_quotient_that_is_rounded_up_has_one_form(by: int) -> None:
 def test_c_divides_towards_0(chunk: int) -> None:
     rng = random.Random(f"division {chunk}")
     here = facts()
-    arithmetic = Arithmetic(here).functions
+    arithmetic = TermOperators(here).functions
     for _ in range(50):
         made, by = Made(rng, 2), rng.choice(NUMBERS_OF_CODE)
         for name in ("quotient", "remainder"):
@@ -190,7 +190,7 @@ def test_a_fact_holds_where_it_is_assumed_alone() -> None:
 
 # What is done with a value of threads, and the same with the value of one.
 OF_THREADS = (
-    *(of for of, _ in (*OPERATORS.values(),)[:4]), *(partial(each, of) for of in (equal, least, most)),
+    *(of for of, _ in (*OPERATORS.values(),)[:4]), *(partial(apply, of) for of in (equal, least, most)),
     lambda a, b: b - a, lambda a, b: b <= a, lambda a, b: a * b,
 )  # fmt: skip
 
@@ -212,15 +212,15 @@ def test_threads_have_each_the_term_of_its_own_numbers(seed: int) -> None:
             own[0] = term(by_number(of.args[0](own[0], given) if isinstance(of, partial) else of(own[0], given), n))
     assert [values[0][thread] for thread in range(8)] == [own[0] for own in alone]
     own, places = alone[3][0], np.array([3, 5])
-    joined = merged(values[0], 8, [(places, values[0][places] + 1)])
+    joined = with_updates(values[0], 8, [(places, values[0][places] + 1)])
     assert joined[3] == own + 1 and joined[2] == alone[2][0]
     assert [*np.unique(numbers_of_threads(values[1]))] == [*np.unique(lanes // 2)]
-    assert split(values[1] + of_terms.symbol("keys"))[0] == of_terms.symbol("keys")
+    assert split_common(values[1] + of_terms.symbol("keys"))[0] == of_terms.symbol("keys")
 
 
 def test_threads_that_differ_in_more_than_numbers_have_nothing_in_common() -> None:
     with pytest.raises(Refused, match="differ by more than numbers"):
-        split(Spread({CONSTANT: np.arange(3)}) * of_terms.symbol("keys"))
+        split_common(Spread({CONSTANT: np.arange(3)}) * of_terms.symbol("keys"))
 
 
 def check_fits(seed: int) -> bool:
@@ -267,7 +267,7 @@ def test_the_ends_of_a_spread_are_above_and_below_every_thread(seed):
     heads, lane = of_terms.symbol("heads"), of_terms.symbol("lane")
     steps = np.array([rng.choice((0, 3, 5)) for _ in range(64)])
     value = Spread({CONSTANT: steps}) * heads + np.array([rng.randrange(-9, 9) for _ in range(64)]) + lane
-    found = [*ends(value)]
+    found = [*extremes(value)]
     for number in range(len(value)):
         apart = [(one - value[number]).constant for one in found if (one - value[number]).constant is not None]
         assert min(apart) <= 0 <= max(apart)
@@ -275,5 +275,5 @@ def test_the_ends_of_a_spread_are_above_and_below_every_thread(seed):
     # One thread in the middle that leaves 32 bits is enough.
     far = np.where(np.arange(64) == rng.randrange(1, 63), 1 << 31, 0)
     with pytest.raises(Refused, match="does not fit 32 bits"):
-        for one in ends(Spread({CONSTANT: far}) + lane):
+        for one in extremes(Spread({CONSTANT: far}) + lane):
             here.show_fits(one)

@@ -13,7 +13,7 @@ from tl_attention.codeproof.verdict import Unsafe
 from tl_attention.problem.features import MAIN, Parameter
 from tl_attention.problem.shape import DTYPE_BYTES
 from tl_attention.problem.variant import Variant
-from tl_attention.program.limits import buffers
+from tl_attention.program.limits import buffers_text
 
 # CUDA's CUtensorMapDataType, CUtensorMapSwizzle and CUtensorMapL2promotion.
 DATA_TYPES = {"float16": 6, "bfloat16": 9}
@@ -124,7 +124,7 @@ def check_memory(kernel: Kernel, plan: HostPlan, tiles: Mapping[str, Tile]) -> N
         slot = tile.elements * DTYPE_BYTES
         if size != tile.slots * slot or start % 1024:
             raise Unsafe(
-                f"it has {buffers(size / slot)} for load_{name.lower()} from byte {start} on, the Program has {tile.slots}"
+                f"it has {buffers_text(size / slot)} for load_{name.lower()} from byte {start} on, the Program has {tile.slots}"
             )
 
 

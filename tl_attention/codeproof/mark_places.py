@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tl_attention.codeproof.read.calls import CALLS
-from tl_attention.codeproof.read.nodes import Arithmetic, For, If, Leave, Step, While
+from tl_attention.codeproof.read.nodes import Arithmetic, Break, CallNode, For, If, While
 from tl_attention.codeproof.read.text import read
-from tl_attention.codeproof.run.run import plain
+from tl_attention.codeproof.run.run import numbered_call
 
 # What a role may do. "tile" begins a tile, and "end" ends the kernel.
 KINDS = ("tile", "wait", "issue", "load", "fragments", "vector", "store", "end")
@@ -46,9 +46,9 @@ PLACE = re.compile(r"\bmbarrier\[(?:(\d+)|\([^]]* \+ (\d+)\)|[^]]+)\]")
 LOADED = re.compile(rf"tl::tma_load\((\w)_desc, {PLACE.pattern}")
 # Calls of such code that marks are told from. No proof knows them: its kernels have no Program to be compared with.
 SPECIALISED = (
-    plain("mbarrier")(r"mbarrier\[.+\]\.(?:init|wait|arrive|arrive_and_expect_tx)\(.*\);$"),
-    plain("exchange")(r"\w+\[\w+\] = tl::AllReduce<tl::\w+Op, 4, 1, 128, .+>::run\(\w+\[\w+\]\);$"),
-    plain("lse")(r"tl_attention_store_lse\(.+, \(\(\(int\)threadIdx\.x\) - 128\)\);$"),
+    numbered_call("mbarrier")(r"mbarrier\[.+\]\.(?:init|wait|arrive|arrive_and_expect_tx)\(.*\);$"),
+    numbered_call("exchange")(r"\w+\[\w+\] = tl::AllReduce<tl::\w+Op, 4, 1, 128, .+>::run\(\w+\[\w+\]\);$"),
+    numbered_call("lse")(r"tl_attention_store_lse\(.+, \(\(\(int\)threadIdx\.x\) - 128\)\);$"),
 )
 
 
@@ -68,7 +68,7 @@ class Mark:
         return self.kind == "vector" or self.name == other.name or (self.kind == "issue" and not self.name)
 
     def and_then(self, other: Mark) -> Mark:
-        """Returns this mark with what follows it and what follows another one, right behind it, together."""
+        """Returns one mark for this one and another right behind it, with what follows each."""
         names = {*self.name.split("+"), *other.name.split("+")} - {""}
         return replace(self, name="+".join(sorted(names, key=lambda name: ([*WRITES, name].index(name), name))))
 
@@ -79,30 +79,30 @@ def places(source: str, kinds: Iterable[str] = KINDS) -> tuple[Mark, ...]:
     Raises SyntaxError for code that the reader does not know.
     """
     lines = source.split("\n")
-    found: list[Mark | None] = []
+    marks: list[Mark | None] = []
     for mark in _Places(lines, frozenset(kinds)).among(read(source, (*SPECIALISED, *CALLS)).body):
-        last = found[-1] if found else None
+        last = marks[-1] if marks else None
         if mark and last and last.goes_on(mark):
-            found[-1] = last.and_then(mark)
+            marks[-1] = last.and_then(mark)
         elif (
             mark and last and (last.kind, mark.kind) == ("wait", "vector") and ACCUMULATOR.search(lines[last.line + 1])
         ):
             # Behind the arrivals that follow a wait for a product, a mark would hold them back: it stands before them.
-            found.append(replace(mark, line=last.line + 2))
+            marks.append(replace(mark, line=last.line + 2))
         else:
-            found.append(mark)  # None keeps apart what stands before and behind a loop or a branch.
+            marks.append(mark)  # None keeps apart what stands before and behind a loop or a branch.
     end = [Mark(max(number for number, line in enumerate(lines) if line == "}"), "end")] if "end" in kinds else []
-    return (*sorted(filter(None, found), key=lambda mark: mark.line), *end)
+    return (*sorted(filter(None, marks), key=lambda mark: mark.line), *end)
 
 
 def arrivals(source: str, marks: Sequence[Mark]) -> tuple[tuple[str, ...], ...]:
     """Returns for each mark the names of the barriers at which a role arrives between this mark and the next."""
-    found: list[list[str]] = [[] for _ in marks]
+    barriers: list[list[str]] = [[] for _ in marks]
     lines = [mark.line for mark in marks]
     for number, line in enumerate(source.split("\n")):
         if (match := ARRIVAL.search(line)) and (before := bisect_right(lines, number)):
-            found[before - 1].append(match[1] or NAMED_BARRIER)
-    return tuple(tuple(dict.fromkeys(names)) for names in found)
+            barriers[before - 1].append(match[1] or NAMED_BARRIER)
+    return tuple(tuple(dict.fromkeys(names)) for names in barriers)
 
 
 class _Places:
@@ -133,7 +133,7 @@ class _Places:
             yield Mark(node.line + 1, ITERATION)
             yield None
         if isinstance(node, While) and "tile" in self.kinds:
-            leave = next(inner for inner in node.body if isinstance(inner, Leave))
+            leave = next(inner for inner in node.body if isinstance(inner, Break))
             yield Mark(leave.line + 1, "tile")
         yield from self.among(node.body)
         end = self._end(node.line)
@@ -155,7 +155,7 @@ class _Places:
 
     def does(self, node: Any) -> Iterator[Mark]:
         """Yields a Mark for each thing that a statement does, and the statements inside it."""
-        if isinstance(node, Step):
+        if isinstance(node, CallNode):
             kind = node.kind.partition(",")[0]
             if kind in OF_CALLS:
                 yield from OF_CALLS[kind](self, node.line)

@@ -92,13 +92,13 @@ def marked(source: str, kinds: Iterable[str]) -> tuple[str, tuple[Mark, ...]]:
         raise SyntaxError("the code asks for no marks")
     plain = [*lines[:asked], *lines[asked + 1 :]]
     kinds = frozenset(kinds)
-    found = [mark for mark in places("\n".join(plain), kinds) if mark.line >= asked]
-    if "tile" in kinds and not any(mark.kind == "tile" for mark in found):
-        found.insert(0, Mark(asked, "tile"))  # A block without a loop over tiles works on one.
-    marks = tuple(mark for mark in found if mark.kind not in (ITERATION, BORDER))
+    every = [mark for mark in places("\n".join(plain), kinds) if mark.line >= asked]
+    if "tile" in kinds and not any(mark.kind == "tile" for mark in every):
+        every.insert(0, Mark(asked, "tile"))  # A block without a loop over tiles works on one.
+    marks = tuple(mark for mark in every if mark.kind not in (ITERATION, BORDER))
     if not 0 < len(marks) <= MOST_SLOTS:
         raise SyntaxError(f"the code has {len(marks)} marks, expected 1 to {MOST_SLOTS}")
-    return _definitions(source) + "\n".join(_lines(plain, asked, found, len(marks))), marks
+    return _definitions(source) + "\n".join(_lines(plain, asked, every, len(marks))), marks
 
 
 def _lines(plain: Sequence[str], asked: int, found: Iterable[Mark], slots: int) -> Iterable[str]:

@@ -173,8 +173,8 @@ class Proof(ABC):
 
     def _digest(self, streams: Iterable[Iterable[Event]]) -> None:
         for stream in streams:
-            told = [(e.kind, e.name, e.index, e.value, e.blocks, e.place, e.reads) for e in stream]
-            self.digest.update(repr(told).encode())
+            shown = [(e.kind, e.name, e.index, e.value, e.blocks, e.place, e.reads) for e in stream]
+            self.digest.update(repr(shown).encode())
 
     # --- behind the runs ---------------------------------------------------------------------------------------
 

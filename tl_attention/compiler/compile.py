@@ -17,7 +17,7 @@ from tl_attention.compiler import library, store
 from tl_attention.compiler.library import launch_of
 from tl_attention.compiler.scratch import scratch_file
 from tl_attention.compiler.store import Finished, kernel_key
-from tl_attention.compiler.toolchain import Nvcc, cache_enabled, cache_folder, chosen
+from tl_attention.compiler.toolchain import Nvcc, cache_enabled, cache_folder, chosen_nvcc
 from tl_attention.errors import InputError
 from tl_attention.kernels.registry import lowering_of
 from tl_attention.problem.features import Parameter
@@ -97,18 +97,18 @@ def compile_kernel(schedule: Schedule, variant: Variant, planned: Planned | None
     _check_supported(variant)
     import torch
 
-    nvcc = chosen(torch.version.cuda)
+    nvcc = chosen_nvcc(torch.version.cuda)
     parameters = variant.parameters(*lowering_of(schedule).counters(schedule))
     file = store_file(schedule, variant, nvcc) if cache_enabled() else None
-    found = _stored(file, schedule) if file else None
-    if found is None:
+    kept = _stored(file, schedule) if file else None
+    if kept is None:
         from tl_attention.compiler.generation import generate
 
         made = generate(schedule, variant, parameters, planned)
         if file:
             store.keep(file, made)
-        found = made, _loaded(made.library)
-    finished, function = found
+        kept = made, _loaded(made.library)
+    finished, function = kept
     return CompiledKernel(
         function, finished.source, finished.host_plan, nvcc, variant, parameters, finished.verdict, finished.library
     )
@@ -118,8 +118,8 @@ def is_finished(schedule: Schedule, variant: Variant) -> bool:
     """Says whether the store on disk has the schedule's kernel for a variant, compiled by the nvcc chosen now."""
     import torch
 
-    found = store.read(store_file(schedule, variant, chosen(torch.version.cuda))) if cache_enabled() else None
-    return found is not None
+    kept = store.read(store_file(schedule, variant, chosen_nvcc(torch.version.cuda))) if cache_enabled() else None
+    return kept is not None
 
 
 def store_file(schedule: Schedule, variant: Variant, nvcc: Nvcc) -> Path:

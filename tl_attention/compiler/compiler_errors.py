@@ -42,8 +42,8 @@ def telling_line(error: Exception) -> str:
     spoken = [line for line in lines if not SHOWN_CODE.match(line)] or lines
     # Where it shows calls, the error comes last.
     traceback = spoken[0].startswith("Traceback")
-    told = next((line for line in spoken if ERROR.search(line)), spoken[-1 if traceback else 0])
-    return f"{kind}: {told[:LONGEST]}"
+    line_of_error = next((line for line in spoken if ERROR.search(line)), spoken[-1 if traceback else 0])
+    return f"{kind}: {line_of_error[:LONGEST]}"
 
 
 def first_error(output: str) -> str:

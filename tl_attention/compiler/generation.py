@@ -20,7 +20,7 @@ from tl_attention.codeproof.verdict import GeneratedCode
 from tl_attention.compiler.compiler_errors import telling_line
 from tl_attention.compiler.scratch import scratch_folder
 from tl_attention.compiler.store import Finished
-from tl_attention.compiler.toolchain import check_host_compiler, in_force
+from tl_attention.compiler.toolchain import check_host_compiler, use_nvcc
 from tl_attention.errors import InputError
 from tl_attention.kernels.preflight import refuse_unless_safe
 from tl_attention.kernels.registry import lowering_of
@@ -46,7 +46,7 @@ def generate(
     lowering, planned = lowering_of(schedule), planned or Planned(schedule)
     lowering.check_variant(schedule, variant)
     refuse_unless_safe(planned, variant.head_size, variant.card)
-    with in_force():
+    with use_nvcc():
         check_host_compiler()
         program = lowering.prim_func(planned, variant)
         try:

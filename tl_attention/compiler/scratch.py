@@ -14,7 +14,7 @@ from tl_attention.errors import InputError
 def scratch_folder() -> Iterator[Path]:
     """Yields a new folder, which is gone behind the block. Raises InputError where none can be made."""
     with ExitStack() as stack:
-        with told():
+        with as_input_error():
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True)))
         yield folder
 
@@ -24,14 +24,14 @@ def scratch_file(name: str, content: bytes) -> Iterator[Path]:
     """Yields a file of this name and content, for the block; raises InputError if it cannot be written."""
     with scratch_folder() as folder:
         file = folder / name
-        with told():
+        with as_input_error():
             file.write_bytes(content)
         yield file
 
 
 @contextmanager
-def told() -> Iterator[None]:
-    """Makes an OSError inside the block, of a temporary file, an InputError."""
+def as_input_error() -> Iterator[None]:
+    """Turns an OSError of a temporary file, raised inside the block, into an InputError."""
     try:
         yield
     except OSError as error:

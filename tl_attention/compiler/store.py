@@ -73,10 +73,10 @@ def read(file: Path) -> Finished | None:
     """
     trust.check(file.parent)
     try:
-        found = _bytes(file)
+        data = _bytes(file)
     except OSError:
         return None
-    body, seal = found[:-SEAL], found[-SEAL:]
+    body, seal = data[:-SEAL], data[-SEAL:]
     if seal != _seal(file, body):
         return None
     texts = len(body) - LENGTH - int(body[-LENGTH:], 16)
@@ -114,10 +114,10 @@ def write(file: Path, data: bytes) -> None:
 def _bytes(file: Path) -> bytes:
     """Returns a regular file's bytes, b"" beyond MOST_BYTES or of others; raises OSError, and InputError as `trust`."""
     with open(os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as opened:
-        found = os.fstat(opened.fileno())
-        if not stat.S_ISREG(found.st_mode) or found.st_size > MOST_BYTES:
+        status = os.fstat(opened.fileno())
+        if not stat.S_ISREG(status.st_mode) or status.st_size > MOST_BYTES:
             return b""
-        trust.check_one(file, found)
+        trust.check_one(file, status)
         return opened.read()
 
 
@@ -145,7 +145,7 @@ def kernel_key(schedule: Schedule, variant: Variant, nvcc: Nvcc) -> str:
         "schedule": schedule.model_dump_json(),
         "variant": {field.name: _written(getattr(variant, field.name)) for field in fields(variant)},
         "package": VERSION,
-        "compiled by": [installed(name) for name in COMPILED_BY],
+        "compiled by": [package_hash(name) for name in COMPILED_BY],
         "nvcc": [nvcc.cache, *(_size(nvcc.home / tool) for tool in TOOLS)],
         "environment": [os.environ.get(OPTION), *map(_foreign, HEADERS)],
         "machine": platform.machine(),
@@ -153,30 +153,30 @@ def kernel_key(schedule: Schedule, variant: Variant, nvcc: Nvcc) -> str:
     return sha256(json.dumps(made_of).encode()).hexdigest()
 
 
-def text_version(package: Path) -> str:
+def source_hash(package: Path) -> str:
     """Returns a hash of all source files in the package's folder that make or prove kernels."""
-    found = (file for room in MAKING[1:] for kind in SOURCES for file in (package / room).rglob(kind))
-    files = [package / MAKING[0], *sorted(found)]
+    sources = (file for room in MAKING[1:] for kind in SOURCES for file in (package / room).rglob(kind))
+    files = [package / MAKING[0], *sorted(sources)]
     # Whatever an editor puts beside a module need not be a file.
     text = {str(file.relative_to(package)): file.read_text("utf-8") for file in files if file.is_file()}
     return sha256(json.dumps(text).encode()).hexdigest()
 
 
 # Read together with the modules themselves: a file that is edited later is not what runs in this process.
-VERSION = text_version(PACKAGE)
+VERSION = source_hash(PACKAGE)
 
 
 @functools.cache
-def installed(name: str) -> str:
+def package_hash(name: str) -> str:
     """Returns a hash of the package installed under this name, "" for none.
 
     The hash is that of the list of its files, or of its version where the package has no list.
     """
     try:
-        found = distribution(name)
+        package = distribution(name)
     except PackageNotFoundError:
         return ""
-    return sha256((found.read_text("RECORD") or found.version).encode()).hexdigest()
+    return sha256((package.read_text("RECORD") or package.version).encode()).hexdigest()
 
 
 def _written(value: object) -> object:
@@ -193,5 +193,5 @@ def _size(file: Path) -> int | None:
 
 def _foreign(variable: str) -> str | None:
     """Returns the folder that a variable names, None if unset or in TileLang's folder, as TileLang itself sets it."""
-    named, own = os.environ.get(variable), tilelang_folder()
-    return None if not named or (own and Path(named).resolve().is_relative_to(own)) else named
+    named, tilelangs = os.environ.get(variable), tilelang_folder()
+    return None if not named or (tilelangs and Path(named).resolve().is_relative_to(tilelangs)) else named

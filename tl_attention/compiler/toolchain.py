@@ -72,7 +72,7 @@ class Nvcc:
         )
 
 
-def found() -> Iterator[Nvcc]:
+def nvccs() -> Iterator[Nvcc]:
     """Yields every nvcc that runs, from the Python packages, CUDA_HOME, the PATH and /usr/local/cuda in order.
 
     Each comes once.
@@ -85,7 +85,7 @@ def found() -> Iterator[Nvcc]:
         seen.add(home)
 
 
-def chosen(torch_cuda: str | None) -> Nvcc:
+def chosen_nvcc(torch_cuda: str | None) -> Nvcc:
     """Returns the first nvcc found that can compile and has torch's CUDA release, or else the first that can.
 
     `torch_cuda` is torch.version.cuda. Raises InputError with a command that helps where there is none, or torch is
@@ -97,7 +97,7 @@ def chosen(torch_cuda: str | None) -> Nvcc:
     if fault := torch_fault(torch_cuda):
         raise InputError(f"torch: {fault}")
     first, faults = None, []
-    for nvcc in found():
+    for nvcc in nvccs():
         if nvcc.fault:
             faults.append(f"{nvcc.home}: {nvcc.fault}")
         elif torch_cuda in (None, nvcc.release):
@@ -106,7 +106,7 @@ def chosen(torch_cuda: str | None) -> Nvcc:
             first = first or nvcc
     if first is None:
         why = f" ({'; '.join(faults)})" if faults else ""
-        raise InputError(f"nvcc: none that can compile in {PLACES}{why}; {mending(torch_cuda)}{SEE_DOCTOR}")
+        raise InputError(f"nvcc: none that can compile in {PLACES}{why}; {remedy(torch_cuda)}{SEE_DOCTOR}")
     return first
 
 
@@ -141,8 +141,8 @@ def torch_fault(torch_cuda: str | None) -> str:
     return f"{torch.__version__} is for CUDA {torch_cuda}, expected one for CUDA {major(PACKAGED)} or newer: {command}"
 
 
-def mending(torch_cuda: str | None) -> str:
-    """Returns words on how to install an nvcc of torch's CUDA release, 13.0 for None.
+def remedy(torch_cuda: str | None) -> str:
+    """Returns words that say how to install an nvcc of torch's CUDA release, 13.0 for None.
 
     Packages have nvcc from CUDA 13 on.
     """
@@ -161,7 +161,7 @@ def major(release: str) -> int:
 
 
 @contextmanager
-def in_force() -> Iterator[Nvcc]:
+def use_nvcc() -> Iterator[Nvcc]:
     """Makes TileLang compile with the chosen nvcc inside the context, and keep its results in that nvcc's own cache.
 
     TileLang has no argument for either. Both are set for the time of our own compilation only, so that a program's
@@ -170,7 +170,7 @@ def in_force() -> Iterator[Nvcc]:
     """
     import torch
 
-    nvcc = chosen(torch.version.cuda)
+    nvcc = chosen_nvcc(torch.version.cuda)
     with _written(cache_folder() / nvcc.cache / FOLDER) as folder:
         _import_tilelang(folder)
         from tilelang.contrib import nvcc as tilelang_nvcc

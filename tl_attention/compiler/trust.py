@@ -32,21 +32,21 @@ def check(path: Path) -> None:
     A folder above may be sticky and open to all, as /tmp is: what lies in it is looked at itself. What does not exist
     is not looked at.
     """
-    for part, found, is_above in _way(Path.cwd() / path):
-        is_sticky = stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX
-        check_one(part, found, may_be_open=bool(is_sticky and is_above))
+    for part, status, is_above in _way(Path.cwd() / path):
+        is_sticky = stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_ISVTX
+        check_one(part, status, may_be_open=bool(is_sticky and is_above))
 
 
-def check_one(part: str | Path, found: os.stat_result, may_be_open: bool = False) -> None:
+def check_one(part: str | Path, status: os.stat_result, may_be_open: bool = False) -> None:
     """Raises InputError if users other than this one and root own a file or folder, or may write to it.
 
     `found` is its stat; others may write to it if `may_be_open`.
     """
-    if found.st_uid not in (0, os.geteuid()):
+    if status.st_uid not in (0, os.geteuid()):
         raise InputError(
-            f"{part}: it belongs to uid {found.st_uid}, neither this user nor root, {NOT_LOADED}: {ELSEWHERE}"
+            f"{part}: it belongs to uid {status.st_uid}, neither this user nor root, {NOT_LOADED}: {ELSEWHERE}"
         )
-    if _others_write(found) and not may_be_open:
+    if _others_write(status) and not may_be_open:
         raise InputError(f"{part}: others may write to it, {NOT_LOADED}: chmod go-w {quote(str(part))}")
 
 
@@ -77,28 +77,28 @@ def _way(path: Path, is_above: bool = False, links: int = 0) -> Iterator[tuple[s
     # `is_above`: whether the way goes on from the path itself. `links`: how many links led to this path.
     for part in (*reversed(path.parents), path):
         try:
-            found = os.lstat(str(part))
-            target = os.readlink(part) if stat.S_ISLNK(found.st_mode) else None
+            status = os.lstat(str(part))
+            target = os.readlink(part) if stat.S_ISLNK(status.st_mode) else None
         except OSError:
             return
         goes_on = is_above or part != path
-        yield str(part), found, goes_on or target is not None
+        yield str(part), status, goes_on or target is not None
         if target is not None and links < MOST_LINKS:
             yield from _way(part.parent / target, goes_on, links + 1)
 
 
-def _others_write(found: os.stat_result) -> bool:
-    if stat.S_ISLNK(found.st_mode):
+def _others_write(status: os.stat_result) -> bool:
+    if stat.S_ISLNK(status.st_mode):
         return False
-    by_group = found.st_mode & stat.S_IWGRP and not _is_own_group(found.st_gid)
-    return bool(by_group or found.st_mode & stat.S_IWOTH)
+    by_group = status.st_mode & stat.S_IWGRP and not _is_own_group(status.st_gid)
+    return bool(by_group or status.st_mode & stat.S_IWOTH)
 
 
 @functools.cache
 def _is_own_group(group: int) -> bool:
     """Says whether the group has the user's name and nobody else in it, as many systems make a group for each user."""
     try:
-        user, found = pwd.getpwuid(os.geteuid()).pw_name, grp.getgrgid(group)
+        user, entry = pwd.getpwuid(os.geteuid()).pw_name, grp.getgrgid(group)
     except KeyError:
         return False
-    return found.gr_name == user and set(found.gr_mem) <= {user}
+    return entry.gr_name == user and set(entry.gr_mem) <= {user}

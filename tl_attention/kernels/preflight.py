@@ -10,7 +10,7 @@ from tl_attention.problem.card import CARDS, HOPPER, Card
 from tl_attention.problem.head_dims import HeadSize, check_head_dim
 from tl_attention.program import legality
 from tl_attention.program.derivation import PLACE_KEYS
-from tl_attention.program.limits import buffers, check_fits, of_another
+from tl_attention.program.limits import buffers_text, check_fits, of_other_card
 from tl_attention.program.planned import Planned
 from tl_attention.program.program import Program
 from tl_attention.schedule.schedule import Schedule
@@ -65,7 +65,7 @@ def verdicts(planned: Planned, sizes: Sequence[HeadSize], card: Card = HOPPER) -
         yield from (f"proved: {proved}" for proved in proofs(planned.schedule, program))
     for size in sizes:
         check_limits(planned, size, card)
-        yield f"fits the SM{of_another(card)} at head_dim {size}"
+        yield f"fits the SM{of_other_card(card)} at head_dim {size}"
 
 
 def check_limits(planned: Planned, size: HeadSize, card: Card = HOPPER) -> None:
@@ -82,7 +82,7 @@ def check_limits(planned: Planned, size: HeadSize, card: Card = HOPPER) -> None:
         k, v = planned.buffers
         raise ScheduleRefused(
             f"num_stages is {schedule.num_stages}, but no load is a producer and the places of the loads give "
-            f"{buffers(k)} of K_shared and {v} of V_shared: expected num_stages {max(k, v)}",
+            f"{buffers_text(k)} of K_shared and {v} of V_shared: expected num_stages {max(k, v)}",
             "num_stages",
             others=PLACE_KEYS,
         )

@@ -33,15 +33,15 @@ def lacking(operator: str) -> str:
     name = NAMES[operator]
     if not hasattr(torch.ops.aten, name):
         return f"torch {torch.__version__} has no aten.{name}"
-    found = [argument.name for argument in getattr(torch.ops.aten, name).default._schema.arguments]
+    names = [argument.name for argument in getattr(torch.ops.aten, name).default._schema.arguments]
     wanted = EXPECTED[operator].split()
-    if len(found) != len(wanted) or any(there not in ("*", own) for own, there in zip(found, wanted)):
+    if len(names) != len(wanted) or any(there not in ("*", own) for own, there in zip(names, wanted)):
         return f"torch {torch.__version__} has aten.{name} with other arguments"
     return ""
 
 
-class Given(NamedTuple):
-    """A Given is what gradients are computed from: the output's gradient, and what the forward pass read and gave."""
+class Saved(NamedTuple):
+    """A Saved holds what a backward pass reads: the output's gradient, and the forward's inputs and results."""
 
     grad: Tensor
     q: Tensor
@@ -50,13 +50,13 @@ class Given(NamedTuple):
     output: Tensor
     lse: Tensor
 
-    def but(self, change: Callable[[Tensor], Tensor]) -> Given:
-        """Returns this with all tensors changed but the LSE."""
-        return Given._make([*map(change, self[:5]), self.lse])
+    def but(self, change: Callable[[Tensor], Tensor]) -> Saved:
+        """Returns a copy in which `change` has been applied to each tensor except the LSE."""
+        return Saved._make([*map(change, self[:5]), self.lse])
 
 
 def flash2(
-    given: Given,
+    given: Saved,
     mask: Mask,
     scale: float | None,
     offsets: tuple[Tensor, Tensor] | None = None,
@@ -81,14 +81,14 @@ def flash2(
     state = q.new_empty((2,), dtype=torch.uint64), q.new_empty((), dtype=torch.uint64)
     left, right = sides(mask)
     most = longest or (q.shape[1], k.shape[1])
-    found: tuple[Tensor, ...] = torch.ops.aten._flash_attention_backward(
+    gradients: tuple[Tensor, ...] = torch.ops.aten._flash_attention_backward(
         *(*given, *(offsets or (None, None)), *most, 0.0, mask == CAUSAL, *state),
         scale=scale, window_size_left=left, window_size_right=right,
     )  # fmt: skip
-    return found
+    return gradients
 
 
-def cudnn(given: Given, causal: bool, scale: float | None) -> tuple[Tensor, ...]:
+def cudnn(given: Saved, causal: bool, scale: float | None) -> tuple[Tensor, ...]:
     """Returns the gradients of q, k and v by cuDNN. Tensors are (batch, heads, seq, head_dim) with any strides.
 
     The LSE is (batch, heads, seq_q), contiguous. A causal mask is aligned at the top left, so it is ours only where
@@ -106,7 +106,7 @@ def cudnn(given: Given, causal: bool, scale: float | None) -> tuple[Tensor, ...]
     plan = hash((output.stride(), grad.stride()))
     # Of the state of dropout's generator nothing is read.
     state: Any = (lse, lse, None, None, None)
-    found: tuple[Tensor, ...] = torch.ops.aten._scaled_dot_product_cudnn_attention_backward(
+    gradients: tuple[Tensor, ...] = torch.ops.aten._scaled_dot_product_cudnn_attention_backward(
         grad, q, k, v, output, lse.unsqueeze(3), *state, plan, k.shape[2], 0.0, causal, scale=scale
     )
-    return found
+    return gradients

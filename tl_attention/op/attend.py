@@ -9,7 +9,7 @@ import torch
 from tl_attention.op import checks, run
 from tl_attention.op.call import Call, Result
 from tl_attention.op.checks import Checked
-from tl_attention.op.eager import Graded, is_plain
+from tl_attention.op.eager import GradientPlan, is_plain
 from tl_attention.op.gradients import check_has_gradient, forward_only, is_traced, requires_gradient
 from tl_attention.op.operator import call_operator
 from tl_attention.op.plan import Key, Plan, key_of
@@ -18,39 +18,39 @@ from tl_attention.op.scalars import length, plain
 
 def attend(call: Call) -> Result:
     """Computes a call. Raises InputError for what is not supported."""
-    return run.run(call, first)
+    return run.run(call, first_call)
 
 
-def first(call: Call, key: Key | None) -> Result:
+def first_call(call: Call, key: Key | None) -> Result:
     """Computes a call that no plan serves, and keeps a plan for calls like it."""
     traced = is_traced(call.q)
     if ours := _with_pythons_numbers(call, traced):
         return attend(ours)
-    found, needs_gradient = checks.checked(call), requires_gradient(*call[:3], *call.values)
+    checked, needs_gradient = checks.checked(call), requires_gradient(*call[:3], *call.values)
     if needs_gradient:
-        check_has_gradient(call, found.mask)
-        there = {"return_lse": call.return_lse, "out": call.out is not None, "check": call.check}
-        for name in (name for name, given in there.items() if given):
+        check_has_gradient(call, checked.mask)
+        unsupported = {"return_lse": call.return_lse, "out": call.out is not None, "check": call.check}
+        for name in (name for name, given in unsupported.items() if given):
             raise forward_only(name, "without it: the LSE has no gradient" if name == "return_lse" else "without it")
     if traced or (needs_gradient and not is_plain()):
         return call_operator(call)
     if not needs_gradient:
-        return run.planned(call, key, found).run(call, found.scale)
-    plan = Graded(_of_forward(call, found), call.q.shape[-1] ** -0.5)
-    if key is not None and call.where.has_gradient_at_all_lengths(found.mask):
+        return run.planned(call, key, checked).run(call, checked.scale)
+    plan = GradientPlan(_of_forward(call, checked), call.q.shape[-1] ** -0.5)
+    if key is not None and call.where.has_gradient_at_all_lengths(checked.mask):
         run.plans.keep(key, plan)
-    return plan.run(call, found.scale)
+    return plan.run(call, checked.scale)
 
 
 @torch.no_grad()
-def _of_forward(call: Call, found: Checked) -> Plan:
+def _of_forward(call: Call, checked: Checked) -> Plan:
     """Returns the plan of a call's output and LSE, which the backward reads."""
     call = call._replace(return_lse=True)
     key = key_of(call)
     plan = run.plans.get(key)
     if plan is not None and plan.serves(call):
         return plan
-    return run.planned(call, key, found._replace(asked=found.asked.but(lse=True)))
+    return run.planned(call, key, checked._replace(asked=checked.asked.but(lse=True)))
 
 
 def _with_pythons_numbers(call: Call, traced: bool) -> Call | None:

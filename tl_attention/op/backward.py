@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from tl_attention.op import aten, checks, trial
-from tl_attention.op.aten import Given
+from tl_attention.op.aten import Saved
 from tl_attention.op.in_memory import BHSD
 from tl_attention.op.plan import MOST_KEPT
 from tl_attention.op.rows import Rows
@@ -29,8 +29,8 @@ Gradients = tuple[Tensor, Tensor, Tensor, Tensor | None]
 
 
 @dataclass(slots=True)
-class Shape:
-    """A Shape says which operator computes the gradients of calls of one shape, and counts these calls."""
+class GradShape:
+    """A GradShape says which operator computes the gradients of calls of one shape, and counts these calls."""
 
     operator: str = ""  # serves all calls but the first `after`; "" if no query sees a key
     after: int = 0
@@ -63,13 +63,13 @@ def _is_aside(device: torch.device) -> bool:
 
 
 # The shapes that this process has had, by all that a plan of cuDNN's depends on, and the mask.
-_shapes: dict[object, Shape] = {}
+_shapes: dict[object, GradShape] = {}
 _taken: list[str | None] = []
 
 
 @contextmanager
-def taking(operator: str | None = None) -> Iterator[None]:
-    """Makes every dense call inside the block, in any thread, take this operator, or without one the rule's.
+def force_operator(operator: str | None = None) -> Iterator[None]:
+    """Has every dense call inside the block, in any thread, take this operator for its gradients; None is the rule's.
 
     A shape's first calls take it, too, as measurements and tests need it.
     """
@@ -87,36 +87,36 @@ def deterministic() -> bool:
     return torch.are_deterministic_algorithms_enabled() and not torch.is_deterministic_algorithms_warn_only_enabled()
 
 
-def shape_of(q: Tensor, k: Tensor, v: Tensor, causal: bool, window_size: tuple[int, int]) -> Shape:
-    """Returns the Shape of a call, whose tensors are (batch, heads, seq, head_dim)."""
+def shape_of(q: Tensor, k: Tensor, v: Tensor, causal: bool, window_size: tuple[int, int]) -> GradShape:
+    """Returns the GradShape of a call, whose tensors are (batch, heads, seq, head_dim)."""
     where = q.shape, k.shape, v.shape, q.stride(), k.stride(), v.stride()
     key = (*where, q.dtype, q.device, causal, window_size, deterministic())
-    found = _shapes.get(key)
-    if found is None:
+    shape = _shapes.get(key)
+    if shape is None:
         if len(_shapes) >= MOST_KEPT:
             _shapes.clear()
-        found = _shapes[key] = _new_shape(q, k, v, masked(causal, window_size))
-    return found
+        shape = _shapes[key] = _new_shape(q, k, v, masked(causal, window_size))
+    return shape
 
 
-def _new_shape(q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Shape:
+def _new_shape(q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> GradShape:
     (batch, heads, seq_q, head_dim), (heads_kv, seq_kv) = q.shape, k.shape[1:3]
     rows = Rows.of(mask, seq_q, seq_kv)
     if 0 in (batch, heads, rows.count):
-        return Shape(rows=rows)
+        return GradShape(rows=rows)
     mask = fitted(mask, rows.count, seq_kv)
     if _taken and (operator := _taken[-1]):
         # Whoever names it gets it, without a trial.
-        return Shape(operator, 0, (trial.cudnn_version(),), rows, mask)
+        return GradShape(operator, 0, (trial.cudnn_version(),), rows, mask)
     dtype = str(q.dtype).removeprefix("torch.")
     problem = AttentionShape(batch, heads, rows.count, seq_kv, head_dim, dtype, mask, v.shape[3], heads_kv)
     rules = backward_rules()
-    rule = rules.rules[rules.number(case_of(problem, checks.checked_card(q.device).arch, deterministic()))]
-    return Shape(rule.operator, 0 if _taken else rule.after, rule.versions, rows, mask)
+    rule = rules.rules[rules.choose(case_of(problem, checks.checked_card(q.device).arch, deterministic()))]
+    return GradShape(rule.operator, 0 if _taken else rule.after, rule.versions, rows, mask)
 
 
 def dense(
-    given: Given, sinks: Tensor | None, *, causal: bool, scale: float | None, window_size: Sequence[int], layout: str
+    given: Saved, sinks: Tensor | None, *, causal: bool, scale: float | None, window_size: Sequence[int], layout: str
 ) -> Gradients:
     """Returns the gradients of `attention`'s q, k, v and sinks, with 0 for queries that see no key.
 
@@ -127,13 +127,13 @@ def dense(
     q, k, v = given[1:4]
     shape = shape_of(q, k, v, causal, (window_size[0], window_size[1]))
     # The output of a row without keys is 0 whatever its sink.
-    seen = Given(*(x if x is k or x is v else shape.rows.computed(x) for x in given)) if shape.rows.hidden else given
-    found = _of_rows_with_keys(seen._replace(lse=seen.lse.contiguous()), shape, scale)
+    seen = Saved(*(x if x is k or x is v else shape.rows.computed(x) for x in given)) if shape.rows.hidden else given
+    gradients = _of_rows_with_keys(seen._replace(lse=seen.lse.contiguous()), shape, scale)
     if shape.rows.hidden:
         whole = torch.zeros_like(q)
-        shape.rows.computed(whole).copy_(found[0])
-        found = (whole, *found[1:])
-    dq, dk, dv = found if layout == BHSD else map(_swapped, found)
+        shape.rows.computed(whole).copy_(gradients[0])
+        gradients = (whole, *gradients[1:])
+    dq, dk, dv = gradients if layout == BHSD else map(_swapped, gradients)
     if sinks is None:
         return dq, dk, dv, None
     return dq, dk, dv, _of_sinks(sinks, seen.lse, (seen.grad.float() * seen.output).sum(dim=3))
@@ -143,7 +143,7 @@ def _swapped(x: Tensor) -> Tensor:
     return x.transpose(1, 2)
 
 
-def _of_rows_with_keys(given: Given, shape: Shape, scale: float | None) -> tuple[Tensor, ...]:
+def _of_rows_with_keys(given: Saved, shape: GradShape, scale: float | None) -> tuple[Tensor, ...]:
     """Returns the gradients of q, k and v, (batch, heads, seq, head_dim), of which every query sees a key."""
     q = given.q
     if not shape.operator:
@@ -165,7 +165,7 @@ def _of_rows_with_keys(given: Given, shape: Shape, scale: float | None) -> tuple
 
 
 def packed(
-    given: Given, sinks: Tensor | None, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, max_seqlen_q: int, max_seqlen_k: int,
+    given: Saved, sinks: Tensor | None, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, max_seqlen_q: int, max_seqlen_k: int,
     *, causal: bool, scale: float | None, window_size: Sequence[int],
 ) -> Gradients:  # fmt: skip
     """Returns the gradients of `attention_varlen`'s q, k, v and sinks, as `dense` does of `attention`'s.
@@ -179,9 +179,9 @@ def packed(
     # It takes the LSE of a row without keys for +inf, so that every exponential is 0.
     of_rows = lse.masked_fill(lse.isneginf(), float("inf"))
     mask, offsets, longest = masked(causal, window_size), (cu_seqlens_q, cu_seqlens_k), (max_seqlen_q, max_seqlen_k)
-    found = aten.flash2(given._replace(lse=of_rows), mask, scale, offsets, longest)
+    gradients = aten.flash2(given._replace(lse=of_rows), mask, scale, offsets, longest)
     unused, without_queries = _unused(cu_seqlens_q, q), _unused(cu_seqlens_k, k)
-    dq, dk, dv = (x.masked_fill_(of, 0) for x, of in zip(found, (unused, without_queries, without_queries)))
+    dq, dk, dv = (x.masked_fill_(of, 0) for x, of in zip(gradients, (unused, without_queries, without_queries)))
     dq.masked_fill_(of_rows.isposinf().t()[..., None], 0)
     if sinks is None:
         return dq, dk, dv, None
@@ -194,8 +194,8 @@ def _of_sinks(sinks: Tensor, lse: Tensor, products: Tensor) -> Tensor:
     """Returns the sinks' gradient, fp32 (heads,), from LSEs and products dO O of rows, ([batch,] heads, rows)."""
     # -sum over rows of exp(sink - LSE) dO . O. A sink's weight in a row is exp(sink - LSE). It has no value, so its
     # score's gradient lacks the product with one.
-    found = ((sinks[:, None] - lse).exp() * products).sum(dim=-1).neg()
-    return found.sum(dim=0) if found.dim() == 2 else found
+    gradient = ((sinks[:, None] - lse).exp() * products).sum(dim=-1).neg()
+    return gradient.sum(dim=0) if gradient.dim() == 2 else gradient
 
 
 def _unused(cu_seqlens: Tensor, rows: Tensor) -> Tensor:

@@ -13,16 +13,16 @@ from tl_attention.errors import InputError
 from tl_attention.op import checks, compiled
 from tl_attention.op.call import Call
 from tl_attention.op.checks import Checked, checked_output, prefixed
-from tl_attention.op.few import in_one_tile, parts_of
-from tl_attention.op.in_memory import BHSD, DIMENSIONS, check_layout, other_way, placed
+from tl_attention.op.few import packed_heads, split_plan
+from tl_attention.op.in_memory import BHSD, DIMENSIONS, as_bhsd, check_layout, placed
 from tl_attention.op.launch import Launch
-from tl_attention.op.plan import LaidOut, Plan, of_any_call
+from tl_attention.op.plan import LaidOut, Plan, shared_fields
 from tl_attention.op.rows import Rows
 from tl_attention.problem.features import INPUTS, keep_heads_apart
 from tl_attention.problem.mask import Mask, shortened
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.schedule.files.backward import masks_alike
-from tl_attention.schedule.files.defaults import computed
+from tl_attention.schedule.files.defaults import computed_problem
 
 # Sizes and strides of a tensor.
 Place = tuple[tuple[int, ...], tuple[int, ...]]
@@ -47,11 +47,11 @@ class Batch:
         return self.layout, q.shape, k.shape, v.shape, None if out is None else out.shape
 
     def check_offsets(self, q: Tensor) -> None:
-        """Checks nothing more: a batch has no tensors beside q, k and v."""
+        """Does nothing: a batch has no offsets that could be wrong."""
 
     def canonical(self, tensor: Any) -> Any:
         """Returns a tensor of the layout as (batch, heads, rows, columns), or such a one in the layout."""
-        return other_way(tensor, self.layout) if isinstance(tensor, Tensor) and tensor.dim() == 4 else tensor
+        return as_bhsd(tensor, self.layout) if isinstance(tensor, Tensor) and tensor.dim() == 4 else tensor
 
     def sizes_of_lse(self, q: Tensor) -> tuple[int, ...]:
         """Returns the sizes of the LSE beside such a q, (batch, heads, rows)."""
@@ -59,7 +59,7 @@ class Batch:
         return (batch, one, other) if self.layout == BHSD else (batch, other, one)
 
     def with_lengths(self, by: Any) -> Batch:
-        """Returns this: a batch was given no lengths."""
+        """Returns this object unchanged: a batch has no longest lengths to replace."""
         return self
 
     # --- for the operator and gradients ---
@@ -79,12 +79,12 @@ class Batch:
         return {"layout": self.layout}
 
     @classmethod
-    def of_operator(cls, given: Sequence[Any], options: dict[str, Any]) -> tuple[Batch, Sequence[Any]]:
-        """Returns what an operator's arguments behind v, and its options, say, and the arguments that are left."""
+    def from_operator(cls, given: Sequence[Any], options: dict[str, Any]) -> tuple[Batch, Sequence[Any]]:
+        """Makes a Batch of an operator's arguments behind v and its options, and returns it with the arguments left."""
         return batch_of(options.get("layout", BHSD)), given
 
     def lacks_gradient(self, call: Call, mask: Mask) -> tuple[str, str] | None:
-        """Returns which mask has no gradient, and which has; None for one that has."""
+        """Returns words for an error if there is no gradient under the mask, else None."""
         seq_q, seq_kv = (self.canonical(x).shape[2] for x in call[:2])
         if masks_alike(mask, seq_q, seq_kv):
             return None
@@ -112,22 +112,22 @@ class Batch:
         except InputError as error:
             raise prefixed("attention", error) from None
         card = checks.checked_card(q.device)
-        output, common = checked_output(call), of_any_call(call, found)
+        output, common = checked_output(call), shared_fields(call, found)
         if shape is None or rows.hidden:
-            plan = self.plan(self.seen(call, rows, output), found) if shape else None
-            return SomeRows(*common, plan.schedule if plan else None, rows, plan)
+            plan = self.plan(self.call_of_seen_rows(call, rows, output), found) if shape else None
+            return SeenRowsPlan(*common, plan.schedule if plan else None, rows, plan)
         taken = {"q": q, "k": k, "v": v, "out": self.canonical(output)}
         strided, tensors = placed(taken, self.layout)
         in_parts = call.in_parts and call.invariant is not True and not call.specialize
-        shape, invariant = computed(shape, card.arch, call.invariant, by_rules=call.schedule is None)
+        shape, invariant = computed_problem(shape, card.arch, call.invariant, by_rules=call.schedule is None)
         # Heads whose rows cannot lie in one tile have the schedule of heads that share nothing.
         apart = keep_heads_apart(found.asked.features)
         scheduled = compiled.schedule_of(
             call.schedule, replace(shape, heads_kv=heads) if apart else shape, card, invariant
         )
-        shape, tile_heads = in_one_tile(shape, scheduled)
+        shape, tile_heads = packed_heads(shape, scheduled)
         sms = compiled.sms_of(q.device)
-        parts = parts_of(shape, scheduled, sms) if in_parts else None
+        parts = split_plan(shape, scheduled, sms) if in_parts else None
         variant = replace(
             shape.variant(call.specialize, parts=parts is not None),
             tile_heads=tile_heads, strided=strided, sms=sms, arch=card.arch, invariant=invariant,
@@ -138,8 +138,8 @@ class Batch:
             *(*common, scheduled, launch), views=None if as_given else tuple(map(_place, tensors.values()))
         )
 
-    def seen(self, call: Call, rows: Rows, output: Tensor) -> Call:
-        """Returns the call of the queries that see a key, whose output goes to their rows of this one."""
+    def call_of_seen_rows(self, call: Call, rows: Rows, output: Tensor) -> Call:
+        """Returns a call of only those queries that see a key, which writes to the same rows of the output."""
         q, output = (self.canonical(rows.computed(self.canonical(x))) for x in (call.q, output))
         return call._replace(q=q, out=output)
 
@@ -163,8 +163,8 @@ class BatchPlan(Plan):
 
 
 @dataclass(frozen=True, slots=True)
-class SomeRows(Plan):
-    """A SomeRows is the plan of calls of which some rows see no key, and need no kernel."""
+class SeenRowsPlan(Plan):
+    """A SeenRowsPlan launches calls whose last rows alone see a key, and fills the other rows without a kernel."""
 
     rows: Rows
     seen: Plan | None  # that of the other rows, None if there are none
@@ -176,9 +176,9 @@ class SomeRows(Plan):
         if lse is not None:
             self.rows.without_keys(lse).copy_(lse_without_keys(call, lse))
         if self.seen is not None:
-            found = self.seen.run(where.seen(call, self.rows, result), scale)
+            results = self.seen.run(where.call_of_seen_rows(call, self.rows, result), scale)
             if lse is not None:
-                self.rows.computed(lse).copy_(found[1])
+                self.rows.computed(lse).copy_(results[1])
         return None, ()
 
 
@@ -187,8 +187,8 @@ def lse_without_keys(call: Call, lse: Tensor) -> Tensor:
 
     It is the LSE of the features that are scores of their own, to be copied to (batch, heads, rows).
     """
-    there = zip(INPUTS, call.values, strict=True)
-    scores = [value[:, None] for f, value in there if f.counts_once and value is not None]
+    values = zip(INPUTS, call.values, strict=True)
+    scores = [value[:, None] for f, value in values if f.counts_once and value is not None]
     return torch.stack(scores).logsumexp(dim=0) if scores else lse.new_tensor(-float("inf"))
 
 

@@ -80,12 +80,12 @@ class Call(NamedTuple):
     @property
     def tensors_of_features(self) -> dict[str, Tensor]:
         """Returns a dict of the tensors that the call gives for features, such as `sinks`, by the feature's word."""
-        there = zip(INPUTS, self.values, strict=True)
-        return {f.word: value for f, value in there if not f.is_number and value is not None}
+        values = zip(INPUTS, self.values, strict=True)
+        return {f.word: value for f, value in values if not f.is_number and value is not None}
 
 
 def values_of(features: dict[str, Any], function: str = "attention", keywords: type = Keywords) -> Values:
-    """Returns the values of features that a function was given by name, besides its other keywords.
+    """Returns the values of the features that a function was given by name; unknown keywords raise an error.
 
     Raises InputError for the first name that is no feature; `keywords` types all that the function has.
     """

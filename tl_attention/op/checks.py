@@ -15,7 +15,7 @@ from tl_attention.op.call import Call
 from tl_attention.op.in_memory import check_out
 from tl_attention.op.scalars import plain
 from tl_attention.problem.card import KNOWN, Card, card_of
-from tl_attention.problem.features import BY_WORD, INPUTS, Asked, scale_of
+from tl_attention.problem.features import BY_WORD, INPUTS, FeatureValues, scale_of
 from tl_attention.problem.head_dims import check_head_dim, head_size
 from tl_attention.problem.mask import Mask, masked
 from tl_attention.problem.shape import check_dtype
@@ -25,7 +25,7 @@ class Checked(NamedTuple):
     """A Checked is what a call with right arguments asks for: its mask, its features and the scale of its scores."""
 
     mask: Mask
-    asked: Asked
+    asked: FeatureValues
     scale: float
 
 
@@ -47,7 +47,7 @@ def checked(call: Call) -> Checked:
     return Checked(mask, asked, q.shape[-1] ** -0.5 if scale is None else scale)
 
 
-def _checked_settings(call: Call) -> tuple[Mask, Asked]:
+def _checked_settings(call: Call) -> tuple[Mask, FeatureValues]:
     for name in ("causal", "return_lse", "specialize", "zero_unused", "check", "invariant"):
         value = getattr(call, name)
         if not (isinstance(value, bool) or (value is None and name == "invariant")):
@@ -56,13 +56,13 @@ def _checked_settings(call: Call) -> tuple[Mask, Asked]:
     try:
         mask = masked(call.causal, call.window_size)
         given = ((f, value) for f, value in zip(INPUTS, call.values))
-        there = {f.word: value if f.is_number else value is not None for f, value in given}
-        return mask, Asked(**there, lse=call.return_lse)
+        asked = {f.word: value if f.is_number else value is not None for f, value in given}
+        return mask, FeatureValues(**asked, lse=call.return_lse)
     except InputError as error:
         raise prefixed("attention", error) from None
 
 
-def checked_scale(scale: float, asked: Asked) -> float:
+def checked_scale(scale: float, asked: FeatureValues) -> float:
     """Returns the scale of the scores as a float. Raises InputError for a wrong one, or one these features forbid."""
     try:
         # Every call with a scale comes by here.

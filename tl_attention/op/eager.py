@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tl_attention.op.aten import Given
+from tl_attention.op.aten import Saved
 from tl_attention.op.call import Call, Result
 from tl_attention.op.operator import GRADIENTS, SINKS, call_operator, options_of_gradient
 from tl_attention.op.plan import Plan
-from tl_attention.problem.features import NOTHING, Asked
+from tl_attention.problem.features import NOTHING, FeatureValues
 
 
 class Node(torch.autograd.Function):
@@ -42,7 +42,7 @@ class Node(torch.autograd.Function):
             return (None,) * len(needed)
         # Read once: torch.utils.checkpoint computes again what is read, and refuses to do so twice.
         q, k, v, output, lse, sinks, *offsets = ctx.saved_tensors
-        given, others = Given(grads[0], q, k, v, output, lse), (sinks if needed[6] else None, *offsets)
+        given, others = Saved(grads[0], q, k, v, output, lse), (sinks if needed[6] else None, *offsets)
         compute, operator = ctx.gradients
         # With create_graph=True gradients are enabled here, and the operator says that they have no gradient.
         again = torch.is_grad_enabled()
@@ -51,7 +51,7 @@ class Node(torch.autograd.Function):
 
 
 def is_plain() -> bool:
-    """Says whether no transform of torch.func is active, for which a Node has no rule, and no dispatch mode.
+    """Says whether neither a transform of torch.func nor a dispatch mode is active, for which a Node has no rule.
 
     A mode, as of selective checkpointing, has to see the call as one operator.
     """
@@ -59,13 +59,13 @@ def is_plain() -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Graded:
-    """A Graded is the plan of calls that need a gradient: it makes a Node of each."""
+class GradientPlan:
+    """A GradientPlan runs calls that need a gradient: it makes a Node of autograd's graph of each."""
 
     plan: Plan  # of the forward pass
     scale: float
     # A softcap has no gradient, and no other feature limits the scale.
-    asked: Asked = NOTHING
+    asked: FeatureValues = NOTHING
 
     def serves(self, call: Call) -> bool:
         """Says whether the plan may launch a call of its key."""

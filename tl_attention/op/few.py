@@ -20,15 +20,15 @@ from tl_attention.schedule.schedule import Schedule
 SOME_HEADS = 16
 
 
-class Parts(NamedTuple):
-    """Parts are how many a row tile's keys have, and of how many KV blocks each; the last may have fewer."""
+class KeySplit(NamedTuple):
+    """A KeySplit says into how many parts a row tile's keys are split, and how many KV blocks each part has at most."""
 
     number: int
     blocks: int
 
 
-def in_one_tile(shape: AttentionShape, schedule: Schedule) -> tuple[AttentionShape, int]:
-    """Returns the problem that the schedule's kernel computes, and how many heads of Q have rows in one of its tiles.
+def packed_heads(shape: AttentionShape, schedule: Schedule) -> tuple[AttentionShape, int]:
+    """Returns the problem to compute where heads of Q share row tiles (GQA packing), and how many heads share one.
 
     They are heads that share K and V, which are read once for all of them. For packed sequences that is always so; for
     a batch they are as many as make the fewest tiles of few queries: 64 rows of two heads fill a tile where ten rows of
@@ -52,19 +52,19 @@ def in_one_tile(shape: AttentionShape, schedule: Schedule) -> tuple[AttentionSha
 
 
 def tiles_of_heads(shape: AttentionShape, schedule: Schedule, tile_heads: int) -> int:
-    """Returns how many row tiles the problem has where so many heads have their rows in one."""
+    """Returns how many row tiles the problem has if `tile_heads` heads of Q share each one."""
     variant = replace(shape.variant(), tile_heads=tile_heads)
     return shape.batch * variant.heads_of_tiles(shape.heads) * ceildiv(shape.seq_q, variant.rows_of(schedule.block_M))
 
 
-def parts_of(shape: AttentionShape, schedule: Schedule, sms: int) -> Parts | None:
-    """Returns the parts in which a GPU of so many SMs computes the problem's keys soonest; None for all keys at once.
+def split_plan(shape: AttentionShape, schedule: Schedule, sms: int) -> KeySplit | None:
+    """Returns the KeySplit by which so many SMs compute the problem soonest (split-KV); None if that is no split.
 
     The schedule says how many KV blocks a part has at least.
     """
     if schedule.kernel.part_blocks is None:
         return None
-    tiles = tiles_of_heads(shape, schedule, in_one_tile(shape, schedule)[1])
+    tiles = tiles_of_heads(shape, schedule, packed_heads(shape, schedule)[1])
     best = _soonest(tiles, ceildiv(shape.seq_kv, schedule.block_N), schedule, sms)
     return best if best.number > 1 else None
 
@@ -74,7 +74,7 @@ def may_be_split(heads: int, schedule: Schedule, sms: int) -> bool:
 
     A split sequence has two places at least for the results of its parts.
     """
-    return schedule.splits_sequences and places(heads, schedule, sms) > 1
+    return schedule.splits_sequences and result_places(heads, schedule, sms) > 1
 
 
 def splits_equal(sequences: int, keys: int, heads: int, schedule: Schedule, sms: int) -> bool:
@@ -82,58 +82,58 @@ def splits_equal(sequences: int, keys: int, heads: int, schedule: Schedule, sms:
     return _soonest(sequences * heads, ceildiv(keys, schedule.block_N), schedule, sms).number > 1
 
 
-def places(heads: int, schedule: Schedule, sms: int) -> int:
-    """Returns how many places for results of parts each of so many heads of tiles has if packed sequences are split."""
+def result_places(heads: int, schedule: Schedule, sms: int) -> int:
+    """Returns how many parts of packed sequences may have results at a time, for each of so many heads of tiles."""
     return places_of_parts(sms * schedule.kernel.blocks_per_sm, heads)
 
 
-def keys_unsplit(schedule: Schedule) -> int:
-    """Returns how many keys a packed sequence has at most that is never split."""
+def most_unsplit_keys(schedule: Schedule) -> int:
+    """Returns the largest number of keys with which a packed sequence is never split."""
     return 2 * LEAST_BLOCKS * schedule.block_N
 
 
-def _soonest(tiles: int, blocks: int, schedule: Schedule, sms: int) -> Parts:
+def _soonest(tiles: int, blocks: int, schedule: Schedule, sms: int) -> KeySplit:
     """Returns the parts, of so many KV blocks of each of so many row tiles, that so many SMs compute soonest."""
     # A schedule's hash would take longer than the rest of this.
     return _of_places(tiles, max(1, blocks), sms * schedule.kernel.blocks_per_sm, schedule.kernel.part_blocks or 1)
 
 
 @functools.lru_cache(maxsize=4096)
-def _of_places(tiles: int, blocks: int, at_once: int, least: int) -> Parts:
+def _of_places(tiles: int, blocks: int, at_once: int, least: int) -> KeySplit:
     # More parts than two for each place would wait for each other.
     most = max(1, min(blocks // least, 2 * at_once // tiles))
-    found = {Parts(ceildiv(blocks, each), each) for each in (ceildiv(blocks, count) for count in range(1, most + 1))}
-    return min(found, key=lambda parts: (_time(parts, tiles, at_once), parts))
+    plans = {KeySplit(ceildiv(blocks, each), each) for each in (ceildiv(blocks, count) for count in range(1, most + 1))}
+    return min(plans, key=lambda parts: (_time(parts, tiles, at_once), parts))
 
 
-def smallest_parts(shape: AttentionShape, schedule: Schedule) -> Parts:
-    """Returns as many parts of the problem's keys as the schedule allows."""
+def finest_split(shape: AttentionShape, schedule: Schedule) -> KeySplit:
+    """Returns the KeySplit with as many parts of the problem's keys as the schedule allows."""
     blocks = schedule.kernel.part_blocks or 1
-    return Parts(ceildiv(shape.seq_kv, blocks * schedule.block_N), blocks)
+    return KeySplit(ceildiv(shape.seq_kv, blocks * schedule.block_N), blocks)
 
 
-def of_any_lengths(
+def kernels_for_any_lengths(
     shape: AttentionShape, schedule: Schedule, invariant: bool
 ) -> list[tuple[AttentionShape, int, bool]]:
-    """Returns the problems, heads of a tile, and whether in parts, of the schedule's kernels for calls of any lengths.
+    """Returns, for calls of any lengths, the schedule's kernels as (problem, heads of a tile, whether keys are split).
 
     `shape` is such a call of one query and one key.
     """
     lengths = range(1, 2 if shape.packed else schedule.block_M + 1)
-    few = (in_one_tile(replace(shape, seq_q=rows, seq_kv=rows), schedule) for rows in lengths)
+    few = (packed_heads(replace(shape, seq_q=rows, seq_kv=rows), schedule) for rows in lengths)
     of_few = ((replace(shape, mask=problem.mask), heads) for problem, heads in few)
     problems = dict.fromkeys(of_few if shape.packed else [(shape, 1), *of_few])
     may = schedule.splits_sequences if shape.packed else schedule.kernel.part_blocks is not None
     return [(*problem, in_parts) for problem in problems for in_parts in (False, True)[: 1 + (may and not invariant)]]
 
 
-def _time(parts: Parts, tiles: int, at_once: int) -> float:
+def _time(parts: KeySplit, tiles: int, at_once: int) -> float:
     merging = MERGE + MERGE_PART * parts.number if parts.number > 1 else 0.0
     return ceildiv(tiles * parts.number, at_once) * (parts.blocks + TILE) + merging
 
 
 def results_of_parts(output: Any, parts: int) -> tuple[Any, Any]:
-    """Returns fp32 tensors for the output and the LSE of each part of a problem with this output, as more batches.
+    """Returns new fp32 tensors for the output and the LSE of all parts, each part's as large as this output.
 
     PyTorch's allocator keeps their memory for the next call, apart for each stream and for each captured graph.
     """
@@ -144,8 +144,8 @@ def results_of_parts(output: Any, parts: int) -> tuple[Any, Any]:
     return output.new_empty((*sizes, columns), dtype=torch.float32), output.new_empty(sizes, dtype=torch.float32)
 
 
-def room_for_parts(q: Any, rows: int, columns: int) -> tuple[Any, Any]:
-    """Returns fp32 tensors for the output and the LSE of so many rows of tiles, of parts of packed sequences."""
+def tensors_for_parts(q: Any, rows: int, columns: int) -> tuple[Any, Any]:
+    """Returns new fp32 tensors for the output and the LSE of parts of packed sequences, with so many rows of tiles."""
     import torch
 
     return q.new_empty((rows, columns), dtype=torch.float32), q.new_empty(rows, dtype=torch.float32)

@@ -31,8 +31,8 @@ def requires_gradient(*given: Any) -> bool:
 def check_has_gradient(call: Call, mask: Mask) -> None:
     """Raises InputError for features without a gradient, or a mask that the backward lacks. Every scale has one."""
     for feature, value in zip(INPUTS, call.values):
-        there = bool(value) if feature.is_number else value is not None
-        if there and not feature.has_gradient:
+        is_asked = bool(value) if feature.is_number else value is not None
+        if is_asked and not feature.has_gradient:
             what = f"{feature.word} {value}" if feature.is_number else feature.words
             raise forward_only(what, f"without {feature.words}")
     if lacking := call.where.lacks_gradient(call, mask):

@@ -29,8 +29,8 @@ def check_layout(layout: object) -> None:
         raise InputError(f"attention: layout is {shown(layout)}, expected {' or '.join(map(repr, DIMENSIONS))}")
 
 
-def other_way(tensor: Any, layout: str) -> Any:
-    """Returns the tensor itself for layout "bhsd", and for "bshd" a view with dimensions 1 and 2 swapped.
+def as_bhsd(tensor: Any, layout: str) -> Any:
+    """Converts a tensor between a layout and "bhsd": for "bshd" a view with dimensions 1 and 2 swapped, else itself.
 
     So it turns a tensor of the layout into (batch, heads, seq, head_dim), and the other way round.
     """

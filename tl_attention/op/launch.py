@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from tl_attention.op.call import Values
-from tl_attention.op.few import Parts, places, results_of_parts, room_for_parts
+from tl_attention.op.few import KeySplit, result_places, results_of_parts, tensors_for_parts
 from tl_attention.problem.features import INPUTS
 from tl_attention.problem.mask import WINDOW
 from tl_attention.problem.packed import words_of_list
@@ -32,7 +32,7 @@ Offsets = tuple[Tensor, Tensor, Tensor, Tensor, int]
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A Launch is a kernel, and what it takes whatever the call's tensors are."""
+    """A Launch is a compiled kernel with those of its arguments that do not depend on a call's tensors."""
 
     kernel: Callable[..., None]  # launches it, with arguments in its own order
     chosen: Callable[[tuple[Any, ...]], tuple[Any, ...]]  # takes these out of all arguments
@@ -45,14 +45,14 @@ class Launch:
 
     @classmethod
     def of(
-        cls, kernel: Callable[..., None], schedule: Schedule, variant: Variant, shape: AttentionShape, parts: Parts | None = None
+        cls, kernel: Callable[..., None], schedule: Schedule, variant: Variant, shape: AttentionShape, parts: KeySplit | None = None
     ) -> Launch:  # fmt: skip
         """Makes the Launch of a schedule's kernel for a variant, which computes problems like this one."""
         taken = (NAMES.index(p.name) for p in variant.parameters() if p.kind not in FOUND)
         features = [(place, f) for place, f in enumerate(INPUTS) if f.word in shape.asked]
         number, part_blocks = parts or (0, None)
         heads = variant.heads_of_tiles(shape.heads)
-        room = places(heads, schedule, variant.sms) if variant.packed and variant.parts else 0
+        room = result_places(heads, schedule, variant.sms) if variant.packed and variant.parts else 0
         numbers = {**shape.mask.values(variant.mask.names), "part_blocks": part_blocks}
         return cls(
             kernel=kernel,
@@ -68,7 +68,7 @@ class Launch:
     def offsets(
         self, cu_q: Tensor, cu_k: Tensor, used_q: Tensor | None, used_k: Tensor | None, total_q: int
     ) -> Offsets:
-        """Returns what a launch takes for where packed sequences lie, with the length of the list of their tiles."""
+        """Returns the arguments that say where packed sequences lie, and the length of the list of their tiles."""
         words = words_of_list(total_q, cu_q.shape[0] - 1, self.rows, self.places)
         # Used lengths as long as the offsets stand for none.
         return cu_q, cu_k, cu_q if used_q is None else used_q, cu_k if used_k is None else used_k, words
@@ -77,7 +77,7 @@ class Launch:
         self, tensors: Sequence[Tensor], lse: Tensor | None, scale: float, values: Values,
         offsets: Offsets | tuple[()] = (),
     ) -> tuple[Any, ...]:  # fmt: skip
-        """Returns what the kernel takes, in its order.
+        """Returns a launch's arguments in the order of the kernel's parameters.
 
         `tensors` are q, k, v and the output, (batch, heads, rows, columns) or packed (rows, heads, columns), which lie
         as kernels read them. `offsets` say where packed sequences lie.
@@ -96,7 +96,7 @@ class Launch:
                 lse = q.new_empty(rows, dtype=torch.float32)
             merged = output, lse
             if offsets:
-                output, lse = room_for_parts(q, self.rows_of_parts, output.shape[2])
+                output, lse = tensors_for_parts(q, self.rows_of_parts, output.shape[2])
             else:
                 output, lse = results_of_parts(output, self.parts)
         return self.chosen((q, k, v, output, scale, lse, *known, *merged, *offsets))

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from tl_attention.errors import InputError
 from tl_attention.op import backward
-from tl_attention.op.aten import Given
+from tl_attention.op.aten import Saved
 from tl_attention.op.batch import Batch
 from tl_attention.op.call import NO_WINDOW, OFF, Call, Result
 from tl_attention.op.gradients import check_has_gradient, requires_gradient
@@ -41,8 +41,8 @@ def call_operator(call: Call) -> Result:
     Raises InputError for arguments that the operator has not.
     """
     where, schedule = call.where, call.schedule
-    for name, there in {"out": call.out is not None, "check": call.check}.items():
-        if there:
+    for name, is_given in {"out": call.out is not None, "check": call.check}.items():
+        if is_given:
             raise InputError(f"{where.function}: {name} is given {HERE}, expected none")
     if schedule is not None and not isinstance(schedule, (str, Path)):
         found = type(schedule).__name__
@@ -65,12 +65,12 @@ def call_operator(call: Call) -> Result:
 
 def options_of_gradient(call: Call, scale: float | None) -> dict[str, Any]:
     """Returns what the gradients of a call need beside tensors."""
-    own = {"causal": call.causal, "scale": scale, "window_size": call.window_size}
-    return own | call.where.operator_options | call.where.longest
+    options = {"causal": call.causal, "scale": scale, "window_size": call.window_size}
+    return options | call.where.operator_options | call.where.longest
 
 
 def define(kind: type[Batch] | type[Packed], compute: Callable[..., backward.Gradients]) -> Callable[..., Any]:
-    """Registers the operator of calls whose tensors lie like this, and that of its gradient, which `compute` computes.
+    """Registers the operators of a kind of call, Batch or Packed: the forward's, and its gradient's by `compute`.
 
     It returns the operator of the gradient.
     """
@@ -87,7 +87,7 @@ def define(kind: type[Batch] | type[Packed], compute: Callable[..., backward.Gra
 
     def call_of(q: Tensor, k: Tensor, v: Tensor, *given: Any, **options: Any) -> Call:
         """Returns the Call that the operator was given, whose trailing tensors and options may be left out."""
-        where, tensors = kind.of_operator(given, options)
+        where, tensors = kind.from_operator(given, options)
         get, values = options.get, [*OFF]
         for place in NUMBERS:
             values[place] = get(INPUTS[place].word, OFF[place])
@@ -99,8 +99,8 @@ def define(kind: type[Batch] | type[Packed], compute: Callable[..., backward.Gra
 
     def run(*given: Any, **options: Any) -> tuple[Tensor, Tensor]:
         call = call_of(*given, **options)
-        found = forward(call)
-        return found if isinstance(found, tuple) else (found, call.q.new_empty((0,), dtype=torch.float32))
+        results = forward(call)
+        return results if isinstance(results, tuple) else (results, call.q.new_empty((0,), dtype=torch.float32))
 
     def without_data(*given: Any, **options: Any) -> tuple[Tensor, Tensor]:
         call = call_of(*given, **options)
@@ -123,9 +123,9 @@ def define(kind: type[Batch] | type[Packed], compute: Callable[..., backward.Gra
         # Read once: torch.utils.checkpoint computes again what is read, and refuses to do so twice.
         saved = ctx.saved_tensors
         needed = saved[5] is not None and ctx.needs_input_grad[3 + between + PER_HEAD.index(SINKS)]
-        found = gradient(grad, *saved[:5], saved[5] if needed else None, *saved[6:], **ctx.own)
-        of_heads = (found[3] if needed and place == SINKS else None for place in PER_HEAD)
-        return (*found[:3], *[None] * between, *of_heads)
+        gradients = gradient(grad, *saved[:5], saved[5] if needed else None, *saved[6:], **ctx.own)
+        of_heads = (gradients[3] if needed and place == SINKS else None for place in PER_HEAD)
+        return (*gradients[:3], *[None] * between, *of_heads)
 
     options = f"{FLOATS}{layout and f'{layout}={BHSD!r}, '}bool return_lse=False, str? schedule=None, bool {kind.flag}=False, "
     _register(
@@ -155,7 +155,7 @@ def _all_tensors(compute: Callable[..., backward.Gradients]) -> Callable[..., tu
     """Returns the function with an empty tensor in the place of None, as results of operators are all tensors."""
 
     def found(*given: Any, **options: Any) -> tuple[Tensor, ...]:
-        *others, of_sinks = compute(Given(*given[:6]), *given[6:], **options)
+        *others, of_sinks = compute(Saved(*given[:6]), *given[6:], **options)
         return *others, given[0].new_empty((0,), dtype=torch.float32) if of_sinks is None else of_sinks
 
     return found

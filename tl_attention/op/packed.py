@@ -19,16 +19,16 @@ from tl_attention.errors import InputError, shown
 from tl_attention.op import checks, compiled
 from tl_attention.op.call import Call
 from tl_attention.op.checks import Checked, checked_output, prefixed
-from tl_attention.op.few import in_one_tile, keys_unsplit, may_be_split, splits_equal
+from tl_attention.op.few import may_be_split, most_unsplit_keys, packed_heads, splits_equal
 from tl_attention.op.in_memory import BHSD, check_place, whole_strides
 from tl_attention.op.launch import Launch
-from tl_attention.op.plan import LaidOut, Plan, of_any_call
+from tl_attention.op.plan import LaidOut, Plan, shared_fields
 from tl_attention.problem.bounds import check_totals
 from tl_attention.problem.mask import WIDEST, Mask, shortened
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.variant import Variant
 from tl_attention.schedule.files.backward import packed_masks_alike
-from tl_attention.schedule.files.defaults import class_of_lengths, computed
+from tl_attention.schedule.files.defaults import class_of_lengths, computed_problem
 from tl_attention.schedule.schedule import Schedule
 
 NAMES = ("cu_seqlens_q", "cu_seqlens_k", "seqused_q", "seqused_k")
@@ -137,7 +137,7 @@ class Packed(PackedArguments):
         return tuple(q.shape[1::-1])
 
     def with_lengths(self, by: Callable[[Any], Any]) -> Packed:
-        """Returns this with the longest lengths that `by` makes of them; itself where these are the same."""
+        """Returns this with the longest lengths replaced by what `by` returns for them; itself where none changes."""
         most = by(self.max_seqlen_q), by(self.max_seqlen_k)
         return self if all(map(operator.is_, most, self[4:])) else Packed(*self[:4], *most)
 
@@ -165,14 +165,14 @@ class Packed(PackedArguments):
         return {name: min(most, WIDEST) for name, most in zip(LONGEST, self[4:])}
 
     @classmethod
-    def of_operator(cls, given: Sequence[Any], options: dict[str, Any]) -> tuple[Packed, Sequence[Any]]:
-        """Returns what an operator's arguments behind v, and its options, say, and the arguments that are left."""
+    def from_operator(cls, given: Sequence[Any], options: dict[str, Any]) -> tuple[Packed, Sequence[Any]]:
+        """Makes a Packed of an operator's arguments behind v and its options; returns it with the arguments left."""
         cu_q, cu_k, most_q, most_k, *used = given[:6]
         used_q, used_k = (*used, None, None)[:2]
         return cls(cu_q, cu_k, used_q, used_k, most_q, most_k), given[6:]
 
     def lacks_gradient(self, call: Call, mask: Mask) -> tuple[str, str] | None:
-        """Returns which lengths or mask have no gradient, and which have; None for those that have."""
+        """Returns words for an error if there is no gradient for these lengths or this mask, else None."""
         if self.seqused_q is not None or self.seqused_k is not None:
             return "seqused", "with sequences cut to their used rows"
         if packed_masks_alike(mask, self.max_seqlen_k):
@@ -211,13 +211,13 @@ class Packed(PackedArguments):
         for name, tensor in {"q": q, "k": k, "v": v, "out": call.out}.items():
             if tensor is not None:
                 check_place(name, tensor)
-        common, single = of_any_call(call, found), min(*q.shape[:2], *k.shape[:2]) <= 1
+        common, single = shared_fields(call, found), min(*q.shape[:2], *k.shape[:2]) <= 1
         if shape is None:
             return PackedPlan(*common, None, single)
-        shape, invariant = computed(shape, card.arch, call.invariant, by_rules=call.schedule is None)
+        shape, invariant = computed_problem(shape, card.arch, call.invariant, by_rules=call.schedule is None)
         scheduled = compiled.schedule_of(call.schedule, shape, card, invariant)
         sms = compiled.sms_of(q.device)
-        tile_heads = in_one_tile(shape, scheduled)[1]
+        tile_heads = packed_heads(shape, scheduled)[1]
         variant = replace(shape.variant(), tile_heads=tile_heads, sms=sms, arch=card.arch, invariant=invariant)
         of_tiles = variant.heads_of_tiles(heads)
         # None is compiled before the first call that runs on it.
@@ -226,7 +226,7 @@ class Packed(PackedArguments):
             return PackedPlan(*common, scheduled, single, whole)
         split = _launch(shape, scheduled, replace(variant, parts=True))
         return PackedPlan(
-            *common, scheduled, single, whole, split, keys_unsplit(scheduled),
+            *common, scheduled, single, whole, split, most_unsplit_keys(scheduled),
             functools.partial(splits_equal, heads=of_tiles, schedule=scheduled, sms=sms),
         )  # fmt: skip
 
@@ -234,11 +234,11 @@ class Packed(PackedArguments):
         """Yields what is wrong with offsets and lengths on the GPU, for which it waits."""
         cu_q, cu_k, used_q, used_k, *longest = self
         for side, cu, used, total, most in zip("qk", (cu_q, cu_k), (used_q, used_k), (total_q, total_k), longest):
-            found, name = cu.tolist(), f"cu_seqlens_{side}"
-            lengths = [end - begin for begin, end in itertools.pairwise(found)]
-            if found[0] < 0 or found[-1] > total:
-                yield f"{name} goes from {found[0]} to {found[-1]}, expected 0 to at most the {total} rows that there are"
-            for n, (begin, end) in enumerate(itertools.pairwise(found)):
+            offsets, name = cu.tolist(), f"cu_seqlens_{side}"
+            lengths = [end - begin for begin, end in itertools.pairwise(offsets)]
+            if offsets[0] < 0 or offsets[-1] > total:
+                yield f"{name} goes from {offsets[0]} to {offsets[-1]}, expected 0 to at most the {total} rows that there are"
+            for n, (begin, end) in enumerate(itertools.pairwise(offsets)):
                 if end < begin:
                     yield f"{name} falls from {begin} to {end} at sequence {n}, expected offsets that do not fall"
             for n, of_one in enumerate(lengths if used is None else used.tolist()):
@@ -303,7 +303,7 @@ class PackedPlan(Plan):
 
 
 def _with_a_row(tensor: Tensor) -> Tensor:
-    """Returns a tensor with contiguous strides of dimensions of length 1, and an empty one as a row of no sequence."""
+    """Returns a tensor with contiguous strides of dimensions of length 1; an empty one gets a row that none reads."""
     if not tensor.numel():
         return tensor.new_empty((1, *(max(size, 1) for size in tensor.shape[1:])))
     return whole_strides(tensor) if 1 in tensor.shape else tensor

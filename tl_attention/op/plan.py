@@ -17,7 +17,7 @@ from torch import Tensor
 from tl_attention.op.call import NO_WINDOW, OFF, Call, Result, Values
 from tl_attention.op.checks import Checked
 from tl_attention.op.in_memory import ALIGNMENT, share_memory
-from tl_attention.problem.features import Asked
+from tl_attention.problem.features import FeatureValues
 from tl_attention.schedule.files.named import resolve
 from tl_attention.schedule.schedule import Schedule
 
@@ -35,14 +35,14 @@ current_device: Callable[[], int] = getattr(torch._C, "_cuda_getDevice", torch.c
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A Plan launches calls like an earlier one without new checks.
+    """A Plan launches calls that are like an earlier one, without checking them again.
 
     Subclasses lay out the tensors of a batch, and packed ones.
     """
 
     device: int | None
     scale: float  # of a call that gives none
-    asked: Asked  # features, which a given scale has to go with
+    asked: FeatureValues  # features, which a given scale has to go with
     has_lse: bool  # whether the LSE is a result
     like_q: bool  # whether an output that is made has the sizes and strides of q
     schedule: Schedule | None  # None if no kernel is needed
@@ -81,8 +81,8 @@ class Plan:
         raise NotImplementedError
 
 
-def of_any_call(call: Call, found: Checked) -> tuple[int | None, float, Asked, bool, bool]:
-    """Returns the fields of a call's plan that are the same wherever its tensors lie, up to `schedule`."""
+def shared_fields(call: Call, found: Checked) -> tuple[int | None, float, FeatureValues, bool, bool]:
+    """Returns the values of a Plan's own fields for a call, which do not depend on where its tensors lie."""
     q, like_q = call.q, call.q.is_contiguous() and call.q.shape[-1] == call.v.shape[-1]
     return q.device.index, q.shape[-1] ** -0.5, found.asked, call.return_lse, like_q
 
@@ -140,13 +140,13 @@ def key_of(call: Call) -> Key | None:
 
 def _described(values: Values, graded: bool) -> Values:
     """Returns the values with tensors as what of them counts in a key; () if one cannot be in a key."""
-    found: list[object] = []
+    described: list[object] = []
     for value in values:
         if type(value) in PLAIN:
-            found.append(value)
+            described.append(value)
         elif type(value) is Tensor:
             needs = graded and value.requires_grad
-            found.append((value.shape, value.dtype, value.device, value.is_contiguous(), needs))
+            described.append((value.shape, value.dtype, value.device, value.is_contiguous(), needs))
         else:
             return ()
-    return tuple(found)
+    return tuple(described)

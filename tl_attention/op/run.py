@@ -50,5 +50,5 @@ def forward(call: Call) -> Result:
 
 
 def _checked(call: Call, key: Key | None) -> Result:
-    found = checks.checked(call)
-    return planned(call, key, found).run(call, found.scale)
+    checked = checks.checked(call)
+    return planned(call, key, checked).run(call, checked.scale)

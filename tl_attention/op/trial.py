@@ -16,7 +16,7 @@ from torch import Tensor
 from tl_attention.compiler import store
 from tl_attention.compiler.toolchain import cache_enabled, cache_folder
 from tl_attention.op import aten
-from tl_attention.op.aten import Given
+from tl_attention.op.aten import Saved
 from tl_attention.problem.mask import CAUSAL, FULL
 from tl_attention.schedule.files.backward import CUDNN
 
@@ -48,19 +48,19 @@ def why_not(device: torch.device, versions: tuple[str, ...], may_run: bool = Tru
     if not version:
         return "torch has no cuDNN"
     key = re.sub(r"[^\w.+]", "-", f"{version} {torch.__version__} {torch.cuda.get_device_name(device)}")
-    found = _outcomes.get(key) or _kept(key)
-    if not found:
+    words = _outcomes.get(key) or _kept(key)
+    if not words:
         if not may_run:
             return f"cuDNN {version} has not been tried yet: the first call that would take it tries it"
         try:
-            found = outcome(device)
+            words = outcome(device)
         except torch.OutOfMemoryError:
             return f"there is no memory to try cuDNN {version}"
         # Whole or not at all; where nothing can be written, the next process tries again.
         if cache_enabled():
-            store.write(_file(key), json.dumps({"outcome": found}).encode())
-    _outcomes[key] = found
-    return "" if found == RIGHT else f"cuDNN {version} {found}"
+            store.write(_file(key), json.dumps({"outcome": words}).encode())
+    _outcomes[key] = words
+    return "" if words == RIGHT else f"cuDNN {version} {words}"
 
 
 _outcomes: dict[str, str] = {}
@@ -90,7 +90,7 @@ def tried(
     seq_q: int, seq_kv: int, heads: int, heads_kv: int, size: int, *, causal: bool, level: float, of_rows: bool,
     device: torch.device,
 ) -> str:  # fmt: skip
-    """Returns what is wrong with cuDNN's gradients of one input, "" if nothing is.
+    """Computes cuDNN's gradients of one input, and returns in words what is wrong with them, "" if nothing is.
 
     With `of_rows` output and gradient lie as (batch, seq, heads, head_dim) does, while q, k and v do not.
     """
@@ -104,15 +104,15 @@ def tried(
     output = ((scores - lse[..., None]).exp() @ values).to(q.dtype)
     if of_rows:
         output, grad = (x.transpose(1, 2).contiguous().transpose(1, 2) for x in (output, grad))
-    given = Given(grad, q, k, v, output, lse.contiguous())
+    given = Saved(grad, q, k, v, output, lse.contiguous())
     wanted = aten.flash2(given.but(lambda x: x.transpose(1, 2)), CAUSAL if causal else FULL, scale)
     try:
-        found = aten.cudnn(given, causal, scale)
+        gradients = aten.cudnn(given, causal, scale)
     except torch.OutOfMemoryError:
         raise
     except RuntimeError as error:
         return f"says {str(error).strip().partition(chr(10))[0]!r}"
-    for name, one, other in zip(("dQ", "dK", "dV"), found, wanted):
+    for name, one, other in zip(("dQ", "dK", "dV"), gradients, wanted):
         other = other.transpose(1, 2).float()
         if not (one.float() - other).norm() <= MOST_APART * other.norm():
             return f"gives {'another' if one.isfinite().all() else 'a NaN in'} {name}"
@@ -139,7 +139,7 @@ def _file(key: str) -> Path:
 def _kept(key: str) -> str:
     """Returns the outcome that an earlier process has kept; "" if there is none, or its file is damaged."""
     try:
-        found = json.loads(_file(key).read_text("utf-8"))["outcome"] if cache_enabled() else ""
+        kept = json.loads(_file(key).read_text("utf-8"))["outcome"] if cache_enabled() else ""
     except (OSError, ValueError, KeyError, TypeError):
         return ""
-    return found if isinstance(found, str) else ""
+    return kept if isinstance(kept, str) else ""

@@ -7,7 +7,7 @@ from typing import Any, Literal, Unpack, overload
 
 from torch import Tensor
 
-from tl_attention.op.attend import first
+from tl_attention.op.attend import first_call
 from tl_attention.op.call import NO_WINDOW, Call, Keywords, Result, made, values_of
 from tl_attention.op.packed import Packed
 from tl_attention.op.run import run
@@ -101,4 +101,4 @@ def attention_varlen(
     return run(made(Call, (
         q, k, v, where, values, out, schedule, scale,
         causal, window_size, return_lse, invariant, False, zero_unused, check, True,
-    )), first)  # fmt: skip
+    )), first_call)  # fmt: skip

@@ -89,7 +89,7 @@ def check_sizes(batch: int, heads: int, heads_kv: int, seq_q: int, seq_kv: int, 
 
 def _check(bounds: tuple[Bound, ...], mask: Mask, **sizes: int) -> None:
     """Raises InputError for the first size that is beyond its bound."""
-    found = SimpleNamespace(sides=(mask.left or 0) + (mask.right or 0), **sizes)
+    values = SimpleNamespace(sides=(mask.left or 0) + (mask.right or 0), **sizes)
     for words, size, most in bounds:
-        if size(found) > most:
-            raise InputError(f"{words} is {shown(size(found))}, expected at most {most}")
+        if size(values) > most:
+            raise InputError(f"{words} is {shown(size(values))}, expected at most {most}")

@@ -61,20 +61,20 @@ class Parameter:
         return self.kind in ("input", "output") and self.dims[-1] in ("head_dim", "head_dim_v")
 
     @property
-    def of_parts(self) -> Parameter:
-        """Returns the parameter for a kernel of parts of the keys, which writes each part's result in fp32."""
+    def for_parts(self) -> Parameter:
+        """Returns the parameter as a kernel takes it that computes the keys in parts, with results of parts in fp32."""
         if self.kind != "output" or MAIN not in self.kernels:
             return self
         dims: tuple[str | int, ...] = ("results", *self.dims[1:])
         return replace(self, dims=dims, dtype="float32", optional=False, kernels=(MAIN, "merging"))
 
     @property
-    def merged(self) -> Parameter:
-        """Returns the parameter as the kernel that merges parts takes it, which alone does."""
+    def for_merging(self) -> Parameter:
+        """Returns the parameter as one that only the kernel which merges parts takes."""
         return replace(self, kernels=("merging",))
 
     @property
-    def packed(self) -> Parameter:
+    def for_packed(self) -> Parameter:
         """Returns the parameter as a kernel of packed sequences takes it, without a batch.
 
         A tensor with columns is (rows, heads, columns). Results of parts are rows of tiles. The main kernel takes the
@@ -248,10 +248,10 @@ NUMBERS = tuple(feature for feature in FEATURES if feature.is_number)
 
 
 @dataclass(frozen=True, init=False)
-class Asked(Mapping[str, Value]):
-    """An Asked maps words of features that a problem asks for to their values; every other feature is off.
+class FeatureValues(Mapping[str, Value]):
+    """FeatureValues map the words of the features that a problem asks for to their values; other features are off.
 
-    It is hashable. `Asked(softcap=30.0, lse=True)` raises InputError for a value that is none, and TypeError for a word
+    Hashable. `FeatureValues(softcap=30.0, lse=True)` raises InputError for a bad value, and TypeError for a word
     that is none.
     """
 
@@ -289,12 +289,12 @@ class Asked(Mapping[str, Value]):
     def __str__(self) -> str:
         return ", ".join(BY_WORD[word].said(value) for word, value in self.pairs)
 
-    def but(self, **values: object) -> Asked:
+    def but(self, **values: object) -> FeatureValues:
         """Returns a copy with these features' values changed. Raises as the constructor does."""
-        return Asked(**{**dict(self.pairs), **values})
+        return FeatureValues(**{**dict(self.pairs), **values})
 
 
-NOTHING = Asked()
+NOTHING = FeatureValues()
 
 
 def features_of(parameters: Iterable[str]) -> tuple[Feature, ...]:
@@ -308,8 +308,8 @@ def mix_rows(features: Iterable[Feature]) -> bool:
     return any(feature.acts == "all scores" for feature in features)
 
 
-def acting(features: Iterable[Feature], in_parts: bool) -> tuple[Feature, ...]:
-    """Returns those of the features that act in the main kernel. What counts once does not where parts are merged."""
+def acting_in_main_kernel(features: Iterable[Feature], in_parts: bool) -> tuple[Feature, ...]:
+    """Returns the features that act in the main kernel: with keys in parts, sinks only act where parts are merged."""
     return tuple(feature for feature in features if not (in_parts and feature.counts_once))
 
 
@@ -318,6 +318,6 @@ def keep_heads_apart(features: Iterable[Feature]) -> bool:
     return any(feature.per_head and feature.changes_scores for feature in features)
 
 
-def taken_from(options: dict[str, Any]) -> dict[str, Any]:
-    """Removes from a dict of options all entries whose key is a feature's word, and returns these as a dict."""
+def take_features(options: dict[str, Any]) -> dict[str, Any]:
+    """Removes all features from a dict of options, and returns them as a dict from word to value."""
     return {word: options.pop(word) for word in BY_WORD if word in options}

@@ -48,16 +48,16 @@ MOST_SEQUENCES = 1 << 20
 
 def parse_lengths(text: str) -> tuple[Lengths, ...]:
     """Returns the lengths that a text such as `8x4096+100/300` names. Raises ValueError for any other text."""
-    found: list[Lengths] = []
+    lengths: list[Lengths] = []
     for part in text.split("+"):
         count, times, one = part.rpartition("x")
         seq_q, on, seq_kv = one.partition("/")
         each = Lengths(int(seq_q), int(seq_kv if on else seq_q))
         number = int(count) if times else 1
-        if min(*each, number - 1) < 0 or len(found) + number > MOST_SEQUENCES:
+        if min(*each, number - 1) < 0 or len(lengths) + number > MOST_SEQUENCES:
             raise ValueError(part)
-        found += [each] * number
-    return tuple(found)
+        lengths += [each] * number
+    return tuple(lengths)
 
 
 def lengths_text(lengths: Iterable[Lengths]) -> str:

@@ -48,7 +48,7 @@ class Mask:
         return {FULL: "", CAUSAL: " causal"}.get(self, f" window {self.left, self.right}")
 
     @property
-    def read(self) -> "Mask":
+    def runtime(self) -> "Mask":
         """Returns the mask of a kernel that reads a window's sides at run time, with its parameters' names as sides."""
         if not is_window(self):
             return self

@@ -33,8 +33,8 @@ MERGE_LISTED, UNEVEN = 4, 0.2
 TILES_TOLD, TOLD_WORDS = 4, TILE_WORDS + 1
 
 
-class Place(NamedTuple):
-    """A Place says where a sequence lies, with its first row of Q and its first key, and how many of each it has."""
+class SequenceSpan(NamedTuple):
+    """A SequenceSpan says where a sequence lies: its first row of Q and its first key, and how many of each it has."""
 
     q_begin: int
     seq_q: int
@@ -54,23 +54,23 @@ class PackedSizes(NamedTuple):
     heads: int
     seq_q: int  # of all sequences together
     seq_kv: int  # likewise
-    places: tuple[Place, ...]
+    spans: tuple[SequenceSpan, ...]
 
     @classmethod
     def of(cls, heads: int, lengths: Sequence[tuple[int, int]], gap: int) -> PackedSizes:
-        """Returns the sizes of sequences of these lengths with some rows that belong to none between and behind them.
+        """Makes the sizes of packed sequences of these lengths, with `gap` unused rows between and behind them.
 
         `gap` rows stand behind the last.
         """
         places, q_begin, k_begin = [], 3, 5
         for number, (seq_q, seq_kv) in enumerate(lengths):
-            places.append(Place(q_begin, seq_q, k_begin, seq_kv))
+            places.append(SequenceSpan(q_begin, seq_q, k_begin, seq_kv))
             q_begin, k_begin = q_begin + seq_q + number % 3, k_begin + seq_kv + (number + 1) % 3
         return cls(len(places), heads, q_begin + gap, k_begin + gap, tuple(places))
 
 
 def words_of_list(total_q: int, sequences: int, rows: int, places: int = 0) -> int:
-    """Returns how many numbers the list of tiles of `rows` rows takes at most, for so many rows in so many sequences.
+    """Returns the largest length, in numbers, of the list of tiles of so many packed sequences.
 
     Each head may have results of parts in so many `places`. The list has two entries for each tile or part, one in
     each order, the queries whose parts are merged, and what stands before those of each sequence.
@@ -84,13 +84,13 @@ def places_of_parts(workers: int, heads: int) -> int:
     return PARTS_OF_WORKER * workers // heads
 
 
-def listed(places: Sequence[Place], rows: int, block_M: int) -> np.ndarray:
+def tile_list(places: Sequence[SequenceSpan], rows: int, block_M: int) -> np.ndarray:
     """Returns the list of tiles of `rows` rows as integers (number of tiles, 5), sequence by sequence.
 
-    An entry has the tile's first row in units of block_M, and the sequence's Place.
+    An entry has the tile's first row in units of block_M, and the SequenceSpan.
     """
     # numpy is imported late: light commands import this file.
     import numpy as np
 
-    found = [(row // block_M, *of) for of in places for row in range(0, ceildiv(of.seq_q, rows) * rows, rows)]
-    return np.array(found, dtype=np.int64).reshape(-1, 5)
+    entries = [(row // block_M, *of) for of in places for row in range(0, ceildiv(of.seq_q, rows) * rows, rows)]
+    return np.array(entries, dtype=np.int64).reshape(-1, 5)

@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 
 from tl_attention.errors import InputError, shown
 from tl_attention.problem.bounds import check_sizes, check_totals
-from tl_attention.problem.features import NOTHING, Asked
+from tl_attention.problem.features import NOTHING, FeatureValues
 from tl_attention.problem.head_dims import HeadSize, check_head_dim, head_size, parse_head_size, sizes_of
 from tl_attention.problem.lengths import LENGTHS_TEXT, Lengths, lengths_text, parse_lengths
 from tl_attention.problem.mask import CAUSAL, FULL, Mask, masked, parse_window
@@ -52,7 +52,7 @@ class AttentionShape:
     mask: Mask = FULL
     head_dim_v: int = 0  # columns of V and the output, by default head_dim
     heads_kv: int = 0  # of K and V, each shared by equally many heads of Q in a row; by default as many as Q has
-    asked: Asked = NOTHING  # the features that are asked for
+    asked: FeatureValues = NOTHING  # the features that are asked for
     lengths: tuple[Lengths, ...] = ()  # those of each sequence, where they differ
     packed: bool = False  # whether sequences lie one behind the other, without a batch
 
@@ -105,7 +105,7 @@ class AttentionShape:
 
     def check_one_length(self) -> None:
         """Raises InputError for sequences of different lengths, which one tensor does not hold."""
-        if len(self.each) > 1:
+        if len(self.distinct_lengths) > 1:
             raise InputError(
                 f"shape: {self} has sequences of different lengths, expected one of its sequences at a time"
             )
@@ -133,8 +133,8 @@ class AttentionShape:
         return sum(n.seq_q for n in self.all_lengths), sum(n.seq_kv for n in self.all_lengths)
 
     @property
-    def each(self) -> tuple[Lengths, ...]:
-        """Returns the lengths of the problem's sequences, equal ones once."""
+    def distinct_lengths(self) -> tuple[Lengths, ...]:
+        """Returns the different lengths of the problem's sequences, each once."""
         return tuple(dict.fromkeys(self.lengths)) or (Lengths(self.seq_q, self.seq_kv),)
 
     @property
@@ -143,17 +143,17 @@ class AttentionShape:
 
         Not every kernel computes these.
         """
-        found: dict[Unusual, bool] = {
-            "sequences of different lengths": len(self.each) > 1,
-            "a sequence of length 0": any(0 in lengths for lengths in self.each),
-            "rows without a key": any(self.mask.rows_before(*lengths) for lengths in self.each),
+        kinds: dict[Unusual, bool] = {
+            "sequences of different lengths": len(self.distinct_lengths) > 1,
+            "a sequence of length 0": any(0 in lengths for lengths in self.distinct_lengths),
+            "rows without a key": any(self.mask.rows_before(*lengths) for lengths in self.distinct_lengths),
         }
-        return tuple(words for words, there in found.items() if there)
+        return tuple(words for words, is_there in kinds.items() if is_there)
 
     def variant(self, fixed: bool = False, parts: bool = False) -> Variant:
         """Returns the variant to compile for this problem, for its sizes and window alone if `fixed`, else for all."""
         sizes, optional = self.sizes if fixed else None, frozenset(self.asked.parameters)
-        mask, columns_v = self.mask if fixed else self.mask.read, self.head_dim_v
+        mask, columns_v = self.mask if fixed else self.mask.runtime, self.head_dim_v
         found = Variant(self.head_dim, self.dtype, mask, columns_v, sizes, optional, self.group, packed=self.packed)
         return replace(found, parts=parts)
 
@@ -252,12 +252,12 @@ class AttentionShape:
             of_q, _, of_kv = heads.partition(GROUPED)
             head_dim, head_dim_v = sizes_of(parse_head_size(of_head))
             options = {"dtype": dtype, "mask": mask, "head_dim_v": head_dim_v, "heads_kv": int(of_kv or of_q)}
-            found, number = parse_lengths(lengths), int(of_q)
+            sequences, number = parse_lengths(lengths), int(of_q)
         except ValueError:
             raise InputError(
                 f"shape: {text[:80]!r} is not a shape, expected {SHAPE_TEXT}, such as 8x4096+100/300,64,128"
             ) from None
-        return cls.ragged(found, number, head_dim, packed=True, **options).asking(**more)
+        return cls.ragged(sequences, number, head_dim, packed=True, **options).asking(**more)
 
     def __str__(self) -> str:
         heads = str(self.heads) if self.group == 1 else f"{self.heads}{GROUPED}{self.heads_kv}"
@@ -265,7 +265,7 @@ class AttentionShape:
         if self.packed:
             sizes = f"{lengths_text(self.all_lengths)}, {heads}"
         else:
-            sizes = f"{self.batch}, {heads}, {' '.join(map(str, self.lengths or self.each))}"
+            sizes = f"{self.batch}, {heads}, {' '.join(map(str, self.lengths or self.distinct_lengths))}"
         return f"({sizes}, {self.head_size}) {self.dtype}{self.mask.suffix}{asked}"
 
 

@@ -20,7 +20,7 @@ def row_tiles(shape: AttentionShape, block_M: int) -> int:
     return ceildiv(shape.seq_q, block_M)
 
 
-def visited(
+def visited_blocks(
     of: Any, mask: Mask, first_row: Any, rows: int, block_N: int, at_least: int = 1, ops: Any = INTEGERS
 ) -> tuple[Any, Any]:
     """Returns (first, end) of the KV blocks that `rows` rows from `first_row` on visit.
@@ -44,7 +44,7 @@ def whole_blocks(of: Any, mask: Mask, first_row: Any, rows: int, block_N: int, o
 
 def kv_blocks(shape: AttentionShape, block_M: int, block_N: int, tile: int, at_least: int = 1) -> range:
     """Returns the range of KV blocks, `at_least` or more, that row tile number `tile` of block_M rows visits."""
-    return range(*visited(shape, shape.mask, tile * block_M, block_M, block_N, at_least))
+    return range(*visited_blocks(shape, shape.mask, tile * block_M, block_M, block_N, at_least))
 
 
 def kv_index(step: int, blocks: range, kv_order: str) -> int:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from tl_attention.problem.card import CARDS, HOPPER, Card
-from tl_attention.problem.features import INPUTS, RESULTS, Parameter, acting, features_of, mix_rows
+from tl_attention.problem.features import INPUTS, RESULTS, Parameter, acting_in_main_kernel, features_of, mix_rows
 from tl_attention.problem.head_dims import HeadSize, head_size, tile_dim
 from tl_attention.problem.mask import FULL, INTEGERS, WINDOW, Mask, ceildiv
 from tl_attention.problem.warpgroup import ROWS
@@ -51,7 +51,7 @@ KERNEL_PARAMETERS = (
 
 
 def rows_of_box(columns: int) -> int:
-    """Returns how many rows a box of a tile of so many columns has at least, and a multiple of which it has.
+    """Returns the number of which the rows in a TMA box must be a multiple, by the number of the tile's columns.
 
     Rows of 32 columns stand in shared memory where 64 bytes are: a box begins at a multiple of 128.
     """
@@ -99,11 +99,11 @@ class Variant:
 
     @property
     def subgroups(self) -> int:
-        """Returns how many subgroups of heads that share rows of tiles the heads that share one of K and V are in."""
+        """Returns into how many subgroups, each of which shares row tiles, the heads that share K and V are divided."""
         return ceildiv(self.group, self.tile_heads)
 
     def heads_of_tiles(self, heads: Any, divide: Callable[[Any, int], Any] = operator.floordiv) -> Any:
-        """Returns how many heads tiles have where Q has so many: a subgroup is one."""
+        """Returns how many heads the tiles count if Q has `heads`: heads that share a tile count as one."""
         # Neither a factor of 1 nor a quotient that is multiplied again shows in generated code.
         of_kv = heads if self.tile_heads == 1 else divide(heads, self.group)
         return of_kv if self.subgroups in (1, self.group) else of_kv * self.subgroups
@@ -120,13 +120,13 @@ class Variant:
 
     @property
     def box(self) -> int:
-        """Returns how many rows of each of its heads a warpgroup's tile has; its other rows are idle."""
+        """Returns how many rows of each head a warpgroup's tile has, if several heads share the tile."""
         at_least = rows_of_box(self.tile_dim)
         return ROWS // self.tile_heads // at_least * at_least
 
     @property
     def idle_rows(self) -> int:
-        """Returns how many of a warpgroup's rows are no head's."""
+        """Returns how many rows of a warpgroup's tile belong to no head, and are wasted."""
         return 0 if self.tile_heads == 1 else ROWS - self.tile_heads * self.box
 
     def rows_of(self, block_M: int) -> int:
@@ -137,7 +137,7 @@ class Variant:
     def acting(self) -> frozenset[str]:
         """Returns the parameters of the features that act in the main kernel, where a second one may merge parts."""
         merged = self.parts and not self.packed
-        return frozenset(feature.name for feature in acting(features_of(self.optional), merged))
+        return frozenset(feature.name for feature in acting_in_main_kernel(features_of(self.optional), merged))
 
     def dims(self, sizes: Sizes) -> dict[str | int, Any]:
         """Returns a dict from the names of tensor dimensions, such as heads_kv, to their values at these sizes.
@@ -174,11 +174,11 @@ class Variant:
         return (self.head_dim, self.head_dim_v) != (self.tile_dim, self.tile_dim_v)
 
     def parameters(self, *of_schedule: str) -> tuple[Parameter, ...]:
-        """Returns a kernel's Parameters; optional ones only if this variant has them or these arguments name them."""
+        """Returns the kernel's Parameters; optional ones only if this variant or these arguments ask for them."""
         asked = {*self.optional, *self.mask.names, *of_schedule, *(["Trace"] if self.trace else [])}
         asked |= {"Merged", "MergedLSE"} if self.parts else set()
         asked |= {"part_blocks"} if self.parts and not self.packed else set()
-        there = (p for p in KERNEL_PARAMETERS if not p.optional or p.name in asked)
+        chosen = (p for p in KERNEL_PARAMETERS if not p.optional or p.name in asked)
         merging = {feature.name for feature in features_of(self.optional) if self.parts and feature.counts_once}
-        taken = (p.merged if p.name in merging else p.of_parts if self.parts else p for p in there)
-        return tuple(p.packed if self.packed else p for p in taken if self.packed or p.kind != "offsets")
+        taken = (p.for_merging if p.name in merging else p.for_parts if self.parts else p for p in chosen)
+        return tuple(p.for_packed if self.packed else p for p in taken if self.packed or p.kind != "offsets")

@@ -17,15 +17,15 @@ COLUMNS_PER_EXPONENTIAL = 2
 
 
 @dataclass(frozen=True)
-class Asked:
-    """An Asked counts the exponentials that a thread computes by MUFU in an iteration of the steady state."""
+class AskedWaits:
+    """AskedWaits count an iteration's exponentials, computed by MUFU, in all and before each product's wait."""
 
     exponentials: int  # in all
     product_waits: tuple[int, ...]  # before each wait for a product
 
 
-def asked_waits(planned: Planned) -> Asked | None:
-    """Returns an Asked of a schedule's exponentials, in all and before each product's wait; None without a Program.
+def asked_waits(planned: Planned) -> AskedWaits | None:
+    """Returns how many exponentials a schedule puts before each product's wait; None without a Program.
 
     Raises ScheduleRefused where no Program can be derived.
     """
@@ -39,12 +39,12 @@ def asked_waits(planned: Planned) -> Asked | None:
             waits.append(done)
         if op.kind == "run":
             done += _exponentials(schedule, op.statement)
-    return Asked(done, tuple(waits))
+    return AskedWaits(done, tuple(waits))
 
 
 @cache
-def asked_waits_of(label: str) -> Asked | None:
-    """Returns the Asked of the schedule that a label names; None if the label names none, or that has no Program."""
+def asked_waits_of(label: str) -> AskedWaits | None:
+    """Returns the AskedWaits of the schedule with this label; None if there is none, or it has no Program."""
     try:
         return asked_waits(Planned(Schedule.from_label(label)))
     except InputError:

@@ -94,10 +94,10 @@ def derive(schedule: Schedule, model: Model | None = None) -> Program:
     iteration = _Iteration(emission, table, model, buffers, schedule.wait_before, schedule.release_before)
     producer = tuple(Operation(kind, load, 0) for load in producers for kind in ("acquire", "issue"))
     # What a lowering adds holds for its own model only.
-    own = model == schedule.dialect.model
-    passes = schedule.dialect.passes if own else ()
+    is_native = model == schedule.dialect.model
+    passes = schedule.dialect.passes if is_native else ()
     bound = tuple(partial(change, schedule=schedule, buffers=buffers) for change in passes)
-    emitted = own and schedule.dialect.emitted
+    emitted = is_native and schedule.dialect.emitted
     return Program(table, model, tuple(iteration.operations()), producer, buffers, bound, emitted)
 
 

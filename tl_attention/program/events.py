@@ -77,37 +77,37 @@ class Event:
 
 
 class Maybe(NamedTuple):
-    """A Maybe, among the events that code must do, holds an event that code may do or leave out."""
+    """A Maybe, among expected events, holds an event that code may do or leave out."""
 
     event: Event
 
 
 class AnyOrder(NamedTuple):
-    """An AnyOrder, among the events that code must do, holds events that all come, each once, in any order."""
+    """An AnyOrder, among expected events, holds events that must all come, each once, in any order."""
 
     events: frozenset[Event]
 
 
-class Loop(NamedTuple):
-    """A Loop, among the events that code must do, is `body` of each of `count` numbers from `first` on, in order."""
+class Repeat(NamedTuple):
+    """A Repeat, among expected events, stands for `body(n)` of each of `count` numbers n from `first` on, in order."""
 
     first: Any
     count: Any
-    body: Callable[[Any], Iterable[Expected | Loop | Where]]
+    body: Callable[[Any], Iterable[Expected | Repeat | Where]]
 
 
 class Where(NamedTuple):
-    """A Where, among the events that code must do, holds events that come on a condition, and others without it."""
+    """A Where, among expected events, holds those that come if a condition is true, and those that come if not."""
 
     condition: Any
     events: Iterable[Expected]  # where `condition` is 1
     otherwise: Iterable[Expected] = ()  # where it is 0
 
 
-def written_out(expected: Iterable[Expected | Loop | Where]) -> Iterator[Expected]:
-    """Yields what code must do one after the other, of loops and conditions whose numbers are known."""
+def written_out(expected: Iterable[Expected | Repeat | Where]) -> Iterator[Expected]:
+    """Yields expected events one after the other, with each Repeat and Where whose numbers are known replaced."""
     for event in expected:
-        if isinstance(event, Loop):
+        if isinstance(event, Repeat):
             for number in range(event.first, event.first + event.count):
                 yield from written_out(event.body(number))
         elif isinstance(event, Where):
@@ -129,11 +129,11 @@ class PlacedTile(Protocol):
     def tensors(self) -> Container[str]: ...
     @property
     def box(self) -> int: ...
-    def place(self, offset: int = 0) -> Place: ...
-    def place_of_kv(self, block: int) -> Place: ...
-    def stored(self, kind: str, offset: int = 0) -> Place: ...
+    def coordinates(self, offset: int = 0) -> Place: ...
+    def kv_coordinates(self, block: int) -> Place: ...
+    def stored_rows(self, kind: str, offset: int = 0) -> Place: ...
     def mask(self, block: int, offset: int, rows: int) -> Any: ...
-    def of_rows(self, event: Event, offset: int) -> Any: ...
+    def store_event(self, event: Event, offset: int) -> Any: ...
 
 
 @dataclass(frozen=True)

@@ -103,15 +103,15 @@ class _Symbols:
 
     def _read(self, statement: str, block: int, buffer: str, slot: dict[str, int]) -> Write:
         if buffer in self.rings_of:
-            found = self.rings.get((buffer, slot[self.rings_of[buffer]]))
+            write = self.rings.get((buffer, slot[self.rings_of[buffer]]))
         else:
-            found = self.buffers[buffer]
+            write = self.buffers[buffer]
         key = (statement, block, buffer)
-        if self.expected is not None and (found is None or found.value != self.expected[key].value):
-            raise _WrongRead(statement, block, buffer, found)
-        assert found is not None
-        self.reads[key] = found
-        return found
+        if self.expected is not None and (write is None or write.value != self.expected[key].value):
+            raise _WrongRead(statement, block, buffer, write)
+        assert write is not None
+        self.reads[key] = write
+        return write
 
 
 def source_order(table: Table, blocks: int, numbers: dict) -> dict[tuple[str, int, str], Write]:

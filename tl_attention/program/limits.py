@@ -98,13 +98,13 @@ def check_fits(schedule: Schedule, size: HeadSize, takes: Resources, card: Card 
     _check_product(schedule, takes, card)
 
 
-def of_another(card: Card) -> str:
+def of_other_card(card: Card) -> str:
     """Returns " of" and the card's name, for a message about its SM, or "" if the card is Hopper."""
     return "" if card.arch == HOPPER.arch else f" of {card}"
 
 
-def buffers(count: float) -> str:
-    """Returns a number of buffers in words."""
+def buffers_text(count: float) -> str:
+    """Returns a number of buffers as text, such as `2 buffers`."""
     return "1 buffer" if count == 1 else f"{count:g} buffers"
 
 
@@ -114,8 +114,8 @@ def shared_text(schedule: Schedule, size: HeadSize, rings: tuple[int, int]) -> s
     if columns == columns_v:
         tiles = [f"(block_M {M} + ({k} + {v} buffers) * block_N {N}) * head_dim {columns}"]
     else:
-        tiles = [f"(block_M {M} + {buffers(k)} * block_N {N}) * head_dim {columns}"]
-        tiles.append(f"{buffers(v)} * block_N {N} * head_dim_v {columns_v}")
+        tiles = [f"(block_M {M} + {buffers_text(k)} * block_N {N}) * head_dim {columns}"]
+        tiles.append(f"{buffers_text(v)} * block_N {N} * head_dim_v {columns_v}")
     if schedule.kernel.p_operand == "shared":
         tiles.append(f"block_M {M} * block_N {N} of P")
     elements = " + ".join(tiles)
@@ -129,7 +129,7 @@ def _check_shared_memory(schedule: Schedule, size: HeadSize, takes: Resources, c
         return
     before = f" after {static:,} that hold {takes.barrier_bytes} of mbarriers" if static else ""
     kernel_keys = [("kernel", key) for key in ("k_stages", "v_stages", "p_operand", "blocks_per_sm")]
-    sm = of_another(card)
+    sm = of_other_card(card)
     has = f"the SM{sm} has" if takes.blocks == 1 else f"each of {takes.blocks} blocks of an SM{sm} has"
     raise ScheduleRefused(
         f"needs {need:,} bytes of shared memory, {has} {limit:,}: {shared_text(schedule, size, takes.rings)} "
@@ -145,7 +145,7 @@ def _check_registers(schedule: Schedule, takes: Resources, card: Card) -> None:
     kernel_keys = [("kernel", key) for key in ("registers", "q_operand", "p_operand", "blocks_per_sm")]
     raise ScheduleRefused(
         f"needs {takes.fragment_registers} registers per thread for fragments alone, {schedule.threads} threads"
-        f"{of_another(card)} have {takes.registers}: {fragments_text(takes)}; use a smaller block_N",
+        f"{of_other_card(card)} have {takes.registers}: {fragments_text(takes)}; use a smaller block_N",
         "block_N",
         others=(("block_M",), ("threads",), *kernel_keys, ("lowering",)),
     )
@@ -162,7 +162,7 @@ def _check_product(schedule: Schedule, takes: Resources, card: Card) -> None:
         return
     raise ScheduleRefused(
         f"needs {accumulators} + {PRODUCT_REGISTERS} registers per thread for the product in {name}: with {takes.blocks} "
-        f"blocks on an SM{of_another(card)} a thread is launched with {takes.launched}; use fewer blocks_per_sm",
+        f"blocks on an SM{of_other_card(card)} a thread is launched with {takes.launched}; use fewer blocks_per_sm",
         "kernel",
         "blocks_per_sm",
         others=(("block_M",), ("block_N",), ("threads",), ("lowering",)),

@@ -18,8 +18,8 @@ Choice = tuple[str, str, int]
 Policy = Callable[[Sequence[Choice]], Choice]
 
 
-class State(Protocol):
-    """A State holds the values that statements read and write, and runs a statement on them."""
+class LoopState(Protocol):
+    """A LoopState holds the values that statements read and write, and runs a statement on them."""
 
     def run(self, statement: str, block: int, slot: dict[str, int]) -> None:
         """Executes `statement` for `block`; `slot` gives the ring slot of each load's buffer."""
@@ -46,7 +46,7 @@ LATE: Policy = _prefer("load", PRODUCER, CONSUMER, "product")
 EARLY: Policy = _prefer("product", CONSUMER, PRODUCER, "load")
 
 
-def execute(program: Program, blocks: int, state: State, policy: Policy) -> None:
+def execute(program: Program, blocks: int, state: LoopState, policy: Policy) -> None:
     """Runs a Program's loop over `blocks` KV blocks on a state; `policy` picks each next event. Raises Deadlock."""
     run = _Execution(program, blocks, state)
     while not run.finished:
@@ -57,7 +57,7 @@ def execute(program: Program, blocks: int, state: State, policy: Policy) -> None
 
 
 class _Execution:
-    def __init__(self, program: Program, blocks: int, state: State):
+    def __init__(self, program: Program, blocks: int, state: LoopState):
         self.roles = {role: deque(steps) for role, steps in program.roles(blocks).items()}
         self.state = state
         self.buffers = program.buffers

@@ -18,7 +18,7 @@ Clock = list[int]
 
 
 class Rule(StrEnum):
-    """A Rule is the short name of a way in which roles misuse barriers or shared memory; the proof refuses each.
+    """A Rule is a way in which roles use barriers or shared memory wrongly, under a short name.
 
     The rules are sound, not complete: what no rule refuses runs in every order; a few safe programs are refused. The
     strict rules stay: with them what a barrier counts and what a buffer holds can be said without looking at an order.
@@ -53,7 +53,7 @@ class Rule(StrEnum):
 
 
 class Unsafe(ScheduleRefused):
-    """An Unsafe is the error that refuses roles that could race or deadlock; `rule` is the Rule that they break."""
+    """Unsafe is raised for roles that could race or deadlock; `rule` says by which Rule."""
 
     rule: Rule
 
@@ -129,8 +129,8 @@ class Barrier:
     def passes(self, agent: Agent, parity: int) -> bool:
         """Returns True if a wait on `parity` passes now, and then orders the agent after the end of that phase.
 
-        The phase is the first that the agent may find with that parity. Raises Unsafe if the barrier may be a phase
-        further.
+        The phase is the first that the agent may find with that parity. Raises Unsafe if the barrier may be one
+        phase further.
         """
         known = agent.clock[self.number]
         phase = known - 1 if (known - 1) % 2 == parity else known
@@ -146,7 +146,7 @@ class Barrier:
     def arrive(self, agent: Agent, arrivals: int, blocks: tuple[int, ...] = ()) -> bool:
         """Counts `arrivals` of an agent for the current phase, and returns True if they end the phase.
 
-        The agent arrives at this barrier of each of `blocks`. Raises Unsafe for more arrivals than the phase has left,
+        The agent arrives at this barrier of each of `blocks`. Raises Unsafe for more arrivals than are left,
         and if the phase before may not have ended.
         """
         self._must_be_in(agent, self.made, "arrives")
@@ -183,7 +183,7 @@ class Barrier:
         self._ends()
 
     def _must_be_in(self, agent: Agent, entry: int, does: str) -> None:
-        """Raises Unsafe unless the agent's clock shows that the phase before has ended; `does` is for the message."""
+        """Raises Unsafe unless its clock shows that the phase before has ended; `does` is for the error."""
         if agent.clock[entry] < self.ended:
             raise unsafe(
                 Rule.EARLY,

@@ -31,6 +31,6 @@ class Planned:
         Raises ScheduleRefused as `program` does.
         """
         loads = self.schedule.table.loads
-        found = self.program.buffers if self.program else dict.fromkeys(loads, self.schedule.num_stages)
-        k, v = (found[load] for load in loads)
+        counts = self.program.buffers if self.program else dict.fromkeys(loads, self.schedule.num_stages)
+        k, v = (counts[load] for load in loads)
         return k, v

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from tl_attention.program.events import Loop, written_out
+from tl_attention.program.events import Repeat, written_out
 from tl_attention.schedule.dialect import Model
 from tl_attention.schedule.loop.table import Table
 
@@ -78,7 +78,7 @@ class Phases:
 
     @property
     def end(self) -> int:
-        """Returns the number of the epilogue's first iteration, less the number of blocks; 0 without an epilogue."""
+        """Returns the first iteration of the epilogue, counted from the number of blocks; 0 without an epilogue."""
         return self.epilogue[0].t if self.epilogue else 0
 
     @property
@@ -87,7 +87,7 @@ class Phases:
         return max(1, self.steady.t - self.end)
 
     def events(self, blocks: Any, of: Callable[[Any, Operation], Iterable[Any]]) -> Iterator[Any]:
-        """Yields what a loop over `blocks` KV blocks, at least `least_blocks`, must do: events and a Loop.
+        """Yields the expected events of a loop over `blocks` KV blocks, at least `least_blocks`, and a Repeat.
 
         `of` gives what one operation does for a block. The numbers may be integers, or unknowns.
         """
@@ -99,7 +99,7 @@ class Phases:
         for t, operations in self.prologue:
             yield from iteration(t, operations)
         first, steady = self.steady
-        yield Loop(first, blocks + self.end - first, lambda t: iteration(t, steady))
+        yield Repeat(first, blocks + self.end - first, lambda t: iteration(t, steady))
         for t, operations in self.epilogue:
             yield from iteration(blocks + t, operations)
 

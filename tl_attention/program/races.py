@@ -194,7 +194,7 @@ class _Proof:
             self.buffers[block, event.name, event.index] = Buffer(event.step, agent.number, agent.now)
 
     def _make_room(self, agent: Role, event: Event, block: int) -> None:
-        """Raises Unsafe if a load to `block` goes over what may still be read or land, or was used without a fence."""
+        """Raises Unsafe if a load to `block` goes over what may still be read or land, or has no fence."""
         what = f"{event.name}({event.step})"
         agent.must_be_one_warp(f"loads {what}")
         self._reach(agent, block)
@@ -236,7 +236,7 @@ class _Proof:
         agent.put(self.buffers[key])
 
     def _found(self, agent: Role, event: Event) -> list[Buffer]:
-        """Returns the buffers that an event reads; raises Unsafe if one holds something else, or maybe nothing yet."""
+        """Returns the buffers that an event reads; raises Unsafe if one holds another load, or maybe none yet."""
         return [self._one_found(agent, *read) for read in event.reads]
 
     def _one_found(self, agent: Role, name: str, index: int, step: int) -> Buffer:
@@ -259,14 +259,14 @@ def _name(key: Key) -> str:
 
 def _barrier_counts(roles: Mapping[Process, Sequence[Event]], counts: Mapping[str, int]) -> dict[Key, int]:
     """Returns, by barrier, how many arrivals it waits for; raises Unsafe where roles differ on the number."""
-    found: dict[Key, int] = {}
+    totals: dict[Key, int] = {}
     for process, run in roles.items():
         for event in run:
             for key in _barriers(process.block, event):
                 count = counts.get(key[1], event.value)
-                if found.setdefault(key, count) != count:
-                    raise unsafe(Rule.THREADS, f"{process} meets {count} threads at {_name(key)}, others {found[key]}")
-    return found
+                if totals.setdefault(key, count) != count:
+                    raise unsafe(Rule.THREADS, f"{process} meets {count} threads at {_name(key)}, others {totals[key]}")
+    return totals
 
 
 def _barriers(block: int, event: Event) -> Iterator[Key]:

@@ -100,12 +100,12 @@ def tile_text(tile: tuple[int, ...]) -> str:
 
 def parse(text: str) -> Configuration:
     """Reads a text in the notation of configurations as a Configuration. Raises InputError for any other text."""
-    found = _NOTATION.fullmatch(text)
+    match = _NOTATION.fullmatch(text)
     try:
-        if found is None:
+        if match is None:
             raise InputError(f"expected (head_dim, block_M, block_N, warps): {_WORDS}, as in {EXAMPLE}")
-        on = {name: found[name] is not None for name in (*_BEFORE, *_BEHIND)}
-        numbers: dict[str, Any] = {name: int(text) for name, text in found.groupdict().items() if name not in on}
+        on = {name: match[name] is not None for name in (*_BEFORE, *_BEHIND)}
+        numbers: dict[str, Any] = {name: int(text) for name, text in match.groupdict().items() if name not in on}
         return Configuration(**numbers, **on)
     except InputError as error:
         raise InputError(f"configuration {text[:MOST_SHOWN]!r}: {error}") from None

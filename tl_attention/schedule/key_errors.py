@@ -107,8 +107,8 @@ def _unknown(key: KeyPath, value: Any, model: Model | None) -> str:
     """Returns the message that a key is unknown, with the key or the place that its author may have meant."""
     above, name = key[:-1], str(key[-1])
     keys = _keys_at(model, above)
-    if (found := re.fullmatch(r"(\w+) *([:=]) *(.+)", name)) and found[1] in keys:
-        return f"unknown key, expected a colon and a space in `{found[1]}: {found[3]}`, found {shown(name)}"
+    if (match := re.fullmatch(r"(\w+) *([:=]) *(.+)", name)) and match[1] in keys:
+        return f"unknown key, expected a colon and a space in `{match[1]}: {match[3]}`, found {shown(name)}"
     if name.strip() in keys:
         return f"unknown key: a blank that is no space stands beside {name.strip()}, remove it"
     if "." in name and (path := _dotted(name, above, model)):
@@ -150,9 +150,9 @@ def _meant_below(name: str, value: Any, keys: tuple[str, ...]) -> str:
     if isinstance(value, (list, tuple)):
         is_dashed = any(isinstance(entry, dict) for entry in value)
         return f": {'remove the dashes before its keys' if is_dashed else f'expected such as `{example}`'}"
-    found = re.fullmatch(r"(\w+)(?: +|=|:)(\S.*)", value) if isinstance(value, str) else None
-    if found and found[1] in keys:
-        return f": expected a colon and a space behind {found[1]}, `{found[1]}: {found[2]}`"
+    match = re.fullmatch(r"(\w+)(?: +|=|:)(\S.*)", value) if isinstance(value, str) else None
+    if match and match[1] in keys:
+        return f": expected a colon and a space behind {match[1]}, `{match[1]}: {match[2]}`"
     return f": expected such as `{example}`"
 
 

@@ -61,7 +61,7 @@ def line_of(key: KeyPath, value: Any) -> str:
     return f"{key[0]}: {spelled(value)}"
 
 
-def listed(texts: Sequence[str]) -> str:
+def joined_by_and(texts: Sequence[str]) -> str:
     """Returns one text with the texts joined by commas, the last by `and`, such as `a, b and c`."""
     *others, last = texts
     return f"{', '.join(others)} and {last}" if others else last
@@ -74,8 +74,8 @@ def short(text: str) -> str:
 
 def meant(text: str, known: Iterable[str], cutoff: float = 0.6) -> str:
     """Returns `: did you mean run?` of the name that is spelled most like a text; "" where none is close."""
-    found = suggestion(text, [*known], cutoff)
-    return f": {found.rstrip()}" if found else ""
+    words = suggestion(text, [*known], cutoff)
+    return f": {words.rstrip()}" if words else ""
 
 
 def suggestion(text: str, choices: Sequence[str], cutoff: float = 0.7) -> str:

@@ -133,8 +133,8 @@ class Keys(BaseModel):
 
     def buffers(self, load: str) -> int:
         """Returns how many buffers the load "load_k" or "load_v" fills, by default num_stages."""
-        own = {"load_k": self.kernel.k_stages, "load_v": self.kernel.v_stages}[load]
-        return self.num_stages if own is None else own
+        number = {"load_k": self.kernel.k_stages, "load_v": self.kernel.v_stages}[load]
+        return self.num_stages if number is None else number
 
     @property
     def producers(self) -> tuple[str, ...]:

@@ -120,8 +120,8 @@ def _named(name: str) -> str:
 def _one_entry_per_group(key: str) -> Check:
     def check(s: Keys) -> None:
         if len(getattr(s, key)) != len(s.group):
-            found = f"{len(getattr(s, key))} entries, expected one per group, {len(s.group)}"
-            raise RuleBroken(found, key, others=(("group",),))
+            message = f"{len(getattr(s, key))} entries, expected one per group, {len(s.group)}"
+            raise RuleBroken(message, key, others=(("group",),))
 
     return check
 

@@ -16,7 +16,7 @@ from code_mutants.packed_cases import MOST_RESULTS, packed_tiles
 from code_mutants.ranges import BLOCKS, KEYS, Range, log_drawn
 from code_mutants.watched_run import Change, WatchedRun, Widths, integers_of_arithmetic
 from tl_attention.codeproof.proof import Proof
-from tl_attention.codeproof.read.nodes import Assign, every
+from tl_attention.codeproof.read.nodes import Assign, all_nodes
 from tl_attention.codeproof.run.threads import Threads
 from tl_attention.codeproof.tiles.row_tile_proof import RowTileProof
 from tl_attention.errors import InputError
@@ -146,7 +146,7 @@ def _of_clusters(proof: Proof, sizes: Problems, number: Array, read: dict[str, A
     blocks = np.repeat(own, cluster) * cluster + np.arange(len(number) * cluster) % cluster
     names = _names(proof, Problems(*(np.repeat(size, cluster) for size in sizes)))
     names |= {name: np.repeat(value, cluster) for name, value in read.items()}
-    taken = [node for node in every(proof.kernel.body) if isinstance(node, Assign)]
+    taken = [node for node in all_nodes(proof.kernel.body) if isinstance(node, Assign)]
     starts = frozenset(node.line for node in taken if "blockIdx_x" in node.expression.names)
     return Cases(proof, sizes, blocks, names, np.repeat(number - own, cluster), entries, starts)
 

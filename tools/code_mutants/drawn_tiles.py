@@ -10,7 +10,7 @@ import numpy as np
 
 from tl_attention.codeproof.verdict import Unsafe
 from tl_attention.codeproof.warp_specialized.packed_proof import NO_END, part_blocks
-from tl_attention.kernels.warp_specialized.tile_order import listed
+from tl_attention.kernels.warp_specialized.tile_order import entry_and_head
 from tl_attention.problem.bounds import GRID_YZ, LARGEST, PAIRS, ROOM
 from tl_attention.problem.lengths import Problems
 from tl_attention.problem.mask import Mask, ceildiv
@@ -92,7 +92,7 @@ class DrawnTiles:
         return self.variant.heads_of_tiles(self.sizes.heads)
 
     @property
-    def of_few(self) -> Array:
+    def tiles_of_few(self) -> Array:
         """Returns how many tiles are of sequences of few queries."""
         return np.maximum(self.row_tiles - self.many, 0)
 
@@ -103,7 +103,7 @@ class DrawnTiles:
 
     def number_of(self, row_tile: Array, head: Array, at: Array) -> Array:
         """Returns the numbers of the row tiles of these heads, in the problems `at`."""
-        heads, few, first = self.heads[at], self.of_few[at], self.first_in_turns[at]
+        heads, few, first = self.heads[at], self.tiles_of_few[at], self.first_in_turns[at]
         many, of_many = self.row_tiles[at] - few, row_tile - few
         by_turns = first * many + of_many * (heads - first) + head - first
         behind = np.where(head < first, head * many + of_many, by_turns)
@@ -111,8 +111,8 @@ class DrawnTiles:
 
     def entry(self, number: Array) -> Array:
         """Returns the entry of the list of each problem's tile of this number."""
-        many = np.maximum(self.row_tiles - self.of_few, 1)
-        return listed(number, self.of_few, many, self.heads, self.first_in_turns)[0]
+        many = np.maximum(self.row_tiles - self.tiles_of_few, 1)
+        return entry_and_head(number, self.tiles_of_few, many, self.heads, self.first_in_turns)[0]
 
     def found(self, at: Array, there: Array) -> tuple[Array, Array]:
         """Returns (each entry's place, the entry's numbers) for the next turn; an entry met again is the same."""
@@ -129,7 +129,7 @@ class DrawnTiles:
 
     def few(self, blocks: Array) -> Any:
         """Returns how many tiles of each block's problem are of sequences of few queries."""
-        return self.of_few[blocks // self.cluster]
+        return self.tiles_of_few[blocks // self.cluster]
 
     def turns_from(self, blocks: Array) -> Any:
         """Returns the first of the heads that take turns."""

@@ -17,7 +17,7 @@ from code_mutants.ranges import BLOCKS, LARGEST_OF, Range, drawn_range, largest,
 from code_mutants.reading import Code
 from tl_attention.codeproof.read.calls import CALLS
 from tl_attention.codeproof.read.expression import Tree, parsed, walk
-from tl_attention.codeproof.read.nodes import every, expressions_of
+from tl_attention.codeproof.read.nodes import all_nodes, expressions_of
 from tl_attention.codeproof.read.text import Kernel, read
 
 UNCAST = "(int64_t)"
@@ -107,7 +107,7 @@ def read_again(code: Code) -> Kernel:
 def trees_of(kernel: Kernel) -> dict[int, set[Tree]]:
     """Returns, for each line, the trees of all integer expressions that the reader found in it."""
     found: dict[int, set[Tree]] = defaultdict(set)
-    for node in every(kernel.body):
+    for node in all_nodes(kernel.body):
         for expression in expressions_of(node):
             found[node.line].update(walk(expression.tree))
     return found

@@ -19,7 +19,7 @@ from code_mutants.watched_run import Change
 from tl_attention.codeproof.proof import Proof
 from tl_attention.codeproof.read.expression import UNREADABLE, parsed
 from tl_attention.codeproof.read.host_plan import HostPlan
-from tl_attention.codeproof.read.nodes import Arithmetic, If, every
+from tl_attention.codeproof.read.nodes import Arithmetic, If, all_nodes
 from tl_attention.codeproof.read.text import Kernel
 from tl_attention.codeproof.registry import PROOFS
 from tl_attention.codeproof.tiles.row_tile_proof import RowTileProof
@@ -90,8 +90,8 @@ def _around(mutant: IntegerMutant, proof: Proof, seed: str) -> Range | None:
 
 def _elected(kernel: Kernel) -> set[int]:
     """Returns the lines that one lane of a warp runs: the first, as the proof has it. It is in no range above 0."""
-    branches = [node for node in every(kernel.body) if isinstance(node, If) and node.elect is not None]
-    inside = [node for branch in branches for node in every(branch.body)]
+    branches = [node for node in all_nodes(kernel.body) if isinstance(node, If) and node.elect is not None]
+    inside = [node for branch in branches for node in all_nodes(branch.body)]
     return {node.line for node in inside if not isinstance(node, Arithmetic)}
 
 

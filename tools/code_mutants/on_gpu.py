@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from code_mutants.kernels import KERNELS
 from tl_attention.compiler.compile import CompiledKernel, compile_kernel
-from tl_attention.lab.measure.candidate import Verified, verified_on
+from tl_attention.lab.measure.candidate import VerifiedProblem, verified_on
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.variant import Sizes
 from tl_attention.program.planned import Planned
@@ -55,11 +55,11 @@ def compiled(kernel: str, source: str, cubin: bytes) -> CompiledKernel:
     return taken
 
 
-def problems(kernel: str) -> Iterator[Verified]:
+def problems(kernel: str) -> Iterator[VerifiedProblem]:
     """Yields the problems of a kernel: some of whole tiles, then ragged ones."""
     variant = KERNELS[kernel].variant
     for sizes in ALIGNED:
-        yield Verified(AttentionShape.of(variant, sizes))
+        yield VerifiedProblem(AttentionShape.of(variant, sizes))
     yield from verified_on(
         AttentionShape.of(variant, Sizes(2, 3, 1100, 1900)), False, Planned(KERNELS[kernel].schedule)
     )
@@ -78,7 +78,7 @@ def run(kernel: str, source: str, cubin: bytes) -> Result:
         return Result(FAULT, traceback.format_exc().splitlines()[-1])
 
 
-def on_shape(kernel: Any, problem: Verified, seed: int, device: str = "cuda") -> Result:
+def on_shape(kernel: Any, problem: VerifiedProblem, seed: int, device: str = "cuda") -> Result:
     """Runs a kernel on one problem: the output is full of NaN before, and the memory around it is marked."""
     import torch
 

@@ -46,13 +46,13 @@ def packed_tiles(proof: Proof, of: Range | None, turns: int, count: int, draw: r
         of_range = np.flatnonzero([draw.random() < SHARE for _ in some])
         values = np.array([of.value(proof.code.variant.group, draw) for _ in of_range])
         _set(proof, tiles, read, of, of_range, values)
-        if of.subject == "heads" or of_head(of):
-            _number_again(tiles, of_range, values if of_head(of) else None, draw)
+        if of.subject == "heads" or is_of_head(of):
+            _number_again(tiles, of_range, values if is_of_head(of) else None, draw)
     _within_bounds(proof, tiles, read, of, draw)
     return PackedTiles(tiles, read)
 
 
-def of_head(of: Range) -> bool:
+def is_of_head(of: Range) -> bool:
     """Says whether a range is of the head that a tile is told."""
     word = WORD_OF.match(of.subject)
     return word is not None and word[1] == "head"

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from tl_attention.codeproof.read.nodes import COUNTER, Step, every, expressions_of
+from tl_attention.codeproof.read.nodes import COUNTER, CallNode, all_nodes, expressions_of
 from tl_attention.codeproof.read.text import Kernel
 from tl_attention.problem.bounds import GRID_YZ, LARGEST, ROOM
 from tl_attention.problem.variant import Variant
@@ -81,7 +81,7 @@ def subjects(kernel: Kernel) -> dict[int, tuple[str, ...]]:
 
 
 def _names(nodes: Iterable[Any]) -> set[str]:
-    return {name for node in every(nodes) for expression in expressions_of(node) for name in expression.names}
+    return {name for node in all_nodes(nodes) for expression in expressions_of(node) for name in expression.names}
 
 
 def _told(
@@ -92,5 +92,5 @@ def _told(
             found[line] = (*sizes, *known)
         for inner in ("body", "otherwise"):
             _told(getattr(node, inner, ()), known, sizes, found)
-        if isinstance(node, Step) and node.kind == COUNTER:
+        if isinstance(node, CallNode) and node.kind == COUNTER:
             known = (*known, *sorted(name for name in node.assigned - {*known} if WORD_OF.match(name)))

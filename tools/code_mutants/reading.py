@@ -11,7 +11,7 @@ from tl_attention.codeproof.verdict import Verdict
 from tl_attention.program.derivation import derive
 from tl_attention.schedule.schedule import Schedule
 
-__all__ = ["BODY", "NUMBERS", "Code", "Verdict", "is_numbers", "of_numbers", "prove", "reads_of_launch", "synchronises"]
+__all__ = ["BODY", "NUMBERS", "Code", "Verdict", "is_numbers", "numbers_in", "prove", "reads_of_launch", "synchronises"]
 
 BODY = "__launch_bounds__"
 NUMBERS = "numbers: "
@@ -31,7 +31,7 @@ def is_numbers(kind: str) -> bool:
     return kind.startswith(NUMBERS)
 
 
-def of_numbers(kind: str) -> str:
+def numbers_in(kind: str) -> str:
     """Returns what a line of this kind leaves to the numbers: "numbers: layout" of "load, numbers: layout", else ""."""
     return kind[kind.index(NUMBERS) :] if NUMBERS in kind else ""
 

@@ -14,7 +14,7 @@ from code_mutants.integers import OPERATIONS as OF_INTEGERS
 from code_mutants.judging import DIFFERS, NOT_RUN, OTHER_NUMBERS, SAME_EVENTS
 from code_mutants.operations import DEVICE, Mutant
 from code_mutants.proving import ACCEPTED, BROKEN, REFUSED, Answer
-from code_mutants.reading import Code, Verdict, is_numbers, of_numbers
+from code_mutants.reading import Code, Verdict, is_numbers, numbers_in
 
 Row = dict[str, Any]
 NOT_CPP, EQUIVALENT, NUMBERS, TO_JUDGE = "not C++", "equivalent", "numbers", "to judge"
@@ -50,13 +50,13 @@ def class_of(row: Row, digest: str) -> str:
         return TO_JUDGE
     if row.get("operation") == "swapped":
         # Another line stands in its place, unchanged.
-        return of_numbers(row["kind"]) or EQUIVALENT
+        return numbers_in(row["kind"]) or EQUIVALENT
     if row.get("operation") in OF_LARGE:
         return TO_JUDGE
     # A line that the proof read, and now leaves to the numbers, may say anything.
     if is_numbers(row["after"]):
         return TO_JUDGE
-    return of_numbers(row["kind"]) or of_numbers(row["after"]) or EQUIVALENT
+    return numbers_in(row["kind"]) or numbers_in(row["after"]) or EQUIVALENT
 
 
 def is_device(row: Row) -> bool:

@@ -15,10 +15,10 @@ import numpy as np
 
 from tl_attention.codeproof.read.declarations import WORD
 from tl_attention.codeproof.read.expression import Expression, Tree, walk
-from tl_attention.codeproof.read.nodes import Arithmetic, Assign, For, While, every
+from tl_attention.codeproof.read.nodes import Arithmetic, Assign, For, While, all_nodes
 from tl_attention.codeproof.read.text import Kernel
-from tl_attention.codeproof.run.run import Run, Seen
-from tl_attention.codeproof.run.threads import Class, Value, settled
+from tl_attention.codeproof.run.run import Observation, Run
+from tl_attention.codeproof.run.threads import ThreadClass, Value, collapse
 from tl_attention.codeproof.tiles.tile_numbers import TileNumbers
 
 # Loops of so many iterations run whole, those that are written out and the others.
@@ -96,14 +96,14 @@ class WatchedRun(Run):
         self._changed: dict[int, tuple[Expression, bool]] = {}
         self._keys: dict[tuple[Any, ...], np.uint64] = {}
 
-    def value(self, expression: Expression, threads: Class) -> Value:
+    def value(self, expression: Expression, threads: ThreadClass) -> Value:
         self._class = threads
         if self.change and self._holds_change(expression):
             before, after = (self._evaluated(side, threads) for side in (self.change.before, self.change.after))
             self.met[threads.threads] |= before != after
         return self._evaluated(expression, threads)
 
-    def _evaluated(self, expression: Expression, threads: Class) -> Value:
+    def _evaluated(self, expression: Expression, threads: ThreadClass) -> Value:
         return self.widths.of(expression)(self.arithmetic, threads.names)
 
     def _holds_change(self, expression: Expression) -> bool:
@@ -112,7 +112,7 @@ class WatchedRun(Run):
             self._changed[id(expression)] = expression, self.change.after.tree in walk(expression.tree)
         return self._changed[id(expression)][1]
 
-    def see(self, threads: Class, line: int, kind: str, name: str = "", **values: Value) -> None:
+    def record(self, threads: ThreadClass, line: int, kind: str, name: str = "", **values: Value) -> None:
         if kind == "copy":
             # Nothing is read where a copy's condition is false.
             values["source"] = np.where(np.asarray(values["inside"]) != 0, values["source"], -1)
@@ -121,9 +121,9 @@ class WatchedRun(Run):
             read = {n: threads.names[n] for n in self.integers.get(line, ()) if n in threads.names}
             self._fold(self.numbers, threads, (line, kind, self.turn), read)
         # The run looks at how many there are, and notes registers there.
-        self.seen.append(Seen(line, kind, name, threads.threads, {}, self.turn))
+        self.seen.append(Observation(line, kind, name, threads.threads, {}, self.turn))
 
-    def _fold(self, hashes: Array, threads: Class, what: tuple[Any, ...], values: Mapping[str, Value]) -> None:
+    def _fold(self, hashes: Array, threads: ThreadClass, what: tuple[Any, ...], values: Mapping[str, Value]) -> None:
         plain = {n: v for n, v in values.items() if not isinstance(v, (int, np.ndarray, np.integer))}
         found = np.array([self._key(what, tuple(plain.items()))])
         for name in sorted({*values} - {*plain}):
@@ -138,7 +138,7 @@ class WatchedRun(Run):
             self._keys[what] = np.uint64(int.from_bytes(digest[:8], "little"))
         return self._keys[what]
 
-    def nodes(self, nodes: Iterable[Any], threads: Class) -> Class | None:
+    def nodes(self, nodes: Iterable[Any], threads: ThreadClass) -> ThreadClass | None:
         for node in nodes:
             own = OWN.get(type(node))
             if own:
@@ -149,31 +149,31 @@ class WatchedRun(Run):
             threads = rest
         return threads
 
-    def assign(self, node: Assign, threads: Class) -> Class:
+    def assign(self, node: Assign, threads: ThreadClass) -> ThreadClass:
         value = narrow(self.value(node.expression, threads))
-        threads.names[node.name] = settled(value + self.later[threads.threads]) if node.line in self.starts else value
+        threads.names[node.name] = collapse(value + self.later[threads.threads]) if node.line in self.starts else value
         return threads
 
-    def repeat(self, node: While, threads: Class) -> Class:
+    def repeat(self, node: While, threads: ThreadClass) -> ThreadClass:
         for name in (name for name in node.assigned if COUNTED.match(name) and name in threads.names):
             threads.names[name] += self.start
         return super().repeat(node, threads)
 
-    def loop(self, node: For, threads: Class) -> Class:
+    def loop(self, node: For, threads: ThreadClass) -> ThreadClass:
         trips = self.value(node.trips, threads)
         # A loop of fewer than no iterations has none.
-        self.see(threads, node.line, "loop", value=np.maximum(trips, 0))
+        self.record(threads, node.line, "loop", value=np.maximum(trips, 0))
         trips = np.broadcast_to(trips, threads.threads.shape)
         for iteration, chosen in _iterations(trips, UNROLLED if node.unrolled else SHORT):
             part = threads if chosen.all() else threads.part(chosen)
-            part.names[node.variable] = settled(iteration[chosen])
+            part.names[node.variable] = collapse(iteration[chosen])
             self.nodes(node.body, part)
             threads.rejoin([part], node.assigned)
         return threads
 
 
 # What a WatchedRun does in its own way.
-OWN: dict[type, Callable[[WatchedRun, Any, Class], Class]] = {
+OWN: dict[type, Callable[[WatchedRun, Any, ThreadClass], ThreadClass]] = {
     For: WatchedRun.loop, While: WatchedRun.repeat, Assign: WatchedRun.assign,
 }  # fmt: skip
 
@@ -181,7 +181,7 @@ OWN: dict[type, Callable[[WatchedRun, Any, Class], Class]] = {
 class OfEach(TileNumbers):
     """OfEach are the TileNumbers of blocks that have a problem each, in which the block is the last that ends."""
 
-    def add(self, threads: Class, counter: str, index: int, step: int) -> Array:
+    def add(self, threads: ThreadClass, counter: str, index: int, step: int) -> Array:
         found = super().add(threads, counter, index, step)
         return np.full_like(found, found[0]) if index else found
 
@@ -205,7 +205,7 @@ def integers_of_arithmetic(kernel: Kernel, source: str) -> dict[int, tuple[str, 
     """Returns the integers that arithmetic on registers names, by its first line."""
     lines = source.split("\n")
     found = {}
-    for node in every(kernel.body):
+    for node in all_nodes(kernel.body):
         if isinstance(node, Arithmetic):
             words = {word for line in node.lines for word in WORD.findall(lines[line])}
             found[node.lines[0]] = tuple(sorted(words & kernel.declared.integers))

@@ -44,10 +44,10 @@ from tl_attention.lab.measure.gpu_worker import offsets_of
 from tl_attention.lab.measure.machine import gpu_fields
 from tl_attention.lab.measure.records import problem_of
 from tl_attention.lab.measure.results_file import ResultsFile
-from tl_attention.lab.measure.timing import Batch
+from tl_attention.lab.measure.timing import TimedBatch
 from tl_attention.lab.oracle.reference import each_sequence, make_inputs
 from tl_attention.lab.show.cells import summary
-from tl_attention.op.backward import shape_of, taking
+from tl_attention.op.backward import force_operator, shape_of
 from tl_attention.problem.lengths import Lengths
 from tl_attention.problem.mask import CAUSAL, FULL, TENSORS, Mask, is_window, sides
 from tl_attention.problem.shape import AttentionShape
@@ -257,8 +257,8 @@ def measured(cell: Cell, seed: int, rounds: int, common: dict[str, Any], device:
     """Measures a cell: the first peer, ours, other peers and the first again, of those that run and agree with ours."""
     shape, named = cell.shape, schedule_for(cell.shape.asking(lse=True)).name
     entries = {name: Timed(name, WORDS.get((cell.group, name), name), flops_of(shape)) for name in (OURS, *cell.peers)}
-    batches: dict[str, Batch] = {}
-    with taking():
+    batches: dict[str, TimedBatch] = {}
+    with force_operator():
         inputs, grad = tensors(shape, seed, device)
         error = error_of(shape, seed, device)
         if error > 1:
@@ -277,15 +277,15 @@ def measured(cell: Cell, seed: int, rounds: int, common: dict[str, Any], device:
         found = timed([entries[name] for name in order], batches, rounds)
     # As they were sampled: those that failed come last.
     rows = (*found.values(), *(entry for name, entry in entries.items() if name not in found))
-    method = f"{METHOD}; {Batch.method(rounds)}"
+    method = f"{METHOD}; {TimedBatch.method(rounds)}"
     return CellRow(cell.name, cell.group, problem_of(shape), rows, dict(cell.peers), method=method, seed=seed, **common)
 
 
 def batches_of(
     entries: dict[str, Timed], shape: AttentionShape, inputs: Sequence[Tensor], grad: Tensor
-) -> dict[str, Batch]:
+) -> dict[str, TimedBatch]:
     """Makes a batch of each entry. One that does not run, or disagrees with ours, has none; `entries` says why."""
-    batches: dict[str, Batch] = {}
+    batches: dict[str, TimedBatch] = {}
     own: Sequence[Tensor] = ()
     for name, entry in entries.items():
         try:
@@ -294,7 +294,7 @@ def batches_of(
             own = own or found
             if not (apart := max(distances(found, own))) <= MOST_APART:
                 raise Disagrees(f"a result is {apart:.2g} of its norm from ours, expected at most {MOST_APART:g}")
-            batches[name] = Batch(call)
+            batches[name] = TimedBatch(call)
         # Whatever a peer raises, a compiler's errors for one, is its row's reason.
         except Exception as error:
             said = str(error).strip().partition("\n")[0] or type(error).__name__

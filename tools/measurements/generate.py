@@ -30,7 +30,7 @@ from tl_attention.lab.measure.cell_records import CellRow, Timed
 from tl_attention.lab.measure.machine import gpu_fields
 from tl_attention.lab.measure.peers import SDPA
 from tl_attention.lab.measure.records import problem_of
-from tl_attention.lab.measure.timing import Batch, GraphBatch
+from tl_attention.lab.measure.timing import GraphBatch, TimedBatch
 from tl_attention.problem.shape import AttentionShape
 
 KEYS, TOKENS = (8192, 32768), 32
@@ -50,7 +50,7 @@ METHOD = (
     "one token of a Llama with {layers} layers and random weights, whose cache grows in place, {how}; {rounds} rounds, "
     "entries interleaved in one process in alternating order"
 )
-HOW: dict[str, tuple[type[Batch], str]] = {
+HOW: dict[str, tuple[type[TimedBatch], str]] = {
     "graph": (GraphBatch, "by replay of a CUDA graph"),
     "host": (Flow, "step by step from Python, while earlier steps run"),
 }

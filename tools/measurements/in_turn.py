@@ -12,12 +12,12 @@ import click
 from tl_attention.lab.measure.cell_records import AGAIN, CellRow, Timed
 from tl_attention.lab.measure.cells import with_times
 from tl_attention.lab.measure.results_file import ResultsFile
-from tl_attention.lab.measure.timing import Batch
+from tl_attention.lab.measure.timing import TimedBatch
 from tl_attention.lab.measure.trials import Samples, in_turn
 from tl_attention.lab.show.cells import summary
 
 
-def timed(entries: Sequence[Timed], batches: Mapping[str, Batch], rounds: int) -> dict[str, Timed]:
+def timed(entries: Sequence[Timed], batches: Mapping[str, TimedBatch], rounds: int) -> dict[str, Timed]:
     """Samples the batches of these entries in turn, the first entry twice, and returns the entries by name."""
     named = {entry.name: (entry, batches[entry.name]) for entry in entries}
     for first, batch in list(named.values())[:1]:

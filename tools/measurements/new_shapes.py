@@ -37,15 +37,15 @@ from tl_attention import attention
 from tl_attention.lab.measure.machine import gpu_fields
 from tl_attention.lab.measure.records import problem_of
 from tl_attention.lab.measure.results_file import ResultsFile
-from tl_attention.op.backward import taking
+from tl_attention.op.backward import force_operator
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.schedule.files.backward import CUDNN, FLASH2
 
 # In these contexts the backward is chosen by rule, is FlashAttention-2, and is the rule's from the first call on.
 WAYS: Mapping[str, Callable[[], AbstractContextManager[Any]]] = {
     RULE: nullcontext,
-    FLASH2: partial(taking, FLASH2),
-    CUDNN: taking,
+    FLASH2: partial(force_operator, FLASH2),
+    CUDNN: force_operator,
 }
 BAR, FAILED = 1.05, 1
 # Steps of each way before those that count, and new shapes whose plans are timed.
@@ -96,7 +96,7 @@ def _batches(tokens: Tensor, turns: Sequence[Sequence[int]]) -> Iterator[Tensor]
 def plan_ms(shape: AttentionShape, count: int, device: str) -> tuple[float, ...]:
     """Returns how many milliseconds longer a new shape's first backward takes than its third, for so many shapes."""
     found = []
-    with taking():
+    with force_operator():
         # Longer than every length above.
         for seq in range(shape.seq_q + 1, shape.seq_q + 2 + count):
             inputs, grad = tensors(replace(shape, seq_q=seq, seq_kv=seq), 1, device)

@@ -30,7 +30,7 @@ from tl_attention.lab.measure.cell import OURS, schedule_for
 from tl_attention.lab.measure.cell_records import AGAIN, CellRow, Timed
 from tl_attention.lab.measure.machine import gpu_fields
 from tl_attention.lab.measure.records import problem_of
-from tl_attention.lab.measure.timing import LEAST_CALLS, Batch, sm_clock_mhz
+from tl_attention.lab.measure.timing import LEAST_CALLS, TimedBatch, sm_clock_mhz
 from tl_attention.lab.oracle.reference import make_inputs
 from tl_attention.problem.mask import CAUSAL, FULL
 from tl_attention.problem.shape import AttentionShape
@@ -48,7 +48,7 @@ METHOD = (
 Call = Callable[[], Tensor]
 
 
-class Flow(Batch):
+class Flow(TimedBatch):
     """A flow is a batch of calls that are enqueued while they run: the host's time counts if the GPU waits for it."""
 
     def sample(self) -> tuple[float, int | None]:
@@ -107,7 +107,7 @@ def measured(
             problem_of(shape),
             (found[KERNEL], replace(found[name], name=OURS, what=what), found[KERNEL + AGAIN]),
             {KERNEL: BAR},
-            method=METHOD.format(batch=Batch.ms, least=LEAST_CALLS, rounds=rounds, pause=Batch.pause_s),
+            method=METHOD.format(batch=TimedBatch.ms, least=LEAST_CALLS, rounds=rounds, pause=TimedBatch.pause_s),
             seed=seed,
             **common,
         )

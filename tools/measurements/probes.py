@@ -137,10 +137,10 @@ def probes_kernel() -> Any:
 @functools.cache
 def compile_probes(arch: str = HOPPER.arch) -> Any:
     """Compiles the probes for an arch, and returns the kernel."""
-    from tl_attention.compiler.toolchain import in_force
+    from tl_attention.compiler.toolchain import use_nvcc
     from tl_attention.lab.measure.mma_peak import compiled
 
-    with in_force():
+    with use_nvcc():
         return compiled(probes_kernel(), arch)
 
 

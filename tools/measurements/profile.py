@@ -50,7 +50,7 @@ def main(
     shape = found[0].shape
     if is_theory:
         peers_of = (Candidate(name, shape) for name in names)
-        show_profiles([profile.ProfileRow.of_candidate(candidate) for candidate in (*found, *peers_of)])
+        show_profiles([profile.ProfileRow.from_candidate(candidate) for candidate in (*found, *peers_of)])
         return
     if not visible_gpus():
         raise InputError(f"profile: no GPU here, expected one of compute capability {KNOWN}; --theory needs none")

@@ -18,13 +18,13 @@ from tl_attention.lab.files.ladder_file import ladder_names, load_ladder, record
 from tl_attention.lab.leaderboard.results import Evaluation, read_evaluation
 from tl_attention.lab.measure.cell import NOT_INVARIANT, OURS
 from tl_attention.lab.measure.cell_records import CellRow
-from tl_attention.lab.measure.records import Comparison, parse_object, read_lines, read_rows
+from tl_attention.lab.measure.records import RoundRatios, parse_object, read_lines, read_rows
 from tl_attention.lab.show.ladder import by_name
 from tl_attention.lab.show.report import PEER_NAMES
 from tl_attention.problem.mask import CAUSAL
 
 
-def of_l(card: str, group: str, peer: str, causal: bool) -> Comparison:
+def speed_on_l(card: str, group: str, peer: str, causal: bool) -> RoundRatios:
     """Reads our speed beside a peer on problem L; the group says in which dtype."""
     rows = [row for row in read(record("cells", card)) if (row.group, row.shape.mask == CAUSAL) == (group, causal)]
     [speed] = [speed for row in rows if (speed := row.speed(OURS, peer))]
@@ -33,7 +33,7 @@ def of_l(card: str, group: str, peer: str, causal: bool) -> Comparison:
 
 def one_number() -> str:
     """Says how fast tl-attention is, for README and index: each card's median and range, and its causal medians."""
-    full, causal = ({card: of_l(card, "L", "fa3", causal) for card in CARDS} for causal in (False, True))
+    full, causal = ({card: speed_on_l(card, "L", "fa3", causal) for card in CARDS} for causal in (False, True))
     medians = " and ".join(
         f"{speed.ratio:.3f}x{the} on an {card.upper()}" for the, (card, speed) in zip((" the speed", ""), full.items())
     )
@@ -57,7 +57,7 @@ def problem_l() -> str:
     """Gives the speeds on problem L with their ranges: in bf16 beside FlashAttention-3, in fp16 beside cuDNN."""
 
     def told(group: str, peer: str, causal: bool) -> str:
-        speeds = {card.upper(): of_l(card, group, peer, causal) for card in CARDS}
+        speeds = {card.upper(): speed_on_l(card, group, peer, causal) for card in CARDS}
         return " and ".join(
             f"{speed.ratio:.3f}x ({span(speed.ratios)}) on the {card}" for card, speed in speeds.items()
         )
@@ -81,12 +81,12 @@ def lengths() -> str:
 def head_sizes() -> str:
     """Gives the slowest and the fastest cell at other head sizes than 128."""
     rows = [row for row in divided(read(record("cells")))[0] if row.shape.head_size != 128]
-    found = sorted((speed.ratio, of_cell(row)) for row in rows if (speed := row.speed(OURS, "fa3")))
+    found = sorted((speed.ratio, cell_name(row)) for row in rows if (speed := row.speed(OURS, "fa3")))
     (low, slowest), (high, fastest) = found[0], found[-1]
     return f"In bf16 we have {low:.3f}x ({slowest}) to {high:.3f}x ({fastest}) the speed of FlashAttention-3."
 
 
-def of_cell(row: CellRow) -> str:
+def cell_name(row: CellRow) -> str:
     """Names a cell, as in `head_dim 96, causal, 1k keys`."""
     causal = ", causal" * (row.shape.mask == CAUSAL)
     return f"head_dim {row.shape.head_size}{causal}, {length(row.shape.seq_kv)} keys"

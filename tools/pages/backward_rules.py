@@ -19,10 +19,10 @@ from tl_attention.schedule.files.conditions import NONE_YET
 def said() -> Iterator[str]:
     """Yields what the records say of each rule, in the order of the rules."""
     for rule in backward_rules().rules:
-        yield of_speed(rule) if rule.operator == CUDNN else of_inputs(rule)
+        yield speed_words(rule) if rule.operator == CUDNN else wrong_inputs(rule)
 
 
-def of_speed(rule: BackwardRule) -> str:
+def speed_words(rule: BackwardRule) -> str:
     """Says how fast forward and backward are beside SDPA's flash, under the rule's mask."""
     rows, _ = divided(read(backward.RECORD))
     rows = [row for row in rows if kind_of(row.shape.mask) in rule.masks]
@@ -32,7 +32,7 @@ def of_speed(rule: BackwardRule) -> str:
     return f"{backward.RECORD.name} says {mean:.2f} x SDPA's flash, forward and backward, geometric mean of {len(rows)} problems"
 
 
-def of_inputs(rule: BackwardRule) -> str:
+def wrong_inputs(rule: BackwardRule) -> str:
     """Says with how many inputs cuDNN is wrong where the rule keeps calls from it, and with how many others."""
     if rule.seq_kv_mod_128 is None:
         return NONE_YET

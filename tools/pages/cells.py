@@ -76,11 +76,11 @@ def section(rows: Sequence[CellRow]) -> str:
     """Makes the section of speed: the picture, and the tables of each card."""
     parts = [f"![Speed vs. {PEERS['fa3']}]({Path(PICTURE).name})\n", f"{about_lengths(rows[0])}\n"]
     for device in dict.fromkeys(row.device for row in rows):
-        parts.extend(of_card([row for row in rows if row.device == device]))
+        parts.extend(card_tables([row for row in rows if row.device == device]))
     return "\n".join(parts)
 
 
-def of_card(rows: Sequence[CellRow]) -> Iterator[str]:
+def card_tables(rows: Sequence[CellRow]) -> Iterator[str]:
     """Writes the heading and the tables of one card."""
     of_lengths, others = divided(rows)
     yield f"### On one {rows[0].device}\n"

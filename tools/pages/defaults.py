@@ -31,20 +31,20 @@ def said() -> Iterator[str]:
     for number, rule in enumerate(defaults().rules):
         for_packed = not rule.holds("packed", False)
         own, of_few, of_few_packed = (
-            [row for row in rows if defaults().number(Case.of(row.shape)) == number and row.ours.what == rule.schedule]
+            [row for row in rows if defaults().choose(Case.of(row.shape)) == number and row.ours.what == rule.schedule]
             for rows in (packed if for_packed else cells, few, few_packed)
         )
         if for_packed:
-            yield of_packed(of_few_packed, "packed-decode") if of_few_packed else of_packed(own)
+            yield packed_mean(of_few_packed, "packed-decode") if of_few_packed else packed_mean(own)
         elif of_few:
-            yield of_decode(of_few)
+            yield decode_mean(of_few)
         elif rule.schedule in OF_GRID and rule.head_dims == (128,):
-            yield of_grid(grid, OF_GRID[rule.schedule])
+            yield grid_means(grid, OF_GRID[rule.schedule])
         else:
-            yield of_cells(own)
+            yield each_speed(own)
 
 
-def of_packed(rows: Sequence[CellRow], stem: str = "packed") -> str:
+def packed_mean(rows: Sequence[CellRow], stem: str = "packed") -> str:
     """Says the mean over the cells of packed sequences."""
     if not rows:
         return NONE_YET
@@ -52,14 +52,14 @@ def of_packed(rows: Sequence[CellRow], stem: str = "packed") -> str:
     return f"{record(stem).name} says {mean:.3f} x FlashAttention-3, geometric mean of {len(rows)} kinds of lengths and heads"
 
 
-def of_decode(rows: Sequence[CellRow]) -> str:
+def decode_mean(rows: Sequence[CellRow]) -> str:
     """Says the mean over the cells of few queries on many keys."""
     found = beside(rows)
     mean = f"{geometric_mean(found):.3f} x the faster of FlashAttention-3 and cuDNN"
     return f"{record('decode').name} says {mean}, geometric mean of {len(found)} problems"
 
 
-def of_grid(rows: Sequence[CellRow], causal: bool) -> str:
+def grid_means(rows: Sequence[CellRow], causal: bool) -> str:
     """Says the means over lengths and numbers of heads."""
     lengths = sorted({row.shape.seq_kv for row in rows})
 
@@ -72,7 +72,7 @@ def of_grid(rows: Sequence[CellRow], causal: bool) -> str:
     )
 
 
-def of_cells(rows: Sequence[CellRow]) -> str:
+def each_speed(rows: Sequence[CellRow]) -> str:
     """Says each cell's speed beside the peer that it is shown with, and its number of keys."""
     speeds: dict[str, list[tuple[str, str]]] = {}
     for row in rows:

@@ -33,7 +33,7 @@ SEED, BEST = "seed", "best"
 BLOCK_M = 128
 
 
-def of_seed_and_best() -> dict[str, object]:
+def profile_parts() -> dict[str, object]:
     """Returns the parts of the work log's page: its profile repeated, and by counters what `best` does otherwise."""
     rows = read_all(ProfileRow, RECORD)
     seed = next(row for row in rows if row.name == SEED)
@@ -55,7 +55,7 @@ def of_seed_and_best() -> dict[str, object]:
 
 def _dram_line(row: ProfileRow) -> tuple[str, ...]:
     tiles = row.shape.batch * row.shape.heads * row.shape.seq_q / BLOCK_M / HOPPER.sms
-    missed, once = row.bytes_of(counters.SECTORS_MISSED), traffic.inputs(row.shape)
+    missed, once = row.bytes_of(counters.SECTORS_MISSED), traffic.input_bytes(row.shape)
     assert missed is not None, "it was counted"
     return row.name, str(row.shape.batch), f"{tiles:.1f}", _share(row), f"{missed / once:.3f}"
 
@@ -63,7 +63,7 @@ def _dram_line(row: ProfileRow) -> tuple[str, ...]:
 def _share(row: ProfileRow) -> str:
     read = row.bytes_of(counters.DRAM_READ)
     assert read is not None, "it was counted"
-    return f"{read / traffic.inputs(row.shape):.3f}"
+    return f"{read / traffic.input_bytes(row.shape):.3f}"
 
 
 def stalls(ladder: Ladder) -> str:

@@ -67,7 +67,7 @@ def counted_and_chosen(ladder: Ladder, rows: Sequence[Row]) -> dict[str, object]
         for how, counts in zip(("by formula", "counted"), both)
     ]
     before, after = (sum(in_code.values()) for _, in_code in found)
-    of_each, best = shown.of_record(rows)
+    of_each, best = shown.shown_record(rows)
     return {
         "instructions": markdown(("kernel", *kinds, "all"), lines),
         "fewer": 100 * (before - after) / before,
@@ -124,6 +124,6 @@ PARTS: dict[str, Callable[[Ladder, Sequence[Row]], dict[str, object]]] = {
     "rtx5090": waited_for,
     "rtx3090": tiles,
     "rtx3090_tuned": counted_and_chosen,
-    "worklog": lambda ladder, rows: ladder_profile.of_seed_and_best(),
+    "worklog": lambda ladder, rows: ladder_profile.profile_parts(),
     "fa4": grid_and_time,
 }

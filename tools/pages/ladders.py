@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pages.ladder_sections import more
 from pages.made import RESULTS, SCHEDULES, Make, laid_out
-from tl_attention.lab.files.ladder_file import Ladder, Step, load_ladder, record_name
+from tl_attention.lab.files.ladder_file import Ladder, LadderStep, load_ladder, record_name
 from tl_attention.lab.measure.records import Row, read_rows
 from tl_attention.lab.show import ladder as shown
 from tl_attention.lab.show.report import PEER_NAMES
@@ -56,7 +56,7 @@ def page(ladder: Ladder, record: Sequence[Row]) -> str:
     return f"{text}\n"
 
 
-def step_parts(step: Step, ladder: Ladder, rows: Mapping[str, Row]) -> Iterator[str]:
+def step_parts(step: LadderStep, ladder: Ladder, rows: Mapping[str, Row]) -> Iterator[str]:
     """Yields the parts of a step: its lesson, and a table of what changed in the file, in the code and in speed."""
     yield f"### {step.name}: {step.idea}"
     yield from filter(None, (step.why, step.note))

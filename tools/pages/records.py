@@ -18,8 +18,8 @@ EVALUATED = "the leaderboard's own: CUDA events around each call, as many calls 
 
 
 @dataclass(frozen=True)
-class Made:
-    """A Made says how a record was made."""
+class MadeBy:
+    """A MadeBy says how a record was made."""
 
     cells: tuple[str, ...]  # of the record's line in a table
     rounds: str  # how many
@@ -32,10 +32,10 @@ class Made:
 def lines(file: str) -> list[dict[str, Any]]:
     """Reads the lines of a record that were measured; an evaluation becomes what it says of the machine."""
     found = [parse_object(line, where) for where, line in read_lines(RESULTS / file)]
-    return [of_evaluation(one) if "environment" in one else one for one in found if one.get("method") or "rows" in one]
+    return [evaluation_row(one) if "environment" in one else one for one in found if one.get("method") or "rows" in one]
 
 
-def of_evaluation(line: dict[str, Any]) -> dict[str, Any]:
+def evaluation_row(line: dict[str, Any]) -> dict[str, Any]:
     """Returns an evaluation in the form of the other lines."""
     said, timing = line["environment"], line["rows"][-1].get("timing") or {}
     names = ("torch", "tilelang", "python", "cuda", "cudnn", OWN)
@@ -61,7 +61,7 @@ def records(files: Sequence[str]) -> dict[str, object]:
     }
 
 
-def made(rows: Sequence[dict[str, Any]], methods: dict[str, str]) -> Made:
+def made(rows: Sequence[dict[str, Any]], methods: dict[str, str]) -> MadeBy:
     """Says how a record of these lines was made; a method that is new gets the next letter."""
     first = rows[0]
     runs = sorted({f"{row.get('run', '')[:10]} {row['commit']}".strip() for row in rows})
@@ -76,7 +76,7 @@ def made(rows: Sequence[dict[str, Any]], methods: dict[str, str]) -> Made:
         ", ".join(dict.fromkeys(letters)),
     )
     names = sorted({row["name"] for row in rows if row.get("sizes") != "peer" and "name" in row})
-    return Made(cells, rounds, " ".join(names))
+    return MadeBy(cells, rounds, " ".join(names))
 
 
 def samples(rows: Sequence[dict[str, Any]]) -> str:

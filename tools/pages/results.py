@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from statistics import geometric_mean
 
-from pages.answers import ANSWERS, of_l
+from pages.answers import ANSWERS, speed_on_l
 from pages.answers import evaluations as evaluations_of
 from pages.cells import CARDS, SHORT, heads_of, read, record, speeds
 from pages.made import RESULTS, TEXTS, Make, laid_out
@@ -84,7 +84,7 @@ def grid_table(of: Sequence[tuple[str, str]]) -> str:
             f"{SHORT[dtype]}{', causal' * causal} / {PEER_NAMES[peer]}",
             card.upper(),
             *(f"{speed:.3f}" for speed in ratios(rows, dtype, peer, causal)),
-            f"{of_l(card, OF_L[dtype], peer, causal).ratio:.3f}",
+            f"{speed_on_l(card, OF_L[dtype], peer, causal).ratio:.3f}",
         ]
         for dtype, peer in of
         for causal in (False, True)

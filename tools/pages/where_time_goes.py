@@ -31,7 +31,7 @@ from tl_attention.lab.measure.records import read_all
 from tl_attention.lab.show.report import PEER_NAMES
 from tl_attention.lab.show.table import markdown
 from tl_attention.lab.trace.flows import THREADS
-from tl_attention.lab.trace.shares import PRODUCTS, Shares, of_block, tensor_pipe
+from tl_attention.lab.trace.shares import PRODUCTS, Shares, shares_of_block, tensor_pipe
 from tl_attention.lab.trace.timeline import Timeline, What
 
 OTHER_THREADS = {THREADS, What("wait", NAMED_BARRIER)}
@@ -78,7 +78,7 @@ class Roles:
     @cached_property
     def shares(self) -> Mapping[str, Shares]:
         """Returns the Shares of each role, by its name."""
-        return of_block(self.timeline, self.timeline.lines[0].block)
+        return shares_of_block(self.timeline, self.timeline.lines[0].block)
 
     @property
     def multiplying(self) -> Sequence[Shares]:

@@ -102,10 +102,10 @@ def draw(results: Path) -> Figure:
     """Draws the picture of all records in a folder that have errors and their budgets."""
     by_record = {path.name: shares(path) for path in sorted(results.glob("*.jsonl"))}
     found = [share for of in by_record.values() for share in of]
-    return of_shares(found, [name for name, of in by_record.items() if of])
+    return figure(found, [name for name, of in by_record.items() if of])
 
 
-def of_shares(found: Sequence[Share], records: Sequence[str]) -> Figure:
+def figure(found: Sequence[Share], records: Sequence[str]) -> Figure:
     """Draws the picture of some shares."""
     kinds = sorted({share.kind for share in found}, key=_place)
     lanes = {kind: [name for name in NAMES if any((s.of, s.kind) == (name, kind) for s in found)] for kind in kinds}

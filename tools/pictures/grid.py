@@ -37,10 +37,10 @@ ABOUT = (
 
 def draw(name: str, results: Path) -> Figure:
     """Draws the picture of a card's record, which lies in a folder."""
-    return of_rows(read(results / name), name)
+    return figure(read(results / name), name)
 
 
-def of_rows(rows: Sequence[CellRow], record: str) -> Figure:
+def figure(rows: Sequence[CellRow], record: str) -> Figure:
     """Draws the picture of some cells: a map for the fastest peer, and one for each peer."""
     rows = divided(rows)[0]
     series = by_panel(rows)

@@ -17,7 +17,7 @@ from matplotlib.lines import Line2D
 from pictures.sheet import MARGIN, WIDTH, Draw, Sheet, line_height, measured
 from pictures.style import COLOURS, DASHES, NAMES, NORMAL, PAPER, SMALL, TEXT, Style
 from tl_attention.errors import InputError
-from tl_attention.lab.files.ladder_file import Ladder, Step, ladder_names, load_ladder, record_name
+from tl_attention.lab.files.ladder_file import Ladder, LadderStep, ladder_names, load_ladder, record_name
 from tl_attention.lab.measure.cell import OURS
 from tl_attention.lab.measure.records import PRODUCTS, Row, read_rows
 from tl_attention.lab.show.ladder import by_name
@@ -50,10 +50,10 @@ NOT_FROM_0 = " The axes do not begin at 0."
 def draw(name: str, results: Path) -> Figure:
     """Draws the picture of the newest run in a folder's record."""
     ladder, record = load_ladder(name), record_name(name)
-    return of_rows(ladder, by_name(read_rows(results / record), ladder), record)
+    return figure(ladder, by_name(read_rows(results / record), ladder), record)
 
 
-def of_rows(ladder: Ladder, rows: Mapping[str, Row], record: str) -> Figure:
+def figure(ladder: Ladder, rows: Mapping[str, Row], record: str) -> Figure:
     """Draws the picture of a run's rows, by name. A step without a kernel, or without a time, is a gap with a word."""
     rates = [row.tflops for row in rows.values() if row.tflops]
     if not rates:
@@ -138,7 +138,7 @@ def _words(va: str) -> Style:
     return {"ha": "center", "va": va, "fontsize": SMALL, "color": TEXT}
 
 
-def gain(step: Step, row: Row, ladder: Ladder) -> Iterator[str]:
+def gain(step: LadderStep, row: Row, ladder: Ladder) -> Iterator[str]:
     """Says what a step gained, and over which step if not over the one before."""
     if row.against is None or step.against is None:
         return
@@ -149,7 +149,7 @@ def gain(step: Step, row: Row, ladder: Ladder) -> Iterator[str]:
         yield f"over {[found.name for found in ladder.steps].index(step.against) + 1}"
 
 
-def _why_not(step: Step, row: Row | None) -> str:
+def _why_not(step: LadderStep, row: Row | None) -> str:
     if step.schedule is None:
         return "no\nkernel"
     return "not\ntimed" if row is None else row.status
@@ -257,7 +257,7 @@ def _share(value: float | None, of: float | None) -> float | None:
     return 100 * value / of if value and of else None
 
 
-def panel(sheet: Sheet, top: float, steps: Sequence[Step], compared: Beside) -> None:
+def panel(sheet: Sheet, top: float, steps: Sequence[LadderStep], compared: Beside) -> None:
     """Draws two series in percent, which differ by marker, fill and line."""
     axes = sheet.axes(LEFT, top, INSIDE, PANEL)
     series = (compared.ours, compared.text)
@@ -290,7 +290,7 @@ def series_lines() -> list[Artist]:
 # --- both ------------------------------------------------------------------------------------------------------
 
 
-def number(axes: Axes, steps: Sequence[Step]) -> None:
+def number(axes: Axes, steps: Sequence[LadderStep]) -> None:
     """Writes the steps' numbers below the axis, with their names where names have room."""
     names = [wrapped(step.name, INSIDE / len(steps) - 8, SMALL) for step in steps]
     fits = max(map(len, names)) <= NAME_LINES and len(steps) <= ONE_COLUMN
@@ -300,7 +300,7 @@ def number(axes: Axes, steps: Sequence[Step]) -> None:
     axes.tick_params(axis="x", length=0)
 
 
-def columns(steps: Sequence[Step]) -> list[list[str]]:
+def columns(steps: Sequence[LadderStep]) -> list[list[str]]:
     """Lists number, name and idea of each step, in one column or two."""
     count = 1 if len(steps) <= ONE_COLUMN else 2
     entries = [_entry(at, step, (WIDTH - 2 * MARGIN) / count - 8) for at, step in enumerate(steps, 1)]
@@ -308,7 +308,7 @@ def columns(steps: Sequence[Step]) -> list[list[str]]:
     return [[line for entry in entries[at : at + each] for line in entry] for at in range(0, len(entries), each)]
 
 
-def _entry(at: int, step: Step, width: float) -> list[str]:
+def _entry(at: int, step: LadderStep, width: float) -> list[str]:
     text, indent = f"{at}. {step.name}: {step.idea}", "     "
     if width_of(text, NORMAL) <= width:
         return [text]

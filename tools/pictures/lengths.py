@@ -29,10 +29,10 @@ ABOUT = (
 
 def draw(results: Path) -> Figure:
     """Draws the picture of the record in a folder."""
-    return of_rows(read(results / GRID), GRID)
+    return figure(read(results / GRID), GRID)
 
 
-def of_rows(rows: Sequence[CellRow], record: str) -> Figure:
+def figure(rows: Sequence[CellRow], record: str) -> Figure:
     """Draws the picture of the cells in groups that have several lengths."""
     rows = divided(rows)[0]
     panels = by_panel(rows)

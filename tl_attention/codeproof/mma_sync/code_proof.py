@@ -19,7 +19,7 @@ from tl_attention.codeproof.tiles.tiles import SIDE, Matrix, Tile
 from tl_attention.codeproof.verdict import Unsafe
 from tl_attention.kernels.mma_sync.dialect import Q_LOAD
 from tl_attention.kernels.mma_sync.resources import BUFFERS
-from tl_attention.program.events import AnyOrder, Event, Expected, Loop, Place
+from tl_attention.program.events import AnyOrder, Event, Expected, Place, Repeat
 from tl_attention.program.program import Operation
 from tl_attention.schedule.loop.table import whole
 
@@ -68,8 +68,8 @@ class MmaSyncProof(RowTileProof):
 
     # --- what a block does -------------------------------------------------------------------------------------
 
-    def expected(self, tile: RowTile, blocks: Any) -> Iterator[Expected | Loop]:
-        yield from self._load("Q", 0, tile.copied("Q"))
+    def expected(self, tile: RowTile, blocks: Any) -> Iterator[Expected | Repeat]:
+        yield from self._load("Q", 0, tile.copied_rows("Q"))
         yield from self.program.phases.events(blocks, lambda block, op: self._operation(op, block, tile))
         yield from self._stores(tile)
 
@@ -77,7 +77,7 @@ class MmaSyncProof(RowTileProof):
         name = whole(op.statement)
         if op.kind == "issue":
             buffer = name.removeprefix("load_").upper()
-            yield from self._load(buffer, block % self.program.buffers[op.statement], tile.copied(buffer, block))
+            yield from self._load(buffer, block % self.program.buffers[op.statement], tile.copied_rows(buffer, block))
         elif op.kind == "wait":
             yield Event("copies wait", value=op.outstanding)
         elif op.kind == "sync":
@@ -147,4 +147,4 @@ class MmaSyncProof(RowTileProof):
         of_output = self.pieces.head_dim // SIDE * OF_D
         for kind, registers in (("lse", 2),) * self.lse + (("output", of_output),):
             for i in range(self.pieces.products):
-                yield Event(kind, index=i * registers, place=tile.stored(kind, i * self.pieces.rows))
+                yield Event(kind, index=i * registers, place=tile.stored_rows(kind, i * self.pieces.rows))

@@ -26,8 +26,8 @@ KEEP_Q = "keep"
 Operand = tuple[str, int, dict[int, Matrix]]
 
 
-class Multiplied(NamedTuple):
-    """A Multiplied holds the operands A and B of one mma.sync, each (array, first register, matrices by register)."""
+class MmaOperands(NamedTuple):
+    """A MmaOperands holds the operands A and B of one mma.sync, each (array, first register, matrices by register)."""
 
     a: Operand
     b: Operand
@@ -76,7 +76,7 @@ class FragmentLayout:
         """Returns the matrix that a statement loads into each register, by the register's number."""
         return self._loaded[statement]
 
-    def multiplied(self, statement: str) -> dict[int, list[Multiplied]]:
+    def multiplied(self, statement: str) -> dict[int, list[MmaOperands]]:
         """Returns lists of a statement's products, by the first of the four accumulators to which they add."""
         return self._multiplied[statement]
 
@@ -99,24 +99,24 @@ class FragmentLayout:
     @cached_property
     def _loaded(self) -> dict[str, dict[int, Matrix]]:
         of = {"frag_q": self._of_q, "frag_k": self._of_k, "frag_v": self._of_v}
-        found = {
+        loads = {
             name: {at: matrix for step in self._steps(name) for at, matrix in of[whole(name)](chunk, step).items()}
             for name, chunk in self.fragments.chunks.items()
             if whole(name) in of
         }
         kept = Chunk(0, self.head_dim // DEPTH)
         every = {at: matrix for step in range(self.head_dim // DEPTH) for at, matrix in self._of_q(kept, step).items()}
-        return found | {KEEP_Q: every}
+        return loads | {KEEP_Q: every}
 
     @cached_property
-    def _multiplied(self) -> dict[str, dict[int, list[Multiplied]]]:
-        found: dict[str, dict[int, list[Multiplied]]] = {}
+    def _multiplied(self) -> dict[str, dict[int, list[MmaOperands]]]:
+        operands: dict[str, dict[int, list[MmaOperands]]] = {}
         for name, chunk in self.fragments.chunks.items():
             if whole(name) not in ("mma0", "mma1"):
                 continue
             of_scores = whole(name) == "mma0"
             columns = self.schedule.block_N if of_scores else self.head_dim
-            into = found[name] = {}
+            into = operands[name] = {}
             for step in self._steps(name):
                 b = self._of_k(chunk, step) if of_scores else self._of_v(chunk, step)
                 for i in range(self.products):
@@ -124,12 +124,12 @@ class FragmentLayout:
                     for j in range(columns // SIDE):
                         at = i * (columns // SIDE * OF_D) + j * OF_D
                         into.setdefault(at, []).append(
-                            Multiplied(
+                            MmaOperands(
                                 a if of_scores else self._of_p(chunk, step, i),
                                 _operand("K_local" if of_scores else "V_local", b, j * OF_B, OF_B),
                             )
                         )
-        return found
+        return operands
 
     def _steps(self, statement: str) -> range:
         """Returns the steps of a statement's chunk as a range from 0, or all steps if the statement is whole."""

@@ -14,11 +14,11 @@ from math import lcm
 from typing import Any
 
 from tl_attention.codeproof.pipelined.replay import OUTPUT, WAITS, Q, check_waits
-from tl_attention.codeproof.terms.comparison import Block
+from tl_attention.codeproof.terms.comparison import Nested
 from tl_attention.codeproof.tiles.row_tile_proof import RowTileProof
 from tl_attention.codeproof.tiles.row_tiles import RowTile
 from tl_attention.codeproof.tiles.tiles import Tile
-from tl_attention.program.events import Event, Expected, Loop
+from tl_attention.program.events import Event, Expected, Repeat
 from tl_attention.program.program import Operation
 
 
@@ -38,17 +38,17 @@ class PipelinedProof(RowTileProof):
             "V": Tile("V", schedule.block_N, variant.tile_dim_v, buffers["V"], of_tensor=variant.head_dim_v),
         }
 
-    def expected(self, tile: RowTile, blocks: Any) -> Iterator[Expected | Loop]:
-        yield Event("write", Q, place=tile.copied(Q))
+    def expected(self, tile: RowTile, blocks: Any) -> Iterator[Expected | Repeat]:
+        yield Event("write", Q, place=tile.copied_rows(Q))
         yield from self.program.phases.events(blocks, lambda block, op: self._operation(op, block, tile))
         if self.lse:
-            yield Event("lse", place=tile.stored("lse"))
+            yield Event("lse", place=tile.stored_rows("lse"))
         if any(descriptor.tensor == OUTPUT for descriptor in self.plan.descriptors):
             # The output goes through the buffer of Q.
             yield Event("write", Q, reads=((Q, 0, 0),))
-            yield Event("store", Q, reads=((Q, 0, 0),), place=tile.place())
+            yield Event("store", Q, reads=((Q, 0, 0),), place=tile.coordinates())
         else:
-            yield Event("output", place=tile.stored("output"))
+            yield Event("output", place=tile.stored_rows("output"))
 
     def _operation(self, op: Operation, block: Any, tile: RowTile) -> Iterator[Any]:
         """Yields the expected events of an operation, if that is to issue a load or the product of a loaded tile."""
@@ -59,7 +59,7 @@ class PipelinedProof(RowTileProof):
         ring = load.removeprefix("load_").upper()
         slot = block % self.program.buffers[load]
         if load == statement:
-            yield Event("load", ring, slot, place=tile.copied(ring, block))
+            yield Event("load", ring, slot, place=tile.copied_rows(ring, block))
             return
         if ring == "K":
             yield tile.mask(block, 0, self.rows)
@@ -67,25 +67,25 @@ class PipelinedProof(RowTileProof):
         # It adds to what its accumulators have, which is -inf where scores are hidden.
         yield Event("product", ring, slot, reads=reads, place=(1,))
 
-    def alone(self, event: Event | Block) -> bool:
+    def alone(self, event: Event | Nested) -> bool:
         return event.kind in WAITS
 
     def check_numbers(self, found: Sequence[Event]) -> None:
         check_waits(found)
 
-    def ordered(self, found: Iterable[Event | Block]) -> Iterator[Event | Block]:
+    def ordered(self, found: Iterable[Event | Nested]) -> Iterator[Event | Nested]:
         """Yields what a block does with all masks before a product of K merged into one, right before that product.
 
         The masks may stand anywhere behind the product before. Behind the last one they hide nothing.
         """
         masked = False
         for one in found:
-            if isinstance(one, Block):
+            if isinstance(one, Nested):
                 one = replace(one, inside=[*self.ordered(one.inside)])
             if isinstance(one, Event) and one.kind == "mask":
                 masked = True
                 continue
-            if masked and (isinstance(one, Block) or (one.kind == "product" and one.name == "K")):
+            if masked and (isinstance(one, Nested) or (one.kind == "product" and one.name == "K")):
                 yield Event("mask")
                 masked = False
             yield one

@@ -12,13 +12,13 @@ from collections.abc import Callable
 import numpy as np
 
 from tl_attention.codeproof.read.copies import COPY_CALLS, HAND_OVER, IN_GLOBAL
-from tl_attention.codeproof.read.declarations import Declared
+from tl_attention.codeproof.read.declarations import Declarations
 from tl_attention.codeproof.read.expression import Expression, arguments
-from tl_attention.codeproof.read.nodes import COUNTER, Made
+from tl_attention.codeproof.read.nodes import COUNTER, Effect
 from tl_attention.codeproof.read.products import PRODUCT_CALLS
-from tl_attention.codeproof.read.text import Call
-from tl_attention.codeproof.run.run import Run, nothing, plain, seen
-from tl_attention.codeproof.run.threads import Class, settled, some
+from tl_attention.codeproof.read.text import Form
+from tl_attention.codeproof.run.run import Run, no_effect, numbered_call, recorder
+from tl_attention.codeproof.run.threads import ThreadClass, any_nonzero, collapse
 from tl_attention.codeproof.verdict import Unsafe
 from tl_attention.problem.packed import FEW, TILE_WORDS, TILES_TOLD, TOLD_WORDS, TURNS_FROM
 from tl_attention.program.events import NAMED, TILE
@@ -27,7 +27,7 @@ from tl_attention.program.events import NAMED, TILE
 OWN_BLOCK = "tl::block_rank_in_cluster()"
 
 
-def _mbarrier(match: re.Match[str], declared: Declared) -> Made:
+def _mbarrier(match: re.Match[str], declared: Declarations) -> Effect:
     name, index, call, argument = match.groups()
     declared.barrier(name)
     kind = {"expect_transaction": "expect"}.get(call, call)
@@ -35,100 +35,100 @@ def _mbarrier(match: re.Match[str], declared: Declared) -> Made:
         raise SyntaxError(f"{call} of {name} with {argument or 'nothing'!r}")
     # An arrival is at the thread's own block unless it names another of the cluster.
     value = declared.expression(argument or (OWN_BLOCK if kind == "arrive" else "0"))
-    made = seen(kind, name, index=declared.expression(index), value=value)
+    made = recorder(kind, name, index=declared.expression(index), value=value)
     if (kind, name) != ("wait", f"{TILE}_full"):
         return made
 
-    def act(run: Run, threads: Class, line: int) -> None:
+    def act(run: Run, threads: ThreadClass, line: int) -> None:
         made.act(run, threads, line)
-        run.tiles.told(threads)
+        run.tiles.receive(threads)
 
-    return Made(act)
+    return Effect(act)
 
 
-def _named(kind: str) -> Callable[[re.Match[str], Declared], Made | None]:
-    def build(match: re.Match[str], declared: Declared) -> Made | None:
+def _named(kind: str) -> Callable[[re.Match[str], Declarations], Effect | None]:
+    def build(match: re.Match[str], declared: Declarations) -> Effect | None:
         given = [declared.expression(text) for text in arguments(match[1])]
-        return seen(kind, NAMED, index=given[0], value=given[1]) if len(given) == 2 else None
+        return recorder(kind, NAMED, index=given[0], value=given[1]) if len(given) == 2 else None
 
     return build
 
 
-def _exchange(match: re.Match[str], declared: Declared) -> Made | None:
-    """Returns the Made of an AllReduce among four lanes, None unless it updates one variable in registers."""
+def _exchange(match: re.Match[str], declared: Declarations) -> Effect | None:
+    """Returns the Effect of an AllReduce among four lanes, None unless it updates one variable in registers."""
     # All lanes of a warp must run it.
     if match[1] != match[3] or match[1] not in declared.registers:
         return None
-    return seen("exchange", value=int(match[2]))
+    return recorder("exchange", value=int(match[2]))
 
 
-def _draw(match: re.Match[str], declared: Declared) -> Made:
+def _draw(match: re.Match[str], declared: Declarations) -> Effect:
     name, place, counter, index, step, first = match.groups()
     declared.number(name)
     at, more = declared.expression(place), int(first)
 
-    def act(run: Run, threads: Class, line: int) -> None:
+    def act(run: Run, threads: ThreadClass, line: int) -> None:
         slot = run.value(at, threads)
-        run.see(threads, line, "take", name, index=slot)
+        run.record(threads, line, "take", name, index=slot)
         run.tiles.put(threads, name, 0, run.tiles.add(threads, counter, int(index), int(step)) + more)
 
-    return Made(act)
+    return Effect(act)
 
 
-def _drawn(match: re.Match[str], declared: Declared) -> Made | None:
+def _drawn(match: re.Match[str], declared: Declarations) -> Effect | None:
     variable, name, place = match.groups()
     if name not in declared.numbers:
         return None
     # Of each tile there is one number, or all of its entry.
     at, of_a_tile = declared.expression(place), 1 if declared.numbers[name] < TOLD_WORDS else TOLD_WORDS
 
-    def act(run: Run, threads: Class, line: int) -> None:
+    def act(run: Run, threads: ThreadClass, line: int) -> None:
         slot = run.value(at, threads)
-        run.see(threads, line, "read", name, index=slot // of_a_tile)
+        run.record(threads, line, "read", name, index=slot // of_a_tile)
         threads.names[variable] = run.tiles.get(threads, name, slot % of_a_tile)
 
-    return Made(act, frozenset({variable}))
+    return Effect(act, frozenset({variable}))
 
 
-def _count(match: re.Match[str], declared: Declared) -> Made:
+def _count(match: re.Match[str], declared: Declarations) -> Effect:
     variable, counter, index, step, last = match.groups()
 
-    def act(run: Run, threads: Class, line: int) -> None:
-        found = run.tiles.add(threads, counter, int(index), int(step))
-        threads.names[variable] = run.arithmetic["equal"](found, int(last)) * 1
+    def act(run: Run, threads: ThreadClass, line: int) -> None:
+        before = run.tiles.add(threads, counter, int(index), int(step))
+        threads.names[variable] = run.arithmetic["equal"](before, int(last)) * 1
 
-    return Made(act, frozenset({variable}))
+    return Effect(act, frozenset({variable}))
 
 
-def _reset(match: re.Match[str], declared: Declared) -> Made | None:
+def _reset(match: re.Match[str], declared: Declarations) -> Effect | None:
     counter, index, value = match.groups()
     if counter in declared.registers:
         return None
-    return Made(lambda run, threads, line: run.tiles.set(threads, counter, int(index), int(value)))
+    return Effect(lambda run, threads, line: run.tiles.set(threads, counter, int(index), int(value)))
 
 
-def _listed(match: re.Match[str], declared: Declared) -> Made | None:
-    """Returns the Made that sets a variable to a number that stands before the list's entries."""
+def _listed(match: re.Match[str], declared: Declarations) -> Effect | None:
+    """Returns the Effect that sets a variable to a number that stands before the list's entries."""
     # The number of tiles, of those of sequences of few queries, or the first of the heads that take turns.
     variable, word = match[1], int(match[2])
 
-    def act(run: Run, threads: Class, line: int) -> None:
-        listed, blocks = run.tiles.listed(threads), run.threads.place[threads.threads]
-        found = {0: listed.count, FEW: listed.few, TURNS_FROM: listed.turns_from}[word]
-        threads.names[variable] = settled(found(blocks))
+    def act(run: Run, threads: ThreadClass, line: int) -> None:
+        listed, blocks = run.tiles.tile_list(threads), run.threads.place[threads.threads]
+        read = {0: listed.count, FEW: listed.few, TURNS_FROM: listed.turns_from}[word]
+        threads.names[variable] = collapse(read(blocks))
 
-    return Made(act, frozenset({variable}))
+    return Effect(act, frozenset({variable}))
 
 
-def _slot(text: str, declared: Declared) -> tuple[str, Expression]:
+def _slot(text: str, declared: Declarations) -> tuple[str, Expression]:
     match = IN_GLOBAL.match(text)
     if not match or declared.numbers.get(match[1]) != TILES_TOLD * TOLD_WORDS:
         raise SyntaxError(f"{text[:80]!r} is no place for a tile's entry")
     return match[1], declared.expression(match[2])
 
 
-def _hand_over(match: re.Match[str], declared: Declared) -> Made:
-    """Returns the Made that puts a tile's entry, and its head, into shared memory, once for each warp."""
+def _hand_over(match: re.Match[str], declared: Declarations) -> Effect:
+    """Returns the Effect that puts a tile's entry, and its head, into shared memory, once for each warp."""
     given = arguments(match[1])
     source = IN_GLOBAL.match(given[1]) if len(given) == 3 else None
     if not source or source[1] != "Tiles":
@@ -136,81 +136,81 @@ def _hand_over(match: re.Match[str], declared: Declared) -> Made:
     name, place = _slot(given[0], declared)
     entry, head = (declared.expression(text) for text in (source[2], given[2]))
 
-    def act(run: Run, threads: Class, line: int) -> None:
+    def act(run: Run, threads: ThreadClass, line: int) -> None:
         values = (run.value(expression, threads) for expression in (place, entry, head))
-        leaders, (at, word, of_head) = run.tiles.of_warps(threads, *values)
-        if some(at % TOLD_WORDS) or some(word % TILE_WORDS):
+        leaders, (at, word, of_head) = run.tiles.leaders(threads, *values)
+        if any_nonzero(at % TOLD_WORDS) or any_nonzero(word % TILE_WORDS):
             raise Unsafe(f"line {line + 1} hands over what is no entry of the list, or where none belongs")
-        words = run.tiles.listed(threads).words(run.threads.place[leaders.threads], word // TILE_WORDS - 1)
-        run.see(threads, line, HAND_OVER, name, index=run.value(place, threads) // TOLD_WORDS)
+        words = run.tiles.tile_list(threads).words(run.threads.place[leaders.threads], word // TILE_WORDS - 1)
+        run.record(threads, line, HAND_OVER, name, index=run.value(place, threads) // TOLD_WORDS)
         for index, value in enumerate((*words, of_head)):
             run.tiles.put(leaders, name, index, value)
 
-    return Made(act)
+    return Effect(act)
 
 
-def _hand_over_none(match: re.Match[str], declared: Declared) -> Made:
+def _hand_over_none(match: re.Match[str], declared: Declarations) -> Effect:
     name, place = _slot(match[1], declared)
 
-    def act(run: Run, threads: Class, line: int) -> None:
-        leaders, (at,) = run.tiles.of_warps(threads, run.value(place, threads))
-        if some(at % TOLD_WORDS):
+    def act(run: Run, threads: ThreadClass, line: int) -> None:
+        leaders, (at,) = run.tiles.leaders(threads, run.value(place, threads))
+        if any_nonzero(at % TOLD_WORDS):
             raise Unsafe(f"line {line + 1} hands over no tile where no entry belongs")
-        run.see(threads, line, HAND_OVER, name, index=run.value(place, threads) // TOLD_WORDS)
+        run.record(threads, line, HAND_OVER, name, index=run.value(place, threads) // TOLD_WORDS)
         for index in range(TOLD_WORDS):
             run.tiles.put(leaders, name, index, -1)
 
-    return Made(act)
+    return Effect(act)
 
 
-def _draw_number(match: re.Match[str], declared: Declared) -> Made:
-    """Returns the Made that sets a variable to a number from the counter, plus another, once for each warp."""
+def _draw_number(match: re.Match[str], declared: Declarations) -> Effect:
+    """Returns the Effect that sets a variable to a number from the counter, plus another, once for each warp."""
     variable, counter, index, first = match.groups()
 
-    def act(run: Run, threads: Class, line: int) -> None:
-        leaders, _ = run.tiles.of_warps(threads)
-        found = run.tiles.add(leaders, counter, int(index), 1) + int(first)
+    def act(run: Run, threads: ThreadClass, line: int) -> None:
+        leaders, _ = run.tiles.leaders(threads)
+        number = run.tiles.add(leaders, counter, int(index), 1) + int(first)
         lanes = run.threads.lanes
-        threads.names[variable] = settled(np.repeat(found, lanes)) if isinstance(found, np.ndarray) else found
+        threads.names[variable] = collapse(np.repeat(number, lanes)) if isinstance(number, np.ndarray) else number
 
-    return Made(act, frozenset({variable}))
+    return Effect(act, frozenset({variable}))
 
 
 CALLS = (
     # cudaGridDependencySynchronize();
-    Call(
+    Form(
         COUNTER,
         re.compile(r"cudaGridDependencySynchronize\(\);$"),
-        lambda match, declared: Made(lambda run, threads, line: run.tiles.ended(threads)),
+        lambda match, declared: Effect(lambda run, threads, line: run.tiles.wait_for_list(threads)),
     ),
     # cudaTriggerProgrammaticLaunchCompletion();
-    Call(COUNTER, re.compile(r"cudaTriggerProgrammaticLaunchCompletion\(\);$"), nothing),
+    Form(COUNTER, re.compile(r"cudaTriggerProgrammaticLaunchCompletion\(\);$"), no_effect),
     # row_tiles = Tiles[0];
-    Call(COUNTER, re.compile(rf"(\w+) = Tiles\[(0|{FEW}|{TURNS_FROM})\];$"), _listed),
+    Form(COUNTER, re.compile(rf"(\w+) = Tiles\[(0|{FEW}|{TURNS_FROM})\];$"), _listed),
     # tl_attention_hand_over((&(next_tile[((turn_2 & 3) * 9)])), (&(Tiles[...])), head);
-    Call(COUNTER, re.compile(r"tl_attention_hand_over\((.+)\);$"), _hand_over),
+    Form(COUNTER, re.compile(r"tl_attention_hand_over\((.+)\);$"), _hand_over),
     # tl_attention_hand_over_none((&(next_tile[0])));
-    Call(COUNTER, re.compile(r"tl_attention_hand_over_none\((.+)\);$"), _hand_over_none),
+    Form(COUNTER, re.compile(r"tl_attention_hand_over_none\((.+)\);$"), _hand_over_none),
     # number = tl_attention_draw((&(TileCounter[0])), 132);
-    Call(COUNTER, re.compile(r"(\w+) = tl_attention_draw\(\(&\((\w+)\[(\d+)\]\)\), (\d+)\);$"), _draw_number),
+    Form(COUNTER, re.compile(r"(\w+) = tl_attention_draw\(\(&\((\w+)\[(\d+)\]\)\), (\d+)\);$"), _draw_number),
     # K_full[((base_2 + j) & 1)].wait(((((base_2 + j) & 3) >> 1) ^ 1));     Q_full[0].init(32);
     # K_empty[(base_3 & 1)].arrive();    K_empty[(base_3 & 1)].arrive(rank);    V_full[0].expect_transaction(32768);
-    Call(
+    Form(
         "mbarrier",
         re.compile(r"(\w+_(?:full|empty))\[(.+)\]\.(init|wait|arrive|expect_transaction)\((.*)\);$"),
         _mbarrier,
     ),
-    plain("init fence")(r"tl::fence_barrier_init\(\);$"),
-    plain("sync")(r"__syncthreads\(\);$"),
-    plain("cluster sync")(r"tl::cluster_sync\(\);$"),
+    numbered_call("init fence")(r"tl::fence_barrier_init\(\);$"),
+    numbered_call("sync")(r"__syncthreads\(\);$"),
+    numbered_call("cluster sync")(r"tl::cluster_sync\(\);$"),
     # tl::__sync_thread_partial((wg_2 + 1), 256);    tl::__named_barrier_arrive((2 - wg_2), 256);
-    Call("named barrier", re.compile(r"tl::__sync_thread_partial\((.+)\);$"), _named("sync")),
-    Call("named barrier", re.compile(r"tl::__named_barrier_arrive\((.+)\);$"), _named("signal")),
-    plain("fence")(r"tl::fence_proxy_async\(\);$"),
-    plain("fewer registers")(r"tl::warpgroup_reg_dealloc<(\d+)>\(\);$"),
-    plain("more registers")(r"tl::warpgroup_reg_alloc<(\d+)>\(\);$"),
+    Form("named barrier", re.compile(r"tl::__sync_thread_partial\((.+)\);$"), _named("sync")),
+    Form("named barrier", re.compile(r"tl::__named_barrier_arrive\((.+)\);$"), _named("signal")),
+    numbered_call("fence")(r"tl::fence_proxy_async\(\);$"),
+    numbered_call("fewer registers")(r"tl::warpgroup_reg_dealloc<(\d+)>\(\);$"),
+    numbered_call("more registers")(r"tl::warpgroup_reg_alloc<(\d+)>\(\);$"),
     # scores_max[i_5] = tl::AllReduce<tl::MaxOp, 4, 1, 0, tl::NamedBarrier<128>>::run(scores_max[i_5]);
-    Call(
+    Form(
         "exchange, numbers: arithmetic",
         re.compile(
             r"(\w+)\[\w+\] = tl::AllReduce<tl::(?:Max|Sum)Op, 4, 1, 0, tl::NamedBarrier<(\d+)>>::run\((\w+)\[\w+\]\);$"
@@ -218,15 +218,15 @@ CALLS = (
         _exchange,
     ),
     # tl::prefetch_tma_descriptor(K_desc);
-    Call("prefetch", re.compile(r"tl::prefetch_tma_descriptor\((\w+_desc)\);$"), nothing),
+    Form("prefetch", re.compile(r"tl::prefetch_tma_descriptor\((\w+_desc)\);$"), no_effect),
     # next_tile[(turn & 1)] = (AtomicAddRet((&(TileCounter[0])), 1) + 132);
-    Call(COUNTER, re.compile(r"(\w+)\[(.+)\] = \(AtomicAddRet\(\(&\((\w+)\[(\d+)\]\)\), (\d+)\) \+ (\d+)\);$"), _draw),
+    Form(COUNTER, re.compile(r"(\w+)\[(.+)\] = \(AtomicAddRet\(\(&\((\w+)\[(\d+)\]\)\), (\d+)\) \+ (\d+)\);$"), _draw),
     # tile = next_tile[(turn & 1)];
-    Call(COUNTER, re.compile(r"(\w+) = (\w+)\[(.+)\];$"), _drawn),
+    Form(COUNTER, re.compile(r"(\w+) = (\w+)\[(.+)\];$"), _drawn),
     # bool if_condition = (AtomicAddRet((&(TileCounter[1])), 1) == 131);
-    Call(COUNTER, re.compile(r"bool (\w+) = \(AtomicAddRet\(\(&\((\w+)\[(\d+)\]\)\), (\d+)\) == (\d+)\);$"), _count),
+    Form(COUNTER, re.compile(r"bool (\w+) = \(AtomicAddRet\(\(&\((\w+)\[(\d+)\]\)\), (\d+)\) == (\d+)\);$"), _count),
     # TileCounter[0] = 0;
-    Call(COUNTER, re.compile(r"(\w+)\[(\d+)\] = (\d+);$"), _reset),
+    Form(COUNTER, re.compile(r"(\w+)\[(\d+)\] = (\d+);$"), _reset),
     *COPY_CALLS,
     *PRODUCT_CALLS,
 )

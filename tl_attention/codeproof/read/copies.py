@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from tl_attention.codeproof.read.declarations import Declared
+from tl_attention.codeproof.read.declarations import Declarations
 from tl_attention.codeproof.read.expression import Expression, arguments
-from tl_attention.codeproof.read.nodes import PER_HEAD, Made
-from tl_attention.codeproof.read.text import Call
-from tl_attention.codeproof.run.run import ZEROS, Run, plain, seen
-from tl_attention.codeproof.run.threads import Class
+from tl_attention.codeproof.read.nodes import PER_HEAD, Effect
+from tl_attention.codeproof.read.text import Form
+from tl_attention.codeproof.run.run import ZEROS, Run, numbered_call, recorder
+from tl_attention.codeproof.run.threads import ThreadClass
 from tl_attention.codeproof.tiles.tensors import RAGGED_ROWS
 from tl_attention.problem.features import INPUTS
 from tl_attention.problem.shape import DTYPE_BYTES
@@ -39,7 +39,7 @@ DTYPES = {"true": "bfloat16", "false": "float16"}
 REGISTERS = re.compile(r"(?:(\w+)|\(&\((\w+)\[(\d+)\]\)\))$")
 
 
-def shared_address(text: str, declared: Declared) -> tuple[str, Expression]:
+def shared_address(text: str, declared: Declarations) -> tuple[str, Expression]:
     """Parses a C address in shared memory into (buffer, element); raises SyntaxError for any other text."""
     match = IN_SHARED.match(text)
     if not match:
@@ -47,7 +47,7 @@ def shared_address(text: str, declared: Declared) -> tuple[str, Expression]:
     return declared.buffer(match[2]), declared.expression(match[3])
 
 
-def _place(texts: Sequence[str], declared: Declared) -> dict[str, Expression]:
+def _place(texts: Sequence[str], declared: Declarations) -> dict[str, Expression]:
     """Parses the coordinates of a TMA box, and returns the expressions by name, as column, row, head and batch."""
     given = [declared.expression(text) for text in texts]
     if len(given) == 4:
@@ -61,7 +61,7 @@ def _place(texts: Sequence[str], declared: Declared) -> dict[str, Expression]:
     return {"column": column, "row": of_all, "head": head, "batch": end}
 
 
-def _tma_load(match: re.Match[str], declared: Declared) -> Made:
+def _tma_load(match: re.Match[str], declared: Declarations) -> Effect:
     descriptor, barrier, address, *rest = arguments(match[2])
     full, (buffer, element) = BARRIER.match(barrier), shared_address(address, declared)
     to = MASK.match(rest.pop(0)) if match[1] else None
@@ -71,98 +71,98 @@ def _tma_load(match: re.Match[str], declared: Declared) -> Made:
     place = _place(rest, declared)
 
     blocks = int(to[1]) if to else None
-    return seen(
+    return recorder(
         "tma load", buffer, index=at, element=element, barrier=name, descriptor=descriptor, blocks=blocks, **place
     )
 
 
-def _tma_store(match: re.Match[str], declared: Declared) -> Made:
+def _tma_store(match: re.Match[str], declared: Declarations) -> Effect:
     descriptor, address, *rest = arguments(match[1])
     buffer, element = shared_address(address, declared)
-    return seen("tma store", buffer, element=element, descriptor=descriptor, **_place(rest, declared))
+    return recorder("tma store", buffer, element=element, descriptor=descriptor, **_place(rest, declared))
 
 
-def _cp_async(match: re.Match[str], declared: Declared) -> Made:
+def _cp_async(match: re.Match[str], declared: Declarations) -> Effect:
     given = arguments(match[3])
     (buffer, element), source = shared_address(given[0], declared), IN_GLOBAL.match(given[1])
     if not source or len(given) != (3 if match[1] else 2):
         raise SyntaxError(f"a copy of a form that is not known: {match.string[:80]!r}")
     origin, inside = declared.expression(source[2]), declared.expression(given[2] if match[1] else "1")
     elements = int(match[2]) // DTYPE_BYTES
-    return seen("copy", buffer, element=element, tensor=source[1], source=origin, inside=inside, elements=elements)
+    return recorder("copy", buffer, element=element, tensor=source[1], source=origin, inside=inside, elements=elements)
 
 
-def _fetch(match: re.Match[str], declared: Declared) -> Made | None:
-    """Returns the Made that keeps, as a variable's value, where in global memory a line loads it, None for no load."""
+def _fetch(match: re.Match[str], declared: Declarations) -> Effect | None:
+    """Returns the Effect that notes, as a variable's value, where in global memory a line loads it; None for others."""
     variable, words, tensor, place = match.groups()
     if variable not in declared.registers or tensor in declared.registers:
         return None
     source = declared.expression(place)
 
-    def act(run: Run, threads: Class, line: int) -> None:
+    def act(run: Run, threads: ThreadClass, line: int) -> None:
         threads.names[variable] = run.value(source, threads)
         run.fetched[variable] = (tensor, ELEMENTS[words])
         run.inside.pop(variable, None)
 
-    return Made(act, frozenset({variable}))
+    return Effect(act, frozenset({variable}))
 
 
-def _zeros(match: re.Match[str], declared: Declared) -> Made | None:
+def _zeros(match: re.Match[str], declared: Declarations) -> Effect | None:
     variable = match[1]
 
-    def act(run: Run, threads: Class, line: int) -> None:
+    def act(run: Run, threads: ThreadClass, line: int) -> None:
         threads.names[variable] = ZEROS
 
-    return Made(act, frozenset({variable}))
+    return Effect(act, frozenset({variable}))
 
 
-def _write(match: re.Match[str], declared: Declared) -> Made | None:
+def _write(match: re.Match[str], declared: Declarations) -> Effect | None:
     words, buffer, place, value = match.groups()
     declared.buffer(buffer)
     element, variable = declared.expression(place), value.strip()
     if not declared.pure(value):
         raise SyntaxError(f"{value[:80]!r} is nothing that is known")
 
-    def act(run: Run, threads: Class, line: int) -> None:
+    def act(run: Run, threads: ThreadClass, line: int) -> None:
         tensor, elements = run.fetched.get(variable, ("", ELEMENTS[words]))
         source = threads.names[variable] if tensor else 0
         known = {"inside": run.inside[variable]} if variable in run.inside else {}
-        run.see(
+        run.record(
             threads, line, "write", buffer, element=run.value(element, threads), tensor=tensor, source=source,
             elements=elements, **known,
         )  # fmt: skip
 
-    return Made(act)
+    return Effect(act)
 
 
-def _copy_by_hand(match: re.Match[str], declared: Declared) -> Made:
+def _copy_by_hand(match: re.Match[str], declared: Declarations) -> Effect:
     words, buffer, place, tensor, origin = match.groups()
     declared.buffer(buffer)
     element, source = declared.expression(place), declared.expression(origin)
-    return seen("write", buffer, element=element, tensor=tensor, source=source, elements=ELEMENTS[words])
+    return recorder("write", buffer, element=element, tensor=tensor, source=source, elements=ELEMENTS[words])
 
 
-def _stmatrix(match: re.Match[str], declared: Declared) -> Made:
+def _stmatrix(match: re.Match[str], declared: Declarations) -> Effect:
     address, *registers = arguments(match[1])
     buffer, element = shared_address(address, declared)
     if len(registers) != 4 or not all(map(declared.pure, registers)):
         raise SyntaxError(f"an stmatrix of a form that is not known: {match.string[:80]!r}")
     # A lane gives the address of a row of 8 of one of four matrices.
-    return seen("write", buffer, element=element, tensor="", source=0, elements=8)
+    return recorder("write", buffer, element=element, tensor="", source=0, elements=8)
 
 
-def _read(match: re.Match[str], declared: Declared) -> Made | None:
+def _read(match: re.Match[str], declared: Declarations) -> Effect | None:
     target, words, buffer, place = match.groups()
     element = declared.expression(place)
     declared.register(target), declared.buffer(buffer)
-    return seen("read", buffer, element=element, elements=ELEMENTS[words])
+    return recorder("read", buffer, element=element, elements=ELEMENTS[words])
 
 
-def _output(match: re.Match[str], declared: Declared) -> Made | None:
+def _output(match: re.Match[str], declared: Declarations) -> Effect | None:
     words, tensor, place, value = match.groups()
     if tensor in declared.registers or not declared.pure(value):
         return None
-    return seen("output", tensor, element=declared.expression(place), elements=ELEMENTS[words])
+    return recorder("output", tensor, element=declared.expression(place), elements=ELEMENTS[words])
 
 
 def registers_from(text: str) -> tuple[str, int]:
@@ -173,65 +173,65 @@ def registers_from(text: str) -> tuple[str, int]:
     return match[1] or match[2], int(match[3] or 0)
 
 
-def _vector_output(match: re.Match[str], declared: Declared) -> Made:
+def _vector_output(match: re.Match[str], declared: Declarations) -> Effect:
     bounded, head_dim, dtype, given, tensor, place, rest = match.groups()
     # Contiguous rows are head_dim apart, which the device function is made for.
     rows, apart = [*arguments(rest), head_dim][:2]
     element, bound, stride = declared.expression(place), declared.expression(rows), declared.expression(apart)
     registers, index = registers_from(given)
     declared.register(registers)
-    return seen(
+    return recorder(
         "rows of output", tensor, element=element, head_dim=int(head_dim), dtype=DTYPES[dtype], registers=registers,
         index=index, rows=bound, row_stride=stride, bounded=bool(bounded), heads=ONE_HEAD,
     )  # fmt: skip
 
 
-def _output_of_heads(match: re.Match[str], declared: Declared) -> Made:
-    """Returns the Made of a store of rows of several heads, which the device function knows; fp32 for parts."""
+def _output_of_heads(match: re.Match[str], declared: Declarations) -> Effect:
+    """Returns the Effect of a store of rows of several heads, which the device function knows; fp32 for parts."""
     dtype, *sizes, given, tensor, place, rest = match.groups()
     columns, *heads = map(int, sizes)
     rows, row_stride, head_stride = (declared.expression(text) for text in arguments(rest))
     registers, index = registers_from(given)
     declared.register(registers)
-    return seen(
+    return recorder(
         "rows of output", tensor, element=declared.expression(place), head_dim=columns,
         dtype=DTYPES[dtype] if dtype else "float32", registers=registers, index=index, rows=rows, row_stride=row_stride,
         bounded=False, heads=tuple(heads), head_stride=head_stride,
     )  # fmt: skip
 
 
-def _part_output(match: re.Match[str], declared: Declared) -> Made:
+def _part_output(match: re.Match[str], declared: Declarations) -> Effect:
     columns, given, tensor, place, rows = match.groups()
     registers, index = registers_from(given)
     declared.register(registers)
-    return seen(
+    return recorder(
         "rows of output", tensor, element=declared.expression(place), head_dim=int(columns), dtype="float32",
         registers=registers, index=index, rows=declared.expression(rows),
         row_stride=declared.expression(columns), bounded=False, heads=ONE_HEAD,
     )  # fmt: skip
 
 
-def _lse(match: re.Match[str], declared: Declared) -> Made:
-    """Returns the Made of a call that stores the LSE, with place and bound; raises SyntaxError for other forms."""
+def _lse(match: re.Match[str], declared: Declarations) -> Effect:
+    """Returns the Effect of a call that stores the LSE, with place and bound; raises SyntaxError for other forms."""
     # The bound is how many rows there may be. That each row is stored once, by one lane, is in the text of the device
     # function. Which registers the function is given, and the scale, are for the numbers to show.
     given, heads = arguments(match[3]), tuple(map(int, match.groups()[:2])) if match[1] else ONE_HEAD
     place = IN_GLOBAL.match(given[3]) if len(given) == 6 + (heads != ONE_HEAD) and given[5] == OWN else None
     of_rows = [registers_from(text) for text in given[:2]]
     index = of_rows[0][1]
-    there = all(
+    is_plain = all(
         at == index and LSE_BYTES // LSE_ROWS * at + LSE_BYTES <= declared.registers.get(name, 0)
         for name, at in of_rows
     )
-    if not place or place[1] in declared.registers or not there or not declared.pure(given[2]):
+    if not place or place[1] in declared.registers or not is_plain or not declared.pure(given[2]):
         raise SyntaxError(f"a store of logarithms of a form that is not known: {match.string[:80]!r}")
     element, rows = declared.expression(place[2]), declared.expression(given[4])
     apart = {"head_stride": declared.expression(given[6])} if heads != ONE_HEAD else {}
-    return seen("rows of lse", place[1], element=element, rows=rows, index=index, heads=heads, **apart)
+    return recorder("rows of lse", place[1], element=element, rows=rows, index=index, heads=heads, **apart)
 
 
-def _put(match: re.Match[str], declared: Declared) -> Made:
-    """Returns the Made of a call that stores columns of P in shared memory; raises SyntaxError for other forms."""
+def _put(match: re.Match[str], declared: Declarations) -> Effect:
+    """Returns the Effect of a call that stores columns of P in shared memory; raises SyntaxError for other forms."""
     # It keeps the place, the columns and the width of the tile. That a warp puts its own 16 rows where a product reads
     # them, each once, is in the text of the device function, as is the conversion. Which registers go there is for the
     # numbers to show.
@@ -241,26 +241,26 @@ def _put(match: re.Match[str], declared: Declared) -> Made:
     if not place or declared.registers.get(registers) != 4 * columns // 2:
         raise SyntaxError(f"a store of P of a form that is not known: {match.string[:80]!r}")
     buffer, element = declared.buffer(place[2]), declared.expression(place[3])
-    return seen(PUT, buffer, element=element, form=(columns, DTYPES[match[4]], registers), columns=(first, end))
+    return recorder(PUT, buffer, element=element, form=(columns, DTYPES[match[4]], registers), columns=(first, end))
 
 
-def _clear(match: re.Match[str], declared: Declared) -> Made:
-    """Returns the Made of a warp's call that sets rows of a tile to 0, from one on; which they are is in its text."""
+def _clear(match: re.Match[str], declared: Declarations) -> Effect:
+    """Returns the Effect of a warp's call that sets rows of a tile to 0, from one on; which they are is in its text."""
     buffer, element = shared_address(match[3], declared)
-    return seen(CLEAR, buffer, element=element, form=(int(match[1]), int(match[2])))
+    return recorder(CLEAR, buffer, element=element, form=(int(match[1]), int(match[2])))
 
 
-def _of_head(match: re.Match[str], declared: Declared) -> Made:
+def _of_head(match: re.Match[str], declared: Declarations) -> Effect:
     declared.register(match[1])
-    return seen(PER_HEAD, match[2], value=declared.expression(match[3]), heads=ONE_HEAD)
+    return recorder(PER_HEAD, match[2], value=declared.expression(match[3]), heads=ONE_HEAD)
 
 
-def _of_heads(match: re.Match[str], declared: Declared) -> Made:
-    """Returns the Made of a read of a number for each of a thread's two rows, of several heads from one on."""
+def _of_heads(match: re.Match[str], declared: Declarations) -> Effect:
+    """Returns the Effect of a read of a number for each of a thread's two rows, of several heads from one on."""
     if declared.registers.get(match[3]) != LSE_BYTES:
         raise SyntaxError(f"numbers of heads of a form that is not known: {match.string[:80]!r}")
     heads = int(match[1]), int(match[2])
-    return seen(PER_HEAD, match[4], value=declared.expression(match[5]), heads=heads)
+    return recorder(PER_HEAD, match[4], value=declared.expression(match[5]), heads=heads)
 
 
 # These kinds are read for the place in memory. Which of a thread's registers is moved, or what zeros are, is for the
@@ -269,20 +269,20 @@ WRITE, READ, OUTPUT, FETCH = (f"{kind}, numbers: registers" for kind in ("write"
 COPY_CALLS = (
     # tl::tma_load(K_desc, K_full[0], (&(((half_t*)K_shared)[(i * 8192)])), (i * 64), (j * 128), head_2, bz_2);
     # tl::tma_load_multicast(K_desc, K_full[0], (&(((half_t*)K_shared)[(i * 8192)])), (uint16_t)(3), (i * 64), ...);
-    Call("tma load", re.compile(r"tl::tma_load(_multicast)?\((.+)\);$"), _tma_load),
+    Form("tma load", re.compile(r"tl::tma_load(_multicast)?\((.+)\);$"), _tma_load),
     # tl::tma_store(Output_desc, (&(((half_t*)Q_shared)[(i * 4096)])), (i * 64), first_row_3, head_3, bz_3);
-    Call("tma store", re.compile(r"tl::tma_store\((.+)\);$"), _tma_store),
-    plain("commit store")(r"tl::tma_store_arrive\(\);$"),
-    plain("stored")(r"tl::tma_store_wait<(\d+), true>\(\);$"),
+    Form("tma store", re.compile(r"tl::tma_store\((.+)\);$"), _tma_store),
+    numbered_call("commit store")(r"tl::tma_store_arrive\(\);$"),
+    numbered_call("stored")(r"tl::tma_store_wait<(\d+), true>\(\);$"),
     # tl::cp_async_gs<16>((&(((half_t*)K_shared)[...])), (&(K[...])));
     # tl::cp_async_gs_conditional<16>((&(((half_t*)K_shared)[...])), (&(K[...])), (... < seq_kv));
-    Call("copy", re.compile(r"tl::cp_async_gs(_conditional)?<(4|8|16)>\((.+)\);$"), _cp_async),
-    plain("commit copies")(r"tl::cp_async_commit\(\);$"),
-    plain("copies wait")(r"tl::cp_async_wait<(\d+)>\(\);$"),
+    Form("copy", re.compile(r"tl::cp_async_gs(_conditional)?<(4|8|16)>\((.+)\);$"), _cp_async),
+    numbered_call("commit copies")(r"tl::cp_async_commit\(\);$"),
+    numbered_call("copies wait")(r"tl::cp_async_wait<(\d+)>\(\);$"),
     # condval = *(uint4*)(Q + (...));
-    Call(FETCH, re.compile(r"(\w+) = \*\((uint\d)\*\)\((\w+) \+ (.+)\);$"), _fetch),
+    Form(FETCH, re.compile(r"(\w+) = \*\((uint\d)\*\)\((\w+) \+ (.+)\);$"), _fetch),
     # condval = make_uint4(__pack_half2(broadcast_var, broadcast_var), ...);
-    Call(
+    Form(
         FETCH,
         re.compile(
             r"(\w+) = make_uint[24]\((?:__pack_\w+\(broadcast_var(?:_\d+)?, broadcast_var(?:_\d+)?\)(?:, )?)+\);$"
@@ -290,17 +290,17 @@ COPY_CALLS = (
         _zeros,
     ),
     # *(uint4*)(((half_t*)Q_shared) + (...)) = *(uint4*)(Q + (...));
-    Call(WRITE, re.compile(rf"\*\((uint4)\*\){SHARED} = \*\(uint4\*\)\(([A-Z]\w*) \+ (.+)\);$"), _copy_by_hand),
+    Form(WRITE, re.compile(rf"\*\((uint4)\*\){SHARED} = \*\(uint4\*\)\(([A-Z]\w*) \+ (.+)\);$"), _copy_by_hand),
     # *(uint4*)(((half_t*)Q_shared) + (...)) = condval;
-    Call(WRITE, re.compile(rf"\*\((uint\d)\*\){SHARED} = (.+);$"), _write),
-    Call(WRITE, re.compile(r"tl::ptx_stmatrix_m8n8_x4\((.+)\);$"), _stmatrix),
+    Form(WRITE, re.compile(rf"\*\((uint\d)\*\){SHARED} = (.+);$"), _write),
+    Form(WRITE, re.compile(r"tl::ptx_stmatrix_m8n8_x4\((.+)\);$"), _stmatrix),
     # *(uint1*)(Q_local + (i_4 * 2)) = *(uint1*)(((half_t*)Q_shared) + (...));
-    Call(READ, re.compile(rf"\*\(\w+\*\)\((\w+) \+ [^=]+\) = \*\((uint\d)\*\){SHARED};$"), _read),
+    Form(READ, re.compile(rf"\*\(\w+\*\)\((\w+) \+ [^=]+\) = \*\((uint\d)\*\){SHARED};$"), _read),
     # *(uint1*)(Output + (...)) = *(uint1*)(Output_local_cast + 0);
-    Call(OUTPUT, re.compile(r"\*\((uint\d)\*\)\((\w+) \+ (.+?)\) = (.+);$"), _output),
+    Form(OUTPUT, re.compile(r"\*\((uint\d)\*\)\((\w+) \+ (.+?)\) = (.+);$"), _output),
     # tl_attention_store<128, false>(acc_o, (&(Output[...])), (seq_q - first_row_3));    ..., Output_row_stride);
     # tl_attention_store<128, false>((&(acc_o[64])), ...    tl_attention_store_columns<104, ...
-    Call(
+    Form(
         OUTPUT,
         re.compile(
             r"tl_attention_store(_columns)?<(\d+), (true|false)>\((\w+|\(&\(\w+\[\d+\]\)\)), \(&\((\w+)\[(.+)\]\)\), (.+)\);$"
@@ -308,7 +308,7 @@ COPY_CALLS = (
         _vector_output,
     ),
     # tl_attention_store_part<128>(acc_o, (&(Output[...])), (seq_q - first_row_3));
-    Call(
+    Form(
         OUTPUT,
         re.compile(r"tl_attention_store_part<(\d+)>\((\w+|\(&\(\w+\[\d+\]\)\)), \(&\((\w+)\[(.+)\]\)\), (.+)\);$"),
         _part_output,
@@ -316,10 +316,10 @@ COPY_CALLS = (
     # tl_attention_store_lse(scores_max, denominator, (softmax_scale * ...), (&(LSE[...])), (seq_q - ...), ...);
     # tl_attention_store_lse((&(scores_max[2])), (&(denominator[2])), ...
     # tl_attention_store_lse_of<4, 16>(scores_max, ..., ((int)threadIdx.x), seq_q);
-    Call(OUTPUT, re.compile(r"tl_attention_store_lse(?:_of<(\d+), (\d+)>)?\((.+)\);$"), _lse),
+    Form(OUTPUT, re.compile(r"tl_attention_store_lse(?:_of<(\d+), (\d+)>)?\((.+)\);$"), _lse),
     # tl_attention_store_of<true, 128, 4, 16>(acc_o, (&(Output[...])), (seq_q - first_row_3), 128, ...);
     # tl_attention_store_part_of<128, 4, 16>(...
-    Call(
+    Form(
         OUTPUT,
         re.compile(
             r"tl_attention_store_(?:part_of<|of<(true|false), )(\d+), (\d+), (\d+)>"
@@ -328,15 +328,15 @@ COPY_CALLS = (
         _output_of_heads,
     ),
     # tl_attention_store_p<192, 0, 192, true>(acc_s, (&(((bfloat16_t*)P_shared)[(((int64_t)wg_2) * (int64_t)12288)])));
-    Call(WRITE, re.compile(r"tl_attention_store_p<(\d+), (\d+), (\d+), (true|false)>\((\w+), (.+)\);$"), _put),
+    Form(WRITE, re.compile(r"tl_attention_store_p<(\d+), (\d+), (\d+), (true|false)>\((\w+), (.+)\);$"), _put),
     # tl_attention_clear<128, 63>((&(((half_t*)Q_shared)[(((int64_t)wg) * (int64_t)8192)])));
-    Call(WRITE, re.compile(r"tl_attention_clear<(\d+), (\d+)>\((.+)\);$"), _clear),
+    Form(WRITE, re.compile(r"tl_attention_clear<(\d+), (\d+)>\((.+)\);$"), _clear),
     # tl_attention_read_heads<4, 16>(own, (&(Sinks[(head_3 * 4)])));
-    Call(
+    Form(
         PER_HEAD,
         re.compile(rf"tl_attention_read_heads<(\d+), (\d+)>\((\w+), \(&\(({'|'.join(TENSORS)})\[(.+)\]\)\)\);$"),
         _of_heads,
     ),
     # own[0] = Sinks[((int64_t)head_3)];
-    Call(PER_HEAD, re.compile(rf"(\w+)\[0\] = ({'|'.join(TENSORS)})\[(.+)\];$"), _of_head),
+    Form(PER_HEAD, re.compile(rf"(\w+)\[0\] = ({'|'.join(TENSORS)})\[(.+)\];$"), _of_head),
 )

@@ -58,8 +58,8 @@ FLOAT = re.compile(NUMBER)
 
 
 @dataclass(frozen=True)
-class Declared:
-    """A Declared holds the registers, integers, shared buffers and mbarriers that a kernel declares, by name."""
+class Declarations:
+    """Declarations are the registers, integers, shared buffers and mbarriers that a kernel declares, by name."""
 
     registers: dict[str, int]  # bytes of each variable in registers
     integers: frozenset[str]  # with the kernel's own integer parameters
@@ -71,7 +71,7 @@ class Declared:
     used: list[Expression] = field(default_factory=list)
 
     @classmethod
-    def of(cls, lines: Iterable[str], sizes: Iterable[str]) -> Declared:
+    def of(cls, lines: Iterable[str], sizes: Iterable[str]) -> Declarations:
         """Reads the declarations of a kernel's lines; `sizes` are the kernel's own integer parameters."""
         lines = list(lines)
 

@@ -118,13 +118,13 @@ def walk(tree: Tree) -> Iterator[Tree]:
 
 def arguments(text: str) -> list[str]:
     """Cuts the text between a call's parentheses into its arguments, at the commas outside inner brackets."""
-    found, depth, start = [], 0, 0
+    parts, depth, start = [], 0, 0
     for place, character in enumerate(text):
         depth += (character in "([") - (character in ")]")
         if character == "," and depth == 0:
-            found.append(text[start:place].strip())
+            parts.append(text[start:place].strip())
             start = place + 1
-    return [*found, text[start:].strip()]
+    return [*parts, text[start:].strip()]
 
 
 class _Tokens:
@@ -233,8 +233,8 @@ def _python(tree: Tree, wide: frozenset[str] | None = None, of_ring: bool = True
     kind, *parts = tree
     if kind in ("number", "name"):
         return str(parts[0])
-    own = kind in OF_A_RING and wide is not None and not is_wide(tree, wide)
-    texts = [_python(part, wide, own, depth + 1) for part in (parts[1:] if kind == "call" else parts)]
+    checked = kind in OF_A_RING and wide is not None and not is_wide(tree, wide)
+    texts = [_python(part, wide, checked, depth + 1) for part in (parts[1:] if kind == "call" else parts)]
     if kind == "?" and wide is not None:
         # What is not chosen is not computed.
         condition, here = f"(_{depth} := {texts[0]})", f"_{depth}"
@@ -242,9 +242,9 @@ def _python(tree: Tree, wide: frozenset[str] | None = None, of_ring: bool = True
     if kind == "call":
         return f"{parts[0]}({', '.join(texts)})"
     if kind == "negative":
-        found = f"(-{texts[0]})"
+        code = f"(-{texts[0]})"
     elif kind in FUNCTIONS:
-        found = f"{FUNCTIONS[kind]}({', '.join(texts)})"
+        code = f"{FUNCTIONS[kind]}({', '.join(texts)})"
     else:
-        found = f"({texts[0]} {kind} {texts[1]})"
-    return f"fits({found})" if own and not of_ring else found
+        code = f"({texts[0]} {kind} {texts[1]})"
+    return f"fits({code})" if checked and not of_ring else code

@@ -15,11 +15,11 @@ from typing import Any, Literal
 from tl_attention.codeproof.read.host_plan import (
     Descriptor,
     Dimension,
-    Expression,
     HostPlan,
+    LaunchParameter,
     Listing,
     Merging,
-    Parameter,
+    SizeExpression,
     unknown,
 )
 from tl_attention.problem.shape import DTYPE_BYTES
@@ -90,9 +90,9 @@ def plan_of(module: Any) -> HostPlan:
     listing = names.listing(*launches.pop()) if launches else None
     if launches or names.memory != [descriptor.name for descriptor in descriptors]:
         raise unknown(f"{len(launches)} kernels more, and the descriptors {', '.join(names.memory)}")
-    own, cluster, grid, numbers = names.launch(texts)
+    passed, cluster, grid, numbers = names.launch(texts)
     return HostPlan(
-        main, names.sizes, descriptors, own, grid, numbers[:3], cluster, numbers[3], names.arguments, names.strides,
+        main, names.sizes, descriptors, passed, grid, numbers[:3], cluster, numbers[3], names.arguments, names.strides,
         listing, merging,
     )  # fmt: skip
 
@@ -178,12 +178,12 @@ class _Names:
     def _dimensions(self, form: re.Pattern[str], left: dict[str, str]) -> tuple[Dimension, ...]:
         """Returns the dimensions of tensors that names are bound to, and takes these names from those that are left."""
         matches = {name: match for name, text in left.items() if (match := form.fullmatch(text))}
-        found = [
+        dimensions = [
             Dimension(name, match[1], int(match[2])) for name, match in matches.items() if match[1] in self.tensors
         ]
-        for dimension in found:
+        for dimension in dimensions:
             del left[dimension.name]
-        return tuple(found)
+        return tuple(dimensions)
 
     def descriptor(self, texts: Sequence[str]) -> Descriptor:
         """Returns the TMA descriptor of a call; raises InputError for other arguments.
@@ -219,8 +219,8 @@ class _Names:
             raise unknown(f"the kernel takes {split} arguments and {len(launch)} of the launch")
         clusters = CLUSTER[len(launch)]
         cluster = tuple(map(_integer, texts[split : split + clusters])) or (1, 1, 1)
-        grid = (*launch[clusters:-4], Expression("1"), Expression("1"))[:3]
-        parameters = tuple(Parameter(name, self.kinds[name]) for name in self._known(texts[:split]))
+        grid = (*launch[clusters:-4], SizeExpression("1"), SizeExpression("1"))[:3]
+        parameters = tuple(LaunchParameter(name, self.kinds[name]) for name in self._known(texts[:split]))
         return parameters, cluster, grid, tuple(map(_integer, texts[-4:]))
 
     def listing(self, kernel: str, texts: Sequence[str]) -> Listing:
@@ -244,6 +244,6 @@ def _integer(text: str) -> int:
     return int(text)
 
 
-def _expression(text: str) -> Expression:
+def _expression(text: str) -> SizeExpression:
     """Leaves out casts to 64 bits, which change no value, as every value is a size and far below 2**63."""
-    return Expression(ast.unparse(ast.parse(text.replace("int64(", "("))))
+    return SizeExpression(ast.unparse(ast.parse(text.replace("int64(", "("))))

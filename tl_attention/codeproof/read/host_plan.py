@@ -38,8 +38,8 @@ class Dimension:
 
 
 @dataclass(frozen=True)
-class Expression:
-    """An Expression is integer arithmetic over runtime sizes and strides, as Python text; no value is negative."""
+class SizeExpression:
+    """A SizeExpression is integer arithmetic over runtime sizes and strides, as Python text, never negative."""
 
     text: str
 
@@ -60,8 +60,8 @@ class Expression:
 
 
 @dataclass(frozen=True)
-class Parameter:
-    """A Parameter is one parameter of the kernel, a pointer, an integer or a float32, with the name of what it gets."""
+class LaunchParameter:
+    """A LaunchParameter is a pointer, an integer or a float32 that the kernel takes, with the name of what it gets."""
 
     name: str
     kind: Literal["pointer", "int", "int64_t", "float"]  # a pointer is to a tensor or a descriptor
@@ -74,8 +74,8 @@ class Descriptor:
     name: str
     tensor: str
     dtype: int  # a number of CUDA's enumeration
-    dims: tuple[Expression, ...]
-    strides: tuple[Expression, ...]  # in bytes, without the innermost, as CUDA has them
+    dims: tuple[SizeExpression, ...]
+    strides: tuple[SizeExpression, ...]  # in bytes, without the innermost, as CUDA has them
     box: tuple[int, ...]
     element_strides: tuple[int, ...]
     # These are numbers of CUDA's enumerations.
@@ -105,7 +105,7 @@ class Merging:
 
     kernel: str
     parameters: tuple[str, ...]
-    blocks: Expression  # of the grid
+    blocks: SizeExpression  # of the grid
     threads: tuple[int, ...]  # of a block
 
 
@@ -116,8 +116,8 @@ class HostPlan:
     kernel: str
     sizes: tuple[Dimension, ...]
     descriptors: tuple[Descriptor, ...]
-    parameters: tuple[Parameter, ...]
-    grid: tuple[Expression, Expression, Expression]
+    parameters: tuple[LaunchParameter, ...]
+    grid: tuple[SizeExpression, SizeExpression, SizeExpression]
     block: tuple[int, int, int]
     cluster: tuple[int, int, int]
     shared_bytes: int
@@ -178,10 +178,10 @@ def _nodes(text: str) -> tuple[ast.AST, ...]:
 
 def _value(node: ast.expr, sizes: Mapping[str, int]) -> int:
     if isinstance(node, ast.BinOp):
-        found = OPERATORS[type(node.op)](_value(node.left, sizes), _value(node.right, sizes))
-        if isinstance(found, int) and found < 0:
-            raise unknown(f"the expression {ast.unparse(node)!r}, which is {found}")
-        return found
+        value = OPERATORS[type(node.op)](_value(node.left, sizes), _value(node.right, sizes))
+        if isinstance(value, int) and value < 0:
+            raise unknown(f"the expression {ast.unparse(node)!r}, which is {value}")
+        return value
     if isinstance(node, ast.Name):
         return sizes[node.id]
     assert isinstance(node, ast.Constant) and isinstance(node.value, int)

@@ -22,6 +22,6 @@ def lines_of(source: str) -> list[str]:
     lines = source.split("\n")
     begin = next((number for number, line in enumerate(lines) if "__launch_bounds__" in line), len(lines))
     for number, line in enumerate(lines[begin:], begin + 1):
-        if found := UNKNOWN.search(KNOWN.sub(" ", line)):
-            raise SyntaxError(f"line {number} has {found[0]!a}, expected {EXPECTED}")
+        if unknown := UNKNOWN.search(KNOWN.sub(" ", line)):
+            raise SyntaxError(f"line {number} has {unknown[0]!a}, expected {EXPECTED}")
     return lines

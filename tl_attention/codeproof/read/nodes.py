@@ -9,14 +9,14 @@ from typing import Any, NamedTuple
 from tl_attention.codeproof.read.expression import Expression
 
 Act = Callable[[Any, Any, int], None]
-# The kinds of a Step by which threads learn of tiles, and of one that reads a number of a tile's head.
+# The kinds of a CallNode by which threads learn of tiles, and of one that reads a number of a tile's head.
 COUNTER, PER_HEAD = "counter", "of its head"
 # The kind of an event: arithmetic with a number of the tile's head.
 COUNTS = "counts"
 
 
-class Made(NamedTuple):
-    """A Made is what a parsed call does when it runs, as a function, with the variables that it changes."""
+class Effect(NamedTuple):
+    """An Effect is the function that runs a parsed call, with the variables that the call changes."""
 
     act: Act  # takes (the run, the class of threads, the line)
     changes: frozenset[str] = frozenset()
@@ -45,8 +45,8 @@ NO_REGISTERS = Registers()
 
 
 @dataclass
-class Step:
-    """A Step is a call in a kernel, such as a load, a product or an arrival, with the function that runs it."""
+class CallNode:
+    """A CallNode is a call in a kernel, such as a load, a product or an arrival, with the function that runs it."""
 
     line: int
     kind: str
@@ -89,8 +89,8 @@ class While:
 
 
 @dataclass
-class Leave:
-    """A Leave ends a `while` for the threads whose condition is true."""
+class Break:
+    """A Break ends a `while` for the threads whose condition is true."""
 
     line: int
     condition: Expression
@@ -120,23 +120,23 @@ class Arithmetic:
 
 def expressions_of(node: Any) -> tuple[Expression, ...]:
     """Returns the expressions of a statement itself, such as its condition, without those of statements inside it."""
-    if isinstance(node, Step):
+    if isinstance(node, CallNode):
         return node.expressions
-    found = {Assign: "expression", For: "trips", Leave: "condition", If: "condition"}.get(type(node))
-    expression = getattr(node, found) if found else None
+    field = {Assign: "expression", For: "trips", Break: "condition", If: "condition"}.get(type(node))
+    expression = getattr(node, field) if field else None
     return (expression,) if expression is not None else ()
 
 
-def every(nodes: Iterable[Any]) -> Iterator[Any]:
+def all_nodes(nodes: Iterable[Any]) -> Iterator[Any]:
     """Yields statements, and all statements inside of them."""
     for node in nodes:
         yield node
-        yield from every((*getattr(node, "body", ()), *getattr(node, "otherwise", ())))
+        yield from all_nodes((*getattr(node, "body", ()), *getattr(node, "otherwise", ())))
 
 
 def is_arithmetic(nodes: Sequence[Any]) -> bool:
-    found = {type(node) for node in nodes}
-    return Arithmetic in found and found <= {Arithmetic, Declare}
+    kinds = {type(node) for node in nodes}
+    return Arithmetic in kinds and kinds <= {Arithmetic, Declare}
 
 
 def only_numbers(nodes: Sequence[Any]) -> bool:
@@ -150,19 +150,19 @@ def only_numbers(nodes: Sequence[Any]) -> bool:
 def _is_numbers(node: Any) -> bool:
     if isinstance(node, (For, If)):
         return only_numbers((*node.body, *getattr(node, "otherwise", ())))
-    return (isinstance(node, Arithmetic) and not node.mask) or (isinstance(node, Step) and "numbers:" in node.kind)
+    return (isinstance(node, Arithmetic) and not node.mask) or (isinstance(node, CallNode) and "numbers:" in node.kind)
 
 
 def joined(nodes: Sequence[Any]) -> tuple[Any, ...]:
-    """Returns the statements with neighbouring Arithmetics joined into one, if both hide scores or neither does."""
-    found: list[Any] = []
+    """Returns the statements with neighbouring Arithmetics joined if both hide scores or neither does."""
+    merged: list[Any] = []
     for node in nodes:
-        last = found[-1] if found else None
+        last = merged[-1] if merged else None
         if isinstance(node, Arithmetic) and isinstance(last, Arithmetic) and node.mask == last.mask:
-            found[-1] = Arithmetic(last.lines + node.lines, node.mask, last.registers.union(node.registers))
+            merged[-1] = Arithmetic(last.lines + node.lines, node.mask, last.registers.union(node.registers))
         else:
-            found.append(node)
-    return tuple(found)
+            merged.append(node)
+    return tuple(merged)
 
 
 def assigned_by(nodes: Iterable[Any]) -> frozenset[str]:

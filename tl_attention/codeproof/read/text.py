@@ -11,20 +11,20 @@ from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from tl_attention.codeproof.read.declarations import Declared, declared_by
+from tl_attention.codeproof.read.declarations import Declarations, declared_by
 from tl_attention.codeproof.read.expression import arguments
 from tl_attention.codeproof.read.lines import lines_of
 from tl_attention.codeproof.read.nodes import (
     PER_HEAD,
     Arithmetic,
     Assign,
+    Break,
+    CallNode,
     Declare,
+    Effect,
     For,
     If,
-    Leave,
-    Made,
     Registers,
-    Step,
     While,
     assigned_by,
     is_arithmetic,
@@ -64,17 +64,17 @@ PARAMETER = re.compile(
 
 
 @dataclass(frozen=True)
-class Call:
-    """A Call is a form of line that a kernel may have, a pattern and a function that builds what the line does."""
+class Form:
+    """A Form is a kind of line that a kernel may have: a pattern, and a function that makes a match's Effect."""
 
     kind: str
     pattern: re.Pattern[str]
-    build: Callable[[re.Match[str], Declared], Made | None]  # of a match of the pattern, and what the kernel declares
+    build: Callable[[re.Match[str], Declarations], Effect | None]  # of a match, and what the kernel declares
 
 
 @dataclass(frozen=True)
-class Signature:
-    """A Signature is a kernel's name, its parameters in order and by kind, and its launch bounds."""
+class KernelSignature:
+    """A KernelSignature is a kernel's name, its parameters in order and by kind, and its launch bounds."""
 
     threads: int
     blocks: int  # of an SM: ptxas gives each thread no more registers than leave room for so many
@@ -93,14 +93,14 @@ class Kernel:
 
     lines: Sequence[str]
     listing: str  # the kernel that lists tiles, before the main one, "" where there is none
-    signature: Signature
-    declared: Declared
+    signature: KernelSignature
+    declared: Declarations
     body: tuple[Any, ...]
     kinds: dict[int, str]  # of lines, by number
     merging: str = ""  # the kernel that merges parts, behind the main one
 
 
-def read(source: str, calls: Sequence[Call]) -> Kernel:
+def read(source: str, calls: Sequence[Form]) -> Kernel:
     """Parses the kernel in generated CUDA; raises SyntaxError for a line that is none of what a kernel may have."""
     lines = lines_of(source)
     kernels = [n for n, line in enumerate(lines) if "__launch_bounds__" in line] or [len(lines)]
@@ -108,7 +108,7 @@ def read(source: str, calls: Sequence[Call]) -> Kernel:
     first = kernels[-1]
     signature = _signature(first + 1, "".join(lines[first : first + 1]))
     body = lines[first + 1 : end]
-    declared = Declared.of(body, (*signature.of("int"), *signature.of("int64_t")))
+    declared = Declarations.of(body, (*signature.of("int"), *signature.of("int64_t")))
     reader = _Reader(calls, declared, {name for _, name in signature.parameters})
     numbered = iter(enumerate(map(str.strip, body), first + 1))
     block = reader.block(numbered)
@@ -120,7 +120,7 @@ def read(source: str, calls: Sequence[Call]) -> Kernel:
     return Kernel(lines, listing, signature, declared, block.nodes, reader.kinds, "\n".join(lines[end:]))
 
 
-def _signature(number: int, line: str) -> Signature:
+def _signature(number: int, line: str) -> KernelSignature:
     match = SIGNATURE.match(line)
     parameters = [PARAMETER.match(text) for text in arguments(match[4])] if match else []
     if not match or not all(parameters):
@@ -128,7 +128,7 @@ def _signature(number: int, line: str) -> Signature:
     kinds = ["descriptor" if p[1] else "address" if p[2] else p[3] for p in parameters if p]
     named = tuple((kind, p[4]) for kind, p in zip(kinds, parameters) if p)
     pointers = tuple((p[4], p[2]) for p in parameters if p and p[2])
-    return Signature(int(match[1]), int(match[2]), match[3], named, pointers)
+    return KernelSignature(int(match[1]), int(match[2]), match[3], named, pointers)
 
 
 class _Block(NamedTuple):
@@ -142,7 +142,7 @@ class _Block(NamedTuple):
 class _Reader:
     """A _Reader parses the lines of a generated CUDA kernel into statements, and keeps the kind of each line."""
 
-    def __init__(self, calls: Sequence[Call], declared: Declared, parameters: Set[str]):
+    def __init__(self, calls: Sequence[Form], declared: Declarations, parameters: Set[str]):
         self.calls, self.declared = calls, declared
         self.scopes = [set(parameters)]  # variables in reach, the function's own first; no name has two of them
         self.kinds: dict[int, str] = {}
@@ -196,7 +196,7 @@ class _Reader:
             body = self.closed(number, lines).nodes
             return [While(number, body, assigned_by(body))]
         if leave:
-            return [Leave(number, self.declared.expression(leave[1]))]
+            return [Break(number, self.declared.expression(leave[1]))]
         return list(self.closed(number, lines).nodes) if text == "{" else self.line(number, text)
 
     def loop(self, number: int, variable: str, trips: str, lines: Iterator[tuple[int, str]], unrolled: bool) -> Any:
@@ -211,14 +211,14 @@ class _Reader:
         if closing not in ("}", "} else {"):
             raise SyntaxError(f"line {number + 1} opens a block that ends with {closing!r}")
         otherwise, _, last = self.closed(number, lines) if closing == "} else {" else _Block((), closing, middle)
-        elected, both, own = ELECT.match(condition), (*body, *otherwise), (number, middle, last)
+        elected, both, brackets = ELECT.match(condition), (*body, *otherwise), (number, middle, last)
         if elected and int(elected[1]) % WARP:
             raise SyntaxError(f"one of {elected[1]} threads is elected, expected warps")
         if not elected and is_arithmetic(both) and not self.decides(condition, both):
             if not self.declared.pure(condition):
                 raise SyntaxError(f"line {number + 1}: the condition {condition[:80]!r} is nothing that is known")
-            return self.arithmetic(own, both, self.declared.registers_in(condition))
-        self.control(own, both)
+            return self.arithmetic(brackets, both, self.declared.registers_in(condition))
+        self.control(brackets, both)
         tree = None if elected else self.declared.expression(condition)
         return If(number, tree, int(elected[1]) if elected else None, body, otherwise, assigned_by(both))
 
@@ -228,24 +228,24 @@ class _Reader:
         of_thread = "threadIdx" in condition or self.declared.registers_in(condition)
         return not of_thread and not self.of_head.isdisjoint(touched)
 
-    def control(self, own: Sequence[int], body: Sequence[Any]) -> None:
+    def control(self, brackets: Sequence[int], body: Sequence[Any]) -> None:
         """Marks a loop's or branch's own lines as control, and also as arithmetic if its body only computes numbers.
 
         How often it runs is read by what it orders, loads, multiplies or masks; a body that does none of these leaves
         the lines to the numbers.
         """
-        for line in own:
+        for line in brackets:
             self.kinds[line] = "control, numbers: arithmetic" if only_numbers(body) else "control"
 
-    def arithmetic(self, own: Sequence[int], body: Sequence[Any], read: Set[str] = frozenset()) -> Arithmetic:
+    def arithmetic(self, brackets: Sequence[int], body: Sequence[Any], read: Set[str] = frozenset()) -> Arithmetic:
         """Joins a loop or branch of arithmetic into one statement; the condition reads the registers `read`."""
         body = [node for node in body if isinstance(node, Arithmetic)]
         inner = tuple(line for node in body for line in node.lines)
         mask = set().union(*(self.tags.get(line, set()) for line in inner)) == TAGS.keys()
-        for line in (*own, *inner):
+        for line in (*brackets, *inner):
             self.kinds[line] = "numbers: mask" if mask else "numbers: arithmetic"
         registers = Registers(frozenset(read)).union(*(node.registers for node in body))
-        return Arithmetic((*own, *inner), mask, registers)
+        return Arithmetic((*brackets, *inner), mask, registers)
 
     def line(self, number: int, text: str) -> list[Any]:
         self.declare(declared_by(text))
@@ -257,7 +257,7 @@ class _Reader:
                 self.kinds[number] = call.kind
                 self.of_head |= self.declared.registers_in(text) if call.kind == PER_HEAD else set()
                 found = Registers() if call.kind in OF_PRODUCTS else Registers.of(self.declared.registers_in(text))
-                return [Step(number, call.kind, made.act, made.changes, tuple(self.declared.used), found)]
+                return [CallNode(number, call.kind, made.act, made.changes, tuple(self.declared.used), found)]
         assigned = ASSIGNED.match(text)
         if assigned and assigned[1] in self.declared.integers:
             self.kinds[number] = "integer"

@@ -14,25 +14,25 @@ from typing import Any
 
 import numpy as np
 
-from tl_attention.codeproof.read.declarations import Declared
+from tl_attention.codeproof.read.declarations import Declarations
 from tl_attention.codeproof.read.expression import UNREADABLE, Expression
 from tl_attention.codeproof.read.nodes import (
     NO_REGISTERS,
     Arithmetic,
     Assign,
+    Break,
+    CallNode,
     Declare,
+    Effect,
     For,
     If,
-    Leave,
-    Made,
     Registers,
-    Step,
     While,
 )
-from tl_attention.codeproof.read.text import Call, Kernel
-from tl_attention.codeproof.run.threads import NUMBERS, Class, Threads, Value
+from tl_attention.codeproof.read.text import Form, Kernel
+from tl_attention.codeproof.run.threads import NUMBERS, ThreadClass, Threads, Value
 from tl_attention.codeproof.terms.term import Refused
-from tl_attention.codeproof.tiles.tile_numbers import Entries, TileNumbers
+from tl_attention.codeproof.tiles.tile_numbers import TileList, TileNumbers
 from tl_attention.codeproof.verdict import Unsafe
 from tl_attention.problem.warpgroup import WARP
 
@@ -41,8 +41,8 @@ ZEROS = -1
 
 
 @dataclass(slots=True)
-class Seen:
-    """A Seen is what a line did in a run, of which kind and with which values, for the threads of a class."""
+class Observation:
+    """An Observation is what a line did once in a run: its kind, the threads that ran it, and their values."""
 
     line: int
     kind: str
@@ -64,10 +64,10 @@ class Run:
     cluster: int = 1
     counter: Mapping[str, Sequence[int]] = field(default_factory=dict)
     whole: bool = True  # whether the blocks are those of a launch, and work on all of its tiles
-    entries: Entries | None = None  # the list of packed sequences' tiles
+    entries: TileList | None = None  # the list of packed sequences' tiles
 
     def __post_init__(self) -> None:
-        self.seen: list[Seen] = []
+        self.seen: list[Observation] = []
         self.ran: set[int] = set()  # the lines that ran
         self.outcomes: dict[int, set[bool]] = defaultdict(set)  # of each condition
         self.trips: dict[str, int] = defaultdict(int)  # most iterations of a loop for a thread, by its counter's name
@@ -76,17 +76,17 @@ class Run:
         self.fetched: dict[str, tuple[str, int]] = {}
         # Where it was loaded, by variable, if that is not known for each thread; elsewhere it is zeros.
         self.inside: dict[str, Value] = {}
-        self._broke: list[list[Class]] = []
+        self._broke: list[list[ThreadClass]] = []
         self.arithmetic = {**NUMBERS, "__shfl_sync": self._shuffle}
-        self._class: Class | None = None
+        self._class: ThreadClass | None = None
         self.turn = 0  # counts each block's tiles
         # For whoever reads what was seen.
         self.noted: dict[tuple[str, int], np.ndarray] = {}
 
-    def go(self) -> list[Seen]:
-        """Runs the whole kernel, and returns a list of Seens, which say what each line did."""
+    def go(self) -> list[Observation]:
+        """Runs the whole kernel, and returns a list of Observations, which say what each line did."""
         threads = self.threads
-        everyone = Class(
+        everyone = ThreadClass(
             np.arange(len(threads)),
             {
                 "threadIdx_x": threads.x,
@@ -101,14 +101,14 @@ class Run:
 
     # --- what calls ask for ------------------------------------------------------------------------------------
 
-    def value(self, expression: Expression, threads: Class) -> Value:
+    def value(self, expression: Expression, threads: ThreadClass) -> Value:
         """Returns an expression's value for a class of threads, one number or an array with one for each thread."""
         self._class = threads
         return expression(self.arithmetic, threads.names)
 
-    def see(self, threads: Class, line: int, kind: str, name: str = "", **values: Value) -> None:
-        """Keeps what a line did for a class of threads, as a Seen with this kind, name and these values."""
-        self.seen.append(Seen(line, kind, name, threads.threads, values, self.turn))
+    def record(self, threads: ThreadClass, line: int, kind: str, name: str = "", **values: Value) -> None:
+        """Keeps what a line did for a class of threads, as an Observation with this kind, name and these values."""
+        self.seen.append(Observation(line, kind, name, threads.threads, values, self.turn))
 
     def rank_of(self, thread: int) -> int:
         """Returns the number of a thread's block in its cluster."""
@@ -125,12 +125,12 @@ class Run:
 
     # --- statements --------------------------------------------------------------------------------------------
 
-    def nodes(self, nodes: Iterable[Any], threads: Class) -> Class | None:
+    def nodes(self, nodes: Iterable[Any], threads: ThreadClass) -> ThreadClass | None:
         """Runs statements for a class of threads; returns the class that gets to their end, None if all leave."""
         for node in nodes:
             if isinstance(node, Arithmetic):
                 self.ran.update(node.lines)
-                self.see(threads, node.lines[0], "mask" if node.mask else "arithmetic")
+                self.record(threads, node.lines[0], "mask" if node.mask else "arithmetic")
                 self.seen[-1].registers = node.registers
                 continue
             self.ran.add(node.line)
@@ -145,22 +145,22 @@ class Run:
             threads = rest
         return threads
 
-    def step(self, node: Step, threads: Class) -> Class:
+    def step(self, node: CallNode, threads: ThreadClass) -> ThreadClass:
         before = len(self.seen)
         node.act(self, threads, node.line)
         for seen in self.seen[before:]:
             seen.registers = node.registers
         return threads
 
-    def declare(self, node: Declare, threads: Class) -> Class:
+    def declare(self, node: Declare, threads: ThreadClass) -> ThreadClass:
         threads.names.pop(node.name, None)
         return threads
 
-    def assign(self, node: Assign, threads: Class) -> Class:
+    def assign(self, node: Assign, threads: ThreadClass) -> ThreadClass:
         threads.names[node.name] = self.value(node.expression, threads)
         return threads
 
-    def loop(self, node: For, threads: Class) -> Class:
+    def loop(self, node: For, threads: ThreadClass) -> ThreadClass:
         trips = self.value(node.trips, threads)
         if not node.unrolled:
             self.trips[node.variable] = max(self.trips[node.variable], int(np.max(trips)))
@@ -173,7 +173,7 @@ class Run:
         threads.rejoin(parts, node.assigned)
         return threads
 
-    def repeat(self, node: While, threads: Class) -> Class:
+    def repeat(self, node: While, threads: ThreadClass) -> ThreadClass:
         parts, ended = [threads], []
         for turn in range(self.most):
             self.turn = turn
@@ -186,7 +186,7 @@ class Run:
         threads.rejoin([*ended, *parts], node.assigned)
         return threads
 
-    def leave(self, node: Leave, threads: Class) -> Class | None:
+    def leave(self, node: Break, threads: ThreadClass) -> ThreadClass | None:
         staying = None
         for outcome, part in threads.split(self._truth(node.condition, threads)):
             self.outcomes[node.line].add(bool(outcome))
@@ -196,7 +196,7 @@ class Run:
                 staying = part
         return staying
 
-    def branch(self, node: If, threads: Class) -> Class:
+    def branch(self, node: If, threads: ThreadClass) -> ThreadClass:
         condition = self._elected(node, threads) if node.condition is None else self._truth(node.condition, threads)
         parts, turn = [], self.turn
         for outcome, part in sorted(threads.split(condition), key=lambda found: -found[0]):
@@ -209,11 +209,11 @@ class Run:
         threads.rejoin(parts, node.assigned)
         return threads
 
-    def _truth(self, condition: Expression, threads: Class) -> Value:
-        found = self.value(condition, threads)
-        return found != 0 if isinstance(found, np.ndarray) else bool(found)
+    def _truth(self, condition: Expression, threads: ThreadClass) -> Value:
+        value = self.value(condition, threads)
+        return value != 0 if isinstance(value, np.ndarray) else bool(value)
 
-    def _elected(self, node: If, threads: Class) -> np.ndarray:
+    def _elected(self, node: If, threads: ThreadClass) -> np.ndarray:
         """Returns a bool for each thread, true if a branch elects it; raises Unsafe unless whole warps get there."""
         # The hardware may take any lane of a warp that has come together.
         if not threads.whole_warps(self.threads.lanes):
@@ -224,36 +224,36 @@ class Run:
         return (x % WARP == 0) & (warp % every == 0 if every else warp == 0)
 
 
-def seen(kind: str, name: str = "", **values: Any) -> Made:
-    """Returns a Made that keeps a Seen of this kind when it runs, with the values of its expressions."""
+def recorder(kind: str, name: str = "", **values: Any) -> Effect:
+    """Returns an Effect that keeps an Observation of this kind when it runs, with the values of its expressions."""
     given = {key: value for key, value in values.items() if not isinstance(value, Expression)}
     evaluated = [(key, value) for key, value in values.items() if isinstance(value, Expression)]
 
-    def act(run: Run, threads: Class, line: int) -> None:
-        found = {key: run.value(expression, threads) for key, expression in evaluated}
-        run.see(threads, line, kind, name, **given, **found)
+    def act(run: Run, threads: ThreadClass, line: int) -> None:
+        read = {key: run.value(expression, threads) for key, expression in evaluated}
+        run.record(threads, line, kind, name, **given, **read)
 
-    return Made(act)
+    return Effect(act)
 
 
-def plain(kind: str) -> Callable[[str], Call]:
-    """Returns a function that makes a Call of `kind` from a regex; the value noted is the number in group 1, or 0."""
+def numbered_call(kind: str) -> Callable[[str], Form]:
+    """Returns a function that makes a Form from a regex, which notes the number in group 1, or else 0."""
 
-    def named(pattern: str) -> Call:
-        def build(match: re.Match[str], declared: Declared) -> Made:
-            return seen(kind, value=int(match[1]) if match.groups() else 0)
+    def named(pattern: str) -> Form:
+        def build(match: re.Match[str], declared: Declarations) -> Effect:
+            return recorder(kind, value=int(match[1]) if match.groups() else 0)
 
-        return Call(kind, re.compile(pattern), build)
+        return Form(kind, re.compile(pattern), build)
 
     return named
 
 
-def nothing(match: re.Match[str], declared: Declared) -> Made:
-    """Returns a Made that does nothing, for a call whose effect does not matter."""
-    return Made(lambda run, threads, line: None)
+def no_effect(match: re.Match[str], declared: Declarations) -> Effect:
+    """Returns an Effect that does nothing, for a call whose effect does not matter."""
+    return Effect(lambda run, threads, line: None)
 
 
 # The method that runs a statement, by its type.
 RUNS = {
-    Step: "step", Assign: "assign", Declare: "declare", For: "loop", While: "repeat", Leave: "leave", If: "branch",
+    CallNode: "step", Assign: "assign", Declare: "declare", For: "loop", While: "repeat", Break: "leave", If: "branch",
 }  # fmt: skip

@@ -19,7 +19,7 @@ from tl_attention.codeproof.read.products import OF_AN_MMA
 from tl_attention.codeproof.run.run import Run
 from tl_attention.codeproof.run.thread_slice import Reading, ThreadSlice
 from tl_attention.codeproof.run.threads import Value
-from tl_attention.codeproof.run.tile_copies import OF_A_TILE, TileCopies, in_ring, p_in_shared, same_tile
+from tl_attention.codeproof.run.tile_copies import OF_A_TILE, TileCopies, p_in_shared, same_tile, slot_and_offsets
 from tl_attention.codeproof.run.wgmma_groups import WgmmaGroups
 from tl_attention.codeproof.terms.run import BRANCH, END, LOOP, MARKS, OTHERWISE, TILES
 from tl_attention.codeproof.tiles.row_tiles import RESULTS
@@ -113,8 +113,8 @@ class Stream:
             size = tile.box_rows * tile.panel * DTYPE_BYTES
             wanted = [(f"{event.name}_full", event.index, size)] * len(tile.boxes())
             for part in self.boxes:
-                part.by_one()
-            found = [(part.seen.name, part.one("index"), part.one("value")) for part in self.boxes]
+                part.check_one_thread()
+            found = [(part.seen.name, part.same("index"), part.same("value")) for part in self.boxes]
             if event.kind != "load" or found != wanted:
                 raise Unsafe(f"line {self.boxes[0].line}: boxes are expected as {found}, expected {wanted}")
             yield Event("expect", f"{event.name}_full", event.index, 1)
@@ -147,7 +147,7 @@ class Stream:
         if handle:
             yield from handle(self, part) or ()
         else:
-            index, value = (part.one(name) if name in seen.values else 0 for name in ("index", "value"))
+            index, value = (part.same(name) if name in seen.values else 0 for name in ("index", "value"))
             yield Event(seen.kind, seen.name, index, value)
 
     # --- conditions and loops of unknown sizes -------------------------------------------------------------------
@@ -187,38 +187,38 @@ class Stream:
         return int(counts[0]) * (WARP // lanes if counts[0] == lanes and lanes > 1 else 1)
 
     def _arrive(self, part: ThreadSlice) -> Iterator[Event]:
-        yield Event("arrive", part.seen.name, part.one("index"), self._lanes(part), (part.one("value"),))
+        yield Event("arrive", part.seen.name, part.same("index"), self._lanes(part), (part.same("value"),))
 
     def _init(self, part: ThreadSlice) -> Iterator[Event]:
-        part.by_one()
-        yield Event("init", part.seen.name, part.one("index"), part.one("value"))
+        part.check_one_thread()
+        yield Event("init", part.seen.name, part.same("index"), part.same("value"))
 
     def _expect(self, part: ThreadSlice) -> Iterator[Event]:
-        part.by_one()
+        part.check_one_thread()
         name = part.seen.name
         tile = self.reading.tiles.get(name.removesuffix("_full"))
         if tile is None:
             raise Unsafe(f"line {part.line}: {name} expects bytes, but is no tile's")
-        loads, beyond = divmod(part.one("value"), tile.elements * DTYPE_BYTES)
+        loads, beyond = divmod(part.same("value"), tile.elements * DTYPE_BYTES)
         if beyond:
-            raise Unsafe(f"line {part.line}: {part.one('value')} bytes of a tile of {tile.elements * DTYPE_BYTES}")
-        yield Event("expect", name, part.one("index"), loads)
+            raise Unsafe(f"line {part.line}: {part.same('value')} bytes of a tile of {tile.elements * DTYPE_BYTES}")
+        yield Event("expect", name, part.same("index"), loads)
 
     def _take(self, part: ThreadSlice) -> Iterator[Event]:
-        part.by_one()
-        yield Event("take", TILE, part.one("index"), blocks=(int(self.run.rank_of(part.seen.threads[part.mine][0])),))
+        part.check_one_thread()
+        yield Event("take", TILE, part.same("index"), blocks=(int(self.run.rank_of(part.seen.threads[part.mine][0])),))
 
     def _hand_over(self, part: ThreadSlice) -> Iterator[Event]:
         if part.count != len(self.own):
             raise Unsafe(f"line {part.line}: not all threads of {self.who} hand over a tile")
-        place = (part.one("entry"), part.one("head")) if "entry" in part.seen.values else ()
+        place = (part.same("entry"), part.same("head")) if "entry" in part.seen.values else ()
         rank = int(self.run.rank_of(part.seen.threads[part.mine][0]))
-        yield Event("take", TILE, part.one("index"), blocks=(rank,), place=place)
+        yield Event("take", TILE, part.same("index"), blocks=(rank,), place=place)
 
     def _read_number(self, part: ThreadSlice) -> Iterator[Event]:
         if part.count != len(self.own):
             raise Unsafe(f"line {part.line}: not all threads of {self.who} read the tile's number")
-        slot = part.one("index")
+        slot = part.same("index")
         yield Event("read", TILE, slot, reads=((TILE, slot, 0),))
 
     def _cluster(self, part: ThreadSlice) -> Iterator[Event]:
@@ -243,7 +243,7 @@ class Stream:
         """Yields the event of a tile's idle rows that become 0; raises Unsafe for other rows."""
         tile = self.reading.tiles.get(part.seen.name)
         used = 0 if tile is None else tile.heads * tile.box_rows
-        slot, beyond = divmod(part.one("element"), tile.elements if tile else 1)
+        slot, beyond = divmod(part.same("element"), tile.elements if tile else 1)
         if tile is None or part.seen.values["form"] != (tile.columns, used) or tile.heads == 1 or beyond:
             raise Unsafe(f"line {part.line}: it clears {part.seen.values['form']} of {part.seen.name}")
         yield Event(CLEAR, part.seen.name, slot)
@@ -254,16 +254,16 @@ class Stream:
         name, values = part.seen.name, part.seen.values
         if name not in self.reading.tiles:
             raise Unsafe(f"line {part.line}: a fragment of {name}, which is no tile")
-        ring, places = in_ring(part, self.reading.tiles[name])
-        found = matrices(self.reading.tiles[name], places, values["count"], values["transposed"])
-        if found is None:
+        ring, places = slot_and_offsets(part, self.reading.tiles[name])
+        placed = matrices(self.reading.tiles[name], places, values["count"], values["transposed"])
+        if placed is None:
             raise Unsafe(f"line {part.line}: its lanes give addresses that are no rows of 8 x 8 matrices of {name}")
-        slot, brought = found
+        slot, brought = placed
         for at, matrix in enumerate(brought):
-            yield fragment(name, ring + slot, values["registers"], part.one("at") + PAIR * at, matrix)
+            yield fragment(name, ring + slot, values["registers"], part.same("at") + PAIR * at, matrix)
 
     def _multiply(self, part: ThreadSlice) -> Iterator[Event]:
-        (d, at), *operands = ((part.seen.values[operand], part.one(f"{operand}_at")) for operand in "dab")
+        (d, at), *operands = ((part.seen.values[operand], part.same(f"{operand}_at")) for operand in "dab")
         product = self.reading.products.get(d)
         form = (*[self.reading.dtype] * 2, "float32", *OF_AN_MMA)
         if product is None or part.seen.values["form"] != form:
@@ -273,24 +273,24 @@ class Stream:
     # --- stores ------------------------------------------------------------------------------------------------
 
     def _commit_store(self, part: ThreadSlice) -> None:
-        part.by_one()
+        part.check_one_thread()
         self.stores = 0
 
     def _stored(self, part: ThreadSlice) -> Iterator[Event]:
         if self.stores:
             raise Unsafe(f"line {part.line}: it waits for a store that is not committed")
-        yield Event("stored", value=part.one("value"))
+        yield Event("stored", value=part.same("value"))
 
     def _rows_of_output(self, part: ThreadSlice) -> Iterator[Event]:
         product = next(p for p in self.reading.products.values() if p.b_transposed)
         tensor, values = self._tensor_of(part, "output"), part.seen.values
-        of_part = self.reading.of_part(part.seen.name)
-        said = part.one("head_dim"), values["bounded"], values["dtype"], values["registers"]
+        of_part = self.reading.is_of_parts(part.seen.name)
+        said = part.same("head_dim"), values["bounded"], values["dtype"], values["registers"]
         narrow = tensor.columns < product.columns and not of_part and values["heads"] == ONE_HEAD
         wanted = tensor.columns, narrow, "float32" if of_part else self.reading.dtype, product.accumulators
         if said != wanted:
             raise Unsafe(f"line {part.line} stores {said}, expected {wanted}")
-        yield self._rows("output", part, part.one("row_stride"))
+        yield self._rows("output", part, part.same("row_stride"))
 
     def _rows_of_lse(self, part: ThreadSlice) -> Iterator[Event]:
         self._tensor_of(part, "lse")
@@ -302,12 +302,12 @@ class Stream:
         wanted = ONE_HEAD if self.reading.heads[0] == 1 else self.reading.heads
         if heads != wanted:
             raise Unsafe(f"line {part.line} stores rows of heads {heads}, expected {wanted}")
-        place = part.one("element"), part.one("rows"), apart, part.one("head_stride") if heads != ONE_HEAD else 0
-        return Event(kind, self._name_of(part), part.one("index"), place=place)
+        place = part.same("element"), part.same("rows"), apart, part.same("head_stride") if heads != ONE_HEAD else 0
+        return Event(kind, self._name_of(part), part.same("index"), place=place)
 
     def _name_of(self, part: ThreadSlice) -> str:
         """Returns the name of a store's event, which says where some results are those of parts."""
-        return OF_PARTS if self.reading.split and self.reading.of_part(part.seen.name) else ""
+        return OF_PARTS if self.reading.split and self.reading.is_of_parts(part.seen.name) else ""
 
     def _tensor_of(self, part: ThreadSlice, kind: str) -> Tensor:
         """Returns the tensor of a kind that a part stores to; raises Unsafe for another one."""
@@ -323,7 +323,7 @@ class Stream:
                 f"line {part.line} reads {part.seen.name} of heads {part.seen.values['heads']}, expected {heads}"
             )
         self.of_head[part.seen.name] = part.seen.registers.written
-        yield Event(PER_HEAD, part.seen.name, value=part.one("value"))
+        yield Event(PER_HEAD, part.seen.name, value=part.same("value"))
 
 
 @lru_cache(maxsize=1 << 14)

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from tl_attention.codeproof.run.run import Seen
+from tl_attention.codeproof.run.run import Observation
 from tl_attention.codeproof.run.threads import PER_THREAD, Value
-from tl_attention.codeproof.terms.spread import Spread, of_threads
+from tl_attention.codeproof.terms.spread import Spread, broadcast
 from tl_attention.codeproof.terms.term import Term
 from tl_attention.codeproof.tiles.tensors import Tensor
 from tl_attention.codeproof.tiles.tiles import Product, Tile
@@ -33,27 +33,27 @@ class Reading:
     # How many heads of Q have rows in a tile, and how many each for a warpgroup.
     heads: tuple[int, int] = (1, 0)
 
-    def of_part(self, tensor: str) -> bool:
-        """Says whether results of parts go to the tensor; others have the dtype and the place of all keys' results."""
+    def is_of_parts(self, tensor: str) -> bool:
+        """Says whether a tensor takes results of parts of the keys, as fp32, and not the results of all keys."""
         return self.parts and not (self.split and tensor.startswith("Merged"))
 
 
 @dataclass(slots=True)
 class ThreadSlice:
-    """A ThreadSlice is what a line did for some threads of a process, the `count` threads `mine` of a Seen."""
+    """A ThreadSlice is what a line did for some threads of a process, the `count` threads `mine` of an Observation."""
 
-    seen: Seen
+    seen: Observation
     mine: np.ndarray
     count: int
 
-    def of(self, name: str) -> Value:
+    def value(self, name: str) -> Value:
         """Returns the value of this name for these threads, an array with one for each where they differ."""
         value = self.seen.values[name]
         return value[self.mine] if isinstance(value, PER_THREAD) and self.count < len(value) else value
 
-    def one(self, name: str) -> int:
+    def same(self, name: str) -> int:
         """Returns the one value of this name that all of these threads have; raises Unsafe where they differ."""
-        value = self.of(name)
+        value = self.value(name)
         if not isinstance(value, PER_THREAD):
             return value
         arrays = value.parts.values() if isinstance(value, Spread) else (value,)
@@ -66,14 +66,14 @@ class ThreadSlice:
         """Returns the line's number, from 1."""
         return self.seen.line + 1
 
-    def all_of(self, name: str) -> Any:
+    def each(self, name: str) -> Any:
         """Returns the value of this name for each of these threads, always as an array or, of Terms, a Spread."""
-        value = self.of(name)
+        value = self.value(name)
         if isinstance(value, Term):
-            return of_threads(value, self.count)
+            return broadcast(value, self.count)
         return value if isinstance(value, PER_THREAD) else np.full(self.count, value)
 
-    def by_one(self) -> None:
+    def check_one_thread(self) -> None:
         """Raises Unsafe unless exactly one thread of the process runs the line."""
         if self.count != 1:
             raise Unsafe(f"line {self.line}: {self.count} threads of one role run it, expected one")

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from tl_attention.codeproof.terms.spread import Spread, merged, numbers
+from tl_attention.codeproof.terms.spread import Spread, numbers, with_updates
 from tl_attention.problem.warpgroup import WARP
 
 Value = Any  # int or Term, or an array or a Spread of one value for each thread of a class
@@ -50,8 +50,8 @@ class Threads:
 
 
 @dataclass
-class Class:
-    """A Class is threads that all conditions so far sent the same way, and the values of their variables."""
+class ThreadClass:
+    """A ThreadClass is threads that all conditions so far sent the same way, and the values of their variables."""
 
     threads: np.ndarray  # numbers, in order
     names: dict[str, Value]
@@ -63,24 +63,24 @@ class Class:
         warps = self.threads.reshape(-1, lanes)
         return bool((warps[:, 0] % lanes == 0).all() and (warps[:, -1] - warps[:, 0] == lanes - 1).all())
 
-    def part(self, chosen: np.ndarray) -> Class:
+    def part(self, chosen: np.ndarray) -> ThreadClass:
         """Returns a new class of the threads for which `chosen` is true, with variables of its own."""
         taken = {
-            name: settled(value[chosen]) if isinstance(value, PER_THREAD) else value
+            name: collapse(value[chosen]) if isinstance(value, PER_THREAD) else value
             for name, value in self.names.items()
         }
-        return Class(self.threads[chosen], taken)
+        return ThreadClass(self.threads[chosen], taken)
 
-    def split(self, value: Value) -> Iterator[tuple[int, Class]]:
+    def split(self, value: Value) -> Iterator[tuple[int, ThreadClass]]:
         """Yields each value with a class of the threads that have it, which is this class where all have the same."""
         if not isinstance(value, np.ndarray):
             yield int(value), self
             return
-        for found in np.unique(value):
-            yield int(found), self.part(value == found)
+        for number in np.unique(value):
+            yield int(number), self.part(value == number)
 
-    def rejoin(self, parts: Iterable[Class], assigned: Iterable[str]) -> None:
-        """Takes the values of the variables `assigned` from the parts that this class was split into.
+    def rejoin(self, parts: Iterable[ThreadClass], assigned: Iterable[str]) -> None:
+        """Takes over the values of the variables `assigned` from the classes that this one was split into.
 
         The parts together are this class, or less of it. A variable that some part does not have is unknown from here
         on.
@@ -101,17 +101,17 @@ class Class:
             self.names[name] = first
             return
         places = [(np.searchsorted(self.threads, threads), value) for threads, value in found]
-        self.names[name] = settled(numbers(merged(self.names.get(name, 0), len(self.threads), places)))
+        self.names[name] = collapse(numbers(with_updates(self.names.get(name, 0), len(self.threads), places)))
 
 
-def settled(value: Value) -> Value:
-    """Returns one number for an array of equal numbers, and any other value unchanged."""
+def collapse(value: Value) -> Value:
+    """Returns an array of equal numbers as one number, and any other value unchanged."""
     if isinstance(value, np.ndarray) and len(value) and (value == value[0]).all():
         return value[0].item()
     return value
 
 
-def some(value: Value) -> bool:
+def any_nonzero(value: Value) -> bool:
     """Says whether a value is not 0, for some thread."""
     return bool(value.any()) if isinstance(value, np.ndarray) else bool(value)
 

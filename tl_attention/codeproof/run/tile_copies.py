@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 
 from tl_attention.codeproof.read.copies import PUT
-from tl_attention.codeproof.run.run import ZEROS, Run, Seen
+from tl_attention.codeproof.run.run import ZEROS, Observation, Run
 from tl_attention.codeproof.run.thread_slice import Reading, ThreadSlice
 from tl_attention.codeproof.run.threads import Value
-from tl_attention.codeproof.terms.comparison import Inside
-from tl_attention.codeproof.terms.spread import Spread, each, numbers, of_threads, split
-from tl_attention.codeproof.terms.term import CONSTANT, Term, known
+from tl_attention.codeproof.terms.comparison import RowConditions
+from tl_attention.codeproof.terms.spread import Spread, apply, broadcast, numbers, split_common
+from tl_attention.codeproof.terms.term import CONSTANT, Term, as_number
 from tl_attention.codeproof.tiles.tiles import Tile
 from tl_attention.codeproof.verdict import Unsafe
 from tl_attention.problem.warpgroup import ROWS
@@ -42,10 +42,10 @@ class TileCopies:
         seen = parts[0].seen
         tile = self.reading.tiles.get(seen.name)
         for part in parts:
-            part.by_one()
+            part.check_one_thread()
         if tile is None or self.reading.boxes.get(seen.values["descriptor"]) != tile.panel:
             raise Unsafe(f"line {parts[0].line}: {seen.values['descriptor']} into {seen.name}")
-        found = [(part.one("column"), part.one("element")) for part in parts]
+        found = [(part.same("column"), part.same("element")) for part in parts]
         slot = found[0][1] // tile.elements
         if found != [(column, slot * tile.elements + at) for column, at in tile.boxes()]:
             raise Unsafe(
@@ -54,7 +54,7 @@ class TileCopies:
             )
         of_head = len(parts) // tile.heads
         places = {
-            (part.one("row"), part.one("head") - number // of_head, part.one("batch"))
+            (part.same("row"), part.same("head") - number // of_head, part.same("batch"))
             for number, part in enumerate(parts)
         }
         if len(places) != 1:
@@ -64,7 +64,7 @@ class TileCopies:
     def _load(self, parts: Sequence[ThreadSlice]) -> Event:
         seen = parts[0].seen
         slot, place = self._boxes(parts)
-        barriers = {(part.seen.values["barrier"], part.one("index")) for part in parts}
+        barriers = {(part.seen.values["barrier"], part.same("index")) for part in parts}
         if barriers != {(f"{seen.name}_full", slot)}:
             raise Unsafe(f"line {parts[0].line}: a load into slot {slot} of {seen.name} on {sorted(barriers)}")
         if seen.values["descriptor"] != f"{seen.name}_desc":
@@ -87,13 +87,13 @@ class TileCopies:
         """Returns the slot that threads touch, and each part's places; raises Unsafe unless each is touched once."""
         seen = parts[0].seen
         tile = self.reading.tiles[seen.name]
-        found = [in_ring(part, tile) for part in parts]
-        elements = np.concatenate([places for _, places in found])
+        slots = [slot_and_offsets(part, tile) for part in parts]
+        elements = np.concatenate([places for _, places in slots])
         slot, width = int(elements.min()) // tile.elements, self._width(parts)
         wanted = np.arange(slot * tile.elements, (slot + 1) * tile.elements, width or 1)
-        if len({ring for ring, _ in found}) != 1 or len(elements) != len(wanted) or (np.sort(elements) != wanted).any():
+        if len({ring for ring, _ in slots}) != 1 or len(elements) != len(wanted) or (np.sort(elements) != wanted).any():
             raise Unsafe(f"line {parts[0].line}: {seen.kind} of {seen.name} is not of one slot, each element once")
-        return found[0][0] + slot, [places - slot * tile.elements for _, places in found]
+        return slots[0][0] + slot, [places - slot * tile.elements for _, places in slots]
 
     def _access(self, parts: Sequence[ThreadSlice]) -> Event:
         seen = parts[0].seen
@@ -106,48 +106,46 @@ class TileCopies:
         slot, places = self._whole_slot(parts)
         return Event("load", parts[0].seen.name, slot, place=self._origin(parts, places))
 
-    def _origin(self, parts: Sequence[ThreadSlice], places: Sequence[np.ndarray]) -> tuple[Value, Inside]:
+    def _origin(self, parts: Sequence[ThreadSlice], places: Sequence[np.ndarray]) -> tuple[Value, RowConditions]:
         """Returns (offset in the tensor, which rows) of a copied tile; raises Unsafe for misplaced elements."""
         # Each element must be in its place, or be zero behind the tensor.
         seen, name = parts[0].seen, parts[0].seen.name
         tile, line = self.reading.tiles[name], parts[0].line
         if seen.values["tensor"] != name:
             raise Unsafe(f"line {line}: rows of {seen.values['tensor']} into {name}")
-        sources = [of_threads(part.all_of("source"), part.count) for part in parts]
+        sources = [broadcast(part.each("source"), part.count) for part in parts]
         first = next(
-            known(of[int(there[0])]) for of, at in zip(sources, places) if len(there := np.flatnonzero(at == 0))
+            as_number(of[int(there[0])]) for of, at in zip(sources, places) if len(there := np.flatnonzero(at == 0))
         )
         # Where copies have no condition, zeros have no source.
         conditional = "inside" in seen.values
         copied: dict[tuple[int, bool], Value] = {}
         for part, source, place in zip(parts, sources, places):
             row, column = (origin[place] for origin in tile.origins)
-            there = (
-                part.all_of("inside") if conditional else each(lambda one: int(one != ZEROS), source).parts[CONSTANT]
-            )
+            there = part.each("inside") if conditional else apply(lambda one: int(one != ZEROS), source).parts[CONSTANT]
             at = slice(None) if conditional else there != 0
             rows = Spread({CONSTANT: row[at]}) * self.reading.tensors[name].row_stride
             apart = numbers(source[at] - first - rows - column[at])
             if isinstance(apart, Spread) or apart.any():
                 raise Unsafe(f"line {line}: columns of {name} are not where they belong in its tile")
-            for (of_row, of_tensor), inside in alike(there, row, column < tile.width):
+            for (of_row, of_tensor), inside in distinct(there, row, column < tile.width):
                 if copied.setdefault((of_row, bool(of_tensor)), inside) != inside:
                     raise Unsafe(f"line {line}: not all columns of the rows of {name} are copied")
         if any(inside != 0 for (_, of_tensor), inside in copied.items() if not of_tensor):
             raise Unsafe(f"line {line}: not all columns of the rows of {name} are copied")
-        return first, Inside(tuple(copied[row, True] for row in range(tile.rows)))
+        return first, RowConditions(tuple(copied[row, True] for row in range(tile.rows)))
 
     def _output(self, parts: Sequence[ThreadSlice]) -> Event:
         """Returns the event of rows whose elements threads store each by itself, where the row is there."""
         # They must be all elements of the warpgroups' rows, each once.
         seen, line = parts[0].seen, parts[0].line
         tensor, width = self.reading.tensors[seen.name], self._width(parts)
-        first = known(of_threads(parts[0].all_of("element"), parts[0].count)[0])
+        first = as_number(broadcast(parts[0].each("element"), parts[0].count)[0])
         places, stored = [], dict[int, Any]()
         for part in parts:
-            row, column = _within(of_threads(part.all_of("element"), part.count) - first, tensor.row_stride, line)
+            row, column = _within(broadcast(part.each("element"), part.count) - first, tensor.row_stride, line)
             places += [row * tensor.columns + column + n for n in range(width)]
-            for (at,), inside in alike(part.all_of("inside") if "inside" in part.seen.values else 1, row):
+            for (at,), inside in distinct(part.each("inside") if "inside" in part.seen.values else 1, row):
                 if stored.setdefault(at, inside) != inside:
                     raise Unsafe(f"line {line}: some elements of row {at} are stored where others are not")
         wanted = [np.arange(row * tensor.columns, (row + 1) * tensor.columns) for row in sorted(stored)]
@@ -156,7 +154,7 @@ class TileCopies:
             np.sort(np.concatenate(places)), np.concatenate(wanted)
         ):
             raise Unsafe(f"line {line}: the output's elements are not those of whole rows, each once")
-        rows = Inside(tuple(stored.get(row, 0) for row in range(count)))
+        rows = RowConditions(tuple(stored.get(row, 0) for row in range(count)))
         return Event("output", place=(first, rows, tensor.row_stride, 0))
 
 
@@ -167,32 +165,32 @@ def _within(apart: Any, stride: Any, line: int) -> tuple[np.ndarray, np.ndarray]
         ((monomial, factor),) = stride.parts.items()
         row = apart.parts.get(monomial, np.zeros(len(apart), dtype=np.int64)) // factor
         apart = apart - Spread({CONSTANT: row}) * stride
-    found = numbers(apart)
-    if isinstance(found, Spread):
-        raise Unsafe(f"line {line} stores an element {found[0]} behind the first, which is in no row")
-    return (row, found) if isinstance(stride, Term) else np.divmod(found, stride)
+    behind = numbers(apart)
+    if isinstance(behind, Spread):
+        raise Unsafe(f"line {line} stores an element {behind[0]} behind the first, which is in no row")
+    return (row, behind) if isinstance(stride, Term) else np.divmod(behind, stride)
 
 
-def in_ring(part: ThreadSlice, tile: Tile) -> tuple[Value, np.ndarray]:
-    """Returns the slot that the elements of all threads have in common, and how far behind its start each one lies."""
-    beside, places = split(part.all_of("element"))
+def slot_and_offsets(part: ThreadSlice, tile: Tile) -> tuple[Value, np.ndarray]:
+    """Returns the slot of a ring that all threads' elements lie in, and each element's offset from the slot's start."""
+    beside, places = split_common(part.each("element"))
     slot = beside // tile.elements
     beyond = (beside - slot * tile.elements).constant
     if beyond is None:
         raise Unsafe(f"line {part.line}: elements of no slot of {part.seen.name}, from {beside} on")
-    return known(slot), places + beyond
+    return as_number(slot), places + beyond
 
 
-def alike(value: Value, *of: np.ndarray) -> Iterator[tuple[tuple[int, ...], Value]]:
-    """Yields (numbers, value) of threads, of those that are alike in these one alone."""
-    spread = of_threads(value, len(of[0]))
+def distinct(value: Value, *of: np.ndarray) -> Iterator[tuple[tuple[int, ...], Value]]:
+    """Yields (numbers, value) of one thread for each different value of these arrays and of `value` together."""
+    spread = broadcast(value, len(of[0]))
     table = np.stack([*of, *(np.broadcast_to(part, len(of[0])) for part in spread.parts.values())], axis=1)
     for at in np.unique(table, axis=0, return_index=True)[1].tolist():
-        yield tuple(int(one[at]) for one in of), known(spread[at])
+        yield tuple(int(one[at]) for one in of), as_number(spread[at])
 
 
-def same_tile(first: Seen, seen: Seen) -> bool:
-    """Says whether two Seens move parts of one tile, which they do if their line, kind and name are the same.
+def same_tile(first: Observation, seen: Observation) -> bool:
+    """Says whether two Observations move parts of one tile, which they do if their line, kind and name are the same.
 
     `seen` must have an element, too. A line that repeats with nothing but arithmetic between does parts of one tile.
     """
@@ -216,7 +214,7 @@ def p_in_shared(part: ThreadSlice, reading: Reading) -> Event:
         raise Unsafe(f"line {part.line}: it puts P in {part.seen.name}, from where no product reads it")
     form, (first, end) = part.seen.values["form"], part.seen.values["columns"]
     wanted = tile.columns, reading.dtype, scores.accumulators
-    slot, beyond = divmod(part.one("element"), tile.elements)
+    slot, beyond = divmod(part.same("element"), tile.elements)
     if form != wanted or beyond:
         raise Unsafe(
             f"line {part.line}: it puts {form} {beyond} elements behind the start of a slot, expected {wanted}"

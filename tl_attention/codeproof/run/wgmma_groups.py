@@ -31,9 +31,9 @@ class WgmmaGroups:
 
     def copy(self) -> WgmmaGroups:
         """Returns WgmmaGroups with the same products in flight and the same fences."""
-        found = WgmmaGroups(self.reading, self.warpgroups)
-        found.in_flight, found.fenced, found.unfenced = deque(self.in_flight), set(self.fenced), set(self.unfenced)
-        return found
+        other = WgmmaGroups(self.reading, self.warpgroups)
+        other.in_flight, other.fenced, other.unfenced = deque(self.in_flight), set(self.fenced), set(self.unfenced)
+        return other
 
     def join(self, other: WgmmaGroups, line: int) -> None:
         """Takes what holds on both of two ways to a line; raises Unsafe where not the same products are in flight."""
@@ -101,10 +101,10 @@ class WgmmaGroups:
         warpgroup = self.warpgroups
         for step, part in enumerate(instructions):
             values = part.seen.values
-            at, b_at = np.broadcast_to(part.of("a_at"), warpgroup.shape), part.one("b_at")
+            at, b_at = np.broadcast_to(part.value("a_at"), warpgroup.shape), part.same("b_at")
             a = (product.a.buffer, k_major(product.a)) if isinstance(product.a, Tile) else product.a
             b = (product.b.buffer, product.b_layout)
-            if (values["a"], values["b"], values["d"]) != (a, b, product.accumulators) or part.one("d_at"):
+            if (values["a"], values["b"], values["d"]) != (a, b, product.accumulators) or part.same("d_at"):
                 raise Unsafe(f"line {line}: a product of {values['a']}, {values['b']} and {values['d']}")
             if values["form"] != product.form(self.reading.dtype):
                 raise Unsafe(f"line {line}: a product of the form {values['form']}")
@@ -112,7 +112,7 @@ class WgmmaGroups:
             if offset != product.b_offset(step) or (at != product.a_offset(step, warpgroup)).any():
                 raise Unsafe(f"line {line}: instruction {step} of a product reads other columns of its operands")
             slots.add(slot)
-            keeps.append(kept if isinstance(kept := part.one("keeps"), Term) else int(kept != 0))
+            keeps.append(kept if isinstance(kept := part.same("keeps"), Term) else int(kept != 0))
         if len(slots) != 1 or set(keeps[1:]) - {1}:
             raise Unsafe(f"line {line}: a product's instructions read slots {sorted(slots)} and keep {keeps}")
         slot = slots.pop()
@@ -126,7 +126,7 @@ class WgmmaGroups:
 
         The accumulators of the finished products may be read once they are fenced.
         """
-        left = part.one("value")
+        left = part.same("value")
         if self.open is not None:
             self.check_settled(part)
         while len(self.in_flight) > left:

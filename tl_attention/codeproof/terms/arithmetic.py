@@ -13,17 +13,17 @@ from tl_attention.codeproof.run.threads import NUMBERS, Value
 from tl_attention.codeproof.terms import choices
 from tl_attention.codeproof.terms.choices import chosen, equal
 from tl_attention.codeproof.terms.facts import NOT_NEGATIVE, Facts
-from tl_attention.codeproof.terms.spread import Spread, each
-from tl_attention.codeproof.terms.term import Refused, Term, holds, known, quotient, term
+from tl_attention.codeproof.terms.spread import Spread, apply
+from tl_attention.codeproof.terms.term import Refused, Term, as_number, is_not_negative, quotient, term
 from tl_attention.problem.mask import ceildiv
 
 
-class Arithmetic:
-    """An Arithmetic has C's operators, by the names that expressions call them by, and those that a Mask asks for."""
+class TermOperators:
+    """TermOperators are C's operators on Terms, by the names that expressions call them by, and those of a Mask."""
 
     def __init__(self, facts: Facts):
         self.facts = facts
-        own: dict[str, Callable[..., Term]] = {
+        of_terms: dict[str, Callable[..., Term]] = {
             "quotient": self.quotient,
             "remainder": self.remainder,
             "select": self.select,
@@ -35,7 +35,7 @@ class Arithmetic:
             "min": self.least,
             "max": self.most,
         }
-        self.functions = {name: _either(function, own.get(name)) for name, function in NUMBERS.items()}
+        self.functions = {name: _either(function, of_terms.get(name)) for name, function in NUMBERS.items()}
         self.functions["__builtins__"] = {}
         self.ops = SimpleNamespace(
             min=self.functions["min"],
@@ -47,9 +47,9 @@ class Arithmetic:
 
     def truth(self, value: Value) -> Term:
         """Returns 1 where a value is not 0, else 0."""
-        found = self.facts.simpler(value)
-        low, high = self.facts.range(found)
-        return found if low >= 0 and high <= 1 else 1 - equal(found, 0)
+        simpler = self.facts.simpler(value)
+        low, high = self.facts.range(simpler)
+        return simpler if low >= 0 and high <= 1 else 1 - equal(simpler, 0)
 
     def both(self, a: Value, b: Value) -> Term:
         return self.facts.simpler(self.truth(a) * self.truth(b))
@@ -77,7 +77,7 @@ class Arithmetic:
         if sign:
             return self.facts.simpler(quotient(a, b) if sign > 0 else -quotient(-a, b))
         # It is one more where a < 0, and b is no divisor of it.
-        return self.facts.simpler(quotient(a, b) + holds(choices.least(-a, a % b) - 1))
+        return self.facts.simpler(quotient(a, b) + is_not_negative(choices.least(-a, a % b) - 1))
 
     def remainder(self, a: Value, b: Value) -> Term:
         return self.facts.simpler(term(a) - term(b) * self.quotient(a, b))
@@ -90,9 +90,9 @@ def _either(of_numbers: Any, of_terms: Callable[..., Term] | None) -> Any:
 
     def function(*values: Value) -> Value:
         if any(isinstance(value, Spread) for value in values):
-            return each(function, *values)
+            return apply(function, *values)
         if not any(isinstance(value, Term) for value in values):
             return of_numbers(*values)
-        return known(of_terms(*values))
+        return as_number(of_terms(*values))
 
     return function

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
-from tl_attention.codeproof.terms.term import HOLDS, Term, below, holds, term
+from tl_attention.codeproof.terms.term import HOLDS, Term, is_not_negative, negative_part, term
 
 
 def least(a: Term | int, b: Term | int) -> Term:
     """Returns min(a, b)."""
-    return term(a) + below(term(b) - a)
+    return term(a) + negative_part(term(b) - a)
 
 
 def most(a: Term | int, b: Term | int) -> Term:
     """Returns max(a, b)."""
-    return term(b) - below(term(b) - a)
+    return term(b) - negative_part(term(b) - a)
 
 
 def equal(a: Term | int, b: Term | int) -> Term:
     """Returns 1 where a = b, else 0."""
-    return holds(term(a) - b) * holds(term(b) - a)
+    return is_not_negative(term(a) - b) * is_not_negative(term(b) - a)
 
 
 def chosen(condition: Term | int, a: Term | int, b: Term | int) -> Term:
@@ -27,8 +27,8 @@ def chosen(condition: Term | int, a: Term | int, b: Term | int) -> Term:
     return term(b) + term(condition) * (term(a) - b)
 
 
-def not_negative(condition: Any) -> Term | None:
-    """Returns what is not negative exactly where a condition of one comparison is 1, None for any other."""
+def nonnegative_form(condition: Any) -> Term | None:
+    """Returns a term that is >= 0 exactly where a condition of one comparison is 1; None for other conditions."""
     for of, sign in ((term(condition), 1), (1 - term(condition), -1)):
         if (
             len(of.parts) == 1

@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from tl_attention.codeproof.terms.choices import most, not_negative
+from tl_attention.codeproof.terms.choices import most, nonnegative_form
 from tl_attention.codeproof.terms.facts import Facts
 from tl_attention.codeproof.terms.run import BRANCH, END, LEAVE, LOOP, OTHERWISE, TILES, facts_of
-from tl_attention.codeproof.terms.term import holds, term
+from tl_attention.codeproof.terms.term import is_not_negative, term
 from tl_attention.codeproof.verdict import Unsafe
-from tl_attention.program.events import AnyOrder, Event, Expected, Loop, Maybe, Where
+from tl_attention.program.events import AnyOrder, Event, Expected, Maybe, Repeat, Where
 
 # What the numbers of an event's place are, by how many they are.
 PLACES: dict[int, tuple[str, ...]] = {
@@ -31,8 +31,8 @@ PLACES: dict[int, tuple[str, ...]] = {
 OF_A_TAKE = "entry", "head"
 
 
-class Inside(NamedTuple):
-    """Inside says of each row of a tile where threads copy or store it: it is a condition for each."""
+class RowConditions(NamedTuple):
+    """RowConditions are the conditions, one for each row of a tile, on which threads copy or store the row."""
 
     rows: tuple[Any, ...]
 
@@ -40,8 +40,8 @@ class Inside(NamedTuple):
         return f"{len(self.rows)} rows, the last where {self.rows[-1]}"
 
 
-class Unless(NamedTuple):
-    """An Unless, among the events that code must do, is an event, with what is not negative where it is left out."""
+class Skippable(NamedTuple):
+    """A Skippable is an expected event, with a term that is not negative where code may leave the event out."""
 
     event: Event
     shown: tuple[tuple[str, Any], ...]
@@ -49,24 +49,24 @@ class Unless(NamedTuple):
 
 
 @dataclass
-class Block:
-    """A Block is a loop, a condition or the loop over tiles in what code does, with what is inside of it."""
+class Nested:
+    """A Nested is a loop, a condition or the loop over tiles in what code does, with the events inside."""
 
     kind: str
     value: Any = None  # its length or condition
     index: Any = None  # its counter
-    inside: list[Event | Block] = field(default_factory=list)
-    otherwise: list[Event | Block] = field(default_factory=list)
+    inside: list[Event | Nested] = field(default_factory=list)
+    otherwise: list[Event | Nested] = field(default_factory=list)
 
 
-def blocks_of(events: Iterable[Event]) -> list[Event | Block]:
-    """Returns a process's events with those between two marks inside of Blocks."""
-    found: list[Event | Block] = []
-    open_: list[tuple[Block, list[Event | Block]]] = []
-    here = found
+def blocks_of(events: Iterable[Event]) -> list[Event | Nested]:
+    """Returns a process's events with those between two marks inside of Nesteds."""
+    nested: list[Event | Nested] = []
+    open_: list[tuple[Nested, list[Event | Nested]]] = []
+    here = nested
     for event in events:
         if event.kind in (LOOP, BRANCH, TILES):
-            block = Block(event.kind, event.value, event.index)
+            block = Nested(event.kind, event.value, event.index)
             here.append(block)
             open_.append((block, here))
             here = block.inside
@@ -75,10 +75,10 @@ def blocks_of(events: Iterable[Event]) -> list[Event | Block]:
         elif event.kind == END:
             _, here = open_.pop()
         elif event.kind == LEAVE:
-            here.append(Block(LEAVE, event.value))
+            here.append(Nested(LEAVE, event.value))
         else:
             here.append(event)
-    return found
+    return nested
 
 
 class Comparison:
@@ -88,7 +88,7 @@ class Comparison:
         # An event that concerns its process `alone` may stand anywhere.
         self.facts, self.who, self.alone = facts, who, alone
 
-    def compare(self, found: list[Event | Block], expected: Iterable[Expected | Loop | Where | Unless]) -> None:
+    def compare(self, found: list[Event | Nested], expected: Iterable[Expected | Repeat | Where | Skippable]) -> None:
         wanted = [*expected]
         for one in found:
             self._match(one, wanted)
@@ -107,27 +107,27 @@ class Comparison:
                 if condition.constant is None:
                     return head
                 wanted[:1] = [*(head.events if condition.constant else head.otherwise)]
-            elif isinstance(head, Loop):
+            elif isinstance(head, Repeat):
                 count = self.facts.simpler(head.count)
                 if self.facts.is_zero(count):
                     wanted.pop(0)
                 elif opened and self.facts.sign(count - 1) > 0:
-                    wanted[:1] = [*head.body(head.first), Loop(head.first + 1, head.count - 1, head.body)]
+                    wanted[:1] = [*head.body(head.first), Repeat(head.first + 1, head.count - 1, head.body)]
                 else:
                     return head
             else:
                 return head
         return None
 
-    def _match(self, one: Event | Block, wanted: list[Any]) -> None:
-        if isinstance(one, Block):
+    def _match(self, one: Event | Nested, wanted: list[Any]) -> None:
+        if isinstance(one, Nested):
             self._block(one, wanted)
             return
         while True:
             head = self._head(wanted, opened=False)
-            if isinstance(head, Loop) and not self.alone(one):
+            if isinstance(head, Repeat) and not self.alone(one):
                 head = self._head(wanted)
-            event = head.event if isinstance(head, (Maybe, Unless)) else head
+            event = head.event if isinstance(head, (Maybe, Skippable)) else head
             if isinstance(head, AnyOrder):
                 # Their places are numbers.
                 wanted[0] = head = {_by_itself(each): each for each in head.events}
@@ -148,20 +148,20 @@ class Comparison:
 
     def _may_skip(self, head: Any) -> bool:
         """Says whether code may leave out what is expected next; shows what must hold for that."""
-        if isinstance(head, Unless):
+        if isinstance(head, Skippable):
             with self.facts.assuming(*head.given):
                 for what, shown in head.shown:
                     self.facts.show(f"{self.who}: {what}", shown)
             return True
         return isinstance(head, Maybe)
 
-    def _block(self, block: Block, wanted: list[Any]) -> None:
+    def _block(self, block: Nested, wanted: list[Any]) -> None:
         if block.kind == LOOP:
             head = self._head(wanted, opened=False)
-            while head is not None and not isinstance(head, Loop) and self._may_skip(head):
+            while head is not None and not isinstance(head, Repeat) and self._may_skip(head):
                 wanted.pop(0)
                 head = self._head(wanted, opened=False)
-            if not isinstance(head, Loop):
+            if not isinstance(head, Repeat):
                 raise Unsafe(f"{self.who} has a loop, expected {_words(head)}")
             trips = self.facts.simpler(block.value)
             if self.facts.sign(trips) < 1:
@@ -169,7 +169,7 @@ class Comparison:
             number = block.index
             with self.facts.assuming(number, trips - 1 - number):
                 self.compare(block.inside, head.body(head.first + number))
-            wanted[0] = Loop(self.facts.named(head.first + trips), self.facts.simpler(head.count - trips), head.body)
+            wanted[0] = Repeat(self.facts.named(head.first + trips), self.facts.simpler(head.count - trips), head.body)
         elif block.kind == BRANCH and not (block.inside or block.otherwise):
             # Its sides compute numbers.
             return
@@ -193,25 +193,25 @@ class Comparison:
         pairs += [("index of what it reads", a[1], b[1]) for a, b in zip(one.reads, wanted.reads)]
         line = f"line {one.step}: " if one.step else ""
         for what, found, expected in pairs:
-            if isinstance(found, Inside):
+            if isinstance(found, RowConditions):
                 self._show_inside(f"{line}where {words} of {self.who} has row", found.rows, expected)
             else:
                 self.facts.show_equal(f"{line}the {what} of {words} of {self.who}", found, expected)
 
     def _show_inside(self, words: str, rows: tuple[Any, ...], left: Any) -> None:
-        """Shows that as many rows are copied or stored as are left, which may be below 0, or more than these."""
+        """Shows that exactly those of a tile's rows that exist, `left` or none, are copied or stored."""
         if all(inside == 1 for inside in rows):
             self.facts.show(f"{words} {len(rows) - 1}", left - len(rows))
             return
-        there: set[Any] = {
-            None if (of := not_negative(inside)) is None else of + row for row, inside in enumerate(rows)
+        bounds: set[Any] = {
+            None if (of := nonnegative_form(inside)) is None else of + row for row, inside in enumerate(rows)
         }
-        if len(there) == 1 and None not in there:
+        if len(bounds) == 1 and None not in bounds:
             # So many rows are left for all of the conditions.
-            self.facts.show_equal(f"{words}s", there.pop(), left - 1)
+            self.facts.show_equal(f"{words}s", bounds.pop(), left - 1)
             return
         for row, inside in enumerate(rows):
-            self.facts.show_equal(f"{words} {row}", inside, holds(term(left) - 1 - row))
+            self.facts.show_equal(f"{words} {row}", inside, is_not_negative(term(left) - 1 - row))
 
 
 def _alike(one: Event, wanted: Event) -> bool:
@@ -234,14 +234,14 @@ def _words(head: Any) -> str:
             return _words({each: each for each in head.events})
         case dict():
             return f"one of {len(head)} such as {min(head.values(), key=str)}"
-        case Loop():
+        case Repeat():
             return f"a loop of {head.count}"
         case Where():
             return f"what comes where {head.condition}"
-        case Maybe() | Unless():
+        case Maybe() | Skippable():
             return str(head.event)
     return str(head or "none")
 
 
-def _inside(block: Block) -> str:
+def _inside(block: Nested) -> str:
     return ", ".join(one.kind for one in (*block.inside, *block.otherwise))

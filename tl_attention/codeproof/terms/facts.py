@@ -24,8 +24,8 @@ from tl_attention.codeproof.terms.term import (
     Atom,
     Refused,
     Term,
-    below,
-    holds,
+    is_not_negative,
+    negative_part,
     quotient,
     symbol,
     term,
@@ -76,14 +76,14 @@ class Facts(Intervals):
             self.move(before)
 
     def move(self, here: tuple[Term, ...]) -> None:
-        """Makes these the terms that are not negative."""
+        """Replaces the terms that are known to be not negative by these."""
         self.here, self._known = here, frozenset(here)
         self._memo = self._memos.setdefault(here, {})
 
     # --- signs ---------------------------------------------------------------------------------------------------
 
     def not_negative(self, of: Term) -> bool:
-        """Says whether a term is seen to be not negative, by intervals and one fact."""
+        """Says whether intervals, and at most one fact, show that a term is not negative."""
         return self.range(of)[0] >= 0 or any(self.range(of - fact)[0] >= 0 for fact in self.here)
 
     def sign(self, of: Term, least: int = 0) -> int:
@@ -133,12 +133,12 @@ class Facts(Intervals):
             return quotient(of, by).rebuilt(lambda made: self._quotient(made) if made.kind == QUOTIENT else made.term)
         if atom.kind == LEAST:
             sign = self.sign(of)
-            return term(0) if sign > 0 else of if sign < 0 else below(of)
+            return term(0) if sign > 0 else of if sign < 0 else negative_part(of)
         sign = self.sign(of, 1)
         if sign:
             return term(int(sign > 0))
-        found = self._by_cases(of, holds)
-        return holds(of) if found is None else found
+        by_cases = self._by_cases(of, is_not_negative)
+        return is_not_negative(of) if by_cases is None else by_cases
 
     def _quotient(self, atom: Atom) -> Term:
         of, by = atom.of, atom.by
@@ -150,10 +150,10 @@ class Facts(Intervals):
             return term(-1) if self.not_negative(-of - 1) and self.not_negative(of + by) else atom.term
         if -inf < low and high < inf and low // number == high // number:
             return term(int(low // number))
-        found = self._by_cases(of, lambda of: quotient(of, by))
-        if found is not None:
-            return found
-        return self.simpler(holds(of)) - 1 if -number <= low and high < number else atom.term
+        by_cases = self._by_cases(of, lambda of: quotient(of, by))
+        if by_cases is not None:
+            return by_cases
+        return self.simpler(is_not_negative(of)) - 1 if -number <= low and high < number else atom.term
 
     def _by_cases(self, of: Term, function: Callable[[Term], Term]) -> Term | None:
         """Returns a function of a term by two cases of one of its conditions, None unless it is a number in both."""
@@ -169,7 +169,7 @@ class Facts(Intervals):
 
     def values(self, of: Term) -> list[int | None]:
         """Returns a term's numbers at drawn points, None where these facts do not hold."""
-        return [value if there else None for value, there in zip(self.points.values(of), self._there())]
+        return [value if holds else None for value, holds in zip(self.points.values(of), self._there())]
 
     def _there(self) -> list[bool]:
         """Says at which points the facts hold."""
@@ -182,7 +182,7 @@ class Facts(Intervals):
     # --- names ---------------------------------------------------------------------------------------------------
 
     def named(self, of: Term | int) -> Term:
-        """Returns a short term that is equal to this one here: a name, if this one is long.
+        """Returns a short term that is equal to this one here: a new symbol in the place of a long one.
 
         Terms that are shown to be equal have one name.
         """
@@ -223,7 +223,7 @@ class Facts(Intervals):
         of = self.unnamed(atom.of)
         if atom.kind == QUOTIENT:
             return quotient(of, self.unnamed(atom.by))
-        return below(of) if atom.kind == LEAST else holds(of)
+        return negative_part(of) if atom.kind == LEAST else is_not_negative(of)
 
     # --- statements ----------------------------------------------------------------------------------------------
 
@@ -269,7 +269,7 @@ class Facts(Intervals):
             raise Refused(f"{what} is {self._words(found)}, expected {self._words(expected)}{self._where(apart, ZERO)}")
 
     def show(self, what: str, of: Term | int) -> None:
-        """Raises Refused, with numbers if some are found, unless a term is not negative here for any value."""
+        """Raises Refused, with numbers if some are found, unless a term is shown to be >= 0 here for all values."""
         of = self.simpler(of)
         self.shown["all"] += 1
         if self.not_negative(of):
@@ -301,15 +301,15 @@ class Facts(Intervals):
 
     def _where(self, of: Term, statement: str) -> str:
         """Returns words for numbers where a statement is false, or for that none are known."""
-        found = self.example(of, statement)
-        if found == {}:
+        numbers = self.example(of, statement)
+        if numbers == {}:
             return ""
-        if found is None:
+        if numbers is None:
             return ", which is not shown, nor are numbers known where it is false"
-        return ", where " + ", ".join(f"{name} = {value}" for name, value in sorted(found.items()))
+        return ", where " + ", ".join(f"{name} = {value}" for name, value in sorted(numbers.items()))
 
-    def at_most(self, of: Term, most: Term, by: Term) -> Term:
-        """Returns the fact that a term's quotient is not above that of one that the facts must show to be greater."""
+    def quotient_bound(self, of: Term, most: Term, by: Term) -> Term:
+        """Returns the fact of / by <= most / by, once `of` is shown to be not above `most`."""
         self.show("a greater term less another", most - of)
         self.show("a divisor less 1", by - 1)
         return quotient(most, by) - quotient(of, by)

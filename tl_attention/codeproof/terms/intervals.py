@@ -47,20 +47,20 @@ class Intervals:
         return self._memo[key]
 
     def _range(self, of: Term, depth: int) -> Range:
-        found = _sum(self._range_of(monomial, factor) for monomial, factor in of.parts.items())
+        bounds = _sum(self._range_of(monomial, factor) for monomial, factor in of.parts.items())
         if depth and len(of.parts) > 1:
             for atom in of.atoms:
                 for part, rest in self._parts(of, atom):
                     if len(rest.parts) < len(of.parts) + 2 and atom not in rest.atoms:
                         other = _sum((part, self.range(rest, depth - 1)))
-                        found = max(found[0], other[0]), min(found[1], other[1])
-        return found
+                        bounds = max(bounds[0], other[0]), min(bounds[1], other[1])
+        return bounds
 
     def _range_of(self, monomial: tuple[Atom, ...], factor: int) -> Range:
-        found: Range = (factor, factor)
+        bounds: Range = (factor, factor)
         for atom in monomial:
-            found = _times(found, self.range_of_atom(atom))
-        return found
+            bounds = _times(bounds, self.range_of_atom(atom))
+        return bounds
 
     def range_of_atom(self, atom: Atom) -> Range:
         """Returns the least and the greatest number that an atom may be."""

@@ -73,7 +73,7 @@ def _of_atom(atom: Atom, numbers: Mapping[str, int], memo: dict[Term, int]) -> i
 
 
 def drawn(rng: random.Random, bounds: Range) -> int:
-    """Draws an integer within bounds, at an end of them or of any number of bits."""
+    """Draws a random integer within bounds: one of the bounds, or a number with a random number of bits."""
     low, high = max(bounds[0], -(1 << 31)), min(bounds[1], 1 << 31)
-    found = round(2 ** (rng.random() * rng.choice(BITS)) - 1)
-    return int(min(high, max(low, low + found if low > 0 else found)))
+    size = round(2 ** (rng.random() * rng.choice(BITS)) - 1)
+    return int(min(high, max(low, low + size if low > 0 else size)))

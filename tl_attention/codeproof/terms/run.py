@@ -13,15 +13,15 @@ from typing import Any
 import numpy as np
 
 from tl_attention.codeproof.read.expression import Expression, is_wide
-from tl_attention.codeproof.read.nodes import For, If, Leave, While
+from tl_attention.codeproof.read.nodes import Break, For, If, While
 from tl_attention.codeproof.read.text import Kernel
 from tl_attention.codeproof.run.run import ZEROS, Run
-from tl_attention.codeproof.run.threads import PER_THREAD, Class, Threads, Value, settled
-from tl_attention.codeproof.terms.arithmetic import Arithmetic
+from tl_attention.codeproof.run.threads import PER_THREAD, ThreadClass, Threads, Value, collapse
+from tl_attention.codeproof.terms.arithmetic import TermOperators
 from tl_attention.codeproof.terms.choices import chosen
 from tl_attention.codeproof.terms.facts import Facts
-from tl_attention.codeproof.terms.spread import Spread, each, ends, numbers
-from tl_attention.codeproof.terms.term import CONSTANT, HOLDS, Term, known, term
+from tl_attention.codeproof.terms.spread import Spread, apply, extremes, numbers
+from tl_attention.codeproof.terms.term import CONSTANT, HOLDS, Term, as_number, term
 from tl_attention.codeproof.verdict import Unsafe
 
 # Marks among what was seen: a loop, the two sides of a condition, the loop over tiles and its way out, and their ends.
@@ -36,11 +36,11 @@ class TermRun(Run):
     tiles: Any
 
     def __init__(
-        self, kernel: Kernel, threads: Threads, names: Mapping[str, Value], facts: Facts, cluster: int, told: Any
+        self, kernel: Kernel, threads: Threads, names: Mapping[str, Value], facts: Facts, cluster: int, tiles: Any
     ):
         super().__init__(kernel, threads, names, cluster=cluster)
-        self.facts, self.tiles = facts, told
-        self._of_terms = Arithmetic(facts)
+        self.facts, self.tiles = facts, tiles
+        self._of_terms = TermOperators(facts)
         self.arithmetic = {**self._of_terms.functions, "__shfl_sync": self._shuffle, "fits": self._fits}
         self.arithmetic["may"] = lambda condition: isinstance(condition, PER_THREAD | Term) or bool(condition)
         self.wide = frozenset(kernel.signature.of("int64_t"))
@@ -48,7 +48,7 @@ class TermRun(Run):
         self.ends: dict[str, Value | None] = {}  # behind the tile, by name
         self.in_tile = False
 
-    def value(self, expression: Expression, threads: Class) -> Value:
+    def value(self, expression: Expression, threads: ThreadClass) -> Value:
         """Returns an expression's value; raises Refused unless each result of 32 bits is shown to be in range."""
         self._class = threads
         given = {name: threads.names[name] for name in expression.names if name in threads.names}
@@ -58,30 +58,30 @@ class TermRun(Run):
                 for name, value in given.items()
             }
         constant = expression.constant
-        found = eval(expression.fitting(self.wide), self.arithmetic, given) if constant is None else constant
-        return known(self.facts.simpler(found)) if isinstance(found, Term) else settled(numbers(found))
+        result = eval(expression.fitting(self.wide), self.arithmetic, given) if constant is None else constant
+        return as_number(self.facts.simpler(result)) if isinstance(result, Term) else collapse(numbers(result))
 
     def _fits(self, value: Value) -> Value:
         """Returns a result of 32 bits; raises Refused unless it is shown to be in range for all sizes."""
-        for one in ends(value) if isinstance(value, Spread) else [value]:
+        for one in extremes(value) if isinstance(value, Spread) else [value]:
             if isinstance(one, Term):
                 self.facts.show_fits(one)
         return value
 
-    def assign(self, node: Any, threads: Class) -> Class:
-        found = self.value(node.expression, threads)
+    def assign(self, node: Any, threads: ThreadClass) -> ThreadClass:
+        value = self.value(node.expression, threads)
         if is_wide(node.expression.tree, self.wide):
             # The variable has 32 bits.
-            self._fits(found)
-        threads.names[node.name] = known(self.facts.named(found)) if isinstance(found, Term) else found
+            self._fits(value)
+        threads.names[node.name] = as_number(self.facts.named(value)) if isinstance(value, Term) else value
         return threads
 
-    def loop(self, node: For, threads: Class) -> Class:
+    def loop(self, node: For, threads: ThreadClass) -> ThreadClass:
         trips = self.value(node.trips, threads)
         if not isinstance(trips, Term):
             return super().loop(node, threads)
         number = self.facts.symbol(f"{node.variable}@{node.line + 1}", 0, float("inf"), below=trips)
-        self.see(threads, node.line, LOOP, value=trips, index=number)
+        self.record(threads, node.line, LOOP, value=trips, index=number)
         # What an iteration gets from the one before has no value here.
         for name in node.assigned:
             threads.names.pop(name, None)
@@ -90,10 +90,10 @@ class TermRun(Run):
             self.nodes(node.body, threads)
         for name in node.assigned:
             threads.names.pop(name, None)
-        self.see(threads, node.line, END)
+        self.record(threads, node.line, END)
         return threads
 
-    def branch(self, node: If, threads: Class) -> Class:
+    def branch(self, node: If, threads: ThreadClass) -> ThreadClass:
         condition = None if node.condition is None else self._truth(node.condition, threads)
         if isinstance(condition, Spread):
             return self._each_by_itself(node, condition, threads)
@@ -101,13 +101,13 @@ class TermRun(Run):
             return super().branch(node, threads)
         before, sides, first = dict(threads.names), [], len(self.seen)
         for kind, side, body in ((BRANCH, condition, node.body), (OTHERWISE, 1 - condition, node.otherwise)):
-            self.see(threads, node.line, kind, value=condition)
+            self.record(threads, node.line, kind, value=condition)
             threads.names = dict(before)
             with self.facts.assuming(*facts_of(side)):
                 if self.nodes(body, threads) is None:
                     raise Unsafe(f"line {node.line + 1}: a way out of a loop under a condition")
             sides.append(threads.names)
-        self.see(threads, node.line, END)
+        self.record(threads, node.line, END)
         if all(seen.kind in MARKS for seen in self.seen[first:]):
             # Its sides compute numbers.
             del self.seen[first:]
@@ -116,10 +116,10 @@ class TermRun(Run):
             values = [term(side[name]) for side in sides if isinstance(side.get(name), int | Term)]
             threads.names.pop(name, None)
             if len(values) == len(sides):
-                threads.names[name] = known(self.facts.named(chosen(condition, *values)))
+                threads.names[name] = as_number(self.facts.named(chosen(condition, *values)))
         return threads
 
-    def _each_by_itself(self, node: If, condition: Spread, threads: Class) -> Class:
+    def _each_by_itself(self, node: If, condition: Spread, threads: ThreadClass) -> ThreadClass:
         """Runs what threads do each under its own condition: they store their elements, or load them, else zeros."""
         first = len(self.seen)
         where = next(one for n in range(len(condition)) if (one := condition[n]).constant is None)
@@ -142,17 +142,17 @@ class TermRun(Run):
                 threads.names.pop(name, None)
         return threads
 
-    def _truth(self, condition: Expression, threads: Class) -> Value:
-        found = self.value(condition, threads)
-        if isinstance(found, Spread):
-            found = numbers(each(lambda one: self.facts.simpler(self._of_terms.truth(one)), found))
-        if isinstance(found, Term):
-            found = known(self.facts.decided(self._of_terms.truth(found)))
-        if isinstance(found, Term | Spread):
-            return found
-        return found != 0 if isinstance(found, np.ndarray) else bool(found)
+    def _truth(self, condition: Expression, threads: ThreadClass) -> Value:
+        truth = self.value(condition, threads)
+        if isinstance(truth, Spread):
+            truth = numbers(apply(lambda one: self.facts.simpler(self._of_terms.truth(one)), truth))
+        if isinstance(truth, Term):
+            truth = as_number(self.facts.decided(self._of_terms.truth(truth)))
+        if isinstance(truth, Term | Spread):
+            return truth
+        return truth != 0 if isinstance(truth, np.ndarray) else bool(truth)
 
-    def repeat(self, node: While, threads: Class) -> Class:
+    def repeat(self, node: While, threads: ThreadClass) -> ThreadClass:
         if self.in_tile:
             raise Unsafe(f"line {node.line + 1}: a loop over tiles inside of another")
         self.in_tile = True
@@ -163,34 +163,34 @@ class TermRun(Run):
             if started is not None:
                 threads.names[name] = started
                 self.carried[name] = before, started
-        self.see(threads, node.line, TILES)
+        self.record(threads, node.line, TILES)
         here = self.facts.here
         try:
             self.nodes(node.body, threads)
         finally:
             self.facts.move(here)
-        self.see(threads, node.line, END)
+        self.record(threads, node.line, END)
         self.ends = {name: threads.names.get(name) for name in self.carried}
         for name in node.assigned:
             threads.names.pop(name, None)
         return threads
 
-    def leave(self, node: Leave, threads: Class) -> Class | None:
+    def leave(self, node: Break, threads: ThreadClass) -> ThreadClass | None:
         condition = self._truth(node.condition, threads)
-        self.see(threads, node.line, LEAVE, value=condition)
+        self.record(threads, node.line, LEAVE, value=condition)
         # What holds of a tile that is there.
-        self.facts.move((*self.facts.here, *map(term, self.tiles.there)))
+        self.facts.move((*self.facts.here, *map(term, self.tiles.exists_if)))
         return threads
 
 
 def facts_of(condition: Term) -> list[Term]:
     """Returns terms that are not negative where a condition is 1: of each of its comparisons, and of the whole."""
-    found = [condition - 1]
+    facts = [condition - 1]
     if len(condition.parts) == 1:
         ((monomial, factor),) = condition.parts.items()
-        found += [atom.of for atom in monomial if atom.kind == HOLDS and factor == 1]
+        facts += [atom.of for atom in monomial if atom.kind == HOLDS and factor == 1]
     negation = 1 - condition
     if len(negation.parts) == 1:
         ((monomial, factor),) = negation.parts.items()
-        found += [-atom.of - 1 for atom in monomial if len(monomial) == 1 and factor == 1 and atom.kind == HOLDS]
-    return found
+        facts += [-atom.of - 1 for atom in monomial if len(monomial) == 1 and factor == 1 and atom.kind == HOLDS]
+    return facts

@@ -50,17 +50,17 @@ class Solver:
         solver = z3.SimpleSolver(ctx=z3.Context())
         solver.set("rlimit", RESOURCES)
         solver.from_string("\n".join(query.lines))
-        found = solver.check()
-        self.facts.shown[f"solver: {found}"] += 1
-        if found == z3.sat:
+        answer = solver.check()
+        self.facts.shown[f"solver: {answer}"] += 1
+        if answer == z3.sat:
             model = solver.model()
             values = {str(name): model[name] for name in model.decls() if name.arity() == 0}
             self.counter[of] = query.numbers({n: v.as_long() for n, v in values.items() if z3.is_int_value(v)})
-        return bool(found == z3.unsat)
+        return bool(answer == z3.unsat)
 
 
 class Query:
-    """A Query is what z3 is told before it is asked: `lines` of SMT-LIB."""
+    """A Query is the SMT-LIB text that z3 gets before a question: `lines` that declare and bound each unknown."""
 
     def __init__(self, facts: Intervals):
         self.facts = facts
@@ -70,7 +70,7 @@ class Query:
         self.factors: dict[tuple[Atom, ...], set[int]] = defaultdict(lambda: {1})
 
     def term(self, of: Term) -> str:
-        """Returns the words for a term, whose monomials are told of first."""
+        """Returns the SMT-LIB text of a term, after lines that define the term's monomials."""
         parts = [_times(factor, self.monomial(monomial)) for monomial, factor in of.parts.items() if monomial]
         for monomial, factor in of.parts.items():
             self.factors[monomial].add(abs(factor))
@@ -78,7 +78,7 @@ class Query:
         return f"(+ {' '.join(parts)})" if len(parts) > 1 else parts[0] if parts else "0"
 
     def monomial(self, monomial: tuple[Atom, ...]) -> str:
-        """Returns the name of a monomial, which is told of first."""
+        """Returns the name that a monomial has in the query, after lines that define it."""
         if monomial not in self.names:
             condition = next((atom for atom in monomial if atom.kind == HOLDS), None)
             if condition is not None:
@@ -126,14 +126,14 @@ class Query:
         name, factors = self._declare(monomial), [self.monomial((atom,)) for atom in monomial]
         ranges = [self.facts.range_of_atom(atom) for atom in monomial]
         if all(low >= 0 for low, _ in ranges):
-            told = [f"(>= {name} 0)", *(f"(=> (= {factor} 0) (= {name} 0))" for factor in factors)]
+            lines = [f"(>= {name} 0)", *(f"(=> (= {factor} 0) (= {name} 0))" for factor in factors)]
             for number, factor in enumerate(factors):
                 if all(low >= 1 for other, (low, _) in enumerate(ranges) if other != number):
-                    told.append(f"(>= {name} {factor})")
-            self.lines += [f"(assert {one})" for one in told]
+                    lines.append(f"(>= {name} {factor})")
+            self.lines += [f"(assert {one})" for one in lines]
 
     def relate_quotients(self) -> None:
-        """Tells that of two quotients by one number that of the greater term is not the smaller one."""
+        """Tells z3 that quotients by one number are in the order of their dividends."""
         quotients = [
             (monomial[0].by.constant, self.term(monomial[0].of), name)
             for monomial, name in [*self.names.items()]
@@ -146,7 +146,7 @@ class Query:
                     self.lines.append(f"(assert (=> (>= {of} {other}) (>= {name} {other_name})))")
 
     def relate_products(self) -> None:
-        """Tells of two products with a common part >= 0 that the one with the greater rest is not smaller."""
+        """Tells z3 that products with a common factor >= 0 are in the order of their other factors."""
         for one, other in permutations([monomial for monomial in self.names if len(monomial) > 1], 2):
             shared = tuple((Counter(one) & Counter(other)).elements())
             if not shared or any(self.facts.range_of_atom(atom)[0] < 0 for atom in shared):
@@ -160,13 +160,13 @@ class Query:
 
     def numbers(self, model: dict[str, int]) -> dict[str, int]:
         """Returns the symbols' numbers of z3's model, within their bounds."""
-        found = {}
+        values = {}
         for monomial, name in self.names.items():
             atom = monomial[0]
             if len(monomial) == 1 and atom.kind == SYMBOL and atom.name in self.facts.ranges and name in model:
                 low, high = self.facts.ranges[atom.name]
-                found[atom.name] = int(min(high, max(low, model[name])))
-        return found
+                values[atom.name] = int(min(high, max(low, model[name])))
+        return values
 
 
 def _number(value: int) -> str:

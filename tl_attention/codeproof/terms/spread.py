@@ -36,7 +36,7 @@ class Spread:
 
     def __add__(self, other: Value) -> Value:
         parts = dict(self.parts)
-        for monomial, of in parts_of(other).items():
+        for monomial, of in coefficients_of(other).items():
             parts[monomial] = parts[monomial] + of if monomial in parts else np.broadcast_to(of, len(self))
         return Spread(parts)
 
@@ -53,13 +53,13 @@ class Spread:
 
     def __mul__(self, other: Value) -> Value:
         if isinstance(other, Spread):
-            return each(operator.mul, self, other)
+            return apply(operator.mul, self, other)
         if isinstance(other, Term):
-            found: Value = 0
+            total: Value = 0
             for monomial, of in self.parts.items():
-                own = term(1) if monomial == CONSTANT else Term({monomial: 1})
-                found = Spread({m: f * of for m, f in (own * other).parts.items()} or {CONSTANT: 0 * of}) + found
-            return found
+                single = term(1) if monomial == CONSTANT else Term({monomial: 1})
+                total = Spread({m: f * of for m, f in (single * other).parts.items()} or {CONSTANT: 0 * of}) + total
+            return total
         return Spread({monomial: of * other for monomial, of in self.parts.items()})
 
     __rmul__ = __mul__
@@ -67,12 +67,12 @@ class Spread:
 
 def _of_each(name: str) -> Callable[[Spread, Value], Value]:
     function = getattr(operator, name)
-    return lambda self, other: each(function, self, other)
+    return lambda self, other: apply(function, self, other)
 
 
 def _reversed(name: str) -> Callable[[Spread, Value], Value]:
     function = getattr(operator, name)
-    return lambda self, other: each(lambda a, b: function(b, a), self, other)
+    return lambda self, other: apply(lambda a, b: function(b, a), self, other)
 
 
 for _name in ("floordiv", "mod", "lt", "le", "gt", "ge", "rshift", "lshift", "and_", "or_", "xor"):
@@ -81,8 +81,8 @@ for _name in ("and_", "or_", "xor", "floordiv", "mod"):
     setattr(Spread, f"__r{_name.strip('_')}__", _reversed(_name))
 
 
-def parts_of(value: Value) -> Mapping[Monomial, Any]:
-    """Returns the coefficients of a value by monomials: numbers, or arrays of numbers of threads."""
+def coefficients_of(value: Value) -> Mapping[Monomial, Any]:
+    """Returns the coefficient of each monomial of a value, a number or an array with a number for each thread."""
     return value.parts if isinstance(value, Spread | Term) else {CONSTANT: value}
 
 
@@ -94,38 +94,38 @@ def numbers(value: Value) -> Value:
     return parts[CONSTANT] if {*parts} == {CONSTANT} else Spread(parts)
 
 
-def each(function: Callable[..., Value], *values: Value) -> Spread:
-    """Returns what a function has for each thread; it is asked once for threads whose values are alike."""
+def apply(function: Callable[..., Value], *values: Value) -> Spread:
+    """Returns the Spread of a function's results for each thread; threads with equal values share one call."""
     columns = [
-        (number, monomial, of) for number, value in enumerate(values) for monomial, of in parts_of(value).items()
+        (number, monomial, of) for number, value in enumerate(values) for monomial, of in coefficients_of(value).items()
     ]
     count = next(len(value) for value in values if isinstance(value, Spread | np.ndarray))
     table = np.stack([np.broadcast_to(of, count) for _, _, of in columns], axis=1)
     alike, which = np.unique(table, axis=0, return_inverse=True)
-    found = []
+    results = []
     for row in alike.tolist():
         given: list[dict[Monomial, int]] = [{} for _ in values]
         for (number, monomial, _), factor in zip(columns, row):
             given[number][monomial] = factor
         terms = [Term(parts) for parts in given]
-        found.append(function(*(one if one.constant is None else one.constant for one in terms)))
-    return gathered(found, which.reshape(-1))
+        results.append(function(*(one if one.constant is None else one.constant for one in terms)))
+    return take_per_thread(results, which.reshape(-1))
 
 
-def ends(value: Spread) -> Iterator[Term]:
-    """Yields the greatest and the smallest of terms that differ by numbers, for all threads."""
+def extremes(value: Spread) -> Iterator[Term]:
+    """Yields, of all threads' Terms, the smallest and the greatest of those that differ only by a number."""
     others = [monomial for monomial in value.parts if monomial != CONSTANT]
     table = np.stack([np.zeros(len(value), dtype=np.int64), *(value.parts[one] for one in others)], axis=1)
     alike, which = np.unique(table, axis=0, return_inverse=True)
-    constants = of_threads(value, len(value)).parts[CONSTANT]
+    constants = broadcast(value, len(value)).parts[CONSTANT]
     for number, row in enumerate(alike.tolist()):
         here = constants[which.reshape(-1) == number]
         for constant in {int(here.min()), int(here.max())}:
             yield Term({**dict(zip(others, row[1:])), CONSTANT: constant})
 
 
-def gathered(found: Sequence[Value], which: np.ndarray) -> Spread:
-    """Returns, for each thread, the one of these terms and numbers that `which` names."""
+def take_per_thread(found: Sequence[Value], which: np.ndarray) -> Spread:
+    """Returns the Spread that has, for thread i, the term or number of index `which[i]`."""
     parts: dict[Monomial, np.ndarray] = {CONSTANT: np.zeros(len(found), dtype=np.int64)}
     for number, one in enumerate(found):
         for monomial, factor in term(one).parts.items():
@@ -133,25 +133,25 @@ def gathered(found: Sequence[Value], which: np.ndarray) -> Spread:
     return Spread({monomial: of[which] for monomial, of in parts.items()})
 
 
-def of_threads(value: Value, count: int) -> Spread:
-    """Returns a value that may be one for all threads as one for each."""
-    return Spread({m: np.broadcast_to(of, count) for m, of in {CONSTANT: 0, **parts_of(value)}.items()})
+def broadcast(value: Value, count: int) -> Spread:
+    """Returns any value as a Spread of `count` threads; one value for all is repeated for each."""
+    return Spread({m: np.broadcast_to(of, count) for m, of in {CONSTANT: 0, **coefficients_of(value)}.items()})
 
 
-def merged(before: Value, count: int, found: Iterable[tuple[np.ndarray, Value]]) -> Spread:
-    """Returns what `count` threads have that had `before`, where some of them have got another value since."""
-    parts = {monomial: of.copy() for monomial, of in of_threads(before, count).parts.items()}
+def with_updates(before: Value, count: int, found: Iterable[tuple[np.ndarray, Value]]) -> Spread:
+    """Returns a Spread of `before` for `count` threads, in which some threads have got another value."""
+    parts = {monomial: of.copy() for monomial, of in broadcast(before, count).parts.items()}
     for places, value in found:
-        own = of_threads(value, len(places)).parts
-        for monomial in {*parts, *own}:
+        changed = broadcast(value, len(places)).parts
+        for monomial in {*parts, *changed}:
             of = parts.setdefault(monomial, np.zeros(count, dtype=np.int64))
-            of[places] = own.get(monomial, 0)
+            of[places] = changed.get(monomial, 0)
     return Spread(parts)
 
 
-def split(value: Value) -> tuple[Term, np.ndarray]:
-    """Returns what all threads' terms have in common, and their numbers; raises Refused where they differ in more."""
-    parts = {CONSTANT: 0, **parts_of(value)}
+def split_common(value: Value) -> tuple[Term, np.ndarray]:
+    """Returns the Term that all threads have in common, and each one's number added to it; else raises Refused."""
+    parts = {CONSTANT: 0, **coefficients_of(value)}
     numbers = parts.pop(CONSTANT)
     if any((of != of[0]).any() for of in parts.values()):
         raise Refused("threads differ by more than numbers")

@@ -120,8 +120,8 @@ class Term:
     @cached_property
     def symbols(self) -> frozenset[str]:
         """Returns the names of all symbols in the Term."""
-        own = frozenset(atom.name for atom in self.atoms if atom.kind == SYMBOL)
-        return own.union(*(part.symbols for atom in self.atoms for part in (atom.of, atom.by) if part is not None))
+        direct = frozenset(atom.name for atom in self.atoms if atom.kind == SYMBOL)
+        return direct.union(*(part.symbols for atom in self.atoms for part in (atom.of, atom.by) if part is not None))
 
     @cached_property
     def leading(self) -> int:
@@ -185,19 +185,19 @@ class Term:
 
     @_of_terms
     def __lt__(self, other: Term | int) -> Term:
-        return holds(term(other) - self - 1)
+        return is_not_negative(term(other) - self - 1)
 
     @_of_terms
     def __le__(self, other: Term | int) -> Term:
-        return holds(term(other) - self)
+        return is_not_negative(term(other) - self)
 
     @_of_terms
     def __gt__(self, other: Term | int) -> Term:
-        return holds(self - other - 1)
+        return is_not_negative(self - other - 1)
 
     @_of_terms
     def __ge__(self, other: Term | int) -> Term:
-        return holds(self - other)
+        return is_not_negative(self - other)
 
     def __rshift__(self, by: int) -> Term:
         return quotient(self, term(1 << _bits(by)))
@@ -207,14 +207,14 @@ class Term:
 
     def __and__(self, mask: int) -> Term:
         """Returns the bits of a mask, which is no negative number: bits from `low` to `high` are a remainder."""
-        found, mask = term(0), _bits(mask)
+        total, mask = term(0), _bits(mask)
         while mask:
             low = (mask & -mask).bit_length() - 1
             high = low + ((~(mask >> low)) & -(~(mask >> low))).bit_length() - 1
             run = ((1 << (high - low)) - 1) << low
-            found += (self % (1 << high)) - (self % (1 << low))
+            total += (self % (1 << high)) - (self % (1 << low))
             mask &= ~run
-        return found
+        return total
 
     __rand__ = __and__
 
@@ -238,14 +238,14 @@ class Term:
 
     def rebuilt(self, made: Callable[[Atom], Term | None]) -> Term:
         """Returns the Term with what `made` returns in the place of each of its Atoms, if that is not None."""
-        found = term(0)
+        total = term(0)
         for monomial, factor in self.parts.items():
             part = term(factor)
             for atom in monomial:
                 found_atom = made(atom)
                 part *= atom.term if found_atom is None else found_atom
-            found += part
-        return found
+            total += part
+        return total
 
 
 def term(value: Term | int) -> Term:
@@ -262,7 +262,7 @@ def _number(value: int) -> Term:
     return Term({CONSTANT: value})
 
 
-def known(value: Any) -> Any:
+def as_number(value: Any) -> Any:
     """Returns a Term that is a number as this number, any other value as it is."""
     return value.constant if isinstance(value, Term) and value.constant is not None else value
 
@@ -338,16 +338,16 @@ def _by_number(of: Term, number: int) -> Term:
     return whole + Atom.one(QUOTIENT, of=rest, by=term(number)).term
 
 
-def below(of: Term) -> Term:
-    """Returns min(0, of)."""
+def negative_part(of: Term) -> Term:
+    """Returns the term min(0, of)."""
     if of.constant is not None:
         return term(min(0, of.constant))
     # min(0, -x) = min(0, x) - x
     return Atom.one(LEAST, of=of).term if of.leading > 0 else Atom.one(LEAST, of=-of).term + of
 
 
-def holds(of: Term) -> Term:
-    """Returns 1 where of >= 0, else 0."""
+def is_not_negative(of: Term) -> Term:
+    """Returns the condition of >= 0 as a term: 1 where it holds, else 0."""
     if of.constant is not None:
         return term(int(of.constant >= 0))
     shared = gcd(*(f for m, f in of.parts.items() if m))
@@ -367,15 +367,15 @@ def _product(first: Monomial, second: Monomial) -> Monomial:
     """Returns the product of two monomials; a condition times itself is itself."""
     if not first or not second:
         return first or second
-    found: list[Atom] = []
+    atoms: list[Atom] = []
     for atom in sorted((*first, *second), key=lambda atom: atom.order):
-        if not (found and found[-1] is atom and atom.kind == HOLDS):
-            found.append(atom)
-    return tuple(found)
+        if not (atoms and atoms[-1] is atom and atom.kind == HOLDS):
+            atoms.append(atom)
+    return tuple(atoms)
 
 
 def without(monomial: Monomial, part: Monomial) -> Monomial | None:
-    """Returns what is left of a monomial without a part of it, None if the part is none of it."""
+    """Returns a monomial divided by another one; None if that does not divide it."""
     left = list(monomial)
     for atom in part:
         if atom not in left:

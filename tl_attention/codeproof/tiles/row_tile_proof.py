@@ -15,14 +15,14 @@ from tl_attention.codeproof.run.coverage import Coverage
 from tl_attention.codeproof.run.run import Run
 from tl_attention.codeproof.run.stream import Stream
 from tl_attention.codeproof.run.threads import Threads
-from tl_attention.codeproof.terms.comparison import Block, Comparison, blocks_of
+from tl_attention.codeproof.terms.comparison import Comparison, Nested, blocks_of
 from tl_attention.codeproof.terms.run import TermRun
 from tl_attention.codeproof.tiles.row_tiles import RowTile
 from tl_attention.codeproof.tiles.term_proof import TermProof, without_heads
 from tl_attention.problem.mask import ceildiv
 from tl_attention.problem.variant import Sizes
 from tl_attention.problem.warpgroup import WARP
-from tl_attention.program.events import Event, Expected, Loop
+from tl_attention.program.events import Event, Expected, Repeat
 
 WHO = "a block"
 
@@ -47,27 +47,27 @@ class BlockProof(TermProof):
         self.check_launch(*self.grid)
         with self.facts.assuming(*(count - 1 - at for count, at in zip(self.grid, self.place))):
             self.check_events(run)
-        found = Coverage()
-        found.note(run)
-        return found
+        coverage = Coverage()
+        coverage.note(run)
+        return coverage
 
     @property
     def read(self) -> dict[str, Any]:
         """Returns, by name, the values that the block reads."""
         return {**self.names, **{f"blockIdx_{dim}": at for dim, at in zip("xyz", self.place)}}
 
-    def check_events(self, run: Run) -> list[Event | Block]:
+    def check_events(self, run: Run) -> list[Event | Nested]:
         """Raises Unsafe unless the block does in this run what is expected; returns what it does."""
         run.go()
         reading = self.proof.reading(self.tensors)
-        found = blocks_of(Stream(run, np.arange(len(run.threads)), WHO, reading).events())
+        acts = blocks_of(Stream(run, np.arange(len(run.threads)), WHO, reading).events())
         count, least = self.tile.count, self.proof.program.least_blocks
         self.facts.show(f"a tile's KV blocks less {least}", count - least)
-        self.check_heads(WHO, found, self.tile)
+        self.check_heads(WHO, acts, self.tile)
         with self.facts.assuming(count - least):
             expected = self.proof.expected(self.tile, count)
-            Comparison(self.facts, WHO, self.proof.alone).compare([*self.proof.ordered(without_heads(found))], expected)
-        return found
+            Comparison(self.facts, WHO, self.proof.alone).compare([*self.proof.ordered(without_heads(acts))], expected)
+        return acts
 
 
 class RowTileProof(Proof):
@@ -79,14 +79,14 @@ class RowTileProof(Proof):
         return False
 
     @abstractmethod
-    def expected(self, tile: RowTile, blocks: Any) -> Iterator[Expected | Loop]:
+    def expected(self, tile: RowTile, blocks: Any) -> Iterator[Expected | Repeat]:
         """Yields the events that a block must do for its tile of so many KV blocks, in order."""
 
-    def alone(self, event: Event | Block) -> bool:
+    def alone(self, event: Event | Nested) -> bool:
         """Says whether an event may stand anywhere; no event may unless a lowering says otherwise."""
         return False
 
-    def ordered(self, found: Iterable[Event | Block]) -> Iterable[Event | Block]:
+    def ordered(self, found: Iterable[Event | Nested]) -> Iterable[Event | Nested]:
         """Returns what a block does in an order in which it is compared; by default as it is."""
         return found
 
@@ -118,8 +118,8 @@ class RowTileProof(Proof):
     def check_at(self, sizes: Sizes) -> None:
         # The last block.
         x, y, z = ceildiv(sizes.seq_q, self.rows) - 1, sizes.heads - 1, sizes.batch - 1
-        block = BlockProof.of_numbers(self, sizes, blockIdx_x=x, blockIdx_y=y, blockIdx_z=z)
+        block = BlockProof.from_numbers(self, sizes, blockIdx_x=x, blockIdx_y=y, blockIdx_z=z)
         run = Run(self.kernel, self.threads, block.read)
-        found: list[Any] = block.check_events(run)
-        self.check_numbers(found)
-        self.note(run, [event for event in found if event.kind != "mask" and not self.alone(event)])
+        events: list[Any] = block.check_events(run)
+        self.check_numbers(events)
+        self.note(run, [event for event in events if event.kind != "mask" and not self.alone(event)])

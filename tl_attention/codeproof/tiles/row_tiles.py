@@ -11,11 +11,11 @@ from functools import cached_property
 from typing import Any
 
 from tl_attention.codeproof.run.threads import Value
-from tl_attention.codeproof.terms.comparison import Unless
+from tl_attention.codeproof.terms.comparison import Skippable
 from tl_attention.codeproof.terms.facts import Facts
 from tl_attention.codeproof.terms.term import term
 from tl_attention.codeproof.tiles.tensors import Tensor
-from tl_attention.problem.tiling import visited, whole_blocks
+from tl_attention.problem.tiling import visited_blocks, whole_blocks
 from tl_attention.problem.variant import Variant
 from tl_attention.problem.warpgroup import ROWS
 from tl_attention.program.events import OF_PARTS, Event, Maybe, Where
@@ -26,7 +26,7 @@ RESULTS = {"output": ("Output", "Merged"), "lse": ("LSE", "MergedLSE")}
 
 @dataclass(frozen=True)
 class Cut:
-    """A Cut says how a variant's kernel cuts problems into row tiles and KV blocks, and the order of these blocks."""
+    """A Cut says how a variant's kernel cuts a problem into row tiles and KV blocks, and their order."""
 
     variant: Variant
     rows: int  # that share KV blocks
@@ -69,7 +69,7 @@ class RowTile:
         """Returns (first, end) of the KV blocks that the tile visits."""
         cut, first, ops = self.cut, self.row - self.rank * self.cut.block_M, self.ops
         least = cut.least if self.part is None else 0
-        start, end = visited(self.sizes, cut.variant.mask, first, cut.rows, cut.block_N, least, ops)
+        start, end = visited_blocks(self.sizes, cut.variant.mask, first, cut.rows, cut.block_N, least, ops)
         if self.part is not None:
             own_start, own_end = self.part
             start = ops.min(ops.max(start, own_start), own_end - 1)
@@ -84,23 +84,23 @@ class RowTile:
         first, end = self.blocks
         return self.facts.named(end - first)
 
-    def whole(self, offset: int, rows: int) -> tuple[Value, Value]:
-        """Returns (first, end) of the KV blocks of which `rows` rows, from the tile's `offset` on, see all keys."""
+    def unmasked_blocks(self, offset: int, rows: int) -> tuple[Value, Value]:
+        """Returns (first, end) of the KV blocks that need no mask for `rows` rows, from the tile's `offset` on."""
         cut = self.cut
         return whole_blocks(self.sizes, cut.variant.mask, self.row + offset, rows, cut.block_N, self.ops)
 
-    def kv(self, block: Value) -> Value:
-        """Returns which KV block the loop takes `block`-th, from 0 on."""
+    def kv_block(self, block: Value) -> Value:
+        """Returns the number of the KV block that the loop takes `block`-th, from 0 on."""
         first, end = self.blocks
         return end - 1 - block if self.cut.kv_order == "descending" else first + block
 
-    def left(self, offset: int = 0) -> Value:
-        """Returns how many rows the problem has from the tile's `offset` on, which may be none or less."""
+    def rows_left(self, offset: int = 0) -> Value:
+        """Returns how many rows the problem has from the tile's `offset` on; 0 or less where the problem has ended."""
         return self.sizes.seq_q - self.row - offset
 
     # --- places --------------------------------------------------------------------------------------------------
 
-    def place(self, offset: int = 0) -> tuple[Value, Value, Value]:
+    def coordinates(self, offset: int = 0) -> tuple[Value, Value, Value]:
         """Returns (row, head, batch) of the tile's row number `offset`, its first by default.
 
         Of packed sequences the batch is the row behind the sequence's last.
@@ -108,47 +108,47 @@ class RowTile:
         first, batch = (0, self.batch) if self.begins is None else (self.begins[0], self.begins[0] + self.sizes.seq_q)
         return first + self.row + offset, self.head, batch
 
-    def place_of_kv(self, block: Value) -> tuple[Value, Value, Value]:
+    def kv_coordinates(self, block: Value) -> tuple[Value, Value, Value]:
         """Returns (row, head, batch) of the first row, in K and V, of the KV block that the loop takes `block`-th."""
         first, batch = (0, self.batch) if self.begins is None else (self.begins[1], self.begins[1] + self.sizes.seq_kv)
-        return first + self.cut.block_N * self.kv(block), self.head // self.cut.variant.group, batch
+        return first + self.cut.block_N * self.kv_block(block), self.head // self.cut.variant.group, batch
 
-    def copied(self, tensor: str, block: Value | None = None) -> tuple[Value, Value]:
-        """Returns (first element, rows that the tensor has from there) of a KV block, for None of Q's row tile."""
-        row, head, batch = self.place() if block is None else self.place_of_kv(block)
-        left = self.left() if block is None else self.sizes.seq_kv - row
+    def copied_rows(self, tensor: str, block: Value | None = None) -> tuple[Value, Value]:
+        """Returns (first element, number of rows from there to the tensor's end) of a KV block, or of Q's row tile."""
+        row, head, batch = self.coordinates() if block is None else self.kv_coordinates(block)
+        left = self.rows_left() if block is None else self.sizes.seq_kv - row
         return self.tensors[tensor].element(batch, head, row), left
 
-    def stored(self, kind: str, offset: int = 0) -> tuple[Value, ...]:
+    def stored_rows(self, kind: str, offset: int = 0) -> tuple[Value, ...]:
         """Returns (first element, rows left, distance of rows, distance of heads) of a result of all of a row's keys.
 
         The rows begin at the tile's `offset`; `kind` is output or lse.
         """
-        row, head, batch = self.place(offset)
+        row, head, batch = self.coordinates(offset)
         if self.begins is not None:
             batch = 0
         elif self.result is not None:
             batch = self.result
         tensor = self.tensors[RESULTS[kind][self.begins is not None and self.result is not None]]
-        return tensor.element(batch, head, row), self.left(offset), *self._apart(tensor)
+        return tensor.element(batch, head, row), self.rows_left(offset), *self._apart(tensor)
 
-    def of_rows(self, event: Event, offset: int) -> Any:
-        """Returns the event that stores rows from an offset on: a Maybe where there is none, another for parts."""
+    def store_event(self, event: Event, offset: int) -> Any:
+        """Returns the event that stores rows from an offset on, as a Maybe where these rows may not exist."""
         if self.begins is None or self.result is None:
-            return Maybe(event) if self.facts.sign(term(-self.left(offset))) > 0 else event
+            return Maybe(event) if self.facts.sign(term(-self.rows_left(offset))) > 0 else event
         tensor = self.tensors[RESULTS[event.kind][0]]
         element = (self.result + offset // self.box * ROWS) * tensor.row_stride
-        place = element, self.left(offset), *self._apart(tensor)
+        place = element, self.rows_left(offset), *self._apart(tensor)
         return Where(self.split, (replace(event, name=OF_PARTS, place=place),), (event,))
 
     def _apart(self, tensor: Tensor) -> tuple[Value, Value]:
         return tensor.row_stride, tensor.head_stride if self.cut.variant.tile_heads > 1 else 0
 
-    def mask(self, block: Value, offset: int, rows: int) -> Unless:
+    def mask(self, block: Value, offset: int, rows: int) -> Skippable:
         """Returns the event that masks `rows` rows, from the tile's `offset` on, in the loop's `block`-th KV block.
 
         It may be left out where all keys are seen, or no row is there.
         """
-        kv, (first, end) = self.kv(block), self.whole(offset, rows)
+        kv, (first, end) = self.kv_block(block), self.unmasked_blocks(offset, rows)
         shown = ("an unmasked KV block has hidden keys behind", end - 1 - kv), ("or before", kv - first)
-        return Unless(Event("mask"), shown, (self.left(offset) - 1,))
+        return Skippable(Event("mask"), shown, (self.rows_left(offset) - 1,))

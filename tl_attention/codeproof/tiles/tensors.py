@@ -88,17 +88,17 @@ def packed_tensors(
     Tensors with columns are (rows, heads, columns), in which all heads of a row lie together, unless their strides of a
     head and a row are given. The LSE is (heads, rows). Results of parts are rows of tiles, `box` of each of its heads.
     """
-    found = {}
+    tensors = {}
     for n, p in enumerate(parameters):
         if "results" in p.dims:
             rows, columns = (*shapes[p.name], 1)[:2]
-            found[p.name] = Tensor((1, 1, rows, columns), (0, 0, columns, 1), True, box * columns)
+            tensors[p.name] = Tensor((1, 1, rows, columns), (0, 0, columns, 1), True, box * columns)
         elif p.has_columns:
             rows, heads, columns = shapes[p.name]
             head = columns + ALIGNED * (2 + 3 * n)
             head, row = strides[p.name] if strides else (head, heads * head + ALIGNED * (3 + n))
-            found[p.name] = Tensor((1, heads, rows, columns), (0, head, row, 1), True)
+            tensors[p.name] = Tensor((1, heads, rows, columns), (0, head, row, 1), True)
         elif p.kind == "output" and MAIN in p.kernels:
             heads, rows = shapes[p.name]
-            found[p.name] = Tensor((1, heads, rows), (0, rows, 1), True)
-    return found
+            tensors[p.name] = Tensor((1, heads, rows), (0, rows, 1), True)
+    return tensors

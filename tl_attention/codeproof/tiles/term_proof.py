@@ -9,8 +9,8 @@ from typing import Any
 from tl_attention.codeproof.launch import check_descriptors
 from tl_attention.codeproof.read.nodes import COUNTS, PER_HEAD
 from tl_attention.codeproof.run.threads import Value
-from tl_attention.codeproof.terms.comparison import Block
-from tl_attention.codeproof.terms.term import Term, known, term
+from tl_attention.codeproof.terms.comparison import Nested
+from tl_attention.codeproof.terms.term import Term, as_number, term
 from tl_attention.codeproof.tiles.row_tiles import RowTile
 from tl_attention.codeproof.tiles.unknowns import Unknowns
 from tl_attention.codeproof.verdict import Unsafe
@@ -30,7 +30,7 @@ class TermProof(Unknowns):
         if plan.cluster != (cluster, 1, 1):
             raise Unsafe(f"clusters of {plan.cluster}, expected {cluster}")
 
-    def check_heads(self, who: str, found: list[Event | Block], tile: RowTile) -> None:
+    def check_heads(self, who: str, found: list[Event | Nested], tile: RowTile) -> None:
         """Raises Unsafe unless each number of a head is read once, before what needs it, and counts in whole tiles."""
         for feature in features_of(self.variant.acting):
             needing = {"product", "store", "output"} if feature.changes_scores else {"store", "output"}
@@ -44,15 +44,15 @@ class TermProof(Unknowns):
             if feature.counts_once and self.packed and self.variant.parts:
                 self._check_counted(who, found, feature.name, tile.split)
 
-    def _check_counted(self, who: str, found: list[Event | Block], name: str, split: Value) -> None:
-        sides: list[tuple[Term, list[Event | Block]]] = []
+    def _check_counted(self, who: str, found: list[Event | Nested], name: str, split: Value) -> None:
+        sides: list[tuple[Term, list[Event | Nested]]] = []
         for one in found:
-            if isinstance(one, Block):
+            if isinstance(one, Nested):
                 sides += [(term(one.value), one.inside), (1 - term(one.value), one.otherwise)]
             else:
                 sides.append((term(1), [one]))
-        counts = [there for there, side in sides if any((e.kind, e.name) == (COUNTS, name) for e in flat(side))]
-        if isinstance(known(split), int):
+        counts = [counted for counted, side in sides if any((e.kind, e.name) == (COUNTS, name) for e in flat(side))]
+        if isinstance(as_number(split), int):
             # Of numbers the condition is known, too.
             counts = [term(int(bool(counts)))]
         if len(counts) != 1:
@@ -60,20 +60,20 @@ class TermProof(Unknowns):
         self.facts.show_equal(f"where {name} count for {who}", counts[0], 1 - term(split))
 
 
-def flat(found: Iterable[Event | Block]) -> Iterator[Event]:
+def flat(found: Iterable[Event | Nested]) -> Iterator[Event]:
     """Yields events, and those inside of blocks."""
     for one in found:
-        if isinstance(one, Block):
+        if isinstance(one, Nested):
             yield from (*flat(one.inside), *flat(one.otherwise))
         else:
             yield one
 
 
-def without_heads(found: list[Event | Block]) -> list[Event | Block]:
+def without_heads(found: list[Event | Nested]) -> list[Event | Nested]:
     """Returns what a process does but for reads of numbers of heads, and arithmetic with these."""
-    kept: list[Event | Block] = []
+    kept: list[Event | Nested] = []
     for one in found:
-        if isinstance(one, Block):
+        if isinstance(one, Nested):
             kept.append(replace(one, inside=without_heads(one.inside), otherwise=without_heads(one.otherwise)))
         elif one.kind not in (PER_HEAD, COUNTS):
             kept.append(one)

@@ -1,4 +1,4 @@
-"""This module holds what threads of a run learn of their tiles: numbers from counters, and entries in shared memory.
+"""This module holds what threads of a run receive of tiles: numbers from counters, and entries in shared memory.
 
 The n-th read of a number in shared memory gets the n-th number that was put there: that reads and writes alternate is
 for the proof of the events to show.
@@ -13,18 +13,18 @@ from typing import Protocol
 
 import numpy as np
 
-from tl_attention.codeproof.run.threads import Class, Threads, Value, settled
+from tl_attention.codeproof.run.threads import ThreadClass, Threads, Value, collapse
 from tl_attention.codeproof.verdict import Unsafe
 
 
-class Entries(Protocol):
-    """Entries are the list of tiles that each block reads, whose first entry is number 0."""
+class TileList(Protocol):
+    """A TileList is the list of packed sequences' tiles that each block reads; its first entry is number 0."""
 
     def count(self, blocks: np.ndarray) -> Value:
         """Returns how many tiles each head has in each block's problem."""
 
     def few(self, blocks: np.ndarray) -> Value:
-        """Returns how many of them are of sequences of few queries; the others have a second entry each."""
+        """Returns how many tiles are of sequences of few queries; each other tile has a second entry."""
 
     def turns_from(self, blocks: np.ndarray) -> Value:
         """Returns the first of the heads that take turns, tile by tile."""
@@ -35,12 +35,12 @@ class Entries(Protocol):
 
 @dataclass
 class TileNumbers:
-    """TileNumbers keeps the counters of tiles, and what warps have been told of tiles, for all threads of a run."""
+    """TileNumbers keeps the counters of tiles, and the tiles that warps have received, for all threads of a run."""
 
     threads: Threads
     counter: InitVar[Mapping[str, Sequence[int]]]  # each counter's values when the run begins
     whole: bool  # whether all threads of the launch run
-    entries: Entries | None  # the list of packed sequences' tiles
+    entries: TileList | None  # the list of packed sequences' tiles
 
     def __post_init__(self, counter: Mapping[str, Sequence[int]]) -> None:
         self.counters = {name: list(values) for name, values in counter.items()}
@@ -51,15 +51,15 @@ class TileNumbers:
         # The threads that have waited for the kernel before this one.
         self._after = np.zeros(len(self.threads), dtype=bool)
 
-    def add(self, threads: Class, counter: str, index: int, step: int) -> np.ndarray:
+    def add(self, threads: ThreadClass, counter: str, index: int, step: int) -> np.ndarray:
         """Adds `step` to a counter for each thread in turn, and returns what each thread found there."""
         counts = self.counters[counter]
-        found = counts[index] + step * np.arange(len(threads.threads))
+        before = counts[index] + step * np.arange(len(threads.threads))
         counts[index] += step * len(threads.threads)
         self._last[counter] = int(threads.threads[-1])
-        return found
+        return before
 
-    def set(self, threads: Class, counter: str, index: int, value: int) -> None:
+    def set(self, threads: ThreadClass, counter: str, index: int, value: int) -> None:
         """Sets a counter; raises Unsafe unless one thread does so, the last that has added to the counter.
 
         No other thread comes after that one. Runs of part of a launch do not check it.
@@ -68,16 +68,16 @@ class TileNumbers:
             raise Unsafe(f"{len(threads.threads)} threads write {counter}, expected the last that added to it")
         self.counters[counter][index] = value
 
-    def put(self, threads: Class, name: str, word: Value, values: Value) -> None:
+    def put(self, threads: ThreadClass, name: str, word: Value, values: Value) -> None:
         """Notes what each thread says of the next tile in shared memory: its number, or a word of its entry."""
         for block, index, value in self._each(threads, word, values):
             self._put[name, block, index].append(value)
 
-    def told(self, threads: Class) -> None:
-        """Notes that threads have waited to be told of the next tile."""
+    def receive(self, threads: ThreadClass) -> None:
+        """Notes that threads have waited until the next tile's number or entry was in shared memory."""
         self._told[np.unique(threads.threads // self.threads.lanes)] += 1
 
-    def get(self, threads: Class, name: str, word: Value) -> Value:
+    def get(self, threads: ThreadClass, name: str, word: Value) -> Value:
         """Returns what threads read of a tile in shared memory: after a warp's n-th wait that of the n-th tile.
 
         The events say in which of its places the tile is. Raises Unsafe if none is waited for, or nothing is written.
@@ -89,34 +89,34 @@ class TileNumbers:
         turns = (self._told[warps] - 1).tolist()
         if any(not 0 <= turn < len(values) for turn, values in zip(turns, written)):
             raise Unsafe(f"{name} is read where no tile is waited for, or told")
-        return settled(np.repeat(np.array([values[turn] for turn, values in zip(turns, written)]), count))
+        return collapse(np.repeat(np.array([values[turn] for turn, values in zip(turns, written)]), count))
 
-    def ended(self, threads: Class) -> None:
+    def wait_for_list(self, threads: ThreadClass) -> None:
         """Notes that threads have waited until the kernel that lists the tiles has ended."""
         self._after[threads.threads] = True
 
-    def listed(self, threads: Class) -> Entries:
+    def tile_list(self, threads: ThreadClass) -> TileList:
         """Returns the list of tiles; raises Unsafe if threads read the list that have not waited for its end."""
         assert self.entries is not None
         if not self._after[threads.threads].all():
             raise Unsafe("the list of tiles is read while another kernel may still write it")
         return self.entries
 
-    def of_warps(self, threads: Class, *values: Value) -> tuple[Class, tuple[np.ndarray, ...]]:
-        """Returns (the first lane of each warp of a class, each value for these).
+    def leaders(self, threads: ThreadClass, *values: Value) -> tuple[ThreadClass, tuple[np.ndarray, ...]]:
+        """Returns (the first lanes of the warps of a class, as a class, and each value for these lanes).
 
         Raises Unsafe unless the class has whole warps, whose lanes have the same values.
         """
         lanes = self.threads.lanes
         if not threads.whole_warps(lanes):
             raise Unsafe("a part of a warp hands over a tile, or draws its number")
-        found = [np.broadcast_to(value, threads.threads.shape) for value in values]
-        if any((value != np.repeat(value[::lanes], lanes)).any() for value in found):
+        of_lanes = [np.broadcast_to(value, threads.threads.shape) for value in values]
+        if any((value != np.repeat(value[::lanes], lanes)).any() for value in of_lanes):
             raise Unsafe("lanes of a warp hand over different tiles")
         leading = np.zeros(len(threads.threads), dtype=bool)
         leading[::lanes] = True
-        return threads.part(leading), tuple(value[::lanes] for value in found)
+        return threads.part(leading), tuple(value[::lanes] for value in of_lanes)
 
-    def _each(self, threads: Class, *values: Value) -> Iterator[tuple[int, ...]]:
+    def _each(self, threads: ThreadClass, *values: Value) -> Iterator[tuple[int, ...]]:
         blocks = self.threads.place[threads.threads]
         return zip(blocks.tolist(), *(np.broadcast_to(value, blocks.shape).tolist() for value in values))

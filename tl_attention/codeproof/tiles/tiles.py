@@ -112,8 +112,8 @@ class Product:
         """
         if isinstance(self.a, str):
             return np.full_like(warpgroup, step * DEPTH * ROWS // 128)
-        own = warpgroup * (self.a.elements if self.a.rows == ROWS else ROWS * self.a.panel)
-        return DTYPE_BYTES * (own + _along_k(step, self.a))
+        start = warpgroup * (self.a.elements if self.a.rows == ROWS else ROWS * self.a.panel)
+        return DTYPE_BYTES * (start + _along_k(step, self.a))
 
     def b_offset(self, step: int) -> int:
         """Returns the bytes from the start of B's slot to an instruction's B."""

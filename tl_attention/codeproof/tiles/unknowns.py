@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from tl_attention.codeproof.proof import Proof
 from tl_attention.codeproof.run.threads import Value
-from tl_attention.codeproof.terms.arithmetic import Arithmetic
+from tl_attention.codeproof.terms.arithmetic import TermOperators
 from tl_attention.codeproof.terms.facts import Facts
 from tl_attention.codeproof.terms.term import term
 from tl_attention.codeproof.tiles.row_tiles import RowTile
@@ -48,19 +48,19 @@ class Unknowns:
         self.sizes.past_len = self.sizes.seq_kv - self.sizes.seq_q
         self.packed = self.variant.packed
         self.parts = symbol("parts", 1, 2**16) if self.variant.parts and not self.packed else term(1)
-        self.ops = Arithmetic(self.facts).ops
+        self.ops = TermOperators(self.facts).ops
         of = SimpleNamespace(**vars(self.sizes), heads_kv=self.sizes.heads // self.variant.group)
         of.sides = sum(symbol(name, 0, LARGEST - ROOM) for name in self.variant.mask.names)
         for bound in TOTALS if self.packed else SIZES:
             self.bound(bound.most - bound.size(of))
 
     def bound(self, of: Any) -> None:
-        """Holds a term to be not negative, where results must fit their types."""
+        """Assumes that a term is not negative, for the checks that results fit their types."""
         self.facts.bounds[term(of)] = None
 
     @classmethod
-    def of_numbers(cls, proof: Proof, sizes: Any, *more: Any, **given: int) -> Self:
-        """Returns what follows from numbers: these sizes, a far window, strides unlike each other, and `given`."""
+    def from_numbers(cls, proof: Proof, sizes: Any, *more: Any, **given: int) -> Self:
+        """Makes Unknowns that are numbers: these sizes, a wide window, strides that all differ, and `given`."""
         read = [name for p in proof.code.parameters for name in (*p.dims, *p.strides) if isinstance(name, str)]
         others = {name: OTHERS + 37 * number for number, name in enumerate(dict.fromkeys(read))}
         named = {name: getattr(sizes, name) for name in Sizes._fields}
@@ -73,22 +73,22 @@ class Unknowns:
     @cached_property
     def names(self) -> dict[str, Value]:
         """Returns, by name, the values that the kernel reads at run time."""
-        found = {name: getattr(self.sizes, name) for name in ("batch", "heads", "seq_q", "seq_kv")}
+        values = {name: getattr(self.sizes, name) for name in ("batch", "heads", "seq_q", "seq_kv")}
         for name in self.variant.mask.names:
-            found[name] = self.symbol(name, 0, LARGEST - ROOM)
+            values[name] = self.symbol(name, 0, LARGEST - ROOM)
         if self.variant.parts and not self.packed:
             part_blocks = self.symbol("part_blocks", 1, 2**26)
-            found |= {"results": self.sizes.batch * self.parts, "part_blocks": part_blocks}
+            values |= {"results": self.sizes.batch * self.parts, "part_blocks": part_blocks}
         elif self.variant.parts:
-            found["results"] = self.symbol("results", 1, LARGEST)
+            values["results"] = self.symbol("results", 1, LARGEST)
         for parameter in self.proof.code.parameters:
             for dim in parameter.dims:
-                if isinstance(dim, str) and dim not in (*found, "heads_kv", "head_dim", "head_dim_v"):
-                    found[dim] = self.symbol(dim, 1, LARGEST)
+                if isinstance(dim, str) and dim not in (*values, "heads_kv", "head_dim", "head_dim_v"):
+                    values[dim] = self.symbol(dim, 1, LARGEST)
         for parameter in self.proof.code.parameters if self.variant.strided else ():
             for stride in parameter.strides or ():
-                found[stride] = ALIGNED * self.symbol(stride, 1, LARGEST)
-        return found
+                values[stride] = ALIGNED * self.symbol(stride, 1, LARGEST)
+        return values
 
     @cached_property
     def mask(self) -> Mask:
@@ -120,8 +120,8 @@ class Unknowns:
             for p in parameters
         }
 
-    def tile_at(self, row: Any, head: Any, batch: Any, rank: int, **own: Any) -> RowTile:
+    def tile_at(self, row: Any, head: Any, batch: Any, rank: int, **fields: Any) -> RowTile:
         """Returns the tile at (row, head, batch) with this rank among those that share KV blocks."""
         cut = replace(self.proof.cut, variant=replace(self.variant, mask=self.mask))
-        sizes = own.pop("sizes", self.sizes)
-        return RowTile(cut, sizes, row, head, batch, rank, self.tensors, self.facts, self.ops, **own)
+        sizes = fields.pop("sizes", self.sizes)
+        return RowTile(cut, sizes, row, head, batch, rank, self.tensors, self.facts, self.ops, **fields)

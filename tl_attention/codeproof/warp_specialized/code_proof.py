@@ -111,28 +111,28 @@ class RolesProof(Proof):
     def check_terms(self) -> Coverage:
         """Raises Unsafe unless every role is right on any tile at all sizes; returns which lines ran."""
         # Every block's are alike.
-        idle = [*self._start(Process(0, -1, WARPS - 1)), *self.roles.together]
+        idle = [*self._start(Process(0, -1, WARPS - 1)), *self.roles.cluster_sync]
         return TileProof(self, self.roles, _alone, self._started).check(idle)
 
     def check_at(self, sizes: Any) -> None:
         cluster, entries = self.roles.cluster, ListedTiles.of(sizes, self) if self.roles.packed else None
         given = {"parts": 2, "part_blocks": self.program.span // 2 + 1}
         if entries:
-            given = {"few": entries.of_few, "many": entries.many, "in_turns": entries.in_turns}
-        found = UnknownTiles.of_numbers(self, sizes, self.roles, **given)
+            given = {"few": entries.tiles_of_few, "many": entries.many, "in_turns": entries.in_turns}
+        known = UnknownTiles.from_numbers(self, sizes, self.roles, **given)
         threads = Threads(np.arange(cluster), self.roles.warpgroups + 1, tuple(range(WARPS)))
         counter = {"TileCounter": (0, 0)}
-        run = Run(self.kernel, threads, found.names, TILES, cluster, counter, whole=False, entries=entries)
+        run = Run(self.kernel, threads, known.names, TILES, cluster, counter, whole=False, entries=entries)
         run.go()
-        reading, users, streams = self.reading(found.tensors), dict[tuple[int, int], Process](), list[list[Any]]()
+        reading, users, streams = self.reading(known.tensors), dict[tuple[int, int], Process](), list[list[Any]]()
         for process in self.roles.processes:
             stream: Any = Stream(run, self._threads(run, process), str(process), reading)
             events: list[Any] = self._started([*stream.events()], process)
-            tiles = found.first_tiles(entries.entries if entries else None, TILES, process.block)
-            self._check_heads(found, process, events, tiles)
+            tiles = known.first_tiles(entries.entries if entries else None, TILES, process.block)
+            self._check_heads(known, process, events, tiles)
             expected = self.roles.expected(process, [int(tile.count) for tile in tiles], tiles)
             alone = partial(_alone, process, users)
-            Comparison(found.facts, str(process), alone).compare(without_heads(events), expected)
+            Comparison(known.facts, str(process), alone).compare(without_heads(events), expected)
             streams.append(events)
         self.note(run, *streams)
 
@@ -164,10 +164,10 @@ class RolesProof(Proof):
         begin = [*inits, *self._start(process)]
         if events[: len(begin)] != begin:
             raise Unsafe(f"{process} starts with {', '.join(map(str, events[: len(begin)]))}")
-        rest = [*self.roles.together, *events[len(begin) :]]
+        rest = [*self.roles.cluster_sync, *events[len(begin) :]]
         if process.warpgroup < 0 and self.code.variant.idle_rows:
             # Before the first load, of other rows; the warpgroups read behind the loads.
-            at = len(self.roles.together)
+            at = len(self.roles.cluster_sync)
             cleared = [*(Event(CLEAR, "Q", slot) for slot in range(self.roles.warpgroups)), Event("fence")]
             if rest[at : at + len(cleared)] != cleared:
                 raise Unsafe(f"{process} does not begin with the idle rows of Q")
@@ -183,7 +183,7 @@ class RolesProof(Proof):
         split = split_registers(self.schedule)
         kind = "fewer registers" if process.warpgroup < 0 else "more registers"
         moved = [Event(kind, value=split[process.warpgroup < 0])] if split else []
-        return [Event("init fence"), Event("sync"), *self.roles.together, *moved]
+        return [Event("init fence"), Event("sync"), *self.roles.cluster_sync, *moved]
 
 
 def _alone(process: Process, users: dict[tuple[int, int], Process], event: Event) -> bool:

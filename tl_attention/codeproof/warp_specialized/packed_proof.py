@@ -15,7 +15,7 @@ import numpy as np
 from tl_attention.codeproof.verdict import Unsafe
 from tl_attention.problem.lengths import Lengths, ends
 from tl_attention.problem.mask import ceildiv
-from tl_attention.problem.packed import TILE_WORDS, PackedSizes, listed
+from tl_attention.problem.packed import TILE_WORDS, PackedSizes, tile_list
 from tl_attention.problem.variant import Variant
 
 # A sequence between others.
@@ -41,7 +41,7 @@ def packed_sizes(proof: Any, heads: int) -> Iterator[PackedSizes]:
 
 
 def whole_or_parts(tiles: Array, keys: int, variant: Variant, block_N: int) -> Array:
-    """Returns entries for these tiles (tiles, 5) as the list has them: of keys in parts, all of a tile or some parts.
+    """Returns the list's entries for these tiles (tiles, 5); with keys in parts, a tile may have an entry per part.
 
     Every third tile is whole. Others have their first two parts, and their last. The number of all keys says which come
     first.
@@ -69,7 +69,7 @@ def part_blocks(seq_kv: Any) -> Any:
 
 @dataclass(frozen=True)
 class ListedTiles:
-    """ListedTiles are the list of a problem's tiles that a launch's blocks read: all, then `many` in another order."""
+    """ListedTiles are a made-up list of a problem's tiles: all, then `many` of them again in another order."""
 
     entries: Array
     many: int
@@ -78,24 +78,24 @@ class ListedTiles:
 
     @classmethod
     def of(cls, sizes: PackedSizes, proof: Any) -> ListedTiles:
-        once = listed(sizes.places, proof.rows, proof.schedule.block_M)
+        once = tile_list(sizes.spans, proof.rows, proof.schedule.block_M)
         found = whole_or_parts(once, sizes.seq_kv, proof.code.variant, proof.schedule.block_N)
         heads = proof.code.variant.heads_of_tiles(sizes.heads)
         many = max(1, len(found) * (sizes.seq_kv % 4) // 3)
         return cls(np.concatenate([found, found[::-1][:many]]), many, heads, 1 + sizes.seq_kv % heads)
 
     @property
-    def of_few(self) -> int:
-        """Returns how many tiles are as those of sequences of few queries."""
+    def tiles_of_few(self) -> int:
+        """Returns how many tiles count as those of sequences of few queries."""
         return len(self.entries) - 2 * self.many
 
     def count(self, blocks: Array) -> Any:
         """Returns how many tiles each head has."""
-        return np.full(len(blocks), self.of_few + self.many)
+        return np.full(len(blocks), self.tiles_of_few + self.many)
 
     def few(self, blocks: Array) -> Any:
-        """Returns how many tiles are as those of sequences of few queries."""
-        return np.full(len(blocks), self.of_few)
+        """Returns how many tiles count as those of sequences of few queries."""
+        return np.full(len(blocks), self.tiles_of_few)
 
     def turns_from(self, blocks: Array) -> Any:
         """Returns the first of the heads that take turns."""

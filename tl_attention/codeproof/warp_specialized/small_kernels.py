@@ -15,7 +15,7 @@ from tl_attention.codeproof.launch import POINTERS
 from tl_attention.codeproof.read.host_plan import HostPlan, Listing, Merging
 from tl_attention.codeproof.read.text import Kernel
 from tl_attention.codeproof.verdict import Unsafe
-from tl_attention.kernels.warp_specialized.launches import LISTING, MERGING, Call, listing_call, merging_call
+from tl_attention.kernels.warp_specialized.launches import LISTING, MERGING, DeviceCall, listing_call, merging_call
 from tl_attention.problem.features import Parameter
 from tl_attention.problem.variant import KERNEL_PARAMETERS, Variant
 
@@ -24,25 +24,25 @@ FIRST_BLOCK = "  if (((int)blockIdx.x) == 0) {{\n    {call}  }}\n"
 NAME = re.compile(r"[A-Za-z_]\w*")
 
 
-class Text(str):
-    """A Text is what TileLang writes for a number of 32 bits."""
+class IntText(str):
+    """An IntText is the C text that TileLang writes for a number of 32 bits."""
 
-    def __mul__(self, other: Any) -> Text:
-        return Text(f"({self} * {other})")
+    def __mul__(self, other: Any) -> IntText:
+        return IntText(f"({self} * {other})")
 
 
-class Long(Text):
-    """A Long is what TileLang writes for a number of 64 bits; it casts numbers of 32 that are multiplied with it."""
+class LongText(IntText):
+    """A LongText is the C text for a number of 64 bits, where TileLang casts factors of 32 bits to 64."""
 
-    def __mul__(self, other: Any) -> Long:
+    def __mul__(self, other: Any) -> LongText:
         if self == "1":
-            return Long(other) if isinstance(other, int) else Long(f"((int64_t){other})")
+            return LongText(other) if isinstance(other, int) else LongText(f"((int64_t){other})")
         cast = f"(int64_t){other}" if isinstance(other, int) else f"((int64_t){other})"
-        return Long(f"({self} * {cast})")
+        return LongText(f"({self} * {cast})")
 
 
 TEXTS = SimpleNamespace(
-    int64=Long, truncdiv=lambda a, b: Text(f"({a} / {b})"), address_of=lambda element: Text(f"(&({element}))")
+    int64=LongText, truncdiv=lambda a, b: IntText(f"({a} / {b})"), address_of=lambda element: IntText(f"(&({element}))")
 )
 
 
@@ -51,12 +51,12 @@ class TensorText:
 
     def __init__(self, parameter: Parameter, variant: Variant):
         columns = {"head_dim": variant.head_dim, "head_dim_v": variant.head_dim_v}
-        self.data = Text(parameter.name)
-        self.shape = [columns.get(str(dim), Text(dim)) for dim in parameter.dims]
-        self.strides = [Text(stride) for stride in parameter.strides if variant.strided]
+        self.data = IntText(parameter.name)
+        self.shape = [columns.get(str(dim), IntText(dim)) for dim in parameter.dims]
+        self.strides = [IntText(stride) for stride in parameter.strides if variant.strided]
 
-    def __getitem__(self, first: tuple[int, ...]) -> Text:
-        return Text(f"{self.data}[{'(int64_t)0' if self.strides else '0'}]")
+    def __getitem__(self, first: tuple[int, ...]) -> IntText:
+        return IntText(f"{self.data}[{'(int64_t)0' if self.strides else '0'}]")
 
 
 class SmallKernel:
@@ -67,13 +67,13 @@ class SmallKernel:
         parameters = {parameter.name: parameter for parameter in variant.parameters()}
         self._tensors = {name: parameter for name, parameter in parameters.items() if parameter.kind != "scalar"}
         tensors = {name: TensorText(parameter, variant) for name, parameter in self._tensors.items()}
-        numbers = {name: Text(name) for name in parameters.keys() - self._tensors.keys()}
+        numbers = {name: IntText(name) for name in parameters.keys() - self._tensors.keys()}
         absent = dict.fromkeys(parameter.name for parameter in KERNEL_PARAMETERS)
         self.given = SimpleNamespace(**absent | tensors | numbers)
         self._arguments: list[str] = []
 
-    def call(self, call: Call) -> str:
-        """Returns the line of a call, and takes note of what it is called with."""
+    def call(self, call: DeviceCall) -> str:
+        """Returns the line of C that calls a device function, and notes the parameters that the call names."""
         self._arguments += map(str, call.arguments)
         return f"{call.function}({', '.join(map(str, call.arguments))});\n"
 
@@ -91,7 +91,7 @@ class SmallKernel:
         return sorted(tensors), sorted(strides), sorted(names - tensors - strides)
 
     def text(self, name: str, body: str) -> str:
-        """Returns the whole kernel of this name, with a body of the lines of calls."""
+        """Returns the text of the whole kernel, with this name and with these lines as its body."""
         tensors, strides, numbers = self._parameters
         pointers = map(self._pointer, tensors)
         parameters = [*pointers, *(f"int64_t {stride}" for stride in strides), *(f"int {number}" for number in numbers)]

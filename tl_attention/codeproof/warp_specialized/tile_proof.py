@@ -19,12 +19,12 @@ from tl_attention.codeproof.proof import Proof
 from tl_attention.codeproof.run.coverage import Coverage
 from tl_attention.codeproof.run.stream import Stream
 from tl_attention.codeproof.run.threads import Threads, Value
-from tl_attention.codeproof.terms.comparison import Block, Comparison, blocks_of
+from tl_attention.codeproof.terms.comparison import Comparison, Nested, blocks_of
 from tl_attention.codeproof.terms.run import LEAVE, TILES, TermRun
-from tl_attention.codeproof.terms.term import Term, holds, term
+from tl_attention.codeproof.terms.term import Term, is_not_negative, term
 from tl_attention.codeproof.tiles.term_proof import without_heads
 from tl_attention.codeproof.verdict import Unsafe
-from tl_attention.codeproof.warp_specialized.told import Told
+from tl_attention.codeproof.warp_specialized.unknown_numbers import UnknownNumbers
 from tl_attention.codeproof.warp_specialized.unknowns import UnknownTiles
 from tl_attention.kernels.warp_specialized.launches import merging_blocks
 from tl_attention.kernels.warp_specialized.roles import Roles
@@ -32,7 +32,7 @@ from tl_attention.problem.bounds import LARGEST
 from tl_attention.problem.mask import ceildiv
 from tl_attention.problem.packed import TOLD_WORDS
 from tl_attention.problem.warpgroup import WARPS
-from tl_attention.program.events import Event, Loop, Process, Where
+from tl_attention.program.events import Event, Process, Repeat, Where
 
 Alone = Callable[[Process, dict[tuple[int, int], Process], Event], bool]
 Started = Callable[[list[Any], Process], list[Any]]
@@ -72,34 +72,34 @@ class TileProof(UnknownTiles):
 
     def check_role(self, process: Process) -> None:
         """Raises Unsafe unless a role does for any tile what is expected, and before and behind all tiles."""
-        found = blocks_of(self._events(process))
-        tiles = [(number, one) for number, one in enumerate(found) if isinstance(one, Block) and one.kind == TILES]
+        events = blocks_of(self._events(process))
+        tiles = [(number, one) for number, one in enumerate(events) if isinstance(one, Nested) and one.kind == TILES]
         if len(tiles) != 1:
             raise Unsafe(f"{process} has {len(tiles)} loops over tiles")
         ((at, loop),) = tiles
         if process.warpgroup < 0 and self.roles.dynamic:
-            self.told.check_counters(self.workers * self.roles.cluster)
-        elif self.told.counted or self.told.resets:
+            self.received.check_counters(self.workers * self.roles.cluster)
+        elif self.received.counted or self.received.resets:
             raise Unsafe(f"{process} counts blocks or resets what counts tiles")
-        together = len(self.roles.together)
-        before, behind = self.started(found[:at], process)[together:], without_heads(found[at + 1 :])
+        together = len(self.roles.cluster_sync)
+        before, behind = self.started(events[:at], process)[together:], without_heads(events[at + 1 :])
         compare = Comparison(self.facts, str(process), partial(self.alone, process, {})).compare
         compare(before, self._handed(self.roles.before_tiles(process), self.cluster))
         self._check_tile(process, loop)
-        compare(behind, (*self.roles.behind_tiles(process), *self.roles.together))
+        compare(behind, (*self.roles.behind_tiles(process), *self.roles.cluster_sync))
 
     def _handed(self, expected: Iterable[Any], number: Value) -> Iterator[Any]:
         """Yields what is expected with what is handed over of the tile of a number, which may be none."""
         for event in expected:
-            if isinstance(event, Loop):
+            if isinstance(event, Repeat):
                 yield event._replace(body=partial(self._of_body, event.body, number))
             elif isinstance(event, Where):
                 yield event._replace(events=[*self._handed(event.events, number)])
             elif self.packed and isinstance(event, Event) and event.kind == "take":
                 is_there = self.total - 1 - number
                 with self.facts.assuming(is_there):
-                    there = replace(event, place=self.listed(number))
-                yield Where(holds(is_there), (there,), (event,))
+                    entry = replace(event, place=self.entry_and_head(number))
+                yield Where(is_not_negative(is_there), (entry,), (event,))
             else:
                 yield event
 
@@ -116,33 +116,35 @@ class TileProof(UnknownTiles):
             "blockIdx_x": self.roles.cluster * self.cluster + process.block,
             "tl__block_rank_in_cluster": process.block,
         }
-        self.told = Told(self)
-        with self.facts.assuming(*self.there):
+        self.received = UnknownNumbers(self)
+        with self.facts.assuming(*self.exists_if):
             # What follows from its place is known where code computes it.
             self.tile(process.block)
-        self.told.run = self.run = TermRun(self.proof.kernel, threads, names, self.facts, self.roles.cluster, self.told)
+        self.received.run = self.run = TermRun(
+            self.proof.kernel, threads, names, self.facts, self.roles.cluster, self.received
+        )
         self.run.go()
         self.coverage.note(self.run)
         stream = Stream(self.run, np.arange(len(threads)), str(process), self.proof.reading(self.tensors))
         return [*stream.events()]
 
-    def _check_tile(self, process: Process, tiles: Block) -> None:
+    def _check_tile(self, process: Process, tiles: Nested) -> None:
         leave, *inside = tiles.inside
-        if not isinstance(leave, Block) or leave.kind != LEAVE:
+        if not isinstance(leave, Nested) or leave.kind != LEAVE:
             raise Unsafe(f"{process} does not begin a tile by asking whether it is there")
-        there = holds(self.word("told", 0) if self.packed else self.total - 1 - self.number)
-        self.facts.show_equal(f"the end of the tiles of {process}", leave.value, 1 - there)
-        with self.facts.assuming(*self.there):
+        exists = is_not_negative(self.word("told", 0) if self.packed else self.total - 1 - self.number)
+        self.facts.show_equal(f"the end of the tiles of {process}", leave.value, 1 - exists)
+        with self.facts.assuming(*self.exists_if):
             tile = self.tile(process.block)
             count = tile.count
             least = self.proof.program.least_blocks
             self.facts.show(f"a tile's KV blocks less {least}", count - least)
             with self.facts.assuming(count - least):
-                expected = self.roles.of_tile(process, self.turn, self.base, count, tile, self.ops)
+                expected = self.roles.tile_events(process, self.turn, self.base, count, tile, self.ops)
                 compare = Comparison(self.facts, str(process), partial(self.alone, process, {}))
                 if process.warpgroup >= 0:
                     self.check_heads(str(process), inside, tile)
-                compare.compare(without_heads(inside), self._handed(expected, term(self.told.next_number)))
+                compare.compare(without_heads(inside), self._handed(expected, term(self.received.next_number)))
                 self._check_carried(process, count)
 
     def _check_carried(self, process: Process, count: Term) -> None:
@@ -159,7 +161,7 @@ class TileProof(UnknownTiles):
                 else:
                     # Of a batch a number that a counter gives is read where it is told.
                     read = self.roles.dynamic and not self.packed
-                    wanted = self.facts.symbol("next number", 0, LARGEST) if read else self.told.next_number
+                    wanted = self.facts.symbol("next number", 0, LARGEST) if read else self.received.next_number
                     show(f"the next tile's number of {process}", end, wanted)
             elif started.symbols <= {f"told.{word}" for word in range(TOLD_WORDS)}:
                 (symbol,) = started.symbols

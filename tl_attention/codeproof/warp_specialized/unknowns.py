@@ -11,11 +11,11 @@ import numpy as np
 
 from tl_attention.codeproof.proof import Proof
 from tl_attention.codeproof.run.threads import Value
-from tl_attention.codeproof.terms.term import Term, holds, term
+from tl_attention.codeproof.terms.term import Term, is_not_negative, term
 from tl_attention.codeproof.tiles.row_tiles import RowTile
 from tl_attention.codeproof.tiles.term_proof import TermProof
 from tl_attention.kernels.warp_specialized.roles import Roles
-from tl_attention.kernels.warp_specialized.tile_order import listed, placed, workers
+from tl_attention.kernels.warp_specialized.tile_order import entry_and_head, placed, workers
 from tl_attention.problem.bounds import GRID_YZ, LARGEST, ROOM
 from tl_attention.problem.mask import ceildiv
 from tl_attention.problem.packed import TOLD_WORDS
@@ -55,17 +55,17 @@ class UnknownTiles(TermProof):
         self.cluster = symbol("cluster", 0, (LARGEST if self.one_tile else self.workers) - 1)
 
     @cached_property
-    def there(self) -> list[Term]:
-        """Returns what is not negative where the tile is there; lists of packed sequences' tiles have such entries."""
+    def exists_if(self) -> list[Term]:
+        """Returns terms that are >= 0 where the tile exists, as for each entry in a list of packed sequences' tiles."""
         if self.packed:
             row, seq_q, first, end = (self.word("told", word) for word in (0, 2, 5, 6))
             return [row, seq_q - 1 - row * self.proof.cut.block_M, end - 1 - first]
         last = self.total - 1
         with self.facts.assuming(last - self.number):
-            return [last - self.number, self.facts.at_most(self.number, last, self.row_tiles)]
+            return [last - self.number, self.facts.quotient_bound(self.number, last, self.row_tiles)]
 
     def word(self, which: str, number: int) -> Term:
-        """Returns a word of what is told of the first tile, of this one or of the next."""
+        """Returns the symbol of a word of the entry received for the first tile, for this one or for the next."""
         rows = LARGEST // 2
         bounds = (
             (-1, rows),
@@ -81,44 +81,44 @@ class UnknownTiles(TermProof):
         return self.symbol(f"{which}.{number}", *bounds[number])
 
     def tile(self, rank: int) -> RowTile:
-        """Returns the tile of this number, or the told one, that of one block of its cluster."""
+        """Returns the tile of this number, or the received one, for the block of this rank in its cluster."""
         if self.packed:
             return self.tile_of_words([self.word("told", word) for word in range(TOLD_WORDS)], rank)
         return self.tile_of_number(self.number, rank)
 
     def first_tiles(self, entries: np.ndarray | None, most: int, rank: int) -> list[RowTile]:
         """Returns the first tiles, `most` at most, of a block of the first cluster, by number or the list's entries."""
-        found: list[RowTile] = []
+        tiles: list[RowTile] = []
         number = 0
-        while len(found) < most and number < int(self.total):
+        while len(tiles) < most and number < int(self.total):
             if entries is None:
-                found.append(self.tile_of_number(number, rank))
+                tiles.append(self.tile_of_number(number, rank))
             else:
-                entry, head = self.listed(number)
-                found.append(self.tile_of_words([*entries[int(entry)].tolist(), head], rank))
+                entry, head = self.entry_and_head(number)
+                tiles.append(self.tile_of_words([*entries[int(entry)].tolist(), head], rank))
             # No other block takes a number of the counter.
-            number = len(found) - 1 + self.workers if self.roles.dynamic else number + self.workers
+            number = len(tiles) - 1 + self.workers if self.roles.dynamic else number + self.workers
             if self.one_tile:
                 break
-        return found
+        return tiles
 
-    def listed(self, number: Value) -> tuple[Value, Value]:
-        """Returns (entry, head) of the tile of this number."""
-        return listed(number, self.few, self.many, self.of_results, self.turns_from, self.ops)
+    def entry_and_head(self, number: Value) -> tuple[Value, Value]:
+        """Returns (number of the list's entry, head) of the tile of this number."""
+        return entry_and_head(number, self.few, self.many, self.of_results, self.turns_from, self.ops)
 
     def tile_of_words(self, words: Sequence[Value], rank: int) -> RowTile:
-        """Returns the tile that is told by these words of a list, that of one block of a cluster."""
+        """Returns the tile that these words of a list's entry describe, for the block of this rank in a cluster."""
         row, q_begin, seq_q, k_begin, seq_kv, first, end, place, of_heads = words
         sizes = SimpleNamespace(seq_q=seq_q, seq_kv=seq_kv, past_len=seq_kv - seq_q, heads=self.sizes.heads)
         heads = self.variant.heads_of_tiles(self.sizes.heads)
         result = ((place - 1) * heads + of_heads) * self.schedule.block_M
-        own: Any = {"part": (first, end), "result": result} if self.variant.parts else {}
+        fields: Any = {"part": (first, end), "result": result} if self.variant.parts else {}
         head, row = self.variant.first_head(of_heads, self.ops), (row + rank) * self.proof.cut.block_M
-        split = holds(term(place) - 1)
-        return self.tile_at(row, head, 0, rank, sizes=sizes, split=split, begins=(q_begin, k_begin), **own)
+        split = is_not_negative(term(place) - 1)
+        return self.tile_at(row, head, 0, rank, sizes=sizes, split=split, begins=(q_begin, k_begin), **fields)
 
     def tile_of_number(self, number: Value, rank: int) -> RowTile:
-        """Returns the tile of this number, that of one block of a cluster."""
+        """Returns the tile of this number, for the block of this rank in a cluster."""
         named, heads = self.facts.named, self.variant.heads_of_tiles(self.sizes.heads)
         order = placed(number, self.sizes, self.of_results, self.proof.rows, self.schedule, self.variant, self.ops)
         tile, head = map(named, order)
@@ -131,14 +131,14 @@ class UnknownTiles(TermProof):
             self.bound(within)
             self.bound(count - 1 - within)
         result, head = map(named, divmod(head, heads))
-        own: Any = {}
+        fields: Any = {}
         batch = result
         if self.variant.parts:
             part, batch = map(named, divmod(result, self.sizes.batch))
             each = self.names["part_blocks"]
             # The last part begins within the keys, and this one is not behind it.
             self.bound(self.sizes.seq_kv // self.schedule.block_N - part * each)
-            own = {"part": (part * each, (part + 1) * each), "result": result}
+            fields = {"part": (part * each, (part + 1) * each), "result": result}
         row = named((tile * self.roles.cluster + rank) * self.proof.cut.block_M)
         head = self.variant.first_head(head, self.ops)
-        return self.tile_at(row, head, batch, rank, **own)
+        return self.tile_at(row, head, batch, rank, **fields)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import tilelang.language as T
 
 from tl_attention.kernels.mma_sync.transfers import load_q, store
-from tl_attention.kernels.shared.iterations import Tile, loop
+from tl_attention.kernels.shared.iterations import LoopTile, loop
 from tl_attention.kernels.shared.signature import aligned, trace
 from tl_attention.kernels.shared.softmax import LOG2_E
 
@@ -48,7 +48,7 @@ def work(bx, by, bz, s, c):
     else:
         # Short loops get blocks that are masked whole.
         blocks = T.max(blocks, c.loop.least_blocks)
-    tile = Tile(first, blocks, first_row, by, bz, bz, s.seq_q, s.seq_kv, visible, cut)
+    tile = LoopTile(first, blocks, first_row, by, bz, bz, s.seq_q, s.seq_kv, visible, cut)
     load_q(first_row, tile, s, c)
     start(s, c)
     loop(tile, s, c)
@@ -90,9 +90,9 @@ def block_state(given, c):
     Q_shared = T.alloc_shared([c.block_M * c.head_dim], c.dtype)
     K_shared = T.alloc_shared([c.kernel.k_stages * c.block_N * c.head_dim], c.dtype)
     V_shared = T.alloc_shared([c.kernel.v_stages * c.block_N * c.head_dim_v], c.dtype)
-    Q_local = T.alloc_local([room(c.fragments.q_steps, c.head_dim) * products * 8], c.dtype)
-    K_local = T.alloc_local([room(c.fragments.k_steps, c.head_dim) * c.block_N // 2], c.dtype)
-    V_local = T.alloc_local([room(c.fragments.v_steps, c.block_N) * c.head_dim_v // 2], c.dtype)
+    Q_local = T.alloc_local([steps_in_registers(c.fragments.q_steps, c.head_dim) * products * 8], c.dtype)
+    K_local = T.alloc_local([steps_in_registers(c.fragments.k_steps, c.head_dim) * c.block_N // 2], c.dtype)
+    V_local = T.alloc_local([steps_in_registers(c.fragments.v_steps, c.block_N) * c.head_dim_v // 2], c.dtype)
     acc_s = T.alloc_local([products * c.block_N // 2], "float32")
     acc_s_cast = T.alloc_local([products * c.block_N // 2], c.dtype)
     acc_o = T.alloc_local([products * c.head_dim_v // 2], "float32")
@@ -123,8 +123,8 @@ def block_state(given, c):
     )
 
 
-def room(steps, columns):
-    """Returns how many steps of 16 columns registers hold, which is `steps`, or columns // 16 if that is None."""
+def steps_in_registers(steps, columns):
+    """Returns how many steps of 16 columns registers hold: `steps`, or all columns' steps if that is None."""
     return columns // 16 if steps is None else steps
 
 

@@ -90,11 +90,11 @@ class MmaSync(Lowering):
 
     def constants(self, planned: Planned, variant: Variant) -> FragmentConstants:
         from tl_attention.kernels.mma_sync.operations import macro_of
-        from tl_attention.kernels.mma_sync.resources import FragmentConstants, of_schedule
-        from tl_attention.kernels.shared.constants import of_variant
+        from tl_attention.kernels.mma_sync.resources import FragmentConstants, schedule_values
+        from tl_attention.kernels.shared.constants import variant_values
 
         device_code = self.device_code(planned.schedule, variant)
-        return FragmentConstants(**of_variant(variant, device_code), **of_schedule(planned), macro_of=macro_of)
+        return FragmentConstants(**variant_values(variant, device_code), **schedule_values(planned), macro_of=macro_of)
 
     def launch(self) -> Any:
         from tl_attention.kernels.mma_sync.kernel import launch

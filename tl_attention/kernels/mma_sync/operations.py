@@ -7,7 +7,7 @@ the first one to be worked on; `s` is the memory of the thread block, `c` the co
 import tilelang.language as T
 
 from tl_attention.kernels.mma_sync.transfers import element, load_k, load_v
-from tl_attention.kernels.shared.softmax import exponent, seen
+from tl_attention.kernels.shared.softmax import exponent, finite_max
 from tl_attention.schedule.loop.table import whole
 
 
@@ -204,7 +204,7 @@ def row_max_beyond_threshold(t, tile, s, c):
 def scale(t, tile, s, c, masked):
     """scores_scale = exp2(scale (scores_max_prev - scores_max))."""
     for r in T.unroll(2 * (c.block_M // c.rows)):
-        s.scores_scale[r] = T.exp2(exponent(s.scores_max_prev[r], seen(s.scores_max[r], masked), s, c))
+        s.scores_scale[r] = T.exp2(exponent(s.scores_max_prev[r], finite_max(s.scores_max[r], masked), s, c))
 
 
 @T.macro
@@ -215,7 +215,7 @@ def exp(t, tile, s, c, masked, columns=None):
         for j in T.unroll((end - first) // 8):
             for e in T.unroll(4):
                 at = score_at(i, first // 8 + j, e, c)
-                s.acc_s[at] = T.exp2(exponent(s.acc_s[at], seen(s.scores_max[i * 2 + e // 2], masked), s, c))
+                s.acc_s[at] = T.exp2(exponent(s.acc_s[at], finite_max(s.scores_max[i * 2 + e // 2], masked), s, c))
 
 
 @T.macro

@@ -51,7 +51,7 @@ class FragmentConstants(EmittedConstants):
     fragments: Fragments
 
 
-def of_schedule(planned: Planned) -> dict[str, Any]:
+def schedule_values(planned: Planned) -> dict[str, Any]:
     """Returns, by name, the constants of an mma.sync kernel that the schedule determines, such as its fragments.
 
     Its rings begin anew with each tile.

@@ -9,7 +9,7 @@ import tilelang.language as T
 
 from tl_attention.kernels.shared.device_code import is_bf16
 from tl_attention.kernels.shared.features import Totals, at_totals
-from tl_attention.kernels.shared.rows import kv_head, stored
+from tl_attention.kernels.shared.rows import kv_head, store_arguments
 
 
 def element(row, chunk, rows, columns, c):
@@ -126,5 +126,5 @@ def store_rows(row, register, tile, s, c):
     T.call_extern(
         "handle",
         f"tl_attention_store<{c.head_dim_v}, {is_bf16(c)}>",
-        *stored(T.address_of(s.acc_o[register]), row, tile, s, c),
+        *store_arguments(T.address_of(s.acc_o[register]), row, tile, s, c),
     )

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tl_attention.kernels.shared.constants import Constants, of_variant
+from tl_attention.kernels.shared.constants import Constants, variant_values
 from tl_attention.kernels.shared.device_code import DeviceCode
 from tl_attention.problem.variant import Variant
 from tl_attention.program.planned import Planned
@@ -27,7 +27,7 @@ def constants(planned: Planned, variant: Variant, device_code: Sequence[DeviceCo
     """Returns the constants of a pipelined kernel; without a Program, T.Pipelined gets num_stages alone."""
     schedule, program = planned.schedule, planned.program
     return PipelinedConstants(
-        **of_variant(variant, device_code),
+        **variant_values(variant, device_code),
         block_M=schedule.block_M,
         block_N=schedule.block_N,
         threads=schedule.threads,

@@ -74,7 +74,7 @@ def totals_of(bz, seq_q, head, first_row, scale, s, c):
 
 
 def with_change(pipeline):
-    """Returns T.Pipelined's arguments with one more statement, which stands after mma0 and runs right before row_max.
+    """Returns T.Pipelined's arguments with a statement added that changes scores, between mma0 and row_max.
 
     Arguments without an order stay as they are.
     """

@@ -130,7 +130,7 @@ class Lowering(ABC):
 
     @abstractmethod
     def launch(self) -> Any:
-        """Returns the TileLang macro in which the kernels begin; it takes the kernel's parameters and its constants.
+        """Returns the TileLang macro that launches the kernel; it takes the kernel's parameters and its constants.
 
         Imports tilelang.
         """

@@ -12,8 +12,8 @@ from tl_attention.problem.variant import Variant
 from tl_attention.schedule.options import KernelOptions, SoftmaxOptions
 
 if TYPE_CHECKING:
-    from tl_attention.kernels.shared.features import Places
-    from tl_attention.kernels.shared.loop import Loop
+    from tl_attention.kernels.shared.features import FeaturePlaces
+    from tl_attention.kernels.shared.loop import EmittedLoop
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +25,7 @@ class Constants:
 
     variant: Variant
     device_code: Sequence[DeviceCode]  # stands before the kernel
-    features: Places
+    features: FeaturePlaces
     dtype: str
     head_dim: int  # the tile's columns of Q and K
     head_dim_v: int  # its columns of V
@@ -55,7 +55,7 @@ class Constants:
 class EmittedConstants(Constants):
     """EmittedConstants are Constants with the loop and options of a kernel that is emitted operation by operation."""
 
-    loop: Loop
+    loop: EmittedLoop
     kernel: KernelOptions  # no option is left open
     softmax: SoftmaxOptions
     rings_of_a_tile: bool  # whether rings of several buffers begin anew with each tile
@@ -63,14 +63,14 @@ class EmittedConstants(Constants):
     macro_of: Callable[..., Any]  # called with (op, c), gives an operation's macro
 
 
-def of_variant(variant: Variant, device_code: Sequence[DeviceCode]) -> dict[str, Any]:
+def variant_values(variant: Variant, device_code: Sequence[DeviceCode]) -> dict[str, Any]:
     """Returns, by name, the constants of a kernel that its variant determines, such as the mask. Imports tilelang."""
-    from tl_attention.kernels.shared.features import Places
+    from tl_attention.kernels.shared.features import FeaturePlaces
 
     of_kernel = {
         "variant": variant,
         "device_code": device_code,
-        "features": Places.of(variant.acting),
+        "features": FeaturePlaces.of(variant.acting),
         "head_dim": variant.tile_dim,
         "head_dim_v": variant.tile_dim_v,
         "columns_v": variant.head_dim_v,

@@ -123,8 +123,8 @@ IN_KERNEL = {
 }
 
 
-class Places(NamedTuple):
-    """Places lists, for each place where features act, the features of a kernel that act there, by parameter name."""
+class FeaturePlaces(NamedTuple):
+    """FeaturePlaces list, for each place where features act in a kernel, the parameters of those that act there."""
 
     factor: tuple[str, ...]  # may change the scores' factor, too or alone
     scores: tuple[str, ...]  # change scores
@@ -134,12 +134,12 @@ class Places(NamedTuple):
     rescales: bool
 
     def at(self, *places):
-        """Says whether the kernel has a feature at one of these places."""
+        """Says whether a feature of the kernel acts at one of these places."""
         return any(getattr(self, place) for place in places)
 
     @classmethod
     def of(cls, parameters):
-        """Returns the Places of a kernel with these parameters, which sort its features by where they act."""
+        """Sorts the features of a kernel with these parameters by where they act, and returns the FeaturePlaces."""
         there = [feature for feature in IN_ORDER if feature.name in parameters]
 
         def those(condition):

@@ -13,8 +13,8 @@ from tl_attention.kernels.shared.features import read
 
 
 @dataclass(frozen=True)
-class Tile:
-    """A Tile names the rows of one head and sequence that a loop works on, and the KV blocks that these rows need."""
+class LoopTile:
+    """A LoopTile names the rows of one head and sequence that a loop works on, and the KV blocks that these need."""
 
     first: object  # the first KV block
     blocks: object  # how many KV blocks there are; the loop takes the last one first

@@ -9,8 +9,8 @@ from tl_attention.program.planned import Planned
 from tl_attention.program.program import Iteration, Operation, Program
 
 
-class Loop(NamedTuple):
-    """A Loop is a Program's prologue, steady iteration and epilogue, with what a kernel needs to emit them."""
+class EmittedLoop(NamedTuple):
+    """An EmittedLoop is a Program's prologue, steady iteration and epilogue, with what a kernel needs to emit them."""
 
     prologue: tuple[Iteration, ...]
     steady: Iteration  # repeats from `start` up to `end`
@@ -42,8 +42,8 @@ class Loop(NamedTuple):
         return next(op.lag for op in self.steady.operations if op.statement == "mask")
 
     @classmethod
-    def of(cls, program: Program, named: Mapping[str, Mapping[str, Any]] = {}) -> Loop:
-        """Returns the Loop of a Program, with the keyword arguments of each statement's macro.
+    def of(cls, program: Program, named: Mapping[str, Mapping[str, Any]] = {}) -> EmittedLoop:
+        """Makes the EmittedLoop of a Program, with the keyword arguments of each statement's macro.
 
         `named` gives those that a lowering's macros take besides columns.
         """
@@ -74,7 +74,7 @@ def emitted(
         "block_M": schedule.block_M,
         "tile_rows": schedule.block_M,
         "block_N": schedule.block_N,
-        "loop": Loop.of(program, named),
+        "loop": EmittedLoop.of(program, named),
         "kernel": schedule.kernel.model_copy(update={"k_stages": k, "v_stages": v, **options}),
         "softmax": schedule.softmax,
         "rings_of_a_tile": rings_of_a_tile and max(k, v) > 1,

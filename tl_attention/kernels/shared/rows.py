@@ -49,7 +49,7 @@ def kv_head(head, c):
 
 
 def query_of(row, c):
-    """Returns the number of a warpgroup's row among those of its head, whose rows lie behind each other."""
+    """Returns the number of a warpgroup's row among the rows of the same head in its tile."""
     return row if c.tile_heads == 1 else row % c.box
 
 
@@ -81,7 +81,7 @@ def whole_output(given, c):
     return given.Merged if c.packed and c.parts else given.Output
 
 
-def stored(registers, row, tile, s, c):
+def store_arguments(registers, row, tile, s, c):
     """Returns the arguments of the device function that stores output rows, from `row` on, out of these registers."""
     output = whole_output(s.given, c)
     head = tile.head if c.tile_heads == 1 else c.variant.first_head(tile.head, T)

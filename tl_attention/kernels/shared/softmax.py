@@ -24,8 +24,8 @@ def exponent(score, scores_max, s, c):
     return T.fma(score, s.scale, -(scores_max * s.scale)) if c.softmax.fused_scale else (score - scores_max) * s.scale
 
 
-def seen(scores_max, masked):
-    """Returns a row's maximum for exponents; if `masked`, 0 in place of -inf, for a row that has seen no key."""
+def finite_max(scores_max, masked):
+    """Returns a row's maximum to subtract from scores; if `masked`, 0 in place of -inf (no key seen yet)."""
     return finite(scores_max) if masked else scores_max
 
 

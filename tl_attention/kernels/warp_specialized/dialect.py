@@ -95,21 +95,21 @@ def _one_block_computes_a_part(s: Keys) -> None:
 def _rows_of_heads_lie_box_by_box(s: Keys) -> None:
     for key, value in {"output": "vector", "q_operand": "shared"}.items():
         if s.kernel.rows_of == "group" and getattr(s.kernel, key) != value:
-            found = f"group, expected with {key}: {value}: rows of several heads are loaded and stored head by head"
-            raise RuleBroken(found, "kernel", "rows_of", others=(("kernel", key),))
+            message = f"group, expected with {key}: {value}: rows of several heads are loaded and stored head by head"
+            raise RuleBroken(message, "kernel", "rows_of", others=(("kernel", key),))
 
 
 def _two_take_turns(s: Keys) -> None:
     if s.kernel.ping_pong and s.block_M != 128:
-        found = f"two warpgroups take turns, found block_M {s.block_M}: expected 128, or write `kernel: {{ping_pong: false}}`"
-        raise RuleBroken(found, "kernel", "ping_pong", others=(("block_M",),))
+        message = f"two warpgroups take turns, found block_M {s.block_M}: expected 128, or write `kernel: {{ping_pong: false}}`"
+        raise RuleBroken(message, "kernel", "ping_pong", others=(("block_M",),))
 
 
 def _two_store_by_tma(s: Keys) -> None:
     # TileLang 0.1.15 computes the address of a third warpgroup's rows wrongly.
     if s.kernel.output == "tma" and s.block_M > 128:
-        found = f"tma, found block_M {s.block_M}: expected at most 128, or write `kernel: {{output: vector}}`"
-        raise RuleBroken(found, "kernel", "output", others=(("block_M",),))
+        message = f"tma, found block_M {s.block_M}: expected at most 128, or write `kernel: {{output: vector}}`"
+        raise RuleBroken(message, "kernel", "output", others=(("block_M",),))
 
 
 def _registers_fit_the_block(s: Keys) -> None:

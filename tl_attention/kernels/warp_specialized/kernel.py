@@ -125,8 +125,8 @@ class Ring:
 
 
 @dataclass(frozen=True)
-class TileNumbers:
-    """TileNumbers holds the counter of tiles, and mbarriers and room for the numbers that come from it."""
+class TileScheduler:
+    """A TileScheduler holds the counter of tiles, and the mbarriers and shared memory that hand tiles to all warps."""
 
     counter: object
     full: object
@@ -192,7 +192,7 @@ def block_state(given, c):
         **fragments,
         Q_local=Q_local,
         P_shared=P_shared,
-        tiles=tile_numbers(given.TileCounter, c) if c.packed or c.kernel.tile_scheduler == "dynamic" else None,
+        tiles=tile_scheduler(given.TileCounter, c) if c.packed or c.kernel.tile_scheduler == "dynamic" else None,
         batch=None if c.packed else (given.Output if c.parts else given.Q).shape[0],
         heads=given.Q.shape[1] if c.tile_heads == 1 else c.variant.heads_of_tiles(given.Q.shape[1]),
         seq_q=given.Q.shape[0 if c.packed else 2],
@@ -226,8 +226,8 @@ def warpgroup_state(c):
 
 
 @T.macro
-def tile_numbers(TileCounter, c):
-    """Allocates room and mbarriers for the numbers of the next tiles, and returns them as TileNumbers.
+def tile_scheduler(TileCounter, c):
+    """Allocates the shared memory and mbarriers that hand over the next tiles, and returns them as a TileScheduler.
 
     The producer warp takes the numbers from the counter.
     """
@@ -235,4 +235,4 @@ def tile_numbers(TileCounter, c):
     tile_full = T.alloc_barrier([WARP] * told)
     tile_empty = T.alloc_barrier([c.block_M // ROWS * WARPS] * told)
     next_tile = T.alloc_shared([told, TOLD_WORDS] if c.packed else [told], "int32", scope="shared")
-    return TileNumbers(TileCounter, tile_full, tile_empty, next_tile)
+    return TileScheduler(TileCounter, tile_full, tile_empty, next_tile)

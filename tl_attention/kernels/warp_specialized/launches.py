@@ -20,14 +20,14 @@ from tl_attention.problem.warpgroup import WARP
 LISTING, MERGING, AT_ONCE = 512, 256, 8
 
 
-class Call(NamedTuple):
-    """A Call is the call of a device function: its name, with what its template is for, and its arguments."""
+class DeviceCall(NamedTuple):
+    """A DeviceCall is a call of a device function: its name, with the template's arguments, and its arguments."""
 
     function: str
     arguments: tuple[Any, ...]
 
 
-def listing_call(given: Any, variant: Variant, tile: tuple[int, int, int, int], ops: Any) -> Call:
+def listing_call(given: Any, variant: Variant, tile: tuple[int, int, int, int], ops: Any) -> DeviceCall:
     """Returns the call that writes the list of tiles, from where sequences begin and how many rows of each count.
 
     A tile is (block_M, thread blocks of a cluster, block_N, how many blocks or clusters work at once).
@@ -47,10 +47,10 @@ def listing_call(given: Any, variant: Variant, tile: tuple[int, int, int, int], 
     template = ", ".join(map(str, (*of_tile, *split)))
     room = variant.heads_of_tiles(given.Q.shape[1], ops.truncdiv), results, ops.address_of(given.Tiles[0])
     arguments = (*(tensor.data for tensor in offsets), *window, *lengths, *room)
-    return Call(f"tl_attention_list_tiles<{template}>", arguments)
+    return DeviceCall(f"tl_attention_list_tiles<{template}>", arguments)
 
 
-def merging_call(given: Any, variant: Variant, block_M: int, ops: Any) -> Call:
+def merging_call(given: Any, variant: Variant, block_M: int, ops: Any) -> DeviceCall:
     """Returns the call that merges the parts of all rows of a batch, or of the listed rows of packed sequences."""
     columns = f"{variant.head_dim_v}, {is_bf16(variant)}"
     merged = (ops.address_of(tensor[(0,) * len(tensor.shape)]) for tensor in (given.Merged, given.MergedLSE))
@@ -60,9 +60,9 @@ def merging_call(given: Any, variant: Variant, block_M: int, ops: Any) -> Call:
     if variant.packed:
         template = f"{columns}, {block_M}, {variant.group}, {variant.tile_heads}, {variant.box}"
         listed = given.Tiles.data, given.Q.shape[1], given.Q.shape[0]
-        return Call(f"tl_attention_merge_listed<{template}>", (*of_parts, *listed, *strides, *sinks))
+        return DeviceCall(f"tl_attention_merge_listed<{template}>", (*of_parts, *listed, *strides, *sinks))
     sizes = number_of_parts(given, ops), number_of_rows(given), given.Q.shape[1], given.Q.shape[2]
-    return Call(f"tl_attention_merge<{columns}>", (*of_parts, *sizes, *strides, *sinks))
+    return DeviceCall(f"tl_attention_merge<{columns}>", (*of_parts, *sizes, *strides, *sinks))
 
 
 def merging_blocks(given: Any, variant: Variant, ops: Any) -> Any:

@@ -84,7 +84,7 @@ class WarpSpecialized(Lowering):
         return device_code(schedule, variant)
 
     def constants(self, planned: Planned, variant: Variant) -> EmittedConstants:
-        from tl_attention.kernels.shared.constants import EmittedConstants, of_variant
+        from tl_attention.kernels.shared.constants import EmittedConstants, variant_values
         from tl_attention.kernels.shared.loop import emitted
         from tl_attention.kernels.warp_specialized.dialect import split_registers
         from tl_attention.kernels.warp_specialized.operations import macro_of
@@ -93,7 +93,7 @@ class WarpSpecialized(Lowering):
         # Rings go on from tile to tile.
         of_schedule = emitted(planned, rings_of_a_tile=False, registers=split_registers(planned.schedule))
         of_schedule["tile_rows"] = variant.rows_of(planned.schedule.block_M)
-        return EmittedConstants(**of_variant(variant, device_code), **of_schedule, macro_of=macro_of)
+        return EmittedConstants(**variant_values(variant, device_code), **of_schedule, macro_of=macro_of)
 
     def launch(self) -> Any:
         from tl_attention.kernels.warp_specialized.kernel import launch

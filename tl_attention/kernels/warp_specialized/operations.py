@@ -4,7 +4,7 @@ import tilelang.language as T
 
 from tl_attention.kernels.shared.device_code import is_bf16
 from tl_attention.kernels.shared.rows import query_of
-from tl_attention.kernels.shared.softmax import LOG2_E, exponent, seen
+from tl_attention.kernels.shared.softmax import LOG2_E, exponent, finite_max
 from tl_attention.kernels.warp_specialized.scores import change_scores, mask
 from tl_attention.kernels.warp_specialized.transfers import release, release_q, slot, wait_full
 from tl_attention.problem.warpgroup import OWN, ROWS, TURN, WARPGROUP
@@ -131,16 +131,16 @@ MAXIMUM = {"thread": maximum_of_threads, "chains": maximum_of_chains, "row": max
 def scale(t, tile, s, c, masked):
     """scores_scale = exp2(scale (scores_max_prev - scores_max))."""
     for i in T.Parallel(ROWS):
-        s.scores_scale[i] = of_sums(i, t, tile, s, c, masked)
+        s.scores_scale[i] = factor_of_sums(i, t, tile, s, c, masked)
 
 
-def of_sums(i, t, tile, s, c, masked):
-    """Returns the factor of row i's earlier sums: 1 if all keys of the block lie before those that the row sees.
+def factor_of_sums(i, t, tile, s, c, masked):
+    """Returns the factor that rescales row i's earlier sum; 1 where all keys of the block lie before the row's window.
 
     Such blocks come last, as many as the tile's other rows need, and must change none of the row's bits. Elsewhere a
     rounding may make the factor differ from 1 where the maximum stays.
     """
-    growth = exponent(s.scores_max_prev[i], seen(s.scores_max[i], masked), s, c)
+    growth = exponent(s.scores_max_prev[i], finite_max(s.scores_max[i], masked), s, c)
     if c.mask.left is not None and masked:
         own_key, first_key = tile.own_key(tile.first_row + query_of(i, c)), tile.kv_block(t) * c.block_N
         growth = T.if_then_else(c.mask.behind(c.block_N - 1, own_key, first_key), T.float32(0), growth)
@@ -152,7 +152,7 @@ def exp(t, tile, s, c, masked, columns=None):
     """acc_s = exp2(scale (acc_s - scores_max)), in `columns` (first, end) or in all if None."""
     for i, j in T.Parallel(ROWS, c.block_N):
         if columns is None or inside(columns, j):
-            s.acc_s[i, j] = exp2(exponent(s.acc_s[i, j], seen(s.scores_max[i], masked), s, c), i, j, c)
+            s.acc_s[i, j] = exp2(exponent(s.acc_s[i, j], finite_max(s.scores_max[i], masked), s, c), i, j, c)
 
 
 def exp2(x, i, j, c):
@@ -182,10 +182,10 @@ def cast(t, tile, s, c, columns=None):
 @T.macro
 def cast_to_shared(t, tile, s, c, columns=None):
     """P_shared = acc_s, in the precision of V: TileLang's copy would make all warpgroups meet."""
-    T.call_extern("handle", put_columns(columns, c), s.acc_s.data, T.address_of(s.P_shared[tile.wg, 0, 0]))
+    T.call_extern("handle", put_function(columns, c), s.acc_s.data, T.address_of(s.P_shared[tile.wg, 0, 0]))
 
 
-def put_columns(columns, c):
+def put_function(columns, c):
     """Returns the name of the device function that stores P in shared memory, in all columns if `columns` is None."""
     first, end = (0, c.block_N) if columns is None else columns
     return f"tl_attention_store_p<{c.block_N}, {first}, {end}, {is_bf16(c)}>"

@@ -1,4 +1,4 @@
-"""A small kernel lists the tiles of packed sequences, and the producer warp tells the others which tile comes next.
+"""A small kernel lists the tiles of packed sequences, and the producer warp hands each next tile to all warps.
 
 A list entry says where a sequence lies, which of its rows the tile has, and which KV blocks if the sequence is split.
 Tiles of sequences of few queries come first, longest first, each for all heads, as heads lie side by side in memory.
@@ -70,7 +70,7 @@ def work_packed(wg, block, s, c, is_producer):
 
 @T.macro
 def produce_packed(drawn, row_tiles, few, turns_from, tile, s, c):
-    """Loads one tile, and hands over the next one behind the first loads: these run while it is found.
+    """Loads one tile, and hands over the next tile behind the first loads, which run meanwhile.
 
     Lane 0 has `drawn` its number from the counter, which takes a microsecond to answer.
     """
@@ -83,7 +83,7 @@ def produce_packed(drawn, row_tiles, few, turns_from, tile, s, c):
 
 @T.macro
 def hand_over(number, row_tiles, few, turns_from, turn, s, c):
-    """Puts the entry of a tile where all warps read it, with its head, and -1 for all of it behind the last tile.
+    """Puts a tile's entry and head into shared memory, where all warps read them; -1 behind the last tile.
 
     Of the list's `row_tiles` entries `few` are of sequences of few queries. Heads from `turns_from` on take turns.
     """
@@ -118,7 +118,7 @@ def hand_over(number, row_tiles, few, turns_from, turn, s, c):
     T.mbarrier_arrive(s.tiles.full[turn % TILES_TOLD])
 
 
-def told(word, tile, s):
+def received_word(word, tile, s):
     """Returns a word of the entry that the producer warp hands over for this turn; behind the entry stands the head."""
     return s.tiles.next[tile.turn % TILES_TOLD, word]
 
@@ -130,16 +130,16 @@ def receive(tile, s, c, is_producer):
     Warpgroups that compute need not know where rows begin: where those of Q do, they read when they store.
     """
     T.mbarrier_wait_parity(s.tiles.full[tile.turn % TILES_TOLD], tile.turn // TILES_TOLD % 2)
-    put(tile.first_row, told(0, tile, s))
-    put(tile.seq_q, told(2, tile, s))
-    put(tile.seq_kv, told(4, tile, s))
-    put(tile.head, told(TILE_WORDS, tile, s))
+    put(tile.first_row, received_word(0, tile, s))
+    put(tile.seq_q, received_word(2, tile, s))
+    put(tile.seq_kv, received_word(4, tile, s))
+    put(tile.head, received_word(TILE_WORDS, tile, s))
     if c.parts:
-        put(tile.part_first, told(5, tile, s))
-        put(tile.part_end, told(6, tile, s))
+        put(tile.part_first, received_word(5, tile, s))
+        put(tile.part_end, received_word(6, tile, s))
     if is_producer:
-        put(tile.queries, told(1, tile, s))
-        put(tile.keys, told(3, tile, s))
+        put(tile.queries, received_word(1, tile, s))
+        put(tile.keys, received_word(3, tile, s))
 
 
 @T.macro
@@ -148,12 +148,12 @@ def receive_rows(tile, wg, s, c):
 
     Kept in registers, they would take the room of the loop's bounds, which ptxas then works out in each iteration.
     """
-    put(tile.first_row, told(0, tile, s))
-    put(tile.queries, told(1, tile, s))
-    put(tile.seq_q, told(2, tile, s))
-    put(tile.head, told(TILE_WORDS, tile, s))
+    put(tile.first_row, received_word(0, tile, s))
+    put(tile.queries, received_word(1, tile, s))
+    put(tile.seq_q, received_word(2, tile, s))
+    put(tile.head, received_word(TILE_WORDS, tile, s))
     if c.parts:
-        put(tile.result, told(7, tile, s))
+        put(tile.result, received_word(7, tile, s))
     put(tile.first_row, (tile.first_row + s.rank) * c.tile_rows + wg * c.box)
     if T.shuffle_elect(WARP):
         T.mbarrier_arrive(s.tiles.empty[tile.turn % TILES_TOLD])

@@ -24,13 +24,13 @@ from tl_attention.program.events import (
     TILE,
     Event,
     Expected,
-    Loop,
     P,
     Place,
     PlacedTile,
     Process,
     Q,
     Read,
+    Repeat,
     Where,
     written_out,
 )
@@ -114,8 +114,8 @@ class Roles:
         return counts | ({"tile_full": WARP, "tile_empty": warps} if self.dynamic or self.packed else {})
 
     @property
-    def together(self) -> tuple[Event, ...]:
-        """Returns the event with which a cluster's blocks meet at start and end, as a tuple, empty for one block."""
+    def cluster_sync(self) -> tuple[Event, ...]:
+        """Returns the event by which a cluster's blocks wait for each other at start and end, () for a single block."""
         return (Event("sync", CLUSTER),) if self.cluster > 1 else ()
 
     def events(self, process: Process, lengths: Sequence[int], *, start: int = 0) -> Iterator[Event]:
@@ -136,16 +136,16 @@ class Roles:
         `start` loads of each ring, and as many tiles, had been before.
         """
         base = start
-        yield from (*self.together, *self.before_tiles(process))
+        yield from (*self.cluster_sync, *self.before_tiles(process))
         for turn, (blocks, tile) in enumerate(zip(lengths, tiles, strict=True), start):
-            yield from written_out(self.of_tile(process, turn, base, blocks, tile))
+            yield from written_out(self.tile_events(process, turn, base, blocks, tile))
             base += blocks
-        yield from (*self.behind_tiles(process), *self.together)
+        yield from (*self.behind_tiles(process), *self.cluster_sync)
 
     # --- the producer ------------------------------------------------------------------------------------------
 
     def before_tiles(self, process: Process) -> Iterator[Event]:
-        """Yields what a process does before its first tile, behind the start of all processes."""
+        """Yields a process's events between the common start and its first tile."""
         if process.warpgroup < 0 and self.packed:
             yield from self._hand_over(process.block, 0)
         if self.take_turns and process.warpgroup == 1:
@@ -153,10 +153,10 @@ class Roles:
         if self.packed:
             yield from self._next_tile(0)
 
-    def of_tile(
+    def tile_events(
         self, process: Process, turn: Any, base: Any, blocks: Any, tile: PlacedTile | None, ops: Any = INTEGERS
-    ) -> Iterator[Expected | Loop | Where]:
-        """Yields what a process does for its tile number `turn`, of `blocks` KV blocks, when `base` loads have been.
+    ) -> Iterator[Expected | Repeat | Where]:
+        """Yields a process's events for its tile number `turn`, with `blocks` KV blocks, after `base` earlier loads.
 
         The numbers may be integers, or unknowns with their `ops`.
         """
@@ -165,25 +165,25 @@ class Roles:
 
     def _of_producer(
         self, process: Process, turn: Any, base: Any, blocks: Any, tile: PlacedTile | None, ops: Any
-    ) -> Iterator[Expected | Loop | Where]:
+    ) -> Iterator[Expected | Repeat | Where]:
         # Block 0 loads for the whole cluster; every block expects the bytes.
         block, into = process.block, tuple(range(self.cluster)) if process.block == 0 else ()
 
         def first() -> Iterator[Event]:
             for warpgroup in range(self.warpgroups):
-                place = tile.place(tile.box * warpgroup) if tile else ()
+                place = tile.coordinates(tile.box * warpgroup) if tile else ()
                 yield from self._load(Q, warpgroup, turn % 2, block, (block,), turn, place)
             if self.packed:
                 yield from self._hand_over(block, turn + 1)
 
-        def body(number: Any) -> Iterator[Expected | Loop | Where]:
+        def body(number: Any) -> Iterator[Expected | Repeat | Where]:
             for load in self.program.loads:
                 ring, slot, lap = self._place(load, base + number)
-                place = tile.place_of_kv(number) if tile and into else ()
+                place = tile.kv_coordinates(number) if tile and into else ()
                 yield from self._load(ring, slot, lap, block, into, base + number, place)
             yield Where(1 - ops.min(number, 1), first())
 
-        yield Loop(0, blocks, body)
+        yield Repeat(0, blocks, body)
         if self.packed:
             yield from self._next_tile(turn + 1)
         elif self.dynamic:
@@ -212,7 +212,7 @@ class Roles:
         return Event("read", TILE, slot, reads=((TILE, slot, turn),))
 
     def _place_of_tile(self, turn: int) -> tuple[int, int]:
-        """Returns (slot, parity) of what is told of a block's tile number `turn`."""
+        """Returns (slot, parity) of the place in shared memory where a block's tile number `turn` is handed over."""
         return turn % self.slots(TILE), turn // self.slots(TILE) % 2
 
     def _place(self, load: str, step: int) -> tuple[str, int, int]:
@@ -223,13 +223,13 @@ class Roles:
     # --- the warpgroups that compute -----------------------------------------------------------------------------
 
     def behind_tiles(self, process: Process) -> Iterator[Event]:
-        """Yields what a process does behind its last tile, before the end of all processes."""
+        """Yields a process's events between its last tile and the common end."""
         if self.take_turns and process.warpgroup == 0:
             yield Event("sync", NAMED, TURN, 2 * WARPGROUP)
 
     def _of_consumer(
         self, process: Process, turn: Any, base: Any, blocks: Any, tile: PlacedTile | None, ops: Any
-    ) -> Iterator[Expected | Loop | Where]:
+    ) -> Iterator[Expected | Repeat | Where]:
         group = process.warpgroup
         yield Event("wait", "Q_full", group, turn % 2)
         q = ((Q, group, turn),)
@@ -255,7 +255,7 @@ class Roles:
             yield Event("sync", NAMED, MEETING, WARPGROUP * self.warpgroups)
             ours = Event("sync", NAMED, OWN + group, WARPGROUP)
             yield from (Event("write", Q, group, reads=q), Event("fence"), ours)
-            place = tile.place(tile.box * group) if tile else ()
+            place = tile.coordinates(tile.box * group) if tile else ()
             yield Event("store", Q, group, reads=q, place=place)
             yield from (Event("stored"), ours, self._release_q(process))
         if self.packed:
@@ -269,7 +269,7 @@ class Roles:
     def _stored(self, tile: PlacedTile, own: int) -> Iterator[Expected | Where]:
         """Yields the events by which a warpgroup stores its rows' LSE and output from registers."""
         for kind in ("lse",) * ("LSE" in tile.tensors) + ("output",) * (not self.output_through_q):
-            yield tile.of_rows(Event(kind, place=tile.stored(kind, own)), own)
+            yield tile.store_event(Event(kind, place=tile.stored_rows(kind, own)), own)
 
     def _release_q(self, process: Process) -> Event:
         return Event("arrive", "Q_empty", process.warpgroup, 1, (process.block,))

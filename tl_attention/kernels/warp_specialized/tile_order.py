@@ -37,7 +37,7 @@ def placed(
     return (row_tiles - 1 - row if variant.mask.grows else row), head
 
 
-def listed(number: Any, few: Any, many: Any, heads: Any, turns_from: Any, ops: Any = ARRAYS) -> tuple[Any, Any]:
+def entry_and_head(number: Any, few: Any, many: Any, heads: Any, turns_from: Any, ops: Any = ARRAYS) -> tuple[Any, Any]:
     """Returns (entry of the list, head) for each number of a tile of packed sequences, as `packed.py` does for kernels.
 
     Of the entries `few` are of sequences of few queries, `many` of others, whose heads from `turns_from` on take turns.

@@ -5,7 +5,7 @@ A tile here is that of a whole cluster, block_M rows for each of its blocks, unt
 
 import tilelang.language as T
 
-from tl_attention.kernels.shared.iterations import Tile, loop
+from tl_attention.kernels.shared.iterations import LoopTile, loop
 from tl_attention.kernels.warp_specialized.transfers import produce, release_q, store
 from tl_attention.problem.tiling import SECTION_BYTES, taper
 from tl_attention.problem.warpgroup import WARP
@@ -13,7 +13,7 @@ from tl_attention.problem.warpgroup import WARP
 
 @T.macro
 def variables(s, c):
-    """Allocates the variables of a Tile, which each next tile of the block uses again, and returns the Tile.
+    """Allocates the variables of a LoopTile, which each next tile of the block uses again, and returns the LoopTile.
 
     Without them TileLang would put expressions into the loops.
     """
@@ -36,7 +36,7 @@ def variables(s, c):
     part_first = T.alloc_var("int32") if c.parts and c.packed else None
     part_end = T.alloc_var("int32") if c.parts and c.packed else None
     own = blocks_of_part(part, s.given.part_blocks) if c.parts and not c.packed else (part_first, part_end)
-    return Tile(
+    return LoopTile(
         first, blocks, first_row, head, q_begin if c.packed else bz, k_begin if c.packed else bz, seq_q, seq_kv, visible, cut,
         turn=turn, base=base, number=tile, result=result, part=part, part_first=own[0], part_end=own[1],
     )  # fmt: skip
@@ -59,12 +59,12 @@ def named(tile, c, wg=None):
         tile.turn, tile.base, tile.first, tile.blocks, tile.first_row, tile.head, bz, q_begin, tile.seq_q, k_begin, tile.seq_kv,
         tile.visible, tile.cut, tile.result, c,
     )  # fmt: skip
-    return Tile(**{**vars(tile), **own, "wg": wg})
+    return LoopTile(**{**vars(tile), **own, "wg": wg})
 
 
 @T.macro
 def values_of(turn, base, first, blocks, first_row, head, bz, q_begin, seq_q, k_begin, seq_kv, visible, cut, result, c):
-    """Returns these numbers of a Tile, which get names in the generated code because they are a macro's parameters."""
+    """Returns these numbers of a LoopTile, which get names in generated code because they are a macro's parameters."""
     return {
         "turn": turn, "base": base, "first": first, "blocks": blocks, "first_row": first_row, "head": head, "seq_q": seq_q,
         "seq_kv": seq_kv, "queries": q_begin if c.packed else bz, "keys": k_begin if c.packed else bz, "visible": visible,
@@ -193,7 +193,7 @@ def locate(tile, row_tiles, s, c):
 
 @T.macro
 def reach(tile, s, c):
-    """Sets the number of KV blocks up to a tile's last one, and the first of the block's own rows, in rows.
+    """Sets a tile's number of KV blocks, up to the last that it needs, and the first row of the thread block.
 
     Before that is counted in multiples of block_M, and of the whole cluster's tile.
     """
@@ -211,7 +211,7 @@ def reach(tile, s, c):
 
 @T.macro
 def begin(tile, first_row, s, c):
-    """Sets a tile's first KV block to the first that its rows reach back to, and counts the tile's blocks from it."""
+    """Sets a tile's first KV block to the first that its rows see, and the number of its blocks from there on."""
     # Blocks of a cluster load together: from the first that its first row needs.
     put(tile.first, c.mask.first_block(tile.own_key(first_row - s.rank * c.tile_rows), c.block_N, T))
     if c.parts:
@@ -224,7 +224,7 @@ def begin(tile, first_row, s, c):
 
 @T.macro
 def see(tile, wg, s, c):
-    """Sets a tile's first row to the warpgroup's own, and the bounds of the KV blocks that all of its rows see."""
+    """Sets a tile's first row to the warpgroup's own, and the bounds of the KV blocks that need no mask."""
     put(tile.first_row, tile.first_row + wg * c.box)
     put(tile.visible, tile.seq_kv // c.block_N)
     put(tile.visible, c.mask.end_whole(tile.visible, tile.own_key(tile.first_row), c.block_N, T))

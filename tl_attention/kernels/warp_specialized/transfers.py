@@ -10,7 +10,7 @@ import tilelang.language as T
 
 from tl_attention.kernels.shared.device_code import is_bf16
 from tl_attention.kernels.shared.features import Totals, at_totals
-from tl_attention.kernels.shared.rows import kv_head, row_of_part, rows_of, stored, viewed
+from tl_attention.kernels.shared.rows import kv_head, row_of_part, rows_of, store_arguments, viewed
 from tl_attention.problem.warpgroup import OWN, ROWS, WARP, WARPGROUP
 
 
@@ -187,7 +187,7 @@ def store(tile, s, c):
 def store_rows(tile, s, c):
     """Stores a warpgroup's output rows where its queries lie, or of a part of a batch's keys in its results."""
     if c.parts and not c.packed:
-        T.call_extern("handle", *stored_part(stored(s.acc_o.data, tile.first_row, tile, s, c), c))
+        T.call_extern("handle", *stored_part(store_arguments(s.acc_o.data, tile.first_row, tile, s, c), c))
     elif c.tile_heads > 1:
         store_heads(tile, s, c)
     else:
@@ -225,25 +225,25 @@ def totals_of(total, tile, s, c):
 @T.macro
 def store_vector(tile, s, c):
     """Stores a warpgroup's output rows, 16 bytes a lane. Lanes exchange what they hold."""
-    T.call_extern("handle", stored_columns(c), *stored(s.acc_o.data, tile.first_row, tile, s, c))
+    T.call_extern("handle", store_function(c), *store_arguments(s.acc_o.data, tile.first_row, tile, s, c))
 
 
 @T.macro
 def store_heads(tile, s, c):
     """Stores a warpgroup's rows of each of its tile's heads."""
-    name = f"tl_attention_store_of<{is_bf16(c)}, {of_heads(c)}>"
-    T.call_extern("handle", name, *stored(s.acc_o.data, tile.first_row, tile, s, c))
+    name = f"tl_attention_store_of<{is_bf16(c)}, {template(c)}>"
+    T.call_extern("handle", name, *store_arguments(s.acc_o.data, tile.first_row, tile, s, c))
 
 
-def of_heads(c):
-    """Returns what a device function's template has of an output's columns, and of the heads in a tile."""
+def template(c):
+    """Returns the template arguments, as text, for an output's columns and the heads in a tile."""
     return f"{c.columns_v}, {c.tile_heads}, {c.box}"
 
 
 def stored_part(given, c):
     """Returns the device function that stores a warpgroup's rows of a part's output, in fp32, with its arguments."""
     name = (
-        f"tl_attention_store_part<{c.columns_v}>" if c.tile_heads == 1 else f"tl_attention_store_part_of<{of_heads(c)}>"
+        f"tl_attention_store_part<{c.columns_v}>" if c.tile_heads == 1 else f"tl_attention_store_part_of<{template(c)}>"
     )
     return (name, *given)
 
@@ -254,7 +254,7 @@ def place_of_part(tile, s, c):
     return place if c.tile_heads == 1 else (*place, T.int64(c.columns_v), T.int64(c.box * c.columns_v))
 
 
-def stored_columns(c):
+def store_function(c):
     """Returns the name of the device function that stores output rows of c.columns_v columns, at most the tile's."""
     if c.columns_v == c.head_dim_v:
         return f"tl_attention_store<{c.head_dim_v}, {is_bf16(c)}>"

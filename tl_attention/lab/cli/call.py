@@ -16,7 +16,7 @@ from tl_attention.problem.mask import masked, parse_window
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.schedule.files.backward import BackwardRule, backward_rules, case_of, masks_alike, packed_masks_alike
 from tl_attention.schedule.files.conditions import Case, RuleFile
-from tl_attention.schedule.files.defaults import computed, defaults
+from tl_attention.schedule.files.defaults import computed_problem, defaults
 
 
 def explain_call(shape: str, arch: str, invariant: bool | None, *, causal: bool, window: str, **asked: Any) -> None:
@@ -25,9 +25,9 @@ def explain_call(shape: str, arch: str, invariant: bool | None, *, causal: bool,
     `asked` is what `AttentionShape.parse` takes beside the mask, which may hide all keys of a query.
     """
     seen = _seen(AttentionShape.parse(shape, **asked), causal, window)
-    problem, invariant = computed(seen, arch, invariant)
+    problem, invariant = computed_problem(seen, arch, invariant)
     case, found = Case.of(problem, arch), defaults()
-    number = found.number(case, invariant)
+    number = found.choose(case, invariant)
     click.echo(f"{found.rules[number].schedule}\n")
     _show(found, number, case, [rule.schedule for rule in found.rules], invariant)
     click.echo()
@@ -35,7 +35,7 @@ def explain_call(shape: str, arch: str, invariant: bool | None, *, causal: bool,
         click.echo(f"gradients: none {none}")
         return
     rules, case = backward_rules(), case_of(seen, arch)
-    number = rules.number(case)
+    number = rules.choose(case)
     click.echo(f"gradients: {_said(rules.rules[number])}\n")
     _show(rules, number, case, [rule.operator for rule in rules.rules])
 

@@ -129,8 +129,8 @@ def fail(*messages: str) -> NoReturn:
     sys.exit(2)
 
 
-class Problems:
-    """A `Problems` prints and counts the errors of several schedules, so that a wrong one does not hide the next.
+class ErrorCount:
+    """An `ErrorCount` prints and counts the errors of several schedules, so that a wrong one does not hide the next.
 
     `finish` exits if there were any.
     """

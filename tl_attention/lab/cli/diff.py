@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from tl_attention.errors import InputError, printable
-from tl_attention.lab.cli.command import Problems, command, naming
+from tl_attention.lab.cli.command import ErrorCount, command, naming
 from tl_attention.lab.cli.options import arch_option, card_for, causal_option, head_dim_option
 from tl_attention.lab.cli.schedules import prove
 from tl_attention.problem.card import Card
@@ -50,7 +50,7 @@ def diff(a: str, b: str, with_code: bool, head_dim: HeadSize | None, causal: boo
             programs.append(diff.program_text(named.schedule))
     before, after = programs
     _print([f"a: {a}", f"b: {b}", *diff.keys(*schedules), *diff.program(before, after, names)])
-    problems, on = Problems(), card_for(card, first, second)
+    problems, on = ErrorCount(), card_for(card, first, second)
     for named in (first, second):
         with problems.each():
             prove(named, named.head_dims if head_dim is None else (head_dim,), on)

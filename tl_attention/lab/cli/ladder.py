@@ -76,7 +76,7 @@ def _show(found: Ladder, rows: Sequence[Row], path: Path) -> None:
         output.say("")
         output.fitting(ladder.tile_table(found, ladder.tiles_by_name(rows, found)))
     if found.choose:
-        of_each, best = ladder.of_record(rows)
+        of_each, best = ladder.shown_record(rows)
         output.say("", f"the choice: {ladder.counted(of_each)}" if best else "the choice: needs a GPU")
         if best:
             output.fitting(ladder.best_of_tiles(best))

@@ -18,9 +18,9 @@ from tl_attention.lab.cli.options import (
     arch_option,
     card_for,
     causal_option,
+    compiled_for_card,
     dtype_option,
     feature_options,
-    of_card,
     output_option,
     say_not_launched,
     seed_option,
@@ -127,7 +127,7 @@ def candidates(
     Without `dtypes` it is for `dtype` alone. A mistake in any file or size raises InputError before the first slow
     import. So does a schedule that is not safe if `refuse`; otherwise it gets a row.
     """
-    runnable = of_card(resolve_all(texts), on)
+    runnable = compiled_for_card(resolve_all(texts), on)
     sizes_text = shape_for(shape, head_dim, runnable)
     shapes = [AttentionShape.parse(sizes_text, dtype=each, **problem) for each in dtypes or (dtype,)]
     schedules = [(named, Planned(named.schedule)) for named in meant_for(runnable, shapes[0].head_size, shape)]

@@ -67,7 +67,7 @@ def card_for(asked: Card | None, *schedules: Named) -> Card:
     return here if all(_runs_on(named, here) for named in schedules) else HOPPER
 
 
-def of_card(schedules: Sequence[Named], card: Card) -> list[Named]:
+def compiled_for_card(schedules: Sequence[Named], card: Card) -> list[Named]:
     """Returns the schedules whose lowering is compiled for the card, and prints how many it leaves out.
 
     Raises InputError, with file and line, where none is for the card.
@@ -129,7 +129,7 @@ MOST_ROUNDS = 10_000
 DEFAULT_SIZES, DEFAULT_HEAD_SIZE = "4,64,8192", 128
 
 
-def together(*options: Decorator) -> Decorator:
+def combined_options(*options: Decorator) -> Decorator:
     """Returns one decorator that adds all of these options to a command, in the order in which the help has them."""
 
     def add(command: Any) -> Any:
@@ -161,7 +161,7 @@ def rounds_option(help: str) -> Decorator:
 shape_option = click.option(
     "--shape", help=f"the problem's sizes: {SHAPE_TEXT}  [default: {DEFAULT_SIZES} and the head size of --head-dim]"
 )
-sizes_options = together(
+sizes_options = combined_options(
     shape_option,
     head_dim_option(
         f"the head size  [default: the schedule's, {DEFAULT_HEAD_SIZE} if it has several or there is none]"
@@ -170,7 +170,7 @@ sizes_options = together(
 causal_option = click.option("--causal", is_flag=True, help="a query sees no key behind its own")
 window_option = click.option("--window", default="-1,-1", help=f"a sliding window {WINDOW_TEXT}")
 # The command takes each by its word.
-feature_options = together(
+feature_options = combined_options(
     *(
         click.option(f.option, f.word, help=f.help, type=float, default=f.off)
         if f.is_number
@@ -179,7 +179,7 @@ feature_options = together(
     )
 )
 # The problem of a command that takes one dtype.
-problem_options = together(sizes_options, dtype_option("the inputs' dtype"), causal_option)
+problem_options = combined_options(sizes_options, dtype_option("the inputs' dtype"), causal_option)
 seed_option = click.option(
     "--seed", type=click.IntRange(0, 2**31 - 1), help="the seed of the inputs  [default: a new one, which is recorded]"
 )

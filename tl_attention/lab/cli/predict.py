@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tl_attention.errors import InputError
-from tl_attention.lab.cli.command import Problems, command
+from tl_attention.lab.cli.command import ErrorCount, command
 from tl_attention.lab.cli.measure import candidates
 from tl_attention.lab.cli.options import problem_options
 from tl_attention.lab.cli.schedules import schedules_argument, texts_of
@@ -49,7 +49,7 @@ def _predict(texts: Sequence[str], on: Machine, problem: dict[str, Any]) -> None
     from tl_attention.lab.show.console import Output, ProgressBar
     from tl_attention.lab.show.predict import resources, table, waits
 
-    problems = Problems()
+    problems = ErrorCount()
     known, rows, failed = [], [], []
     # What can be told at once is told before the first kernel is compiled.
     for candidate in candidates(texts, card_of_arch(on.arch), refuse=False, **problem):

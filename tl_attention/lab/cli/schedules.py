@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import click
 
 from tl_attention.errors import InputError, printable
-from tl_attention.lab.cli.command import Problems, command, naming
-from tl_attention.lab.cli.options import arch_option, card_for, given, head_dim_option, of_card
+from tl_attention.lab.cli.command import ErrorCount, command, naming
+from tl_attention.lab.cli.options import arch_option, card_for, compiled_for_card, given, head_dim_option
 from tl_attention.problem.card import HOPPER, Card
 from tl_attention.problem.head_dims import HeadSize, is_meant, named_head_dims
 from tl_attention.problem.mask import CAUSAL, FULL
@@ -46,22 +46,22 @@ def resolve_all(texts: Sequence[str]) -> list[Named]:
 
     Schedules of the same name get other names: see `told_apart`.
     """
-    problems = Problems()
+    problems = ErrorCount()
     found = _resolved(texts, problems)
     problems.finish()
     return found
 
 
-def _resolved(texts: Sequence[str], problems: Problems) -> list[Named]:
+def _resolved(texts: Sequence[str], problems: ErrorCount) -> list[Named]:
     """Loads the schedule that each text names, but those that `problems` then has an error of."""
     found: list[Named] = []
     for text in texts:
         with problems.each():
             found.append(resolve(text))
-    return told_apart(found)
+    return with_unique_names(found)
 
 
-def told_apart(schedules: Sequence[Named]) -> list[Named]:
+def with_unique_names(schedules: Sequence[Named]) -> list[Named]:
     """Returns the schedules, and renames each that shares its name with another to the text that the user gave for it.
 
     So files of the same name in two folders keep their folders, and their rows can be told apart.
@@ -123,9 +123,9 @@ def check(
 
         click.echo(json_schema(), nl=False)
         return
-    problems, texts = Problems(), texts_of(schedules, every)
+    problems, texts = ErrorCount(), texts_of(schedules, every)
     if card is not None and not schedules:
-        texts = [named.text for named in of_card(resolve_all(texts), card)]
+        texts = [named.text for named in compiled_for_card(resolve_all(texts), card)]
     for text in texts:
         with problems.each():
             named = resolve(text)
@@ -173,7 +173,7 @@ def list_command(schedules: tuple[str, ...], every: bool) -> None:
 
     Without a SCHEDULE it shows those at the top of schedules/. Times of one table were recorded in one run.
     """
-    problems = Problems()
+    problems = ErrorCount()
     found = _resolved(texts_of(schedules, every), problems)
     for line in _listing(found):
         click.echo(line)

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tl_attention.errors import InputError, printable
-from tl_attention.lab.cli.command import FAILED, Problems, command
+from tl_attention.lab.cli.command import FAILED, ErrorCount, command
 from tl_attention.lab.cli.options import (
     arch_option,
+    compiled_for_card,
     dtype_option,
     feature_options,
     head_dim_option,
     head_size_for,
-    of_card,
     shape_for,
     shape_option,
     window_option,
@@ -92,7 +92,7 @@ def warm(
     """
     # A mistake in any file or option is told before the first slow import.
     on = card or card_at_hand()
-    named = of_card(resolve_all(texts_of(schedules)), on) if schedules else []
+    named = compiled_for_card(resolve_all(texts_of(schedules)), on) if schedules else []
     kinds = (False, True) if causal is None else (causal,)
     masks = dict.fromkeys(masked(is_causal, _window(window)) for is_causal in kinds)
     of_calls = AttentionShape.parse(shape_for(shape, head_dim, named))
@@ -105,7 +105,7 @@ def warm(
         for mask in masks
     ]
     wanted = [(one, call) for call in shapes for one in _named(named, call, on, invariant, is_sized, shape)]
-    problems = Problems()
+    problems = ErrorCount()
     # Only head sizes matter here.
     for (_, size), one in {(one.text, shape.head_size): one for one, shape in wanted}.items():
         with problems.each():
@@ -114,7 +114,7 @@ def warm(
 
     from tl_attention.lab.measure.candidate import Candidate
     from tl_attention.lab.measure.compilation import check_can_be_filled
-    from tl_attention.op.few import of_any_lengths
+    from tl_attention.op.few import kernels_for_any_lengths
 
     check_can_be_filled()
     kernels = [
@@ -128,7 +128,7 @@ def warm(
             tile_heads=heads,
         )
         for one, shape in wanted
-        for problem, heads, in_parts in of_any_lengths(shape, one.schedule, invariant)
+        for problem, heads, in_parts in kernels_for_any_lengths(shape, one.schedule, invariant)
     ]
     # Two names may have one schedule.
     wanted_once = [*{(kernel.schedule, kernel.variant): kernel for kernel in kernels}.values()]

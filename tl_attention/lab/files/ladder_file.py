@@ -60,8 +60,8 @@ class _Keys(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Step(_Keys):
-    """A Step is one idea by which a published text made its kernel faster, and the schedule here that applies it."""
+class LadderStep(_Keys):
+    """A LadderStep is one idea by which a published text made its kernel faster, and the schedule that applies it."""
 
     name: Short = Field(description="unique in the ladder")
     idea: Text = Field(description="what it adds, in a few words")
@@ -73,8 +73,8 @@ class Step(_Keys):
     note: str = Field("", description="what a reader must know: why there is no schedule, or no new code")
 
 
-class Tile(_Keys):
-    """A Tile is a schedule that is compiled but not timed, to show its registers and spills beside published ones."""
+class LadderTile(_Keys):
+    """A LadderTile is a schedule that is compiled but not timed, to show its registers beside published ones."""
 
     schedule: OfSchedule
     text: Text = Field(description="what the text has of it")
@@ -87,9 +87,9 @@ class Headline(_Keys):
     text: Text
 
 
-def _in_order(steps: tuple[Step, ...]) -> tuple[Step, ...]:
+def _in_order(steps: tuple[LadderStep, ...]) -> tuple[LadderStep, ...]:
     """Returns the steps, which must be right, with `against` filled in: by default the last with a schedule before."""
-    found: list[Step] = []
+    found: list[LadderStep] = []
     for number, step in enumerate(steps):
         if any(step.name == earlier.name for earlier in found):
             said = f"{step.name!r} is the name of an earlier step, expected another"
@@ -124,8 +124,8 @@ class Ladder(_Keys):
     fixed: StrictBool = Field(False, description="compiled for exactly this problem, as the text's kernels")
     product: Product = Field("matmul", description="the plain product whose rate is 100 %")
     peers: dict[str, Figure | None] = Field({}, description="and the text's figure of each")
-    steps: Annotated[tuple[Step, ...], Field(min_length=2), AfterValidator(_in_order)]
-    tiles: tuple[Tile, ...] = ()
+    steps: Annotated[tuple[LadderStep, ...], Field(min_length=2), AfterValidator(_in_order)]
+    tiles: tuple[LadderTile, ...] = ()
     choose: StrictBool = Field(False, description="choose the fastest of the text's space of configurations")
 
     @model_validator(mode="after")
@@ -141,11 +141,11 @@ class Ladder(_Keys):
         return self._name
 
     @property
-    def measured(self) -> tuple[Step, ...]:
+    def measured(self) -> tuple[LadderStep, ...]:
         """Returns the ladder's steps that have a schedule, which are those that are measured."""
         return tuple(step for step in self.steps if step.schedule)
 
-    def step(self, name: str) -> Step:
+    def step(self, name: str) -> LadderStep:
         """Returns the ladder's step of this name."""
         return next(step for step in self.steps if step.name == name)
 

@@ -25,7 +25,7 @@ def write(path: Path, content: str | bytes, kind: Kind) -> None:
     where the file cannot be written, and where another kind of file is there.
     """
     data = content.encode() if isinstance(content, str) else content
-    with told_of(path):
+    with errors_naming_file(path):
         if is_no_file(path):
             path.write_bytes(data)
             return
@@ -40,7 +40,7 @@ def write(path: Path, content: str | bytes, kind: Kind) -> None:
 
 def check_writable(path: Path, kind: Kind) -> None:
     """Raises InputError where a file of this kind cannot or may not be written. Leaves nothing behind."""
-    with told_of(path):
+    with errors_naming_file(path):
         if path.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         if is_no_file(path):
@@ -81,7 +81,7 @@ def is_no_file(path: Path) -> bool:
 
 
 def is_same(one: Path, other: Path) -> bool:
-    """Says whether two paths are of one file, also by links, or would be."""
+    """Says whether two paths name the same file, through links too; the file need not exist."""
     try:
         return one.samefile(other)
     except OSError:
@@ -91,8 +91,8 @@ def is_same(one: Path, other: Path) -> bool:
 
 
 @contextmanager
-def told_of(path: Path) -> Iterator[None]:
-    """Makes an OSError inside the block an InputError that names the file."""
+def errors_naming_file(path: Path) -> Iterator[None]:
+    """Turns an OSError inside the block into an InputError that names the file."""
     try:
         yield
     except InputError:

@@ -24,7 +24,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from tl_attention.compiler.scratch import scratch_folder, told
+from tl_attention.compiler.scratch import as_input_error, scratch_folder
 from tl_attention.errors import InputError, printable
 from tl_attention.lab.leaderboard.contract import TestLine, read_device_code
 from tl_attention.lab.leaderboard.message import Message
@@ -71,7 +71,7 @@ def evaluate(
     if device == "cuda" and not torch.cuda.is_available():
         raise InputError("torch sees no CUDA GPU, expected one; device 'cpu' tests the harness only")
     with scratch_folder() as folder:
-        with told():
+        with as_input_error():
             for beside, content in {"submission.py": source, "utils.py": b"", "task.py": TASK.encode()}.items():
                 (folder / beside).write_bytes(content)
             for beside in BESIDE:

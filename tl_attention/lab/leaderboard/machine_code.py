@@ -12,7 +12,7 @@ import ctypes
 from importlib.metadata import distribution
 from pathlib import Path
 
-from tl_attention.codeproof.read.host_plan import Descriptor, Expression
+from tl_attention.codeproof.read.host_plan import Descriptor, SizeExpression
 from tl_attention.compiler.compile import CompiledKernel
 from tl_attention.compiler.compiler_errors import first_error
 from tl_attention.errors import InputError
@@ -117,6 +117,6 @@ def _descriptor(d: Descriptor) -> str:
     return enclosed("descriptor(", (d.tensor, *tensor, *of_box, *numbers), ")", 8)
 
 
-def _tuple(expressions: tuple[Expression, ...]) -> str:
+def _tuple(expressions: tuple[SizeExpression, ...]) -> str:
     """Returns the Python text of a tuple of at least two expressions."""
     return f"({', '.join(expression.text for expression in expressions)})"

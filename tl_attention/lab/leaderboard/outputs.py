@@ -26,7 +26,7 @@ class Outputs:
         self.kept: Any = None
         self.copy: Any = None
 
-    def of_call(self, kernel: Callable) -> Any:
+    def call(self, kernel: Callable) -> Any:
         """Calls the submission once, checks the output and returns it. The first one is held from then on."""
         self.poison(1)
         output = kernel(self.inputs.data)

@@ -9,11 +9,11 @@ from typing import Any
 from tl_attention.kernels.shared import iterations
 from tl_attention.kernels.shared.constants import EmittedConstants
 from tl_attention.kernels.shared.iterations import call_of, function_of, parameters
-from tl_attention.kernels.shared.loop import Loop
+from tl_attention.kernels.shared.loop import EmittedLoop
 from tl_attention.program.program import Iteration, Operation
 
 
-def phases(loop: Loop) -> dict[str, tuple[str, list[Iteration], Sequence[Iteration], bool]]:
+def phases(loop: EmittedLoop) -> dict[str, tuple[str, list[Iteration], Sequence[Iteration], bool]]:
     """Returns by name, for each macro of the loop, (start, iterations before, iterations, whether it masks).
 
     Iterations count from `start`. The list of those before holds the iteration before the first, or nothing.

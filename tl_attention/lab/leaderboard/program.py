@@ -26,7 +26,7 @@ from tl_attention.kernels.shared.signature import prim_func
 from tl_attention.lab.leaderboard import source
 from tl_attention.lab.leaderboard.printed_loop import phase_text, phases
 from tl_attention.lab.leaderboard.python_text import WIDTH, enclosed, literal
-from tl_attention.lab.leaderboard.source import PACKAGE, Place
+from tl_attention.lab.leaderboard.source import PACKAGE, Global
 from tl_attention.problem.variant import Variant
 from tl_attention.program.planned import Planned
 
@@ -60,15 +60,15 @@ CONSTANTS = """\
 ABSENT = "# Other schedules and problems need these: this kernel never comes to them."
 
 
-class Program(NamedTuple):
-    """A Program is the text of a TileLang program, and the statements by which it imports what is not the package's."""
+class ProgramText(NamedTuple):
+    """A ProgramText is the text of a TileLang program, with its import statements of what is not the package's."""
 
     imports: tuple[str, ...]
     of_tilelang: tuple[str, ...]  # imports that only a machine with TileLang can run
     text: str
 
 
-def packed_program(planned: Planned, variant: Variant, taken: Iterable[str] = ()) -> Program:
+def packed_program(planned: Planned, variant: Variant, taken: Iterable[str] = ()) -> ProgramText:
     """Returns a schedule's TileLang program, in which `attention_kernel()` gives the prim_func. Imports tilelang.
 
     The file that holds the text has `T`, which is tilelang.language, and has `taken` names for something else. The
@@ -90,7 +90,7 @@ def packed_program(planned: Planned, variant: Variant, taken: Iterable[str] = ()
     text = collected.text(_place_of(launch))
     imports = sorted(collected.imports)
     of_tilelang = [line for line in imports if re.match(r"(from|import) (tilelang|tvm)\b", line)]
-    return Program(tuple(line for line in imports if line not in of_tilelang), tuple(of_tilelang), text)
+    return ProgramText(tuple(line for line in imports if line not in of_tilelang), tuple(of_tilelang), text)
 
 
 def _note(seen: Seen, frame: Any, event: str, argument: Any) -> None:
@@ -99,8 +99,8 @@ def _note(seen: Seen, frame: Any, event: str, argument: Any) -> None:
         seen.add((frame.f_code.co_filename, frame.f_code.co_firstlineno))
 
 
-def _place_of(macro: Any) -> Place:
-    return Place(function_of(macro).__module__, function_of(macro).__name__)
+def _place_of(macro: Any) -> Global:
+    return Global(function_of(macro).__module__, function_of(macro).__name__)
 
 
 class _Collected:
@@ -109,14 +109,14 @@ class _Collected:
     def __init__(self, c: Constants, seen: Seen, taken: Iterable[str]) -> None:
         self._c, self._seen = c, seen
         self._phases = phases(c.loop) if isinstance(c, EmittedConstants) else {}
-        self._texts: dict[Place, str] = {}
-        self._uses: dict[Place, list[Place]] = {}
+        self._texts: dict[Global, str] = {}
+        self._uses: dict[Global, list[Global]] = {}
         self._absent: list[str] = []
         # What each name of the program means; the first are the file's own.
-        self._names: dict[str, Place | None] = dict.fromkeys((*OWN, *taken))
+        self._names: dict[str, Global | None] = dict.fromkeys((*OWN, *taken))
         self.imports = {"from types import SimpleNamespace"}
 
-    def text(self, launch: Place) -> str:
+    def text(self, launch: Global) -> str:
         """Returns the program as one text, in which `launch` is the macro that the kernel begins in.
 
         In order it has the entry, the loop, the package's modules, each below those that it imports, the constants, and
@@ -125,7 +125,7 @@ class _Collected:
         entry = entry_text(self._c.variant, self._name_of(launch))
         self._add(launch)
         constants = f"{CONSTANTS}c = {self._written('c', self._c, ''.join([entry, *self._texts.values()]))}"
-        of_loop = (Place(LOOP, name) for name in self._phases)
+        of_loop = (Global(LOOP, name) for name in self._phases)
         loop = [self._texts.pop(place) for place in of_loop if place in self._texts]
         needs: dict[str, list[str]] = {place.module: [] for place in self._texts}
         for place in self._texts:
@@ -137,7 +137,7 @@ class _Collected:
 
     # --- the package's definitions -----------------------------------------------------------------------------
 
-    def _add(self, wanted: Place) -> None:
+    def _add(self, wanted: Global) -> None:
         """Adds to the program's text a definition and every definition that it uses, itself or through others."""
         waiting = [wanted]
         while waiting:
@@ -161,7 +161,7 @@ class _Collected:
         path, lines = source.read(module).path, range(source.start(node) + 1, (node.end_lineno or 0) + 1)
         return any((path, line) in self._seen for line in lines)
 
-    def _definition(self, place: Place) -> tuple[str, list[Place]]:
+    def _definition(self, place: Global) -> tuple[str, list[Global]]:
         """Returns a definition's text, of a class only with the methods that ran, and the definitions that it uses."""
         module = source.read(place.module)
         text = module.text(place.name, partial(self._ran, place.module))
@@ -181,7 +181,7 @@ class _Collected:
         text = source.renamed(text, {part: name for part, name in names.items() if ast.unparse(part) != name})
         return re.sub(rf"^(def|class) {place.name}\b", rf"\1 {self._name_of(place)}", text, flags=re.MULTILINE), uses
 
-    def _name_of(self, place: Place) -> str:
+    def _name_of(self, place: Global) -> str:
         """Returns the name of a definition in the program: its own, or with its module's before it if that is taken."""
         modules = place.module.split(".")
         names = ("_".join([*modules[first:], place.name]) for first in range(len(modules), -1, -1))
@@ -197,7 +197,7 @@ class _Collected:
         """Returns the text of a module's definitions that the program uses, below the module's docstring."""
         module = source.read(name)
         # A statement that defines several names stands once.
-        kept = dict.fromkeys(self._texts.get(Place(name, own), "") for own in module.definitions)
+        kept = dict.fromkeys(self._texts.get(Global(name, own), "") for own in module.definitions)
         heading = textwrap.indent(module.docstring, "# ", lambda line: True).replace("# \n", "#\n")
         return f"{heading}\n\n{''.join(kept).strip()}"
 
@@ -211,7 +211,7 @@ class _Collected:
         fields = getattr(kind, "_fields", ()) or getattr(kind, "model_fields", ()) or kind.__dataclass_fields__
         codes = [getattr(member, "__code__", None) for member in vars(kind).values()]
         if any(code and (code.co_filename, code.co_firstlineno) in self._seen for code in codes):
-            self._add(place := Place(kind.__module__, kind.__qualname__))
+            self._add(place := Global(kind.__module__, kind.__qualname__))
             of, names = self._name_of(place), [*fields]
         else:
             # What is passed as a whole, as all constants together are, may be asked for anything.

@@ -13,8 +13,8 @@ from typing import NamedTuple
 PACKAGE = "tl_attention"
 
 
-class Place(NamedTuple):
-    """A Place is a module and a name that it defines; a name of "" is the module as a whole."""
+class Global(NamedTuple):
+    """A Global is a module and a name that it defines; a name of "" is the module as a whole."""
 
     module: str
     name: str
@@ -30,16 +30,16 @@ class Source:
     lines: tuple[str, ...]
     # Each top-level definition by name, with the line behind the definition before it.
     definitions: dict[str, tuple[int, ast.stmt]] = field(default_factory=dict)
-    imports: dict[str, Place] = field(default_factory=dict)  # where each name from the package is defined
+    imports: dict[str, Global] = field(default_factory=dict)  # where each name from the package is defined
     others: dict[str, str] = field(default_factory=dict)  # the statement that imports each other name
 
-    def meaning(self, node: ast.expr) -> Place | None:
+    def meaning(self, node: ast.expr) -> Global | None:
         """Returns what a name, or an attribute of an imported module, means here, None if it is not the package's."""
         if isinstance(node, ast.Attribute):
             of = self.meaning(node.value)
-            return found(Place(of.module, node.attr)) if of and not of.name else None
+            return origin(Global(of.module, node.attr)) if of and not of.name else None
         name = getattr(node, "id", "")
-        return Place(self.name, name) if name in self.definitions else self.imports.get(name)
+        return Global(self.name, name) if name in self.definitions else self.imports.get(name)
 
     def text(self, name: str, keeps: Callable[[ast.stmt], bool]) -> str:
         """Returns a definition's text with the comment above it, of a class only the methods that `keeps` names."""
@@ -81,26 +81,22 @@ def read(name: str) -> Source:
 def _note_import(source: Source, node: ast.Import | ast.ImportFrom, alias: ast.alias) -> None:
     if isinstance(node, ast.ImportFrom):
         of = resolve_name("." * node.level + (node.module or ""), source.name.rpartition(".")[0])
-        own, place, statement = (
-            alias.asname or alias.name,
-            Place(of, alias.name),
-            f"from {of} import {ast.unparse(alias)}",
-        )
+        own, place, text = alias.asname or alias.name, Global(of, alias.name), f"from {of} import {ast.unparse(alias)}"
     else:
         root = alias.name.partition(".")[0]
-        own, place, statement = alias.asname or root, Place(alias.name if alias.asname else root, ""), ast.unparse(node)
+        own, place, text = alias.asname or root, Global(alias.name if alias.asname else root, ""), ast.unparse(node)
     if place.module.partition(".")[0] != PACKAGE:
-        source.others[own] = statement
+        source.others[own] = text
     else:
-        source.imports[own] = found(place) if place.name else place
+        source.imports[own] = origin(place) if place.name else place
 
 
-def found(place: Place) -> Place:
-    """Returns where a name is defined that may be imported in turn, or is that of a module."""
+def origin(place: Global) -> Global:
+    """Returns where a name is defined, which the module of that name may itself import."""
     source = read(place.module)
     if place.name in source.definitions:
         return place
-    return source.imports.get(place.name) or Place(f"{place.module}.{place.name}", "")
+    return source.imports.get(place.name) or Global(f"{place.module}.{place.name}", "")
 
 
 def start(node: ast.stmt) -> int:

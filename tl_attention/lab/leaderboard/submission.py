@@ -146,7 +146,7 @@ def check_all_there() -> None:
     absent = [f"{name}=={version}" for name, version in pinned.items() if there[name] != version]
     others = [f"{name} {there[name]}" for name, version in pinned.items() if there[name] not in (None, version)]
     needed: dict[str, Callable[[], object]] = {
-        "nvcc": lambda: toolchain.chosen(torch.version.cuda),
+        "nvcc": lambda: toolchain.chosen_nvcc(torch.version.cuda),
         "a C++ compiler": toolchain.check_host_compiler,
         **{name: partial(tool, name) for name in TOOLS},
     }

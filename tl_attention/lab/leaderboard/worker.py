@@ -67,14 +67,14 @@ def _prepared(line: dict, outputs: str, device: str, mode: str, **_: object) -> 
         seeds, message = (line["seed"], line["seed"] + 1), dict[str, Any]()
         drawn = Inputs(*(generate_input(**line | {"seed": seed}, device=device) for seed in seeds))
         found = Outputs(drawn)
-        found.write(found.of_call(kernel), outputs, "first")
+        found.write(found.call(kernel), outputs, "first")
         if mode == "benchmark":
             message, rows = timer.time(kernel, drawn, found)
             found.write(rows, outputs, "rows")
             found.write(found.copy, outputs, "timed")
         # Other inputs at the same addresses: what recognises inputs by address, or replays an output, is wrong now.
         drawn.change_all()
-        found.write(found.of_call(kernel), outputs, "second")
+        found.write(found.call(kernel), outputs, "second")
         found.check_kept()
         return message
 

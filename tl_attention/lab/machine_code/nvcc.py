@@ -7,7 +7,7 @@ import subprocess
 
 from tl_attention.compiler.generation import target
 from tl_attention.compiler.scratch import scratch_file
-from tl_attention.compiler.toolchain import Nvcc, host_compiler, in_force
+from tl_attention.compiler.toolchain import Nvcc, host_compiler, use_nvcc
 from tl_attention.kernels.shared.base import FAST_MATH
 
 # TileLang calls nvcc with these options for a kernel's machine code.
@@ -18,19 +18,19 @@ SERIALISED = re.compile(r"\(C75\d\d\).*\bserialized\b.*")
 
 def machine_code(source: str, arch: str) -> bytes:
     """Returns the cubin of generated device code for a card's arch, from TileLang's binary cache or built again."""
-    with in_force():
+    with use_nvcc():
         from tilelang.cuda.backend import tilelang_callback_cuda_compile
         from tvm.target import Target
 
         return bytes(tilelang_callback_cuda_compile(source, Target(target(arch)), {FAST_MATH: True}))
 
 
-def said_of(source: str, arch: str) -> str:
+def compiler_messages(source: str, arch: str) -> str:
     """Returns what nvcc and ptxas print when they compile generated device code for an arch.
 
     They are called anew: TileLang keeps binaries, not words.
     """
-    with in_force() as nvcc:
+    with use_nvcc() as nvcc:
         done = call_nvcc(nvcc, source, arch)
     return done.stdout + done.stderr
 

@@ -14,7 +14,7 @@ from tl_attention.codeproof.marks import threads_in
 from tl_attention.compiler import store
 from tl_attention.compiler.compile import FOLDER, CompiledKernel
 from tl_attention.compiler.toolchain import cache_enabled, cache_folder
-from tl_attention.lab.machine_code.nvcc import machine_code, said_of, serialised_because
+from tl_attention.lab.machine_code.nvcc import compiler_messages, machine_code, serialised_because
 from tl_attention.lab.machine_code.sass import StaticReport, check_not_serialised, code_name, cuobjdump, parse
 
 # What the name of a disassembly in the store's folder ends with.
@@ -59,7 +59,7 @@ class MachineCode:
         found = [(int(registers), int(stack)) for registers, stack in re.findall(r"REG:(\d+) STACK:(\d+) ", usage)]
         assert found, f"cuobjdump printed no resource usage: {usage[:200]}"
         loops, kernel = parse(self.disassembly), self.kernel
-        check_not_serialised(loops, lambda: serialised_because(said_of(kernel.source, kernel.variant.arch)))
+        check_not_serialised(loops, lambda: serialised_because(compiler_messages(kernel.source, kernel.variant.arch)))
         # Small kernels list tiles, or merge parts.
         return StaticReport(*max(found), kernel.shared_bytes, loops, code_name(self.disassembly))
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from tl_attention.compiler.scratch import scratch_file
 from tl_attention.compiler.toolchain import packaged
 from tl_attention.errors import InputError, ScheduleRefused
-from tl_attention.program.asked_waits import Asked
+from tl_attention.program.asked_waits import AskedWaits
 
 TOOLS = ("cuobjdump", "nvdisasm")
 # These instructions are counted, and shown in this order. MOV includes IMAD.MOV, the same move on another pipe.
@@ -63,7 +63,7 @@ ARRIVE = re.compile(r"SYNCS\.ARRIVE(?!\S*\.A0)")
 
 @dataclass(frozen=True)
 class Loop:
-    """A `Loop` counts the instructions, exponentials and waits of one loop of machine code that issues products."""
+    """A Loop counts the instructions, exponentials and waits of a loop of machine code that issues products."""
 
     instructions: int
     counts: dict[str, int]  # instructions of the body, by kind
@@ -103,7 +103,7 @@ class Loop:
         }
         return {name: places for name, places in every.items() if places}
 
-    def places_beside(self, asked: Asked | None) -> str:
+    def places_beside(self, asked: AskedWaits | None) -> str:
         """Returns text with the numbers of exponentials before the body's waits and arrivals, and before asked waits.
 
         The schedule asks for the waits for products alone. A body whose number of exponentials is not that of one
@@ -154,7 +154,7 @@ def steady(loops: Sequence[Loop]) -> Loop | None:
     return max(loops, key=lambda loop: (loop.products, -loop.instructions), default=None)
 
 
-def describe(loops: Sequence[Loop], asked: Asked | None = None) -> list[str]:
+def describe(loops: Sequence[Loop], asked: AskedWaits | None = None) -> list[str]:
     """Returns two lines of text for each loop, the steady loop first.
 
     `asked` is where the schedule has the waits.
@@ -228,12 +228,12 @@ class Instruction:
 
 def parse(text: str) -> tuple[Loop, ...]:
     """Returns the innermost loops with products that a disassembly has, from its text."""
-    found: list[Loop] = []
+    loops: list[Loop] = []
     for function in text.split("Function : "):
         code = [Instruction(int(m[1], 16), m[2] or "", m[3], m[4]) for m in INSTRUCTION.finditer(function)]
         bodies = list(_bodies(code))
-        found += [_loop(code[n] for n in sorted(body)) for body in bodies if not any(other < body for other in bodies)]
-    return tuple(found)
+        loops += [_loop(code[n] for n in sorted(body)) for body in bodies if not any(other < body for other in bodies)]
+    return tuple(loops)
 
 
 def _loop(body: Iterable[Instruction]) -> Loop:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from tl_attention.lab.measure.device import card_at_hand
 from tl_attention.lab.measure.records import SizesKnown
 from tl_attention.lab.measure.traffic import Tiling
-from tl_attention.op.few import Parts, in_one_tile, keys_unsplit, may_be_split, parts_of, smallest_parts
+from tl_attention.op.few import KeySplit, finest_split, may_be_split, most_unsplit_keys, packed_heads, split_plan
 from tl_attention.problem.lengths import Lengths, edges, ends
 from tl_attention.problem.mask import ceildiv, is_window
 from tl_attention.problem.shape import AttentionShape
@@ -61,11 +61,11 @@ class Candidate:
         """Returns "peer" for a peer, "fixed" for a kernel compiled for its sizes, else "runtime"."""
         return "peer" if self.schedule is None else "fixed" if self.fixed else "runtime"
 
-    def parts(self, shape: AttentionShape) -> Parts | None:
+    def parts(self, shape: AttentionShape) -> KeySplit | None:
         """Returns the parts of the keys of a problem that its kernel computes, None where it has none."""
         if not self.in_parts or self.schedule is None or shape.packed:
             return None
-        return parts_of(shape, self.schedule, self.sms) or smallest_parts(shape, self.schedule)
+        return split_plan(shape, self.schedule, self.sms) or finest_split(shape, self.schedule)
 
     @property
     def variant(self) -> Variant:
@@ -88,16 +88,16 @@ def called(name: str, shape: AttentionShape, planned: Planned) -> Candidate:
 
     Heads may have their rows in one tile, and keys be in parts.
     """
-    problem, heads = in_one_tile(shape, planned.schedule)
+    problem, heads = packed_heads(shape, planned.schedule)
     found = Candidate(name, problem, planned, tile_heads=heads)
     if shape.packed:
         may = may_be_split(found.variant.heads_of_tiles(problem.heads), planned.schedule, found.sms)
-        return replace(found, in_parts=may and problem.seq_kv > keys_unsplit(planned.schedule))
-    return replace(found, in_parts=parts_of(problem, planned.schedule, found.sms) is not None)
+        return replace(found, in_parts=may and problem.seq_kv > most_unsplit_keys(planned.schedule))
+    return replace(found, in_parts=split_plan(problem, planned.schedule, found.sms) is not None)
 
 
-class Verified(NamedTuple):
-    """A `Verified` is a problem to verify a kernel on."""
+class VerifiedProblem(NamedTuple):
+    """A `VerifiedProblem` is one problem that a kernel is verified on, with the spread of its scores."""
 
     shape: AttentionShape
     spread: float = 1.0  # the factor by which Q is multiplied
@@ -106,18 +106,18 @@ class Verified(NamedTuple):
         return f"{self.shape}{'' if self.spread == 1.0 else f', Q x {self.spread:g}'}"
 
 
-def verified_on(shape: AttentionShape, fixed: bool, planned: Planned | None = None) -> list[Verified]:
+def verified_on(shape: AttentionShape, fixed: bool, planned: Planned | None = None) -> list[VerifiedProblem]:
     """Lists the problems to verify a kernel on, small versions of `shape` unless `fixed`, and last `shape` itself.
 
     A kernel that is compiled for its sizes cannot run small ones.
     """
-    return [*(() if fixed else small_ones(shape, planned)), Verified(shape)]
+    return [*(() if fixed else small_ones(shape, planned)), VerifiedProblem(shape)]
 
 
-def small_ones(shape: AttentionShape, planned: Planned | None = None) -> list[Verified]:
+def small_ones(shape: AttentionShape, planned: Planned | None = None) -> list[VerifiedProblem]:
     """Lists small versions of a problem to verify with: ragged ones and, if `planned`, its loop's begins and ends."""
     if shape.packed:
-        return [*map(Verified, small_packed(shape, planned))]
+        return [*map(VerifiedProblem, small_packed(shape, planned))]
     sizes = [(1, 3, 1000, 1777), (2, 5, 1, 300), (1, 2, 129, 192), (3, 1, 63, 63), (1, 1, 1, 1), (1, 2, 700, 2500)]
     # Many more tiles than an H200 has SMs, and short: the next one's loads come while a tile's last reads are running.
     sizes.append((4, 110, 200, 200))
@@ -135,9 +135,9 @@ def small_ones(shape: AttentionShape, planned: Planned | None = None) -> list[Ve
         shape.resized(Sizes(batch, heads_kv * shape.group, seq_q, seq_kv)) for batch, heads_kv, seq_q, seq_kv in sizes
     ]
     return [
-        *map(Verified, ragged),
-        *(Verified(found, SHARP) for found in (ragged[0], ragged[2], ragged[5])),
-        *(Verified(shape.resized(sizes)) for sizes in (ends_of(planned, shape) if planned else ())),
+        *map(VerifiedProblem, ragged),
+        *(VerifiedProblem(found, SHARP) for found in (ragged[0], ragged[2], ragged[5])),
+        *(VerifiedProblem(shape.resized(sizes)) for sizes in (ends_of(planned, shape) if planned else ())),
     ]
 
 

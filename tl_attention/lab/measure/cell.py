@@ -22,7 +22,7 @@ from tl_attention.problem.shape import DTYPE_NAMES, AttentionShape
 from tl_attention.problem.tiling import visited_over_visible
 from tl_attention.program.planned import Planned
 from tl_attention.schedule.files import yaml_text
-from tl_attention.schedule.files.defaults import computed, default_schedule
+from tl_attention.schedule.files.defaults import computed_problem, default_schedule
 from tl_attention.schedule.files.named import Named, resolve
 from tl_attention.schedule.files.yaml_text import YamlFile, blamed, checked
 from tl_attention.schedule.key_words import KeyPath
@@ -94,9 +94,9 @@ def _peer(name: str, cell: Cell) -> Candidate:
     if name in OWN:
         # The schedule that attention() takes for that problem, which need not be that of ours.
         if name == NOT_INVARIANT:
-            shape, _ = computed(shape, card_at_hand().arch, invariant=False)
+            shape, _ = computed_problem(shape, card_at_hand().arch, invariant=False)
         elif name == DENSE:
-            shape = replace(shape, packed=False, lengths=() if len(shape.each) == 1 else shape.lengths)
+            shape = replace(shape, packed=False, lengths=() if len(shape.distinct_lengths) == 1 else shape.lengths)
         elif name == UNMASKED:
             shape = replace(shape, mask=FULL)
         elif name == WITHOUT_LSE:

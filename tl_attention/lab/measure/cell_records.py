@@ -11,7 +11,7 @@ from pydantic import Field
 
 from tl_attention.errors import InputError
 from tl_attention.lab.measure.cell import OURS
-from tl_attention.lab.measure.records import Comparison, Measured, Positive, Status
+from tl_attention.lab.measure.records import Measured, Positive, RoundRatios, Status
 from tl_attention.lab.measure.timing import tflops
 
 # The end of the name of the first peer's second entry.
@@ -88,7 +88,7 @@ class CellRow(Measured):
         """Returns the entry of that name, None where there is none."""
         return next((entry for entry in self.entries if entry.name == name), None)
 
-    def speed(self, of: str, against: str) -> Comparison | None:
+    def speed(self, of: str, against: str) -> RoundRatios | None:
         """Returns one entry's rate as a part of another's, paired by rounds; None where one of the two was not timed.
 
         A rate counts the FLOP of the entry's own problem. If both entries have one problem, the ratio is the other's
@@ -98,7 +98,7 @@ class CellRow(Measured):
         if one is None or other is None or not one.rounds_ms or not other.rounds_ms:
             return None
         work = one.flops / other.flops
-        return Comparison.of(one.what, one.fingerprint, [work * ms for ms in other.rounds_ms], one.rounds_ms)
+        return RoundRatios.of(one.what, one.fingerprint, [work * ms for ms in other.rounds_ms], one.rounds_ms)
 
     @property
     def repeatability(self) -> float | None:
@@ -120,7 +120,7 @@ class CellRow(Measured):
         """
         return {peer: self._verdict(self.speed(OURS, peer), bar) for peer, bar in self.bars.items()}
 
-    def _verdict(self, speed: Comparison | None, bar: float) -> Verdict:
+    def _verdict(self, speed: RoundRatios | None, bar: float) -> Verdict:
         if speed is None:
             return "not measured"
         if speed.ratio >= bar:

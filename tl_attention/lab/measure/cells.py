@@ -13,7 +13,7 @@ from tl_attention.lab.measure.cell_records import AGAIN, CellRow, Timed
 from tl_attention.lab.measure.pool import CallFailed
 from tl_attention.lab.measure.records import Row, problem_of
 from tl_attention.lab.measure.session import ROUNDS_AGAINST, Session
-from tl_attention.lab.measure.timing import Batch, GraphBatch
+from tl_attention.lab.measure.timing import GraphBatch, TimedBatch
 from tl_attention.lab.measure.trials import BrokeWorker, Progress, Samples, sample
 from tl_attention.lab.oracle.reference import ErrorReport
 from tl_attention.problem.card import KNOWN
@@ -106,7 +106,7 @@ def _checked(session: Session, entry: Entry, kernels: Mapping[Candidate, Row]) -
 def _row(session: Session, cell: Cell, timed: dict[Entry, Timed], rounds: int) -> CellRow:
     """Times a cell's `ok` entries in turn, if ours and a peer are among them, and returns the cell's row."""
     again: list[Timed] = []
-    batches = GraphBatch if cell.graph else Batch
+    batches = GraphBatch if cell.graph else TimedBatch
     while not again and (order := _order(cell, timed)):
         candidates = [entry.candidate for entry in order]
         try:

@@ -47,11 +47,11 @@ class Counter:
 
 
 def _inputs(shape: AttentionShape, tiling: Tiling | None) -> int:
-    return traffic.inputs(shape)
+    return traffic.input_bytes(shape)
 
 
 def _outputs(shape: AttentionShape, tiling: Tiling | None) -> int:
-    return traffic.outputs(shape)
+    return traffic.output_bytes(shape)
 
 
 COUNTERS = (
@@ -70,7 +70,7 @@ COUNTERS = (
         "read from L2",
         SECTORS_READ,
         "sector",
-        theory=lambda shape, tiling: None if tiling is None else traffic.read_from_l2(shape, tiling),
+        theory=lambda shape, tiling: None if tiling is None else traffic.l2_bytes(shape, tiling),
         words="sectors that L2 reads for the SMs; Q of each tile, K and V of each cluster. It is less where one read serves "
         "neighbouring SMs: many of cp.async's, few of TMA's",
     ),
@@ -78,7 +78,7 @@ COUNTERS = (
         "arrived in SMs",
         ARRIVED,
         "byte",
-        theory=lambda shape, tiling: None if tiling is None else traffic.arriving_in_sms(shape, tiling),
+        theory=lambda shape, tiling: None if tiling is None else traffic.sm_bytes(shape, tiling),
         words="what the crossbar hands to the SMs; a load that a cluster shares once for each of its tiles",
     ),
     Counter(
@@ -127,14 +127,14 @@ _FIRST_HEADING, _KERNEL = "ID", "Kernel Name"
 
 
 @dataclass(frozen=True)
-class Launch:
+class CountedLaunch:
     """A launch is one launch of a kernel that ncu counted."""
 
     kernel: str  # as ncu prints it
     metrics: dict[str, float]  # of METRICS
 
 
-def parse(text: str) -> list[Launch]:
+def parse(text: str) -> list[CountedLaunch]:
     """Returns the launches in what `ncu --csv --page raw` printed, in order; [] where ncu profiled none.
 
     ncu's own lines and the program's stand before the table. A counter without a number is left out. Raises InputError
@@ -152,7 +152,7 @@ def parse(text: str) -> list[Launch]:
         raise InputError("ncu: its table has no row of units, expected that of --csv --page raw")
     units, *values = launches
     _check_units(units)
-    return [Launch(of_launch[_KERNEL], _numbers(of_launch)) for of_launch in values]
+    return [CountedLaunch(of_launch[_KERNEL], _numbers(of_launch)) for of_launch in values]
 
 
 def _check_units(units: dict[str, str]) -> None:
@@ -171,7 +171,7 @@ def _numbers(of_launch: dict[str, str]) -> dict[str, float]:
     return found
 
 
-def known_of(metrics: Iterable[str], query: str) -> list[str]:
+def countable(metrics: Iterable[str], query: str) -> list[str]:
     """Returns the metrics that `query`, the output of `ncu --query-metrics`, lists; all if it lists none of them.
 
     What a launch is (`launch__`) stays too: ncu has it in another list.
@@ -181,12 +181,12 @@ def known_of(metrics: Iterable[str], query: str) -> list[str]:
     return [metric for metric in metrics if metric in found or metric.startswith("launch__")] if found else [*metrics]
 
 
-def of_jobs(launches: Sequence[Launch], marker: str, jobs: int) -> list[list[Launch]]:
+def split_by_job(launches: Sequence[CountedLaunch], marker: str, jobs: int) -> list[list[CountedLaunch]]:
     """Splits launches into a list for each job, which begins behind a kernel whose name contains `marker`.
 
     Raises InputError unless there are so many jobs, and each has a launch.
     """
-    found: list[list[Launch]] = []
+    found: list[list[CountedLaunch]] = []
     for launch in launches:
         if marker in launch.kernel:
             found.append([])
@@ -231,9 +231,9 @@ class Ncu:
 
         A metric that ncu does not know would end it.
         """
-        return known_of(METRICS, self._asked("--query-metrics"))
+        return countable(METRICS, self._asked("--query-metrics"))
 
-    def profile(self, command: Sequence[str], metrics: Sequence[str], timeout_s: float) -> list[Launch]:
+    def profile(self, command: Sequence[str], metrics: Sequence[str], timeout_s: float) -> list[CountedLaunch]:
         """Runs a command under ncu and returns its launches between cudaProfilerStart and cudaProfilerStop.
 
         At the limit ncu, the command and what these started are killed. Raises InputError where ncu fails, or counts no

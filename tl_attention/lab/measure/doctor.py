@@ -109,21 +109,21 @@ def _compilers(torch_cuda: str | None) -> Iterator[Fact]:
     host = toolchain.host_compiler()
     yield Fact("C++ compiler", host or "none", fault="" if host else toolchain.NO_HOST_COMPILER)
     try:
-        nvcc = toolchain.chosen(torch_cuda)
+        nvcc = toolchain.chosen_nvcc(torch_cuda)
     except InputError as error:
         yield Fact("nvcc", "none that can compile", fault=str(error).removesuffix(toolchain.SEE_DOCTOR))
         return
     known = gpu()
     fault = hint = ""
     if torch_cuda and visible_gpus() and known and toolchain.major(nvcc.release) > toolchain.major(known.cuda):
-        mending = toolchain.mending(torch_cuda)
+        mending = toolchain.remedy(torch_cuda)
         if toolchain.major(torch_cuda) > toolchain.major(known.cuda):
             mending = f"install a driver for CUDA {toolchain.major(torch_cuda)} or newer, which torch needs too"
         fault = f"the driver runs CUDA up to {known.cuda}, not machine code of {nvcc.release}: {mending}"
     elif torch_cuda and nvcc.release != torch_cuda:
-        hint = f"torch is built for CUDA {torch_cuda}: {toolchain.mending(torch_cuda)}"
+        hint = f"torch is built for CUDA {torch_cuda}: {toolchain.remedy(torch_cuda)}"
     yield Fact("nvcc", f"{nvcc.version}, ptxas {nvcc.ptxas}, from {nvcc.source}: {nvcc.home}", fault, hint)
-    for other in toolchain.found():
+    for other in toolchain.nvccs():
         if other != nvcc:
             why = f" ({other.fault})" if other.fault else ""
             yield Fact("", f"not used: {other.version}, {other.source}: {other.home}{why}")
@@ -144,7 +144,7 @@ def _trial(nvcc: Nvcc) -> Fact:
         return Fact("compiles", "no", fault=f"nvcc took more than {TRIAL_TIMEOUT_S} s for a small kernel")
     if done.returncode:
         why = first_error(done.stdout + done.stderr)
-        return Fact("compiles", "no", fault=f"{why}; the toolkit may be incomplete: {toolchain.mending(nvcc.release)}")
+        return Fact("compiles", "no", fault=f"{why}; the toolkit may be incomplete: {toolchain.remedy(nvcc.release)}")
     return Fact("compiles", f"yes, the headers of a kernel in {time.monotonic() - started:.1f} s")
 
 

@@ -62,8 +62,8 @@ def drawn_inputs(shape: AttentionShape, seed: int, spread: float = 1.0) -> _Inpu
 
 
 @functools.lru_cache(maxsize=1)
-def room_for_result(shape: AttentionShape) -> _Result:
-    """Returns tensors on the GPU that a kernel of this problem writes to; those of the last problem are kept."""
+def result_tensors(shape: AttentionShape) -> _Result:
+    """Returns tensors on the GPU for a kernel of this problem to write to; those of the last problem are kept."""
     # One result for all kernels: they run one after another, and an 80 GB card could not hold a result for each.
     rows: tuple[int, ...] = (shape.batch, shape.heads, shape.seq_q)
     of_lse = rows
@@ -127,7 +127,7 @@ def _implementation(
             else peers.build(candidate.name, shape, q, k, v, offsets_of(shape) if shape.packed else None)
         )
         return lambda: _Result(peer(), None)
-    variant, result, parts = candidate.variant, room_for_result(shape), candidate.parts(shape)
+    variant, result, parts = candidate.variant, result_tensors(shape), candidate.parts(shape)
     if candidate.strided:
         q, k, v, output = map(rows_together, (q, k, v, torch.full_like(result.output, float("nan"))))
         result = _Result(output, result.lse)
@@ -144,7 +144,7 @@ def _implementation(
 
 
 def rows_together(x: Tensor) -> Tensor:
-    """Returns the same numbers (batch, heads, rows, columns) in memory in which the heads of a row lie together."""
+    """Returns a copy of (batch, heads, rows, columns) whose memory has all heads of a row side by side."""
     return x.transpose(1, 2).contiguous().transpose(1, 2)
 
 
@@ -157,7 +157,7 @@ def offsets_of(shape: AttentionShape, device: torch.device | str = DEVICE) -> tu
 
 def _unwritten(shape: AttentionShape) -> None:
     """Fills with NaN the tensors that kernels write, so that nothing looks computed that a kernel leaves out."""
-    for tensor in room_for_result(shape):
+    for tensor in result_tensors(shape):
         if tensor is not None:
             tensor.fill_(float("nan"))
 
@@ -241,10 +241,10 @@ def _some_sequences(shape: AttentionShape, seed: int, found: _Result) -> ErrorRe
 
 
 _loaded: dict[Candidate, Callable[[], object]] = {}
-_batches: dict[Candidate, timing.Batch] = {}
+_batches: dict[Candidate, timing.TimedBatch] = {}
 
 
-def load(candidate: Candidate, seed: int, batches: type[timing.Batch] | None = None) -> int:
+def load(candidate: Candidate, seed: int, batches: type[timing.TimedBatch] | None = None) -> int:
     """Loads a candidate for `sample`, runs it once, and returns how many calls a time covers, 1 unless in `batches`."""
     _loaded[candidate] = _implementation(candidate, candidate.shape, seed)
     call(candidate)
@@ -266,7 +266,7 @@ def unload() -> None:
     _batches.clear()
     drawn_inputs.cache_clear()
     _references.cache_clear()
-    room_for_result.cache_clear()
+    result_tensors.cache_clear()
     torch.cuda.empty_cache()
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tl_attention import __version__
-from tl_attention.compiler.toolchain import check_cache, chosen
+from tl_attention.compiler.toolchain import check_cache, chosen_nvcc
 from tl_attention.errors import InputError
 from tl_attention.lab.measure.device import card_at_hand, visible_gpus
 from tl_attention.problem.card import KNOWN, card_of
@@ -115,7 +115,7 @@ def machine_fields(arch: str | None = None) -> dict[str, Any]:
     unless an arch is given, where the GPU is no known card.
     """
     versions, known = software(), gpu()
-    nvcc = chosen(versions.get("cuda"))
+    nvcc = chosen_nvcc(versions.get("cuda"))
     check_cache(nvcc.cache)
     if arch is None and "cuda" in versions:
         for found in visible_gpus()[:1]:
@@ -157,6 +157,6 @@ def machine_text(device: str) -> dict[str, str]:
     if device == "cuda" and (known := gpu()):
         found |= {"driver": known.driver, "power_limit_w": f"{known.power_limit_w:.0f}" if known.power_limit_w else ""}
     with suppress(InputError):
-        nvcc = chosen(torch.version.cuda)
+        nvcc = chosen_nvcc(torch.version.cuda)
         found |= {"nvcc": nvcc.version, "ptxas": nvcc.ptxas}
     return {key: value for key, value in found.items() if value}

@@ -10,7 +10,7 @@ import tilelang
 import tilelang.language as T
 
 from tl_attention.compiler.generation import BACKEND, silence, target
-from tl_attention.compiler.toolchain import in_force
+from tl_attention.compiler.toolchain import use_nvcc
 from tl_attention.kernels.mma_sync.operations import multiply
 from tl_attention.problem.warpgroup import WARP
 
@@ -71,14 +71,14 @@ def compile_products(dtype: str, arch: str, sms: int) -> Any:
 
     It is a function of Source, Output and the number of iterations.
     """
-    with in_force():
+    with use_nvcc():
         return compiled(products_kernel(dtype=dtype, sms=sms), arch)
 
 
 def compiled(program: Any, arch: str) -> Any:
     """Compiles a prim_func by TileLang for an arch, and returns the kernel.
 
-    The caller holds the compiler `in_force`.
+    The caller holds the compiler `use_nvcc`.
     """
     silence()
     return tilelang.compile(program, target=target(arch), execution_backend=BACKEND)

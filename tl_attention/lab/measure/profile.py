@@ -18,7 +18,7 @@ from tl_attention.compiler.scratch import scratch_file
 from tl_attention.errors import InputError
 from tl_attention.lab.measure.candidate import Candidate, tiling_of
 from tl_attention.lab.measure.compilation import compile_all
-from tl_attention.lab.measure.counters import DURATION, METHOD, SECTOR_BYTES, Ncu, of_jobs
+from tl_attention.lab.measure.counters import DURATION, METHOD, SECTOR_BYTES, Ncu, split_by_job
 from tl_attention.lab.measure.machine import gpu_fields
 from tl_attention.lab.measure.records import Measured, SizesKnown, problem_of
 from tl_attention.lab.measure.traffic import Tiling
@@ -44,7 +44,7 @@ class ProfileRow(Measured):
     metrics: dict[str, float] = field(default_factory=dict)
 
     @classmethod
-    def of_candidate(cls, candidate: Candidate, **fields: Any) -> ProfileRow:
+    def from_candidate(cls, candidate: Candidate, **fields: Any) -> ProfileRow:
         """Makes the row of a candidate, with its name, label, sizes and problem and these other fields."""
         return cls(candidate.name, candidate.label, candidate.sizes, problem_of(candidate.shape), **fields)
 
@@ -115,10 +115,10 @@ def measure(
         launches = ncu.profile([sys.executable, "-m", __name__, str(jobs)], metrics, limit)
     common |= {"versions": {**common["versions"], "ncu": ncu.version()}, "seed": seed, "method": METHOD}
     rows = []
-    for candidate, of_job in zip(candidates, of_jobs(launches, MARKER, len(candidates))):
+    for candidate, of_job in zip(candidates, split_by_job(launches, MARKER, len(candidates))):
         longest = max(of_job, key=lambda launch: launch.metrics.get(DURATION, 0))
         counted = {"kernel": longest.kernel, "launches": len(of_job), "metrics": longest.metrics}
-        rows.append(ProfileRow.of_candidate(candidate, **counted, **common))
+        rows.append(ProfileRow.from_candidate(candidate, **counted, **common))
         record(rows[-1])
         progress.advance(str(candidate))
     return rows

@@ -20,7 +20,7 @@ from tl_attention.errors import InputError
 from tl_attention.lab.files import json_text
 from tl_attention.lab.machine_code.sass import Loop
 from tl_attention.problem.card import HOPPER, Arch
-from tl_attention.problem.features import taken_from
+from tl_attention.problem.features import take_features
 from tl_attention.problem.lengths import LENGTHS_TEXT, lengths_text, parse_lengths
 from tl_attention.problem.mask import CAUSAL, FULL, OPEN, is_window, masked, sides
 from tl_attention.problem.shape import AttentionShape
@@ -33,8 +33,8 @@ Positive = Annotated[float, Field(gt=0)]
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """A comparison holds a candidate's time as a part of an incumbent's, one ratio for each round.
+class RoundRatios:
+    """RoundRatios hold a candidate's time as a part of an incumbent's, one ratio for each round.
 
     Both were sampled in turn in one process, and which of them came first changed with each round.
     """
@@ -48,7 +48,7 @@ class Comparison:
     @classmethod
     def of(
         cls, incumbent: str, fingerprint: str | None, ours_ms: Sequence[float], theirs_ms: Sequence[float]
-    ) -> Comparison:
+    ) -> RoundRatios:
         """Makes a comparison whose ratios are `ours_ms` divided by `theirs_ms`, round by round."""
         return cls(incumbent, fingerprint, tuple(ours / theirs for ours, theirs in zip(ours_ms, theirs_ms)))
 
@@ -183,7 +183,7 @@ class Row(Measured):
     matmul_tflops: float | None = None
     percent_of_matmul: float | None = None  # of the rate of the plain product
     sm_clock_mhz: int | None = None
-    against: Comparison | None = None  # for a candidate that was sampled against an incumbent
+    against: RoundRatios | None = None  # for a candidate that was sampled against an incumbent
 
     def check(self) -> None:
         if self.median_ms is not None and None in (self.p10_ms, self.p90_ms):
@@ -215,7 +215,7 @@ def shape_of(problem: Mapping[str, Any]) -> AttentionShape:
         if not isinstance(problem.get(name, 0), int):
             raise InputError(f"{name} is {problem[name]!r}, expected an integer")
     mask = masked(problem.pop("causal", False), problem.pop("window", (OPEN, OPEN)))
-    asked = taken_from(problem)
+    asked = take_features(problem)
     if "lengths" in problem:
         try:
             lengths = parse_lengths(problem.pop("lengths"))

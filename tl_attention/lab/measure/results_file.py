@@ -26,7 +26,7 @@ class ResultsFile:
         self._stream: FileIO | None = None
         user_file.check_writable(path, RECORD)
         if user_file.is_no_file(path):
-            with user_file.told_of(path):
+            with user_file.errors_naming_file(path):
                 self._stream = path.open("wb", buffering=0)
 
     def append(self, row: Measured) -> None:

@@ -25,7 +25,7 @@ from tl_attention.lab.measure.compilation import Compiled, compile_each, refusal
 from tl_attention.lab.measure.device import another_gpu
 from tl_attention.lab.measure.machine import machine_fields
 from tl_attention.lab.measure.pool import CallFailed, Worker
-from tl_attention.lab.measure.records import MATMUL, PRODUCTS, Comparison, Row, problem_of
+from tl_attention.lab.measure.records import MATMUL, PRODUCTS, RoundRatios, Row, problem_of
 from tl_attention.lab.measure.trials import SILENT, BrokeWorker, Progress, Samples, sample
 from tl_attention.problem.shape import AttentionShape
 
@@ -179,7 +179,7 @@ class Session:
                     fields = times(of_ticket, shape.flops, rounds, product, samples[plain])
                     if other := named.get(against.get(ticket.candidate.name, "")):
                         medians = of_ticket.medians_ms, samples[other.candidate].medians_ms
-                        fields["against"] = Comparison.of(other.candidate.label, other.row.fingerprint, *medians)
+                        fields["against"] = RoundRatios.of(other.candidate.label, other.row.fingerprint, *medians)
                     self._finish(ticket, **fields)
                 break
 

@@ -71,8 +71,8 @@ def sample(call: Callable[[], object], calls: int = CALLS_PER_ROUND) -> tuple[li
     return [start.elapsed_time(end) for start, end in marks], clock
 
 
-class Batch:
-    """A `Batch` times a call on the GPU in batches, each of which begins when the host has enqueued all of its calls.
+class TimedBatch:
+    """A `TimedBatch` times a call on the GPU in batches, each begun when the host has enqueued all its calls.
 
     The time that a call takes on the host, in a Python wrapper for one, is not measured then: the GPU finds the next
     kernel waiting. `calls` is the number of calls in a batch. Raises RuntimeError for a call that waits for the GPU, so
@@ -120,7 +120,7 @@ class Batch:
             self._hold *= 2
 
 
-class GraphBatch(Batch):
+class GraphBatch(TimedBatch):
     """A `GraphBatch` times a call in a CUDA graph of `calls` calls, as a model that generates replays it.
 
     Between kernels of a graph there is less time than between kernels that are launched one after another. Raises

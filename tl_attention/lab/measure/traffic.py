@@ -26,7 +26,7 @@ class Tiling:
     whole_boxes: bool = False
 
 
-def inputs(shape: AttentionShape) -> int:
+def input_bytes(shape: AttentionShape) -> int:
     """Returns the bytes of Q, K and V, each once, which is the least that can be read from DRAM.
 
     That is 2 x batch x (heads x seq_q x head_dim + heads_kv x seq_kv x (head_dim + head_dim_v)). Sinks, which take
@@ -38,7 +38,7 @@ def inputs(shape: AttentionShape) -> int:
     return DTYPE_BYTES * (of_q + of_kv)
 
 
-def outputs(shape: AttentionShape) -> int:
+def output_bytes(shape: AttentionShape) -> int:
     """Returns the bytes of the output once, and of the LSE where it is asked for.
 
     That is 2 x batch x heads x seq_q x head_dim_v, and 4 for each row's LSE.
@@ -47,7 +47,7 @@ def outputs(shape: AttentionShape) -> int:
     return shape.heads * shape.totals[0] * row
 
 
-def read_from_l2(shape: AttentionShape, tiling: Tiling) -> int:
+def l2_bytes(shape: AttentionShape, tiling: Tiling) -> int:
     """Returns the bytes that the SMs read from L2, where a load that a cluster shares counts once.
 
     That is 2 x batch x heads x (rows of Q x head_dim + keys x (head_dim + head_dim_v)): each tile's rows once, and for
@@ -56,7 +56,7 @@ def read_from_l2(shape: AttentionShape, tiling: Tiling) -> int:
     return _loaded(shape, tiling, times=1)
 
 
-def arriving_in_sms(shape: AttentionShape, tiling: Tiling) -> int:
+def sm_bytes(shape: AttentionShape, tiling: Tiling) -> int:
     """Returns the bytes that arrive in the SMs, where a load that a cluster shares counts once for each of its tiles.
 
     All else is as in `read_from_l2`.

@@ -134,7 +134,7 @@ def sample(
     rounds: int,
     phase: str = "",
     progress: Progress = SILENT,
-    batches: type[timing.Batch] | None = None,
+    batches: type[timing.TimedBatch] | None = None,
 ) -> list[Samples]:
     """Times the candidates in turn in the worker for so many rounds, and returns the samples of each.
 

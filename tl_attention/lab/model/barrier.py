@@ -10,8 +10,8 @@ import simpy
 from tl_attention.lab.model.tensor_core import Running
 
 
-class Barrier:
-    """A Barrier has phases: the n-th is over when `count` processes have arrived for the n-th time.
+class SimulatedBarrier:
+    """A SimulatedBarrier has phases: the n-th is over when `count` processes have arrived for the n-th time.
 
     One class serves mbarriers and named barriers. For a warpgroup one warp arrives.
     """
@@ -42,7 +42,7 @@ class Meeting(NamedTuple):
     """A Meeting is a warp's next act at a barrier of this name: to wait, or to arrive."""
 
     name: str
-    barrier: Barrier
+    barrier: SimulatedBarrier
     phase: int = 0  # whose end a warp waits for
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from tl_attention.kernels.warp_specialized.tile_order import placed
 from tl_attention.lab.measure.candidate import Candidate, tiling_of
 from tl_attention.problem.lengths import Problems
-from tl_attention.problem.tiling import row_tiles, visited, whole_blocks
+from tl_attention.problem.tiling import row_tiles, visited_blocks, whole_blocks
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Grid:
         heads = shape.batch * candidate.variant.heads_of_tiles(shape.heads)
         first_row = np.arange(tiles := row_tiles(shape, rows)) * rows
         at = [(int(row), rows, tiling.block_N) for row in first_row]
-        seen = [visited(shape, shape.mask, *place, tiling.least_blocks) for place in at]
+        seen = [visited_blocks(shape, shape.mask, *place, tiling.least_blocks) for place in at]
         whole = [whole_blocks(shape, shape.mask, *place) for place in at]
         blocks = np.array([end - first for first, end in seen])
         masked = np.array(

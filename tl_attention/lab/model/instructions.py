@@ -21,8 +21,8 @@ CONTROL, SCOREBOARDS = 41, 6
 
 
 @dataclass(frozen=True)
-class Instruction(sass.Instruction):
-    """An Instruction is one line of machine code, with what it tells the scheduler."""
+class ScheduledInstruction(sass.Instruction):
+    """A ScheduledInstruction is one line of machine code, with its stall cycles and scoreboards."""
 
     stall: int  # cycles until the warp's next instruction may issue
     write: int | None  # the scoreboard that is set until the result is there
@@ -42,26 +42,26 @@ class Instruction(sass.Instruction):
 
 
 @dataclass(frozen=True)
-class Loop:
-    """A Loop is a range of the code's instructions that a branch at its end runs again."""
+class LoopRange:
+    """A LoopRange is a range of the code's instructions that a branch at its end runs again."""
 
     first: int
     end: int
 
-    def encloses(self, other: Loop) -> bool:
+    def encloses(self, other: LoopRange) -> bool:
         """Says whether the other loop is inside this one."""
         return self != other and self.first <= other.first and other.end <= self.end
 
 
-def read(disassembly: str) -> tuple[Instruction, ...]:
+def read(disassembly: str) -> tuple[ScheduledInstruction, ...]:
     """Returns the instructions of a disassembly with one kernel, in the order of their addresses."""
     return tuple(_instruction(found) for found in LINE.finditer(disassembly))
 
 
-def _instruction(found: re.Match[str]) -> Instruction:
+def _instruction(found: re.Match[str]) -> ScheduledInstruction:
     control = int(found[6], 16) >> CONTROL
     write, read_by = control >> 5 & 7, control >> 8 & 7
-    return Instruction(
+    return ScheduledInstruction(
         int(found[1], 16),
         found[2] or "",
         found[3],
@@ -73,12 +73,12 @@ def _instruction(found: re.Match[str]) -> Instruction:
     )
 
 
-def main_end(code: Sequence[Instruction]) -> int:
+def main_end(code: Sequence[ScheduledInstruction]) -> int:
     """Returns the index behind the kernel's last exit. What follows are second looks of waits, which branch back."""
     return max(n for n, instruction in enumerate(code) if instruction.name == "EXIT") + 1
 
 
-def loops(code: Sequence[Instruction]) -> list[Loop]:
+def loops(code: Sequence[ScheduledInstruction]) -> list[LoopRange]:
     """Returns the loops that hold products, by their first instruction. Loops inside others come after these."""
     index = {instruction.address: n for n, instruction in enumerate(code)}
     ends: dict[int, int] = {}
@@ -86,5 +86,5 @@ def loops(code: Sequence[Instruction]) -> list[Loop]:
         target = instruction.target
         if target is not None and target <= instruction.address:
             ends[index[target]] = n + 1
-    found = [Loop(first, end) for first, end in sorted(ends.items())]
+    found = [LoopRange(first, end) for first, end in sorted(ends.items())]
     return [loop for loop in found if any(i.name in sass.PRODUCTS for i in code[loop.first : loop.end])]

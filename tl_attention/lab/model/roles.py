@@ -8,7 +8,7 @@ from itertools import accumulate, repeat
 from typing import NamedTuple
 
 from tl_attention.kernels.warp_specialized.roles import Roles
-from tl_attention.lab.model.barrier import Barrier, Meeting
+from tl_attention.lab.model.barrier import Meeting, SimulatedBarrier
 from tl_attention.lab.model.machine import Machine
 from tl_attention.lab.model.sm import Quarter
 from tl_attention.lab.model.steps import ARRIVE, SIGNAL, SYNC, WAIT, TileCode
@@ -79,7 +79,7 @@ def _later(quarter: Quarter, delay: float, roles: Sequence[Running]) -> Running:
 
 def _alike(block: _Block) -> list[Running]:
     warps = max(1, block.planned.schedule.threads // WARPGROUP)
-    barrier = Barrier(block.quarter.env, warps)
+    barrier = SimulatedBarrier(block.quarter.env, warps)
     return [
         block.quarter.warp((block.number, warp), block.code.steps(block.lengths), _Together(barrier), block.products())
         for warp in range(warps)
@@ -89,7 +89,7 @@ def _alike(block: _Block) -> list[Running]:
 class _Together:
     """_Together has the meetings of a block's warps: at each barrier all of them wait for all."""
 
-    def __init__(self, barrier: Barrier):
+    def __init__(self, barrier: SimulatedBarrier):
         self.barrier, self.met = barrier, -1
 
     def __call__(self, kind: str) -> Meeting | None:
@@ -107,12 +107,12 @@ class _Barriers:
 
     def __init__(self, quarter: Quarter, roles: Roles):
         self.quarter, self.roles = quarter, roles
-        self._found: dict[tuple[str, int], Barrier] = {}
+        self._found: dict[tuple[str, int], SimulatedBarrier] = {}
 
-    def of(self, event: Event) -> Barrier:
+    def of(self, event: Event) -> SimulatedBarrier:
         key = (event.name, event.index)
         if key not in self._found:
-            self._found[key] = Barrier(self.quarter.env, self._count(event))
+            self._found[key] = SimulatedBarrier(self.quarter.env, self._count(event))
         return self._found[key]
 
     def _count(self, event: Event) -> int:
@@ -149,7 +149,7 @@ class _Meetings:
 
     def __init__(self, barriers: _Barriers, process: Process, blocks: Sequence[int]):
         self._queues: dict[str, deque[Meeting | None]] = defaultdict(deque)
-        times: dict[Barrier, int] = defaultdict(int)
+        times: dict[SimulatedBarrier, int] = defaultdict(int)
         began = False
         for event in barriers.roles.events(process, blocks):
             began = began or event.kind == WAIT
@@ -181,7 +181,7 @@ def _produce(
 ) -> Running:
     """Runs a producer: its waits for room, and its loads, one after the other through TMA."""
     env, machine = quarter.env, quarter.machine
-    times: dict[Barrier, int] = defaultdict(int)
+    times: dict[SimulatedBarrier, int] = defaultdict(int)
     free = arrives = 0.0
     # Loads of K, and how many there have been when each tile begins.
     loaded, begins = 0, {0, *accumulate(blocks)}

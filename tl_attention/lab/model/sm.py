@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 
 from tl_attention.lab.model.barrier import Meetings
 from tl_attention.lab.model.machine import Machine
-from tl_attention.lab.model.steps import Mark, Step
+from tl_attention.lab.model.steps import WarpMark, WarpStep
 from tl_attention.lab.model.tensor_core import Running
 from tl_attention.lab.model.warp import Account, Shared, Warp
 
@@ -25,7 +25,7 @@ class Quarter(Shared):
         self.producers: dict[int, Account] = {}
 
     def warp(
-        self, name: tuple[int, int], steps: Iterable[Step | Mark], meet: Meetings, products: Iterator[str]
+        self, name: tuple[int, int], steps: Iterable[WarpStep | WarpMark], meet: Meetings, products: Iterator[str]
     ) -> Running:
         """Runs a warp's steps in order, as a Warp does."""
         warp = Warp(name, self, meet, products)

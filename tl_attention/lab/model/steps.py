@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from tl_attention.lab.machine_code import sass
-from tl_attention.lab.model.instructions import Instruction, loops, main_end
+from tl_attention.lab.model.instructions import ScheduledInstruction, loops, main_end
 from tl_attention.lab.model.machine import Machine
 
 WGMMA = re.compile(r"HGMMA\.64x(\d+)x16")
@@ -50,11 +50,11 @@ LATENCIES = {
 }
 
 
-class Step(NamedTuple):
-    """A Step is an instruction with its costs in cycles."""
+class WarpStep(NamedTuple):
+    """A WarpStep is an instruction of a warp with its costs in cycles."""
 
     kind: str
-    instruction: Instruction
+    instruction: ScheduledInstruction
     pipe: str  # of its quarter
     busy: float  # how long it takes the pipe
     latency: float  # until its result is there
@@ -71,7 +71,7 @@ class Step(NamedTuple):
         return self.number if self.kind == PRODUCT else 8 * (self.instruction.name == "HMMA")
 
 
-def step(instruction: Instruction, machine: Machine) -> Step:
+def step(instruction: ScheduledInstruction, machine: Machine) -> WarpStep:
     """Returns an instruction as a step, with the machine's costs."""
     opcode, name, operands = instruction.opcode, instruction.name, instruction.operands
     kind = next((kind for kind, pattern in KINDS.items() if pattern.match(opcode)), "")
@@ -81,7 +81,7 @@ def step(instruction: Instruction, machine: Machine) -> Step:
     elif kind in (PRODUCTS_WAIT, COPIES_WAIT):
         number = int(operands.split(",")[-1], 16)
     pipe = PIPES.get(name) or ("uniform" if UNIFORM.match(opcode) else "")
-    return Step(
+    return WarpStep(
         kind,
         instruction,
         pipe,
@@ -96,8 +96,8 @@ def step(instruction: Instruction, machine: Machine) -> Step:
     )
 
 
-class Mark(NamedTuple):
-    """A Mark stands among a warp's steps where somebody asks when the warp gets there."""
+class WarpMark(NamedTuple):
+    """A WarpMark stands among a warp's steps, where the time at which the warp gets there is noted."""
 
     label: tuple[object, ...]
 
@@ -108,7 +108,7 @@ class TileCode:
 
     # Straight code, a loop over KV blocks, straight code and so on, with straight code at the end. Where there are two
     # loops, the first is for KV blocks that need a mask.
-    sections: tuple[tuple[Step, ...], ...]
+    sections: tuple[tuple[WarpStep, ...], ...]
     again: bool  # a thread block runs the code for one tile after another
 
     @property
@@ -117,7 +117,7 @@ class TileCode:
         return len(self.sections) // 2
 
     @property
-    def steady(self) -> tuple[Step, ...]:
+    def steady(self) -> tuple[WarpStep, ...]:
         """Returns the steps of the loop without a mask, the last one. There must be a loop."""
         return self.sections[-2]
 
@@ -134,13 +134,13 @@ class TileCode:
         first = min(max(masked - self.outside, 0), left) if loops > 1 else 0
         return (*(first,) * (loops > 1), *(0,) * (loops - 2), left - first)
 
-    def steps(self, lengths: Sequence[tuple[int, int]]) -> Iterator[Step | Mark]:
+    def steps(self, lengths: Sequence[tuple[int, int]]) -> Iterator[WarpStep | WarpMark]:
         """Yields the steps of tiles with so many (KV blocks, masked ones) each.
 
         Marks tell where tile n begins, (n,), and where the k-th iteration of its steady loop does, (n, k).
         """
         for tile, (blocks, masked) in enumerate(lengths):
-            yield Mark((tile,))
+            yield WarpMark((tile,))
             trips = self.trips(blocks, masked)
             for n, section in enumerate(self.sections):
                 if n % 2 == 0:
@@ -148,17 +148,17 @@ class TileCode:
                     continue
                 for k in range(trips[n // 2]):
                     if section is self.steady:
-                        yield Mark((tile, k))
+                        yield WarpMark((tile, k))
                     yield from section
-        yield Mark((len(lengths),))
+        yield WarpMark((len(lengths),))
 
 
-def columns(steps: Sequence[Step]) -> int:
+def columns(steps: Sequence[WarpStep]) -> int:
     """Returns the columns of all products among the steps."""
     return sum(step.columns for step in steps)
 
 
-def tile_code(code: Sequence[Instruction], machine: Machine) -> TileCode:
+def tile_code(code: Sequence[ScheduledInstruction], machine: Machine) -> TileCode:
     """Returns the code of a consumer's tile: what the outermost loop with products encloses, or else all its code."""
     found = loops(code)
     inner = [loop for loop in found if not any(loop.encloses(other) for other in found)]
@@ -169,7 +169,7 @@ def tile_code(code: Sequence[Instruction], machine: Machine) -> TileCode:
     return TileCode(tuple(sections), bool(outer))
 
 
-def _consumer(code: Sequence[Instruction]) -> tuple[int, int]:
+def _consumer(code: Sequence[ScheduledInstruction]) -> tuple[int, int]:
     """Returns the range of a consumer's code."""
     # From where it takes registers to where a producer gives its own away; without one, all up to the last exit.
     at = {i.opcode.split(".")[1]: n for n, i in enumerate(code) if i.name == "USETMAXREG"}

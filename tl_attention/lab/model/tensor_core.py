@@ -45,7 +45,7 @@ class TensorCore:
         self._last_fma = at
 
     def enter(self, warp: object) -> simpy.Event | None:
-        """Takes a place for a warp's next product; where there is none, returns the event of getting one."""
+        """Takes a place in the queue for a warp's next product; if none is free, returns the event of getting one."""
         if not self._in_flight[warp]:
             self._began[warp] = self.env.now
         if sum(self._in_flight.values()) < self.machine.wgmma_queue:

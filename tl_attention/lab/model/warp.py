@@ -21,8 +21,8 @@ from tl_attention.lab.model.steps import (
     SIGNAL,
     SYNC,
     WAIT,
-    Mark,
-    Step,
+    WarpMark,
+    WarpStep,
 )
 from tl_attention.lab.model.tensor_core import Running, TensorCore
 
@@ -34,8 +34,8 @@ Until = Generator[simpy.Event, Any, float]
 """It runs until the cycle that it returns."""
 
 
-class Note(NamedTuple):
-    """A Note says from which cycle on a warp does what, in the words of a timeline, such as ("wait", "K_full")."""
+class WarpNote(NamedTuple):
+    """A WarpNote says from which cycle on a warp does what, in the words of a timeline, such as ("wait", "K_full")."""
 
     at: float
     kind: str  # An "arrive" lasts no time, and changes nothing of what the warp does.
@@ -44,19 +44,19 @@ class Note(NamedTuple):
 
 @dataclass
 class Account:
-    """An Account is what a warp did."""
+    """An Account holds what a warp did in each cycle, how long it waited, and when it passed marks."""
 
-    notes: list[Note] = field(default_factory=list)
+    notes: list[WarpNote] = field(default_factory=list)
     marks: dict[tuple[object, ...], float] = field(default_factory=dict)  # when the warp got to each
     # The cycles of its waits and issues, by kind and name.
     waited: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
 
     def note(self, at: float, kind: str, name: str = "") -> None:
-        """Notes what the warp does from a cycle on."""
-        self.notes.append(Note(at, kind, name))
+        """Notes that, from a cycle on, the warp does something of this kind and name."""
+        self.notes.append(WarpNote(at, kind, name))
 
     def waits(self, kind: str, name: str, start: float, end: float) -> None:
-        """Notes a wait or an issue from `start` to `end`."""
+        """Notes that the warp waited, or issued something, from cycle `start` to cycle `end`."""
         self.waited[f"{kind} {name}"] += end - start
         self.note(start, kind, name)
         self.note(end, "vector")
@@ -80,7 +80,7 @@ class Shared:
             at = self._slot if self._holder is warp else self._slot + LATER
         return max(at, self._free[pipe]) if pipe else at
 
-    def take(self, warp: object, step: Step, at: float) -> float:
+    def take(self, warp: object, step: WarpStep, at: float) -> float:
         """Issues a warp's step, and returns when the warp may issue its next one: later beside products."""
         machine, pipe, slot, busy, stall = self.machine, step.pipe, 1.0, step.busy, float(step.stall)
         if self.tensor_core.until > at:
@@ -122,10 +122,10 @@ class Warp:
         # The group whose products are being issued, and from when on.
         self._issuing, self._began = "", 0.0
 
-    def run(self, steps: Iterable[Step | Mark]) -> Running:
+    def run(self, steps: Iterable[WarpStep | WarpMark]) -> Running:
         """Runs the steps, and keeps the account of it."""
         for step in steps:
-            if isinstance(step, Mark):
+            if isinstance(step, WarpMark):
                 self._mark(step)
                 continue
             at = max([self._ready, *(self._board[n] for n in step.waits)]) if step.waits else self._ready
@@ -135,13 +135,13 @@ class Warp:
                 yield self._env.timeout(at - self._env.now)
             self._issue(step, at)
 
-    def _mark(self, mark: Mark) -> None:
+    def _mark(self, mark: WarpMark) -> None:
         self.account.marks[mark.label] = self._ready
         if len(mark.label) == 1:
             self.account.note(self._ready, "tile")
             self.account.note(self._ready, "vector")
 
-    def _waited(self, step: Step, at: float) -> Until:
+    def _waited(self, step: WarpStep, at: float) -> Until:
         """Waits for what a step needs beside scoreboards, and returns from when on it may issue."""
         if step.kind == PRODUCT:
             return (yield from self._place_of_product(at))
@@ -195,7 +195,7 @@ class Warp:
         if at > self._env.now:
             yield self._env.timeout(at - self._env.now)
 
-    def _issue(self, step: Step, at: float) -> None:
+    def _issue(self, step: WarpStep, at: float) -> None:
         """Issues a step, and begins what goes on without the warp."""
         machine, kind = self._machine, step.kind
         self._ready = self._shared.take(self.name, step, at)

@@ -45,18 +45,18 @@ def _softcap_of_products(cap: float, factor: float) -> tuple[Change, float]:
 IN_ORACLE = {"softcap": InOracle(_softcap, _softcap_of_products), "sinks": InOracle()}
 
 
-def of_head(asked: Mapping[str, Any], head: int | Tensor, dtype: torch.dtype = torch.float32) -> dict[str, Any]:
-    """Returns, by word, the values in `asked` for one head or some, without features whose value is None or 0.
+def values_of_head(asked: Mapping[str, Any], head: int | Tensor, dtype: torch.dtype = torch.float32) -> dict[str, Any]:
+    """Returns the features' values for one head, or for some, by word, without those whose value is None or 0.
 
     A number stays as it is; a tensor (heads,) gives one of the dtype and of the shape of `head`, an int or a tensor of
     heads' numbers. Raises TypeError for a word that is no feature.
     """
     if unknown := asked.keys() - BY_WORD.keys():
         raise TypeError(f"{sorted(unknown)[0]!r} is no feature, expected some of {', '.join(IN_ORACLE)}")
-    there = ((feature.word, asked.get(feature.word)) for feature in IN_ORDER if feature in INPUTS)
+    values = ((feature.word, asked.get(feature.word)) for feature in IN_ORDER if feature in INPUTS)
     return {
         word: value[head].to(dtype) if isinstance(value, Tensor) else value
-        for word, value in there
+        for word, value in values
         if isinstance(value, Tensor) or value
     }
 

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tl_attention.lab.oracle.features import of_head as of_one_head
+from tl_attention.lab.oracle.features import values_of_head as of_one_head
 from tl_attention.lab.oracle.reference import ErrorReport, attention_and_lse, compare, compare_lse, make_inputs
-from tl_attention.lab.oracle.tile import STATEMENT_CODE, Tile, Tiles
+from tl_attention.lab.oracle.tile import STATEMENT_CODE, InterpretedTile, Settings
 from tl_attention.problem.features import INPUTS, features_of
 from tl_attention.problem.lengths import ragged, windows
 from tl_attention.problem.mask import Mask
@@ -32,7 +32,7 @@ POLICIES: Mapping[str, Policy] = {"late": LATE, "early": EARLY}
 def interpret(
     program: Program,
     inputs: tuple[Tensor, Tensor, Tensor],
-    tiles: Tiles,
+    tiles: Settings,
     *,
     mask: Mask,
     scale: float,
@@ -56,13 +56,13 @@ def interpret(
     for b, h, index in product(range(len(q)), range(heads), range(row_tiles(shape, tiles.block_M))):
         of_head = {"Q": q[b, h], "K": k[b, h // shape.group], "V": v[b, h // shape.group]}
         blocks = kv_blocks(shape, tiles.block_M, tiles.block_N, index, program.least_blocks)
-        tile = Tile(shape, of_head, tiles, index, blocks, program.table, scale, of_one_head(asked, h), code)
+        tile = InterpretedTile(shape, of_head, tiles, index, blocks, program.table, scale, of_one_head(asked, h), code)
         execute(program, len(blocks), tile, policy)
-        own = slice(index * tiles.block_M, (index + 1) * tiles.block_M)
-        rows = output[b, h, own]
+        tile_rows = slice(index * tiles.block_M, (index + 1) * tiles.block_M)
+        rows = output[b, h, tile_rows]
         rows.copy_(tile.result()[: len(rows)])
         if lse is not None:
-            lse[b, h, own] = tile.lse()[: len(rows)]
+            lse[b, h, tile_rows] = tile.lse()[: len(rows)]
     return output
 
 
@@ -85,7 +85,7 @@ def verify(program: Program, schedule: Schedule, variant: Variant, seed: int = 0
             # Each head has another value, so that two heads cannot be mixed up.
             of_heads = feature.tried + torch.arange(heads, dtype=torch.float32)
             options[feature.word] = feature.tried if feature.is_number else of_heads
-    tiles = Tiles(schedule.block_M, schedule.block_N, schedule.kv_order, schedule.softmax)
+    tiles = Settings(schedule.block_M, schedule.block_N, schedule.kv_order, schedule.softmax)
     exact, peer = (
         _together(attention_and_lse(*sequence, precise=precise, **options) for sequence in sequences)
         for precise in (True, False)

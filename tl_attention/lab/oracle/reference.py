@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tl_attention.lab.oracle.features import changes, more_scores, of_head
+from tl_attention.lab.oracle.features import changes, more_scores, values_of_head
 from tl_attention.problem.features import INPUTS, Feature
 from tl_attention.problem.mask import CAUSAL, FULL, Mask
 from tl_attention.problem.shape import AttentionShape
@@ -134,14 +134,14 @@ def attention_same_precision(q: Tensor, k: Tensor, v: Tensor, *, mask: Mask, sca
     The probabilities are rounded to the inputs' dtype. On a GPU this is `scaled_dot_product_attention`. On the CPU,
     where SDPA keeps fp32 throughout, and for features, which SDPA does not have, the same roundings are written out.
     """
-    if q.is_cuda and not of_head(asked, 0):
+    if q.is_cuda and not values_of_head(asked, 0):
         # SDPA aligns its own causal mask at the top left.
         grouped = q.shape[1] != k.shape[1]
-        own = mask == FULL or (mask == CAUSAL and q.shape[2] == k.shape[2])
+        is_native = mask == FULL or (mask == CAUSAL and q.shape[2] == k.shape[2])
         after = _after(q.shape[2], k.shape[2], 0, q.shape[2], q.device)
-        visible = None if own else _visible(mask, after)
+        visible = None if is_native else _visible(mask, after)
         output = torch.nn.functional.scaled_dot_product_attention(
-            q, k, v, attn_mask=visible, is_causal=own and mask == CAUSAL, scale=scale, enable_gqa=grouped
+            q, k, v, attn_mask=visible, is_causal=is_native and mask == CAUSAL, scale=scale, enable_gqa=grouped
         )
         return output if visible is None else output.masked_fill(~visible.any(dim=1, keepdim=True), 0)
     return attention_and_lse(q, k, v, mask=mask, scale=scale, precise=False, **asked)[0]
@@ -176,7 +176,7 @@ def attention_and_lse(
     rows = max(1, AT_ONCE // max(1, seq_kv))
     together = max(1, AT_ONCE // max(1, min(rows, seq_q) * seq_kv))
     every = torch.arange(batch * heads, device=q.device)
-    plain = mask == FULL and not of_head(asked, 0)
+    plain = mask == FULL and not values_of_head(asked, 0)
     for first in range(0, seq_q, rows):
         last = min(first + rows, seq_q)
         # A plain problem does not need to know how far keys lie after queries.
@@ -186,7 +186,7 @@ def attention_and_lse(
             b, h = some // heads, some % heads
             keys, values = (x[b, h // group].to(compute) for x in (k, v))
             scores = q[b, h, first:last].to(compute) @ keys.mT * scale
-            of_features = of_head(asked, h[:, None, None], compute)
+            of_features = values_of_head(asked, h[:, None, None], compute)
             for change in changes(of_features):
                 scores = change(scores, after)
             if visible is not None:
@@ -239,11 +239,11 @@ def compare(output: Tensor, exact: Tensor, same_precision: Tensor) -> ErrorRepor
 def _error(output: Tensor, exact: Tensor) -> tuple[float, float, bool]:
     # Some heads at once, so that not all differences lie in memory; read back once, as a GPU waits for every number.
     heads = max(1, AT_ONCE // max(1, output[0, 0].numel()))
-    found = []
+    sums = []
     for got, want in zip(output.flatten(0, 1).split(heads), exact.flatten(0, 1).split(heads)):
         difference = got.double() - want
-        found.append(torch.stack([difference.abs().max(), difference.square().sum(), want.square().sum()]))
-    largest, squares, norm = zip(*torch.stack(found).tolist())
+        sums.append(torch.stack([difference.abs().max(), difference.square().sum(), want.square().sum()]))
+    largest, squares, norm = zip(*torch.stack(sums).tolist())
     return max(largest), (sum(squares) / sum(norm)) ** 0.5, bool(output.isfinite().all())
 
 

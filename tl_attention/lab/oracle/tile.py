@@ -1,4 +1,4 @@
-"""A Tile has one row tile's buffers on the CPU; STATEMENT_CODE has what each statement of a loop computes on them.
+"""An InterpretedTile has a row tile's buffers; STATEMENT_CODE has what each statement of a loop computes on them.
 
 A statement finds its function by the name of its `code`. What a kernel would hold in registers or shared memory is a
 tensor here, and poisoned until it is written, so that a rule that is missing, or a wait or release in the wrong place,
@@ -31,20 +31,20 @@ Observer = Callable[[str, int, str, Tensor], None]
 
 
 @dataclass(frozen=True)
-class Tiles:
-    """Tiles holds the settings of a loop that is interpreted, its tile sizes, order of KV blocks and softmax."""
+class Settings:
+    """Settings hold how a loop is interpreted: its tile sizes, order of KV blocks and softmax."""
 
     block_M: int
     block_N: int
     kv_order: str = "ascending"
     softmax: SoftmaxOptions = field(default_factory=SoftmaxOptions)
     # Replaces the code that some statements of the loop's table name.
-    code: Mapping[str, Callable[[Tile], None]] = field(default_factory=dict)
+    code: Mapping[str, Callable[[InterpretedTile], None]] = field(default_factory=dict)
     observer: Observer | None = None  # sees (statement, block, buffer, value) of every read
 
 
-class Tile:
-    """A Tile has the buffers of one row tile of one head; `tile[name]` reads a buffer, `tile[name] = x` writes it.
+class InterpretedTile:
+    """An InterpretedTile has the buffers of a row tile; `tile[name]` reads a buffer, `tile[name] = x` writes it.
 
     acc_s is (block_M, block_N) fp32, acc_s_cast the same in the inputs' dtype, acc_o (block_M, head_dim_v) fp32, the
     row vectors (block_M,) fp32. Ring buffers are read and written in the slot of the statement that runs, and a chunk
@@ -55,13 +55,13 @@ class Tile:
         self,
         shape: AttentionShape,
         inputs: Mapping[str, Tensor],  # Q, K and V
-        tiles: Tiles,
+        tiles: Settings,
         index: int,
         blocks: range,  # the KV blocks of the tile
         table: Table,
         scale: float,
         asked: Mapping[str, Any],  # the values of this head's features
-        code: Mapping[str, Callable[[Tile], None]],  # what the statements of the table name
+        code: Mapping[str, Callable[[InterpretedTile], None]],  # what the statements of the table name
     ):
         self.statements, self.rings, self.code = table.by_name, table.rings, code
         self.given = table.inputs
@@ -143,10 +143,10 @@ class Tile:
 
         The result does not depend on the maximum from which the exponentials were taken.
         """
-        own = LN_2 * (self.buffers["scores_max"] * self.scale + self.buffers["denominator"].log2())
+        total = LN_2 * (self.buffers["scores_max"] * self.scale + self.buffers["denominator"].log2())
         for score in self.more_scores:
-            own = torch.logaddexp(own, score)
-        return own
+            total = torch.logaddexp(total, score)
+        return total
 
 
 def rows_of(x: Tensor, first: int, count: int) -> Tensor:
@@ -163,59 +163,59 @@ def rows_of(x: Tensor, first: int, count: int) -> Tensor:
 # --- the statements ---------------------------------------------------------------------------------------------------
 
 
-def _finite_max(t: Tile) -> Tensor:
+def _finite_max(t: InterpretedTile) -> Tensor:
     # A row that has seen no key yet has maximum -inf; 0 in the exponent keeps it from becoming NaN.
     scores_max = t["scores_max"]
     return torch.where(scores_max == float("-inf"), 0.0, scores_max)
 
 
-def _load(t: Tile) -> None:
+def _load(t: InterpretedTile) -> None:
     [source], [buffer] = t.entry.reads, t.entry.writes
     t[buffer] = rows_of(t.inputs[source], t.first_key, t.block_N)
 
 
-def _places(t: Tile) -> tuple[Tensor, Tensor]:
+def _places(t: InterpretedTile) -> tuple[Tensor, Tensor]:
     """Returns the numbers of the block's keys (1, block_N), and those of the tile's queries among them (block_M, 1)."""
     keys = t.first_key + torch.arange(t.block_N)[None, :]
     return keys, t.first_row + torch.arange(t.block_M)[:, None] + t.shape.past_len
 
 
-def _hidden(t: Tile) -> Tensor:
+def _hidden(t: InterpretedTile) -> Tensor:
     """Returns a bool tensor that is True where the mask hides a key of the block from a query of the tile."""
     keys, own_keys = _places(t)
     return t.shape.mask.hidden(keys, own_keys, t.shape.seq_kv, TENSORS).expand(t.block_M, t.block_N)
 
 
-def _mask(t: Tile) -> None:
+def _mask(t: InterpretedTile) -> None:
     # Behind the product, or before it.
     scores = t["acc_s"] if t.entry.reads else torch.zeros(t.block_M, t.block_N)
     t["acc_s"] = torch.where(_hidden(t), float("-inf"), scores)
 
 
-def _mma0(t: Tile) -> None:
+def _mma0(t: InterpretedTile) -> None:
     q, k, *before = t.entry.reads
     # Q stays in registers whole, or comes in fragments like K.
     scores = (t[q][:, t.columns] if q in t.given else t[q]) @ t[k].T
     t["acc_s"] = t["acc_s"] + scores if before else scores
 
 
-def _max_prev(t: Tile) -> None:
+def _max_prev(t: InterpretedTile) -> None:
     t["scores_max_prev"] = t["scores_max"]
 
 
-def _max_init(t: Tile) -> None:
+def _max_init(t: InterpretedTile) -> None:
     t["scores_max"] = torch.full((t.block_M,), float("-inf"))
 
 
-def _change(t: Tile) -> None:
-    """Changes a Tile's acc_s as features such as softcap do, but keeps hidden scores at -inf."""
+def _change(t: InterpretedTile) -> None:
+    """Changes an InterpretedTile's acc_s as features such as softcap do, but keeps hidden scores at -inf."""
     for change in t.changes:
         keys, own_keys = _places(t)
         scores = t["acc_s"]
         t["acc_s"] = torch.where(scores == float("-inf"), scores, change(scores, keys - own_keys))
 
 
-def _row_max(t: Tile) -> None:
+def _row_max(t: InterpretedTile) -> None:
     _change(t)
     # From -inf every maximum is new: the difference is infinite, or no number and no less than anything.
     old = t["scores_max"]
@@ -223,15 +223,15 @@ def _row_max(t: Tile) -> None:
     t["scores_max"] = torch.where((new - old) * t.scale <= t.softmax.rescale_threshold, old, new)
 
 
-def _max_merge(t: Tile) -> None:
+def _max_merge(t: InterpretedTile) -> None:
     t["scores_max"] = torch.maximum(t["scores_max"], t["scores_max_prev"])
 
 
-def _scale(t: Tile) -> None:
+def _scale(t: InterpretedTile) -> None:
     t["scores_scale"] = torch.exp2((t["scores_max_prev"] - _finite_max(t)) * t.scale)
 
 
-def _exp(t: Tile) -> None:
+def _exp(t: InterpretedTile) -> None:
     exponents = (t["acc_s"][:, t.columns] - _finite_max(t)[:, None]) * t.scale
     values = torch.exp2(exponents)
     if polynomial := t.softmax.exp2_polynomial:
@@ -259,41 +259,41 @@ def exp2(x: Tensor, degree: int) -> Tensor:
     return torch.where(x > LOWEST, torch.ldexp(power, x.floor()), 0.0)
 
 
-def _row_sum(t: Tile) -> None:
+def _row_sum(t: InterpretedTile) -> None:
     t["scores_sum"] = t["acc_s"].sum(dim=1)
 
 
-def _row_sum_added(t: Tile) -> None:
+def _row_sum_added(t: InterpretedTile) -> None:
     # The first chunk scales the sum so far, the others only add to it.
     before = t["denominator"] if t.columns.start else t["denominator"] * t["scores_scale"]
     t["denominator"] = before + t["acc_s"][:, t.columns].sum(dim=1)
 
 
-def _sum_merge(t: Tile) -> None:
+def _sum_merge(t: InterpretedTile) -> None:
     t["denominator"] = t["denominator"] * t["scores_scale"] + t["scores_sum"]
 
 
-def _cast(t: Tile) -> None:
+def _cast(t: InterpretedTile) -> None:
     t.write_columns("acc_s_cast", t["acc_s"][:, t.columns].to(t.dtype).float())
 
 
-def _frag(t: Tile) -> None:
+def _frag(t: InterpretedTile) -> None:
     """Copies the running statement's columns of Q or K, or rows of V, from shared memory into a fragment."""
     [source], [fragment] = t.entry.reads, t.entry.writes
     t[fragment] = t[source][t.columns] if source == "V_shared" else t[source][:, t.columns]
 
 
-def _mma1(t: Tile) -> None:
+def _mma1(t: InterpretedTile) -> None:
     v = next(buffer for buffer in t.entry.reads if whole(buffer) in ("V_shared", "V_local"))
     t["acc_o"] = t["acc_o"] + t["acc_s_cast"][:, t.columns] @ t[v]
 
 
-def _rescale(t: Tile) -> None:
+def _rescale(t: InterpretedTile) -> None:
     t.write_columns("acc_o", t["acc_o"][:, t.columns] * t["scores_scale"][:, None])
 
 
 # By the functions' names; the last two are as kernels compute them that are emitted operation by operation.
-STATEMENT_CODE: Mapping[str, Callable[[Tile], None]] = {
+STATEMENT_CODE: Mapping[str, Callable[[InterpretedTile], None]] = {
     function.__name__.removeprefix("_"): function
     for function in (
         *(_load, _mask, _mma0, _max_prev, _max_init, _row_max, _max_merge, _scale, _exp, _row_sum, _sum_merge),

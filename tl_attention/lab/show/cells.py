@@ -8,7 +8,7 @@ from statistics import geometric_mean
 from tl_attention.errors import printable
 from tl_attention.lab.measure.cell import OURS
 from tl_attention.lab.measure.cell_records import AGAIN, CellRow, Verdict
-from tl_attention.lab.measure.records import Comparison, grouped
+from tl_attention.lab.measure.records import RoundRatios, grouped
 from tl_attention.lab.show.table import Column, Table, number
 from tl_attention.problem.mask import is_window
 
@@ -59,7 +59,7 @@ def means(rows: Sequence[CellRow]) -> Iterator[str]:
 
 
 def below(rows: Sequence[CellRow]) -> Iterator[str]:
-    """Yields the lines below a table of cells, on mean speeds, visited pairs, verdicts and failed entries."""
+    """Yields the lines of text below a table of cells, on mean speeds, visited pairs, verdicts and failures."""
     yield from map(printable, means(rows))
     windows = [f"{row.cell} {row.visited:.2f}" for row in rows if row.visited and is_window(row.shape.mask)]
     if windows:
@@ -117,7 +117,7 @@ def _beside(row: CellRow, without: str | None) -> Iterator[str]:
             yield f"{peer if name == OURS else name} {speed.ratio:.3f}"
 
 
-def _with_interval(speed: Comparison) -> str:
+def _with_interval(speed: RoundRatios) -> str:
     interval = f" ({speed.interval[0]:.3f}-{speed.interval[1]:.3f})" if speed.interval else ""
     return f"{speed.ratio:.3f}{interval}"
 

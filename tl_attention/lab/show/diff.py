@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from tl_attention.errors import InputError
 from tl_attention.lab.show.explain import program_parts
 from tl_attention.problem.card import Card
-from tl_attention.program.limits import of_another
+from tl_attention.program.limits import of_other_card
 from tl_attention.program.planned import Planned
 from tl_attention.schedule.key_words import dotted
 from tl_attention.schedule.schedule import Schedule
@@ -92,7 +92,7 @@ def code(a: Schedule, b: Schedule, names: tuple[str, str], shape: AttentionShape
     ]
     compiled = compile_all(candidates)
     before, after = (compiled[candidate] for candidate in candidates)
-    heading = f"code: head_dim {shape.head_size} {shape.dtype}{shape.mask.suffix}{of_another(card)}"
+    heading = f"code: head_dim {shape.head_size} {shape.dtype}{shape.mask.suffix}{of_other_card(card)}"
     failed = next((name for name, made in zip(names, (before, after)) if made.error), None)
     if failed:
         made = before if before.error else after

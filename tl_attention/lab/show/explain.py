@@ -10,7 +10,7 @@ from tl_attention.kernels.registry import lowering_of
 from tl_attention.problem.card import HOPPER, Card
 from tl_attention.problem.head_dims import HeadSize
 from tl_attention.problem.warpgroup import WARP
-from tl_attention.program.limits import fragments_text, of_another, shared_text
+from tl_attention.program.limits import fragments_text, of_other_card, shared_text
 from tl_attention.program.planned import Planned
 from tl_attention.program.program import Iteration, Operation, Program, offset
 from tl_attention.schedule.options import OPTION_KEYS, words_of
@@ -129,7 +129,7 @@ def _resources(planned: Planned, head_dim: HeadSize, card: Card) -> str:
         f"tile: {M} queries x {N} keys, head_dim {head_dim}",
         f"threads: {schedule.threads} compute, {team} for each {M * takes.team // schedule.threads} rows"
         + (producer if takes.producer_threads else ", and load"),
-        f"shared memory: {static + takes.shared_bytes:,} of {card.shared_available(takes.blocks):,} bytes{of_another(card)}: {before}"
+        f"shared memory: {static + takes.shared_bytes:,} of {card.shared_available(takes.blocks):,} bytes{of_other_card(card)}: {before}"
         + shared_text(schedule, head_dim, takes.rings),
         f"registers: {takes.fragment_registers} of {takes.registers} for fragments: {fragments_text(takes)}",
     ]

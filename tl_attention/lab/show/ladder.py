@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from tl_attention.errors import ScheduleRefused
 from tl_attention.kernels.registry import lowering_of
-from tl_attention.lab.files.ladder_file import Ladder, Step
+from tl_attention.lab.files.ladder_file import Ladder, LadderStep
 from tl_attention.lab.machine_code.sass import Loop, steady
 from tl_attention.lab.measure import published
 from tl_attention.lab.measure.records import Row, grouped
@@ -61,7 +61,7 @@ def below(ladder: Ladder, rows: Mapping[str, Row]) -> Iterator[str]:
     yield f"text: {ladder.source}: {ladder.unit}; {ladder.method}"
 
 
-def changes(step: Step, ladder: Ladder, rows: Mapping[str, Row]) -> Iterator[str]:
+def changes(step: LadderStep, ladder: Ladder, rows: Mapping[str, Row]) -> Iterator[str]:
     """Yields lines on which keys and code a step changed against the step it is compared with, and its note.
 
     The first step has the line of its loop. A step's note comes last.
@@ -195,7 +195,7 @@ CHOICE = (
 THERE = f"text, {published.CARD.name}"
 
 
-def of_record(rows: Sequence[Row]) -> tuple[list[Row], list[Row]]:
+def shown_record(rows: Sequence[Row]) -> tuple[list[Row], list[Row]]:
     """Splits the newest run of configurations into (the first row of each, the second rows of those timed twice).
 
     Those timed twice are the best of each tile; the second list is fastest first.

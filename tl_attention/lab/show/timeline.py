@@ -8,8 +8,8 @@ from contextlib import suppress
 
 from tl_attention.errors import InputError
 from tl_attention.lab.show.table import Table
-from tl_attention.lab.trace.critical import critical_path, told
-from tl_attention.lab.trace.shares import of_block, tensor_pipe
+from tl_attention.lab.trace.critical import critical_path, path_in_words
+from tl_attention.lab.trace.shares import shares_of_block, tensor_pipe
 from tl_attention.lab.trace.steady import steady
 from tl_attention.lab.trace.timeline import Timeline, What
 
@@ -17,7 +17,7 @@ from tl_attention.lab.trace.timeline import Timeline, What
 def table(timeline: Timeline) -> Table:
     """Makes a table of what each role of the first traced thread block does, as percent of its whole tiles' cycles."""
     block = timeline.lines[0].block
-    roles = of_block(timeline, block)
+    roles = shares_of_block(timeline, block)
     total = Counter[What]()
     for shares in roles.values():
         total.update({what: round(1e6 * cycles / shares.cycles) for what, cycles in shares.parts.items()})
@@ -35,7 +35,7 @@ def table(timeline: Timeline) -> Table:
 def below(timeline: Timeline) -> Iterator[str]:
     """Yields lines on how busy the tensor pipe was, and what the marks changed; a predicted timeline has no marks."""
     about = timeline.about
-    roles = of_block(timeline, timeline.lines[0].block)
+    roles = shares_of_block(timeline, timeline.lines[0].block)
     if not roles:
         yield "no role shows a whole tile: `python tools/measure.py timeline --iterations` notes more of them"
     busy = tensor_pipe(timeline, [*roles.values()])
@@ -43,7 +43,7 @@ def below(timeline: Timeline) -> Iterator[str]:
         also = f"; ncu counts {about.ncu.percent:.1f} % in the whole kernel with these marks" if about.ncu else ""
         yield f"tensor pipe busy: {100 * busy:.1f} % of the cycles, by the instructions issued{also}"
     with suppress(InputError):  # Not every timeline shows steady iterations.
-        yield f"critical path of two iterations: {told(critical_path(timeline, steady(timeline)))}"
+        yield f"critical path of two iterations: {path_in_words(critical_path(timeline, steady(timeline)))}"
     if predicted := about.predicted:
         yield (
             f"predicted by a model of {predicted.machine}: {predicted.ms:.3f} ms a launch; tiles of {predicted.blocks} "

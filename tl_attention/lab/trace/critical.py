@@ -46,7 +46,7 @@ def critical_path(timeline: Timeline, window: Steady) -> list[Segment]:
     return [segment for segment in clipped if segment.start < segment.end][::-1]
 
 
-def told(path: Iterable[Segment], least: float = 0.005) -> str:
+def path_in_words(path: Iterable[Segment], least: float = 0.005) -> str:
     """Says what a path is made of: the part of each kind and of each thing, in percent, the largest first.
 
     What takes less than `least` of the path, 0 to 1, goes without a word.

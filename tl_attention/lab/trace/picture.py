@@ -16,9 +16,9 @@ from tl_attention.errors import InputError
 from tl_attention.lab.files import user_file
 from tl_attention.lab.files.kinds import PICTURE
 from tl_attention.lab.trace.colours import COLOURS
-from tl_attention.lab.trace.critical import TENSOR_PIPE, Segment, critical_path, told
+from tl_attention.lab.trace.critical import TENSOR_PIPE, Segment, critical_path, path_in_words
 from tl_attention.lab.trace.flights import in_flight
-from tl_attention.lab.trace.shares import of_block, tensor_pipe
+from tl_attention.lab.trace.shares import shares_of_block, tensor_pipe
 from tl_attention.lab.trace.sheet import (
     GRID,
     INK,
@@ -107,7 +107,7 @@ class _Row:
         return self.top + self.height
 
     def names(self, span: Span, width: float) -> Iterator[list[str]]:
-        """Yields ways to write what a span is into a box of this width, the best first: each is a list of lines."""
+        """Yields texts for a span's box of this width, the best first, each as a list of lines."""
         kind, name = span.what
         if self.product:
             yield [f"{name} of KV block {span.number}"]
@@ -131,7 +131,7 @@ class _Panel:
         self.first = NAME + SAID * len(self.said) + ITERATIONS
         self.rows = [*self._rows()]
         self.axis = self.rows[-1].bottom + BELOW_ROLE
-        words = f"Critical path (what is not pale): {told(self.path)}."
+        words = f"Critical path (what is not pale): {path_in_words(self.path)}."
         self.words = wrapped(words.replace(" % ", UNBROKEN), WIDTH - 2 * MARGIN)
         self.height = self.axis + AXIS + len(self.words) * LEADING
 
@@ -164,7 +164,7 @@ class _Panel:
         """Returns what is shown, to stand beside the name where it fits, and the lines below the name."""
         about, block = self.timeline.about, self.timeline.lines[self.window.line].block
         shown = f"{about.shape}, {about.device}"
-        busy = tensor_pipe(self.timeline, [*of_block(self.timeline, block).values()])
+        busy = tensor_pipe(self.timeline, [*shares_of_block(self.timeline, block).values()])
         fast = f"{self.window.cycles:,.0f} cycles for an iteration"
         fast += "" if busy is None else f", tensor pipe busy {100 * busy:.0f} % of the time"
         if self._behind_name() + width_of(shown, NORMAL) <= WIDTH - MARGIN:

@@ -123,7 +123,7 @@ def roles_of(source: str) -> tuple[str, ...]:
 def values_of(candidate: Candidate, seed: int) -> dict[str, Any]:
     """Returns the arguments of a candidate's kernel on the GPU, by name: inputs by the seed, room for results."""
     shape = candidate.shape
-    (q, k, v, asked), (output, lse) = gpu_worker.drawn_inputs(shape, seed), gpu_worker.room_for_result(shape)
+    (q, k, v, asked), (output, lse) = gpu_worker.drawn_inputs(shape, seed), gpu_worker.result_tensors(shape)
     values: dict[str, Any] = {"Q": q, "K": k, "V": v, "Output": output, "softmax_scale": shape.head_dim**-0.5}
     return values | {feature.name: asked.get(feature.word, lse) for feature in shape.asked.features}
 

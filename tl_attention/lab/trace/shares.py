@@ -28,8 +28,8 @@ class Shares:
         """Returns for how many KV blocks the role issued products: the product that is not issued in parts counts."""
         return min(self.issues.values(), default=0)
 
-    def of(self, kind: str) -> float:
-        """Returns the part of the role's time, 0 to 1, that goes to things of this kind."""
+    def share(self, kind: str) -> float:
+        """Returns the share of the role's time, 0 to 1, that things of this kind take."""
         return sum(cycles for what, cycles in self.parts.items() if what.kind == kind) / self.cycles
 
 
@@ -57,7 +57,7 @@ def tile_ends(timeline: Timeline, line: Line) -> list[int]:
     return [time for time, kind in zip(line.times, kinds) if kind in ("tile", "end")]
 
 
-def of_block(timeline: Timeline, block: int) -> dict[str, Shares]:
+def shares_of_block(timeline: Timeline, block: int) -> dict[str, Shares]:
     """Returns the Shares of a thread block's roles that show a whole tile, by the role's name."""
     found = {timeline.roles[line.role]: shares_of(timeline, line) for line in timeline.lines if line.block == block}
     return {role: shares for role, shares in found.items() if shares}

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from tl_attention.op.gradients import is_traced
-from tl_attention.op.integrations.positions import masks_are_made
+from tl_attention.op.integrations.positions import begin_forward
 from tl_attention.op.integrations.sequences import Note, Packing, Padding
 
 
@@ -28,7 +28,7 @@ def mask_for(masks: Any, **given: Any) -> Tensor | None:
     its `sdpa_mask` would get.
     """
     if not is_traced(None):
-        masks_are_made()
+        begin_forward()
     q_length, kv_length = given["q_length"], given["kv_length"]
     q_offset, kv_offset = given["q_offset"], given["kv_offset"]
     mask_function, attention_mask = given["mask_function"], given["attention_mask"]
@@ -67,8 +67,8 @@ def _noted_for_sdpa(masks: Any, mask: Tensor | None, given: dict[str, Any]) -> T
         return mask
     counted = given["attention_mask"]
     if counted is not None:
-        own = given["q_offset"] + torch.arange(given["q_length"], device=mask.device)
-        counted = counted[:, own.clamp(max=counted.shape[1] - 1)].bool()
+        queries = given["q_offset"] + torch.arange(given["q_length"], device=mask.device)
+        counted = counted[:, queries.clamp(max=counted.shape[1] - 1)].bool()
     return Note(True, for_kernels=False, counted=counted).put(mask)
 
 

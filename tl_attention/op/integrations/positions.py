@@ -25,7 +25,7 @@ EXPECTED = "expected neither an attention_mask nor a cache (use_cache=False), or
 _forward = threading.local()
 
 
-def masks_are_made() -> None:
+def begin_forward() -> None:
     """Notes that a forward pass begins, as Transformers makes its masks first: its positions are to be looked at."""
     _forward.now = object()
 

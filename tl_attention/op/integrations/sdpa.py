@@ -17,7 +17,7 @@ from torch.nn.attention import SDPBackend, register_flash_attention_impl
 from torch.nn.functional import scaled_dot_product_attention
 
 from tl_attention.errors import InputError, shown
-from tl_attention.op.aten import Given
+from tl_attention.op.aten import Saved
 from tl_attention.op.attend import attend
 from tl_attention.op.backward import dense
 from tl_attention.op.batch import BATCHES
@@ -54,7 +54,7 @@ class Active:
     """Active runs PyTorch's flash attention on the kernels, which SDPA takes first where it may, until `remove`."""
 
     def __init__(self) -> None:
-        self._library: Library | None = implemented("CUDA")
+        self._library: Library | None = register_kernels("CUDA")
         self._enabled = backends.flash_sdp_enabled(), backends.cudnn_sdp_enabled()
         # SDPA's backends in the order in which it asks whether they take a call. To ask for the order before CUDA is
         # initialised would take memory on a GPU that the process may not use.
@@ -87,7 +87,7 @@ def _enable(flash: bool, cudnn: bool) -> None:
     backends.enable_cudnn_sdp(cudnn)
 
 
-def implemented(dispatch_key: str) -> Library:
+def register_kernels(dispatch_key: str) -> Library:
     """Registers the kernels for aten's flash attention under a key of torch's dispatcher, and returns the library.
 
     They stay registered for as long as the library lives. A function that this torch does not have is left out.
@@ -171,8 +171,8 @@ def sdpa_backward(*given: Any, scale: float | None = None) -> tuple[Tensor, ...]
     """
     *tensors, _cum_seq_q, _cum_seq_k, _max_q, _max_k, dropout_p, is_causal, _philox_seed, _philox_offset = given
     _refuse({"dropout_p": dropout_p})
-    found = dense(Given(*tensors), None, causal=is_causal, scale=scale, window_size=NO_WINDOW, layout="bhsd")
-    return found[:3]
+    gradients = dense(Saved(*tensors), None, causal=is_causal, scale=scale, window_size=NO_WINDOW, layout="bhsd")
+    return gradients[:3]
 
 
 REPLACED: dict[str, Callable[..., Any]] = {

@@ -47,10 +47,10 @@ class Sequences:
         else:
             k, v = _in_place(key), _in_place(value)
             options |= {"seqused_q": self.used[0], "seqused_k": self.used[1], "zero_unused": True}
-        found = attention_varlen(q, k, v, *self.cu_seqlens, *self.longest, **options)
+        output = attention_varlen(q, k, v, *self.cu_seqlens, *self.longest, **options)
         if self.rows is not None:
-            found = found.new_zeros((batch * seq_q, *found.shape[1:])).index_copy(0, self.rows, found)
-        return found.unflatten(0, (batch, seq_q))
+            output = output.new_zeros((batch * seq_q, *output.shape[1:])).index_copy(0, self.rows, output)
+        return output.unflatten(0, (batch, seq_q))
 
 
 def _chosen(x: Tensor, numbers: Tensor | None) -> Tensor:
@@ -156,7 +156,7 @@ class Packing:
 
     @property
     def lowest(self) -> int:
-        """Returns the lowest number that a row begins with."""
+        """Returns the lowest sequence number with which a row of the batch begins."""
         return self._numbers.read[1]
 
     @cached_property
@@ -237,7 +237,7 @@ class Note:
 
     @property
     def padded(self) -> Padding | None:
-        """Returns the padding if a token is padding."""
+        """Returns the Padding if at least one token is padding, else None."""
         return self.padding if self.padding and not self.padding.is_none else None
 
     def put(self, mask: Tensor) -> Tensor:

@@ -36,11 +36,11 @@ class BackwardRule(Conditions):
 class BackwardRules(RuleFile[BackwardRule]):
     """BackwardRules are the rules that choose the operator of gradients; the last serves every case."""
 
-    def number(self, case: Case) -> int:
+    def choose(self, case: Case) -> int:
         """Returns the index of the first rule whose conditions a case meets."""
-        found = self.find(case)
-        assert found is not None, "the last rule serves every case"
-        return found
+        number = self.find(case)
+        assert number is not None, "the last rule serves every case"
+        return number
 
 
 @functools.cache

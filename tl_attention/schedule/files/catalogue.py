@@ -44,8 +44,8 @@ def path_of(name: str) -> Path | None:
 
 def in_a_folder(last: str) -> Path | None:
     """Returns the path of the one schedule in folders whose name ends in this part; None for none, or several."""
-    found = [name for name in all_names() if _last(name) == last]
-    return path_of(found[0]) if len(found) == 1 else None
+    matches = [name for name in all_names() if _last(name) == last]
+    return path_of(matches[0]) if len(matches) == 1 else None
 
 
 def unknown(text: str, folder: Path = Path()) -> InputError:
@@ -53,16 +53,16 @@ def unknown(text: str, folder: Path = Path()) -> InputError:
 
     The file is one in `folder` that has this name but for its suffix. Without it the closest names are suggested.
     """
-    found = f"no schedule is named {text[:60]!r}"
+    message = f"no schedule is named {text[:60]!r}"
     if file := next(
         (f"{text}{suffix}" for suffix in SUFFIXES if text and os.path.isfile(folder / f"{text}{suffix}")), ""
     ):
-        return InputError(f"{found}: did you mean the file {printable(file)}?")
+        return InputError(f"{message}: did you mean the file {printable(file)}?")
     close = closest(text)
     if not close:
-        return InputError(f"{found}, expected a name that `tl-attention list` shows, a file NAME{SUFFIX} or a label")
+        return InputError(f"{message}, expected a name that `tl-attention list` shows, a file NAME{SUFFIX} or a label")
     every = " --all" if any("/" in name for name in close) else ""
-    return InputError(f"{found}: did you mean {' or '.join(close)}? `tl-attention list{every}` shows all")
+    return InputError(f"{message}: did you mean {' or '.join(close)}? `tl-attention list{every}` shows all")
 
 
 def closest(text: str) -> list[str]:

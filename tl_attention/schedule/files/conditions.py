@@ -62,7 +62,7 @@ class Case(NamedTuple):
 
     @property
     def kind(self) -> Case:
-        """Returns the kind of the case: the case that stands for all that differ from it in lengths and group alone."""
+        """Returns the case without its lengths and group, which stands for all cases that differ in these alone."""
         return self._replace(seq_q=1, seq_kv=1, group=1)
 
     @property
@@ -84,9 +84,9 @@ KEYS = ("head_dims", "dtypes", "masks", *LENGTH_KEYS, *FLAGS, "archs")
 
 
 def _numbers(text: object) -> range:
-    found = NUMBERS.fullmatch(text) if isinstance(text, str) else None
-    if found:
-        numbers = range(int(found[2] or found[3] or 1), int(found[1] or found[4] or LONGEST) + 1)
+    match = NUMBERS.fullmatch(text) if isinstance(text, str) else None
+    if match:
+        numbers = range(int(match[2] or match[3] or 1), int(match[1] or match[4] or LONGEST) + 1)
         if numbers and numbers[0] > 0:
             return numbers
     raise PydanticCustomError("numbers", "expected `up to N`, `from N` or `N to N`, of numbers from 1 on")
@@ -173,11 +173,11 @@ class RuleFile(Generic[Rules]):
         """
         facts = case._replace(seq_q=max(case.seq_q, 1), seq_kv=max(case.seq_kv, 1)).facts
         lengths = [(key, facts[key]) for key in self.rules[0].length_keys]
-        of_kind = ((number, self.rules[number]) for number in self.of_kind(case.kind))
+        of_kind = ((number, self.rules[number]) for number in self.by_kind(case.kind))
         return next((n for n, rule in of_kind if all(starmap(rule.holds, lengths)) and may(rule)), None)
 
     @functools.cached_property
-    def of_kind(self) -> Callable[[Case], list[int]]:
+    def by_kind(self) -> Callable[[Case], list[int]]:
         """Returns a function from a kind to the indexes of the rules that it meets, conditions on lengths left out."""
 
         def found(kind: Case) -> list[int]:

@@ -25,42 +25,42 @@ MOST_KEPT = 4096
 LEFT_OF_WINDOW: dict[MaskKind, MaskKind] = {"window": "full", "causal_window": "causal"}
 
 
-class Rule(Conditions):
+class DefaultRule(Conditions):
     """A rule names the schedule for calls that meet its conditions."""
 
     schedule: Line
 
-    def alike(self, other: Rule) -> bool:
+    def alike(self, other: DefaultRule) -> bool:
         """Says whether the schedules of both rules compute a row alike, of as many keys as both rules are for."""
         return _alike(self.schedule, other.schedule, min(self.seq_kv[-1], other.seq_kv[-1]))
 
 
-class Defaults(RuleFile[Rule]):
+class Defaults(RuleFile[DefaultRule]):
     """Defaults are the rules that choose the schedule of a call that names none."""
 
-    def number(self, case: Case, invariant: bool = False) -> int:
+    def choose(self, case: Case, invariant: bool = False) -> int:
         """Returns the index of the first rule whose conditions a case meets. Raises InputError where it meets none.
 
         An `invariant` case passes over rules whose schedule computes rows otherwise than that of any length does. Every
         case on Hopper has a rule.
         """
-        wanted = self.of_any_length(case) if invariant else None
-        found = self.find(case, lambda rule: wanted is None or rule.alike(wanted))
-        if found is None:
+        wanted = self.rule_for_any_length(case) if invariant else None
+        number = self.find(case, lambda rule: wanted is None or rule.alike(wanted))
+        if number is None:
             served = dict.fromkeys(rule.served for rule in self.rules if case.arch in rule.archs)
             expected = "; or ".join([*served, "a schedule by its name"])
             raise InputError(f"attention: no default schedule serves {case}, expected {expected}")
-        return found
+        return number
 
-    def of_any_length(self, case: Case) -> Rule | None:
+    def rule_for_any_length(self, case: Case) -> DefaultRule | None:
         """Returns the first rule that serves the case and asks for no lengths; None if there is none."""
-        of_kind = (self.rules[number] for number in self.of_kind(case.kind))
+        of_kind = (self.rules[number] for number in self.by_kind(case.kind))
         return next((rule for rule in of_kind if rule.model_fields_set.isdisjoint(LENGTH_KEYS)), None)
 
-    def told_apart(self, case: Case) -> tuple[list[int], list[int]]:
+    def length_edges(self, case: Case) -> tuple[list[int], list[int]]:
         """Returns, sorted, (numbers of queries, numbers of keys) between which no rule distinguishes such cases."""
         # Where none serves the kind, a refusal still names lengths of some rule.
-        return told_apart([self.rules[number] for number in self.of_kind(case.kind)] or self.rules, case.group)
+        return edges_of_lengths([self.rules[number] for number in self.by_kind(case.kind)] or self.rules, case.group)
 
     def same_bits(self, case: Case) -> bool:
         """Says whether a case's rows have the same bits at all lengths anyhow, but those whose keys may be in parts.
@@ -73,17 +73,17 @@ class Defaults(RuleFile[Rule]):
         return all(self._alike_at_all_lengths(case._replace(mask=mask)) for mask in masks)
 
     def _alike_at_all_lengths(self, case: Case) -> bool:
-        wanted = self.of_any_length(case)
-        lengths = itertools.product(*self.told_apart(case))
-        numbers = {self.number(case._replace(seq_q=q, seq_kv=kv)) for q, kv in lengths}
-        found = (self.rules[number] for number in numbers)
-        return wanted is not None and all(rule.alike(wanted) for rule in found if not _has_parts(rule.schedule))
+        wanted = self.rule_for_any_length(case)
+        lengths = itertools.product(*self.length_edges(case))
+        numbers = {self.choose(case._replace(seq_q=q, seq_kv=kv)) for q, kv in lengths}
+        rules = (self.rules[number] for number in numbers)
+        return wanted is not None and all(rule.alike(wanted) for rule in rules if not _has_parts(rule.schedule))
 
 
 @functools.cache
 def _alike(schedule: str, other: str, most_keys: int) -> bool:
-    own, others = (resolve(name).schedule.arithmetic(most_keys) for name in (schedule, other))
-    return own == others
+    first, others = (resolve(name).schedule.arithmetic(most_keys) for name in (schedule, other))
+    return first == others
 
 
 @functools.cache
@@ -99,11 +99,11 @@ def _same_bits(case: Case) -> bool:
 
 
 def _alike_at_any_length(case: Case, other: Case) -> bool:
-    own, others = (defaults().of_any_length(of) for of in (case, other))
-    return own is not None and others is not None and own.alike(others)
+    first, others = (defaults().rule_for_any_length(of) for of in (case, other))
+    return first is not None and others is not None and first.alike(others)
 
 
-def computed(
+def computed_problem(
     shape: AttentionShape, arch: str, invariant: bool | None, by_rules: bool = True
 ) -> tuple[AttentionShape, bool]:
     """Returns (the problem that a kernel computes for a call, whether the kernel is an invariant one).
@@ -135,8 +135,8 @@ def default_schedule(shape: AttentionShape, arch: str = HOPPER.arch, invariant: 
 
     An `invariant` one computes rows as that for any length does. Raises InputError where they choose none.
     """
-    found = defaults()
-    return found.rules[found.number(Case.of(shape, arch), invariant)].schedule
+    rules = defaults()
+    return rules.rules[rules.choose(Case.of(shape, arch), invariant)].schedule
 
 
 def default_schedules(shape: AttentionShape, arch: str = HOPPER.arch, invariant: bool = False) -> list[str]:
@@ -145,14 +145,14 @@ def default_schedules(shape: AttentionShape, arch: str = HOPPER.arch, invariant:
     Each comes once, and the schedule of the shortest lengths comes first. Raises InputError where a card has none
     for some length.
     """
-    found, case = defaults(), Case.of(shape, arch)
+    rules, case = defaults(), Case.of(shape, arch)
     # Each range of lengths that no rule tells apart is tried at its fewest rows and its most keys: where a mask hides
     # later keys, there are only so many rows that see one.
-    rows, first_keys = found.told_apart(case)
+    rows, first_keys = rules.length_edges(case)
     keys = [*(edge - 1 for edge in first_keys[1:]), LONGEST]
     lengths = [(q, kv) for q in rows for kv in keys if shape.mask.right is None or q <= kv + shape.mask.right]
-    numbers = (found.number(case._replace(seq_q=q, seq_kv=kv), invariant) for q, kv in lengths)
-    return list(dict.fromkeys(found.rules[number].schedule for number in numbers))
+    numbers = (rules.choose(case._replace(seq_q=q, seq_kv=kv), invariant) for q, kv in lengths)
+    return list(dict.fromkeys(rules.rules[number].schedule for number in numbers))
 
 
 @functools.cache
@@ -166,10 +166,10 @@ def defaults() -> Defaults:
 
 def read(path: Path) -> Defaults:
     """Reads a YAML file of default rules as Defaults. Raises InputError with `file:line: key: message`."""
-    return Defaults(*conditions.read(path, Rule))
+    return Defaults(*conditions.read(path, DefaultRule))
 
 
-def told_apart(rules: Sequence[Rule], group: int) -> tuple[list[int], list[int]]:
+def edges_of_lengths(rules: Sequence[DefaultRule], group: int) -> tuple[list[int], list[int]]:
     """Returns, sorted, (numbers of queries, numbers of keys) between which no rule distinguishes calls of a group."""
     rows = (ceildiv(edge, group) for edge in edges(rules, "rows"))
     return sorted({*edges(rules, "seq_q"), *rows}), edges(rules, "seq_kv")
@@ -177,7 +177,7 @@ def told_apart(rules: Sequence[Rule], group: int) -> tuple[list[int], list[int]]
 
 @functools.cache
 def _of_all_rules(group: int) -> tuple[list[int], list[int]]:
-    return told_apart(defaults().rules, group)
+    return edges_of_lengths(defaults().rules, group)
 
 
 def class_of_lengths(seq_q: int, seq_kv: int, group: int) -> tuple[int, int]:
@@ -186,11 +186,11 @@ def class_of_lengths(seq_q: int, seq_kv: int, group: int) -> tuple[int, int]:
     return bisect_right(queries, seq_q), bisect_right(keys, seq_kv)
 
 
-def edges(rules: Sequence[Rule], key: str) -> list[int]:
+def edges(rules: Sequence[DefaultRule], key: str) -> list[int]:
     """Returns, sorted, 1 and all numbers that begin a rule's range for `key` or follow the last number of one.
 
     No rule tells two values of the key apart that lie between two neighbours of these.
     """
     ranges = [getattr(rule, key) for rule in rules]
-    found = {1, *(edge for numbers in ranges for edge in (numbers.start, numbers.stop))}
-    return sorted(edge for edge in found if edge <= LONGEST)
+    starts = {1, *(edge for numbers in ranges for edge in (numbers.start, numbers.stop))}
+    return sorted(edge for edge in starts if edge <= LONGEST)

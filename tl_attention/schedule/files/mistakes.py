@@ -15,7 +15,7 @@ from tl_attention.errors import InputError, printable
 from tl_attention.schedule.dialect import Check
 from tl_attention.schedule.files.yaml_text import YamlFile
 from tl_attention.schedule.key_errors import RuleBroken, key_and_message
-from tl_attention.schedule.key_words import KeyPath, listed
+from tl_attention.schedule.key_words import KeyPath, joined_by_and
 from tl_attention.schedule.keys import Keys
 from tl_attention.schedule.rules import KEYS_OF_ORDER, ORDER_GIVEN, rules_of
 
@@ -24,7 +24,7 @@ BASES = {"pipelined": "seed", "mma_sync": "mma_sync", "inferred": "inferred"}
 SIZES = ("block_M", "block_N", "threads", "num_stages")
 MOST_TOLD = 20
 # A line of the outermost file, and what is wrong there.
-Told = tuple[int, str]
+Mistake = tuple[int, str]
 
 
 def all_mistakes(files: Sequence[YamlFile], fields: dict[str, Any], model: type[Keys]) -> InputError:
@@ -33,15 +33,15 @@ def all_mistakes(files: Sequence[YamlFile], fields: dict[str, Any], model: type[
     The other files are its bases, and `fields` are the merged keys of all. A last line counts further mistakes.
     """
     file = files[0]
-    told = [(fault.line, f"{file.path}:{fault.line}: {fault.message}") for fault in file.faults]
-    told += _mistakes(files, fields, model, {fault.key for fault in file.faults})
-    lines = [printable(text) for _, text in sorted(told, key=lambda entry: entry[0])]
+    mistakes = [(fault.line, f"{file.path}:{fault.line}: {fault.message}") for fault in file.faults]
+    mistakes += _mistakes(files, fields, model, {fault.key for fault in file.faults})
+    lines = [printable(text) for _, text in sorted(mistakes, key=lambda entry: entry[0])]
     if len(lines) > MOST_TOLD:
         lines[MOST_TOLD:] = [f"{file.path}: {len(lines) - MOST_TOLD} more mistakes"]
     return InputError(*lines)
 
 
-def blamed(files: Sequence[YamlFile], key: KeyPath, message: str, kind: str = "", at: KeyPath = ("base",)) -> Told:
+def blamed(files: Sequence[YamlFile], key: KeyPath, message: str, kind: str = "", at: KeyPath = ("base",)) -> Mistake:
     """Returns (line number in files[0] to blame for a key, the message with file, line, kind and key in front).
 
     The message is `file:line: kind: key: message`.
@@ -53,9 +53,9 @@ def blamed(files: Sequence[YamlFile], key: KeyPath, message: str, kind: str = ""
     file = files[0]
     if not key:
         return 0, f"{file.path}: {kind}{message}"
-    index = max(range(len(files)), key=lambda i: files[i].has(key))
+    index = max(range(len(files)), key=lambda i: files[i].depth_of(key))
     if index == 0 or file.gives(key):
-        at = key if file.has(key) else at
+        at = key if file.depth_of(key) else at
         return file.line(at), file.placed(key, message, kind, at)
     where = f"from base {files[index - 1].fields['base']}, line {files[index].line(key)}"
     return file.line(at), f"{file.placed(key, message, kind, at)} ({where})"
@@ -63,7 +63,7 @@ def blamed(files: Sequence[YamlFile], key: KeyPath, message: str, kind: str = ""
 
 def _mistakes(
     files: Sequence[YamlFile], fields: Mapping[str, Any], model: type[Keys], faulty: set[KeyPath]
-) -> Iterator[Told]:
+) -> Iterator[Mistake]:
     """Yields (line, message) of each mistake that the model finds in the fields, but of none at the `faulty` keys."""
     try:
         model(**fields)
@@ -77,19 +77,19 @@ def _mistakes(
     # A list without the entries that are wrong is too short as well.
     above = {place[:depth] for place in places for depth in range(len(place))}
     details = [detail for detail in details if detail["loc"] not in above]
-    told = [key_and_message(detail, model) for detail in details if not _is_touched(detail["loc"], faulty)]
+    worded = [key_and_message(detail, model) for detail in details if not _is_touched(detail["loc"], faulty)]
     # A mistyped key is also a missing one: the name that the file has is the one to tell.
-    guessed = {message.partition("did you mean ")[2].partition("?")[0] for _, message in told}
+    guessed = {message.partition("did you mean ")[2].partition("?")[0] for _, message in worded}
     needed = [*SIZES, *(KEYS_OF_ORDER if fields.get("lowering") != "inferred" else ())]
     has_base = len(files) > 1
     absent = {(key,) for key in needed if key not in fields and not (has_base and files[0].gives((key,)))}
-    yield from (blamed(files, key, message) for key, message in told if key not in absent)
+    yield from (blamed(files, key, message) for key, message in worded if key not in absent)
     missing = [key for key in needed if (key,) in absent - faulty and key not in guessed and "base" not in guessed]
     if missing:
         base = BASES.get(str(fields.get("lowering")), "best")
         ways = "give" if has_base else f"add `base: {base}`, or give"
         what = f"the key is missing: {ways} it" if len(missing) == 1 else ""
-        message = f"{missing[0]}: {what}" if what else f"{listed(missing)} are missing: {ways} them"
+        message = f"{missing[0]}: {what}" if what else f"{joined_by_and(missing)} are missing: {ways} them"
         yield files[0].line(()), files[0].placed((), message)
     if is_rule and not absent and not faulty:
         yield from _broken_rules(
@@ -97,19 +97,19 @@ def _mistakes(
         )
 
 
-def _broken_rules(files: Sequence[YamlFile], keys: Keys) -> Iterator[Told]:
+def _broken_rules(files: Sequence[YamlFile], keys: Keys) -> Iterator[Mistake]:
     """Yields (line, message) of each rule that the keys break, unless an earlier broken rule blames the same key."""
-    told: set[KeyPath] = set()
+    blamed_keys: set[KeyPath] = set()
     for rule in rules_of(keys.dialect):
         try:
             rule(keys)
         except RuleBroken as broken:
-            if not any(_is_touched(key, told) for key in (broken.key, *broken.others)):
-                told.add(_of_file(broken.key))
+            if not any(_is_touched(key, blamed_keys) for key in (broken.key, *broken.others)):
+                blamed_keys.add(_of_file(broken.key))
                 yield _of_rule(files, rule, broken)
 
 
-def _of_rule(files: Sequence[YamlFile], rule: Check, broken: RuleBroken) -> Told:
+def _of_rule(files: Sequence[YamlFile], rule: Check, broken: RuleBroken) -> Mistake:
     """Returns (line, message) of a broken rule, at its key or, if a base gives that, at another key of the rule."""
     file, *bases = files
     message = str(broken)

@@ -71,10 +71,10 @@ def expand(text: str) -> list[str]:
     # No text, which an unset variable of a shell gives, is not the catalogue's top.
     if text and catalogue.path_of(text) is None:
         if os.path.isdir(text):
-            found = sorted(str(path) for path in Path(text).glob(f"*{SUFFIX}"))
-            if not found:
+            files = sorted(str(path) for path in Path(text).glob(f"*{SUFFIX}"))
+            if not files:
                 raise InputError(f"{text}: a folder without schedules, expected files *{SUFFIX} in it")
-            return found
+            return files
         if under := catalogue.names(text.strip("/")):
             return under
     return [text]

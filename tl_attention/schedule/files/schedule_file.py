@@ -123,19 +123,17 @@ class Named:
         """Returns an InputError with file and line of the first of the keys in the outermost file with any of them."""
         if not self.sources:
             return InputError(f"{self.text}: refused: {message}")
-        written = (path for source in self.sources for path in (key, *others) if source.has(path) == len(path))
+        written = (path for source in self.sources for path in (key, *others) if source.depth_of(path) == len(path))
         found = next(written, key) if key else key
         return InputError(blamed(self.sources, found, message + self._unmeant(found), "refused: ")[1])
 
     def _unmeant(self, key: KeyPath) -> str:
         """Returns a hint that the base is meant for other head sizes; "" if the file gives the key or head sizes."""
-        own, *bases = self.sources
+        outermost, *bases = self.sources
         meant = next((base.fields["head_dims"] for base in bases if "head_dims" in base.fields), None)
-        if own.gives(key) or own.gives(("head_dims",)) or not meant:
+        if outermost.gives(key) or outermost.gives(("head_dims",)) or not meant:
             return ""
-        return (
-            f"; base {own.fields['base']} is meant for other head sizes, write `{line_of(('head_dims',), meant)}` too"
-        )
+        return f"; base {outermost.fields['base']} is meant for other head sizes, write `{line_of(('head_dims',), meant)}` too"
 
 
 def load(path: str | Path) -> Schedule:
@@ -149,8 +147,8 @@ def load_file(path: str | Path) -> Named:
     Raises InputError with `file:line: key: message` for each mistake.
     """
     sources = _with_bases(yaml_text.read_faulty(Path(path)))
-    own = {key: value for key, value in sources[0].fields.items() if key in FILE_KEYS and value is not None}
-    fields = _merged(sources) | own
+    about = {key: value for key, value in sources[0].fields.items() if key in FILE_KEYS and value is not None}
+    fields = _merged(sources) | about
     if sources[0].faults:
         raise all_mistakes(sources, fields, ScheduleKeys)
     try:
@@ -203,13 +201,13 @@ def _base_path(file: YamlFile, where: str) -> Path:
 
 def _merged(sources: tuple[YamlFile, ...]) -> dict[str, Any]:
     """Returns the keys of the last base, changed by each file before it, without keys about a file like `summary`."""
-    found = [{k: v for k, v in source.fields.items() if k not in FILE_KEYS} for source in sources]
-    return functools.reduce(lambda base, own: _merge(base, own, Schedule), reversed(found), {})
+    keys = [{k: v for k, v in source.fields.items() if k not in FILE_KEYS} for source in sources]
+    return functools.reduce(lambda base, own: _merge(base, own, Schedule), reversed(keys), {})
 
 
-def _merge(base: dict[str, Any], own: dict[str, Any], model: type[BaseModel]) -> dict[str, Any]:
+def _merge(base: dict[str, Any], changes: dict[str, Any], model: type[BaseModel]) -> dict[str, Any]:
     merged = dict(base)
-    for key, value in own.items():
+    for key, value in changes.items():
         field = model.model_fields.get(key)
         if value is None and field is not None and not field.is_required():
             merged.pop(key, None)

@@ -81,9 +81,9 @@ class YamlFile:
 
         That is the first line with a key if the file has none of these.
         """
-        return self.lines[key[: self.has(key)]]
+        return self.lines[key[: self.depth_of(key)]]
 
-    def has(self, key: KeyPath) -> int:
+    def depth_of(self, key: KeyPath) -> int:
         """Returns how many parts of a key's path, from the first on, the file has; 0 if it lacks the first."""
         return next(depth for depth in range(len(key), -1, -1) if key[:depth] in self.lines)
 
@@ -92,7 +92,7 @@ class YamlFile:
 
         A null returns what is above the key, and so the key, to the default.
         """
-        depth = self.has(key)
+        depth = self.depth_of(key)
         value: Any = self.fields
         for part in key[:depth]:
             value = value.get(part) if isinstance(value, dict) else True
@@ -293,12 +293,12 @@ def _not_yaml(error: yaml.MarkedYAMLError, text: str) -> tuple[int, str]:
 def _no_colon(line: str) -> str:
     """Returns words for what a line lacks to be a key with a value, such as the colon or the space behind it."""
     text = re.split(r"\s#", line)[0].strip().removeprefix("- ").strip()
-    if found := re.fullmatch(r"([\w.]+):(\S.*)", text):
-        return f"no space behind the colon of {short(found[1])}, expected `{short(f'{found[1]}: {found[2]}')}`"
-    if found := re.fullmatch(r"([\w.]+) *= *(.*)", text):
-        return f"`=` behind {short(found[1])}, expected a colon and a space, `{short(f'{found[1]}: {found[2]}')}`"
-    if found := re.fullmatch(r"([\w.]+)\s+(\S.*)", text):
-        return f"no colon behind {short(found[1])}, expected `{short(f'{found[1]}: {found[2]}')}`"
+    if match := re.fullmatch(r"([\w.]+):(\S.*)", text):
+        return f"no space behind the colon of {short(match[1])}, expected `{short(f'{match[1]}: {match[2]}')}`"
+    if match := re.fullmatch(r"([\w.]+) *= *(.*)", text):
+        return f"`=` behind {short(match[1])}, expected a colon and a space, `{short(f'{match[1]}: {match[2]}')}`"
+    if match := re.fullmatch(r"([\w.]+)\s+(\S.*)", text):
+        return f"no colon behind {short(match[1])}, expected `{short(f'{match[1]}: {match[2]}')}`"
     if re.fullmatch(r"[\w.]+", text):
         return f"no colon behind {short(text)}, expected `{short(text)}:`"
     return "expected `key: value`, a colon and a space"

@@ -83,7 +83,7 @@ class Table:
 
     @cached_property
     def rings(self) -> dict[str, str]:
-        """Returns the load that fills each ring, by the name of the ring's buffer.
+        """Returns a dict from the name of each ring's buffer to the load that fills it.
 
         Every other buffer has one version.
         """
