@@ -220,7 +220,7 @@ def kv_head(head, c):
 
 
 def query_of(row, c):
-    """Returns the number of a warpgroup's row among those of its head, whose rows lie behind each other."""
+    """Returns the number of a warpgroup's row among the rows of the same head in its tile."""
     return row if c.tile_heads == 1 else row % c.box
 
 
