@@ -160,7 +160,7 @@ class Proof(ABC):
     # --- for the runs ------------------------------------------------------------------------------------------
 
     def reading(self, tensors: Mapping[str, Tensor]) -> Reading:
-        """Returns the tiles, products and boxes by which a run with these tensors is read as events."""
+        """Returns how a run with these tensors is read as events: its tiles, its products and its TMA boxes."""
         boxes = {descriptor.name: descriptor.box[0] for descriptor in self.plan.descriptors}
         variant = self.code.variant
         heads, split = (variant.tile_heads, variant.box), variant.parts and variant.packed

@@ -50,7 +50,7 @@ class Batch:
         """Does nothing: a batch has no offsets that could be wrong."""
 
     def canonical(self, tensor: Any) -> Any:
-        """Returns a tensor of the layout as (batch, heads, rows, columns), or such a one in the layout."""
+        """Returns a tensor in layout bshd with heads before rows, or the other way round; in layout bhsd itself."""
         return as_bhsd(tensor, self.layout) if isinstance(tensor, Tensor) and tensor.dim() == 4 else tensor
 
     def sizes_of_lse(self, q: Tensor) -> tuple[int, ...]:

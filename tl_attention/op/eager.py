@@ -72,7 +72,7 @@ class GradientPlan:
         return not is_plain() or self.plan.serves(call)
 
     def run(self, call: Call, scale: float) -> Result:
-        """Computes the output of a call."""
+        """Computes the output of a call that will be differentiated, and keeps what its backward needs."""
         if not is_plain():
             return call_operator(call)
         output: Tensor = Node.apply(self.plan, call, scale, *call[:3], call.values[SINKS], *call.where.offsets)

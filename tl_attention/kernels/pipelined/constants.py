@@ -24,7 +24,10 @@ class PipelinedConstants(Constants):
 
 
 def constants(planned: Planned, variant: Variant, device_code: Sequence[DeviceCode]) -> PipelinedConstants:
-    """Returns the constants of a pipelined kernel; without a Program, T.Pipelined gets num_stages alone."""
+    """Returns what is fixed when a kernel is traced: tile, dtype, options, and the keywords of T.Pipelined.
+
+    Without a Program these are num_stages alone.
+    """
     schedule, program = planned.schedule, planned.program
     return PipelinedConstants(
         **variant_values(variant, device_code),
