@@ -114,7 +114,7 @@ class Batch:
 @pytest.fixture
 def batches(monkeypatch, on_cpu, flash_on_cpu) -> list[Batch]:
     monkeypatch.setattr(Batch, "made", [], raising=False)
-    monkeypatch.setattr(backward, "Batch", Batch)
+    monkeypatch.setattr(backward, "TimedBatch", Batch)
     monkeypatch.setattr(backward, "error_of", lambda *of: 0.5)
     # A CPU has no cuDNN.
     monkeypatch.setitem(peers.SDPA, "cudnn", SDPBackend.MATH)

@@ -63,7 +63,7 @@ def generated(monkeypatch):
     def of(name: str) -> None:
         code = golden.code(name)
         for what, instead in {
-            "in_force": nullcontext,
+            "use_nvcc": nullcontext,
             "check_host_compiler": lambda: None,
             "lowered": lambda program, *of: (None, code.source, code.host_plan),
             "_linked": lambda module: b"a library",

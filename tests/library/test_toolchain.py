@@ -125,7 +125,7 @@ def test_tilelang_can_be_imported_where_its_cache_cannot_be_written(tmp_path) ->
     place = str(tmp_path / "a file/cache")
     script = (
         "import os; from tl_attention.compiler import toolchain\n"
-        "with toolchain.in_force(): import tilelang\n"
+        "with toolchain.use_nvcc(): import tilelang\n"
         "print(os.environ['TILELANG_CACHE_DIR'], toolchain.cache_folder(), sep='\\n')"
     )
     done = subprocess.run(

@@ -95,7 +95,7 @@ def without_marks(code: GeneratedCode) -> GeneratedCode:
 def lowered(program: Any, arch: str, pass_configs: dict[str, Any], compiles: bool = True) -> tuple[Any, str, str]:
     """Returns what TileLang makes of a prim_func for an arch: (module to link, CUDA, the host's plan as JSON).
 
-    The module has machine code if it `compiles`; then the caller holds the compiler `in_force`. Raises InputError where
+    The module has machine code if it `compiles`; then the caller holds the compiler in force. Raises InputError where
     the host's IR cannot be read.
     """
     from tilelang import tvm
