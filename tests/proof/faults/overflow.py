@@ -1,32 +1,25 @@
 """These faults compute with 32 bits what needs 64, at some sizes within the bounds."""
 
-from faults.table import Row, edit
+from faults.table import rows, small
 
 OTHERS = "see an output's address of 32 bits"
-CAST = (r"\(int64_t\)", "")
+LEAVES = r"line \d+: .* does not fit 32 bits, where"
 ROWS = [
-    Row("an output's address of 32 bits",
-        edit("best", r"line \d+: .* does not fit 32 bits, where", *CAST * 9,
-            within="tl_attention_store<"),
-        edit("seed", r"line \d+: .* does not fit 32 bits, where", *CAST * 14, within="tl::cp_async_gs", which="each"),
-        edit("mma_sync_small", r"line \d+: .* does not fit 32 bits, where", *CAST * 14, within="tl_attention_store<",
-            which="each")),
-    Row("a product of 32 bits in an output's address",
-        edit("best", r"line \d+: .* does not fit 32 bits, where", *CAST * 3,
-            within="tl_attention_store<"), OTHERS),
-    Row("an LSE's address of 32 bits beside strides",
-        edit("best, asked", r"line \d+: .* does not fit 32 bits, where", *CAST * 3,
-            within="tl_attention_store_lse"), OTHERS),
-    Row("an LSE's address of 32 bits in packed sequences",
-        edit("output_tma, packed", r"line \d+: .* does not fit 32 bits, where", *CAST * 2,
-            within=r"LSE\[|.*&\(LSE\["), OTHERS),
-    Row("a product of 64 bits in a variable of 32",
-        edit("best, asked", r"line \d+: .* does not fit 32 bits, where",
-            r"int bz_3 = (\w+);", r"int bz_3 = (\1 * Output_batch_stride);"), OTHERS),
-    Row("a row's number of 32 bits that counts elements",
-        edit("best", r"line \d+: .* does not fit 32 bits, where",
-            r"\(\(int64_t\)first_row_3\) \* \(int64_t\)128", "(int64_t)(first_row_3 * 128)"), OTHERS),
-    Row("a variable of 32 bits that counts elements",
-        edit("best", r"line \d+: .* does not fit 32 bits, where",
-            r"(first_row_3 = .*);", r"\1;\n    int elements = first_row_3 * 128;"), OTHERS),
+    small("an output's address of 32 bits", (LEAVES, "every store.place: (int64_t) ->"),
+        (LEAVES, "each copy.source: (int64_t) ->"), (LEAVES, "every store.place: (int64_t) ->")),
+    *rows("best", OTHERS,
+        ("a product of 32 bits in an output's address", LEAVES,
+            "store: (((int64_t)bz) * ((int64_t)seq_q)) * ((int64_t)heads) -> ((bz) * (seq_q)) * (heads)"),
+        ("a row's number of 32 bits that counts elements", LEAVES,
+            "store: ((int64_t)first_row) * (int64_t)128 -> (int64_t)(first_row * 128)"),
+        ("a variable of 32 bits that counts elements", LEAVES,
+            "consumers int first_row = -> $\nint elements = first_row * 128;")),
+    *rows("best, asked", OTHERS,
+        ("an LSE's address of 32 bits beside strides", LEAVES,
+            "store_lse: (((int64_t)bz) * ((int64_t)seq_q)) * ((int64_t)heads) -> ((bz) * (seq_q)) * (heads)"),
+        ("a product of 64 bits in a variable of 32", LEAVES,
+            "consumers int bz = -> ($ * Output_batch_stride)")),
+    *rows("output_tma, packed", OTHERS,
+        ("an LSE's address of 32 bits in packed sequences", LEAVES,
+            "store_lse: ((int64_t)head) * ((int64_t)seq_q) -> (head) * (seq_q)")),
 ]  # fmt: skip
