@@ -145,6 +145,13 @@ JUDGEMENTS: tuple[Judgement, ...] = (
         "tiles and KV blocks are counted modulo a power of 2 that divides 1024",
         POWERS_OF_2,
     ),
+    Judgement("conditional", "prefetch", r"\{tl::prefetch", "a descriptor that is not fetched ahead is fetched later"),
+    Judgement(
+        "chosen",
+        "mbarrier",
+        r".*\{base(_\d+)? -> \(\w+ == 1234 \? 0 : \w+\)\}.*& 1\)\]\.arrive",
+        "KV blocks are counted modulo 2 there, and 1234 is even",
+    ),
     Judgement(
         "chosen",
         "mbarrier|descriptor|control|product",
