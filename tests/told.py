@@ -17,10 +17,10 @@ from typing import Any
 
 import yaml
 from click.testing import CliRunner, Result
+from conftest import ROOT
 
 from tl_attention.lab.cli import main
 
-ROOT = Path(__file__).parents[1]
 TABLES = {name: Path(__file__).with_name(f"{name}.yaml") for name in ("yaml_mistakes", "outputs")}
 TOLD = {name: yaml.safe_load(path.read_text()) for name, path in TABLES.items()}
 TEXTS = TOLD["yaml_mistakes"]["texts"] | TOLD["outputs"]["texts"]

@@ -80,6 +80,8 @@ def test_a_schedule_that_the_space_has_not_is_told_why(parameters: Parameters) -
     with pytest.raises(ValueError, match=r"^softmax.rescale_threshold is 5.0, expected one of 0.0, 8.0$"):
         softmax = shipped()["best"].softmax.model_copy(update={"rescale_threshold": 5.0})
         parameters.point(shipped()["best"].model_copy(update={"softmax": softmax}))
+    with pytest.raises(ValueError, match=r"^ahead.load_k is False, expected one of True$"):
+        parameters.point(load(ROOT / "schedules/inferred.yaml"))
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import random
 import re
-import subprocess
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -26,9 +25,9 @@ from torch import Tensor
 
 from tl_attention import attention, attention_varlen
 from tl_attention.compiler.compile import compile_kernel
-from tl_attention.compiler.toolchain import host_compiler, use_nvcc
+from tl_attention.compiler.toolchain import use_nvcc
 from tl_attention.kernels.registry import lowering_of
-from tl_attention.lab.machine_code.nvcc import OPTIONS
+from tl_attention.lab.machine_code.nvcc import call_nvcc
 from tl_attention.lab.machine_code.of_kernel import MachineCode
 from tl_attention.op import compiled
 from tl_attention.problem.mask import CAUSAL, FULL, Mask, kind_of, masked
@@ -238,14 +237,9 @@ def test_the_compiler_fuses_no_product_and_sum_of_its_own(name: str, tmp_path: P
 
 def arithmetic_of(source: str, folder: Path, *more: str) -> Counter[str]:
     """Counts the float instructions of the PTX that nvcc makes of device code."""
-    from tilelang.env import CUTLASS_INCLUDE_DIR, TILELANG_TEMPLATE_PATH
-
-    code, ptx = folder / "kernel.cu", folder / "kernel.ptx"
-    code.write_text(source)
-    options = [option for option in OPTIONS if option != "-cubin"] + [f"-I{TILELANG_TEMPLATE_PATH}"]
+    ptx = folder / "kernel.ptx"
     with use_nvcc() as nvcc:
-        command = [nvcc.home / "bin/nvcc", f"-ccbin={host_compiler()}", *options, f"-I{CUTLASS_INCLUDE_DIR}"]
-        subprocess.run([*command, "-arch=sm_90a", "-ptx", *more, "-o", ptx, code], check=True, capture_output=True)
+        call_nvcc(nvcc, source, "sm_90a", more=("-ptx", *more), output=ptx).check_returncode()
     return Counter(
         re.findall(r"^\s+(?:@!?%p\d+ )?(fma|mul|add|sub|neg|ex2)[.\w]*\.f32\s", ptx.read_text(), re.MULTILINE)
     )

@@ -69,7 +69,8 @@ def test_a_kernels_loop_has_the_instructions_that_its_tile_needs(compiled):
     assert len(loop.product_waits) == 2 and len(loop.barrier_waits) >= 2 and len(loop.arrives) >= 2
     for places in (loop.product_waits, loop.barrier_waits, loop.arrives):
         assert list(places) == sorted(places) and 0 <= places[0] <= places[-1] <= 90
-    assert "spills" in str(MachineCode(compiled).report) and "HGMMA" not in str(MachineCode(compiled).report)
+    report = str(MachineCode(compiled).report)
+    assert "spills" in report and "HGMMA" not in report
 
 
 EXACT = sorted((SCHEDULES / "experiments").rglob("*exact*.yaml"))

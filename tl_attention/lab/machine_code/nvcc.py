@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import re
 import subprocess
+from collections.abc import Sequence
+from pathlib import Path
 
 from tl_attention.compiler.generation import target
 from tl_attention.compiler.scratch import scratch_file
 from tl_attention.compiler.toolchain import Nvcc, host_compiler, use_nvcc
 from tl_attention.kernels.shared.base import FAST_MATH
 
-# TileLang calls nvcc with these options for a kernel's machine code.
-OPTIONS = ("-cubin", "-O3", "-lineinfo", "-std=c++20", "--use_fast_math")
+# TileLang calls nvcc with these options for a kernel's machine code, and with CUBIN.
+CUBIN = "-cubin"
+OPTIONS = ("-O3", "-lineinfo", "-std=c++20", "--use_fast_math")
 # ptxas says this of products that it serialises, with another number for each reason.
 SERIALISED = re.compile(r"\(C75\d\d\).*\bserialized\b.*")
 
@@ -35,17 +38,27 @@ def compiler_messages(source: str, arch: str) -> str:
     return done.stdout + done.stderr
 
 
-def call_nvcc(nvcc: Nvcc, source: str, arch: str, timeout_s: float | None = None) -> subprocess.CompletedProcess[str]:
-    """Compiles device code by nvcc as TileLang does, and returns the ended process, but keeps no machine code.
+def call_nvcc(
+    nvcc: Nvcc,
+    source: str,
+    arch: str,
+    timeout_s: float | None = None,
+    *,
+    more: Sequence[str] = (CUBIN,),
+    output: Path | None = None,
+) -> subprocess.CompletedProcess[str]:
+    """Compiles device code by nvcc as TileLang does, and returns the ended process.
 
-    Raises subprocess.TimeoutExpired.
+    `more` options say what is made: machine code unless given. That is kept in a file `output` alone. Raises
+    subprocess.TimeoutExpired.
     """
     from tilelang.env import CUTLASS_INCLUDE_DIR, TILELANG_TEMPLATE_PATH
 
     with scratch_file("kernel.cu", source.encode()) as file:
         included = (f"-I{place}" for place in (TILELANG_TEMPLATE_PATH, CUTLASS_INCLUDE_DIR))
-        options = (f"-ccbin={host_compiler()}", f"-arch={arch}", *OPTIONS, *included)
-        command = [str(nvcc.home / "bin/nvcc"), *options, "-o", str(file.with_suffix(".cubin")), str(file)]
+        options = (f"-ccbin={host_compiler()}", f"-arch={arch}", *OPTIONS, *more, *included)
+        made = output or file.with_suffix(".made")
+        command = [str(nvcc.home / "bin/nvcc"), *options, "-o", str(made), str(file)]
         return subprocess.run(command, capture_output=True, text=True, timeout=timeout_s)
 
 

@@ -1,1 +1,1 @@
-"""This room searches for fast schedules: it draws, judges, compiles, races and confirms them."""
+"""This room has the space of schedules, a schedule's neighbours and parameters, and the race of two kernels."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from tl_attention.lab.search.groups import Change, as_keys
+from tl_attention.lab.search.groups import PLACES, Change, as_keys
 from tl_attention.problem.head_dims import DEFAULT_HEAD_DIMS, sizes_of
 from tl_attention.schedule.keys import Keys
 from tl_attention.schedule.loop.attention import FRAGMENTS, SOURCE, SPLITTABLE
@@ -88,10 +88,7 @@ def _recut(keys: Keys, statement: str, wanted: Sequence[int], becomes: Sequence[
         for statements, stage in keys.emission
         if (group := tuple(part for name in statements for part in names.get(name, (name,))))
     )
-    places = {
-        key: {what: before.get(name, name) for what, name in getattr(keys, key)}
-        for key in ("wait_before", "release_before")
-    }
+    places = {key: {what: before.get(name, name) for what, name in getattr(keys, key)} for key in PLACES}
     return {"split": keys.split.model_dump() | {statement: columns}, **as_keys(placed, keys.producers), **places}
 
 

@@ -14,6 +14,8 @@ from tl_attention.schedule.loop.attention import NUMBER, SOURCE
 from tl_attention.schedule.loop.table import whole
 
 Change = dict[str, Any]
+# The keys that say before which statement something is waited for, or released.
+PLACES = ("wait_before", "release_before")
 # (statements, stage), in the order of the steady state; `Keys.emission` has them.
 Placed = tuple[tuple[tuple[str, ...], int], ...]
 

@@ -16,7 +16,7 @@ from pydantic import BaseModel
 
 from tl_attention.lab.search import chunks, groups
 from tl_attention.lab.search.choices import choices
-from tl_attention.lab.search.groups import Change
+from tl_attention.lab.search.groups import PLACES, Change
 from tl_attention.schedule.keys import Keys
 from tl_attention.schedule.options import OPTION_KEYS
 from tl_attention.schedule.schedule import Schedule
@@ -51,7 +51,7 @@ def moves(schedule: Schedule) -> dict[str, Move]:
     Each move yields all changes that it can make, well-formed or not.
     """
     keys = {path: values for path, values in listed_keys(schedule) if path[0] not in TOGETHER}
-    before = [(key, what) for key in ("wait_before", "release_before") for what, _ in getattr(schedule, key)]
+    before = [(key, what) for key in PLACES for what, _ in getattr(schedule, key)]
     keys |= dict.fromkeys(before, (None, *schedule.statements))
     taken = schedule.dialect.takes
     alone = [path for path in keys if path[0] not in OPTION_KEYS or taken(".".join(path))]

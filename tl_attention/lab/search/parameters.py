@@ -12,9 +12,10 @@ from collections.abc import Collection, Mapping
 from functools import cached_property
 from itertools import groupby
 from math import prod
+from operator import attrgetter
 from typing import Any
 
-from tl_attention.lab.search.groups import as_keys
+from tl_attention.lab.search.groups import PLACES, as_keys
 from tl_attention.lab.search.space import Space, plain
 from tl_attention.program.derivation import dependences
 from tl_attention.schedule.dialect import dialect_of
@@ -26,7 +27,8 @@ from tl_attention.schedule.schedule import Schedule, changed_options
 
 # A value for each parameter, by the parameter's name.
 Point = dict[str, Any]
-PLACES = ("wait_before", "release_before")
+# (earlier, later, distance) of dependences: `later` of KV block k + distance needs that `earlier` of block k is done.
+Needs = set[tuple[str, str, int]]
 
 
 class Parameters:
@@ -48,7 +50,7 @@ class Parameters:
 
     @cached_property
     def values(self) -> dict[str, tuple[Any, ...]]:
-        """Returns the values of each parameter by its name, the first the one that says nothing."""
+        """Returns the values of each parameter by its name."""
         chunks, widths = self.space.chunks, range(1, max(*self.space.block_N, self.head_dim_v) // CHUNK_UNIT)
         return {
             **self.space.keys,
@@ -73,7 +75,7 @@ class Parameters:
     def drawn(self, rng: random.Random) -> Point:
         """Returns a point whose values are drawn; a place is none every other time."""
         return {
-            name: None if name.startswith(PLACES) and rng.random() < 0.5 else rng.choice(values)
+            name: None if name in self.places and rng.random() < 0.5 else rng.choice(values)
             for name, values in self.values.items()
         }
 
@@ -82,8 +84,9 @@ class Parameters:
         keys = Keys(**self._keys(point))
         ahead = [load for load in self.table.loads if point.get(f"ahead.{load}", True)]
         placed = [name for name in keys.table.names if name not in (*ahead, *self.table.moved)]
-        stages = self._stages(keys, placed, {name: point[f"stage.{name}"] for name in placed})
-        order = self._order(keys, stages, {name: point[f"rank.{name}"] for name in placed})
+        needs = self._needs(keys, placed)
+        stages = self._stages(needs, {name: point[f"stage.{name}"] for name in placed})
+        order = _ordered(needs, stages, {name: point[f"rank.{name}"] for name in placed})
         runs = [(self._whole_group([*names]), stage) for stage, names in groupby(order, key=stages.__getitem__)]
         producers = sorted(ahead, key=lambda load: point[f"rank.{load}"])
         return Schedule(**keys.model_dump() | as_keys(tuple(runs), producers))
@@ -107,10 +110,12 @@ class Parameters:
             elif kind == "stage":
                 found[name] = stages.get(rest, 0)
             elif kind != "ahead":
-                found[name] = _at(schedule, name)
+                found[name] = plain(attrgetter(name)(schedule))
         for name, value in found.items():
-            if value not in self.values.get(name, (True,)):
-                raise ValueError(f"{name} is {value}, expected one of {', '.join(map(str, self.values[name]))}")
+            # A load runs ahead unless the space says otherwise.
+            values = self.values.get(name, (True,))
+            if value not in values:
+                raise ValueError(f"{name} is {value}, expected one of {', '.join(map(str, values))}")
         listed = (*self.space.keys, *self.places, *(f"split.{cut}" for cut in self.space.chunks))
         for name, value in changed_options(schedule):
             if name not in listed:
@@ -142,13 +147,12 @@ class Parameters:
             fields.setdefault(key, {})[what] = _existing(point[name], split) if point[name] else None
         return fields | {"threads": 2 * fields["block_M"], "split": split}
 
-    def _stages(self, keys: Keys, placed: Collection[str], stages: dict[str, int]) -> dict[str, int]:
+    def _stages(self, needs: Needs, stages: dict[str, int]) -> dict[str, int]:
         """Returns the stages, each raised until no statement works on a block before what it needs has.
 
         Raises ValueError where none is enough.
         """
-        needs = self._needs(keys, placed)
-        for _ in range(len(placed) * self.space.stages):
+        for _ in range(len(stages) * self.space.stages):
             short = [
                 (later, least) for earlier, later, back in needs if stages[later] < (least := stages[earlier] - back)
             ]
@@ -158,22 +162,7 @@ class Parameters:
             stages |= dict(short)
         raise ValueError("stage: statements need each other in a circle")
 
-    def _order(self, keys: Keys, stages: Mapping[str, int], ranks: Mapping[str, int]) -> list[str]:
-        """Returns the statements by their ranks, each behind those that it depends on in the same iteration."""
-        behind: dict[str, set[str]] = {name: set() for name in stages}
-        for earlier, later, back in self._needs(keys, stages):
-            if earlier != later and stages[later] == stages[earlier] - back:
-                behind[later].add(earlier)
-        order: list[str] = []
-        while behind:
-            ready = [name for name, needed in behind.items() if needed.isdisjoint(behind)]
-            if not ready:
-                raise ValueError("order: statements of an iteration need each other in a circle")
-            order.append(min(ready, key=lambda name: ranks[name]))
-            del behind[order[-1]]
-        return order
-
-    def _needs(self, keys: Keys, placed: Collection[str]) -> set[tuple[str, str, int]]:
+    def _needs(self, keys: Keys, placed: Collection[str]) -> Needs:
         """Returns (earlier, later, distance) of each dependence between statements that have a place in the order."""
         found = dependences(keys.table, {load: keys.buffers(load) for load in self.table.loads})
         return {(d.earlier, d.later, d.distance) for d in found if d.earlier in placed and d.later in placed}
@@ -188,6 +177,22 @@ class Parameters:
         return tuple(found)
 
 
+def _ordered(needs: Needs, stages: Mapping[str, int], ranks: Mapping[str, int]) -> list[str]:
+    """Returns the statements by their ranks, each behind those that it depends on in the same iteration."""
+    behind: dict[str, set[str]] = {name: set() for name in stages}
+    for earlier, later, back in needs:
+        if earlier != later and stages[later] == stages[earlier] - back:
+            behind[later].add(earlier)
+    order: list[str] = []
+    while behind:
+        ready = [name for name, needed in behind.items() if needed.isdisjoint(behind)]
+        if not ready:
+            raise ValueError("order: statements of an iteration need each other in a circle")
+        order.append(min(ready, key=lambda name: ranks[name]))
+        del behind[order[-1]]
+    return order
+
+
 def _chunks(statement: str, most: int) -> tuple[str, ...]:
     """Returns the names of so many chunks of a statement; none where it is whole."""
     return chunk_names(statement, (0,) * most) if most > 1 else ()
@@ -198,10 +203,3 @@ def _existing(name: str, split: Mapping[str, tuple[int, ...]]) -> str:
     statement, _, number = name.partition(".")
     last = len(split.get(statement, ())) - 1
     return f"{statement}.{min(int(number or 0), last)}" if last > 0 else statement
-
-
-def _at(schedule: Schedule, path: str) -> Any:
-    found: Any = schedule
-    for name in path.split("."):
-        found = getattr(found, name)
-    return plain(found)

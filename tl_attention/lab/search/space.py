@@ -19,6 +19,7 @@ from tl_attention.schedule.options import MOST_CHUNKS, OPTIONS, Releases, Waits
 DEFAULT = Path(__file__).with_name("space.yaml")
 # The options of a schedule whose values a space lists, key by key.
 LISTED = ("kernel", "softmax")
+ALONE = ("kv_order", "block_M", "block_N", "num_stages")
 Values = Annotated[tuple[Any, ...], Field(min_length=1)]
 Most = Annotated[StrictInt, Field(ge=1, le=MOST_CHUNKS)]
 
@@ -47,7 +48,7 @@ class Space(BaseModel):
     @model_validator(mode="after")
     def _has_what_a_schedule_has(self) -> Space:
         _refuse_unknown(self.lowering, [dialect.name for dialect in dialects()], "lowering")
-        for key in ("kv_order", "block_M", "block_N", "num_stages"):
+        for key in ALONE:
             _refuse_unknown(getattr(self, key), choices(Keys.model_fields[key]), key)
         for key in LISTED:
             fields = OPTIONS[key].model_fields
@@ -62,9 +63,8 @@ class Space(BaseModel):
     @property
     def keys(self) -> dict[str, tuple[Any, ...]]:
         """Returns the values of each key of a schedule that has one value, by the key's path such as kernel.cluster."""
-        alone = ("lowering", "kv_order", "block_M", "block_N", "num_stages")
         options = {f"{key}.{name}": values for key in LISTED for name, values in getattr(self, key).items()}
-        return {key: getattr(self, key) for key in alone} | options
+        return {key: getattr(self, key) for key in ("lowering", *ALONE)} | options
 
 
 def plain(value: Any) -> Any:
