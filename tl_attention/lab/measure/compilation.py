@@ -7,7 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import Future, as_completed
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures import TimeoutError as FutureTimeout
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
@@ -92,6 +92,62 @@ MAX_PROCESSES = 16
 TRIES = 3
 
 
+class Compilers:
+    """`Compilers` are parallel processes that compile candidates, each as soon as a process is free.
+
+    A compiler that hangs or dies costs one candidate. The processes end with the `with` block.
+    """
+
+    def __init__(
+        self,
+        compile: Callable[[Candidate], Compiled] = compile_candidate,
+        timeout_s: float = COMPILE_TIMEOUT_S,
+        processes: int = MAX_PROCESSES,
+    ) -> None:
+        self._compile, self._timeout_s = compile, timeout_s
+        self.processes = min(processes, os.cpu_count() or 1, MAX_PROCESSES)
+        self._pool: ProcessPool | None = None
+        # (the candidate, how often its pool may still break) of what is being compiled.
+        self._futures: dict[Future[Compiled], tuple[Candidate, int]] = {}
+
+    def __enter__(self) -> Compilers:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._pool:
+            self._pool.stop()
+            self._pool.join()
+            self._pool = None
+
+    @property
+    def waiting(self) -> int:
+        """Returns how many candidates were submitted and not yet taken."""
+        return len(self._futures)
+
+    def submit(self, candidate: Candidate, tries_left: int = TRIES - 1) -> None:
+        """Has a candidate compiled."""
+        self._pool = self._pool or _started(self.processes)
+        future = _submitted(self._pool, self._compile, candidate, self._timeout_s)
+        self._futures[future] = candidate, tries_left
+
+    def take(self, timeout_s: float | None = None) -> Iterator[tuple[Candidate, Compiled]]:
+        """Waits until a compilation ends, or for so long, and yields (candidate, outcome) of each that has ended."""
+        done = wait(self._futures, timeout_s, FIRST_COMPLETED).done
+        # A process that dies before pebble knows its candidate breaks the pool, and all that waits there.
+        if any(isinstance(future.exception(), BrokenProcessPool) for future in done):
+            self.__exit__()
+            done = {*self._futures}
+        again = []
+        for future in done:
+            candidate, tries_left = self._futures.pop(future)
+            if tries_left and _is_lost(future):
+                again.append((candidate, tries_left - 1))
+            else:
+                yield candidate, _outcome(future, self._timeout_s)
+        for candidate, tries_left in again:
+            self.submit(candidate, tries_left)
+
+
 def compile_each(
     candidates: Sequence[Candidate],
     compile: Callable[[Candidate], Compiled] = compile_candidate,
@@ -99,26 +155,13 @@ def compile_each(
 ) -> Generator[tuple[Candidate, Compiled], None, None]:
     """Compiles candidates in parallel processes, and yields (candidate, outcome) as each compilation ends.
 
-    A compiler that hangs or dies costs one candidate. The processes end with the last candidate, or when this generator
-    is closed.
+    The processes end with the last candidate, or when this generator is closed.
     """
-    waiting = list(candidates)
-    for tries_left in reversed(range(TRIES)):
-        if not waiting:
-            return
-        pool = _started(min(len(waiting), os.cpu_count() or 1, MAX_PROCESSES))
-        try:
-            futures = {_submitted(pool, compile, candidate, timeout_s): candidate for candidate in waiting}
-            waiting = []
-            for future in as_completed(futures):
-                # A process that dies before pebble knows its candidate breaks the pool, and all that waits there.
-                if tries_left and isinstance(future.exception(), BrokenProcessPool):
-                    waiting.append(futures[future])
-                else:
-                    yield futures[future], _outcome(future, timeout_s)
-        finally:
-            pool.stop()
-            pool.join()
+    with Compilers(compile, timeout_s, len(candidates)) as compilers:
+        for candidate in candidates:
+            compilers.submit(candidate)
+        while compilers.waiting:
+            yield from compilers.take()
 
 
 def compile_all(candidates: Sequence[Candidate]) -> dict[Candidate, Compiled]:
@@ -146,6 +189,11 @@ def _submitted(
         broken: Future[Compiled] = Future()
         broken.set_exception(BrokenProcessPool(str(error)))
         return broken
+
+
+def _is_lost(future: Future[Compiled]) -> bool:
+    """Says whether a future of a pool that broke, and was ended, has no outcome of its own candidate."""
+    return not future.done() or future.cancelled() or isinstance(future.exception(), BrokenProcessPool)
 
 
 def _outcome(future: Future[Compiled], timeout_s: float) -> Compiled:
