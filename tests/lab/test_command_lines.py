@@ -30,7 +30,7 @@ from tl_attention.kernels import preflight
 from tl_attention.lab.cli import main
 from tl_attention.lab.cli.options import HeadSizeType
 from tl_attention.lab.cli.outputs import OutputFile
-from tl_attention.lab.files.kinds import CHROME, MACHINE, PAGE, PICTURE, RECORD, SUBMISSION, TIMELINE, Kind
+from tl_attention.lab.files.kinds import CHROME, MACHINE, PAGE, PICTURE, RECORD, SEARCH_PAGE, SUBMISSION, TIMELINE, Kind
 from tl_attention.lab.leaderboard import evaluate, submission
 from tl_attention.lab.leaderboard.results import Evaluation, LineResult, Outcome
 from tl_attention.lab.measure import bench, cells, compilation, doctor
@@ -115,7 +115,7 @@ def ours(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ours]:
 
 
 def test_a_kind_is_known_of_each_file_that_is_written_and_of_no_other(ours) -> None:
-    kinds = (CHROME, MACHINE, PAGE, PICTURE, RECORD, SUBMISSION, TIMELINE)
+    kinds = (CHROME, MACHINE, PAGE, PICTURE, RECORD, SEARCH_PAGE, SUBMISSION, TIMELINE)
     for name, found in ours.items():
         assert [kind for kind in kinds if kind.begins.match(found.data)] == [found.kind], name
     for name, data in FOREIGN.items():

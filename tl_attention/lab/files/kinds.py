@@ -43,6 +43,9 @@ PAGE = Kind(
         rb'<!doctype html>\s*<html lang="en">\s*<meta charset="utf-8">\s*<title>Timelines of attention kernels<'
     ),
 )
+SEARCH_PAGE = Kind(
+    "a page of a search", "replace", re.compile(rb"(?s)<!doctype html>.{,200}<title>Search over attention schedules<")
+)
 PICTURE_TITLE = "tl-attention timelines"
 # The SVG is matplotlib's, without its indentation.
 PICTURE = Kind(
