@@ -18,6 +18,7 @@ from tl_attention.lab.cli.measure import run
 from tl_attention.lab.cli.predict import predict
 from tl_attention.lab.cli.report import report
 from tl_attention.lab.cli.schedules import check, list_command
+from tl_attention.lab.cli.search import search
 from tl_attention.lab.cli.submit import submit
 from tl_attention.lab.cli.trace import trace
 from tl_attention.lab.cli.warm import warm
@@ -42,6 +43,7 @@ main.add_group("Look at schedules", list_command, explain, diff)
 main.add_group("Check and compile", check, warm)
 main.add_group("Predict without a GPU", predict)
 main.add_group("Measure", run, bench, compare, trace)
+main.add_group("Search", search)
 main.add_group("Show records", report)
 main.add_group("Enter the leaderboard", submit)
 main.add_group("Look at this machine", doctor)

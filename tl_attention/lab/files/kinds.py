@@ -46,6 +46,7 @@ PAGE = Kind(
 SEARCH_PAGE = Kind(
     "a page of a search", "replace", re.compile(rb"(?s)<!doctype html>.{,200}<title>Search over attention schedules<")
 )
+FOUND_SCHEDULE = Kind("a schedule that a search has found", "replace", re.compile(rb"# tl-attention search, "))
 PICTURE_TITLE = "tl-attention timelines"
 # The SVG is matplotlib's, without its indentation.
 PICTURE = Kind(

@@ -34,6 +34,7 @@ class Compiled:
     status: Literal["ok", "refused", "compile_error"] = "ok"
     error: str = ""
     seconds: float = 0.0
+    predicted_ms: float | None = None
 
     @property
     def row_fields(self) -> dict[str, Any]:

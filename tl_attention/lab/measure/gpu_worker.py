@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -260,20 +261,38 @@ def call(candidate: Candidate) -> None:
     torch.cuda.synchronize()
 
 
+def forget(candidate: Candidate) -> None:
+    """Forgets one loaded candidate."""
+    _loaded.pop(candidate, None)
+    _batches.pop(candidate, None)
+
+
+def forget_tensors() -> None:
+    """Has the next candidate get inputs and results of its own; those that are loaded keep theirs."""
+    drawn_inputs.cache_clear()
+    result_tensors.cache_clear()
+
+
 def unload() -> None:
     """Forgets the loaded candidates and their inputs."""
     _loaded.clear()
     _batches.clear()
-    drawn_inputs.cache_clear()
+    forget_tensors()
     _references.cache_clear()
-    result_tensors.cache_clear()
     torch.cuda.empty_cache()
 
 
-def sample(candidate: Candidate) -> tuple[list[float], int | None]:
+def warm(candidate: Candidate, seconds: float) -> None:
+    """Runs a loaded candidate again and again for so many seconds."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        call(candidate)
+
+
+def sample(candidate: Candidate, calls: int = timing.CALLS_PER_ROUND) -> tuple[list[float], int | None]:
     """Times a loaded candidate, and returns (milliseconds of each call or the mean of a batch, SM clock in MHz)."""
     if candidate not in _batches:
-        return timing.sample(_loaded[candidate])
+        return timing.sample(_loaded[candidate], calls)
     ms, clock = _batches[candidate].sample()
     return [ms], clock
 

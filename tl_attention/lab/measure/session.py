@@ -159,17 +159,19 @@ class Session:
         *,
         product: str = MATMUL,
         against: Mapping[str, str] = MappingProxyType({}),
+        warm_s: float = 0.0,
     ) -> None:
         """Times the tickets' candidates, those of a problem in turn with a plain product, and completes their rows.
 
         All tickets are done then. `against` says by name which candidate is compared with which of its problem, round
-        by round. If a candidate breaks the worker, the others are sampled again from the start, without it.
+        by round. With `warm_s` the GPU is busy for so long first, and each candidate has tensors of its own. If a
+        candidate breaks the worker, the others are sampled again from the start, without it.
         """
         for shape in dict.fromkeys(ticket.candidate.shape for ticket in tickets):
             plain = Candidate(product, shape, arch=self.arch)
             group = [ticket for ticket in tickets if ticket.candidate.shape == shape]
             while group:
-                samples = self._sample(plain, group, rounds, progress)
+                samples = self._sample(plain, group, rounds, progress, warm_s)
                 if samples is None:
                     group = [ticket for ticket in group if ticket.is_verified]
                     continue
@@ -184,7 +186,7 @@ class Session:
                 break
 
     def _sample(
-        self, plain: Candidate, tickets: Sequence[Ticket], rounds: int, progress: Progress
+        self, plain: Candidate, tickets: Sequence[Ticket], rounds: int, progress: Progress, warm_s: float
     ) -> dict[Candidate, Samples] | None:
         """Returns samples of a plain product and of the tickets' candidates, None if a candidate broke the worker."""
         unverified = next((ticket for ticket in tickets if not ticket.is_verified), None)
@@ -193,7 +195,8 @@ class Session:
         candidates = [plain, *(ticket.candidate for ticket in tickets)]
         phase = f"time {plain.shape}"
         try:
-            samples = sample(self.worker, candidates, seed=self.seed, rounds=rounds, phase=phase, progress=progress)
+            how: dict[str, Any] = {"rounds": rounds, "phase": phase, "progress": progress, "warm_s": warm_s}
+            samples = sample(self.worker, candidates, seed=self.seed, **how)
             return dict(zip(candidates, samples))
         except BrokeWorker as broke:
             if broke.candidate == plain:

@@ -135,11 +135,13 @@ def sample(
     phase: str = "",
     progress: Progress = SILENT,
     batches: type[timing.TimedBatch] | None = None,
+    warm_s: float = 0.0,
 ) -> list[Samples]:
     """Times the candidates in turn in the worker for so many rounds, and returns the samples of each.
 
     A candidate that is listed twice has two. Samples are of single calls, or of batches. `phase` is what progress calls
-    them. Raises BrokeWorker.
+    them. With `warm_s` the GPU is busy for so long first, and each candidate has tensors of its own. Raises
+    BrokeWorker.
     """
     different = list(dict.fromkeys(candidates))
     progress.phase(phase, len(different) + len(candidates) * rounds)
@@ -147,8 +149,12 @@ def sample(
     try:
         worker.call(gpu_worker.unload, timeout_s=UNLOAD_TIMEOUT_S)
         for candidate in different:
+            if warm_s:
+                worker.call(gpu_worker.forget_tensors, timeout_s=UNLOAD_TIMEOUT_S)
             calls[candidate] = worker.call(gpu_worker.load, candidate, seed, batches, timeout_s=LOAD_TIMEOUT_S)
             progress.advance(str(candidate))
+        if warm_s:
+            worker.call(gpu_worker.warm, candidates[-1], warm_s, timeout_s=SAMPLE_TIMEOUT_S)
         entries = [(candidate, Samples(calls[candidate])) for candidate in candidates]
         for candidate, samples in in_turn(entries, rounds):
             samples.add(*worker.call(gpu_worker.sample, candidate, timeout_s=SAMPLE_TIMEOUT_S))

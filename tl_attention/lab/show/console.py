@@ -23,7 +23,7 @@ from tl_attention.lab.show import cells, profile, report
 from tl_attention.lab.show.table import Table
 
 # Where stderr is a file, progress takes a line so often: a kernel takes longer to compile, a round of samples less.
-LINE_INTERVAL_S = 2.0
+LINE_INTERVAL_S, STATUS_INTERVAL_S = 2.0, 10.0
 Of = TypeVar("Of")
 
 
@@ -72,6 +72,15 @@ class ProgressBar:
             self._told = now
             at = f"{self._of} {self._done} of {self._total}"
             self._say(f"  {f'{at}: {printable(what)}' if what else at}, {now - self._started:.0f} s")
+
+    def status(self, seconds: float, total: float, what: str) -> None:
+        """Shows how far a phase of so many seconds is, and what it has found: a bar, or a line every ten seconds."""
+        if self._task is None:
+            self._task = self._progress.add_task("search", total=round(total), what="")
+        self._progress.update(self._task, completed=min(round(seconds), round(total)), what=printable(what))
+        if seconds - self._told >= STATUS_INTERVAL_S or seconds < self._told:
+            self._told = seconds
+            self._say(f"  {seconds:.0f} of {total:.0f} s: {printable(what)}")
 
     def each(self, name: str, kernels: Sequence[Of], words: Callable[[Of], str]) -> Iterator[Of]:
         """Yields kernels one after another, and shows at which it is, such as `kernel 3 of 4: best`."""

@@ -1,0 +1,158 @@
+"""Proposals come from a thread, ahead of the compilers: each is judged first, and becomes a trial if it is legal."""
+
+from __future__ import annotations
+
+import queue
+import random
+import re
+import threading
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from optuna.trial import Trial
+
+from tl_attention.lab.measure.candidate import Candidate, called
+from tl_attention.lab.measure.compilation import refusal_of
+from tl_attention.lab.search.parameters import Parameters, Point
+from tl_attention.lab.search.study import CHANGED, DRAWN, QUEUED, SAMPLED, Study
+from tl_attention.problem.shape import AttentionShape
+from tl_attention.program.planned import Planned
+from tl_attention.schedule.key_errors import first_error
+from tl_attention.schedule.key_words import dotted
+from tl_attention.schedule.schedule import Schedule
+
+# So many schedules are timed before the best of them are changed, so many of which are changed, and how many proposals
+# of each kind come in turn then.
+FIRST_DRAWN, PARENTS = 32, 8
+TURNS = (CHANGED,) * 6 + (SAMPLED, DRAWN)
+# How often the sampler is asked in its turn for something legal.
+ASKS = 4
+PROPOSED = "proposed before"
+# How often a changed point has values of a second parent.
+CROSSED = 0.25
+
+
+class Proposal(NamedTuple):
+    """A Proposal is a trial that was begun, its schedule's kernel, and where it came from."""
+
+    trial: Trial
+    candidate: Candidate
+    source: str
+
+
+class Proposals(threading.Thread):
+    """Proposals are judged in this thread; `ahead` of them wait to be taken.
+
+    `queued` are schedules of a person, which come first and which the sampler sees too.
+    """
+
+    def __init__(
+        self, study: Study, shape: AttentionShape, queued: Iterable[Schedule], rng: random.Random, ahead: int
+    ) -> None:
+        super().__init__(daemon=True)
+        # By their source, and by the reason; what the sampler proposed is a trial, refused or not.
+        self.judged, self.refused = (Counter[str](study.noted(name, {})) for name in ("judged", "refused"))
+        self._study, self._shape, self._rng, self._queued = study, shape, rng, queued
+        self._parameters: Parameters = study.parameters
+        self._seen = set[Schedule]()
+        self._ready: queue.Queue[Proposal | BaseException] = queue.Queue(ahead)
+        self._ended = threading.Event()
+
+    def __enter__(self) -> Proposals:
+        self.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._ended.set()
+        self.join()
+
+    def take(self) -> Proposal | None:
+        """Returns the next proposal, None where none is ready. Raises what ended the thread."""
+        try:
+            found = self._ready.get_nowait()
+        except queue.Empty:
+            return None
+        if isinstance(found, BaseException):
+            raise found
+        return found
+
+    def run(self) -> None:
+        try:
+            for proposal in self._proposals():
+                if not self._put(proposal):
+                    return
+        except BaseException as error:
+            self._put(error)
+
+    def _put(self, found: Proposal | BaseException) -> bool:
+        """Says whether what was found could be handed over before the end."""
+        while not self._ended.is_set():
+            try:
+                self._ready.put(found, timeout=0.1)
+                return True
+            except queue.Full:
+                pass
+        return False
+
+    def _proposals(self) -> Iterator[Proposal]:
+        self._seen = {self._parameters.schedule(result.point) for result in self._study.results}
+        for trial, point in self._study.interrupted():
+            yield from self._begun(trial, point)
+        for schedule in self._queued:
+            point = self._parameters.point(schedule)
+            if isinstance(candidate := self._judged(point, QUEUED), Candidate):
+                yield Proposal(self._study.add(point, QUEUED), candidate, QUEUED)
+        turn = 0
+        while not self._ended.is_set():
+            source = TURNS[turn % len(TURNS)] if len(self._study.timed) >= FIRST_DRAWN else DRAWN
+            turn += 1
+            if source == SAMPLED:
+                for _ in range(ASKS):
+                    if found := [*self._begun(*self._study.ask())]:
+                        yield from found
+                        break
+                continue
+            while not self._ended.is_set():
+                point = self._parameters.drawn(self._rng) if source == DRAWN else self._changed()
+                if isinstance(candidate := self._judged(point, source), Candidate):
+                    yield Proposal(self._study.add(point, source), candidate, source)
+                    break
+
+    def _begun(self, trial: Trial, point: Point) -> Iterator[Proposal]:
+        """Yields the proposal of a trial that was begun before it was judged; a refused one has failed."""
+        source = trial.user_attrs["source"]
+        if isinstance(candidate := self._judged(point, source), Candidate):
+            yield Proposal(trial, candidate, source)
+        else:
+            self._study.tell(trial, failed=True, reason=f"refused: {candidate}")
+
+    def _judged(self, point: Point, source: str) -> Candidate | str:
+        """Returns the kernel of a point's schedule, or why it is refused."""
+        self.judged[source] += 1
+        try:
+            schedule = self._parameters.schedule(point)
+            candidate = called("", self._shape, Planned(schedule))
+        except ValueError as error:
+            key, reason = first_error(error)
+            reason = f"{dotted(key)}{reason}"
+        else:
+            reason = PROPOSED if schedule in self._seen else refusal_of(candidate)
+            self._seen.add(schedule)
+        if not reason:
+            return candidate
+        if source != SAMPLED:
+            # What is counted has no numbers.
+            self.refused[re.split(r"[:,;]", re.sub(r"\d[\d,.]*", "n", reason))[0][:60]] += 1
+        return reason
+
+    def _changed(self) -> Point:
+        """Returns a point of one of the best trials with a few values changed, and others those of a second parent."""
+        parents = self._study.timed[:PARENTS]
+        points = [self._rng.choice(parents[: 1 + self._rng.randrange(len(parents))]).point for _ in "ab"]
+        point = points[0]
+        if self._rng.random() < CROSSED:
+            point = {name: points[self._rng.random() < 0.5][name] for name in point}
+        for name in self._rng.sample([*point], 1 + min(int(self._rng.expovariate(0.5)), 7)):
+            point = point | {name: self._rng.choice(self._parameters.values[name])}
+        return point

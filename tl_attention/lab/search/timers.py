@@ -1,0 +1,122 @@
+"""A timer says how much faster a candidate is than the incumbent: by a race on the GPU, or by prediction."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from typing import NamedTuple, Protocol
+
+from tl_attention.lab.measure import gpu_worker
+from tl_attention.lab.measure.candidate import Candidate
+from tl_attention.lab.measure.compilation import Compiled
+from tl_attention.lab.measure.pool import CallFailed, Worker
+from tl_attention.lab.measure.session import START_TIMEOUT_S
+from tl_attention.lab.measure.timing import CALLS_PER_ROUND
+from tl_attention.lab.search.race import LOOKS, verdict
+from tl_attention.lab.search.study import Result
+
+# What a sample takes at least on the GPU, with LEAST_CALLS calls at least.
+SAMPLE_MS, LEAST_CALLS = 20.0, 3
+# A candidate whose first round is behind by more than this, as a logarithm, has lost.
+HOPELESS = 0.05
+# A candidate that hangs costs so long.
+TIMEOUT_S = 20.0
+# So many candidates that fail after each other, where none ran, are the machine's failure.
+FAILURES = 12
+
+
+class Raced(NamedTuple):
+    """A Raced holds log(time of the incumbent / time of the candidate) of each round, and what was decided by them."""
+
+    ratios: list[float]
+    verdict: str
+    ms: float
+
+
+class Incumbent(NamedTuple):
+    """An Incumbent is the best candidate so far."""
+
+    candidate: Candidate
+    result: Result
+
+
+class CandidateFailed(Exception):
+    """This error says why a candidate cannot be timed: it is wrong, hangs or crashes."""
+
+
+class Timer(Protocol):
+    """A `Timer` times a candidate beside the incumbent. Raises CandidateFailed, or CallFailed for the machine."""
+
+    def __call__(self, candidate: Candidate, compiled: Compiled, incumbent: Incumbent | None) -> Raced: ...
+
+
+class OnGpu:
+    """An `OnGpu` verifies a candidate briefly, and has it race with the incumbent in one process."""
+
+    def __init__(self, worker: Worker, seed: int) -> None:
+        self._worker, self._seed = worker, seed
+        self._loaded: set[Candidate] = set()
+        self._failures = 0
+
+    def __call__(self, candidate: Candidate, compiled: Compiled, incumbent: Incumbent | None) -> Raced:
+        if not self._loaded:
+            # A new process starts first, which takes longer than a candidate may.
+            self._worker.call(gpu_worker.device_name, timeout_s=START_TIMEOUT_S)
+        if incumbent:
+            # It ran before: where it fails now, the machine fails.
+            self._load(incumbent.candidate)
+        try:
+            report = self._worker.call(gpu_worker.verify_some_rows, candidate, self._seed, timeout_s=TIMEOUT_S)
+            if not report.ok:
+                raise CandidateFailed(f"wrong: {report}")
+            self._load(candidate)
+            raced = self._race(candidate, incumbent)
+        except CallFailed as failed:
+            self._loaded.clear()
+            self._failures += 1
+            if self._failures == FAILURES:
+                raise CallFailed(failed.status, f"{FAILURES} candidates failed, the last one: {failed}") from None
+            raise CandidateFailed(f"{failed.status}: {failed}") from None
+        self._failures = 0
+        if raced.verdict != "faster":
+            self._worker.call(gpu_worker.forget, candidate, timeout_s=TIMEOUT_S)
+            self._loaded.discard(candidate)
+        return raced
+
+    def _load(self, candidate: Candidate) -> None:
+        if candidate not in self._loaded:
+            self._worker.call(gpu_worker.load, candidate, self._seed, timeout_s=TIMEOUT_S)
+            self._loaded.add(candidate)
+
+    def _race(self, candidate: Candidate, incumbent: Incumbent | None) -> Raced:
+        ms = [self._sample(candidate, LEAST_CALLS)]
+        if incumbent is None:
+            return Raced([], "first", ms[0])
+        calls = min(max(math.ceil(SAMPLE_MS / ms[0]), LEAST_CALLS), CALLS_PER_ROUND)
+        ratios: list[float] = []
+        for number in range(LOOKS[-1]):
+            both = (candidate, incumbent.candidate) if number % 2 else (incumbent.candidate, candidate)
+            found = {one: self._sample(one, calls) for one in both}
+            ms.append(found[candidate])
+            ratios.append(math.log(found[incumbent.candidate] / found[candidate]))
+            if ratios[0] < -HOPELESS:
+                return Raced(ratios, "slower", ms[-1])
+            if (decided := verdict(ratios)) != "undecided":
+                break
+        return Raced(ratios, decided, statistics.median(ms))
+
+    def _sample(self, candidate: Candidate, calls: int) -> float:
+        times, _ = self._worker.call(gpu_worker.sample, candidate, calls, timeout_s=TIMEOUT_S)
+        return statistics.median(times)
+
+
+class ByPrediction:
+    """A `ByPrediction` compares predicted times, for a search without a GPU."""
+
+    def __call__(self, candidate: Candidate, compiled: Compiled, incumbent: Incumbent | None) -> Raced:
+        if compiled.predicted_ms is None:
+            raise CandidateFailed("nothing is predicted of it")
+        if incumbent is None:
+            return Raced([], "first", compiled.predicted_ms)
+        ratio = math.log(incumbent.result.ms / compiled.predicted_ms)
+        return Raced([ratio], "faster" if ratio > 0 else "slower", compiled.predicted_ms)
