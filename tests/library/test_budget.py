@@ -23,7 +23,7 @@ BUDGET = {
     "tools": 6200,
     "tests": 1150,
     "tests/library": 13300,
-    "tests/proof": 4030,
+    "tests/proof": 4060,
     "tests/lab": 6910,
     "library": 15520,
     "path": 8470,

@@ -113,7 +113,7 @@ class WatchedRun(Run):
         return self._changed[id(expression)][1]
 
     def record(self, threads: ThreadClass, line: int, kind: str, name: str = "", **values: Value) -> None:
-        if kind == "copy":
+        if "inside" in values:
             # Nothing is read where a copy's condition is false.
             values["source"] = np.where(np.asarray(values["inside"]) != 0, values["source"], -1)
         self._fold(self.events, threads, (line, kind, name, self.turn), values)

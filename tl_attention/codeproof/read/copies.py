@@ -6,12 +6,13 @@ import re
 from collections.abc import Sequence
 
 from tl_attention.codeproof.read.declarations import Declarations
-from tl_attention.codeproof.read.expression import Expression, arguments
+from tl_attention.codeproof.read.expression import Expression, arguments, parsed
 from tl_attention.codeproof.read.nodes import PER_HEAD, Effect
 from tl_attention.codeproof.read.text import Form
-from tl_attention.codeproof.run.run import ZEROS, Run, numbered_call, recorder
+from tl_attention.codeproof.run.run import Run, inside_of, numbered_call, recorder
 from tl_attention.codeproof.run.threads import ThreadClass
 from tl_attention.codeproof.tiles.tensors import RAGGED_ROWS
+from tl_attention.codeproof.verdict import Unsafe
 from tl_attention.problem.features import INPUTS
 from tl_attention.problem.shape import DTYPE_BYTES
 
@@ -24,6 +25,8 @@ MASK = re.compile(r"\(uint16_t\)\((\d+)\)$")
 SHARED = r"\(\(\((?:half_t|bfloat16_t)\*\)(\w+)_shared\) \+ (.+?)\)"
 # A thread's copy of up to 16 bytes, of 2-byte elements.
 ELEMENTS = {"uint1": 2, "uint2": 4, "uint4": 8}
+# What zeros are made of.
+ZERO = r"broadcast_var(?:_\d+)?"
 PUT, HAND_OVER, CLEAR = "put", "hand over", "clear"
 # Tensors that have a number for each head.
 TENSORS = tuple(feature.name for feature in INPUTS if feature.per_head)
@@ -93,53 +96,53 @@ def _cp_async(match: re.Match[str], declared: Declarations) -> Effect:
 
 
 def _fetch(match: re.Match[str], declared: Declarations) -> Effect | None:
-    """Returns the Effect that notes, as a variable's value, where in global memory a line loads it; None for others."""
+    """Returns the Effect of a line that loads a variable from global memory; None for others."""
     variable, words, tensor, place = match.groups()
     if variable not in declared.registers or tensor in declared.registers:
         return None
-    source = declared.expression(place)
+    if declared.loaded.setdefault(variable, (tensor, ELEMENTS[words])) != (tensor, ELEMENTS[words]):
+        raise SyntaxError(f"{variable} is loaded from {tensor}, elsewhere from {declared.loaded[variable][0]}")
+    return _set(variable, declared.expression(place), 1)
+
+
+def _zero(match: re.Match[str], declared: Declarations) -> Effect:
+    """Returns the Effect of a variable that becomes 0; with any other number a run does not know it."""
+    return Effect(lambda run, threads, line: threads.names.update({match[2]: 0}), frozenset({match[2]}))
+
+
+def _zeros(match: re.Match[str], declared: Declarations) -> Effect:
+    return _set(match[1], parsed(" + ".join(sorted({*re.findall(ZERO, match[2])}))), 0)
+
+
+def _set(variable: str, source: Expression, inside: int) -> Effect:
+    """Returns the Effect that notes as a variable's value where it is loaded, and that it is (1), or is zeros (0)."""
 
     def act(run: Run, threads: ThreadClass, line: int) -> None:
-        threads.names[variable] = run.value(source, threads)
-        run.fetched[variable] = (tensor, ELEMENTS[words])
-        run.inside.pop(variable, None)
+        # A load whose value is lost may be one behind the tensor's end.
+        if variable in threads.names:
+            raise Unsafe(f"line {line + 1} sets {variable} for the second time")
+        threads.names[variable], threads.names[inside_of(variable)] = run.value(source, threads), inside
 
-    return Effect(act, frozenset({variable}))
-
-
-def _zeros(match: re.Match[str], declared: Declarations) -> Effect | None:
-    variable = match[1]
-
-    def act(run: Run, threads: ThreadClass, line: int) -> None:
-        threads.names[variable] = ZEROS
-
-    return Effect(act, frozenset({variable}))
+    return Effect(act, frozenset({variable, inside_of(variable)}))
 
 
-def _write(match: re.Match[str], declared: Declarations) -> Effect | None:
+def _write(match: re.Match[str], declared: Declarations) -> Effect:
     words, buffer, place, value = match.groups()
     declared.buffer(buffer)
     element, variable = declared.expression(place), value.strip()
     if not declared.pure(value):
         raise SyntaxError(f"{value[:80]!r} is nothing that is known")
-
-    def act(run: Run, threads: ThreadClass, line: int) -> None:
-        tensor, elements = run.fetched.get(variable, ("", ELEMENTS[words]))
-        source = threads.names[variable] if tensor else 0
-        known = {"inside": run.inside[variable]} if variable in run.inside else {}
-        run.record(
-            threads, line, "write", buffer, element=run.value(element, threads), tensor=tensor, source=source,
-            elements=elements, **known,
-        )  # fmt: skip
-
-    return Effect(act)
+    tensor, elements = declared.loaded.get(variable, ("", ELEMENTS[words]))
+    names = {"source": variable, "inside": inside_of(variable)} if tensor else {}
+    origin = {key: Expression(("name", name)) for key, name in names.items()}
+    return recorder("write", buffer, element=element, tensor=tensor, elements=elements, **origin)
 
 
 def _copy_by_hand(match: re.Match[str], declared: Declarations) -> Effect:
     words, buffer, place, tensor, origin = match.groups()
     declared.buffer(buffer)
     element, source = declared.expression(place), declared.expression(origin)
-    return recorder("write", buffer, element=element, tensor=tensor, source=source, elements=ELEMENTS[words])
+    return recorder("write", buffer, element=element, tensor=tensor, source=source, inside=1, elements=ELEMENTS[words])
 
 
 def _stmatrix(match: re.Match[str], declared: Declarations) -> Effect:
@@ -148,7 +151,7 @@ def _stmatrix(match: re.Match[str], declared: Declarations) -> Effect:
     if len(registers) != 4 or not all(map(declared.pure, registers)):
         raise SyntaxError(f"an stmatrix of a form that is not known: {match.string[:80]!r}")
     # A lane gives the address of a row of 8 of one of four matrices.
-    return recorder("write", buffer, element=element, tensor="", source=0, elements=8)
+    return recorder("write", buffer, element=element, tensor="", elements=8)
 
 
 def _read(match: re.Match[str], declared: Declarations) -> Effect | None:
@@ -263,8 +266,7 @@ def _of_heads(match: re.Match[str], declared: Declarations) -> Effect:
     return recorder(PER_HEAD, match[4], value=declared.expression(match[5]), heads=heads)
 
 
-# These kinds are read for the place in memory. Which of a thread's registers is moved, or what zeros are, is for the
-# numbers to show.
+# These kinds are read for the place in memory. Which of a thread's registers is moved is for the numbers to show.
 WRITE, READ, OUTPUT, FETCH = (f"{kind}, numbers: registers" for kind in ("write", "read", "output", "fetch"))
 COPY_CALLS = (
     # tl::tma_load(K_desc, K_full[0], (&(((half_t*)K_shared)[(i * 8192)])), (i * 64), (j * 128), head_2, bz_2);
@@ -281,14 +283,14 @@ COPY_CALLS = (
     numbered_call("copies wait")(r"tl::cp_async_wait<(\d+)>\(\);$"),
     # condval = *(uint4*)(Q + (...));
     Form(FETCH, re.compile(r"(\w+) = \*\((uint\d)\*\)\((\w+) \+ (.+)\);$"), _fetch),
-    # condval = make_uint4(__pack_half2(broadcast_var, broadcast_var), ...);
+    # half_t broadcast_var = half_t(0x0p+0f/*0.000000e+00*/);
     Form(
-        FETCH,
-        re.compile(
-            r"(\w+) = make_uint[24]\((?:__pack_\w+\(broadcast_var(?:_\d+)?, broadcast_var(?:_\d+)?\)(?:, )?)+\);$"
-        ),
-        _zeros,
+        "numbers: arithmetic",
+        re.compile(rf"(half_t|bfloat16_t) ({ZERO}) = \1\(0x0p\+0f/\*0\.000000e\+00\*/\);$"),
+        _zero,
     ),
+    # condval = make_uint4(__pack_half2(broadcast_var, broadcast_var), ...);
+    Form(FETCH, re.compile(rf"(\w+) = make_uint[24]\(((?:__pack_\w+\({ZERO}, {ZERO}\)(?:, )?)+)\);$"), _zeros),
     # *(uint4*)(((half_t*)Q_shared) + (...)) = *(uint4*)(Q + (...));
     Form(WRITE, re.compile(rf"\*\((uint4)\*\){SHARED} = \*\(uint4\*\)\(([A-Z]\w*) \+ (.+)\);$"), _copy_by_hand),
     # *(uint4*)(((half_t*)Q_shared) + (...)) = condval;

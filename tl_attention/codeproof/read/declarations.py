@@ -69,6 +69,8 @@ class Declarations:
     dynamic: bool  # whether dynamic shared memory is declared
     # The expressions that were parsed since this list was cleared.
     used: list[Expression] = field(default_factory=list)
+    # The tensor that a variable was loaded from, and how many elements of it, for lines that were read.
+    loaded: dict[str, tuple[str, int]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, lines: Iterable[str], sizes: Iterable[str]) -> Declarations:

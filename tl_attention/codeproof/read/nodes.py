@@ -117,6 +117,10 @@ class Arithmetic:
     mask: bool = False  # whether they hide scores
     registers: Registers = NO_REGISTERS
 
+    @property
+    def assigned(self) -> frozenset[str]:
+        return self.registers.written
+
 
 def expressions_of(node: Any) -> tuple[Expression, ...]:
     """Returns the expressions of a statement itself, such as its condition, without those of statements inside it."""

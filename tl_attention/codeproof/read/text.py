@@ -51,8 +51,8 @@ TAGS = {
 }
 # The first lines of the kernel that merges parts.
 MERGES = re.compile(r" *cudaGridDependencySynchronize\(\); *tl_attention_merge(?:_listed)?<")
-# The types of variables that a run follows: integers, and elements of global memory on their way.
-FOLLOWED = ("int ", "uint")
+# The types of variables that a run follows: integers, elements of global memory on their way, and zeros.
+FOLLOWED = ("int ", "uint", "half_t ", "bfloat16_t ")
 # The kinds of lines that are a product's own.
 OF_PRODUCTS = {"product", "operand fence", "descriptor"}
 SIGNATURE = re.compile(r'extern "C" __global__ void __launch_bounds__\((\d+), (\d+)\) (\w+)\((.*)\) \{$')

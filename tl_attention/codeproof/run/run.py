@@ -36,9 +36,6 @@ from tl_attention.codeproof.tiles.tile_numbers import TileList, TileNumbers
 from tl_attention.codeproof.verdict import Unsafe
 from tl_attention.problem.warpgroup import WARP
 
-# The place from which a variable of zeros was loaded.
-ZEROS = -1
-
 
 @dataclass(slots=True)
 class Observation:
@@ -72,10 +69,6 @@ class Run:
         self.outcomes: dict[int, set[bool]] = defaultdict(set)  # of each condition
         self.trips: dict[str, int] = defaultdict(int)  # most iterations of a loop for a thread, by its counter's name
         self.tiles = TileNumbers(self.threads, self.counter, self.whole, self.entries)
-        # The tensor that a variable's elements come from, and how many elements it has, by variable.
-        self.fetched: dict[str, tuple[str, int]] = {}
-        # Where it was loaded, by variable, if that is not known for each thread; elsewhere it is zeros.
-        self.inside: dict[str, Value] = {}
         self._broke: list[list[ThreadClass]] = []
         self.arithmetic = {**NUMBERS, "__shfl_sync": self._shuffle}
         self._class: ThreadClass | None = None
@@ -132,6 +125,9 @@ class Run:
                 self.ran.update(node.lines)
                 self.record(threads, node.lines[0], "mask" if node.mask else "arithmetic")
                 self.seen[-1].registers = node.registers
+                # What was loaded, or zero, is not known any more.
+                for name in node.assigned & threads.names.keys():
+                    del threads.names[name]
                 continue
             self.ran.add(node.line)
             try:
@@ -222,6 +218,12 @@ class Run:
         warp = x // WARP
         every = (node.elect or 0) // WARP
         return (x % WARP == 0) & (warp % every == 0 if every else warp == 0)
+
+
+def inside_of(variable: str) -> str:
+    """Returns the name by which a run keeps where a variable was loaded: 1 there, 0 where it is zeros."""
+    # Generated code is ASCII, so that none of its variables has this name.
+    return f"{variable}·inside"
 
 
 def recorder(kind: str, name: str = "", **values: Any) -> Effect:

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 from tl_attention.codeproof.read.copies import PUT
-from tl_attention.codeproof.run.run import ZEROS, Observation, Run
+from tl_attention.codeproof.run.run import Observation, Run
 from tl_attention.codeproof.run.thread_slice import Reading, ThreadSlice
 from tl_attention.codeproof.run.threads import Value
 from tl_attention.codeproof.terms.comparison import RowConditions
-from tl_attention.codeproof.terms.spread import Spread, apply, broadcast, numbers, split_common
+from tl_attention.codeproof.terms.spread import Spread, broadcast, numbers, split_common
 from tl_attention.codeproof.terms.term import CONSTANT, Term, as_number
 from tl_attention.codeproof.tiles.tiles import Tile
 from tl_attention.codeproof.verdict import Unsafe
@@ -109,26 +109,25 @@ class TileCopies:
     def _origin(self, parts: Sequence[ThreadSlice], places: Sequence[np.ndarray]) -> tuple[Value, RowConditions]:
         """Returns (offset in the tensor, which rows) of a copied tile; raises Unsafe for misplaced elements."""
         # Each element must be in its place, or be zero behind the tensor.
-        seen, name = parts[0].seen, parts[0].seen.name
-        tile, line = self.reading.tiles[name], parts[0].line
-        if seen.values["tensor"] != name:
-            raise Unsafe(f"line {line}: rows of {seen.values['tensor']} into {name}")
+        name, line = parts[0].seen.name, parts[0].line
+        tile = self.reading.tiles[name]
+        if others := {part.seen.values["tensor"] for part in parts} - {name}:
+            raise Unsafe(f"line {line}: rows of {min(others) or 'no tensor'} into {name}")
         sources = [broadcast(part.each("source"), part.count) for part in parts]
         first = next(
             as_number(of[int(there[0])]) for of, at in zip(sources, places) if len(there := np.flatnonzero(at == 0))
         )
-        # Where copies have no condition, zeros have no source.
-        conditional = "inside" in seen.values
         copied: dict[tuple[int, bool], Value] = {}
         for part, source, place in zip(parts, sources, places):
             row, column = (origin[place] for origin in tile.origins)
-            there = part.each("inside") if conditional else apply(lambda one: int(one != ZEROS), source).parts[CONSTANT]
-            at = slice(None) if conditional else there != 0
+            loaded = broadcast(part.each("inside"), part.count)
+            # Zeros have no source.
+            at = np.any([of != 0 for of in loaded.parts.values()], axis=0)
             rows = Spread({CONSTANT: row[at]}) * self.reading.tensors[name].row_stride
             apart = numbers(source[at] - first - rows - column[at])
             if isinstance(apart, Spread) or apart.any():
                 raise Unsafe(f"line {line}: columns of {name} are not where they belong in its tile")
-            for (of_row, of_tensor), inside in distinct(there, row, column < tile.width):
+            for (of_row, of_tensor), inside in distinct(loaded, row, column < tile.width):
                 if copied.setdefault((of_row, bool(of_tensor)), inside) != inside:
                     raise Unsafe(f"line {line}: not all columns of the rows of {name} are copied")
         if any(inside != 0 for (_, of_tensor), inside in copied.items() if not of_tensor):

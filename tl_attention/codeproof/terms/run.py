@@ -7,7 +7,7 @@ begins and ends.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,10 +15,9 @@ import numpy as np
 from tl_attention.codeproof.read.expression import Expression, is_wide
 from tl_attention.codeproof.read.nodes import Break, For, If, While
 from tl_attention.codeproof.read.text import Kernel
-from tl_attention.codeproof.run.run import ZEROS, Run
+from tl_attention.codeproof.run.run import Run, inside_of
 from tl_attention.codeproof.run.threads import PER_THREAD, ThreadClass, Threads, Value, collapse
 from tl_attention.codeproof.terms.arithmetic import TermOperators
-from tl_attention.codeproof.terms.choices import chosen
 from tl_attention.codeproof.terms.facts import Facts
 from tl_attention.codeproof.terms.spread import Spread, apply, extremes, numbers
 from tl_attention.codeproof.terms.term import CONSTANT, HOLDS, Term, as_number, term
@@ -99,47 +98,54 @@ class TermRun(Run):
             return self._each_by_itself(node, condition, threads)
         if not isinstance(condition, Term):
             return super().branch(node, threads)
-        before, sides, first = dict(threads.names), [], len(self.seen)
+        sides, first = [], len(self.seen)
         for kind, side, body in ((BRANCH, condition, node.body), (OTHERWISE, 1 - condition, node.otherwise)):
             self.record(threads, node.line, kind, value=condition)
-            threads.names = dict(before)
             with self.facts.assuming(*facts_of(side)):
-                if self.nodes(body, threads) is None:
-                    raise Unsafe(f"line {node.line + 1}: a way out of a loop under a condition")
-            sides.append(threads.names)
+                sides.append(self._side(node, body, threads))
         self.record(threads, node.line, END)
         if all(seen.kind in MARKS for seen in self.seen[first:]):
             # Its sides compute numbers.
             del self.seen[first:]
-        threads.names = before
-        for name in node.assigned:
-            values = [term(side[name]) for side in sides if isinstance(side.get(name), int | Term)]
-            threads.names.pop(name, None)
-            if len(values) == len(sides):
-                threads.names[name] = as_number(self.facts.named(chosen(condition, *values)))
+        self._join(node, condition, sides, threads)
         return threads
+
+    def _side(self, node: If, body: Iterable[Any], threads: ThreadClass) -> dict[str, Value]:
+        """Runs one side of a condition, and returns the variables as they are behind it."""
+        side = ThreadClass(threads.threads, dict(threads.names))
+        if self.nodes(body, side) is None:
+            raise Unsafe(f"line {node.line + 1}: a way out of a loop under a condition")
+        return side.names
+
+    def _join(self, node: If, condition: Value, sides: Sequence[Mapping[str, Value]], threads: ThreadClass) -> None:
+        """Sets variables as they are behind a condition, where they are known behind both of its sides."""
+        for name in node.assigned:
+            threads.names.pop(name, None)
+            values = [side[name] for side in sides if name in side]
+            # Where one side has zeros, the other one says where the variable is loaded.
+            zeros = [isinstance(at := side.get(inside_of(name)), int) and not at for side in sides]
+            if len(values) == len(sides) and any(zeros):
+                threads.names[name] = values[zeros[0]]
+            elif len(values) == len(sides) and all(isinstance(value, int | Term) for value in values):
+                value = numbers(self.arithmetic["select"](condition, *values))
+                threads.names[name] = as_number(self.facts.named(value)) if isinstance(value, Term) else value
 
     def _each_by_itself(self, node: If, condition: Spread, threads: ThreadClass) -> ThreadClass:
         """Runs what threads do each under its own condition: they store their elements, or load them, else zeros."""
         first = len(self.seen)
         where = next(one for n in range(len(condition)) if (one := condition[n]).constant is None)
-        self.nodes(node.otherwise, threads)
+        otherwise = self._side(node, node.otherwise, threads)
         behind = len(self.seen)
-        zeros = {name for name in node.assigned if threads.names.pop(name, None) == ZEROS}
-        self.nodes(node.body, threads)
+        self._join(node, condition, (self._side(node, node.body, threads), otherwise), threads)
         for number, seen in enumerate(self.seen[first:], first):
             if (seen.kind, number < behind) != ("output", False) and seen.kind != "arithmetic":
                 raise Unsafe(f"line {seen.line + 1} is run by a thread where {where}, by others elsewhere")
             if "inside" in seen.values:
                 raise Unsafe(f"line {seen.line + 1} is run by threads under two conditions")
             seen.values["inside"] = condition
-        if not zeros and all(seen.kind == "arithmetic" for seen in self.seen[first:]):
+        loads = node.assigned.intersection(map(inside_of, node.assigned)) & threads.names.keys()
+        if not loads and all(seen.kind == "arithmetic" for seen in self.seen[first:]):
             raise Unsafe(f"line {node.line + 1}: a thread computes where {where}, and not elsewhere")
-        for name in node.assigned:
-            if name in zeros:
-                self.inside[name] = condition
-            else:
-                threads.names.pop(name, None)
         return threads
 
     def _truth(self, condition: Expression, threads: ThreadClass) -> Value:
