@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import statistics
 import time
@@ -16,7 +17,7 @@ from tl_attention.lab.measure.candidate import Candidate, called
 from tl_attention.lab.measure.compilation import Compiled, Compilers, compile_candidate
 from tl_attention.lab.model.machine import load
 from tl_attention.lab.model.prediction import predict
-from tl_attention.lab.search.proposals import Proposal, Proposals
+from tl_attention.lab.search.proposals import UNPRUNED, Proposal, Proposals
 from tl_attention.lab.search.study import Result, Study
 from tl_attention.lab.search.timers import CandidateFailed, Incumbent, Timer
 from tl_attention.problem.shape import AttentionShape
@@ -24,9 +25,13 @@ from tl_attention.program.planned import Planned
 
 # Compilations that wait for a process, beside those in one: a race takes less time than they do.
 WAITING = 2
+# Cores for what proposes, and for what launches kernels and must not be late.
+FREE_CORES = 2
 POLL_S = 0.2
 # A candidate that is predicted to take so much longer than the incumbent does not race, but one of ten does.
-PREDICTED_SLOWER, UNPRUNED = 1.25, 0.1
+PREDICTED_SLOWER = 1.25
+# How the error of such a kernel begins.
+SERIALISED = "ptxas serialised the products"
 
 
 def compile_and_predict(candidate: Candidate) -> Compiled:
@@ -43,8 +48,16 @@ def compile_and_predict(candidate: Candidate) -> Compiled:
 class Search:
     """A Search goes on with a study, whose trials it ends one by one."""
 
-    def __init__(self, study: Study, shape: AttentionShape, timer: Timer, proposals: Proposals, rng: random.Random):
-        self._study, self._shape, self._timer, self._proposals, self._rng = study, shape, timer, proposals, rng
+    def __init__(
+        self,
+        study: Study,
+        shape: AttentionShape,
+        timer: Timer,
+        proposals: Proposals,
+        rng: random.Random,
+        compile: Callable[[Candidate], Compiled] = compile_and_predict,
+    ) -> None:
+        self._study, self._timer, self._proposals, self._rng, self._compile = study, timer, proposals, rng, compile
         self._running: dict[str, Proposal] = {}
         self._seen = {result.machine_code for result in study.results}
         self.incumbent = next((Incumbent(kernel_of(study, shape, best), best) for best in study.timed[:1]), None)
@@ -56,7 +69,7 @@ class Search:
         CallFailed is raised where the machine fails. What is compiling at the end is begun again by the next search.
         """
         begun, before = time.monotonic(), self._elapsed_s
-        with Compilers(compile_and_predict) as compilers:
+        with Compilers(self._compile, processes=max(1, (os.cpu_count() or 1) - FREE_CORES)) as compilers:
             if self.incumbent:
                 compilers.submit(self.incumbent.candidate)
             while (passed := time.monotonic() - begun) < seconds:
@@ -71,14 +84,16 @@ class Search:
                     if candidate.name in self._running and time.monotonic() - begun < seconds:
                         self._end(self._running.pop(candidate.name), candidate, compiled)
                         proposals = self._proposals
-                        self._study.note(seconds=self._elapsed_s, judged=proposals.judged, refused=proposals.refused)
+                        counts = {"judged": dict(proposals.judged), "refused": dict(proposals.refused)}
+                        self._study.note(seconds=self._elapsed_s, **counts)
                 told(passed)
 
     def _end(self, proposal: Proposal, candidate: Candidate, compiled: Compiled) -> None:
         """Tells the study what became of a proposal."""
         found: dict[str, Any] = {"at": self._elapsed_s, "predicted_ms": compiled.predicted_ms}
         if compiled.report is None:
-            found |= {"failed": True, "reason": f"{compiled.status}: {compiled.error}"}
+            what = SERIALISED if compiled.error.startswith(SERIALISED) else f"{compiled.status} when compiled"
+            found |= {"failed": True, "reason": f"{what}: {compiled.error}"}
         else:
             fields = compiled.row_fields
             found |= {name: fields[name] for name in ("fingerprint", "registers", "stack_bytes", "machine_code")}
@@ -87,9 +102,9 @@ class Search:
             else:
                 found |= self._timed(candidate, compiled)
             self._seen.add(compiled.report.machine_code)
-        self._study.tell(proposal.trial, **found)
-        if found.get("verdict") in ("first", "faster"):
-            self.incumbent = Incumbent(candidate, self._study.results[-1])
+        result = self._study.tell(proposal.trial, **found)
+        if result.verdict in ("first", "faster"):
+            self.incumbent = Incumbent(candidate, result)
 
     def _timed(self, candidate: Candidate, compiled: Compiled) -> dict[str, Any]:
         """Returns the fields of a Result that a race fills."""

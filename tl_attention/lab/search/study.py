@@ -124,12 +124,14 @@ class Study:
         trial.set_user_attr("source", SAMPLED)
         return trial, self._point(trial.params)
 
-    def tell(self, trial: Trial, **result: Any) -> None:
+    def tell(self, trial: Trial, **result: Any) -> Result:
         """Ends a trial with its Result, of which the fields behind `point` are given."""
         trial.set_user_attr("result", result)
         timed = "reason" not in result
         state = TrialState.FAIL if result.get("failed") else TrialState.COMPLETE if timed else TrialState.PRUNED
-        self.results.append(self._result(self._study.tell(trial, result["value"] if timed else None, state)))
+        told = self._result(self._study.tell(trial, result["value"] if timed else None, state))
+        self.results.append(told)
+        return told
 
     @property
     def timed(self) -> list[Result]:
