@@ -48,8 +48,9 @@ def test_the_help_lists_every_command_once_in_a_group_with_its_whole_description
 def test_the_help_of_a_command_has_sentences_examples_and_words_for_each_option(name, cli) -> None:
     shown = cli(name, "--help").stdout
     assert shown.index("Options:") < shown.index("\nExamples:\n  tl-attention ")
-    paragraphs = [text for text in (COMMANDS[name].help or "").split("\n\n") if text]
-    assert paragraphs and all(text[0].isupper() or text[0] in "`-" for text in map(str.strip, paragraphs))
+    # Click leaves the lines of a paragraph as they are that begins with \b.
+    paragraphs = [text.strip("\b\n ") for text in (COMMANDS[name].help or "").split("\n\n") if text]
+    assert paragraphs and all(text[0].isupper() or text[0] in "`-" for text in paragraphs)
     assert all(text.rstrip().endswith(".") for text in paragraphs)
     for option in COMMANDS[name].params:
         assert not isinstance(option, click.Option) or (option.help and not option.help.startswith(("[", "of ")))

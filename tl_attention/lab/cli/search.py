@@ -77,12 +77,13 @@ def search(
     they are ranked by prediction. The page, the winner's file and the final's rows are in runs/.
 
     \b
-    The space is a file of values by key. Five lines of it:
+    A space is a YAML file of the values that keys may have, such as these five lines:
         block_N: [128, 144, 160, 176]
         stages: 2
         chunks: {exp: 2}
         wait_before: [mma1]
         kernel: {cluster: [1, 2], ping_pong: [false, true]}
+    A key that it leaves out keeps its default.
     """
     problem = AttentionShape.parse(shape_for(shape, None), dtype=dtype, causal=causal, softcap=softcap)
     try:
