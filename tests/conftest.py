@@ -15,6 +15,9 @@ from typing import Any
 
 import pytest
 
+# Before torch is there, for every process of the tests: their tensors are so small that threads only wait, and spin.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 ROOT = Path(__file__).parents[1]
 LEFT_OUT = pytest.StashKey[dict[str, int]]()
 WORKER_KEY = "left_out"

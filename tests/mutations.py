@@ -8,8 +8,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from tl_attention.kernels.warp_specialized.dialect import TABLE
 from tl_attention.lab.oracle.interpret import interpret
 from tl_attention.lab.oracle.reference import (
@@ -40,9 +38,6 @@ SCHEDULES = Path(__file__).parent.parent / "schedules"
 HEAD_DIM = 64
 BLOCK_M, BLOCK_N = 64, 8
 SCALE = HEAD_DIM**-0.5
-
-# Tiles are so small that threads only cost.
-torch.set_num_threads(1)
 
 
 def enough(cases: int, counts: Counter[str], least: Mapping[str, int]) -> Iterator[int]:

@@ -62,9 +62,10 @@ def proved(kernel: Kernel) -> Verdict:
     return shared("verdict", kernel, lambda: reading.prove(kernel.schedule, lowered(kernel)))
 
 
-def shared(what: str, kernel: Kernel, make: Callable[[], Result]) -> Result:
-    """Returns what `make` returns, here or in the process that came first."""
-    name = hashlib.sha256(repr((what, kernel.schedule, kernel.variant)).encode()).hexdigest()
+def shared(what: str, kernel: Kernel | None, make: Callable[[], Result]) -> Result:
+    """Returns what `make` returns, of a kernel or of none, here or in the process that came first."""
+    of = kernel and (kernel.schedule, kernel.variant)
+    name = hashlib.sha256(repr((what, of)).encode()).hexdigest()
     file = Path(os.environ[SHARED], name)
     with file.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 
@@ -25,15 +24,6 @@ from tl_attention.problem.shape import AttentionShape
 __all__ = ["flash_on_cpu", "on_cpu"]
 SHAPE = AttentionShape.parse("1,2/1,96,64", dtype="bfloat16", causal=True)
 MACHINE = {"device": "stand-in", "run": "now"}
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Keeps small products from waiting for threads of other tests."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable
+from functools import lru_cache
 from itertools import permutations
 from math import inf
 
@@ -36,8 +37,6 @@ class Solver:
         return self._answers[key]
 
     def _ask(self, of: Term, statement: str, bounds: list[Term]) -> bool:
-        import z3
-
         query = Query(self.facts)
         facts = [f"(>= {query.term(fact)} 0)" for fact in (*self.facts.here, *bounds)]
         value = query.term(of)
@@ -46,17 +45,28 @@ class Solver:
             query.relate_products()
         for claim in (*facts, f"(distinct {value} 0)" if statement == "= 0" else f"(< {value} 0)"):
             query.lines.append(f"(assert {claim})")
-        # A general solver spends seconds on what this one says at once.
-        solver = z3.SimpleSolver(ctx=z3.Context())
-        solver.set("rlimit", RESOURCES)
-        solver.from_string("\n".join(query.lines))
-        answer = solver.check()
+        answer, model = answer_to("\n".join(query.lines))
         self.facts.shown[f"solver: {answer}"] += 1
-        if answer == z3.sat:
-            model = solver.model()
-            values = {str(name): model[name] for name in model.decls() if name.arity() == 0}
-            self.counter[of] = query.numbers({n: v.as_long() for n, v in values.items() if z3.is_int_value(v)})
-        return bool(answer == z3.unsat)
+        if answer == "sat":
+            self.counter[of] = query.numbers(model)
+        return answer == "unsat"
+
+
+# Kernels that are like each other ask the same: a query has no name of a kernel's symbols.
+@lru_cache(maxsize=4096)
+def answer_to(query: str) -> tuple[str, dict[str, int]]:
+    """Returns what z3 says of a query, and a model's numbers; in a context of its own, so no other query changes it."""
+    import z3
+
+    # A general solver spends seconds on what this one says at once.
+    solver = z3.SimpleSolver(ctx=z3.Context())
+    solver.set("rlimit", RESOURCES)
+    solver.from_string(query)
+    answer, values = solver.check(), {}
+    if answer == z3.sat:
+        model = solver.model()
+        values = {str(name): model[name] for name in model.decls() if name.arity() == 0}
+    return str(answer), {name: value.as_long() for name, value in values.items() if z3.is_int_value(value)}
 
 
 class Query:

@@ -96,19 +96,16 @@ def numbers(value: Value) -> Value:
 
 def apply(function: Callable[..., Value], *values: Value) -> Spread:
     """Returns the Spread of a function's results for each thread; threads with equal values share one call."""
-    columns = [
-        (number, monomial, of) for number, value in enumerate(values) for monomial, of in coefficients_of(value).items()
-    ]
+    # Most of what threads have are numbers, which need no Term.
+    columns = [(parts := coefficients_of(value), {*parts} == {CONSTANT}) for value in values]
     count = next(len(value) for value in values if isinstance(value, Spread | np.ndarray))
-    table = np.stack([np.broadcast_to(of, count) for _, _, of in columns], axis=1)
+    table = np.stack([np.broadcast_to(of, count) for parts, _ in columns for of in parts.values()], axis=1)
     alike, which = np.unique(table, axis=0, return_inverse=True)
     results = []
     for row in alike.tolist():
-        given: list[dict[Monomial, int]] = [{} for _ in values]
-        for (number, monomial, _), factor in zip(columns, row):
-            given[number][monomial] = factor
-        terms = [Term(parts) for parts in given]
-        results.append(function(*(one if one.constant is None else one.constant for one in terms)))
+        factors = iter(row)
+        given = [next(factors) if plain else Term(dict(zip(parts, factors))) for parts, plain in columns]
+        results.append(function(*(x if isinstance(x, int) or x.constant is None else x.constant for x in given)))
     return take_per_thread(results, which.reshape(-1))
 
 

@@ -89,14 +89,17 @@ class Term:
     Operators are those of integers: `//` rounds down. A comparison is a Term of 0 or 1.
     """
 
-    __slots__ = ("__dict__", "_hash", "parts")
+    __slots__ = ("__dict__", "parts")
 
     def __init__(self, parts: Mapping[Monomial, int]):
         self.parts = {monomial: factor for monomial, factor in parts.items() if factor}
-        self._hash = hash(frozenset(self.parts.items()))
 
     def __hash__(self) -> int:
         return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash(frozenset(self.parts.items()))
 
     def same(self, other: Term | int) -> bool:
         """Says whether two Terms have one form, so that they are equal for all integers."""
