@@ -159,7 +159,8 @@ def _search(
 
     if session.device is None:
         progress.say(f"{NO_GPU}: schedules are proposed, checked, compiled and ranked by prediction, and none is timed")
-    rng = random.Random(session.seed)
+    # A search that goes on does not draw again what was drawn.
+    rng = random.Random(f"{session.seed} {len(study.results)}")
     timer = OnGpu(session.worker, session.seed) if session.device else ByPrediction()
     seconds -= min(MOST_FINAL_S, seconds / 4) if session.device else 0
     with Proposals(study, problem, queued, rng, AHEAD) as proposals:

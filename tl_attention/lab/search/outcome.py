@@ -115,7 +115,7 @@ class Outcome:
         schedule = self.kernel(winner).ours.schedule
         nearest = self.nearest(schedule)
         changed = diff.changed_keys(nearest.ours.schedule, schedule)
-        told = [f"{key}: {before} -> {after}" for key, before, after in changed]
+        told = [f"{key} {before} -> {after}" for key, before, after in changed]
         return {"name": winner.name, "nearest": nearest.name, "diff": told, **files}
 
 

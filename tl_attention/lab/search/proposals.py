@@ -29,6 +29,10 @@ TURNS = (CHANGED,) * 6 + (SAMPLED, DRAWN)
 # How often the sampler is asked in its turn for something legal.
 ASKS = 4
 PROPOSED = "proposed before"
+# After so many refused draws the space is taken to be exhausted.
+MOST_REFUSED = 20_000
+# How often another draw follows a refused one whose refusal names a key.
+ANOTHER = 0.1
 # What is predicted prunes, but for one of ten.
 UNPRUNED = 0.1
 # How often a changed point has values of a second parent.
@@ -44,7 +48,7 @@ class Proposal(NamedTuple):
 
 
 class Proposals(threading.Thread):
-    """Proposals are judged in this thread; `ahead` of them wait to be taken.
+    """Proposals are judged in this thread, which ends where the space is exhausted; `ahead` of them wait to be taken.
 
     `queued` are schedules of a person, which come first and which the sampler sees too.
     """
@@ -78,6 +82,11 @@ class Proposals(threading.Thread):
         if isinstance(found, BaseException):
             raise found
         return found
+
+    @property
+    def is_done(self) -> bool:
+        """Says whether no proposal is left, and none will come."""
+        return not self.is_alive() and self._ready.empty()
 
     def run(self) -> None:
         try:
@@ -115,11 +124,17 @@ class Proposals(threading.Thread):
                         yield from found
                         break
                 continue
-            while not self._ended.is_set():
-                point = self._parameters.drawn(self._rng) if source == DRAWN else self._changed()
+            point = self._parameters.drawn(self._rng) if source == DRAWN else self._changed()
+            for _ in range(MOST_REFUSED):
+                if self._ended.is_set():
+                    return
                 if isinstance(candidate := self._judged(point, source), Candidate):
                     yield Proposal(self._study.add(point, source), candidate, source)
                     break
+                point = self._after(point, candidate) if source == DRAWN else self._changed()
+            else:
+                if source == DRAWN:
+                    return
 
     def _begun(self, trial: Trial, point: Point) -> Iterator[Proposal]:
         """Yields the proposal of a trial that was begun before it was judged; a refused one has failed."""
@@ -147,8 +162,14 @@ class Proposals(threading.Thread):
             return candidate
         if source != SAMPLED:
             # What is counted has no numbers.
-            self.refused[re.split(r"[:,;]", re.sub(r"\d[\d,.]*", "n", reason))[0][:60]] += 1
+            self.refused[re.split(r"[:,;]", re.sub(r"\b\d[\d,.]*", "n", reason))[0][:60]] += 1
         return reason
+
+    def _after(self, point: Point, refusal: str) -> Point:
+        """Returns a refused draw with the key drawn again that its refusal names, or at times another draw."""
+        name = refusal.partition(":")[0].replace("split.", "chunks.")
+        drawn = self._parameters.drawn(self._rng)
+        return point | {name: drawn[name]} if name in drawn and self._rng.random() >= ANOTHER else drawn
 
     def _changed(self) -> Point:
         """Returns a point of one of the best trials with a few values changed, and others those of a second parent."""

@@ -64,7 +64,7 @@ class Search:
         self._elapsed_s: float = study.noted("seconds", 0.0)
 
     def run(self, seconds: float, told: Callable[[float], object]) -> None:
-        """Goes on for so many seconds, and tells every moment how many have passed. Raises CallFailed.
+        """Goes on for so many seconds, or until the space is exhausted, and tells every moment how many have passed.
 
         CallFailed is raised where the machine fails. What is compiling at the end is begun again by the next search.
         """
@@ -75,6 +75,8 @@ class Search:
             while (passed := time.monotonic() - begun) < seconds:
                 self._elapsed_s = before + passed
                 if not compilers.waiting:
+                    if self._proposals.is_done:
+                        break
                     time.sleep(POLL_S)
                 while compilers.waiting < WAITING * compilers.processes and (proposal := self._proposals.take()):
                     candidate = replace(proposal.candidate, name=f"trial {proposal.trial.number}")

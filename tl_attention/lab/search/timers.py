@@ -63,8 +63,8 @@ class OnGpu:
             # A new process starts first, which takes longer than a candidate may.
             self._worker.call(gpu_worker.device_name, timeout_s=START_TIMEOUT_S)
         if incumbent:
-            # It ran before: where it fails now, the machine fails.
-            self._load(incumbent.candidate)
+            # It ran before: where it fails now, the machine fails. On another machine it may have to be compiled.
+            self._load(incumbent.candidate, START_TIMEOUT_S)
         try:
             report = self._worker.call(gpu_worker.verify_some_rows, candidate, self._seed, timeout_s=TIMEOUT_S)
             if not report.ok:
@@ -83,9 +83,9 @@ class OnGpu:
             self._loaded.discard(candidate)
         return raced
 
-    def _load(self, candidate: Candidate) -> None:
+    def _load(self, candidate: Candidate, timeout_s: float = TIMEOUT_S) -> None:
         if candidate not in self._loaded:
-            self._worker.call(gpu_worker.load, candidate, self._seed, timeout_s=TIMEOUT_S)
+            self._worker.call(gpu_worker.load, candidate, self._seed, timeout_s=timeout_s)
             self._loaded.add(candidate)
 
     def _race(self, candidate: Candidate, incumbent: Incumbent | None) -> Raced:
