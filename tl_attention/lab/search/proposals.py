@@ -7,7 +7,7 @@ import random
 import re
 import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from optuna.trial import Trial
@@ -22,9 +22,9 @@ from tl_attention.schedule.key_errors import first_error
 from tl_attention.schedule.key_words import dotted
 from tl_attention.schedule.schedule import Schedule
 
-# So many schedules are timed before the best of them are changed, so many of which are changed, and how many proposals
-# of each kind come in turn then.
-FIRST_DRAWN, PARENTS = 32, 8
+# So many schedules are timed before the best of them are changed, where a person has queued some and where not, how
+# many of the best are changed, and how many proposals of each kind come in turn then.
+FIRST_BESIDE_QUEUED, FIRST_DRAWN, PARENTS = 8, 50, 8
 TURNS = (CHANGED,) * 6 + (SAMPLED, DRAWN)
 # How often the sampler is asked in its turn for something legal.
 ASKS = 4
@@ -54,7 +54,7 @@ class Proposals(threading.Thread):
     """
 
     def __init__(
-        self, study: Study, shape: AttentionShape, queued: Iterable[Schedule], rng: random.Random, ahead: int
+        self, study: Study, shape: AttentionShape, queued: Sequence[Schedule], rng: random.Random, ahead: int
     ) -> None:
         super().__init__(daemon=True)
         # By their source, and by the reason; what the sampler proposed is a trial, refused or not.
@@ -82,6 +82,12 @@ class Proposals(threading.Thread):
         if isinstance(found, BaseException):
             raise found
         return found
+
+    @property
+    def models(self) -> bool:
+        """Says whether so many were timed that proposals follow them, and predictions may prune."""
+        first = FIRST_BESIDE_QUEUED if self._queued else FIRST_DRAWN
+        return len(self._study.timed) >= first
 
     @property
     def is_done(self) -> bool:
@@ -116,7 +122,7 @@ class Proposals(threading.Thread):
                 yield Proposal(self._study.add(point, QUEUED), candidate, QUEUED)
         turn = 0
         while not self._ended.is_set():
-            source = TURNS[turn % len(TURNS)] if len(self._study.timed) >= FIRST_DRAWN else DRAWN
+            source = TURNS[turn % len(TURNS)] if self.models else DRAWN
             turn += 1
             if source == SAMPLED:
                 for _ in range(ASKS):

@@ -128,7 +128,7 @@ class Search:
             return "spills"
         if report.machine_code in self._seen:
             return "machine code already seen"
-        best = self.incumbent.result.predicted_ms if self.incumbent else None
+        best = self.incumbent.result.predicted_ms if self.incumbent and self._proposals.models else None
         if predicted_ms and best and predicted_ms > PREDICTED_SLOWER * best and self._rng.random() >= UNPRUNED:
             return "predicted to be slower"
         return ""
