@@ -90,8 +90,10 @@ def search(
         import optuna  # noqa: F401
     except ImportError:
         raise InputError('search: Optuna is missing, expected what `pip install "tl-attention[search]"` has') from None
+    from tl_attention.lab.measure.records import problem_of
     from tl_attention.lab.search import space as spaces
     from tl_attention.lab.search.parameters import Parameters
+    from tl_attention.lab.search.study import Study
 
     parameters = Parameters(spaces.read(space or spaces.DEFAULT), problem.head_dim_v)
     name = name or re.sub(r"\W+", "-", str(problem)).strip("-")
@@ -102,10 +104,10 @@ def search(
         user_file.check_writable(files[what], kind)
     user_file.make_folder(files["page"])
     seed = secrets.randbelow(2**31) if seed is None else seed
-    of = {"problem": str(problem), "space": parameters.space.model_dump_json()}
+    of = {"problem": f"{problem_of(problem)}", "space": parameters.space.model_dump_json()}
     first = [_queued(parameters, text, problem) for text in queued]
     if report:
-        _tell(_opened(storage, name, of, parameters, seed), problem, files)
+        _tell(Study(storage, name, of, parameters, seed, begin=False), problem, files)
         return
     with recording(files["rows"]) as (record, progress):
         from tl_attention.compiler.store import VERSION
@@ -113,7 +115,7 @@ def search(
 
         with Session(record, seed=seed) as session:
             of |= {"card": session.device or NO_GPU, "kernels": VERSION[:12]}
-            study = _opened(storage, name, of, parameters, seed)
+            study = Study(storage, name, of, parameters, seed)
             try:
                 _search(study, problem, session, first, minutes * 60, progress)
                 if session.device:
@@ -137,12 +139,6 @@ def _queued(parameters: Parameters, text: str, problem: AttentionShape) -> Sched
     except ValueError as error:
         raise InputError(f"--from {text}: no point of the space: {error}") from None
     return named.schedule
-
-
-def _opened(storage: str, name: str, of: dict[str, str], parameters: Parameters, seed: int) -> Study:
-    from tl_attention.lab.search.study import Study
-
-    return Study(storage, name, of, parameters, seed)
 
 
 def _search(

@@ -57,7 +57,7 @@ class Outcome:
     def write(self, winner: Result, file: Path) -> None:
         """Writes the winner's schedule to a file whose head says where it came from."""
         today = datetime.datetime.now(datetime.UTC).date()
-        said = [f"tl-attention search, {today}: {winner.name} of {self._study.name}, on {self._card}"]
+        said = [f"tl-attention search, {today}: {winner.name} of {self._study.name}, {self._card}"]
         for row in self._final:
             if row.name == winner.name and winner is not self.baseline and self.baseline:
                 speed, low, high = _speeds(row)

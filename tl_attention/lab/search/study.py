@@ -47,9 +47,8 @@ class Result:
     ratios: tuple[float, ...] = ()  # log(time of the incumbent / its time) of each round
     verdict: str = ""
     against: int | None = None  # the incumbent's number
-    value: float = (
-        0.0  # log(time of the first that was timed / its time), by the rounds of each incumbent with the next
-    )
+    # log(time of the first that was timed / its time), by the rounds of each incumbent with the next.
+    value: float = 0.0
 
     @property
     def median(self) -> float:
@@ -64,11 +63,13 @@ class Result:
 class Study:
     """A Study holds the trials of one problem on one card, by one version of what makes kernels, in one space.
 
-    `of` says these by their names. Raises InputError where the storage cannot be used, and where a study of this name
-    is of something else. Passwords of a URL are not shown.
+    `of` says these by their names. Raises InputError where the storage cannot be used, where a study of this name is
+    of something else, and where there is none and none may `begin`. Passwords of a URL are not shown.
     """
 
-    def __init__(self, url: str, name: str, of: Mapping[str, str], parameters: Parameters, seed: int) -> None:
+    def __init__(
+        self, url: str, name: str, of: Mapping[str, str], parameters: Parameters, seed: int, begin: bool = True
+    ) -> None:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self.name, self.parameters = name, parameters
         self._distributions = {name: _distribution(values) for name, values in parameters.values.items()}
@@ -82,9 +83,11 @@ class Study:
             storage = optuna.storages.RDBStorage(url)
             if storage.engine.dialect.name == "sqlite":
                 _write_ahead(storage.engine)
-            self._study = optuna.create_study(
-                storage=storage, study_name=name, sampler=sampler, direction="maximize", load_if_exists=True
-            )
+            if begin:
+                optuna.create_study(storage=storage, study_name=name, direction="maximize", load_if_exists=True)
+            elif name not in optuna.get_all_study_names(storage):
+                raise InputError(f"--study: there is no {self.where}, expected one that a search has begun")
+            self._study = optuna.load_study(storage=storage, study_name=name, sampler=sampler)
         except (SQLAlchemyError, ImportError, RuntimeError, optuna.exceptions.OptunaError) as error:
             raise InputError(f"--storage: {self.where} cannot be used: {_first_line(error)}") from None
         for what, value in of.items():
