@@ -90,7 +90,6 @@ def search(
         import optuna  # noqa: F401
     except ImportError:
         raise InputError('search: Optuna is missing, expected what `pip install "tl-attention[search]"` has') from None
-    from tl_attention.lab.measure.records import problem_of
     from tl_attention.lab.search import space as spaces
     from tl_attention.lab.search.parameters import Parameters
     from tl_attention.lab.search.study import Study
@@ -104,7 +103,7 @@ def search(
         user_file.check_writable(files[what], kind)
     user_file.make_folder(files["page"])
     seed = secrets.randbelow(2**31) if seed is None else seed
-    of = {"problem": f"{problem_of(problem)}", "space": parameters.space.model_dump_json()}
+    of = {"problem": str(problem), "space": parameters.space.model_dump_json()}
     first = [_queued(parameters, text, problem) for text in queued]
     if report:
         _tell(Study(storage, name, of, parameters, seed, begin=False), problem, files)
