@@ -211,6 +211,20 @@ def test_nothing_is_held_where_no_exponentials_come_before_a_wait() -> None:
     assert not {"hold_last", "resume"} & set(short(derive(shipped()["ws_source_order"]).phases.steady))
 
 
+def test_exponentials_that_a_product_writes_over_are_not_read_again_to_hold_a_wait() -> None:
+    """MMA0 writes over the exponentials of two blocks before, between their cast and the wait for MMA1."""
+    group = [
+        *(["load_k"], ["mask", "mma0", "max_init", "row_max", "max_merge", "scale"], ["max_prev"]),
+        *(["exp", "row_sum", "sum_merge", "cast", "mma1"], ["rescale"], ["load_v"]),
+    ]
+    keys = BEST.model_dump() | {"split": {}, "wait_before": {}, "group": group}
+    late = Schedule(**keys | {"order": [-1, 1, 2, 0, 3, -1], "stage": [-1, 1, 0, 2, 1, -1]})
+    for waits in ("loose", "exact"):
+        listed = short(derive(with_options(late, waits=waits)).phases.steady)
+        assert listed.index("issue mma1") < listed.index("issue mma0") < listed.index("wait mma1")
+        assert not {"hold", "hold_last", "resume"} & {*listed}
+
+
 def test_q_is_released_after_the_last_wait_for_a_product_that_reads_it() -> None:
     three = [line for iteration in derive(overlap("three stages")).phases.epilogue for line in short(iteration)]
     assert three[three.index("release load_q") - 1] == "wait mma0" and three.count("release load_q") == 1

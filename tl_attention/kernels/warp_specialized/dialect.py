@@ -192,6 +192,13 @@ def holds(phases: Phases, schedule: Schedule, buffers: Mapping[str, int]) -> Pha
         held = False
         for op in iteration.operations:
             exponentials = op.kind == "run" and whole(op.statement) == "exp"
+            if (
+                op.kind == "issue"
+                and ran
+                and {*table.by_name[op.statement].writes} & {*table.by_name[ran.statement].writes}
+            ):
+                # Exponentials come before a product that writes over them, and may not be read again.
+                ran, held = None, False
             late = op.kind == "release" or (op.kind == "wait" and op.statement in table.products)
             if late and ran:
                 first, end = table.by_name[ran.statement].columns or (0, schedule.block_N)
