@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import queue
 import random
 import re
 import threading
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple
 
 from optuna.trial import Trial
@@ -47,8 +47,8 @@ class Proposal(NamedTuple):
     source: str
 
 
-class Proposals(threading.Thread):
-    """Proposals are judged in this thread, which ends where the space is exhausted; `ahead` of them wait to be taken.
+class Proposals:
+    """Proposals are judged in a thread of their own; `ahead` of them are made before they are taken.
 
     `queued` are schedules of a person, which come first and which the sampler sees too.
     """
@@ -56,32 +56,22 @@ class Proposals(threading.Thread):
     def __init__(
         self, study: Study, shape: AttentionShape, queued: Sequence[Schedule], rng: random.Random, ahead: int
     ) -> None:
-        super().__init__(daemon=True)
         # By their source, and by the reason; what the sampler proposed is a trial, refused or not.
         self.judged, self.refused = (Counter[str](study.noted(name, {})) for name in ("judged", "refused"))
+        self.is_done = False  # the space is exhausted, and all that was found is taken
         self._study, self._shape, self._rng, self._queued = study, shape, rng, queued
         self._parameters: Parameters = study.parameters
         self._seen = set[Schedule]()
-        self._ready: queue.Queue[Proposal | BaseException] = queue.Queue(ahead)
         self._ended = threading.Event()
+        self._thread, self._made = ThreadPoolExecutor(1), self._proposals()
+        self._ahead, self._futures = ahead, deque[Future[Proposal | None]]()
 
     def __enter__(self) -> Proposals:
-        self.start()
         return self
 
     def __exit__(self, *exception: object) -> None:
         self._ended.set()
-        self.join()
-
-    def take(self) -> Proposal | None:
-        """Returns the next proposal, None where none is ready. Raises what ended the thread."""
-        try:
-            found = self._ready.get_nowait()
-        except queue.Empty:
-            return None
-        if isinstance(found, BaseException):
-            raise found
-        return found
+        self._thread.shutdown(cancel_futures=True)
 
     @property
     def models(self) -> bool:
@@ -89,28 +79,15 @@ class Proposals(threading.Thread):
         first = FIRST_BESIDE_QUEUED if self._queued else FIRST_DRAWN
         return len(self._study.timed) >= first
 
-    @property
-    def is_done(self) -> bool:
-        """Says whether no proposal is left, and none will come."""
-        return not self.is_alive() and self._ready.empty()
-
-    def run(self) -> None:
-        try:
-            for proposal in self._proposals():
-                if not self._put(proposal):
-                    return
-        except BaseException as error:
-            self._put(error)
-
-    def _put(self, found: Proposal | BaseException) -> bool:
-        """Says whether what was found could be handed over before the end."""
-        while not self._ended.is_set():
-            try:
-                self._ready.put(found, timeout=0.1)
-                return True
-            except queue.Full:
-                pass
-        return False
+    def take(self) -> Proposal | None:
+        """Returns the next proposal, None where none is ready, or none is left. Raises what ended the thread's work."""
+        while len(self._futures) < self._ahead:
+            self._futures.append(self._thread.submit(next, self._made, None))
+        if not self._futures[0].done():
+            return None
+        found = self._futures.popleft().result()
+        self.is_done = found is None
+        return found
 
     def _proposals(self) -> Iterator[Proposal]:
         self._seen = {self._parameters.schedule(result.point) for result in self._study.results}
