@@ -8,7 +8,7 @@ keeps them stays as it is: a schedule's own point gives a schedule with that poi
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from itertools import groupby
 from math import prod
@@ -106,9 +106,9 @@ class Parameters:
                 found[name] = columns[int(number)] // CHUNK_UNIT if int(number) < len(columns) - 1 else 1
             elif kind == "rank":
                 one_of = schedule.producers if rest in schedule.producers else order
-                found[name] = one_of.index(rest) if rest in one_of else 0
+                found[name] = one_of.index(near) if (near := _nearest(rest, one_of)) else 0
             elif kind == "stage":
-                found[name] = stages.get(rest, 0)
+                found[name] = stages[near] if (near := _nearest(rest, order)) else 0
             elif kind != "ahead":
                 found[name] = plain(attrgetter(name)(schedule))
         for name, value in found.items():
@@ -196,6 +196,11 @@ def _ordered(needs: Needs, stages: Mapping[str, int], ranks: Mapping[str, int]) 
 def _chunks(statement: str, most: int) -> tuple[str, ...]:
     """Returns the names of so many chunks of a statement; none where it is whole."""
     return chunk_names(statement, (0,) * most) if most > 1 else ()
+
+
+def _nearest(name: str, names: Sequence[str]) -> str | None:
+    """Returns the statement of this name among these, or a chunk of the same statement, or the whole of it, or None."""
+    return name if name in names else next((other for other in names if whole(other) == whole(name)), None)
 
 
 def _existing(name: str, split: Mapping[str, tuple[int, ...]]) -> str:

@@ -112,7 +112,9 @@ class Proposals:
                 if self._ended.is_set():
                     return
                 if isinstance(candidate := self._judged(point, source), Candidate):
-                    yield Proposal(self._study.add(point, source), candidate, source)
+                    # A schedule has many points, and one of its own.
+                    own = self._parameters.point(candidate.ours.schedule)
+                    yield Proposal(self._study.add(own, source), candidate, source)
                     break
                 point = self._after(point, candidate) if source == DRAWN else self._changed()
             else:
