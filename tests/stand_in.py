@@ -101,6 +101,8 @@ class Gpu:
             return ["cudnn"]
         if function is gpu_worker.unload:
             return None
+        if function is gpu_worker.forget_tensors:
+            return self.calls.append((function.__name__, ""))
         candidate = arguments[0]
         self.calls.append((function.__name__, candidate.name))
         fault = self.faults.get((function.__name__, candidate.name))
@@ -111,7 +113,7 @@ class Gpu:
         if function is gpu_worker.verify_some_rows:
             return fault or GOOD
         if function is gpu_worker.load:
-            self.by_batches = arguments[2]
+            self.by_batches = (*arguments, None)[2]
             return 4 if self.by_batches else 1
         if function is gpu_worker.sample:
             ms = self.ms(candidate)

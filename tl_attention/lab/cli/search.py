@@ -95,7 +95,7 @@ def search(
     from tl_attention.lab.search.study import Study
 
     parameters = Parameters(spaces.read(space or spaces.DEFAULT), problem.head_dim_v)
-    name = name or re.sub(r"\W+", "-", str(problem)).strip("-")
+    name = re.sub(r"\W+", "-", str(problem)).strip("-") if name is None else name
     if not re.fullmatch(r"\w[\w.+-]*", name):
         raise InputError(f"--study: {name[:60]!r}, expected letters, digits, '.', '+', '-' and '_' only")
     files = {what: RUNS / f"{name}{ending}" for what, ending in ENDINGS.items()}

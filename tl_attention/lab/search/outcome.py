@@ -127,9 +127,9 @@ def _speeds(row: Row) -> tuple[float, float, float]:
 
 
 def _ranked(pairs: Sequence[tuple[float | None, float]]) -> dict[str, Any] | None:
-    """Returns the rank correlation of pairs whose first number is known, None for too few."""
+    """Returns the rank correlation of pairs whose first number is known, None for too few, or where all are equal."""
     known = [(one, other) for one, other in pairs if one is not None]
-    if len(known) < FIRST_DRAWN // 2:
+    if len(known) < FIRST_DRAWN // 2 or any(len({*of}) == 1 for of in zip(*known)):
         return None
     ranks = [[sorted(of).index(value) for value in of] for of in zip(*known)]
     return {"n": len(known), "rank": statistics.correlation(*ranks)}

@@ -29,6 +29,8 @@ TURNS = (CHANGED,) * 6 + (SAMPLED, DRAWN)
 # How often the sampler is asked in its turn for something legal.
 ASKS = 4
 PROPOSED = "proposed before"
+# How the reason of a trial begins that was refused; many such trials have no schedule.
+REFUSED = "refused: "
 # After so many refused draws the space is taken to be exhausted.
 MOST_REFUSED = 20_000
 # How often another draw follows a refused one whose refusal names a key.
@@ -90,7 +92,8 @@ class Proposals:
         return found
 
     def _proposals(self) -> Iterator[Proposal]:
-        self._seen = {self._parameters.schedule(result.point) for result in self._study.results}
+        tried = (result for result in self._study.results if not result.reason.startswith(REFUSED))
+        self._seen = {self._parameters.schedule(result.point) for result in tried}
         for trial, point in self._study.interrupted():
             yield from self._begun(trial, point)
         for schedule in self._queued:
@@ -127,7 +130,7 @@ class Proposals:
         if isinstance(candidate := self._judged(point, source), Candidate):
             yield Proposal(trial, candidate, source)
         else:
-            self._study.tell(trial, failed=True, reason=f"refused: {candidate}")
+            self._study.tell(trial, failed=True, reason=f"{REFUSED}{candidate}")
 
     def _judged(self, point: Point, source: str) -> Candidate | str:
         """Returns the kernel of a point's schedule, or why it is refused."""

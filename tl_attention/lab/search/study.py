@@ -75,8 +75,9 @@ class Study:
         self._distributions = {name: _distribution(values) for name, values in parameters.values.items()}
         sampler = optuna.samplers.TPESampler(n_startup_trials=FIRST_MODELLED, seed=seed)
         try:
-            shown = make_url(url).render_as_string(hide_password=True)
-        except ArgumentError:
+            # A password may stand among the options too.
+            shown = make_url(url).set(query={}).render_as_string(hide_password=True)
+        except (ArgumentError, ValueError):
             raise InputError("--storage: no URL of a database, expected one such as sqlite:///runs/search.db") from None
         self.where = f"study {name} in {shown}"
         try:
@@ -88,7 +89,9 @@ class Study:
             elif name not in optuna.get_all_study_names(storage):
                 raise InputError(f"--study: there is no {self.where}, expected one that a search has begun")
             self._study = optuna.load_study(storage=storage, study_name=name, sampler=sampler)
-        except (SQLAlchemyError, ImportError, RuntimeError, optuna.exceptions.OptunaError) as error:
+        except InputError:
+            raise
+        except (SQLAlchemyError, ImportError, RuntimeError, ValueError, optuna.exceptions.OptunaError) as error:
             raise InputError(f"--storage: {self.where} cannot be used: {_first_line(error)}") from None
         for what, value in of.items():
             there = self._study.user_attrs.get(what)
@@ -96,6 +99,9 @@ class Study:
                 self._study.set_user_attr(what, value)
             elif there != value:
                 raise InputError(f"--study: {self.where} is of the {what} {there}, expected another study for {value}")
+        for half in self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
+            if "result" in half.user_attrs:
+                self._end(half.number, half.user_attrs["result"])
         ended = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
         found = self._study.get_trials(deepcopy=False, states=ended)
         # One that a search did not end, but the next one, has no result.
@@ -107,11 +113,12 @@ class Study:
         for left in self._study.get_trials(deepcopy=False, states=states):
             if left.state == TrialState.RUNNING:
                 self._study.tell(left.number, state=TrialState.FAIL)
-                params, source = left.params, left.user_attrs.get("source", DRAWN)
+                # One that was added has its whole point here, even where it was half begun.
+                params = left.system_attrs.get("fixed_params", left.params)
                 # One that the sampler had begun to propose has no whole point.
                 if {*params} != {*self._distributions}:
                     continue
-                self._study.enqueue_trial(params, user_attrs={"source": source})
+                self._study.enqueue_trial(params, user_attrs={"source": left.user_attrs.get("source", SAMPLED)})
             trial = self._study.ask(self._distributions)
             yield trial, self._point(trial.params)
 
@@ -130,9 +137,8 @@ class Study:
     def tell(self, trial: Trial, **result: Any) -> Result:
         """Ends a trial with its Result, of which the fields behind `point` are given."""
         trial.set_user_attr("result", result)
-        timed = "reason" not in result
-        state = TrialState.FAIL if result.get("failed") else TrialState.COMPLETE if timed else TrialState.PRUNED
-        told = self._result(self._study.tell(trial, result["value"] if timed else None, state))
+        told = self._result(self._end(trial.number, result))
+        # The thread of the proposals tells too.
         self.results.append(told)
         return told
 
@@ -157,6 +163,11 @@ class Study:
         if len(self.timed) < FIRST_MODELLED:
             return {}
         return optuna.importance.get_param_importances(self._study, evaluator=evaluator)
+
+    def _end(self, number: int, result: Mapping[str, Any]) -> FrozenTrial:
+        timed = "reason" not in result
+        state = TrialState.FAIL if result.get("failed") else TrialState.COMPLETE if timed else TrialState.PRUNED
+        return self._study.tell(number, result["value"] if timed else None, state)
 
     def _result(self, trial: FrozenTrial) -> Result:
         told = trial.user_attrs["result"]

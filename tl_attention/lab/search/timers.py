@@ -78,9 +78,10 @@ class OnGpu:
                 raise CallFailed(failed.status, f"{FAILURES} candidates failed, the last one: {failed}") from None
             raise CandidateFailed(f"{failed.status}: {failed}") from None
         self._failures = 0
-        if raced.verdict != "faster":
-            self._worker.call(gpu_worker.forget, candidate, timeout_s=TIMEOUT_S)
-            self._loaded.discard(candidate)
+        if incumbent:
+            loser = incumbent.candidate if raced.verdict == "faster" else candidate
+            self._worker.call(gpu_worker.forget, loser, timeout_s=TIMEOUT_S)
+            self._loaded.discard(loser)
         return raced
 
     def _load(self, candidate: Candidate, timeout_s: float = TIMEOUT_S) -> None:

@@ -1,0 +1,138 @@
+"""Tests of the search share a study and stand-ins; run as a script this searches by them, and prints what it told."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from tl_attention.lab.cli import main
+from tl_attention.lab.machine_code.sass import StaticReport
+from tl_attention.lab.measure import session
+from tl_attention.lab.measure.candidate import Candidate
+from tl_attention.lab.measure.compilation import Compiled
+from tl_attention.lab.search.parameters import Parameters, Point
+from tl_attention.lab.search.proposals import Proposals
+from tl_attention.lab.search.search import Search
+from tl_attention.lab.search.space import read
+from tl_attention.lab.search.study import DRAWN, Result, Study
+from tl_attention.lab.search.timers import ByPrediction
+from tl_attention.problem.shape import AttentionShape
+from tl_attention.schedule.files.catalogue import names
+from tl_attention.schedule.files.named import load
+from tl_attention.schedule.schedule import Schedule
+
+SHAPE = AttentionShape(1, 2, 256, 256, 128)
+OF = {"problem": f"{SHAPE}", "space": "as it ships", "card": "a stand-in", "kernels": "c0f9511a2b3c"}
+
+
+@cache
+def parameters() -> Parameters:
+    return Parameters(read())
+
+
+def url_of(folder: Path) -> str:
+    return f"sqlite:///{folder}/search.db"
+
+
+def opened(folder: Path, name: str = "some", **of: str) -> Study:
+    return Study(url_of(folder), name, OF | of, parameters(), seed=1)
+
+
+@cache
+def schedules() -> tuple[Schedule, ...]:
+    """Returns shipped schedules that are points of the space and fit the problem."""
+    shipped = map(load, ("best", "seed", *names()))
+    return tuple(dict.fromkeys(one for one in shipped if one.lowering == "warp_specialized" and one.block_M <= 128))
+
+
+def points() -> list[Point]:
+    return [*map(parameters().point, schedules())]
+
+
+def proposals(study: Study, queued: Sequence[Schedule] = (), seed: int = 1) -> Proposals:
+    return Proposals(study, SHAPE, queued, random.Random(seed), 4)
+
+
+def told(study: Study, point: Point, source: str = DRAWN, **result: Any) -> Result:
+    """Tells of a point that it was timed, or what is given instead."""
+    timed = {"at": float(len(study.results)), "ms": 1.0, "value": 0.0, "verdict": "slower", "ratios": [-0.1]}
+    return study.tell(study.add(point, source), **(result if "reason" in result else timed | result))
+
+
+def compiled(candidate: Candidate) -> Compiled:
+    """Stands in for compilers: the code is the schedule, and so is the time."""
+    code = hashlib.sha256(candidate.ours.schedule.model_dump_json().encode()).hexdigest()
+    return Compiled(
+        code[:12], StaticReport(200, 0, 1024, machine_code=code), predicted_ms=1 + int(code[:6], 16) / 2**25
+    )
+
+
+class InTurn:
+    """These compilers work in this process, one candidate after another."""
+
+    def __init__(self, compile: Callable[[Candidate], Compiled], processes: int) -> None:
+        self._compile, self.processes, self._submitted = compile, processes, list[Candidate]()
+
+    def __enter__(self) -> InTurn:
+        return self
+
+    def __exit__(self, *exception: object) -> None: ...
+
+    @property
+    def waiting(self) -> int:
+        return len(self._submitted)
+
+    def submit(self, candidate: Candidate) -> None:
+        self._submitted.append(candidate)
+
+    def take(self, timeout_s: float) -> Iterator[tuple[Candidate, Compiled]]:
+        while self._submitted:
+            one = self._submitted.pop(0)
+            yield one, self._compile(one)
+
+
+def search(folder: Path, seed: int) -> None:
+    """Searches for a minute, and prints each result that was told."""
+    study = opened(folder)
+    tell, rng = study.tell, random.Random(seed)
+
+    def printed(*trial: Any, **result: Any) -> Result:
+        found = tell(*trial, **result)
+        # At once, as two threads tell.
+        os.write(1, f"{json.dumps(asdict(found))}\n".encode())
+        return found
+
+    study.tell = printed  # type: ignore[method-assign]
+    with proposals(study, schedules(), seed) as found:
+        Search(study, SHAPE, ByPrediction(), found, rng, compiled).run(60, lambda passed: None)
+
+
+def command() -> None:
+    """Runs the command line with stand-ins and no GPU, and prints a line when the first result is told."""
+    tell = Study.tell
+
+    def first(*of: Any, **result: Any) -> Result:
+        found = tell(*of, **result)
+        Study.tell = tell  # type: ignore[method-assign]
+        print("told", flush=True)
+        return found
+
+    Study.tell = first  # type: ignore[method-assign, assignment]
+    Search.__init__.__defaults__ = (compiled,)
+    session.another_gpu = lambda arch: "no GPU"  # type: ignore[assignment, return-value]
+    # To draw them would compile the winner.
+    import_module("tl_attention.lab.cli.search")._timelines = lambda *of: None  # type: ignore[attr-defined]
+    main()
+
+
+if __name__ == "__main__":
+    search(Path(sys.argv[1]), int(sys.argv[2]))
