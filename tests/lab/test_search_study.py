@@ -14,7 +14,7 @@ from pathlib import Path
 import optuna
 import pytest
 import search_jobs
-from conftest import ROOT
+from conftest import ROOT, python
 from optuna.trial import TrialState
 from search_jobs import opened, parameters, points, told, url_of
 from sqlalchemy import create_engine, text
@@ -80,6 +80,19 @@ def test_a_sqlite_database_is_written_ahead(tmp_path) -> None:
     opened(tmp_path)
     with create_engine(url_of(tmp_path)).connect() as connection:
         assert connection.execute(text("PRAGMA journal_mode")).scalar() == "wal"
+
+
+def test_a_signal_inside_of_a_call_of_the_database_leaves_no_traceback(tmp_path) -> None:
+    """pytest would catch what is logged, so this is a process of its own."""
+    script = (
+        "import sys, search_jobs; from sqlalchemy.engine.default import DefaultDialect; from pathlib import Path\n"
+        "study = search_jobs.opened(Path(sys.argv[1]))\n"
+        "DefaultDialect.do_rollback = lambda *of: sys.exit(130)\n"
+        "study.note(a=1)"
+    )
+    paths = os.pathsep.join(map(str, (ROOT, ROOT / "tests", ROOT / "tests/lab")))
+    done = python("-c", script, f"{tmp_path}", PYTHONPATH=paths)
+    assert (done.returncode, done.stderr) == (130, "")
 
 
 def test_interrupted_trials_are_begun_again_once_each(tmp_path) -> None:

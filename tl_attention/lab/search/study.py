@@ -7,6 +7,7 @@ and its user attributes are `source`, where it came from, and `result`, what bec
 from __future__ import annotations
 
 import json
+import logging
 import statistics
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -71,6 +72,8 @@ class Study:
         self, url: str, name: str, of: Mapping[str, str], parameters: Parameters, seed: int, begin: bool = True
     ) -> None:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
+        # A signal that ends the command inside of a call of the database is no error of the pool.
+        logging.getLogger("sqlalchemy.pool").setLevel(logging.CRITICAL)
         self.name, self.parameters = name, parameters
         self._distributions = {name: _distribution(values) for name, values in parameters.values.items()}
         sampler = optuna.samplers.TPESampler(n_startup_trials=FIRST_MODELLED, seed=seed)
