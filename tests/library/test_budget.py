@@ -19,13 +19,13 @@ BUDGET = {
     "codeproof": 5330,
     "compiler": 550,
     "op": 1910,
-    "lab": 8600,
+    "lab": 9290,
     "tools": 6200,
     "tests": 1150,
     "tests/library": 13300,
-    "tests/proof": 4060,
-    "tests/lab": 6910,
-    "library": 15520,
+    "tests/proof": 4080,
+    "tests/lab": 7660,
+    "library": 15530,
     "path": 8470,
 }
 

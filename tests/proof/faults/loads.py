@@ -1,7 +1,7 @@
 """These faults concern loads: boxes of TMA and copies by cp.async."""
 
 from faults.table import fault, rows, small
-from faults.words import BOUND_K, COPY_K, COPY_Q, COPY_V, ROW_K
+from faults.words import BOUND_K, COPY_K, COPY_Q, COPY_V, ROW_K, UNKNOWN
 
 NO_BOXES = "cp.async copies 16 bytes a thread, without boxes: see half of a load"
 Q_SHARED = "Q stays in shared memory"
@@ -13,6 +13,7 @@ TRANSACTIONS = "TMA completes on an mbarrier, and commits nothing: see too few b
 NO_CLUSTER = "its blocks are in no cluster"
 NO_BYTES = "cp.async counts no bytes"
 ONE_CODE = "it is another code of mma_sync alone: see the row without"
+BY_ELEMENT = "its threads copy 16 bytes each: see the same of Q"
 ROWS = [
     *rows("best", NO_BOXES,
         ("the second box of K into the next slot",
@@ -104,15 +105,37 @@ ROWS = [
             "uint4 Q_shared condval => behind condval = uint4"),
         ("rows of K for zeros", "condval is loaded from K, elsewhere from Q",
             "condval = make_uint4 -> *(uint4*)(K + (((int)threadIdx.x) * 8))"),
-        ("scores for zeros, or nothing", "name 'condval' is not defined", "condval = make_uint4 ->",
-            "or condval = make_uint4 -> make_uint4(acc_s[0], acc_s[1], acc_s[2], acc_s[3])"),
+        ("nothing for zeros", "name 'condval' is not defined", "condval = make_uint4 ->"),
+        ("scores for zeros", UNKNOWN, "condval = make_uint4 -> make_uint4(acc_s[0], acc_s[1], acc_s[2], acc_s[3])"),
         ("ones for zeros", "name 'broadcast_var' is not defined",
-            "half_t broadcast_var = -> half_t(0x1p+0f/*1.000000e+00*/)"),
-        ("Q changed on its way", "name 'condval' is not defined", "uint4 Q_shared condval -> condval.x = 0;\n$",
+            "half_t broadcast_var = -> half_t(0x1p+0f/*1.000000e+00*/)",
+            "or half_t broadcast_var half_t -> $\nbroadcast_var = half_t(0x1p+0f/*1.000000e+00*/);"),
+        ("Q changed on its way", UNKNOWN, "uint4 Q_shared condval -> condval.x = 0;\n$",
             "or uint4 Q_shared condval ->"
             " if (((int)threadIdx.x) < 64) {\ncondval.x = 0;\ntl::fence_proxy_async();\n}\n$"),
         ("Q loaded beyond its end for nothing", "sets condval for the second time",
             "the first uint4 condval -> $\ncondval = *(uint4*)(Q + (((int)threadIdx.x) * 8));")),
+    *rows("seed, elements", BY_ELEMENT,
+        ("elements of K and V beyond its end, or not to it", "where load [KV] of a block has row",
+            "each if threadIdx seq_kv: < -> <=", "or each if threadIdx seq_kv: < X -> < (X - 1)"),
+        ("elements of K and V where they are zeros, and zeros where they are", "where load [KV] of a block has row",
+            "each if threadIdx seq_kv: < -> >="),
+        ("elements of K and V one behind theirs", "the first element, or column, of load [KV] of a block",
+            "each condval = K|V: [X] -> [(X) + (int64_t)1]", "or V_shared V: V[X -> V[(int64_t)1 + X"),
+        ("elements of K and V of a column too many", "columns of [KV] are not where they belong in its tile",
+            "each condval = K|V: threadIdx.x -> threadIdx.x ^ 1"),
+        ("elements of K and V one later in their tile", "write of [KV] is not of one slot, each element once",
+            "each K_shared|V_shared condval: ] = -> + 1] ="),
+        ("not all elements of K and V", "write of [KV] is not of one slot, each element once",
+            "each if threadIdx 7: < 32 -> < 31"),
+        ("elements of K for those of V", "rows of K into V", "each condval = V: V -> K", "or V_shared V: V[ -> K["),
+        ("no zeros for elements of K and V", "computes where .*, and not elsewhere", "each condval = half_t ->"),
+        ("ones for zeros of K and V, or sums with these", UNKNOWN, "each condval = half_t: 0x0p -> 0x1p",
+            "or each K_shared|V_shared condval -> $\nacc_s[0] = (acc_s[0] + float(condval));"),
+        ("elements of K over those that are read", "overwrites what a product of block",
+            "the second __syncthreads ->", "or the fifth __syncthreads ->"),
+        ("elements of K and V that their product may not see", r"mma[01]\(\d\) (does not wait for|reads) load_[kv]\(\d\)",
+            "the first __syncthreads ->", "or every fence_proxy_async ->")),
     small("half of Q", (r"the producer of block 0 ends before wait Q_empty\[1\]", "for wg.bound -> wg < 1"),
         ("write of Q is not of one slot, each element once", "the first for i.bound -> i < 4"),
         ("copy of Q is not of one slot, each element once", "the first for i.bound -> i < 4")),

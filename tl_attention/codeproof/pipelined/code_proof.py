@@ -82,6 +82,9 @@ class PipelinedProof(RowTileProof):
         for one in found:
             if isinstance(one, Nested):
                 one = replace(one, inside=[*self.ordered(one.inside)])
+            if isinstance(one, Event) and one.kind == "write" and one.name != Q:
+                # Element by element threads load a tile themselves.
+                one = replace(one, kind="load")
             if isinstance(one, Event) and one.kind == "mask":
                 masked = True
                 continue

@@ -49,8 +49,8 @@ class _Replay:
             case "load":
                 self.groups[-1].add(self.fill(event, event.name))
             case "write":
-                # The threads themselves write Q, from its place, and the output.
-                self.arrived.add(self.fill(event, Q if event.place else OUTPUT))
+                # The threads themselves write Q, sometimes K and V, from their places, and the output.
+                self.arrived.add(self.fill(event, event.name if event.place else OUTPUT))
             case "commit copies":
                 self.groups.append(set())
             case "copies wait":

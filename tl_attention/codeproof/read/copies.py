@@ -22,11 +22,12 @@ IN_SHARED = re.compile(r"\(&\(\(\((half_t|bfloat16_t)\*\)(\w+)_shared\)\[(.+)\]\
 IN_GLOBAL = re.compile(r"\(&\((\w+)\[(.+)\]\)\)$")
 BARRIER = re.compile(r"(\w+)\[(.+)\]$")
 MASK = re.compile(r"\(uint16_t\)\((\d+)\)$")
-SHARED = r"\(\(\((?:half_t|bfloat16_t)\*\)(\w+)_shared\) \+ (.+?)\)"
-# A thread's copy of up to 16 bytes, of 2-byte elements.
-ELEMENTS = {"uint1": 2, "uint2": 4, "uint4": 8}
+# *(uint4*)(((half_t*)Q_shared) + (i * 8))    ((half_t*)K_shared)[i]
+SHARED = r"(?:\*\((?P<of>uint\d)\*\)\()?\(\((?:half_t|bfloat16_t)\*\)(\w+)_shared\)(?(of) \+ |\[)(.+?)(?(of)\)|\])"
+# A thread's copy of up to 16 bytes, of 2-byte elements, or of one element.
+ELEMENTS = {"uint1": 2, "uint2": 4, "uint4": 8, None: 1}
 # What zeros are made of.
-ZERO = r"broadcast_var(?:_\d+)?"
+ZERO, ZERO_OF = r"broadcast_var(?:_\d+)?", r"(?:half_t|bfloat16_t)\(0x0p\+0f/\*0\.000000e\+00\*/\)"
 PUT, HAND_OVER, CLEAR = "put", "hand over", "clear"
 # Tensors that have a number for each head.
 TENSORS = tuple(feature.name for feature in INPUTS if feature.per_head)
@@ -98,7 +99,7 @@ def _cp_async(match: re.Match[str], declared: Declarations) -> Effect:
 def _fetch(match: re.Match[str], declared: Declarations) -> Effect | None:
     """Returns the Effect of a line that loads a variable from global memory; None for others."""
     variable, words, tensor, place = match.groups()
-    if variable not in declared.registers or tensor in declared.registers:
+    if declared.registers.get(variable) != ELEMENTS[words] * DTYPE_BYTES or tensor in declared.registers:
         return None
     if declared.loaded.setdefault(variable, (tensor, ELEMENTS[words])) != (tensor, ELEMENTS[words]):
         raise SyntaxError(f"{variable} is loaded from {tensor}, elsewhere from {declared.loaded[variable][0]}")
@@ -111,7 +112,7 @@ def _zero(match: re.Match[str], declared: Declarations) -> Effect:
 
 
 def _zeros(match: re.Match[str], declared: Declarations) -> Effect:
-    return _set(match[1], parsed(" + ".join(sorted({*re.findall(ZERO, match[2])}))), 0)
+    return _set(match[1], parsed(" + ".join(sorted({"0", *re.findall(ZERO, match[2])}))), 0)
 
 
 def _set(variable: str, source: Expression, inside: int) -> Effect:
@@ -130,9 +131,9 @@ def _write(match: re.Match[str], declared: Declarations) -> Effect:
     words, buffer, place, value = match.groups()
     declared.buffer(buffer)
     element, variable = declared.expression(place), value.strip()
-    if not declared.pure(value):
-        raise SyntaxError(f"{value[:80]!r} is nothing that is known")
     tensor, elements = declared.loaded.get(variable, ("", ELEMENTS[words]))
+    if not tensor and not declared.pure(value):
+        raise SyntaxError(f"{value[:80]!r} is nothing that is known")
     names = {"source": variable, "inside": inside_of(variable)} if tensor else {}
     origin = {key: Expression(("name", name)) for key, name in names.items()}
     return recorder("write", buffer, element=element, tensor=tensor, elements=elements, **origin)
@@ -281,23 +282,20 @@ COPY_CALLS = (
     Form("copy", re.compile(r"tl::cp_async_gs(_conditional)?<(4|8|16)>\((.+)\);$"), _cp_async),
     numbered_call("commit copies")(r"tl::cp_async_commit\(\);$"),
     numbered_call("copies wait")(r"tl::cp_async_wait<(\d+)>\(\);$"),
-    # condval = *(uint4*)(Q + (...));
-    Form(FETCH, re.compile(r"(\w+) = \*\((uint\d)\*\)\((\w+) \+ (.+)\);$"), _fetch),
+    # condval = *(uint4*)(Q + (...));    condval_1 = K[...];
+    Form(FETCH, re.compile(r"(\w+) = (?:\*\((uint\d)\*\)\()?([A-Z]\w*)(?(2) \+ |\[)(.+)(?(2)\)|\]);$"), _fetch),
     # half_t broadcast_var = half_t(0x0p+0f/*0.000000e+00*/);
-    Form(
-        "numbers: arithmetic",
-        re.compile(rf"(half_t|bfloat16_t) ({ZERO}) = \1\(0x0p\+0f/\*0\.000000e\+00\*/\);$"),
-        _zero,
-    ),
+    Form("numbers: arithmetic", re.compile(rf"(half_t|bfloat16_t) ({ZERO}) = (?=\1){ZERO_OF};$"), _zero),
     # condval = make_uint4(__pack_half2(broadcast_var, broadcast_var), ...);
-    Form(FETCH, re.compile(rf"(\w+) = make_uint[24]\(((?:__pack_\w+\({ZERO}, {ZERO}\)(?:, )?)+)\);$"), _zeros),
-    # *(uint4*)(((half_t*)Q_shared) + (...)) = *(uint4*)(Q + (...));
-    Form(WRITE, re.compile(rf"\*\((uint4)\*\){SHARED} = \*\(uint4\*\)\(([A-Z]\w*) \+ (.+)\);$"), _copy_by_hand),
-    # *(uint4*)(((half_t*)Q_shared) + (...)) = condval;
-    Form(WRITE, re.compile(rf"\*\((uint\d)\*\){SHARED} = (.+);$"), _write),
+    # condval_1 = half_t(0x0p+0f/*0.000000e+00*/);
+    Form(FETCH, re.compile(rf"(\w+) = (make_uint[24]\((__pack_\w+\({ZERO}, {ZERO}\)(, )?)+\)|{ZERO_OF});$"), _zeros),
+    # *(uint4*)(((half_t*)Q_shared) + (...)) = *(uint4*)(Q + (...));    ((half_t*)K_shared)[...] = K[...];
+    Form(WRITE, re.compile(rf"{SHARED} = (?(1)\*\(\1\*\)\()([QKV])(?(1) \+ |\[)(.+)(?(1)\)|\]);$"), _copy_by_hand),
+    # *(uint4*)(((half_t*)Q_shared) + (...)) = condval;    ((half_t*)K_shared)[...] = condval_1;
+    Form(WRITE, re.compile(rf"{SHARED} = (.+);$"), _write),
     Form(WRITE, re.compile(r"tl::ptx_stmatrix_m8n8_x4\((.+)\);$"), _stmatrix),
     # *(uint1*)(Q_local + (i_4 * 2)) = *(uint1*)(((half_t*)Q_shared) + (...));
-    Form(READ, re.compile(rf"\*\(\w+\*\)\((\w+) \+ [^=]+\) = \*\((uint\d)\*\){SHARED};$"), _read),
+    Form(READ, re.compile(rf"\*\(\w+\*\)\((\w+) \+ [^=]+\) = (?=\*){SHARED};$"), _read),
     # *(uint1*)(Output + (...)) = *(uint1*)(Output_local_cast + 0);
     Form(OUTPUT, re.compile(r"\*\((uint\d)\*\)\((\w+) \+ (.+?)\) = (.+);$"), _output),
     # tl_attention_store<128, false>(acc_o, (&(Output[...])), (seq_q - first_row_3));    ..., Output_row_stride);

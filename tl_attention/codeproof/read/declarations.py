@@ -107,12 +107,14 @@ class Declarations:
         return "numbers: arithmetic"
 
     def pure(self, text: str) -> bool:
-        """Says whether a text is an expression that reads registers and integers alone, and changes nothing."""
+        """Says whether a text is an expression that reads registers and integers alone, and changes nothing.
+
+        What was loaded from global memory is for copies: nothing shows from where it came to others.
+        """
         plain = FLOAT.sub("0", text)
         used = IDENTIFIER.findall(plain)
-        return not FOREIGN.search(plain) and all(
-            name in self._pure or name.partition(".")[0] in self.registers for name in used
-        )
+        known = all(name in self._pure or name.partition(".")[0] in self.registers for name in used)
+        return known and not FOREIGN.search(plain) and self.loaded.keys().isdisjoint(WORD.findall(plain))
 
     def registers_in(self, text: str) -> frozenset[str]:
         """Returns the variables in registers that a text names."""

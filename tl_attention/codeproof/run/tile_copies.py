@@ -99,7 +99,9 @@ class TileCopies:
         seen = parts[0].seen
         slot, places = self._whole_slot(parts)
         if seen.values.get("tensor"):
-            return Event(seen.kind, seen.name, slot, place=self._origin(parts, places))
+            first, rows = self._origin(parts, places)
+            # Zeros come from nowhere.
+            return Event(seen.kind, seen.name, slot, place=(None if {*rows.rows} == {0} else first, rows))
         return Event(seen.kind, seen.name, slot, reads=((seen.name, slot, 0),))
 
     def _copy(self, parts: Sequence[ThreadSlice]) -> Event:

@@ -195,7 +195,7 @@ class Comparison:
         for what, found, expected in pairs:
             if isinstance(found, RowConditions):
                 self._show_inside(f"{line}where {words} of {self.who} has row", found.rows, expected)
-            else:
+            elif found is not None:
                 self.facts.show_equal(f"{line}the {what} of {words} of {self.who}", found, expected)
 
     def _show_inside(self, words: str, rows: tuple[Any, ...], left: Any) -> None:

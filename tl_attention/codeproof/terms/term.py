@@ -5,6 +5,7 @@ Terms have one form, by rules that hold for all integers. What holds within boun
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property, lru_cache
 from math import gcd
@@ -379,12 +380,9 @@ def _product(first: Monomial, second: Monomial) -> Monomial:
 
 def without(monomial: Monomial, part: Monomial) -> Monomial | None:
     """Returns a monomial divided by another one; None if that does not divide it."""
-    left = list(monomial)
-    for atom in part:
-        if atom not in left:
-            return None
-        left.remove(atom)
-    return tuple(left)
+    left = Counter(monomial)
+    left.subtract(part)
+    return None if min(left.values(), default=0) < 0 else (*left.elements(),)
 
 
 def _words(monomial: Monomial, factor: int) -> str:
