@@ -24,7 +24,7 @@ BUDGET = {
     "tests": 1150,
     "tests/library": 13300,
     "tests/proof": 4080,
-    "tests/lab": 7660,
+    "tests/lab": 7670,
     "library": 15530,
     "path": 8470,
 }
