@@ -21,7 +21,7 @@ from tl_attention.compiler.compiler_errors import telling_line
 from tl_attention.errors import InputError, ScheduleRefused
 from tl_attention.kernels.preflight import refuse_unless_safe
 from tl_attention.kernels.registry import lowering_of
-from tl_attention.lab.search.neighbours import walk
+from tl_attention.lab.search.changes import walk
 from tl_attention.problem import shape
 from tl_attention.problem.mask import CAUSAL, FULL
 from tl_attention.problem.variant import Sizes, Variant

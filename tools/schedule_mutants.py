@@ -26,7 +26,7 @@ import torch
 from tl_attention.errors import ScheduleRefused
 from tl_attention.kernels.preflight import refuse_unless_safe
 from tl_attention.lab.oracle.interpret import verify
-from tl_attention.lab.search.neighbours import walk
+from tl_attention.lab.search.changes import walk
 from tl_attention.problem.head_dims import sizes_of
 from tl_attention.problem.mask import CAUSAL, FULL
 from tl_attention.problem.shape import DTYPES

@@ -162,6 +162,20 @@ def test_an_order_is_refused_if_and_only_if_it_breaks_an_edge(shard) -> None:
                 counts["deadlock" if violation else "legal"] += 1
 
 
+def test_the_maxima_are_read_after_the_loop_too() -> None:
+    """The LSE reads them: here the last block's are cleared for a block that does not come."""
+    groups = [
+        *(["load_k"], ["mask", "mma0"], ["max_prev"], ["max_init"]),
+        *(["row_max", "max_merge", "scale", "exp", "row_sum", "sum_merge", "cast"], ["rescale"], ["load_v"], ["mma1"]),
+    ]
+    keys = shipped()["seed"].model_dump() | {"group": groups, "order": [-1, 0, 3, 4, 5, 1, -1, 2]}
+    late = Schedule(**keys | {"stage": [-1, 0, 0, 1, 0, 1, -1, 1]})
+    with pytest.raises(
+        ScheduleRefused, match=r"max_init\(n-1\) is the last to write scores_max: the output needs what"
+    ):
+        refuse_unless_safe(Planned(late), 128)
+
+
 def without(edge: Dependence) -> Schedule:
     """Returns source order but for one edge: its second statement is right before its first, or a block before all."""
     names = [name for name in SOURCE.names if name not in SOURCE.loads]

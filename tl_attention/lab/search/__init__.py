@@ -1,1 +1,1 @@
-"""This room has the space of schedules, a schedule's neighbours and parameters, and the race of two kernels."""
+"""This room has the space of schedules, proposals from it, the study that keeps them, races and the final."""

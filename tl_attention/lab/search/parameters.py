@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
-from itertools import groupby
+from itertools import accumulate, groupby, pairwise
 from math import prod
 from operator import attrgetter
 from typing import Any
@@ -20,7 +20,7 @@ from tl_attention.lab.search.space import Space, plain
 from tl_attention.program.derivation import dependences
 from tl_attention.schedule.dialect import dialect_of
 from tl_attention.schedule.keys import Keys
-from tl_attention.schedule.loop.attention import NUMBER
+from tl_attention.schedule.loop.attention import FRAGMENTS, NUMBER
 from tl_attention.schedule.loop.table import chunk_names, whole
 from tl_attention.schedule.options import CHUNK_UNIT
 from tl_attention.schedule.schedule import Schedule, changed_options
@@ -37,29 +37,32 @@ class Parameters:
     Statements that are part of another one, or that run where others do, have no place of their own.
     """
 
-    def __init__(self, space: Space, head_dim_v: int = 128) -> None:
-        self.space, self.head_dim_v = space, head_dim_v
+    def __init__(self, space: Space, head_dim_v: int = 128, head_dim: int = 128) -> None:
+        self.space, self.head_dims = space, {"rescale": head_dim_v, "mma0": head_dim}
         self.table = dialect_of(space.lowering[0]).table
         self.parts = {**self.table.fused, **dict.fromkeys(self.table.moved, "mma0")}
         self.names = tuple(
             name
             for statement in self.table.names
             if statement not in self.table.moved
-            for name in (statement, *_chunks(statement, space.chunks.get(statement, 1)))
+            for name in (statement, *_chunks(statement, space.chunks.get(_cut(statement), 1)))
         )
 
     @cached_property
     def values(self) -> dict[str, tuple[Any, ...]]:
         """Returns the values of each parameter by its name."""
-        chunks, widths = self.space.chunks, range(1, max(*self.space.block_N, self.head_dim_v) // CHUNK_UNIT)
+        most = max(*self.space.block_N, *self.head_dims.values())
+        chunks, widths = self.space.chunks, range(1, most // CHUNK_UNIT)
         return {
             **self.space.keys,
             **{f"ahead.{load}": values for load, values in self.space.ahead.items()},
             **{f"chunks.{name}": (*range(1, most + 1),) for name, most in chunks.items()},
             **{f"width.{name}": (*widths,) for cut, most in chunks.items() for name in _chunks(cut, most)[:-1]},
-            **{f"rank.{name}": (*range(len(self.names)),) for name in self.names},
+            # A statement has an odd one: with an even one it comes between two others.
+            **{f"rank.{name}": (*range(2 * len(self.names) + 1),) for name in self.names},
             **{f"stage.{name}": (*range(self.space.stages),) for name in self.names},
-            **dict.fromkeys(self.places, (None, *(name for name in self.names if name not in self.table.loads))),
+            **{f"begins.{name}": (False, True) for name in self.names if self.space.groups},
+            **dict.fromkeys(self.places, (None, *self.names)),
         }
 
     @property
@@ -79,23 +82,35 @@ class Parameters:
             for name, values in self.values.items()
         }
 
-    def schedule(self, point: Mapping[str, Any]) -> Schedule:
-        """Returns the schedule that a point says. Raises ValueError where it says none, with the reason."""
+    def schedule(self, point: Mapping[str, Any], ordered: bool = True) -> Schedule:
+        """Returns the schedule that a point says. Raises ValueError where it says none, with the reason.
+
+        Unless `ordered`, ranks and stages are as they are, whatever statements depend on.
+        """
         keys = Keys(**self._keys(point))
         ahead = [load for load in self.table.loads if point.get(f"ahead.{load}", True)]
-        placed = [name for name in keys.table.names if name not in (*ahead, *self.table.moved)]
-        needs = self._needs(keys, placed)
+        placed = [name for name in keys.statements if name in self.names and name not in ahead]
+        needs = self._needs(keys, placed) if ordered else set()
         stages = self._stages(needs, {name: point[f"stage.{name}"] for name in placed})
         order = _ordered(needs, stages, {name: point[f"rank.{name}"] for name in placed})
-        runs = [(self._whole_group([*names]), stage) for stage, names in groupby(order, key=stages.__getitem__)]
+        # A group ends where the stage changes, or where a statement begins another one.
+        begun = accumulate(point.get(f"begins.{name}", False) for name in order)
+        numbers = dict(zip(order, begun))
+        groups = groupby(order, key=lambda name: (stages[name], numbers[name]))
+        runs = [(self._whole_group([*names]), stage) for (stage, _), names in groups]
         producers = sorted(ahead, key=lambda load: point[f"rank.{load}"])
         return Schedule(**keys.model_dump() | as_keys(tuple(runs), producers))
 
-    def point(self, schedule: Schedule) -> Point:
-        """Returns a schedule's point. Raises ValueError for what the schedule has and the space has not."""
+    def point(self, schedule: Schedule, listed: bool = True) -> Point:
+        """Returns a schedule's point. Raises ValueError for what the schedule has and the space has not.
+
+        Unless its values must be `listed`, those that the space does not list are taken as they are.
+        """
         order = [name for names, _ in schedule.emission for name in names if name in self.names]
         stages = {name: stage for names, stage in schedule.emission for name in names}
         found: Point = {f"ahead.{load}": load in schedule.producers for load in self.table.loads}
+        first = [next((name for name in names if name in self.names), "") for names, _ in schedule.emission]
+        begins = [name for before, name in pairwise(first) if stages.get(before) == stages.get(name)]
         for name in self.values:
             kind, _, rest = name.partition(".")
             if kind == "chunks":
@@ -106,19 +121,23 @@ class Parameters:
                 found[name] = columns[int(number)] // CHUNK_UNIT if int(number) < len(columns) - 1 else 1
             elif kind == "rank":
                 one_of = schedule.producers if rest in schedule.producers else order
-                found[name] = one_of.index(near) if (near := _nearest(rest, one_of)) else 0
+                found[name] = 2 * one_of.index(near) + 1 if (near := _nearest(rest, one_of)) else 0
             elif kind == "stage":
                 found[name] = stages[near] if (near := _nearest(rest, order)) else 0
+            elif name == "threads":
+                found[name] = None if schedule.threads == 2 * schedule.block_M else schedule.threads
+            elif kind == "begins":
+                found[name] = rest in begins
             elif kind != "ahead":
                 found[name] = plain(attrgetter(name)(schedule))
         for name, value in found.items():
             # A load runs ahead unless the space says otherwise.
             values = self.values.get(name, (True,))
-            if value not in values:
+            if listed and value not in values:
                 raise ValueError(f"{name} is {value}, expected one of {', '.join(map(str, values))}")
-        listed = (*self.space.keys, *self.places, *(f"split.{cut}" for cut in self.space.chunks))
+        keys = (*self.space.keys, *self.places, *(f"split.{cut}" for cut in self.space.chunks))
         for name, value in changed_options(schedule):
-            if name not in listed:
+            if listed and name not in keys:
                 raise ValueError(f"{name} is {value}, expected its default: the space does not list this key")
         return {name: found[name] for name in self.values}
 
@@ -131,7 +150,7 @@ class Parameters:
                 fields.setdefault(key, {})[option] = point[name]
             else:
                 fields[key] = point[name]
-        widths = dict.fromkeys(self.space.chunks, fields["block_N"]) | {"rescale": self.head_dim_v}
+        widths = dict.fromkeys(self.space.chunks, fields["block_N"]) | self.head_dims
         split = {}
         for cut in self.space.chunks:
             columns: list[int] = []
@@ -145,7 +164,7 @@ class Parameters:
         for name in self.places:
             key, what = name.split(".")
             fields.setdefault(key, {})[what] = _existing(point[name], split) if point[name] else None
-        return fields | {"threads": 2 * fields["block_M"], "split": split}
+        return fields | {"threads": fields.get("threads") or 2 * fields["block_M"], "split": split}
 
     def _stages(self, needs: Needs, stages: dict[str, int]) -> dict[str, int]:
         """Returns the stages, each raised until no statement works on a block before what it needs has.
@@ -193,18 +212,29 @@ def _ordered(needs: Needs, stages: Mapping[str, int], ranks: Mapping[str, int]) 
     return order
 
 
+def _cut(statement: str) -> str:
+    """Returns the statement whose chunks a statement has: a fragment is loaded in those of its product."""
+    return FRAGMENTS.get(statement, statement)
+
+
 def _chunks(statement: str, most: int) -> tuple[str, ...]:
     """Returns the names of so many chunks of a statement; none where it is whole."""
     return chunk_names(statement, (0,) * most) if most > 1 else ()
 
 
 def _nearest(name: str, names: Sequence[str]) -> str | None:
-    """Returns the statement of this name among these, or a chunk of the same statement, or the whole of it, or None."""
-    return name if name in names else next((other for other in names if whole(other) == whole(name)), None)
+    """Returns the statement of this name among these, or else where it would be: a chunk of the same statement, or it.
+
+    A chunk more is behind the others, the whole where the first chunk is. None where there is nothing of it.
+    """
+    if name in names:
+        return name
+    found = [other for other in names if whole(other) == whole(name)]
+    return found[-1 if "." in name else 0] if found else None
 
 
 def _existing(name: str, split: Mapping[str, tuple[int, ...]]) -> str:
     """Returns the name of the statement, or of the chunk of it, that a loop has with these chunks."""
     statement, _, number = name.partition(".")
-    last = len(split.get(statement, ())) - 1
+    last = len(split.get(_cut(statement), ())) - 1
     return f"{statement}.{min(int(number or 0), last)}" if last > 0 else statement

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, model_validator
 
 from tl_attention.lab.search.choices import choices
-from tl_attention.schedule.dialect import dialects
+from tl_attention.schedule.dialect import dialect_of, dialects
 from tl_attention.schedule.files import yaml_text
 from tl_attention.schedule.key_errors import RuleBroken
 from tl_attention.schedule.key_words import shown, suggestion
@@ -27,7 +28,7 @@ Most = Annotated[StrictInt, Field(ge=1, le=MOST_CHUNKS)]
 class Space(BaseModel):
     """A Space has the values that a search may choose, each key's in a tuple.
 
-    Keys that it does not list keep the default of `Schedule`; the threads follow from the row tile.
+    Keys that it does not list keep the default of `Schedule`; the threads follow from the row tile unless listed.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -35,9 +36,11 @@ class Space(BaseModel):
     lowering: Annotated[Values, Field(max_length=1)] = ("warp_specialized",)
     kv_order: Values = ("ascending",)
     block_M: Values
+    threads: Annotated[tuple[Any, ...], Field(description="null is twice block_M")] = ()
     block_N: Values
     num_stages: Values
     stages: Annotated[StrictInt, Field(ge=1, le=4, description="a statement lags by fewer than so many KV blocks")] = 1
+    groups: Annotated[bool, Field(description="whether a statement may begin a group that its stage does not")] = False
     chunks: Annotated[dict[str, Most], Field(description="statements that may be cut, and into how many chunks")] = {}
     ahead: Annotated[dict[str, Values], Field(description="whether a load runs ahead, true unless given")] = {}
     wait_before: tuple[str, ...] = ()
@@ -55,6 +58,7 @@ class Space(BaseModel):
             for name, values in getattr(self, key).items():
                 _refuse_unknown([name], fields, key)
                 _refuse_unknown(values, [*map(plain, choices(fields[name]))], key, name)
+        _refuse_unknown(self.threads, (None, *choices(Keys.model_fields["threads"])), "threads")
         _refuse_unknown(self.chunks, SPLITTABLE, "chunks")
         _refuse_unknown(self.wait_before, Waits.model_fields, "wait_before")
         _refuse_unknown(self.release_before, Releases.model_fields, "release_before")
@@ -64,7 +68,7 @@ class Space(BaseModel):
     def keys(self) -> dict[str, tuple[Any, ...]]:
         """Returns the values of each key of a schedule that has one value, by the key's path such as kernel.cluster."""
         options = {f"{key}.{name}": values for key in LISTED for name, values in getattr(self, key).items()}
-        return {key: getattr(self, key) for key in ("lowering", *ALONE)} | options
+        return {key: values for key in ("lowering", *ALONE, "threads") if (values := getattr(self, key))} | options
 
 
 def plain(value: Any) -> Any:
@@ -86,3 +90,28 @@ def read(path: Path = DEFAULT) -> Space:
     """Reads a space from its file. Raises InputError with file, line and key for what it cannot be."""
     file = yaml_text.read(path)
     return yaml_text.checked(file, Space, file.fields)
+
+
+@functools.cache
+def whole(lowering: str) -> Space:
+    """Returns the space of all schedules of a lowering: every value of every key that it takes."""
+    dialect = dialect_of(lowering)
+    listed = {
+        key: {name: [*map(plain, choices(field))] for name, field in OPTIONS[key].model_fields.items()}
+        for key in LISTED
+    }
+    return Space(
+        lowering=(lowering,),
+        **{key: choices(Keys.model_fields[key]) for key in ALONE},
+        threads=(None, *choices(Keys.model_fields["threads"])),
+        stages=4,
+        groups=True,
+        chunks={name: MOST_CHUNKS for name in SPLITTABLE if dialect.takes(f"split.{name}")},
+        ahead=dict.fromkeys(dialect.table.loads, (True, False)),
+        wait_before=tuple(name for name in Waits.model_fields if dialect.takes(f"wait_before.{name}")),
+        release_before=tuple(name for name in Releases.model_fields if dialect.takes(f"release_before.{name}")),
+        **{
+            key: {name: values for name, values in of.items() if values and dialect.takes(f"{key}.{name}")}
+            for key, of in listed.items()
+        },
+    )

@@ -49,7 +49,8 @@ SOURCE = Table(
         statement("product", "mma1", "acc_s_cast V_shared acc_o", "acc_o", "acc_o += acc_s_cast @ V_shared"),
     ),
     initial={"acc_o": "0", "denominator": "0", "scores_max": "-inf"},
-    output=("acc_o", "denominator"),
+    # The maxima for the LSE, and for sinks.
+    output=("acc_o", "denominator", "scores_max"),
     splittable={"exp": _SCORES, "row_sum": _SCORES, "cast": _SCORES, "rescale": _OUTPUT},
 )
 # The loads of fragments from shared memory, statements of loops that multiply registers, each with its product. Both
