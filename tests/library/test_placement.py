@@ -44,7 +44,7 @@ def test_the_chunks_of_a_table_read_and_write_the_segments_of_their_columns():
     assert entry["cast.1"].writes == ("acc_s_cast[96:176]",) and entry["cast.1"].reads == segments[2:]
     assert entry["mma1"].reads[:3] == tuple(f"acc_s_cast{segment.removeprefix('acc_s')}" for segment in segments)
     assert entry["rescale.1"].writes == ("acc_o[64:128]",) and entry["mma1"].writes == ("acc_o[0:64]", "acc_o[64:128]")
-    assert table.results == ("denominator", "acc_o[0:64]", "acc_o[64:128]")
+    assert table.results == ("scores_max", "denominator", "acc_o[0:64]", "acc_o[64:128]")
     assert entry["scale"].columns is None
 
 
