@@ -1,4 +1,4 @@
-"""What a search has found is told to its page, and its winner is a schedule's file. A stand-in plays the GPU."""
+"""A search's outcome is told to its page, and its winner is a schedule's file. A stand-in plays the GPU."""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ def test_each_attention_is_the_models_in_its_own_blocks(how, operators, small_ll
 @exhaustive
 @pytest.mark.transformers
 def test_the_same_model_is_compiled_by_itself_with_each_attention(operators, small_llama) -> None:
-    """What SDPA may run is seen by neither torch.compile nor its guards."""
+    """Neither torch.compile nor its guards see what SDPA may run."""
     torch.compiler.reset()
     math = functools.partial(torch.nn.attention.sdpa_kernel, torch.nn.attention.SDPBackend.MATH)
     among = {"sdpa": ("sdpa", nullcontext), "math": ("sdpa", math)}

@@ -226,7 +226,7 @@ def test_loops_of_equal_arithmetic_have_the_same_floating_point_instructions(nam
 @exhaustive
 @pytest.mark.parametrize("name", ALIKE)
 def test_the_compiler_fuses_no_product_and_sum_of_its_own(name: str, tmp_path: Path) -> None:
-    """What it fuses depends on the code around: in one packed kernel it once left one product of 64 apart."""
+    """The compiler fuses by the code around: in one packed kernel it once left one product of 64 apart."""
     head_dim, head_dim_v, *_, (of, mask, *packed) = ALIKE[name]
     schedule = resolve(of).schedule
     variant = Variant(head_dim, "float16", mask, head_dim_v, packed=bool(packed), strided=bool(packed))

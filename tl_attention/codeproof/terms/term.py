@@ -5,7 +5,6 @@ Terms have one form, by rules that hold for all integers. What holds within boun
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property, lru_cache
 from math import gcd
@@ -360,9 +359,6 @@ def is_not_negative(of: Term) -> Term:
     return Atom.one(HOLDS, of=of).term if of.leading > 0 else 1 - Atom.one(HOLDS, of=-of - 1).term
 
 
-# --- monomials -----------------------------------------------------------------------------------------------------
-
-
 def _rank(monomial: Monomial) -> tuple[object, ...]:
     return len(monomial), [atom.order for atom in monomial]
 
@@ -380,9 +376,12 @@ def _product(first: Monomial, second: Monomial) -> Monomial:
 
 def without(monomial: Monomial, part: Monomial) -> Monomial | None:
     """Returns a monomial divided by another one; None if that does not divide it."""
-    left = Counter(monomial)
-    left.subtract(part)
-    return None if min(left.values(), default=0) < 0 else (*left.elements(),)
+    left = list(monomial)
+    for atom in part:
+        if atom not in left:
+            return None
+        left.remove(atom)
+    return tuple(left)
 
 
 def _words(monomial: Monomial, factor: int) -> str:

@@ -1,4 +1,4 @@
-"""What roles receive of tiles, from a counter or the list of packed sequences' tiles, is unknown to the proof."""
+"""Numbers that roles receive of tiles, from a counter or from packed sequences' list, are unknown to the proof."""
 
 from __future__ import annotations
 

@@ -186,17 +186,16 @@ def holds(phases: Phases, schedule: Schedule, buffers: Mapping[str, int]) -> Pha
         return phases
     table, exact = schedule.table, schedule.kernel.waits == "exact"
 
+    def writes(op: Operation) -> set[str]:
+        return {*table.by_name[op.statement].writes}
+
     def change(iteration: Iteration) -> tuple[Operation, ...]:
         changed: list[Operation] = []
         ran: Operation | None = None
         held = False
         for op in iteration.operations:
             exponentials = op.kind == "run" and whole(op.statement) == "exp"
-            if (
-                op.kind == "issue"
-                and ran
-                and {*table.by_name[op.statement].writes} & {*table.by_name[ran.statement].writes}
-            ):
+            if ran and op.kind == "issue" and not writes(op).isdisjoint(writes(ran)):
                 # Exponentials come before a product that writes over them, and may not be read again.
                 ran, held = None, False
             late = op.kind == "release" or (op.kind == "wait" and op.statement in table.products)

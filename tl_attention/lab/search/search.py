@@ -18,7 +18,7 @@ from tl_attention.lab.measure.compilation import Compiled, Compilers, compile_ca
 from tl_attention.lab.model.machine import load
 from tl_attention.lab.model.prediction import predict
 from tl_attention.lab.search.proposals import UNPRUNED, Proposal, Proposals
-from tl_attention.lab.search.study import Result, Study
+from tl_attention.lab.search.study import Result, Study, trial_name
 from tl_attention.lab.search.timers import CandidateFailed, Incumbent, Timer
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.program.planned import Planned
@@ -79,7 +79,7 @@ class Search:
                         break
                     time.sleep(POLL_S)
                 while compilers.waiting < WAITING * compilers.processes and (proposal := self._proposals.take()):
-                    candidate = replace(proposal.candidate, name=f"trial {proposal.trial.number}")
+                    candidate = replace(proposal.candidate, name=trial_name(proposal.trial.number))
                     self._running[candidate.name] = proposal
                     compilers.submit(candidate)
                 for candidate, compiled in compilers.take(POLL_S):

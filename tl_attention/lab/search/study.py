@@ -58,7 +58,7 @@ class Result:
 
     @property
     def name(self) -> str:
-        return f"trial {self.number}"
+        return trial_name(self.number)
 
 
 class Study:
@@ -180,6 +180,11 @@ class Study:
     def _point(self, params: Mapping[str, Any]) -> Point:
         values = self.parameters.values
         return {name: next(one for one in values[name] if _stored(one) == params[name]) for name in values}
+
+
+def trial_name(number: int) -> str:
+    """Returns the name by which a trial's kernel, rows and page know it."""
+    return f"trial {number}"
 
 
 def _distribution(values: tuple[Any, ...]) -> BaseDistribution:
