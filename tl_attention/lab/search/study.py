@@ -24,7 +24,7 @@ from tl_attention.errors import InputError
 from tl_attention.lab.search.parameters import Parameters, Point
 
 # Where a proposal comes from: a person, a draw, a change of what was good, Optuna's sampler.
-QUEUED, DRAWN, CHANGED, SAMPLED = SOURCES = ("queued", "drawn", "changed", "sampled")
+QUEUED, DRAWN, CHANGED, SAMPLED = ("queued", "drawn", "changed", "sampled")
 # The sampler models what was told once there are so many; before, it draws.
 FIRST_MODELLED = 40
 
