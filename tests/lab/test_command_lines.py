@@ -216,6 +216,7 @@ def stand_ins(monkeypatch: pytest.MonkeyPatch) -> None:
     ):
         monkeypatch.setattr(module, name, stand_in)
     monkeypatch.setattr(sys.modules["tl_attention.lab.cli.trace"], "visible_gpus", lambda: ("a GPU",))
+    monkeypatch.setattr(sys.modules["tl_attention.lab.cli.search"], "_search", lambda *_: None)
 
 
 LINE = re.compile(r":\d+: |: \d+ more mistakes")
