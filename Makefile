@@ -33,7 +33,7 @@ site: $(READY)
 	rm -rf build/doctrees build/site
 	$(VENV)/bin/python -m sphinx -W --keep-going -n -q -c docs -d build/doctrees . build/site
 
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml constraints.txt $(wildcard tl_attention/launch/*.[ch])
 	$(PYTHON) -m venv $(VENV)
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[test]'
 	touch $@

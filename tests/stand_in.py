@@ -28,7 +28,7 @@ BROKEN = {
     "unbuildable": Compiled(status="compile_error", error="nvcc said no"),
     "racing": Compiled(status="refused", error="mma0(1) does not wait for load_k(1)"),
 }
-# A finished kernel, to be kept and read: nothing loads its library.
+# A finished kernel, to be kept and read: nothing loads it.
 KERNEL = Finished(
     b"\x7fELF" + bytes(range(256)) * 100,
     "device\n",

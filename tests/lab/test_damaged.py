@@ -19,7 +19,7 @@ from test_trace_picture import timeline as two_iterations
 from tiers import sampled
 from timelines import timeline
 
-from tl_attention.compiler import compile, store
+from tl_attention.compiler import store
 from tl_attention.compiler.scratch import scratch_file
 from tl_attention.errors import InputError
 from tl_attention.lab.cli.report import _entry
@@ -243,7 +243,6 @@ def test_a_damaged_file_is_one_line_or_is_shown(name, first, count, tmp_path) ->
     "write",
     [
         lambda data: cuobjdump(data, "--dump-sass"),
-        compile._loaded,
         lambda data: scratch_file("x", data).__enter__(),
         lambda data: evaluate("x.py", data, RANKED_LINES, device="cpu"),
     ],

@@ -1,4 +1,4 @@
-"""The kernel as TileLang sees it agrees with statement table and Program; its launch is its library's."""
+"""The kernel as TileLang sees it agrees with statement table and Program; its launch reaches the launcher."""
 
 from collections import Counter
 from dataclasses import replace
@@ -15,12 +15,12 @@ from traced import traced_statements
 
 from tl_attention.codeproof.read.calls import CALLS
 from tl_attention.codeproof.read.text import read
-from tl_attention.compiler import library
 from tl_attention.compiler.compile import compile_kernel, fingerprint
-from tl_attention.compiler.library import launch_of
 from tl_attention.errors import ScheduleRefused
 from tl_attention.kernels.registry import lowering_of
 from tl_attention.lab.machine_code.of_kernel import MachineCode
+from tl_attention.launch import memory
+from tl_attention.launch.memory import launch_of
 from tl_attention.problem.mask import CAUSAL, FULL
 from tl_attention.problem.variant import Sizes, Variant
 from tl_attention.program.derivation import derive
@@ -141,12 +141,12 @@ def half(*size: int) -> torch.Tensor:
     return torch.zeros(*size, dtype=torch.float16)
 
 
-def test_it_reaches_the_hosts_code() -> None:
-    """The host's code refuses tensors on the CPU."""
+def test_it_reaches_the_launcher() -> None:
+    """The launcher refuses tensors on the CPU."""
     kernel = compile_kernel(shipped()["seed"], PLAIN)
     given = {name: half(1, 2, 128, 128) for name in ("Q", "K", "V", "Output")} | {"softmax_scale": 0.1}
     for call in (lambda: kernel.launch(*given.values()), lambda: kernel(**given)):
-        with pytest.raises(RuntimeError, match="Q device_type mismatch, expected cuda"):
+        with pytest.raises(ValueError, match="Q has DLPack device type 1, expected 2"):
             call()
 
 
@@ -157,9 +157,7 @@ def test_without_a_counter_it_is_the_function_itself() -> None:
 def test_a_launch_finds_the_counter_and_room_for_the_list(monkeypatch) -> None:
     found: list[Any] = []
     monkeypatch.setattr(
-        library,
-        "launch_memory",
-        lambda device, words: ([], library.LaunchMemory(f"counter on {device}", "room", words)),
+        memory, "launch_memory", lambda device, words: ([], memory.LaunchMemory(f"counter on {device}", "room", words))
     )
     q = half(1)
     launch_of(lambda *given: found.append(given), PLAIN.parameters("TileCounter"))(q, "others")
@@ -169,8 +167,8 @@ def test_a_launch_finds_the_counter_and_room_for_the_list(monkeypatch) -> None:
 
 
 def test_a_launch_that_fails_leaves_no_room_for_others(monkeypatch) -> None:
-    free: list[library.LaunchMemory] = []
-    monkeypatch.setattr(library, "launch_memory", lambda device, words: (free, library.LaunchMemory(0, 0, words)))
+    free: list[memory.LaunchMemory] = []
+    monkeypatch.setattr(memory, "launch_memory", lambda device, words: (free, memory.LaunchMemory(0, 0, words)))
     launch_of(lambda *given: None, PACKED.parameters())(half(1), *range(10))
     assert len(free) == 1
     with pytest.raises(TypeError):
@@ -186,18 +184,18 @@ class Streams:
         monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: self.capturing)
         monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda device: self.stream, raising=False)
         monkeypatch.setattr(torch.cuda, "current_stream", lambda device: (device, self.stream))
-        monkeypatch.setattr(library, "_free", {})
-        monkeypatch.setattr(library, "_allocate", self.room)
+        monkeypatch.setattr(memory, "_free", {})
+        monkeypatch.setattr(memory, "_allocate", self.room)
 
     @staticmethod
-    def room(device: int, words: int, stream: object = None) -> library.LaunchMemory:
+    def room(device: int, words: int, stream: object = None) -> memory.LaunchMemory:
         assert stream is None or stream[0] == device
-        return library.LaunchMemory(torch.zeros(2, dtype=torch.int32), torch.empty(words, dtype=torch.int32), words)
+        return memory.LaunchMemory(torch.zeros(2, dtype=torch.int32), torch.empty(words, dtype=torch.int32), words)
 
     @staticmethod
-    def rooms(device: int, *words: int) -> list[library.LaunchMemory]:
+    def rooms(device: int, *words: int) -> list[memory.LaunchMemory]:
         """Returns the rooms of launches that are under way at the same time, and puts them back."""
-        taken = [library.launch_memory(device, of) for of in words]
+        taken = [memory.launch_memory(device, of) for of in words]
         for free, room in taken:
             free.append(room)
         return [room for _, room in taken]
@@ -208,7 +206,7 @@ def test_launches_on_a_stream_share_a_room_unless_they_are_under_way_together_or
     for device in (0, 1):
         for streams.stream in (0, 7):
             (room,) = streams.rooms(device, 100)
-            assert streams.rooms(device, library.LEAST_WORDS) == [room] and not room.counter.any()
+            assert streams.rooms(device, memory.LEAST_WORDS) == [room] and not room.counter.any()
             first, second = streams.rooms(device, 0, 100)
             assert {id(first), id(second)} > {id(room)} and first.counter is not second.counter
             found += [first, second]
@@ -218,6 +216,6 @@ def test_launches_on_a_stream_share_a_room_unless_they_are_under_way_together_or
     assert found[-1].tiles.shape == (40,)
     streams.capturing = False
     # One that is too small goes, and a larger one has room for more than is asked for now.
-    (large,) = streams.rooms(1, library.LEAST_WORDS + 1)
-    assert large.tiles.shape == (2 * library.LEAST_WORDS,) and all(large is not room for room in found)
-    assert streams.rooms(1, library.LEAST_WORDS, 2 * library.LEAST_WORDS)[0] is large
+    (large,) = streams.rooms(1, memory.LEAST_WORDS + 1)
+    assert large.tiles.shape == (2 * memory.LEAST_WORDS,) and all(large is not room for room in found)
+    assert streams.rooms(1, memory.LEAST_WORDS, 2 * memory.LEAST_WORDS)[0] is large

@@ -1,6 +1,5 @@
 """The name of a finished kernel changes with each part of what makes the kernel, and with nothing else."""
 
-import platform
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,8 +11,8 @@ from mutations import shipped
 from test_rooms import MODULES, imported
 from tiers import sampled
 
-from tl_attention.compiler import library
 from tl_attention.compiler import store as module
+from tl_attention.compiler import toolchain
 from tl_attention.compiler.store import MAKING, PACKAGE, SOURCES, TOOLS, VERSION, kernel_key, package_hash, source_hash
 from tl_attention.compiler.toolchain import FLAGS, Nvcc
 from tl_attention.problem.mask import CAUSAL
@@ -75,7 +74,6 @@ PATCHES = {
     "TileLang": (module, "package_hash", of_another("tilelang")),
     "tvm-ffi": (module, "package_hash", of_another("apache-tvm-ffi")),
     "text of the package": (module, "VERSION", VERSION[::-1]),
-    "machine": (platform, "machine", lambda: "another"),
 }
 VARIABLES = (*FLAGS, module.OPTION, *module.HEADERS)
 
@@ -100,7 +98,7 @@ def test_what_tilelang_sets_itself_when_it_is_imported_does_not(nvcc, monkeypatc
     for variable in module.HEADERS:
         monkeypatch.delenv(variable, raising=False)
     before = kernel_key(SCHEDULE, VARIANT, nvcc)
-    folder = library.tilelang_folder()
+    folder = toolchain.tilelang_folder()
     assert folder is not None
     for variable, inside in zip(module.HEADERS, ("3rdparty/../src", "3rdparty/cutlass/include")):
         monkeypatch.setenv(variable, str(folder / inside))

@@ -65,12 +65,11 @@ def generated(monkeypatch):
         for what, instead in {
             "use_nvcc": nullcontext,
             "check_host_compiler": lambda: None,
-            "lowered": lambda program, *of: (None, code.source, code.host_plan),
-            "_linked": lambda module: b"a library",
+            "lowered": lambda program, *of: (code.source, code.host_plan),
+            "machine_code": lambda source, arch: b"a cubin",
         }.items():
             monkeypatch.setattr(generation, what, instead)
         monkeypatch.setattr("tl_attention.compiler.compile.cache_enabled", lambda: False)
-        monkeypatch.setattr("tl_attention.compiler.compile._loaded", lambda library: None)
 
     return of
 

@@ -20,7 +20,8 @@ from on_cpu import take_for_a_gpu
 from torch._subclasses import FakeTensorMode
 
 from tl_attention import InputError, ScheduleRefused, attention
-from tl_attention.compiler import generation, library
+from tl_attention.compiler import compile as compilation
+from tl_attention.compiler import generation
 from tl_attention.op import checks
 from tl_attention.op.attention import Options
 from tl_attention.op.compiled import kernel_of
@@ -170,7 +171,7 @@ def no_kernel(monkeypatch) -> None:
 
     take_for_a_gpu(monkeypatch, kernel_of)
     monkeypatch.setattr(generation, "use_nvcc", compiled)
-    monkeypatch.setattr(library, "load", compiled)
+    monkeypatch.setattr(compilation, "function_of", compiled)
 
 
 @pytest.mark.parametrize("name", CALLS)

@@ -31,7 +31,7 @@ KERNELS = {
 @pytest.fixture
 def file(tmp_path) -> Path:
     """Makes the one file of a store."""
-    file = tmp_path / "nvcc/tl-attention/0.so"
+    file = tmp_path / "nvcc/tl-attention/0.kernel"
     keep(file, KERNEL)
     assert [*file.parent.iterdir()] == [file]
     return file
@@ -41,7 +41,7 @@ def file(tmp_path) -> Path:
 def test_what_is_kept_is_read_and_takes_the_place_of_what_was_there(name, file) -> None:
     keep(file, KERNELS[name])
     assert read(file) == KERNELS[name]
-    assert file.read_bytes().startswith(KERNELS[name].library), "the loader takes the file for the library"
+    assert file.read_bytes().startswith(KERNELS[name].code)
     assert [*file.parent.iterdir()] == [file]
 
 
@@ -54,12 +54,12 @@ BAD = {
     "without the first byte": lambda good: good[1:],
     "one byte more": lambda good: good + b"\n",
     "zeros from the middle on, as after a crash": lambda good: good[: len(good) // 2].ljust(len(good), b"\0"),
-    "a bit of the library": lambda good: flipped(good, 1000),
+    "a bit of the machine code": lambda good: flipped(good, 1000),
     "a bit of the source": lambda good: flipped(good, good.index(b"device")),
     "a bit of the verdict": lambda good: flipped(good, good.index(b"numbers")),
     "a bit of the length": lambda good: flipped(good, len(good) - store.SEAL - 1),
     "a bit of the seal": lambda good: flipped(good, len(good) - 1),
-    "a library alone": lambda good: KERNEL.library,
+    "machine code alone": lambda good: KERNEL.code,
 }
 
 
@@ -77,7 +77,7 @@ def test_what_is_not_as_it_was_written_is_absent_and_replaced(name, file) -> Non
 
 
 def test_the_file_of_another_kernel_is_not_believed(file) -> None:
-    other = file.with_name("1.so")
+    other = file.with_name("1.kernel")
     shutil.copy(file, other)
     assert read(other) is None
 
@@ -85,11 +85,11 @@ def test_the_file_of_another_kernel_is_not_believed(file) -> None:
 @pytest.mark.parametrize("place", ["below a file", "a folder"])
 def test_where_nothing_can_be_kept_nothing_is_left(place, tmp_path) -> None:
     if place == "a folder":
-        file = tmp_path / "0.so"
+        file = tmp_path / "0.kernel"
         (file / "inside").mkdir(parents=True)
     else:
         (tmp_path / "a file").write_text("")
-        file = tmp_path / "a file/tl-attention/0.so"
+        file = tmp_path / "a file/tl-attention/0.kernel"
     before = {*tmp_path.rglob("*")}
     keep(file, KERNEL)
     assert read(file) is None and {*tmp_path.rglob("*")} == before
@@ -108,7 +108,7 @@ def test_a_full_disk_leaves_nothing_behind(file) -> None:
 
 @pytest.mark.parametrize("count", sampled([2, 4], [2]))
 def test_processes_that_keep_the_same_at_once_do_not_disturb_each_other(count, tmp_path) -> None:
-    file = tmp_path / "0.so"
+    file = tmp_path / "0.kernel"
     with ProcessPoolExecutor(count, get_context("spawn")) as pool:
         assert [*pool.map(failed_reads, [file] * count, [KERNEL] * count)] == [0] * count
     assert [*tmp_path.iterdir()] == [file]
@@ -139,7 +139,7 @@ def test_a_kernel_that_others_may_write_to_is_refused(file) -> None:
 
 @pytest.mark.parametrize("umask", [0, 0o022, 0o077])
 def test_what_is_made_is_this_users_alone_whatever_the_umask_is(umask, tmp_path) -> None:
-    file = tmp_path / "cache/nvcc/tl-attention/0.so"
+    file = tmp_path / "cache/nvcc/tl-attention/0.kernel"
     before = os.umask(umask)
     try:
         keep(file, KERNEL)
@@ -148,5 +148,5 @@ def test_what_is_made_is_this_users_alone_whatever_the_umask_is(umask, tmp_path)
     assert {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "cache").rglob("*")} == {
         "nvcc": 0o700,
         "tl-attention": 0o700,
-        "0.so": 0o600,
+        "0.kernel": 0o600,
     }

@@ -10,13 +10,13 @@ from mutations import shipped
 
 from tl_attention.codeproof.launch import check_signature
 from tl_attention.codeproof.read.calls import CALLS
-from tl_attention.codeproof.read.host_plan import HostPlan, SizeExpression
-from tl_attention.codeproof.read.host_plan import LaunchParameter as Taken
 from tl_attention.codeproof.read.text import read
 from tl_attention.codeproof.verdict import Unsafe
 from tl_attention.compiler.compile import compile_kernel
 from tl_attention.errors import InputError
 from tl_attention.kernels.registry import lowering_of
+from tl_attention.launch.plan import HostPlan, SizeExpression
+from tl_attention.launch.plan import LaunchParameter as Taken
 from tl_attention.problem.mask import CAUSAL, Mask
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.variant import Sizes, Variant
@@ -71,7 +71,7 @@ def launched(code: str) -> HostPlan:
     one = SizeExpression("1")
     return HostPlan(
         "attention_kernel", (), (), tuple(Taken(name, kinds.get(kind, kind)) for kind, name in taken), (one,) * 3,
-        (128, 3, 1), (1, 1, 1), 0, (), (), None, None,
+        (128, 3, 1), (1, 1, 1), 0, (), (), None, None, (),
     )  # fmt: skip
 
 

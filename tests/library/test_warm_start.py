@@ -44,7 +44,7 @@ x = torch.zeros(1, 2, 64, 128, dtype=torch.float16)
 try:
     kernel(Q=x, K=x, V=x, Output=x, softmax_scale=1.0)
     error = ""
-except RuntimeError as failed:
+except ValueError as failed:
     error = str(failed)
 {after}
 facts = dict(modules=modules, error=error, fingerprint=kernel.fingerprint, digest=kernel.verdict.digest)
@@ -124,12 +124,12 @@ def test_a_finished_kernel_is_loaded_without_tilelang_and_without_the_proof(comp
     store.keep(file, compiled)
     facts = facts_of(start(root_of(file)))
     foreign = {name.partition(".")[0] for name in facts["modules"]}
-    assert not foreign & {"tilelang", "tvm", "click", "rich", "pebble"}
+    assert not foreign & {"tilelang", "tvm", "tvm_ffi", "click", "rich", "pebble"}
     assert {name for name in facts["modules"] if name.startswith("tl_attention.codeproof")} == OF_THE_PROOF
     assert not [name for name in facts["modules"] if name.startswith("tl_attention.") and name.endswith(".kernel")]
     assert {"tl_attention.compiler.generation", "tl_attention.program.derivation"}.isdisjoint(facts["modules"])
-    # It is the kernel itself that asks for a GPU.
-    assert "kernel attention input Q device_type mismatch, expected cuda" in facts["error"]
+    # It is the launcher that asks for a GPU.
+    assert facts["error"] == "attention: Q has DLPack device type 1, expected 2"
     here = compile_kernel(SEED, VARIANT)
     assert (facts["fingerprint"], facts["digest"]) == (here.fingerprint, here.verdict.digest)
     assert facts["shared_bytes"] == here.shared_bytes > 0
@@ -142,25 +142,9 @@ def test_after_it_tilelang_compiles_too(compiled, file) -> None:
 
 
 @exhaustive
-def test_it_is_loaded_beside_tilelang_too(compiled, file) -> None:
-    store.keep(file, compiled)
-    facts = facts_of(start(root_of(file), before="import tilelang"))
-    assert "expected cuda" in facts["error"] and "tl_attention.compiler.generation" not in facts["modules"]
-
-
-@exhaustive
-def test_where_tilelangs_libraries_are_not_found_it_is_asked_to_load_them(compiled, file) -> None:
-    store.keep(file, compiled)
-    elsewhere = "from tl_attention.compiler import library\nlibrary.LIBRARIES = {'libnowhere.so': 0}"
-    facts = facts_of(start(root_of(file), before=elsewhere))
-    assert "expected cuda" in facts["error"] and "tilelang" in facts["modules"]
-    assert "tl_attention.compiler.generation" not in facts["modules"]
-
-
-@exhaustive
 def test_processes_that_fill_the_same_entry_at_once_all_have_the_kernel_and_leave_one(file) -> None:
     found = [facts_of(process) for process in [start(root_of(file)) for _ in range(2)]]
-    assert all("expected cuda" in facts["error"] and "tilelang" in facts["modules"] for facts in found)
+    assert all("expected 2" in facts["error"] and "tilelang" in facts["modules"] for facts in found)
     assert [*file.parent.iterdir()] == [file]
     finished = store.read(file)
     assert finished is not None and {facts["digest"] for facts in found} == {finished.verdict.digest}
@@ -169,13 +153,10 @@ def test_processes_that_fill_the_same_entry_at_once_all_have_the_kernel_and_leav
 BAD: dict[str, Callable[[Finished, Path], None]] = {
     "truncated": lambda kernel, file: file.write_bytes(file.read_bytes()[:-1]),
     "without the proof's verdict": lambda kernel, file: store.keep(file, replace(kernel, verdict=None)),
-    "a library that this machine cannot load": lambda kernel, file: store.keep(
-        file, replace(kernel, library=b"\x7fELF")
-    ),
 }
 
 
-@pytest.mark.parametrize("name", sampled(BAD, ["truncated", "a library that this machine cannot load"]))
+@pytest.mark.parametrize("name", sampled(BAD, ["truncated"]))
 def test_what_cannot_be_run_is_made_again_and_replaced(name, compiled, file, generated) -> None:
     store.keep(file, compiled)
     BAD[name](compiled, file)

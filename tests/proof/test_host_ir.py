@@ -11,9 +11,9 @@ from golden_kernels import KERNELS
 from once import shared
 
 from tl_attention.codeproof.read import host_ir
-from tl_attention.codeproof.read.host_plan import to_json
 from tl_attention.compiler import generation
 from tl_attention.errors import InputError
+from tl_attention.launch.plan import HostPlan, to_json
 
 # TMA descriptors, strides, sizes and scalars of both kinds.
 NAME = "best, asked"
@@ -27,22 +27,32 @@ def tvm() -> Any:
     return tvm
 
 
-def lowered_ir() -> str:
-    """Lowers the kernel as it is compiled, and returns the IR of its host function as JSON."""
+def lowered_ir() -> tuple[str, str]:
+    """Lowers the kernel as it is compiled, and returns the IR of its host function and of its kernels as JSON."""
 
     with pytest.MonkeyPatch.context() as patch:
         modules = []
-        patch.setattr(generation, "plan_of", lambda module: modules.append(module) or host_ir.plan_of(module))
+        patch.setattr(generation, "plan_of", lambda *of: modules.extend(of) or host_ir.plan_of(*of))
         code = kernels.lowered(KERNELS[NAME])
     assert code == golden.code(NAME), golden.STALE
-    return tvm().ir.save_json(modules[0])
+    return tuple(map(tvm().ir.save_json, modules))
 
 
 @functools.cache
 def host() -> Any:
     """Returns the module that the host function is."""
 
-    return tvm().ir.load_json(shared("ir", KERNELS[NAME], lowered_ir))
+    return tvm().ir.load_json(shared("ir", KERNELS[NAME], lowered_ir)[0])
+
+
+@functools.cache
+def kernels_ir() -> Any:
+    """Returns the module that the kernels are, which the host function launches."""
+    return tvm().ir.load_json(shared("ir", KERNELS[NAME], lowered_ir)[1])
+
+
+def plan_of(module: Any) -> HostPlan:
+    return host_ir.plan_of(module, kernels_ir())
 
 
 def changed(kind: str, change: Callable[[Any], Any]) -> Any:
@@ -106,7 +116,7 @@ def named(value: str) -> Callable[[Any, Any], Any]:
 
 
 def test_the_plan_of_the_ir_is_what_is_kept():
-    assert to_json(host_ir.plan_of(host())) == golden.code(NAME).host_plan
+    assert to_json(plan_of(host())) == golden.code(NAME).host_plan
 
 
 TILED, KERNEL = "__tvm_tensormap_create_tiled", "attention_kernel"
@@ -173,13 +183,13 @@ def test_another_function_is_refused(name):
     make, words = REFUSED[name]
     module = make()
     with pytest.raises(InputError, match=rf"^host code: .*(?:{words}).*: not as TileLang 0.1.15 makes it"):
-        host_ir.plan_of(module)
+        plan_of(module)
 
 
 def test_what_is_no_host_function_is_refused():
 
     with pytest.raises(InputError, match="host code: 0 functions, expected __tvm_ffi_attention"):
-        host_ir.plan_of(tvm().IRModule({}))
+        plan_of(tvm().IRModule({}))
 
 
 # Of each call, every argument is replaced by others.
@@ -189,7 +199,7 @@ OTHERS |= {"descriptor": named("V_desc"), "scalar": named("softcap")}
 
 @pytest.mark.parametrize("other", OTHERS)
 def test_another_argument_is_another_plan_or_refused(other):
-    plan, tried = host_ir.plan_of(host()), 0
+    plan, tried = plan_of(host()), 0
     for function, count in {SET_DEVICE: 3, TILED: 25, KERNEL: 26}.items():
         for number in range(1, count):
             try:
@@ -198,18 +208,13 @@ def test_another_argument_is_another_plan_or_refused(other):
                 continue
             tried += 1
             try:
-                assert host_ir.plan_of(module) != plan, (function, number)
+                assert plan_of(module) != plan, (function, number)
             except InputError as error:
                 assert "host code: " in str(error) and "\n" not in str(error)
     assert tried > 45
 
 
-def test_the_host_holds_strides_to_multiples_of_16_bytes():
-    """Stores of 16 bytes take it for granted, and the plan does not say it."""
-    checks: list[str] = []
-    [function] = host().functions.values()
-    tvm().tirx.stmt_functor.post_order_visit(
-        function.body, lambda node: checks.append(str(node)) if type(node).__name__ == "AssertStmt" else None
-    )
-    held = [f"assert Output_{of}_stride % T.int64(8) == T.int64(0), " for of in ("batch", "head", "row")]
-    assert all(any(line in check for check in checks) for line in held)
+def test_a_kernel_that_waits_for_the_one_before_it_begins_early():
+    [(variable, function)] = kernels_ir().functions.items()
+    waiting = tvm().IRModule({variable: function.with_attr(host_ir.WAITS, 1)})
+    assert plan_of(host()).early == () and host_ir.plan_of(host(), waiting).early == (plan_of(host()).kernel,)

@@ -5,8 +5,8 @@ import pytest
 from conftest import ROOT
 from once import Given, lowered
 
-from tl_attention.codeproof.read.host_plan import HostPlan, SizeExpression, from_json, to_json
 from tl_attention.errors import InputError
+from tl_attention.launch.plan import HostPlan, SizeExpression, from_json, to_json
 from tl_attention.problem.variant import Variant
 from tl_attention.schedule.files.schedule_file import load
 from tl_attention.schedule.schedule import Schedule

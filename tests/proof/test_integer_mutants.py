@@ -169,7 +169,7 @@ def test_a_wrong_mutant_is_asked_for_and_judged_in_one_job():
     assert by_machine is None or by_machine.judged == SAME_EVENTS
 
 
-COUNT, CHUNKS = 300, 10
+COUNT, CHUNKS = 150, 5
 
 
 @exhaustive

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from tl_attention.codeproof.read.host_plan import Descriptor, HostPlan
 from tl_attention.codeproof.read.text import Kernel
 from tl_attention.codeproof.tiles.tensors import Tensor
 from tl_attention.codeproof.tiles.tiles import Tile
 from tl_attention.codeproof.verdict import Unsafe
+from tl_attention.launch.plan import Descriptor, HostPlan
 from tl_attention.problem.features import MAIN, Parameter
 from tl_attention.problem.shape import DTYPE_BYTES
 from tl_attention.problem.variant import Variant
@@ -55,10 +55,7 @@ def check_prelude(kernel: Kernel, functions: str) -> None:
 
 
 def check_alone(kernel: Kernel, plan: HostPlan, variant: Variant) -> None:
-    """Raises Unsafe if another kernel stands before or behind the main one, or is called for, where none must be.
-
-    TileLang launches a kernel that waits for the one before it beside that one, whatever it is.
-    """
+    """Raises Unsafe if another kernel stands before or behind the main one, or is called for, where none must be."""
     others = {
         "before": (variant.packed, kernel.listing or plan.listing, "cudaGridDependencySynchronize"),
         "behind": (variant.parts, kernel.merging or plan.merging, "cudaTriggerProgrammaticLaunchCompletion"),
@@ -67,6 +64,17 @@ def check_alone(kernel: Kernel, plan: HostPlan, variant: Variant) -> None:
         calls = [f"line {number + 1} has {call}" for number in kernel.kinds if call in kernel.lines[number]]
         if not wanted and (found or calls):
             raise Unsafe(f"{'another kernel' if found else calls[0]}, expected no kernel {where} the main one")
+
+
+def check_early(kernel: Kernel, plan: HostPlan) -> None:
+    """Raises Unsafe unless those kernels of the launch that wait for the one before them, no other, may begin early."""
+    texts = {plan.kernel: "\n".join(kernel.lines[number] for number in kernel.kinds)}
+    texts |= {plan.listing.kernel: kernel.listing} if plan.listing else {}
+    texts |= {plan.merging.kernel: kernel.merging} if plan.merging else {}
+    waiting = sorted(name for name, text in texts.items() if "cudaGridDependencySynchronize" in text)
+    if [*plan.early] != waiting:
+        found, expected = (", ".join(names) or "no kernel" for names in (plan.early, waiting))
+        raise Unsafe(f"{found} may begin before the one before it has ended, expected {expected}, as that waits")
 
 
 def check_signature(kernel: Kernel, plan: HostPlan, parameters: tuple[Parameter, ...], dtype: str) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 from tl_attention.codeproof.launch import (
     check_alone,
+    check_early,
     check_memory,
     check_prelude,
     check_scalars,
@@ -20,7 +21,6 @@ from tl_attention.codeproof.launch import (
     check_strides,
 )
 from tl_attention.codeproof.read.calls import CALLS
-from tl_attention.codeproof.read.host_plan import HostPlan
 from tl_attention.codeproof.read.text import Kernel, read
 from tl_attention.codeproof.run.coverage import Coverage
 from tl_attention.codeproof.run.run import Run
@@ -33,6 +33,7 @@ from tl_attention.codeproof.verdict import GeneratedCode, Unsafe, Verdict
 from tl_attention.errors import InputError, ScheduleRefused
 from tl_attention.kernels.registry import lowering_of
 from tl_attention.kernels.shared.device_code import prelude
+from tl_attention.launch.plan import HostPlan
 from tl_attention.problem.variant import Sizes
 from tl_attention.program.events import Event
 from tl_attention.program.program import Program
@@ -128,6 +129,8 @@ class Proof(ABC):
                 self.at = sizes
                 self.check_at(sizes)
             self.at = None
+            # Last: a kernel that does not wait is refused for what it does too early.
+            check_early(self.kernel, self.plan)
             return self._verdict(fixed is not None)
         except SyntaxError as error:
             raise refusal(f"it cannot be read: {error}") from None

@@ -10,7 +10,7 @@ from tl_attention.problem.features import Parameter
 from tl_attention.problem.variant import Variant
 
 if TYPE_CHECKING:
-    from tl_attention.codeproof.read.host_plan import HostPlan
+    from tl_attention.launch.plan import HostPlan
 
 
 class Unsafe(Exception):
@@ -30,7 +30,7 @@ class GeneratedCode:
     def plan(self) -> HostPlan:
         """Returns the HostPlan; raises InputError where it cannot be read."""
         # Late: a kernel that was proved before is loaded without the proof.
-        from tl_attention.codeproof.read.host_plan import from_json
+        from tl_attention.launch.plan import from_json
 
         return from_json(self.host_plan)
 

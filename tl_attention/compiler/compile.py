@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tl_attention.codeproof.verdict import GeneratedCode, Verdict
-from tl_attention.compiler import library, store
-from tl_attention.compiler.library import launch_of
-from tl_attention.compiler.scratch import scratch_file
-from tl_attention.compiler.store import Finished, kernel_key
+from tl_attention.compiler import store
+from tl_attention.compiler.store import kernel_key
 from tl_attention.compiler.toolchain import Nvcc, cache_enabled, cache_folder, chosen_nvcc
 from tl_attention.errors import InputError
 from tl_attention.kernels.registry import lowering_of
+from tl_attention.launch.launcher import function_of
+from tl_attention.launch.memory import launch_of
+from tl_attention.launch.plan import from_json
 from tl_attention.problem.features import Parameter
 from tl_attention.problem.head_dims import check_head_dim
 from tl_attention.problem.variant import KERNEL_PARAMETERS, Variant
@@ -43,14 +44,14 @@ def fingerprint(source: str) -> str:
 class CompiledKernel:
     """A compiled kernel holds a function to launch, its generated code, nvcc, variant, parameters and verdict."""
 
-    kernel: Callable[..., None]  # the library's function
+    kernel: Callable[..., None]  # the launcher's function
     source: str
     host_plan: str
     nvcc: Nvcc  # made the machine code
     variant: Variant
     parameters: tuple[Parameter, ...]
     verdict: Verdict | None  # the proof's on the generated code, None for a schedule without a Program
-    library: bytes | None = field(default=None, repr=False)  # its bytes, None where there is none
+    code: bytes | None = field(default=None, repr=False)  # the machine code, a cubin, None where there is none
 
     def __call__(self, **arguments: Any) -> None:
         """Launches the kernel on the current CUDA stream, with arguments by the parameters' names.
@@ -100,17 +101,17 @@ def compile_kernel(schedule: Schedule, variant: Variant, planned: Planned | None
     nvcc = chosen_nvcc(torch.version.cuda)
     parameters = variant.parameters(*lowering_of(schedule).counters(schedule))
     file = store_file(schedule, variant, nvcc) if cache_enabled() else None
-    kept = _stored(file, schedule) if file else None
-    if kept is None:
+    kernel = store.read(file) if file else None
+    # A schedule without a Program has no proof.
+    if kernel is None or (kernel.verdict is None) is schedule.has_program:
         from tl_attention.compiler.generation import generate
 
-        made = generate(schedule, variant, parameters, planned)
+        kernel = generate(schedule, variant, parameters, planned)
         if file:
-            store.keep(file, made)
-        kept = made, _loaded(made.library)
-    finished, function = kept
+            store.keep(file, kernel)
+    function = function_of(from_json(kernel.host_plan), kernel.code, variant, parameters)
     return CompiledKernel(
-        function, finished.source, finished.host_plan, nvcc, variant, parameters, finished.verdict, finished.library
+        function, kernel.source, kernel.host_plan, nvcc, variant, parameters, kernel.verdict, kernel.code
     )
 
 
@@ -125,25 +126,6 @@ def is_finished(schedule: Schedule, variant: Variant) -> bool:
 def store_file(schedule: Schedule, variant: Variant, nvcc: Nvcc) -> Path:
     """Returns the path at which the store keeps the schedule's kernel for a variant, compiled by this nvcc."""
     return cache_folder() / nvcc.cache / FOLDER / f"{kernel_key(schedule, variant, nvcc)}{store.SUFFIX}"
-
-
-def _stored(file: Path, schedule: Schedule) -> tuple[Finished, Any] | None:
-    """Returns (kernel, its loaded function) from a file of the store, None where none is proved and can be loaded."""
-    finished = store.read(file)
-    # A schedule without a Program has no proof.
-    if finished is None or (finished.verdict is None) is schedule.has_program:
-        return None
-    try:
-        return finished, library.load(file)
-    except Exception:  # The loader raises many kinds; what it cannot load here is made again.
-        return None
-
-
-def _loaded(text: bytes) -> Any:
-    """Loads a kernel's library from its bytes, and returns its function."""
-    # The library stays loaded when its file is gone.
-    with scratch_file(f"kernel{store.SUFFIX}", text) as file:
-        return library.load(file)
 
 
 def _check_supported(variant: Variant) -> None:

@@ -1,12 +1,12 @@
 """This module keeps finished kernels on disk, a file each.
 
-A file has a kernel's shared library, the text that the library was made of, the host's plan, and the proof's verdict.
+A file has a kernel's machine code, the text that this was made of, the host's plan, and the proof's verdict.
 It is named by the key of its kernel, and ends with a seal over its name and all that stands before. A file that is not
 exactly what was written is taken for absent, and replaced by whoever makes the kernel again. Files are written whole or
 not at all, so any number of processes may write at once. Where nothing can be written, kernels are made again every
 time.
 
-The key is a hash of everything that changes a kernel's code, its proof, or whether its library can be loaded. It needs
+The key is a hash of everything that changes a kernel's code or its proof. It needs
 neither an import of TileLang nor a trace: the key names what these read instead of what they make. The compiler is
 asked for its version each time; an installed package is known by the list of its files, each with its hash.
 
@@ -18,7 +18,6 @@ from __future__ import annotations
 import functools
 import json
 import os
-import platform
 import stat
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
@@ -30,18 +29,17 @@ from uuid import uuid4
 
 from tl_attention.codeproof.verdict import Verdict
 from tl_attention.compiler import trust
-from tl_attention.compiler.library import tilelang_folder
-from tl_attention.compiler.toolchain import Nvcc
+from tl_attention.compiler.toolchain import Nvcc, tilelang_folder
 from tl_attention.problem.variant import Variant
 from tl_attention.schedule.schedule import Schedule
 
-# A loader of shared libraries takes no notice of what follows one: the texts, how long these are, and the seal.
-SUFFIX = ".so"
+# Behind the machine code come the texts, how long these are, and the seal.
+SUFFIX = ".kernel"
 SEAL, LENGTH = 64, 16
 # A finished kernel has less than 2 MB.
 MOST_BYTES = 64 * 2**20
 # Where the text is that makes kernels and proves them: in compiler/, and in all that it imports.
-MAKING = ("errors.py", "problem", "schedule", "program", "kernels", "codeproof", "compiler")
+MAKING = ("errors.py", "problem", "schedule", "program", "kernels", "launch", "codeproof", "compiler")
 # Modules, and the CUDA that stands before kernels.
 SOURCES = ("*.py", "*.cuh")
 PACKAGE = Path(__file__).parents[1]
@@ -56,9 +54,9 @@ HEADERS = ("TL_TEMPLATE_PATH", "TL_CUTLASS_PATH")
 
 @dataclass(frozen=True)
 class Finished:
-    """A `Finished` holds the library of a compiled kernel, and the code and the verdict that belong to it."""
+    """A `Finished` holds the machine code of a kernel, and the code and the verdict that belong to it."""
 
-    library: bytes
+    code: bytes  # a cubin
     source: str  # the CUDA
     host_plan: str
     verdict: Verdict | None  # the proof's, None for a schedule without a Program
@@ -68,8 +66,7 @@ def read(file: Path) -> Finished | None:
     """Returns the kernel in the file, None where the file is absent or its seal does not match.
 
     The seal finds whatever is not what was written under the file's name. Raises InputError where others may write to
-    the file or its folders. Where others may not, the file stays what was read here: the loader may open it by its
-    name.
+    the file or its folders.
     """
     trust.check(file.parent)
     try:
@@ -91,7 +88,7 @@ def keep(file: Path, kernel: Finished) -> None:
     """
     verdict = kernel.verdict and asdict(kernel.verdict)
     texts = json.dumps([kernel.source, kernel.host_plan, verdict]).encode()
-    body = kernel.library + texts + f"{len(texts):0{LENGTH}x}".encode()
+    body = kernel.code + texts + f"{len(texts):0{LENGTH}x}".encode()
     write(file, body + _seal(file, body))
 
 
@@ -137,7 +134,7 @@ def _seal(file: Path, body: bytes) -> bytes:
 
 
 def kernel_key(schedule: Schedule, variant: Variant, nvcc: Nvcc) -> str:
-    """Returns a hash of the schedule, variant, nvcc, packages, environment and machine that a kernel depends on.
+    """Returns a hash of the schedule, variant, nvcc, packages and environment that a kernel depends on.
 
     It is the same in every process.
     """
@@ -148,7 +145,6 @@ def kernel_key(schedule: Schedule, variant: Variant, nvcc: Nvcc) -> str:
         "compiled by": [package_hash(name) for name in COMPILED_BY],
         "nvcc": [nvcc.cache, *(_size(nvcc.home / tool) for tool in TOOLS)],
         "environment": [os.environ.get(OPTION), *map(_foreign, HEADERS)],
-        "machine": platform.machine(),
     }
     return sha256(json.dumps(made_of).encode()).hexdigest()
 

@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, files
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -185,6 +186,12 @@ def use_nvcc() -> Iterator[Nvcc]:
         finally:
             tilelang_nvcc.CUDA_HOME = home
             env.TILELANG_CACHE_DIR = forced
+
+
+def tilelang_folder() -> Path | None:
+    """Returns the folder of TileLang, None where TileLang is not installed. TileLang is not imported."""
+    spec = find_spec("tilelang")
+    return Path(spec.origin).resolve().parent if spec and spec.origin else None
 
 
 def cache_folder() -> Path:

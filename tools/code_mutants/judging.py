@@ -18,13 +18,13 @@ from code_mutants.reading import Code
 from code_mutants.watched_run import Change
 from tl_attention.codeproof.proof import Proof
 from tl_attention.codeproof.read.expression import UNREADABLE, parsed
-from tl_attention.codeproof.read.host_plan import HostPlan
 from tl_attention.codeproof.read.nodes import Arithmetic, If, all_nodes
 from tl_attention.codeproof.read.text import Kernel
 from tl_attention.codeproof.registry import PROOFS
 from tl_attention.codeproof.tiles.row_tile_proof import RowTileProof
 from tl_attention.codeproof.verdict import Unsafe
 from tl_attention.errors import InputError
+from tl_attention.launch.plan import HostPlan
 from tl_attention.problem.warpgroup import WARP
 from tl_attention.program.derivation import derive
 from tl_attention.schedule.schedule import Schedule

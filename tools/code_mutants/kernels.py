@@ -84,6 +84,4 @@ def lowered(kernel: Kernel) -> Code:
 
 def generated(program: Any, schedule: Schedule, variant: Variant) -> tuple[str, str]:
     """Returns the CUDA and the host's plan that TileLang makes of a prim_func, as it is compiled for the schedule."""
-    options = dict(lowering_of(schedule).pass_configs)
-    _, source, plan = generation.lowered(program, variant.arch, options, compiles=False)
-    return source, plan
+    return generation.lowered(program, variant.arch, dict(lowering_of(schedule).pass_configs))

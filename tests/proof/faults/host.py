@@ -21,8 +21,9 @@ def edited(text: str, edits: Iterable[tuple[str, str]]) -> str:
             place = place[_key(place, step)]
         key = _key(place, last)
         before = place[key]
-        # An expression is a text of its own.
-        place[key] = {"text": value} if isinstance(before, dict) else type(before)(value)
+        # An expression is a text of its own, and a list is one of names.
+        made = {"text": value} if isinstance(before, dict) else value.split() if isinstance(before, list) else None
+        place[key] = type(before)(value) if made is None else made
         assert place[key] != before, f"{path} is {value} already"
     return json.dumps(plan, indent=1)
 

@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from tl_attention.codeproof.read.host_plan import (
+from tl_attention.launch.plan import (
     Descriptor,
     Dimension,
     HostPlan,
@@ -26,6 +26,8 @@ from tl_attention.problem.shape import DTYPE_BYTES
 
 FUNCTION = "__tvm_ffi_attention"
 SET_DEVICE, CREATE_TILED = "__tvm_set_device", "__tvm_tensormap_create_tiled"
+# The attribute of a kernel that waits for the launch's one before it.
+WAITS = "has_cuda_pdl_sync"
 # The tensor that only the kernel that merges parts takes.
 MERGED = "Merged"
 # Behind the kernel's own parameters, the last of which is a scalar of the call, come the cluster's x y z if there is
@@ -66,8 +68,11 @@ SIZE = re.compile(r"int32\(attention\.(\w+)\.shape\[(\d)\]\)")
 STRIDE = re.compile(r"int64\.choose\(bool\.is_null\(attention\.(\w+)\.strides\), 1, attention\.\1\.strides\[(\d)\]\)")
 
 
-def plan_of(module: Any) -> HostPlan:
-    """Returns the HostPlan of TVM's lowered module of the host function; raises InputError for an unknown form."""
+def plan_of(module: Any, device: Any) -> HostPlan:
+    """Returns the HostPlan of TVM's lowered modules of the host function and of the kernels that it launches.
+
+    Raises InputError for an unknown form.
+    """
     functions = [*module.functions.values()]
     if [function.attrs["global_symbol"] for function in functions] != [FUNCTION]:
         raise unknown(f"{len(functions)} functions, expected {FUNCTION}")
@@ -93,8 +98,15 @@ def plan_of(module: Any) -> HostPlan:
     passed, cluster, grid, numbers = names.launch(texts)
     return HostPlan(
         main, names.sizes, descriptors, passed, grid, numbers[:3], cluster, numbers[3], names.arguments, names.strides,
-        listing, merging,
+        listing, merging, early(device),
     )  # fmt: skip
+
+
+def early(device: Any) -> tuple[str, ...]:
+    """Returns the names of the kernels that wait for the one before them: TileLang launches those beside that one."""
+    return tuple(
+        sorted(variable.name_hint for variable, function in device.functions.items() if WAITS in function.attrs)
+    )
 
 
 class _Host:

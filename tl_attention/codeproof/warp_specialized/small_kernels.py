@@ -12,10 +12,10 @@ from types import SimpleNamespace
 from typing import Any
 
 from tl_attention.codeproof.launch import POINTERS
-from tl_attention.codeproof.read.host_plan import HostPlan, Listing, Merging
 from tl_attention.codeproof.read.text import Kernel
 from tl_attention.codeproof.verdict import Unsafe
 from tl_attention.kernels.warp_specialized.launches import LISTING, MERGING, DeviceCall, listing_call, merging_call
+from tl_attention.launch.plan import HostPlan, Listing, Merging
 from tl_attention.problem.features import Parameter
 from tl_attention.problem.variant import KERNEL_PARAMETERS, Variant
 

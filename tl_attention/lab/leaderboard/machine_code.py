@@ -12,11 +12,11 @@ import ctypes
 from importlib.metadata import distribution
 from pathlib import Path
 
-from tl_attention.codeproof.read.host_plan import Descriptor, SizeExpression
 from tl_attention.compiler.compile import CompiledKernel
 from tl_attention.compiler.compiler_errors import first_error
 from tl_attention.errors import InputError
 from tl_attention.lab.leaderboard.python_text import enclosed
+from tl_attention.launch.plan import Descriptor, SizeExpression
 
 NVRTC = "nvidia-cuda-nvrtc-cu12"
 # As in the extra `submit` of pyproject.toml. The second and third hold the toolkit's headers.

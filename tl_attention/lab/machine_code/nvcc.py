@@ -7,10 +7,9 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from tl_attention.compiler.generation import target
+from tl_attention.compiler import generation
 from tl_attention.compiler.scratch import scratch_file
 from tl_attention.compiler.toolchain import Nvcc, host_compiler, use_nvcc
-from tl_attention.kernels.shared.base import FAST_MATH
 
 # TileLang calls nvcc with these options for a kernel's machine code, and with CUBIN.
 CUBIN = "-cubin"
@@ -22,10 +21,7 @@ SERIALISED = re.compile(r"\(C75\d\d\).*\bserialized\b.*")
 def machine_code(source: str, arch: str) -> bytes:
     """Returns the cubin of generated device code for a card's arch, from TileLang's binary cache or built again."""
     with use_nvcc():
-        from tilelang.cuda.backend import tilelang_callback_cuda_compile
-        from tvm.target import Target
-
-        return bytes(tilelang_callback_cuda_compile(source, Target(target(arch)), {FAST_MATH: True}))
+        return generation.machine_code(source, arch)
 
 
 def compiler_messages(source: str, arch: str) -> str:

@@ -1,11 +1,10 @@
-"""A compiled kernel's machine code is taken from its library, disassembled, and reported on."""
+"""A compiled kernel's machine code is disassembled, and reported on."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
 import re
-import struct
 import zlib
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,8 +18,6 @@ from tl_attention.lab.machine_code.sass import StaticReport, check_not_serialise
 
 # What the name of a disassembly in the store's folder ends with.
 DISASSEMBLY = ".sass.z"
-# What ELF files begin with, and the number of NVIDIA's GPUs among their machines.
-ELF, EM_CUDA = b"\x7fELF", 190
 
 
 @dataclass(frozen=True)
@@ -31,9 +28,8 @@ class MachineCode:
 
     @cached_property
     def cubin(self) -> bytes:
-        """Returns the machine code, from the kernel's library, or built again where there is no library."""
-        found = cubin_in(self.kernel.library) if self.kernel.library else None
-        return found or machine_code(self.kernel.source, self.kernel.variant.arch)
+        """Returns the machine code, built again where the kernel has none."""
+        return self.kernel.code or machine_code(self.kernel.source, self.kernel.variant.arch)
 
     @cached_property
     def disassembly(self) -> str:
@@ -71,20 +67,3 @@ class MachineCode:
         """
         report, threads = self.report, threads_in(self.kernel.source)
         return self.kernel.variant.card.blocks_that_fit(threads, report.registers, report.shared_bytes)
-
-
-def cubin_in(library: bytes) -> bytes | None:
-    """Returns the cubin that a kernel's library holds, None where there is none.
-
-    It is an ELF file inside an ELF file, up to the end of its last table of headers.
-    """
-    at = library.find(ELF, 1)
-    while at > 0:
-        (machine,) = struct.unpack_from("<H", library, at + 18)
-        if machine == EM_CUDA:
-            programs, sections = struct.unpack_from("<QQ", library, at + 32)
-            *sizes, _ = struct.unpack_from("<HHHHH", library, at + 54)
-            ends = programs + sizes[0] * sizes[1], sections + sizes[2] * sizes[3]
-            return library[at : at + max(ends)]
-        at = library.find(ELF, at + 1)
-    return None

@@ -125,6 +125,7 @@ class HostPlan:
     strides: tuple[Dimension, ...]
     listing: Listing | None
     merging: Merging | None
+    early: tuple[str, ...]  # kernels that may begin before the launch's one before them has ended, for which they wait
 
     def __post_init__(self) -> None:
         sizes = {size.name for size in self.sizes}

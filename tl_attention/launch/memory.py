@@ -1,18 +1,9 @@
-"""This module loads and launches a kernel's shared library, the one way from Python to the kernel's machine code.
-
-It loads with tvm_ffi and TileLang's own libraries: to import TileLang would take seconds.
-"""
+"""This module gives each launch the GPU memory that it needs beside its arguments, and has it back for the next."""
 
 from __future__ import annotations
 
-import ctypes
-import functools
-import os
-import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tl_attention.problem.features import Parameter
@@ -20,57 +11,10 @@ from tl_attention.problem.features import Parameter
 if TYPE_CHECKING:
     import torch
 
-# The name of every kernel's function.
-FUNCTION = "attention"
-# TileLang loads them in this way. The first loads a kernel's machine code, the last makes the kernel's TMA descriptors.
-LIBRARIES = {
-    "libtvm_runtime.so": ctypes.RTLD_GLOBAL,
-    "libtvm_compiler.so": ctypes.RTLD_LOCAL,
-    "libtilelang.so": ctypes.RTLD_LOCAL,
-}
 # A list of tiles is given place for at least so many numbers, and otherwise for a power of two.
 LEAST_WORDS = 1 << 12
 # The memory that no launch has at the moment, by device and stream.
 _free: dict[tuple[int, int], list[LaunchMemory]] = {}
-
-
-def load(file: Path) -> Any:
-    """Loads a kernel's library and returns its function.
-
-    The function takes torch's tensors, and numbers, in the order of the parameters. It launches on torch's current
-    stream of the tensors' device. Raises whatever the loader raises where the file is no library that this machine can
-    load.
-    """
-    _load_runtime()
-    import tvm_ffi
-
-    return tvm_ffi.load_module(file)[FUNCTION]
-
-
-def tilelang_folder() -> Path | None:
-    """Returns the folder of TileLang, None where TileLang is not installed. TileLang is not imported."""
-    spec = find_spec("tilelang")
-    return Path(spec.origin).resolve().parent if spec and spec.origin else None
-
-
-@functools.cache
-def _load_runtime() -> None:
-    """Loads, once in a process, the libraries of TVM and TileLang that every kernel's library needs."""
-    import tvm_ffi  # noqa: F401  The libraries need its own.
-
-    folder = tilelang_folder()
-    if "tilelang" not in sys.modules and folder:
-        try:
-            for name, mode in LIBRARIES.items():
-                ctypes.CDLL(str(folder / "lib" / name), mode=mode | os.RTLD_LAZY)
-            return
-        except OSError:
-            # TileLang is installed in another way than by its wheel, and finds its libraries when it is imported.
-            pass
-    import tilelang  # noqa: F401
-
-
-# --- its launch ------------------------------------------------------------------------------------------------------
 
 
 class LaunchMemory(NamedTuple):
@@ -83,7 +27,7 @@ class LaunchMemory(NamedTuple):
 
 
 def launch_of(function: Callable[..., None], parameters: Sequence[Parameter]) -> Callable[..., None]:
-    """Returns a function that launches a kernel by its library's `function`, and passes it memory, if it needs some.
+    """Returns a function that launches a kernel by the launcher's `function`, and passes it memory, if it needs some.
 
     The arguments are the parameters in order: without the counter, and for the list of tiles how many numbers it takes.
     """

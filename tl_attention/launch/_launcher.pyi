@@ -1,0 +1,6 @@
+from collections.abc import Callable
+
+def function(
+    names: tuple[str, ...], kernel_names: tuple[bytes, ...], numbers: bytes, code: bytes
+) -> Callable[..., None]: ...
+def use_driver(addresses: bytes) -> None: ...
