@@ -41,6 +41,11 @@ def quick(monkeypatch):
     get_cplus_compiler.cache_clear()
 
 
+def without_launcher(patch: pytest.MonkeyPatch) -> None:
+    patch.delattr("tl_attention.launch._launcher")
+    patch.setitem(sys.modules, "tl_attention.launch._launcher", None)
+
+
 @pytest.mark.parametrize(
     "missing, words",
     [
@@ -49,8 +54,9 @@ def quick(monkeypatch):
         (lambda patch: patch.setitem(sys.modules, "torch", None), "torch: torch cannot be imported"),
         (lambda patch: patch.setenv("PATH", "/nowhere"), "C++ compiler: nvcc needs one: apt-get install g++"),
         (lambda patch: patch.setenv("CXX", "/nowhere/icpx"), "C++ compiler: nvcc needs one"),
+        (without_launcher, "launcher: launch/launcher.c is not built here"),
     ],
-    ids=["nvcc", "TileLang", "torch", "C++ compiler", "CXX, which TileLang takes"],
+    ids=["nvcc", "TileLang", "torch", "C++ compiler", "CXX, which TileLang takes", "launcher"],
 )
 def test_doctor_fails_with_what_is_missing(missing, words, quick, cli, monkeypatch) -> None:
     missing(monkeypatch)

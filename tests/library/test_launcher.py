@@ -178,8 +178,8 @@ def test_a_failure_of_the_driver_is_told_in_its_word(driver, tmp_path) -> None:
 
 
 def test_where_it_is_not_built_one_line_says_how(monkeypatch) -> None:
-    monkeypatch.setitem(sys.modules, "tl_attention.launch._launcher", None)
     monkeypatch.delattr("tl_attention.launch._launcher")
+    monkeypatch.setitem(sys.modules, "tl_attention.launch._launcher", None)
     call = function("best")
     with pytest.raises(InputError, match="^launcher: launch/launcher.c is not built here, expected a C compiler"):
         call()

@@ -31,7 +31,7 @@ NUMBER, SIZE = range(2)
 OPERATIONS: dict[type[ast.operator], int] = {ast.Add: 2, ast.Sub: 3, ast.Mult: 4, ast.FloorDiv: 5, ast.Mod: 6}
 ONE = SizeExpression("1")
 NOT_BUILT = (
-    "launcher: launch/launcher.c is not built here, expected a C compiler and Python's headers (apt-get install g++ "
+    "launch/launcher.c is not built here, expected a C compiler and Python's headers (apt-get install g++ "
     "python3-dev), and then: pip install --editable ."
 )
 
@@ -60,7 +60,7 @@ def function_of(
 
 
 def _not_built(*given: object) -> None:
-    raise InputError(NOT_BUILT)
+    raise InputError(f"launcher: {NOT_BUILT}")
 
 
 @functools.cache

@@ -23,6 +23,7 @@ from tl_attention.lab.machine_code.nvcc import call_nvcc
 from tl_attention.lab.machine_code.sass import TOOLS, tool
 from tl_attention.lab.measure.device import card_at_hand, visible_gpus
 from tl_attention.lab.measure.machine import commit, gpu, package
+from tl_attention.launch.launcher import NOT_BUILT
 from tl_attention.problem.card import HOPPER, card_of
 from tl_attention.schedule.files.backward import cudnn_versions
 
@@ -57,6 +58,7 @@ def examine() -> Iterator[Fact]:
     yield from _gpu(torch_cuda)
     # Torch's own line says that it is refused; the compilers' lines need not repeat it.
     yield from _compilers(None if fact.fault else torch_cuda)
+    yield _launcher()
     yield from map(_disassembler, TOOLS)
     yield _cache()
     yield from _gradients()
@@ -146,6 +148,14 @@ def _trial(nvcc: Nvcc) -> Fact:
         why = first_error(done.stdout + done.stderr)
         return Fact("compiles", "no", fault=f"{why}; the toolkit may be incomplete: {toolchain.remedy(nvcc.release)}")
     return Fact("compiles", f"yes, the headers of a kernel in {time.monotonic() - started:.1f} s")
+
+
+def _launcher() -> Fact:
+    try:
+        from tl_attention.launch import _launcher
+    except ImportError:
+        return Fact("launcher", "not built", fault=NOT_BUILT)
+    return Fact("launcher", f"built: {_launcher.__file__}")
 
 
 def _disassembler(name: str) -> Fact:
