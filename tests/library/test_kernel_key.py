@@ -1,4 +1,4 @@
-"""The name of a finished kernel changes with each part of what makes the kernel, and with nothing else."""
+"""A finished kernel's key changes with what a call decides, its maker with what else makes it, neither otherwise."""
 
 import shutil
 from collections.abc import Callable
@@ -13,7 +13,17 @@ from tiers import sampled
 
 from tl_attention.compiler import store as module
 from tl_attention.compiler import toolchain
-from tl_attention.compiler.store import MAKING, PACKAGE, SOURCES, TOOLS, VERSION, kernel_key, package_hash, source_hash
+from tl_attention.compiler.store import (
+    MAKING,
+    PACKAGE,
+    SOURCES,
+    TOOLS,
+    VERSION,
+    kernel_key,
+    maker,
+    package_hash,
+    source_hash,
+)
 from tl_attention.compiler.toolchain import FLAGS, Nvcc
 from tl_attention.problem.mask import CAUSAL
 from tl_attention.problem.variant import Sizes, Variant
@@ -56,14 +66,14 @@ VARIANTS = {
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
-def test_another_schedule_has_another_key(name, nvcc) -> None:
-    assert kernel_key(SCHEDULES[name], VARIANT, nvcc) != kernel_key(SCHEDULE, VARIANT, nvcc)
+def test_another_schedule_has_another_key(name) -> None:
+    assert kernel_key(SCHEDULES[name], VARIANT) != kernel_key(SCHEDULE, VARIANT)
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-def test_another_variant_has_another_key(name, nvcc) -> None:
+def test_another_variant_has_another_key(name) -> None:
     assert {*VARIANTS} == {*Variant.__dataclass_fields__}
-    assert kernel_key(SCHEDULE, replace(VARIANT, **VARIANTS[name]), nvcc) != kernel_key(SCHEDULE, VARIANT, nvcc)
+    assert kernel_key(SCHEDULE, replace(VARIANT, **VARIANTS[name])) != kernel_key(SCHEDULE, VARIANT)
 
 
 def of_another(package: str) -> Callable[[str], str]:
@@ -73,16 +83,15 @@ def of_another(package: str) -> Callable[[str], str]:
 PATCHES = {
     "TileLang": (module, "package_hash", of_another("tilelang")),
     "tvm-ffi": (module, "package_hash", of_another("apache-tvm-ffi")),
-    "text of the package": (module, "VERSION", VERSION[::-1]),
 }
 VARIABLES = (*FLAGS, module.OPTION, *module.HEADERS)
 
 
 @pytest.mark.parametrize("what", [*PATCHES, "version", "ptxas", *TOOLS, *VARIABLES])
-def test_whatever_else_makes_a_kernel_changes_its_key(what, nvcc, monkeypatch) -> None:
+def test_whatever_else_makes_a_kernel_changes_its_maker_alone(what, nvcc, monkeypatch) -> None:
     for variable in VARIABLES:
         monkeypatch.delenv(variable, raising=False)
-    before = kernel_key(SCHEDULE, VARIANT, nvcc)
+    before, key = maker(nvcc), kernel_key(SCHEDULE, VARIANT)
     if what in PATCHES:
         monkeypatch.setattr(*PATCHES[what])
     elif what in TOOLS:
@@ -91,24 +100,30 @@ def test_whatever_else_makes_a_kernel_changes_its_key(what, nvcc, monkeypatch) -
         monkeypatch.setenv(what, "/another")
     else:
         nvcc = replace(nvcc, **{what: "13.0.89"})
-    assert kernel_key(SCHEDULE, VARIANT, nvcc) != before
+    assert maker(nvcc) != before and kernel_key(SCHEDULE, VARIANT) == key
+
+
+def test_another_text_of_the_package_has_another_key(monkeypatch) -> None:
+    before = kernel_key(SCHEDULE, VARIANT)
+    monkeypatch.setattr(module, "VERSION", VERSION[::-1])
+    assert kernel_key(SCHEDULE, VARIANT) != before
 
 
 def test_what_tilelang_sets_itself_when_it_is_imported_does_not(nvcc, monkeypatch) -> None:
     for variable in module.HEADERS:
         monkeypatch.delenv(variable, raising=False)
-    before = kernel_key(SCHEDULE, VARIANT, nvcc)
+    before = maker(nvcc)
     folder = toolchain.tilelang_folder()
     assert folder is not None
     for variable, inside in zip(module.HEADERS, ("3rdparty/../src", "3rdparty/cutlass/include")):
         monkeypatch.setenv(variable, str(folder / inside))
-    assert kernel_key(SCHEDULE, VARIANT, nvcc) == before
+    assert maker(nvcc) == before
 
 
 def test_where_a_toolkit_lies_does_not(nvcc, tmp_path) -> None:
     shutil.copytree(nvcc.home, tmp_path / "other")
     elsewhere = replace(nvcc, home=tmp_path / "other", source="CUDA_HOME")
-    assert kernel_key(SCHEDULE, VARIANT, elsewhere) == kernel_key(SCHEDULE, VARIANT, nvcc)
+    assert maker(elsewhere) == maker(nvcc)
 
 
 def test_a_package_is_known_by_its_files_or_its_version(tmp_path, monkeypatch) -> None:
@@ -128,8 +143,7 @@ def test_a_package_is_known_by_its_files_or_its_version(tmp_path, monkeypatch) -
 
 
 def shipped_keys() -> list[str]:
-    nvcc = Nvcc(Path("/nowhere"), "PATH", "13.0.88", "13.0.88")
-    return [kernel_key(schedule, VARIANT, nvcc) for schedule in shipped().values()]
+    return [kernel_key(schedule, VARIANT) for schedule in shipped().values()]
 
 
 @pytest.mark.parametrize("seed", sampled(["1", "2"], ["1"]))

@@ -83,7 +83,7 @@ def facts_of(process: subprocess.Popen) -> dict[str, Any]:
 def compiled() -> Finished:
     """Returns the seed's kernel, as the cache of this machine has it."""
     kernel = compile_kernel(SEED, VARIANT)
-    found = store.read(store_file(SEED, VARIANT, kernel.nvcc))
+    found = store.read(store_file(SEED, VARIANT))
     assert found is not None and found.source == kernel.source
     return found
 
@@ -93,17 +93,17 @@ def file(compiled, tmp_path, monkeypatch) -> Path:
     """Returns where the seed's kernel belongs in an empty store, beside links to what TileLang compiled before."""
     own, root = toolchain.cache_folder(), tmp_path / "cache"
     monkeypatch.setenv("TILELANG_CACHE_DIR", str(root))
-    file = store_file(SEED, VARIANT, toolchain.chosen_nvcc(torch.version.cuda))
+    file = store_file(SEED, VARIANT)
     file.parent.mkdir(parents=True)
-    beside = file.parent.with_name(toolchain.FOLDER)
-    beside.mkdir(mode=0o700)
+    beside = root / toolchain.chosen_nvcc(torch.version.cuda).cache / toolchain.FOLDER
+    beside.mkdir(parents=True, mode=0o700)
     for known in (own / beside.relative_to(root)).iterdir():
         (beside / known.name).symlink_to(known)
     return file
 
 
 def root_of(file: Path) -> Path:
-    return file.parents[2]
+    return file.parents[1]
 
 
 @pytest.fixture
@@ -208,8 +208,17 @@ def test_a_schedule_without_a_program_has_no_verdict(file, generated) -> None:
     assert generated == [INFERRED] and [kernel.verdict for kernel in made] == [None, None]
 
 
-def test_another_compiler_finds_nothing(compiled, file, generated, monkeypatch) -> None:
+def test_another_compiler_makes_it_again_beside_the_first_ones(compiled, file, generated, monkeypatch) -> None:
     store.keep(file, compiled)
     other = replace(toolchain.chosen_nvcc(torch.version.cuda), ptxas="13.0.89")
     monkeypatch.setattr(compilation, "chosen_nvcc", lambda cuda: other)
-    assert compile_kernel(SEED, VARIANT).nvcc == other and generated == [SEED]
+    compile_kernel(SEED, VARIANT)
+    assert generated == [SEED] and len([*file.parent.iterdir()]) == 2
+
+
+def test_where_no_compiler_is_any_makers_kernel_is_taken(compiled, file, generated, monkeypatch) -> None:
+    monkeypatch.setattr(toolchain, "_homes", lambda: iter(()))
+    with pytest.raises(toolchain.NoCompiler, match="^nvcc: none that can compile in .*: pip install"):
+        generation.use_nvcc().__enter__()
+    store.keep(file, compiled)
+    assert compile_kernel(SEED, VARIANT).source == compiled.source and not generated

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from tl_attention.codeproof.verdict import GeneratedCode, Verdict
 from tl_attention.compiler import store
 from tl_attention.compiler.store import kernel_key
-from tl_attention.compiler.toolchain import Nvcc, cache_enabled, cache_folder, chosen_nvcc
+from tl_attention.compiler.toolchain import NoCompiler, cache_enabled, cache_folder, chosen_nvcc
 from tl_attention.errors import InputError
 from tl_attention.kernels.registry import lowering_of
 from tl_attention.launch.launcher import function_of
@@ -29,8 +29,6 @@ from tl_attention.schedule.schedule import Schedule
 if TYPE_CHECKING:
     from tl_attention.program.planned import Planned
 
-# The folder of finished kernels, in the nvcc's folder of the cache.
-FOLDER = "tl-attention"
 # The optional parameters that a variant may ask for. A schedule asks for the counter.
 OPTIONAL = frozenset(p.name for p in KERNEL_PARAMETERS if p.optional and p.kind not in ("counter", "trace"))
 
@@ -42,12 +40,11 @@ def fingerprint(source: str) -> str:
 
 @dataclass(frozen=True)
 class CompiledKernel:
-    """A compiled kernel holds a function to launch, its generated code, nvcc, variant, parameters and verdict."""
+    """A compiled kernel holds a function to launch, its generated code, variant, parameters and verdict."""
 
     kernel: Callable[..., None]  # the launcher's function
     source: str
     host_plan: str
-    nvcc: Nvcc  # made the machine code
     variant: Variant
     parameters: tuple[Parameter, ...]
     verdict: Verdict | None  # the proof's on the generated code, None for a schedule without a Program
@@ -96,11 +93,8 @@ def compile_kernel(schedule: Schedule, variant: Variant, planned: Planned | None
     built; ScheduleRefused for a schedule that is not safe, or when TileLang's code is not what the schedule says.
     """
     _check_supported(variant)
-    import torch
-
-    nvcc = chosen_nvcc(torch.version.cuda)
     parameters = variant.parameters(*lowering_of(schedule).counters(schedule))
-    file = store_file(schedule, variant, nvcc) if cache_enabled() else None
+    file = store_file(schedule, variant) if cache_enabled() else None
     kernel = store.read(file) if file else None
     # A schedule without a Program has no proof.
     if kernel is None or (kernel.verdict is None) is schedule.has_program:
@@ -110,22 +104,29 @@ def compile_kernel(schedule: Schedule, variant: Variant, planned: Planned | None
         if file:
             store.keep(file, kernel)
     function = function_of(from_json(kernel.host_plan), kernel.code, variant, parameters)
-    return CompiledKernel(
-        function, kernel.source, kernel.host_plan, nvcc, variant, parameters, kernel.verdict, kernel.code
-    )
+    return CompiledKernel(function, kernel.source, kernel.host_plan, variant, parameters, kernel.verdict, kernel.code)
 
 
 def is_finished(schedule: Schedule, variant: Variant) -> bool:
-    """Says whether the store on disk has the schedule's kernel for a variant, compiled by the nvcc chosen now."""
+    """Says whether the store on disk has the schedule's kernel for a variant, as it would be made here."""
+    return cache_enabled() and store.read(store_file(schedule, variant)) is not None
+
+
+def store_file(schedule: Schedule, variant: Variant) -> Path:
+    """Returns the path at which the store keeps the schedule's kernel for a variant, as it would be made here.
+
+    Where no compiler is, the kernel may be any maker's. Raises InputError for a torch that is refused.
+    """
     import torch
 
-    kept = store.read(store_file(schedule, variant, chosen_nvcc(torch.version.cuda))) if cache_enabled() else None
-    return kept is not None
-
-
-def store_file(schedule: Schedule, variant: Variant, nvcc: Nvcc) -> Path:
-    """Returns the path at which the store keeps the schedule's kernel for a variant, compiled by this nvcc."""
-    return cache_folder() / nvcc.cache / FOLDER / f"{kernel_key(schedule, variant, nvcc)}{store.SUFFIX}"
+    folder, key = cache_folder() / store.FOLDER, kernel_key(schedule, variant)
+    try:
+        made_by = store.maker(chosen_nvcc(torch.version.cuda))
+    except NoCompiler:
+        made_by = "none"
+        if found := store.kept(folder, key):
+            return found
+    return folder / f"{key}-{made_by}{store.SUFFIX}"
 
 
 def _check_supported(variant: Variant) -> None:

@@ -1,14 +1,15 @@
 """This module keeps finished kernels on disk, a file each.
 
-A file has a kernel's machine code, the text that this was made of, the host's plan, and the proof's verdict.
-It is named by the key of its kernel, and ends with a seal over its name and all that stands before. A file that is not
-exactly what was written is taken for absent, and replaced by whoever makes the kernel again. Files are written whole or
-not at all, so any number of processes may write at once. Where nothing can be written, kernels are made again every
-time.
+A file has a kernel's machine code, the text that this was made of, the host's plan, and the proof's verdict. It is
+named by the key of its kernel and by its maker, and ends with a seal over its name and all that stands before. A file
+that is not exactly what was written is taken for absent, and replaced by whoever makes the kernel again. Files are
+written whole or not at all, so any number of processes may write at once. Where nothing can be written, kernels are
+made again every time.
 
-The key is a hash of everything that changes a kernel's code or its proof. It needs
-neither an import of TileLang nor a trace: the key names what these read instead of what they make. The compiler is
-asked for its version each time; an installed package is known by the list of its files, each with its hash.
+The key is a hash of all that a call decides and of the package's text: what a process looks for. The maker is a hash of
+the compiler, TileLang and the environment. A kernel of another maker is made again where there is a compiler, and taken
+where there is none. Neither needs an import of TileLang or a trace. The compiler is asked for its version each time; an
+installed package is known by the list of its files, each with its hash.
 
 The seal finds damage. It does not keep others from writing a kernel of their own: `trust.py` does.
 """
@@ -33,6 +34,8 @@ from tl_attention.compiler.toolchain import Nvcc, tilelang_folder
 from tl_attention.problem.variant import Variant
 from tl_attention.schedule.schedule import Schedule
 
+# The folder of finished kernels, in the cache.
+FOLDER = "tl-attention"
 # Behind the machine code come the texts, how long these are, and the seal.
 SUFFIX = ".kernel"
 SEAL, LENGTH = 64, 16
@@ -125,6 +128,11 @@ def _verdict(kept: dict[str, Any] | None) -> Verdict | None:
     return Verdict(**kept | {name: tuple(value) for name, value in kept.items() if isinstance(value, list)})
 
 
+def kept(folder: Path, key: str) -> Path | None:
+    """Returns the file of the kernel with this key by whatever maker, None where there is none."""
+    return min(folder.glob(f"{key}-*{SUFFIX}"), default=None)
+
+
 def _seal(file: Path, body: bytes) -> bytes:
     """Returns the seal that ends a file: a hash that ties its content to its name, and so to the kernel's key."""
     return sha256(file.name.encode() + b"\n" + body).hexdigest().encode()
@@ -133,20 +141,24 @@ def _seal(file: Path, body: bytes) -> bytes:
 # --- the key ---------------------------------------------------------------------------------------------------------
 
 
-def kernel_key(schedule: Schedule, variant: Variant, nvcc: Nvcc) -> str:
-    """Returns a hash of the schedule, variant, nvcc, packages and environment that a kernel depends on.
-
-    It is the same in every process.
-    """
+def kernel_key(schedule: Schedule, variant: Variant) -> str:
+    """Returns a hash of what a call decides of its kernel, and of the package's text. Every process has the same."""
     made_of = {
         "schedule": schedule.model_dump_json(),
         "variant": {field.name: _written(getattr(variant, field.name)) for field in fields(variant)},
         "package": VERSION,
-        "compiled by": [package_hash(name) for name in COMPILED_BY],
+    }
+    return sha256(json.dumps(made_of).encode()).hexdigest()
+
+
+def maker(nvcc: Nvcc) -> str:
+    """Returns a hash of what else makes a kernel: nvcc, packages and environment."""
+    made_by = {
+        "packages": [package_hash(name) for name in COMPILED_BY],
         "nvcc": [nvcc.cache, *(_size(nvcc.home / tool) for tool in TOOLS)],
         "environment": [os.environ.get(OPTION), *map(_foreign, HEADERS)],
     }
-    return sha256(json.dumps(made_of).encode()).hexdigest()
+    return sha256(json.dumps(made_by).encode()).hexdigest()[:12]
 
 
 def source_hash(package: Path) -> str:

@@ -49,6 +49,10 @@ FOLDER = "tilelang"
 NO_CACHE_VARIABLE, TRUE = "TILELANG_DISABLE_CACHE", ("1", "true", "yes", "on")
 
 
+class NoCompiler(InputError):
+    """A NoCompiler is raised where no nvcc can compile; its text says how to install one."""
+
+
 @dataclass(frozen=True)
 class Nvcc:
     """An `Nvcc` holds a CUDA toolkit's folder, where it was found, and its versions of nvcc and ptxas."""
@@ -89,8 +93,8 @@ def nvccs() -> Iterator[Nvcc]:
 def chosen_nvcc(torch_cuda: str | None) -> Nvcc:
     """Returns the first nvcc found that can compile and has torch's CUDA release, or else the first that can.
 
-    `torch_cuda` is torch.version.cuda. Raises InputError with a command that helps where there is none, or torch is
-    refused.
+    `torch_cuda` is torch.version.cuda. Raises NoCompiler with a command that helps where there is none, and InputError
+    where torch is refused.
 
     Every compilation, and every look into the store of kernels, asks for its nvcc here first: a torch that is refused
     is refused here.
@@ -107,7 +111,7 @@ def chosen_nvcc(torch_cuda: str | None) -> Nvcc:
             first = first or nvcc
     if first is None:
         why = f" ({'; '.join(faults)})" if faults else ""
-        raise InputError(f"nvcc: none that can compile in {PLACES}{why}; {remedy(torch_cuda)}{SEE_DOCTOR}")
+        raise NoCompiler(f"nvcc: none that can compile in {PLACES}{why}; {remedy(torch_cuda)}{SEE_DOCTOR}")
     return first
 
 

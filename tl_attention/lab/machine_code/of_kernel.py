@@ -11,7 +11,7 @@ from functools import cached_property
 
 from tl_attention.codeproof.marks import threads_in
 from tl_attention.compiler import store
-from tl_attention.compiler.compile import FOLDER, CompiledKernel
+from tl_attention.compiler.compile import CompiledKernel
 from tl_attention.compiler.toolchain import cache_enabled, cache_folder
 from tl_attention.lab.machine_code.nvcc import compiler_messages, machine_code, serialised_because
 from tl_attention.lab.machine_code.sass import StaticReport, check_not_serialised, code_name, cuobjdump, parse
@@ -35,7 +35,7 @@ class MachineCode:
     def disassembly(self) -> str:
         """Returns the disassembly of the machine code, from the cache or, which takes a second, made anew."""
         name = f"{hashlib.sha256(self.cubin).hexdigest()}{DISASSEMBLY}"
-        file = cache_folder() / self.kernel.nvcc.cache / FOLDER / name if cache_enabled() else None
+        file = cache_folder() / store.FOLDER / name if cache_enabled() else None
         if file:
             with contextlib.suppress(OSError, zlib.error, UnicodeDecodeError):
                 return zlib.decompress(file.read_bytes()).decode()

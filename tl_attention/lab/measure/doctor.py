@@ -14,9 +14,8 @@ from typing import Any
 
 from tl_attention import __version__
 from tl_attention.compiler import toolchain
-from tl_attention.compiler.compile import FOLDER
 from tl_attention.compiler.compiler_errors import first_error
-from tl_attention.compiler.store import SUFFIX
+from tl_attention.compiler.store import FOLDER, SUFFIX
 from tl_attention.compiler.toolchain import Nvcc
 from tl_attention.errors import InputError
 from tl_attention.lab.machine_code.nvcc import call_nvcc
@@ -183,10 +182,11 @@ def _gradients() -> Iterator[Fact]:
 def _cache() -> Fact:
     folder = toolchain.cache_folder()
     made = sorted(path.name for path in folder.glob("nvcc-*") if path.is_dir())
-    size = sum(path.stat().st_size for name in made for path in (folder / name).rglob("*") if path.is_file())
-    finished = sum(1 for name in made for _ in (folder / name / FOLDER).glob(f"*{SUFFIX}"))
+    kept = [path for name in (*made, FOLDER) for path in (folder / name).rglob("*") if path.is_file()]
+    finished = sum(path.suffix == SUFFIX for path in kept)
     by = f" by {', '.join(made)}, {finished} kernels finished" if made else ""
-    return Fact("cache", f"{folder}, {size / 1e6:.0f} MB{by}", refusal(toolchain.check_cache, *made))
+    size = sum(path.stat().st_size for path in kept)
+    return Fact("cache", f"{folder}, {size / 1e6:.0f} MB{by}", refusal(toolchain.check_cache, *made, FOLDER))
 
 
 def refusal(check: Callable[..., object], *given: Any) -> str:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tl_attention import __version__
+from tl_attention.compiler.store import FOLDER
 from tl_attention.compiler.toolchain import check_cache, chosen_nvcc
 from tl_attention.errors import InputError
 from tl_attention.lab.measure.device import card_at_hand, visible_gpus
@@ -116,7 +117,7 @@ def machine_fields(arch: str | None = None) -> dict[str, Any]:
     """
     versions, known = software(), gpu()
     nvcc = chosen_nvcc(versions.get("cuda"))
-    check_cache(nvcc.cache)
+    check_cache(nvcc.cache, FOLDER)
     if arch is None and "cuda" in versions:
         for found in visible_gpus()[:1]:
             card_of(found.capability, found.name)
