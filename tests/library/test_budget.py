@@ -18,7 +18,7 @@ BUDGET = {
     "kernels": 3740,
     "launch": 800,
     "codeproof": 5240,
-    "compiler": 470,
+    "compiler": 480,
     "op": 1910,
     "lab": 9200,
     "tools": 6200,
