@@ -1022,6 +1022,8 @@ def hold_last(t, tile, s, c, registers):
 def launch(given, c):
     """Launches the thread blocks; in each, the last warpgroup is the producer and the others compute."""
     warpgroups = c.block_M // ROWS
+    # The kernel that lists packed sequences' tiles begins when the one before has ended, and this one waits for it.
+    early = c.kernel.early and not c.packed
     if c.packed:
         list_tiles(given, c)
     with T.Kernel(
@@ -1029,7 +1031,7 @@ def launch(given, c):
     ) as (block,):
         if c.kernel.blocks_per_sm > 1:
             T.annotate_min_blocks_per_sm(c.kernel.blocks_per_sm)
-        if c.parts:
+        if c.parts or early:
             T.pdl_trigger()
         if c.strided:
             aligned(given, c)
@@ -1038,6 +1040,9 @@ def launch(given, c):
             trace(given)
         if c.kernel.cluster > 1:
             T.cluster_sync()
+        if early:
+            # All threads wait for the end of the kernel before this one, before any reads what that one writes.
+            T.pdl_sync()
         ty = T.get_thread_binding(1)
         if ty == warpgroups:
             producer(block, s, c)
@@ -1212,8 +1217,8 @@ c = SimpleNamespace(
     block_M=128, block_N=176,
     loop=SimpleNamespace(end=0, least_blocks=1, loads=("load_k", "load_v"), start=1, masked_lag=0, mask_lag=0),
     kernel=SimpleNamespace(
-        k_stages=2, v_stages=2, tile_scheduler="static", tile_order="rows", blocks_per_sm=1, cluster=2, ping_pong=True,
-        q_operand="shared", p_operand="registers", output="vector", registers=(240, 24),
+        k_stages=2, v_stages=2, tile_scheduler="static", tile_order="rows", blocks_per_sm=1, cluster=2, early=False,
+        ping_pong=True, q_operand="shared", p_operand="registers", output="vector", registers=(240, 24),
     ),
     softmax=SimpleNamespace(
         fused_scale=True, row_max="row", row_sum="thread", rescale_threshold=0.0, exp2_polynomial=None,

@@ -84,12 +84,15 @@ STATEMENTS = (("softmax", (("fused_scale", False), ("row_sum", "row"), ("exp2_po
 OF_GROUP = (("kernel", (("rows_of", "group"),)),)
 IN_PARTS = (("kernel", (("part_blocks", 2),)),)
 THREE_BLOCKS = (("kernel", (("blocks_per_sm", 3),)),)
+EARLY = (("kernel", (("early", True),)),)
+EARLY_PARTS = (("kernel", (("early", True), ("part_blocks", 2))),)
 ROWS_X2 = (("kernel", (("swizzle", False), ("ldmatrix", "x2"))), ("softmax", (("fused_scale", False),)))
 PLAIN: dict[str, GoldenKernel] = {
     **{
         name: GoldenKernel(kernel.file, CAUSAL if kernel.causal else FULL, kernel.dtype, kernel.head_dim)
         for name, kernel in MUTATED.items()
     },
+    "early": GoldenKernel("best", options=EARLY),
     "fa3_overlap": GoldenKernel("fa3_overlap", CAUSAL),
     "inferred": GoldenKernel("inferred"),
     "k_stages_3": GoldenKernel("experiments/causal/k_stages_3", CAUSAL),
@@ -116,6 +119,7 @@ ASKED: dict[str, GoldenKernel] = {
     "d256, asked": asked("d256", LEFT, FP16, 200),
     "d96_causal, asked": asked("d96_causal", CAUSAL, BF16, 72),
     "dynamic, asked": asked("experiments/dynamic", BOTH, BF16, "96/104"),
+    "early, asked": asked("best", BOTH, BF16, "104/72", options=EARLY),
     "fa3_pipelined, asked": asked("fa3_pipelined", CAUSAL, FP16, "64/40"),
     "inferred, asked": asked("inferred", CAUSAL, BF16, 104),
     "k_stages_3, asked": asked("experiments/causal/k_stages_3", BOTH, BF16, "96/104"),
@@ -159,6 +163,7 @@ PACKED: dict[str, GoldenKernel] = {
     "ragged, packed": GoldenKernel("ragged", dtype=BF16, packed=True),
     "best, packed": GoldenKernel("best", CAUSAL, packed=True),
     "best_causal, packed": replace(asked("best_causal", CAUSAL, BF16, 128, 5), packed=True, tile_heads=5),
+    "early, packed": GoldenKernel("best_causal", CAUSAL, packed=True, options=EARLY),
     "output_tma, packed": replace(asked("experiments/output_tma", LEFT, BF16, 104), packed=True),
     "output_direct, packed": replace(asked("experiments/output_direct", RIGHT, FP16, "40/64"), packed=True),
 }
@@ -174,6 +179,7 @@ PARTS: dict[str, GoldenKernel] = {
     "d64, parts": GoldenKernel(
         "d64", RIGHT, size="64/40", optional=frozenset({"softcap"}), parts=True, options=IN_PARTS
     ),
+    "early, parts": GoldenKernel("best_causal", CAUSAL, parts=True, options=EARLY_PARTS),
     "short, parts, no mask": GoldenKernel("short", parts=True),
 }
 # Packed sequences that may be split, with rows of several heads in a tile and of one.

@@ -12,6 +12,7 @@ from make import PICTURES
 from matplotlib.font_manager import fontManager
 from pages import cells, outcomes
 from pages.cells import read
+from pages.experiments import section
 from pages.made import RESULTS, ROOT
 from picture_text import faults
 from pictures import grid, ladder, lengths, sheet, style
@@ -107,12 +108,13 @@ def test_a_prediction_comes_true_within_noise_of_its_interval() -> None:
     assert [predicted.holds(speed) for speed in (0.969, 0.97, 0.985, 1.0, 1.001)] == [False, True, True, True, False]
 
 
-def test_an_experiment_that_was_not_timed_is_refused(tmp_path) -> None:
+def test_an_experiment_that_was_not_timed_is_named_with_its_prediction(tmp_path) -> None:
     experiments = outcomes.EXPERIMENTS[0]._replace(folder=tmp_path)
-    experiments.path("nothing").write_text("# Prediction: 1 % slower: why.\nbase: best\n")
-    with pytest.raises(
-        InputError, match=r"experiments-h200.jsonl: nothing was not timed, expected a row for each file"
-    ):
+    experiments.path("nothing").write_text("# Prediction: 1 % slower: why.\nbase: best\nsummary: all\n")
+    assert outcomes.outcomes(experiments) == []
+    assert section(experiments).endswith("\n| `nothing` | not measured yet |  | all | 1 % slower: why |  |  |")
+    experiments.path("nothing").write_text("# Prediction: slower.\nbase: best\n")
+    with pytest.raises(InputError, match="the prediction 'slower.' cannot be read"):
         outcomes.outcomes(experiments)
     experiments.path("nothing").write_text("base: best\n")
     with pytest.raises(InputError, match="nothing.yaml: no line `# Prediction"):

@@ -164,6 +164,7 @@ def test_what_it_says_of_itself_is_read_and_nothing_else():
     [
         *((name, "^schedule name .*expected letters") for name in ("", "a b", "a/", "/a", "a//b", "a\nb", "a`b")),
         ("best_causal", "dynamic takes a counter that a submission does not pass"),
+        ("experiments/early", "kernel.early: true is a launch that a submission does not make, expected false"),
         pytest.param(
             "ws_three_stages",
             r"in NVRTC 12.9.86's machine code ptxas serialised the products: .*; ptxas says: \(C75\d\d\) .* serialized due to",

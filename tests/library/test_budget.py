@@ -17,17 +17,17 @@ BUDGET = {
     "program": 1160,
     "kernels": 3740,
     "launch": 800,
-    "codeproof": 5240,
+    "codeproof": 5250,
     "compiler": 480,
     "op": 1910,
     "lab": 9200,
     "tools": 6200,
-    "tests": 1150,
+    "tests": 1155,
     "tests/library": 13840,
-    "tests/proof": 4090,
+    "tests/proof": 4115,
     "tests/lab": 7670,
-    "library": 16150,
-    "path": 8470,
+    "library": 16170,
+    "path": 8480,
 }
 
 

@@ -34,7 +34,9 @@ PLAN = HostPlan(
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("schedule", ["best", "d64", "ws_fa3_192x96", None])
+@pytest.mark.parametrize(
+    "schedule", ["best", "d64", "ws_fa3_192x96", "experiments/early", "experiments/causal/early", None]
+)
 def test_it_waits_for_the_kernel_before_it(schedule) -> None:
     """A kernel with a cluster, as that of best, reads V too early if it begins beside the late kernel."""
     with use_nvcc():

@@ -107,7 +107,7 @@ def test_a_folder_is_its_schedules_sorted_and_a_part_of_the_catalogue_is_its_nam
     for name in ("b.yaml", "a.yaml", "note.txt"):
         Path("mine", name).write_text("")
     assert expand("mine") == ["mine/a.yaml", "mine/b.yaml"]
-    assert expand("experiments/causal/") == catalogue.names("experiments/causal") and len(expand("experiments")) == 34
+    assert expand("experiments/causal/") == catalogue.names("experiments/causal") and len(expand("experiments")) == 35
     assert expand("best") == ["best"] and expand("none.yaml") == ["none.yaml"]
     Path("mine2").mkdir()
     with pytest.raises(InputError, match=r"mine2: a folder without schedules, expected files \*\.yaml in it"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from tl_attention.codeproof.read.nodes import CallNode
 from tl_attention.codeproof.read.text import Kernel
 from tl_attention.codeproof.tiles.tensors import Tensor
 from tl_attention.codeproof.tiles.tiles import Tile
@@ -24,6 +25,13 @@ SWIZZLES = {64: 3, 32: 2}
 L2_PROMOTIONS = range(4)
 KINDS = {"descriptor": "pointer", "address": "pointer"}
 
+# A kernel's wait for the one before it, and its sign that the one behind it may begin.
+WAIT, TRIGGER = "cudaGridDependencySynchronize", "cudaTriggerProgrammaticLaunchCompletion"
+# What may stand before the wait: kinds of lines that wait for threads of the cluster alone and read and write no global
+# memory, and calls like these.
+SETUP = {"", "allocation", "integer", "numbers: declaration", "control"}
+SETUP |= {"prefetch", "init fence", "sync", "cluster sync"}
+SETUP_CALL = re.compile(rf"\w+\[\d+\]\.init\(\d+\);|{TRIGGER}\(\);")
 
 # What stands before a kernel: headers of TileLang 0.1.15, to the letter.
 BEGIN_OF_PRELUDE = """#if defined(_MSC_VER) && !defined(__clang__) && _MSC_VER < 1940
@@ -54,16 +62,23 @@ def check_prelude(kernel: Kernel, functions: str) -> None:
             raise Unsafe(f"line {number}: {line[:100]!r} stands before the kernel, expected {expected[:100]!r}")
 
 
-def check_alone(kernel: Kernel, plan: HostPlan, variant: Variant) -> None:
-    """Raises Unsafe if another kernel stands before or behind the main one, or is called for, where none must be."""
+def check_alone(kernel: Kernel, plan: HostPlan, variant: Variant, early: bool) -> None:
+    """Raises Unsafe if another kernel stands before or behind the main one, or is called for, where none must be.
+
+    All threads of the main kernel wait for the one before it, whatever that is, if the schedule is `early`, unless a
+    list of packed sequences' tiles, which waits for nothing, is made before it.
+    """
+    early = early and not variant.packed
     others = {
-        "before": (variant.packed, kernel.listing or plan.listing, "cudaGridDependencySynchronize"),
-        "behind": (variant.parts, kernel.merging or plan.merging, "cudaTriggerProgrammaticLaunchCompletion"),
+        "before": (variant.packed, kernel.listing or plan.listing, WAIT),
+        "behind": (variant.parts, kernel.merging or plan.merging, TRIGGER),
     }
     for where, (wanted, found, call) in others.items():
         calls = [f"line {number + 1} has {call}" for number in kernel.kinds if call in kernel.lines[number]]
-        if not wanted and (found or calls):
+        if not wanted and (found or (calls and not early)):
             raise Unsafe(f"{'another kernel' if found else calls[0]}, expected no kernel {where} the main one")
+    if early:
+        check_all_wait(kernel)
 
 
 def check_early(kernel: Kernel, plan: HostPlan) -> None:
@@ -71,10 +86,23 @@ def check_early(kernel: Kernel, plan: HostPlan) -> None:
     texts = {plan.kernel: "\n".join(kernel.lines[number] for number in kernel.kinds)}
     texts |= {plan.listing.kernel: kernel.listing} if plan.listing else {}
     texts |= {plan.merging.kernel: kernel.merging} if plan.merging else {}
-    waiting = sorted(name for name, text in texts.items() if "cudaGridDependencySynchronize" in text)
+    waiting = sorted(name for name, text in texts.items() if WAIT in text)
     if [*plan.early] != waiting:
         found, expected = (", ".join(names) or "no kernel" for names in (plan.early, waiting))
         raise Unsafe(f"{found} may begin before the one before it has ended, expected {expected}, as that waits")
+
+
+def check_all_wait(kernel: Kernel) -> None:
+    """Raises Unsafe unless all threads wait once for the kernel before this one, behind nothing but its setup."""
+    waits = [number for number in sorted(kernel.kinds) if WAIT in kernel.lines[number]]
+    if len(waits) != 1:
+        raise Unsafe(f"it waits {len(waits)} times for the kernel before it, expected once, as the schedule is early")
+    if not any(isinstance(node, CallNode) and node.line == waits[0] for node in kernel.body):
+        raise Unsafe(f"line {waits[0] + 1} waits for the kernel before it in a block, expected all threads to wait")
+    for number, kind in sorted(kernel.kinds.items()):
+        line = kernel.lines[number].strip()
+        if number < waits[0] and kind not in SETUP and not SETUP_CALL.fullmatch(line):
+            raise Unsafe(f"line {number + 1}: {line[:100]!r} stands before the wait for the kernel before it")
 
 
 def check_signature(kernel: Kernel, plan: HostPlan, parameters: tuple[Parameter, ...], dtype: str) -> None:

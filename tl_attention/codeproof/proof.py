@@ -145,7 +145,7 @@ class Proof(ABC):
     def _check_frame(self) -> None:
         lowering = lowering_of(self.schedule)
         lowering.check_variant(self.schedule, self.code.variant)
-        check_alone(self.kernel, self.plan, self.code.variant)
+        check_alone(self.kernel, self.plan, self.code.variant, self.schedule.kernel.early)
         check_prelude(self.kernel, prelude(lowering.device_code(self.schedule, self.code.variant)))
         check_signature(self.kernel, self.plan, self.code.parameters, self.code.variant.dtype)
         check_scalars(self.kernel, self.code.parameters)

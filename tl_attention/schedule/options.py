@@ -149,6 +149,11 @@ class KernelOptions(_Options):
         ge=1,
         le=2,
     )
+    early: StrictBool = _switch(
+        False,
+        on="thread blocks begin beside the last ones of the kernel before, and wait for its end before they read",
+        off="thread blocks begin when the kernel before has ended",
+    )
     rows_of: Literal["head", "group"] = _choice(
         "head",
         head="a row tile has rows of one head",

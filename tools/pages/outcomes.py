@@ -57,7 +57,6 @@ class Outcome:
     """An outcome has what was predicted of an experiment, and what was measured."""
 
     name: str
-    words: str  # what was predicted
     predicted: Interval
     speed: float  # that was measured
 
@@ -68,19 +67,18 @@ class Outcome:
 
 
 def outcomes(experiments: Experiments) -> list[Outcome]:
-    """Returns the outcomes of a base's experiments, the fastest first; a speed is the median of paired ratios.
+    """Returns the outcomes of a base's experiments that were timed, the fastest first.
 
-    Raises InputError for a prediction that cannot be read, and for an experiment that the record does not have.
+    A speed is the median of paired ratios. Raises InputError for a prediction that cannot be read.
     """
     words = predictions(experiments.folder)
     rows = {row.name: row for row in read_rows(RESULTS / experiments.record)}
     speeds = {name: row.speed(rows[experiments.base]) for name, row in rows.items() if experiments.base in rows}
     found = []
-    for name, said in words.items():
-        speed = speeds.get(name)
-        if speed is None:
-            raise InputError(f"{experiments.record}: {name} was not timed, expected a row for each file of its folder")
-        found.append(Outcome(name, said, interval(name, words), speed))
+    for name in words:
+        predicted, speed = interval(name, words), speeds.get(name)
+        if speed is not None:
+            found.append(Outcome(name, predicted, speed))
     return sorted(found, key=lambda outcome: -outcome.speed)
 
 

@@ -5,7 +5,34 @@ from faults.words import OTHER_COLUMNS, UNKNOWN
 
 IN_PLACE = "see V in K's shared memory"
 NO_ROLES = "it has no roles, turns, clusters or counters: all threads do the same for the grid's tile"
+NOT_EARLY = "its thread blocks begin when the kernel before has ended: see a wait for a kernel that is none"
+NOT_ALL_WAIT = r"line \d+ waits for the kernel before it in a block, expected all threads to wait"
 ROWS = [
+    *rows("early", NOT_EARLY,
+        ("no wait for the kernel before", "it waits 0 times for the kernel before it, expected once",
+            "cudaGridDependencySynchronize ->"),
+        ("two waits for the kernel before", "it waits 2 times for the kernel before it, expected once",
+            "cudaGridDependencySynchronize -> $\\n$"),
+        ("a wait for the kernel before in one role", NOT_ALL_WAIT,
+            "cudaGridDependencySynchronize => behind producer warpgroup_reg_dealloc",
+            "or cudaGridDependencySynchronize => behind consumers warpgroup_reg_alloc",
+            "or cudaGridDependencySynchronize => behind the last prefetch_tma_descriptor"),
+        ("a wait for the kernel before at some sizes", NOT_ALL_WAIT,
+            "cudaGridDependencySynchronize -> if (seq_kv == 5001)"),
+        ("a wait for the kernel before behind the roles",
+            r"'tl::warpgroup_reg_dealloc<24>\(\);' stands before the wait for the kernel before",
+            "cudaGridDependencySynchronize => before the last cluster_sync"),
+        ("an arrival before the wait for the kernel before",
+            r"'Q_full\[0\]\.arrive\(\);' stands before the wait for the kernel before",
+            "the first cluster_sync -> Q_full[0].arrive();\\n$"),
+        ("a store before the wait for the kernel before",
+            r"'tl_attention_store<.*' stands before the wait for the kernel before",
+            "tl_attention_store => before the first cluster_sync"),
+        ("another kernel begins early", "other may begin before the one before it has ended, expected attention_kernel",
+            "early.0 := other")),
+    *rows("early, parts", NOT_EARLY,
+        ("no wait for the kernel that merged before", "it waits 0 times for the kernel before it, expected once",
+            "the first cudaGridDependencySynchronize ->")),
     *rows("seed_causal", IN_PLACE,
         ("a ring with a buffer less", "1 buffer for load_k from byte 32768 on, the Program has 2",
             "void * V_shared =: + 98304 -> + 65536")),

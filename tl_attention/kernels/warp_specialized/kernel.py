@@ -25,6 +25,8 @@ from tl_attention.problem.warpgroup import ALL_LANES, ROWS, TURN, WARP, WARPGROU
 def launch(given, c):
     """Launches the thread blocks; in each, the last warpgroup is the producer and the others compute."""
     warpgroups = c.block_M // ROWS
+    # The kernel that lists packed sequences' tiles begins when the one before has ended, and this one waits for it.
+    early = c.kernel.early and not c.packed
     if c.packed:
         list_tiles(given, c)
     with T.Kernel(
@@ -32,7 +34,7 @@ def launch(given, c):
     ) as (block,):
         if c.kernel.blocks_per_sm > 1:
             T.annotate_min_blocks_per_sm(c.kernel.blocks_per_sm)
-        if c.parts:
+        if c.parts or early:
             T.pdl_trigger()
         if c.strided:
             aligned(given, c)
@@ -41,6 +43,9 @@ def launch(given, c):
             trace(given)
         if c.kernel.cluster > 1:
             T.cluster_sync()
+        if early:
+            # All threads wait for the end of the kernel before this one, before any reads what that one writes.
+            T.pdl_sync()
         ty = T.get_thread_binding(1)
         if ty == warpgroups:
             producer(block, s, c)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 OPTIONS = (
     *(f"kernel.{key}" for key in ("k_stages", "v_stages", "tile_scheduler", "tile_order", "blocks_per_sm", "cluster")),
-    *(f"kernel.{key}" for key in ("rows_of", "part_blocks")),
+    *(f"kernel.{key}" for key in ("early", "rows_of", "part_blocks")),
     *(f"kernel.{key}" for key in ("ping_pong", "q_operand", "p_operand", "output", "waits", "registers")),
     "softmax",
     *(f"split.{statement}" for statement in ("exp", "row_sum", "cast", "rescale")),

@@ -60,6 +60,8 @@ def pack(name: str, schedule: Schedule) -> str:
             f"{name}: kernel.tile_scheduler: dynamic takes a counter that a submission does not pass, "
             "expected static or one_tile"
         )
+    if schedule.kernel.early:
+        raise InputError(f"{name}: kernel.early: true is a launch that a submission does not make, expected false")
     compiled = compile_kernel(schedule, VARIANT, planned)
     options = (*machine_code.OPTIONS, *(["--use_fast_math"] if lowering.pass_configs.get(FAST_MATH) else []))
     cubin, log = machine_code.build(compiled.source, options)
