@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import random
+import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
@@ -118,6 +119,8 @@ def search(folder: Path, seed: int) -> None:
 
 def command() -> None:
     """Runs the command line with stand-ins and no GPU, and prints a line when the first result is told."""
+    # A shell has its background processes ignore it, and these have it from them.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     tell = Study.tell
 
     def first(*of: Any, **result: Any) -> Result:
