@@ -25,7 +25,7 @@ BUDGET = {
     "tests": 1155,
     "tests/library": 13840,
     "tests/proof": 4115,
-    "tests/lab": 7670,
+    "tests/lab": 7680,
     "library": 16170,
     "path": 8480,
 }
