@@ -1,4 +1,4 @@
-"""A kernel on disk is trusted only from some owners: another user's library is neither loaded nor replaced."""
+"""A kernel on disk is trusted only from some owners: another user's kernel is neither loaded nor replaced."""
 
 from __future__ import annotations
 
