@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 from mutations import shipped
 
-from tl_attention.codeproof.launch import check_signature
+from tl_attention.codeproof.frame import check_signature
 from tl_attention.codeproof.read.calls import CALLS
 from tl_attention.codeproof.read.text import read
 from tl_attention.codeproof.verdict import Unsafe

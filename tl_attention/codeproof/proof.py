@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import Any
 
-from tl_attention.codeproof.launch import (
+from tl_attention.codeproof.frame import (
     check_alone,
     check_early,
     check_memory,

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from tl_attention.codeproof.launch import check_descriptors
+from tl_attention.codeproof.frame import check_descriptors
 from tl_attention.codeproof.read.nodes import COUNTS, PER_HEAD
 from tl_attention.codeproof.run.threads import Value
 from tl_attention.codeproof.terms.comparison import Nested

@@ -11,7 +11,7 @@ import re
 from types import SimpleNamespace
 from typing import Any
 
-from tl_attention.codeproof.launch import POINTERS
+from tl_attention.codeproof.frame import POINTERS
 from tl_attention.codeproof.read.text import Kernel
 from tl_attention.codeproof.verdict import Unsafe
 from tl_attention.kernels.warp_specialized.launches import LISTING, MERGING, DeviceCall, listing_call, merging_call
