@@ -25,7 +25,7 @@ from code_mutants.reading import Code
 from golden_kernels import KERNELS, GoldenKernel
 
 from tl_attention.compiler.generation import target
-from tl_attention.kernels.registry import lowering_of
+from tl_attention.kernels.registry import lowering_of, parameters_of
 from tl_attention.program.planned import Planned
 
 FOLDER = Path(__file__).parent / "golden"
@@ -71,8 +71,7 @@ def texts() -> dict[str, tuple[str, str]]:
 def code(name: str) -> Code:
     """Returns the generated code of the kernel of this name."""
     kernel = KERNELS[name]
-    parameters = kernel.variant.parameters(*lowering_of(kernel.schedule).counters(kernel.schedule))
-    return Code(*texts()[name], kernel.variant, parameters)
+    return Code(*texts()[name], kernel.variant, parameters_of(kernel.schedule, kernel.variant))
 
 
 @functools.cache

@@ -1,5 +1,6 @@
 """Stands in for toolkits, compilers, their kernels and a GPU."""
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -49,6 +50,12 @@ def toolkit(folder: Path, version: str, headers: str | None = None, ptxas: bool 
         (folder / "include").mkdir()
         (folder / "include/cuda_runtime_api.h").write_text(f"#define CUDART_VERSION  {major}0{minor}0\n")
     return folder
+
+
+def without_launcher(patch: pytest.MonkeyPatch) -> None:
+    """Has the launcher be as where its C was not built."""
+    patch.delattr("tl_attention.launch._launcher")
+    patch.setitem(sys.modules, "tl_attention.launch._launcher", None)
 
 
 def code_of(candidate: Candidate) -> str:

@@ -20,7 +20,7 @@ from tl_attention.codeproof.verdict import GeneratedCode
 from tl_attention.compiler.compiler_errors import telling_line
 from tl_attention.errors import InputError, ScheduleRefused
 from tl_attention.kernels.preflight import refuse_unless_safe
-from tl_attention.kernels.registry import lowering_of
+from tl_attention.kernels.registry import lowering_of, parameters_of
 from tl_attention.lab.search.changes import walk
 from tl_attention.problem import shape
 from tl_attention.problem.mask import CAUSAL, FULL
@@ -154,5 +154,4 @@ def judge(case: GeneratedCase) -> tuple[str, float]:
 def generated(case: GeneratedCase) -> GeneratedCode:
     """Returns what the proof reads."""
     schedule, variant = rebuilt(case)
-    parameters = variant.parameters(*lowering_of(schedule).counters(schedule))
-    return GeneratedCode(case.source, case.host_plan, variant, parameters)
+    return GeneratedCode(case.source, case.host_plan, variant, parameters_of(schedule, variant))

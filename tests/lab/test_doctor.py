@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from conftest import python
 from mutations import shipped
-from stand_in import toolkit
+from stand_in import toolkit, without_launcher
 
 from tl_attention.compiler import generation, store, toolchain
 from tl_attention.compiler.compile import compile_kernel
@@ -39,11 +39,6 @@ def quick(monkeypatch):
     get_cplus_compiler.cache_clear()
     yield
     get_cplus_compiler.cache_clear()
-
-
-def without_launcher(patch: pytest.MonkeyPatch) -> None:
-    patch.delattr("tl_attention.launch._launcher")
-    patch.setitem(sys.modules, "tl_attention.launch._launcher", None)
 
 
 @pytest.mark.parametrize(

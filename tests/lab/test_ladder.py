@@ -155,11 +155,13 @@ def test_the_change_of_a_loop_has_every_kind_that_differs_and_the_rest() -> None
 @exhaustive
 def test_the_loop_of_products_has_nothing_else_in_it() -> None:
     """The loops, compiled for the card, have the products that `flops` counts, and no load, store or spill."""
-    from tl_attention.lab.machine_code.nvcc import machine_code
+    from tl_attention.compiler.generation import machine_code
+    from tl_attention.compiler.toolchain import use_nvcc
     from tl_attention.lab.machine_code.sass import cuobjdump, read_loops
     from tl_attention.lab.measure.mma_peak import compile_products
 
-    cubin = machine_code(compile_products("float16", HOPPER.arch, 132).get_kernel_source(), HOPPER.arch)
+    with use_nvcc():
+        cubin = machine_code(compile_products("float16", HOPPER.arch, 132).get_kernel_source(), HOPPER.arch)
     loops = read_loops(cubin)
     assert loops
     for loop in loops:

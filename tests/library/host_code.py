@@ -9,21 +9,19 @@ import ctypes
 import json
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from conftest import python
 from golden_kernels import KERNELS, GoldenKernel
 
-from tl_attention.kernels.registry import lowering_of
-from tl_attention.problem.features import Parameter
+from tl_attention.kernels.registry import lowering_of, parameters_of
+from tl_attention.launch.launcher import TYPES
 
-HERE = Path(__file__).parent
 SIGNATURE = re.compile(r'extern "C" __global__ void (?:__launch_bounds__\([^)]*\) )?(\w+)\(([^)]*)\);')
 BYTES = {"CUtensorMap": 128, "int": 4, "float": 4, "int64_t": 8}
-TYPES = {"float16": (2, 16), "bfloat16": (4, 16), "float32": (2, 32), "int32": (0, 32), "int64": (0, 64)}
 SIZES = {"batch": 2, "seq_q": 300, "seq_kv": 555, "results": 6, "bounds": 3, "used_q": 2, "used_k": 3, "words": 1000}
 STREAM = 0x5EED0
 # A capsule does not copy its name.
@@ -122,17 +120,12 @@ def contiguous(shape: Sequence[int]) -> list[int]:
     return strides
 
 
-def parameters_of(kernel: GoldenKernel) -> tuple[Parameter, ...]:
-    """Returns the parameters of a kernel."""
-    return kernel.variant.parameters(*lowering_of(kernel.schedule).counters(kernel.schedule))
-
-
 def arguments(kernel: GoldenKernel) -> Iterator[Any]:
     """Yields an argument for each parameter of a kernel."""
     variant = kernel.variant
     heads = {"heads": 3 * variant.group, "heads_kv": 3, "head_dim": variant.head_dim, "head_dim_v": variant.head_dim_v}
     sizes = SIZES | heads | (variant.dims(variant.sizes) if variant.sizes else {})
-    for number, parameter in enumerate(parameters_of(kernel)):
+    for number, parameter in enumerate(parameters_of(kernel.schedule, variant)):
         if parameter.kind == "scalar":
             yield number + 0.375 if parameter.dtype == "float32" else 40 + number
             continue
@@ -168,13 +161,10 @@ def write_down(driver: ctypes.CDLL, record: Path, source: str, function: Callabl
 def main(driver_file: str, folder: str, *names: str) -> None:
     """Prints as JSON, by kernel: CUDA, plan, what TileLang's host code passes, and what our launcher does."""
     import tvm_ffi
-    from tilelang import tvm
-    from tilelang.backend.module import create_backend_context
-    from tilelang.engine.lower import device_codegen, host_codegen, lower_to_host_device_ir
-    from tilelang.transform.pass_config import normalize_pass_configs
+    from tilelang.engine.lower import device_codegen, host_codegen
 
     from tl_attention.codeproof.read.host_ir import plan_of
-    from tl_attention.compiler import generation
+    from tl_attention.compiler.generation import lowering_ir
     from tl_attention.compiler.toolchain import use_nvcc
     from tl_attention.launch.launcher import function_of
     from tl_attention.launch.plan import to_json
@@ -188,20 +178,14 @@ def main(driver_file: str, folder: str, *names: str) -> None:
         lowering = lowering_of(kernel.schedule)
         with use_nvcc():
             program = lowering.prim_func(Planned(kernel.schedule), kernel.variant)
-            context = create_backend_context(generation.target(kernel.variant.arch), None, generation.BACKEND)
-            config = normalize_pass_configs(dict(lowering.pass_configs))
-            with tvm.transform.PassContext(opt_level=3, config=config), context.target:
-                host, device, *_ = lower_to_host_device_ir(program, context)
-                plan, of_device, module = (
-                    plan_of(host, device),
-                    device_codegen(device, context),
-                    host_codegen(host, context),
-                )
+            with lowering_ir(program, kernel.variant.arch, dict(lowering.pass_configs)) as (host, device, context):
+                plan = plan_of(host, device)
+                of_device, module = device_codegen(device, context), host_codegen(host, context)
             module.import_module(of_device)
             # The loader knows a library by its file.
             library = record.with_suffix(f".{len(found)}.so")
             module.export_library(str(library))
-        source, parameters = of_device.inspect_source(), parameters_of(kernel)
+        source, parameters = of_device.inspect_source(), parameters_of(kernel.schedule, kernel.variant)
         functions = (
             tvm_ffi.load_module(library)["attention"],
             function_of(plan, CODE, kernel.variant, parameters, driver_file),
@@ -214,10 +198,7 @@ def main(driver_file: str, folder: str, *names: str) -> None:
 
 def launches(driver: Path, names: Sequence[str]) -> dict[str, list[str]]:
     """Returns by golden kernel: CUDA, plan, what its host code passes to the stand-in, and what our launcher does."""
-    paths = [str(HERE.parent), str(HERE), str(HERE.parents[1] / "tools"), str(HERE.parents[1])]
-    environment = os.environ | {"LD_PRELOAD": str(driver), "PYTHONPATH": os.pathsep.join(paths)}
-    command = [sys.executable, __file__, str(driver), str(driver.parent), *names]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    done = python(__file__, str(driver), str(driver.parent), *names, LD_PRELOAD=str(driver))
     assert done.returncode == 0, done.stderr[-3000:]
     found: dict[str, list[str]] = json.loads(done.stdout.rpartition("launches ")[2])
     return found

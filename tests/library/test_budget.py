@@ -26,7 +26,7 @@ BUDGET = {
     "tests/library": 13840,
     "tests/proof": 4115,
     "tests/lab": 7680,
-    "library": 16170,
+    "library": 16180,
     "path": 8480,
 }
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import re
 import subprocess
-import sys
 from array import array
 from pathlib import Path
 from typing import Any
@@ -14,13 +13,14 @@ import golden
 import pytest
 from conftest import python
 from golden_kernels import KERNELS
-from host_code import CODE, TYPES, Tensor, arguments, launches, parameters_of
+from host_code import CODE, Tensor, arguments, launches
+from stand_in import without_launcher
 from tiers import sampled
 
 from tl_attention.errors import InputError
 from tl_attention.launch import _launcher
-from tl_attention.launch.launcher import function_of
-from tl_attention.launch.plan import HostPlan, from_json
+from tl_attention.launch.launcher import LIBRARY, TYPES, function_of
+from tl_attention.launch.plan import from_json
 
 SOURCE = Path(__file__).with_name("recording_driver.c")
 # Clusters, strides, windows; a list; parts of packed sequences; without TMA.
@@ -38,13 +38,9 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
-def plan_of(name: str) -> HostPlan:
-    return from_json(golden.code(name).host_plan)
-
-
-def function(name: str) -> Any:
-    kernel = KERNELS[name]
-    return function_of(plan_of(name), CODE, kernel.variant, parameters_of(kernel))
+def function(name: str, driver: str = LIBRARY) -> Any:
+    code = golden.code(name)
+    return function_of(code.plan, CODE, code.variant, code.parameters, driver)
 
 
 @pytest.mark.parametrize("chunk", sampled(CHUNKS, ["few"]))
@@ -116,9 +112,9 @@ def test_other_arguments_are_refused() -> None:
 
 
 def test_a_plan_of_other_parameters_is_refused() -> None:
-    kernel = KERNELS["best"]
+    code = golden.code("best")
     with pytest.raises(InputError, match="the kernel takes Q, K, V, Output, softmax_scale: not what its caller gives"):
-        function_of(plan_of("best"), CODE, kernel.variant, parameters_of(kernel)[:-1])
+        function_of(code.plan, CODE, code.variant, code.parameters[:-1])
 
 
 def test_numbers_that_are_no_plan_are_refused_and_harm_nothing(monkeypatch) -> None:
@@ -150,17 +146,16 @@ def test_numbers_that_are_no_plan_are_refused_and_harm_nothing(monkeypatch) -> N
 FAILING = """
 import ctypes, golden, host_code, sys
 from pathlib import Path
-from host_code import CODE, KERNELS, arguments, contiguous, parameters_of
-from test_launcher import changed, function_of, plan_of
-driver, kernel = ctypes.CDLL(sys.argv[1]), KERNELS["best"]
-given = [*arguments(kernel)]
+from host_code import KERNELS, arguments, contiguous
+from test_launcher import changed, function
+driver, given = ctypes.CDLL(sys.argv[1]), [*arguments(KERNELS["best"])]
 # The stride of a dimension of length 1 says nothing.
 for place in range(4):
     _, *lengths = given[place].view.shape[:4]
     given[place] = changed(given[place], shape=(1, *lengths), strides=(13, *contiguous((1, *lengths))[1:]))
 for what in ("cuModuleLoadData", "cuTensorMapEncodeTiled", "cuLaunchKernelEx", "nothing"):
     driver.fail(what.encode())
-    call = function_of(plan_of("best"), CODE, kernel.variant, parameters_of(kernel), sys.argv[1])
+    call = function("best", sys.argv[1])
     try:
         host_code.write_down(driver, Path(sys.argv[2]), golden.code("best").source, call, given)
     except RuntimeError as error:
@@ -169,8 +164,7 @@ for what in ("cuModuleLoadData", "cuTensorMapEncodeTiled", "cuLaunchKernelEx", "
 
 
 def test_a_failure_of_the_driver_is_told_in_its_word(driver, tmp_path) -> None:
-    here = str(Path(__file__).parent)
-    done = python("-c", f"import sys; sys.path.append({here!r})" + FAILING, str(driver), str(tmp_path / "record"))
+    done = python("-c", FAILING, str(driver), str(tmp_path / "record"), cwd=Path(__file__).parent)
     told = [
         f"attention: {what}: CUDA_ERROR_STAND_IN (1)"
         for what in ("cuModuleLoadData", "cuTensorMapEncodeTiled", "cuLaunchKernelEx")
@@ -179,8 +173,7 @@ def test_a_failure_of_the_driver_is_told_in_its_word(driver, tmp_path) -> None:
 
 
 def test_where_it_is_not_built_one_line_says_how(monkeypatch) -> None:
-    monkeypatch.delattr("tl_attention.launch._launcher")
-    monkeypatch.setitem(sys.modules, "tl_attention.launch._launcher", None)
+    without_launcher(monkeypatch)
     call = function("best")
     with pytest.raises(InputError, match="^launcher: launch/launcher.c is not built here, expected a C compiler"):
         call()

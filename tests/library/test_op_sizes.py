@@ -15,7 +15,6 @@ from test_op_lse import RAGGED
 
 from tl_attention import attention
 from tl_attention.compiler.compile import compile_kernel
-from tl_attention.lab.machine_code.of_kernel import MachineCode
 from tl_attention.problem.head_dims import sizes_of
 from tl_attention.problem.shape import DTYPES
 from tl_attention.problem.variant import Variant
@@ -140,7 +139,7 @@ def test_as_many_blocks_are_on_an_sm(name):
     for head_dim, head_dim_v in head_dims(name):
         kernel = compile_kernel(schedule, Variant(head_dim, "bfloat16", head_dim_v=head_dim_v))
         module, function, blocks = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_int()
-        assert driver.cuModuleLoadData(ctypes.byref(module), MachineCode(kernel).cubin) == 0
+        assert driver.cuModuleLoadData(ctypes.byref(module), kernel.cubin) == 0
         assert driver.cuModuleGetFunction(ctypes.byref(function), module, b"attention_kernel") == 0
         shared = kernel.shared_bytes
         assert driver.cuFuncSetAttribute(function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, shared) == 0

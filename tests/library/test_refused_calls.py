@@ -20,8 +20,7 @@ from on_cpu import take_for_a_gpu
 from torch._subclasses import FakeTensorMode
 
 from tl_attention import InputError, ScheduleRefused, attention
-from tl_attention.compiler import compile as compilation
-from tl_attention.compiler import generation
+from tl_attention.compiler import generation, store
 from tl_attention.op import checks
 from tl_attention.op.attention import Options
 from tl_attention.op.compiled import kernel_of
@@ -171,7 +170,8 @@ def no_kernel(monkeypatch) -> None:
 
     take_for_a_gpu(monkeypatch, kernel_of)
     monkeypatch.setattr(generation, "use_nvcc", compiled)
-    monkeypatch.setattr(compilation, "function_of", compiled)
+    read = store.read
+    monkeypatch.setattr(store, "read", lambda file: read(file) and compiled())
 
 
 @pytest.mark.parametrize("name", CALLS)

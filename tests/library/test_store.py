@@ -41,7 +41,7 @@ def file(tmp_path) -> Path:
 def test_what_is_kept_is_read_and_takes_the_place_of_what_was_there(name, file) -> None:
     keep(file, KERNELS[name])
     assert read(file) == KERNELS[name]
-    assert file.read_bytes().startswith(KERNELS[name].code)
+    assert file.read_bytes().startswith(KERNELS[name].cubin)
     assert [*file.parent.iterdir()] == [file]
 
 
@@ -59,7 +59,7 @@ BAD = {
     "a bit of the verdict": lambda good: flipped(good, good.index(b"numbers")),
     "a bit of the length": lambda good: flipped(good, len(good) - store.SEAL - 1),
     "a bit of the seal": lambda good: flipped(good, len(good) - 1),
-    "machine code alone": lambda good: KERNEL.code,
+    "machine code alone": lambda good: KERNEL.cubin,
 }
 
 

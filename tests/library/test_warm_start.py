@@ -142,6 +142,13 @@ def test_after_it_tilelang_compiles_too(compiled, file) -> None:
 
 
 @exhaustive
+def test_it_is_loaded_beside_tilelang_too(compiled, file) -> None:
+    store.keep(file, compiled)
+    facts = facts_of(start(root_of(file), before="import tilelang"))
+    assert "expected 2" in facts["error"] and "tl_attention.compiler.generation" not in facts["modules"]
+
+
+@exhaustive
 def test_processes_that_fill_the_same_entry_at_once_all_have_the_kernel_and_leave_one(file) -> None:
     found = [facts_of(process) for process in [start(root_of(file)) for _ in range(2)]]
     assert all("expected 2" in facts["error"] and "tilelang" in facts["modules"] for facts in found)

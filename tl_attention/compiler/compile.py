@@ -17,10 +17,9 @@ from tl_attention.compiler import store
 from tl_attention.compiler.store import kernel_key
 from tl_attention.compiler.toolchain import NoCompiler, cache_enabled, cache_folder, chosen_nvcc
 from tl_attention.errors import InputError
-from tl_attention.kernels.registry import lowering_of
+from tl_attention.kernels.registry import parameters_of
 from tl_attention.launch.launcher import function_of
 from tl_attention.launch.memory import launch_of
-from tl_attention.launch.plan import from_json
 from tl_attention.problem.features import Parameter
 from tl_attention.problem.head_dims import check_head_dim
 from tl_attention.problem.variant import KERNEL_PARAMETERS, Variant
@@ -40,15 +39,14 @@ def fingerprint(source: str) -> str:
 
 @dataclass(frozen=True)
 class CompiledKernel:
-    """A compiled kernel holds a function to launch, its generated code, variant, parameters and verdict."""
+    """A compiled kernel holds its generated code, variant, parameters, verdict and machine code."""
 
-    kernel: Callable[..., None]  # the launcher's function
     source: str
     host_plan: str
     variant: Variant
     parameters: tuple[Parameter, ...]
     verdict: Verdict | None  # the proof's on the generated code, None for a schedule without a Program
-    code: bytes | None = field(default=None, repr=False)  # the machine code, a cubin, None where there is none
+    cubin: bytes = field(repr=False)  # the machine code
 
     def __call__(self, **arguments: Any) -> None:
         """Launches the kernel on the current CUDA stream, with arguments by the parameters' names.
@@ -63,7 +61,8 @@ class CompiledKernel:
 
         The counter is no argument.
         """
-        return launch_of(self.kernel, self.parameters)
+        function = function_of(self.generated.plan, self.cubin, self.variant, self.parameters)
+        return launch_of(function, self.parameters)
 
     @cached_property
     def generated(self) -> GeneratedCode:
@@ -93,7 +92,7 @@ def compile_kernel(schedule: Schedule, variant: Variant, planned: Planned | None
     built; ScheduleRefused for a schedule that is not safe, or when TileLang's code is not what the schedule says.
     """
     _check_supported(variant)
-    parameters = variant.parameters(*lowering_of(schedule).counters(schedule))
+    parameters = parameters_of(schedule, variant)
     file = store_file(schedule, variant) if cache_enabled() else None
     kernel = store.read(file) if file else None
     # A schedule without a Program has no proof.
@@ -103,8 +102,7 @@ def compile_kernel(schedule: Schedule, variant: Variant, planned: Planned | None
         kernel = generate(schedule, variant, parameters, planned)
         if file:
             store.keep(file, kernel)
-    function = function_of(from_json(kernel.host_plan), kernel.code, variant, parameters)
-    return CompiledKernel(function, kernel.source, kernel.host_plan, variant, parameters, kernel.verdict, kernel.code)
+    return CompiledKernel(kernel.source, kernel.host_plan, variant, parameters, kernel.verdict, kernel.cubin)
 
 
 def is_finished(schedule: Schedule, variant: Variant) -> bool:

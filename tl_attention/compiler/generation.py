@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 from tl_attention.codeproof.proof import refusal
@@ -106,16 +108,25 @@ def lowered(program: Any, arch: str, pass_configs: dict[str, Any]) -> tuple[str,
 
     Raises InputError where the host's IR cannot be read.
     """
+    from tilelang.engine.lower import device_codegen_without_compile
+
+    with lowering_ir(program, arch, pass_configs) as (host, device, context):
+        return device_codegen_without_compile(device, context).inspect_source(), to_json(plan_of(host, device))
+
+
+@contextmanager
+def lowering_ir(program: Any, arch: str, pass_configs: dict[str, Any]) -> Iterator[tuple[Any, Any, Any]]:
+    """Yields the IR of a prim_func's host function and of its kernels, and what TileLang generates code with."""
     from tilelang import tvm
     from tilelang.backend.module import create_backend_context
-    from tilelang.engine.lower import device_codegen_without_compile, lower_to_host_device_ir
+    from tilelang.engine.lower import lower_to_host_device_ir
     from tilelang.transform.pass_config import normalize_pass_configs
 
     silence()
     context = create_backend_context(target(arch), None, BACKEND)
     with tvm.transform.PassContext(opt_level=3, config=normalize_pass_configs(pass_configs)), context.target:
         host, device, *_ = lower_to_host_device_ir(program, context)
-        return device_codegen_without_compile(device, context).inspect_source(), to_json(plan_of(host, device))
+        yield host, device, context
 
 
 def silence() -> None:

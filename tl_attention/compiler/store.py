@@ -59,7 +59,7 @@ HEADERS = ("TL_TEMPLATE_PATH", "TL_CUTLASS_PATH")
 class Finished:
     """A `Finished` holds the machine code of a kernel, and the code and the verdict that belong to it."""
 
-    code: bytes  # a cubin
+    cubin: bytes
     source: str  # the CUDA
     host_plan: str
     verdict: Verdict | None  # the proof's, None for a schedule without a Program
@@ -91,7 +91,7 @@ def keep(file: Path, kernel: Finished) -> None:
     """
     verdict = kernel.verdict and asdict(kernel.verdict)
     texts = json.dumps([kernel.source, kernel.host_plan, verdict]).encode()
-    body = kernel.code + texts + f"{len(texts):0{LENGTH}x}".encode()
+    body = kernel.cubin + texts + f"{len(texts):0{LENGTH}x}".encode()
     write(file, body + _seal(file, body))
 
 

@@ -7,6 +7,8 @@ from tl_attention.kernels.pipelined.inferred import Inferred
 from tl_attention.kernels.pipelined.lowering import Pipelined
 from tl_attention.kernels.shared.base import Lowering
 from tl_attention.kernels.warp_specialized.lowering import WarpSpecialized
+from tl_attention.problem.features import Parameter
+from tl_attention.problem.variant import Variant
 from tl_attention.schedule.dialect import register
 from tl_attention.schedule.schedule import Schedule
 
@@ -23,3 +25,8 @@ def lowering_of(schedule: Schedule) -> Lowering:
     Raises InputError that lists the known ones, where its name was not checked.
     """
     return LOWERINGS[schedule.dialect.name]
+
+
+def parameters_of(schedule: Schedule, variant: Variant) -> tuple[Parameter, ...]:
+    """Returns the parameters of the schedule's kernel for a variant, with the counters that its lowering adds."""
+    return variant.parameters(*lowering_of(schedule).counters(schedule))

@@ -1,1 +1,1 @@
-"""How a finished kernel is launched: by its machine code, and a plan of what the host passes."""
+"""This room launches finished kernels: by their machine code, and a plan of what the host passes."""

@@ -20,6 +20,7 @@ It is written against CPython's limited API, so that one file serves Python 3.11
 enum { MAX_DYNAMIC_SHARED_BYTES = 8, NON_PORTABLE_CLUSTER_ALLOWED = 14 };     /* CUfunction_attribute */
 enum { CLUSTER_DIMENSION = 4, PROGRAMMATIC_STREAM_SERIALIZATION = 6 };        /* CUlaunchAttributeID */
 enum { MAP_BYTES = 128, MAP_ALIGNMENT = 64 };                                 /* CUtensorMap */
+enum { ALIGNMENT = 16 };                                                      /* of strides, in bytes, for TMA too */
 
 /* CUlaunchAttribute */
 typedef struct {
@@ -63,8 +64,6 @@ static int failed(const char *what, int error)
     PyErr_Format(PyExc_RuntimeError, "attention: %s: %s (%d)", what, name, error);
     return -1;
 }
-
-enum { ALIGNMENT = 16 };
 
 /* --- kernels ----------------------------------------------------------------------------------------------------- */
 
@@ -172,7 +171,7 @@ static int load(Loaded *loaded, int32_t device)
             what = "cuFuncSetAttribute of shared memory";
             error = driver.set_attribute(functions[i], MAX_DYNAMIC_SHARED_BYTES, (int)kernel->shared_bytes);
         }
-        if (!error && kernel->cluster[0] * kernel->cluster[1] * kernel->cluster[2] > 1) {
+        if (!error && has_cluster(kernel)) {
             what = "cuFuncSetAttribute of the cluster";
             error = driver.set_attribute(functions[i], NON_PORTABLE_CLUSTER_ALLOWED, 1);
         }
@@ -227,7 +226,7 @@ static int launch(const Kernel *kernel, void *function, void *stream, Value *val
         config.block[axis] = kernel->block[axis];
     }
     memset(attributes, 0, sizeof attributes);
-    if (kernel->cluster[0] * kernel->cluster[1] * kernel->cluster[2] > 1) {
+    if (has_cluster(kernel)) {
         Attribute *attribute = &attributes[config.attribute_count++];
         attribute->id = CLUSTER_DIMENSION;
         memcpy(attribute->value.cluster, kernel->cluster, sizeof kernel->cluster);

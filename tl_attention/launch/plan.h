@@ -53,6 +53,11 @@ typedef struct {
     int64_t early; /* 1: it may begin before what is queued before it has ended, as it waits for that itself */
 } Kernel;
 
+static int has_cluster(const Kernel *kernel)
+{
+    return kernel->cluster[0] * kernel->cluster[1] * kernel->cluster[2] > 1;
+}
+
 typedef struct {
     int64_t argument_count, size_count, map_count, kernel_count;
     Argument arguments[ARGUMENTS];

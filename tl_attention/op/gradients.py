@@ -29,7 +29,7 @@ def requires_gradient(*given: Any) -> bool:
 
 
 def check_has_gradient(call: Call, mask: Mask) -> None:
-    """Raises InputError for features without a gradient, or a mask that the backward lacks. Every scale has one."""
+    """Raises InputError for features without a gradient, or a mask that the backward lacks. It computes any scale."""
     for feature, value in zip(INPUTS, call.values):
         is_asked = bool(value) if feature.is_number else value is not None
         if is_asked and not feature.has_gradient:

@@ -57,7 +57,7 @@ def check_out(out: Any, shape: tuple[int, ...], inputs: Mapping[str, Any], layou
 
 
 def placed(tensors: Mapping[str, Any], layout: str) -> tuple[bool, dict[str, Any]]:
-    """Returns (whether any of the tensors is not contiguous, a dict of the tensors with strides that a kernel takes).
+    """Returns (whether any of the tensors is not contiguous, views of all of them with strides that a kernel takes).
 
     Tensors are (batch, heads, seq, head_dim). Raises InputError for one that no kernel can read, or write,
     where it lies. The error says its name, and its strides as the caller sees them.

@@ -9,7 +9,7 @@ from typing import Any
 
 from code_mutants.reading import Code
 from tl_attention.compiler import generation
-from tl_attention.kernels.registry import lowering_of
+from tl_attention.kernels.registry import lowering_of, parameters_of
 from tl_attention.problem.card import HOPPER
 from tl_attention.problem.mask import CAUSAL, FULL
 from tl_attention.problem.variant import Variant
@@ -78,7 +78,7 @@ def lowered(kernel: Kernel) -> Code:
     """Returns the code that TileLang generates of a kernel, the same text as `compile_kernel` has. Imports tilelang."""
     lowering = lowering_of(kernel.schedule)
     program = lowering.prim_func(Planned(kernel.schedule), kernel.variant)
-    parameters = kernel.variant.parameters(*lowering.counters(kernel.schedule))
+    parameters = parameters_of(kernel.schedule, kernel.variant)
     return Code(*generated(program, kernel.schedule, kernel.variant), kernel.variant, parameters)
 
 

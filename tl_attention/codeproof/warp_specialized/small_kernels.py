@@ -11,7 +11,7 @@ import re
 from types import SimpleNamespace
 from typing import Any
 
-from tl_attention.codeproof.frame import POINTERS
+from tl_attention.codeproof.frame import POINTERS, TRIGGER, WAIT
 from tl_attention.codeproof.read.text import Kernel
 from tl_attention.codeproof.verdict import Unsafe
 from tl_attention.kernels.warp_specialized.launches import LISTING, MERGING, DeviceCall, listing_call, merging_call
@@ -115,7 +115,7 @@ def check_listing(kernel: Kernel, plan: HostPlan, tile: tuple[int, int, int, int
     TileLang gives it the main kernel's clusters, of which the first block lists.
     """
     cluster = tile[1]
-    wanted = SmallKernel(variant, LISTING, "cudaTriggerProgrammaticLaunchCompletion", "__restrict__ ")
+    wanted = SmallKernel(variant, LISTING, TRIGGER, "__restrict__ ")
     call = wanted.call(listing_call(wanted.given, variant, tile, TEXTS))
     body = FIRST_BLOCK.format(call=call) if cluster > 1 else f"  {call}"
     name = kernel.signature.name.removesuffix("_1")
@@ -130,7 +130,7 @@ def check_merging(kernel: Kernel, plan: HostPlan, variant: Variant, block_M: int
     """Raises Unsafe unless the kernel that merges parts is the stated one, called for its tensors and numbers."""
     main, packed = kernel.signature.name, variant.packed
     name = f"{main.removesuffix('_1')}_2" if packed else f"{main}_1"
-    wanted = SmallKernel(variant, MERGING, "cudaGridDependencySynchronize", "")
+    wanted = SmallKernel(variant, MERGING, WAIT, "")
     text = wanted.text(name, f"  {wanted.call(merging_call(wanted.given, variant, block_M, TEXTS))}")
     if kernel.merging.rstrip("\n") != text.rstrip("\n"):
         raise Unsafe(f"the kernel that merges parts is {kernel.merging[-200:]!r}")

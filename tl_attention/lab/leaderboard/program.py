@@ -162,7 +162,7 @@ class _Collected:
         return any((path, line) in self._seen for line in lines)
 
     def _definition(self, place: Global) -> tuple[str, list[Global]]:
-        """Returns a definition's text, of a class only with the methods that ran, and the definitions that it uses."""
+        """Returns (a definition's text, the definitions that it uses); a class has only the methods that ran."""
         module = source.read(place.module)
         text = module.text(place.name, partial(self._ran, place.module))
         [tree] = ast.parse(text).body

@@ -1,4 +1,4 @@
-"""These functions call nvcc for generated device code as TileLang does, for its machine code or for its words."""
+"""These functions call nvcc for generated device code as TileLang does, for its words above all."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from tl_attention.compiler import generation
 from tl_attention.compiler.scratch import scratch_file
 from tl_attention.compiler.toolchain import Nvcc, host_compiler, use_nvcc
 
@@ -16,12 +15,6 @@ CUBIN = "-cubin"
 OPTIONS = ("-O3", "-lineinfo", "-std=c++20", "--use_fast_math")
 # ptxas says this of products that it serialises, with another number for each reason.
 SERIALISED = re.compile(r"\(C75\d\d\).*\bserialized\b.*")
-
-
-def machine_code(source: str, arch: str) -> bytes:
-    """Returns the cubin of generated device code for a card's arch, from TileLang's binary cache or built again."""
-    with use_nvcc():
-        return generation.machine_code(source, arch)
 
 
 def compiler_messages(source: str, arch: str) -> str:

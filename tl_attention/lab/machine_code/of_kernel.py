@@ -13,7 +13,7 @@ from tl_attention.codeproof.marks import threads_in
 from tl_attention.compiler import store
 from tl_attention.compiler.compile import CompiledKernel
 from tl_attention.compiler.toolchain import cache_enabled, cache_folder
-from tl_attention.lab.machine_code.nvcc import compiler_messages, machine_code, serialised_because
+from tl_attention.lab.machine_code.nvcc import compiler_messages, serialised_because
 from tl_attention.lab.machine_code.sass import StaticReport, check_not_serialised, code_name, cuobjdump, parse
 
 # What the name of a disassembly in the store's folder ends with.
@@ -27,19 +27,14 @@ class MachineCode:
     kernel: CompiledKernel
 
     @cached_property
-    def cubin(self) -> bytes:
-        """Returns the machine code, built again where the kernel has none."""
-        return self.kernel.code or machine_code(self.kernel.source, self.kernel.variant.arch)
-
-    @cached_property
     def disassembly(self) -> str:
         """Returns the disassembly of the machine code, from the cache or, which takes a second, made anew."""
-        name = f"{hashlib.sha256(self.cubin).hexdigest()}{DISASSEMBLY}"
+        name = f"{hashlib.sha256(self.kernel.cubin).hexdigest()}{DISASSEMBLY}"
         file = cache_folder() / store.FOLDER / name if cache_enabled() else None
         if file:
             with contextlib.suppress(OSError, zlib.error, UnicodeDecodeError):
                 return zlib.decompress(file.read_bytes()).decode()
-        text = cuobjdump(self.cubin, "--dump-sass")
+        text = cuobjdump(self.kernel.cubin, "--dump-sass")
         if file:
             store.write(file, zlib.compress(text.encode(), 1))
         return text
@@ -51,7 +46,7 @@ class MachineCode:
         Raises ScheduleRefused for serialised products. `compile_kernel` does not: such a kernel is slow but right, and
         disassembling a kernel would take half a second of each process that calls it.
         """
-        usage = cuobjdump(self.cubin, "--dump-resource-usage")
+        usage = cuobjdump(self.kernel.cubin, "--dump-resource-usage")
         found = [(int(registers), int(stack)) for registers, stack in re.findall(r"REG:(\d+) STACK:(\d+) ", usage)]
         assert found, f"cuobjdump printed no resource usage: {usage[:200]}"
         loops, kernel = parse(self.disassembly), self.kernel

@@ -170,7 +170,7 @@ def tile_code(code: Sequence[ScheduledInstruction], machine: Machine) -> TileCod
 
 
 def _consumer(code: Sequence[ScheduledInstruction]) -> tuple[int, int]:
-    """Returns the range of a consumer's code."""
+    """Returns the numbers of the instructions with which a consumer's code begins and ends."""
     # From where it takes registers to where a producer gives its own away; without one, all up to the last exit.
     at = {i.opcode.split(".")[1]: n for n, i in enumerate(code) if i.name == "USETMAXREG"}
     return (at["TRY_ALLOC"] + 1, at["DEALLOC"]) if {"TRY_ALLOC", "DEALLOC"} <= set(at) else (0, main_end(code))

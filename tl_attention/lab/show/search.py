@@ -15,7 +15,7 @@ DATA = "/*SEARCH*/{}"
 
 
 def write(told: Mapping[str, Any], file: Path) -> None:
-    """Writes a page of what a search told; the page's script says what the keys are."""
+    """Writes a page of what a search told; the page's script documents the keys of that mapping."""
     user_file.write(file, text(told), SEARCH_PAGE)
 
 
