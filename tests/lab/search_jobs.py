@@ -20,6 +20,8 @@ from tl_attention.lab.machine_code.sass import StaticReport
 from tl_attention.lab.measure import session
 from tl_attention.lab.measure.candidate import Candidate
 from tl_attention.lab.measure.compilation import Compiled
+from tl_attention.lab.search import broods
+from tl_attention.lab.search.broods import Bred, Brood
 from tl_attention.lab.search.parameters import Parameters, Point
 from tl_attention.lab.search.proposals import Proposals
 from tl_attention.lab.search.search import Search
@@ -60,7 +62,7 @@ def points() -> list[Point]:
 
 
 def proposals(study: Study, queued: Sequence[Schedule] = (), seed: int = 1) -> Proposals:
-    return Proposals(study, SHAPE, queued, random.Random(seed), 4)
+    return Proposals(study, SHAPE, queued, random.Random(seed))
 
 
 def told(study: Study, point: Point, source: str = DRAWN, **result: Any) -> Result:
@@ -77,11 +79,19 @@ def compiled(candidate: Candidate) -> Compiled:
     )
 
 
-class InTurn:
-    """These compilers work in this process, one candidate after another."""
+def bred(brood: Brood) -> Bred:
+    """Stands in for a process that breeds: it proposes and judges, and a stand-in compiles."""
+    return broods.bred(brood, compiled)
 
-    def __init__(self, compile: Callable[[Candidate], Compiled], processes: int) -> None:
-        self._compile, self.processes, self._submitted = compile, processes, list[Candidate]()
+
+class InTurn:
+    """These processes are this one, which does one thing after another."""
+
+    def __init__(self, work: Callable[[Any], Compiled], processes: int) -> None:
+        self._work, self.processes, self._submitted = work, processes, list[Any]()
+
+    def __class_getitem__(cls, kind: object) -> type[InTurn]:
+        return cls
 
     def __enter__(self) -> InTurn:
         return self
@@ -92,29 +102,27 @@ class InTurn:
     def waiting(self) -> int:
         return len(self._submitted)
 
-    def submit(self, candidate: Candidate) -> None:
-        self._submitted.append(candidate)
+    def submit(self, one: Any) -> None:
+        self._submitted.append(one)
 
-    def take(self, timeout_s: float) -> Iterator[tuple[Candidate, Compiled]]:
-        while self._submitted:
+    def take(self, timeout_s: float) -> Iterator[tuple[Any, Compiled]]:
+        if self._submitted:
             one = self._submitted.pop(0)
-            yield one, self._compile(one)
+            yield one, self._work(one)
 
 
 def search(folder: Path, seed: int) -> None:
     """Searches for a minute, and prints each result that was told."""
     study = opened(folder)
-    tell, rng = study.tell, random.Random(seed)
+    tell = study.tell
 
     def printed(*trial: Any, **result: Any) -> Result:
         found = tell(*trial, **result)
-        # At once, as two threads tell.
         os.write(1, f"{json.dumps(asdict(found))}\n".encode())
         return found
 
     study.tell = printed  # type: ignore[method-assign]
-    with proposals(study, schedules(), seed) as found:
-        Search(study, SHAPE, ByPrediction(), found, rng, compiled).run(60, lambda passed: None)
+    Search(study, SHAPE, ByPrediction(), proposals(study, schedules(), seed), bred).run(60, lambda passed: None)
 
 
 def command() -> None:
@@ -130,7 +138,7 @@ def command() -> None:
         return found
 
     Study.tell = first  # type: ignore[method-assign, assignment]
-    Search.__init__.__defaults__ = (compiled,)
+    Search.__init__.__defaults__ = (bred,)
     session.another_gpu = lambda arch: "no GPU"  # type: ignore[assignment, return-value]
     # To draw them would compile the winner.
     import_module("tl_attention.lab.cli.search")._timelines = lambda *of: None  # type: ignore[attr-defined]

@@ -81,7 +81,7 @@ def test_a_study_with_a_name_that_no_file_has_is_refused(name, error_of, runs) -
 
 def test_without_a_gpu_it_ranks_by_prediction_and_goes_on_and_reports(cli, monkeypatch, runs) -> None:
     monkeypatch.setattr(search_module, "Compilers", search_jobs.InTurn)
-    monkeypatch.setattr(search_module.Search.__init__, "__defaults__", (search_jobs.compiled,))
+    monkeypatch.setattr(search_module.Search.__init__, "__defaults__", (search_jobs.bred,))
     result = cli(*HERE, "--minutes", "0.1", "--from", "best", "--from", "ws_source_order")
     assert result.exit_code == 0, result.stderr
     assert "no GPU: schedules are proposed, checked, compiled and ranked by prediction" in result.stderr

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import math
 import random
-from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from search_jobs import SHAPE, InTurn, compiled, opened, parameters, points, proposals, schedules
+from search_jobs import SHAPE, InTurn, opened, proposals, schedules
 from stand_in import BROKEN, Gpu
 
 from tl_attention.lab.machine_code.sass import StaticReport
-from tl_attention.lab.measure.candidate import Candidate, called
+from tl_attention.lab.measure.candidate import Candidate
 from tl_attention.lab.measure.compilation import Compiled
 from tl_attention.lab.measure.pool import CallFailed
 from tl_attention.lab.oracle.reference import ErrorReport
-from tl_attention.lab.search import proposals as proposals_module
+from tl_attention.lab.search import broods
 from tl_attention.lab.search import search as search_module
-from tl_attention.lab.search.proposals import Proposal
+from tl_attention.lab.search.broods import Brood
+from tl_attention.lab.search.proposals import Proposals
 from tl_attention.lab.search.race import LOOKS
 from tl_attention.lab.search.search import SERIALISED, Search
 from tl_attention.lab.search.study import DRAWN, Result, Study
@@ -120,33 +119,27 @@ def test_without_a_gpu_predictions_rank() -> None:
         ByPrediction()(candidate("other"), Compiled(), BEST)
 
 
-class Ready:
-    """These proposals are there from the start."""
-
-    judged = refused = Counter[str]()
-    models = True
+class Ready(Proposals):
+    """These proposals are given points of this study, as many as there are outcomes."""
 
     def __init__(self, study: Study, count: int) -> None:
-        self.found = [
-            Proposal(study.add(point, DRAWN), called("", SHAPE, Planned(parameters().schedule(point))), DRAWN)
-            for point in points()[:count]
-        ]
+        super().__init__(study, SHAPE, schedules()[:count], random.Random(1))
+        self._left = count
 
-    @property
-    def is_done(self) -> bool:
-        return not self.found
-
-    def take(self) -> Proposal | None:
-        return self.found.pop(0) if self.found else None
+    def next(self) -> Brood:
+        self._left -= 1
+        self.is_done = not self._left
+        return super().next()
 
 
-def searched(monkeypatch: Any, study: Study, made: list[Compiled], timer: Timer, rng: Any = None) -> Search:
-    """Has a search end as many trials as compilations are given, trial 0 and so on."""
+def searched(monkeypatch: Any, study: Study, made: list[Compiled], timer: Timer) -> Search:
+    """Has a search end as many trials as outcomes are given, trial 0 and so on."""
     monkeypatch.setattr(search_module, "Compilers", InTurn)
     monkeypatch.setattr(search_module, "POLL_S", 0.0)
-    ready = Ready(study, len(made))
-    compile_ = {f"trial {number}": one for number, one in enumerate(made)}.__getitem__
-    search = Search(study, SHAPE, timer, ready, rng or random.Random(1), lambda one: compile_(one.name))  # type: ignore
+    outcomes = iter(made)
+    search = Search(
+        study, SHAPE, timer, Ready(study, len(made)), lambda brood: broods.bred(brood, lambda one: next(outcomes))
+    )
     search.run(600, lambda passed: None)
     assert len(study.results) == len(made)
     return search
@@ -161,45 +154,23 @@ def test_what_cannot_win_is_left_out_with_its_reason(tmp_path, monkeypatch) -> N
         machine_code("a"),
         machine_code("b", stack_bytes=1000),
         machine_code("a"),
-        machine_code("c", 1.3),
         BROKEN["unbuildable"],
         Compiled(status="refused", error=f"{SERIALISED} (C7510)"),
         machine_code("d", None),
-        machine_code("e", 1.2),
     ]
     study = opened(tmp_path)
-    searched(
-        monkeypatch,
-        study,
-        made,
-        lambda *of: Raced([-0.1], "slower" if of[2] else "first", 1.0),
-        SimpleNamespace(random=lambda: 0.5),
-    )
-    assert [(result.reason, result.failed) for result in study.results] == [
+    searched(monkeypatch, study, made, lambda *of: Raced([-0.1], "slower" if of[2] else "first", 1.0))
+    assert [(result.reason, result.failed) for result in sorted(study.results, key=lambda one: one.number)] == [
         ("", False),
         ("spills", False),
         ("machine code already seen", False),
-        ("predicted to be slower", False),
         ("compile_error when compiled: nvcc said no", True),
         (f"{SERIALISED}: {SERIALISED} (C7510)", True),
         ("", False),
-        ("", False),
     ]
-    assert [result.machine_code for result in study.results] == ["a", "b", "a", "c", None, None, "d", "e"]
-    assert [result.registers for result in study.results if result.machine_code] == [200] * 6
-    assert search_module.Search(study, SHAPE, ByPrediction(), proposals(study), random.Random())._seen >= {*"abcde"}
-
-
-def test_one_of_ten_that_are_predicted_to_be_slower_races_all_the_same(tmp_path, monkeypatch) -> None:
-    study = opened(tmp_path)
-    searched(
-        monkeypatch,
-        study,
-        [machine_code("a"), machine_code("b", 9.0)],
-        ByPrediction(),
-        SimpleNamespace(random=lambda: 0.05),
-    )
-    assert [result.verdict for result in study.results] == ["first", "slower"]
+    assert [result.registers for result in study.results if result.machine_code] == [200] * 4
+    assert all(result.guessed_ms for result in study.results)
+    assert search_module.Search(study, SHAPE, ByPrediction(), proposals(study))._seen >= {*"abd"}
 
 
 def test_values_are_chained_over_the_incumbents(tmp_path, monkeypatch) -> None:
@@ -213,7 +184,7 @@ def test_values_are_chained_over_the_incumbents(tmp_path, monkeypatch) -> None:
     assert [result.against for result in study.results] == [None, 0, 1, 1, 1]
     assert [result.name for result in study.timed] == [f"trial {n}" for n in (4, 1, 3, 2, 0)]
     assert search.incumbent and search.incumbent.result == study.results[4]
-    again = Search(opened(tmp_path), SHAPE, ByPrediction(), proposals(study), random.Random())
+    again = Search(opened(tmp_path), SHAPE, ByPrediction(), proposals(study))
     assert again.incumbent == search.incumbent
 
 
@@ -238,10 +209,10 @@ def test_a_machine_that_fails_ends_the_search_and_nothing_told_is_lost(tmp_path,
     assert len([*again.interrupted()]) == 14 - FAILURES, "the last one did not fail by itself"
 
 
-def test_what_ends_the_proposals_ends_the_search(tmp_path, monkeypatch) -> None:
+def test_a_process_that_dies_costs_what_it_was_given(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(search_module, "Compilers", InTurn)
-    monkeypatch.setattr(proposals_module, "refusal_of", lambda candidate: 1 / 0)
-    study = opened(tmp_path)
-    with pytest.raises(ZeroDivisionError), proposals(study, schedules()[:1]) as found:
-        Search(study, SHAPE, ByPrediction(), found, random.Random(), compiled).run(60, lambda passed: None)
-    assert study.results == []
+    study, died = opened(tmp_path), Compiled(status="compile_error", error="the compiler died with exit code -9")
+    Search(study, SHAPE, ByPrediction(), Ready(study, 2), lambda brood: died).run(60, lambda passed: None)
+    assert [(one.reason, one.failed) for one in study.results] == [
+        (f"compile_error when compiled: {died.error}", True)
+    ] * 2

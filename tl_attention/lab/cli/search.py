@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 STORAGE = f"sqlite:///{RUNS}/search.db"
 # What a search writes in runs/, behind its name.
 ENDINGS = {"page": ".html", "file": ".yaml", "timelines": ".timelines.html", "rows": ".jsonl"}
-# Proposals that wait for the compilers; the most that a final takes of the time, of which it has a quarter.
-AHEAD, MOST_FINAL_S = 16, 90.0
+# The most that a final takes of the time, of which it has a quarter.
+MOST_FINAL_S = 90.0
 NO_GPU = "no GPU"
 
 
@@ -158,15 +158,15 @@ def _search(
     rng = random.Random(f"{session.seed} {len(study.results)}")
     timer = OnGpu(session.worker, session.seed) if session.device else ByPrediction()
     seconds -= min(MOST_FINAL_S, seconds / 4) if session.device else 0
-    with Proposals(study, problem, queued, rng, AHEAD) as proposals:
-        found = Search(study, problem, timer, proposals, rng)
+    proposals = Proposals(study, problem, queued, rng)
+    found = Search(study, problem, timer, proposals)
 
-        def told(passed: float) -> None:
-            best = f"best {found.incumbent.result.ms:.4g} ms" if found.incumbent else "nothing timed yet"
-            what = f"{proposals.judged.total()} proposed, {len(study.results)} tried, {len(study.timed)} raced, {best}"
-            progress.status(passed, seconds, what)
+    def told(passed: float) -> None:
+        best = f"best {found.incumbent.result.ms:.4g} ms" if found.incumbent else "nothing timed yet"
+        what = f"{proposals.judged.total()} proposed, {len(study.results)} tried, {len(study.timed)} raced, {best}"
+        progress.status(passed, seconds, what)
 
-        found.run(seconds, told)
+    found.run(seconds, told)
 
 
 def _final(study: Study, problem: AttentionShape, record: Callable[[Row], None], progress: ProgressBar) -> None:

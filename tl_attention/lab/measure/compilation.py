@@ -11,7 +11,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures import TimeoutError as FutureTimeout
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Generic, Literal, TypeVar
 
 from pebble import ProcessExpired, ProcessPool
 
@@ -86,6 +86,8 @@ def finish_candidate(candidate: Candidate) -> Compiled:
     return compile_candidate(candidate, with_report=False)
 
 
+# What a process compiles: a candidate, or what finds one.
+Work = TypeVar("Work")
 COMPILE_TIMEOUT_S = 300.0
 # One compilation keeps a core busy and takes 1 to 2 GB.
 MAX_PROCESSES = 16
@@ -93,7 +95,7 @@ MAX_PROCESSES = 16
 TRIES = 3
 
 
-class Compilers:
+class Compilers(Generic[Work]):
     """`Compilers` are parallel processes that compile candidates, each as soon as a process is free.
 
     A compiler that hangs or dies costs one candidate. The processes end with the `with` block.
@@ -101,7 +103,7 @@ class Compilers:
 
     def __init__(
         self,
-        compile: Callable[[Candidate], Compiled] = compile_candidate,
+        compile: Callable[[Work], Compiled] = compile_candidate,  # type: ignore[assignment]
         timeout_s: float = COMPILE_TIMEOUT_S,
         processes: int = MAX_PROCESSES,
     ) -> None:
@@ -109,7 +111,7 @@ class Compilers:
         self.processes = min(processes, os.cpu_count() or 1, MAX_PROCESSES)
         self._pool: ProcessPool | None = None
         # (the candidate, how often its pool may still break) of what is being compiled.
-        self._futures: dict[Future[Compiled], tuple[Candidate, int]] = {}
+        self._futures: dict[Future[Compiled], tuple[Work, int]] = {}
 
     def __enter__(self) -> Compilers:
         return self
@@ -125,13 +127,13 @@ class Compilers:
         """Returns how many candidates were submitted and not yet taken."""
         return len(self._futures)
 
-    def submit(self, candidate: Candidate, tries_left: int = TRIES - 1) -> None:
+    def submit(self, candidate: Work, tries_left: int = TRIES - 1) -> None:
         """Has a candidate compiled."""
         self._pool = self._pool or _started(self.processes)
         future = _submitted(self._pool, self._compile, candidate, self._timeout_s)
         self._futures[future] = candidate, tries_left
 
-    def take(self, timeout_s: float | None = None) -> Iterator[tuple[Candidate, Compiled]]:
+    def take(self, timeout_s: float | None = None) -> Iterator[tuple[Work, Compiled]]:
         """Waits until a compilation ends, or for so long, and yields (candidate, outcome) of each that has ended."""
         done = wait(self._futures, timeout_s, FIRST_COMPLETED).done
         # A process that dies before pebble knows its candidate breaks the pool, and all that waits there.
@@ -181,7 +183,7 @@ def _started(processes: int) -> ProcessPool:
 
 
 def _submitted(
-    pool: ProcessPool, compile: Callable[[Candidate], Compiled], candidate: Candidate, timeout_s: float
+    pool: ProcessPool, compile: Callable[[Work], Compiled], candidate: Work, timeout_s: float
 ) -> Future[Compiled]:
     try:
         return pool.schedule(compile, args=[candidate], timeout=timeout_s)

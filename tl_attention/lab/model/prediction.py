@@ -14,6 +14,7 @@ from tl_attention.lab.model.grid import Grid
 from tl_attention.lab.model.instructions import read
 from tl_attention.lab.model.machine import Machine
 from tl_attention.lab.model.roles import run
+from tl_attention.lab.model.sketch import Sketch
 from tl_attention.lab.model.sm import Quarter
 from tl_attention.lab.model.steps import TileCode, tile_code
 from tl_attention.lab.model.tensor_core import NAME as TENSOR_CORE
@@ -100,14 +101,31 @@ def compiled(candidate: Candidate, machine: Machine) -> tuple[TileCode, int]:
     return code, per_sm
 
 
-def predict_code(candidate: Candidate, machine: Machine, code: TileCode, per_sm: int) -> Prediction:
-    """Returns the prediction for a candidate's kernel from a tile's code; an SM holds `per_sm` of its thread blocks."""
+def guess(candidate: Candidate, machine: Machine) -> float:
+    """Returns the milliseconds that a candidate's kernel may take, of which nothing is compiled.
+
+    Raises InputError where nothing can be predicted, and as `Sketch` does.
+    """
+    check(candidate, machine)
+    schedule = candidate.ours.schedule
+    sketch = Sketch(candidate.ours, candidate.shape.head_size, machine)
+    return predict_code(candidate, machine, sketch, schedule.kernel.blocks_per_sm, vary=False).ms
+
+
+def predict_code(
+    candidate: Candidate, machine: Machine, code: TileCode | Sketch, per_sm: int, vary: bool = True
+) -> Prediction:
+    """Returns the prediction for a candidate's kernel from a tile's code; an SM holds `per_sm` of its thread blocks.
+
+    Unless it may `vary`, the machine is one alone, which takes a third of the time.
+    """
     grid = Grid.of(candidate, per_sm)
     blocks, masked = grid.usual_tile(MOST_BLOCKS)
     tiles = TILES if code.again else 1
     lengths = [(blocks, masked)] * tiles
     quarters = [
-        run(candidate.ours, code, lengths, other, candidate.shape.head_size, per_sm) for other in _varied(machine)
+        run(candidate.ours, code, lengths, other, candidate.shape.head_size, per_sm)
+        for other in (_varied(machine) if vary else (machine,))
     ]
     tile = mean(_tile(quarter, tiles) for quarter in quarters)
     iteration = mean(_iteration(quarter, tiles - 1, blocks) for quarter in quarters)

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from tl_attention.kernels.warp_specialized.roles import Roles
 from tl_attention.lab.model.barrier import Meeting, SimulatedBarrier
 from tl_attention.lab.model.machine import Machine
+from tl_attention.lab.model.sketch import Sketch
 from tl_attention.lab.model.sm import Quarter
 from tl_attention.lab.model.steps import ARRIVE, SIGNAL, SYNC, WAIT, TileCode
 from tl_attention.lab.model.tensor_core import Running
@@ -30,7 +31,7 @@ class _Block(NamedTuple):
 
     quarter: Quarter
     planned: Planned
-    code: TileCode
+    code: TileCode | Sketch
     lengths: Sequence[tuple[int, int]]
     head_size: HeadSize
     number: int
@@ -49,7 +50,7 @@ class _Block(NamedTuple):
 
 def run(
     planned: Planned,
-    code: TileCode,
+    code: TileCode | Sketch,
     lengths: Sequence[tuple[int, int]],
     machine: Machine,
     head_size: HeadSize,

@@ -1,48 +1,44 @@
-"""A search compiles proposals ahead of the GPU, leaves out what cannot win, and has the others race with the best."""
+"""A search has broods bred ahead of the GPU, leaves out what cannot win, and has the others race with the best."""
 
 from __future__ import annotations
 
 import os
-import random
 import statistics
 import time
+from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
-from tl_attention.errors import InputError
-from tl_attention.lab.machine_code.sass import StaticReport
+from optuna.trial import Trial
+
 from tl_attention.lab.measure.bench import MOST_STACK_BYTES
 from tl_attention.lab.measure.candidate import Candidate, called
-from tl_attention.lab.measure.compilation import Compiled, Compilers, compile_candidate
-from tl_attention.lab.model.machine import load
-from tl_attention.lab.model.prediction import predict
-from tl_attention.lab.search.proposals import UNPRUNED, Proposal, Proposals
+from tl_attention.lab.measure.compilation import Compiled, Compilers
+from tl_attention.lab.search.broods import Bred, Brood, bred
+from tl_attention.lab.search.proposals import REFUSED, Proposals
 from tl_attention.lab.search.study import Result, Study, trial_name
-from tl_attention.lab.search.timers import CandidateFailed, Incumbent, Timer
+from tl_attention.lab.search.timers import CandidateFailed, Incumbent, Raced, Timer
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.program.planned import Planned
 
-# Compilations that wait for a process, beside those in one: a race takes less time than they do.
+# Broods that wait for a process, beside one in each: a race takes less time than breeding.
 WAITING = 2
-# Cores for what proposes, and for what launches kernels and must not be late.
+# Cores for what launches kernels and must not be late, and for what tells the study.
 FREE_CORES = 2
-POLL_S = 0.2
-# A candidate that is predicted to take so much longer than the incumbent does not race, but one of ten does.
-PREDICTED_SLOWER = 1.25
+POLL_S = 0.05
 # How the error of such a kernel begins.
 SERIALISED = "ptxas serialised the products"
 
 
-def compile_and_predict(candidate: Candidate) -> Compiled:
-    """Compiles a candidate into the store, and returns the outcome with the model's time, where there is one."""
-    compiled = compile_candidate(candidate)
-    if compiled.report is None:
-        return compiled
-    try:
-        return replace(compiled, predicted_ms=predict(candidate, load()).ms)
-    except InputError:
-        return compiled
+class _Race(NamedTuple):
+    """A _Race is of a candidate whose trial has begun, on the GPU."""
+
+    trial: Trial
+    candidate: Candidate
+    bred: Bred
+    raced: Future[Raced]
 
 
 class Search:
@@ -54,11 +50,9 @@ class Search:
         shape: AttentionShape,
         timer: Timer,
         proposals: Proposals,
-        rng: random.Random,
-        compile: Callable[[Candidate], Compiled] = compile_and_predict,
+        breed: Callable[[Brood], Compiled] = bred,
     ) -> None:
-        self._study, self._timer, self._proposals, self._rng, self._compile = study, timer, proposals, rng, compile
-        self._running: dict[str, Proposal] = {}
+        self._study, self._timer, self._proposals, self._breed = study, timer, proposals, breed
         self._seen = {result.machine_code for result in study.results}
         self.incumbent = next((Incumbent(kernel_of(study, shape, best), best) for best in study.timed[:1]), None)
         self._elapsed_s: float = study.noted("seconds", 0.0)
@@ -66,72 +60,82 @@ class Search:
     def run(self, seconds: float, told: Callable[[float], object]) -> None:
         """Goes on for so many seconds, or until the space is exhausted, and tells every moment how many have passed.
 
-        CallFailed is raised where the machine fails. What is compiling at the end is begun again by the next search.
+        CallFailed is raised where the machine fails. What a person queued or the sampler proposed, and what is not told
+        at the end, is begun again by the next search.
         """
         begun, before = time.monotonic(), self._elapsed_s
-        with Compilers(self._compile, processes=max(1, (os.cpu_count() or 1) - FREE_CORES)) as compilers:
-            if self.incumbent:
-                compilers.submit(self.incumbent.candidate)
+        processes = max(1, (os.cpu_count() or 1) - FREE_CORES)
+        # A race has a thread of its own: it does not wait while the sampler thinks.
+        with Compilers[Brood](self._breed, processes=processes) as breeders, ThreadPoolExecutor(1) as gpu:
+            ready, race = deque[tuple[Brood, Bred]](), None
             while (passed := time.monotonic() - begun) < seconds:
                 self._elapsed_s = before + passed
-                if not compilers.waiting:
-                    if self._proposals.is_done:
-                        break
+                while breeders.waiting < breeders.processes + WAITING and not self._proposals.is_done:
+                    breeders.submit(self._proposals.next())
+                if not breeders.waiting:
                     time.sleep(POLL_S)
-                while compilers.waiting < WAITING * compilers.processes and (proposal := self._proposals.take()):
-                    candidate = replace(proposal.candidate, name=trial_name(proposal.trial.number))
-                    self._running[candidate.name] = proposal
-                    compilers.submit(candidate)
-                for candidate, compiled in compilers.take(POLL_S):
-                    if candidate.name in self._running and time.monotonic() - begun < seconds:
-                        self._end(self._running.pop(candidate.name), candidate, compiled)
-                        proposals = self._proposals
-                        counts = {"judged": dict(proposals.judged), "refused": dict(proposals.refused)}
-                        self._study.note(seconds=self._elapsed_s, **counts)
+                for brood, one in breeders.take(POLL_S):
+                    # A process that hangs or dies gives what compilers give.
+                    ready.append((brood, one if isinstance(one, Bred) else Bred(**vars(one))))
+                if race and race.raced.done():
+                    self._end(race)
+                    race = None
+                while ready and not race:
+                    race = self._begun(*ready.popleft(), gpu)
                 told(passed)
+                if self._proposals.is_done and not (breeders.waiting or ready or race):
+                    break
 
-    def _end(self, proposal: Proposal, candidate: Candidate, compiled: Compiled) -> None:
-        """Tells the study what became of a proposal."""
-        found: dict[str, Any] = {"at": self._elapsed_s, "predicted_ms": compiled.predicted_ms}
-        if compiled.report is None:
-            what = SERIALISED if compiled.error.startswith(SERIALISED) else f"{compiled.status} when compiled"
-            found |= {"failed": True, "reason": f"{what}: {compiled.error}"}
+    def _begun(self, brood: Brood, one: Bred, gpu: ThreadPoolExecutor) -> _Race | None:
+        """Begins the race of what was bred, or tells the study why it does not race."""
+        is_new = self._proposals.take(brood, one)
+        self._study.note(seconds=self._elapsed_s, judged=self._proposals.judged, refused=self._proposals.refused)
+        if not is_new:
+            return None
+        trial = self._proposals.trials.pop(brood.name, None) or self._study.add(one.point or {}, brood.source)
+        if one.candidate is None and one.status == "refused":
+            self._tell(trial, one, failed=True, reason=f"{REFUSED}{one.error}")
+        elif one.candidate is None or one.report is None:
+            what = SERIALISED if one.error.startswith(SERIALISED) else f"{one.status} when compiled"
+            self._tell(trial, one, failed=True, reason=f"{what}: {one.error}")
+        elif reason := self._left_out(one):
+            self._tell(trial, one, reason=reason)
         else:
-            fields = compiled.row_fields
-            found |= {name: fields[name] for name in ("fingerprint", "registers", "stack_bytes", "machine_code")}
-            if reason := self._left_out(compiled.report, compiled.predicted_ms):
-                found["reason"] = reason
-            else:
-                found |= self._timed(candidate, compiled)
-            self._seen.add(compiled.report.machine_code)
-        result = self._study.tell(proposal.trial, **found)
-        if result.verdict in ("first", "faster"):
-            self.incumbent = Incumbent(candidate, result)
+            candidate = replace(one.candidate, name=trial_name(trial.number))
+            return _Race(trial, candidate, one, gpu.submit(self._timer, candidate, one, self.incumbent))
+        return None
 
-    def _timed(self, candidate: Candidate, compiled: Compiled) -> dict[str, Any]:
-        """Returns the fields of a Result that a race fills."""
+    def _end(self, race: _Race) -> None:
+        """Tells the study what became of a race."""
         try:
-            raced = self._timer(candidate, compiled, self.incumbent)
+            raced = race.raced.result()
         except CandidateFailed as failed:
-            return {"failed": True, "reason": str(failed)}
-        found = {**raced._asdict(), "value": 0.0}
+            self._tell(race.trial, race.bred, failed=True, reason=str(failed))
+            return
+        found: dict[str, Any] = {**raced._asdict(), "value": 0.0}
         if self.incumbent:
             median = statistics.median(raced.ratios)
             # What was not seen to be faster is not better, whatever its median says.
             found["value"] = self.incumbent.result.value + (median if raced.verdict == "faster" else min(median, 0.0))
             found["against"] = self.incumbent.result.number
-        return found
+        result = self._tell(race.trial, race.bred, **found)
+        if result.verdict in ("first", "faster"):
+            self.incumbent = Incumbent(race.candidate, result)
 
-    def _left_out(self, report: StaticReport, predicted_ms: float | None) -> str:
+    def _tell(self, trial: Trial, one: Bred, **found: Any) -> Result:
+        known = {"at": self._elapsed_s, "guessed_ms": one.guessed_ms, "predicted_ms": one.predicted_ms}
+        if one.report:
+            fields = one.row_fields
+            known |= {name: fields[name] for name in ("fingerprint", "registers", "stack_bytes", "machine_code")}
+            self._seen.add(one.report.machine_code)
+        return self._study.tell(trial, **known | found)
+
+    def _left_out(self, one: Bred) -> str:
         """Returns why what was compiled does not race, "" where it does."""
-        if report.stack_bytes > MOST_STACK_BYTES:
+        assert one.report
+        if one.report.stack_bytes > MOST_STACK_BYTES:
             return "spills"
-        if report.machine_code in self._seen:
-            return "machine code already seen"
-        best = self.incumbent.result.predicted_ms if self.incumbent and self._proposals.models else None
-        if predicted_ms and best and predicted_ms > PREDICTED_SLOWER * best and self._rng.random() >= UNPRUNED:
-            return "predicted to be slower"
-        return ""
+        return "machine code already seen" if one.report.machine_code in self._seen else ""
 
 
 def kernel_of(study: Study, shape: AttentionShape, result: Result) -> Candidate:

@@ -43,6 +43,7 @@ class Result:
     machine_code: str | None = None  # a name, which equal machine code shares
     registers: int | None = None
     stack_bytes: int | None = None
+    guessed_ms: float | None = None  # before anything was compiled
     predicted_ms: float | None = None
     ms: float = 0.0
     ratios: tuple[float, ...] = ()  # log(time of the incumbent / its time) of each round
@@ -141,7 +142,6 @@ class Study:
         """Ends a trial with its Result, of which the fields behind `point` are given."""
         trial.set_user_attr("result", result)
         told = self._result(self._end(trial.number, result))
-        # The thread of the proposals tells too.
         self.results.append(told)
         return told
 
