@@ -44,7 +44,14 @@ def study(tmp_path_factory) -> Study:
     for reason in ("refused: the order has a circle", "compile_error when compiled: nvcc said no", "wrong: NaN"):
         told(study, others[1], SAMPLED, reason=reason, failed=True)
     for number, point in zip(range(FIRST_MODELLED), 2 * others):
-        told(study, point, value=-0.1 - number / 100, predicted_ms=2 + number / 10, fingerprint=f"{number}")
+        told(
+            study,
+            point,
+            value=-0.1 - number / 100,
+            predicted_ms=2 + number / 10,
+            guessed_ms=9 - number / 10,
+            fingerprint=f"{number}",
+        )
     study.note(seconds=99.5, judged={DRAWN: 1000, CHANGED: 200}, refused={"split.row_sum": 900, "wait_before.mman": 7})
     return study
 
@@ -118,6 +125,7 @@ def test_a_page_is_told_what_became_of_each(study) -> None:
     assert found["best"] == [[0.0, 1.0, 0], [1.0, math.exp(0.2), 1]]
     assert len(found["raced"]) == raced and found["raced"][2] == [2.0, math.exp(0.2), SAMPLED, 2]
     assert found["prediction"] == {"n": FIRST_MODELLED, "rank": pytest.approx(1.0)}
+    assert found["sketch"] == {"n": FIRST_MODELLED, "rank": pytest.approx(-1.0)}
     assert found["winner"]["name"] == "trial 1" and found["final"][2]["speed"] == pytest.approx(1.25)
     assert len(found["mattered"]) == 15 and {name for name, _ in found["mattered"]} <= {*study.parameters.values}
 
@@ -134,7 +142,7 @@ def test_where_all_are_equal_nothing_is_said_of_predictions(tmp_path) -> None:
     for point in points()[:30]:
         told(study, point, predicted_ms=1.0)
     found = Outcome(study, SHAPE, "NVIDIA H200", []).told(True, FILES)
-    assert found["prediction"] is None and json.dumps(found, allow_nan=False)
+    assert found["prediction"] is found["sketch"] is None and json.dumps(found, allow_nan=False)
 
 
 def test_a_finalist_that_is_wrong_does_not_win(study) -> None:

@@ -107,7 +107,9 @@ def test_after_the_first_draws_the_best_are_changed_and_the_sampler_is_asked(stu
     made = [found.next() for _ in range(len(TURNS))]
     assert tuple(one.source for one in made) == TURNS
     assert made[0].parents[0] == study.timed[0].point and made[0].residuals and not made[-1].parents
-    assert made[0].seen == {number_of(parameters().schedule(point)) for point in (result.point for result in study.results)}
+    assert made[0].seen == {
+        number_of(parameters().schedule(point)) for point in (result.point for result in study.results)
+    }
     assert len({one.seed for one in made}) == len(made)
 
 

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 STORAGE = f"sqlite:///{RUNS}/search.db"
 # What a search writes in runs/, behind its name.
 ENDINGS = {"page": ".html", "file": ".yaml", "timelines": ".timelines.html", "rows": ".jsonl"}
-# The most that a final takes of the time, of which it has a quarter.
-MOST_FINAL_S = 90.0
+# The most that a final takes of the time, of which it has a part.
+MOST_FINAL_S, FINAL = 150.0, 0.28
 NO_GPU = "no GPU"
 
 
@@ -157,7 +157,7 @@ def _search(
     # A search that goes on does not draw again what was drawn.
     rng = random.Random(f"{session.seed} {len(study.results)}")
     timer = OnGpu(session.worker, session.seed) if session.device else ByPrediction()
-    seconds -= min(MOST_FINAL_S, seconds / 4) if session.device else 0
+    seconds -= min(MOST_FINAL_S, FINAL * seconds) if session.device else 0
     proposals = Proposals(study, problem, queued, rng)
     found = Search(study, problem, timer, proposals)
 

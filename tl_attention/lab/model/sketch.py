@@ -23,13 +23,16 @@ K_OF_PRODUCT = 16
 ROWS_OF_LANE = 2
 POLYNOMIAL = 8  # instructions of an exponential without the MUFU
 
+# Cycles until the warp's next instruction, in the mean over loops of kernels that ship and that a search has found.
+STALLS = {"MUFU": 4, "FMNMX": 3, "F2FP": 4, "FADD": 2, "UMOV": 4, "HGMMA": 4}
+
 Code = list[ScheduledInstruction]
 
 
 def _one(
     opcode: str, operands: str = "", write: int | None = None, waits: tuple[int, ...] = ()
 ) -> ScheduledInstruction:
-    return ScheduledInstruction(0, "", opcode, operands, 1, write, None, waits)
+    return ScheduledInstruction(0, "", opcode, operands, STALLS.get(opcode.split(".")[0], 1), write, None, waits)
 
 
 WAITED = [_one("SYNCS.PHASECHK.TRANS64.TRYWAIT", write=5), _one("BRA", waits=(5,))]
@@ -126,7 +129,7 @@ class Sketch:
         depth, columns = (self._head_dim, block_N) if is_first else (block_N, self._head_dim_v)
         count = depth // K_OF_PRODUCT
         one = f"HGMMA.64x{columns}x{K_OF_PRODUCT}.F32"
-        each = [[_one("R2UR")] * 2 + [_one(one, "gsb0" * (n == count - 1))] for n in range(count)]
+        each = [[_one("UMOV"), _one("UIADD3"), _one(one, "gsb0" * (n == count - 1))] for n in range(count)]
         return [_one("WARPGROUP.ARRIVE"), *(instruction for code in each for instruction in code)]
 
     def _before_loop(self) -> Code:
@@ -165,18 +168,27 @@ class Sketch:
         exponent = [_one("FFMA")] if softmax.fused_scale else [_one("FADD"), _one("FMUL")]
         every = softmax.exp2_polynomial.every if softmax.exp2_polynomial else count + 1
         power = [[_one("MUFU")] if (n + 1) % every else [_one("FFMA")] * POLYNOMIAL for n in range(count)]
-        return [instruction for one in power for instruction in (*exponent, *one)]
+        code = [instruction for one in power for instruction in (*exponent, *one)]
+        return [*code[:-1], _one("MUFU", write=3)]
 
     def _row_sum(self, count: int) -> Code:
-        return [*[_one("FADD")] * count, *_over_row("FADD") * (self._schedule.softmax.row_sum == "row")]
+        return [
+            _one("FADD", waits=(2, 3)),
+            *[_one("FADD")] * (count - 1),
+            *_over_row("FADD") * (self._schedule.softmax.row_sum == "row"),
+        ]
 
     def _cast(self, count: int) -> Code:
         stored = [_one("STS"), _one("IADD3")] * (count // 8)
-        return [*[_one("F2FP")] * (count // 2), *stored * (self._schedule.kernel.p_operand == "shared")]
+        return [
+            _one("F2FP", waits=(3,)),
+            *[_one("F2FP")] * (count // 2 - 1),
+            *stored * (self._schedule.kernel.p_operand == "shared"),
+        ]
 
     def _rescale(self, count: int) -> Code:
         if self._schedule.softmax.rescale_threshold == 0:
-            return [_one("FMUL")] * count
+            return [_one("FMUL", waits=(2,)), *[_one("FMUL")] * (count - 1)]
         # Every other block, say, has a row whose maximum grows so much.
         return [*[_one("FSETP")] * ROWS_OF_LANE, _one("BRA"), *[_one("FMUL")] * (count // 2)]
 

@@ -40,8 +40,9 @@ UNPRUNED = 0.1
 LIKELY_SERIAL, ANOTHER = 0.02, 0.1
 # After so many refused draws the space is taken to be exhausted.
 MOST_REFUSED = 10_000
-# How often a changed point has values of a second parent, and how often it changes the best of its brood again.
-CROSSED, AGAIN = 0.25, 0.5
+# How often a changed point has values of a second parent, how often it changes the best of its brood again, and how
+# often a brood begins at a draw.
+CROSSED, AGAIN, FRESH = 0.25, 0.5, 0.15
 
 
 class Brood(NamedTuple):
@@ -139,6 +140,8 @@ class Judge:
         """Returns legal changes of the best."""
         most, until = 1 if self._rng.random() < UNPRUNED else CHANGES, time.monotonic() + MOST_S
         found: list[_Legal] = []
+        if self._rng.random() < FRESH and (legal := self._drawn()):
+            found.append(legal)
         while len(found) < most and self.judged < MOST_REFUSED and (time.monotonic() < until or not found):
             again = found and self._rng.random() < AGAIN
             point = min(found, key=lambda one: one.looks).point if again else self._parent()

@@ -101,6 +101,7 @@ class Outcome:
             "best": [[*raced[result.number], result.number] for result in faster],
             "mattered": [*map(list, [*study.mattered().items()][:MOST_MATTERED])],
             "prediction": _ranked([(result.predicted_ms, -result.value) for result in drawn]) if measured else None,
+            "sketch": _ranked([(result.guessed_ms, -result.value) for result in drawn]) if measured else None,
             "final": [
                 {"name": row.name, "ms": row.median_ms, "status": row.status}
                 | dict(zip(("speed", "low", "high"), _speeds(row)))

@@ -18,8 +18,10 @@ from tl_attention.schedule.schedule import Schedule
 
 # So many schedules are timed before the best of them are changed, where a person has queued some and where not, how
 # many of the best are changed, and which kinds of brood come in turn then.
-FIRST_BESIDE_QUEUED, FIRST_DRAWN, PARENTS = 4, 24, 8
+FIRST_BESIDE_QUEUED, FIRST_DRAWN, PARENTS = 4, 24, 12
 TURNS = (CHANGED,) * 6 + (SAMPLED, DRAWN)
+# Of schedules that share these one is changed, the best: the best of all are soon alike.
+APART = ("block_M", "block_N", "kernel.ping_pong")
 # How the reason of a trial begins that was refused; many such trials have no schedule.
 REFUSED = "refused: "
 
@@ -49,7 +51,7 @@ class Proposals:
         if self._queued:
             point = self._study.parameters.point(self._queued.pop(0))
             return self._given(self._study.add(point, QUEUED), point)
-        parents = [] if len(self._study.timed) < self._first else self._study.timed[:PARENTS]
+        parents = [] if len(self._study.timed) < self._first else self._parents()
         source = DRAWN
         if parents:
             source, self._turn = TURNS[self._turn % len(TURNS)], self._turn + 1
@@ -58,7 +60,7 @@ class Proposals:
         brood = self._brood(source)
         if source == DRAWN:
             return brood
-        return brood._replace(parents=tuple(result.point for result in parents), residuals=self._residuals())
+        return brood._replace(parents=tuple(parents), residuals=self._residuals())
 
     def take(self, brood: Brood, bred: Bred) -> bool:
         """Counts what a brood has judged, and says whether it has something new to tell the study."""
@@ -72,6 +74,13 @@ class Proposals:
         is_new = number not in self._seen
         self._seen.add(number)
         return is_new or brood.name in self.trials
+
+    def _parents(self) -> list[Point]:
+        """Returns points that were timed, the best of each kind, best first."""
+        best: dict[tuple[object, ...], Point] = {}
+        for result in self._study.timed:
+            best.setdefault(tuple(result.point.get(name) for name in APART), result.point)
+        return [*best.values()][:PARENTS]
 
     @property
     def _first(self) -> int:

@@ -17,8 +17,10 @@ from tl_attention.lab.search.study import Result
 
 # What a sample takes at least on the GPU, with LEAST_CALLS calls at least.
 SAMPLE_MS, LEAST_CALLS = 20.0, 3
-# A candidate whose first round is behind by more than this, as a logarithm, has lost.
-HOPELESS = 0.05
+# A candidate whose median is behind by more than this, as a logarithm, after so many rounds has lost.
+HOPELESS = {1: 0.05, 3: 0.02}
+# One that is not ahead by so much after so many rounds is level: no final could tell it from the incumbent.
+LEVEL_AFTER, LEVEL = 10, 0.003
 # A candidate that hangs costs so long.
 TIMEOUT_S = 20.0
 # So many candidates that fail after each other, where none ran, are the machine's failure.
@@ -100,9 +102,11 @@ class OnGpu:
             found = {one: self._sample(one, calls) for one in both}
             ms.append(found[candidate])
             ratios.append(math.log(found[incumbent.candidate] / found[candidate]))
-            if ratios[0] < -HOPELESS:
-                return Raced(ratios, "slower", ms[-1])
-            if (decided := verdict(ratios)) != "undecided":
+            ahead = statistics.median(ratios)
+            decided = "slower" if ahead < -HOPELESS.get(len(ratios), math.inf) else verdict(ratios)
+            if decided == "undecided" and len(ratios) >= LEVEL_AFTER and ahead < LEVEL:
+                decided = "level"
+            if decided != "undecided":
                 break
         return Raced(ratios, decided, statistics.median(ms))
 
