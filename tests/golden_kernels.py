@@ -100,7 +100,7 @@ PLAIN: dict[str, GoldenKernel] = {
     "mma_sync_rows_x2": GoldenKernel("mma_sync/eager", CAUSAL, options=ROWS_X2),
     "one_tile_causal": GoldenKernel("experiments/one_tile", CAUSAL),
     "output_direct": GoldenKernel("experiments/output_direct", CAUSAL),
-    "output_tma_causal": GoldenKernel("experiments/causal/output_tma", CAUSAL),
+    "output_tma_causal": GoldenKernel("experiments/output_tma", CAUSAL),
     "p_shared_causal": GoldenKernel("experiments/p_shared/block_N_176", CAUSAL, size=64),
     "prefetch_late": GoldenKernel("prefetch_late"),
     "q_registers_causal": GoldenKernel("experiments/q_registers", CAUSAL),

@@ -28,7 +28,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "ping-pong, P in shared memory": {**ALONE, "ping_pong": True, "p_operand": "shared"},
     "output through Q": {**ALONE, "output": "tma"},
     "cluster both": {"q_operand": "registers", "output": "tma"},
-    "both": {**DYNAMIC, "q_operand": "registers", "output": "tma"},
+    "both": {**ALONE, "q_operand": "registers", "output": "tma"},
 }
 # Blocks beyond the fewest that a tile has, tile by tile.
 TILES = ((0,), (1,), (0, 0), (1, 0), (0, 1, 0))

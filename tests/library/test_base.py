@@ -40,13 +40,13 @@ def test_an_experiment_is_what_was_recorded_and_says_what_it_changes(folder, pat
 
 def test_mappings_merge_key_by_key_lists_replace_and_null_is_the_default(mine) -> None:
     path = mine(
-        "base: best_causal\nsplit: {row_sum: null, exp: [64, 64]}\nkernel: {v_stages: null, output: tma}\n"
+        "base: best_causal\nsplit: {row_sum: null, exp: [64, 64]}\nkernel: {v_stages: null, output: direct}\n"
         "wait_before: null\nsoftmax: {exp2_polynomial: {every: 4}}\n"
         "group: [[load_k], [mask, mma0], [3, 4, 5, 6, 7, exp.0, exp.1, row_sum, 10], [11], [12], [13], [14]]\n"
     )
     found = load(path)
     assert (found.split.exp, found.split.row_sum, found.kernel.v_stages) == ((64, 64), None, None)
-    assert found.kernel == CAUSAL.kernel.model_copy(update={"v_stages": None, "output": "tma"})
+    assert found.kernel == CAUSAL.kernel.model_copy(update={"v_stages": None, "output": "direct"})
     assert found.softmax.row_max == "thread" and found.softmax.exp2_polynomial.every == 4
     assert found.wait_before.mma1 is None and (found.order, found.block_N) == (CAUSAL.order, CAUSAL.block_N)
 

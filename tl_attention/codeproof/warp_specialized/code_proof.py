@@ -124,7 +124,7 @@ class RolesProof(Proof):
         counter = {"TileCounter": (0, 0)}
         run = Run(self.kernel, threads, known.names, TILES, cluster, counter, whole=False, entries=entries)
         run.go()
-        reading, users, streams = self.reading(known.tensors), dict[tuple[int, int], Process](), list[list[Any]]()
+        reading, users, streams = self.reading(known.tensors), self._users(), list[list[Any]]()
         for process in self.roles.processes:
             stream: Any = Stream(run, self._threads(run, process), str(process), reading)
             events: list[Any] = self._started([*stream.events()], process)
@@ -135,6 +135,17 @@ class RolesProof(Proof):
             Comparison(known.facts, str(process), alone).compare(without_heads(events), expected)
             streams.append(events)
         self.note(run, *streams)
+
+    def _users(self) -> dict[tuple[int, int], Process]:
+        """Returns a process for each (block, named barrier) that the events of a process are expected to use."""
+        tiles = tile_lists(self.program)[-1]
+        named = {
+            (process.block, event.index): process
+            for process in self.roles.processes
+            for event in self.roles.events(process, tiles)
+            if event.name == NAMED
+        }
+        return named
 
     def _check_heads(self, found: UnknownTiles, process: Process, events: list[Any], tiles: Sequence[RowTile]) -> None:
         """Raises Unsafe unless a warpgroup reads the numbers of its tiles' heads, tile by tile."""

@@ -105,11 +105,16 @@ def _two_take_turns(s: Keys) -> None:
         raise RuleBroken(message, "kernel", "ping_pong", others=(("block_M",),))
 
 
-def _two_store_by_tma(s: Keys) -> None:
+def _at_most_two_store_by_tma(s: Keys) -> None:
     # TileLang 0.1.15 computes the address of a third warpgroup's rows wrongly.
     if s.kernel.output == "tma" and s.block_M > 128:
         message = f"tma, found block_M {s.block_M}: expected at most 128, or write `kernel: {{output: vector}}`"
         raise RuleBroken(message, "kernel", "output", others=(("block_M",),))
+    # It gives the barrier at which warpgroups meet before such a store the number of one of the producer's, at which a
+    # warp waits for the next tile's number: an H200 ends such a kernel with an illegal instruction now and then.
+    if s.kernel.output == "tma" and s.kernel.tile_scheduler == "dynamic":
+        message = "tma, found tile_scheduler dynamic: expected one_tile or static, or write `kernel: {output: vector}`"
+        raise RuleBroken(message, "kernel", "output", others=(("kernel", "tile_scheduler"),))
 
 
 def _registers_fit_the_block(s: Keys) -> None:
@@ -155,7 +160,7 @@ RULES: tuple[Check, ...] = (
     _one_block_computes_a_part,
     _rows_of_heads_lie_box_by_box,
     _two_take_turns,
-    _two_store_by_tma,
+    _at_most_two_store_by_tma,
     _registers_fit_the_block,
 )
 
