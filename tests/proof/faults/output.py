@@ -33,7 +33,7 @@ ROWS = [
         (r"elements \[\(0, 0\)\] of Q, expected \[\(0, 0\), \(64, 8192\)\]", "for i.bound around tma_store -> i < 1"),
         NO_TMA_OUTPUT),
     *rows("output_tma", (TMA_OUTPUT, NO_TMA_OUTPUT),
-        # TileLang 0.1.15 generates this where a warp of the producer reads what it has written (tile_scheduler: dynamic).
+        # TileLang 0.1.15 generates this where the producer reads what it has written (tile_scheduler: dynamic).
         ("a barrier of the producer with the number of another's",
             "warpgroup 1 of block 0 and the producer of block 0 both use named barrier 3",
             "producer K_empty wait -> $\ntl::__sync_thread_partial(3, 32);"),
