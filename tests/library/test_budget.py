@@ -15,7 +15,7 @@ BUDGET = {
     "problem": 850,
     "schedule": 1860,
     "program": 1160,
-    "kernels": 3740,
+    "kernels": 3745,
     "launch": 800,
     "codeproof": 5250,
     "compiler": 480,
@@ -26,7 +26,7 @@ BUDGET = {
     "tests/library": 13840,
     "tests/proof": 4115,
     "tests/lab": 7720,
-    "library": 16180,
+    "library": 16190,
     "path": 8480,
 }
 

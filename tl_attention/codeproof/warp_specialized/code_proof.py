@@ -139,12 +139,8 @@ class RolesProof(Proof):
     def _users(self) -> dict[tuple[int, int], Process]:
         """Returns a process for each (block, named barrier) that the events of a process are expected to use."""
         tiles = tile_lists(self.program)[-1]
-        return {
-            (process.block, event.index): process
-            for process in self.roles.processes
-            for event in self.roles.events(process, tiles)
-            if event.name == NAMED
-        }
+        events = ((process, event) for process in self.roles.processes for event in self.roles.events(process, tiles))
+        return {(process.block, event.index): process for process, event in events if event.name == NAMED}
 
     def _check_heads(self, found: UnknownTiles, process: Process, events: list[Any], tiles: Sequence[RowTile]) -> None:
         """Raises Unsafe unless a warpgroup reads the numbers of its tiles' heads, tile by tile."""

@@ -106,14 +106,15 @@ def _two_take_turns(s: Keys) -> None:
 
 
 def _at_most_two_store_by_tma(s: Keys) -> None:
+    otherwise = "or write `kernel: {output: vector}`"
     # TileLang 0.1.15 computes the address of a third warpgroup's rows wrongly.
     if s.kernel.output == "tma" and s.block_M > 128:
-        message = f"tma, found block_M {s.block_M}: expected at most 128, or write `kernel: {{output: vector}}`"
+        message = f"tma, found block_M {s.block_M}: expected at most 128, {otherwise}"
         raise RuleBroken(message, "kernel", "output", others=(("block_M",),))
     # It gives the barrier at which warpgroups meet before such a store the number of one of the producer's, at which a
     # warp waits for the next tile's number: an H200 ends such a kernel with an illegal instruction now and then.
     if s.kernel.output == "tma" and s.kernel.tile_scheduler == "dynamic":
-        message = "tma, found tile_scheduler dynamic: expected one_tile or static, or write `kernel: {output: vector}`"
+        message = f"tma, found tile_scheduler dynamic: expected one_tile or static, {otherwise}"
         raise RuleBroken(message, "kernel", "output", others=(("kernel", "tile_scheduler"),))
 
 
