@@ -1,12 +1,12 @@
 # `make run`: the main job. `make test`: format, lint, types and the tests, `make test-all` with those that take long.
 # `make golden`: the generated code that tests read. `make site`: docs/ as pages in build/site.
-# Each makes .venv first.
+# `make wheel`: a wheel in dist/ with compiled kernels. Each makes .venv first.
 PYTHON ?= python3
 VENV := .venv
 READY := $(VENV)/ready
 OLDEST := $(VENV)/oldest
 
-.PHONY: run test test-all golden site clean
+.PHONY: run test test-all golden wheel site clean
 
 # With a Hopper GPU: compile, verify and time every schedule, ranked. Without: compile four, verify them on the CPU.
 run: $(READY)
@@ -27,6 +27,9 @@ test-all: test $(OLDEST)/ready
 # Lower again what the tests read of TileLang and is stale, and say what changed.
 golden: $(READY)
 	$(VENV)/bin/python tests/golden.py $(ARGS)
+
+wheel: $(READY)
+	$(VENV)/bin/python tools/wheel.py $(ARGS)
 
 # A warning is an error: links that lead nowhere too. tests/lab/test_site.py builds it by the same command.
 site: $(READY)

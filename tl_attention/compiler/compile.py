@@ -14,8 +14,16 @@ from typing import TYPE_CHECKING, Any
 
 from tl_attention.codeproof.verdict import GeneratedCode, Verdict
 from tl_attention.compiler import store
-from tl_attention.compiler.store import kernel_key
-from tl_attention.compiler.toolchain import NoCompiler, cache_enabled, cache_folder, chosen_nvcc
+from tl_attention.compiler.archive import shipped
+from tl_attention.compiler.store import Finished, kernel_key
+from tl_attention.compiler.toolchain import (
+    SEE_DOCTOR,
+    NoCompiler,
+    cache_enabled,
+    cache_folder,
+    chosen_nvcc,
+    tilelang_folder,
+)
 from tl_attention.errors import InputError
 from tl_attention.kernels.registry import parameters_of
 from tl_attention.launch.launcher import function_of
@@ -84,7 +92,7 @@ class CompiledKernel:
 
 
 def compile_kernel(schedule: Schedule, variant: Variant, planned: Planned | None = None) -> CompiledKernel:
-    """Returns the schedule's kernel, from the store, or else compiled, proved and kept in the store.
+    """Returns the schedule's kernel, one that ships or from the store, or else compiled, proved and kept in the store.
 
     `planned` is the same schedule with its Program, from a caller that needs the Program as well.
 
@@ -93,21 +101,35 @@ def compile_kernel(schedule: Schedule, variant: Variant, planned: Planned | None
     """
     _check_supported(variant)
     parameters = parameters_of(schedule, variant)
-    file = store_file(schedule, variant) if cache_enabled() else None
-    kernel = store.read(file) if file else None
+    kernel = _kept(schedule, variant)
     # A schedule without a Program has no proof.
     if kernel is None or (kernel.verdict is None) is schedule.has_program:
+        if tilelang_folder() is None:
+            of = f"head_dim {variant.head_size}, {variant.dtype}"
+            raise InputError(
+                f"no kernel ships for this call ({of}), and TileLang, which makes others, is not installed{SEE_DOCTOR}"
+            )
         from tl_attention.compiler.generation import generate
 
         kernel = generate(schedule, variant, parameters, planned)
-        if file:
-            store.keep(file, kernel)
+        if cache_enabled():
+            store.keep(store_file(schedule, variant), kernel)
     return CompiledKernel(kernel.source, kernel.host_plan, variant, parameters, kernel.verdict, kernel.cubin)
 
 
 def is_finished(schedule: Schedule, variant: Variant) -> bool:
-    """Says whether the store on disk has the schedule's kernel for a variant, as it would be made here."""
-    return cache_enabled() and store.read(store_file(schedule, variant)) is not None
+    """Says whether the schedule's kernel for a variant ships, or is in the store as it would be made here."""
+    return _kept(schedule, variant) is not None
+
+
+def _kept(schedule: Schedule, variant: Variant) -> Finished | None:
+    """Returns the kernel that ships or that the store has; None where there is none, or the cache is off."""
+    if not cache_enabled():
+        return None
+    archive = None if store.environment() else shipped()
+    if archive and (body := archive.kernel(kernel_key(schedule, variant))):
+        return store.unpacked(body)
+    return store.read(store_file(schedule, variant))
 
 
 def store_file(schedule: Schedule, variant: Variant) -> Path:

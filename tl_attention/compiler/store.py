@@ -77,11 +77,7 @@ def read(file: Path) -> Finished | None:
     except OSError:
         return None
     body, seal = data[:-SEAL], data[-SEAL:]
-    if seal != _seal(file, body):
-        return None
-    texts = len(body) - LENGTH - int(body[-LENGTH:], 16)
-    source, host_plan, verdict = json.loads(body[texts:-LENGTH])
-    return Finished(body[:texts], source, host_plan, _verdict(verdict))
+    return unpacked(body) if seal == _seal(file, body) else None
 
 
 def keep(file: Path, kernel: Finished) -> None:
@@ -89,10 +85,22 @@ def keep(file: Path, kernel: Finished) -> None:
 
     Raises InputError where others may write to its folders.
     """
+    body = packed(kernel)
+    write(file, body + _seal(file, body))
+
+
+def packed(kernel: Finished) -> bytes:
+    """Returns a kernel as a file of the store has it before the seal, and an archive in its blocks."""
     verdict = kernel.verdict and asdict(kernel.verdict)
     texts = json.dumps([kernel.source, kernel.host_plan, verdict]).encode()
-    body = kernel.cubin + texts + f"{len(texts):0{LENGTH}x}".encode()
-    write(file, body + _seal(file, body))
+    return kernel.cubin + texts + f"{len(texts):0{LENGTH}x}".encode()
+
+
+def unpacked(body: bytes) -> Finished:
+    """Returns the kernel that was packed so."""
+    texts = len(body) - LENGTH - int(body[-LENGTH:], 16)
+    source, host_plan, verdict = json.loads(body[texts:-LENGTH])
+    return Finished(body[:texts], source, host_plan, _verdict(verdict))
 
 
 def write(file: Path, data: bytes) -> None:
@@ -156,9 +164,14 @@ def maker(nvcc: Nvcc) -> str:
     made_by = {
         "packages": [package_hash(name) for name in COMPILED_BY],
         "nvcc": [nvcc.cache, *(_size(nvcc.home / tool) for tool in TOOLS)],
-        "environment": [os.environ.get(OPTION), *map(_foreign, HEADERS)],
+        "environment": environment(),
     }
     return sha256(json.dumps(made_by).encode()).hexdigest()[:12]
+
+
+def environment() -> list[str]:
+    """Returns what of the environment changes what TileLang makes: nothing, unless somebody asks for it."""
+    return [found for found in (os.environ.get(OPTION), *map(_foreign, HEADERS)) if found]
 
 
 def source_hash(package: Path) -> str:
