@@ -129,11 +129,11 @@ def test_a_browser_says_what_came_of_a_search(driver, tmp_path) -> None:
         "The winner, trial 38, has 1.012x the speed of trial 0 (interval 1.008x to 1.016x).",
         "Less that, the gain is 0.90 %.",
         "10 of 40 raced schedules lie below",
-        "a rank correlation of 0.71",
+        "a rank correlation of 0.66 before they were compiled (50 schedules), and of 0.71 afterwards (50 schedules)",
         "</script><b>",
     ):
         assert words in text, words
-    assert "predict" not in text.replace("the predicted and the measured times", "")
+    assert "predict" not in text.lower().replace("the predicted and the measured times", "")
     links = driver.execute_script("return [...document.links].map(link => link.getAttribute('href'))")
     assert links == ["best%20L.yaml", "best-L.timelines.html"]
     assert driver.get_log("browser") == []
