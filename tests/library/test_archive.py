@@ -98,17 +98,20 @@ def test_a_kernel_that_ships_needs_no_compiler(tmp_path, monkeypatch, alone) -> 
 
 def test_one_that_does_not_ship_says_what_to_install(monkeypatch, alone) -> None:
     monkeypatch.setattr(compile, "shipped", lambda: None)
-    monkeypatch.setattr(compile, "_kept", lambda *of: None)
+    monkeypatch.setattr(compile, "cache_enabled", lambda: False)
     with pytest.raises(
         InputError, match=r"head_dim 128, float16\), and TileLang, which makes others, is not installed; `tl"
     ):
         compile_kernel(SCHEDULE, VARIANT)
 
 
-def test_an_environment_that_changes_kernels_takes_none_that_ships(tmp_path, monkeypatch) -> None:
-    monkeypatch.setenv(store.OPTION, "1")
+@pytest.mark.parametrize("variable", [store.OPTION, *store.HEADERS])
+def test_an_environment_that_changes_kernels_takes_none_that_ships(variable, tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv(variable, f"{tmp_path}")
     monkeypatch.setattr(compile, "shipped", lambda: pytest.fail("asked for what ships"))
-    assert not is_finished(SCHEDULE, Variant(128, "float16", sms=77)) and store.environment() == ["1"]
+    assert not is_finished(SCHEDULE, Variant(128, "float16", sms=77)) and store.environment() == {
+        variable: f"{tmp_path}"
+    }
 
 
 def test_a_checkout_has_none_and_a_package_whose_file_is_gone_says_so(tmp_path, monkeypatch) -> None:

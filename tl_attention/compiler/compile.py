@@ -101,7 +101,10 @@ def compile_kernel(schedule: Schedule, variant: Variant, planned: Planned | None
     """
     _check_supported(variant)
     parameters = parameters_of(schedule, variant)
-    kernel = _kept(schedule, variant)
+    kernel, file = _shipped(schedule, variant), None
+    if kernel is None and cache_enabled():
+        file = store_file(schedule, variant)
+        kernel = store.read(file)
     # A schedule without a Program has no proof.
     if kernel is None or (kernel.verdict is None) is schedule.has_program:
         if tilelang_folder() is None:
@@ -112,24 +115,23 @@ def compile_kernel(schedule: Schedule, variant: Variant, planned: Planned | None
         from tl_attention.compiler.generation import generate
 
         kernel = generate(schedule, variant, parameters, planned)
-        if cache_enabled():
-            store.keep(store_file(schedule, variant), kernel)
+        if file:
+            store.keep(file, kernel)
     return CompiledKernel(kernel.source, kernel.host_plan, variant, parameters, kernel.verdict, kernel.cubin)
 
 
 def is_finished(schedule: Schedule, variant: Variant) -> bool:
     """Says whether the schedule's kernel for a variant ships, or is in the store as it would be made here."""
-    return _kept(schedule, variant) is not None
+    if _shipped(schedule, variant):
+        return True
+    return cache_enabled() and store.read(store_file(schedule, variant)) is not None
 
 
-def _kept(schedule: Schedule, variant: Variant) -> Finished | None:
-    """Returns the kernel that ships or that the store has; None where there is none, or the cache is off."""
-    if not cache_enabled():
-        return None
-    archive = None if store.environment() else shipped()
-    if archive and (body := archive.kernel(kernel_key(schedule, variant))):
-        return store.unpacked(body)
-    return store.read(store_file(schedule, variant))
+def _shipped(schedule: Schedule, variant: Variant) -> Finished | None:
+    """Returns the schedule's kernel that ships; None where none does, the cache is off, or another would be made."""
+    archive = shipped() if cache_enabled() and not store.environment() else None
+    body = archive.kernel(kernel_key(schedule, variant)) if archive else None
+    return store.unpacked(body) if body else None
 
 
 def store_file(schedule: Schedule, variant: Variant) -> Path:

@@ -169,9 +169,10 @@ def maker(nvcc: Nvcc) -> str:
     return sha256(json.dumps(made_by).encode()).hexdigest()[:12]
 
 
-def environment() -> list[str]:
-    """Returns what of the environment changes what TileLang makes: nothing, unless somebody asks for it."""
-    return [found for found in (os.environ.get(OPTION), *map(_foreign, HEADERS)) if found]
+def environment() -> dict[str, str]:
+    """Returns the variables that change what TileLang makes: none, unless somebody has set them."""
+    found = {OPTION: os.environ.get(OPTION), **{variable: _foreign(variable) for variable in HEADERS}}
+    return {variable: value for variable, value in found.items() if value}
 
 
 def source_hash(package: Path) -> str:
