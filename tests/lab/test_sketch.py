@@ -24,7 +24,6 @@ from tl_attention.problem.shape import AttentionShape
 from tl_attention.program.planned import Planned
 from tl_attention.schedule.files.catalogue import names
 from tl_attention.schedule.files.named import load
-from tl_attention.schedule.schedule import Schedule
 
 H200 = load_machine("h200")
 SHAPE = AttentionShape(4, 64, 8192, 8192, 128, "bfloat16")
@@ -46,7 +45,7 @@ def test_a_sketch_has_the_instructions_of_the_machine_code(name) -> None:
     assert sum(step.stall for step in sketch.steady) == pytest.approx(sum(step.stall for step in code.steady), rel=0.25)
 
 
-def waited(schedule: Schedule, planned: Planned) -> int:
+def waited(planned: Planned) -> int:
     """Returns how many waits of a consumer nobody has ended when all roles have run two tiles of five KV blocks."""
     quarter = run(planned, Sketch(planned, 128, H200), [(5, 0)] * 2, H200, 128)
     return sum((2,) not in account.marks for account in quarter.accounts.values())
@@ -63,7 +62,7 @@ def test_the_roles_of_a_sketch_all_end(name) -> None:
     for form in forms:
         planned = Planned(schedule.model_copy(update={"kernel": form}))
         if not refusal_of(called("", SHAPE, planned)):
-            assert not waited(schedule, planned), form
+            assert not waited(planned), form
 
 
 def test_a_guess_is_near_what_was_recorded() -> None:

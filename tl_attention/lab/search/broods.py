@@ -70,17 +70,6 @@ class Bred(Compiled):
     refused: Counter[str] = field(default_factory=Counter)  # how often, by the reason without numbers
 
 
-def bred(brood: Brood, compile: Callable[[Candidate], Compiled] | None = None) -> Bred:
-    """Proposes a brood's points, judges them, and compiles one; `error` says why where none is legal."""
-    judge = Judge(brood)
-    legal = judge.chosen()
-    told: dict[str, Any] = {"judged": judge.judged, "refused": judge.refused}
-    if legal is None:
-        return Bred(status="refused", error=judge.reason if brood.given else NONE_LEGAL, **told)
-    compiled = (compile or compile_and_predict)(legal.candidate)
-    return Bred(**vars(compiled) | told | {name: getattr(legal, name) for name in ("point", "candidate", "guessed_ms")})
-
-
 def compile_and_predict(candidate: Candidate) -> Compiled:
     """Compiles a candidate into the store, and returns the outcome with the model's time, where there is one."""
     compiled = compile_candidate(candidate)
@@ -90,6 +79,17 @@ def compile_and_predict(candidate: Candidate) -> Compiled:
         return replace(compiled, predicted_ms=predict(candidate, load()).ms)
     except InputError:
         return compiled
+
+
+def bred(brood: Brood, compile: Callable[[Candidate], Compiled] = compile_and_predict) -> Bred:
+    """Proposes a brood's points, judges them, and compiles one; `error` says why where none is legal."""
+    judge = Judge(brood)
+    legal = judge.chosen()
+    told: dict[str, Any] = {"judged": judge.judged, "refused": judge.refused}
+    if legal is None:
+        return Bred(status="refused", error=judge.reason if brood.given else NONE_LEGAL, **told)
+    compiled = compile(legal.candidate)
+    return Bred(**vars(compiled) | told | {name: getattr(legal, name) for name in ("point", "candidate", "guessed_ms")})
 
 
 def number_of(schedule: Schedule) -> int:
