@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import python
+from conftest import ROOT, python
 from mutations import shipped
 from stand_in import toolkit, without_launcher
 
@@ -174,6 +174,8 @@ def test_a_commit_is_changed_by_what_is_measured_and_names_the_first_file(tmp_pa
         who = ("-c", "user.name=a", "-c", "user.email=a@example.com")
         subprocess.run(["git", "-C", str(tmp_path), *who, *arguments], check=True, capture_output=True)
 
+    # As the files of a checkout lie, with the room of MEASURED in it.
+    assert machine.CHECKOUT == ROOT and all((ROOT / room).is_dir() for room in machine.MEASURED)
     monkeypatch.setattr(machine, "CHECKOUT", tmp_path)
     commit = machine.commit.__wrapped__
     assert commit() is None

@@ -20,7 +20,7 @@ from tl_attention.errors import InputError
 from tl_attention.lab.measure.device import card_at_hand, visible_gpus
 from tl_attention.problem.card import KNOWN, card_of
 
-CHECKOUT = Path(__file__).parents[2]
+CHECKOUT = Path(__file__).parents[3]
 # What a kernel and its times follow from. Records, pages and what lies beside them do not count.
 MEASURED = ("tl_attention", "schedules", "tools")
 
