@@ -1,32 +1,47 @@
 """Builds the wheel: compiles and proves the kernels that ship, and packs them into an archive in the wheel.
 
-    python tools/wheel.py [--calls tools/wheel.yaml] [--output dist]
+    python tools/wheel.py [--calls tools/wheel.yaml] [--output dist] [--cache build/kernels]
 
-The file names calls in the words of `tl-attention warm`, which compiles their kernels in parallel into build/kernels,
-where a second run finds them. The archive is in the package while pip builds the wheel, and gone afterwards.
+The file names calls in the words of `tl-attention warm`. Their kernels are compiled in parallel into the cache, where a
+second run finds them. With them travel the licences of what nvcc compiled into them.
 """
 
 from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from importlib.metadata import files
 from itertools import product
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import click
 import yaml
 
 from tl_attention.compiler import archive, store
+from tl_attention.compiler.compile import store_file
+from tl_attention.compiler.store import kernel_key
+from tl_attention.compiler.toolchain import tilelang_folder
 from tl_attention.errors import InputError
 from tl_attention.lab.cli.command import fail
+from tl_attention.lab.cli.warm import filled, kernels_of, warm
+from tl_attention.lab.measure.candidate import Candidate
+from tl_attention.problem.card import HOPPER, Card
 
 ROOT = Path(__file__).parents[1]
-PACKAGE, CALLS, CACHE = ROOT / "tl_attention", ROOT / "tools/wheel.yaml", ROOT / "build/kernels"
+CALLS, PACKAGE = ROOT / "tools/wheel.yaml", "tl_attention"
+# What pip builds the wheel from.
+PARTS = ("pyproject.toml", "README.md", "LICENSE", PACKAGE, "schedules", "results")
 MOST_KERNELS = 800
+# Headers of these packages are compiled into kernels. CUTLASS comes with TileLang: its files begin with its licence.
+COMPILED_IN = ("tilelang", "nvidia-cuda-nvcc", "nvidia-cuda-crt", "nvidia-cuda-runtime", "nvidia-cuda-cccl")
+CUTLASS = "3rdparty/cutlass/include/cutlass/cutlass.h"
+# The launcher calls two functions of libc, which are older than that.
+PLATFORM = "manylinux_2_17_x86_64"
 
 
 def calls(file: Path) -> Iterator[list[str]]:
@@ -37,53 +52,78 @@ def calls(file: Path) -> Iterator[list[str]]:
             yield shlex.split(line["words"].format(**dict(zip(names, values))))
 
 
-def kernels(folder: Path) -> Iterator[tuple[str, bytes]]:
-    """Yields (key, packed kernel) of a store's files as they were made: those that are alike follow each other."""
-    for file in sorted(folder.glob(f"*{store.SUFFIX}"), key=lambda file: file.stat().st_mtime_ns):
+def wanted(file: Path, on: Card) -> list[Candidate]:
+    """Returns the kernels of a file's calls on this card, each once: those that are alike follow each other."""
+    found: dict[str, Candidate] = {}
+    for words in calls(file):
+        with warm.make_context("warm", [*words, "--arch", on.arch]) as context:
+            found |= {kernel_key(one.ours.schedule, one.variant): one for one in kernels_of(**context.params)}
+    if not 0 < len(found) <= MOST_KERNELS:
+        raise InputError(f"{file} names {len(found)} kernels, expected 1 to {MOST_KERNELS}")
+    return [*found.values()]
+
+
+def made(kernels: Sequence[Candidate]) -> Iterator[tuple[str, bytes]]:
+    """Yields (key, packed kernel) of kernels that are in the store. Raises InputError for one that is not."""
+    for one in kernels:
+        file = store_file(one.ours.schedule, one.variant)
         kernel = store.read(file)
         if kernel is None:
-            raise InputError(f"{file} is damaged, expected it whole: delete it, and build again")
-        yield file.name.partition("-")[0], store.packed(kernel)
+            raise InputError(f"{file} is damaged or gone, expected it whole: build again")
+        yield kernel_key(one.ours.schedule, one.variant), store.packed(kernel)
 
 
-@contextmanager
-def shipped(folder: Path) -> Iterator[int]:
-    """Has the package ship the kernels of a store's folder, and yields how many these are."""
-    file, module = PACKAGE / archive.FILE, PACKAGE / f"{archive.MODULE.rpartition('.')[2]}.py"
-    found = dict(kernels(folder))
-    if not 0 < len(found) <= MOST_KERNELS:
-        raise InputError(
-            f"{folder} has {len(found)} kernels, expected 1 to {MOST_KERNELS}: delete the folder to begin anew"
-        )
-    try:
-        index = archive.write(file, found.items())
-        module.write_text(
-            f'"""The archive of kernels that ships has an index with this SHA-256."""\n\n{archive.NAME} = "{index}"\n'
-        )
-        yield len(found)
-    finally:
-        file.unlink(missing_ok=True)
-        module.unlink(missing_ok=True)
+def licences() -> str:
+    """Returns the licences of what is compiled into kernels, each once. Raises InputError where one is missing."""
+    found: dict[str, list[str]] = {}
+    for package in COMPILED_IN:
+        texts = [file for file in files(package) or () if file.name.lower() in ("license", "license.txt")]
+        if len(texts) != 1:
+            raise InputError(f"{package} has {len(texts)} licences, expected 1")
+        found.setdefault(texts[0].read_text("utf-8"), []).append(package)
+    folder = tilelang_folder()
+    assert folder is not None, "TileLang is one of COMPILED_IN"
+    notice, end, _ = (folder / CUTLASS).read_text("utf-8").partition("*/")
+    if not end or "SPDX-License-Identifier: BSD-3-Clause" not in notice:
+        raise InputError(f"{folder / CUTLASS} does not begin with CUTLASS's licence")
+    found[notice + end] = ["CUTLASS"]
+    return "\n\n".join(f"{', '.join(names)}\n\n{text}" for text, names in found.items())
+
+
+def copy_with(kernels: Iterable[tuple[str, bytes]], folder: Path) -> None:
+    """Copies all that a wheel is built from to a folder, and has the package there ship these kernels."""
+    for part in PARTS:
+        if (ROOT / part).is_dir():
+            shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
+        else:
+            shutil.copy(ROOT / part, folder)
+    file = folder / PACKAGE / archive.FILE
+    index = archive.write(file, kernels)
+    (folder / PACKAGE / f"{archive.MODULE.rpartition('.')[2]}.py").write_text(
+        f'"""The archive of kernels that ships has an index with this SHA-256."""\n\n{archive.NAME} = "{index}"\n'
+    )
+    file.with_suffix(".licences").write_text(licences(), "utf-8")
 
 
 @click.command()
 @click.option("--calls", "file", type=click.Path(path_type=Path, exists=True), default=CALLS, show_default=True)
 @click.option("--output", type=click.Path(path_type=Path), default=ROOT / "dist", show_default=True)
-def main(file: Path, output: Path) -> None:
+@click.option("--cache", type=click.Path(path_type=Path), default=ROOT / "build/kernels", show_default=True)
+def main(file: Path, output: Path, cache: Path) -> None:
     """Compile the kernels that ship, pack them, and build the wheel."""
-    environment = os.environ | {"TILELANG_CACHE_DIR": str(CACHE)}
-    for words in calls(file):
-        click.echo(f"warm {shlex.join(words)}")
-        command = [sys.executable, "-m", "tl_attention", "warm", *words]
-        if subprocess.run(command, env=environment, cwd=ROOT).returncode:
-            sys.exit(1)
+    os.environ["TILELANG_CACHE_DIR"] = str(cache.resolve())
     try:
-        with shipped(CACHE / store.FOLDER) as count:
-            pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(output), str(ROOT)]
-            subprocess.run(pip, check=True)
-        click.echo(f"{count} kernels, in {max(output.glob('*.whl'), key=lambda file: file.stat().st_mtime_ns)}")
+        kernels = wanted(file, HOPPER)
+        if not filled(kernels):
+            sys.exit(1)
+        # pip leaves what it builds in the folder that it builds in, and would pack it again.
+        with TemporaryDirectory() as folder:
+            copy_with(made(kernels), Path(folder))
+            pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(output)]
+            subprocess.run([*pip, f"--config-settings=--build-option=--plat-name={PLATFORM}", folder], check=True)
     except InputError as error:
         fail(str(error))
+    click.echo(f"{len(kernels)} kernels, in {max(output.glob('*.whl'), key=lambda file: file.stat().st_mtime_ns)}")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,5 @@
 """Tests check what each command prints and leaves behind, and that light commands start without torch."""
 
-import importlib
 import re
 import tomllib
 
@@ -9,7 +8,6 @@ from conftest import ROOT, python
 from told import MISTAKES, OUTPUTS, told
 
 import tl_attention
-from tl_attention.lab.cli import main
 from tl_attention.lab.measure.device import VisibleGpu
 from tl_attention.lab.measure.records import read_rows
 from tl_attention.problem.head_dims import is_meant
@@ -52,10 +50,18 @@ def test_a_light_command_starts_without_torch_and_tilelang_and_leaves_the_folder
 
 def test_the_console_script_and_python_m_are_the_same_program() -> None:
     module, _, name = PROJECT["scripts"]["tl-attention"].partition(":")
-    assert getattr(importlib.import_module(module), name) is main
-    assert importlib.import_module("tl_attention.__main__").main is main
-    shown = python("-m", "tl_attention", "--help")
-    assert shown.returncode == 0 and shown.stdout.startswith("Usage: tl-attention [OPTIONS]")
+    script = f"import {module}; {module}.{name}()"
+    for words in (["-m", "tl_attention"], ["-c", script]):
+        shown = python(*words, "--version")
+        assert (shown.returncode, shown.stdout) == (0, f"{tl_attention.__version__}\n"), shown.stderr
+    assert python("-m", "tl_attention", "--help").stdout.startswith("Usage: tl-attention [OPTIONS]")
+
+
+def test_without_its_packages_one_line_names_the_extra() -> None:
+    blocked = "import sys; sys.modules['click'] = None; from tl_attention.__main__ import run; run()"
+    done = python("-c", blocked)
+    expected = "error: tl-attention: click is missing, expected what `pip install 'tl-attention[schedules]'` has\n"
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", expected)
 
 
 def test_the_version_is_that_of_the_project(cli) -> None:

@@ -54,6 +54,7 @@ static void hex(const void *from, int bytes)
     fputc(' ', file);
 }
 
+int cuDriverGetVersion(int *version) { return *version = strcmp(failing, __func__) ? 13000 : 12080, 0; }
 int cuCtxGetDevice(int *device) { return *device = 0, !context; }
 int cuDevicePrimaryCtxRetain(void **found, int device) { return *found = &context, device != 0; }
 int cuCtxSetCurrent(void *given) { return context = 1, given != &context; }

@@ -18,7 +18,8 @@ from packaging.utils import canonicalize_name
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 REGISTRY = json.loads(Path(__file__).with_name("registry_metadata.json").read_text())
-OURS = {canonicalize_name(r.name): r for r in map(Requirement, PROJECT["dependencies"])}
+SCHEDULES = PROJECT["optional-dependencies"]["schedules"]
+OURS = {canonicalize_name(r.name): r for r in map(Requirement, PROJECT["dependencies"] + SCHEDULES)}
 LINUX = {"sys_platform": "linux", "platform_system": "Linux", "platform_machine": "x86_64", "os_name": "posix"}
 
 
@@ -105,6 +106,13 @@ def test_nvcc_and_its_headers_are_of_one_toolkit_whatever_torch_pins() -> None:
         assert releases == {release(version)}
         for tool in ("nvidia-cuda-cuobjdump", "nvidia-cuda-nvdisasm"):  # The newest reads what each nvcc makes.
             assert OURS[tool].specifier.contains(version), f"{OURS[tool]} has none for CUDA {version}"
+
+
+def test_a_caller_needs_four_packages_and_a_checkout_has_tilelang_first() -> None:
+    required = [Requirement(text).name for text in PROJECT["dependencies"]]
+    assert required == ["torch", "numpy", "pydantic", "pyyaml"] and SCHEDULES[0].startswith("tilelang==")
+    for name in ("submit", "pictures", "search"):
+        assert PROJECT["optional-dependencies"][name][0] == "tl-attention[schedules]"
 
 
 def test_every_dependency_is_pinned_by_the_constraints() -> None:

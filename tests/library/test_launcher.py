@@ -172,6 +172,18 @@ def test_a_failure_of_the_driver_is_told_in_its_word(driver, tmp_path) -> None:
     assert done.stdout.splitlines() == told, done.stderr
 
 
+def test_a_driver_that_is_too_old_is_told_in_one_line(driver) -> None:
+    for_cuda_12 = """
+import ctypes, sys
+from test_launcher import function
+ctypes.CDLL(sys.argv[1]).fail(b"cuDriverGetVersion")
+function("best", sys.argv[1])
+"""
+    done = python("-c", for_cuda_12, str(driver), cwd=Path(__file__).parent)
+    expected = "InputError: driver: it runs CUDA up to 12.8, expected one for CUDA 13, which is 580 or newer\n"
+    assert done.returncode and done.stderr.endswith(expected), done.stderr
+
+
 def test_where_it_is_not_built_one_line_says_how(monkeypatch) -> None:
     without_launcher(monkeypatch)
     call = function("best")

@@ -17,7 +17,7 @@ from tl_attention.compiler import store
 from tl_attention.compiler.archive import shipped
 from tl_attention.compiler.store import Finished, kernel_key
 from tl_attention.compiler.toolchain import (
-    SEE_DOCTOR,
+    SEE_EXTRA,
     NoCompiler,
     cache_enabled,
     cache_folder,
@@ -110,7 +110,7 @@ def compile_kernel(schedule: Schedule, variant: Variant, planned: Planned | None
         if tilelang_folder() is None:
             of = f"head_dim {variant.head_size}, {variant.dtype}"
             raise InputError(
-                f"no kernel ships for this call ({of}), and TileLang, which makes others, is not installed{SEE_DOCTOR}"
+                f"no kernel ships for this call ({of}), and TileLang, which makes others, is not installed, {SEE_EXTRA}"
             )
         from tl_attention.compiler.generation import generate
 

@@ -35,8 +35,9 @@ PLACES = "the Python packages, CUDA_HOME, the PATH and /usr/local/cuda"
 PACKAGED = "13.0"
 HOST_COMPILERS = ("g++", "clang++", "c++")
 NO_HOST_COMPILER = "nvcc needs one: apt-get install g++"
-# The end of an error of a missing compiler, which `doctor` itself leaves out.
+# The ends of errors: of a missing compiler, which `doctor` itself leaves out, and of a missing TileLang.
 SEE_DOCTOR = "; `tl-attention doctor` shows all that is missing"
+SEE_EXTRA = "expected what `pip install 'tl-attention[schedules]'` has"
 VERSION = re.compile(r"\bV(\d+\.\d+\.\d+)")
 HEADER = Path("include/cuda_runtime_api.h")
 HEADER_VERSION = re.compile(r"#define CUDART_VERSION\s+(\d+)")

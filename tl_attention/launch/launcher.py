@@ -30,6 +30,8 @@ OF_ARGUMENT, OF_SIZE, OF_MAP = range(3)
 NUMBER, SIZE = range(2)
 OPERATIONS: dict[type[ast.operator], int] = {ast.Add: 2, ast.Sub: 3, ast.Mult: 4, ast.FloorDiv: 5, ast.Mod: 6}
 ONE = SizeExpression("1")
+# Kernels are compiled by CUDA 13 or newer, and the driver says its CUDA as 1000 times the major number.
+OLDEST_CUDA = 13000
 NOT_BUILT = (
     "launch/launcher.c is not built here, expected a C compiler and Python's headers (apt-get install g++ "
     "python3-dev), and then: pip install --editable ."
@@ -43,8 +45,8 @@ def function_of(
 
     The function takes torch's tensors, and numbers, in the order of the parameters. It launches on torch's current
     stream of the tensors' device, and raises ValueError for tensors of other shapes or types, and RuntimeError with
-    the driver's word where a launch fails. Raises InputError for a plan of other parameters; where the launcher is not
-    built the function does.
+    the driver's word where a launch fails. Raises InputError for a plan of other parameters, and for a driver that is
+    too old; where the launcher is not built the function does.
     """
     if plan.arguments != tuple(parameter.name for parameter in parameters):
         raise InputError(f"the kernel takes {', '.join(plan.arguments)}: not what its caller gives")
@@ -65,12 +67,19 @@ def _not_built(*given: object) -> None:
 
 @functools.cache
 def _find_driver(name: str) -> None:
-    """Hands the launcher the driver's functions, once in a process. Without a driver a launch says so."""
+    """Hands the launcher the driver's functions, once in a process. Without a driver a launch says so.
+
+    Raises InputError for a driver that is too old for the kernels.
+    """
     try:
-        library = ctypes.CDLL(name)
+        library, runs = ctypes.CDLL(name), ctypes.c_int()
         addresses = [ctypes.cast(library[function], ctypes.c_void_p).value or 0 for function in DRIVER]
+        library.cuDriverGetVersion(ctypes.byref(runs))
     except (OSError, AttributeError):
         return
+    if runs.value < OLDEST_CUDA:
+        cuda = f"{runs.value // 1000}.{runs.value % 1000 // 10}"
+        raise InputError(f"driver: it runs CUDA up to {cuda}, expected one for CUDA 13, which is 580 or newer")
     from tl_attention.launch import _launcher
 
     _launcher.use_driver(array("Q", addresses).tobytes())

@@ -70,7 +70,19 @@ MOST_SMS = 1024
     type=click.IntRange(1, MOST_SMS),
     help="how many SMs the GPU has  [default: those of the GPU here, or of the card]",
 )
-def warm(
+def warm(**asked: Any) -> None:
+    """Compile kernels ahead of time, so that the first attention() call of a process finds them. It needs no GPU.
+
+    Without a SCHEDULE these are the kernels that attention() takes by default. A kernel serves all batches, heads and
+    lengths, and all windows that are closed on the same sides. The options say for which calls: of a shape these are
+    the head size, how many heads of Q share one of K and V, and whether sequences are packed. --lse is for calls that
+    return the LSE or have a gradient.
+    """
+    if not filled(kernels_of(**asked)):
+        sys.exit(FAILED)
+
+
+def kernels_of(
     schedules: tuple[str, ...],
     shape: str | None,
     head_dim: HeadSize | None,
@@ -82,14 +94,8 @@ def warm(
     card: Card | None,
     sms: int | None,
     **asked: Any,
-) -> None:
-    """Compile kernels ahead of time, so that the first attention() call of a process finds them. It needs no GPU.
-
-    Without a SCHEDULE these are the kernels that attention() takes by default. A kernel serves all batches, heads and
-    lengths, and all windows that are closed on the same sides. The options say for which calls: of a shape these are
-    the head size, how many heads of Q share one of K and V, and whether sequences are packed. --lse is for calls that
-    return the LSE or have a gradient.
-    """
+) -> list[Candidate]:
+    """Returns the kernels that `warm` compiles with these options, each once. Raises as the command fails."""
     # A mistake in any file or option is told before the first slow import.
     on = card or card_at_hand()
     named = compiled_for_card(resolve_all(texts_of(schedules)), on) if schedules else []
@@ -117,7 +123,7 @@ def warm(
     from tl_attention.op.few import kernels_for_any_lengths
 
     check_can_be_filled()
-    kernels = [
+    kernels = (
         Candidate(
             *(one.name, problem, Planned(one.schedule)),
             sms=sms or on.sms,
@@ -129,14 +135,12 @@ def warm(
         )
         for one, shape in wanted
         for problem, heads, in_parts in kernels_for_any_lengths(shape, one.schedule, invariant)
-    ]
+    )
     # Two names may have one schedule.
-    wanted_once = [*{(kernel.schedule, kernel.variant): kernel for kernel in kernels}.values()]
-    if not _filled(wanted_once):
-        sys.exit(FAILED)
+    return [*{(kernel.schedule, kernel.variant): kernel for kernel in kernels}.values()]
 
 
-def _filled(kernels: Sequence[Candidate]) -> bool:
+def filled(kernels: Sequence[Candidate]) -> bool:
     """Has the store filled with the kernels that it lacks, says how each ends, and returns whether all are there."""
     from tl_attention.lab.measure.compilation import fill
     from tl_attention.lab.show.console import ProgressBar

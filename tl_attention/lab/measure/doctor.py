@@ -78,7 +78,7 @@ def _tilelang() -> Fact:
     try:
         import tilelang  # noqa: F401
     except Exception as error:
-        return Fact("TileLang", found, fault=f"it cannot be imported ({_one_line(error)}): pip install tl-attention")
+        return Fact("TileLang", found, fault=f"it cannot be imported ({_one_line(error)}), {toolchain.SEE_EXTRA}")
     return Fact("TileLang", found)
 
 
