@@ -7,14 +7,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from on_cpu import Kernels, on_cpu
 
-from tl_attention import InputError
+from tl_attention import InputError, attention, attention_varlen
 from tl_attention.compiler import archive, compile, store, toolchain
 from tl_attention.compiler.archive import BLOCK, Archive, write
 from tl_attention.compiler.compile import compile_kernel, is_finished
 from tl_attention.compiler.store import Finished, packed, unpacked
+from tl_attention.op import compiled
 from tl_attention.problem.variant import Variant
 from tl_attention.schedule.files.named import load
+
+__all__ = ["on_cpu"]
 
 COUNT = 2 * BLOCK + 3
 SCHEDULE, VARIANT = load("inferred"), Variant(128, "float16")
@@ -103,6 +108,30 @@ def test_one_that_does_not_ship_says_what_to_install(monkeypatch, alone) -> None
         InputError, match=r"128, float16\), and TileLang, .*, is not installed, expected what `pip install 'tl-at"
     ):
         compile_kernel(SCHEDULE, VARIANT)
+
+
+@pytest.mark.parametrize("lse", [False, True])
+@pytest.mark.parametrize("strided", [False, True])
+def test_a_kernel_that_ships_serves_contiguous_tensors_and_calls_without_an_lse(
+    strided, lse, on_cpu: Kernels, monkeypatch
+) -> None:
+    monkeypatch.setattr(compiled, "ships", lambda _, one: one.strided is strided and ("LSE" in one.optional) is lse)
+    q, k, v = (torch.randn(1, 2, 70, 64).bfloat16() for _ in "qkv")
+    # The stride of the one sequence says nothing.
+    found = attention(q.as_strided(q.shape, (13, *q.stride()[1:])), k, v)
+    [(_, variant)] = on_cpu.asked
+    assert (variant.strided, "LSE" in variant.optional) == (strided, lse)
+    torch.testing.assert_close(found, torch.nn.functional.scaled_dot_product_attention(q, k, v), atol=0.02, rtol=0)
+
+
+def test_a_packed_kernel_that_writes_the_lse_serves_calls_without_it(on_cpu: Kernels, monkeypatch) -> None:
+    monkeypatch.setattr(compiled, "ships", lambda _, one: "LSE" in one.optional)
+    q, k, v = (torch.randn(70, 2, 64).bfloat16() for _ in "qkv")
+    offsets = torch.tensor([0, 70], dtype=torch.int32)
+    found = attention_varlen(q, k, v, offsets, offsets, 70, 70)
+    assert [variant.optional for _, variant in on_cpu.asked] == [{"LSE"}]
+    dense = torch.nn.functional.scaled_dot_product_attention(*(x.transpose(0, 1) for x in (q, k, v)))
+    torch.testing.assert_close(found, dense.transpose(0, 1), atol=0.02, rtol=0)
 
 
 @pytest.mark.parametrize("variable", [store.OPTION, *store.HEADERS])

@@ -19,15 +19,15 @@ BUDGET = {
     "launch": 805,
     "codeproof": 5250,
     "compiler": 570,
-    "op": 1910,
+    "op": 1925,
     "lab": 9430,
     "tools": 6270,
     "tests": 1155,
-    "tests/library": 13930,
+    "tests/library": 13950,
     "tests/proof": 4115,
     "tests/lab": 7795,
-    "library": 16290,
-    "path": 8480,
+    "library": 16300,
+    "path": 8495,
 }
 
 

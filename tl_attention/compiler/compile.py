@@ -122,9 +122,14 @@ def compile_kernel(schedule: Schedule, variant: Variant, planned: Planned | None
 
 def is_finished(schedule: Schedule, variant: Variant) -> bool:
     """Says whether the schedule's kernel for a variant ships, or is in the store as it would be made here."""
-    if _shipped(schedule, variant):
+    if ships(schedule, variant):
         return True
     return cache_enabled() and store.read(store_file(schedule, variant)) is not None
+
+
+def ships(schedule: Schedule, variant: Variant) -> bool:
+    """Says whether the schedule's kernel for a variant ships with this package."""
+    return _shipped(schedule, variant) is not None
 
 
 def _shipped(schedule: Schedule, variant: Variant) -> Finished | None:

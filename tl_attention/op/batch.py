@@ -14,7 +14,7 @@ from tl_attention.op import checks, compiled
 from tl_attention.op.call import Call
 from tl_attention.op.checks import Checked, checked_output, prefixed
 from tl_attention.op.few import packed_heads, split_plan
-from tl_attention.op.in_memory import BHSD, DIMENSIONS, as_bhsd, check_layout, placed
+from tl_attention.op.in_memory import BHSD, DIMENSIONS, as_bhsd, check_layout, placed, whole_strides
 from tl_attention.op.launch import Launch
 from tl_attention.op.plan import LaidOut, Plan, shared_fields
 from tl_attention.op.rows import Rows
@@ -132,6 +132,9 @@ class Batch:
             shape.variant(call.specialize, parts=parts is not None),
             tile_heads=tile_heads, strided=strided, sms=sms, arch=card.arch, invariant=invariant,
         )  # fmt: skip
+        variant = compiled.that_ships(scheduled, variant)
+        if variant.strided and not strided:
+            tensors = {name: whole_strides(tensor) for name, tensor in taken.items()}
         launch = Launch.of(compiled.kernel_of(scheduled, variant).launch, scheduled, variant, shape, parts)
         as_given = self.layout == BHSD and all(_place(tensors[x]) == _place(tensor) for x, tensor in taken.items())
         return BatchPlan(

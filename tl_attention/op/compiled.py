@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import functools
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
-from tl_attention.compiler.compile import CompiledKernel, compile_kernel
+from tl_attention.compiler.compile import CompiledKernel, compile_kernel, ships
 from tl_attention.errors import InputError
 from tl_attention.problem.card import Card
 from tl_attention.problem.shape import AttentionShape
@@ -30,6 +31,19 @@ def kernel_of(schedule: Schedule, variant: Variant) -> CompiledKernel:
 @functools.cache
 def _compiled(schedule: Schedule, variant: Variant) -> CompiledKernel:
     return compile_kernel(schedule, variant)
+
+
+def that_ships(schedule: Schedule, variant: Variant) -> Variant:
+    """Returns the variant of a kernel that ships and serves its calls; the variant itself where none does.
+
+    A kernel for tensors of any strides serves contiguous ones, and one that writes the LSE those who do not ask for it.
+    """
+    wider = (
+        replace(variant, strided=variant.strided or strided, optional=variant.optional | more)
+        for more in (frozenset[str](), frozenset({"LSE"}))
+        for strided in (False, True)
+    )
+    return next((one for one in wider if ships(schedule, one)), variant)
 
 
 @functools.cache

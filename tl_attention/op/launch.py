@@ -38,6 +38,7 @@ class Launch:
     chosen: Callable[[tuple[Any, ...]], tuple[Any, ...]]  # takes these out of all arguments
     known: Values  # the numbers that features have, in the order of INPUTS, and those of NUMBERS
     of_call: tuple[int, ...]  # the places of features that are tensors of the call
+    has_lse: bool  # whether the kernel writes an LSE, which a call need not ask for
     parts: int = 0  # parts of the keys that the kernel computes, 0 if it computes all at once
     rows: int = 0  # queries of a tile of packed sequences
     places: int = 0  # each head's places for results of parts, if packed sequences may be split
@@ -59,6 +60,7 @@ class Launch:
             chosen=itemgetter(*taken),
             known=(*(shape.asked[f.word] if f.is_number else None for f in INPUTS), *map(numbers.get, NUMBERS)),
             of_call=tuple(place for place, f in features if not f.is_number),
+            has_lse="LSE" in variant.optional,
             parts=number,
             rows=variant.rows_of(schedule.block_M) * schedule.kernel.cluster,
             places=room,
@@ -88,12 +90,11 @@ class Launch:
             known = [*known]
             for place in self.of_call:
                 known[place] = values[place]
+        if lse is None and self.has_lse:
+            lse = q.new_empty(output.shape[1::-1] if offsets else output.shape[:3], dtype=torch.float32)
         merged: tuple[Any, ...] = WHOLE
         if self.parts or self.places:
             # The kernel writes each part's results, and another one those of all keys.
-            if lse is None:
-                rows = output.shape[1::-1] if offsets else output.shape[:3]
-                lse = q.new_empty(rows, dtype=torch.float32)
             merged = output, lse
             if offsets:
                 output, lse = tensors_for_parts(q, self.rows_of_parts, output.shape[2])

@@ -253,7 +253,8 @@ def _launch(shape: AttentionShape, schedule: Schedule, variant: Variant) -> Call
 
     @functools.cache
     def made() -> Launch:
-        return Launch.of(compiled.kernel_of(schedule, variant).launch, schedule, variant, shape)
+        found = compiled.that_ships(schedule, variant)
+        return Launch.of(compiled.kernel_of(schedule, found).launch, schedule, found, shape)
 
     return made
 
