@@ -5,12 +5,17 @@ from __future__ import annotations
 from importlib import import_module
 
 import pytest
+import torch
 import wheel
 from conftest import ROOT
+from on_cpu import on_cpu
 
+from tl_attention import attention_varlen
 from tl_attention.compiler import archive, store
 from tl_attention.compiler.store import Finished
 from tl_attention.errors import InputError
+
+__all__ = ["on_cpu"]
 
 
 @pytest.fixture
@@ -56,3 +61,17 @@ def test_a_package_ships_what_a_store_has_while_a_wheel_is_built(tmp_path, monke
 
 def test_setuptools_packs_the_archive() -> None:
     assert f'"{archive.FILE}"' in (ROOT / "pyproject.toml").read_text()
+
+
+def test_what_vllm_asks_for_ships(made, cli, on_cpu) -> None:
+    """Beside vLLM there is another TileLang, so the kernels of the plug-in must ship (op/integrations/vllm.py)."""
+    for words in wheel.calls(wheel.CALLS):
+        if "--lse" in words and any("192/128" in word for word in words):
+            assert cli("warm", *words, "--arch", "h100").exit_code == 0
+    for length in (9, 300):
+        ends = torch.tensor([0, length], dtype=torch.int32)
+        q, k, projected = (torch.randn(length, 2, size).bfloat16() for size in (192, 192, 256))
+        for causal in (False, True):
+            options = {"causal": causal, "scale": 0.1, "return_lse": True}
+            attention_varlen(q, k, projected[..., 128:], ends, ends, length, length, **options)
+    assert len(on_cpu.asked) == 4 and on_cpu.asked <= made

@@ -19,15 +19,15 @@ BUDGET = {
     "launch": 800,
     "codeproof": 5250,
     "compiler": 570,
-    "op": 1910,
+    "op": 1970,
     "lab": 9430,
     "tools": 6250,
     "tests": 1155,
-    "tests/library": 13910,
+    "tests/library": 14120,
     "tests/proof": 4115,
-    "tests/lab": 7755,
-    "library": 16280,
-    "path": 8480,
+    "tests/lab": 7765,
+    "library": 16335,
+    "path": 8540,
 }
 
 
