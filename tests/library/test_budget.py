@@ -19,15 +19,15 @@ BUDGET = {
     "launch": 800,
     "codeproof": 5250,
     "compiler": 570,
-    "op": 1970,
+    "op": 1975,
     "lab": 9430,
     "tools": 6250,
     "tests": 1155,
-    "tests/library": 14215,
+    "tests/library": 14230,
     "tests/proof": 4115,
     "tests/lab": 7765,
     "library": 16345,
-    "path": 8540,
+    "path": 8545,
 }
 
 

@@ -24,7 +24,7 @@ from models import (
     tokens,
 )
 
-from tl_attention import flash_attn_interface
+from tl_attention import InputError, flash_attn_interface
 
 __all__ = ["device", "launches"]
 FOLDER = ROOT / "examples/hub_kernel"
@@ -133,6 +133,16 @@ def test_continuous_batching(name, launches, device) -> None:
     found = model.generate_batch([ids.tolist() for ids in prompts], generation_config=settings)
     assert [found[f"req_{n}"].generated_tokens for n in range(len(prompts))] == expected
     assert len(launches) == 4 * LAYERS and all(variant.packed for variant in launches)
+
+
+@pytest.mark.transformers
+def test_dropout_is_refused_and_not_left_out(name, device) -> None:
+    model = model_of("Llama", device).train()
+    model.set_attn_implementation(name)
+    for layer in model.model.layers:
+        layer.self_attn.attention_dropout = 0.1
+    with pytest.raises(InputError, match="^flash_attn: dropout_p is 0.1, expected 0.0: the kernels have no other$"):
+        model(tokens(device, 1, 9))
 
 
 @pytest.mark.transformers

@@ -6,6 +6,7 @@ import importlib.metadata
 import sys
 import tomllib
 import warnings
+from abc import abstractmethod, update_abstractmethods
 from types import SimpleNamespace
 from typing import Any
 
@@ -73,7 +74,9 @@ def test_new_tokens_are_causal_and_give_an_lse_if_asked(backend, inputs) -> None
     output, lse = backend.run_prefill_new_tokens(q=inputs.q, k=k, v=v, return_softmax_lse=True)
     assert output.equal(expected[0]) and lse.equal(expected[1])
     assert output.shape == (sum(NEW), HEADS, VALUE) and (lse.shape, lse.dtype) == ((HEADS, sum(NEW)), torch.float32)
-    alone = backend.run_prefill_new_tokens(q=inputs.q, k=k, v=v, return_softmax_lse=False)
+    # As vLLM calls it.
+    with torch.inference_mode():
+        alone = backend.run_prefill_new_tokens(q=inputs.q, k=k, v=v, return_softmax_lse=False)
     assert isinstance(alone, Tensor) and alone.equal(output)
 
 
@@ -164,6 +167,11 @@ def with_a_chunks_number(vllm: Any) -> None:
     vllm.base.run_prefill_context_chunk = lambda self, chunk_idx, q, k, v: None
 
 
+def with_a_new_method(vllm: Any) -> None:
+    vllm.base.run_again = abstractmethod(lambda self: None)
+    update_abstractmethods(vllm.base)
+
+
 def without_a_registry(vllm: Any) -> None:
     del sys.modules[f"{PREFILL}.registry"].register_mla_prefill_backend
 
@@ -176,6 +184,7 @@ REFUSED = {
     without_vllm: "vllm: import of vllm halted; None in sys.modules, expected vLLM 0.33 or one with its interface",
     with_a_chunks_number: "vllm: run_prefill_context_chunk has the arguments self, chunk_idx, q, k, v, not self, chunk, q, "
     "k, v, out: expected vLLM 0.33 or one with its interface",
+    with_a_new_method: "vllm: run_again is a method that is new: expected vLLM 0.33 or one with its interface",
     without_a_registry: f"vllm: cannot import name 'register_mla_prefill_backend' from '{PREFILL}.registry' (unknown "
     "location), expected vLLM 0.33 or one with its interface",
     with_another_plug_in: "vllm: the backend CUSTOM is other.Prefill already, expected none of another plug-in",

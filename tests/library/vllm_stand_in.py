@@ -5,6 +5,7 @@ Names, signatures and defaults are vLLM's; what they do is written from how vLLM
 
 import importlib
 import sys
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from enum import Enum
 from types import ModuleType, SimpleNamespace
@@ -27,8 +28,13 @@ class MLADimensions:
 def make_base() -> type:
     """Makes a base class, which a test may change."""
 
-    class MLAPrefillBackend:
+    class MLAPrefillBackend(ABC):
         supported_dtypes = (torch.float16, torch.bfloat16)
+
+        @staticmethod
+        @abstractmethod
+        def get_name() -> str:
+            raise NotImplementedError
 
         @classmethod
         def supports_compute_capability(cls, device_capability: Any) -> bool:
@@ -49,9 +55,11 @@ def make_base() -> type:
         def prepare_metadata(self, prefill_metadata: Any) -> None:
             self._prefill_metadata = prefill_metadata
 
+        @abstractmethod
         def run_prefill_new_tokens(self, q, k, v, return_softmax_lse, out=None, output_scale=None):
             raise NotImplementedError
 
+        @abstractmethod
         def run_prefill_context_chunk(self, chunk, q, k, v, out=None):
             raise NotImplementedError
 

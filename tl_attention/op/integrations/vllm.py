@@ -38,6 +38,8 @@ def register_vllm() -> str:
         theirs, ours = ([*signature(getattr(of, name)).parameters] for of in (MLAPrefillBackend, Prefill))
         if theirs != ours:
             raise InputError(f"vllm: {name} has the arguments {', '.join(theirs)}, not {', '.join(ours)}: {EXPECTED}")
+    if Prefill.__abstractmethods__:
+        raise InputError(f"vllm: {min(Prefill.__abstractmethods__)} is a method that is new: {EXPECTED}")
     # A member of our own would be unknown in a process that vLLM spawns, when its configuration is unpickled there.
     custom, path = MLAPrefillBackendEnum.CUSTOM, f"{Prefill.__module__}.{Prefill.__qualname__}"
     if custom.is_overridden() and custom.get_path() != path:
