@@ -21,7 +21,7 @@ def register_vllm() -> str:
     vLLM calls this itself where this package is installed beside it. Registering changes no model yet:
     `--attention-config.mla_prefill_backend CUSTOM`, or `LLM(..., attention_config={"mla_prefill_backend": "CUSTOM"})`,
     switches models with multi-head latent attention (MLA) to the kernels, for prompts on a Hopper GPU. Their decoding
-    stays vLLM's. With VLLM_BATCH_INVARIANT=1 a row has the same bits in every batch.
+    stays vLLM's. With VLLM_BATCH_INVARIANT=1 calls have `invariant=True`.
 
     Returns: "CUSTOM".
     Raises: InputError (a ValueError) if vLLM is not installed or has another interface, or if another plug-in has
