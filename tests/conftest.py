@@ -29,6 +29,7 @@ NEEDS: dict[str, tuple[Callable[[], bool], str]] = {
     "exhaustive": (lambda: EXHAUSTIVE in os.environ, "`make test-all` runs them"),
     "gpu": (lambda: import_module("torch").cuda.is_available(), "no GPU here"),
     "transformers": (lambda: find_spec("transformers") is not None, "Transformers is not installed"),
+    "kernels": (lambda: find_spec("kernels") is not None, "Hugging Face's kernels is not installed"),
     "browser": (
         lambda: all(map(shutil.which, ("chromium", "chromedriver"))) and find_spec("selenium") is not None,
         "no chromium, chromedriver and selenium here",

@@ -11,6 +11,7 @@ The package exports
     merge                  combines the outputs and LSEs of attention over parts of the keys
     register_sdpa          lets torch.nn.functional.scaled_dot_product_attention, and varlen_attn, run on these kernels
     register_transformers  lets a Hugging Face model run on them
+    register_vllm          lets vLLM compute the prompts of models with latent attention (MLA) on them
     load_schedule          reads a schedule, for `attention(..., schedule=...)`
     Schedule               is one schedule: its keys, checked
     InputError             is raised for bad input; it is a ValueError
@@ -34,6 +35,7 @@ __all__ = [
     "merge",
     "register_sdpa",
     "register_transformers",
+    "register_vllm",
 ]
 
 _HOME = {
@@ -42,6 +44,7 @@ _HOME = {
     "merge": ("tl_attention.op.partial", "merge"),
     "register_sdpa": ("tl_attention.op.integrations.sdpa", "register_sdpa"),
     "register_transformers": ("tl_attention.op.integrations.hugging_face", "register_transformers"),
+    "register_vllm": ("tl_attention.op.integrations.vllm", "register_vllm"),
     "Schedule": ("tl_attention.schedule.schedule", "Schedule"),
     "load_schedule": ("tl_attention.schedule.files.named", "load"),
     "InputError": ("tl_attention.errors", "InputError"),

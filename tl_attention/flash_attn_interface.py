@@ -51,6 +51,9 @@ def flash_attn_func(
     deterministic: bool = False,
     sm_margin: int = 0,
     return_attn_probs: bool = False,
+    *,
+    dropout_p: float = 0.0,
+    s_aux: Tensor | None = None,
     **others: Any,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Computes `attention` of q, k and v, which are (batch, seq, heads, head_dim), as FlashAttention-3's function does.
@@ -61,15 +64,16 @@ def flash_attn_func(
         pack_gqa, sm_margin: hints, which change nothing here.
         deterministic: of the gradient. PyTorch's is so where `torch.use_deterministic_algorithms(True)` says so.
         qv, q_descale, k_descale, v_descale, attention_chunk: not supported.
-        others: FlashAttention-2's dropout_p, alibi_slopes and block_table, which are 0.0 or None. They have no places.
         return_attn_probs: return (output, LSE), the LSE fp32 (batch, heads, seq_q).
+        s_aux: the sinks of `attention`, (heads,), in any dtype.
+        dropout_p, others: FlashAttention-2's dropout_p, alibi_slopes and block_table, which are 0.0 or None.
 
     Returns: the output (batch, seq_q, heads, head_dim_v) in q's dtype, or (output, LSE).
     Raises: InputError (a ValueError) for what is not supported, here or by `attention`.
     """
     checked = qv, q_descale, k_descale, v_descale, attention_chunk, num_splits, deterministic
     settings = softmax_scale, causal, window_size, return_attn_probs
-    return _attend(flash_attn_func, (q, k, v, BATCHES["bshd"]), softcap, settings, checked, others)
+    return _attend(flash_attn_func, (q, k, v, BATCHES["bshd"]), softcap, s_aux, settings, checked, dropout_p, others)
 
 
 def flash_attn_varlen_func(
@@ -96,6 +100,9 @@ def flash_attn_varlen_func(
     deterministic: bool = False,
     sm_margin: int = 0,
     return_attn_probs: bool = False,
+    *,
+    dropout_p: float = 0.0,
+    s_aux: Tensor | None = None,
     **others: Any,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Computes `attention_varlen` of packed sequences, (rows, heads, head_dim), as FlashAttention-3's function does.
@@ -109,15 +116,18 @@ def flash_attn_varlen_func(
     checked = qv, q_descale, k_descale, v_descale, attention_chunk, num_splits, deterministic
     where = Packed(cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, max_seqlen_q, max_seqlen_k)
     settings = softmax_scale, causal, window_size, return_attn_probs
-    return _attend(flash_attn_varlen_func, (q, k, v, where), softcap, settings, checked, others)
+    return _attend(flash_attn_varlen_func, (q, k, v, where), softcap, s_aux, settings, checked, dropout_p, others)
 
 
 def _attend(
-    function: Callable[..., Any], tensors: tuple[Any, ...], softcap: float, settings: tuple[Any, ...],
-    checked: tuple[Any, ...], others: dict[str, Any],
+    function: Callable[..., Any], tensors: tuple[Any, ...], softcap: float, s_aux: Any, settings: tuple[Any, ...],
+    checked: tuple[Any, ...], dropout_p: Any, others: dict[str, Any],
 ) -> Result:  # fmt: skip
     """Computes a call of one of the functions above, if the arguments `checked` and `others` ask for nothing else."""
-    values = values_of({"softcap": softcap})
+    # Models have sinks in their own dtype.
+    values = values_of({"softcap": softcap, "sinks": s_aux.float() if isinstance(s_aux, Tensor) else s_aux})
+    if type(dropout_p) is not float or dropout_p:
+        others["dropout_p"] = dropout_p
     call: Call = made(Call, (*tensors, values, None, None, *settings, None, False, False, False, False))
     try:
         if others or not all(map(is_, checked, USUAL)):

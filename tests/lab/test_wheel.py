@@ -7,13 +7,18 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 import wheel
 from conftest import ROOT
+from on_cpu import on_cpu
 
+from tl_attention import attention_varlen
 from tl_attention.compiler import archive, store
 from tl_attention.compiler.store import Finished
 from tl_attention.errors import InputError
 from tl_attention.problem.card import HOPPER
+
+__all__ = ["on_cpu"]
 
 KERNEL = Finished(b"cubin", "source", "{}", None)
 # Eleven kernels: of any strides, and of heads that share K and V; with few queries, in parts and without.
@@ -86,6 +91,20 @@ def test_licences_of_all_that_is_compiled_in_travel_each_once() -> None:
 
 def test_setuptools_packs_the_archive_and_the_licences() -> None:
     assert f'"{archive.FILE}", "kernels.licences"' in (ROOT / "pyproject.toml").read_text()
+
+
+def test_what_vllm_asks_for_ships(on_cpu, monkeypatch) -> None:
+    """Beside vLLM there is another TileLang, so the kernels of the plug-in must ship (op/integrations/vllm.py)."""
+    calls = [words for words in wheel.calls(wheel.CALLS) if any("192/128" in word for word in words)]
+    monkeypatch.setattr(wheel, "calls", lambda file: iter(calls))
+    made = {(one.ours.schedule, one.variant) for one in wheel.wanted(wheel.CALLS, HOPPER)}
+    for length in (9, 300):
+        ends = torch.tensor([0, length], dtype=torch.int32)
+        q, k, projected = (torch.randn(length, 2, size).bfloat16() for size in (192, 192, 256))
+        for causal in (False, True):
+            options = {"causal": causal, "scale": 0.1, "return_lse": True}
+            attention_varlen(q, k, projected[..., 128:], ends, ends, length, length, **options)
+    assert len(on_cpu.asked) == 4 and on_cpu.asked <= made
 
 
 @pytest.mark.exhaustive

@@ -44,6 +44,20 @@ def model_of(family: str, device: str) -> Any:
     return getattr(transformers, f"{family}ForCausalLM")(config).to(device, torch.bfloat16).eval()
 
 
+def gpt_oss(device: str) -> Any:
+    """Makes a model with sinks, whose layers have a window and all keys in turn; each token takes both experts."""
+    import transformers
+
+    sizes = {"hidden_size": 128, "intermediate_size": 64, "num_hidden_layers": LAYERS, "vocab_size": 97, "head_dim": 32}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "sliding_window": 8, "initializer_range": 0.15}
+    torch.manual_seed(5)
+    config = transformers.GptOssConfig(
+        **sizes, **heads, num_local_experts=2, num_experts_per_tok=2, pad_token_id=0, experts_implementation="eager"
+    )
+    assert config.layer_types == ["sliding_attention", "full_attention"]
+    return transformers.GptOssForCausalLM(config).to(device, torch.bfloat16).eval()
+
+
 def tokens(device: str, *shape: int) -> torch.Tensor:
     return torch.randint(1, 97, shape, generator=torch.Generator().manual_seed(2)).to(device)
 

@@ -11,7 +11,7 @@ from code_lines import code_lines, count
 
 SLACK = 40
 BUDGET = {
-    "tl_attention": 175,
+    "tl_attention": 185,
     "problem": 850,
     "schedule": 1860,
     "program": 1160,
@@ -19,15 +19,15 @@ BUDGET = {
     "launch": 805,
     "codeproof": 5250,
     "compiler": 570,
-    "op": 1925,
+    "op": 1990,
     "lab": 9430,
     "tools": 6270,
     "tests": 1155,
-    "tests/library": 13950,
+    "tests/library": 14270,
     "tests/proof": 4115,
-    "tests/lab": 7795,
-    "library": 16300,
-    "path": 8495,
+    "tests/lab": 7810,
+    "library": 16375,
+    "path": 8555,
 }
 
 

@@ -60,8 +60,10 @@ def packed() -> list:
 
 
 def test_the_arguments_are_flash_attention_3s() -> None:
-    assert [*inspect.signature(flash_attn_func).parameters] == [*DENSE, "others"]
-    assert [*inspect.signature(flash_attn_varlen_func).parameters] == [*DENSE[:3], *PACKED, *DENSE[3:], "others"]
+    # Transformers passes only what it finds here: without these, dropout and sinks would be left out in silence.
+    more = ["dropout_p", "s_aux", "others"]
+    assert [*inspect.signature(flash_attn_func).parameters] == [*DENSE, *more]
+    assert [*inspect.signature(flash_attn_varlen_func).parameters] == [*DENSE[:3], *PACKED, *DENSE[3:], *more]
     options = {name: of.default for name, of in inspect.signature(flash_attn_func).parameters.items()}
     assert (options["num_splits"], options["window_size"], options["pack_gqa"]) == (1, (-1, -1), None)
 
@@ -81,6 +83,16 @@ def test_they_give_what_our_own_functions_give(options) -> None:
     output, lse = flash_attn_varlen_func(*packed(), return_attn_probs=True, **options, **hints)
     assert output.equal(expected) and lse.equal(expected_lse) and lse.shape == (4, 12)
     assert flash_attn_varlen_func(*packed(), **options).equal(expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_sinks_may_have_the_models_dtype(dtype) -> None:
+    sinks = torch.tensor([0.5, -1.0, 2.0, 0.0])
+    found = flash_attn_func(*dense(), s_aux=sinks.to(dtype)), flash_attn_varlen_func(*packed(), s_aux=sinks.to(dtype))
+    expected = attention(*dense(), layout="bshd", sinks=sinks), attention_varlen(*packed(), sinks=sinks)
+    assert all(ours.equal(theirs) for ours, theirs in zip(found, expected))
+    with pytest.raises(InputError, match="^attention: sinks is list, expected q's "):
+        flash_attn_func(*dense(), s_aux=[0.0] * 4)
 
 
 def test_used_lengths() -> None:
@@ -200,7 +212,7 @@ ODD += (torch.ones(2), torch.ones((), device="meta"), torch.zeros(2, 2).to_spars
 PLACES = [
     *((attention, heads_first, name) for name in Options.__annotations__),
     *((attention_varlen, packed, name) for name in (*VarlenOptions.__annotations__, "max_seqlen_q", "cu_seqlens_k")),
-    *((flash_attn_func, dense, name) for name in (*DENSE, "dropout_p", "other")),
+    *((flash_attn_func, dense, name) for name in (*DENSE, "dropout_p", "s_aux", "other")),
     *((flash_attn_varlen_func, packed, name) for name in (*PACKED, *DENSE, "block_table")),
 ]
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from gradients import flash_on_cpu
-from models import LAYERS, LENGTHS, device, launches, model_of, packed, padded, tokens
+from models import LAYERS, LENGTHS, device, gpt_oss, launches, model_of, packed, padded, tokens
 from torch import Tensor
 
 from tl_attention.op import backward
@@ -35,20 +35,6 @@ def by_rules(device: str, request: pytest.FixtureRequest) -> Iterator[None]:
         request.getfixturevalue("flash_on_cpu")
     with backward.force_operator():
         yield
-
-
-def gpt_oss(device: str) -> Any:
-    """Makes a model with sinks, whose layers have a window and all keys in turn; each token takes both experts."""
-    import transformers
-
-    sizes = {"hidden_size": 128, "intermediate_size": 64, "num_hidden_layers": 2, "vocab_size": 97, "head_dim": 32}
-    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "sliding_window": 8, "initializer_range": 0.15}
-    torch.manual_seed(5)
-    config = transformers.GptOssConfig(
-        **sizes, **heads, num_local_experts=2, num_experts_per_tok=2, pad_token_id=0, experts_implementation="eager"
-    )
-    assert config.layer_types == ["sliding_attention", "full_attention"]
-    return transformers.GptOssForCausalLM(config).to(device, torch.bfloat16).train()
 
 
 def loss_of(model: Any, ids: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -101,7 +87,7 @@ def all_of(found: Gradients, words: str) -> Tensor:
 
 def made(family: str, device: str) -> Any:
     """Makes a tiny model of a family, to be trained."""
-    return gpt_oss(device) if family == "GptOss" else model_of(family, device).train()
+    return gpt_oss(device).train() if family == "GptOss" else model_of(family, device).train()
 
 
 def check_as_near_as_eager(found: dict[str, Gradients]) -> None:
@@ -118,7 +104,7 @@ def check_as_near_as_eager(found: dict[str, Gradients]) -> None:
 
 
 def test_a_model_with_sinks_trains_as_with_eager_attention(launches: list, device: str) -> None:
-    model, steps = gpt_oss(device), 50 if device == "cuda" else 4
+    model, steps = gpt_oss(device).train(), 50 if device == "cuda" else 4
     ids = tokens(device, 2, 80)
     losses, found = {}, {}
     for name, (implementation, dtype) in IMPLEMENTATIONS.items():

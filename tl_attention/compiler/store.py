@@ -215,5 +215,6 @@ def _size(file: Path) -> int | None:
 
 def _foreign(variable: str) -> str | None:
     """Returns the folder that a variable names, None if unset or in TileLang's folder, as TileLang itself sets it."""
-    named, tilelangs = os.environ.get(variable), tilelang_folder()
-    return None if not named or (tilelangs and Path(named).resolve().is_relative_to(tilelangs)) else named
+    named = os.environ.get(variable)
+    tilelangs = tilelang_folder() if named else None
+    return None if named and tilelangs and Path(named).resolve().is_relative_to(tilelangs) else named
