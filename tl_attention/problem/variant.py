@@ -30,6 +30,12 @@ OFFSETS = (
     Parameter("SeqUsedK", "offsets", ("used_k",), "int32", kernels=("listing",)),
     Parameter("Tiles", "offsets", ("words",), "int32", kernels=("listing", "main", "merging")),
 )
+# Where keys lie in pages: each sequence's row of the table, one behind the other, names pages of `page_size` keys. A page
+# has so many rows of K and V until the next begins, `page_rows`, and there are so many `pages`.
+PAGES = (
+    Parameter("BlockTable", "offsets", ("entries",), "int32", optional=True),
+    *(Parameter(name, "scalar", dtype="int32", optional=True) for name in ("page_size", "page_rows", "pages")),
+)
 # How many words of 8 bytes the buffer has that a traced kernel writes to.
 TRACE_WORDS = 1 << 20
 # In the order in which a kernel takes them.
@@ -45,6 +51,7 @@ KERNEL_PARAMETERS = (
     Parameter("Merged", "output", ("batch", "heads", "seq_q", "head_dim_v"), optional=True, kernels=("merging",)),
     Parameter("MergedLSE", "output", ("batch", "heads", "seq_q"), "float32", optional=True, kernels=("merging",)),
     *OFFSETS,
+    *PAGES,
     Parameter("Trace", "trace", (TRACE_WORDS,), "int64", optional=True),
     Parameter("TileCounter", "counter", (2,), "int32", optional=True),
 )
@@ -89,6 +96,9 @@ class Variant:
     # Heads of Q that share one of K and V and have rows in one row tile: a warpgroup has `box` rows of each, one head's
     # behind the other's. More heads than a tile has rows for are in `subgroups`, and some of them in two.
     tile_heads: int = 1
+    # Keys of packed sequences lie in pages of a multiple of so many, which a box has at most; 0 where they lie one behind
+    # the other.
+    key_box: int = 0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "head_dim_v", self.head_dim_v or self.head_dim)
@@ -178,6 +188,7 @@ class Variant:
         asked = {*self.optional, *self.mask.names, *of_schedule, *(["Trace"] if self.trace else [])}
         asked |= {"Merged", "MergedLSE"} if self.parts else set()
         asked |= {"part_blocks"} if self.parts and not self.packed else set()
+        asked |= {p.name for p in PAGES} if self.key_box else set()
         chosen = (p for p in KERNEL_PARAMETERS if not p.optional or p.name in asked)
         merging = {feature.name for feature in features_of(self.optional) if self.parts and feature.counts_once}
         taken = (p.for_merging if p.name in merging else p.for_parts if self.parts else p for p in chosen)

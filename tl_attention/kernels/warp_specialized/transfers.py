@@ -74,32 +74,75 @@ def produce_block(j, tile, s, c):
 
 @T.macro
 def load_k(j, tile, s, c):
-    load(s.K, tile.base + j, tile.kv_block(j), tile, c)
+    load(s.K, tile.base + j, tile.kv_block(j), tile, s, c)
 
 
 @T.macro
 def load_v(j, tile, s, c):
-    load(s.V, tile.base + j, tile.kv_block(j), tile, c)
+    load(s.V, tile.base + j, tile.kv_block(j), tile, s, c)
 
 
 LOADS = {"load_k": load_k, "load_v": load_v}
 
 
 @T.macro
-def load(ring, step, kv, tile, c):
+def load(ring, step, kv, tile, s, c):
     """Starts the TMA load of KV block `kv` as load number `step` of the ring, once its slot is free."""
-    wait_empty(ring, step)
+    if c.key_box == 0:
+        wait_empty(ring, step)
+        load_rows(ring, step, kv * c.block_N, tile.keys, tile, c)
+    elif c.key_box == c.block_N:
+        # The table's answer takes as long as a wait may.
+        shift = T.alloc_var("int32")
+        shift = page_shift(tile.keys + kv * c.block_N, s)
+        wait_empty(ring, step)
+        load_rows(ring, step, kv * c.block_N, tile.keys + shift, tile, c)
+    else:
+        shift = T.alloc_var("int32")
+        wait_empty(ring, step)
+        for piece in T.unroll(c.block_N // c.key_box):
+            shift = page_shift(tile.keys + (kv * c.block_N + piece * c.key_box), s)
+            for panel in T.unroll(ring.shared.shape[2] // panel_of(ring.shared.shape[2])):
+                load_key_box(ring, step, piece, panel, kv * c.block_N, tile.keys + shift, tile, c)
+    T.mbarrier_arrive(ring.full[slot(ring, step)])
+
+
+def page_shift(key, s):
+    """Returns by how many rows of K and V a key is behind where it were if pages lay in the order of the table."""
+    given = s.given
+    table = T.address_of(given.BlockTable[0]), given.BlockTable.shape[0]
+    return T.call_extern(
+        "int32", "tl_attention_page_shift", *table, given.page_size, given.page_rows, given.pages, key
+    )
+
+
+@T.macro
+def load_key_box(ring, step, piece, panel, first_row, keys, tile, c):
+    """Starts the TMA load of a panel of those rows of a KV block that lie in one page."""
+    width, box, head = panel_of(ring.shared.shape[2]), c.key_box, kv_head(tile.head, c)
+    first, end = panel * width, (panel + 1) * width
+    T.tma_copy(
+        rows_of(ring.source, keys, head, first_row + piece * box, box, c, end, tile.seq_kv, first),
+        ring.shared[slot(ring, step), piece * box : (piece + 1) * box, first:end],
+        barrier=ring.full[slot(ring, step)],
+        leader_scope_threads=WARP,
+        **multicast(c),
+    )
+
+
+@T.macro
+def load_rows(ring, step, first_row, keys, tile, c):
+    """Starts the TMA load of a KV block's rows, of a sequence that begins at `keys`."""
     # As many columns as the tile has, where the tensor has fewer.
     columns = ring.shared.shape[2] if c.narrow else None
     head = kv_head(tile.head, c)
     T.tma_copy(
-        rows_of(ring.source, tile.keys, head, kv * c.block_N, c.block_N, c, columns, tile.seq_kv),
+        rows_of(ring.source, keys, head, first_row, c.block_N, c, columns, tile.seq_kv),
         ring.shared[slot(ring, step), :, :],
         barrier=ring.full[slot(ring, step)],
         leader_scope_threads=WARP,
         **multicast(c),
     )
-    T.mbarrier_arrive(ring.full[slot(ring, step)])
 
 
 def multicast(c):
@@ -124,7 +167,7 @@ def load_q(wg, tile, s, c):
         )
     else:
         for member in T.unroll(c.tile_heads):
-            for panel in T.unroll(c.head_dim // panel_of(c)):
+            for panel in T.unroll(c.head_dim // panel_of(c.head_dim)):
                 load_box(member, panel, wg, tile, s, c)
     T.mbarrier_arrive(s.Q.full[wg])
 
@@ -138,15 +181,15 @@ def clear_idle_rows(s, c):
     T.fence_proxy_async()
 
 
-def panel_of(c):
-    """Returns how many columns of a row of Q stand together in shared memory."""
-    return 64 if c.head_dim % 64 == 0 else 32
+def panel_of(columns):
+    """Returns how many columns of a row of so many stand together in shared memory."""
+    return 64 if columns % 64 == 0 else 32
 
 
 @T.macro
 def load_box(member, panel, wg, tile, s, c):
     """Starts the TMA load of a panel of a warpgroup's rows of one of its tile's heads."""
-    width, head = panel_of(c), c.variant.first_head(tile.head, T) + member
+    width, head = panel_of(c.head_dim), c.variant.first_head(tile.head, T) + member
     first, end = panel * width, (panel + 1) * width
     T.tma_copy(
         rows_of(s.Q.source, tile.queries, head, tile.first_row + wg * c.box, c.box, c, end, tile.seq_q, first),
