@@ -88,61 +88,60 @@ LOADS = {"load_k": load_k, "load_v": load_v}
 @T.macro
 def load(ring, step, kv, tile, s, c):
     """Starts the TMA load of KV block `kv` as load number `step` of the ring, once its slot is free."""
-    if c.key_box == 0:
-        wait_empty(ring, step)
-        load_rows(ring, step, kv * c.block_N, tile.keys, tile, c)
-    elif c.key_box == c.block_N:
-        # The table's answer takes as long as a wait may.
-        shift = T.alloc_var("int32")
-        shift = page_shift(tile.keys + kv * c.block_N, s)
-        wait_empty(ring, step)
-        load_rows(ring, step, kv * c.block_N, tile.keys + shift, tile, c)
+    if c.key_box:
+        load_pages(ring, step, kv * c.block_N, tile, s, c)
     else:
-        shift = T.alloc_var("int32")
         wait_empty(ring, step)
-        for piece in T.unroll(c.block_N // c.key_box):
-            shift = page_shift(tile.keys + (kv * c.block_N + piece * c.key_box), s)
-            for panel in T.unroll(ring.shared.shape[2] // panel_of(ring.shared.shape[2])):
-                load_key_box(ring, step, piece, panel, kv * c.block_N, tile.keys + shift, tile, c)
+        # As many columns as the tile has, where the tensor has fewer.
+        columns = ring.shared.shape[2] if c.narrow else None
+        head = kv_head(tile.head, c)
+        T.tma_copy(
+            rows_of(ring.source, tile.keys, head, kv * c.block_N, c.block_N, c, columns, tile.seq_kv),
+            ring.shared[slot(ring, step), :, :],
+            barrier=ring.full[slot(ring, step)],
+            leader_scope_threads=WARP,
+            **multicast(c),
+        )
     T.mbarrier_arrive(ring.full[slot(ring, step)])
 
 
-def page_shift(key, s):
-    """Returns by how many rows of K and V a key is behind where it were if pages lay in the order of the table."""
+@T.macro
+def load_pages(ring, step, first_row, tile, s, c):
+    """Starts the TMA loads of a KV block whose rows lie in pages: a box for each panel of `key_box` rows."""
+    shift = T.alloc_var("int32")
+    if c.key_box == c.block_N:
+        # The table may take as long to answer as the slot to be free.
+        shift = T.call_extern("int32", "tl_attention_page_shift", *table(s), tile.keys + first_row)
+        wait_empty(ring, step)
+        load_panels(ring, step, 0, first_row, tile.keys + shift, tile, c)
+    else:
+        wait_empty(ring, step)
+        for box in T.unroll(c.block_N // c.key_box):
+            key = tile.keys + (first_row + box * c.key_box)
+            shift = T.call_extern("int32", "tl_attention_page_shift", *table(s), key)
+            load_panels(ring, step, box, first_row, tile.keys + shift, tile, c)
+
+
+def table(s):
+    """Returns what a page is looked up in and by: the block table, its length, the sizes of pages, and their number."""
     given = s.given
-    table = T.address_of(given.BlockTable[0]), given.BlockTable.shape[0]
-    return T.call_extern(
-        "int32", "tl_attention_page_shift", *table, given.page_size, given.page_rows, given.pages, key
-    )
+    entries = T.address_of(given.BlockTable[0]), given.BlockTable.shape[0]
+    return (*entries, given.page_size, given.page_rows, given.pages)
 
 
 @T.macro
-def load_key_box(ring, step, piece, panel, first_row, keys, tile, c):
-    """Starts the TMA load of a panel of those rows of a KV block that lie in one page."""
-    width, box, head = panel_of(ring.shared.shape[2]), c.key_box, kv_head(tile.head, c)
-    first, end = panel * width, (panel + 1) * width
-    T.tma_copy(
-        rows_of(ring.source, keys, head, first_row + piece * box, box, c, end, tile.seq_kv, first),
-        ring.shared[slot(ring, step), piece * box : (piece + 1) * box, first:end],
-        barrier=ring.full[slot(ring, step)],
-        leader_scope_threads=WARP,
-        **multicast(c),
-    )
-
-
-@T.macro
-def load_rows(ring, step, first_row, keys, tile, c):
-    """Starts the TMA load of a KV block's rows, of a sequence that begins at `keys`."""
-    # As many columns as the tile has, where the tensor has fewer.
-    columns = ring.shared.shape[2] if c.narrow else None
-    head = kv_head(tile.head, c)
-    T.tma_copy(
-        rows_of(ring.source, keys, head, first_row, c.block_N, c, columns, tile.seq_kv),
-        ring.shared[slot(ring, step), :, :],
-        barrier=ring.full[slot(ring, step)],
-        leader_scope_threads=WARP,
-        **multicast(c),
-    )
+def load_panels(ring, step, box, first_row, keys, tile, c):
+    """Starts the TMA loads of those rows of a KV block that lie in one page, panel by panel."""
+    width, rows, head = panel_of(ring.shared.shape[2]), c.key_box, kv_head(tile.head, c)
+    for panel in T.unroll(ring.shared.shape[2] // width):
+        first, end = panel * width, (panel + 1) * width
+        T.tma_copy(
+            rows_of(ring.source, keys, head, first_row + box * rows, rows, c, end, tile.seq_kv, first),
+            ring.shared[slot(ring, step), box * rows : (box + 1) * rows, first:end],
+            barrier=ring.full[slot(ring, step)],
+            leader_scope_threads=WARP,
+            **multicast(c),
+        )
 
 
 def multicast(c):
