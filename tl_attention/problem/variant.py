@@ -2,9 +2,10 @@
 
 import operator
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, Self
 
+from tl_attention.errors import InputError
 from tl_attention.problem.card import CARDS, HOPPER, Card
 from tl_attention.problem.features import INPUTS, RESULTS, Parameter, acting_in_main_kernel, features_of, mix_rows
 from tl_attention.problem.head_dims import HeadSize, head_size, tile_dim
@@ -36,6 +37,8 @@ PAGES = (
     Parameter("BlockTable", "offsets", ("entries",), "int32", optional=True),
     *(Parameter(name, "scalar", dtype="int32", optional=True) for name in ("page_size", "page_rows", "pages")),
 )
+# Rows of the boxes that keys in pages are loaded by, where pages have no whole KV block.
+KEY_BOXES = (64, 32, 16, 8, 2, 1)
 # How many words of 8 bytes the buffer has that a traced kernel writes to.
 TRACE_WORDS = 1 << 20
 # In the order in which a kernel takes them.
@@ -96,8 +99,7 @@ class Variant:
     # Heads of Q that share one of K and V and have rows in one row tile: a warpgroup has `box` rows of each, one head's
     # behind the other's. More heads than a tile has rows for are in `subgroups`, and some of them in two.
     tile_heads: int = 1
-    # Keys of packed sequences lie in pages of a multiple of so many, which a box has at most; 0 where they lie one behind
-    # the other.
+    # Where keys of packed sequences lie in pages, so many are loaded at once: a page has a multiple of them.
     key_box: int = 0
 
     def __post_init__(self) -> None:
@@ -106,6 +108,17 @@ class Variant:
         if self.parts:
             object.__setattr__(self, "optional", self.optional | {"LSE"})
         object.__setattr__(self, "invariant", self.invariant and mix_rows(features_of(self.optional)))
+
+    def in_pages(self, size: int, block_N: int) -> Self:
+        """Returns the variant for keys in pages of this size, whose boxes are the largest that divide page and block.
+
+        Raises InputError for an odd size where a box has rows of 64 bytes.
+        """
+        least = max(map(rows_of_box, (self.tile_dim, self.tile_dim_v)))
+        for rows in (block_N, *KEY_BOXES):
+            if rows >= least and size % rows == 0 and block_N % rows == 0:
+                return replace(self, key_box=rows)
+        raise InputError(f"pages have {size} keys, expected an even number at head_dim {self.head_size}")
 
     @property
     def subgroups(self) -> int:

@@ -202,7 +202,13 @@ CALLS = (
     # tl_attention_hand_over_none((&(next_tile[0])));
     Form(COUNTER, re.compile(r"tl_attention_hand_over_none\((.+)\);$"), _hand_over_none),
     # shift = tl_attention_page_shift((&(BlockTable[0])), entries, page_size, page_rows, pages, ((j * 128) + k_begin_1));
-    Form("page", re.compile(r"(\w+) = tl_attention_page_shift\(\(&\(BlockTable\[0\]\)\), entries, page_size, page_rows, pages, (.+)\);$"), _page_shift),
+    Form(
+        "page",
+        re.compile(
+            r"(\w+) = tl_attention_page_shift\(\(&\(BlockTable\[0\]\)\), entries, page_size, page_rows, pages, (.+)\);$"
+        ),
+        _page_shift,
+    ),
     # number = tl_attention_draw((&(TileCounter[0])), 132);
     Form(COUNTER, re.compile(r"(\w+) = tl_attention_draw\(\(&\((\w+)\[(\d+)\]\)\), (\d+)\);$"), _draw_number),
     # K_full[((base_2 + j) & 1)].wait(((((base_2 + j) & 3) >> 1) ^ 1));     Q_full[0].init(32);

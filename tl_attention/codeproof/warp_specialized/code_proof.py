@@ -55,12 +55,12 @@ class RolesProof(Proof):
         swizzled = {descriptor.tensor: descriptor.swizzle != 0 for descriptor in self.plan.descriptors}
         q_swizzled = not self.roles.q_in_registers or swizzled.get("Q", True)
         slots = self.roles.slots
-        in_pages = {"box": variant.key_box, "pages": block_N // variant.key_box} if variant.key_box else {}
+        box, pages = (variant.key_box, block_N // variant.key_box) if variant.key_box else (0, 1)
         p = {"P": Tile("P", ROWS, block_N, slots("P"))} if self.roles.p_in_shared else {}
         return {
             "Q": Tile("Q", ROWS, variant.tile_dim, slots("Q"), q_swizzled, heads=variant.tile_heads, box=variant.box),
-            "K": Tile("K", block_N, variant.tile_dim, slots("K"), **in_pages),
-            "V": Tile("V", block_N, variant.tile_dim_v, slots("V"), **in_pages),
+            "K": Tile("K", block_N, variant.tile_dim, slots("K"), box=box, pages=pages),
+            "V": Tile("V", block_N, variant.tile_dim_v, slots("V"), box=box, pages=pages),
             **p,
         }
 
