@@ -30,7 +30,7 @@ def offsets(lengths: Any) -> Tensor:
 
 
 def pool(number: int, size: int, head_dim: int, lies: str) -> Tensor:
-    """Makes pages (number, size, heads, head_dim) of NaN that lie in memory as vLLM's two layouts have them, or apart."""
+    """Makes pages (number, size, heads, head_dim) of NaN that lie in memory as vLLM's layouts have them."""
     shape = number, size, HEADS_KV, head_dim
     match lies:
         case "heads first":

@@ -86,10 +86,10 @@ def attention_varlen(
         causal, scale, window_size, softcap, sinks, schedule, invariant: as for `attention`.
         return_lse: return (output, LSE), fp32 (heads, total_q).
         out: a tensor to write the output to, as for `attention`.
-        block_table: contiguous int32 (sequences, pages) on q's GPU: sequence n's keys lie in the pages that row n names, in
-            order, seqused_k[n] of them, and cu_seqlens_k is None. k is (pages, page_size, heads_kv, head_dim) then, and v
-            (pages, page_size, heads_kv, head_dim_v), whose pages may lie apart by any number of rows. Pages that are not
-            named are not read. There is no gradient.
+        block_table: contiguous int32 (sequences, pages) on q's GPU: sequence n's keys lie in the pages that row n
+            names, in order, seqused_k[n] of them, and cu_seqlens_k is None. Then k is (pages, page_size, heads_kv,
+            head_dim) and v (pages, page_size, heads_kv, head_dim_v), and pages may lie any number of rows apart. Pages
+            that are not named are not read. There is no gradient.
         zero_unused: set rows that are no sequence's to 0, and their LSE to -inf; otherwise they are left as they are.
         check: check the contents of offsets and used lengths.
 

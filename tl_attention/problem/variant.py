@@ -31,8 +31,8 @@ OFFSETS = (
     Parameter("SeqUsedK", "offsets", ("used_k",), "int32", kernels=("listing",)),
     Parameter("Tiles", "offsets", ("words",), "int32", kernels=("listing", "main", "merging")),
 )
-# Where keys lie in pages: each sequence's row of the table, one behind the other, names pages of `page_size` keys. A page
-# has so many rows of K and V until the next begins, `page_rows`, and there are so many `pages`.
+# Where keys lie in pages: the table has a row for each sequence, one behind the other, which names its pages of
+# `page_size` keys. From a page to the next are `page_rows` rows of K and V, and there are so many `pages`.
 PAGES = (
     Parameter("BlockTable", "offsets", ("entries",), "int32", optional=True),
     *(Parameter(name, "scalar", dtype="int32", optional=True) for name in ("page_size", "page_rows", "pages")),

@@ -25,6 +25,8 @@ from tl_attention.program.events import NAMED, TILE
 
 # A thread's block in its cluster.
 OWN_BLOCK = "tl::block_rank_in_cluster()"
+# What a page is looked up in and by.
+PAGE_TABLE = re.escape("(&(BlockTable[0])), entries, page_size, page_rows, pages")
 
 
 def _mbarrier(match: re.Match[str], declared: Declarations) -> Effect:
@@ -201,14 +203,8 @@ CALLS = (
     Form(COUNTER, re.compile(r"tl_attention_hand_over\((.+)\);$"), _hand_over),
     # tl_attention_hand_over_none((&(next_tile[0])));
     Form(COUNTER, re.compile(r"tl_attention_hand_over_none\((.+)\);$"), _hand_over_none),
-    # shift = tl_attention_page_shift((&(BlockTable[0])), entries, page_size, page_rows, pages, ((j * 128) + k_begin_1));
-    Form(
-        "page",
-        re.compile(
-            r"(\w+) = tl_attention_page_shift\(\(&\(BlockTable\[0\]\)\), entries, page_size, page_rows, pages, (.+)\);$"
-        ),
-        _page_shift,
-    ),
+    # shift = tl_attention_page_shift((&(BlockTable[0])), entries, page_size, page_rows, pages, (k_begin_1 + 128));
+    Form("page", re.compile(rf"(\w+) = tl_attention_page_shift\({PAGE_TABLE}, (.+)\);$"), _page_shift),
     # number = tl_attention_draw((&(TileCounter[0])), 132);
     Form(COUNTER, re.compile(r"(\w+) = tl_attention_draw\(\(&\((\w+)\[(\d+)\]\)\), (\d+)\);$"), _draw_number),
     # K_full[((base_2 + j) & 1)].wait(((((base_2 + j) & 3) >> 1) ^ 1));     Q_full[0].init(32);

@@ -60,8 +60,9 @@ class TileCopies:
         # A piece is the next head's, or lies in a page of its own.
         heads = [number // of_piece if tile.heads > 1 else 0 for number in range(len(parts))]
         places = [(part.same("row"), part.same("head") - head, part.same("batch")) for part, head in zip(parts, heads)]
-        of_pages = places[:: len(parts) // tile.pages]
-        if places != [place for place in of_pages for _ in range(len(parts) // tile.pages)]:
+        each = len(parts) // (tile.pages or 1)
+        of_pages = places[::each]
+        if places != [place for place in of_pages for _ in range(each)]:
             raise Unsafe(f"line {parts[0].line}: boxes of several tiles, {sorted({*places})}")
         return slot, tuple(itertools.chain(*of_pages))
 

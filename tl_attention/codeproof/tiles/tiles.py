@@ -32,10 +32,10 @@ class Tile:
     swizzled: bool = True
     of_tensor: int | None = None  # the tensor's columns, if they are fewer: the tile's others are 0
     # A tile may have rows of several heads, `box` of each one behind the other's; the rows behind the last are idle. Or
-    # its rows lie in several pages, `box` in each.
+    # its rows lie in pages, `box` in each of so many, 0 where they lie in none.
     heads: int = 1
     box: int = 0
-    pages: int = 1
+    pages: int = 0
 
     @property
     def width(self) -> int:
@@ -75,6 +75,11 @@ class Tile:
     def pieces(self) -> int:
         """Returns in how many pieces of rows a tile is loaded."""
         return max(self.heads, self.pages)
+
+    @property
+    def in_boxes(self) -> bool:
+        """Says whether each box by itself says what it brings, and not one operation for all of the tile."""
+        return self.heads > 1 or self.pages > 0
 
     @property
     def box_rows(self) -> int:
