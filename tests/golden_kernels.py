@@ -44,6 +44,7 @@ class GoldenKernel:
     invariant: bool = False
     parts: bool = False
     tile_heads: int = 1
+    key_box: int = 0
 
     @cached_property
     def schedule(self) -> Schedule:
@@ -55,7 +56,7 @@ class GoldenKernel:
         head_dim, head_dim_v = sizes_of(self.size)
         there = {"group": self.group, "optional": self.optional, "strided": self.strided, "sms": self.sms}
         there |= {"packed": self.packed, "invariant": self.invariant}
-        there |= {"parts": self.parts, "tile_heads": self.tile_heads}
+        there |= {"parts": self.parts, "tile_heads": self.tile_heads, "key_box": self.key_box}
         return Variant(head_dim, self.dtype, self.mask, head_dim_v, self.sizes, **there)
 
 
@@ -193,7 +194,15 @@ PACKED_PARTS: dict[str, GoldenKernel] = {
         "best_causal", LEFT, size=96, group=3, optional=frozenset({"Sinks"}), packed=True, parts=True
     ),
 }
-OF_FORMS = {**PLAIN, **ASKED, **OTHERS, **PACKED, **OF_HEADS, **PARTS, **PACKED_PARTS}
+# Keys in pages, one or several in a KV block.
+PAGES: dict[str, GoldenKernel] = {
+    "grouped, pages": GoldenKernel(
+        "grouped", CAUSAL, BF16, group=8, packed=True, parts=True, tile_heads=8, key_box=128
+    ),
+    "best_causal, pages": replace(asked("best_causal", BOTH, BF16, 104, 5), packed=True, tile_heads=5, key_box=64),
+    "short, pages": GoldenKernel("short", LEFT, size="64/128", packed=True, parts=True, key_box=32),
+}
+OF_FORMS = {**PLAIN, **ASKED, **OTHERS, **PACKED, **OF_HEADS, **PARTS, **PACKED_PARTS, **PAGES}
 
 
 def served() -> Iterator[GoldenKernel]:

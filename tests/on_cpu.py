@@ -82,14 +82,24 @@ class Kernels:
             rows, keys = (
                 used[n] if len(used) < len(cu) else cu[n + 1] - cu[n] for used, cu in ((used_q, cu_q), (used_k, cu_k))
             )
-            of = {"Q": (q_begin, rows), "K": (k_begin, keys), "V": (k_begin, keys)}
-            q, k, v = (tensors[x][first : first + count].transpose(0, 1)[None] for x, (first, count) in of.items())
+            places = {"Q": torch.arange(q_begin, q_begin + rows)}
+            places |= dict.fromkeys("KV", rows_of_keys(tensors, variant, torch.arange(k_begin, k_begin + keys)))
+            q, k, v = (tensors[x][place].transpose(0, 1)[None] for x, place in places.items())
             scale, mask = tensors["softmax_scale"], mask_of(tensors, variant)
             output, lse = attention_and_lse(q, k, v, mask=mask, scale=scale, precise=False, **there)
             results[0][q_begin : q_begin + rows] = output[0].transpose(0, 1).to(results[0].dtype)
             if results[1] is not None:
                 results[1][:, q_begin : q_begin + rows] = lse[0]
         self.fault(tensors)
+
+
+def rows_of_keys(tensors: dict[str, Any], variant: Variant, keys: torch.Tensor) -> torch.Tensor:
+    """Returns in which rows of K and V keys lie, which a block table says where they are in pages."""
+    if not variant.key_box:
+        return keys
+    size, rows = tensors["page_size"], tensors["page_rows"]
+    assert size % variant.key_box == 0 and len(tensors["K"]) == max(tensors["pages"] - 1, 0) * rows + size
+    return tensors["BlockTable"][keys // size] * rows + keys % size
 
 
 def take_for_a_gpu(monkeypatch: pytest.MonkeyPatch, kernel_of: Any, sms: int = HOPPER.sms) -> None:

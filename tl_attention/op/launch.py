@@ -16,7 +16,7 @@ from tl_attention.problem.features import INPUTS
 from tl_attention.problem.mask import WINDOW
 from tl_attention.problem.packed import words_of_list
 from tl_attention.problem.shape import AttentionShape
-from tl_attention.problem.variant import OFFSETS, Variant
+from tl_attention.problem.variant import OFFSETS, PAGES, Variant
 from tl_attention.schedule.schedule import Schedule
 
 # What a launch finds by itself, and no caller gives.
@@ -25,9 +25,17 @@ FOUND = ("counter", "trace")
 NUMBERS = (*WINDOW, "part_blocks")
 # By parameter, what `arguments` lays out: where all keys are computed at once, no other kernel merges anything.
 TENSORS, MERGED, WHOLE = ("Q", "K", "V", "Output"), ("Merged", "MergedLSE"), (None, None)
-NAMES = (*TENSORS, "softmax_scale", "LSE", *(f.name for f in INPUTS), *NUMBERS, *MERGED, *(p.name for p in OFFSETS))
+NAMES = (
+    *TENSORS,
+    "softmax_scale",
+    "LSE",
+    *(f.name for f in INPUTS),
+    *NUMBERS,
+    *MERGED,
+    *(p.name for p in (*OFFSETS, *PAGES)),
+)
 # Where packed sequences lie, as OFFSETS have it; a launch finds room for the list of tiles by its length.
-Offsets = tuple[Tensor, Tensor, Tensor, Tensor, int]
+Offsets = tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from tl_attention.op.checks import Checked, checked_output, prefixed
 from tl_attention.op.few import may_be_split, most_unsplit_keys, packed_heads, splits_equal
 from tl_attention.op.in_memory import BHSD, check_place, whole_strides
 from tl_attention.op.launch import Launch
+from tl_attention.op.pages import Pages
 from tl_attention.op.plan import LaidOut, Plan, shared_fields
 from tl_attention.problem.bounds import check_totals
 from tl_attention.problem.mask import WIDEST, Mask, shortened
@@ -50,6 +51,7 @@ class PackedArguments(NamedTuple):
     seqused_k: Tensor | None  # likewise
     max_seqlen_q: int
     max_seqlen_k: int
+    pages: Pages | None = None
 
 
 class Packed(PackedArguments):
@@ -64,7 +66,8 @@ class Packed(PackedArguments):
     @property
     def tensors(self) -> dict[str, Tensor | None]:
         """Returns the tensors that say where sequences lie by their names as arguments."""
-        return dict(zip(NAMES, self[:4]))
+        found: dict[str, Tensor | None] = dict(zip(NAMES, self[:4]))
+        return found if self.pages is None else found | {"block_table": self.pages.table}
 
     # --- for a key and its checks ---
 
@@ -73,7 +76,7 @@ class Packed(PackedArguments):
 
         It returns None for a call that needs more checks than those of its key.
         """
-        cu_q, cu_k, used_q, used_k, most_q, most_k = self
+        cu_q, cu_k, used_q, used_k, most_q, most_k, pages = self
         # A tensor of other dimensions raises a ValueError here, which says that there is no key.
         (total_q, heads, head_dim), (total_k, heads_k, columns_k) = q.shape, k.shape
         (total_v, heads_v, columns_v), (bounds,), (bounds_k,) = v.shape, cu_q.shape, cu_k.shape
@@ -87,12 +90,15 @@ class Packed(PackedArguments):
             and (type(most_q) is type(most_k) is int and most_q >= 0 and most_k >= 0)
             and (bounds == bounds_k > 1 and total_k == total_v > 0 and 0 < total_q <= FEW - total_k - bounds)
             and (out is None or len(out) == total_q)
+            # Longer ones are checked anew in each call.
+            and (pages is None or pages.table.numel() * pages.size <= FEW - total_q)
         ):
             return None
         of_out = None if out is None else tuple(out.shape[1:])
         # The stride of a single row says nothing.
         single, classes = (total_q == 1, total_k == 1), class_of_lengths(most_q, most_k, heads // (heads_k or 1) or 1)
-        return heads, head_dim, heads_k, columns_k, heads_v, columns_v, of_out, single, classes
+        of_pages = pages and pages.size
+        return heads, head_dim, heads_k, columns_k, heads_v, columns_v, of_out, single, classes, of_pages
 
     def canonical(self, tensor: Any) -> Any:
         """Returns the tensor itself, as there is one layout."""
@@ -107,7 +113,7 @@ class Packed(PackedArguments):
             raise InputError(f"attention_varlen: {fault}")
 
     def _faults_of_offsets(self, q: Tensor) -> Iterator[str]:
-        for name, tensor in self.tensors.items():
+        for name, tensor in zip(NAMES, self[:4]):
             of_used = name.startswith("seqused")
             expected = (
                 f"expected contiguous torch.int32 {'(sequences,)' if of_used else '(sequences + 1,)'} on {q.device}"
@@ -120,11 +126,13 @@ class Packed(PackedArguments):
         bounds = self.cu_seqlens_q.shape[0]
         if not bounds:
             yield "cu_seqlens_q has 0 offsets, expected one more than there are sequences"
-        for name, tensor in self.tensors.items():
+        if self.pages is not None and len(self.pages.table) != bounds - 1:
+            yield f"block_table has {len(self.pages.table)} sequences, expected {bounds - 1}, as cu_seqlens_q has {bounds}"
+        for name, tensor in zip(NAMES, self[:4]):
             wanted = bounds - 1 if name.startswith("seqused") else bounds
             if tensor is not None and tensor.shape[0] != wanted:
                 yield f"{name} has {tensor.shape[0]} numbers, expected {wanted}, as cu_seqlens_q has {bounds}"
-        for name, most in zip(LONGEST, self[4:]):
+        for name, most in zip(LONGEST, self[4:6]):
             if not isinstance(most, (int, torch.SymInt)) or isinstance(most, bool) or most < 0:
                 found, instead = shown(most), ""
                 if isinstance(most, Tensor):
@@ -139,20 +147,21 @@ class Packed(PackedArguments):
     def with_lengths(self, by: Callable[[Any], Any]) -> Packed:
         """Returns this with the longest lengths replaced by what `by` returns for them; itself where none changes."""
         most = by(self.max_seqlen_q), by(self.max_seqlen_k)
-        return self if all(map(operator.is_, most, self[4:])) else Packed(*self[:4], *most)
+        return self if all(map(operator.is_, most, self[4:6])) else Packed(*self[:4], *most, self.pages)
 
     # --- for the operator and gradients ---
 
     operator = "forward_varlen"
     gradient_schema = "Tensor cu_seqlens_q, Tensor cu_seqlens_k, SymInt max_seqlen_q, SymInt max_seqlen_k, "
-    schema = f"{gradient_schema}Tensor? seqused_q=None, Tensor? seqused_k=None, "
+    of_pages = "Tensor? block_table=None, SymInt page_size=0, SymInt page_rows=0, SymInt pages=0, "
+    schema = f"{gradient_schema}Tensor? seqused_q=None, Tensor? seqused_k=None, {of_pages}"
     flag, layout_option = "zero_unused", ""
     operator_options: ClassVar[dict[str, str]] = {}
 
     @property
     def operator_arguments(self) -> tuple[Any, ...]:
         """Returns the operator's arguments that say where sequences lie, in the operator's order."""
-        return (*self.offsets, *self.longest.values(), *self[2:4])
+        return (*self.offsets, *self.longest.values(), *self[2:4], *(self.pages or (None, 0, 0, 0)))
 
     @property
     def offsets(self) -> tuple[Tensor, Tensor]:
@@ -162,17 +171,20 @@ class Packed(PackedArguments):
     @property
     def longest(self) -> dict[str, int]:
         """Returns the longest lengths by name, as PyTorch's integers, which have 64 bits."""
-        return {name: min(most, WIDEST) for name, most in zip(LONGEST, self[4:])}
+        return {name: min(most, WIDEST) for name, most in zip(LONGEST, self[4:6])}
 
     @classmethod
     def from_operator(cls, given: Sequence[Any], options: dict[str, Any]) -> tuple[Packed, Sequence[Any]]:
         """Makes a Packed of an operator's arguments behind v and its options; returns it with the arguments left."""
         cu_q, cu_k, most_q, most_k, *used = given[:6]
         used_q, used_k = (*used, None, None)[:2]
-        return cls(cu_q, cu_k, used_q, used_k, most_q, most_k), given[6:]
+        pages = Pages(*given[6:10]) if len(given) > 6 and given[6] is not None else None
+        return cls(cu_q, cu_k, used_q, used_k, most_q, most_k, pages), given[10:]
 
     def lacks_gradient(self, call: Call, mask: Mask) -> tuple[str, str] | None:
         """Returns words for an error if there is no gradient for these lengths or this mask, else None."""
+        if self.pages is not None:
+            return "block_table", "with keys that lie one behind the other"
         if self.seqused_q is not None or self.seqused_k is not None:
             return "seqused", "with sequences cut to their used rows"
         if packed_masks_alike(mask, self.max_seqlen_k):
@@ -190,8 +202,10 @@ class Packed(PackedArguments):
         """Makes the plan of calls like this one. Raises InputError for what no kernel computes or reads in place."""
         q, k, v = call[:3]
         (total_q, heads, head_dim), total_k, sequences = q.shape, k.shape[0], self.cu_seqlens_q.shape[0] - 1
+        if self.pages is not None:
+            total_k = max(total_k, self.pages.table.numel() * self.pages.size)
         card = checks.checked_card(q.device)
-        seq_q, seq_kv = (max(1, min(most, total)) for most, total in zip(self[4:], (total_q, total_k)))
+        seq_q, seq_kv = (max(1, min(most, total)) for most, total in zip(self[4:6], (total_q, total_k)))
         # Kernels add a window's sides to lengths.
         mask, shape = shortened(found.mask, max(LONG_SIDE, total_q, total_k)), None
         if total_q and heads and sequences:
@@ -219,6 +233,11 @@ class Packed(PackedArguments):
         sms = compiled.sms_of(q.device)
         tile_heads = packed_heads(shape, scheduled)[1]
         variant = replace(shape.variant(), tile_heads=tile_heads, sms=sms, arch=card.arch, invariant=invariant)
+        if self.pages is not None:
+            try:
+                variant = variant.in_pages(self.pages.size, scheduled.block_N)
+            except InputError as error:
+                raise prefixed(self.function, error) from None
         of_tiles = variant.heads_of_tiles(heads)
         # None is compiled before the first call that runs on it.
         whole = _launch(shape, scheduled, variant)
@@ -232,7 +251,9 @@ class Packed(PackedArguments):
 
     def _faults_of_contents(self, total_q: int, total_k: int) -> Iterator[str]:
         """Yields what is wrong with offsets and lengths on the GPU, for which it waits."""
-        cu_q, cu_k, used_q, used_k, *longest = self
+        cu_q, cu_k, used_q, used_k, *longest, pages = self
+        if pages is not None and used_k is not None:
+            yield from pages.faults(used_k.tolist())
         for side, cu, used, total, most in zip("qk", (cu_q, cu_k), (used_q, used_k), (total_q, total_k), longest):
             offsets, name = cu.tolist(), f"cu_seqlens_{side}"
             lengths = [end - begin for begin, end in itertools.pairwise(offsets)]
@@ -277,8 +298,10 @@ class PackedPlan(Plan):
 
         Only sequences of few queries on many keys are. As many queries as keys, as in training, are none.
         """
-        cu_q, _, used_q, used_k, _, most_k = call.where
+        cu_q, _, used_q, used_k, _, most_k, pages = call.where
         total_q, total_k, sequences = len(call.q), len(call.k), len(cu_q) - 1
+        if pages is not None:
+            total_k = pages.longest
         longest = min(most_k, total_k)
         if longest <= self.keys or (total_q >= total_k and used_q is None):
             return False
@@ -300,6 +323,8 @@ class PackedPlan(Plan):
         if self.single:
             taken = tuple(map(_with_a_row, taken))
         offsets = launch.offsets(cu_q, cu_k, used_q, used_k, len(q))
+        if call.where.pages is not None:
+            offsets = (*offsets, *call.where.pages.arguments)
         return launch.kernel, launch.arguments(taken, lse, scale, call.values, offsets)
 
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from tl_attention.op.attend import first_call
 from tl_attention.op.call import NO_WINDOW, Call, Keywords, Result, made, values_of
 from tl_attention.op.packed import Packed
+from tl_attention.op.pages import placed
 from tl_attention.op.run import run
 from tl_attention.op.unknown import without_a_name
 from tl_attention.schedule.schedule import Schedule
@@ -20,23 +21,24 @@ class VarlenOptions(Keywords, total=False):
 
     seqused_q: Tensor | None
     seqused_k: Tensor | None
+    block_table: Tensor | None
     zero_unused: bool
     check: bool
 
 
 @overload
 def attention_varlen(
-    q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, max_seqlen_q: int, max_seqlen_k: int,
+    q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor | None, max_seqlen_q: int, max_seqlen_k: int,
     *, return_lse: Literal[False] = ..., **options: Unpack[VarlenOptions],
 ) -> Tensor: ...  # fmt: skip
 @overload
 def attention_varlen(
-    q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, max_seqlen_q: int, max_seqlen_k: int,
+    q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor | None, max_seqlen_q: int, max_seqlen_k: int,
     *, return_lse: Literal[True], **options: Unpack[VarlenOptions],
 ) -> tuple[Tensor, Tensor]: ...  # fmt: skip
 @overload
 def attention_varlen(
-    q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, max_seqlen_q: int, max_seqlen_k: int,
+    q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor | None, max_seqlen_q: int, max_seqlen_k: int,
     *, return_lse: bool, **options: Unpack[VarlenOptions],
 ) -> Tensor | tuple[Tensor, Tensor]: ...  # fmt: skip
 def attention_varlen(
@@ -44,12 +46,13 @@ def attention_varlen(
     k: Tensor,
     v: Tensor,
     cu_seqlens_q: Tensor,
-    cu_seqlens_k: Tensor,
+    cu_seqlens_k: Tensor | None,
     max_seqlen_q: int,
     max_seqlen_k: int,
     *unnamed: Any,
     seqused_q: Tensor | None = None,
     seqused_k: Tensor | None = None,
+    block_table: Tensor | None = None,
     causal: bool = False,
     scale: float | None = None,
     window_size: tuple[int, int] = NO_WINDOW,
@@ -83,6 +86,10 @@ def attention_varlen(
         causal, scale, window_size, softcap, sinks, schedule, invariant: as for `attention`.
         return_lse: return (output, LSE), fp32 (heads, total_q).
         out: a tensor to write the output to, as for `attention`.
+        block_table: contiguous int32 (sequences, pages) on q's GPU: sequence n's keys lie in the pages that row n
+            names, in order, seqused_k[n] of them, and cu_seqlens_k is None. Then k is (pages, page_size, heads_kv,
+            head_dim) and v (pages, page_size, heads_kv, head_dim_v), and pages may lie any number of rows apart. Pages
+            that are not named are not read. There is no gradient.
         zero_unused: set rows that are no sequence's to 0, and their LSE to -inf; otherwise they are left as they are.
         check: check the contents of offsets and used lengths.
 
@@ -97,7 +104,10 @@ def attention_varlen(
     if unnamed:
         raise without_a_name("attention_varlen", unnamed[0], behind="max_seqlen_k")
     values = values_of(features, "attention_varlen", VarlenOptions)
-    where = made(Packed, (cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, max_seqlen_q, max_seqlen_k))
+    pages = None
+    if block_table is not None:
+        k, v, cu_seqlens_k, pages = placed(k, v, block_table, cu_seqlens_k, seqused_k)
+    where = made(Packed, (cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, max_seqlen_q, max_seqlen_k, pages))
     return run(made(Call, (
         q, k, v, where, values, out, schedule, scale,
         causal, window_size, return_lse, invariant, False, zero_unused, check, True,

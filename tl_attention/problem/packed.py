@@ -6,7 +6,7 @@ The list is made on the GPU, by a small kernel before the main one. Its arithmet
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tl_attention.problem.mask import ceildiv
 
@@ -82,6 +82,15 @@ def words_of_list(total_q: int, sequences: int, rows: int, places: int = 0) -> i
 def places_of_parts(workers: int, heads: int) -> int:
     """Returns how many places each of so many heads of K has for parts' results, where so many blocks work at once."""
     return PARTS_OF_WORKER * workers // heads
+
+
+def some_page_shift(key: Any, page_size: int, page_rows: int) -> Any:
+    """Returns by how many rows a key is behind where it were if pages lay in the order of the block table.
+
+    The table is one for proofs, in which no page is at its place. Keys may be an array.
+    """
+    entry = key // page_size
+    return (3 * entry + 2) * page_rows - entry * page_size
 
 
 def tile_list(places: Sequence[SequenceSpan], rows: int, block_M: int) -> np.ndarray:

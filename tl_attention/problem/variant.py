@@ -2,9 +2,10 @@
 
 import operator
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, Self
 
+from tl_attention.errors import InputError
 from tl_attention.problem.card import CARDS, HOPPER, Card
 from tl_attention.problem.features import INPUTS, RESULTS, Parameter, acting_in_main_kernel, features_of, mix_rows
 from tl_attention.problem.head_dims import HeadSize, head_size, tile_dim
@@ -30,6 +31,14 @@ OFFSETS = (
     Parameter("SeqUsedK", "offsets", ("used_k",), "int32", kernels=("listing",)),
     Parameter("Tiles", "offsets", ("words",), "int32", kernels=("listing", "main", "merging")),
 )
+# Where keys lie in pages: the table has a row for each sequence, one behind the other, which names its pages of
+# `page_size` keys. From a page to the next are `page_rows` rows of K and V, and there are so many `pages`.
+PAGES = (
+    Parameter("BlockTable", "offsets", ("entries",), "int32", optional=True),
+    *(Parameter(name, "scalar", dtype="int32", optional=True) for name in ("page_size", "page_rows", "pages")),
+)
+# Rows of the boxes that keys in pages are loaded by, where pages have no whole KV block.
+KEY_BOXES = (64, 32, 16, 8, 2, 1)
 # How many words of 8 bytes the buffer has that a traced kernel writes to.
 TRACE_WORDS = 1 << 20
 # In the order in which a kernel takes them.
@@ -45,6 +54,7 @@ KERNEL_PARAMETERS = (
     Parameter("Merged", "output", ("batch", "heads", "seq_q", "head_dim_v"), optional=True, kernels=("merging",)),
     Parameter("MergedLSE", "output", ("batch", "heads", "seq_q"), "float32", optional=True, kernels=("merging",)),
     *OFFSETS,
+    *PAGES,
     Parameter("Trace", "trace", (TRACE_WORDS,), "int64", optional=True),
     Parameter("TileCounter", "counter", (2,), "int32", optional=True),
 )
@@ -89,6 +99,8 @@ class Variant:
     # Heads of Q that share one of K and V and have rows in one row tile: a warpgroup has `box` rows of each, one head's
     # behind the other's. More heads than a tile has rows for are in `subgroups`, and some of them in two.
     tile_heads: int = 1
+    # Where keys of packed sequences lie in pages, so many are loaded at once: a page has a multiple of them.
+    key_box: int = 0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "head_dim_v", self.head_dim_v or self.head_dim)
@@ -96,6 +108,17 @@ class Variant:
         if self.parts:
             object.__setattr__(self, "optional", self.optional | {"LSE"})
         object.__setattr__(self, "invariant", self.invariant and mix_rows(features_of(self.optional)))
+
+    def in_pages(self, size: int, block_N: int) -> Self:
+        """Returns the variant for keys in pages of this size, whose boxes are the largest that divide page and block.
+
+        Raises InputError for an odd size where a box has rows of 64 bytes.
+        """
+        least = max(map(rows_of_box, (self.tile_dim, self.tile_dim_v)))
+        for rows in (block_N, *KEY_BOXES):
+            if rows >= least and size % rows == 0 and block_N % rows == 0:
+                return replace(self, key_box=rows)
+        raise InputError(f"pages have {size} keys, expected an even number at head_dim {self.head_size}")
 
     @property
     def subgroups(self) -> int:
@@ -178,6 +201,7 @@ class Variant:
         asked = {*self.optional, *self.mask.names, *of_schedule, *(["Trace"] if self.trace else [])}
         asked |= {"Merged", "MergedLSE"} if self.parts else set()
         asked |= {"part_blocks"} if self.parts and not self.packed else set()
+        asked |= {p.name for p in PAGES} if self.key_box else set()
         chosen = (p for p in KERNEL_PARAMETERS if not p.optional or p.name in asked)
         merging = {feature.name for feature in features_of(self.optional) if self.parts and feature.counts_once}
         taken = (p.for_merging if p.name in merging else p.for_parts if self.parts else p for p in chosen)

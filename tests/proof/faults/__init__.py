@@ -10,6 +10,7 @@ from faults import (
     output,
     overflow,
     packed,
+    pages,
     parts,
     products,
     pshared,
@@ -46,6 +47,7 @@ THEMES = (
     strides,
     windows,
     packed,
+    pages,
     parts,
     tile_heads,
 )

@@ -25,6 +25,8 @@ from tl_attention.program.events import NAMED, TILE
 
 # A thread's block in its cluster.
 OWN_BLOCK = "tl::block_rank_in_cluster()"
+# What a page is looked up in and by.
+PAGE_TABLE = re.escape("(&(BlockTable[0])), entries, page_size, page_rows, pages")
 
 
 def _mbarrier(match: re.Match[str], declared: Declarations) -> Effect:
@@ -163,6 +165,16 @@ def _hand_over_none(match: re.Match[str], declared: Declarations) -> Effect:
     return Effect(act)
 
 
+def _page_shift(match: re.Match[str], declared: Declarations) -> Effect:
+    """Returns the Effect that sets a variable to what the block table says of a key."""
+    variable, key = match[1], declared.expression(match[2])
+
+    def act(run: Run, threads: ThreadClass, line: int) -> None:
+        threads.names[variable] = run.tiles.page_shift(run.value(key, threads), threads.names)
+
+    return Effect(act, frozenset({variable}))
+
+
 def _draw_number(match: re.Match[str], declared: Declarations) -> Effect:
     """Returns the Effect that sets a variable to a number from the counter, plus another, once for each warp."""
     variable, counter, index, first = match.groups()
@@ -191,6 +203,8 @@ CALLS = (
     Form(COUNTER, re.compile(r"tl_attention_hand_over\((.+)\);$"), _hand_over),
     # tl_attention_hand_over_none((&(next_tile[0])));
     Form(COUNTER, re.compile(r"tl_attention_hand_over_none\((.+)\);$"), _hand_over_none),
+    # shift = tl_attention_page_shift((&(BlockTable[0])), entries, page_size, page_rows, pages, (k_begin_1 + 128));
+    Form("page", re.compile(rf"(\w+) = tl_attention_page_shift\({PAGE_TABLE}, (.+)\);$"), _page_shift),
     # number = tl_attention_draw((&(TileCounter[0])), 132);
     Form(COUNTER, re.compile(r"(\w+) = tl_attention_draw\(\(&\((\w+)\[(\d+)\]\)\), (\d+)\);$"), _draw_number),
     # K_full[((base_2 + j) & 1)].wait(((((base_2 + j) & 3) >> 1) ^ 1));     Q_full[0].init(32);

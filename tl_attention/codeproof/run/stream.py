@@ -103,7 +103,7 @@ class Stream:
 
     def _is_of_box(self, part: ThreadSlice) -> bool:
         tile = self.reading.tiles.get(part.seen.name.removesuffix("_full"))
-        return part.seen.kind == "expect" and tile is not None and tile.heads > 1
+        return part.seen.kind == "expect" and tile is not None and tile.in_boxes
 
     def _moved(self, parts: list[ThreadSlice]) -> Iterator[Event]:
         """Yields the event of a tile that moves, behind that of its barrier where each box said what it brings."""

@@ -6,6 +6,7 @@ rows that follow each other in one head.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -38,7 +39,10 @@ class TileCopies:
         return getattr(self, MOVES[parts[0].seen.kind])(parts)
 
     def _boxes(self, parts: Sequence[ThreadSlice]) -> tuple[int, tuple[int, ...]]:
-        """Returns (slot, (row, head, batch)) of a tile's TMA boxes; raises Unsafe unless they are all of its boxes."""
+        """Returns (slot, (row, head, batch)) of a tile's TMA boxes; raises Unsafe unless they are all of its boxes.
+
+        Of a tile in several pages these are those of each of them.
+        """
         seen = parts[0].seen
         tile = self.reading.tiles.get(seen.name)
         for part in parts:
@@ -52,14 +56,15 @@ class TileCopies:
                 f"line {parts[0].line}: boxes of columns and elements {found} of {seen.name}, expected {tile.boxes()} "
                 f"from a slot of {tile.elements} on"
             )
-        of_head = len(parts) // tile.heads
-        places = {
-            (part.same("row"), part.same("head") - number // of_head, part.same("batch"))
-            for number, part in enumerate(parts)
-        }
-        if len(places) != 1:
-            raise Unsafe(f"line {parts[0].line}: boxes of several tiles, {sorted(places)}")
-        return slot, places.pop()
+        of_piece = len(parts) // tile.pieces
+        # A piece is the next head's, or lies in a page of its own.
+        heads = [number // of_piece if tile.heads > 1 else 0 for number in range(len(parts))]
+        places = [(part.same("row"), part.same("head") - head, part.same("batch")) for part, head in zip(parts, heads)]
+        each = len(parts) // (tile.pages or 1)
+        of_pages = places[::each]
+        if places != [place for place in of_pages for _ in range(each)]:
+            raise Unsafe(f"line {parts[0].line}: boxes of several tiles, {sorted({*places})}")
+        return slot, tuple(itertools.chain(*of_pages))
 
     def _load(self, parts: Sequence[ThreadSlice]) -> Event:
         seen = parts[0].seen

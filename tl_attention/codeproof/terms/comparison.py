@@ -189,7 +189,10 @@ class Comparison:
     def _show_equal(self, one: Event, wanted: Event) -> None:
         words, placed = f"{one.kind} {one.name}".strip(), wanted.place
         pairs = [("index", one.index, wanted.index), ("value", one.value, wanted.value)]
-        pairs += zip(OF_A_TAKE if one.kind == "take" else PLACES[len(placed)], one.place, placed)
+        # In several pages a tile has several places, of three numbers each.
+        several, count = divmod(len(placed), len(PLACES[3]))
+        names = PLACES[3] * several if several and not count else PLACES[len(placed)]
+        pairs += zip(OF_A_TAKE if one.kind == "take" else names, one.place, placed)
         pairs += [("index of what it reads", a[1], b[1]) for a, b in zip(one.reads, wanted.reads)]
         line = f"line {one.step}: " if one.step else ""
         for what, found, expected in pairs:

@@ -5,7 +5,8 @@ It also says which of the KV blocks need a mask, and where rows lie. Places and 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -58,6 +59,8 @@ class RowTile:
     part: tuple[Value, Value] | None = None
     result: Value | None = None
     split: Value = 0
+    # Of keys in pages: by how many rows a key is behind where it were if pages lay in the order of the block table.
+    page_shift: Callable[[Value], Value] | None = None
 
     @property
     def box(self) -> int:
@@ -108,14 +111,22 @@ class RowTile:
         first, batch = (0, self.batch) if self.begins is None else (self.begins[0], self.begins[0] + self.sizes.seq_q)
         return first + self.row + offset, self.head, batch
 
-    def kv_coordinates(self, block: Value) -> tuple[Value, Value, Value]:
-        """Returns (row, head, batch) of the first row, in K and V, of the KV block that the loop takes `block`-th."""
+    def kv_coordinates(self, block: Value) -> tuple[Value, ...]:
+        """Returns (row, head, batch) of the first row, in K and V, of the KV block that the loop takes `block`-th.
+
+        Where keys lie in pages, these are those of each box of the block, one behind the other.
+        """
         first, batch = (0, self.batch) if self.begins is None else (self.begins[1], self.begins[1] + self.sizes.seq_kv)
-        return first + self.cut.block_N * self.kv_block(block), self.head // self.cut.variant.group, batch
+        row, head = first + self.cut.block_N * self.kv_block(block), self.head // self.cut.variant.group
+        if self.page_shift is None:
+            return row, head, batch
+        rows = [row + box for box in range(0, self.cut.block_N, self.cut.variant.key_box)]
+        found = [(row + shift, head, batch + shift) for row, shift in zip(rows, map(self.page_shift, rows))]
+        return tuple(itertools.chain(*found))
 
     def copied_rows(self, tensor: str, block: Value | None = None) -> tuple[Value, Value]:
         """Returns (first element, number of rows from there to the tensor's end) of a KV block, or of Q's row tile."""
-        row, head, batch = self.coordinates() if block is None else self.kv_coordinates(block)
+        row, head, batch = self.coordinates() if block is None else self.kv_coordinates(block)[:3]
         left = self.rows_left() if block is None else self.sizes.seq_kv - row
         return self.tensors[tensor].element(batch, head, row), left
 

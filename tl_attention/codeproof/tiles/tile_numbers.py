@@ -15,6 +15,7 @@ import numpy as np
 
 from tl_attention.codeproof.run.threads import ThreadClass, Threads, Value, collapse
 from tl_attention.codeproof.verdict import Unsafe
+from tl_attention.problem.packed import some_page_shift
 
 
 class TileList(Protocol):
@@ -90,6 +91,10 @@ class TileNumbers:
         if any(not 0 <= turn < len(values) for turn, values in zip(turns, written)):
             raise Unsafe(f"{name} is read where no tile is waited for, or told")
         return collapse(np.repeat(np.array([values[turn] for turn, values in zip(turns, written)]), count))
+
+    def page_shift(self, key: Value, names: Mapping[str, Value]) -> Value:
+        """Returns what the block table of proofs with numbers says of a key, by the names of the kernel's numbers."""
+        return some_page_shift(key, names["page_size"], names["page_rows"])
 
     def wait_for_list(self, threads: ThreadClass) -> None:
         """Notes that threads have waited until the kernel that lists the tiles has ended."""

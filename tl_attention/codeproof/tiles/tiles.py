@@ -31,9 +31,11 @@ class Tile:
     slots: int
     swizzled: bool = True
     of_tensor: int | None = None  # the tensor's columns, if they are fewer: the tile's others are 0
-    # A tile may have rows of several heads, `box` of each one behind the other's; the rows behind the last are idle.
+    # A tile may have rows of several heads, `box` of each one behind the other's; the rows behind the last are idle. Or
+    # its rows lie in pages, `box` in each of so many, 0 where they lie in none.
     heads: int = 1
     box: int = 0
+    pages: int = 0
 
     @property
     def width(self) -> int:
@@ -70,15 +72,25 @@ class Tile:
         return row[at], column[at]
 
     @property
+    def pieces(self) -> int:
+        """Returns in how many pieces of rows a tile is loaded."""
+        return max(self.heads, self.pages)
+
+    @property
+    def in_boxes(self) -> bool:
+        """Says whether each box by itself says what it brings, and not one operation for all of the tile."""
+        return self.heads > 1 or self.pages > 0
+
+    @property
     def box_rows(self) -> int:
-        """Returns how many rows a TMA box has, which are of one head."""
-        return self.rows if self.heads == 1 else self.box
+        """Returns how many rows a TMA box has, which are of one head and in one page."""
+        return self.rows if self.pieces == 1 else self.box
 
     def boxes(self) -> list[tuple[int, int]]:
-        """Returns (first column, element in the slot) of each TMA box, head by head."""
+        """Returns (first column, element in the slot) of each TMA box, piece by piece."""
         columns = range(0, self.columns, self.panel)
-        of_heads = range(0, self.heads * self.box_rows, self.box_rows)
-        return [(column, column * self.rows + row * self.panel) for row in of_heads for column in columns]
+        of_pieces = range(0, self.pieces * self.box_rows, self.box_rows)
+        return [(column, column * self.rows + row * self.panel) for row in of_pieces for column in columns]
 
 
 @dataclass(frozen=True)

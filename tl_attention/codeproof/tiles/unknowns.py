@@ -18,6 +18,7 @@ from tl_attention.codeproof.tiles.row_tiles import RowTile
 from tl_attention.codeproof.tiles.tensors import ALIGNED, Tensor, contiguous, packed_tensors
 from tl_attention.problem.bounds import GRID_YZ, LARGEST, ROOM, SIZES, TOTALS
 from tl_attention.problem.mask import WINDOW, Mask, sides
+from tl_attention.problem.packed import some_page_shift
 from tl_attention.problem.variant import Sizes
 
 # In a problem with numbers: the least stride, in 16 bytes, and the keys of a window's sides that are read at run time.
@@ -85,6 +86,8 @@ class Unknowns:
             for dim in parameter.dims:
                 if isinstance(dim, str) and dim not in (*values, "heads_kv", "head_dim", "head_dim_v"):
                     values[dim] = self.symbol(dim, 1, LARGEST)
+        if self.variant.key_box:
+            values |= {name: self.symbol(name, 1, LARGEST) for name in ("page_size", "page_rows", "pages")}
         for parameter in self.proof.code.parameters if self.variant.strided else ():
             for stride in parameter.strides or ():
                 values[stride] = ALIGNED * self.symbol(stride, 1, LARGEST)
@@ -120,8 +123,23 @@ class Unknowns:
             for p in parameters
         }
 
+    def page_shift(self, key: Any) -> Any:
+        """Returns by how many rows a key in pages is behind where it were if pages lay in the block table's order.
+
+        Of a key that is unknown it is unknown too, as the table may be any: all that is known is that the row is there.
+        """
+        if term(key).constant is not None:
+            return some_page_shift(key, self.names["page_size"], self.names["page_rows"])
+        key = self.facts.simpler(key)
+        shift = self.facts.symbol(f"page shift of {key}", -LARGEST, LARGEST)
+        self.bound(key + shift)
+        self.bound(LARGEST // 2 - key - shift)
+        return shift
+
     def tile_at(self, row: Any, head: Any, batch: Any, rank: int, **fields: Any) -> RowTile:
         """Returns the tile at (row, head, batch) with this rank among those that share KV blocks."""
         cut = replace(self.proof.cut, variant=replace(self.variant, mask=self.mask))
         sizes = fields.pop("sizes", self.sizes)
+        if self.variant.key_box:
+            fields["page_shift"] = self.page_shift
         return RowTile(cut, sizes, row, head, batch, rank, self.tensors, self.facts, self.ops, **fields)

@@ -55,11 +55,12 @@ class RolesProof(Proof):
         swizzled = {descriptor.tensor: descriptor.swizzle != 0 for descriptor in self.plan.descriptors}
         q_swizzled = not self.roles.q_in_registers or swizzled.get("Q", True)
         slots = self.roles.slots
+        box, pages = (variant.key_box, block_N // variant.key_box) if variant.key_box else (0, 0)
         p = {"P": Tile("P", ROWS, block_N, slots("P"))} if self.roles.p_in_shared else {}
         return {
             "Q": Tile("Q", ROWS, variant.tile_dim, slots("Q"), q_swizzled, heads=variant.tile_heads, box=variant.box),
-            "K": Tile("K", block_N, variant.tile_dim, slots("K")),
-            "V": Tile("V", block_N, variant.tile_dim_v, slots("V")),
+            "K": Tile("K", block_N, variant.tile_dim, slots("K"), box=box, pages=pages),
+            "V": Tile("V", block_N, variant.tile_dim_v, slots("V"), box=box, pages=pages),
             **p,
         }
 

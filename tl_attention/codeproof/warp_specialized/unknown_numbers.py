@@ -46,6 +46,9 @@ class UnknownNumbers:
     def receive(self, threads: ThreadClass) -> None:
         pass
 
+    def page_shift(self, key: Value, names: object) -> Value:
+        return self.proof.page_shift(key)
+
     def wait_for_list(self, threads: ThreadClass) -> None:
         pass
 

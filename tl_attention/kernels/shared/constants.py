@@ -38,6 +38,7 @@ class Constants:
     tile_heads: int
     box: int
     idle_rows: int
+    key_box: int
     sms: int
     traced: bool
     invariant: bool

@@ -33,6 +33,7 @@ MERGE_PARTS = read_device_code(__file__, "merge_parts")
 TIME_OF_TILES = read_device_code(__file__, "time_of_tiles")
 LIST_TILES = read_device_code(__file__, "list_tiles")
 HAND_OVER = read_device_code(__file__, "hand_over")
+PAGES = read_device_code(__file__, "pages")
 MERGE_LISTED = read_device_code(__file__, "merge_listed")
 EXP2_POLYNOMIAL = read_device_code(__file__, "exp2_polynomial")
 NARROW = "The same of a tensor that has fewer columns than the tile: the last lanes of a row may have nothing to store."
@@ -97,6 +98,7 @@ def device_code(schedule: Schedule, variant: Variant) -> list[DeviceCode]:
         (variant.head_dim_v < variant.tile_dim_v, (STRIDED_STORE_COLUMNS if strided else STORE_COLUMNS,)),
         (variant.parts, (STORE_PART, MERGE_PARTS)),
         (variant.packed, (TIME_OF_TILES, LIST_TILES, HAND_OVER)),
+        (variant.key_box, (PAGES,)),
         (variant.packed and variant.parts, (MERGE_LISTED,)),
         (True, exp2),
         (schedule.kernel.p_operand == "shared", (STORE_P,)),

@@ -36,7 +36,9 @@ def listing_call(given: Any, variant: Variant, tile: tuple[int, int, int, int], 
     of_window, read = zip(WINDOW, sides(variant.mask)), variant.mask.names
     window = (getattr(given, name) if name in read else side for name, side in of_window)
     bounds, used_q, used_k = (tensor.shape[0] for tensor in (given.CuSeqlensQ, given.SeqUsedQ, given.SeqUsedK))
-    lengths = bounds, used_q, used_k, given.Q.shape[0], given.K.shape[0]
+    # The table has so many keys, which lie in pages.
+    keys = given.BlockTable.shape[0] * given.page_size if variant.key_box else given.K.shape[0]
+    lengths = bounds, used_q, used_k, given.Q.shape[0], keys
     results = given.Output.shape[0] if variant.parts else 0
     block_M, cluster, block_N, workers = tile
     in_turns = taper(variant.tile_dim, variant.tile_dim_v) * workers

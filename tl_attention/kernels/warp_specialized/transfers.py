@@ -74,32 +74,74 @@ def produce_block(j, tile, s, c):
 
 @T.macro
 def load_k(j, tile, s, c):
-    load(s.K, tile.base + j, tile.kv_block(j), tile, c)
+    load(s.K, tile.base + j, tile.kv_block(j), tile, s, c)
 
 
 @T.macro
 def load_v(j, tile, s, c):
-    load(s.V, tile.base + j, tile.kv_block(j), tile, c)
+    load(s.V, tile.base + j, tile.kv_block(j), tile, s, c)
 
 
 LOADS = {"load_k": load_k, "load_v": load_v}
 
 
 @T.macro
-def load(ring, step, kv, tile, c):
+def load(ring, step, kv, tile, s, c):
     """Starts the TMA load of KV block `kv` as load number `step` of the ring, once its slot is free."""
-    wait_empty(ring, step)
-    # As many columns as the tile has, where the tensor has fewer.
-    columns = ring.shared.shape[2] if c.narrow else None
-    head = kv_head(tile.head, c)
-    T.tma_copy(
-        rows_of(ring.source, tile.keys, head, kv * c.block_N, c.block_N, c, columns, tile.seq_kv),
-        ring.shared[slot(ring, step), :, :],
-        barrier=ring.full[slot(ring, step)],
-        leader_scope_threads=WARP,
-        **multicast(c),
-    )
+    if c.key_box:
+        load_pages(ring, step, kv * c.block_N, tile, s, c)
+    else:
+        wait_empty(ring, step)
+        # As many columns as the tile has, where the tensor has fewer.
+        columns = ring.shared.shape[2] if c.narrow else None
+        head = kv_head(tile.head, c)
+        T.tma_copy(
+            rows_of(ring.source, tile.keys, head, kv * c.block_N, c.block_N, c, columns, tile.seq_kv),
+            ring.shared[slot(ring, step), :, :],
+            barrier=ring.full[slot(ring, step)],
+            leader_scope_threads=WARP,
+            **multicast(c),
+        )
     T.mbarrier_arrive(ring.full[slot(ring, step)])
+
+
+@T.macro
+def load_pages(ring, step, first_row, tile, s, c):
+    """Starts the TMA loads of a KV block whose rows lie in pages: a box for each panel of `key_box` rows."""
+    shift = T.alloc_var("int32")
+    if c.key_box == c.block_N:
+        # The table may take as long to answer as the slot to be free.
+        shift = T.call_extern("int32", "tl_attention_page_shift", *table(s), tile.keys + first_row)
+        wait_empty(ring, step)
+        load_panels(ring, step, 0, first_row, tile.keys + shift, tile, c)
+    else:
+        wait_empty(ring, step)
+        for box in T.unroll(c.block_N // c.key_box):
+            key = tile.keys + (first_row + box * c.key_box)
+            shift = T.call_extern("int32", "tl_attention_page_shift", *table(s), key)
+            load_panels(ring, step, box, first_row, tile.keys + shift, tile, c)
+
+
+def table(s):
+    """Returns what a page is looked up in and by: the block table, its length, the sizes of pages, and their number."""
+    given = s.given
+    entries = T.address_of(given.BlockTable[0]), given.BlockTable.shape[0]
+    return (*entries, given.page_size, given.page_rows, given.pages)
+
+
+@T.macro
+def load_panels(ring, step, box, first_row, keys, tile, c):
+    """Starts the TMA loads of those rows of a KV block that lie in one page, panel by panel."""
+    width, rows, head = panel_of(ring.shared.shape[2]), c.key_box, kv_head(tile.head, c)
+    for panel in T.unroll(ring.shared.shape[2] // width):
+        first, end = panel * width, (panel + 1) * width
+        T.tma_copy(
+            rows_of(ring.source, keys, head, first_row + box * rows, rows, c, end, tile.seq_kv, first),
+            ring.shared[slot(ring, step), box * rows : (box + 1) * rows, first:end],
+            barrier=ring.full[slot(ring, step)],
+            leader_scope_threads=WARP,
+            **multicast(c),
+        )
 
 
 def multicast(c):
@@ -124,7 +166,7 @@ def load_q(wg, tile, s, c):
         )
     else:
         for member in T.unroll(c.tile_heads):
-            for panel in T.unroll(c.head_dim // panel_of(c)):
+            for panel in T.unroll(c.head_dim // panel_of(c.head_dim)):
                 load_box(member, panel, wg, tile, s, c)
     T.mbarrier_arrive(s.Q.full[wg])
 
@@ -138,15 +180,15 @@ def clear_idle_rows(s, c):
     T.fence_proxy_async()
 
 
-def panel_of(c):
-    """Returns how many columns of a row of Q stand together in shared memory."""
-    return 64 if c.head_dim % 64 == 0 else 32
+def panel_of(columns):
+    """Returns how many columns of a row of so many stand together in shared memory."""
+    return 64 if columns % 64 == 0 else 32
 
 
 @T.macro
 def load_box(member, panel, wg, tile, s, c):
     """Starts the TMA load of a panel of a warpgroup's rows of one of its tile's heads."""
-    width, head = panel_of(c), c.variant.first_head(tile.head, T) + member
+    width, head = panel_of(c.head_dim), c.variant.first_head(tile.head, T) + member
     first, end = panel * width, (panel + 1) * width
     T.tma_copy(
         rows_of(s.Q.source, tile.queries, head, tile.first_row + wg * c.box, c.box, c, end, tile.seq_q, first),
