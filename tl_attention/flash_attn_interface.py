@@ -18,15 +18,19 @@ from tl_attention.op.backward import deterministic as is_asked_for
 from tl_attention.op.batch import BATCHES
 from tl_attention.op.call import Call, Result, made, values_of
 from tl_attention.op.gradients import requires_gradient
+from tl_attention.op.kv_cache import cache_of
 from tl_attention.op.packed import Packed
+from tl_attention.op.pages import offsets_of, placed
 from tl_attention.op.run import run
 from tl_attention.op.scalars import plain
 from tl_attention.op.unknown import unknown_argument
 
-__all__ = ["flash_attn_func", "flash_attn_varlen_func"]
+__all__ = ["flash_attn_func", "flash_attn_varlen_func", "flash_attn_with_kvcache"]
 # Arguments that the kernels have nothing for; FlashAttention-2 has others of these.
 LACKING = ("qv", "q_descale", "k_descale", "v_descale", "attention_chunk", "num_splits")
 FLASH_ATTENTION_2 = ("dropout_p", "alibi_slopes", "block_table")
+# What else only the function of a cache has, and the kernels have nothing for.
+OF_CACHE = ("rotary_cos", "rotary_sin", "cache_leftpad", "rotary_seqlens", "cu_seqlens_k_new")
 # The numbers among them, with the values that ask for nothing. Of the others None does.
 NUMBERS = {"attention_chunk": (0,), "num_splits": (0, 1), "dropout_p": (0.0,)}
 # What most calls give for LACKING and `deterministic`, compared by identity: Python has one object per small integer.
@@ -72,7 +76,7 @@ def flash_attn_func(
     Raises: InputError (a ValueError) for what is not supported, here or by `attention`.
     """
     checked = qv, q_descale, k_descale, v_descale, attention_chunk, num_splits, deterministic
-    settings = softmax_scale, causal, window_size, return_attn_probs
+    settings = None, softmax_scale, causal, window_size, return_attn_probs
     return _attend(flash_attn_func, (q, k, v, BATCHES["bshd"]), softcap, s_aux, settings, checked, dropout_p, others)
 
 
@@ -81,9 +85,9 @@ def flash_attn_varlen_func(
     k: Tensor,
     v: Tensor,
     cu_seqlens_q: Tensor,
-    cu_seqlens_k: Tensor,
-    max_seqlen_q: int,
-    max_seqlen_k: int,
+    cu_seqlens_k: Tensor | None = None,
+    max_seqlen_q: int | None = None,
+    max_seqlen_k: int | None = None,
     seqused_q: Tensor | None = None,
     seqused_k: Tensor | None = None,
     softmax_scale: float | None = None,
@@ -103,20 +107,107 @@ def flash_attn_varlen_func(
     *,
     dropout_p: float = 0.0,
     s_aux: Tensor | None = None,
+    block_table: Tensor | None = None,
+    out: Tensor | None = None,
+    scheduler_metadata: object = None,
+    fa_version: object = None,
     **others: Any,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Computes `attention_varlen` of packed sequences, (rows, heads, head_dim), as FlashAttention-3's function does.
 
-    The arguments are those of `flash_attn_func`, and those of `attention_varlen` that say where sequences lie.
+    The arguments are those of `flash_attn_func`, and those of `attention_varlen` that say where sequences lie, as vLLM
+    gives them too: with a block_table k and v are pages. scheduler_metadata and fa_version change nothing here.
 
     Returns: the output (rows, heads, head_dim_v) in q's dtype, or (output, LSE), the LSE fp32 (heads, rows). Rows of no
         sequence are left as they are.
     Raises: InputError (a ValueError) for what is not supported, here or by `attention_varlen`.
     """
     checked = qv, q_descale, k_descale, v_descale, attention_chunk, num_splits, deterministic
-    where = Packed(cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, max_seqlen_q, max_seqlen_k)
-    settings = softmax_scale, causal, window_size, return_attn_probs
+    pages = None
+    if block_table is not None:
+        k, v, cu_seqlens_k, pages = placed(k, v, block_table, cu_seqlens_k, seqused_k)
+    # What is of another type is told below.
+    where = made(Packed, (cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, max_seqlen_q, max_seqlen_k, pages))
+    settings = out, softmax_scale, causal, window_size, return_attn_probs
     return _attend(flash_attn_varlen_func, (q, k, v, where), softcap, s_aux, settings, checked, dropout_p, others)
+
+
+def flash_attn_with_kvcache(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    k: Tensor | None = None,
+    v: Tensor | None = None,
+    qv: None = None,
+    rotary_cos: None = None,
+    rotary_sin: None = None,
+    cache_seqlens: int | Tensor | None = None,
+    cache_batch_idx: Tensor | None = None,
+    cache_leftpad: None = None,
+    page_table: Tensor | None = None,
+    cu_seqlens_q: Tensor | None = None,
+    cu_seqlens_k_new: None = None,
+    max_seqlen_q: int | None = None,
+    rotary_seqlens: None = None,
+    q_descale: None = None,
+    k_descale: None = None,
+    v_descale: None = None,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: tuple[int, int] = (-1, -1),
+    attention_chunk: int = 0,
+    softcap: float = 0.0,
+    rotary_interleaved: bool = True,
+    scheduler_metadata: object = None,
+    num_splits: int = 0,
+    pack_gqa: bool | None = None,
+    sm_margin: int = 0,
+    return_softmax_lse: bool = False,
+    **others: Any,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Computes attention of queries over a KV cache, to which it first adds new keys, as FlashAttention-3's function.
+
+    Args:
+        q: (batch, seq_q, heads, head_dim), or (total_q, heads, head_dim) with cu_seqlens_q and max_seqlen_q.
+        k_cache, v_cache: (batch, seq_k, heads_kv, head_dim), or with a page_table (pages, page_size, heads_kv,
+            head_dim); V's head_dim may be another.
+        k, v: new keys (batch, new, heads_kv, head_dim), written to the cache behind each sequence's own.
+        cache_seqlens: each sequence's keys before, int32 (batch,) or an integer; by default the cache is full.
+        cache_batch_idx: which of the cache's sequences those of q are, (batch,).
+        page_table: int32 (batch, pages): the pages of each sequence, in order.
+        softmax_scale, causal, window_size, softcap, num_splits: as in `flash_attn_func`; 0 splits is the default here.
+        scheduler_metadata, pack_gqa, sm_margin, rotary_interleaved: hints, which change nothing here.
+        The others are not supported, and None.
+
+    Returns: the output, of q's shape but for V's head_dim, or (output, LSE): fp32 (batch, heads, seq_q), or (heads,
+        total_q).
+    Raises: InputError (a ValueError) for what is not supported, here or by `attention_varlen`.
+    """
+    lacking = rotary_cos, rotary_sin, cache_leftpad, rotary_seqlens, cu_seqlens_k_new
+    for name, value in zip(OF_CACHE, lacking):
+        if value is not None:
+            raise InputError(f"flash_attn: {name} is given, which the kernels do not have, expected None")
+    if (k is None) is not (v is None):
+        raise InputError("flash_attn: one of k and v is given, expected both new keys or none")
+    if cu_seqlens_q is None:
+        sequences, each = q.shape[:2]
+        rows, max_seqlen_q = q.reshape(sequences * each, *q.shape[2:]), each
+        cu_seqlens_q = offsets_of(sequences, each, q)
+    else:
+        sequences, rows = len(cu_seqlens_q) - 1, q
+    cache = cache_of(q, k_cache, v_cache, cache_seqlens, page_table, cache_batch_idx, sequences)
+    if k is not None and v is not None:
+        cache = cache.append(k, v)
+    found = flash_attn_varlen_func(
+        rows, cache.k, cache.v, cu_seqlens_q, None, max_seqlen_q, cache.longest, None, cache.lengths, softmax_scale,
+        causal, qv, q_descale, k_descale, v_descale, window_size, attention_chunk, softcap, num_splits, pack_gqa,
+        False, sm_margin, return_softmax_lse, block_table=cache.table, **others,
+    )  # fmt: skip
+    if q.dim() == 3:
+        return found
+    output, lse = found if isinstance(found, tuple) else (found, None)
+    output = output.view(*q.shape[:3], output.shape[-1])
+    return output if lse is None else (output, lse.view(-1, *q.shape[:2]).transpose(0, 1))
 
 
 def _attend(
@@ -128,7 +219,8 @@ def _attend(
     values = values_of({"softcap": softcap, "sinks": s_aux.float() if isinstance(s_aux, Tensor) else s_aux})
     if type(dropout_p) is not float or dropout_p:
         others["dropout_p"] = dropout_p
-    call: Call = made(Call, (*tensors, values, None, None, *settings, None, False, False, False, False))
+    out, *others_of_call = settings
+    call: Call = made(Call, (*tensors, values, out, None, *others_of_call, None, False, False, False, False))
     try:
         if others or not all(map(is_, checked, USUAL)):
             *lacking, deterministic = checked
@@ -147,7 +239,7 @@ def _check_given(given: Mapping[str, Any], function: Callable[..., Any]) -> None
     for name, value in given.items():
         if name not in LACKING + FLASH_ATTENTION_2:
             known = [*inspect.signature(function).parameters][:-1]
-            raise unknown_argument("flash_attn", [name], [*known, *FLASH_ATTENTION_2])
+            raise unknown_argument("flash_attn", [name], [*dict.fromkeys((*known, *FLASH_ATTENTION_2))])
         if name not in NUMBERS:
             if value is not None:
                 raise InputError(f"flash_attn: {name} is given, which the kernels do not have, expected None")

@@ -61,9 +61,10 @@ def packed() -> list:
 
 def test_the_arguments_are_flash_attention_3s() -> None:
     # Transformers passes only what it finds here: without these, dropout and sinks would be left out in silence.
-    more = ["dropout_p", "s_aux", "others"]
-    assert [*inspect.signature(flash_attn_func).parameters] == [*DENSE, *more]
-    assert [*inspect.signature(flash_attn_varlen_func).parameters] == [*DENSE[:3], *PACKED, *DENSE[3:], *more]
+    more, of_vllm = ["dropout_p", "s_aux"], ["block_table", "out", "scheduler_metadata", "fa_version"]
+    assert [*inspect.signature(flash_attn_func).parameters] == [*DENSE, *more, "others"]
+    packed = [*DENSE[:3], *PACKED, *DENSE[3:], *more, *of_vllm, "others"]
+    assert [*inspect.signature(flash_attn_varlen_func).parameters] == packed
     options = {name: of.default for name, of in inspect.signature(flash_attn_func).parameters.items()}
     assert (options["num_splits"], options["window_size"], options["pack_gqa"]) == (1, (-1, -1), None)
 
@@ -125,7 +126,6 @@ REFUSED = {
     "flash_attn: dropout_p is 0.1, expected 0.0: the kernels have no other": {"dropout_p": 0.1},
     "flash_attn: dropout_p is None, expected 0.0: the kernels have no other": {"dropout_p": None},
     "flash_attn: alibi_slopes is given, which the kernels do not have, expected None": {"alibi_slopes": torch.ones(4)},
-    "flash_attn: block_table is given, which the kernels do not have, expected None": {"block_table": torch.ones(1)},
     "flash_attn: no argument is named sm_scale: did you mean softmax_scale?": {"sm_scale": None},
     "flash_attn: deterministic is 1, expected True or False": {"deterministic": np.int64(1)},
     "attention: softcap is -1.0, expected 0, which is off, or 1e-20 to 1e+20": {"softcap": np.float32(-1)},
@@ -139,6 +139,11 @@ def test_what_there_is_not_is_refused_in_a_line(call, inputs, error) -> None:
     with pytest.raises(InputError) as raised:
         call(*inputs(), **REFUSED[error])
     assert str(raised.value) == error
+
+
+def test_a_batch_has_no_block_table() -> None:
+    with pytest.raises(InputError, match="^flash_attn: block_table is given, which the kernels do not have, expected"):
+        flash_attn_func(*dense(), block_table=torch.ones(1))
 
 
 @pytest.mark.parametrize("call, inputs", BOTH)

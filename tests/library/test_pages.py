@@ -11,7 +11,9 @@ from on_cpu import Kernels, on_cpu
 from torch import Tensor
 
 from tl_attention import InputError, attention_varlen
-from tl_attention.problem.mask import CAUSAL
+from tl_attention.flash_attn_interface import flash_attn_varlen_func, flash_attn_with_kvcache
+from tl_attention.lab.oracle.reference import attention_and_lse
+from tl_attention.problem.mask import CAUSAL, FULL
 from tl_attention.problem.variant import Variant
 
 __all__ = ["on_cpu"]
@@ -112,3 +114,72 @@ def test_there_is_no_gradient(on_cpu: Kernels) -> None:
     own, _ = paged(16)
     with pytest.raises(InputError, match="an input requires a gradient, and with block_table there is no backward"):
         attention_varlen(**own | {"q": own["q"].requires_grad_()})
+
+
+def cached(**arguments: Any) -> dict[str, Any]:
+    """Returns the arguments of flash_attn_with_kvcache for 3 sequences of 40 keys at most, of which some are used."""
+    found = {"q": half(3, 2, HEADS, 64), "k_cache": half(3, 40, HEADS_KV, 64), "v_cache": half(3, 40, HEADS_KV, 64)}
+    return found | {"cache_seqlens": torch.tensor([40, 0, 7], dtype=torch.int32)} | arguments
+
+
+def by_sequence(q: Tensor, keys: list[tuple[Tensor, Tensor]], causal: bool) -> Tensor:
+    """Computes each sequence by itself, of q (sequences, rows, heads, head_dim) and keys (rows, heads_kv, head_dim)."""
+    outputs = []
+    for rows, (k, v) in zip(q, keys):
+        options = {"mask": CAUSAL if causal else FULL, "scale": 0.125, "precise": True}
+        exact, _ = attention_and_lse(*(x.transpose(0, 1)[None] for x in (rows, k, v)), **options)
+        outputs.append(exact[0].transpose(0, 1).to(q.dtype))
+    return torch.stack(outputs)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("new", [0, 3])
+@pytest.mark.parametrize("of_pages", [False, True])
+def test_a_cache_gets_new_keys_and_its_queries_see_their_own(
+    of_pages: bool, new: int, causal: bool, on_cpu: Kernels
+) -> None:
+    lengths = torch.tensor([30, 0, 7], dtype=torch.int32)
+    given = cached(cache_seqlens=lengths)
+    table = torch.tensor([[4, 1, 7, 0], [2, 6, 3, 8], [9, 10, 5, 11]], dtype=torch.int32)
+    if of_pages:
+        given |= {"k_cache": half(12, 10, HEADS_KV, 64), "v_cache": half(12, 10, HEADS_KV, 64), "page_table": table}
+    else:
+        given |= {"cache_batch_idx": torch.tensor([2, 0, 1])}
+    before = [given[name].clone() for name in ("k_cache", "v_cache")]
+    fresh = [half(3, new, HEADS_KV, 64) for _ in "kv"] if new else [None, None]
+    output, lse = flash_attn_with_kvcache(**given, k=fresh[0], v=fresh[1], causal=causal, return_softmax_lse=True)
+    keys = []
+    for sequence, (length, row) in enumerate(zip(lengths.tolist(), table.tolist() if of_pages else [[2], [0], [1]])):
+        own = [torch.cat([x[page] for page in row])[:length] for x in before]
+        keys.append(tuple(torch.cat([x, add[sequence]]) if add is not None else x for x, add in zip(own, fresh)))
+    torch.testing.assert_close(output, by_sequence(given["q"], keys, causal), atol=0.02, rtol=0)
+    assert lse.shape == (3, HEADS, 2)
+    for name, old in zip(("k_cache", "v_cache"), before):
+        changed = (given[name] != old).any(-1).any(-1).sum()
+        assert changed == 3 * new
+
+
+@pytest.mark.parametrize(
+    "change, said",
+    [
+        ({"rotary_cos": half(3)}, "flash_attn: rotary_cos is given, which the kernels do not have, expected None"),
+        ({"cache_leftpad": half(3)}, "flash_attn: cache_leftpad is given"),
+        ({"qv": half(3)}, "flash_attn: qv is given"),
+        ({"k": half(3, 1, HEADS_KV, 64)}, "flash_attn: one of k and v is given, expected both"),
+        ({"cache_seqlens": torch.zeros(2)}, r"flash_attn_with_kvcache: cache_seqlens is \(2,\), expected an integer"),
+        ({"k_cache": half(3, 40, 64)}, r"flash_attn_with_kvcache: k_cache is \(3, 40, 64\), expected"),
+        ({"k_cache": half(2, 40, HEADS_KV, 64)}, "flash_attn_with_kvcache: k_cache has 2 sequences, expected at least"),
+        ({"wrong": 1}, "flash_attn: no argument is named wrong"),
+    ],
+)
+def test_what_a_cache_cannot_have_is_told_in_one_line(change: dict[str, Any], said: str, on_cpu: Kernels) -> None:
+    with pytest.raises(InputError, match=f"^{said}"):
+        flash_attn_with_kvcache(**cached() | change)
+
+
+def test_vllm_calls_pages_by_name(on_cpu: Kernels) -> None:
+    own, packed = paged(16)
+    metadata = {"scheduler_metadata": torch.zeros(3), "fa_version": 3, "num_splits": 0, "alibi_slopes": None}
+    out = torch.empty_like(own["q"])
+    found = flash_attn_varlen_func(**own, causal=True, window_size=[-1, -1], softmax_scale=0.125, out=out, **metadata)
+    assert found is out and torch.equal(found, attention_varlen(**packed, causal=True, scale=0.125))

@@ -78,7 +78,7 @@ def placed(k: Tensor, v: Tensor, table: object, cu_seqlens_k: object, seqused_k:
         if found > MOST_ROWS:
             raise InputError(f"{FUNCTION}: {words} {found} rows, expected at most {MOST_ROWS}")
     k, v = (x.as_strided((total, *x.shape[2:]), (stride, *x.stride()[2:])) for x, stride in ((k, row), (v, row_of_v)))
-    offsets = _offsets(len(table), table.shape[1] * size, table)
+    offsets = offsets_of(len(table), table.shape[1] * size, table)
     return Placed(k, v, offsets, Pages(table, size, rows, count))
 
 
@@ -115,7 +115,7 @@ def _kept_offsets(sequences: int, keys: int, device: torch.device) -> Tensor:
     return torch.arange(sequences + 1, dtype=torch.int32, device=device) * keys
 
 
-def _offsets(sequences: int, keys: int, beside: Tensor) -> Tensor:
+def offsets_of(sequences: int, keys: int, beside: Tensor) -> Tensor:
     """Returns the offsets of so many sequences of so many keys each, which later calls find again."""
     # What is made while a graph is captured is the graph's, and a tracer's tensors have no data.
     if is_traced(beside) or (beside.is_cuda and torch.cuda.is_current_stream_capturing()):
