@@ -26,7 +26,7 @@ class Cache(NamedTuple):
         return self.table.shape[1] * self.k.shape[1]
 
     def append(self, k: Tensor, v: Tensor) -> Cache:
-        """Writes each sequence's new keys (sequences, new, heads_kv, head_dim) behind its own; returns the longer Cache.
+        """Writes new keys, (sequences, new, heads_kv, head_dim), behind each sequence's own; returns the longer Cache.
 
         What has no room goes to the last key's place.
         """
