@@ -149,10 +149,10 @@ def epilogue(blocks, tile, s, c):
 
 # Other schedules and problems need these: this kernel never comes to them.
 aligned = at_totals = begin = blocks_of_part = by_sections = change_scores = clear_idle_rows = draw_tile = None
-factor_of = hide_from_neighbours = list_tiles = load_box = maximum_of_chains = maximum_of_threads = merge_parts = None
-own_values = panel_of = ragged = read = reset_counter = steady_masked = store_at_place = store_direct = None
-store_heads = store_tma = stored_part = strides_of = take_tile = tapered = tile_scheduler = totals_of = trace = None
-work_packed = None
+factor_of = hide_from_neighbours = list_tiles = load_box = load_pages = maximum_of_chains = maximum_of_threads = None
+merge_parts = own_values = panel_of = ragged = read = reset_counter = steady_masked = store_at_place = None
+store_direct = store_heads = store_tma = stored_part = strides_of = take_tile = tapered = tile_scheduler = None
+totals_of = trace = work_packed = None
 
 
 # These are a warpgroup's numbers, and those of named barriers.
@@ -491,31 +491,34 @@ def produce_block(j, tile, s, c):
 
 @T.macro
 def load_k(j, tile, s, c):
-    load(s.K, tile.base + j, tile.kv_block(j), tile, c)
+    load(s.K, tile.base + j, tile.kv_block(j), tile, s, c)
 
 
 @T.macro
 def load_v(j, tile, s, c):
-    load(s.V, tile.base + j, tile.kv_block(j), tile, c)
+    load(s.V, tile.base + j, tile.kv_block(j), tile, s, c)
 
 
 LOADS = {"load_k": load_k, "load_v": load_v}
 
 
 @T.macro
-def load(ring, step, kv, tile, c):
+def load(ring, step, kv, tile, s, c):
     """Starts the TMA load of KV block `kv` as load number `step` of the ring, once its slot is free."""
-    wait_empty(ring, step)
-    # As many columns as the tile has, where the tensor has fewer.
-    columns = ring.shared.shape[2] if c.narrow else None
-    head = kv_head(tile.head, c)
-    T.tma_copy(
-        rows_of(ring.source, tile.keys, head, kv * c.block_N, c.block_N, c, columns, tile.seq_kv),
-        ring.shared[slot(ring, step), :, :],
-        barrier=ring.full[slot(ring, step)],
-        leader_scope_threads=WARP,
-        **multicast(c),
-    )
+    if c.key_box:
+        load_pages(ring, step, kv * c.block_N, tile, s, c)
+    else:
+        wait_empty(ring, step)
+        # As many columns as the tile has, where the tensor has fewer.
+        columns = ring.shared.shape[2] if c.narrow else None
+        head = kv_head(tile.head, c)
+        T.tma_copy(
+            rows_of(ring.source, tile.keys, head, kv * c.block_N, c.block_N, c, columns, tile.seq_kv),
+            ring.shared[slot(ring, step), :, :],
+            barrier=ring.full[slot(ring, step)],
+            leader_scope_threads=WARP,
+            **multicast(c),
+        )
     T.mbarrier_arrive(ring.full[slot(ring, step)])
 
 
@@ -541,7 +544,7 @@ def load_q(wg, tile, s, c):
         )
     else:
         for member in T.unroll(c.tile_heads):
-            for panel in T.unroll(c.head_dim // panel_of(c)):
+            for panel in T.unroll(c.head_dim // panel_of(c.head_dim)):
                 load_box(member, panel, wg, tile, s, c)
     T.mbarrier_arrive(s.Q.full[wg])
 
@@ -1213,8 +1216,8 @@ c = SimpleNamespace(
     variant=SimpleNamespace(subgroups=1),
     features=FeaturePlaces(factor=(), scores=(), first=(), last=(), totals=(), rescales=False), dtype="float16",
     head_dim=128, head_dim_v=128, columns_v=128, narrow=False, group=1, strided=False, packed=False, parts=False,
-    tile_heads=1, box=64, idle_rows=0, sms=132, traced=False, invariant=False, mask=Mask(left=None, right=None),
-    block_M=128, block_N=176,
+    tile_heads=1, box=64, idle_rows=0, key_box=0, sms=132, traced=False, invariant=False,
+    mask=Mask(left=None, right=None), block_M=128, block_N=176,
     loop=SimpleNamespace(end=0, least_blocks=1, loads=("load_k", "load_v"), start=1, masked_lag=0, mask_lag=0),
     kernel=SimpleNamespace(
         k_stages=2, v_stages=2, tile_scheduler="static", tile_order="rows", blocks_per_sm=1, cluster=2, early=False,

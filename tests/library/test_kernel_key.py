@@ -57,6 +57,7 @@ VARIANTS = {
     "strided": {"strided": True},
     "packed": {"packed": True},
     "tile_heads": {"tile_heads": 2},
+    "key_box": {"key_box": 64},
     "parts": {"parts": True},
     "sms": {"sms": 114},
     "arch": {"arch": "sm_86"},

@@ -16,10 +16,11 @@ STAND_IN = ("tl_attention.lab", "tl_attention.lab.oracle")
 class Block(MetaPathFinder):
     def find_spec(self, name, path=None, target=None):
         of_the_lab = name.startswith("tl_attention.lab") and not name.startswith(STAND_IN[1]) and name != STAND_IN[0]
-        if name.partition(".")[0] in BLOCKED or of_the_lab:
+        if of_the_lab:
             raise ImportError(f"{{name}} is blocked")
 
 sys.meta_path.insert(0, Block())
+sys.modules.update(dict.fromkeys(BLOCKED))
 import pytest, torch
 from on_cpu import Kernels, take_for_a_gpu
 

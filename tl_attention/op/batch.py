@@ -69,7 +69,10 @@ class Batch:
     gradient_schema: ClassVar = ""
     flag: ClassVar = "specialize"
     layout_option: ClassVar = "str layout"
+    options_schema: ClassVar = f"str layout={BHSD!r}, "
+    behind: ClassVar = ""
     operator_arguments: ClassVar[tuple[Any, ...]] = ()
+    arguments_behind: ClassVar[tuple[Any, ...]] = ()
     offsets: ClassVar[tuple[Tensor, ...]] = ()
     longest: ClassVar[dict[str, int]] = {}
 
@@ -79,9 +82,9 @@ class Batch:
         return {"layout": self.layout}
 
     @classmethod
-    def from_operator(cls, given: Sequence[Any], options: dict[str, Any]) -> tuple[Batch, Sequence[Any]]:
-        """Makes a Batch of an operator's arguments behind v and its options, and returns it with the arguments left."""
-        return batch_of(options.get("layout", BHSD)), given
+    def from_operator(cls, given: Sequence[Any], behind: Sequence[Any], options: dict[str, Any]) -> Batch:
+        """Makes a Batch of an operator's options; no arguments say where a batch lies."""
+        return batch_of(options.get("layout", BHSD))
 
     def lacks_gradient(self, call: Call, mask: Mask) -> tuple[str, str] | None:
         """Returns words for an error if there is no gradient under the mask, else None."""

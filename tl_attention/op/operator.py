@@ -19,7 +19,6 @@ from tl_attention.op.aten import Saved
 from tl_attention.op.batch import Batch
 from tl_attention.op.call import NO_WINDOW, OFF, Call, Result
 from tl_attention.op.gradients import check_has_gradient, requires_gradient
-from tl_attention.op.in_memory import BHSD
 from tl_attention.op.packed import Packed
 from tl_attention.op.run import forward
 from tl_attention.problem.features import BY_WORD, INPUTS
@@ -59,7 +58,8 @@ def call_operator(call: Call) -> Result:
     }
     tensors = (call.values[place] for place in PER_HEAD)
     of = getattr(torch.ops.tl_attention, where.operator)
-    output, lse = of(*call[:3], *where.operator_arguments, *tensors, **options, **where.operator_options)
+    given = (*where.operator_arguments, *tensors, *where.arguments_behind)
+    output, lse = of(*call[:3], *given, **options, **where.operator_options)
     return (output, lse) if call.return_lse else output
 
 
@@ -75,7 +75,7 @@ def define(kind: type[Batch] | type[Packed], compute: Callable[..., backward.Gra
     It returns the operator of the gradient.
     """
     # Arguments that say where tensors lie stand between v and the features.
-    between, layout = kind.schema.count(","), kind.layout_option
+    between, behind, layout = kind.schema.count(","), kind.behind.count(","), kind.layout_option
     name, of_gradient = f"tl_attention::{kind.operator}", kind.operator.replace("forward", "backward")
     _register(
         f"tl_attention::{of_gradient}(Tensor grad, Tensor q, Tensor k, Tensor v, Tensor output, Tensor lse, Tensor? sinks, "
@@ -87,7 +87,8 @@ def define(kind: type[Batch] | type[Packed], compute: Callable[..., backward.Gra
 
     def call_of(q: Tensor, k: Tensor, v: Tensor, *given: Any, **options: Any) -> Call:
         """Returns the Call that the operator was given, whose trailing tensors and options may be left out."""
-        where, tensors = kind.from_operator(given, options)
+        of_heads = between + len(PER_HEAD)
+        where, tensors = kind.from_operator(given[:between], given[of_heads:], options), given[between:of_heads]
         get, values = options.get, [*OFF]
         for place in NUMBERS:
             values[place] = get(INPUTS[place].word, OFF[place])
@@ -125,11 +126,11 @@ def define(kind: type[Batch] | type[Packed], compute: Callable[..., backward.Gra
         needed = saved[5] is not None and ctx.needs_input_grad[3 + between + PER_HEAD.index(SINKS)]
         gradients = gradient(grad, *saved[:5], saved[5] if needed else None, *saved[6:], **ctx.own)
         of_heads = (gradients[3] if needed and place == SINKS else None for place in PER_HEAD)
-        return (*gradients[:3], *[None] * between, *of_heads)
+        return (*gradients[:3], *[None] * between, *of_heads, *[None] * behind)
 
-    options = f"{FLOATS}{layout and f'{layout}={BHSD!r}, '}bool return_lse=False, str? schedule=None, bool {kind.flag}=False, "
+    options = f"{FLOATS}{kind.options_schema}bool return_lse=False, str? schedule=None, bool {kind.flag}=False, "
     _register(
-        f"{name}(Tensor q, Tensor k, Tensor v, {kind.schema}{TENSORS}*, bool causal=False, float? scale=None, "
+        f"{name}(Tensor q, Tensor k, Tensor v, {kind.schema}{TENSORS}{kind.behind}*, bool causal=False, float? scale=None, "
         f"int[2] window_size=[-1, -1], {options}bool? invariant=None, bool in_parts=True) -> (Tensor, Tensor)",
         *(without_data, run, backward_of, setup_context),
     )

@@ -10,7 +10,7 @@ import itertools
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -34,6 +34,8 @@ from tl_attention.schedule.schedule import Schedule
 
 NAMES = ("cu_seqlens_q", "cu_seqlens_k", "seqused_q", "seqused_k")
 LONGEST = ("max_seqlen_q", "max_seqlen_k")
+# The operator's options for Pages.
+OF_PAGES = ("page_size", "page_rows", "pages")
 # Sequences are about equally long if the longest is so many times as long as all on average, at most.
 EQUAL = 1.25
 # Up to so many rows, keys and sequences together a plan's calls need no look at the bounds.
@@ -153,15 +155,26 @@ class Packed(PackedArguments):
 
     operator = "forward_varlen"
     gradient_schema = "Tensor cu_seqlens_q, Tensor cu_seqlens_k, SymInt max_seqlen_q, SymInt max_seqlen_k, "
-    of_pages = "Tensor? block_table=None, SymInt page_size=0, SymInt page_rows=0, SymInt pages=0, "
-    schema = f"{gradient_schema}Tensor? seqused_q=None, Tensor? seqused_k=None, {of_pages}"
+    schema = f"{gradient_schema}Tensor? seqused_q=None, Tensor? seqused_k=None, "
     flag, layout_option = "zero_unused", ""
-    operator_options: ClassVar[dict[str, str]] = {}
+    # PyTorch has no gradient of an operator with tensors among its options.
+    behind = "Tensor? block_table=None, "
+    options_schema = "SymInt page_size=0, SymInt page_rows=0, SymInt pages=0, "
+
+    @property
+    def operator_options(self) -> dict[str, Any]:
+        """Returns the operator's options that say where keys lie in pages, {} where they lie in none."""
+        return {} if self.pages is None else dict(zip(OF_PAGES, self.pages[1:]))
+
+    @property
+    def arguments_behind(self) -> tuple[Tensor | None, ...]:
+        """Returns the operator's arguments behind those of features: the block table."""
+        return (self.pages and self.pages.table,)
 
     @property
     def operator_arguments(self) -> tuple[Any, ...]:
         """Returns the operator's arguments that say where sequences lie, in the operator's order."""
-        return (*self.offsets, *self.longest.values(), *self[2:4], *(self.pages or (None, 0, 0, 0)))
+        return (*self.offsets, *self.longest.values(), *self[2:4])
 
     @property
     def offsets(self) -> tuple[Tensor, Tensor]:
@@ -174,12 +187,13 @@ class Packed(PackedArguments):
         return {name: min(most, WIDEST) for name, most in zip(LONGEST, self[4:6])}
 
     @classmethod
-    def from_operator(cls, given: Sequence[Any], options: dict[str, Any]) -> tuple[Packed, Sequence[Any]]:
-        """Makes a Packed of an operator's arguments behind v and its options; returns it with the arguments left."""
-        cu_q, cu_k, most_q, most_k, *used = given[:6]
+    def from_operator(cls, given: Sequence[Any], behind: Sequence[Any], options: dict[str, Any]) -> Packed:
+        """Makes a Packed of an operator's arguments behind v, those behind features, and its options."""
+        cu_q, cu_k, most_q, most_k, *used = given
         used_q, used_k = (*used, None, None)[:2]
-        pages = Pages(*given[6:10]) if len(given) > 6 and given[6] is not None else None
-        return cls(cu_q, cu_k, used_q, used_k, most_q, most_k, pages), given[10:]
+        numbers = [options.pop(name, 0) for name in OF_PAGES]
+        pages = Pages(behind[0], *numbers) if behind and behind[0] is not None else None
+        return cls(cu_q, cu_k, used_q, used_k, most_q, most_k, pages)
 
     def lacks_gradient(self, call: Call, mask: Mask) -> tuple[str, str] | None:
         """Returns words for an error if there is no gradient for these lengths or this mask, else None."""

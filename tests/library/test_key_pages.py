@@ -9,6 +9,7 @@ import pytest
 import torch
 from on_cpu import Kernels, on_cpu
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tl_attention import InputError, attention_varlen
 from tl_attention.flash_attn_interface import flash_attn_varlen_func, flash_attn_with_kvcache
@@ -183,3 +184,12 @@ def test_vllm_calls_pages_by_name(on_cpu: Kernels) -> None:
     out = torch.empty_like(own["q"])
     found = flash_attn_varlen_func(**own, causal=True, window_size=[-1, -1], softmax_scale=0.125, out=out, **metadata)
     assert found is out and torch.equal(found, attention_varlen(**packed, causal=True, scale=0.125))
+
+
+def test_pages_are_traced_and_are_a_part_of_the_operators_options(on_cpu: Kernels) -> None:
+    own, packed = paged(16)
+    compiled = torch.compile(lambda **given: attention_varlen(**given, causal=True), backend="eager", fullgraph=True)
+    assert torch.equal(compiled(**own), attention_varlen(**packed, causal=True))
+    with FakeTensorMode() as mode:
+        fake = {name: mode.from_tensor(x) if isinstance(x, Tensor) else x for name, x in own.items()}
+        assert attention_varlen(**fake).shape == own["q"].shape
