@@ -19,15 +19,15 @@ BUDGET = {
     "launch": 805,
     "codeproof": 5290,
     "compiler": 570,
-    "op": 2140,
+    "op": 2150,
     "lab": 9430,
     "tools": 6270,
     "tests": 1175,
-    "tests/library": 14410,
+    "tests/library": 14415,
     "tests/proof": 4150,
     "tests/lab": 7810,
     "library": 16700,
-    "path": 8770,
+    "path": 8775,
 }
 
 

@@ -3,6 +3,7 @@
 from faults import (
     fragments,
     heads,
+    key_pages,
     launch,
     loads,
     lse,
@@ -10,7 +11,6 @@ from faults import (
     output,
     overflow,
     packed,
-    pages,
     parts,
     products,
     pshared,
@@ -47,7 +47,7 @@ THEMES = (
     strides,
     windows,
     packed,
-    pages,
+    key_pages,
     parts,
     tile_heads,
 )
