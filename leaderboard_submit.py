@@ -51,7 +51,7 @@ split:
 wait_before: {mma1: exp.1}
 """
 # DEVICE_CODE is the first twelve digits of the sha256 of the generated CUDA.
-DEVICE_CODE = "b97b2a51426b"
+DEVICE_CODE = "c6ae50a7b158"
 COMPILERS = {"tilelang": "0.1.15", "nvrtc": "12.9.86"}
 
 
@@ -86,8 +86,9 @@ def attention_kernel():
         V: T.Tensor([batch, heads, seq_kv, c.head_dim_v], c.dtype),
         Output: T.Tensor([batch, heads, seq_q, c.head_dim_v], c.dtype),
         softmax_scale: T.float32,
+        workers: T.int32,
     ):
-        launch(SimpleNamespace(Q=Q, K=K, V=V, Output=Output, softmax_scale=softmax_scale), c)
+        launch(SimpleNamespace(Q=Q, K=K, V=V, Output=Output, softmax_scale=softmax_scale, workers=workers), c)
 
     return attention
 
@@ -665,11 +666,6 @@ def values_of(turn, base, first, blocks, first_row, head, bz, q_begin, seq_q, k_
     }  # fmt: skip
 
 
-def workers(c):
-    """Returns how many blocks, or clusters of blocks, fill the GPU."""
-    return max(1, c.sms * c.kernel.blocks_per_sm // c.kernel.cluster)
-
-
 def place(tile, row_tiles, heads, s, c):
     """Returns (row tile, head counted over all batches) of a tile number, in the schedule's order of tiles."""
     row, head = ORDERS[c.kernel.tile_order](tile, row_tiles, heads, s, c)
@@ -779,7 +775,7 @@ def advance(tile, row_tiles, s, c, is_producer):
     if c.kernel.tile_scheduler == "one_tile":
         put(tile.number, row_tiles * s.heads * s.batch)
     elif c.kernel.tile_scheduler == "static":
-        put(tile.number, tile.number + workers(c))
+        put(tile.number, tile.number + s.given.workers)
     else:
         take_tile(tile.number, tile.turn, s, is_producer=is_producer)
 
@@ -1057,7 +1053,7 @@ def launch(given, c):
 def grid(given, c):
     """Returns the number of thread blocks, one per tile if tile_scheduler is one_tile, else as many as fill the GPU."""
     if c.kernel.tile_scheduler != "one_tile":
-        return workers(c) * c.kernel.cluster
+        return given.workers * c.kernel.cluster
     batch, heads, seq_q, _ = given.Q.shape
     of_tiles = heads if c.tile_heads == 1 else c.variant.heads_of_tiles(heads)
     return T.ceildiv(seq_q, c.tile_rows * c.kernel.cluster) * c.kernel.cluster * of_tiles * batch
@@ -1213,8 +1209,8 @@ c = SimpleNamespace(
     variant=SimpleNamespace(subgroups=1),
     features=FeaturePlaces(factor=(), scores=(), first=(), last=(), totals=(), rescales=False), dtype="float16",
     head_dim=128, head_dim_v=128, columns_v=128, narrow=False, group=1, strided=False, packed=False, parts=False,
-    tile_heads=1, box=64, idle_rows=0, sms=132, traced=False, invariant=False, mask=Mask(left=None, right=None),
-    block_M=128, block_N=176,
+    tile_heads=1, box=64, idle_rows=0, traced=False, invariant=False, mask=Mask(left=None, right=None), block_M=128,
+    block_N=176,
     loop=SimpleNamespace(end=0, least_blocks=1, loads=("load_k", "load_v"), start=1, masked_lag=0, mask_lag=0),
     kernel=SimpleNamespace(
         k_stages=2, v_stages=2, tile_scheduler="static", tile_order="rows", blocks_per_sm=1, cluster=2, early=False,
@@ -1310,14 +1306,14 @@ CLUSTER_DIMS = (2, 1, 1)
 SHARED_BYTES = 212992
 
 
-def launch_plan(descriptor, Q, K, V, Output, softmax_scale):
+def launch_plan(descriptor, Q, K, V, Output, softmax_scale, workers):
     """Returns the grid, and the kernel's arguments in order.
 
     A TMA descriptor's dimensions are innermost first. Its strides are in bytes, without the innermost one. The last four
     numbers are those of CUDA's enumerations.
     """
     batch, heads, seq_q, seq_kv = Q.shape[0], Q.shape[1], Q.shape[2], K.shape[2]
-    return (132, 1, 1), (
+    return (workers * 2, 1, 1), (
         descriptor(
             K, dtype=6, dims=(128, seq_kv, heads, batch), strides=(256, seq_kv * 256, seq_kv * heads * 256),
             box=(64, 176, 1, 1), element_strides=(1, 1, 1, 1), interleave=0, swizzle=3, l2_promotion=2, oob_fill=0,
@@ -1332,7 +1328,7 @@ def launch_plan(descriptor, Q, K, V, Output, softmax_scale):
             box=(64, 176, 1, 1), element_strides=(1, 1, 1, 1), interleave=0, swizzle=3, l2_promotion=2, oob_fill=0,
         ),
         ctypes.c_int32(batch), ctypes.c_int32(heads), ctypes.c_int32(seq_kv), ctypes.c_int32(seq_q),
-        ctypes.c_float(softmax_scale),
+        ctypes.c_float(softmax_scale), ctypes.c_int32(workers),
     )
 
 
@@ -1380,12 +1376,12 @@ class MachineCode:
             self.driver.cuGetErrorName(ctypes.c_int(status), ctypes.byref(name))
             raise RuntimeError(f"{function}: {(name.value or b'unknown error').decode()} ({status})")
 
-    def __call__(self, q, k, v, output, scale):
+    def __call__(self, *given):
         # The queue is in order: the memory of q, k and v is used again only by what is queued after this kernel.
         with torch.cuda.device(self.device_index):
             # PyTorch makes its context current as late as it can, so in a new thread there may be none.
             self.call("cuCtxSetCurrent", self.context)
-            grid, arguments = launch_plan(self.descriptor, q, k, v, output, scale)
+            grid, arguments = launch_plan(self.descriptor, *given)
             # The driver copies the arguments before it returns.
             addresses = (ctypes.c_void_p * len(arguments))(*map(ctypes.addressof, arguments))
             # struct CUlaunchAttribute: the id in 8 bytes, then a union of 64 bytes, here the cluster's x, y, z.
@@ -1419,6 +1415,8 @@ PASS_CONFIGS = {
     "tl.enable_fast_math": True, "tl.disable_safe_memory_legalize": True, "tl.disable_buffer_init_check": True,
 }
 HEAD_DIM = 128
+# How many thread blocks, or clusters, of a persistent kernel work at once on an H100 or H200.
+WORKERS = (66,)
 
 
 def by_tilelang(device_index):
@@ -1456,7 +1454,7 @@ def first_call(q, k, v, output, scale):
         for form in (by_tilelang, by_cubin):
             try:
                 kernel = form(q.device.index)
-                kernel(q, k, v, output, scale)
+                kernel(q, k, v, output, scale, *WORKERS)
             except Exception as error:
                 reasons.append(f"{form.__name__}: {str(error)[:300]}")
                 continue
@@ -1476,7 +1474,7 @@ def custom_kernel(data):
     output = torch.empty_like(q)
     scale = HEAD_DIM**-0.5
     if q.device.index in _kernels:
-        _kernels[q.device.index](q, k, v, output, scale)
+        _kernels[q.device.index](q, k, v, output, scale, *WORKERS)
     else:
         _kernels[q.device.index] = first_call(q, k, v, output, scale)
     return output
@@ -1489,9 +1487,9 @@ NVRTC_OPTIONS = (
     "--pre-include=tl_templates/cuda/nvrtc_std.h", "--use_fast_math",
 )
 # It guards against damage; where the machine code comes from is for `submit --check` to show.
-CUBIN_SHA256 = "e424a174226dd9a617172919962226cc47276606cfe478093b7e4943e1fe11e5"
+CUBIN_SHA256 = "479fd1ad48711b2fb3573246017a8b0db38b724cd211bdf7dd27a82161757dea"
 CUBIN_XZ = """
-/Td6WFoAAATm1rRGAgAhARwAAAAQz1jM4jXnQ09dAD+RRYRoPYmt5c3Q6m2XzhLRPpvstU3EiUrpjdbLV5XL9LGt1ziR3TXQw8zDkqwlhGC9mgFeKER/jef0
+/Td6WFoAAATm1rRGAgAhARwAAAAQz1jM4jXnQuVdAD+RRYRoPYmt5c3Q6m2XzhLRPpvstU3EiUrpjdbLV5XL9LGt1ziR3TXQw8zDkqwlhGC9mgFeKER/jef0
 RekOXnFcEuO/O7Eze8u7Hg2KY+pv4QBWId+FNphu3CI9BEnXrphXmKfHWucEoclwL6R97gB6OhRpmgs4gGglxuzk/NUJWKI9sSWlN1gelkqnOxpEldeq5GVE
 NPnp6FYPmZ9LHcbT55Aubdo/4WmT8picjqHfgI7Ml7IhdZexTxieukvo+K8/5QFm0i5/MWj5fH7XCO6kKbU1ba43CXmeabscQpggsN2vDHedp+1yaaVu05Pi
 jkngsR8Pd/Vn0G9Sz4d4qcFmjzsJxK80LmQWgWG9y2kKkS1+BIGM6f8NGeLvbMOOEnaiKP1lsh6f3H3r5KwEFT9h/oZlO97ddi6Ni6Fl0QcqCB/C8HYm0Ngb
@@ -1559,129 +1557,128 @@ cZjeyDRTLnl2tTOb1xcysK/Q0YiRiUdK2g+S98VydKbvodQdEBR/pkJ0vxijm+73FO3XYvNrcOLvxd1D
 xHZgEGzhFRE/K+c+e+ymsf62COWV2O2uvjxKXFEWiCohfvkwYdowG+EiidU5axpsohft7VljCNvyv60JWeKnHpQluxsY+iSegGKZHlQVP2PxQl5K40BiXc81
 31eDOQkkFtTeu4K3n5cRI0lj3kSkWAJqwOn4XueHY+j4Ld+IARyON7VHf9NgeSoaMPukSRm+zMEiDxwwGaxm550PGYFP3MjTanDyh8TKyNUWZ1cKrGdx8iyA
 JW+QHOIghAbMacTU+Y9HA0JzlJrRciossRBygJTnYxB5FfHjjU9Ie6IED1zLAzcMei4rtTnTA1kL0Lcl3Yq3Ag+1Y93wMDxzG66RGGQLlns+A13NJarmrRAQ
-yD7doWubjj46BIZDD7+TOx3Y0qhHsUWrn1bCa1UVcN3Vvp62aQJyFrNO7EoUcsgdzfRXrknajhStHSFk98/sefS43AOdPJnq6Qj4cA1v9UZlnYbDBIaXatzI
-P1iftFYtq0GJkPhs4AqFQOdcyhrqfkiCXMyiMTirElb6dS7I40j9k8NOyxCRwMhIALWQROfrxf1AVhVlO8v0ubohqSVivb7Xx9zNsGkfcTHbAO8hF5T/q9V+
-j5o4F+T5GjCYBsK+mKN0DZzZDFIBz0XZ9S01N84+pQgBjFogGBL1tCzzZDzsbRSrluPT8aAMj1EtMgxG+QwkyWzU+OW1YffBffFv+ADNGgCtcREivDUqkzO6
-z9yYP5C9ioNynyqpOlLQ6IW9u9a3p//Nfj7MZA1PaTzuM3NUnGgGYysv9l4xsq3qzEvCR8VvbHLTW09fisOMRLpOoCq3/H4d6YCktDwicCUFDmI9vtHMnHtL
-OfczW2BDBLFy5y8kY+ctUllO1bqNZQX4W+8yy+PDwcDiu92/jyIUWrtpMTEOqwOzMqXwt7/7V4i1YpL+r2IVW/3+jVzAeZIicMWz5OepoehYgTP2FE36NvRu
-zxGwbTjd4ADvOxJ/ciGbhUizeMhSBA2wKOeADVhfGyvJHL2GXI+WgQwQcZs2IZQ48XNGEznLUgUAcSxMPP6U3udWpr7PSClBQLgcPifWlvwK4qTU/YIPJ4XU
-CTMSpLnV7+Wh8JpRmg6b8dcBdaFp7Fp0PEIeIEJqEbrzSMmpGGBRwwTjbQtb2YwDSQtzbYWIX6byPn/KLzzrJ+K/zMxqLODqDza5XeMN6wGHKS3IRHnGDTJc
-DFazfAQrAeyInOFwwNnMC4XUN2if8MeQTmM+QVRaHAb4Kx3NbC6krRaln/si13jLyJaHgyE9zoZPfQuQ/AuFfmof5CVQarqNW12gE+m1NYFxaUFPAw9djhwC
-LVP2g+w2ohTYEUPZ9KMc3SHQs16zs/UpGO7tllycSDUF1uM48yK/jLuF0Y4M6jKUbu93jQuVenXCB8tEWj+vcMdaXpdXXeCXfPoLd/oyuWAAMaaYgauwYkoe
-1R473vAzzuf9kKUIFsrKmYQy8WTVfsC6ofGX9AcxLvv4geqf6J/unhpyNIh9YD3q4Wvc/yL5VJHZ3R6vyrANSAyISRtNzHJjh2ZDonbwxLfTfGyM+smU4jL+
-AAZHS+IqqDnNMg/O5Ug9inEaw/URzB/NvsGpQA4jEDyx8nIpRIhoG31HH+hooszC68FCHL0sCWjJx50kIzr1ql9YYt65btTPGHGV4JRi2f/6Q08urp4jJTyX
-SMH5zCX/tJD6oVmQGuUhF9LuL8joMr3o/RxWVidXA04eLeVorrQ0qkF4WLQGNthvG8OBWgWmijK+MYapXeuXvuNl7zPRYSq5P75B0+99yH8KWJnkxpJ7hX1B
-N8Z7xIuep+0HBhmbo6PD9PtTz5gBHtrAKM9pBQ6JkX2EMzPPdRpkz+vHI3ICYvdrCe477+kibaU/4MY/Bcogvd/61x1lm3J0aeLHw0jJQF1I9xMy/oYSEe4/
-hM4fPNUFloAWmEB6AyHAuwcTQpRBXsCHwwqYZQx70mvqXiYTatuY15/gYAdZyXhxo9CH2/uDtGEbGzlA8vYGrbsd2OywAJpT/nR2WOWlbPqpm3uk1adfpOuv
-i6yNr0EC97RXYZaPcKR0IvmsjjdNNjpHKLDkJLUvcT3KdoJsvfJJ/Egvpb+IKWnDMrDkXq5e2YiqON1AgP/PhzpoXz4FiW2LQU4T1DPjq7jomiQHLkFByR//
-zjzwdADL4bWqAkru1yC/4bwSk1ZukVvCyDqPYOzd4x+DGbCZpIaO2/BcdacRgU114vt4xVPDqGqmtDgyubtoB4N0QkUuhPVJp5xRHEk5jlhVoPsIB7R5IWjp
-xy1QQAxgY8iNucHkiJ9MsvQ193mVbuk27EZ0sI9nvfe02HleW6pn+Gd3NivNzFaRrFGe5n4CsGWAvZQwpV1wgZvf9b0Ba4TL5uPXUmT5ODUSQESF77RoqTMn
-wg0Rxved44Ue5gvf6kHBMkj9FiIdY+UcQM+XW94xQz6k7ChUiGWTPqvvo0ebP1B3GMfu/mvgkl53bS49gqF5GkFf4pbAYzNj50ipcWkQf7tv1jey6zSa0kjS
-x2I/ov/acizMCP2zmedVUg2tcM4AVIAne0yRg/e/RR4ikkJ+nt6ATQWoqwT6nmtmMX372ZZCwlK7jad4Bwjj3Sayutdf2X/zAU6vm6NOs5LpuWfAltlh1OfQ
-cG26QDpPIgG9ML5cUgYfs6UYqUQRoxFFX050rO89IGuw97M3ckbWRrVUs5t1UtT56rT0bHAmAQTacGTfDtqJgd5UjmUZ6Lk3ACwWL8DL5ZdRv4ZUPNkIRMAM
-RpJXYh6rG99ebWAC+GWtTDqCelSsD15LPlQqrhA0TWhp3Hm+/+33nyx1PuVIs0zOoLLUIpO/qwtIrfuByL1FDJjSarnrYu3xv97j2aaBpF4O9fYKhIShl1pq
-l0nTmjSAMuWcaSfu+z/Rnzh5NKRlXEIyQn3hni4C3np8Dcvd/xcRp5yfY+COaq++WQQyNI7hvyPoNjACxLx83ZT/ngPwBwGcRdoMxtMdwmBJ92Y/evYQzbSb
-8OHtBe02tYjBU6KGZsQtl+M5MRLEDHgajRBl/oyadi4tTgYEXS7jU+WTi9q9bmKdM4aIt5rKWKoIYgCJ6+MISzYs+6LN/z8HSNE5HTnszWAdUYDQrwcZjWSV
-nD9HyFStUdUOuAjsBVNRi4yZTqTZsOMtBUX+wOqDxuJ9l26Z0RnT2qRfyb985B3bd7PX5/AYJ/REkgT+OD1Upbjw9JLmicc8z4/uB4poGxjMoT5c6pp4TIc0
-3/ybZwRt43+C04RooyarS5EsUfMcMAJAK+IvbN15mkm9ZtzWiq9KkcShX2hVdzvcWzgGVzPlG+eNw9UaPsP92PhlMEPAVyKJKwVJhD+pgs3lynvfAjiR+6mS
-MKm8Gs5Tvy/zqibwe4mcbL4cFu5ffycSPoXIO4XeTB4ifycE3P5THverloueQD2hSYGz1SKXc0f6tiUWGK9lJ6DjqmOFIIqZjwiJEAeL9mSZiLuzCxfyHetf
-dzV9Paa8XCxbH2WbmS7teMetphx7qAsfoWoQiGfbMfKo3LrNvQmwb41yh8+lEdTVYtVWBAEzWI3bwGx+Hvyjq9NRHTGfG3J8hkbYC7w36fFMn4GXEfUY6MV6
-H7jyXa2cVCaT677/6CJ5aA0a6menc5mDPOn9E2Q82pYveqEpr3/ZpMJNCy6SZq1MMrXToEQTFF5ejXHj07AXGEnRtlAzuXAfwzzEnTs+RVv6bO/183x2bHyi
-hKD6glIdaik2TNf6k41S/wOSw30LRN5sYsDxdvHmapZv1Yu/hGqMufWJWagqAu2PQkqg5jfJPqGUpHXxtu/u3/TdwW3qoquehV8nJsOpru9tP25Hxr4kacoS
-/XLUyJ+roNZZSARixP1OxhXduDdmp1+bz1UMrFCeC7bXuAKPAfL2PM39q0BFezM4q6j9fVibSaqOBSK4SyOaXXsQKt0NRcZxRZS8yX5y3yTgCoukYpAtqrPV
-5s8vDfzXR40DvOc08+txw5G3ukakwzmYwhqOKiWdkt0PU+AM2QSPsi4E+zRjhKdChKk1AwCl+EmK872UXdzrgwmq1t272M61MTAWOdQfJyBcXOVqN4t8XIRx
-qnE/+myKWI18HCuSde9XoDbyOo/e0Evh7Cm7XNhwRyXESoo9SOFQgrkGn9MepBT+MmQ2uWWrEXdH/KmzRuF50orgFmTfSch/8/QouNlTEU6m5dD+HkOfOc7k
-2w8zvcwYZzgep3Bomp67o3JHs5oHzTJM9z66OM86/21e0baTJV5/Latrod+dWP9cAl8gSbSmgBbk9gfEHHCfWtMifWAWQTnTVrpVsjqQU994h8ANUAV/kt2g
-7TEgaMuPhiNT7q6+zRVhlAfFEZqvgpUaF1PVlCbcNYc8MntggXrQzUXuiTK2YY5Ux6N6m42g24ixCo5woOT1DMZLfr/pTP0bdxmSoKHvOk5T17fZIZjtd0XE
-P/7w4hqKlMzaCHj2YLlu//wcCRbLwRlQJN9/gdUIxf4wI3Z548qc9IUdj1gR3nWkKeUsKyz95yzqpxqcJXoH9VMFCFNKFHcHB/gWEVPorXFWF/fRFrR2bUAo
-Hb+pmzahks+wOP46If9uJ92eXELt/xsH2/Wn5Bs1FpWJbELJsJsDiKbykgM2fWBQVjTjWkN0Q6NluD228uqDqyEdiVi7j1Prm22H3Vhuq94Uub8nWTnzIJvz
-JFGnvQRMkrElYP7vxDxHUxWXS2pmfMl+FjhH/IVKJv3gNHJ3DJ73j9h3vQTou6aZGqVIOtqmwIk19psD9c9pk6NzBq87DwqXroswI81v2Ofi/QQ/k4eVcl1s
-mMzL4Lb9qARGFX3ZL27irLWHxc9/6SBzAAZMc+xIT7VNUnENJmON6kkDR4MnMuaBULh1hCghyhOMMiQXmMDoG9xUUMKXht/PfyToaVUNAsiOZ+UYc6zc7/gC
-3kzqEVHLZPkn4KFxVxgOVK9OaAu7dtAE4npGKnVzAgRPfKqJgyfRbgkXPOarggOmsCaYdNXYmOPXcm/NkD5Oe/vjfU6RUfvdbonTbu2oKLG+Vjatc6iiUlkM
-p4A7vbfnNn7XBUj/cesLlDkUwqLUEM+XxpLIVEFgHf+8h/q+i5WrxItjM3ZGDUaz4KxnPT1FEHAaFEhavx17d8/eveysciE4+jmEfVzOTKzH/JfkjeROitEb
-FnXXng56JNpSh0bQUJfyYmtn8QCUhrs1L+0k1NFkaTTCHzezzlYnFgozPTDezwPCDd6gqlfGdgGMyo+TcsLVVR6eUDWRpt2sJnWDt8mnnhUa2ZwkmDI0fEuT
-Drcpz//kzm/k94Ok1WGAp+8FmHGBKRFZdDD6D+6sb8DOQGFLPJ/2gg4pRWgBTNBOIaQ40coVSvvIAtcoLR79l1UWZLil4jgFQh0RAY6S/hrWI5swThtpDpQE
-a5JI25e4tfiV34xsf7dRjpj+NuEKf49tS1TcfUPzZc7FLOGgdjgjxEXp8QoQZf/tZwdoRIJ25p4gui5qpWAdjEssWwB+r1fDoMmsxaVMYtrCoarHJ0ZSJixC
-9FqV0BhiZCgqsvOwGKfZIh82l3JI+INMa+wWS23l4VEsTZvtUhCQWvRduxIjKeHQjtzvOP/CbcxKrF41JzQv2OiXiVStlNDAYbCA8WbHlte/RBF1m3jqqrkH
-ziyTDNkPve4M66yTCQZR0vHzZUarwNK/6j1YQ2m8wC4K6bVG/Sb3dKd82r1BxfX5Z70aEMyQdageFlScZn+diuxYb/mMFcHHQucUW7IJZNydO9HpznRXTn+n
-jn05c1mgm78dXOTreF8Mki8NuyDwr7njf+buodvjQWiNF51bgPXnRWu9PXDQudkj3Og1k7yg4LJR+TXvf/CxYFHJ41xlovsfbCzArdO0j3VwjBpIlJ8a0wfp
-dFDVL9tkkva7q5o/I+i2PVkSgA3ivLVL8drx+xuUtoxLq/DjB+v7zS4w7Aeas81DRddTVTYbbBWO8wmgkXB9eJDS8ftOoy+0hGKvypMJjic5kt632N1yX/YK
-DMbjkc9hykAmqKv4usglAnd3pdIWwKq1Fru7LaYKKC0cXlooBBUnz2s++F9UtH3dVwGyYwI9KbaSwL4V4ONzJZiHGNs+ct0MRqCvSXT4JUS1sHoLTkkpKPJs
-4DBqXEopB99nVfW9AG7ArpYpZI9BCkOgOuod/nj3iX5yIBmNClvnozR+MbRGmgPj4vFYK5fn67fEoAD2ALs+OlmqPaKGj6kfwSpy5ixnvUTLAaZbEUno2B22
-2vD6kUBPw4XclRTyMc5ImDGSdaIfWYLsaQm4vvnf6JJ9pyCFvpzVa2XLUfPdoz/mJADcqvx2VOQiUzWInULHXq1QC6kcBbkvjZYnxTrcmh6GNkgY1FQ5fdJd
-5mixjmObrae3NKV8D7BVjdhrdGQh6PL8nZYBE57DRX47a/GcxgcoXPvBpLUDOeKzq/lfY2d3RxRERFdIIyyZUelLcpLayn/lVqYjy2M57bQKPTgPVF5oyt0L
-8ou1D9eh/nCg9yyrnAkKHxr+asuUlVBnqjVnrN55azuX1zQTCaAE8A6ZBETW4lI8oARBGPMb1AWIMseEawRFLguZHHvDnIJo0HC9gN3cRnUmbn+xQfwVr8D/
-Js4zO88w2Czluvg/pfYepX+TiaqoYejx9GobHccDSEfZzElZiGCJq9ns5ZE+GbW7DF6/lTM0XnQCAG1oguVcqCH0tojtsYAQsTwXqmPXr4QajyjshL3nibzI
-BWVTJJ+3TAj/whQoNbL4HXaOhl76C7YzYT1Bu0xYT0CXMXcOJMS751b30RkxXswL0rQvm2ZGsggikBetgTB4NKRvRZuv8Qv7xIRmkvqmBmLvM9mV556+o52s
-HSzwGqrqG/WIYNRGnihe9zPLJ0SLh2EmeVUze08MPD1HWnAVCKbM79IZtdkizfqbY+PQJZzt0W9w5f3YpuzEu+MEKsQ2BWHXpSiTQlVAxoxQ5VuO/nwomHrc
-cpiXfv/XYwXXaKGgTtCh/egMZ8T/zFsK4Q2vtwgZ4F4yUjly8LGS/o8qE6KvNP/udbBvSUJzWSJgPOZPJreDY2vHNqJgQ0cIXi7E8Iwej4UgLnQaHWN9Z7Ob
-7kos7wD4S7cUWNz8QW+fbAiTz0Q+fh466YMpDdalZY6tIxO0Gb9L9sQNhY8e/5j/70ViIuxVHcHCTLgxFlXc61KxLrDJeQk0pJsUhSN/lolpmQBRvSsDZPsk
-J0StV9s9AF47tVFkv55iGfFZw0yk2oNiWIFKbhv8SthK+7p7AUV8ihhe3UH8LPz+c5y9SXFstoSOAjD30hv6hXMKeNA4RY5Tc8gx1yxbIefOoxTmfUWDBRdG
-fdI8p4rkZK47lm+7MfSQsZzZ8Sg86X5y+6SBmJUrsc5BW9+LYGCv7BaGtmKL92u7aGSu6con/gqLKNlhvv1XrBMAn3juWWv3Ha8CrSu2cLw2cFcIy2Dm+hsI
-4GI6mMC3SOyTyELazR2alxt4fnrKqLOeNREU+UzfiFH4Vpw2EKFs9A1HHvHZBpr4syN7/4j/RteEdz35iONZQ8xdJVCHq4gcL4ahlUT6dSdm1Xlm8n+VgQT+
-Pgwkt87rce/cwM2dAGzDsMjVFLIO3EhVKrZnx3sj6GlkE95jEreIPbYf3AcbMDSW9Quw+JJA226761Z7yM+MSjiq+8ETLcUv8de0yeP5UiS8fwTfGp4uzqOF
-RTcbB0yI47OsEHp6GkUUubDL6kXFi8+Bn94NvLbpujsjqHYEKFezQFCBTi+jkAVDnbt6zEsIu4QpDoLpAsDE0xoGGYQxdHJNs8gUFtCTIFKCn1LtqGhedXyG
-/Z46TDZl8c/o5YhzioChB++EMfwUU7xbCyTJfwsT3Q3acbUGdS8jkvfDX221sMbogFR5/ouaYByZ0/EnPdvemK5MoAkja+Qdajaf0wpTxNd3mHlHru1igWAM
-sQImetE4MdkS7QjpDzTXlHwlVTRf00bAa20nrrGY+10w8dPZykqc37RnbFgzYyhVuddSNZzJSZ+yNURNKiFAecVc/s8btqsABWRYnaeSIvfYLbbX6cQ4I9H9
-tkNhDTWxgba7Cgly2jy/31C2vJ+6Ox9PdNYsoeIrofvIAXoNeIDfhRhAtILFPNVHOU2Qk0ZbhDoeyQ5qWrWi/0yY0YVfWuArWwi3e2D3eRkCnq2epmRlNAPy
-Vf4Vo9XQtbu2JqFD+bnHUIBp6p2yLfJyj8Q5d6afrvGPMnvgRtyLs2YZimlSFRHsF0saBWSP7IvqFRlUpfQYQJLS1bguYn8bP4CWOrOIi4SviLiGsI10Hi56
-f6FgBcGOhpsnxahYXmgB754ZuQ1WVOXprRoE1d/Irxunh6kLnXZqTMTFggdCIBan9eK69QWbPF27gd7YFY/2ow1p2jq9oXDpgkVro86wZ9DrUZE7RjSI2rdK
-KIFRq9IuNLWZoovMnp8Ud/m6rbtlIwUy2rfaLs5Zk3ASgPQpKUqC9O6XhcT44DIN0mE8g5KMQwoiR0E0v0aWyQ0RlbH2d8U13t5PXJM/HUibTW9Z3kArs77p
-WlCSTm2sdoiINHLm1FxY2LA9JkQHIupl78XxqY1RUjCOJhylJDgeADFVZLXrVhDTgHI/6su0dJvyA3d+jLfPp9t430NSLNDWgM6TNkX+zAhk78v1GypZERay
-qG+LxTw84r1o0icQZtJptIitnIHLBxlU0K9GDmwvFgB7U9QP1z7MXY4pH6Lom8eepeytKW4AWSp2ZAAhs4q54hzTm0lnVi1kcZYafg0AVdcLXNL5vE26Huk+
-EIsBqWsy1PV4gE24xYpu82QGM2GKeoExpM29o5IQdNqwnGX+K3O4UuRYTdTzE4JNMTk8nm1P4x4Ktu9gqF4UmIV+7XYThDSFWV6bNyg7KUchddpHFCBcLnrw
-mUYNROwxpv3/cnpoaxW7jP4RDwihofG1+/uhPRz8lYCpTBGjOSWm6XruvRqu4Rzaj6plXMu8JWs+s+mHI/U+TfnIUryr4oBzQmI0jGelmguLkko7Eet8HfY6
-bHuBAHK8JY/QoPMf0VPZ+e/FnIg082UmC0DicgbLBZgKMO2kVJLpNMrmo0Uy5LNqU0yuVqHpXoeGfwC7pHaXpUIZjaJfW2pkcNT1zsI5tsoKCwnSThOjo4Tv
-6AIMFtXbPgNXUc+8N/Bkal30b3nx4MgZ23LOSjO/2IzoxBThNbyr7tdzMEhNfybC/kQoWgdOtkIYEDqEZ46UKc4H9pEVl6GrMIWu9XuK+FlYi3PKAPv9g2jt
-vkgoLXpBUA124RMEwA/rQ5AK7TxFqJcU+R9eU5oA4G371j5/454Iy9XnyxaG0oe8xK8LMsKIejsJt9jfHxXLu0DzXROthVCdo9TntfPHlzsc39jG+CZzskQV
-+WirSgScXklHIouX/jlcCLpwksXPVxbZcpP2frLBrihUXqQbDlU2eMQRqw3C1WWJU7pvy5OtdJRzkJOYUFhlPIm0JAvSiQUxdg7zD/LVtfqTrzGEreV1QBsE
-gxIjlM0jiWnLQmlH/dG94Qwb4bfH3D7H8WkfDA4Xmbm4uj153CQ4VC5lEP36UDvj6bhNVyMLxYKg0C6Icl6E1iPU4VIGH0rAhjJaqJX6zbVoRRzscRFY7Miy
-mtIdajUjGoHkSIT0wGVU7D+yM8mWxSsAvUvuin1a75q+5kTYIp1sOUOWkQ24FMkFXMdFKhusSxkrmKM1s0HEyOzr+krZEEYXapJjs3JpOHNcm/GSZnYK+iX6
-hGc9mGZ0zrh1vi5yMANy2n2ogGylBIFnoYMag+QnAjPZFa86m78E+Hz5os+SMVTtVqQzRbE+/sIly7qdUXjzLHVUaFWE/O/Un29zXrX4dBwHqvHibgDtQ/ZC
-co/gF0k7SlTKrD29J0B4s7S7hzaRK6k7W95NBZFNem9D3dKwvEfmBSadmDRAd8lDw2V1Z36Prm8IVTyIzGZRYWPanwNPoIIQi15jHWRQEZbYL7YJL0yOkbw6
-sZReaR5i6NXZmNApXxRDHEIXTnLgB3IVW+AK5ZK6CCMVicZMJqwzoO9v9wM9HS8nyLayIvz+H3LXcd1PnQLShYjcwmqMwtpODhinZ1TZnD59CqsXKmAkT7uR
-EMExgtNwW/sg4hroxss7WFbOrGeV7DESbnLssHkxlhtaTESmXrG6+r2KqclflJfPySi+RPmZWn9QvkoWWv9Oeqq1+hrP3NiOQuWuv5CgwrLZgwvbaQWiXrtS
-fgCQbDswy3Gwf3la5h50cjKA5AHPyq8pvpTew5fYTGF/feVCY6iJEj3kw+d6TQLyD9rAOhIt15Fp7HXj0xsllwLuzDactX5MrloUmIn1a260VPiFmI4TX7gE
-cn6NbSgUUimRUEw7AWABEKjgyZZ1BosslLDn1dDtgyRnlFnm7SyNvtoa5subjDt48obtvsr2AoPnyXkqKpqP1TLPgjJbIjrW0aEK+yhS1AHLz8WkKhWBBq7K
-Fv/7QPCOgLrtTJLFuVpIrcNQAgBRq1/1Igp+lCJfrkqzOxY2iRnGfVe7vqwIJ/ntZJz0K400r4S90qulTeytJjlxb27MwAn3WQiGI6KnPajbFe4fF0Rav4Jq
-LbxvSLKr7QC4JdJ0S8WA7LPv9lkx7ElqMZV9nBa00AjnNzU+lh494BYl4nJuG0YsqUXFIh9c0ZZTDGlJvTOpbXhuccKMePXHcqPc6RY0BgulAWa7MsTSN2Cd
-jET6568ZuQ+xG5QJ8/MgoVeoL0g405VxOpA3wHQfQaPLsLsxxfavO3ePcyw0GkACDnVxZLbksKS92eiqZQ7G67lT9zrmRwJ7NzQhrHlLoVZntcUO7fisP9hm
-58jK2ZoYw5qiJUsxyBSIaLBPsz6HVkC0O/QTUgG3DMGvvKEOYw2nbXhB1Ogt/8dqzPeD9g3ocqDKXYD8JCU1WihkHMcdsxKdTK+x5cMk6ELvRAbje1DF12Db
-wmZ/Gxykosm6EJRrW67E6kJslH/LM962+977I+L4eejhKwToYxteHuOegZxWcI4zhb3l7rqPSEQpAQQpQs/g2JacfNpOE2rSCBFib05xh+cZRHmdIZeOwh81
-4AhJRBuKBlNpRo7i9GBjl3+1lsR4DIjNoM4/3FOBOX6D1Jm6y/l7skVJunNQqpBJTJ7HzchO7UIng+qc2HNIg4O2rTAZCzaK+6faFgHHGYxCkI2fag32eSHN
-BTBB/5ZEQfFWh944MvYXIMDEUbfIUG+zjQF2hMda7K4f1jB7E2EzuCQCae+EWLkt1Mt1CbjeXJw5RClSEIrcXaBspQxd8N/ZuRU5GmgEN8A5F7XL7IY51/iK
-BBj4XGxQ3GtLm0WHGKMSCchEiOsbJG7jDt4cHrXVUKtOW8G7WZS1bD0eJP+DRJ7pLr4Vei7dyf2voY48B6S7Wsq1CGlzPVIcJ5uR8ebMjVFD7/Nag+vGR1XE
-iWlzmmb0/gKv4HSFoy1kTT06rnfZea+Xmpi9BZ36cShPsLw6pcxHI+S6cOYkUUgD1QA2h6IrNGIWTEuaV3WQ6USpKce6tbURTNbvnygUQsXOtSsS5AS58LN4
-14LYOfYRzvRpGyW3IwTnMa2K/SUY+q1aKt2QdqCzZcBujYa2tE0KP2QA6I2dWPE1Qyt9LtwyGJ8QOzy3WbGhOazs/ssrV7oraLcWsXlZlvfZkBs9+uAvMENX
-aSY2idSDyDQMo8anlenjhjQhul+UApYD91hC7CznzafLVlQGG2aCZAJxVwcicTFRhYETLyrp9z828HFLHIJiznj25kDwomUlkDM5Qe98OYEb+O+152L+8+Du
-zWPSnIulMQgOK3zDFmgX6+W8LgJDSD3+cbbmpneW7MYFSPw88z89ETlqcT2zLemRB52pHXifYe5RLxe+gNSXCb7YIJckkfUgV/IQ0yulEpozOYEA3X1Ut+Pw
-RBr+uSioeWqVl1bSej0SaaQQzgpkL9+ZSelDW14Ne1aDsCDG0U+WiH601uMvboVbKq32ihY6xFSpstIKC0TAIDDao2Eh9X/mbOfBOWq4j2LVzwYA5dnFetzf
-MLfQSUe533hR464oubhKNHKkbB9NymPB0ZfZIw2sDSr9DFzhyKwu2vhkfuw/GZ/yXPnsaozQan/B1o5liD0Xn5zZkoJCFoAuSleaJnAe8Kapyu1HWo4qBP+9
-9HbwLzl5p5EBXxQBNR6u1KVNwB0bymwmZ9/hrAGGb8dDiPXXC7zBLUnbEIwVMQN+f2O9wi19DwX+4+BVajqd3mXP+N5S58Wv8gk6SJ4giFv/L0xgtnzFUIgn
-BGsEZjnmEQjWB4Liqy4KROO4uRg9gGUisoppyTEG4ndS8bDxy/T1NpnZkFTczfI4OX7WMVgKLgfQyYSCJ+Lyuru/3wDuHC8Y70oPzXoWWlC7RJJpaXZAzOQY
-ZXezJMJQSj/ZrDKitEgWVa+Yg2ZX2HBeIN7un4v2yVfj0chSv68AdTRMmfvyfIECx9yCHITttx8/A/4VycC2lOHv+A5fgNsjwg0hQd8fOlj9COCwQTO/ynEK
-nJZo55wKQGc5BIA3WPTOfIS2zvg5lzREpprcD8L96iQ1Tnuw+lwE0eqyDkh0ThXlTibi4h311LocU37ozEAihAmLKX06o1HaDPayCr3qW46Qlod+Yyd7S+KA
-PM0AWVt7wK64msaTN1MMP6fh1DUYuduUDK9rT+ZidZ4sEJWlQvBcIrVBz9HzXiAImJsw+jn2NRpo2lkpUydJCMK419eXyfTnbC19qW6PwVChHZqTIeZZ0x47
-8O4r8DFNnW7PiX3ooew3oMqNtEzZ1Sza7o4O+16BkG2xn6kmGu3UFJ+5tFE/DOj4Ib9N4jd1WIOVOFjg6q9JNRcTc4k7uY4ZeS4lwso4ppPg2+Uxxd8XkrkT
-Q61ev0wZ7bw43HkOs7j/2bpdja2nOV+YTYXrWIwPFXabxl+zhRrbJmFgx9XzqGMjf53gtPWCgWhmMyFMCM6NMQtVH/L5ap/zH5Xu8qUD0v1ryaE1v3JHzANO
-S9bXZ9FSO49RgWzfxW5WUOlYh9Gal7j/w7KZtvsjR3lPsilpAGmExfh7ralrZrefKdlABHRKpx21hfT1i5D9+Ghm4zzA8rpPILDUw+pURKrsdYUxZS4+ujIy
-NDA0pEMzKKN4WA2Qtpf8+teenSw6c7XoHGKmNR+VH3BCa2OI7t9eBBNU53UT20uRDW4EzikpPF64gnozEdGNvE9vXn7stEVjRW1a0U1DuzcvbOug9Y5LDaoa
-NpuYJv9+xuzcnXLtP15ulkx1cEzzeeYLdAEcue3stkn8t18LHz7Lt6QpM2LJjjnjJkIUG/I7Ij2mBTgDhn/8sxaQ7Ai9hpnpWNRk2fpd0Hc222IqJJEtUhjS
-pM/CH8LVsspWsG3dZsaN7jDp98YqR6gNpbxXY6uK7BG6yXrNJpQMhrLZzHjSMraDVpdpqVXA1IwhhhAUX69hNKBx6rGgTEWemkw/xtn9nWYhjCrqVAZUSc62
-Zkjm1MZe9ax05o+tgdKGZzycTPWiiAHJKmKU0jJGVfkZx4mhuqOg7i9Cu/GZ3fsQ4ZcX8SibKzWRElNHls8cb29mSLfAMULdeEf7EtPJ6mR4HLDGDfTpAERA
-YxH+NOzZwR4yExrnpp5lVRgtWExzPAt5DaO2roNomOCNUWHdQR0QntlvRe+on0EyPO0fDy2vl6+6gXU4odyNEz3mv1FCiDlpOOH0qyyrRW6fBjzwxvQP4hR9
-vPe7Ms37JsKUg91qQ/lUiTkVhT6jT8z0cb2mL6WA54qleKbhWgHbZ866WXa53jevtvwY4CJJpMpdPkN2JMP9Kt0pnk6NDt3sRxuqMH3Imn7a0tIKqITUILsl
-uHcdMprAOT9pNvvOkfbetf173VwN3q/46GJyxyhaKi8J9xgeVUqrCZk5CfExidPy5IW4+YY67WLcrR3pO8+HUnduL/CH6ikmOhSRgiHGQCAME5uujCv9QPtM
-0cSClA4RPcpUGY4xUrrObFBxBTm6dTDgLVlvzIJeshBG9UFJDS7znSTIdvXNM2cltg43lM+t3hLHqzcW7DWIsx5W4+SF0j5Mok4fkDQgbwrXWRsDmYjQEqB1
-M9KL0XPwWKU8LZ0Qvao4Em48x23nuCWSv+fqe8Z8WlMVdAkx0P90Ayp1mvnjOiE5xo/uFEULIiEs79TyKRlTC2PNyHl8czmnQKhsrbEJE7by6JM18GZ7LZZh
-5NXzFTB5EbvB3KMTKRiUAVaA0G/kZoa9Cvyyefq4Fe04y3a26aUXgVIHciWtzx3iP9QttBxyPLFZUnF+JdNusfOpnzdt9Eama/hJ7BsgnG3zyu2cnAyx3d7r
-TxyjkElaFGrdW7jbS/9+Df5YooM1L9coSihFtTMpiuUvn7gg3mlXQr8IIj1BvynUNnv4lDbZjwQOE3XvtvMKXeIyw1TZmG09uqn4G4BPqBrHEA1A1LWq2Qn5
-ljdoOY1C7fibKzrFNQbn4FUnIN9lTXk8CFgdG7gnxtxBUOeLK9HYZ4lYNGg64fCNL/BuDSfnedJ4P1Fnc4LHdJwRANAhzhDzhJMTMGJVTyjyP9tMf+UXD2YJ
-l/upqM4BZxwmPPxlnUqzU0a9MRzMfkJP4Nw++14IYP9wjTH0ERLvgu1HfvYUjA9L59aO/etY0VMmicSb+VcVWFvPVI+xzgh5XbI7BL61q12MRgm1j2hlHz2S
-iWpnG+F00B/yrSuhys2HtsE0S8zuOjJzHBdRRYGQPiHtlqCchR+ZzrMKUKCJ3+h70xvMotgrn7kdWgxCQFZMfCIYKoH6u0W4/IEXt6FgWRLdLr/SCGIudbNn
-t2Pjif/r2KExsQwpynuWWdS9AO/dYb6Wi0VXtU/j2RwDInyPDdNIH0pAYaJZijGGwHRCCu4Qoc/aJlllfJtEsrin9Tu19Y8GvVEvlPl3uV3MXbQdBRC1+iyc
-LFvGbzBxrksWOggy52akXd2aAyNserrg77yGLQEGcZCgkpi1fEH/JjWveW96Bf6GujWLecu6bXdY4SapKQ5DknauylhLlH6Coregmd2kDr0lTuTJ8jSBttS3
-ct149hVj4ZFs80gpYpcadG1tFc97m6ZAR5vglUAJblBVGku+H/yBEDYLawak1p73a3kS39Fep5eEBOXlnK04AwstLlXz6nlysSRDbBCsxAMN4YdRdu++0Aq0
-OKSOolbyFvDqDHh2pJ//ao5G5edj9I7T/K1j5JgIC6uuDK/QQG/aynWaE9O9xycCx9LXW5QqetIIsWW7ATzXfd0hrxkt4b0zAABY84dXpJ6YtgAB64YB6OsI
-xj5sLbHEZ/sCAAAAAARZWg==
+yD7doWubjj46BIZDD7+TOx3Y0qhHsUWrn1bCa1UVcN3Vvp62aQJyFrNO7EoUcsgdzfRXrknaoi6Md6vT6ye2KJUoFfMtea3dWM9gpMWTokBSCAk9gQh7mVCU
+AMep/Rq+qw8/vkggYh7IXSRICBunJhp7IiDAEkwtBDchKfe7a9fl7y8tVW+MdZOQKtx+Q1APQc8+r8s3HIoZeigQ1nWpse9Kj863QOJCxC7fkNYvFR3IVMAD
+eXlpI5ICRI1XtTgqvwSXxhC9FsCdFx9oO0h93IH+c4LVE2S1G7O/lXFCo022cRF9YZUVcCKBzIrtcfKNqFwbkDTYO3CK18awXAR14IGzJDnRoT32XaIA8Fpy
+uU5h++G1idVy25Dv1UwrYIuj0LWP4dHK6orGGGyLG2VLIjWhXiyhX1XMH/aZVkXnpVTkJ7h0mjfeptWeJlnTPkW6KUY5goAlkIjhvQzlncfPgTYcSwcC5YzY
+jNJmVLXMbfg/+obbA8GZA4pMEXPCQBXz4SskengIMe+044JwBPN0Mu1O1F6vYOG3StbUSCQ/G+jJGFeQ+fojgI1bmifs+ClHxMbzPPCVpDZ51GKpAw+xORNb
+c4XNRqCeh9QNu70ajdUXhd9ewW62pjdE8w2tZ6yktWu55dVNyaCqPou4fks4Io6fsqXI+uR8xU58zqHFFsrxH660VwudWlVZ1mGylQ0sEuziHcytRnGtZNMQ
+1qsp3m/Ig/wc3hq/MKvqsJiz6jhd9NXgjJr9kNYF5tmDo8hjamovMAsotSuBbZUssIRKWPe3Ari/i6nQ+qEKGRaFzoadfQa5IfEXGrFi36D7ZkNwu6cB2vdr
+nPKDLegQAo5By0WRi5jWdi4SGtu7dR5wGjkg+iJpKsqo8a0ibfAowE2QM9tFnLCHlvrx2cQSbZUi/oXdvNwWJAxBF3r0DI02BLhQ8AYCrHp3cxQQgDysEJQ+
+BTZ0DLMu+DjX6ktxxEjEDFp01/soEL9/QHFPreoRYwka11+uw+bwXZW4yx1W+58cPypmYHfZjK+G8z+D1vDWSgXbXK3BJY2k1XGtBZHWrp+Y2uMq2HyrA1C7
+aBYUJNmoWnOTzKOthGpk00QNYNM7IgU2K37vFxyP5TB30EfB5cauYOEBk9D6yKSUf1LoptO7p+rzghhte8dFMxqn+l03RYW+EACX47a3X91RGJim7V2kYTgA
+b8VN8Mj+kEU9jqe23LEtkeJZzdADgoBYtmMHbkNeDymLMaot1joWTzfLSQDiNyeI3Yq2an1Izl1/+PUD0hxvSVyVIArIoB6LFecOM/PZ/THarCrr/t4QbPyj
+3t9TehQU+VqywE/JZ9HPiWm++zIaOLWg6PJbF+Yz/oT9/700L6Jjvmb4Bn1uDhB2zeLijEJKX3kFfGhNsf+ZHusNAAY1pUGJnr+9yJXbll0f6kAfmVJXQ0Rj
+jS98btKcBMZ/znSlVTApdr8v4pQnU535o5UYVHY+uiOuVLk1TbswAWk8x4JzurglwRLuPOyp9HoFf4IqV+bW/lNhMRRpMa3b9SRXYPgVQViHfxHFfr4cEvvh
+Oi2bCNinRSwM3sow76VZzLC5UGfUUFVIlbBbsq7yikaac9QQYeqAEdCOuGtkBJhY8mn73u3JXJeGuWW7usWS8IMWqneTYmPzw59z9zWR0JTArFEDSHOR+Q0w
+TyDuFBFbOgF2GSkhwlC31sPISGlHKIzqGLanXuYDX/EEXONgfRoQ/OJ7YyrlxrAIciYQOYmm17GuSGYk7mCXoaQxnJfLtquPVCxPv30yd/dwI54l+ltOSWyH
+XRqJh+VBfKEEyFxaXeF/+FM3csmRosUylfkhwK8PfRROA3qKBMg/xxSj7hn8T0Y4FxBvdFtnhAA2+tAI2CnXEkbkYabMfFVN1tBUtEU8fKfVX/suA+pac8QU
++kngbfG7GhZaSMTv3Ijxu4mGE22NPIpAPdrf1UWen6g83UM7g7amgAvwdFBHFxHft7Dm1pXCaOIbNrBKjEWrJGZZJQQsS8BX2XOTBf6vL9BF393kAikwClCU
+TNcPCYeor2gwby6su4l3Q5j/QEs4xRfukXGqjzHd3SxQvm8YAl6AXaIVTmz4Xum4d78F4uhgPyaBkJ4o9fjaTZqm+BuFgoRHDpq0MUJ4A/kPnrfcItmRrROB
+iGGP8SRK6oNwtDEQoSfP/G0BoA3QILNUGpVev8GIwKcWEninPmx7QFxW6ZL4mpbU2BqBHPFdAw9l2tn1KUvokFpT+TqbIynVUjJxgiDOWBRMqc8lTPOynXL8
+hRAAwY7MBFDu9AevEvKF44q17zFPeZLFLmKa/jv3e3GT1P668DblWUo2/nFSyi+0JWF/cjtEsoL8zzLEd6oYy1z59rvujQj8riU6BTTwlX2+AZnoJa1jX1uW
+fs37Rc7MzpW0Nl3JepjHzfvFI11mF+FbDDU9/G2GaaFgAh9FhrMqFTU0S92E3/aBOZN0liBCqwtvkh8oCSHfffQg2QJ7vcNyk92/li6xXQH/rdhcDE6Mj9vb
+J1enCHLo5Dprp6dsz2WO79CRJe0vzRbV0H/Ym6lq/8irOfY0GV5fZrrqN04v5/3rbhXaWFs9zUzP9LaUbbbZVOww5LDCTqpiuGIJhbaF5ByUR1FWxVXQOqNy
+yii1XUaR8QcRFI5TcqJMgyzWcVfxbAxkE5u5Kzidk8ltzrWJA9D4Zftsw+yQPuwgVg9p3uIA4F6iRf9oVjIwlZvgkrgne2TizSlrcaEMjwq08CD2EC+N0K97
++iSPBCXfVfvHPnJvxzATcdN6UdTE2cayUD1My7a1B8PnDHYsxFOMDIq4bbTiItSg5kKHOFUg98Hr6rKk74qh3nhfTuOfxkpoCSYyOkx84IQ6oDvEegR0a7Hf
+qvngnQ/AsrWy2g6HQg9EJLihzMREpA1Cb4MMb1PhZ12ueVGPEU2eOslII0unbY/6+L839SM/AZd4cJB/SJ3TVsGExKbhrf4GWK8/oxkPWdyA65ODbomya1zW
+7A0TgIKu5fXKtbuTm/hf2bX7+jlXZvOeUWEr38l7ud5FP3S9Uz4B909fHqKCA/DAVZRlN0/olLy0ysSj0VbguMUeOeRDqOAizyVSlEow6Js0oNH+dRqw3Pl8
+TGANLPo8/AnQ9SF7HNA+KU9ZWMId06Cwr10rx7Zf2PxTJqYbdHOnvIlmPPflemN4IjNVXI818bYG0PkHaoEt5TLp4OR+L5GyqHF0NMrQyhn2DZHJbhLJqEOn
+MMQecG2ZRspyB0lk82/oPM4JhBZF2P00glp69K3oDXjqJE//ZWJQ7uX0ZcJbG7izt1fCS6QVXTGU0EeZwu29yLeT/FE0CKo/QMP8MTLMb2Wf11qfE8AxWCuS
+eUnQbSTDI4Vx7zgk0XvjNj3t6l4FLvYHx9pyHoeO8p2DKvh5iUBYg/Xod/8SdJhxI3tviNHEKmxQ7flA0QgDSTOlEDAfwNvEev11BBwjRHJey4YTUPhuOmCK
+gt36a0EvnCXTK6vPusZp9Y1gh/IsNp6PAMxwnI5oatUmZbsgG0EPSA6H18XTwmYJpCd4Q3ZJC92zcoslGfzSV2RMXnKdaGYPk5C8urJiUO4Rv41WDbacNerw
+YwrNgVyNlzvDSGv9jBVJv4BYjtJpVmWH+q0CdhXky4NZfVFSaD7SoRIipMugUl9xsNHIcFi7FerOW0Pst9kxasVaEvkhYuWK9kpaXcIGSe5DLQV6zQVGh4vb
+Frg2u+fu1u9k+pcJei7ckWTDZ9YFFhxsbF2ooR7NPw9tW8k1SM2qFi4QckOe8auq68weScY/crFv0EKRV7o8smvTIHVZ/072uYLzzzeZAzqpKlyADOEQ7a8e
+bZEfWpxer26iZAwdP0EEajPw/Cxbh5TiOywaeVkKNzo1SvtVPSwrlQdCEDmHRrju8iS2r383OEU8CbJpXY9Ydm04aaHzCu4bnuns04+2C0iuu4XGhLwh12SQ
+UP5DYQROVNBW6PU8mGfLss01euMhhTFrJIOBagbF0DPE+X4olMXnG97L7hdNRUaocJRlecQduzFhIMX/9xUUuV9yKJs5XTeZKo/5yVyBsSHHm4DUoXpWX4BB
+xNvF07NMNB3uL3gE8EQKb40LIw2o7f1XBHg5UHkrylMHK0fvF0BjSa/sIcCo6CTQMZLjGPP4j75VqmLkUZ26ICs69ZSoPdyQ5Sq8FvhVGbi2kYNx7vrxH6M9
+HWNEFR70Is0HgE+R9LF+99QFvFm9bzTYc8Pqzfsi1NvWBXgeyz9+TmjXJZcP8tAQGWfjjPZ3hjkdEHMUzf3WUZXkVpS73hL4DVzVn9UecM07ECy+KvWn0/wA
+WkdD37aGbR9gPcYPt8aYeny8nW12Kj/U3HyBXyi/UTagjaRkAIFGilGFWlgyy0NDOoU+dJVeHS32Ma75ta+Z3uYPERJz7wLZhpSiCflCJDU8BkytHOLJOMJU
+1XW3/R5Vi2IPDZuJykPWZ/Y/BzjxZWpIlR9q5jt7Cgi6hdw5pD6XwUxb7+d+3fbKfH9oex7ZczDwrL8HA3MIq9ooqW3cPtRQpZ31DcsY/5zhsmm9Hv1KoWbb
+g14giFtB0RPZUqMLiCJTO5HQNibFmogC7wwcI3iQnWDj6BZkOY2ldzAxLePD7e9mZJBiRRIIFbBi1XxGYdbXXdO0ynvmp0vctFHEbOa0vhHIr18XkzrT3vh/
+LdN1je1gxcPNLGBd1lcc1mx6aC7BcSGe8ymvqBF0IuyfJZzaMObHtwwbLpSXZutxE5yTkKKQV8VSbClU9hi2xTyQrr8J6JupZLP9YIg7SoaWAJ/FiGBH2ZNz
+b2j1ZBung5xkMNTGTODOwg8pUG1Bkc3ZXE2eRvm0sJp/vdMkj1hTCVnPdO4zIfi0xHoDtmsSbwb04GP6G3OMyQE4vNmRxCX61ffwkv52QRbDdZHnpOby0iH+
+dU2iITIzNk1lW9FEc1rIFDgEgtjIk1vlwQef6yXyKPSE+vVE+TCYxzse0G8jlEJ0FmyYLQMp0fwctndEcVxO2XkEVcCk9KjllmKV1MYtsfLcVlfeXx5d4glo
+Sy0KfKxjz7fwV1sVExjinm4Zx57tjZDj1ScfN1d5zko4jQtHlicIMImsF21YNFlQT69QWtnD+EmgMcCnZ52T2oPhAUi6srINz04gEkhzSyHM1WG8j9v1uL53
+cYEqYAFfAYhrXHL+O+ohryZJdhG6UxLiEjV6IFeAjHbzH9bHvU2NLSGW/+4wyxLHpfjSEUGLijRK/6kqrk+jxao6qOLr/LVluySftDAjDkkdPFoW4jzf4ast
+kZk4MBnjH6Dsf5kYzMd5XENeRvR/HvKw8K0BtYEAAKw+301xel3HmkA0cb+LMT8HLif1iclHc9oHSTCmoQxeiqPL+QbXQb0kZFxyYDENs3ecFn/RaQ2p9Olp
+WrR3X7u00yp813b0Mc33f4izIDgJDOBplfYx4feZBfpfO6/8F+OG2k4wPLPjjojRe5TYdCK4vL1Pi6GMjlIBZkL9OiS7F0oGYDLFWtHL3N8/2LUtE2cRjLjc
+8+zi2ZX8ggyvOTCbaqQEyGJUhg9c0Zm0Nc136dobmlU3Wi4QiRKtG6PWSQb8Y5qughm3CmNjE0zL7wDCe2EXQgi48ymR8nxMancIgjF+1QhFwj9Aftez04TS
+135gfTxCppzQ4Eh1oyhdQaFCcuou/LW+rmvzt4p4vhdwBm6IstosyMxAfcL2POls+SJ+edtXy/VMIpDF4Y+8yLv4fGHFmK2VqOCZWwBVXyk8sxzh92sQLSvw
+MlVHzzNa5KCsWVZJh5gHtB9YXS4ZTWgs2K22uRaRCbEhNeR6XL4k2xreXsUPTujoa9/rP3VHlOmuzrUz7Rw46avgqw08rsW+oa7Yi1RW1AD636K/iBX/R5ft
+F23zX9EphSTaJxhGfx7fWDBUspPpFuNQBpxBeXchNUezN7Z7Vqu3+h3OA4ateK7D6ziybHyWKX7MPol/WqqOOop0/+UamS4WYhWO4tfpbsKbG91uQrX8AUyg
+iOhbPS06KVcSY3tPMsV5R3+JbocqKw65MDkM4Q1F+k2jrnqXcBPQmNggjEimmH06ocslllIv7/ZkoqdP7ROZAwJGnf0yvAiwzV955aDV1W3VBNmZw5HG0V9W
+0SNKUDrnG7/9B583t9lCqQVufIzcV+QvXb9b7W8pAU5gCpz5txXnignHcMewYEpzIkqURP/xoK1hFPWrRhKRWJGEag2WoPBivCzAQVKGzTEPgmrFUKSf/sO2
+oTjjJOXNZbXGlZIXPD97B82BhcNUESMR7aCeE1NBCaqWqd9LaRBWmD93K/sQ5XxpTzf/UQPmNodHuskd4aPxkb+SN/sLl7ci4uOq93Uf5qI9FNeVC2VDVBYg
+ORjoE84PwVGKoU3fKVabjqxh4dxRowy8Ec0a/ewreC8ephsF6N9DksbOroDW6iNYlKh2EsUbA5xCBp8Bd2k+/pn++oNhKrJ2a3rtdcfk1Ze7CBvXvVhLWSs1
+cIB2Z4e5JOm6Wuoz5lJ1QQ8fEE73WfVhU/2+o97a174cXy123q7szZgiWN+Ox8v4J3WY7hHEWQDTejFvJeStTcL6dSWI4iMIgHpfQDq1SgHscpPN64BtxJfR
+3AIHrYitGuVRnFTTKgsj1gHfRzc2L03So8oTwwMRH7DHQowE+xcGMIh4asq3bk4otH/GTbC+8Xhfxvyhf+xN2dyb/xhqtS50icd4P8Y0499HhOIVdr1Aum2i
+6/OjyVxjNlDU8oXexgpm/sSCZEg5dWuucZ512miApm1Yd2KkxLbjQ/s6AwNJKNt3O/yIiSkE0G8vA40rxgA1/0aPi+OQYTM4vSVo3IuoNITMUXtTiXAfk2ts
+bkTb9vnbIsqmr0bDEogKwlo76UN/jTKwQe/Cp6edsaQClCQpuzkW1eV+gK8stZlVjq+vZmKSlyodb4APAtr4WsuaIMetZM1qhTDZ1E7aKTq3IpE5d/NERJiL
+1n4tXx79rXy4PZsMIXIGApAvrmgn1T1ngGicodZWoqm8Vmwn6Sjr927UALocnUw7bUJsrY8s6+NKrT4pfUnvYFm1M8dmPnyzMuRNV1pc2ZHGzTTyPzHyK2UM
+UMC6db28loTVJsv4lfIKvO1mtqduaVkAciIz245EBl2Y3+6Km90O75y//2YZdWBMOPd/79FlOzn/s5j4NQYpLfPGdp6mT+u7DDXs9jaQDhO/wBizH/xQ/qmy
+9F40sVKZhUgH9fVPo2rc7LjySEhkPUfeMOWytlOXLwUQmQgPdEWWZr7xvrDC8XPQXoVAjOL48+IzzGDoYooreVVkouT/cXolQda5vzJj/xkNdLh+yDHn1XaN
+4wFzUC2VfovohksBNvFisV+Yr7C+KSrGwgXhJ8geD+ZdWv63us2sIPhfCwFHZTpbGFWTzhVVdCtRH1grFmcMyK17DyUDZob0qud/a0Kzbjc7lIW6d5bX5Eg8
+pKIfX3qlSZIYoyP1+ghOWrOBFupn2ZNYrDndjY9Ek/5wOHhEua3zR5EHRb/FK7m0csZ7Qc56++ffWcuiUrWSmnAWa7fPqcs2Z0PKm2KdGQITQmJHk/J+JD8S
+CMRXvPg5lndLmGovaLLAMXQaqUoq+hfdhVc24B7sfMKb934mifISj6y9aO1thlVVAKRBfy1wsVpFGr7KROJ6s00PAMFE1r50mZ5asYha1A0qsY21LIZwnzUV
++6CUKu1doGULaVAsjBgnsIb1JTirYoiYY/drvG1ED7aIrNNehdGWmSEGj4fBKexpnbAFI7mHo+OYi6i0WO+Uy2KQggsje5FPFnikDxwI1/QFUDiYvM58P7BH
+GeTwa5XkQFblsqK7pxzqKJimFRXTOzSn4xVToK97HJnIcebv+fchHc6TzBy7yU4nSaoDGT1PjB39puc3gQ6J5zFIu4Tsk61LBM5KukjeGmCCepfnRqbl4Gtf
+V9rO8N4+YOkp3EciB1OIQ8uPTS8Tb8wCSmzzBWyWeO+QSzwss+ejHgY/a4Qwu2Q9FeYfY8ElyWajb4fp2zEy1MeumK+H0/yFwJnKxjCKLJB/tRALMEJ18AmZ
+D1s99SfzF6fzg+yzu867Mq3bxPmSWc7LA2z+nGBQceOxeTXvc3fI7NgO9AoAN7lymIOHv4OuJwb42Y9ienTROZL3fyA2uZcaOgc6rEAqZpIeMswFLNefSlDX
+enLk18Bo3h/gjM+L6Hmk2QX0I4P/SMXPsN2E7X2rGZAkK+QxKN1zsR4F4gv6LCcxSytiA7xLTbJuVBKU5OW5S5tS09VPmtVbBoWQ8WGHnLGlJiWrU1KsQTwA
++JR0iruulLK1JF4qPftRmHEBE9l6a19PTXl5HXCc2rd3o/6+bw0oPApsmbKzoWbO7Mq3A4E6vc4Mpqa7bnaeD4kr5HPj2DZCmXm6FMDfE9g0EUMoMveLG4e5
+JspVde7AM3raztKCaZwdpdw4NaGmOQVA1syDFNjAtcjqMJmtsAZV9HkR2s7QIAZb1o2inux2I2Z8jWH9PK4K+LxAojpBWfHvX5HJ19300mwvy1XvCx2JhQ8l
+RC1Yo1wEuv4C7hntV8bHLElCoTc3l+Pp898Cpo0I7/AULx19by1xUgjJiV7kJwg3Ypyj1L9I4ICmXbnk/CkBoaFCgh3TaF9T8olqiapNVnmakpDID8SkRGp0
+bOqz3G8gmuE8qWMQejQqWyh09I1pzmTg0EuQp0X8ce/TRpY2gMcKSrCfkbMzIZ0CzKH8jlnq72an6TjzI19d0dZUBk2Ej9n6bGxtvbsCnxp+KIdhLTiTPzZZ
+9x19hPqTEDMC79Ao3UYbKWguysgI1Dd3vpqrd8nT6WnbuXnIpM6JSlKcCk0G1is4YhIrpCbz7UcehsTHPXWtUiDwkYCq/kMYTYnj2cpmn2OjhWjTvf0iT9XW
+8K2Rn3uDVj1Y4D3nbWcInshcJ+FdKkWYfmK/feHwgsyQg0Auy4jeVYOvBb8D+OqfFZKUyLTNfL5R8huOZVRx4X4qIwKER9NzQCIcPGr1vNme7sWKa2mOFHby
+uOEpM/V0zC5hP+8tUjX1dCna/xBrxNPAMZdwddzJD2QpaPQdDe+2A8KTKvHtCifj3nF+KR0/wiRUEzX1D4szcsmHIsylRm4rAYijaukIkHBIJ9Rr1pZEnAuq
+vU8EJ3vU6qzvaQd7Vo7ZLVbjWGLxcjIadSrUBGeS/OIE0dN6WQvNkUV50PNrr46iFTYM9Gp0zBFfJD2Q1XY+GTdJUdhU++C8DYKq8a5ziHSSO41kiWKfnZo+
+VEI3SWynqatwSPLXeQcae4kn8tQBnv7rOfs6rUUB+HcgsSllXygvmelTzWlq4f3cyPeLRpUOAMcwRKXlkSBX+k8NACfD30yVzEI4+Z/2LylaRuRGJ8P0PZpw
+v+Bvz6YDZPgke3puCnU/cJ2MXaDcihilbPbZfjzSGrzvFmvV/4rSROYX5RD4sqojyHiR2MYoSVBusXxKpliPZ4jrjzRNRSD3UwnHvZTZ7aQCbnDnqsj9qDhP
+PM/vvSq0MBYnjVje1YFom8ITrlUQJFsCKLoyMJYBh2hAkbkeTNt6xUX3HnpWMcf/JkhfedGA7f09Lx27Z+jdrHXczTMb6e5EtXLJSo27bgo2HKUnYmeDN3fh
+1F2PU/I8Bcvp/IukEJH9V9/3pZFCj1p4bcLk1T2FilTF2eMUNrACV0viPDXm7Ie4Vy4sqWWHacGXvPJmpaP1iHXIGGqPm54wBaNaKSWv91hPEZi4u25ohdqG
+A9WSpVCWBHjL5W6vt5BgE+ohAtcU7TyWAS3pV9gg4J0Dr01tBOi4hpZ/Raol9FJbmuUzv6/jty6TEngFWixnpIQ6Sf51qAXW8Kvjff2Yv01+h1hKWrX5+VD5
+XdV+nZJKOixco6TtF6py8eAR0eIM+XAnbZONFL+pT4c7afBSSxcg7TG9aXEJJwhqa/8UmH4011sVfV4iMCcMIO0UNOVxbKX5PvXlCckjhUdh+/pyEYC2pX0Y
+nF+ZJKx+7ZtwleJpwLWbOBMva9E0a0i2LSQcklM6pD56jY03z55qjb67jZv6Xl7GyXe5d5SJmP3RY1ti8LgueNIpRAP3sz58vi4cl+Da8ICLcuOw9Kdn4alu
+qDtGnjXZA4hugxwDB8VJP035rXXLWbdoCA1ZH9P6uU0J4N6js4VDsm5eUn58SOrREP/7rzcS8SiunULlj4Co7c//qThh/fNvCPBZE6a7JEzqeYLZkOUfakC3
+OEBGe5JGtlv+KujlxRSXsoyphuoYyz1sQF1/EzJwXZfdnqCQU5E9Vt1fydvrLXhCddxufvJJcdeaJ0ywqn6+z9e/nrmbGe8+7Atvu2VjDsDaVIX6Xia/lDL8
+NPWl6F+2PrciiN+pyX5c/52XjZTH5dg9km+dwB+s/gOO9K9ni+Q9NLu4/VY3e6/VTsWLtYTBZ3rWiwUi7a/pe9UiltpWyEdW1ilFIWiPuhkeYEAwm5dJivRG
+kF7sBbvS8hq55u5lfUY3X1w8agOLr8iOq6oyGEmx2XKKf1AvPa8C9ugiiuT2+K0Ahlh1i7p+6LbwAOU5l27/czBRDbk51kCwpM1VrfUq3sbkQHrWGkocT/hx
+Xm5odboNDWExvUMU5DjFbHFNLXgjm6CYNvqZPHft1NFjCih1yK+IDiCd0tmnvIiDcfl6a22x5mAjGndLSxtDhmrrQofoYwEPekJemLAcHVOMTt4Z+JjxNjaO
+JnsxscQ5AK1rlPC1Q4Z548FPGfUtXNKo9XpVxAx+iA8I1cXs8zrJ9EPsUiAFFSKlf3uPtBKTgI5Yo0rpn51O3CxOztdGX86uSuX5KWkSvo88yRp4Vgo6EfPm
+i3894NQMEHf/5fuDJcy7Y5/Zzov4RnEDH7LvEJ/+ud+Rg1peDlguYUFWEHaq4YNMmjrVhBqCW686G4yb7b4o3mjlmfWd+og6w1QuAV4tVkTp8pMq4Q8TGjks
+rzmAr4Ct9+1PDSmgTD4cz100bUu84ziQNQvF0Po9wHZ0L7Bp7wfs5IAtWf9+sgIaJRPjsP908RFFe/P7/ODJH4lUmGa1uXNqvvSP6uCCT0cC3RPZXbsxzhVN
+8Zl2af64+aSkovDBwnvQyWG5lakn8CbyKi/EOyJkWm2R3Ua2VlHVar6vWwWx6W4v6sfi1IZVd53BVpV/1gIq0uMBoM8eaHsUpW5HZIiDDHUwWo0JVdYj/Fec
+rV16llW+DhmR0+ykluXGKKRIj60uyzgLOliSHtZsV7ZBdEjEZVzGY/9ygfbE0f0Ml787x6x0leHchwqjtfSuVLzvNLwmnzitwrKi1pVPYhR2LNqXNuudE6ln
+3lzFg5Mu5f799Otq9cQ9DCvof6H5k7EtY6hBruiD26FRV/oQgV/U73Ql72Vw0Q9ePbo/xI0/oO7tB40QmM2afDvzLEzsVYo6+DHgdhldNT3UE4kH5/VH5K90
+7EDvMm6B+yRC912BMtfuGOx2nUJA2hvoZ1UvEhSqblsIuAgA76xWmE1mQulupZkuYty1rBgoTo94bnHMT80GsWzqzQAFAfRv0+FgXBNnMT6ZC+ikZvod4GF1
+n7ngJS3LSHd9skMEawldtqDHjsIznj0bRzDBDYF455ng4BZhukMRiIYpJ+CTfAHUNvF7c3sisbEok/+IG1aYY5y0hlSbE7vszneKnPUGg8qql9251134SdLt
+4A07e+o64QqInwp9cbwFtifjXoh63pE1GT+vz1JDuA7EShWUcgEwAex6ulAOZxITX/jp6iGcf/WvPyHucsf5rCaF4SwdJDPnf/cylSkLM5TFuB/9SBdq/94k
+EGRdbdZa82qO1DvgbKZt9m/gFjdTCthYFPc0uGzrb+GFTHglddp/t2/mycR8DvSSSOBnqCcOWgsGXj6vLPHoGoXmqF0XNaWg4udvJuMBW1QO1BmZ2iMOqtSq
+Alzvod5NPPLDoGH9t3APpwq59Cm+p4qZ6N6gouJsMPEyNHiwKXlkX4mvIH5W3vMzkQiCef8j6OBCeD0XvSw3QKgpeVQTpvwJkCH0/apzt9w5lKzug8mBW9fm
+phhnLOlBDDKnCe4nKCvISc96peLd2PybF4O4fpyxCqEPrrqQOYXjaH9bmQg1AKJMtgbdgfZH48USzICOu4PukjJxeyfDNrhLAU/iH00MSf1LZBq3ivf5y9pA
+Lbrj56lin9htKg1tMaVWS2linV7QnF0ihY1N49ZFg4xIqIsyqIbs1esQGDlgdjc50OhmAlpQm4CBVa/9in8FuHzDlBvdaWVHGuaNPwAElWu3yVKv7tK8lnNS
+UHLU/Uj846L0E4xXGa3HlZXtvgNIh4dr4x9u3IjjeWOPxTRv1HkMF19CesRkoPGJEYug2D8pStMj4s0f4GtLRhYSJDcsGC5Ur0RZYyk7wUKbTX8dDSfLOSD8
+5uSk68nqDPGbBhw7y3kO+qi9vlSy4qjeV7Dh1B3BFlDk4fvoi5QMQvYC6qeduU72C+O+vdaj8rDer4LlcQNJVYjdQjN7qQlLss1L8j+w7iQCkH1QKtpx0gal
+DElWvwsCtDq1AA7NCjlZAG1vhM3kOuasQUAR8BQXkA7aF8QkTqWTJxu8/tgdh4fWY0cjD+TpXbDTDL+SoAB40SAgup+B7O8g7pciFjPjXLk+QzrQWR0HKRll
+3u5V+EW7bPZxE0iyW8TfwyVl+NbvYb96VSmnt6EXxp5vpUySWgcUBg4qbtdEAt5p5fD5KxkppnNArMyFTZpNORdJzPQsUGjbOAJyQygvkWqKvbbULbX65Zh3
+5sIa1+JWPPIv/PgaUjw9J7fD62bbyIoHN/hOgUosRC+yk51nOjP5paHRFy7fu9Zrm+MSblgJfTrnOvbjyjJwk6tXAX0cCp7iE0SXMIYiwAfCdrEAX06f9vO2
+QmrUWn8jGYICR4roB6aHKp/+Nb4Kw4bHt+J2lKaVcawwD/6LYcgQgn86pWX4mcrl0meuAJzT6JCbvbSGeUHP4Lfcfbne4es9MD+FDWYl9AkEk0vMCPOe3qzI
+lHUs8d0cwGEOwNw/8KosJO4HQv1fyc70msLhdFWZzfwo5GT8OfbIQCD+LTqhXF6TuADJeHVyFEXUYp9Bmyh1uX5av1PbY8cgg0/L8qq3xNzOkbIKwkineg8s
+DVfkC4EFAlM9hc+1rA82Kb1cmVqkulAS5jQ40yVV5SEmNnjSzGN8JBnatRr/sWPSBlNH1vzhYfLNpSvFLQgNoRvp7pKThFA2KQr34IIsuh8krZtU8lc/Onpo
+iwlBPtdept7lg96WKcPOgE2DHLqMcbcGtxuA1HEueLR9UP7FK8/DVEM6GZ6GawNdcXNHK/tBsWA7lh2sd43S0wWO3sHz76ZcqmHZA2A4GsaTyS6lcGbuoxjL
+o+qCHh2hTYuitbGxNW3WwuYIuxJc2hvW7svx6y2oQNaWxw5hOScbRDWKEFYk23hLVSBRPWiOWrgs1+6lZx8BVlk8Xtf2aihH5owgpKNgHFOOKGpsTrjIHAII
+pvZa+RUOx7ss4Aq2BZCTyvHLcR4quEyydyi+Eg52uoLEgzLUzIAkaLwWsjaum/hjclLmVURL+n73zodl32t644Slq2tzEuaqGtWG6Pi2Eef9FzrkDzt2kITh
+5KTyzFxg1fsEgN+TlD41B5oIaGWvZv+ghveqvHyFm7GkmZPl77l2fipT+Ac7d32DoSXsBKEj5lhb6zKZ7ku7iQxF1rnbkkOWJ/d4FoQTeSFyCYgEwDll6+b4
+G2UOP+fXdtwlAsM+Z9nTIUNR2ylJ+yX0E+o9aPjgEVFi/KQyMUSrR5zkz5/AVIYcWW3ry57lXyHi39iNEN4cYy/9wXg4ml3Izn1Qf31wscAGRLKlcRtopz0y
+v8idzpPTCeyrU38w3WiYHtvp8ifnPQGRb1NPbxlRAN0CEJyWE3d/eie9mtL0eaWgMQZzog/gnoV/Mf/A2QQu9aaJZwNXkEoKJEGG5bDbB3jKFKSZp//WwYdX
+Zn+irYW4d+F4X2Zkqvu9SPk6Sk8plXOGpWDZkdRtV2R8syg/Xt8/r49GYfgjUq4jLuuPUToMYHoagGk63pqzxQQWI4qcKdpQrIs8/Ws9LvFHQFqUoJlQWXJS
+NHg6wDwJEK9Npf83GaAzrhXhP5LUkw+sFrAAqdUMJL65YIraPW2rfbzZcQrBDvDDQeL49IY+ShM3LqGFM4lsWcJ3humpWKN2QWo9wPqGZuXYFveByzl0uQFZ
+sQ1mAObEtnu5g6C1ghIA/03+moO3TmPsFfMF45+O0VnCja7O+bkCwajNUy9j7XrJhPhsIqpIF4FbKo14LrAT87o+ez7i5frkrUmoU8zsdNKGlJ/GIf+mi9p6
+ivSql4ffbLknvjS+tBG2nITxmAGl2tJcORYljH+o6GO8yygPGDbke4q1Bm8VgVyAlM6gjAw0vkAJMod60CtifmhWCrHYRSuAgua+ZR6AZwT2N8lp6zR/XtKk
+R966lIZe1gygML33WrxF3/d0UioS+QOXfnoBL+jZAauiYj4v+tAMQX3x/gtZnFjuWWE3OfL6wbnysC88FJRLqp6VvnmMiiedyhlnZaaZ39TMr+fo1MdaMgoP
+tyEzE/bsvieAp9gLLgyHP1mAQ+3+C4xiJwCLr/xddqFMYQvZ2oAIF1loL+xXb4dPqMeQgZ5TMyeot0MpddnHZgdEZyIM5Ybvoap3nKc5yj4LtQxhXxvcpV4U
+xr+YGsNI5PgUDuXB98C0erKVav7CNAsjlk24FC8sYnYeN4CmxwxdQIMpx4n1r5w/jziByfen7LwAAAAAAPs5tHWq1ksAAYGGAejrCPoSA4SxxGf7AgAAAAAE
+WVo=
 """

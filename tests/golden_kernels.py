@@ -13,7 +13,6 @@ from typing import Any
 from code_mutants.kernels import KERNELS as MUTATED
 
 from tl_attention.kernels.registry import lowering_of
-from tl_attention.problem.card import HOPPER
 from tl_attention.problem.head_dims import HeadSize, sizes_of
 from tl_attention.problem.mask import CAUSAL, FULL, Mask
 from tl_attention.problem.variant import Sizes, Variant
@@ -38,7 +37,6 @@ class GoldenKernel:
     optional: frozenset[str] = frozenset()
     strided: bool = False
     sizes: Sizes | None = None
-    sms: int = HOPPER.sms
     options: Options = ()
     packed: bool = False
     invariant: bool = False
@@ -53,7 +51,7 @@ class GoldenKernel:
     @property
     def variant(self) -> Variant:
         head_dim, head_dim_v = sizes_of(self.size)
-        there = {"group": self.group, "optional": self.optional, "strided": self.strided, "sms": self.sms}
+        there = {"group": self.group, "optional": self.optional, "strided": self.strided}
         there |= {"packed": self.packed, "invariant": self.invariant}
         there |= {"parts": self.parts, "tile_heads": self.tile_heads}
         return Variant(head_dim, self.dtype, self.mask, head_dim_v, self.sizes, **there)
@@ -150,13 +148,11 @@ ASKED: dict[str, GoldenKernel] = {
     "ws_seed, asked": asked("ws_seed", CAUSAL, BF16, "40/64"),
     "ws_three_stages, asked": asked("ws_three_stages", BOTH, BF16, "72/64"),
 }
-# Sizes fixed when the kernel is compiled, with more tiles than clusters and with fewer, and another number of SMs.
+# Sizes fixed when the kernel is compiled, with more tiles than clusters and with fewer.
 OTHERS: dict[str, GoldenKernel] = {
     "best, fixed": GoldenKernel("best", CAUSAL, sizes=Sizes(2, 9, 1000, 2000)),
     "mma_sync, fixed": GoldenKernel("mma_sync", CAUSAL, sizes=Sizes(1, 6, 200, 700)),
     "seed, fixed": GoldenKernel("seed", sizes=Sizes(1, 2, 100, 200)),
-    "best, 114 SMs": GoldenKernel("best", sms=114),
-    "best_causal, 114 SMs": GoldenKernel("best_causal", CAUSAL, sms=114),
 }
 # Packed sequences: by a counter and by turns, in a cluster, with each mask and kind of store.
 PACKED: dict[str, GoldenKernel] = {

@@ -13,21 +13,21 @@ SLACK = 40
 BUDGET = {
     "tl_attention": 170,
     "problem": 850,
-    "schedule": 1860,
+    "schedule": 1865,
     "program": 1160,
     "kernels": 3745,
-    "launch": 800,
-    "codeproof": 5250,
+    "launch": 810,
+    "codeproof": 5260,
     "compiler": 570,
-    "op": 1910,
+    "op": 1915,
     "lab": 9430,
     "tools": 6250,
     "tests": 1155,
-    "tests/library": 13910,
+    "tests/library": 13935,
     "tests/proof": 4115,
     "tests/lab": 7755,
-    "library": 16280,
-    "path": 8480,
+    "library": 16295,
+    "path": 8485,
 }
 
 

@@ -42,6 +42,8 @@ KERNEL_PARAMETERS = (
     *(feature.parameter for feature in (*RESULTS, *INPUTS)),
     *(Parameter(name, "scalar", dtype="int32", optional=True) for name in WINDOW),
     Parameter("part_blocks", "scalar", dtype="int32", optional=True),
+    # How many blocks, or clusters, of a persistent kernel work at once.
+    Parameter("workers", "scalar", dtype="int32", optional=True),
     Parameter("Merged", "output", ("batch", "heads", "seq_q", "head_dim_v"), optional=True, kernels=("merging",)),
     Parameter("MergedLSE", "output", ("batch", "heads", "seq_q"), "float32", optional=True, kernels=("merging",)),
     *OFFSETS,
@@ -76,7 +78,6 @@ class Variant:
     # Leaves to run time, too, how the caller's tensors lie in memory: each tensor has a stride for every dimension but
     # the last, which is contiguous.
     strided: bool = False
-    sms: int = HOPPER.sms  # SMs of the GPU that a persistent kernel fills; it computes the same on any
     arch: str = HOPPER.arch  # the kernel runs on cards of this arch only
     trace: frozenset[str] = frozenset()  # the kernel notes the time at marks of these kinds, in a buffer that it takes
     packed: bool = False  # sequences of any lengths follow each other in tensors (rows, heads, columns), all strided

@@ -38,7 +38,6 @@ class Constants:
     tile_heads: int
     box: int
     idle_rows: int
-    sms: int
     traced: bool
     invariant: bool
     mask: Mask

@@ -11,13 +11,13 @@ from tl_attention.problem.mask import WINDOW, Mask
 from tl_attention.problem.variant import KERNEL_PARAMETERS, Sizes
 
 
-def prim_func(launch, c, variant, counters):
+def prim_func(launch, c, variant, asked):
     """Returns the TileLang prim_func of a kernel that computes Output = softmax(softmax_scale Q K^T) V.
 
     Products are accumulated in float32.
     """
     sizes = Sizes(*(variant.sizes or T.dynamic(", ".join(Sizes._fields))))
-    signature = Signature(variant.parameters(*counters), variant, sizes)
+    signature = Signature(variant.parameters(*asked), variant, sizes)
 
     @T.prim_func
     @signature.annotated

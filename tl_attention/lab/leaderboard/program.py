@@ -11,13 +11,13 @@ import ast
 import re
 import sys
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 from graphlib import TopologicalSorter
 from typing import Any, NamedTuple
 
 from tl_attention.errors import InputError
-from tl_attention.kernels.registry import lowering_of
+from tl_attention.kernels.registry import lowering_of, parameters_of
 from tl_attention.kernels.shared import iterations
 from tl_attention.kernels.shared.constants import Constants, EmittedConstants
 from tl_attention.kernels.shared.device_code import DeviceCode
@@ -27,6 +27,7 @@ from tl_attention.lab.leaderboard import source
 from tl_attention.lab.leaderboard.printed_loop import phase_text, phases
 from tl_attention.lab.leaderboard.python_text import WIDTH, enclosed, literal
 from tl_attention.lab.leaderboard.source import PACKAGE, Global
+from tl_attention.problem.features import Parameter
 from tl_attention.problem.variant import Variant
 from tl_attention.program.planned import Planned
 
@@ -85,8 +86,8 @@ def packed_program(planned: Planned, variant: Variant, taken: Iterable[str] = ()
         finally:
             sys.setprofile(None)
 
-    prim_func(noted, c, variant, lowering.counters(planned.schedule))
-    collected = _Collected(c, seen, taken)
+    prim_func(noted, c, variant, lowering.asked_by(planned.schedule))
+    collected = _Collected(c, parameters_of(planned.schedule, variant), seen, taken)
     text = collected.text(_place_of(launch))
     imports = sorted(collected.imports)
     of_tilelang = [line for line in imports if re.match(r"(from|import) (tilelang|tvm)\b", line)]
@@ -106,8 +107,8 @@ def _place_of(macro: Any) -> Global:
 class _Collected:
     """This object collects the definitions that a program's entry uses, itself or through other definitions."""
 
-    def __init__(self, c: Constants, seen: Seen, taken: Iterable[str]) -> None:
-        self._c, self._seen = c, seen
+    def __init__(self, c: Constants, parameters: Sequence[Parameter], seen: Seen, taken: Iterable[str]) -> None:
+        self._c, self._parameters, self._seen = c, parameters, seen
         self._phases = phases(c.loop) if isinstance(c, EmittedConstants) else {}
         self._texts: dict[Global, str] = {}
         self._uses: dict[Global, list[Global]] = {}
@@ -122,7 +123,7 @@ class _Collected:
         In order it has the entry, the loop, the package's modules, each below those that it imports, the constants, and
         the device functions.
         """
-        entry = entry_text(self._c.variant, self._name_of(launch))
+        entry = entry_text(self._parameters, self._name_of(launch))
         self._add(launch)
         constants = f"{CONSTANTS}c = {self._written('c', self._c, ''.join([entry, *self._texts.values()]))}"
         of_loop = (Global(LOOP, name) for name in self._phases)
@@ -223,15 +224,15 @@ class _Collected:
         return enclosed(f"{of}(", (f"{own}={text}" for own, text in given), ")", indent, len(f"{name}="))
 
 
-def entry_text(variant: Variant, launch: str) -> str:
-    """Returns the text of the prim_func, with the parameters of a variant's kernel, whose K and V have Q's heads."""
+def entry_text(parameters: Iterable[Parameter], launch: str) -> str:
+    """Returns the text of the prim_func, with the parameters of a kernel whose K and V have Q's heads."""
     types = {}
-    for p in variant.parameters():
+    for p in parameters:
         dims = (f"c.{dim}" if str(dim).startswith("head_dim") else dim for dim in p.dims)
         heads = ", ".join(str(dim).replace("heads_kv", "heads") for dim in dims)
         types[p.name] = f"T.Tensor([{heads}], c.dtype)" if p.dims else f"T.{p.dtype}"
-    parameters = ",\n        ".join(f"{name}: {of}" for name, of in types.items())
-    return ENTRY.format(parameters=parameters, launch=launch, given=", ".join(f"{name}={name}" for name in types))
+    typed = ",\n        ".join(f"{name}: {of}" for name, of in types.items())
+    return ENTRY.format(parameters=typed, launch=launch, given=", ".join(f"{name}={name}" for name in types))
 
 
 def device_code_text(device_code: Iterable[DeviceCode]) -> str:

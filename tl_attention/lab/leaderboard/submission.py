@@ -55,7 +55,7 @@ def pack(name: str, schedule: Schedule) -> str:
     if not re.fullmatch(r"[\w.+-]+(/[\w.+-]+)*", name):
         raise InputError(f"schedule name {name[:60]!r}, expected letters, digits, '.', '+', '-', '_' and '/' only")
     lowering, planned = lowering_of(schedule), Planned(schedule)
-    if lowering.counters(schedule):
+    if schedule.kernel.tile_scheduler == "dynamic":
         raise InputError(
             f"{name}: kernel.tile_scheduler: dynamic takes a counter that a submission does not pass, "
             "expected static or one_tile"
@@ -88,6 +88,7 @@ def pack(name: str, schedule: Schedule) -> str:
         target=literal(target(VARIANT.arch)),
         pass_configs=enclosed("PASS_CONFIGS = {", configs, "}"),
         head_dim=VARIANT.head_dim,
+        workers=f"({schedule.kernel.workers(VARIANT.card.sms)},)" if "workers" in lowering.asked_by(schedule) else "()",
         nvrtc_options=enclosed("NVRTC_OPTIONS = (", map(literal, options), ")"),
         cubin_sha256=hashlib.sha256(cubin).hexdigest(),
         cubin_xz="\n".join(textwrap.wrap(xz, WIDTH)),
