@@ -37,6 +37,7 @@ class GoldenKernel:
     optional: frozenset[str] = frozenset()
     strided: bool = False
     sizes: Sizes | None = None
+    sms: int | None = None
     options: Options = ()
     packed: bool = False
     invariant: bool = False
@@ -51,7 +52,7 @@ class GoldenKernel:
     @property
     def variant(self) -> Variant:
         head_dim, head_dim_v = sizes_of(self.size)
-        there = {"group": self.group, "optional": self.optional, "strided": self.strided}
+        there = {"group": self.group, "optional": self.optional, "strided": self.strided, "sms": self.sms}
         there |= {"packed": self.packed, "invariant": self.invariant}
         there |= {"parts": self.parts, "tile_heads": self.tile_heads}
         return Variant(head_dim, self.dtype, self.mask, head_dim_v, self.sizes, **there)
@@ -148,11 +149,13 @@ ASKED: dict[str, GoldenKernel] = {
     "ws_seed, asked": asked("ws_seed", CAUSAL, BF16, "40/64"),
     "ws_three_stages, asked": asked("ws_three_stages", BOTH, BF16, "72/64"),
 }
-# Sizes fixed when the kernel is compiled, with more tiles than clusters and with fewer.
+# Sizes fixed when the kernel is compiled, with more tiles than clusters and with fewer, and the SMs.
 OTHERS: dict[str, GoldenKernel] = {
     "best, fixed": GoldenKernel("best", CAUSAL, sizes=Sizes(2, 9, 1000, 2000)),
     "mma_sync, fixed": GoldenKernel("mma_sync", CAUSAL, sizes=Sizes(1, 6, 200, 700)),
     "seed, fixed": GoldenKernel("seed", sizes=Sizes(1, 2, 100, 200)),
+    "best, 114 SMs": GoldenKernel("best", sms=114),
+    "best_causal, 114 SMs": GoldenKernel("best_causal", CAUSAL, sms=114),
 }
 # Packed sequences: by a counter and by turns, in a cluster, with each mask and kind of store.
 PACKED: dict[str, GoldenKernel] = {

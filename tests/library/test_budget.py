@@ -23,11 +23,11 @@ BUDGET = {
     "lab": 9430,
     "tools": 6250,
     "tests": 1155,
-    "tests/library": 13935,
+    "tests/library": 13940,
     "tests/proof": 4115,
     "tests/lab": 7755,
-    "library": 16295,
-    "path": 8485,
+    "library": 16300,
+    "path": 8490,
 }
 
 

@@ -58,6 +58,7 @@ VARIANTS = {
     "packed": {"packed": True},
     "tile_heads": {"tile_heads": 2},
     "parts": {"parts": True},
+    "sms": {"sms": 114},
     "arch": {"arch": "sm_86"},
     "trace": {"trace": frozenset({"tile", "end"})},
     "invariant": {"invariant": True},

@@ -45,6 +45,8 @@ LAUNCHED = {
     "two on an SM, 114": ("short", 114, 228),
     "packed, 66": ("best_causal, packed", 66, 66),
     "packed, 1": ("short, packed parts", 1, 1),
+    "compiled in, 114": ("best, 114 SMs", 114, 114),
+    "tapered, compiled in, 114": ("best_causal, 114 SMs", 114, 114),
 }
 
 

@@ -78,6 +78,8 @@ class Variant:
     # Leaves to run time, too, how the caller's tensors lie in memory: each tensor has a stride for every dimension but
     # the last, which is contiguous.
     strided: bool = False
+    # Of the GPU that a persistent kernel fills; None leaves to the launch how many blocks, or clusters, work at once.
+    sms: int | None = None
     arch: str = HOPPER.arch  # the kernel runs on cards of this arch only
     trace: frozenset[str] = frozenset()  # the kernel notes the time at marks of these kinds, in a buffer that it takes
     packed: bool = False  # sequences of any lengths follow each other in tensors (rows, heads, columns), all strided
@@ -179,6 +181,7 @@ class Variant:
         asked = {*self.optional, *self.mask.names, *of_schedule, *(["Trace"] if self.trace else [])}
         asked |= {"Merged", "MergedLSE"} if self.parts else set()
         asked |= {"part_blocks"} if self.parts and not self.packed else set()
+        asked -= {"workers"} if self.sms else set()
         chosen = (p for p in KERNEL_PARAMETERS if not p.optional or p.name in asked)
         merging = {feature.name for feature in features_of(self.optional) if self.parts and feature.counts_once}
         taken = (p.for_merging if p.name in merging else p.for_parts if self.parts else p for p in chosen)

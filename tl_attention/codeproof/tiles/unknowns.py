@@ -64,7 +64,8 @@ class Unknowns:
         read = [name for p in proof.code.parameters for name in (*p.dims, *p.strides) if isinstance(name, str)]
         others = {name: OTHERS + 37 * number for number, name in enumerate(dict.fromkeys(read))}
         named = {name: getattr(sizes, name) for name in Sizes._fields}
-        workers = proof.schedule.kernel.workers(proof.code.variant.card.sms)
+        variant = proof.code.variant
+        workers = proof.schedule.kernel.workers(variant.sms or variant.card.sms)
         return cls(proof, *more, given=others | dict.fromkeys(WINDOW, FAR) | {"workers": workers} | named | given)
 
     def symbol(self, name: str, low: float, high: float = inf, below: Any = None) -> Any:
@@ -77,7 +78,8 @@ class Unknowns:
         values = {name: getattr(self.sizes, name) for name in ("batch", "heads", "seq_q", "seq_kv")}
         for name in self.variant.mask.names:
             values[name] = self.symbol(name, 0, LARGEST - ROOM)
-        values["workers"] = self.symbol("workers", 1, MOST_WORKERS)
+        known = self.schedule.kernel.workers(self.variant.sms) if self.variant.sms else None
+        values["workers"] = self.symbol("workers", known or 1, known or MOST_WORKERS)
         if self.variant.parts and not self.packed:
             part_blocks = self.symbol("part_blocks", 1, 2**26)
             values |= {"results": self.sizes.batch * self.parts, "part_blocks": part_blocks}

@@ -96,7 +96,7 @@ class RolesProof(Proof):
     def sizes(self) -> Iterator[Any]:
         # So many heads that each block has TILES tiles.
         variant = self.code.variant
-        heads = ceildiv(TILES * self.schedule.kernel.workers(variant.card.sms), variant.subgroups)
+        heads = ceildiv(TILES * self.schedule.kernel.workers(variant.sms or variant.card.sms), variant.subgroups)
         heads = min(heads, GRID_YZ // variant.group) * variant.group
         if self.roles.packed:
             yield from packed_sizes(self, heads)
