@@ -87,7 +87,7 @@ def attention_kernel():
         Output: T.Tensor([batch, heads, seq_q, c.head_dim_v], c.dtype),
         softmax_scale: T.float32,
     ):
-        launch(SimpleNamespace(Q=Q, K=K, V=V, Output=Output, softmax_scale=softmax_scale), c)
+        launch(SimpleNamespace(Q=Q, K=K, V=V, Output=Output, softmax_scale=softmax_scale, workers=66), c)
 
     return attention
 
@@ -668,11 +668,6 @@ def values_of(turn, base, first, blocks, first_row, head, bz, q_begin, seq_q, k_
     }  # fmt: skip
 
 
-def workers(c):
-    """Returns how many blocks, or clusters of blocks, fill the GPU."""
-    return max(1, c.sms * c.kernel.blocks_per_sm // c.kernel.cluster)
-
-
 def place(tile, row_tiles, heads, s, c):
     """Returns (row tile, head counted over all batches) of a tile number, in the schedule's order of tiles."""
     row, head = ORDERS[c.kernel.tile_order](tile, row_tiles, heads, s, c)
@@ -782,7 +777,7 @@ def advance(tile, row_tiles, s, c, is_producer):
     if c.kernel.tile_scheduler == "one_tile":
         put(tile.number, row_tiles * s.heads * s.batch)
     elif c.kernel.tile_scheduler == "static":
-        put(tile.number, tile.number + workers(c))
+        put(tile.number, tile.number + s.given.workers)
     else:
         take_tile(tile.number, tile.turn, s, is_producer=is_producer)
 
@@ -1060,7 +1055,7 @@ def launch(given, c):
 def grid(given, c):
     """Returns the number of thread blocks, one per tile if tile_scheduler is one_tile, else as many as fill the GPU."""
     if c.kernel.tile_scheduler != "one_tile":
-        return workers(c) * c.kernel.cluster
+        return given.workers * c.kernel.cluster
     batch, heads, seq_q, _ = given.Q.shape
     of_tiles = heads if c.tile_heads == 1 else c.variant.heads_of_tiles(heads)
     return T.ceildiv(seq_q, c.tile_rows * c.kernel.cluster) * c.kernel.cluster * of_tiles * batch
@@ -1216,8 +1211,8 @@ c = SimpleNamespace(
     variant=SimpleNamespace(subgroups=1),
     features=FeaturePlaces(factor=(), scores=(), first=(), last=(), totals=(), rescales=False), dtype="float16",
     head_dim=128, head_dim_v=128, columns_v=128, narrow=False, group=1, strided=False, packed=False, parts=False,
-    tile_heads=1, box=64, idle_rows=0, key_box=0, sms=132, traced=False, invariant=False,
-    mask=Mask(left=None, right=None), block_M=128, block_N=176,
+    tile_heads=1, box=64, idle_rows=0, key_box=0, traced=False, invariant=False, mask=Mask(left=None, right=None),
+    block_M=128, block_N=176,
     loop=SimpleNamespace(end=0, least_blocks=1, loads=("load_k", "load_v"), start=1, masked_lag=0, mask_lag=0),
     kernel=SimpleNamespace(
         k_stages=2, v_stages=2, tile_scheduler="static", tile_order="rows", blocks_per_sm=1, cluster=2, early=False,

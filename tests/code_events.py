@@ -26,9 +26,10 @@ def role_events(
     proof = RolesProof(schedule, derive(schedule), code)
     cluster, warpgroups = schedule.kernel.cluster, schedule.block_M // 64
     threads = Threads(np.arange(clusters * cluster), warpgroups + 1, tuple(range(WARPS)))
-    run = Run(proof.kernel, threads, sizes._asdict(), tiles, cluster, {"TileCounter": (0, 0)})
+    known = Unknowns.from_numbers(proof, sizes)
+    run = Run(proof.kernel, threads, known.names, tiles, cluster, {"TileCounter": (0, 0)})
     run.go()
-    found, reading = {}, proof.reading(Unknowns.from_numbers(proof, sizes).tensors)
+    found, reading = {}, proof.reading(known.tensors)
     for block in range(clusters * cluster):
         for group in range(-1, warpgroups):
             # The producer is the first warp behind the warpgroups that compute.

@@ -13,7 +13,6 @@ from typing import Any
 from code_mutants.kernels import KERNELS as MUTATED
 
 from tl_attention.kernels.registry import lowering_of
-from tl_attention.problem.card import HOPPER
 from tl_attention.problem.head_dims import HeadSize, sizes_of
 from tl_attention.problem.mask import CAUSAL, FULL, Mask
 from tl_attention.problem.variant import Sizes, Variant
@@ -38,7 +37,7 @@ class GoldenKernel:
     optional: frozenset[str] = frozenset()
     strided: bool = False
     sizes: Sizes | None = None
-    sms: int = HOPPER.sms
+    sms: int | None = None
     options: Options = ()
     packed: bool = False
     invariant: bool = False
@@ -151,7 +150,7 @@ ASKED: dict[str, GoldenKernel] = {
     "ws_seed, asked": asked("ws_seed", CAUSAL, BF16, "40/64"),
     "ws_three_stages, asked": asked("ws_three_stages", BOTH, BF16, "72/64"),
 }
-# Sizes fixed when the kernel is compiled, with more tiles than clusters and with fewer, and another number of SMs.
+# Sizes fixed when the kernel is compiled, with more tiles than clusters and with fewer, and the SMs.
 OTHERS: dict[str, GoldenKernel] = {
     "best, fixed": GoldenKernel("best", CAUSAL, sizes=Sizes(2, 9, 1000, 2000)),
     "mma_sync, fixed": GoldenKernel("mma_sync", CAUSAL, sizes=Sizes(1, 6, 200, 700)),

@@ -9,8 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from tl_attention.kernels.registry import parameters_of
 from tl_attention.lab.oracle.reference import attention_and_lse
 from tl_attention.op import checks, compiled, plan, run
+from tl_attention.op.launch import FOUND
 from tl_attention.op.plan import Plans
 from tl_attention.problem.card import HOPPER
 from tl_attention.problem.features import INPUTS
@@ -29,9 +31,9 @@ def mask_of(tensors: dict[str, Any], variant: Variant) -> Mask:
     return Mask(*(tensors[side] if isinstance(side, str) else side for side in sides))
 
 
-def launched(variant: Variant, call: Callable[..., None]) -> Any:
-    """Makes a kernel for the variant; its launch is `call`, with arguments by name."""
-    names = [parameter.name for parameter in variant.parameters()]
+def launched(schedule: Schedule, variant: Variant, call: Callable[..., None]) -> Any:
+    """Makes a kernel of the schedule for the variant; its launch is `call`, with arguments by name."""
+    names = [parameter.name for parameter in parameters_of(schedule, variant) if parameter.kind not in FOUND]
     return SimpleNamespace(launch=lambda *given: call(**dict(zip(names, given, strict=True))))
 
 
@@ -44,7 +46,7 @@ class Kernels:
 
     def kernel_of(self, schedule: Schedule, variant: Variant) -> Any:
         self.asked.add((schedule, variant))
-        return launched(variant, lambda **tensors: self.compute(tensors, variant))
+        return launched(schedule, variant, lambda **tensors: self.compute(tensors, variant))
 
     @torch.autocast("cpu", enabled=False)
     def compute(self, tensors: dict[str, Any], variant: Variant) -> None:

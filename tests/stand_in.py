@@ -23,6 +23,7 @@ from tl_attention.lab.measure.records import MATMUL
 from tl_attention.lab.oracle.reference import ErrorReport
 from tl_attention.op import compiled
 from tl_attention.problem.variant import Variant
+from tl_attention.schedule.schedule import Schedule
 
 GOOD = ErrorReport(1e-4, 1e-4, 2e-4, 2e-4, True)
 BROKEN = {
@@ -153,13 +154,12 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
 
 
 @pytest.fixture
-def compiled_for(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Variant]]:
-    """Yields what `attention` compiles for CPU tensors, taken for those of a GPU with 114 SMs; kernels do nothing."""
-    asked: list[Variant] = []
+def launched_on(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[Variant, dict[str, Any]]]]:
+    """Yields (variant, arguments) of the launches on CPU tensors, taken for those of a GPU with 114 SMs."""
+    asked: list[tuple[Variant, dict[str, Any]]] = []
 
-    def kernel_of(schedule: object, variant: Variant) -> Any:
-        asked.append(variant)
-        return launched(variant, lambda **arguments: None)
+    def kernel_of(schedule: Schedule, variant: Variant) -> Any:
+        return launched(schedule, variant, lambda **arguments: asked.append((variant, arguments)))
 
     sms_of = compiled.sms_of
     take_for_a_gpu(monkeypatch, kernel_of)

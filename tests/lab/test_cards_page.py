@@ -46,7 +46,7 @@ def test_the_tool_records_what_the_compilers_made_for_each_card(fails, tmp_path,
 
     class Some(Compilers):
         def compiled(self, candidate) -> Compiled:
-            asked.append((candidate.name, candidate.variant.arch, candidate.variant.sms, candidate.shape.dtype))
+            asked.append((candidate.name, candidate.variant.arch, candidate.sms, candidate.shape.dtype))
             return (
                 Compiled(status="compile_error", error="no") if fails else Compiled("0123", StaticReport(99, 0, 4096))
             )

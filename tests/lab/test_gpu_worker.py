@@ -45,7 +45,7 @@ def candidate(monkeypatch) -> Callable[[AttentionShape, Kernel], Candidate]:
 
     def of(shape: AttentionShape, kernel: Kernel) -> Candidate:
         gpu_worker.unload()
-        monkeypatch.setattr(gpu_worker, "_kernel", lambda schedule, variant: launched(variant, kernel))
+        monkeypatch.setattr(gpu_worker, "_kernel", lambda schedule, variant: launched(schedule, variant, kernel))
         return Candidate("seed", shape, Planned(shipped()["seed"]))
 
     yield of

@@ -136,7 +136,7 @@ def test_the_sample_has_every_option():
 @pytest.mark.parametrize("name", sampled(TRACED, ["option 0", "best", "seed causal", "mma_sync causal", "inferred"]))
 def test_the_packed_program_is_the_packages_own(name, tmp_path):
     schedule, mask = TRACED[name]
-    variant = Variant(128, "bfloat16", mask)
+    variant = Variant(128, "bfloat16", mask, sms=114)
     packed = packed_program(Planned(schedule), variant)
     text = packed.text
     assert plain(traced(packed, tmp_path)) == plain(lowering_of(schedule).prim_func(Planned(schedule), variant))
@@ -205,7 +205,7 @@ def test_kernels_are_written_as_their_authors_like(tmp_path, monkeypatch) -> Non
     """In made_up/ two modules define one name, and modules are imported as a whole or under another name."""
     monkeypatch.setattr(source, "PACKAGE", "made_up")
     best = lowering_of(SCHEDULES["best"])
-    made_up = SimpleNamespace(launch=lambda: launch, constants=best.constants, counters=best.counters)
+    made_up = SimpleNamespace(launch=lambda: launch, constants=best.constants, asked_by=best.asked_by)
     monkeypatch.setattr(program, "lowering_of", lambda schedule: made_up)
     planned = Planned(SCHEDULES["best"])
     found = packed_program(planned, VARIANT, taken=["base64"])

@@ -172,7 +172,9 @@ class Recorder:
 
     def kernel_of(self, schedule: Schedule, variant: Variant) -> Any:
         return launched(
-            variant, lambda **given: self.launches.append((schedule, variant, described(given, variant.strided)))
+            schedule,
+            variant,
+            lambda **given: self.launches.append((schedule, variant, described(given, variant.strided))),
         )
 
     def seen(self, call: Callable[[], Any]) -> Any:

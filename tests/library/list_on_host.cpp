@@ -4,7 +4,7 @@
 #include "block_on_host.h"
 #include "list_tiles.h"
 
-using List = void (*)(const int*, const int*, const int*, const int*, int, int, int, int, int, int, int, int, int, int*);
+using List = void (*)(const int*, const int*, const int*, const int*, int, int, int, int, int, int, int, int, int, int, int*);
 const List LISTS[] = {LIST_KERNELS};
 constexpr int UNTOUCHED = 0x55555555, BEHIND = 8;
 
@@ -15,7 +15,7 @@ std::vector<int> read(size_t count) {
 }
 
 void list(const std::vector<int>& numbers, bool from_last) {
-  const int bounds = numbers[3], used_q = numbers[4], used_k = numbers[5], words = numbers[10];
+  const int bounds = numbers[3], used_q = numbers[4], used_k = numbers[5], words = numbers[11];
   const auto begins_q = read(bounds), begins_k = read(bounds), of_q = read(used_q), of_k = read(used_k);
   // TileLang's allocations are aligned.
   static std::vector<int4> room;
@@ -23,7 +23,7 @@ void list(const std::vector<int>& numbers, bool from_last) {
   int* tiles = (int*)room.data();
   kernel = [&] {
     LISTS[numbers[0]](begins_q.data(), begins_k.data(), of_q.data(), of_k.data(), numbers[1], numbers[2], bounds, used_q,
-                      used_k, numbers[6], numbers[7], numbers[8], numbers[9], tiles);
+                      used_k, numbers[6], numbers[7], numbers[8], numbers[9], numbers[10], tiles);
   };
   run_block(from_last);
   std::fwrite(tiles, 4, words + BEHIND, stdout);
@@ -31,7 +31,7 @@ void list(const std::vector<int>& numbers, bool from_last) {
 
 int main() {
   for (int number = 0;; ++number) {
-    const auto numbers = read(11);
+    const auto numbers = read(12);
     if (numbers.empty()) return 0;
     list(numbers, number % 2);
   }

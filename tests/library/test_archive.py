@@ -138,7 +138,7 @@ def test_a_packed_kernel_that_writes_the_lse_serves_calls_without_it(on_cpu: Ker
 def test_an_environment_that_changes_kernels_takes_none_that_ships(variable, tmp_path, monkeypatch) -> None:
     monkeypatch.setenv(variable, f"{tmp_path}")
     monkeypatch.setattr(compile, "shipped", lambda: pytest.fail("asked for what ships"))
-    assert not is_finished(SCHEDULE, Variant(128, "float16", sms=77)) and store.environment() == {
+    assert not is_finished(SCHEDULE, Variant(128, "float16", group=77)) and store.environment() == {
         variable: f"{tmp_path}"
     }
 

@@ -13,21 +13,21 @@ SLACK = 40
 BUDGET = {
     "tl_attention": 255,
     "problem": 870,
-    "schedule": 1860,
+    "schedule": 1865,
     "program": 1160,
     "kernels": 3790,
-    "launch": 805,
-    "codeproof": 5290,
+    "launch": 815,
+    "codeproof": 5300,
     "compiler": 570,
-    "op": 2150,
+    "op": 2155,
     "lab": 9430,
     "tools": 6270,
     "tests": 1175,
-    "tests/library": 14415,
+    "tests/library": 14445,
     "tests/proof": 4150,
     "tests/lab": 7810,
-    "library": 16700,
-    "path": 8775,
+    "library": 16730,
+    "path": 8785,
 }
 
 

@@ -270,7 +270,7 @@ def kernels() -> list[tuple[Schedule, Variant]]:
 
         def kernel_of(schedule: Schedule, variant: Variant) -> Any:
             asked.add((schedule, variant))
-            return launched(variant, lambda **tensors: None)
+            return launched(schedule, variant, lambda **tensors: None)
 
         take_for_a_gpu(monkeypatch, kernel_of)
         for seed in (1000 * block + number for block in range(BLOCKS) for number in range(CASES)):

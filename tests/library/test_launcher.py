@@ -113,7 +113,9 @@ def test_other_arguments_are_refused() -> None:
 
 def test_a_plan_of_other_parameters_is_refused() -> None:
     code = golden.code("best")
-    with pytest.raises(InputError, match="the kernel takes Q, K, V, Output, softmax_scale: not what its caller gives"):
+    with pytest.raises(
+        InputError, match="the kernel takes Q, K, V, Output, softmax_scale, workers: not what its caller gives"
+    ):
         function_of(code.plan, CODE, code.variant, code.parameters[:-1])
 
 

@@ -130,12 +130,11 @@ def test_causal_tiles_stop_at_the_diagonal_and_short_loops_are_padded():
 
 
 SHORT = Schedule(**shipped()["short_d64"].model_dump() | {"block_N": 64})
-# The kernel, its thread blocks, and of how many on an SM ptxas gives them the registers.
+# The kernel, its thread blocks on 132 SMs, and of how many on an SM ptxas gives them the registers.
 MADE = {
     "short": (KERNELS["short"], 264, 2),
     "short, asked": (KERNELS["short, asked"], 264, 2),
     "three_blocks, asked": (KERNELS["three_blocks, asked"], 396, 3),
-    "of 114 SMs": (Kernel("short_d64", head_dim=64, sms=114), 228, 2),
     "wide": (Kernel("short_d256", head_dim=256), 132, 1),
 }
 
@@ -144,8 +143,8 @@ MADE = {
 def test_a_kernel_is_made_and_proved_for_as_many(name):
     kernel, grid, blocks = MADE[name]
     code = lowered(kernel)
-    plan = code.plan
-    assert plan.grid[0].at({}) == grid and f"__launch_bounds__(256, {blocks})" in code.source
+    workers = kernel.schedule.kernel.workers(HOPPER.sms)
+    assert code.plan.grid[0].at({"workers": workers}) == grid and f"__launch_bounds__(256, {blocks})" in code.source
     assert proved(kernel).digest
 
 
@@ -172,9 +171,9 @@ def test_a_block_for_each_tile_may_share_its_sm_too(tmp_path):
 def test_other_orders_of_tiles_fill_every_place(options, sms, grid, tmp_path):
     file = tmp_path / "other"
     file.with_suffix(".yaml").write_text(f"base: short_d64\nkernel: {{{options}, part_blocks: null}}\n")
-    kernel = Kernel(str(file), causal=True, head_dim=64, sms=sms)
+    kernel = Kernel(str(file), causal=True, head_dim=64)
     code = lowered(kernel)
-    assert code.plan.grid[0].at({}) == grid
+    assert code.plan.grid[0].at({"workers": kernel.schedule.kernel.workers(sms)}) == grid
     assert proved(kernel).digest
 
 

@@ -36,28 +36,29 @@ from tl_attention.problem.tiling import TILE
 
 
 class Kernel(NamedTuple):
-    """A Kernel is what the kernel that lists tiles is compiled for."""
+    """A Kernel is what the kernel that lists tiles is compiled for, and how many blocks or clusters work at once."""
 
     rows: int
     cluster: int
     block_N: int
     block_M: int
     taper: int
-    workers: int = 0  # if any, sequences are split for so many blocks at once
+    workers: int
+    splits: bool = False
 
     @property
     def template(self) -> str:
         times = (round(32 * time) for time in (TILE, MERGE_LISTED, UNEVEN))
-        split = (LEAST_BLOCKS, MOST_TILES, self.workers, *times) if self.workers else (0, 0, 1, 0, 0, 0)
+        split = (LEAST_BLOCKS, MOST_TILES, *times) if self.splits else (0,) * 5
         return f"tl_attention_list_tiles<{', '.join(map(str, (*self[:5], *split)))}>"
 
 
 KERNELS = (
-    Kernel(256, 2, 176, 128, 264), Kernel(128, 1, 128, 128, 20), Kernel(192, 1, 96, 192, 1), Kernel(32, 1, 80, 128, 528),
-    Kernel(128, 1, 128, 128, 528, 132), Kernel(16, 1, 128, 128, 528, 132), Kernel(21, 1, 64, 64, 40, 264),
-    Kernel(9, 1, 128, 64, 1, 20),
+    Kernel(256, 2, 176, 128, 4, 66), Kernel(128, 1, 128, 128, 4, 5), Kernel(192, 1, 96, 192, 1, 1),
+    Kernel(32, 1, 80, 128, 4, 132), Kernel(128, 1, 128, 128, 4, 132, True), Kernel(16, 1, 128, 128, 4, 132, True),
+    Kernel(21, 1, 64, 64, 2, 264, True), Kernel(9, 1, 128, 64, 1, 20, True),
 )  # fmt: skip
-SPLITTING = [number for number, kernel in enumerate(KERNELS) if kernel.workers]
+SPLITTING = [number for number, kernel in enumerate(KERNELS) if kernel.splits]
 # The list is sorted by as many buckets.
 BUCKETS = 32
 UNTOUCHED = [0x55555555] * 8
@@ -119,7 +120,7 @@ class Packing:
     @property
     def room_for_parts(self) -> int:
         """Returns how many places each head has for results of parts."""
-        return places_of_parts(self.kernel.workers, self.kv_heads)
+        return places_of_parts(self.kernel.workers, self.kv_heads) if self.kernel.splits else 0
 
     @property
     def words(self) -> int:
@@ -138,7 +139,7 @@ class Packing:
         """Returns what the program reads of the problem; offsets stand where used lengths are not given."""
         used = self.used_q or self.begins_q, self.used_k or self.begins_k
         results = self.room_for_parts * self.kv_heads * self.kernel.block_M
-        room = self.kv_heads, results, self.words
+        room = self.kernel.workers, self.kv_heads, results, self.words
         counts = len(self.begins_q), *map(len, used), self.queries, self.keys, *room
         return [self.number, *sides(self.mask), *counts, *self.begins_q, *self.begins_k, *used[0], *used[1]]
 
@@ -286,8 +287,8 @@ def test_each_row_tile_is_listed_once_or_its_parts(seed: int, program: Path) -> 
 
 def check(problem: Packing, own: np.ndarray) -> bool:
     """Compares what the kernel left in the list, and behind it, with the model; returns whether a sequence is split."""
-    most = int(own[4]) if problem.kernel.workers else NO_END
-    if problem.kernel.workers:
+    most = int(own[4]) if problem.kernel.splits else NO_END
+    if problem.kernel.splits:
         # The kernel reckons in fewer bits.
         assert min(abs(most - other) for other in problem.tried) <= 1
         assert problem.time(most) <= 1.001 * min(map(problem.time, problem.tried))
@@ -296,7 +297,7 @@ def check(problem: Packing, own: np.ndarray) -> bool:
     assert own[0] == len(items) and own[problem.words :].tolist() == UNTOUCHED
     many = [item for item in items if not item.of_few(problem.kernel.rows)]
     # They have a second order where heads come one after the other, the last of which take turns.
-    in_turns = min(problem.kv_heads, ceildiv(problem.kernel.taper, max(len(many), 1)))
+    in_turns = min(problem.kv_heads, ceildiv(problem.kernel.taper * problem.kernel.workers, max(len(many), 1)))
     assert own[TURNS_FROM] == problem.kv_heads - in_turns and own[FEW] == len(items) - len(many)
     count = len(items) + len(many) * (in_turns < problem.kv_heads)
     entries = own[TILE_WORDS : TILE_WORDS * (count + 1)].reshape(-1, TILE_WORDS)
@@ -305,7 +306,7 @@ def check(problem: Packing, own: np.ndarray) -> bool:
     order = sorted(range(len(items)), key=lambda n: (not items[n].of_few(problem.kernel.rows), buckets[n]))
     wanted = [*(items[n].entry for n in order), *(item.entry for item in many)]
     assert [*map(tuple, entries.tolist())] == wanted[:count]
-    if not problem.kernel.workers:
+    if not problem.kernel.splits:
         return False
     begin = TILE_WORDS * (2 * problem.room + 1)
     assert own[1:4].tolist() == [len(merged), max((n for _, _, n, _ in merged), default=1), begin]
@@ -319,7 +320,7 @@ def test_parts_have_places_and_all_that_their_sequence_sees(seed: int) -> None:
     """The model's parts, which are the kernel's, cover each block once and have distinct places that exist."""
     rng = random.Random(seed)
     for problem in (drawn(rng) for _ in range(300)):
-        most = min(problem.tried, key=problem.time) if problem.kernel.workers else NO_END
+        most = min(problem.tried, key=problem.time) if problem.kernel.splits else NO_END
         items, merged, _ = problem.items(most)
         parts = [item.entry for item in items if item.entry[7]]
         assert sorted(entry[7] for entry in parts) == [*range(1, len(parts) + 1)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import multiprocessing
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -18,6 +19,7 @@ from tl_attention import attention, merge
 from tl_attention.compiler.compile import compile_kernel
 from tl_attention.lab.machine_code.of_kernel import MachineCode
 from tl_attention.lab.oracle.reference import compare_lse, lse_fp64, lse_same_precision
+from tl_attention.op.compiled import sms_of
 from tl_attention.problem.mask import FULL
 from tl_attention.problem.variant import Sizes, Variant
 from tl_attention.schedule.files.schedule_file import load
@@ -34,6 +36,12 @@ LSE = frozenset({"LSE"})
 def with_lse(name: str) -> Kernel:
     """Returns the kernel of this name, with the LSE."""
     return replace(KERNELS[name], optional=LSE)
+
+
+def of_all_sms(kernel: Kernel) -> partial[None]:
+    """Returns the compiled kernel, launched for all SMs of the GPU."""
+    workers = kernel.schedule.kernel.workers(sms_of(torch.device("cuda")))
+    return partial(compile_kernel(kernel.schedule, kernel.variant), workers=workers)
 
 
 def check_both(found, q, k, v, *, causal=False, scale=None) -> None:
@@ -69,7 +77,7 @@ def test_scale_fixed_sizes_and_the_output_alone():
 @pytest.mark.parametrize("name", ["best", "best_causal", "output_tma", "seed"])
 def test_nothing_is_written_outside_and_every_row_is(name):
     kernel = with_lse(name)
-    compiled = compile_kernel(kernel.schedule, kernel.variant)
+    compiled = of_all_sms(kernel)
     around = 65_536
     for batch, heads, seq_q, seq_kv in RAGGED:
         q, k, v = fresh(batch, heads, seq_q, seq_kv, 128, dtype=kernel.dtype)
@@ -109,8 +117,8 @@ def errors_with_value(fault: str) -> bool:
     code = with_value(lowered(kernel), fault)
     tilelang.disable_cache()
     register_cuda_postproc(lambda text, target: code.source)
-    compiled = compile_kernel(kernel.schedule, kernel.variant)
-    assert compiled.source == code.source
+    compiled = of_all_sms(kernel)
+    assert compiled.func.source == code.source
     q, k, v = fresh(*Sizes(1, 2, 300, 700), 128)
     lse = torch.full(q.shape[:3], math.nan, device="cuda")
     compiled(Q=q, K=k, V=v, Output=torch.empty_like(q), LSE=lse, softmax_scale=128**-0.5)

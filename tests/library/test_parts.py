@@ -98,7 +98,7 @@ def test_room_for_parts_is_bounded_whatever_the_lengths(name: str, head_dim: int
     schedule = resolve(name).schedule
     shape = AttentionShape(1, heads, 1, 1 << 20, head_dim, heads_kv=heads_kv, packed=True)
     variant = replace(shape.variant(parts=True), tile_heads=packed_heads(shape, schedule)[1])
-    launch = Launch.of(lambda *given: None, schedule, variant, shape)
+    launch = Launch.of(lambda *given: None, schedule, variant, shape, HOPPER.sms)
     assert 0 < 4 * (head_dim + 1) * launch.rows_of_parts < 96e6
 
 

@@ -22,15 +22,18 @@ HEAD_DIM = 128
 
 
 def constants(head_dim: int = HEAD_DIM, **kernel: object) -> SimpleNamespace:
-    sizes = {"head_dim": head_dim, "head_dim_v": head_dim, "group": 1, "tile_heads": 1, "sms": HOPPER.sms}
+    sizes = {"head_dim": head_dim, "head_dim_v": head_dim, "group": 1, "tile_heads": 1}
     return SimpleNamespace(kernel=KernelOptions(**kernel), mask=CAUSAL, **sizes)
 
 
-def places(order: str, row_tiles: int, heads: int, head_dim: int = HEAD_DIM, section: int = 5) -> list[tuple[int, int]]:
+def places(
+    order: str, row_tiles: int, heads: int, head_dim: int = HEAD_DIM, section: int = 5, workers: int = HOPPER.sms
+) -> list[tuple[int, int]]:
     """Returns (row tile, head) of each tile, causal, as the expressions of the kernel give them."""
     c = constants(head_dim, tile_order=order, cluster=1)
     # Of which K and V of `section` heads fill a section.
-    s = SimpleNamespace(seq_kv=T.int32(SECTION_BYTES // (section * head_dim * 4)))
+    given = SimpleNamespace(workers=T.int32(workers))
+    s = SimpleNamespace(seq_kv=T.int32(SECTION_BYTES // (section * head_dim * 4)), given=given)
     simplify = arith.Analyzer().simplify
 
     def at(tile: int) -> tuple[int, int]:
@@ -50,9 +53,10 @@ def imbalance(found: Sequence[tuple[int, int]]) -> float:
 
 @pytest.mark.parametrize("order", ["rows", "tapered", "sections"])
 @pytest.mark.parametrize("row_tiles,heads", [(1, 1), (1, 700), (7, 3), (7, 120), (40, 33), (300, 4)])
-def test_every_tile_is_taken_once(order, row_tiles, heads):
+@pytest.mark.parametrize("workers", [HOPPER.sms, 66, 1])
+def test_every_tile_is_taken_once(order, row_tiles, heads, workers):
     everything = {(row, head) for row in range(row_tiles) for head in range(heads)}
-    found = places(order, row_tiles, heads)
+    found = places(order, row_tiles, heads, workers=workers)
     assert len(found) == len(everything) and set(found) == everything
 
 

@@ -41,9 +41,10 @@ def test_a_prim_func_takes_what_the_list_says(name, variant, schedules_dir):
     schedule = load(schedules_dir / f"{name}.yaml")
     lowering = lowering_of(schedule)
     program = lowering.prim_func(Planned(schedule), variant)
-    parameters = variant.parameters(*lowering.counters(schedule))
+    parameters = variant.parameters(*lowering.asked_by(schedule))
     assert [p.name for p in parameters][:5] == ["Q", "K", "V", "Output", "softmax_scale"]
-    assert [p.name for p in parameters][5:] == (["TileCounter"] if name == "best_causal" else [])
+    more = {"best": ["workers"], "best_causal": ["workers", "TileCounter"]}
+    assert [p.name for p in parameters][5:] == more.get(name, [])
     sizes = variant.sizes._asdict() if variant.sizes else {name: name for name in Sizes._fields}
     grouped = {1: sizes["heads"], 3: 1 if variant.sizes else "heads // 3"}[variant.group]
     values = {**sizes, "heads_kv": grouped, "head_dim": variant.head_dim, "head_dim_v": variant.head_dim_v}

@@ -28,5 +28,5 @@ def lowering_of(schedule: Schedule) -> Lowering:
 
 
 def parameters_of(schedule: Schedule, variant: Variant) -> tuple[Parameter, ...]:
-    """Returns the parameters of the schedule's kernel for a variant, with the counters that its lowering adds."""
-    return variant.parameters(*lowering_of(schedule).counters(schedule))
+    """Returns the parameters of the schedule's kernel for a variant, with those that its schedule asks for."""
+    return variant.parameters(*lowering_of(schedule).asked_by(schedule))

@@ -263,7 +263,9 @@ static PyObject *call(PyObject *capsule, PyObject *const *given, Py_ssize_t coun
             return NULL;
     for (int64_t i = 0; i < plan->size_count; i++) {
         const Size *size = &plan->sizes[i];
-        sizes[i] = (size->is_stride ? views[size->argument].strides : views[size->argument].shape)[size->axis];
+        const Tensor *view = &views[size->argument];
+        sizes[i] = size->what == VALUE ? values[size->argument].integer
+                                       : (size->what == STRIDE ? view->strides : view->shape)[size->axis];
     }
     int32_t device = views[0].device.id;
     for (int64_t i = 0; i < plan->argument_count; i++)

@@ -12,7 +12,7 @@ from array import array
 from collections.abc import Callable, Iterator, Sequence
 
 from tl_attention.errors import InputError
-from tl_attention.launch.plan import HostPlan, SizeExpression
+from tl_attention.launch.plan import Dimension, HostPlan, SizeExpression
 from tl_attention.problem.features import Parameter
 from tl_attention.problem.variant import Variant
 
@@ -27,6 +27,7 @@ NUMBERS = {"int32": INT32, "float32": FLOAT32}
 # DLPack's type codes, and bits.
 TYPES = {"float16": (2, 16), "bfloat16": (4, 16), "float32": (2, 32), "int32": (0, 32), "int64": (0, 64)}
 OF_ARGUMENT, OF_SIZE, OF_MAP = range(3)
+LENGTH, STRIDE, VALUE = range(3)
 NUMBER, SIZE = range(2)
 OPERATIONS: dict[type[ast.operator], int] = {ast.Add: 2, ast.Sub: 3, ast.Mult: 4, ast.FloorDiv: 5, ast.Mod: 6}
 ONE = SizeExpression("1")
@@ -101,8 +102,10 @@ def _words(plan: HostPlan, variant: Variant, parameters: Sequence[Parameter]) ->
     """Yields the plan's numbers in the order in which the launcher reads them."""
     arguments = {name: number for number, name in enumerate(plan.arguments)}
     maps = {descriptor.name: number for number, descriptor in enumerate(plan.descriptors)}
-    read = [*((size, 0) for size in plan.sizes), *((stride, 1) for stride in plan.strides)]
-    sizes = {size.name: number for number, (size, _) in enumerate(read)}
+    integers = (Dimension(p.name, p.name, 0) for p in parameters if p.kind == "scalar" and p.dtype == "int32")
+    kinds = ((LENGTH, plan.sizes), (STRIDE, plan.strides), (VALUE, integers))
+    read = [(what, size) for what, every in kinds for size in every]
+    sizes = {size.name: number for number, (_, size) in enumerate(read)}
     launches = [*_launches(plan)]
     yield from (len(arguments), len(sizes), len(maps), len(launches))
     for parameter in parameters:
@@ -113,8 +116,8 @@ def _words(plan: HostPlan, variant: Variant, parameters: Sequence[Parameter]) ->
         yield len(parameter.dims)
         for dimension in _shape(parameter, variant):
             yield from _expression(SizeExpression(dimension), sizes)
-    for size, is_stride in read:
-        yield from (arguments[size.tensor], size.axis, is_stride)
+    for what, size in read:
+        yield from (what, arguments[size.tensor], size.axis)
     for descriptor in plan.descriptors:
         yield from (arguments[descriptor.tensor], descriptor.dtype, len(descriptor.dims))
         for expression in (*descriptor.dims, *descriptor.strides):
@@ -123,7 +126,7 @@ def _words(plan: HostPlan, variant: Variant, parameters: Sequence[Parameter]) ->
     for name, given, grid, numbers, shared_bytes in launches:
         yield len(given)
         for passed in given:
-            # The last two are sizes and strides, in 32 or 64 bits.
+            # The last are sizes and strides, in 32 or 64 bits.
             of = ((OF_MAP, maps), (OF_ARGUMENT, arguments), (OF_SIZE, sizes))
             yield from next((what, numbered[passed]) for what, numbered in of if passed in numbered)
         for expression in grid:

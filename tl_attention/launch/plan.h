@@ -9,9 +9,11 @@ Every number is checked when it is read, so that a launch need not. */
 
 enum { DEVICES = 32, ARGUMENTS = 32, SIZES = 48, MAPS = 8, KERNELS = 4, PARAMETERS = 48, RANK = 5, STACK = 16 };
 
-/* Kinds of arguments, what a parameter of a kernel is, and operations of expressions, numbered as in `launcher.py`. */
+/* Kinds of arguments, what a parameter of a kernel is, what is read of an argument, and operations of expressions,
+numbered as in `launcher.py`. */
 enum { TENSOR, INT32, FLOAT32 };
 enum { OF_ARGUMENT, OF_SIZE, OF_MAP };
+enum { LENGTH, STRIDE, VALUE };
 enum { NUMBER, SIZE, ADD, SUBTRACT, MULTIPLY, DIVIDE, MODULO };
 
 /* Steps of a stack machine, each an operation and its operand: integer arithmetic over sizes, never negative. */
@@ -28,9 +30,9 @@ typedef struct {
     Expression shape[RANK];
 } Argument;
 
-/* What is read at a launch off an axis of a tensor: its size, or its stride in elements. */
+/* What is read at a launch: off an axis of a tensor its size, or its stride in elements; or an integer itself. */
 typedef struct {
-    int64_t argument, axis, is_stride;
+    int64_t what, argument, axis;
 } Size;
 
 /* The arguments of cuTensorMapEncodeTiled, innermost dimension first; strides are in bytes, without the innermost. */
@@ -163,9 +165,11 @@ static int read_plan(Plan *plan, const int64_t *numbers, int64_t count)
         read_argument(&reader, plan, &plan->arguments[i]);
     for (int64_t i = 0; i < plan->size_count; i++) {
         Size *size = &plan->sizes[i];
-        size->argument = read_tensor(&reader, plan);
-        size->axis = read_number(&reader, 0, plan->arguments[size->argument].ndim - 1);
-        size->is_stride = read_number(&reader, 0, 1);
+        size->what = read_number(&reader, LENGTH, VALUE);
+        size->argument = read_number(&reader, 0, plan->argument_count - 1);
+        const Argument *argument = &plan->arguments[size->argument];
+        reader.bad |= argument->kind != (size->what == VALUE ? INT32 : TENSOR);
+        size->axis = read_number(&reader, 0, size->what == VALUE ? 0 : argument->ndim - 1);
     }
     for (int64_t i = 0; i < plan->map_count; i++)
         read_map(&reader, plan, &plan->maps[i]);

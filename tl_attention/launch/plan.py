@@ -39,7 +39,7 @@ class Dimension:
 
 @dataclass(frozen=True)
 class SizeExpression:
-    """A SizeExpression is integer arithmetic over runtime sizes and strides, as Python text, never negative."""
+    """A SizeExpression is integer arithmetic over what the host reads at run time, as Python text, never negative."""
 
     text: str
 
@@ -128,10 +128,12 @@ class HostPlan:
     early: tuple[str, ...]  # kernels that may begin before the launch's one before them has ended, for which they wait
 
     def __post_init__(self) -> None:
+        # The numbers that a call gives stand beside sizes in a grid.
+        given = {parameter.name for parameter in self.parameters if parameter.kind == "int"} & {*self.arguments}
         sizes = {size.name for size in self.sizes}
         strides = {stride.name for stride in self.strides}
         for expression in (*self.grid, *([self.merging.blocks] if self.merging else [])):
-            expression.check(sizes)
+            expression.check(sizes | given)
         for descriptor in self.descriptors:
             for expression in (*descriptor.dims, *descriptor.strides):
                 expression.check(sizes | strides)

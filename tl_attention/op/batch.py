@@ -133,12 +133,12 @@ class Batch:
         parts = split_plan(shape, scheduled, sms) if in_parts else None
         variant = replace(
             shape.variant(call.specialize, parts=parts is not None),
-            tile_heads=tile_heads, strided=strided, sms=sms, arch=card.arch, invariant=invariant,
+            tile_heads=tile_heads, strided=strided, arch=card.arch, invariant=invariant,
         )  # fmt: skip
         variant = compiled.that_ships(scheduled, variant)
         if variant.strided and not strided:
             tensors = {name: whole_strides(tensor) for name, tensor in taken.items()}
-        launch = Launch.of(compiled.kernel_of(scheduled, variant).launch, scheduled, variant, shape, parts)
+        launch = Launch.of(compiled.kernel_of(scheduled, variant).launch, scheduled, variant, shape, sms, parts)
         as_given = self.layout == BHSD and all(_place(tensors[x]) == _place(tensor) for x, tensor in taken.items())
         return BatchPlan(
             *(*common, scheduled, launch), views=None if as_given else tuple(map(_place, tensors.values()))

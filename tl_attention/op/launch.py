@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tl_attention.kernels.registry import parameters_of
 from tl_attention.op.call import Values
 from tl_attention.op.few import KeySplit, result_places, results_of_parts, tensors_for_parts
 from tl_attention.problem.features import INPUTS
@@ -21,8 +22,8 @@ from tl_attention.schedule.schedule import Schedule
 
 # What a launch finds by itself, and no caller gives.
 FOUND = ("counter", "trace")
-# The numbers that a launch's problem gives.
-NUMBERS = (*WINDOW, "part_blocks")
+# The numbers that a launch's problem and GPU give.
+NUMBERS = (*WINDOW, "part_blocks", "workers")
 # By parameter, what `arguments` lays out: where all keys are computed at once, no other kernel merges anything.
 TENSORS, MERGED, WHOLE = ("Q", "K", "V", "Output"), ("Merged", "MergedLSE"), (None, None)
 NAMES = (
@@ -54,15 +55,17 @@ class Launch:
 
     @classmethod
     def of(
-        cls, kernel: Callable[..., None], schedule: Schedule, variant: Variant, shape: AttentionShape, parts: KeySplit | None = None
+        cls, kernel: Callable[..., None], schedule: Schedule, variant: Variant, shape: AttentionShape, sms: int,
+        parts: KeySplit | None = None,
     ) -> Launch:  # fmt: skip
-        """Makes the Launch of a schedule's kernel for a variant, which computes problems like this one."""
-        taken = (NAMES.index(p.name) for p in variant.parameters() if p.kind not in FOUND)
+        """Makes the Launch of a schedule's kernel, on a GPU of so many SMs, which computes problems like this one."""
+        taken = (NAMES.index(p.name) for p in parameters_of(schedule, variant) if p.kind not in FOUND)
         features = [(place, f) for place, f in enumerate(INPUTS) if f.word in shape.asked]
         number, part_blocks = parts or (0, None)
         heads = variant.heads_of_tiles(shape.heads)
-        room = result_places(heads, schedule, variant.sms) if variant.packed and variant.parts else 0
+        room = result_places(heads, schedule, sms) if variant.packed and variant.parts else 0
         numbers = {**shape.mask.values(variant.mask.names), "part_blocks": part_blocks}
+        numbers["workers"] = schedule.kernel.workers(sms)
         return cls(
             kernel=kernel,
             chosen=itemgetter(*taken),

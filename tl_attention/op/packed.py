@@ -246,7 +246,7 @@ class Packed(PackedArguments):
         scheduled = compiled.schedule_of(call.schedule, shape, card, invariant)
         sms = compiled.sms_of(q.device)
         tile_heads = packed_heads(shape, scheduled)[1]
-        variant = replace(shape.variant(), tile_heads=tile_heads, sms=sms, arch=card.arch, invariant=invariant)
+        variant = replace(shape.variant(), tile_heads=tile_heads, arch=card.arch, invariant=invariant)
         if self.pages is not None:
             try:
                 variant = variant.in_pages(self.pages.size, scheduled.block_N)
@@ -254,10 +254,10 @@ class Packed(PackedArguments):
                 raise prefixed(self.function, error) from None
         of_tiles = variant.heads_of_tiles(heads)
         # None is compiled before the first call that runs on it.
-        whole = _launch(shape, scheduled, variant)
+        whole = _launch(shape, scheduled, variant, sms)
         if not call.in_parts or call.invariant is True or not may_be_split(of_tiles, scheduled, sms):
             return PackedPlan(*common, scheduled, single, whole)
-        split = _launch(shape, scheduled, replace(variant, parts=True))
+        split = _launch(shape, scheduled, replace(variant, parts=True), sms)
         return PackedPlan(
             *common, scheduled, single, whole, split, most_unsplit_keys(scheduled),
             functools.partial(splits_equal, heads=of_tiles, schedule=scheduled, sms=sms),
@@ -283,13 +283,13 @@ class Packed(PackedArguments):
                     yield f"sequence {n} has {of_one} rows of {side}, expected at most max_seqlen_{side}, {most}"
 
 
-def _launch(shape: AttentionShape, schedule: Schedule, variant: Variant) -> Callable[[], Launch]:
-    """Returns a function that gives the launch of the schedule's kernel for a variant, made once."""
+def _launch(shape: AttentionShape, schedule: Schedule, variant: Variant, sms: int) -> Callable[[], Launch]:
+    """Returns a function that gives the launch of the schedule's kernel for a variant on so many SMs, made once."""
 
     @functools.cache
     def made() -> Launch:
         found = compiled.that_ships(schedule, variant)
-        return Launch.of(compiled.kernel_of(schedule, found).launch, schedule, found, shape)
+        return Launch.of(compiled.kernel_of(schedule, found).launch, schedule, found, shape, sms)
 
     return made
 

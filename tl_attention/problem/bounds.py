@@ -31,6 +31,8 @@ LARGEST = 2**31 - 1
 # Room for what is rounded up to tiles, for short loops that are padded to the pipeline's depth, and for the tile that
 # each block asks for when there are none left: thousands at most.
 ROOM = 2**16
+# The most blocks, or clusters, of a persistent kernel that work at once: a tile's number and so many have 32 bits.
+MOST_WORKERS = ROOM // 2
 # CUDA's limit for a grid's y (heads) and z (batch), which the lowerings but warp_specialized have.
 GRID_YZ = 65_535
 # Pairs that take an H200 100 seconds at head_dim 128. In tiles of 64 x 16 they are 2^37 blocks, in those that ship

@@ -51,6 +51,8 @@ KERNEL_PARAMETERS = (
     *(feature.parameter for feature in (*RESULTS, *INPUTS)),
     *(Parameter(name, "scalar", dtype="int32", optional=True) for name in WINDOW),
     Parameter("part_blocks", "scalar", dtype="int32", optional=True),
+    # How many blocks, or clusters, of a persistent kernel work at once.
+    Parameter("workers", "scalar", dtype="int32", optional=True),
     Parameter("Merged", "output", ("batch", "heads", "seq_q", "head_dim_v"), optional=True, kernels=("merging",)),
     Parameter("MergedLSE", "output", ("batch", "heads", "seq_q"), "float32", optional=True, kernels=("merging",)),
     *OFFSETS,
@@ -86,7 +88,8 @@ class Variant:
     # Leaves to run time, too, how the caller's tensors lie in memory: each tensor has a stride for every dimension but
     # the last, which is contiguous.
     strided: bool = False
-    sms: int = HOPPER.sms  # SMs of the GPU that a persistent kernel fills; it computes the same on any
+    # Of the GPU that a persistent kernel fills; None leaves to the launch how many blocks, or clusters, work at once.
+    sms: int | None = None
     arch: str = HOPPER.arch  # the kernel runs on cards of this arch only
     trace: frozenset[str] = frozenset()  # the kernel notes the time at marks of these kinds, in a buffer that it takes
     packed: bool = False  # sequences of any lengths follow each other in tensors (rows, heads, columns), all strided
@@ -202,6 +205,7 @@ class Variant:
         asked |= {"Merged", "MergedLSE"} if self.parts else set()
         asked |= {"part_blocks"} if self.parts and not self.packed else set()
         asked |= {p.name for p in PAGES} if self.key_box else set()
+        asked -= {"workers"} if self.sms else set()
         chosen = (p for p in KERNEL_PARAMETERS if not p.optional or p.name in asked)
         merging = {feature.name for feature in features_of(self.optional) if self.parts and feature.counts_once}
         taken = (p.for_merging if p.name in merging else p.for_parts if self.parts else p for p in chosen)

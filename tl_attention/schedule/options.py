@@ -13,6 +13,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, 
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
+from tl_attention.problem.bounds import MOST_WORKERS
 from tl_attention.schedule.key_words import shown, suggestion
 from tl_attention.schedule.loop.attention import FRAGMENTS, IN_CHUNKS, NAMES, NUMBER
 from tl_attention.schedule.loop.exp2 import COEFFICIENTS
@@ -204,6 +205,13 @@ class KernelOptions(_Options):
     registers: Registers | None = Field(
         None, description="registers of a thread that computes and of the producer's (setmaxnreg); else by block_M"
     )
+
+    def workers(self, sms: int) -> int:
+        """Returns how many blocks, or clusters of blocks, so many SMs hold at once; at least one.
+
+        Those of a persistent kernel work on one tile after another.
+        """
+        return max(1, min(sms * self.blocks_per_sm // self.cluster, MOST_WORKERS))
 
 
 class Exp2Polynomial(_Options):

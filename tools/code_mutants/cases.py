@@ -20,7 +20,6 @@ from tl_attention.codeproof.read.nodes import Assign, all_nodes
 from tl_attention.codeproof.run.threads import Threads
 from tl_attention.codeproof.tiles.row_tile_proof import RowTileProof
 from tl_attention.errors import InputError
-from tl_attention.kernels.warp_specialized.tile_order import workers
 from tl_attention.problem.bounds import GRID_YZ, LARGEST, check_sizes
 from tl_attention.problem.lengths import Problems, windows
 from tl_attention.problem.mask import WINDOW, Mask, ceildiv
@@ -116,7 +115,7 @@ def drawn_cases(proof: Proof, of: Range | None, count: int, seed: str) -> Cases:
     heads = variant.heads_of_tiles(sizes.heads)
     total = tiles * heads * read.get("results", sizes.batch)
     specialized = not isinstance(proof, RowTileProof)
-    beyond = workers(proof.schedule, variant) if specialized and _workers(proof) < LARGEST else 0
+    beyond = _workers(proof) if specialized and _workers(proof) < LARGEST else 0
     number = np.array([_number(int(each), beyond, draw) for each in total])
     values = np.array([named.get("block", -1) for named in every])
     if not specialized:
@@ -153,20 +152,22 @@ def _of_clusters(proof: Proof, sizes: Problems, number: Array, read: dict[str, A
 
 def _names(proof: Proof, sizes: Problems) -> dict[str, Any]:
     """Returns, by name, the sizes of many problems, and what is the same in all: strides, each unlike the others."""
+    variant = proof.code.variant
     strides = [stride for parameter in proof.code.parameters for stride in parameter.strides]
-    of_parts = {"results": MOST_RESULTS} if proof.code.variant.packed and proof.code.variant.parts else {}
-    return {**sizes._asdict(), **{name: 2**20 + 40 * n for n, name in enumerate(strides)}, **of_parts}
+    others = {"workers": proof.schedule.kernel.workers(variant.card.sms)}
+    others |= {"results": MOST_RESULTS} if variant.packed and variant.parts else {}
+    return {**sizes._asdict(), **{name: 2**20 + 40 * n for n, name in enumerate(strides)}, **others}
 
 
 def _workers(proof: Proof) -> int:
     """Returns how many clusters a launch has: one for each tile, or at most as many as run at once."""
     one_tile = proof.schedule.kernel.tile_scheduler == "one_tile"
-    return LARGEST if one_tile else workers(proof.schedule, proof.code.variant)
+    return LARGEST if one_tile else proof.schedule.kernel.workers(proof.code.variant.card.sms)
 
 
 def _packed(proof: Proof, of: Range | None, count: int, draw: random.Random) -> Cases:
     given = packed_tiles(proof, of, PACKED_TILES, count, draw)
-    tiles, step = given.tiles, workers(proof.schedule, proof.code.variant)
+    tiles, step = given.tiles, _workers(proof)
     number, counted = tiles.number, 0
     # Which tiles come next is asked for in turn, as the run does.
     for _ in range(PACKED_TILES):

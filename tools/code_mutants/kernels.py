@@ -10,7 +10,6 @@ from typing import Any
 from code_mutants.reading import Code
 from tl_attention.compiler import generation
 from tl_attention.kernels.registry import lowering_of, parameters_of
-from tl_attention.problem.card import HOPPER
 from tl_attention.problem.mask import CAUSAL, FULL
 from tl_attention.problem.variant import Variant
 from tl_attention.program.planned import Planned
@@ -31,7 +30,6 @@ class Kernel:
     head_dim_v: int = 0
     group: int = 1
     optional: frozenset[str] = frozenset()
-    sms: int = HOPPER.sms
 
     @functools.cached_property
     def schedule(self) -> Schedule:
@@ -40,9 +38,7 @@ class Kernel:
     @property
     def variant(self) -> Variant:
         mask = CAUSAL if self.causal else FULL
-        return Variant(
-            self.head_dim, self.dtype, mask, self.head_dim_v, group=self.group, optional=self.optional, sms=self.sms
-        )
+        return Variant(self.head_dim, self.dtype, mask, self.head_dim_v, group=self.group, optional=self.optional)
 
 
 # These kernels have all lowerings with a Program, both masks, the fastest schedules; multicast, tiles from a counter,

@@ -5,11 +5,13 @@ from __future__ import annotations
 import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from code_mutants.kernels import KERNELS
 from tl_attention.compiler.compile import CompiledKernel, compile_kernel
 from tl_attention.lab.measure.candidate import VerifiedProblem, verified_on
+from tl_attention.lab.measure.device import card_at_hand
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.variant import Sizes
 from tl_attention.program.planned import Planned
@@ -67,7 +69,8 @@ def problems(kernel: str) -> Iterator[VerifiedProblem]:
 
 def run(kernel: str, source: str, cubin: bytes) -> Result:
     """Compares a mutant with the oracle at every shape. Raises InputError where it is refused, or cannot be loaded."""
-    taken = compiled(kernel, source, cubin)
+    workers = KERNELS[kernel].schedule.kernel.workers(card_at_hand().sms)
+    taken = partial(compiled(kernel, source, cubin), workers=workers)
     try:
         for number, problem in enumerate(problems(kernel)):
             result = on_shape(taken, problem, number)

@@ -11,7 +11,6 @@ import numpy as np
 from code_mutants.drawn_tiles import DrawnTiles
 from code_mutants.ranges import BLOCKS, KEYS, WORD_OF, WORDS, Range, log_drawn
 from tl_attention.codeproof.proof import Proof
-from tl_attention.kernels.warp_specialized.tile_order import workers
 from tl_attention.problem.mask import WINDOW, ceildiv
 
 Array = np.ndarray
@@ -68,7 +67,7 @@ def _set(proof: Proof, tiles: DrawnTiles, read: dict[str, Any], of: Range, at: A
         read["results"] = np.full(len(tiles.number), MOST_RESULTS)
         read["results"][at] = values
     elif subject == BLOCKS[0]:
-        tiles.number[at] += values // tiles.cluster - tiles.number[at] % workers(proof.schedule, variant)
+        tiles.number[at] += values // tiles.cluster - tiles.number[at] % proof.schedule.kernel.workers(variant.card.sms)
         tiles.row_tiles[at] = np.maximum(tiles.row_tiles[at], values + 1)
     elif subject == "heads":
         sizes.heads[at] = values

@@ -59,7 +59,7 @@ def log_drawn(draw: random.Random, least: int, most: int) -> int:
 def largest(subject: str, variant: Variant) -> int:
     """Returns the largest value that a subject may have. Blocks are those of a persistent kernel."""
     if subject == BLOCKS[0]:
-        return max(variant.sms - 1, 1)
+        return variant.card.sms - 1
     return LARGEST_OF.get(subject) or LARGEST_WORD[WORD_OF.match(subject)[1]]  # type: ignore[index]
 
 

@@ -32,6 +32,8 @@ from tl_attention.lab.measure.machine import gpu_fields
 from tl_attention.lab.measure.records import problem_of
 from tl_attention.lab.measure.timing import LEAST_CALLS, TimedBatch, sm_clock_mhz
 from tl_attention.lab.oracle.reference import make_inputs
+from tl_attention.op.call import OFF
+from tl_attention.op.launch import Launch
 from tl_attention.problem.mask import CAUSAL, FULL
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.program.planned import Planned
@@ -76,10 +78,12 @@ def calls_of(shape: AttentionShape, inputs: tuple[Tensor, Tensor, Tensor]) -> di
     q, k, v = inputs
     named, causal = schedule_for(shape), shape.mask == CAUSAL
     output, scale = torch.empty_like(q), shape.head_dim**-0.5
-    launch = compile_kernel(named.schedule, Candidate(named.name, shape, Planned(named.schedule)).variant).launch
+    of = Candidate(named.name, shape, Planned(named.schedule))
+    launch = Launch.of(compile_kernel(named.schedule, of.variant).launch, named.schedule, of.variant, shape, of.sms)
+    arguments = launch.arguments((q, k, v, output), None, scale, OFF)
 
     def kernel() -> Tensor:
-        launch(q, k, v, output, scale)
+        launch.kernel(*arguments)
         return output
 
     return {

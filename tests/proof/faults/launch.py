@@ -7,7 +7,7 @@ NO_DESCRIPTORS = "its tensors are copied by cp.async, without descriptors"
 NO_CLUSTER = "its blocks are in no cluster"
 OF_TILES = "its grid is of row tiles, heads and batches: see fewer row tiles"
 ALL_COMPUTE = "all of its warps compute: see threads of half a warpgroup"
-OF_SMS = "its grid has as many blocks as SMs: see a thread block less"
+OF_SMS = "its grid has as many blocks as SMs: see half the blocks"
 ROWS = [
     *rows("best", (ONE_DESCRIPTOR, NO_DESCRIPTORS),
         ("a box of fewer columns", r"the box of V_desc: \(32, 176, 1, 1\), expected \(64, 176, 1, 1\)",
@@ -66,10 +66,10 @@ ROWS = [
     *rows("best", NO_CLUSTER,
         long=[("no cluster", r"clusters of \(1, 1, 1\), expected 2", "cluster.0 := 1"),
         ("a cluster of four", r"clusters of \(4, 1, 1\), expected 2", "cluster.0 := 4"),
-        ("a cluster less", "the number of blocks is 130, expected 132", "grid.0 := 130")]),
+        ("a cluster more", r"the number of blocks is 2\*workers \+ 2, expected 2\*workers", "grid.0 := (workers + 1) * 2")]),
     *rows("best", OF_TILES,
-        long=[("a thread block less", "the number of blocks is 131, expected 132", "grid.0 := 131"),
-        ("twice the blocks", "the number of blocks is 264, expected 132", "grid.0 := 264")]),
+        long=[("half the blocks", r"the number of blocks is workers, expected 2\*workers", "grid.0 := workers"),
+        ("twice the blocks", r"the number of blocks is 4\*workers, expected 2\*workers", "grid.0 := workers * 4")]),
     small("threads of half a warpgroup", ("192 threads of a block, the kernel is made for 384", "block.0 := 64"),
         ("64 threads of a block, the kernel is made for 256", "block.0 := 64"),
         ("64 threads of a block, the kernel is made for 128", "block.0 := 64")),

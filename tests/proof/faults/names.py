@@ -6,7 +6,7 @@ NO_INTEGERS = "its integers are loops' own"
 NO_CASTS = "it has one array of each operand: see a cast to fewer bits"
 ROWS = [
     large("a variable of a name that is in reach",
-        ("tile_1 is declared where another tile_1 is in reach", "consumers tile + 66: tile = -> int tile ="),
+        ("tile_1 is declared where another tile_1 is in reach", "consumers tile + workers: tile = -> int tile ="),
         NO_INTEGERS,
         ("visible is declared where another visible is in reach", "visible min first_row: visible = -> int visible =")),
     large("a loop over a name that is in reach",

@@ -67,12 +67,13 @@ def _exchange(match: re.Match[str], declared: Declarations) -> Effect | None:
 def _draw(match: re.Match[str], declared: Declarations) -> Effect:
     name, place, counter, index, step, first = match.groups()
     declared.number(name)
-    at, more = declared.expression(place), int(first)
+    at, more = declared.expression(place), declared.expression(first)
 
     def act(run: Run, threads: ThreadClass, line: int) -> None:
         slot = run.value(at, threads)
         run.record(threads, line, "take", name, index=slot)
-        run.tiles.put(threads, name, 0, run.tiles.add(threads, counter, int(index), int(step)) + more)
+        before = run.tiles.add(threads, counter, int(index), int(step))
+        run.tiles.put(threads, name, 0, before + run.value(more, threads))
 
     return Effect(act)
 
@@ -93,11 +94,12 @@ def _drawn(match: re.Match[str], declared: Declarations) -> Effect | None:
 
 
 def _count(match: re.Match[str], declared: Declarations) -> Effect:
-    variable, counter, index, step, last = match.groups()
+    variable, counter, index, step, text = match.groups()
+    last = declared.expression(text)
 
     def act(run: Run, threads: ThreadClass, line: int) -> None:
         before = run.tiles.add(threads, counter, int(index), int(step))
-        threads.names[variable] = run.arithmetic["equal"](before, int(last)) * 1
+        threads.names[variable] = run.arithmetic["equal"](before, run.value(last, threads)) * 1
 
     return Effect(act, frozenset({variable}))
 
@@ -177,11 +179,12 @@ def _page_shift(match: re.Match[str], declared: Declarations) -> Effect:
 
 def _draw_number(match: re.Match[str], declared: Declarations) -> Effect:
     """Returns the Effect that sets a variable to a number from the counter, plus another, once for each warp."""
-    variable, counter, index, first = match.groups()
+    variable, counter, index, text = match.groups()
+    first = declared.expression(text)
 
     def act(run: Run, threads: ThreadClass, line: int) -> None:
-        leaders, _ = run.tiles.leaders(threads)
-        number = run.tiles.add(leaders, counter, int(index), 1) + int(first)
+        leaders, (more,) = run.tiles.leaders(threads, run.value(first, threads))
+        number = run.tiles.add(leaders, counter, int(index), 1) + more
         lanes = run.threads.lanes
         threads.names[variable] = collapse(np.repeat(number, lanes)) if isinstance(number, np.ndarray) else number
 
@@ -205,8 +208,8 @@ CALLS = (
     Form(COUNTER, re.compile(r"tl_attention_hand_over_none\((.+)\);$"), _hand_over_none),
     # shift = tl_attention_page_shift((&(BlockTable[0])), entries, page_size, page_rows, pages, (k_begin_1 + 128));
     Form("page", re.compile(rf"(\w+) = tl_attention_page_shift\({PAGE_TABLE}, (.+)\);$"), _page_shift),
-    # number = tl_attention_draw((&(TileCounter[0])), 132);
-    Form(COUNTER, re.compile(r"(\w+) = tl_attention_draw\(\(&\((\w+)\[(\d+)\]\)\), (\d+)\);$"), _draw_number),
+    # number = tl_attention_draw((&(TileCounter[0])), workers);
+    Form(COUNTER, re.compile(r"(\w+) = tl_attention_draw\(\(&\((\w+)\[(\d+)\]\)\), (.+)\);$"), _draw_number),
     # K_full[((base_2 + j) & 1)].wait(((((base_2 + j) & 3) >> 1) ^ 1));     Q_full[0].init(32);
     # K_empty[(base_3 & 1)].arrive();    K_empty[(base_3 & 1)].arrive(rank);    V_full[0].expect_transaction(32768);
     Form(
@@ -233,12 +236,12 @@ CALLS = (
     ),
     # tl::prefetch_tma_descriptor(K_desc);
     Form("prefetch", re.compile(r"tl::prefetch_tma_descriptor\((\w+_desc)\);$"), no_effect),
-    # next_tile[(turn & 1)] = (AtomicAddRet((&(TileCounter[0])), 1) + 132);
-    Form(COUNTER, re.compile(r"(\w+)\[(.+)\] = \(AtomicAddRet\(\(&\((\w+)\[(\d+)\]\)\), (\d+)\) \+ (\d+)\);$"), _draw),
+    # next_tile[(turn & 1)] = (AtomicAddRet((&(TileCounter[0])), 1) + workers);
+    Form(COUNTER, re.compile(r"(\w+)\[(.+)\] = \(AtomicAddRet\(\(&\((\w+)\[(\d+)\]\)\), (\d+)\) \+ (.+)\);$"), _draw),
     # tile = next_tile[(turn & 1)];
     Form(COUNTER, re.compile(r"(\w+) = (\w+)\[(.+)\];$"), _drawn),
-    # bool if_condition = (AtomicAddRet((&(TileCounter[1])), 1) == 131);
-    Form(COUNTER, re.compile(r"bool (\w+) = \(AtomicAddRet\(\(&\((\w+)\[(\d+)\]\)\), (\d+)\) == (\d+)\);$"), _count),
+    # bool if_condition = (AtomicAddRet((&(TileCounter[1])), 1) == (workers - 1));
+    Form(COUNTER, re.compile(r"bool (\w+) = \(AtomicAddRet\(\(&\((\w+)\[(\d+)\]\)\), (\d+)\) == (.+)\);$"), _count),
     # TileCounter[0] = 0;
     Form(COUNTER, re.compile(r"(\w+)\[(\d+)\] = (\d+);$"), _reset),
     *COPY_CALLS,

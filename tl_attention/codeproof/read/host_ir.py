@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from tl_attention.launch.plan import (
@@ -30,9 +30,8 @@ SET_DEVICE, CREATE_TILED = "__tvm_set_device", "__tvm_tensormap_create_tiled"
 WAITS = "has_cuda_pdl_sync"
 # The tensor that only the kernel that merges parts takes.
 MERGED = "Merged"
-# Behind the kernel's own parameters, the last of which is a scalar of the call, come the cluster's x y z if there is
-# one, the grid's x or x y z, the block's x y z and the bytes of dynamic shared memory. By how many these are: how many
-# of them are the cluster's.
+# Behind the kernel's own parameters come the cluster's x y z if there is one, the grid's x or x y z, the block's x y z
+# and the bytes of dynamic shared memory. By how many these are: how many of them are the cluster's.
 CLUSTER = {5: 0, 7: 0, 8: 3, 10: 3}
 # These stand around statements, and nothing is done for them.
 ATTRIBUTES = ("storage_alignment", "device_id", "device_type", "compute_scope", "tl.assume")
@@ -77,7 +76,8 @@ def plan_of(module: Any, device: Any) -> HostPlan:
     if [function.attrs["global_symbol"] for function in functions] != [FUNCTION]:
         raise unknown(f"{len(functions)} functions, expected {FUNCTION}")
     host = _Host(functions[0].body)
-    names = _Names(host.bound)
+    taken = {variable.name_hint: len(function.params) for variable, function in device.functions.items()}
+    names = _Names(host.bound, taken)
     functions, made = [function for function, _ in host.calls], 0
     while functions[1 + made : 2 + made] == [CREATE_TILED]:
         made += 1
@@ -95,7 +95,7 @@ def plan_of(module: Any, device: Any) -> HostPlan:
     listing = names.listing(*launches.pop()) if launches else None
     if launches or names.memory != [descriptor.name for descriptor in descriptors]:
         raise unknown(f"{len(launches)} kernels more, and the descriptors {', '.join(names.memory)}")
-    passed, cluster, grid, numbers = names.launch(texts)
+    passed, cluster, grid, numbers = names.launch(main, texts)
     return HostPlan(
         main, names.sizes, descriptors, passed, grid, numbers[:3], cluster, numbers[3], names.arguments, names.strides,
         listing, merging, early(device),
@@ -163,7 +163,8 @@ class _Host:
 class _Names:
     """The _Names of a host function are its arguments, and the sizes, strides and descriptors that it names."""
 
-    def __init__(self, bound: dict[str, str]):
+    def __init__(self, bound: dict[str, str], taken: Mapping[str, int]):
+        self._taken = taken  # how many parameters each kernel has
         numbered = [name.removesuffix(".type_index") for name in bound if name.endswith(".type_index")]
         self.arguments = tuple(name.removesuffix("_handle") for name in numbered)
         self.kinds: dict[str, Any] = {}
@@ -174,7 +175,6 @@ class _Names:
             self.kinds[name] = kind
             expected |= {key.format(name): text.format(name, number) for key, text in FORMS[kind].items()}
         self.tensors = {name for name, kind in self.kinds.items() if kind == "pointer"}
-        self.scalars = self.kinds.keys() - self.tensors
         # The device is that of the first tensor.
         expected["dev_id"] = DEVICE.format(next(iter(self.arguments), ""))
         if missing := [name for name in expected if name not in bound]:
@@ -223,9 +223,9 @@ class _Names:
             *map(_integer, texts[-4:]),
         )
 
-    def launch(self, texts: Sequence[str]) -> tuple[Any, ...]:
+    def launch(self, kernel: str, texts: Sequence[str]) -> tuple[Any, ...]:
         """Returns (parameters, cluster, grid, the block's x y z and shared bytes) of the main kernel's launch."""
-        split = max((number for number, text in enumerate(texts) if text in self.scalars), default=-1) + 1
+        split = self._taken.get(kernel, 0)
         launch = [_expression(text) for text in texts[split:]]
         if not split or len(launch) not in CLUSTER:
             raise unknown(f"the kernel takes {split} arguments and {len(launch)} of the launch")
@@ -237,7 +237,7 @@ class _Names:
 
     def listing(self, kernel: str, texts: Sequence[str]) -> Listing:
         """Returns the launch of the kernel that lists tiles."""
-        split = next((number for number, text in enumerate(texts) if text.isdecimal()), len(texts))
+        split = self._taken.get(kernel, 0)
         return Listing(kernel, self._known(texts[:split]), tuple(map(_integer, texts[split:])))
 
     def merging(self, kernel: str, texts: Sequence[str]) -> Merging:

@@ -16,7 +16,7 @@ from tl_attention.codeproof.terms.facts import Facts
 from tl_attention.codeproof.terms.term import term
 from tl_attention.codeproof.tiles.row_tiles import RowTile
 from tl_attention.codeproof.tiles.tensors import ALIGNED, Tensor, contiguous, packed_tensors
-from tl_attention.problem.bounds import GRID_YZ, LARGEST, ROOM, SIZES, TOTALS
+from tl_attention.problem.bounds import GRID_YZ, LARGEST, MOST_WORKERS, ROOM, SIZES, TOTALS
 from tl_attention.problem.mask import WINDOW, Mask, sides
 from tl_attention.problem.packed import some_page_shift
 from tl_attention.problem.variant import Sizes
@@ -65,7 +65,9 @@ class Unknowns:
         read = [name for p in proof.code.parameters for name in (*p.dims, *p.strides) if isinstance(name, str)]
         others = {name: OTHERS + 37 * number for number, name in enumerate(dict.fromkeys(read))}
         named = {name: getattr(sizes, name) for name in Sizes._fields}
-        return cls(proof, *more, given=others | dict.fromkeys(WINDOW, FAR) | named | given)
+        variant = proof.code.variant
+        workers = proof.schedule.kernel.workers(variant.sms or variant.card.sms)
+        return cls(proof, *more, given=others | dict.fromkeys(WINDOW, FAR) | {"workers": workers} | named | given)
 
     def symbol(self, name: str, low: float, high: float = inf, below: Any = None) -> Any:
         """Returns the number that is given under this name, or else the symbol with these bounds."""
@@ -77,6 +79,8 @@ class Unknowns:
         values = {name: getattr(self.sizes, name) for name in ("batch", "heads", "seq_q", "seq_kv")}
         for name in self.variant.mask.names:
             values[name] = self.symbol(name, 0, LARGEST - ROOM)
+        known = self.schedule.kernel.workers(self.variant.sms) if self.variant.sms else None
+        values["workers"] = self.symbol("workers", known or 1, known or MOST_WORKERS)
         if self.variant.parts and not self.packed:
             part_blocks = self.symbol("part_blocks", 1, 2**26)
             values |= {"results": self.sizes.batch * self.parts, "part_blocks": part_blocks}

@@ -28,7 +28,6 @@ from tl_attention.codeproof.warp_specialized.tile_proof import TileProof
 from tl_attention.codeproof.warp_specialized.unknowns import UnknownTiles
 from tl_attention.kernels.warp_specialized.dialect import split_registers
 from tl_attention.kernels.warp_specialized.roles import Roles, tile_lists
-from tl_attention.kernels.warp_specialized.tile_order import workers
 from tl_attention.problem.bounds import GRID_YZ
 from tl_attention.problem.lengths import ends
 from tl_attention.problem.mask import ceildiv
@@ -89,7 +88,7 @@ class RolesProof(Proof):
             check_merging(self.kernel, self.plan, variant, self.schedule.block_M)
         if not self.roles.packed:
             return
-        tile = self.schedule.block_M, self.roles.cluster, self.schedule.block_N, workers(self.schedule, variant)
+        tile = self.schedule.block_M, self.roles.cluster, self.schedule.block_N
         check_listing(self.kernel, self.plan, tile, variant)
         for tiles in tile_lists(self.program):
             events = {process: tuple(self.roles.events(process, tiles)) for process in self.roles.processes}
@@ -98,7 +97,7 @@ class RolesProof(Proof):
     def sizes(self) -> Iterator[Any]:
         # So many heads that each block has TILES tiles.
         variant = self.code.variant
-        heads = ceildiv(TILES * workers(self.schedule, variant), variant.subgroups)
+        heads = ceildiv(TILES * self.schedule.kernel.workers(variant.sms or variant.card.sms), variant.subgroups)
         heads = min(heads, GRID_YZ // variant.group) * variant.group
         if self.roles.packed:
             yield from packed_sizes(self, heads)

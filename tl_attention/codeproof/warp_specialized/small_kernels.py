@@ -62,15 +62,16 @@ class TensorText:
 class SmallKernel:
     """A SmallKernel is a kernel of calls of device functions, as TileLang writes it, with its parameters."""
 
-    def __init__(self, variant: Variant, threads: int, synchronize: str, restrict: str):
+    def __init__(self, variant: Variant, threads: int, synchronize: str, restrict: str, blocks: str = ""):
         self._variant, self._threads, self._synchronize, self._restrict = variant, threads, synchronize, restrict
-        parameters = {parameter.name: parameter for parameter in variant.parameters()}
+        parameters = {parameter.name: parameter for parameter in variant.parameters("workers")}
         self._tensors = {name: parameter for name, parameter in parameters.items() if parameter.kind != "scalar"}
         tensors = {name: TensorText(parameter, variant) for name, parameter in self._tensors.items()}
         numbers = {name: IntText(name) for name in parameters.keys() - self._tensors.keys()}
         absent = dict.fromkeys(parameter.name for parameter in KERNEL_PARAMETERS)
         self.given = SimpleNamespace(**absent | tensors | numbers)
-        self._arguments: list[str] = []
+        # How many blocks it has is made of these names, which TileLang passes too.
+        self._arguments = [blocks]
 
     def call(self, call: DeviceCall) -> str:
         """Returns the line of C that calls a device function, and notes the parameters that the call names."""
@@ -109,7 +110,7 @@ class SmallKernel:
         return f"{const}{POINTERS[self._tensors[name].dtype or self._variant.dtype]} {self._restrict}{name}"
 
 
-def check_listing(kernel: Kernel, plan: HostPlan, tile: tuple[int, int, int, int], variant: Variant) -> None:
+def check_listing(kernel: Kernel, plan: HostPlan, tile: tuple[int, int, int], variant: Variant) -> None:
     """Raises Unsafe unless the kernel that lists tiles is the stated one, called for these numbers, and launched so.
 
     TileLang gives it the main kernel's clusters, of which the first block lists.
@@ -130,7 +131,7 @@ def check_merging(kernel: Kernel, plan: HostPlan, variant: Variant, block_M: int
     """Raises Unsafe unless the kernel that merges parts is the stated one, called for its tensors and numbers."""
     main, packed = kernel.signature.name, variant.packed
     name = f"{main.removesuffix('_1')}_2" if packed else f"{main}_1"
-    wanted = SmallKernel(variant, MERGING, WAIT, "")
+    wanted = SmallKernel(variant, MERGING, WAIT, "", "workers" if packed else "")
     text = wanted.text(name, f"  {wanted.call(merging_call(wanted.given, variant, block_M, TEXTS))}")
     if kernel.merging.rstrip("\n") != text.rstrip("\n"):
         raise Unsafe(f"the kernel that merges parts is {kernel.merging[-200:]!r}")

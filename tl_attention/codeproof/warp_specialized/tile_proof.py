@@ -61,7 +61,8 @@ class TileProof(UnknownTiles):
         self.check_launch(blocks, 1, 1, cluster=cluster)
         if merging := self.proof.plan.merging:
             given = SimpleNamespace(**{name: SimpleNamespace(shape=shape) for name, shape in self.shapes.items()})
-            found, wanted = merging.blocks.at(self.names), merging_blocks(given, self.variant, TERMS)
+            given.workers, per_sm = self.workers, self.schedule.kernel.blocks_per_sm
+            found, wanted = merging.blocks.at(self.names), merging_blocks(given, self.variant, per_sm, TERMS)
             self.facts.show_equal("the number of blocks that merge parts", found, wanted)
         for process in self.roles.processes:
             self.check_role(process)

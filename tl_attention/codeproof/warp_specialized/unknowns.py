@@ -15,8 +15,8 @@ from tl_attention.codeproof.terms.term import Term, is_not_negative, term
 from tl_attention.codeproof.tiles.row_tiles import RowTile
 from tl_attention.codeproof.tiles.term_proof import TermProof
 from tl_attention.kernels.warp_specialized.roles import Roles
-from tl_attention.kernels.warp_specialized.tile_order import entry_and_head, placed, workers
-from tl_attention.problem.bounds import GRID_YZ, LARGEST, ROOM
+from tl_attention.kernels.warp_specialized.tile_order import entry_and_head, placed
+from tl_attention.problem.bounds import GRID_YZ, LARGEST, MOST_WORKERS, ROOM
 from tl_attention.problem.mask import ceildiv
 from tl_attention.problem.packed import TOLD_WORDS
 
@@ -50,9 +50,9 @@ class UnknownTiles(TermProof):
             self.bound(self.sizes.seq_kv - k_begin - seq_kv)
             self.bound(seq_kv - first * self.schedule.block_N)
         # Which of those that work at once a cluster is, or of all.
-        self.workers = workers(self.schedule, self.variant)
+        self.workers = self.names["workers"]
         self.one_tile = self.schedule.kernel.tile_scheduler == "one_tile"
-        self.cluster = symbol("cluster", 0, (LARGEST if self.one_tile else self.workers) - 1)
+        self.cluster = symbol("cluster", 0, (LARGEST if self.one_tile else MOST_WORKERS) - 1, below=self.workers)
 
     @cached_property
     def exists_if(self) -> list[Term]:
@@ -120,7 +120,8 @@ class UnknownTiles(TermProof):
     def tile_of_number(self, number: Value, rank: int) -> RowTile:
         """Returns the tile of this number, for the block of this rank in a cluster."""
         named, heads = self.facts.named, self.variant.heads_of_tiles(self.sizes.heads)
-        order = placed(number, self.sizes, self.of_results, self.proof.rows, self.schedule, self.variant, self.ops)
+        of = self.sizes, self.of_results, self.proof.rows, self.schedule, self.variant, self.workers, self.ops
+        order = placed(number, *of)
         tile, head = map(named, order)
         # An order of tiles numbers each tile of each head once, as tests of the orders show. Some count from the end.
         for within, count in (

@@ -139,8 +139,8 @@ class Lowering(ABC):
         """Returns the TileLang prim_func of the kernel for a planned schedule and a variant. Imports tilelang."""
         from tl_attention.kernels.shared.signature import prim_func
 
-        return prim_func(self.launch(), self.constants(planned, variant), variant, self.counters(planned.schedule))
+        return prim_func(self.launch(), self.constants(planned, variant), variant, self.asked_by(planned.schedule))
 
-    def counters(self, schedule: Schedule) -> tuple[str, ...]:
-        """Returns the names of the counter tensors among the kernel's parameters, () by default."""
+    def asked_by(self, schedule: Schedule) -> tuple[str, ...]:
+        """Returns the names of the optional parameters that a schedule's kernels take, () by default."""
         return ()

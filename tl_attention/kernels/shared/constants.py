@@ -39,7 +39,6 @@ class Constants:
     box: int
     idle_rows: int
     key_box: int
-    sms: int
     traced: bool
     invariant: bool
     mask: Mask

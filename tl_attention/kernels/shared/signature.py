@@ -11,13 +11,13 @@ from tl_attention.problem.mask import WINDOW, Mask
 from tl_attention.problem.variant import KERNEL_PARAMETERS, Sizes
 
 
-def prim_func(launch, c, variant, counters):
+def prim_func(launch, c, variant, asked):
     """Returns the TileLang prim_func of a kernel that computes Output = softmax(softmax_scale Q K^T) V.
 
     Products are accumulated in float32.
     """
     sizes = Sizes(*(variant.sizes or T.dynamic(", ".join(Sizes._fields))))
-    signature = Signature(variant.parameters(*counters), variant, sizes)
+    signature = Signature(variant.parameters(*asked), variant, sizes, compiled_in(c, variant, asked))
 
     @T.prim_func
     @signature.annotated
@@ -26,6 +26,11 @@ def prim_func(launch, c, variant, counters):
         launch(given, with_window(given, c))
 
     return attention
+
+
+def compiled_in(c, variant, asked):
+    """Returns, by name, the numbers that a kernel has for parameters which it would take at run time otherwise."""
+    return {"workers": c.kernel.workers(variant.sms)} if variant.sms and "workers" in asked else {}
 
 
 def with_window(given, c):
@@ -43,8 +48,8 @@ class Signature:
     TileLang takes the object for a constant, and asks it for them.
     """
 
-    def __init__(self, parameters, variant, sizes):
-        self._variant, self._dims = variant, variant.dims(sizes)
+    def __init__(self, parameters, variant, sizes, known):
+        self._variant, self._dims, self._known = variant, variant.dims(sizes), known
         if variant.packed:
             names = [dim for parameter in parameters if parameter.kind == "offsets" for dim in parameter.dims]
             self._dims |= {name: T.dynamic(name) for name in names}
@@ -68,7 +73,7 @@ class Signature:
 
     def given(self):
         """Returns the traced kernel's arguments as a namespace by parameter name, with None for absent ones."""
-        there = {name: tirx.arg(name, of_type) for name, of_type in self._types.items()}
+        there = self._known | {name: tirx.arg(name, of_type) for name, of_type in self._types.items()}
         return SimpleNamespace(**{p.name: there.get(p.name) for p in KERNEL_PARAMETERS})
 
 

@@ -15,7 +15,7 @@ from tl_attention.kernels.shared.softmax import LOG2_E
 from tl_attention.kernels.warp_specialized.launches import MERGING, merging_blocks, merging_call
 from tl_attention.kernels.warp_specialized.operations import per_thread_layout
 from tl_attention.kernels.warp_specialized.packed import list_tiles, work_packed
-from tl_attention.kernels.warp_specialized.tiles import reset_counter, work, workers
+from tl_attention.kernels.warp_specialized.tiles import reset_counter, work
 from tl_attention.kernels.warp_specialized.transfers import clear_idle_rows
 from tl_attention.problem.packed import TILES_TOLD, TOLD_WORDS
 from tl_attention.problem.warpgroup import ALL_LANES, ROWS, TURN, WARP, WARPGROUP, WARPS
@@ -63,7 +63,7 @@ def merge_parts(given, c):
 
     Its thread blocks start beside those of the main kernel and wait for it to end, so that its launch takes no time.
     """
-    with T.Kernel(merging_blocks(given, c.variant, T), threads=MERGING) as (_,):
+    with T.Kernel(merging_blocks(given, c.variant, c.kernel.blocks_per_sm, T), threads=MERGING) as (_,):
         T.pdl_sync()
         function, arguments = merging_call(given, c.variant, c.block_M, T)
         T.call_extern("handle", function, *arguments)
@@ -72,7 +72,7 @@ def merge_parts(given, c):
 def grid(given, c):
     """Returns the number of thread blocks, one per tile if tile_scheduler is one_tile, else as many as fill the GPU."""
     if c.kernel.tile_scheduler != "one_tile":
-        return workers(c) * c.kernel.cluster
+        return given.workers * c.kernel.cluster
     batch, heads, seq_q, _ = given.Q.shape
     of_tiles = heads if c.tile_heads == 1 else c.variant.heads_of_tiles(heads)
     return T.ceildiv(seq_q, c.tile_rows * c.kernel.cluster) * c.kernel.cluster * of_tiles * batch

@@ -27,10 +27,10 @@ class DeviceCall(NamedTuple):
     arguments: tuple[Any, ...]
 
 
-def listing_call(given: Any, variant: Variant, tile: tuple[int, int, int, int], ops: Any) -> DeviceCall:
+def listing_call(given: Any, variant: Variant, tile: tuple[int, int, int], ops: Any) -> DeviceCall:
     """Returns the call that writes the list of tiles, from where sequences begin and how many rows of each count.
 
-    A tile is (block_M, thread blocks of a cluster, block_N, how many blocks or clusters work at once).
+    A tile is (block_M, thread blocks of a cluster, block_N).
     """
     offsets = given.CuSeqlensQ, given.CuSeqlensK, given.SeqUsedQ, given.SeqUsedK
     of_window, read = zip(WINDOW, sides(variant.mask)), variant.mask.names
@@ -40,15 +40,14 @@ def listing_call(given: Any, variant: Variant, tile: tuple[int, int, int, int], 
     keys = given.BlockTable.shape[0] * given.page_size if variant.key_box else given.K.shape[0]
     lengths = bounds, used_q, used_k, given.Q.shape[0], keys
     results = given.Output.shape[0] if variant.parts else 0
-    block_M, cluster, block_N, workers = tile
-    in_turns = taper(variant.tile_dim, variant.tile_dim_v) * workers
-    of_tile = variant.rows_of(block_M) * cluster, cluster, block_N, block_M, in_turns
+    block_M, cluster, block_N = tile
+    of_tile = variant.rows_of(block_M) * cluster, cluster, block_N, block_M, taper(variant.tile_dim, variant.tile_dim_v)
     # In 32nds of the time of a KV block.
     times = (round(32 * time) for time in (TILE, MERGE_LISTED, UNEVEN))
-    split = (LEAST_BLOCKS, MOST_TILES, workers, *times) if variant.parts else (0, 0, 1, 0, 0, 0)
+    split = (LEAST_BLOCKS, MOST_TILES, *times) if variant.parts else (0,) * 5
     template = ", ".join(map(str, (*of_tile, *split)))
     room = variant.heads_of_tiles(given.Q.shape[1], ops.truncdiv), results, ops.address_of(given.Tiles[0])
-    arguments = (*(tensor.data for tensor in offsets), *window, *lengths, *room)
+    arguments = (*(tensor.data for tensor in offsets), *window, *lengths, given.workers, *room)
     return DeviceCall(f"tl_attention_list_tiles<{template}>", arguments)
 
 
@@ -67,14 +66,14 @@ def merging_call(given: Any, variant: Variant, block_M: int, ops: Any) -> Device
     return DeviceCall(f"tl_attention_merge<{columns}>", (*of_parts, *sizes, *strides, *sinks))
 
 
-def merging_blocks(given: Any, variant: Variant, ops: Any) -> Any:
+def merging_blocks(given: Any, variant: Variant, blocks_per_sm: int, ops: Any) -> Any:
     """Returns how many blocks merge the parts of rows.
 
     For a batch, the more parts there are, the fewer rows a block has, from eight to one. For packed sequences the host
     knows neither, and the blocks fill the GPU.
     """
     if variant.packed:
-        return 4 * variant.sms
+        return ops.truncdiv(4 * given.workers, blocks_per_sm)
     rows, parts = number_of_rows(given), number_of_parts(given, ops)
     of_block = 1 + ops.truncdiv(MERGING // WARP - 1, ops.ceildiv(parts, AT_ONCE))
     return ops.truncdiv(rows + of_block - 1, of_block)

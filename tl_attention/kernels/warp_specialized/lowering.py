@@ -100,5 +100,7 @@ class WarpSpecialized(Lowering):
 
         return launch
 
-    def counters(self, schedule: Schedule) -> tuple[str, ...]:
-        return ("TileCounter",) if schedule.kernel.tile_scheduler == "dynamic" else ()
+    def asked_by(self, schedule: Schedule) -> tuple[str, ...]:
+        kernel = schedule.kernel
+        reads_workers = kernel.tile_scheduler != "one_tile" or kernel.tile_order == "tapered"
+        return ("workers",) * reads_workers + ("TileCounter",) * (kernel.tile_scheduler == "dynamic")

@@ -9,7 +9,7 @@ last heads take turns, the longest tiles first, as the last tile to end keeps al
 import tilelang.language as T
 
 from tl_attention.kernels.warp_specialized.launches import LISTING, listing_call
-from tl_attention.kernels.warp_specialized.tiles import begin, consume, named, put, reach, see, variables, workers
+from tl_attention.kernels.warp_specialized.tiles import begin, consume, named, put, reach, see, variables
 from tl_attention.kernels.warp_specialized.transfers import produce_block, store
 from tl_attention.problem.packed import FEW, TILE_WORDS, TILES_TOLD, TURNS_FROM
 from tl_attention.problem.warpgroup import ALL_LANES, WARP
@@ -25,7 +25,7 @@ def list_tiles(given, c):
     with T.Kernel(c.kernel.cluster, threads=LISTING) as (block,):
         T.pdl_trigger()
         if block == 0:
-            tile = (c.block_M, c.kernel.cluster, c.block_N, workers(c))
+            tile = (c.block_M, c.kernel.cluster, c.block_N)
             listing, arguments = listing_call(given, c.variant, tile, T)
             T.call_extern("handle", listing, *arguments)
 
@@ -54,9 +54,9 @@ def work_packed(wg, block, s, c, is_producer):
             begin(tile, tile.first_row, s, c)
         if is_producer:
             if c.kernel.tile_scheduler == "dynamic":
-                number = T.call_extern("int32", "tl_attention_draw", T.address_of(s.tiles.counter[0]), workers(c))
+                number = T.call_extern("int32", "tl_attention_draw", T.address_of(s.tiles.counter[0]), s.given.workers)
             else:
-                number = number + workers(c)
+                number = number + s.given.workers
             produce_packed(number, row_tiles, few, turns_from, named(tile, c), s, c)
         else:
             see(tile, wg, s, c)

@@ -16,24 +16,16 @@ from tl_attention.schedule.schedule import Schedule
 ARRAYS = SimpleNamespace(min=np.minimum, max=np.maximum, where=np.where)
 
 
-def workers(schedule: Schedule, variant: Variant) -> int:
-    """Returns how many blocks, or clusters of blocks, the variant's SMs hold at once, at least one.
-
-    Each works on one tile after another.
-    """
-    return max(1, variant.sms * schedule.kernel.blocks_per_sm // schedule.kernel.cluster)
-
-
 def placed(
-    number: Any, sizes: Any, heads: Any, rows: int, schedule: Schedule, variant: Variant, ops: Any = ARRAYS
-) -> tuple[Any, Any]:
+    number: Any, sizes: Any, heads: Any, rows: int, schedule: Schedule, variant: Variant, workers: Any, ops: Any = ARRAYS
+) -> tuple[Any, Any]:  # fmt: skip
     """Returns (row tile, head) for each tile number, in the schedule's order, with heads counted over all batches.
 
-    The function says a second time, for the proof, what `tiles.py` says. Numbers, sizes and the number of heads are
-    arrays, or unknowns with their `ops`.
+    The function says a second time, for the proof, what `tiles.py` says. Numbers, sizes and the numbers of heads and of
+    workers are arrays, or unknowns with their `ops`.
     """
     row_tiles = ops.max(ceildiv(sizes.seq_q, rows), 1)
-    row, head, _ = ordered(number, row_tiles, heads, sizes.seq_kv, schedule, variant, ops)
+    row, head, _ = ordered(number, row_tiles, heads, sizes.seq_kv, schedule, variant, workers, ops)
     return (row_tiles - 1 - row if variant.mask.grows else row), head
 
 
@@ -50,16 +42,18 @@ def entry_and_head(number: Any, few: Any, many: Any, heads: Any, turns_from: Any
 
 
 def ordered(
-    number: Any, row_tiles: Any, heads: Any, keys: Any, schedule: Schedule, variant: Variant, ops: Any = ARRAYS
-) -> tuple[Any, Any, Any]:
+    number: Any, row_tiles: Any, heads: Any, keys: Any, schedule: Schedule, variant: Variant, workers: Any,
+    ops: Any = ARRAYS,
+) -> tuple[Any, Any, Any]:  # fmt: skip
     """Returns (row tile, head, whether its head takes turns with others) for each tile number in the schedule's order.
 
     A head has `row_tiles` row tiles and `keys` keys.
     """
     order, last = schedule.kernel.tile_order, number >= 0
     row, head = number % row_tiles, number // row_tiles
-    if order == "tapered":
-        together = taper(variant.tile_dim, variant.tile_dim_v) * workers(schedule, variant)
+    # Heads of one row tile come in their order, however many take turns: a kernel of such fixed sizes asks no number.
+    if order == "tapered" and not (isinstance(row_tiles, int) and row_tiles == 1):
+        together = taper(variant.tile_dim, variant.tile_dim_v) * workers
         width = ops.min(heads, ceildiv(together, row_tiles))
         within = number - (heads - width) * row_tiles
         last = within >= 0

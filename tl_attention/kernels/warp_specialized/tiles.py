@@ -72,11 +72,6 @@ def values_of(turn, base, first, blocks, first_row, head, bz, q_begin, seq_q, k_
     }  # fmt: skip
 
 
-def workers(c):
-    """Returns how many blocks, or clusters of blocks, fill the GPU."""
-    return max(1, c.sms * c.kernel.blocks_per_sm // c.kernel.cluster)
-
-
 def place(tile, row_tiles, heads, s, c):
     """Returns (row tile, head counted over all batches) of a tile number, in the schedule's order of tiles."""
     row, head = ORDERS[c.kernel.tile_order](tile, row_tiles, heads, s, c)
@@ -97,21 +92,21 @@ def tapered(tile, row_tiles, heads, s, c):
     The last heads' first tiles come before their next ones. The last of many workers (blocks, or clusters) to take a
     long tile keeps the others waiting.
     """
-    width = tapered_heads(row_tiles, heads, c)
-    within = in_taper(tile, row_tiles, heads, c)
+    width = tapered_heads(row_tiles, heads, s, c)
+    within = in_taper(tile, row_tiles, heads, s, c)
     row = T.if_then_else(within < 0, tile % row_tiles, within // width)
     head = T.if_then_else(within < 0, tile // row_tiles, heads - width + within % width)
     return row, head
 
 
-def tapered_heads(row_tiles, heads, c):
+def tapered_heads(row_tiles, heads, s, c):
     """Returns how many of the last heads take turns tile by tile, with the tapered order of tiles."""
-    return T.min(heads, T.ceildiv(taper(c.head_dim, c.head_dim_v) * workers(c), row_tiles))
+    return T.min(heads, T.ceildiv(taper(c.head_dim, c.head_dim_v) * s.given.workers, row_tiles))
 
 
-def in_taper(tile, row_tiles, heads, c):
+def in_taper(tile, row_tiles, heads, s, c):
     """Returns the number of a tile among those of the last heads, which take turns; it is negative for other tiles."""
-    return tile - (heads - tapered_heads(row_tiles, heads, c)) * row_tiles
+    return tile - (heads - tapered_heads(row_tiles, heads, s, c)) * row_tiles
 
 
 def by_sections(tile, row_tiles, heads, s, c):
@@ -240,7 +235,7 @@ def advance(tile, row_tiles, s, c, is_producer):
     if c.kernel.tile_scheduler == "one_tile":
         put(tile.number, row_tiles * s.heads * s.batch)
     elif c.kernel.tile_scheduler == "static":
-        put(tile.number, tile.number + workers(c))
+        put(tile.number, tile.number + s.given.workers)
     else:
         take_tile(tile.number, tile.turn, s, is_producer=is_producer)
 
@@ -250,7 +245,7 @@ def draw_tile(turn: T.Ref, s, c):
     """Takes the next tile's number from the counter in the producer warp, and puts it where all warps read it."""
     T.mbarrier_wait_parity(s.tiles.empty[turn % 2], turn // 2 % 2 ^ 1)
     if T.shuffle_elect(WARP):
-        s.tiles.next[turn % 2] = T.atomic_add(s.tiles.counter[0], 1, return_prev=True) + workers(c)
+        s.tiles.next[turn % 2] = T.atomic_add(s.tiles.counter[0], 1, return_prev=True) + s.given.workers
     T.mbarrier_arrive(s.tiles.full[turn % 2])
 
 
@@ -268,6 +263,6 @@ def take_tile(tile: T.Ref, turn: T.Ref, s, is_producer):
 def reset_counter(s, c):
     """Sets the counter of tiles back to 0 in the last block to finish."""
     if T.shuffle_elect(WARP):
-        if T.atomic_add(s.tiles.counter[1], 1, return_prev=True) == workers(c) - 1:
+        if T.atomic_add(s.tiles.counter[1], 1, return_prev=True) == s.given.workers - 1:
             s.tiles.counter[0] = 0
             s.tiles.counter[1] = 0

@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 
 # The proof takes lengths beyond the window's: their arithmetic is of 32 bits, as the kernel's.
 MOST_KEYS = 2**30
-# No GPU has a quarter of so many.
-MOST_SMS = 1024
 
 
 @command(
@@ -49,6 +47,7 @@ MOST_SMS = 1024
     gone={
         "--group": "is gone: `--shape 1,32/8,4096,128` says it, with heads of Q/heads of K and V",
         "--packed": "is gone: `--shape 8x4096,32,128` says it, with packed sequences",
+        "--sms": "is gone: a kernel serves GPUs of any number of SMs",
     },
 )
 @schedules_argument
@@ -65,11 +64,6 @@ MOST_SMS = 1024
 )
 @click.option("--invariant", is_flag=True, help="for calls with invariant=True")
 @arch_option
-@click.option(
-    "--sms",
-    type=click.IntRange(1, MOST_SMS),
-    help="how many SMs the GPU has  [default: those of the GPU here, or of the card]",
-)
 def warm(**asked: Any) -> None:
     """Compile kernels ahead of time, so that the first attention() call of a process finds them. It needs no GPU.
 
@@ -92,7 +86,6 @@ def kernels_of(
     strided: bool,
     invariant: bool,
     card: Card | None,
-    sms: int | None,
     **asked: Any,
 ) -> list[Candidate]:
     """Returns the kernels that `warm` compiles with these options, each once. Raises as the command fails."""
@@ -126,7 +119,6 @@ def kernels_of(
     kernels = (
         Candidate(
             *(one.name, problem, Planned(one.schedule)),
-            sms=sms or on.sms,
             strided=strided,
             arch=on.arch,
             invariant=invariant,
@@ -191,7 +183,7 @@ def _named(
 
 
 def _words(kernel: Candidate) -> str:
-    """Describes a kernel in a line, with its schedule, head size, dtype, mask, features, SMs and arch."""
+    """Describes a kernel in a line, with its schedule, head size, dtype, mask, features and arch."""
     variant = kernel.variant
     together = ", their rows in one tile" if variant.tile_heads > 1 else ""
     group = [f"{variant.group} heads of Q for each of K and V{together}"] if variant.group > 1 else []
@@ -199,7 +191,6 @@ def _words(kernel: Candidate) -> str:
         *group,
         *sorted(variant.optional),
         *(["packed"] if variant.packed else ["strided"] * variant.strided),
-        f"{variant.sms} SMs",
         *([] if variant.arch == HOPPER.arch else [variant.arch]),
     ]
     what = f"head_dim {variant.head_size} {variant.dtype}{variant.mask.suffix}"

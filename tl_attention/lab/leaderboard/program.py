@@ -22,7 +22,7 @@ from tl_attention.kernels.shared import iterations
 from tl_attention.kernels.shared.constants import Constants, EmittedConstants
 from tl_attention.kernels.shared.device_code import DeviceCode
 from tl_attention.kernels.shared.iterations import function_of
-from tl_attention.kernels.shared.signature import prim_func
+from tl_attention.kernels.shared.signature import compiled_in, prim_func
 from tl_attention.lab.leaderboard import source
 from tl_attention.lab.leaderboard.printed_loop import phase_text, phases
 from tl_attention.lab.leaderboard.python_text import WIDTH, enclosed, literal
@@ -72,7 +72,7 @@ def packed_program(planned: Planned, variant: Variant, taken: Iterable[str] = ()
     """Returns a schedule's TileLang program, in which `attention_kernel()` gives the prim_func. Imports tilelang.
 
     The file that holds the text has `T`, which is tilelang.language, and has `taken` names for something else. The
-    variant's sizes are read at run time, its tensors are as wide as the tiles, and it has no optional tensors.
+    variant's sizes are read at run time, its SMs are given, its tensors are as wide as the tiles, and none is optional.
     """
     lowering = lowering_of(planned.schedule)
     launch, c = lowering.launch(), lowering.constants(planned, variant)
@@ -85,8 +85,9 @@ def packed_program(planned: Planned, variant: Variant, taken: Iterable[str] = ()
         finally:
             sys.setprofile(None)
 
-    prim_func(noted, c, variant, lowering.counters(planned.schedule))
-    collected = _Collected(c, seen, taken)
+    asked = lowering.asked_by(planned.schedule)
+    prim_func(noted, c, variant, asked)
+    collected = _Collected(c, compiled_in(c, variant, asked), seen, taken)
     text = collected.text(_place_of(launch))
     imports = sorted(collected.imports)
     of_tilelang = [line for line in imports if re.match(r"(from|import) (tilelang|tvm)\b", line)]
@@ -106,8 +107,8 @@ def _place_of(macro: Any) -> Global:
 class _Collected:
     """This object collects the definitions that a program's entry uses, itself or through other definitions."""
 
-    def __init__(self, c: Constants, seen: Seen, taken: Iterable[str]) -> None:
-        self._c, self._seen = c, seen
+    def __init__(self, c: Constants, known: dict[str, int], seen: Seen, taken: Iterable[str]) -> None:
+        self._c, self._known, self._seen = c, known, seen
         self._phases = phases(c.loop) if isinstance(c, EmittedConstants) else {}
         self._texts: dict[Global, str] = {}
         self._uses: dict[Global, list[Global]] = {}
@@ -122,7 +123,7 @@ class _Collected:
         In order it has the entry, the loop, the package's modules, each below those that it imports, the constants, and
         the device functions.
         """
-        entry = entry_text(self._c.variant, self._name_of(launch))
+        entry = entry_text(self._c.variant, self._known, self._name_of(launch))
         self._add(launch)
         constants = f"{CONSTANTS}c = {self._written('c', self._c, ''.join([entry, *self._texts.values()]))}"
         of_loop = (Global(LOOP, name) for name in self._phases)
@@ -223,15 +224,16 @@ class _Collected:
         return enclosed(f"{of}(", (f"{own}={text}" for own, text in given), ")", indent, len(f"{name}="))
 
 
-def entry_text(variant: Variant, launch: str) -> str:
+def entry_text(variant: Variant, known: dict[str, int], launch: str) -> str:
     """Returns the text of the prim_func, with the parameters of a variant's kernel, whose K and V have Q's heads."""
     types = {}
     for p in variant.parameters():
         dims = (f"c.{dim}" if str(dim).startswith("head_dim") else dim for dim in p.dims)
         heads = ", ".join(str(dim).replace("heads_kv", "heads") for dim in dims)
         types[p.name] = f"T.Tensor([{heads}], c.dtype)" if p.dims else f"T.{p.dtype}"
+    given = (*(f"{name}={name}" for name in types), *(f"{name}={value}" for name, value in known.items()))
     parameters = ",\n        ".join(f"{name}: {of}" for name, of in types.items())
-    return ENTRY.format(parameters=parameters, launch=launch, given=", ".join(f"{name}={name}" for name in types))
+    return ENTRY.format(parameters=parameters, launch=launch, given=", ".join(given))
 
 
 def device_code_text(device_code: Iterable[DeviceCode]) -> str:

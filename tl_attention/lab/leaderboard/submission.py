@@ -31,6 +31,7 @@ from tl_attention.lab.machine_code.nvcc import serialised_because
 from tl_attention.lab.machine_code.sass import TOOLS, check_not_serialised, read_loops, tool
 from tl_attention.lab.measure.doctor import refusal
 from tl_attention.lab.measure.machine import package
+from tl_attention.problem.card import HOPPER
 from tl_attention.problem.variant import Variant
 from tl_attention.program.planned import Planned
 from tl_attention.schedule.schedule import Schedule
@@ -38,8 +39,8 @@ from tl_attention.schedule.schedule import Schedule
 TEMPLATE = Path(__file__).parent / "templates" / "submission.py.in"
 # What a template defines, or imports as a whole.
 OWN_NAME = re.compile(r"^(?:def |class |import )?(\w+)(?: = |[.:(]|$)", re.MULTILINE)
-# The leaderboard's only problem.
-VARIANT = Variant(head_dim=128, dtype="float16")
+# The leaderboard's only problem, on its GPU.
+VARIANT = Variant(head_dim=128, dtype="float16", sms=HOPPER.sms)
 
 
 def pack(name: str, schedule: Schedule) -> str:
@@ -55,7 +56,7 @@ def pack(name: str, schedule: Schedule) -> str:
     if not re.fullmatch(r"[\w.+-]+(/[\w.+-]+)*", name):
         raise InputError(f"schedule name {name[:60]!r}, expected letters, digits, '.', '+', '-', '_' and '/' only")
     lowering, planned = lowering_of(schedule), Planned(schedule)
-    if lowering.counters(schedule):
+    if schedule.kernel.tile_scheduler == "dynamic":
         raise InputError(
             f"{name}: kernel.tile_scheduler: dynamic takes a counter that a submission does not pass, "
             "expected static or one_tile"

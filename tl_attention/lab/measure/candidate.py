@@ -31,12 +31,11 @@ class Candidate:
     shape: AttentionShape
     planned: Planned | None = None  # None for a peer
     fixed: bool = False  # compiled for exactly the problem's sizes
-    # It is compiled for a GPU of so many SMs and this arch.
-    sms: int = field(default_factory=lambda: card_at_hand().sms)
+    sms: int = field(default_factory=lambda: card_at_hand().sms)  # of the GPU that it runs on
     # It takes tensors of any strides. The runner gives it tensors in which the heads of a row lie together, as those of
     # packed sequences do.
     strided: bool = False
-    arch: str = field(default_factory=lambda: card_at_hand().arch)
+    arch: str = field(default_factory=lambda: card_at_hand().arch)  # it is compiled for
     invariant: bool = False  # the kernel of batch-invariant calls, whose rows have the same bits in every batch
     in_parts: bool = False  # split-KV, for small problems too
     tile_heads: int = 1  # whose rows a tile has
@@ -73,7 +72,6 @@ class Candidate:
         return replace(
             self.shape.variant(self.fixed, parts=self.in_parts),
             tile_heads=self.tile_heads,
-            sms=self.sms,
             strided=self.strided,
             arch=self.arch,
             invariant=self.invariant,

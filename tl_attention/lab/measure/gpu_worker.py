@@ -132,7 +132,8 @@ def _implementation(
     if candidate.strided:
         q, k, v, output = map(rows_together, (q, k, v, torch.full_like(result.output, float("nan"))))
         result = _Result(output, result.lse)
-    launch = Launch.of(_kernel(candidate.schedule, variant).launch, candidate.schedule, variant, shape, parts)
+    kernel, sms = _kernel(candidate.schedule, variant).launch, candidate.sms
+    launch = Launch.of(kernel, candidate.schedule, variant, shape, sms, parts)
     offsets = launch.offsets(*offsets_of(shape), None, None, shape.totals[0]) if shape.packed else ()
     values, tensors = tuple(asked.get(feature.word) for feature in INPUTS), (q, k, v, result.output)
     arguments = launch.arguments(tensors, result.lse, shape.head_dim**-0.5, values, offsets)

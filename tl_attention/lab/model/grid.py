@@ -46,7 +46,8 @@ class Grid:
         number = np.arange(tiles * heads)
         if schedule.lowering == "warp_specialized":
             sizes = Problems(*(np.array(size) for size in (shape.batch, shape.heads, shape.seq_q, shape.seq_kv)))
-            order, _ = placed(number, sizes, np.array(heads), rows, schedule, candidate.variant)
+            together = schedule.kernel.workers(candidate.sms)
+            order, _ = placed(number, sizes, np.array(heads), rows, schedule, candidate.variant, together)
         else:
             order = number % tiles
             if shape.mask.grows and schedule.lowering == "mma_sync":

@@ -70,11 +70,11 @@ __device__ __forceinline__ int tl_attention_sequence_with(const tl_attention_bef
   }
   return n;
 }
-template <int rows, int cluster, int block_N, int block_M, int taper, int least, int most_tiles, int workers, int tile_time,
-          int merge_time, int uneven>
+template <int rows, int cluster, int block_N, int block_M, int taper, int least, int most_tiles, int tile_time, int merge_time,
+          int uneven>
 __device__ __forceinline__ void tl_attention_list_tiles(
     const int* begins_q, const int* begins_k, const int* used_q, const int* used_k, int left, int right, int bounds,
-    int count_q, int count_k, int total_q, int total_k, int heads, int results, int* tiles) {
+    int count_q, int count_k, int total_q, int total_k, int workers, int heads, int results, int* tiles) {
   constexpr int buckets = 32, warps = 16, threads = 32 * warps, most_near = 1024, sums = least ? 4 : 2;
   __shared__ int counts[2 * buckets * warps], of_warps[sums][warps], longest, most_parts;
   __shared__ tl_attention_work near[most_near];
@@ -95,7 +95,7 @@ __device__ __forceinline__ void tl_attention_list_tiles(
   }
   int most = INT_MAX;
   if constexpr (least > 0)
-    most = tl_attention_soonest<warps, least, most_tiles, workers, tile_time, merge_time, uneven>(work, batch, heads, places);
+    most = tl_attention_soonest<warps, least, most_tiles, tile_time, merge_time, uneven>(work, batch, workers, heads, places);
   const float by_most = __fdividef(1.0f, most);
   int all_before[sums] = {}, most_blocks = 0;
   #pragma unroll 1
@@ -176,7 +176,7 @@ __device__ __forceinline__ void tl_attention_list_tiles(
       tl_attention_sums_before<1, warps>(own, of_warps, sum);
       counts[2 * thread] = own[0], counts[2 * thread + 1] = own[0] + first;
       __syncthreads();
-      of_few = counts[buckets * warps], in_turns = min(heads, (taper - 1) / max(count - of_few, 1) + 1);
+      of_few = counts[buckets * warps], in_turns = min(heads, (taper * workers - 1) / max(count - of_few, 1) + 1);
       __syncthreads();
     }
   }

@@ -14,9 +14,11 @@ __device__ __forceinline__ int tl_attention_parts_of(tl_attention_work of, int m
 // Each lane tries another length, from twice an equal share of all work for each worker to a seventh, and each warp has some of
 // the sequences. The time is what the longest items take in as many rounds as there are, or all work in equal shares, which are
 // the less equal the longer an item is. Lengths whose parts have no room are not taken. All threads of a block come here.
-template <int warps, int least, int most_tiles, int workers, int tile_time, int merge_time, int uneven>
-__device__ __forceinline__ int tl_attention_soonest(const tl_attention_work* work, int batch, int heads, int places) {
+template <int warps, int least, int most_tiles, int tile_time, int merge_time, int uneven>
+__device__ __forceinline__ int tl_attention_soonest(const tl_attention_work* work, int batch, int workers, int heads,
+                                                    int places) {
   constexpr float tile = tile_time / 32.0f;
+  const float by_workers = 1.0f / workers;
   __shared__ int longest_of[32], items_of[32], split_of[32], most_parts_of[32], soonest;
   __shared__ float2 sums[warps][32];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -32,7 +34,7 @@ __device__ __forceinline__ int tl_attention_soonest(const tl_attention_work* wor
   #pragma unroll
   for (int n = 0; n < warps; ++n) all += sums[n][0].x;
   // Of 32 lengths, eight halve the share.
-  const float share = heads * all * (2.0f / workers) * exp2f(-0.125f * lane);
+  const float share = heads * all * (2.0f * by_workers) * exp2f(-0.125f * lane);
   const int most = max((int)min(ceilf(share), (float)(1 << 30)), least);
   const float by_most = __fdividef(1.0f, most);
   int longest = 0, most_parts = 1, items = 0, split = 0;
@@ -65,10 +67,10 @@ __device__ __forceinline__ int tl_attention_soonest(const tl_attention_work* wor
   if (warp == 0) {
     #pragma unroll
     for (int n = 1; n < warps; ++n) long_ones.x += sums[n][lane].x, long_ones.y += sums[n][lane].y;
-    const float all_items = (float)heads * items_of[lane], rounds = ceilf(heads * long_ones.x * (1.0f / workers) - 0.001f);
+    const float all_items = (float)heads * items_of[lane], rounds = ceilf(heads * long_ones.x * by_workers - 0.001f);
     const float in_rounds = long_ones.x > 0.0f ? rounds * (__fdividef(long_ones.y, long_ones.x) + tile) : 0.0f;
     const float unequal = all_items > workers ? uneven / 32.0f * longest : 0.0f;
-    const float in_shares = (heads * all + tile * all_items) * (1.0f / workers) + unequal;
+    const float in_shares = (heads * all + tile * all_items) * by_workers + unequal;
     const float merging = split_of[lane] ? (merge_time + most_parts_of[lane]) / 32.0f : 0.0f;
     const float time = split_of[lane] > places ? INFINITY : max(max(in_rounds, in_shares), longest + tile) + merging;
     float least_time = time;
