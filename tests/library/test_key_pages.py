@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from typing import Any
 
+import gpu_lost
 import pytest
 import torch
 from on_cpu import Kernels, on_cpu
@@ -20,49 +23,50 @@ from tl_attention.problem.variant import Variant
 __all__ = ["on_cpu"]
 # Queries and keys of each sequence.
 LENGTHS = (5, 300), (0, 7), (6, 0), (1, 512)
-LONGEST = 6, 512
 HEADS_KV, HEADS = 2, 4
 
 
-def half(*shape: int) -> Tensor:
-    return torch.randn(shape).bfloat16()
+def half(*shape: int, device: str = "cpu") -> Tensor:
+    return torch.randn(shape, device=device).bfloat16()
 
 
-def offsets(lengths: Any) -> Tensor:
-    return torch.tensor([0, *accumulate(lengths)], dtype=torch.int32)
+def offsets(lengths: Iterable[int], device: str = "cpu") -> Tensor:
+    return torch.tensor([0, *accumulate(lengths)], dtype=torch.int32, device=device)
 
 
-def pool(number: int, size: int, head_dim: int, lies: str) -> Tensor:
+def pool(number: int, size: int, head_dim: int, lies: str, device: str) -> Tensor:
     """Makes pages (number, size, heads, head_dim) of NaN that lie in memory as vLLM's layouts have them."""
     shape = number, size, HEADS_KV, head_dim
     match lies:
         case "heads first":
-            return torch.full((number, HEADS_KV, size, head_dim), torch.nan).bfloat16().transpose(1, 2)
+            return half(number, HEADS_KV, size, head_dim, device=device).fill_(torch.nan).transpose(1, 2)
         case "beside the other":
-            return torch.full((number, 2, *shape[1:]), torch.nan).bfloat16()[:, 1]
-    return torch.full(shape, torch.nan).bfloat16()
+            return half(number, 2, *shape[1:], device=device).fill_(torch.nan)[:, 1]
+    return half(*shape, device=device).fill_(torch.nan)
 
 
-def paged(size: int, lies: str = "", head_dim: int = 64) -> tuple[dict[str, Any], dict[str, Any]]:
+def paged(
+    size: int, lies: str = "", head_dim: int = 64, lengths: Sequence[tuple[int, int]] = LENGTHS, device: str = "cpu"
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """Returns the arguments of a call with keys in pages in any order, and of one with the same keys packed."""
-    used = [keys for _, keys in LENGTHS]
-    width = -(-max(used) // size)
+    used = [keys for _, keys in lengths]
+    width = max(1, -(-max(used) // size))
     number = len(used) * width + 3
-    table = torch.randperm(number)[: len(used) * width].view(len(used), width).int()
-    q = half(sum(queries for queries, _ in LENGTHS), HEADS, head_dim)
-    k, v = (half(sum(used), HEADS_KV, head_dim) for _ in "kv")
+    table = torch.randperm(number, device=device)[: len(used) * width].view(len(used), width).int()
+    q = half(sum(queries for queries, _ in lengths), HEADS, head_dim, device=device)
+    k, v = (half(sum(used), HEADS_KV, head_dim, device=device) for _ in "kv")
     pools = []
     for packed in (k, v):
-        pages = pool(number, size, head_dim, lies)
-        for sequence, (first, keys) in enumerate(zip(offsets(used).tolist(), used)):
-            for key in range(keys):
-                pages[int(table[sequence, key // size]), key % size] = packed[first + key]
+        pages = pool(number, size, head_dim, lies, device)
+        for row, own in zip(table, packed.split(used)):
+            key = torch.arange(len(own), device=device)
+            pages[row[key // size].long(), key % size] = own
         pools.append(pages)
-    cu_q, most = offsets(queries for queries, _ in LENGTHS), dict(zip(("max_seqlen_q", "max_seqlen_k"), LONGEST))
-    common = {"q": q, "cu_seqlens_q": cu_q, **most}
+    most = {"max_seqlen_q": max(queries for queries, _ in lengths), "max_seqlen_k": max(used)}
+    common = {"q": q, "cu_seqlens_q": offsets((queries for queries, _ in lengths), device), **most}
     own = {"k": pools[0], "v": pools[1], "cu_seqlens_k": None, "block_table": table}
-    seqused = torch.tensor(used, dtype=torch.int32)
-    return common | own | {"seqused_k": seqused}, common | {"k": k, "v": v, "cu_seqlens_k": offsets(used)}
+    seqused = torch.tensor(used, dtype=torch.int32, device=device)
+    return common | own | {"seqused_k": seqused}, common | {"k": k, "v": v, "cu_seqlens_k": offsets(used, device)}
 
 
 @pytest.mark.parametrize("lies", ["", "heads first", "beside the other"])
@@ -193,3 +197,23 @@ def test_pages_are_traced_and_are_a_part_of_the_operators_options(on_cpu: Kernel
     with FakeTensorMode() as mode:
         fake = {name: mode.from_tensor(x) if isinstance(x, Tensor) else x for name, x in own.items()}
         assert attention_varlen(**fake).shape == own["q"].shape
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("lies", ["", "heads first", "beside the other"])
+@pytest.mark.parametrize("size", [1, 8, 16, 64, 100, 128, 352])
+def test_rows_have_the_bits_of_packed_keys_wherever_their_pages_lie(size: int, lies: str) -> None:
+    """Pages that no table names have NaN. Both calls have the same schedule, and so add in the same order."""
+    rng = random.Random(f"{size} {lies}")
+    for _ in range(25):
+        lengths = [
+            (rng.choice((0, 1, 1, 1, 5, rng.randrange(300))), rng.choice((0, 1, 127, rng.randrange(3000))))
+            for _ in range(rng.choice((1, 3, 20)))
+        ]
+        own, packed = paged(size, lies, rng.choice((64, 128)), [(1, 3000), *lengths], "cuda")
+        options = rng.choice(({"causal": True}, {}, {"window_size": (500, 3)}, {"softcap": 15.0}))
+        for invariant in (False, True):
+            given: dict[str, Any] = {**options, "return_lse": True, "invariant": invariant}
+            found, expected = attention_varlen(**own, **given), attention_varlen(**packed, **given)
+            gpu_lost.wait()
+            assert all(map(torch.equal, found, expected)), (lengths, given)
