@@ -23,7 +23,7 @@ BUDGET = {
     "lab": 9430,
     "tools": 6270,
     "tests": 1175,
-    "tests/library": 14445,
+    "tests/library": 14480,
     "tests/proof": 4150,
     "tests/lab": 7810,
     "library": 16730,

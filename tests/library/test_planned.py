@@ -85,7 +85,9 @@ def test_a_first_call_derives_its_schedule_once(name, derived, generated) -> Non
 
 
 def test_a_submission_derives_its_schedule_once_and_proves_it_once(derived, generated, monkeypatch) -> None:
-    generated("best")
+    # A submission has its GPU's SMs compiled in.
+    generated("best, 114 SMs")
+    monkeypatch.setattr(submission, "VARIANT", KERNELS["best, 114 SMs"].variant)
     proved = []
     monkeypatch.setattr(generation, "refuse_unless_safe", lambda planned, *_: proved.append(planned.schedule))
     monkeypatch.setattr(submission, "read_loops", lambda cubin: ())
