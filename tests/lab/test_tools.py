@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 
+import golden
 import pytest
 import same_code
 from checkouts import Checkout
@@ -76,8 +76,7 @@ def test_a_checkout_is_lowered_to_the_text_that_was_compiled():
         Case("experiments/seed/seed_stages4.yaml", "float16", 128, False),
     ]
     best, too_large = same_code.lower_all(HERE, cases, jobs=1, timeout_s=300)
-    packed = re.search(r'^DEVICE_CODE = "(\w+)"', (ROOT / "leaderboard_submit.py").read_text(), re.MULTILINE)
-    assert packed and best.kind == "code" and same_code.name(best) == packed[1]
+    assert best.kind == "code" and best.text == golden.code("best").source
     assert "attention" in best.host
     assert too_large.kind == "refused" and too_large.text.startswith("ScheduleRefused: needs ")
 
