@@ -22,7 +22,17 @@ from tl_attention.launch.launcher import TYPES
 
 SIGNATURE = re.compile(r'extern "C" __global__ void (?:__launch_bounds__\([^)]*\) )?(\w+)\(([^)]*)\);')
 BYTES = {"CUtensorMap": 128, "int": 4, "float": 4, "int64_t": 8}
-SIZES = {"batch": 2, "seq_q": 300, "seq_kv": 555, "results": 6, "bounds": 3, "used_q": 2, "used_k": 3, "words": 1000}
+SIZES = {
+    "batch": 2,
+    "seq_q": 300,
+    "seq_kv": 555,
+    "results": 6,
+    "bounds": 3,
+    "used_q": 2,
+    "used_k": 3,
+    "words": 1000,
+    "entries": 24,
+}
 STREAM = 0x5EED0
 # A capsule does not copy its name.
 NAME = b"dlpack_exchange_api"
