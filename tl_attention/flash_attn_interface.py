@@ -76,7 +76,7 @@ def flash_attn_func(
     Raises: InputError (a ValueError) for what is not supported, here or by `attention`.
     """
     checked = qv, q_descale, k_descale, v_descale, attention_chunk, num_splits, deterministic
-    settings = None, softmax_scale, causal, window_size, return_attn_probs
+    settings = None, None, softmax_scale, causal, window_size, return_attn_probs
     return _attend(flash_attn_func, (q, k, v, BATCHES["bshd"]), softcap, s_aux, settings, checked, dropout_p, others)
 
 
@@ -128,7 +128,7 @@ def flash_attn_varlen_func(
         k, v, cu_seqlens_k, pages = placed(k, v, block_table, cu_seqlens_k, seqused_k)
     # What is of another type is told below.
     where = made(Packed, (cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, max_seqlen_q, max_seqlen_k, pages))
-    settings = out, softmax_scale, causal, window_size, return_attn_probs
+    settings = out, None, softmax_scale, causal, window_size, return_attn_probs
     return _attend(flash_attn_varlen_func, (q, k, v, where), softcap, s_aux, settings, checked, dropout_p, others)
 
 
@@ -185,8 +185,7 @@ def flash_attn_with_kvcache(
     """
     lacking = rotary_cos, rotary_sin, cache_leftpad, rotary_seqlens, cu_seqlens_k_new
     for name, value in zip(OF_CACHE, lacking):
-        if value is not None:
-            raise InputError(f"flash_attn: {name} is given, which the kernels do not have, expected None")
+        _check_none(name, value)
     if (k is None) is not (v is None):
         raise InputError("flash_attn: one of k and v is given, expected both new keys or none")
     if cu_seqlens_q is None:
@@ -219,8 +218,7 @@ def _attend(
     values = values_of({"softcap": softcap, "sinks": s_aux.float() if isinstance(s_aux, Tensor) else s_aux})
     if type(dropout_p) is not float or dropout_p:
         others["dropout_p"] = dropout_p
-    out, *others_of_call = settings
-    call: Call = made(Call, (*tensors, values, out, None, *others_of_call, None, False, False, False, False))
+    call: Call = made(Call, (*tensors, values, *settings, None, False, False, False, False))
     try:
         if others or not all(map(is_, checked, USUAL)):
             *lacking, deterministic = checked
@@ -241,12 +239,17 @@ def _check_given(given: Mapping[str, Any], function: Callable[..., Any]) -> None
             known = [*inspect.signature(function).parameters][:-1]
             raise unknown_argument("flash_attn", [name], [*dict.fromkeys((*known, *FLASH_ATTENTION_2))])
         if name not in NUMBERS:
-            if value is not None:
-                raise InputError(f"flash_attn: {name} is given, which the kernels do not have, expected None")
+            _check_none(name, value)
         # Not True, which equals 1.
         elif type(number := plain(value)) not in (int, float) or number not in NUMBERS[name]:
             expected = " or ".join(map(str, NUMBERS[name]))
             raise InputError(f"flash_attn: {name} is {shown(value)}, expected {expected}: the kernels have no other")
+
+
+def _check_none(name: str, value: object) -> None:
+    """Raises InputError for an argument that asks for what there is not here, as all but None does."""
+    if value is not None:
+        raise InputError(f"flash_attn: {name} is given, which the kernels do not have, expected None")
 
 
 def _check_places(call: Call) -> None:

@@ -25,7 +25,6 @@ import yaml
 from tl_attention.compiler import archive, store
 from tl_attention.compiler.compile import store_file
 from tl_attention.compiler.store import kernel_key
-from tl_attention.compiler.toolchain import tilelang_folder
 from tl_attention.errors import InputError
 from tl_attention.lab.cli.command import fail
 from tl_attention.lab.cli.warm import filled, kernels_of, warm
@@ -81,11 +80,10 @@ def licences() -> str:
         if len(texts) != 1:
             raise InputError(f"{package} has {len(texts)} licences, expected 1")
         found.setdefault(texts[0].read_text("utf-8"), []).append(package)
-    folder = tilelang_folder()
-    assert folder is not None, "TileLang is one of COMPILED_IN"
-    notice, end, _ = (folder / CUTLASS).read_text("utf-8").partition("*/")
+    of_cutlass = next(file for file in files("tilelang") or () if str(file).endswith(CUTLASS))
+    notice, end, _ = of_cutlass.read_text("utf-8").partition("*/")
     if not end or "SPDX-License-Identifier: BSD-3-Clause" not in notice:
-        raise InputError(f"{folder / CUTLASS} does not begin with CUTLASS's licence")
+        raise InputError(f"{of_cutlass} does not begin with CUTLASS's licence")
     found[notice + end] = ["CUTLASS"]
     return "\n\n".join(f"{', '.join(names)}\n\n{text}" for text, names in found.items())
 

@@ -93,7 +93,7 @@ class Packed(PackedArguments):
             and (bounds == bounds_k > 1 and total_k == total_v > 0 and 0 < total_q <= FEW - total_k - bounds)
             and (out is None or len(out) == total_q)
             # Longer ones are checked anew in each call.
-            and (pages is None or pages.table.numel() * pages.size <= FEW - total_q)
+            and (pages is None or pages.keys <= FEW - total_q)
         ):
             return None
         of_out = None if out is None else tuple(out.shape[1:])
@@ -217,7 +217,7 @@ class Packed(PackedArguments):
         q, k, v = call[:3]
         (total_q, heads, head_dim), total_k, sequences = q.shape, k.shape[0], self.cu_seqlens_q.shape[0] - 1
         if self.pages is not None:
-            total_k = max(total_k, self.pages.table.numel() * self.pages.size)
+            total_k = max(total_k, self.pages.keys)
         card = checks.checked_card(q.device)
         seq_q, seq_kv = (max(1, min(most, total)) for most, total in zip(self[4:6], (total_q, total_k)))
         # Kernels add a window's sides to lengths.

@@ -36,6 +36,11 @@ class Pages(NamedTuple):
         return self.table.shape[1] * self.size
 
     @property
+    def keys(self) -> int:
+        """Returns how many keys all sequences have room for, which kernels count as if they lay in a row."""
+        return self.table.numel() * self.size
+
+    @property
     def arguments(self) -> tuple[Tensor, int, int, int]:
         """Returns the arguments of a kernel, in the order of PAGES."""
         return self.table.view(-1), self.size, self.rows, self.number
@@ -73,13 +78,12 @@ def placed(k: Tensor, v: Tensor, table: object, cu_seqlens_k: object, seqused_k:
             f"{FUNCTION}: k and v have strides {tuple(k.stride())} and {tuple(v.stride())}, expected for both as many "
             "whole rows from a page to the next"
         )
-    total, keys = max(count - 1, 0) * rows + size * (count > 0), table.numel() * size
-    for words, found in (("k has", total), ("block_table has room for", keys)):
+    pages, total = Pages(table, size, rows, count), max(count - 1, 0) * rows + size * (count > 0)
+    for words, found in (("k has", total), ("block_table has room for", pages.keys)):
         if found > MOST_ROWS:
             raise InputError(f"{FUNCTION}: {words} {found} rows, expected at most {MOST_ROWS}")
     k, v = (x.as_strided((total, *x.shape[2:]), (stride, *x.stride()[2:])) for x, stride in ((k, row), (v, row_of_v)))
-    offsets = offsets_of(len(table), table.shape[1] * size, table)
-    return Placed(k, v, offsets, Pages(table, size, rows, count))
+    return Placed(k, v, offsets_of(len(table), pages.longest, table), pages)
 
 
 def _faults(k: Any, v: Any, table: Any, cu_seqlens_k: object, seqused_k: object) -> Iterator[str]:

@@ -155,9 +155,8 @@ def _names(proof: Proof, sizes: Problems) -> dict[str, Any]:
     variant = proof.code.variant
     strides = [stride for parameter in proof.code.parameters for stride in parameter.strides]
     others = {"workers": proof.schedule.kernel.workers(variant.card.sms)}
-    if variant.key_box:
-        # Pages of any table: their rows stay within 32 bits.
-        others |= {"page_size": 2 * variant.key_box, "page_rows": variant.key_box, "pages": 9}
+    # Pages of any table: their rows stay within 32 bits.
+    others |= {"page_size": 2 * variant.key_box, "page_rows": variant.key_box, "pages": 9} if variant.key_box else {}
     others |= {"results": MOST_RESULTS} if variant.packed and variant.parts else {}
     return {**sizes._asdict(), **{name: 2**20 + 40 * n for n, name in enumerate(strides)}, **others}
 
