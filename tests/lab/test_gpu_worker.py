@@ -6,11 +6,11 @@ from dataclasses import replace
 import pytest
 import torch
 from mutations import shipped
-from on_cpu import launched
+from on_cpu import Kernels, launched
 from tiers import sampled
 
 from tl_attention.lab.measure import gpu_worker, timing
-from tl_attention.lab.measure.candidate import Candidate
+from tl_attention.lab.measure.candidate import Candidate, called, small_packed
 from tl_attention.lab.measure.cell import Cell
 from tl_attention.lab.measure.cells import measure
 from tl_attention.lab.measure.trials import SILENT
@@ -72,6 +72,25 @@ def test_where_tensors_are_strided_the_heads_of_a_row_lie_together(candidate) ->
     right = replace(candidate(ALL, kernel), strided=True)
     report, stable = gpu_worker.verify(right, ALL, 1.0, seed=1)
     assert report.ok and stable and gpu_worker.verify_some_rows(right, seed=1).ok
+
+
+@pytest.mark.parametrize("size", [1, 16, 100])
+@pytest.mark.parametrize("fault", [False, True])
+def test_keys_in_pages_are_those_of_the_packed_problem(fault: bool, size: int, candidate, monkeypatch) -> None:
+    shape = AttentionShape.parse(f"5/300+0/7+6/0+40/512@{size},4/2,64", dtype="bf16", causal=True, lse=True)
+    kernels = Kernels()
+    if fault:
+        # Every key of a page but the last is the one behind it.
+        compute = kernels.compute
+        kernels.compute = lambda given, variant: compute(given | {"K": given["K"].roll(-1, dims=0)}, variant)
+    candidate(shape, attention(shape))
+    monkeypatch.setattr(gpu_worker, "_kernel", kernels.kernel_of)
+    paged = called("best_causal", shape, Planned(shipped()["best_causal"]))
+    for of in (shape, next(small_packed(shape, None))):
+        report, stable = gpu_worker.verify(replace(paged, shape=of), of, 1.0, seed=1)
+        assert report.ok is not fault and (stable or fault)
+    assert gpu_worker.verify_some_rows(paged, seed=1).ok is not fault
+    assert {variant.key_box for _, variant in kernels.asked} == {{1: 1, 16: 16, 100: 2}[size]}
 
 
 def changed(change: Callable[..., None]) -> Kernel:

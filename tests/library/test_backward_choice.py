@@ -66,7 +66,7 @@ def cases() -> Iterator[Case]:
     lengths = (1, 64, 192, 200)
     apart = (TILE_SIZES, DTYPES, MASK_KINDS, lengths, lengths, ARCHS, (False, True), (False, True))
     for size, dtype, mask, seq_q, seq_kv, arch, packed, deterministic in itertools.product(*apart):
-        yield Case(size, dtype, mask, seq_q, seq_kv, 1, frozenset({"sinks"}), arch, packed, deterministic)
+        yield Case(size, dtype, mask, seq_q, seq_kv, 1, frozenset({"sinks"}), arch, packed, deterministic=deterministic)
 
 
 def test_each_rule_serves_some_case_and_the_last_serves_all() -> None:

@@ -190,9 +190,13 @@ def told_apart(rules: Sequence[DefaultRule]) -> Iterator[Case]:
     for key, first in apart.items():
         for value in values[key]:
             first.setdefault(tuple(rule.holds(key, value) for rule in rules), value)
-    for *first, rows, softcap, sinks, lse, packed, arch in itertools.product(*(of.values() for of in apart.values())):
+    for *first, rows, softcap, sinks, lse, packed, pages, arch in itertools.product(
+        *(of.values() for of in apart.values())
+    ):
+        if pages and not packed:
+            continue
         asked = frozenset(word for word, there in zip(BY_WORD, (softcap, sinks, lse)) if there)
-        yield Case(*first, -(-rows // first[3]), asked, arch, packed)
+        yield Case(*first, -(-rows // first[3]), asked, arch, packed, pages)
 
 
 def test_the_rules_serve_every_case_on_hopper_and_each_rule_serves_some() -> None:
@@ -205,12 +209,12 @@ def test_the_rules_serve_every_case_on_hopper_and_each_rule_serves_some() -> Non
     assert {number for _, number in serving} >= {*range(len(found.rules))}
 
 
-def test_an_invariant_call_computes_rows_alike_whatever_its_lengths_and_packed_or_not() -> None:
+def test_an_invariant_call_computes_rows_alike_whatever_its_lengths_packed_in_pages_or_not() -> None:
     found = defaults.defaults()
     cases = [case for case in told_apart(found.rules) if case.arch == HOPPER.arch]
     for case in cases:
         rule = found.rules[found.choose(case, invariant=True)]
-        wanted = found.rule_for_any_length(case._replace(packed=False))
+        wanted = found.rule_for_any_length(case._replace(packed=False, pages=False))
         assert wanted is not None and rule.alike(wanted), case
     assert len(cases) > 1000
 

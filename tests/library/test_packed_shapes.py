@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -33,10 +35,23 @@ def test_a_text_names_a_problem_and_a_problem_is_written_as_its_text() -> None:
     assert shape_of(problem_of(shape)) == shape and problem_of(shape)["lengths"] == "8x4096+100/300+2x0/5"
 
 
-@pytest.mark.parametrize("text", ["3", "3/4", "2x3+5", "1x7", "0/9+4x1/0"])
+@pytest.mark.parametrize("text", ["3", "3/4", "2x3+5", "1x7", "0/9+4x1/0", "2x3+5@16"])
 def test_lengths_are_read_as_they_are_written(text) -> None:
     found = parse_lengths(text)
-    assert parse_lengths(lengths_text(found)) == found
+    assert parse_lengths(lengths_text(*found)) == found
+
+
+def test_a_problem_says_how_many_keys_a_page_has() -> None:
+    shape = AttentionShape.parse("8x1/4096@64,40/8,128", causal=True)
+    assert str(shape) == "(8x1/4096@64, 40/8, 128) float16 causal" and shape_of(problem_of(shape)) == shape
+    assert problem_of(shape)["lengths"] == "8x1/4096@64" and shape.sequence(0).page_size == 0
+    for text in ("8x4096@0,8,128", "8x4096@,8,128", "8x4096@64@64,8,128", "8x4096@x,8,128"):
+        with pytest.raises(InputError, match="is not a shape, expected"):
+            AttentionShape.parse(text)
+    with pytest.raises(InputError, match="pages have 25 keys at head_dim 96, expected an even number of at least 2"):
+        AttentionShape.parse("8x4096@25,8,96")
+    with pytest.raises(InputError, match="pages have 64 keys at head_dim 128, expected 0: they are not packed"):
+        replace(shape, packed=False)
 
 
 def test_bytes_and_pairs_are_those_of_all_sequences() -> None:

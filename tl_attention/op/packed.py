@@ -228,7 +228,7 @@ class Packed(PackedArguments):
                 # A schedule is chosen by one sequence of the longest lengths.
                 shape = AttentionShape(
                     1, heads, seq_q, seq_kv, head_dim, str(q.dtype).removeprefix("torch."), mask, v.shape[2],
-                    k.shape[1], found.asked, packed=True,
+                    k.shape[1], found.asked, packed=True, page_size=self.pages.size if self.pages else 0,
                 )  # fmt: skip
             except InputError as error:
                 raise prefixed(self.function, error) from None
@@ -246,12 +246,8 @@ class Packed(PackedArguments):
         scheduled = compiled.schedule_of(call.schedule, shape, card, invariant)
         sms = compiled.sms_of(q.device)
         tile_heads = packed_heads(shape, scheduled)[1]
-        variant = replace(shape.variant(), tile_heads=tile_heads, arch=card.arch, invariant=invariant)
-        if self.pages is not None:
-            try:
-                variant = variant.in_pages(self.pages.size, scheduled.block_N)
-            except InputError as error:
-                raise prefixed(self.function, error) from None
+        variant = shape.variant().in_pages(shape.page_size, scheduled.block_N)
+        variant = replace(variant, tile_heads=tile_heads, arch=card.arch, invariant=invariant)
         of_tiles = variant.heads_of_tiles(heads)
         # None is compiled before the first call that runs on it.
         whole = _launch(shape, scheduled, variant, sms)

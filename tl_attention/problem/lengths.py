@@ -42,13 +42,20 @@ class Lengths(NamedTuple):
 
 
 # How the lengths of packed sequences are written, as `parse_lengths` reads them.
-LENGTHS_TEXT = "lengths joined by +, 8x4096 for eight of them, 100/300 for 100 queries on 300 keys"
+LENGTHS_TEXT = (
+    "lengths joined by +, 8x4096 for eight of them, 100/300 for 100 queries on 300 keys, @64 behind them all for keys in "
+    "pages of 64"
+)
 MOST_SEQUENCES = 1 << 20
 
 
-def parse_lengths(text: str) -> tuple[Lengths, ...]:
-    """Returns the lengths that a text such as `8x4096+100/300` names. Raises ValueError for any other text."""
+def parse_lengths(text: str) -> tuple[tuple[Lengths, ...], int]:
+    """Returns (the lengths that a text such as `8x4096+100/300@64` names, the keys of a page, 0 without pages).
+
+    Raises ValueError for any other text.
+    """
     lengths: list[Lengths] = []
+    text, in_pages, size = text.partition("@")
     for part in text.split("+"):
         count, times, one = part.rpartition("x")
         seq_q, on, seq_kv = one.partition("/")
@@ -57,15 +64,16 @@ def parse_lengths(text: str) -> tuple[Lengths, ...]:
         if min(*each, number - 1) < 0 or len(lengths) + number > MOST_SEQUENCES:
             raise ValueError(part)
         lengths += [each] * number
-    return tuple(lengths)
+    if in_pages and int(size) < 1:
+        raise ValueError(size)
+    return tuple(lengths), int(size or 0)
 
 
-def lengths_text(lengths: Iterable[Lengths]) -> str:
-    """Returns lengths as `parse_lengths` reads them, equal neighbours together."""
+def lengths_text(lengths: Iterable[Lengths], page_size: int = 0) -> str:
+    """Returns lengths, and the keys of a page, as `parse_lengths` reads them, equal neighbours together."""
     together = [(of_one, len([*same])) for of_one, same in groupby(lengths)]
-    return "+".join(
-        f"{count}x{of_one}" if count > 1 or len(together) == 1 else str(of_one) for of_one, count in together
-    )
+    each = (f"{count}x{of_one}" if count > 1 or len(together) == 1 else str(of_one) for of_one, count in together)
+    return "+".join(each) + (f"@{page_size}" if page_size else "")
 
 
 def ends(most: int, rows: int, block_N: int) -> Iterator[Lengths]:

@@ -9,10 +9,10 @@ from typing import Any, Literal, get_args
 from tl_attention.errors import InputError, shown
 from tl_attention.problem.bounds import check_sizes, check_totals
 from tl_attention.problem.features import NOTHING, FeatureValues
-from tl_attention.problem.head_dims import HeadSize, check_head_dim, head_size, parse_head_size, sizes_of
+from tl_attention.problem.head_dims import HeadSize, check_head_dim, head_size, parse_head_size, sizes_of, tile_dim
 from tl_attention.problem.lengths import LENGTHS_TEXT, Lengths, lengths_text, parse_lengths
 from tl_attention.problem.mask import CAUSAL, FULL, Mask, masked, parse_window
-from tl_attention.problem.variant import Sizes, Variant
+from tl_attention.problem.variant import Sizes, Variant, rows_of_box
 
 Dtype = Literal["float16", "bfloat16"]
 DTYPES: tuple[Dtype, ...] = get_args(Dtype)
@@ -55,11 +55,14 @@ class AttentionShape:
     asked: FeatureValues = NOTHING  # the features that are asked for
     lengths: tuple[Lengths, ...] = ()  # those of each sequence, where they differ
     packed: bool = False  # whether sequences lie one behind the other, without a batch
+    # Keys that a page has, where a block table says in which pages those of packed sequences lie; 0 where they lie one
+    # behind the other.
+    page_size: int = 0
 
     def __post_init__(self) -> None:
         if self.heads_kv == 0:
             object.__setattr__(self, "heads_kv", self.heads)
-        for name, least in (("batch", 1), ("heads", 1), ("heads_kv", 1), ("seq_q", 0), ("seq_kv", 0)):
+        for name, least in (("batch", 1), ("heads", 1), ("heads_kv", 1), ("seq_q", 0), ("seq_kv", 0), ("page_size", 0)):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < least:
                 raise InputError(f"shape: {name} is {shown(value)}, expected an integer of at least {least}")
@@ -82,6 +85,18 @@ class AttentionShape:
         except InputError as error:
             raise InputError(f"shape: {error}") from None
         check_dtype(self.dtype)
+        if self.page_size:
+            self._check_pages()
+
+    def _check_pages(self) -> None:
+        least = max(rows_of_box(tile_dim(columns)) for columns in (self.head_dim, self.head_dim_v))
+        expected = (
+            f"{'an even number of ' if least > 1 else ''}at least {least}" if self.packed else "0: they are not packed"
+        )
+        if not self.packed or self.page_size < least or self.page_size % least:
+            raise InputError(
+                f"shape: pages have {shown(self.page_size)} keys at head_dim {self.head_size}, expected {expected}"
+            )
 
     def check_every_row(self) -> None:
         """Raises InputError unless there are rows, each of which sees a key."""
@@ -120,7 +135,11 @@ class AttentionShape:
     def sequence(self, number: int) -> AttentionShape:
         """Returns the problem of sequence `number` alone, with a batch of 1."""
         seq_q, seq_kv = self.lengths[number] if self.lengths else (self.seq_q, self.seq_kv)
-        return replace(self, batch=1, seq_q=seq_q, seq_kv=seq_kv, lengths=(), packed=False)
+        return replace(self.as_batch(), batch=1, seq_q=seq_q, seq_kv=seq_kv, lengths=())
+
+    def as_batch(self) -> AttentionShape:
+        """Returns the problem of the same sequences as a batch, whose keys are in no pages."""
+        return replace(self, packed=False, page_size=0)
 
     @property
     def all_lengths(self) -> tuple[Lengths, ...]:
@@ -252,7 +271,7 @@ class AttentionShape:
             of_q, _, of_kv = heads.partition(GROUPED)
             head_dim, head_dim_v = sizes_of(parse_head_size(of_head))
             options = {"dtype": dtype, "mask": mask, "head_dim_v": head_dim_v, "heads_kv": int(of_kv or of_q)}
-            sequences, number = parse_lengths(lengths), int(of_q)
+            (sequences, options["page_size"]), number = parse_lengths(lengths), int(of_q)
         except ValueError:
             raise InputError(
                 f"shape: {text[:80]!r} is not a shape, expected {SHAPE_TEXT}, such as 8x4096+100/300,64,128"
@@ -263,7 +282,7 @@ class AttentionShape:
         heads = str(self.heads) if self.group == 1 else f"{self.heads}{GROUPED}{self.heads_kv}"
         asked = f", {self.asked}" if self.asked else ""
         if self.packed:
-            sizes = f"{lengths_text(self.all_lengths)}, {heads}"
+            sizes = f"{lengths_text(self.all_lengths, self.page_size)}, {heads}"
         else:
             sizes = f"{self.batch}, {heads}, {' '.join(map(str, self.lengths or self.distinct_lengths))}"
         return f"({sizes}, {self.head_size}) {self.dtype}{self.mask.suffix}{asked}"

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Self
 
-from tl_attention.errors import InputError
 from tl_attention.problem.card import CARDS, HOPPER, Card
 from tl_attention.problem.features import INPUTS, RESULTS, Parameter, acting_in_main_kernel, features_of, mix_rows
 from tl_attention.problem.head_dims import HeadSize, head_size, tile_dim
@@ -115,13 +114,10 @@ class Variant:
     def in_pages(self, size: int, block_N: int) -> Self:
         """Returns the variant for keys in pages of this size, whose boxes are the largest that divide page and block.
 
-        Raises InputError for an odd size where a box has rows of 64 bytes.
+        A size of 0 stands for keys that are not in pages.
         """
-        least = max(map(rows_of_box, (self.tile_dim, self.tile_dim_v)))
-        for rows in (block_N, *KEY_BOXES):
-            if rows >= least and size % rows == 0 and block_N % rows == 0:
-                return replace(self, key_box=rows)
-        raise InputError(f"pages have {size} keys, expected an even number at head_dim {self.head_size}")
+        boxes = (rows for rows in (block_N, *KEY_BOXES) if size % rows == 0 and block_N % rows == 0)
+        return replace(self, key_box=next(boxes)) if size else self
 
     @property
     def subgroups(self) -> int:

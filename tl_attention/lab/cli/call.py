@@ -52,6 +52,8 @@ def _without_gradient(problem: AttentionShape) -> str:
     """Returns in words what of a problem has no gradient; "" if all has one."""
     if lacking := [feature for feature in problem.asked.features if feature.word != "lse" and not feature.has_gradient]:
         return f"with {lacking[0].words}"
+    if problem.page_size:
+        return "with keys in pages"
     if problem.packed:
         return "" if packed_masks_alike(problem.mask, problem.seq_kv) else "with this window of packed sequences"
     alike = masks_alike(problem.mask, problem.seq_q, problem.seq_kv)

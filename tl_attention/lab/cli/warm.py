@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -165,9 +166,8 @@ def _window(text: str) -> tuple[int, int]:
 def _any_lengths(of_calls: AttentionShape, size: HeadSize, mask: Mask, dtype: str) -> AttentionShape:
     """Returns a problem with the heads and packing of these calls; a kernel serves all batches and lengths: 1 here."""
     head_dim, head_dim_v = sizes_of(size)
-    return AttentionShape(
-        *(1, of_calls.group, 1, 1, head_dim, dtype, mask, head_dim_v), heads_kv=1, packed=of_calls.packed
-    )
+    sizes: dict[str, Any] = {"head_dim": head_dim, "head_dim_v": head_dim_v, "dtype": dtype, "mask": mask}
+    return replace(of_calls, batch=1, heads=of_calls.group, heads_kv=1, seq_q=1, seq_kv=1, lengths=(), **sizes)
 
 
 def _named(
@@ -191,6 +191,7 @@ def _words(kernel: Candidate) -> str:
         *group,
         *sorted(variant.optional),
         *(["packed"] if variant.packed else ["strided"] * variant.strided),
+        *([f"keys in pages, {variant.key_box} at a time"] if variant.key_box else []),
         *([] if variant.arch == HOPPER.arch else [variant.arch]),
     ]
     what = f"head_dim {variant.head_size} {variant.dtype}{variant.mask.suffix}"

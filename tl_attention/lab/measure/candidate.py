@@ -70,7 +70,9 @@ class Candidate:
     def variant(self) -> Variant:
         """Returns the kernel variant to compile, from the problem and the fields that change the kernel."""
         return replace(
-            self.shape.variant(self.fixed, parts=self.in_parts),
+            self.shape.variant(self.fixed, parts=self.in_parts).in_pages(
+                self.shape.page_size, self.ours.schedule.block_N
+            ),
             tile_heads=self.tile_heads,
             strided=self.strided,
             arch=self.arch,
@@ -141,7 +143,7 @@ def small_ones(shape: AttentionShape, planned: Planned | None = None) -> list[Ve
 
 def small_packed(shape: AttentionShape, planned: Planned | None) -> Iterator[AttentionShape]:
     """Yields small problems of packed sequences: empty ones, rows without keys, many, and each end of the loop."""
-    alone = replace(shape, batch=1, seq_q=1, seq_kv=1, lengths=(), packed=False)
+    alone = replace(shape.as_batch(), batch=1, seq_q=1, seq_kv=1, lengths=())
     of_loop = [Lengths(n.seq_q, n.seq_kv) for n in ends_of(planned, alone)] if planned else []
     for of in (
         [(100, 300), (0, 7), (1, 1), (129, 192), (3, 0), (65, 20), (1, 900), (0, 0), (700, 700)],

@@ -31,11 +31,12 @@ from tl_attention.schedule.key_words import KeyPath
 OURS = "ours"
 # Peers that are our own kernels: without a mask, without the LSE, for packed sequences of one length as a batch, for
 # tensors that lie as (batch, seq, heads, head_dim), where a row's bits may depend on others, beside which ours is
-# invariant, and, before a schedule's name, with that schedule.
+# invariant, for keys one behind the other instead of in pages, and, before a schedule's name, with that schedule.
 UNMASKED, WITHOUT_LSE, DENSE, BSHD, NOT_INVARIANT = "unmasked", "without_lse", "dense", "bshd", "not_invariant"
+CONTIGUOUS = "contiguous"
 SCHEDULE = "ours:"
 OTHERS = ("fa3", "cudnn", "flash2")
-OWN = (UNMASKED, WITHOUT_LSE, DENSE, BSHD, NOT_INVARIANT)
+OWN = (UNMASKED, WITHOUT_LSE, DENSE, BSHD, NOT_INVARIANT, CONTIGUOUS)
 PEERS_TEXT = f"{', '.join((*OTHERS, *OWN))} or {SCHEDULE}SCHEDULE"
 
 
@@ -96,7 +97,9 @@ def _peer(name: str, cell: Cell) -> Candidate:
         if name == NOT_INVARIANT:
             shape, _ = computed_problem(shape, card_at_hand().arch, invariant=False)
         elif name == DENSE:
-            shape = replace(shape, packed=False, lengths=() if len(shape.distinct_lengths) == 1 else shape.lengths)
+            shape = replace(shape.as_batch(), lengths=() if len(shape.distinct_lengths) == 1 else shape.lengths)
+        elif name == CONTIGUOUS:
+            shape = replace(shape, page_size=0)
         elif name == UNMASKED:
             shape = replace(shape, mask=FULL)
         elif name == WITHOUT_LSE:
@@ -105,7 +108,8 @@ def _peer(name: str, cell: Cell) -> Candidate:
         return replace(_kernel(schedule_for(shape, cell.schedule), shape), strided=name in (DENSE, BSHD))
     if name.startswith(SCHEDULE):
         return _kernel(resolve(name.removeprefix(SCHEDULE)), shape)
-    return Candidate(name, shape)
+    # None of these has keys in pages here: they get the same keys one behind the other.
+    return Candidate(name, replace(shape, page_size=0))
 
 
 def _kernel(named: Named, shape: AttentionShape) -> Candidate:

@@ -6,7 +6,6 @@ import functools
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -18,8 +17,10 @@ from tl_attention.lab.measure import peers, timing
 from tl_attention.lab.measure.candidate import Candidate
 from tl_attention.lab.measure.records import PRODUCTS
 from tl_attention.lab.oracle import reference
+from tl_attention.lab.oracle.pages import in_pages
 from tl_attention.lab.oracle.reference import ErrorReport, each_sequence
 from tl_attention.op.launch import Launch
+from tl_attention.op.pages import Placed, placed
 from tl_attention.problem.features import INPUTS
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.variant import Variant
@@ -63,6 +64,16 @@ def drawn_inputs(shape: AttentionShape, seed: int, spread: float = 1.0) -> _Inpu
 
 
 @functools.lru_cache(maxsize=1)
+def drawn_pages(shape: AttentionShape, seed: int, spread: float = 1.0) -> tuple[Placed, Tensor]:
+    """Puts the keys of `drawn_inputs` into pages, and returns where they lie and how many there are; keeps the last."""
+    _, *keys, _ = drawn_inputs(shape, seed, spread)
+    lengths = [of_one.seq_kv for of_one in shape.all_lengths]
+    (k, v), table = in_pages(keys, lengths, shape.page_size, seed)
+    used = torch.tensor(lengths, dtype=torch.int32, device=DEVICE)
+    return placed(k, v, table, None, used), used
+
+
+@functools.lru_cache(maxsize=1)
 def result_tensors(shape: AttentionShape) -> _Result:
     """Returns tensors on the GPU for a kernel of this problem to write to; those of the last problem are kept."""
     # One result for all kernels: they run one after another, and an 80 GB card could not hold a result for each.
@@ -77,10 +88,7 @@ def result_tensors(shape: AttentionShape) -> _Result:
 def _expected(inputs: _Inputs, shape: AttentionShape) -> tuple[_Result, _Result]:
     """Returns two results for these inputs, the right one in fp64 and PyTorch's in the problem's own precision."""
     if shape.packed:
-        each = (
-            _expected(_Inputs(*part, inputs.asked), replace(shape, packed=False))
-            for part in each_sequence(shape, *inputs[:3])
-        )
+        each = (_expected(_Inputs(*part, inputs.asked), shape.as_batch()) for part in each_sequence(shape, *inputs[:3]))
         exacts, peers_ = zip(*each)
         return _packed(exacts), _packed(peers_)
     q, k, v, asked = inputs
@@ -125,7 +133,7 @@ def _implementation(
         peer = (
             peers.build_product(candidate.name, q.dtype, q.device)
             if is_product
-            else peers.build(candidate.name, shape, q, k, v, offsets_of(shape) if shape.packed else None)
+            else peers.build(candidate.name, shape, q, k, v, offsets_of(shape, q.device) if shape.packed else None)
         )
         return lambda: _Result(peer(), None)
     variant, result, parts = candidate.variant, result_tensors(shape), candidate.parts(shape)
@@ -134,7 +142,10 @@ def _implementation(
         result = _Result(output, result.lse)
     kernel, sms = _kernel(candidate.schedule, variant).launch, candidate.sms
     launch = Launch.of(kernel, candidate.schedule, variant, shape, sms, parts)
-    offsets = launch.offsets(*offsets_of(shape), None, None, shape.totals[0]) if shape.packed else ()
+    offsets = launch.offsets(*offsets_of(shape, q.device), None, None, shape.totals[0]) if shape.packed else ()
+    if shape.page_size:
+        (k, v, begins, pages), used = drawn_pages(shape, seed, spread)
+        offsets = (*launch.offsets(offsets[0], begins, None, used, shape.totals[0]), *pages.arguments)
     values, tensors = tuple(asked.get(feature.word) for feature in INPUTS), (q, k, v, result.output)
     arguments = launch.arguments(tensors, result.lse, shape.head_dim**-0.5, values, offsets)
 
@@ -238,7 +249,7 @@ def _some_sequences(shape: AttentionShape, seed: int, found: _Result) -> ErrorRe
         part = _Inputs(q[:, heads, -rows:], k[:, head_kv], v[:, head_kv], own)
         output = found.output[end - rows : end, heads].transpose(0, 1)[None]
         lse = None if found.lse is None else found.lse[None, heads, end - rows : end]
-        reports.append(_judged(_Result(output, lse), *_expected(part, replace(shape, packed=False))))
+        reports.append(_judged(_Result(output, lse), *_expected(part, shape.as_batch())))
     return reference.worst_of(reports)
 
 
@@ -271,6 +282,7 @@ def forget(candidate: Candidate) -> None:
 def forget_tensors() -> None:
     """Has the next candidate get inputs and results of its own; those that are loaded keep theirs."""
     drawn_inputs.cache_clear()
+    drawn_pages.cache_clear()
     result_tensors.cache_clear()
 
 

@@ -218,7 +218,7 @@ def shape_of(problem: Mapping[str, Any]) -> AttentionShape:
     asked = take_features(problem)
     if "lengths" in problem:
         try:
-            lengths = parse_lengths(problem.pop("lengths"))
+            lengths, problem["page_size"] = parse_lengths(problem.pop("lengths"))
         except (AttributeError, ValueError):
             raise InputError(f"lengths: expected {LENGTHS_TEXT}") from None
         return AttentionShape.ragged(lengths, **problem, mask=mask, packed=True).asking(**asked)
@@ -232,7 +232,7 @@ def problem_of(shape: AttentionShape) -> dict[str, Any]:
     """
     mask = shape.mask
     if shape.packed:
-        sizes: dict[str, Any] = {"lengths": lengths_text(shape.all_lengths), "heads": shape.heads}
+        sizes: dict[str, Any] = {"lengths": lengths_text(shape.all_lengths, shape.page_size), "heads": shape.heads}
     else:
         shape.check_one_length()
         sizes = shape.sizes._asdict()

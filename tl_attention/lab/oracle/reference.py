@@ -244,7 +244,8 @@ def _error(output: Tensor, exact: Tensor) -> tuple[float, float, bool]:
         difference = got.double() - want
         sums.append(torch.stack([difference.abs().max(), difference.square().sum(), want.square().sum()]))
     largest, squares, norm = zip(*torch.stack(sums).tolist())
-    return max(largest), (sum(squares) / sum(norm)) ** 0.5, bool(output.isfinite().all())
+    # Without a key all of it is 0.
+    return max(largest), (sum(squares) / (sum(norm) or 1.0)) ** 0.5, bool(output.isfinite().all())
 
 
 def _after(seq_q: int, seq_kv: int, first: int, last: int, device: torch.device) -> Tensor:

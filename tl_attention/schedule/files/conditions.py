@@ -42,19 +42,24 @@ class Case(NamedTuple):
     asked: frozenset[str]  # the words of its features
     arch: str = HOPPER.arch  # of the card that it runs on
     packed: bool = False
+    pages: bool = False  # whether a block table says where keys lie
     deterministic: bool = False  # whether a gradient must have the same bits twice
 
     @classmethod
     def of(cls, shape: AttentionShape, arch: str = HOPPER.arch) -> Case:
         """Returns the Case of a call with this problem on a card of this arch."""
-        lengths, asked = (shape.seq_q, shape.seq_kv), frozenset(shape.asked)
-        return cls(shape.head_size, shape.dtype, kind_of(shape.mask), *lengths, shape.group, asked, arch, shape.packed)
+        lengths, asked, lies = (
+            (shape.seq_q, shape.seq_kv),
+            frozenset(shape.asked),
+            (shape.packed, bool(shape.page_size)),
+        )
+        return cls(shape.head_size, shape.dtype, kind_of(shape.mask), *lengths, shape.group, asked, arch, *lies)
 
     @property
     def facts(self) -> dict[str, Any]:
         """Returns a dict from each key that a rule may state a condition on to the case's value."""
         asked = (word in self.asked for word in BY_WORD)
-        return dict(zip(KEYS, (*self[:5], self.rows, *asked, self.packed, self.arch))) | {
+        return dict(zip(KEYS, (*self[:5], self.rows, *asked, self.packed, self.pages, self.arch))) | {
             "square": self.seq_q == self.seq_kv,
             "seq_kv_mod_128": self.seq_kv % 128,
             "deterministic": self.deterministic,
@@ -72,13 +77,13 @@ class Case(NamedTuple):
 
     def __str__(self) -> str:
         numbers = (f"{key} {value}" for key, value in self._asdict().items() if key in ("seq_q", "seq_kv", "group"))
-        asked = [*(word for word in BY_WORD if word in self.asked), *["packed"] * self.packed]
+        asked = [*(word for word in BY_WORD if word in self.asked), *["packed"] * self.packed, *["pages"] * self.pages]
         card = [] if self.arch == HOPPER.arch else [str(CARDS[self.arch])]
         return ", ".join([*card, f"head_dim {self.head_size}", self.dtype, f"mask {self.mask}", *numbers, *asked])
 
 
 # The keys of any rule that ask for something of a case.
-FLAGS = (*BY_WORD, "packed")
+FLAGS = (*BY_WORD, "packed", "pages")
 LENGTH_KEYS = ("seq_q", "seq_kv", "rows")
 KEYS = ("head_dims", "dtypes", "masks", *LENGTH_KEYS, *FLAGS, "archs")
 

@@ -53,8 +53,11 @@ class Defaults(RuleFile[DefaultRule]):
         return number
 
     def rule_for_any_length(self, case: Case) -> DefaultRule | None:
-        """Returns the first rule that serves the case and asks for no lengths; None if there is none."""
-        of_kind = (self.rules[number] for number in self.by_kind(case.kind))
+        """Returns the first rule that serves the case and asks for no lengths; None if there is none.
+
+        Keys in pages count as if they lay one behind the other: invariant calls of both have the same bits.
+        """
+        of_kind = (self.rules[number] for number in self.by_kind(case._replace(pages=False).kind))
         return next((rule for rule in of_kind if rule.model_fields_set.isdisjoint(LENGTH_KEYS)), None)
 
     def length_edges(self, case: Case) -> tuple[list[int], list[int]]:
