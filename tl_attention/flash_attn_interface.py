@@ -5,6 +5,7 @@ Where that is imported, this can be instead: `from tl_attention.flash_attn_inter
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Mapping
 from operator import is_
@@ -17,8 +18,8 @@ from tl_attention.op.attend import first_call
 from tl_attention.op.backward import deterministic as is_asked_for
 from tl_attention.op.batch import BATCHES
 from tl_attention.op.call import Call, Result, made, values_of
-from tl_attention.op.gradients import requires_gradient
-from tl_attention.op.kv_cache import cache_of
+from tl_attention.op.gradients import is_traced, requires_gradient
+from tl_attention.op.kv_cache import cache_of, check_queries
 from tl_attention.op.packed import Packed
 from tl_attention.op.pages import offsets_of, placed
 from tl_attention.op.run import run
@@ -163,6 +164,9 @@ def flash_attn_with_kvcache(
     pack_gqa: bool | None = None,
     sm_margin: int = 0,
     return_softmax_lse: bool = False,
+    *,
+    s_aux: Tensor | None = None,
+    check: bool = False,
     **others: Any,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Computes attention of queries over a KV cache, to which it first adds new keys, as FlashAttention-3's function.
@@ -177,7 +181,11 @@ def flash_attn_with_kvcache(
         page_table: int32 (batch, pages): the pages of each sequence, in order.
         softmax_scale, causal, window_size, softcap, num_splits: as in `flash_attn_func`; 0 splits is the default here.
         scheduler_metadata, pack_gqa, sm_margin, rotary_interleaved: hints, which change nothing here.
+        s_aux: as in `flash_attn_func`.
+        check: check the contents of cache_seqlens and page_table, for which the call waits for the GPU.
         The others are not supported, and None.
+
+    Nothing is written where a call is refused, nor are keys for which a sequence has no room.
 
     Returns: the output, of q's shape but for V's head_dim, or (output, LSE): fp32 (batch, heads, seq_q), or (heads,
         total_q).
@@ -188,20 +196,27 @@ def flash_attn_with_kvcache(
         _check_none(name, value)
     if (k is None) is not (v is None):
         raise InputError("flash_attn: one of k and v is given, expected both new keys or none")
+    check_queries(q, cu_seqlens_q)
+    rows, sequences = q, len(q if cu_seqlens_q is None else cu_seqlens_q[1:])
     if cu_seqlens_q is None:
-        sequences, each = q.shape[:2]
-        rows, max_seqlen_q = q.reshape(sequences * each, *q.shape[2:]), each
-        cu_seqlens_q = offsets_of(sequences, each, q)
-    else:
-        sequences, rows = len(cu_seqlens_q) - 1, q
+        rows, max_seqlen_q = q.flatten(0, 1), q.shape[1]
+        cu_seqlens_q = offsets_of(sequences, max_seqlen_q, q)
     cache = cache_of(q, k_cache, v_cache, cache_seqlens, page_table, cache_batch_idx, sequences)
+    fill = None
     if k is not None and v is not None:
-        cache = cache.append(k, v)
-    found = flash_attn_varlen_func(
-        rows, cache.k, cache.v, cu_seqlens_q, None, max_seqlen_q, cache.longest, None, cache.lengths, softmax_scale,
-        causal, qv, q_descale, k_descale, v_descale, window_size, attention_chunk, softcap, num_splits, pack_gqa,
-        False, sm_margin, return_softmax_lse, block_table=cache.table, **others,
-    )  # fmt: skip
+        cache.check_append(k, v, check)
+        fill, cache = functools.partial(cache.append, k, v), cache.longer(k.shape[1])
+    if fill is not None and is_traced(q):
+        fill()
+        fill = None
+    keys, values, begins, pages = placed(cache.k, cache.v, cache.table, None, cache.lengths)
+    where = made(Packed, (
+        cu_seqlens_q, begins, None, cache.lengths, max_seqlen_q, cache.longest, pages._replace(fill=fill)
+    ))  # fmt: skip
+    settings = None, None, softmax_scale, causal, window_size, return_softmax_lse
+    checked = qv, q_descale, k_descale, v_descale, attention_chunk, num_splits, False
+    tensors = rows, keys, values, where
+    found = _attend(flash_attn_with_kvcache, tensors, softcap, s_aux, settings, checked, 0.0, others, check)
     if q.dim() == 3:
         return found
     output, lse = found if isinstance(found, tuple) else (found, None)
@@ -211,14 +226,14 @@ def flash_attn_with_kvcache(
 
 def _attend(
     function: Callable[..., Any], tensors: tuple[Any, ...], softcap: float, s_aux: Any, settings: tuple[Any, ...],
-    checked: tuple[Any, ...], dropout_p: Any, others: dict[str, Any],
+    checked: tuple[Any, ...], dropout_p: Any, others: dict[str, Any], check: bool = False,
 ) -> Result:  # fmt: skip
     """Computes a call of one of the functions above, if the arguments `checked` and `others` ask for nothing else."""
     # Models have sinks in their own dtype.
     values = values_of({"softcap": softcap, "sinks": s_aux.float() if isinstance(s_aux, Tensor) else s_aux})
     if type(dropout_p) is not float or dropout_p:
         others["dropout_p"] = dropout_p
-    call: Call = made(Call, (*tensors, values, *settings, None, False, False, False, False))
+    call: Call = made(Call, (*tensors, values, *settings, None, False, False, check, False))
     try:
         if others or not all(map(is_, checked, USUAL)):
             *lacking, deterministic = checked

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from importlib.util import module_from_spec, spec_from_file_location
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -29,13 +30,13 @@ from tl_attention import InputError, flash_attn_interface
 __all__ = ["device", "launches"]
 FOLDER = ROOT / "examples/hub_kernel"
 VARIANT = FOLDER / "build/torch-cuda"
-# Transformers takes a name for a kernel's by its slash, and for FlashAttention's by "flash".
-NAME = "tl-attention/flash-attn"
+# Transformers takes a name for a kernel's by its slash, and for FlashAttention-3's by "flash" and the number.
+NAME = "tl-attention/flash-attn3"
 
 
 def check_functions(module: Any) -> None:
     """Checks that a module has FlashAttention's functions as this package has them."""
-    assert {*module.__all__} == {"flash_attn_func", "flash_attn_varlen_func"}
+    assert {*module.__all__} == {"flash_attn_func", "flash_attn_varlen_func", "flash_attn_with_kvcache"}
     for name in module.__all__:
         assert getattr(module, name) is getattr(flash_attn_interface, name)
 
@@ -133,6 +134,34 @@ def test_continuous_batching(name, launches, device) -> None:
     found = model.generate_batch([ids.tolist() for ids in prompts], generation_config=settings)
     assert [found[f"req_{n}"].generated_tokens for n in range(len(prompts))] == expected
     assert len(launches) == 4 * LAYERS and all(variant.packed for variant in launches)
+
+
+@pytest.mark.transformers
+@pytest.mark.parametrize("page_size", [16, 256])
+def test_continuous_batching_by_its_decode_fast_path(page_size, name, launches, device, monkeypatch) -> None:
+    """Steps of one query for each request read pages, and write the new keys to them."""
+    import transformers
+    from transformers.generation.continuous_batching import initialization
+
+    if not hasattr(initialization, "ensure_decode_fast_path_is_available"):
+        pytest.skip("this Transformers has no decode fast path")
+    # It is for CUDA alone.
+    monkeypatch.setattr(initialization, "torch", SimpleNamespace(cuda=SimpleNamespace(is_available=lambda: True)))
+    model = model_of("Llama", device)
+    prompts = [*tokens(device, sum(LENGTHS)).split(LENGTHS)]
+    options = {"max_new_tokens": 10, "do_sample": False, "pad_token_id": 0, "eos_token_id": 97}
+    model.set_attn_implementation("eager")
+    expected = [model.generate(ids[None], **options)[0, len(ids) :].tolist() for ids in prompts]
+    model.set_attn_implementation(name)
+    settings = transformers.GenerationConfig(**options)
+    batching = transformers.ContinuousBatchingConfig(
+        page_size=page_size, max_blocks_per_request=4, use_cuda_graph=False, max_memory_percent=0.01
+    )
+    found = model.generate_batch(
+        [ids.tolist() for ids in prompts], generation_config=settings, continuous_batching_config=batching
+    )
+    assert [found[f"req_{n}"].generated_tokens for n in range(len(prompts))] == expected
+    assert [variant.key_box for variant in launches] == [0] * LAYERS + [min(page_size, 128)] * 9 * LAYERS
 
 
 @pytest.mark.transformers

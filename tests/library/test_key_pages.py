@@ -13,11 +13,15 @@ import torch
 from on_cpu import Kernels, on_cpu
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn.attention.varlen import varlen_attn
 
 from tl_attention import InputError, attention_varlen
 from tl_attention.flash_attn_interface import flash_attn_varlen_func, flash_attn_with_kvcache
 from tl_attention.lab.oracle.pages import in_pages
 from tl_attention.lab.oracle.reference import attention_and_lse
+from tl_attention.op.integrations import sdpa
+from tl_attention.op.packed import OF_PAGES
+from tl_attention.op.pages import placed
 from tl_attention.problem.mask import CAUSAL, FULL
 from tl_attention.problem.variant import Variant
 
@@ -127,6 +131,9 @@ def by_sequence(q: Tensor, keys: list[tuple[Tensor, Tensor]], causal: bool) -> T
     return torch.stack(outputs)
 
 
+NEW = {name: half(3, 2, HEADS_KV, 64) for name in "kv"}
+
+
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("new", [0, 3])
 @pytest.mark.parametrize("of_pages", [False, True])
@@ -165,11 +172,46 @@ def test_a_cache_gets_new_keys_and_its_queries_see_their_own(
         ({"k_cache": half(3, 40, 64)}, r"flash_attn_with_kvcache: k_cache is \(3, 40, 64\), expected"),
         ({"k_cache": half(2, 40, HEADS_KV, 64)}, "flash_attn_with_kvcache: k_cache has 2 sequences, expected at least"),
         ({"wrong": 1}, "flash_attn: no argument is named wrong"),
+        ({"q": 3}, r"flash_attn_with_kvcache: q is int, expected \(batch, seq_q, heads, head_dim\)"),
+        ({"cu_seqlens_q": 3}, r"flash_attn_with_kvcache: q is \(3, 2, 4, 64\), expected \(rows, heads, head_dim\) beside"),
+        ({"cu_seqlens_q": 3, "q": half(6, HEADS, 64)}, "flash_attn_with_kvcache: cu_seqlens_q is int, expected torch"),
+        (NEW | {"k": half(3, 2, HEADS_KV, 32)}, r"flash_attn_with_kvcache: k is \(3, 2, 2, 32\) torch.bfloat16 on cpu, expected"),
+        (NEW | {"v": half(3, 2, HEADS_KV, 64).half()}, r"flash_attn_with_kvcache: v is \(3, 2, 2, 64\) torch.float16"),
+        (NEW | {"v": half(3, 1, HEADS_KV, 64)}, "flash_attn_with_kvcache: k has 2 new keys and v 1, expected as many"),
+        (NEW | {"check": True}, "flash_attn_with_kvcache: sequence 0 has 42 keys with the new ones, expected at most the 40"),
+        (NEW | {"check": True, "cache_seqlens": 3, "cache_batch_idx": torch.tensor([0, 2, 2])},
+            "flash_attn_with_kvcache: sequences 1 and 2 both append to page 2, expected a page of its own for each"),
+        (NEW | {"softmax_scale": "x"}, "attention: scale is 'x'"),
+        (NEW | {"q": half(3, 2, HEADS, 64).requires_grad_()}, "attention: an input requires a gradient, and with block_table"),
     ],
-)
+)  # fmt: skip
 def test_what_a_cache_cannot_have_is_told_in_one_line(change: dict[str, Any], said: str, on_cpu: Kernels) -> None:
+    given = cached() | change
+    before = [given[name].clone() for name in ("k_cache", "v_cache")]
     with pytest.raises(InputError, match=f"^{said}"):
-        flash_attn_with_kvcache(**cached() | change)
+        flash_attn_with_kvcache(**given)
+    # A call that is refused has written nothing.
+    assert all(map(torch.equal, before, (given["k_cache"], given["v_cache"])))
+
+
+def test_keys_without_a_place_are_not_written(on_cpu: Kernels) -> None:
+    """A padded batch has sequences of -1 keys without pages, and a full one has no room."""
+    table = torch.tensor([[0, 1], [-1, -1], [3, 2], [-1, -1]], dtype=torch.int32)
+    given = {"q": half(4, 1, HEADS, 64), "page_table": table, "cache_seqlens": torch.tensor([4, -1, 8, -1]).int()}
+    given |= {name: half(4, 4, HEADS_KV, 64) for name in ("k_cache", "v_cache")}
+    new = {name: half(4, 1, HEADS_KV, 64) for name in "kv"}
+    before = {name: given[name].clone() for name in ("k_cache", "v_cache")}
+    output = flash_attn_with_kvcache(**given, **new)
+    for name, cache in (("k", "k_cache"), ("v", "v_cache")):
+        before[cache][1, 0] = new[name][0, 0]
+        assert torch.equal(given[cache], before[cache])
+    assert output[[1, 3]].eq(0).all() and output[[0, 2]].ne(0).any()
+    for name, nowhere in (
+        ("cache_seqlens", torch.tensor([8, -1, 9, -1]).int()),
+        ("page_table", torch.full_like(table, -1)),
+    ):
+        flash_attn_with_kvcache(**given | {name: nowhere}, **new)
+        assert all(torch.equal(given[cache], before[cache]) for cache in before)
 
 
 def test_vllm_calls_pages_by_name(on_cpu: Kernels) -> None:
@@ -178,6 +220,46 @@ def test_vllm_calls_pages_by_name(on_cpu: Kernels) -> None:
     out = torch.empty_like(own["q"])
     found = flash_attn_varlen_func(**own, causal=True, window_size=[-1, -1], softmax_scale=0.125, out=out, **metadata)
     assert found is out and torch.equal(found, attention_varlen(**packed, causal=True, scale=0.125))
+
+
+@pytest.mark.parametrize("window", [(-1, -1), (-1, 0)])
+def test_varlen_attn_takes_pages(window: tuple[int, int], on_cpu: Kernels) -> None:
+    own, packed = paged(16)
+    numbers = own["max_seqlen_q"], own["max_seqlen_k"]
+    used = {"seqused_k": own["seqused_k"], "block_table": own["block_table"]}
+    library = sdpa.register_kernels("CPU")
+    try:
+        for cu_seq_k in (None, packed["cu_seqlens_k"]):
+            begins = own["cu_seqlens_q"], cu_seq_k
+            found = varlen_attn(
+                own["q"], own["k"], own["v"], *begins, *numbers, window_size=window, enable_gqa=True, **used
+            )
+            assert torch.equal(found, attention_varlen(**packed, causal=window == (-1, 0)))
+        with pytest.raises(InputError, match="attention_varlen: seqused_k is None beside a block_table"):
+            varlen_attn(
+                own["q"], own["k"], own["v"], *begins, *numbers, enable_gqa=True, block_table=used["block_table"]
+            )
+    finally:
+        del library
+
+
+def test_opcheck_of_the_operator_with_pages(on_cpu: Kernels) -> None:
+    own, _ = paged(16)
+    k, v, begins, pages = placed(own["k"], own["v"], own["block_table"], None, own["seqused_k"])
+    lengths = own["max_seqlen_q"], own["max_seqlen_k"], None, own["seqused_k"]
+    options = dict(zip(OF_PAGES, pages[1:4])) | {"causal": True, "return_lse": True}
+    given = own["q"], k, v, own["cu_seqlens_q"], begins, *lengths, None, own["block_table"]
+    torch.library.opcheck(torch.ops.tl_attention.forward_varlen.default, given, options)
+
+
+def test_a_cache_that_grows_is_traced(on_cpu: Kernels) -> None:
+    caches = [cached(**{name: half(3, 1, HEADS_KV, 64) for name in "kv"}, cache_seqlens=torch.tensor([39, 0, 7]).int())]
+    caches.append({name: x.clone() if isinstance(x, Tensor) else x for name, x in caches[0].items()})
+    traced = torch.compile(
+        lambda **given: flash_attn_with_kvcache(**given, causal=True), backend="eager", fullgraph=True
+    )
+    assert torch.equal(traced(**caches[0]), flash_attn_with_kvcache(**caches[1], causal=True))
+    assert all(torch.equal(caches[0][name], caches[1][name]) for name in ("k_cache", "v_cache"))
 
 
 def test_pages_are_traced_and_are_a_part_of_the_operators_options(on_cpu: Kernels) -> None:

@@ -189,7 +189,7 @@ def test_another_head_dim_of_v_is_refused_as_the_backward_has_none(launches):
 
 
 @pytest.mark.parametrize("name", ["seqused_k", "block_table", "alibi_slopes"])
-def test_pages_and_slopes_are_refused(launches, name):
+def test_pages_of_a_batch_and_slopes_are_refused(launches, name):
     bshd = [x.transpose(1, 2) for x in inputs(1, 2, 20, 20, 64)]
     given = torch.zeros(2, dtype=torch.int32)
     with pytest.raises(InputError, match=f"sdpa: {name} is a tensor, which the kernels do not have, expected none"):
@@ -325,13 +325,4 @@ def test_a_gradient_of_another_mask_is_refused(through_aten):
         varlen_attn(tensors[0].requires_grad_(), *tensors[1:], *begins, *longest, window_size=(2, -1))
     words = "attention: an input requires a gradient, and with window_size (2, -1) there is no backward"
     assert str(raised.value).startswith(words)
-    assert not through_aten
-
-
-def test_pages_are_refused(through_aten):
-    tensors, begins, longest = packed()
-    table, used = torch.zeros(4, 1, dtype=torch.int32), torch.ones(4, dtype=torch.int32)
-    pages = [x[:8].reshape(1, 8, 4, 64) for x in tensors[1:]]
-    with pytest.raises(InputError, match="sdpa: block_table is a tensor, which the kernels do not have, expected none"):
-        varlen_attn(tensors[0], *pages, *begins, *longest, seqused_k=used, block_table=table)
     assert not through_aten

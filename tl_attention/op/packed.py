@@ -164,7 +164,7 @@ class Packed(PackedArguments):
     @property
     def operator_options(self) -> dict[str, Any]:
         """Returns the operator's options that say where keys lie in pages, {} where they lie in none."""
-        return {} if self.pages is None else dict(zip(OF_PAGES, self.pages[1:]))
+        return {} if self.pages is None else dict(zip(OF_PAGES, self.pages[1:4]))
 
     @property
     def arguments_behind(self) -> tuple[Tensor | None, ...]:
@@ -319,9 +319,11 @@ class PackedPlan(Plan):
         return not are_equal or self.splits_equal is None or self.splits_equal(sequences, longest)
 
     def laid_out(self, call: Call, scale: float, result: Tensor, lse: Tensor | None) -> LaidOut:
-        """Returns the kernel that writes a call's results, with its arguments."""
+        """Returns the kernel that writes a call's results, with its arguments, after what is written before it."""
         q, k, v = call.q, call.k, call.v
-        cu_q, cu_k, used_q, used_k = call.where[:4]
+        cu_q, cu_k, used_q, used_k, *_, pages = call.where
+        if pages is not None and pages.fill is not None:
+            pages.fill()
         if call.zero_unused:
             result.zero_()
             if lse is not None:
@@ -333,8 +335,8 @@ class PackedPlan(Plan):
         if self.single:
             taken = tuple(map(_with_a_row, taken))
         offsets = launch.offsets(cu_q, cu_k, used_q, used_k, len(q))
-        if call.where.pages is not None:
-            offsets = (*offsets, *call.where.pages.arguments)
+        if pages is not None:
+            offsets = (*offsets, *pages.arguments)
         return launch.kernel, launch.arguments(taken, lse, scale, call.values, offsets)
 
 

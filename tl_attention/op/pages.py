@@ -7,7 +7,7 @@ rows of K and V lie that a sequence of them begins with, kernels ask the table.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -29,6 +29,8 @@ class Pages(NamedTuple):
     size: int  # keys of a page
     rows: int  # rows of K, and of V, from the begin of a page to that of the next in memory
     number: int
+    # Writes keys to pages, after a call is checked and before a kernel reads them.
+    fill: Callable[[], None] | None = None
 
     @property
     def longest(self) -> int:

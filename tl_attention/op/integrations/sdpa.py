@@ -25,6 +25,7 @@ from tl_attention.op.call import NO_WINDOW, OFF, Call
 from tl_attention.op.gradients import check_has_gradient
 from tl_attention.op.integrations import NAME
 from tl_attention.op.packed import Packed
+from tl_attention.op.pages import placed
 from tl_attention.problem.mask import OPEN, masked
 
 
@@ -44,7 +45,7 @@ def register_sdpa() -> str:
     Returns: "tl_attention".
     Raises: nothing itself. A call of SDPA on these kernels raises InputError (a ValueError) for dropout, for a causal
         mask with seq_q != seq_kv, and for whatever `attention` does not support. One of packed sequences raises it for
-        pages of a cache, and for whatever `attention_varlen` does not support.
+        whatever `attention_varlen` does not support.
     """
     register_flash_attention_impl(NAME, register_fn=Active)
     return NAME
@@ -151,14 +152,18 @@ def flash_forward_into(
     """Computes attention on the kernels, writes the output to `out`, and returns the LSE.
 
     Tensors are (batch, seq, heads, head_dim), or (rows, heads, head_dim) with `cum_seq_q` and `cum_seq_k`. `others` are
-    what this torch has besides, such as pages of a cache.
+    what this torch has besides, such as the block table of a key and a value in pages.
     """
     others |= {"dropout_p": dropout_p, "return_debug_mask": return_debug_mask}
     left, right = (OPEN if side is None else side for side in (window_size_left, window_size_right))
     where: Any = BATCHES["bshd"]
     if not (cum_seq_q is None and cum_seq_k is None):
         # Those of no tensor are refused below.
-        where = Packed(cum_seq_q, cum_seq_k, None, others.pop("seqused_k", None), max_q, max_k)  # type: ignore[arg-type]
+        used, table, pages = others.pop("seqused_k", None), others.pop("block_table", None), None
+        if table is not None:
+            # PyTorch asks for no offsets beside a table, and its callers give what they have.
+            key, value, cum_seq_k, pages = placed(key, value, table, None, used)
+        where = Packed(cum_seq_q, cum_seq_k, None, used, max_q, max_k, pages)  # type: ignore[arg-type]
     _refuse(others)
     return _attend(Call(query, key, value, where, OFF, out, None, scale, is_causal, (left, right), True))
 
