@@ -21,10 +21,12 @@ from tl_attention.program.planned import Planned
 __all__ = ["flash_on_cpu", "on_cpu"]
 NAMES = sorted(path.stem for path in (ROOT / "examples").glob("*.py") if path.stem != "common")
 # What an example needs besides, as a marker.
-MARKS = dict.fromkeys(("hugging_face_model", "padded_model"), pytest.mark.transformers)
+MARKS = dict.fromkeys(("hugging_face_model", "padded_model", "server"), pytest.mark.transformers)
 EXAMPLES = [pytest.param(name, marks=MARKS.get(name, ())) for name in NAMES]
 # Of an example that takes long.
-FEWER = {"transformer_block": {"steps": 2}}
+FEWER = {"transformer_block": {"steps": 2}, "server": {"number": 6}}
+# One has a model and its training in it, one a scheduler.
+LONG = {"transformer_block": 90, "server": 200}
 WITHOUT_LONG = [pytest.param(name, marks=exhaustive if name in FEWER else MARKS.get(name, ())) for name in NAMES]
 
 
@@ -36,8 +38,7 @@ def beside_each_other(monkeypatch) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_an_example_is_short_and_says_what_it_shows(name) -> None:
-    # One has a model and its training in it.
-    assert len((ROOT / f"examples/{name}.py").read_text().splitlines()) <= (90 if name == "transformer_block" else 40)
+    assert len((ROOT / f"examples/{name}.py").read_text().splitlines()) <= LONG.get(name, 40)
     assert import_module(name).__doc__
 
 
