@@ -195,13 +195,18 @@ class Run:
     def branch(self, node: If, threads: ThreadClass) -> ThreadClass:
         condition = self._elected(node, threads) if node.condition is None else self._truth(node.condition, threads)
         parts, turn = [], self.turn
-        for outcome, part in sorted(threads.split(condition), key=lambda found: -found[0]):
+        # Threads with nothing to do have no variables of their own that anybody reads.
+        idle = (
+            () if node.assigned else [outcome for outcome, side in enumerate((node.otherwise, node.body)) if not side]
+        )
+        for outcome, part in sorted(threads.split(condition, idle), key=lambda found: -found[0]):
             # Another role may have worked on its tiles already.
             self.turn = turn
             if node.condition:
                 self.outcomes[node.line].add(bool(outcome))
-            self.nodes(node.body if outcome else node.otherwise, part)
-            parts.append(part)
+            if part is not None:
+                self.nodes(node.body if outcome else node.otherwise, part)
+                parts.append(part)
         threads.rejoin(parts, node.assigned)
         return threads
 

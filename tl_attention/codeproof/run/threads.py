@@ -8,7 +8,7 @@ condition or loop the parts are one class again.
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -71,13 +71,16 @@ class ThreadClass:
         }
         return ThreadClass(self.threads[chosen], taken)
 
-    def split(self, value: Value) -> Iterator[tuple[int, ThreadClass]]:
-        """Yields each value with a class of the threads that have it, which is this class where all have the same."""
+    def split(self, value: Value, idle: Container[int] = ()) -> Iterator[tuple[int, Any]]:
+        """Yields each value with a class of the threads that have it, which is this class where all have the same.
+
+        Values that are `idle` come with None.
+        """
         if not isinstance(value, np.ndarray):
             yield int(value), self
             return
         for number in np.unique(value):
-            yield int(number), self.part(value == number)
+            yield int(number), None if number in idle else self.part(value == number)
 
     def rejoin(self, parts: Iterable[ThreadClass], assigned: Iterable[str]) -> None:
         """Takes over the values of the variables `assigned` from the classes that this one was split into.

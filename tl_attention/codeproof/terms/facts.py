@@ -7,6 +7,7 @@ shows is refused.
 from __future__ import annotations
 
 import random
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from math import gcd, inf
@@ -53,6 +54,14 @@ class Facts(Intervals):
         self.solver = Solver(self)
         # What is not negative at all sizes within bounds; it is asked for where results must fit.
         self.bounds: dict[Term, None] = {}
+        self._bounds_of: dict[Atom, list[Term]] = defaultdict(list)
+
+    def bound(self, of: Term) -> None:
+        """Adds a term that is not negative, for the checks that results fit their types."""
+        if of not in self.bounds:
+            self.bounds[of] = None
+            for atom in of.atoms:
+                self._bounds_of[atom].append(of)
 
     def symbol(self, name: str, low: float = -inf, high: float = inf, below: Term | None = None) -> Term:
         """Returns the symbol of this name, whose bounds are these wherever it stands.
@@ -283,6 +292,10 @@ class Facts(Intervals):
         key = ("fits", of)
         if key in self._memo:
             return
+        sides = LARGEST - of, of + LARGEST + 1
+        if all(self.not_negative(left) or self._within_a_bound(left) for left in sides):
+            self._memo[key] = True
+            return
         if not (self.not_negative(LARGEST - of) and self.not_negative(of + LARGEST + 1)):
             # A multiple of what has a name, which bounds know, is one by that name.
             times = gcd(*of.parts.values())
@@ -293,6 +306,14 @@ class Facts(Intervals):
                     where = self._where(left, NOT_NEGATIVE)
                 raise Refused(f"{self._words(of)} does not fit 32 bits{where}")
         self._memo[key] = True
+
+    def _within_a_bound(self, of: Term) -> bool:
+        """Says whether a single bound shows that a term is not negative, which spares asking the solver.
+
+        Of the term's atoms the one counts that the fewest bounds have.
+        """
+        near = min((self._bounds_of[atom] for atom in of.atoms if atom in self._bounds_of), key=len, default=())
+        return any(self.range(of - bound)[0] >= 0 for bound in near)
 
     def _words(self, of: Term | int) -> str:
         """Returns words for a term, without names if that is short."""

@@ -57,7 +57,7 @@ class Unknowns:
 
     def bound(self, of: Any) -> None:
         """Assumes that a term is not negative, for the checks that results fit their types."""
-        self.facts.bounds[term(of)] = None
+        self.facts.bound(term(of))
 
     @classmethod
     def from_numbers(cls, proof: Proof, sizes: Any, *more: Any, **given: int) -> Self:
