@@ -78,6 +78,7 @@ class Kernels:
             places, over = divmod(len(tensors["LSE"]), tensors["Q"].shape[1] // variant.tile_heads * ROWS)
             assert places > 1 and not over and len(tensors["Output"]) == len(tensors["LSE"])
         there = {feature.word: tensors[feature.name] for feature in INPUTS if feature.name in tensors}
+        tensors = tensors | {name: folded(tensors[name]) for name in "KV"}
         cu_q, cu_k, used_q, used_k = (tensors[n].tolist() for n in ("CuSeqlensQ", "CuSeqlensK", "SeqUsedQ", "SeqUsedK"))
         for n, (q_begin, k_begin) in enumerate(zip(cu_q[:-1], cu_k[:-1])):
             # Used lengths as long as the offsets stand for none.
@@ -101,7 +102,16 @@ def rows_of_keys(tensors: dict[str, Any], variant: Variant, keys: torch.Tensor) 
         return keys
     size, rows = tensors["page_size"], tensors["page_rows"]
     assert size % variant.key_box == 0 and len(tensors["K"]) == max(tensors["pages"] - 1, 0) * rows + size
-    return tensors["BlockTable"][keys // size] * rows + keys % size
+    return tensors["BlockTable"].flatten()[keys // size] * rows + keys % size
+
+
+def folded(tensor: Tensor) -> Tensor:
+    """Returns pages of rows as rows, as the launcher reads them."""
+    if tensor.dim() == 3:
+        return tensor
+    (count, size, *sizes), (first, row, *strides) = tensor.shape, tensor.stride()
+    row = first if size == 1 else row
+    return tensor.as_strided((max(count - 1, 0) * (first // row) + size, *sizes), (row, *strides))
 
 
 def take_for_a_gpu(monkeypatch: pytest.MonkeyPatch, kernel_of: Any, sms: int = HOPPER.sms) -> None:

@@ -21,7 +21,7 @@ from tl_attention.op.call import Call, Result, made, values_of
 from tl_attention.op.gradients import is_traced, requires_gradient
 from tl_attention.op.kv_cache import cache_of, check_queries
 from tl_attention.op.packed import Packed
-from tl_attention.op.pages import offsets_of, placed
+from tl_attention.op.pages import offsets_of, pages_of
 from tl_attention.op.run import run
 from tl_attention.op.scalars import plain
 from tl_attention.op.unknown import unknown_argument
@@ -36,6 +36,8 @@ OF_CACHE = ("rotary_cos", "rotary_sin", "cache_leftpad", "rotary_seqlens", "cu_s
 NUMBERS = {"attention_chunk": (0,), "num_splits": (0, 1), "dropout_p": (0.0,)}
 # What most calls give for LACKING and `deterministic`, compared by identity: Python has one object per small integer.
 USUAL = (None, None, None, None, 0, 1, False)
+# The same with splits as many as take the least time.
+SPLIT = (None, None, None, None, 0, 0, False)
 
 
 def flash_attn_func(
@@ -126,7 +128,7 @@ def flash_attn_varlen_func(
     checked = qv, q_descale, k_descale, v_descale, attention_chunk, num_splits, deterministic
     pages = None
     if block_table is not None:
-        k, v, cu_seqlens_k, pages = placed(k, v, block_table, cu_seqlens_k, seqused_k)
+        pages, cu_seqlens_k = pages_of(k, v, block_table, cu_seqlens_k, seqused_k)
     # What is of another type is told below.
     where = made(Packed, (cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, max_seqlen_q, max_seqlen_k, pages))
     settings = out, None, softmax_scale, causal, window_size, return_attn_probs
@@ -209,13 +211,13 @@ def flash_attn_with_kvcache(
     if fill is not None and is_traced(q):
         fill()
         fill = None
-    keys, values, begins, pages = placed(cache.k, cache.v, cache.table, None, cache.lengths)
+    pages, begins = pages_of(cache.k, cache.v, cache.table, None, cache.lengths)
     where = made(Packed, (
         cu_seqlens_q, begins, None, cache.lengths, max_seqlen_q, cache.longest, pages._replace(fill=fill)
     ))  # fmt: skip
     settings = None, None, softmax_scale, causal, window_size, return_softmax_lse
     checked = qv, q_descale, k_descale, v_descale, attention_chunk, num_splits, False
-    tensors = rows, keys, values, where
+    tensors = rows, cache.k, cache.v, where
     found = _attend(flash_attn_with_kvcache, tensors, softcap, s_aux, settings, checked, 0.0, others, check)
     if q.dim() == 3:
         return found
@@ -233,9 +235,10 @@ def _attend(
     values = values_of({"softcap": softcap, "sinks": s_aux.float() if isinstance(s_aux, Tensor) else s_aux})
     if type(dropout_p) is not float or dropout_p:
         others["dropout_p"] = dropout_p
-    call: Call = made(Call, (*tensors, values, *settings, None, False, False, check, False))
+    in_parts = checked[5] is SPLIT[5]
+    call: Call = made(Call, (*tensors, values, *settings, None, False, False, check, in_parts))
     try:
-        if others or not all(map(is_, checked, USUAL)):
+        if others or not all(map(is_, checked, SPLIT if in_parts else USUAL)):
             *lacking, deterministic = checked
             _check_given(dict(zip(LACKING, lacking)) | others, function)
             _check_deterministic(deterministic, *call[:3])

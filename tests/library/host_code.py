@@ -130,8 +130,12 @@ def contiguous(shape: Sequence[int]) -> list[int]:
     return strides
 
 
-def arguments(kernel: GoldenKernel) -> Iterator[Any]:
-    """Yields an argument for each parameter of a kernel."""
+# Pages of so many rows each, and from each to the next so many, are seq_kv rows; and a table for so many sequences.
+PAGES, PAGE_SIZE, PAGE_ROWS, SEQUENCES = 5, 55, 125, 4
+
+
+def arguments(kernel: GoldenKernel, in_pages: bool = False) -> Iterator[Any]:
+    """Yields an argument for each parameter of a kernel; keys `in_pages`, and their table, have one dimension more."""
     variant = kernel.variant
     heads = {"heads": 3 * variant.group, "heads_kv": 3, "head_dim": variant.head_dim, "head_dim_v": variant.head_dim_v}
     sizes = SIZES | heads | (variant.dims(variant.sizes) if variant.sizes else {})
@@ -144,6 +148,10 @@ def arguments(kernel: GoldenKernel) -> Iterator[Any]:
         if variant.strided and parameter.strides:
             # As of a tensor that has other rows between its own.
             strides = [stride * (2 + number) for stride in strides[:-1]] + [1]
+        if in_pages and parameter.name in ("K", "V"):
+            shape, strides = [PAGES, PAGE_SIZE, *shape[1:]], [PAGE_ROWS * strides[0], *strides]
+        elif in_pages and parameter.name == "BlockTable":
+            shape, strides = [SEQUENCES, shape[0] // SEQUENCES], [shape[0] // SEQUENCES, 1]
         yield Tensor(4096 * (number + 1), parameter.dtype or variant.dtype, shape, strides)
 
 
@@ -200,8 +208,8 @@ def main(driver_file: str, folder: str, *names: str) -> None:
             tvm_ffi.load_module(library)["attention"],
             function_of(plan, CODE, kernel.variant, parameters, driver_file),
         )
-        given = [*arguments(kernel)]
-        passed = [write_down(driver, record, source, function, given) for function in functions]
+        given = [*arguments(kernel)], [*arguments(kernel, in_pages=kernel.variant.key_box > 0)]
+        passed = [write_down(driver, record, source, *call) for call in zip(functions, given)]
         found[name] = source, to_json(plan), *passed
     print("launches", json.dumps(found))
 

@@ -21,7 +21,7 @@ from tl_attention.lab.oracle.pages import in_pages
 from tl_attention.lab.oracle.reference import attention_and_lse
 from tl_attention.op.integrations import sdpa
 from tl_attention.op.packed import OF_PAGES
-from tl_attention.op.pages import placed
+from tl_attention.op.pages import as_rows, pages_of
 from tl_attention.problem.mask import CAUSAL, FULL
 from tl_attention.problem.variant import Variant
 
@@ -245,7 +245,8 @@ def test_varlen_attn_takes_pages(window: tuple[int, int], on_cpu: Kernels) -> No
 
 def test_opcheck_of_the_operator_with_pages(on_cpu: Kernels) -> None:
     own, _ = paged(16)
-    k, v, begins, pages = placed(own["k"], own["v"], own["block_table"], None, own["seqused_k"])
+    pages, begins = pages_of(own["k"], own["v"], own["block_table"], None, own["seqused_k"])
+    k, v = as_rows(own["k"], own["v"], pages)
     lengths = own["max_seqlen_q"], own["max_seqlen_k"], None, own["seqused_k"]
     options = dict(zip(OF_PAGES, pages[1:4])) | {"causal": True, "return_lse": True}
     given = own["q"], k, v, own["cu_seqlens_q"], begins, *lengths, None, own["block_table"]

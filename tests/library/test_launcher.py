@@ -23,8 +23,8 @@ from tl_attention.launch.launcher import LIBRARY, TYPES, function_of
 from tl_attention.launch.plan import from_json
 
 SOURCE = Path(__file__).with_name("recording_driver.c")
-# Clusters, strides, windows; a list; parts of packed sequences; without TMA.
-FEW = ("best, asked", "ragged, packed", "short, packed parts", "mma_sync, asked")
+# Clusters, strides, windows; a list; parts of packed sequences; without TMA; pages.
+FEW = ("best, asked", "ragged, packed", "short, packed parts", "mma_sync, asked", "best_causal, pages")
 CHUNKS = {"few": FEW} | {str(first): [*KERNELS][first : first + 10] for first in range(0, len(KERNELS), 10)}
 # Programmatic stream serialization, as `recording_driver.c` writes it.
 EARLY = re.compile(r"attribute 6 0100000000[0-9a-f]+ ")
@@ -95,6 +95,22 @@ def test_a_tensor_that_the_plan_does_not_have_is_refused(name) -> None:
     given[place] = changed(given[place], **changes)
     with pytest.raises(ValueError, match=f"^attention: {words}$"):
         function("best, asked")(*given)
+
+
+@pytest.mark.parametrize(
+    "shape, strides, words",
+    [
+        ((5, 55, 3, 104), (39001, 312, 104, 1), "K has a stride of pages, modulo that of rows, 1, expected 0"),
+        ((5, 55, 3, 104), (156, 312, 104, 1), "K has a stride of pages, modulo that of rows, 156, expected 0"),
+        ((5, 55, 3, 104), (0, 0, 104, 1), "K has a stride of pages, modulo that of rows, 0, expected 0"),
+        ((2, 5, 55, 3, 104), (1, 1, 312, 104, 1), "K has dimensions 5, expected 3"),
+    ],
+)
+def test_pages_that_are_no_rows_are_refused(shape, strides, words) -> None:
+    given = [*arguments(KERNELS["best_causal, pages"], in_pages=True)]
+    given[1] = changed(given[1], shape=shape, strides=strides)
+    with pytest.raises(ValueError, match=f"^attention: {words}$"):
+        function("best_causal, pages")(*given)
 
 
 def test_other_arguments_are_refused() -> None:

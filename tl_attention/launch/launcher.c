@@ -88,8 +88,27 @@ static int refuse(const Loaded *loaded, int64_t argument, const char *what, int6
     return -1;
 }
 
+/* Of a tensor with one dimension more than the plan's the first two are read as one: pages of rows are rows. */
+static int fold(const Loaded *loaded, int64_t number, Tensor *view, int64_t *folded)
+{
+    int64_t count = view->shape[0], size = view->shape[1], first = view->strides[0];
+    int64_t row = size == 1 ? first : view->strides[1], *strides = folded + RANK;
+    if (count > 1 && (row < 1 || first < row || first % row))
+        return refuse(loaded, number, "a stride of pages, modulo that of rows,", row < 1 ? row : first % row, 0);
+    folded[0] = count > 1 ? (count - 1) * (first / row) + size : count * size;
+    strides[0] = row;
+    view->ndim -= 1;
+    for (int axis = 1; axis < view->ndim; axis++) {
+        folded[axis] = view->shape[axis + 1];
+        strides[axis] = view->strides[axis + 1];
+    }
+    view->shape = folded;
+    view->strides = strides;
+    return 0;
+}
+
 /* Reads an argument; returns 0, or -1 with an error set. */
-static int take(const Loaded *loaded, int64_t number, PyObject *given, Value *value, Tensor *view,
+static int take(const Loaded *loaded, int64_t number, PyObject *given, Value *value, Tensor *view, int64_t *folded,
                 const Exchange **exchange)
 {
     const Argument *argument = &loaded->plan.arguments[number];
@@ -114,6 +133,8 @@ static int take(const Loaded *loaded, int64_t number, PyObject *given, Value *va
         return refuse(loaded, number, "DLPack data type", view->dtype.code, argument->code);
     if (view->dtype.bits != argument->bits)
         return refuse(loaded, number, "bits", view->dtype.bits, argument->bits);
+    if (view->ndim == argument->ndim + 1 && view->ndim <= RANK && fold(loaded, number, view, folded))
+        return -1;
     if (view->ndim != argument->ndim)
         return refuse(loaded, number, "dimensions", view->ndim, argument->ndim);
     value->pointer = (char *)view->data + view->byte_offset;
@@ -252,14 +273,14 @@ static PyObject *call(PyObject *capsule, PyObject *const *given, Py_ssize_t coun
     const Exchange *exchange = NULL;
     Value values[ARGUMENTS];
     Tensor views[ARGUMENTS];
-    int64_t sizes[SIZES];
+    int64_t sizes[SIZES], folded[ARGUMENTS][2 * RANK];
     _Alignas(MAP_ALIGNMENT) unsigned char maps[MAPS][MAP_BYTES];
     void *stream;
     if (count != plan->argument_count)
         return PyErr_Format(PyExc_TypeError, "attention: a kernel takes %lld arguments, %zd were given",
                             (long long)plan->argument_count, count);
     for (int64_t i = 0; i < plan->argument_count; i++)
-        if (take(loaded, i, given[i], &values[i], &views[i], &exchange))
+        if (take(loaded, i, given[i], &values[i], &views[i], folded[i], &exchange))
             return NULL;
     for (int64_t i = 0; i < plan->size_count; i++) {
         const Size *size = &plan->sizes[i];

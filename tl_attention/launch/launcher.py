@@ -44,7 +44,8 @@ def function_of(
 ) -> Callable[..., None]:
     """Returns a function that launches the plan's kernels, of which `code` is the machine code, a cubin.
 
-    The function takes torch's tensors, and numbers, in the order of the parameters. It launches on torch's current
+    The function takes torch's tensors, and numbers, in the order of the parameters. Of a tensor with one dimension more
+    than its parameter the first two are read as one, as pages of rows are. It launches on torch's current
     stream of the tensors' device, and raises ValueError for tensors of other shapes or types, and RuntimeError with
     the driver's word where a launch fails. Raises InputError for a plan of other parameters, and for a driver that is
     too old; where the launcher is not built the function does.

@@ -49,6 +49,10 @@ class Batch:
     def check_offsets(self, q: Tensor) -> None:
         """Does nothing: a batch has no offsets that could be wrong."""
 
+    def by_rows(self, call: Call) -> Call:
+        """Returns the call itself, as no batch has its keys in pages."""
+        return call
+
     def canonical(self, tensor: Any) -> Any:
         """Returns a tensor in layout bshd with heads before rows, or the other way round; in layout bhsd itself."""
         return as_bhsd(tensor, self.layout) if isinstance(tensor, Tensor) and tensor.dim() == 4 else tensor

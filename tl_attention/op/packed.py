@@ -22,7 +22,7 @@ from tl_attention.op.checks import Checked, checked_output, prefixed
 from tl_attention.op.few import may_be_split, most_unsplit_keys, packed_heads, splits_equal
 from tl_attention.op.in_memory import BHSD, check_place, whole_strides
 from tl_attention.op.launch import Launch
-from tl_attention.op.pages import Pages
+from tl_attention.op.pages import Pages, as_rows
 from tl_attention.op.plan import LaidOut, Plan, shared_fields
 from tl_attention.problem.bounds import check_totals
 from tl_attention.problem.mask import WIDEST, Mask, shortened
@@ -80,27 +80,48 @@ class Packed(PackedArguments):
         """
         cu_q, cu_k, used_q, used_k, most_q, most_k, pages = self
         # A tensor of other dimensions raises a ValueError here, which says that there is no key.
-        (total_q, heads, head_dim), (total_k, heads_k, columns_k) = q.shape, k.shape
-        (total_v, heads_v, columns_v), (bounds,), (bounds_k,) = v.shape, cu_q.shape, cu_k.shape
+        (total_q, heads, head_dim), (bounds,), (bounds_k,) = q.shape, cu_q.shape, cu_k.shape
+        of_pages = None
+        if pages is None:
+            (total_k, heads_k, columns_k), (total_v, heads_v, columns_v) = k.shape, v.shape
+        else:
+            *rows_k, heads_k, columns_k = k.shape
+            *rows_v, heads_v, columns_v = v.shape
+            table, size, rows, number, _ = pages
+            sequences, width = table.shape
+            # Longer ones are checked anew in each call.
+            if rows_k != rows_v or sequences != bounds - 1 or sequences * width * size > FEW - total_q:
+                return None
+            if table.dtype is not torch.int32 or not table.is_contiguous() or table.device != q.device:
+                return None
+            total_k = total_v = (number - 1) * rows + size if number else 0
+            of_pages = size, number < 2, len(rows_k)
         if not (
             (type(cu_q) is type(cu_k) is Tensor and cu_q.dtype is cu_k.dtype is torch.int32)
             and (cu_q.device == cu_k.device == q.device and cu_q.is_contiguous() and cu_k.is_contiguous())
             and (
                 used_q is used_k is None
-                or all(x is None or (_is_plain(x, q) and len(x) == bounds - 1) for x in self[2:4])
+                or all(x is None or (_is_plain(x, q) and x.shape[0] == bounds - 1) for x in self[2:4])
             )
             and (type(most_q) is type(most_k) is int and most_q >= 0 and most_k >= 0)
             and (bounds == bounds_k > 1 and total_k == total_v > 0 and 0 < total_q <= FEW - total_k - bounds)
-            and (out is None or len(out) == total_q)
-            # Longer ones are checked anew in each call.
-            and (pages is None or pages.keys <= FEW - total_q)
+            and (out is None or out.shape[0] == total_q)
         ):
             return None
         of_out = None if out is None else tuple(out.shape[1:])
         # The stride of a single row says nothing.
         single, classes = (total_q == 1, total_k == 1), class_of_lengths(most_q, most_k, heads // (heads_k or 1) or 1)
-        of_pages = pages and pages.size
         return heads, head_dim, heads_k, columns_k, heads_v, columns_v, of_out, single, classes, of_pages
+
+    def by_rows(self, call: Call) -> Call:
+        """Returns the call with k and v (rows, heads_kv, columns), also where keys are in pages.
+
+        Raises InputError for pages that no kernel reads where they lie.
+        """
+        if self.pages is None or call.k.dim() == len(self.dimensions):
+            return call
+        k, v = as_rows(call.k, call.v, self.pages)
+        return call._replace(k=k, v=v)
 
     def canonical(self, tensor: Any) -> Any:
         """Returns the tensor itself, as there is one layout."""
@@ -309,9 +330,9 @@ class PackedPlan(Plan):
         Only sequences of few queries on many keys are. As many queries as keys, as in training, are none.
         """
         cu_q, _, used_q, used_k, _, most_k, pages = call.where
-        total_q, total_k, sequences = len(call.q), len(call.k), len(cu_q) - 1
-        if pages is not None:
-            total_k = pages.longest
+        # A tensor's len() is a call of Python code.
+        total_q, sequences = call.q.shape[0], cu_q.shape[0] - 1
+        total_k = call.k.shape[0] if pages is None else pages.longest
         longest = min(most_k, total_k)
         if longest <= self.keys or (total_q >= total_k and used_q is None):
             return False
@@ -334,7 +355,7 @@ class PackedPlan(Plan):
         taken: tuple[Tensor, ...] = (q, k, v, result)
         if self.single:
             taken = tuple(map(_with_a_row, taken))
-        offsets = launch.offsets(cu_q, cu_k, used_q, used_k, len(q))
+        offsets = launch.offsets(cu_q, cu_k, used_q, used_k, q.shape[0])
         if pages is not None:
             offsets = (*offsets, *pages.arguments)
         return launch.kernel, launch.arguments(taken, lse, scale, call.values, offsets)

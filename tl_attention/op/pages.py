@@ -14,12 +14,15 @@ import torch
 from torch import Tensor
 
 from tl_attention.errors import InputError
+from tl_attention.op.call import made
 from tl_attention.op.gradients import is_traced
 from tl_attention.problem.bounds import LARGEST
 
 FUNCTION = "attention_varlen"
 # The most rows that pages may have, and the most keys of all rows of a table, in pages that lie side by side.
 MOST_ROWS = LARGEST // 2
+TABLE, POOL = "expected contiguous torch.int32 (sequences, pages)", "(pages, page_size, heads_kv, head_dim)"
+Sizes = tuple[int, ...]
 
 
 class Pages(NamedTuple):
@@ -44,8 +47,8 @@ class Pages(NamedTuple):
 
     @property
     def arguments(self) -> tuple[Tensor, int, int, int]:
-        """Returns the arguments of a kernel, in the order of PAGES."""
-        return self.table.view(-1), self.size, self.rows, self.number
+        """Returns the arguments of a kernel, in the order of PAGES; it reads all rows of the table as one."""
+        return self[:4]
 
     def faults(self, used: list[int]) -> Iterator[str]:
         """Yields what is wrong with the table's entries for so many used keys of each sequence; waits for the GPU."""
@@ -59,59 +62,91 @@ class Pages(NamedTuple):
                     )
 
 
-class Placed(NamedTuple):
-    """A Placed has the keys of a call with pages, as packed sequences have them."""
+def pages_of(k: Any, v: Any, table: Any, cu_seqlens_k: object, seqused_k: object) -> tuple[Pages, Tensor]:
+    """Returns where keys lie in pages, (pages, page_size, heads_kv, head_dim), and the offsets that kernels count by.
 
-    k: Tensor  # (rows, heads_kv, head_dim) of all pages
-    v: Tensor
-    cu_seqlens_k: Tensor
-    pages: Pages
-
-
-def placed(k: Tensor, v: Tensor, table: object, cu_seqlens_k: object, seqused_k: object) -> Placed:
-    """Returns where the keys lie of a call with a block table. Raises InputError for what no kernel reads in place."""
-    for fault in _faults(k, v, table, cu_seqlens_k, seqused_k):
-        raise InputError(f"{FUNCTION}: {fault}")
-    assert isinstance(table, Tensor)
-    count, size = k.shape[:2]
-    (rows, row), (of_v, row_of_v) = (_rows_of_page(x) for x in (k, v))
-    if rows is None or rows != of_v:
-        raise InputError(
-            f"{FUNCTION}: k and v have strides {tuple(k.stride())} and {tuple(v.stride())}, expected for both as many "
-            "whole rows from a page to the next"
-        )
-    pages, total = Pages(table, size, rows, count), max(count - 1, 0) * rows + size * (count > 0)
-    for words, found in (("k has", total), ("block_table has room for", pages.keys)):
-        if found > MOST_ROWS:
-            raise InputError(f"{FUNCTION}: {words} {found} rows, expected at most {MOST_ROWS}")
-    k, v = (x.as_strided((total, *x.shape[2:]), (stride, *x.stride()[2:])) for x, stride in ((k, row), (v, row_of_v)))
-    return Placed(k, v, offsets_of(len(table), pages.longest, table), pages)
-
-
-def _faults(k: Any, v: Any, table: Any, cu_seqlens_k: object, seqused_k: object) -> Iterator[str]:
-    expected = "expected contiguous torch.int32 (sequences, pages)"
-    if not isinstance(table, Tensor):
-        yield f"block_table is {type(table).__name__}, {expected}"
-    for name, tensor in (("k", k), ("v", v)):
-        if not isinstance(tensor, Tensor) or tensor.dim() != 4:
-            found = tuple(tensor.shape) if isinstance(tensor, Tensor) else type(tensor).__name__
-            yield f"{name} is {found} beside a block_table, expected a tensor (pages, page_size, heads_kv, head_dim)"
-    if table.dtype != torch.int32 or table.dim() != 2 or not table.is_contiguous() or table.device != k.device:
-        lies = "" if table.is_contiguous() else "not contiguous "
-        yield f"block_table is {lies}{table.dtype} {tuple(table.shape)} on {table.device}, {expected} on {k.device}"
-    if k.shape[:3] != v.shape[:3] or k.shape[1] == 0:
-        yield f"k {tuple(k.shape)} and v {tuple(v.shape)} do not match, expected as many pages, keys and heads, and a key"
+    Raises InputError for arguments of other kinds. How the pages lie in memory is not looked at.
+    """
+    if not (isinstance(k, Tensor) and isinstance(v, Tensor) and isinstance(table, Tensor)):
+        raise _not_tensors(k, v, table)
     if cu_seqlens_k is not None:
-        yield "cu_seqlens_k is given beside a block_table, expected None: seqused_k says how many keys there are"
+        raise _told("cu_seqlens_k is given beside a block_table, expected None: seqused_k says how many keys there are")
     if seqused_k is None:
-        yield "seqused_k is None beside a block_table, expected the number of keys of each sequence"
+        raise _told("seqused_k is None beside a block_table, expected the number of keys of each sequence")
+    sizes, table_sizes = k.shape, table.shape
+    if len(sizes) != 4 or len(table_sizes) != 2:
+        raise _told(next(_faults(sizes, v.shape, _facts(table), k.device)))
+    number, size = sizes[:2]
+    first, row = k.stride()[:2]
+    rows = size if number < 2 else 1 if size == 1 else first // (row or 1)
+    return made(Pages, (table, size, rows, number, None)), offsets_of(table_sizes[0], table_sizes[1] * size, table)
 
 
-def _rows_of_page(tensor: Tensor) -> tuple[int | None, int]:
+def as_rows(k: Tensor, v: Tensor, pages: Pages) -> tuple[Tensor, Tensor]:
+    """Returns views of all pages of K and V one behind the other, (rows, heads_kv, head_dim).
+
+    Raises InputError for pages that no kernel reads where they lie.
+    """
+    of_k, of_v = _views(k.shape, k.stride(), v.shape, v.stride(), _facts(pages.table), k.device)
+    return k.as_strided(*of_k), v.as_strided(*of_v)
+
+
+def _facts(table: Tensor) -> tuple[Any, ...]:
+    return table.shape, table.dtype, table.is_contiguous(), table.device
+
+
+View = tuple[tuple[int, ...], tuple[int, ...]]
+
+
+def _views(
+    k: Sizes, k_strides: Sizes, v: Sizes, v_strides: Sizes, of_table: tuple[Any, ...], device: Any
+) -> tuple[View, View]:
+    """Returns the sizes and strides of all rows of K, and of V, whose pages have these. Raises InputError."""
+    for fault in _faults(k, v, of_table, device):
+        raise _told(fault)
+    (count, size), (sequences, width) = k[:2], of_table[0]
+    (rows, row), (of_v, row_of_v) = _rows_of_page(k, k_strides), _rows_of_page(v, v_strides)
+    if rows is None or rows != of_v:
+        raise _told(
+            f"k and v have strides {tuple(k_strides)} and {tuple(v_strides)}, expected for both as many whole rows from "
+            "a page to the next"
+        )
+    total = max(count - 1, 0) * rows + size * (count > 0)
+    for words, found in (("k has", total), ("block_table has room for", sequences * width * size)):
+        if found > MOST_ROWS:
+            raise _told(f"{words} {found} rows, expected at most {MOST_ROWS}")
+    return ((total, *k[2:]), (row, *k_strides[2:])), ((total, *v[2:]), (row_of_v, *v_strides[2:]))
+
+
+def _told(fault: str) -> InputError:
+    return InputError(f"{FUNCTION}: {fault}")
+
+
+def _not_tensors(k: object, v: object, table: object) -> InputError:
+    """Returns the error for the first of these that is no tensor."""
+    if not isinstance(table, Tensor):
+        return _told(f"block_table is {type(table).__name__}, {TABLE}")
+    name, found = ("v", v) if isinstance(k, Tensor) else ("k", k)
+    return _told(f"{name} is {type(found).__name__} beside a block_table, expected a tensor {POOL}")
+
+
+def _faults(k: Sizes, v: Sizes, of_table: tuple[Any, ...], device: object) -> Iterator[str]:
+    table, dtype, contiguous, lies_on = of_table
+    for name, sizes in (("k", k), ("v", v)):
+        if len(sizes) != 4:
+            yield f"{name} is {tuple(sizes)} beside a block_table, expected a tensor {POOL}"
+    if dtype != torch.int32 or len(table) != 2 or not contiguous or lies_on != device:
+        lies = "" if contiguous else "not contiguous "
+        yield f"block_table is {lies}{dtype} {tuple(table)} on {lies_on}, {TABLE} on {device}"
+    if k[:3] != v[:3] or k[1] == 0:
+        yield f"k {tuple(k)} and v {tuple(v)} do not match, expected as many pages, keys and heads, and a key"
+
+
+def _rows_of_page(sizes: Sizes, strides: Sizes) -> tuple[int | None, int]:
     """Returns (how many rows there are from a page to the next, a row's stride); None for no whole rows, or too few."""
-    count, size = tensor.shape[:2]
+    count, size = sizes[:2]
     # The stride of a page's only row says nothing.
-    page, row = tensor.stride()[:2] if size > 1 else tensor.stride()[:1] * 2
+    page, row = strides[:2] if size > 1 else (strides[0], strides[0])
     rows, beyond = divmod(page, row) if row else (0, 1)
     return size if count < 2 else None if beyond or rows < size else rows, row
 

@@ -32,7 +32,7 @@ def run(call: Call, first: First) -> Result:
             scale = plan.scale if call.scale is None else checked_scale(call.scale, plan.asked)
             if plan.serves(call):
                 return plan.run(call, scale)
-    return first(call, key)
+    return first(call.where.by_rows(call), key)
 
 
 def planned(call: Call, key: Key | None, found: Checked) -> Plan:

@@ -10,7 +10,7 @@ from torch import Tensor
 from tl_attention.op.attend import first_call
 from tl_attention.op.call import NO_WINDOW, Call, Keywords, Result, made, values_of
 from tl_attention.op.packed import Packed
-from tl_attention.op.pages import placed
+from tl_attention.op.pages import pages_of
 from tl_attention.op.run import run
 from tl_attention.op.unknown import without_a_name
 from tl_attention.schedule.schedule import Schedule
@@ -106,7 +106,7 @@ def attention_varlen(
     values = values_of(features, "attention_varlen", VarlenOptions)
     pages = None
     if block_table is not None:
-        k, v, cu_seqlens_k, pages = placed(k, v, block_table, cu_seqlens_k, seqused_k)
+        pages, cu_seqlens_k = pages_of(k, v, block_table, cu_seqlens_k, seqused_k)
     where = made(Packed, (cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, max_seqlen_q, max_seqlen_k, pages))
     return run(made(Call, (
         q, k, v, where, values, out, schedule, scale,

@@ -20,7 +20,7 @@ from tl_attention.lab.oracle import reference
 from tl_attention.lab.oracle.pages import in_pages
 from tl_attention.lab.oracle.reference import ErrorReport, each_sequence
 from tl_attention.op.launch import Launch
-from tl_attention.op.pages import Placed, placed
+from tl_attention.op.pages import Pages, as_rows, pages_of
 from tl_attention.problem.features import INPUTS
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.variant import Variant
@@ -64,13 +64,14 @@ def drawn_inputs(shape: AttentionShape, seed: int, spread: float = 1.0) -> _Inpu
 
 
 @functools.lru_cache(maxsize=1)
-def drawn_pages(shape: AttentionShape, seed: int, spread: float = 1.0) -> tuple[Placed, Tensor]:
-    """Puts the keys of `drawn_inputs` into pages, and returns where they lie and how many there are; keeps the last."""
+def drawn_pages(shape: AttentionShape, seed: int, spread: float = 1.0) -> tuple[Tensor, Tensor, Pages, Tensor, Tensor]:
+    """Puts the keys of `drawn_inputs` into pages; returns K, V, the Pages, offsets and lengths, and keeps the last."""
     _, *keys, _ = drawn_inputs(shape, seed, spread)
     lengths = [of_one.seq_kv for of_one in shape.all_lengths]
     (k, v), table = in_pages(keys, lengths, shape.page_size, seed)
     used = torch.tensor(lengths, dtype=torch.int32, device=DEVICE)
-    return placed(k, v, table, None, used), used
+    pages, begins = pages_of(k, v, table, None, used)
+    return *as_rows(k, v, pages), pages, begins, used
 
 
 @functools.lru_cache(maxsize=1)
@@ -144,7 +145,7 @@ def _implementation(
     launch = Launch.of(kernel, candidate.schedule, variant, shape, sms, parts)
     offsets = launch.offsets(*offsets_of(shape, q.device), None, None, shape.totals[0]) if shape.packed else ()
     if shape.page_size:
-        (k, v, begins, pages), used = drawn_pages(shape, seed, spread)
+        k, v, pages, begins, used = drawn_pages(shape, seed, spread)
         offsets = (*launch.offsets(offsets[0], begins, None, used, shape.totals[0]), *pages.arguments)
     values, tensors = tuple(asked.get(feature.word) for feature in INPUTS), (q, k, v, result.output)
     arguments = launch.arguments(tensors, result.lse, shape.head_dim**-0.5, values, offsets)

@@ -25,7 +25,7 @@ from tl_attention.op.call import NO_WINDOW, OFF, Call
 from tl_attention.op.gradients import check_has_gradient
 from tl_attention.op.integrations import NAME
 from tl_attention.op.packed import Packed
-from tl_attention.op.pages import placed
+from tl_attention.op.pages import as_rows, pages_of
 from tl_attention.problem.mask import OPEN, masked
 
 
@@ -162,7 +162,8 @@ def flash_forward_into(
         used, table, pages = others.pop("seqused_k", None), others.pop("block_table", None), None
         if table is not None:
             # PyTorch asks for no offsets beside a table, and its callers give what they have.
-            key, value, cum_seq_k, pages = placed(key, value, table, None, used)
+            pages, cum_seq_k = pages_of(key, value, table, None, used)
+            key, value = as_rows(key, value, pages)
         where = Packed(cum_seq_q, cum_seq_k, None, used, max_q, max_k, pages)  # type: ignore[arg-type]
     _refuse(others)
     return _attend(Call(query, key, value, where, OFF, out, None, scale, is_causal, (left, right), True))
