@@ -105,7 +105,7 @@ class Packed(PackedArguments):
             )
             and (type(most_q) is type(most_k) is int and most_q >= 0 and most_k >= 0)
             and (bounds == bounds_k > 1 and total_k == total_v > 0 and 0 < total_q <= FEW - total_k - bounds)
-            and (out is None or out.shape[0] == total_q)
+            and (out is None or out.shape[:1] == (total_q,))
         ):
             return None
         of_out = None if out is None else tuple(out.shape[1:])
