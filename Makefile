@@ -21,7 +21,7 @@ test: $(READY)
 # What `make test` leaves out as it takes long: every kernel lowered and through nvcc, mutants, pictures, site, browser.
 # And models once more with the oldest Transformers that pyproject.toml takes.
 test-all: test $(OLDEST)/ready
-	$(VENV)/bin/python -m pytest -n auto --dist worksteal --exhaustive -m exhaustive $(ARGS)
+	$(VENV)/bin/python -m pytest -n auto --dist worksteal --exhaustive -m exhaustive --durations 30 $(ARGS)
 	$(OLDEST)/bin/python -m pytest -n auto --dist worksteal -m transformers $(ARGS)
 
 # Lower again what the tests read of TileLang and is stale, and say what changed.
