@@ -130,7 +130,7 @@ def flash_attn_varlen_func(
     if block_table is not None:
         pages, cu_seqlens_k = pages_of(k, v, block_table, cu_seqlens_k, seqused_k)
     # What is of another type is told below.
-    where = made(Packed, (cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, max_seqlen_q, max_seqlen_k, pages))
+    where = made(Packed, (cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, max_seqlen_q, max_seqlen_k, pages, None))
     settings = out, None, softmax_scale, causal, window_size, return_attn_probs
     return _attend(flash_attn_varlen_func, (q, k, v, where), softcap, s_aux, settings, checked, dropout_p, others)
 
@@ -204,20 +204,18 @@ def flash_attn_with_kvcache(
         rows, max_seqlen_q = q.flatten(0, 1), q.shape[1]
         cu_seqlens_q = offsets_of(sequences, max_seqlen_q, q)
     cache = cache_of(q, k_cache, v_cache, cache_seqlens, page_table, cache_batch_idx, sequences)
-    fill = None
+    write = None
     if k is not None and v is not None:
         cache.check_append(k, v, check)
-        fill, cache = functools.partial(cache.append, k, v), cache.longer(k.shape[1])
-    if fill is not None and is_traced(q):
-        fill()
-        fill = None
-    pages, begins = pages_of(cache.k, cache.v, cache.table, None, cache.lengths)
-    where = made(Packed, (
-        cu_seqlens_q, begins, None, cache.lengths, max_seqlen_q, cache.longest, pages._replace(fill=fill)
-    ))  # fmt: skip
+        write, cache = functools.partial(cache.append, k, v), cache.longer(k.shape[1])
+    if write is not None and is_traced(q):
+        write()
+        write = None
+    keys, values, begins, pages = cache.laid_out()
+    where = made(Packed, (cu_seqlens_q, begins, None, cache.lengths, max_seqlen_q, cache.longest, pages, write))
     settings = None, None, softmax_scale, causal, window_size, return_softmax_lse
     checked = qv, q_descale, k_descale, v_descale, attention_chunk, num_splits, False
-    tensors = rows, cache.k, cache.v, where
+    tensors = rows, keys, values, where
     found = _attend(flash_attn_with_kvcache, tensors, softcap, s_aux, settings, checked, 0.0, others, check)
     if q.dim() == 3:
         return found

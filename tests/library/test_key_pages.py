@@ -28,6 +28,8 @@ from tl_attention.problem.variant import Variant
 __all__ = ["on_cpu"]
 # Queries and keys of each sequence.
 LENGTHS = (5, 300), (0, 7), (6, 0), (1, 512)
+# Drawn block tables on a GPU.
+TABLES = 2100
 HEADS_KV, HEADS = 2, 4
 
 
@@ -182,7 +184,7 @@ def test_a_cache_gets_new_keys_and_its_queries_see_their_own(
         (NEW | {"check": True, "cache_seqlens": 3, "cache_batch_idx": torch.tensor([0, 2, 2])},
             "flash_attn_with_kvcache: sequences 1 and 2 both append to page 2, expected a page of its own for each"),
         (NEW | {"softmax_scale": "x"}, "attention: scale is 'x'"),
-        (NEW | {"q": half(3, 2, HEADS, 64).requires_grad_()}, "attention: an input requires a gradient, and with block_table"),
+        (NEW | {"q": half(3, 2, HEADS, 64).requires_grad_()}, "attention: an input requires a gradient, and with seqused"),
     ],
 )  # fmt: skip
 def test_what_a_cache_cannot_have_is_told_in_one_line(change: dict[str, Any], said: str, on_cpu: Kernels) -> None:
@@ -272,18 +274,88 @@ def test_pages_are_traced_and_are_a_part_of_the_operators_options(on_cpu: Kernel
         assert attention_varlen(**fake).shape == own["q"].shape
 
 
+def share_a_page(own: dict[str, Any], packed: dict[str, Any], rng: random.Random) -> None:
+    """Has two sequences name one page that both fill, as requests with a common prompt do, and have its keys."""
+    size, table, begins = own["k"].shape[1], own["block_table"], packed["cu_seqlens_k"].tolist()
+    pages = [keys // size for keys in own["seqused_k"].tolist()]
+    long = [n for n, count in enumerate(pages) if count]
+    if len(long) > 1:
+        first, second = rng.sample(long, 2)
+        page = rng.randrange(min(pages[first], pages[second]))
+        table[second, page] = table[first, page]
+        for rows in (packed["k"], packed["v"]):
+            at, to = (begins[n] + page * size for n in (first, second))
+            rows[to : to + size] = rows[at : at + size].clone()
+
+
+@pytest.mark.parametrize("size", [1, 16])
+def test_two_sequences_may_share_a_page(size: int, on_cpu: Kernels) -> None:
+    own, packed = paged(size, lengths=[(3, 100), (2, 70), (1, 0)])
+    before = packed["k"].clone()
+    share_a_page(own, packed, random.Random(0))
+    assert not torch.equal(packed["k"], before)
+    assert torch.equal(attention_varlen(**own, causal=True), attention_varlen(**packed, causal=True))
+
+
+@pytest.mark.gpu
+def test_a_graph_is_replayed_with_other_tables_and_lengths() -> None:
+    lengths = [(1, 3000), (1, 700), (200, 1500), (1, 1)]
+    own, _ = paged(64, lengths=lengths, head_dim=128, device="cuda")
+    call = lambda: attention_varlen(**own, causal=True, zero_unused=True)  # noqa: E731
+    call()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result = call()
+    table, used = own["block_table"].clone(), own["seqused_k"].clone()
+    for order, keys in (
+        ([2, 0, 1, 3], [1500, 3000, 700, 1]),
+        ([0, 1, 2, 3], [129, 64, 1, 0]),
+        ([0, 0, 0, 0], [3000] * 4),
+    ):
+        own["block_table"].copy_(table[order])
+        own["seqused_k"].copy_(torch.tensor(keys, dtype=torch.int32))
+        result.fill_(3)
+        graph.replay()
+        gpu_lost.wait()
+        assert torch.equal(result, call()), (order, keys)
+    own["seqused_k"].copy_(used)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("size", [1, 16, 64, 128])
+def test_a_row_has_the_same_bits_wherever_its_pages_lie_and_whatever_is_beside_it(size: int) -> None:
+    rng = random.Random(size)
+    for _ in range(10):
+        alone = (rng.choice((1, 40, 300)), rng.randrange(300, 3000))
+        beside = [(rng.choice((1, 5, 400)), rng.randrange(400, 4000)) for _ in range(rng.randrange(1, 12))]
+        place = rng.randrange(len(beside) + 1)
+        lengths = [*beside[:place], alone, *beside[place:]]
+        own, packed = paged(size, rng.choice(("", "heads first")), 128, lengths, "cuda")
+        rows = slice(*packed["cu_seqlens_q"][place : place + 2].tolist())
+        keys = slice(*packed["cu_seqlens_k"][place : place + 2].tolist())
+        pools, table = in_pages((packed["k"][keys], packed["v"][keys]), [alone[1]], size, rng.randrange(1 << 30))
+        single = {"q": own["q"][rows], "k": pools[0], "v": pools[1], "block_table": table, "cu_seqlens_k": None}
+        single |= {"cu_seqlens_q": offsets([alone[0]], "cuda"), "seqused_k": own["seqused_k"][place : place + 1]}
+        single |= {"max_seqlen_q": alone[0], "max_seqlen_k": alone[1]}
+        options: dict[str, Any] = {"causal": rng.choice((True, False)), "invariant": True, "return_lse": True}
+        found, expected = attention_varlen(**own, **options), attention_varlen(**single, **options)
+        gpu_lost.wait()
+        assert torch.equal(found[0][rows], expected[0]) and torch.equal(found[1][:, rows], expected[1]), lengths
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("lies", ["", "heads first", "beside the other"])
 @pytest.mark.parametrize("size", [1, 8, 16, 64, 100, 128, 352])
 def test_rows_have_the_bits_of_packed_keys_wherever_their_pages_lie(size: int, lies: str) -> None:
-    """Pages that no table names have NaN. Both calls have the same schedule, and so add in the same order."""
+    """Rows that no sequence uses have NaN. Both calls have the same schedule, and so add in the same order."""
     rng = random.Random(f"{size} {lies}")
-    for _ in range(25):
+    for _ in range(TABLES // 21):
         lengths = [
             (rng.choice((0, 1, 1, 1, 5, rng.randrange(300))), rng.choice((0, 1, 127, rng.randrange(3000))))
             for _ in range(rng.choice((1, 3, 20)))
         ]
         own, packed = paged(size, lies, rng.choice((64, 128)), [(1, 3000), *lengths], "cuda")
+        share_a_page(own, packed, rng)
         options = rng.choice(({"causal": True}, {"schedule": "ragged"}, {"window_size": (500, 3)}, {"softcap": 15.0}))
         for invariant in (False, True):
             given: dict[str, Any] = {**options, "return_lse": True, "invariant": invariant}

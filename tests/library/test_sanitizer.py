@@ -41,6 +41,25 @@ attention(q, k, v, causal=sys.argv[2] == "causal", schedule=sys.argv[1])
 torch.cuda.synchronize()
 print("it ran")
 """
+# A mix in pages: of the tables' entries behind a last key some name no page.
+PAGED = """
+import sys, torch
+from tl_attention import attention_varlen
+from tl_attention.lab.oracle.pages import in_pages
+
+lengths, size = [(1, 700), (150, 333), (0, 5), (3, 0), (1, 1)], int(sys.argv[1])
+rows, keys = (sum(of) for of in zip(*lengths))
+q, k, v = (torch.randn(n, heads, 128, dtype=torch.bfloat16) for n, heads in ((rows, 4), (keys, 2), (keys, 2)))
+(k, v), table = in_pages((k, v), [of for _, of in lengths], size, 1)
+used = torch.tensor([of for _, of in lengths], dtype=torch.int32)
+table[torch.arange(table.shape[1]) >= (used[:, None] + size - 1) // size] = 2**31 - 1
+begins = torch.tensor([0, *(of for of, _ in lengths)]).cumsum(0).int()
+q, k, v, table, used, begins = (x.cuda() for x in (q, k, v, table, used, begins))
+for causal in (True, False):
+    attention_varlen(q, k, v, begins, None, 150, 700, seqused_k=used, block_table=table, causal=causal, return_lse=True)
+torch.cuda.synchronize()
+print("it ran")
+"""
 # Each tensor is an allocation of its own, whose end memcheck knows.
 PATH = os.pathsep.join([str(ROOT), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")])
 ENVIRONMENT = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1", "PYTHONPATH": PATH}
@@ -71,6 +90,16 @@ CLEAN = (
 @pytest.mark.parametrize("name,mask,size", CLEAN)
 def test_the_fastest_kernels_are_clean(tool, name, mask, size):
     said = sanitized(tool, "-c", PROGRAM, SCHEDULES / f"{name}.yaml", mask, size)
+    if "Device not supported" in said:
+        pytest.skip("compute-sanitizer does not work on this machine")
+    assert "it ran" in said and is_clean(tool, said), said
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("tool", TOOLS)
+@pytest.mark.parametrize("size", [1, 16, 64, 128])
+def test_keys_in_pages_are_clean(tool, size):
+    said = sanitized(tool, "-c", PAGED, size)
     if "Device not supported" in said:
         pytest.skip("compute-sanitizer does not work on this machine")
     assert "it ran" in said and is_clean(tool, said), said

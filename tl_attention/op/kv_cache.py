@@ -1,4 +1,4 @@
-"""A KV cache is a pool of pages: new keys are written to it, and queries see those of their sequences."""
+"""A KV cache is a pool of pages, or has a row for each sequence: new keys are written to it, and queries see them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from tl_attention.errors import InputError, shown
+from tl_attention.op.pages import Pages, offsets_of, pages_of
 
 FUNCTION = "flash_attn_with_kvcache"
 
@@ -20,11 +21,21 @@ class Cache(NamedTuple):
     v: Tensor  # (pages, page_size, heads_kv, head_dim_v)
     table: Tensor  # int32 (sequences, pages of each)
     lengths: Tensor  # int32 (sequences,)
+    packed: bool  # whether page n is all that sequence n has, and they lie one behind the other
 
     @property
     def longest(self) -> int:
         """Returns the most keys that a sequence has room for."""
         return self.table.shape[1] * self.k.shape[1]
+
+    def laid_out(self) -> tuple[Tensor, Tensor, Tensor, Pages | None]:
+        """Returns (K, V, offsets of keys, pages), or None for the pages of keys that lie as packed ones do."""
+        if self.packed:
+            sequences = len(self.table)
+            k, v = (x[:sequences].flatten(0, 1) for x in (self.k, self.v))
+            return k, v, offsets_of(sequences, self.longest, self.k), None
+        pages, begins = pages_of(self.k, self.v, self.table, None, self.lengths)
+        return self.k, self.v, begins, pages
 
     def longer(self, new: int) -> Cache:
         """Returns the Cache with so many more keys of each sequence, as far as there is room."""
@@ -108,9 +119,11 @@ def cache_of(
             raise InputError(f"{FUNCTION}: {name} is {found}, expected (batch or pages, rows, heads_kv, head_dim)")
     if table is not None and batch_idx is not None:
         raise InputError(f"{FUNCTION}: cache_batch_idx is given beside a page_table, expected one of both")
+    packed = False
     if table is None:
         if batch_idx is None and len(k) < sequences:
             raise InputError(f"{FUNCTION}: k_cache has {len(k)} sequences, expected at least q's {sequences}")
+        packed = batch_idx is None and all(x.stride(0) == x.shape[1] * x.stride(1) for x in (k, v))
         own = torch.arange(sequences, dtype=torch.int32, device=q.device) if batch_idx is None else batch_idx.int()
         table = own[:, None].contiguous()
     if isinstance(lengths, int) and not isinstance(lengths, bool):
@@ -120,4 +133,4 @@ def cache_of(
     elif not isinstance(lengths, Tensor) or lengths.shape != (sequences,):
         found = tuple(lengths.shape) if isinstance(lengths, Tensor) else shown(lengths)
         raise InputError(f"{FUNCTION}: cache_seqlens is {found}, expected an integer or int32 ({sequences},)")
-    return Cache(k, v, table, lengths)
+    return Cache(k, v, table, lengths, packed)

@@ -54,6 +54,8 @@ class PackedArguments(NamedTuple):
     max_seqlen_q: int
     max_seqlen_k: int
     pages: Pages | None = None
+    # Writes keys, after a call is checked and before a kernel reads them.
+    write: Callable[[], None] | None = None
 
 
 class Packed(PackedArguments):
@@ -78,7 +80,7 @@ class Packed(PackedArguments):
 
         It returns None for a call that needs more checks than those of its key.
         """
-        cu_q, cu_k, used_q, used_k, most_q, most_k, pages = self
+        cu_q, cu_k, used_q, used_k, most_q, most_k, pages, _ = self
         # A tensor of other dimensions raises a ValueError here, which says that there is no key.
         (total_q, heads, head_dim), (bounds,), (bounds_k,) = q.shape, cu_q.shape, cu_k.shape
         of_pages = None
@@ -87,7 +89,7 @@ class Packed(PackedArguments):
         else:
             *rows_k, heads_k, columns_k = k.shape
             *rows_v, heads_v, columns_v = v.shape
-            table, size, rows, number, _ = pages
+            table, size, rows, number = pages
             sequences, width = table.shape
             # Longer ones are checked anew in each call.
             if rows_k != rows_v or sequences != bounds - 1 or sequences * width * size > FEW - total_q:
@@ -170,7 +172,7 @@ class Packed(PackedArguments):
     def with_lengths(self, by: Callable[[Any], Any]) -> Packed:
         """Returns this with the longest lengths replaced by what `by` returns for them; itself where none changes."""
         most = by(self.max_seqlen_q), by(self.max_seqlen_k)
-        return self if all(map(operator.is_, most, self[4:6])) else Packed(*self[:4], *most, self.pages)
+        return self if all(map(operator.is_, most, self[4:6])) else Packed(*self[:4], *most, *self[6:])
 
     # --- for the operator and gradients ---
 
@@ -185,7 +187,7 @@ class Packed(PackedArguments):
     @property
     def operator_options(self) -> dict[str, Any]:
         """Returns the operator's options that say where keys lie in pages, {} where they lie in none."""
-        return {} if self.pages is None else dict(zip(OF_PAGES, self.pages[1:4]))
+        return {} if self.pages is None else dict(zip(OF_PAGES, self.pages[1:]))
 
     @property
     def arguments_behind(self) -> tuple[Tensor | None, ...]:
@@ -282,7 +284,7 @@ class Packed(PackedArguments):
 
     def _faults_of_contents(self, total_q: int, total_k: int) -> Iterator[str]:
         """Yields what is wrong with offsets and lengths on the GPU, for which it waits."""
-        cu_q, cu_k, used_q, used_k, *longest, pages = self
+        cu_q, cu_k, used_q, used_k, *longest, pages, _ = self
         if pages is not None and used_k is not None:
             yield from pages.faults(used_k.tolist())
         for side, cu, used, total, most in zip("qk", (cu_q, cu_k), (used_q, used_k), (total_q, total_k), longest):
@@ -329,7 +331,7 @@ class PackedPlan(Plan):
 
         Only sequences of few queries on many keys are. As many queries as keys, as in training, are none.
         """
-        cu_q, _, used_q, used_k, _, most_k, pages = call.where
+        cu_q, _, used_q, used_k, _, most_k, pages, _ = call.where
         # A tensor's len() is a call of Python code.
         total_q, sequences = call.q.shape[0], cu_q.shape[0] - 1
         total_k = call.k.shape[0] if pages is None else pages.longest
@@ -342,9 +344,9 @@ class PackedPlan(Plan):
     def laid_out(self, call: Call, scale: float, result: Tensor, lse: Tensor | None) -> LaidOut:
         """Returns the kernel that writes a call's results, with its arguments, after what is written before it."""
         q, k, v = call.q, call.k, call.v
-        cu_q, cu_k, used_q, used_k, *_, pages = call.where
-        if pages is not None and pages.fill is not None:
-            pages.fill()
+        cu_q, cu_k, used_q, used_k, _, _, pages, write = call.where
+        if write is not None:
+            write()
         if call.zero_unused:
             result.zero_()
             if lse is not None:

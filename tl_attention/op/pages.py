@@ -7,7 +7,7 @@ rows of K and V lie that a sequence of them begins with, kernels ask the table.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -32,8 +32,6 @@ class Pages(NamedTuple):
     size: int  # keys of a page
     rows: int  # rows of K, and of V, from the begin of a page to that of the next in memory
     number: int
-    # Writes keys to pages, after a call is checked and before a kernel reads them.
-    fill: Callable[[], None] | None = None
 
     @property
     def longest(self) -> int:
@@ -48,7 +46,7 @@ class Pages(NamedTuple):
     @property
     def arguments(self) -> tuple[Tensor, int, int, int]:
         """Returns the arguments of a kernel, in the order of PAGES; it reads all rows of the table as one."""
-        return self[:4]
+        return self
 
     def faults(self, used: list[int]) -> Iterator[str]:
         """Yields what is wrong with the table's entries for so many used keys of each sequence; waits for the GPU."""
@@ -79,7 +77,7 @@ def pages_of(k: Any, v: Any, table: Any, cu_seqlens_k: object, seqused_k: object
     number, size = sizes[:2]
     first, row = k.stride()[:2]
     rows = size if number < 2 else 1 if size == 1 else first // (row or 1)
-    return made(Pages, (table, size, rows, number, None)), offsets_of(table_sizes[0], table_sizes[1] * size, table)
+    return made(Pages, (table, size, rows, number)), offsets_of(table_sizes[0], table_sizes[1] * size, table)
 
 
 def as_rows(k: Tensor, v: Tensor, pages: Pages) -> tuple[Tensor, Tensor]:

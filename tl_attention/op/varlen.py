@@ -107,7 +107,7 @@ def attention_varlen(
     pages = None
     if block_table is not None:
         pages, cu_seqlens_k = pages_of(k, v, block_table, cu_seqlens_k, seqused_k)
-    where = made(Packed, (cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, max_seqlen_q, max_seqlen_k, pages))
+    where = made(Packed, (cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, max_seqlen_q, max_seqlen_k, pages, None))
     return run(made(Call, (
         q, k, v, where, values, out, schedule, scale,
         causal, window_size, return_lse, invariant, False, zero_unused, check, True,
