@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import random
 import re
 import secrets
+import socket
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -101,12 +103,13 @@ def search(
     files = {what: RUNS / f"{name}{ending}" for what, ending in ENDINGS.items()}
     for what, kind in (("page", SEARCH_PAGE), ("file", FOUND_SCHEDULE), ("timelines", PAGE)):
         user_file.check_writable(files[what], kind)
-    user_file.make_folder(files["page"])
     seed = secrets.randbelow(2**31) if seed is None else seed
     of = {"problem": str(problem), "space": parameters.space.model_dump_json()}
     first = [_queued(parameters, text, problem) for text in queued]
+    if storage == STORAGE:
+        user_file.make_folder(files["page"])
     if report:
-        _tell(Study(storage, name, of, parameters, seed, begin=False), problem, files)
+        _tell(Study(storage, name, of, parameters, seed, worker=None), problem, files)
         return
     with recording(files["rows"]) as (record, progress):
         from tl_attention.compiler.store import VERSION
@@ -114,14 +117,20 @@ def search(
 
         with Session(record, seed=seed) as session:
             of |= {"card": session.device or NO_GPU, "kernels": VERSION[:12]}
-            study = Study(storage, name, of, parameters, seed)
+            study = Study(storage, name, of, parameters, seed, worker=_worker())
             try:
-                _search(study, problem, session, first, minutes * 60, progress)
-                if session.device:
+                alone = _search(study, problem, session, first, minutes * 60, progress)
+                if session.device and (alone or study.leases.outlasts()):
                     _final(study, problem, record, progress)
             finally:
                 # Also of what an interrupted search has found.
                 _tell(study, problem, files)
+
+
+def _worker() -> str:
+    """Returns the name by which a report knows this process: the host's, and the GPU's where it sees one of several."""
+    gpu = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return f"{socket.gethostname()}{f', GPU {gpu}' if gpu else ''}"
 
 
 def _queued(parameters: Parameters, text: str, problem: AttentionShape) -> Schedule:
@@ -147,15 +156,16 @@ def _search(
     queued: Sequence[Schedule],
     seconds: float,
     progress: ProgressBar,
-) -> None:
+) -> bool:
+    """Searches, and says whether no other worker goes on."""
     from tl_attention.lab.search.proposals import Proposals
     from tl_attention.lab.search.search import Search
     from tl_attention.lab.search.timers import ByPrediction, OnGpu
 
     if session.device is None:
         progress.say(f"{NO_GPU}: schedules are proposed, checked, compiled and ranked by prediction, and none is timed")
-    # A search that goes on does not draw again what was drawn.
-    rng = random.Random(f"{session.seed} {len(study.results)}")
+    # A search that goes on does not draw again what was drawn, nor one beside it.
+    rng = random.Random(f"{session.seed} {study.number} {len(study.results)}")
     timer = OnGpu(session.worker, session.seed) if session.device else ByPrediction()
     seconds -= min(MOST_FINAL_S, FINAL * seconds) if session.device else 0
     proposals = Proposals(study, problem, queued, rng)
@@ -166,7 +176,15 @@ def _search(
         what = f"{proposals.judged.total()} proposed, {len(study.results)} tried, {len(study.timed)} raced, {best}"
         progress.status(passed, seconds, what)
 
-    found.run(seconds, told)
+    try:
+        found.run(seconds, told)
+    except InputError:
+        # The storage has gone: what this worker holds lapses.
+        raise
+    except BaseException:
+        study.leases.leave(found.told)
+        raise
+    return study.leases.leave(found.told)
 
 
 def _final(study: Study, problem: AttentionShape, record: Callable[[Row], None], progress: ProgressBar) -> None:
@@ -185,8 +203,9 @@ def _tell(study: Study, problem: AttentionShape, files: dict[str, Path]) -> None
     from tl_attention.lab.search.outcome import Outcome
     from tl_attention.lab.show import search
 
+    user_file.make_folder(files["page"])
     rows = [parse_line(Row, line.encode(), study.where) for line in study.noted("final", [])]
-    card = study.noted("card", NO_GPU)
+    card = study.of["card"]
     outcome = Outcome(study, problem, card, rows)
     names: dict[str, str | None] = {}
     if outcome.winner:

@@ -54,6 +54,7 @@ class Brood(NamedTuple):
     parameters: Parameters
     seed: int
     given: Point | None = None  # that alone is judged
+    keys: tuple[str, ...] = ()  # of what this worker holds for it
     parents: tuple[Point, ...] = ()  # the best, which are changed; without any a point is drawn
     residuals: Residuals | None = None  # what predictions of others were wrong by
     seen: frozenset[int] = frozenset()  # what was proposed before, by `number_of`

@@ -28,6 +28,8 @@ from tl_attention.schedule.files.named import load
 from tl_attention.schedule.schedule import Schedule
 
 MOST_REASONS, MOST_MATTERED = 12, 15
+# What each worker counts.
+COUNTED = ("judged", "refused")
 
 
 class Outcome:
@@ -80,22 +82,24 @@ class Outcome:
         if drawn:
             median = math.exp(statistics.median(result.value for result in drawn) - zero)
             lines.append(f"The median of {len(drawn)} legal draws has {median:.3f} of the baseline's speed.")
+        workers = [worker.told for worker in study.workers()]
+        judged, refused = (sum((Counter(told.get(name, {})) for told in workers), Counter()) for name in COUNTED)
         faster = [result for result in by_time if result.verdict in ("first", "faster")]
         return {
             "study": study.name,
             "problem": f"{self._shape}",
             "card": self._card,
             "measured": measured,
-            "seconds": study.noted("seconds", 0.0),
+            "seconds": max((told.get("seconds", 0.0) for told in workers), default=0.0),
             "baseline": self.baseline.name if self.baseline else "",
             "funnel": [
-                ["proposed", sum(study.noted("judged", {}).values())],
+                ["proposed", judged.total()],
                 ["legal", len(results) - left_out["refused"]],
                 ["compiled", sum(result.fingerprint is not None for result in results)],
                 ["raced", len(by_time)],
                 ["faster than the incumbent", len(faster)],
             ],
-            "refused": [*map(list, Counter(study.noted("refused", {})).most_common(MOST_REASONS))],
+            "refused": [*map(list, refused.most_common(MOST_REASONS))],
             "left_out": [*map(list, left_out.most_common(MOST_REASONS))],
             "raced": [[*raced[result.number], result.source, result.number] for result in by_time],
             "best": [[*raced[result.number], result.number] for result in faster],
