@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 
 import pytest
-from search_jobs import SHAPE, bred, many, opened, parameters, points, proposals, schedules, told
+from search_jobs import SHAPE, bred, many, opened, parameters, proposals, schedules, told
 from tiers import exhaustive
 
 from tl_attention.lab.measure.compilation import refusal_of

@@ -97,8 +97,8 @@ class Leases:
                 raise Taken
         if also not in keys:
             row = {"study": self._study, "key": also, "worker": self.number, "ended": True}
-            new = connection.execute(self._storage.insert(CLAIMS).values(row).on_conflict_do_nothing())
-            if not new.rowcount and not keys:
+            new = self._storage.insert(CLAIMS).values(row).on_conflict_do_nothing().returning(CLAIMS.c.key)
+            if connection.execute(new).first() is None and not keys:
                 raise Taken
 
     def leave(self, told: Mapping[str, Any]) -> bool:

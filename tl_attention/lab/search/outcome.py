@@ -19,7 +19,7 @@ from tl_attention.lab.measure.records import Row
 from tl_attention.lab.search.final import AGAIN
 from tl_attention.lab.search.proposals import FIRST_DRAWN
 from tl_attention.lab.search.search import kernel_of
-from tl_attention.lab.search.study import DRAWN, Result, Study
+from tl_attention.lab.search.study import DRAWN, Result, Study, Worker
 from tl_attention.lab.show import diff
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.program.planned import Planned
@@ -82,15 +82,15 @@ class Outcome:
         if drawn:
             median = math.exp(statistics.median(result.value for result in drawn) - zero)
             lines.append(f"The median of {len(drawn)} legal draws has {median:.3f} of the baseline's speed.")
-        workers = [worker.told for worker in study.workers()]
-        judged, refused = (sum((Counter(told.get(name, {})) for told in workers), Counter()) for name in COUNTED)
+        workers = study.workers()
+        judged, refused = (sum((Counter(one.told.get(name, {})) for one in workers), Counter()) for name in COUNTED)
         faster = [result for result in by_time if result.verdict in ("first", "faster")]
         return {
             "study": study.name,
             "problem": f"{self._shape}",
             "card": self._card,
             "measured": measured,
-            "seconds": max((told.get("seconds", 0.0) for told in workers), default=0.0),
+            "seconds": max((one.told.get("seconds", 0.0) for one in workers), default=0.0),
             "baseline": self.baseline.name if self.baseline else "",
             "funnel": [
                 ["proposed", judged.total()],
@@ -103,6 +103,7 @@ class Outcome:
             "left_out": [*map(list, left_out.most_common(MOST_REASONS))],
             "raced": [[*raced[result.number], result.source, result.number] for result in by_time],
             "best": [[*raced[result.number], result.number] for result in faster],
+            "workers": [*map(self._told_worker, workers)],
             "mattered": [*map(list, [*study.mattered().items()][:MOST_MATTERED])],
             "prediction": _ranked([(result.predicted_ms, -result.value) for result in drawn]) if measured else None,
             "sketch": _ranked([(result.guessed_ms, -result.value) for result in drawn]) if measured else None,
@@ -115,6 +116,13 @@ class Outcome:
             "winner": self._told_winner(self.winner, files) if self.winner else None,
             "lines": lines,
         }
+
+    def _told_worker(self, worker: Worker) -> list[Any]:
+        """Returns a worker's name, state, lapses, seconds, and how many it raced, and found to be the best."""
+        raced = [result for result in self._study.timed if result.worker == worker.number]
+        found = sum(result.verdict in ("first", "faster") for result in raced)
+        name = f"{worker.number}: {worker.name}"
+        return [name, worker.state, worker.lapses, worker.told.get("spent", 0.0), len(raced), found]
 
     def _told_winner(self, winner: Result, files: Mapping[str, str | None]) -> dict[str, Any]:
         schedule = self.kernel(winner).ours.schedule

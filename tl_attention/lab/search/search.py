@@ -89,7 +89,11 @@ class Search:
                     time.sleep(POLL_S)
                 for brood, one in breeders.take(POLL_S):
                     # A process that hangs or dies gives what compilers give.
-                    ready.append((brood, one if isinstance(one, Bred) else Bred(**vars(one))))
+                    found = one if isinstance(one, Bred) else Bred(**vars(one))
+                    if brood.source == ADOPTED:
+                        self._adopt(found)
+                    else:
+                        ready.append((brood, found))
                 if race and race.raced.done():
                     self._end(race)
                     race = None
@@ -98,6 +102,9 @@ class Search:
                 told(passed)
                 if self._proposals.is_done and not (breeders.waiting or ready or race):
                     break
+            if race:
+                # It is timed to its end anyway.
+                self._end(race)
 
     @property
     def told(self) -> dict[str, Any]:
@@ -131,9 +138,6 @@ class Search:
 
     def _begun(self, brood: Brood, one: Bred, gpu: ThreadPoolExecutor) -> _Race | None:
         """Begins the race of what was bred, or tells the study why it does not race."""
-        if brood.source == ADOPTED:
-            self._adopt(one)
-            return None
         if not self._proposals.take(brood, one) or not (point := brood.given or one.point):
             return None
         if one.candidate is None and one.status == "refused":
