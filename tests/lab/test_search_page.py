@@ -31,10 +31,7 @@ TOLD: dict[str, Any] = {
     "left_out": [["spills", 40], ["machine code already seen", 31], ["wrong", 0]],
     "raced": [[25.0 * n, (0.98, 0.3, 1.0, 0.99)[n % 4] + n / 5000, SOURCES[n % 4], n] for n in range(40)],
     "best": [[0.0, 1.0, 0], [400.0, 1.004, 18], [900.0, 1.012, 38]],
-    "workers": [
-        ["0: a-host, GPU 0", "lost", 1, 600.0, 20, 1],
-        ["1: b-host </script><b>", "left", 0, 1080.0, 20, 1],
-    ],
+    "workers": [["0: a-host, GPU 0", "lost", 1, 600.0, 20, 1], ["1: b-host </script><b>", "left", 0, 1080.0, 20, 1]],
     "mattered": [["kernel.cluster", 0.21], ["consumer.softmax.exponentials.polynomial_share", 0.1]],
     "prediction": {"n": 50, "rank": 0.71},
     "sketch": {"n": 50, "rank": 0.66},

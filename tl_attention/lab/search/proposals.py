@@ -93,8 +93,9 @@ class Proposals:
 
     def _brood(self, source: str) -> Brood:
         self._made += 1
-        seed, seen = self._rng.getrandbits(32), frozenset(self._seen)
-        return Brood(f"brood {self._made}", source, self._shape, self._study.parameters, seed, seen=seen)
+        seed, seen, others = self._rng.getrandbits(32), frozenset(self._seen), self._study.others
+        name = f"brood {self._made}"
+        return Brood(name, source, self._shape, self._study.parameters, seed, seen=seen, others=others)
 
     def given(self, point: Point, source: str, keys: tuple[str, ...] = ()) -> Brood:
         """Returns the brood of one point alone, for which this worker holds these keys."""

@@ -16,6 +16,7 @@ from tl_attention.lab.measure.bench import MOST_STACK_BYTES
 from tl_attention.lab.measure.candidate import Candidate, called
 from tl_attention.lab.measure.compilation import Compiled, Compilers
 from tl_attention.lab.search.broods import Bred, Brood, bred
+from tl_attention.lab.search.cells import excess
 from tl_attention.lab.search.parameters import Point
 from tl_attention.lab.search.proposals import REFUSED, Proposals
 from tl_attention.lab.search.study import Result, Study
@@ -181,11 +182,20 @@ class Search:
             # What was not seen to be faster is not better, whatever its median says.
             found["value"] = race.incumbent.result.value + (median if raced.verdict == "faster" else min(median, 0.0))
             found["against"] = race.incumbent.result.number
+            found |= self._in_each(raced, race.incumbent.result, found["value"])
         brood = race.brood if race.incumbent else race.brood._replace(keys=(*race.brood.keys, FIRST))
         result = self._tell(brood, race.bred, **found)
         best = self.incumbent.result.value if self.incumbent else -math.inf
         if result and result.verdict in ("first", "faster") and result.value > best:
             self.incumbent, self._adopted = Incumbent(race.candidate, result), result
+
+    def _in_each(self, raced: Raced, incumbent: Result, value: float) -> dict[str, Any]:
+        """Returns a race's numbers of each problem; what is too slow in one of them is not better in the mean."""
+        cells = [before + ahead for before, ahead in zip(incumbent.cells, raced.cells)]
+        over = excess(cells, incumbent.cells, [one.cells for one in self._study.timed]) if cells else 0.0
+        if raced.verdict == "faster" and over > 0:
+            return {"cells": cells, "verdict": "uneven", "value": incumbent.value - over}
+        return {"cells": cells, "value": value}
 
     def _tell(self, brood: Brood, one: Bred, **found: Any) -> Result | None:
         known = {"at": self._before_s + self._passed_s, "guessed_ms": one.guessed_ms, "predicted_ms": one.predicted_ms}

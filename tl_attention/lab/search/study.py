@@ -26,6 +26,7 @@ from tl_attention.errors import InputError
 from tl_attention.lab.search.leases import Leases, Taken
 from tl_attention.lab.search.parameters import Parameters, Point
 from tl_attention.lab.search.storage import WORKERS, Log, Storage
+from tl_attention.problem.shape import AttentionShape
 
 # Where a proposal comes from: a person, a draw, a change of what was good, Optuna's sampler.
 QUEUED, DRAWN, CHANGED, SAMPLED = ("queued", "drawn", "changed", "sampled")
@@ -53,6 +54,8 @@ class Result:
     ms: float = 0.0
     ratios: tuple[float, ...] = ()  # log(time of the incumbent / its time) of each round
     verdict: str = ""
+    cells: tuple[float, ...] = ()  # of several problems, each as `value` is of one
+    cells_ms: tuple[float, ...] = ()  # the time of each
     against: int | None = None  # the incumbent's number
     # log(time of the first that was timed / its time), by the rounds of each incumbent with the next.
     value: float = 0.0
@@ -92,11 +95,14 @@ class Study:
         parameters: Parameters,
         seed: int,
         worker: str | None = "a worker",
+        others: tuple[AttentionShape, ...] = (),
     ) -> None:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         # A signal that ends the command inside of a call of the database is no error of the pool.
         logging.getLogger("sqlalchemy.pool").setLevel(logging.CRITICAL)
         self.name, self.parameters, self._storage = name, parameters, Storage(url)
+        # The other problems, where there are several.
+        self.others = others
         self._distributions = {name: _distribution(values) for name, values in parameters.values.items()}
         self.where = f"study {name} in {self._storage.shown}"
         there = self._storage.of(name)
@@ -222,7 +228,7 @@ class Study:
         told = trial.user_attrs["result"]
         given = {name: trial.user_attrs[name] for name in ("source", "worker")}
         given |= {"number": trial.number, "point": self._point(trial.params)}
-        return Result(**given, **told | {"ratios": tuple(told.get("ratios", ()))})
+        return Result(**given, **told | {name: tuple(told.get(name, ())) for name in ("ratios", "cells", "cells_ms")})
 
     def _point(self, params: Mapping[str, Any]) -> Point:
         values = self.parameters.values
