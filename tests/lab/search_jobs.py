@@ -21,7 +21,7 @@ from tl_attention.lab.measure import session
 from tl_attention.lab.measure.candidate import Candidate
 from tl_attention.lab.measure.compilation import Compiled
 from tl_attention.lab.search import broods
-from tl_attention.lab.search.broods import Bred, Brood
+from tl_attention.lab.search.broods import Bred, Brood, number_of
 from tl_attention.lab.search.parameters import Parameters, Point
 from tl_attention.lab.search.proposals import Proposals
 from tl_attention.lab.search.search import Search
@@ -75,6 +75,7 @@ def proposals(study: Study, queued: Sequence[Schedule] = (), seed: int = 1) -> P
 def told(study: Study, point: Point, source: str = DRAWN, **result: Any) -> Result:
     """Tells of a point that it was timed, or what is given instead."""
     timed = {"at": float(len(study.results)), "ms": 1.0, "value": 0.0, "verdict": "slower", "ratios": [-0.1]}
+    result = {"schedule": number_of(parameters().schedule(point))} | result
     found = study.tell(point, source, **(result if "reason" in result else timed | result))
     assert found
     return found

@@ -44,8 +44,7 @@ class Proposals:
 
     def saw(self, results: Iterable[Result]) -> None:
         """Takes over what was tried, so that it is not proposed again."""
-        tried = (result for result in results if not result.reason.startswith(REFUSED))
-        self._seen |= {number_of(self._study.parameters.schedule(result.point)) for result in tried}
+        self._seen |= {result.schedule for result in results if result.schedule is not None}
 
     def next(self) -> Brood:
         """Returns the next brood: what a worker held that is gone, or one of this worker's own."""

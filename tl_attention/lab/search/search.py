@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from tl_attention.lab.measure.bench import MOST_STACK_BYTES
 from tl_attention.lab.measure.candidate import Candidate, called
 from tl_attention.lab.measure.compilation import Compiled, Compilers
-from tl_attention.lab.search.broods import Bred, Brood, bred
+from tl_attention.lab.search.broods import Bred, Brood, bred, number_of
 from tl_attention.lab.search.cells import excess
 from tl_attention.lab.search.parameters import Point
 from tl_attention.lab.search.proposals import REFUSED, Proposals
@@ -198,7 +198,13 @@ class Search:
         return {"cells": cells, "value": value}
 
     def _tell(self, brood: Brood, one: Bred, **found: Any) -> Result | None:
-        known = {"at": self._before_s + self._passed_s, "guessed_ms": one.guessed_ms, "predicted_ms": one.predicted_ms}
+        known: dict[str, Any] = {
+            "at": self._before_s + self._passed_s,
+            "guessed_ms": one.guessed_ms,
+            "predicted_ms": one.predicted_ms,
+        }
+        if one.candidate:
+            known["schedule"] = number_of(one.candidate.ours.schedule)
         if one.report:
             fields = one.row_fields
             known |= {name: fields[name] for name in ("fingerprint", "registers", "stack_bytes", "machine_code")}

@@ -46,45 +46,24 @@ PATIENCE_S, AGAIN_S = 300.0, 0.5
 BUSY_S, CONNECT_S = 60, 10
 # Any number: who makes the tables holds it.
 MAKING = 7_700_077
-TABLES = MetaData()
+TABLES, NAME = MetaData(), String(200)
+
+
+def _table(name: str, keys: int, **columns: Any) -> Table:
+    """Returns the table with these columns, of which the first ones are its key."""
+    made = (Column(of, kind, primary_key=n < keys, autoincrement=False) for n, (of, kind) in enumerate(columns.items()))
+    return Table(f"search_{name}", TABLES, *made)
+
+
 # `of` says in JSON what a study is of.
-STUDIES = Table(
-    "search_studies",
-    TABLES,
-    Column("study", String(200), primary_key=True),
-    Column("of", Text, nullable=False),
-    Column("entries", Integer, nullable=False),
-)
+STUDIES = _table("studies", 1, study=NAME, of=Text, entries=Integer)
 # An entry is JSON, compressed: most of it is what parameters may be.
-ENTRIES = Table(
-    "search_entries",
-    TABLES,
-    Column("study", String(200), primary_key=True),
-    Column("number", Integer, primary_key=True, autoincrement=False),
-    Column("entry", LargeBinary, nullable=False),
-)
-WORKERS = Table(
-    "search_workers",
-    TABLES,
-    Column("study", String(200), primary_key=True),
-    Column("worker", Integer, primary_key=True, autoincrement=False),
-    Column("token", String(32), nullable=False),
-    Column("name", Text, nullable=False),
-    Column("beat", Integer, nullable=False),
-    Column("state", String(8), nullable=False),
-    Column("lapses", Integer, nullable=False),
-    Column("told", Text, nullable=False),
+ENTRIES = _table("entries", 2, study=NAME, number=Integer, entry=LargeBinary)
+WORKERS = _table(
+    "workers", 2, study=NAME, worker=Integer, token=NAME, name=Text, beat=Integer, state=NAME, lapses=Integer, told=Text
 )
 # `work` is what another worker needs to do it, in JSON; without it there is nothing to do.
-CLAIMS = Table(
-    "search_claims",
-    TABLES,
-    Column("study", String(200), primary_key=True),
-    Column("key", String(200), primary_key=True),
-    Column("worker", Integer, nullable=False),
-    Column("work", Text),
-    Column("ended", Boolean, nullable=False),
-)
+CLAIMS = _table("claims", 2, study=NAME, key=NAME, worker=Integer, work=Text, ended=Boolean)
 # The drivers of known schemes.
 DRIVERS = {"sqlite": "sqlite", "postgresql": "postgresql+psycopg", "postgres": "postgresql+psycopg"}
 INSERTS: dict[str, Callable[[Table], Any]] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}

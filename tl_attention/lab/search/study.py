@@ -45,6 +45,7 @@ class Result:
     at: float = 0.0  # seconds of search before it
     reason: str = ""  # why it was not timed
     failed: bool = False  # it is not right, or could not be compiled or run; else something said that it cannot win
+    schedule: int | None = None  # a number, which equal schedules share; None for what is no legal one
     fingerprint: str | None = None  # of the generated code
     machine_code: str | None = None  # a name, which equal machine code shares
     registers: int | None = None
