@@ -75,7 +75,8 @@ def proposals(study: Study, queued: Sequence[Schedule] = (), seed: int = 1) -> P
 def told(study: Study, point: Point, source: str = DRAWN, **result: Any) -> Result:
     """Tells of a point that it was timed, or what is given instead."""
     timed = {"at": float(len(study.results)), "ms": 1.0, "value": 0.0, "verdict": "slower", "ratios": [-0.1]}
-    result = {"schedule": number_of(parameters().schedule(point))} | result
+    if "schedule" not in result:
+        result["schedule"] = number_of(parameters().schedule(point))
     found = study.tell(point, source, **(result if "reason" in result else timed | result))
     assert found
     return found

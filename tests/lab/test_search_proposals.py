@@ -98,7 +98,7 @@ def test_a_trial_that_was_ill_formed_does_not_end_the_next_search(tmp_path) -> N
             parameters().schedule(point)
         except ValueError:
             break
-    told(study, point, SAMPLED, failed=True, reason="refused: the order has a circle")
+    told(study, point, SAMPLED, schedule=None, failed=True, reason="refused: the order has a circle")
     assert proposals(opened(tmp_path), schedules()[:1]).next().source == QUEUED
 
 

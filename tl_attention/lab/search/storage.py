@@ -49,7 +49,7 @@ MAKING = 7_700_077
 TABLES, NAME = MetaData(), String(200)
 
 
-def _table(name: str, keys: int, **columns: Any) -> Table:
+def _table(name: str, keys: int, /, **columns: Any) -> Table:
     """Returns the table with these columns, of which the first ones are its key."""
     made = (Column(of, kind, primary_key=n < keys, autoincrement=False) for n, (of, kind) in enumerate(columns.items()))
     return Table(f"search_{name}", TABLES, *made)
@@ -184,6 +184,7 @@ class Log(BaseJournalBackend):
 
     def append_logs(self, logs: list[dict[str, Any]]) -> None:
         """Adds entries, each with the next number. Other workers wait, as the study's row is locked until then."""
+        texts = [zlib.compress(json.dumps(one).encode()) for one in logs]
 
         def append(connection: Connection) -> None:
             for one in logs:
@@ -193,8 +194,8 @@ class Log(BaseJournalBackend):
             longer = longer.values(entries=STUDIES.c.entries + len(logs))
             last = connection.execute(longer.returning(STUDIES.c.entries)).scalar_one()
             rows = [
-                {"study": self._study, "number": number, "entry": zlib.compress(json.dumps(one).encode())}
-                for number, one in enumerate(logs, last - len(logs))
+                {"study": self._study, "number": number, "entry": entry}
+                for number, entry in enumerate(texts, last - len(logs))
             ]
             connection.execute(insert(ENTRIES), rows)
 
