@@ -9,6 +9,7 @@ without it that follows from the rounds of a race, a sample's time and CHECK_S.
 
 from __future__ import annotations
 
+import datetime
 import os
 import random
 import resource
@@ -218,8 +219,16 @@ def main(storage: str, race: float | None, output: Path) -> None:
     """Measure what a candidate costs, and simulate searches of many workers."""
     costs = measured(storage, race)
     numbers = {name: float(f"{value:.3g}") for name, value in asdict(costs).items()}
-    rows = [simulated(costs, workers) for workers in WORKERS]
-    output.write_text(yaml.safe_dump({"seconds": numbers, "simulated": rows}, sort_keys=False, width=120))
+    calls = numbers.pop("calls")
+    found = {
+        "date": datetime.date.today().isoformat(),
+        "cores": os.cpu_count(),
+        "race": "measured" if race else "reckoned, without a GPU",
+        "seconds": numbers,
+        "calls of the storage for a candidate": calls,
+        "simulated": [simulated(costs, workers) for workers in WORKERS],
+    }
+    output.write_text(yaml.safe_dump(found, sort_keys=False, width=120))
 
 
 if __name__ == "__main__":

@@ -49,10 +49,10 @@ def bred(brood: Brood) -> Bred:
             if brood.given:
                 return Bred(status="refused", error=str(error).splitlines()[0], judged=1)
             continue
-        code = f"{number_of(schedule) % CODES}"
-        report = StaticReport(200, 0, 1024, machine_code=code)
-        point = parameters().point(schedule)
-        return Bred(code, report, point=point, candidate=called("", SHAPE, Planned(schedule)), guessed_ms=1.0, judged=1)
+        code = number_of(schedule) % CODES
+        found = {"point": parameters().point(schedule), "candidate": called("", SHAPE, Planned(schedule))}
+        report = StaticReport(200, 0, 1024, machine_code=f"{code}")
+        return Bred(f"{code}", report, **found, guessed_ms=1.0, predicted_ms=2.0 - code / CODES, judged=1)
     return Bred(status="refused", error="nothing is well-formed", judged=100)
 
 

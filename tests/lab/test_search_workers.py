@@ -8,6 +8,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +18,19 @@ from postgres import PASSWORD, Server, server
 from search_jobs import many, parameters, points, told, url_of
 from search_workers import opened, searched
 from sqlalchemy import event, func, select
+from stand_in import on_a_machine
 from tiers import exhaustive
 
 from tl_attention.errors import InputError
+from tl_attention.lab.measure import session
 from tl_attention.lab.search import leases
+from tl_attention.lab.search import search as search_module
 from tl_attention.lab.search.leases import LEFT, LOST, ON
 from tl_attention.lab.search.search import FIRST
 from tl_attention.lab.search.storage import CLAIMS, ENTRIES, WORKERS
 from tl_attention.lab.search.study import DRAWN, QUEUED, Study, point_key
 
+__all__ = ["on_a_machine"]
 # The storage's calls for a candidate: statements, and the begin and end of each transaction.
 MOST_CALLS = 30
 KILLS = 20
@@ -56,6 +61,7 @@ def fresh(running: Server, name: str) -> str:
     import psycopg
 
     with psycopg.connect(running.url, autocommit=True) as connection:
+        connection.execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
         connection.execute(f'CREATE DATABASE "{name}"')
     return running.url.removesuffix("postgres") + name
 
@@ -277,6 +283,56 @@ def test_a_database_of_optunas_own_tables_is_refused(postgres) -> None:
     RDBStorage(url.replace("postgresql://", "postgresql+psycopg://"))
     with pytest.raises(InputError, match=r"has the tables of Optuna's RDBStorage, expected a database without them$"):
         opened(url)
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch, on_a_machine) -> Path:
+    """Has the command search with stand-ins and without a GPU, in an empty folder."""
+    command = import_module("tl_attention.lab.cli.search")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(session, "another_gpu", lambda arch: "no GPU")
+    monkeypatch.setattr(command, "_timelines", lambda *of: None)
+    monkeypatch.setattr(search_module.Search.__init__, "__defaults__", (search_workers.bred,))
+    return tmp_path
+
+
+@pytest.mark.postgres
+def test_a_password_stands_in_nothing_that_is_told_or_written(cli, here, postgres) -> None:
+    url = fresh(postgres, "secret")
+    command = ("search", "--shape", "1,2,256,128", "--study", "some", "--storage")
+    one, other, report = [
+        cli(*command, given, "--minutes", "0.1", *more)
+        for given, more in ((url, ()), (f"{url}?application_name=me", ()), (url, ("--report",)))
+    ]
+    for result in (one, other, report):
+        assert result.exit_code == 0 and result.stdout == "runs/some.yaml\n", result.stderr
+        assert PASSWORD not in result.stderr and "searcher:***@127.0.0.1" in result.stderr
+    assert "2 workers took part" not in (text := (here / "runs/some.html").read_text()) and '"workers":[["0: ' in text
+    written = [*(here / "runs").iterdir()]
+    assert {path.name for path in written} == {"some.html", "some.yaml"}
+    assert all(PASSWORD not in path.read_text() for path in written)
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize(
+    "arguments, change, words",
+    [
+        ((), (PASSWORD, "wr0ng"), "password authentication failed"),
+        ((), ("/refused_by_the_command", "/nothing"), 'database "nothing" does not exist'),
+        (("--shape", "1,2,512,128"), ("", ""), "is of the problem (1, 2, 256, 128)"),
+        (("--report", "--study", "other"), ("", ""), "there is no study other in postgresql://searcher:***@"),
+    ],
+)
+def test_what_cannot_be_joined_is_one_line_and_nothing_is_written(
+    arguments, change, words, error_of, here, postgres
+) -> None:
+    url = fresh(postgres, "refused_by_the_command")
+    study = opened(url, problem="(1, 2, 256, 128) float16")
+    said = error_of(
+        "search", "--shape", "1,2,256,128", "--study", "some", "--storage", url.replace(*change), *arguments
+    )
+    assert words in said and PASSWORD not in said and "wr0ng" not in said
+    assert [*here.iterdir()] == [] and len(study.workers()) == 1 and study.refresh() == []
 
 
 def test_a_study_that_many_told_is_read_in_the_order_of_its_log(url) -> None:

@@ -127,6 +127,7 @@ def search(
         with Session(record, seed=seed) as session:
             of |= {"card": session.device or NO_GPU, "kernels": VERSION[:12]}
             study = Study(storage, name, of, parameters, seed, worker=_worker(), others=also)
+            user_file.make_folder(files["page"])
             try:
                 alone = _search(study, problem, session, first, minutes * 60, progress)
                 if session.device and (alone or study.leases.outlasts()):

@@ -76,7 +76,8 @@ class Search:
         end, another search or the next one takes over.
         """
         begun = time.monotonic()
-        processes = max(1, (os.cpu_count() or 1) - FREE_CORES)
+        # The cores that this process may use: several workers of a host share the others.
+        processes = max(1, len(os.sched_getaffinity(0)) - FREE_CORES)
         # A race has a thread of its own: it does not wait while the sampler thinks.
         with Compilers[Brood](self._breed, processes=processes) as breeders, ThreadPoolExecutor(1) as gpu:
             ready, race = deque[tuple[Brood, Bred]](), None
