@@ -172,6 +172,8 @@ def here(tmp_path, monkeypatch, on_a_machine) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(session, "another_gpu", lambda arch: "no GPU")
     monkeypatch.setattr(command, "_timelines", lambda *of: None)
+    run = search_module.Search.run
+    monkeypatch.setattr(search_module.Search, "run", lambda search, seconds, told: run(search, 2.0, told))
     (tmp_path / "mine.yaml").write_text(CELLS)
     return tmp_path
 

@@ -293,6 +293,8 @@ def here(tmp_path, monkeypatch, on_a_machine) -> Path:
     monkeypatch.setattr(session, "another_gpu", lambda arch: "no GPU")
     monkeypatch.setattr(command, "_timelines", lambda *of: None)
     monkeypatch.setattr(search_module.Search.__init__, "__defaults__", (search_workers.bred,))
+    run = search_module.Search.run
+    monkeypatch.setattr(search_module.Search, "run", lambda search, seconds, told: run(search, 1.0, told))
     return tmp_path
 
 

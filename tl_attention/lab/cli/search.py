@@ -97,7 +97,7 @@ def search(
         else [AttentionShape.parse(shape_for(shape, None), dtype=dtype, causal=causal, softcap=softcap)]
     )
     try:
-        import optuna  # noqa: F401
+        import optuna
     except ImportError:
         raise InputError('search: Optuna is missing, expected what `pip install "tl-attention[search]"` has') from None
     from tl_attention.lab.search import space as spaces
@@ -113,6 +113,8 @@ def search(
         user_file.check_writable(files[what], kind)
     seed = secrets.randbelow(2**31) if seed is None else seed
     of = {"problem": "; ".join(map(str, (problem, *others))), "space": parameters.space.model_dump_json()}
+    # A log of Optuna's is read by the same Optuna.
+    of["Optuna"] = optuna.__version__.partition(".")[0]
     first = [_queued(parameters, text, (problem, *others)) for text in queued]
     also = tuple(others)
     if storage == STORAGE:
