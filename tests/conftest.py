@@ -24,6 +24,8 @@ WORKER_KEY = "left_out"
 SHARED = "TL_ATTENTION_TESTS_SHARED"
 # Set where tests may lower kernels that are not in the golden code.
 EXHAUSTIVE = "TL_ATTENTION_TESTS_EXHAUSTIVE"
+# Where a server of PostgreSQL may be: Debian has it outside of PATH.
+POSTGRES = os.pathsep.join((os.environ.get("PATH", ""), *map(str, Path("/usr/lib/postgresql").glob("*/bin"))))
 # Says for each marker whether its tests can run, and which words explain it if not.
 NEEDS: dict[str, tuple[Callable[[], bool], str]] = {
     "exhaustive": (lambda: EXHAUSTIVE in os.environ, "`make test-all` runs them"),
@@ -33,6 +35,10 @@ NEEDS: dict[str, tuple[Callable[[], bool], str]] = {
     "browser": (
         lambda: all(map(shutil.which, ("chromium", "chromedriver"))) and find_spec("selenium") is not None,
         "no chromium, chromedriver and selenium here",
+    ),
+    "postgres": (
+        lambda: shutil.which("initdb", path=POSTGRES) is not None and find_spec("psycopg") is not None,
+        "no PostgreSQL server and psycopg here",
     ),
 }
 

@@ -21,7 +21,7 @@ from tl_attention.lab.measure import session
 from tl_attention.lab.measure.candidate import Candidate
 from tl_attention.lab.measure.compilation import Compiled
 from tl_attention.lab.search import broods
-from tl_attention.lab.search.broods import Bred, Brood
+from tl_attention.lab.search.broods import Bred, Brood, number_of
 from tl_attention.lab.search.parameters import Parameters, Point
 from tl_attention.lab.search.proposals import Proposals
 from tl_attention.lab.search.search import Search
@@ -61,6 +61,13 @@ def points() -> list[Point]:
     return [*map(parameters().point, schedules())]
 
 
+def many(count: int) -> list[Point]:
+    """Returns so many points, of which several have one schedule: they differ in what it does not have."""
+    whole = [point for point in points() if point["chunks.rescale"] == 1]
+    widths = parameters().values["width.rescale.0"]
+    return [point | {"width.rescale.0": width} for width in widths for point in whole][:count]
+
+
 def proposals(study: Study, queued: Sequence[Schedule] = (), seed: int = 1) -> Proposals:
     return Proposals(study, SHAPE, queued, random.Random(seed))
 
@@ -68,7 +75,11 @@ def proposals(study: Study, queued: Sequence[Schedule] = (), seed: int = 1) -> P
 def told(study: Study, point: Point, source: str = DRAWN, **result: Any) -> Result:
     """Tells of a point that it was timed, or what is given instead."""
     timed = {"at": float(len(study.results)), "ms": 1.0, "value": 0.0, "verdict": "slower", "ratios": [-0.1]}
-    return study.tell(study.add(point, source), **(result if "reason" in result else timed | result))
+    if "schedule" not in result:
+        result["schedule"] = number_of(parameters().schedule(point))
+    found = study.tell(point, source, **(result if "reason" in result else timed | result))
+    assert found
+    return found
 
 
 def compiled(candidate: Candidate) -> Compiled:
@@ -116,9 +127,9 @@ def search(folder: Path, seed: int) -> None:
     study = opened(folder)
     tell = study.tell
 
-    def printed(*trial: Any, **result: Any) -> Result:
-        found = tell(*trial, **result)
-        os.write(1, f"{json.dumps(asdict(found))}\n".encode())
+    def printed(*of: Any, **result: Any) -> Result | None:
+        if found := tell(*of, **result):
+            os.write(1, f"{json.dumps(asdict(found))}\n".encode())
         return found
 
     study.tell = printed  # type: ignore[method-assign]
@@ -131,7 +142,7 @@ def command() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     tell = Study.tell
 
-    def first(*of: Any, **result: Any) -> Result:
+    def first(*of: Any, **result: Any) -> Result | None:
         found = tell(*of, **result)
         Study.tell = tell  # type: ignore[method-assign]
         print("told", flush=True)

@@ -8,7 +8,7 @@ import re
 from typing import Any
 
 import pytest
-from search_jobs import SHAPE, opened, points, told
+from search_jobs import SHAPE, many, opened, points, told
 from stand_in import Compilers, Gpu, on_a_machine
 from test_search_page import NOTHING, TOLD
 
@@ -35,15 +35,15 @@ MS = {MATMUL: 1.0, "trial 0": 2.0, "trial 1": 1.6, "trial 2": 1.9}
 def study(tmp_path_factory) -> Study:
     """Returns a study with each kind of result, in which a person's schedule came first."""
     study = opened(tmp_path_factory.mktemp("study"))
-    first, second, third, *others = points()
+    first, second, third, *others = many(3 + 6 + FIRST_MODELLED)
     told(study, first, QUEUED, verdict="first", ratios=[], registers=168, fingerprint="a", machine_code="a")
     told(study, second, CHANGED, verdict="faster", value=0.2, ratios=[0.2] * 7, against=0, fingerprint="b")
     told(study, third, SAMPLED, verdict="level", value=0.2, ratios=[0.0] * 25, against=1, fingerprint="c")
     for reason in ("spills", "machine code already seen", "predicted to be slower"):
-        told(study, others[0], reason=reason, fingerprint="d", predicted_ms=2.0)
+        told(study, others.pop(), reason=reason, fingerprint="d", predicted_ms=2.0)
     for reason in ("refused: the order has a circle", "compile_error when compiled: nvcc said no", "wrong: NaN"):
-        told(study, others[1], SAMPLED, reason=reason, failed=True)
-    for number, point in zip(range(FIRST_MODELLED), 2 * others):
+        told(study, others.pop(), SAMPLED, reason=reason, failed=True)
+    for number, point in enumerate(others):
         told(
             study,
             point,
@@ -52,7 +52,8 @@ def study(tmp_path_factory) -> Study:
             guessed_ms=9 - number / 10,
             fingerprint=f"{number}",
         )
-    study.note(seconds=99.5, judged={DRAWN: 1000, CHANGED: 200}, refused={"split.row_sum": 900, "wait_before.mman": 7})
+    counted = {"judged": {DRAWN: 1000, CHANGED: 200}, "refused": {"split.row_sum": 900, "wait_before.mman": 7}}
+    study.leases.beat({"seconds": 99.5, **counted})
     return study
 
 

@@ -17,7 +17,7 @@ from tl_attention.lab.files.kinds import PAGE, SEARCH_PAGE
 from tl_attention.lab.show import search
 
 SOURCES = ("queued", "drawn", "changed", "sampled")
-LISTS = ("funnel", "refused", "left_out", "raced", "best", "mattered", "final", "lines")
+LISTS = ("funnel", "refused", "left_out", "raced", "best", "workers", "mattered", "final", "lines")
 # Of those that were raced, the drawn ones are far below.
 TOLD: dict[str, Any] = {
     "study": "best-L-seed1",
@@ -31,6 +31,7 @@ TOLD: dict[str, Any] = {
     "left_out": [["spills", 40], ["machine code already seen", 31], ["wrong", 0]],
     "raced": [[25.0 * n, (0.98, 0.3, 1.0, 0.99)[n % 4] + n / 5000, SOURCES[n % 4], n] for n in range(40)],
     "best": [[0.0, 1.0, 0], [400.0, 1.004, 18], [900.0, 1.012, 38]],
+    "workers": [["0: a-host, GPU 0", "lost", 1, 600.0, 20, 1], ["1: b-host </script><b>", "left", 0, 1080.0, 20, 1]],
     "mattered": [["kernel.cluster", 0.21], ["consumer.softmax.exponentials.polynomial_share", 0.1]],
     "prediction": {"n": 50, "rank": 0.71},
     "sketch": {"n": 50, "rank": 0.66},
@@ -52,8 +53,8 @@ TOLD: dict[str, Any] = {
 PREDICTED = {**TOLD, "measured": False, "card": "no GPU: predicted for an H200", "repeatability": None}
 NOTHING: dict[str, Any] = {key: [] if key in LISTS else value for key, value in TOLD.items()}
 NOTHING |= {"prediction": None, "sketch": None, "repeatability": None, "winner": None}
-# Rows of the tables: each new best, the funnel, refusals, what was left out, the keys, and the final.
-TABLES = [4, 6, 3, 4, 3, 4]
+# Rows of the tables: each new best, the funnel, refusals, what was left out, workers, the keys, and the final.
+TABLES = [4, 6, 3, 4, 3, 3, 4]
 MARKS = {
     **{f"#chart path.point.s{n}": 10 for n in range(4)},
     "#chart path.below": 10,
@@ -128,6 +129,8 @@ def test_a_browser_says_what_came_of_a_search(driver, tmp_path) -> None:
     for words in (
         "The winner, trial 38, has 1.012x the speed of trial 0 (interval 1.008x to 1.016x).",
         "Less that, the gain is 0.90 %.",
+        "2 workers took part. 1 of them was lost: others took over what it held.",
+        "The slowest raced 56\u00a0% of what the fastest did in the same time.".replace("\u00a0", " "),
         "10 of 40 raced schedules lie below",
         "a rank correlation of 0.66 before they were compiled (50 schedules), and of 0.71 afterwards (50 schedules)",
         "</script><b>",

@@ -8,15 +8,15 @@ import time
 from collections.abc import Callable
 
 import pytest
-from search_jobs import SHAPE, bred, opened, parameters, points, proposals, schedules, told
+from search_jobs import SHAPE, bred, many, opened, parameters, proposals, schedules, told
 from tiers import exhaustive
 
 from tl_attention.lab.measure.compilation import refusal_of
 from tl_attention.lab.search import broods
-from tl_attention.lab.search.broods import CHANGES, NONE_LEGAL, PROPOSED, Brood, Judge, number_of, predicted_serial
+from tl_attention.lab.search.broods import CHANGES, NONE_LEGAL, Brood, Judge, number_of, predicted_serial
 from tl_attention.lab.search.proposals import FIRST_DRAWN, TURNS
 from tl_attention.lab.search.residuals import Residuals
-from tl_attention.lab.search.study import CHANGED, DRAWN, QUEUED, SAMPLED, Study
+from tl_attention.lab.search.study import CHANGED, DRAWN, QUEUED, SAMPLED, Study, point_key
 from tl_attention.program.planned import Planned
 from tl_attention.schedule.files.named import load
 
@@ -27,7 +27,7 @@ CPU_S, MANY, SAMPLES = 15, 10_000, 100
 def study(tmp_path) -> Study:
     """Returns a study that has timed so many schedules that the best are changed."""
     study = opened(tmp_path)
-    for number, point in zip(range(FIRST_DRAWN), 2 * points()):
+    for number, point in enumerate(many(FIRST_DRAWN)):
         told(study, point, verdict="faster" if number % 3 == 0 else "slower", value=number / 100, guessed_ms=1.0)
     return study
 
@@ -65,10 +65,9 @@ def test_each_of_many_proposals_is_legal_or_refused_with_a_reason(study) -> None
 def test_what_the_sampler_proposes_is_a_trial_refused_or_not(study, asked) -> None:
     found = proposals(study)
     for _ in range(asked):
-        trial, point = study.ask()
-        brood = found._given(trial, point)
+        brood = found.given(study.ask(), SAMPLED)
         one = bred(brood)
-        assert found.trials[brood.name] is trial and found.take(brood, one)
+        assert found.take(brood, one)
         assert bool(one.candidate) == (not one.error) and one.judged == 1
     assert not found.refused and found.judged[SAMPLED] == asked, "these are counted as trials"
 
@@ -76,18 +75,19 @@ def test_what_the_sampler_proposes_is_a_trial_refused_or_not(study, asked) -> No
 def test_a_persons_schedules_come_first_and_what_was_tried_does_not_come_again(tmp_path) -> None:
     study, (first, second, third, *_) = opened(tmp_path), schedules()
     told(study, parameters().point(first), QUEUED, reason="spills")
-    interrupted = study.add(parameters().point(third), QUEUED).number
+    left = point_key(parameters().point(third))
+    assert study.claim(left, parameters().point(third), QUEUED)
+    study.leases.leave({})
     found = proposals(opened(tmp_path), [first, second])
-    made = [found.next() for _ in range(4)]
-    assert [one.source for one in made] == [QUEUED] * 3 + [DRAWN]
-    assert found.trials[made[0].name].number > interrupted
-    again, tried, queued = [bred(one) for one in made[:3]]
+    made = [found.next() for _ in range(3)]
+    assert [one.source for one in made] == [QUEUED] * 2 + [DRAWN] and made[0].keys == (left,)
+    again, queued = [bred(one) for one in made[:2]]
     of = parameters().schedule, parameters().point
     assert [one.candidate and one.candidate.ours.schedule for one in (again, queued)] == [
         of[0](of[1](one)) for one in (third, second)
     ]
-    assert tried.error == PROPOSED and all(map(found.take, made, (again, tried, queued)))
-    assert not found.take(made[3], queued), "what was found twice is told once"
+    assert all(map(found.take, made, (again, queued)))
+    assert not found.take(made[2], queued), "what was found twice is told once"
 
 
 def test_a_trial_that_was_ill_formed_does_not_end_the_next_search(tmp_path) -> None:
@@ -98,7 +98,7 @@ def test_a_trial_that_was_ill_formed_does_not_end_the_next_search(tmp_path) -> N
             parameters().schedule(point)
         except ValueError:
             break
-    told(study, point, SAMPLED, failed=True, reason="refused: the order has a circle")
+    told(study, point, SAMPLED, schedule=None, failed=True, reason="refused: the order has a circle")
     assert proposals(opened(tmp_path), schedules()[:1]).next().source == QUEUED
 
 

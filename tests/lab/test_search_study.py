@@ -11,7 +11,6 @@ import sys
 import time
 from pathlib import Path
 
-import optuna
 import pytest
 import search_jobs
 from conftest import ROOT, python
@@ -23,7 +22,7 @@ from tiers import sampled
 from tl_attention.errors import InputError
 from tl_attention.lab.search.proposals import REFUSED
 from tl_attention.lab.search.search import Search
-from tl_attention.lab.search.study import DRAWN, QUEUED, SAMPLED, Study
+from tl_attention.lab.search.study import QUEUED, Study
 from tl_attention.lab.search.timers import ByPrediction
 
 
@@ -33,13 +32,13 @@ def test_what_was_told_is_read_back_as_it_was(tmp_path) -> None:
     told(study, second, verdict="faster", value=0.25, ratios=[0.2, 0.3], predicted_ms=1.5, against=0)
     told(study, third, reason="spills")
     told(study, fourth, reason="wrong: 1.0", failed=True)
-    study.note(seconds=1.5, judged={DRAWN: 3})
+    study.note(final=["a row"])
     again = opened(tmp_path)
     assert again.results == study.results and [result.name for result in again.timed] == ["trial 1", "trial 0"]
     assert [result.point for result in again.results] == [first, second, third, fourth]
-    states = [trial.state for trial in optuna.load_study(study_name="some", storage=url_of(tmp_path)).trials]
+    states = [trial.state for trial in study._study.trials]
     assert states == [TrialState.COMPLETE, TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL]
-    assert (again.noted("seconds", 0.0), again.noted("judged", {}), again.noted("other", 7)) == (1.5, {DRAWN: 3}, 7)
+    assert (again.noted("final", []), again.noted("other", 7)) == (["a row"], 7)
 
 
 @pytest.mark.parametrize("what", [*search_jobs.OF])
@@ -65,7 +64,8 @@ def test_a_study_of_something_else_is_refused(what, tmp_path) -> None:
         ("sqlite:///FOLDER/runs.db?timeout=soon", "could not convert string to float"),
         ("postgresql://me:secret@localhost:1/runs", "me:***@localhost:1/runs cannot be used: "),
         ("postgresql://localhost:1/runs?user=me&password=secret", "localhost:1/runs cannot be used: "),
-        ("magic://me:secret@localhost/runs", "Can't load plugin"),
+        ("postgresql://localhost:1/runs?passwd=secret", "localhost:1/runs cannot be used: "),
+        ("magic://me:secret@localhost/runs", "magic:// is not known, expected sqlite:// or postgresql://"),
     ],
 )
 def test_a_storage_that_cannot_be_used_is_one_line_without_a_password(url, words, tmp_path) -> None:
@@ -95,42 +95,6 @@ def test_a_signal_inside_of_a_call_of_the_database_leaves_no_traceback(tmp_path)
     assert (done.returncode, done.stderr) == (130, "")
 
 
-def test_interrupted_trials_are_begun_again_once_each(tmp_path) -> None:
-    """A search ends before a trial is told, or begun, or while it is begun or told."""
-    study, (first, second, third, fourth, *_) = opened(tmp_path), points()
-    study.add(first, QUEUED)
-    number = study.ask()[0].number
-    told_half = study.add(second, DRAWN)
-    told_half.set_user_attr("result", {"reason": "spills"})
-    raw = optuna.load_study(study_name="some", storage=url_of(tmp_path))
-    for point, source in ((third, QUEUED), (fourth, DRAWN)):
-        params = {name: trial_value(value) for name, value in point.items()}
-        raw.enqueue_trial(params, user_attrs={"source": source})
-    # One of these is begun then, and has no parameters yet; the other one waits.
-    raw.ask()
-    again = opened(tmp_path)
-    assert [result.number for result in again.results] == [told_half.number], "what was half told is told"
-    begun = [*again.interrupted()]
-    assert sorted(trial.user_attrs["source"] for trial, _ in begun) == [DRAWN, QUEUED, QUEUED, SAMPLED]
-    found = [point for trial, point in begun if trial.user_attrs["source"] != SAMPLED]
-    assert all(point in found for point in (first, third, fourth)) and number not in [t.number for t, _ in begun]
-    for trial, _ in begun:
-        again.tell(trial, reason="spills")
-    assert [*opened(tmp_path).interrupted()] == [] and len(opened(tmp_path).results) == 5
-
-
-def test_what_the_sampler_had_half_proposed_is_dropped(tmp_path) -> None:
-    opened(tmp_path)
-    raw = optuna.load_study(study_name="some", storage=url_of(tmp_path))
-    raw.ask().suggest_categorical("lowering", ["warp_specialized"])
-    again = opened(tmp_path)
-    assert [*again.interrupted()] == [] and again.results == [] and [*opened(tmp_path).interrupted()] == []
-
-
-def trial_value(value: object) -> object:
-    return json.dumps(value) if isinstance(value, list | dict) else value
-
-
 def killed(folder: Path, rng: random.Random) -> list[str]:
     """Kills a search at a drawn moment, with all of its processes, and returns the lines that it had printed."""
     command = [sys.executable, search_jobs.__file__, str(folder), str(rng.randrange(99))]
@@ -154,10 +118,11 @@ def test_a_search_that_is_killed_loses_nothing_that_was_told(kills, tmp_path) ->
     kept = {result.number: result for result in study.results}
     assert len(printed) >= kills and len(kept) == len(study.results)
     for line in printed:
-        fields = vars(kept[line["number"]])
-        assert line == fields | {"ratios": [*fields["ratios"]]}
+        assert line == json.loads(json.dumps(vars(kept[line["number"]])))
     # At most one was told and could not be printed.
     assert len({line["number"] for line in printed}) == len(printed) >= len(kept) - kills
+    codes = [result.machine_code for result in study.timed]
+    assert len({*codes}) == len(codes), "none was timed twice"
     legal = (result for result in study.results if not result.reason.startswith(REFUSED))
     schedules = [study.parameters.schedule(result.point) for result in legal]
     assert len({*schedules}) == len(schedules), "none was tried twice"

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import random
 import re
 import secrets
+import socket
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
 from tl_attention.errors import InputError
 from tl_attention.lab.cli.command import command
@@ -41,6 +44,7 @@ NO_GPU = "no GPU"
     examples={
         "search --minutes 60": "the fastest schedule for the default problem",
         "search --shape 1,16,8192,256 --causal --from d256_causal --study d256": "begin at one of ours, in a study of its own",
+        "search --cells mine.yaml --storage postgresql://me@host/runs": "one schedule for several problems, with other hosts",
         "search --study d256 --report --shape 1,16,8192,256 --causal": "the page of that study again, without a search",
     }
 )
@@ -48,6 +52,7 @@ NO_GPU = "no GPU"
 @dtype_option("the inputs' dtype")
 @causal_option
 @click.option("--softcap", type=float, default=0.0, help="scores are capped by this; 0 is off")
+@click.option("--cells", type=FILE, help="the problems of a file such as results/cells.yaml, for one schedule of all")
 @click.option("--space", type=FILE, help="the file that lists what may be chosen  [default: one that ships]")
 @click.option("--minutes", type=click.FloatRange(min=0.1), default=9.0, show_default=True, help="how long to search")
 @click.option("--storage", default=STORAGE, show_default=True, help="the database of studies, as a URL")
@@ -62,6 +67,7 @@ def search(
     dtype: str,
     causal: bool,
     softcap: float,
+    cells: Path | None,
     space: Path | None,
     minutes: float,
     storage: str,
@@ -85,9 +91,13 @@ def search(
         kernel: {cluster: [1, 2], ping_pong: [false, true]}
     A key that it leaves out keeps its default.
     """
-    problem = AttentionShape.parse(shape_for(shape, None), dtype=dtype, causal=causal, softcap=softcap)
+    problem, *others = (
+        _problems(cells)
+        if cells
+        else [AttentionShape.parse(shape_for(shape, None), dtype=dtype, causal=causal, softcap=softcap)]
+    )
     try:
-        import optuna  # noqa: F401
+        import optuna
     except ImportError:
         raise InputError('search: Optuna is missing, expected what `pip install "tl-attention[search]"` has') from None
     from tl_attention.lab.search import space as spaces
@@ -95,18 +105,22 @@ def search(
     from tl_attention.lab.search.study import Study
 
     parameters = Parameters(spaces.read(space or spaces.DEFAULT), problem.head_dim_v)
-    name = re.sub(r"\W+", "-", str(problem)).strip("-") if name is None else name
+    name = re.sub(r"\W+", "-", cells.stem if cells else str(problem)).strip("-") if name is None else name
     if not re.fullmatch(r"\w[\w.+-]*", name):
         raise InputError(f"--study: {name[:60]!r}, expected letters, digits, '.', '+', '-' and '_' only")
     files = {what: RUNS / f"{name}{ending}" for what, ending in ENDINGS.items()}
     for what, kind in (("page", SEARCH_PAGE), ("file", FOUND_SCHEDULE), ("timelines", PAGE)):
         user_file.check_writable(files[what], kind)
-    user_file.make_folder(files["page"])
     seed = secrets.randbelow(2**31) if seed is None else seed
-    of = {"problem": str(problem), "space": parameters.space.model_dump_json()}
-    first = [_queued(parameters, text, problem) for text in queued]
+    of = {"problem": "; ".join(map(str, (problem, *others))), "space": parameters.space.model_dump_json()}
+    # A log of Optuna's is read by the same Optuna.
+    of["Optuna"] = optuna.__version__.partition(".")[0]
+    first = [_queued(parameters, text, (problem, *others)) for text in queued]
+    also = tuple(others)
+    if storage == STORAGE:
+        user_file.make_folder(files["page"])
     if report:
-        _tell(Study(storage, name, of, parameters, seed, begin=False), problem, files)
+        _tell(Study(storage, name, of, parameters, seed, worker=None, others=also), problem, files)
         return
     with recording(files["rows"]) as (record, progress):
         from tl_attention.compiler.store import VERSION
@@ -114,25 +128,47 @@ def search(
 
         with Session(record, seed=seed) as session:
             of |= {"card": session.device or NO_GPU, "kernels": VERSION[:12]}
-            study = Study(storage, name, of, parameters, seed)
+            study = Study(storage, name, of, parameters, seed, worker=_worker(), others=also)
+            user_file.make_folder(files["page"])
             try:
-                _search(study, problem, session, first, minutes * 60, progress)
-                if session.device:
+                alone = _search(study, problem, session, first, minutes * 60, progress)
+                if session.device and (alone or study.leases.outlasts()):
                     _final(study, problem, record, progress)
             finally:
                 # Also of what an interrupted search has found.
                 _tell(study, problem, files)
 
 
-def _queued(parameters: Parameters, text: str, problem: AttentionShape) -> Schedule:
+def _worker() -> str:
+    """Returns the name by which a report knows this process: the host's, and the GPU's where it sees one of several."""
+    gpu = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return f"{socket.gethostname()}{f', GPU {gpu}' if gpu else ''}"
+
+
+def _problems(file: Path) -> list[AttentionShape]:
+    """Returns the problems of a file of cells. Raises InputError where one schedule cannot serve them."""
+    from tl_attention.lab.measure.cell import load_cells
+
+    context = click.get_current_context()
+    for name in ("shape", "dtype", "causal", "softcap"):
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            raise InputError(f"--{name}: with --cells, expected one of them: the file says each problem")
+    found = [cell.shape for cell in load_cells(file)]
+    if len(sizes := dict.fromkeys(str(shape.head_size) for shape in found)) > 1:
+        raise InputError(f"{file}: head_dim {', '.join(sizes)}, expected one: a rule has schedules of one tile size")
+    return found
+
+
+def _queued(parameters: Parameters, text: str, problems: Sequence[AttentionShape]) -> Schedule:
     """Returns the schedule of a text. Raises InputError where it is no point of the space, or refused."""
     from tl_attention.lab.measure.candidate import called
     from tl_attention.lab.measure.compilation import refusal_of
     from tl_attention.program.planned import Planned
 
     named = resolve(text)
-    if refusal := refusal_of(called(text, problem, Planned(named.schedule))):
-        raise InputError(f"--from {text}: {refusal}")
+    for problem in problems:
+        if refusal := refusal_of(called(text, problem, Planned(named.schedule))):
+            raise InputError(f"--from {text}: {refusal}")
     try:
         parameters.point(named.schedule)
     except ValueError as error:
@@ -147,16 +183,17 @@ def _search(
     queued: Sequence[Schedule],
     seconds: float,
     progress: ProgressBar,
-) -> None:
+) -> bool:
+    """Searches, and says whether no other worker goes on."""
     from tl_attention.lab.search.proposals import Proposals
     from tl_attention.lab.search.search import Search
     from tl_attention.lab.search.timers import ByPrediction, OnGpu
 
     if session.device is None:
         progress.say(f"{NO_GPU}: schedules are proposed, checked, compiled and ranked by prediction, and none is timed")
-    # A search that goes on does not draw again what was drawn.
-    rng = random.Random(f"{session.seed} {len(study.results)}")
-    timer = OnGpu(session.worker, session.seed) if session.device else ByPrediction()
+    # A search that goes on does not draw again what was drawn, nor one beside it.
+    rng = random.Random(f"{session.seed} {study.number} {len(study.results)}")
+    timer = OnGpu(session.worker, session.seed, study.others) if session.device else ByPrediction()
     seconds -= min(MOST_FINAL_S, FINAL * seconds) if session.device else 0
     proposals = Proposals(study, problem, queued, rng)
     found = Search(study, problem, timer, proposals)
@@ -166,7 +203,15 @@ def _search(
         what = f"{proposals.judged.total()} proposed, {len(study.results)} tried, {len(study.timed)} raced, {best}"
         progress.status(passed, seconds, what)
 
-    found.run(seconds, told)
+    try:
+        found.run(seconds, told)
+    except InputError:
+        # The storage has gone: what this worker holds lapses.
+        raise
+    except BaseException:
+        study.leases.leave(found.told)
+        raise
+    return study.leases.leave(found.told)
 
 
 def _final(study: Study, problem: AttentionShape, record: Callable[[Row], None], progress: ProgressBar) -> None:
@@ -185,8 +230,9 @@ def _tell(study: Study, problem: AttentionShape, files: dict[str, Path]) -> None
     from tl_attention.lab.search.outcome import Outcome
     from tl_attention.lab.show import search
 
+    user_file.make_folder(files["page"])
     rows = [parse_line(Row, line.encode(), study.where) for line in study.noted("final", [])]
-    card = study.noted("card", NO_GPU)
+    card = study.of["card"]
     outcome = Outcome(study, problem, card, rows)
     names: dict[str, str | None] = {}
     if outcome.winner:

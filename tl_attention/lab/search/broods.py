@@ -6,13 +6,14 @@ is compiled which a sketch of its code predicts to be the fastest.
 
 from __future__ import annotations
 
+import hashlib
 import math
 import random
 import re
 import time
 import zlib
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -21,6 +22,7 @@ from tl_attention.lab.measure.candidate import Candidate, called
 from tl_attention.lab.measure.compilation import Compiled, compile_candidate, refusal_of
 from tl_attention.lab.model.machine import load
 from tl_attention.lab.model.prediction import guess, predict
+from tl_attention.lab.search.cells import each, mean_ms
 from tl_attention.lab.search.parameters import Parameters, Point
 from tl_attention.lab.search.residuals import Residuals
 from tl_attention.problem.shape import AttentionShape
@@ -54,9 +56,11 @@ class Brood(NamedTuple):
     parameters: Parameters
     seed: int
     given: Point | None = None  # that alone is judged
+    keys: tuple[str, ...] = ()  # of what this worker holds for it
     parents: tuple[Point, ...] = ()  # the best, which are changed; without any a point is drawn
     residuals: Residuals | None = None  # what predictions of others were wrong by
     seen: frozenset[int] = frozenset()  # what was proposed before, by `number_of`
+    others: tuple[AttentionShape, ...] = ()  # other problems, which a schedule must serve too
 
 
 @dataclass(frozen=True)
@@ -66,6 +70,7 @@ class Bred(Compiled):
     point: Point | None = None
     candidate: Candidate | None = None
     guessed_ms: float | None = None  # before it was compiled
+    cells_ms: tuple[float, ...] = ()  # predicted, of each of several problems
     judged: int = 0
     refused: Counter[str] = field(default_factory=Counter)  # how often, by the reason without numbers
 
@@ -88,8 +93,25 @@ def bred(brood: Brood, compile: Callable[[Candidate], Compiled] = compile_and_pr
     told: dict[str, Any] = {"judged": judge.judged, "refused": judge.refused}
     if legal is None:
         return Bred(status="refused", error=judge.reason if brood.given else NONE_LEGAL, **told)
-    compiled = compile(legal.candidate)
+    compiled, told["cells_ms"] = _compiled(legal.candidate, brood.others, compile)
     return Bred(**vars(compiled) | told | {name: getattr(legal, name) for name in ("point", "candidate", "guessed_ms")})
+
+
+def _compiled(
+    candidate: Candidate, others: Sequence[AttentionShape], compile: Callable[[Candidate], Compiled]
+) -> tuple[Compiled, tuple[float, ...]]:
+    """Compiles a candidate for its problem and others; what is returned has the machine code of all, and its times."""
+    found = [compile(one) for one in each(candidate, others)]
+    failed = next((one for one in found if one.report is None), None)
+    if failed or len(found) == 1:
+        return failed or found[0], ()
+    reports = [one.report for one in found if one.report]
+    codes = [*dict.fromkeys(report.machine_code or "" for report in reports)]
+    name = codes[0] if len(codes) == 1 else hashlib.sha256(" ".join(codes).encode()).hexdigest()
+    report = replace(reports[0], machine_code=name, stack_bytes=max(report.stack_bytes for report in reports))
+    times = tuple(one.predicted_ms for one in found if one.predicted_ms is not None)
+    known = len(times) == len(found)
+    return replace(found[0], report=report, predicted_ms=mean_ms(times) if known else None), times if known else ()
 
 
 def number_of(schedule: Schedule) -> int:
@@ -173,7 +195,8 @@ class Judge:
             self.reason = f"{dotted(key)}{reason}"
         else:
             number = number_of(schedule)
-            self.reason = PROPOSED if number in self._seen else refusal_of(candidate)
+            of_each = map(refusal_of, each(candidate, self._brood.others))
+            self.reason = PROPOSED if number in self._seen else next(filter(None, of_each), "")
             self._seen.add(number)
             if not self.reason and self._brood.given is None and self._rng.random() >= LIKELY_SERIAL:
                 self.reason = predicted_serial(candidate.ours)
@@ -186,7 +209,7 @@ class Judge:
     def _legal(self, candidate: Candidate) -> _Legal:
         point, residuals = self._parameters.point(candidate.ours.schedule), self._brood.residuals
         try:
-            ms = guess(candidate, load())
+            ms = mean_ms([guess(one, load()) for one in each(candidate, self._brood.others)])
         except InputError:
             return _Legal(candidate, point, None, math.inf)
         return _Legal(candidate, point, ms, residuals.expected(point, ms) if residuals else math.log(ms))

@@ -1,27 +1,32 @@
-"""A study keeps, in Optuna's storage, what a search proposed and found: whoever resumes it loses nothing that was told.
+"""A study keeps, in a storage, what a search proposed and found: whoever goes on with it loses nothing that was told.
 
-A trial is one schedule that was judged legal, or that the sampler proposed. Its parameters are those of `Parameters`,
-and its user attributes are `source`, where it came from, and `result`, what became of it.
+A trial is one schedule that was judged legal, or that the sampler proposed, and is added when it has ended. Its
+parameters are those of `Parameters`, and its user attributes are `source`, where it came from, `worker`, who ended it,
+and `result`, what became of it. The sampler sees all workers' trials in a study that this process has in its memory.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import statistics
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
-from optuna.trial import FrozenTrial, Trial, TrialState
-from sqlalchemy import event
-from sqlalchemy.engine import Engine, make_url
-from sqlalchemy.exc import ArgumentError, SQLAlchemyError
+from optuna.storages.journal import JournalStorage
+from optuna.trial import FrozenTrial, TrialState, create_trial
+from sqlalchemy import Connection, select
 
 from tl_attention.errors import InputError
+from tl_attention.lab.search.leases import Leases, Taken
 from tl_attention.lab.search.parameters import Parameters, Point
+from tl_attention.lab.search.storage import WORKERS, Log, Storage
+from tl_attention.problem.shape import AttentionShape
 
 # Where a proposal comes from: a person, a draw, a change of what was good, Optuna's sampler.
 QUEUED, DRAWN, CHANGED, SAMPLED = ("queued", "drawn", "changed", "sampled")
@@ -36,9 +41,11 @@ class Result:
     number: int
     source: str
     point: Point
+    worker: int = 0
     at: float = 0.0  # seconds of search before it
     reason: str = ""  # why it was not timed
     failed: bool = False  # it is not right, or could not be compiled or run; else something said that it cannot win
+    schedule: int | None = None  # a number, which equal schedules share; None for what is no legal one
     fingerprint: str | None = None  # of the generated code
     machine_code: str | None = None  # a name, which equal machine code shares
     registers: int | None = None
@@ -48,6 +55,8 @@ class Result:
     ms: float = 0.0
     ratios: tuple[float, ...] = ()  # log(time of the incumbent / its time) of each round
     verdict: str = ""
+    cells: tuple[float, ...] = ()  # of several problems, each as `value` is of one
+    cells_ms: tuple[float, ...] = ()  # the time of each
     against: int | None = None  # the incumbent's number
     # log(time of the first that was timed / its time), by the rounds of each incumbent with the next.
     value: float = 0.0
@@ -62,88 +71,137 @@ class Result:
         return trial_name(self.number)
 
 
+class Worker(NamedTuple):
+    """A Worker is one process that worked on a study; `told` is what it last said of itself."""
+
+    number: int
+    name: str
+    state: str
+    lapses: int  # how often its lease has lapsed
+    told: dict[str, Any]
+
+
 class Study:
     """A Study holds the trials of one problem on one card, by one version of what makes kernels, in one space.
 
-    `of` says these by their names. Raises InputError where the storage cannot be used, where a study of this name is
-    of something else, and where there is none and none may `begin`. Passwords of a URL are not shown.
+    `of` says these by their names. Without a `worker`, a name, it is read only. Raises InputError where the storage
+    cannot be used, where a study of this name is of something else, and where there is none that could be read.
     """
 
     def __init__(
-        self, url: str, name: str, of: Mapping[str, str], parameters: Parameters, seed: int, begin: bool = True
+        self,
+        url: str,
+        name: str,
+        of: Mapping[str, str],
+        parameters: Parameters,
+        seed: int,
+        worker: str | None = "a worker",
+        others: tuple[AttentionShape, ...] = (),
     ) -> None:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         # A signal that ends the command inside of a call of the database is no error of the pool.
         logging.getLogger("sqlalchemy.pool").setLevel(logging.CRITICAL)
-        self.name, self.parameters = name, parameters
+        self.name, self.parameters, self._storage = name, parameters, Storage(url)
+        # The other problems, where there are several.
+        self.others = others
         self._distributions = {name: _distribution(values) for name, values in parameters.values.items()}
-        sampler = optuna.samplers.TPESampler(n_startup_trials=FIRST_MODELLED, seed=seed)
-        try:
-            # A password may stand among the options too.
-            shown = make_url(url).set(query={}).render_as_string(hide_password=True)
-        except (ArgumentError, ValueError):
-            raise InputError("--storage: no URL of a database, expected one such as sqlite:///runs/search.db") from None
-        self.where = f"study {name} in {shown}"
-        try:
-            storage = optuna.storages.RDBStorage(url)
-            if storage.engine.dialect.name == "sqlite":
-                _write_ahead(storage.engine)
-            if begin:
-                optuna.create_study(storage=storage, study_name=name, direction="maximize", load_if_exists=True)
-            elif name not in optuna.get_all_study_names(storage):
+        self.where = f"study {name} in {self._storage.shown}"
+        there = self._storage.of(name)
+        if there is None:
+            if worker is None:
                 raise InputError(f"--study: there is no {self.where}, expected one that a search has begun")
-            self._study = optuna.load_study(storage=storage, study_name=name, sampler=sampler)
-        except InputError:
-            raise
-        except (SQLAlchemyError, ImportError, RuntimeError, ValueError, optuna.exceptions.OptunaError) as error:
-            raise InputError(f"--storage: {self.where} cannot be used: {_first_line(error)}") from None
+            self._storage.begin(name, of)
+            there = self._storage.of(name) or {}
         for what, value in of.items():
-            there = self._study.user_attrs.get(what)
-            if there is None and not self._study.trials:
-                self._study.set_user_attr(what, value)
-            elif there != value:
-                raise InputError(f"--study: {self.where} is of the {what} {there}, expected another study for {value}")
-        for half in self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
-            if "result" in half.user_attrs:
-                self._end(half.number, half.user_attrs["result"])
-        ended = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
-        found = self._study.get_trials(deepcopy=False, states=ended)
-        # One that a search did not end, but the next one, has no result.
-        self.results = [self._result(trial) for trial in found if "result" in trial.user_attrs]
+            if there.get(what) != value:
+                raise InputError(
+                    f"--study: {self.where} is of the {what} {there.get(what)}, expected another study for {value}"
+                )
+        self.of = there
+        self._storage.wait_if_away()
+        self._leases = Leases(self._storage, name, worker) if worker else None
+        self.number = self._leases.number if self._leases else 0
+        sampler = optuna.samplers.TPESampler(n_startup_trials=FIRST_MODELLED, seed=seed + self.number)
+        self._sampled = optuna.create_study(sampler=sampler, direction="maximize")
+        journal = JournalStorage(Log(self._storage, name, self._ends))
+        if not journal.get_all_studies():
+            optuna.create_study(storage=journal, study_name=name, direction="maximize", load_if_exists=True)
+        self._study = optuna.load_study(storage=journal, study_name=name)
+        self.results: list[Result] = []
+        self.refresh()
 
-    def interrupted(self) -> Iterator[tuple[Trial, Point]]:
-        """Yields trials of a search that was ended before it told what became of them, each begun again."""
-        states = (TrialState.RUNNING, TrialState.WAITING)
-        for left in self._study.get_trials(deepcopy=False, states=states):
-            if left.state == TrialState.RUNNING:
-                self._study.tell(left.number, state=TrialState.FAIL)
-                # One that was added has its whole point here, even where it was half begun.
-                params = left.system_attrs.get("fixed_params", left.params)
-                # One that the sampler had begun to propose has no whole point.
-                if {*params} != {*self._distributions}:
-                    continue
-                self._study.enqueue_trial(params, user_attrs={"source": left.user_attrs.get("source", SAMPLED)})
-            trial = self._study.ask(self._distributions)
-            yield trial, self._point(trial.params)
+    @property
+    def leases(self) -> Leases:
+        """Returns this worker's leases; only one that is read has none."""
+        assert self._leases, f"{self.where} is read"
+        return self._leases
 
-    def add(self, point: Point, source: str) -> Trial:
-        """Begins the trial of a point that was judged legal."""
-        params = {name: _stored(value) for name, value in point.items()}
-        self._study.enqueue_trial(params, user_attrs={"source": source})
-        return self._study.ask(self._distributions)
+    def refresh(self) -> list[Result]:
+        """Takes over what was told since, by whichever worker, and returns it."""
+        trials = self._study.get_trials(deepcopy=False)[len(self.results) :]
+        for trial in trials:
+            self._sampled.add_trial(trial)
+        new = [*map(self._result, trials)]
+        self.results += new
+        return new
 
-    def ask(self) -> tuple[Trial, Point]:
-        """Begins a trial of what the sampler proposes, which takes the longer the more trials there are."""
-        trial = self._study.ask(self._distributions)
-        trial.set_user_attr("source", SAMPLED)
-        return trial, self._point(trial.params)
+    def orphaned(self) -> Iterator[tuple[str, Point, str]]:
+        """Yields (source, point, key) of what a worker held that is gone, each held by this one now."""
+        while self.leases.orphans:
+            key, text = self.leases.orphans.pop(0)
+            if self.leases.claim(key):
+                work = json.loads(text)
+                yield work["source"], self._point(work["point"]), key
 
-    def tell(self, trial: Trial, **result: Any) -> Result:
-        """Ends a trial with its Result, of which the fields behind `point` are given."""
-        trial.set_user_attr("result", result)
-        told = self._result(self._end(trial.number, result))
-        self.results.append(told)
-        return told
+    def claim(self, what: str, point: Point | None = None, source: str = "") -> str:
+        """Returns a key that this worker holds now of what, "" where another one has it, or it was ended.
+
+        With a point, who takes it over when this worker is gone proposes that point again.
+        """
+        work = json.dumps({"source": source, "point": _params(point)}) if point else None
+        return what if self.leases.claim(what, work) else ""
+
+    def ask(self) -> Point:
+        """Returns what the sampler proposes, which takes the longer the more trials there are."""
+        trial = self._sampled.ask(self._distributions)
+        # It is told as others are, when it has ended.
+        self._sampled.tell(trial, state=TrialState.FAIL)
+        return self._point(trial.params)
+
+    def tell(self, point: Point, source: str, keys: Sequence[str] = (), **result: Any) -> Result | None:
+        """Adds an ended trial with its Result, of which the fields behind `worker` are given, and ends what it held.
+
+        Returns None where another worker has taken it over, or has told this point before: then nothing is added.
+        """
+        timed = "reason" not in result
+        state = TrialState.FAIL if result.get("failed") else TrialState.COMPLETE if timed else TrialState.PRUNED
+        told = {
+            "source": source,
+            "worker": self.leases.number,
+            "result": result,
+            "keys": [*keys],
+            "id": point_key(point),
+        }
+        trial = create_trial(
+            state=state,
+            value=result["value"] if timed else None,
+            params=(params := _params(point)),
+            distributions={name: self._distributions[name] for name in params},
+            user_attrs=told,
+        )
+        with suppress(Taken):
+            self._study.add_trial(trial)
+        return next((one for one in self.refresh() if one.worker == self.number and one.point == point), None)
+
+    def _ends(self, connection: Connection, told: dict[str, Any]) -> None:
+        self.leases.end(connection, told["keys"], told["id"])
+
+    def workers(self) -> list[Worker]:
+        """Returns all that have worked on this study, in the order in which they joined."""
+        c = WORKERS.c
+        asked = select(c.worker, c.name, c.state, c.lapses, c.told).where(c.study == self.name).order_by(c.worker)
+        rows = self._storage.do(lambda connection: connection.execute(asked).all())
+        return [Worker(*row[:-1], json.loads(row[-1])) for row in rows]
 
     @property
     def timed(self) -> list[Result]:
@@ -165,21 +223,22 @@ class Study:
         evaluator = optuna.importance.PedAnovaImportanceEvaluator()
         if len(self.timed) < FIRST_MODELLED:
             return {}
-        return optuna.importance.get_param_importances(self._study, evaluator=evaluator)
-
-    def _end(self, number: int, result: Mapping[str, Any]) -> FrozenTrial:
-        timed = "reason" not in result
-        state = TrialState.FAIL if result.get("failed") else TrialState.COMPLETE if timed else TrialState.PRUNED
-        return self._study.tell(number, result["value"] if timed else None, state)
+        return optuna.importance.get_param_importances(self._sampled, evaluator=evaluator)
 
     def _result(self, trial: FrozenTrial) -> Result:
         told = trial.user_attrs["result"]
-        given = {"number": trial.number, "source": trial.user_attrs["source"], "point": self._point(trial.params)}
-        return Result(**given, **told | {"ratios": tuple(told.get("ratios", ()))})
+        given = {name: trial.user_attrs[name] for name in ("source", "worker")}
+        given |= {"number": trial.number, "point": self._point(trial.params)}
+        return Result(**given, **told | {name: tuple(told.get(name, ())) for name in ("ratios", "cells", "cells_ms")})
 
     def _point(self, params: Mapping[str, Any]) -> Point:
         values = self.parameters.values
         return {name: next(one for one in values[name] if _stored(one) == params[name]) for name in values}
+
+
+def point_key(point: Point) -> str:
+    """Returns the key of a claim to a point."""
+    return f"point {hashlib.sha256(json.dumps(_params(point), sort_keys=True).encode()).hexdigest()[:32]}"
 
 
 def trial_name(number: int) -> str:
@@ -193,25 +252,10 @@ def _distribution(values: tuple[Any, ...]) -> BaseDistribution:
     return CategoricalDistribution([*map(_stored, values)])
 
 
+def _params(point: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: _stored(value) for name, value in point.items()}
+
+
 def _stored(value: Any) -> Any:
     """Returns a parameter's value as Optuna stores it: JSON for a list and a mapping."""
     return json.dumps(value) if isinstance(value, list | dict) else value
-
-
-def _write_ahead(engine: Engine) -> None:
-    """Has SQLite write ahead and not wait for the disk: a trial has a hundred writes, which take seconds otherwise.
-
-    What was written survives the death of the process, not that of the machine.
-    """
-
-    @event.listens_for(engine, "connect")
-    def _(connection: Any, record: object) -> None:
-        connection.execute("PRAGMA journal_mode=WAL")
-        connection.execute("PRAGMA synchronous=NORMAL")
-
-    # What is connected already is not in this mode.
-    engine.dispose()
-
-
-def _first_line(error: BaseException) -> str:
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)

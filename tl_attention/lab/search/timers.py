@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections.abc import Sequence
+from statistics import fmean
 from typing import NamedTuple, Protocol
 
 from tl_attention.lab.measure import gpu_worker
@@ -12,8 +14,10 @@ from tl_attention.lab.measure.compilation import Compiled
 from tl_attention.lab.measure.pool import CallFailed, Worker
 from tl_attention.lab.measure.session import START_TIMEOUT_S
 from tl_attention.lab.measure.timing import CALLS_PER_ROUND
+from tl_attention.lab.search.cells import each, mean_ms
 from tl_attention.lab.search.race import LOOKS, verdict
 from tl_attention.lab.search.study import Result
+from tl_attention.problem.shape import AttentionShape
 
 # What a sample takes at least on the GPU, with LEAST_CALLS calls at least.
 SAMPLE_MS, LEAST_CALLS = 20.0, 3
@@ -33,6 +37,9 @@ class Raced(NamedTuple):
     ratios: list[float]
     verdict: str
     ms: float
+    # Of each problem where there are several: the median of its ratios, and its time. `ms` is their geometric mean.
+    cells: tuple[float, ...] = ()
+    cells_ms: tuple[float, ...] = ()
 
 
 class Incumbent(NamedTuple):
@@ -55,24 +62,26 @@ class Timer(Protocol):
 class OnGpu:
     """An `OnGpu` verifies a candidate briefly, and has it race with the incumbent in one process."""
 
-    def __init__(self, worker: Worker, seed: int) -> None:
-        self._worker, self._seed = worker, seed
+    def __init__(self, worker: Worker, seed: int, others: Sequence[AttentionShape] = ()) -> None:
+        self._worker, self._seed, self._others = worker, seed, others
         self._loaded: set[Candidate] = set()
         self._failures = 0
 
     def __call__(self, candidate: Candidate, compiled: Compiled, incumbent: Incumbent | None) -> Raced:
+        ours, best = each(candidate, self._others), each(incumbent.candidate, self._others) if incumbent else []
         if not self._loaded:
             # A new process starts first, which takes longer than a candidate may.
             self._worker.call(gpu_worker.device_name, timeout_s=START_TIMEOUT_S)
-        if incumbent:
+        for one in best:
             # It ran before: where it fails now, the machine fails. On another machine it may have to be compiled.
-            self._load(incumbent.candidate, START_TIMEOUT_S)
+            self._load(one, START_TIMEOUT_S)
         try:
-            report = self._worker.call(gpu_worker.verify_some_rows, candidate, self._seed, timeout_s=TIMEOUT_S)
-            if not report.ok:
-                raise CandidateFailed(f"wrong: {report}")
-            self._load(candidate)
-            raced = self._race(candidate, incumbent)
+            for one in ours:
+                report = self._worker.call(gpu_worker.verify_some_rows, one, self._seed, timeout_s=TIMEOUT_S)
+                if not report.ok:
+                    raise CandidateFailed(f"wrong: {report}")
+                self._load(one)
+            raced = self._race(ours, best)
         except CallFailed as failed:
             self._loaded.clear()
             self._failures += 1
@@ -80,10 +89,10 @@ class OnGpu:
                 raise CallFailed(failed.status, f"{FAILURES} candidates failed, the last one: {failed}") from None
             raise CandidateFailed(f"{failed.status}: {failed}") from None
         self._failures = 0
-        if incumbent:
-            loser = incumbent.candidate if raced.verdict == "faster" else candidate
-            self._worker.call(gpu_worker.forget, loser, timeout_s=TIMEOUT_S)
-            self._loaded.discard(loser)
+        if best:
+            for loser in best if raced.verdict == "faster" else ours:
+                self._worker.call(gpu_worker.forget, loser, timeout_s=TIMEOUT_S)
+                self._loaded.discard(loser)
         return raced
 
     def _load(self, candidate: Candidate, timeout_s: float = TIMEOUT_S) -> None:
@@ -91,24 +100,33 @@ class OnGpu:
             self._worker.call(gpu_worker.load, candidate, self._seed, timeout_s=timeout_s)
             self._loaded.add(candidate)
 
-    def _race(self, candidate: Candidate, incumbent: Incumbent | None) -> Raced:
-        ms = [self._sample(candidate, LEAST_CALLS)]
-        if incumbent is None:
-            return Raced([], "first", ms[0])
-        calls = min(max(math.ceil(SAMPLE_MS / ms[0]), LEAST_CALLS), CALLS_PER_ROUND)
+    def _race(self, ours: Sequence[Candidate], best: Sequence[Candidate]) -> Raced:
+        """Races in each problem, a round in all of them: what counts is the mean of their ratios."""
+        ms = {one: [self._sample(one, LEAST_CALLS)] for one in ours}
+        calls = [min(max(math.ceil(SAMPLE_MS / ms[one][0]), LEAST_CALLS), CALLS_PER_ROUND) for one in ours]
         ratios: list[float] = []
-        for number in range(LOOKS[-1]):
-            both = (candidate, incumbent.candidate) if number % 2 else (incumbent.candidate, candidate)
-            found = {one: self._sample(one, calls) for one in both}
-            ms.append(found[candidate])
-            ratios.append(math.log(found[incumbent.candidate] / found[candidate]))
+        of_each: list[list[float]] = [[] for _ in best]
+        decided = "undecided" if best else "first"
+        for number in range(LOOKS[-1] if best else 0):
+            for one, other, count, found in zip(ours, best, calls, of_each):
+                both = (one, other) if number % 2 else (other, one)
+                times = {this: self._sample(this, count) for this in both}
+                ms[one].append(times[one])
+                found.append(math.log(times[other] / times[one]))
+            ratios.append(fmean(found[-1] for found in of_each))
             ahead = statistics.median(ratios)
-            decided = "slower" if ahead < -HOPELESS.get(len(ratios), math.inf) else verdict(ratios)
+            # One that is good in a single problem may serve that.
+            hopeless = max(map(statistics.median, of_each)) < -HOPELESS.get(len(ratios), math.inf)
+            decided = "slower" if hopeless else verdict(ratios)
             if decided == "undecided" and len(ratios) >= LEVEL_AFTER and ahead < LEVEL:
                 decided = "level"
             if decided != "undecided":
                 break
-        return Raced(ratios, decided, statistics.median(ms))
+        times_ms = [statistics.median(ms[one]) for one in ours]
+        if not self._others:
+            return Raced(ratios, decided, times_ms[0])
+        cells = [statistics.median(found) for found in of_each] if best else [0.0] * len(ours)
+        return Raced(ratios, decided, mean_ms(times_ms), tuple(cells), tuple(times_ms))
 
     def _sample(self, candidate: Candidate, calls: int) -> float:
         times, _ = self._worker.call(gpu_worker.sample, candidate, calls, timeout_s=TIMEOUT_S)
@@ -121,7 +139,9 @@ class ByPrediction:
     def __call__(self, candidate: Candidate, compiled: Compiled, incumbent: Incumbent | None) -> Raced:
         if compiled.predicted_ms is None:
             raise CandidateFailed("nothing is predicted of it")
+        times: tuple[float, ...] = getattr(compiled, "cells_ms", ())
         if incumbent is None:
-            return Raced([], "first", compiled.predicted_ms)
+            return Raced([], "first", compiled.predicted_ms, (0.0,) * len(times), times)
         ratio = math.log(incumbent.result.ms / compiled.predicted_ms)
-        return Raced([ratio], "faster" if ratio > 0 else "slower", compiled.predicted_ms)
+        cells = tuple(math.log(best / one) for best, one in zip(incumbent.result.cells_ms, times))
+        return Raced([ratio], "faster" if ratio > 0 else "slower", compiled.predicted_ms, cells, times)
