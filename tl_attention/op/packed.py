@@ -245,8 +245,8 @@ class Packed(PackedArguments):
         shape, invariant = computed_problem(shape, card.arch, call.invariant, by_rules=call.schedule is None)
         scheduled = compiled.schedule_of(call.schedule, shape, card, invariant)
         sms = compiled.sms_of(q.device)
-        tile_heads = packed_heads(shape, scheduled)[1]
-        variant = replace(shape.variant(), tile_heads=tile_heads, arch=card.arch, invariant=invariant)
+        variant = shape.variant(tile_heads=packed_heads(shape, scheduled)[1])
+        variant = replace(variant, arch=card.arch, invariant=invariant)
         if self.pages is not None:
             try:
                 variant = variant.in_pages(self.pages.size, scheduled.block_N)

@@ -40,7 +40,7 @@ def launch(given, c):
         T.fill(s.acc_o, 0)
         T.fill(s.denominator, 0)
         T.fill(s.scores_max, -T.infinity("float32"))
-        head_kv = kv_head(by, c)
+        head_kv = kv_head(by, given, c)
         if c.features.at("last"):
             read(c.features.last, by, s, c)
         for k in T.Pipelined(blocks, **(with_change(c.pipeline) if c.features.at("scores") else c.pipeline)):

@@ -70,8 +70,7 @@ class Candidate:
     def variant(self) -> Variant:
         """Returns the kernel variant to compile, from the problem and the fields that change the kernel."""
         return replace(
-            self.shape.variant(self.fixed, parts=self.in_parts),
-            tile_heads=self.tile_heads,
+            self.shape.variant(self.fixed, self.in_parts, self.tile_heads),
             strided=self.strided,
             arch=self.arch,
             invariant=self.invariant,
