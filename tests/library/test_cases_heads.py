@@ -2,8 +2,11 @@
 
 import pytest
 import torch
+from code_mutants.reading import prove
+from golden_kernels import KERNELS
 from mutations import shipped
 from on_cpu import Kernels, on_cpu
+from once import lowered
 from stand_in import launched_on
 
 from tl_attention import attention
@@ -17,6 +20,7 @@ from tl_attention.lab.oracle.interpret import POLICIES, interpret
 from tl_attention.lab.oracle.reference import attention_fp64, attention_same_precision, compare, make_inputs
 from tl_attention.lab.oracle.tile import Settings
 from tl_attention.op.rows import Rows
+from tl_attention.problem import variant
 from tl_attention.problem.mask import CAUSAL, FULL, Mask
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.variant import Variant
@@ -29,9 +33,9 @@ __all__ = ["launched_on", "on_cpu"]
 
 def test_no_problem_of_a_proof_cuts_a_group():
     for group in (1, 2, 3, 5, 8, 40):
-        variant = Variant(128, "float16", group=group, tile_heads=min(group, 2))
+        of = Variant(128, "float16", group=group, tile_heads=min(group, 2))
         seed = shipped()["seed"]
-        proof = PipelinedProof(seed, derive(seed), GeneratedCode("", "", variant, variant.parameters()))
+        proof = PipelinedProof(seed, derive(seed), GeneratedCode("", "", of, of.parameters()))
         assert all(sizes.heads % group == 0 for sizes in proof.sizes())
 
 
@@ -72,8 +76,8 @@ def test_one_kernel_serves_every_ratio(on_cpu: Kernels) -> None:
     """It is compiled once, and a kernel whose tiles have rows of several heads once for each ratio."""
     for schedule, rows in (("d64_causal", 300), ("short_d64", 300), ("seed", 41), ("mma_sync_d64", 41)):
         on_cpu.asked.clear()
-        [(_, variant)] = answers(on_cpu, rows, schedule)
-        assert (variant.group, variant.tile_heads) == (None, 1)
+        [(_, of)] = answers(on_cpu, rows, schedule)
+        assert (of.group, of.tile_heads) == (None, 1)
     on_cpu.asked.clear()
     assert {(of.group, of.tile_heads) for _, of in answers(on_cpu, 5, "short_d64")} == {
         (None, 1),
@@ -88,7 +92,15 @@ def test_the_launch_says_the_ratio(launched_on) -> None:
         q, k = (torch.zeros(1, of, 64, 64).half() for of in (heads, heads_kv))
         attention(q, k, k, schedule="d64")
     assert [given["group"] for _, given in launched_on] == [1, 3, 6, 5]
-    assert len({kernel_key(resolve("d64").schedule, variant) for variant, _ in launched_on}) == 1
+    assert len({kernel_key(resolve("d64").schedule, of) for of, _ in launched_on}) == 1
+
+
+@pytest.mark.parametrize("ratio", [1, 2, 8])
+@pytest.mark.parametrize("name", ["sections", "seed", "mma_sync_small", "best_causal, packed parts"])
+def test_a_kernel_is_proved_with_numbers_for_any_ratio(name, ratio, monkeypatch) -> None:
+    """The proof shows it for all ratios at once; it runs tiles of problems with this one, too."""
+    monkeypatch.setattr(variant, "SOME_GROUP", ratio)
+    assert prove(KERNELS[name].schedule, lowered(KERNELS[name])).digest
 
 
 def test_heads_that_do_not_divide_are_refused():
