@@ -149,10 +149,10 @@ def epilogue(blocks, tile, s, c):
 
 # Other schedules and problems need these: this kernel never comes to them.
 aligned = at_totals = begin = blocks_of_part = by_sections = change_scores = clear_idle_rows = draw_tile = None
-factor_of = hide_from_neighbours = list_tiles = load_box = load_pages = maximum_of_chains = maximum_of_threads = None
-merge_parts = own_values = panel_of = ragged = read = reset_counter = steady_masked = store_at_place = None
-store_direct = store_heads = store_tma = stored_part = strides_of = take_tile = tapered = tile_scheduler = None
-totals_of = trace = work_packed = None
+factor_of = hide_from_neighbours = kv_head_of = list_tiles = load_box = load_pages = maximum_of_chains = None
+maximum_of_threads = merge_parts = own_values = panel_of = ragged = read = reset_counter = steady_masked = None
+store_at_place = store_direct = store_heads = store_tma = stored_part = strides_of = take_tile = tapered = None
+tile_scheduler = totals_of = trace = work_packed = None
 
 
 # These are a warpgroup's numbers, and those of named barriers.
@@ -214,8 +214,10 @@ def rows_of(tensor, sequence, head, first, count, c, columns=None, length=None, 
     return tensor[sequence, head, first : first + count, from_column:columns]
 
 
-def kv_head(head, c):
+def kv_head(head, given, c):
     """Returns the head of K and V that belongs to a tile's head, which is a head of Q unless a tile has several."""
+    if c.group is None:
+        return kv_head_of(head, given.group)
     return head if c.group == c.tile_heads else head // c.variant.subgroups
 
 
@@ -268,6 +270,7 @@ class LoopTile:
     seq_kv: object  # its keys
     visible: object  # so many of the blocks, from the first on, need no mask
     cut: object  # but so many of these need one, where a window has a left edge
+    kv_head: object = None  # its head of K and V
     turn: object = 0  # how many tiles the thread block has taken before this one
     base: object = 0  # how many loads of each ring came before this tile's
     number: object = None  # of the tile in the grid
@@ -511,9 +514,8 @@ def load(ring, step, kv, tile, s, c):
         wait_empty(ring, step)
         # As many columns as the tile has, where the tensor has fewer.
         columns = ring.shared.shape[2] if c.narrow else None
-        head = kv_head(tile.head, c)
         T.tma_copy(
-            rows_of(ring.source, tile.keys, head, kv * c.block_N, c.block_N, c, columns, tile.seq_kv),
+            rows_of(ring.source, tile.keys, tile.kv_head, kv * c.block_N, c.block_N, c, columns, tile.seq_kv),
             ring.shared[slot(ring, step), :, :],
             barrier=ring.full[slot(ring, step)],
             leader_scope_threads=WARP,
@@ -648,14 +650,18 @@ def put(variable, value):
     T.buffer_store(variable.buffer, value, variable.indices)
 
 
-def named(tile, c, wg=None):
-    """Returns warpgroup `wg`'s tile with its numbers as named variables; others would go into every expression."""
+def named(tile, s, c, wg=None):
+    """Returns the producer's or warpgroup `wg`'s tile with its numbers as named variables.
+
+    Others would go into every expression.
+    """
     bz, q_begin, k_begin = (None, tile.queries, tile.keys) if c.packed else (tile.queries, None, None)
     own = values_of(
         tile.turn, tile.base, tile.first, tile.blocks, tile.first_row, tile.head, bz, q_begin, tile.seq_q, k_begin, tile.seq_kv,
         tile.visible, tile.cut, tile.result, c,
     )  # fmt: skip
-    return LoopTile(**{**vars(tile), **own, "wg": wg})
+    of_kv = kv_head(own["head"], s.given, c) if wg is None else None
+    return LoopTile(**{**vars(tile), **own, "kv_head": of_kv, "wg": wg})
 
 
 @T.macro
@@ -713,14 +719,14 @@ def work(wg, block, s, c, is_producer):
         if c.mask.left is not None or c.parts:
             begin(tile, tile.first_row, s, c)
         if is_producer:
-            produce(named(tile, c), s, c)
+            produce(named(tile, s, c), s, c)
             if c.kernel.tile_scheduler == "dynamic":
                 # After the loads: the counter takes a microsecond to answer.
                 draw_tile(tile.turn, s, c)
         else:
             see(tile, wg, s, c)
-            consume(named(tile, c, wg), s, c)
-            store(named(tile, c, wg), s, c)
+            consume(named(tile, s, c, wg), s, c)
+            store(named(tile, s, c, wg), s, c)
         put(tile.base, tile.base + tile.blocks)
         advance(tile, row_tiles, s, c, is_producer=is_producer)
         put(tile.turn, tile.turn + 1)

@@ -33,7 +33,7 @@ class GoldenKernel:
     mask: Mask = FULL
     dtype: str = "float16"
     size: HeadSize = 128
-    group: int = 1
+    group: int | None = None
     optional: frozenset[str] = frozenset()
     strided: bool = False
     sizes: Sizes | None = None
@@ -60,18 +60,11 @@ class GoldenKernel:
 
 
 def asked(
-    name: str,
-    mask: Mask,
-    dtype: str,
-    size: HeadSize,
-    group: int = 3,
-    *lacks: str,
-    options: Options = (),
-    invariant: bool = False,
+    name: str, mask: Mask, dtype: str, size: HeadSize, *lacks: str, options: Options = (), invariant: bool = False
 ) -> GoldenKernel:
     """Returns the kernel with everything that a call can ask for, but for what its lowering `lacks`."""
     optional = frozenset({"softcap", "Sinks", "LSE"} - {*lacks})
-    return GoldenKernel(name, mask, dtype, size, group, optional, strided=True, options=options, invariant=invariant)
+    return GoldenKernel(name, mask, dtype, size, optional=optional, strided=True, options=options, invariant=invariant)
 
 
 FP16, BF16 = "float16", "bfloat16"
@@ -111,10 +104,10 @@ PLAIN: dict[str, GoldenKernel] = {
     "waits_free": GoldenKernel("experiments/waits_free", CAUSAL),
 }
 ASKED: dict[str, GoldenKernel] = {
-    "best, asked": asked("best", BOTH, BF16, 128, 5),
-    "best_causal, asked": asked("best_causal", CAUSAL, FP16, 104, 5),
+    "best, asked": asked("best", BOTH, BF16, 128),
+    "best_causal, asked": asked("best_causal", CAUSAL, FP16, 104),
     "causal_late, asked": asked("causal_late", CAUSAL, BF16, "104/72"),
-    "cluster_1, asked": asked("experiments/cluster_1", LEFT, BF16, "64/128", 8),
+    "cluster_1, asked": asked("experiments/cluster_1", LEFT, BF16, "64/128"),
     "d192_128_causal, asked": asked("d192_128_causal", CAUSAL, FP16, "136/104"),
     "d256, asked": asked("d256", LEFT, FP16, 200),
     "d96_causal, asked": asked("d96_causal", CAUSAL, BF16, 72),
@@ -123,25 +116,25 @@ ASKED: dict[str, GoldenKernel] = {
     "fa3_pipelined, asked": asked("fa3_pipelined", CAUSAL, FP16, "64/40"),
     "inferred, asked": asked("inferred", CAUSAL, BF16, 104),
     "k_stages_3, asked": asked("experiments/causal/k_stages_3", BOTH, BF16, "96/104"),
-    "mma_sync, asked": asked("mma_sync", BOTH, BF16, 128, 3, *NO_CAP),
-    "mma_sync_d64, asked": asked("mma_sync_d64", CAUSAL, BF16, 64, 3, *NO_CAP),
-    "mma_sync_double, asked": asked("mma_sync/double_both", RIGHT, BF16, 128, 3, *NO_CAP),
-    "mma_sync_rows_x2, asked": asked("mma_sync/eager", BOTH, BF16, 128, 3, *NO_CAP, options=ROWS_X2),
-    "mma_sync_small, asked": asked("mma_sync_small", BOTH, FP16, 128, 2, *NO_CAP),
-    "one_tile, asked": asked("experiments/one_tile", BOTH, BF16, "104/72", 8),
+    "mma_sync, asked": asked("mma_sync", BOTH, BF16, 128, *NO_CAP),
+    "mma_sync_d64, asked": asked("mma_sync_d64", CAUSAL, BF16, 64, *NO_CAP),
+    "mma_sync_double, asked": asked("mma_sync/double_both", RIGHT, BF16, 128, *NO_CAP),
+    "mma_sync_rows_x2, asked": asked("mma_sync/eager", BOTH, BF16, 128, *NO_CAP, options=ROWS_X2),
+    "mma_sync_small, asked": asked("mma_sync_small", BOTH, FP16, 128, *NO_CAP),
+    "one_tile, asked": asked("experiments/one_tile", BOTH, BF16, "104/72"),
     "output_direct, asked": asked("experiments/output_direct", BOTH, BF16, "40/64"),
     "output_tma, asked": asked("experiments/output_tma", BOTH, BF16, 104),
     "p_shared, asked": asked("experiments/p_shared/block_N_192", BOTH, BF16, "64/40"),
     "prefetch, asked": asked("prefetch", LEFT, BF16, "72/104"),
     "q_registers, asked": asked("experiments/q_registers", BOTH, BF16, "104/40"),
     "sections, asked": asked("experiments/causal/sections", BOTH, BF16, "128/104"),
-    "seed, asked": asked("seed", BOTH, BF16, "104/128", 5),
-    "seed_64x64, asked": asked("seed_64x64", CAUSAL, BF16, "192/128", 8),
-    "short, asked": asked("short_d64", BOTH, BF16, "64/40", 8),
+    "seed, asked": asked("seed", BOTH, BF16, "104/128"),
+    "seed_64x64, asked": asked("seed_64x64", CAUSAL, BF16, "192/128"),
+    "short, asked": asked("short_d64", BOTH, BF16, "64/40"),
     "softcap, asked": asked("softcap", BOTH, BF16, "104/96"),
     "softcap, invariant": asked("softcap_causal", BOTH, BF16, "104/96", invariant=True),
     "statements, asked": asked("experiments/cast_in_chunks", BOTH, BF16, "104/72", options=STATEMENTS),
-    "short_full, asked": asked("short_full", FULL, BF16, "104/72", 8),
+    "short_full, asked": asked("short_full", FULL, BF16, "104/72"),
     "three_blocks, asked": asked("short_keys", BOTH, BF16, "64/40", options=THREE_BLOCKS),
     "threshold, asked": asked("experiments/causal/rescale_threshold", BOTH, BF16, "104/64"),
     "waits_exact, asked": asked("experiments/waits_exact", BOTH, BF16, "128/104"),
@@ -150,19 +143,20 @@ ASKED: dict[str, GoldenKernel] = {
     "ws_seed, asked": asked("ws_seed", CAUSAL, BF16, "40/64"),
     "ws_three_stages, asked": asked("ws_three_stages", BOTH, BF16, "72/64"),
 }
-# Sizes fixed when the kernel is compiled, with more tiles than clusters and with fewer, and the SMs.
+# Sizes fixed when the kernel is compiled, with more tiles than clusters and with fewer, and the SMs; both with how many
+# heads share K and V.
 OTHERS: dict[str, GoldenKernel] = {
-    "best, fixed": GoldenKernel("best", CAUSAL, sizes=Sizes(2, 9, 1000, 2000)),
-    "mma_sync, fixed": GoldenKernel("mma_sync", CAUSAL, sizes=Sizes(1, 6, 200, 700)),
-    "seed, fixed": GoldenKernel("seed", sizes=Sizes(1, 2, 100, 200)),
-    "best, 114 SMs": GoldenKernel("best", sms=114),
-    "best_causal, 114 SMs": GoldenKernel("best_causal", CAUSAL, sms=114),
+    "best, fixed": GoldenKernel("best", CAUSAL, group=3, sizes=Sizes(2, 9, 1000, 2000)),
+    "mma_sync, fixed": GoldenKernel("mma_sync", CAUSAL, group=1, sizes=Sizes(1, 6, 200, 700)),
+    "seed, fixed": GoldenKernel("seed", group=1, sizes=Sizes(1, 2, 100, 200)),
+    "best, 114 SMs": GoldenKernel("best", group=1, sms=114),
+    "best_causal, 114 SMs": GoldenKernel("best_causal", CAUSAL, group=1, sms=114),
 }
 # Packed sequences: by a counter and by turns, in a cluster, with each mask and kind of store.
 PACKED: dict[str, GoldenKernel] = {
     "ragged, packed": GoldenKernel("ragged", dtype=BF16, packed=True),
     "best, packed": GoldenKernel("best", CAUSAL, packed=True),
-    "best_causal, packed": replace(asked("best_causal", CAUSAL, BF16, 128, 5), packed=True, tile_heads=5),
+    "best_causal, packed": replace(asked("best_causal", CAUSAL, BF16, 128), group=5, packed=True, tile_heads=5),
     "early, packed": GoldenKernel("best_causal", CAUSAL, packed=True, options=EARLY),
     "output_tma, packed": replace(asked("experiments/output_tma", LEFT, BF16, 104), packed=True),
     "output_direct, packed": replace(asked("experiments/output_direct", RIGHT, FP16, "40/64"), packed=True),
@@ -175,7 +169,7 @@ OF_HEADS: dict[str, GoldenKernel] = {
 # Keys in parts.
 PARTS: dict[str, GoldenKernel] = {
     "short, parts": GoldenKernel("short", BOTH, BF16, 104, 3, frozenset({"Sinks"}), parts=True, tile_heads=3),
-    "best_causal, parts": GoldenKernel("best_causal", CAUSAL, strided=True, group=4, parts=True, options=IN_PARTS),
+    "best_causal, parts": GoldenKernel("best_causal", CAUSAL, strided=True, parts=True, options=IN_PARTS),
     "d64, parts": GoldenKernel(
         "d64", RIGHT, size="64/40", optional=frozenset({"softcap"}), parts=True, options=IN_PARTS
     ),
@@ -184,13 +178,13 @@ PARTS: dict[str, GoldenKernel] = {
 }
 # Packed sequences that may be split, with rows of several heads in a tile and of one.
 PACKED_PARTS: dict[str, GoldenKernel] = {
-    "short, packed parts": replace(asked("short", BOTH, BF16, 128, 4), packed=True, parts=True, tile_heads=4),
+    "short, packed parts": replace(asked("short", BOTH, BF16, 128), group=4, packed=True, parts=True, tile_heads=4),
     "short, packed subgroups": GoldenKernel(
         "short", CAUSAL, BF16, group=7, optional=frozenset({"Sinks"}), packed=True, parts=True, tile_heads=4
     ),
     "grouped, packed parts": GoldenKernel("grouped", CAUSAL, BF16, group=8, packed=True, parts=True, tile_heads=8),
     "best_causal, packed parts": GoldenKernel(
-        "best_causal", LEFT, size=96, group=3, optional=frozenset({"Sinks"}), packed=True, parts=True
+        "best_causal", LEFT, size=96, optional=frozenset({"Sinks"}), packed=True, parts=True
     ),
 }
 # Keys in pages, one or several in a KV block.
@@ -198,7 +192,9 @@ PAGES: dict[str, GoldenKernel] = {
     "grouped, pages": GoldenKernel(
         "grouped", CAUSAL, BF16, group=8, packed=True, parts=True, tile_heads=8, key_box=128
     ),
-    "best_causal, pages": replace(asked("best_causal", BOTH, BF16, 104, 5), packed=True, tile_heads=5, key_box=64),
+    "best_causal, pages": replace(
+        asked("best_causal", BOTH, BF16, 104), group=5, packed=True, tile_heads=5, key_box=64
+    ),
     "short, pages": GoldenKernel("short", LEFT, size="64/128", packed=True, parts=True, key_box=32),
 }
 OF_FORMS = {**PLAIN, **ASKED, **OTHERS, **PACKED, **OF_HEADS, **PARTS, **PACKED_PARTS, **PAGES}
@@ -214,7 +210,7 @@ def served() -> Iterator[GoldenKernel]:
         optional = frozenset({name for name, there in (("softcap", rule.softcap), ("LSE", rule.lse)) if there})
         grouped = schedule.groups_heads if packed else kernel.rows_of == "group"
         yield GoldenKernel(
-            *(rule.schedule, mask, BF16, rule.head_dims[0], 4 if packed or grouped else 1, optional),
+            *(rule.schedule, mask, BF16, rule.head_dims[0], 4 if grouped else None, optional),
             packed=packed,
             parts=schedule.splits_sequences if packed else kernel.part_blocks is not None,
             tile_heads=4 if grouped else 1,

@@ -103,7 +103,7 @@ def _random_variant(rng: random.Random) -> Variant:
         seqs = [rng.choice((1, 64, 128)) * rng.randint(1, 2 ** rng.randint(1, 6)) for _ in "qk"]
         # Causal attention needs as many keys as queries.
         sizes = Sizes(rng.randint(1, 4), rng.randint(1, 16), *(sorted(seqs) if mask == CAUSAL else seqs))
-    return Variant(rng.choice(HEAD_DIMS), rng.choice(shape.DTYPES), mask, sizes=sizes)
+    return Variant(rng.choice(HEAD_DIMS), rng.choice(shape.DTYPES), mask, sizes=sizes, group=1)
 
 
 def _drawn(name: str, schedule: Schedule, variant: Variant) -> GeneratedCase:
@@ -119,7 +119,7 @@ def _drawn(name: str, schedule: Schedule, variant: Variant) -> GeneratedCase:
 def rebuilt(case: GeneratedCase) -> tuple[Schedule, Variant]:
     """Returns a case's schedule, and the variant that the schedule is compiled for."""
     sizes = Sizes(*case.sizes) if case.sizes else None
-    variant = Variant(case.head_dim, case.dtype, CAUSAL if case.causal else FULL, sizes=sizes)
+    variant = Variant(case.head_dim, case.dtype, CAUSAL if case.causal else FULL, sizes=sizes, group=1)
     return Schedule(**yaml.safe_load(case.schedule)), variant
 
 

@@ -64,8 +64,8 @@ CALLS = {
     "heads that may be put together": (
         "short --dtype bf16 --causal --shape 1,8/2,4096,128",
         {
-            ("short", Variant(128, "bfloat16", mask, group=4, tile_heads=heads, parts=parts))
-            for mask, heads in ((CAUSAL, 1), (CAUSAL, 4), (FULL, 4))
+            ("short", Variant(128, "bfloat16", mask, group=group, tile_heads=group or 1, parts=parts))
+            for mask, group in ((CAUSAL, None), (CAUSAL, 4), (FULL, 4))
             for parts in (False, True)
         },
     ),
@@ -80,10 +80,10 @@ CALLS = {
     "all that is optional": (
         "--no-causal --dtype fp16 --shape 8,32/8,4096,128 --softcap 30 --sinks --lse --strided",
         {
-            (name, replace(ALL_THAT_IS_OPTIONAL, group=4, parts=parts, tile_heads=heads))
-            for name, parts, heads in (
-                *(("short_keys", False, 1), ("short_keys", False, 4), ("softcap", False, 1)),
-                *(("short", parts, heads) for parts in (False, True) for heads in (1, 4)),
+            (name, replace(ALL_THAT_IS_OPTIONAL, group=group, parts=parts, tile_heads=group or 1))
+            for name, parts, group in (
+                *(("short_keys", False, None), ("short_keys", False, 4), ("softcap", False, None)),
+                *(("short", parts, group) for parts in (False, True) for group in (None, 4)),
             )
         },
     ),
@@ -128,10 +128,9 @@ def test_the_kernels_of_the_calls_that_the_options_name_are_compiled_each_once(n
 
 
 def test_a_line_says_what_is_compiled(filled, cli) -> None:
-    more = "--shape 1,4/1,64,192/128 --sinks --lse --strided --dtype bf16 --causal"
+    more = "--head-dim 192/128 --sinks --lse --strided --dtype bf16 --causal"
     assert cli("warm", "d192_128_causal", *more.split()).stdout == (
-        "d192_128_causal head_dim 192/128 bfloat16 causal, 4 heads of Q for each of K and V, LSE, Sinks, strided: "
-        "was there already\n"
+        "d192_128_causal head_dim 192/128 bfloat16 causal, LSE, Sinks, strided: was there already\n"
     )
 
 

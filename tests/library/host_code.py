@@ -137,11 +137,13 @@ PAGES, PAGE_SIZE, PAGE_ROWS, SEQUENCES = 5, 55, 125, 4
 def arguments(kernel: GoldenKernel, in_pages: bool = False) -> Iterator[Any]:
     """Yields an argument for each parameter of a kernel; keys `in_pages`, and their table, have one dimension more."""
     variant = kernel.variant
-    heads = {"heads": 3 * variant.group, "heads_kv": 3, "head_dim": variant.head_dim, "head_dim_v": variant.head_dim_v}
-    sizes = SIZES | heads | (variant.dims(variant.sizes) if variant.sizes else {})
+    heads = {"heads": 3 * variant.some_group, "heads_kv": 3}
+    columns = {"head_dim": variant.head_dim, "head_dim_v": variant.head_dim_v}
+    sizes = SIZES | heads | columns | (variant.dims(variant.sizes) if variant.sizes else {})
     for number, parameter in enumerate(parameters_of(kernel.schedule, variant)):
         if parameter.kind == "scalar":
-            yield number + 0.375 if parameter.dtype == "float32" else 40 + number
+            of_group = variant.some_group if parameter.name == "group" else 40 + number
+            yield number + 0.375 if parameter.dtype == "float32" else of_group
             continue
         shape = [sizes.get(dimension, dimension) for dimension in parameter.dims]
         strides = contiguous(shape)

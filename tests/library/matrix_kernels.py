@@ -121,11 +121,10 @@ class Kernel:
     @property
     def variant(self) -> Variant:
         head_dim, head_dim_v = sizes_of(self.size)
-        heads, heads_kv = HEADS[self.heads]
         there = {"softcap": self.capped, "Sinks": self.sinks, "LSE": self.lse}
         optional = frozenset(name for name, is_there in there.items() if is_there)
-        mask, group = self.masked.runtime, heads // heads_kv
-        return Variant(head_dim, self.dtype, mask, head_dim_v, None, optional, group, strided=self.strided)
+        mask = self.masked.runtime
+        return Variant(head_dim, self.dtype, mask, head_dim_v, None, optional, strided=self.strided)
 
     def runs(self, seq_q: int, seq_kv: int) -> bool:
         """Says whether this kernel runs at these lengths: its window has no open side, and tensors may lie so."""

@@ -118,13 +118,13 @@ RULE = f"rules:\n  - {{head_dims: [64], {WORD}: true, schedule: d64, why: a test
 EVERY = frozenset({NAME, "softcap", "Sinks", "LSE"})
 KERNELS = {
     "best": GoldenKernel("best", optional=frozenset({NAME})),
-    "best_causal, asked": GoldenKernel("best_causal", CAUSAL, optional=EVERY, group=2, strided=True),
+    "best_causal, asked": GoldenKernel("best_causal", CAUSAL, optional=EVERY, strided=True),
     "softcap_causal, window": GoldenKernel("softcap_causal", Mask(100, 0), optional=frozenset({NAME, "softcap"})),
     "seed": GoldenKernel("seed", CAUSAL, "bfloat16", optional=frozenset({NAME, "LSE"})),
-    "seed, asked": GoldenKernel("seed", CAUSAL, "bfloat16", 104, optional=EVERY, group=2, strided=True),
+    "seed, asked": GoldenKernel("seed", CAUSAL, "bfloat16", 104, optional=EVERY, strided=True),
     "packed": GoldenKernel("best_causal", CAUSAL, optional=frozenset({NAME, "Sinks"}), packed=True),
-    "parts": GoldenKernel("short", BOTH, group=4, optional=frozenset({NAME, "Sinks"}), parts=True),
-    "packed parts": GoldenKernel("best_causal", LEFT, size=96, group=3, optional=EVERY, packed=True, parts=True),
+    "parts": GoldenKernel("short", BOTH, optional=frozenset({NAME, "Sinks"}), parts=True),
+    "packed parts": GoldenKernel("best_causal", LEFT, size=96, optional=EVERY, packed=True, parts=True),
 }
 
 
@@ -185,21 +185,26 @@ def test_so_does_a_call_of_packed_sequences(on_cpu, options) -> None:
     assert all(variant.packed and not variant.parts for variant in variants)
 
 
+def of_tile(group: int) -> tuple[int | None, int]:
+    """Returns a variant's group and heads of a tile where so many heads share K and V."""
+    return (None, 1) if OURS.apart or group == 1 else (group, group)
+
+
 @pytest.mark.parametrize("sinks", [{}, {"sinks": SINKS}], ids=str)
 def test_one_query_has_keys_in_parts(on_cpu, sinks) -> None:
     for given in (inputs(1, 8, 1, 128, keys=3000), inputs(1, 8, 1, 128, heads_kv=2, keys=3000)):
         for variant in check(on_cpu, attention, given, **sinks):
             assert variant.parts and variant.acting == {NAME, "LSE"}
             group = 8 // given[1].shape[1]
-            assert (variant.group, variant.tile_heads) == (group, 1 if OURS.apart else group)
+            assert (variant.group, variant.tile_heads) == of_tile(group)
     [variant] = check(on_cpu, attention_varlen, packed([1] * 3, [3000, 5, 900], 8, 2), **sinks)
-    assert variant.parts and (variant.tile_heads, variant.group) == (1 if OURS.apart else 4, 4)
+    assert variant.parts and (variant.group, variant.tile_heads) == of_tile(4)
 
 
 def test_rows_of_a_group_are_one_heads_or_apart(on_cpu) -> None:
     for options in ({}, {"causal": True}):
         [variant] = check(on_cpu, attention, inputs(2, 8, 5, 64, heads_kv=2, keys=41), **options)
-        assert (variant.group, variant.tile_heads) == (4, 1 if OURS.apart else 4)
+        assert (variant.group, variant.tile_heads) == of_tile(4)
     grouped = AttentionShape(1, 8, 1, 1, 128, heads_kv=2).asking(**{WORD: OURS.asked})
     heads = {heads for _, heads, _ in kernels_for_any_lengths(grouped, resolve("short").schedule, False)}
     assert heads == ({1} if OURS.apart else {1, 4})

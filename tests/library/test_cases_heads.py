@@ -2,10 +2,17 @@
 
 import pytest
 import torch
+from code_mutants.reading import prove
+from golden_kernels import KERNELS
 from mutations import shipped
+from on_cpu import Kernels, on_cpu
+from once import lowered
+from stand_in import launched_on
 
+from tl_attention import attention
 from tl_attention.codeproof.pipelined.code_proof import PipelinedProof
 from tl_attention.codeproof.verdict import GeneratedCode
+from tl_attention.compiler.store import kernel_key
 from tl_attention.errors import InputError
 from tl_attention.lab.measure.candidate import MANY, verified_on
 from tl_attention.lab.measure.records import Row, parse_line, problem_of
@@ -13,17 +20,22 @@ from tl_attention.lab.oracle.interpret import POLICIES, interpret
 from tl_attention.lab.oracle.reference import attention_fp64, attention_same_precision, compare, make_inputs
 from tl_attention.lab.oracle.tile import Settings
 from tl_attention.op.rows import Rows
+from tl_attention.problem import variant
 from tl_attention.problem.mask import CAUSAL, FULL, Mask
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.variant import Variant
 from tl_attention.program.derivation import derive
+from tl_attention.schedule.files.named import resolve
+from tl_attention.schedule.schedule import Schedule
+
+__all__ = ["launched_on", "on_cpu"]
 
 
 def test_no_problem_of_a_proof_cuts_a_group():
     for group in (1, 2, 3, 5, 8, 40):
-        variant = Variant(128, "float16", group=group)
+        of = Variant(128, "float16", group=group, tile_heads=min(group, 2))
         seed = shipped()["seed"]
-        proof = PipelinedProof(seed, derive(seed), GeneratedCode("", "", variant, variant.parameters()))
+        proof = PipelinedProof(seed, derive(seed), GeneratedCode("", "", of, of.parameters()))
         assert all(sizes.heads % group == 0 for sizes in proof.sizes())
 
 
@@ -34,7 +46,9 @@ def test_the_text_of_a_shape_says_which_heads_are_shared():
     assert AttentionShape.parse("1,8/1,3,5,64").heads_kv == 1
     assert AttentionShape.parse("1,8/8,3,5,64") == AttentionShape.parse("1,8,3,5,64")
     assert str(AttentionShape.parse("1,8/8,3,5,64")) == "(1, 8, 3/5, 64) float16"
-    assert shape.variant() == Variant(128, "bfloat16", group=5) != AttentionShape.parse("4,40,1000,128").variant()
+    assert shape.variant() == Variant(128, "bfloat16") == AttentionShape.parse("4,40,1000,128", dtype="bf16").variant()
+    grouped = shape.variant(tile_heads=2)
+    assert grouped == Variant(128, "bfloat16", group=5, tile_heads=2) != shape.variant()
     assert AttentionShape.of(shape.variant(fixed=True), shape.sizes) == shape
 
 
@@ -44,6 +58,49 @@ def test_the_text_of_a_shape_says_which_heads_are_shared():
 def test_heads_that_are_none_are_no_shape(text):
     with pytest.raises(InputError, match="is not a shape, expected"):
         AttentionShape.parse(text)
+
+
+RATIOS = ((6, 6), (6, 2), (6, 1), (40, 8))
+
+
+def answers(on_cpu: Kernels, rows: int, schedule: str) -> set[tuple[Schedule, Variant]]:
+    """Returns the kernels of calls with other ratios of heads, whose results are those of attention in fp64."""
+    for heads, heads_kv in RATIOS:
+        q, k, v = (torch.randn(2, *of, 64).half() for of in ((heads, rows), (heads_kv, rows), (heads_kv, rows)))
+        exact = attention_fp64(q, k, v, mask=CAUSAL, scale=0.125)
+        assert (attention(q, k, v, causal=True, schedule=schedule) - exact).abs().max() < 2e-3
+    return {*on_cpu.asked}
+
+
+def test_one_kernel_serves_every_ratio(on_cpu: Kernels) -> None:
+    """It is compiled once, and a kernel whose tiles have rows of several heads once for each ratio."""
+    for schedule, rows in (("d64_causal", 300), ("short_d64", 300), ("seed", 41), ("mma_sync_d64", 41)):
+        on_cpu.asked.clear()
+        [(_, of)] = answers(on_cpu, rows, schedule)
+        assert (of.group, of.tile_heads) == (None, 1)
+    on_cpu.asked.clear()
+    assert {(of.group, of.tile_heads) for _, of in answers(on_cpu, 5, "short_d64")} == {
+        (None, 1),
+        (3, 3),
+        (6, 6),
+        (5, 5),
+    }
+
+
+def test_the_launch_says_the_ratio(launched_on) -> None:
+    for heads, heads_kv in RATIOS:
+        q, k = (torch.zeros(1, of, 64, 64).half() for of in (heads, heads_kv))
+        attention(q, k, k, schedule="d64")
+    assert [given["group"] for _, given in launched_on] == [1, 3, 6, 5]
+    assert len({kernel_key(resolve("d64").schedule, of) for of, _ in launched_on}) == 1
+
+
+@pytest.mark.parametrize("ratio", [1, 2, 8])
+@pytest.mark.parametrize("name", ["sections", "seed", "mma_sync_small", "best_causal, packed parts"])
+def test_a_kernel_is_proved_with_numbers_for_any_ratio(name, ratio, monkeypatch) -> None:
+    """The proof shows it for all ratios at once; it runs tiles of problems with this one, too."""
+    monkeypatch.setattr(variant, "SOME_GROUP", ratio)
+    assert prove(KERNELS[name].schedule, lowered(KERNELS[name])).digest
 
 
 def test_heads_that_do_not_divide_are_refused():

@@ -77,6 +77,7 @@ OTHERS: dict[str, tuple[int, dict[str, Any], str]] = {
     "a length": (1, {"shape": (2, 3, 555, 120)}, "K has size 120, expected 128"),
     "another length": (2, {"shape": (2, 3, 556, 128)}, "V has size 556, expected 555"),
     "heads": (2, {"shape": (2, 4, 555, 128)}, "V has size 4, expected 3"),
+    "another ratio of heads": (1, {"shape": (2, 4, 555, 128)}, "Q has size 9, expected 12"),
     "a last stride": (3, {"strides": (76800, 38400, 256, 2)}, "Output has stride 2, expected 1"),
     "a stride": (5, {"strides": (9000, 301, 1)}, "LSE has stride 301, expected 300"),
     "a stride of 8 bytes": (
@@ -130,7 +131,7 @@ def test_other_arguments_are_refused() -> None:
 def test_a_plan_of_other_parameters_is_refused() -> None:
     code = golden.code("best")
     with pytest.raises(
-        InputError, match="the kernel takes Q, K, V, Output, softmax_scale, workers: not what its caller gives"
+        InputError, match="the kernel takes Q, K, V, Output, softmax_scale, group, workers: not what its caller gives"
     ):
         function_of(code.plan, CODE, code.variant, code.parameters[:-1])
 

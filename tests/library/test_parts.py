@@ -97,7 +97,7 @@ def test_room_for_parts_is_bounded_whatever_the_lengths(name: str, head_dim: int
     """All parts of an H200 have at most 96 MB."""
     schedule = resolve(name).schedule
     shape = AttentionShape(1, heads, 1, 1 << 20, head_dim, heads_kv=heads_kv, packed=True)
-    variant = replace(shape.variant(parts=True), tile_heads=packed_heads(shape, schedule)[1])
+    variant = shape.variant(parts=True, tile_heads=packed_heads(shape, schedule)[1])
     launch = Launch.of(lambda *given: None, schedule, variant, shape, HOPPER.sms)
     assert 0 < 4 * (head_dim + 1) * launch.rows_of_parts < 96e6
 
@@ -150,7 +150,7 @@ def test_what_has_none_is_refused() -> None:
     check(replace(variant, packed=True))
     check(replace(variant, packed=True, group=4, tile_heads=4))
     with pytest.raises(ScheduleRefused, match="fixed sizes in parts of the keys"):
-        check(replace(variant, sizes=Sizes(1, 8, 4, 16384)))
+        check(replace(variant, group=1, sizes=Sizes(1, 8, 4, 16384)))
     best = resolve("best").schedule
     with pytest.raises(ValueError, match="part_blocks"):
         lowering_of(best).check_variant(best, variant)

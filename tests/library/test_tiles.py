@@ -22,18 +22,21 @@ HEAD_DIM = 128
 
 
 def constants(head_dim: int = HEAD_DIM, **kernel: object) -> SimpleNamespace:
-    sizes = {"head_dim": head_dim, "head_dim_v": head_dim, "group": 1, "tile_heads": 1}
+    sizes = {"head_dim": head_dim, "head_dim_v": head_dim, "group": None, "tile_heads": 1}
     return SimpleNamespace(kernel=KernelOptions(**kernel), mask=CAUSAL, **sizes)
 
 
 def places(
-    order: str, row_tiles: int, heads: int, head_dim: int = HEAD_DIM, section: int = 5, workers: int = HOPPER.sms
-) -> list[tuple[int, int]]:
+    order: str, row_tiles: int, heads: int, head_dim: int = HEAD_DIM, section: int = 5, workers: int = HOPPER.sms,
+    group: int = 1,
+) -> list[tuple[int, int]]:  # fmt: skip
     """Returns (row tile, head) of each tile, causal, as the expressions of the kernel give them."""
     c = constants(head_dim, tile_order=order, cluster=1)
     # Of which K and V of `section` heads fill a section.
-    given = SimpleNamespace(workers=T.int32(workers))
-    s = SimpleNamespace(seq_kv=T.int32(SECTION_BYTES // (section * head_dim * 4)), given=given)
+    of_k = SimpleNamespace(shape=(T.int32(1), T.int32(heads // group)))
+    given = SimpleNamespace(workers=T.int32(workers), group=T.int32(group), K=of_k)
+    keys = SECTION_BYTES // (section * head_dim * 4)
+    s = SimpleNamespace(batch=T.int32(1), seq_kv=T.int32(keys), given=given)
     simplify = arith.Analyzer().simplify
 
     def at(tile: int) -> tuple[int, int]:
@@ -58,6 +61,17 @@ def test_every_tile_is_taken_once(order, row_tiles, heads, workers):
     everything = {(row, head) for row in range(row_tiles) for head in range(heads)}
     found = places(order, row_tiles, heads, workers=workers)
     assert len(found) == len(everything) and set(found) == everything
+
+
+@pytest.mark.parametrize("group", [1, 2, 3, 6])
+def test_a_section_has_all_heads_that_share_k_and_v(group):
+    found = places("sections", 2, 18, section=2, group=group)
+    width = 2 * group
+    first = [head for head in range(18) for _ in range(2)]
+    sections = [[place for place in found if place[1] // width == number] for number in range(-(-18 // width))]
+    assert [place for section in sections for place in section] == found
+    assert sorted(head for _, head in found) == first
+    assert all([row for row, _ in section] == sorted((row for row, _ in section), reverse=True) for section in sections)
 
 
 @pytest.mark.parametrize("few,many,heads,turns_from", [(0, 1, 1, 0), (5, 7, 3, 0), (5, 7, 3, 2), (9, 40, 33, 12)])

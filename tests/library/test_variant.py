@@ -19,11 +19,11 @@ from tl_attention.launch.plan import HostPlan, SizeExpression
 from tl_attention.launch.plan import LaunchParameter as Taken
 from tl_attention.problem.mask import CAUSAL, Mask
 from tl_attention.problem.shape import AttentionShape
-from tl_attention.problem.variant import Sizes, Variant
+from tl_attention.problem.variant import SOME_GROUP, Sizes, Variant
 from tl_attention.program.planned import Planned
 from tl_attention.schedule.files.schedule_file import load
 
-VARIANTS = (Variant(128, "float16"), Variant(64, "bfloat16", CAUSAL, sizes=Sizes(2, 3, 100, 200)))
+VARIANTS = (Variant(128, "float16"), Variant(64, "bfloat16", CAUSAL, sizes=Sizes(2, 3, 100, 200), group=1))
 GROUPED = tuple(replace(variant, group=3) for variant in VARIANTS)
 
 
@@ -31,7 +31,8 @@ def test_a_problem_and_its_variant():
     shape = AttentionShape(2, 3, 100, 200, 64, "bfloat16", CAUSAL)
     assert shape.variant() == Variant(64, "bfloat16", CAUSAL) != shape.variant(fixed=True)
     assert shape.variant(fixed=True) == VARIANTS[1]
-    assert AttentionShape.of(shape.variant(), shape.sizes) == shape
+    assert AttentionShape.of(shape.variant(fixed=True), shape.sizes) == replace(shape, mask=CAUSAL)
+    assert AttentionShape.of(shape.variant(), shape.sizes).group == SOME_GROUP
     assert Variant(64, "float16") == Variant(64, "float16", head_dim_v=64) != Variant(64, "float16", head_dim_v=128)
 
 
@@ -44,10 +45,10 @@ def test_a_prim_func_takes_what_the_list_says(name, variant, schedules_dir):
     parameters = variant.parameters(*lowering.asked_by(schedule))
     assert [p.name for p in parameters][:5] == ["Q", "K", "V", "Output", "softmax_scale"]
     more = {"best": ["workers"], "best_causal": ["workers", "TileCounter"]}
-    assert [p.name for p in parameters][5:] == more.get(name, [])
+    assert [p.name for p in parameters][5:] == [*([] if variant.group else ["group"]), *more.get(name, [])]
     sizes = variant.sizes._asdict() if variant.sizes else {name: name for name in Sizes._fields}
-    grouped = {1: sizes["heads"], 3: 1 if variant.sizes else "heads // 3"}[variant.group]
-    values = {**sizes, "heads_kv": grouped, "head_dim": variant.head_dim, "head_dim_v": variant.head_dim_v}
+    of_kv = {None: "heads_kv", 1: sizes["heads"], 3: 1 if variant.sizes else "heads // 3"}[variant.group]
+    values = {**sizes, "heads_kv": of_kv, "head_dim": variant.head_dim, "head_dim_v": variant.head_dim_v}
     for parameter, taken in zip(parameters, program.params, strict=True):
         dtype = parameter.dtype or variant.dtype
         if parameter.kind == "scalar":

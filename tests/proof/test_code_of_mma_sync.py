@@ -65,16 +65,17 @@ def draw(rng: random.Random) -> Given | None:
         refuse_unless_safe(Planned(found), head_dim)
     except (ScheduleRefused, ValueError):
         return None
+    sizes = Sizes(1, 6, 200, 700) if rng.random() < 0.2 else None
     return Given(
         found,
         Variant(
             head_dim,
             rng.choice(("float16", "bfloat16")),
             rng.choice(MASKS),
-            group=rng.choice((1, 1, 3)),
+            group=rng.choice((1, 3)) if sizes else None,
             optional=frozenset({"LSE"}) if rng.random() < 0.4 else frozenset(),
             strided=rng.random() < 0.3,
-            sizes=Sizes(1, 6, 200, 700) if rng.random() < 0.2 else None,
+            sizes=sizes,
         ),
     )
 

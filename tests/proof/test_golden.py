@@ -26,7 +26,7 @@ NEVER = {
     frozenset({"Sinks", "part_blocks"}): "a sink counts once, and each part would add it",
     frozenset({"output tma", "two sizes"}): "the output would leave through tiles of Q, which have other columns",
 }
-CALL = ("bf16", "causal", "left", "right", "narrow", "two sizes", "group", "strided", "softcap", "Sinks", "LSE")
+CALL = ("bf16", "causal", "left", "right", "narrow", "two sizes", "strided", "softcap", "Sinks", "LSE")
 PROVED = ("warp_specialized", "pipelined", "mma_sync")
 
 
@@ -55,7 +55,6 @@ def of_call(variant: Variant) -> set[str]:
         "right": bool(variant.mask.right),
         "narrow": variant.narrow,
         "two sizes": variant.head_dim != variant.head_dim_v,
-        "group": variant.group > 1,
         "strided": variant.strided,
     }
     return {name for name, there in asked.items() if there} | variant.optional

@@ -52,7 +52,7 @@ def test_a_drawn_mutant_changes_one_expression_that_the_reader_knows(name):
         if mutant.part == DEVICE and mutant.operation not in CASTS:
             assert read_again(mutant.of(code)).kinds[mutant.line] == mutant.kind
         if mutant.range:
-            step = code.variant.group if mutant.range.subject == "heads" else 1
+            step = code.variant.some_group if mutant.range.subject == "heads" else 1
             assert mutant.range.above // step * step + step < mutant.range.below
     assert {mutant.part for mutant in found} == {DEVICE, HOST}
 

@@ -137,12 +137,12 @@ def _words(plan: HostPlan, variant: Variant, parameters: Sequence[Parameter]) ->
 
 def _shape(parameter: Parameter, variant: Variant) -> list[str]:
     """Returns the parameter's dimensions as expressions of the plan's sizes."""
-    heads_kv = "heads" if variant.group == 1 else f"heads // {variant.group}"
-    named: dict[str | int, object] = {
-        "heads_kv": heads_kv,
-        "head_dim": variant.head_dim,
-        "head_dim_v": variant.head_dim_v,
-    }
+    named: dict[str | int, object] = {"head_dim": variant.head_dim, "head_dim_v": variant.head_dim_v}
+    if variant.group:
+        named["heads_kv"] = "heads" if variant.group == 1 else f"heads // {variant.group}"
+    else:
+        # No other number of heads is proved.
+        named["heads"] = "heads_kv * group"
     known = variant.dims(variant.sizes) if variant.sizes else named
     return [str(known.get(dimension, dimension)) for dimension in parameter.dims]
 

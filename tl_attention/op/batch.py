@@ -136,8 +136,8 @@ class Batch:
         sms = compiled.sms_of(q.device)
         parts = split_plan(shape, scheduled, sms) if in_parts else None
         variant = replace(
-            shape.variant(call.specialize, parts=parts is not None),
-            tile_heads=tile_heads, strided=strided, arch=card.arch, invariant=invariant,
+            shape.variant(call.specialize, parts is not None, tile_heads),
+            strided=strided, arch=card.arch, invariant=invariant,
         )  # fmt: skip
         variant = compiled.that_ships(scheduled, variant)
         if variant.strided and not strided:

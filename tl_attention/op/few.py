@@ -53,7 +53,7 @@ def packed_heads(shape: AttentionShape, schedule: Schedule) -> tuple[AttentionSh
 
 def tiles_of_heads(shape: AttentionShape, schedule: Schedule, tile_heads: int) -> int:
     """Returns how many row tiles the problem has if `tile_heads` heads of Q share each one."""
-    variant = replace(shape.variant(), tile_heads=tile_heads)
+    variant = shape.variant(tile_heads=tile_heads)
     return shape.batch * variant.heads_of_tiles(shape.heads) * ceildiv(shape.seq_q, variant.rows_of(schedule.block_M))
 
 

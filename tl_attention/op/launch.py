@@ -23,7 +23,7 @@ from tl_attention.schedule.schedule import Schedule
 # What a launch finds by itself, and no caller gives.
 FOUND = ("counter", "trace")
 # The numbers that a launch's problem and GPU give.
-NUMBERS = (*WINDOW, "part_blocks", "workers")
+NUMBERS = (*WINDOW, "part_blocks", "group", "workers")
 # By parameter, what `arguments` lays out: where all keys are computed at once, no other kernel merges anything.
 TENSORS, MERGED, WHOLE = ("Q", "K", "V", "Output"), ("Merged", "MergedLSE"), (None, None)
 NAMES = (
@@ -64,7 +64,7 @@ class Launch:
         number, part_blocks = parts or (0, None)
         heads = variant.heads_of_tiles(shape.heads)
         room = result_places(heads, schedule, sms) if variant.packed and variant.parts else 0
-        numbers = {**shape.mask.values(variant.mask.names), "part_blocks": part_blocks}
+        numbers = {**shape.mask.values(variant.mask.names), "part_blocks": part_blocks, "group": shape.group}
         numbers["workers"] = schedule.kernel.workers(sms)
         return cls(
             kernel=kernel,

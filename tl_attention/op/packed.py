@@ -268,9 +268,9 @@ class Packed(PackedArguments):
         shape, invariant = computed_problem(shape, card.arch, call.invariant, by_rules=call.schedule is None)
         scheduled = compiled.schedule_of(call.schedule, shape, card, invariant)
         sms = compiled.sms_of(q.device)
-        tile_heads = packed_heads(shape, scheduled)[1]
-        variant = shape.variant().in_pages(shape.page_size, scheduled.block_N)
-        variant = replace(variant, tile_heads=tile_heads, arch=card.arch, invariant=invariant)
+        variant = shape.variant(tile_heads=packed_heads(shape, scheduled)[1])
+        variant = variant.in_pages(shape.page_size, scheduled.block_N)
+        variant = replace(variant, arch=card.arch, invariant=invariant)
         of_tiles = variant.heads_of_tiles(heads)
         # None is compiled before the first call that runs on it.
         whole = _launch(shape, scheduled, variant, sms)

@@ -169,12 +169,16 @@ class AttentionShape:
         }
         return tuple(words for words, is_there in kinds.items() if is_there)
 
-    def variant(self, fixed: bool = False, parts: bool = False) -> Variant:
-        """Returns the variant to compile for this problem, for its sizes and window alone if `fixed`, else for all."""
+    def variant(self, fixed: bool = False, parts: bool = False, tile_heads: int = 1) -> Variant:
+        """Returns the variant to compile for this problem, for its sizes and window alone if `fixed`, else for all.
+
+        Rows of `tile_heads` heads of Q share a tile.
+        """
         sizes, optional = self.sizes if fixed else None, frozenset(self.asked.parameters)
         mask, columns_v = self.mask if fixed else self.mask.runtime, self.head_dim_v
-        found = Variant(self.head_dim, self.dtype, mask, columns_v, sizes, optional, self.group, packed=self.packed)
-        return replace(found, parts=parts)
+        group = self.group if fixed or tile_heads > 1 else None
+        found = Variant(self.head_dim, self.dtype, mask, columns_v, sizes, optional, group, packed=self.packed)
+        return replace(found, parts=parts, tile_heads=tile_heads)
 
     def asking(self, **features: object) -> AttentionShape:
         """Returns a copy of the problem with these values for these features, such as softcap=30.0.
@@ -199,7 +203,7 @@ class AttentionShape:
     @classmethod
     def of(cls, variant: Variant, sizes: Sizes) -> AttentionShape:
         """Returns the problem that a kernel for the variant computes at these sizes, without features."""
-        heads_kv = sizes.heads // variant.group
+        heads_kv = sizes.heads // variant.some_group
         return cls(*sizes, variant.head_dim, variant.dtype, variant.mask, variant.head_dim_v, heads_kv)
 
     @property

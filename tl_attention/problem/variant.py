@@ -40,6 +40,8 @@ PAGES = (
 KEY_BOXES = (64, 32, 16, 8, 2, 1)
 # How many words of 8 bytes the buffer has that a traced kernel writes to.
 TRACE_WORDS = 1 << 20
+# Heads that share K and V where a problem is made up for a kernel that serves all numbers of them.
+SOME_GROUP = 3
 # In the order in which a kernel takes them.
 KERNEL_PARAMETERS = (
     Parameter("Q", "input", ("batch", "heads", "seq_q", "head_dim")),
@@ -50,6 +52,7 @@ KERNEL_PARAMETERS = (
     *(feature.parameter for feature in (*RESULTS, *INPUTS)),
     *(Parameter(name, "scalar", dtype="int32", optional=True) for name in WINDOW),
     Parameter("part_blocks", "scalar", dtype="int32", optional=True),
+    Parameter("group", "scalar", dtype="int32", optional=True),
     # How many blocks, or clusters, of a persistent kernel work at once.
     Parameter("workers", "scalar", dtype="int32", optional=True),
     Parameter("Merged", "output", ("batch", "heads", "seq_q", "head_dim_v"), optional=True, kernels=("merging",)),
@@ -83,7 +86,8 @@ class Variant:
     head_dim_v: int = 0  # of V and the output, by default head_dim
     sizes: Sizes | None = None  # None leaves the sizes to run time
     optional: frozenset[str] = frozenset()  # names of the parameters of the features that there are
-    group: int = 1  # heads of Q that share one of K and V; `Sizes.heads` counts Q's
+    # Heads of Q that share one of K and V; None leaves their number to the launch. Tiles with rows of several know it.
+    group: int | None = None
     # Leaves to run time, too, how the caller's tensors lie in memory: each tensor has a stride for every dimension but
     # the last, which is contiguous.
     strided: bool = False
@@ -107,6 +111,7 @@ class Variant:
     def __post_init__(self) -> None:
         object.__setattr__(self, "head_dim_v", self.head_dim_v or self.head_dim)
         object.__setattr__(self, "strided", self.strided or self.packed)
+        assert self.group or (self.tile_heads == 1 and not self.sizes)
         if self.parts:
             object.__setattr__(self, "optional", self.optional | {"LSE"})
         object.__setattr__(self, "invariant", self.invariant and mix_rows(features_of(self.optional)))
@@ -120,25 +125,33 @@ class Variant:
         return replace(self, key_box=next(boxes)) if size else self
 
     @property
+    def some_group(self) -> int:
+        """Returns how many heads share K and V, or if the launch says it one of these numbers."""
+        return self.group or SOME_GROUP
+
+    @property
     def subgroups(self) -> int:
         """Returns into how many subgroups, each of which shares row tiles, the heads that share K and V are divided."""
-        return ceildiv(self.group, self.tile_heads)
+        return ceildiv(self.some_group, self.tile_heads)
 
     def heads_of_tiles(self, heads: Any, divide: Callable[[Any, int], Any] = operator.floordiv) -> Any:
         """Returns how many heads the tiles count if Q has `heads`: heads that share a tile count as one."""
-        # Neither a factor of 1 nor a quotient that is multiplied again shows in generated code.
-        of_kv = heads if self.tile_heads == 1 else divide(heads, self.group)
-        return of_kv if self.subgroups in (1, self.group) else of_kv * self.subgroups
+        if self.tile_heads == 1:
+            return heads
+        # A factor of 1 does not show in generated code.
+        of_kv = divide(heads, self.some_group)
+        return of_kv if self.subgroups == 1 else of_kv * self.subgroups
 
     def first_head(self, of_tile: Any, ops: Any = INTEGERS) -> Any:
         """Returns the first head of Q in a tile, of which the head is number `of_tile`.
 
         The last subgroup of a group ends with it, so that it has as many heads as the others.
         """
-        if self.group % self.tile_heads == 0:
+        group = self.some_group
+        if group % self.tile_heads == 0:
             return of_tile * self.tile_heads
-        within = ops.min(of_tile % self.subgroups * self.tile_heads, self.group - self.tile_heads)
-        return of_tile // self.subgroups * self.group + within
+        within = ops.min(of_tile % self.subgroups * self.tile_heads, group - self.tile_heads)
+        return of_tile // self.subgroups * group + within
 
     @property
     def box(self) -> int:
@@ -164,11 +177,12 @@ class Variant:
     def dims(self, sizes: Sizes) -> dict[str | int, Any]:
         """Returns a dict from the names of tensor dimensions, such as heads_kv, to their values at these sizes.
 
-        The sizes may be integers or expressions of TileLang.
+        The sizes may be integers or expressions of TileLang. Of heads_kv there is none that the launch says.
         """
-        heads_kv = sizes.heads if self.group == 1 else sizes.heads // self.group
         known: dict[str | int, Any] = dict(zip(Sizes._fields, sizes))
-        return known | {"heads_kv": heads_kv, "head_dim": self.head_dim, "head_dim_v": self.head_dim_v}
+        if self.group:
+            known["heads_kv"] = sizes.heads if self.group == 1 else sizes.heads // self.group
+        return known | {"head_dim": self.head_dim, "head_dim_v": self.head_dim_v}
 
     @property
     def card(self) -> Card:
@@ -201,6 +215,7 @@ class Variant:
         asked |= {"Merged", "MergedLSE"} if self.parts else set()
         asked |= {"part_blocks"} if self.parts and not self.packed else set()
         asked |= {p.name for p in PAGES} if self.key_box else set()
+        asked |= set() if self.group else {"group"}
         asked -= {"workers"} if self.sms else set()
         chosen = (p for p in KERNEL_PARAMETERS if not p.optional or p.name in asked)
         merging = {feature.name for feature in features_of(self.optional) if self.parts and feature.counts_once}

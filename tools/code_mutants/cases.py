@@ -154,7 +154,8 @@ def _names(proof: Proof, sizes: Problems) -> dict[str, Any]:
     """Returns, by name, the sizes of many problems, and what is the same in all: strides, each unlike the others."""
     variant = proof.code.variant
     strides = [stride for parameter in proof.code.parameters for stride in parameter.strides]
-    others = {"workers": proof.schedule.kernel.workers(variant.card.sms)}
+    others: dict[str, Any] = {"group": variant.some_group, "heads_kv": sizes.heads // variant.some_group}
+    others["workers"] = proof.schedule.kernel.workers(variant.card.sms)
     # Pages of any table: their rows stay within 32 bits.
     others |= {"page_size": 2 * variant.key_box, "page_rows": variant.key_box, "pages": 9} if variant.key_box else {}
     others |= {"results": MOST_RESULTS} if variant.packed and variant.parts else {}
@@ -198,9 +199,9 @@ def _problems(proof: Proof, variant: Variant, of: Range | None, count: int, draw
     for _ in range(count):
         if variant.sizes:
             of_block = of is not None and of.subject in BLOCKS
-            yield variant.sizes._asdict() | ({"block": of.value(variant.group, draw)} if of and of_block else {})
+            yield variant.sizes._asdict() | ({"block": of.value(variant.some_group, draw)} if of and of_block else {})
             continue
-        fixed = _fixed(proof, of, of.value(variant.group, draw), draw) if of else _end(variant, draw)
+        fixed = _fixed(proof, of, of.value(variant.some_group, draw), draw) if of else _end(variant, draw)
         found = _drawn_sizes(proof, variant, draw) | fixed
         if proof.schedule.kernel.tile_order == "sections":
             found["seq_kv"] = max(found["seq_kv"], 1)
@@ -210,7 +211,7 @@ def _problems(proof: Proof, variant: Variant, of: Range | None, count: int, draw
 
 def _fixed(proof: Proof, of: Range, value: int, draw: random.Random) -> Named:
     """Returns the sizes that follow from a value of a range's subject."""
-    group = proof.code.variant.group
+    group = proof.code.variant.some_group
     if of.subject == "results":
         parts = draw.choice([n for n in range(1, MOST_PARTS) if value % n == 0])
         return {"batch": value // parts, "parts": parts}
@@ -229,14 +230,14 @@ def _fixed(proof: Proof, of: Range, value: int, draw: random.Random) -> Named:
 
 def _end(variant: Variant, draw: random.Random) -> Named:
     """Returns, sometimes, a size that is as large or as small as it may be."""
-    ends = {"batch": (1, GRID_YZ), "heads": (variant.group, GRID_YZ // variant.group * variant.group)}
+    ends = {"batch": (1, GRID_YZ), "heads": (variant.some_group, GRID_YZ // variant.some_group * variant.some_group)}
     ends |= {"seq_q": (0, KEYS), "seq_kv": (0, KEYS)}
     name = draw.choice([*ends])
     return {name: draw.choice(ends[name])} if draw.random() < 0.25 else {}
 
 
 def _drawn_sizes(proof: Proof, variant: Variant, draw: random.Random) -> Named:
-    rows, block_N, group = proof.rows, proof.schedule.block_N, variant.group
+    rows, block_N, group = proof.rows, proof.schedule.block_N, variant.some_group
     small = draw.random() < 0.5
     most = 9 * max(rows, block_N) if small else KEYS
     lengths = [_near(log_drawn(draw, 1, most), tile, draw) for tile in (rows, block_N)]
@@ -263,7 +264,7 @@ def _near(length: int, tile: int, draw: random.Random) -> int:
 
 def _shrink(found: Named, fixed: set[str], variant: Variant) -> bool:
     """Halves sizes that are not fixed until bounds allow the problem; returns False where they never do."""
-    least = {"batch": 1, "heads": variant.group, "seq_q": 1, "seq_kv": 1, **dict.fromkeys(WINDOW, 0)}
+    least = {"batch": 1, "heads": variant.some_group, "seq_q": 1, "seq_kv": 1, **dict.fromkeys(WINDOW, 0)}
     while not _allowed(found, variant):
         open_ones = [name for name in least if name in found and name not in fixed and found[name] > least[name]]
         if not open_ones:
@@ -279,7 +280,7 @@ def _allowed(found: Named, variant: Variant) -> bool:
     every = found["batch"] * found.get("parts", 1)
     heads = found["heads"]
     try:
-        check_sizes(every, heads, heads // variant.group, found["seq_q"], found["seq_kv"], Mask(*sides))
+        check_sizes(every, heads, heads // variant.some_group, found["seq_q"], found["seq_kv"], Mask(*sides))
     except InputError:
         return False
     return True

@@ -47,7 +47,7 @@ class DrawnTiles:
     @classmethod
     def of(cls, schedule: Schedule, variant: Variant, rows: int, turns: int) -> DrawnTiles:
         draw = np.random.default_rng(37)
-        problems = drawn(variant.mask, rows, schedule.block_N, variant.group)
+        problems = drawn(variant.mask, rows, schedule.block_N, variant.some_group)
         kept = problems.seq_q > 0
         heads, seq_q, seq_kv = (size[kept] for size in problems[1:])
         count = len(heads)

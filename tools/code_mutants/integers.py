@@ -212,7 +212,7 @@ def _drawn(operation: str, code: Code, place: _Place, draw: random.Random) -> In
     if operation in RANGED:
         subject = draw.choice(place.subjects)
         most = LARGEST_OF[subject] if BLOCKS[1] in place.subjects else largest(subject, code.variant)
-        of_range = drawn_range(subject, most, code.variant.group, draw)
+        of_range = drawn_range(subject, most, code.variant.some_group, draw)
     number = NUMBERS[operation](draw) if operation in NUMBERED else 0
     return IntegerMutant(
         place.part, operation, place.line, place.kind, start, drawn=True, stop=stop, number=number, range=of_range

@@ -123,7 +123,7 @@ def _of_host(code: Code, mutant: IntegerMutant) -> Judged:
     for _ in range(CASES):
         sizes = {name: log_drawn(draw, 0, KEYS) for name in names}
         if mutant.range:
-            sizes[mutant.range.subject] = mutant.range.value(code.variant.group, draw)
+            sizes[mutant.range.subject] = mutant.range.value(code.variant.some_group, draw)
         try:
             found = [_said(plan, sizes) for plan in plans]
         except (InputError, ZeroDivisionError) as error:

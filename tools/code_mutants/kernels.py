@@ -28,7 +28,7 @@ class Kernel:
     dtype: str = "float16"
     head_dim: int = 128
     head_dim_v: int = 0
-    group: int = 1
+    group: int | None = None
     optional: frozenset[str] = frozenset()
 
     @functools.cached_property

@@ -43,7 +43,7 @@ def packed_tiles(proof: Proof, of: Range | None, turns: int, count: int, draw: r
     read = {side: np.array([log_drawn(draw, 0, draw.choice([6 * block_N, KEYS])) for _ in some]) for side in sides}
     if of:
         of_range = np.flatnonzero([draw.random() < SHARE for _ in some])
-        values = np.array([of.value(proof.code.variant.group, draw) for _ in of_range])
+        values = np.array([of.value(proof.code.variant.some_group, draw) for _ in of_range])
         _set(proof, tiles, read, of, of_range, values)
         if of.subject == "heads" or is_of_head(of):
             _number_again(tiles, of_range, values if is_of_head(of) else None, draw)
@@ -77,7 +77,7 @@ def _set(proof: Proof, tiles: DrawnTiles, read: dict[str, Any], of: Range, at: A
             fields[1, at] = np.minimum(fields[1, at], values // 2)
             fields[2, at] = np.clip(fields[2, at], 1, np.maximum(values - fields[1, at], 1))
     elif word and word[1] == "head":
-        sizes.heads[at] = np.maximum(sizes.heads[at], (values // variant.subgroups + 1) * variant.group)
+        sizes.heads[at] = np.maximum(sizes.heads[at], (values // variant.subgroups + 1) * variant.some_group)
     elif word:
         for fields in tiles.fields:
             _set_word(fields, WORDS.index(word[1]), at, values, proof)

@@ -1,65 +1,54 @@
-"""These faults concern grouped heads."""
+"""These faults concern heads of Q that share one of K and V, as many as the launch says."""
 
-from faults.table import Row, asked, fault, rows
-from faults.words import BOUND_K, COPY_K, COPY_V, HEAD_K
+from faults.table import asked, rows
+from faults.words import COPY_K, COPY_V, HEAD_K
 
-GROUP_OF_2 = "its groups are of two heads: see those of other groups"
-NOT_SEEN = "not refused: its proof reads the first and the last heads of grids that are smaller"
 NO_HEAD_MAP = "it has no descriptors: see K's head is Q's, and K's batches"
-TENSOR_MAP = "TMA bounds what it loads by the descriptor: see keys beyond the last"
-ROWS_ALONE = "its copies test rows and no heads"
+ONE_TILE = "it has one tile: see those of others before it"
+NO_SECTIONS = "its tiles come in no sections"
+HEAD_V = "the head of load V of the producer"
+K_PLACES, V_PLACES = (HEAD_K, COPY_K, COPY_K), (HEAD_V, COPY_V, COPY_V)
+
+
+def of_all(name: str, places: tuple[str, str, str], *changes: str, long: bool = False):
+    """Makes the row of changes that are the same in all lowerings, with the words of each lowering's refusal."""
+    return asked(name, *((words, *changes) for words in places), long=long)
+
+
 ROWS = [
-    asked("K's head is Q's, of a larger group, the place in the group, or of groups that begin early",
-        (HEAD_K, "tma_load_multicast K.head -> head", "or tma_load_multicast K.head -> (head / 10)",
-            "or tma_load_multicast K.head -> (head % 5)", "or tma_load_multicast K.head -> ((head + 1) / 5)"),
-        (COPY_K, "the last copy K: (int64_t)5 -> (int64_t)1", "or the last copy K: (int64_t)5 -> (int64_t)10",
-            "or the last copy K.source: / -> %", "or the last copy K: (int64_t)((int)blockIdx.y) -> ($) + (int64_t)1"),
-        (COPY_K, "each copy K_shared: X >> (int64_t)1 -> X", "or each copy K: (int64_t)1 -> (int64_t)2",
-            "or each copy K: >> (int64_t)1 -> % (int64_t)2",
-            "or each copy K: (int64_t)((int)blockIdx.y) -> ($) + (int64_t)1")),
-    asked("K's head is of a smaller group", (HEAD_K, "tma_load_multicast K.head -> (head / 4)"),
-        (COPY_K, "the last copy K: (int64_t)5 -> (int64_t)4"), GROUP_OF_2),
-    asked("K's head is the next",
-        (r"the head of load K of the producer .* \+ 1, expected", "tma_load_multicast K.head -> ((head / 5) + 1)"),
-        (COPY_K, "the last copy K: (int64_t)5 -> $ + (int64_t)1"),
+    of_all("K's and V's head is Q's", K_PLACES, "kv_head =: group -> min(group, 1)"),
+    of_all("the head's place among those that share K and V", K_PLACES, "kv_head =: / -> %"),
+    of_all("a ratio that is one off", K_PLACES, "kv_head =: group -> (group + 1)",
+        "or kv_head =: group -> max(group - 1, 1)"),
+    of_all("a ratio of other numbers", K_PLACES, "kv_head =: group -> max(group, heads)",
+        "or kv_head =: group -> min(group, batch)", "or kv_head =: group -> min(group, 4)"),
+    of_all("another ratio from the ninth on", K_PLACES, "kv_head =: group -> min(group, 8)", long=True),
+    of_all("a head of K and V that is the next", K_PLACES, "kv_head = -> ($ + 1)"),
+    of_all("heads that share K and V begin one early, or late", K_PLACES, "kv_head =: X / group -> (X + 1) / group",
+        "or kv_head =: X / group -> max(X - 1, 0) / group", long=True),
+    of_all("K's head is another from the fortieth on", K_PLACES, "kv_head = -> ($ + ((40 <= $) ? 1 : 0))", long=True),
+    asked("V's head is the next to K's, or Q's",
+        (HEAD_V, "tma_load_multicast V.head -> (kv_head + 1)", "or tma_load_multicast V.head -> head"),
+        (COPY_V, "the second copy V: X * V_head_stride -> (X + (int64_t)1) * V_head_stride",
+            "or the second copy V: X * V_head_stride -> (int64_t)((int)blockIdx.y) * V_head_stride"),
+        (COPY_V, "each copy V: X * V_head_stride -> (X + (int64_t)1) * V_head_stride",
+            "or each copy V: X * V_head_stride -> (int64_t)((int)blockIdx.y) * V_head_stride")),
+    asked("K's head is the next to V's, or Q's",
+        (HEAD_K, "tma_load_multicast K.head -> (kv_head + 1)", "or tma_load_multicast K.head -> head"),
+        (COPY_K, "the last copy K: X * K_head_stride -> (X + (int64_t)1) * K_head_stride"),
         (COPY_K, "each copy K: X * K_head_stride -> (X + (int64_t)1) * K_head_stride")),
-    asked("groups that begin one head late", (HEAD_K, "tma_load_multicast K.head -> (max((head - 1), 0) / 5)"),
-        (COPY_K, "the last copy K: X / (int64_t) -> max(X - (int64_t)1, (int64_t)0) / (int64_t)"),
-        (COPY_K, "the first copy K: X >> (int64_t)1 -> max(X - (int64_t)1, (int64_t)0) >> (int64_t)1",
-            "or the second copy K: X >> (int64_t)1 -> max(X - (int64_t)1, (int64_t)0) >> (int64_t)1",
-            "or the third copy K: X >> (int64_t)1 -> max(X - (int64_t)1, (int64_t)0) >> (int64_t)1"), long=True),
-    Row("K's head is of a group twice as large, of 8",
-        fault("one_tile, asked", HEAD_K, "tma_load_multicast K.head -> (head >> 4)"),
-        fault("seed_64x64, asked", COPY_K, "the last copy K: (int64_t)3) * -> (int64_t)4) *"), GROUP_OF_2),
-    Row("K's head is of a group half as large, of 8",
-        fault("one_tile, asked", HEAD_K, "tma_load_multicast K.head -> (head >> 2)"),
-        fault("seed_64x64, asked", COPY_K, "the last copy K: (int64_t)3) * -> (int64_t)2) *"), GROUP_OF_2, long=True),
-    asked("V's head is Q's, of another group, or of groups that begin one head early",
-        ("the head of load V of the producer", "tma_load_multicast V.head -> head",
-            "or tma_load_multicast V.head -> (head / 10)", "or tma_load_multicast V.head -> ((head + 1) / 5)"),
-        (COPY_V, "the second copy V: (int64_t)5 -> (int64_t)1", "or the second copy V: (int64_t)5 -> (int64_t)10",
-            "or the second copy V: (int64_t)((int)blockIdx.y) -> ($) + (int64_t)1"),
-        (COPY_V, "each copy V_shared: X >> (int64_t)1 -> X", "or each copy V: (int64_t)1 -> (int64_t)2",
-            "or each copy V: (int64_t)((int)blockIdx.y) -> ($) + (int64_t)1")),
-    asked("K's and V's head is Q's", (HEAD_K, "every tma_load_multicast.head -> head"),
-        (COPY_K, "the last copy K: (int64_t)5 -> (int64_t)1", "the second copy V: (int64_t)5 -> (int64_t)1"),
-        ("the first element, or column, of load [KV] of a block", "each copy K_shared|V_shared: X >> (int64_t)1 -> X")),
-    asked("K's and V's head is of a group twice as large", (HEAD_K, "every tma_load_multicast.head -> (head / 10)"),
-        (COPY_K, "the last copy K: (int64_t)5 -> (int64_t)10", "the second copy V: (int64_t)5 -> (int64_t)10"),
-        ("the first element, or column, of load [KV] of a block",
-            "each copy K_shared|V_shared: X >> (int64_t)1 -> X >> (int64_t)2")),
-    *rows("best, asked", NOT_SEEN,
-        long=[("K's head is another from the fortieth on", HEAD_K,
-            "tma_load_multicast K.head -> ((head / 5) + ((200 <= head) ? 1 : 0))")]),
+    *rows("best, asked", ONE_TILE,
+        ("K and V are those of the tile before", "name 'kv_head' is not defined", "kv_head = => behind tma_load_multicast V")),
     *rows("best, asked", NO_HEAD_MAP,
         ("K has Q's heads", "dimensions of K_desc", "descriptors.K_desc.dims.2 := heads"),
-        ("K has heads of a group twice as large", "dimensions of K_desc", "descriptors.K_desc.dims.2 := heads // 10"),
+        ("K has one head more", "dimensions of K_desc", "descriptors.K_desc.dims.2 := heads_kv + 1"),
         ("V has Q's heads", "dimensions of V_desc", "descriptors.V_desc.dims.2 := heads"),
-        ("Q has K's heads", "dimensions of Q_desc", "descriptors.Q_desc.dims.2 := heads // 5")),
+        ("Q has K's heads", "dimensions of Q_desc", "descriptors.Q_desc.dims.2 := heads_kv")),
+    *rows("sections, asked", NO_SECTIONS,
+        ("a section has few heads of K", "does not fit 32 bits, which is not shown", "every producer: heads_kv -> min(heads_kv, 9)"),
+        ("a section has part of the heads that share K", "does not fit 32 bits, which is not shown", "every producer: * group -> * min(group, 4)")),
     asked("K's batches are as far apart as Q's",
         ("strides of K_desc", "descriptors.K_desc.strides.2 := seq_kv * heads * 256"),
         (COPY_K, "the last copy K: K_batch_stride -> Q_batch_stride"),
         (COPY_K, "each copy K: K_batch_stride -> Q_batch_stride")),
-    *rows("seed, asked", (TENSOR_MAP, ROWS_ALONE),
-        ("K of the last heads is not loaded", BOUND_K, "the last copy K: heads / 5 -> heads / 10")),
 ]  # fmt: skip

@@ -11,7 +11,7 @@ from tl_attention.schedule.files.named import resolve
 BY_ELEMENT = resolve("seed").schedule.model_copy(update={"block_M": 192, "block_N": 64, "threads": 384})
 OTHERS: dict[str, Given] = {
     "p_shared, chunks": Given(IN_CHUNKS, Variant(64, "float16", CAUSAL)),
-    "seed, 192 rows": Given(resolve("seed").schedule, Variant(64, "float16", sizes=Sizes(2, 4, 192, 320))),
+    "seed, 192 rows": Given(resolve("seed").schedule, Variant(64, "float16", group=1, sizes=Sizes(2, 4, 192, 320))),
     "seed, elements": Given(BY_ELEMENT, Variant(64, "float16")),
     "output_direct, narrow": Given(resolve("experiments/output_direct").schedule, Variant(40, "float16")),
 }

@@ -113,7 +113,7 @@ class RowTileProof(Proof):
     def sizes(self) -> Iterator[Sizes]:
         for blocks in self.loops:
             seq_kv = blocks * self.schedule.block_N - self.schedule.block_N // 3
-            yield Sizes(2, 3 * self.code.variant.group, min(2 * self.rows - 3, seq_kv), seq_kv)
+            yield Sizes(2, 3 * self.code.variant.some_group, min(2 * self.rows - 3, seq_kv), seq_kv)
 
     def check_at(self, sizes: Sizes) -> None:
         # The last block.

@@ -117,7 +117,7 @@ class RowTile:
         Where keys lie in pages, these are those of each box of the block, one behind the other.
         """
         first, batch = (0, self.batch) if self.begins is None else (self.begins[1], self.begins[1] + self.sizes.seq_kv)
-        row, head = first + self.cut.block_N * self.kv_block(block), self.head // self.cut.variant.group
+        row, head = first + self.cut.block_N * self.kv_block(block), self.head // self.sizes.group
         if self.page_shift is None:
             return row, head, batch
         rows = [row + box for box in range(0, self.cut.block_N, self.cut.variant.key_box)]

@@ -34,6 +34,7 @@ class Unknowns:
     def __init__(self, proof: Proof, keys: int = 0, *, given: Mapping[str, int] | None = None):
         self.proof, self.facts, self.given = proof, Facts(), given or {}
         self.variant, self.schedule = proof.code.variant, proof.schedule
+        self.packed = self.variant.packed
         symbol, fixed = self.symbol, self.variant.sizes
         bounds = {
             "batch": (1, GRID_YZ),
@@ -44,13 +45,15 @@ class Unknowns:
         if fixed:
             bounds = {name: (size, size) for name, size in fixed._asdict().items()}
         self.sizes = SimpleNamespace(**{name: symbol(name, *ends) for name, ends in bounds.items()})
-        if self.variant.group > 1 and not fixed and not given:
-            self.sizes.heads = self.variant.group * symbol("heads_kv", 1, GRID_YZ // self.variant.group)
+        group = self.sizes.group = self.variant.group or symbol("group", 1, GRID_YZ)
+        # A list of tiles names their heads: what is done there is right for any number of those of K and V.
+        if group != 1 and not fixed and not given and (self.variant.group or not self.packed):
+            self.sizes.heads = group * symbol("heads_kv", 1, GRID_YZ // (self.variant.group or 1))
+        self.sizes.heads_kv = self.sizes.heads // group
         self.sizes.past_len = self.sizes.seq_kv - self.sizes.seq_q
-        self.packed = self.variant.packed
         self.parts = symbol("parts", 1, 2**16) if self.variant.parts and not self.packed else term(1)
         self.ops = TermOperators(self.facts).ops
-        of = SimpleNamespace(**vars(self.sizes), heads_kv=self.sizes.heads // self.variant.group)
+        of = SimpleNamespace(**vars(self.sizes))
         of.sides = sum(symbol(name, 0, LARGEST - ROOM) for name in self.variant.mask.names)
         for bound in TOTALS if self.packed else SIZES:
             self.bound(bound.most - bound.size(of))
@@ -66,8 +69,9 @@ class Unknowns:
         others = {name: OTHERS + 37 * number for number, name in enumerate(dict.fromkeys(read))}
         named = {name: getattr(sizes, name) for name in Sizes._fields}
         variant = proof.code.variant
-        workers = proof.schedule.kernel.workers(variant.sms or variant.card.sms)
-        return cls(proof, *more, given=others | dict.fromkeys(WINDOW, FAR) | {"workers": workers} | named | given)
+        named |= {"group": variant.some_group}
+        named |= {"workers": proof.schedule.kernel.workers(variant.sms or variant.card.sms)}
+        return cls(proof, *more, given=others | dict.fromkeys(WINDOW, FAR) | named | given)
 
     def symbol(self, name: str, low: float, high: float = inf, below: Any = None) -> Any:
         """Returns the number that is given under this name, or else the symbol with these bounds."""
@@ -76,7 +80,7 @@ class Unknowns:
     @cached_property
     def names(self) -> dict[str, Value]:
         """Returns, by name, the values that the kernel reads at run time."""
-        values = {name: getattr(self.sizes, name) for name in ("batch", "heads", "seq_q", "seq_kv")}
+        values = {name: getattr(self.sizes, name) for name in (*Sizes._fields, "group", "heads_kv")}
         for name in self.variant.mask.names:
             values[name] = self.symbol(name, 0, LARGEST - ROOM)
         known = self.schedule.kernel.workers(self.variant.sms) if self.variant.sms else None
@@ -88,7 +92,7 @@ class Unknowns:
             values["results"] = self.symbol("results", 1, LARGEST)
         for parameter in self.proof.code.parameters:
             for dim in parameter.dims:
-                if isinstance(dim, str) and dim not in (*values, "heads_kv", "head_dim", "head_dim_v"):
+                if isinstance(dim, str) and dim not in (*values, "head_dim", "head_dim_v"):
                     values[dim] = self.symbol(dim, 1, LARGEST)
         if self.variant.key_box:
             values |= {name: self.symbol(name, 1, LARGEST) for name in ("page_size", "page_rows", "pages")}

@@ -98,7 +98,7 @@ class RolesProof(Proof):
         # So many heads that each block has TILES tiles.
         variant = self.code.variant
         heads = ceildiv(TILES * self.schedule.kernel.workers(variant.sms or variant.card.sms), variant.subgroups)
-        heads = min(heads, GRID_YZ // variant.group) * variant.group
+        heads = min(heads, GRID_YZ // variant.some_group) * variant.some_group
         if self.roles.packed:
             yield from packed_sizes(self, heads)
             return
@@ -106,7 +106,7 @@ class RolesProof(Proof):
             yield Sizes(1, heads, *lengths)
         # No tile, for blocks that look for one: the terms' problems have rows.
         if self.schedule.kernel.tile_scheduler != "one_tile":
-            yield Sizes(2, 2 * variant.group, 0, self.rows)
+            yield Sizes(2, 2 * variant.some_group, 0, self.rows)
 
     def check_terms(self) -> Coverage:
         """Raises Unsafe unless every role is right on any tile at all sizes; returns which lines ran."""

@@ -109,7 +109,7 @@ class UnknownTiles(TermProof):
     def tile_of_words(self, words: Sequence[Value], rank: int) -> RowTile:
         """Returns the tile that these words of a list's entry describe, for the block of this rank in a cluster."""
         row, q_begin, seq_q, k_begin, seq_kv, first, end, place, of_heads = words
-        sizes = SimpleNamespace(seq_q=seq_q, seq_kv=seq_kv, past_len=seq_kv - seq_q, heads=self.sizes.heads)
+        sizes = SimpleNamespace(seq_q=seq_q, seq_kv=seq_kv, past_len=seq_kv - seq_q, group=self.sizes.group)
         heads = self.variant.heads_of_tiles(self.sizes.heads)
         result = ((place - 1) * heads + of_heads) * self.schedule.block_M
         fields: Any = {"part": (first, end), "result": result} if self.variant.parts else {}

@@ -10,6 +10,7 @@ import tilelang.language as T
 
 from tl_attention.kernels.mma_sync.transfers import load_q, store
 from tl_attention.kernels.shared.iterations import LoopTile, loop
+from tl_attention.kernels.shared.rows import kv_head
 from tl_attention.kernels.shared.signature import aligned, trace
 from tl_attention.kernels.shared.softmax import LOG2_E
 
@@ -48,7 +49,9 @@ def work(bx, by, bz, s, c):
     else:
         # Short loops get blocks that are masked whole.
         blocks = T.max(blocks, c.loop.least_blocks)
-    tile = LoopTile(first, blocks, first_row, by, bz, bz, s.seq_q, s.seq_kv, visible, cut)
+    tile = LoopTile(
+        first, blocks, first_row, by, bz, bz, s.seq_q, s.seq_kv, visible, cut, kv_head=kv_head(by, s.given, c)
+    )
     load_q(first_row, tile, s, c)
     start(s, c)
     loop(tile, s, c)

@@ -9,7 +9,7 @@ import tilelang.language as T
 
 from tl_attention.kernels.shared.device_code import is_bf16
 from tl_attention.kernels.shared.features import Totals, at_totals
-from tl_attention.kernels.shared.rows import kv_head, store_arguments
+from tl_attention.kernels.shared.rows import store_arguments
 
 
 def element(row, chunk, rows, columns, c):
@@ -40,7 +40,7 @@ def load_q(first_row, tile, s, c):
 def load_k(t, tile, s, c, masked):
     """Starts the copies of the block's K to its slot of K_shared; if `masked`, rows beyond the tensor's last are 0."""
     slot = t % c.kernel.k_stages * (c.block_N * c.head_dim)
-    of = Copied(tile.keys, kv_head(tile.head, c), slot, tile.first * c.block_N, c.block_N, c.head_dim)
+    of = Copied(tile.keys, tile.kv_head, slot, tile.first * c.block_N, c.block_N, c.head_dim)
     copy_rows(s.given.K, s.K_shared, of, (tile.blocks - 1 - t) * c.block_N, s, c, checked=masked)
 
 
@@ -48,7 +48,7 @@ def load_k(t, tile, s, c, masked):
 def load_v(t, tile, s, c, masked):
     """Starts the copies of the block's V to its slot of V_shared; if `masked`, rows beyond the tensor's last are 0."""
     slot = t % c.kernel.v_stages * (c.block_N * c.head_dim_v)
-    of = Copied(tile.keys, kv_head(tile.head, c), slot, tile.first * c.block_N, c.block_N, c.head_dim_v)
+    of = Copied(tile.keys, tile.kv_head, slot, tile.first * c.block_N, c.block_N, c.head_dim_v)
     copy_rows(s.given.V, s.V_shared, of, (tile.blocks - 1 - t) * c.block_N, s, c, checked=masked)
 
 

@@ -40,7 +40,11 @@ def launch(given, c):
         T.fill(s.acc_o, 0)
         T.fill(s.denominator, 0)
         T.fill(s.scores_max, -T.infinity("float32"))
-        head_kv = kv_head(by, c)
+        head_kv = kv_head(by, given, c)
+        if c.group is None:
+            # Otherwise each copy of the loop would look whether it is there.
+            T.assume(head_kv >= 0)
+            T.assume(head_kv < given.K.shape[1])
         if c.features.at("last"):
             read(c.features.last, by, s, c)
         for k in T.Pipelined(blocks, **(with_change(c.pipeline) if c.features.at("scores") else c.pipeline)):

@@ -31,7 +31,7 @@ class Constants:
     head_dim_v: int  # its columns of V
     columns_v: int  # V's own
     narrow: bool  # whether a tensor has fewer columns than its tile
-    group: int
+    group: int | None
     strided: bool
     packed: bool
     parts: bool

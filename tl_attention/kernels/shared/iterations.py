@@ -26,6 +26,7 @@ class LoopTile:
     seq_kv: object  # its keys
     visible: object  # so many of the blocks, from the first on, need no mask
     cut: object  # but so many of these need one, where a window has a left edge
+    kv_head: object = None  # its head of K and V
     turn: object = 0  # how many tiles the thread block has taken before this one
     base: object = 0  # how many loads of each ring came before this tile's
     number: object = None  # of the tile in the grid

@@ -43,9 +43,19 @@ def rows_of(tensor, sequence, head, first, count, c, columns=None, length=None, 
     return tensor[sequence, head, first : first + count, from_column:columns]
 
 
-def kv_head(head, c):
+def kv_head(head, given, c):
     """Returns the head of K and V that belongs to a tile's head, which is a head of Q unless a tile has several."""
+    if c.group is None:
+        return kv_head_of(head, given.group)
     return head if c.group == c.tile_heads else head // c.variant.subgroups
+
+
+@T.macro
+def kv_head_of(head, group):
+    """Returns a variable with a head's number divided by `group`, so that no loop over keys divides."""
+    kv_head = T.alloc_var("int32")
+    kv_head = T.truncdiv(head, group)
+    return kv_head  # noqa: RET504
 
 
 def query_of(row, c):

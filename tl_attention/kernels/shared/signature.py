@@ -50,6 +50,7 @@ class Signature:
 
     def __init__(self, parameters, variant, sizes, known):
         self._variant, self._dims, self._known = variant, variant.dims(sizes), known
+        self._dims.setdefault("heads_kv", T.dynamic("heads_kv"))
         if variant.packed:
             names = [dim for parameter in parameters if parameter.kind == "offsets" for dim in parameter.dims]
             self._dims |= {name: T.dynamic(name) for name in names}

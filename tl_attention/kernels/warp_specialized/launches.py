@@ -59,7 +59,9 @@ def merging_call(given: Any, variant: Variant, block_M: int, ops: Any) -> Device
     sinks = () if given.Sinks is None else (given.Sinks.data,)
     of_parts, strides = (given.Output.data, given.LSE.data, *merged), row_strides(given.Merged, variant, ops)
     if variant.packed:
-        template = f"{columns}, {block_M}, {variant.group}, {variant.tile_heads}, {variant.box}"
+        # Rows of one head lie as if its group had no other.
+        group = 1 if variant.tile_heads == 1 else variant.group
+        template = f"{columns}, {block_M}, {group}, {variant.tile_heads}, {variant.box}"
         listed = given.Tiles.data, given.Q.shape[1], given.Q.shape[0]
         return DeviceCall(f"tl_attention_merge_listed<{template}>", (*of_parts, *listed, *strides, *sinks))
     sizes = number_of_parts(given, ops), number_of_rows(given), given.Q.shape[1], given.Q.shape[2]

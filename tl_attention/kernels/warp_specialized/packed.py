@@ -57,12 +57,12 @@ def work_packed(wg, block, s, c, is_producer):
                 number = T.call_extern("int32", "tl_attention_draw", T.address_of(s.tiles.counter[0]), s.given.workers)
             else:
                 number = number + s.given.workers
-            produce_packed(number, row_tiles, few, turns_from, named(tile, c), s, c)
+            produce_packed(number, row_tiles, few, turns_from, named(tile, s, c), s, c)
         else:
             see(tile, wg, s, c)
-            consume(named(tile, c, wg), s, c)
+            consume(named(tile, s, c, wg), s, c)
             receive_rows(tile, wg, s, c)
-            store(named(tile, c, wg), s, c)
+            store(named(tile, s, c, wg), s, c)
         put(tile.base, tile.base + tile.blocks)
         put(tile.turn, tile.turn + 1)
         receive(tile, s, c, is_producer)

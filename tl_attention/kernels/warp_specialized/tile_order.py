@@ -25,7 +25,7 @@ def placed(
     workers are arrays, or unknowns with their `ops`.
     """
     row_tiles = ops.max(ceildiv(sizes.seq_q, rows), 1)
-    row, head, _ = ordered(number, row_tiles, heads, sizes.seq_kv, schedule, variant, workers, ops)
+    row, head, _ = ordered(number, row_tiles, heads, sizes, schedule, variant, workers, ops)
     return (row_tiles - 1 - row if variant.mask.grows else row), head
 
 
@@ -42,12 +42,12 @@ def entry_and_head(number: Any, few: Any, many: Any, heads: Any, turns_from: Any
 
 
 def ordered(
-    number: Any, row_tiles: Any, heads: Any, keys: Any, schedule: Schedule, variant: Variant, workers: Any,
+    number: Any, row_tiles: Any, heads: Any, sizes: Any, schedule: Schedule, variant: Variant, workers: Any,
     ops: Any = ARRAYS,
 ) -> tuple[Any, Any, Any]:  # fmt: skip
     """Returns (row tile, head, whether its head takes turns with others) for each tile number in the schedule's order.
 
-    A head has `row_tiles` row tiles and `keys` keys.
+    A head has `row_tiles` row tiles.
     """
     order, last = schedule.kernel.tile_order, number >= 0
     row, head = number % row_tiles, number // row_tiles
@@ -60,8 +60,8 @@ def ordered(
         row = ops.where(last, within // width, row)
         head = ops.where(last, heads - width + within % width, head)
     if order == "sections":
-        columns, group = variant.tile_dim + variant.tile_dim_v, variant.subgroups
-        section = group * ops.max(1, ops.min(heads // group, SECTION_BYTES // (keys * columns * 2)))
+        columns, group = variant.tile_dim + variant.tile_dim_v, variant.subgroups if variant.group else sizes.group
+        section = group * ops.max(1, ops.min(heads // group, SECTION_BYTES // (sizes.seq_kv * columns * 2)))
         first, within = number // (section * row_tiles) * section, number % (section * row_tiles)
         width = ops.min(section, heads - first)
         row, head = within // width, first + within % width

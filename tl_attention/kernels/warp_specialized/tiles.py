@@ -6,6 +6,7 @@ A tile here is that of a whole cluster, block_M rows for each of its blocks, unt
 import tilelang.language as T
 
 from tl_attention.kernels.shared.iterations import LoopTile, loop
+from tl_attention.kernels.shared.rows import kv_head
 from tl_attention.kernels.warp_specialized.transfers import produce, release_q, store
 from tl_attention.problem.tiling import SECTION_BYTES, taper
 from tl_attention.problem.warpgroup import WARP
@@ -52,14 +53,18 @@ def put(variable, value):
     T.buffer_store(variable.buffer, value, variable.indices)
 
 
-def named(tile, c, wg=None):
-    """Returns warpgroup `wg`'s tile with its numbers as named variables; others would go into every expression."""
+def named(tile, s, c, wg=None):
+    """Returns the producer's or warpgroup `wg`'s tile with its numbers as named variables.
+
+    Others would go into every expression.
+    """
     bz, q_begin, k_begin = (None, tile.queries, tile.keys) if c.packed else (tile.queries, None, None)
     own = values_of(
         tile.turn, tile.base, tile.first, tile.blocks, tile.first_row, tile.head, bz, q_begin, tile.seq_q, k_begin, tile.seq_kv,
         tile.visible, tile.cut, tile.result, c,
     )  # fmt: skip
-    return LoopTile(**{**vars(tile), **own, "wg": wg})
+    of_kv = kv_head(own["head"], s.given, c) if wg is None else None
+    return LoopTile(**{**vars(tile), **own, "kv_head": of_kv, "wg": wg})
 
 
 @T.macro
@@ -111,8 +116,9 @@ def in_taper(tile, row_tiles, heads, s, c):
 
 def by_sections(tile, row_tiles, heads, s, c):
     """Returns (row tile, head) of a tile number where a section's heads have their first tiles first, then the next."""
-    group = 1 if c.group == 1 else c.variant.subgroups
-    section = section_heads(heads, s.seq_kv, c) if group == 1 else section_heads(heads // group, s.seq_kv, c) * group
+    group = s.given.group if c.group is None else c.variant.subgroups
+    of_kv = s.batch * s.given.K.shape[1] if c.group is None else heads // group
+    section = section_heads(of_kv, s.seq_kv, c) * group
     first = tile // (section * row_tiles) * section
     within = tile % (section * row_tiles)
     width = T.min(section, heads - first)
@@ -158,14 +164,14 @@ def work(wg, block, s, c, is_producer):
         if c.mask.left is not None or c.parts:
             begin(tile, tile.first_row, s, c)
         if is_producer:
-            produce(named(tile, c), s, c)
+            produce(named(tile, s, c), s, c)
             if c.kernel.tile_scheduler == "dynamic":
                 # After the loads: the counter takes a microsecond to answer.
                 draw_tile(tile.turn, s, c)
         else:
             see(tile, wg, s, c)
-            consume(named(tile, c, wg), s, c)
-            store(named(tile, c, wg), s, c)
+            consume(named(tile, s, c, wg), s, c)
+            store(named(tile, s, c, wg), s, c)
         put(tile.base, tile.base + tile.blocks)
         advance(tile, row_tiles, s, c, is_producer=is_producer)
         put(tile.turn, tile.turn + 1)

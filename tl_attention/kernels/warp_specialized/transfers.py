@@ -10,7 +10,7 @@ import tilelang.language as T
 
 from tl_attention.kernels.shared.device_code import is_bf16
 from tl_attention.kernels.shared.features import Totals, at_totals
-from tl_attention.kernels.shared.rows import kv_head, row_of_part, rows_of, store_arguments, viewed
+from tl_attention.kernels.shared.rows import row_of_part, rows_of, store_arguments, viewed
 from tl_attention.problem.warpgroup import OWN, ROWS, WARP, WARPGROUP
 
 
@@ -94,9 +94,8 @@ def load(ring, step, kv, tile, s, c):
         wait_empty(ring, step)
         # As many columns as the tile has, where the tensor has fewer.
         columns = ring.shared.shape[2] if c.narrow else None
-        head = kv_head(tile.head, c)
         T.tma_copy(
-            rows_of(ring.source, tile.keys, head, kv * c.block_N, c.block_N, c, columns, tile.seq_kv),
+            rows_of(ring.source, tile.keys, tile.kv_head, kv * c.block_N, c.block_N, c, columns, tile.seq_kv),
             ring.shared[slot(ring, step), :, :],
             barrier=ring.full[slot(ring, step)],
             leader_scope_threads=WARP,
@@ -132,11 +131,11 @@ def table(s):
 @T.macro
 def load_panels(ring, step, box, first_row, keys, tile, c):
     """Starts the TMA loads of those rows of a KV block that lie in one page, panel by panel."""
-    width, rows, head = panel_of(ring.shared.shape[2]), c.key_box, kv_head(tile.head, c)
+    width, rows = panel_of(ring.shared.shape[2]), c.key_box
     for panel in T.unroll(ring.shared.shape[2] // width):
         first, end = panel * width, (panel + 1) * width
         T.tma_copy(
-            rows_of(ring.source, keys, head, first_row + box * rows, rows, c, end, tile.seq_kv, first),
+            rows_of(ring.source, keys, tile.kv_head, first_row + box * rows, rows, c, end, tile.seq_kv, first),
             ring.shared[slot(ring, step), box * rows : (box + 1) * rows, first:end],
             barrier=ring.full[slot(ring, step)],
             leader_scope_threads=WARP,

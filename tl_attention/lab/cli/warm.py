@@ -185,8 +185,7 @@ def _named(
 def _words(kernel: Candidate) -> str:
     """Describes a kernel in a line, with its schedule, head size, dtype, mask, features and arch."""
     variant = kernel.variant
-    together = ", their rows in one tile" if variant.tile_heads > 1 else ""
-    group = [f"{variant.group} heads of Q for each of K and V{together}"] if variant.group > 1 else []
+    group = [f"{variant.group} heads of Q for each of K and V, their rows in one tile"] if variant.group else []
     more = [
         *group,
         *sorted(variant.optional),

@@ -70,10 +70,9 @@ class Candidate:
     def variant(self) -> Variant:
         """Returns the kernel variant to compile, from the problem and the fields that change the kernel."""
         return replace(
-            self.shape.variant(self.fixed, parts=self.in_parts).in_pages(
+            self.shape.variant(self.fixed, self.in_parts, self.tile_heads).in_pages(
                 self.shape.page_size, self.ours.schedule.block_N
             ),
-            tile_heads=self.tile_heads,
             strided=self.strided,
             arch=self.arch,
             invariant=self.invariant,

@@ -10,7 +10,6 @@ import numpy as np
 
 from tl_attention.kernels.warp_specialized.tile_order import placed
 from tl_attention.lab.measure.candidate import Candidate, tiling_of
-from tl_attention.problem.lengths import Problems
 from tl_attention.problem.tiling import row_tiles, visited_blocks, whole_blocks
 
 
@@ -45,9 +44,8 @@ class Grid:
         )
         number = np.arange(tiles * heads)
         if schedule.lowering == "warp_specialized":
-            sizes = Problems(*(np.array(size) for size in (shape.batch, shape.heads, shape.seq_q, shape.seq_kv)))
             together = schedule.kernel.workers(candidate.sms)
-            order, _ = placed(number, sizes, np.array(heads), rows, schedule, candidate.variant, together)
+            order, _ = placed(number, shape, np.array(heads), rows, schedule, candidate.variant, together)
         else:
             order = number % tiles
             if shape.mask.grows and schedule.lowering == "mma_sync":

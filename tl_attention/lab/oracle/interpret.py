@@ -76,7 +76,7 @@ def verify(program: Program, schedule: Schedule, variant: Variant, seed: int = 0
     mask = next(windows(variant.mask, schedule.block_M, schedule.block_N))
     variant, lengths = replace(variant, mask=mask), ragged(mask, schedule.block_M, schedule.block_N)
     # Two heads of K and V, if heads share them.
-    heads = 1 if variant.group == 1 else 2 * variant.group
+    heads = 1 if variant.group == 1 else 2 * variant.some_group
     problems = [AttentionShape.of(variant, Sizes(1, heads, *of_one)) for of_one in lengths]
     sequences = [make_inputs(problem, seed + number) for number, problem in enumerate(problems)]
     options: dict[str, Any] = {"mask": mask, "scale": variant.head_dim**-0.5}
