@@ -27,8 +27,8 @@ Kernel = Callable[..., None]
 def attention(shape: AttentionShape) -> Kernel:
     """Makes a kernel that is right."""
 
-    def kernel(*, Q, K, V, Output, softmax_scale, LSE=None, softcap=0.0, Sinks=None, **window) -> None:
-        assert window == shape.mask.values(tuple(window))
+    def kernel(*, Q, K, V, Output, softmax_scale, group, LSE=None, softcap=0.0, Sinks=None, **window) -> None:
+        assert window == shape.mask.values(tuple(window)) and group == shape.group
         options = {"mask": shape.mask, "scale": softmax_scale, "softcap": softcap, "sinks": Sinks}
         Output.copy_(attention_same_precision(Q, K, V, **options))
         if LSE is not None:
