@@ -13,7 +13,7 @@ from tl_attention.schedule.schedule import Schedule
 
 INFERRED = Schedule(lowering="inferred", block_M=128, block_N=128, threads=256, num_stages=2)
 SCHEDULES = {"seed": load(ROOT / "schedules" / "seed.yaml"), "inferred": INFERRED}
-SIZES = {"batch": 2, "heads": 3, "seq_q": 200, "seq_kv": 300}
+SIZES = {"batch": 2, "heads": 6, "heads_kv": 3, "seq_q": 200, "seq_kv": 300}
 
 
 @pytest.fixture(scope="module")
@@ -25,14 +25,16 @@ def plans() -> dict[str, HostPlan]:
 def test_the_plan_is_the_launch(plans, name):
     plan = plans[name]
     assert plan.kernel == "attention_kernel"
-    assert [extent.at(SIZES) for extent in plan.grid] == [2, 3, 2]
+    assert [extent.at(SIZES) for extent in plan.grid] == [2, 6, 2]
     assert plan.block == ({"seed": 256, "inferred": 384}[name], 1, 1)
     # Q once, K and V twice: 5 tiles of 128 x 128 in fp16.
     assert plan.shared_bytes == 5 * 128 * 128 * 2
     assert {size.name: (size.tensor, size.axis) for size in plan.sizes} == {
-        "batch": ("Q", 0), "heads": ("Q", 1), "seq_q": ("Q", 2), "seq_kv": ("K", 2),
+        "batch": ("Q", 0), "heads": ("Q", 1), "heads_kv": ("K", 1), "seq_q": ("Q", 2), "seq_kv": ("K", 2),
     }  # fmt: skip
-    assert {p.name for p in plan.parameters if p.kind == "int"} == set(SIZES)
+    # Descriptors alone ask for the heads of K.
+    own = {"group", *SIZES} - ({"heads_kv"} if name == "inferred" else set())
+    assert {p.name for p in plan.parameters if p.kind == "int"} == own
     assert [p.name for p in plan.parameters if p.kind == "float"] == ["softmax_scale"]
 
 
@@ -43,9 +45,9 @@ def test_the_descriptors_cover_their_tensors(plans, name, tensors):
     descriptors = {descriptor.tensor: descriptor for descriptor in plans[name].descriptors}
     assert tuple(sorted(descriptors)) == tensors
     for tensor, descriptor in descriptors.items():
-        rows = 300 if tensor in "KV" else 200
-        assert [extent.at(SIZES) for extent in descriptor.dims] == [128, rows, 3, 2]
-        assert [extent.at(SIZES) for extent in descriptor.strides] == [256, rows * 256, 3 * rows * 256]
+        rows, heads = (300, 3) if tensor in "KV" else (200, 6)
+        assert [extent.at(SIZES) for extent in descriptor.dims] == [128, rows, heads, 2]
+        assert [extent.at(SIZES) for extent in descriptor.strides] == [256, rows * 256, heads * rows * 256]
         # 64 fp16 fill the 128 bytes of the swizzle (3); rows come 128 at a time.
         assert (descriptor.dtype, descriptor.box, descriptor.swizzle) == (6, (64, 128, 1, 1), 3)
         assert descriptor.name in {p.name for p in plans[name].parameters if p.kind == "pointer"}
@@ -59,7 +61,11 @@ def test_the_json_of_a_plan_is_the_plan():
 @pytest.mark.parametrize(
     "old, new, message",
     [
-        ("(seq_q + 127) // 128", "(seq_k + 127) // 128", "seq_k in .* expected one of batch, heads, seq_kv, seq_q"),
+        (
+            "(seq_q + 127) // 128",
+            "(seq_k + 127) // 128",
+            "seq_k in .* expected one of batch, group, heads, heads_kv, seq_kv, seq_q",
+        ),
         ("(seq_q + 127) // 128", "seq_q - 1", "Sub in the expression 'seq_q - 1'"),
         ("(seq_q + 127) // 128", "1 if seq_q else 2", "IfExp in the expression"),
         ("(seq_q + 127) // 128", "seq_q / 128", "Div in the expression"),

@@ -8,7 +8,7 @@ ROWS = [
     small("an output's address of 32 bits", (LEAVES, "every store.place: (int64_t) ->"),
         (LEAVES, "each copy.source: (int64_t) ->"), (LEAVES, "every store.place: (int64_t) ->")),
     *rows("best", OTHERS,
-        ("a product of 32 bits in an output's address", LEAVES,
+        ("a product of 32 bits in an output's address", r"seq_q\*heads_kv does not fit 32 bits",
             "store: (((int64_t)bz) * ((int64_t)seq_q)) * ((int64_t)heads) -> ((bz) * (seq_q)) * (heads)"),
         ("a row's number of 32 bits that counts elements", LEAVES,
             "store: ((int64_t)first_row) * (int64_t)128 -> (int64_t)(first_row * 128)"),

@@ -55,8 +55,8 @@ ROWS = [
             "the first product.a -> uint64_t(desc_a + ((((ki >> 2) * 4096) + ((ki & 3) * 32)) >> 4))")),
     *rows("seed, asked", (TENSOR_MAP, WHOLE_TILES),
         ("K copied beyond its columns", "not all columns of the rows of K are copied",
-            "the first copy: seq_kv) && ((((int)threadIdx.x) & 15) < 13)) && Y) && X) && ((((int)threadIdx.x) &"
-            " 15) < 13 -> seq_kv)) && Y) && X"),
+            "the first copy: seq_kv) && ((((int)threadIdx.x) & 15) < 13)) && X) && ((((int)threadIdx.x) &"
+            " 15) < 13 -> seq_kv)) && X"),
         ("rows of K as long as the tile's", COLUMNS_OF_K, "the first copy: K_row_stride -> (int64_t)128"),
         ("Q copied beyond its columns", "not all columns of the rows of Q are copied|columns of Q are not",
             "the first if: seq_q) && ((((int)threadIdx.x) & 15) < 13) -> seq_q)")),

@@ -40,7 +40,9 @@ def launch(given, c):
         T.fill(s.acc_o, 0)
         T.fill(s.denominator, 0)
         T.fill(s.scores_max, -T.infinity("float32"))
-        head_kv = kv_head(by, given, c)
+        # Where TileLang chooses the order, warps that load would keep their registers if they assigned a variable.
+        chosen = c.group is None and "order" not in c.pipeline
+        head_kv = T.truncdiv(by, given.group) if chosen else kv_head(by, given, c)
         if c.group is None:
             # Otherwise each copy of the loop would look whether it is there.
             T.assume(head_kv >= 0)
