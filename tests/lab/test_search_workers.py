@@ -7,7 +7,7 @@ import multiprocessing
 import random
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import search_workers
 from postgres import PASSWORD, Server, server
-from search_jobs import many, parameters, points, told, url_of
+from search_jobs import SHAPE, InTurn, many, parameters, points, proposals, told, url_of
 from search_workers import opened, searched
 from sqlalchemy import event, func, select
 from stand_in import on_a_machine
@@ -26,9 +26,10 @@ from tl_attention.lab.measure import session
 from tl_attention.lab.search import leases
 from tl_attention.lab.search import search as search_module
 from tl_attention.lab.search.leases import LEFT, LOST, ON
-from tl_attention.lab.search.search import FIRST
+from tl_attention.lab.search.search import ADOPTED, FIRST, Search
 from tl_attention.lab.search.storage import CLAIMS, ENTRIES, WORKERS
 from tl_attention.lab.search.study import DRAWN, QUEUED, Study, point_key
+from tl_attention.lab.search.timers import ByPrediction
 
 __all__ = ["on_a_machine"]
 # The storage's calls for a candidate: statements, and the begin and end of each transaction.
@@ -107,6 +108,22 @@ def test_a_worker_that_was_only_late_keeps_what_nobody_has_taken(url) -> None:
     assert late.tell(point, DRAWN, [key], reason="spills") and not [*other.orphaned()]
 
 
+def test_what_another_worker_found_to_be_the_best_becomes_the_incumbent(url) -> None:
+    one, other, (first, second, *_) = opened(url), opened(url), points()
+    search = Search(one, SHAPE, ByPrediction(), proposals(one), search_workers.bred)
+    told(other, first, keys=[other.claim(FIRST)], verdict="first", ratios=[])
+    compilers = InTurn(search_workers.bred, 1)
+    assert not search.incumbent and not search._may_race, "who told it had claimed that"
+    search._beat(compilers)
+    (brood, bred), *_ = compilers.take(0)
+    assert (brood.source, brood.given) == (ADOPTED, first)
+    search._adopt(bred)
+    assert search.incumbent and search.incumbent.result == other.results[0]
+    told(other, second, verdict="slower", value=-0.1)
+    search._beat(compilers)
+    assert not compilers.waiting, "it is no better"
+
+
 def test_of_workers_that_leave_one_is_the_last(url) -> None:
     first, second, third = opened(url), opened(url), opened(url)
     assert not first.leases.leave({}) and not second.leases.leave({})
@@ -174,7 +191,7 @@ def held(study: Study, folder: Path, killed: set[int | None]) -> None:
 @exhaustive
 @pytest.mark.postgres
 def test_twenty_kills_and_two_restarts_lose_nothing(tmp_path, monkeypatch) -> None:
-    rng, killed, outputs = random.Random(7), set[int | None](), list[Path]()
+    rng, killed, outputs, alive = random.Random(7), set[int | None](), list[Path](), list[int]()
     # A worker begins in a process that has imported all already.
     processes = multiprocessing.get_context("forkserver")
     processes.set_forkserver_preload(["search_workers"])
@@ -183,22 +200,37 @@ def test_twenty_kills_and_two_restarts_lose_nothing(tmp_path, monkeypatch) -> No
         outputs.append(tmp_path / f"told{len(outputs)}")
         outputs[-1].touch()
         worker = processes.Process(target=search_workers.main, args=(running.url, tmp_path, len(outputs) - 1))
+        worker.daemon = True  # It ends with the test, however that ends.
         worker.start()
+        alive.append(len(outputs) - 1)
         return worker
+
+    def lines() -> list[bytes]:
+        """Returns what all workers have told, but for what one was writing down when it was killed."""
+        found = [line for path in outputs for line in path.read_bytes().splitlines(keepends=True)]
+        return [line for line in found if line.endswith(b"\n")]
+
+    def wait(goes_on: Callable[[], bool]) -> None:
+        until = time.monotonic() + 60
+        while goes_on():
+            assert time.monotonic() < until, "nothing is told"
+            time.sleep(0.05)
 
     with server() as running:
         workers = [started(running) for _ in range(4)]
-        until = time.monotonic() + 60
-        while not all(path.stat().st_size for path in outputs):
-            assert time.monotonic() < until, "a worker does nothing"
-            time.sleep(0.1)
+        wait(lambda: not all(path.stat().st_size for path in outputs))
         for kill in range(KILLS):
-            time.sleep(rng.uniform(0.0, 5.0))
+            most = len(lines()) + rng.randrange(8)
+            wait(lambda: len(lines()) < most)
+            time.sleep(rng.uniform(0.0, 0.5))
             if kill in (6, 13):
+                # Who begins while there is no server says so, and ends.
+                wait(lambda: not all(outputs[one].stat().st_size for one in alive))
                 running.stop("immediate" if kill == 6 else "fast")
                 time.sleep(rng.uniform(0.0, 2.0))
                 running.start()
-            one = workers.pop(rng.randrange(len(workers)))
+            one = workers.pop(number := rng.randrange(len(workers)))
+            alive.pop(number)
             assert one.is_alive(), [path.read_text()[-500:] for path in outputs]
             one.kill()
             one.join()
@@ -209,13 +241,15 @@ def test_twenty_kills_and_two_restarts_lose_nothing(tmp_path, monkeypatch) -> No
         monkeypatch.setattr(leases, "BEAT_S", 0.1)
         study = opened(running.url)
         before = len(study.results)
-        searched(study, tmp_path, 2, 8.0)
-        lines = [line for path in outputs for line in path.read_bytes().splitlines(keepends=True)]
+        searched(study, tmp_path, 2, 4.0)
+        for _ in range(20):
+            if is_open(study):
+                searched(study, tmp_path, 2, 2.0)
         kept = {result.number: result for result in study.results}
-        told_ = [json.loads(line) for line in lines if line.endswith(b"\n")]
+        told_ = [*map(json.loads, lines())]
         for line in told_:
             assert line == json.loads(json.dumps(vars(kept[line["number"]])))
-        assert len(told_) > 100 and before >= len(told_) and len(study.results) > before
+        assert len(told_) > 3 * KILLS and before >= len(told_) and len(study.results) > before
         held(study, tmp_path, killed)
         assert {point_key(parameters().point(one)) for one in search_workers.QUEUED} <= {
             point_key(result.point) for result in study.results if result.source == QUEUED

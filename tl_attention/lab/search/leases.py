@@ -12,7 +12,7 @@ import json
 import secrets
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from sqlalchemy import Connection, and_, func, insert, select, update
 
@@ -21,13 +21,6 @@ from tl_attention.lab.search.storage import CLAIMS, STUDIES, WORKERS, Storage
 BEAT_S, LEASE = 2.0, 15
 # States of a worker. Whoever is not ON holds nothing.
 ON, LEFT, LOST = "on", "left", "lost"
-
-
-class Work(NamedTuple):
-    """A Work is what was claimed under a key and is still to be done."""
-
-    key: str
-    text: str
 
 
 class Taken(Exception):
@@ -43,23 +36,24 @@ class Leases:
         self.number = storage.do(self._join)
         # The beat of each other worker, and how often it was seen unchanged.
         self._seen: dict[int, tuple[int, int]] = {}
-        # What nobody holds any more.
-        self.orphans: list[Work] = []
+        # Some of what nobody holds any more: (its key, its work).
+        self.orphans: list[tuple[str, str]] = []
         self.beat({})
 
     def beat(self, told: Mapping[str, Any]) -> None:
         """Says that this worker lives and what it has done, and looks after the others."""
         self._beaten_at = time.monotonic()
-        mine = self._is(self.number)
-        alive = update(WORKERS).where(mine).values(beat=WORKERS.c.beat + 1, state=ON, told=json.dumps(told))
+        mine = update(WORKERS).where(self._is(self.number))
+        alive = mine.values(beat=WORKERS.c.beat + 1, state=ON, told=json.dumps(told))
+        left = select(CLAIMS.c.key, CLAIMS.c.work).join(WORKERS, _HOLDER).where(WORKERS.c.state != ON)
+        open_ = left.where(CLAIMS.c.study == self._study, ~CLAIMS.c.ended, CLAIMS.c.work.is_not(None))
 
         def beaten(connection: Connection) -> None:
             connection.execute(alive)
             self._watch(connection)
-            left = select(CLAIMS.c.key, CLAIMS.c.work).outerjoin(WORKERS, _HOLDER)
-            open_ = (CLAIMS.c.study == self._study) & ~CLAIMS.c.ended & CLAIMS.c.work.is_not(None)
-            found = connection.execute(left.where(open_, func.coalesce(WORKERS.c.state, LOST) != ON).limit(4))
-            self.orphans = [Work(*row) for row in found]
+            # The next beat finds more.
+            found = connection.execute(open_.limit(4))
+            self.orphans = [(key, work) for key, work in found]
 
         self._storage.do(beaten)
 
@@ -75,7 +69,7 @@ class Leases:
             row = {"study": self._study, "key": key, "worker": self.number, "work": work, "ended": False}
             connection.execute(self._storage.insert(CLAIMS).values(row).on_conflict_do_nothing())
             this = (CLAIMS.c.study == self._study) & (CLAIMS.c.key == key)
-            holder = select(CLAIMS.c.worker, CLAIMS.c.ended, WORKERS.c.state).outerjoin(WORKERS, _HOLDER)
+            holder = select(CLAIMS.c.worker, CLAIMS.c.ended, WORKERS.c.state).join(WORKERS, _HOLDER)
             worker, ended, state = connection.execute(holder.where(this)).one()
             if ended or worker == self.number or state == ON:
                 return worker == self.number and not ended

@@ -166,8 +166,9 @@ class Search:
         return self._study.claim(f"code {code}", None if brood.keys else point, brood.source)
 
     def _adopt(self, one: Bred) -> None:
-        best = self._adopted
-        if one.candidate and one.report and best and not (self.incumbent and self.incumbent.result.value >= best.value):
+        best, ours = self._adopted, self.incumbent
+        # Without any it is tried in a race, even where it could not be compiled here.
+        if best and (not ours or (one.report and ours.result.value < best.value)):
             self.incumbent = Incumbent(kernel_of(self._study, self._shape, best), best)
 
     def _end(self, race: _Race) -> None:

@@ -19,6 +19,7 @@ from sqlalchemy import (
     Boolean,
     Column,
     Connection,
+    Index,
     Integer,
     LargeBinary,
     MetaData,
@@ -64,6 +65,8 @@ WORKERS = _table(
 )
 # `work` is what another worker needs to do it, in JSON; without it there is nothing to do.
 CLAIMS = _table("claims", 2, study=NAME, key=NAME, worker=Integer, work=Text, ended=Boolean)
+# The few that have not ended are asked for at each beat.
+Index("search_claims_open", CLAIMS.c.study, CLAIMS.c.ended)
 # The drivers of known schemes.
 DRIVERS = {"sqlite": "sqlite", "postgresql": "postgresql+psycopg", "postgres": "postgresql+psycopg"}
 INSERTS: dict[str, Callable[[Table], Any]] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
