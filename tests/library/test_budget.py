@@ -13,8 +13,8 @@ SLACK = 40
 BUDGET = {
     "tl_attention": 255,
     "problem": 870,
-    "schedule": 1865,
-    "program": 1160,
+    "schedule": 1930,
+    "program": 1190,
     "kernels": 3790,
     "launch": 815,
     "codeproof": 5300,
@@ -23,11 +23,11 @@ BUDGET = {
     "lab": 9430,
     "tools": 6270,
     "tests": 1175,
-    "tests/library": 14480,
+    "tests/library": 14550,
     "tests/proof": 4150,
     "tests/lab": 7810,
-    "library": 16730,
-    "path": 8785,
+    "library": 16830,
+    "path": 8890,
 }
 
 

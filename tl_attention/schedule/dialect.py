@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from tl_attention.errors import InputError
 from tl_attention.schedule.loop.attention import SOURCE
+from tl_attention.schedule.loop.loops import FORWARD, LOOPS
 from tl_attention.schedule.loop.table import Table
 
 # `synchronous`: every product is issued and waited for at once. `asynchronous`: products and loads stay in flight.
@@ -28,7 +29,8 @@ class Dialect:
     name: str
     words: str  # what the lowering does, for the JSON Schema
     model: Model | None  # how it drives the machine; None if the compiler decides the order and there is no Program
-    table: Table = SOURCE  # the statements of its loop
+    loop: str = FORWARD  # the loop that it emits
+    table: Table = SOURCE  # the statements of its kernel's loop
     own_statements: tuple[str, ...] = ()  # those that a schedule places in addition to the source's
     absent: Callable[[Any], tuple[str, ...]] = lambda keys: ()  # those that the loop of a given schedule lacks
     options: tuple[str, ...] = ()  # optional keys that it takes, whole (`softmax`) or one by one (`kernel.k_stages`)
@@ -37,6 +39,11 @@ class Dialect:
     # Whether the kernel runs that Program operation by operation; otherwise the compiler places everything but the
     # loads and products.
     emitted: bool = False
+
+    @property
+    def source(self) -> Table:
+        """Returns the Table of the loop, whose statements a schedule places."""
+        return LOOPS[self.loop]
 
     def takes(self, path: str) -> bool:
         """Says whether a schedule of this lowering may have an optional key, such as `split.exp`, or a key below it."""

@@ -12,7 +12,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictInt
 from pydantic_core import PydanticKnownError
 
 from tl_attention.schedule.dialect import Dialect, dialect_of, dialects
-from tl_attention.schedule.loop.attention import SOURCE
+from tl_attention.schedule.loop.loops import stages_option
 from tl_attention.schedule.loop.slots import in_slots
 from tl_attention.schedule.loop.table import Table, chunk_names, split_table
 from tl_attention.schedule.options import KernelOptions, Releases, SoftmaxOptions, Split, StatementName, Waits
@@ -116,7 +116,7 @@ class Keys(BaseModel):
         those that this schedule's loop lacks.
         """
         absent = self.dialect.absent(self)
-        names = (name for name in (*SOURCE.names, *self.dialect.own_statements) if name not in absent)
+        names = (name for name in (*self.dialect.source.names, *self.dialect.own_statements) if name not in absent)
         return tuple(chunk for name in names for chunk in chunk_names(name, self.split.columns(name)))
 
     @property
@@ -132,8 +132,8 @@ class Keys(BaseModel):
         return in_slots(table, [(name, stage) for names, stage in self.emission for name in names])
 
     def buffers(self, load: str) -> int:
-        """Returns how many buffers the load "load_k" or "load_v" fills, by default num_stages."""
-        number = {"load_k": self.kernel.k_stages, "load_v": self.kernel.v_stages}[load]
+        """Returns how many buffers a load such as "load_k" fills, by default num_stages."""
+        number: int | None = getattr(self.kernel, stages_option(load))
         return self.num_stages if number is None else number
 
     @property

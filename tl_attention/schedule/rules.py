@@ -12,7 +12,7 @@ from tl_attention.schedule.dialect import Check, Dialect, dialects
 from tl_attention.schedule.key_errors import RuleBroken
 from tl_attention.schedule.key_words import KeyPath
 from tl_attention.schedule.keys import PRODUCER, Keys
-from tl_attention.schedule.loop.attention import FRAGMENTS, NUMBER, SOURCE
+from tl_attention.schedule.loop.loops import NUMBER, cut_like
 from tl_attention.schedule.loop.table import whole
 from tl_attention.schedule.options import OPTION_KEYS, OPTION_PATHS, OPTIONS
 
@@ -99,18 +99,18 @@ def _groups_partition_the_statements(s: Keys) -> None:
 def _cut_by(name: str) -> tuple[KeyPath, ...]:
     """Returns the paths of the keys that decide whether a schedule has a statement or chunk of this name."""
     options = [("kernel", "q_operand")] if name == "frag_q" else []
-    return ("split", FRAGMENTS.get(whole(name), whole(name))), *options
+    return ("split", cut_like(whole(name))), *options
 
 
 def parts(s: Keys, name: str) -> str:
     """Returns words on which chunks a schedule cuts a statement into, or why it has none of them."""
     if name not in map(whole, s.statements):
-        known = name in (*SOURCE.names, *s.dialect.own_statements)
+        known = name in (*s.dialect.source.names, *s.dialect.own_statements)
         return f"lowering {s.lowering} has none{' with these options' if known else ''}"
     widths = s.split.columns(name)
     if not widths:
         return f"{name} is not split"
-    return f"split.{FRAGMENTS.get(name, name)} cuts it into {name}.0 to {name}.{len(widths) - 1}"
+    return f"split.{cut_like(name)} cuts it into {name}.0 to {name}.{len(widths) - 1}"
 
 
 def _named(name: str) -> str:

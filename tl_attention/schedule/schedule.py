@@ -16,7 +16,7 @@ from tl_attention.errors import InputError
 from tl_attention.schedule.key_errors import first_error
 from tl_attention.schedule.key_words import dotted
 from tl_attention.schedule.keys import PRODUCER, Keys
-from tl_attention.schedule.loop.attention import NAMES, NUMBER
+from tl_attention.schedule.loop.loops import NAMES, NUMBER
 from tl_attention.schedule.loop.table import whole
 from tl_attention.schedule.options import OPTION_KEYS
 from tl_attention.schedule.rules import rules_of

@@ -23,7 +23,7 @@ from tl_attention.schedule.dialect import Check
 from tl_attention.schedule.key_errors import RuleBroken
 from tl_attention.schedule.keys import Keys
 from tl_attention.schedule.loop.emitted import SOFTMAX, emitted_table
-from tl_attention.schedule.loop.table import statement, whole
+from tl_attention.schedule.loop.table import statement, symbol, whole
 from tl_attention.schedule.schedule import Schedule
 
 if TYPE_CHECKING:
@@ -336,7 +336,7 @@ def resources(planned: Planned, size: HeadSize, card: Card) -> Resources:
     launched = card.registers_available(schedule.threads + WARPGROUP, blocks)
     barriers = mbarrier_pairs(planned)
     return Resources(
-        rings=planned.buffers,
+        rings=planned.rings,
         shared_bytes=shared_bytes(planned, size),
         fragments=fragment_registers(schedule, size),
         registers=split[0] if split else launched,
@@ -357,9 +357,12 @@ def split_registers(schedule: Schedule) -> tuple[int, ...] | None:
 def mbarrier_pairs(planned: Planned) -> dict[str, int]:
     """Returns how many pairs of full and empty mbarriers one block has, by what they guard.
 
-    One for each warpgroup's rows of Q, for each buffer of K and V, and, where a counter gives the tiles, for the two
-    numbers of the next tiles.
+    One for each warpgroup's rows of what is resident, such as Q, for each buffer that a load fills, and, where a
+    counter gives the tiles, for the two numbers of the next tiles.
     """
-    schedule, (k, v) = planned.schedule, planned.buffers
+    schedule = planned.schedule
+    table = schedule.table
+    residents = {buffer.symbol: schedule.block_M // ROWS for buffer in table.residents}
+    rings = {symbol(table.ring_of(load)): planned.rings[table.ring_of(load)] for load in table.loads}
     tiles = {TILE_NUMBER: 2} if schedule.kernel.tile_scheduler == "dynamic" else {}
-    return {"Q": schedule.block_M // ROWS, "K": k, "V": v, **tiles}
+    return {**residents, **rings, **tiles}
