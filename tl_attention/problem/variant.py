@@ -104,6 +104,7 @@ class Variant:
     tile_heads: int = 1
     # Where keys of packed sequences lie in pages, so many are loaded at once: a page has a multiple of them.
     key_box: int = 0
+    loop: str = "forward"  # what is computed: attention, or some of its gradients by loop `dq` or `dkdv`
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "head_dim_v", self.head_dim_v or self.head_dim)

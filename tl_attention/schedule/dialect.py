@@ -50,24 +50,26 @@ class Dialect:
         return any(f"{path}.".startswith(f"{option}.") or option.startswith(f"{path}.") for option in self.options)
 
 
-_DIALECTS: dict[str, Dialect] = {}
+_DIALECTS: dict[tuple[str, str], Dialect] = {}
 
 
 def register(dialect: Dialect) -> None:
-    """Adds a dialect to the registry by its lowering's name, so that schedules may ask for that lowering."""
-    _DIALECTS[dialect.name] = dialect
+    """Adds a dialect to the registry by its loop and its lowering's name, so that schedules may ask for these."""
+    _DIALECTS[dialect.loop, dialect.name] = dialect
 
 
-def dialects() -> tuple[Dialect, ...]:
-    """Returns the dialects of all registered lowerings, in the order in which they were registered."""
-    return tuple(_DIALECTS.values())
+def dialects(loop: str = FORWARD) -> tuple[Dialect, ...]:
+    """Returns the dialects of all lowerings of a loop, in the order in which they were registered."""
+    return tuple(dialect for (of, _), dialect in _DIALECTS.items() if of == loop)
 
 
-def dialect_of(name: str) -> Dialect:
+def dialect_of(name: str, loop: str = FORWARD) -> Dialect:
     """Returns the Dialect of the lowering of this name, which says what keys and statements a schedule may have.
 
-    Raises InputError that lists the known lowerings.
+    Raises InputError that lists the known lowerings of the loop.
     """
-    if name not in _DIALECTS:
-        raise InputError(f"lowering: {name[:40]!r} is none, expected one of {', '.join(_DIALECTS)}")
-    return _DIALECTS[name]
+    if (loop, name) not in _DIALECTS:
+        known = ", ".join(dialect.name for dialect in dialects(loop))
+        of_loop = "" if loop == FORWARD else f" of loop {loop}"
+        raise InputError(f"lowering: {name[:40]!r} is none{of_loop}, expected one of {known}")
+    return _DIALECTS[loop, name]

@@ -50,8 +50,18 @@ class Keys(BaseModel):
     lowering: Annotated[str, BeforeValidator(_known_lowering)] = Field(
         "pipelined", json_schema_extra=_describe_lowerings
     )
-    block_M: StrictInt = Field(ge=64, le=256, multiple_of=64, description="query rows of one tile")
-    block_N: StrictInt = Field(ge=16, le=256, multiple_of=16, description="keys of one KV block")
+    loop: Literal["forward", "dq", "dkdv"] = Field(
+        "forward",
+        description=(
+            "the loop that it orders: forward computes attention; dq computes the gradient of Q, dkdv those of K and V"
+        ),
+    )
+    block_M: StrictInt = Field(
+        ge=64, le=256, multiple_of=64, description="query rows of one tile, in loop dkdv its rows of keys"
+    )
+    block_N: StrictInt = Field(
+        ge=16, le=256, multiple_of=16, description="keys of one KV block, in loop dkdv queries of one block"
+    )
     threads: StrictInt = Field(
         ge=128,
         le=512,
@@ -105,8 +115,8 @@ class Keys(BaseModel):
 
     @property
     def dialect(self) -> Dialect:
-        """Returns the dialect of the schedule's lowering, which says what keys and statements there are."""
-        return dialect_of(self.lowering)
+        """Returns the dialect of the schedule's lowering for its loop: which keys and statements there are."""
+        return dialect_of(self.lowering, self.loop)
 
     @property
     def statements(self) -> tuple[str, ...]:

@@ -27,7 +27,17 @@ from tl_attention.problem.bounds import MOST_WORKERS
 from tl_attention.schedule.key_words import joined_by_and, shown, suggestion
 from tl_attention.schedule.loop.attention import FRAGMENTS
 from tl_attention.schedule.loop.exp2 import COEFFICIENTS
-from tl_attention.schedule.loop.loops import CUT_SIZES, IN_CHUNKS, LOADS, NAMES, NUMBER, PRODUCTS, cut_like
+from tl_attention.schedule.loop.loops import (
+    CUT_SIZES,
+    FORWARD,
+    IN_CHUNKS,
+    LOADS,
+    LOOPS,
+    NAMES,
+    NUMBER,
+    PRODUCTS,
+    cut_like,
+)
 
 # --- how a key names a statement: by name, by number in source order, or a chunk of a split one as `exp.0` ------------
 
@@ -36,15 +46,19 @@ CHUNK = re.compile(rf"({'|'.join(IN_CHUNKS)})\.([0-9]|1[0-5])")
 EVERY_NAME = (*NAMES, *(f"{name}.{chunk}" for name in IN_CHUNKS for chunk in range(MOST_CHUNKS)))
 
 
+# Only statements of the forward may be given by number.
+NUMBERED = len(LOOPS[FORWARD].names) + len(FRAGMENTS)
+
+
 def _to_name(statement: Any) -> Any:
     """Returns the name of a statement that is given by number or name, or raises PydanticCustomError."""
-    if isinstance(statement, int) and not isinstance(statement, bool) and 0 <= statement < len(NAMES):
+    if isinstance(statement, int) and not isinstance(statement, bool) and 0 <= statement < NUMBERED:
         return NAMES[statement]
     if isinstance(statement, str) and (statement in NUMBER or CHUNK.fullmatch(statement)):
         return statement
     words = suggestion(statement, EVERY_NAME).rstrip() if isinstance(statement, str) else ""
     words = words or (
-        f"expected a number 0 to {len(NAMES) - 1}, one of {', '.join(NAMES)}, or a chunk of {' or '.join(IN_CHUNKS)}: "
+        f"expected a number 0 to {NUMBERED - 1}, one of {', '.join(NAMES)}, or a chunk of {' or '.join(IN_CHUNKS)}: "
         f"exp.0 to exp.{MOST_CHUNKS - 1}"
     )
     raise PydanticCustomError("statement", "{words}", {"words": f"{shown(statement)} is no statement, {words}"})
@@ -57,7 +71,7 @@ StatementName = Annotated[
         {
             "anyOf": [
                 {"enum": list(NAMES)},
-                {"type": "integer", "minimum": 0, "maximum": len(NAMES) - 1},
+                {"type": "integer", "minimum": 0, "maximum": NUMBERED - 1},
                 {"type": "string", "pattern": f"^{CHUNK.pattern}$"},
             ]
         }
@@ -132,6 +146,8 @@ class KernelOptions(_Options):
 
     k_stages: StrictInt | None = _buffers("K_shared")
     v_stages: StrictInt | None = _buffers("V_shared")
+    q_stages: StrictInt | None = _buffers("Q_shared")
+    do_stages: StrictInt | None = _buffers("dO_shared")
     tile_scheduler: Literal["one_tile", "static", "dynamic"] = _choice(
         "static",
         one_tile="one thread block per row tile, not persistent",

@@ -6,10 +6,11 @@ To add a loop: its Table and a line here, then a lowering's dialect for it.
 from __future__ import annotations
 
 from tl_attention.schedule.loop.attention import FRAGMENTS, INNER, SOURCE
+from tl_attention.schedule.loop.gradients import DKDV, DQ
 from tl_attention.schedule.loop.table import Table
 
 FORWARD = "forward"
-LOOPS: dict[str, Table] = {FORWARD: SOURCE}
+LOOPS: dict[str, Table] = {FORWARD: SOURCE, "dq": DQ, "dkdv": DKDV}
 
 # What schedules name, by number: the statements of the forward, those that only some of its lowerings have, and those
 # that only other loops have. A name has one number in all loops.

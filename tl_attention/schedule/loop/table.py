@@ -66,6 +66,11 @@ class Buffer:
     def symbol(self) -> str:
         return symbol(self.name)
 
+    @property
+    def load(self) -> str:
+        """Returns the name of what loads a resident tile, such as load_q, which its release has, too."""
+        return f"load_{self.symbol.lower()}"
+
     def places(self, options: Any) -> tuple[str, ...]:
         """Returns "shared", "registers" or both, where the buffer is with these options of `kernel`."""
         chosen = (getattr(options, self.operand),) if self.operand else ()
@@ -99,6 +104,8 @@ class Table:
     fused: Mapping[str, str] = field(default_factory=dict, hash=False)  # statements that are part of another one
     # Statements that run right before another one, wherever the schedule has them.
     moved: Mapping[str, str] = field(default_factory=dict, hash=False)
+    rows: str = "queries"  # what the rows of a tile are
+    columns: str = "keys"  # and those of a block, of which there is one for each iteration
     slotted: tuple[str, ...] = ()  # buffers whose chunks share registers
     slots: Mapping[str, int] = field(default_factory=dict, hash=False)  # how many chunks there is room for (`slots.py`)
 

@@ -1,0 +1,71 @@
+"""`loop: dq` and `loop: dkdv`: a producer warp loads, warpgroups compute gradients with products in flight."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from tl_attention.errors import ScheduleRefused
+from tl_attention.kernels.backward.dialect import dialect
+from tl_attention.kernels.shared.base import Lowering
+from tl_attention.kernels.shared.wgmma import WGMMA_ARCHS
+from tl_attention.problem.card import HOPPER, Card
+from tl_attention.problem.head_dims import HeadSize
+from tl_attention.problem.variant import Variant
+from tl_attention.schedule.schedule import Schedule
+
+if TYPE_CHECKING:
+    from tl_attention.kernels.shared.constants import Constants
+    from tl_attention.kernels.shared.device_code import DeviceCode
+    from tl_attention.program.limits import Resources
+    from tl_attention.program.planned import Planned
+    from tl_attention.program.program import Program
+
+
+class Gradient(Lowering):
+    """Gradient makes kernels that compute gradients of one loop, without atomics and without what other blocks do.
+
+    Waits, acquires and releases stand where the Program has them.
+    """
+
+    archs = WGMMA_ARCHS
+
+    def resources(self, planned: Planned, size: HeadSize, card: Card = HOPPER) -> Resources:
+        from tl_attention.kernels.warp_specialized.dialect import resources
+
+        return resources(planned, size, card)
+
+    def check_variant(self, schedule: Schedule, variant: Variant) -> None:
+        super().check_variant(schedule, variant)
+        raise ScheduleRefused(f"loop {schedule.loop} is proved, and has no kernel yet", "loop")
+
+    def prove(self, schedule: Schedule, program: Program) -> Iterator[str]:
+        from tl_attention.kernels.warp_specialized.roles import Roles, tile_lists
+        from tl_attention.program import races
+
+        roles = Roles.of_gradient(schedule, program)
+        for tiles in tile_lists(program):
+            events = {process: tuple(roles.events(process, tiles)) for process in roles.processes}
+            races.prove(events, roles.counts)
+        yield "the roles of a thread block neither race nor deadlock"
+
+    def device_code(self, schedule: Schedule, variant: Variant) -> Sequence[DeviceCode]:
+        raise NotImplementedError
+
+    def constants(self, planned: Planned, variant: Variant) -> Constants:
+        raise NotImplementedError
+
+    def launch(self) -> Any:
+        raise NotImplementedError
+
+
+class Dq(Gradient):
+    """Dq makes kernels that compute the gradient of Q, and D = rowsum(dO * O), with tiles of queries."""
+
+    dialect = dialect("dq", "a producer warp loads, products stay in flight; computes the gradient of Q")
+
+
+class Dkdv(Gradient):
+    """Dkdv makes kernels that compute the gradients of K and V, with tiles of keys."""
+
+    dialect = dialect("dkdv", "a producer warp loads, products stay in flight; computes the gradients of K and V")
