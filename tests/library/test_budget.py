@@ -20,14 +20,14 @@ BUDGET = {
     "codeproof": 5300,
     "compiler": 570,
     "op": 2155,
-    "lab": 9430,
+    "lab": 9555,
     "tools": 6280,
     "tests": 1185,
-    "tests/library": 14720,
+    "tests/library": 14860,
     "tests/proof": 4150,
     "tests/lab": 7810,
     "library": 17050,
-    "path": 9030,
+    "path": 9040,
 }
 
 

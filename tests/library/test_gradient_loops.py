@@ -120,8 +120,8 @@ def test_rings_have_the_depth_of_their_own_key():
 
 # What ptxas made of prototypes on 2026-11-28: which of these fit without a spill.
 FIT = [
-    ("dkdv", 64, 64, True), ("dkdv", 96, 64, True), ("dkdv", 128, 64, False), ("dkdv", 64, 96, True),
-    ("dkdv", 80, 96, True), ("dkdv", 64, 128, True), ("dkdv", 80, 128, False), ("dq", 128, 64, True),
+    ("dkdv", 64, 64, True), ("dkdv", 32, 192, False), ("dkdv", 128, 64, False), ("dkdv", 64, 96, True),
+    ("dkdv", 32, 96, True), ("dkdv", 64, 128, True), ("dkdv", 128, 128, False), ("dq", 128, 64, True),
     ("dq", 64, 128, True), ("dq", 64, 192, True), ("dq", 64, 256, True), ("dkdv", 64, 192, False),
 ]  # fmt: skip
 
@@ -211,9 +211,10 @@ def test_only_buffers_that_threads_read_have_a_fence():
 # --- mistakes --------------------------------------------------------------------------------------------------------
 
 MISTAKES = [
+    ("block_M: 192\nthreads: 384", "block_M: 192, expected a divisor of 128: row vectors are padded to so many rows"),
     ("loop: dqkv", "loop: expected 'forward', 'dq' or 'dkdv', found 'dqkv'"),
     ("lowering: pipelined", "loop: lowering pipelined has no loop dq: write `lowering: warp_specialized`"),
-    ("kv_order: ascending", "kv_order: expected descending, the only order of loop dq: blocks that need a mask"),
+    ("kv_order: ascending", "kv_order: expected descending, the only order of this lowering: blocks that need a mask"),
     ("split: {rescale: [64, 64]}", "split.rescale: only loop forward takes it, remove it from loop dq"),
     ("softmax: {row_max: thread}", "softmax: only loop forward takes it, remove it from loop dq"),
     ("kernel: {cluster: 1}", "kernel.cluster: only loop forward takes it, remove it from loop dq"),

@@ -85,7 +85,8 @@ def fragment_registers(schedule: Schedule, size: HeadSize) -> dict[str, int]:
         name, lanes = ("row vectors", LANES_OF_A_ROW) if buffer.columns == 1 else (buffer.symbol, 1)
         held = lanes * buffer.elements(sizes) * buffer.bytes // REGISTER_BYTES // schedule.threads
         registers[name] = registers.get(name, 0) + held
-    return registers
+    addresses = schedule.table.addresses
+    return registers | ({"addresses": addresses} if addresses else {})
 
 
 def _buffers(schedule: Schedule, place: str) -> list[Buffer]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tl_attention.kernels.shared.emitted_rules import chunks_have_all_keys, places_exist
+from tl_attention.kernels.shared.emitted_rules import chunks_have_all_keys, masked_blocks_come_first, places_exist
 from tl_attention.kernels.shared.wgmma import threads_fit_the_tile
 from tl_attention.kernels.warp_specialized.dialect import (
     every_load_is_a_producers,
@@ -20,13 +20,15 @@ from tl_attention.schedule.keys import Keys
 from tl_attention.schedule.loop.loops import LOOPS, stages_option
 from tl_attention.schedule.schedule import Schedule
 
+# LSE and D are kept for a multiple of so many rows.
+PADDED_ROWS = 128
 
-def _masked_blocks_come_first(s: Keys) -> None:
-    first = {"keys": "descending", "queries": "ascending"}[s.dialect.table.columns]
-    if s.kv_order != first:
-        raise RuleBroken(
-            f"expected {first}, the only order of loop {s.loop}: blocks that need a mask come first", "kv_order"
-        )
+
+def _rows_are_padded_to_128(s: Keys) -> None:
+    # The dQ kernel leaves D, and an LSE that makes P zero, for all rows of its tiles, and dkdv reads whole blocks.
+    rows, key = (s.block_M, "block_M") if s.loop == "dq" else (s.block_N, "block_N")
+    if PADDED_ROWS % rows:
+        raise RuleBroken(f"{rows}, expected a divisor of {PADDED_ROWS}: row vectors are padded to so many rows", key)
 
 
 def fences(phases: Phases, schedule: Schedule, buffers: Mapping[str, int]) -> Phases:
@@ -61,7 +63,8 @@ def dialect(loop: str, words: str) -> Dialect:
         threads_fit_the_tile,
         rows_have_registers,
         every_load_is_a_producers,
-        _masked_blocks_come_first,
+        masked_blocks_come_first,
+        _rows_are_padded_to_128,
         *chunks_have_all_keys(*table.splittable),
         places_exist(table.loads),
         registers_fit_the_block,

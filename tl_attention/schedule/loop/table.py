@@ -106,6 +106,7 @@ class Table:
     moved: Mapping[str, str] = field(default_factory=dict, hash=False)
     rows: str = "queries"  # what the rows of a tile are
     columns: str = "keys"  # and those of a block, of which there is one for each iteration
+    addresses: int = 0  # registers that ptxas needs beside the fragments, where that is known
     slotted: tuple[str, ...] = ()  # buffers whose chunks share registers
     slots: Mapping[str, int] = field(default_factory=dict, hash=False)  # how many chunks there is room for (`slots.py`)
 
