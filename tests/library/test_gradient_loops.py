@@ -73,11 +73,15 @@ def test_k_of_dq_is_released_behind_its_second_reader_and_waited_for_before_its_
 
 # Each moves one group of the shipped order.
 REFUSED = [
-    ("dkdv", {"order": [-1, -1, 0, 1, 2, 3, 5, 4]}, "dk(t) reads dS before ds(t), emitted later, has written it: "),
-    ("dkdv", {"order": [-1, -1, 0, 3, 1, 4, 2, 5]}, "ds(t) reads dP before dp(t), emitted later, has written it: "),
-    ("dq", {"order": [-1, -1, 0, 1, 3, 2, 4]}, "ds(t) reads S before exp(t), emitted later, has written it: "),
+    (
+        "dkdv",
+        {"order": [-1, -1, 0, 1, 2, 3, 5, 4]},
+        "dk(t) reads ds_cast before ds(t), emitted later, has written it: ",
+    ),
+    ("dkdv", {"order": [-1, -1, 0, 3, 1, 4, 2, 5]}, "ds(t) reads acc_dp before dp(t), emitted later, has written it: "),
+    ("dq", {"order": [-1, -1, 0, 1, 3, 2, 4]}, "ds(t) reads acc_s before exp(t), emitted later, has written it: "),
     # The exponentials of the next block would overwrite S, which dS of this one still reads.
-    ("dq", {"stage": [-1, -1, 0, 0, 0, 1, 1]}, "exp(t) overwrites S before ds(t-1), emitted later, has read it: "),
+    ("dq", {"stage": [-1, -1, 0, 0, 0, 1, 1]}, "exp(t) overwrites acc_s before ds(t-1), emitted later, has read it: "),
 ]
 
 

@@ -62,12 +62,12 @@ def dq_state(given, c):
     dO_shared = T.alloc_shared([warpgroups, ROWS, c.head_dim_v], c.dtype)
     K_shared = T.alloc_shared([c.kernel.k_stages, c.block_N, c.head_dim], c.dtype)
     V_shared = T.alloc_shared([c.kernel.v_stages, c.block_N, c.head_dim_v], c.dtype)
-    S = T.alloc_fragment([ROWS, c.block_N], "float32")
-    dP = T.alloc_fragment([ROWS, c.block_N], "float32")
-    dS = T.alloc_fragment([ROWS, c.block_N], c.dtype)
-    dQ = T.alloc_fragment([ROWS, c.head_dim], "float32")
-    LSE = T.alloc_fragment([ROWS], "float32")
-    D = T.alloc_fragment([ROWS], "float32")
+    acc_s = T.alloc_fragment([ROWS, c.block_N], "float32")
+    acc_dp = T.alloc_fragment([ROWS, c.block_N], "float32")
+    ds_cast = T.alloc_fragment([ROWS, c.block_N], c.dtype)
+    acc_dq = T.alloc_fragment([ROWS, c.head_dim], "float32")
+    row_lse = T.alloc_fragment([ROWS], "float32")
+    row_d = T.alloc_fragment([ROWS], "float32")
     Q_full = T.alloc_barrier([WARP] * warpgroups)
     dO_full = T.alloc_barrier([WARP] * warpgroups)
     Q_empty = T.alloc_barrier([WARPS] * warpgroups)
@@ -81,7 +81,7 @@ def dq_state(given, c):
         dO=Ring(given.dO, dO_shared, dO_full, dO_empty),
         K=Ring(given.K, K_shared, K_full, K_empty, c.kernel.k_stages),
         V=Ring(given.V, V_shared, V_full, V_empty, c.kernel.v_stages),
-        S=S, dP=dP, dS=dS, dQ=dQ, LSE=LSE, D=D, **of_problem(given, given.Q, given.K),
+        acc_s=acc_s, acc_dp=acc_dp, ds_cast=ds_cast, acc_dq=acc_dq, row_lse=row_lse, row_d=row_d, **of_problem(given, given.Q, given.K),
     )  # fmt: skip
 
 
@@ -95,12 +95,12 @@ def dkdv_state(given, c):
     dO_shared = T.alloc_shared([c.kernel.do_stages, c.block_N, c.head_dim_v], c.dtype)
     LSE_shared = T.alloc_shared([c.kernel.q_stages, c.block_N], "float32")
     D_shared = T.alloc_shared([c.kernel.do_stages, c.block_N], "float32")
-    S = T.alloc_fragment([ROWS, c.block_N], "float32")
-    dP = T.alloc_fragment([ROWS, c.block_N], "float32")
-    P = T.alloc_fragment([ROWS, c.block_N], c.dtype)
-    dS = T.alloc_fragment([ROWS, c.block_N], c.dtype)
-    dK = T.alloc_fragment([ROWS, c.head_dim], "float32")
-    dV = T.alloc_fragment([ROWS, c.head_dim_v], "float32")
+    acc_s = T.alloc_fragment([ROWS, c.block_N], "float32")
+    acc_dp = T.alloc_fragment([ROWS, c.block_N], "float32")
+    acc_s_cast = T.alloc_fragment([ROWS, c.block_N], c.dtype)
+    ds_cast = T.alloc_fragment([ROWS, c.block_N], c.dtype)
+    acc_dk = T.alloc_fragment([ROWS, c.head_dim], "float32")
+    acc_dv = T.alloc_fragment([ROWS, c.head_dim_v], "float32")
     K_full = T.alloc_barrier([WARP] * warpgroups)
     V_full = T.alloc_barrier([WARP] * warpgroups)
     K_empty = T.alloc_barrier([WARPS] * warpgroups)
@@ -114,7 +114,7 @@ def dkdv_state(given, c):
         V=Ring(given.V, V_shared, V_full, V_empty),
         Q=Ring(given.Q, Q_shared, Q_full, Q_empty, c.kernel.q_stages, given.RowLSE, LSE_shared),
         dO=Ring(given.dO, dO_shared, dO_full, dO_empty, c.kernel.do_stages, given.RowD, D_shared),
-        S=S, dP=dP, P=P, dS=dS, dK=dK, dV=dV, LSE=LSE_shared, D=D_shared, **of_problem(given, given.K, given.Q),
+        acc_s=acc_s, acc_dp=acc_dp, acc_s_cast=acc_s_cast, ds_cast=ds_cast, acc_dk=acc_dk, acc_dv=acc_dv, LSE=LSE_shared, D=D_shared, **of_problem(given, given.K, given.Q),
     )  # fmt: skip
 
 
@@ -258,13 +258,13 @@ def consume(tile, s, c):
 def row_facts(tile, s, c):
     """Sets LSE and D of a warpgroup's rows, and stores them for the kernel of dK and dV."""
     given, row = s.given, tile.first_row
-    T.fill(s.LSE, 0)
-    T.fill(s.D, 0)
+    T.fill(s.row_lse, 0)
+    T.fill(s.row_d, 0)
     T.call_extern(
         "handle",
         f"tl_attention_row_facts<{c.head_dim_v}, {is_bf16(c)}>",
-        s.LSE.data,
-        s.D.data,
+        s.row_lse.data,
+        s.row_d.data,
         T.address_of(given.O[tile.queries, tile.head, row, 0]),
         T.address_of(given.dO[tile.queries, tile.head, row, 0]),
         T.address_of(given.LSE[tile.queries, tile.head, row]),
@@ -278,10 +278,10 @@ def row_facts(tile, s, c):
 def store(tile, s, c):
     """Stores a warpgroup's rows of the loop's gradients, of which those of Q and K are scaled."""
     if c.variant.loop == "dq":
-        store_rows(s.dQ, s.given.dQ, tile.head, c.head_dim, True, tile, s, c)
+        store_rows(s.acc_dq, s.given.dQ, tile.head, c.head_dim, True, tile, s, c)
     else:
-        store_rows(s.dK, s.given.dK, kv_head(tile.head, c), c.head_dim, True, tile, s, c)
-        store_rows(s.dV, s.given.dV, kv_head(tile.head, c), c.head_dim_v, False, tile, s, c)
+        store_rows(s.acc_dk, s.given.dK, kv_head(tile.head, c), c.head_dim, True, tile, s, c)
+        store_rows(s.acc_dv, s.given.dV, kv_head(tile.head, c), c.head_dim_v, False, tile, s, c)
 
 
 @T.macro

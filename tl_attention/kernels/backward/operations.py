@@ -16,7 +16,7 @@ def mask(t, tile, s, c):
     first = tile.kv_block(t) * c.block_N
     for i, j in T.Parallel(ROWS, c.block_N):
         hidden = c.mask.hidden(j, tile.own_key(tile.first_row + i), tile.seq_kv, T, first)
-        s.S[i, j] = T.if_then_else(hidden, -T.infinity("float32"), s.S[i, j])
+        s.acc_s[i, j] = T.if_then_else(hidden, -T.infinity("float32"), s.acc_s[i, j])
 
 
 @T.macro
@@ -24,7 +24,7 @@ def exp_of_row(t, tile, s, c, columns=None):
     """S = exp2(scale S - LSE), in `columns` (first, end) or in all if None: a difference of exponents in one FMA."""
     for i, j in T.Parallel(ROWS, c.block_N):
         if columns is None or inside(columns, j):
-            s.S[i, j] = T.exp2(T.fma(s.S[i, j], s.scale, -s.LSE[i]))
+            s.acc_s[i, j] = T.exp2(T.fma(s.acc_s[i, j], s.scale, -s.row_lse[i]))
 
 
 @T.macro
@@ -33,7 +33,7 @@ def exp_of_column(t, tile, s, c, columns=None):
     at = slot(s.Q, tile.base + t)
     for i, j in T.Parallel(ROWS, c.block_N):
         if columns is None or inside(columns, j):
-            s.S[i, j] = T.exp2(T.fma(s.S[i, j], s.scale, -s.LSE[at, j]))
+            s.acc_s[i, j] = T.exp2(T.fma(s.acc_s[i, j], s.scale, -s.LSE[at, j]))
 
 
 @T.macro
@@ -41,7 +41,7 @@ def cast_p(t, tile, s, c, columns=None):
     """P = S in the precision of dO."""
     for i, j in T.Parallel(ROWS, c.block_N):
         if columns is None or inside(columns, j):
-            s.P[i, j] = s.S[i, j]
+            s.acc_s_cast[i, j] = s.acc_s[i, j]
 
 
 @T.macro
@@ -49,7 +49,7 @@ def ds_of_row(t, tile, s, c, columns=None):
     """dS = S (dP - D), in the precision of K."""
     for i, j in T.Parallel(ROWS, c.block_N):
         if columns is None or inside(columns, j):
-            s.dS[i, j] = s.S[i, j] * (s.dP[i, j] - s.D[i])
+            s.ds_cast[i, j] = s.acc_s[i, j] * (s.acc_dp[i, j] - s.row_d[i])
 
 
 @T.macro
@@ -58,7 +58,7 @@ def ds_of_column(t, tile, s, c, columns=None):
     at = slot(s.dO, tile.base + t)
     for i, j in T.Parallel(ROWS, c.block_N):
         if columns is None or inside(columns, j):
-            s.dS[i, j] = s.S[i, j] * (s.dP[i, j] - s.D[at, j])
+            s.ds_cast[i, j] = s.acc_s[i, j] * (s.acc_dp[i, j] - s.D[at, j])
 
 
 VECTORS = {

@@ -49,8 +49,9 @@ class GradientTile(TileBuffers):
         self.inputs = inputs
         for buffer in self.table.residents:
             self.buffers[buffer.name] = rows_of(inputs[buffer.symbol], self.first_row, self.block_M)
-        for name in self.table.inputs & {"LSE", "D"} & self.buffers.keys():
-            self.buffers[name] = self.vector(name, self.first_row, self.block_M)
+        for fragment, name in {"row_lse": "LSE", "row_d": "D"}.items():
+            if fragment in self.buffers:
+                self.buffers[fragment] = self.vector(name, self.first_row, self.block_M)
 
     def vector(self, name: str, first: int, count: int) -> Tensor:
         """Returns numbers of rows from `first` on; of rows beyond the end an LSE that makes P zero, and a D of 0."""
@@ -96,27 +97,27 @@ def _mask_s(t: GradientTile) -> None:
     columns = t.first_column + torch.arange(t.block_N)[None, :]
     own = t.first_row + torch.arange(t.block_M)[:, None] + t.shape.past_len
     hidden = t.shape.mask.hidden(columns, own, t.shape.seq_kv, TENSORS)
-    t["S"] = torch.where(hidden, float("-inf"), t["S"])
+    t["acc_s"] = torch.where(hidden, float("-inf"), t["acc_s"])
 
 
 def _exp_of_row(t: GradientTile) -> None:
-    t.write_columns("S", torch.exp2(t["S"][:, t.columns] * t.scale - t["LSE"][:, None]))
+    t.write_columns("acc_s", torch.exp2(t["acc_s"][:, t.columns] * t.scale - t["row_lse"][:, None]))
 
 
 def _exp_of_column(t: GradientTile) -> None:
-    t.write_columns("S", torch.exp2(t["S"][:, t.columns] * t.scale - t["LSE_shared"][None, t.columns]))
+    t.write_columns("acc_s", torch.exp2(t["acc_s"][:, t.columns] * t.scale - t["LSE_shared"][None, t.columns]))
 
 
 def _cast_p(t: GradientTile) -> None:
-    t.write_columns("P", t["S"][:, t.columns].to(t.dtype).float())
+    t.write_columns("acc_s_cast", t["acc_s"][:, t.columns].to(t.dtype).float())
 
 
 def _ds(t: GradientTile, d: Tensor) -> None:
-    t.write_columns("dS", (t["S"][:, t.columns] * (t["dP"][:, t.columns] - d)).to(t.dtype).float())
+    t.write_columns("ds_cast", (t["acc_s"][:, t.columns] * (t["acc_dp"][:, t.columns] - d)).to(t.dtype).float())
 
 
 def _ds_of_row(t: GradientTile) -> None:
-    _ds(t, t["D"][:, None])
+    _ds(t, t["row_d"][:, None])
 
 
 def _ds_of_column(t: GradientTile) -> None:

@@ -86,5 +86,5 @@ def interpret_gradients(
             execute(program, len(blocks), tile, policy)
         for name, result in found.items():
             to = result[b, h, index * block_M : (index + 1) * block_M]
-            to.copy_((tile.buffers[name] * (1.0 if name == "dV" else scale))[: len(to)])
+            to.copy_((tile.buffers[f"acc_{name.lower()}"] * (1.0 if name == "dV" else scale))[: len(to)])
     return found
