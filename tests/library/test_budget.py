@@ -13,21 +13,21 @@ SLACK = 40
 BUDGET = {
     "tl_attention": 255,
     "problem": 890,
-    "schedule": 2035,
+    "schedule": 2050,
     "program": 1200,
-    "kernels": 4275,
+    "kernels": 4300,
     "launch": 815,
-    "codeproof": 5310,
+    "codeproof": 5400,
     "compiler": 570,
     "op": 2155,
     "lab": 9555,
     "tools": 6280,
     "tests": 1185,
     "tests/library": 14940,
-    "tests/proof": 4150,
+    "tests/proof": 4230,
     "tests/lab": 7810,
-    "library": 17465,
-    "path": 9060,
+    "library": 17580,
+    "path": 9075,
 }
 
 

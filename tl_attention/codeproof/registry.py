@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tl_attention.codeproof.backward.code_proof import GradientProof
 from tl_attention.codeproof.mma_sync.code_proof import MmaSyncProof
 from tl_attention.codeproof.pipelined.code_proof import PipelinedProof
 from tl_attention.codeproof.proof import Proof
@@ -14,6 +15,9 @@ from tl_attention.schedule.schedule import Schedule
 
 PROOFS: dict[str, type[Proof]] = {"pipelined": PipelinedProof, "warp_specialized": RolesProof, "mma_sync": MmaSyncProof}
 
+# By loop.
+OF_LOOPS: dict[str, dict[str, type[Proof]]] = {FORWARD: PROOFS, "dq": {"warp_specialized": GradientProof}}
+
 
 def check_generated(schedule: Schedule, program: Program, code: GeneratedCode) -> Verdict:
     """Proves that the generated code does what the Program says, without races, and returns the verdict.
@@ -21,6 +25,6 @@ def check_generated(schedule: Schedule, program: Program, code: GeneratedCode) -
     Raises ScheduleRefused otherwise. Arithmetic on registers, which scores a mask hides, and which register is which
     element, are not read: that is for the numbers to show. docs/DESIGN.md has the list.
     """
-    if schedule.loop != FORWARD:
+    if schedule.loop not in OF_LOOPS:
         raise ScheduleRefused(f"what TileLang generates for loop {schedule.loop} is not proved yet", "loop")
-    return PROOFS[schedule.lowering](schedule, program, code).verdict()
+    return OF_LOOPS[schedule.loop][schedule.lowering](schedule, program, code).verdict()

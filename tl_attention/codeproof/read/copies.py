@@ -13,6 +13,7 @@ from tl_attention.codeproof.run.run import Run, inside_of, numbered_call, record
 from tl_attention.codeproof.run.threads import ThreadClass
 from tl_attention.codeproof.tiles.tensors import RAGGED_ROWS
 from tl_attention.codeproof.verdict import Unsafe
+from tl_attention.kernels.backward.roles import ROW_FACTS
 from tl_attention.problem.features import INPUTS
 from tl_attention.problem.shape import DTYPE_BYTES
 
@@ -234,6 +235,21 @@ def _lse(match: re.Match[str], declared: Declarations) -> Effect:
     return recorder("rows of lse", place[1], element=element, rows=rows, index=index, heads=heads, **apart)
 
 
+def _row_facts(match: re.Match[str], declared: Declarations) -> Effect:
+    """Returns the Effect of a call that finds LSE and D of rows, and stores both; SyntaxError for other forms."""
+    # That each row is read and stored once is in the text of the device function, which is compared to the letter.
+    # Which registers of the two variables are a row's is for the numbers to show.
+    columns, dtype, lse, d, rest = match.groups()
+    *places, rows = arguments(rest)
+    found = [IN_GLOBAL.match(text) for text in places]
+    if not all(found) or any(declared.registers.get(name) != LSE_BYTES for name in (lse, d)) or lse == d:
+        raise SyntaxError(f"LSE and D of a form that is not known: {match.string[:80]!r}")
+    names = tuple(place[1] for place in found if place)
+    elements = {place[1]: declared.expression(place[2]) for place in found if place}
+    form = {"tensors": names, "columns": int(columns), "dtype": DTYPES[dtype]}
+    return recorder(ROW_FACTS, "", rows=declared.expression(rows), **elements, **form)
+
+
 def _put(match: re.Match[str], declared: Declarations) -> Effect:
     """Returns the Effect of a call that stores columns of P in shared memory; raises SyntaxError for other forms."""
     # It keeps the place, the columns and the width of the tile. That a warp puts its own 16 rows where a product reads
@@ -327,6 +343,8 @@ COPY_CALLS = (
         ),
         _output_of_heads,
     ),
+    # tl_attention_row_facts<128, true>(row_lse, row_d, (&(O[...])), (&(dO[...])), (&(LSE[...])), ..., (seq_q - row));
+    Form(OUTPUT, re.compile(r"tl_attention_row_facts<(\d+), (true|false)>\((\w+), (\w+), (.+)\);$"), _row_facts),
     # tl_attention_store_p<192, 0, 192, true>(acc_s, (&(((bfloat16_t*)P_shared)[(((int64_t)wg_2) * (int64_t)12288)])));
     Form(WRITE, re.compile(r"tl_attention_store_p<(\d+), (\d+), (\d+), (true|false)>\((\w+), (.+)\);$"), _put),
     # tl_attention_clear<128, 63>((&(((half_t*)Q_shared)[(((int64_t)wg) * (int64_t)8192)])));

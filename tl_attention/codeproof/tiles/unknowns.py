@@ -114,7 +114,7 @@ class Unknowns:
     @cached_property
     def tensors(self) -> dict[str, Tensor]:
         """Returns the kernel's tensors of rows, by name, each with its shape and its strides."""
-        rows = {"seq_q", "seq_kv", "results"}
+        rows = {"seq_q", "seq_kv", "results", "rows"}
         parameters = [p for p in self.proof.code.parameters if not rows.isdisjoint(p.dims)]
         strides = {p.name: tuple(self.names[name] for name in p.strides) for p in parameters if self.variant.strided}
         if self.packed:

@@ -56,10 +56,11 @@ class Gradient(Lowering):
         self._refuse([words for words, asked in lacking.items() if asked])
 
     def prove(self, schedule: Schedule, program: Program) -> Iterator[str]:
-        from tl_attention.kernels.warp_specialized.roles import Roles, tile_lists
+        from tl_attention.kernels.backward.roles import GradientRoles
+        from tl_attention.kernels.warp_specialized.roles import tile_lists
         from tl_attention.program import races
 
-        roles = Roles.of_gradient(schedule, program)
+        roles = GradientRoles.of(schedule, program)
         for tiles in tile_lists(program):
             events = {process: tuple(roles.events(process, tiles)) for process in roles.processes}
             races.prove(events, roles.counts)

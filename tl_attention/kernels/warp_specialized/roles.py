@@ -65,11 +65,6 @@ class Roles:
             kernel.output,
         )
 
-    @classmethod
-    def of_gradient(cls, schedule: Schedule, program: Program) -> Roles:
-        """Returns the Roles of a kernel of gradients, whose blocks take tiles one by one, alone."""
-        return cls(program, schedule.block_M // ROWS, 1, False, False, False, False, "direct")
-
     @property
     def output_through_q(self) -> bool:
         """Returns True if the output is stored by TMA out of the rows of Q_shared."""
@@ -244,6 +239,7 @@ class Roles:
         self, process: Process, turn: Any, base: Any, blocks: Any, tile: PlacedTile | None, ops: Any
     ) -> Iterator[Expected | Repeat | Where]:
         group = process.warpgroup
+        yield from self.begun(tile, tile.box * group) if tile else ()
         residents = tuple((name, group, turn) for name in self.residents.values())
         for name, _, _ in residents:
             yield Event("wait", f"{name}_full", group, turn % 2)
@@ -277,6 +273,10 @@ class Roles:
             yield from self._next_tile(turn + 1)
         elif self.dynamic:
             yield from (*self._next_tile(turn), self._release_tile(process, turn))
+
+    def begun(self, tile: PlacedTile, own: int) -> Iterator[Expected]:
+        """Yields what a warpgroup does with a tile's rows, from `own` on, before it waits for their tiles: nothing."""
+        yield from ()
 
     def _release_tile(self, process: Process, turn: int) -> Event:
         return Event("arrive", "tile_empty", self._place_of_tile(turn)[0], 1, (process.block,))

@@ -1,0 +1,60 @@
+"""This module proves the generated kernels of gradients: threads run their roles' events, on the right tiles.
+
+Tiles, products and results are those of the loop's Table.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+from tl_attention.codeproof.tiles.tiles import Product, Tile
+from tl_attention.codeproof.warp_specialized.code_proof import RolesProof
+from tl_attention.kernels.backward.roles import GradientRoles
+from tl_attention.problem.warpgroup import ROWS
+from tl_attention.schedule.loop.table import symbol, whole
+
+# The accumulators of each result.
+RESULTS = {"dq": {"dQ": "acc_dq"}}
+
+
+class GradientProof(RolesProof):
+    """A GradientProof proves that the threads of one generated kernel of gradients run the events of their roles."""
+
+    @cached_property
+    def roles(self) -> GradientRoles:
+        return GradientRoles.of(self.schedule, self.program)
+
+    @cached_property
+    def tiles(self) -> dict[str, Tile]:
+        sizes = {"head_dim": self.code.variant.tile_dim, "head_dim_v": self.code.variant.tile_dim_v}
+        return {
+            buffer.symbol: Tile(
+                buffer.symbol,
+                ROWS if buffer.place == "resident" else self.schedule.block_N,
+                sizes[str(buffer.columns)],
+                self.roles.slots(buffer.symbol),
+            )
+            for buffer in self.roles.table.buffers
+            if buffer.place != "fragment"
+        }
+
+    @cached_property
+    def products(self) -> dict[str, Product]:
+        """Returns the loop's products by the names of their accumulators; those that add multiply registers."""
+        found = {}
+        for name in self.roles.table.products:
+            statement = self.roles.table.by_name[name]
+            a, b, *adds = statement.reads
+            tile, accumulators = self.tiles[symbol(b)], whole(statement.writes[0])
+            columns, depth = (tile.columns, tile.rows) if adds else (tile.rows, tile.columns)
+            operand = whole(a) if adds else self.tiles[symbol(a)]
+            found[accumulators] = Product(accumulators, operand, tile, columns, depth, bool(adds))
+        return found
+
+    @property
+    def results(self) -> dict[str, str]:
+        return RESULTS[self.schedule.loop]
+
+    @property
+    def rows(self) -> int:
+        return self.schedule.block_M
