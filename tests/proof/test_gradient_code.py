@@ -41,11 +41,11 @@ def proved(found: GeneratedCode) -> Verdict:
     return check_generated(planned.schedule, planned.program, found)
 
 
-OTHERS = [(64, "float16", FULL, 4), (128, "float16", FULL, 1), (64, "bfloat16", CAUSAL, 4)]
-CASES = [
-    *((loop, ()) for loop in PROVED),
-    *(pytest.param(loop, case, marks=exhaustive) for loop in PROVED for case in OTHERS),
+OTHERS = [
+    *((loop, case) for loop in PROVED for case in ((64, "float16", FULL), (128, "float16", FULL), (64, "bfloat16"))),
+    *(("dq", case) for case in ((64, "float16", FULL, 4), (128, "bfloat16", CAUSAL, 4))),
 ]
+CASES = [*((loop, ()) for loop in PROVED), *(pytest.param(*one, marks=exhaustive) for one in OTHERS)]
 
 
 @pytest.mark.parametrize("loop, case", CASES, ids=str)
@@ -93,10 +93,39 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("name", FAULTS)
-def test_a_fault_in_the_code_of_dq_is_refused(name):
-    pattern, instead, words = FAULTS[name]
-    whole = code(of("dq"))
+OF_DKDV = {
+    "LSE of another slot": (r"(LSE_shared\) \+ \(\(\(\(base_3) & 1", r"\1 + 1 & 1", "index of read Q"),
+    "LSE behind its slot": (r"(LSE_shared\) \+ .*?threadIdx.x\) & 3\) \* 2\))", r"\1 + 2", "not of one slot"),
+    "LSE for D": (r"= \*\(float2\*\)\(\(\(float\*\)D_shared\)", r"= *(float2*)(((float*)LSE_shared)", "read Q"),
+    "D of another block": (r"(tma_load\(RowD_desc.*) - 64\), head_2", r"\1 - 128), head_2", "the row of load D"),
+    "LSE of another head": (r"(tma_load\(RowLSE_desc.*), head_2, bz_2\)", r"\1, head_2 + 1, bz_2)", "head of load LSE"),
+    "LSE on the mbarrier of dO": (r"(RowLSE_desc, )Q_full", r"\1dO_full", "a load into slot"),
+    "LSE's bytes are not expected": (r"\n *Q_full\[.*expect_transaction\(256\);\n", r"\n", "expect LSE by Q_full"),
+    "LSE where D belongs": (r"(RowD_desc.*float\*\))D_shared", r"\1LSE_shared", "RowD_desc|a load into slot"),
+    "no fence before a release": (r"\n *tl::fence_proxy_async\(\);\n", r"\n", "expected fence"),
+    "P is not waited for": (r"tl::wait_wgmma<1>\(\);", r"tl::wait_wgmma<2>();", "acc_s is used before the wait"),
+    "dK is not stored": (r"\n *tl_attention_store<128, true>\(acc_dk.*\n", r"\n", "expected output dK"),
+    "dV is stored as dK": (r"(_store<128, true>\(acc_dv, \(&\()dV", r"\1dK", "'acc_dv'.* as dK, expected"),
+    "dV is not cleared": (r"\(\(0 < ki_2\) \? 1 : 0\)", r"1", "the choice to keep the accumulators of product dO"),
+    "dK multiplies P": (r"(<const uint32_t\*>\()ds_cast", r"\1acc_s_cast", "a product of acc_s_cast"),
+    "K of the other warpgroup": (r"(desc_a, \()wg_2", r"\g<1>(1 - wg_2)", "reads other columns"),
+    "dO is released early": (
+        r"(\n *tl::wait_wgmma<1>\(\);\n.*acc_dv.*)((?:\n.*)*?dO_empty.*\n *\})",
+        r"\2\1",
+        "dO_empty|expected products wait|not fenced before what follows it",
+    ),
+    "a transposed mask is left out": (r"-CUDART_INF_F", r"0x0p+0f/*0.000000e+00*/", "has hidden keys behind|or before"),
+    "masks begin a block late": (r"blocks_3 - cut_1\)", r"blocks_3 - cut_1 + 1)", "warpgroup 0"),
+    "a key more is stored": (r"(_store<.*)\(seq_kv - (\w+)\)\)", r"\1(seq_kv - \2 + 1))", "output dK"),
+    "tiles are cut by queries": (r"\(seq_kv \+ 127\) >> 7", r"(seq_q + 127) >> 7", "producer of block 0"),
+}
+EVERY = [*(("dq", name) for name in FAULTS), *(("dkdv", name) for name in OF_DKDV)]
+
+
+@pytest.mark.parametrize("loop, name", EVERY)
+def test_a_fault_in_the_code_of_a_gradient_is_refused(loop, name):
+    pattern, instead, words = (FAULTS if loop == "dq" else OF_DKDV)[name]
+    whole = code(of(loop))
     source, changed = re.subn(pattern, instead, whole.source, count=1)
     assert changed, "the generated code has no such line"
     with pytest.raises(ScheduleRefused, match=words):

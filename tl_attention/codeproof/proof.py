@@ -82,6 +82,11 @@ class Proof(ABC):
         }
 
     @property
+    def rows_are_queries(self) -> bool:
+        """Says whether a tile's rows are queries, as they are by default, or keys."""
+        return True
+
+    @property
     def results(self) -> dict[str, str]:
         """Returns, by each result of a kernel of gradients, the accumulators that are stored there; {} by default."""
         return {}

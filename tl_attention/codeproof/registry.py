@@ -16,7 +16,10 @@ from tl_attention.schedule.schedule import Schedule
 PROOFS: dict[str, type[Proof]] = {"pipelined": PipelinedProof, "warp_specialized": RolesProof, "mma_sync": MmaSyncProof}
 
 # By loop.
-OF_LOOPS: dict[str, dict[str, type[Proof]]] = {FORWARD: PROOFS, "dq": {"warp_specialized": GradientProof}}
+OF_LOOPS: dict[str, dict[str, type[Proof]]] = {
+    FORWARD: PROOFS,
+    **{loop: {"warp_specialized": GradientProof} for loop in ("dq", "dkdv")},
+}
 
 
 def check_generated(schedule: Schedule, program: Program, code: GeneratedCode) -> Verdict:
@@ -25,6 +28,7 @@ def check_generated(schedule: Schedule, program: Program, code: GeneratedCode) -
     Raises ScheduleRefused otherwise. Arithmetic on registers, which scores a mask hides, and which register is which
     element, are not read: that is for the numbers to show. docs/DESIGN.md has the list.
     """
-    if schedule.loop not in OF_LOOPS:
-        raise ScheduleRefused(f"what TileLang generates for loop {schedule.loop} is not proved yet", "loop")
+    if schedule.loop == "dkdv" and code.variant.group > 1:
+        # Its tiles have several heads of Q, one behind the other: a loop that the proof of tiles does not know.
+        raise ScheduleRefused("the kernel of loop dkdv is not proved yet where heads share K and V", "loop")
     return OF_LOOPS[schedule.loop][schedule.lowering](schedule, program, code).verdict()

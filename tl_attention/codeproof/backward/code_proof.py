@@ -5,7 +5,9 @@ Tiles, products and results are those of the loop's Table.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cached_property
+from typing import Any
 
 from tl_attention.codeproof.tiles.tiles import Product, Tile
 from tl_attention.codeproof.warp_specialized.code_proof import RolesProof
@@ -14,7 +16,7 @@ from tl_attention.problem.warpgroup import ROWS
 from tl_attention.schedule.loop.table import symbol, whole
 
 # The accumulators of each result.
-RESULTS = {"dq": {"dQ": "acc_dq"}}
+RESULTS = {"dq": {"dQ": "acc_dq"}, "dkdv": {"dK": "acc_dk", "dV": "acc_dv"}}
 
 
 class GradientProof(RolesProof):
@@ -35,7 +37,19 @@ class GradientProof(RolesProof):
                 self.roles.slots(buffer.symbol),
             )
             for buffer in self.roles.table.buffers
-            if buffer.place != "fragment"
+            if buffer.place != "fragment" and buffer.columns != 1
+        } | {
+            vector: Tile(
+                vector,
+                1,
+                self.schedule.block_N,
+                self.roles.slots(ring),
+                False,
+                bytes=4,
+                ring=ring,
+                tensor=f"Row{vector}",
+            )
+            for ring, vector in self.roles.vectors.items()
         }
 
     @cached_property
@@ -50,6 +64,15 @@ class GradientProof(RolesProof):
             operand = whole(a) if adds else self.tiles[symbol(a)]
             found[accumulators] = Product(accumulators, operand, tile, columns, depth, bool(adds))
         return found
+
+    @property
+    def rows_are_queries(self) -> bool:
+        return self.roles.table.rows == "queries"
+
+    def sizes(self) -> Iterator[Any]:
+        for sizes in super().sizes():
+            exchanged = sizes._replace(seq_q=sizes.seq_kv, seq_kv=sizes.seq_q)
+            yield sizes if self.rows_are_queries else exchanged
 
     @property
     def results(self) -> dict[str, str]:

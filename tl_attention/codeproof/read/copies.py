@@ -18,7 +18,7 @@ from tl_attention.problem.features import INPUTS
 from tl_attention.problem.shape import DTYPE_BYTES
 
 # (&(((half_t*)K_shared)[((i * 8192) + 16384)]))
-IN_SHARED = re.compile(r"\(&\(\(\((half_t|bfloat16_t)\*\)(\w+)_shared\)\[(.+)\]\)\)$")
+IN_SHARED = re.compile(r"\(&\(\(\((half_t|bfloat16_t|float)\*\)(\w+)_shared\)\[(.+)\]\)\)$")
 # (&(K[(((int64_t)i) * (int64_t)2048)]))
 IN_GLOBAL = re.compile(r"\(&\((\w+)\[(.+)\]\)\)$")
 BARRIER = re.compile(r"(\w+)\[(.+)\]$")
@@ -29,7 +29,7 @@ SHARED = r"(?:\*\((?P<of>uint\d)\*\)\()?\(\((?:half_t|bfloat16_t)\*\)(\w+)_share
 ELEMENTS = {"uint1": 2, "uint2": 4, "uint4": 8, None: 1}
 # What zeros are made of.
 ZERO, ZERO_OF = r"broadcast_var(?:_\d+)?", r"(?:half_t|bfloat16_t)\(0x0p\+0f/\*0\.000000e\+00\*/\)"
-PUT, HAND_OVER, CLEAR = "put", "hand over", "clear"
+PUT, HAND_OVER, CLEAR, VECTOR = "put", "hand over", "clear", "vector"
 # Tensors that have a number for each head.
 TENSORS = tuple(feature.name for feature in INPUTS if feature.per_head)
 # The bytes of numbers of a thread's two rows, such as logarithms, and the number of rows.
@@ -55,6 +55,9 @@ def shared_address(text: str, declared: Declarations) -> tuple[str, Expression]:
 def _place(texts: Sequence[str], declared: Declarations) -> dict[str, Expression]:
     """Parses the coordinates of a TMA box, and returns the expressions by name, as column, row, head and batch."""
     given = [declared.expression(text) for text in texts]
+    if len(given) == 3:
+        # Of a tensor with a number for each row.
+        return {"column": parsed("0"), **dict(zip(("row", "head", "batch"), given, strict=True))}
     if len(given) == 4:
         return dict(zip(("column", "row", "head", "batch"), given, strict=True))
     # Of a ragged view: the row among those of all sequences, and for the batch the row behind its sequence's last.
@@ -70,7 +73,7 @@ def _tma_load(match: re.Match[str], declared: Declarations) -> Effect:
     descriptor, barrier, address, *rest = arguments(match[2])
     full, (buffer, element) = BARRIER.match(barrier), shared_address(address, declared)
     to = MASK.match(rest.pop(0)) if match[1] else None
-    if not full or bool(match[1]) != bool(to) or len(rest) not in (4, 5):
+    if not full or bool(match[1]) != bool(to) or len(rest) not in (3, 4, 5):
         raise SyntaxError(f"a load of a form that is not known: {match.string[:80]!r}")
     name, at = declared.barrier(full[1]), declared.expression(full[2])
     place = _place(rest, declared)
@@ -161,6 +164,13 @@ def _read(match: re.Match[str], declared: Declarations) -> Effect | None:
     element = declared.expression(place)
     declared.register(target), declared.buffer(buffer)
     return recorder("read", buffer, element=element, elements=ELEMENTS[words])
+
+
+def _read_vector(match: re.Match[str], declared: Declarations) -> Effect:
+    """Returns the Effect of a thread's read of numbers of rows, which came with a tile, from shared memory."""
+    target, array, words, buffer, place = match.groups()
+    declared.register(target or array), declared.buffer(buffer)
+    return recorder(VECTOR, buffer, element=declared.expression(place), elements=int(words or 1))
 
 
 def _output(match: re.Match[str], declared: Declarations) -> Effect | None:
@@ -312,6 +322,15 @@ COPY_CALLS = (
     Form(WRITE, re.compile(r"tl::ptx_stmatrix_m8n8_x4\((.+)\);$"), _stmatrix),
     # *(uint1*)(Q_local + (i_4 * 2)) = *(uint1*)(((half_t*)Q_shared) + (...));
     Form(READ, re.compile(rf"\*\(\w+\*\)\((\w+) \+ [^=]+\) = (?=\*){SHARED};$"), _read),
+    # float2 v__2 = *(float2*)(((float*)LSE_shared) + (...));
+    # *(float2*)(D_shared_local_cast + 0) = *(float2*)(((float*)D_shared) + (...));
+    Form(
+        READ,
+        re.compile(
+            r"(?:float\d? (\w+)|\*\(float\d\*\)\((\w+) \+ \w+\)) = \*\(float(\d)\*\)\(\(\(float\*\)(\w+)_shared\) \+ (.+)\);$"
+        ),
+        _read_vector,
+    ),
     # *(uint1*)(Output + (...)) = *(uint1*)(Output_local_cast + 0);
     Form(OUTPUT, re.compile(r"\*\((uint\d)\*\)\((\w+) \+ (.+?)\) = (.+);$"), _output),
     # tl_attention_store<128, false>(acc_o, (&(Output[...])), (seq_q - first_row_3));    ..., Output_row_stride);

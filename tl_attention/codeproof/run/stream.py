@@ -200,7 +200,12 @@ class Stream:
         tile = self.reading.tiles.get(name.removesuffix("_full"))
         if tile is None:
             raise Unsafe(f"line {part.line}: {name} expects bytes, but is no tile's")
-        loads, beyond = divmod(part.same("value"), tile.elements * DTYPE_BYTES)
+        size = part.same("value")
+        vectors = [one for one in self.reading.tiles.values() if one.ring == tile.buffer and one.slot_bytes == size]
+        if vectors:
+            yield Event("expect", f"{vectors[0].buffer} by {name}", part.same("index"), 1)
+            return
+        loads, beyond = divmod(size, tile.elements * DTYPE_BYTES)
         if beyond:
             raise Unsafe(f"line {part.line}: {part.same('value')} bytes of a tile of {tile.elements * DTYPE_BYTES}")
         yield Event("expect", name, part.same("index"), loads)

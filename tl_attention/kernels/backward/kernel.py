@@ -13,7 +13,7 @@ from tl_attention.kernels.shared.device_code import is_bf16
 from tl_attention.kernels.shared.iterations import LoopTile, loop
 from tl_attention.kernels.shared.rows import kv_head, rows_of
 from tl_attention.kernels.shared.softmax import LOG2_E
-from tl_attention.kernels.warp_specialized.tiles import begin, locate, named, put, see, variables
+from tl_attention.kernels.warp_specialized.tiles import begin, locate, put, see
 from tl_attention.kernels.warp_specialized.transfers import slot, wait_empty
 from tl_attention.problem.warpgroup import ALL_LANES, ROWS, WARP, WARPGROUP, WARPS
 
@@ -142,6 +142,27 @@ class GradientTile(LoopTile):
 
 
 @T.macro
+def variables(s, c):
+    """Allocates the variables of a LoopTile, which each next tile of the block uses again, and returns the LoopTile.
+
+    Its lengths get no name here: of keys as rows TileLang would call the kernel's sizes by each other's.
+    """
+    tile = T.alloc_var("int32")
+    turn = T.alloc_var("int32")
+    base = T.alloc_var("int32")
+    first_row = T.alloc_var("int32")
+    head = T.alloc_var("int32")
+    bz = T.alloc_var("int32")
+    blocks = T.alloc_var("int32")
+    visible = T.alloc_var("int32")
+    first = T.alloc_var("int32") if c.mask.left is not None else 0
+    cut = T.alloc_var("int32") if c.mask.left is not None else 0
+    return LoopTile(
+        first, blocks, first_row, head, bz, bz, s.seq_q, s.seq_kv, visible, cut, turn=turn, base=base, number=tile
+    )
+
+
+@T.macro
 def work(wg, block, s, c, is_producer):
     """Works on a block's tiles in turn, as the producer warp if `is_producer`, else as the computing warpgroup `wg`."""
     tile = variables(s, c)
@@ -171,7 +192,22 @@ def work(wg, block, s, c, is_producer):
 
 def gradient_tile(tile, member, c, wg=None):
     """Returns the tile with its numbers as named variables, for a warpgroup and a member of its heads."""
-    return GradientTile(**{**vars(named(tile, c, wg)), "part": member})
+    own = numbers(
+        tile.turn, tile.base, tile.first, tile.blocks, tile.first_row, tile.head, tile.queries, tile.visible, tile.cut
+    )
+    return GradientTile(**{**vars(tile), **own, "wg": wg, "part": member})
+
+
+@T.macro
+def numbers(turn, base, first, blocks, first_row, head, bz, visible, cut):
+    """Returns these numbers of a tile, which get names in generated code because they are a macro's parameters.
+
+    The lengths keep theirs: of keys as rows TileLang would call them by each other's.
+    """
+    return {
+        "turn": turn, "base": base, "first": first, "blocks": blocks, "first_row": first_row, "head": head,
+        "queries": bz, "keys": bz, "visible": visible, "cut": cut,
+    }  # fmt: skip
 
 
 @T.macro
