@@ -13,7 +13,7 @@ SLACK = 40
 BUDGET = {
     "tl_attention": 255,
     "problem": 890,
-    "schedule": 2050,
+    "schedule": 2060,
     "program": 1200,
     "kernels": 4335,
     "launch": 815,
@@ -27,7 +27,7 @@ BUDGET = {
     "tests/proof": 4250,
     "tests/lab": 7810,
     "library": 17690,
-    "path": 9075,
+    "path": 9085,
 }
 
 

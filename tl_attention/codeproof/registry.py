@@ -10,7 +10,7 @@ from tl_attention.codeproof.verdict import GeneratedCode, Verdict
 from tl_attention.codeproof.warp_specialized.code_proof import RolesProof
 from tl_attention.errors import ScheduleRefused
 from tl_attention.program.program import Program
-from tl_attention.schedule.loop.loops import FORWARD
+from tl_attention.schedule.loop.loops import FORWARD, LOOPS
 from tl_attention.schedule.schedule import Schedule
 
 PROOFS: dict[str, type[Proof]] = {"pipelined": PipelinedProof, "warp_specialized": RolesProof, "mma_sync": MmaSyncProof}
@@ -18,7 +18,7 @@ PROOFS: dict[str, type[Proof]] = {"pipelined": PipelinedProof, "warp_specialized
 # By loop.
 OF_LOOPS: dict[str, dict[str, type[Proof]]] = {
     FORWARD: PROOFS,
-    **{loop: {"warp_specialized": GradientProof} for loop in ("dq", "dkdv")},
+    **{loop: {"warp_specialized": GradientProof} for loop in LOOPS if loop != FORWARD},
 }
 
 

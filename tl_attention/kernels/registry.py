@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tl_attention.kernels.backward.lowering import Dkdv, Dq
+from tl_attention.kernels.backward.lowering import GRADIENTS
 from tl_attention.kernels.mma_sync.lowering import MmaSync
 from tl_attention.kernels.pipelined.inferred import Inferred
 from tl_attention.kernels.pipelined.lowering import Pipelined
@@ -20,7 +20,7 @@ LOWERINGS: dict[str, Lowering] = {
 # Of every loop by its name; the lowerings above are the forward's.
 OF_LOOPS: dict[str, dict[str, Lowering]] = {
     FORWARD: LOWERINGS,
-    **{lowering.dialect.loop: {lowering.dialect.name: lowering} for lowering in (Dq(), Dkdv())},
+    **{lowering.dialect.loop: {lowering.dialect.name: lowering} for lowering in GRADIENTS},
 }
 for _lowerings in OF_LOOPS.values():
     for _lowering in _lowerings.values():

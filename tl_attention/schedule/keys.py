@@ -12,7 +12,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictInt
 from pydantic_core import PydanticKnownError
 
 from tl_attention.schedule.dialect import Dialect, dialect_of, dialects
-from tl_attention.schedule.loop.loops import stages_option
+from tl_attention.schedule.loop.loops import FORWARD, LOOPS, stages_option
 from tl_attention.schedule.loop.slots import in_slots
 from tl_attention.schedule.loop.table import Table, chunk_names, split_table
 from tl_attention.schedule.options import KernelOptions, Releases, SoftmaxOptions, Split, StatementName, Waits
@@ -29,6 +29,13 @@ def _known_lowering(name: Any) -> Any:
         *others, last = map(repr, names)
         expected = f"{', '.join(others)} or {last}" if others else last
         raise PydanticKnownError("literal_error", {"expected": expected})
+    return name
+
+
+def _known_loop(name: Any) -> Any:
+    if name not in LOOPS:
+        *others, last = map(repr, LOOPS)
+        raise PydanticKnownError("literal_error", {"expected": f"{', '.join(others)} or {last}"})
     return name
 
 
@@ -50,8 +57,9 @@ class Keys(BaseModel):
     lowering: Annotated[str, BeforeValidator(_known_lowering)] = Field(
         "pipelined", json_schema_extra=_describe_lowerings
     )
-    loop: Literal["forward", "dq", "dkdv"] = Field(
-        "forward",
+    loop: Annotated[str, BeforeValidator(_known_loop)] = Field(
+        FORWARD,
+        json_schema_extra={"enum": [*LOOPS]},
         description=(
             "the loop that it orders: forward computes attention; dq computes the gradient of Q, dkdv those of K and V"
         ),

@@ -15,9 +15,6 @@ from tl_attention.kernels.backward.roles import GradientRoles
 from tl_attention.problem.warpgroup import ROWS
 from tl_attention.schedule.loop.table import symbol, whole
 
-# The accumulators of each result.
-RESULTS = {"dq": {"dQ": "acc_dq"}, "dkdv": {"dK": "acc_dk", "dV": "acc_dv"}}
-
 
 class GradientProof(RolesProof):
     """A GradientProof proves that the threads of one generated kernel of gradients run the events of their roles."""
@@ -76,7 +73,7 @@ class GradientProof(RolesProof):
 
     @property
     def results(self) -> dict[str, str]:
-        return RESULTS[self.schedule.loop]
+        return dict(self.roles.table.stored)
 
     @property
     def rows(self) -> int:

@@ -93,3 +93,7 @@ class Dkdv(Gradient):
     """Dkdv makes kernels that compute the gradients of K and V, with tiles of keys."""
 
     dialect = dialect("dkdv", "a producer warp loads, products stay in flight; computes the gradients of K and V")
+
+
+# Of every loop of gradients.
+GRADIENTS = (Dq(), Dkdv())

@@ -53,7 +53,7 @@ class GradientRoles(Roles):
 
     def _stored(self, tile: PlacedTile, own: int) -> Iterator[Expected | Where]:
         row, head, batch = tile.coordinates(own)
-        for name in ("dQ",) if self.table.rows == "queries" else ("dK", "dV"):
+        for name in self.table.stored:
             tensor: Any = tile.tensors[name]
             place = tensor.element(batch, head, row), tile.rows_left(own), tensor.row_stride, 0
             yield tile.store_event(Event("output", name, place=place), own)

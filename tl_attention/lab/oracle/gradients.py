@@ -21,9 +21,6 @@ from tl_attention.problem.tiling import kv_blocks, row_tiles
 from tl_attention.program.machine import Policy, execute
 from tl_attention.program.program import Program
 
-# The results of each loop, in the order of its accumulators.
-RESULTS = {"dq": ("dQ",), "dkdv": ("dK", "dV")}
-
 
 def gradients(
     q: Tensor, k: Tensor, v: Tensor, d_out: Tensor, *, mask: Mask, scale: float, precise: bool
@@ -54,7 +51,7 @@ def gradients(
 
 
 def interpret_gradients(
-    program: Program, loop: str, inputs: Mapping[str, Tensor], block_M: int, block_N: int, *, mask: Mask, scale: float,
+    program: Program, inputs: Mapping[str, Tensor], block_M: int, block_N: int, *, mask: Mask, scale: float,
     policy: Policy, observer: Observer | None = None,
 ) -> dict[str, Tensor]:  # fmt: skip
     """Computes a loop's gradients by running its Program on the CPU under an adversary, in tiles of any size.
@@ -75,7 +72,8 @@ def interpret_gradients(
     whole = {**inputs, "LSE": row_lse(inputs["LSE"]), "D": d}
     rows = q if of_rows else k
     found = {
-        name: torch.empty(*rows.shape[:3], (v if name == "dV" else q).shape[3], dtype=q.dtype) for name in RESULTS[loop]
+        name: torch.empty(*rows.shape[:3], (v if name == "dV" else q).shape[3], dtype=q.dtype)
+        for name in program.table.stored
     }
     for b, h, index in product(range(batch), range(rows.shape[1]), range(row_tiles(shape, block_M))):
         blocks = kv_blocks(shape, block_M, block_N, index, program.least_blocks)
@@ -86,5 +84,5 @@ def interpret_gradients(
             execute(program, len(blocks), tile, policy)
         for name, result in found.items():
             to = result[b, h, index * block_M : (index + 1) * block_M]
-            to.copy_((tile.buffers[f"acc_{name.lower()}"] * (1.0 if name == "dV" else scale))[: len(to)])
+            to.copy_((tile.buffers[program.table.stored[name]] * (1.0 if name == "dV" else scale))[: len(to)])
     return found

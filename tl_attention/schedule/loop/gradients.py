@@ -38,6 +38,7 @@ DQ = Table(
     ),
     initial={"acc_dq": "0"},
     output=("acc_dq",),
+    stored={"dQ": "acc_dq"},
     addresses=ADDRESSES,
     splittable={"exp": ("acc_s",), "ds": ("acc_s", "acc_dp", "ds_cast")},
 )
@@ -80,6 +81,7 @@ DKDV = Table(
     ),
     initial={"acc_dk": "0", "acc_dv": "0"},
     output=("acc_dk", "acc_dv"),
+    stored={"dK": "acc_dk", "dV": "acc_dv"},
     addresses=ADDRESSES,
     splittable={"exp": ("acc_s",), "cast_p": ("acc_s", "acc_s_cast"), "ds": ("acc_s", "acc_dp", "ds_cast")},
     rows="keys",

@@ -104,6 +104,8 @@ class Table:
     fused: Mapping[str, str] = field(default_factory=dict, hash=False)  # statements that are part of another one
     # Statements that run right before another one, wherever the schedule has them.
     moved: Mapping[str, str] = field(default_factory=dict, hash=False)
+    # By name of a tensor that the kernel stores, the accumulators that go there; {} where the kernel does more to them.
+    stored: Mapping[str, str] = field(default_factory=dict, hash=False)
     rows: str = "queries"  # what the rows of a tile are
     columns: str = "keys"  # and those of a block, of which there is one for each iteration
     addresses: int = 0  # registers that ptxas needs beside the fragments, where that is known
