@@ -17,8 +17,18 @@ FIRST = ["max_prev", "max_init", "row_max", "max_merge", "scale"]
 REST = ("exp", "row_sum", "cast", "rescale")
 CHUNKED = ("exp.0", "exp.1", "row_sum", "cast", "rescale")
 TWO = {"exp": (48, 128)}
-# `with_options` and `random_options` draw these otherwise: with most values of registers no schedule is well-formed.
-DRAWN_OTHERWISE = ("k_stages", "v_stages", "registers", "part_blocks", "rescale_threshold", "exp2_polynomial")
+# `with_options` and `random_options` draw these otherwise, or never, as the forward does not take them: with most
+# values of registers no schedule is well-formed.
+DRAWN_OTHERWISE = (
+    "k_stages",
+    "v_stages",
+    "q_stages",
+    "do_stages",
+    "registers",
+    "part_blocks",
+    "rescale_threshold",
+    "exp2_polynomial",
+)
 
 
 def fa3(*softmax: str, split: dict[str, Any] | None = None, mma1: int = 0, **options: Any) -> Schedule:

@@ -63,6 +63,7 @@ VARIANTS = {
     "arch": {"arch": "sm_86"},
     "trace": {"trace": frozenset({"tile", "end"})},
     "invariant": {"invariant": True},
+    "loop": {"loop": "dq"},
 }
 
 

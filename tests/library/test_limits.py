@@ -43,7 +43,7 @@ def specialized(rows: int = 128, **changes) -> Schedule:
 
 def test_k_and_v_have_rings_of_their_own_depth():
     three = specialized(kernel={"k_stages": 3, "v_stages": 1})
-    assert takes(three).rings == (3, 1)
+    assert takes(three).rings == {"K_shared": 3, "V_shared": 1}
     assert takes(three).shared_bytes == (128 + (3 + 1) * 176) * 128 * 2
     with pytest.raises(
         ScheduleRefused,
@@ -82,7 +82,7 @@ def test_static_and_dynamic_shared_memory_fit_together_to_the_byte():
 def test_chunks_of_rescale_fill_head_dim():
     halves = fa3("exp", "row_sum", "cast", "rescale.0", "rescale.1", split={"rescale": (96, 32)})
     check_fits(halves, 128)
-    with pytest.raises(ScheduleRefused, match=r"^split.rescale: 96 \+ 32 = 128 columns, expected head_dim 64$"):
+    with pytest.raises(ScheduleRefused, match=r"^split.rescale: 96 \+ 32 = 128 columns, expected head_dim_v 64$"):
         check_fits(halves, 64)
 
 
@@ -115,7 +115,7 @@ def test_p_in_shared_memory_takes_that_and_no_registers():
     with pytest.raises(
         ScheduleRefused,
         match=(
-            r"\(\(block_M 128 \+ \(2 \+ 2 buffers\) \* block_N 176\) \* head_dim 128 \+ block_M 128 \* block_N 176 of P\) "
+            r"\(\(block_M 128 \+ \(2 \+ 2 buffers\) \* block_N 176\) \* head_dim 128 \+ block_M 128 \* block_N 176 of acc_s_cast\) "
             r"\* 2 bytes after"
         ),
     ):

@@ -37,6 +37,7 @@ def test_every_schedule_file_has_the_name_that_is_its_path() -> None:
     assert {name: catalogue.path_of(name) for name in paths} == paths
     assert catalogue.names() == sorted(name for name in paths if "/" not in name)
     assert catalogue.folders() == [
+        "backward",
         "experiments",
         *(f"experiments/{name}" for name in ("causal", "p_shared", "seed")),
         *(f"ladders/{name}" for name in ("fa4", "rtx3090", "rtx5090", "worklog")),

@@ -31,7 +31,7 @@ THIRD = Dialect(
 
 
 def test_a_third_lowering_brings_its_rules_and_its_options(monkeypatch, tmp_path) -> None:
-    monkeypatch.setitem(dialect._DIALECTS, THIRD.name, THIRD)
+    monkeypatch.setitem(dialect._DIALECTS, (THIRD.loop, THIRD.name), THIRD)
     seed = yaml.safe_load(Path("schedules/seed.yaml").read_text()) | {"lowering": "mma_sync", "block_N": 64}
     for change, words in (
         ({}, None),

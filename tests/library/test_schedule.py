@@ -13,7 +13,8 @@ from told import MISTAKES, TEXTS, file_of
 
 from tl_attention.errors import InputError
 from tl_attention.schedule.files.schedule_file import load
-from tl_attention.schedule.loop.attention import NUMBER, SOURCE
+from tl_attention.schedule.loop.attention import SOURCE
+from tl_attention.schedule.loop.loops import NUMBER
 from tl_attention.schedule.options import OPTION_PATHS
 from tl_attention.schedule.schedule import EXAMPLE_LABEL, Schedule
 

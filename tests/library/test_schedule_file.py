@@ -16,7 +16,7 @@ from told import MISTAKES, file_of
 from tl_attention.errors import InputError
 from tl_attention.schedule.files import yaml_text
 from tl_attention.schedule.files.schedule_file import ScheduleKeys, load
-from tl_attention.schedule.loop.attention import NAMES
+from tl_attention.schedule.loop.loops import NAMES
 
 COMMITTED = ROOT / "schedules" / "schedule.schema.json"
 SEED = yaml.safe_load((ROOT / "schedules" / "seed.yaml").read_text())

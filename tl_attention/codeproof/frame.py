@@ -12,12 +12,11 @@ from tl_attention.codeproof.tiles.tiles import Tile
 from tl_attention.codeproof.verdict import Unsafe
 from tl_attention.launch.plan import Descriptor, HostPlan
 from tl_attention.problem.features import MAIN, Parameter
-from tl_attention.problem.shape import DTYPE_BYTES
 from tl_attention.problem.variant import Variant
 from tl_attention.program.limits import buffers_text
 
 # CUDA's CUtensorMapDataType, CUtensorMapSwizzle and CUtensorMapL2promotion.
-DATA_TYPES = {"float16": 6, "bfloat16": 9}
+DATA_TYPES = {"float16": 6, "float32": 7, "bfloat16": 9}
 # Types of C++ by which the kernel takes a tensor's address.
 POINTERS = {"float16": "half_t*", "bfloat16": "bfloat16_t*", "float32": "float*", "int32": "int*", "int64": "int64_t*"}
 NO_SWIZZLE = 0
@@ -157,8 +156,8 @@ def check_memory(kernel: Kernel, plan: HostPlan, tiles: Mapping[str, Tile]) -> N
     ends = sorted([*declared.buffers.values(), plan.shared_bytes])
     for name, start in declared.buffers.items():
         size, tile = ends[ends.index(start) + 1] - start, tiles[name]
-        slot = tile.elements * DTYPE_BYTES
-        if size != tile.slots * slot or start % 1024:
+        slot = tile.slot_bytes
+        if size != tile.slots * slot or start % (1024 if tile.swizzled or not tile.ring else 128):
             raise Unsafe(
                 f"it has {buffers_text(size / slot)} for load_{name.lower()} from byte {start} on, the Program has {tile.slots}"
             )
@@ -182,7 +181,8 @@ def check_descriptors(
         if size.axis >= len(dims) or dims[size.axis] != sizes.get(size.name):
             raise Unsafe(f"the size {size.name} is dimension {size.axis} of {size.tensor}")
     for descriptor in plan.descriptors:
-        tile = tiles["Q" if descriptor.tensor == "Output" else descriptor.tensor]
+        of = "Q" if descriptor.tensor == "Output" else descriptor.tensor
+        tile = next(tile for tile in tiles.values() if tile.source == of)
         _check_descriptor(descriptor, tile, tensors[descriptor.tensor], sizes, dtype)
 
 
@@ -192,13 +192,13 @@ def _check_descriptor(descriptor: Descriptor, tile: Tile, tensor: Tensor, sizes:
     dims = tuple(expression.at(sizes) for expression in descriptor.dims)
     strides = tuple(expression.at(sizes) for expression in descriptor.strides)
     shape, of_strides = tensor.boxed
-    in_bytes = tuple(DTYPE_BYTES * stride for stride in of_strides)
+    in_bytes = tuple(tile.bytes * stride for stride in of_strides)
     wanted = {
         "dimensions": (dims, shape),
         "strides": (strides, in_bytes),
         "box": (descriptor.box, (tile.panel, tile.box_rows, *[1] * (len(shape) - 2))),
         "element strides": (descriptor.element_strides, (1,) * len(shape)),
-        "data type": (descriptor.dtype, DATA_TYPES[dtype]),
+        "data type": (descriptor.dtype, DATA_TYPES["float32" if tile.ring else dtype]),
         "interleaving": (descriptor.interleave, 0),
         "swizzle": (descriptor.swizzle, SWIZZLES[tile.panel] if tile.swizzled else NO_SWIZZLE),
         "fill beyond the end": (descriptor.oob_fill, 0),

@@ -82,6 +82,16 @@ class Proof(ABC):
         }
 
     @property
+    def rows_are_queries(self) -> bool:
+        """Says whether a tile's rows are queries, as they are by default, or keys."""
+        return True
+
+    @property
+    def results(self) -> dict[str, str]:
+        """Returns, by each result of a kernel of gradients, the accumulators that are stored there; {} by default."""
+        return {}
+
+    @property
     def barriers(self) -> dict[str, int]:
         """Returns how many mbarriers the kernel must have under each name."""
         return {}
@@ -167,7 +177,9 @@ class Proof(ABC):
         boxes = {descriptor.name: descriptor.box[0] for descriptor in self.plan.descriptors}
         variant = self.code.variant
         heads, split = (variant.tile_heads, variant.box), variant.parts and variant.packed
-        return Reading(self.tiles, self.products, tensors, variant.dtype, boxes, variant.parts, split, heads)
+        return Reading(
+            self.tiles, self.products, tensors, variant.dtype, boxes, variant.parts, split, heads, self.results
+        )
 
     def note(self, run: Run, *streams: Iterable[Event]) -> None:
         """Adds to the coverage a run whose events were all checked, and to the digest its streams of events."""

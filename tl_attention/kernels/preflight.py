@@ -78,11 +78,12 @@ def check_limits(planned: Planned, size: HeadSize, card: Card = HOPPER) -> None:
     check_card(schedule, card)
     check_head_dim(size)
     check_fits(schedule, size, lowering_of(schedule).resources(planned, size, card), card)
-    if schedule.has_program and not schedule.producers and schedule.num_stages != max(planned.buffers):
-        k, v = planned.buffers
+    if schedule.has_program and not schedule.producers and schedule.num_stages != max(planned.rings.values()):
+        (first, k), *others = planned.rings.items()
+        given = " and ".join([f"{buffers_text(k)} of {first}", *(f"{count} of {ring}" for ring, count in others)])
         raise ScheduleRefused(
             f"num_stages is {schedule.num_stages}, but no load is a producer and the places of the loads give "
-            f"{buffers_text(k)} of K_shared and {v} of V_shared: expected num_stages {max(k, v)}",
+            f"{given}: expected num_stages {max(planned.rings.values())}",
             "num_stages",
             others=PLACE_KEYS,
         )

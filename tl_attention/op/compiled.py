@@ -15,7 +15,7 @@ from tl_attention.problem.card import Card
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.variant import Variant
 from tl_attention.schedule.files.defaults import default_schedule
-from tl_attention.schedule.files.named import resolve
+from tl_attention.schedule.files.named import resolve_forward
 from tl_attention.schedule.schedule import Schedule
 
 _compile_lock = threading.Lock()
@@ -66,4 +66,4 @@ def schedule_of(
     if not isinstance(schedule, (str, Path)):
         found = type(schedule).__name__
         raise InputError(f"attention: schedule is {found}, expected a name, a file, a label or a Schedule")
-    return resolve(schedule).schedule
+    return resolve_forward(schedule).schedule

@@ -70,6 +70,11 @@ class Mask:
         """Returns True if later queries see more keys, as under a causal mask."""
         return self.left is None and self.right is not None
 
+    @property
+    def transposed(self) -> "Mask":
+        """Returns the mask with queries and keys exchanged: which queries a key is hidden from."""
+        return Mask(self.right, self.left)
+
     def hidden(self, key: Any, own_key: Any, seq_kv: Any, ops: Any, first: Any = 0) -> Any:
         """Returns True where a key, counted from key `first` on, is hidden from the query that stands at `own_key`."""
         end = seq_kv if self.right is None else ops.min(seq_kv, own_key + 1 + self.right)

@@ -64,6 +64,29 @@ KERNEL_PARAMETERS = (
 )
 
 
+# By loop. LSE and D of rows come from the kernel of dQ, for a multiple of 128 rows, to that of dK and dV.
+OF_QUERIES, OF_KEYS = ("batch", "heads", "seq_q"), ("batch", "heads_kv", "seq_kv")
+_SCALARS = (Parameter("softmax_scale", "scalar", dtype="float32"), Parameter("workers", "scalar", dtype="int32"))
+_INPUTS = (*KERNEL_PARAMETERS[:3], Parameter("dO", "input", (*OF_QUERIES, "head_dim_v")))
+GRADIENT_PARAMETERS = {
+    "dq": (
+        *_INPUTS,
+        Parameter("O", "input", (*OF_QUERIES, "head_dim_v")),
+        Parameter("LSE", "input", OF_QUERIES, "float32"),
+        *(Parameter(name, "output", ("batch", "heads", "rows"), "float32") for name in ("RowLSE", "RowD")),
+        Parameter("dQ", "output", (*OF_QUERIES, "head_dim")),
+        *_SCALARS,
+    ),
+    "dkdv": (
+        *_INPUTS,
+        *(Parameter(name, "input", ("batch", "heads", "rows"), "float32") for name in ("RowLSE", "RowD")),
+        Parameter("dK", "output", (*OF_KEYS, "head_dim")),
+        Parameter("dV", "output", (*OF_KEYS, "head_dim_v")),
+        *_SCALARS,
+    ),
+}
+
+
 def rows_of_box(columns: int) -> int:
     """Returns the number of which the rows in a TMA box must be a multiple, by the number of the tile's columns.
 
@@ -107,6 +130,7 @@ class Variant:
     tile_heads: int = 1
     # Where keys of packed sequences lie in pages, so many are loaded at once: a page has a multiple of them.
     key_box: int = 0
+    loop: str = "forward"  # what is computed: attention, or some of its gradients by loop `dq` or `dkdv`
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "head_dim_v", self.head_dim_v or self.head_dim)
@@ -211,6 +235,8 @@ class Variant:
 
     def parameters(self, *of_schedule: str) -> tuple[Parameter, ...]:
         """Returns the kernel's Parameters; optional ones only if this variant or these arguments ask for them."""
+        if self.loop != "forward":
+            return GRADIENT_PARAMETERS[self.loop]
         asked = {*self.optional, *self.mask.names, *of_schedule, *(["Trace"] if self.trace else [])}
         asked |= {"Merged", "MergedLSE"} if self.parts else set()
         asked |= {"part_blocks"} if self.parts and not self.packed else set()

@@ -133,7 +133,7 @@ class _Iteration:
         waits: Waits,
         releases: Releases,
     ):
-        self.emission, self.table = emission, table
+        self.emission, self.table, self.model = emission, table, model
         # Statements that a schedule cannot name, and those that come right before one that it can.
         self.unnamed = {*table.moved, *table.loads}
         self.moved = {before: [m for m, b in table.moved.items() if b == before] for before in table.moved.values()}
@@ -162,7 +162,7 @@ class _Iteration:
             kind = self.table.by_name[name].kind
             yield from self._completions(place)
             yield from (Operation("wait", load, at) for load, (at, where) in self.awaited.items() if where == place)
-            yield from (Operation("wait", load, lag) for load in self.table.loads_of(name))
+            yield from (Operation("wait", load, lag) for load in self._first_read(name))
             if kind == "load":
                 yield Operation("acquire", name, lag)
             yield Operation("run" if kind == "vector" else "issue", name, lag)
@@ -188,6 +188,19 @@ class _Iteration:
         for load in self.table.loads_of(reader):
             if load not in self.released and self._last_reader(load) == reader:
                 yield Operation("release", load, lag)
+
+    def _first_read(self, reader: str) -> Iterator[str]:
+        """Yields the loads that a statement must wait for: each once, as no other reader comes before it.
+
+        Where threads issue the loads, the lowering's passes leave out the waits that it does not need.
+        """
+        for load in dict.fromkeys(self.table.loads_of(reader)):
+            if self.model == "synchronous" or self._first_reader(load) == reader:
+                yield load
+
+    def _first_reader(self, load: str) -> str:
+        """Returns the name of the one of a load's readers that comes first."""
+        return min(self.table.readers[load], key=lambda name: (self.stage[name], self.place[name]))
 
     def _last_reader(self, load: str) -> str:
         """Returns the name of the one of a load's readers that is done last with the load's buffer."""
@@ -226,7 +239,7 @@ class _Iteration:
 
     def _awaited(self, load: str, before: str) -> tuple[int, int]:
         """Returns (lag, place in the order) of the wait for a load that is to stand before the statement `before`."""
-        first = min(self.table.readers[load], key=lambda name: (self.stage[name], self.place[name]))
+        first = self._first_reader(load)
 
         def at(name: str) -> tuple[int, int]:
             wanted = self._named(name)

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tl_attention.errors import ScheduleRefused
 from tl_attention.problem.card import HOPPER, Card
 from tl_attention.problem.head_dims import HeadSize, sizes_of, tile_size
 from tl_attention.problem.mask import ceildiv
-from tl_attention.problem.shape import DTYPE_BYTES
 from tl_attention.problem.warpgroup import WARPGROUP
 from tl_attention.program.derivation import PLACE_KEYS
 from tl_attention.program.planned import Planned
+from tl_attention.schedule.loop.loops import CUT_SIZES, stages_option
+from tl_attention.schedule.loop.table import Buffer
 from tl_attention.schedule.schedule import Schedule
 
-# Row vectors (scores_max, scores_max_prev, scores_scale, denominator, a temporary): two rows of each per thread.
-ROW_VECTOR_REGISTERS = 2 * 5
+# The lanes that share a row of a product's result each hold a number of the row, in registers of 4 bytes.
+LANES_OF_A_ROW, REGISTER_BYTES = 4, 4
 # What ptxas needs for a product beside its accumulators, of the registers that a block is launched with.
 PRODUCT_REGISTERS = 30
 # Dynamic shared memory follows the static, from the next address where swizzled tiles may start.
@@ -27,8 +28,8 @@ DYNAMIC_ALIGNMENT = 1024
 class Resources:
     """Resources are the shared memory, mbarriers and registers that a block takes, and the registers it may take."""
 
-    rings: tuple[int, int]  # numbers of buffers of K_shared and of V_shared
-    shared_bytes: int  # what these and Q_shared take
+    rings: Mapping[str, int]  # by ring, such as K_shared, how many buffers it has
+    shared_bytes: int  # what these and the resident tiles take
     fragments: Mapping[str, int]  # registers per thread of each fragment that lives across statements
     registers: int  # that each thread that computes may have
     launched: int  # registers that a thread is launched with
@@ -57,45 +58,63 @@ class Resources:
         return card.blocks_that_fit(threads + self.producer_threads, registers, self.static_bytes + self.shared_bytes)
 
 
-def shared_bytes(planned: Planned, size: HeadSize) -> int:
-    """Returns how many bytes of dynamic shared memory Q, the buffers of K and V, and P take in a block.
+def tile_sizes(schedule: Schedule, size: HeadSize) -> dict[str | int, int]:
+    """Returns the sizes of a schedule's tile by the names that buffers of a loop's Table have for them."""
+    columns, columns_v = sizes_of(tile_size(size))
+    return {"block_M": schedule.block_M, "block_N": schedule.block_N, "head_dim": columns, "head_dim_v": columns_v}
 
-    P counts where MMA1 reads P from shared memory.
-    """
-    schedule, (k, v), (columns, columns_v) = planned.schedule, planned.buffers, sizes_of(tile_size(size))
-    elements = (schedule.block_M + k * schedule.block_N) * columns + v * schedule.block_N * columns_v
-    p = schedule.block_M * schedule.block_N if schedule.kernel.p_operand == "shared" else 0
-    return (elements + p) * DTYPE_BYTES
+
+def shared_bytes(planned: Planned, size: HeadSize) -> int:
+    """Returns how many bytes of dynamic shared memory a block takes for the buffers of its loop that lie there."""
+    sizes = tile_sizes(planned.schedule, size)
+    return sum(
+        planned.rings.get(buffer.name, 1) * buffer.elements(sizes) * buffer.bytes
+        for buffer in _buffers(planned.schedule, "shared")
+    )
 
 
 def fragment_registers(schedule: Schedule, size: HeadSize) -> dict[str, int]:
     """Returns, by name, how many registers of a thread each fragment takes that lives across statements.
 
-    A thread holds block_M / threads of a row's columns: acc_s in fp32, acc_s_cast packed by two unless MMA1 reads P
-    from shared memory, acc_o in fp32, and Q packed by two where MMA0 reads it from registers.
+    A thread holds block_M / threads of a row's columns, those of 16 bits packed by two, and its four lanes each hold a
+    row vector's number.
     """
-    acc_s = schedule.block_M * schedule.block_N // schedule.threads
-    of_q, acc_o = (schedule.block_M * columns // schedule.threads for columns in sizes_of(tile_size(size)))
-    q = {"Q": of_q // 2} if schedule.kernel.q_operand == "registers" else {}
-    p = {} if schedule.kernel.p_operand == "shared" else {"acc_s_cast": acc_s // 2}
-    return {"acc_s": acc_s, **p, "acc_o": acc_o, **q, "row vectors": ROW_VECTOR_REGISTERS}
+    sizes = tile_sizes(schedule, size)
+    registers: dict[str, int] = {}
+    for buffer in sorted(_buffers(schedule, "registers"), key=lambda one: (one.columns == 1, one.place == "resident")):
+        name, lanes = ("row vectors", LANES_OF_A_ROW) if buffer.columns == 1 else (buffer.symbol, 1)
+        held = lanes * buffer.elements(sizes) * buffer.bytes // REGISTER_BYTES // schedule.threads
+        registers[name] = registers.get(name, 0) + held
+    addresses = schedule.table.addresses
+    return registers | ({"addresses": addresses} if addresses else {})
+
+
+def _buffers(schedule: Schedule, place: str) -> list[Buffer]:
+    return [buffer for buffer in schedule.table.buffers if place in buffer.places(schedule.kernel)]
 
 
 def check_fits(schedule: Schedule, size: HeadSize, takes: Resources, card: Card = HOPPER) -> None:
-    """Raises ScheduleRefused if a kernel takes too much of the SM, or split.rescale does not add up to head_dim.
+    """Raises ScheduleRefused if a kernel takes too much of the SM, or chunks of columns do not add up to head_dim.
 
     `takes` says what the lowering's kernel takes, and what a block may take.
     """
     _check_shared_memory(schedule, size, takes, card)
-    widths, (_, columns_v) = schedule.split.rescale, sizes_of(tile_size(size))
-    if widths and sum(widths) != columns_v:
-        raise ScheduleRefused(
-            f"split.rescale: {' + '.join(map(str, widths))} = {sum(widths)} columns, expected head_dim {columns_v}",
-            *("split", "rescale"),
-            others=(("head_dims",),),
-        )
+    _check_chunks(schedule, size)
     _check_registers(schedule, takes, card)
     _check_product(schedule, takes, card)
+
+
+def _check_chunks(schedule: Schedule, size: HeadSize) -> None:
+    sizes = tile_sizes(schedule, size)
+    for name, cut in CUT_SIZES.items():
+        widths = schedule.split.columns(name)
+        # The columns that add up to a block's are the lowering's rules to check.
+        if cut != "block_N" and widths and sum(widths) != sizes[cut]:
+            raise ScheduleRefused(
+                f"split.{name}: {' + '.join(map(str, widths))} = {sum(widths)} columns, expected {cut} {sizes[cut]}",
+                *("split", name),
+                others=(("head_dims",),),
+            )
 
 
 def of_other_card(card: Card) -> str:
@@ -108,18 +127,44 @@ def buffers_text(count: float) -> str:
     return "1 buffer" if count == 1 else f"{count:g} buffers"
 
 
-def shared_text(schedule: Schedule, size: HeadSize, rings: tuple[int, int]) -> str:
+def shared_text(schedule: Schedule, size: HeadSize, rings: Mapping[str, int]) -> str:
     """Returns the formula of the bytes in shared memory as text, from the tile's sizes and the numbers of buffers."""
-    M, N, (k, v), (columns, columns_v) = schedule.block_M, schedule.block_N, rings, sizes_of(tile_size(size))
-    if columns == columns_v:
-        tiles = [f"(block_M {M} + ({k} + {v} buffers) * block_N {N}) * head_dim {columns}"]
-    else:
-        tiles = [f"(block_M {M} + {buffers_text(k)} * block_N {N}) * head_dim {columns}"]
-        tiles.append(f"{buffers_text(v)} * block_N {N} * head_dim_v {columns_v}")
-    if schedule.kernel.p_operand == "shared":
-        tiles.append(f"block_M {M} * block_N {N} of P")
-    elements = " + ".join(tiles)
-    return f"{elements if len(tiles) == 1 else f'({elements})'} * {DTYPE_BYTES}"
+    sizes = tile_sizes(schedule, size)
+    same = sizes["head_dim"] == sizes["head_dim_v"]
+    tiles: dict[int, dict[str | int, list[Buffer]]] = {}
+    others: dict[int, list[str]] = {}
+    for buffer in _buffers(schedule, "shared"):
+        if buffer.place == "fragment":
+            rows, columns = (f"{of} {sizes[of]}" for of in (buffer.rows, buffer.columns))
+            others.setdefault(buffer.bytes, []).append(f"{rows} * {columns} of {buffer.name}")
+        else:
+            columns_of = "head_dim" if same and buffer.columns == "head_dim_v" else buffer.columns
+            tiles.setdefault(buffer.bytes, {}).setdefault(columns_of, []).append(buffer)
+    texts = []
+    for bytes_of, of_columns in tiles.items():
+        terms = [_tiles_text(columns, buffers, sizes, rings) for columns, buffers in of_columns.items()]
+        terms += others.get(bytes_of, [])
+        texts.append(f"{_together(terms)} * {bytes_of}")
+    return " + ".join(texts)
+
+
+def _tiles_text(
+    columns: str | int, buffers: Sequence[Buffer], sizes: Mapping[str | int, int], rings: Mapping[str, int]
+) -> str:
+    """Returns how many elements tiles of these columns have as text, such as `block_M 128 * head_dim 64`."""
+    terms = []
+    for rows in dict.fromkeys(buffer.rows for buffer in buffers):
+        alike, height = [buffer for buffer in buffers if buffer.rows == rows], f"{rows} {sizes[rows]}"
+        counts = [rings[buffer.name] for buffer in alike if buffer.name in rings]
+        residents = len(alike) - len(counts)
+        terms += [height if residents == 1 else f"{residents} * {height}"] if residents else []
+        many = f"({' + '.join(map(str, counts))} buffers)" if len(counts) > 1 else "".join(map(buffers_text, counts))
+        terms += [f"{many} * {height}"] if counts else []
+    return " + ".join(terms) if columns == 1 else f"{_together(terms)} * {columns} {sizes[columns]}"
+
+
+def _together(terms: Sequence[str]) -> str:
+    return terms[0] if len(terms) == 1 else f"({' + '.join(terms)})"
 
 
 def _check_shared_memory(schedule: Schedule, size: HeadSize, takes: Resources, card: Card) -> None:
@@ -128,7 +173,10 @@ def _check_shared_memory(schedule: Schedule, size: HeadSize, takes: Resources, c
     if need <= limit:
         return
     before = f" after {static:,} that hold {takes.barrier_bytes} of mbarriers" if static else ""
-    kernel_keys = [("kernel", key) for key in ("k_stages", "v_stages", "p_operand", "blocks_per_sm")]
+    table = schedule.table
+    operands = [buffer.operand for buffer in table.buffers if buffer.place == "fragment" and buffer.operand]
+    stages = [*map(stages_option, table.loads)]
+    kernel_keys = [("kernel", key) for key in (*stages, *operands, "blocks_per_sm")]
     sm = of_other_card(card)
     has = f"the SM{sm} has" if takes.blocks == 1 else f"each of {takes.blocks} blocks of an SM{sm} has"
     raise ScheduleRefused(
@@ -142,7 +190,8 @@ def _check_shared_memory(schedule: Schedule, size: HeadSize, takes: Resources, c
 def _check_registers(schedule: Schedule, takes: Resources, card: Card) -> None:
     if takes.fragment_registers <= takes.registers:
         return
-    kernel_keys = [("kernel", key) for key in ("registers", "q_operand", "p_operand", "blocks_per_sm")]
+    operands = [buffer.operand for buffer in schedule.table.buffers if buffer.operand]
+    kernel_keys = [("kernel", key) for key in ("registers", *operands, "blocks_per_sm")]
     raise ScheduleRefused(
         f"needs {takes.fragment_registers} registers per thread for fragments alone, {schedule.threads} threads"
         f"{of_other_card(card)} have {takes.registers}: {fragments_text(takes)}; use a smaller block_N",
@@ -157,7 +206,7 @@ def fragments_text(takes: Resources) -> str:
 
 
 def _check_product(schedule: Schedule, takes: Resources, card: Card) -> None:
-    accumulators, name = max((takes.fragments.get(name, 0), name) for name in ("acc_s", "acc_o"))
+    accumulators, name = max((takes.fragments.get(name, 0), name) for name in schedule.table.accumulators)
     if accumulators + PRODUCT_REGISTERS <= takes.launched:
         return
     raise ScheduleRefused(

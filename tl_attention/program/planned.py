@@ -25,12 +25,13 @@ class Planned:
         return derive(self.schedule) if self.schedule.has_program else None
 
     @property
-    def buffers(self) -> tuple[int, int]:
-        """Returns the numbers of buffers of (K_shared, V_shared), which are both num_stages without a Program.
+    def rings(self) -> dict[str, int]:
+        """Returns by ring, such as K_shared, how many buffers it has: num_stages without a Program.
 
         Raises ScheduleRefused as `program` does.
         """
-        loads = self.schedule.table.loads
-        counts = self.program.buffers if self.program else dict.fromkeys(loads, self.schedule.num_stages)
-        k, v = (counts[load] for load in loads)
-        return k, v
+        table = self.schedule.table
+        return {
+            ring: self.program.buffers[load] if self.program else self.schedule.num_stages
+            for ring, load in table.rings.items()
+        }

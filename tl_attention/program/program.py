@@ -45,6 +45,7 @@ class Operation(NamedTuple):
     # sync        all threads: what each has waited for is there for all, and what it has read may be written over
     # keep        Q in registers, for all blocks
     # hold        exponentials in `registers` (first, end) come before what follows; hold_last: only the last of them
+    # fence       what threads have read of that load's buffer may be loaded over once they have released it
     # share       what all warps wrote of that statement's result is there for products to read from shared memory
     # resume      the exponentials that follow come after what stands before
     kind: str

@@ -141,7 +141,7 @@ def _schedule(configuration: Configuration) -> Schedule:
     if c.eager:
         # K is copied a block ahead, by iteration t's last part for iteration t+1.
         placed = [(("load_v",), 1), (scores, 1), (SOFTMAX, 1), (("load_k",), 0), (output, 1)]
-        waits = Waits(load_k="load_v", load_v="load_k")
+        waits = Waits.model_validate({"load_k": "load_v", "load_v": "load_k"})
     else:
         placed = [(group, 0) for group in (("load_k",), scores, SOFTMAX, ("load_v",), output)]
         waits = Waits()
@@ -155,7 +155,7 @@ def _schedule(configuration: Configuration) -> Schedule:
         group=tuple(group for group, _ in placed),
         order=tuple(range(len(placed))),
         stage=tuple(stage for _, stage in placed),
-        split=Split(mma0=columns, mma1=keys),
+        split=Split.model_validate({"mma0": columns, "mma1": keys}),
         wait_before=waits,
         kernel=KernelOptions(
             q_operand="registers" if c.q_fragments == WHOLE else "shared", swizzle=c.swizzled, ldmatrix="x4"

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from tl_attention.errors import InputError
 from tl_attention.schedule.loop.attention import SOURCE
+from tl_attention.schedule.loop.loops import FORWARD, LOOPS
 from tl_attention.schedule.loop.table import Table
 
 # `synchronous`: every product is issued and waited for at once. `asynchronous`: products and loads stay in flight.
@@ -28,7 +29,8 @@ class Dialect:
     name: str
     words: str  # what the lowering does, for the JSON Schema
     model: Model | None  # how it drives the machine; None if the compiler decides the order and there is no Program
-    table: Table = SOURCE  # the statements of its loop
+    loop: str = FORWARD  # the loop that it emits
+    table: Table = SOURCE  # the statements of its kernel's loop
     own_statements: tuple[str, ...] = ()  # those that a schedule places in addition to the source's
     absent: Callable[[Any], tuple[str, ...]] = lambda keys: ()  # those that the loop of a given schedule lacks
     options: tuple[str, ...] = ()  # optional keys that it takes, whole (`softmax`) or one by one (`kernel.k_stages`)
@@ -38,29 +40,36 @@ class Dialect:
     # loads and products.
     emitted: bool = False
 
+    @property
+    def source(self) -> Table:
+        """Returns the Table of the loop, whose statements a schedule places."""
+        return LOOPS[self.loop]
+
     def takes(self, path: str) -> bool:
         """Says whether a schedule of this lowering may have an optional key, such as `split.exp`, or a key below it."""
         return any(f"{path}.".startswith(f"{option}.") or option.startswith(f"{path}.") for option in self.options)
 
 
-_DIALECTS: dict[str, Dialect] = {}
+_DIALECTS: dict[tuple[str, str], Dialect] = {}
 
 
 def register(dialect: Dialect) -> None:
-    """Adds a dialect to the registry by its lowering's name, so that schedules may ask for that lowering."""
-    _DIALECTS[dialect.name] = dialect
+    """Adds a dialect to the registry by its loop and its lowering's name, so that schedules may ask for these."""
+    _DIALECTS[dialect.loop, dialect.name] = dialect
 
 
-def dialects() -> tuple[Dialect, ...]:
-    """Returns the dialects of all registered lowerings, in the order in which they were registered."""
-    return tuple(_DIALECTS.values())
+def dialects(loop: str = FORWARD) -> tuple[Dialect, ...]:
+    """Returns the dialects of all lowerings of a loop, in the order in which they were registered."""
+    return tuple(dialect for (of, _), dialect in _DIALECTS.items() if of == loop)
 
 
-def dialect_of(name: str) -> Dialect:
+def dialect_of(name: str, loop: str = FORWARD) -> Dialect:
     """Returns the Dialect of the lowering of this name, which says what keys and statements a schedule may have.
 
-    Raises InputError that lists the known lowerings.
+    Raises InputError that lists the known lowerings of the loop.
     """
-    if name not in _DIALECTS:
-        raise InputError(f"lowering: {name[:40]!r} is none, expected one of {', '.join(_DIALECTS)}")
-    return _DIALECTS[name]
+    if (loop, name) not in _DIALECTS:
+        known = ", ".join(dialect.name for dialect in dialects(loop))
+        of_loop = "" if loop == FORWARD else f" of loop {loop}"
+        raise InputError(f"lowering: {name[:40]!r} is none{of_loop}, expected one of {known}")
+    return _DIALECTS[loop, name]

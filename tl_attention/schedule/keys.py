@@ -12,7 +12,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictInt
 from pydantic_core import PydanticKnownError
 
 from tl_attention.schedule.dialect import Dialect, dialect_of, dialects
-from tl_attention.schedule.loop.attention import SOURCE
+from tl_attention.schedule.loop.loops import FORWARD, LOOPS, stages_option
 from tl_attention.schedule.loop.slots import in_slots
 from tl_attention.schedule.loop.table import Table, chunk_names, split_table
 from tl_attention.schedule.options import KernelOptions, Releases, SoftmaxOptions, Split, StatementName, Waits
@@ -29,6 +29,13 @@ def _known_lowering(name: Any) -> Any:
         *others, last = map(repr, names)
         expected = f"{', '.join(others)} or {last}" if others else last
         raise PydanticKnownError("literal_error", {"expected": expected})
+    return name
+
+
+def _known_loop(name: Any) -> Any:
+    if name not in LOOPS:
+        *others, last = map(repr, LOOPS)
+        raise PydanticKnownError("literal_error", {"expected": f"{', '.join(others)} or {last}"})
     return name
 
 
@@ -50,8 +57,19 @@ class Keys(BaseModel):
     lowering: Annotated[str, BeforeValidator(_known_lowering)] = Field(
         "pipelined", json_schema_extra=_describe_lowerings
     )
-    block_M: StrictInt = Field(ge=64, le=256, multiple_of=64, description="query rows of one tile")
-    block_N: StrictInt = Field(ge=16, le=256, multiple_of=16, description="keys of one KV block")
+    loop: Annotated[str, BeforeValidator(_known_loop)] = Field(
+        FORWARD,
+        json_schema_extra={"enum": [*LOOPS]},
+        description=(
+            "the loop that it orders: forward computes attention; dq computes the gradient of Q, dkdv those of K and V"
+        ),
+    )
+    block_M: StrictInt = Field(
+        ge=64, le=256, multiple_of=64, description="query rows of one tile, in loop dkdv its rows of keys"
+    )
+    block_N: StrictInt = Field(
+        ge=16, le=256, multiple_of=16, description="keys of one KV block, in loop dkdv queries of one block"
+    )
     threads: StrictInt = Field(
         ge=128,
         le=512,
@@ -105,8 +123,8 @@ class Keys(BaseModel):
 
     @property
     def dialect(self) -> Dialect:
-        """Returns the dialect of the schedule's lowering, which says what keys and statements there are."""
-        return dialect_of(self.lowering)
+        """Returns the dialect of the schedule's lowering for its loop: which keys and statements there are."""
+        return dialect_of(self.lowering, self.loop)
 
     @property
     def statements(self) -> tuple[str, ...]:
@@ -116,7 +134,7 @@ class Keys(BaseModel):
         those that this schedule's loop lacks.
         """
         absent = self.dialect.absent(self)
-        names = (name for name in (*SOURCE.names, *self.dialect.own_statements) if name not in absent)
+        names = (name for name in (*self.dialect.source.names, *self.dialect.own_statements) if name not in absent)
         return tuple(chunk for name in names for chunk in chunk_names(name, self.split.columns(name)))
 
     @property
@@ -132,8 +150,8 @@ class Keys(BaseModel):
         return in_slots(table, [(name, stage) for names, stage in self.emission for name in names])
 
     def buffers(self, load: str) -> int:
-        """Returns how many buffers the load "load_k" or "load_v" fills, by default num_stages."""
-        number = {"load_k": self.kernel.k_stages, "load_v": self.kernel.v_stages}[load]
+        """Returns how many buffers a load such as "load_k" fills, by default num_stages."""
+        number: int | None = getattr(self.kernel, stages_option(load))
         return self.num_stages if number is None else number
 
     @property

@@ -6,17 +6,38 @@ docs/experiments.md has the predicted and the measured effect of each.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, WithJsonSchema
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StrictBool,
+    StrictFloat,
+    StrictInt,
+    WithJsonSchema,
+    create_model,
+)
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
 from tl_attention.problem.bounds import MOST_WORKERS
-from tl_attention.schedule.key_words import shown, suggestion
-from tl_attention.schedule.loop.attention import FRAGMENTS, IN_CHUNKS, NAMES, NUMBER
+from tl_attention.schedule.key_words import joined_by_and, shown, suggestion
+from tl_attention.schedule.loop.attention import FRAGMENTS
 from tl_attention.schedule.loop.exp2 import COEFFICIENTS
+from tl_attention.schedule.loop.loops import (
+    CUT_SIZES,
+    FORWARD,
+    IN_CHUNKS,
+    LOADS,
+    LOOPS,
+    NAMES,
+    NUMBER,
+    PRODUCTS,
+    cut_like,
+)
 
 # --- how a key names a statement: by name, by number in source order, or a chunk of a split one as `exp.0` ------------
 
@@ -25,15 +46,19 @@ CHUNK = re.compile(rf"({'|'.join(IN_CHUNKS)})\.([0-9]|1[0-5])")
 EVERY_NAME = (*NAMES, *(f"{name}.{chunk}" for name in IN_CHUNKS for chunk in range(MOST_CHUNKS)))
 
 
+# Only statements of the forward may be given by number.
+NUMBERED = len(LOOPS[FORWARD].names) + len(FRAGMENTS)
+
+
 def _to_name(statement: Any) -> Any:
     """Returns the name of a statement that is given by number or name, or raises PydanticCustomError."""
-    if isinstance(statement, int) and not isinstance(statement, bool) and 0 <= statement < len(NAMES):
+    if isinstance(statement, int) and not isinstance(statement, bool) and 0 <= statement < NUMBERED:
         return NAMES[statement]
     if isinstance(statement, str) and (statement in NUMBER or CHUNK.fullmatch(statement)):
         return statement
     words = suggestion(statement, EVERY_NAME).rstrip() if isinstance(statement, str) else ""
     words = words or (
-        f"expected a number 0 to {len(NAMES) - 1}, one of {', '.join(NAMES)}, or a chunk of {' or '.join(IN_CHUNKS)}: "
+        f"expected a number 0 to {NUMBERED - 1}, one of {', '.join(NAMES)}, or a chunk of {' or '.join(IN_CHUNKS)}: "
         f"exp.0 to exp.{MOST_CHUNKS - 1}"
     )
     raise PydanticCustomError("statement", "{words}", {"words": f"{shown(statement)} is no statement, {words}"})
@@ -46,7 +71,7 @@ StatementName = Annotated[
         {
             "anyOf": [
                 {"enum": list(NAMES)},
-                {"type": "integer", "minimum": 0, "maximum": len(NAMES) - 1},
+                {"type": "integer", "minimum": 0, "maximum": NUMBERED - 1},
                 {"type": "string", "pattern": f"^{CHUNK.pattern}$"},
             ]
         }
@@ -121,6 +146,8 @@ class KernelOptions(_Options):
 
     k_stages: StrictInt | None = _buffers("K_shared")
     v_stages: StrictInt | None = _buffers("V_shared")
+    q_stages: StrictInt | None = _buffers("Q_shared")
+    do_stages: StrictInt | None = _buffers("dO_shared")
     tile_scheduler: Literal["one_tile", "static", "dynamic"] = _choice(
         "static",
         one_tile="one thread block per row tile, not persistent",
@@ -270,49 +297,59 @@ Columns = Annotated[
 ]
 
 
-def _chunks(description: str) -> Any:
-    return _option(None, any_value="in chunks of {0} columns", description=description)
+C = TypeVar("C", bound="OfStatements")
 
 
-class Split(_Options):
+class OfStatements(_Options):
+    """OfStatements are options with a key for each statement of a loop that they are about, from the loops' Tables."""
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, statement: str) -> Any: ...
+
+
+def _with_fields(fields: Mapping[str, tuple[Any, Any]]) -> Callable[[type[C]], type[C]]:
+    """Returns a decorator that gives a class of options these fields by name, each a type and pydantic's field."""
+    given: dict[str, Any] = {**fields}
+    return lambda of: create_model(of.__name__, __base__=of, __doc__=of.__doc__, __module__=__name__, **given)
+
+
+def _chunks(statement: str, size: str | int) -> tuple[Any, Any]:
+    of = joined_by_and([statement, *(fragment for fragment, product in FRAGMENTS.items() if product == statement)])
+    description = f"columns of each chunk of {of}, {size} in total"
+    return Columns | None, _option(None, any_value="in chunks of {0} columns", description=description)
+
+
+@_with_fields({name: _chunks(name, size) for name, size in CUT_SIZES.items()})
+class Split(OfStatements):
     """Statements cut into column chunks, which are statements of their own: exp into exp.0, exp.1, ..."""
-
-    exp: Columns | None = _chunks("columns of each chunk of exp, block_N in total")
-    row_sum: Columns | None = _chunks("columns of each chunk of row_sum, block_N in total")
-    cast: Columns | None = _chunks("columns of each chunk of cast, block_N in total")
-    rescale: Columns | None = _chunks("columns of each chunk of rescale, head_dim in total")
-    mma0: Columns | None = _chunks("columns of Q and K of each chunk of mma0, frag_q and frag_k, head_dim in total")
-    mma1: Columns | None = _chunks("keys of each chunk of mma1 and frag_v, block_N in total")
 
     def columns(self, statement: str) -> tuple[int, ...] | None:
         """Returns the widths in columns of a statement's chunks; None if the statement is not split."""
-        return getattr(self, FRAGMENTS.get(statement, statement), None)
+        return getattr(self, cut_like(statement), None)
 
 
-def _waited_for(what: str) -> Any:
-    description = f"wait for {what} right before this statement"
-    return _option(None, any_value="waited for before {0}, no later", description=description)
+def _waited_for(statement: str) -> tuple[Any, Any]:
+    description = f"wait for {statement.removeprefix('load_').upper()} right before this statement"
+    return StatementName | None, _option(None, any_value="waited for before {0}, no later", description=description)
 
 
-class Waits(_Options):
+@_with_fields({name: _waited_for(name) for name in (*LOADS, *PRODUCTS)})
+class Waits(OfStatements):
     """Statements before which a product, or a load, is waited for, earlier than a dependence asks."""
 
-    load_k: StatementName | None = _waited_for("K")
-    load_v: StatementName | None = _waited_for("V")
-    mma0: StatementName | None = _waited_for("MMA0")
-    mma1: StatementName | None = _waited_for("MMA1")
+
+def _released(load: str) -> tuple[Any, Any]:
+    buffer = f"{load.removeprefix('load_').upper()}_shared"
+    any_value = f"{buffer} is released before {{0}}, no earlier"
+    return StatementName | None, _option(
+        None, any_value=any_value, description=f"release {buffer} right before this statement"
+    )
 
 
-def _released(buffer: str) -> Any:
-    description = f"release {buffer} right before this statement"
-    return _option(None, any_value=f"{buffer} is released before {{0}}, no earlier", description=description)
-
-
-class Releases(_Options):
+@_with_fields({load: _released(load) for load in LOADS})
+class Releases(OfStatements):
     """Statements before which a buffer is released, later than right after its last reader is done."""
-
-    load_k: StatementName | None = _released("K_shared")
-    load_v: StatementName | None = _released("V_shared")
 
 
 OPTIONS: dict[str, type[_Options]] = {

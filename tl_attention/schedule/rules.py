@@ -12,11 +12,22 @@ from tl_attention.schedule.dialect import Check, Dialect, dialects
 from tl_attention.schedule.key_errors import RuleBroken
 from tl_attention.schedule.key_words import KeyPath
 from tl_attention.schedule.keys import PRODUCER, Keys
-from tl_attention.schedule.loop.attention import FRAGMENTS, NUMBER, SOURCE
+from tl_attention.schedule.loop.loops import LOOPS, NUMBER, cut_like
 from tl_attention.schedule.loop.table import whole
 from tl_attention.schedule.options import OPTION_KEYS, OPTION_PATHS, OPTIONS
 
 KEYS_OF_ORDER = ("group", "order", "stage")
+
+
+def rules_for(s: Keys) -> tuple[Check, ...]:
+    """Returns the functions that check these keys, in order: of a lowering without the loop only one that says so."""
+    lowerings = [dialect.name for dialect in dialects(s.loop)]
+    return rules_of(s.dialect) if s.lowering in lowerings else (_the_lowering_has_the_loop,)
+
+
+def _the_lowering_has_the_loop(s: Keys) -> None:
+    line = f"write `lowering: {' or '.join(dialect.name for dialect in dialects(s.loop))}`"
+    raise RuleBroken(f"lowering {s.lowering} has no loop {s.loop}: {line}", "loop", others=(("lowering",),))
 
 
 @cache
@@ -58,9 +69,13 @@ def _option_is_left_out(path: str) -> Check:
     def check(s: Keys) -> None:
         options = getattr(s, key)
         if (getattr(options, name) if name else options) != default:
-            takers = " or ".join(dialect.name for dialect in dialects() if dialect.takes(path))
-            advice = f"remove it from lowering {s.lowering}"
-            raise RuleBroken(f"only lowering {takers} takes it", *path.split("."), advice=advice)
+            kind, own = "lowering", s.lowering
+            takers = [dialect.name for dialect in dialects(s.loop) if dialect.takes(path)]
+            if not takers:
+                kind, own = "loop", s.loop
+                takers = [loop for loop in LOOPS if any(dialect.takes(path) for dialect in dialects(loop))]
+            advice = f"remove it from {kind} {own}"
+            raise RuleBroken(f"only {kind} {' or '.join(takers)} takes it", *path.split("."), advice=advice)
 
     return check
 
@@ -99,18 +114,20 @@ def _groups_partition_the_statements(s: Keys) -> None:
 def _cut_by(name: str) -> tuple[KeyPath, ...]:
     """Returns the paths of the keys that decide whether a schedule has a statement or chunk of this name."""
     options = [("kernel", "q_operand")] if name == "frag_q" else []
-    return ("split", FRAGMENTS.get(whole(name), whole(name))), *options
+    return ("split", cut_like(whole(name))), *options
 
 
 def parts(s: Keys, name: str) -> str:
     """Returns words on which chunks a schedule cuts a statement into, or why it has none of them."""
     if name not in map(whole, s.statements):
-        known = name in (*SOURCE.names, *s.dialect.own_statements)
-        return f"lowering {s.lowering} has none{' with these options' if known else ''}"
+        known = name in (*s.dialect.source.names, *s.dialect.own_statements)
+        of_loop = any(name in (*d.source.names, *d.own_statements) for d in dialects(s.loop))
+        own = f"lowering {s.lowering}" if of_loop else f"loop {s.loop}"
+        return f"{own} has none{' with these options' if known else ''}"
     widths = s.split.columns(name)
     if not widths:
         return f"{name} is not split"
-    return f"split.{FRAGMENTS.get(name, name)} cuts it into {name}.0 to {name}.{len(widths) - 1}"
+    return f"split.{cut_like(name)} cuts it into {name}.0 to {name}.{len(widths) - 1}"
 
 
 def _named(name: str) -> str:

@@ -16,10 +16,10 @@ from tl_attention.errors import InputError
 from tl_attention.schedule.key_errors import first_error
 from tl_attention.schedule.key_words import dotted
 from tl_attention.schedule.keys import PRODUCER, Keys
-from tl_attention.schedule.loop.attention import NAMES, NUMBER
+from tl_attention.schedule.loop.loops import FORWARD, LOOPS, NAMES, NUMBER
 from tl_attention.schedule.loop.table import whole
 from tl_attention.schedule.options import OPTION_KEYS
-from tl_attention.schedule.rules import rules_of
+from tl_attention.schedule.rules import rules_for
 
 
 class Schedule(Keys):
@@ -30,9 +30,10 @@ class Schedule(Keys):
     Keys with a dot in a message, such as kernel.cluster, are attributes of an attribute: `schedule.kernel.cluster`.
 
     Attributes:
+        loop: the loop that it orders, "forward", "dq" or "dkdv".
         lowering: which code generator makes the kernel: "inferred", "pipelined", "warp_specialized" or "mma_sync".
-        block_M: query rows of one tile.
-        block_N: keys of one KV block.
+        block_M: query rows of one tile; of loop "dkdv" rows of keys.
+        block_N: keys of one KV block; of loop "dkdv" queries of one block.
         threads: threads that compute; a producer warpgroup comes on top.
         num_stages: buffers of K, and of V, in shared memory.
         group: a tuple of groups; a group is a tuple of statement names, which stand together in the loop.
@@ -51,7 +52,7 @@ class Schedule(Keys):
 
     @model_validator(mode="after")
     def _obeys_every_rule(self) -> Schedule:
-        for rule in rules_of(self.dialect):
+        for rule in rules_for(self):
             rule(self)
         return self
 
@@ -83,13 +84,16 @@ class Schedule(Keys):
         """Returns the schedule as one word without spaces, which `Schedule.from_label` reads back.
 
         Equal labels mean equal keys. The label names the lowering, the tile, `t` and the threads, `n` and the stages,
-        and `desc` for a descending kv_order. Each group follows as the numbers of its statements and `p` for a
-        producer, or `o<order>s<stage>`. Options that are not the default come last, each behind a `~`. An example is
+        `desc` for a descending kv_order, and a loop that is not the forward. Each group follows as the numbers of its
+        statements and `p` for a producer, or `o<order>s<stage>`. Options that are not the default come last, each
+        behind a `~`. An example is
         pipelined_128x128_t256_n2_0p_1-2o0s0_3-11o3s0_12o1s1_13p_14o2s1.
         """
         parts = [self.lowering, f"{self.block_M}x{self.block_N}", f"t{self.threads}", f"n{self.num_stages}"]
         if self.kv_order == "descending":
             parts.append("desc")
+        if self.loop != FORWARD:
+            parts.append(self.loop)
         for group, order, stage in zip(self.group, self.order, self.stage):
             place = "p" if order == PRODUCER else f"o{order}s{stage}"
             parts.append(_runs(group) + place)
@@ -104,13 +108,14 @@ class Schedule(Keys):
         not spelled as `label` spells it.
         """
         order_part, *option_parts = label.split("~")
-        head = re.fullmatch(rf"([a-z_]+?)_({N})x({N})_t({N})_n({N})(_desc)?((?:_[^_]+)*)", order_part)
+        head = re.fullmatch(rf"([a-z_]+?)_({N})x({N})_t({N})_n({N})(_desc)?(?:_({LOOP}))?((?:_[^_]+)*)", order_part)
         if head is None:
             raise InputError(f"label: {label[:80]!r} is not a schedule's label, expected such as {EXAMPLE_LABEL}")
         fields: dict[str, Any] = {"lowering": head[1], "kv_order": "descending" if head[6] else "ascending"}
         fields |= zip(("block_M", "block_N", "threads", "num_stages"), map(int, head.groups()[1:5]))
         groups, orders, stages = [], [], []
-        for part in head[7].split("_")[1:]:
+        fields |= {"loop": head[7]} if head[7] else {}
+        for part in head[8].split("_")[1:]:
             match = re.fullmatch(rf"({RUN}(?:\+{RUN})*)(?:p|o({N})s({N}))", part)
             if match is None:
                 expected = "expected such as 3-11o3s0 or 0p"
@@ -130,6 +135,7 @@ class Schedule(Keys):
 
 # A number of a label; longer ones fit no key.
 N = "[0-9]{1,6}"
+LOOP = "|".join(loop for loop in LOOPS if loop != FORWARD)
 RUN = rf"(?:{N}\.{N}|{N}(?:-{N})?)"
 EXAMPLE_LABEL = "pipelined_128x128_t256_n2_0p_1-2o0s0_3-11o3s0_12o1s1_13p_14o2s1"
 
@@ -156,7 +162,8 @@ def _from_runs(text: str) -> list[int | str]:
             statements.append(f"{NAMES[int(number)]}.{chunk}" if int(number) < len(NAMES) else run)
             continue
         first, _, last = run.partition("-")
-        statements += range(int(first), min(int(last or first), len(NAMES)) + 1)
+        numbers = range(int(first), min(int(last or first), len(NAMES)) + 1)
+        statements += (NAMES[number] if number < len(NAMES) else number for number in numbers)
     return statements
 
 

@@ -7,8 +7,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pages.made import SCHEDULES, Make, filling
-from tl_attention.kernels.registry import LOWERINGS
+from tl_attention.kernels.registry import LOWERINGS, OF_LOOPS
 from tl_attention.lab.show.table import markdown
+from tl_attention.schedule.dialect import dialects
 from tl_attention.schedule.loop.attention import SOURCE
 
 SCHEMA = json.loads((SCHEDULES / "schedule.schema.json").read_text())
@@ -26,7 +27,9 @@ def keys() -> str:
             if isinstance(default, bool | int | float)
             else ""
         )
-        takes = [name for name, lowering in LOWERINGS.items() if lowering.dialect.takes(path)]
+        takes = [name for name, lowering in LOWERINGS.items() if lowering.dialect.takes(path)] or [
+            f"loop {loop}" for loop in OF_LOOPS if any(dialect.takes(path) for dialect in dialects(loop))
+        ]
         lines.append((f"`{path}`", key["description"], words, ", ".join(takes)))
     return markdown(("key", "what it says", "default", "only for"), lines)
 

@@ -13,11 +13,12 @@ from tl_attention.codeproof.run.run import Run, inside_of, numbered_call, record
 from tl_attention.codeproof.run.threads import ThreadClass
 from tl_attention.codeproof.tiles.tensors import RAGGED_ROWS
 from tl_attention.codeproof.verdict import Unsafe
+from tl_attention.kernels.backward.roles import ROW_FACTS
 from tl_attention.problem.features import INPUTS
 from tl_attention.problem.shape import DTYPE_BYTES
 
 # (&(((half_t*)K_shared)[((i * 8192) + 16384)]))
-IN_SHARED = re.compile(r"\(&\(\(\((half_t|bfloat16_t)\*\)(\w+)_shared\)\[(.+)\]\)\)$")
+IN_SHARED = re.compile(r"\(&\(\(\((half_t|bfloat16_t|float)\*\)(\w+)_shared\)\[(.+)\]\)\)$")
 # (&(K[(((int64_t)i) * (int64_t)2048)]))
 IN_GLOBAL = re.compile(r"\(&\((\w+)\[(.+)\]\)\)$")
 BARRIER = re.compile(r"(\w+)\[(.+)\]$")
@@ -28,7 +29,7 @@ SHARED = r"(?:\*\((?P<of>uint\d)\*\)\()?\(\((?:half_t|bfloat16_t)\*\)(\w+)_share
 ELEMENTS = {"uint1": 2, "uint2": 4, "uint4": 8, None: 1}
 # What zeros are made of.
 ZERO, ZERO_OF = r"broadcast_var(?:_\d+)?", r"(?:half_t|bfloat16_t)\(0x0p\+0f/\*0\.000000e\+00\*/\)"
-PUT, HAND_OVER, CLEAR = "put", "hand over", "clear"
+PUT, HAND_OVER, CLEAR, VECTOR = "put", "hand over", "clear", "vector"
 # Tensors that have a number for each head.
 TENSORS = tuple(feature.name for feature in INPUTS if feature.per_head)
 # The bytes of numbers of a thread's two rows, such as logarithms, and the number of rows.
@@ -54,6 +55,9 @@ def shared_address(text: str, declared: Declarations) -> tuple[str, Expression]:
 def _place(texts: Sequence[str], declared: Declarations) -> dict[str, Expression]:
     """Parses the coordinates of a TMA box, and returns the expressions by name, as column, row, head and batch."""
     given = [declared.expression(text) for text in texts]
+    if len(given) == 3:
+        # Of a tensor with a number for each row.
+        return {"column": parsed("0"), **dict(zip(("row", "head", "batch"), given, strict=True))}
     if len(given) == 4:
         return dict(zip(("column", "row", "head", "batch"), given, strict=True))
     # Of a ragged view: the row among those of all sequences, and for the batch the row behind its sequence's last.
@@ -69,7 +73,7 @@ def _tma_load(match: re.Match[str], declared: Declarations) -> Effect:
     descriptor, barrier, address, *rest = arguments(match[2])
     full, (buffer, element) = BARRIER.match(barrier), shared_address(address, declared)
     to = MASK.match(rest.pop(0)) if match[1] else None
-    if not full or bool(match[1]) != bool(to) or len(rest) not in (4, 5):
+    if not full or bool(match[1]) != bool(to) or len(rest) not in (3, 4, 5):
         raise SyntaxError(f"a load of a form that is not known: {match.string[:80]!r}")
     name, at = declared.barrier(full[1]), declared.expression(full[2])
     place = _place(rest, declared)
@@ -162,6 +166,13 @@ def _read(match: re.Match[str], declared: Declarations) -> Effect | None:
     return recorder("read", buffer, element=element, elements=ELEMENTS[words])
 
 
+def _read_vector(match: re.Match[str], declared: Declarations) -> Effect:
+    """Returns the Effect of a thread's read of numbers of rows, which came with a tile, from shared memory."""
+    target, array, words, buffer, place = match.groups()
+    declared.register(target or array), declared.buffer(buffer)
+    return recorder(VECTOR, buffer, element=declared.expression(place), elements=int(words or 1))
+
+
 def _output(match: re.Match[str], declared: Declarations) -> Effect | None:
     words, tensor, place, value = match.groups()
     if tensor in declared.registers or not declared.pure(value):
@@ -234,6 +245,21 @@ def _lse(match: re.Match[str], declared: Declarations) -> Effect:
     return recorder("rows of lse", place[1], element=element, rows=rows, index=index, heads=heads, **apart)
 
 
+def _row_facts(match: re.Match[str], declared: Declarations) -> Effect:
+    """Returns the Effect of a call that finds LSE and D of rows, and stores both; SyntaxError for other forms."""
+    # That each row is read and stored once is in the text of the device function, which is compared to the letter.
+    # Which registers of the two variables are a row's is for the numbers to show.
+    columns, dtype, lse, d, rest = match.groups()
+    *places, rows = arguments(rest)
+    found = [IN_GLOBAL.match(text) for text in places]
+    if not all(found) or any(declared.registers.get(name) != LSE_BYTES for name in (lse, d)) or lse == d:
+        raise SyntaxError(f"LSE and D of a form that is not known: {match.string[:80]!r}")
+    names = tuple(place[1] for place in found if place)
+    elements = {place[1]: declared.expression(place[2]) for place in found if place}
+    form = {"tensors": names, "columns": int(columns), "dtype": DTYPES[dtype]}
+    return recorder(ROW_FACTS, "", rows=declared.expression(rows), **elements, **form)
+
+
 def _put(match: re.Match[str], declared: Declarations) -> Effect:
     """Returns the Effect of a call that stores columns of P in shared memory; raises SyntaxError for other forms."""
     # It keeps the place, the columns and the width of the tile. That a warp puts its own 16 rows where a product reads
@@ -296,6 +322,15 @@ COPY_CALLS = (
     Form(WRITE, re.compile(r"tl::ptx_stmatrix_m8n8_x4\((.+)\);$"), _stmatrix),
     # *(uint1*)(Q_local + (i_4 * 2)) = *(uint1*)(((half_t*)Q_shared) + (...));
     Form(READ, re.compile(rf"\*\(\w+\*\)\((\w+) \+ [^=]+\) = (?=\*){SHARED};$"), _read),
+    # float2 v__2 = *(float2*)(((float*)LSE_shared) + (...));
+    # *(float2*)(D_shared_local_cast + 0) = *(float2*)(((float*)D_shared) + (...));
+    Form(
+        READ,
+        re.compile(
+            r"(?:float\d? (\w+)|\*\(float\d\*\)\((\w+) \+ \w+\)) = \*\(float(\d)\*\)\(\(\(float\*\)(\w+)_shared\) \+ (.+)\);$"
+        ),
+        _read_vector,
+    ),
     # *(uint1*)(Output + (...)) = *(uint1*)(Output_local_cast + 0);
     Form(OUTPUT, re.compile(r"\*\((uint\d)\*\)\((\w+) \+ (.+?)\) = (.+);$"), _output),
     # tl_attention_store<128, false>(acc_o, (&(Output[...])), (seq_q - first_row_3));    ..., Output_row_stride);
@@ -327,6 +362,8 @@ COPY_CALLS = (
         ),
         _output_of_heads,
     ),
+    # tl_attention_row_facts<128, true>(row_lse, row_d, (&(O[...])), (&(dO[...])), (&(LSE[...])), ..., (seq_q - row));
+    Form(OUTPUT, re.compile(r"tl_attention_row_facts<(\d+), (true|false)>\((\w+), (\w+), (.+)\);$"), _row_facts),
     # tl_attention_store_p<192, 0, 192, true>(acc_s, (&(((bfloat16_t*)P_shared)[(((int64_t)wg_2) * (int64_t)12288)])));
     Form(WRITE, re.compile(r"tl_attention_store_p<(\d+), (\d+), (\d+), (true|false)>\((\w+), (.+)\);$"), _put),
     # tl_attention_clear<128, 63>((&(((half_t*)Q_shared)[(((int64_t)wg) * (int64_t)8192)])));

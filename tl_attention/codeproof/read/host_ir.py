@@ -28,6 +28,9 @@ FUNCTION = "__tvm_ffi_attention"
 SET_DEVICE, CREATE_TILED = "__tvm_set_device", "__tvm_tensormap_create_tiled"
 # The attribute of a kernel that waits for the launch's one before it.
 WAITS = "has_cuda_pdl_sync"
+# Of CUDA's enumeration of data types for TMA: that of fp32, in which row vectors are.
+FLOAT32 = 7
+ELEMENT_BYTES = {FLOAT32: 4}
 # The tensor that only the kernel that merges parts takes.
 MERGED = "Merged"
 # Behind the kernel's own parameters come the cluster's x y z if there is one, the grid's x or x y z, the block's x y z
@@ -209,8 +212,9 @@ class _Names:
         if texts[0] not in self.memory or texts[3] not in self.tensors:
             raise unknown(f"a TMA descriptor {texts[0]} of {texts[3]}")
         dims, strides, box, element_strides = (texts[4 + rank * part : 4 + rank * (part + 1)] for part in range(4))
-        if _integer(strides[0]) != DTYPE_BYTES:
-            raise unknown(f"elements {strides[0]} bytes apart, expected {DTYPE_BYTES}")
+        apart = ELEMENT_BYTES.get(_integer(texts[1]), DTYPE_BYTES)
+        if _integer(strides[0]) != apart:
+            raise unknown(f"elements {strides[0]} bytes apart, expected {apart}")
         return Descriptor(
             texts[0],
             texts[3],

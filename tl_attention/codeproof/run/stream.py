@@ -26,6 +26,7 @@ from tl_attention.codeproof.tiles.row_tiles import RESULTS
 from tl_attention.codeproof.tiles.tensors import Tensor
 from tl_attention.codeproof.tiles.tiles import Matrix, matrices
 from tl_attention.codeproof.verdict import Unsafe
+from tl_attention.kernels.backward.roles import OF_FACTS, ROW_FACTS
 from tl_attention.problem.shape import DTYPE_BYTES
 from tl_attention.problem.warpgroup import WARP, WARPGROUP
 from tl_attention.program.events import CLUSTER, OF_PARTS, TILE, Event
@@ -37,7 +38,7 @@ BY_ALL = {
     "wait", "sync", "signal", "cluster sync", "init fence", "fewer registers", "more registers", "arrive wgmma", "wgmma",
     "commit wgmma", "products wait", "operand fence", "exchange", "hold", "hold last", "resume", "mask",
     "commit copies", "copies wait", "rows of output", "rows of lse", PER_HEAD, PUT,
-    "fragment", "multiply", CLEAR,
+    "fragment", "multiply", CLEAR, ROW_FACTS,
 }  # fmt: skip
 # The kinds that may stand among a product's instructions, or before its registers are fenced.
 OF_A_PRODUCT = {"operand fence", "fence", "wgmma", "commit wgmma", "products wait"}
@@ -199,7 +200,12 @@ class Stream:
         tile = self.reading.tiles.get(name.removesuffix("_full"))
         if tile is None:
             raise Unsafe(f"line {part.line}: {name} expects bytes, but is no tile's")
-        loads, beyond = divmod(part.same("value"), tile.elements * DTYPE_BYTES)
+        size = part.same("value")
+        vectors = [one for one in self.reading.tiles.values() if one.ring == tile.buffer and one.slot_bytes == size]
+        if vectors:
+            yield Event("expect", f"{vectors[0].buffer} by {name}", part.same("index"), 1)
+            return
+        loads, beyond = divmod(size, tile.elements * DTYPE_BYTES)
         if beyond:
             raise Unsafe(f"line {part.line}: {part.same('value')} bytes of a tile of {tile.elements * DTYPE_BYTES}")
         yield Event("expect", name, part.same("index"), loads)
@@ -282,6 +288,9 @@ class Stream:
         yield Event("stored", value=part.same("value"))
 
     def _rows_of_output(self, part: ThreadSlice) -> Iterator[Event]:
+        if self.reading.results:
+            yield self._rows_of_gradient(part)
+            return
         product = next(p for p in self.reading.products.values() if p.b_transposed)
         tensor, values = self._tensor_of(part, "output"), part.seen.values
         of_part = self.reading.is_of_parts(part.seen.name)
@@ -291,6 +300,25 @@ class Stream:
         if said != wanted:
             raise Unsafe(f"line {part.line} stores {said}, expected {wanted}")
         yield self._rows("output", part, part.same("row_stride"))
+
+    def _rows_of_gradient(self, part: ThreadSlice) -> Event:
+        """Returns the event of rows of a gradient, out of the accumulators that are its own."""
+        name, values = part.seen.name, part.seen.values
+        if name not in self.reading.results:
+            raise Unsafe(f"line {part.line} stores rows of {name}, expected {' or '.join(self.reading.results)}")
+        said = part.same("head_dim"), values["bounded"], values["dtype"], values["registers"]
+        wanted = self.reading.tensors[name].columns, False, self.reading.dtype, self.reading.results[name]
+        if said != wanted:
+            raise Unsafe(f"line {part.line} stores {said} as {name}, expected {wanted}")
+        return replace(self._rows("output", part, part.same("row_stride")), name=name)
+
+    def _row_facts(self, part: ThreadSlice) -> Iterator[Event]:
+        """Yields the event of LSE and D of rows; raises Unsafe for other tensors, or a form that is not theirs."""
+        values = part.seen.values
+        wanted = OF_FACTS, self.reading.tensors["O"].columns, self.reading.dtype
+        if (values["tensors"], values["columns"], values["dtype"]) != wanted:
+            raise Unsafe(f"line {part.line} finds LSE and D of {values['tensors']}, expected {wanted}")
+        yield Event(ROW_FACTS, place=(*(part.same(name) for name in OF_FACTS), part.same("rows")))
 
     def _rows_of_lse(self, part: ThreadSlice) -> Iterator[Event]:
         self._tensor_of(part, "lse")
@@ -360,6 +388,7 @@ HANDLES: dict[str, Callable[[Stream, ThreadSlice], Iterator[Event] | None]] = {
     PER_HEAD: Stream._of_its_head,
     "rows of output": Stream._rows_of_output,
     "rows of lse": Stream._rows_of_lse,
+    ROW_FACTS: Stream._row_facts,
     "arrive wgmma": lambda stream, part: stream.products.arrive(part),
     "wgmma": lambda stream, part: stream.products.instruction(part),
     "commit wgmma": lambda stream, part: stream.products.commit(part),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,8 @@ class Reading:
     split: bool = False
     # How many heads of Q have rows in a tile, and how many each for a warpgroup.
     heads: tuple[int, int] = (1, 0)
+    # By each result of a kernel of gradients, the accumulators that are stored there.
+    results: Mapping[str, str] = field(default_factory=dict)
 
     def is_of_parts(self, tensor: str) -> bool:
         """Says whether a tensor takes results of parts of the keys, as fp32, and not the results of all keys."""

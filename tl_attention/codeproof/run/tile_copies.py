@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tl_attention.codeproof.read.copies import PUT
+from tl_attention.codeproof.read.copies import PUT, VECTOR
 from tl_attention.codeproof.run.run import Observation, Run
 from tl_attention.codeproof.run.thread_slice import Reading, ThreadSlice
 from tl_attention.codeproof.run.threads import Value
@@ -25,7 +25,7 @@ from tl_attention.problem.warpgroup import ROWS
 from tl_attention.program.events import Event
 
 # The kinds of which several together fill, read or write a tile.
-OF_A_TILE = {"tma load", "tma store", "copy", "write", "output", "read"}
+OF_A_TILE = {"tma load", "tma store", "copy", "write", "output", "read", VECTOR}
 
 
 class TileCopies:
@@ -70,14 +70,30 @@ class TileCopies:
         seen = parts[0].seen
         slot, place = self._boxes(parts)
         barriers = {(part.seen.values["barrier"], part.same("index")) for part in parts}
-        if barriers != {(f"{seen.name}_full", slot)}:
+        tile = self.reading.tiles[seen.name]
+        if barriers != {(tile.full, slot)}:
             raise Unsafe(f"line {parts[0].line}: a load into slot {slot} of {seen.name} on {sorted(barriers)}")
-        if seen.values["descriptor"] != f"{seen.name}_desc":
+        if seen.values["descriptor"] != f"{tile.source}_desc":
             raise Unsafe(f"line {parts[0].line}: {seen.values['descriptor']} into {seen.name}")
         to = seen.values["blocks"]
         rank = int(self.run.rank_of(seen.threads[parts[0].mine][0]))
         blocks = (rank,) if to is None else tuple(n for n in range(to.bit_length()) if to >> n & 1)
         return Event("load", seen.name, slot, blocks=blocks, place=place)
+
+    def _vector(self, parts: Sequence[ThreadSlice]) -> Event:
+        """Returns the event of numbers of rows that threads read, which are all of one slot."""
+        seen = parts[0].seen
+        tile = self.reading.tiles.get(seen.name)
+        if tile is None or not tile.ring:
+            raise Unsafe(f"line {parts[0].line}: threads read numbers of {seen.name}, which has none")
+        found = [slot_and_offsets(part, tile) for part in parts]
+        slot, width = found[0][0], self._width(parts)
+        first = int(found[0][1].min()) // tile.elements
+        places = np.concatenate([offsets for _, offsets in found]) - first * tile.elements
+        if any(of != slot for of, _ in found) or not width or places.min() < 0 or places.max() + width > tile.elements:
+            raise Unsafe(f"line {parts[0].line}: threads read numbers of {seen.name} that are not of one slot")
+        slot = slot + first
+        return Event("read", tile.ring, slot, reads=((tile.ring, slot, 0),))
 
     def _store(self, parts: Sequence[ThreadSlice]) -> Event:
         (slot, place), name = self._boxes(parts), parts[0].seen.name
@@ -206,6 +222,7 @@ def same_tile(first: Observation, seen: Observation) -> bool:
 # The method that makes the event, by the kind of its parts.
 MOVES = {
     "tma load": "_load", "tma store": "_store", "copy": "_copy", "write": "_access", "read": "_access", "output": "_output",
+    VECTOR: "_vector",
 }  # fmt: skip
 
 

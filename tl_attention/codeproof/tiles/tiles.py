@@ -36,6 +36,25 @@ class Tile:
     heads: int = 1
     box: int = 0
     pages: int = 0
+    # Numbers of rows, of 4 bytes, come with another ring's tile: on its mbarriers, from a tensor of their own.
+    bytes: int = DTYPE_BYTES
+    ring: str = ""
+    tensor: str = ""
+
+    @property
+    def full(self) -> str:
+        """Returns the name of the mbarriers that its loads complete."""
+        return f"{self.ring or self.buffer}_full"
+
+    @property
+    def source(self) -> str:
+        """Returns the name of the tensor that it is loaded from."""
+        return self.tensor or self.buffer
+
+    @property
+    def slot_bytes(self) -> int:
+        """Returns the bytes of one slot."""
+        return self.elements * self.bytes
 
     @property
     def width(self) -> int:

@@ -51,9 +51,12 @@ class Unknowns:
             self.sizes.heads = group * symbol("heads_kv", 1, GRID_YZ // (self.variant.group or 1))
         self.sizes.heads_kv = self.sizes.heads // group
         self.sizes.past_len = self.sizes.seq_kv - self.sizes.seq_q
+        of = SimpleNamespace(**vars(self.sizes))
+        turned = {"seq_q": of.seq_kv, "seq_kv": of.seq_q, "past_len": of.seq_q - of.seq_kv}
+        # A tile's rows, and the columns of its blocks, are queries and keys, or keys and queries.
+        self.of_tiles = of if proof.rows_are_queries else SimpleNamespace(**vars(of) | turned)
         self.parts = symbol("parts", 1, 2**16) if self.variant.parts and not self.packed else term(1)
         self.ops = TermOperators(self.facts).ops
-        of = SimpleNamespace(**vars(self.sizes))
         of.sides = sum(symbol(name, 0, LARGEST - ROOM) for name in self.variant.mask.names)
         for bound in TOTALS if self.packed else SIZES:
             self.bound(bound.most - bound.size(of))
@@ -107,7 +110,8 @@ class Unknowns:
         read = {name: self.names[name] for name in self.variant.mask.names}
         left, right = ({**given, **read}[name] for name in WINDOW)
         own = self.variant.mask
-        return Mask(left if own.left is not None else None, right if own.right is not None else None)
+        found = Mask(left if own.left is not None else None, right if own.right is not None else None)
+        return found if self.proof.rows_are_queries else found.transposed
 
     @cached_property
     def shapes(self) -> dict[str, tuple[Any, ...]]:
@@ -118,7 +122,7 @@ class Unknowns:
     @cached_property
     def tensors(self) -> dict[str, Tensor]:
         """Returns the kernel's tensors of rows, by name, each with its shape and its strides."""
-        rows = {"seq_q", "seq_kv", "results"}
+        rows = {"seq_q", "seq_kv", "results", "rows"}
         parameters = [p for p in self.proof.code.parameters if not rows.isdisjoint(p.dims)]
         strides = {p.name: tuple(self.names[name] for name in p.strides) for p in parameters if self.variant.strided}
         if self.packed:
@@ -147,7 +151,7 @@ class Unknowns:
     def tile_at(self, row: Any, head: Any, batch: Any, rank: int, **fields: Any) -> RowTile:
         """Returns the tile at (row, head, batch) with this rank among those that share KV blocks."""
         cut = replace(self.proof.cut, variant=replace(self.variant, mask=self.mask))
-        sizes = fields.pop("sizes", self.sizes)
+        sizes = fields.pop("sizes", self.of_tiles)
         if self.variant.key_box:
             fields["page_shift"] = self.page_shift
         return RowTile(cut, sizes, row, head, batch, rank, self.tensors, self.facts, self.ops, **fields)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from types import SimpleNamespace
 from typing import Any
@@ -34,7 +35,7 @@ class UnknownTiles(TermProof):
             # of the last heads take turns.
             self.few, self.many = symbol("few", 0, 2**26), symbol("many", 0, 2**26)
             self.turns_from = of_tiles - symbol("in_turns", 1, GRID_YZ, below=of_tiles + 1)
-        self.row_tiles = self.few + self.many if self.packed else ceildiv(self.sizes.seq_q, proof.rows)
+        self.row_tiles = self.few + self.many if self.packed else ceildiv(self.of_tiles.seq_q, proof.rows)
         self.of_results = of_tiles if self.packed else of_tiles * self.sizes.batch * self.parts
         self.turn, self.base = symbol("turn", 0, LARGEST - ROOM), symbol("base", 0, LARGEST - 2**28)
         self.total = self.row_tiles * self.of_results
@@ -120,7 +121,8 @@ class UnknownTiles(TermProof):
     def tile_of_number(self, number: Value, rank: int) -> RowTile:
         """Returns the tile of this number, for the block of this rank in a cluster."""
         named, heads = self.facts.named, self.variant.heads_of_tiles(self.sizes.heads)
-        of = self.sizes, self.of_results, self.proof.rows, self.schedule, self.variant, self.workers, self.ops
+        variant = replace(self.variant, mask=self.mask)
+        of = self.of_tiles, self.of_results, self.proof.rows, self.schedule, variant, self.workers, self.ops
         order = placed(number, *of)
         tile, head = map(named, order)
         # An order of tiles numbers each tile of each head once, as tests of the orders show. Some count from the end.

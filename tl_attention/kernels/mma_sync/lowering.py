@@ -12,6 +12,7 @@ from tl_attention.problem.features import Feature
 from tl_attention.problem.head_dims import HeadSize
 from tl_attention.problem.variant import Variant
 from tl_attention.schedule.dialect import Dialect
+from tl_attention.schedule.loop.attention import INNER, SOURCE
 from tl_attention.schedule.schedule import Schedule
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 OPTIONS = (
     *(f"kernel.{key}" for key in ("k_stages", "v_stages", "blocks_per_sm", "q_operand", "swizzle", "ldmatrix")),
     *(f"softmax.{key}" for key in ("fused_scale", "rescale_threshold")),
-    "split",
+    *(f"split.{statement}" for statement in (*SOURCE.splittable, *INNER)),
     *(f"wait_before.{load}" for load in TABLE.loads),
 )
 # TileLang would place barriers of its own, load by TMA, and give the loads to a warp of their own.

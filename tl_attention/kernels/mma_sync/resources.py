@@ -12,6 +12,7 @@ from tl_attention.kernels.shared.loop import emitted
 from tl_attention.problem.card import Card
 from tl_attention.problem.head_dims import HeadSize, sizes_of
 from tl_attention.problem.warpgroup import WARP
+from tl_attention.program import limits
 from tl_attention.program.limits import Resources, shared_bytes
 from tl_attention.program.planned import Planned
 from tl_attention.schedule.loop.attention import FRAGMENTS
@@ -111,11 +112,10 @@ def resources(planned: Planned, size: HeadSize, card: Card) -> Resources:
             "lowering",
             others=(("head_dims",),),
         )
-    _check_split(schedule, columns)
     _check_copies(schedule, columns)
     registers = card.registers_available(schedule.threads, schedule.kernel.blocks_per_sm)
     return Resources(
-        rings=planned.buffers,
+        rings=planned.rings,
         shared_bytes=shared_bytes(planned, size),
         fragments=fragment_registers(schedule, columns),
         registers=registers,
@@ -129,30 +129,18 @@ def resources(planned: Planned, size: HeadSize, card: Card) -> Resources:
 def fragment_registers(schedule: Schedule, head_dim: int) -> dict[str, int]:
     """Returns, by buffer, the fewest registers that a thread needs at mma0 or at mma1, whichever needs more.
 
-    A thread has block_M / threads of a row's columns: of acc_s and acc_o in fp32, of acc_s_cast and Q packed by two;
-    and of K and V a warp's part, packed by two. acc_s_cast takes the place of acc_s. Of what comes from shared memory
-    again for each block one step of 16 columns is counted, however many the order has in flight: ptxas moves a load to
-    the product that needs it where registers are few.
+    A thread has its part of the loop's fragments, and of K and V a warp's part, packed by two. acc_s_cast takes the
+    place of acc_s. Of what comes from shared memory again for each block one step of 16 columns is counted, however
+    many the order has in flight: ptxas moves a load to the product that needs it where registers are few.
     """
-    M, N, threads = schedule.block_M, schedule.block_N, schedule.threads
-    keeps_q = schedule.kernel.q_operand == "registers"
-    acc_s, acc_o, of_q = (M * columns // threads for columns in (N, head_dim, head_dim if keeps_q else DEPTH))
-    of_k, of_v = (columns * DEPTH // WARP // 2 for columns in (N, head_dim))
-    rows = ROW_VECTORS * M // rows_at_once(threads)
-    kept = {"Q": of_q // 2} if keeps_q else {}
-    mma0 = {"acc_s": acc_s, "acc_o": acc_o, "Q": of_q // 2, "K": of_k, "row vectors": rows}
-    mma1 = {"acc_s_cast": acc_s // 2, "acc_o": acc_o, "V": of_v, **kept, "row vectors": rows}
+    held = limits.fragment_registers(schedule, head_dim)
+    rows = {"row vectors": ROW_VECTORS * schedule.block_M // rows_at_once(schedule.threads)}
+    acc_o, kept = {"acc_o": held["acc_o"]}, {"Q": held["Q"]} if "Q" in held else {}
+    q = kept or {"Q": schedule.block_M * DEPTH // schedule.threads // 2}
+    of_k, of_v = (columns * DEPTH // WARP // 2 for columns in (schedule.block_N, head_dim))
+    mma0 = {"acc_s": held["acc_s"], **acc_o, **q, "K": of_k, **rows}
+    mma1 = {"acc_s_cast": held["acc_s_cast"], **acc_o, "V": of_v, **kept, **rows}
     return max(mma0, mma1, key=lambda of: sum(of.values()))
-
-
-def _check_split(schedule: Schedule, head_dim: int) -> None:
-    widths = schedule.split.mma0
-    if widths and sum(widths) != head_dim:
-        raise ScheduleRefused(
-            f"split.mma0: {' + '.join(map(str, widths))} = {sum(widths)} columns, expected head_dim {head_dim}",
-            *("split", "mma0"),
-            others=(("head_dims",),),
-        )
 
 
 def _check_copies(schedule: Schedule, head_dim: int) -> None:

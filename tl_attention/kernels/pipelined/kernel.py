@@ -7,7 +7,7 @@ from tl_attention.kernels.shared.features import Totals, at_totals, factor_of, r
 from tl_attention.kernels.shared.rows import kv_head, rows_of
 from tl_attention.kernels.shared.signature import aligned, trace
 from tl_attention.kernels.shared.softmax import LOG2_E
-from tl_attention.schedule.loop.attention import NUMBER
+from tl_attention.schedule.loop.loops import NUMBER
 
 
 @T.macro

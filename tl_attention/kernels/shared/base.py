@@ -79,7 +79,9 @@ class Lowering(ABC):
         self._refuse([] if self.computes_packed(schedule) else ["packed sequences"])
 
     def check_variant(self, schedule: Schedule, variant: Variant) -> None:
-        """Raises ScheduleRefused if the schedule's kernel does not compute the variant's features or sizes."""
+        """Raises ScheduleRefused if the schedule's kernel does not compute the variant's loop, features or sizes."""
+        if schedule.loop != variant.loop:
+            raise ScheduleRefused(f"it orders loop {schedule.loop}, expected a schedule of loop {variant.loop}", "loop")
         if variant.packed:
             self.check_packed(schedule)
             self._refuse(["packed sequences of fixed sizes"] if variant.sizes else [])

@@ -8,7 +8,7 @@ from tl_attention.schedule.dialect import Check
 from tl_attention.schedule.key_errors import RuleBroken
 from tl_attention.schedule.key_words import line_of
 from tl_attention.schedule.keys import Keys
-from tl_attention.schedule.loop.attention import FRAGMENTS
+from tl_attention.schedule.loop.loops import cut_like
 from tl_attention.schedule.loop.table import Table, whole
 from tl_attention.schedule.rules import parts
 
@@ -88,7 +88,7 @@ def places_exist(unnamed: Collection[str]) -> Check:
                     raise RuleBroken(
                         f"no statement {name} in this schedule: {parts(s, whole(name))}",
                         *(key, what),
-                        others=(("split", FRAGMENTS.get(whole(name), whole(name))),),
+                        others=(("split", cut_like(whole(name))),),
                     )
                 if name in unnamed:
                     raise RuleBroken(f"{name} has no place of its own here, expected another statement", key, what)

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from tl_attention.program.planned import Planned
 from tl_attention.program.program import Iteration, Operation, Program
+from tl_attention.schedule.loop.loops import stages_option
 
 
 class EmittedLoop(NamedTuple):
@@ -69,13 +70,13 @@ def emitted(
     """
     schedule, program = planned.schedule, planned.program
     assert program is not None
-    k, v = planned.buffers
+    stages = {stages_option(load): count for load, count in program.buffers.items()}
     return {
         "block_M": schedule.block_M,
         "tile_rows": schedule.block_M,
         "block_N": schedule.block_N,
         "loop": EmittedLoop.of(program, named),
-        "kernel": schedule.kernel.model_copy(update={"k_stages": k, "v_stages": v, **options}),
+        "kernel": schedule.kernel.model_copy(update={**stages, **options}),
         "softmax": schedule.softmax,
-        "rings_of_a_tile": rings_of_a_tile and max(k, v) > 1,
+        "rings_of_a_tile": rings_of_a_tile and max(stages.values()) > 1,
     }

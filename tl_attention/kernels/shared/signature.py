@@ -54,6 +54,8 @@ class Signature:
         if variant.packed:
             names = [dim for parameter in parameters if parameter.kind == "offsets" for dim in parameter.dims]
             self._dims |= {name: T.dynamic(name) for name in names}
+        if variant.loop != "forward":
+            self._dims["rows"] = T.dynamic("rows")
         if variant.parts:
             self._dims["results"] = T.dynamic("results")
         self._types = {parameter.name: self._type(parameter) for parameter in parameters}
@@ -75,7 +77,7 @@ class Signature:
     def given(self):
         """Returns the traced kernel's arguments as a namespace by parameter name, with None for absent ones."""
         there = self._known | {name: tirx.arg(name, of_type) for name, of_type in self._types.items()}
-        return SimpleNamespace(**{p.name: there.get(p.name) for p in KERNEL_PARAMETERS})
+        return SimpleNamespace(**{p.name: None for p in KERNEL_PARAMETERS} | there)
 
 
 @T.macro

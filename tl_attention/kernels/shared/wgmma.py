@@ -37,7 +37,7 @@ def plain_resources(planned: Planned, size: HeadSize, card: Card) -> Resources:
     schedule = planned.schedule
     registers = card.registers_available(schedule.threads)
     return Resources(
-        rings=planned.buffers,
+        rings=planned.rings,
         shared_bytes=shared_bytes(planned, size),
         fragments=fragment_registers(schedule, size),
         registers=registers,

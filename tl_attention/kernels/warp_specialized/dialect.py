@@ -23,7 +23,7 @@ from tl_attention.schedule.dialect import Check
 from tl_attention.schedule.key_errors import RuleBroken
 from tl_attention.schedule.keys import Keys
 from tl_attention.schedule.loop.emitted import SOFTMAX, emitted_table
-from tl_attention.schedule.loop.table import statement, whole
+from tl_attention.schedule.loop.table import Buffer, statement, symbol, whole
 from tl_attention.schedule.schedule import Schedule
 
 if TYPE_CHECKING:
@@ -40,13 +40,13 @@ TABLE = emitted_table(
 MOST_MOVED = 240
 
 
-def _rows_have_registers(s: Keys) -> None:
+def rows_have_registers(s: Keys) -> None:
     if s.block_M > 192:
         raise RuleBroken(f"{s.block_M}, expected at most 192: the registers of 3 warpgroups and a producer", "block_M")
 
 
-def _every_load_is_a_producers(s: Keys) -> None:
-    placed = [load for load in TABLE.loads if load not in s.producers]
+def every_load_is_a_producers(s: Keys) -> None:
+    placed = [load for load in s.dialect.table.loads if load not in s.producers]
     if placed:
         raise RuleBroken(
             f"{placed[0]} has a position, expected -1: a producer warp issues every load",
@@ -118,7 +118,7 @@ def _at_most_two_store_by_tma(s: Keys) -> None:
         raise RuleBroken(message, "kernel", "output", others=(("kernel", "tile_scheduler"),))
 
 
-def _registers_fit_the_block(s: Keys) -> None:
+def registers_fit_the_block(s: Keys) -> None:
     """Raises RuleBroken unless `kernel.registers` fits the registers that the block is launched with."""
     # setmaxnreg moves registers from the producer to the others, and waits for ever for registers that are not there
     # (PTX ISA, setmaxnreg).
@@ -148,8 +148,8 @@ def _registers_fit_the_block(s: Keys) -> None:
 # In this order: the first that is broken is told.
 RULES: tuple[Check, ...] = (
     threads_fit_the_tile,
-    _rows_have_registers,
-    _every_load_is_a_producers,
+    rows_have_registers,
+    every_load_is_a_producers,
     masked_blocks_come_first,
     fused_statements_are_in_one_group(TABLE),
     # The columns of rescale are head_dim's: see limits.py.
@@ -162,12 +162,10 @@ RULES: tuple[Check, ...] = (
     _rows_of_heads_lie_box_by_box,
     _two_take_turns,
     _at_most_two_store_by_tma,
-    _registers_fit_the_block,
+    registers_fit_the_block,
 )
 
 
-# A release of Q_shared names the load that fills it, once a tile.
-Q_LOAD = "load_q"
 PRODUCTS = "products"
 
 
@@ -218,7 +216,7 @@ def holds(phases: Phases, schedule: Schedule, buffers: Mapping[str, int]) -> Pha
             changed.append(op)
         return tuple(changed)
 
-    return _everywhere(phases, change)
+    return everywhere(phases, change)
 
 
 def turns(phases: Phases, schedule: Schedule, buffers: Mapping[str, int]) -> Phases:
@@ -240,7 +238,7 @@ def turns(phases: Phases, schedule: Schedule, buffers: Mapping[str, int]) -> Pha
         turn, given = Operation("turn", PRODUCTS, 0), Operation("pass", PRODUCTS, 0)
         return (*operations[:first], turn, *operations[first:behind], given, *operations[behind:])
 
-    return _everywhere(phases, change)
+    return everywhere(phases, change)
 
 
 def q_release(phases: Phases, schedule: Schedule, buffers: Mapping[str, int]) -> Phases:
@@ -251,7 +249,21 @@ def q_release(phases: Phases, schedule: Schedule, buffers: Mapping[str, int]) ->
     """
     if schedule.kernel.q_operand == "registers" or schedule.kernel.output == "tma":
         return phases
-    readers = [name for name in schedule.table.products if "Q_shared" in schedule.table.by_name[name].reads]
+    return resident_releases(phases, schedule, buffers)
+
+
+def resident_releases(phases: Phases, schedule: Schedule, buffers: Mapping[str, int]) -> Phases:
+    """Returns the phases with a release of each resident tile after the last product that reads it.
+
+    That may be before the epilogue.
+    """
+    for resident in schedule.table.residents:
+        phases = _released(phases, schedule, resident)
+    return phases
+
+
+def _released(phases: Phases, schedule: Schedule, resident: Buffer) -> Phases:
+    readers = [name for name in schedule.table.products if resident.name in schedule.table.by_name[name].reads]
     epilogue = list(phases.epilogue) or [Iteration(0, ())]
     waits = [
         (number, place)
@@ -262,7 +274,7 @@ def q_release(phases: Phases, schedule: Schedule, buffers: Mapping[str, int]) ->
     number, place = waits[-1] if waits else (0, -1)
     t, operations = epilogue[number]
     # With the last KV block.
-    release = Operation("release", Q_LOAD, t + 1)
+    release = Operation("release", resident.load, t + 1)
     epilogue[number] = Iteration(t, (*operations[: place + 1], release, *operations[place + 1 :]))
     return replace(phases, epilogue=tuple(epilogue))
 
@@ -284,7 +296,7 @@ def p_shares(phases: Phases, schedule: Schedule, buffers: Mapping[str, int]) -> 
                 changed.append(op._replace(kind="share"))
         return tuple(changed)
 
-    return _everywhere(phases, change)
+    return everywhere(phases, change)
 
 
 # In any order: none looks at what another one adds or leaves out.
@@ -297,7 +309,7 @@ def _changed(iterations: Sequence[Iteration], change: Change) -> tuple[Iteration
     return tuple(iteration._replace(operations=change(iteration)) for iteration in iterations)
 
 
-def _everywhere(phases: Phases, change: Change) -> Phases:
+def everywhere(phases: Phases, change: Change) -> Phases:
     (steady,) = _changed([phases.steady], change)
     return Phases(_changed(phases.prologue, change), steady, _changed(phases.epilogue, change))
 
@@ -336,7 +348,7 @@ def resources(planned: Planned, size: HeadSize, card: Card) -> Resources:
     launched = card.registers_available(schedule.threads + WARPGROUP, blocks)
     barriers = mbarrier_pairs(planned)
     return Resources(
-        rings=planned.buffers,
+        rings=planned.rings,
         shared_bytes=shared_bytes(planned, size),
         fragments=fragment_registers(schedule, size),
         registers=split[0] if split else launched,
@@ -357,9 +369,12 @@ def split_registers(schedule: Schedule) -> tuple[int, ...] | None:
 def mbarrier_pairs(planned: Planned) -> dict[str, int]:
     """Returns how many pairs of full and empty mbarriers one block has, by what they guard.
 
-    One for each warpgroup's rows of Q, for each buffer of K and V, and, where a counter gives the tiles, for the two
-    numbers of the next tiles.
+    One for each warpgroup's rows of what is resident, such as Q, for each buffer that a load fills, and, where a
+    counter gives the tiles, for the two numbers of the next tiles.
     """
-    schedule, (k, v) = planned.schedule, planned.buffers
+    schedule = planned.schedule
+    table = schedule.table
+    residents = {buffer.symbol: schedule.block_M // ROWS for buffer in table.residents}
+    rings = {symbol(table.ring_of(load)): planned.rings[table.ring_of(load)] for load in table.loads}
     tiles = {TILE_NUMBER: 2} if schedule.kernel.tile_scheduler == "dynamic" else {}
-    return {"Q": schedule.block_M // ROWS, "K": k, "V": v, **tiles}
+    return {**residents, **rings, **tiles}

@@ -28,7 +28,7 @@ OPTIONS = (
     "softmax",
     *(f"split.{statement}" for statement in ("exp", "row_sum", "cast", "rescale")),
     *(f"wait_before.{product}" for product in TABLE.products),
-    "release_before",
+    *(f"release_before.{load}" for load in TABLE.loads),
 )
 
 

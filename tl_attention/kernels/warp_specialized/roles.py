@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from tl_attention.kernels.warp_specialized.dialect import Q_LOAD
 from tl_attention.problem.mask import INTEGERS
 from tl_attention.problem.packed import TILES_TOLD
 from tl_attention.problem.warpgroup import MEETING, OWN, ROWS, TURN, WARP, WARPGROUP, WARPS
@@ -35,7 +34,7 @@ from tl_attention.program.events import (
     written_out,
 )
 from tl_attention.program.program import Operation, Program
-from tl_attention.schedule.loop.table import Table, whole
+from tl_attention.schedule.loop.table import Table, symbol, whole
 from tl_attention.schedule.schedule import Schedule
 
 
@@ -78,7 +77,12 @@ class Roles:
     @cached_property
     def rings(self) -> dict[str, str]:
         """Returns, by load, the name that events use for the buffer that the load fills, such as K for K_shared."""
-        return {load: buffer.removesuffix("_shared") for buffer, load in self.table.rings.items()}
+        return {load: symbol(self.table.ring_of(load)) for load in self.table.loads}
+
+    @cached_property
+    def residents(self) -> dict[str, str]:
+        """Returns, by the load that their release names, the names that events use for tiles that are resident."""
+        return {buffer.load: buffer.symbol for buffer in self.table.residents}
 
     @cached_property
     def take_turns(self) -> bool:
@@ -99,7 +103,8 @@ class Roles:
         K, V, Q and tile have as many full mbarriers, and as many empty ones.
         """
         depths = {self.rings[load]: depth for load, depth in self.program.buffers.items()}
-        return {Q: self.warpgroups, P: self.warpgroups, TILE: TILES_TOLD if self.packed else 2, **depths}[name]
+        of_warpgroups = dict.fromkeys((*self.residents.values(), P), self.warpgroups)
+        return {**of_warpgroups, TILE: TILES_TOLD if self.packed else 2, **depths}[name]
 
     @property
     def counts(self) -> dict[str, int]:
@@ -108,7 +113,9 @@ class Roles:
         Lanes of the producer warp arrive, or warps that compute.
         """
         warps = WARPS * self.warpgroups
-        counts = {"Q_full": WARP, "Q_empty": WARPS}
+        counts: dict[str, int] = {}
+        for resident in self.residents.values():
+            counts |= {f"{resident}_full": WARP, f"{resident}_empty": WARPS}
         for ring in self.rings.values():
             counts |= {f"{ring}_full": WARP, f"{ring}_empty": warps * self.cluster}
         return counts | ({"tile_full": WARP, "tile_empty": warps} if self.dynamic or self.packed else {})
@@ -172,7 +179,8 @@ class Roles:
         def first() -> Iterator[Event]:
             for warpgroup in range(self.warpgroups):
                 place = tile.coordinates(tile.box * warpgroup) if tile else ()
-                yield from self._load(Q, warpgroup, turn % 2, block, (block,), turn, place)
+                for resident in self.residents.values():
+                    yield from self._load(resident, warpgroup, turn % 2, block, (block,), turn, place)
             if self.packed:
                 yield from self._hand_over(block, turn + 1)
 
@@ -231,19 +239,22 @@ class Roles:
         self, process: Process, turn: Any, base: Any, blocks: Any, tile: PlacedTile | None, ops: Any
     ) -> Iterator[Expected | Repeat | Where]:
         group = process.warpgroup
-        yield Event("wait", "Q_full", group, turn % 2)
-        q = ((Q, group, turn),)
+        yield from self.begun(tile, tile.box * group) if tile else ()
+        residents = tuple((name, group, turn) for name in self.residents.values())
+        for name, _, _ in residents:
+            yield Event("wait", f"{name}_full", group, turn % 2)
+        q = residents[:1]
         if self.q_in_registers:
             yield Event("read", Q, group, reads=q)
         if self.q_in_registers and not self.output_through_q:
-            yield from (Event("fence"), self._release_q(process))
+            yield from (Event("fence"), self._release_resident(process, Q))
 
         def done(block: Any, op: Operation) -> Iterator[Expected | Where]:
             if op.statement == "mask" and op.kind == "run":
                 yield from (tile.mask(block, tile.box * group, tile.box),) if tile else ()
             else:
                 # A tile's first block clears the accumulators.
-                reads, opens = () if self.q_in_registers else q, 1 - ops.min(block, 1)
+                reads, opens = () if self.q_in_registers else residents, 1 - ops.min(block, 1)
                 yield from self._operation(process, op, base + block, reads, opens)
 
         yield from self.program.phases.events(blocks, done)
@@ -257,11 +268,15 @@ class Roles:
             yield from (Event("write", Q, group, reads=q), Event("fence"), ours)
             place = tile.coordinates(tile.box * group) if tile else ()
             yield Event("store", Q, group, reads=q, place=place)
-            yield from (Event("stored"), ours, self._release_q(process))
+            yield from (Event("stored"), ours, self._release_resident(process, Q))
         if self.packed:
             yield from self._next_tile(turn + 1)
         elif self.dynamic:
             yield from (*self._next_tile(turn), self._release_tile(process, turn))
+
+    def begun(self, tile: PlacedTile, own: int) -> Iterator[Expected]:
+        """Yields what a warpgroup does with a tile's rows, from `own` on, before it waits for their tiles: nothing."""
+        yield from ()
 
     def _release_tile(self, process: Process, turn: int) -> Event:
         return Event("arrive", "tile_empty", self._place_of_tile(turn)[0], 1, (process.block,))
@@ -271,20 +286,24 @@ class Roles:
         for kind in ("lse",) * ("LSE" in tile.tensors) + ("output",) * (not self.output_through_q):
             yield tile.store_event(Event(kind, place=tile.stored_rows(kind, own)), own)
 
-    def _release_q(self, process: Process) -> Event:
-        return Event("arrive", "Q_empty", process.warpgroup, 1, (process.block,))
+    def _release_resident(self, process: Process, name: str) -> Event:
+        return Event("arrive", f"{name}_empty", process.warpgroup, 1, (process.block,))
 
     def _operation(
-        self, process: Process, op: Operation, number: Any, q: tuple[Read, ...], opens: Any
+        self, process: Process, op: Operation, number: Any, residents: tuple[Read, ...], opens: Any
     ) -> Iterator[Event]:
-        """Yields the events of an operation on load `number` of a ring, in a tile's first block if `opens` is 1."""
+        """Yields the events of an operation on load `number` of a ring, in a tile's first block if `opens` is 1.
+
+        `residents` are the reads of the tile's resident buffers that lie in shared memory.
+        """
         match op.kind:
             case "issue":
                 ring, slot, _ = self._place(self.table.loads_of(op.statement)[0], number)
                 statement = self.table.by_name[op.statement]
                 p = ((P, process.warpgroup, number),) if self.p_in_shared else ()
-                read = set(map(whole, statement.reads))
-                reads = ((ring, slot, number), *(q if "Q_shared" in read else ()), *(p if "acc_s_cast" in read else ()))
+                read = {symbol(whole(buffer)) for buffer in statement.reads}
+                own = (resident for resident in residents if resident[0] in read)
+                reads = ((ring, slot, number), *own, *(p if "acc_s_cast" in read else ()))
                 # A product that adds to its accumulators clears them in a tile's first block, any other product always.
                 adds = (1 - opens) * int(not set(statement.writes).isdisjoint(statement.reads))
                 yield Event("product", ring, slot, reads=reads, place=(adds,))
@@ -293,8 +312,8 @@ class Roles:
             case "wait":
                 ring, slot, lap = self._place(op.statement, number)
                 yield Event("wait", f"{ring}_full", slot, lap)
-            case "release" if op.statement == Q_LOAD:
-                yield self._release_q(process)
+            case "release" if op.statement in self.residents:
+                yield self._release_resident(process, self.residents[op.statement])
             case "release":
                 ring, slot, _ = self._place(op.statement, number)
                 yield Event("arrive", f"{ring}_empty", slot, 1, tuple(range(self.cluster)))
@@ -314,12 +333,22 @@ class Roles:
                 yield Event(
                     "put", P, process.warpgroup, step=number, place=self.table.by_name[op.statement].columns or ()
                 )
+            case "fence":
+                yield Event("fence")
+            case "run" if threads_read := self._read_by_threads(op.statement, number):
+                # They come with the tile of their ring.
+                yield Event("read", *threads_read[0][:2], reads=threads_read)
             case "share":
                 yield from (Event("fence"), Event("sync", NAMED, OWN + process.warpgroup, WARPGROUP))
             case "run":
                 pass
             case unknown:
                 raise AssertionError(f"{unknown} is no operation of a warpgroup that computes")
+
+    def _read_by_threads(self, statement: str, number: Any) -> tuple[Read, ...]:
+        """Returns the reads of ring buffers by a vector statement's threads, such as of row vectors."""
+        loads = self.table.loads_of(statement)
+        return tuple((ring, slot, number) for ring, slot, _ in (self._place(load, number) for load in loads))
 
 
 def tile_lists(program: Program) -> tuple[tuple[int, ...], ...]:

@@ -22,6 +22,7 @@ from tl_attention.problem.mask import CAUSAL, FULL
 from tl_attention.program.planned import Planned
 from tl_attention.schedule.files import catalogue
 from tl_attention.schedule.files.named import Named, expand, resolve
+from tl_attention.schedule.loop.loops import FORWARD
 
 if TYPE_CHECKING:
     from tl_attention.lab.measure.records import Row
@@ -41,23 +42,26 @@ def texts_of(arguments: Sequence[str], every: bool = False) -> list[str]:
     return list(dict.fromkeys([*shipped, *(text for argument in arguments for text in expand(argument))]))
 
 
-def resolve_all(texts: Sequence[str]) -> list[Named]:
+def resolve_all(texts: Sequence[str], loop: str | None = FORWARD) -> list[Named]:
     """Loads the schedule that each text names, or prints all mistakes and exits with code 2 if there is one.
 
-    Schedules of the same name get other names: see `told_apart`.
+    Schedules must order this loop, or any if it is None. Those of the same name get other names: see
+    `with_unique_names`.
     """
     problems = ErrorCount()
-    found = _resolved(texts, problems)
+    found = _resolved(texts, problems, loop)
     problems.finish()
     return found
 
 
-def _resolved(texts: Sequence[str], problems: ErrorCount) -> list[Named]:
+def _resolved(texts: Sequence[str], problems: ErrorCount, loop: str | None = None) -> list[Named]:
     """Loads the schedule that each text names, but those that `problems` then has an error of."""
     found: list[Named] = []
     for text in texts:
         with problems.each():
-            found.append(resolve(text))
+            named = resolve(text)
+            named.refuse_other_loop(loop or named.schedule.loop)
+            found.append(named)
     return with_unique_names(found)
 
 
@@ -125,7 +129,7 @@ def check(
         return
     problems, texts = ErrorCount(), texts_of(schedules, every)
     if card is not None and not schedules:
-        texts = [named.text for named in compiled_for_card(resolve_all(texts), card)]
+        texts = [named.text for named in compiled_for_card(resolve_all(texts, None), card)]
     for text in texts:
         with problems.each():
             named = resolve(text)

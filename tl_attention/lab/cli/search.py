@@ -21,7 +21,7 @@ from tl_attention.lab.cli.options import FILE, causal_option, dtype_option, seed
 from tl_attention.lab.files import user_file
 from tl_attention.lab.files.kinds import FOUND_SCHEDULE, PAGE, SEARCH_PAGE
 from tl_attention.problem.shape import AttentionShape
-from tl_attention.schedule.files.named import resolve
+from tl_attention.schedule.files.named import resolve_forward
 from tl_attention.schedule.schedule import Schedule
 
 if TYPE_CHECKING:
@@ -165,7 +165,7 @@ def _queued(parameters: Parameters, text: str, problems: Sequence[AttentionShape
     from tl_attention.lab.measure.compilation import refusal_of
     from tl_attention.program.planned import Planned
 
-    named = resolve(text)
+    named = resolve_forward(text)
     for problem in problems:
         if refusal := refusal_of(called(text, problem, Planned(named.schedule))):
             raise InputError(f"--from {text}: {refusal}")

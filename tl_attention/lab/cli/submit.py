@@ -23,7 +23,7 @@ from tl_attention.lab.files import user_file
 from tl_attention.lab.files.kinds import RECORD, SUBMISSION
 from tl_attention.lab.measure.device import visible_gpus
 from tl_attention.schedule.files.catalogue import SUFFIXES, path_of
-from tl_attention.schedule.files.named import resolve
+from tl_attention.schedule.files.named import resolve_forward
 
 DEFAULT_OUTPUT = Path("leaderboard_submit.py")
 BASELINES = {"cudnn": Path(__file__).parents[1] / "leaderboard" / "baseline_cudnn.py"}
@@ -89,7 +89,7 @@ def _packed(text: str) -> str:
     # Any other file may be a schedule, whatever its name: `resolve` says what it is not.
     if _is_submission(text) and text.endswith(".py"):
         raise InputError(f"{text}: expected a schedule's name or file; a submission file is run with --evaluate")
-    named = resolve(text)
+    named = resolve_forward(text)
     if not named.sources:
         raise InputError(f"{text}: no name for the submission, expected a schedule's name or file")
     from tl_attention.lab.leaderboard import submission

@@ -26,7 +26,7 @@ from tl_attention import shipped
 from tl_attention.errors import InputError
 from tl_attention.problem.shape import DTYPE_NAMES, AttentionShape
 from tl_attention.schedule.files import yaml_text
-from tl_attention.schedule.files.named import Named, resolve
+from tl_attention.schedule.files.named import Named, resolve_forward
 from tl_attention.schedule.files.yaml_text import checked
 from tl_attention.schedule.key_errors import RuleBroken
 from tl_attention.schedule.key_words import meant
@@ -37,7 +37,7 @@ START, SUFFIX = "ladder-", ".yaml"
 def _named(value: object) -> Named:
     if not isinstance(value, str):
         raise PydanticKnownError("string_type")
-    return resolve(value)
+    return resolve_forward(value)
 
 
 def _problem(value: object, info: ValidationInfo) -> AttentionShape:

@@ -23,7 +23,7 @@ from tl_attention.problem.tiling import visited_over_visible
 from tl_attention.program.planned import Planned
 from tl_attention.schedule.files import yaml_text
 from tl_attention.schedule.files.defaults import computed_problem, default_schedule
-from tl_attention.schedule.files.named import Named, resolve
+from tl_attention.schedule.files.named import Named, resolve_forward
 from tl_attention.schedule.files.yaml_text import YamlFile, blamed, checked
 from tl_attention.schedule.key_words import KeyPath
 
@@ -75,7 +75,7 @@ class Entry:
 
 def schedule_for(shape: AttentionShape, schedule: str | None = None, invariant: bool = False) -> Named:
     """Returns the named schedule or, without a name, the one that attention() takes for the problem on this GPU."""
-    return resolve(schedule or default_schedule(shape, card_at_hand().arch, invariant))
+    return resolve_forward(schedule or default_schedule(shape, card_at_hand().arch, invariant))
 
 
 def entries(cell: Cell, others: Sequence[Named] = ()) -> Iterator[Entry]:
@@ -107,7 +107,7 @@ def _peer(name: str, cell: Cell) -> Candidate:
         # The dense kernel's numbers lie in memory as those of the packed sequences do.
         return replace(_kernel(schedule_for(shape, cell.schedule), shape), strided=name in (DENSE, BSHD))
     if name.startswith(SCHEDULE):
-        return _kernel(resolve(name.removeprefix(SCHEDULE)), shape)
+        return _kernel(resolve_forward(name.removeprefix(SCHEDULE)), shape)
     # None of these has keys in pages here: they get the same keys one behind the other.
     return Candidate(name, replace(shape, page_size=0))
 
@@ -119,7 +119,7 @@ def _kernel(named: Named, shape: AttentionShape) -> Candidate:
 def check_peer(name: str) -> None:
     """Raises InputError unless the name is a known peer's, or `ours:` and then the name of a schedule."""
     if name.startswith(SCHEDULE):
-        resolve(name.removeprefix(SCHEDULE))
+        resolve_forward(name.removeprefix(SCHEDULE))
     elif name not in (*OTHERS, *OWN):
         raise InputError(f"{name[:40]!r} is no peer, expected {PEERS_TEXT}")
 

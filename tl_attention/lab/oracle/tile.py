@@ -43,52 +43,20 @@ class Settings:
     observer: Observer | None = None  # sees (statement, block, buffer, value) of every read
 
 
-class InterpretedTile:
-    """An InterpretedTile has the buffers of a row tile; `tile[name]` reads a buffer, `tile[name] = x` writes it.
+class TileBuffers:
+    """TileBuffers has the buffers of a tile; `tile[name]` reads a buffer, `tile[name] = x` writes it.
 
-    acc_s is (block_M, block_N) fp32, acc_s_cast the same in the inputs' dtype, acc_o (block_M, head_dim_v) fp32, the
-    row vectors (block_M,) fp32. Ring buffers are read and written in the slot of the statement that runs, and a chunk
-    of a split statement works on its `columns` of a whole buffer.
+    Ring buffers are read and written in the slot of the statement that runs, and a chunk of a split statement works on
+    its `columns` of a whole buffer.
     """
 
     def __init__(
-        self,
-        shape: AttentionShape,
-        inputs: Mapping[str, Tensor],  # Q, K and V
-        tiles: Settings,
-        index: int,
-        blocks: range,  # the KV blocks of the tile
-        table: Table,
-        scale: float,
-        asked: Mapping[str, Any],  # the values of this head's features
-        code: Mapping[str, Callable[[InterpretedTile], None]],  # what the statements of the table name
+        self, table: Table, code: Mapping[str, Callable[[Any], None]], observer: Observer | None, block_N: int
     ):
-        self.statements, self.rings, self.code = table.by_name, table.rings, code
-        self.given = table.inputs
+        self.table, self.statements, self.rings, self.code = table, table.by_name, table.rings, code
+        self.observer, self.block_N = observer, block_N
         self.columns = slice(None)
-        self.softmax = tiles.softmax
-        M, N = tiles.block_M, tiles.block_N
-        self.block_M, self.block_N, self.kv_order = M, N, tiles.kv_order
-        self.shape, self.blocks, self.observer = shape, blocks, tiles.observer
-        self.changes, factor = changes_of_products(asked, scale)
-        self.scale = factor * LOG2_E
-        self.more_scores = [score.float() for score in more_scores(asked)]
-        self.first_row = index * M
-        self.dtype = inputs["Q"].dtype
-        self.inputs = inputs
-        self.unwritten = torch.full((N, shape.head_dim), float("nan"))
-        self.buffers: dict[object, Tensor] = {
-            "Q_shared": rows_of(inputs["Q"], self.first_row, M),
-            # For a loop that finds Q in registers.
-            "Q_local": rows_of(inputs["Q"], self.first_row, M),
-            "acc_s": torch.full((M, N), float("nan")),
-            "acc_s_cast": torch.full((M, N), float("nan")),
-            "acc_o": torch.zeros(M, shape.head_dim_v),
-            "scores_max": torch.full((M,), float("-inf")),
-            "denominator": torch.zeros(M),
-        }
-        for row_vector in ("scores_max_prev", "scores_scale", "scores_sum"):
-            self.buffers[row_vector] = torch.full((M,), float("nan"))
+        self.buffers: dict[object, Tensor] = {}
 
     def run(self, statement: str, block: int, slot: dict[str, int]) -> None:
         """Executes one statement for loop step `block`."""
@@ -97,8 +65,13 @@ class InterpretedTile:
         self.columns = slice(*self.entry.columns) if self.entry.columns else slice(None)
         self.code[self.entry.code](self)
 
+    def unwritten(self, buffer: str) -> Tensor:
+        """Returns what a ring buffer holds before its first load."""
+        raise NotImplementedError
+
     def __getitem__(self, buffer: str) -> Tensor:
-        value = self.buffers.get(self._key(buffer), self.unwritten)
+        key = self._key(buffer)
+        value = self.buffers[key] if key in self.buffers else self.unwritten(buffer)
         if self.observer:
             self.observer(self.statement, self.block, buffer, value)
         return value
@@ -114,6 +87,54 @@ class InterpretedTile:
 
     def _key(self, buffer: str) -> object:
         return (buffer, self.slot[self.rings[buffer]]) if buffer in self.rings else buffer
+
+
+class InterpretedTile(TileBuffers):
+    """An InterpretedTile has the buffers of a row tile of the forward.
+
+    acc_s is (block_M, block_N) fp32, acc_s_cast the same in the inputs' dtype, acc_o (block_M, head_dim_v) fp32, the
+    row vectors (block_M,) fp32.
+    """
+
+    def __init__(
+        self,
+        shape: AttentionShape,
+        inputs: Mapping[str, Tensor],  # Q, K and V
+        tiles: Settings,
+        index: int,
+        blocks: range,  # the KV blocks of the tile
+        table: Table,
+        scale: float,
+        asked: Mapping[str, Any],  # the values of this head's features
+        code: Mapping[str, Callable[[InterpretedTile], None]],  # what the statements of the table name
+    ):
+        super().__init__(table, code, tiles.observer, tiles.block_N)
+        self.given = table.inputs
+        self.softmax = tiles.softmax
+        M, N = tiles.block_M, tiles.block_N
+        self.block_M, self.kv_order = M, tiles.kv_order
+        self.shape, self.blocks = shape, blocks
+        self.changes, factor = changes_of_products(asked, scale)
+        self.scale = factor * LOG2_E
+        self.more_scores = [score.float() for score in more_scores(asked)]
+        self.first_row = index * M
+        self.dtype = inputs["Q"].dtype
+        self.inputs = inputs
+        self.buffers = {
+            "Q_shared": rows_of(inputs["Q"], self.first_row, M),
+            # For a loop that finds Q in registers.
+            "Q_local": rows_of(inputs["Q"], self.first_row, M),
+            "acc_s": torch.full((M, N), float("nan")),
+            "acc_s_cast": torch.full((M, N), float("nan")),
+            "acc_o": torch.zeros(M, shape.head_dim_v),
+            "scores_max": torch.full((M,), float("-inf")),
+            "denominator": torch.zeros(M),
+        }
+        for row_vector in ("scores_max_prev", "scores_scale", "scores_sum"):
+            self.buffers[row_vector] = torch.full((M,), float("nan"))
+
+    def unwritten(self, buffer: str) -> Tensor:
+        return torch.full((self.block_N, self.shape.head_dim), float("nan"))
 
     @property
     def first_key(self) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tl_attention.schedule.keys import PRODUCER
-from tl_attention.schedule.loop.attention import NUMBER
+from tl_attention.schedule.loop.loops import NUMBER
 from tl_attention.schedule.loop.table import whole
 
 Change = dict[str, Any]

@@ -20,7 +20,7 @@ from tl_attention.lab.search.space import Space, plain
 from tl_attention.program.derivation import dependences
 from tl_attention.schedule.dialect import dialect_of
 from tl_attention.schedule.keys import Keys
-from tl_attention.schedule.loop.attention import FRAGMENTS, NUMBER
+from tl_attention.schedule.loop.loops import NUMBER, cut_like
 from tl_attention.schedule.loop.table import chunk_names, whole
 from tl_attention.schedule.options import CHUNK_UNIT
 from tl_attention.schedule.schedule import Schedule, changed_options
@@ -45,7 +45,7 @@ class Parameters:
             name
             for statement in self.table.names
             if statement not in self.table.moved
-            for name in (statement, *_chunks(statement, space.chunks.get(_cut(statement), 1)))
+            for name in (statement, *_chunks(statement, space.chunks.get(cut_like(statement), 1)))
         )
 
     @cached_property
@@ -212,11 +212,6 @@ def _ordered(needs: Needs, stages: Mapping[str, int], ranks: Mapping[str, int]) 
     return order
 
 
-def _cut(statement: str) -> str:
-    """Returns the statement whose chunks a statement has: a fragment is loaded in those of its product."""
-    return FRAGMENTS.get(statement, statement)
-
-
 def _chunks(statement: str, most: int) -> tuple[str, ...]:
     """Returns the names of so many chunks of a statement; none where it is whole."""
     return chunk_names(statement, (0,) * most) if most > 1 else ()
@@ -236,5 +231,5 @@ def _nearest(name: str, names: Sequence[str]) -> str | None:
 def _existing(name: str, split: Mapping[str, tuple[int, ...]]) -> str:
     """Returns the name of the statement, or of the chunk of it, that a loop has with these chunks."""
     statement, _, number = name.partition(".")
-    last = len(split.get(_cut(statement), ())) - 1
+    last = len(split.get(cut_like(statement), ())) - 1
     return f"{statement}.{min(int(number or 0), last)}" if last > 0 else statement

@@ -14,7 +14,7 @@ from tl_attention.schedule.files import yaml_text
 from tl_attention.schedule.key_errors import RuleBroken
 from tl_attention.schedule.key_words import shown, suggestion
 from tl_attention.schedule.keys import Keys
-from tl_attention.schedule.loop.attention import SPLITTABLE
+from tl_attention.schedule.loop.loops import CUT_SIZES
 from tl_attention.schedule.options import MOST_CHUNKS, OPTIONS, Releases, Waits
 
 DEFAULT = Path(__file__).with_name("space.yaml")
@@ -59,7 +59,7 @@ class Space(BaseModel):
                 _refuse_unknown([name], fields, key)
                 _refuse_unknown(values, [*map(plain, choices(fields[name]))], key, name)
         _refuse_unknown(self.threads, (None, *choices(Keys.model_fields["threads"])), "threads")
-        _refuse_unknown(self.chunks, SPLITTABLE, "chunks")
+        _refuse_unknown(self.chunks, CUT_SIZES, "chunks")
         _refuse_unknown(self.wait_before, Waits.model_fields, "wait_before")
         _refuse_unknown(self.release_before, Releases.model_fields, "release_before")
         return self
@@ -106,7 +106,7 @@ def whole(lowering: str) -> Space:
         threads=(None, *choices(Keys.model_fields["threads"])),
         stages=4,
         groups=True,
-        chunks={name: MOST_CHUNKS for name in SPLITTABLE if dialect.takes(f"split.{name}")},
+        chunks={name: MOST_CHUNKS for name in CUT_SIZES if dialect.takes(f"split.{name}")},
         ahead=dict.fromkeys(dialect.table.loads, (True, False)),
         wait_before=tuple(name for name in Waits.model_fields if dialect.takes(f"wait_before.{name}")),
         release_before=tuple(name for name in Releases.model_fields if dialect.takes(f"release_before.{name}")),

@@ -119,14 +119,14 @@ def _heading(program: Program) -> str:
 def _resources(planned: Planned, head_dim: HeadSize, card: Card) -> str:
     """Returns a text on a kernel's tile, and what it takes: threads, shared memory, mbarriers and registers."""
     schedule = planned.schedule
-    M, N = schedule.block_M, schedule.block_N
+    M, N, table = schedule.block_M, schedule.block_N, schedule.dialect.table
     takes = lowering_of(schedule).resources(planned, head_dim, card)
     static = takes.static_bytes
     before = f"{static:,} that hold the mbarriers + " if static else ""
     team = "a warp" if takes.team == WARP else takes.team
     producer = f"; {takes.producer_threads} more for the producer, of which one warp loads"
     lines = [
-        f"tile: {M} queries x {N} keys, head_dim {head_dim}",
+        f"tile: {M} {table.rows} x {N} {table.columns}, head_dim {head_dim}",
         f"threads: {schedule.threads} compute, {team} for each {M * takes.team // schedule.threads} rows"
         + (producer if takes.producer_threads else ", and load"),
         f"shared memory: {static + takes.shared_bytes:,} of {card.shared_available(takes.blocks):,} bytes{of_other_card(card)}: {before}"

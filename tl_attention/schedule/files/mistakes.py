@@ -17,7 +17,7 @@ from tl_attention.schedule.files.yaml_text import YamlFile
 from tl_attention.schedule.key_errors import RuleBroken, key_and_message
 from tl_attention.schedule.key_words import KeyPath, joined_by_and
 from tl_attention.schedule.keys import Keys
-from tl_attention.schedule.rules import KEYS_OF_ORDER, ORDER_GIVEN, rules_of
+from tl_attention.schedule.rules import KEYS_OF_ORDER, ORDER_GIVEN, rules_for
 
 # The base that gives what a schedule of the lowering needs.
 BASES = {"pipelined": "seed", "mma_sync": "mma_sync", "inferred": "inferred"}
@@ -100,7 +100,7 @@ def _mistakes(
 def _broken_rules(files: Sequence[YamlFile], keys: Keys) -> Iterator[Mistake]:
     """Yields (line, message) of each rule that the keys break, unless an earlier broken rule blames the same key."""
     blamed_keys: set[KeyPath] = set()
-    for rule in rules_of(keys.dialect):
+    for rule in rules_for(keys):
         try:
             rule(keys)
         except RuleBroken as broken:

@@ -43,6 +43,13 @@ def resolve(what: str | Path) -> Named:
     return kept
 
 
+def resolve_forward(what: str | Path) -> Named:
+    """Returns the Named schedule of the forward that a text gives, as `resolve` does; InputError for another loop's."""
+    named = resolve(what)
+    named.refuse_other_loop()
+    return named
+
+
 def load(what: str | Path) -> Schedule:
     """Reads the schedule of a name, a file, a label or a notation, for `attention(..., schedule=...)`.
 

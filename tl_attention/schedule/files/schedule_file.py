@@ -24,6 +24,7 @@ from tl_attention.schedule.files.mistakes import all_mistakes, blamed
 from tl_attention.schedule.files.yaml_text import Stamp, YamlFile
 from tl_attention.schedule.key_errors import model_of
 from tl_attention.schedule.key_words import KeyPath, line_of, shown
+from tl_attention.schedule.loop.loops import FORWARD
 from tl_attention.schedule.schedule import Schedule
 
 MOST_BASES = 4
@@ -114,6 +115,11 @@ class Named:
         """Raises InputError for a head size that the schedule is not meant for."""
         if not is_meant(size, self.head_dims):
             raise self._refused(f"it {self.meant_for}, not {size}", ("head_dims",))
+
+    def refuse_other_loop(self, loop: str = FORWARD) -> None:
+        """Raises InputError unless the schedule orders this loop, that of the forward by default."""
+        if self.schedule.loop != loop:
+            raise self._refused(f"it orders loop {self.schedule.loop}, expected a schedule of loop {loop}", ("loop",))
 
     def refused(self, refusal: ScheduleRefused) -> InputError:
         """Returns a refusal as an InputError with the file and line to blame or, without a file, the user's text."""

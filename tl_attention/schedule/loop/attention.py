@@ -5,7 +5,7 @@ Where another kernel does it otherwise, its folder has a table of its own.
 
 from __future__ import annotations
 
-from tl_attention.schedule.loop.table import Table, statement
+from tl_attention.schedule.loop.table import Buffer, Table, row_vectors, statement
 
 _SCORES, _OUTPUT = ("acc_s", "acc_s_cast"), ("acc_o",)
 
@@ -48,6 +48,15 @@ SOURCE = Table(
         statement("load", "load_v", "V", "V_shared", "V_shared = V[k]", "load"),
         statement("product", "mma1", "acc_s_cast V_shared acc_o", "acc_o", "acc_o += acc_s_cast @ V_shared"),
     ),
+    (
+        Buffer("Q_shared", "resident", "block_M", "head_dim", 2, operand="q_operand"),
+        Buffer("K_shared", "ring", "block_N", "head_dim", 2),
+        Buffer("V_shared", "ring", "block_N", "head_dim_v", 2),
+        Buffer("acc_s", "fragment", "block_M", "block_N", 4),
+        Buffer("acc_s_cast", "fragment", "block_M", "block_N", 2, operand="p_operand"),
+        Buffer("acc_o", "fragment", "block_M", "head_dim_v", 4),
+        *row_vectors("scores_max", "scores_max_prev", "scores_scale", "scores_sum", "denominator"),
+    ),
     initial={"acc_o": "0", "denominator": "0", "scores_max": "-inf"},
     # The maxima for the LSE, and for sinks.
     output=("acc_o", "denominator", "scores_max"),
@@ -56,10 +65,4 @@ SOURCE = Table(
 # The loads of fragments from shared memory, statements of loops that multiply registers, each with its product. Both
 # are cut along that product's inner dimension.
 FRAGMENTS = {"frag_q": "mma0", "frag_k": "mma0", "frag_v": "mma1"}
-
-# What a schedule names, by number: those of the source, then those that only some loops have.
-NAMES: tuple[str, ...] = (*SOURCE.names, *FRAGMENTS)
-NUMBER: dict[str, int] = {name: number for number, name in enumerate(NAMES)}
-SPLITTABLE: tuple[str, ...] = (*SOURCE.splittable, *dict.fromkeys(FRAGMENTS.values()))
-# What may be in chunks: what is split, and what is cut with it.
-IN_CHUNKS: tuple[str, ...] = (*SPLITTABLE, *FRAGMENTS)
+INNER = {"mma0": "head_dim", "mma1": "block_N"}

@@ -9,6 +9,7 @@ from itertools import accumulate, pairwise
 from typing import Any, Literal
 
 StatementKind = Literal["load", "product", "vector"]
+Place = Literal["ring", "resident", "fragment"]
 Identity = Literal["copy", "zero", "maximum"]
 
 
@@ -44,13 +45,58 @@ def statement(
 
 
 @dataclass(frozen=True)
-class Table:
-    """A table has the statements of one kernel's loop, in source order.
+class Buffer:
+    """A Buffer is a tile or a row vector that statements read or write: where it lies, and how large it is.
 
-    Schedules name the statements of `attention.SOURCE`, of which some are fused or moved here.
+    `rows` and `columns` are numbers, or name sizes of a tile: block_M, block_N, head_dim or head_dim_v.
+    """
+
+    name: str
+    # A `ring` in shared memory is loaded again for every KV block. What is `resident` there is loaded once a tile, for
+    # each warpgroup its rows. A `fragment` is in registers of the threads that compute.
+    place: Place
+    rows: str | int
+    columns: str | int
+    bytes: int  # of an element
+    # The option in `kernel` that says where products read it: a fragment is in `shared` memory instead, a resident tile
+    # in `registers` too.
+    operand: str = ""
+
+    @property
+    def symbol(self) -> str:
+        return symbol(self.name)
+
+    @property
+    def load(self) -> str:
+        """Returns the name of what loads a resident tile, such as load_q, which its release has, too."""
+        return f"load_{self.symbol.lower()}"
+
+    def places(self, options: Any) -> tuple[str, ...]:
+        """Returns "shared", "registers" or both, where the buffer is with these options of `kernel`."""
+        chosen = (getattr(options, self.operand),) if self.operand else ()
+        if self.place == "fragment":
+            return chosen or ("registers",)
+        return tuple(dict.fromkeys(("shared", *chosen)))
+
+    def elements(self, sizes: Mapping[str | int, int]) -> int:
+        """Returns how many elements it has, from the sizes of the tile by name."""
+        return sizes.get(self.rows, 1) * sizes.get(self.columns, 1)
+
+
+def row_vectors(*names: str) -> tuple[Buffer, ...]:
+    """Returns fp32 fragments of these names with a number for each row of the tile."""
+    return tuple(Buffer(name, "fragment", "block_M", 1, 4) for name in names)
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table has the statements of one kernel's loop, in source order, and the buffers that they read and write.
+
+    Schedules name the statements of their loop in `loops.LOOPS`, of which some are fused or moved here.
     """
 
     statements: tuple[Statement, ...]
+    buffers: tuple[Buffer, ...] = ()
     initial: Mapping[str, str] = field(default_factory=dict, hash=False)  # buffers' values before the loop
     output: tuple[str, ...] = ()  # the buffers that the code after the loop reads
     # Statements that can be cut into chunks (`exp.0`), with the buffers whose columns are cut, too (`acc_s[0:48]`).
@@ -58,6 +104,11 @@ class Table:
     fused: Mapping[str, str] = field(default_factory=dict, hash=False)  # statements that are part of another one
     # Statements that run right before another one, wherever the schedule has them.
     moved: Mapping[str, str] = field(default_factory=dict, hash=False)
+    # By name of a tensor that the kernel stores, the accumulators that go there; {} where the kernel does more to them.
+    stored: Mapping[str, str] = field(default_factory=dict, hash=False)
+    rows: str = "queries"  # what the rows of a tile are
+    columns: str = "keys"  # and those of a block, of which there is one for each iteration
+    addresses: int = 0  # registers that ptxas needs beside the fragments, where that is known
     slotted: tuple[str, ...] = ()  # buffers whose chunks share registers
     slots: Mapping[str, int] = field(default_factory=dict, hash=False)  # how many chunks there is room for (`slots.py`)
 
@@ -87,11 +138,26 @@ class Table:
 
         Every other buffer has one version.
         """
-        return {self.ring_of(load): load for load in self.loads}
+        return {buffer: load for load in self.loads for buffer in self.by_name[load].writes}
 
     def ring_of(self, load: str) -> str:
-        """Returns the name of the buffer that a load fills."""
+        """Returns the name of the buffer that a load fills; of the first, if row vectors come with it."""
         return self.by_name[load].writes[0]
+
+    @cached_property
+    def accumulators(self) -> tuple[str, ...]:
+        """Returns the names of the tiles that products write in fp32."""
+        return tuple(b.name for b in self.buffers if b.place == "fragment" and b.bytes == 4 and b.columns != 1)
+
+    @cached_property
+    def residents(self) -> tuple[Buffer, ...]:
+        """Returns the tiles that are loaded once, before the loop."""
+        return tuple(buffer for buffer in self.buffers if buffer.place == "resident")
+
+    def cut_size(self, statement: str) -> str | int:
+        """Returns the name of the size that the columns of a statement's chunks add up to, such as block_N."""
+        cut = self.splittable[statement]
+        return next(buffer.columns for buffer in self.buffers if buffer.name in cut)
 
     def loads_of(self, name: str) -> tuple[str, ...]:
         """Returns the names of the loads whose buffers a statement reads."""
@@ -113,6 +179,11 @@ class Table:
         """Returns the names of the buffers that the code after the loop reads, or of their chunks if they are cut."""
         written = dict.fromkeys(buffer for statement in self.statements for buffer in statement.writes)
         return tuple(buffer for buffer in written if whole(buffer) in self.output)
+
+
+def symbol(buffer: str) -> str:
+    """Returns the name of a buffer without its place, such as K for K_shared."""
+    return buffer.removesuffix("_shared")
 
 
 def whole(name: str) -> str:

@@ -1,0 +1,140 @@
+"""The kernels of gradients: TileLang lowers them to their Program's operations, and ptxas serialises none of them.
+
+No test here runs one: that needs a GPU.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+
+import pytest
+from test_gradient_loops import SHIPPED
+from tiers import exhaustive
+
+from tl_attention.codeproof.registry import check_generated
+from tl_attention.codeproof.verdict import GeneratedCode
+from tl_attention.compiler.generation import lowered
+from tl_attention.compiler.toolchain import use_nvcc
+from tl_attention.errors import ScheduleRefused
+from tl_attention.kernels.registry import lowering_of
+from tl_attention.lab.machine_code.nvcc import CUBIN, call_nvcc, serialised_because
+from tl_attention.problem.mask import CAUSAL, FULL, Mask
+from tl_attention.problem.variant import Variant
+from tl_attention.program.derivation import derive
+from tl_attention.program.planned import Planned
+
+
+@cache
+def source(loop: str, variant: Variant) -> str:
+    """Returns the CUDA that TileLang generates of the shipped schedule of a loop."""
+    schedule = SHIPPED[loop]
+    lowering = lowering_of(schedule)
+    lowering.check_variant(schedule, variant)
+    with use_nvcc():
+        return lowered(lowering.prim_func(Planned(schedule), variant), variant.arch, dict(lowering.pass_configs))[0]
+
+
+def of(loop: str, head_dim: int = 128, dtype: str = "bfloat16", mask: Mask = FULL, group: int = 1) -> Variant:
+    return Variant(head_dim, dtype, mask, group=group, loop=loop)
+
+
+# What stands for each kind of operation in the code.
+FORMS = {
+    "wait": re.compile(r"(\w+)_full\[.*\]\.wait\("),
+    "issue": re.compile(r"tl::wgmma_[sr]s<.*(?:\(uint32_t\*\)|<uint32_t\*>)\((\w+) \+ 0\)"),
+    "products": re.compile(r"tl::wait_wgmma<(\d)>"),
+    "release": re.compile(r"(\w+)_empty\[.*\]\.arrive\(\)"),
+    "fence": re.compile(r"tl::fence_proxy_async\(\)"),
+}
+
+
+def operations(text: str) -> list[str]:
+    """Returns the operations in lines of generated code, such as `wait K`, `issue S`, `products 1`, in order."""
+    found = []
+    for line in text.splitlines():
+        for kind, form in FORMS.items():
+            if match := form.search(line):
+                name = next((group for group in match.groups() if group), "")
+                found.append(f"{kind} {re.sub('_[0-9]+$', '', name)}".strip())
+    return found
+
+
+def expected(loop: str) -> list[str]:
+    """Returns what an iteration of the steady state must be in code, from the Program."""
+    program = derive(SHIPPED[loop])
+    table = program.table
+    words = []
+    for op in program.phases.steady.operations:
+        name = op.statement
+        if op.kind == "wait" and name in table.products:
+            words.append(f"products {op.outstanding}")
+        elif op.kind == "issue":
+            words.append(f"issue {table.by_name[name].writes[0]}")
+        elif op.kind in ("wait", "release"):
+            words.append(f"{op.kind} {table.ring_of(name).removesuffix('_shared')}")
+        elif op.kind == "fence":
+            words.append("fence")
+    return words
+
+
+@pytest.mark.parametrize("mask", [FULL, pytest.param(CAUSAL, marks=exhaustive)], ids=str)
+@pytest.mark.parametrize("loop", SHIPPED)
+def test_an_iteration_of_the_generated_loop_is_that_of_the_program(loop, mask):
+    text = source(loop, of(loop, mask=mask))
+    loops = re.split(r"\n *for \(int t(?:_\d+)? = 0; ", text)[1:]
+    bodies = [operations(body.split("\n      }\n")[0]) for body in loops]
+    assert len(loops) == (1 if mask == FULL else 2), "one loop of blocks without a mask, one of blocks with one"
+    for body in bodies:
+        assert body[: len(expected(loop))] == expected(loop)
+
+
+def test_row_vectors_come_in_the_phase_of_their_tile():
+    text = source("dkdv", of("dkdv"))
+    producer = text[text.index("warpgroup_reg_dealloc") :]
+    loads = re.findall(r"tl::tma_load\((\w+)_desc, (\w+)_full\[", producer[: producer.index("warpgroup_reg_alloc")])
+    assert loads == [("Q", "Q"), ("RowLSE", "Q"), ("dO", "dO"), ("RowD", "dO"), ("K", "K"), ("V", "V")]
+    # Bytes of 64 rows of 128 columns, and of 64 numbers.
+    assert "expect_transaction(16384)" in producer and re.search(r"expect_transaction\((16640|256)\)", producer)
+
+
+def test_the_kernel_of_shared_heads_is_refused_until_its_code_is_proved():
+    variant = of("dkdv", group=4)
+    with pytest.raises(ScheduleRefused, match="^the kernel of loop dkdv is not proved yet where heads share K and V$"):
+        check_generated(SHIPPED["dkdv"], derive(SHIPPED["dkdv"]), GeneratedCode("", "", variant, ()))
+
+
+LACKING = [
+    ({"head_dim": 96}, "head_dim 96"),
+    ({"packed": True}, "packed sequences"),
+    ({"strided": True}, "strided tensors"),
+    ({"mask": Mask(64, 0)}, "windows"),
+    ({"optional": frozenset({"softcap"})}, "softcap"),
+]
+
+
+@pytest.mark.parametrize("asked, words", LACKING, ids=str)
+def test_what_the_kernels_do_not_compute_yet_is_told(asked, words):
+    schedule = SHIPPED["dq"]
+    variant = Variant(**{"head_dim": 128, "dtype": "float16", "loop": "dq"} | asked)
+    with pytest.raises(ScheduleRefused, match=f"^{words}.*, which lowering warp_specialized does not compute$"):
+        lowering_of(schedule).check_variant(schedule, variant)
+
+
+CASES = [
+    *((loop, {"head_dim": d, "mask": mask}) for loop in SHIPPED for d in (64, 128) for mask in (FULL, CAUSAL)),
+    *((loop, {"dtype": "float16", "group": 4, "mask": CAUSAL}) for loop in SHIPPED),
+]
+
+
+@exhaustive
+@pytest.mark.parametrize("loop, case", CASES, ids=str)
+def test_ptxas_serialises_no_product_and_spills_nothing_in_a_loop(loop, case):
+    text = source(loop, of(loop, **case))
+    with use_nvcc() as nvcc:
+        done = call_nvcc(nvcc, text, "sm_90a", more=(CUBIN, "-Xptxas", "-v"))
+    words = done.stdout + done.stderr
+    assert done.returncode == 0 and not serialised_because(words), words
+    spilled = int(re.search(r"(\d+) bytes spill stores", words)[1])
+    # A few numbers of a tile may be spilled, outside of its loops.
+    assert spilled <= (56 if case.get("group") or case["mask"] == CAUSAL else 0), words

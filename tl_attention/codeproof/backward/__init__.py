@@ -1,0 +1,1 @@
+"""This folder has the proof of the kernels of gradients."""

@@ -1,0 +1,335 @@
+"""These kernels compute gradients: a producer warp loads, and warpgroups compute with products in flight.
+
+threadIdx.y is the warpgroup: those that compute, 64 rows each, then the producer's. A thread block takes every n-th
+tile. Tiles of `dq` have queries as rows, those of `dkdv` keys; there, `seq_q` and `seq_kv` change places.
+"""
+
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+import tilelang.language as T
+
+from tl_attention.kernels.shared.device_code import is_bf16
+from tl_attention.kernels.shared.iterations import LoopTile, loop
+from tl_attention.kernels.shared.rows import kv_head, rows_of
+from tl_attention.kernels.shared.softmax import LOG2_E
+from tl_attention.kernels.warp_specialized.tiles import begin, locate, put, see
+from tl_attention.kernels.warp_specialized.transfers import slot, wait_empty
+from tl_attention.problem.warpgroup import ALL_LANES, ROWS, WARP, WARPGROUP, WARPS
+
+
+@T.macro
+def launch(given, c):
+    """Launches the thread blocks; in each, the last warpgroup is the producer and the others compute."""
+    warpgroups = c.block_M // ROWS
+    with T.Kernel(given.workers, threads=(WARPGROUP, warpgroups + 1), prelude=c.prelude) as (block,):
+        s = STATES[c.variant.loop](given, c)
+        ty = T.get_thread_binding(1)
+        if ty == warpgroups:
+            T.set_max_nreg(c.kernel.registers[1], 0)
+            if T.get_thread_binding(0) < WARP:
+                work(0, block, s, c, is_producer=True)
+        else:
+            T.set_max_nreg(c.kernel.registers[0], 1)
+            # Broadcast, so that ptxas knows it to be the same in all lanes of a warp.
+            wg = T.alloc_var("int32")
+            wg = T.call_extern("int32", "__shfl_sync", T.uint32(ALL_LANES), ty, 0)
+            work(wg, block, s, c, is_producer=False)
+
+
+@dataclass(frozen=True)
+class Ring:
+    """A Ring is buffers for a tensor's tiles in shared memory, each with a full and an empty mbarrier.
+
+    Of a resident tile each warpgroup's rows have a buffer. `vector` has a ring's numbers of rows, which are loaded from
+    `numbers` in the same phase.
+    """
+
+    source: object
+    shared: object
+    full: object
+    empty: object
+    depth: object = None
+    numbers: object = None
+    vector: object = None
+
+
+@T.macro
+def dq_state(given, c):
+    """Allocates a block's buffers, mbarriers and fragments of loop dq, and returns them as a namespace."""
+    warpgroups = c.block_M // ROWS
+    Q_shared = T.alloc_shared([warpgroups, ROWS, c.head_dim], c.dtype)
+    dO_shared = T.alloc_shared([warpgroups, ROWS, c.head_dim_v], c.dtype)
+    K_shared = T.alloc_shared([c.kernel.k_stages, c.block_N, c.head_dim], c.dtype)
+    V_shared = T.alloc_shared([c.kernel.v_stages, c.block_N, c.head_dim_v], c.dtype)
+    acc_s = T.alloc_fragment([ROWS, c.block_N], "float32")
+    acc_dp = T.alloc_fragment([ROWS, c.block_N], "float32")
+    ds_cast = T.alloc_fragment([ROWS, c.block_N], c.dtype)
+    acc_dq = T.alloc_fragment([ROWS, c.head_dim], "float32")
+    row_lse = T.alloc_fragment([ROWS], "float32")
+    row_d = T.alloc_fragment([ROWS], "float32")
+    Q_full = T.alloc_barrier([WARP] * warpgroups)
+    dO_full = T.alloc_barrier([WARP] * warpgroups)
+    Q_empty = T.alloc_barrier([WARPS] * warpgroups)
+    dO_empty = T.alloc_barrier([WARPS] * warpgroups)
+    K_full = T.alloc_barrier([WARP] * c.kernel.k_stages)
+    V_full = T.alloc_barrier([WARP] * c.kernel.v_stages)
+    K_empty = T.alloc_barrier([warpgroups * WARPS] * c.kernel.k_stages)
+    V_empty = T.alloc_barrier([warpgroups * WARPS] * c.kernel.v_stages)
+    return SimpleNamespace(
+        Q=Ring(given.Q, Q_shared, Q_full, Q_empty),
+        dO=Ring(given.dO, dO_shared, dO_full, dO_empty),
+        K=Ring(given.K, K_shared, K_full, K_empty, c.kernel.k_stages),
+        V=Ring(given.V, V_shared, V_full, V_empty, c.kernel.v_stages),
+        acc_s=acc_s, acc_dp=acc_dp, ds_cast=ds_cast, acc_dq=acc_dq, row_lse=row_lse, row_d=row_d, **of_problem(given, given.Q, given.K),
+    )  # fmt: skip
+
+
+@T.macro
+def dkdv_state(given, c):
+    """Allocates a block's buffers, mbarriers and fragments of loop dkdv, and returns them as a namespace."""
+    warpgroups = c.block_M // ROWS
+    K_shared = T.alloc_shared([warpgroups, ROWS, c.head_dim], c.dtype)
+    V_shared = T.alloc_shared([warpgroups, ROWS, c.head_dim_v], c.dtype)
+    Q_shared = T.alloc_shared([c.kernel.q_stages, c.block_N, c.head_dim], c.dtype)
+    dO_shared = T.alloc_shared([c.kernel.do_stages, c.block_N, c.head_dim_v], c.dtype)
+    LSE_shared = T.alloc_shared([c.kernel.q_stages, c.block_N], "float32")
+    D_shared = T.alloc_shared([c.kernel.do_stages, c.block_N], "float32")
+    acc_s = T.alloc_fragment([ROWS, c.block_N], "float32")
+    acc_dp = T.alloc_fragment([ROWS, c.block_N], "float32")
+    acc_s_cast = T.alloc_fragment([ROWS, c.block_N], c.dtype)
+    ds_cast = T.alloc_fragment([ROWS, c.block_N], c.dtype)
+    acc_dk = T.alloc_fragment([ROWS, c.head_dim], "float32")
+    acc_dv = T.alloc_fragment([ROWS, c.head_dim_v], "float32")
+    K_full = T.alloc_barrier([WARP] * warpgroups)
+    V_full = T.alloc_barrier([WARP] * warpgroups)
+    K_empty = T.alloc_barrier([WARPS] * warpgroups)
+    V_empty = T.alloc_barrier([WARPS] * warpgroups)
+    Q_full = T.alloc_barrier([WARP] * c.kernel.q_stages)
+    dO_full = T.alloc_barrier([WARP] * c.kernel.do_stages)
+    Q_empty = T.alloc_barrier([warpgroups * WARPS] * c.kernel.q_stages)
+    dO_empty = T.alloc_barrier([warpgroups * WARPS] * c.kernel.do_stages)
+    return SimpleNamespace(
+        K=Ring(given.K, K_shared, K_full, K_empty),
+        V=Ring(given.V, V_shared, V_full, V_empty),
+        Q=Ring(given.Q, Q_shared, Q_full, Q_empty, c.kernel.q_stages, given.RowLSE, LSE_shared),
+        dO=Ring(given.dO, dO_shared, dO_full, dO_empty, c.kernel.do_stages, given.RowD, D_shared),
+        acc_s=acc_s, acc_dp=acc_dp, acc_s_cast=acc_s_cast, ds_cast=ds_cast, acc_dk=acc_dk, acc_dv=acc_dv, LSE=LSE_shared, D=D_shared, **of_problem(given, given.K, given.Q),
+    )  # fmt: skip
+
+
+STATES = {"dq": dq_state, "dkdv": dkdv_state}
+
+
+def of_problem(given, rows, columns):
+    """Returns by name the sizes that tiles count by, from the tensors of a tile's rows and of its columns."""
+    return {
+        "given": given, "batch": rows.shape[0], "heads": rows.shape[1], "seq_q": rows.shape[2],
+        "seq_kv": columns.shape[2], "scale": given.softmax_scale * LOG2_E, "rank": 0,
+    }  # fmt: skip
+
+
+# --- tile after tile -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class GradientTile(LoopTile):
+    """A GradientTile is a LoopTile of one head; `part` is the head's number among those that share its accumulators."""
+
+    def opens(self, t):
+        """Returns the condition that block t is the first that its accumulators see."""
+        return t == 0 if self.part is None else t + self.part == 0
+
+
+@T.macro
+def variables(s, c):
+    """Allocates the variables of a LoopTile, which each next tile of the block uses again, and returns the LoopTile.
+
+    Its lengths get no name here: of keys as rows TileLang would call the kernel's sizes by each other's.
+    """
+    tile = T.alloc_var("int32")
+    turn = T.alloc_var("int32")
+    base = T.alloc_var("int32")
+    first_row = T.alloc_var("int32")
+    head = T.alloc_var("int32")
+    bz = T.alloc_var("int32")
+    blocks = T.alloc_var("int32")
+    visible = T.alloc_var("int32")
+    first = T.alloc_var("int32") if c.mask.left is not None else 0
+    cut = T.alloc_var("int32") if c.mask.left is not None else 0
+    return LoopTile(
+        first, blocks, first_row, head, bz, bz, s.seq_q, s.seq_kv, visible, cut, turn=turn, base=base, number=tile
+    )
+
+
+@T.macro
+def work(wg, block, s, c, is_producer):
+    """Works on a block's tiles in turn, as the producer warp if `is_producer`, else as the computing warpgroup `wg`."""
+    tile = variables(s, c)
+    row_tiles = T.ceildiv(s.seq_q, c.block_M)
+    put(tile.number, block)
+    put(tile.turn, 0)
+    put(tile.base, 0)
+    while tile.number < row_tiles * s.heads * s.batch:
+        locate(tile, row_tiles, s, c)
+        if c.mask.left is not None:
+            begin(tile, tile.first_row, s, c)
+        if not is_producer:
+            see(tile, wg, s, c)
+        if c.members == 1:
+            of_head(tile, None, wg, s, c, is_producer=is_producer)
+        else:
+            # The heads of Q that share a tile of keys come one behind the other.
+            put(tile.head, tile.head * c.members)
+            for member in T.serial(c.members):
+                of_head(tile, member, wg, s, c, is_producer=is_producer)
+                put(tile.head, tile.head + 1)
+            put(tile.head, tile.head - 1)
+        if not is_producer:
+            store(gradient_tile(tile, None, c, wg), s, c)
+        put(tile.number, tile.number + s.given.workers)
+
+
+def gradient_tile(tile, member, c, wg=None):
+    """Returns the tile with its numbers as named variables, for a warpgroup and a member of its heads."""
+    own = numbers(
+        tile.turn, tile.base, tile.first, tile.blocks, tile.first_row, tile.head, tile.queries, tile.visible, tile.cut
+    )
+    return GradientTile(**{**vars(tile), **own, "wg": wg, "part": member})
+
+
+@T.macro
+def numbers(turn, base, first, blocks, first_row, head, bz, visible, cut):
+    """Returns these numbers of a tile, which get names in generated code because they are a macro's parameters.
+
+    The lengths keep theirs: of keys as rows TileLang would call them by each other's.
+    """
+    return {
+        "turn": turn, "base": base, "first": first, "blocks": blocks, "first_row": first_row, "head": head,
+        "queries": bz, "keys": bz, "visible": visible, "cut": cut,
+    }  # fmt: skip
+
+
+@T.macro
+def of_head(tile, member, wg, s, c, is_producer):
+    """Loads one head's blocks of a tile, or computes what they add to the tile's accumulators."""
+    if is_producer:
+        produce(gradient_tile(tile, member, c), s, c)
+    else:
+        consume(gradient_tile(tile, member, c, wg), s, c)
+    put(tile.base, tile.base + tile.blocks)
+    put(tile.turn, tile.turn + 1)
+
+
+# --- the producer ----------------------------------------------------------------------------------------------------
+
+
+@T.macro
+def produce(tile, s, c):
+    """Loads one tile's blocks, and what is resident behind the first block: its buffers are free later."""
+    for j in T.serial(tile.blocks):
+        for name in c.loop.loads:
+            load(getattr(s, c.ring_of[name]), j, tile, s, c)
+        if j == 0:
+            for wg in range(c.block_M // ROWS):
+                for name in c.resident_of.values():
+                    load_resident(getattr(s, name), wg, tile, s, c)
+
+
+@T.macro
+def load(ring, j, tile, s, c):
+    """Starts the TMA loads of a tile's j-th block, and of its row vector if the ring has one, once a slot is free."""
+    step, first = tile.base + j, tile.kv_block(j) * c.block_N
+    head = head_of(ring, tile, s, c)
+    wait_empty(ring, step)
+    T.tma_copy(
+        rows_of(ring.source, tile.keys, head, first, c.block_N, c),
+        ring.shared[slot(ring, step), :, :],
+        barrier=ring.full[slot(ring, step)],
+        leader_scope_threads=WARP,
+    )
+    if ring.vector is not None:
+        T.tma_copy(
+            ring.numbers[tile.keys, head, first : first + c.block_N],
+            ring.vector[slot(ring, step), :],
+            barrier=ring.full[slot(ring, step)],
+            leader_scope_threads=WARP,
+        )
+    T.mbarrier_arrive(ring.full[slot(ring, step)])
+
+
+@T.macro
+def load_resident(ring, wg, tile, s, c):
+    """Starts the TMA load of a warpgroup's rows of a resident tile, once their buffer is free."""
+    T.mbarrier_wait_parity(ring.empty[wg], tile.turn % 2 ^ 1)
+    first = tile.first_row + wg * ROWS
+    T.tma_copy(
+        rows_of(ring.source, tile.queries, head_of(ring, tile, s, c), first, ROWS, c),
+        ring.shared[wg, :, :],
+        barrier=ring.full[wg],
+        leader_scope_threads=WARP,
+    )
+    T.mbarrier_arrive(ring.full[wg])
+
+
+def head_of(ring, tile, s, c):
+    """Returns the head of a ring's tensor that belongs to a tile's head, which is a head of Q."""
+    return kv_head(tile.head, c) if ring in (s.K, s.V) else tile.head
+
+
+# --- the warpgroups that compute -------------------------------------------------------------------------------------
+
+
+@T.macro
+def consume(tile, s, c):
+    """Computes what a head's blocks add to a warpgroup's accumulators, once its resident rows have arrived."""
+    if c.variant.loop == "dq":
+        row_facts(tile, s, c)
+    for name in c.resident_of.values():
+        T.mbarrier_wait_parity(getattr(s, name).full[tile.wg], tile.turn % 2)
+    loop(tile, s, c)
+
+
+@T.macro
+def row_facts(tile, s, c):
+    """Sets LSE and D of a warpgroup's rows, and stores them for the kernel of dK and dV."""
+    given, row = s.given, tile.first_row
+    T.fill(s.row_lse, 0)
+    T.fill(s.row_d, 0)
+    T.call_extern(
+        "handle",
+        f"tl_attention_row_facts<{c.head_dim_v}, {is_bf16(c)}>",
+        s.row_lse.data,
+        s.row_d.data,
+        T.address_of(given.O[tile.queries, tile.head, row, 0]),
+        T.address_of(given.dO[tile.queries, tile.head, row, 0]),
+        T.address_of(given.LSE[tile.queries, tile.head, row]),
+        T.address_of(given.RowLSE[tile.queries, tile.head, row]),
+        T.address_of(given.RowD[tile.queries, tile.head, row]),
+        tile.seq_q - row,
+    )
+
+
+@T.macro
+def store(tile, s, c):
+    """Stores a warpgroup's rows of the loop's gradients, of which those of Q and K are scaled."""
+    if c.variant.loop == "dq":
+        store_rows(s.acc_dq, s.given.dQ, tile.head, c.head_dim, True, tile, s, c)
+    else:
+        store_rows(s.acc_dk, s.given.dK, kv_head(tile.head, c), c.head_dim, True, tile, s, c)
+        store_rows(s.acc_dv, s.given.dV, kv_head(tile.head, c), c.head_dim_v, False, tile, s, c)
+
+
+@T.macro
+def store_rows(accumulator, tensor, head, columns, scaled, tile, s, c):
+    """Stores a warpgroup's rows of an accumulator, 16 bytes a lane, times the softmax scale if `scaled`."""
+    if scaled:
+        for i, j in T.Parallel(ROWS, columns):
+            accumulator[i, j] *= s.given.softmax_scale
+    T.call_extern(
+        "handle",
+        f"tl_attention_store<{columns}, {is_bf16(c)}>",
+        accumulator.data,
+        T.address_of(tensor[tile.queries, head, tile.first_row, 0]),
+        tile.seq_q - tile.first_row,
+    )
