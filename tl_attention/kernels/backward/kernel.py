@@ -274,7 +274,7 @@ def load_resident(ring, wg, tile, s, c):
 
 def head_of(ring, tile, s, c):
     """Returns the head of a ring's tensor that belongs to a tile's head, which is a head of Q."""
-    return kv_head(tile.head, c) if ring in (s.K, s.V) else tile.head
+    return kv_head(tile.head, s.given, c) if ring in (s.K, s.V) else tile.head
 
 
 # --- the warpgroups that compute -------------------------------------------------------------------------------------
@@ -316,8 +316,8 @@ def store(tile, s, c):
     if c.variant.loop == "dq":
         store_rows(s.acc_dq, s.given.dQ, tile.head, c.head_dim, True, tile, s, c)
     else:
-        store_rows(s.acc_dk, s.given.dK, kv_head(tile.head, c), c.head_dim, True, tile, s, c)
-        store_rows(s.acc_dv, s.given.dV, kv_head(tile.head, c), c.head_dim_v, False, tile, s, c)
+        store_rows(s.acc_dk, s.given.dK, kv_head(tile.head, s.given, c), c.head_dim, True, tile, s, c)
+        store_rows(s.acc_dv, s.given.dV, kv_head(tile.head, s.given, c), c.head_dim_v, False, tile, s, c)
 
 
 @T.macro
