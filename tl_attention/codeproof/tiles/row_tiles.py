@@ -61,6 +61,8 @@ class RowTile:
     split: Value = 0
     # Of keys in pages: by how many rows a key is behind where it were if pages lay in the order of the block table.
     page_shift: Callable[[Value], Value] | None = None
+    # Of keys as rows: which of the heads of Q that share the tile's head.
+    member: int | None = None
 
     @property
     def box(self) -> int:
@@ -101,6 +103,10 @@ class RowTile:
         """Returns how many rows the problem has from the tile's `offset` on; 0 or less where the problem has ended."""
         return self.sizes.seq_q - self.row - offset
 
+    def of_member(self, member: int) -> RowTile:
+        """Returns the tile, whose rows are keys, with the blocks of this one of the heads of Q that share its head."""
+        return replace(self, member=member)
+
     # --- places --------------------------------------------------------------------------------------------------
 
     def coordinates(self, offset: int = 0) -> tuple[Value, Value, Value]:
@@ -117,7 +123,8 @@ class RowTile:
         Where keys lie in pages, these are those of each box of the block, one behind the other.
         """
         first, batch = (0, self.batch) if self.begins is None else (self.begins[1], self.begins[1] + self.sizes.seq_kv)
-        row, head = first + self.cut.block_N * self.kv_block(block), self.head // self.sizes.group
+        row, group = first + self.cut.block_N * self.kv_block(block), self.sizes.group
+        head = self.head // group if self.member is None else self.head * group + self.member
         if self.page_shift is None:
             return row, head, batch
         rows = [row + box for box in range(0, self.cut.block_N, self.cut.variant.key_box)]

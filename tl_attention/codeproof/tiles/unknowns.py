@@ -52,7 +52,7 @@ class Unknowns:
         self.sizes.heads_kv = self.sizes.heads // group
         self.sizes.past_len = self.sizes.seq_kv - self.sizes.seq_q
         of = SimpleNamespace(**vars(self.sizes))
-        turned = {"seq_q": of.seq_kv, "seq_kv": of.seq_q, "past_len": of.seq_q - of.seq_kv}
+        turned = {"seq_q": of.seq_kv, "seq_kv": of.seq_q, "past_len": of.seq_q - of.seq_kv, "heads": of.heads_kv}
         # A tile's rows, and the columns of its blocks, are queries and keys, or keys and queries.
         self.of_tiles = of if proof.rows_are_queries else SimpleNamespace(**vars(of) | turned)
         self.parts = symbol("parts", 1, 2**16) if self.variant.parts and not self.packed else term(1)

@@ -28,7 +28,7 @@ class UnknownTiles(TermProof):
     def __init__(self, proof: Proof, roles: Roles, *, given: Mapping[str, int] | None = None):
         # A section of heads is as long as its keys let it be: there are some.
         super().__init__(proof, int(proof.schedule.kernel.tile_order == "sections"), given=given)
-        self.roles, of_tiles = roles, self.variant.heads_of_tiles(self.sizes.heads)
+        self.roles, of_tiles = roles, self.variant.heads_of_tiles(self.of_tiles.heads)
         symbol = self.symbol
         if self.packed:
             # The list says how many tiles are of sequences of few queries, how many of sequences of many, and how many
@@ -120,7 +120,7 @@ class UnknownTiles(TermProof):
 
     def tile_of_number(self, number: Value, rank: int) -> RowTile:
         """Returns the tile of this number, for the block of this rank in a cluster."""
-        named, heads = self.facts.named, self.variant.heads_of_tiles(self.sizes.heads)
+        named, heads = self.facts.named, self.variant.heads_of_tiles(self.of_tiles.heads)
         variant = replace(self.variant, mask=self.mask)
         of = self.of_tiles, self.of_results, self.proof.rows, self.schedule, variant, self.workers, self.ops
         order = placed(number, *of)

@@ -136,9 +136,16 @@ def of_problem(given, rows, columns):
 class GradientTile(LoopTile):
     """A GradientTile is a LoopTile of one head; `part` is the head's number among those that share its accumulators."""
 
+    members: int = 1  # so many heads share them
+
     def opens(self, t):
         """Returns the condition that block t is the first that its accumulators see."""
         return t == 0 if self.part is None else t + self.part == 0
+
+    @property
+    def closes(self):
+        """Returns the condition that its head is the last that its accumulators see."""
+        return True if self.part is None else self.part == self.members - 1
 
 
 @T.macro
@@ -185,6 +192,7 @@ def work(wg, block, s, c, is_producer):
                 of_head(tile, member, wg, s, c, is_producer=is_producer)
                 put(tile.head, tile.head + 1)
             put(tile.head, tile.head - 1)
+        put(tile.turn, tile.turn + 1)
         if not is_producer:
             store(gradient_tile(tile, None, c, wg), s, c)
         put(tile.number, tile.number + s.given.workers)
@@ -195,7 +203,7 @@ def gradient_tile(tile, member, c, wg=None):
     own = numbers(
         tile.turn, tile.base, tile.first, tile.blocks, tile.first_row, tile.head, tile.queries, tile.visible, tile.cut
     )
-    return GradientTile(**{**vars(tile), **own, "wg": wg, "part": member})
+    return GradientTile(**{**vars(tile), **own, "wg": wg, "part": member, "members": c.members})
 
 
 @T.macro
@@ -218,7 +226,6 @@ def of_head(tile, member, wg, s, c, is_producer):
     else:
         consume(gradient_tile(tile, member, c, wg), s, c)
     put(tile.base, tile.base + tile.blocks)
-    put(tile.turn, tile.turn + 1)
 
 
 # --- the producer ----------------------------------------------------------------------------------------------------
@@ -226,11 +233,11 @@ def of_head(tile, member, wg, s, c, is_producer):
 
 @T.macro
 def produce(tile, s, c):
-    """Loads one tile's blocks, and what is resident behind the first block: its buffers are free later."""
+    """Loads one head's blocks, and what is resident behind a tile's first block: its buffers are free later."""
     for j in T.serial(tile.blocks):
         for name in c.loop.loads:
             load(getattr(s, c.ring_of[name]), j, tile, s, c)
-        if j == 0:
+        if tile.opens(j):
             for wg in range(c.block_M // ROWS):
                 for name in c.resident_of.values():
                     load_resident(getattr(s, name), wg, tile, s, c)

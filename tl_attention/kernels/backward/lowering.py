@@ -57,13 +57,8 @@ class Gradient(Lowering):
 
     def prove(self, schedule: Schedule, program: Program) -> Iterator[str]:
         from tl_attention.kernels.backward.roles import GradientRoles
-        from tl_attention.kernels.warp_specialized.roles import tile_lists
-        from tl_attention.program import races
 
-        roles = GradientRoles.of(schedule, program)
-        for tiles in tile_lists(program):
-            events = {process: tuple(roles.events(process, tiles)) for process in roles.processes}
-            races.prove(events, roles.counts)
+        GradientRoles.of(schedule, program).prove()
         yield "the roles of a thread block neither race nor deadlock"
 
     def device_code(self, schedule: Schedule, variant: Variant) -> Sequence[DeviceCode]:

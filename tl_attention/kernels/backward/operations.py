@@ -115,9 +115,10 @@ def fence(t, tile, s, c):
 
 @T.macro
 def release_resident(ring, t, tile, s, c):
-    """Signals that the warp has read its warpgroup's rows of a resident tile."""
-    if T.shuffle_elect(WARP):
-        T.mbarrier_arrive(ring.empty[tile.wg])
+    """Signals that the warp has read its warpgroup's rows of a resident tile, where no other head will."""
+    if tile.closes:
+        if T.shuffle_elect(WARP):
+            T.mbarrier_arrive(ring.empty[tile.wg])
 
 
 def macro_of(op, c):

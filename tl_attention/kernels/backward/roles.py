@@ -22,8 +22,8 @@ class GradientRoles(Roles):
     """GradientRoles derives the events of a thread block that computes gradients, alone, one tile after another."""
 
     @classmethod
-    def of(cls, schedule: Schedule, program: Program, packed: bool = False) -> GradientRoles:
-        return cls(program, schedule.block_M // ROWS, 1, False, packed, False, False, "direct")
+    def of(cls, schedule: Schedule, program: Program, packed: bool = False, members: int = 1) -> GradientRoles:
+        return cls(program, schedule.block_M // ROWS, 1, False, packed, False, False, "direct", members)
 
     @cached_property
     def vectors(self) -> dict[str, str]:

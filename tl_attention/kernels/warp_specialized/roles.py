@@ -16,6 +16,7 @@ from typing import Any
 from tl_attention.problem.mask import INTEGERS
 from tl_attention.problem.packed import TILES_TOLD
 from tl_attention.problem.warpgroup import MEETING, OWN, ROWS, TURN, WARP, WARPGROUP, WARPS
+from tl_attention.program import races
 from tl_attention.program.events import (
     CLUSTER,
     EXPONENTIALS,
@@ -50,6 +51,7 @@ class Roles:
     q_in_registers: bool
     p_in_shared: bool
     output: str
+    members: int = 1  # heads of Q that a tile of keys works on, one behind the other
 
     @classmethod
     def of(cls, schedule: Schedule, program: Program, packed: bool = False) -> Roles:
@@ -125,6 +127,11 @@ class Roles:
         """Returns the event by which a cluster's blocks wait for each other at start and end, () for a single block."""
         return (Event("sync", CLUSTER),) if self.cluster > 1 else ()
 
+    def prove(self) -> None:
+        """Raises Unsafe if the roles could race or deadlock, for tiles that together show every state of the rings."""
+        for tiles in tile_lists(self.program):
+            races.prove({process: tuple(self.events(process, tiles)) for process in self.processes}, self.counts)
+
     def events(self, process: Process, lengths: Sequence[int], *, start: int = 0) -> Iterator[Event]:
         """Yields the events of a process that other processes see, for row tiles with `lengths` KV blocks each.
 
@@ -146,7 +153,7 @@ class Roles:
         yield from (*self.cluster_sync, *self.before_tiles(process))
         for turn, (blocks, tile) in enumerate(zip(lengths, tiles, strict=True), start):
             yield from written_out(self.tile_events(process, turn, base, blocks, tile))
-            base += blocks
+            base += self.members * blocks
         yield from (*self.behind_tiles(process), *self.cluster_sync)
 
     # --- the producer ------------------------------------------------------------------------------------------
@@ -165,13 +172,15 @@ class Roles:
     ) -> Iterator[Expected | Repeat | Where]:
         """Yields a process's events for its tile number `turn`, with `blocks` KV blocks, after `base` earlier loads.
 
-        The numbers may be integers, or unknowns with their `ops`.
+        Of several heads each has so many. The numbers may be integers, or unknowns with their `ops`.
         """
         role = self._of_producer if process.warpgroup < 0 else self._of_consumer
-        yield from role(process, turn, base, blocks, tile, ops)
+        for member in range(self.members):
+            of_member = tile.of_member(member) if tile and self.members > 1 else tile
+            yield from role(process, turn, base + member * blocks, blocks, of_member, ops, member)
 
     def _of_producer(
-        self, process: Process, turn: Any, base: Any, blocks: Any, tile: PlacedTile | None, ops: Any
+        self, process: Process, turn: Any, base: Any, blocks: Any, tile: PlacedTile | None, ops: Any, member: int
     ) -> Iterator[Expected | Repeat | Where]:
         # Block 0 loads for the whole cluster; every block expects the bytes.
         block, into = process.block, tuple(range(self.cluster)) if process.block == 0 else ()
@@ -189,7 +198,7 @@ class Roles:
                 ring, slot, lap = self._place(load, base + number)
                 place = tile.kv_coordinates(number) if tile and into else ()
                 yield from self._load(ring, slot, lap, block, into, base + number, place)
-            yield Where(1 - ops.min(number, 1), first())
+            yield Where(1 - ops.min(member + number, 1), first())
 
         yield Repeat(0, blocks, body)
         if self.packed:
@@ -236,9 +245,9 @@ class Roles:
             yield Event("sync", NAMED, TURN, 2 * WARPGROUP)
 
     def _of_consumer(
-        self, process: Process, turn: Any, base: Any, blocks: Any, tile: PlacedTile | None, ops: Any
+        self, process: Process, turn: Any, base: Any, blocks: Any, tile: PlacedTile | None, ops: Any, member: int
     ) -> Iterator[Expected | Repeat | Where]:
-        group = process.warpgroup
+        group, is_last = process.warpgroup, member == self.members - 1
         yield from self.begun(tile, tile.box * group) if tile else ()
         residents = tuple((name, group, turn) for name in self.residents.values())
         for name, _, _ in residents:
@@ -252,15 +261,15 @@ class Roles:
         def done(block: Any, op: Operation) -> Iterator[Expected | Where]:
             if op.statement == "mask" and op.kind == "run":
                 yield from (tile.mask(block, tile.box * group, tile.box),) if tile else ()
-            else:
+            elif is_last or op.kind != "release" or op.statement not in self.residents:
                 # A tile's first block clears the accumulators.
-                reads, opens = () if self.q_in_registers else residents, 1 - ops.min(block, 1)
+                reads, opens = () if self.q_in_registers else residents, 1 - ops.min(member + block, 1)
                 yield from self._operation(process, op, base + block, reads, opens)
 
         yield from self.program.phases.events(blocks, done)
         if self.packed:
             yield from (self._read_tile(turn), self._release_tile(process, turn))
-        yield from self._stored(tile, tile.box * group) if tile else ()
+        yield from self._stored(tile, tile.box * group) if tile and is_last else ()
         if self.output_through_q:
             # TileLang makes all warpgroups meet before a warpgroup writes where TileLang believes that others read.
             yield Event("sync", NAMED, MEETING, WARPGROUP * self.warpgroups)
