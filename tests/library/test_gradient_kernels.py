@@ -14,8 +14,6 @@ import pytest
 from test_gradient_loops import SHIPPED
 from tiers import exhaustive
 
-from tl_attention.codeproof.registry import check_generated
-from tl_attention.codeproof.verdict import GeneratedCode
 from tl_attention.compiler.generation import lowered
 from tl_attention.compiler.toolchain import host_compiler, use_nvcc
 from tl_attention.errors import ScheduleRefused
@@ -98,12 +96,6 @@ def test_row_vectors_come_in_the_phase_of_their_tile():
     assert loads == [("Q", "Q"), ("RowLSE", "Q"), ("dO", "dO"), ("RowD", "dO"), ("K", "K"), ("V", "V")]
     # Bytes of 64 rows of 128 columns, and of 64 numbers.
     assert "expect_transaction(16384)" in producer and re.search(r"expect_transaction\((16640|256)\)", producer)
-
-
-def test_the_kernel_of_shared_heads_is_refused_until_its_code_is_proved():
-    variant = of("dkdv", group=4)
-    with pytest.raises(ScheduleRefused, match="^the kernel of loop dkdv is not proved yet where heads share K and V$"):
-        check_generated(SHIPPED["dkdv"], derive(SHIPPED["dkdv"]), GeneratedCode("", "", variant, ()))
 
 
 def test_the_device_code_finds_lse_and_d_of_rows_that_are_there_and_pads_the_others(tmp_path: Path) -> None:

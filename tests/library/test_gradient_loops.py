@@ -12,9 +12,11 @@ import pytest
 
 from tl_attention.errors import InputError, ScheduleRefused
 from tl_attention.kernels.backward.dialect import fences
+from tl_attention.kernels.backward.roles import GradientRoles
 from tl_attention.kernels.preflight import check_limits, proofs, refuse_unless_safe
 from tl_attention.kernels.registry import OF_LOOPS, lowering_of
 from tl_attention.problem.variant import Variant
+from tl_attention.program import races
 from tl_attention.program.derivation import derive
 from tl_attention.program.planned import Planned
 from tl_attention.program.program import Operation, Program
@@ -205,6 +207,28 @@ def test_a_fault_of_the_roles_is_refused(loop, fault, words):
     faulty = with_steady(derive(schedule), fault)
     with pytest.raises(ScheduleRefused, match=words):
         [*lowering_of(schedule).prove(schedule, faulty)]
+
+
+@pytest.mark.parametrize(
+    "loads_each, releases_each, words",
+    [
+        (False, False, None),
+        (True, False, "deadlock: the producer of block 0 waits for K_empty"),
+        (False, True, "deadlock: .*warpgroup 0 of block 0 waits for K_full"),
+    ],
+)
+def test_k_and_v_are_loaded_and_released_once_for_all_heads_that_share_them(loads_each, releases_each, words):
+    schedule = SHIPPED["dkdv"]
+    once, each = (GradientRoles.of(schedule, derive(schedule), group=group) for group in (2, 1))
+    events = {}
+    for process in once.processes:
+        apart = loads_each if process.warpgroup < 0 else releases_each
+        events[process] = [*(each.events(process, (3, 3, 4, 4)) if apart else once.events(process, (3, 4)))]
+    if words is None:
+        races.prove(events, once.counts)
+    else:
+        with pytest.raises(ScheduleRefused, match=words):
+            races.prove(events, once.counts)
 
 
 def test_only_buffers_that_threads_read_have_a_fence():

@@ -41,11 +41,17 @@ def proved(found: GeneratedCode) -> Verdict:
     return check_generated(planned.schedule, planned.program, found)
 
 
+SIZES = [(64, "float16"), (128, "bfloat16")]
 OTHERS = [
     *((loop, case) for loop in PROVED for case in ((64, "float16", FULL), (128, "float16", FULL), (64, "bfloat16"))),
     *(("dq", case) for case in ((64, "float16", FULL, 4), (128, "bfloat16", CAUSAL, 4))),
+    *(("dkdv", (*sizes, mask, group)) for group in (2, 3, 4, 8) for mask in (FULL, CAUSAL) for sizes in SIZES),
 ]
-CASES = [*((loop, ()) for loop in PROVED), *(pytest.param(*one, marks=exhaustive) for one in OTHERS)]
+CASES = [
+    *((loop, ()) for loop in PROVED),
+    ("dkdv", (128, "bfloat16", CAUSAL, 4)),
+    *(pytest.param(*one, marks=exhaustive) for one in OTHERS),
+]
 
 
 @pytest.mark.parametrize("loop, case", CASES, ids=str)
@@ -119,13 +125,83 @@ OF_DKDV = {
     "a key more is stored": (r"(_store<.*)\(seq_kv - (\w+)\)\)", r"\1(seq_kv - \2 + 1))", "output dK"),
     "tiles are cut by queries": (r"\(seq_kv \+ 127\) >> 7", r"(seq_q + 127) >> 7", "producer of block 0"),
 }
-EVERY = [*(("dq", name) for name in FAULTS), *(("dkdv", name) for name in OF_DKDV)]
+# Of kernels whose tiles have several heads of Q, one behind the other.
+LOADED, COMPUTED = r"(\n *base = \(base \+ blocks\);\n)", r"(\n *base_1 = \(base_1 \+ blocks_1\);\n)"
+OF_MEMBERS = {
+    "dV is cleared for each member": (
+        r"(acc_dv \+ 0\), .*)\(member_1 == 0\) \? 0 : 1",
+        r"\g<1>0",
+        "keep the accumulators of product dO .* is 0, expected 1",
+    ),
+    "dK is cleared for no member": (
+        r"(acc_dk \+ 0\), .*)\(member_1 == 0\) \? 0 : 1",
+        r"\g<1>1",
+        "keep the accumulators of product Q .* is 1, expected 0",
+    ),
+    "dK is cleared for the last": (
+        r"(acc_dk \+ 0\), .*)member_1 == 0",
+        r"\1member_1 == 3",
+        "keep the accumulators of product Q .* is 1, expected 0",
+    ),
+    "dK and dV are stored for each member": (
+        r"(head_1 = \(head_1 \+ 1\);\n)( *\}\n.*head_1 .*\n.*turn_1 .*\n)((?:.*\n)*?.*acc_dv, .*\n)",
+        r"\1\3\2",
+        "does output dK",
+    ),
+    "the next member has the first's Q": (r"(tma_load\(Q_desc.*)head_2,", r"\1(head_2 - member),", "head of load Q"),
+    "the next member has the first's dO": (r"(tma_load\(dO_desc.*)head_2,", r"\1(head_2 - member),", "head of load dO"),
+    "the next member has the first's LSE": (r"(RowLSE_desc, Q.*)head_2,", r"\1(head_2 - member),", "head of load LSE"),
+    "the next member has the first's D": (r"(RowD_desc, dO.*)head_2,", r"\1(head_2 - member),", "head of load D"),
+    "every member is the first": (r"\n *head = \(head \+ 1\);\n", r"\n", "head of load Q"),
+    "members come in pairs": (r"(\n *head = \(head \+ )1", r"\g<1>2", "head of load Q"),
+    "a member is not loaded": (r"member < 4", r"member < 3", "the producer of block 0 ends before wait Q_empty"),
+    "a member is left out": (r"member_1 < 4", r"member_1 < 3", "does output dK.*, expected wait K_full"),
+    "a member too many is loaded": (r"member < 4", r"member < 5", "has a loop, expected none"),
+    "a member too many": (r"member_1 < 4", r"member_1 < 5", "does wait K_full.*, expected output dK"),
+    "loads begin again with each member": (LOADED, r"\n base = 0;\n", "the index of wait Q_empty"),
+    "loads stay with each member": (LOADED, r"\n", "the index of wait Q_empty"),
+    "reads begin again with each member": (COMPUTED, r"\n", "the index of wait Q_full"),
+    "reads are a block ahead": (COMPUTED, r"\n base_1 = (base_1 + blocks_1) + 1;\n", "the index of wait Q_full"),
+    "tiles' parity goes on with members": (LOADED, r"\1 turn = (turn + 1);\n", "turn of the producer"),
+    "the parity of K goes on with members": (COMPUTED, r"\1 turn_1 = (turn_1 + 1);\n", "the value of wait K_full"),
+    "K's head divided wrongly": (r"(tma_load\(K_desc.*)head_2 >> 2", r"\1head_2 >> 1", "head of load K"),
+    "V's head not divided": (r"(tma_load\(V_desc.*)\(head_2 >> 2\)", r"\1head_2", "head of load V"),
+    "dK's head divided wrongly": (r"(acc_dk, \(&.*head_3\) >> \(int64_t\))2", r"\g<1>1", "output dK"),
+    "dV of the head behind": (r"\n *head_1 = \(head_1 - 1\);\n", r"\n", "output dK"),
+    "tiles counted by heads of Q": (r"\(heads >> 2\)\) \* batch", r"heads) * batch", "does not fit 32 bits"),
+    "the group's first head is its number": (r"\n *head = \(head \* 4\);\n", r"\n", "head of load Q"),
+    "K and V released after the first": (
+        r"member_1 == 3",
+        r"member_1 == 0",
+        "does arrive V_empty.*, expected products wait",
+    ),
+    "K and V released after each": (r"member_1 == 3", r"member_1 < 4", "does arrive V_empty.*, expected products wait"),
+    "K and V not released": (r"member_1 == 3", r"member_1 == 4", "expected arrive V_empty"),
+    "K is released a member early": (
+        r"(member_1 == 3)((?:.*\n)*?)( *K_empty.*\n)",
+        r"member_1 > 1\2if (member_1 == 2) {\n\3}\n",
+        "does arrive V_empty.*, expected products wait",
+    ),
+    "K and V loaded for each member": (
+        r"\(j \+ member\) == 0",
+        r"j == 0",
+        "does wait, expect, load, arrive.*, expected none",
+    ),
+    "K and V loaded with the last": (
+        r"\(j \+ member\) == 0",
+        r"(j + member) == 3",
+        "where it does wait, expect, load, arrive",
+    ),
+}
+OF_GROUPS = {"dq": FAULTS, "dkdv": OF_DKDV, "dkdv of 4": OF_MEMBERS}
+EVERY = [(kernel, name) for kernel, faults in OF_GROUPS.items() for name in faults]
 
 
-@pytest.mark.parametrize("loop, name", EVERY)
-def test_a_fault_in_the_code_of_a_gradient_is_refused(loop, name):
-    pattern, instead, words = (FAULTS if loop == "dq" else OF_DKDV)[name]
-    whole = code(of(loop))
+@pytest.mark.parametrize("kernel, name", EVERY)
+def test_a_fault_in_the_code_of_a_gradient_is_refused(kernel, name):
+    pattern, instead, words = OF_GROUPS[kernel][name]
+    loop, _, group = kernel.partition(" of ")
+    whole = code(of(loop, group=int(group or 1)))
     source, changed = re.subn(pattern, instead, whole.source, count=1)
     assert changed, "the generated code has no such line"
     with pytest.raises(ScheduleRefused, match=words):

@@ -21,16 +21,11 @@ class GradientProof(RolesProof):
 
     @cached_property
     def roles(self) -> GradientRoles:
-        return GradientRoles.of(self.schedule, self.program, members=self.members)
-
-    @property
-    def members(self) -> int:
-        """Returns how many heads of Q a tile works on: of a tile of keys all that share its head of K and V."""
-        return 1 if self.rows_are_queries else self.code.variant.some_group
+        return GradientRoles.of(self.schedule, self.program, group=self.code.variant.some_group)
 
     def check_code(self) -> None:
-        # That the roles of a tile of one head neither race nor deadlock, the lowering has proved.
-        if self.members > 1:
+        # The lowering has proved tiles of one head and of two.
+        if self.roles.members > 2:
             self.roles.prove()
 
     @cached_property
@@ -74,7 +69,7 @@ class GradientProof(RolesProof):
 
     @property
     def rows_are_queries(self) -> bool:
-        return self.schedule.table.rows == "queries"
+        return self.roles.table.rows == "queries"
 
     def sizes(self) -> Iterator[Any]:
         for sizes in super().sizes():

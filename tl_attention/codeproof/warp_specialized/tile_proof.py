@@ -170,4 +170,5 @@ class TileProof(UnknownTiles):
                 show(f"what {name} of {process} tells of the next tile", end, wanted)
             else:
                 show(f"{name} of {process} at first", before, 0)
-                show(f"{name} of {process} behind a tile", end, started + (1 if started is self.turn else self.roles.members * count))
+                more = 1 if started is self.turn else self.roles.members * count
+                show(f"{name} of {process} behind a tile", end, started + more)

@@ -58,7 +58,9 @@ class Gradient(Lowering):
     def prove(self, schedule: Schedule, program: Program) -> Iterator[str]:
         from tl_attention.kernels.backward.roles import GradientRoles
 
-        GradientRoles.of(schedule, program).prove()
+        # The rings go on from a head to the next as from a tile to the next; what is resident stays.
+        for group in (1, 2):
+            GradientRoles.of(schedule, program, group=group).prove()
         yield "the roles of a thread block neither race nor deadlock"
 
     def device_code(self, schedule: Schedule, variant: Variant) -> Sequence[DeviceCode]:

@@ -22,7 +22,9 @@ class GradientRoles(Roles):
     """GradientRoles derives the events of a thread block that computes gradients, alone, one tile after another."""
 
     @classmethod
-    def of(cls, schedule: Schedule, program: Program, packed: bool = False, members: int = 1) -> GradientRoles:
+    def of(cls, schedule: Schedule, program: Program, packed: bool = False, group: int = 1) -> GradientRoles:
+        """Returns the roles for heads of Q of which `group` share K and V; a tile of keys works on all of these."""
+        members = group if schedule.table.rows == "keys" else 1
         return cls(program, schedule.block_M // ROWS, 1, False, packed, False, False, "direct", members)
 
     @cached_property
