@@ -15,7 +15,7 @@ BUDGET = {
     "problem": 875,
     "schedule": 1865,
     "program": 1160,
-    "kernels": 3800,
+    "kernels": 3805,
     "launch": 815,
     "codeproof": 5305,
     "compiler": 570,
