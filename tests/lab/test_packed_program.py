@@ -136,7 +136,7 @@ def test_the_sample_has_every_option():
 @pytest.mark.parametrize("name", sampled(TRACED, ["option 0", "best", "seed causal", "mma_sync causal", "inferred"]))
 def test_the_packed_program_is_the_packages_own(name, tmp_path):
     schedule, mask = TRACED[name]
-    variant = Variant(128, "bfloat16", mask, sms=114)
+    variant = Variant(128, "bfloat16", mask, group=1, sms=114)
     packed = packed_program(Planned(schedule), variant)
     text = packed.text
     assert plain(traced(packed, tmp_path)) == plain(lowering_of(schedule).prim_func(Planned(schedule), variant))
