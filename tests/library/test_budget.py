@@ -25,7 +25,7 @@ BUDGET = {
     "tests": 1175,
     "tests/library": 14480,
     "tests/proof": 4150,
-    "tests/lab": 8310,
+    "tests/lab": 8330,
     "library": 16730,
     "path": 8785,
 }
