@@ -25,7 +25,7 @@ BUDGET = {
     "tests": 1175,
     "tests/library": 14480,
     "tests/proof": 4150,
-    "tests/lab": 8330,
+    "tests/lab": 8345,
     "library": 16730,
     "path": 8785,
 }
