@@ -6,7 +6,9 @@ No test here runs one: that needs a GPU.
 from __future__ import annotations
 
 import re
+import subprocess
 from functools import cache
+from pathlib import Path
 
 import pytest
 from test_gradient_loops import SHIPPED
@@ -15,7 +17,7 @@ from tiers import exhaustive
 from tl_attention.codeproof.registry import check_generated
 from tl_attention.codeproof.verdict import GeneratedCode
 from tl_attention.compiler.generation import lowered
-from tl_attention.compiler.toolchain import use_nvcc
+from tl_attention.compiler.toolchain import host_compiler, use_nvcc
 from tl_attention.errors import ScheduleRefused
 from tl_attention.kernels.registry import lowering_of
 from tl_attention.lab.machine_code.nvcc import CUBIN, call_nvcc, serialised_because
@@ -102,6 +104,19 @@ def test_the_kernel_of_shared_heads_is_refused_until_its_code_is_proved():
     variant = of("dkdv", group=4)
     with pytest.raises(ScheduleRefused, match="^the kernel of loop dkdv is not proved yet where heads share K and V$"):
         check_generated(SHIPPED["dkdv"], derive(SHIPPED["dkdv"]), GeneratedCode("", "", variant, ()))
+
+
+def test_the_device_code_finds_lse_and_d_of_rows_that_are_there_and_pads_the_others(tmp_path: Path) -> None:
+    """+inf stands for the LSE of rows without a key and behind the last, whose O and dO are not read."""
+    _, facts = lowering_of(SHIPPED["dq"]).device_code(SHIPPED["dq"], of("dq"))
+    (tmp_path / "row_facts.h").write_text(facts.text)
+    compiler = [host_compiler() or "c++", "-std=c++20", "-O1", f"-I{tmp_path}"]
+    made = tmp_path / "row_facts"
+    subprocess.run([*compiler, Path(__file__).with_name("row_facts_on_host.cpp"), "-o", made], check=True)
+    found = [
+        line.split() for line in subprocess.run([made], check=True, capture_output=True, text=True).stdout.splitlines()
+    ]
+    assert len(found) == 16 and all(float(error) < 1e-4 and wrong == "0" for error, wrong in found), found
 
 
 LACKING = [
