@@ -23,9 +23,9 @@ BUDGET = {
     "lab": 10035,
     "tools": 6430,
     "tests": 1190,
-    "tests/library": 15355,
+    "tests/library": 15365,
     "tests/proof": 4230,
-    "tests/lab": 8335,
+    "tests/lab": 8360,
     "library": 17870,
     "path": 9210,
 }
