@@ -19,15 +19,15 @@ BUDGET = {
     "launch": 835,
     "codeproof": 5470,
     "compiler": 570,
-    "op": 2240,
+    "op": 2245,
     "lab": 10035,
     "tools": 6430,
     "tests": 1190,
-    "tests/library": 15365,
+    "tests/library": 15375,
     "tests/proof": 4230,
     "tests/lab": 8360,
-    "library": 17870,
-    "path": 9210,
+    "library": 17875,
+    "path": 9215,
 }
 
 
