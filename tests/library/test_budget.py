@@ -19,15 +19,15 @@ BUDGET = {
     "launch": 835,
     "codeproof": 5470,
     "compiler": 570,
-    "op": 2240,
+    "op": 2340,
     "lab": 10035,
     "tools": 6430,
-    "tests": 1190,
-    "tests/library": 15355,
+    "tests": 1220,
+    "tests/library": 15525,
     "tests/proof": 4230,
     "tests/lab": 8335,
-    "library": 17870,
-    "path": 9210,
+    "library": 17970,
+    "path": 9310,
 }
 
 
