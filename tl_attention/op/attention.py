@@ -97,8 +97,7 @@ def attention(
 
     Under torch.compile and torch.export the call is the operator `torch.ops.tl_attention.forward`, which takes neither
     `out` nor a Schedule. Gradients of q, k, v and sinks come from cuDNN's backward or PyTorch's FlashAttention-2, as
-    `tl-attention explain --call` shows, or from `backward`; there are none with a softcap, return_lse or out. Rows that
-    see no key have gradient 0.
+    `tl-attention explain --call` shows; none with a softcap, return_lse or out. Rows that see no key have gradient 0.
 
     Returns: the output (batch, heads, seq_q, head_dim_v) in q's dtype, contiguous in its layout, or `out`.
     Raises: InputError (a ValueError) for anything that is not supported. A schedule that cannot run raises
